@@ -1,0 +1,2 @@
+//! ALBERT: the model, its data, its training.
+#![forbid(unsafe_code)]

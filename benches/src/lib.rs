@@ -1,0 +1,1 @@
+//! Roofline probes shared by the benches.

@@ -1,0 +1,3 @@
+//! The program `albert`.
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,1 @@
+//! Tensors, memory, devices and gradients; knows nothing of ALBERT.

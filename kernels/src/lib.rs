@@ -1,0 +1,2 @@
+//! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
+pub mod num;

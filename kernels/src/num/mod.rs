@@ -1,0 +1,2 @@
+//! Numbers: elementary functions with known error bounds, and counter-based random numbers.
+pub mod philox;
