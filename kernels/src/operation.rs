@@ -1,0 +1,303 @@
+//! The row types of the table of operations ([`crate::OPERATIONS`]).
+//!
+//! Tests, benches, the profiler and the command line enumerate that table; an operation that is not in it is measured and
+//! checked by nobody. A row is data: names, numbers and plain function pointers.
+//!
+//! To add an operation, write in its folder
+//!
+//! ```text
+//! pub const OPERATION: Operation = Operation {
+//!     name: "softmax",
+//!     cases,                    // fn() -> Vec<Case>: the sizes that tests and benches share
+//!     cost,                     // fn(&Case) -> Cost: FLOPs and bytes of one case
+//!     check,                    // fn(&Case, &Target) -> Outcome: one case against the f64 reference
+//!     ptx: |_| Vec::new(),      // fn(Sm) -> Vec<Program>: nothing while the operation has no CUDA side
+//! };
+//! ```
+//!
+//! and add `softmax::OPERATION` to the list in `lib.rs`. `check` is asked about every [`Target`]; one that the operation
+//! or the machine lacks is answered with [`Outcome::Skipped`] and the reason, never with a pass.
+//!
+//! # Names
+//!
+//! One name serves everywhere: PTX entry, profiler row, bench id, snapshot file.
+//!
+//! ```text
+//! gemm.nt-bf16f32-sm90a-128x128x64-bias_gelu
+//! │    │  │       │     │          └ variant: what is fused or chosen, words joined by `_`
+//! │    │  │       │     └ tile: numbers joined by `x`; each operation says what they are
+//! │    │  │       └ target: sm80, sm90a, scalar, avx2, avx512, neon
+//! │    │  └ types: storage, then accumulation or output where that differs
+//! │    └ form: nt, forward, backward
+//! └ operation
+//! ```
+//!
+//! Parts that a name does not need are left out; the order never changes.
+
+use crate::ptx::Sm;
+use std::fmt;
+
+/// How numbers are stored. Accumulation is always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DType {
+    /// IEEE 754 single precision.
+    F32,
+    /// The upper half of a single: 8 bits of exponent, 8 of precision.
+    Bf16,
+}
+
+impl DType {
+    /// All storage types.
+    pub const ALL: [DType; 2] = [DType::F32, DType::Bf16];
+
+    /// Bytes of one number.
+    pub const fn bytes(self) -> usize {
+        match self {
+            DType::F32 => 4,
+            DType::Bf16 => 2,
+        }
+    }
+
+    /// The part of a name that says the type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::Bf16 => "bf16",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which way a kernel goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pass {
+    /// From inputs to outputs.
+    Forward,
+    /// From gradients of outputs to gradients of inputs.
+    Backward,
+}
+
+impl Pass {
+    /// Both ways.
+    pub const ALL: [Pass; 2] = [Pass::Forward, Pass::Backward];
+
+    /// The part of a name that says the way.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pass::Forward => "forward",
+            Pass::Backward => "backward",
+        }
+    }
+}
+
+/// What one call of a kernel costs at least: what every report compares the clock with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Floating-point operations; a fused multiply-add counts two, an elementary function what its row says.
+    pub flops: u64,
+    /// Bytes that have to cross the memory bus: every input read once, every output written once.
+    pub bytes: u64,
+}
+
+impl Cost {
+    /// The least seconds on a machine of `flops` operations and `bandwidth` bytes a second.
+    pub fn seconds(self, flops: f64, bandwidth: f64) -> f64 {
+        (self.flops as f64 / flops).max(self.bytes as f64 / bandwidth)
+    }
+}
+
+/// The name of a kernel or of a case. See the module's grammar.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(String);
+
+impl Name {
+    /// A name of an operation (with its form after a dot, where it has several) and its further parts, in the order of
+    /// the grammar.
+    ///
+    /// # Panics
+    /// If a part is not made of lower-case letters and digits joined by single `_`, or if the operation does not begin
+    /// with a letter.
+    #[track_caller]
+    pub fn new(operation: &str, parts: &[&str]) -> Self {
+        let word = |part: &str| {
+            !part.is_empty()
+                && part
+                    .split('_')
+                    .all(|w| !w.is_empty() && w.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()))
+        };
+        let (head, form) = operation.split_once('.').unwrap_or((operation, "forward"));
+        assert!(
+            word(head) && word(form) && head.starts_with(|c: char| c.is_ascii_lowercase()),
+            "`{operation}` is no operation's name"
+        );
+        for part in parts {
+            assert!(word(part), "`{part}` cannot be a part of the name of {operation}");
+        }
+        Self(std::iter::once(operation).chain(parts.iter().copied()).collect::<Vec<_>>().join("-"))
+    }
+
+    /// The name as people read it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name as a PTX identifier: `-` becomes `__` and `.` becomes `$`.
+    pub fn entry(&self) -> String {
+        self.0.replace('-', "__").replace('.', "$")
+    }
+
+    /// The name that a PTX identifier stands for: the inverse of [`Name::entry`].
+    pub fn from_entry(entry: &str) -> Self {
+        Self(entry.replace("__", "-").replace('$', "."))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One size of one variant of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Which way.
+    pub pass: Pass,
+    /// Storage of inputs and outputs.
+    pub dtype: DType,
+    /// What is fused or chosen, in the words of the operation; empty where there is nothing to choose.
+    pub variant: String,
+    /// Sizes with their letters: `[("T", 128), ("F", 3072)]`.
+    pub dims: Vec<(&'static str, usize)>,
+}
+
+impl Case {
+    /// The size called `letter`.
+    ///
+    /// # Panics
+    /// If the case has none: cases and the functions that read them stand in the same folder.
+    #[track_caller]
+    pub fn dim(&self, letter: &str) -> usize {
+        let found = self.dims.iter().find(|(name, _)| *name == letter);
+        found.unwrap_or_else(|| panic!("the case {self} has no size {letter}")).1
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.pass.name(), self.dtype)?;
+        if !self.variant.is_empty() {
+            write!(f, " {}", self.variant)?;
+        }
+        self.dims.iter().try_for_each(|(letter, size)| write!(f, " {letter}={size}"))
+    }
+}
+
+/// Where a case is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Target {
+    /// This machine's processor, with the ISA that the process has chosen (`ALBERT_ISA` clamps it).
+    Cpu,
+    /// The PTX for this architecture, in the simulator.
+    Simulator(Sm),
+}
+
+/// What became of a case on a target.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Every output stays within its bound.
+    Passed {
+        /// The largest error over its bound; at most 1.
+        worst: f64,
+    },
+    /// An output is out of bounds, or the kernel did something forbidden.
+    Failed {
+        /// The case, where, both values and the bound; or what was forbidden.
+        message: String,
+    },
+    /// The case cannot run there.
+    Skipped {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// One specialisation of a CUDA kernel, ready for the driver.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The kernel; its entry is [`Name::entry`].
+    pub name: Name,
+    /// The architecture that the text is written for.
+    pub sm: Sm,
+    /// The text for the driver, with `.loc` lines.
+    pub text: String,
+    /// The text for readers, without them.
+    pub listing: String,
+    /// Registers a thread may use at most; `.ci/ptx-gate.sh` holds the assembler's figure against it.
+    pub registers: u32,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy)]
+pub struct Operation {
+    /// The operation, and the name of its folder.
+    pub name: &'static str,
+    /// The cases that tests and benches share.
+    pub cases: fn() -> Vec<Case>,
+    /// What a case costs.
+    pub cost: fn(&Case) -> Cost,
+    /// Runs a case on random inputs and holds it against the f64 reference.
+    pub check: fn(&Case, Target) -> Outcome,
+    /// All specialisations for an architecture. The first one is the operation's snapshot in `kernels/ptx`.
+    pub ptx: fn(Sm) -> Vec<Program>,
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_survives_the_way_through_a_ptx_identifier() {
+        let name = Name::new("gemm.nt", &["bf16f32", "sm90a", "128x128x64", "bias_gelu"]);
+        assert_eq!(name.as_str(), "gemm.nt-bf16f32-sm90a-128x128x64-bias_gelu");
+        assert_eq!(name.entry(), "gemm$nt__bf16f32__sm90a__128x128x64__bias_gelu");
+        assert_eq!(Name::from_entry(&name.entry()), name);
+    }
+
+    #[test]
+    fn a_name_that_could_not_be_read_back_is_refused() {
+        for (operation, part) in [
+            ("gemm", "a__b"),
+            ("gemm", "_a"),
+            ("gemm", "a-b"),
+            ("gemm", "A"),
+            ("gemm", ""),
+            ("1d", "a"),
+            ("a.b.c", "d"),
+            ("a.", "d"),
+        ] {
+            let built = std::panic::catch_unwind(|| Name::new(operation, &[part]));
+            assert!(built.is_err(), "operation `{operation}` with part `{part}` gave {built:?}");
+        }
+    }
+
+    #[test]
+    fn the_least_time_is_the_longer_of_arithmetic_and_memory() {
+        let cost = Cost { flops: 1000, bytes: 10 };
+        assert_eq!(cost.seconds(100.0, 1.0), 10.0);
+        assert_eq!(cost.seconds(1000.0, 1.0), 10.0);
+        assert_eq!(cost.seconds(10.0, 1.0), 100.0);
+    }
+}

@@ -1,0 +1,127 @@
+//! Comparisons, guards, branches and loops.
+//!
+//! Branches are structured: a closure is the body, and the labels are placed here. Each structure writes the
+//! instructions that its documentation lists, and no others.
+
+use super::{Entry, F32, Number, Operand, Pred, Reg, U32};
+
+/// A comparison of two numbers. Of floats it is false where either is NaN, except [`Compare::Ne`] for which PTX has an
+/// unordered form of its own; it is left out until a kernel needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// a = b
+    Eq,
+    /// a < b
+    Lt,
+    /// a ≤ b
+    Le,
+    /// a > b
+    Gt,
+    /// a ≥ b
+    Ge,
+}
+
+impl Compare {
+    fn name(self) -> &'static str {
+        match self {
+            Compare::Eq => "eq",
+            Compare::Lt => "lt",
+            Compare::Le => "le",
+            Compare::Gt => "gt",
+            Compare::Ge => "ge",
+        }
+    }
+}
+
+impl Entry {
+    /// Whether a and b stand in the given order: `setp`.
+    #[track_caller]
+    pub fn setp<T: Number>(&self, compare: Compare, a: Reg<T>, b: impl Operand<T>) -> Reg<Pred> {
+        self.define(format_args!("setp.{}{}", compare.name(), T::SUFFIX), &[a.text(), b.text()])
+    }
+
+    /// a < b of integers.
+    #[track_caller]
+    pub fn lt(&self, a: Reg<U32>, b: impl Operand<U32>) -> Reg<Pred> {
+        self.setp(Compare::Lt, a, b)
+    }
+
+    /// a > b of floats.
+    #[track_caller]
+    pub fn gt(&self, a: Reg<F32>, b: impl Operand<F32>) -> Reg<Pred> {
+        self.setp(Compare::Gt, a, b)
+    }
+
+    /// Guards every instruction that `body` writes: `@%p st…`. No branch; registers that the body defines stay undefined
+    /// where the condition does not hold.
+    ///
+    /// # Panics
+    /// If a guard is open already, or if `body` writes a branch or a loop.
+    #[track_caller]
+    pub fn when<R>(&self, condition: Reg<Pred>, body: impl FnOnce() -> R) -> R {
+        assert!(self.guard.get().is_none(), "guards do not nest: combine the conditions first");
+        self.guard.set(Some((condition.index, false)));
+        let result = body();
+        self.guard.set(None);
+        result
+    }
+
+    /// Runs `body` where the condition holds. Writes one branch in front and one label behind.
+    #[track_caller]
+    pub fn if_(&self, condition: Reg<Pred>, body: impl FnOnce()) {
+        self.unguarded();
+        let end = self.label();
+        self.write(format!("@!{condition} bra {end}"));
+        body();
+        self.place(end);
+    }
+
+    /// Runs `then` where the condition holds and `otherwise` where it does not. Writes two branches and two labels.
+    #[track_caller]
+    pub fn if_else(&self, condition: Reg<Pred>, then: impl FnOnce(), otherwise: impl FnOnce()) {
+        self.unguarded();
+        let (other, end) = (self.label(), self.label());
+        self.write(format!("@!{condition} bra {other}"));
+        then();
+        self.write(format!("bra {end}"));
+        self.place(other);
+        otherwise();
+        self.place(end);
+    }
+
+    /// Runs `body` for i = start, start + step, … while i < end; all threads may have different bounds. The caller sees
+    /// to it that `end + step` fits 32 bits.
+    ///
+    /// Writes `mov, setp, @bra` in front and `add, setp, @bra` behind.
+    #[track_caller]
+    pub fn for_(
+        &self,
+        start: impl Operand<U32>,
+        end: impl Operand<U32>,
+        step: impl Operand<U32>,
+        body: impl FnOnce(Reg<U32>),
+    ) {
+        self.unguarded();
+        let (head, exit) = (self.label(), self.label());
+        let i = self.mov(start);
+        let none = self.setp(Compare::Ge, i, end);
+        self.write(format!("@{none} bra {exit}"));
+        self.place(head.clone());
+        body(i);
+        self.add_into(i, i, step);
+        let more = self.lt(i, end);
+        self.write(format!("@{more} bra {head}"));
+        self.place(exit);
+    }
+
+    /// Ends the thread.
+    #[track_caller]
+    pub(super) fn ret(&self) {
+        self.write("ret".to_string());
+    }
+
+    #[track_caller]
+    fn unguarded(&self) {
+        assert!(self.guard.get().is_none(), "a guarded body is straight-line code: use `if_`");
+    }
+}

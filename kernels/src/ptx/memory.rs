@@ -1,0 +1,151 @@
+//! Loads, stores, addresses and the registers that say which thread this is.
+
+use super::{Entry, Generic, Global, Operand, Param, PointerParam, Ptr, Reg, Sm, Space, Type, U32, U64, Version};
+
+/// An address in an instruction: a pointer and a constant number of bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Address<S: Space> {
+    pointer: Ptr<S>,
+    bytes: i32,
+}
+
+impl<S: Space> Ptr<S> {
+    /// The address `bytes` after this pointer.
+    pub fn at(self, bytes: i32) -> Address<S> {
+        Address { pointer: self, bytes }
+    }
+}
+
+impl<S: Space> std::fmt::Display for Address<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.bytes {
+            0 => write!(f, "[{}]", self.pointer.register),
+            bytes => write!(f, "[{}{bytes:+}]", self.pointer.register),
+        }
+    }
+}
+
+/// What a read-only load leaves in the first-level cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// The line stays: other threads read it again.
+    Keep,
+    /// The line does not displace others: every byte is read once.
+    Stream,
+}
+
+/// A register that the device fills in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// The thread's position in its block.
+    TidX,
+    /// Threads in a block.
+    NtidX,
+    /// The block's column in the grid.
+    CtaidX,
+    /// The block's row in the grid.
+    CtaidY,
+    /// Rows of blocks in the grid.
+    NctaidY,
+}
+
+impl Special {
+    fn name(self) -> &'static str {
+        match self {
+            Special::TidX => "%tid.x",
+            Special::NtidX => "%ntid.x",
+            Special::CtaidX => "%ctaid.x",
+            Special::CtaidY => "%ctaid.y",
+            Special::NctaidY => "%nctaid.y",
+        }
+    }
+}
+
+/// The part of a load or store that says how many values move: one, `.v2` or `.v4`.
+const fn vector(count: usize) -> &'static str {
+    match count {
+        1 => "",
+        2 => ".v2",
+        4 => ".v4",
+        _ => panic!("a load moves 1, 2 or 4 values"),
+    }
+}
+
+/// Registers as a load or store lists them: `%f0`, or `{%f0, %f1}`.
+fn list<T: Type, const N: usize>(registers: &[Reg<T>; N]) -> String {
+    let names: Vec<String> = registers.iter().map(ToString::to_string).collect();
+    if N == 1 { names[0].clone() } else { format!("{{{}}}", names.join(", ")) }
+}
+
+impl Entry {
+    /// The value of a special register.
+    #[track_caller]
+    pub fn special(&self, register: Special) -> Reg<U32> {
+        self.define(format_args!("mov.u32"), &[register.name().to_string()])
+    }
+
+    /// The value of a parameter.
+    #[track_caller]
+    pub fn ld_param<T: Type>(&self, param: Param<T>) -> Reg<T> {
+        self.define(format_args!("ld.param{}", T::SUFFIX), &[format!("[{}]", param.name)])
+    }
+
+    /// The address that a parameter holds.
+    #[track_caller]
+    pub fn ld_param_pointer(&self, param: PointerParam) -> Ptr<Generic> {
+        let pointer = self.fresh_pointer();
+        self.write(format!("ld.param.u64 {}, [{}]", pointer.register, param.name));
+        pointer
+    }
+
+    /// A generic address that is known to point to device memory, as an address of that space.
+    #[track_caller]
+    pub fn cvta_to_global(&self, pointer: Ptr<Generic>) -> Ptr<Global> {
+        Ptr::new(self.define(format_args!("cvta.to.global.u64"), &[pointer.register.text()]))
+    }
+
+    /// The address of element `i` of elements of `size` bytes: one `mad.wide`.
+    #[track_caller]
+    pub fn index<S: Space>(&self, pointer: Ptr<S>, i: Reg<U32>, size: u32) -> Ptr<S> {
+        Ptr::new(self.mad_wide(i, size, pointer.register))
+    }
+
+    /// The address `bytes` after `pointer`.
+    #[track_caller]
+    pub fn offset<S: Space>(&self, pointer: Ptr<S>, bytes: Reg<U64>) -> Ptr<S> {
+        Ptr::new(self.add(pointer.register, bytes))
+    }
+
+    /// Reads `N` neighbouring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
+    #[track_caller]
+    pub fn ld<T: Type, const N: usize>(&self, address: Address<impl Space>) -> [Reg<T>; N] {
+        self.load("", address)
+    }
+
+    /// Reads like [`Entry::ld`] from memory that no thread writes while the kernel runs.
+    #[track_caller]
+    pub fn ld_nc<T: Type, const N: usize>(&self, address: Address<Global>, cache: Cache) -> [Reg<T>; N] {
+        match cache {
+            Cache::Keep => self.load(".nc", address),
+            Cache::Stream => {
+                self.needs("ld.L1::no_allocate", Version(7, 4), Sm::Sm80);
+                self.load(".nc.L1::no_allocate", address)
+            }
+        }
+    }
+
+    #[track_caller]
+    fn load<S: Space, T: Type, const N: usize>(&self, how: &str, address: Address<S>) -> [Reg<T>; N] {
+        const { assert!(N as u32 * T::BYTES <= 16, "a load moves at most 16 bytes") };
+        let values = std::array::from_fn(|_| self.fresh());
+        self.write(format!("ld{}{how}{}{} {}, {address}", S::SUFFIX, vector(N), T::SUFFIX, list(&values)));
+        values
+    }
+
+    /// Writes `N` neighbouring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
+    #[track_caller]
+    pub fn st<S: Space, T: Type, const N: usize>(&self, address: Address<S>, values: [Reg<T>; N]) {
+        const { assert!(N as u32 * T::BYTES <= 16, "a store moves at most 16 bytes") };
+        self.write(format!("st{}{}{} {address}, {}", S::SUFFIX, vector(N), T::SUFFIX, list(&values)));
+    }
+}

@@ -1,0 +1,63 @@
+//! A small typed assembler for PTX, the assembly language that the NVIDIA driver compiles.
+//!
+//! One method call writes one instruction; what is repeated is repeated by plain Rust loops, and what is specialised is
+//! specialised by plain Rust values. There is no optimiser, no scheduler and no register allocator: the driver's own
+//! assembler has all three, and better ones. What the types give instead is that a kernel cannot
+//!
+//! * mix register types: [`Reg<F32>`](Reg) never feeds an integer addition without a written conversion;
+//! * mix address spaces: `ld.global` takes a [`Ptr<Global>`](Ptr) and nothing else;
+//! * use an instruction that the target lacks: the module's `.version` grows with the instructions used, and an
+//!   instruction beyond [`Sm`] is refused while the text is built;
+//! * leave a label behind: [`Entry::if_`] and [`Entry::for_`] take closures and place the branches themselves.
+//!
+//! ```
+//! use kernels::ptx::{F32, Module, Sm, Special, U32};
+//!
+//! let mut module = Module::new(Sm::Sm80);
+//! module.entry("double", [128, 1, 1], |k| {
+//!     let (x, n) = (k.pointer_param("x"), k.param::<U32>("n"));
+//!     let (x, n) = (k.cvta_to_global(k.ld_param_pointer(x)), k.ld_param(n));
+//!     let (block, threads, lane) = (k.special(Special::CtaidX), k.special(Special::NtidX), k.special(Special::TidX));
+//!     let i = k.mad_lo(block, threads, lane);
+//!     k.if_(k.lt(i, n), || {
+//!         let address = k.index(x, i, 4);
+//!         let [value] = k.ld::<F32, 1>(address.at(0));
+//!         k.st(address.at(0), [k.add(value, value)]);
+//!     });
+//! });
+//! assert!(module.listing().contains("ld.global.f32 %f0, [%rd2];"));
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `target` | [`Sm`], [`Version`]: what may be used where |
+//! | `types` | register types, operands, address spaces |
+//! | `module` | [`Module`], [`Entry`], parameters, the text and its `.loc` lines |
+//! | `arithmetic`, `memory`, `control` | one method an instruction |
+//! | `bf16`, `polynomial` | short sequences that several kernels share |
+//!
+//! An instruction form is added when a kernel needs it: the method in the file of its kind, with its minimal version
+//! where that is above the target's own.
+//!
+//! Text is a function of the calls alone: no hash order, no path of the machine, no time. The same kernel gives the same
+//! bytes on every machine, so the driver's compilation cache hits and a difference in a listing is a difference in code.
+
+mod arithmetic;
+mod bf16;
+mod control;
+mod memory;
+mod module;
+mod polynomial;
+mod target;
+mod types;
+
+pub use control::Compare;
+pub use memory::{Address, Cache, Special};
+pub use module::{Entry, Module, Param, PointerParam};
+pub use target::{Sm, Version};
+pub use types::{
+    B16, B32, Bf16x2, F32, Generic, Global, Integer, Number, Operand, Pred, Ptr, Reg, Space, Type, U32, U64,
+};
+
+#[cfg(test)]
+mod tests;

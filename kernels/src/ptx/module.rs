@@ -1,0 +1,288 @@
+//! A module of entries, and its text.
+
+use super::{
+    Generic, Ptr, Sm, Version,
+    types::{CLASSES, DECLARATIONS, Reg, Type, U64},
+};
+use std::{
+    cell::{Cell, RefCell},
+    fmt::Write as _,
+    panic::Location,
+};
+
+/// A module: what the driver loads at once. Kernels are its entries.
+#[derive(Debug)]
+pub struct Module {
+    sm: Sm,
+    version: Version,
+    entries: Vec<Finished>,
+}
+
+/// One entry whose body has been written.
+#[derive(Debug)]
+struct Finished {
+    name: String,
+    block: [u32; 3],
+    params: Vec<Declared>,
+    registers: [u32; CLASSES],
+    lines: Vec<Line>,
+}
+
+/// A declared parameter.
+#[derive(Debug)]
+struct Declared {
+    name: String,
+    kind: &'static str,
+}
+
+/// One line of a body.
+#[derive(Debug)]
+enum Line {
+    Comment(String),
+    Label(String),
+    Instruction { text: String, at: &'static Location<'static> },
+}
+
+impl Module {
+    /// An empty module for `sm`.
+    pub fn new(sm: Sm) -> Self {
+        Self { sm, version: sm.version(), entries: Vec::new() }
+    }
+
+    /// Adds the entry `name`, launched with blocks of exactly `block` threads, whose instructions `body` writes. The
+    /// closing `ret` is written here.
+    ///
+    /// # Panics
+    /// If `name` is no PTX identifier or is taken.
+    #[track_caller]
+    pub fn entry(&mut self, name: &str, block: [u32; 3], body: impl FnOnce(&Entry)) {
+        let legal = name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '$');
+        assert!(legal, "`{name}` is no PTX identifier: letters, digits, `_` and `$`, a letter first");
+        assert!(self.entries.iter().all(|entry| entry.name != name), "the module has an entry `{name}` already");
+        let entry = Entry {
+            sm: self.sm,
+            version: Cell::new(self.version),
+            params: RefCell::default(),
+            registers: RefCell::default(),
+            lines: RefCell::default(),
+            labels: Cell::new(0),
+            guard: Cell::new(None),
+        };
+        body(&entry);
+        entry.ret();
+        self.version = entry.version.get();
+        self.entries.push(Finished {
+            name: name.to_string(),
+            block,
+            params: entry.params.into_inner(),
+            registers: entry.registers.into_inner(),
+            lines: entry.lines.into_inner(),
+        });
+    }
+
+    /// The architecture that the module is written for.
+    pub fn sm(&self) -> Sm {
+        self.sm
+    }
+
+    /// The lowest language version that has everything the module uses.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The text for the driver: each instruction carries the Rust line that wrote it (`.loc`), for profilers and for
+    /// the simulator's reports.
+    pub fn text(&self) -> String {
+        self.render(true)
+    }
+
+    /// The text for readers: the same instructions without `.loc`, so that it changes only when the code does.
+    pub fn listing(&self) -> String {
+        self.render(false)
+    }
+
+    fn render(&self, with_lines: bool) -> String {
+        let (mut bodies, mut files) = (String::new(), Vec::new());
+        for entry in &self.entries {
+            entry.render(&mut bodies, with_lines, &mut files);
+        }
+        let mut text = format!(".version {}\n.target {}\n.address_size 64\n", self.version, self.sm.target());
+        for (number, file) in files.iter().enumerate() {
+            writeln!(text, ".file {} \"{file}\"", number + 1).expect("writing to a string succeeds");
+        }
+        text + &bodies
+    }
+}
+
+impl Finished {
+    fn render(&self, text: &mut String, with_lines: bool, files: &mut Vec<String>) {
+        let mut put = |line: std::fmt::Arguments<'_>| {
+            text.write_fmt(line).and_then(|()| text.write_char('\n')).expect("writing to a string succeeds");
+        };
+        put(format_args!("\n.visible .entry {}(", self.name));
+        for (i, param) in self.params.iter().enumerate() {
+            let comma = if i + 1 < self.params.len() { "," } else { "" };
+            put(format_args!("    .param {} {}{comma}", param.kind, param.name));
+        }
+        let [x, y, z] = self.block;
+        put(format_args!(")\n.reqntid {x}, {y}, {z}\n{{"));
+        for ((prefix, declared), count) in DECLARATIONS.iter().zip(self.registers) {
+            if count > 0 {
+                put(format_args!("    .reg {declared} %{prefix}<{count}>;"));
+            }
+        }
+        put(format_args!(""));
+        let mut last = None;
+        for line in &self.lines {
+            match line {
+                Line::Comment(comment) => put(format_args!("    // {comment}")),
+                Line::Label(label) => put(format_args!("{label}:")),
+                Line::Instruction { text, at } => {
+                    if with_lines && last != Some((at.file(), at.line())) {
+                        let file = within_crate(at.file());
+                        let known = files.iter().position(|f| *f == file);
+                        let number = known.unwrap_or_else(|| {
+                            files.push(file);
+                            files.len() - 1
+                        });
+                        put(format_args!("    .loc {} {} {}", number + 1, at.line(), at.column()));
+                        last = Some((at.file(), at.line()));
+                    }
+                    put(format_args!("    {text};"));
+                }
+            }
+        }
+        put(format_args!("}}"));
+    }
+}
+
+/// The path of a source file from its crate's root: rustc gives it from where it was started, which differs between
+/// machines and between a workspace and a package from a registry.
+fn within_crate(path: &str) -> String {
+    let path = path.replace('\\', "/");
+    let roots = ["/src/", "/tests/", "/examples/", "/benches/"];
+    let root = roots.iter().filter_map(|root| path.rfind(root)).max();
+    root.map_or_else(|| path.rsplit('/').next().unwrap_or(&path).to_string(), |at| path[at + 1..].to_string())
+}
+
+/// A parameter of type `T`, declared and not yet loaded.
+#[derive(Clone, Debug)]
+pub struct Param<T: Type> {
+    pub(super) name: String,
+    kind: std::marker::PhantomData<T>,
+}
+
+/// A parameter that holds the address of device memory.
+#[derive(Clone, Debug)]
+pub struct PointerParam {
+    pub(super) name: String,
+}
+
+/// The body of an entry while it is written. Methods write one instruction each and return the register that they
+/// define; the few that write more say so.
+///
+/// Methods take `&self`, so that calls nest as expressions do: `k.fma(x, k.mul(a, b), c)`.
+#[derive(Debug)]
+pub struct Entry {
+    sm: Sm,
+    version: Cell<Version>,
+    params: RefCell<Vec<Declared>>,
+    registers: RefCell<[u32; CLASSES]>,
+    lines: RefCell<Vec<Line>>,
+    labels: Cell<u32>,
+    /// The guard of [`Entry::when`], with its negation.
+    pub(super) guard: Cell<Option<(u32, bool)>>,
+}
+
+impl Entry {
+    /// The architecture that the entry is written for.
+    pub fn sm(&self) -> Sm {
+        self.sm
+    }
+
+    /// Declares the parameter `name`.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    #[track_caller]
+    pub fn param<T: Type>(&self, name: &str) -> Param<T> {
+        self.declare(name, T::SUFFIX);
+        Param { name: name.to_string(), kind: std::marker::PhantomData }
+    }
+
+    /// Declares the parameter `name`, the address of device memory.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    #[track_caller]
+    pub fn pointer_param(&self, name: &str) -> PointerParam {
+        self.declare(name, U64::SUFFIX);
+        PointerParam { name: name.to_string() }
+    }
+
+    #[track_caller]
+    fn declare(&self, name: &str, kind: &'static str) {
+        let mut params = self.params.borrow_mut();
+        assert!(params.iter().all(|param| param.name != name), "the entry has a parameter `{name}` already");
+        params.push(Declared { name: name.to_string(), kind });
+    }
+
+    /// Writes a comment: names what follows, as the kernel's pseudocode does.
+    pub fn comment(&self, text: &str) {
+        self.lines.borrow_mut().push(Line::Comment(text.to_string()));
+    }
+
+    /// A fresh register, undefined until an instruction writes it.
+    pub(super) fn fresh<T: Type>(&self) -> Reg<T> {
+        let mut counts = self.registers.borrow_mut();
+        let index = counts[T::CLASS];
+        counts[T::CLASS] += 1;
+        Reg::new(index)
+    }
+
+    /// A fresh pointer register.
+    pub(super) fn fresh_pointer(&self) -> Ptr<Generic> {
+        Ptr::new(self.fresh())
+    }
+
+    /// Writes `text` as one instruction, under the guard where there is one.
+    #[track_caller]
+    pub(super) fn write(&self, text: String) {
+        let text = match self.guard.get() {
+            Some((predicate, negated)) => format!("@{}%p{predicate} {text}", if negated { "!" } else { "" }),
+            None => text,
+        };
+        self.lines.borrow_mut().push(Line::Instruction { text, at: Location::caller() });
+    }
+
+    /// Writes `mnemonic destination, operands…` and returns the destination.
+    #[track_caller]
+    pub(super) fn define<T: Type>(&self, mnemonic: std::fmt::Arguments<'_>, operands: &[String]) -> Reg<T> {
+        let destination = self.fresh::<T>();
+        self.write(format!("{mnemonic} {destination}, {}", operands.join(", ")));
+        destination
+    }
+
+    /// A fresh label.
+    pub(super) fn label(&self) -> String {
+        let number = self.labels.get();
+        self.labels.set(number + 1);
+        format!("$L{number}")
+    }
+
+    /// Places `label` here.
+    pub(super) fn place(&self, label: String) {
+        self.lines.borrow_mut().push(Line::Label(label));
+    }
+
+    /// Raises the module's version to what `instruction` needs.
+    ///
+    /// # Panics
+    /// If the target lacks the instruction.
+    #[track_caller]
+    pub(super) fn needs(&self, instruction: &str, version: Version, sm: Sm) {
+        assert!(self.sm >= sm, "{instruction} needs {} and the module is for {}", sm.target(), self.sm.target());
+        self.version.set(self.version.get().max(version));
+    }
+}

@@ -1,0 +1,67 @@
+//! What a module is written for: the GPU's architecture and the version of the PTX language.
+
+use std::fmt;
+
+/// The architecture that a module is written for, the `.target` of its text.
+///
+/// Text for [`Sm::Sm80`] runs on every GPU from Ampere up: the driver compiles it for what it finds. Text for
+/// [`Sm::Sm90a`] may use what Hopper alone has (`wgmma`, `setmaxnreg`, the bulk copy engine) and runs on nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sm {
+    /// Compute capability 8.0: A100, and the common ground of everything later.
+    Sm80,
+    /// Compute capability 9.0 with its architecture-specific instructions: H100, H200.
+    Sm90a,
+}
+
+impl Sm {
+    /// All targets, the most portable first.
+    pub const ALL: [Sm; 2] = [Sm::Sm80, Sm::Sm90a];
+
+    /// The name in PTX and in ptxas: `sm_80`.
+    pub fn target(self) -> &'static str {
+        match self {
+            Sm::Sm80 => "sm_80",
+            Sm::Sm90a => "sm_90a",
+        }
+    }
+
+    /// The part of a kernel's name that says the target: `sm80`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sm::Sm80 => "sm80",
+            Sm::Sm90a => "sm90a",
+        }
+    }
+
+    /// The architectures that accept text for this target, as ptxas 13.0 names them.
+    pub fn runs_on(self) -> &'static [&'static str] {
+        match self {
+            Sm::Sm80 => &["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a"],
+            Sm::Sm90a => &["sm_90a"],
+        }
+    }
+
+    /// The lowest language version that knows the target.
+    pub fn version(self) -> Version {
+        match self {
+            Sm::Sm80 => Version(7, 0),
+            Sm::Sm90a => Version(8, 0),
+        }
+    }
+}
+
+/// A version of the PTX language, the `.version` of a module: what the driver must at least understand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(
+    /// Major number.
+    pub u8,
+    /// Minor number.
+    pub u8,
+);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}

@@ -1,0 +1,205 @@
+//! Register types, operands and address spaces.
+//!
+//! A virtual register is a number and a type; the type decides its name, so a reader of the text sees it too:
+//!
+//! | type | declared | name | holds |
+//! |---|---|---|---|
+//! | [`F32`] | `.f32` | `%f0` | a float |
+//! | [`B32`] | `.b32` | `%r0` | 32 bits without a meaning |
+//! | [`U32`] | `.u32` | `%u0` | an unsigned integer |
+//! | [`Bf16x2`] | `.b32` | `%bb0` | two bf16, the lower half first in memory |
+//! | [`B16`] | `.b16` | `%h0` | 16 bits, one bf16 |
+//! | [`U64`] | `.u64` | `%rd0` | an unsigned integer, or an address |
+//! | [`Pred`] | `.pred` | `%p0` | a condition |
+
+use std::{fmt, marker::PhantomData};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// What a register may hold. Closed: the types of this module implement it.
+pub trait Type: sealed::Sealed + Copy + 'static {
+    /// The suffix of instructions on this type: `.f32`.
+    const SUFFIX: &'static str;
+    /// The type in a `.reg` declaration; differs from the suffix for packed pairs.
+    const DECLARED: &'static str;
+    /// What a register's name begins with, without the percent sign.
+    const PREFIX: &'static str;
+    /// Bytes in memory.
+    const BYTES: u32;
+    /// Position in the entry's counters of registers.
+    const CLASS: usize;
+}
+
+/// How many classes of registers there are.
+pub(super) const CLASSES: usize = 7;
+
+/// `(prefix, declared type)` of each class, in the order in which a listing declares them.
+pub(super) const DECLARATIONS: [(&str, &str); CLASSES] = [
+    (Pred::PREFIX, Pred::DECLARED),
+    (B16::PREFIX, B16::DECLARED),
+    (B32::PREFIX, B32::DECLARED),
+    (Bf16x2::PREFIX, Bf16x2::DECLARED),
+    (U32::PREFIX, U32::DECLARED),
+    (F32::PREFIX, F32::DECLARED),
+    (U64::PREFIX, U64::DECLARED),
+];
+
+macro_rules! register_types {
+    ($($(#[$doc:meta])* $name:ident: $class:literal $suffix:literal $declared:literal $prefix:literal $bytes:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name;
+        impl sealed::Sealed for $name {}
+        impl Type for $name {
+            const SUFFIX: &'static str = $suffix;
+            const DECLARED: &'static str = $declared;
+            const PREFIX: &'static str = $prefix;
+            const BYTES: u32 = $bytes;
+            const CLASS: usize = $class;
+        }
+    )*};
+}
+
+register_types! {
+    /// A condition: the result of a comparison, the guard of an instruction.
+    Pred: 0 ".pred" ".pred" "p" 0;
+    /// 16 bits without a meaning; one bf16.
+    B16: 1 ".b16" ".b16" "h" 2;
+    /// 32 bits without a meaning.
+    B32: 2 ".b32" ".b32" "r" 4;
+    /// Two bf16 in one register, the one at the lower address in the lower half.
+    Bf16x2: 3 ".b32" ".b32" "bb" 4;
+    /// An unsigned 32-bit integer.
+    U32: 4 ".u32" ".u32" "u" 4;
+    /// A single-precision float.
+    F32: 5 ".f32" ".f32" "f" 4;
+    /// An unsigned 64-bit integer.
+    U64: 6 ".u64" ".u64" "rd" 8;
+}
+
+/// Types with addition: floats round to nearest even, integers wrap.
+pub trait Number: Type {
+    /// What follows the mnemonic: `.rn.f32` for floats. Written out because an unmarked multiplication and addition may
+    /// be fused by the driver, and then the result would depend on its version.
+    const ROUNDED: &'static str;
+}
+impl Number for F32 {
+    const ROUNDED: &'static str = ".rn.f32";
+}
+impl Number for U32 {
+    const ROUNDED: &'static str = ".u32";
+}
+impl Number for U64 {
+    const ROUNDED: &'static str = ".u64";
+}
+
+/// Types with bitwise operations of 32 bits.
+pub trait Integer: Type {}
+impl Integer for U32 {}
+impl Integer for B32 {}
+
+/// A virtual register of type `T`. There is any number of them; the driver's assembler finds real ones.
+pub struct Reg<T: Type> {
+    pub(super) index: u32,
+    kind: PhantomData<T>,
+}
+
+impl<T: Type> Reg<T> {
+    pub(super) fn new(index: u32) -> Self {
+        Self { index, kind: PhantomData }
+    }
+}
+
+impl<T: Type> Clone for Reg<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Type> Copy for Reg<T> {}
+
+impl<T: Type> fmt::Display for Reg<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}{}", T::PREFIX, self.index)
+    }
+}
+
+impl<T: Type> fmt::Debug for Reg<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What an instruction on `T` reads: a register of that type, or a number in the instruction itself.
+pub trait Operand<T: Type>: Copy {
+    /// The operand as PTX writes it.
+    fn text(self) -> String;
+}
+
+impl<T: Type> Operand<T> for Reg<T> {
+    fn text(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Operand<F32> for f32 {
+    /// The bits in hexadecimal: exact, and the same on every machine.
+    fn text(self) -> String {
+        format!("0f{:08X}", self.to_bits())
+    }
+}
+
+impl Operand<U32> for u32 {
+    fn text(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Operand<B32> for u32 {
+    fn text(self) -> String {
+        format!("0x{self:08X}")
+    }
+}
+
+impl Operand<U64> for u64 {
+    fn text(self) -> String {
+        self.to_string()
+    }
+}
+
+/// An address space.
+pub trait Space: sealed::Sealed + Copy + 'static {
+    /// The part of a load's name that says the space: `.global`, or nothing for a generic address.
+    const SUFFIX: &'static str;
+}
+
+/// Device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Global;
+/// An address of any space, as parameters hold it; [`super::Entry::cvta_to_global`] makes it usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generic;
+
+impl sealed::Sealed for Global {}
+impl sealed::Sealed for Generic {}
+impl Space for Global {
+    const SUFFIX: &'static str = ".global";
+}
+impl Space for Generic {
+    const SUFFIX: &'static str = "";
+}
+
+/// A register that holds an address in space `S`.
+#[derive(Clone, Copy, Debug)]
+pub struct Ptr<S: Space> {
+    pub(super) register: Reg<U64>,
+    space: PhantomData<S>,
+}
+
+impl<S: Space> Ptr<S> {
+    pub(super) fn new(register: Reg<U64>) -> Self {
+        Self { register, space: PhantomData }
+    }
+}
