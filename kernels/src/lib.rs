@@ -1,4 +1,9 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
 pub mod num;
 pub mod operation;
+pub mod pool;
 pub mod ptx;
+pub mod simd;
+
+pub use pool::{Cpu, CpuError};
+pub use simd::{DType, Element, Isa, IsaKind};

@@ -37,41 +37,7 @@
 use crate::ptx::Sm;
 use std::fmt;
 
-/// How numbers are stored. Accumulation is always f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DType {
-    /// IEEE 754 single precision.
-    F32,
-    /// The upper half of a single: 8 bits of exponent, 8 of precision.
-    Bf16,
-}
-
-impl DType {
-    /// All storage types.
-    pub const ALL: [DType; 2] = [DType::F32, DType::Bf16];
-
-    /// Bytes of one number.
-    pub const fn bytes(self) -> usize {
-        match self {
-            DType::F32 => 4,
-            DType::Bf16 => 2,
-        }
-    }
-
-    /// The part of a name that says the type.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::Bf16 => "bf16",
-        }
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+pub use crate::simd::DType;
 
 /// Which way a kernel goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

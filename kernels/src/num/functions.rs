@@ -1,0 +1,128 @@
+//! exp, tanh, erf, sigmoid and GELU on vectors of any instruction set.
+//!
+//! Errors against f64 over all magnitudes, in ulp of the result, asserted by `num::tests`: exp 1, tanh 1.5, erf 2.5,
+//! sigmoid 2.5. GELU and its derivative are held to 4e-7 of max(|x|, 1), because a function that crosses zero has
+//! no useful ulp there.
+
+use super::poly::*;
+use crate::simd::Simd;
+
+/// Σ c[i] · xⁱ by Horner's rule.
+#[inline(always)]
+pub fn polynomial<S: Simd, const N: usize>(simd: S, c: [f32; N], x: S::F32) -> S::F32 {
+    let mut sum = simd.splat(c[N - 1]);
+    for &ci in c[..N - 1].iter().rev() {
+        sum = simd.mul_add(sum, x, simd.splat(ci));
+    }
+    sum
+}
+
+/// e^x. Overflows to +∞ above 88.72; results below 2^-125 (x < -86.64) are 0; NaN stays.
+#[inline(always)]
+pub fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    const UNDERFLOW: f32 = -86.643_4; // ln(2^-125)
+    let clamped = simd.min(simd.splat(89.0), simd.max(simd.splat(-89.0), x));
+    // x = n·ln 2 + r, |r| <= ln 2 / 2
+    let n = simd.round_to_int(simd.mul(clamped, simd.splat(LOG2_E)));
+    let nf = simd.int_to_float(n);
+    let r = simd.neg_mul_add(nf, simd.splat(LN2_HIGH), clamped);
+    let r = simd.neg_mul_add(nf, simd.splat(LN2_LOW), r);
+    let tail = simd.mul(simd.mul(r, r), polynomial(simd, EXP, r));
+    let value = simd.add(simd.add(tail, r), simd.splat(1.0));
+    // 2^(n-1) and then 2, because n reaches 128 and an exponent field does not.
+    let half_scale = simd.as_floats(simd.shl::<23>(simd.add_u32(n, simd.splat_u32(126))));
+    let result = simd.mul(simd.mul(value, half_scale), simd.splat(2.0));
+    simd.select(simd.lt(x, simd.splat(UNDERFLOW)), simd.zero(), result)
+}
+
+/// 1 / (1 + e^-x)
+#[inline(always)]
+pub fn sigmoid<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let one = simd.splat(1.0);
+    simd.div(one, simd.add(one, exp(simd, simd.neg(x))))
+}
+
+/// tanh x: a polynomial below 0.625, else 1 - 2 / (e^2|x| + 1) with the sign put back.
+#[inline(always)]
+pub fn tanh<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let one = simd.splat(1.0);
+    let magnitude = simd.abs(x);
+    let e = exp(simd, simd.add(magnitude, magnitude));
+    let large = simd.sub(one, simd.div(simd.splat(2.0), simd.add(e, one)));
+    let z = simd.mul(x, x);
+    let small = simd.mul_add(simd.mul(x, z), polynomial(simd, TANH, z), x);
+    simd.select(simd.lt(magnitude, simd.splat(0.625)), small, simd.copy_sign(large, x))
+}
+
+/// erf x: a polynomial in x² below 1, else 1 - exp(-P(|x|)) with the sign put back.
+#[inline(always)]
+pub fn erf<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let magnitude = simd.abs(x);
+    let clamped = simd.min(simd.splat(4.0), magnitude);
+    let large = simd.sub(simd.splat(1.0), exp(simd, simd.neg(polynomial(simd, ERF_LARGE, clamped))));
+    let small = simd.mul(x, polynomial(simd, ERF_SMALL, simd.mul(x, x)));
+    simd.select(simd.lt(magnitude, simd.splat(1.0)), small, simd.copy_sign(large, x))
+}
+
+/// 2·√(2/π)·(x + 0.044715·x³): twice the argument of tanh in the tanh form of GELU.
+#[inline(always)]
+fn gelu_tanh_argument<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let z = simd.mul(x, x);
+    let scaled = simd.mul(x, simd.splat(2.0 * SQRT_2_OVER_PI));
+    simd.mul(scaled, simd.mul_add(z, simd.splat(GELU_CUBIC), simd.splat(1.0)))
+}
+
+/// GELU in the tanh form, ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), as x · sigmoid of twice that argument: the same
+/// function, but without the cancellation of 1 + tanh for negative x.
+#[inline(always)]
+pub fn gelu_tanh<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    simd.mul(x, sigmoid(simd, gelu_tanh_argument(simd, x)))
+}
+
+/// Derivative of [`gelu_tanh`]: s + x·s·(1-s)·u' with s the sigmoid and u its argument.
+#[inline(always)]
+pub fn gelu_tanh_derivative<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let s = sigmoid(simd, gelu_tanh_argument(simd, x));
+    let z = simd.mul(x, x);
+    let slope = simd.mul_add(z, simd.splat(6.0 * SQRT_2_OVER_PI * GELU_CUBIC), simd.splat(2.0 * SQRT_2_OVER_PI));
+    let bell = simd.mul(s, simd.sub(simd.splat(1.0), s));
+    simd.mul_add(simd.mul(x, bell), slope, s)
+}
+
+/// Φ(x), the standard normal distribution.
+#[inline(always)]
+fn normal_distribution<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let half = simd.splat(0.5);
+    simd.mul_add(erf(simd, simd.mul(x, simd.splat(FRAC_1_SQRT_2))), half, half)
+}
+
+/// GELU in the erf form, x·Φ(x).
+#[inline(always)]
+pub fn gelu_erf<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    simd.mul(x, normal_distribution(simd, x))
+}
+
+/// Derivative of [`gelu_erf`]: Φ(x) + x·φ(x).
+#[inline(always)]
+pub fn gelu_erf_derivative<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let bell = exp(simd, simd.mul(simd.mul(x, x), simd.splat(-0.5)));
+    simd.mul_add(simd.mul(x, simd.splat(FRAC_1_SQRT_2_PI)), bell, normal_distribution(simd, x))
+}
+
+/// Philox4x32-10 on LANES counters at once; see [`super::philox::philox4x32`]. Equal to it bit by bit.
+#[inline(always)]
+pub fn philox4x32<S: Simd>(simd: S, counter: [S::U32; 4], key: [u32; 2]) -> [S::U32; 4] {
+    use super::philox::{M0, M1, ROUNDS, W0, W1};
+    let [mut c0, mut c1, mut c2, mut c3] = counter;
+    let [mut k0, mut k1] = key;
+    for _ in 0..ROUNDS {
+        let (low0, high0) = simd.mul_wide_u32(simd.splat_u32(M0), c0);
+        let (low1, high1) = simd.mul_wide_u32(simd.splat_u32(M1), c2);
+        c0 = simd.xor(simd.xor(high1, c1), simd.splat_u32(k0));
+        c2 = simd.xor(simd.xor(high0, c3), simd.splat_u32(k1));
+        (c1, c3) = (low1, low0);
+        k0 = k0.wrapping_add(W0);
+        k1 = k1.wrapping_add(W1);
+    }
+    [c0, c1, c2, c3]
+}

@@ -1,0 +1,215 @@
+//! Error bounds of the vector functions against f64, over all magnitudes, on every instruction set of this machine.
+
+use super::{functions as f, philox};
+use crate::simd::{Isa, IsaKind, Kernel, Simd};
+
+/// Applies one vector function to every element.
+struct Map<'a, F> {
+    x: &'a [f32],
+    y: &'a mut [f32],
+    function: F,
+}
+
+/// A function of one vector, generic over instruction sets (a closure cannot be).
+trait VectorFunction: Copy {
+    fn call<S: Simd>(self, simd: S, x: S::F32) -> S::F32;
+}
+
+macro_rules! vector_function {
+    ($name:ident, $path:path) => {
+        #[derive(Clone, Copy)]
+        struct $name;
+        impl VectorFunction for $name {
+            #[inline(always)]
+            fn call<S: Simd>(self, simd: S, x: S::F32) -> S::F32 {
+                $path(simd, x)
+            }
+        }
+    };
+}
+vector_function!(Exp, f::exp);
+vector_function!(Tanh, f::tanh);
+vector_function!(Erf, f::erf);
+vector_function!(Sigmoid, f::sigmoid);
+vector_function!(GeluTanh, f::gelu_tanh);
+vector_function!(GeluTanhDerivative, f::gelu_tanh_derivative);
+vector_function!(GeluErf, f::gelu_erf);
+vector_function!(GeluErfDerivative, f::gelu_erf_derivative);
+
+impl<F: VectorFunction> Kernel for Map<'_, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (x, y) in self.x.chunks(S::LANES).zip(self.y.chunks_mut(S::LANES)) {
+            simd.store_partial(y, self.function.call(simd, simd.load_partial(x)));
+        }
+    }
+}
+
+/// Every 4099th bit pattern of f32 that is not NaN: about a million numbers of all magnitudes and both signs.
+fn all_magnitudes() -> Vec<f32> {
+    (0..=u32::MAX).step_by(4099).map(f32::from_bits).filter(|x| !x.is_nan()).collect()
+}
+
+fn apply<F: VectorFunction>(isa: Isa, x: &[f32], function: F) -> Vec<f32> {
+    let mut y = vec![f32::NAN; x.len()];
+    isa.run(Map { x, y: &mut y, function });
+    y
+}
+
+/// Distance in units of the last place of `exact`, as an f32 of that size has it.
+fn ulps(value: f32, exact: f64) -> f64 {
+    let rounded = exact as f32;
+    if value == rounded || (value.is_infinite() && rounded.is_infinite() && value.signum() == rounded.signum()) {
+        return 0.0;
+    }
+    let exponent = exact.abs().log2().floor().max(-126.0);
+    (f64::from(value) - exact).abs() / (exponent - 23.0).exp2()
+}
+
+fn worst_ulps<F: VectorFunction>(isa: Isa, x: &[f32], function: F, exact: fn(f64) -> f64) -> (f64, f32) {
+    let y = apply(isa, x, function);
+    let errors = x.iter().zip(&y).map(|(&x, &y)| (ulps(y, exact(f64::from(x))), x));
+    errors.fold((0.0, 0.0), |worst, next| if next.0 > worst.0 || next.0.is_nan() { next } else { worst })
+}
+
+/// erf by its series and continued fraction in f64 (Abramowitz & Stegun 7.1.6 and 7.1.14), good to 1e-15.
+pub(crate) fn erf64(x: f64) -> f64 {
+    let z = x.abs();
+    if z > 6.0 {
+        return x.signum();
+    }
+    if z < 3.0 {
+        let (mut term, mut sum, mut n) = (z, z, 0.0);
+        while term > 1e-17 * sum {
+            n += 1.0;
+            term *= 2.0 * z * z / (2.0 * n + 1.0);
+            sum += term;
+        }
+        return x.signum() * sum * std::f64::consts::FRAC_2_SQRT_PI * (-z * z).exp();
+    }
+    let mut fraction = 0.0;
+    for k in (1..60).rev() {
+        fraction = f64::from(k) / 2.0 / (z + fraction);
+    }
+    let erfc = (-z * z).exp() / (z + fraction) / std::f64::consts::PI.sqrt();
+    x.signum() * (1.0 - erfc)
+}
+
+#[test]
+fn elementary_functions_keep_their_bounds_over_all_magnitudes() {
+    let x = all_magnitudes();
+    // exp: results below 2^-125 are flushed to 0, so those arguments are checked apart.
+    let normal: Vec<f32> = x.iter().copied().filter(|&x| x >= -86.6).collect();
+    let flushed: Vec<f32> = x.iter().copied().filter(|&x| x < -86.65).collect();
+    for isa in Isa::real() {
+        let checks = [
+            ("exp", worst_ulps(isa, &normal, Exp, f64::exp), 1.0),
+            ("tanh", worst_ulps(isa, &x, Tanh, f64::tanh), 1.5),
+            ("erf", worst_ulps(isa, &x, Erf, erf64), 2.5),
+            ("sigmoid", worst_ulps(isa, &normal, Sigmoid, |x| 1.0 / (1.0 + (-x).exp())), 2.5),
+        ];
+        for (name, (error, at), bound) in checks {
+            assert!(error <= bound, "{name} on {}: {error:.2} ulp at {at:e}, bound {bound}", isa.kind());
+        }
+        assert!(apply(isa, &flushed, Exp).iter().all(|&y| y == 0.0), "exp below 2^-125 on {}", isa.kind());
+        let special = apply(isa, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0], Exp);
+        assert!(special[0].is_nan() && special[1..] == [f32::INFINITY, 0.0, 1.0], "{special:?}");
+    }
+}
+
+fn gelu_erf64(x: f64) -> f64 {
+    0.5 * x * (1.0 + erf64(x / 2f64.sqrt()))
+}
+fn gelu_erf_derivative64(x: f64) -> f64 {
+    0.5 * (1.0 + erf64(x / 2f64.sqrt())) + x * (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt()
+}
+fn gelu_tanh64(x: f64) -> f64 {
+    0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
+}
+fn gelu_tanh_derivative64(x: f64) -> f64 {
+    let c = (2.0 / std::f64::consts::PI).sqrt();
+    let t = (c * (x + 0.044715 * x * x * x)).tanh();
+    0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * 0.044715 * x * x)
+}
+
+#[test]
+fn gelu_and_its_derivative_keep_their_bounds() {
+    let x: Vec<f32> = all_magnitudes().into_iter().filter(|x| x.abs() < 1e4).collect();
+    for isa in Isa::real() {
+        type Exact = fn(f64) -> f64;
+        let checks: [(_, _, Exact); 4] = [
+            ("gelu_tanh", apply(isa, &x, GeluTanh), gelu_tanh64),
+            ("gelu_tanh'", apply(isa, &x, GeluTanhDerivative), gelu_tanh_derivative64),
+            ("gelu_erf", apply(isa, &x, GeluErf), gelu_erf64),
+            ("gelu_erf'", apply(isa, &x, GeluErfDerivative), gelu_erf_derivative64),
+        ];
+        for (name, y, exact) in checks {
+            for (&x, &y) in x.iter().zip(&y) {
+                let error = (f64::from(y) - exact(f64::from(x))).abs() / f64::from(x.abs().max(1.0));
+                assert!(error <= 4.0e-7, "{name} on {} at {x}: {y}, error {error:e}", isa.kind());
+            }
+        }
+    }
+}
+
+/// The values that the ALBERT paper's activation takes in the released code (tanh form) and in other people's (erf).
+#[test]
+fn gelu_has_its_golden_values() {
+    let x = [-3.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0];
+    let tanh = [-0.003637392, -0.158808009, -0.154285990, 0.345714010, 0.841191991, 1.954597694, 2.996362608];
+    let erf = [-0.004049694, -0.158655254, -0.154268769, 0.345731231, 0.841344746, 1.954499736, 2.995950306];
+    for isa in Isa::testable() {
+        for (got, want) in [(apply(isa, &x, GeluTanh), tanh), (apply(isa, &x, GeluErf), erf)] {
+            for (got, want) in got.into_iter().zip(want) {
+                assert!((f64::from(got) - want).abs() < 3e-7, "{}: {got} for {want}", isa.kind());
+            }
+        }
+    }
+}
+
+#[test]
+fn emulated_lanes_give_the_same_bits_as_real_ones() {
+    let x = all_magnitudes();
+    for (real, emulated) in [(IsaKind::Avx2, IsaKind::Emulated8), (IsaKind::Avx512, IsaKind::Emulated16)] {
+        let (Some(real), Some(emulated)) = (Isa::new(real), Isa::new(emulated)) else {
+            println!("SKIPPED: {real} is missing on this machine");
+            continue;
+        };
+        for (a, b) in apply(real, &x, GeluErf).iter().zip(apply(emulated, &x, GeluErf)) {
+            assert_eq!(a.to_bits(), b.to_bits(), "{a} {b}");
+        }
+    }
+}
+
+/// Philox on vectors of counters, written out counter by counter.
+struct PhiloxLanes<'a>(&'a mut [[u32; 4]]);
+
+impl Kernel for PhiloxLanes<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (block, out) in self.0.chunks_mut(S::LANES).enumerate() {
+            let c0 = simd.add_u32(simd.iota(), simd.splat_u32((block * S::LANES) as u32));
+            let counter = [c0, simd.splat_u32(7), simd.splat_u32(u32::MAX), simd.splat_u32(9)];
+            let words = f::philox4x32(simd, counter, [0x1234_5678, 0x9abc_def0]);
+            for (j, word) in words.into_iter().enumerate() {
+                let mut lanes = [0.0f32; 16];
+                simd.store(&mut lanes, simd.as_floats(word));
+                out.iter_mut().zip(lanes).for_each(|(out, lane)| out[j] = lane.to_bits());
+            }
+        }
+    }
+}
+
+#[test]
+fn vector_philox_equals_the_scalar_one() {
+    for isa in Isa::testable() {
+        let mut words = [[0; 4]; 64];
+        isa.run(PhiloxLanes(&mut words));
+        for (i, &words) in words.iter().enumerate() {
+            let expected = philox::philox4x32([i as u32, 7, u32::MAX, 9], [0x1234_5678, 0x9abc_def0]);
+            assert_eq!(words, expected, "counter {i} on {}", isa.kind());
+        }
+    }
+}

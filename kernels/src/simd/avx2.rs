@@ -1,0 +1,249 @@
+//! Eight lanes: AVX2 with FMA, every x86 server and laptop since 2013.
+#![allow(clippy::missing_transmute_annotations)]
+
+use super::{Kernel, Simd};
+use half::bf16;
+use std::arch::x86_64::*;
+
+/// The token of AVX2 + FMA + F16C.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// The token, if this machine has the instructions.
+    pub fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"))
+            .then_some(Self(()))
+    }
+}
+
+/// Enables the first n of eight lanes for a masked load or store, as a window into ones followed by zeros.
+static WINDOW: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[inline(always)]
+fn window(n: usize) -> __m256i {
+    assert!(n <= 8);
+    // SAFETY: n <= 8, so the eight words from 8 - n on lie within the sixteen. Only called with a token at hand.
+    unsafe { _mm256_loadu_si256(WINDOW.as_ptr().add(8 - n).cast()) }
+}
+
+// Every method below: SAFETY of the intrinsics. A token exists only if `detect` found AVX2, FMA and F16C; pointers are
+// the caller's promise where the method takes one.
+
+// SAFETY: the only constructor is `detect`.
+unsafe impl Simd for Avx2 {
+    const LANES: usize = 8;
+    const REGISTERS: usize = 16;
+    type F32 = __m256;
+    type U32 = __m256i;
+    type Mask = __m256;
+
+    #[inline]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: the token proves that the features are there.
+        unsafe { inner(self, kernel) }
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_set1_ps(x) }
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_set1_epi32(x as i32) }
+    }
+    #[inline(always)]
+    fn iota(self) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7) }
+    }
+    #[inline(always)]
+    unsafe fn load_ptr(self, p: *const f32) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr(self, p: *mut f32, x: __m256) {
+        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
+        unsafe { _mm256_storeu_ps(p, x) }
+    }
+    #[inline(always)]
+    unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
+        unsafe { _mm256_maskload_ps(p, window(n)) }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: __m256) {
+        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
+        unsafe { _mm256_maskstore_ps(p, window(n), x) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const bf16) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_ptr(self, p: *mut bf16, x: __m256) {
+        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
+        unsafe {
+            // Nearest even: add 0x7fff and the bit that will be the last one, then cut. NaN is made quiet instead.
+            let bits = _mm256_castps_si256(x);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+            let high = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            let packed = _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256::<1>(high));
+            _mm_storeu_si128(p.cast(), packed);
+        }
+    }
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_div_ps(a, b) }
+    }
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_min_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn neg_mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_fnmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn sqrt(self, a: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    fn as_bits(self, a: __m256) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_castps_si256(a) }
+    }
+    #[inline(always)]
+    fn as_floats(self, a: __m256i) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_castsi256_ps(a) }
+    }
+    #[inline(always)]
+    fn round_to_int(self, a: __m256) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_cvtps_epi32(a) }
+    }
+    #[inline(always)]
+    fn int_to_float(self, a: __m256i) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_cvtepi32_ps(a) }
+    }
+    #[inline(always)]
+    fn add_u32(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn mul_wide_u32(self, a: __m256i, b: __m256i) -> (__m256i, __m256i) {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe {
+            // 64-bit products of the even and of the odd lanes, then their halves put back in lane order.
+            let even = _mm256_mul_epu32(a, b);
+            let odd = _mm256_mul_epu32(_mm256_srli_epi64::<32>(a), _mm256_srli_epi64::<32>(b));
+            let low = _mm256_blend_epi32::<0b1010_1010>(even, _mm256_slli_epi64::<32>(odd));
+            let high = _mm256_blend_epi32::<0b1010_1010>(_mm256_srli_epi64::<32>(even), odd);
+            (low, high)
+        }
+    }
+    #[inline(always)]
+    fn xor(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_xor_si256(a, b) }
+    }
+    #[inline(always)]
+    fn and(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_and_si256(a, b) }
+    }
+    #[inline(always)]
+    fn or(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_or_si256(a, b) }
+    }
+    #[inline(always)]
+    fn shl<const BITS: u32>(self, a: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_sll_epi32(a, _mm_cvtsi32_si128(BITS as i32)) }
+    }
+    #[inline(always)]
+    fn shr<const BITS: u32>(self, a: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_srl_epi32(a, _mm_cvtsi32_si128(BITS as i32)) }
+    }
+    #[inline(always)]
+    fn lt(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(a, b) }
+    }
+    #[inline(always)]
+    fn lt_u32(self, a: __m256i, b: __m256i) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe {
+            // The comparison is signed: moving both by 2^31 makes it unsigned.
+            let bias = _mm256_set1_epi32(i32::MIN);
+            _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_xor_si256(b, bias), _mm256_xor_si256(a, bias)))
+        }
+    }
+    #[inline(always)]
+    fn select(self, mask: __m256, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { _mm256_blendv_ps(b, a, mask) }
+    }
+    #[inline(always)]
+    fn reduce_sum(self, a: __m256) -> f32 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+    #[inline(always)]
+    fn reduce_max(self, a: __m256) -> f32 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe {
+            let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+}

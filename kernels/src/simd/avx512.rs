@@ -1,0 +1,245 @@
+//! Sixteen lanes: AVX-512 F, BW, DQ and VL (Skylake-X, Ice Lake, Sapphire Rapids, Zen 4 and later).
+
+use super::{Kernel, Simd};
+use half::bf16;
+use std::arch::x86_64::*;
+
+/// The token of AVX-512 F + BW + DQ + VL, with AVX2 and FMA.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+impl Avx512 {
+    /// The token, if this machine has the instructions.
+    pub fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && super::Avx2::detect().is_some())
+        .then_some(Self(()))
+    }
+}
+
+#[inline(always)]
+fn first_lanes(n: usize) -> __mmask16 {
+    assert!(n <= 16);
+    ((1u32 << n) - 1) as __mmask16
+}
+
+// Every method below: SAFETY of the intrinsics. A token exists only if `detect` found the features; pointers are the
+// caller's promise where the method takes one.
+
+// SAFETY: the only constructor is `detect`.
+unsafe impl Simd for Avx512 {
+    const LANES: usize = 16;
+    const REGISTERS: usize = 32;
+    type F32 = __m512;
+    type U32 = __m512i;
+    type Mask = __mmask16;
+
+    #[inline]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn inner<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: the token proves that the features are there.
+        unsafe { inner(self, kernel) }
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_set1_epi32(x as i32) }
+    }
+    #[inline(always)]
+    fn iota(self) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) }
+    }
+    #[inline(always)]
+    unsafe fn load_ptr(self, p: *const f32) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr(self, p: *mut f32, x: __m512) {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
+        unsafe { _mm512_storeu_ps(p, x) }
+    }
+    #[inline(always)]
+    unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
+        unsafe { _mm512_maskz_loadu_ps(first_lanes(n), p) }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: __m512) {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
+        unsafe { _mm512_mask_storeu_ps(p, first_lanes(n), x) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const bf16) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_ptr(self, p: *mut bf16, x: __m512) {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
+        unsafe {
+            // Nearest even: add 0x7fff and the bit that will be the last one, then cut. NaN is made quiet instead.
+            let bits = _mm512_castps_si512(x);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            let value = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x0040_0000));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(value)));
+        }
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn neg_mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_fnmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn sqrt(self, a: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    fn as_bits(self, a: __m512) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_castps_si512(a) }
+    }
+    #[inline(always)]
+    fn as_floats(self, a: __m512i) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_castsi512_ps(a) }
+    }
+    #[inline(always)]
+    fn round_to_int(self, a: __m512) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_cvtps_epi32(a) }
+    }
+    #[inline(always)]
+    fn int_to_float(self, a: __m512i) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+    #[inline(always)]
+    fn add_u32(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn mul_wide_u32(self, a: __m512i, b: __m512i) -> (__m512i, __m512i) {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe {
+            // 64-bit products of the even and of the odd lanes, then their halves put back in lane order.
+            const ODD: __mmask16 = 0b1010_1010_1010_1010;
+            let even = _mm512_mul_epu32(a, b);
+            let odd = _mm512_mul_epu32(_mm512_srli_epi64::<32>(a), _mm512_srli_epi64::<32>(b));
+            let low = _mm512_mask_blend_epi32(ODD, even, _mm512_slli_epi64::<32>(odd));
+            let high = _mm512_mask_blend_epi32(ODD, _mm512_srli_epi64::<32>(even), odd);
+            (low, high)
+        }
+    }
+    #[inline(always)]
+    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_xor_si512(a, b) }
+    }
+    #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    fn shl<const BITS: u32>(self, a: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_sllv_epi32(a, _mm512_set1_epi32(BITS as i32)) }
+    }
+    #[inline(always)]
+    fn shr<const BITS: u32>(self, a: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_srlv_epi32(a, _mm512_set1_epi32(BITS as i32)) }
+    }
+    #[inline(always)]
+    fn lt(self, a: __m512, b: __m512) -> __mmask16 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) }
+    }
+    #[inline(always)]
+    fn lt_u32(self, a: __m512i, b: __m512i) -> __mmask16 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_cmplt_epu32_mask(a, b) }
+    }
+    #[inline(always)]
+    fn select(self, mask: __mmask16, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_mask_blend_ps(mask, b, a) }
+    }
+    #[inline(always)]
+    fn reduce_sum(self, a: __m512) -> f32 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe {
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+    #[inline(always)]
+    fn reduce_max(self, a: __m512) -> f32 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe {
+            let eight = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+}

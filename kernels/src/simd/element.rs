@@ -1,0 +1,151 @@
+//! How numbers are stored: f32 or bf16. Arithmetic is always f32.
+
+use super::Simd;
+use half::bf16;
+
+/// A storage type, as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// IEEE binary32.
+    F32,
+    /// The upper half of a binary32: 8 bits of exponent, 7 of fraction.
+    Bf16,
+}
+
+impl DType {
+    /// All storage types.
+    pub const ALL: [Self; 2] = [Self::F32, Self::Bf16];
+
+    /// Bytes of one number.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+    /// The name used in kernel names: `f32` or `bf16`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for half::bf16 {}
+}
+
+/// A type that kernels can store numbers in. Sealed: f32 and bf16.
+pub trait Element: bytemuck::Pod + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
+    /// The type as a value.
+    const DTYPE: DType;
+    /// Rounds to nearest even.
+    fn from_f32(x: f32) -> Self;
+    /// Exact.
+    fn to_f32(self) -> f32;
+    /// The LANES numbers at `p`.
+    /// # Safety
+    /// `p` is valid for reading LANES numbers.
+    unsafe fn load_ptr<S: Simd>(simd: S, p: *const Self) -> S::F32;
+    /// Writes LANES numbers at `p`.
+    /// # Safety
+    /// `p` is valid for writing LANES numbers.
+    unsafe fn store_ptr<S: Simd>(simd: S, p: *mut Self, x: S::F32);
+    /// All of `x`, which holds at most LANES numbers; zeros in the other lanes.
+    fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32;
+    /// Fills all of `x`, which holds at most LANES numbers.
+    fn store_partial<S: Simd>(simd: S, x: &mut [Self], value: S::F32);
+
+    /// The first LANES numbers of `x`. Panics if there are fewer.
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, x: &[Self]) -> S::F32 {
+        assert!(x.len() >= S::LANES);
+        // SAFETY: the slice holds at least LANES numbers.
+        unsafe { Self::load_ptr(simd, x.as_ptr()) }
+    }
+    /// Writes the first LANES numbers of `x`. Panics if there are fewer.
+    #[inline(always)]
+    fn store<S: Simd>(simd: S, x: &mut [Self], value: S::F32) {
+        assert!(x.len() >= S::LANES);
+        // SAFETY: the slice holds at least LANES numbers.
+        unsafe { Self::store_ptr(simd, x.as_mut_ptr(), value) }
+    }
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        x
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    unsafe fn load_ptr<S: Simd>(simd: S, p: *const Self) -> S::F32 {
+        // SAFETY: the caller's promise is the same.
+        unsafe { simd.load_ptr(p) }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr<S: Simd>(simd: S, p: *mut Self, x: S::F32) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { simd.store_ptr(p, x) }
+    }
+    #[inline(always)]
+    fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32 {
+        simd.load_partial(x)
+    }
+    #[inline(always)]
+    fn store_partial<S: Simd>(simd: S, x: &mut [Self], value: S::F32) {
+        simd.store_partial(x, value);
+    }
+}
+
+impl Element for bf16 {
+    const DTYPE: DType = DType::Bf16;
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        bf16::from_f32(x)
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        bf16::to_f32(self)
+    }
+    #[inline(always)]
+    unsafe fn load_ptr<S: Simd>(simd: S, p: *const Self) -> S::F32 {
+        // SAFETY: the caller's promise is the same.
+        unsafe { simd.load_bf16_ptr(p) }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr<S: Simd>(simd: S, p: *mut Self, x: S::F32) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { simd.store_bf16_ptr(p, x) }
+    }
+    #[inline(always)]
+    fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32 {
+        assert!(x.len() <= S::LANES);
+        // A tail is met once a row: through a full vector on the stack; LANES is at most 16.
+        let mut full = [bf16::ZERO; 16];
+        full[..x.len()].copy_from_slice(x);
+        // SAFETY: `full` holds 16 >= LANES numbers.
+        unsafe { simd.load_bf16_ptr(full.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store_partial<S: Simd>(simd: S, x: &mut [Self], value: S::F32) {
+        assert!(x.len() <= S::LANES);
+        let mut full = [bf16::ZERO; 16];
+        // SAFETY: `full` holds 16 >= LANES numbers.
+        unsafe { simd.store_bf16_ptr(full.as_mut_ptr(), value) };
+        x.copy_from_slice(&full[..x.len()]);
+    }
+}

@@ -1,0 +1,194 @@
+//! N lanes of plain Rust that round exactly as N lanes of the real instructions would.
+//!
+//! Slow, and meant to be: it runs kernels written for AVX2 (N = 8) or AVX-512 (N = 16) on any machine, so that their
+//! tails, tiles and tables are tested where the instructions are missing. `tests::emulated_lanes_equal_real_lanes`
+//! holds it against the real thing where that exists.
+
+use super::{Kernel, Scalar, Simd};
+use half::bf16;
+use std::array::from_fn;
+
+/// The token of N emulated lanes; every machine has it. N is a power of two, at most 16.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Emulated<const N: usize>;
+
+#[inline(always)]
+fn map<A: Copy, B, const N: usize>(a: [A; N], f: impl Fn(A) -> B) -> [B; N] {
+    from_fn(|i| f(a[i]))
+}
+
+#[inline(always)]
+fn zip<A: Copy, B, const N: usize>(a: [A; N], b: [A; N], f: impl Fn(A, A) -> B) -> [B; N] {
+    from_fn(|i| f(a[i], b[i]))
+}
+
+/// Upper half onto lower half until one lane is left.
+#[inline(always)]
+fn fold<const N: usize>(mut a: [f32; N], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = N / 2;
+    while half > 0 {
+        for i in 0..half {
+            a[i] = f(a[i], a[i + half]);
+        }
+        half /= 2;
+    }
+    a[0]
+}
+
+// SAFETY: no instruction beyond the target's baseline is used.
+unsafe impl<const N: usize> Simd for Emulated<N> {
+    const LANES: usize = N;
+    const REGISTERS: usize = if N > 8 { 32 } else { 16 };
+    type F32 = [f32; N];
+    type U32 = [u32; N];
+    type Mask = [bool; N];
+
+    #[inline]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> [f32; N] {
+        [x; N]
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> [u32; N] {
+        [x; N]
+    }
+    #[inline(always)]
+    fn iota(self) -> [u32; N] {
+        from_fn(|i| i as u32)
+    }
+    #[inline(always)]
+    unsafe fn load_ptr(self, p: *const f32) -> [f32; N] {
+        // SAFETY: the caller guarantees N readable floats.
+        unsafe { p.cast::<[f32; N]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr(self, p: *mut f32, x: [f32; N]) {
+        // SAFETY: the caller guarantees N writable floats.
+        unsafe { p.cast::<[f32; N]>().write_unaligned(x) }
+    }
+    #[inline(always)]
+    unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> [f32; N] {
+        // SAFETY: only the first n <= N floats are read, which the caller guarantees.
+        from_fn(|i| if i < n { unsafe { p.add(i).read_unaligned() } } else { 0.0 })
+    }
+    #[inline(always)]
+    unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: [f32; N]) {
+        for (i, &lane) in x.iter().enumerate().take(n) {
+            // SAFETY: only the first n <= N floats are written, which the caller guarantees.
+            unsafe { p.add(i).write_unaligned(lane) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const bf16) -> [f32; N] {
+        // SAFETY: the caller guarantees N readable numbers.
+        map(unsafe { p.cast::<[bf16; N]>().read_unaligned() }, bf16::to_f32)
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_ptr(self, p: *mut bf16, x: [f32; N]) {
+        // SAFETY: the caller guarantees N writable numbers.
+        unsafe { p.cast::<[bf16; N]>().write_unaligned(map(x, bf16::from_f32)) }
+    }
+    #[inline(always)]
+    fn add(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn sub(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        zip(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    fn mul(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        zip(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    fn div(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        zip(a, b, |a, b| a / b)
+    }
+    #[inline(always)]
+    fn mul_add(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
+        from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    fn neg_mul_add(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
+        from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    fn max(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        zip(a, b, |a, b| Scalar.max(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
+        zip(a, b, |a, b| Scalar.min(a, b))
+    }
+    #[inline(always)]
+    fn sqrt(self, a: [f32; N]) -> [f32; N] {
+        map(a, f32::sqrt)
+    }
+    #[inline(always)]
+    fn as_bits(self, a: [f32; N]) -> [u32; N] {
+        map(a, f32::to_bits)
+    }
+    #[inline(always)]
+    fn as_floats(self, a: [u32; N]) -> [f32; N] {
+        map(a, f32::from_bits)
+    }
+    #[inline(always)]
+    fn round_to_int(self, a: [f32; N]) -> [u32; N] {
+        map(a, |a| Scalar.round_to_int(a))
+    }
+    #[inline(always)]
+    fn int_to_float(self, a: [u32; N]) -> [f32; N] {
+        map(a, |a| Scalar.int_to_float(a))
+    }
+    #[inline(always)]
+    fn add_u32(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
+        zip(a, b, u32::wrapping_add)
+    }
+    #[inline(always)]
+    fn mul_wide_u32(self, a: [u32; N], b: [u32; N]) -> ([u32; N], [u32; N]) {
+        (zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).0), zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).1))
+    }
+    #[inline(always)]
+    fn xor(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
+        zip(a, b, |a, b| a ^ b)
+    }
+    #[inline(always)]
+    fn and(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
+        zip(a, b, |a, b| a & b)
+    }
+    #[inline(always)]
+    fn or(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
+        zip(a, b, |a, b| a | b)
+    }
+    #[inline(always)]
+    fn shl<const BITS: u32>(self, a: [u32; N]) -> [u32; N] {
+        map(a, |a| a << BITS)
+    }
+    #[inline(always)]
+    fn shr<const BITS: u32>(self, a: [u32; N]) -> [u32; N] {
+        map(a, |a| a >> BITS)
+    }
+    #[inline(always)]
+    fn lt(self, a: [f32; N], b: [f32; N]) -> [bool; N] {
+        zip(a, b, |a, b| a < b)
+    }
+    #[inline(always)]
+    fn lt_u32(self, a: [u32; N], b: [u32; N]) -> [bool; N] {
+        zip(a, b, |a, b| a < b)
+    }
+    #[inline(always)]
+    fn select(self, mask: [bool; N], a: [f32; N], b: [f32; N]) -> [f32; N] {
+        from_fn(|i| if mask[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn reduce_sum(self, a: [f32; N]) -> f32 {
+        fold(a, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn reduce_max(self, a: [f32; N]) -> f32 {
+        fold(a, |a, b| Scalar.max(a, b))
+    }
+}

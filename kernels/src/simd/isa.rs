@@ -1,0 +1,173 @@
+//! Which instruction set runs a kernel: found at run time, clamped by `ALBERT_ISA`.
+
+#[cfg(target_arch = "x86_64")]
+use super::{Avx2, Avx512};
+use super::{Emulated, Kernel, Scalar, Simd};
+use std::{fmt, str::FromStr};
+
+/// The name of an instruction set, whether this machine has it or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IsaKind {
+    /// Plain Rust, one lane.
+    Scalar,
+    /// AVX2 + FMA, eight lanes.
+    Avx2,
+    /// AVX-512, sixteen lanes.
+    Avx512,
+    /// Four emulated lanes, for tests.
+    Emulated4,
+    /// Eight emulated lanes, for tests: AVX2 to the bit.
+    Emulated8,
+    /// Sixteen emulated lanes, for tests: AVX-512 to the bit.
+    Emulated16,
+}
+
+impl IsaKind {
+    /// The real instruction sets, narrow to wide.
+    pub const REAL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    /// All of them, the emulated ones last.
+    pub const ALL: [Self; 6] =
+        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Emulated4, Self::Emulated8, Self::Emulated16];
+
+    /// The name as `ALBERT_ISA` spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Emulated4 => "emulated4",
+            Self::Emulated8 => "emulated8",
+            Self::Emulated16 => "emulated16",
+        }
+    }
+}
+
+impl fmt::Display for IsaKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name of an instruction set that is unknown, or that this machine lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownIsa(String);
+
+impl fmt::Display for UnknownIsa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known: Vec<_> = Isa::real().iter().map(|isa| isa.kind().name()).collect();
+        write!(f, "ALBERT_ISA={}: this machine has {}; choose one of these or unset it", self.0, known.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownIsa {}
+
+impl FromStr for IsaKind {
+    type Err = UnknownIsa;
+    fn from_str(name: &str) -> Result<Self, UnknownIsa> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownIsa(name.to_owned()))
+    }
+}
+
+/// An instruction set that this machine has. Owning the value proves it.
+#[derive(Clone, Copy, Debug)]
+pub enum Isa {
+    /// Plain Rust.
+    Scalar(Scalar),
+    /// AVX2 + FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    /// Four emulated lanes.
+    Emulated4(Emulated<4>),
+    /// Eight emulated lanes.
+    Emulated8(Emulated<8>),
+    /// Sixteen emulated lanes.
+    Emulated16(Emulated<16>),
+}
+
+/// The same expression for the token inside, whichever it is.
+macro_rules! with_token {
+    ($isa:expr, $simd:ident => $body:expr) => {
+        match $isa {
+            Isa::Scalar($simd) => $body,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2($simd) => $body,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512($simd) => $body,
+            Isa::Emulated4($simd) => $body,
+            Isa::Emulated8($simd) => $body,
+            Isa::Emulated16($simd) => $body,
+        }
+    };
+}
+
+fn lanes_of<S: Simd>(_: S) -> usize {
+    S::LANES
+}
+
+impl Isa {
+    /// The instruction set called `kind`, if this machine has it.
+    pub fn new(kind: IsaKind) -> Option<Self> {
+        match kind {
+            IsaKind::Scalar => Some(Self::Scalar(Scalar)),
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx2 => Avx2::detect().map(Self::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx512 => Avx512::detect().map(Self::Avx512),
+            #[cfg(not(target_arch = "x86_64"))]
+            IsaKind::Avx2 | IsaKind::Avx512 => None,
+            IsaKind::Emulated4 => Some(Self::Emulated4(Emulated)),
+            IsaKind::Emulated8 => Some(Self::Emulated8(Emulated)),
+            IsaKind::Emulated16 => Some(Self::Emulated16(Emulated)),
+        }
+    }
+
+    /// The real instruction sets of this machine, narrow to wide.
+    pub fn real() -> Vec<Self> {
+        IsaKind::REAL.into_iter().filter_map(Self::new).collect()
+    }
+
+    /// Everything a kernel can be tested on here: the real ones and the emulated ones.
+    pub fn testable() -> Vec<Self> {
+        IsaKind::ALL.into_iter().filter_map(Self::new).collect()
+    }
+
+    /// The widest of this machine, or the one that the environment variable `ALBERT_ISA` names.
+    ///
+    /// # Errors
+    /// `ALBERT_ISA` names something unknown or missing here.
+    pub fn choose() -> Result<Self, UnknownIsa> {
+        match std::env::var("ALBERT_ISA") {
+            Ok(name) => Self::new(name.parse()?).ok_or(UnknownIsa(name)),
+            Err(_) => Ok(*Self::real().last().expect("every machine has Scalar")),
+        }
+    }
+
+    /// Its name.
+    pub const fn kind(self) -> IsaKind {
+        match self {
+            Self::Scalar(_) => IsaKind::Scalar,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => IsaKind::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => IsaKind::Avx512,
+            Self::Emulated4(_) => IsaKind::Emulated4,
+            Self::Emulated8(_) => IsaKind::Emulated8,
+            Self::Emulated16(_) => IsaKind::Emulated16,
+        }
+    }
+
+    /// f32 lanes in a vector.
+    pub fn lanes(self) -> usize {
+        with_token!(self, simd => lanes_of(simd))
+    }
+
+    /// Runs `kernel` with the vectors of this instruction set. Call it inside the worker thread, once a task.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        with_token!(self, simd => simd.vectorize(kernel))
+    }
+}

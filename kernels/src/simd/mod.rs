@@ -1,0 +1,212 @@
+//! Vectors of f32 whose width is the machine's: one kernel source, every instruction set.
+//!
+//! A kernel is a struct with its arguments that implements [`Kernel`]; [`Isa::run`] hands it a *token* (`Avx2`,
+//! `Avx512`, ...). Owning a token proves that the machine has the instructions, because only `detect` makes one, so
+//! the operations on it are safe. The token's `vectorize` enters a `#[target_feature]` function once; everything
+//! below it is `#[inline(always)]` and becomes plain vector instructions. Enter it once a task, inside the worker
+//! thread, never per element.
+//!
+//! [`Emulated<N>`](Emulated) has N lanes of plain Rust and rounds as the real instructions do: code for lane widths
+//! that a machine lacks is tested through it, to the bit.
+//!
+//! Conventions, all of them those of x86: `max(a, b)` is `a` if `a > b` and else `b` (so a NaN in `b` survives and one
+//! in `a` does not); sums over lanes add the upper half to the lower half until one lane is left; float to integer
+//! rounds half to even; bf16 rounds to nearest even and keeps NaN quiet.
+//!
+//! Limits: f32 arithmetic only, storage in f32 or bf16. NEON is absent until a machine is there to test it.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod element;
+mod emulated;
+mod isa;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use avx512::Avx512;
+pub use element::{DType, Element};
+pub use emulated::Emulated;
+pub use isa::{Isa, IsaKind, UnknownIsa};
+pub use scalar::Scalar;
+
+use half::bf16;
+
+/// Work that is the same for every instruction set: the body of a kernel, generic over the vectors it is given.
+///
+/// Mark `run` and everything it calls `#[inline(always)]`, or the instructions of the token do not reach it.
+pub trait Kernel {
+    /// What the work gives back.
+    type Output;
+    /// Does the work with the vectors of `simd`.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// The vector operations of one instruction set. The value is a token: holding it proves that they can be executed.
+///
+/// # Safety
+/// An implementation must only be constructible where its instructions exist.
+pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
+    /// f32 lanes in a vector. A power of two, at most 16.
+    const LANES: usize;
+    /// Vector registers that the instruction set names; the GEMM tile is chosen by it.
+    const REGISTERS: usize;
+    /// LANES floats.
+    type F32: Copy;
+    /// LANES 32-bit words, unsigned or two's complement as the operation says.
+    type U32: Copy;
+    /// One truth value a lane.
+    type Mask: Copy;
+
+    /// Runs `kernel` with this instruction set enabled for everything that is inlined into it.
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// `x` in every lane.
+    fn splat(self, x: f32) -> Self::F32;
+    /// `x` in every lane.
+    fn splat_u32(self, x: u32) -> Self::U32;
+    /// 0, 1, 2, ... LANES-1.
+    fn iota(self) -> Self::U32;
+
+    /// The LANES floats at `p`.
+    /// # Safety
+    /// `p` is valid for reading LANES floats. No alignment is needed.
+    unsafe fn load_ptr(self, p: *const f32) -> Self::F32;
+    /// Writes LANES floats at `p`.
+    /// # Safety
+    /// `p` is valid for writing LANES floats. No alignment is needed.
+    unsafe fn store_ptr(self, p: *mut f32, x: Self::F32);
+    /// The first `n` floats at `p`, zeros in the other lanes; memory behind them is not touched.
+    /// # Safety
+    /// `n <= LANES` and `p` is valid for reading `n` floats.
+    unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> Self::F32;
+    /// Writes the first `n` lanes at `p`; memory behind them is not touched.
+    /// # Safety
+    /// `n <= LANES` and `p` is valid for writing `n` floats.
+    unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: Self::F32);
+    /// The LANES bf16 numbers at `p`, widened (exact).
+    /// # Safety
+    /// `p` is valid for reading LANES bf16 numbers.
+    unsafe fn load_bf16_ptr(self, p: *const bf16) -> Self::F32;
+    /// Rounds to bf16 (nearest even) and writes LANES numbers at `p`.
+    /// # Safety
+    /// `p` is valid for writing LANES bf16 numbers.
+    unsafe fn store_bf16_ptr(self, p: *mut bf16, x: Self::F32);
+
+    /// a + b
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// a - b
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// a · b
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// a / b
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// a · b + c, rounded once where the instruction set has it (everywhere but `Scalar`).
+    fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// c - a · b, rounded as `mul_add`.
+    fn neg_mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// `a` where a > b, else `b`.
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a` where a < b, else `b`.
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// √a
+    fn sqrt(self, a: Self::F32) -> Self::F32;
+
+    /// The bits of the floats.
+    fn as_bits(self, a: Self::F32) -> Self::U32;
+    /// The floats with these bits.
+    fn as_floats(self, a: Self::U32) -> Self::F32;
+    /// Rounds to the nearest integer (half to even), two's complement; |a| < 2^31.
+    fn round_to_int(self, a: Self::F32) -> Self::U32;
+    /// The integers (two's complement) as floats.
+    fn int_to_float(self, a: Self::U32) -> Self::F32;
+    /// a + b modulo 2^32
+    fn add_u32(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    /// Low and high halves of the 64-bit product a · b.
+    fn mul_wide_u32(self, a: Self::U32, b: Self::U32) -> (Self::U32, Self::U32);
+    /// a ^ b
+    fn xor(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    /// a & b
+    fn and(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    /// a | b
+    fn or(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    /// a << BITS
+    fn shl<const BITS: u32>(self, a: Self::U32) -> Self::U32;
+    /// a >> BITS, zeros from above
+    fn shr<const BITS: u32>(self, a: Self::U32) -> Self::U32;
+
+    /// a < b; false where either is NaN.
+    fn lt(self, a: Self::F32, b: Self::F32) -> Self::Mask;
+    /// a < b, both unsigned.
+    fn lt_u32(self, a: Self::U32, b: Self::U32) -> Self::Mask;
+    /// `a` where the mask holds, else `b`.
+    fn select(self, mask: Self::Mask, a: Self::F32, b: Self::F32) -> Self::F32;
+
+    /// Sum over the lanes: upper half added to lower half until one is left.
+    fn reduce_sum(self, a: Self::F32) -> f32;
+    /// Greatest lane, halves folded as in `reduce_sum`.
+    fn reduce_max(self, a: Self::F32) -> f32;
+
+    // ---- derived, the same for every instruction set ----
+
+    /// 0.0 in every lane.
+    #[inline(always)]
+    fn zero(self) -> Self::F32 {
+        self.splat(0.0)
+    }
+    /// -a
+    #[inline(always)]
+    fn neg(self, a: Self::F32) -> Self::F32 {
+        self.as_floats(self.xor(self.as_bits(a), self.splat_u32(0x8000_0000)))
+    }
+    /// |a|
+    #[inline(always)]
+    fn abs(self, a: Self::F32) -> Self::F32 {
+        self.as_floats(self.and(self.as_bits(a), self.splat_u32(0x7fff_ffff)))
+    }
+    /// `magnitude` (not negative) with the sign of `sign`.
+    #[inline(always)]
+    fn copy_sign(self, magnitude: Self::F32, sign: Self::F32) -> Self::F32 {
+        let bit = self.and(self.as_bits(sign), self.splat_u32(0x8000_0000));
+        self.as_floats(self.or(self.as_bits(magnitude), bit))
+    }
+    /// The first LANES floats of `x`. Panics if there are fewer.
+    #[inline(always)]
+    fn load(self, x: &[f32]) -> Self::F32 {
+        assert!(x.len() >= Self::LANES);
+        // SAFETY: the slice holds at least LANES floats.
+        unsafe { self.load_ptr(x.as_ptr()) }
+    }
+    /// Writes the first LANES floats of `x`. Panics if there are fewer.
+    #[inline(always)]
+    fn store(self, x: &mut [f32], value: Self::F32) {
+        assert!(x.len() >= Self::LANES);
+        // SAFETY: the slice holds at least LANES floats.
+        unsafe { self.store_ptr(x.as_mut_ptr(), value) }
+    }
+    /// All of `x`, which holds at most LANES floats; zeros in the other lanes.
+    #[inline(always)]
+    fn load_partial(self, x: &[f32]) -> Self::F32 {
+        assert!(x.len() <= Self::LANES);
+        // SAFETY: the length is within LANES and the slice holds that many floats.
+        unsafe { self.load_ptr_partial(x.as_ptr(), x.len()) }
+    }
+    /// Fills all of `x`, which holds at most LANES floats.
+    #[inline(always)]
+    fn store_partial(self, x: &mut [f32], value: Self::F32) {
+        assert!(x.len() <= Self::LANES);
+        // SAFETY: the length is within LANES and the slice holds that many floats.
+        unsafe { self.store_ptr_partial(x.as_mut_ptr(), x.len(), value) }
+    }
+    /// True in the lanes whose index is below n.
+    #[inline(always)]
+    fn first(self, n: usize) -> Self::Mask {
+        self.lt_u32(self.iota(), self.splat_u32(n as u32))
+    }
+}

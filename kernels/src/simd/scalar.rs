@@ -1,0 +1,168 @@
+//! One lane: what every machine can run, and the plainest reading of each operation.
+
+use super::{Kernel, Simd};
+use half::bf16;
+
+/// The token of plain Rust arithmetic; every machine has it. `mul_add` rounds twice, because a machine without a
+/// fused multiply-add would call a slow library routine for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scalar;
+
+// SAFETY: no instruction beyond the target's baseline is used.
+unsafe impl Simd for Scalar {
+    const LANES: usize = 1;
+    const REGISTERS: usize = 16;
+    type F32 = f32;
+    type U32 = u32;
+    type Mask = bool;
+
+    #[inline]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> f32 {
+        x
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> u32 {
+        x
+    }
+    #[inline(always)]
+    fn iota(self) -> u32 {
+        0
+    }
+    #[inline(always)]
+    unsafe fn load_ptr(self, p: *const f32) -> f32 {
+        // SAFETY: the caller guarantees one readable float.
+        unsafe { p.read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr(self, p: *mut f32, x: f32) {
+        // SAFETY: the caller guarantees one writable float.
+        unsafe { p.write_unaligned(x) }
+    }
+    #[inline(always)]
+    unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> f32 {
+        // SAFETY: read only where the caller guarantees one float.
+        if n == 0 { 0.0 } else { unsafe { p.read_unaligned() } }
+    }
+    #[inline(always)]
+    unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: f32) {
+        if n != 0 {
+            // SAFETY: the caller guarantees one writable float.
+            unsafe { p.write_unaligned(x) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const bf16) -> f32 {
+        // SAFETY: the caller guarantees one readable number.
+        unsafe { p.read_unaligned() }.to_f32()
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_ptr(self, p: *mut bf16, x: f32) {
+        // SAFETY: the caller guarantees one writable number.
+        unsafe { p.write_unaligned(bf16::from_f32(x)) }
+    }
+    #[inline(always)]
+    fn add(self, a: f32, b: f32) -> f32 {
+        a + b
+    }
+    #[inline(always)]
+    fn sub(self, a: f32, b: f32) -> f32 {
+        a - b
+    }
+    #[inline(always)]
+    fn mul(self, a: f32, b: f32) -> f32 {
+        a * b
+    }
+    #[inline(always)]
+    fn div(self, a: f32, b: f32) -> f32 {
+        a / b
+    }
+    #[inline(always)]
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+    #[inline(always)]
+    fn neg_mul_add(self, a: f32, b: f32, c: f32) -> f32 {
+        c - a * b
+    }
+    #[inline(always)]
+    fn max(self, a: f32, b: f32) -> f32 {
+        if a > b { a } else { b }
+    }
+    #[inline(always)]
+    fn min(self, a: f32, b: f32) -> f32 {
+        if a < b { a } else { b }
+    }
+    #[inline(always)]
+    fn sqrt(self, a: f32) -> f32 {
+        a.sqrt()
+    }
+    #[inline(always)]
+    fn as_bits(self, a: f32) -> u32 {
+        a.to_bits()
+    }
+    #[inline(always)]
+    fn as_floats(self, a: u32) -> f32 {
+        f32::from_bits(a)
+    }
+    #[inline(always)]
+    fn round_to_int(self, a: f32) -> u32 {
+        a.round_ties_even() as i32 as u32
+    }
+    #[inline(always)]
+    fn int_to_float(self, a: u32) -> f32 {
+        a as i32 as f32
+    }
+    #[inline(always)]
+    fn add_u32(self, a: u32, b: u32) -> u32 {
+        a.wrapping_add(b)
+    }
+    #[inline(always)]
+    fn mul_wide_u32(self, a: u32, b: u32) -> (u32, u32) {
+        let product = u64::from(a) * u64::from(b);
+        (product as u32, (product >> 32) as u32)
+    }
+    #[inline(always)]
+    fn xor(self, a: u32, b: u32) -> u32 {
+        a ^ b
+    }
+    #[inline(always)]
+    fn and(self, a: u32, b: u32) -> u32 {
+        a & b
+    }
+    #[inline(always)]
+    fn or(self, a: u32, b: u32) -> u32 {
+        a | b
+    }
+    #[inline(always)]
+    fn shl<const BITS: u32>(self, a: u32) -> u32 {
+        a << BITS
+    }
+    #[inline(always)]
+    fn shr<const BITS: u32>(self, a: u32) -> u32 {
+        a >> BITS
+    }
+    #[inline(always)]
+    fn lt(self, a: f32, b: f32) -> bool {
+        a < b
+    }
+    #[inline(always)]
+    fn lt_u32(self, a: u32, b: u32) -> bool {
+        a < b
+    }
+    #[inline(always)]
+    fn select(self, mask: bool, a: f32, b: f32) -> f32 {
+        if mask { a } else { b }
+    }
+    #[inline(always)]
+    fn reduce_sum(self, a: f32) -> f32 {
+        a
+    }
+    #[inline(always)]
+    fn reduce_max(self, a: f32) -> f32 {
+        a
+    }
+}
