@@ -3,6 +3,7 @@ pub mod num;
 pub mod operation;
 pub mod pool;
 pub mod ptx;
+pub mod roofline;
 pub mod simd;
 
 pub use pool::{Cpu, CpuError};

@@ -93,6 +93,11 @@ impl Cpu {
         }
     }
 
+    /// Runs `work(i)` once on each worker i at the same time: for probes and for warming up, never for results.
+    pub fn on_every_thread(&self, work: impl Fn(usize) + Sync) {
+        self.pool.broadcast(|context| work(context.index()));
+    }
+
     /// Cuts `out` into chunks of `chunk` items (the last may be shorter) and runs `task(i, chunk_i)` for each.
     pub fn for_each_chunk<T: Send>(&self, out: &mut [T], chunk: usize, task: impl Fn(usize, &mut [T]) + Sync + Send) {
         let out = Disjoint::new(out);

@@ -1,0 +1,97 @@
+//! What this machine can do at most, measured: the two lines of the roofline.
+//!
+//! * FMA peak: independent fused multiply-adds on registers alone, enough of them in flight to hide their latency.
+//! * Bandwidth: a copy of arrays larger than any cache, bytes read plus bytes written (a store that first reads its
+//!   line moves half as much again; it is not counted).
+//!
+//! A figure means nothing without the peak measured beside it: clocks move with load and with the width of vectors,
+//! and neighbours share the machine. Measure right before or after, on the same threads, and quote the ratio.
+
+use crate::pool::Cpu;
+use crate::simd::{Isa, Kernel, Simd};
+use std::{hint::black_box, time::Instant};
+
+/// Accumulators in flight: two FMA units of four or five cycles of latency need ten.
+const CHAINS: usize = 12;
+
+struct FmaLoop {
+    rounds: u32,
+}
+
+impl Kernel for FmaLoop {
+    type Output = f32;
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        // A map that stays within [0, 1], so that no number ever gets subnormal or infinite, which would be slower.
+        let (factor, offset) = (simd.splat(black_box(0.5)), simd.splat(black_box(0.25)));
+        let mut chains = [simd.splat(black_box(0.125)); CHAINS];
+        for _ in 0..self.rounds {
+            for chain in &mut chains {
+                *chain = simd.mul_add(*chain, factor, offset);
+            }
+        }
+        chains.iter().map(|&chain| simd.reduce_sum(chain)).sum()
+    }
+}
+
+/// FLOPs of `rounds` rounds of the loop on one thread.
+fn fma_flops(isa: Isa, rounds: u32) -> f64 {
+    2.0 * (CHAINS * isa.lanes()) as f64 * f64::from(rounds)
+}
+
+/// FLOP/s of f32 fused multiply-adds on all threads of `cpu` together, over about `seconds`.
+pub fn fma_peak(cpu: &Cpu, seconds: f64) -> f64 {
+    const ROUNDS: u32 = 20_000;
+    let (isa, threads) = (cpu.isa(), cpu.threads());
+    let mut best = 0.0f64;
+    let start = Instant::now();
+    while best == 0.0 || start.elapsed().as_secs_f64() < seconds {
+        let slice = Instant::now();
+        cpu.on_every_thread(|_| {
+            black_box(isa.run(FmaLoop { rounds: ROUNDS }));
+        });
+        let flops = fma_flops(isa, ROUNDS) * threads as f64;
+        best = best.max(flops / slice.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// Bytes per second (read + written) of a copy of arrays of `bytes` each, all threads of `cpu` together, best of
+/// `repeats`.
+pub fn copy_bandwidth(cpu: &Cpu, bytes: usize, repeats: usize) -> f64 {
+    let source = vec![1.0f32; bytes / 4];
+    let mut target = vec![0.0f32; bytes / 4];
+    let mut best = 0.0f64;
+    for _ in 0..repeats.max(1) {
+        let start = Instant::now();
+        cpu.for_each_chunk(&mut target, 1 << 18, |i, chunk| {
+            chunk.copy_from_slice(&source[i << 18..][..chunk.len()]);
+        });
+        best = best.max(8.0 * target.len() as f64 / start.elapsed().as_secs_f64());
+        black_box(&target);
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wider_vectors_do_not_lower_the_peak() {
+        let peak = |isa| fma_peak(&Cpu::new(isa, 1).unwrap(), 0.05);
+        let peaks: Vec<_> = Isa::real().into_iter().map(|isa| (isa.kind(), peak(isa))).collect();
+        println!("{peaks:?}");
+        // Scalar is several times slower than any vector, whatever else the machine does.
+        assert!(peaks.iter().all(|&(_, flops)| flops > 1e8), "{peaks:?}");
+        if let [(_, scalar), .., (_, widest)] = peaks[..] {
+            assert!(widest > scalar, "{peaks:?}");
+        }
+    }
+
+    #[test]
+    fn copying_moves_bytes() {
+        let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
+        assert!(copy_bandwidth(&cpu, 1 << 22, 3) > 1e8);
+    }
+}
