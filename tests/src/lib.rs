@@ -1,1 +1,3 @@
-//! Support shared by the cross-crate tests.
+//! Support shared by the cross-crate tests: an allocator that counts, and the program under test.
+
+pub mod allocator;

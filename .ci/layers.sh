@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Imports go one way, cli -> albert -> engine -> kernels, and unsafe code stands only in the few named places.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+status=0
+complain() {
+  echo "$1" >&2
+  status=1
+}
+# A crate's source must not name the crates above it or those that the layer below wraps.
+forbidden() {
+  local hits
+  hits=$(grep -rnE "^[^/]*\b($2)::" "$1/src" --include='*.rs' || true)
+  [ -z "$hits" ] || complain "$1 must not import $2:
+$hits"
+}
+forbidden kernels 'engine|albert|cudarc'
+forbidden engine 'albert'
+forbidden albert 'kernels|cudarc|memmap2'
+forbidden cli 'kernels|cudarc|memmap2'
+
+kernels='simd|gemm|attention|layernorm|gelu|softmax|cross_entropy|embedding|dropout|reduce|optimizer|elementwise'
+allowed="^(kernels/src/($kernels)/|kernels/src/pool\.rs|engine/src/(memory|device)/|engine/src/io/mmap\.rs|benches/|tests/)"
+while IFS= read -r file; do
+  [[ $file =~ $allowed ]] || complain "$file: unsafe code outside the places that docs/decisions.md names"
+done < <(grep -rlE '^[^/"]*\bunsafe (\{|fn|impl|trait)' --include='*.rs' kernels engine albert cli benches tests)
+exit $status
