@@ -1,0 +1,260 @@
+//! The numbers that define a model, under the names that `config.json` uses.
+//!
+//! One structure describes ALBERT and, as a special case, BERT (no sharing, E = H). It is read from and written to
+//! three places:
+//!
+//! * Hugging Face `config.json` ([`AlbertConfig::from_hf_json`]), where `"gelu"` is the erf form;
+//! * Google's `albert_config.json` ([`AlbertConfig::from_google_json`]), where `"gelu"` is the tanh form;
+//! * a recipe (serde, strict: unknown keys are refused), where the activation is named without that ambiguity.
+//!
+//! Source: Lan et al. 2020, tables 1 to 4; the released configurations. Limits: absolute learned positions and tied
+//! input and output embeddings only, as in every release.
+
+mod json;
+mod presets;
+mod sharing;
+#[cfg(test)]
+mod tests;
+
+pub use json::ConfigReading;
+pub use presets::PRESETS;
+pub use sharing::{Block, BlockId, Sharing};
+
+use serde::{Deserialize, Serialize};
+
+/// Why a configuration cannot be used. The message is one sentence that says what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A value that is impossible by itself or beside the others.
+    #[error("model configuration: {0}")]
+    Invalid(String),
+    /// Text that is not the JSON object it has to be.
+    #[error("model configuration: not a JSON object: {0}")]
+    Json(String),
+    /// A key that must be there and is not.
+    #[error("model configuration: `{0}` is missing; without it the sizes of the model are unknown")]
+    Missing(&'static str),
+    /// A key that holds another kind of value than it must.
+    #[error("model configuration: `{key}` is {found}, expected {expected}")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// What was found there, as JSON.
+        found: String,
+        /// What is understood.
+        expected: &'static str,
+    },
+    /// No preset has this name.
+    #[error("no model preset is called `{0}`; known are {known}", known = presets::names())]
+    UnknownPreset(String),
+}
+
+/// The non-linearity of the feed-forward network and of the MLM head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))): what every English ALBERT was trained with.
+    GeluTanh,
+    /// 0.5·x·(1 + erf(x/√2)): what Hugging Face calls `gelu`.
+    GeluErf,
+    /// max(x, 0): the Chinese releases.
+    Relu,
+}
+
+impl Activation {
+    /// The name that Hugging Face's `hidden_act` has for it.
+    pub fn hf_name(self) -> &'static str {
+        match self {
+            Self::GeluTanh => "gelu_new",
+            Self::GeluErf => "gelu",
+            Self::Relu => "relu",
+        }
+    }
+}
+
+/// When the linear map from E to H exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EmbeddingMap {
+    /// Even if E = H, as Hugging Face builds it.
+    Always,
+    /// Only if E ≠ H, as the released code builds it; a BERT has none.
+    WhenSizesDiffer,
+}
+
+/// Every number that the paper, the released code or Hugging Face defines for a model.
+///
+/// Letters: V `vocab_size`, E `embedding_size`, H `hidden_size`, F `intermediate_size`, A `num_attention_heads`,
+/// N `num_hidden_layers`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlbertConfig {
+    /// V: pieces in the vocabulary.
+    pub vocab_size: usize,
+    /// E: width of the three embedding tables and of the MLM head.
+    pub embedding_size: usize,
+    /// H: width of the encoder.
+    pub hidden_size: usize,
+    /// N: how often a layer is applied.
+    pub num_hidden_layers: usize,
+    /// Which layers use the same weights; contains `num_hidden_groups`.
+    pub sharing: Sharing,
+    /// Blocks (attention + feed-forward) that one layer runs one after another.
+    pub inner_group_num: usize,
+    /// A: attention heads; each has H/A columns.
+    pub num_attention_heads: usize,
+    /// F: width inside the feed-forward network.
+    pub intermediate_size: usize,
+    /// Non-linearity of the feed-forward network and of the MLM head.
+    pub hidden_act: Activation,
+    /// Dropout after the embeddings, the attention output and (see `ffn_output_dropout`) the feed-forward network.
+    pub hidden_dropout_prob: f64,
+    /// Dropout on the attention probabilities.
+    pub attention_probs_dropout_prob: f64,
+    /// Dropout before the classifier of a fine-tuning head.
+    pub classifier_dropout_prob: f64,
+    /// Whether `hidden_dropout_prob` also applies to the output of the feed-forward network: the released code does,
+    /// Hugging Face forgets it.
+    pub ffn_output_dropout: bool,
+    /// Rows of the position table: the longest sequence.
+    pub max_position_embeddings: usize,
+    /// Rows of the segment table.
+    pub type_vocab_size: usize,
+    /// Standard deviation of the truncated normal that weights start from (cut at two deviations).
+    pub initializer_range: f64,
+    /// ε under the root of every LayerNorm.
+    pub layer_norm_eps: f64,
+    /// When the map from E to H exists.
+    pub embedding_map: EmbeddingMap,
+    /// Id of the padding piece.
+    pub pad_token_id: usize,
+    /// Id of the piece that opens a sequence, `[CLS]`.
+    pub bos_token_id: usize,
+    /// Id of the piece that closes a segment, `[SEP]`.
+    pub eos_token_id: usize,
+}
+
+impl AlbertConfig {
+    /// D: columns of one attention head.
+    pub fn head_size(&self) -> usize {
+        self.hidden_size / self.num_attention_heads
+    }
+
+    /// Whether the linear map from E to H is part of the model.
+    pub fn has_embedding_map(&self) -> bool {
+        self.embedding_map == EmbeddingMap::Always || self.embedding_size != self.hidden_size
+    }
+
+    /// Blocks (attention + feed-forward) that one forward pass runs: N · `inner_group_num`.
+    pub fn num_blocks(&self) -> usize {
+        self.num_hidden_layers * self.inner_group_num
+    }
+
+    /// The blocks in the order in which they run, each with the weights that it uses.
+    pub fn blocks(&self) -> Vec<Block> {
+        self.sharing.blocks(self.num_hidden_layers, self.inner_group_num)
+    }
+
+    /// The sets of attention weights that exist, in the order of their first use.
+    pub fn attention_sets(&self) -> Vec<BlockId> {
+        sharing::distinct(self.blocks().iter().map(|block| block.attention))
+    }
+
+    /// The sets of feed-forward weights that exist, in the order of their first use.
+    pub fn ffn_sets(&self) -> Vec<BlockId> {
+        sharing::distinct(self.blocks().iter().map(|block| block.ffn))
+    }
+
+    /// `num_hidden_groups` as Hugging Face's `config.json` states it: under attention-only and FFN-only sharing every
+    /// layer is a group of its own there, whose shared half holds the same values as group 0's.
+    pub fn num_hidden_groups(&self) -> usize {
+        self.sharing.groups(self.num_hidden_layers)
+    }
+
+    /// Checks every value, alone and beside the others.
+    ///
+    /// # Errors
+    /// The first impossible value, in one sentence.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.validate_sizes()?;
+        self.validate_sharing()?;
+        let invalid = |message: String| Err(ConfigError::Invalid(message));
+        for (key, rate) in [
+            ("hidden_dropout_prob", self.hidden_dropout_prob),
+            ("attention_probs_dropout_prob", self.attention_probs_dropout_prob),
+            ("classifier_dropout_prob", self.classifier_dropout_prob),
+        ] {
+            if !(0.0..1.0).contains(&rate) {
+                return invalid(format!("`{key}` is {rate}, but a dropout rate is at least 0 and below 1"));
+            }
+        }
+        if !(self.initializer_range > 0.0 && self.initializer_range < 10.0) {
+            return invalid(format!(
+                "`initializer_range` is {}, expected a standard deviation above 0 and below 10 (released: 0.02)",
+                self.initializer_range
+            ));
+        }
+        if !(self.layer_norm_eps > 0.0 && self.layer_norm_eps < 1.0) {
+            return invalid(format!(
+                "`layer_norm_eps` is {}, expected a number above 0 and below 1 (released: 1e-12)",
+                self.layer_norm_eps
+            ));
+        }
+        for (key, id) in [
+            ("pad_token_id", self.pad_token_id),
+            ("bos_token_id", self.bos_token_id),
+            ("eos_token_id", self.eos_token_id),
+        ] {
+            if id >= self.vocab_size {
+                return invalid(format!(
+                    "`{key}` is {id}, but `vocab_size` is {}; an id must be below it",
+                    self.vocab_size
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_sizes(&self) -> Result<(), ConfigError> {
+        /// Ids and positions are 32-bit; beyond these bounds no machine could hold the model.
+        const LARGEST: usize = 1 << 24;
+        for (key, value) in [
+            ("vocab_size", self.vocab_size),
+            ("embedding_size", self.embedding_size),
+            ("hidden_size", self.hidden_size),
+            ("num_hidden_layers", self.num_hidden_layers),
+            ("inner_group_num", self.inner_group_num),
+            ("num_attention_heads", self.num_attention_heads),
+            ("intermediate_size", self.intermediate_size),
+            ("max_position_embeddings", self.max_position_embeddings),
+            ("type_vocab_size", self.type_vocab_size),
+        ] {
+            if value == 0 || value > LARGEST {
+                return Err(ConfigError::Invalid(format!("`{key}` is {value}, expected a number from 1 to {LARGEST}")));
+            }
+        }
+        if !self.hidden_size.is_multiple_of(self.num_attention_heads) {
+            return Err(ConfigError::Invalid(format!(
+                "`hidden_size` {} is not a multiple of `num_attention_heads` {}; every head needs the same width",
+                self.hidden_size, self.num_attention_heads
+            )));
+        }
+        Ok(())
+    }
+
+    fn validate_sharing(&self) -> Result<(), ConfigError> {
+        match self.sharing {
+            Sharing::Groups(groups) if groups == 0 || groups > self.num_hidden_layers => {
+                Err(ConfigError::Invalid(format!(
+                    "{groups} layer groups for {} layers; there must be from 1 to `num_hidden_layers` of them",
+                    self.num_hidden_layers
+                )))
+            }
+            Sharing::Attention | Sharing::Ffn if self.inner_group_num != 1 => Err(ConfigError::Invalid(format!(
+                "`sharing` = \"{}\" takes `inner_group_num` = 1, not {}; use \"groups-N\" for inner groups",
+                self.sharing, self.inner_group_num
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

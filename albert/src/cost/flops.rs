@@ -1,0 +1,106 @@
+//! Operations of the matrix products: 2·m·n·k for every [m,k]·[k,n].
+//!
+//! Of a sequence of S tokens of which M are masked, in one forward pass:
+//!
+//! ```text
+//! embedding map   2·S·E·H                  attention scores   N·4·S²·H     (q·kᵀ and probabilities·v)
+//! projections     N·8·S·H²                 feed-forward       N·4·S·H·F
+//! pooler, SOP     2·H² + 4·H               MLM head           2·M·(H·E + E·V)
+//! ```
+//!
+//! Backward computes two products of the same size for each (with respect to the input and to the weight); the fused
+//! attention also computes its scores once more. Recomputation adds the forward work of what is thrown away.
+
+use serde::Serialize;
+
+use super::memory::Checkpointing;
+use crate::config::AlbertConfig;
+
+/// A batch: sequences of one length, with a number of masked positions each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Workload {
+    /// B.
+    pub sequences: usize,
+    /// S: tokens of each sequence.
+    pub sequence_length: usize,
+    /// Masked positions of each sequence.
+    pub masked_per_sequence: usize,
+}
+
+impl Workload {
+    /// T: tokens of the batch.
+    pub fn tokens(&self) -> usize {
+        self.sequences * self.sequence_length
+    }
+
+    /// M: masked positions of the batch.
+    pub fn masked(&self) -> usize {
+        self.sequences * self.masked_per_sequence
+    }
+}
+
+/// Floating-point operations of one forward pass over a [`Workload`], by component.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Flops {
+    /// E → H.
+    pub embedding_map: f64,
+    /// Query, key, value and output projections of all layers.
+    pub attention_projections: f64,
+    /// q·kᵀ and probabilities·v of all layers.
+    pub attention_scores: f64,
+    /// Both products of all feed-forward networks.
+    pub ffn: f64,
+    /// The pooler, once a sequence.
+    pub pooler: f64,
+    /// H → E → V, at masked positions only.
+    pub mlm_head: f64,
+    /// H → 2, once a sequence.
+    pub sop_head: f64,
+}
+
+impl Flops {
+    /// The operations of one forward pass with the pre-training heads.
+    pub fn forward(config: &AlbertConfig, workload: &Workload) -> Self {
+        let [v, e, h, f, blocks] = [
+            config.vocab_size,
+            config.embedding_size,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_blocks(),
+        ]
+        .map(|size| size as f64);
+        let [b, s, t, m] =
+            [workload.sequences, workload.sequence_length, workload.tokens(), workload.masked()].map(|n| n as f64);
+        Self {
+            embedding_map: if config.has_embedding_map() { 2.0 * t * e * h } else { 0.0 },
+            attention_projections: blocks * 8.0 * t * h * h,
+            attention_scores: blocks * 4.0 * t * s * h,
+            ffn: blocks * 4.0 * t * h * f,
+            pooler: 2.0 * b * h * h,
+            mlm_head: 2.0 * m * (h * e + e * v),
+            sop_head: 4.0 * b * h,
+        }
+    }
+
+    /// All components together.
+    pub fn total(&self) -> f64 {
+        self.embedding_map + self.layers() + self.pooler + self.mlm_head + self.sop_head
+    }
+
+    /// The encoder layers alone.
+    pub fn layers(&self) -> f64 {
+        self.attention_projections + self.attention_scores + self.ffn
+    }
+
+    /// Operations of one training step: three times forward, the attention scores once more (q·kᵀ is recomputed, not
+    /// kept), and with `Checkpointing::Layer` the layers once more.
+    pub fn training(config: &AlbertConfig, workload: &Workload, checkpointing: Checkpointing) -> f64 {
+        let forward = Self::forward(config, workload);
+        let scores_again = forward.attention_scores / 2.0;
+        let layers_again = match checkpointing {
+            Checkpointing::None | Checkpointing::Cheap => 0.0,
+            Checkpointing::Layer => forward.layers(),
+        };
+        3.0 * forward.total() + scores_again + layers_again
+    }
+}

@@ -1,0 +1,100 @@
+//! Bytes of one training step.
+//!
+//! ```text
+//! parameters   4 bytes each, and 2 more for the bfloat16 copy where activations are bfloat16
+//! gradients    4 bytes each, always f32: they are sums over all uses of a shared weight
+//! optimiser    8 bytes each: two moments
+//! activations  what backward keeps, per token and block (x = bytes of an activation):
+//!                none    9H·x + 2F·x + 4A + 16    input, qkv, context, two sums, one LayerNorm output, pre, act
+//!                cheap   7H·x +  F·x + 4A + 16    as above without what an elementwise pass gives back
+//!                layer    H·x                     the input of every block; one block's worth while it is redone
+//! ```
+//!
+//! Limits: an estimate for choosing a batch. What a run will really take is planned by the engine and printed before
+//! the first step.
+
+use serde::{Deserialize, Serialize};
+
+use super::flops::Workload;
+use super::parameters::{Head, ParameterCounts};
+use crate::config::AlbertConfig;
+
+/// What forward keeps for backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checkpointing {
+    /// Everything that backward reads.
+    #[default]
+    None,
+    /// All but what an elementwise pass gives back.
+    Cheap,
+    /// The input of each layer; the layer is computed once more in backward.
+    Layer,
+}
+
+/// How a step is run, as far as memory depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Training {
+    /// Bytes of a stored activation: 4 (f32) or 2 (bfloat16).
+    pub activation_bytes: usize,
+    /// What forward keeps.
+    pub checkpointing: Checkpointing,
+}
+
+/// Bytes of one training step, by purpose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Master weights, and compute copies if activations are narrower.
+    pub parameters: u64,
+    /// One f32 each.
+    pub gradients: u64,
+    /// Two moments, f32 each.
+    pub optimizer: u64,
+    /// What forward keeps for backward, at its highest.
+    pub activations: u64,
+}
+
+impl Memory {
+    /// Estimates the bytes of a step of pre-training.
+    pub fn new(config: &AlbertConfig, workload: &Workload, training: &Training) -> Self {
+        let parameters = ParameterCounts::with_head(config, Head::PreTraining);
+        let copy = if training.activation_bytes < 4 { training.activation_bytes as u64 } else { 0 };
+        Self {
+            parameters: parameters * (4 + copy),
+            gradients: parameters * 4,
+            optimizer: parameters * 8,
+            activations: activations(config, workload, training),
+        }
+    }
+
+    /// All purposes together.
+    pub fn total(&self) -> u64 {
+        self.parameters + self.gradients + self.optimizer + self.activations
+    }
+}
+
+fn activations(config: &AlbertConfig, workload: &Workload, training: &Training) -> u64 {
+    let [e, h, f, heads, blocks] = [
+        config.embedding_size,
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_attention_heads,
+        config.num_blocks(),
+    ]
+    .map(|size| size as u64);
+    let x = training.activation_bytes as u64;
+    let [tokens, masked] = [workload.tokens() as u64, workload.masked() as u64];
+    // The log-sum-exp of each head and two pairs of LayerNorm statistics stay f32.
+    let statistics = 4 * heads + 16;
+    let block_in_full = (9 * h + 2 * f) * x + statistics;
+    let layers = match training.checkpointing {
+        Checkpointing::None => blocks * block_in_full,
+        Checkpointing::Cheap => blocks * ((7 * h + f) * x + statistics),
+        Checkpointing::Layer => blocks * h * x + block_in_full,
+    };
+    // Backward holds the gradient of the layer's output, of its widest inside and of qkv.
+    let backward = (2 * h + f + 3 * h) * x;
+    let embeddings = (2 * e + h) * x + 8;
+    let head = (h + 4 * e) * x + 12;
+    tokens * (layers + backward + embeddings) + masked * head
+}

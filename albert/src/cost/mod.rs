@@ -1,0 +1,105 @@
+//! What a model costs before it exists: parameters, floating-point operations, memory.
+//!
+//! * [`ParameterCounts`]: exact, by component and by head.
+//! * [`compute_parameters`]: weights times uses, V·E + E·H + N·(4H² + 8H²) + H², a proxy for cost that shows what
+//!   sharing does not save; times steps times tokens a batch it is the "normalised cost".
+//! * [`Flops`]: multiplications and additions of the matrix products, attention scores included, the MLM head at
+//!   masked positions only.
+//! * [`Memory`]: parameters, gradients, optimiser state and activations of one training step.
+//!
+//! Source: Lan et al. 2020, tables 1, 3 and 4; the counts equal those of the released checkpoints. Limits: `Flops`
+//! leaves out LayerNorm, softmax and activations (below 1 % at the released sizes), `Memory` is an estimate made from
+//! the list of tensors that backward keeps.
+
+mod flops;
+mod memory;
+mod parameters;
+#[cfg(test)]
+mod tests;
+
+pub use flops::{Flops, Workload};
+pub use memory::{Checkpointing, Memory, Training};
+pub use parameters::{Head, ParameterCounts};
+
+use serde::Serialize;
+
+use crate::config::AlbertConfig;
+
+/// Tokens in a batch of the released pre-training: 4,096 sequences of 512.
+pub const RELEASED_TOKENS_PER_BATCH: u64 = 4096 * 512;
+/// Steps of the runs that the paper's tables compare.
+pub const RELEASED_STEPS: u64 = 125_000;
+
+/// V·E + E·H + N·(4H² + 2·4H²) + H²: the weights as if no layer were shared, without biases, LayerNorm and positions.
+///
+/// The formula takes F = 4H, whatever `intermediate_size` says, and one block a layer.
+pub fn compute_parameters(config: &AlbertConfig) -> u64 {
+    let [v, e, h, n] = [config.vocab_size, config.embedding_size, config.hidden_size, config.num_hidden_layers]
+        .map(|size| size as u64);
+    v * e + e * h + n * 12 * h * h + h * h
+}
+
+/// [`compute_parameters`] · `steps` · `tokens_per_batch`.
+pub fn normalised_cost(config: &AlbertConfig, steps: u64, tokens_per_batch: u64) -> f64 {
+    compute_parameters(config) as f64 * steps as f64 * tokens_per_batch as f64
+}
+
+/// Everything that `albert info` prints, ready for JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The configuration that the figures are for.
+    pub config: AlbertConfig,
+    /// Parameters by component.
+    pub components: ParameterCounts,
+    /// Parameters in total for every head, by the head's name.
+    pub heads: Vec<HeadCount>,
+    /// See [`compute_parameters`].
+    pub compute_parameters: u64,
+    /// See [`normalised_cost`], at the released number of steps and tokens.
+    pub normalised_cost: f64,
+    /// Floating-point operations of one forward pass of `workload`.
+    pub forward: Flops,
+    /// Operations a token, forward only.
+    pub forward_flops_per_token: f64,
+    /// Operations a token, forward and backward, with what `training.checkpointing` computes twice.
+    pub training_flops_per_token: f64,
+    /// The batch that the figures are for.
+    pub workload: Workload,
+    /// How the step is run.
+    pub training: Training,
+    /// Bytes of one training step.
+    pub memory: Memory,
+}
+
+/// The parameters of the model with one head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HeadCount {
+    /// The class as Hugging Face calls it, with what distinguishes it.
+    pub head: String,
+    /// Parameters in total, tied weights once.
+    pub parameters: u64,
+}
+
+impl Report {
+    /// Computes all figures for `config` at `workload`.
+    pub fn new(config: &AlbertConfig, workload: Workload, training: Training) -> Self {
+        let forward = Flops::forward(config, &workload);
+        let tokens = workload.tokens() as f64;
+        Self {
+            config: config.clone(),
+            components: ParameterCounts::new(config),
+            heads: Head::LISTED
+                .iter()
+                .map(|head| HeadCount { head: head.to_string(), parameters: ParameterCounts::with_head(config, *head) })
+                .collect(),
+            compute_parameters: compute_parameters(config),
+            normalised_cost: normalised_cost(config, RELEASED_STEPS, RELEASED_TOKENS_PER_BATCH),
+            forward_flops_per_token: forward.total() / tokens,
+            training_flops_per_token: Flops::training(config, &workload, training.checkpointing) / tokens,
+            forward,
+            memory: Memory::new(config, &workload, &training),
+            workload,
+            training,
+        }
+    }
+}
