@@ -1,0 +1,119 @@
+//! What can go wrong, in one clear sentence each: which operation, tensor, parameter or file, what was expected, what to
+//! do next.
+use std::path::{Path, PathBuf};
+
+/// Everything that the engine reports. Panics are left to broken invariants.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// Shapes do not fit together.
+    #[error("{operation}: {problem}")]
+    Shape {
+        /// The operation, with its parameter where it has one.
+        operation: String,
+        /// Which shapes, and what was expected.
+        problem: String,
+    },
+    /// An operation does not take this element type.
+    #[error("{operation}: {problem}")]
+    DType {
+        /// The operation, with its parameter where it has one.
+        operation: String,
+        /// The type given and the types taken.
+        problem: String,
+    },
+    /// A gradient would have been cut.
+    #[error(
+        "{operation} has no backward pass, but input {input} (shape {shape:?}) wants a gradient; detach it, or record the \
+         step without gradients"
+    )]
+    NoBackward {
+        /// The operation.
+        operation: String,
+        /// Position of the input.
+        input: usize,
+        /// Shape of the input.
+        shape: Vec<usize>,
+    },
+    /// A gradient was asked for where none can be had.
+    #[error("backward: {0}")]
+    Backward(String),
+    /// A parameter is missing, doubled or not as an operation needs it.
+    #[error("parameter {name}: {problem}")]
+    Parameter {
+        /// Name of the parameter.
+        name: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+    /// A loss or a norm is NaN or infinite.
+    #[error("{what} is {value} at step {step}; lower the learning rate, clip the gradient or look at the batch")]
+    NotFinite {
+        /// What was measured.
+        what: String,
+        /// The value.
+        value: f64,
+        /// The step of the optimiser.
+        step: u64,
+    },
+    /// A setting has no meaning.
+    #[error("{setting} = {value}: {problem}")]
+    Setting {
+        /// Name of the setting.
+        setting: &'static str,
+        /// The value given.
+        value: String,
+        /// What was expected.
+        problem: String,
+    },
+    /// A device cannot be used.
+    #[error("{0}")]
+    Device(String),
+    /// The processor's instruction set or threads cannot be had.
+    #[error(transparent)]
+    Cpu(#[from] kernels::CpuError),
+    /// The operating system refused to read or write a file.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried, in the infinitive.
+        action: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A file holds something else than expected.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was expected, what was found, what to do.
+        problem: String,
+    },
+}
+
+/// The engine's result.
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;
+
+impl EngineError {
+    /// Shapes that do not fit.
+    pub fn shape(operation: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Shape { operation: operation.into(), problem: problem.into() }
+    }
+    /// An element type that is not taken.
+    pub fn dtype(operation: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::DType { operation: operation.into(), problem: problem.into() }
+    }
+    /// A parameter that is not as needed.
+    pub fn parameter(name: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Parameter { name: name.into(), problem: problem.into() }
+    }
+    /// A file that could not be read or written.
+    pub fn io(path: impl AsRef<Path>, action: &'static str, source: std::io::Error) -> Self {
+        Self::Io { path: path.as_ref().to_owned(), action, source }
+    }
+    /// A file with unexpected content.
+    pub fn file(path: impl AsRef<Path>, problem: impl Into<String>) -> Self {
+        Self::File { path: path.as_ref().to_owned(), problem: problem.into() }
+    }
+}

@@ -1,0 +1,65 @@
+//! A file as a slice of bytes, paged in by the operating system as it is read.
+//!
+//! Opening costs no copy, and several processes that read one file share its pages.
+//! Limits: the file must not be changed or cut while it is mapped. Files written by [`super::write_atomically`] never
+//! are: a new version is another file that takes over the name.
+#![allow(unsafe_code)]
+use crate::error::{EngineError, Result};
+use std::{fs::File, ops::Deref, path::Path};
+
+/// A read-only memory map of a whole file.
+#[derive(Debug)]
+pub struct Mmap(Option<memmap2::Mmap>);
+
+impl Mmap {
+    /// Maps the file at `path`. An empty file gives an empty slice.
+    ///
+    /// # Errors
+    /// There is no such file, or it is a folder, or it cannot be mapped.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(|e| EngineError::io(path, "open the file", e))?;
+        let meta = file.metadata().map_err(|e| EngineError::io(path, "look at the file", e))?;
+        if !meta.is_file() {
+            return Err(EngineError::file(path, "a regular file was expected here, and this is none"));
+        }
+        if meta.len() == 0 {
+            return Ok(Self(None));
+        }
+        // SAFETY: the map is private and read-only. That nobody cuts the file while it is mapped cannot be enforced
+        // from here; this project replaces files by renaming and never writes into one that exists.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| EngineError::io(path, "map the file", e))?;
+        Ok(Self(Some(map)))
+    }
+}
+
+impl Deref for Mmap {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_the_bytes_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        for bytes in [&b""[..], b"x", b"several bytes"] {
+            let path = folder.path().join("f");
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(&*Mmap::open(&path).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn says_which_file_is_missing_or_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Mmap::open(folder.path().join("missing")).unwrap_err().to_string();
+        assert!(missing.contains("missing: cannot open the file: No such file"), "{missing}");
+        let directory = Mmap::open(folder.path()).unwrap_err().to_string();
+        assert!(directory.contains("a regular file was expected"), "{directory}");
+    }
+}

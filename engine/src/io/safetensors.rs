@@ -1,0 +1,491 @@
+//! Tensors in files, in the safetensors format.
+//!
+//! ```text
+//! | header length, u64 LE | header, JSON, padded with blanks to 8 bytes | tensors, side by side, little-endian |
+//!   {"__metadata__": {"checksum": "xxh64:...", ...}, "name": {"dtype": "F32", "shape": [..], "data_offsets": [a, b]}}
+//! ```
+//!
+//! Read through a memory map: opening costs the header, and a tensor's bytes are paged in when it is asked for.
+//! Files written here carry an XXH64 of every name, type, shape, metadata entry and data byte; it is verified when a
+//! file that has one is opened (one pass over the file). Files of others have none: they are checked for structure
+//! alone, by the `safetensors` crate.
+//!
+//! Limits: F32, F16, BF16 (read as f32) and I64 in; F32, BF16 (rounded to nearest even) and I64 out; little-endian
+//! machines.
+use super::{Hasher64, Mmap, write_atomically};
+use crate::error::{EngineError, Result};
+use half::{bf16, f16};
+use safetensors::{Dtype, SafeTensors, tensor::Metadata};
+use serde_json::{Map, Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+const CHECKSUM: &str = "checksum";
+const PREFIX: &str = "xxh64:";
+
+/// Element types that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileDType {
+    /// 32-bit floats.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// 64-bit integers.
+    I64,
+}
+
+/// A file of tensors, open for reading.
+#[derive(Debug)]
+pub struct Safetensors {
+    path: PathBuf,
+    map: Mmap,
+    start: usize,
+    header: Metadata,
+    checked: bool,
+}
+
+impl Safetensors {
+    /// Opens the file at `path`, checks its structure, and its checksum where it has one.
+    ///
+    /// # Errors
+    /// The file is missing, cut short, damaged or no safetensors file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let map = Mmap::open(path)?;
+        let (length, header) = SafeTensors::read_metadata(&map).map_err(|e| {
+            let problem = format!(
+                "not a whole safetensors file ({e}; {} bytes); it may have been cut short, fetch or write it again",
+                map.len()
+            );
+            EngineError::file(path, problem)
+        })?;
+        let mut file = Self { path: path.to_owned(), map, start: length + 8, header, checked: false };
+        if let Some(stated) = file.metadata().get(CHECKSUM).filter(|s| s.starts_with(PREFIX)) {
+            let found = file.digest();
+            if *stated != found {
+                let problem = format!(
+                    "the checksum is {found}, but the file says {stated}: it was damaged after it was written; use an \
+                     older copy"
+                );
+                return Err(EngineError::file(path, problem));
+            }
+            file.checked = true;
+        }
+        Ok(file)
+    }
+
+    /// The same, for files that only this program writes: one without a checksum is refused.
+    ///
+    /// # Errors
+    /// As [`Safetensors::open`], and if the checksum is missing.
+    pub fn open_checked(path: impl AsRef<Path>) -> Result<Self> {
+        let file = Self::open(path)?;
+        if file.checked {
+            return Ok(file);
+        }
+        Err(EngineError::file(&file.path, "the checksum is missing; it was damaged or written by another program"))
+    }
+
+    /// The file's name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// True if the file carried a checksum, which was then verified.
+    pub fn has_checksum(&self) -> bool {
+        self.checked
+    }
+
+    /// Names of all tensors, in the order of their bytes.
+    pub fn names(&self) -> Vec<String> {
+        self.header.offset_keys()
+    }
+
+    /// True if there is a tensor of that name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.header.info(name).is_some()
+    }
+
+    /// Shape of a tensor.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.header.info(name).map(|info| info.shape.as_slice())
+    }
+
+    /// Element type of a tensor, if it is one that can be read.
+    pub fn dtype(&self, name: &str) -> Option<FileDType> {
+        match self.header.info(name)?.dtype {
+            Dtype::F32 => Some(FileDType::F32),
+            Dtype::F16 => Some(FileDType::F16),
+            Dtype::BF16 => Some(FileDType::Bf16),
+            Dtype::I64 => Some(FileDType::I64),
+            _ => None,
+        }
+    }
+
+    /// The entries of `__metadata__`, the checksum among them.
+    pub fn metadata(&self) -> BTreeMap<String, String> {
+        self.header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect()
+    }
+
+    /// Fills `out` with a float tensor, converted to f32. `shape` is what the caller expects it to be.
+    ///
+    /// # Errors
+    /// The tensor is missing, has another shape or is not of a float type. Panics if `out` does not have as many items
+    /// as `shape` says.
+    pub fn read_f32(&self, name: &str, shape: &[usize], out: &mut [f32]) -> Result<()> {
+        assert_eq!(out.len(), shape.iter().product::<usize>(), "room for {shape:?}");
+        let (dtype, bytes) = self.bytes(name, shape)?;
+        match dtype {
+            Dtype::F32 => fill(out, bytes, f32::from_le_bytes),
+            Dtype::F16 => fill(out, bytes, |b| f16::from_le_bytes(b).to_f32()),
+            Dtype::BF16 => fill(out, bytes, |b| bf16::from_le_bytes(b).to_f32()),
+            other => return Err(self.wrong_type(name, other, "F32, F16 or BF16")),
+        }
+        Ok(())
+    }
+
+    /// A float tensor as f32.
+    ///
+    /// # Errors
+    /// As [`Safetensors::read_f32`].
+    pub fn f32s(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        // Looked up first: a header may not make the program reserve more memory than the file has bytes for.
+        self.bytes(name, shape)?;
+        let mut out = vec![0.0; shape.iter().product()];
+        self.read_f32(name, shape, &mut out)?;
+        Ok(out)
+    }
+
+    /// An integer tensor.
+    ///
+    /// # Errors
+    /// The tensor is missing, has another shape or is not I64.
+    pub fn i64s(&self, name: &str, shape: &[usize]) -> Result<Vec<i64>> {
+        match self.bytes(name, shape)? {
+            (Dtype::I64, bytes) => {
+                let mut out = vec![0; bytes.len() / 8];
+                fill(&mut out, bytes, i64::from_le_bytes);
+                Ok(out)
+            }
+            (other, _) => Err(self.wrong_type(name, other, "I64")),
+        }
+    }
+
+    fn bytes(&self, name: &str, shape: &[usize]) -> Result<(Dtype, &[u8])> {
+        let Some(info) = self.header.info(name) else {
+            let problem = format!("tensor {name} {shape:?} is missing; the file has {}", self.some_names());
+            return Err(EngineError::file(&self.path, problem));
+        };
+        if info.shape != shape {
+            let problem = format!("tensor {name} has shape {:?}, but {shape:?} was expected", info.shape);
+            return Err(EngineError::file(&self.path, problem));
+        }
+        let (from, to) = info.data_offsets;
+        Ok((info.dtype, &self.map[self.start + from..self.start + to]))
+    }
+
+    fn some_names(&self) -> String {
+        let names = self.names();
+        let shown = names.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+        match names.len() {
+            0 => "no tensors".into(),
+            n if n > 8 => format!("{shown} and {} more", n - 8),
+            _ => shown,
+        }
+    }
+
+    fn wrong_type(&self, name: &str, found: Dtype, expected: &str) -> EngineError {
+        EngineError::file(&self.path, format!("tensor {name} is of type {found}, but {expected} was expected"))
+    }
+
+    fn digest(&self) -> String {
+        let mut hasher = Hasher64::new();
+        for name in self.names() {
+            let info = self.header.info(&name).expect("a name of the header");
+            hash_entry(&mut hasher, &name, info.dtype, &info.shape);
+        }
+        for (key, value) in self.metadata().iter().filter(|(key, _)| *key != CHECKSUM) {
+            hash_metadata(&mut hasher, key, value);
+        }
+        hasher.update(&self.map[self.start..]);
+        digest_text(&hasher)
+    }
+}
+
+fn hash_entry(hasher: &mut Hasher64, name: &str, dtype: Dtype, shape: &[usize]) {
+    hasher.update(format!("{name}\0{dtype}{shape:?}\0").as_bytes());
+}
+
+fn hash_metadata(hasher: &mut Hasher64, key: &str, value: &str) {
+    hasher.update(format!("{key}\0{value}\0").as_bytes());
+}
+
+fn digest_text(hasher: &Hasher64) -> String {
+    format!("{PREFIX}{:016x}", hasher.finish())
+}
+
+fn fill<T, const N: usize>(out: &mut [T], bytes: &[u8], convert: impl Fn([u8; N]) -> T) {
+    for (item, bytes) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
+        *item = convert(*bytes);
+    }
+}
+
+/// What a tensor holds and how it is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// Floats as they are.
+    F32(&'a [f32]),
+    /// Floats, stored as bf16.
+    Bf16(&'a [f32]),
+    /// Integers.
+    I64(&'a [i64]),
+}
+
+impl Data<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Data::F32(_) => Dtype::F32,
+            Data::Bf16(_) => Dtype::BF16,
+            Data::I64(_) => Dtype::I64,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Data::F32(items) | Data::Bf16(items) => items.len(),
+            Data::I64(items) => items.len(),
+        }
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Data::F32(items) => write_items(items, out, |x| x.to_le_bytes()),
+            Data::Bf16(items) => write_items(items, out, |x| bf16::from_f32(x).to_le_bytes()),
+            Data::I64(items) => write_items(items, out, i64::to_le_bytes),
+        }
+    }
+}
+
+fn write_items<T: Copy, const N: usize>(
+    items: &[T],
+    out: &mut dyn Write,
+    convert: impl Fn(T) -> [u8; N],
+) -> io::Result<()> {
+    let mut buffer = [0u8; 4096];
+    for chunk in items.chunks(4096 / N) {
+        for (bytes, &item) in buffer.as_chunks_mut::<N>().0.iter_mut().zip(chunk) {
+            *bytes = convert(item);
+        }
+        out.write_all(&buffer[..chunk.len() * N])?;
+    }
+    Ok(())
+}
+
+/// A tensor to be written.
+#[derive(Clone, Debug)]
+pub struct TensorOut<'a> {
+    /// Its name, unlike any other in the file.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its elements, row by row.
+    pub data: Data<'a>,
+}
+
+/// Writes `tensors` to `path`, whole or not at all (see [`write_atomically`]), with `metadata` and a checksum.
+///
+/// # Errors
+/// A name is used twice or is `__metadata__`, a shape does not match its data, or the file cannot be written.
+pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[TensorOut], metadata: &[(&str, &str)]) -> Result<()> {
+    let path = path.as_ref();
+    let mut names = BTreeSet::new();
+    for tensor in tensors {
+        if tensor.name == "__metadata__" || !names.insert(&tensor.name) {
+            return Err(EngineError::file(path, format!("the name {} cannot be given to two tensors", tensor.name)));
+        }
+        if tensor.shape.iter().product::<usize>() != tensor.data.len() {
+            let problem =
+                format!("tensor {} has {} elements, but shape {:?}", tensor.name, tensor.data.len(), tensor.shape);
+            return Err(EngineError::file(path, problem));
+        }
+    }
+    // Wide elements first, so that every tensor is aligned; then by name, as other writers of the format do.
+    let mut order: Vec<&TensorOut> = tensors.iter().collect();
+    order.sort_by_key(|t| (usize::MAX - t.data.dtype().bitsize(), &t.name));
+
+    let header = header(&order, metadata, path)?;
+    write_atomically(path, |out| {
+        out.write_all(&(header.len() as u64).to_le_bytes())?;
+        out.write_all(&header)?;
+        order.iter().try_for_each(|tensor| tensor.data.write(out))
+    })
+}
+
+fn header(order: &[&TensorOut], metadata: &[(&str, &str)], path: &Path) -> Result<Vec<u8>> {
+    let mut hasher = Hasher64::new();
+    let mut entries = Map::new();
+    let mut at = 0;
+    for tensor in order {
+        let dtype = tensor.data.dtype();
+        hash_entry(&mut hasher, &tensor.name, dtype, &tensor.shape);
+        let end = at + tensor.data.len() * dtype.bitsize() / 8;
+        let entry = json!({ "dtype": dtype.to_string(), "shape": tensor.shape, "data_offsets": [at, end] });
+        entries.insert(tensor.name.clone(), entry);
+        at = end;
+    }
+    let metadata: BTreeMap<_, _> = metadata.iter().copied().filter(|(key, _)| *key != CHECKSUM).collect();
+    metadata.iter().for_each(|(key, value)| hash_metadata(&mut hasher, key, value));
+    struct Into<'a>(&'a mut Hasher64);
+    impl Write for Into<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    for tensor in order {
+        tensor.data.write(&mut Into(&mut hasher)).map_err(|e| EngineError::io(path, "hash the tensors", e))?;
+    }
+    let mut head = Map::new();
+    let mut stated: Map<String, Value> = metadata.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+    stated.insert(CHECKSUM.into(), digest_text(&hasher).into());
+    head.insert("__metadata__".into(), stated.into());
+    head.extend(entries);
+    let mut text = serde_json::to_vec(&head).map_err(|e| EngineError::file(path, format!("no header: {e}")))?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn floats(n: usize) -> Vec<f32> {
+        (0..n).map(|i| (i as f32 - 2.5) * 0.37).collect()
+    }
+
+    fn example(folder: &Path) -> PathBuf {
+        let path = folder.join("model.safetensors");
+        let (a, b) = (floats(6), floats(5));
+        let tensors = [
+            TensorOut { name: "b.narrow".into(), shape: vec![5], data: Data::Bf16(&b) },
+            TensorOut { name: "a.weight".into(), shape: vec![2, 3], data: Data::F32(&a) },
+            TensorOut { name: "z.step".into(), shape: vec![], data: Data::I64(&[-7]) },
+            TensorOut { name: "empty".into(), shape: vec![0, 4], data: Data::F32(&[]) },
+        ];
+        save_safetensors(&path, &tensors, &[("format", "pt"), ("step", "12")]).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Safetensors::open_checked(example(folder.path())).unwrap();
+        assert_eq!(file.f32s("a.weight", &[2, 3]).unwrap(), floats(6));
+        let rounded: Vec<f32> = floats(5).iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
+        assert_eq!(file.f32s("b.narrow", &[5]).unwrap(), rounded);
+        assert_eq!(file.i64s("z.step", &[]).unwrap(), [-7]);
+        assert!(file.f32s("empty", &[0, 4]).unwrap().is_empty());
+        assert_eq!(file.metadata()["step"], "12");
+        assert_eq!(file.dtype("b.narrow"), Some(FileDType::Bf16));
+        assert_eq!(file.shape("a.weight"), Some(&[2, 3][..]));
+    }
+
+    /// The format's own crate reads it too, and what that crate writes (F16 among it) is read here.
+    #[test]
+    fn agrees_with_the_format_crate_both_ways() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = fs::read(example(folder.path())).unwrap();
+        let theirs = SafeTensors::deserialize(&bytes).unwrap();
+        let expected: Vec<u8> = floats(6).iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(theirs.tensor("a.weight").unwrap().data(), expected);
+
+        let halves: Vec<u8> = [1.5f32, -0.25, 65504.0].iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect();
+        let view = safetensors::tensor::TensorView::new(Dtype::F16, vec![3], &halves).unwrap();
+        let path = folder.path().join("theirs.safetensors");
+        fs::write(&path, safetensors::serialize([("h", view)], None).unwrap()).unwrap();
+        let file = Safetensors::open(&path).unwrap();
+        assert_eq!(file.f32s("h", &[3]).unwrap(), [1.5, -0.25, 65504.0]);
+        assert!(!file.has_checksum());
+        let error = Safetensors::open_checked(&path).unwrap_err().to_string();
+        assert!(error.contains("theirs.safetensors: the checksum is missing"), "{error}");
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = example(folder.path());
+        let good = fs::read(&path).unwrap();
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &bad).unwrap();
+            let opened = Safetensors::open_checked(&path);
+            assert!(opened.is_err(), "bit {} of byte {} of {}", bit % 8, bit / 8, good.len());
+        }
+    }
+
+    #[test]
+    fn every_cut_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = example(folder.path());
+        let good = fs::read(&path).unwrap();
+        for length in 0..good.len() {
+            fs::write(&path, &good[..length]).unwrap();
+            let error = Safetensors::open(&path).unwrap_err().to_string();
+            assert!(error.contains("model.safetensors: not a whole safetensors file"), "{length} bytes: {error}");
+        }
+    }
+
+    #[test]
+    fn refuses_a_header_that_lies_about_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("liar.safetensors");
+        let header = br#"{"a":{"dtype":"F32","shape":[4000000000,4000000000,4000000000],"data_offsets":[0,4]}}"#;
+        let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
+        fs::write(&path, file).unwrap();
+        assert!(Safetensors::open(&path).is_err());
+        fs::write(&path, u64::MAX.to_le_bytes()).unwrap();
+        assert!(Safetensors::open(&path).is_err());
+    }
+
+    #[test]
+    fn errors_name_file_tensor_and_expectation() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Safetensors::open(example(folder.path())).unwrap();
+        for (error, expected) in [
+            (file.f32s("a.bias", &[3]).unwrap_err(), "model.safetensors: tensor a.bias [3] is missing; the file has"),
+            (
+                file.f32s("a.weight", &[3, 2]).unwrap_err(),
+                "model.safetensors: tensor a.weight has shape [2, 3], but [3, 2] was expected",
+            ),
+            (file.f32s("z.step", &[]).unwrap_err(), "tensor z.step is of type I64, but F32, F16 or BF16 was expected"),
+            (file.i64s("a.weight", &[2, 3]).unwrap_err(), "tensor a.weight is of type F32, but I64 was expected"),
+        ] {
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn refuses_to_write_what_could_not_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad.safetensors");
+        let one = TensorOut { name: "a".into(), shape: vec![1], data: Data::F32(&[1.0]) };
+        let wrong = TensorOut { shape: vec![2], ..one.clone() };
+        for (tensors, expected) in
+            [(vec![one.clone(), one.clone()], "the name a cannot"), (vec![wrong], "tensor a has 1 elements")]
+        {
+            let error = save_safetensors(&path, &tensors, &[]).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            assert!(!path.exists());
+        }
+    }
+}
