@@ -3,5 +3,7 @@
 
 pub mod config;
 pub mod cost;
+pub mod metrics;
+pub mod report;
 
 pub use config::AlbertConfig;
