@@ -1,6 +1,8 @@
 //! Matrix products with what follows them fused in: C = epilogue(A · B), f32 arithmetic, f32 or bf16 storage.
 //!
-//!     C[m, n] (+)= Σ_p A[m, p] · B[p, n]              p = 0 .. k
+//! ```text
+//! C[m, n] (+)= Σ_p A[m, p] · B[p, n]              p = 0 .. k
+//! ```
 //!
 //! A, B and C are row-major with leading dimensions; A and B may lie transposed in memory, so the four forms of a
 //! linear layer are one specification: forward y = x·Wᵀ (NT, weights lie [out, in]), dx = dy·W (NN),
