@@ -3,7 +3,5 @@
 
 pub mod config;
 pub mod cost;
-pub mod metrics;
-pub mod report;
 
 pub use config::AlbertConfig;

@@ -1,5 +1,5 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
-pub mod gemm;
+pub mod gelu;
 pub mod num;
 pub mod operation;
 pub mod pool;
@@ -9,3 +9,6 @@ pub mod simd;
 
 pub use pool::{Cpu, CpuError};
 pub use simd::{DType, Element, Isa, IsaKind};
+
+/// The table of operations: what tests, benches, the profiler and the command line enumerate.
+pub const OPERATIONS: &[operation::Operation] = &[gelu::OPERATION];

@@ -10,7 +10,7 @@
 //!     name: "softmax",
 //!     cases,                    // fn() -> Vec<Case>: the sizes that tests and benches share
 //!     cost,                     // fn(&Case) -> Cost: FLOPs and bytes of one case
-//!     check,                    // fn(&Case, &Target) -> Outcome: one case against the f64 reference
+//!     check,                    // fn(&Case, Target) -> Outcome: one case against the f64 reference
 //!     ptx: |_| Vec::new(),      // fn(Sm) -> Vec<Program>: nothing while the operation has no CUDA side
 //! };
 //! ```
@@ -34,7 +34,7 @@
 //!
 //! Parts that a name does not need are left out; the order never changes.
 
-use crate::ptx::Sm;
+use crate::{IsaKind, ptx::Sm};
 use std::fmt;
 
 pub use crate::simd::DType;
@@ -166,12 +166,27 @@ impl fmt::Display for Case {
 
 /// Where a case is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Target {
-    /// This machine's processor, with the ISA that the process has chosen (`ALBERT_ISA` clamps it).
-    Cpu,
+    /// The processor, with this instruction set.
+    Cpu(IsaKind),
     /// The PTX for this architecture, in the simulator.
     Simulator(Sm),
+}
+
+impl Target {
+    /// All targets, whether this machine has them or not.
+    pub fn all() -> Vec<Target> {
+        IsaKind::ALL.into_iter().map(Target::Cpu).chain(Sm::ALL.into_iter().map(Target::Simulator)).collect()
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Cpu(isa) => write!(f, "{isa}"),
+            Target::Simulator(sm) => write!(f, "simulated {}", sm.name()),
+        }
+    }
 }
 
 /// What became of a case on a target.
@@ -192,6 +207,17 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
+}
+
+/// How a kernel is started: the shape decides, never the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
 }
 
 /// One specialisation of a CUDA kernel, ready for the driver.

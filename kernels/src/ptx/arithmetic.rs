@@ -64,6 +64,12 @@ impl Entry {
         self.define(format_args!("abs.f32"), &[a.text()])
     }
 
+    /// The magnitude of `magnitude` with the sign of `sign`.
+    #[track_caller]
+    pub fn copysign(&self, sign: Reg<F32>, magnitude: Reg<F32>) -> Reg<F32> {
+        self.define(format_args!("copysign.f32"), &[sign.text(), magnitude.text()])
+    }
+
     /// The smaller of two floats; the number where one is NaN.
     #[track_caller]
     pub fn min(&self, a: Reg<F32>, b: impl Operand<F32>) -> Reg<F32> {

@@ -5,8 +5,7 @@
 
 use super::{Entry, F32, Number, Operand, Pred, Reg, U32};
 
-/// A comparison of two numbers. Of floats it is false where either is NaN, except [`Compare::Ne`] for which PTX has an
-/// unordered form of its own; it is left out until a kernel needs it.
+/// A comparison of two numbers; of floats it is false where either is NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
     /// a = b
@@ -46,10 +45,10 @@ impl Entry {
         self.setp(Compare::Lt, a, b)
     }
 
-    /// a > b of floats.
+    /// a < b of floats; false where either is NaN.
     #[track_caller]
-    pub fn gt(&self, a: Reg<F32>, b: impl Operand<F32>) -> Reg<Pred> {
-        self.setp(Compare::Gt, a, b)
+    pub fn lt_f32(&self, a: Reg<F32>, b: f32) -> Reg<Pred> {
+        self.setp(Compare::Lt, a, b)
     }
 
     /// Guards every instruction that `body` writes: `@%p st…`. No branch; registers that the body defines stay undefined

@@ -106,7 +106,7 @@ impl Entry {
 
     /// The address of element `i` of elements of `size` bytes: one `mad.wide`.
     #[track_caller]
-    pub fn index<S: Space>(&self, pointer: Ptr<S>, i: Reg<U32>, size: u32) -> Ptr<S> {
+    pub fn index<S: Space>(&self, pointer: Ptr<S>, i: Reg<U32>, size: impl Operand<U32>) -> Ptr<S> {
         Ptr::new(self.mad_wide(i, size, pointer.register))
     }
 

@@ -34,10 +34,11 @@
 //! | `types` | register types, operands, address spaces |
 //! | `module` | [`Module`], [`Entry`], parameters, the text and its `.loc` lines |
 //! | `arithmetic`, `memory`, `control` | one method an instruction |
-//! | `bf16`, `polynomial` | short sequences that several kernels share |
+//! | `bf16`, `functions` | short sequences that several kernels share: conversions, exp, erf, polynomials |
+//! | [`sim`] | the other end: reads PTX text and runs it, without a GPU |
 //!
 //! An instruction form is added when a kernel needs it: the method in the file of its kind, with its minimal version
-//! where that is above the target's own.
+//! where that is above the target's own, and its execution in `sim::decode` and `sim::execute`.
 //!
 //! Text is a function of the calls alone: no hash order, no path of the machine, no time. The same kernel gives the same
 //! bytes on every machine, so the driver's compilation cache hits and a difference in a listing is a difference in code.
@@ -45,13 +46,15 @@
 mod arithmetic;
 mod bf16;
 mod control;
+mod functions;
 mod memory;
 mod module;
-mod polynomial;
+pub mod sim;
 mod target;
 mod types;
 
 pub use control::Compare;
+pub use functions::{Precision, Sigmoid};
 pub use memory::{Address, Cache, Special};
 pub use module::{Entry, Module, Param, PointerParam};
 pub use target::{Sm, Version};

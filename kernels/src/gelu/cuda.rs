@@ -1,0 +1,351 @@
+//! Bias and activation on the GPU: forward, and the derivative for backward.
+//!
+//! ```text
+//! forward     p = x + b          y = act(p)          [T, F], b [F]
+//! backward    dx = dy · act'(p)                      [T, F]
+//! ```
+//!
+//! The bias gradient is the column sum of dx, a reduction with its own kernel.
+//!
+//! ```text
+//! __global__ __launch_bounds__(128)                       // one thread owns V neighbouring columns:
+//! forward(x, bias, y, pre, rows, columns) {               //   16 bytes, 4 f32 or 8 bf16, or 1 where F is no
+//!     column = (blockIdx.x * 128 + threadIdx.x) * V;      //   multiple of that
+//!     if (column < columns) {
+//!         b[V] = bias[column ..];                         // once: the rows below share it
+//!         for (row = blockIdx.y; row < rows; row += gridDim.y) {
+//!             p[V] = x[row, column ..] + b;
+//!             pre[row, column ..] = p;                    // only where backward will need it
+//!             y[row, column ..] = act(p);
+//! }   }   }
+//! backward(pre, dy, dx, rows, columns) {                  // the same loop; dx may be dy
+//!             dx[row, column ..] = dy[row, column ..] * act'(pre[row, column ..]);
+//! }
+//!
+//!              128·V columns
+//!            ┌───────────────┬─────────
+//!   row 0    │ block (0,0)   │ (1,0)          grid = ⌈F / 128V⌉ × ⌈T / 4⌉ (65,535 rows of blocks at most)
+//!   row 1    │ block (0,1)   │ (1,1)          row r belongs to block r mod gridDim.y
+//! ```
+//!
+//! Bound by memory: T·F·(2 + saved) numbers forward, 3·T·F backward. A warp reads 512 neighbouring bytes at a time. No
+//! shared memory, no barrier, no communication. At most 40 registers a thread (28 with one number a thread), so that at
+//! least 12 of the 16 blocks that a multiprocessor has threads for are resident; `.ci/ptx-gate.sh` asserts it.
+//!
+//! f32 storage computes exp by the CPU's polynomial; bf16 storage by `ex2.approx`. Both divide by `rcp.approx` (1 ulp).
+//! x·σ(2u) is the tanh form of GELU (Hendrycks & Gimpel 2016) without the cancellation of 1 + tanh u for negative u.
+//!
+//! Limits: T < 2³¹, F·4 < 2³¹; base addresses are multiples of 16 (the driver's allocations are).
+
+use crate::{
+    num::poly,
+    operation::{DType, Launch, Name, Pass, Program},
+    ptx::{
+        Address, B16, Bf16x2, Cache, Compare, Entry, F32, Global, Module, PointerParam, Precision, Ptr, Reg, Sm,
+        Special, U32,
+    },
+};
+
+/// Threads in a block.
+const THREADS: u32 = 128;
+/// Rows that one block computes before the grid has all rows: the bias is read once for them.
+const ROWS: usize = 4;
+/// The most rows of blocks that a grid may have.
+const MAX_GRID_Y: usize = 65_535;
+
+/// A function applied to each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), the one that ALBERT was trained with.
+    GeluTanh,
+    /// x·Φ(x), ½·x·(1 + erf(x/√2)).
+    GeluErf,
+    /// max(x, 0)
+    Relu,
+}
+
+impl Activation {
+    /// All activations.
+    pub const ALL: [Activation; 3] = [Activation::GeluTanh, Activation::GeluErf, Activation::Relu];
+
+    /// The word that names it in a kernel's variant.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::GeluTanh => "tanh",
+            Activation::GeluErf => "erf",
+            Activation::Relu => "relu",
+        }
+    }
+
+    /// Writes act(x): the body of this kernel, and an epilogue for others.
+    pub fn emit(self, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
+        match self {
+            Activation::GeluTanh => k.mul(x, k.sigmoid(twice_tanh_argument(k, x), precision).value),
+            Activation::GeluErf => k.mul(x, normal_distribution(k, x, precision)),
+            Activation::Relu => k.max_nan(x, 0.0f32),
+        }
+    }
+
+    /// Writes act'(x).
+    pub fn emit_derivative(self, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
+        match self {
+            Activation::GeluTanh => {
+                // s + x·s'·(2u)' with s = σ(2u)
+                let s = k.sigmoid(twice_tanh_argument(k, x), precision);
+                let slope =
+                    k.horner(k.mul(x, x), &[2.0 * poly::SQRT_2_OVER_PI, 6.0 * poly::SQRT_2_OVER_PI * poly::GELU_CUBIC]);
+                k.fma(k.mul(x, s.derivative(k)), slope, s.value)
+            }
+            Activation::GeluErf => {
+                // Φ(x) + x·φ(x)
+                let bell = k.exp(k.mul(k.mul(x, x), -0.5f32), precision);
+                k.fma(k.mul(x, poly::FRAC_1_SQRT_2_PI), bell, normal_distribution(k, x, precision))
+            }
+            Activation::Relu => k.selp(1.0f32, 0.0f32, k.setp(Compare::Gt, x, 0.0f32)),
+        }
+    }
+}
+
+/// 2u with u = √(2/π)·(x + 0.044715·x³).
+fn twice_tanh_argument(k: &Entry, x: Reg<F32>) -> Reg<F32> {
+    let scaled = k.mul(x, 2.0 * poly::SQRT_2_OVER_PI);
+    k.mul(scaled, k.horner(k.mul(x, x), &[1.0, poly::GELU_CUBIC]))
+}
+
+/// Φ(x) = ½ + ½·erf(x/√2).
+fn normal_distribution(k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
+    k.fma(k.erf(k.mul(x, poly::FRAC_1_SQRT_2), precision), 0.5f32, 0.5f32)
+}
+
+/// One specialisation of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BiasActivation {
+    /// Which way.
+    pub pass: Pass,
+    /// Storage of all operands.
+    pub dtype: DType,
+    /// The function.
+    pub activation: Activation,
+    /// Forward: whether x + b is written too. Backward has no such choice and leaves it false.
+    pub save_pre: bool,
+    /// Neighbouring columns a thread owns: 16 bytes, or one number.
+    pub vector: u32,
+}
+
+impl BiasActivation {
+    /// The specialisation for rows of `columns` numbers: whole 16-byte vectors where rows consist of them.
+    pub fn new(pass: Pass, dtype: DType, activation: Activation, save_pre: bool, columns: usize) -> Self {
+        let widest = 16 / dtype.bytes();
+        let vector = if columns.is_multiple_of(widest) { widest as u32 } else { 1 };
+        Self { pass, dtype, activation, save_pre: save_pre && pass == Pass::Forward, vector }
+    }
+
+    /// Every specialisation, the one that a reader should see first in front.
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for pass in Pass::ALL {
+            for dtype in [DType::Bf16, DType::F32] {
+                for activation in Activation::ALL {
+                    for save_pre in if pass == Pass::Forward { &[true, false][..] } else { &[false] } {
+                        for columns in [16 / dtype.bytes(), 1] {
+                            all.push(Self::new(pass, dtype, activation, *save_pre, columns));
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The name for `sm`; the tile is threads by columns a thread.
+    pub fn name(&self, sm: Sm) -> Name {
+        let operation = format!("gelu.{}", self.pass.name());
+        let tile = format!("{THREADS}x{}", self.vector);
+        Name::new(&operation, &[self.dtype.name(), sm.name(), &tile, &self.variant()])
+    }
+
+    /// What is fused, as names say it: `bias_tanh_pre`.
+    pub fn variant(&self) -> String {
+        let bias = if self.pass == Pass::Forward { "bias_" } else { "" };
+        let pre = if self.save_pre { "_pre" } else { "" };
+        format!("{bias}{}{pre}", self.activation.name())
+    }
+
+    /// The grid for [T, F] = [rows, columns]; `None` where there is nothing to compute.
+    pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
+        let blocks = columns.div_ceil(THREADS as usize * self.vector as usize);
+        let grid = [blocks as u32, rows.div_ceil(ROWS).min(MAX_GRID_Y) as u32, 1];
+        (rows > 0 && columns > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
+
+    /// Registers a thread may use at most.
+    fn registers(&self) -> u32 {
+        if self.vector == 1 { 28 } else { 40 }
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| match (self.pass, self.dtype, self.vector) {
+            (Pass::Forward, DType::F32, 4) => self.forward::<Singles<4>, 4>(k),
+            (Pass::Forward, DType::F32, _) => self.forward::<Singles<1>, 1>(k),
+            (Pass::Forward, DType::Bf16, 8) => self.forward::<BrainPairs, 8>(k),
+            (Pass::Forward, DType::Bf16, _) => self.forward::<Brain, 1>(k),
+            (Pass::Backward, DType::F32, 4) => self.backward::<Singles<4>, 4>(k),
+            (Pass::Backward, DType::F32, _) => self.backward::<Singles<1>, 1>(k),
+            (Pass::Backward, DType::Bf16, 8) => self.backward::<BrainPairs, 8>(k),
+            (Pass::Backward, DType::Bf16, _) => self.backward::<Brain, 1>(k),
+        });
+        Program { name, sm, text: module.text(), listing: module.listing(), registers: self.registers() }
+    }
+
+    fn precision(&self) -> Precision {
+        match self.dtype {
+            DType::F32 => Precision::Single,
+            DType::Bf16 => Precision::Half,
+        }
+    }
+
+    fn forward<S: Storage<V>, const V: usize>(&self, k: &Entry) {
+        let x = k.pointer_param("x");
+        let bias = k.pointer_param("bias");
+        let y = k.pointer_param("y");
+        let pre = self.save_pre.then(|| k.pointer_param("pre"));
+        self.for_each_row(k, |column, rows| {
+            let at_column = |param: PointerParam| column_of(k, param, column, self.dtype);
+            k.comment("b[V] = bias[column ..]");
+            let b = S::load(k, at_column(bias).at(0), Cache::Keep);
+            let (x, y, pre) = (at_column(x), at_column(y), pre.map(at_column));
+            rows.each(|row, pitch| {
+                k.comment("p[V] = x[row, column ..] + b");
+                let x = S::load(k, k.index(x, row, pitch).at(0), Cache::Stream);
+                let p: [Reg<F32>; V] = std::array::from_fn(|v| k.add(x[v], b[v]));
+                if let Some(pre) = pre {
+                    k.comment("pre[row, column ..] = p");
+                    S::store(k, k.index(pre, row, pitch).at(0), p);
+                }
+                k.comment("y[row, column ..] = act(p)");
+                let values = p.map(|p| self.activation.emit(k, p, self.precision()));
+                S::store(k, k.index(y, row, pitch).at(0), values);
+            });
+        });
+    }
+
+    fn backward<S: Storage<V>, const V: usize>(&self, k: &Entry) {
+        let pre = k.pointer_param("pre");
+        let dy = k.pointer_param("dy");
+        let dx = k.pointer_param("dx");
+        self.for_each_row(k, |column, rows| {
+            let [pre, dy, dx] = [pre, dy, dx].map(|param| column_of(k, param, column, self.dtype));
+            rows.each(|row, pitch| {
+                k.comment("dx[row, column ..] = dy[row, column ..] * act'(pre[row, column ..])");
+                let pre = S::load(k, k.index(pre, row, pitch).at(0), Cache::Stream);
+                let slope = pre.map(|p| self.activation.emit_derivative(k, p, self.precision()));
+                // Not a read-only load: dx may be dy.
+                let dy = S::load_mutable(k, k.index(dy, row, pitch).at(0));
+                S::store(k, k.index(dx, row, pitch).at(0), std::array::from_fn(|v| k.mul(dy[v], slope[v])));
+            });
+        });
+    }
+
+    /// Declares `rows` and `columns`, finds the thread's first column, and runs `body` where the column exists.
+    fn for_each_row(&self, k: &Entry, body: impl FnOnce(Reg<U32>, &Rows)) {
+        let (rows, columns) = (k.param::<U32>("rows"), k.param::<U32>("columns"));
+        k.comment("column = (blockIdx.x * 128 + threadIdx.x) * V");
+        let thread = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
+        let column = if self.vector > 1 { k.shl(thread, self.vector.ilog2()) } else { thread };
+        let columns = k.ld_param(columns);
+        k.if_(k.lt(column, columns), || {
+            let rows = k.ld_param(rows);
+            let pitch = k.shl(columns, self.dtype.bytes().ilog2());
+            body(column, &Rows { k, rows, pitch });
+        });
+    }
+}
+
+/// The rows of one block, and the bytes of a row.
+struct Rows<'a> {
+    k: &'a Entry,
+    rows: Reg<U32>,
+    pitch: Reg<U32>,
+}
+
+impl Rows<'_> {
+    /// Loops `body(row, pitch)` over the rows of this block.
+    fn each(&self, body: impl FnOnce(Reg<U32>, Reg<U32>)) {
+        let Self { k, rows, pitch } = *self;
+        k.comment("for (row = blockIdx.y; row < rows; row += gridDim.y)");
+        let (first, step) = (k.special(Special::CtaidY), k.special(Special::NctaidY));
+        k.for_(first, rows, step, |row| body(row, pitch));
+    }
+}
+
+/// The address of `column` in the first row of the matrix (or in the vector) that `param` points to.
+fn column_of(k: &Entry, param: PointerParam, column: Reg<U32>, dtype: DType) -> Ptr<Global> {
+    let base = k.cvta_to_global(k.ld_param_pointer(param));
+    k.index(base, column, dtype.bytes() as u32)
+}
+
+/// How `V` neighbouring numbers move between memory and float registers.
+trait Storage<const V: usize> {
+    /// Reads what no thread writes.
+    fn load(k: &Entry, address: Address<Global>, cache: Cache) -> [Reg<F32>; V];
+    /// Reads what this thread may write later.
+    fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; V];
+    /// Rounds and writes.
+    fn store(k: &Entry, address: Address<Global>, values: [Reg<F32>; V]);
+}
+
+/// `V` floats.
+struct Singles<const V: usize>;
+
+impl<const V: usize> Storage<V> for Singles<V> {
+    fn load(k: &Entry, address: Address<Global>, cache: Cache) -> [Reg<F32>; V] {
+        k.ld_nc(address, cache)
+    }
+    fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; V] {
+        k.ld(address)
+    }
+    fn store(k: &Entry, address: Address<Global>, values: [Reg<F32>; V]) {
+        k.st(address, values);
+    }
+}
+
+/// Eight bf16 in four pairs.
+struct BrainPairs;
+
+impl BrainPairs {
+    fn widen(k: &Entry, pairs: [Reg<Bf16x2>; 4]) -> [Reg<F32>; 8] {
+        let wide = pairs.map(|pair| k.widen_bf16x2(pair));
+        std::array::from_fn(|v| wide[v / 2][v % 2])
+    }
+}
+
+impl Storage<8> for BrainPairs {
+    fn load(k: &Entry, address: Address<Global>, cache: Cache) -> [Reg<F32>; 8] {
+        Self::widen(k, k.ld_nc(address, cache))
+    }
+    fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; 8] {
+        Self::widen(k, k.ld(address))
+    }
+    fn store(k: &Entry, address: Address<Global>, values: [Reg<F32>; 8]) {
+        let pairs: [Reg<Bf16x2>; 4] = std::array::from_fn(|i| k.cvt_bf16x2(values[2 * i], values[2 * i + 1]));
+        k.st(address, pairs);
+    }
+}
+
+/// One bf16.
+struct Brain;
+
+impl Storage<1> for Brain {
+    fn load(k: &Entry, address: Address<Global>, cache: Cache) -> [Reg<F32>; 1] {
+        k.ld_nc::<B16, 1>(address, cache).map(|value| k.widen_bf16(value))
+    }
+    fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; 1] {
+        k.ld::<B16, 1>(address).map(|value| k.widen_bf16(value))
+    }
+    fn store(k: &Entry, address: Address<Global>, values: [Reg<F32>; 1]) {
+        k.st(address, values.map(|value| k.cvt_bf16(value)));
+    }
+}
