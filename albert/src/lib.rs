@@ -3,5 +3,6 @@
 
 pub mod config;
 pub mod cost;
+pub mod tokenizer;
 
 pub use config::AlbertConfig;

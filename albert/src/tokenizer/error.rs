@@ -1,0 +1,96 @@
+//! What can go wrong in the tokeniser, one clear sentence each.
+
+use std::path::PathBuf;
+
+/// An error of loading, saving, building or training a tokeniser.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// The file could not be read or written.
+    #[error("{}: cannot {action}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried: `read`, `write`, `rename`, ...
+        action: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The file is not JSON: cut short, damaged, or another kind of file.
+    #[error("{}: not valid JSON ({reason}); the file is cut short or damaged, restore it or train it again", .path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The parser's message with line and column.
+        reason: String,
+    },
+    /// The file is JSON, but a key is missing, has the wrong type, or asks for something this program does not do.
+    #[error("{}: {key}: expected {expected}, found {found}", .path.display())]
+    Layout {
+        /// The file.
+        path: PathBuf,
+        /// The place inside the file, such as `model.vocab[17]`.
+        key: String,
+        /// What belongs there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// The pieces do not make a vocabulary: no unknown piece, a duplicate, a piece that spans two words, ...
+    #[error("vocabulary: {0}")]
+    Vocabulary(String),
+    /// The pieces in a file do not make a vocabulary.
+    #[error("{}: {source}", .path.display())]
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its pieces.
+        source: Box<TokenizerError>,
+    },
+    /// A setting of the trainer makes no sense.
+    #[error("tokenizer setting {name} = {value}: {expected}")]
+    Setting {
+        /// The setting's name in [`super::TrainerConfig`].
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// The text holds nothing to learn from.
+    #[error(
+        "no text to train a vocabulary on: {lines} lines read, {skipped} of them longer than {limit} bytes and skipped"
+    )]
+    NoText {
+        /// Lines read.
+        lines: u64,
+        /// Lines skipped for their length.
+        skipped: u64,
+        /// The limit, [`super::TrainerConfig::max_line_bytes`].
+        limit: usize,
+    },
+    /// The text cannot give as many pieces as asked for.
+    #[error("vocab_size {asked} is more than this text can give; ask for at most {most}, or train on more text")]
+    TooManyPieces {
+        /// Pieces asked for.
+        asked: usize,
+        /// The largest vocabulary that the text gives with these settings.
+        most: usize,
+    },
+    /// The special pieces and the characters that must be covered do not fit.
+    #[error(
+        "vocab_size {asked} is too small: {special} special pieces and {characters} characters (coverage {coverage}) \
+         need {least}"
+    )]
+    TooFewPieces {
+        /// Pieces asked for.
+        asked: usize,
+        /// Control, unknown and user-defined pieces.
+        special: usize,
+        /// Required characters.
+        characters: usize,
+        /// [`super::TrainerConfig::character_coverage`].
+        coverage: f64,
+        /// The smallest size that works.
+        least: usize,
+    },
+}

@@ -1,0 +1,265 @@
+//! `tokenizer.json` in the layout of Hugging Face's fast tokenisers.
+//!
+//! ```text
+//! added_tokens    <pad> <unk> [CLS] [SEP] [MASK], special, not normalised; [MASK] takes the space before it
+//! normalizer      Sequence: drop control characters, NFKD + StripAccents (or NFKC), Lowercase, spaces, Strip
+//! pre_tokenizer   Metaspace, mark before the first word alone, split
+//! post_processor  [CLS] A [SEP] and [CLS] A [SEP] B [SEP]
+//! model           Unigram: vocab = [[piece, score], ...], score 0 = special or user-defined
+//! ```
+//!
+//! What is written says by its content all that either program needs: cleaning is read back from the normaliser list,
+//! kinds from `added_tokens`, `unk_id` and the scores. Files of other origin load if they say nothing that this
+//! program would do differently; otherwise the error names the key.
+//!
+//! Differences that the layout cannot express: Hugging Face's StripAccents drops all marks, ours (as released) those
+//! with a non-zero combining class; its Lowercase knows no final sigma; and it takes special pieces typed in text for
+//! special.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::vocabulary::{Piece, PieceKind, SPECIAL_PIECES};
+use super::{Cleaning, Tokenizer, TokenizerError};
+
+/// Control characters, as a character class.
+const CONTROLS: &str = "[\u{0}-\u{8}\u{e}-\u{1b}\u{7f}\u{8f}\u{9f}]";
+/// White space and what stands for it, as a character class.
+const SPACES: &str = "[\\s\u{1c}-\u{1f}\u{85}\u{200b}\u{200c}\u{200e}\u{200f}\u{2581}\u{feff}\u{fffd}]+";
+
+fn normalizers(cleaning: Cleaning) -> Vec<Value> {
+    let replace = |regex: &str, with: &str| json!({"type": "Replace", "pattern": {"Regex": regex}, "content": with});
+    let mut list = vec![replace(CONTROLS, "")];
+    if cleaning.strip_accents {
+        list.extend([json!({"type": "NFKD"}), json!({"type": "StripAccents"})]);
+    } else {
+        list.push(json!({"type": "NFKC"}));
+    }
+    if cleaning.lowercase {
+        list.push(json!({"type": "Lowercase"}));
+    }
+    list.push(replace(SPACES, " "));
+    list.push(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
+    list
+}
+
+/// Everything around the vocabulary that does not depend on it.
+fn frame(cleaning: Cleaning, ids: impl Fn(&str) -> u32) -> Map<String, Value> {
+    let added: Vec<Value> = SPECIAL_PIECES
+        .iter()
+        .map(|&text| {
+            json!({"id": ids(text), "content": text, "single_word": false, "lstrip": text == "[MASK]",
+                   "rstrip": false, "normalized": false, "special": true})
+        })
+        .collect();
+    let special = |text: &str, segment: u32| json!({"SpecialToken": {"id": text, "type_id": segment}});
+    let sequence = |name: &str, segment: u32| json!({"Sequence": {"id": name, "type_id": segment}});
+    let in_template = |text: &str| json!({"id": text, "ids": [ids(text)], "tokens": [text]});
+    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true});
+    let Value::Object(frame) = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": normalizers(cleaning)},
+        "pre_tokenizer": metaspace,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0)],
+            "pair": [special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0), sequence("B", 1), special("[SEP]", 1)],
+            "special_tokens": {"[CLS]": in_template("[CLS]"), "[SEP]": in_template("[SEP]")},
+        },
+        "decoder": metaspace,
+    }) else {
+        unreachable!("the literal above is an object")
+    };
+    frame
+}
+
+impl Tokenizer {
+    /// The content of `tokenizer.json`; equal tokenisers give equal bytes.
+    pub fn to_json(&self) -> String {
+        let mut text = String::from("{\n");
+        let id = |piece: &str| self.id(piece).expect("checked when the vocabulary was built");
+        for (key, value) in frame(self.cleaning, id) {
+            writeln!(text, "  {}: {value},", Value::from(key)).expect("a string can be written to");
+        }
+        let unk = self.specials().unk;
+        writeln!(
+            text,
+            "  \"model\": {{\"type\": \"Unigram\", \"unk_id\": {unk}, \"byte_fallback\": false, \"vocab\": ["
+        )
+        .expect("a string can be written to");
+        for (id, piece) in self.pieces().iter().enumerate() {
+            let comma = if id + 1 < self.vocab_size() { "," } else { "" };
+            writeln!(text, "    {}{comma}", json!([piece.text, piece.score])).expect("a string can be written to");
+        }
+        text.push_str("  ]}\n}\n");
+        text
+    }
+
+    /// Writes `tokenizer.json`: to a temporary file beside it, flushed to disk, then renamed over it, so that a crash
+    /// leaves the old file or the new one.
+    ///
+    /// # Errors
+    /// If the file cannot be written; what was there before is untouched.
+    pub fn save(&self, path: &Path) -> Result<(), TokenizerError> {
+        write_atomically(path, self.to_json().as_bytes())
+    }
+
+    /// Reads `tokenizer.json`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or asks for something that this program does not do.
+    pub fn load(path: &Path) -> Result<Self, TokenizerError> {
+        let bytes = std::fs::read(path).map_err(|source| io_error(path, "read", source))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|error| TokenizerError::Json { path: path.into(), reason: error.utf8_error().to_string() })?;
+        Self::from_json(&text, path)
+    }
+
+    /// Reads the content of a `tokenizer.json`; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn from_json(text: &str, path: &Path) -> Result<Self, TokenizerError> {
+        let root: Value = serde_json::from_str(text)
+            .map_err(|error| TokenizerError::Json { path: path.into(), reason: error.to_string() })?;
+        let reader = Reader { path };
+        let cleaning = reader.cleaning(&root)?;
+        reader.check_word_marks(&root)?;
+        let pieces = reader.pieces(&root)?;
+        let in_file = |source| TokenizerError::InFile { path: path.into(), source: Box::new(source) };
+        Self::from_pieces(pieces, cleaning).map_err(in_file)
+    }
+}
+
+/// Finds things in the JSON and names the place when they are not there.
+struct Reader<'p> {
+    path: &'p Path,
+}
+
+impl Reader<'_> {
+    fn wrong<T>(&self, key: &str, expected: &str, found: &Value) -> Result<T, TokenizerError> {
+        let mut found = match found {
+            Value::Null => "nothing".to_owned(),
+            value => value.to_string(),
+        };
+        if found.chars().count() > 80 {
+            found = found.chars().take(77).chain("...".chars()).collect();
+        }
+        Err(TokenizerError::Layout { path: self.path.into(), key: key.into(), expected: expected.into(), found })
+    }
+
+    fn expect(&self, root: &Value, pointer: &str, expected: &Value) -> Result<(), TokenizerError> {
+        let found = root.pointer(pointer).unwrap_or(&Value::Null);
+        let key = pointer.trim_start_matches('/').replace('/', ".");
+        if found == expected { Ok(()) } else { self.wrong(&key, &expected.to_string(), found) }
+    }
+
+    /// The cleaning whose normaliser list the file holds.
+    fn cleaning(&self, root: &Value) -> Result<Cleaning, TokenizerError> {
+        let found = root.pointer("/normalizer/normalizers").unwrap_or(&Value::Null);
+        let settings = [(true, true), (true, false), (false, true), (false, false)];
+        settings
+            .into_iter()
+            .map(|(lowercase, strip_accents)| Cleaning { lowercase, strip_accents })
+            .find(|&cleaning| found.as_array() == Some(&normalizers(cleaning)))
+            .map_or_else(
+                || self.wrong("normalizer.normalizers", "the list that `albert tokenizer train` writes", found),
+                Ok,
+            )
+    }
+
+    fn check_word_marks(&self, root: &Value) -> Result<(), TokenizerError> {
+        self.expect(root, "/pre_tokenizer/type", &json!("Metaspace"))?;
+        self.expect(root, "/pre_tokenizer/replacement", &json!("▁"))?;
+        self.expect(root, "/model/type", &json!("Unigram"))?;
+        match root.pointer("/model/byte_fallback") {
+            None | Some(Value::Bool(false)) => Ok(()),
+            Some(other) => self.wrong("model.byte_fallback", "false", other),
+        }
+    }
+
+    fn pieces(&self, root: &Value) -> Result<Vec<Piece>, TokenizerError> {
+        let found = root.pointer("/model/vocab").unwrap_or(&Value::Null);
+        let Some(entries) = found.as_array() else {
+            return self.wrong("model.vocab", "a list of [piece, score]", found);
+        };
+        let unk = root.pointer("/model/unk_id").unwrap_or(&Value::Null);
+        let Some(unk_id) = unk.as_u64().filter(|&id| id < entries.len() as u64) else {
+            return self.wrong("model.unk_id", "the id of a piece of model.vocab", unk);
+        };
+        let mut pieces = Vec::with_capacity(entries.len());
+        for (id, entry) in entries.iter().enumerate() {
+            let pair = entry.as_array().map(Vec::as_slice);
+            let Some([Value::String(text), Value::Number(score)]) = pair else {
+                return self.wrong(&format!("model.vocab[{id}]"), "[piece, score]", entry);
+            };
+            let Some(score) = score.as_f64() else {
+                return self.wrong(&format!("model.vocab[{id}]"), "a score that is a number", entry);
+            };
+            let kind = match score {
+                _ if id as u64 == unk_id => PieceKind::Unknown,
+                0.0 => PieceKind::UserDefined,
+                _ => PieceKind::Normal,
+            };
+            pieces.push(Piece::new(text, score, kind));
+        }
+        self.mark_controls(root, unk_id, &mut pieces)?;
+        Ok(pieces)
+    }
+
+    /// Gives the added tokens that are special the kind control.
+    fn mark_controls(&self, root: &Value, unk_id: u64, pieces: &mut [Piece]) -> Result<(), TokenizerError> {
+        let added = root.get("added_tokens").unwrap_or(&Value::Null);
+        let Some(tokens) = added.as_array() else {
+            return self.wrong("added_tokens", "a list of special tokens", added);
+        };
+        for (index, token) in tokens.iter().enumerate() {
+            let key = format!("added_tokens[{index}]");
+            let (id, content) = (token["id"].as_u64(), token["content"].as_str());
+            let piece = id.and_then(|id| pieces.get_mut(id as usize)).filter(|piece| content == Some(&piece.text));
+            let Some(piece) = piece else {
+                return self.wrong(&key, "the id and content of a piece of model.vocab", token);
+            };
+            match (&token["special"], id == Some(unk_id)) {
+                (Value::Bool(true), false) => piece.kind = PieceKind::Control,
+                (Value::Bool(true), true) => {}
+                _ => return self.wrong(&key, "a token with \"special\": true", token),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn io_error(path: &Path, action: &'static str, source: std::io::Error) -> TokenizerError {
+    TokenizerError::Io { path: path.into(), action, source }
+}
+
+/// Writes a whole file or nothing.
+fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), TokenizerError> {
+    let Some(name) = path.file_name() else {
+        let source = std::io::Error::from(std::io::ErrorKind::InvalidFilename);
+        return Err(io_error(path, "write", source));
+    };
+    let folder: PathBuf = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.into(),
+        _ => ".".into(),
+    };
+    let mut temporary_name = name.to_owned();
+    temporary_name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = folder.join(temporary_name);
+    let written = std::fs::File::create(&temporary)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&temporary, path))
+        .and_then(|()| std::fs::File::open(&folder).and_then(|folder| folder.sync_all()));
+    written.map_err(|source| {
+        // Nothing can be done if this fails as well; the error to report is the first.
+        let _ = std::fs::remove_file(&temporary);
+        io_error(path, "write", source)
+    })
+}

@@ -1,0 +1,243 @@
+//! Reading the text: how often each word occurs, which characters must be covered, and the segments that words are
+//! cut into before training.
+//!
+//! A segment is a longest stretch of a word in which pieces can lie: it ends where the script changes, before and
+//! after a user-defined symbol, and at characters that are too rare to be covered. A word's mark (a space here) goes
+//! with what follows it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+
+use rayon::prelude::*;
+use unicode_script::{Script, UnicodeScript};
+
+use super::TrainerConfig;
+use crate::tokenizer::TokenizerError;
+
+/// Hash tables whose order is never looked at: a fast hash that is the same in every run.
+type Counts<K> = HashMap<K, u64, BuildHasherDefault<WordHasher>>;
+
+/// Multiply and rotate, eight bytes a time.
+#[derive(Default)]
+struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut value = [0; 8];
+            value[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(value));
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(value.into());
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(23) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 29
+    }
+}
+
+/// Distinct strings, sorted by bytes, with their counts.
+pub(super) type Counted = Vec<(Box<[u8]>, u64)>;
+
+/// What the text comes to.
+pub(super) struct Corpus {
+    /// Distinct segments, sorted by bytes, with their counts.
+    pub(super) segments: Counted,
+    /// Characters that must be covered, most frequent first (equal counts by code point); the word mark is a space.
+    pub(super) characters: Vec<char>,
+    /// How often each of them occurs.
+    pub(super) character_counts: Vec<u64>,
+    pub(super) lines: u64,
+    pub(super) skipped: u64,
+    pub(super) words: u64,
+    pub(super) distinct_words: usize,
+}
+
+impl Corpus {
+    pub(super) fn read<I>(lines: I, config: &TrainerConfig) -> Result<Self, TokenizerError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<str> + Sync,
+    {
+        let (words, lines, skipped) = count_words(lines, config);
+        if words.is_empty() {
+            return Err(TokenizerError::NoText { lines, skipped, limit: config.max_line_bytes });
+        }
+        let symbols = Symbols(&config.user_defined_symbols);
+        let (characters, character_counts) = required_characters(&words, &symbols, config.character_coverage);
+        let segments = cut_words(&words, &symbols, &characters, config.split_digits);
+        Ok(Self {
+            segments,
+            characters,
+            character_counts,
+            lines,
+            skipped,
+            words: words.iter().map(|(_, count)| count).sum(),
+            distinct_words: words.len(),
+        })
+    }
+}
+
+/// Distinct cleaned words (a space and the word's bytes), sorted by bytes, with their counts.
+fn count_words<I>(lines: I, config: &TrainerConfig) -> (Counted, u64, u64)
+where
+    I: IntoIterator,
+    I::Item: AsRef<str> + Sync,
+{
+    // Enough for all threads to have several chunks, little enough to keep memory flat on an endless iterator.
+    const BATCH: usize = 1 << 16;
+    const CHUNK: usize = 1 << 12;
+    let (mut read, mut skipped) = (0, 0);
+    let mut totals: Counts<Box<[u8]>> = Counts::default();
+    let mut lines = lines.into_iter();
+    loop {
+        let batch: Vec<I::Item> = lines.by_ref().take(BATCH).collect();
+        if batch.is_empty() {
+            break;
+        }
+        read += batch.len() as u64;
+        let count_chunk = |chunk: &[I::Item]| {
+            let mut counts: Counts<Box<[u8]>> = Counts::default();
+            let mut word = Vec::new();
+            let mut skipped = 0;
+            for line in chunk.iter().map(AsRef::as_ref) {
+                if line.len() > config.max_line_bytes {
+                    skipped += 1;
+                    continue;
+                }
+                config.cleaning.for_each_word(line, &mut word, |word| match counts.get_mut(word) {
+                    Some(count) => *count += 1,
+                    None => drop(counts.insert(word.into(), 1)),
+                });
+            }
+            (counts, skipped)
+        };
+        let parts: Vec<_> = batch.par_chunks(CHUNK).map(count_chunk).collect();
+        for (counts, chunk_skipped) in parts {
+            skipped += chunk_skipped;
+            for (word, count) in counts {
+                *totals.entry(word).or_default() += count;
+            }
+        }
+    }
+    (sorted(totals), read, skipped)
+}
+
+fn sorted(counts: Counts<Box<[u8]>>) -> Counted {
+    let mut list: Vec<_> = counts.into_iter().collect();
+    list.par_sort_unstable();
+    list
+}
+
+/// User-defined symbols, found in text.
+struct Symbols<'c>(&'c [String]);
+
+impl Symbols<'_> {
+    /// Bytes of the longest symbol that `text` starts with; 0 if none.
+    fn longest_at(&self, text: &str) -> usize {
+        self.0.iter().filter(|symbol| text.starts_with(symbol.as_str())).map(String::len).max().unwrap_or(0)
+    }
+}
+
+/// The characters of a word with the bytes they take up; a user-defined symbol counts as one and is `None`.
+fn characters_of<'w>(word: &'w [u8], symbols: &'w Symbols<'w>) -> impl Iterator<Item = (Range<usize>, Option<char>)> {
+    let text = std::str::from_utf8(word).expect("cleaning writes whole characters");
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let rest = &text[at..];
+        let c = rest.chars().next()?;
+        let symbol = symbols.longest_at(rest);
+        let len = if symbol > 0 { symbol } else { c.len_utf8() };
+        at += len;
+        Some((at - len..at, (symbol == 0).then_some(c)))
+    })
+}
+
+/// The most frequent characters that together make up the wanted share of all.
+fn required_characters(words: &[(Box<[u8]>, u64)], symbols: &Symbols, coverage: f64) -> (Vec<char>, Vec<u64>) {
+    let mut counts: Counts<u32> = Counts::default();
+    for (word, count) in words {
+        for (_, c) in characters_of(word, symbols) {
+            if let Some(c) = c {
+                *counts.entry(c.into()).or_default() += count;
+            }
+        }
+    }
+    let mut ranked: Vec<(char, u64)> =
+        counts.into_iter().map(|(c, count)| (char::from_u32(c).expect("came from a char"), count)).collect();
+    ranked.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    let total: u64 = ranked.iter().map(|(_, count)| count).sum();
+    let mut covered = 0;
+    let enough = ranked.iter().position(|&(_, count)| {
+        let stop = covered as f64 / total as f64 >= coverage;
+        covered += count;
+        stop
+    });
+    ranked.truncate(enough.unwrap_or(ranked.len()));
+    ranked.into_iter().unzip()
+}
+
+/// The script on which the cutting of words rests: Kana and Han are one, inherited characters have none of their own.
+fn script_of(c: char) -> Option<Script> {
+    match c.script() {
+        Script::Inherited => None,
+        Script::Hiragana | Script::Katakana => Some(Script::Han),
+        _ if c == '\u{30fc}' => Some(Script::Han),
+        script => Some(script),
+    }
+}
+
+/// Cuts words into segments and counts those.
+fn cut_words(words: &[(Box<[u8]>, u64)], symbols: &Symbols, characters: &[char], split_digits: bool) -> Counted {
+    let mut required = characters.to_vec();
+    required.sort_unstable();
+    let mut counts: Counts<Box<[u8]>> = Counts::default();
+    for (word, count) in words {
+        let mut add = |segment: &[u8]| {
+            if !segment.is_empty() {
+                match counts.get_mut(segment) {
+                    Some(total) => *total += count,
+                    None => drop(counts.insert(segment.into(), *count)),
+                }
+            }
+        };
+        let mut start = 0;
+        let mut current: Option<Script> = None;
+        let mut after_digit = false;
+        for (at, c) in characters_of(word, symbols) {
+            let Some(c) = c.filter(|c| required.binary_search(c).is_ok()) else {
+                // A symbol or a rare character belongs to no segment.
+                add(&word[start..at.start]);
+                start = at.end;
+                current = None;
+                after_digit = false;
+                continue;
+            };
+            if c == ' ' {
+                continue;
+            }
+            let script = script_of(c).or(current);
+            let digit_alone = split_digits && (c.is_ascii_digit() || after_digit);
+            if (current.is_some() && script != current) || digit_alone {
+                add(&word[start..at.start]);
+                start = at.start;
+            }
+            current = script;
+            after_digit = c.is_ascii_digit();
+        }
+        add(&word[start..]);
+    }
+    sorted(counts)
+}

@@ -1,0 +1,348 @@
+//! The vocabulary trainer: from lines of text to pieces with log-probabilities.
+//!
+//! ```text
+//! lines ─ clean ─> word counts ─ cut at changes of script ─> segment counts          (count.rs)
+//!       ─ sorted suffixes ─> seed pieces, log-probability ~ frequency x length        (seeds.rs)
+//!       ─ repeat: EM, EM, drop the pieces whose loss hurts least, keep 3/4 ─> 1.1 V   (lattice.rs, prune.rs)
+//!       ─ required characters and the best of the rest ─> V pieces, best first
+//! ```
+//!
+//! No valid piece holds two scripts, or a word mark anywhere but in front, so words may be cut where either happens
+//! without changing any segmentation: a few hundred thousand distinct segments then stand for a whole corpus, and
+//! the cost of training depends on them, not on the length of the text. Counts replace SentencePiece's sampling of
+//! sentences; all text is used.
+//!
+//! Results depend on the multiset of lines and on the settings alone, never on threads or on the order of hash
+//! tables: counts are integers, segments and pieces are sorted by bytes, sums over segments are taken in chunks that
+//! the segments alone define and added in order, equal scores are ordered by bytes.
+//!
+//! Sources: Kudo 2018, section 3.2; SentencePiece's unigram trainer for the order of steps and the constants.
+//! Differences from it: seeds also come from words that are always followed by a space, and by default no piece ends
+//! in a digit and a comma (see [`TrainerConfig::digit_comma_pieces`]).
+
+mod count;
+mod lattice;
+mod prune;
+mod seeds;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::trie::Trie;
+use super::vocabulary::{Piece, PieceKind, SPECIAL_PIECES};
+use super::{Cleaning, Tokenizer, TokenizerError, WORD_MARK};
+use lattice::Lattices;
+
+/// Settings of the trainer. The defaults are those in force when the released English vocabulary was trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainerConfig {
+    /// Pieces in the vocabulary V, special ones included: exactly this many, or an error.
+    pub vocab_size: usize,
+    /// Share of all characters that must be pieces by themselves; the rarest beyond it become unknown.
+    pub character_coverage: f64,
+    /// Longest piece in characters, the word mark included.
+    pub max_piece_length: usize,
+    /// At most this many pieces to start from.
+    pub seed_pieces: usize,
+    /// Share of pieces that a round of pruning keeps.
+    pub shrinking_factor: f64,
+    /// EM iterations between two rounds of pruning.
+    pub sub_iterations: usize,
+    /// Longer lines (in bytes) are skipped and counted.
+    pub max_line_bytes: usize,
+    /// Whether every digit is a piece of its own.
+    pub split_digits: bool,
+    /// Whether pieces such as `▁2010,` may be learnt. The encoder takes them apart again (as the released code does),
+    /// so they would only waste places; the released vocabulary has 141 of them.
+    pub digit_comma_pieces: bool,
+    /// Symbols that are always pieces of their own, in the order of their ids, which follow those of the special
+    /// pieces.
+    pub user_defined_symbols: Vec<String>,
+    /// How text is cleaned, in training and later in encoding.
+    pub cleaning: Cleaning,
+}
+
+impl Default for TrainerConfig {
+    fn default() -> Self {
+        Self {
+            vocab_size: 30_000,
+            character_coverage: 0.99995,
+            max_piece_length: 16,
+            seed_pieces: 1_000_000,
+            shrinking_factor: 0.75,
+            sub_iterations: 2,
+            max_line_bytes: 4192,
+            split_digits: false,
+            digit_comma_pieces: false,
+            user_defined_symbols: ["(", ")", "\"", "-", ".", "–", "£", "€"].map(String::from).to_vec(),
+            cleaning: Cleaning::default(),
+        }
+    }
+}
+
+impl TrainerConfig {
+    fn check(&self) -> Result<(), TokenizerError> {
+        let fail = |name, value: String, expected| Err(TokenizerError::Setting { name, value, expected });
+        if !(1..1 << 24).contains(&self.vocab_size) {
+            return fail("vocab_size", self.vocab_size.to_string(), "expected 1 to 16777215");
+        }
+        if !(self.character_coverage > 0.0 && self.character_coverage <= 1.0) {
+            return fail("character_coverage", self.character_coverage.to_string(), "expected more than 0, at most 1");
+        }
+        if !(1..=255).contains(&self.max_piece_length) {
+            return fail("max_piece_length", self.max_piece_length.to_string(), "expected 1 to 255 characters");
+        }
+        if !(1..1 << 24).contains(&self.seed_pieces) {
+            return fail("seed_pieces", self.seed_pieces.to_string(), "expected 1 to 16777215");
+        }
+        if !(self.shrinking_factor > 0.0 && self.shrinking_factor < 1.0) {
+            return fail("shrinking_factor", self.shrinking_factor.to_string(), "expected more than 0, less than 1");
+        }
+        if !(1..=1000).contains(&self.sub_iterations) {
+            return fail("sub_iterations", self.sub_iterations.to_string(), "expected 1 to 1000");
+        }
+        let symbols = &self.user_defined_symbols;
+        for (at, symbol) in symbols.iter().enumerate() {
+            let taken = SPECIAL_PIECES.contains(&symbol.as_str()) || symbols[..at].contains(symbol);
+            if taken || symbol.is_empty() || symbol.chars().any(|c| c == WORD_MARK || c == '\0' || c.is_whitespace()) {
+                return fail(
+                    "user_defined_symbols",
+                    format!("{symbol:?}"),
+                    "expected distinct symbols without white space, word marks or special pieces",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Special and user-defined pieces together.
+    fn fixed_pieces(&self) -> usize {
+        SPECIAL_PIECES.len() + self.user_defined_symbols.len()
+    }
+}
+
+/// What the trainer reports as it goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Progress {
+    /// The text was read.
+    Counted {
+        /// Lines read, skipped ones included.
+        lines: u64,
+        /// Lines longer than [`TrainerConfig::max_line_bytes`].
+        skipped: u64,
+        /// Words in the rest.
+        words: u64,
+        /// Distinct words.
+        distinct: usize,
+        /// Characters that must be covered.
+        characters: usize,
+    },
+    /// Seed pieces were found.
+    Seeded {
+        /// How many.
+        pieces: usize,
+    },
+    /// One EM iteration is done.
+    Iterated {
+        /// Rounds of pruning so far.
+        round: usize,
+        /// Pieces left.
+        pieces: usize,
+        /// Log-probability of the text under the pieces before this iteration, per word, in nats.
+        log_likelihood_per_word: f64,
+    },
+    /// A round of pruning is done.
+    Pruned {
+        /// Rounds so far.
+        round: usize,
+        /// Pieces left.
+        pieces: usize,
+    },
+}
+
+/// Pieces in training, sorted by bytes; the word mark is a space.
+#[derive(Debug, Clone, Default)]
+struct Pieces {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+    scores: Vec<f64>,
+}
+
+impl Pieces {
+    fn push(&mut self, text: &[u8], score: f64) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len() as u32);
+        self.scores.push(score);
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn text(&self, id: usize) -> &[u8] {
+        let start = if id == 0 { 0 } else { self.ends[id - 1] as usize };
+        &self.bytes[start..self.ends[id] as usize]
+    }
+
+    fn trie(&self) -> Trie {
+        let keys: Vec<(&[u8], u32)> = (0..self.len()).map(|id| (self.text(id), id as u32)).collect();
+        Trie::new(&keys)
+    }
+
+    fn lowest_score(&self) -> f64 {
+        self.scores.iter().copied().fold(0.0, f64::min)
+    }
+
+    /// The pieces that `keep` names, in the same order, and for each old id its new one.
+    fn keep(&self, keep: impl Fn(usize) -> bool) -> (Self, Vec<Option<u32>>) {
+        let mut kept = Self::default();
+        let new_ids = (0..self.len())
+            .map(|id| {
+                keep(id).then(|| {
+                    kept.push(self.text(id), self.scores[id]);
+                    kept.len() as u32 - 1
+                })
+            })
+            .collect();
+        (kept, new_ids)
+    }
+}
+
+/// Trains a vocabulary on lines of text, on the threads of the current rayon pool.
+///
+/// `progress` is called from the calling thread after every step.
+///
+/// # Errors
+/// If a setting makes no sense, if there is no text, or if the text cannot give a vocabulary of this size (the error
+/// says which size it can give).
+pub fn train<I>(
+    lines: I,
+    config: &TrainerConfig,
+    mut progress: impl FnMut(Progress),
+) -> Result<Tokenizer, TokenizerError>
+where
+    I: IntoIterator,
+    I::Item: AsRef<str> + Sync,
+{
+    config.check()?;
+    let corpus = count::Corpus::read(lines, config)?;
+    progress(Progress::Counted {
+        lines: corpus.lines,
+        skipped: corpus.skipped,
+        words: corpus.words,
+        distinct: corpus.distinct_words,
+        characters: corpus.characters.len(),
+    });
+    let least = config.fixed_pieces() + corpus.characters.len();
+    if config.vocab_size < least {
+        return Err(TokenizerError::TooFewPieces {
+            asked: config.vocab_size,
+            special: config.fixed_pieces(),
+            characters: corpus.characters.len(),
+            coverage: config.character_coverage,
+            least,
+        });
+    }
+    let mut pieces = seeds::find(&corpus, config);
+    progress(Progress::Seeded { pieces: pieces.len() });
+    let mut lattices = Lattices::new(&corpus.segments, &pieces.trie());
+
+    // As in SentencePiece the search stops at a tenth more than wanted, and the last tenth goes by score.
+    let wanted = config.vocab_size + config.vocab_size / 10;
+    let mut round = 0;
+    loop {
+        for _ in 0..config.sub_iterations {
+            let (kept, log_likelihood) = iterate(&pieces, &mut lattices);
+            pieces = kept;
+            let log_likelihood_per_word = log_likelihood / corpus.words as f64;
+            progress(Progress::Iterated { round, pieces: pieces.len(), log_likelihood_per_word });
+        }
+        if pieces.len() <= wanted {
+            break;
+        }
+        let most = wanted.max((config.shrinking_factor * pieces.len() as f64) as usize);
+        let keep = prune::choose(&pieces, &lattices, most);
+        let (kept, new_ids) = pieces.keep(|id| keep[id]);
+        lattices.rename(&new_ids);
+        // Nothing left to drop: every piece is needed by the text, and more rounds would change nothing.
+        let stuck = kept.len() == pieces.len();
+        pieces = kept;
+        round += 1;
+        progress(Progress::Pruned { round, pieces: pieces.len() });
+        if stuck {
+            break;
+        }
+    }
+    finalize(&pieces, &corpus.characters, config)
+}
+
+/// One EM iteration: expected counts, then new scores; also the log-likelihood of the text under the old scores.
+fn iterate(pieces: &Pieces, lattices: &mut Lattices) -> (Pieces, f64) {
+    const LEAST_EXPECTED: f64 = 0.5;
+    let (expected, log_likelihood) = lattices.expected_counts(pieces);
+    let (mut kept, new_ids) = pieces.keep(|id| expected[id] >= LEAST_EXPECTED);
+    let counts: Vec<f64> = expected.into_iter().filter(|&count| count >= LEAST_EXPECTED).collect();
+    let total: f64 = counts.iter().sum();
+    // Digamma instead of log: the variational answer under a sparse Dirichlet prior, which starves rare pieces.
+    let log_total = digamma(total);
+    kept.scores = counts.par_iter().map(|&count| digamma(count) - log_total).collect();
+    lattices.rename(&new_ids);
+    (kept, log_likelihood)
+}
+
+/// ψ(x) for x > 0: the recurrence ψ(x) = ψ(x+1) - 1/x up to x >= 7, then the asymptotic series at x - 1/2.
+fn digamma(mut x: f64) -> f64 {
+    let mut result = 0.0;
+    while x < 7.0 {
+        result -= 1.0 / x;
+        x += 1.0;
+    }
+    let y = x - 0.5;
+    let s = 1.0 / (y * y);
+    result + y.ln() + s * (1.0 / 24.0 + s * (-7.0 / 960.0 + s * (31.0 / 8064.0 - s * 127.0 / 30720.0)))
+}
+
+/// The final vocabulary: fixed pieces, required characters, and the best of the rest, by descending score.
+fn finalize(pieces: &Pieces, characters: &[char], config: &TrainerConfig) -> Result<Tokenizer, TokenizerError> {
+    // A required character that EM dropped comes back just above the lowest score.
+    const STEP: f64 = 0.0001;
+    let by_text: BTreeMap<&[u8], f64> = (0..pieces.len()).map(|id| (pieces.text(id), pieces.scores[id])).collect();
+    let lowest = pieces.lowest_score();
+    let mut missing = 0;
+    let mut chosen: BTreeMap<Vec<u8>, f64> = BTreeMap::new();
+    for character in characters {
+        let text = character.to_string().into_bytes();
+        let score = by_text.get(text.as_slice()).copied().unwrap_or_else(|| {
+            missing += 1;
+            lowest + STEP * f64::from(missing - 1)
+        });
+        chosen.insert(text, score);
+    }
+    let mut ranked: Vec<usize> = (0..pieces.len()).filter(|&id| !chosen.contains_key(pieces.text(id))).collect();
+    ranked.sort_by(|&a, &b| pieces.scores[b].total_cmp(&pieces.scores[a]).then(a.cmp(&b)));
+    let places = config.vocab_size - config.fixed_pieces() - chosen.len();
+    if places > ranked.len() {
+        let most = config.fixed_pieces() + chosen.len() + ranked.len();
+        return Err(TokenizerError::TooManyPieces { asked: config.vocab_size, most });
+    }
+    chosen.extend(ranked[..places].iter().map(|&id| (pieces.text(id).to_vec(), pieces.scores[id])));
+
+    let mut normal: Vec<(Vec<u8>, f64)> = chosen.into_iter().collect();
+    normal.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let special = SPECIAL_PIECES.iter().map(|&text| {
+        let kind = if text == "<unk>" { PieceKind::Unknown } else { PieceKind::Control };
+        Piece::new(text, 0.0, kind)
+    });
+    let symbols = config.user_defined_symbols.iter().map(|text| Piece::new(text, 0.0, PieceKind::UserDefined));
+    let normal = normal.into_iter().map(|(text, score)| {
+        let text = String::from_utf8(text).expect("segments are cut at characters");
+        Piece::normal(text.replace(' ', "▁"), score)
+    });
+    Tokenizer::from_pieces(special.chain(symbols).chain(normal).collect(), config.cleaning)
+}
