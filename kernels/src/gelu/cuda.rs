@@ -35,7 +35,8 @@
 //! f32 storage computes exp by the CPU's polynomial; bf16 storage by `ex2.approx`. Both divide by `rcp.approx` (1 ulp).
 //! x·σ(2u) is the tanh form of GELU (Hendrycks & Gimpel 2016) without the cancellation of 1 + tanh u for negative u.
 //!
-//! Limits: T < 2³¹, F·4 < 2³¹; base addresses are multiples of 16 (the driver's allocations are).
+//! Limits: T < 2³¹, F·4 < 2³¹; |x| < 10¹⁹, because x² must not overflow; base addresses are multiples of 16 (the
+//! driver's allocations are).
 
 use crate::{
     num::poly,

@@ -124,6 +124,31 @@ fn the_tanh_form_keeps_its_relative_accuracy_in_the_negative_tail() {
 }
 
 #[test]
+fn far_from_zero_the_outputs_are_the_limits() {
+    let far = [20.0, 100.0, 1e4, 1e10, 1e18].map(|x| [x, -x]).concat();
+    for kernel in BiasActivation::all() {
+        let dims = vec![("T", 1), ("F", far.len())];
+        let case = Case { pass: kernel.pass, dtype: kernel.dtype, variant: kernel.variant(), dims };
+        let mut problem = Problem::new(&case);
+        problem.x = far.iter().map(|x| rounded(*x, kernel.dtype)).collect();
+        problem.other.fill(if kernel.pass == Pass::Forward { 0.0 } else { 1.0 });
+        for approximation in Approximation::ALL {
+            let outputs = problem.simulate(Sm::Sm80, approximation).expect("the kernel runs");
+            for (&x, &y) in problem.x.iter().zip(&outputs[0]) {
+                let limit = if kernel.pass == Pass::Forward { x.max(0.0) } else { f32::from(x > 0.0) };
+                assert_eq!(y, limit, "{case} at {x:e}");
+            }
+        }
+        problem.x[3] = f32::NAN;
+        let y = &problem.simulate(Sm::Sm80, Approximation::Exact).expect("the kernel runs")[0];
+        assert!(
+            y[3].is_nan() || (kernel.pass, kernel.activation) == (Pass::Backward, Activation::Relu),
+            "{case}: NaN is lost"
+        );
+    }
+}
+
+#[test]
 fn the_kernel_has_its_golden_values() {
     let x = [-3.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0];
     let tanh = [-0.003637392, -0.158808009, -0.154285990, 0.345714010, 0.841191991, 1.954597694, 2.996362608];
@@ -138,4 +163,110 @@ fn the_kernel_has_its_golden_values() {
             assert!((f64::from(*y) - golden).abs() < 3e-7, "{variant}: {y} for {golden}");
         }
     }
+}
+
+/// Every way in which `line` could plausibly have been written wrong.
+fn mutants(line: &str) -> Vec<String> {
+    const SWAPS: [(&str, &str); 12] = [
+        ("add.", "sub."),
+        ("sub.", "add."),
+        ("mul.rn", "add.rn"),
+        ("min.", "max."),
+        ("max.", "min."),
+        ("setp.lt", "setp.gt"),
+        ("setp.ge", "setp.le"),
+        ("neg.", "abs."),
+        ("abs.", "neg."),
+        ("shl.b32", "or.b32"),
+        ("@!%p", "@%p"),
+        ("@%p", "@!%p"),
+    ];
+    let instruction = line.trim();
+    let mut all = vec![String::new()];
+    all.extend(
+        SWAPS
+            .iter()
+            .filter(|(from, _)| instruction.starts_with(from))
+            .map(|(from, to)| instruction.replacen(from, to, 1)),
+    );
+    if let Some((opcode, operands)) = instruction.trim_end_matches(';').split_once(' ') {
+        let operands: Vec<&str> = operands.split(", ").collect();
+        for (i, operand) in operands.iter().enumerate() {
+            // A float's sign; a whole number's lowest bit.
+            let changed = match operand.strip_prefix("0f") {
+                Some(bits) => u32::from_str_radix(bits, 16).ok().map(|bits| format!("0f{:08X}", bits ^ 0x8000_0000)),
+                None => operand.parse::<u32>().ok().map(|number| (number ^ 1).to_string()),
+            };
+            if let Some(changed) = changed {
+                let mut operands = operands.clone();
+                operands[i] = &changed;
+                all.push(format!("{opcode} {};", operands.join(", ")));
+            }
+        }
+        if opcode == "selp.f32" {
+            all.push(format!("{opcode} {}, {}, {}, {};", operands[0], operands[2], operands[1], operands[3]));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_mutant_of_the_kernels_is_found() {
+    // Wrong by the letter and right all the same.
+    let harmless = |from: &str, to: &str| {
+        let behind_the_end = from == "ret;";
+        let sign_of_zero = ["setp", "selp"].iter().any(|op| from.starts_with(op)) && to.contains("0f80000000");
+        // The last coefficient of exp moves GELU by less than its rule allows; exp's own test holds it to 1.5 ulp.
+        let highest = crate::num::poly::EXP[4].to_bits();
+        let last_of_exp = from.contains(&format!("0f{highest:08X}, 0f{:08X}", crate::num::poly::EXP[3].to_bits()));
+        behind_the_end || sign_of_zero || last_of_exp && !to.is_empty()
+    };
+    let (mut tried, mut survivors) = (0, Vec::new());
+    for (pass, variant) in [
+        (Pass::Forward, "bias_tanh_pre"),
+        (Pass::Forward, "bias_erf"),
+        (Pass::Backward, "tanh"),
+        (Pass::Backward, "erf"),
+        (Pass::Backward, "relu"),
+    ] {
+        let case = Case { pass, dtype: DType::F32, variant: variant.to_string(), dims: vec![("T", 3), ("F", 516)] };
+        let problem = Problem::new(&case);
+        let launch = problem.kernel.launch(3, 516).expect("the case is not empty");
+        let program = problem.kernel.program(Sm::Sm80);
+        let listing: Vec<&str> = program.listing.lines().collect();
+        for (number, line) in listing.iter().enumerate() {
+            if !line.starts_with("    ") || [".reg", ".param", "//"].iter().any(|no| line.trim().starts_with(no)) {
+                continue;
+            }
+            for mutant in mutants(line) {
+                tried += 1;
+                let mut lines = listing.clone();
+                lines[number] = &mutant;
+                // More rows of blocks than rows too, so that the test in front of the loop matters.
+                let found = [1, 5].iter().any(|&rows_of_blocks| {
+                    let launch = Launch { grid: [launch.grid[0], rows_of_blocks, 1], ..launch };
+                    let (mut memory, arguments, outputs) = problem.set_up();
+                    let run = Module::parse(&lines.join("\n")).and_then(|module| {
+                        module.launch(&program.name.entry(), launch, &arguments, &mut memory, Approximation::Exact)?;
+                        outputs
+                            .into_iter()
+                            .map(|address| load(&memory, address, DType::F32))
+                            .collect::<Result<Vec<_>, _>>()
+                    });
+                    run.is_err()
+                        || run.is_ok_and(|outputs| {
+                            outputs
+                                .iter()
+                                .zip(problem.wanted())
+                                .any(|(output, wanted)| wanted.compare(output, DType::F32).is_err())
+                        })
+                });
+                if !found && !harmless(line.trim(), &mutant) {
+                    survivors.push(format!("{variant}: {} -> {mutant}", line.trim()));
+                }
+            }
+        }
+    }
+    assert!(tried > 500, "only {tried} mutants");
+    assert!(survivors.is_empty(), "{} of {tried} mutants live:\n{}", survivors.len(), survivors.join("\n"));
 }
