@@ -3,6 +3,8 @@
 
 pub mod config;
 pub mod cost;
+pub mod metrics;
+pub mod report;
 pub mod tokenizer;
 
 pub use config::AlbertConfig;

@@ -1,5 +1,6 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
 pub mod gelu;
+pub mod gemm;
 pub mod num;
 pub mod operation;
 pub mod pool;

@@ -1,0 +1,97 @@
+//! Averages and proportions of an evaluation, with what their uncertainty is.
+//!
+//! ```text
+//! mean = Σ x / n          accuracy p̂ = correct / n          standard error of p̂ = √(p̂·(1 - p̂) / n)
+//! ```
+//!
+//! Sums are f64 and are taken in the order of the batches, so that a figure is the same for any number of threads.
+//! The standard error is that of independent trials: it holds for pairs that do not overlap.
+
+use serde::{Deserialize, Serialize};
+
+/// A mean that grows by sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mean {
+    /// Σ x.
+    pub sum: f64,
+    /// n.
+    pub count: u64,
+}
+
+impl Mean {
+    /// Adds `count` values that sum to `sum`.
+    pub fn add(&mut self, sum: f64, count: u64) {
+        self.sum += sum;
+        self.count += count;
+    }
+
+    /// Σ x / n, or `None` of nothing.
+    pub fn value(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+}
+
+/// How often something was right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proportion {
+    /// Trials that were right.
+    pub correct: u64,
+    /// All trials.
+    pub count: u64,
+}
+
+impl Proportion {
+    /// Adds `count` trials, of which `correct` were right.
+    pub fn add(&mut self, correct: u64, count: u64) {
+        debug_assert!(correct <= count, "{correct} right of {count}");
+        self.correct += correct;
+        self.count += count;
+    }
+
+    /// p̂, or `None` of nothing.
+    pub fn value(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.correct as f64 / self.count as f64)
+    }
+
+    /// √(p̂·(1 - p̂) / n), or `None` of nothing.
+    pub fn standard_error(&self) -> Option<f64> {
+        self.value().map(|p| (p * (1.0 - p) / self.count as f64).sqrt())
+    }
+
+    /// By how many standard errors p̂ is above `chance`, the error being that of a guesser who is right with
+    /// probability `chance` (which must be inside (0, 1)); `None` of nothing.
+    pub fn errors_above(&self, chance: f64) -> Option<f64> {
+        assert!(chance > 0.0 && chance < 1.0, "chance {chance}");
+        self.value().map(|p| (p - chance) / (chance * (1.0 - chance) / self.count as f64).sqrt())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_has_no_mean() {
+        assert_eq!(Mean::default().value(), None);
+        assert_eq!(Proportion::default().value(), None);
+        assert_eq!(Proportion::default().errors_above(0.5), None);
+    }
+
+    #[test]
+    fn parts_add_up_to_the_whole() {
+        let (mut mean, mut proportion) = (Mean::default(), Proportion::default());
+        for (sum, correct, count) in [(1.5, 2, 3), (0.0, 0, 0), (6.0, 1, 2)] {
+            mean.add(sum, count);
+            proportion.add(correct, count);
+        }
+        assert_eq!(mean.value(), Some(1.5));
+        assert_eq!(proportion.value(), Some(0.6));
+    }
+
+    #[test]
+    fn errors_are_those_of_a_coin() {
+        let proportion = Proportion { correct: 550, count: 1000 };
+        assert!((proportion.standard_error().unwrap() - (0.55f64 * 0.45 / 1000.0).sqrt()).abs() < 1e-15);
+        assert!((proportion.errors_above(0.5).unwrap() - 0.05 / (0.25f64 / 1000.0).sqrt()).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,199 @@
+//! `curves.svg`: the run at a glance.
+//!
+//! Three panels over the optimiser steps: MLM loss (training, held out, and the unigram baseline that it has to beat),
+//! accuracies (MLM and sentence order, training and held out), learning rate. Training curves are averaged down to at
+//! most [`POINTS`] points, so that the file stays small for a run of any length.
+
+use std::path::Path;
+
+use engine::io::write_atomically;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::{Record, ReportError};
+
+/// Most points of a curve.
+const POINTS: usize = 400;
+const SIZE: (u32, u32) = (900, 1050);
+
+/// A named curve.
+struct Curve {
+    name: &'static str,
+    color: RGBColor,
+    points: Vec<(f64, f64)>,
+}
+
+const BLUE: RGBColor = RGBColor(31, 119, 180);
+const ORANGE: RGBColor = RGBColor(255, 127, 14);
+const GREEN: RGBColor = RGBColor(44, 160, 44);
+const RED: RGBColor = RGBColor(214, 39, 40);
+const GREY: RGBColor = RGBColor(110, 110, 110);
+
+/// Draws `records` (oldest first) to `path`, whole or not at all. Without records, the panels are empty.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_curves(path: &Path, records: &[Record]) -> Result<(), ReportError> {
+    let text = draw(records).map_err(|problem| ReportError::Plot { path: path.to_owned(), problem })?;
+    Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
+}
+
+fn draw(records: &[Record]) -> Result<String, String> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        root.fill(&WHITE).map_err(|error| error.to_string())?;
+        let panels = root.split_evenly((3, 1));
+        for (panel, (title, curves)) in panels.iter().zip(panels_of(records)) {
+            draw_panel(panel, title, &curves).map_err(|error| error.to_string())?;
+        }
+        root.present().map_err(|error| error.to_string())?;
+    }
+    Ok(text)
+}
+
+fn panels_of(records: &[Record]) -> [(&'static str, Vec<Curve>); 3] {
+    let train = |value: fn(&super::TrainRecord) -> Option<f64>| {
+        let points = records.iter().filter_map(|record| match record {
+            Record::Train(record) => value(record).map(|value| (record.step as f64, value)),
+            Record::Evaluation(_) => None,
+        });
+        averaged(points.filter(|(_, value)| value.is_finite()).collect())
+    };
+    let held_out = |value: fn(&super::EvaluationRecord) -> Option<f64>| {
+        let points = records.iter().filter_map(|record| match record {
+            Record::Evaluation(record) => value(record).map(|value| (record.step as f64, value)),
+            Record::Train(_) => None,
+        });
+        points.filter(|(_, value)| value.is_finite()).collect::<Vec<_>>()
+    };
+    let curve = |name, color, points| Curve { name, color, points };
+    [
+        (
+            "MLM loss (nats a masked piece)",
+            vec![
+                curve("training", BLUE, train(|r| Some(r.mlm_loss))),
+                curve("held out", ORANGE, held_out(|r| Some(r.mlm_loss))),
+                curve("unigram baseline", GREY, held_out(|r| Some(r.unigram_loss))),
+            ],
+        ),
+        (
+            "accuracy",
+            vec![
+                curve("MLM, training", BLUE, train(|r| Some(r.mlm_accuracy))),
+                curve("MLM, held out", ORANGE, held_out(|r| Some(r.mlm_accuracy))),
+                curve("sentence order, training", GREEN, train(|r| r.sop_accuracy)),
+                curve("sentence order, held out", RED, held_out(|r| r.sop_accuracy)),
+            ],
+        ),
+        ("learning rate", vec![curve("learning rate", BLUE, train(|r| Some(r.learning_rate)))]),
+    ]
+}
+
+/// Means of runs of equal length, at most [`POINTS`] of them.
+fn averaged(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    let run = points.len().div_ceil(POINTS).max(1);
+    points
+        .chunks(run)
+        .map(|chunk| {
+            let n = chunk.len() as f64;
+            (chunk.iter().map(|p| p.0).sum::<f64>() / n, chunk.iter().map(|p| p.1).sum::<f64>() / n)
+        })
+        .collect()
+}
+
+fn draw_panel(
+    panel: &DrawingArea<SVGBackend<'_>, Shift>,
+    title: &str,
+    curves: &[Curve],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let all = || curves.iter().flat_map(|curve| &curve.points);
+    let steps = all().map(|point| point.0).fold(1.0, f64::max);
+    let (low, high) = all().fold((f64::MAX, f64::MIN), |(low, high), point| (low.min(point.1), high.max(point.1)));
+    let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
+    let margin = ((high - low) * 0.05).max(high.abs() * 1e-3).max(1e-9);
+    let mut chart = ChartBuilder::on(panel)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(32)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0.0..steps, low - margin..high + margin)?;
+    let small = high.abs() < 0.01;
+    let label = move |value: &f64| if small { format!("{value:.1e}") } else { format!("{value:.2}") };
+    chart
+        .configure_mesh()
+        .x_desc("step")
+        .x_label_formatter(&|step| format!("{step:.0}"))
+        .y_label_formatter(&label)
+        .light_line_style(WHITE)
+        .draw()?;
+    for curve in curves.iter().filter(|curve| !curve.points.is_empty()) {
+        let color = curve.color;
+        chart
+            .draw_series(LineSeries::new(curve.points.iter().copied(), color.stroke_width(2)))?
+            .label(curve.name)
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2)));
+    }
+    if all().next().is_some() {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
+            .background_style(WHITE.mix(0.85))
+            .border_style(GREY)
+            .draw()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EvaluationRecord, TrainRecord};
+    use super::*;
+
+    fn run(steps: u64) -> Vec<Record> {
+        (1..=steps)
+            .flat_map(|step| {
+                let loss = 8.0 - step as f64 * 2e-3;
+                let train = TrainRecord { step, mlm_loss: loss, learning_rate: 1e-3, ..Default::default() };
+                let evaluation = step.is_multiple_of(100).then(|| {
+                    let record =
+                        EvaluationRecord { step, mlm_loss: loss, sop_accuracy: Some(0.6), ..Default::default() };
+                    Record::Evaluation(record)
+                });
+                [Some(Record::Train(train)), evaluation].into_iter().flatten()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn draws_every_curve_that_has_points() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("curves.svg");
+        write_curves(&path, &run(300)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
+        for name in ["MLM loss", "unigram baseline", "sentence order, held out", "learning rate", "step"] {
+            assert!(text.contains(name), "{name} is not in the picture");
+        }
+        assert!(!text.contains("sentence order, training"), "a curve without points has a legend");
+        assert!(!text.contains("NaN"), "a coordinate is not a number");
+    }
+
+    #[test]
+    fn stays_small_for_long_runs_and_works_without_records() {
+        assert!(draw(&run(20_000)).unwrap().len() < 200_000);
+        assert!(draw(&[]).unwrap().contains("learning rate"));
+        let broken = [Record::Train(TrainRecord { step: 1, mlm_loss: f64::NAN, ..Default::default() })];
+        assert!(!draw(&broken).unwrap().contains("NaN"));
+    }
+
+    #[test]
+    fn averages_keep_the_mean() {
+        let points: Vec<_> = (0..1000).map(|i| (f64::from(i), f64::from(i * i % 37))).collect();
+        let few = averaged(points.clone());
+        assert!(few.len() <= POINTS && few.len() > POINTS / 2);
+        let weighted: f64 = few.iter().zip(points.chunks(3)).map(|(p, chunk)| p.1 * chunk.len() as f64).sum();
+        let sum: f64 = points.iter().map(|p| p.1).sum();
+        assert!((weighted - sum).abs() < 1e-6, "{weighted} and {sum}");
+    }
+}

@@ -1,0 +1,66 @@
+//! What a run leaves behind for people and for other programs.
+//!
+//! ```text
+//! config.toml                every setting, resolved (written by `pretrain`)
+//! metrics.jsonl              one JSON object a line: `train` and `evaluation` records
+//! events.out.tfevents.*      the same numbers for TensorBoard; one file for every start of the run
+//! curves.svg                 loss, accuracy and learning rate over the steps
+//! ```
+//!
+//! A killed run may have logged steps beyond its last checkpoint. Resuming cuts them off the metrics and tells
+//! TensorBoard to forget them, so that the files end as those of a run that was never interrupted.
+
+mod curves;
+mod metrics_log;
+mod tensorboard;
+
+pub use curves::write_curves;
+pub use metrics_log::{EvaluationRecord, MetricsLog, Record, TrainRecord, read_metrics};
+pub use tensorboard::EventFile;
+
+use std::path::{Path, PathBuf};
+
+use engine::EngineError;
+
+/// Why a report could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// A file could not be written.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A file could not be opened, read or added to.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried, in the infinitive.
+        action: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A line of the metrics is not a record.
+    #[error("{}:{line}: not a metrics record: {problem}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What the parser says.
+        problem: String,
+    },
+    /// The plot could not be drawn.
+    #[error("{}: cannot draw the curves: {problem}", path.display())]
+    Plot {
+        /// The file.
+        path: PathBuf,
+        /// What the plotter says.
+        problem: String,
+    },
+}
+
+impl ReportError {
+    fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, action, source }
+    }
+}

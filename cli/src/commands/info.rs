@@ -1,0 +1,148 @@
+//! `albert info`: what a configuration costs, before it exists.
+
+use albert::{
+    config::AlbertConfig,
+    cost::{Checkpointing, Report, Training, Workload},
+};
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use std::{fs, io::Write, path::Path, process::ExitCode};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// A preset (base, large, xlarge, xxlarge, tiny, ...), a model directory or a config.json
+    model: String,
+    /// Sequences in the batch that FLOPs and memory are for
+    #[arg(long, default_value_t = 8)]
+    batch: usize,
+    /// Tokens of a sequence [default: 512, or what the model has positions for]
+    #[arg(long)]
+    seq: Option<usize>,
+    /// What forward keeps for backward
+    #[arg(long, value_enum, default_value_t = Keep::None)]
+    checkpointing: Keep,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Keep {
+    /// Everything that backward reads
+    None,
+    /// All but what an elementwise pass gives back
+    Cheap,
+    /// The input of each layer
+    Layer,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let config = config(&arguments.model)?;
+    let sequence_length = arguments.seq.unwrap_or(512.min(config.max_position_embeddings));
+    let most = config.max_position_embeddings;
+    anyhow::ensure!(
+        (1..=most).contains(&sequence_length),
+        "--seq {sequence_length}: the model has positions 1 to {most}"
+    );
+    anyhow::ensure!((1..=1 << 20).contains(&arguments.batch), "--batch {}: expected 1 to 1048576", arguments.batch);
+    // 15 % of a sequence, as pre-training masks.
+    let masked_per_sequence = (0.15 * sequence_length as f64).round_ties_even().max(1.0) as usize;
+    let workload = Workload { sequences: arguments.batch, sequence_length, masked_per_sequence };
+    let checkpointing = match arguments.checkpointing {
+        Keep::None => Checkpointing::None,
+        Keep::Cheap => Checkpointing::Cheap,
+        Keep::Layer => Checkpointing::Layer,
+    };
+    let report = Report::new(&config, workload, Training { activation_bytes: 4, checkpointing });
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        print(&mut out, &arguments.model, &report)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The configuration that `model` names: a preset, or a path.
+pub(crate) fn config(model: &str) -> Result<AlbertConfig> {
+    let path = Path::new(model);
+    if !path.exists() {
+        return Ok(AlbertConfig::preset(model)?);
+    }
+    let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+    let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+    let reading = AlbertConfig::from_hf_json(&text).with_context(|| file.display().to_string())?;
+    for note in &reading.notes {
+        eprintln!("note: {}: {note}", file.display());
+    }
+    Ok(reading.config)
+}
+
+fn print(out: &mut impl Write, model: &str, report: &Report) -> Result<()> {
+    let (c, p) = (&report.config, &report.components);
+    writeln!(
+        out,
+        "{model}: H {}, N {}, A {}, F {}, E {}, V {}, {} positions",
+        c.hidden_size,
+        c.num_hidden_layers,
+        c.num_attention_heads,
+        c.intermediate_size,
+        c.embedding_size,
+        c.vocab_size,
+        c.max_position_embeddings
+    )?;
+    writeln!(out, "\nparameters by component")?;
+    let attention = format!("attention block, {} set(s)", p.attention_sets);
+    let ffn = format!("feed-forward block, {} set(s)", p.ffn_sets);
+    for (name, count) in [
+        ("word embeddings", p.word_embeddings),
+        ("position embeddings", p.position_embeddings),
+        ("segment embeddings", p.segment_embeddings),
+        ("embedding LayerNorm", p.embedding_layer_norm),
+        ("embedding map E to H", p.embedding_map),
+        (&attention, p.attention_sets * p.attention_block),
+        (&ffn, p.ffn_sets * p.ffn_block),
+        ("pooler", p.pooler),
+        ("MLM head (decoder tied)", p.mlm_head),
+        ("SOP head", p.sop_head),
+    ] {
+        writeln!(out, "  {name:<44} {:>15}", thousands(count))?;
+    }
+    writeln!(out, "\nparameters by head")?;
+    for head in &report.heads {
+        writeln!(out, "  {:<44} {:>15}", head.head, thousands(head.parameters))?;
+    }
+    writeln!(out, "\ncompute parameters V·E + E·H + N·12·H² + H²   {:>15}", thousands(report.compute_parameters))?;
+    writeln!(out, "normalised cost (125,000 steps of 4096 x 512)  {:>15.3e}", report.normalised_cost)?;
+    let w = report.workload;
+    writeln!(
+        out,
+        "\na batch of {} sequences of {} tokens, {} masked each",
+        w.sequences, w.sequence_length, w.masked_per_sequence
+    )?;
+    writeln!(out, "  FLOPs a token, forward  {:>10.1} M", report.forward_flops_per_token / 1e6)?;
+    writeln!(out, "  FLOPs a token, training {:>10.1} M", report.training_flops_per_token / 1e6)?;
+    for (name, bytes) in [
+        ("parameters", report.memory.parameters),
+        ("gradients", report.memory.gradients),
+        ("optimiser", report.memory.optimizer),
+        ("activations", report.memory.activations),
+        ("memory in total", report.memory.total()),
+    ] {
+        writeln!(out, "  {name:<23} {:>10.1} MiB", bytes as f64 / f64::from(1 << 20))?;
+    }
+    Ok(())
+}
+
+/// 11683584 as 11,683,584.
+pub(crate) fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,3 @@
+//! One module a command: its arguments, what it asks of the library, what it prints.
+
+pub(crate) mod info;

@@ -1,0 +1,266 @@
+//! Matrix products with what follows them fused in: C = epilogue(A · B), f32 arithmetic, f32 or bf16 storage.
+//!
+//! ```text
+//! C[m, n] (+)= Σ_p A[m, p] · B[p, n]              p = 0 .. k
+//! ```
+//!
+//! A, B and C are row-major with leading dimensions; A and B may lie transposed in memory, so the four forms of a
+//! linear layer are one specification: forward y = x·Wᵀ (NT, weights lie [out, in]), dx = dy·W (NN),
+//! dW = dyᵀ·x (TN).
+//!
+//! ```text
+//!              n: tasks cut columns …            one task:      for each block of kc of k
+//!        ┌──────┬──────┬──────┐                                   pack B[kc, columns] into panels of NR columns
+//!      m │ task │ task │ task │   B block stays in L2             for each block of mc rows
+//!        ├──────┼──────┼──────┤   A block stays in L2               pack A[mc, kc] into panels of ≤ MR rows
+//!      … │      │      │      │   one panel of B stays in L1        for each panel of B, each panel of A
+//!        └──────┴──────┴──────┘                                       MR x NR tile of C in registers: Σ over kc
+//! ```
+//!
+//! Cost: 2·m·n·k FLOP; every operand read once. Packing touches an element of A once for each column of tasks and one
+//! of B once for each row of tasks. Loop nest: Goto and van de Geijn, "Anatomy of High-Performance Matrix
+//! Multiplication", ACM TOMS 2008. A weight that is used many times is packed once ([`PackedB`]).
+//!
+//! Each element of C is one chain of fused multiply-adds in order of p inside a block of kc, blocks added in order:
+//! the result does not depend on where tiles and tasks are cut, on the number of threads, or on who packed B.
+//! Limits: sums are f32; with bf16 storage of C they are rounded once, at the end.
+#![allow(unsafe_code)]
+
+mod cpu;
+mod epilogue;
+mod pack;
+mod packed;
+mod tile;
+
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+pub use cpu::warm_up;
+pub use epilogue::Epilogue;
+pub use packed::{PackMismatch, PackedB};
+
+use crate::pool::Cpu;
+use crate::simd::{DType, Element};
+use half::bf16;
+
+/// How an operand lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layout {
+    /// Row-major as it is multiplied: A is [m, k], B is [k, n].
+    Normal,
+    /// Row-major transposed: A lies as [k, m], B as [n, k].
+    Transposed,
+}
+
+/// What happens to the old values of C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Write {
+    /// They are not read: C = epilogue(A·B).
+    Overwrite,
+    /// They are added to: C = C + A·B. With [`Epilogue::None`] and [`Epilogue::Bias`] alone.
+    Accumulate,
+}
+
+/// A product as a value: sizes, how the operands lie, what happens to C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gemm {
+    /// Rows of A and C.
+    pub m: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// Columns of A, rows of B: the length of the sums.
+    pub k: usize,
+    /// How A lies.
+    pub a: Layout,
+    /// How B lies.
+    pub b: Layout,
+    /// Elements from one stored row of A to the next.
+    pub lda: usize,
+    /// Elements from one stored row of B to the next. Ignored where B is packed.
+    pub ldb: usize,
+    /// Elements from one row of C to the next; also for the epilogue's matrices.
+    pub ldc: usize,
+    /// What happens to the old values of C.
+    pub write: Write,
+}
+
+impl Gemm {
+    /// Contiguous operands, C overwritten.
+    pub const fn new(m: usize, n: usize, k: usize, a: Layout, b: Layout) -> Self {
+        let lda = if matches!(a, Layout::Normal) { k } else { m };
+        let ldb = if matches!(b, Layout::Normal) { n } else { k };
+        Self { m, n, k, a, b, lda, ldb, ldc: n, write: Write::Overwrite }
+    }
+    /// A [m, k], B [k, n]: dx = dy·W.
+    pub const fn nn(m: usize, n: usize, k: usize) -> Self {
+        Self::new(m, n, k, Layout::Normal, Layout::Normal)
+    }
+    /// A [m, k], B lies as [n, k]: y = x·Wᵀ.
+    pub const fn nt(m: usize, n: usize, k: usize) -> Self {
+        Self::new(m, n, k, Layout::Normal, Layout::Transposed)
+    }
+    /// A lies as [k, m], B [k, n]: dW = dyᵀ·x.
+    pub const fn tn(m: usize, n: usize, k: usize) -> Self {
+        Self::new(m, n, k, Layout::Transposed, Layout::Normal)
+    }
+    /// A lies as [k, m], B as [n, k].
+    pub const fn tt(m: usize, n: usize, k: usize) -> Self {
+        Self::new(m, n, k, Layout::Transposed, Layout::Transposed)
+    }
+    /// The same with these leading dimensions.
+    pub const fn with_leading_dimensions(self, lda: usize, ldb: usize, ldc: usize) -> Self {
+        Self { lda, ldb, ldc, ..self }
+    }
+    /// The same, adding to C.
+    pub const fn accumulate(self) -> Self {
+        Self { write: Write::Accumulate, ..self }
+    }
+    /// Floating-point operations, a multiply-add counted as two.
+    pub const fn flops(&self) -> u64 {
+        2 * self.m as u64 * self.n as u64 * self.k as u64
+    }
+    /// Elements that A, B and C span in memory; what the slices must hold at least.
+    pub const fn spans(&self) -> [usize; 3] {
+        let (ar, ac) = if matches!(self.a, Layout::Normal) { (self.m, self.k) } else { (self.k, self.m) };
+        let (br, bc) = if matches!(self.b, Layout::Normal) { (self.k, self.n) } else { (self.n, self.k) };
+        [span(ar, ac, self.lda), span(br, bc, self.ldb), span(self.m, self.n, self.ldc)]
+    }
+
+    #[track_caller]
+    fn check_a_and_c(&self, a: usize, c: usize) {
+        let [span_a, _, span_c] = self.spans();
+        let width = if self.a == Layout::Normal { self.k } else { self.m };
+        assert!(self.lda >= width, "{self:?}: lda is below the {width} elements of a stored row of A");
+        assert!(self.ldc >= self.n, "{self:?}: ldc is below the {} columns of C", self.n);
+        assert!(a >= span_a, "{self:?}: A holds {a} elements but spans {span_a}");
+        assert!(c >= span_c, "{self:?}: C holds {c} elements but spans {span_c}");
+    }
+    #[track_caller]
+    fn check_b(&self, b: usize) {
+        let span_b = self.spans()[1];
+        let width = if self.b == Layout::Normal { self.n } else { self.k };
+        assert!(self.ldb >= width, "{self:?}: ldb is below the {width} elements of a stored row of B");
+        assert!(b >= span_b, "{self:?}: B holds {b} elements but spans {span_b}");
+    }
+}
+
+/// Elements from the first to the last of `rows` x `columns` with a leading dimension.
+const fn span(rows: usize, columns: usize, leading: usize) -> usize {
+    if rows == 0 || columns == 0 { 0 } else { (rows - 1) * leading + columns }
+}
+
+/// Several products of one specification in one call: element i uses A, B and C from i times the strides on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Batch {
+    /// Number of products.
+    pub count: usize,
+    /// Elements from one A to the next; 0 to share one.
+    pub stride_a: usize,
+    /// Elements from one B to the next; 0 to share one.
+    pub stride_b: usize,
+    /// Elements from one C to the next. The Cs must not overlap; they may lie side by side in wider rows.
+    pub stride_c: usize,
+}
+
+impl Batch {
+    const ONE: Self = Self { count: 1, stride_a: 0, stride_b: 0, stride_c: 0 };
+
+    /// Contiguous operands one behind the other.
+    pub const fn contiguous(count: usize, spec: &Gemm) -> Self {
+        let [stride_a, stride_b, stride_c] = spec.spans();
+        Self { count, stride_a, stride_b, stride_c }
+    }
+}
+
+/// A matrix whose storage type is a value: one compiled loop nest serves all of them.
+#[derive(Clone, Copy)]
+enum Operand<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Operand<'a> {
+    fn new<X: Element>(x: &'a [X]) -> Self {
+        match X::DTYPE {
+            DType::F32 => Self::F32(bytemuck::cast_slice(x)),
+            DType::Bf16 => Self::Bf16(bytemuck::cast_slice(x)),
+        }
+    }
+    #[inline(always)]
+    fn from(self, start: usize) -> Self {
+        match self {
+            Self::F32(x) => Self::F32(&x[start..]),
+            Self::Bf16(x) => Self::Bf16(&x[start..]),
+        }
+    }
+}
+
+/// C = epilogue(A · B), or C += A · B.
+///
+/// # Panics
+/// If a slice is shorter than the specification spans, a leading dimension is below its row, or the epilogue's
+/// vectors and matrices do not fit C.
+#[track_caller]
+pub fn gemm<A: Element, B: Element, C: Element>(
+    cpu: &Cpu,
+    spec: &Gemm,
+    a: &[A],
+    b: &[B],
+    c: &mut [C],
+    epilogue: Epilogue<'_, C>,
+) {
+    spec.check_a_and_c(a.len(), c.len());
+    spec.check_b(b.len());
+    let finish = epilogue.check(spec);
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Plain(Operand::new(b)), cpu::Output::new(c), finish);
+}
+
+/// [`gemm`] with B packed before ([`PackedB::pack`]): the same result to the bit, without packing again.
+///
+/// # Panics
+/// As [`gemm`]; and if `b` is not k x n or was packed for another instruction set.
+#[track_caller]
+pub fn gemm_packed<A: Element, C: Element>(
+    cpu: &Cpu,
+    spec: &Gemm,
+    a: &[A],
+    b: &PackedB,
+    c: &mut [C],
+    epilogue: Epilogue<'_, C>,
+) {
+    spec.check_a_and_c(a.len(), c.len());
+    if let Err(mismatch) = b.check(cpu.isa().kind(), spec.k, spec.n) {
+        panic!("{mismatch}");
+    }
+    let finish = epilogue.check(spec);
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), cpu::Output::new(c), finish);
+}
+
+/// `batch.count` independent products of one specification.
+///
+/// # Panics
+/// As [`gemm`] for any of them; and if the Cs overlap.
+#[track_caller]
+pub fn batched<A: Element, B: Element, C: Element>(
+    cpu: &Cpu,
+    spec: &Gemm,
+    batch: &Batch,
+    a: &[A],
+    b: &[B],
+    c: &mut [C],
+) {
+    if batch.count == 0 {
+        return;
+    }
+    let last = batch.count - 1;
+    let rest = |len: usize, stride: usize| len.saturating_sub(last * stride);
+    spec.check_a_and_c(rest(a.len(), batch.stride_a), rest(c.len(), batch.stride_c));
+    spec.check_b(rest(b.len(), batch.stride_b));
+    let behind = batch.stride_c >= spec.spans()[2];
+    let beside = batch.stride_c >= spec.n && last * batch.stride_c + spec.n <= spec.ldc;
+    assert!(last == 0 || behind || beside, "{spec:?}, {batch:?}: the Cs overlap");
+    let finish = Epilogue::<C>::None.check(spec);
+    cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), cpu::Output::new(c), finish);
+}

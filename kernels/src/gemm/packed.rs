@@ -1,0 +1,143 @@
+//! B packed once and used many times: a weight of a layer that is applied N times.
+
+use super::{Layout, Operand, cpu, span, tile::Tile};
+use crate::{
+    pool::{Cpu, Disjoint},
+    simd::{Element, Isa, IsaKind},
+};
+use std::fmt;
+
+/// B in the order in which the register tile reads it, in f32, for one instruction set.
+///
+/// ```text
+/// blocks of kc rows of B, one behind the other; in a block, panels of NR columns; in a panel, row after row:
+///
+///   │ k 0..kc                        │ k kc..2kc …
+///   │ panel 0      │ panel 1      │ … │
+///   │ NR │ NR │ …  │ NR │ NR │ …  │     the last panel is filled up with zeros
+/// ```
+#[derive(Clone)]
+pub struct PackedB {
+    isa: IsaKind,
+    k: usize,
+    n: usize,
+    panels: Vec<Line>,
+}
+
+/// A cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Line([f32; 16]);
+
+// SAFETY: sixteen floats without padding (64 bytes, aligned to 64); every bit pattern is valid.
+unsafe impl bytemuck::Zeroable for Line {}
+// SAFETY: as above.
+unsafe impl bytemuck::Pod for Line {}
+
+impl Line {
+    pub(super) const ZERO: Self = Self([0.0; 16]);
+}
+
+/// Why a [`PackedB`] cannot be used for a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackMismatch {
+    /// Packed for another instruction set, whose panels have another width.
+    Isa {
+        /// What it was packed for.
+        packed: IsaKind,
+        /// What the product runs on.
+        wanted: IsaKind,
+    },
+    /// Packed from a matrix of another size.
+    Size {
+        /// (k, n) as packed.
+        packed: (usize, usize),
+        /// (k, n) of the product.
+        wanted: (usize, usize),
+    },
+}
+
+impl fmt::Display for PackMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Isa { packed, wanted } => {
+                write!(f, "B was packed for {packed} but the product runs on {wanted}; pack it on the same Cpu")
+            }
+            Self::Size { packed: (pk, pn), wanted: (k, n) } => {
+                write!(f, "B was packed as {pk} x {pn} but the product needs {k} x {n}; pack the matrix it multiplies")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PackMismatch {}
+
+impl fmt::Debug for PackedB {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PackedB {{ {} x {} for {}, {} bytes }}", self.k, self.n, self.isa, self.bytes())
+    }
+}
+
+impl PackedB {
+    /// Room for a k x n matrix on `isa`, filled with zeros. The only allocation.
+    pub fn new(isa: Isa, k: usize, n: usize) -> Self {
+        let floats = k * Tile::of(isa.kind()).padded(n);
+        Self { isa: isa.kind(), k, n, panels: vec![Line::ZERO; floats.div_ceil(16)] }
+    }
+
+    /// Packs `b` (k x n, lying as `layout` with leading dimension `ldb`) over what was there. Allocates nothing.
+    ///
+    /// # Panics
+    /// If `b` is shorter than it spans, or `cpu` runs another instruction set than this was made for.
+    #[track_caller]
+    pub fn pack<B: Element>(&mut self, cpu: &Cpu, layout: Layout, ldb: usize, b: &[B]) {
+        if let Err(mismatch) = self.check(cpu.isa().kind(), self.k, self.n) {
+            panic!("{mismatch}");
+        }
+        let (rows, columns) = if layout == Layout::Normal { (self.k, self.n) } else { (self.n, self.k) };
+        assert!(ldb >= columns, "ldb {ldb} is below the {columns} elements of a stored row of B");
+        let needed = span(rows, columns, ldb);
+        assert!(b.len() >= needed, "B holds {} elements but {} x {} spans {needed}", b.len(), self.k, self.n);
+        let (k, n) = (self.k, self.n);
+        let out = Disjoint::new(bytemuck::cast_slice_mut(&mut self.panels));
+        cpu::pack_all(cpu, k, n, layout, ldb, Operand::new(b), out);
+    }
+
+    /// Whether this can be B of a product of sums over k with n columns on `isa`.
+    ///
+    /// # Errors
+    /// It was packed for another instruction set or from another size.
+    pub fn check(&self, isa: IsaKind, k: usize, n: usize) -> Result<(), PackMismatch> {
+        if isa != self.isa {
+            return Err(PackMismatch::Isa { packed: self.isa, wanted: isa });
+        }
+        if (k, n) != (self.k, self.n) {
+            return Err(PackMismatch::Size { packed: (self.k, self.n), wanted: (k, n) });
+        }
+        Ok(())
+    }
+
+    /// (k, n): rows and columns of the matrix.
+    pub fn size(&self) -> (usize, usize) {
+        (self.k, self.n)
+    }
+
+    /// The instruction set that it is for.
+    pub fn isa(&self) -> IsaKind {
+        self.isa
+    }
+
+    /// Memory that it holds.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.panels[..])
+    }
+
+    /// The panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
+    pub(super) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
+        let tile = Tile::of(self.isa);
+        let padded = tile.padded(self.n);
+        assert!(column.is_multiple_of(tile.nr) && k0.is_multiple_of(tile.kc) && k0 + depth <= self.k);
+        let floats: &[f32] = bytemuck::cast_slice(&self.panels);
+        &floats[k0 * padded + column * depth..(k0 + depth) * padded]
+    }
+}
