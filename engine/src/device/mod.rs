@@ -1,0 +1,76 @@
+//! Where work runs, and what hardware there is.
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod driver;
+
+pub use driver::{Driver, DriverError, GpuInfo};
+
+/// The GPUs of this machine, in the driver's order.
+///
+/// # Errors
+/// Why there is none: no library, no device, or a program built without CUDA.
+pub fn gpus() -> Result<Vec<GpuInfo>, DriverError> {
+    #[cfg(feature = "cuda")]
+    {
+        (0..cuda::device_count()?).map(|ordinal| Ok(cuda::CudaDriver::open(ordinal)?.info().clone())).collect()
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        Err(DriverError::NotBuilt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_gpu_gets_a_reason_not_a_panic() {
+        match gpus() {
+            Ok(gpus) => assert!(!gpus.is_empty()),
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                assert!(error.to_string().contains("CUDA"), "{error}");
+            }
+        }
+    }
+
+    /// Copies a vector through a kernel on the first GPU.
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn a_kernel_runs_and_a_wrong_one_says_why() {
+        use driver::{Argument, LaunchShape};
+        let driver = match cuda::CudaDriver::open(0) {
+            Ok(driver) => driver,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let ptx = "
+            .version 7.0
+            .target sm_80
+            .address_size 64
+            .visible .entry negate(.param .u64 p, .param .u32 n) {
+                .reg .pred %p; .reg .b32 %r<5>; .reg .b64 %d<4>; .reg .f32 %f<3>;
+                ld.param.u64 %d1, [p]; ld.param.u32 %r1, [n];
+                mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x;
+                mad.lo.u32 %r2, %r2, %r3, %r4;
+                setp.ge.u32 %p, %r2, %r1;
+                @%p ret;
+                mul.wide.u32 %d2, %r2, 4; add.u64 %d3, %d1, %d2;
+                ld.global.f32 %f1, [%d3]; neg.f32 %f2, %f1; st.global.f32 [%d3], %f2;
+                ret;
+            }";
+        let refused = driver.load("not PTX", "negate").unwrap_err();
+        assert!(matches!(refused, DriverError::Ptx { .. }), "{refused}");
+        let function = driver.load(ptx, "negate").unwrap();
+        let x: Vec<f32> = (0..1000).map(|i| i as f32 + 0.5).collect();
+        let memory = driver.allocate(4000).unwrap();
+        driver.copy_in(memory, bytemuck::cast_slice(&x)).unwrap();
+        let shape = LaunchShape { grid: [4, 1, 1], block: [256, 1, 1], shared_bytes: 0 };
+        driver.launch(function, shape, &[Argument::Address(memory), Argument::U32(1000)]).unwrap();
+        let mut y = vec![0f32; 1000];
+        driver.copy_out(bytemuck::cast_slice_mut(&mut y), memory).unwrap();
+        driver.free(memory).unwrap();
+        assert!(x.iter().zip(&y).all(|(x, y)| *y == -x), "{:?}", &y[..4]);
+    }
+}
