@@ -1,4 +1,6 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
+pub mod check;
+pub mod dropout;
 pub mod gelu;
 pub mod gemm;
 pub mod num;
@@ -6,7 +8,9 @@ pub mod operation;
 pub mod pool;
 pub mod ptx;
 pub mod roofline;
+mod rows;
 pub mod simd;
+mod sweep;
 
 pub use pool::{Cpu, CpuError};
 pub use simd::{DType, Element, Isa, IsaKind};

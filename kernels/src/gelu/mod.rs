@@ -1,11 +1,57 @@
-//! GELU and ReLU with the bias that precedes them, and their derivatives.
+//! Bias and activation: GELU in both forms (Hendrycks & Gimpel 2016) and ReLU.
 //!
 //! ```text
-//! p = x + b      y = act(p)      dx = dy · act'(p)
+//! forward     p = x + b          y = act(p)          [T, F], b [F]
+//! backward    dx = dy · act'(p)                      [T, F]
+//!
+//! gelu_tanh   ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))   what ALBERT was trained with (released code)
+//! gelu_erf    x·Φ(x) = ½·x·(1 + erf(x/√2))               what other people's loaders call gelu
+//! relu        max(x, 0), with derivative 0 at 0
 //! ```
+//!
+//! The bias gradient is the column sum of dx ([`crate::reduce::column_sums`]). p is computed in f32 and rounded only
+//! where it is stored, so y does not depend on whether `pre` is kept; backward sees the stored p.
+//!
+//! Cost: forward moves T·F·(2, or 3 with `pre`) numbers, backward T·F·3; about 20 (tanh) or 35 (erf) vector
+//! instructions for LANES elements, one of them a division.
+//!
+//! The epilogue of a GEMM calls [`Activation::apply`] on its register tile and gives the same bits.
+
 mod cases;
+mod cpu;
 pub mod cuda;
+pub mod reference;
+#[cfg(test)]
+mod tests;
 
 pub use cases::OPERATION;
 #[cfg(test)]
 pub(crate) use cases::erf as erf64;
+pub use cpu::{backward, bias_activation_forward};
+pub use cuda::Activation;
+
+use crate::num::functions;
+use crate::simd::Simd;
+
+impl Activation {
+    /// act(x) on one vector.
+    #[inline(always)]
+    pub fn apply<S: Simd>(self, simd: S, x: S::F32) -> S::F32 {
+        match self {
+            Self::GeluTanh => functions::gelu_tanh(simd, x),
+            Self::GeluErf => functions::gelu_erf(simd, x),
+            // In this order a NaN survives.
+            Self::Relu => simd.max(simd.zero(), x),
+        }
+    }
+
+    /// act'(x) on one vector.
+    #[inline(always)]
+    pub fn derivative<S: Simd>(self, simd: S, x: S::F32) -> S::F32 {
+        match self {
+            Self::GeluTanh => functions::gelu_tanh_derivative(simd, x),
+            Self::GeluErf => functions::gelu_erf_derivative(simd, x),
+            Self::Relu => simd.select(simd.lt(simd.zero(), x), simd.splat(1.0), simd.zero()),
+        }
+    }
+}

@@ -82,10 +82,16 @@ pub fn gelu_tanh<S: Simd>(simd: S, x: S::F32) -> S::F32 {
 /// Derivative of [`gelu_tanh`]: s + x·s·(1-s)·u' with s the sigmoid and u its argument.
 #[inline(always)]
 pub fn gelu_tanh_derivative<S: Simd>(simd: S, x: S::F32) -> S::F32 {
-    let s = sigmoid(simd, gelu_tanh_argument(simd, x));
+    // With e = exp(-|u|): s is 1/(1+e) or e/(1+e), and s·(1-s) = e/(1+e)² without the cancellation of 1-s.
+    let one = simd.splat(1.0);
+    let u = gelu_tanh_argument(simd, x);
+    let e = exp(simd, simd.neg(simd.abs(u)));
+    let r = simd.div(one, simd.add(one, e));
+    let er = simd.mul(e, r);
+    let s = simd.select(simd.lt(u, simd.zero()), er, r);
     let z = simd.mul(x, x);
     let slope = simd.mul_add(z, simd.splat(6.0 * SQRT_2_OVER_PI * GELU_CUBIC), simd.splat(2.0 * SQRT_2_OVER_PI));
-    let bell = simd.mul(s, simd.sub(simd.splat(1.0), s));
+    let bell = simd.mul(er, r);
     simd.mul_add(simd.mul(x, bell), slope, s)
 }
 

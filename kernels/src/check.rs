@@ -1,0 +1,260 @@
+//! How a kernel's result is held against its definition.
+//!
+//! The rule, the same for every operation: with e the greatest error against the f64 reference,
+//!
+//! ```text
+//! e(kernel) <= 2 · e(naive) + 1 ulp of the output's scale
+//! ```
+//!
+//! where *naive* is the definition evaluated in f32 in plain loop order on the same stored numbers, and the scale is
+//! the greatest |reference|. No operation has an epsilon of its own. A definition is written once, generic over
+//! [`Real`]: with f64 it is the reference, with f32 the naive implementation.
+//!
+//! Outputs start as NaN ([`Guarded::poisoned`]), so an element that was forgotten fails; bands of marked numbers around
+//! them tell who wrote too far.
+
+use crate::num::philox::Stream;
+use crate::pool::Cpu;
+use crate::simd::{DType, Element, Isa};
+use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
+
+/// f64 (the reference) or f32 (the naive implementation).
+pub trait Real:
+    Copy
+    + PartialOrd
+    + std::fmt::Debug
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+{
+    /// Rounds a constant of the definition.
+    fn of(x: f64) -> Self;
+    /// Exact.
+    fn to_f64(self) -> f64;
+    /// √x
+    fn sqrt(self) -> Self;
+    /// e^x
+    fn exp(self) -> Self;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// tanh x
+    fn tanh(self) -> Self;
+    /// The error function.
+    fn erf(self) -> Self;
+    /// The greater of the two.
+    fn max(self, other: Self) -> Self {
+        if other > self { other } else { self }
+    }
+}
+
+macro_rules! real {
+    ($t:ty) => {
+        impl Real for $t {
+            fn of(x: f64) -> Self {
+                x as $t
+            }
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            fn sqrt(self) -> Self {
+                <$t>::sqrt(self)
+            }
+            fn exp(self) -> Self {
+                <$t>::exp(self)
+            }
+            fn ln(self) -> Self {
+                <$t>::ln(self)
+            }
+            fn tanh(self) -> Self {
+                <$t>::tanh(self)
+            }
+            fn erf(self) -> Self {
+                erf64(f64::from(self)) as $t
+            }
+        }
+    };
+}
+real!(f64);
+real!(f32);
+
+/// erf by its series and continued fraction in f64 (Abramowitz & Stegun 7.1.6 and 7.1.14), good to 1e-15.
+pub fn erf64(x: f64) -> f64 {
+    let z = x.abs();
+    if z > 6.0 {
+        return x.signum();
+    }
+    if z < 3.0 {
+        let (mut term, mut sum, mut n) = (z, z, 0.0);
+        while term > 1e-17 * sum {
+            n += 1.0;
+            term *= 2.0 * z * z / (2.0 * n + 1.0);
+            sum += term;
+        }
+        return x.signum() * sum * std::f64::consts::FRAC_2_SQRT_PI * (-z * z).exp();
+    }
+    let mut fraction = 0.0;
+    for k in (1..60).rev() {
+        fraction = f64::from(k) / 2.0 / (z + fraction);
+    }
+    let erfc = (-z * z).exp() / (z + fraction) / std::f64::consts::PI.sqrt();
+    x.signum() * (1.0 - erfc)
+}
+
+/// `len` uniform numbers in [-scale, scale), the same ones for the same seed, rounded to storage.
+pub fn uniform<X: Element>(seed: u64, len: usize, scale: f32) -> Vec<X> {
+    let mut stream = Stream::new(seed, [0x6368_6563, 0, 0]);
+    (0..len).map(|_| X::from_f32(scale * (2.0 * stream.next_f32() - 1.0))).collect()
+}
+
+/// The stored numbers as `R`, exactly.
+pub fn widen<R: Real, X: Element>(x: &[X]) -> Vec<R> {
+    x.iter().map(|x| R::of(f64::from(x.to_f32()))).collect()
+}
+
+/// The numbers rounded to storage: how a naive implementation stores what it computed in f32.
+pub fn store<X: Element>(x: &[f32]) -> Vec<X> {
+    x.iter().map(|&x| X::from_f32(x)).collect()
+}
+
+/// One unit in the last place of a number of size `scale` stored as `dtype`.
+pub fn ulp(scale: f64, dtype: DType) -> f64 {
+    let fraction_bits = match dtype {
+        DType::F32 => 23,
+        DType::Bf16 => 7,
+    };
+    let exponent = if scale > 0.0 { scale.log2().floor().max(-126.0) } else { -126.0 };
+    (exponent - f64::from(fraction_bits)).exp2()
+}
+
+/// The greatest error of `naive`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn greatest_error<X: Element>(naive: &[X], exact: &[f64]) -> f64 {
+    assert_eq!(naive.len(), exact.len());
+    naive.iter().zip(exact).fold(0.0f64, |m, (x, e)| m.max((f64::from(x.to_f32()) - e).abs()))
+}
+
+/// Holds `got` against the rule; gives the error over the bound (at most 1).
+///
+/// # Errors
+/// Says which element is out of bounds, with its value, the reference and the bound.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn within<X: Element>(what: &str, got: &[X], naive: &[X], exact: &[f64]) -> Result<f64, String> {
+    within_error(what, got, greatest_error(naive, exact), exact)
+}
+
+/// [`within`], where the naive implementation's error is known from a larger sample of the same numbers: the error of
+/// a handful of elements is a matter of luck.
+///
+/// # Errors
+/// As [`within`].
+///
+/// # Panics
+/// If the lengths differ.
+pub fn within_error<X: Element>(what: &str, got: &[X], naive_error: f64, exact: &[f64]) -> Result<f64, String> {
+    assert_eq!(got.len(), exact.len(), "{what}: lengths differ");
+    let scale = exact.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+    let bound = 2.0 * naive_error + ulp(scale, X::DTYPE);
+    let mut worst = 0.0f64;
+    for (i, (x, e)) in got.iter().zip(exact).enumerate() {
+        let x = f64::from(x.to_f32());
+        let error = (x - e).abs();
+        if error.is_nan() || error > bound {
+            let n = got.len();
+            return Err(format!(
+                "{what}[{i}] of {n}: {x:e}, reference {e:e}; error {error:e}, bound {bound:e} (naive {naive_error:e})"
+            ));
+        }
+        worst = worst.max(error / bound);
+    }
+    Ok(worst)
+}
+
+/// [`within`], for tests.
+///
+/// # Panics
+/// If an element is out of bounds; `case` says which case it was.
+#[track_caller]
+pub fn assert_within<X: Element>(case: &dyn std::fmt::Display, what: &str, got: &[X], naive: &[X], exact: &[f64]) {
+    if let Err(message) = within(what, got, naive, exact) {
+        panic!("{case}: {message}");
+    }
+}
+
+/// Numbers on either side of a guarded buffer.
+const BAND: usize = 67;
+
+/// A buffer between two bands of marked numbers. Behaves as the slice between them.
+#[derive(Clone, Debug)]
+pub struct Guarded<X> {
+    items: Vec<X>,
+}
+
+impl<X: Element> Guarded<X> {
+    fn mark(i: usize) -> X {
+        X::from_f32(-1.0e6 - (i % 13) as f32 * 65_536.0)
+    }
+    /// The given numbers between bands.
+    pub fn new(values: &[X]) -> Self {
+        let band = || (0..BAND).map(Self::mark);
+        Self { items: band().chain(values.iter().copied()).chain(band()).collect() }
+    }
+    /// `len` NaNs between bands: an output that nobody has written yet.
+    pub fn poisoned(len: usize) -> Self {
+        Self::new(&vec![X::from_f32(f32::NAN); len])
+    }
+    /// Panics if a band was written to.
+    #[track_caller]
+    pub fn assert_intact(&self, case: &dyn std::fmt::Display) {
+        let end = self.items.len() - BAND;
+        for i in 0..BAND {
+            let mark = Self::mark(i).to_f32();
+            assert_eq!(self.items[i].to_f32(), mark, "{case}: written {} before the start", BAND - i);
+            assert_eq!(self.items[end + i].to_f32(), mark, "{case}: written {i} behind the end");
+        }
+    }
+}
+
+impl<X> Deref for Guarded<X> {
+    type Target = [X];
+    fn deref(&self) -> &[X] {
+        &self.items[BAND..self.items.len() - BAND]
+    }
+}
+
+impl<X> DerefMut for Guarded<X> {
+    fn deref_mut(&mut self) -> &mut [X] {
+        let end = self.items.len() - BAND;
+        &mut self.items[BAND..end]
+    }
+}
+
+/// One [`Cpu`] of two threads for every instruction set that can be tested here.
+///
+/// # Panics
+/// If no threads can be had.
+pub fn testable_cpus() -> Vec<Cpu> {
+    Isa::testable().into_iter().map(|isa| Cpu::new(isa, 2).expect("threads for a test")).collect()
+}
+
+/// Runs `kernel` with 1, 2 and 5 threads on the widest instruction set and asserts that its outputs are equal bit by
+/// bit.
+///
+/// # Panics
+/// If they are not.
+#[track_caller]
+pub fn assert_same_for_any_thread_count(case: &dyn std::fmt::Display, kernel: impl Fn(&Cpu) -> Vec<f32>) {
+    let isa = *Isa::real().last().expect("every machine has Scalar");
+    let outputs = [1, 2, 5].map(|threads| (threads, kernel(&Cpu::new(isa, threads).expect("threads for a test"))));
+    let (_, first) = &outputs[0];
+    for (threads, output) in &outputs[1..] {
+        for (i, (a, b)) in first.iter().zip(output).enumerate() {
+            assert_eq!(a.to_bits(), b.to_bits(), "{case}: element {i} is {a:e} with 1 thread, {b:e} with {threads}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Dropout on vectors: the multipliers of 64 columns in L1, then one pass over them.
+
+use super::{BLOCK, Dropout};
+use crate::pool::Cpu;
+use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::simd::{Element, Kernel, Simd};
+use crate::sweep::{Columns, sweep};
+use std::ops::Range;
+
+/// y = x · m(row, column) for `x`, `y` [T, columns]; backward is the same call on the gradient.
+///
+/// # Panics
+/// If the lengths differ, are no multiple of `columns`, or the rate is not in [0, 1).
+pub fn apply<X: Element>(cpu: &Cpu, dropout: &Dropout, columns: usize, x: &[X], y: &mut [X]) {
+    assert_eq!(x.len(), y.len(), "dropout: x and y differ in length");
+    if x.is_empty() {
+        return;
+    }
+    assert!(columns > 0 && x.len().is_multiple_of(columns), "dropout: {} numbers are no rows of {columns}", x.len());
+    let isa = cpu.isa();
+    for_each_block(cpu, x.len() / columns, rows_per_task(columns), Rows::new(y, columns), |rows, y| {
+        isa.run(Apply { dropout: *dropout, columns, x, rows, y });
+    });
+}
+
+/// The given rows of x, written to the rows of y.
+struct Apply<'a, X> {
+    dropout: Dropout,
+    columns: usize,
+    x: &'a [X],
+    rows: Range<usize>,
+    y: &'a mut [X],
+}
+
+impl<X: Element> Kernel for Apply<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let mut multipliers = [0.0; BLOCK];
+        let x = &self.x[self.rows.start * self.columns..self.rows.end * self.columns];
+        for (row, (x, y)) in self.rows.zip(x.chunks(self.columns).zip(self.y.chunks_mut(self.columns))) {
+            for (block, (x, y)) in x.chunks(BLOCK).zip(y.chunks_mut(BLOCK)).enumerate() {
+                self.dropout.block(simd, row as u64, block, &mut multipliers);
+                sweep(simd, x.len(), &Multiply, [x], [&multipliers], [], [y]);
+            }
+        }
+    }
+}
+
+/// y = x · m
+struct Multiply;
+
+impl Columns<1, 1, 0, 1, 0> for Multiply {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        [m]: [S::F32; 1],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 1] {
+        [simd.mul(x, m)]
+    }
+}

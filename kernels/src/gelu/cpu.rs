@@ -1,0 +1,172 @@
+//! Bias and activation on vectors, one pass over rows.
+
+use super::Activation;
+use crate::pool::Cpu;
+use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
+use crate::simd::{Element, Kernel, Simd};
+use crate::sweep::{Columns, sweep};
+use std::marker::PhantomData;
+
+/// y = act(x + bias) for `x`, `y` [T, F], `bias` [F]; `pre` [T, F] receives x + bias where backward will need it.
+///
+/// # Panics
+/// If lengths do not fit.
+pub fn bias_activation_forward<X: Element>(
+    cpu: &Cpu,
+    activation: Activation,
+    x: &[X],
+    bias: Option<&[f32]>,
+    pre: Option<&mut [X]>,
+    y: &mut [X],
+) {
+    assert_eq!(x.len(), y.len(), "activation: x and y differ in length");
+    assert!(pre.as_ref().is_none_or(|pre| pre.len() == x.len()), "activation: x and pre differ in length");
+    if x.is_empty() {
+        return;
+    }
+    match activation {
+        Activation::GeluTanh => forward_of::<X, GeluTanh>(cpu, x, bias, pre, y),
+        Activation::GeluErf => forward_of::<X, GeluErf>(cpu, x, bias, pre, y),
+        Activation::Relu => forward_of::<X, Relu>(cpu, x, bias, pre, y),
+    }
+}
+
+/// dx = dy · act'(pre), all of one length.
+///
+/// # Panics
+/// If lengths differ.
+pub fn backward<X: Element>(cpu: &Cpu, activation: Activation, pre: &[X], dy: &[X], dx: &mut [X]) {
+    assert!(pre.len() == dy.len() && dy.len() == dx.len(), "activation: pre, dy and dx differ in length");
+    match activation {
+        Activation::GeluTanh => backward_of::<X, GeluTanh>(cpu, pre, dy, dx),
+        Activation::GeluErf => backward_of::<X, GeluErf>(cpu, pre, dy, dx),
+        Activation::Relu => backward_of::<X, Relu>(cpu, pre, dy, dx),
+    }
+}
+
+/// An activation as a type, so that the choice is made once a call and not once a vector.
+trait Function: Copy + Send + Sync {
+    const ACTIVATION: Activation;
+}
+#[derive(Clone, Copy)]
+struct GeluTanh;
+#[derive(Clone, Copy)]
+struct GeluErf;
+#[derive(Clone, Copy)]
+struct Relu;
+impl Function for GeluTanh {
+    const ACTIVATION: Activation = Activation::GeluTanh;
+}
+impl Function for GeluErf {
+    const ACTIVATION: Activation = Activation::GeluErf;
+}
+impl Function for Relu {
+    const ACTIVATION: Activation = Activation::Relu;
+}
+
+fn forward_of<X: Element, F: Function>(cpu: &Cpu, x: &[X], bias: Option<&[f32]>, pre: Option<&mut [X]>, y: &mut [X]) {
+    let isa = cpu.isa();
+    // Without a bias there are no rows: any cut will do.
+    let width = bias.map_or(1, <[f32]>::len);
+    assert!(width > 0 && x.len().is_multiple_of(width), "activation: {} numbers are no rows of {width}", x.len());
+    let outputs = (Rows::new(y, width), Rows::optional(pre, width));
+    for_each_block(cpu, x.len() / width, rows_per_task(width), outputs, |rows, (y, pre)| {
+        let x = &x[rows.start * width..rows.end * width];
+        isa.run(Forward::<X, F> { x, bias, pre, y, function: PhantomData });
+    });
+}
+
+struct Forward<'a, X, F> {
+    x: &'a [X],
+    bias: Option<&'a [f32]>,
+    pre: Option<&'a mut [X]>,
+    y: &'a mut [X],
+    function: PhantomData<F>,
+}
+
+impl<X: Element, F: Function> Kernel for Forward<'_, X, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { x, bias, pre, y, .. } = self;
+        let columns = Apply(PhantomData::<F>);
+        match (bias, pre) {
+            (None, None) => {
+                sweep(simd, x.len(), &columns, [x], [], [], [y]);
+            }
+            (None, Some(pre)) => {
+                sweep(simd, x.len(), &columns, [x], [], [], [y, pre]);
+            }
+            (Some(bias), None) => {
+                for (x, y) in x.chunks(bias.len()).zip(y.chunks_mut(bias.len())) {
+                    sweep(simd, x.len(), &columns, [x], [bias], [], [y]);
+                }
+            }
+            (Some(bias), Some(pre)) => {
+                let outputs = y.chunks_mut(bias.len()).zip(pre.chunks_mut(bias.len()));
+                for (x, (y, pre)) in x.chunks(bias.len()).zip(outputs) {
+                    sweep(simd, x.len(), &columns, [x], [bias], [], [y, pre]);
+                }
+            }
+        }
+    }
+}
+
+/// y = act(x + b), and x + b where it is wanted.
+struct Apply<F>(PhantomData<F>);
+
+impl<F: Function, const BIAS: usize, const OUTPUTS: usize> Columns<1, BIAS, 0, OUTPUTS, 0> for Apply<F> {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        bias: [S::F32; BIAS],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; OUTPUTS] {
+        let p = if BIAS == 1 { simd.add(x, bias[0]) } else { x };
+        let mut outputs = [p; OUTPUTS];
+        outputs[0] = F::ACTIVATION.apply(simd, p);
+        outputs
+    }
+}
+
+fn backward_of<X: Element, F: Function>(cpu: &Cpu, pre: &[X], dy: &[X], dx: &mut [X]) {
+    let isa = cpu.isa();
+    for_each_block(cpu, dx.len(), TASK, Rows::new(dx, 1), |range, dx| {
+        isa.run(Backward::<X, F> { pre: &pre[range.clone()], dy: &dy[range], dx, function: PhantomData });
+    });
+}
+
+struct Backward<'a, X, F> {
+    pre: &'a [X],
+    dy: &'a [X],
+    dx: &'a mut [X],
+    function: PhantomData<F>,
+}
+
+impl<X: Element, F: Function> Kernel for Backward<'_, X, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        sweep(simd, self.dx.len(), &Derivative(PhantomData::<F>), [self.pre, self.dy], [], [], [self.dx]);
+    }
+}
+
+/// dx = dy · act'(p)
+struct Derivative<F>(PhantomData<F>);
+
+impl<F: Function> Columns<2, 0, 0, 1, 0> for Derivative<F> {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [p, dy]: [S::F32; 2],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 1] {
+        [simd.mul(dy, F::ACTIVATION.derivative(simd, p))]
+    }
+}

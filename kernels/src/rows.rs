@@ -1,0 +1,111 @@
+//! Rows for threads: several outputs cut into the same blocks of rows, each block written by one task.
+//!
+//! ```text
+//!          y [rows, H]      stats [rows, 2]
+//!        ┌────────────┐       ┌──┐
+//!        │  task 0    │       │ 0│         block rows
+//!        ├────────────┤       ├──┤
+//!        │  task 1    │       │ 1│
+//!        ├────────────┤       ├──┤
+//!        │  task 2    │       │ 2│         the last block may be shorter
+//!        └────────────┘       └──┘
+//! ```
+//!
+//! The size of a block is chosen by the shape alone, so that who runs a task never shows in the result.
+#![allow(unsafe_code)]
+
+use crate::pool::{Cpu, Disjoint};
+use std::ops::Range;
+
+/// Numbers that a task of a row kernel handles: enough to hide the start of a task, few enough to share evenly.
+pub(crate) const TASK: usize = 16 * 1024;
+
+/// Rows of `width` numbers that make a task.
+pub(crate) fn rows_per_task(width: usize) -> usize {
+    (TASK / width.max(1)).max(1)
+}
+
+/// An output of `width` items a row. Neither copied nor cloned: who owns it hands every row out once.
+#[derive(Debug)]
+pub(crate) struct Rows<'a, T> {
+    items: Disjoint<'a, T>,
+    width: usize,
+}
+
+impl<'a, T> Rows<'a, T> {
+    /// `items` as rows of `width`.
+    pub(crate) fn new(items: &'a mut [T], width: usize) -> Self {
+        Self { items: Disjoint::new(items), width }
+    }
+    /// An output that is not always wanted.
+    pub(crate) fn optional(items: Option<&'a mut [T]>, width: usize) -> Option<Self> {
+        items.map(|items| Self::new(items, width))
+    }
+}
+
+/// One or several outputs that are cut along the same rows.
+pub(crate) trait RowOutputs: Send + Sync {
+    /// What a task gets of them.
+    type Part;
+    /// The given rows of each.
+    ///
+    /// # Safety
+    /// No row is asked for twice.
+    unsafe fn part(&self, rows: Range<usize>) -> Self::Part;
+}
+
+impl<'a, T: Send> RowOutputs for Rows<'a, T> {
+    type Part = &'a mut [T];
+    unsafe fn part(&self, rows: Range<usize>) -> &'a mut [T] {
+        // SAFETY: different rows are different items; the caller asks for a row once only.
+        unsafe { self.items.slice(rows.start * self.width..rows.end * self.width) }
+    }
+}
+
+impl<O: RowOutputs> RowOutputs for Option<O> {
+    type Part = Option<O::Part>;
+    unsafe fn part(&self, rows: Range<usize>) -> Self::Part {
+        // SAFETY: the caller's promise is the same.
+        self.as_ref().map(|output| unsafe { output.part(rows) })
+    }
+}
+
+impl<A: RowOutputs, B: RowOutputs> RowOutputs for (A, B) {
+    type Part = (A::Part, B::Part);
+    unsafe fn part(&self, rows: Range<usize>) -> Self::Part {
+        // SAFETY: the caller's promise is the same.
+        unsafe { (self.0.part(rows.clone()), self.1.part(rows)) }
+    }
+}
+
+impl<A: RowOutputs, B: RowOutputs, C: RowOutputs> RowOutputs for (A, B, C) {
+    type Part = (A::Part, B::Part, C::Part);
+    unsafe fn part(&self, rows: Range<usize>) -> Self::Part {
+        // SAFETY: the caller's promise is the same.
+        unsafe { (self.0.part(rows.clone()), self.1.part(rows.clone()), self.2.part(rows)) }
+    }
+}
+
+impl<A: RowOutputs, B: RowOutputs, C: RowOutputs, D: RowOutputs> RowOutputs for (A, B, C, D) {
+    type Part = (A::Part, B::Part, C::Part, D::Part);
+    unsafe fn part(&self, rows: Range<usize>) -> Self::Part {
+        // SAFETY: the caller's promise is the same.
+        unsafe { (self.0.part(rows.clone()), self.1.part(rows.clone()), self.2.part(rows.clone()), self.3.part(rows)) }
+    }
+}
+
+/// Cuts `rows` rows into blocks of `block` and runs `task(rows of the block, their part of the outputs)` for each.
+pub(crate) fn for_each_block<O: RowOutputs>(
+    cpu: &Cpu,
+    rows: usize,
+    block: usize,
+    outputs: O,
+    task: impl Fn(Range<usize>, O::Part) + Send + Sync,
+) {
+    cpu.for_each(rows.div_ceil(block), |i| {
+        let range = i * block..((i + 1) * block).min(rows);
+        // SAFETY: blocks do not overlap, every task runs once, and `outputs` is owned here: nobody else asks it.
+        let part = unsafe { outputs.part(range.clone()) };
+        task(range, part);
+    });
+}

@@ -1,0 +1,184 @@
+//! One pass over the columns of a row, LANES at a time: the loop that every row kernel shares.
+//!
+//! A kernel says what happens to LANES neighbouring columns ([`Columns::step`]), which reads like its equation;
+//! [`sweep`] walks the row, four vectors in flight, and takes care of the tail. There are four kinds of streams:
+//!
+//! ```text
+//! x: [&[X]; _]         read       activations in their storage type (f32 or bf16)
+//! p: [&[f32]; _]       read       parameters, gradients of parameters, statistics
+//! u: [&mut [f32]; _]   updated    f32 that is read and written back (sums over rows, optimizer state)
+//! y: [&mut [X]; _]     written    outputs in their storage type
+//! ```
+//!
+//! and any number of sums over the row. Sums are kept in four independent accumulators (latency of an addition: four
+//! cycles), folded in a fixed order, so the result depends on the lane width but on nothing else.
+#![allow(unsafe_code)]
+
+use crate::simd::{Element, Simd};
+
+/// Vectors in flight.
+const UNROLL: usize = 4;
+
+/// What is done with LANES neighbouring columns. See the module for the kinds of streams.
+///
+/// Mark `step` `#[inline(always)]`. In the tail of a row the lanes beyond its end hold zeros on input; what is computed
+/// there is neither stored nor summed.
+pub(crate) trait Columns<const NX: usize, const NP: usize, const NU: usize, const NY: usize, const SUMS: usize> {
+    /// Takes the columns' inputs, updates `u` and adds to `sums`; gives the outputs.
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        x: [S::F32; NX],
+        p: [S::F32; NP],
+        u: &mut [S::F32; NU],
+        sums: &mut [S::F32; SUMS],
+    ) -> [S::F32; NY];
+}
+
+/// Walks the first `len` columns of all streams and returns the sums. Panics if a stream is shorter.
+#[inline(always)]
+pub(crate) fn sweep<
+    S: Simd,
+    X: Element,
+    C: Columns<NX, NP, NU, NY, SUMS>,
+    const NX: usize,
+    const NP: usize,
+    const NU: usize,
+    const NY: usize,
+    const SUMS: usize,
+>(
+    simd: S,
+    len: usize,
+    columns: &C,
+    x: [&[X]; NX],
+    p: [&[f32]; NP],
+    mut u: [&mut [f32]; NU],
+    mut y: [&mut [X]; NY],
+) -> [f32; SUMS] {
+    for x in &x {
+        assert!(x.len() >= len);
+    }
+    for p in &p {
+        assert!(p.len() >= len);
+    }
+    for u in &u {
+        assert!(u.len() >= len);
+    }
+    for y in &y {
+        assert!(y.len() >= len);
+    }
+    let mut sums = [[simd.zero(); SUMS]; UNROLL];
+    let mut c = 0;
+    while len - c >= UNROLL * S::LANES {
+        for sums in &mut sums {
+            // SAFETY: LANES columns from c on lie within `len`, which no stream is shorter than.
+            unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c, sums) };
+            c += S::LANES;
+        }
+    }
+    while len - c >= S::LANES {
+        // SAFETY: as above.
+        unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c, &mut sums[0]) };
+        c += S::LANES;
+    }
+    if c < len {
+        let before = sums[0];
+        tail(simd, columns, &x, &p, &mut u, &mut y, c..len, &mut sums[0]);
+        let inside = simd.first(len - c);
+        for k in 0..SUMS {
+            sums[0][k] = simd.select(inside, sums[0][k], before[k]);
+        }
+    }
+    let mut totals = [0.0; SUMS];
+    for k in 0..SUMS {
+        let pairs = (simd.add(sums[0][k], sums[1][k]), simd.add(sums[2][k], sums[3][k]));
+        totals[k] = simd.reduce_sum(simd.add(pairs.0, pairs.1));
+    }
+    totals
+}
+
+/// One full vector of columns from `c` on.
+///
+/// # Safety
+/// Every stream holds at least `c + LANES` numbers.
+#[inline(always)]
+unsafe fn full<
+    S: Simd,
+    X: Element,
+    C: Columns<NX, NP, NU, NY, SUMS>,
+    const NX: usize,
+    const NP: usize,
+    const NU: usize,
+    const NY: usize,
+    const SUMS: usize,
+>(
+    simd: S,
+    columns: &C,
+    x: &[&[X]; NX],
+    p: &[&[f32]; NP],
+    u: &mut [&mut [f32]; NU],
+    y: &mut [&mut [X]; NY],
+    c: usize,
+    sums: &mut [S::F32; SUMS],
+) {
+    let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
+    // SAFETY: the caller guarantees LANES numbers from c on in every stream.
+    unsafe {
+        for i in 0..NX {
+            vx[i] = X::load_ptr(simd, x[i].as_ptr().add(c));
+        }
+        for i in 0..NP {
+            vp[i] = simd.load_ptr(p[i].as_ptr().add(c));
+        }
+        for i in 0..NU {
+            vu[i] = simd.load_ptr(u[i].as_ptr().add(c));
+        }
+        let vy = columns.step(simd, vx, vp, &mut vu, sums);
+        for i in 0..NU {
+            simd.store_ptr(u[i].as_mut_ptr().add(c), vu[i]);
+        }
+        for i in 0..NY {
+            X::store_ptr(simd, y[i].as_mut_ptr().add(c), vy[i]);
+        }
+    }
+}
+
+/// The last columns, fewer than LANES.
+#[inline(always)]
+fn tail<
+    S: Simd,
+    X: Element,
+    C: Columns<NX, NP, NU, NY, SUMS>,
+    const NX: usize,
+    const NP: usize,
+    const NU: usize,
+    const NY: usize,
+    const SUMS: usize,
+>(
+    simd: S,
+    columns: &C,
+    x: &[&[X]; NX],
+    p: &[&[f32]; NP],
+    u: &mut [&mut [f32]; NU],
+    y: &mut [&mut [X]; NY],
+    range: std::ops::Range<usize>,
+    sums: &mut [S::F32; SUMS],
+) {
+    let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
+    for i in 0..NX {
+        vx[i] = X::load_partial(simd, &x[i][range.clone()]);
+    }
+    for i in 0..NP {
+        vp[i] = simd.load_partial(&p[i][range.clone()]);
+    }
+    for i in 0..NU {
+        vu[i] = simd.load_partial(&u[i][range.clone()]);
+    }
+    let vy = columns.step(simd, vx, vp, &mut vu, sums);
+    for i in 0..NU {
+        simd.store_partial(&mut u[i][range.clone()], vu[i]);
+    }
+    for i in 0..NY {
+        X::store_partial(simd, &mut y[i][range.clone()], vy[i]);
+    }
+}
