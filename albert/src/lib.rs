@@ -1,6 +1,7 @@
 //! ALBERT: the model, its data, its training.
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod config;
 pub mod cost;
 pub mod metrics;

@@ -1,0 +1,96 @@
+//! Models and training states on disk.
+//!
+//! ```text
+//! MODEL/                      a Hugging Face model folder; `transformers` opens it as it is
+//!   config.json               the configuration (see `config`)
+//!   model.safetensors         the parameters under Hugging Face's names, Linear weights [out, in] (see `layout`)
+//!   tokenizer.json            the vocabulary
+//! RUN/checkpoints/
+//!   step-0000001000.safetensors    everything that resuming needs, one file a checkpoint (see `state`)
+//! ```
+//!
+//! Every file is written under another name, flushed to disk and renamed; what stood there before stays whole until
+//! then. Nothing is ever initialised silently: [`LoadReport`] lists what was loaded, what was left fresh because it was
+//! asked for by name, and what the file holds beyond the model; anything else that is missing is an error.
+
+mod layout;
+mod model_folder;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use layout::{Content, Heads, ParameterSpec, Start, StoredTensor, parameters, stored_tensors};
+pub use model_folder::{LoadReport, ModelFolder, save_model};
+pub use state::{Checkpoints, Found, StateHeader, TensorGroup, first_difference};
+
+use std::path::PathBuf;
+
+use engine::EngineError;
+
+use crate::config::ConfigError;
+
+/// Why a model or a state cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// A file could not be read or written, or a tensor in it is missing or has the wrong shape.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The configuration cannot be used.
+    #[error("{}: {source}", path.display())]
+    Config {
+        /// The configuration file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ConfigError,
+    },
+    /// Not a model folder, or not a run.
+    #[error("{}: {problem}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What was expected.
+        problem: String,
+    },
+    /// Tensors that the model needs are not in the file.
+    #[error(
+        "{}: {} of the model's tensors are missing: {}; name the ones that may start fresh, or use a checkpoint that has them",
+        path.display(), names.len(), listed(names)
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A tensor is there but does not hold what it must.
+    #[error("{}: tensor {name}: {problem}", path.display())]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// What was found and expected.
+        problem: String,
+    },
+    /// The run was made with another configuration.
+    #[error(
+        "{}: the run was started with `{key}` = {then}, but now it is {now}; resume with the old value or start a new run",
+        path.display()
+    )]
+    OtherConfig {
+        /// The state.
+        path: PathBuf,
+        /// The first key that differs.
+        key: String,
+        /// Its value in the state.
+        then: String,
+        /// Its value now.
+        now: String,
+    },
+}
+
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 6;
+    let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
+}

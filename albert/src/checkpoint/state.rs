@@ -1,0 +1,223 @@
+//! Training states: one file holds all that resuming needs.
+//!
+//! ```text
+//! step-0000001000.safetensors
+//!   parameter/NAME        f32, as in memory (shared tensors once)
+//!   first_moment/NAME     f32
+//!   second_moment/NAME    f32
+//!   __metadata__          state: StateHeader as JSON · checksum over everything
+//! ```
+//!
+//! One file is one atomic unit: a kill at any moment leaves the checkpoints before it untouched. The newest
+//! [`Checkpoints::KEPT`] stay; a damaged one is passed over, with the reason, for the one before.
+
+use std::path::{Path, PathBuf};
+
+use engine::EngineError;
+use engine::io::{Data, Safetensors, TensorOut, save_safetensors};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::CheckpointError;
+
+/// What a state says beside its tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StateHeader {
+    /// Version of this structure.
+    pub version: u32,
+    /// Optimiser steps done.
+    pub step: u64,
+    /// Every setting that decides the numbers, resolved; resuming with other values is refused.
+    pub config: Value,
+    /// Where the next batch begins, as the data module states it.
+    pub cursor: Value,
+    /// Fingerprints of what the run reads, such as the tokenizer's and the data's, in hexadecimal.
+    pub inputs: Value,
+    /// Counters and best figures of the loop.
+    pub progress: Value,
+}
+
+impl StateHeader {
+    /// The version that this program writes and reads.
+    pub const VERSION: u32 = 1;
+}
+
+/// A group of tensors of a state: the name before the slash, and the tensors in order.
+#[derive(Clone, Debug)]
+pub struct TensorGroup<'a> {
+    /// `parameter`, `first_moment` or `second_moment`.
+    pub group: &'static str,
+    /// Name, shape and elements of each tensor.
+    pub tensors: Vec<(&'a str, &'a [usize], &'a [f32])>,
+}
+
+/// The folder of a run's states.
+#[derive(Clone, Debug)]
+pub struct Checkpoints {
+    folder: PathBuf,
+}
+
+/// The newest state that is whole.
+#[derive(Debug)]
+pub struct Found {
+    /// The file.
+    pub path: PathBuf,
+    /// What it says.
+    pub header: StateHeader,
+    /// Newer files that were passed over, each with the reason.
+    pub damaged: Vec<String>,
+    file: Safetensors,
+}
+
+impl Found {
+    /// Reads `group/name` into `out`.
+    ///
+    /// # Errors
+    /// The tensor is missing or has another shape.
+    pub fn read(&self, group: &str, name: &str, shape: &[usize], out: &mut [f32]) -> Result<(), CheckpointError> {
+        Ok(self.file.read_f32(&format!("{group}/{name}"), shape, out)?)
+    }
+
+    /// Refuses a configuration that differs from the one that the run was started with, naming the first key.
+    ///
+    /// # Errors
+    /// [`CheckpointError::OtherConfig`].
+    pub fn expect_config(&self, now: &Value) -> Result<(), CheckpointError> {
+        self.expect(&self.header.config, now)
+    }
+
+    /// Refuses other inputs (tokenizer, data) than those that the run was started with.
+    ///
+    /// # Errors
+    /// [`CheckpointError::OtherConfig`].
+    pub fn expect_inputs(&self, now: &Value) -> Result<(), CheckpointError> {
+        self.expect(&self.header.inputs, now)
+    }
+
+    fn expect(&self, then: &Value, now: &Value) -> Result<(), CheckpointError> {
+        match first_difference(then, now) {
+            None => Ok(()),
+            Some((key, then, now)) => Err(CheckpointError::OtherConfig { path: self.path.clone(), key, then, now }),
+        }
+    }
+}
+
+impl Checkpoints {
+    /// How many states stay: the last and the one before.
+    pub const KEPT: usize = 2;
+
+    /// The states of the run in `run`; nothing is created yet.
+    pub fn of_run(run: &Path) -> Self {
+        Self { folder: run.join("checkpoints") }
+    }
+
+    /// The file of the state after `step` steps.
+    pub fn path(&self, step: u64) -> PathBuf {
+        self.folder.join(format!("step-{step:010}.safetensors"))
+    }
+
+    /// Steps of all states, newest first.
+    ///
+    /// # Errors
+    /// The folder exists and cannot be listed.
+    pub fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(EngineError::io(&self.folder, "list the checkpoints", error).into()),
+        };
+        let mut steps = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| EngineError::io(&self.folder, "list the checkpoints", error))?;
+            let name = entry.file_name();
+            let step = name.to_str().and_then(|name| name.strip_prefix("step-")?.strip_suffix(".safetensors"));
+            steps.extend(step.and_then(|step| step.parse::<u64>().ok()));
+        }
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(steps)
+    }
+
+    /// Writes a state, whole or not at all, and then removes the oldest beyond [`Checkpoints::KEPT`].
+    ///
+    /// # Errors
+    /// The state cannot be written; the ones before are then untouched.
+    pub fn save(&self, header: &StateHeader, groups: &[TensorGroup<'_>]) -> Result<PathBuf, CheckpointError> {
+        std::fs::create_dir_all(&self.folder)
+            .map_err(|error| EngineError::io(&self.folder, "create the folder", error))?;
+        let tensors: Vec<TensorOut<'_>> = groups
+            .iter()
+            .flat_map(|group| {
+                group.tensors.iter().map(|(name, shape, data)| TensorOut {
+                    name: format!("{}/{name}", group.group),
+                    shape: shape.to_vec(),
+                    data: Data::F32(data),
+                })
+            })
+            .collect();
+        let path = self.path(header.step);
+        let text = serde_json::to_string(header).expect("a header has string keys");
+        save_safetensors(&path, &tensors, &[("state", &text)])?;
+        // Only what is older than this state: a newer one that was found damaged is overwritten when its step comes.
+        for step in self.steps()?.into_iter().filter(|step| *step <= header.step).skip(Self::KEPT) {
+            let old = self.path(step);
+            std::fs::remove_file(&old).map_err(|error| EngineError::io(&old, "remove the old checkpoint", error))?;
+        }
+        Ok(path)
+    }
+
+    /// The newest state that is whole, with the reason for every newer one that is not; `None` if there is no file.
+    ///
+    /// # Errors
+    /// There are states, but none is whole.
+    pub fn newest(&self) -> Result<Option<Found>, CheckpointError> {
+        let mut damaged = Vec::new();
+        for step in self.steps()? {
+            let path = self.path(step);
+            match open(&path, step) {
+                Ok((file, header)) => return Ok(Some(Found { path, header, damaged, file })),
+                Err(error) => damaged.push(error.to_string()),
+            }
+        }
+        match damaged.first() {
+            None => Ok(None),
+            Some(first) => Err(CheckpointError::Folder {
+                path: self.folder.clone(),
+                problem: format!("none of the {} checkpoints is whole; the newest: {first}", damaged.len()),
+            }),
+        }
+    }
+}
+
+fn open(path: &Path, step: u64) -> Result<(Safetensors, StateHeader), CheckpointError> {
+    let file = Safetensors::open_checked(path)?;
+    let wrong = |problem: String| CheckpointError::Folder { path: path.to_owned(), problem };
+    let text = file.metadata().remove("state").ok_or_else(|| wrong("it holds tensors but no training state".into()))?;
+    let header: StateHeader =
+        serde_json::from_str(&text).map_err(|error| wrong(format!("its training state cannot be read: {error}")))?;
+    if header.version != StateHeader::VERSION || header.step != step {
+        return Err(wrong(format!(
+            "it is version {} at step {}, expected version {} at step {step}",
+            header.version,
+            header.step,
+            StateHeader::VERSION
+        )));
+    }
+    Ok((file, header))
+}
+
+/// The first key, in the order of `then`, whose value differs between two JSON values: its path with dots, both values.
+pub fn first_difference(then: &Value, now: &Value) -> Option<(String, String, String)> {
+    fn walk(path: &str, then: Option<&Value>, now: Option<&Value>) -> Option<(String, String, String)> {
+        if let (Some(Value::Object(a)), Some(Value::Object(b))) = (then, now) {
+            let added = b.keys().filter(|key| !a.contains_key(*key));
+            return a.keys().chain(added).find_map(|key| {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                walk(&path, a.get(key), b.get(key))
+            });
+        }
+        let text = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
+        (then != now).then(|| (path.to_owned(), text(then), text(now)))
+    }
+    walk("", Some(then), Some(now))
+}
