@@ -20,12 +20,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Train a vocabulary; turn text into ids and back
+    #[command(subcommand)]
+    Tokenizer(commands::tokenizer::Command),
+    /// What this machine is and what of it will be used
+    Doctor(commands::doctor::Arguments),
     /// Parameters, FLOPs and memory of a configuration
     Info(commands::info::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Tokenizer(command) => commands::tokenizer::run(&command),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
     };
     match result {

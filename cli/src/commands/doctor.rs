@@ -1,0 +1,92 @@
+//! `albert doctor`: what the machine is, what of it will be used, and why.
+
+use anyhow::Result;
+use clap::Args;
+use engine::{Cpu, IsaKind};
+use std::{fs, io::Write, path::Path, process::ExitCode};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Seconds spent on measuring peaks; 0 measures nothing
+    #[arg(long, default_value_t = 0.3)]
+    seconds: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    let cpu = Cpu::detect()?;
+    writeln!(out, "processor         {}", processor_name())?;
+    let (chosen, why) = (
+        cpu.isa().kind(),
+        if std::env::var_os("ALBERT_ISA").is_some() {
+            "ALBERT_ISA says so"
+        } else {
+            "the widest that this machine has"
+        },
+    );
+    writeln!(out, "instruction set   {chosen}: {why}")?;
+    for kind in IsaKind::REAL {
+        let state = if engine::Isa::new(kind).is_some() { "available" } else { "missing on this machine" };
+        writeln!(out, "                  {:<8} {state}", kind.name())?;
+    }
+    let why = if std::env::var_os("ALBERT_THREADS").is_some() {
+        "ALBERT_THREADS says so"
+    } else {
+        "all cores that this process may use"
+    };
+    writeln!(out, "threads           {}: {why}", cpu.threads())?;
+    for line in caches(Path::new("/sys/devices/system/cpu/cpu0/cache")) {
+        writeln!(out, "cache             {line}")?;
+    }
+    if let Some(memory) = memory() {
+        writeln!(out, "memory            {memory}")?;
+    }
+    if arguments.seconds > 0.0 {
+        let one = Cpu::new(cpu.isa(), 1)?;
+        let (single, all) = (
+            engine::roofline::fma_peak(&one, arguments.seconds / 3.0),
+            engine::roofline::fma_peak(&cpu, arguments.seconds / 3.0),
+        );
+        writeln!(out, "f32 peak          {:.0} GFLOP/s on one thread, {:.0} on all", single / 1e9, all / 1e9)?;
+        writeln!(
+            out,
+            "copy bandwidth    {:.1} GB/s on all threads (read + written)",
+            engine::roofline::copy_bandwidth(&cpu, 64 << 20, 3) / 1e9
+        )?;
+    }
+    match engine::device::gpus() {
+        Ok(gpus) => {
+            for gpu in gpus {
+                writeln!(out, "GPU               {gpu}")?;
+            }
+        }
+        Err(reason) => writeln!(out, "GPU               none: {reason}")?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn processor_name() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+fn caches(folder: &Path) -> Vec<String> {
+    let read = |index: usize, name: &str| {
+        Some(fs::read_to_string(folder.join(format!("index{index}")).join(name)).ok()?.trim().to_owned())
+    };
+    (0..8)
+        .filter_map(|i| Some((read(i, "level")?, read(i, "type")?, read(i, "size")?)))
+        .filter(|(_, kind, _)| kind != "Instruction")
+        .map(|(level, kind, size)| format!("L{level} {} {size}", kind.to_lowercase()))
+        .collect()
+}
+
+fn memory() -> Option<String> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let gib = |key: &str| -> Option<f64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.split_whitespace().next()?.parse::<f64>().ok()? / 1_048_576.0)
+    };
+    Some(format!("{:.1} GiB, {:.1} GiB free", gib("MemTotal:")?, gib("MemAvailable:")?))
+}

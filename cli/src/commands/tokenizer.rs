@@ -1,0 +1,174 @@
+//! `albert tokenizer`: train a vocabulary, encode lines of text, decode lines of ids.
+
+use albert::tokenizer::{self, Progress, Tokenizer, TrainerConfig};
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use std::{
+    io::{BufRead, BufWriter, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a unigram vocabulary on text files
+    Train(Train),
+    /// Read one text a line, write its ids a line, separated by spaces
+    Encode(Encode),
+    /// Read ids separated by spaces a line, write their text a line
+    Decode(Decode),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Train {
+    /// Text files, one sentence a line
+    #[arg(required = true)]
+    input: Vec<PathBuf>,
+    /// Where the vocabulary goes
+    #[arg(short, long, default_value = "tokenizer.json")]
+    output: PathBuf,
+    /// Number of pieces, special ones included
+    #[arg(long, default_value_t = 30_000)]
+    vocab_size: usize,
+    /// Share of the text's characters that get a piece of their own
+    #[arg(long)]
+    character_coverage: Option<f64>,
+    /// Replace bytes that are not UTF-8 instead of refusing the file
+    #[arg(long)]
+    lossy: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Encode {
+    /// The vocabulary: a tokenizer.json
+    #[arg(long)]
+    tokenizer: PathBuf,
+    /// Put [CLS] before and [SEP] behind each text
+    #[arg(long)]
+    specials: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Decode {
+    /// The vocabulary: a tokenizer.json
+    #[arg(long)]
+    tokenizer: PathBuf,
+}
+
+pub(crate) fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Train(arguments) => train(arguments),
+        Command::Encode(arguments) => encode(arguments),
+        Command::Decode(arguments) => decode(arguments),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn train(arguments: &Train) -> Result<()> {
+    let mut lines = Vec::new();
+    for path in &arguments.input {
+        lines.extend(read_lines(path, arguments.lossy)?);
+    }
+    let mut config = TrainerConfig { vocab_size: arguments.vocab_size, ..TrainerConfig::default() };
+    if let Some(coverage) = arguments.character_coverage {
+        config.character_coverage = coverage;
+    }
+    let cpu = engine::Cpu::detect()?;
+    let tokenizer = cpu.enter(|| tokenizer::train(&lines, &config, report))?;
+    tokenizer.save(&arguments.output)?;
+    eprintln!("{} pieces written to {}", tokenizer.vocab_size(), arguments.output.display());
+    Ok(())
+}
+
+/// One line on standard error for each step of training.
+pub(crate) fn report(progress: Progress) {
+    match progress {
+        Progress::Counted { lines, skipped, words, distinct, characters } => {
+            eprintln!("{lines} lines, {words} words, {distinct} of them distinct, {characters} characters");
+            if skipped > 0 {
+                eprintln!("{skipped} lines were too long for training the vocabulary and were skipped");
+            }
+        }
+        Progress::Seeded { pieces } => eprintln!("{pieces} pieces to start from"),
+        Progress::Iterated { round, pieces, log_likelihood_per_word } => {
+            eprintln!("round {round}: {pieces} pieces, {log_likelihood_per_word:.4} nats a word");
+        }
+        Progress::Pruned { .. } => {}
+    }
+}
+
+/// The lines of a text file. Bytes that are not UTF-8 are refused by line, or replaced if `lossy`.
+fn read_lines(path: &Path, lossy: bool) -> Result<Vec<String>> {
+    let name = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("{name} cannot be read"))?;
+    let lines = bytes.split(|&byte| byte == b'\n').enumerate();
+    lines
+        .map(|(i, line)| match std::str::from_utf8(line) {
+            Ok(text) => Ok(text.trim_end_matches('\r').to_owned()),
+            Err(_) if lossy => Ok(String::from_utf8_lossy(line).into_owned()),
+            Err(error) => {
+                let at = error.valid_up_to();
+                anyhow::bail!(
+                    "{name}:{}: invalid UTF-8 at byte {at} (0x{:02X}); re-encode the file or pass --lossy",
+                    i + 1,
+                    line[at]
+                )
+            }
+        })
+        .collect()
+}
+
+/// Texts that are encoded together: enough to keep all cores busy, few enough to answer soon.
+const BATCH: usize = 4096;
+
+fn encode(arguments: &Encode) -> Result<()> {
+    let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
+    let specials = tokenizer.specials();
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut input = std::io::stdin().lock();
+    let cpu = engine::Cpu::detect()?;
+    loop {
+        let mut texts = Vec::with_capacity(BATCH);
+        let mut text = String::new();
+        while texts.len() < BATCH && input.read_line(&mut text).context("standard input")? > 0 {
+            texts.push(text.trim_end_matches(['\n', '\r']).to_owned());
+            text.clear();
+        }
+        if texts.is_empty() {
+            break;
+        }
+        for ids in cpu.enter(|| tokenizer.encode_batch(&texts)) {
+            let (before, behind) =
+                if arguments.specials { (Some(specials.cls), Some(specials.sep)) } else { (None, None) };
+            let mut separator = "";
+            for id in before.into_iter().chain(ids).chain(behind) {
+                write!(out, "{separator}{id}")?;
+                separator = " ";
+            }
+            writeln!(out)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn decode(arguments: &Decode) -> Result<()> {
+    let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    for (i, line) in std::io::stdin().lock().lines().enumerate() {
+        let line = line.context("standard input")?;
+        let ids = line
+            .split_whitespace()
+            .map(|word| {
+                let id: u32 =
+                    word.parse().ok().filter(|&id| (id as usize) < tokenizer.vocab_size()).with_context(|| {
+                        format!("line {}: `{word}` is no id; expected 0 to {}", i + 1, tokenizer.vocab_size() - 1)
+                    })?;
+                Ok(id)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        writeln!(out, "{}", tokenizer.decode(&ids))?;
+    }
+    out.flush()?;
+    Ok(())
+}
