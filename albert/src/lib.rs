@@ -4,6 +4,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod cost;
+pub mod data;
 pub mod metrics;
 pub mod report;
 pub mod tokenizer;

@@ -1,0 +1,313 @@
+//! Corpus to shards.
+//!
+//! Documents are read one after another, tokenised in parallel a few megabytes at a time, assigned to a side of the
+//! split and appended to its shard, always in corpus order: the files are the same for any number of threads. Memory:
+//! the text and ids in flight, and 4 bytes a sentence and 16 a document until a shard is closed. The index is written
+//! last and replaced atomically, so a directory always holds the old data or the new.
+
+use std::path::Path;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::corpus::{Document, Documents, Source};
+use super::dataset::{FORMAT, Index, SideIndex, SourceCounts, VERSION, read_index, write_index};
+use super::error::DataError;
+use super::settings::{CorpusSettings, SplitSettings};
+use super::shard_writer::ShardWriter;
+use super::split::{Side, Splitter};
+use super::vocabulary::Vocabulary;
+
+/// Text that is tokenised at a time, in bytes.
+const BATCH_BYTES: usize = 4 << 20;
+/// How many places a report lists of each kind.
+const LISTED: usize = 20;
+
+/// What the build met that a person may want to know.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BuildReport {
+    /// Bytes of text read.
+    pub bytes: u64,
+    /// Documents kept.
+    pub documents: u64,
+    /// Documents that are copies of an earlier one up to case, punctuation and white space; they are kept, on its side.
+    pub duplicate_documents: u64,
+    /// Documents of which no sentence gave a token; dropped.
+    pub empty_documents: u64,
+    /// Documents of one sentence. They give no sentence pair; `lone_sentence` says what becomes of them.
+    pub one_sentence_documents: u64,
+    /// Where the first of them begin, as `file:line`.
+    pub one_sentence_places: Vec<String>,
+    /// Sentences that gave no token; dropped.
+    pub empty_sentences: u64,
+    /// Sentences longer than `longest_sentence`, which were cut into pieces.
+    pub cut_sentences: u64,
+    /// Where the first of their documents begin, as `file:line`.
+    pub cut_places: Vec<String>,
+    /// Lines with invalid UTF-8 that were repaired (`lossy`).
+    pub repaired_lines: u64,
+}
+
+/// Builds the shards and the index of `sources` in directory `out`, which is made if need be.
+///
+/// `encode` appends the ids of one sentence, without special ones; it is called from many threads. `progress` is called
+/// now and then with the bytes of text read so far.
+///
+/// # Errors
+/// Those of reading and writing, [`DataError::EmptyCorpus`], [`DataError::NoTokens`], [`DataError::OneDocument`], and
+/// [`DataError::Setting`] for settings out of range. On an error a data set that was in `out` before is untouched.
+pub fn build(
+    sources: Vec<Source>,
+    out: &Path,
+    corpus: &CorpusSettings,
+    split: &SplitSettings,
+    vocabulary: &Vocabulary,
+    encode: impl Fn(&str, &mut Vec<u32>) + Sync,
+    mut progress: impl FnMut(u64),
+) -> Result<Index, DataError> {
+    corpus.validate()?;
+    split.validate()?;
+    std::fs::create_dir_all(out).map_err(DataError::io(out, "create"))?;
+    let mut run = |splitter| {
+        let mut builder = Builder::new(out, corpus, vocabulary, &encode, &sources, splitter);
+        builder.read_all(sources.clone(), &mut progress)?;
+        Ok::<_, DataError>(builder)
+    };
+    let mut builder = run(Splitter::new(split))?;
+    if split.held_out > 0.0 && builder.sides[1].documents == 0 {
+        let distinct = builder.splitter.distinct();
+        if distinct < 2 {
+            return Err(DataError::OneDocument);
+        }
+        builder = run(Splitter::for_few_documents(split, distinct))?;
+    }
+    let index = builder.finish(split)?;
+    let before = read_index(out).ok();
+    write_index(out, &index)?;
+    if let Some(before) = before {
+        remove_replaced(out, &before, &index);
+    }
+    Ok(index)
+}
+
+/// Removes shards that only the replaced index refers to.
+fn remove_replaced(out: &Path, before: &Index, now: &Index) {
+    let files = |index: &Index| -> Vec<String> {
+        [&index.train, &index.held_out].iter().flat_map(|side| side.shards.iter().map(|s| s.file.clone())).collect()
+    };
+    let kept = files(now);
+    for file in files(before).iter().filter(|file| !kept.contains(file)) {
+        // A file that cannot be removed takes space and does no harm: nothing refers to it.
+        let _ = std::fs::remove_file(out.join(file));
+    }
+}
+
+/// A tokenised document.
+struct Encoded {
+    ids: Vec<u32>,
+    ends: Vec<usize>,
+    hash: u64,
+    empty_sentences: u64,
+    cut_sentences: u64,
+    /// First id outside the vocabulary, if any.
+    bad_id: Option<u32>,
+}
+
+/// The shards of one side under construction.
+struct SideBuilder {
+    side: Side,
+    writer: ShardWriter,
+    index: SideIndex,
+    documents: u64,
+}
+
+struct Builder<'a, E> {
+    out: &'a Path,
+    corpus: &'a CorpusSettings,
+    vocabulary: &'a Vocabulary,
+    encode: &'a E,
+    splitter: Splitter,
+    sides: [SideBuilder; 2],
+    sources: Vec<SourceCounts>,
+    report: BuildReport,
+}
+
+impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
+    fn new(
+        out: &'a Path,
+        corpus: &'a CorpusSettings,
+        vocabulary: &'a Vocabulary,
+        encode: &'a E,
+        sources: &[Source],
+        splitter: Splitter,
+    ) -> Self {
+        let sides = Side::ALL.map(|side| SideBuilder {
+            side,
+            writer: ShardWriter::new(out, side, 0, vocabulary),
+            index: SideIndex::default(),
+            documents: 0,
+        });
+        let sources = sources.iter().map(|s| SourceCounts { name: s.name(), ..Default::default() }).collect();
+        Self { out, corpus, vocabulary, encode, splitter, sides, sources, report: BuildReport::default() }
+    }
+
+    fn read_all(&mut self, sources: Vec<Source>, progress: &mut impl FnMut(u64)) -> Result<(), DataError> {
+        let mut documents = Documents::new(sources, self.corpus)?;
+        let (mut batch, mut bytes, mut sentences) = (Vec::new(), 0, 0u64);
+        loop {
+            let next = documents.next().transpose()?;
+            let is_last = next.is_none();
+            if let Some(document) = next {
+                bytes += document.bytes();
+                sentences += document.len() as u64;
+                batch.push(document);
+            }
+            if is_last || bytes >= BATCH_BYTES {
+                self.add(&batch)?;
+                batch.clear();
+                bytes = 0;
+                progress(documents.counts().bytes);
+            }
+            if is_last {
+                break;
+            }
+        }
+        self.report.bytes = documents.counts().bytes;
+        self.report.repaired_lines = documents.counts().repaired_lines;
+        self.report.duplicate_documents = self.splitter.duplicates();
+        if self.report.documents == 0 {
+            return Err(DataError::NoTokens { sentences });
+        }
+        Ok(())
+    }
+
+    /// Tokenises `documents` in parallel and appends them in order.
+    fn add(&mut self, documents: &[Document]) -> Result<(), DataError> {
+        let this = &*self;
+        let encoded: Vec<Encoded> = documents.par_iter().map(|document| this.encode(document)).collect();
+        for (document, encoded) in documents.iter().zip(encoded) {
+            self.append(document, &encoded)?;
+        }
+        Ok(())
+    }
+
+    fn encode(&self, document: &Document) -> Encoded {
+        let mut encoded = Encoded {
+            ids: Vec::with_capacity(document.bytes() / 4),
+            ends: Vec::with_capacity(document.len()),
+            hash: document.content_hash(),
+            empty_sentences: 0,
+            cut_sentences: 0,
+            bad_id: None,
+        };
+        let size = self.vocabulary.size();
+        for sentence in document.sentences() {
+            let start = encoded.ids.len();
+            (self.encode)(sentence, &mut encoded.ids);
+            let ids = &encoded.ids[start..];
+            encoded.bad_id = encoded.bad_id.or_else(|| ids.iter().copied().find(|&id| id as usize >= size));
+            if ids.is_empty() {
+                encoded.empty_sentences += 1;
+            } else if ids.len() <= self.corpus.longest_sentence || encoded.bad_id.is_some() {
+                encoded.ends.push(encoded.ids.len());
+            } else {
+                encoded.cut_sentences += 1;
+                cut_points(ids, self.corpus.longest_sentence, self.vocabulary, |at| encoded.ends.push(start + at));
+            }
+        }
+        encoded
+    }
+
+    fn append(&mut self, document: &Document, encoded: &Encoded) -> Result<(), DataError> {
+        let place = || format!("{}:{}", self.sources[document.source].name, document.line);
+        if let Some(id) = encoded.bad_id {
+            let name = self.sources[document.source].name.clone();
+            return Err(DataError::IdOutOfRange { name, line: document.line, id, size: self.vocabulary.size() });
+        }
+        self.report.empty_sentences += encoded.empty_sentences;
+        if encoded.ids.is_empty() {
+            self.report.empty_documents += 1;
+            return Ok(());
+        }
+        if encoded.cut_sentences > 0 {
+            self.report.cut_sentences += encoded.cut_sentences;
+            if self.report.cut_places.len() < LISTED {
+                self.report.cut_places.push(place());
+            }
+        }
+        if encoded.ends.len() == 1 {
+            self.report.one_sentence_documents += 1;
+            if self.report.one_sentence_places.len() < LISTED {
+                self.report.one_sentence_places.push(place());
+            }
+        }
+        self.report.documents += 1;
+        let side = self.splitter.assign(encoded.hash);
+        let counts = &mut self.sources[document.source];
+        counts.documents += 1;
+        counts.sentences += encoded.ends.len() as u64;
+        counts.tokens += encoded.ids.len() as u64;
+        if side == Side::HeldOut {
+            counts.held_out_documents += 1;
+            counts.held_out_tokens += encoded.ids.len() as u64;
+        }
+        let builder = &mut self.sides[side as usize];
+        builder.documents += 1;
+        builder.writer.push(document.source as u32, encoded.hash, &encoded.ids, &encoded.ends)?;
+        if builder.writer.tokens() >= self.corpus.tokens_per_shard as u64 {
+            builder.close(self.out, self.vocabulary)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, split: &SplitSettings) -> Result<Index, DataError> {
+        for builder in &mut self.sides {
+            builder.close(self.out, self.vocabulary)?;
+        }
+        let [train, held_out] = self.sides.map(|builder| builder.index);
+        Ok(Index {
+            format: FORMAT.into(),
+            version: VERSION,
+            fingerprint: format!("{:016x}", self.vocabulary.fingerprint()),
+            vocab_size: self.vocabulary.size(),
+            corpus: self.corpus.clone(),
+            split: split.clone(),
+            sources: self.sources,
+            train,
+            held_out,
+            report: self.report,
+        })
+    }
+}
+
+impl SideBuilder {
+    /// Finishes the present shard and begins the next.
+    fn close(&mut self, out: &Path, vocabulary: &Vocabulary) -> Result<(), DataError> {
+        let number = self.index.shards.len() + 1;
+        let writer = std::mem::replace(&mut self.writer, ShardWriter::new(out, self.side, number, vocabulary));
+        if let Some(entry) = writer.finish()? {
+            self.index.documents += entry.documents;
+            self.index.sentences += entry.sentences;
+            self.index.tokens += entry.tokens;
+            self.index.shards.push(entry);
+        }
+        Ok(())
+    }
+}
+
+/// Calls `end` with the ends of the pieces that a sentence of more than `longest` tokens is cut into: as few as possible,
+/// about equally long, each ending before a word start where there is one in the later half of the piece.
+fn cut_points(ids: &[u32], longest: usize, vocabulary: &Vocabulary, mut end: impl FnMut(usize)) {
+    let mut start = 0;
+    while ids.len() - start > longest {
+        let rest = ids.len() - start;
+        let piece = rest.div_ceil(rest.div_ceil(longest));
+        let earliest = start + piece.div_ceil(2);
+        let latest = start + piece;
+        let at = (earliest..=latest).rev().find(|&at| vocabulary.is_word_start(ids[at])).unwrap_or(latest);
+        end(at);
+        start = at;
+    }
+    end(ids.len());
+}

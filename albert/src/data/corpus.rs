@@ -1,0 +1,471 @@
+//! Text files to documents of sentences, streaming: one document is in memory at a time.
+//!
+//! Two layouts ([`TextLayout`]): one sentence a line with a blank line between documents, or running text whose
+//! paragraphs are cut by [`split_sentences`]. Sentences are trimmed, nothing else: cleaning belongs to the tokenizer. A
+//! byte-order mark and carriage returns are dropped. A line may be of any length that fits in memory.
+//!
+//! Cost: reading and checking UTF-8, about 1 GB/s.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::checksum::xxh64;
+use super::error::DataError;
+use super::sentences::split_sentences;
+use super::settings::{CorpusSettings, TextLayout};
+
+/// Where text comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A file.
+    File(PathBuf),
+    /// Text that the program carries, under the name that messages give it.
+    Memory {
+        /// Name for messages and for the index.
+        name: String,
+        /// The bytes; checked like a file's.
+        text: Arc<[u8]>,
+    },
+}
+
+impl Source {
+    /// The name that messages and the index give it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Memory { name, .. } => name.clone(),
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn BufRead + Send>, DataError> {
+        match self {
+            Self::File(path) => {
+                let file = File::open(path).map_err(DataError::io(path, "read"))?;
+                let about = file.metadata().map_err(DataError::io(path, "read"))?;
+                if about.is_dir() {
+                    let source = std::io::Error::other("it is a directory; give files or a pattern such as DIR/*.txt");
+                    return Err(DataError::Io { path: path.clone(), action: "read", source });
+                }
+                Ok(Box::new(BufReader::with_capacity(1 << 20, file)))
+            }
+            Self::Memory { text, .. } => Ok(Box::new(std::io::Cursor::new(Arc::clone(text)))),
+        }
+    }
+}
+
+/// Files for a list of paths, in the order given; a path whose last part holds `*` or `?` stands for the files that
+/// match it, in order of name. A file that is named twice is taken once.
+///
+/// # Errors
+/// [`DataError::Missing`] for a path that is not there and for a pattern that matches nothing.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<Source>, DataError> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+        if path.exists() || !name.contains(['*', '?']) {
+            if !path.exists() {
+                return Err(DataError::Missing { path: path.clone() });
+            }
+            found.push(path.clone());
+            continue;
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut matching = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(DataError::io(folder, "read"))? {
+            let entry = entry.map_err(DataError::io(folder, "read"))?;
+            let is_match = entry.file_name().to_str().is_some_and(|n| matches(name.as_bytes(), n.as_bytes()));
+            if is_match && entry.path().is_file() {
+                matching.push(path.with_file_name(entry.file_name()));
+            }
+        }
+        if matching.is_empty() {
+            return Err(DataError::Missing { path: path.clone() });
+        }
+        matching.sort();
+        found.extend(matching);
+    }
+    let mut unique: Vec<PathBuf> = Vec::with_capacity(found.len());
+    for path in found {
+        if !unique.contains(&path) {
+            unique.push(path);
+        }
+    }
+    Ok(unique.into_iter().map(Source::File).collect())
+}
+
+/// Whether `pattern`, in which `*` is any run of bytes and `?` any one byte, matches all of `name`.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    // Where to go back to: the last star, and how much of the name it has taken.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if p < pattern.len() && pattern[p] == b'*' {
+            star = Some((p, n));
+            p += 1;
+        } else if p < pattern.len() && (pattern[p] == b'?' || pattern[p] == name[n]) {
+            (p, n) = (p + 1, n + 1);
+        } else if let Some((at, taken)) = star {
+            star = Some((at, taken + 1));
+            (p, n) = (at + 1, taken + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+/// A document: at least one sentence, none of them empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Document {
+    /// Index of its source in the list given to [`Documents::new`].
+    pub source: usize,
+    /// Line of its first sentence, counted from 1.
+    pub line: u64,
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Document {
+    fn push(&mut self, sentence: &str) {
+        self.text.push_str(sentence);
+        self.ends.push(self.text.len());
+    }
+
+    /// The sentences in order.
+    pub fn sentences(&self) -> impl ExactSizeIterator<Item = &str> {
+        let start = |i: usize| if i == 0 { 0 } else { self.ends[i - 1] };
+        (0..self.ends.len()).map(move |i| &self.text[start(i)..self.ends[i]])
+    }
+
+    /// Number of sentences.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no sentence; never so for a document that [`Documents`] gave.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes of text.
+    pub fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// A hash that is equal for documents that differ in case, punctuation and white space only, so that such copies can
+    /// be kept on one side of the split.
+    pub fn content_hash(&self) -> u64 {
+        let folded: String = self.text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
+        // Text without a letter or digit is compared as it stands: otherwise all of it would be one document.
+        xxh64(if folded.is_empty() { self.text.as_bytes() } else { folded.as_bytes() })
+    }
+}
+
+/// What reading has met so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounts {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Documents given.
+    pub documents: u64,
+    /// Lines in which invalid UTF-8 was replaced (`lossy`).
+    pub repaired_lines: u64,
+}
+
+/// The documents of a list of sources, in order. After an error the iterator ends.
+pub struct Documents {
+    sources: Vec<Source>,
+    settings: CorpusSettings,
+    reader: Option<Box<dyn BufRead + Send>>,
+    /// Index of the source being read, or of the first one.
+    source: usize,
+    line: u64,
+    raw: Vec<u8>,
+    paragraph: String,
+    blank_lines: usize,
+    document: Document,
+    counts: ReadCounts,
+    done: bool,
+}
+
+impl Documents {
+    /// Reads `sources` one after another.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] if a setting is out of range; errors of reading come from the iterator.
+    pub fn new(sources: Vec<Source>, settings: &CorpusSettings) -> Result<Self, DataError> {
+        settings.validate()?;
+        Ok(Self {
+            sources,
+            settings: settings.clone(),
+            reader: None,
+            source: 0,
+            line: 0,
+            raw: Vec::new(),
+            paragraph: String::new(),
+            blank_lines: 0,
+            document: Document::default(),
+            counts: ReadCounts::default(),
+            done: false,
+        })
+    }
+
+    /// What has been read so far.
+    pub fn counts(&self) -> ReadCounts {
+        self.counts
+    }
+
+    /// The sources.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    fn read(&mut self) -> Result<Option<Document>, DataError> {
+        loop {
+            let Some(reader) = self.reader.as_mut() else {
+                let Some(source) = self.sources.get(self.source) else { return self.finish() };
+                self.reader = Some(source.open()?);
+                (self.line, self.blank_lines) = (0, 0);
+                continue;
+            };
+            self.raw.clear();
+            let read = reader.read_until(b'\n', &mut self.raw).map_err(|source| DataError::Io {
+                path: PathBuf::from(self.sources[self.source].name()),
+                action: "read",
+                source,
+            })?;
+            self.counts.bytes += read as u64;
+            if read == 0 {
+                self.end_paragraph();
+                self.reader = None;
+                let document = self.take_document();
+                self.source += 1;
+                if document.is_some() {
+                    return Ok(document);
+                }
+                continue;
+            }
+            self.line += 1;
+            if self.take_line()? {
+                if let Some(document) = self.take_document() {
+                    return Ok(Some(document));
+                }
+            }
+        }
+    }
+
+    /// Adds the line in `raw`; true if it ends the document.
+    fn take_line(&mut self) -> Result<bool, DataError> {
+        if self.line == 1 && self.raw.starts_with(b"\xEF\xBB\xBF") {
+            self.raw.drain(..3);
+        }
+        let repaired;
+        let line = match std::str::from_utf8(&self.raw) {
+            Ok(line) => line,
+            Err(_) if self.settings.lossy => {
+                self.counts.repaired_lines += 1;
+                repaired = String::from_utf8_lossy(&self.raw).into_owned();
+                &repaired
+            }
+            Err(error) => return Err(invalid_utf8(self.sources[self.source].name(), self.line, &self.raw, error)),
+        };
+        let line = line.trim();
+        let is_blank = line.is_empty();
+        match self.settings.layout {
+            TextLayout::Sentences if is_blank => return Ok(true),
+            TextLayout::Sentences => {
+                if self.document.is_empty() {
+                    self.document.line = self.line;
+                }
+                self.document.push(line);
+            }
+            TextLayout::Paragraphs if is_blank => {
+                self.end_paragraph();
+                self.blank_lines += 1;
+                return Ok(self.blank_lines == self.settings.blank_lines_between_documents);
+            }
+            TextLayout::Paragraphs => {
+                self.blank_lines = 0;
+                if self.document.is_empty() && self.paragraph.is_empty() {
+                    self.document.line = self.line;
+                }
+                if !self.paragraph.is_empty() {
+                    self.paragraph.push(' ');
+                }
+                self.paragraph.push_str(line);
+            }
+        }
+        Ok(false)
+    }
+
+    fn end_paragraph(&mut self) {
+        split_sentences(&self.paragraph, |sentence| self.document.push(sentence));
+        self.paragraph.clear();
+    }
+
+    fn take_document(&mut self) -> Option<Document> {
+        if self.document.is_empty() {
+            return None;
+        }
+        self.counts.documents += 1;
+        let mut document = std::mem::take(&mut self.document);
+        document.source = self.source;
+        Some(document)
+    }
+
+    fn finish(&mut self) -> Result<Option<Document>, DataError> {
+        if self.counts.documents > 0 {
+            return Ok(None);
+        }
+        let names: Vec<String> = self.sources.iter().map(Source::name).collect();
+        Err(DataError::EmptyCorpus { names: if names.is_empty() { "no file".into() } else { names.join(", ") } })
+    }
+}
+
+impl Iterator for Documents {
+    type Item = Result<Document, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let next = self.read().transpose();
+        self.done = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+fn invalid_utf8(name: String, line: u64, raw: &[u8], error: std::str::Utf8Error) -> DataError {
+    let at = error.valid_up_to();
+    // The bytes of the broken sequence and the one that breaks it.
+    let shown = error.error_len().map_or(raw.len() - at, |len| len + 1).min(raw.len() - at).min(4);
+    let bytes: Vec<String> = raw[at..at + shown].iter().map(|b| format!("0x{b:02X}")).collect();
+    DataError::InvalidUtf8 { name, line, byte: at + 1, bytes: bytes.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(text: impl Into<Vec<u8>>) -> Vec<Source> {
+        vec![Source::Memory { name: "corpus.txt".into(), text: text.into().into() }]
+    }
+
+    fn read(text: impl Into<Vec<u8>>, settings: &CorpusSettings) -> Result<Vec<Document>, DataError> {
+        Documents::new(memory(text), settings)?.collect()
+    }
+
+    fn sentences(documents: &[Document]) -> Vec<Vec<&str>> {
+        documents.iter().map(|d| d.sentences().collect()).collect()
+    }
+
+    #[test]
+    fn blank_lines_separate_documents_and_lines_are_sentences() {
+        let text = "\u{FEFF}\n\n A b. \r\nC d.\r\n\r\n \t\nE f.";
+        let documents = read(text, &CorpusSettings::default()).unwrap();
+        assert_eq!(sentences(&documents), [vec!["A b.", "C d."], vec!["E f."]]);
+        assert_eq!(documents.iter().map(|d| d.line).collect::<Vec<_>>(), [3, 7]);
+    }
+
+    #[test]
+    fn a_file_ends_a_document() {
+        let sources = [memory("One.\nTwo."), memory(""), memory("Three.")].concat();
+        let documents: Vec<_> =
+            Documents::new(sources, &CorpusSettings::default()).unwrap().map(Result::unwrap).collect();
+        assert_eq!(sentences(&documents), [vec!["One.", "Two."], vec!["Three."]]);
+        assert_eq!(documents.iter().map(|d| (d.source, d.line)).collect::<Vec<_>>(), [(0, 1), (2, 1)]);
+    }
+
+    #[test]
+    fn paragraphs_are_joined_and_cut_into_sentences() {
+        let settings = CorpusSettings { layout: TextLayout::Paragraphs, ..Default::default() };
+        let text = "It was\nlate. He\nleft.\n\nShe stayed. Mr.\nB. came.\n\n\n\nNew one.\n";
+        let documents = read(text, &settings).unwrap();
+        let expected = [vec!["It was late.", "He left.", "She stayed.", "Mr. B. came."], vec!["New one."]];
+        assert_eq!(sentences(&documents), expected);
+        assert_eq!(documents.iter().map(|d| d.line).collect::<Vec<_>>(), [1, 10]);
+        let settings = CorpusSettings { blank_lines_between_documents: 1, ..settings };
+        assert_eq!(read(text, &settings).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn invalid_utf8_is_reported_with_line_and_byte() {
+        let mut text = b"Fine.\n".to_vec();
+        text.extend(b"x".repeat(36));
+        text.extend(b"\xC3\x28 and more\nNext.\n");
+        let error = read(text.clone(), &CorpusSettings::default()).unwrap_err().to_string();
+        assert_eq!(error, "corpus.txt:2: invalid UTF-8 at byte 37 (0xC3 0x28); re-encode the file or pass --lossy");
+        let settings = CorpusSettings { lossy: true, ..Default::default() };
+        let mut documents = Documents::new(memory(text), &settings).unwrap();
+        let document = documents.next().unwrap().unwrap();
+        assert!(document.sentences().nth(1).unwrap().ends_with("\u{FFFD}( and more"), "{document:?}");
+        assert_eq!(documents.counts().repaired_lines, 1);
+
+        let error = read(b"cut short \xE2\x82".to_vec(), &CorpusSettings::default()).unwrap_err().to_string();
+        assert!(error.starts_with("corpus.txt:1: invalid UTF-8 at byte 11 (0xE2 0x82);"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_corpus_is_an_error_that_names_its_files() {
+        for text in ["", "\n\n", " \n\t\n\r\n"] {
+            let error = read(text, &CorpusSettings::default()).unwrap_err().to_string();
+            assert!(error.starts_with("the corpus is empty: no sentence in corpus.txt;"), "{text:?}: {error}");
+        }
+        let error = Documents::new(Vec::new(), &CorpusSettings::default()).unwrap().next().unwrap().unwrap_err();
+        assert!(error.to_string().contains("no file"), "{error}");
+    }
+
+    #[test]
+    fn a_line_of_ten_megabytes_is_a_sentence() {
+        let text = "word ".repeat(2_000_000) + "\nshort.\n";
+        let documents = read(text, &CorpusSettings::default()).unwrap();
+        let lengths: Vec<usize> = documents[0].sentences().map(str::len).collect();
+        assert_eq!(lengths, [9_999_999, 6]);
+    }
+
+    #[test]
+    fn equal_content_is_recognised_across_case_and_punctuation() {
+        let hash = |text: &str| read(text, &CorpusSettings::default()).unwrap()[0].content_hash();
+        assert_eq!(hash("The end, he said.\nYes."), hash("the end he said\nYES!"));
+        assert_ne!(hash("The end."), hash("The ends."));
+        assert_ne!(hash("- - -"), hash("***"));
+    }
+
+    #[test]
+    fn patterns_stand_for_the_files_that_match() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.txt", "a.txt", "c.md"] {
+            std::fs::write(folder.path().join(name), "x").unwrap();
+        }
+        let names = |patterns: &[&str]| {
+            let paths: Vec<PathBuf> = patterns.iter().map(|p| folder.path().join(p)).collect();
+            files(&paths)
+                .map(|found| found.iter().map(|s| s.name().rsplit('/').next().unwrap().to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["*.txt"]).unwrap(), ["a.txt", "b.txt"]);
+        assert_eq!(names(&["c.md", "?.txt", "a.txt"]).unwrap(), ["c.md", "a.txt", "b.txt"]);
+        assert!(names(&["*.rst"]).unwrap_err().to_string().contains("*.rst: no such file"));
+        assert!(names(&["gone.txt"]).unwrap_err().to_string().contains("gone.txt: no such file"));
+        let directory = Source::File(folder.path().into());
+        let error = Documents::new(vec![directory], &CorpusSettings::default()).unwrap().next().unwrap().unwrap_err();
+        assert!(error.to_string().contains("it is a directory"), "{error}");
+    }
+
+    #[test]
+    fn wildcards_match_as_in_a_shell() {
+        for (pattern, name, expected) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcd", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*a*b", "xaxxab", true),
+            ("**", "x", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} on {name}");
+        }
+    }
+}

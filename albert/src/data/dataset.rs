@@ -1,0 +1,172 @@
+//! A data directory: `dataset.json` and the shards that it lists.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::build::BuildReport;
+use super::error::DataError;
+use super::settings::{CorpusSettings, SplitSettings};
+use super::shard::Shard;
+use super::shard_writer::{ShardEntry, TemporaryFile};
+use super::shards::Shards;
+use super::split::Side;
+use super::vocabulary::Vocabulary;
+
+/// Name of the index file.
+pub const INDEX_FILE: &str = "dataset.json";
+/// What the index says it is.
+pub(super) const FORMAT: &str = "albert-dataset";
+/// Version of the index.
+pub(super) const VERSION: u32 = 1;
+
+/// What one source gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceCounts {
+    /// Path as it was given.
+    pub name: String,
+    /// Documents, both sides.
+    pub documents: u64,
+    /// Sentences, both sides.
+    pub sentences: u64,
+    /// Tokens, both sides.
+    pub tokens: u64,
+    /// Documents that are held out.
+    pub held_out_documents: u64,
+    /// Tokens that are held out.
+    pub held_out_tokens: u64,
+}
+
+/// One side of the split in the index.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SideIndex {
+    /// Number of documents.
+    pub documents: u64,
+    /// Number of sentences.
+    pub sentences: u64,
+    /// Number of tokens.
+    pub tokens: u64,
+    /// The files, in order.
+    pub shards: Vec<ShardEntry>,
+}
+
+/// The index of a data directory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Index {
+    /// `albert-dataset`.
+    pub format: String,
+    /// Version of this file.
+    pub version: u32,
+    /// Fingerprint of the tokenizer, in hexadecimal.
+    pub fingerprint: String,
+    /// Vocabulary size, V.
+    pub vocab_size: usize,
+    /// How the corpus was read.
+    pub corpus: CorpusSettings,
+    /// How it was split.
+    pub split: SplitSettings,
+    /// What each source gave.
+    pub sources: Vec<SourceCounts>,
+    /// The training side.
+    pub train: SideIndex,
+    /// The held-out side.
+    pub held_out: SideIndex,
+    /// What the build met.
+    pub report: BuildReport,
+}
+
+/// Reads the index of `folder`.
+///
+/// # Errors
+/// [`DataError::NoDataset`] if there is none, [`DataError::Damaged`] if it cannot be understood.
+pub fn read_index(folder: &Path) -> Result<Index, DataError> {
+    let path = folder.join(INDEX_FILE);
+    let text = match std::fs::read(&path) {
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Err(DataError::NoDataset { path: folder.to_path_buf() });
+        }
+        text => text.map_err(DataError::io(&path, "read"))?,
+    };
+    let index: Index =
+        serde_json::from_slice(&text).map_err(|error| DataError::damaged(&path, format!("not an index: {error}")))?;
+    if index.format != FORMAT || index.version != VERSION {
+        let problem = format!(
+            "it is {} version {}, and this program reads {FORMAT} version {VERSION}",
+            index.format, index.version
+        );
+        return Err(DataError::damaged(&path, problem));
+    }
+    Ok(index)
+}
+
+/// Puts `index` in place of the one in `folder`, atomically.
+pub(super) fn write_index(folder: &Path, index: &Index) -> Result<(), DataError> {
+    let mut text = serde_json::to_vec_pretty(index).expect("an index has string keys and finite numbers");
+    text.push(b'\n');
+    let mut temporary = TemporaryFile::create(folder, INDEX_FILE)?;
+    temporary.file.write_all(&text).map_err(DataError::io(&folder.join(INDEX_FILE), "write"))?;
+    temporary.commit(INDEX_FILE)
+}
+
+/// An opened data directory.
+#[derive(Debug)]
+pub struct Dataset {
+    folder: PathBuf,
+    index: Index,
+    train: Arc<Shards>,
+    held_out: Arc<Shards>,
+}
+
+impl Dataset {
+    /// Opens and verifies everything in `folder`, which must have been built with `vocabulary`.
+    ///
+    /// # Errors
+    /// [`DataError::NoDataset`], [`DataError::Damaged`], [`DataError::OtherTokenizer`] and those of reading, each naming
+    /// the file.
+    pub fn open(folder: &Path, vocabulary: &Vocabulary) -> Result<Self, DataError> {
+        let index = read_index(folder)?;
+        let side = |side: Side, listed: &SideIndex| {
+            let mut shards = Vec::with_capacity(listed.shards.len());
+            for entry in &listed.shards {
+                let path = folder.join(&entry.file);
+                let shard = Shard::open(&path).map_err(|error| match error {
+                    DataError::Missing { path } => {
+                        DataError::Damaged { path, problem: "listed in dataset.json, but not there".into() }
+                    }
+                    other => other,
+                })?;
+                shard.expect(vocabulary, side)?;
+                if format!("{:016x}", shard.header().content_hash) != entry.hash {
+                    return Err(DataError::damaged(&path, "not the file that dataset.json lists"));
+                }
+                shards.push(shard);
+            }
+            Ok(Arc::new(Shards::new(side, shards)?))
+        };
+        let (train, held_out) = (side(Side::Train, &index.train)?, side(Side::HeldOut, &index.held_out)?);
+        Ok(Self { folder: folder.to_path_buf(), index, train, held_out })
+    }
+
+    /// The directory.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The index.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// The documents of `side`.
+    pub fn side(&self, side: Side) -> &Arc<Shards> {
+        match side {
+            Side::Train => &self.train,
+            Side::HeldOut => &self.held_out,
+        }
+    }
+}

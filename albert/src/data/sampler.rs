@@ -1,0 +1,152 @@
+//! The endless, resumable run of training batches.
+//!
+//! Epoch after epoch the instances are planned, shuffled and cut to the token budget in order. Every batch depends on
+//! (seed, settings, shards, cursor) alone: a [`Sampler`] put at a cursor gives the batches that one which arrived there
+//! would give. A batch never crosses the end of an epoch.
+//!
+//! Memory: 16 bytes an instance. The table of the next epoch takes the place of the last one; it is given a quarter more
+//! room than the first needs, so that epochs of different size do not allocate.
+
+use std::sync::Arc;
+
+use super::batch::{Assembler, Batch, Cursor};
+use super::error::DataError;
+use super::instances::{Instance, PlanCounts, plan_epoch};
+use super::masking::Masker;
+use super::settings::{DataSettings, LoneSentence, Objective};
+use super::shards::Shards;
+use super::vocabulary::Vocabulary;
+
+/// Gives the batches of one side of the split.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    assembler: Assembler,
+    seed: u64,
+    table: Vec<Instance>,
+    /// Epoch that `table` holds.
+    planned: u32,
+    counts: PlanCounts,
+    cursor: Cursor,
+}
+
+impl Sampler {
+    /// A sampler at the beginning of epoch 0.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] if a setting is out of range; [`DataError::NoInstances`] if `shards` cannot give a single
+    /// instance under them.
+    pub fn new(
+        shards: Arc<Shards>,
+        vocabulary: Arc<Vocabulary>,
+        settings: &DataSettings,
+        seed: u64,
+    ) -> Result<Self, DataError> {
+        settings.validate()?;
+        let instances = &settings.instances;
+        let split = shards.side().name();
+        let needs_others =
+            instances.objective == Objective::Nsp || instances.lone_sentence == LoneSentence::RandomDocument;
+        if needs_others && instances.objective != Objective::None && shards.documents() == 1 {
+            let reason = "it has one document, and negatives come from another; set objective = \"sop\" and \
+                          lone_sentence = \"skip\", or add documents";
+            return Err(DataError::NoInstances { split, reason: reason.into() });
+        }
+        let mut table = Vec::new();
+        let counts = plan_epoch(&shards, instances, seed, 0, &mut table);
+        if table.is_empty() {
+            let reason = match shards.documents() {
+                0 => "it has no document; raise held_out or add documents".into(),
+                n => format!(
+                    "none of its {n} documents has two sentences for a pair; set lone_sentence = \"split\" or \
+                     objective = \"none\""
+                ),
+            };
+            return Err(DataError::NoInstances { split, reason });
+        }
+        table.reserve_exact(table.len() / 4 + 1024);
+        let assembler = Assembler::new(shards, vocabulary, settings, seed);
+        Ok(Self { assembler, seed, table, planned: 0, counts, cursor: Cursor::default() })
+    }
+
+    /// Goes to `cursor`, as [`cursor`](Self::cursor) or [`Batch::next`] gave it.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] if that epoch has no such instance: the data or the settings are not those of the run that
+    /// made the cursor.
+    pub fn seek(&mut self, cursor: Cursor) -> Result<(), DataError> {
+        self.plan(cursor.epoch);
+        if cursor.index as usize >= self.table.len() {
+            let expected = format!(
+                "less than the {} instances of epoch {}; the data or its settings differ from the run that is resumed",
+                self.table.len(),
+                cursor.epoch
+            );
+            return Err(DataError::setting("data cursor", cursor.index, expected));
+        }
+        self.cursor = cursor;
+        Ok(())
+    }
+
+    /// Where the next batch begins.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Instances in the epoch that was planned last.
+    pub fn instances(&self) -> usize {
+        self.table.len()
+    }
+
+    /// What planning that epoch has met.
+    pub fn plan_counts(&self) -> PlanCounts {
+        self.counts
+    }
+
+    /// The masker, with the spans of the last sequence and the counts of all.
+    pub fn masker(&self) -> &Masker {
+        self.assembler.masker()
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &DataSettings {
+        self.assembler.settings()
+    }
+
+    /// Bytes on the heap: the instance table.
+    pub fn memory(&self) -> usize {
+        self.table.capacity() * size_of::<Instance>()
+    }
+
+    /// Replaces the contents of `batch` by the next batch, of at least one sequence.
+    pub fn fill(&mut self, batch: &mut Batch) {
+        self.plan(self.cursor.epoch);
+        let limits = self.assembler.settings().batch.clone();
+        let is_boundary = |index: u32| limits.sequences_per_step > 0 && index as usize % limits.sequences_per_step == 0;
+        batch.clear();
+        batch.start = self.cursor;
+        let count = self.table.len() as u32;
+        while self.cursor.index < count && batch.sequences() < limits.max_sequences {
+            let instance = self.table[self.cursor.index as usize];
+            let is_full = batch.tokens() + self.assembler.length(&instance) > limits.max_tokens;
+            if batch.sequences() > 0 && (is_full || is_boundary(self.cursor.index)) {
+                break;
+            }
+            self.assembler.append(&instance, self.cursor, batch);
+            self.cursor.index += 1;
+        }
+        let is_end = self.cursor.index == count;
+        batch.ends_step = limits.sequences_per_step == 0 || is_boundary(self.cursor.index) || is_end;
+        if is_end {
+            self.cursor = Cursor { epoch: self.cursor.epoch + 1, index: 0 };
+        }
+        batch.next = self.cursor;
+    }
+
+    fn plan(&mut self, epoch: u32) {
+        if self.planned != epoch {
+            let instances = &self.assembler.settings().instances;
+            self.counts = plan_epoch(self.assembler.shards(), instances, self.seed, epoch, &mut self.table);
+            self.planned = epoch;
+        }
+    }
+}

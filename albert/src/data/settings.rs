@@ -1,0 +1,305 @@
+//! Every number of the data path as a named setting, with the released value as default.
+//!
+//! Sources: `create_pretraining_data.py` of the released ALBERT code ("released"), Lan et al. 2020 ("paper"). Where the
+//! released code has a defect, the default is the repaired behaviour and one setting brings the original back;
+//! [`DataSettings::released`] sets them all. Unknown keys are rejected.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::DataError;
+
+/// How documents and sentences are laid out in the input files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextLayout {
+    /// One sentence a line, blank lines between documents (the released format).
+    Sentences,
+    /// Running text: lines of a paragraph belong together, a blank line ends the paragraph; see
+    /// [`split_sentences`](super::sentences::split_sentences) for how a paragraph is cut.
+    Paragraphs,
+}
+
+/// How the corpus is read and cut into sentences.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CorpusSettings {
+    /// Layout of the text files.
+    pub layout: TextLayout,
+    /// How many blank lines in a row end a document in the layout `paragraphs`; the end of a file always does. Ignored
+    /// for `sentences`, where one blank line does.
+    pub blank_lines_between_documents: usize,
+    /// Replace invalid UTF-8 by U+FFFD and count it, instead of stopping with an error.
+    pub lossy: bool,
+    /// A sentence of more tokens is cut at word starts into pieces of about equal length; each counts as a sentence.
+    /// The released code instead loses all but `max_sequence_length` tokens of it.
+    pub longest_sentence: usize,
+    /// A shard file is closed at the first document that ends beyond this many tokens.
+    pub tokens_per_shard: usize,
+}
+
+impl Default for CorpusSettings {
+    fn default() -> Self {
+        Self {
+            layout: TextLayout::Sentences,
+            blank_lines_between_documents: 2,
+            lossy: false,
+            longest_sentence: 256,
+            tokens_per_shard: 1 << 27,
+        }
+    }
+}
+
+/// Which documents are held out from training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SplitSettings {
+    /// Share of the documents that is held out, 0 to 0.5. The released code evaluates on its training file.
+    pub held_out: f64,
+    /// Seed of the choice.
+    pub seed: u64,
+}
+
+impl Default for SplitSettings {
+    fn default() -> Self {
+        Self { held_out: 0.1, seed: 12345 }
+    }
+}
+
+/// What the second segment is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// Sentence-order prediction (paper, section 3.1): two consecutive segments, label 0 in order, 1 swapped.
+    Sop,
+    /// BERT's next-sentence prediction: label 0 the true continuation, 1 a segment of another document. Released flag
+    /// `random_next_sentence`.
+    Nsp,
+    /// Masked language modelling alone: `[CLS] A [SEP]`, no label.
+    None,
+}
+
+/// What becomes of a chunk that holds a single sentence, and so gives no pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoneSentence {
+    /// A chunk goes on until it holds two sentences; a single sentence left over at the end of a document is dropped
+    /// and counted. One-sentence documents then give nothing.
+    Skip,
+    /// The sentence is cut in two at a random word start, and the halves are the pair.
+    Split,
+    /// The released behaviour: B comes from a random other document with label 1, even under SOP. It makes label 1 more
+    /// frequent than one half and lets the topic give the label away (google-research/albert 234).
+    RandomDocument,
+}
+
+/// How sentences become instances.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InstanceSettings {
+    /// Longest sequence, `[CLS]` and `[SEP]` included; 8 to 32,768. Released: 512.
+    pub max_sequence_length: usize,
+    /// The sentence-level objective. Released default: SOP.
+    pub objective: Objective,
+    /// Probability of a shorter target length, drawn uniformly from 2 to the longest. Released: 0.1.
+    pub short_sequence_probability: f64,
+    /// Draw the target length once for all of a document, as released, instead of for every instance.
+    pub target_length_once_per_document: bool,
+    /// What becomes of a chunk of one sentence.
+    pub lone_sentence: LoneSentence,
+}
+
+impl Default for InstanceSettings {
+    fn default() -> Self {
+        Self {
+            max_sequence_length: 512,
+            objective: Objective::Sop,
+            short_sequence_probability: 0.1,
+            target_length_once_per_document: false,
+            lone_sentence: LoneSentence::Skip,
+        }
+    }
+}
+
+/// Whole-word n-gram masking (paper, section 4.1, equation 2).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MaskingSettings {
+    /// Share of a sequence's tokens (specials counted) that is predicted. Released `masked_lm_prob`: 0.15.
+    pub probability: f64,
+    /// Cap on predictions a sequence. Released `max_predictions_per_seq`: 20, which is 3.9 % of 512 tokens; 77 gives the
+    /// 15 % that the paper speaks of.
+    pub max_predictions: usize,
+    /// Longest span, in words. Paper and released: 3.
+    pub ngram: usize,
+    /// p(n) proportional to 1/n (paper). False reverses the law, as code from before November 2019 and its forks do.
+    pub favor_shorter_ngram: bool,
+    /// Spans are made of whole words. False: every piece is its own word.
+    pub whole_word: bool,
+    /// A span may run over the `[SEP]` between the segments (which itself is never masked), as released. A word never
+    /// does.
+    pub spans_cross_separator: bool,
+    /// Probability that a chosen piece becomes `[MASK]`. Released: 0.8.
+    pub mask_probability: f64,
+    /// Probability that a chosen piece stays as it is; the rest becomes a random piece. Released: 0.1.
+    pub keep_probability: f64,
+    /// Random pieces may be `<pad>`, `<unk>`, `[CLS]`, `[SEP]` or `[MASK]`, as released.
+    pub random_includes_specials: bool,
+}
+
+impl Default for MaskingSettings {
+    fn default() -> Self {
+        Self {
+            probability: 0.15,
+            max_predictions: 20,
+            ngram: 3,
+            favor_shorter_ngram: true,
+            whole_word: true,
+            spans_cross_separator: true,
+            mask_probability: 0.8,
+            keep_probability: 0.1,
+            random_includes_specials: false,
+        }
+    }
+}
+
+/// The budget that a batch is cut to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BatchSettings {
+    /// Most tokens in a batch; at least the longest sequence.
+    pub max_tokens: usize,
+    /// Most sequences in a batch.
+    pub max_sequences: usize,
+    /// Sequences that one optimizer step takes: no batch crosses a multiple of it, so that accumulated batches add up to
+    /// exactly this many. 0: every batch is a step of its own.
+    pub sequences_per_step: usize,
+}
+
+impl Default for BatchSettings {
+    fn default() -> Self {
+        Self { max_tokens: 4096, max_sequences: 32, sequences_per_step: 0 }
+    }
+}
+
+/// Everything that decides what a training run sees, given shards and a seed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataSettings {
+    /// Sentences to instances.
+    pub instances: InstanceSettings,
+    /// Masking.
+    pub masking: MaskingSettings,
+    /// Instances to batches.
+    pub batch: BatchSettings,
+}
+
+impl DataSettings {
+    /// The released code's behaviour with its defects: negatives from other documents for single sentences, one target
+    /// length a document, random pieces that include the special ones.
+    pub fn released() -> Self {
+        let mut settings = Self::default();
+        settings.instances.lone_sentence = LoneSentence::RandomDocument;
+        settings.instances.target_length_once_per_document = true;
+        settings.masking.random_includes_specials = true;
+        settings
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] naming the first one out of range.
+    pub fn validate(&self) -> Result<(), DataError> {
+        self.instances.validate()?;
+        self.masking.validate()?;
+        let BatchSettings { max_tokens, max_sequences, .. } = self.batch;
+        let longest = self.instances.max_sequence_length;
+        check(
+            (longest..=1 << 30).contains(&max_tokens),
+            "max_tokens",
+            max_tokens,
+            format!("{longest} (max_sequence_length) to 2^30"),
+        )?;
+        check((1..=1 << 24).contains(&max_sequences), "max_sequences", max_sequences, "1 to 2^24")
+    }
+}
+
+impl CorpusSettings {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] naming the first one out of range.
+    pub fn validate(&self) -> Result<(), DataError> {
+        let (longest, shard, blank) =
+            (self.longest_sentence, self.tokens_per_shard, self.blank_lines_between_documents);
+        check((4..=1 << 20).contains(&longest), "longest_sentence", longest, "4 to 2^20 tokens")?;
+        check((1..=1 << 31).contains(&shard), "tokens_per_shard", shard, "1 to 2^31")?;
+        check(blank >= 1, "blank_lines_between_documents", blank, "at least 1")
+    }
+}
+
+impl SplitSettings {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] naming the first one out of range.
+    pub fn validate(&self) -> Result<(), DataError> {
+        check((0.0..=0.5).contains(&self.held_out), "held_out", self.held_out, "a share of 0 to 0.5")
+    }
+}
+
+impl InstanceSettings {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] naming the first one out of range.
+    pub fn validate(&self) -> Result<(), DataError> {
+        let longest = self.max_sequence_length;
+        check((8..=32_768).contains(&longest), "max_sequence_length", longest, "8 to 32768")?;
+        check_probability("short_sequence_probability", self.short_sequence_probability)
+    }
+
+    /// Tokens that are left for text beside `[CLS]` and `[SEP]`.
+    pub(super) fn text_tokens(&self) -> usize {
+        self.max_sequence_length - self.special_tokens()
+    }
+
+    /// `[CLS]` and one `[SEP]` a segment.
+    pub(super) fn special_tokens(&self) -> usize {
+        if self.objective == Objective::None { 2 } else { 3 }
+    }
+}
+
+impl MaskingSettings {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] naming the first one out of range.
+    pub fn validate(&self) -> Result<(), DataError> {
+        check_probability("probability", self.probability)?;
+        check_probability("mask_probability", self.mask_probability)?;
+        check_probability("keep_probability", self.keep_probability)?;
+        check(
+            self.mask_probability + self.keep_probability <= 1.0 + 1e-9,
+            "mask_probability + keep_probability",
+            self.mask_probability + self.keep_probability,
+            "at most 1",
+        )?;
+        check((1..=64).contains(&self.ngram), "ngram", self.ngram, "1 to 64 words")?;
+        check(self.max_predictions >= 1, "max_predictions", self.max_predictions, "at least 1")
+    }
+
+    /// How many pieces of a sequence of `tokens` tokens (specials counted) are predicted:
+    /// `min(max_predictions, max(1, round(tokens * probability)))`, halves rounded to even as Python does.
+    pub fn predictions(&self, tokens: usize) -> usize {
+        let share = (tokens as f64 * self.probability).round_ties_even() as usize;
+        share.max(1).min(self.max_predictions)
+    }
+}
+
+fn check(ok: bool, name: &'static str, value: impl ToString, expected: impl Into<String>) -> Result<(), DataError> {
+    if ok { Ok(()) } else { Err(DataError::setting(name, value, expected)) }
+}
+
+fn check_probability(name: &'static str, value: f64) -> Result<(), DataError> {
+    check((0.0..=1.0).contains(&value), name, value, "a probability of 0 to 1")
+}

@@ -1,0 +1,115 @@
+//! The shards of one side of the split, seen as one run of documents and sentences.
+
+use std::ops::Range;
+
+use super::error::DataError;
+use super::shard::Shard;
+use super::split::Side;
+
+/// All documents of one side; sentences and documents are numbered through.
+#[derive(Debug)]
+pub struct Shards {
+    side: Side,
+    shards: Vec<Shard>,
+    /// Number of the first sentence of each shard, and the number after the last.
+    sentence_bases: Vec<u32>,
+    document_bases: Vec<u32>,
+    tokens: u64,
+}
+
+impl Shards {
+    /// The union of `shards`, in order.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] if they hold 2^32 sentences or more.
+    pub fn new(side: Side, shards: Vec<Shard>) -> Result<Self, DataError> {
+        let (mut sentences, mut documents, mut tokens) = (0u64, 0u64, 0u64);
+        let (mut sentence_bases, mut document_bases) = (vec![0], vec![0]);
+        for shard in &shards {
+            sentences += shard.header().sentences;
+            documents += shard.header().documents;
+            tokens += shard.header().tokens;
+            let base = u32::try_from(sentences)
+                .map_err(|_| DataError::setting("sentences in a split", sentences, "less than 2^32"))?;
+            sentence_bases.push(base);
+            document_bases.push(documents as u32);
+        }
+        Ok(Self { side, shards, sentence_bases, document_bases, tokens })
+    }
+
+    /// Which side of the split this is.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The shards.
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// Number of documents.
+    pub fn documents(&self) -> u32 {
+        self.document_bases[self.shards.len()]
+    }
+
+    /// Number of sentences.
+    pub fn sentences(&self) -> u32 {
+        self.sentence_bases[self.shards.len()]
+    }
+
+    /// Number of tokens, no specials.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// The sentences of document `document`.
+    pub fn document(&self, document: u32) -> Range<u32> {
+        let shard = holder(&self.document_bases, document);
+        let local = (document - self.document_bases[shard]) as usize;
+        let (starts, base) = (self.shards[shard].document_starts(), self.sentence_bases[shard]);
+        base + starts[local]..base + starts[local + 1]
+    }
+
+    /// The documents one after another, each as the number of its first sentence and the running token counts at the
+    /// bounds of its sentences (one more than it has sentences).
+    pub fn walk(&self) -> impl Iterator<Item = (u32, &[u32])> {
+        self.shards.iter().zip(&self.sentence_bases).flat_map(|(shard, &base)| {
+            let sentences = shard.sentence_starts();
+            shard
+                .document_starts()
+                .windows(2)
+                .map(move |bounds| (base + bounds[0], &sentences[bounds[0] as usize..=bounds[1] as usize]))
+        })
+    }
+
+    /// Number of tokens in `count` sentences from `first`, all of one document.
+    pub fn length(&self, first: u32, count: usize) -> usize {
+        self.locate(first, count).1.len()
+    }
+
+    /// Appends the tokens of `count` sentences from `first`, all of one document, less `skip` tokens at the front and
+    /// `drop` at the end.
+    pub fn append(&self, first: u32, count: usize, skip: usize, drop: usize, out: &mut Vec<u32>) {
+        let (shard, range) = self.locate(first, count);
+        shard.ids().append_to(range.start + skip..range.end - drop, out);
+    }
+
+    /// Token number `at` of sentence `sentence`.
+    pub fn token(&self, sentence: u32, at: usize) -> u32 {
+        let (shard, range) = self.locate(sentence, 1);
+        shard.ids().get(range.start + at)
+    }
+
+    /// The shard that holds `count` sentences from `first`, and their tokens in it.
+    fn locate(&self, first: u32, count: usize) -> (&Shard, Range<usize>) {
+        let at = holder(&self.sentence_bases, first);
+        let starts = self.shards[at].sentence_starts();
+        let local = (first - self.sentence_bases[at]) as usize;
+        (&self.shards[at], starts[local] as usize..starts[local + count] as usize)
+    }
+}
+
+/// Index of the shard that holds item `item`, given where the shards begin.
+fn holder(bases: &[u32], item: u32) -> usize {
+    bases.partition_point(|&base| base <= item) - 1
+}

@@ -1,0 +1,126 @@
+//! What the data path must know of a tokenizer: a plain value, so that masking and shards depend on no tokenizer code.
+
+use super::checksum::Xxh64;
+use super::error::DataError;
+
+/// Ids of the special pieces. In the released vocabularies: 0, 1, 2, 3, 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpecialIds {
+    /// `<pad>`
+    pub pad: u32,
+    /// `<unk>`
+    pub unk: u32,
+    /// `[CLS]`
+    pub cls: u32,
+    /// `[SEP]`
+    pub sep: u32,
+    /// `[MASK]`
+    pub mask: u32,
+}
+
+/// Size, word starts and special ids of a tokenizer, with a fingerprint that ties shards to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vocabulary {
+    word_start: Vec<bool>,
+    specials: SpecialIds,
+    /// The special ids, sorted and without repetition.
+    sorted_specials: Vec<u32>,
+    fingerprint: u64,
+}
+
+impl Vocabulary {
+    /// A vocabulary of `word_start.len()` pieces: `word_start[id]` says whether piece `id` begins a word. `content` is
+    /// what makes two tokenizers the same, such as the bytes of the tokenizer file; it goes into the fingerprint together
+    /// with everything else.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] if a special id is not below the vocabulary size, or if nothing but specials is there.
+    pub fn new(word_start: Vec<bool>, specials: SpecialIds, content: &[u8]) -> Result<Self, DataError> {
+        let SpecialIds { pad, unk, cls, sep, mask } = specials;
+        let mut sorted_specials = vec![pad, unk, cls, sep, mask];
+        sorted_specials.sort_unstable();
+        sorted_specials.dedup();
+        let size = word_start.len();
+        if let Some(&id) = sorted_specials.iter().find(|&&id| id as usize >= size) {
+            return Err(DataError::setting("special id", id, format!("less than the vocabulary size {size}")));
+        }
+        if size <= sorted_specials.len() {
+            return Err(DataError::setting("vocabulary size", size, "more pieces than the special ones"));
+        }
+        let mut hash = Xxh64::default();
+        hash.update(&(size as u64).to_le_bytes());
+        for id in [pad, unk, cls, sep, mask] {
+            hash.update(&id.to_le_bytes());
+        }
+        hash.update(&word_start.iter().map(|&b| u8::from(b)).collect::<Vec<_>>());
+        hash.update(content);
+        Ok(Self { word_start, specials, sorted_specials, fingerprint: hash.digest() })
+    }
+
+    /// Number of pieces, V.
+    pub fn size(&self) -> usize {
+        self.word_start.len()
+    }
+
+    /// Whether piece `id` begins a word. Panics if `id` is not below [`size`](Self::size).
+    #[inline]
+    pub fn is_word_start(&self, id: u32) -> bool {
+        self.word_start[id as usize]
+    }
+
+    /// The special ids.
+    pub fn specials(&self) -> SpecialIds {
+        self.specials
+    }
+
+    /// Equal for equal tokenizers.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The `index`-th piece that is not special, `index` below [`ordinary`](Self::ordinary).
+    #[inline]
+    pub(super) fn nth_ordinary(&self, index: u32) -> u32 {
+        self.sorted_specials.iter().fold(index, |id, &special| if id >= special { id + 1 } else { id })
+    }
+
+    /// Number of pieces that are not special.
+    pub(super) fn ordinary(&self) -> u32 {
+        (self.size() - self.sorted_specials.len()) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPECIALS: SpecialIds = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 6, mask: 4 };
+
+    #[test]
+    fn ordinary_pieces_are_all_but_the_special_ones() {
+        let vocabulary = Vocabulary::new(vec![true; 9], SPECIALS, b"").unwrap();
+        let ordinary: Vec<u32> = (0..vocabulary.ordinary()).map(|i| vocabulary.nth_ordinary(i)).collect();
+        assert_eq!(ordinary, [3, 5, 7, 8]);
+    }
+
+    #[test]
+    fn the_fingerprint_sees_every_part() {
+        let base = Vocabulary::new(vec![true; 9], SPECIALS, b"x").unwrap().fingerprint();
+        let mut other_starts = vec![true; 9];
+        other_starts[8] = false;
+        for other in [
+            Vocabulary::new(vec![true; 10], SPECIALS, b"x"),
+            Vocabulary::new(vec![true; 9], SPECIALS, b"y"),
+            Vocabulary::new(vec![true; 9], SpecialIds { mask: 5, ..SPECIALS }, b"x"),
+            Vocabulary::new(other_starts, SPECIALS, b"x"),
+        ] {
+            assert_ne!(other.unwrap().fingerprint(), base);
+        }
+    }
+
+    #[test]
+    fn specials_must_fit() {
+        assert!(Vocabulary::new(vec![true; 6], SPECIALS, b"").is_err());
+        assert!(Vocabulary::new(vec![true; 5], SpecialIds { sep: 3, ..SPECIALS }, b"").is_err());
+    }
+}
