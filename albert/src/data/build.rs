@@ -14,7 +14,7 @@ use super::corpus::{Document, Documents, Source};
 use super::dataset::{FORMAT, Index, SideIndex, SourceCounts, VERSION, read_index, write_index};
 use super::error::DataError;
 use super::settings::{CorpusSettings, SplitSettings};
-use super::shard_writer::ShardWriter;
+use super::shard_writer::{ShardWriter, is_shard_name};
 use super::split::{Side, Splitter};
 use super::vocabulary::Vocabulary;
 
@@ -71,35 +71,42 @@ pub fn build(
     std::fs::create_dir_all(out).map_err(DataError::io(out, "create"))?;
     let mut run = |splitter| {
         let mut builder = Builder::new(out, corpus, vocabulary, &encode, &sources, splitter);
-        builder.read_all(sources.clone(), &mut progress)?;
-        Ok::<_, DataError>(builder)
+        let result = builder.read_all(sources.clone(), &mut progress).and_then(|()| builder.close());
+        if result.is_err() {
+            remove_unlisted(out);
+        }
+        result.map(|()| builder)
     };
     let mut builder = run(Splitter::new(split))?;
-    if split.held_out > 0.0 && builder.sides[1].documents == 0 {
+    if split.held_out > 0.0 && builder.sides[1].index.documents == 0 {
         let distinct = builder.splitter.distinct();
         if distinct < 2 {
+            remove_unlisted(out);
             return Err(DataError::OneDocument);
         }
         builder = run(Splitter::for_few_documents(split, distinct))?;
     }
-    let index = builder.finish(split)?;
-    let before = read_index(out).ok();
+    let index = builder.into_index(split);
     write_index(out, &index)?;
-    if let Some(before) = before {
-        remove_replaced(out, &before, &index);
-    }
+    remove_unlisted(out);
     Ok(index)
 }
 
-/// Removes shards that only the replaced index refers to.
-fn remove_replaced(out: &Path, before: &Index, now: &Index) {
-    let files = |index: &Index| -> Vec<String> {
-        [&index.train, &index.held_out].iter().flat_map(|side| side.shards.iter().map(|s| s.file.clone())).collect()
+/// Removes the shards that the index in `out` does not list: those of the data that was replaced, of a build that failed
+/// and of one that was killed.
+fn remove_unlisted(out: &Path) {
+    let listed: Vec<String> = match read_index(out) {
+        Ok(index) => [index.train, index.held_out].into_iter().flat_map(|s| s.shards).map(|s| s.file).collect(),
+        Err(DataError::NoDataset { .. }) => Vec::new(),
+        // Whose the shards are cannot be told: leave them.
+        Err(_) => return,
     };
-    let kept = files(now);
-    for file in files(before).iter().filter(|file| !kept.contains(file)) {
-        // A file that cannot be removed takes space and does no harm: nothing refers to it.
-        let _ = std::fs::remove_file(out.join(file));
+    for entry in std::fs::read_dir(out).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| is_shard_name(name) && !listed.iter().any(|file| file == name)) {
+            // One that cannot be removed takes space and does no harm: nothing refers to it.
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -119,7 +126,6 @@ struct SideBuilder {
     side: Side,
     writer: ShardWriter,
     index: SideIndex,
-    documents: u64,
 }
 
 struct Builder<'a, E> {
@@ -146,7 +152,6 @@ impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
             side,
             writer: ShardWriter::new(out, side, 0, vocabulary),
             index: SideIndex::default(),
-            documents: 0,
         });
         let sources = sources.iter().map(|s| SourceCounts { name: s.name(), ..Default::default() }).collect();
         Self { out, corpus, vocabulary, encode, splitter, sides, sources, report: BuildReport::default() }
@@ -253,7 +258,6 @@ impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
             counts.held_out_tokens += encoded.ids.len() as u64;
         }
         let builder = &mut self.sides[side as usize];
-        builder.documents += 1;
         builder.writer.push(document.source as u32, encoded.hash, &encoded.ids, &encoded.ends)?;
         if builder.writer.tokens() >= self.corpus.tokens_per_shard as u64 {
             builder.close(self.out, self.vocabulary)?;
@@ -261,12 +265,14 @@ impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
         Ok(())
     }
 
-    fn finish(mut self, split: &SplitSettings) -> Result<Index, DataError> {
-        for builder in &mut self.sides {
-            builder.close(self.out, self.vocabulary)?;
-        }
+    /// Writes what is left of both sides.
+    fn close(&mut self) -> Result<(), DataError> {
+        self.sides.iter_mut().try_for_each(|side| side.close(self.out, self.vocabulary))
+    }
+
+    fn into_index(self, split: &SplitSettings) -> Index {
         let [train, held_out] = self.sides.map(|builder| builder.index);
-        Ok(Index {
+        Index {
             format: FORMAT.into(),
             version: VERSION,
             fingerprint: format!("{:016x}", self.vocabulary.fingerprint()),
@@ -277,7 +283,7 @@ impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
             train,
             held_out,
             report: self.report,
-        })
+        }
     }
 }
 

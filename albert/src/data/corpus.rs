@@ -11,7 +11,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::checksum::xxh64;
+use engine::io::hash64;
+
 use super::error::DataError;
 use super::sentences::split_sentences;
 use super::settings::{CorpusSettings, TextLayout};
@@ -159,7 +160,7 @@ impl Document {
     pub fn content_hash(&self) -> u64 {
         let folded: String = self.text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
         // Text without a letter or digit is compared as it stands: otherwise all of it would be one document.
-        xxh64(if folded.is_empty() { self.text.as_bytes() } else { folded.as_bytes() })
+        hash64(if folded.is_empty() { self.text.as_bytes() } else { folded.as_bytes() })
     }
 }
 
@@ -248,10 +249,10 @@ impl Documents {
                 continue;
             }
             self.line += 1;
-            if self.take_line()? {
-                if let Some(document) = self.take_document() {
-                    return Ok(Some(document));
-                }
+            if self.take_line()?
+                && let Some(document) = self.take_document()
+            {
+                return Ok(Some(document));
             }
         }
     }

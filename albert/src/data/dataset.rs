@@ -1,16 +1,16 @@
 //! A data directory: `dataset.json` and the shards that it lists.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use engine::io::write_atomically;
 use serde::{Deserialize, Serialize};
 
 use super::build::BuildReport;
 use super::error::DataError;
 use super::settings::{CorpusSettings, SplitSettings};
 use super::shard::Shard;
-use super::shard_writer::{ShardEntry, TemporaryFile};
+use super::shard_writer::ShardEntry;
 use super::shards::Shards;
 use super::split::Side;
 use super::vocabulary::Vocabulary;
@@ -108,9 +108,7 @@ pub fn read_index(folder: &Path) -> Result<Index, DataError> {
 pub(super) fn write_index(folder: &Path, index: &Index) -> Result<(), DataError> {
     let mut text = serde_json::to_vec_pretty(index).expect("an index has string keys and finite numbers");
     text.push(b'\n');
-    let mut temporary = TemporaryFile::create(folder, INDEX_FILE)?;
-    temporary.file.write_all(&text).map_err(DataError::io(&folder.join(INDEX_FILE), "write"))?;
-    temporary.commit(INDEX_FILE)
+    Ok(write_atomically(folder.join(INDEX_FILE), |out| out.write_all(&text))?)
 }
 
 /// An opened data directory.
@@ -134,12 +132,10 @@ impl Dataset {
             let mut shards = Vec::with_capacity(listed.shards.len());
             for entry in &listed.shards {
                 let path = folder.join(&entry.file);
-                let shard = Shard::open(&path).map_err(|error| match error {
-                    DataError::Missing { path } => {
-                        DataError::Damaged { path, problem: "listed in dataset.json, but not there".into() }
-                    }
-                    other => other,
-                })?;
+                if !path.exists() {
+                    return Err(DataError::damaged(&path, "listed in dataset.json, but not there"));
+                }
+                let shard = Shard::open(&path)?;
                 shard.expect(vocabulary, side)?;
                 if format!("{:016x}", shard.header().content_hash) != entry.hash {
                     return Err(DataError::damaged(&path, "not the file that dataset.json lists"));

@@ -22,6 +22,9 @@ pub enum DataError {
         /// The operating system's reason.
         source: std::io::Error,
     },
+    /// A file of ours could not be mapped or written.
+    #[error(transparent)]
+    File(#[from] engine::EngineError),
     /// Bytes that are not UTF-8.
     #[error("{name}:{line}: invalid UTF-8 at byte {byte} ({bytes}); re-encode the file or pass --lossy")]
     InvalidUtf8 {

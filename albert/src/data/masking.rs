@@ -3,8 +3,9 @@
 //! Words are runs of pieces that begin at a word start; `[CLS]` and `[SEP]` belong to none. Words are visited in random
 //! order; at each a length n is drawn with
 //!
-//!     p(n) = (1/n) / (1/1 + 1/2 + ... + 1/N),  n = 1..N           N = 3: 6/11, 3/11, 2/11
-//!
+//! ```text
+//! p(n) = (1/n) / (1/1 + 1/2 + ... + 1/N),  n = 1..N           N = 3: 6/11, 3/11, 2/11
+//! ```
 //! and the span of n words from there is chosen, if none of its words is chosen already and its pieces still fit in the
 //! sequence's budget (`MaskingSettings::predictions`); a span that does not fit is tried with n - 1, n - 2, .. words, and
 //! one that meets the end of the sequence is cut there. Of the chosen pieces 80 % become `[MASK]`, 10 % stay and 10 %

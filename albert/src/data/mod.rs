@@ -18,7 +18,6 @@ pub mod batch;
 pub mod build;
 #[cfg(test)]
 mod build_tests;
-pub mod checksum;
 pub mod corpus;
 pub mod dataset;
 pub mod error;

@@ -121,7 +121,8 @@ impl Sampler {
     pub fn fill(&mut self, batch: &mut Batch) {
         self.plan(self.cursor.epoch);
         let limits = self.assembler.settings().batch.clone();
-        let is_boundary = |index: u32| limits.sequences_per_step > 0 && index as usize % limits.sequences_per_step == 0;
+        // No number but 0 is a multiple of 0, and no batch ends at 0.
+        let is_boundary = |index: u32| (index as usize).is_multiple_of(limits.sequences_per_step);
         batch.clear();
         batch.start = self.cursor;
         let count = self.table.len() as u32;

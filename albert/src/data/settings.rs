@@ -33,7 +33,7 @@ pub struct CorpusSettings {
     /// A sentence of more tokens is cut at word starts into pieces of about equal length; each counts as a sentence.
     /// The released code instead loses all but `max_sequence_length` tokens of it.
     pub longest_sentence: usize,
-    /// A shard file is closed at the first document that ends beyond this many tokens.
+    /// A shard file is closed at the first document that ends beyond this many tokens; it is in memory until then.
     pub tokens_per_shard: usize,
 }
 
@@ -44,7 +44,7 @@ impl Default for CorpusSettings {
             blank_lines_between_documents: 2,
             lossy: false,
             longest_sentence: 256,
-            tokens_per_shard: 1 << 27,
+            tokens_per_shard: 1 << 25,
         }
     }
 }

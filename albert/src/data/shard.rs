@@ -10,14 +10,15 @@
 //! ```
 //! All little-endian; ids are u16 if the vocabulary has at most 65,536 pieces. The header's own hash tells a damaged
 //! header from a damaged body, and its counts give the size that the file must have, so that a file cut short is told
-//! from one that was changed. Opening reads every byte once (about 8 GB/s from memory); nothing is copied.
+//! from one that was changed. Opening reads every byte once (about 8 GB/s from memory); nothing is copied, the file is mapped.
 //!
 //! Limits: 2^32 - 1 tokens a shard; little-endian machines.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::checksum::xxh64;
+use engine::io::{Mmap, hash64};
+
 use super::error::DataError;
 use super::split::Side;
 use super::vocabulary::Vocabulary;
@@ -70,7 +71,7 @@ impl ShardHeader {
         }
         bytes[56..60].copy_from_slice(&self.side.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.content_hash.to_le_bytes());
-        let hash = xxh64(&bytes[..72]);
+        let hash = hash64(&bytes[..72]);
         bytes[72..].copy_from_slice(&hash.to_le_bytes());
         bytes
     }
@@ -87,7 +88,7 @@ impl ShardHeader {
         if half(8) != VERSION {
             return Err(format!("shard version {}, and this program reads version {VERSION}", half(8)));
         }
-        if word(72) != xxh64(&bytes[..72]) {
+        if word(72) != hash64(&bytes[..72]) {
             return Err("its header is damaged".into());
         }
         let header = Self {
@@ -137,35 +138,11 @@ struct Sections {
     end: usize,
 }
 
-/// A file's bytes, aligned to 8.
-#[derive(Debug)]
-struct Bytes {
-    words: Vec<u64>,
-    len: usize,
-}
-
-impl Bytes {
-    fn open(path: &Path) -> Result<Self, DataError> {
-        let bytes = std::fs::read(path).map_err(DataError::io(path, "read"))?;
-        let mut words = vec![0u64; bytes.len().div_ceil(8)];
-        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(&bytes);
-        Ok(Self { words, len: bytes.len() })
-    }
-}
-
-impl std::ops::Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.len]
-    }
-}
-
 /// An opened and verified shard.
 #[derive(Debug)]
 pub struct Shard {
     path: PathBuf,
-    bytes: Bytes,
+    bytes: Mmap,
     header: ShardHeader,
     sections: Sections,
 }
@@ -174,10 +151,10 @@ impl Shard {
     /// Opens `path` and checks header, size, hash, index order and id range.
     ///
     /// # Errors
-    /// [`DataError::Missing`] or [`DataError::Io`] if it cannot be read, [`DataError::Damaged`] if it is not a whole,
-    /// unchanged shard.
+    /// [`DataError::File`] if it cannot be read, [`DataError::Damaged`] if it is not a whole, unchanged shard.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        let bytes = Bytes::open(path)?;
+        // A map begins at a page, so the sections are aligned for their types.
+        let bytes = Mmap::open(path)?;
         let header = ShardHeader::from_bytes(&bytes).map_err(|problem| DataError::damaged(path, problem))?;
         let sections = header.sections();
         let shard = Self { path: path.to_path_buf(), bytes, header, sections };
@@ -193,7 +170,7 @@ impl Shard {
         if found > expected {
             return Err(format!("{} bytes longer than its header says", found - expected));
         }
-        let hash = xxh64(&self.bytes[HEADER_BYTES..]);
+        let hash = hash64(&self.bytes[HEADER_BYTES..]);
         if hash != self.header.content_hash {
             return Err(format!(
                 "its contents are damaged (hash {hash:016x}, expected {:016x})",

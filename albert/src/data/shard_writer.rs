@@ -1,60 +1,20 @@
-//! Writes shards so that a reader never sees half of one.
+//! Collects documents and writes them as a shard, whole or not at all.
 //!
-//! A file is written under a temporary name in the same directory, flushed to the disk, renamed, and the directory is
-//! flushed: after a crash or a full disk there is the whole file or none. Names of finished shards carry the hash of
-//! their contents, so a second build in the same directory never overwrites what a present index refers to.
+//! A finished shard is written by [`engine::io::write_atomically`] under a name that carries the hash of its contents:
+//! after a crash or on a full disk there is the whole file or none, and a second build in the same directory never
+//! overwrites what a present index refers to.
+//!
+//! Memory: the shard until it is written, 2 or 4 bytes a token, 4 a sentence and 16 a document.
 
-use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use engine::io::{Hasher64, write_atomically};
 use serde::{Deserialize, Serialize};
 
-use super::checksum::Xxh64;
 use super::error::DataError;
 use super::shard::{HEADER_BYTES, ShardHeader};
 use super::split::Side;
 use super::vocabulary::Vocabulary;
-
-/// A file under a temporary name; removed when dropped before [`commit`](Self::commit).
-pub(super) struct TemporaryFile {
-    path: PathBuf,
-    pub(super) file: BufWriter<File>,
-    committed: bool,
-}
-
-impl TemporaryFile {
-    pub(super) fn create(folder: &Path, name: &str) -> Result<Self, DataError> {
-        // No two files of this name share a temporary one, be it in two processes or twice in this one.
-        static CREATED: AtomicU64 = AtomicU64::new(0);
-        let number = CREATED.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!(".{name}.{}-{number}.tmp", std::process::id()));
-        let file = File::create(&path).map_err(DataError::io(&path, "write"))?;
-        Ok(Self { path, file: BufWriter::with_capacity(1 << 18, file), committed: false })
-    }
-
-    /// Flushes to the disk and takes the final name.
-    pub(super) fn commit(mut self, name: &str) -> Result<(), DataError> {
-        let folder = self.path.parent().expect("made by joining a folder and a name").to_path_buf();
-        let path = folder.join(name);
-        self.file.flush().map_err(DataError::io(&path, "write"))?;
-        self.file.get_ref().sync_all().map_err(DataError::io(&path, "write"))?;
-        std::fs::rename(&self.path, &path).map_err(DataError::io(&path, "rename to"))?;
-        self.committed = true;
-        let handle = File::open(&folder).map_err(DataError::io(&folder, "read"))?;
-        handle.sync_all().map_err(DataError::io(&folder, "write"))
-    }
-}
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        if !self.committed {
-            // The error that led here is what the user must see; a file that is left behind is harmless.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
 
 /// A shard as the index lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,16 +34,18 @@ pub struct ShardEntry {
     pub hash: String,
 }
 
-/// Collects documents into one shard file.
+/// Ids at the width at which they are stored.
+enum Ids {
+    U16(Vec<u16>),
+    U32(Vec<u32>),
+}
+
+/// Collects documents for one shard file.
 pub(super) struct ShardWriter {
     folder: PathBuf,
     stem: String,
     header: ShardHeader,
-    temporary: Option<TemporaryFile>,
-    /// Bytes of the body that are not in the file yet, and the hash and number of those that are.
-    pending: Vec<u8>,
-    hash: Xxh64,
-    written: u64,
+    ids: Ids,
     sentence_starts: Vec<u32>,
     document_starts: Vec<u32>,
     sources: Vec<u32>,
@@ -91,7 +53,7 @@ pub(super) struct ShardWriter {
 }
 
 impl ShardWriter {
-    /// Shard number `number` of `side` in `folder`. The file appears with the first document.
+    /// Shard number `number` of `side` in `folder`.
     pub(super) fn new(folder: &Path, side: Side, number: usize, vocabulary: &Vocabulary) -> Self {
         let header = ShardHeader {
             id_bytes: ShardHeader::id_bytes_for(vocabulary.size()),
@@ -107,10 +69,7 @@ impl ShardWriter {
             folder: folder.to_path_buf(),
             stem: format!("{}-{number:05}", side.name()),
             header,
-            temporary: None,
-            pending: Vec::new(),
-            hash: Xxh64::default(),
-            written: 0,
+            ids: if header.id_bytes == 2 { Ids::U16(Vec::new()) } else { Ids::U32(Vec::new()) },
             sentence_starts: vec![0],
             document_starts: vec![0],
             sources: Vec::new(),
@@ -118,6 +77,7 @@ impl ShardWriter {
         }
     }
 
+    /// Tokens collected.
     pub(super) fn tokens(&self) -> u64 {
         self.header.tokens
     }
@@ -129,9 +89,9 @@ impl ShardWriter {
         if total >= u64::from(u32::MAX) {
             return Err(DataError::setting("document length", total, "less than 2^32 - 1 tokens a shard"));
         }
-        match self.header.id_bytes {
-            2 => self.pending.extend(ids.iter().flat_map(|&id| (id as u16).to_le_bytes())),
-            _ => self.pending.extend_from_slice(bytemuck::cast_slice(ids)),
+        match &mut self.ids {
+            Ids::U16(all) => all.extend(ids.iter().map(|&id| id as u16)),
+            Ids::U32(all) => all.extend_from_slice(ids),
         }
         let base = self.header.tokens as u32;
         self.sentence_starts.extend(ends.iter().map(|&end| base + end as u32));
@@ -141,64 +101,69 @@ impl ShardWriter {
         self.document_starts.push(self.header.sentences as u32);
         self.sources.push(source);
         self.hashes.push(hash);
-        self.write_pending()
-    }
-
-    /// Moves the pending bytes to the file, through the hash.
-    fn write_pending(&mut self) -> Result<(), DataError> {
-        let path = self.folder.join(&self.stem);
-        if self.temporary.is_none() {
-            let mut temporary = TemporaryFile::create(&self.folder, &self.stem)?;
-            temporary.file.write_all(&[0; HEADER_BYTES]).map_err(DataError::io(&path, "write"))?;
-            self.temporary = Some(temporary);
-        }
-        let temporary = self.temporary.as_mut().expect("created above");
-        temporary.file.write_all(&self.pending).map_err(DataError::io(&path, "write"))?;
-        self.hash.update(&self.pending);
-        self.written += self.pending.len() as u64;
-        self.pending.clear();
         Ok(())
     }
 
-    /// Writes indices and header and gives the file its name; `None` if no document came.
+    /// Writes the file; `None` if no document came.
     pub(super) fn finish(mut self) -> Result<Option<ShardEntry>, DataError> {
         if self.header.documents == 0 {
             return Ok(None);
         }
-        let sections: [Vec<u8>; 4] = [
-            bytemuck::cast_slice(&self.sentence_starts).to_vec(),
-            bytemuck::cast_slice(&self.document_starts).to_vec(),
-            bytemuck::cast_slice(&self.sources).to_vec(),
-            bytemuck::cast_slice(&self.hashes).to_vec(),
+        let ids: &[u8] = match &self.ids {
+            Ids::U16(ids) => bytemuck::cast_slice(ids),
+            Ids::U32(ids) => bytemuck::cast_slice(ids),
+        };
+        let sections: [&[u8]; 5] = [
+            ids,
+            bytemuck::cast_slice(&self.sentence_starts),
+            bytemuck::cast_slice(&self.document_starts),
+            bytemuck::cast_slice(&self.sources),
+            bytemuck::cast_slice(&self.hashes),
         ];
-        self.pad();
-        self.write_pending()?;
-        for section in sections {
-            self.pending = section;
-            self.pad();
-            self.write_pending()?;
+        let padded = sections.iter().flat_map(|s| [*s, &[0; 8][..s.len().next_multiple_of(8) - s.len()]]);
+        let (mut hasher, mut bytes) = (Hasher64::new(), HEADER_BYTES as u64);
+        for part in padded.clone() {
+            hasher.update(part);
+            bytes += part.len() as u64;
         }
-        self.header.content_hash = self.hash.digest();
+        self.header.content_hash = hasher.finish();
         let hash = format!("{:016x}", self.header.content_hash);
-        let name = format!("{}-{hash}.shard", self.stem);
-        let path = self.folder.join(&name);
-        let mut temporary = self.temporary.take().expect("a document was written");
-        temporary.file.seek(SeekFrom::Start(0)).map_err(DataError::io(&path, "write"))?;
-        temporary.file.write_all(&self.header.to_bytes()).map_err(DataError::io(&path, "write"))?;
-        temporary.commit(&name)?;
-        Ok(Some(ShardEntry {
-            file: name,
-            documents: self.header.documents,
-            sentences: self.header.sentences,
-            tokens: self.header.tokens,
-            bytes: HEADER_BYTES as u64 + self.written,
-            hash,
-        }))
+        let file = format!("{}-{hash}.shard", self.stem);
+        write_atomically(self.folder.join(&file), |out| {
+            out.write_all(&self.header.to_bytes())?;
+            padded.clone().try_for_each(|part| out.write_all(part))
+        })?;
+        let ShardHeader { documents, sentences, tokens, .. } = self.header;
+        Ok(Some(ShardEntry { file, documents, sentences, tokens, bytes, hash }))
     }
+}
 
-    /// Zeros up to the next multiple of 8 bytes of the file.
-    fn pad(&mut self) {
-        let total = self.written as usize + self.pending.len();
-        self.pending.resize(self.pending.len() + total.next_multiple_of(8) - total, 0);
+/// Whether `name` is one that [`ShardWriter`] gives.
+pub(super) fn is_shard_name(name: &str) -> bool {
+    let digits = |part: Option<&str>, len, radix| {
+        part.is_some_and(|p| p.len() == len && p.chars().all(|c| c.is_digit(radix) && !c.is_uppercase()))
+    };
+    let Some(mut parts) = name.strip_suffix(".shard").map(|stem| stem.split('-')) else { return false };
+    let is_side = parts.next().is_some_and(|side| Side::ALL.iter().any(|s| s.name() == side));
+    is_side && digits(parts.next(), 5, 10) && digits(parts.next(), 16, 16) && parts.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_shard_name;
+
+    #[test]
+    fn knows_its_own_names() {
+        for (name, expected) in [
+            ("train-00000-0123456789abcdef.shard", true),
+            ("held_out-00012-0123456789abcdef.shard", true),
+            ("other-00000-0123456789abcdef.shard", false),
+            ("train-0000-0123456789abcdef.shard", false),
+            ("train-00000-0123456789abcdef.shard.bak", false),
+            ("train-00000-0123456789ABCDEF.shard", false),
+            ("train-00000.shard", false),
+        ] {
+            assert_eq!(is_shard_name(name), expected, "{name}");
+        }
     }
 }

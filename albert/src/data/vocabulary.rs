@@ -1,6 +1,7 @@
 //! What the data path must know of a tokenizer: a plain value, so that masking and shards depend on no tokenizer code.
 
-use super::checksum::Xxh64;
+use engine::io::Hasher64;
+
 use super::error::DataError;
 
 /// Ids of the special pieces. In the released vocabularies: 0, 1, 2, 3, 4.
@@ -47,14 +48,14 @@ impl Vocabulary {
         if size <= sorted_specials.len() {
             return Err(DataError::setting("vocabulary size", size, "more pieces than the special ones"));
         }
-        let mut hash = Xxh64::default();
+        let mut hash = Hasher64::new();
         hash.update(&(size as u64).to_le_bytes());
         for id in [pad, unk, cls, sep, mask] {
             hash.update(&id.to_le_bytes());
         }
         hash.update(&word_start.iter().map(|&b| u8::from(b)).collect::<Vec<_>>());
         hash.update(content);
-        Ok(Self { word_start, specials, sorted_specials, fingerprint: hash.digest() })
+        Ok(Self { word_start, specials, sorted_specials, fingerprint: hash.finish() })
     }
 
     /// Number of pieces, V.
