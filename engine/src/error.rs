@@ -56,6 +56,12 @@ pub enum EngineError {
         /// The step of the optimiser.
         step: u64,
     },
+    /// The system has no memory left.
+    #[error("{bytes} bytes of memory are not to be had; use a smaller token budget or recompute activations")]
+    Memory {
+        /// The size of the request.
+        bytes: usize,
+    },
     /// A setting has no meaning.
     #[error("{setting} = {value}: {problem}")]
     Setting {

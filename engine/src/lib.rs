@@ -1,7 +1,27 @@
 //! Tensors, memory, devices and gradients; knows nothing of ALBERT.
+//!
+//! ```text
+//! Workspace (device, arena, profiler) ──train──> Tape ──ops::linear(&tape, &x, ..)──> Var ──backward──> Gradients
+//! ParamStore (values, packed panels)  ───────────┘                                            optim ──> ParamStore
+//! ```
+//! See `docs/engine.md` for how storage, tape and the memory plan work and how an operation is added.
 pub mod device;
+mod dtype;
 mod error;
 pub mod io;
+pub mod memory;
+pub mod ops;
+pub mod param;
+pub mod profile;
+mod shape;
+pub mod tape;
+mod tensor;
 
+pub use device::Device;
+pub use dtype::{DType, Float, Scalar};
 pub use error::{EngineError, Result};
-pub use kernels::{Cpu, CpuError, DType, Element, Isa, IsaKind, num::philox, roofline};
+pub use kernels::{Cpu, CpuError, Element, Isa, IsaKind, num::philox, roofline};
+pub use param::{Gradients, Init, ParamBuilder, ParamId, ParamStore};
+pub use shape::{MAX_RANK, Shape};
+pub use tape::{LeafGradients, Op, Pass, Tape, Var, Workspace};
+pub use tensor::Tensor;

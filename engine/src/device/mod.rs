@@ -6,6 +6,26 @@ pub mod driver;
 
 pub use driver::{Driver, DriverError, GpuInfo};
 
+use crate::error::Result as EngineResult;
+use kernels::Cpu;
+
+/// Where tensors live and kernels run. Closed: code that matches on it knows all there are.
+#[derive(Clone, Debug)]
+pub enum Device {
+    /// The processor, with its instruction set and threads.
+    Cpu(Cpu),
+}
+
+impl Device {
+    /// The processor as the environment asks for it (see [`Cpu::detect`]).
+    ///
+    /// # Errors
+    /// `ALBERT_ISA` or `ALBERT_THREADS` is unusable.
+    pub fn cpu() -> EngineResult<Self> {
+        Ok(Self::Cpu(Cpu::detect()?))
+    }
+}
+
 /// The GPUs of this machine, in the driver's order.
 ///
 /// # Errors

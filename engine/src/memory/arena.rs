@@ -1,0 +1,318 @@
+//! Hands out the memory of tensors: from the heap, from a planned block, or, in a dry run, from nowhere.
+#![allow(unsafe_code)]
+use super::{
+    block::{ALIGN, Block},
+    plan::{Event, Plan},
+};
+use crate::error::Result;
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// Where tensors get their memory. Cheap to clone; all clones are one arena.
+#[derive(Clone, Debug, Default)]
+pub struct Arena(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    mode: Mode,
+    poison: bool,
+    plans: Vec<(&'static str, Plan)>,
+    block: Option<Arc<Block>>,
+    /// Ranges of the block that are handed out.
+    taken: Vec<Range<usize>>,
+    next: usize,
+    events: Vec<Event>,
+    /// Number of dry runs so far.
+    runs: u64,
+    heap: usize,
+    heap_peak: usize,
+    misses: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Mode {
+    #[default]
+    Heap,
+    Dry,
+    Planned(usize),
+}
+
+/// What an arena holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaReport {
+    /// Bytes of the block that all plans share.
+    pub block: usize,
+    /// Bytes that tensors outside the block hold now.
+    pub heap: usize,
+    /// The most bytes that they held at once.
+    pub heap_peak: usize,
+    /// Requests of planned steps that did not fit their slot and went to the heap.
+    pub misses: u64,
+}
+
+/// The bytes of a tensor.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    bytes: usize,
+    home: Home,
+    arena: Arena,
+}
+
+#[derive(Debug)]
+enum Home {
+    /// A request of a dry run.
+    Nowhere {
+        run: u64,
+        request: usize,
+    },
+    Heap(Block),
+    Slot(Arc<Block>, usize),
+}
+
+impl Arena {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves the bookkeeping whole: every change below is one assignment or push at a time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory for `bytes` bytes.
+    pub(crate) fn request(&self, bytes: usize) -> Result<Storage> {
+        let mut state = self.state();
+        let home = match state.mode {
+            Mode::Dry => {
+                state.events.push(Event::Request(bytes));
+                state.next += 1;
+                Home::Nowhere { run: state.runs, request: state.next - 1 }
+            }
+            Mode::Planned(plan) => match state.slot(plan, bytes) {
+                Some((block, offset)) => Home::Slot(block, offset),
+                None => {
+                    state.misses += 1;
+                    Home::Heap(Block::zeroed(bytes)?)
+                }
+            },
+            Mode::Heap => Home::Heap(Block::zeroed(bytes)?),
+        };
+        if matches!(home, Home::Heap(_)) {
+            state.heap += bytes;
+            state.heap_peak = state.heap_peak.max(state.heap);
+        }
+        let poison = state.poison && !matches!(home, Home::Nowhere { .. });
+        drop(state);
+        let mut storage = Storage { bytes, home, arena: self.clone() };
+        if poison {
+            // All ones is NaN in both float types, and an index beyond every table.
+            storage.bytes_mut().fill(0xFF);
+        }
+        Ok(storage)
+    }
+
+    /// Fills every new tensor with NaN, so that an operation that leaves a part of its output unwritten shows.
+    pub fn set_poison(&self, on: bool) {
+        self.state().poison = on;
+    }
+
+    /// True between [`Arena::start_dry`] and the end of the dry run.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.state().mode == Mode::Dry
+    }
+
+    /// Begins a dry run: requests are noted, no memory is given.
+    pub(crate) fn start_dry(&self) {
+        let mut state = self.state();
+        state.mode = Mode::Dry;
+        state.runs += 1;
+        state.next = 0;
+        state.events.clear();
+    }
+
+    /// Ends a dry run. Its plan serves the steps called `name` from now on; the block grows if it has to.
+    pub(crate) fn finish_dry(&self, name: &'static str) -> Result<Plan> {
+        let mut state = self.state();
+        let plan = Plan::new(&std::mem::take(&mut state.events));
+        state.mode = Mode::Heap;
+        if state.block.as_ref().is_none_or(|block| block.len() < plan.bytes()) {
+            // Tensors that still live in the old block keep it alive, and have nothing to do with the new one.
+            state.block = Some(Arc::new(Block::zeroed(plan.bytes())?));
+            state.taken.clear();
+        }
+        // Room for the worst case now, so that no step has to grow it.
+        let most = plan.requests().max(state.taken.capacity());
+        state.taken.reserve(most);
+        state.plans.retain(|(other, _)| *other != name);
+        state.plans.push((name, plan.clone()));
+        Ok(plan)
+    }
+
+    /// Gives up a dry run that failed.
+    pub(crate) fn abandon_dry(&self) {
+        let mut state = self.state();
+        state.mode = Mode::Heap;
+        state.events.clear();
+    }
+
+    /// Begins a step: with the plan called `name` if there is one, else on the heap.
+    pub(crate) fn start_step(&self, name: Option<&str>) {
+        let mut state = self.state();
+        state.next = 0;
+        let found = name.and_then(|name| state.plans.iter().position(|(other, _)| *other == name));
+        state.mode = found.map_or(Mode::Heap, Mode::Planned);
+    }
+
+    /// Ends a step: requests outside steps go to the heap.
+    pub(crate) fn finish_step(&self) {
+        let mut state = self.state();
+        if state.mode != Mode::Dry {
+            state.mode = Mode::Heap;
+        }
+    }
+
+    /// What the arena holds now.
+    pub fn report(&self) -> ArenaReport {
+        let state = self.state();
+        ArenaReport {
+            block: state.block.as_ref().map_or(0, |block| block.len()),
+            heap: state.heap,
+            heap_peak: state.heap_peak,
+            misses: state.misses,
+        }
+    }
+}
+
+impl State {
+    /// The next slot of the plan, if the request fits it and nothing lives there.
+    fn slot(&mut self, plan: usize, bytes: usize) -> Option<(Arc<Block>, usize)> {
+        let slot = self.plans[plan].1.slots.get(self.next).copied();
+        self.next += 1;
+        let (slot, block) = (slot?, self.block.as_ref()?);
+        let range = slot.offset..slot.offset + bytes.next_multiple_of(ALIGN);
+        let free = || self.taken.iter().all(|other| other.end <= range.start || range.end <= other.start);
+        if bytes > slot.bytes || range.end > block.len() || !free() {
+            return None;
+        }
+        if !range.is_empty() {
+            self.taken.push(range);
+        }
+        Some((block.clone(), slot.offset))
+    }
+}
+
+impl Storage {
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The bytes. Panics in a dry run: kernels are not launched there.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.home {
+            Home::Nowhere { .. } => panic!("a dry run has no memory to read; read values inside `Tape::launch`"),
+            // SAFETY: this Storage owns the block, and writing needs `&mut self`.
+            Home::Heap(block) => unsafe { block.slice(0..self.bytes) },
+            // SAFETY: the arena gave this range to this Storage alone until it is dropped, and writing needs
+            // `&mut self`.
+            Home::Slot(block, offset) => unsafe { block.slice(*offset..offset + self.bytes) },
+        }
+    }
+
+    /// The bytes, to be written. Panics in a dry run.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match &self.home {
+            Home::Nowhere { .. } => panic!("a dry run has no memory to write; write values inside `Tape::launch`"),
+            // SAFETY: this Storage owns the block and is borrowed exclusively.
+            Home::Heap(block) => unsafe { block.slice_mut(0..self.bytes) },
+            // SAFETY: the arena gave this range to this Storage alone until it is dropped, and it is borrowed
+            // exclusively.
+            Home::Slot(block, offset) => unsafe { block.slice_mut(*offset..offset + self.bytes) },
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        let mut state = self.arena.state();
+        match &self.home {
+            Home::Nowhere { run, request } => {
+                // One that outlives its dry run counts as alive to the end of it.
+                if state.mode == Mode::Dry && state.runs == *run {
+                    state.events.push(Event::Release(*request));
+                }
+            }
+            Home::Heap(_) => state.heap -= self.bytes,
+            Home::Slot(block, offset) => {
+                // A block that was replaced by a larger one is nobody's business any more.
+                if state.block.as_ref().is_some_and(|now| Arc::ptr_eq(now, block)) && self.bytes > 0 {
+                    let at = state.taken.iter().position(|range| range.start == *offset).expect("a slot in use");
+                    state.taken.swap_remove(at);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(arena: &Arena, sizes: [usize; 4]) -> Result<Vec<Storage>> {
+        let a = arena.request(sizes[0])?;
+        let b = arena.request(sizes[1])?;
+        drop(a);
+        let c = arena.request(sizes[2])?;
+        let d = arena.request(sizes[3])?;
+        Ok(vec![b, c, d])
+    }
+
+    fn planned() -> (Arena, Plan) {
+        let arena = Arena::default();
+        arena.start_dry();
+        program(&arena, [1000, 500, 900, 0]).unwrap();
+        let plan = arena.finish_dry("step").unwrap();
+        (arena, plan)
+    }
+
+    #[test]
+    fn a_planned_step_takes_nothing_from_the_heap_and_reuses_bytes() {
+        let (arena, plan) = planned();
+        assert_eq!((plan.bytes(), plan.requests()), (1536, 4)); // 1024 (then 960 in the same place) + 512
+        for sizes in [[1000, 500, 900, 0], [10, 20, 30, 0], [0, 0, 0, 0]] {
+            arena.start_step(Some("step"));
+            let mut held = program(&arena, sizes).unwrap();
+            for (i, storage) in held.iter_mut().enumerate() {
+                storage.bytes_mut().fill(i as u8 + 1);
+            }
+            for (i, storage) in held.iter().enumerate() {
+                assert!(storage.bytes().iter().all(|&b| b == i as u8 + 1), "{sizes:?}: tensor {i} was overwritten");
+            }
+            assert_eq!(arena.report(), ArenaReport { block: 1536, ..Default::default() }, "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_breaks_the_plan_falls_back_to_the_heap_and_stays_sound() {
+        let (arena, _) = planned();
+        arena.start_step(Some("step"));
+        let mut kept = program(&arena, [1025, 500, 900, 0]).unwrap(); // larger than its slot
+        assert_eq!(arena.report().misses, 1);
+        kept[1].bytes_mut().fill(7);
+        arena.start_step(Some("step"));
+        let mut held = program(&arena, [1000, 500, 900, 64]).unwrap(); // what `kept` holds is not given twice
+        held.iter_mut().for_each(|storage| storage.bytes_mut().fill(9));
+        assert!(kept[1].bytes().iter().all(|&b| b == 7), "a living tensor was overwritten");
+        assert!(arena.report().misses >= 3, "{:?}", arena.report());
+        let extra = arena.request(100).unwrap(); // more requests than planned
+        assert_eq!(extra.bytes().len(), 100);
+        drop((kept, held, extra));
+        assert_eq!(arena.report().heap, 0);
+    }
+
+    #[test]
+    fn an_absurd_request_is_an_error() {
+        for bytes in [usize::MAX, isize::MAX as usize - 64] {
+            let error = Arena::default().request(bytes).unwrap_err().to_string();
+            assert!(error.contains("bytes of memory"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Dropout: each element is zero with probability `rate`, else divided by 1 - rate.
+//!
+//! ```text
+//! y = mask·x       dx = mask·dy
+//! ```
+//!
+//! The mask is a pure function of (seed, site, row, column), so it is computed again backward instead of being stored, and
+//! is the same for any number of threads. A fresh mask each step needs a seed that the step is mixed into.
+use super::check;
+use crate::{
+    dtype::floats,
+    error::{EngineError, Result},
+    tape::{Op, Pass, Tape, Var},
+    tensor::Tensor,
+};
+use kernels::{dropout::Dropout, operation::Cost};
+
+pub(super) fn check_rate(operation: &str, dropout: Option<Dropout>) -> Result<()> {
+    match dropout {
+        Some(Dropout { rate, .. }) if !(0.0..1.0).contains(&rate) => {
+            Err(EngineError::shape(operation, format!("a dropout rate lies in [0, 1), and this is {rate}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Drops elements of `x`, seen as rows of its last dimension; `None` drops nothing and costs nothing.
+///
+/// # Errors
+/// `x` holds integers, or the rate is not in [0, 1).
+pub fn dropout(tape: &Tape<'_>, x: &Var, dropout: Option<Dropout>) -> Result<Var> {
+    check::float("dropout", x)?;
+    check_rate("dropout", dropout)?;
+    let Some(dropout) = dropout.filter(|dropout| dropout.rate > 0.0) else { return Ok(x.clone()) };
+    let y = masked(tape, &dropout, x.value())?;
+    tape.record(&[x], y, || DropoutOp { dropout })
+}
+
+fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor) -> Result<Tensor> {
+    let mut y = tape.alloc(*x.shape(), x.dtype())?;
+    let columns = x.shape().rows_cols().1;
+    let cost = Cost { flops: 40 * x.len() as u64, bytes: (2 * x.len() * x.dtype().bytes()) as u64 };
+    tape.launch("dropout", cost, |cpu| {
+        floats!(x.dtype(), X => {
+            kernels::dropout::apply(cpu, dropout, columns, x.slice::<X>(), y.slice_mut::<X>());
+        });
+    })?;
+    Ok(y)
+}
+
+struct DropoutOp {
+    dropout: Dropout,
+}
+
+impl Op for DropoutOp {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let dx = masked(pass.tape, &self.dropout, &dy)?;
+        pass.give(0, dx)
+    }
+}

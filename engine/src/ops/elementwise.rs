@@ -1,0 +1,200 @@
+//! Operations on one element at a time: exp, log, tanh, sigmoid, the activations, and scaling by a number.
+//!
+//! ```text
+//! y = exp x       dx = dy·y            y = tanh x      dx = dy·(1 - y²)
+//! y = log x       dx = dy / x          y = sigmoid x   dx = dy·y·(1 - y)
+//! y = c·x         dx = c·dy            y = act x       dx = dy·act'(x)
+//! ```
+use super::check;
+use crate::{
+    dtype::floats,
+    error::Result,
+    tape::{Op, Pass, Tape, Var, moved},
+    tensor::Tensor,
+};
+use kernels::{Element, gelu, operation::Cost};
+
+pub use kernels::gelu::Activation;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Function {
+    Exp,
+    Log,
+    Tanh,
+    Sigmoid,
+    Scale(f32),
+}
+
+impl Function {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Exp => "exp",
+            Self::Log => "log",
+            Self::Tanh => "tanh",
+            Self::Sigmoid => "sigmoid",
+            Self::Scale(_) => "scale",
+        }
+    }
+    fn forward(self, x: f32) -> f32 {
+        match self {
+            Self::Exp => x.exp(),
+            Self::Log => x.ln(),
+            Self::Tanh => x.tanh(),
+            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Self::Scale(c) => c * x,
+        }
+    }
+    /// dx from dy and what was saved: y, but x for the logarithm and nothing for the scale.
+    fn backward(self, saved: f32, dy: f32) -> f32 {
+        match self {
+            Self::Exp => dy * saved,
+            Self::Log => dy / saved,
+            Self::Tanh => dy * (1.0 - saved * saved),
+            Self::Sigmoid => dy * saved * (1.0 - saved),
+            Self::Scale(c) => c * dy,
+        }
+    }
+}
+
+fn cost(x: &Tensor, streams: usize, flops: u64) -> Cost {
+    Cost { flops: flops * x.len() as u64, bytes: (streams * x.len() * x.dtype().bytes()) as u64 }
+}
+
+fn apply(tape: &Tape<'_>, x: &Var, function: Function) -> Result<Var> {
+    let dtype = check::float(function.name(), x)?;
+    let mut y = tape.alloc(*x.shape(), dtype)?;
+    let input = x.value();
+    tape.launch(function.name(), cost(input, 2, 1), |_| {
+        floats!(dtype, X => {
+            for (y, x) in y.slice_mut::<X>().iter_mut().zip(input.slice::<X>()) {
+                *y = X::from_f32(function.forward(x.to_f32()));
+            }
+        });
+    })?;
+    let saved = if function == Function::Log { input.clone() } else { y.clone() };
+    tape.record(&[x], y, || Elementwise { function, saved })
+}
+
+struct Elementwise {
+    function: Function,
+    saved: Tensor,
+}
+
+impl Op for Elementwise {
+    fn name(&self) -> &'static str {
+        self.function.name()
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let Self { function, saved } = *self;
+        let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
+        pass.tape.launch("elementwise.backward", cost(&dy, 3, 2), |_| {
+            floats!(dy.dtype(), X => {
+                let inputs = saved.slice::<X>().iter().zip(dy.slice::<X>());
+                for (dx, (saved, dy)) in dx.slice_mut::<X>().iter_mut().zip(inputs) {
+                    *dx = X::from_f32(function.backward(saved.to_f32(), dy.to_f32()));
+                }
+            });
+        })?;
+        pass.give(0, dx)
+    }
+}
+
+/// eˣ
+///
+/// # Errors
+/// `x` holds integers.
+pub fn exp(tape: &Tape<'_>, x: &Var) -> Result<Var> {
+    apply(tape, x, Function::Exp)
+}
+
+/// The natural logarithm.
+///
+/// # Errors
+/// `x` holds integers.
+pub fn log(tape: &Tape<'_>, x: &Var) -> Result<Var> {
+    apply(tape, x, Function::Log)
+}
+
+/// The hyperbolic tangent.
+///
+/// # Errors
+/// `x` holds integers.
+pub fn tanh(tape: &Tape<'_>, x: &Var) -> Result<Var> {
+    apply(tape, x, Function::Tanh)
+}
+
+/// 1 / (1 + e⁻ˣ)
+///
+/// # Errors
+/// `x` holds integers.
+pub fn sigmoid(tape: &Tape<'_>, x: &Var) -> Result<Var> {
+    apply(tape, x, Function::Sigmoid)
+}
+
+/// c·x
+///
+/// # Errors
+/// `x` holds integers.
+pub fn scale(tape: &Tape<'_>, x: &Var, factor: f32) -> Result<Var> {
+    apply(tape, x, Function::Scale(factor))
+}
+
+/// max(x, 0)
+///
+/// # Errors
+/// `x` holds integers.
+pub fn relu(tape: &Tape<'_>, x: &Var) -> Result<Var> {
+    activation(tape, x, Activation::Relu)
+}
+
+/// An activation: either form of GELU, or ReLU.
+///
+/// # Errors
+/// `x` holds integers.
+pub fn activation(tape: &Tape<'_>, x: &Var, activation: Activation) -> Result<Var> {
+    let dtype = check::float(activation.name(), x)?;
+    let mut y = tape.alloc(*x.shape(), dtype)?;
+    tape.launch("activation", cost(x.value(), 2, activation_flops(activation)), |cpu| {
+        floats!(dtype, X => {
+            gelu::bias_activation_forward(cpu, activation, x.value().slice::<X>(), None, None, y.slice_mut::<X>());
+        });
+    })?;
+    tape.record(&[x], y, || ActivationOp { activation, x: x.value().clone() })
+}
+
+/// Operations of one element: multiplications and additions of the polynomial, as counted by its row in the table.
+pub(super) fn activation_flops(activation: Activation) -> u64 {
+    match activation {
+        Activation::Relu => 1,
+        Activation::GeluTanh => 20,
+        Activation::GeluErf => 30,
+    }
+}
+
+struct ActivationOp {
+    activation: Activation,
+    x: Tensor,
+}
+
+impl Op for ActivationOp {
+    fn name(&self) -> &'static str {
+        "activation"
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
+        pass.tape.launch("activation.backward", cost(&dy, 3, activation_flops(self.activation)), |cpu| {
+            floats!(dy.dtype(), X => {
+                gelu::backward(cpu, self.activation, self.x.slice::<X>(), dy.slice::<X>(), dx.slice_mut::<X>());
+            });
+        })?;
+        pass.give(0, dx)
+    }
+}
+
+/// out += column sums of x [rows, cols], at `range` of a flat f32 buffer.
+pub(super) fn column_sums(tape: &Tape<'_>, x: &Tensor, flat: &mut Tensor, range: std::ops::Range<usize>) -> Result<()> {
+    tape.launch("column_sums", moved(x.len() * x.dtype().bytes()), |_| {
+        let out = &mut flat.slice_mut::<f32>()[range];
+        floats!(x.dtype(), X => super::plain::column_sums(x.shape().rows_cols().1, x.slice::<X>(), out));
+    })
+}

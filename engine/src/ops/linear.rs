@@ -1,0 +1,164 @@
+//! Dense layer.
+//!
+//! ```text
+//! y = x·Wᵀ + b        W [N, K] as stored, x [.., K], y [.., N]
+//! dx = dy·W           dW += dyᵀ·x        db += Σ_rows dy
+//! ```
+//!
+//! The weight is read from panels that are packed once per optimiser step (see [`crate::param`]). Several weights that lie
+//! side by side in the store are one wider layer: query, key and value are one product with N = 3H.
+//! Cost: 2·T·N·K FLOPs forward, twice that backward.
+use super::check;
+use crate::{
+    dtype::{DType, floats},
+    error::{EngineError, Result},
+    param::{ParamId, Side},
+    tape::{Op, Pass, Tape, Var},
+    tensor::Tensor,
+};
+use kernels::{
+    gemm::{Epilogue, Gemm, gemm, gemm_packed},
+    operation::Cost,
+};
+use std::ops::Range;
+
+/// A dense layer's parameters as one matrix [n, k] and one vector [n].
+#[derive(Clone, Debug)]
+pub(crate) struct Dense {
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) weight: Range<usize>,
+    pub(crate) bias: Option<Range<usize>>,
+}
+
+impl Dense {
+    /// Looks the parameters up; `weights` and `biases` lie side by side.
+    pub(crate) fn new(
+        tape: &Tape<'_>,
+        operation: &'static str,
+        weights: &[ParamId],
+        biases: &[ParamId],
+    ) -> Result<Self> {
+        let params = tape.params();
+        let first = weights.first().ok_or_else(|| EngineError::shape(operation, "a weight was expected"))?;
+        let &[_, k] = &params.shape(*first)[..] else {
+            let problem = format!("{operation} needs shape [out, in], and it is {:?}", params.shape(*first));
+            return Err(EngineError::parameter(params.name(*first), problem));
+        };
+        let weight = params.neighbours(operation, weights, Some(k))?;
+        let n = weights.iter().map(|&id| params.shape(id)[0]).sum();
+        let bias = if biases.is_empty() { None } else { Some(params.neighbours(operation, biases, None)?) };
+        if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != n) {
+            let problem = format!("{operation} has {n} outputs, and the bias has {} values", bias.len());
+            return Err(EngineError::parameter(params.name(biases[0]), problem));
+        }
+        Ok(Self { n, k, weight, bias })
+    }
+
+    /// Refuses an input of another width.
+    pub(crate) fn check_input(&self, tape: &Tape<'_>, operation: &str, weight: ParamId, x: &Var) -> Result<()> {
+        if x.shape().last() == Some(&self.k) {
+            return Ok(());
+        }
+        let problem = format!(
+            "x is {:?} but the weight is [{}, {}]; the last size of x must be {}",
+            x.shape(),
+            self.n,
+            self.k,
+            self.k
+        );
+        Err(EngineError::shape(format!("{operation} {}", tape.params().name(weight)), problem))
+    }
+
+    pub(crate) fn cost(&self, rows: usize, dtype: DType) -> Cost {
+        let spec = Gemm::nt(rows, self.n, self.k);
+        Cost { flops: spec.flops(), bytes: (rows * (self.n + self.k) * dtype.bytes() + self.n * self.k * 4) as u64 }
+    }
+
+    /// y = x·Wᵀ + b
+    pub(crate) fn forward(&self, tape: &Tape<'_>, name: &'static str, x: &Tensor, y: &mut Tensor) -> Result<()> {
+        let (rows, _) = x.shape().rows_cols();
+        let panels = tape.params().packed(tape.cpu(), self.weight.clone(), self.k, Side::Forward);
+        let bias = self.bias.clone().map(|range| &tape.params().all_values()[range]);
+        tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
+            let spec = Gemm::nt(rows, self.n, self.k);
+            floats!(x.dtype(), X => {
+                let epilogue = bias.map_or(Epilogue::None, Epilogue::Bias);
+                gemm_packed(cpu, &spec, x.slice::<X>(), &panels, y.slice_mut::<X>(), epilogue);
+            });
+        })
+    }
+
+    /// dx = dy·W
+    pub(crate) fn backward_input(
+        &self,
+        tape: &Tape<'_>,
+        name: &'static str,
+        dy: &Tensor,
+        dx: &mut Tensor,
+    ) -> Result<()> {
+        let (rows, _) = dy.shape().rows_cols();
+        let panels = tape.params().packed(tape.cpu(), self.weight.clone(), self.k, Side::Backward);
+        tape.launch(name, self.cost(rows, dy.dtype()), |cpu| {
+            let spec = Gemm::nn(rows, self.k, self.n);
+            floats!(dy.dtype(), X => {
+                gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), Epilogue::None);
+            });
+        })
+    }
+
+    /// dW += dyᵀ·x, db += Σ dy
+    pub(crate) fn backward_weight(
+        &self,
+        pass: &mut Pass<'_, '_>,
+        name: &'static str,
+        dy: &Tensor,
+        x: &Tensor,
+    ) -> Result<()> {
+        let (rows, _) = x.shape().rows_cols();
+        let flat = &mut pass.params.flat;
+        pass.tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
+            let spec = Gemm::tn(self.n, self.k, rows).accumulate();
+            let dw = &mut flat.slice_mut::<f32>()[self.weight.clone()];
+            floats!(x.dtype(), X => gemm(cpu, &spec, dy.slice::<X>(), x.slice::<X>(), dw, Epilogue::None));
+        })?;
+        if let Some(bias) = &self.bias {
+            super::column_sums(pass.tape, dy, &mut pass.params.flat, bias.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// y = x·Wᵀ + b over the last dimension of `x`; see the module.
+///
+/// # Errors
+/// Sizes do not fit, or `x` holds integers.
+pub fn linear(tape: &Tape<'_>, x: &Var, weight: ParamId, bias: Option<ParamId>) -> Result<Var> {
+    let dtype = check::float("linear", x)?;
+    let dense = Dense::new(tape, "linear", &[weight], bias.as_slice())?;
+    dense.check_input(tape, "linear", weight, x)?;
+    let mut y = tape.alloc(x.shape().with_last(dense.n), dtype)?;
+    dense.forward(tape, "linear", x.value(), &mut y)?;
+    tape.record_with_parameters(&[x], y, || Linear { dense, x: x.value().clone() })
+}
+
+struct Linear {
+    dense: Dense,
+    x: Tensor,
+}
+
+impl Op for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        self.dense.backward_weight(pass, "linear.backward.weight", &dy, &self.x)?;
+        if pass.wants(0) {
+            let mut dx = pass.tape.alloc(*self.x.shape(), self.x.dtype())?;
+            self.dense.backward_input(pass.tape, "linear.backward.input", &dy, &mut dx)?;
+            pass.give(0, dx)?;
+        }
+        Ok(())
+    }
+}

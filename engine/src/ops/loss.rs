@@ -1,0 +1,225 @@
+//! Losses: cross-entropy of logits, projection and cross-entropy in one, and the mean squared error.
+//!
+//! ```text
+//! cross_entropy   loss = Σ_m (lse_m - z_m[label_m]) / denominator        lse_m = log Σ_v exp z_m[v]
+//!                 dz_m[v] = (exp(z_m[v] - lse_m) - [v = label_m]) / denominator
+//! projection      z = h·Wᵀ + b, chunk by chunk: M x V logits are never in memory at once
+//! ```
+//!
+//! The denominator is the caller's: the number of rows gives the mean, the number of a whole batch's rows makes
+//! micro-batches add up to the gradient of the batch.
+use super::{check, embedding::check_ids, plain};
+use crate::{
+    dtype::{DType, floats},
+    error::{EngineError, Result},
+    param::{ParamId, Side},
+    tape::{Op, Pass, Tape, Var},
+    tensor::Tensor,
+};
+use kernels::{
+    gemm::{Epilogue, Gemm, gemm, gemm_packed},
+    operation::Cost,
+};
+
+/// A classification loss, and what reports want to know beside it.
+#[derive(Debug)]
+pub struct Classified {
+    /// Σ losses / denominator, one number, f32.
+    pub loss: Var,
+    /// Each row's negative log-likelihood [M], f32.
+    pub losses: Tensor,
+    /// 1 where the greatest logit is the label's, else 0: [M], u32.
+    pub correct: Tensor,
+}
+
+fn check_denominator(operation: &str, denominator: f32) -> Result<()> {
+    if denominator > 0.0 && denominator.is_finite() {
+        return Ok(());
+    }
+    Err(EngineError::shape(operation, format!("the denominator must be a positive number, it is {denominator}")))
+}
+
+/// Sum in f64, in order: a loss is compared across runs to the bit.
+fn reduce(tape: &Tape<'_>, losses: &Tensor, denominator: f32) -> Result<Tensor> {
+    let mut loss = tape.alloc([], DType::F32)?;
+    tape.launch("loss.sum", crate::tape::moved(losses.len() * 4), |_| {
+        let sum: f64 = losses.slice::<f32>().iter().map(|&x| f64::from(x)).sum();
+        loss.slice_mut::<f32>()[0] = (sum / f64::from(denominator)) as f32;
+    })?;
+    Ok(loss)
+}
+
+/// The gradient that reaches the loss, divided by the denominator.
+fn factor(dy: &Tensor, denominator: f32) -> f32 {
+    dy.slice::<f32>()[0] / denominator
+}
+
+/// Softmax cross-entropy of logits [M, C] and labels [M].
+///
+/// # Errors
+/// Shapes do not fit, a label is no class, or the denominator is not positive.
+pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f32) -> Result<Classified> {
+    let dtype = check::float("cross_entropy", logits)?;
+    check::rank("cross_entropy", "logits", logits, 2)?;
+    let (rows, classes) = (logits.shape()[0], logits.shape()[1]);
+    check::shape("cross_entropy", "labels", labels, &[rows])?;
+    check_ids(tape, "cross_entropy", "labels", labels, classes)?;
+    check_denominator("cross_entropy", denominator)?;
+    let mut losses = tape.alloc([rows], DType::F32)?;
+    let mut lse = tape.alloc([rows], DType::F32)?;
+    let mut correct = tape.alloc([rows], DType::U32)?;
+    let cost = Cost { flops: 20 * logits.value().len() as u64, bytes: (logits.value().len() * dtype.bytes()) as u64 };
+    tape.launch("cross_entropy", cost, |_| {
+        floats!(dtype, X => plain::cross_entropy_rows(
+            classes, logits.value().slice::<X>(), labels.value().slice(), losses.slice_mut(), lse.slice_mut(),
+            correct.slice_mut(),
+        ));
+    })?;
+    let loss = reduce(tape, &losses, denominator)?;
+    let (logits_value, labels) = (logits.value(), labels.value());
+    let loss = tape.record(&[logits], loss, || CrossEntropy {
+        logits: logits_value.clone(),
+        labels: labels.clone(),
+        lse,
+        denominator,
+    })?;
+    Ok(Classified { loss, losses, correct })
+}
+
+struct CrossEntropy {
+    logits: Tensor,
+    labels: Tensor,
+    lse: Tensor,
+    denominator: f32,
+}
+
+impl Op for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross_entropy"
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let Self { logits, labels, lse, denominator } = *self;
+        let mut dx = pass.tape.alloc(*logits.shape(), logits.dtype())?;
+        let cost = Cost { flops: 20 * dx.len() as u64, bytes: (2 * dx.len() * dx.dtype().bytes()) as u64 };
+        pass.tape.launch("cross_entropy.backward", cost, |_| {
+            let scale = factor(&dy, denominator);
+            floats!(logits.dtype(), X => plain::cross_entropy_rows_backward(
+                logits.shape()[1], logits.slice::<X>(), labels.slice(), lse.slice(), scale, dx.slice_mut::<X>(),
+            ));
+        })?;
+        pass.give(0, dx)
+    }
+}
+
+/// Rows of logits that are in memory at once.
+const CHUNK: usize = 64;
+
+/// Softmax cross-entropy of `hidden`·Wᵀ + b and labels [M]: hidden [M, E], weight [V, E] (the word embeddings, where
+/// they are tied), bias [V]. The logits are never stored.
+///
+/// # Errors
+/// Shapes do not fit, a label is no row of the weight, or the denominator is not positive.
+pub fn projected_cross_entropy(
+    tape: &Tape<'_>,
+    hidden: &Var,
+    weight: ParamId,
+    bias: ParamId,
+    labels: &Var,
+    denominator: f32,
+) -> Result<Classified> {
+    const NAME: &str = "projected_cross_entropy";
+    let dtype = check::float(NAME, hidden)?;
+    check::rank(NAME, "hidden", hidden, 2)?;
+    let dense = super::linear::Dense::new(tape, NAME, &[weight], &[bias])?;
+    dense.check_input(tape, NAME, weight, hidden)?;
+    let (rows, vocabulary, width) = (hidden.shape()[0], dense.n, dense.k);
+    check::shape(NAME, "labels", labels, &[rows])?;
+    check_ids(tape, NAME, "labels", labels, vocabulary)?;
+    check_denominator(NAME, denominator)?;
+    let mut losses = tape.alloc([rows], DType::F32)?;
+    let mut lse = tape.alloc([rows], DType::F32)?;
+    let mut correct = tape.alloc([rows], DType::U32)?;
+    let mut logits = tape.alloc([CHUNK.min(rows), vocabulary], DType::F32)?;
+    let panels = tape.params().packed(tape.cpu(), dense.weight.clone(), width, Side::Forward);
+    let bias_values = tape.params().values(bias);
+    tape.launch(NAME, dense.cost(rows, dtype), |cpu| {
+        floats!(dtype, X => {
+            let hidden = hidden.value().slice::<X>();
+            for start in (0..rows).step_by(CHUNK) {
+                let at = start..(start + CHUNK).min(rows);
+                let logits = &mut logits.slice_mut::<f32>()[..at.len() * vocabulary];
+                let spec = Gemm::nt(at.len(), vocabulary, width);
+                let hidden = &hidden[at.start * width..at.end * width];
+                gemm_packed(cpu, &spec, hidden, &panels, logits, Epilogue::Bias(bias_values));
+                plain::cross_entropy_rows(
+                    vocabulary, logits, &labels.value().slice()[at.clone()], &mut losses.slice_mut()[at.clone()],
+                    &mut lse.slice_mut()[at.clone()], &mut correct.slice_mut()[at.clone()],
+                );
+            }
+        });
+    })?;
+    drop(logits);
+    let loss = reduce(tape, &losses, denominator)?;
+    let (hidden_value, labels) = (hidden.value(), labels.value());
+    let loss = tape.record_with_parameters(&[hidden], loss, || Projected {
+        dense,
+        hidden: hidden_value.clone(),
+        labels: labels.clone(),
+        lse,
+        denominator,
+    })?;
+    Ok(Classified { loss, losses, correct })
+}
+
+struct Projected {
+    dense: super::linear::Dense,
+    hidden: Tensor,
+    labels: Tensor,
+    lse: Tensor,
+    denominator: f32,
+}
+
+impl Op for Projected {
+    fn name(&self) -> &'static str {
+        "projected_cross_entropy"
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let Self { dense, hidden, labels, lse, denominator } = *self;
+        let (tape, rows, vocabulary, width) = (pass.tape, hidden.shape()[0], dense.n, dense.k);
+        let mut dhidden = tape.alloc(*hidden.shape(), hidden.dtype())?;
+        let mut logits = tape.alloc([CHUNK.min(rows), vocabulary], DType::F32)?;
+        let mut dlogits = tape.alloc([CHUNK.min(rows), vocabulary], DType::F32)?;
+        let params = tape.params();
+        let forward = params.packed(tape.cpu(), dense.weight.clone(), width, Side::Forward);
+        let backward = params.packed(tape.cpu(), dense.weight.clone(), width, Side::Backward);
+        let at_bias = dense.bias.clone().expect("the projection has a bias");
+        let bias = &params.all_values()[at_bias.clone()];
+        let Cost { flops, bytes } = dense.cost(rows, hidden.dtype());
+        let flat = &mut pass.params.flat;
+        tape.launch("projected_cross_entropy.backward", Cost { flops: 3 * flops, bytes: 3 * bytes }, |cpu| {
+            let scale = factor(&dy, denominator);
+            let [dweight, dbias] =
+                flat.slice_mut::<f32>().get_disjoint_mut([dense.weight.clone(), at_bias]).expect("two parameters");
+            floats!(hidden.dtype(), X => {
+                for start in (0..rows).step_by(CHUNK) {
+                    let at = start..(start + CHUNK).min(rows);
+                    let part = at.start * width..at.end * width;
+                    let hidden = &hidden.slice::<X>()[part.clone()];
+                    let logits = &mut logits.slice_mut::<f32>()[..at.len() * vocabulary];
+                    let dlogits = &mut dlogits.slice_mut::<f32>()[..at.len() * vocabulary];
+                    let spec = Gemm::nt(at.len(), vocabulary, width);
+                    gemm_packed(cpu, &spec, hidden, &forward, logits, Epilogue::Bias(bias));
+                    plain::cross_entropy_rows_backward(
+                        vocabulary, logits, &labels.slice()[at.clone()], &lse.slice()[at.clone()], scale, dlogits,
+                    );
+                    let spec = Gemm::nn(at.len(), width, vocabulary);
+                    gemm_packed(cpu, &spec, dlogits, &backward, &mut dhidden.slice_mut::<X>()[part], Epilogue::None);
+                    let spec = Gemm::tn(vocabulary, width, at.len()).accumulate();
+                    gemm(cpu, &spec, dlogits, hidden, dweight, Epilogue::None);
+                    plain::column_sums(vocabulary, dlogits, dbias);
+                }
+            });
+        })?;
+        pass.give(0, dhidden)
+    }
+}

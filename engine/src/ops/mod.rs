@@ -1,0 +1,95 @@
+//! Operations: shape rules, launch, backward; one file each.
+//!
+//! Every function checks shapes and types first and answers what does not fit with an error that names the operation
+//! and the shapes; then it launches its kernel; then it records its backward pass, if a gradient has to pass.
+mod arithmetic;
+mod check;
+mod dropout;
+mod elementwise;
+mod embedding;
+mod linear;
+mod loss;
+mod matmul;
+mod norm;
+mod plain;
+mod reduce;
+mod softmax;
+mod view;
+
+pub use arithmetic::{add, div, mul, sub};
+pub use dropout::dropout;
+pub use elementwise::{Activation, activation, exp, log, relu, scale, sigmoid, tanh};
+pub use embedding::{embedding, embedding_sum, gather_rows};
+pub use kernels::dropout::Dropout;
+pub use linear::linear;
+pub use loss::{Classified, cross_entropy, projected_cross_entropy};
+pub use matmul::{Transpose, matmul};
+pub use norm::{Norm, layer_norm, layer_norm_residual};
+pub use reduce::{mean, mean_squared_error, sum};
+pub use softmax::softmax;
+pub use view::{concat, reshape, slice, transpose};
+
+use crate::{
+    dtype::{DType, floats},
+    error::Result,
+    tape::{Tape, moved},
+    tensor::Tensor,
+};
+use elementwise::column_sums;
+use kernels::{Cpu, Element};
+
+/// `sum += x`, element by element.
+pub(crate) fn add_into<X: Element>(cpu: &Cpu, sum: &mut [X], x: &[X]) {
+    const CHUNK: usize = 1 << 14;
+    cpu.for_each_chunk(sum, CHUNK, |i, sum| {
+        let from = i * CHUNK;
+        for (sum, x) in sum.iter_mut().zip(&x[from..]) {
+            *sum = X::from_f32(sum.to_f32() + x.to_f32());
+        }
+    });
+}
+
+/// The sum of two gradients of one value, in the memory of one of them where nobody else holds it.
+pub(crate) fn add_gradients(tape: &Tape<'_>, a: Tensor, b: Tensor) -> Result<Tensor> {
+    let (mut sum, x) = match (a.is_unique(), b.is_unique()) {
+        (true, _) => (a, b),
+        (false, true) => (b, a),
+        (false, false) => {
+            let mut copy = tape.alloc(*a.shape(), a.dtype())?;
+            tape.launch("copy", moved(2 * a.len() * a.dtype().bytes()), |_| {
+                floats!(a.dtype(), X => copy.slice_mut::<X>().copy_from_slice(a.slice::<X>()));
+            })?;
+            (copy, b)
+        }
+    };
+    tape.launch("add.gradient", moved(3 * sum.len() * sum.dtype().bytes()), |cpu| {
+        floats!(sum.dtype(), X => add_into(cpu, sum.slice_mut::<X>(), x.slice::<X>()));
+    })?;
+    Ok(sum)
+}
+
+/// Keeps the dtype list in one place for messages.
+pub(crate) const FLOATS: [DType; 2] = [DType::F32, DType::Bf16];
+
+/// `sum += x` for one row.
+fn add_row<X: Element>(sum: &mut [X], x: &[X]) {
+    for (sum, x) in sum.iter_mut().zip(x) {
+        *sum = X::from_f32(sum.to_f32() + x.to_f32());
+    }
+}
+
+/// `x` stored as `dtype`; itself if it is already.
+fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
+    if x.dtype() == dtype {
+        return Ok(x);
+    }
+    let mut y = tape.alloc(*x.shape(), dtype)?;
+    tape.launch("cast", moved(x.len() * (x.dtype().bytes() + dtype.bytes())), |_| {
+        floats!(x.dtype(), X => floats!(dtype, Y => {
+            for (y, x) in y.slice_mut::<Y>().iter_mut().zip(x.slice::<X>()) {
+                *y = Y::from_f32(x.to_f32());
+            }
+        }));
+    })?;
+    Ok(y)
+}

@@ -1,0 +1,124 @@
+//! Sums to a single number: sum, mean, mean squared error.
+//!
+//! ```text
+//! y = Σ x          dx = dy               y = Σ (x - t)² / n        dx = 2·(x - t)·dy / n
+//! y = Σ x / n      dx = dy / n
+//! ```
+//!
+//! Results are f32 whatever the storage.
+use super::check;
+use crate::{
+    dtype::{DType, floats},
+    error::{EngineError, Result},
+    shape::Shape,
+    tape::{Op, Pass, Tape, Var, moved},
+    tensor::Tensor,
+};
+use kernels::Element;
+
+/// The sum of all elements, f32.
+///
+/// # Errors
+/// `x` holds integers.
+pub fn sum(tape: &Tape<'_>, x: &Var) -> Result<Var> {
+    scaled_sum(tape, x, "sum", 1.0)
+}
+
+/// The mean of all elements, f32.
+///
+/// # Errors
+/// `x` holds integers or nothing.
+pub fn mean(tape: &Tape<'_>, x: &Var) -> Result<Var> {
+    if x.value().is_empty() {
+        return Err(EngineError::shape("mean", format!("{:?} has no elements", x.shape())));
+    }
+    scaled_sum(tape, x, "mean", 1.0 / x.value().len() as f32)
+}
+
+fn scaled_sum(tape: &Tape<'_>, x: &Var, name: &'static str, factor: f32) -> Result<Var> {
+    let dtype = check::float(name, x)?;
+    let mut y = tape.alloc([], DType::F32)?;
+    let value = x.value();
+    tape.launch(name, moved(value.len() * dtype.bytes()), |_| {
+        floats!(dtype, X => {
+            let sum: f64 = value.slice::<X>().iter().map(|x| f64::from(x.to_f32())).sum();
+            y.slice_mut::<f32>()[0] = (sum * f64::from(factor)) as f32;
+        });
+    })?;
+    let shape = *x.shape();
+    tape.record(&[x], y, || ScaledSum { name, factor, shape, dtype })
+}
+
+struct ScaledSum {
+    name: &'static str,
+    factor: f32,
+    shape: Shape,
+    dtype: DType,
+}
+
+impl Op for ScaledSum {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let mut dx = pass.tape.alloc(self.shape, self.dtype)?;
+        pass.tape.launch("sum.backward", moved(dx.len() * dx.dtype().bytes()), |_| {
+            let value = dy.slice::<f32>()[0] * self.factor;
+            floats!(self.dtype, X => dx.slice_mut::<X>().fill(X::from_f32(value)));
+        })?;
+        pass.give(0, dx)
+    }
+}
+
+/// The mean of (x - target)² over all elements, f32.
+///
+/// # Errors
+/// The two differ in shape or type, or have no elements.
+pub fn mean_squared_error(tape: &Tape<'_>, x: &Var, target: &Var) -> Result<Var> {
+    const NAME: &str = "mean_squared_error";
+    let dtype = check::same_float(NAME, &[x, target])?;
+    check::shape(NAME, "the target", target, x.shape())?;
+    if x.value().is_empty() {
+        return Err(EngineError::shape(NAME, format!("{:?} has no elements", x.shape())));
+    }
+    let mut y = tape.alloc([], DType::F32)?;
+    let (a, b) = (x.value(), target.value());
+    tape.launch(NAME, moved(2 * a.len() * dtype.bytes()), |_| {
+        floats!(dtype, X => {
+            let squares = a.slice::<X>().iter().zip(b.slice::<X>());
+            let sum: f64 = squares.map(|(a, b)| f64::from(a.to_f32() - b.to_f32()).powi(2)).sum();
+            y.slice_mut::<f32>()[0] = (sum / a.len() as f64) as f32;
+        });
+    })?;
+    tape.record(&[x, target], y, || SquaredError { x: a.clone(), target: b.clone() })
+}
+
+struct SquaredError {
+    x: Tensor,
+    target: Tensor,
+}
+
+impl Op for SquaredError {
+    fn name(&self) -> &'static str {
+        "mean_squared_error"
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        for (input, sign) in [(0, 2.0f32), (1, -2.0)] {
+            if !pass.wants(input) {
+                continue;
+            }
+            let mut dx = pass.tape.alloc(*self.x.shape(), self.x.dtype())?;
+            pass.tape.launch("mean_squared_error.backward", moved(3 * dx.len() * dx.dtype().bytes()), |_| {
+                let factor = sign * dy.slice::<f32>()[0] / self.x.len() as f32;
+                floats!(self.x.dtype(), X => {
+                    let pairs = self.x.slice::<X>().iter().zip(self.target.slice::<X>());
+                    for (dx, (x, t)) in dx.slice_mut::<X>().iter_mut().zip(pairs) {
+                        *dx = X::from_f32(factor * (x.to_f32() - t.to_f32()));
+                    }
+                });
+            })?;
+            pass.give(input, dx)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,471 @@
+//! Parameters: all values in one f32 buffer, all gradients in another, and the packed copies that products read.
+//!
+//! ```text
+//! values     | query.weight | key.weight | value.weight | query.bias | ...      f32 master copy
+//! gradients  | query.weight | key.weight | value.weight | query.bias | ...      f32, same places
+//!              └──── read as one [3H, H] matrix ───────┘
+//! ```
+//!
+//! Parameters lie in the order in which they were added, without gaps, so neighbours of one width are one matrix, one
+//! all-reduce can take all gradients, and an optimiser is one pass over flat memory.
+//!
+//! A weight that multiplies is packed into panels for the forward product and for the backward product. The panels
+//! remember the version they were packed from; an optimiser step raises the version, the next use packs again in
+//! place. So a weight is packed once a step, however many layers share it.
+use crate::{
+    dtype::DType,
+    error::{EngineError, Result},
+    memory::Arena,
+    shape::Shape,
+    tensor::Tensor,
+};
+use kernels::{
+    Cpu,
+    gemm::{Layout, PackedB},
+    num::philox::Stream,
+};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// How a parameter begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// All zero: biases.
+    Zeros,
+    /// All one: gains.
+    Ones,
+    /// Normal with this standard deviation, redrawn beyond two of them: weights. (What is left has 0.88 of it.)
+    TruncatedNormal(f32),
+    /// Uniform between minus this and this.
+    Uniform(f32),
+}
+
+/// Names a parameter of a [`ParamStore`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParamId(u32);
+
+impl ParamId {
+    /// Its position in the order of adding.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What is known of a parameter beside its values.
+#[derive(Clone, Debug)]
+pub struct ParamInfo {
+    /// Its name, unlike any other.
+    pub name: String,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its place in the flat buffers.
+    pub range: Range<usize>,
+    /// How it began.
+    pub init: Init,
+}
+
+/// Collects parameters; [`ParamBuilder::build`] makes the buffers.
+#[derive(Debug, Default)]
+pub struct ParamBuilder {
+    infos: Vec<ParamInfo>,
+    ids: HashMap<String, ParamId>,
+    len: usize,
+}
+
+impl ParamBuilder {
+    /// No parameters yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one behind those there are.
+    ///
+    /// # Errors
+    /// The name is taken.
+    pub fn add(&mut self, name: impl Into<String>, shape: impl Into<Shape>, init: Init) -> Result<ParamId> {
+        let (name, shape) = (name.into(), shape.into());
+        let id = ParamId(self.infos.len() as u32);
+        if self.ids.insert(name.clone(), id).is_some() {
+            return Err(EngineError::parameter(name, "added twice; every parameter needs a name of its own"));
+        }
+        let end = self.len + shape.elements();
+        self.infos.push(ParamInfo { name, shape, range: self.len..end, init });
+        self.len = end;
+        Ok(id)
+    }
+
+    /// Makes the buffers and draws the first values.
+    ///
+    /// A value depends on the seed, the parameter's name and its place in it: the order of adding, other parameters and
+    /// the number of threads do not matter.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn build(self, cpu: &Cpu, seed: u64) -> Result<ParamStore> {
+        let mut values = Tensor::new(&Arena::default(), [self.len], DType::F32)?;
+        let flat = values.slice_mut::<f32>();
+        for info in &self.infos {
+            initialise(cpu, seed, info, &mut flat[info.range.clone()]);
+        }
+        Ok(ParamStore { infos: self.infos, ids: self.ids, values, version: 1, packs: Mutex::default() })
+    }
+}
+
+/// Numbers drawn from one stream of the generator.
+const CHUNK: usize = 1 << 14;
+
+fn initialise(cpu: &Cpu, seed: u64, info: &ParamInfo, values: &mut [f32]) {
+    let hash = crate::io::hash64(info.name.as_bytes());
+    // The generator serves other purposes under the same seed; the constant keeps their streams apart.
+    let stream =
+        |chunk: usize| Stream::new(seed ^ 0x696e_6974_6961_6c73, [chunk as u32, hash as u32, (hash >> 32) as u32]);
+    match info.init {
+        Init::Zeros => values.fill(0.0),
+        Init::Ones => values.fill(1.0),
+        Init::TruncatedNormal(deviation) => cpu.for_each_chunk(values, CHUNK, |chunk, values| {
+            let mut stream = stream(chunk);
+            for value in values {
+                let mut draw = stream.normal();
+                while draw.abs() > 2.0 {
+                    draw = stream.normal();
+                }
+                *value = (draw * f64::from(deviation)) as f32;
+            }
+        }),
+        Init::Uniform(limit) => cpu.for_each_chunk(values, CHUNK, |chunk, values| {
+            let mut stream = stream(chunk);
+            values.iter_mut().for_each(|value| *value = limit * (2.0 * stream.next_f32() - 1.0));
+        }),
+    }
+}
+
+/// Which product a weight [N, K] is packed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// y = x·Wᵀ.
+    Forward,
+    /// dx = dy·W.
+    Backward,
+}
+
+/// The parameters of a model.
+#[derive(Debug)]
+pub struct ParamStore {
+    infos: Vec<ParamInfo>,
+    ids: HashMap<String, ParamId>,
+    values: Tensor,
+    version: u64,
+    packs: Mutex<Vec<Pack>>,
+}
+
+#[derive(Debug)]
+struct Pack {
+    range: Range<usize>,
+    side: Side,
+    version: u64,
+    panels: Arc<PackedB>,
+}
+
+impl ParamStore {
+    /// Number of parameters (tensors).
+    pub fn count(&self) -> usize {
+        self.infos.len()
+    }
+
+    /// Number of values in all parameters.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// True if there is not one value.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All ids, in the order of the buffers.
+    pub fn ids(&self) -> impl ExactSizeIterator<Item = ParamId> + use<> {
+        (0..self.infos.len() as u32).map(ParamId)
+    }
+
+    /// The parameter called `name`.
+    pub fn find(&self, name: &str) -> Option<ParamId> {
+        self.ids.get(name).copied()
+    }
+
+    /// Name, shape and place of a parameter. Panics for an id of another store that has more parameters.
+    pub fn info(&self, id: ParamId) -> &ParamInfo {
+        &self.infos[id.index()]
+    }
+
+    /// Name of a parameter.
+    pub fn name(&self, id: ParamId) -> &str {
+        &self.info(id).name
+    }
+
+    /// Shape of a parameter.
+    pub fn shape(&self, id: ParamId) -> &Shape {
+        &self.info(id).shape
+    }
+
+    /// Values of a parameter.
+    pub fn values(&self, id: ParamId) -> &[f32] {
+        &self.all_values()[self.info(id).range.clone()]
+    }
+
+    /// All values, parameter after parameter.
+    pub fn all_values(&self) -> &[f32] {
+        self.values.slice()
+    }
+
+    /// All values, to be changed; packed copies are made again at their next use.
+    ///
+    /// # Errors
+    /// Somebody still holds a parameter as a tensor, a [`crate::Var`] of an earlier step for instance.
+    pub fn all_values_mut(&mut self) -> Result<&mut [f32]> {
+        if !self.values.is_unique() {
+            let problem =
+                "cannot change while a tensor or variable of an earlier step still refers to it; drop it first";
+            return Err(EngineError::parameter("(all)", problem));
+        }
+        self.version += 1;
+        Ok(self.values.slice_mut())
+    }
+
+    /// Values of a parameter, to be changed.
+    ///
+    /// # Errors
+    /// As [`ParamStore::all_values_mut`].
+    pub fn values_mut(&mut self, id: ParamId) -> Result<&mut [f32]> {
+        let range = self.info(id).range.clone();
+        Ok(&mut self.all_values_mut()?[range])
+    }
+
+    /// How often the values have changed.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A parameter as a tensor; it shares the store's memory.
+    pub fn tensor(&self, id: ParamId) -> Tensor {
+        let info = self.info(id);
+        self.values.part(info.range.clone(), info.shape)
+    }
+
+    /// Room for the gradients of all parameters, all zero.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn gradients(&self) -> Result<Gradients> {
+        Ok(Gradients {
+            flat: Tensor::new(&Arena::default(), [self.len()], DType::F32)?,
+            ranges: self.infos.iter().map(|info| info.range.clone()).collect(),
+            batches: 0,
+        })
+    }
+
+    /// The place of parameters that lie side by side and have `cols` columns each, or one dimension if `cols` is `None`:
+    /// rows of one matrix, or parts of one vector.
+    ///
+    /// # Errors
+    /// They do not lie side by side or differ in width.
+    pub fn neighbours(&self, operation: &'static str, ids: &[ParamId], cols: Option<usize>) -> Result<Range<usize>> {
+        let mut range: Option<Range<usize>> = None;
+        for &id in ids {
+            let info = self.info(id);
+            let fits = match cols {
+                Some(cols) => info.shape.len() == 2 && info.shape[1] == cols,
+                None => info.shape.len() == 1,
+            };
+            if !fits {
+                let expected = cols.map_or("one dimension".into(), |cols| format!("shape [rows, {cols}]"));
+                let problem = format!("{operation} needs {expected}, and it is {:?}", info.shape);
+                return Err(EngineError::parameter(&info.name, problem));
+            }
+            range = match range {
+                None => Some(info.range.clone()),
+                Some(before) if before.end == info.range.start => Some(before.start..info.range.end),
+                Some(_) => {
+                    let names: Vec<_> = ids.iter().map(|&id| self.name(id)).collect();
+                    let problem =
+                        format!("{operation} reads {names:?} as one matrix; add them one directly after another");
+                    return Err(EngineError::parameter(&info.name, problem));
+                }
+            };
+        }
+        range.ok_or_else(|| EngineError::shape(operation, "no parameters were given"))
+    }
+
+    /// The panels of the matrix [n, k] that lies at `range` of the values, packed at most once a version.
+    pub(crate) fn packed(&self, cpu: &Cpu, range: Range<usize>, k: usize, side: Side) -> Arc<PackedB> {
+        let n = range.len().checked_div(k).unwrap_or(0);
+        let (depth, columns, layout) = match side {
+            Side::Forward => (k, n, Layout::Transposed),
+            Side::Backward => (n, k, Layout::Normal),
+        };
+        let mut packs = self.packs.lock().unwrap_or_else(PoisonError::into_inner);
+        let usable = |pack: &Pack| {
+            pack.range == range && pack.side == side && pack.panels.check(cpu.isa().kind(), depth, columns).is_ok()
+        };
+        let at = packs.iter().position(usable).unwrap_or_else(|| {
+            let panels = Arc::new(PackedB::new(cpu.isa(), depth, columns));
+            packs.push(Pack { range: range.clone(), side, version: 0, panels });
+            packs.len() - 1
+        });
+        let pack = &mut packs[at];
+        if pack.version != self.version {
+            // Panels that an earlier step still holds are left to it.
+            Arc::make_mut(&mut pack.panels).pack(cpu, layout, k, &self.all_values()[range]);
+            pack.version = self.version;
+        }
+        pack.panels.clone()
+    }
+
+    /// Bytes that all panels hold.
+    pub fn packed_bytes(&self) -> usize {
+        let packs = self.packs.lock().unwrap_or_else(PoisonError::into_inner);
+        packs.iter().map(|pack| pack.panels.bytes()).sum()
+    }
+}
+
+/// The gradients of all parameters of a store, summed over uses and micro-batches.
+#[derive(Debug)]
+pub struct Gradients {
+    pub(crate) flat: Tensor,
+    ranges: Vec<Range<usize>>,
+    batches: u32,
+}
+
+impl Gradients {
+    /// All gradients, parameter after parameter.
+    pub fn all(&self) -> &[f32] {
+        self.flat.slice()
+    }
+
+    /// All gradients, to be changed.
+    pub fn all_mut(&mut self) -> &mut [f32] {
+        self.flat.slice_mut()
+    }
+
+    /// The gradient of one parameter.
+    pub fn get(&self, id: ParamId) -> &[f32] {
+        &self.all()[self.ranges[id.index()].clone()]
+    }
+
+    /// Place of a parameter's gradient.
+    pub(crate) fn range(&self, id: ParamId) -> Range<usize> {
+        self.ranges[id.index()].clone()
+    }
+
+    /// Number of micro-batches added since the last [`Gradients::clear`].
+    pub fn batches(&self) -> u32 {
+        self.batches
+    }
+
+    pub(crate) fn count_batch(&mut self) {
+        self.batches += 1;
+    }
+
+    /// Sets all to zero, for the next step.
+    pub fn clear(&mut self) {
+        self.flat.slice_mut::<f32>().fill(0.0);
+        self.batches = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::Isa;
+
+    fn cpu(threads: usize) -> Cpu {
+        Cpu::new(Isa::choose().unwrap(), threads).unwrap()
+    }
+
+    #[test]
+    fn truncated_normal_has_its_moments_and_its_bounds() {
+        let mut builder = ParamBuilder::new();
+        let id = builder.add("w", [400, 250], Init::TruncatedNormal(0.02)).unwrap();
+        let store = builder.build(&cpu(2), 7).unwrap();
+        let w = store.values(id);
+        assert!(w.iter().all(|x| x.abs() <= 0.04));
+        let n = w.len() as f64;
+        let mean = w.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+        let deviation = (w.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / n).sqrt();
+        // Four standard errors: 0.0176/√n for the mean, and under 0.0176/√n for the deviation.
+        let error = 4.0 * 0.0176 / n.sqrt();
+        assert!(mean.abs() < error, "mean {mean}, bound {error}");
+        assert!((deviation - 0.02 * 0.879_626).abs() < error, "deviation {deviation}, bound {error}");
+    }
+
+    #[test]
+    fn first_values_depend_on_seed_and_name_alone() {
+        let build = |threads, seed, names: &[&str]| {
+            let mut builder = ParamBuilder::new();
+            for name in names {
+                builder.add(*name, [300, 200], Init::TruncatedNormal(1.0)).unwrap();
+            }
+            builder.build(&cpu(threads), seed).unwrap()
+        };
+        let a = build(1, 3, &["x", "y"]);
+        let values = |store: &ParamStore, name: &str| store.values(store.find(name).unwrap()).to_vec();
+        for threads in [2, 5] {
+            let b = build(threads, 3, &["new", "y", "x"]);
+            assert_eq!(values(&a, "x"), values(&b, "x"), "{threads} threads");
+            assert_eq!(values(&a, "y"), values(&b, "y"), "{threads} threads");
+        }
+        assert_ne!(values(&a, "x"), values(&a, "y"));
+        assert_ne!(values(&a, "x"), values(&build(1, 4, &["x"]), "x"));
+    }
+
+    #[test]
+    fn a_weight_is_packed_once_a_version_and_in_place() {
+        let cpu = cpu(1);
+        let mut builder = ParamBuilder::new();
+        let id = builder.add("w", [5, 3], Init::TruncatedNormal(1.0)).unwrap();
+        let mut store = builder.build(&cpu, 1).unwrap();
+        let range = store.info(id).range.clone();
+        let first = Arc::as_ptr(&store.packed(&cpu, range.clone(), 3, Side::Forward));
+        assert_eq!(first, Arc::as_ptr(&store.packed(&cpu, range.clone(), 3, Side::Forward)));
+        let bytes = store.packed_bytes();
+        let multiply = |store: &ParamStore| {
+            let panels = store.packed(&cpu, range.clone(), 3, Side::Forward);
+            let mut y = [f32::NAN; 5];
+            let spec = kernels::gemm::Gemm::nt(1, 5, 3);
+            kernels::gemm::gemm_packed(&cpu, &spec, &[1f32, 0., 0.], &panels, &mut y, kernels::gemm::Epilogue::None);
+            y
+        };
+        let column = |store: &ParamStore| std::array::from_fn::<f32, 5, _>(|row| store.values(id)[row * 3]);
+        assert_eq!(multiply(&store), column(&store));
+        store.values_mut(id).unwrap()[0] = 42.0;
+        assert_eq!(multiply(&store)[0], 42.0);
+        assert_eq!(first, Arc::as_ptr(&store.packed(&cpu, range.clone(), 3, Side::Forward)), "packed in place");
+        assert_eq!(store.packed_bytes(), bytes);
+    }
+
+    #[test]
+    fn errors_name_the_parameter() {
+        let mut builder = ParamBuilder::new();
+        let a = builder.add("a.weight", [2, 3], Init::Zeros).unwrap();
+        let b = builder.add("b.weight", [2, 4], Init::Zeros).unwrap();
+        let c = builder.add("c.weight", [2, 3], Init::Zeros).unwrap();
+        let twice = builder.add("a.weight", [1], Init::Ones).unwrap_err();
+        let mut store = builder.build(&cpu(1), 0).unwrap();
+        let held = store.tensor(a);
+        for (error, expected) in [
+            (twice, "parameter a.weight: added twice"),
+            (
+                store.neighbours("linear", &[a, b], Some(3)).unwrap_err(),
+                "parameter b.weight: linear needs shape [rows, 3]",
+            ),
+            (store.neighbours("linear", &[a, c], Some(3)).unwrap_err(), "parameter c.weight: linear reads"),
+            (store.values_mut(a).unwrap_err(), "still refers to it"),
+        ] {
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        drop(held);
+        assert!(store.values_mut(a).is_ok());
+    }
+}

@@ -1,0 +1,153 @@
+//! What each kernel cost: calls, milliseconds, GFLOP/s, GB/s and the share of what the machine could do.
+//!
+//! The share is the least time that the machine's two limits allow, over the time taken:
+//!
+//! ```text
+//! % of roofline = max(FLOPs / peak, bytes / bandwidth) / seconds
+//! ```
+//!
+//! (Williams, Waterman, Patterson, "Roofline", 2009). Peak and bandwidth are measured once, by
+//! [`kernels::roofline`]. Switched off, a launch costs one relaxed load of a flag.
+use kernels::operation::Cost;
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Collects the cost of launches, from any thread.
+#[derive(Debug, Default)]
+pub struct Profile {
+    on: AtomicBool,
+    rows: Mutex<BTreeMap<&'static str, Row>>,
+}
+
+/// What the launches of one kernel cost together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Row {
+    /// Number of launches.
+    pub calls: u64,
+    /// Time spent in them.
+    pub time: Duration,
+    /// Arithmetic and traffic that they need at least.
+    pub cost: Cost,
+}
+
+/// What the machine can do at most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peak {
+    /// Floating-point operations per second.
+    pub flops: f64,
+    /// Bytes per second.
+    pub bandwidth: f64,
+}
+
+impl Profile {
+    /// Starts or stops collecting.
+    pub fn set(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// True while collecting.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Runs `launch` and, while collecting, notes what it took.
+    pub fn measure<R>(&self, name: &'static str, cost: Cost, launch: impl FnOnce() -> R) -> R {
+        if !self.is_on() {
+            return launch();
+        }
+        let start = Instant::now();
+        let result = launch();
+        let time = start.elapsed();
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = rows.entry(name).or_default();
+        row.calls += 1;
+        row.time += time;
+        row.cost.flops += cost.flops;
+        row.cost.bytes += cost.bytes;
+        result
+    }
+
+    /// Forgets everything collected.
+    pub fn clear(&self) {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// What was collected, the most expensive kernel first.
+    pub fn rows(&self) -> Vec<(&'static str, Row)> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows: Vec<_> = rows.iter().map(|(name, row)| (*name, *row)).collect();
+        rows.sort_by_key(|(name, row)| (std::cmp::Reverse(row.time), *name));
+        rows
+    }
+
+    /// A table of what was collected, against what the machine can do.
+    pub fn table(&self, peak: Peak) -> Table {
+        Table { rows: self.rows(), peak }
+    }
+}
+
+/// A printable profile.
+#[derive(Clone, Debug)]
+pub struct Table {
+    rows: Vec<(&'static str, Row)>,
+    peak: Peak,
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total: Duration = self.rows.iter().map(|(_, row)| row.time).sum();
+        let Peak { flops, bandwidth } = self.peak;
+        writeln!(
+            f,
+            "{:<34} {:>7} {:>10} {:>6} {:>9} {:>8} {:>6}",
+            "kernel", "calls", "ms", "%", "GFLOP/s", "GB/s", "% roof"
+        )?;
+        for (name, row) in &self.rows {
+            let seconds = row.time.as_secs_f64().max(1e-12);
+            let mut line = String::new();
+            write!(line, "{name:<34} {:>7} {:>10.3} ", row.calls, seconds * 1e3)?;
+            write!(line, "{:>6.1} ", 100.0 * seconds / total.as_secs_f64().max(1e-12))?;
+            write!(line, "{:>9.2} ", row.cost.flops as f64 / seconds * 1e-9)?;
+            write!(line, "{:>8.2} ", row.cost.bytes as f64 / seconds * 1e-9)?;
+            writeln!(f, "{line}{:>6.1}", 100.0 * row.cost.seconds(flops, bandwidth) / seconds)?;
+        }
+        let seconds = total.as_secs_f64();
+        writeln!(f, "total {:.3} ms; peak {:.1} GFLOP/s, {:.1} GB/s", seconds * 1e3, flops * 1e-9, bandwidth * 1e-9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collects_only_while_on_and_from_all_threads() {
+        let profile = Profile::default();
+        let cost = Cost { flops: 2_000_000, bytes: 1_000 };
+        profile.measure("off", cost, || ());
+        profile.set(true);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| profile.measure("gemm.nt", cost, || std::thread::sleep(Duration::from_millis(2))));
+            }
+        });
+        let rows = profile.rows();
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].0, rows[0].1.calls, rows[0].1.cost.flops), ("gemm.nt", 4, 8_000_000));
+        assert!(rows[0].1.time >= Duration::from_millis(8), "{:?}", rows[0]);
+        // 8 MFLOP in at least 8 ms is at most 1 GFLOP/s, so at most 100 % of such a peak.
+        let table = profile.table(Peak { flops: 1e9, bandwidth: 1e9 }).to_string();
+        assert!(table.contains("gemm.nt") && table.contains("% roof"), "{table}");
+        let share: f64 = table.lines().nth(1).unwrap().split_whitespace().last().unwrap().parse().unwrap();
+        assert!(share > 0.0 && share <= 100.0, "{table}");
+        profile.clear();
+        assert!(profile.rows().is_empty());
+    }
+}

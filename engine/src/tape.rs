@@ -1,0 +1,525 @@
+//! Reverse-mode differentiation over a tape.
+//!
+//! ```text
+//! forward    x ──linear──> a ──gelu──> b ──mean──> loss          each operation that a gradient has to pass
+//! tape         [linear: x, weight] [gelu: a] [mean: shape]       leaves a record with what backward needs
+//! backward   dx <───────── da <─────── db <─────── 1             records are taken from the end and dropped
+//! ```
+//!
+//! A record owns what it saved and is dropped once it has run, so memory shrinks as backward proceeds. Gradients of one
+//! value from several uses are added in the order of the tape. Gradients of parameters are f32, whatever the activations
+//! are stored in, and are added to one flat buffer ([`Gradients`]).
+//!
+//! An operation has a backward pass or cannot be recorded: [`Tape::record`] takes one, and
+//! [`Tape::record_forward_only`] refuses inputs that want a gradient. [`Tape::detach`] is the one way to stop it, and
+//! is seen in the code.
+//!
+//! All kernels are launched through [`Tape::launch`]. That is where a dry run leaves them out and the profiler looks.
+use crate::{
+    device::Device,
+    dtype::{DType, Scalar},
+    error::{EngineError, Result},
+    memory::{Arena, Plan},
+    ops,
+    param::{Gradients, ParamId, ParamStore},
+    profile::Profile,
+    shape::Shape,
+    tensor::Tensor,
+};
+use kernels::{Cpu, operation::Cost};
+use std::cell::{Cell, RefCell};
+
+/// What outlives a step: the device, the memory of the steps, the profiler, and emptied lists to fill again.
+#[derive(Debug)]
+pub struct Workspace {
+    device: Device,
+    arena: Arena,
+    profile: Profile,
+    spare: RefCell<Spare>,
+    tapes: u32,
+}
+
+#[derive(Debug, Default)]
+struct Spare {
+    nodes: Vec<Node>,
+    gradients: Vec<Option<Tensor>>,
+}
+
+impl Workspace {
+    /// A workspace on `device`, without plans.
+    pub fn new(device: Device) -> Self {
+        Self { device, arena: Arena::default(), profile: Profile::default(), spare: RefCell::default(), tapes: 0 }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The memory of the steps.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// The profiler.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Begins a step that records what gradients need. `plan` names the plan to use (see [`Workspace::plan`]); without
+    /// one, memory comes from the heap.
+    pub fn train<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>) -> Tape<'w> {
+        self.begin(params, plan, true)
+    }
+
+    /// Begins a step without gradients: nothing is recorded or saved.
+    pub fn infer<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>) -> Tape<'w> {
+        self.begin(params, plan, false)
+    }
+
+    fn begin<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>, recording: bool) -> Tape<'w> {
+        if !self.arena.is_dry() {
+            self.arena.start_step(plan);
+        }
+        self.tapes = self.tapes.wrapping_add(1);
+        let Spare { nodes, gradients } = self.spare.take();
+        Tape {
+            id: self.tapes,
+            params,
+            recording,
+            dry: self.arena.is_dry(),
+            nodes: RefCell::new(nodes),
+            gradients: RefCell::new(gradients),
+            done: Cell::new(false),
+            workspace: self,
+        }
+    }
+
+    /// Runs `step` dry, its kernels left out, and lays out memory for all later steps that are begun under `name`.
+    ///
+    /// The step is to be the largest one: a batch of the whole token budget. It must not read values (what
+    /// [`Tape::item`] gives is zero) and must make its tensors in the same order as the real one.
+    ///
+    /// # Errors
+    /// What `step` says, or not enough memory for the block.
+    pub fn plan(&mut self, name: &'static str, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<Plan> {
+        self.arena.start_dry();
+        match step(self) {
+            Ok(()) => self.arena.finish_dry(name),
+            Err(error) => {
+                self.arena.abandon_dry();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A value on a tape: a tensor, and where its gradient goes.
+#[derive(Clone, Debug)]
+pub struct Var {
+    value: Tensor,
+    /// Which tape, and which record made it. None: no gradient is wanted.
+    node: Option<(u32, u32)>,
+}
+
+impl Var {
+    /// The tensor.
+    pub fn value(&self) -> &Tensor {
+        &self.value
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &Shape {
+        self.value.shape()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.value.dtype()
+    }
+
+    /// True if backward will bring a gradient here.
+    pub fn wants_gradient(&self) -> bool {
+        self.node.is_some()
+    }
+}
+
+/// The backward pass of a recorded operation, with what it saved.
+pub trait Op: Send {
+    /// Name of the operation, for errors.
+    fn name(&self) -> &'static str;
+
+    /// Takes the gradient of the output and gives those of the inputs ([`Pass::give`]) and parameters.
+    ///
+    /// # Errors
+    /// Not enough memory, or a device failed.
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()>;
+}
+
+enum Source {
+    /// Made by the caller; its gradient is kept for [`LeafGradients`].
+    Leaf,
+    Param(ParamId),
+    Op(Box<dyn Op>),
+}
+
+struct Node {
+    source: Source,
+    /// Records of the inputs; [`NO_NODE`] for those that want no gradient.
+    inputs: Box<[u32]>,
+}
+
+const NO_NODE: u32 = u32::MAX;
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.source {
+            Source::Leaf => write!(f, "leaf"),
+            Source::Param(id) => write!(f, "parameter {}", id.index()),
+            Source::Op(op) => write!(f, "{} of {:?}", op.name(), self.inputs),
+        }
+    }
+}
+
+/// One step: operations are recorded while they run.
+#[derive(Debug)]
+pub struct Tape<'w> {
+    id: u32,
+    workspace: &'w Workspace,
+    params: &'w ParamStore,
+    recording: bool,
+    dry: bool,
+    nodes: RefCell<Vec<Node>>,
+    gradients: RefCell<Vec<Option<Tensor>>>,
+    done: Cell<bool>,
+}
+
+impl<'w> Tape<'w> {
+    /// The parameters that the step reads.
+    pub fn params(&self) -> &'w ParamStore {
+        self.params
+    }
+
+    /// The device.
+    pub fn device(&self) -> &'w Device {
+        &self.workspace.device
+    }
+
+    /// The processor that kernels run on.
+    pub fn cpu(&self) -> &'w Cpu {
+        match &self.workspace.device {
+            Device::Cpu(cpu) => cpu,
+        }
+    }
+
+    /// True in a step with gradients.
+    pub fn is_recording(&self) -> bool {
+        self.recording
+    }
+
+    /// A tensor with memory of this step; its elements are unspecified until a kernel writes them.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn alloc(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        Tensor::new(&self.workspace.arena, shape, dtype)
+    }
+
+    /// Runs a kernel, and tells the profiler; in a dry run does nothing. Whatever reads or writes elements goes here.
+    ///
+    /// # Errors
+    /// The device does not run this kernel, or fails.
+    pub fn launch(&self, name: &'static str, cost: Cost, kernel: impl FnOnce(&Cpu)) -> Result<()> {
+        if self.dry {
+            return Ok(());
+        }
+        match &self.workspace.device {
+            Device::Cpu(cpu) => self.workspace.profile.measure(name, cost, || kernel(cpu)),
+        }
+        Ok(())
+    }
+
+    /// A copy of `elements` on the device, without a gradient: ids, labels, offsets.
+    ///
+    /// # Errors
+    /// Their number is not what the shape says, or there is not enough memory.
+    pub fn input<T: Scalar>(&self, shape: impl Into<Shape>, elements: &[T]) -> Result<Var> {
+        let shape = shape.into();
+        if shape.elements() != elements.len() {
+            return Err(EngineError::shape("input", format!("{} elements for shape {shape:?}", elements.len())));
+        }
+        let mut value = self.alloc(shape, T::DTYPE)?;
+        self.launch("input", moved(elements.len() * T::DTYPE.bytes()), |_| {
+            value.slice_mut().copy_from_slice(elements)
+        })?;
+        Ok(Var { value, node: None })
+    }
+
+    /// A tensor as a value without a gradient.
+    pub fn constant(&self, value: Tensor) -> Var {
+        Var { value, node: None }
+    }
+
+    /// A tensor as a value whose gradient [`Tape::backward`] returns, in a step with gradients.
+    ///
+    /// # Errors
+    /// The tensor holds integers.
+    pub fn leaf(&self, value: Tensor) -> Result<Var> {
+        if !value.dtype().is_float() {
+            return Err(EngineError::dtype("leaf", format!("{value:?} cannot have a gradient; use constant")));
+        }
+        let node = self.push(Source::Leaf, Box::default());
+        Ok(Var { value, node })
+    }
+
+    /// A parameter as a value, for operations that take no [`ParamId`].
+    pub fn param(&self, id: ParamId) -> Var {
+        let node = self.push(Source::Param(id), Box::default());
+        Var { value: self.params.tensor(id), node }
+    }
+
+    /// The same value without a gradient.
+    pub fn detach(&self, x: &Var) -> Var {
+        Var { value: x.value.clone(), node: None }
+    }
+
+    /// True if a gradient has to pass an operation with these inputs.
+    pub fn wants_gradient(&self, inputs: &[&Var]) -> bool {
+        self.recording && inputs.iter().any(|x| x.wants_gradient())
+    }
+
+    /// Makes `value`, which an operation computed from `inputs`, a value on the tape. `backward` is called, to save what
+    /// it needs, only if a gradient has to pass.
+    ///
+    /// # Errors
+    /// An input belongs to another tape.
+    pub fn record<O: Op + 'static>(&self, inputs: &[&Var], value: Tensor, backward: impl FnOnce() -> O) -> Result<Var> {
+        self.record_with(inputs, value, self.wants_gradient(inputs), backward)
+    }
+
+    /// The same for operations that reach parameters themselves: they are recorded in every step with gradients.
+    pub(crate) fn record_with_parameters<O: Op + 'static>(
+        &self,
+        inputs: &[&Var],
+        value: Tensor,
+        backward: impl FnOnce() -> O,
+    ) -> Result<Var> {
+        self.record_with(inputs, value, self.recording, backward)
+    }
+
+    fn record_with<O: Op + 'static>(
+        &self,
+        inputs: &[&Var],
+        value: Tensor,
+        wanted: bool,
+        backward: impl FnOnce() -> O,
+    ) -> Result<Var> {
+        if !wanted {
+            return Ok(Var { value, node: None });
+        }
+        let ids = inputs.iter().map(|x| self.node(x)).collect::<Result<_>>()?;
+        let node = self.push(Source::Op(Box::new(backward())), ids);
+        Ok(Var { value, node })
+    }
+
+    /// Makes `value` a value on the tape for an operation that has no backward pass.
+    ///
+    /// # Errors
+    /// An input wants a gradient, which would be cut.
+    pub fn record_forward_only(&self, operation: &'static str, inputs: &[&Var], value: Tensor) -> Result<Var> {
+        match inputs.iter().position(|x| self.recording && x.wants_gradient()) {
+            None => Ok(Var { value, node: None }),
+            Some(input) => Err(EngineError::NoBackward {
+                operation: operation.into(),
+                input,
+                shape: inputs[input].shape().to_vec(),
+            }),
+        }
+    }
+
+    fn push(&self, source: Source, inputs: Box<[u32]>) -> Option<(u32, u32)> {
+        if !self.recording {
+            return None;
+        }
+        let mut nodes = self.nodes.borrow_mut();
+        nodes.push(Node { source, inputs });
+        Some((self.id, nodes.len() as u32 - 1))
+    }
+
+    fn node(&self, x: &Var) -> Result<u32> {
+        match x.node {
+            None => Ok(NO_NODE),
+            Some((tape, node)) if tape == self.id => Ok(node),
+            Some(_) => {
+                let problem = format!("a value of shape {:?} belongs to another step; detach it there", x.shape());
+                Err(EngineError::Backward(problem))
+            }
+        }
+    }
+
+    /// The one element of `x`, as f32. Zero in a dry run.
+    ///
+    /// # Errors
+    /// There is not exactly one element.
+    pub fn item(&self, x: &Var) -> Result<f32> {
+        if x.value.len() != 1 {
+            return Err(EngineError::shape("item", format!("one element was expected, the shape is {:?}", x.shape())));
+        }
+        Ok(if self.dry { 0.0 } else { x.value.to_vec()[0] })
+    }
+
+    /// True in a dry run, which has no values to read.
+    pub fn is_dry(&self) -> bool {
+        self.dry
+    }
+
+    /// Adds the gradients of `loss`, a single number, to `params`, and returns those of the leaves.
+    ///
+    /// # Errors
+    /// `loss` is not a single float or wants no gradient, `params` are of another store, the tape was used already, or an
+    /// operation failed.
+    pub fn backward(&self, loss: &Var, params: &mut Gradients) -> Result<LeafGradients> {
+        if loss.value.len() != 1 {
+            let problem =
+                format!("a loss is a single number, and this has shape {:?}; take its mean or sum", loss.shape());
+            return Err(EngineError::Backward(problem));
+        }
+        let mut dy = self.alloc(*loss.shape(), loss.dtype())?;
+        self.launch("backward.seed", moved(4), |_| match dy.dtype() {
+            DType::F32 => dy.slice_mut::<f32>().fill(1.0),
+            DType::Bf16 => dy.slice_mut::<half::bf16>().fill(half::bf16::ONE),
+            DType::U32 => unreachable!("integers want no gradient"),
+        })?;
+        self.backward_from(loss, dy, params)
+    }
+
+    /// The same from a given gradient `dy` of `y`, of its shape and type.
+    ///
+    /// # Errors
+    /// As [`Tape::backward`]; and if `dy` does not match `y`.
+    pub fn backward_from(&self, y: &Var, dy: Tensor, params: &mut Gradients) -> Result<LeafGradients> {
+        let Some((_, last)) = y.node else {
+            let problem = "nothing that the value depends on wants a gradient; was it computed by Workspace::infer?";
+            return Err(EngineError::Backward(problem.into()));
+        };
+        self.node(y)?;
+        if (y.shape(), y.dtype()) != (dy.shape(), dy.dtype()) {
+            return Err(EngineError::Backward(format!("the gradient {dy:?} does not match the value {:?}", y.value)));
+        }
+        if params.flat.len() != self.params.len() {
+            let (given, expected) = (params.flat.len(), self.params.len());
+            let problem = format!("room for {given} parameter gradients, but the step has {expected} parameter values");
+            return Err(EngineError::Backward(problem));
+        }
+        if self.done.replace(true) {
+            return Err(EngineError::Backward(
+                "a tape is used up by its first backward pass; record the step again".into(),
+            ));
+        }
+        let mut nodes = self.nodes.take();
+        let mut gradients = self.gradients.take();
+        gradients.resize(nodes.len(), None);
+        gradients[last as usize] = Some(dy);
+        nodes.truncate(last as usize + 1);
+        let mut leaves = LeafGradients { tape: self.id, gradients: Vec::new() };
+        let mut outcome = Ok(());
+        while let Some(node) = nodes.pop() {
+            let Some(dy) = gradients[nodes.len()].take() else { continue };
+            let mut pass = Pass { tape: self, gradients: &mut gradients, inputs: &node.inputs, params };
+            outcome = match node.source {
+                Source::Leaf => {
+                    leaves.gradients.push((nodes.len() as u32, dy));
+                    Ok(())
+                }
+                Source::Param(id) => pass.add_parameter(id, &dy),
+                Source::Op(op) => op.backward(dy, &mut pass),
+            };
+            if outcome.is_err() {
+                break;
+            }
+        }
+        nodes.clear();
+        gradients.clear();
+        // Their memory serves the next step.
+        *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
+        outcome?;
+        params.count_batch();
+        Ok(leaves)
+    }
+}
+
+impl Drop for Tape<'_> {
+    fn drop(&mut self) {
+        let mut nodes = self.nodes.take();
+        nodes.clear();
+        if nodes.capacity() > self.workspace.spare.borrow().nodes.capacity() {
+            let gradients = self.gradients.take();
+            *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
+        }
+        self.workspace.arena.finish_step();
+    }
+}
+
+/// What an operation's backward pass works with.
+#[derive(Debug)]
+pub struct Pass<'a, 'w> {
+    /// The step: memory and launches.
+    pub tape: &'a Tape<'w>,
+    gradients: &'a mut Vec<Option<Tensor>>,
+    inputs: &'a [u32],
+    /// Gradients of the parameters, to be added to.
+    pub(crate) params: &'a mut Gradients,
+}
+
+impl Pass<'_, '_> {
+    /// True if input number `input` wants a gradient; one that is not wanted need not be computed.
+    pub fn wants(&self, input: usize) -> bool {
+        self.inputs[input] != NO_NODE
+    }
+
+    /// Adds `dx` to the gradient of input number `input`. Dropped if that wants none.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn give(&mut self, input: usize, dx: Tensor) -> Result<()> {
+        if !self.wants(input) {
+            return Ok(());
+        }
+        let node = self.inputs[input] as usize;
+        let sum = match self.gradients[node].take() {
+            None => dx,
+            Some(sum) => ops::add_gradients(self.tape, sum, dx)?,
+        };
+        self.gradients[node] = Some(sum);
+        Ok(())
+    }
+
+    fn add_parameter(&mut self, id: ParamId, dy: &Tensor) -> Result<()> {
+        let range = self.params.range(id);
+        let flat = &mut self.params.flat;
+        self.tape.launch("add.gradient", moved(range.len() * 12), |cpu| {
+            ops::add_into(cpu, &mut flat.slice_mut::<f32>()[range], dy.slice::<f32>());
+        })
+    }
+}
+
+/// Gradients of the leaves that backward reached.
+#[derive(Debug)]
+pub struct LeafGradients {
+    tape: u32,
+    gradients: Vec<(u32, Tensor)>,
+}
+
+impl LeafGradients {
+    /// The gradient of a leaf; `None` if the loss does not depend on it.
+    pub fn get(&self, leaf: &Var) -> Option<&Tensor> {
+        let (tape, node) = leaf.node?;
+        let found = self.gradients.iter().find(|(other, _)| *other == node && tape == self.tape);
+        found.map(|(_, gradient)| gradient)
+    }
+}
+
+/// The cost of moving so many bytes.
+pub(crate) fn moved(bytes: usize) -> Cost {
+    Cost { flops: 0, bytes: bytes as u64 }
+}

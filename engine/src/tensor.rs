@@ -1,0 +1,196 @@
+//! Tensors: a shape and an element type over shared bytes, row-major, without strides.
+//!
+//! ```text
+//! Tensor { shape [2, 3], offset 6 } ──┐
+//! Tensor { shape [4, 3], offset 0 } ──┴─> Storage: | 0 1 2 | 3 4 5 | 6 7 8 | 9 10 11 |
+//!                                                                   └ rows 2..4 of the other
+//! ```
+//!
+//! Cloning, reshaping and taking rows share the bytes. Writing needs a tensor that shares them with nobody, so a tensor
+//! that somebody else can see never changes: the tape can keep what backward needs by keeping a clone.
+//! Limits: at most six dimensions; a view is a range of rows, never a stride.
+use crate::{
+    dtype::{DType, Scalar},
+    error::{EngineError, Result},
+    memory::{Arena, Storage},
+    shape::Shape,
+};
+use std::{fmt, ops::Range, sync::Arc};
+
+/// An n-dimensional array.
+#[derive(Clone)]
+pub struct Tensor {
+    storage: Arc<Storage>,
+    /// First element within the storage.
+    offset: usize,
+    shape: Shape,
+    dtype: DType,
+}
+
+impl Tensor {
+    /// A tensor with memory from `arena`; its elements are unspecified.
+    pub(crate) fn new(arena: &Arena, shape: impl Into<Shape>, dtype: DType) -> Result<Self> {
+        let shape = shape.into();
+        let bytes = shape.iter().try_fold(dtype.bytes(), |n, &dim| n.checked_mul(dim));
+        let storage = arena.request(bytes.ok_or(EngineError::Memory { bytes: usize::MAX })?)?;
+        Ok(Self { storage: Arc::new(storage), offset: 0, shape, dtype })
+    }
+
+    /// A tensor of its own on the heap, with these elements.
+    ///
+    /// # Errors
+    /// The number of elements is not what the shape says.
+    pub fn from_slice<T: Scalar>(shape: impl Into<Shape>, elements: &[T]) -> Result<Self> {
+        let shape = shape.into();
+        if shape.elements() != elements.len() {
+            let problem = format!("{} elements for shape {shape:?}", elements.len());
+            return Err(EngineError::shape("tensor", problem));
+        }
+        let mut tensor = Self::new(&Arena::default(), shape, T::DTYPE)?;
+        tensor.slice_mut().copy_from_slice(elements);
+        Ok(tensor)
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.elements()
+    }
+
+    /// True if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn byte_range(&self) -> Range<usize> {
+        let start = self.offset * self.dtype.bytes();
+        start..start + self.len() * self.dtype.bytes()
+    }
+
+    /// The elements. Panics if `T` is not what the tensor holds, and in a dry run, which has no memory.
+    #[track_caller]
+    pub fn slice<T: Scalar>(&self) -> &[T] {
+        assert_eq!(T::DTYPE, self.dtype, "a tensor of {} read as {}", self.dtype, T::DTYPE);
+        bytemuck::cast_slice(&self.storage.bytes()[self.byte_range()])
+    }
+
+    /// The elements, to be written. Panics like [`Tensor::slice`], and if the bytes are shared.
+    #[track_caller]
+    pub fn slice_mut<T: Scalar>(&mut self) -> &mut [T] {
+        assert_eq!(T::DTYPE, self.dtype, "a tensor of {} written as {}", self.dtype, T::DTYPE);
+        let range = self.byte_range();
+        let storage =
+            Arc::get_mut(&mut self.storage).expect("only a tensor that shares its bytes with nobody is written");
+        bytemuck::cast_slice_mut(&mut storage.bytes_mut()[range])
+    }
+
+    /// True if nobody else holds the bytes.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.storage) == 1
+    }
+
+    /// The elements as f32, whatever float type they are stored in, or converted from integers.
+    pub fn to_vec(&self) -> Vec<f32> {
+        match self.dtype {
+            DType::F32 => self.slice::<f32>().to_vec(),
+            DType::Bf16 => self.slice::<half::bf16>().iter().map(|x| x.to_f32()).collect(),
+            DType::U32 => self.slice::<u32>().iter().map(|&x| x as f32).collect(),
+        }
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// The numbers of elements differ.
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        if shape.elements() != self.len() {
+            let problem = format!("{:?} has {} elements, {shape:?} has {}", self.shape, self.len(), shape.elements());
+            return Err(EngineError::shape("reshape", problem));
+        }
+        Ok(Self { shape, ..self.clone() })
+    }
+
+    /// Rows `range` of the leading dimension.
+    ///
+    /// # Errors
+    /// There are not that many rows, or no dimensions at all.
+    pub fn rows(&self, range: Range<usize>) -> Result<Self> {
+        let Some((&rows, inner)) = self.shape.split_first() else {
+            return Err(EngineError::shape("rows", "a single number has no rows"));
+        };
+        if range.start > range.end || range.end > rows {
+            return Err(EngineError::shape("rows", format!("rows {range:?} of {:?}", self.shape)));
+        }
+        let mut dims = self.shape.to_array();
+        dims[0] = range.end - range.start;
+        let offset = self.offset + range.start * inner.iter().product::<usize>();
+        Ok(Self { shape: Shape::new(&dims[..self.shape.len()]), offset, ..self.clone() })
+    }
+
+    /// Elements `range` of the flat order, under `shape`: how parameters see their part of one buffer.
+    pub(crate) fn part(&self, range: Range<usize>, shape: Shape) -> Self {
+        assert!(
+            range.end <= self.len() && range.len() == shape.elements(),
+            "{range:?} of {:?} as {shape:?}",
+            self.shape
+        );
+        Self { shape, offset: self.offset + range.start, ..self.clone() }
+    }
+
+    /// Bytes of memory that the tensor and those it shares with keep alive.
+    pub fn storage_bytes(&self) -> usize {
+        self.storage.len()
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {:?})", self.dtype, self.shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_share_bytes_and_are_never_written() {
+        let whole = Tensor::from_slice([4, 3], &(0..12).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+        let rows = whole.rows(2..4).unwrap();
+        assert_eq!((rows.slice::<f32>(), &rows.shape()[..]), (&[6., 7., 8., 9., 10., 11.][..], &[2, 3][..]));
+        assert_eq!(rows.rows(1..2).unwrap().reshape([3]).unwrap().slice::<f32>(), [9., 10., 11.]);
+        assert!(!rows.is_unique());
+        let mut rows = rows;
+        let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rows.slice_mut::<f32>()[0] = 1.0));
+        assert!(written.is_err());
+        drop(whole);
+        rows.slice_mut::<f32>()[0] = 1.0;
+        assert_eq!(rows.slice::<f32>()[0], 1.0);
+    }
+
+    #[test]
+    fn errors_name_both_shapes() {
+        let tensor = Tensor::from_slice([2, 3], &[1u32; 6]).unwrap();
+        for (error, expected) in [
+            (tensor.reshape([4]).unwrap_err(), "reshape: [2, 3] has 6 elements, [4] has 4"),
+            (tensor.rows(1..3).unwrap_err(), "rows: rows 1..3 of [2, 3]"),
+            (Tensor::from_slice([2], &[1.0f32]).unwrap_err(), "tensor: 1 elements for shape [2]"),
+            (
+                Tensor::new(&Arena::default(), [usize::MAX, 2], DType::F32).unwrap_err(),
+                "bytes of memory are not to be had",
+            ),
+        ] {
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}
