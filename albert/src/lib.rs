@@ -6,6 +6,7 @@ pub mod config;
 pub mod cost;
 pub mod data;
 pub mod metrics;
+pub mod pretrain;
 pub mod report;
 pub mod tokenizer;
 

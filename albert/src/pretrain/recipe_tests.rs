@@ -1,0 +1,112 @@
+use super::*;
+use crate::config::{Activation, Sharing};
+
+fn message(text: &str, overrides: &[&str]) -> String {
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    Recipe::from_toml(text, &overrides).expect_err(text).to_string()
+}
+
+#[test]
+fn what_is_left_out_has_the_released_value() {
+    let recipe = Recipe::from_toml("", &[]).unwrap();
+    assert_eq!(recipe.model, crate::AlbertConfig::preset("base").unwrap());
+    assert_eq!((recipe.optimizer.kind, recipe.optimizer.learning_rate), (OptimizerKind::Lamb, 0.00176));
+    assert_eq!((recipe.schedule.steps, recipe.schedule.warmup_steps), (125_000, 3_125));
+    assert_eq!(recipe.schedule.kind, ScheduleKind::Released);
+    assert!(!recipe.optimizer.bias_correction);
+    assert_eq!(
+        (recipe.optimizer.epsilon, recipe.optimizer.weight_decay, recipe.optimizer.clip_norm),
+        (1e-6, 0.01, 1.0)
+    );
+    assert_eq!((recipe.loss.mlm_weight, recipe.loss.sentence_weight), (1.0, 1.0));
+}
+
+#[test]
+fn every_named_recipe_is_valid_and_survives_toml() {
+    for (name, _, _) in RECIPES {
+        let recipe = Recipe::named(name, &[]).unwrap().with_vocabulary(5000).unwrap();
+        let again = Recipe::from_toml(&recipe.to_toml(), &[]).unwrap();
+        assert_eq!(again.to_toml(), recipe.to_toml(), "{name}");
+        assert_eq!(again.fingerprint(), recipe.fingerprint(), "{name}");
+        assert_eq!(again.model.vocab_size, 5000);
+    }
+    assert!(Recipe::named("gigantic", &[]).unwrap_err().to_string().contains("known are tiny, mini"));
+}
+
+#[test]
+fn presets_are_overlaid_and_overrides_come_last() {
+    let text =
+        "seed = 3\n[model]\npreset = \"tiny\"\nhidden_size = 128\nsharing = \"none\"\n[optimizer]\nlearning_rate = 0.1";
+    let overrides =
+        ["optimizer.learning_rate=0.5", "model.hidden_act=relu", "data.batch.max_tokens = 999", "run.log_interval=1"]
+            .map(str::to_owned);
+    let recipe = Recipe::from_toml(text, &overrides).unwrap();
+    assert_eq!((recipe.seed, recipe.model.hidden_size, recipe.model.intermediate_size), (3, 128, 512));
+    assert_eq!((recipe.model.sharing, recipe.model.hidden_act), (Sharing::None, Activation::Relu));
+    assert_eq!((recipe.optimizer.learning_rate, recipe.data.batch.max_tokens), (0.5, 999));
+    // Tiny has 128 positions.
+    assert_eq!(recipe.data.instances.max_sequence_length, 128);
+    let kept = Recipe::from_toml("", &["model.hidden_size=1536".into(), "model.intermediate_size=10".into()]).unwrap();
+    assert_eq!(kept.model.intermediate_size, 10);
+    let grouped = Recipe::from_toml("", &["model.sharing=groups-3".into()]).unwrap();
+    assert_eq!(grouped.model.sharing, Sharing::Groups(3));
+}
+
+#[test]
+fn the_vocabulary_is_the_tokenizers_unless_the_recipe_insists() {
+    let recipe = Recipe::from_toml("model.preset = \"tiny\"", &[]).unwrap().with_vocabulary(7777).unwrap();
+    assert_eq!(recipe.model.vocab_size, 7777);
+    let insists = Recipe::from_toml("model.vocab_size = 100", &[]).unwrap();
+    let message = insists.with_vocabulary(7777).unwrap_err().to_string();
+    assert!(message.contains("`model.vocab_size` is 100, but the tokenizer has 7777 pieces"), "{message}");
+}
+
+#[test]
+fn inputs_and_reports_are_not_part_of_what_decides_the_numbers() {
+    let recipe = |overrides: &[&str]| {
+        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        Recipe::from_toml("", &overrides).unwrap().fingerprint()
+    };
+    assert_eq!(recipe(&[]), recipe(&["run.log_interval=77", "input.data=/elsewhere"]));
+    for change in ["seed=1", "optimizer.beta1=0.8", "data.masking.ngram=1", "schedule.steps=5000", "model.sharing=none"]
+    {
+        assert_ne!(recipe(&[]), recipe(&[change]), "{change}");
+    }
+}
+
+#[test]
+fn says_in_one_sentence_what_is_wrong() {
+    for (text, overrides, expected) in [
+        ("nonsense", &[][..], "not TOML"),
+        ("sed = 1", &[], "unknown field `sed`"),
+        ("[optimizer]\nlearning_rat = 1", &[], "unknown field `learning_rat`"),
+        ("[model]\nhiden_size = 1", &[], "unknown field `hiden_size`"),
+        ("[data.masking]\nngrams = 1", &[], "unknown field `ngrams`"),
+        ("model = 3", &[], "`model` must be a table"),
+        ("", &["optimizer.learning_rate"], "is no override; write section.key=value"),
+        ("", &["=3"], "the key is empty"),
+        ("", &["seed.x=3"], "in `seed`"),
+        ("seed = 1", &["seed.x=3"], "`seed` is a value, not a section"),
+        ("", &["model.preset=gigantic"], "no model preset is called `gigantic`"),
+        ("", &["model.hidden_size=0"], "`hidden_size` is 0"),
+        ("", &["model.sharing=groups"], "expected all, attention, ffn, none or groups-G"),
+        ("", &["optimizer.learning_rate=-1"], "`optimizer.learning_rate` is -1"),
+        ("", &["optimizer.learning_rate=nan"], "`optimizer.learning_rate` is NaN"),
+        ("", &["optimizer.kind=sgd"], "unknown variant `sgd`"),
+        ("", &["schedule.steps=0"], "`schedule.steps` is 0"),
+        ("", &["schedule.warmup_steps=125001"], "no more steps of warm-up"),
+        (
+            "",
+            &["data.instances.max_sequence_length=513"],
+            "`data.instances.max_sequence_length` is 513, but the model has 512",
+        ),
+        ("", &["data.batch.max_tokens=100"], "max_tokens"),
+        ("", &["model.type_vocab_size=1"], "sequences of two segments need 2"),
+        ("", &["loss.mlm_weight=0", "loss.sentence_weight=0"], "nothing to train on"),
+        ("", &["run.log_interval=0"], "`run.log_interval` is 0"),
+    ] {
+        let message = message(text, overrides);
+        assert!(message.contains(expected), "{text:?} {overrides:?}: {message:?} does not contain {expected:?}");
+        assert!(!message.contains('\n'), "{message:?} is more than one line");
+    }
+}
