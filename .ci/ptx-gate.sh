@@ -1,37 +1,46 @@
 #!/usr/bin/env bash
 # Assembles every PTX program of the table of operations with NVIDIA's own assembler, which needs no GPU, for every
 # architecture that has to take it. A program fails if ptxas refuses it or warns, if it spills registers, needs a stack,
-# or uses more registers than its row allows.
+# or uses more registers than its row allows. Then PTX that nvcc writes from tests/nvcc is run in the simulator and held
+# against ours.
 #
-# ptxas comes from the PyPI wheel of CUDA 13.0 and is kept in .tools; PTXAS=/path/to/ptxas uses another one. Where it
-# cannot be had, everything is SKIPPED, visibly and with the count.
+# ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. What cannot be had is SKIPPED, visibly
+# and with the count.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-wheel=nvidia-cuda-nvcc==13.0.88
+assembler=nvidia-cuda-nvcc==13.0.88
+compiler="nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.88"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 cargo run --quiet -p kernels --example emit_ptx -- "$work/ptx"
 assemblies=$(awk '{ n += NF - 3 } END { print n + 0 }' "$work/ptx/programs.txt")
 
-skip() {
-  echo "SKIPPED: $1"
-  echo "PTX gate: 0 passed, 0 failed, $assemblies skipped"
-  exit 0
+# --- tools ---
+tool() {
+  find .tools -path "*/nvidia/cu13/$1" 2>/dev/null | head -n 1 || true
 }
-
-# --- ptxas ---
-cached() {
-  find .tools -path '*/nvidia/cu13/bin/ptxas' 2>/dev/null | head -n 1 || true
+# fetch WHEELS...: prints why it fails, nothing if it succeeds.
+fetch() {
+  if ! command -v python3 >/dev/null; then
+    echo "python3 is missing"
+  elif ! { [ -x .tools/bin/pip ] || python3 -m venv .tools; } >"$work/pip.log" 2>&1; then
+    echo "python3 has no venv module"
+  elif ! .tools/bin/pip install --quiet --disable-pip-version-check --retries 1 --timeout 20 --no-deps "$@" \
+    >"$work/pip.log" 2>&1; then
+    tail -n 1 "$work/pip.log"
+  fi
 }
-ptxas=${PTXAS:-$(cached)}
+ptxas=$(tool bin/ptxas)
 if [ -z "$ptxas" ]; then
-  command -v python3 >/dev/null || skip "python3 is missing, so ptxas cannot be fetched; set PTXAS"
-  python3 -m venv .tools >"$work/pip.log" 2>&1 || skip "python3 has no venv module, so ptxas cannot be fetched; set PTXAS"
-  .tools/bin/pip install --quiet --disable-pip-version-check --retries 1 --timeout 20 --no-deps "$wheel" \
-    >"$work/pip.log" 2>&1 || skip "$wheel cannot be fetched: $(tail -n 1 "$work/pip.log")"
-  ptxas=$(cached)
+  reason=$(fetch "$assembler")
+  ptxas=$(tool bin/ptxas)
+  if [ -z "$ptxas" ]; then
+    echo "SKIPPED: ptxas cannot be fetched: ${reason:-the wheel does not hold it}"
+    echo "PTX gate: 0 passed, 0 failed, $((assemblies + 1)) skipped"
+    exit 0
+  fi
 fi
 "$ptxas" --version | grep release
 
@@ -76,5 +85,26 @@ while read -r file entry budget architectures; do
     fi
   done
 done <"$work/ptx/programs.txt"
-echo "PTX gate: $passed passed, $failed failed, 0 skipped"
+
+# --- the simulator on PTX of nvcc ---
+skipped=0
+if [ -z "$(tool nvvm/bin/cicc)" ] || [ -z "$(tool include/cuda_runtime.h)" ]; then
+  # shellcheck disable=SC2086 # one word a wheel
+  reason=$(fetch $compiler)
+fi
+if [ -z "$(tool nvvm/bin/cicc)" ]; then
+  echo "SKIPPED: nvcc cannot be fetched: ${reason:-the wheels do not hold it}"
+  skipped=1
+else
+  PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/nvcc/bias_gelu.cu \
+    --output-file "$work/nvcc.ptx"
+  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet -p kernels --test nvcc -- --ignored >"$work/nvcc.log" 2>&1; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "FAILED: the simulator on PTX of nvcc:"
+    cat "$work/nvcc.log"
+  fi
+fi
+echo "PTX gate: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

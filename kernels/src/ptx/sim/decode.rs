@@ -50,6 +50,14 @@ pub(super) enum Compare {
     Le,
     Gt,
     Ge,
+    /// Not <: true where either is NaN.
+    NotLt,
+    /// Not ≤: true where either is NaN.
+    NotLe,
+    /// Not ≥: true where either is NaN.
+    NotGe,
+    /// Not >: true where either is NaN.
+    NotGt,
 }
 
 /// Types of arithmetic.
@@ -58,6 +66,8 @@ pub(super) enum Kind {
     F32,
     U32,
     U64,
+    S32,
+    S64,
 }
 
 /// What an instruction does.
@@ -68,10 +78,11 @@ pub(super) enum Operation {
     Add(Kind),
     Sub(Kind),
     Multiply,
-    MultiplyWide,
+    MultiplyLow(Kind),
+    MultiplyWide(Kind),
     Fma,
-    MadLow,
-    MadWide,
+    MadLow(Kind),
+    MadWide(Kind),
     Negate,
     Absolute,
     CopySign,
@@ -82,12 +93,18 @@ pub(super) enum Operation {
     ReciprocalApprox,
     Exp2Approx,
     TanhApprox,
-    ShiftLeft,
+    /// Of so many bits.
+    ShiftLeft(u32),
     And,
     Or,
     Select,
     Compare(Compare, Kind),
-    Widen16,
+    /// The lower bits, zeros above.
+    WidenUnsigned(u32),
+    /// The lower bits, copies of the highest of them above.
+    WidenSigned(u32),
+    /// To the nearest integer towards zero, as a float.
+    Truncate,
     RoundBf16,
     RoundBf16x2,
     LoadParam,
@@ -202,17 +219,19 @@ fn operation(opcode: &str) -> Option<(Operation, Shape)> {
         ["mov", "u32" | "b32" | "f32"] => reads(O::Move(4), 1),
         ["mov", "u64" | "b64"] | ["cvta", "to", "global", "u64"] => reads(O::Move(8), 1),
         ["mov", "b16"] => reads(O::Move(2), 1),
-        ["add", "rn", "f32"] => reads(O::Add(Kind::F32), 2),
-        ["add", "u32"] => reads(O::Add(Kind::U32), 2),
-        ["add", "u64"] => reads(O::Add(Kind::U64), 2),
-        ["sub", "rn", "f32"] => reads(O::Sub(Kind::F32), 2),
-        ["sub", "u32"] => reads(O::Sub(Kind::U32), 2),
-        ["sub", "u64"] => reads(O::Sub(Kind::U64), 2),
-        ["mul", "rn", "f32"] => reads(O::Multiply, 2),
-        ["mul", "wide", "u32"] => reads(O::MultiplyWide, 2),
+        // Without a rounding mode the device may fuse; the unfused result is one that it may give.
+        ["add", "rn", "f32"] | ["add", "f32"] => reads(O::Add(Kind::F32), 2),
+        ["sub", "rn", "f32"] | ["sub", "f32"] => reads(O::Sub(Kind::F32), 2),
+        ["mul", "rn", "f32"] | ["mul", "f32"] => reads(O::Multiply, 2),
+        ["add", integer] => reads(O::Add(self::integer(integer)?), 2),
+        ["sub", integer] => reads(O::Sub(self::integer(integer)?), 2),
+        ["mul", "lo", integer] => reads(O::MultiplyLow(self::integer(integer)?), 2),
+        ["mul", "wide", "u32"] => reads(O::MultiplyWide(Kind::U32), 2),
+        ["mul", "wide", "s32"] => reads(O::MultiplyWide(Kind::S32), 2),
+        ["mad", "lo", integer] => reads(O::MadLow(self::integer(integer)?), 3),
+        ["mad", "wide", "u32"] => reads(O::MadWide(Kind::U32), 3),
+        ["mad", "wide", "s32"] => reads(O::MadWide(Kind::S32), 3),
         ["fma", "rn", "f32"] => reads(O::Fma, 3),
-        ["mad", "lo", "u32"] => reads(O::MadLow, 3),
-        ["mad", "wide", "u32"] => reads(O::MadWide, 3),
         ["neg", "f32"] => reads(O::Negate, 1),
         ["abs", "f32"] => reads(O::Absolute, 1),
         ["copysign", "f32"] => reads(O::CopySign, 2),
@@ -223,12 +242,16 @@ fn operation(opcode: &str) -> Option<(Operation, Shape)> {
         ["rcp", "approx", "ftz", "f32"] => reads(O::ReciprocalApprox, 1),
         ["ex2", "approx", "ftz", "f32"] => reads(O::Exp2Approx, 1),
         ["tanh", "approx", "f32"] => reads(O::TanhApprox, 1),
-        ["shl", "b32"] => reads(O::ShiftLeft, 2),
+        ["shl", "b32"] => reads(O::ShiftLeft(32), 2),
+        ["shl", "b64"] => reads(O::ShiftLeft(64), 2),
         ["and", "b32"] => reads(O::And, 2),
         ["or", "b32"] => reads(O::Or, 2),
         ["selp", "f32"] => reads(O::Select, 3),
         ["setp", compare, kind] => reads(O::Compare(self::compare(compare)?, self::kind(kind)?), 2),
-        ["cvt", "u32", "u16"] => reads(O::Widen16, 1),
+        ["cvt", "u32", "u16"] => reads(O::WidenUnsigned(16), 1),
+        ["cvt", "u64", "u32"] => reads(O::WidenUnsigned(32), 1),
+        ["cvt", "s64", "s32"] => reads(O::WidenSigned(32), 1),
+        ["cvt", "rzi", "f32", "f32"] => reads(O::Truncate, 1),
         ["cvt", "rn", "bf16", "f32"] => reads(O::RoundBf16, 1),
         ["cvt", "rn", "bf16x2", "f32"] => reads(O::RoundBf16x2, 2),
         ["ld", "param", "u32" | "u64" | "f32"] => reads(O::LoadParam, 1),
@@ -247,15 +270,24 @@ fn compare(name: &str) -> Option<Compare> {
         "le" => Compare::Le,
         "gt" => Compare::Gt,
         "ge" => Compare::Ge,
+        "geu" => Compare::NotLt,
+        "gtu" => Compare::NotLe,
+        "ltu" => Compare::NotGe,
+        "leu" => Compare::NotGt,
         _ => return None,
     })
 }
 
 fn kind(name: &str) -> Option<Kind> {
+    if name == "f32" { Some(Kind::F32) } else { integer(name) }
+}
+
+fn integer(name: &str) -> Option<Kind> {
     Some(match name {
-        "f32" => Kind::F32,
         "u32" => Kind::U32,
         "u64" => Kind::U64,
+        "s32" => Kind::S32,
+        "s64" => Kind::S64,
         _ => return None,
     })
 }

@@ -254,21 +254,20 @@ fn compute(operation: Operation, read: [u64; 3], approximation: Approximation) -
     use Operation as O;
     let [a, b, c] = read;
     let [x, y, z] = read.map(|bits| f32::from_bits(bits as u32));
-    let [u, v, w] = read.map(|bits| bits as u32);
+    let [u, v, _] = read.map(|bits| bits as u32);
     match operation {
         O::Move(bytes) => a & (u64::MAX >> (64 - 8 * bytes)),
         O::Add(Kind::F32) => float(x + y),
-        O::Add(Kind::U32) => u64::from(u.wrapping_add(v)),
-        O::Add(Kind::U64) => a.wrapping_add(b),
+        O::Add(kind) => narrow(kind, a.wrapping_add(b)),
         O::Sub(Kind::F32) => float(x - y),
-        O::Sub(Kind::U32) => u64::from(u.wrapping_sub(v)),
-        O::Sub(Kind::U64) => a.wrapping_sub(b),
+        O::Sub(kind) => narrow(kind, a.wrapping_sub(b)),
         O::Multiply => float(x * y),
         O::Fma => float(x.mul_add(y, z)),
         O::Divide => float(x / y),
-        O::MultiplyWide => u64::from(u) * u64::from(v),
-        O::MadLow => u64::from(u.wrapping_mul(v).wrapping_add(w)),
-        O::MadWide => (u64::from(u) * u64::from(v)).wrapping_add(c),
+        O::MultiplyLow(kind) => narrow(kind, a.wrapping_mul(b)),
+        O::MadLow(kind) => narrow(kind, a.wrapping_mul(b).wrapping_add(c)),
+        O::MultiplyWide(kind) => wide(kind, u, v),
+        O::MadWide(kind) => wide(kind, u, v).wrapping_add(c),
         O::Negate => u64::from((-x).to_bits()),
         O::Absolute => u64::from(x.abs().to_bits()),
         O::CopySign => u64::from(y.copysign(x).to_bits()),
@@ -279,14 +278,19 @@ fn compute(operation: Operation, read: [u64; 3], approximation: Approximation) -
         O::ReciprocalApprox => float(flushed(approximation.apply(1.0 / f64::from(flushed(x)), f64::exp2(-23.0)))),
         O::Exp2Approx => float(flushed(approximation.apply(f64::from(flushed(x)).exp2(), f64::exp2(-22.0)))),
         O::TanhApprox => float(approximation.apply(f64::from(x).tanh(), f64::exp2(-11.0))),
-        O::ShiftLeft => u64::from(u.checked_shl(v).unwrap_or(0)),
+        O::ShiftLeft(32) => u64::from(u.checked_shl(v).unwrap_or(0)),
+        O::ShiftLeft(_) => a.checked_shl(v).unwrap_or(0),
         O::And => u64::from(u & v),
         O::Or => u64::from(u | v),
         O::Select => u64::from(if c != 0 { u } else { v }),
         O::Compare(compare, Kind::F32) => holds(compare, &x, &y),
         O::Compare(compare, Kind::U32) => holds(compare, &u, &v),
         O::Compare(compare, Kind::U64) => holds(compare, &a, &b),
-        O::Widen16 => a & 0xFFFF,
+        O::Compare(compare, Kind::S32) => holds(compare, &u.cast_signed(), &v.cast_signed()),
+        O::Compare(compare, Kind::S64) => holds(compare, &a.cast_signed(), &b.cast_signed()),
+        O::WidenUnsigned(bits) => a & (u64::MAX >> (64 - bits)),
+        O::WidenSigned(bits) => (a.cast_signed() << (64 - bits) >> (64 - bits)).cast_unsigned(),
+        O::Truncate => float(x.trunc()),
         O::RoundBf16 => u64::from(bf16(x)),
         O::RoundBf16x2 => u64::from(bf16(x)) << 16 | u64::from(bf16(y)),
         O::LoadParam => a,
@@ -294,7 +298,8 @@ fn compute(operation: Operation, read: [u64; 3], approximation: Approximation) -
     }
 }
 
-/// A comparison's result; false where the two have no order.
+/// A comparison's result. Where the two have no order, the plain ones are false and the negated ones true.
+#[allow(clippy::neg_cmp_op_on_partial_ord)]
 fn holds<T: PartialOrd>(compare: Compare, a: &T, b: &T) -> u64 {
     u64::from(match compare {
         Compare::Eq => a == b,
@@ -302,7 +307,28 @@ fn holds<T: PartialOrd>(compare: Compare, a: &T, b: &T) -> u64 {
         Compare::Le => a <= b,
         Compare::Gt => a > b,
         Compare::Ge => a >= b,
+        Compare::NotLt => !(a < b),
+        Compare::NotLe => !(a <= b),
+        Compare::NotGe => !(a >= b),
+        Compare::NotGt => !(a > b),
     })
+}
+
+/// The lower bits of a sum or product that an integer of `kind` keeps; they are the same with and without a sign.
+fn narrow(kind: Kind, value: u64) -> u64 {
+    match kind {
+        Kind::U32 | Kind::S32 => value & u64::from(u32::MAX),
+        Kind::U64 | Kind::S64 => value,
+        Kind::F32 => unreachable!("floats are rounded, not cut"),
+    }
+}
+
+/// All 64 bits of a product of 32-bit integers.
+fn wide(kind: Kind, a: u32, b: u32) -> u64 {
+    match kind {
+        Kind::S32 => (i64::from(a.cast_signed()) * i64::from(b.cast_signed())).cast_unsigned(),
+        _ => u64::from(a) * u64::from(b),
+    }
 }
 
 /// The bits of a result: there is one NaN on the device.

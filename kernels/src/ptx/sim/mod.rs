@@ -1,7 +1,8 @@
 //! Runs PTX text on the processor: what a kernel computes can be tested on a machine without a GPU.
 //!
 //! It reads the *text*, ours or anybody's, never the assembler's own structures, so a mistake of the assembler is inside
-//! the test. An instruction that it does not know is an error with the instruction's name, never a guess.
+//! the test. An instruction that it does not know is an error with the instruction's name, never a guess. Text that nvcc
+//! wrote is run too and held against ours (`tests/nvcc.rs`), so the simulator is not only checked by its author.
 //!
 //! ```
 //! use kernels::{operation::Launch, ptx::sim::{Approximation, Argument, Memory, Module}};

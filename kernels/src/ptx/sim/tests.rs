@@ -254,6 +254,27 @@ fn threads_know_where_they_are() {
     assert_eq!(memory.read::<u32>(out).expect("all are written"), (200..212).collect::<Vec<_>>());
 }
 
+/// Forms that other compilers write and our kernels do not.
+#[test]
+fn signed_and_unordered_forms_follow_their_signs_and_their_nans() {
+    // The store is out of bounds where the predicate holds: one way to see it from here.
+    let holds = |body: &str| run(&format!("{body} @p st.global.f32 [%rd1+64], %f0;")).is_err();
+    assert!(holds("mov.u32 %u1, -3; setp.lt.s32 p, %u1, 2; mov.f32 %f0, 0f00000000;"));
+    assert!(!holds("mov.u32 %u1, -3; setp.lt.u32 p, %u1, 2; mov.f32 %f0, 0f00000000;"));
+    assert!(holds("mov.u32 %u1, -3; mul.wide.s32 %rd2, %u1, 5; setp.eq.s64 p, %rd2, -15; mov.f32 %f0, 0f00000000;"));
+    assert!(holds("mov.u32 %u1, -3; mad.wide.s32 %rd2, %u1, 5, 20; setp.eq.u64 p, %rd2, 5; mov.f32 %f0, 0f00000000;"));
+    assert!(holds("mov.u32 %u1, -3; cvt.s64.s32 %rd2, %u1; setp.lt.s64 p, %rd2, -2; mov.f32 %f0, 0f00000000;"));
+    assert!(holds("mov.u32 %u1, -3; cvt.u64.u32 %rd2, %u1; setp.gt.s64 p, %rd2, 0; mov.f32 %f0, 0f00000000;"));
+    assert!(holds("mov.u32 %u1, -3; mad.lo.s32 %u2, %u1, %u1, -10; setp.eq.s32 p, %u2, -1; mov.f32 %f0, 0f00000000;"));
+    assert!(holds("mov.u64 %rd2, -3; mul.lo.s64 %rd2, %rd2, %rd2; setp.eq.u64 p, %rd2, 9; mov.f32 %f0, 0f00000000;"));
+    assert!(holds(
+        "mov.u64 %rd2, 3; shl.b64 %rd2, %rd2, 40; setp.eq.u64 p, %rd2, 3298534883328; mov.f32 %f0, 0f00000000;"
+    ));
+    assert!(holds("mov.f32 %f0, 0f7FC00000; setp.geu.f32 p, %f0, 0f3F800000;"));
+    assert!(!holds("mov.f32 %f0, 0f7FC00000; setp.ge.f32 p, %f0, 0f3F800000;"));
+    assert!(holds("mov.f32 %f0, 0fC0333333; cvt.rzi.f32.f32 %f0, %f0; setp.eq.f32 p, %f0, 0fC0000000;"));
+}
+
 #[test]
 fn accesses_outside_an_allocation_are_found_with_their_rust_line() {
     let message = fault("ld.global.f32 %f0, [%rd0+16];");
