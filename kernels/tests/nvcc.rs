@@ -2,7 +2,7 @@
 
 use kernels::{
     DType,
-    gelu::cuda::{Activation, BiasActivation},
+    gelu::{Activation, cuda::BiasActivation},
     num::philox::Stream,
     operation::{Launch, Pass},
     ptx::{

@@ -1,25 +1,22 @@
-//! The row of bias + activation in the table of operations: its sizes, its cost, its check against f64.
-//!
-//! The check keeps the project's rule: the largest error against f64 is at most twice that of a plain f32
-//! implementation with the same storage, plus one ulp of the largest output.
+//! The row of bias + activation in the table of operations: its sizes, its cost, its check against f64 on the processor
+//! and, for its PTX, in the simulator.
 
-use super::cuda::{Activation, BiasActivation};
+use super::{Activation, backward, bias_activation_forward, cuda::BiasActivation, reference};
 use crate::{
-    DType,
-    num::philox::Stream,
-    operation::{Case, Cost, Launch, Operation, Outcome, Pass, Target},
+    Cpu, DType, Element, Isa,
+    check::{greatest_error, store, uniform, widen, within_error},
+    operation::{Case, Cost, Launch, Operation, Outcome, Pass, Program, Target},
     ptx::{
         Sm,
         sim::{Approximation, Argument, Error, Memory, Module},
     },
 };
 use half::bf16;
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI, TAU};
 
 /// Bias and activation, forward and backward.
 pub const OPERATION: Operation = Operation { name: "gelu", cases, cost, check, ptx };
 
-fn ptx(sm: Sm) -> Vec<crate::operation::Program> {
+fn ptx(sm: Sm) -> Vec<Program> {
     BiasActivation::all().iter().map(|kernel| kernel.program(sm)).collect()
 }
 
@@ -42,8 +39,8 @@ const SIZES: [(usize, usize); 14] = [
     (512, 3072),
 ];
 
-/// Larger cases are left to devices: the simulator runs one thread at a time.
-const SIMULATED_ELEMENTS: usize = 1 << 16;
+/// Larger cases are timed and not checked: the definition in f64 and the simulator are slow.
+const CHECKED_ELEMENTS: usize = 1 << 16;
 
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -74,8 +71,8 @@ fn kernel_of(case: &Case) -> BiasActivation {
 fn cost(case: &Case) -> Cost {
     let kernel = kernel_of(case);
     let (rows, columns) = (case.dim("T") as u64, case.dim("F") as u64);
-    let (matrices, vectors) = match case.pass {
-        Pass::Forward => (2 + u64::from(kernel.save_pre), u64::from(rows > 0)),
+    let (matrices, biases) = match case.pass {
+        Pass::Forward => (2 + u64::from(kernel.save_pre), if rows > 0 { columns } else { 0 }),
         Pass::Backward => (3, 0),
     };
     let flops = match (case.pass, kernel.activation) {
@@ -86,125 +83,165 @@ fn cost(case: &Case) -> Cost {
         (Pass::Backward, Activation::GeluErf) => 11,
         (Pass::Backward, Activation::Relu) => 1,
     };
-    let bytes = (matrices * rows * columns + vectors * columns) * case.dtype.bytes() as u64;
+    let bytes = matrices * rows * columns * case.dtype.bytes() as u64 + 4 * biases;
     Cost { flops: flops * rows * columns, bytes }
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    let Target::Simulator(sm) = target else {
-        return Outcome::Skipped { reason: "the row checks its CUDA side; the CPU side has its own tests".to_string() };
-    };
-    if case.dim("T") * case.dim("F") > SIMULATED_ELEMENTS {
-        return Outcome::Skipped { reason: format!("more than {SIMULATED_ELEMENTS} numbers are too slow to simulate") };
+    match case.dtype {
+        DType::F32 => check_as::<f32>(case, target),
+        DType::Bf16 => check_as::<bf16>(case, target),
     }
-    let problem = Problem::new(case);
+}
+
+fn check_as<X: Element>(case: &Case, target: Target) -> Outcome {
+    let skipped = |reason: &str| Outcome::Skipped { reason: reason.to_string() };
+    if case.dim("T") * case.dim("F") > CHECKED_ELEMENTS {
+        return skipped("larger cases are timed, not checked");
+    }
+    let problem = Problem::<X>::new(case);
+    let runs: Vec<Result<Vec<Vec<X>>, String>> = match target {
+        Target::Cpu(kind) => {
+            let Some(isa) = Isa::new(kind) else { return skipped("this machine lacks the instruction set") };
+            vec![Cpu::new(isa, 2).map(|cpu| problem.compute(&cpu)).map_err(|error| error.to_string())]
+        }
+        Target::Simulator(sm) => {
+            let run = |how| problem.simulate(sm, how).map_err(|error| format!("approximations {how:?}: {error}"));
+            Approximation::ALL.map(run).into()
+        }
+    };
+    let (wanted, naive) =
+        (problem.wanted(), Problem::<X>::new(&Case { dims: SAMPLE.to_vec(), ..case.clone() }).naive_errors());
     let mut worst: f64 = 0.0;
-    for approximation in Approximation::ALL {
-        let outputs = match problem.simulate(sm, approximation) {
-            Ok(outputs) => outputs,
-            Err(error) => return Outcome::Failed { message: format!("{case} on {target}: {error}") },
-        };
-        for (output, wanted) in outputs.iter().zip(problem.wanted()) {
-            match wanted.compare(output, case.dtype) {
-                Ok(ratio) => worst = worst.max(ratio),
-                Err(found) => {
-                    let message = format!("{case} on {target}, approximations {approximation:?}: {found}");
-                    return Outcome::Failed { message };
-                }
-            }
+    for run in runs {
+        let compared = run.and_then(|outputs| compare(&outputs, &wanted, &naive));
+        match compared {
+            Ok(ratio) => worst = worst.max(ratio),
+            Err(message) => return Outcome::Failed { message: format!("{case} on {target}: {message}") },
         }
     }
     Outcome::Passed { worst }
 }
 
-/// A case with its inputs, rounded to the storage type.
-struct Problem {
+/// A naive implementation's error is taken from so many numbers, because that of a handful is a matter of luck.
+const SAMPLE: [(&str, usize); 2] = [("T", 64), ("F", 64)];
+
+/// The largest error over its bound of all outputs, or the first that is out of bounds.
+fn compare<X: Element>(outputs: &[Vec<X>], wanted: &[Wanted], naive: &[f64]) -> Result<f64, String> {
+    let mut worst: f64 = 0.0;
+    for ((output, wanted), naive) in outputs.iter().zip(wanted).zip(naive) {
+        worst = worst.max(within_error(wanted.name, output, *naive, &wanted.exact)?);
+    }
+    Ok(worst)
+}
+
+/// A case with its inputs.
+struct Problem<X> {
     kernel: BiasActivation,
     rows: usize,
     columns: usize,
-    /// Forward x; backward p.
-    x: Vec<f32>,
-    /// Forward the bias; backward dy.
-    other: Vec<f32>,
+    /// Forward x; backward p. [T, F]
+    x: Vec<X>,
+    /// Forward the bias. [F]
+    bias: Vec<f32>,
+    /// Backward dy. [T, F]
+    dy: Vec<X>,
 }
 
-/// One output in f64 and as a plain f32 implementation gives it.
+/// An output in f64.
 struct Wanted {
     name: &'static str,
     exact: Vec<f64>,
-    naive: Vec<f32>,
 }
 
-impl Problem {
+impl<X: Element> Problem<X> {
     fn new(case: &Case) -> Self {
+        // Where the functions bend. Nothing far out: the largest output sets the scale of the bound for all.
+        const CORNERS: [f32; 6] = [0.0, -0.0, 1e-6, -1e-6, 1.4143, -1.4143];
         let (rows, columns) = (case.dim("T"), case.dim("F"));
-        let other = if case.pass == Pass::Forward { columns } else { rows * columns };
-        let mut stream = Stream::new(0x6E1F, [rows as u32, columns as u32, case.pass as u32]);
-        let mut numbers = |count: usize, width: f32| -> Vec<f32> {
-            // Where the functions bend. Nothing far out: the largest output sets the scale of the bound for all.
-            const CORNERS: [f32; 6] = [0.0, -0.0, 1e-6, -1e-6, 1.4143, -1.4143];
-            let draw = |i: usize| match i % 23 {
-                7 => CORNERS[i / 23 % CORNERS.len()],
-                _ => (2.0 * stream.next_f32() - 1.0) * width,
-            };
-            (0..count).map(draw).map(|x| rounded(x, case.dtype)).collect()
+        let mut x = uniform::<X>(1, rows * columns, 6.0);
+        for (corner, x) in CORNERS.iter().cycle().zip(x.iter_mut().skip(7).step_by(23)) {
+            *x = X::from_f32(*corner);
+        }
+        let (bias, dy) = match case.pass {
+            Pass::Forward => (uniform(2, columns, 1.0), Vec::new()),
+            Pass::Backward => (Vec::new(), uniform(3, rows * columns, 1.0)),
         };
-        let x = numbers(rows * columns, 6.0);
-        let other = numbers(other, 1.0);
-        Self { kernel: kernel_of(case), rows, columns, x, other }
+        Self { kernel: kernel_of(case), rows, columns, x, bias, dy }
     }
 
-    /// What the outputs ought to be, in the order of [`Problem::simulate`].
+    /// What the outputs ought to be: y and, where it is saved, p; or dx.
     fn wanted(&self) -> Vec<Wanted> {
-        let (kernel, columns) = (self.kernel, self.columns);
-        let element = |i: usize| match kernel.pass {
-            Pass::Forward => (self.x[i], self.other[i % columns]),
-            Pass::Backward => (self.x[i], self.other[i]),
-        };
-        let collect = |name, exact: &dyn Fn(f64, f64) -> f64, naive: &dyn Fn(f32, f32) -> f32| {
-            let pairs = (0..self.x.len()).map(element);
-            Wanted {
-                name,
-                exact: pairs.clone().map(|(a, b)| exact(f64::from(a), f64::from(b))).collect(),
-                naive: pairs.map(|(a, b)| rounded(naive(a, b), kernel.dtype)).collect(),
-            }
-        };
-        let act = kernel.activation;
-        match kernel.pass {
+        let activation = self.kernel.activation;
+        match self.kernel.pass {
             Pass::Forward => {
-                let mut all = vec![collect("y", &|x, b| value(act, x + b), &|x, b| naive_value(act, x + b))];
-                if kernel.save_pre {
-                    all.push(collect("pre", &|x, b| x + b, &|x, b| x + b));
-                }
-                all
+                let (p, y) = reference::forward::<f64>(activation, &widen(&self.x), Some(&widen(&self.bias)));
+                let pre = self.kernel.save_pre.then_some(Wanted { name: "pre", exact: p });
+                [Wanted { name: "y", exact: y }].into_iter().chain(pre).collect()
             }
             Pass::Backward => {
-                vec![collect("dx", &|p, dy| dy * derivative(act, p), &|p, dy| dy * naive_derivative(act, p))]
+                let dx = reference::backward::<f64>(activation, &widen(&self.x), &widen(&self.dy));
+                vec![Wanted { name: "dx", exact: dx }]
             }
         }
     }
 
-    /// The outputs of the PTX: y and, where it is saved, p; or dx.
-    fn simulate(&self, sm: Sm, approximation: Approximation) -> Result<Vec<Vec<f32>>, Error> {
+    /// The greatest error of a plain f32 implementation, for each output.
+    fn naive_errors(&self) -> Vec<f64> {
+        let activation = self.kernel.activation;
+        let naive = match self.kernel.pass {
+            Pass::Forward => {
+                let (p, y) = reference::forward::<f32>(activation, &widen(&self.x), Some(&self.bias));
+                vec![y, p]
+            }
+            Pass::Backward => vec![reference::backward::<f32>(activation, &widen(&self.x), &widen(&self.dy))],
+        };
+        self.wanted()
+            .iter()
+            .zip(naive)
+            .map(|(wanted, naive)| greatest_error(&store::<X>(&naive), &wanted.exact))
+            .collect()
+    }
+
+    /// The outputs of the processor's kernel.
+    fn compute(&self, cpu: &Cpu) -> Vec<Vec<X>> {
+        let poisoned = || vec![X::from_f32(f32::NAN); self.x.len()];
+        let (activation, mut first) = (self.kernel.activation, poisoned());
+        match self.kernel.pass {
+            Pass::Forward => {
+                let mut pre = self.kernel.save_pre.then(poisoned);
+                bias_activation_forward(cpu, activation, &self.x, Some(&self.bias), pre.as_deref_mut(), &mut first);
+                [first].into_iter().chain(pre).collect()
+            }
+            Pass::Backward => {
+                backward(cpu, activation, &self.x, &self.dy, &mut first);
+                vec![first]
+            }
+        }
+    }
+
+    /// The outputs of the PTX.
+    fn simulate(&self, sm: Sm, approximation: Approximation) -> Result<Vec<Vec<X>>, Error> {
         let (mut memory, arguments, outputs) = self.set_up();
         if let Some(launch) = self.kernel.launch(self.rows, self.columns) {
             self.launch(sm, launch, &arguments, &mut memory, approximation)?;
         }
-        outputs.into_iter().map(|address| load(&memory, address, self.kernel.dtype)).collect()
+        outputs.into_iter().map(|address| memory.read(address)).collect()
     }
 
     /// Memory with the inputs and unwritten outputs, the arguments, and the addresses of the outputs.
     fn set_up(&self) -> (Memory, Vec<Argument>, Vec<u64>) {
         let mut memory = Memory::new();
-        let dtype = self.kernel.dtype;
-        let x = store(&mut memory, "x or pre", &self.x, dtype);
-        let other = store(&mut memory, "bias or dy", &self.other, dtype);
-        let bytes = self.x.len() * dtype.bytes();
+        let inputs = match self.kernel.pass {
+            Pass::Forward => [memory.allocate_from("x", &self.x), memory.allocate_from("bias", &self.bias)],
+            Pass::Backward => [memory.allocate_from("pre", &self.x), memory.allocate_from("dy", &self.dy)],
+        };
+        let bytes = size_of_val(self.x.as_slice());
         let mut outputs = vec![memory.allocate("y or dx", bytes)];
         if self.kernel.save_pre {
             outputs.push(memory.allocate("pre", bytes));
         }
-        let addresses = [x, other].into_iter().chain(outputs.iter().copied());
+        let addresses = inputs.into_iter().chain(outputs.iter().copied());
         let mut arguments: Vec<Argument> = addresses.map(Argument::U64).collect();
         arguments.extend([self.rows, self.columns].map(|size| Argument::U32(size as u32)));
         (memory, arguments, outputs)
@@ -224,133 +261,6 @@ impl Problem {
         module.launch(&program.name.entry(), launch, arguments, memory, approximation)?;
         Ok(())
     }
-}
-
-impl Wanted {
-    /// The largest error over the bound, or what is wrong.
-    fn compare(&self, output: &[f32], dtype: DType) -> Result<f64, String> {
-        let errors = |values: &[f32]| -> Vec<f64> {
-            values.iter().zip(&self.exact).map(|(value, exact)| (f64::from(*value) - exact).abs()).collect()
-        };
-        let naive = errors(&self.naive).into_iter().fold(0.0, f64::max);
-        let scale = self.exact.iter().fold(0.0, |scale: f64, exact| scale.max(exact.abs()));
-        let bound = 2.0 * naive + ulp(scale, dtype);
-        let mut worst: f64 = 0.0;
-        for (i, error) in errors(output).into_iter().enumerate() {
-            if error.is_nan() || error > bound {
-                let (name, got, exact) = (self.name, output[i], self.exact[i]);
-                return Err(format!(
-                    "{name}[{i}] is {got:e}, the f64 reference {exact:e}: off by {error:e}, bound {bound:e}"
-                ));
-            }
-            worst = worst.max(error / bound);
-        }
-        Ok(worst)
-    }
-}
-
-/// One unit in the last place of numbers as large as `scale`.
-fn ulp(scale: f64, dtype: DType) -> f64 {
-    let digits = if dtype == DType::F32 { 23.0 } else { 7.0 };
-    (scale.max(f64::from(f32::MIN_POSITIVE)).log2().floor() - digits).exp2()
-}
-
-fn rounded(x: f32, dtype: DType) -> f32 {
-    if dtype == DType::F32 { x } else { bf16::from_f32(x).to_f32() }
-}
-
-fn store(memory: &mut Memory, name: &str, values: &[f32], dtype: DType) -> u64 {
-    match dtype {
-        DType::F32 => memory.allocate_from(name, values),
-        DType::Bf16 => {
-            memory.allocate_from(name, &values.iter().map(|x| bf16::from_f32(*x).to_bits()).collect::<Vec<u16>>())
-        }
-    }
-}
-
-fn load(memory: &Memory, address: u64, dtype: DType) -> Result<Vec<f32>, Error> {
-    match dtype {
-        DType::F32 => memory.read(address),
-        DType::Bf16 => {
-            Ok(memory.read::<u16>(address)?.into_iter().map(|bits| bf16::from_bits(bits).to_f32()).collect())
-        }
-    }
-}
-
-/// act(x) in f64.
-fn value(activation: Activation, x: f64) -> f64 {
-    match activation {
-        Activation::GeluTanh => 0.5 * x * (1.0 + (tanh_argument(x)).tanh()),
-        Activation::GeluErf => 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2)),
-        Activation::Relu => x.max(0.0),
-    }
-}
-
-/// act'(x) in f64.
-fn derivative(activation: Activation, x: f64) -> f64 {
-    match activation {
-        Activation::GeluTanh => {
-            let t = tanh_argument(x).tanh();
-            let slope = (2.0 / PI).sqrt() * (1.0 + 3.0 * 0.044715 * x * x);
-            // 1 - t² is 0 where x² may be infinite in f32's range; in f64 it is not.
-            0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope
-        }
-        Activation::GeluErf => 0.5 * (1.0 + erf(x * FRAC_1_SQRT_2)) + x * (-0.5 * x * x).exp() / TAU.sqrt(),
-        Activation::Relu => f64::from(x > 0.0),
-    }
-}
-
-fn tanh_argument(x: f64) -> f64 {
-    (2.0 / PI).sqrt() * (x + 0.044715 * x * x * x)
-}
-
-/// erf by its series below 3 and the continued fraction of erfc above (Abramowitz & Stegun 7.1.6, 7.1.14); 1e-15.
-pub(crate) fn erf(x: f64) -> f64 {
-    let z = x.abs();
-    let magnitude = if z < 3.0 {
-        let (mut term, mut sum, mut n) = (z, z, 0.0);
-        while term > 1e-18 * sum {
-            n += 1.0;
-            term *= 2.0 * z * z / (2.0 * n + 1.0);
-            sum += term;
-        }
-        sum * FRAC_2_SQRT_PI * (-z * z).exp()
-    } else {
-        let fraction = (1..80).rev().fold(0.0, |below, k| f64::from(k) / 2.0 / (z + below));
-        1.0 - (-z * z).exp() / (z + fraction) / PI.sqrt()
-    };
-    magnitude.copysign(x)
-}
-
-/// act(x) as one writes it in f32 at first.
-fn naive_value(activation: Activation, x: f32) -> f32 {
-    match activation {
-        Activation::GeluTanh => 0.5 * x * (1.0 + naive_tanh_argument(x).tanh()),
-        Activation::GeluErf => 0.5 * x * (1.0 + naive_erf(x)),
-        Activation::Relu => x.max(0.0),
-    }
-}
-
-/// act'(x) as one writes it in f32 at first.
-fn naive_derivative(activation: Activation, x: f32) -> f32 {
-    match activation {
-        Activation::GeluTanh => {
-            let t = naive_tanh_argument(x).tanh();
-            let slope = (2.0 / PI).sqrt() as f32 * (1.0 + 3.0 * 0.044715 * x * x);
-            0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope
-        }
-        Activation::GeluErf => 0.5 * (1.0 + naive_erf(x)) + x * (-0.5 * x * x).exp() / (TAU as f32).sqrt(),
-        Activation::Relu => f32::from(x > 0.0),
-    }
-}
-
-fn naive_tanh_argument(x: f32) -> f32 {
-    (2.0 / PI).sqrt() as f32 * (x + 0.044715 * x * x * x)
-}
-
-/// erf(x/√2) of an f32, correctly rounded: the standard library has no erf of its own.
-fn naive_erf(x: f32) -> f32 {
-    erf(f64::from(x * FRAC_1_SQRT_2 as f32)) as f32
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Bias and activation on the GPU: forward, and the derivative for backward.
 //!
 //! ```text
-//! forward     p = x + b          y = act(p)          [T, F], b [F]
+//! forward     p = x + b          y = act(p)          [T, F], b [F] in f32 whatever the storage
 //! backward    dx = dy · act'(p)                      [T, F]
 //! ```
 //!
@@ -38,6 +38,7 @@
 //! Limits: T < 2³¹, F·4 < 2³¹; |x| < 10¹⁹, because x² must not overflow; base addresses are multiples of 16 (the
 //! driver's allocations are).
 
+use super::Activation;
 use crate::{
     num::poly,
     operation::{DType, Launch, Name, Pass, Program},
@@ -54,30 +55,7 @@ const ROWS: usize = 4;
 /// The most rows of blocks that a grid may have.
 const MAX_GRID_Y: usize = 65_535;
 
-/// A function applied to each element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), the one that ALBERT was trained with.
-    GeluTanh,
-    /// x·Φ(x), ½·x·(1 + erf(x/√2)).
-    GeluErf,
-    /// max(x, 0)
-    Relu,
-}
-
 impl Activation {
-    /// All activations.
-    pub const ALL: [Activation; 3] = [Activation::GeluTanh, Activation::GeluErf, Activation::Relu];
-
-    /// The word that names it in a kernel's variant.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Activation::GeluTanh => "tanh",
-            Activation::GeluErf => "erf",
-            Activation::Relu => "relu",
-        }
-    }
-
     /// Writes act(x): the body of this kernel, and an epilogue for others.
     pub fn emit(self, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
         match self {
@@ -214,13 +192,13 @@ impl BiasActivation {
         let y = k.pointer_param("y");
         let pre = self.save_pre.then(|| k.pointer_param("pre"));
         self.for_each_row(k, |column, rows| {
-            let at_column = |param: PointerParam| column_of(k, param, column, self.dtype);
             k.comment("b[V] = bias[column ..]");
-            let b = S::load(k, at_column(bias).at(0), Cache::Keep);
+            let b: [Reg<F32>; V] = load_bias(k, column_of(k, bias, column, DType::F32));
+            let at_column = |param: PointerParam| column_of(k, param, column, self.dtype);
             let (x, y, pre) = (at_column(x), at_column(y), pre.map(at_column));
             rows.each(|row, pitch| {
                 k.comment("p[V] = x[row, column ..] + b");
-                let x = S::load(k, k.index(x, row, pitch).at(0), Cache::Stream);
+                let x = S::load(k, k.index(x, row, pitch).at(0));
                 let p: [Reg<F32>; V] = std::array::from_fn(|v| k.add(x[v], b[v]));
                 if let Some(pre) = pre {
                     k.comment("pre[row, column ..] = p");
@@ -241,7 +219,7 @@ impl BiasActivation {
             let [pre, dy, dx] = [pre, dy, dx].map(|param| column_of(k, param, column, self.dtype));
             rows.each(|row, pitch| {
                 k.comment("dx[row, column ..] = dy[row, column ..] * act'(pre[row, column ..])");
-                let pre = S::load(k, k.index(pre, row, pitch).at(0), Cache::Stream);
+                let pre = S::load(k, k.index(pre, row, pitch).at(0));
                 let slope = pre.map(|p| self.activation.emit_derivative(k, p, self.precision()));
                 // Not a read-only load: dx may be dy.
                 let dy = S::load_mutable(k, k.index(dy, row, pitch).at(0));
@@ -288,10 +266,24 @@ fn column_of(k: &Entry, param: PointerParam, column: Reg<U32>, dtype: DType) -> 
     k.index(base, column, dtype.bytes() as u32)
 }
 
+/// `V` floats that every row needs, 16 bytes at a time where there are so many.
+fn load_bias<const V: usize>(k: &Entry, bias: Ptr<Global>) -> [Reg<F32>; V] {
+    let mut values = Vec::with_capacity(V);
+    while V - values.len() >= 4 {
+        let bytes = 4 * values.len() as i32;
+        values.extend(k.ld_nc::<F32, 4>(bias.at(bytes), Cache::Keep));
+    }
+    while values.len() < V {
+        let bytes = 4 * values.len() as i32;
+        values.extend(k.ld_nc::<F32, 1>(bias.at(bytes), Cache::Keep));
+    }
+    values.try_into().expect("the loops load V values")
+}
+
 /// How `V` neighbouring numbers move between memory and float registers.
 trait Storage<const V: usize> {
-    /// Reads what no thread writes.
-    fn load(k: &Entry, address: Address<Global>, cache: Cache) -> [Reg<F32>; V];
+    /// Reads what no thread writes, once.
+    fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; V];
     /// Reads what this thread may write later.
     fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; V];
     /// Rounds and writes.
@@ -302,8 +294,8 @@ trait Storage<const V: usize> {
 struct Singles<const V: usize>;
 
 impl<const V: usize> Storage<V> for Singles<V> {
-    fn load(k: &Entry, address: Address<Global>, cache: Cache) -> [Reg<F32>; V] {
-        k.ld_nc(address, cache)
+    fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; V] {
+        k.ld_nc(address, Cache::Stream)
     }
     fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; V] {
         k.ld(address)
@@ -324,8 +316,8 @@ impl BrainPairs {
 }
 
 impl Storage<8> for BrainPairs {
-    fn load(k: &Entry, address: Address<Global>, cache: Cache) -> [Reg<F32>; 8] {
-        Self::widen(k, k.ld_nc(address, cache))
+    fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; 8] {
+        Self::widen(k, k.ld_nc(address, Cache::Stream))
     }
     fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; 8] {
         Self::widen(k, k.ld(address))
@@ -340,8 +332,8 @@ impl Storage<8> for BrainPairs {
 struct Brain;
 
 impl Storage<1> for Brain {
-    fn load(k: &Entry, address: Address<Global>, cache: Cache) -> [Reg<F32>; 1] {
-        k.ld_nc::<B16, 1>(address, cache).map(|value| k.widen_bf16(value))
+    fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; 1] {
+        k.ld_nc::<B16, 1>(address, Cache::Stream).map(|value| k.widen_bf16(value))
     }
     fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; 1] {
         k.ld::<B16, 1>(address).map(|value| k.widen_bf16(value))

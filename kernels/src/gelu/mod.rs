@@ -25,15 +25,35 @@ pub mod reference;
 mod tests;
 
 pub use cases::OPERATION;
-#[cfg(test)]
-pub(crate) use cases::erf as erf64;
 pub use cpu::{backward, bias_activation_forward};
-pub use cuda::Activation;
 
 use crate::num::functions;
 use crate::simd::Simd;
 
+/// A function applied to each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), the one that ALBERT was trained with.
+    GeluTanh,
+    /// x·Φ(x) = ½·x·(1 + erf(x/√2)).
+    GeluErf,
+    /// max(x, 0)
+    Relu,
+}
+
 impl Activation {
+    /// All activations.
+    pub const ALL: [Self; 3] = [Self::GeluTanh, Self::GeluErf, Self::Relu];
+
+    /// The word that names it in a kernel's variant.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::GeluTanh => "tanh",
+            Self::GeluErf => "erf",
+            Self::Relu => "relu",
+        }
+    }
+
     /// act(x) on one vector.
     #[inline(always)]
     pub fn apply<S: Simd>(self, simd: S, x: S::F32) -> S::F32 {

@@ -182,7 +182,7 @@ fn exp_and_erf_agree_with_f64_for_every_device_that_keeps_its_documentation() {
                 "sigmoid {x} = {sigmoid}, exactly {exact}"
             );
             let erf = at(&|k, x| k.erf(x, Precision::Single));
-            let exact = crate::gelu::erf64(f64::from(x));
+            let exact = crate::check::erf64(f64::from(x));
             assert!((erf - exact).abs() <= 2.0 * f64::exp2(-23.0) * exact.abs(), "erf {x} = {erf}, exactly {exact}");
         }
     }
