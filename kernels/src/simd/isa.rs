@@ -1,8 +1,10 @@
 //! Which instruction set runs a kernel: found at run time, clamped by `ALBERT_ISA`.
 
+#[cfg(test)]
+use super::Emulated;
 #[cfg(target_arch = "x86_64")]
 use super::{Avx2, Avx512};
-use super::{Emulated, Kernel, Scalar, Simd};
+use super::{Kernel, Scalar, Simd};
 use std::{fmt, str::FromStr};
 
 /// The name of an instruction set, whether this machine has it or not.
@@ -70,6 +72,9 @@ impl FromStr for IsaKind {
 }
 
 /// An instruction set that this machine has. Owning the value proves it.
+///
+/// The emulated ones exist in this crate's own tests alone: compiling every kernel three times more would slow down
+/// everybody's build.
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
     /// Plain Rust.
@@ -81,10 +86,13 @@ pub enum Isa {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     /// Four emulated lanes.
+    #[cfg(test)]
     Emulated4(Emulated<4>),
     /// Eight emulated lanes.
+    #[cfg(test)]
     Emulated8(Emulated<8>),
     /// Sixteen emulated lanes.
+    #[cfg(test)]
     Emulated16(Emulated<16>),
 }
 
@@ -97,8 +105,11 @@ macro_rules! with_token {
             Isa::Avx2($simd) => $body,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512($simd) => $body,
+            #[cfg(test)]
             Isa::Emulated4($simd) => $body,
+            #[cfg(test)]
             Isa::Emulated8($simd) => $body,
+            #[cfg(test)]
             Isa::Emulated16($simd) => $body,
         }
     };
@@ -119,8 +130,13 @@ impl Isa {
             IsaKind::Avx512 => Avx512::detect().map(Self::Avx512),
             #[cfg(not(target_arch = "x86_64"))]
             IsaKind::Avx2 | IsaKind::Avx512 => None,
+            #[cfg(not(test))]
+            IsaKind::Emulated4 | IsaKind::Emulated8 | IsaKind::Emulated16 => None,
+            #[cfg(test)]
             IsaKind::Emulated4 => Some(Self::Emulated4(Emulated)),
+            #[cfg(test)]
             IsaKind::Emulated8 => Some(Self::Emulated8(Emulated)),
+            #[cfg(test)]
             IsaKind::Emulated16 => Some(Self::Emulated16(Emulated)),
         }
     }
@@ -130,7 +146,7 @@ impl Isa {
         IsaKind::REAL.into_iter().filter_map(Self::new).collect()
     }
 
-    /// Everything a kernel can be tested on here: the real ones and the emulated ones.
+    /// Everything a kernel can be tested on here: the real ones and, within this crate's tests, the emulated ones.
     pub fn testable() -> Vec<Self> {
         IsaKind::ALL.into_iter().filter_map(Self::new).collect()
     }
@@ -154,8 +170,11 @@ impl Isa {
             Self::Avx2(_) => IsaKind::Avx2,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => IsaKind::Avx512,
+            #[cfg(test)]
             Self::Emulated4(_) => IsaKind::Emulated4,
+            #[cfg(test)]
             Self::Emulated8(_) => IsaKind::Emulated8,
+            #[cfg(test)]
             Self::Emulated16(_) => IsaKind::Emulated16,
         }
     }

@@ -6,7 +6,7 @@
 //! below it is `#[inline(always)]` and becomes plain vector instructions. Enter it once a task, inside the worker
 //! thread, never per element.
 //!
-//! [`Emulated<N>`](Emulated) has N lanes of plain Rust and rounds as the real instructions do: code for lane widths
+//! In tests, `Emulated<N>` has N lanes of plain Rust and rounds as the real instructions do: code for lane widths
 //! that a machine lacks is tested through it, to the bit.
 //!
 //! Conventions, all of them those of x86: `max(a, b)` is `a` if `a > b` and else `b` (so a NaN in `b` survives and one
@@ -21,6 +21,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod element;
+#[cfg(test)]
 mod emulated;
 mod isa;
 mod scalar;
@@ -32,6 +33,7 @@ pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
 pub use element::{DType, Element};
+#[cfg(test)]
 pub use emulated::Emulated;
 pub use isa::{Isa, IsaKind, UnknownIsa};
 pub use scalar::Scalar;
