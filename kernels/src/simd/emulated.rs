@@ -1,6 +1,6 @@
 //! N lanes of plain Rust that round exactly as N lanes of the real instructions would.
 //!
-//! Slow, and meant to be: it runs kernels written for AVX2 (N = 8) or AVX-512 (N = 16) on any machine, so that their
+//! Slow, and meant to be (operations are calls, which keeps the compiler quick): it runs kernels written for AVX2 (N = 8) or AVX-512 (N = 16) on any machine, so that their
 //! tails, tiles and tables are tested where the instructions are missing. `tests::emulated_lanes_equal_real_lanes`
 //! holds it against the real thing where that exists.
 
@@ -47,147 +47,147 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn splat(self, x: f32) -> [f32; N] {
         [x; N]
     }
-    #[inline(always)]
+    #[inline(never)]
     fn splat_u32(self, x: u32) -> [u32; N] {
         [x; N]
     }
-    #[inline(always)]
+    #[inline(never)]
     fn iota(self) -> [u32; N] {
         from_fn(|i| i as u32)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_ptr(self, p: *const f32) -> [f32; N] {
         // SAFETY: the caller guarantees N readable floats.
         unsafe { p.cast::<[f32; N]>().read_unaligned() }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_ptr(self, p: *mut f32, x: [f32; N]) {
         // SAFETY: the caller guarantees N writable floats.
         unsafe { p.cast::<[f32; N]>().write_unaligned(x) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> [f32; N] {
         // SAFETY: only the first n <= N floats are read, which the caller guarantees.
         from_fn(|i| if i < n { unsafe { p.add(i).read_unaligned() } } else { 0.0 })
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: [f32; N]) {
         for (i, &lane) in x.iter().enumerate().take(n) {
             // SAFETY: only the first n <= N floats are written, which the caller guarantees.
             unsafe { p.add(i).write_unaligned(lane) }
         }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_bf16_ptr(self, p: *const bf16) -> [f32; N] {
         // SAFETY: the caller guarantees N readable numbers.
         map(unsafe { p.cast::<[bf16; N]>().read_unaligned() }, bf16::to_f32)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: [f32; N]) {
         // SAFETY: the caller guarantees N writable numbers.
         unsafe { p.cast::<[bf16; N]>().write_unaligned(map(x, bf16::from_f32)) }
     }
-    #[inline(always)]
+    #[inline(never)]
     fn add(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
         zip(a, b, |a, b| a + b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn sub(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
         zip(a, b, |a, b| a - b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn mul(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
         zip(a, b, |a, b| a * b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn div(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
         zip(a, b, |a, b| a / b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn mul_add(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn neg_mul_add(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
         from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn max(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
         zip(a, b, |a, b| Scalar.max(a, b))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn min(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
         zip(a, b, |a, b| Scalar.min(a, b))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn sqrt(self, a: [f32; N]) -> [f32; N] {
         map(a, f32::sqrt)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn as_bits(self, a: [f32; N]) -> [u32; N] {
         map(a, f32::to_bits)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn as_floats(self, a: [u32; N]) -> [f32; N] {
         map(a, f32::from_bits)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn round_to_int(self, a: [f32; N]) -> [u32; N] {
         map(a, |a| Scalar.round_to_int(a))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn int_to_float(self, a: [u32; N]) -> [f32; N] {
         map(a, |a| Scalar.int_to_float(a))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn add_u32(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
         zip(a, b, u32::wrapping_add)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn mul_wide_u32(self, a: [u32; N], b: [u32; N]) -> ([u32; N], [u32; N]) {
         (zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).0), zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).1))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn xor(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
         zip(a, b, |a, b| a ^ b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn and(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
         zip(a, b, |a, b| a & b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn or(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
         zip(a, b, |a, b| a | b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn shl<const BITS: u32>(self, a: [u32; N]) -> [u32; N] {
         map(a, |a| a << BITS)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn shr<const BITS: u32>(self, a: [u32; N]) -> [u32; N] {
         map(a, |a| a >> BITS)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn lt(self, a: [f32; N], b: [f32; N]) -> [bool; N] {
         zip(a, b, |a, b| a < b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn lt_u32(self, a: [u32; N], b: [u32; N]) -> [bool; N] {
         zip(a, b, |a, b| a < b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn select(self, mask: [bool; N], a: [f32; N], b: [f32; N]) -> [f32; N] {
         from_fn(|i| if mask[i] { a[i] } else { b[i] })
     }
-    #[inline(always)]
+    #[inline(never)]
     fn reduce_sum(self, a: [f32; N]) -> f32 {
         fold(a, |a, b| a + b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn reduce_max(self, a: [f32; N]) -> f32 {
         fold(a, |a, b| Scalar.max(a, b))
     }
