@@ -59,7 +59,7 @@ impl Entry {
     #[track_caller]
     pub fn when<R>(&self, condition: Reg<Pred>, body: impl FnOnce() -> R) -> R {
         assert!(self.guard.get().is_none(), "guards do not nest: combine the conditions first");
-        self.guard.set(Some((condition.index, false)));
+        self.guard.set(Some(condition.index));
         let result = body();
         self.guard.set(None);
         result

@@ -191,8 +191,8 @@ pub struct Entry {
     registers: RefCell<[u32; CLASSES]>,
     lines: RefCell<Vec<Line>>,
     labels: Cell<u32>,
-    /// The guard of [`Entry::when`], with its negation.
-    pub(super) guard: Cell<Option<(u32, bool)>>,
+    /// The predicate of [`Entry::when`].
+    pub(super) guard: Cell<Option<u32>>,
 }
 
 impl Entry {
@@ -250,7 +250,7 @@ impl Entry {
     #[track_caller]
     pub(super) fn write(&self, text: String) {
         let text = match self.guard.get() {
-            Some((predicate, negated)) => format!("@{}%p{predicate} {text}", if negated { "!" } else { "" }),
+            Some(predicate) => format!("@%p{predicate} {text}"),
             None => text,
         };
         self.lines.borrow_mut().push(Line::Instruction { text, at: Location::caller() });

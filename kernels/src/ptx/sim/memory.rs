@@ -86,6 +86,40 @@ impl Memory {
         Ok(bytemuck::pod_collect_to_vec(&allocation.bytes))
     }
 
+    /// Gives back the allocation that begins at `address`. Its addresses are never used again, so that a kernel that
+    /// still reaches for them is found.
+    ///
+    /// # Errors
+    /// If no allocation begins there.
+    pub fn free(&mut self, address: u64) -> Result<(), Error> {
+        let freed = self.allocations.remove(&address);
+        freed.map(|_| ()).ok_or_else(|| Error::Host(format!("no allocation begins at {address:#x}")))
+    }
+
+    /// Copies bytes from the host to `target`, which may lie within an allocation.
+    ///
+    /// # Errors
+    /// If not all of it does.
+    pub fn copy_in(&mut self, target: u64, source: &[u8]) -> Result<(), Error> {
+        let (allocation, at) = self.find(target, source.len() as u64).map_err(host)?;
+        allocation.bytes[at..at + source.len()].copy_from_slice(source);
+        allocation.shadow[at..at + source.len()].iter_mut().for_each(|shadow| shadow.written_ever = true);
+        Ok(())
+    }
+
+    /// Copies bytes from `source`, which may lie within an allocation, to the host.
+    ///
+    /// # Errors
+    /// If not all of it does, or if a byte of it was never written.
+    pub fn copy_out(&mut self, target: &mut [u8], source: u64) -> Result<(), Error> {
+        let (allocation, at) = self.find(source, target.len() as u64).map_err(host)?;
+        if let Some(byte) = allocation.shadow[at..at + target.len()].iter().position(|shadow| !shadow.written_ever) {
+            return Err(Error::Host(format!("byte {} of `{}` was never written", at + byte, allocation.name)));
+        }
+        target.copy_from_slice(&allocation.bytes[at..at + target.len()]);
+        Ok(())
+    }
+
     /// How many different bytes the last launch touched.
     pub fn touched(&self) -> Touched {
         let mut touched = Touched::default();
@@ -105,7 +139,7 @@ impl Memory {
 
     /// Reads `bytes` (at most 8) for `thread`, as part of an access of `whole` bytes that begins at `start`.
     pub(super) fn load(&mut self, address: u64, bytes: u32, thread: u32, constant: bool) -> Result<u64, String> {
-        let (allocation, at) = self.find(address, bytes)?;
+        let (allocation, at) = self.find(address, u64::from(bytes))?;
         let mut value = 0;
         for i in 0..bytes as usize {
             let name = &allocation.name;
@@ -132,7 +166,7 @@ impl Memory {
 
     /// Writes the lower `bytes` of `value` for `thread`.
     pub(super) fn store(&mut self, address: u64, bytes: u32, value: u64, thread: u32) -> Result<(), String> {
-        let (allocation, at) = self.find(address, bytes)?;
+        let (allocation, at) = self.find(address, u64::from(bytes))?;
         for i in 0..bytes as usize {
             let name = &allocation.name;
             let shadow = &mut allocation.shadow[at + i];
@@ -156,15 +190,23 @@ impl Memory {
     }
 
     /// The allocation that holds `bytes` from `address`, and where they begin in it.
-    fn find(&mut self, address: u64, bytes: u32) -> Result<(&mut Allocation, usize), String> {
+    fn find(&mut self, address: u64, bytes: u64) -> Result<(&mut Allocation, usize), String> {
         let Some((start, allocation)) = self.allocations.range_mut(..=address).next_back() else {
-            return Err(format!("address {address:#x} lies below all memory"));
+            return Err(format!("reaches for {address:#x}, which lies below all memory"));
         };
         let (at, length) = (address - start, allocation.bytes.len() as u64);
-        if at + u64::from(bytes) > length {
+        if at > length + GAP {
+            return Err(format!("reaches for {address:#x}, which lies in no allocation"));
+        }
+        if at + bytes > length {
             let name = &allocation.name;
-            return Err(format!("touches bytes {at}..{} of `{name}`, which has {length}", at + u64::from(bytes)));
+            return Err(format!("touches bytes {at}..{} of `{name}`, which has {length}", at + bytes));
         }
         Ok((allocation, at as usize))
     }
+}
+
+/// A fault of the host's.
+fn host(message: String) -> Error {
+    Error::Host(format!("a copy {message}"))
 }

@@ -298,6 +298,23 @@ fn values_that_nobody_wrote_are_found() {
 }
 
 #[test]
+fn the_host_copies_within_allocations_and_nowhere_else() {
+    let mut memory = Memory::new();
+    let (x, y) = (memory.allocate("x", 8), memory.allocate_from("y", &[7u8; 4]));
+    memory.copy_in(x + 2, &[1, 2, 3]).expect("it fits");
+    let mut bytes = [0; 3];
+    memory.copy_out(&mut bytes, x + 2).expect("these bytes are written");
+    assert_eq!(bytes, [1, 2, 3]);
+    let message = |error: Error| error.to_string();
+    assert!(message(memory.copy_out(&mut bytes, x).unwrap_err()).contains("byte 0 of `x` was never written"));
+    assert!(message(memory.copy_in(x + 6, &[0; 3]).unwrap_err()).contains("bytes 6..9 of `x`, which has 8"));
+    assert!(memory.free(x + 2).is_err(), "that is no start of an allocation");
+    memory.free(y).expect("y is there");
+    assert!(message(memory.copy_in(y, &[0]).unwrap_err()).contains("in no allocation"));
+    assert!(memory.allocate("z", 4) > y, "addresses are not used again");
+}
+
+#[test]
 fn races_are_found_in_either_order() {
     let written = "mov.f32 %f0, 0f00000000; st.global.f32 [%rd1], %f0;";
     assert!(
