@@ -32,8 +32,9 @@
 //! shared memory, no barrier, no communication. At most 40 registers a thread (28 with one number a thread), so that at
 //! least 12 of the 16 blocks that a multiprocessor has threads for are resident; `.ci/ptx-gate.sh` asserts it.
 //!
-//! f32 storage computes exp by the CPU's polynomial; bf16 storage by `ex2.approx`. Both divide by `rcp.approx` (1 ulp).
-//! x·σ(2u) is the tanh form of GELU (Hendrycks & Gimpel 2016) without the cancellation of 1 + tanh u for negative u.
+//! f32 storage computes exp by the CPU's polynomial and divides by `rcp.approx` (1 ulp) with one Newton step; bf16
+//! storage takes `ex2.approx` and `rcp.approx` as they are. x·σ(2u) is the tanh form of GELU (Hendrycks & Gimpel 2016)
+//! without the cancellation of 1 + tanh u for negative u.
 //!
 //! Limits: T < 2³¹, F·4 < 2³¹; |x| < 10¹⁹, because x² must not overflow; base addresses are multiples of 16 (the
 //! driver's allocations are).
