@@ -1,4 +1,5 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
+pub mod attention;
 pub mod check;
 pub mod dropout;
 pub mod gelu;

@@ -1,0 +1,85 @@
+//! Dropout of a tile of probabilities, queries along the lanes.
+//!
+//! The mask's counters name (row, block of 64 columns, column mod 16), a row being a (token, head) and a column a key.
+//! Sixteen neighbouring columns of one row are how rows of a matrix read it; here a vector is one column of neighbouring
+//! tokens, which differ in the counter's row word alone. One call gives four keys, 16 apart, of a vector of queries.
+
+use super::products::{KEYS, panel};
+use crate::dropout::{BLOCK, Dropout};
+use crate::num::functions::philox4x32;
+use crate::simd::Simd;
+
+const QUARTERS: usize = 4;
+const QUARTER: usize = BLOCK / QUARTERS;
+const _: () = assert!(KEYS.is_multiple_of(BLOCK), "a tile begins at the begin of a block");
+
+/// The mask of a panel of queries.
+#[derive(Clone, Copy)]
+pub(super) struct PanelMask {
+    pub(super) dropout: Dropout,
+    /// The mask's row of the panel's first query, token · A + head.
+    pub(super) row: u64,
+    /// A, how far the rows of neighbouring tokens are apart.
+    pub(super) heads: u32,
+}
+
+/// What becomes of the multipliers.
+pub(super) trait MaskTile<S: Simd> {
+    /// Takes the multipliers (0 or 1/(1-rate)) of the vector of queries at `at` of a tile.
+    fn put(&mut self, simd: S, at: usize, multipliers: S::F32);
+}
+
+/// Multiplies the tile.
+pub(super) struct Multiply<'a>(pub(super) &'a mut [f32]);
+
+impl<S: Simd> MaskTile<S> for Multiply<'_> {
+    #[inline(always)]
+    fn put(&mut self, simd: S, at: usize, multipliers: S::F32) {
+        let value = simd.mul(simd.load(&self.0[at..]), multipliers);
+        simd.store(&mut self.0[at..], value);
+    }
+}
+
+/// Stores the multipliers.
+pub(super) struct Store<'a>(pub(super) &'a mut [f32]);
+
+impl<S: Simd> MaskTile<S> for Store<'_> {
+    #[inline(always)]
+    fn put(&mut self, simd: S, at: usize, multipliers: S::F32) {
+        simd.store(&mut self.0[at..], multipliers);
+    }
+}
+
+impl PanelMask {
+    /// Gives `tile` the multipliers of `queries` queries and of the `keys` keys from `first` on, a multiple of 64.
+    #[inline(always)]
+    pub(super) fn apply<S: Simd>(
+        &self,
+        simd: S,
+        (keys, queries): (usize, usize),
+        first: usize,
+        tile: &mut impl MaskTile<S>,
+    ) {
+        let (threshold, scale) = (simd.splat_u32(self.dropout.threshold()), simd.splat(self.dropout.scale()));
+        let [c1, c2, c3] = self.dropout.counter(self.row);
+        let (c2, c3) = (simd.splat_u32(c2), simd.splat_u32(c3));
+        for v in 0..queries.div_ceil(S::LANES) {
+            let token = simd.add_u32(simd.iota(), simd.splat_u32((v * S::LANES) as u32));
+            let (offset, _) = simd.mul_wide_u32(token, simd.splat_u32(self.heads));
+            let rows = simd.add_u32(simd.splat_u32(c1), offset);
+            for block in (0..keys).step_by(BLOCK) {
+                for j in 0..QUARTER.min(keys - block) {
+                    let c0 = ((first + block) / BLOCK * QUARTER + j) as u32;
+                    let words = philox4x32(simd, [simd.splat_u32(c0), rows, c2, c3], self.dropout.key());
+                    for (quarter, word) in words.into_iter().enumerate() {
+                        let key = block + quarter * QUARTER + j;
+                        if key < keys {
+                            let m = simd.select(simd.lt_u32(word, threshold), simd.zero(), scale);
+                            tile.put(simd, key * panel::<S>() + v * S::LANES, m);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

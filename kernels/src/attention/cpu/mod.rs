@@ -1,0 +1,230 @@
+//! Attention on vectors: how the work is cut into tasks; the tasks are in `forward` and `backward`.
+
+mod backward;
+mod exponential;
+mod forward;
+mod mask;
+mod pack;
+mod products;
+mod tile;
+
+use super::{Attention, Gradients};
+use crate::dropout::Dropout;
+use crate::pool::{Cpu, Disjoint};
+use crate::simd::Element;
+use mask::PanelMask;
+use pack::Rows;
+use std::cell::RefCell;
+
+pub(super) use backward::resident_keys;
+
+/// One head of one sequence.
+#[derive(Clone, Copy)]
+struct Head {
+    /// D
+    size: usize,
+    scale: f32,
+    /// S
+    length: usize,
+    dropout: Option<Dropout>,
+    /// Index of the sequence's first token.
+    token: usize,
+    index: usize,
+    heads: usize,
+}
+
+impl Head {
+    /// The mask of a panel of queries that begins with query `query` of the sequence.
+    fn mask(&self, query: usize) -> Option<PanelMask> {
+        let row = ((self.token + query) * self.heads + self.index) as u64;
+        self.dropout.map(|dropout| PanelMask { dropout, row, heads: self.heads as u32 })
+    }
+
+    /// The head's columns of the rows of the sequence.
+    fn rows<'a, X>(&self, values: &'a [X], ld: usize) -> Rows<'a, X> {
+        Rows { values, start: self.token * ld + self.index * self.size, ld }
+    }
+
+    /// The head's columns of the rows of the sequence, to be written; `width` numbers a head.
+    fn output<'a, X>(&self, values: Disjoint<'a, X>, ld: usize, width: usize) -> Output<'a, X> {
+        Output { values, start: self.token * ld + self.index * width, ld }
+    }
+}
+
+impl<'a, X> Rows<'a, X> {
+    /// Without the first `rows` rows.
+    #[inline(always)]
+    fn skip(self, rows: usize) -> Self {
+        Self { start: self.start + rows * self.ld, ..self }
+    }
+    /// Row `row`, `width` numbers.
+    #[inline(always)]
+    fn row(self, row: usize, width: usize) -> &'a [X] {
+        &self.values[self.start + row * self.ld..][..width]
+    }
+}
+
+/// The columns of one head in the rows of one output: what one task alone writes.
+///
+/// Neither copied nor cloned, so that no row is lent twice at a time.
+struct Output<'a, X> {
+    values: Disjoint<'a, X>,
+    start: usize,
+    ld: usize,
+}
+
+impl<X> Output<'_, X> {
+    /// Row `row`, `width` numbers.
+    #[inline(always)]
+    fn row(&mut self, row: usize, width: usize) -> &mut [X] {
+        let start = self.start + row * self.ld;
+        // SAFETY: a task asks only for rows of its own queries or keys and columns of its own head, which are no other
+        // task's (heads are `width` apart and ld >= heads * width), and it holds one row at a time (&mut self).
+        unsafe { self.values.slice(start..start + width) }
+    }
+}
+
+/// Cuts scratch into buffers.
+fn split<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut [f32]; N] {
+    let mut rest = scratch;
+    lengths.map(|length| {
+        let (part, tail) = std::mem::take(&mut rest).split_at_mut(length);
+        rest = tail;
+        part
+    })
+}
+
+thread_local! {
+    /// Grows to what D needs and stays.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `task` with `len` floats of this thread's scratch that begin with a cache line. What they hold is undefined.
+fn with_scratch(len: usize, task: impl FnOnce(&mut [f32])) {
+    const LINE: usize = 16;
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.len() < len + LINE {
+            scratch.resize(len + LINE, 0.0);
+        }
+        let offset = scratch.as_ptr().align_offset(4 * LINE).min(LINE);
+        task(&mut scratch[offset..offset + len]);
+    });
+}
+
+pub(super) fn forward<X: Element>(
+    cpu: &Cpu,
+    spec: &Attention,
+    cu_seqlens: &[u32],
+    [q, k, v]: [&[X]; 3],
+    ld: usize,
+    out: &mut [X],
+    lse: &mut [f32],
+) {
+    let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
+    let sequences = cu_seqlens.len() - 1;
+    // Sequence b owns the slots from first_slot(b) on: at least as many as it has blocks of queries, found without a
+    // table.
+    let first_slot = |b: usize| cu_seqlens[b] as usize / forward::QUERIES + b;
+    let (out, lse) = (Disjoint::new(out), Disjoint::new(lse));
+    cpu.for_each(first_slot(sequences) * heads, |task| {
+        let (slot, index) = (task / heads, task % heads);
+        let b = partition_point(sequences, |b| first_slot(b) <= slot) - 1;
+        let first = (slot - first_slot(b)) * forward::QUERIES;
+        let head = spec.head(cu_seqlens, b, index);
+        if first >= head.length {
+            return;
+        }
+        with_scratch(forward::scratch_len(d), |scratch| {
+            isa.run(forward::Forward {
+                head,
+                first,
+                queries: forward::QUERIES.min(head.length - first),
+                q: head.rows(q, ld).skip(first),
+                k: head.rows(k, ld),
+                v: head.rows(v, ld),
+                out: head.output(out, heads * d, d),
+                lse: head.output(lse, heads, 1),
+                scratch,
+            });
+        });
+    });
+}
+
+/// The first of `0..n` for which `before` does not hold.
+fn partition_point(n: usize, before: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, n);
+    while low < high {
+        let middle = low.midpoint(high);
+        if before(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+impl Attention {
+    fn head(&self, cu_seqlens: &[u32], sequence: usize, index: usize) -> Head {
+        let (token, end) = (cu_seqlens[sequence] as usize, cu_seqlens[sequence + 1] as usize);
+        Head {
+            size: self.head_size,
+            scale: self.scale,
+            length: end - token,
+            dropout: self.dropout,
+            token,
+            index,
+            heads: self.heads,
+        }
+    }
+}
+
+/// What backward reads.
+pub(super) struct Saved<'a, X> {
+    pub(super) q: &'a [X],
+    pub(super) k: &'a [X],
+    pub(super) v: &'a [X],
+    pub(super) ld: usize,
+    pub(super) out: &'a [X],
+    pub(super) lse: &'a [f32],
+    pub(super) dout: &'a [X],
+}
+
+pub(super) fn backward<X: Element>(
+    cpu: &Cpu,
+    spec: &Attention,
+    cu_seqlens: &[u32],
+    saved: &Saved<'_, X>,
+    gradients: &Gradients<'_, X>,
+    scratch: &mut [f32],
+) {
+    let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
+    let (hidden, sums) = (heads * d, Disjoint::new(scratch));
+    cpu.for_each((cu_seqlens.len() - 1) * heads, |task| {
+        let head = spec.head(cu_seqlens, task / heads, task % heads);
+        if head.length == 0 {
+            return;
+        }
+        let gradient = |i: usize| Output {
+            values: gradients.values[i],
+            start: gradients.starts[i] + head.token * gradients.ld + head.index * d,
+            ld: gradients.ld,
+        };
+        with_scratch(backward::scratch_len(d), |scratch| {
+            isa.run(backward::Backward {
+                head,
+                q: head.rows(saved.q, saved.ld),
+                k: head.rows(saved.k, saved.ld),
+                v: head.rows(saved.v, saved.ld),
+                out: head.rows(saved.out, hidden),
+                dout: head.rows(saved.dout, hidden),
+                lse: Rows { values: saved.lse, start: head.token * heads + head.index, ld: heads },
+                dq: gradient(0),
+                dk: gradient(1),
+                dv: gradient(2),
+                dq_sums: (head.length > resident_keys(d)).then(|| head.output(sums, hidden, d)),
+                scratch,
+            });
+        });
+    });
+}

@@ -1,0 +1,192 @@
+//! Attention over ragged sequences (Vaswani et al. 2017, section 3.2.1), scores never in memory.
+//!
+//! For each sequence and head, with q, k, v and out [S, D]:
+//!
+//! ```text
+//! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)
+//!
+//! dv = (P ∘ M)ᵀ dout             δ  = Σ_d dout ∘ out
+//! dS = P ∘ (dout vᵀ ∘ M - δ)     dq = scale · dS k       dk = scale · dSᵀ q
+//! ```
+//!
+//! M is the dropout mask (1 without dropout), recomputed from its counters in backward; so is P, from lse. Tiles of
+//! 128 keys x a panel of queries stay in L1 and a running maximum joins them (Dao et al. 2022, FlashAttention;
+//! Milakov & Gimelshein 2018 for the online softmax). What is different here: queries lie along the lanes, so that the
+//! softmax needs no sums over lanes and only q (and dout) are transposed; see `cpu/forward.rs` and `cpu/backward.rs`.
+//!
+//! A batch is rows of tokens, sequences one behind the other; `cu_seqlens[b]` is the first token of sequence b:
+//!
+//! ```text
+//!            <-- H = A·D -->
+//! token 0   [ q | k | v ]  \                          out [T, H]
+//!       1   [ q | k | v ]   } sequence 0: 0..3        lse [T, A]
+//!       2   [ q | k | v ]  /
+//!       3   [ q | k | v ]  }  sequence 1: 3..4        cu_seqlens = [0, 3, 4]
+//! ```
+//!
+//! Cost for S keys: 4·S·D FLOPs a query and head forward, 10·S·D backward, an exponential a score each time; memory
+//! moves O(S·D). Scratch is thread-local and bounded by D (1 MiB at D = 64). Work is cut by shape: forward into
+//! (sequence, head, 256 queries), backward into (sequence, head); results do not depend on the number of threads.
+//!
+//! Limits: D <= 256; no causal mask, no bias. Backward of keys beyond [`backward_scratch_len`]'s bound sums dq in scratch
+//! of the caller.
+#![allow(unsafe_code)]
+
+mod cpu;
+pub mod reference;
+#[cfg(test)]
+mod tests;
+
+use crate::dropout::Dropout;
+use crate::pool::{Cpu, Disjoint};
+use crate::simd::Element;
+
+/// The greatest head size.
+pub const MAX_HEAD_SIZE: usize = 256;
+
+/// What kind of attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// A
+    pub heads: usize,
+    /// D, at most [`MAX_HEAD_SIZE`].
+    pub head_size: usize,
+    /// What scores are multiplied by before the softmax, 1/√D as a rule; greater than 0.
+    pub scale: f32,
+    /// Dropout of the probabilities: element (token · A + head, key within its sequence) of the mask.
+    pub dropout: Option<Dropout>,
+}
+
+impl Attention {
+    /// Attention as in the paper, scale 1/√D, without dropout.
+    pub fn new(heads: usize, head_size: usize) -> Self {
+        Self { heads, head_size, scale: (1.0 / (head_size as f64).sqrt()) as f32, dropout: None }
+    }
+
+    /// H = A · D
+    pub fn hidden(&self) -> usize {
+        self.heads * self.head_size
+    }
+
+    /// Checks what both passes take; gives T.
+    fn tokens(&self, cu_seqlens: &[u32]) -> usize {
+        assert!(self.heads > 0, "attention: no heads");
+        assert!((1..=MAX_HEAD_SIZE).contains(&self.head_size), "attention: head size {}", self.head_size);
+        assert!(self.scale > 0.0 && self.scale.is_finite(), "attention: scale {}", self.scale);
+        assert_eq!(cu_seqlens.first(), Some(&0), "attention: cu_seqlens begins with 0");
+        assert!(cu_seqlens.is_sorted(), "attention: cu_seqlens falls");
+        let tokens = cu_seqlens[cu_seqlens.len() - 1] as usize;
+        if let Some(dropout) = &self.dropout {
+            assert!((0.0..1.0).contains(&dropout.rate), "attention: dropout rate {}", dropout.rate);
+            assert!(u32::try_from(tokens * self.heads).is_ok(), "attention: more than 2^32 rows of dropout");
+        }
+        tokens
+    }
+
+    /// Checks that the rows of an operand with row stride `ld` are there.
+    fn assert_rows(&self, name: &str, len: usize, tokens: usize, ld: usize) {
+        assert!(ld >= self.hidden(), "attention: rows of {name} are {ld} apart, but {} wide", self.hidden());
+        let least = if tokens == 0 { 0 } else { (tokens - 1) * ld + self.hidden() };
+        assert!(len >= least, "attention: {name} holds {len} numbers, {tokens} rows take {least}");
+    }
+}
+
+/// Where backward writes dq, dk and dv: [T, H] each, rows `ld` apart.
+#[derive(Debug)]
+pub struct Gradients<'a, X> {
+    values: [Disjoint<'a, X>; 3],
+    starts: [usize; 3],
+    ld: usize,
+}
+
+impl<'a, X: Element> Gradients<'a, X> {
+    /// Side by side in rows of one buffer: dq in columns 0..H, dk in H..2H, dv in 2H..3H; rows `ld` >= 3H apart.
+    ///
+    /// # Panics
+    /// If `ld` is less than 3 · `hidden`.
+    pub fn fused(buffer: &'a mut [X], hidden: usize, ld: usize) -> Self {
+        assert!(ld >= 3 * hidden, "attention: rows of [dq|dk|dv] are {ld} apart, but {} wide", 3 * hidden);
+        let buffer = Disjoint::new(buffer);
+        Self { values: [buffer; 3], starts: [0, hidden, 2 * hidden], ld }
+    }
+
+    /// Three buffers, rows `ld` >= H apart.
+    pub fn separate(dq: &'a mut [X], dk: &'a mut [X], dv: &'a mut [X], ld: usize) -> Self {
+        Self { values: [dq, dk, dv].map(Disjoint::new), starts: [0; 3], ld }
+    }
+}
+
+/// out = softmax(scale · q kᵀ) v for each sequence and head, and the log of the sum of exponentials.
+///
+/// `q`, `k`, `v`: row t begins at `t * ld` and is H wide (three slices of one [T, 3H] buffer, or three buffers).
+/// `cu_seqlens` [B+1] with T last; empty sequences are allowed. `out` [T, H]; `lse` [T, A], natural logarithm.
+///
+/// # Panics
+/// If the lengths do not fit together.
+pub fn forward<X: Element>(
+    cpu: &Cpu,
+    spec: &Attention,
+    cu_seqlens: &[u32],
+    q: &[X],
+    k: &[X],
+    v: &[X],
+    ld: usize,
+    out: &mut [X],
+    lse: &mut [f32],
+) {
+    let tokens = spec.tokens(cu_seqlens);
+    for (name, values) in [("q", q), ("k", k), ("v", v)] {
+        spec.assert_rows(name, values.len(), tokens, ld);
+    }
+    assert_eq!(out.len(), tokens * spec.hidden(), "attention: out is not [T, H]");
+    assert_eq!(lse.len(), tokens * spec.heads, "attention: lse is not [T, A]");
+    cpu::forward(cpu, spec, cu_seqlens, [q, k, v], ld, out, lse);
+}
+
+/// Floats of scratch that [`backward`] takes for `tokens` tokens of which no sequence has more than `longest`: none up
+/// to 512 tokens (D <= 64; 256 for D <= 128, 128 beyond), else T · H.
+pub fn backward_scratch_len(spec: &Attention, tokens: usize, longest: usize) -> usize {
+    if longest <= cpu::resident_keys(spec.head_size) { 0 } else { tokens * spec.hidden() }
+}
+
+/// Gradients of q, k and v from that of `out`.
+///
+/// `q`, `k`, `v`, `ld`, `cu_seqlens` and `spec` as in [`forward`], which gave `out` and `lse`; `dout` [T, H].
+/// `gradients` are overwritten. `scratch` holds at least [`backward_scratch_len`] floats of any value.
+///
+/// # Panics
+/// If the lengths do not fit together.
+pub fn backward<X: Element>(
+    cpu: &Cpu,
+    spec: &Attention,
+    cu_seqlens: &[u32],
+    q: &[X],
+    k: &[X],
+    v: &[X],
+    ld: usize,
+    out: &[X],
+    lse: &[f32],
+    dout: &[X],
+    gradients: Gradients<'_, X>,
+    scratch: &mut [f32],
+) {
+    let tokens = spec.tokens(cu_seqlens);
+    for (name, values) in [("q", q), ("k", k), ("v", v)] {
+        spec.assert_rows(name, values.len(), tokens, ld);
+    }
+    for (name, values) in [("out", out), ("dout", dout)] {
+        assert_eq!(values.len(), tokens * spec.hidden(), "attention: {name} is not [T, H]");
+    }
+    assert_eq!(lse.len(), tokens * spec.heads, "attention: lse is not [T, A]");
+    for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+        let len = gradients.values[i].len().saturating_sub(gradients.starts[i]);
+        spec.assert_rows(name, len, tokens, gradients.ld);
+    }
+    if gradients.starts[1] > 0 {
+        assert_eq!(gradients.starts[1], spec.hidden(), "attention: dq, dk and dv lie {} apart", gradients.starts[1]);
+    }
+    let longest = cu_seqlens.windows(2).map(|b| (b[1] - b[0]) as usize).max().unwrap_or(0);
+    let least = backward_scratch_len(spec, tokens, longest);
+    assert!(scratch.len() >= least, "attention: scratch holds {} floats, {least} are needed", scratch.len());
+    cpu::backward(cpu, spec, cu_seqlens, &cpu::Saved { q, k, v, ld, out, lse, dout }, &gradients, scratch);
+}
