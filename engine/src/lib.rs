@@ -11,6 +11,7 @@ mod error;
 pub mod io;
 pub mod memory;
 pub mod ops;
+pub mod optim;
 pub mod param;
 pub mod profile;
 mod shape;

@@ -36,7 +36,7 @@ pub fn dropout(tape: &Tape<'_>, x: &Var, dropout: Option<Dropout>) -> Result<Var
     tape.record(&[x], y, || DropoutOp { dropout })
 }
 
-fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor) -> Result<Tensor> {
+pub(super) fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor) -> Result<Tensor> {
     let mut y = tape.alloc(*x.shape(), x.dtype())?;
     let columns = x.shape().rows_cols().1;
     let cost = Cost { flops: 40 * x.len() as u64, bytes: (2 * x.len() * x.dtype().bytes()) as u64 };

@@ -17,7 +17,7 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    gemm::{Epilogue, Gemm, gemm, gemm_packed},
+    gemm::{Epilogue, Gemm, Write, gemm, gemm_packed},
     operation::Cost,
 };
 use std::ops::Range;
@@ -97,10 +97,32 @@ impl Dense {
         dy: &Tensor,
         dx: &mut Tensor,
     ) -> Result<()> {
+        self.product_with_weight(tape, name, dy, dx, Write::Overwrite)
+    }
+
+    /// dx += dy·W
+    pub(crate) fn add_backward_input(
+        &self,
+        tape: &Tape<'_>,
+        name: &'static str,
+        dy: &Tensor,
+        dx: &mut Tensor,
+    ) -> Result<()> {
+        self.product_with_weight(tape, name, dy, dx, Write::Accumulate)
+    }
+
+    fn product_with_weight(
+        &self,
+        tape: &Tape<'_>,
+        name: &'static str,
+        dy: &Tensor,
+        dx: &mut Tensor,
+        write: Write,
+    ) -> Result<()> {
         let (rows, _) = dy.shape().rows_cols();
         let panels = tape.params().packed(tape.cpu(), self.weight.clone(), self.k, Side::Backward);
         tape.launch(name, self.cost(rows, dy.dtype()), |cpu| {
-            let spec = Gemm::nn(rows, self.k, self.n);
+            let spec = Gemm { write, ..Gemm::nn(rows, self.k, self.n) };
             floats!(dy.dtype(), X => {
                 gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), Epilogue::None);
             });
