@@ -101,6 +101,7 @@ impl Dense {
     }
 
     /// dx += dy·W
+    #[allow(dead_code)]
     pub(crate) fn add_backward_input(
         &self,
         tape: &Tape<'_>,

@@ -93,3 +93,8 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
     })?;
     Ok(y)
 }
+
+#[cfg(test)]
+mod gradient_check;
+#[cfg(test)]
+mod tests;
