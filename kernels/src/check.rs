@@ -14,8 +14,9 @@
 //! them tell who wrote too far.
 
 use crate::num::philox::Stream;
+use crate::operation::{Case, Operation, Outcome, Target};
 use crate::pool::Cpu;
-use crate::simd::{DType, Element, Isa};
+use crate::simd::{DType, Element, Isa, IsaKind};
 use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
 
 /// f64 (the reference) or f32 (the naive implementation).
@@ -208,15 +209,30 @@ impl<X: Element> Guarded<X> {
     pub fn poisoned(len: usize) -> Self {
         Self::new(&vec![X::from_f32(f32::NAN); len])
     }
-    /// Panics if a band was written to.
-    #[track_caller]
-    pub fn assert_intact(&self, case: &dyn std::fmt::Display) {
+    /// Whether nobody has written to a band.
+    ///
+    /// # Errors
+    /// Says how far off somebody wrote.
+    pub fn intact(&self) -> Result<(), String> {
         let end = self.items.len() - BAND;
         for i in 0..BAND {
-            let mark = Self::mark(i).to_f32();
-            assert_eq!(self.items[i].to_f32(), mark, "{case}: written {} before the start", BAND - i);
-            assert_eq!(self.items[end + i].to_f32(), mark, "{case}: written {i} behind the end");
+            let mark = Self::mark(i).to_f32().to_bits();
+            if self.items[i].to_f32().to_bits() != mark {
+                return Err(format!("written {} before the start", BAND - i));
+            }
+            if self.items[end + i].to_f32().to_bits() != mark {
+                return Err(format!("written {i} behind the end"));
+            }
         }
+        Ok(())
+    }
+    /// [`intact`](Self::intact), for tests.
+    ///
+    /// # Panics
+    /// If a band was written to.
+    #[track_caller]
+    pub fn assert_intact(&self, case: &dyn std::fmt::Display) {
+        self.intact().unwrap_or_else(|message| panic!("{case}: {message}"));
     }
 }
 
@@ -232,6 +248,43 @@ impl<X> DerefMut for Guarded<X> {
         let end = self.items.len() - BAND;
         &mut self.items[BAND..end]
     }
+}
+
+/// Answers a [`Target`]: runs `check` where it is an instruction set that this machine has.
+pub fn on_cpu(case: &Case, target: Target, check: impl FnOnce(&Cpu) -> Result<f64, String>) -> Outcome {
+    let Target::Cpu(kind) = target else {
+        return Outcome::Skipped { reason: "the operation has no CUDA side yet".to_string() };
+    };
+    let Some(isa) = Isa::new(kind) else {
+        return Outcome::Skipped { reason: format!("this machine lacks {kind}") };
+    };
+    let result = Cpu::new(isa, 2).map_err(|error| error.to_string()).and_then(|cpu| check(&cpu));
+    match result {
+        Ok(worst) => Outcome::Passed { worst },
+        Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
+    }
+}
+
+/// Every case of an operation on every instruction set.
+///
+/// # Panics
+/// If one fails, or if none could run.
+#[track_caller]
+pub fn assert_cases(operation: &Operation) {
+    let mut passed = 0;
+    for case in (operation.cases)() {
+        for target in IsaKind::ALL.map(Target::Cpu) {
+            match (operation.check)(&case, target) {
+                Outcome::Passed { worst } => {
+                    assert!(worst <= 1.0, "{case} on {target}: {worst}");
+                    passed += 1;
+                }
+                Outcome::Failed { message } => panic!("{}: {message}", operation.name),
+                Outcome::Skipped { reason } => println!("SKIPPED: {} {case} on {target}: {reason}", operation.name),
+            }
+        }
+    }
+    assert!(passed > 0, "{}: no case ran", operation.name);
 }
 
 /// One [`Cpu`] of two threads for every instruction set that can be tested here.

@@ -2,12 +2,15 @@
 pub mod attention;
 pub mod check;
 pub mod dropout;
+pub mod elementwise;
 pub mod gelu;
 pub mod gemm;
+pub mod layernorm;
 pub mod num;
 pub mod operation;
 pub mod pool;
 pub mod ptx;
+pub mod reduce;
 pub mod roofline;
 mod rows;
 pub mod simd;
@@ -17,4 +20,4 @@ pub use pool::{Cpu, CpuError};
 pub use simd::{DType, Element, Isa, IsaKind};
 
 /// The table of operations: what tests, benches, the profiler and the command line enumerate.
-pub const OPERATIONS: &[operation::Operation] = &[gelu::OPERATION];
+pub const OPERATIONS: &[operation::Operation] = &[gelu::OPERATION, layernorm::OPERATION];

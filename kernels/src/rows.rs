@@ -25,7 +25,7 @@ pub(crate) fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
 
-/// An output of `width` items a row. Neither copied nor cloned: who owns it hands every row out once.
+/// An output of `width` items a row; the last row may be shorter. Neither copied nor cloned: who owns it hands every row out once.
 #[derive(Debug)]
 pub(crate) struct Rows<'a, T> {
     items: Disjoint<'a, T>,
@@ -58,7 +58,7 @@ impl<'a, T: Send> RowOutputs for Rows<'a, T> {
     type Part = &'a mut [T];
     unsafe fn part(&self, rows: Range<usize>) -> &'a mut [T] {
         // SAFETY: different rows are different items; the caller asks for a row once only.
-        unsafe { self.items.slice(rows.start * self.width..rows.end * self.width) }
+        unsafe { self.items.slice(rows.start * self.width..(rows.end * self.width).min(self.items.len())) }
     }
 }
 

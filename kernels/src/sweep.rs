@@ -33,6 +33,19 @@ pub(crate) trait Columns<const NX: usize, const NP: usize, const NU: usize, cons
         u: &mut [S::F32; NU],
         sums: &mut [S::F32; SUMS],
     ) -> [S::F32; NY];
+
+    /// What an accumulator starts with: adding it changes nothing.
+    const IDENTITY: f32 = 0.0;
+    /// How two accumulators become one: their sum, unless the kernel wants another fold.
+    #[inline(always)]
+    fn combine<S: Simd>(simd: S, a: S::F32, b: S::F32) -> S::F32 {
+        simd.add(a, b)
+    }
+    /// How the lanes of an accumulator become one number.
+    #[inline(always)]
+    fn fold<S: Simd>(simd: S, a: S::F32) -> f32 {
+        simd.reduce_sum(a)
+    }
 }
 
 /// Walks the first `len` columns of all streams and returns the sums. Panics if a stream is shorter.
@@ -52,7 +65,52 @@ pub(crate) fn sweep<
     columns: &C,
     x: [&[X]; NX],
     p: [&[f32]; NP],
-    mut u: [&mut [f32]; NU],
+    u: [&mut [f32]; NU],
+    y: [&mut [X]; NY],
+) -> [f32; SUMS] {
+    walk(simd, len, columns, x, p, u, y)
+}
+
+/// [`sweep`] that updates streams of the storage type.
+#[inline(always)]
+pub(crate) fn sweep_in_place<
+    S: Simd,
+    X: Element,
+    C: Columns<NX, NP, NU, 0, SUMS>,
+    const NX: usize,
+    const NP: usize,
+    const NU: usize,
+    const SUMS: usize,
+>(
+    simd: S,
+    len: usize,
+    columns: &C,
+    x: [&[X]; NX],
+    p: [&[f32]; NP],
+    u: [&mut [X]; NU],
+) -> [f32; SUMS] {
+    walk(simd, len, columns, x, p, u, [])
+}
+
+/// The loop behind both.
+#[inline(always)]
+fn walk<
+    S: Simd,
+    X: Element,
+    U: Element,
+    C: Columns<NX, NP, NU, NY, SUMS>,
+    const NX: usize,
+    const NP: usize,
+    const NU: usize,
+    const NY: usize,
+    const SUMS: usize,
+>(
+    simd: S,
+    len: usize,
+    columns: &C,
+    x: [&[X]; NX],
+    p: [&[f32]; NP],
+    mut u: [&mut [U]; NU],
     mut y: [&mut [X]; NY],
 ) -> [f32; SUMS] {
     for x in &x {
@@ -67,7 +125,7 @@ pub(crate) fn sweep<
     for y in &y {
         assert!(y.len() >= len);
     }
-    let mut sums = [[simd.zero(); SUMS]; UNROLL];
+    let mut sums = [[simd.splat(C::IDENTITY); SUMS]; UNROLL];
     let mut c = 0;
     while len - c >= UNROLL * S::LANES {
         for sums in &mut sums {
@@ -91,8 +149,8 @@ pub(crate) fn sweep<
     }
     let mut totals = [0.0; SUMS];
     for k in 0..SUMS {
-        let pairs = (simd.add(sums[0][k], sums[1][k]), simd.add(sums[2][k], sums[3][k]));
-        totals[k] = simd.reduce_sum(simd.add(pairs.0, pairs.1));
+        let pairs = (C::combine(simd, sums[0][k], sums[1][k]), C::combine(simd, sums[2][k], sums[3][k]));
+        totals[k] = C::fold(simd, C::combine(simd, pairs.0, pairs.1));
     }
     totals
 }
@@ -105,6 +163,7 @@ pub(crate) fn sweep<
 unsafe fn full<
     S: Simd,
     X: Element,
+    U: Element,
     C: Columns<NX, NP, NU, NY, SUMS>,
     const NX: usize,
     const NP: usize,
@@ -116,7 +175,7 @@ unsafe fn full<
     columns: &C,
     x: &[&[X]; NX],
     p: &[&[f32]; NP],
-    u: &mut [&mut [f32]; NU],
+    u: &mut [&mut [U]; NU],
     y: &mut [&mut [X]; NY],
     c: usize,
     sums: &mut [S::F32; SUMS],
@@ -131,11 +190,11 @@ unsafe fn full<
             vp[i] = simd.load_ptr(p[i].as_ptr().add(c));
         }
         for i in 0..NU {
-            vu[i] = simd.load_ptr(u[i].as_ptr().add(c));
+            vu[i] = U::load_ptr(simd, u[i].as_ptr().add(c));
         }
         let vy = columns.step(simd, vx, vp, &mut vu, sums);
         for i in 0..NU {
-            simd.store_ptr(u[i].as_mut_ptr().add(c), vu[i]);
+            U::store_ptr(simd, u[i].as_mut_ptr().add(c), vu[i]);
         }
         for i in 0..NY {
             X::store_ptr(simd, y[i].as_mut_ptr().add(c), vy[i]);
@@ -148,6 +207,7 @@ unsafe fn full<
 fn tail<
     S: Simd,
     X: Element,
+    U: Element,
     C: Columns<NX, NP, NU, NY, SUMS>,
     const NX: usize,
     const NP: usize,
@@ -159,7 +219,7 @@ fn tail<
     columns: &C,
     x: &[&[X]; NX],
     p: &[&[f32]; NP],
-    u: &mut [&mut [f32]; NU],
+    u: &mut [&mut [U]; NU],
     y: &mut [&mut [X]; NY],
     range: std::ops::Range<usize>,
     sums: &mut [S::F32; SUMS],
@@ -172,11 +232,11 @@ fn tail<
         vp[i] = simd.load_partial(&p[i][range.clone()]);
     }
     for i in 0..NU {
-        vu[i] = simd.load_partial(&u[i][range.clone()]);
+        vu[i] = U::load_partial(simd, &u[i][range.clone()]);
     }
     let vy = columns.step(simd, vx, vp, &mut vu, sums);
     for i in 0..NU {
-        simd.store_partial(&mut u[i][range.clone()], vu[i]);
+        U::store_partial(simd, &mut u[i][range.clone()], vu[i]);
     }
     for i in 0..NY {
         X::store_partial(simd, &mut y[i][range.clone()], vy[i]);

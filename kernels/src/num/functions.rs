@@ -1,7 +1,7 @@
-//! exp, tanh, erf, sigmoid and GELU on vectors of any instruction set.
+//! exp, ln, tanh, erf, sigmoid and GELU on vectors of any instruction set.
 //!
-//! Errors against f64 over all magnitudes, in ulp of the result, asserted by `num::tests`: exp 1, tanh 1.5, erf 2.5,
-//! sigmoid 2.5. GELU and its derivative are held to 4e-7 of max(|x|, 1), because a function that crosses zero has
+//! Errors against f64 over all magnitudes, in ulp of the result, asserted by `num::tests`: exp 1, ln 1.5, tanh 1.5,
+//! erf 2.5, sigmoid 2.5. GELU and its derivative are held to 4e-7 of max(|x|, 1), because a function that crosses zero has
 //! no useful ulp there.
 
 use super::poly::*;
@@ -33,6 +33,35 @@ pub fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     let half_scale = simd.as_floats(simd.shl::<23>(simd.add_u32(n, simd.splat_u32(126))));
     let result = simd.mul(simd.mul(value, half_scale), simd.splat(2.0));
     simd.select(simd.lt(x, simd.splat(UNDERFLOW)), simd.zero(), result)
+}
+
+/// ln x. -∞ at 0, NaN below, ∞ at ∞; NaN stays.
+#[inline(always)]
+pub fn ln<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
+    const ONE_BITS: u32 = 0x3f80_0000;
+    // Subnormal numbers have no exponent of their own: move them up by 2^23 first.
+    let subnormal = simd.lt(x, simd.splat(f32::MIN_POSITIVE));
+    let normal = simd.select(subnormal, simd.mul(x, simd.splat(8_388_608.0)), x);
+    let shift = simd.select(subnormal, simd.splat(-23.0), simd.zero());
+    // x = 2^n · (1 + f), √½ <= 1 + f < √2; `biased` is n + 127.
+    let bits = simd.as_bits(normal);
+    let biased = simd.shr::<23>(simd.add_u32(bits, simd.splat_u32(ONE_BITS - SQRT_HALF_BITS)));
+    let n = simd.add(simd.int_to_float(biased), simd.add(shift, simd.splat(-127.0)));
+    let minus_n = simd.add_u32(simd.xor(biased, simd.splat_u32(u32::MAX)), simd.splat_u32(128));
+    let mantissa = simd.as_floats(simd.add_u32(bits, simd.shl::<23>(minus_n)));
+    let f = simd.sub(mantissa, simd.splat(1.0));
+    let z = simd.mul(f, f);
+    // The small terms first: n · LN2_LOW, the cubic tail, -f²/2; then f and n · LN2_HIGH, which is exact.
+    let tail = simd.mul_add(n, simd.splat(LN2_LOW), simd.mul(simd.mul(f, z), polynomial(simd, LN, f)));
+    let tail = simd.neg_mul_add(z, simd.splat(0.5), tail);
+    let value = simd.mul_add(n, simd.splat(LN2_HIGH), simd.add(tail, f));
+    let value = simd.select(simd.lt(x, simd.splat(f32::INFINITY)), value, x);
+    let below = simd.select(simd.lt(x, simd.zero()), simd.splat(f32::NAN), simd.splat(f32::NEG_INFINITY));
+    // Not (0 < x): 0, negative, or a NaN, which `value` already holds.
+    let positive = simd.lt(simd.zero(), x);
+    let nonpositive = simd.lt(x, simd.splat(f32::from_bits(1)));
+    simd.select(positive, value, simd.select(nonpositive, below, x))
 }
 
 /// 1 / (1 + e^-x)

@@ -28,6 +28,7 @@ macro_rules! vector_function {
     };
 }
 vector_function!(Exp, f::exp);
+vector_function!(Ln, f::ln);
 vector_function!(Tanh, f::tanh);
 vector_function!(Erf, f::erf);
 vector_function!(Sigmoid, f::sigmoid);
@@ -102,8 +103,10 @@ fn elementary_functions_keep_their_bounds_over_all_magnitudes() {
     // exp: results below 2^-125 are flushed to 0, so those arguments are checked apart.
     let normal: Vec<f32> = x.iter().copied().filter(|&x| x >= -86.6).collect();
     let flushed: Vec<f32> = x.iter().copied().filter(|&x| x < -86.65).collect();
+    let positive: Vec<f32> = x.iter().copied().filter(|&x| x > 0.0).collect();
     for isa in Isa::real() {
         let checks = [
+            ("ln", worst_ulps(isa, &positive, Ln, f64::ln), 1.5),
             ("exp", worst_ulps(isa, &normal, Exp, f64::exp), 1.0),
             ("tanh", worst_ulps(isa, &x, Tanh, f64::tanh), 1.5),
             ("erf", worst_ulps(isa, &x, Erf, erf64), 2.5),
@@ -115,6 +118,9 @@ fn elementary_functions_keep_their_bounds_over_all_magnitudes() {
         assert!(apply(isa, &flushed, Exp).iter().all(|&y| y == 0.0), "exp below 2^-125 on {}", isa.kind());
         let special = apply(isa, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0], Exp);
         assert!(special[0].is_nan() && special[1..] == [f32::INFINITY, 0.0, 1.0], "{special:?}");
+        let special = apply(isa, &[f32::NAN, -1.0, f32::NEG_INFINITY, f32::INFINITY, 0.0, -0.0, 1.0], Ln);
+        assert!(special[..3].iter().all(|y| y.is_nan()), "{special:?}");
+        assert_eq!(special[3..], [f32::INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0]);
     }
 }
 

@@ -1,0 +1,26 @@
+//! Transposition in tiles that fit L1 both ways.
+
+use crate::pool::Cpu;
+use crate::rows::{Rows, for_each_block};
+use crate::simd::Element;
+
+/// Rows and columns of a tile: 32 x 32 f32 are 4 KiB read and 4 KiB written.
+const TILE: usize = 32;
+
+/// y [columns, rows] = the transpose of x [rows, columns].
+///
+/// # Panics
+/// If lengths do not fit.
+pub fn transpose<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], y: &mut [X]) {
+    assert!(x.len() == rows * columns && y.len() == rows * columns, "transpose: x or y is not {rows} x {columns}");
+    for_each_block(cpu, columns, TILE, Rows::new(y, rows), |of_y, y| {
+        for first in (0..rows).step_by(TILE) {
+            let tile = first..(first + TILE).min(rows);
+            for (i, column) in of_y.clone().enumerate() {
+                for (y, row) in y[i * rows..][tile.clone()].iter_mut().zip(tile.clone()) {
+                    *y = x[row * columns + column];
+                }
+            }
+        }
+    });
+}

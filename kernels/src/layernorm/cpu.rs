@@ -1,0 +1,315 @@
+//! LayerNorm on vectors.
+
+use super::Spec;
+use crate::pool::Cpu;
+use crate::reduce::{add_blocks, column_sums_scratch_len, row_block};
+use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::simd::{DType, Element, Kernel, Simd};
+use crate::sweep::{Columns, sweep};
+use std::{marker::PhantomData, ops::Range};
+
+/// y of x (+ residual); `sum_out` receives s where backward will need it, `stats` [T, 2] mean and rstd.
+///
+/// All matrices are [T, H], `gain` and `bias` [H]. Without a residual s is x, and `sum_out` a copy of it.
+///
+/// # Panics
+/// If lengths do not fit `spec`.
+pub fn forward<X: Element>(
+    cpu: &Cpu,
+    spec: &Spec,
+    x: &[X],
+    residual: Option<&[X]>,
+    gain: &[f32],
+    bias: &[f32],
+    sum_out: Option<&mut [X]>,
+    y: &mut [X],
+    stats: &mut [f32],
+) {
+    let Spec { rows, columns, eps } = *spec;
+    let fits = |len: usize| len == rows * columns;
+    assert!(fits(x.len()) && fits(y.len()), "layernorm: x or y is not {spec:?}");
+    assert!(residual.is_none_or(|r| fits(r.len())), "layernorm: the residual is not {spec:?}");
+    assert!(sum_out.as_ref().is_none_or(|s| fits(s.len())), "layernorm: the sum is not {spec:?}");
+    assert!(gain.len() == columns && bias.len() == columns, "layernorm: gain or bias is not {spec:?}");
+    assert_eq!(stats.len(), 2 * rows, "layernorm: stats are not {spec:?}");
+    let isa = cpu.isa();
+    let outputs = (Rows::new(y, columns), Rows::optional(sum_out, columns), Rows::new(stats, 2));
+    for_each_block(cpu, rows, rows_per_task(columns), outputs, |rows, (y, sum_out, stats)| {
+        isa.run(Forward { columns, eps, rows, x, residual, gain, bias, sum_out, y, stats });
+    });
+}
+
+struct Forward<'a, X> {
+    columns: usize,
+    eps: f32,
+    rows: Range<usize>,
+    x: &'a [X],
+    residual: Option<&'a [X]>,
+    gain: &'a [f32],
+    bias: &'a [f32],
+    sum_out: Option<&'a mut [X]>,
+    y: &'a mut [X],
+    stats: &'a mut [f32],
+}
+
+impl<X: Element> Kernel for Forward<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { columns, eps, rows, x, residual, gain, bias, mut sum_out, y, stats } = self;
+        for (i, row) in rows.enumerate() {
+            let of_input = row * columns..(row + 1) * columns;
+            let of_output = i * columns..(i + 1) * columns;
+            let x = &x[of_input.clone()];
+            let residual = residual.map(|r| &r[of_input]);
+            let sum_out = sum_out.as_deref_mut().map(|s| &mut s[of_output.clone()]);
+            let normalise = Row { gain, bias, eps, y: &mut y[of_output] };
+            let stats = &mut stats[2 * i..2 * i + 2];
+            match (residual, sum_out) {
+                (Some(r), Some(s)) => {
+                    let [sum] = sweep(simd, columns, &Sum::<X>::NEW, [x, r], [], [], [&mut *s]);
+                    normalise.finish(simd, [&*s], sum, stats);
+                }
+                (Some(r), None) => {
+                    let [sum] = sweep(simd, columns, &Sum::<X>::NEW, [x, r], [], [], []);
+                    normalise.finish(simd, [x, r], sum, stats);
+                }
+                (None, s) => {
+                    let [sum] = sweep(simd, columns, &Sum::<X>::NEW, [x], [], [], []);
+                    normalise.finish(simd, [x], sum, stats);
+                    if let Some(s) = s {
+                        s.copy_from_slice(x);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One row whose sum is known.
+struct Row<'a, X> {
+    gain: &'a [f32],
+    bias: &'a [f32],
+    eps: f32,
+    y: &'a mut [X],
+}
+
+impl<X: Element> Row<'_, X> {
+    /// Passes 2 and 3 over s, the sum of `parts`.
+    #[inline(always)]
+    fn finish<S: Simd, const PARTS: usize>(self, simd: S, parts: [&[X]; PARTS], sum: f32, stats: &mut [f32]) {
+        let columns = self.y.len();
+        let mean = sum / columns as f32;
+        let [squares] = sweep(simd, columns, &SquaredDeviations::<X>(mean, PhantomData), parts, [], [], []);
+        let rstd = 1.0 / (squares / columns as f32 + self.eps).sqrt();
+        let normalise = Normalise::<X> { mean, rstd, storage: PhantomData };
+        sweep(simd, columns, &normalise, parts, [self.gain, self.bias], [], [self.y]);
+        stats.copy_from_slice(&[mean, rstd]);
+    }
+}
+
+/// s of its one or two parts, as storage has it.
+#[inline(always)]
+fn stored_sum<X: Element, S: Simd, const PARTS: usize>(simd: S, parts: [S::F32; PARTS]) -> S::F32 {
+    if PARTS == 1 {
+        return parts[0];
+    }
+    let sum = simd.add(parts[0], parts[1]);
+    if X::DTYPE == DType::F32 {
+        return sum;
+    }
+    let mut stored = [X::from_f32(0.0); 16];
+    X::store(simd, &mut stored, sum);
+    X::load(simd, &stored)
+}
+
+/// Σ s, and s where it is wanted.
+struct Sum<X>(PhantomData<X>);
+
+impl<X> Sum<X> {
+    const NEW: Self = Self(PhantomData);
+}
+
+impl<X: Element, const PARTS: usize, const KEPT: usize> Columns<PARTS, 0, 0, KEPT, 1> for Sum<X> {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        parts: [S::F32; PARTS],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        sums: &mut [S::F32; 1],
+    ) -> [S::F32; KEPT] {
+        let s = stored_sum::<X, S, PARTS>(simd, parts);
+        sums[0] = simd.add(sums[0], s);
+        [s; KEPT]
+    }
+}
+
+/// Σ (s - mean)²
+struct SquaredDeviations<X>(f32, PhantomData<X>);
+
+impl<X: Element, const PARTS: usize> Columns<PARTS, 0, 0, 0, 1> for SquaredDeviations<X> {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        parts: [S::F32; PARTS],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        sums: &mut [S::F32; 1],
+    ) -> [S::F32; 0] {
+        let deviation = simd.sub(stored_sum::<X, S, PARTS>(simd, parts), simd.splat(self.0));
+        sums[0] = simd.mul_add(deviation, deviation, sums[0]);
+        []
+    }
+}
+
+/// y = (s - mean) · rstd · γ + β
+struct Normalise<X> {
+    mean: f32,
+    rstd: f32,
+    storage: PhantomData<X>,
+}
+
+impl<X: Element, const PARTS: usize> Columns<PARTS, 2, 0, 1, 0> for Normalise<X> {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        parts: [S::F32; PARTS],
+        [gain, bias]: [S::F32; 2],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 1] {
+        let s = stored_sum::<X, S, PARTS>(simd, parts);
+        let x = simd.mul(simd.sub(s, simd.splat(self.mean)), simd.splat(self.rstd));
+        [simd.mul_add(x, gain, bias)]
+    }
+}
+
+/// Length of the scratch of [`backward`].
+pub const fn backward_scratch_len(spec: &Spec) -> usize {
+    column_sums_scratch_len(spec.rows, 2 * spec.columns)
+}
+
+/// ds [T, H] of s, its statistics and dy; dgain, dbias [H] are added to. `scratch` of [`backward_scratch_len`].
+///
+/// # Panics
+/// If lengths do not fit `spec`.
+pub fn backward<X: Element>(
+    cpu: &Cpu,
+    spec: &Spec,
+    s: &[X],
+    stats: &[f32],
+    gain: &[f32],
+    dy: &[X],
+    ds: &mut [X],
+    dgain: &mut [f32],
+    dbias: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let Spec { rows, columns, .. } = *spec;
+    let fits = |len: usize| len == rows * columns;
+    assert!(fits(s.len()) && fits(dy.len()) && fits(ds.len()), "layernorm: s, dy or ds is not {spec:?}");
+    assert!(gain.len() == columns && dgain.len() == columns && dbias.len() == columns, "layernorm: not {spec:?}");
+    assert_eq!(stats.len(), 2 * rows, "layernorm: stats are not {spec:?}");
+    if fits(0) {
+        return;
+    }
+    let block = row_block(rows);
+    let blocks = rows.div_ceil(block);
+    // [2, blocks, H]: first all blocks' dgain, then all blocks' dbias.
+    let (gains, biases) = scratch[..backward_scratch_len(spec)].split_at_mut(blocks * columns);
+    let isa = cpu.isa();
+    let outputs = (Rows::new(ds, block * columns), Rows::new(&mut *gains, columns), Rows::new(&mut *biases, columns));
+    for_each_block(cpu, blocks, 1, outputs, |i, (ds, dgain, dbias)| {
+        let rows = i.start * block..(i.end * block).min(rows);
+        let of_block = rows.start * columns..rows.end * columns;
+        let (s, dy) = (&s[of_block.clone()], &dy[of_block]);
+        isa.run(Backward { columns, s, stats: &stats[2 * rows.start..2 * rows.end], gain, dy, ds, dgain, dbias });
+    });
+    add_blocks(cpu, gains, columns, dgain);
+    add_blocks(cpu, biases, columns, dbias);
+}
+
+/// A block of rows with its own sums for dgain and dbias.
+struct Backward<'a, X> {
+    columns: usize,
+    s: &'a [X],
+    stats: &'a [f32],
+    gain: &'a [f32],
+    dy: &'a [X],
+    ds: &'a mut [X],
+    dgain: &'a mut [f32],
+    dbias: &'a mut [f32],
+}
+
+impl<X: Element> Kernel for Backward<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { columns, s, stats, gain, dy, ds, dgain, dbias } = self;
+        dgain.fill(0.0);
+        dbias.fill(0.0);
+        let rows = s.chunks(columns).zip(dy.chunks(columns)).zip(ds.chunks_mut(columns)).zip(stats.chunks(2));
+        for (((s, dy), ds), stats) in rows {
+            let (mean, rstd) = (stats[0], stats[1]);
+            let sums = Sums { mean, rstd };
+            let [g, gx] = sweep(simd, columns, &sums, [s, dy], [gain], [&mut *dgain, &mut *dbias], []);
+            let input = InputGradient { mean, rstd, mean_g: g / columns as f32, mean_gx: gx / columns as f32 };
+            sweep(simd, columns, &input, [s, dy], [gain], [], [ds]);
+        }
+    }
+}
+
+/// Σ g and Σ g·x̂ of the row; dγ += dy·x̂, dβ += dy.
+struct Sums {
+    mean: f32,
+    rstd: f32,
+}
+
+impl Columns<2, 1, 2, 0, 2> for Sums {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [s, dy]: [S::F32; 2],
+        [gain]: [S::F32; 1],
+        [dgain, dbias]: &mut [S::F32; 2],
+        [sum_g, sum_gx]: &mut [S::F32; 2],
+    ) -> [S::F32; 0] {
+        let x = simd.mul(simd.sub(s, simd.splat(self.mean)), simd.splat(self.rstd));
+        let g = simd.mul(dy, gain);
+        *dgain = simd.mul_add(dy, x, *dgain);
+        *dbias = simd.add(*dbias, dy);
+        *sum_g = simd.add(*sum_g, g);
+        *sum_gx = simd.mul_add(g, x, *sum_gx);
+        []
+    }
+}
+
+/// ds = rstd · (g - mean g - x̂ · mean (g·x̂))
+struct InputGradient {
+    mean: f32,
+    rstd: f32,
+    mean_g: f32,
+    mean_gx: f32,
+}
+
+impl Columns<2, 1, 0, 1, 0> for InputGradient {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [s, dy]: [S::F32; 2],
+        [gain]: [S::F32; 1],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 1] {
+        let rstd = simd.splat(self.rstd);
+        let x = simd.mul(simd.sub(s, simd.splat(self.mean)), rstd);
+        let g = simd.sub(simd.mul(dy, gain), simd.splat(self.mean_g));
+        [simd.mul(rstd, simd.neg_mul_add(x, simd.splat(self.mean_gx), g))]
+    }
+}

@@ -1,0 +1,308 @@
+//! Reductions on vectors.
+
+use crate::pool::Cpu;
+use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
+use crate::simd::{Element, Kernel, Simd};
+use crate::sweep::{Columns, sweep};
+
+/// The most blocks that a reduction to one number is cut into: their results stand on the stack.
+const MAX_BLOCKS: usize = 256;
+/// Numbers that are summed in f32 lanes before they are added in f64.
+const F32_RUN: usize = 4096;
+/// The most blocks of rows that a sum over columns is cut into: their partial sums stand in scratch.
+const MAX_ROW_BLOCKS: usize = 64;
+/// The fewest rows of such a block.
+const MIN_BLOCK_ROWS: usize = 16;
+
+/// Σ x, in f32 lanes for 4096 numbers at a time and in f64 beyond. 0 for no numbers.
+pub fn sum<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
+    let isa = cpu.isa();
+    reduce(cpu, x, |x| isa.run(Total { x, columns: Sum }), |a, b| a + b, 0.0)
+}
+
+/// Σ x², as [`sum`]: the square of the L2 norm. Not finite where an element is not.
+pub fn sum_of_squares<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
+    let isa = cpu.isa();
+    reduce(cpu, x, |x| isa.run(Total { x, columns: SumOfSquares }), |a, b| a + b, 0.0)
+}
+
+/// The greatest element; -∞ for none, NaN if any is NaN.
+pub fn max<X: Element>(cpu: &Cpu, x: &[X]) -> f32 {
+    let isa = cpu.isa();
+    let greater = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
+    reduce(cpu, x, |x| isa.run(Greatest { x }), greater, f64::NEG_INFINITY) as f32
+}
+
+/// One number of each block, folded in order.
+fn reduce<X: Element>(
+    cpu: &Cpu,
+    x: &[X],
+    block_result: impl Fn(&[X]) -> f64 + Send + Sync,
+    fold: impl Fn(f64, f64) -> f64,
+    identity: f64,
+) -> f64 {
+    let block = x.len().div_ceil(MAX_BLOCKS).max(2 * TASK).next_multiple_of(F32_RUN);
+    let blocks = x.len().div_ceil(block);
+    let mut results = [identity; MAX_BLOCKS];
+    cpu.for_each_chunk(&mut results[..blocks], 1, |i, result| {
+        result[0] = block_result(&x[i * block..((i + 1) * block).min(x.len())]);
+    });
+    results[..blocks].iter().fold(identity, |a, &b| fold(a, b))
+}
+
+/// A sum in runs of f32.
+struct Total<'a, X, C> {
+    x: &'a [X],
+    columns: C,
+}
+
+impl<X: Element, C: Columns<1, 0, 0, 0, 1>> Kernel for Total<'_, X, C> {
+    type Output = f64;
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f64 {
+        let mut total = 0.0;
+        for run in self.x.chunks(F32_RUN) {
+            let [sum] = sweep(simd, run.len(), &self.columns, [run], [], [], []);
+            total += f64::from(sum);
+        }
+        total
+    }
+}
+
+/// Σ x
+struct Sum;
+
+impl Columns<1, 0, 0, 0, 1> for Sum {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        sums: &mut [S::F32; 1],
+    ) -> [S::F32; 0] {
+        sums[0] = simd.add(sums[0], x);
+        []
+    }
+}
+
+/// Σ x²
+struct SumOfSquares;
+
+impl Columns<1, 0, 0, 0, 1> for SumOfSquares {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        sums: &mut [S::F32; 1],
+    ) -> [S::F32; 0] {
+        sums[0] = simd.mul_add(x, x, sums[0]);
+        []
+    }
+}
+
+struct Greatest<'a, X> {
+    x: &'a [X],
+}
+
+impl<X: Element> Kernel for Greatest<'_, X> {
+    type Output = f64;
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f64 {
+        let [greatest, nans] = sweep(simd, self.x.len(), &Max, [self.x], [], [], []);
+        f64::from(if nans > 0.0 { f32::NAN } else { greatest })
+    }
+}
+
+/// The greatest x, and 1 if there is a NaN (which `max` alone may lose).
+struct Max;
+
+impl Columns<1, 0, 0, 0, 2> for Max {
+    const IDENTITY: f32 = f32::NEG_INFINITY;
+    #[inline(always)]
+    fn combine<S: Simd>(simd: S, a: S::F32, b: S::F32) -> S::F32 {
+        simd.max(a, b)
+    }
+    #[inline(always)]
+    fn fold<S: Simd>(simd: S, a: S::F32) -> f32 {
+        simd.reduce_max(a)
+    }
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        sums: &mut [S::F32; 2],
+    ) -> [S::F32; 0] {
+        // A number is below infinity or above zero; a NaN is neither.
+        let above = simd.select(simd.lt(simd.zero(), x), simd.zero(), simd.splat(1.0));
+        let nan = simd.select(simd.lt(x, simd.splat(f32::INFINITY)), simd.zero(), above);
+        sums[0] = simd.max(x, sums[0]);
+        sums[1] = simd.max(nan, sums[1]);
+        []
+    }
+}
+
+/// out\[t\] = Σ_f x\[t, f\] for `x` [T, columns], `out` [T].
+///
+/// # Panics
+/// If lengths do not fit.
+pub fn row_sums<X: Element>(cpu: &Cpu, columns: usize, x: &[X], out: &mut [f32]) {
+    assert_eq!(x.len(), out.len() * columns, "row_sums: {} numbers are not {} rows of {columns}", x.len(), out.len());
+    let isa = cpu.isa();
+    for_each_block(cpu, out.len(), rows_per_task(columns), Rows::new(out, 1), |rows, out| {
+        let x = &x[rows.start * columns..rows.end * columns];
+        isa.run(RowSums { columns, x, out });
+    });
+}
+
+struct RowSums<'a, X> {
+    columns: usize,
+    x: &'a [X],
+    out: &'a mut [f32],
+}
+
+impl<X: Element> Kernel for RowSums<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (i, out) in self.out.iter_mut().enumerate() {
+            let row = &self.x[i * self.columns..][..self.columns];
+            [*out] = sweep(simd, row.len(), &Sum, [row], [], [], []);
+        }
+    }
+}
+
+/// Rows of a block for sums over columns: at most 64 blocks of at least 16 rows.
+pub(crate) fn row_block(rows: usize) -> usize {
+    rows.div_ceil(MAX_ROW_BLOCKS).max(MIN_BLOCK_ROWS)
+}
+
+/// Length of the scratch of [`column_sums`].
+pub const fn column_sums_scratch_len(rows: usize, columns: usize) -> usize {
+    let (even, least) = (rows.div_ceil(MAX_ROW_BLOCKS), MIN_BLOCK_ROWS);
+    rows.div_ceil(if even > least { even } else { least }) * columns
+}
+
+/// out\[f\] += Σ_t x\[t, f\] for `x` [T, F], `out` [F]; `scratch` of [`column_sums_scratch_len`].
+///
+/// # Panics
+/// If lengths do not fit.
+pub fn column_sums<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], out: &mut [f32], scratch: &mut [f32]) {
+    assert_eq!(x.len(), rows * columns, "column_sums: {} numbers are not {rows} rows of {columns}", x.len());
+    assert_eq!(out.len(), columns, "column_sums: out must hold one number a column");
+    let block = row_block(rows);
+    let partial = &mut scratch[..column_sums_scratch_len(rows, columns)];
+    let isa = cpu.isa();
+    for_each_block(cpu, rows.div_ceil(block), 1, Rows::new(&mut *partial, columns), |i, partial| {
+        let x = &x[i.start * block * columns..(i.end * block).min(rows) * columns];
+        isa.run(PartialSums { columns, x, partial });
+    });
+    add_blocks(cpu, partial, columns, out);
+}
+
+/// The sums of one block of rows.
+struct PartialSums<'a, X> {
+    columns: usize,
+    x: &'a [X],
+    partial: &'a mut [f32],
+}
+
+impl<X: Element> Kernel for PartialSums<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { columns, x, partial } = self;
+        partial.fill(0.0);
+        if columns == 0 {
+            return;
+        }
+        // Four rows at a time: the partial sums are read and written once for them.
+        let mut fours = x.chunks_exact(4 * columns);
+        for four in &mut fours {
+            let row = |i: usize| &four[i * columns..][..columns];
+            let rows = [row(0), row(1), row(2), row(3)];
+            sweep(simd, columns, &AddRows, rows, [], [&mut *partial], []);
+        }
+        for row in fours.remainder().chunks(columns) {
+            sweep(simd, columns, &AddRows, [row], [], [&mut *partial], []);
+        }
+    }
+}
+
+/// u += Σ x
+struct AddRows;
+
+impl<const ROWS: usize> Columns<ROWS, 0, 1, 0, 0> for AddRows {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        x: [S::F32; ROWS],
+        _: [S::F32; 0],
+        u: &mut [S::F32; 1],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 0] {
+        let mut sum = x[0];
+        for &x in &x[1..] {
+            sum = simd.add(sum, x);
+        }
+        u[0] = simd.add(u[0], sum);
+        []
+    }
+}
+
+/// out\[c\] += the sum over all blocks of partial\[block, c\], blocks added pairwise as a tree.
+pub(crate) fn add_blocks(cpu: &Cpu, partial: &[f32], columns: usize, out: &mut [f32]) {
+    assert_eq!(out.len(), columns);
+    if partial.is_empty() {
+        return;
+    }
+    let isa = cpu.isa();
+    let blocks = partial.len() / columns;
+    assert!(blocks <= MAX_ROW_BLOCKS);
+    for_each_block(cpu, columns, rows_per_task(blocks), Rows::new(out, 1), |range, out| {
+        isa.run(AddBlocks { partial, columns, first: range.start, out });
+    });
+}
+
+struct AddBlocks<'a> {
+    partial: &'a [f32],
+    columns: usize,
+    first: usize,
+    out: &'a mut [f32],
+}
+
+impl Kernel for AddBlocks<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (i, out) in self.out.chunks_mut(S::LANES).enumerate() {
+            let column = self.first + i * S::LANES;
+            // Subtrees waiting for their equal-sized neighbour: one for each bit of the number of blocks.
+            let mut waiting = [simd.zero(); MAX_ROW_BLOCKS.ilog2() as usize + 1];
+            let mut depth = 0;
+            for (n, row) in self.partial.chunks_exact(self.columns).enumerate() {
+                let mut sum = simd.load_partial(&row[column..column + out.len()]);
+                for _ in 0..(n + 1).trailing_zeros() {
+                    depth -= 1;
+                    sum = simd.add(waiting[depth], sum);
+                }
+                waiting[depth] = sum;
+                depth += 1;
+            }
+            let mut sum = waiting[depth - 1];
+            for &left in waiting[..depth - 1].iter().rev() {
+                sum = simd.add(left, sum);
+            }
+            let before = simd.load_partial(out);
+            simd.store_partial(out, simd.add(before, sum));
+        }
+    }
+}
