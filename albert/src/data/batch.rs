@@ -181,6 +181,10 @@ impl Assembler {
         &self.settings
     }
 
+    pub(super) fn limit_to_one_sequence(&mut self) {
+        self.settings.batch.max_sequences = 1;
+    }
+
     pub(super) fn masker(&self) -> &Masker {
         &self.masker
     }

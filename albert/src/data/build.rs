@@ -6,6 +6,7 @@
 //! last and replaced atomically, so a directory always holds the old data or the new.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use super::settings::{CorpusSettings, SplitSettings};
 use super::shard_writer::{ShardWriter, is_shard_name};
 use super::split::{Side, Splitter};
 use super::vocabulary::Vocabulary;
+use crate::tokenizer::{Encoder, Tokenizer};
 
 /// Text that is tokenised at a time, in bytes.
 const BATCH_BYTES: usize = 4 << 20;
@@ -49,10 +51,8 @@ pub struct BuildReport {
     pub repaired_lines: u64,
 }
 
-/// Builds the shards and the index of `sources` in directory `out`, which is made if need be.
-///
-/// `encode` appends the ids of one sentence, without special ones; it is called from many threads. `progress` is called
-/// now and then with the bytes of text read so far.
+/// Builds the shards and the index of `sources` in directory `out`, which is made if need be. `progress` is called now
+/// and then with the bytes of text read so far.
 ///
 /// # Errors
 /// Those of reading and writing, [`DataError::EmptyCorpus`], [`DataError::NoTokens`], [`DataError::OneDocument`], and
@@ -62,15 +62,38 @@ pub fn build(
     out: &Path,
     corpus: &CorpusSettings,
     split: &SplitSettings,
+    tokenizer: &Tokenizer,
+    progress: impl FnMut(u64),
+) -> Result<Index, DataError> {
+    let vocabulary = Vocabulary::of(tokenizer)?;
+    let new_encoder = || {
+        let mut encoder = Encoder::new(tokenizer);
+        move |text: &str, ids: &mut Vec<u32>| encoder.encode_into(text, ids)
+    };
+    build_with(sources, out, corpus, split, &vocabulary, new_encoder, progress)
+}
+
+/// [`build`] with any encoder: each thread takes one from `new_encoder`; it appends the ids of one sentence, without
+/// special ones, and must give the same ids for the same sentence whatever came before.
+///
+/// # Errors
+/// As for [`build`], and [`DataError::IdOutOfRange`] for an id that is not in `vocabulary`.
+pub fn build_with<E: FnMut(&str, &mut Vec<u32>) + Send>(
+    sources: Vec<Source>,
+    out: &Path,
+    corpus: &CorpusSettings,
+    split: &SplitSettings,
     vocabulary: &Vocabulary,
-    encode: impl Fn(&str, &mut Vec<u32>) + Sync,
+    new_encoder: impl Fn() -> E + Sync,
     mut progress: impl FnMut(u64),
 ) -> Result<Index, DataError> {
     corpus.validate()?;
     split.validate()?;
     std::fs::create_dir_all(out).map_err(DataError::io(out, "create"))?;
+    // Encoders are handed from batch to batch: each remembers the words that it has seen.
+    let encoders = Encoders { new: new_encoder, idle: Mutex::new(Vec::new()) };
     let mut run = |splitter| {
-        let mut builder = Builder::new(out, corpus, vocabulary, &encode, &sources, splitter);
+        let mut builder = Builder::new(out, corpus, vocabulary, &encoders, &sources, splitter);
         let result = builder.read_all(sources.clone(), &mut progress).and_then(|()| builder.close());
         if result.is_err() {
             remove_unlisted(out);
@@ -128,23 +151,40 @@ struct SideBuilder {
     index: SideIndex,
 }
 
-struct Builder<'a, E> {
+/// Encoders that no thread is using, and how to make one more.
+struct Encoders<E, N> {
+    new: N,
+    idle: Mutex<Vec<E>>,
+}
+
+impl<E, N: Fn() -> E> Encoders<E, N> {
+    fn with<R>(&self, work: impl FnOnce(&mut E) -> R) -> R {
+        let idle = || self.idle.lock().expect("no thread panics while it holds the lock");
+        let taken = idle().pop();
+        let mut encoder = taken.unwrap_or_else(&self.new);
+        let result = work(&mut encoder);
+        idle().push(encoder);
+        result
+    }
+}
+
+struct Builder<'a, E, N> {
     out: &'a Path,
     corpus: &'a CorpusSettings,
     vocabulary: &'a Vocabulary,
-    encode: &'a E,
+    encoders: &'a Encoders<E, N>,
     splitter: Splitter,
     sides: [SideBuilder; 2],
     sources: Vec<SourceCounts>,
     report: BuildReport,
 }
 
-impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
+impl<'a, E: FnMut(&str, &mut Vec<u32>) + Send, N: Fn() -> E + Sync> Builder<'a, E, N> {
     fn new(
         out: &'a Path,
         corpus: &'a CorpusSettings,
         vocabulary: &'a Vocabulary,
-        encode: &'a E,
+        encoders: &'a Encoders<E, N>,
         sources: &[Source],
         splitter: Splitter,
     ) -> Self {
@@ -154,7 +194,7 @@ impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
             index: SideIndex::default(),
         });
         let sources = sources.iter().map(|s| SourceCounts { name: s.name(), ..Default::default() }).collect();
-        Self { out, corpus, vocabulary, encode, splitter, sides, sources, report: BuildReport::default() }
+        Self { out, corpus, vocabulary, encoders, splitter, sides, sources, report: BuildReport::default() }
     }
 
     fn read_all(&mut self, sources: Vec<Source>, progress: &mut impl FnMut(u64)) -> Result<(), DataError> {
@@ -190,14 +230,15 @@ impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
     /// Tokenises `documents` in parallel and appends them in order.
     fn add(&mut self, documents: &[Document]) -> Result<(), DataError> {
         let this = &*self;
-        let encoded: Vec<Encoded> = documents.par_iter().map(|document| this.encode(document)).collect();
+        let encode = |document| this.encoders.with(|encoder| this.encode(document, encoder));
+        let encoded: Vec<Encoded> = documents.par_iter().map(encode).collect();
         for (document, encoded) in documents.iter().zip(encoded) {
             self.append(document, &encoded)?;
         }
         Ok(())
     }
 
-    fn encode(&self, document: &Document) -> Encoded {
+    fn encode(&self, document: &Document, encoder: &mut E) -> Encoded {
         let mut encoded = Encoded {
             ids: Vec::with_capacity(document.bytes() / 4),
             ends: Vec::with_capacity(document.len()),
@@ -209,7 +250,7 @@ impl<'a, E: Fn(&str, &mut Vec<u32>) + Sync> Builder<'a, E> {
         let size = self.vocabulary.size();
         for sentence in document.sentences() {
             let start = encoded.ids.len();
-            (self.encode)(sentence, &mut encoded.ids);
+            encoder(sentence, &mut encoded.ids);
             let ids = &encoded.ids[start..];
             encoded.bad_id = encoded.bad_id.or_else(|| ids.iter().copied().find(|&id| id as usize >= size));
             if ids.is_empty() {

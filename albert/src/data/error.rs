@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::shards::Shards;
+
 /// An error of the data path. Every message names the file (and line) or the setting, and the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -108,6 +110,9 @@ pub enum DataError {
         /// Fingerprint of the tokenizer at hand.
         expected: u64,
     },
+    /// The system gives no thread for making batches ahead.
+    #[error("cannot start the thread that makes batches ahead ({0}); raise the limit on threads, or make none ahead")]
+    Thread(std::io::Error),
     /// A split that gives no training instance under the settings.
     #[error("the {split} split gives no instance: {reason}")]
     NoInstances {
@@ -126,6 +131,18 @@ impl DataError {
             std::io::ErrorKind::NotFound if action == "read" => Self::Missing { path },
             _ => Self::Io { path, action, source },
         }
+    }
+
+    /// A side of which the settings make no instance.
+    pub(super) fn no_instances(shards: &Shards) -> Self {
+        let reason = match shards.documents() {
+            0 => "it has no document; raise held_out or add documents".into(),
+            n => format!(
+                "none of its {n} documents has two sentences for a pair; set lone_sentence = \"split\" or \
+                 objective = \"none\""
+            ),
+        };
+        Self::NoInstances { split: shards.side().name(), reason }
     }
 
     /// A setting out of range.

@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use engine::philox::Stream;
 
+use super::error::DataError;
 use super::settings::{InstanceSettings, LoneSentence, Objective};
 use super::shards::Shards;
 
@@ -62,17 +63,21 @@ pub struct PlanCounts {
     pub random_documents: u64,
 }
 
-/// Fills `table` with the instances of `epoch` in their final, shuffled order.
+/// Fills `table` with the instances of `epoch` in their final, shuffled order, from the documents that `takes` accepts.
 pub fn plan_epoch(
     shards: &Shards,
     settings: &InstanceSettings,
     seed: u64,
     epoch: u32,
+    mut takes: impl FnMut(u32) -> bool,
     table: &mut Vec<Instance>,
 ) -> PlanCounts {
     table.clear();
     let mut planner = Planner { shards, settings, table, counts: PlanCounts::default() };
     for (document, (first, bounds)) in (0u32..).zip(shards.walk()) {
+        if !takes(document) {
+            continue;
+        }
         let mut stream = Stream::new(seed, [PLAN, epoch, document]);
         planner.plan_document(document, first, bounds, &mut stream);
     }
@@ -81,6 +86,21 @@ pub fn plan_epoch(
     counts.instances = table.len() as u64;
     counts.label_one = table.iter().filter(|i| i.label == 1).count() as u64;
     counts
+}
+
+/// Fails if `shards` has too few documents for the negatives that `settings` asks for.
+///
+/// # Errors
+/// [`DataError::NoInstances`] that says what to set.
+pub(super) fn check_documents(shards: &Shards, settings: &InstanceSettings) -> Result<(), DataError> {
+    let needs_others = settings.objective == Objective::Nsp
+        || settings.objective == Objective::Sop && settings.lone_sentence == LoneSentence::RandomDocument;
+    if needs_others && shards.documents() == 1 {
+        let reason = "it has one document, and negatives come from another; set objective = \"sop\" and \
+                      lone_sentence = \"skip\", or add documents";
+        return Err(DataError::NoInstances { split: shards.side().name(), reason: reason.into() });
+    }
+    Ok(())
 }
 
 struct Planner<'a> {

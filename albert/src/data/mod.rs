@@ -21,10 +21,15 @@ mod build_tests;
 pub mod corpus;
 pub mod dataset;
 pub mod error;
+pub mod evaluation;
+#[cfg(test)]
+mod evaluation_tests;
+pub mod inspect;
 pub mod instances;
 pub mod masking;
 #[cfg(test)]
 mod masking_tests;
+pub mod prefetch;
 pub mod sampler;
 #[cfg(test)]
 mod sampler_tests;
@@ -39,18 +44,21 @@ mod testing;
 pub mod vocabulary;
 
 pub use batch::{Batch, BatchCapacity, Cursor};
-pub use build::{BuildReport, build};
+pub use build::{BuildReport, build, build_with};
 pub use corpus::{Document, Documents, Source, files};
 pub use dataset::{Dataset, Index};
 pub use error::DataError;
+pub use evaluation::{Baseline, EvaluationSet, Unigram};
+pub use inspect::{Inspection, inspect};
 pub use instances::{Instance, PlanCounts};
 pub use masking::{Masker, MaskingStatistics, Span};
+pub use prefetch::Prefetch;
 pub use sampler::Sampler;
 pub use settings::{
-    BatchSettings, CorpusSettings, DataSettings, InstanceSettings, LoneSentence, MaskingSettings, Objective,
-    SplitSettings, TextLayout,
+    BatchSettings, CorpusSettings, DataSettings, EvaluationSettings, InstanceSettings, LoneSentence, MaskingSettings,
+    Objective, SplitSettings, TextLayout,
 };
 pub use shard_writer::ShardEntry;
 pub use shards::Shards;
 pub use split::{Side, Splitter};
-pub use vocabulary::{SpecialIds, Vocabulary};
+pub use vocabulary::Vocabulary;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use super::batch::{Assembler, Batch, Cursor};
 use super::error::DataError;
-use super::instances::{Instance, PlanCounts, plan_epoch};
+use super::instances::{Instance, PlanCounts, check_documents, plan_epoch};
 use super::masking::Masker;
-use super::settings::{DataSettings, LoneSentence, Objective};
+use super::settings::DataSettings;
 use super::shards::Shards;
 use super::vocabulary::Vocabulary;
 
@@ -43,25 +43,11 @@ impl Sampler {
     ) -> Result<Self, DataError> {
         settings.validate()?;
         let instances = &settings.instances;
-        let split = shards.side().name();
-        let needs_others =
-            instances.objective == Objective::Nsp || instances.lone_sentence == LoneSentence::RandomDocument;
-        if needs_others && instances.objective != Objective::None && shards.documents() == 1 {
-            let reason = "it has one document, and negatives come from another; set objective = \"sop\" and \
-                          lone_sentence = \"skip\", or add documents";
-            return Err(DataError::NoInstances { split, reason: reason.into() });
-        }
+        check_documents(&shards, instances)?;
         let mut table = Vec::new();
-        let counts = plan_epoch(&shards, instances, seed, 0, &mut table);
+        let counts = plan_epoch(&shards, instances, seed, 0, |_| true, &mut table);
         if table.is_empty() {
-            let reason = match shards.documents() {
-                0 => "it has no document; raise held_out or add documents".into(),
-                n => format!(
-                    "none of its {n} documents has two sentences for a pair; set lone_sentence = \"split\" or \
-                     objective = \"none\""
-                ),
-            };
-            return Err(DataError::NoInstances { split, reason });
+            return Err(DataError::no_instances(&shards));
         }
         table.reserve_exact(table.len() / 4 + 1024);
         let assembler = Assembler::new(shards, vocabulary, settings, seed);
@@ -143,10 +129,15 @@ impl Sampler {
         batch.next = self.cursor;
     }
 
+    /// Makes every batch one sequence, for looking at single ones.
+    pub(super) fn limit_to_one_sequence(&mut self) {
+        self.assembler.limit_to_one_sequence();
+    }
+
     fn plan(&mut self, epoch: u32) {
         if self.planned != epoch {
             let instances = &self.assembler.settings().instances;
-            self.counts = plan_epoch(self.assembler.shards(), instances, self.seed, epoch, &mut self.table);
+            self.counts = plan_epoch(self.assembler.shards(), instances, self.seed, epoch, |_| true, &mut self.table);
             self.planned = epoch;
         }
     }

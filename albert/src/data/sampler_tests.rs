@@ -225,7 +225,7 @@ fn every_sentence_is_used_at_most_once_an_epoch_and_the_rest_is_counted() {
         instances.max_sequence_length = 64;
         for epoch in 0..3 {
             let mut table = Vec::new();
-            let counts = instances::plan_epoch(&shards, &instances, 4, epoch, &mut table);
+            let counts = instances::plan_epoch(&shards, &instances, 4, epoch, |_| true, &mut table);
             let mut used = vec![0; shards.sentences() as usize];
             for instance in &table {
                 for (first, count) in [(instance.a, instance.a_count), (instance.b, instance.b_count)] {
@@ -310,7 +310,7 @@ fn target_lengths_are_short_one_time_in_ten_and_drawn_as_asked() {
         instances.max_sequence_length = 22;
         instances.target_length_once_per_document = once;
         let mut table = Vec::new();
-        instances::plan_epoch(&shards, &instances, 1, 0, &mut table);
+        instances::plan_epoch(&shards, &instances, 1, 0, |_| true, &mut table);
         let mut by_document: HashMap<u32, Vec<u16>> = HashMap::new();
         for instance in &table {
             // The last chunk of a document is what is left.

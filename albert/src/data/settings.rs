@@ -181,6 +181,22 @@ impl Default for BatchSettings {
     }
 }
 
+/// The evaluation on held-out documents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvaluationSettings {
+    /// Seed of instances and masks; fixed, so that every evaluation sees the same.
+    pub seed: u64,
+    /// Most sequences; 0: all. Released: 100 batches of 64.
+    pub max_sequences: usize,
+}
+
+impl Default for EvaluationSettings {
+    fn default() -> Self {
+        Self { seed: 12345, max_sequences: 0 }
+    }
+}
+
 /// Everything that decides what a training run sees, given shards and a seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -191,6 +207,8 @@ pub struct DataSettings {
     pub masking: MaskingSettings,
     /// Instances to batches.
     pub batch: BatchSettings,
+    /// Held-out evaluation.
+    pub evaluation: EvaluationSettings,
 }
 
 impl DataSettings {

@@ -94,6 +94,11 @@ impl Shards {
         shard.ids().append_to(range.start + skip..range.end - drop, out);
     }
 
+    /// The content hashes of all documents, in order.
+    pub fn document_hashes(&self) -> impl Iterator<Item = u64> {
+        self.shards.iter().flat_map(|shard| shard.document_hashes().iter().copied())
+    }
+
     /// Token number `at` of sentence `sentence`.
     pub fn token(&self, sentence: u32, at: usize) -> u32 {
         let (shard, range) = self.locate(sentence, 1);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use engine::philox::Stream;
 
-use super::{CorpusSettings, Dataset, Index, Shards, Side, Source, SpecialIds, SplitSettings, Vocabulary, build};
+use super::{CorpusSettings, Dataset, Index, Shards, Side, Source, SplitSettings, Vocabulary, build_with};
+use crate::tokenizer::SpecialIds;
 
 pub(super) const SPECIALS: SpecialIds = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 3, mask: 4 };
 
@@ -61,13 +62,14 @@ pub(super) fn sources(texts: &[&str]) -> Vec<Source> {
 /// Builds `texts` in `folder` with default settings.
 pub(super) fn build_in(folder: &Path, texts: &[&str], vocabulary: &Vocabulary) -> Index {
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-    build(sources(texts), folder, &corpus, &split, vocabulary, encode, |_| {}).unwrap()
+    build_with(sources(texts), folder, &corpus, &split, vocabulary, || encode, |_| {}).unwrap()
 }
 
 /// The training side of `text`, with next to nothing held out.
 pub(super) fn shards(text: &str, vocabulary: &Vocabulary) -> Arc<Shards> {
     let folder = tempfile::tempdir().unwrap();
     let split = SplitSettings { held_out: 0.0, ..Default::default() };
-    build(sources(&[text]), folder.path(), &CorpusSettings::default(), &split, vocabulary, encode, |_| {}).unwrap();
+    build_with(sources(&[text]), folder.path(), &CorpusSettings::default(), &split, vocabulary, || encode, |_| {})
+        .unwrap();
     Arc::clone(Dataset::open(folder.path(), vocabulary).unwrap().side(Side::Train))
 }

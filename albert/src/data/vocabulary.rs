@@ -3,21 +3,7 @@
 use engine::io::Hasher64;
 
 use super::error::DataError;
-
-/// Ids of the special pieces. In the released vocabularies: 0, 1, 2, 3, 4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpecialIds {
-    /// `<pad>`
-    pub pad: u32,
-    /// `<unk>`
-    pub unk: u32,
-    /// `[CLS]`
-    pub cls: u32,
-    /// `[SEP]`
-    pub sep: u32,
-    /// `[MASK]`
-    pub mask: u32,
-}
+use crate::tokenizer::{SpecialIds, Tokenizer};
 
 /// Size, word starts and special ids of a tokenizer, with a fingerprint that ties shards to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +42,15 @@ impl Vocabulary {
         hash.update(&word_start.iter().map(|&b| u8::from(b)).collect::<Vec<_>>());
         hash.update(content);
         Ok(Self { word_start, specials, sorted_specials, fingerprint: hash.finish() })
+    }
+
+    /// What the data path must know of `tokenizer`.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] if its vocabulary has nothing but special pieces.
+    pub fn of(tokenizer: &Tokenizer) -> Result<Self, DataError> {
+        let word_start = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.is_word_start(id)).collect();
+        Self::new(word_start, tokenizer.specials(), tokenizer.to_json().as_bytes())
     }
 
     /// Number of pieces, V.

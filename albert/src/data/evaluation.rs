@@ -1,0 +1,160 @@
+//! Held-out batches that are the same at every evaluation, and what a model must beat on them.
+//!
+//! The instances are those of one epoch over the held-out documents under a fixed seed, in a fixed random order, so that
+//! the first so many of them are a fair sample. Under SOP no sentence is in two pairs and pairs are of whole sentences
+//! (lone ones are skipped whatever training does). Of documents that are copies of each other the first alone is taken,
+//! and a pair whose text has been seen is left out. So the accuracy is one over distinct, non-overlapping pairs, and its
+//! standard error is that of independent draws, sqrt(p (1 - p) / n).
+//!
+//! The baseline is the mean of -ln p(piece) over the masked pieces, p being the share of the piece in the training
+//! documents with one added to every count: p = (count + 1) / (total + V).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use engine::io::hash64;
+
+use super::batch::{Assembler, Batch, Cursor};
+use super::error::DataError;
+use super::instances::{Instance, check_documents, plan_epoch};
+use super::settings::{DataSettings, LoneSentence, Objective};
+use super::shard::Ids;
+use super::shards::Shards;
+use super::vocabulary::Vocabulary;
+
+/// The held-out batches.
+#[derive(Clone, Debug)]
+pub struct EvaluationSet {
+    assembler: Assembler,
+    table: Vec<Instance>,
+    at: u32,
+}
+
+impl EvaluationSet {
+    /// The evaluation set of `shards` under `settings`; masking as in training, seed and size as in
+    /// `settings.evaluation`.
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] if a setting is out of range; [`DataError::NoInstances`] if `shards` gives no instance.
+    pub fn new(shards: Arc<Shards>, vocabulary: Arc<Vocabulary>, settings: &DataSettings) -> Result<Self, DataError> {
+        settings.validate()?;
+        let mut settings = settings.clone();
+        settings.instances.lone_sentence = LoneSentence::Skip;
+        check_documents(&shards, &settings.instances)?;
+        let seed = settings.evaluation.seed;
+        let mut copies = HashSet::new();
+        let is_first: Vec<bool> = shards.document_hashes().map(|hash| copies.insert(hash)).collect();
+        let mut table = Vec::new();
+        plan_epoch(&shards, &settings.instances, seed, 0, |document| is_first[document as usize], &mut table);
+        let (mut seen, mut tokens) = (HashSet::with_capacity(table.len()), Vec::new());
+        let is_swapping = settings.instances.objective == Objective::Sop;
+        table.retain(|instance| seen.insert(text_hash(&shards, instance, is_swapping, &mut tokens)));
+        if table.is_empty() {
+            return Err(DataError::no_instances(&shards));
+        }
+        if settings.evaluation.max_sequences > 0 {
+            table.truncate(settings.evaluation.max_sequences);
+        }
+        table.shrink_to_fit();
+        Ok(Self { assembler: Assembler::new(shards, vocabulary, &settings, seed), table, at: 0 })
+    }
+
+    /// Number of sequences.
+    pub fn sequences(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The settings in force: those given, with lone sentences skipped.
+    pub fn settings(&self) -> &DataSettings {
+        self.assembler.settings()
+    }
+
+    /// Goes back to the first batch.
+    pub fn rewind(&mut self) {
+        self.at = 0;
+    }
+
+    /// Replaces the contents of `batch` by the next batch; false, and an empty batch, after the last.
+    pub fn fill(&mut self, batch: &mut Batch) -> bool {
+        let limits = self.assembler.settings().batch.clone();
+        let cursor = |index| Cursor { epoch: 0, index };
+        batch.clear();
+        batch.start = cursor(self.at);
+        while let Some(&instance) = self.table.get(self.at as usize) {
+            let is_full = batch.tokens() + self.assembler.length(&instance) > limits.max_tokens;
+            if batch.sequences() > 0 && (is_full || batch.sequences() >= limits.max_sequences) {
+                break;
+            }
+            self.assembler.append(&instance, cursor(self.at), batch);
+            self.at += 1;
+        }
+        batch.next = cursor(self.at);
+        batch.ends_step = true;
+        batch.sequences() > 0
+    }
+
+    /// The mean cross-entropy of `unigram` over all masked pieces, in nats, and their number. Rewinds before and after.
+    pub fn baseline(&mut self, unigram: &Unigram) -> Baseline {
+        let mut batch = Batch::new(self.settings());
+        let (mut nats, mut pieces) = (0.0, 0);
+        self.rewind();
+        while self.fill(&mut batch) {
+            nats += batch.masked_labels.iter().map(|&label| unigram.nats(label)).sum::<f64>();
+            pieces += batch.masked_labels.len() as u64;
+        }
+        self.rewind();
+        Baseline { nats: if pieces == 0 { 0.0 } else { nats / pieces as f64 }, pieces }
+    }
+}
+
+/// A hash of the text of `instance`, put back into the order of the document if label 1 means that it was swapped.
+fn text_hash(shards: &Shards, instance: &Instance, is_swapping: bool, tokens: &mut Vec<u32>) -> u64 {
+    tokens.clear();
+    let mut segments = [(instance.a, instance.a_count), (instance.b, instance.b_count)];
+    if is_swapping && instance.label == 1 {
+        segments.reverse();
+    }
+    for (first, count) in segments {
+        if count > 0 {
+            shards.append(first, usize::from(count), 0, 0, tokens);
+        }
+    }
+    hash64(bytemuck::cast_slice(tokens))
+}
+
+/// What the unigram model reaches on an evaluation set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Baseline {
+    /// Mean cross-entropy in nats.
+    pub nats: f64,
+    /// Masked pieces that it is the mean of.
+    pub pieces: u64,
+}
+
+/// Frequencies of the pieces in the training documents.
+#[derive(Clone, Debug)]
+pub struct Unigram {
+    /// -ln p of each piece.
+    nats: Vec<f64>,
+}
+
+impl Unigram {
+    /// The frequencies in `shards` for a vocabulary of `vocab_size` pieces, with one added to each count. Reads every
+    /// token once.
+    pub fn of(shards: &Shards, vocab_size: usize) -> Self {
+        let mut counts = vec![1u64; vocab_size];
+        for shard in shards.shards() {
+            match shard.ids() {
+                Ids::U16(ids) => ids.iter().for_each(|&id| counts[usize::from(id)] += 1),
+                Ids::U32(ids) => ids.iter().for_each(|&id| counts[id as usize] += 1),
+            }
+        }
+        let total: u64 = counts.iter().sum();
+        Self { nats: counts.iter().map(|&count| (total as f64 / count as f64).ln()).collect() }
+    }
+
+    /// -ln p of `piece`.
+    pub fn nats(&self, piece: u32) -> f64 {
+        self.nats[piece as usize]
+    }
+}

@@ -1,0 +1,186 @@
+//! Batches made ahead of time on a thread of their own.
+//!
+//! ```text
+//! fill(&mut batch):   worker --filled--> swap with the caller's batch --spare--> worker
+//! ```
+//! A fixed number of batches goes round, so nothing is allocated once they are warm, and the worker is never more than
+//! `ahead` batches in front. It runs the same [`Sampler`] in the same order, so the batches are those that the sampler
+//! would give. Dropping the `Prefetch` ends the thread and waits for it: at most for the batch in the making.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use super::batch::{Batch, Cursor};
+use super::error::DataError;
+use super::sampler::Sampler;
+
+/// A [`Sampler`] that works ahead.
+#[derive(Debug)]
+pub struct Prefetch {
+    cursor: Cursor,
+    inner: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Here(Box<Sampler>),
+    Thread {
+        /// `None` while dropping: a closed channel is what ends the worker.
+        channels: Option<(Receiver<Batch>, SyncSender<Batch>)>,
+        worker: Option<JoinHandle<()>>,
+    },
+}
+
+impl Prefetch {
+    /// Makes batches from where `sampler` is, up to `ahead` of them before they are asked for; 0 makes them on the
+    /// calling thread.
+    ///
+    /// # Errors
+    /// [`DataError::Thread`] if the system gives no thread.
+    pub fn new(sampler: Sampler, ahead: usize) -> Result<Self, DataError> {
+        let cursor = sampler.cursor();
+        if ahead == 0 {
+            return Ok(Self { cursor, inner: Inner::Here(Box::new(sampler)) });
+        }
+        let (spare, to_fill) = sync_channel::<Batch>(ahead);
+        let (filled, to_take) = sync_channel::<Batch>(ahead);
+        for _ in 0..ahead {
+            spare.send(Batch::new(sampler.settings())).expect("the receiver is in this function");
+        }
+        let mut sampler = sampler;
+        let work = move || {
+            // Either channel closes when the `Prefetch` is dropped.
+            while let Ok(mut batch) = to_fill.recv() {
+                sampler.fill(&mut batch);
+                if filled.send(batch).is_err() {
+                    return;
+                }
+            }
+        };
+        let worker = std::thread::Builder::new().name("albert-data".into()).spawn(work).map_err(DataError::Thread)?;
+        Ok(Self { cursor, inner: Inner::Thread { channels: Some((to_take, spare)), worker: Some(worker) } })
+    }
+
+    /// Replaces the contents of `batch` by the next batch. Its buffers go to the worker in exchange, so give the same
+    /// batch each time.
+    pub fn fill(&mut self, batch: &mut Batch) {
+        match &mut self.inner {
+            Inner::Here(sampler) => sampler.fill(batch),
+            Inner::Thread { channels, worker } => {
+                let (to_take, spare) = channels.as_ref().expect("open until dropped");
+                match to_take.recv() {
+                    Ok(next) => {
+                        let used = std::mem::replace(batch, next);
+                        // A worker that is gone is noticed at the next `recv`, with what it has to say.
+                        let _ = spare.send(used);
+                    }
+                    Err(_) => match worker.take().expect("joined once").join() {
+                        Err(panic) => std::panic::resume_unwind(panic),
+                        Ok(()) => unreachable!("the worker runs while the channels are open"),
+                    },
+                }
+            }
+        }
+        self.cursor = batch.next;
+    }
+
+    /// Where the next batch begins that [`fill`](Self::fill) will give, however far the worker is.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+}
+
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        if let Inner::Thread { channels, worker } = &mut self.inner {
+            drop(channels.take());
+            if let Some(worker) = worker.take() {
+                // Its panic, if any, was or will be reported by `fill`; a second one here would abort.
+                let _ = worker.join();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::testing::{shards, text, vocabulary};
+    use super::super::{BatchSettings, DataSettings};
+    use super::*;
+
+    fn sampler(settings: &DataSettings) -> Sampler {
+        let shards = shards(&text(1, 500, 60, 9, 25), &vocabulary(500));
+        Sampler::new(shards, Arc::new(vocabulary(500)), settings, 4).unwrap()
+    }
+
+    fn settings() -> DataSettings {
+        let mut settings = DataSettings::default();
+        settings.instances.max_sequence_length = 64;
+        settings.batch = BatchSettings { max_tokens: 300, max_sequences: 9, sequences_per_step: 20 };
+        settings
+    }
+
+    #[test]
+    fn gives_the_batches_of_its_sampler_however_far_ahead() {
+        let settings = settings();
+        for ahead in [0, 1, 2, 5] {
+            let mut alone = sampler(&settings);
+            let mut prefetch = Prefetch::new(sampler(&settings), ahead).unwrap();
+            let (mut expected, mut found) = (Batch::new(&settings), Batch::new(&settings));
+            for step in 0..200 {
+                assert_eq!(prefetch.cursor(), alone.cursor(), "{ahead} ahead, step {step}");
+                alone.fill(&mut expected);
+                prefetch.fill(&mut found);
+                assert_eq!(found, expected, "{ahead} ahead, step {step}");
+            }
+            assert!(found.next.epoch > 1, "the run must cross epochs: {:?}", found.next);
+        }
+    }
+
+    #[test]
+    fn resumes_at_the_consumers_cursor() {
+        let settings = settings();
+        let mut prefetch = Prefetch::new(sampler(&settings), 2).unwrap();
+        let mut batch = Batch::new(&settings);
+        for _ in 0..37 {
+            prefetch.fill(&mut batch);
+        }
+        let mut resumed = sampler(&settings);
+        resumed.seek(prefetch.cursor()).unwrap();
+        let mut resumed = Prefetch::new(resumed, 2).unwrap();
+        let mut again = Batch::new(&settings);
+        for _ in 0..50 {
+            prefetch.fill(&mut batch);
+            resumed.fill(&mut again);
+            assert_eq!(again, batch);
+        }
+    }
+
+    #[test]
+    fn the_same_buffers_go_round() {
+        let settings = settings();
+        let mut prefetch = Prefetch::new(sampler(&settings), 2).unwrap();
+        let mut batch = Batch::new(&settings);
+        let mut buffers = std::collections::HashSet::new();
+        for _ in 0..100 {
+            prefetch.fill(&mut batch);
+            buffers.insert((batch.ids.as_ptr(), batch.ids.capacity()));
+        }
+        assert_eq!(buffers.len(), 3);
+    }
+
+    #[test]
+    fn stops_whether_or_not_batches_were_taken() {
+        let settings = settings();
+        for taken in [0, 1, 3] {
+            let mut prefetch = Prefetch::new(sampler(&settings), 2).unwrap();
+            let mut batch = Batch::new(&settings);
+            for _ in 0..taken {
+                prefetch.fill(&mut batch);
+            }
+            drop(prefetch);
+        }
+    }
+}
