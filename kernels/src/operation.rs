@@ -259,6 +259,34 @@ impl fmt::Debug for Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OPERATIONS;
+    use std::collections::BTreeMap;
+
+    /// Run with `--nocapture` to see what was skipped and how close to its bound each operation comes.
+    #[test]
+    fn every_case_agrees_with_its_definition_on_every_target() {
+        let mut failures = Vec::new();
+        for operation in OPERATIONS {
+            for target in Target::all() {
+                let (mut passed, mut worst, mut skipped) = (0, BTreeMap::new(), BTreeMap::new());
+                for case in (operation.cases)() {
+                    match (operation.check)(&case, target) {
+                        Outcome::Passed { worst: ratio } => {
+                            passed += 1;
+                            let worst = worst.entry(case.dtype).or_insert(0.0);
+                            *worst = ratio.max(*worst);
+                        }
+                        Outcome::Skipped { reason } => *skipped.entry(reason).or_insert(0) += 1,
+                        Outcome::Failed { message } => failures.push(format!("{}: {message}", operation.name)),
+                    }
+                }
+                println!("{} on {target}: {passed} passed, the worst error over its bound {worst:.2?}", operation.name);
+                skipped.iter().for_each(|(reason, count)| println!("    SKIPPED {count}: {reason}"));
+                assert!(passed > 0 || !skipped.is_empty(), "{} has no cases", operation.name);
+            }
+        }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
 
     #[test]
     fn a_name_survives_the_way_through_a_ptx_identifier() {
