@@ -123,10 +123,11 @@ struct WithSource {
 impl Sink for WithSource {
     fn push(&mut self, bytes: &[u8], start: usize, end: usize) {
         if self.pending_space {
-            // The space between two words belongs to the source between their characters.
+            // The space between two words belongs to the source between their characters; if both came from one
+            // composition segment, to that.
             let before = self.source.last().map_or(start, |&(_, end)| end);
             self.bytes.push(b' ');
-            self.source.push((before, start.max(before)));
+            self.source.push((before.min(start), before.max(start)));
             self.pending_space = false;
         }
         self.bytes.extend_from_slice(bytes);

@@ -17,8 +17,8 @@
 
 use std::cell::RefCell;
 
-use super::vocabulary::{PieceKind, Vocabulary};
-use super::{DigitComma, Tokenizer};
+use super::vocabulary::{Piece, PieceKind, Vocabulary};
+use super::{DigitComma, Tokenizer, WORD_MARK};
 
 /// The best way to reach one byte of a word.
 #[derive(Clone, Copy)]
@@ -44,13 +44,15 @@ pub(super) struct Scratch {
     steps: Vec<Step>,
     /// Where cleaning builds the current word.
     pub(super) word: Vec<u8>,
+    /// The pieces of the current word.
+    pub(super) pieces: Vec<Step>,
 }
 
 impl Scratch {
     /// Gives memory back after a monstrous word, so that one bad line does not cost 16 bytes for each of its own.
     fn shrink(&mut self) {
         const KEEP: usize = 1 << 16;
-        if self.cells.capacity() > KEEP || self.word.capacity() > KEEP {
+        if self.cells.capacity().max(self.word.capacity()).max(self.pieces.capacity()) > KEEP {
             *self = Self::default();
         }
     }
@@ -139,8 +141,9 @@ impl Tokenizer {
         with_scratch(|scratch| self.vocabulary.search(word, &mut scratch.cells))
     }
 
-    /// Appends the pieces of one word (a space and its bytes) to `out`, the digit-comma rule applied.
+    /// Puts the pieces of one word (a space and its bytes) into `out`, the digit-comma rule applied.
     pub(super) fn segment_word(&self, word: &[u8], scratch: &mut Scratch, out: &mut Vec<Step>) {
+        out.clear();
         let mut start = 0;
         for &step in self.vocabulary.segment(word, &mut scratch.cells, &mut scratch.steps) {
             match self.digit_comma_of(step.id) {
@@ -160,55 +163,59 @@ impl Tokenizer {
             let len = match piece.kind {
                 PieceKind::Unknown => end - 1 - at,
                 _ => {
-                    let mark = piece.text.starts_with(super::WORD_MARK);
-                    let letters = piece.text.len() - if mark { super::WORD_MARK.len_utf8() } else { 0 };
+                    let mark = piece.text.starts_with(WORD_MARK);
+                    let letters = piece.text.len() - if mark { WORD_MARK.len_utf8() } else { 0 };
                     letters as u32 + u32::from(mark && word[at as usize] == b' ')
                 }
             };
             at = if index + 1 == replacement.len() { end } else { (at + len).min(end) };
-            out.push(Step { id, end: at });
+            match out.last_mut() {
+                Some(last) if last.id == id && piece.kind == PieceKind::Unknown => last.end = at,
+                _ => out.push(Step { id, end: at }),
+            }
         }
     }
 
     /// What replaces a piece such as `▁1,`, by the rule in force.
     #[inline]
     fn digit_comma_of(&self, id: u32) -> Option<&[u32]> {
-        self.digit_comma.get(&id).map(Vec::as_slice)
+        self.digit_comma.get(id as usize)?.as_deref()
     }
 
-    /// The replacements for every piece of two or more characters that ends in a digit and a comma.
-    pub(super) fn digit_comma_table(
-        vocabulary: &Vocabulary,
-        rule: DigitComma,
-    ) -> std::collections::HashMap<u32, Vec<u32>> {
-        let mut table = std::collections::HashMap::new();
-        if rule == DigitComma::Off {
-            return table;
+    /// By id, what replaces each piece of two or more characters that ends in a digit and a comma; empty if none does.
+    pub(super) fn digit_comma_table(vocabulary: &Vocabulary, rule: DigitComma) -> Vec<Option<Box<[u32]>>> {
+        let of_piece = |piece: &Piece| -> Option<Box<[u32]>> {
+            let number = piece.text.strip_suffix(',')?;
+            let applies = piece.kind == PieceKind::Normal && number.chars().next_back().is_some_and(is_digit);
+            applies.then(|| vocabulary.without_comma(number, rule))
+        };
+        match rule {
+            DigitComma::Off => Vec::new(),
+            _ if vocabulary.pieces.iter().all(|piece| of_piece(piece).is_none()) => Vec::new(),
+            _ => vocabulary.pieces.iter().map(of_piece).collect(),
         }
-        let unk = vocabulary.specials.unk;
-        for (id, piece) in vocabulary.pieces.iter().enumerate().filter(|(_, p)| p.kind == PieceKind::Normal) {
-            let Some(number) = piece.text.strip_suffix(',') else { continue };
-            if !number.chars().next_back().is_some_and(is_digit) {
-                continue;
+    }
+}
+
+impl Vocabulary {
+    /// The pieces of `number` (which may start with a word mark) as the digit-comma rule has them, then the comma.
+    fn without_comma(&self, number: &str, rule: DigitComma) -> Box<[u32]> {
+        let unk = self.specials.unk;
+        let bare = number.trim_start_matches(WORD_MARK);
+        let word = [b" ", bare.as_bytes()].concat();
+        let mut steps = Vec::new();
+        self.segment(&word, &mut Vec::new(), &mut steps);
+        let mut ids: Vec<u32> = steps.iter().map(|step| step.id).collect();
+        if rule == DigitComma::Intended && bare.len() == number.len() {
+            // The mark that encoding put before the number is taken off again.
+            match self.pieces[ids[0] as usize].text.strip_prefix(WORD_MARK) {
+                Some("") => drop(ids.remove(0)),
+                Some(rest) => ids[0] = self.ids.get(rest).copied().unwrap_or(unk),
+                None => {}
             }
-            let bare = number.trim_start_matches(super::WORD_MARK);
-            let word = [b" ", bare.as_bytes()].concat();
-            let mut scratch = Scratch::default();
-            let steps = vocabulary.segment(&word, &mut scratch.cells, &mut scratch.steps);
-            let mut ids: Vec<u32> = steps.iter().map(|step| step.id).collect();
-            if rule == DigitComma::Intended && !number.starts_with(super::WORD_MARK) {
-                // The mark that encoding put before the number is taken off again.
-                let first = vocabulary.pieces[ids[0] as usize].text.strip_prefix(super::WORD_MARK);
-                match first {
-                    Some("") => drop(ids.remove(0)),
-                    Some(rest) => ids[0] = vocabulary.ids.get(rest).copied().unwrap_or(unk),
-                    None => {}
-                }
-            }
-            ids.push(vocabulary.ids.get(",").copied().unwrap_or(unk));
-            table.insert(id as u32, ids);
         }
-        table
+        ids.push(self.ids.get(",").copied().unwrap_or(unk));
+        ids.into()
     }
 }
 
@@ -223,39 +230,37 @@ fn is_digit(c: char) -> bool {
 pub struct Encoder<'t> {
     tokenizer: &'t Tokenizer,
     scratch: Scratch,
-    steps: Vec<Step>,
     memo: Memo,
 }
 
 impl<'t> Encoder<'t> {
     /// An encoder with an empty memory.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, scratch: Scratch::default(), steps: Vec::new(), memo: Memo::new() }
+        Self { tokenizer, scratch: Scratch::default(), memo: Memo::new() }
     }
 
     /// Appends the ids of `text` to `out`, without `[CLS]` and `[SEP]`.
     pub fn encode_into(&mut self, text: &str, out: &mut Vec<u32>) {
-        let Self { tokenizer, scratch, steps, memo } = self;
+        let Self { tokenizer, scratch, memo } = self;
         let first = out.len();
         let unk = tokenizer.vocabulary.specials.unk;
-        let mut word_bytes = std::mem::take(&mut scratch.word);
+        let (mut word_bytes, mut pieces) = (std::mem::take(&mut scratch.word), std::mem::take(&mut scratch.pieces));
         tokenizer.cleaning.for_each_word(text, &mut word_bytes, |word| {
             let hash = Memo::hash(word);
             if let Some(ids) = memo.get(hash, word) {
                 append(out, first, ids, unk);
                 return;
             }
-            steps.clear();
-            tokenizer.segment_word(word, scratch, steps);
-            let ids = memo.insert(hash, word, steps.iter().map(|step| step.id));
-            append(out, first, ids, unk);
+            tokenizer.segment_word(word, scratch, &mut pieces);
+            append(out, first, memo.insert(hash, word, pieces.iter().map(|step| step.id)), unk);
         });
-        scratch.word = word_bytes;
+        (scratch.word, scratch.pieces) = (word_bytes, pieces);
         scratch.shrink();
     }
 }
 
-/// Appends a word's ids; an unknown after an unknown (counted from `first`) is the same piece.
+/// Appends a word's ids; an unknown after an unknown (counted from `first`) is the same piece. Words meet in an unknown
+/// only if the vocabulary has no piece for the word mark.
 #[inline]
 fn append(out: &mut Vec<u32>, first: usize, ids: &[u32], unk: u32) {
     let merges = ids.first() == Some(&unk) && out.len() > first && out.last() == Some(&unk);

@@ -5,16 +5,17 @@ use std::path::PathBuf;
 /// An error of loading, saving, building or training a tokeniser.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// The file could not be read or written.
-    #[error("{}: cannot {action}: {source}", .path.display())]
-    Io {
+    /// The file could not be read.
+    #[error("{}: cannot read the file: {source}", .path.display())]
+    Read {
         /// The file.
         path: PathBuf,
-        /// What was tried: `read`, `write`, `rename`, ...
-        action: &'static str,
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The file could not be written; what stood there before is untouched.
+    #[error(transparent)]
+    Write(#[from] engine::EngineError),
     /// The file is not JSON: cut short, damaged, or another kind of file.
     #[error("{}: not valid JSON ({reason}); the file is cut short or damaged, restore it or train it again", .path.display())]
     Json {

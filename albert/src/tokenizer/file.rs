@@ -3,7 +3,7 @@
 //! ```text
 //! added_tokens    <pad> <unk> [CLS] [SEP] [MASK], special, not normalised; [MASK] takes the space before it
 //! normalizer      Sequence: drop control characters, NFKD + StripAccents (or NFKC), Lowercase, spaces, Strip
-//! pre_tokenizer   Metaspace, mark before the first word alone, split
+//! pre_tokenizer   Metaspace, mark before the first word too, split
 //! post_processor  [CLS] A [SEP] and [CLS] A [SEP] B [SEP]
 //! model           Unigram: vocab = [[piece, score], ...], score 0 = special or user-defined
 //! ```
@@ -17,8 +17,7 @@
 //! special.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
@@ -58,7 +57,7 @@ fn frame(cleaning: Cleaning, ids: impl Fn(&str) -> u32) -> Map<String, Value> {
     let special = |text: &str, segment: u32| json!({"SpecialToken": {"id": text, "type_id": segment}});
     let sequence = |name: &str, segment: u32| json!({"Sequence": {"id": name, "type_id": segment}});
     let in_template = |text: &str| json!({"id": text, "ids": [ids(text)], "tokens": [text]});
-    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true});
+    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
     let Value::Object(frame) = json!({
         "version": "1.0",
         "truncation": null,
@@ -107,7 +106,7 @@ impl Tokenizer {
     /// # Errors
     /// If the file cannot be written; what was there before is untouched.
     pub fn save(&self, path: &Path) -> Result<(), TokenizerError> {
-        write_atomically(path, self.to_json().as_bytes())
+        Ok(engine::io::write_atomically(path, |file| file.write_all(self.to_json().as_bytes()))?)
     }
 
     /// Reads `tokenizer.json`.
@@ -115,7 +114,7 @@ impl Tokenizer {
     /// # Errors
     /// If the file cannot be read, is damaged, or asks for something that this program does not do.
     pub fn load(path: &Path) -> Result<Self, TokenizerError> {
-        let bytes = std::fs::read(path).map_err(|source| io_error(path, "read", source))?;
+        let bytes = std::fs::read(path).map_err(|source| TokenizerError::Read { path: path.into(), source })?;
         let text = String::from_utf8(bytes)
             .map_err(|error| TokenizerError::Json { path: path.into(), reason: error.utf8_error().to_string() })?;
         Self::from_json(&text, path)
@@ -234,32 +233,4 @@ impl Reader<'_> {
         }
         Ok(())
     }
-}
-
-fn io_error(path: &Path, action: &'static str, source: std::io::Error) -> TokenizerError {
-    TokenizerError::Io { path: path.into(), action, source }
-}
-
-/// Writes a whole file or nothing.
-fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), TokenizerError> {
-    let Some(name) = path.file_name() else {
-        let source = std::io::Error::from(std::io::ErrorKind::InvalidFilename);
-        return Err(io_error(path, "write", source));
-    };
-    let folder: PathBuf = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.into(),
-        _ => ".".into(),
-    };
-    let mut temporary_name = name.to_owned();
-    temporary_name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = folder.join(temporary_name);
-    let written = std::fs::File::create(&temporary)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&temporary, path))
-        .and_then(|()| std::fs::File::open(&folder).and_then(|folder| folder.sync_all()));
-    written.map_err(|source| {
-        // Nothing can be done if this fails as well; the error to report is the first.
-        let _ = std::fs::remove_file(&temporary);
-        io_error(path, "write", source)
-    })
 }

@@ -32,8 +32,6 @@ mod vocabulary;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-
 use rayon::prelude::*;
 
 pub use clean::{Cleaned, Cleaning};
@@ -74,7 +72,7 @@ pub struct Encoding {
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     cleaning: Cleaning,
-    digit_comma: HashMap<u32, Vec<u32>>,
+    digit_comma: Vec<Option<Box<[u32]>>>,
 }
 
 impl Tokenizer {
@@ -148,18 +146,16 @@ impl Tokenizer {
     pub fn encode_into(&self, text: &str, out: &mut Vec<u32>) {
         let first = out.len();
         encoder::with_scratch(|scratch| {
-            let mut word_bytes = std::mem::take(&mut scratch.word);
-            let mut steps = Vec::new();
+            let (mut word_bytes, mut pieces) = (std::mem::take(&mut scratch.word), std::mem::take(&mut scratch.pieces));
             self.cleaning.for_each_word(text, &mut word_bytes, |word| {
-                steps.clear();
-                self.segment_word(word, scratch, &mut steps);
-                for step in &steps {
+                self.segment_word(word, scratch, &mut pieces);
+                for step in &pieces {
                     if step.id != self.vocabulary.specials.unk || out[first..].last() != Some(&step.id) {
                         out.push(step.id);
                     }
                 }
             });
-            scratch.word = word_bytes;
+            (scratch.word, scratch.pieces) = (word_bytes, pieces);
         });
     }
 
@@ -220,7 +216,6 @@ impl Tokenizer {
             word.clear();
             word.extend_from_slice(&b" "[..mark]);
             word.extend_from_slice(bytes.as_bytes());
-            steps.clear();
             encoder::with_scratch(|scratch| self.segment_word(&word, scratch, &mut steps));
             let mut start = at;
             for step in &steps {

@@ -1,24 +1,43 @@
 //! Properties of the whole tokeniser, on small vocabularies whose results can be worked out by hand or by brute force.
 
+mod files;
+mod text;
+
+pub(super) use text::sample_text;
+
 use super::*;
 
-/// The special pieces, then `normal` with its scores.
-fn toy(normal: &[(&str, f64)]) -> Tokenizer {
-    toy_cleaned(normal, Cleaning::default())
+/// The special pieces, then `more` with their scores; 0 makes a user-defined symbol.
+fn toy(more: &[(&str, f64)]) -> Tokenizer {
+    toy_cleaned(more, Cleaning::default())
 }
 
-fn toy_cleaned(normal: &[(&str, f64)], cleaning: Cleaning) -> Tokenizer {
+fn toy_cleaned(more: &[(&str, f64)], cleaning: Cleaning) -> Tokenizer {
+    Tokenizer::from_pieces(toy_pieces(more), cleaning).expect("a valid toy vocabulary")
+}
+
+fn toy_pieces(more: &[(&str, f64)]) -> Vec<Piece> {
     let kind = |text: &str| if text == "<unk>" { PieceKind::Unknown } else { PieceKind::Control };
     let special = SPECIAL_PIECES.iter().map(|text| Piece::new(*text, 0.0, kind(text)));
-    let normal = normal.iter().map(|&(text, score)| match score {
+    let more = more.iter().map(|&(text, score)| match score {
         0.0 => Piece::new(text, 0.0, PieceKind::UserDefined),
         _ => Piece::normal(text, score),
     });
-    Tokenizer::from_pieces(special.chain(normal).collect(), cleaning).expect("a valid toy vocabulary")
+    special.chain(more).collect()
 }
 
 fn texts<'t>(tokenizer: &'t Tokenizer, text: &str) -> Vec<&'t str> {
     tokenizer.encode(text).into_iter().map(|id| tokenizer.piece(id)).collect()
+}
+
+/// A generator for tests: Knuth's 64-bit linear congruence, upper bits.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % n
+    }
 }
 
 #[test]
@@ -28,19 +47,261 @@ fn takes_the_segmentation_of_greatest_probability() {
         toy(&[("▁", -2.0), ("▁abc", -9.0), ("▁ab", -2.5), ("▁a", -1.0), ("b", -3.0), ("c", -3.0), ("bc", -4.0)]);
     assert_eq!(texts(&tokenizer, "abc"), ["▁a", "bc"]);
     assert_eq!(tokenizer.log_likelihood("abc abc"), -10.0);
-    // a has no piece of its own: after ▁ it is unknown, at -9 - 10.
+    // x has no piece: ▁ -2, x -9-10. A lone "a" neither.
     assert_eq!(texts(&tokenizer, "xab"), ["▁", "<unk>", "b"]);
+    assert_eq!(tokenizer.log_likelihood("x"), -21.0);
     assert_eq!(tokenizer.encode(""), [0u32; 0]);
     assert_eq!(tokenizer.encode(" \t\n "), [0u32; 0]);
 }
 
 #[test]
-fn trains_on_a_little_text_and_encodes_it() {
-    let lines = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog"];
-    let config = TrainerConfig { vocab_size: 30, character_coverage: 1.0, ..TrainerConfig::default() };
-    let tokenizer = train(lines, &config, |_| {}).expect("enough text for 30 pieces");
-    assert_eq!(tokenizer.vocab_size(), 30);
-    for line in lines {
-        assert_eq!(tokenizer.decode(&tokenizer.encode(line)), line);
+fn equal_segmentations_keep_the_one_found_first() {
+    // [▁a aa] and [▁aa a] both score -2; the end of "▁a a a" is first reached from "▁a".
+    let tokenizer = toy(&[("▁a", -1.0), ("▁aa", -1.0), ("a", -1.0), ("aa", -1.0)]);
+    assert_eq!(texts(&tokenizer, "aaa"), ["▁a", "aa"]);
+    assert_eq!(texts(&tokenizer, "aaaa"), ["▁aa", "aa"]);
+}
+
+#[test]
+fn consecutive_unknowns_are_one_piece_and_words_stay_apart() {
+    let tokenizer = toy(&[("▁", -2.0), ("a", -3.0)]);
+    assert_eq!(texts(&tokenizer, "日本 αβγ 😀"), ["▁", "<unk>", "▁", "<unk>", "▁", "<unk>"]);
+    assert_eq!(texts(&tokenizer, "日a本本"), ["▁", "<unk>", "a", "<unk>"]);
+    // Without a piece for the word mark, everything unknown runs together.
+    let tokenizer = toy(&[("a", -3.0)]);
+    assert_eq!(texts(&tokenizer, "日本 αβγ a 😀"), ["<unk>", "a", "<unk>"]);
+    assert_eq!(Encoder::new(&tokenizer).collect("日本 αβγ a 😀"), tokenizer.encode("日本 αβγ a 😀"));
+}
+
+impl Encoder<'_> {
+    fn collect(&mut self, text: &str) -> Vec<u32> {
+        let mut ids = Vec::new();
+        self.encode_into(text, &mut ids);
+        ids
     }
+}
+
+#[test]
+fn user_defined_symbols_win_over_normal_pieces() {
+    let tokenizer = toy(&[("(", 0.0), ("-", 0.0), ("::", 0.0), ("▁", -2.0), ("a", -2.0), ("--", -0.1), (":", -0.1)]);
+    assert_eq!(texts(&tokenizer, "(a--a::"), ["▁", "(", "a", "-", "-", "a", "::"]);
+}
+
+/// The pieces that the released English vocabulary cuts these texts into, long pieces cheap.
+fn golden() -> Tokenizer {
+    let pieces = [
+        "▁",
+        "▁the",
+        "▁population",
+        "▁was",
+        "▁1,",
+        "▁1",
+        "234,",
+        "234",
+        "5",
+        "67,",
+        "67",
+        ",",
+        "▁in",
+        "▁2012",
+        "/",
+        "2013,",
+        "2013",
+        "▁wow",
+        "!",
+        "▁i",
+        "▁born",
+        "▁9",
+        "2000",
+        "2000,",
+        "▁and",
+        "▁this",
+        "▁is",
+        "▁false",
+        "▁$",
+        "5",
+        "00",
+        "6",
+        "▁7",
+        "7",
+        "ok",
+        "▁[",
+        "mask",
+        "]",
+        "▁multiple",
+        "▁spaces",
+        "▁newline",
+        "s",
+        "▁don",
+        "'",
+        "t",
+    ];
+    let mut rows = Vec::new();
+    for (rank, piece) in pieces.iter().enumerate() {
+        if !rows.iter().any(|&(text, _)| text == *piece) {
+            rows.push((*piece, -3.0 - rank as f64 / 100.0 + 2.5 * (piece.chars().count() as f64).ln()));
+        }
+    }
+    let lowest = rows.iter().map(|row| row.1).fold(f64::MAX, f64::min);
+    let highest = rows.iter().map(|row| row.1).fold(f64::MIN, f64::max);
+    let scaled = rows.into_iter().map(|(text, score)| (text, -1.0 - (highest - score) / (highest - lowest)));
+    let symbols = ["(", ")", "\"", "-", ".", "–", "£", "€"].map(|symbol| (symbol, 0.0));
+    toy(&symbols.into_iter().chain(scaled).collect::<Vec<_>>())
+}
+
+#[test]
+fn released_examples_come_out_in_the_same_pieces() {
+    let cases: [(&str, &str); 8] = [
+        (
+            "The population was 1,234,567, in 2012/2013, wow!",
+            "▁the ▁population ▁was ▁1 , 234 , 5 67 , ▁in ▁2012 / 2013 , ▁wow !",
+        ),
+        ("I was born in 92000, and this is falsé.", "▁i ▁was ▁born ▁in ▁9 2000 , ▁and ▁this ▁is ▁false ."),
+        ("$5.00-£6 – €7 (ok).", "▁$ 5 . 00 - £ 6 ▁ – ▁ € 7 ▁ ( ok ) ."),
+        ("日本 αβγ 😀", "▁ <unk> ▁ <unk> ▁ <unk>"),
+        ("", ""),
+        ("  multiple   spaces\tand\nnewlines ", "▁multiple ▁spaces ▁and ▁newline s"),
+        ("[MASK]", "▁[ mask ]"),
+        ("don't", "▁don ' t"),
+    ];
+    let tokenizer = golden();
+    for (text, pieces) in cases {
+        assert_eq!(texts(&tokenizer, text).join(" "), pieces, "text {text:?}");
+    }
+}
+
+#[test]
+fn a_comma_after_a_digit_stands_alone_by_the_rule_in_force() {
+    let rows = [("▁", -3.0), ("▁1", -2.0), ("x", -3.0), ("1", -2.5), ("1,", -1.0), ("▁1,", -1.0), (",", -2.0)];
+    let tokenizer = toy(&rows);
+    assert_eq!(texts(&tokenizer, "1, x1,"), ["▁1", ",", "▁", "x", "1", ","]);
+    let offsets = tokenizer.encode_with_offsets("1, x1,").offsets;
+    assert_eq!(offsets, [(0, 1), (1, 2), (3, 3), (3, 4), (4, 5), (5, 6)]);
+    let released = tokenizer.clone().with_digit_comma(DigitComma::Released);
+    assert_eq!(texts(&released, "1, x1,"), ["▁1", ",", "▁", "x", "▁1", ","]);
+    let off = tokenizer.with_digit_comma(DigitComma::Off);
+    assert_eq!(texts(&off, "1, x1,"), ["▁1,", "▁", "x", "1,"]);
+    // Where "▁1" is no piece, the number encodes as "▁" "1" and the lone mark goes.
+    let bare = toy(&[("▁", -1.0), ("x", -3.0), ("1", -1.0), ("1,", -1.0), (",", -2.0)]);
+    assert_eq!(texts(&bare, "x1,"), ["▁", "x", "1", ","]);
+}
+
+/// The best score of any segmentation, by trying all of them; an uncovered character costs `unknown`.
+fn best_by_force(word: &[char], pieces: &[(String, f64)], unknown: f64) -> f64 {
+    if word.is_empty() {
+        return 0.0;
+    }
+    let rest: String = word.iter().collect();
+    let starts = pieces.iter().filter(|(text, _)| rest.starts_with(text));
+    let mut best = f64::NEG_INFINITY;
+    let mut covered = false;
+    for (text, score) in starts {
+        let len = text.chars().count();
+        covered |= len == 1;
+        best = best.max(score + best_by_force(&word[len..], pieces, unknown));
+    }
+    if covered { best } else { best.max(unknown + best_by_force(&word[1..], pieces, unknown)) }
+}
+
+#[test]
+fn no_segmentation_is_better_than_the_one_found() {
+    let mut draw = Draw(1);
+    for round in 0..300 {
+        let mut pieces: Vec<(String, f64)> = Vec::new();
+        for _ in 0..1 + draw.below(25) {
+            let mark = ["", "▁"][draw.below(2)];
+            let letters: String = (0..1 + draw.below(4)).map(|_| ['a', 'b', 'é', '日'][draw.below(4)]).collect();
+            let text = [mark, &letters].concat();
+            if pieces.iter().all(|(other, _)| *other != text) {
+                pieces.push((text, -(1.0 + draw.below(4000) as f64) / 256.0));
+            }
+        }
+        let rows: Vec<(&str, f64)> = pieces.iter().map(|(text, score)| (text.as_str(), *score)).collect();
+        let tokenizer = toy_cleaned(&rows, Cleaning { lowercase: false, strip_accents: false });
+        let unknown = pieces.iter().map(|(_, score)| *score).fold(0.0, f64::min) - 10.0;
+        for _ in 0..10 {
+            let word: String = (0..1 + draw.below(8)).map(|_| ['a', 'b', 'é', '日', 'x'][draw.below(5)]).collect();
+            let marked: Vec<char> = std::iter::once('▁').chain(word.chars()).collect();
+            let best = best_by_force(&marked, &pieces, unknown);
+            let found = tokenizer.log_likelihood(&word);
+            assert_eq!(found, best, "round {round}, word {word:?}, pieces {pieces:?}");
+            // The pieces that are returned are worth that score: unknowns once for each character they cover.
+            let encoding = tokenizer.encode_with_offsets(&word);
+            let worth: f64 = (encoding.ids.iter().zip(&encoding.offsets))
+                .map(|(&id, &(start, end))| match tokenizer.piece(id) {
+                    "<unk>" => unknown * word[start..end].chars().count() as f64,
+                    _ => tokenizer.pieces()[id as usize].score,
+                })
+                .sum();
+            let mark_unknown = encoding.ids[0] == 1 && !pieces.iter().any(|(text, _)| text == "▁");
+            let worth = if mark_unknown { worth + unknown } else { worth };
+            assert_eq!(worth, best, "round {round}, word {word:?}: the pieces {:?} are not the best", encoding.ids);
+        }
+    }
+}
+
+#[test]
+fn special_pieces_are_text_unless_asked_for() {
+    let tokenizer = golden();
+    let SpecialIds { cls, sep, mask, .. } = tokenizer.specials();
+    assert_eq!((cls, sep, mask), (2, 3, 4));
+    assert!(!tokenizer.encode("the [MASK] was [SEP]").contains(&mask));
+
+    let pieces = |text: &str| -> Vec<String> {
+        let encoding = tokenizer.encode_with_specials(text);
+        assert_eq!(encoding.ids.len(), encoding.offsets.len());
+        encoding.ids.iter().map(|&id| tokenizer.piece(id).to_owned()).collect()
+    };
+    assert_eq!(pieces("the [MASK] was"), ["▁the", "[MASK]", "▁was"]);
+    assert_eq!(pieces("[MASK] was"), ["[MASK]", "▁was"]);
+    assert_eq!(pieces("the [MASK], wow!"), ["▁the", "[MASK]", ",", "▁wow", "!"]);
+    assert_eq!(pieces("[MASK][MASK]s"), ["[MASK]", "[MASK]", "s"]);
+    assert_eq!(pieces("[CLS] the [SEP]"), ["[CLS]", "▁the", "[SEP]"]);
+    assert_eq!(pieces("the [mask]"), ["▁the", "▁[", "mask", "]"]);
+    let offsets = tokenizer.encode_with_specials("The  [MASK] was").offsets;
+    assert_eq!(offsets, [(0, 3), (5, 11), (12, 15)]);
+
+    let the = tokenizer.encode("the");
+    assert_eq!(tokenizer.encode_single("the"), [&[cls], &the[..], &[sep]].concat());
+    let (ids, segments) = tokenizer.encode_pair("the", "the");
+    assert_eq!(ids, [&[cls], &the[..], &[sep], &the[..], &[sep]].concat());
+    assert_eq!(segments, [0, 0, 0, 1, 1]);
+    assert_eq!(tokenizer.decode(&ids), "the the");
+    assert_eq!(tokenizer.decode_with_specials(&ids), "[CLS] the [SEP] the [SEP]");
+    assert_eq!(tokenizer.decode(&[u32::MAX]), "<unk>");
+}
+
+#[test]
+fn offsets_point_at_the_source() {
+    let tokenizer = golden();
+    let text = "  The \u{200b} FALSÉ\u{1} “2013, (ok)";
+    let encoding = tokenizer.encode_with_offsets(text);
+    let parts: Vec<(&str, &str)> =
+        encoding.ids.iter().zip(&encoding.offsets).map(|(&id, &(s, e))| (tokenizer.piece(id), &text[s..e])).collect();
+    let expected = [
+        ("▁the", "The"),
+        ("▁false", "FALSÉ"),
+        ("▁", ""),
+        ("<unk>", "“"),
+        ("2013", "2013"),
+        (",", ","),
+        ("▁", ""),
+        ("(", "("),
+        ("ok", "ok"),
+        (")", ")"),
+    ];
+    assert_eq!(parts, expected);
+}
+
+#[test]
+fn bad_vocabularies_are_refused_with_the_reason() {
+    let error = |pieces: Vec<Piece>| Tokenizer::from_pieces(pieces, Cleaning::default()).unwrap_err().to_string();
+    let with = |text: &str, score: f64| error(toy_pieces(&[("▁", -1.0), (text, score)]));
+    assert!(with("▁", -2.0).contains("piece 6 repeats piece 5, \"▁\""), "{}", with("▁", -2.0));
+    assert!(with("a▁b", -2.0).contains("spans two words"), "{}", with("a▁b", -2.0));
+    assert!(with("", -2.0).contains("not empty"), "{}", with("", -2.0));
+    assert!(with("a", f64::NAN).contains("score NaN"), "{}", with("a", f64::NAN));
+    let without = |text: &str| error(toy_pieces(&[]).into_iter().filter(|piece| piece.text != text).collect());
+    assert!(without("<unk>").contains("no unknown piece (<unk>)"), "{}", without("<unk>"));
+    assert!(without("[MASK]").contains("no special piece [MASK]"), "{}", without("[MASK]"));
 }

@@ -14,7 +14,8 @@ pub enum PieceKind {
     Unknown,
     /// `<pad>`, `[CLS]`, `[SEP]`, `[MASK]`: never produced from plain text.
     Control,
-    /// A symbol that is always a piece of its own, such as `(`. Its score is 0, above every log-probability.
+    /// A symbol that stands alone, such as `(`: its score is 0, above every log-probability, and no trained piece holds
+    /// it.
     UserDefined,
 }
 

@@ -87,7 +87,7 @@ def normal_pieces(rows):
 
 
 def likelihood(text, tokenizer):
-    with open(text, encoding="utf-8") as file:
+    with open(text, encoding="utf-8", newline="\n") as file:
         lines = [clean(line) for line in file if len(line.encode()) <= 4193]
     lines = [line for line in lines if line]
     with open(tokenizer, encoding="utf-8") as file:
@@ -105,7 +105,7 @@ def ids(text, tokenizer, ids_file):
     import tokenizers
 
     theirs = tokenizers.Tokenizer.from_file(tokenizer)
-    with open(text, encoding="utf-8") as file:
+    with open(text, encoding="utf-8", newline="\n") as file:
         lines = file.read().split("\n")
     with open(ids_file, encoding="utf-8") as file:
         ours = [[int(id) for id in line.split()] for line in file.read().split("\n")]

@@ -308,6 +308,13 @@ fn digamma(mut x: f64) -> f64 {
     result + y.ln() + s * (1.0 / 24.0 + s * (-7.0 / 960.0 + s * (31.0 / 8064.0 - s * 127.0 / 30720.0)))
 }
 
+/// The nearest negative multiple of 2⁻¹³. Sums of such scores are exact, so that equal segmentations are equal in every
+/// program that adds doubles, and their decimals (15 digits at most) are exact in the file. It moves a score by 0.00006.
+fn grid(score: f64) -> f64 {
+    const STEPS: f64 = 8192.0;
+    (score * STEPS).round().min(-1.0) / STEPS
+}
+
 /// The final vocabulary: fixed pieces, required characters, and the best of the rest, by descending score.
 fn finalize(pieces: &Pieces, characters: &[char], config: &TrainerConfig) -> Result<Tokenizer, TokenizerError> {
     // A required character that EM dropped comes back just above the lowest score.
@@ -322,7 +329,7 @@ fn finalize(pieces: &Pieces, characters: &[char], config: &TrainerConfig) -> Res
             missing += 1;
             lowest + STEP * f64::from(missing - 1)
         });
-        chosen.insert(text, score);
+        chosen.insert(text, grid(score));
     }
     let mut ranked: Vec<usize> = (0..pieces.len()).filter(|&id| !chosen.contains_key(pieces.text(id))).collect();
     ranked.sort_by(|&a, &b| pieces.scores[b].total_cmp(&pieces.scores[a]).then(a.cmp(&b)));
@@ -331,7 +338,7 @@ fn finalize(pieces: &Pieces, characters: &[char], config: &TrainerConfig) -> Res
         let most = config.fixed_pieces() + chosen.len() + ranked.len();
         return Err(TokenizerError::TooManyPieces { asked: config.vocab_size, most });
     }
-    chosen.extend(ranked[..places].iter().map(|&id| (pieces.text(id).to_vec(), pieces.scores[id])));
+    chosen.extend(ranked[..places].iter().map(|&id| (pieces.text(id).to_vec(), grid(pieces.scores[id]))));
 
     let mut normal: Vec<(Vec<u8>, f64)> = chosen.into_iter().collect();
     normal.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

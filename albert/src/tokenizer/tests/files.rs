@@ -1,0 +1,102 @@
+//! `tokenizer.json`: there and back, and what is said when it is not what it should be.
+
+use std::path::Path;
+
+use super::*;
+
+fn sample() -> Tokenizer {
+    toy_cleaned(&[("(", 0.0), ("▁", -0.1), ("▁a\"\\", -2.345_678_901_234_568), ("日", -1e-7)], Cleaning::default())
+}
+
+fn error_of(json: &str) -> String {
+    Tokenizer::from_json(json, Path::new("dir/tokenizer.json")).expect_err("a bad file").to_string()
+}
+
+#[test]
+fn a_saved_tokenizer_is_the_same_when_loaded() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("tokenizer.json");
+    for (lowercase, strip_accents) in [(true, true), (true, false), (false, true), (false, false)] {
+        let original = Tokenizer { cleaning: Cleaning { lowercase, strip_accents }, ..sample() };
+        original.save(&path).expect("writable");
+        let loaded = Tokenizer::load(&path).expect("just written");
+        assert_eq!(loaded.pieces(), original.pieces());
+        assert_eq!(loaded.cleaning(), original.cleaning());
+        assert_eq!(loaded.specials(), original.specials());
+        assert_eq!(loaded.to_json(), original.to_json());
+    }
+    let names: Vec<_> =
+        std::fs::read_dir(folder.path()).expect("readable").map(|entry| entry.expect("entry").file_name()).collect();
+    assert_eq!(names, ["tokenizer.json"], "nothing else is left behind");
+}
+
+#[test]
+fn says_what_hugging_face_needs() {
+    let json: serde_json::Value = serde_json::from_str(&sample().to_json()).expect("valid JSON");
+    assert_eq!(json["model"]["type"], "Unigram");
+    assert_eq!(json["model"]["unk_id"], 1);
+    assert_eq!(json["model"]["vocab"][5], serde_json::json!(["(", 0.0]));
+    assert_eq!(json["pre_tokenizer"]["prepend_scheme"], "always");
+    assert_eq!(json["added_tokens"][4]["content"], "[MASK]");
+    assert_eq!(json["added_tokens"][4]["lstrip"], true);
+    assert_eq!(json["post_processor"]["pair"][3]["Sequence"], serde_json::json!({"id": "B", "type_id": 1}));
+    let kinds: Vec<&str> = json["normalizer"]["normalizers"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|n| n["type"].as_str())
+        .collect();
+    assert_eq!(kinds, ["Replace", "NFKD", "StripAccents", "Lowercase", "Replace", "Strip"]);
+}
+
+#[test]
+fn a_file_cut_short_anywhere_is_an_error_that_names_it() {
+    let json = sample().to_json();
+    let last_brace = json.trim_end().len() - 1;
+    for cut in (0..last_brace).filter(|&cut| json.is_char_boundary(cut)) {
+        let error = error_of(&json[..cut]);
+        assert!(error.starts_with("dir/tokenizer.json: not valid JSON"), "cut at {cut}: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_says_something_else_is_an_error_that_names_the_key() {
+    let json = sample().to_json();
+    let cases: [(&str, &str, &str); 13] = [
+        ("\"model\"", "\"modell\"", "model.type: expected \"Unigram\", found nothing"),
+        ("\"Unigram\"", "\"BPE\"", "model.type: expected \"Unigram\", found \"BPE\""),
+        ("\"unk_id\": 1", "\"unk_id\": 99", "model.unk_id: expected the id of a piece of model.vocab, found 99"),
+        ("\"unk_id\": 1", "\"unk_id\": null", "model.unk_id: expected the id of a piece of model.vocab, found nothing"),
+        ("\"unk_id\": 1", "\"unk_id\": 6", "the unknown piece is"),
+        ("\"vocab\"", "\"vocabulary\"", "model.vocab: expected a list of [piece, score], found nothing"),
+        ("[\"日\",", "[7,", "model.vocab[8]: expected [piece, score], found [7,"),
+        ("\"日\"", "\"▁\"", "piece 8 repeats piece 6"),
+        ("\"<unk>\",0.0", "\"<unknown>\",0.0", "added_tokens[1]"),
+        ("\"NFKD\"", "\"NFD\"", "normalizer.normalizers"),
+        ("\"byte_fallback\": false", "\"byte_fallback\": true", "model.byte_fallback: expected false, found true"),
+        ("\"added_tokens\"", "\"added\"", "added_tokens: expected a list of special tokens, found nothing"),
+        ("\"Metaspace\"", "\"ByteLevel\"", "pre_tokenizer.type: expected \"Metaspace\""),
+    ];
+    for (from, to, message) in cases {
+        assert!(json.contains(from), "{from} is not in the file");
+        let error = error_of(&json.replace(from, to));
+        assert!(error.starts_with("dir/tokenizer.json: "), "{from} -> {to}: {error}");
+        assert!(error.contains(message), "{from} -> {to}: {error:?} does not say {message:?}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_or_written_are_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let missing = folder.path().join("missing.json");
+    let error = Tokenizer::load(&missing).expect_err("no such file").to_string();
+    assert!(error.contains("missing.json") && error.contains("cannot read"), "{error}");
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"\xff\xfe").expect("writable");
+    let error = Tokenizer::load(&file).expect_err("not UTF-8").to_string();
+    assert!(error.contains("not valid JSON") && error.contains("utf-8"), "{error}");
+    let below = file.join("tokenizer.json");
+    let error = sample().save(&below).expect_err("below a regular file").to_string();
+    assert!(error.contains("tokenizer.json"), "{error}");
+    assert_eq!(std::fs::read(&file).expect("still there"), b"\xff\xfe");
+}
