@@ -1,0 +1,22 @@
+//! What stands on the encoder.
+//!
+//! ```text
+//! MLM        h = LayerNorm_E(act(x[masked]·Wᵀ + b))      [M, E]       masked positions alone, gathered first
+//!            z = h·word_embeddingsᵀ + bias               [M, V]       never stored whole
+//!            loss = Σ nll / M
+//! pooler     p = tanh(x[first]·Wᵀ + b)                   [B, H]       the [CLS] token of each sequence
+//! sentence   z = p·Wᵀ + b                                [B, 2]       0 in order, 1 swapped
+//!            loss = Σ nll / B
+//! ```
+//!
+//! The loss of pre-training is `mlm_weight` · MLM + `sentence_weight` · sentence, 1:1 as released. Denominators are those
+//! of the effective batch, so that the gradients of its micro-batches add up to its own.
+//! Source: the released code; it adds 1e-5 to M, which changes the eighth digit.
+
+mod mlm;
+mod pretraining;
+mod sentence;
+
+pub use mlm::MlmHead;
+pub use pretraining::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
+pub use sentence::{Pooler, SentenceHead};

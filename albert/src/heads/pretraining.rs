@@ -1,0 +1,90 @@
+//! Both losses of pre-training over one micro-batch.
+
+use engine::ops::{self, Classified};
+use engine::{EngineError, Tape, Var};
+
+use crate::data::Batch;
+use crate::model::{Inputs, Mode, Model};
+
+/// Weights of the two losses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossWeights {
+    /// Of masked language modelling.
+    pub mlm: f32,
+    /// Of the sentence objective.
+    pub sentence: f32,
+}
+
+/// What the sums of losses are divided by: the counts of the effective batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Denominators {
+    /// Masked tokens, M.
+    pub masked: f32,
+    /// Sequences, B.
+    pub sequences: f32,
+}
+
+impl Denominators {
+    /// Those of one batch alone.
+    pub fn of(batch: &Batch) -> Self {
+        Self { masked: batch.masked_positions.len() as f32, sequences: batch.sequences() as f32 }
+    }
+}
+
+/// The losses of a micro-batch.
+#[derive(Debug)]
+pub struct PretrainingLoss {
+    /// Their weighted sum, what backward starts from; `None` if both weights are 0.
+    pub total: Option<Var>,
+    /// Masked language modelling, if the model has that head.
+    pub mlm: Option<Classified>,
+    /// The sentence objective, if the model has that head and the batch has labels.
+    pub sentence: Option<Classified>,
+}
+
+/// Runs the model over `batch`.
+///
+/// # Errors
+/// The batch does not fit the model, or the engine failed.
+pub fn pretraining_loss(
+    model: &Model,
+    tape: &Tape<'_>,
+    batch: &Batch,
+    mode: &Mode,
+    weights: LossWeights,
+    denominators: Denominators,
+) -> Result<PretrainingLoss, EngineError> {
+    let inputs = Inputs::new(tape, batch)?;
+    let x = model.encode(tape, &inputs, mode)?; // [T, H]
+    let mlm = match model.mlm() {
+        Some(head) if !batch.masked_positions.is_empty() => {
+            let masked = batch.masked_positions.len();
+            let positions = tape.input([masked], &batch.masked_positions)?;
+            let labels = tape.input([masked], &batch.masked_labels)?;
+            Some(head.loss(tape, &x, &positions, &labels, denominators.masked)?)
+        }
+        _ => None,
+    };
+    let sentence = match (model.pooler(), model.sentence()) {
+        (Some(pooler), Some(head)) if !batch.sop_labels.is_empty() => {
+            let pooled = pooler.forward(tape, &x, &inputs.first_tokens)?; // [B, H]
+            let labels = tape.input([batch.sop_labels.len()], &batch.sop_labels)?;
+            Some(head.loss(tape, &pooled, &labels, denominators.sequences)?)
+        }
+        _ => None,
+    };
+    let weighted = |loss: &Option<Classified>, weight: f32| -> Result<Option<Var>, EngineError> {
+        match loss {
+            Some(classified) if weight > 0.0 => {
+                let loss = &classified.loss;
+                Ok(Some(if weight == 1.0 { loss.clone() } else { ops::scale(tape, loss, weight)? }))
+            }
+            _ => Ok(None),
+        }
+    };
+    let total = match (weighted(&mlm, weights.mlm)?, weighted(&sentence, weights.sentence)?) {
+        (Some(a), Some(b)) => Some(ops::add(tape, &a, &b)?),
+        (a, b) => a.or(b),
+    };
+    Ok(PretrainingLoss { total, mlm, sentence })
+}

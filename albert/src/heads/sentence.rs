@@ -1,0 +1,63 @@
+//! The pooler and the sentence-order head on it.
+
+use engine::ops::{self, Classified};
+use engine::{EngineError, Tape, Var};
+
+use crate::model::{Finder, Linear};
+
+/// tanh(x·Wᵀ + b) of the first token of each sequence.
+#[derive(Clone, Debug)]
+pub struct Pooler {
+    dense: Linear,
+}
+
+impl Pooler {
+    pub(crate) fn find(find: &Finder<'_>) -> Result<Self, EngineError> {
+        Ok(Self { dense: find.linear("albert.pooler.")? })
+    }
+
+    /// p `[B, H]` of the encoder's output `[T, H]`; `first_tokens` `[B]` are the rows of the `[CLS]` tokens.
+    ///
+    /// # Errors
+    /// A row is no token, or the engine failed.
+    pub fn forward(&self, tape: &Tape<'_>, x: &Var, first_tokens: &Var) -> Result<Var, EngineError> {
+        let x = ops::gather_rows(tape, x, first_tokens)?;
+        let p = self.dense.forward(tape, &x)?;
+        ops::tanh(tape, &p)
+    }
+}
+
+/// Two classes on the pooler: in order or swapped (SOP), continuation or random (NSP).
+#[derive(Clone, Debug)]
+pub struct SentenceHead {
+    classifier: Linear,
+}
+
+impl SentenceHead {
+    pub(crate) fn find(find: &Finder<'_>) -> Result<Self, EngineError> {
+        Ok(Self { classifier: find.linear("sop_classifier.classifier.")? })
+    }
+
+    /// Logits `[B, 2]` of the pooler's output `[B, H]`.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn logits(&self, tape: &Tape<'_>, pooled: &Var) -> Result<Var, EngineError> {
+        self.classifier.forward(tape, pooled)
+    }
+
+    /// The loss of `labels` `[B]`, divided by `denominator`.
+    ///
+    /// # Errors
+    /// A label is neither 0 nor 1, or the engine failed.
+    pub fn loss(
+        &self,
+        tape: &Tape<'_>,
+        pooled: &Var,
+        labels: &Var,
+        denominator: f32,
+    ) -> Result<Classified, EngineError> {
+        let logits = self.logits(tape, pooled)?;
+        ops::cross_entropy(tape, &logits, labels, denominator)
+    }
+}

@@ -1,0 +1,66 @@
+//! A ragged batch on the tape.
+
+use engine::{EngineError, Tape, Var};
+
+use crate::data::Batch;
+
+/// What the encoder reads of a batch.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// `[T]` ids.
+    pub ids: Var,
+    /// `[T]` segments.
+    pub segments: Var,
+    /// `[T]` positions.
+    pub positions: Var,
+    /// `[B + 1]` where sequences start, and T.
+    pub cu_seqlens: Var,
+    /// `[B]` the first token of each sequence.
+    pub first_tokens: Var,
+    /// Tokens of each sequence.
+    pub lengths: Vec<u32>,
+}
+
+impl Inputs {
+    /// Copies the integers of `batch` to the step's memory.
+    ///
+    /// # Errors
+    /// The vectors do not belong together, or there is not enough memory.
+    pub fn new(tape: &Tape<'_>, batch: &Batch) -> Result<Self, EngineError> {
+        Self::from_slices(tape, &batch.ids, &batch.segments, &batch.positions, &batch.cu_seqlens)
+    }
+
+    /// The same from slices: `ids`, `segments` and `positions` have T elements each, `cu_seqlens` B + 1.
+    ///
+    /// # Errors
+    /// The lengths do not belong together, or there is not enough memory.
+    pub fn from_slices(
+        tape: &Tape<'_>,
+        ids: &[u32],
+        segments: &[u32],
+        positions: &[u32],
+        cu_seqlens: &[u32],
+    ) -> Result<Self, EngineError> {
+        let tokens = ids.len();
+        let rises = cu_seqlens.windows(2).all(|pair| pair[0] < pair[1]);
+        if cu_seqlens.first() != Some(&0) || cu_seqlens.last().map(|&t| t as usize) != Some(tokens) || !rises {
+            return Err(EngineError::Shape {
+                operation: "inputs".to_owned(),
+                problem: format!(
+                    "`cu_seqlens` must rise from 0 to the {tokens} tokens, and it goes from {:?} to {:?}",
+                    cu_seqlens.first(),
+                    cu_seqlens.last()
+                ),
+            });
+        }
+        let first = &cu_seqlens[..cu_seqlens.len() - 1];
+        Ok(Self {
+            ids: tape.input([tokens], ids)?,
+            segments: tape.input([tokens], segments)?,
+            positions: tape.input([tokens], positions)?,
+            cu_seqlens: tape.input([cu_seqlens.len()], cu_seqlens)?,
+            first_tokens: tape.input([first.len()], first)?,
+            lengths: cu_seqlens.windows(2).map(|pair| pair[1] - pair[0]).collect(),
+        })
+    }
+}
