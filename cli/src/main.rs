@@ -23,6 +23,9 @@ enum Command {
     /// Train a vocabulary; turn text into ids and back
     #[command(subcommand)]
     Tokenizer(commands::tokenizer::Command),
+    /// Turn a corpus into shards; look into them
+    #[command(subcommand)]
+    Data(commands::data::Command),
     /// What this machine is and what of it will be used
     Doctor(commands::doctor::Arguments),
     /// Parameters, FLOPs and memory of a configuration
@@ -32,6 +35,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Tokenizer(command) => commands::tokenizer::run(&command),
+        Command::Data(command) => commands::data::run(&command),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
     };

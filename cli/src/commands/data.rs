@@ -1,0 +1,152 @@
+//! `albert data`: turn text files into shards, and look into them.
+
+use albert::{
+    data::{self, CorpusSettings, DataSettings, Dataset, Index, Objective, SplitSettings, TextLayout, Vocabulary},
+    tokenizer::Tokenizer,
+};
+use anyhow::Result;
+use clap::{Args, Subcommand, ValueEnum};
+use std::{io::Write, path::PathBuf, process::ExitCode, sync::Arc};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Tokenise text files into a folder of shards, some documents held out
+    Build(Build),
+    /// Counts, balances and an example of what a run would see
+    Inspect(Inspect),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Build {
+    /// Text files: one sentence a line, a blank line between documents
+    #[arg(required = true)]
+    input: Vec<PathBuf>,
+    /// The vocabulary: a tokenizer.json
+    #[arg(long)]
+    tokenizer: PathBuf,
+    /// Folder of the shards; data that is there is replaced once the new data is complete
+    #[arg(short, long)]
+    output: PathBuf,
+    /// How the text is laid out
+    #[arg(long, value_enum, default_value_t = Layout::Sentences)]
+    layout: Layout,
+    /// Share of the documents of every source that is held out
+    #[arg(long)]
+    held_out: Option<f64>,
+    /// Seed of the choice of held-out documents
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Replace bytes that are not UTF-8 instead of refusing the file
+    #[arg(long)]
+    lossy: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Layout {
+    /// One sentence a line
+    Sentences,
+    /// Running text, cut into sentences by rule
+    Paragraphs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Inspect {
+    /// Folder of shards
+    data: PathBuf,
+    /// The vocabulary that it was built with
+    #[arg(long)]
+    tokenizer: PathBuf,
+    /// Longest sequence in tokens, [CLS] and [SEP] included
+    #[arg(long, default_value_t = 512)]
+    seq: usize,
+    /// Most pieces masked in a sequence
+    #[arg(long)]
+    max_predictions: Option<usize>,
+    /// Seed of the epoch shown
+    #[arg(long, default_value_t = 12_345)]
+    seed: u64,
+    /// Mask without sentence pairs
+    #[arg(long)]
+    mlm_only: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Build(arguments) => build(arguments),
+        Command::Inspect(arguments) => inspect(arguments),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build(arguments: &Build) -> Result<()> {
+    let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
+    let layout = match arguments.layout {
+        Layout::Sentences => TextLayout::Sentences,
+        Layout::Paragraphs => TextLayout::Paragraphs,
+    };
+    let corpus = CorpusSettings { layout, lossy: arguments.lossy, ..CorpusSettings::default() };
+    let mut split = SplitSettings::default();
+    split.held_out = arguments.held_out.unwrap_or(split.held_out);
+    split.seed = arguments.seed.unwrap_or(split.seed);
+    let sources = data::files(&arguments.input)?;
+    let cpu = engine::Cpu::detect()?;
+    let index = cpu.enter(|| data::build(sources, &arguments.output, &corpus, &split, &tokenizer, |_| ()))?;
+    report(&index);
+    eprintln!("written to {}", arguments.output.display());
+    Ok(())
+}
+
+/// What a build found, on standard error.
+pub(crate) fn report(index: &Index) {
+    let (train, held_out, met) = (&index.train, &index.held_out, &index.report);
+    for (name, side) in [("train", train), ("held out", held_out)] {
+        eprintln!(
+            "{name:<9} {:>9} documents {:>10} sentences {:>12} tokens",
+            side.documents, side.sentences, side.tokens
+        );
+    }
+    let places = |places: &[String]| places.first().map_or(String::new(), |first| format!(", the first at {first}"));
+    for (count, what, place) in [
+        (met.duplicate_documents, "documents are copies of others and went to the same side", String::new()),
+        (met.empty_documents, "documents without a token were dropped", String::new()),
+        (
+            met.one_sentence_documents,
+            "documents of one sentence give no sentence pair",
+            places(&met.one_sentence_places),
+        ),
+        (met.empty_sentences, "sentences without a token were dropped", String::new()),
+        (met.cut_sentences, "sentences were too long and were cut", places(&met.cut_places)),
+        (met.repaired_lines, "lines with invalid UTF-8 were repaired", String::new()),
+    ] {
+        if count > 0 {
+            eprintln!("{count} {what}{place}");
+        }
+    }
+}
+
+fn inspect(arguments: &Inspect) -> Result<()> {
+    let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
+    let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
+    let dataset = Dataset::open(&arguments.data, &vocabulary)?;
+    let mut settings = DataSettings::default();
+    settings.instances.max_sequence_length = arguments.seq;
+    settings.batch.max_tokens = settings.batch.max_tokens.max(arguments.seq);
+    settings.masking.max_predictions = arguments.max_predictions.unwrap_or(settings.masking.max_predictions);
+    if arguments.mlm_only {
+        settings.instances.objective = Objective::None;
+    }
+    /// Sequences that the masking is measured on.
+    const MEASURED: usize = 2000;
+    let piece = |id: u32| tokenizer.piece(id);
+    let inspection = data::inspect(&dataset, &vocabulary, &settings, arguments.seed, MEASURED, piece)?;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&inspection)?)?;
+    } else {
+        writeln!(out, "{inspection}")?;
+    }
+    Ok(())
+}

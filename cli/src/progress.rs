@@ -1,0 +1,87 @@
+//! What a training run shows while it goes: a bar on a terminal, one line at a time elsewhere.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+/// Without a terminal, lines come at least this far apart, so that logs stay short.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Progress of a run on standard error.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    total: u64,
+    first_step: u64,
+    started: Instant,
+    last_line: Option<Instant>,
+}
+
+impl Progress {
+    /// Progress from step `first_step` (0 unless resumed) to `total`.
+    pub(crate) fn new(first_step: u64, total: u64) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
+            let style = ProgressStyle::with_template("{pos}/{len} {wide_bar} {eta} left\n{msg}")
+                .expect("the template is a constant");
+            bar.set_style(style);
+            bar.set_position(first_step);
+            bar.reset_eta();
+            bar
+        });
+        Self { bar, total, first_step, started: Instant::now(), last_line: None }
+    }
+
+    /// Shows `line`, which describes the step that was just taken.
+    pub(crate) fn step(&mut self, step: u64, line: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(step);
+            bar.set_message(line.to_owned());
+        } else if self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL) || step == self.total {
+            self.last_line = Some(Instant::now());
+            let done = step.saturating_sub(self.first_step).max(1);
+            let seconds = self.started.elapsed().as_secs_f64() * self.total.saturating_sub(step) as f64 / done as f64;
+            eprintln!("step {step}/{}, {} left: {line}", self.total, duration(seconds));
+        }
+    }
+
+    /// Prints a line that stays.
+    pub(crate) fn note(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Seconds as people say them: 45 s, 12 min 5 s, 3 h 20 min.
+pub(crate) fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, s) => format!("{s} s"),
+        (0, m, s) => format!("{m} min {s} s"),
+        (h, m, _) => format!("{h} h {m} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_read_as_people_say_them() {
+        assert_eq!(duration(44.6), "45 s");
+        assert_eq!(duration(725.0), "12 min 5 s");
+        assert_eq!(duration(12_000.0), "3 h 20 min");
+        assert_eq!(duration(-1.0), "0 s");
+    }
+}
