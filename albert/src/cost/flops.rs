@@ -61,6 +61,12 @@ pub struct Flops {
 impl Flops {
     /// The operations of one forward pass with the pre-training heads.
     pub fn forward(config: &AlbertConfig, workload: &Workload) -> Self {
+        let [sequences, length] = [workload.sequences, workload.sequence_length].map(|n| n as f64);
+        Self::new(config, sequences, workload.tokens() as f64, sequences * length * length, workload.masked() as f64)
+    }
+
+    /// The same for B sequences of any lengths: T tokens in all, `pairs` = Σ S², M masked tokens.
+    fn new(config: &AlbertConfig, sequences: f64, tokens: f64, pairs: f64, masked: f64) -> Self {
         let [v, e, h, f, blocks] = [
             config.vocab_size,
             config.embedding_size,
@@ -69,16 +75,14 @@ impl Flops {
             config.num_blocks(),
         ]
         .map(|size| size as f64);
-        let [b, s, t, m] =
-            [workload.sequences, workload.sequence_length, workload.tokens(), workload.masked()].map(|n| n as f64);
         Self {
-            embedding_map: if config.has_embedding_map() { 2.0 * t * e * h } else { 0.0 },
-            attention_projections: blocks * 8.0 * t * h * h,
-            attention_scores: blocks * 4.0 * t * s * h,
-            ffn: blocks * 4.0 * t * h * f,
-            pooler: 2.0 * b * h * h,
-            mlm_head: 2.0 * m * (h * e + e * v),
-            sop_head: 4.0 * b * h,
+            embedding_map: if config.has_embedding_map() { 2.0 * tokens * e * h } else { 0.0 },
+            attention_projections: blocks * 8.0 * tokens * h * h,
+            attention_scores: blocks * 4.0 * pairs * h,
+            ffn: blocks * 4.0 * tokens * h * f,
+            pooler: 2.0 * sequences * h * h,
+            mlm_head: 2.0 * masked * (h * e + e * v),
+            sop_head: 4.0 * sequences * h,
         }
     }
 
@@ -95,12 +99,22 @@ impl Flops {
     /// Operations of one training step: three times forward, the attention scores once more (q·kᵀ is recomputed, not
     /// kept), and with `Checkpointing::Layer` the layers once more.
     pub fn training(config: &AlbertConfig, workload: &Workload, checkpointing: Checkpointing) -> f64 {
-        let forward = Self::forward(config, workload);
-        let scores_again = forward.attention_scores / 2.0;
+        Self::forward(config, workload).trained(checkpointing)
+    }
+
+    /// The same for a ragged batch: `cu_seqlens` `[B + 1]` says where sequences begin, `masked` how many tokens are
+    /// predicted.
+    pub fn training_of(config: &AlbertConfig, cu_seqlens: &[u32], masked: usize, checkpointing: Checkpointing) -> f64 {
+        let lengths = || cu_seqlens.windows(2).map(|pair| f64::from(pair[1] - pair[0]));
+        let (tokens, pairs) = (lengths().sum(), lengths().map(|length| length * length).sum());
+        Self::new(config, lengths().len() as f64, tokens, pairs, masked as f64).trained(checkpointing)
+    }
+
+    fn trained(&self, checkpointing: Checkpointing) -> f64 {
         let layers_again = match checkpointing {
             Checkpointing::None | Checkpointing::Cheap => 0.0,
-            Checkpointing::Layer => forward.layers(),
+            Checkpointing::Layer => self.layers(),
         };
-        3.0 * forward.total() + scores_again + layers_again
+        3.0 * self.total() + self.attention_scores / 2.0 + layers_again
     }
 }

@@ -1,23 +1,38 @@
 //! Pre-training: from shards to a model.
 //!
-//! * [`Recipe`]: every setting of a run.
+//! * [`Recipe`]: every setting of a run, from TOML.
+//! * [`Trainer`]: model, optimiser and data; one optimiser step at a time.
+//! * [`pretrain`]: a run in a folder: steps, evaluations, checkpoints, reports; resumable to the bit.
+//! * [`Observer`]: hears what the run does.
 
 mod named;
+mod observer;
+mod progress;
 mod recipe;
 #[cfg(test)]
 mod recipe_tests;
+mod run;
+#[cfg(test)]
+mod tests;
+mod trainer;
 
 pub use named::RECIPES;
+pub use observer::{MemoryPlan, Observer, Silent, Started, StepReport};
 pub use recipe::{
     ActivationType, ComputeSettings, EvaluationSettings, Input, LossSettings, OptimizerKind, OptimizerSettings, Recipe,
     RunSettings, ScheduleKind, ScheduleSettings,
 };
+pub use run::{Begin, Outcome, Sources, Summary, pretrain};
+#[cfg(test)]
+use trainer::StepError;
+pub use trainer::Trainer;
 
 use engine::EngineError;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
 use crate::data::DataError;
+use crate::model::ModelError;
 use crate::report::ReportError;
 
 /// Why a run cannot start or go on.
@@ -41,4 +56,13 @@ pub enum PretrainError {
     /// A report.
     #[error(transparent)]
     Report(#[from] ReportError),
+}
+
+impl From<ModelError> for PretrainError {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Config(error) => Self::Config(error),
+            ModelError::Engine(error) => Self::Engine(error),
+        }
+    }
 }

@@ -19,7 +19,8 @@ model.preset = "tiny"
 data.batch = { max_tokens = 4096, max_sequences = 32, sequences_per_step = 32 }
 optimizer = { kind = "adamw", learning_rate = 0.002, bias_correction = true }
 schedule = { kind = "smooth", steps = 2000, warmup_steps = 100 }
-evaluation = { interval = 200, instances = 512 }
+data.evaluation = { max_sequences = 512 }
+evaluation = { interval = 200 }
 run = { checkpoint_interval = 200 }
 "#;
 
@@ -30,7 +31,8 @@ data.masking = { max_predictions = 39 }
 data.batch = { max_tokens = 8192, max_sequences = 64, sequences_per_step = 64 }
 optimizer = { kind = "adamw", learning_rate = 0.001, bias_correction = true }
 schedule = { kind = "smooth", steps = 20000, warmup_steps = 500 }
-evaluation = { interval = 1000, instances = 2000 }
+data.evaluation = { max_sequences = 2000 }
+evaluation = { interval = 1000 }
 run = { checkpoint_interval = 500 }
 "#;
 
@@ -40,7 +42,8 @@ data.masking = { max_predictions = 77 }
 data.batch = { max_tokens = 8192, max_sequences = 64, sequences_per_step = 256 }
 optimizer = { kind = "lamb", learning_rate = 0.002 }
 schedule = { kind = "smooth", steps = 50000, warmup_steps = 1500 }
-evaluation = { interval = 1000, instances = 4000 }
+data.evaluation = { max_sequences = 4000 }
+evaluation = { interval = 1000 }
 run = { checkpoint_interval = 500 }
 "#;
 

@@ -1,0 +1,110 @@
+//! What a run tells while it goes on.
+
+use std::path::Path;
+
+use crate::report::EvaluationRecord;
+
+/// What is known before the first step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Started<'a> {
+    /// Parameters of the model.
+    pub parameters: usize,
+    /// Steps done so far: 0, or those of the checkpoint that the run goes on from.
+    pub step: u64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Instances of an epoch.
+    pub instances: usize,
+    /// Held-out sequences that an evaluation takes.
+    pub evaluation_sequences: usize,
+    /// Cross-entropy of the held-out masked pieces under the frequencies of the training text; `None` without held-out
+    /// text.
+    pub unigram_loss: Option<f64>,
+    /// Memory that the run will hold at its peak.
+    pub memory: MemoryPlan,
+    /// Why nothing is evaluated, if so.
+    pub no_evaluation: Option<&'a str>,
+    /// Checkpoints that were damaged and passed over, each with the reason.
+    pub damaged: &'a [String],
+    /// The checkpoint that the run goes on from.
+    pub resumed_from: Option<&'a Path>,
+}
+
+/// Bytes that a run holds, by purpose, known before the first step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// f32 parameters.
+    pub parameters: usize,
+    /// f32 gradients.
+    pub gradients: usize,
+    /// Moments of the optimiser, and its scratch.
+    pub optimizer: usize,
+    /// Weights once more, in the order in which products read them.
+    pub packed: usize,
+    /// Activations and scratch of the largest step.
+    pub step: usize,
+    /// Instances and batches.
+    pub data: usize,
+}
+
+impl MemoryPlan {
+    /// All purposes together.
+    pub fn total(&self) -> usize {
+        self.parameters + self.gradients + self.optimizer + self.packed + self.step + self.data
+    }
+}
+
+/// One optimiser step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepReport {
+    /// Steps done, this one included.
+    pub step: u64,
+    /// Weighted sum of both losses, nats.
+    pub loss: f64,
+    /// Mean cross-entropy of the masked pieces.
+    pub mlm_loss: f64,
+    /// Share of masked pieces that were guessed.
+    pub mlm_accuracy: f64,
+    /// Mean cross-entropy of the sentence labels; `None` without that objective.
+    pub sop_loss: Option<f64>,
+    /// Share of sentence labels that were guessed.
+    pub sop_accuracy: Option<f64>,
+    /// The rate of the step.
+    pub learning_rate: f64,
+    /// Global norm of the gradient before clipping.
+    pub gradient_norm: f64,
+    /// Tokens of the step.
+    pub tokens: u64,
+    /// Sequences of the step.
+    pub sequences: u64,
+    /// Floating-point operations of the step's matrix products (see `cost`).
+    pub flops: f64,
+    /// Seconds that the step took.
+    pub seconds: f64,
+}
+
+/// Hears what a run does; every method may be left out.
+pub trait Observer {
+    /// The first step is about to begin.
+    fn started(&mut self, started: &Started<'_>) {
+        let _ = started;
+    }
+    /// A step is done.
+    fn stepped(&mut self, report: &StepReport) {
+        let _ = report;
+    }
+    /// The model was measured; `is_best` says that it is the best so far and was saved as the run's model.
+    fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {
+        let _ = (record, is_best);
+    }
+    /// A checkpoint is on disk.
+    fn saved(&mut self, step: u64, path: &Path) {
+        let _ = (step, path);
+    }
+}
+
+/// Hears nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}

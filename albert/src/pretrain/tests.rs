@@ -1,0 +1,419 @@
+//! A run as a whole: learning, determinism, interruption, damage, refusal.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::{Cpu, Device, Isa, philox::Stream};
+
+use super::*;
+use crate::checkpoint::{Checkpoints, Heads, ModelFolder};
+use crate::data::{CorpusSettings, Dataset, Source, SplitSettings, Vocabulary, build_with};
+use crate::report::{EvaluationRecord, Record, read_metrics};
+use crate::tokenizer::SpecialIds;
+
+const PIECES: u32 = 60;
+
+/// Documents of numbers that count upwards from a random start: what is masked follows from its neighbours, and the
+/// order of two sentences from their numbers.
+fn text() -> String {
+    let mut out = String::new();
+    for document in 0..400 {
+        let mut stream = Stream::new(1, [document, 0, 0]);
+        let mut next = stream.below(PIECES);
+        for _ in 0..8 {
+            for _ in 0..4 + stream.below(4) {
+                write!(out, "{} ", 5 + next % (PIECES - 5)).unwrap();
+                next += 1;
+            }
+            out.push('\n');
+        }
+        out.push('\n');
+    }
+    out
+}
+
+struct World {
+    folder: tempfile::TempDir,
+    dataset: Dataset,
+    vocabulary: Arc<Vocabulary>,
+}
+
+fn world() -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let specials = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 3, mask: 4 };
+    let vocabulary = Vocabulary::new(vec![true; PIECES as usize], specials, b"numbers").unwrap();
+    let encode =
+        |text: &str, ids: &mut Vec<u32>| ids.extend(text.split_whitespace().map(|w| w.parse::<u32>().unwrap()));
+    let source = Source::Memory { name: "numbers.txt".into(), text: text().into_bytes().into() };
+    let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
+    let data = folder.path().join("data");
+    build_with(vec![source], &data, &corpus, &split, &vocabulary, || encode, |_| {}).unwrap();
+    World { dataset: Dataset::open(&data, &vocabulary).unwrap(), vocabulary: Arc::new(vocabulary), folder }
+}
+
+const RECIPE: &str = r#"
+seed = 7
+[model]
+preset = "tiny"
+embedding_size = 16
+hidden_size = 32
+num_hidden_layers = 2
+num_attention_heads = 2
+max_position_embeddings = 32
+hidden_dropout_prob = 0.1
+attention_probs_dropout_prob = 0.1
+[data.batch]
+max_tokens = 128
+max_sequences = 6
+sequences_per_step = 12
+[optimizer]
+kind = "lamb"
+learning_rate = 0.02
+[schedule]
+kind = "smooth"
+steps = 14
+warmup_steps = 2
+[evaluation]
+interval = 5
+[run]
+log_interval = 3
+checkpoint_interval = 4
+"#;
+
+fn recipe(overrides: &[&str]) -> Recipe {
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    Recipe::from_toml(RECIPE, &overrides).unwrap()
+}
+
+fn device(threads: usize) -> Device {
+    Device::Cpu(Cpu::new(Isa::choose().unwrap(), threads).unwrap())
+}
+
+/// Sets the stop flag after some steps; keeps what it hears.
+#[derive(Debug, Default)]
+struct Listener<'s> {
+    stop: Option<(&'s AtomicBool, u64)>,
+    steps: Vec<StepReport>,
+    evaluations: Vec<(EvaluationRecord, bool)>,
+    saved: Vec<u64>,
+    damaged: Vec<String>,
+    first_step: u64,
+}
+
+impl Observer for Listener<'_> {
+    fn started(&mut self, started: &Started<'_>) {
+        self.damaged = started.damaged.to_vec();
+        self.first_step = started.step;
+    }
+    fn stepped(&mut self, report: &StepReport) {
+        self.steps.push(*report);
+        if let Some((stop, at)) = self.stop {
+            stop.store(report.step >= at, Ordering::Relaxed);
+        }
+    }
+    fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {
+        self.evaluations.push((record.clone(), is_best));
+    }
+    fn saved(&mut self, step: u64, _: &Path) {
+        self.saved.push(step);
+    }
+}
+
+impl World {
+    fn run(
+        &self,
+        recipe: &Recipe,
+        folder: &Path,
+        begin: Begin,
+        threads: usize,
+        stop_at: Option<u64>,
+    ) -> Result<(Outcome, Listener<'static>), PretrainError> {
+        let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
+        let sources = Sources { dataset: &self.dataset, vocabulary: &self.vocabulary, tokenizer_json: "{}" };
+        let outcome = pretrain(recipe, &sources, folder, begin, device(threads), stop, &mut listener)?;
+        Ok((outcome, listener))
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// What must not depend on threads, interruptions or the clock: every file's bytes but for times.
+fn result(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let checkpoints = Checkpoints::of_run(folder);
+    let steps = checkpoints.steps().unwrap();
+    let found = checkpoints.newest().unwrap().unwrap();
+    let mut out = vec![("steps".to_owned(), format!("{steps:?} {}", found.header.cursor).into_bytes())];
+    let mut model = Vec::new();
+    let open = ModelFolder::open(&folder.join("last")).unwrap();
+    open.load(Heads::PRE_TRAINING, &[], |spec, values| {
+        model.push((spec.name.clone(), values.iter().flat_map(|x| x.to_le_bytes()).collect()));
+        // The checkpoint holds the same parameters, and moments beside them.
+        for group in ["parameter", "first_moment", "second_moment"] {
+            let mut tensor = vec![0.0; values.len()];
+            found.read(group, &spec.name, &spec.shape, &mut tensor).unwrap();
+            assert!(group != "parameter" || tensor == values, "{}", spec.name);
+            model.push((format!("{group}/{}", spec.name), tensor.iter().flat_map(|x| x.to_le_bytes()).collect()));
+        }
+        Ok(())
+    })
+    .unwrap();
+    out.extend(model);
+    for name in ["model.safetensors", "config.json", "tokenizer.json"] {
+        out.push((name.to_owned(), std::fs::read(folder.join(name)).unwrap()));
+    }
+    let records = read_metrics(&folder.join("metrics.jsonl")).unwrap();
+    let timeless = records.into_iter().map(|record| match record {
+        Record::Train(mut record) => {
+            (record.seconds, record.tokens_per_second) = (0.0, 0.0);
+            Record::Train(record)
+        }
+        Record::Evaluation(mut record) => {
+            record.seconds = 0.0;
+            Record::Evaluation(record)
+        }
+    });
+    out.push(("metrics".to_owned(), format!("{:#?}", timeless.collect::<Vec<_>>()).into_bytes()));
+    out
+}
+
+fn assert_same(a: &Path, b: &Path, what: &str) {
+    for ((name, a), (other, b)) in result(a).into_iter().zip(result(b)) {
+        assert_eq!(name, other, "{what}");
+        assert!(a == b, "{what}: {name} differs");
+    }
+}
+
+#[test]
+fn learns_what_follows_from_the_context() {
+    let world = world();
+    let recipe = recipe(&[
+        "schedule.steps=500",
+        "schedule.warmup_steps=20",
+        "data.batch={ max_tokens = 512, max_sequences = 24, sequences_per_step = 24 }",
+        "optimizer.kind=adamw",
+        "optimizer.learning_rate=0.005",
+        "optimizer.bias_correction=true",
+        "model.hidden_dropout_prob=0",
+        "model.attention_probs_dropout_prob=0",
+        "evaluation.interval=100",
+        "run.checkpoint_interval=0",
+    ]);
+    let folder = world.path("run");
+    let (outcome, heard) = world.run(&recipe, &folder, Begin::New, 2, None).unwrap();
+    let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
+    let last = summary.evaluation.unwrap();
+    assert!(last.mlm_loss < last.unigram_loss - 0.5, "MLM loss {} against {}", last.mlm_loss, last.unigram_loss);
+    let (accuracy, error) = (last.sop_accuracy.unwrap(), last.sop_standard_error.unwrap());
+    assert!(accuracy > 0.5 + 3.0 * error, "sentence order {accuracy} ± {error} over {}", last.sop_count);
+    assert_eq!(heard.steps.len(), 500);
+    assert!(heard.steps.iter().all(|step| step.sequences > 0 && step.sequences <= 24));
+    // The folder holds everything that it should, and the model opens as a Hugging Face folder.
+    for name in ["config.toml", "metrics.jsonl", "curves.svg", "config.json", "model.safetensors", "tokenizer.json"] {
+        assert!(folder.join(name).is_file(), "{name} is missing");
+    }
+    assert!(std::fs::read_dir(&folder).unwrap().any(|e| e.unwrap().file_name().to_string_lossy().contains("tfevents")));
+    let again = Recipe::from_toml(&std::fs::read_to_string(folder.join("config.toml")).unwrap(), &[]).unwrap();
+    assert_eq!(again.fingerprint(), recipe.with_vocabulary(PIECES as usize).unwrap().fingerprint());
+    assert_eq!(ModelFolder::open(&folder).unwrap().heads(), Heads::PRE_TRAINING);
+}
+
+#[test]
+fn is_bit_identical_for_any_thread_count() {
+    let world = world();
+    for (threads, name) in [(1, "one"), (2, "two"), (5, "five")] {
+        world.run(&recipe(&[]), &world.path(name), Begin::New, threads, None).unwrap();
+        assert_same(&world.path("one"), &world.path(name), &format!("{threads} threads"));
+    }
+}
+
+#[test]
+fn interrupted_and_resumed_ends_as_if_nothing_had_happened() {
+    let world = world();
+    for variant in
+        [&[][..], &["optimizer.kind=adamw", "optimizer.bias_correction=true", "data.instances.objective=\"sop\""]]
+    {
+        let recipe = recipe(variant);
+        let whole = world.path(&format!("whole-{}", variant.len()));
+        world.run(&recipe, &whole, Begin::New, 1, None).unwrap();
+        let parts = world.path(&format!("parts-{}", variant.len()));
+        let mut begin = Begin::New;
+        for stop in [1, 5, 7, 11] {
+            let (outcome, heard) = world.run(&recipe, &parts, begin, 2, Some(stop)).unwrap();
+            assert!(matches!(&outcome, Outcome::Stopped(summary) if summary.step == stop), "{outcome:?}");
+            assert_eq!(heard.saved.last(), Some(&stop));
+            begin = Begin::Resume;
+        }
+        let (outcome, heard) = world.run(&recipe, &parts, begin, 1, None).unwrap();
+        assert!(matches!(outcome, Outcome::Finished(_)));
+        assert_eq!((heard.first_step, heard.steps.len()), (11, 3));
+        assert_same(&whole, &parts, "stopped four times");
+        // A run that is done has nothing left to do, and says so in the same words.
+        let (outcome, heard) = world.run(&recipe, &parts, Begin::Resume, 1, None).unwrap();
+        assert!(matches!(outcome, Outcome::Finished(_)) && heard.steps.is_empty());
+        assert_same(&whole, &parts, "resumed at its end");
+    }
+}
+
+/// What a kill leaves: metrics beyond the checkpoint, half a line, half a checkpoint.
+#[test]
+fn a_killed_run_resumes_from_the_last_whole_checkpoint() {
+    let world = world();
+    let recipe = recipe(&[]);
+    let (whole, killed) = (world.path("whole"), world.path("killed"));
+    world.run(&recipe, &whole, Begin::New, 1, None).unwrap();
+    world.run(&recipe, &killed, Begin::New, 1, Some(10)).unwrap();
+    let checkpoints = Checkpoints::of_run(&killed);
+    assert_eq!(checkpoints.steps().unwrap(), [10, 8]);
+    let bytes = std::fs::read(checkpoints.path(10)).unwrap();
+    std::fs::write(checkpoints.path(10), &bytes[..bytes.len() / 2]).unwrap();
+    let metrics = killed.join("metrics.jsonl");
+    let text = std::fs::read_to_string(&metrics).unwrap();
+    std::fs::write(&metrics, format!("{text}{{\"kind\":\"tra")).unwrap();
+    let (_, heard) = world.run(&recipe, &killed, Begin::Resume, 1, None).unwrap();
+    assert_eq!(heard.first_step, 8);
+    assert!(heard.damaged.len() == 1 && heard.damaged[0].contains("step-0000000010"), "{:?}", heard.damaged);
+    assert_same(&whole, &killed, "killed");
+    // Before the first checkpoint, resuming is beginning.
+    let early = world.path("early");
+    std::fs::create_dir(&early).unwrap();
+    std::fs::write(early.join("metrics.jsonl"), text).unwrap();
+    world.run(&recipe, &early, Begin::Resume, 1, None).unwrap();
+    assert_same(&whole, &early, "killed before the first checkpoint");
+}
+
+#[test]
+fn refuses_to_mix_runs() {
+    let world = world();
+    let folder = world.path("run");
+    world.run(&recipe(&[]), &folder, Begin::New, 1, Some(2)).unwrap();
+    let before = std::fs::read(folder.join("metrics.jsonl")).unwrap();
+    let message =
+        |recipe: &Recipe, folder: &Path, begin| world.run(recipe, folder, begin, 1, None).unwrap_err().to_string();
+    let text = message(&recipe(&[]), &folder, Begin::New);
+    assert!(text.contains("already holds a run; resume it"), "{text}");
+    for (change, expected) in [
+        ("optimizer.learning_rate=0.01", "`optimizer.learning_rate` = 0.02, but now it is 0.01"),
+        ("seed=8", "`seed` = 7, but now it is 8"),
+        ("data.masking.ngram=1", "`data.masking.ngram` = 3, but now it is 1"),
+        ("model.sharing=none", "`model.sharing` = \"all\", but now it is \"none\""),
+    ] {
+        let text = message(&recipe(&[change]), &folder, Begin::Resume);
+        assert!(text.contains(expected), "{text:?} does not contain {expected:?}");
+    }
+    // How often the run reports may change.
+    world.run(&recipe(&["run.log_interval=1"]), &folder, Begin::Resume, 1, Some(3)).unwrap();
+    assert!(std::fs::read(folder.join("metrics.jsonl")).unwrap().starts_with(&before));
+    let file = world.path("file");
+    std::fs::write(&file, "").unwrap();
+    let text = message(&recipe(&[]), &file.join("run"), Begin::New);
+    assert!(text.contains("Not a directory"), "{text}");
+    let text = message(&recipe(&["model.vocab_size=61"]), &world.path("other"), Begin::New);
+    assert!(text.contains("the tokenizer has 60 pieces"), "{text}");
+}
+
+#[test]
+fn a_diverging_run_stops_and_keeps_the_last_good_checkpoint() {
+    let world = world();
+    let folder = world.path("run");
+    let recipe = recipe(&[
+        "optimizer.kind=adamw",
+        "optimizer.learning_rate=10",
+        "optimizer.clip_norm=0",
+        "schedule.steps=400",
+        "schedule.warmup_steps=0",
+        "run.checkpoint_interval=20",
+        "evaluation.interval=0",
+        "run.divergence_margin=0.5",
+    ]);
+    let (outcome, heard) = world.run(&recipe, &folder, Begin::New, 1, None).unwrap();
+    let Outcome::Diverged { problem, step, checkpoint } = outcome else { panic!("{outcome:?}") };
+    assert!(problem.contains("not finite") || problem.contains("above its lowest value"), "{problem}");
+    assert!(step <= 400 && checkpoint.as_deref().is_none_or(Path::is_file), "{step}, {checkpoint:?}");
+    assert_eq!(checkpoint.is_some(), !heard.saved.is_empty());
+    assert!(folder.join("curves.svg").is_file());
+}
+
+#[test]
+fn a_loss_that_is_not_finite_changes_nothing() {
+    let world = world();
+    let mut trainer = Trainer::new(&recipe(&[]), &world.dataset, &world.vocabulary, device(1)).unwrap();
+    trainer.train_step().unwrap();
+    trainer.poison("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.bias");
+    let before: Vec<u32> = trainer.params().all_values().iter().map(|x| x.to_bits()).collect();
+    let error = trainer.train_step().unwrap_err();
+    assert!(matches!(&error, StepError::NotFinite(text) if text.contains("step 2")), "{error:?}");
+    assert_eq!(trainer.step(), 1);
+    assert!(trainer.params().all_values().iter().map(|x| x.to_bits()).eq(before));
+}
+
+#[test]
+fn no_step_needs_more_room_than_was_made() {
+    let world = world();
+    for variant in [
+        &[][..],
+        &["compute.checkpointing=cheap"],
+        &["compute.checkpointing=layer"],
+        &["data.instances.objective=none"],
+        &["compute.activations=bf16"],
+        &["model.sharing=attention", "data.batch.max_sequences=1000"],
+    ] {
+        let mut trainer = Trainer::new(&recipe(variant), &world.dataset, &world.vocabulary, device(1)).unwrap();
+        let room = trainer.room();
+        for _ in 0..12 {
+            trainer.train_step().unwrap();
+        }
+        assert_eq!(trainer.room(), room, "{variant:?}: a step had more micro-batches than foreseen");
+        assert_eq!(trainer.memory().packed, trainer.params().packed_bytes(), "{variant:?}");
+    }
+}
+
+/// Recomputation and the cut into micro-batches change no number beyond rounding; recomputation not even that.
+#[test]
+fn checkpointing_gives_the_same_bits() {
+    let world = world();
+    let losses = |variant: &[&str]| {
+        let mut trainer = Trainer::new(&recipe(variant), &world.dataset, &world.vocabulary, device(1)).unwrap();
+        (0..6).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
+    };
+    let whole = losses(&[]);
+    for checkpointing in ["cheap", "layer"] {
+        let other = losses(&[&format!("compute.checkpointing={checkpointing}")]);
+        assert_eq!(other, whole, "{checkpointing}");
+    }
+    let undropped = &["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"];
+    let whole = losses(undropped);
+    let cut = losses(&[undropped[0], undropped[1], "data.batch.max_sequences=2"]);
+    for (step, (a, b)) in whole.iter().zip(&cut).enumerate() {
+        assert!((a - b).abs() < 1e-4 * a, "step {step}: {a} and {b} in smaller micro-batches");
+    }
+}
+
+#[test]
+fn starts_from_a_shallower_model_and_refuses_what_does_not_fit() {
+    let world = world();
+    let shallow = world.path("shallow");
+    world.run(&recipe(&["schedule.steps=2", "model.num_hidden_layers=1"]), &shallow, Begin::New, 1, None).unwrap();
+    let from = format!("input.start_from={}", shallow.join("last").display());
+    let deep = Trainer::new(&recipe(&[&from]), &world.dataset, &world.vocabulary, device(1)).unwrap();
+    ModelFolder::open(&shallow.join("last"))
+        .unwrap()
+        .load(Heads::PRE_TRAINING, &[], |spec, values| {
+            assert_eq!(deep.params().values(deep.params().find(&spec.name).unwrap()), values, "{}", spec.name);
+            Ok(())
+        })
+        .unwrap();
+    let message = |variant: &[&str]| {
+        Trainer::new(&recipe(variant), &world.dataset, &world.vocabulary, device(1)).unwrap_err().to_string()
+    };
+    let text = message(&[&from, "model.hidden_size=48"]);
+    assert!(text.contains("in the recipe's model"), "{text}");
+    let text = message(&[&from, "model.sharing=none"]);
+    assert!(text.contains("give both the same `model.sharing`"), "{text}");
+    let text = message(&["input.start_from=/nowhere"]);
+    assert!(text.contains("/nowhere: no such folder"), "{text}");
+}

@@ -1,0 +1,503 @@
+//! One optimiser step: micro-batches forward and backward, clipping, the optimiser.
+//!
+//! ```text
+//! batches of the step ──> M, B of all of them (the denominators)
+//! each: tape ── loss/(M, B) ── backward ──> gradients +=
+//! gradients ── clip to a global norm ── LAMB or AdamW ──> parameters
+//! ```
+//!
+//! All batches of a step are drawn before the first is run, because the mean over the effective batch needs its counts;
+//! so the step does not depend on how the batch is cut, but for rounding. Every number is the same for any number of
+//! threads: kernels guarantee it, and everything here is in order.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine::ops::Classified;
+use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment, clip_global_norm};
+use engine::{Cpu, DType, Device, EngineError, Gradients, ParamStore, Workspace};
+
+use super::observer::{MemoryPlan, StepReport};
+use super::progress::Tally;
+use super::{ActivationType, OptimizerKind, PretrainError, Recipe, ScheduleKind};
+use crate::checkpoint::{CheckpointError, Found, Heads, ModelFolder, TensorGroup, parameters};
+use crate::cost::Flops;
+use crate::data::{
+    Batch, BatchCapacity, Cursor, Dataset, EvaluationSet, Objective, Prefetch, Sampler, Side, Vocabulary,
+};
+use crate::heads::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
+use crate::model::{Attention, Mode, Model, dropout_key};
+
+/// Batches that are made ahead of their use.
+const AHEAD: usize = 2;
+const TRAIN: &str = "train";
+const EVALUATE: &str = "evaluate";
+
+/// Model, optimiser and data of a run, without files.
+#[derive(Debug)]
+pub struct Trainer {
+    recipe: Recipe,
+    cpu: Cpu,
+    workspace: Workspace,
+    model: Model,
+    params: ParamStore,
+    gradients: Gradients,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    batches: Prefetch,
+    instances: usize,
+    /// Room for the batches of a step.
+    room: Vec<Batch>,
+    memory: MemoryPlan,
+}
+
+/// A step that was not taken: the parameters are those before it.
+#[derive(Debug)]
+pub(super) enum StepError {
+    /// The loss or the gradient is not finite.
+    NotFinite(String),
+    /// Something else.
+    Other(PretrainError),
+}
+
+impl<E: Into<PretrainError>> From<E> for StepError {
+    fn from(error: E) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+impl Trainer {
+    /// Builds the model with its first values, the optimiser and the data at their beginning, and plans the memory.
+    ///
+    /// # Errors
+    /// The recipe, the data and the vocabulary do not belong together, or there is not enough memory.
+    pub fn new(
+        recipe: &Recipe,
+        dataset: &Dataset,
+        vocabulary: &Arc<Vocabulary>,
+        device: Device,
+    ) -> Result<Self, PretrainError> {
+        let recipe = recipe.clone().with_vocabulary(vocabulary.size())?;
+        let Device::Cpu(cpu) = &device;
+        let cpu = cpu.clone();
+        let heads = heads_of(&recipe);
+        let (model, mut params) = Model::new(&recipe.model, heads, &cpu, recipe.seed)?;
+        if let Some(folder) = &recipe.input.start_from {
+            start_from(folder, &recipe, heads, &mut params)?;
+        }
+        let optimizer = optimizer_of(&recipe, &params, heads)?;
+        let schedule = schedule_of(&recipe)?;
+        let shards = Arc::clone(dataset.side(Side::Train));
+        let sampler = Sampler::new(shards, Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
+        let (instances, table) = (sampler.instances(), sampler.memory());
+        let room: Vec<Batch> = (0..most_micro_batches(&recipe)).map(|_| Batch::new(&recipe.data)).collect();
+        let mut trainer = Self {
+            gradients: params.gradients()?,
+            batches: Prefetch::new(sampler, AHEAD)?,
+            workspace: Workspace::new(device),
+            memory: MemoryPlan::default(),
+            recipe,
+            cpu,
+            model,
+            params,
+            optimizer,
+            schedule,
+            instances,
+            room,
+        };
+        trainer.plan(table)?;
+        Ok(trainer)
+    }
+
+    /// Runs the largest step dry, so that all later ones find their memory laid out.
+    fn plan(&mut self, table: usize) -> Result<(), PretrainError> {
+        let batch = largest_batch(&self.recipe);
+        let denominators = Denominators::of(&batch);
+        let (mode, weights) = (self.mode(Some(0)), self.loss_weights());
+        let Self { workspace, model, params, gradients, .. } = self;
+        let train = workspace.plan(TRAIN, |workspace| {
+            let tape = workspace.train(params, None);
+            let losses = pretraining_loss(model, &tape, &batch, &mode, weights, denominators)?;
+            if let Some(total) = losses.total {
+                tape.backward(&total, gradients)?;
+            }
+            Ok(())
+        })?;
+        let mode = Mode { dropout: None, ..mode };
+        let evaluate = workspace.plan(EVALUATE, |workspace| {
+            let tape = workspace.infer(params, None);
+            pretraining_loss(model, &tape, &batch, &mode, weights, denominators).map(|_| ())
+        })?;
+        gradients.clear();
+        let batch_bytes = |batch: &Batch| {
+            4 * (3 * batch.ids.capacity() + batch.cu_seqlens.capacity() + 2 * batch.masked_positions.capacity())
+        };
+        self.memory = MemoryPlan {
+            parameters: 4 * self.params.len(),
+            gradients: 4 * self.params.len(),
+            optimizer: self.optimizer.bytes(),
+            packed: self.params.packed_bytes(),
+            step: train.bytes().max(evaluate.bytes()),
+            data: table + (self.room.len() + AHEAD) * self.room.first().map_or(0, batch_bytes),
+        };
+        Ok(())
+    }
+
+    fn mode(&self, dropout: Option<u64>) -> Mode {
+        let dtype = match self.recipe.compute.activations {
+            ActivationType::F32 => DType::F32,
+            ActivationType::Bf16 => DType::Bf16,
+        };
+        Mode { dtype, dropout, attention: Attention::Composed }
+    }
+
+    fn loss_weights(&self) -> LossWeights {
+        LossWeights { mlm: self.recipe.loss.mlm_weight as f32, sentence: self.recipe.loss.sentence_weight as f32 }
+    }
+
+    /// Optimiser steps done.
+    pub fn step(&self) -> u64 {
+        self.optimizer.steps()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &ParamStore {
+        &self.params
+    }
+
+    /// The recipe, with the vocabulary's size.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// What the run will hold.
+    pub fn memory(&self) -> MemoryPlan {
+        self.memory
+    }
+
+    /// The memory of the steps and the profiler.
+    pub fn workspace(&self) -> &Workspace {
+        &self.workspace
+    }
+
+    /// Instances of an epoch.
+    pub fn instances(&self) -> usize {
+        self.instances
+    }
+
+    /// Where the next batch begins.
+    pub fn cursor(&self) -> Cursor {
+        self.batches.cursor()
+    }
+
+    /// Makes a parameter NaN.
+    #[cfg(test)]
+    pub(super) fn poison(&mut self, name: &str) {
+        let id = self.params.find(name).unwrap();
+        self.params.values_mut(id).unwrap().fill(f32::NAN);
+    }
+
+    /// Batches that a step has room for.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.room.len()
+    }
+
+    /// Takes one optimiser step.
+    pub(super) fn train_step(&mut self) -> Result<StepReport, StepError> {
+        let start = Instant::now();
+        let step = self.step();
+        let mut room = std::mem::take(&mut self.room);
+        let outcome = self.fill_and_run(&mut room, step);
+        self.room = room;
+        let tally = outcome?;
+        let limit = Some(self.recipe.optimizer.clip_norm).filter(|limit| *limit > 0.0);
+        let cpu = self.cpu.clone();
+        let gradient_norm = match clip_global_norm(&cpu, &mut self.gradients, 1.0, limit, step + 1) {
+            Ok(norm) => norm,
+            Err(error @ EngineError::NotFinite { .. }) => return Err(StepError::NotFinite(error.to_string())),
+            Err(error) => return Err(error.into()),
+        };
+        let learning_rate = self.schedule.rate(step);
+        self.optimizer.step(&cpu, &mut self.params, &self.gradients, learning_rate)?;
+        let (mlm_loss, sop_loss) = (tally.mlm.value(), tally.sop.value());
+        let weights = self.loss_weights();
+        Ok(StepReport {
+            step: step + 1,
+            loss: f64::from(weights.mlm) * mlm_loss.unwrap_or(0.0)
+                + f64::from(weights.sentence) * sop_loss.unwrap_or(0.0),
+            mlm_loss: mlm_loss.unwrap_or(0.0),
+            mlm_accuracy: tally.mlm_correct.value().unwrap_or(0.0),
+            sop_loss,
+            sop_accuracy: tally.sop_correct.value(),
+            learning_rate,
+            gradient_norm,
+            tokens: tally.tokens,
+            sequences: tally.sequences,
+            flops: tally.flops,
+            seconds: start.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Draws the batches of a step and runs them forward and backward.
+    fn fill_and_run(&mut self, room: &mut Vec<Batch>, step: u64) -> Result<Tally, StepError> {
+        let mut count = 0;
+        loop {
+            if count == room.len() {
+                room.push(Batch::new(&self.recipe.data));
+            }
+            self.batches.fill(&mut room[count]);
+            count += 1;
+            if room[count - 1].ends_step {
+                break;
+            }
+        }
+        let batches = &room[..count];
+        let denominators = Denominators {
+            masked: batches.iter().map(|batch| batch.masked_positions.len()).sum::<usize>() as f32,
+            sequences: batches.iter().map(Batch::sequences).sum::<usize>() as f32,
+        };
+        self.gradients.clear();
+        let mut tally = Tally::default();
+        for (micro, batch) in batches.iter().enumerate() {
+            let mode = self.mode(Some(dropout_key(self.recipe.seed, step, micro as u32)));
+            let weights = self.loss_weights();
+            let checkpointing = self.recipe.compute.checkpointing;
+            let Self { workspace, model, params, gradients, cpu, .. } = self;
+            // Inside the pool every kernel of the step finds its threads awake.
+            cpu.enter(|| -> Result<(), StepError> {
+                let tape = workspace.train(params, Some(TRAIN));
+                let losses = pretraining_loss(model, &tape, batch, &mode, weights, denominators)?;
+                tally.add(batch, &losses);
+                tally.flops += Flops::training_of(model.config(), &batch.cu_seqlens, masked(batch), checkpointing);
+                if !(tally.mlm.sum.is_finite() && tally.sop.sum.is_finite()) {
+                    return Err(StepError::NotFinite(format!("the loss is not finite in step {}", step + 1)));
+                }
+                if let Some(total) = &losses.total {
+                    tape.backward(total, gradients)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(tally)
+    }
+
+    /// Measures the model on all of `set`, without dropout.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub(super) fn evaluate(&mut self, set: &mut EvaluationSet, batch: &mut Batch) -> Result<Tally, PretrainError> {
+        let (mode, weights) = (self.mode(None), self.loss_weights());
+        let mut tally = Tally::default();
+        set.rewind();
+        while set.fill(batch) {
+            let Self { workspace, model, params, cpu, .. } = self;
+            let batch = &*batch;
+            let tally = &mut tally;
+            cpu.enter(|| -> Result<(), EngineError> {
+                let tape = workspace.infer(params, Some(EVALUATE));
+                let losses = pretraining_loss(model, &tape, batch, &mode, weights, Denominators::of(batch))?;
+                tally.add(batch, &losses);
+                Ok(())
+            })?;
+        }
+        Ok(tally)
+    }
+
+    /// The tensors of a checkpoint.
+    pub(super) fn state(&self) -> [TensorGroup<'_>; 3] {
+        let [first, second] = self.optimizer.moments();
+        let groups = [("parameter", self.params.all_values()), ("first_moment", first), ("second_moment", second)];
+        groups.map(|(group, flat)| {
+            let tensors = self.params.ids().map(|id| {
+                let info = self.params.info(id);
+                (info.name.as_str(), &info.shape[..], &flat[info.range.clone()])
+            });
+            TensorGroup { group, tensors: tensors.collect() }
+        })
+    }
+
+    /// Puts everything back as it was when `found` was written.
+    ///
+    /// # Errors
+    /// A tensor is missing, or the data has no such place.
+    pub(super) fn restore(
+        &mut self,
+        found: &Found,
+        dataset: &Dataset,
+        vocabulary: &Arc<Vocabulary>,
+    ) -> Result<(), PretrainError> {
+        let infos: Vec<_> = self.params.ids().map(|id| self.params.info(id).clone()).collect();
+        let [first, second] = self.optimizer.restore(found.header.step);
+        let values = self.params.all_values_mut()?;
+        for info in &infos {
+            for (group, flat) in
+                [("parameter", &mut *values), ("first_moment", &mut *first), ("second_moment", &mut *second)]
+            {
+                found.read(group, &info.name, &info.shape, &mut flat[info.range.clone()])?;
+            }
+        }
+        let cursor: Cursor = serde_json::from_value(found.header.cursor.clone())
+            .map_err(|error| PretrainError::Recipe(format!("{}: its cursor: {error}", found.path.display())))?;
+        let shards = Arc::clone(dataset.side(Side::Train));
+        let mut sampler = Sampler::new(shards, Arc::clone(vocabulary), &self.recipe.data, self.recipe.seed)?;
+        sampler.seek(cursor)?;
+        self.batches = Prefetch::new(sampler, AHEAD)?;
+        Ok(())
+    }
+}
+
+fn masked(batch: &Batch) -> usize {
+    batch.masked_positions.len()
+}
+
+impl Tally {
+    fn add(&mut self, batch: &Batch, losses: &PretrainingLoss) {
+        let sums = |classified: &Classified| {
+            let sum: f64 = classified.losses.slice::<f32>().iter().map(|&x| f64::from(x)).sum();
+            let correct: u64 = classified.correct.slice::<u32>().iter().map(|&x| u64::from(x)).sum();
+            (sum, correct, classified.losses.len() as u64)
+        };
+        if let Some((sum, correct, count)) = losses.mlm.as_ref().map(sums) {
+            self.mlm.add(sum, count);
+            self.mlm_correct.add(correct, count);
+        }
+        if let Some((sum, correct, count)) = losses.sentence.as_ref().map(sums) {
+            self.sop.add(sum, count);
+            self.sop_correct.add(correct, count);
+        }
+        self.tokens += batch.tokens() as u64;
+        self.sequences += batch.sequences() as u64;
+    }
+}
+
+/// The heads that the objective trains: without a sentence objective, no pooler.
+pub(super) fn heads_of(recipe: &Recipe) -> Heads {
+    match recipe.data.instances.objective {
+        Objective::None => Heads::MASKED_LM,
+        Objective::Sop | Objective::Nsp => Heads::PRE_TRAINING,
+    }
+}
+
+fn optimizer_of(recipe: &Recipe, params: &ParamStore, heads: Heads) -> Result<Optimizer, PretrainError> {
+    let settings = &recipe.optimizer;
+    let rule = match settings.kind {
+        OptimizerKind::Lamb => Rule::Lamb,
+        OptimizerKind::Adamw => Rule::AdamW,
+    };
+    let adam = Adam {
+        beta1: settings.beta1 as f32,
+        beta2: settings.beta2 as f32,
+        eps: settings.epsilon as f32,
+        weight_decay: settings.weight_decay as f32,
+        bias_correction: settings.bias_correction,
+    };
+    let regularised: BTreeSet<String> = parameters(&recipe.model, heads)
+        .into_iter()
+        .filter(|spec| spec.is_regularised())
+        .map(|spec| spec.name)
+        .collect();
+    Ok(Optimizer::new(params, rule, adam, |info| {
+        let is_regularised = regularised.contains(&info.name);
+        Treatment { decay: is_regularised, adapt: is_regularised }
+    })?)
+}
+
+fn schedule_of(recipe: &Recipe) -> Result<Schedule, PretrainError> {
+    let settings = &recipe.schedule;
+    let schedule = Schedule {
+        peak: recipe.optimizer.learning_rate,
+        end: settings.end_learning_rate,
+        steps: settings.steps,
+        warmup: settings.warmup_steps,
+        power: settings.power,
+        decay: match settings.kind {
+            ScheduleKind::Released => Decay::Released,
+            ScheduleKind::Smooth => Decay::Smooth,
+        },
+    };
+    schedule.check()?;
+    Ok(schedule)
+}
+
+/// Replaces first values by those of a model folder.
+fn start_from(folder: &Path, recipe: &Recipe, heads: Heads, params: &mut ParamStore) -> Result<(), PretrainError> {
+    let model = ModelFolder::open(folder)?;
+    // Depth and rates may differ (a shared layer can be applied more often); what gives tensors their shapes may not.
+    let (theirs, ours) = (&model.config().config, &recipe.model);
+    if theirs.sharing != ours.sharing || theirs.has_embedding_map() != ours.has_embedding_map() {
+        return Err(PretrainError::Recipe(format!(
+            "`input.start_from`: {} shares `{}`, but the recipe `{}`; give both the same `model.sharing`",
+            folder.display(),
+            theirs.sharing,
+            ours.sharing
+        )));
+    }
+    let fresh: Vec<&str> = recipe.input.fresh.iter().map(String::as_str).collect();
+    let mut loaded = BTreeSet::new();
+    model.load(heads, &fresh, |spec, values| {
+        let wrong = |problem: String| EngineError::Parameter { name: spec.name.clone(), problem };
+        let id = params.find(&spec.name).ok_or_else(|| wrong("the recipe's model does not have it".into()))?;
+        if params.shape(id)[..] != spec.shape[..] {
+            let problem =
+                format!("its shape is {:?} there, but {:?} in the recipe's model", spec.shape, params.shape(id));
+            return Err(wrong(problem));
+        }
+        params.values_mut(id)?.copy_from_slice(values);
+        loaded.insert(spec.name.clone());
+        Ok(())
+    })?;
+    let is_fresh = |name: &str| fresh.iter().any(|prefix| name.starts_with(prefix));
+    let names = params.ids().map(|id| params.name(id).to_owned());
+    let missing: Vec<String> = names.filter(|name| !loaded.contains(name) && !is_fresh(name)).collect();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(CheckpointError::Missing { path: folder.to_owned(), names: missing }.into())
+    }
+}
+
+/// More micro-batches than a step can have: each but the last is full of sequences or of tokens.
+fn most_micro_batches(recipe: &Recipe) -> usize {
+    let batch = &recipe.data.batch;
+    let longest = recipe.data.instances.max_sequence_length;
+    match batch.sequences_per_step {
+        0 => 1,
+        sequences => {
+            let full_of_tokens = batch.max_tokens - longest.min(batch.max_tokens) + 1;
+            1 + sequences.div_ceil(batch.max_sequences) + (sequences * longest).div_ceil(full_of_tokens)
+        }
+    }
+    .min(recipe.data.batch.sequences_per_step.max(1))
+}
+
+/// A batch of the whole budget: as many sequences and tokens as any batch can have, one of them as long as any.
+fn largest_batch(recipe: &Recipe) -> Batch {
+    let capacity = BatchCapacity::of(&recipe.data);
+    let longest = recipe.data.instances.max_sequence_length;
+    let sequences = capacity.sequences.max(1);
+    let tokens = capacity.tokens.min(sequences * longest);
+    let mut batch = Batch { cu_seqlens: vec![0], ..Batch::default() };
+    for left in (0..sequences).rev() {
+        // As long as possible, so that one token is left for each sequence that follows.
+        let length = (tokens - batch.ids.len() - left).min(longest);
+        batch.ids.resize(batch.ids.len() + length, 0);
+        batch.positions.extend(0..length as u32);
+        batch.cu_seqlens.push(batch.ids.len() as u32);
+    }
+    batch.segments.resize(batch.ids.len(), 0);
+    let masked = capacity.masked.min(batch.ids.len());
+    batch.masked_positions.extend(0..masked as u32);
+    batch.masked_labels.resize(masked, 0);
+    if recipe.data.instances.objective != Objective::None {
+        batch.sop_labels.resize(sequences, 0);
+    }
+    batch
+}
