@@ -82,6 +82,11 @@ impl BatchCapacity {
         let masked = share.min(sequences.saturating_mul(masking.max_predictions)).min(tokens);
         Self { tokens, sequences, masked }
     }
+
+    /// Bytes that a batch of this capacity takes on the heap.
+    pub fn bytes(&self) -> usize {
+        size_of::<u32>() * (3 * self.tokens + 2 * self.masked + 2 * self.sequences + 1)
+    }
 }
 
 impl Batch {

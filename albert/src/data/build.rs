@@ -8,11 +8,12 @@
 use std::path::Path;
 use std::sync::Mutex;
 
+use engine::io::AtomicFile;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::corpus::{Document, Documents, Source};
-use super::dataset::{FORMAT, Index, SideIndex, SourceCounts, VERSION, read_index, write_index};
+use super::dataset::{FORMAT, INDEX_FILE, Index, SideIndex, SourceCounts, VERSION, read_index, write_index};
 use super::error::DataError;
 use super::settings::{CorpusSettings, SplitSettings};
 use super::shard_writer::{ShardWriter, is_shard_name};
@@ -56,7 +57,8 @@ pub struct BuildReport {
 ///
 /// # Errors
 /// Those of reading and writing, [`DataError::EmptyCorpus`], [`DataError::NoTokens`], [`DataError::OneDocument`], and
-/// [`DataError::Setting`] for settings out of range. On an error a data set that was in `out` before is untouched.
+/// [`DataError::Setting`] for settings out of range; [`DataError::File`] also if another build is at work in `out`. On an
+/// error a data set that was in `out` before is untouched.
 pub fn build(
     sources: Vec<Source>,
     out: &Path,
@@ -90,6 +92,8 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) + Send>(
     corpus.validate()?;
     split.validate()?;
     std::fs::create_dir_all(out).map_err(DataError::io(out, "create"))?;
+    // Locked from here on: a second build in this directory would take the first one's shards for leftovers.
+    let pending_index = AtomicFile::create(out.join(INDEX_FILE))?;
     // Encoders are handed from batch to batch: each remembers the words that it has seen.
     let encoders = Encoders { new: new_encoder, idle: Mutex::new(Vec::new()) };
     let mut run = |splitter| {
@@ -110,7 +114,7 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) + Send>(
         builder = run(Splitter::for_few_documents(split, distinct))?;
     }
     let index = builder.into_index(split);
-    write_index(out, &index)?;
+    write_index(out, pending_index, &index)?;
     remove_unlisted(out);
     Ok(index)
 }
@@ -126,7 +130,11 @@ fn remove_unlisted(out: &Path) {
     };
     for entry in std::fs::read_dir(out).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if name.to_str().is_some_and(|name| is_shard_name(name) && !listed.iter().any(|file| file == name)) {
+        let Some(name) = name.to_str() else { continue };
+        // A process that is killed leaves the file that it was writing under the name of `AtomicFile`.
+        let whole = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial"));
+        let is_unlisted = is_shard_name(name) && !listed.iter().any(|file| file == name);
+        if is_unlisted || whole.is_some_and(is_shard_name) {
             // One that cannot be removed takes space and does no harm: nothing refers to it.
             let _ = std::fs::remove_file(entry.path());
         }

@@ -191,6 +191,34 @@ fn a_failed_build_leaves_the_data_that_was_there() {
 }
 
 #[test]
+fn leftovers_of_a_killed_build_are_removed_and_other_files_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let leftovers = ["train-00007-0123456789abcdef.shard", ".held_out-00000-0123456789abcdef.shard.partial"];
+    let others = ["train.txt", "notes-00000.shard", ".hidden.partial"];
+    for name in leftovers.iter().chain(&others) {
+        std::fs::write(folder.path().join(name), "x").unwrap();
+    }
+    build_in(folder.path(), &[&text(8, 60, 30, 3, 5)], &vocabulary(60));
+    assert!(leftovers.iter().all(|name| !folder.path().join(name).exists()));
+    assert!(others.iter().all(|name| folder.path().join(name).exists()));
+}
+
+#[test]
+fn a_second_build_in_the_same_directory_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = engine::io::AtomicFile::create(folder.path().join("dataset.json")).unwrap();
+    let text = text(8, 60, 30, 3, 5);
+    let try_build = || {
+        let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
+        build_with(sources(&[&text]), folder.path(), &corpus, &split, &vocabulary(60), || encode, |_| {})
+    };
+    let error = try_build().unwrap_err().to_string();
+    assert!(error.contains("another process is writing this file"), "{error}");
+    drop(other);
+    try_build().unwrap();
+}
+
+#[test]
 fn output_below_a_regular_file_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

@@ -1,9 +1,10 @@
 //! A data directory: `dataset.json` and the shards that it lists.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::io::write_atomically;
+use engine::io::AtomicFile;
 use serde::{Deserialize, Serialize};
 
 use super::build::BuildReport;
@@ -104,11 +105,12 @@ pub fn read_index(folder: &Path) -> Result<Index, DataError> {
     Ok(index)
 }
 
-/// Puts `index` in place of the one in `folder`, atomically.
-pub(super) fn write_index(folder: &Path, index: &Index) -> Result<(), DataError> {
+/// Puts `index` in place of the one in `folder`, atomically, through `file`, which was created for it.
+pub(super) fn write_index(folder: &Path, mut file: AtomicFile, index: &Index) -> Result<(), DataError> {
     let mut text = serde_json::to_vec_pretty(index).expect("an index has string keys and finite numbers");
     text.push(b'\n');
-    Ok(write_atomically(folder.join(INDEX_FILE), |out| out.write_all(&text))?)
+    file.write_all(&text).map_err(DataError::io(&folder.join(INDEX_FILE), "write"))?;
+    Ok(file.commit()?)
 }
 
 /// An opened data directory.

@@ -16,6 +16,9 @@ use super::shards::Shards;
 use super::split::Side;
 use super::vocabulary::Vocabulary;
 
+/// Sources that the printed report lists.
+const LISTED: usize = 20;
+
 /// Counts of one side of the split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SideInspection {
@@ -42,7 +45,7 @@ pub struct EpochInspection {
     pub instances: u64,
     /// Share of label 1 (swapped, or of another document) among them; absent for the objective `none`.
     pub label_one: Option<f64>,
-    /// Lone sentences dropped, and their share of the side's tokens.
+    /// Lone sentences dropped.
     pub skipped_sentences: u64,
     /// Their share of the side's tokens.
     pub skipped_share: f64,
@@ -222,13 +225,16 @@ impl Display for Inspection {
                 side.longest_sentence
             )?;
         }
-        for source in &self.sources {
+        for source in self.sources.iter().take(LISTED) {
             let share = 100.0 * ratio(source.held_out_documents, source.documents);
             writeln!(
                 f,
                 "source {}: {} documents, {} tokens, {share:.2} % of the documents held out",
                 source.name, source.documents, source.tokens
             )?;
+        }
+        if self.sources.len() > LISTED {
+            writeln!(f, "... and {} more sources", self.sources.len() - LISTED)?;
         }
         write!(f, "{}", report_lines(&self.report))?;
         let epoch = &self.epoch;

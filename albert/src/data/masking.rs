@@ -11,7 +11,7 @@
 //! one that meets the end of the sequence is cut there. Of the chosen pieces 80 % become `[MASK]`, 10 % stay and 10 %
 //! become a random piece, each piece on its own.
 //!
-//! Cost: one pass over the sequence and a few draws a span, about 5 µs for 512 tokens; words are shuffled only as far as
+//! Cost: one pass over the sequence and a few draws a span, about 10 µs for 512 tokens; words are shuffled only as far as
 //! they are visited. Nothing is allocated once the buffers have seen the longest sequence.
 //!
 //! Source: Lan et al. 2020, section 4.1, equation 2 (after Joshi et al. 2020); released `create_masked_lm_predictions`.

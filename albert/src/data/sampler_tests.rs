@@ -166,6 +166,32 @@ fn an_instance_does_not_depend_on_how_batches_are_cut() {
 }
 
 #[test]
+fn an_instance_does_not_depend_on_how_shards_are_cut() {
+    let (text, vocabulary) = (text(14, SIZE as u32, 150, 9, 25), vocabulary(SIZE));
+    let run = |tokens_per_shard: usize, objective| {
+        let folder = tempfile::tempdir().unwrap();
+        let corpus = CorpusSettings { tokens_per_shard, ..Default::default() };
+        let split = SplitSettings::default();
+        let source = testing::sources(&[&text]);
+        let index =
+            build_with(source, folder.path(), &corpus, &split, &vocabulary, || testing::encode, |_| {}).unwrap();
+        let dataset = Dataset::open(folder.path(), &vocabulary).unwrap();
+        let settings = settings(96, objective);
+        let batches = batches(&mut sampler(dataset.side(Side::Train), &settings, 8), &settings, 2);
+        (index.train.shards.len(), batches)
+    };
+    for objective in [Objective::Sop, Objective::Nsp, Objective::None] {
+        let (one, expected) = run(1 << 20, objective);
+        assert_eq!(one, 1);
+        for (tokens_per_shard, least) in [(1, 130), (777, 5)] {
+            let (shards, batches) = run(tokens_per_shard, objective);
+            assert!(shards >= least, "{shards} shards of {tokens_per_shard} tokens");
+            assert!(batches == expected, "{objective:?}, {shards} shards");
+        }
+    }
+}
+
+#[test]
 fn seeds_and_epochs_differ() {
     let shards = shards(&text(4, SIZE as u32, 60, 9, 25), &vocabulary(SIZE));
     let settings = settings(96, Objective::Sop);
@@ -382,6 +408,8 @@ fn buffers_stay_where_they_are_once_warm() {
             .map(|v| (v.as_ptr(), v.capacity()))
     };
     let (before, table) = (buffers(&batch), sampler.memory());
+    let bytes: usize = before.iter().map(|(_, capacity)| 4 * capacity).sum();
+    assert_eq!(bytes, BatchCapacity::of(&settings).bytes());
     while sampler.cursor().epoch < 4 {
         sampler.fill(&mut batch);
         assert_eq!(buffers(&batch), before, "at {:?}", batch.start);

@@ -31,7 +31,8 @@ pub struct CorpusSettings {
     /// Replace invalid UTF-8 by U+FFFD and count it, instead of stopping with an error.
     pub lossy: bool,
     /// A sentence of more tokens is cut at word starts into pieces of about equal length; each counts as a sentence.
-    /// The released code instead loses all but `max_sequence_length` tokens of it.
+    /// The released code instead loses all but `max_sequence_length` tokens of it. For text of long lines, half of
+    /// `max_sequence_length` is best: two pieces then fill a sequence, and nothing is trimmed away.
     pub longest_sentence: usize,
     /// A shard file is closed at the first document that ends beyond this many tokens; it is in memory until then.
     pub tokens_per_shard: usize,
