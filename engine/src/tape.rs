@@ -498,7 +498,7 @@ impl Pass<'_, '_> {
         let range = self.params.range(id);
         let flat = &mut self.params.flat;
         self.tape.launch("add.gradient", moved(range.len() * 12), |cpu| {
-            ops::add_into(cpu, &mut flat.slice_mut::<f32>()[range], dy.slice::<f32>());
+            kernels::elementwise::add_assign(cpu, dy.slice::<f32>(), &mut flat.slice_mut::<f32>()[range]);
         })
     }
 }

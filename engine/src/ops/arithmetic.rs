@@ -21,157 +21,135 @@ use crate::{
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{Element, operation::Cost};
+use kernels::{
+    elementwise::{self, Binary, Broadcast},
+    operation::Cost,
+    reduce,
+};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arithmetic {
-    Add,
-    Sub,
-    Mul,
-    Div,
-}
-
-impl Arithmetic {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Add => "add",
-            Self::Sub => "sub",
-            Self::Mul => "mul",
-            Self::Div => "div",
-        }
-    }
-    #[inline]
-    fn apply(self, a: f32, b: f32) -> f32 {
-        match self {
-            Self::Add => a + b,
-            Self::Sub => a - b,
-            Self::Mul => a * b,
-            Self::Div => a / b,
-        }
-    }
-    #[inline]
-    fn da(self, dy: f32, b: f32) -> f32 {
-        match self {
-            Self::Add | Self::Sub => dy,
-            Self::Mul => dy * b,
-            Self::Div => dy / b,
-        }
-    }
-    #[inline]
-    fn db(self, dy: f32, a: f32, b: f32) -> f32 {
-        match self {
-            Self::Add => dy,
-            Self::Sub => -dy,
-            Self::Mul => dy * a,
-            Self::Div => -dy * a / (b * b),
-        }
+fn name(operation: Binary) -> &'static str {
+    match operation {
+        Binary::Add => "add",
+        Binary::Sub => "sub",
+        Binary::Mul => "mul",
+        _ => "div",
     }
 }
 
-/// How the second tensor is repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Repeat {
-    Not,
-    Row,
-    Column,
-    Number,
-}
-
-impl Repeat {
-    fn of(a: &Shape, b: &Shape) -> Option<Self> {
-        let (_, cols) = a.rows_cols();
-        match (&a[..], &b[..]) {
-            (a, b) if a == b => Some(Self::Not),
-            (_, b) if b.iter().all(|&dim| dim == 1) && b.len() <= 1 => Some(Self::Number),
-            (_, &[n]) if n == cols => Some(Self::Row),
-            ([outer_a @ .., _], [outer_b @ .., 1]) if outer_a == outer_b => Some(Self::Column),
-            _ => None,
-        }
-    }
-    /// Where in b the partner of element (row, col) of a is.
-    #[inline]
-    fn index(self, row: usize, col: usize, cols: usize) -> usize {
-        match self {
-            Self::Not => row * cols + col,
-            Self::Row => col,
-            Self::Column => row,
-            Self::Number => 0,
-        }
+/// How `b` is repeated over `a`.
+fn broadcast(a: &Shape, b: &Shape) -> Option<Broadcast> {
+    let (_, cols) = a.rows_cols();
+    match (&a[..], &b[..]) {
+        (a, b) if a == b => Some(Broadcast::Full),
+        (_, [] | [1]) => Some(Broadcast::Scalar),
+        (_, &[n]) if n == cols => Some(Broadcast::Row),
+        ([outer_a @ .., _], [outer_b @ .., 1]) if outer_a == outer_b => Some(Broadcast::Column),
+        _ => None,
     }
 }
 
-fn apply(tape: &Tape<'_>, a: &Var, b: &Var, operation: Arithmetic) -> Result<Var> {
-    let name = operation.name();
-    let dtype = check::same_float(name, &[a, b])?;
-    let repeat = Repeat::of(a.shape(), b.shape()).ok_or_else(|| {
-        let problem =
-            format!("{:?} and {:?} do not fit: the second is equal, a row, a column or a number", a.shape(), b.shape());
-        EngineError::shape(name, problem)
+fn apply(tape: &Tape<'_>, a: &Var, b: &Var, operation: Binary) -> Result<Var> {
+    let dtype = check::same_float(name(operation), &[a, b])?;
+    let broadcast = broadcast(a.shape(), b.shape()).ok_or_else(|| {
+        let (a, b) = (a.shape(), b.shape());
+        let problem = format!("{a:?} and {b:?} do not fit: the second is equal, a row, a column or a number");
+        EngineError::shape(name(operation), problem)
     })?;
-    let mut y = tape.alloc(*a.shape(), dtype)?;
     let (va, vb) = (a.value(), b.value());
-    tape.launch(name, cost(va, 3), |_| {
+    let y = combined(tape, name(operation), operation, broadcast, va, vb, dtype)?;
+    tape.record(&[a, b], y, || Arithmetic { operation, broadcast, a: va.clone(), b: vb.clone() })
+}
+
+/// a ∘ b in new memory.
+fn combined(
+    tape: &Tape<'_>,
+    name: &'static str,
+    operation: Binary,
+    broadcast: Broadcast,
+    a: &Tensor,
+    b: &Tensor,
+    dtype: DType,
+) -> Result<Tensor> {
+    let mut y = tape.alloc(*a.shape(), dtype)?;
+    let (_, cols) = a.shape().rows_cols();
+    tape.launch(name, cost(a, 3), |cpu| {
         floats!(dtype, X => {
-            let (_, cols) = va.shape().rows_cols();
-            let (a, b) = (va.slice::<X>(), vb.slice::<X>());
-            for (i, (y, a)) in y.slice_mut::<X>().iter_mut().zip(a).enumerate() {
-                let b = b[repeat.index(i / cols, i % cols, cols)];
-                *y = X::from_f32(operation.apply(a.to_f32(), b.to_f32()));
-            }
+            let (a, b, y) = (a.slice::<X>(), b.slice::<X>(), y.slice_mut::<X>());
+            elementwise::binary(cpu, operation, broadcast, cols, a, b, y);
         });
     })?;
-    tape.record(&[a, b], y, || ArithmeticOp { operation, repeat, a: va.clone(), b: vb.clone() })
+    Ok(y)
 }
 
 fn cost(x: &Tensor, streams: usize) -> Cost {
     Cost { flops: x.len() as u64, bytes: (streams * x.len() * x.dtype().bytes()) as u64 }
 }
 
-struct ArithmeticOp {
-    operation: Arithmetic,
-    repeat: Repeat,
+struct Arithmetic {
+    operation: Binary,
+    broadcast: Broadcast,
     a: Tensor,
     b: Tensor,
 }
 
-impl Op for ArithmeticOp {
+impl Op for Arithmetic {
     fn name(&self) -> &'static str {
-        self.operation.name()
+        name(self.operation)
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let Self { operation, repeat, a, b } = *self;
-        let tape = pass.tape;
-        let (_, cols) = a.shape().rows_cols();
+        const NAME: &str = "arithmetic.backward";
+        let (tape, dtype) = (pass.tape, dy.dtype());
+        let quotient = self.operation == Binary::Div;
         if pass.wants(1) {
-            let mut sum = tape.alloc(*b.shape(), DType::F32)?;
-            tape.launch("arithmetic.backward", cost(&dy, 3), |_| {
-                floats!(dy.dtype(), X => {
-                    let (a, b) = (a.slice::<X>(), b.slice::<X>());
-                    let sum = sum.slice_mut::<f32>();
-                    sum.fill(0.0);
-                    for (i, (dy, a)) in dy.slice::<X>().iter().zip(a).enumerate() {
-                        let j = repeat.index(i / cols, i % cols, cols);
-                        sum[j] += operation.db(dy.to_f32(), a.to_f32(), b[j].to_f32());
-                    }
-                });
-            })?;
-            let db = super::cast(tape, sum, b.dtype())?;
+            let terms = match self.operation {
+                Binary::Add | Binary::Sub => dy.clone(),
+                _ => combined(tape, NAME, Binary::Mul, Broadcast::Full, &dy, &self.a, dtype)?,
+            };
+            let mut db = self.summed(tape, &terms)?;
+            if quotient {
+                // -Σ dy·a / b²: b is the same for all that is summed.
+                for _ in 0..2 {
+                    db = combined(tape, NAME, Binary::Div, Broadcast::Full, &db, &self.b, dtype)?;
+                }
+            }
             pass.give(1, db)?;
         }
-        if pass.wants(0) {
-            let mut da = tape.alloc(*a.shape(), a.dtype())?;
-            tape.launch("arithmetic.backward", cost(&dy, 3), |_| {
-                floats!(dy.dtype(), X => {
-                    let b = b.slice::<X>();
-                    for (i, (da, dy)) in da.slice_mut::<X>().iter_mut().zip(dy.slice::<X>()).enumerate() {
-                        let b = b[repeat.index(i / cols, i % cols, cols)].to_f32();
-                        *da = X::from_f32(operation.da(dy.to_f32(), b));
+        let da = match self.operation {
+            Binary::Add | Binary::Sub => dy,
+            operation => combined(tape, NAME, operation, self.broadcast, &dy, &self.b, dtype)?,
+        };
+        pass.give(0, da)
+    }
+}
+
+impl Arithmetic {
+    /// The terms of a's shape, with their sign, summed to b's shape.
+    fn summed(&self, tape: &Tape<'_>, terms: &Tensor) -> Result<Tensor> {
+        let dtype = terms.dtype();
+        let sign = if matches!(self.operation, Binary::Sub | Binary::Div) { -1.0 } else { 1.0 };
+        let (rows, cols) = terms.shape().rows_cols();
+        let mut sums = tape.alloc(*self.b.shape(), DType::F32)?;
+        let scratch_len = match self.broadcast {
+            Broadcast::Row => reduce::column_sums_scratch_len(rows, cols),
+            _ => 0,
+        };
+        let mut scratch = tape.alloc([scratch_len], DType::F32)?;
+        tape.launch("arithmetic.backward", cost(terms, 1), |cpu| {
+            floats!(dtype, X => {
+                let (terms, sums) = (terms.slice::<X>(), sums.slice_mut::<f32>());
+                match self.broadcast {
+                    Broadcast::Full => elementwise::cast(cpu, terms, sums),
+                    Broadcast::Scalar => sums[0] = reduce::sum(cpu, terms) as f32,
+                    Broadcast::Column => reduce::row_sums(cpu, cols, terms, sums),
+                    Broadcast::Row => {
+                        sums.fill(0.0);
+                        reduce::column_sums(cpu, rows, cols, terms, sums, scratch.slice_mut());
                     }
-                });
-            })?;
-            pass.give(0, da)?;
-        }
-        Ok(())
+                }
+                sums.iter_mut().for_each(|sum| *sum *= sign);
+            });
+        })?;
+        super::cast(tape, sums, dtype)
     }
 }
 
@@ -180,7 +158,7 @@ impl Op for ArithmeticOp {
 /// # Errors
 /// The shapes do not fit (see the module) or the types differ.
 pub fn add(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
-    apply(tape, a, b, Arithmetic::Add)
+    apply(tape, a, b, Binary::Add)
 }
 
 /// a - b
@@ -188,7 +166,7 @@ pub fn add(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
 /// # Errors
 /// As [`add`].
 pub fn sub(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
-    apply(tape, a, b, Arithmetic::Sub)
+    apply(tape, a, b, Binary::Sub)
 }
 
 /// a·b, element by element
@@ -196,7 +174,7 @@ pub fn sub(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
 /// # Errors
 /// As [`add`].
 pub fn mul(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
-    apply(tape, a, b, Arithmetic::Mul)
+    apply(tape, a, b, Binary::Mul)
 }
 
 /// a / b
@@ -204,5 +182,5 @@ pub fn mul(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
 /// # Errors
 /// As [`add`].
 pub fn div(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
-    apply(tape, a, b, Arithmetic::Div)
+    apply(tape, a, b, Binary::Div)
 }

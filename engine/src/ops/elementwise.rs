@@ -7,12 +7,18 @@
 //! ```
 use super::check;
 use crate::{
-    dtype::floats,
+    dtype::{DType, Float, floats},
     error::Result,
     tape::{Op, Pass, Tape, Var, moved},
     tensor::Tensor,
 };
-use kernels::{Element, gelu, operation::Cost};
+use kernels::{
+    Cpu,
+    elementwise::{self, Keeps, Unary},
+    gelu,
+    operation::Cost,
+    reduce,
+};
 
 pub use kernels::gelu::Activation;
 
@@ -35,23 +41,28 @@ impl Function {
             Self::Scale(_) => "scale",
         }
     }
-    fn forward(self, x: f32) -> f32 {
-        match self {
-            Self::Exp => x.exp(),
-            Self::Log => x.ln(),
-            Self::Tanh => x.tanh(),
-            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Self::Scale(c) => c * x,
+    fn forward<X: Float>(self, cpu: &Cpu, x: &[X], y: &mut [X]) {
+        match self.kernel() {
+            Ok(function) => elementwise::unary_forward(cpu, function, x, y),
+            Err(factor) => elementwise::scale(cpu, factor, x, y),
         }
     }
-    /// dx from dy and what was saved: y, but x for the logarithm and nothing for the scale.
-    fn backward(self, saved: f32, dy: f32) -> f32 {
+    /// dx from dy and what was saved.
+    fn backward<X: Float>(self, cpu: &Cpu, saved: Option<&[X]>, dy: &[X], dx: &mut [X]) {
+        match (self.kernel(), saved) {
+            (Ok(function), Some(saved)) => elementwise::unary_backward(cpu, function, saved, dy, dx),
+            (Err(factor), _) => elementwise::scale(cpu, factor, dy, dx),
+            (Ok(_), None) => unreachable!("every function but the scale saves its input or its output"),
+        }
+    }
+    /// The kernel's function, or the factor.
+    fn kernel(self) -> std::result::Result<Unary, f32> {
         match self {
-            Self::Exp => dy * saved,
-            Self::Log => dy / saved,
-            Self::Tanh => dy * (1.0 - saved * saved),
-            Self::Sigmoid => dy * saved * (1.0 - saved),
-            Self::Scale(c) => c * dy,
+            Self::Exp => Ok(Unary::Exp),
+            Self::Log => Ok(Unary::Ln),
+            Self::Tanh => Ok(Unary::Tanh),
+            Self::Sigmoid => Ok(Unary::Sigmoid),
+            Self::Scale(factor) => Err(factor),
         }
     }
 }
@@ -64,20 +75,20 @@ fn apply(tape: &Tape<'_>, x: &Var, function: Function) -> Result<Var> {
     let dtype = check::float(function.name(), x)?;
     let mut y = tape.alloc(*x.shape(), dtype)?;
     let input = x.value();
-    tape.launch(function.name(), cost(input, 2, 1), |_| {
-        floats!(dtype, X => {
-            for (y, x) in y.slice_mut::<X>().iter_mut().zip(input.slice::<X>()) {
-                *y = X::from_f32(function.forward(x.to_f32()));
-            }
-        });
+    tape.launch(function.name(), cost(input, 2, 1), |cpu| {
+        floats!(dtype, X => function.forward(cpu, input.slice::<X>(), y.slice_mut::<X>()));
     })?;
-    let saved = if function == Function::Log { input.clone() } else { y.clone() };
+    let saved = match function.kernel().map(Unary::keeps) {
+        Ok(Keeps::Input) => Some(input.clone()),
+        Ok(Keeps::Output) => Some(y.clone()),
+        Err(_) => None,
+    };
     tape.record(&[x], y, || Elementwise { function, saved })
 }
 
 struct Elementwise {
     function: Function,
-    saved: Tensor,
+    saved: Option<Tensor>,
 }
 
 impl Op for Elementwise {
@@ -87,12 +98,10 @@ impl Op for Elementwise {
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
         let Self { function, saved } = *self;
         let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
-        pass.tape.launch("elementwise.backward", cost(&dy, 3, 2), |_| {
+        pass.tape.launch("elementwise.backward", cost(&dy, 3, 2), |cpu| {
             floats!(dy.dtype(), X => {
-                let inputs = saved.slice::<X>().iter().zip(dy.slice::<X>());
-                for (dx, (saved, dy)) in dx.slice_mut::<X>().iter_mut().zip(inputs) {
-                    *dx = X::from_f32(function.backward(saved.to_f32(), dy.to_f32()));
-                }
+                let saved = saved.as_ref().map(|saved| saved.slice::<X>());
+                function.backward(cpu, saved, dy.slice::<X>(), dx.slice_mut::<X>());
             });
         })?;
         pass.give(0, dx)
@@ -193,8 +202,10 @@ impl Op for ActivationOp {
 
 /// out += column sums of x [rows, cols], at `range` of a flat f32 buffer.
 pub(super) fn column_sums(tape: &Tape<'_>, x: &Tensor, flat: &mut Tensor, range: std::ops::Range<usize>) -> Result<()> {
-    tape.launch("column_sums", moved(x.len() * x.dtype().bytes()), |_| {
+    let (rows, cols) = x.shape().rows_cols();
+    let mut scratch = tape.alloc([reduce::column_sums_scratch_len(rows, cols)], DType::F32)?;
+    tape.launch("column_sums", moved(x.len() * x.dtype().bytes()), |cpu| {
         let out = &mut flat.slice_mut::<f32>()[range];
-        floats!(x.dtype(), X => super::plain::column_sums(x.shape().rows_cols().1, x.slice::<X>(), out));
+        floats!(x.dtype(), X => reduce::column_sums(cpu, rows, cols, x.slice::<X>(), out, scratch.slice_mut()));
     })
 }

@@ -101,7 +101,6 @@ impl Dense {
     }
 
     /// dx += dy·W
-    #[allow(dead_code)]
     pub(crate) fn add_backward_input(
         &self,
         tape: &Tape<'_>,

@@ -3,10 +3,12 @@
 //! Every function checks shapes and types first and answers what does not fit with an error that names the operation
 //! and the shapes; then it launches its kernel; then it records its backward pass, if a gradient has to pass.
 mod arithmetic;
+mod attention;
 mod check;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod encoder_layer;
 mod linear;
 mod loss;
 mod matmul;
@@ -17,9 +19,11 @@ mod softmax;
 mod view;
 
 pub use arithmetic::{add, div, mul, sub};
+pub use attention::{Attention, Sequences, attention};
 pub use dropout::dropout;
 pub use elementwise::{Activation, activation, exp, log, relu, scale, sigmoid, tanh};
 pub use embedding::{embedding, embedding_sum, gather_rows};
+pub use encoder_layer::{EncoderLayer, LayerParams, Recompute, encoder_layer};
 pub use kernels::dropout::Dropout;
 pub use linear::linear;
 pub use loss::{Classified, cross_entropy, projected_cross_entropy};
@@ -36,18 +40,7 @@ use crate::{
     tensor::Tensor,
 };
 use elementwise::column_sums;
-use kernels::{Cpu, Element};
-
-/// `sum += x`, element by element.
-pub(crate) fn add_into<X: Element>(cpu: &Cpu, sum: &mut [X], x: &[X]) {
-    const CHUNK: usize = 1 << 14;
-    cpu.for_each_chunk(sum, CHUNK, |i, sum| {
-        let from = i * CHUNK;
-        for (sum, x) in sum.iter_mut().zip(&x[from..]) {
-            *sum = X::from_f32(sum.to_f32() + x.to_f32());
-        }
-    });
-}
+use kernels::{Element, elementwise::add_assign};
 
 /// The sum of two gradients of one value, in the memory of one of them where nobody else holds it.
 pub(crate) fn add_gradients(tape: &Tape<'_>, a: Tensor, b: Tensor) -> Result<Tensor> {
@@ -63,7 +56,7 @@ pub(crate) fn add_gradients(tape: &Tape<'_>, a: Tensor, b: Tensor) -> Result<Ten
         }
     };
     tape.launch("add.gradient", moved(3 * sum.len() * sum.dtype().bytes()), |cpu| {
-        floats!(sum.dtype(), X => add_into(cpu, sum.slice_mut::<X>(), x.slice::<X>()));
+        floats!(sum.dtype(), X => add_assign(cpu, x.slice::<X>(), sum.slice_mut::<X>()));
     })?;
     Ok(sum)
 }
@@ -84,11 +77,9 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
         return Ok(x);
     }
     let mut y = tape.alloc(*x.shape(), dtype)?;
-    tape.launch("cast", moved(x.len() * (x.dtype().bytes() + dtype.bytes())), |_| {
+    tape.launch("cast", moved(x.len() * (x.dtype().bytes() + dtype.bytes())), |cpu| {
         floats!(x.dtype(), X => floats!(dtype, Y => {
-            for (y, x) in y.slice_mut::<Y>().iter_mut().zip(x.slice::<X>()) {
-                *y = Y::from_f32(x.to_f32());
-            }
+            kernels::elementwise::cast(cpu, x.slice::<X>(), y.slice_mut::<Y>());
         }));
     })?;
     Ok(y)
@@ -96,5 +87,7 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
 
 #[cfg(test)]
 mod gradient_check;
+#[cfg(test)]
+mod layer_tests;
 #[cfg(test)]
 mod tests;

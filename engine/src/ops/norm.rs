@@ -8,7 +8,7 @@
 //!
 //! s is stored (it is the input itself without a residual), with mean and rstd of every row; statistics are f32 whatever
 //! the storage. Cost: bandwidth, 4·H elements a row forward.
-use super::{check, plain};
+use super::check;
 use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
@@ -16,7 +16,7 @@ use crate::{
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
-use kernels::operation::Cost;
+use kernels::{layernorm, operation::Cost};
 
 /// What a layer normalisation is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +42,11 @@ impl Norm {
         Ok(())
     }
 
+    fn spec(&self, x: &Tensor) -> layernorm::Spec {
+        let (rows, columns) = x.shape().rows_cols();
+        layernorm::Spec { rows, columns, eps: self.eps }
+    }
+
     /// Writes s (with a residual), y and the statistics.
     pub(super) fn forward(
         &self,
@@ -52,14 +57,15 @@ impl Norm {
         y: &mut Tensor,
         stats: &mut Tensor,
     ) -> Result<()> {
-        let (_, cols) = x.shape().rows_cols();
         let (gain, bias) = (tape.params().values(self.gain), tape.params().values(self.bias));
         let streams = if residual.is_some() { 4 } else { 2 };
-        tape.launch("layernorm", cost(x, streams), |_| {
-            floats!(x.dtype(), X => plain::layer_norm_forward(
-                cols, self.eps, x.slice::<X>(), residual.map(|r| r.slice::<X>()), gain, bias,
-                sum.map(|s| s.slice_mut::<X>()), y.slice_mut::<X>(), stats.slice_mut(),
-            ));
+        tape.launch("layernorm", cost(x, streams), |cpu| {
+            let spec = self.spec(x);
+            floats!(x.dtype(), X => {
+                let (residual, sum) = (residual.map(|r| r.slice::<X>()), sum.map(|s| s.slice_mut::<X>()));
+                let (y, stats) = (y.slice_mut::<X>(), stats.slice_mut());
+                layernorm::forward(cpu, &spec, x.slice::<X>(), residual, gain, bias, sum, y, stats);
+            });
         })
     }
 
@@ -72,15 +78,18 @@ impl Norm {
         dy: &Tensor,
         ds: &mut Tensor,
     ) -> Result<()> {
-        let (_, cols) = s.shape().rows_cols();
         let gain = pass.tape.params().values(self.gain);
         let (at_gain, at_bias) = (pass.params.range(self.gain), pass.params.range(self.bias));
+        let spec = self.spec(s);
+        let mut scratch = pass.tape.alloc([layernorm::backward_scratch_len(&spec)], DType::F32)?;
         let flat = &mut pass.params.flat;
-        pass.tape.launch("layernorm.backward", cost(s, 3), |_| {
+        pass.tape.launch("layernorm.backward", cost(s, 3), |cpu| {
             let [dgain, dbias] = flat.slice_mut::<f32>().get_disjoint_mut([at_gain, at_bias]).expect("two parameters");
-            floats!(s.dtype(), X => plain::layer_norm_backward(
-                cols, s.slice::<X>(), stats.slice(), gain, dy.slice::<X>(), ds.slice_mut::<X>(), dgain, dbias,
-            ));
+            floats!(s.dtype(), X => {
+                let (s, dy, ds) = (s.slice::<X>(), dy.slice::<X>(), ds.slice_mut::<X>());
+                let scratch = scratch.slice_mut();
+                layernorm::backward(cpu, &spec, s, stats.slice(), gain, dy, ds, dgain, dbias, scratch);
+            });
         })
     }
 }

@@ -14,67 +14,6 @@ pub(super) fn column_sums<X: Element>(cols: usize, x: &[X], out: &mut [f32]) {
     }
 }
 
-pub(super) fn layer_norm_forward<X: Element>(
-    cols: usize,
-    eps: f32,
-    x: &[X],
-    residual: Option<&[X]>,
-    gain: &[f32],
-    bias: &[f32],
-    mut sum_out: Option<&mut [X]>,
-    y: &mut [X],
-    stats: &mut [f32],
-) {
-    let mut s = vec![0.0f32; cols];
-    for (r, y) in y.chunks_exact_mut(cols).enumerate() {
-        let at = r * cols..(r + 1) * cols;
-        for (j, s) in s.iter_mut().enumerate() {
-            let sum = x[at.start + j].to_f32() + residual.map_or(0.0, |r| r[at.start + j].to_f32());
-            *s = X::from_f32(sum).to_f32();
-        }
-        if let Some(out) = sum_out.as_mut() {
-            out[at].iter_mut().zip(&s).for_each(|(out, &s)| *out = X::from_f32(s));
-        }
-        let mean = s.iter().sum::<f32>() / cols as f32;
-        let variance = s.iter().map(|s| (s - mean).powi(2)).sum::<f32>() / cols as f32;
-        let rstd = 1.0 / (variance + eps).sqrt();
-        for (j, y) in y.iter_mut().enumerate() {
-            *y = X::from_f32(gain[j] * (s[j] - mean) * rstd + bias[j]);
-        }
-        stats[2 * r..2 * r + 2].copy_from_slice(&[mean, rstd]);
-    }
-}
-
-pub(super) fn layer_norm_backward<X: Element>(
-    cols: usize,
-    s: &[X],
-    stats: &[f32],
-    gain: &[f32],
-    dy: &[X],
-    dx: &mut [X],
-    dgain: &mut [f32],
-    dbias: &mut [f32],
-) {
-    for (r, dx) in dx.chunks_exact_mut(cols).enumerate() {
-        let (s, dy) = (&s[r * cols..][..cols], &dy[r * cols..][..cols]);
-        let (mean, rstd) = (stats[2 * r], stats[2 * r + 1]);
-        let (mut a, mut b) = (0.0, 0.0);
-        for j in 0..cols {
-            let normal = (s[j].to_f32() - mean) * rstd;
-            let d = dy[j].to_f32();
-            dgain[j] += d * normal;
-            dbias[j] += d;
-            a += d * gain[j];
-            b += d * gain[j] * normal;
-        }
-        let (a, b) = (a / cols as f32, b / cols as f32);
-        for j in 0..cols {
-            let normal = (s[j].to_f32() - mean) * rstd;
-            dx[j] = X::from_f32(rstd * (dy[j].to_f32() * gain[j] - a - normal * b));
-        }
-    }
-}
-
 pub(super) fn softmax_forward<X: Element>(cols: usize, x: &[X], y: &mut [X]) {
     for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
         let max = x.iter().fold(f32::NEG_INFINITY, |m, x| m.max(x.to_f32()));

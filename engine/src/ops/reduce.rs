@@ -14,7 +14,10 @@ use crate::{
     tape::{Op, Pass, Tape, Var, moved},
     tensor::Tensor,
 };
-use kernels::Element;
+use kernels::{
+    Element,
+    elementwise::{self, Binary, Broadcast},
+};
 
 /// The sum of all elements, f32.
 ///
@@ -39,9 +42,9 @@ fn scaled_sum(tape: &Tape<'_>, x: &Var, name: &'static str, factor: f32) -> Resu
     let dtype = check::float(name, x)?;
     let mut y = tape.alloc([], DType::F32)?;
     let value = x.value();
-    tape.launch(name, moved(value.len() * dtype.bytes()), |_| {
+    tape.launch(name, moved(value.len() * dtype.bytes()), |cpu| {
         floats!(dtype, X => {
-            let sum: f64 = value.slice::<X>().iter().map(|x| f64::from(x.to_f32())).sum();
+            let sum = kernels::reduce::sum(cpu, value.slice::<X>());
             y.slice_mut::<f32>()[0] = (sum * f64::from(factor)) as f32;
         });
     })?;
@@ -82,20 +85,21 @@ pub fn mean_squared_error(tape: &Tape<'_>, x: &Var, target: &Var) -> Result<Var>
         return Err(EngineError::shape(NAME, format!("{:?} has no elements", x.shape())));
     }
     let mut y = tape.alloc([], DType::F32)?;
+    let mut difference = tape.alloc(*x.shape(), dtype)?;
     let (a, b) = (x.value(), target.value());
-    tape.launch(NAME, moved(2 * a.len() * dtype.bytes()), |_| {
+    tape.launch(NAME, moved(3 * a.len() * dtype.bytes()), |cpu| {
         floats!(dtype, X => {
-            let squares = a.slice::<X>().iter().zip(b.slice::<X>());
-            let sum: f64 = squares.map(|(a, b)| f64::from(a.to_f32() - b.to_f32()).powi(2)).sum();
-            y.slice_mut::<f32>()[0] = (sum / a.len() as f64) as f32;
+            let difference = difference.slice_mut::<X>();
+            elementwise::binary(cpu, Binary::Sub, Broadcast::Full, 1, a.slice::<X>(), b.slice::<X>(), difference);
+            let sum = kernels::reduce::sum_of_squares(cpu, difference);
+            y.slice_mut::<f32>()[0] = (sum / difference.len() as f64) as f32;
         });
     })?;
-    tape.record(&[x, target], y, || SquaredError { x: a.clone(), target: b.clone() })
+    tape.record(&[x, target], y, || SquaredError { difference })
 }
 
 struct SquaredError {
-    x: Tensor,
-    target: Tensor,
+    difference: Tensor,
 }
 
 impl Op for SquaredError {
@@ -103,18 +107,17 @@ impl Op for SquaredError {
         "mean_squared_error"
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let Self { difference } = *self;
         for (input, sign) in [(0, 2.0f32), (1, -2.0)] {
             if !pass.wants(input) {
                 continue;
             }
-            let mut dx = pass.tape.alloc(*self.x.shape(), self.x.dtype())?;
-            pass.tape.launch("mean_squared_error.backward", moved(3 * dx.len() * dx.dtype().bytes()), |_| {
-                let factor = sign * dy.slice::<f32>()[0] / self.x.len() as f32;
-                floats!(self.x.dtype(), X => {
-                    let pairs = self.x.slice::<X>().iter().zip(self.target.slice::<X>());
-                    for (dx, (x, t)) in dx.slice_mut::<X>().iter_mut().zip(pairs) {
-                        *dx = X::from_f32(factor * (x.to_f32() - t.to_f32()));
-                    }
+            let mut dx = pass.tape.alloc(*difference.shape(), difference.dtype())?;
+            let bytes = 2 * dx.len() * dx.dtype().bytes();
+            pass.tape.launch("mean_squared_error.backward", moved(bytes), |cpu| {
+                let factor = sign * dy.slice::<f32>()[0] / difference.len() as f32;
+                floats!(difference.dtype(), X => {
+                    elementwise::scale(cpu, factor, difference.slice::<X>(), dx.slice_mut::<X>());
                 });
             })?;
             pass.give(input, dx)?;

@@ -168,7 +168,7 @@ impl Optimizer {
 
 /// The Euclidean norm of all gradients together.
 pub fn global_norm(cpu: &Cpu, gradients: &Gradients) -> f64 {
-    plain::sum_of_squares(cpu, gradients.all()).sqrt()
+    kernels::reduce::sum_of_squares(cpu, gradients.all()).sqrt()
 }
 
 /// Divides the gradients by `divisor` (micro-batches, for a mean), then scales them down to a global norm of at most

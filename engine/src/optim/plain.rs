@@ -1,5 +1,5 @@
 //! Optimiser kernels in plain loops, called like those of the `kernels` crate.
-use kernels::Cpu;
+use kernels::{Cpu, reduce::sum_of_squares};
 use std::ops::Range;
 
 /// A parameter's place and treatment.
@@ -68,10 +68,6 @@ pub(super) fn lamb(
     }
 }
 
-pub(super) fn sum_of_squares(_cpu: &Cpu, x: &[f32]) -> f64 {
-    x.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
-}
-
-pub(super) fn scale(_cpu: &Cpu, x: &mut [f32], factor: f32) {
-    x.iter_mut().for_each(|x| *x *= factor);
+pub(super) fn scale(cpu: &Cpu, x: &mut [f32], factor: f32) {
+    cpu.for_each_chunk(x, 1 << 14, |_, x| x.iter_mut().for_each(|x| *x *= factor));
 }

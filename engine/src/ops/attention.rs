@@ -1,0 +1,177 @@
+//! Multi-head attention over ragged sequences.
+//!
+//! ```text
+//! S_h = softmax(scale · q_h·k_hᵀ)      ctx_h = dropout(S_h)·v_h      per sequence, per head h
+//! ```
+//!
+//! q, k and v lie side by side in one buffer [T, 3H], as one product makes them. The scores are never stored: forward
+//! keeps the logarithm of each row's sum of exponentials, backward computes the scores again (see
+//! [`kernels::attention`]). Cost: 4·S·H FLOPs a token forward, 10·S·H backward.
+use super::check;
+use crate::{
+    dtype::{DType, floats},
+    error::{EngineError, Result},
+    tape::{Op, Pass, Tape, Var},
+    tensor::Tensor,
+};
+use kernels::{
+    attention::{self, Gradients, backward_scratch_len},
+    operation::Cost,
+};
+
+pub use kernels::attention::Attention;
+
+/// Where the sequences of a ragged batch lie: sequence b is rows offsets[b]..offsets[b + 1].
+#[derive(Clone, Debug)]
+pub struct Sequences {
+    offsets: Tensor,
+    tokens: usize,
+    longest: usize,
+    /// Σ S², what attention costs.
+    pairs: u64,
+}
+
+impl Sequences {
+    /// From cu_seqlens [B + 1], which begins with 0, never falls and ends with T.
+    ///
+    /// # Errors
+    /// It does not, or there is not enough memory.
+    pub fn new(tape: &Tape<'_>, offsets: &[u32]) -> Result<Self> {
+        if offsets.first() != Some(&0) || !offsets.is_sorted() {
+            let shown = &offsets[..offsets.len().min(8)];
+            let problem =
+                format!("offsets begin with 0 and never fall, these are {shown:?} ({} in all)", offsets.len());
+            return Err(EngineError::shape("sequences", problem));
+        }
+        let lengths = || offsets.windows(2).map(|pair| pair[1] - pair[0]);
+        Ok(Self {
+            tokens: offsets[offsets.len() - 1] as usize,
+            longest: lengths().max().unwrap_or(0) as usize,
+            pairs: lengths().map(|length| u64::from(length) * u64::from(length)).sum(),
+            offsets: tape.input([offsets.len()], offsets)?.value().clone(),
+        })
+    }
+
+    /// T
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// B
+    pub fn count(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// The longest sequence.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    fn cost(&self, spec: &Attention, products: u64, bytes: usize) -> Cost {
+        Cost { flops: 2 * products * self.pairs * spec.hidden() as u64, bytes: bytes as u64 }
+    }
+}
+
+/// Refuses what the kernel would panic at.
+pub(super) fn check_spec(operation: &str, spec: &Attention) -> Result<()> {
+    super::dropout::check_rate(operation, spec.dropout)?;
+    let fine = spec.heads > 0 && (1..=attention::MAX_HEAD_SIZE).contains(&spec.head_size);
+    if fine && spec.scale > 0.0 && spec.scale.is_finite() {
+        return Ok(());
+    }
+    let Attention { heads, head_size, scale, .. } = spec;
+    let most = attention::MAX_HEAD_SIZE;
+    let problem =
+        format!("{heads} heads of size {head_size}, scale {scale}: heads of 1 to {most} and a positive scale");
+    Err(EngineError::shape(operation, problem))
+}
+
+/// qkv [T, 3H] to ctx [T, H].
+///
+/// # Errors
+/// Shapes do not fit the sequences and heads.
+pub fn attention(tape: &Tape<'_>, qkv: &Var, sequences: &Sequences, spec: &Attention) -> Result<Var> {
+    let dtype = check::float("attention", qkv)?;
+    check_spec("attention", spec)?;
+    check::shape("attention", "qkv", qkv, &[sequences.tokens, 3 * spec.hidden()])?;
+    let mut out = tape.alloc([sequences.tokens, spec.hidden()], dtype)?;
+    let mut lse = tape.alloc([sequences.tokens, spec.heads], DType::F32)?;
+    forward(tape, spec, sequences, qkv.value(), &mut out, &mut lse)?;
+    let saved = out.clone();
+    tape.record(&[qkv], out, || AttentionOp {
+        spec: *spec,
+        sequences: sequences.clone(),
+        qkv: qkv.value().clone(),
+        out: saved,
+        lse,
+    })
+}
+
+pub(super) fn forward(
+    tape: &Tape<'_>,
+    spec: &Attention,
+    sequences: &Sequences,
+    qkv: &Tensor,
+    out: &mut Tensor,
+    lse: &mut Tensor,
+) -> Result<()> {
+    let h = spec.hidden();
+    let cost = sequences.cost(spec, 2, 4 * out.len() * out.dtype().bytes());
+    tape.launch("attention", cost, |cpu| {
+        floats!(qkv.dtype(), X => {
+            let [q, k, v] = split(qkv.slice::<X>(), h);
+            let (out, lse) = (out.slice_mut::<X>(), lse.slice_mut());
+            attention::forward(cpu, spec, sequences.offsets.slice(), q, k, v, 3 * h, out, lse);
+        });
+    })
+}
+
+/// q, k and v in rows of [T, 3H]; empty where there are no tokens.
+fn split<X>(qkv: &[X], h: usize) -> [&[X]; 3] {
+    [0, h, 2 * h].map(|start| qkv.get(start..).unwrap_or(&[]))
+}
+
+/// dqkv from dctx.
+#[expect(clippy::too_many_arguments, reason = "all that forward saw and gave")]
+pub(super) fn backward(
+    tape: &Tape<'_>,
+    spec: &Attention,
+    sequences: &Sequences,
+    qkv: &Tensor,
+    out: &Tensor,
+    lse: &Tensor,
+    dout: &Tensor,
+    dqkv: &mut Tensor,
+) -> Result<()> {
+    let h = spec.hidden();
+    let mut scratch = tape.alloc([backward_scratch_len(spec, sequences.tokens, sequences.longest)], DType::F32)?;
+    let cost = sequences.cost(spec, 5, 8 * out.len() * out.dtype().bytes());
+    tape.launch("attention.backward", cost, |cpu| {
+        floats!(qkv.dtype(), X => {
+            let [q, k, v] = split(qkv.slice::<X>(), h);
+            let gradients = Gradients::fused(dqkv.slice_mut::<X>(), h, 3 * h);
+            let (out, lse, dout) = (out.slice::<X>(), lse.slice(), dout.slice::<X>());
+            let offsets = sequences.offsets.slice();
+            attention::backward(cpu, spec, offsets, q, k, v, 3 * h, out, lse, dout, gradients, scratch.slice_mut());
+        });
+    })
+}
+
+struct AttentionOp {
+    spec: Attention,
+    sequences: Sequences,
+    qkv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+}
+
+impl Op for AttentionOp {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let mut dqkv = pass.tape.alloc(*self.qkv.shape(), self.qkv.dtype())?;
+        backward(pass.tape, &self.spec, &self.sequences, &self.qkv, &self.out, &self.lse, &dy, &mut dqkv)?;
+        pass.give(0, dqkv)
+    }
+}

@@ -1,0 +1,346 @@
+//! One post-LN transformer layer as a single operation with a backward pass written by hand.
+//!
+//! ```text
+//! x [T, H] ─┬─ qkv = x·Wqkvᵀ + b ── attention ── ·Woᵀ + b ── dropout ── (+) ── LN₁ ─┬─ y
+//!           └──────────────────────────────────────────────────────────┘           │
+//! y [T, H] ─┬─ pre = y·W₁ᵀ + b ── act ── f [T, F] ── ·W₂ᵀ + b ── dropout ── (+) ── LN₂ ── x'
+//!           └──────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! (Vaswani et al. 2017 with the normalisation after the residual, as BERT and ALBERT have it; dropout on the output of
+//! the feed-forward part as in the released code, `ffn_output: None` for the variant without.)
+//! Query, key and value are one product with three parameters that lie side by side in the store.
+//!
+//! What backward needs is kept or computed again ([`Recompute`]), per token, in elements of the storage type:
+//!
+//! ```text
+//!           x  qkv  ctx  s₁  y  pre  f  s₂
+//! none      H   3H    H   H  H    F  F   H     8·H + 2·F   the fastest
+//! cheap     H   3H    H   H  -    F  -   H     7·H + F     + one LayerNorm and one activation
+//! layer     H    -    -   -  -    -  -   -       H         + one forward pass
+//! ```
+//!
+//! s is the sum that a LayerNorm normalises; statistics (2 floats a row each) and the softmax's (A floats) are kept
+//! beside them. Cost: 8·H² + 4·H·F + 4·S·H FLOPs a token forward, twice that and 2·S·H more backward.
+use super::{
+    attention::{self, Attention, Sequences},
+    check,
+    dropout::check_rate,
+    elementwise::activation_flops,
+    linear::Dense,
+    norm::Norm,
+};
+use crate::{
+    dtype::{DType, floats},
+    error::{EngineError, Result},
+    param::ParamId,
+    shape::Shape,
+    tape::{Op, Pass, Tape, Var},
+    tensor::Tensor,
+};
+use kernels::{
+    dropout::Dropout,
+    gelu::{self, Activation},
+    operation::Cost,
+};
+
+/// What backward computes again instead of keeping it; see the module for what each costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Recompute {
+    /// Nothing.
+    #[default]
+    None,
+    /// What costs no product: the activation and the first normalisation.
+    Cheap,
+    /// The whole layer, from its input.
+    Layer,
+}
+
+/// The parameters of a layer. Weights are [out, in].
+#[derive(Clone, Copy, Debug)]
+pub struct LayerParams {
+    /// Query, key and value weights [H, H], added to the store one directly after another.
+    pub qkv_weight: [ParamId; 3],
+    /// Query, key and value biases [H], likewise.
+    pub qkv_bias: [ParamId; 3],
+    /// Wo [H, H].
+    pub attention_weight: ParamId,
+    /// [H]
+    pub attention_bias: ParamId,
+    /// LN₁.
+    pub attention_norm: Norm,
+    /// W₁ [F, H].
+    pub ffn_weight: ParamId,
+    /// [F]
+    pub ffn_bias: ParamId,
+    /// W₂ [H, F].
+    pub ffn_output_weight: ParamId,
+    /// [H]
+    pub ffn_output_bias: ParamId,
+    /// LN₂.
+    pub output_norm: Norm,
+}
+
+/// A layer as a value: parameters and settings of one application.
+#[derive(Clone, Copy, Debug)]
+pub struct EncoderLayer {
+    /// The parameters.
+    pub params: LayerParams,
+    /// Heads, head size, scale, and dropout on the attention probabilities.
+    pub attention: Attention,
+    /// Between the two products of the feed-forward part.
+    pub activation: Activation,
+    /// Dropout before the first residual.
+    pub attention_output: Option<Dropout>,
+    /// Dropout before the second residual.
+    pub ffn_output: Option<Dropout>,
+    /// What backward computes again.
+    pub recompute: Recompute,
+}
+
+/// Applies `layer` to x [T, H].
+///
+/// # Errors
+/// Shapes of x, the sequences and the parameters do not fit, or a dropout rate is not in [0, 1).
+pub fn encoder_layer(tape: &Tape<'_>, x: &Var, sequences: &Sequences, layer: &EncoderLayer) -> Result<Var> {
+    let layer = Layer::new(tape, x, sequences, layer)?;
+    let mut out = tape.alloc(*x.shape(), x.dtype())?;
+    let saved = layer.forward(tape, x.value(), Some(&mut out))?;
+    let saved = match layer.spec.recompute {
+        Recompute::Layer => None,
+        _ => Some(saved),
+    };
+    tape.record_with_parameters(&[x], out, || EncoderLayerOp { layer, x: x.value().clone(), saved })
+}
+
+/// A layer whose sizes have been checked.
+struct Layer {
+    spec: EncoderLayer,
+    sequences: Sequences,
+    qkv: Dense,
+    attention_output: Dense,
+    ffn: Dense,
+    ffn_output: Dense,
+}
+
+/// What forward leaves for backward; y and f are dropped by [`Recompute::Cheap`].
+struct Saved {
+    qkv: Tensor,
+    context: Tensor,
+    lse: Tensor,
+    s1: Tensor,
+    stats1: Tensor,
+    y: Option<Tensor>,
+    pre: Tensor,
+    f: Option<Tensor>,
+    s2: Tensor,
+    stats2: Tensor,
+}
+
+const NAME: &str = "encoder_layer";
+
+impl Layer {
+    fn new(tape: &Tape<'_>, x: &Var, sequences: &Sequences, spec: &EncoderLayer) -> Result<Self> {
+        check::float(NAME, x)?;
+        attention::check_spec(NAME, &spec.attention)?;
+        check_rate(NAME, spec.attention_output)?;
+        check_rate(NAME, spec.ffn_output)?;
+        let h = spec.attention.hidden();
+        check::shape(NAME, "x", x, &[sequences.tokens(), h])?;
+        let params = &spec.params;
+        params.attention_norm.check(tape, NAME, x)?;
+        params.output_norm.check(tape, NAME, x)?;
+        let dense = |weights: &[ParamId], biases: &[ParamId], n: Option<usize>, k: usize| {
+            let dense = Dense::new(tape, NAME, weights, biases)?;
+            if dense.k != k || n.is_some_and(|n| n != dense.n) {
+                let expected = n.map_or("..".into(), |n| n.to_string());
+                let problem = format!("{NAME}: [{}, {}], but [{expected}, {k}] was expected", dense.n, dense.k);
+                return Err(EngineError::parameter(tape.params().name(weights[0]), problem));
+            }
+            Ok(dense)
+        };
+        let ffn = dense(&[params.ffn_weight], &[params.ffn_bias], None, h)?;
+        Ok(Self {
+            spec: *spec,
+            sequences: sequences.clone(),
+            qkv: dense(&params.qkv_weight, &params.qkv_bias, Some(3 * h), h)?,
+            attention_output: dense(&[params.attention_weight], &[params.attention_bias], Some(h), h)?,
+            ffn_output: dense(&[params.ffn_output_weight], &[params.ffn_output_bias], Some(h), ffn.n)?,
+            ffn,
+        })
+    }
+
+    /// The forward pass. Without `out` it stops before LN₂'s output: all that is missing then is known already.
+    fn forward(&self, tape: &Tape<'_>, x: &Tensor, out: Option<&mut Tensor>) -> Result<Saved> {
+        let (t, h, dtype) = (x.shape()[0], self.spec.attention.hidden(), x.dtype());
+        let params = &self.spec.params;
+        let keep = tape.is_recording() && self.spec.recompute == Recompute::None || out.is_none();
+        let mut qkv = tape.alloc([t, 3 * h], dtype)?;
+        self.qkv.forward(tape, "layer.qkv", x, &mut qkv)?;
+        let mut context = tape.alloc([t, h], dtype)?;
+        let mut lse = tape.alloc([t, self.spec.attention.heads], DType::F32)?;
+        attention::forward(tape, &self.spec.attention, &self.sequences, &qkv, &mut context, &mut lse)?;
+
+        let branch =
+            self.branch(tape, "layer.attention_output", &self.attention_output, &context, self.spec.attention_output)?;
+        let mut s1 = tape.alloc([t, h], dtype)?;
+        let mut y = tape.alloc([t, h], dtype)?;
+        let mut stats1 = tape.alloc([t, 2], DType::F32)?;
+        params.attention_norm.forward(tape, &branch, Some(x), Some(&mut s1), &mut y, &mut stats1)?;
+        drop(branch);
+
+        let mut pre = tape.alloc([t, self.ffn.n], dtype)?;
+        self.ffn.forward(tape, "layer.ffn", &y, &mut pre)?;
+        let f = self.activate(tape, &pre)?;
+        let branch = self.branch(tape, "layer.ffn_output", &self.ffn_output, &f, self.spec.ffn_output)?;
+        let f = keep.then_some(f);
+        let mut s2 = tape.alloc([t, h], dtype)?;
+        let mut stats2 = tape.alloc([t, 2], DType::F32)?;
+        match out {
+            Some(out) => params.output_norm.forward(tape, &branch, Some(&y), Some(&mut s2), out, &mut stats2)?,
+            None => {
+                let mut unused = tape.alloc([t, h], dtype)?;
+                params.output_norm.forward(tape, &branch, Some(&y), Some(&mut s2), &mut unused, &mut stats2)?;
+            }
+        }
+        let y = keep.then_some(y);
+        Ok(Saved { qkv, context, lse, s1, stats1, y, pre, f, s2, stats2 })
+    }
+
+    /// dropout(x·Wᵀ + b)
+    fn branch(
+        &self,
+        tape: &Tape<'_>,
+        name: &'static str,
+        dense: &Dense,
+        x: &Tensor,
+        dropout: Option<Dropout>,
+    ) -> Result<Tensor> {
+        let mut y = tape.alloc([x.shape()[0], dense.n], x.dtype())?;
+        dense.forward(tape, name, x, &mut y)?;
+        match active(dropout) {
+            None => Ok(y),
+            Some(dropout) => super::dropout::masked(tape, &dropout, &y),
+        }
+    }
+
+    fn activate(&self, tape: &Tape<'_>, pre: &Tensor) -> Result<Tensor> {
+        let mut f = tape.alloc(*pre.shape(), pre.dtype())?;
+        tape.launch("layer.activation", self.activation_cost(pre, 2), |cpu| {
+            floats!(pre.dtype(), X => {
+                gelu::bias_activation_forward(cpu, self.spec.activation, pre.slice::<X>(), None, None, f.slice_mut::<X>());
+            });
+        })?;
+        Ok(f)
+    }
+
+    fn activation_cost(&self, pre: &Tensor, streams: usize) -> Cost {
+        let flops = activation_flops(self.spec.activation) * pre.len() as u64;
+        Cost { flops, bytes: (streams * pre.len() * pre.dtype().bytes()) as u64 }
+    }
+
+    /// The gradient through dropout; the gradient itself where there is none.
+    fn unmask(&self, tape: &Tape<'_>, dropout: Option<Dropout>, dy: &Tensor) -> Result<Option<Tensor>> {
+        active(dropout).map(|dropout| super::dropout::masked(tape, &dropout, dy)).transpose()
+    }
+
+    /// dx from dout, in the order of the module's picture from its end.
+    fn backward(&self, pass: &mut Pass<'_, '_>, x: &Tensor, saved: Saved, dout: Tensor) -> Result<Tensor> {
+        let (tape, dtype, shape) = (pass.tape, x.dtype(), *x.shape());
+        let Saved { qkv, context, lse, s1, stats1, y, pre, f, s2, stats2 } = saved;
+        let params = &self.spec.params;
+
+        // LN₂: ds2 is the gradient of both branches of the sum.
+        let mut ds2 = tape.alloc(shape, dtype)?;
+        params.output_norm.backward(pass, &s2, &stats2, &dout, &mut ds2)?;
+        drop((s2, stats2, dout));
+        // Feed-forward: df, then dpre in its place.
+        let f = match f {
+            Some(f) => f,
+            None => self.activate(tape, &pre)?,
+        };
+        let branch = self.unmask(tape, self.spec.ffn_output, &ds2)?;
+        let dbranch = branch.as_ref().unwrap_or(&ds2);
+        self.ffn_output.backward_weight(pass, "layer.ffn_output.backward.weight", dbranch, &f)?;
+        drop(f);
+        let dpre = self.backward_activation(tape, dbranch, &pre)?;
+        drop((branch, pre));
+        let y = match y {
+            Some(y) => y,
+            None => self.normalise(tape, &s1)?,
+        };
+        self.ffn.backward_weight(pass, "layer.ffn.backward.weight", &dpre, &y)?;
+        drop(y);
+        // dy = ds2 + dpre·W₁
+        let mut dy = ds2;
+        self.ffn.add_backward_input(tape, "layer.ffn.backward.input", &dpre, &mut dy)?;
+        drop(dpre);
+
+        // LN₁
+        let mut ds1 = tape.alloc(shape, dtype)?;
+        params.attention_norm.backward(pass, &s1, &stats1, &dy, &mut ds1)?;
+        drop((s1, stats1, dy));
+        // Attention
+        let branch = self.unmask(tape, self.spec.attention_output, &ds1)?;
+        let dbranch = branch.as_ref().unwrap_or(&ds1);
+        self.attention_output.backward_weight(pass, "layer.attention_output.backward.weight", dbranch, &context)?;
+        let mut dcontext = tape.alloc(shape, dtype)?;
+        self.attention_output.backward_input(tape, "layer.attention_output.backward.input", dbranch, &mut dcontext)?;
+        drop(branch);
+        let mut dqkv = tape.alloc(*qkv.shape(), dtype)?;
+        let spec = &self.spec.attention;
+        attention::backward(tape, spec, &self.sequences, &qkv, &context, &lse, &dcontext, &mut dqkv)?;
+        drop((qkv, context, lse, dcontext));
+        self.qkv.backward_weight(pass, "layer.qkv.backward.weight", &dqkv, x)?;
+        // dx = ds1 + dqkv·Wqkv
+        let mut dx = ds1;
+        self.qkv.add_backward_input(tape, "layer.qkv.backward.input", &dqkv, &mut dx)?;
+        Ok(dx)
+    }
+
+    /// dpre = (dbranch·W₂)·act'(pre)
+    fn backward_activation(&self, tape: &Tape<'_>, dbranch: &Tensor, pre: &Tensor) -> Result<Tensor> {
+        let mut df = tape.alloc(*pre.shape(), pre.dtype())?;
+        self.ffn_output.backward_input(tape, "layer.ffn_output.backward.input", dbranch, &mut df)?;
+        let mut dpre = tape.alloc(*pre.shape(), pre.dtype())?;
+        tape.launch("layer.activation.backward", self.activation_cost(pre, 3), |cpu| {
+            floats!(pre.dtype(), X => {
+                gelu::backward(cpu, self.spec.activation, pre.slice::<X>(), df.slice::<X>(), dpre.slice_mut::<X>());
+            });
+        })?;
+        Ok(dpre)
+    }
+
+    /// y = LN₁ of the stored sum, as forward computed it.
+    fn normalise(&self, tape: &Tape<'_>, s1: &Tensor) -> Result<Tensor> {
+        let mut y = tape.alloc(*s1.shape(), s1.dtype())?;
+        let mut stats = tape.alloc(Shape::from([s1.shape()[0], 2]), DType::F32)?;
+        self.spec.params.attention_norm.forward(tape, s1, None, None, &mut y, &mut stats)?;
+        Ok(y)
+    }
+}
+
+fn active(dropout: Option<Dropout>) -> Option<Dropout> {
+    dropout.filter(|dropout| dropout.rate > 0.0)
+}
+
+struct EncoderLayerOp {
+    layer: Layer,
+    x: Tensor,
+    saved: Option<Saved>,
+}
+
+impl Op for EncoderLayerOp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let Self { layer, x, saved } = *self;
+        let saved = match saved {
+            Some(saved) => saved,
+            None => layer.forward(pass.tape, &x, None)?,
+        };
+        let dx = layer.backward(pass, &x, saved, dy)?;
+        pass.give(0, dx)
+    }
+}
