@@ -1,23 +1,34 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
 pub mod attention;
 pub mod check;
+pub mod cross_entropy;
 pub mod dropout;
 pub mod elementwise;
+pub mod embedding;
 pub mod gelu;
 pub mod gemm;
 pub mod layernorm;
 pub mod num;
 pub mod operation;
+pub mod optimizer;
 pub mod pool;
 pub mod ptx;
 pub mod reduce;
 pub mod roofline;
 mod rows;
 pub mod simd;
+pub mod softmax;
 mod sweep;
 
 pub use pool::{Cpu, CpuError};
 pub use simd::{DType, Element, Isa, IsaKind};
 
 /// The table of operations: what tests, benches, the profiler and the command line enumerate.
-pub const OPERATIONS: &[operation::Operation] = &[gelu::OPERATION, layernorm::OPERATION];
+pub const OPERATIONS: &[operation::Operation] = &[
+    gelu::OPERATION,
+    layernorm::OPERATION,
+    softmax::OPERATION,
+    embedding::OPERATION,
+    cross_entropy::OPERATION,
+    optimizer::OPERATION,
+];

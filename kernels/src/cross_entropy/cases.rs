@@ -1,0 +1,152 @@
+//! The row of the cross-entropy loss in the table of operations: its sizes, its cost, its check against f64.
+
+use super::{IGNORED, Projection, backward, forward, reference, rows_backward, rows_forward, scratch_len};
+use crate::check::{Guarded, greatest_error, on_cpu, store, ulp, uniform, widen, within};
+use crate::num::philox::Stream;
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::pool::Cpu;
+use crate::simd::{DType, Element};
+use half::bf16;
+
+/// The loss with its projection, and of plain rows.
+pub const OPERATION: Operation = Operation { name: "cross_entropy", cases, cost, check, ptx: |_| Vec::new() };
+
+/// [M, E, V] with a projection: nothing, one, vectors with one lane more and less, primes, more than a chunk of classes,
+/// more than a chunk of rows.
+const PROJECTIONS: [(usize, usize, usize); 8] =
+    [(0, 8, 5), (1, 1, 1), (37, 15, 17), (64, 16, 33), (31, 31, 127), (67, 64, 1021), (23, 33, 2053), (521, 5, 1031)];
+
+/// [M, V] of plain rows.
+const ROWS: [(usize, usize); 8] = [(0, 3), (1, 1), (211, 2), (97, 3), (23, 16), (31, 17), (19, 65), (1030, 7)];
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (dtype, pass) in DType::ALL.into_iter().flat_map(|dtype| Pass::ALL.map(|pass| (dtype, pass))) {
+        let case = |variant: &str, dims| Case { pass, dtype, variant: variant.to_string(), dims };
+        all.extend(PROJECTIONS.map(|(m, e, v)| case("projection", vec![("M", m), ("E", e), ("V", v)])));
+        all.extend(ROWS.map(|(m, v)| case("rows", vec![("M", m), ("V", v)])));
+    }
+    all
+}
+
+/// An elementary function counts as one operation; the logits are computed again in backward.
+fn cost(case: &Case) -> Cost {
+    let (m, v, stored) = (case.dim("M") as u64, case.dim("V") as u64, case.dtype.bytes() as u64);
+    let (row_flops, products) = match case.pass {
+        Pass::Forward => (7, 1),
+        Pass::Backward => (4, 3),
+    };
+    if case.variant == "rows" {
+        return Cost { flops: row_flops * m * v, bytes: products.min(2) * m * v * stored + 12 * m };
+    }
+    let e = case.dim("E") as u64;
+    let gradients = if case.pass == Pass::Backward { m * e * stored + 8 * v * e } else { 0 };
+    Cost { flops: m * v * (2 * products * e + row_flops), bytes: (m + v) * e * stored + 4 * v + 12 * m + gradients }
+}
+
+fn check(case: &Case, target: Target) -> Outcome {
+    on_cpu(case, target, |cpu| match (case.variant.as_str(), case.dtype) {
+        ("rows", DType::F32) => check_rows::<f32>(case, cpu),
+        ("rows", DType::Bf16) => check_rows::<bf16>(case, cpu),
+        (_, DType::F32) => check_projection::<f32>(case, cpu),
+        (_, DType::Bf16) => check_projection::<bf16>(case, cpu),
+    })
+}
+
+/// Labels of all classes, every seventh row without one.
+pub(super) fn labels(rows: usize, classes: usize) -> Vec<u32> {
+    let mut stream = Stream::new(11, [0x1abe1, 0, 0]);
+    (0..rows).map(|row| if row % 7 == 3 { IGNORED } else { stream.below(classes as u32) }).collect()
+}
+
+/// Each prediction's exact logit is the greatest, up to what the rule allows the logits to be off.
+fn check_predictions(classes: usize, predictions: &[u32], naive: &[f32], exact: &[f64]) -> Result<(), String> {
+    let scale = exact.iter().fold(0.0f64, |m, z| m.max(z.abs()));
+    let slack = 2.0 * (2.0 * greatest_error(naive, exact) + ulp(scale, DType::F32));
+    for (row, (&class, z)) in predictions.iter().zip(exact.chunks(classes)).enumerate() {
+        let greatest = z.iter().fold(f64::NEG_INFINITY, |m, &z| m.max(z));
+        let predicted = *z.get(class as usize).ok_or(format!("prediction {class} of {classes} classes"))?;
+        if predicted < greatest - slack {
+            return Err(format!("row {row} predicts {class} with {predicted}, the greatest logit is {greatest}"));
+        }
+    }
+    Ok(())
+}
+
+/// What both variants give in forward, held against the logits of both precisions.
+fn check_losses(
+    case: &Case,
+    labels: &[u32],
+    logits: (&[f32], &[f64]),
+    run: impl FnOnce(&mut [f32], &mut [f32], &mut [u32]),
+) -> Result<f64, String> {
+    let (rows, classes) = (case.dim("M"), case.dim("V"));
+    let (mut losses, mut lse) = (Guarded::<f32>::poisoned(rows), Guarded::<f32>::poisoned(rows));
+    let mut predictions = vec![u32::MAX; rows];
+    run(&mut losses, &mut lse, &mut predictions);
+    losses.intact().and(lse.intact())?;
+    check_predictions(classes, &predictions, logits.0, logits.1)?;
+    let naive = reference::rows_forward::<f32>(classes, logits.0, labels);
+    let exact = reference::rows_forward::<f64>(classes, logits.1, labels);
+    let worst = within("losses", &losses, &naive.0, &exact.0)?;
+    Ok(worst.max(within("lse", &lse, &naive.1, &exact.1)?))
+}
+
+fn check_rows<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+    let (rows, classes) = (case.dim("M"), case.dim("V"));
+    let (logits, labels) = (uniform::<X>(1, rows * classes, 8.0), labels(rows, classes));
+    let (plain, wide) = (widen::<f32, X>(&logits), widen::<f64, X>(&logits));
+    if case.pass == Pass::Forward {
+        return check_losses(case, &labels, (&plain, &wide), |losses, lse, predictions| {
+            rows_forward(cpu, classes, &logits, &labels, losses, lse, predictions);
+        });
+    }
+    let (_, lse) = reference::rows_forward::<f32>(classes, &plain, &labels);
+    let dlosses = uniform::<f32>(2, rows, 1.0);
+    let mut dlogits = Guarded::<X>::poisoned(logits.len());
+    rows_backward(cpu, classes, &logits, &labels, &lse, &dlosses, &mut dlogits);
+    dlogits.intact()?;
+    let naive = reference::rows_backward::<f32>(classes, &plain, &labels, &lse, &dlosses);
+    let exact = reference::rows_backward::<f64>(classes, &wide, &labels, &widen(&lse), &widen(&dlosses));
+    within("dlogits", &dlogits, &store::<X>(&naive), &exact)
+}
+
+fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+    let (rows, width, classes) = (case.dim("M"), case.dim("E"), case.dim("V"));
+    let (hidden, weight) = (uniform::<X>(1, rows * width, 1.5), uniform::<X>(2, classes * width, 1.0));
+    let (bias, labels) = (uniform::<f32>(3, classes, 1.0), labels(rows, classes));
+    let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
+    let mut scratch = Guarded::<f32>::poisoned(scratch_len(rows, width, classes));
+    let (h32, w32) = (widen::<f32, X>(&hidden), widen::<f32, X>(&weight));
+    let (h64, w64, b64) = (widen::<f64, X>(&hidden), widen::<f64, X>(&weight), widen::<f64, f32>(&bias));
+    let z32 = reference::logits::<f32>(width, &h32, &w32, &bias);
+    let z64 = reference::logits::<f64>(width, &h64, &w64, &b64);
+    if case.pass == Pass::Forward {
+        let worst = check_losses(case, &labels, (&z32, &z64), |losses, lse, predictions| {
+            forward(cpu, &projection, losses, lse, predictions, &mut scratch);
+        })?;
+        return scratch.intact().map(|()| worst);
+    }
+    let (_, lse) = reference::rows_forward::<f32>(classes, &z32, &labels);
+    let dlosses = uniform::<f32>(4, rows, 1.0);
+    let (before_w, before_b) = (uniform::<f32>(5, weight.len(), 0.1), uniform::<f32>(6, classes, 0.1));
+    let mut dhidden = Guarded::<X>::poisoned(hidden.len());
+    let (mut dweight, mut dbias) = (Guarded::new(&before_w), Guarded::new(&before_b));
+    backward(cpu, &projection, &lse, &dlosses, &mut dhidden, &mut dweight, &mut dbias, &mut scratch);
+    dhidden.intact().and(dweight.intact()).and(dbias.intact()).and(scratch.intact())?;
+
+    let dz32 = reference::rows_backward::<f32>(classes, &z32, &labels, &lse, &dlosses);
+    let dz64 = reference::rows_backward::<f64>(classes, &z64, &labels, &widen(&lse), &widen(&dlosses));
+    let naive = reference::projection_backward::<f32>(width, &h32, &w32, &dz32);
+    let exact = reference::projection_backward::<f64>(width, &h64, &w64, &dz64);
+    let mut worst = within("dhidden", &dhidden, &store::<X>(&naive.dhidden), &exact.dhidden)?;
+    for (what, got, before, naive, exact) in [
+        ("dweight", &dweight, before_w, naive.dweight, exact.dweight),
+        ("dbias", &dbias, before_b, naive.dbias, exact.dbias),
+    ] {
+        let naive: Vec<f32> = before.iter().zip(naive).map(|(b, n)| b + n).collect();
+        let exact: Vec<f64> = before.iter().zip(exact).map(|(&b, e)| f64::from(b) + e).collect();
+        worst = worst.max(within(what, got, &naive, &exact)?);
+    }
+    Ok(worst)
+}

@@ -1,0 +1,301 @@
+//! Rows of logits on vectors: whole rows, or chunk after chunk of them.
+
+use super::IGNORED;
+use crate::num::functions;
+use crate::pool::Cpu;
+use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::simd::{Element, Kernel, Simd};
+use crate::softmax::{Max, SumOfExp};
+use crate::sweep::{Columns, sweep, sweep_in_place};
+
+/// Numbers of a row's state: greatest logit so far, Σ exp(z - greatest), the label's logit.
+pub(super) const STATE: usize = 3;
+/// The state of a row of which no logit was seen.
+const UNSEEN: [f32; STATE] = [f32::NEG_INFINITY, 0.0, 0.0];
+
+/// Losses, log-sum-exps and predictions of `logits` [M, classes] and `labels` [M].
+///
+/// # Panics
+/// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
+pub fn rows_forward<X: Element>(
+    cpu: &Cpu,
+    classes: usize,
+    logits: &[X],
+    labels: &[u32],
+    losses: &mut [f32],
+    lse: &mut [f32],
+    predictions: &mut [u32],
+) {
+    let rows = labels.len();
+    check_labels(labels, classes);
+    assert_eq!(logits.len(), rows * classes, "cross_entropy: logits are not [{rows}, {classes}]");
+    assert!(losses.len() == rows && lse.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
+    let isa = cpu.isa();
+    let outputs = (Rows::new(losses, 1), Rows::new(lse, 1), Rows::new(predictions, 1));
+    for_each_block(cpu, rows, rows_per_task(classes), outputs, |rows, (losses, lse, predictions)| {
+        for (i, row) in rows.enumerate() {
+            let mut state = UNSEEN;
+            let z = &logits[row * classes..(row + 1) * classes];
+            let chunk = Chunk { classes, first_class: 0, logits: z, labels: &labels[row..=row] };
+            isa.run(Observe { chunk, state: &mut state, predictions: &mut predictions[i..=i] });
+            (losses[i], lse[i]) = isa.run(Finish { label: labels[row], state });
+        }
+    });
+}
+
+/// Gradient [M, classes] of the logits, from the log-sum-exps of forward and the gradient of each loss [M].
+///
+/// # Panics
+/// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
+pub fn rows_backward<X: Element>(
+    cpu: &Cpu,
+    classes: usize,
+    logits: &[X],
+    labels: &[u32],
+    lse: &[f32],
+    dlosses: &[f32],
+    dlogits: &mut [X],
+) {
+    let rows = labels.len();
+    check_labels(labels, classes);
+    let fits = |len: usize| len == rows * classes;
+    assert!(fits(logits.len()) && fits(dlogits.len()), "cross_entropy: logits are not [{rows}, {classes}]");
+    assert!(lse.len() == rows && dlosses.len() == rows, "cross_entropy: lse or dlosses is not [{rows}]");
+    let isa = cpu.isa();
+    for_each_block(cpu, rows, rows_per_task(classes), Rows::new(dlogits, classes), |rows, dlogits| {
+        let logits = &logits[rows.start * classes..rows.end * classes];
+        let chunk = Chunk { classes, first_class: 0, logits, labels: &labels[rows.clone()] };
+        isa.run(RowsBackward { chunk, lse: &lse[rows.clone()], dlosses: &dlosses[rows], dlogits });
+    });
+}
+
+pub(super) fn check_labels(labels: &[u32], classes: usize) {
+    let bad = labels.iter().find(|&&label| label != IGNORED && label as usize >= classes);
+    assert!(bad.is_none(), "cross_entropy: label {} of {classes} classes", bad.expect("just found"));
+}
+
+/// Forgets all logits.
+pub(super) fn reset(state: &mut [f32]) {
+    state.chunks_mut(STATE).for_each(|state| state.copy_from_slice(&UNSEEN));
+}
+
+/// Takes the chunk [rows, classes] of logits from `first_class` on into the states of its rows.
+pub(super) fn observe(
+    cpu: &Cpu,
+    classes: usize,
+    first_class: usize,
+    logits: &[f32],
+    labels: &[u32],
+    state: &mut [f32],
+    predictions: &mut [u32],
+) {
+    let isa = cpu.isa();
+    let outputs = (Rows::new(state, STATE), Rows::new(predictions, 1));
+    for_each_block(cpu, labels.len(), rows_per_task(classes), outputs, |rows, (state, predictions)| {
+        let logits = &logits[rows.start * classes..rows.end * classes];
+        isa.run(Observe { chunk: Chunk { classes, first_class, logits, labels: &labels[rows] }, state, predictions });
+    });
+}
+
+/// Losses and log-sum-exps of rows all of whose logits were seen.
+pub(super) fn finish(cpu: &Cpu, labels: &[u32], state: &[f32], losses: &mut [f32], lse: &mut [f32]) {
+    for (i, state) in state.chunks(STATE).enumerate() {
+        let state = [state[0], state[1], state[2]];
+        (losses[i], lse[i]) = cpu.isa().run(Finish { label: labels[i], state });
+    }
+}
+
+/// Turns the chunk [rows, classes] of logits from `first_class` on into their gradient, in place.
+pub(super) fn differentiate(
+    cpu: &Cpu,
+    classes: usize,
+    first_class: usize,
+    logits: &mut [f32],
+    labels: &[u32],
+    lse: &[f32],
+    dlosses: &[f32],
+) {
+    let isa = cpu.isa();
+    for_each_block(cpu, labels.len(), rows_per_task(classes), Rows::new(logits, classes), |rows, logits| {
+        let labels = &labels[rows.clone()];
+        isa.run(Differentiate {
+            classes,
+            first_class,
+            logits,
+            labels,
+            lse: &lse[rows.clone()],
+            dlosses: &dlosses[rows],
+        });
+    });
+}
+
+/// Rows of logits of some neighbouring classes.
+#[derive(Clone, Copy)]
+struct Chunk<'a, X> {
+    classes: usize,
+    first_class: usize,
+    logits: &'a [X],
+    labels: &'a [u32],
+}
+
+/// Where in a chunk of `classes` from `first` on the label stands, if it does.
+#[inline(always)]
+fn place(label: u32, first: usize, classes: usize) -> Option<usize> {
+    (label as usize).checked_sub(first).filter(|&place| label != IGNORED && place < classes)
+}
+
+struct Observe<'a, X> {
+    chunk: Chunk<'a, X>,
+    state: &'a mut [f32],
+    predictions: &'a mut [u32],
+}
+
+impl<X: Element> Kernel for Observe<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Chunk { classes, first_class, logits, labels } = self.chunk;
+        let states = self.state.chunks_mut(STATE).zip(self.predictions);
+        for ((z, &label), (state, prediction)) in logits.chunks(classes).zip(labels).zip(states) {
+            let before = state[0];
+            let [greatest] = sweep(simd, classes, &Max, [z], [], [], []);
+            if greatest > before {
+                state[0] = greatest;
+                let first = z.iter().position(|z| z.to_f32() == greatest);
+                *prediction = (first_class + first.expect("the greatest is one of them")) as u32;
+            } else if before == f32::NEG_INFINITY {
+                // No number among them: the sum will say so; there is nothing to predict.
+                *prediction = first_class as u32;
+            }
+            let shrink = exp_of(simd, before - state[0]);
+            let [sum] = sweep(simd, classes, &SumOfExp(state[0]), [z], [], [], []);
+            state[1] = state[1] * shrink + sum;
+            if let Some(place) = place(label, first_class, classes) {
+                state[2] = z[place].to_f32();
+            }
+        }
+    }
+}
+
+/// (loss, log-sum-exp) of a state.
+struct Finish {
+    label: u32,
+    state: [f32; STATE],
+}
+
+impl Kernel for Finish {
+    type Output = (f32, f32);
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> (f32, f32) {
+        let [greatest, sum, of_label] = self.state;
+        let lse = greatest + simd.reduce_max(functions::ln(simd, simd.splat(sum)));
+        (if self.label == IGNORED { 0.0 } else { lse - of_label }, lse)
+    }
+}
+
+#[inline(always)]
+fn exp_of<S: Simd>(simd: S, x: f32) -> f32 {
+    simd.reduce_max(functions::exp(simd, simd.splat(x)))
+}
+
+/// exp(z - lse) · dloss, and at the label (exp(z - lse) - 1) · dloss.
+struct Softmax {
+    lse: f32,
+    dloss: f32,
+}
+
+impl Softmax {
+    #[inline(always)]
+    fn of<S: Simd>(&self, simd: S, z: S::F32) -> S::F32 {
+        simd.mul(functions::exp(simd, simd.sub(z, simd.splat(self.lse))), simd.splat(self.dloss))
+    }
+    #[inline(always)]
+    fn at_label<S: Simd>(&self, simd: S, z: f32) -> f32 {
+        (exp_of(simd, z - self.lse) - 1.0) * self.dloss
+    }
+}
+
+impl Columns<1, 0, 0, 1, 0> for Softmax {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [z]: [S::F32; 1],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 1] {
+        [self.of(simd, z)]
+    }
+}
+
+impl Columns<0, 0, 1, 0, 0> for Softmax {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        _: [S::F32; 0],
+        _: [S::F32; 0],
+        [z]: &mut [S::F32; 1],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 0] {
+        *z = self.of(simd, *z);
+        []
+    }
+}
+
+struct RowsBackward<'a, X> {
+    chunk: Chunk<'a, X>,
+    lse: &'a [f32],
+    dlosses: &'a [f32],
+    dlogits: &'a mut [X],
+}
+
+impl<X: Element> Kernel for RowsBackward<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Chunk { classes, first_class, logits, labels } = self.chunk;
+        for (i, (z, dz)) in logits.chunks(classes).zip(self.dlogits.chunks_mut(classes)).enumerate() {
+            if labels[i] == IGNORED {
+                dz.fill(X::from_f32(0.0));
+                continue;
+            }
+            let softmax = Softmax { lse: self.lse[i], dloss: self.dlosses[i] };
+            sweep(simd, classes, &softmax, [z], [], [], [&mut *dz]);
+            if let Some(place) = place(labels[i], first_class, classes) {
+                dz[place] = X::from_f32(softmax.at_label(simd, z[place].to_f32()));
+            }
+        }
+    }
+}
+
+struct Differentiate<'a> {
+    classes: usize,
+    first_class: usize,
+    logits: &'a mut [f32],
+    labels: &'a [u32],
+    lse: &'a [f32],
+    dlosses: &'a [f32],
+}
+
+impl Kernel for Differentiate<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { classes, first_class, logits, labels, lse, dlosses } = self;
+        for (i, z) in logits.chunks_mut(classes).enumerate() {
+            if labels[i] == IGNORED {
+                z.fill(0.0);
+                continue;
+            }
+            let softmax = Softmax { lse: lse[i], dloss: dlosses[i] };
+            let place = place(labels[i], first_class, classes);
+            let at_label = place.map(|place| softmax.at_label(simd, z[place]));
+            sweep_in_place(simd, classes, &softmax, [], [], [&mut *z]);
+            if let (Some(place), Some(dz)) = (place, at_label) {
+                z[place] = dz;
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Softmax cross-entropy: fused with the projection onto a vocabulary, and of plain rows for few classes.
+//!
+//! ```text
+//! z = h·Wᵀ + b               h [M, E], W [V, E], b [V]      logits [M, V], never in memory as a whole
+//! lse = max z + ln Σ exp(z - max z)       loss = lse - z[label]       prediction = argmax z
+//!
+//! dz = (exp(z - lse) - onehot(label)) · dloss
+//! dh = dz·W              dW += dzᵀ·h              db += Σ_rows dz
+//! ```
+//!
+//! The logits of a masked-language-model head are the largest matrix of a training step (600 x 30,000 are 72 MB), so
+//! they exist a chunk at a time, in scratch of at most 2 MiB; backward computes each chunk again.
+//!
+//! ```text
+//!            V: chunks of 1024 classes
+//!         ┌──────┬──────┬──────┐      for each chunk of rows, for each chunk of classes:
+//!   512   │ z    │      │      │        forward   z = h·Wᵀ + b       running (max, Σ exp) of each row: online softmax
+//!   rows  ├──────┼──────┼──────┤        backward  z again; dz in its place
+//!         │      │      │      │                  dh += dz·W    dW[chunk] += dzᵀ·h    db[chunk] += Σ dz
+//!         └──────┴──────┴──────┘
+//! ```
+//!
+//! The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+//!
+//! Cost: forward 2·M·V·E FLOP, backward 6·M·V·E (of which 2 are the logits again); W is read once for every 512 rows.
+//! Chunks are cut by shape, rows and columns of a chunk by [`crate::gemm`] and [`crate::reduce`]: equal bits for any
+//! number of threads. A label of [`IGNORED`] has no loss and no gradient.
+//!
+//! Limits: sums over classes are f32. Equal greatest logits: the first class is the prediction.
+
+mod cases;
+mod cpu;
+mod projection;
+pub mod reference;
+#[cfg(test)]
+mod tests;
+
+pub use cases::OPERATION;
+pub use cpu::{rows_backward, rows_forward};
+pub use projection::{Projection, backward, forward, scratch_len};
+
+/// The label of a row that takes no part.
+pub const IGNORED: u32 = u32::MAX;
+
+/// Rows with a label, and those of them that are predicted rightly.
+pub fn count_correct(labels: &[u32], predictions: &[u32]) -> (usize, usize) {
+    let labelled = || labels.iter().zip(predictions).filter(|(label, _)| **label != IGNORED);
+    (labelled().count(), labelled().filter(|(label, prediction)| label == prediction).count())
+}

@@ -1,0 +1,156 @@
+//! The loss with its projection: chunks of logits by GEMM, in scratch of bounded size.
+
+use super::cpu::{STATE, check_labels, differentiate, finish, observe, reset};
+use crate::elementwise::cast;
+use crate::gemm::{Epilogue, Gemm, gemm};
+use crate::pool::Cpu;
+use crate::reduce::{column_sums, column_sums_scratch_len};
+use crate::simd::Element;
+
+/// Rows of a chunk: W is read once for them.
+const CHUNK_ROWS: usize = 512;
+/// Classes of a chunk: 512 x 1024 logits are 2 MiB.
+const CHUNK_CLASSES: usize = 1024;
+
+/// What the loss is computed of.
+#[derive(Clone, Copy, Debug)]
+pub struct Projection<'a, X, W> {
+    /// E
+    pub width: usize,
+    /// h [M, E]: the rows that have a label
+    pub hidden: &'a [X],
+    /// W [V, E]: the word embeddings where they are tied
+    pub weight: &'a [W],
+    /// b [V]
+    pub bias: &'a [f32],
+    /// [M], each below V or [`IGNORED`](super::IGNORED)
+    pub labels: &'a [u32],
+}
+
+impl<X: Element, W: Element> Projection<'_, X, W> {
+    /// (M, V), with all lengths checked.
+    fn shape(&self) -> (usize, usize) {
+        let (rows, classes) = (self.labels.len(), self.bias.len());
+        assert_eq!(self.hidden.len(), rows * self.width, "cross_entropy: hidden is not [{rows}, {}]", self.width);
+        assert_eq!(self.weight.len(), classes * self.width, "cross_entropy: weight is not [{classes}, {}]", self.width);
+        check_labels(self.labels, classes);
+        (rows, classes)
+    }
+
+    /// z of some rows and classes, into the front of `logits`.
+    fn chunk<'z>(&self, cpu: &Cpu, rows: &Span, classes: &Span, logits: &'z mut [f32]) -> &'z mut [f32] {
+        let logits = &mut logits[..rows.len * classes.len];
+        let spec = Gemm::nt(rows.len, classes.len, self.width);
+        let (hidden, weight) = (rows.of(self.hidden, self.width), classes.of(self.weight, self.width));
+        gemm(cpu, &spec, hidden, weight, logits, Epilogue::Bias(classes.of(self.bias, 1)));
+        logits
+    }
+}
+
+/// Some neighbouring rows or classes.
+struct Span {
+    start: usize,
+    len: usize,
+}
+
+impl Span {
+    /// 0 .. n in steps of `size`.
+    fn all(n: usize, size: usize) -> impl Iterator<Item = Self> {
+        (0..n).step_by(size).map(move |start| Self { start, len: size.min(n - start) })
+    }
+    /// Their part of `x`, `width` numbers each.
+    fn of<'a, T>(&self, x: &'a [T], width: usize) -> &'a [T] {
+        &x[self.start * width..][..self.len * width]
+    }
+    /// As [`of`](Self::of).
+    fn of_mut<'a, T>(&self, x: &'a mut [T], width: usize) -> &'a mut [T] {
+        &mut x[self.start * width..][..self.len * width]
+    }
+}
+
+/// Numbers of scratch for the logits, the rows' states or gradients, and sums over columns.
+const fn scratch_parts(rows: usize, width: usize, classes: usize) -> [usize; 3] {
+    let rows = if rows < CHUNK_ROWS { rows } else { CHUNK_ROWS };
+    let classes = if classes < CHUNK_CLASSES { classes } else { CHUNK_CLASSES };
+    [rows * classes, rows * (if width > STATE { width } else { STATE }), column_sums_scratch_len(rows, classes)]
+}
+
+/// Length of the scratch of [`forward`] and [`backward`] for M `rows` of `width` E and V `classes`.
+pub const fn scratch_len(rows: usize, width: usize, classes: usize) -> usize {
+    let [logits, of_rows, sums] = scratch_parts(rows, width, classes);
+    logits + of_rows + sums
+}
+
+fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
+    let (logits, rest) = scratch.split_at_mut(parts[0]);
+    let (of_rows, rest) = rest.split_at_mut(parts[1]);
+    [logits, of_rows, &mut rest[..parts[2]]]
+}
+
+/// Losses, log-sum-exps and predictions, one a row [M]. `scratch` of [`scratch_len`].
+///
+/// # Panics
+/// If lengths do not fit, or a label is neither below V nor [`IGNORED`](super::IGNORED).
+pub fn forward<X: Element, W: Element>(
+    cpu: &Cpu,
+    projection: &Projection<'_, X, W>,
+    losses: &mut [f32],
+    lse: &mut [f32],
+    predictions: &mut [u32],
+    scratch: &mut [f32],
+) {
+    let (rows, classes) = projection.shape();
+    assert!(losses.len() == rows && lse.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
+    let [logits, state, _] = cut(scratch, scratch_parts(rows, projection.width, classes));
+    for rows in Span::all(rows, CHUNK_ROWS) {
+        let labels = rows.of(projection.labels, 1);
+        let state = &mut state[..rows.len * STATE];
+        let predictions = rows.of_mut(predictions, 1);
+        reset(state);
+        for classes in Span::all(classes, CHUNK_CLASSES) {
+            let z = projection.chunk(cpu, &rows, &classes, logits);
+            observe(cpu, classes.len, classes.start, z, labels, state, predictions);
+        }
+        finish(cpu, labels, state, rows.of_mut(losses, 1), rows.of_mut(lse, 1));
+    }
+}
+
+/// dhidden [M, E] of the losses' gradients `dlosses` [M]; dweight [V, E] and dbias [V] are added to. `lse` [M] is that of
+/// forward; `scratch` of [`scratch_len`].
+///
+/// # Panics
+/// If lengths do not fit, or a label is neither below V nor [`IGNORED`](super::IGNORED).
+pub fn backward<X: Element, W: Element>(
+    cpu: &Cpu,
+    projection: &Projection<'_, X, W>,
+    lse: &[f32],
+    dlosses: &[f32],
+    dhidden: &mut [X],
+    dweight: &mut [f32],
+    dbias: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let (rows, classes) = projection.shape();
+    let width = projection.width;
+    assert!(lse.len() == rows && dlosses.len() == rows, "cross_entropy: lse or dlosses is not [{rows}]");
+    assert_eq!(dhidden.len(), rows * width, "cross_entropy: dhidden is not [{rows}, {width}]");
+    assert!(dweight.len() == classes * width && dbias.len() == classes, "cross_entropy: not {classes} classes");
+    let [logits, dh, sums] = cut(scratch, scratch_parts(rows, width, classes));
+    for rows in Span::all(rows, CHUNK_ROWS) {
+        let hidden = rows.of(projection.hidden, width);
+        let (labels, lse, dlosses) = (rows.of(projection.labels, 1), rows.of(lse, 1), rows.of(dlosses, 1));
+        // Summed over classes in f32, whatever the storage of dhidden.
+        let dh = &mut dh[..rows.len * width];
+        dh.fill(0.0);
+        for classes in Span::all(classes, CHUNK_CLASSES) {
+            let dz = projection.chunk(cpu, &rows, &classes, logits);
+            differentiate(cpu, classes.len, classes.start, dz, labels, lse, dlosses);
+            let weight = classes.of(projection.weight, width);
+            gemm(cpu, &Gemm::nn(rows.len, width, classes.len).accumulate(), dz, weight, dh, Epilogue::None);
+            let dw = classes.of_mut(dweight, width);
+            gemm(cpu, &Gemm::tn(classes.len, width, rows.len).accumulate(), dz, hidden, dw, Epilogue::None);
+            column_sums(cpu, rows.len, classes.len, dz, classes.of_mut(dbias, 1), sums);
+        }
+        cast(cpu, dh, rows.of_mut(dhidden, width));
+    }
+}

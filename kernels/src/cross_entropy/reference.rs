@@ -1,0 +1,61 @@
+//! The definition of the cross-entropy loss and of its projection.
+
+use super::IGNORED;
+use crate::check::Real;
+
+/// Losses and log-sum-exps of `logits` [M, classes].
+pub fn rows_forward<R: Real>(classes: usize, logits: &[R], labels: &[u32]) -> (Vec<R>, Vec<R>) {
+    let row = |(z, &label): (&[R], &u32)| {
+        let max = z.iter().fold(z[0], |m, &z| m.max(z));
+        let lse = max + z.iter().fold(R::of(0.0), |sum, &z| sum + (z - max).exp()).ln();
+        (if label == IGNORED { R::of(0.0) } else { lse - z[label as usize] }, lse)
+    };
+    logits.chunks(classes).zip(labels).map(row).unzip()
+}
+
+/// Gradient of the logits.
+pub fn rows_backward<R: Real>(classes: usize, logits: &[R], labels: &[u32], lse: &[R], dlosses: &[R]) -> Vec<R> {
+    let element = |i: usize| {
+        let (row, class) = (i / classes, (i % classes) as u32);
+        if labels[row] == IGNORED {
+            return R::of(0.0);
+        }
+        let onehot = R::of(if labels[row] == class { 1.0 } else { 0.0 });
+        ((logits[i] - lse[row]).exp() - onehot) * dlosses[row]
+    };
+    (0..logits.len()).map(element).collect()
+}
+
+/// Logits [M, V] of hidden [M, width], weight [V, width] and bias [V].
+pub fn logits<R: Real>(width: usize, hidden: &[R], weight: &[R], bias: &[R]) -> Vec<R> {
+    let dot = |a: &[R], b: &[R]| a.iter().zip(b).fold(R::of(0.0), |sum, (&a, &b)| sum + a * b);
+    let row = |h: &[R]| weight.chunks(width).zip(bias).map(|(w, &b)| dot(h, w) + b).collect::<Vec<R>>();
+    hidden.chunks(width).flat_map(row).collect()
+}
+
+/// Gradients of a projection.
+#[derive(Clone, Debug)]
+pub struct Gradients<R> {
+    /// [M, E]
+    pub dhidden: Vec<R>,
+    /// [V, E]
+    pub dweight: Vec<R>,
+    /// [V]
+    pub dbias: Vec<R>,
+}
+
+/// Gradients of hidden, weight and bias (not yet added to older ones) from those of the logits.
+pub fn projection_backward<R: Real>(width: usize, hidden: &[R], weight: &[R], dlogits: &[R]) -> Gradients<R> {
+    let classes = weight.len() / width;
+    let zeros = |len| vec![R::of(0.0); len];
+    let mut out = Gradients { dhidden: zeros(hidden.len()), dweight: zeros(weight.len()), dbias: zeros(classes) };
+    for (i, &dz) in dlogits.iter().enumerate() {
+        let (row, class) = (i / classes * width, i % classes * width);
+        out.dbias[i % classes] = out.dbias[i % classes] + dz;
+        for e in 0..width {
+            out.dhidden[row + e] = out.dhidden[row + e] + dz * weight[class + e];
+            out.dweight[class + e] = out.dweight[class + e] + dz * hidden[row + e];
+        }
+    }
+    out
+}

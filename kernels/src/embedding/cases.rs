@@ -1,0 +1,86 @@
+//! The row of embedding in the table of operations: its sizes, its cost, its check against f64.
+
+use super::{Lookup, backward, backward_scratch_len, forward, reference};
+use crate::check::{Guarded, on_cpu, store, uniform, widen, within};
+use crate::num::philox::Stream;
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::pool::Cpu;
+use crate::simd::{DType, Element};
+use half::bf16;
+
+/// Gather-sum and its gradient.
+pub const OPERATION: Operation = Operation { name: "embedding", cases, cost, check, ptx: |_| Vec::new() };
+
+/// [T, V, E]: nothing, one token, more rows than tokens and fewer, widths with one lane more and less, ALBERT's.
+const SIZES: [(usize, usize, usize); 11] = [
+    (0, 7, 8),
+    (1, 1, 1),
+    (13, 2, 15),
+    (64, 5, 16),
+    (31, 97, 17),
+    (211, 3, 31),
+    (19, 1031, 33),
+    (5, 64, 63),
+    (257, 129, 65),
+    (503, 2000, 128),
+    (67, 512, 768),
+];
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (t, v, e) in SIZES {
+        for (dtype, pass) in DType::ALL.into_iter().flat_map(|dtype| Pass::ALL.map(|pass| (dtype, pass))) {
+            let dims = vec![("T", t), ("V", v), ("E", e)];
+            // Forward sums the three tables of a token; backward serves one table at a time.
+            let variant = if pass == Pass::Forward { "sum3" } else { "" }.to_string();
+            all.push(Case { pass, dtype, variant, dims });
+        }
+    }
+    all
+}
+
+/// Backward is counted as if every token had a row of its own, or every row were used.
+fn cost(case: &Case) -> Cost {
+    let (t, v, e) = (case.dim("T") as u64, case.dim("V") as u64, case.dim("E") as u64);
+    let stored = case.dtype.bytes() as u64;
+    match case.pass {
+        Pass::Forward => Cost { flops: 2 * t * e, bytes: t * e * (stored + 3 * 4) + 12 * t },
+        Pass::Backward => Cost { flops: t * e, bytes: t * e * stored + 8 * t.min(v) * e + 4 * t },
+    }
+}
+
+fn check(case: &Case, target: Target) -> Outcome {
+    on_cpu(case, target, |cpu| match case.dtype {
+        DType::F32 => check_of::<f32>(case, cpu),
+        DType::Bf16 => check_of::<bf16>(case, cpu),
+    })
+}
+
+/// Ids as text has them: half of them among the first few.
+pub(super) fn ids(seed: u64, tokens: usize, vocabulary: usize) -> Vec<u32> {
+    let mut stream = Stream::new(seed, [0x1d5, 0, 0]);
+    let frequent = vocabulary.div_ceil(10) as u32;
+    (0..tokens).map(|t| if t % 2 == 0 { stream.below(frequent) } else { stream.below(vocabulary as u32) }).collect()
+}
+
+fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+    let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
+    if case.pass == Pass::Forward {
+        let tables = [(1, v), (2, 2), (3, 512)].map(|(seed, rows)| uniform::<f32>(seed, rows * e, 1.0));
+        let ids = [ids(4, t, v), ids(5, t, 2), (0..t).map(|t| t as u32 % 512).collect()];
+        let mut out = Guarded::<X>::poisoned(t * e);
+        forward(cpu, e, [0, 1, 2].map(|k| Lookup { ids: &ids[k], table: &tables[k] }), &mut out);
+        out.intact()?;
+        let naive = reference::forward::<f32>(e, &[0, 1, 2].map(|k| (&ids[k][..], &tables[k][..])));
+        let wide = [0, 1, 2].map(|k| widen::<f64, f32>(&tables[k]));
+        let exact = reference::forward::<f64>(e, &[0, 1, 2].map(|k| (&ids[k][..], &wide[k][..])));
+        return within("out", &out, &store::<X>(&naive), &exact);
+    }
+    let (ids, dout, before) = (ids(4, t, v), uniform::<X>(5, t * e, 1.0), uniform::<f32>(6, v * e, 1.0));
+    let mut dtable = Guarded::new(&before);
+    let mut scratch = vec![u32::MAX; backward_scratch_len(t, v)];
+    backward(cpu, e, &ids, &dout, &mut dtable, &mut scratch);
+    dtable.intact()?;
+    let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &before);
+    within("dtable", &dtable, &naive, &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&before)))
+}

@@ -1,0 +1,159 @@
+//! Embedding on vectors.
+
+use super::Lookup;
+use crate::pool::Cpu;
+use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::simd::{Element, Kernel, Simd};
+use crate::sweep::{Columns, sweep};
+use std::ops::Range;
+
+/// out [T, width] = the sum of one row of each table for each token.
+///
+/// # Panics
+/// If lengths do not fit, or an id is not below its table's number of rows.
+pub fn forward<X: Element, const N: usize>(cpu: &Cpu, width: usize, lookups: [Lookup<'_>; N], out: &mut [X]) {
+    let tokens = lookups.first().expect("an embedding has a table").ids.len();
+    assert_eq!(out.len(), tokens * width, "embedding: out is not {tokens} rows of {width}");
+    for (k, Lookup { ids, table }) in lookups.iter().enumerate() {
+        assert_eq!(ids.len(), tokens, "embedding: table {k} has {} ids for {tokens} tokens", ids.len());
+        assert!(table.len().is_multiple_of(width.max(1)), "embedding: table {k} is no rows of {width}");
+    }
+    let isa = cpu.isa();
+    for_each_block(cpu, tokens, rows_per_task(width), Rows::new(out, width), |tokens, out| {
+        isa.run(Gather { width, lookups, tokens, out });
+    });
+}
+
+struct Gather<'a, X, const N: usize> {
+    width: usize,
+    lookups: [Lookup<'a>; N],
+    tokens: Range<usize>,
+    out: &'a mut [X],
+}
+
+impl<X: Element, const N: usize> Kernel for Gather<'_, X, N> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { width, lookups, tokens, out } = self;
+        for (i, token) in tokens.enumerate() {
+            let mut rows: [&[f32]; N] = [&[]; N];
+            for (row, lookup) in rows.iter_mut().zip(&lookups) {
+                let id = lookup.ids[token] as usize;
+                let rows = lookup.table.len() / width.max(1);
+                assert!(id < rows, "embedding: id {id} of a table of {rows} rows");
+                *row = &lookup.table[id * width..(id + 1) * width];
+            }
+            sweep(simd, width, &SumOfRows, [], rows, [], [&mut out[i * width..(i + 1) * width]]);
+        }
+    }
+}
+
+/// y = Σ p
+struct SumOfRows;
+
+impl<const N: usize> Columns<0, N, 0, 1, 0> for SumOfRows {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        _: [S::F32; 0],
+        p: [S::F32; N],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 1] {
+        let mut sum = p[0];
+        for &p in &p[1..] {
+            sum = simd.add(sum, p);
+        }
+        [sum]
+    }
+}
+
+/// Length of the scratch of [`backward`] for `tokens` tokens and a table of `vocabulary` rows.
+pub const fn backward_scratch_len(tokens: usize, vocabulary: usize) -> usize {
+    tokens + vocabulary + 1
+}
+
+/// dtable [V, width] += for each token its row of `dout` [T, width]; `scratch` of [`backward_scratch_len`].
+///
+/// # Panics
+/// If lengths do not fit, or an id is not below V.
+pub fn backward<X: Element>(cpu: &Cpu, width: usize, ids: &[u32], dout: &[X], dtable: &mut [f32], scratch: &mut [u32]) {
+    let tokens = ids.len();
+    assert_eq!(dout.len(), tokens * width, "embedding: dout is not {tokens} rows of {width}");
+    let vocabulary = dtable.len().checked_div(width).unwrap_or(0);
+    assert_eq!(dtable.len(), vocabulary * width, "embedding: dtable is no rows of {width}");
+    let (offsets, order) = scratch[..backward_scratch_len(tokens, vocabulary)].split_at_mut(vocabulary + 1);
+    sort_by_id(ids, offsets, order);
+    let (offsets, order) = (&*offsets, &*order);
+    let isa = cpu.isa();
+    for_each_block(cpu, vocabulary, rows_per_task(width), Rows::new(dtable, width), |ids, dtable| {
+        if offsets[ids.start] < offsets[ids.end] {
+            isa.run(Scatter { width, offsets: &offsets[ids.start..=ids.end], order, dout, dtable });
+        }
+    });
+}
+
+/// Tokens in order of their ids, equal ids in order of tokens; those of id v stand from offsets\[v\] to offsets\[v+1\].
+fn sort_by_id(ids: &[u32], offsets: &mut [u32], order: &mut [u32]) {
+    offsets.fill(0);
+    let vocabulary = offsets.len() - 1;
+    for &id in ids {
+        assert!((id as usize) < vocabulary, "embedding: id {id} of a table of {vocabulary} rows");
+        offsets[id as usize + 1] += 1;
+    }
+    for v in 0..vocabulary {
+        offsets[v + 1] += offsets[v];
+    }
+    // Each offset moves from the start of its id's tokens to their end, which is the start of the next id's ...
+    for (token, &id) in ids.iter().enumerate() {
+        let place = &mut offsets[id as usize];
+        order[*place as usize] = token as u32;
+        *place += 1;
+    }
+    // ... so they are back in place one further on.
+    offsets.copy_within(..vocabulary, 1);
+    offsets[0] = 0;
+}
+
+/// The rows of a block of the table.
+struct Scatter<'a, X> {
+    width: usize,
+    offsets: &'a [u32],
+    order: &'a [u32],
+    dout: &'a [X],
+    dtable: &'a mut [f32],
+}
+
+impl<X: Element> Kernel for Scatter<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { width, offsets, order, dout, dtable } = self;
+        for (bounds, row) in offsets.windows(2).zip(dtable.chunks_mut(width)) {
+            for &token in &order[bounds[0] as usize..bounds[1] as usize] {
+                let dout = &dout[token as usize * width..][..width];
+                sweep(simd, width, &AddTo, [dout], [], [&mut *row], []);
+            }
+        }
+    }
+}
+
+/// u += x
+struct AddTo;
+
+impl Columns<1, 0, 1, 0, 0> for AddTo {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        _: [S::F32; 0],
+        [u]: &mut [S::F32; 1],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 0] {
+        *u = simd.add(*u, x);
+        []
+    }
+}

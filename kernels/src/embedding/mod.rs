@@ -1,0 +1,40 @@
+//! Embedding: rows of tables gathered and summed; gradients scattered back in a fixed order.
+//!
+//! ```text
+//! out[t] = Σ_k table_k[ids_k[t]]                  [T, E]: word + segment + position of a token
+//! dtable[v] += Σ_{t: ids[t] = v} dout[t]          [V, E]
+//! ```
+//!
+//! Backward sorts the tokens by id (counting sort, stable), so that each row of the table is one sum in order of tokens,
+//! done by one task: no atomics, and equal bits for any number of threads.
+//!
+//! ```text
+//! ids      4 1 4 0 1                       tasks: blocks of rows of the table
+//! offsets  0 1 3 3 3 5    (V + 1)          ┌ 0 ┐ dtable[0] += dout[3]
+//! order    3 | 1 4 | | | 0 2               ├ 1 ┤ dtable[1] += dout[1] + dout[4]
+//!          0   1         4                 └ 4 ┘ dtable[4] += dout[0] + dout[2]
+//! ```
+//!
+//! Cost: forward moves T·E numbers from each table and writes T·E; backward reads T·E, and reads and writes every row
+//! that is used. Sorting takes T + V steps of one thread, a few microseconds.
+//!
+//! Tables are the f32 masters (few rows of a table are touched in a step, a compute copy would cost more than it
+//! saves); activations are f32 or bf16. Limits: ids and T below 2³².
+
+mod cases;
+mod cpu;
+pub mod reference;
+#[cfg(test)]
+mod tests;
+
+pub use cases::OPERATION;
+pub use cpu::{backward, backward_scratch_len, forward};
+
+/// One table and the row of it that each token takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup<'a> {
+    /// [T], each below V
+    pub ids: &'a [u32],
+    /// [V, E]
+    pub table: &'a [f32],
+}

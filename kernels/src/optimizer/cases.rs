@@ -1,0 +1,87 @@
+//! The row of the optimizers in the table of operations: their sizes, their cost, their check against f64.
+
+use super::{Hyper, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
+use crate::check::{Guarded, on_cpu, uniform, widen, within};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::pool::Cpu;
+use crate::simd::DType;
+
+/// LAMB and AdamW.
+pub const OPERATION: Operation = Operation { name: "optimizer", cases, cost, check, ptx: |_| Vec::new() };
+
+/// Parameters: nothing, one, vectors with one lane more and less, primes, several blocks in a tensor.
+const SIZES: [usize; 9] = [0, 1, 31, 64, 257, 1021, 4099, 70_001, 200_003];
+
+/// Which optimizer, and whether it corrects m and v.
+const VARIANTS: [&str; 4] = ["lamb", "lamb_corrected", "adamw", "adamw_corrected"];
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for size in SIZES {
+        all.extend(VARIANTS.map(|variant| Case {
+            pass: Pass::Forward,
+            dtype: DType::F32,
+            variant: variant.to_string(),
+            dims: vec![("P", size)],
+        }));
+    }
+    all
+}
+
+fn is_lamb(case: &Case) -> bool {
+    case.variant.starts_with("lamb")
+}
+
+/// A division or a root counts as one operation.
+fn cost(case: &Case) -> Cost {
+    let (streams, flops) = if is_lamb(case) { (10, 27) } else { (7, 16) };
+    Cost { flops: flops * case.dim("P") as u64, bytes: 4 * streams * case.dim("P") as u64 }
+}
+
+/// Tensors of very different sizes, of all four kinds, with gaps between them that belong to nobody.
+pub(super) fn segments(params: usize) -> Vec<Segment> {
+    let cuts = [0, params / 50, params / 10, params / 5, params / 4, params];
+    let kinds = [(true, true), (false, false), (true, false), (false, true), (true, true)];
+    let segment = |(cut, (decay, adapt)): (&[usize], (bool, bool))| {
+        let gap = (cut[1] - cut[0]) / 40;
+        Segment { range: cut[0] + gap..cut[1], decay, adapt }
+    };
+    cuts.windows(2).zip(kinds).map(segment).collect()
+}
+
+fn check(case: &Case, target: Target) -> Outcome {
+    on_cpu(case, target, |cpu| check_of(case, cpu))
+}
+
+fn check_of(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+    let params = case.dim("P");
+    let segments = segments(params);
+    let hyper = Hyper { bias_correction: case.variant.ends_with("corrected"), ..Hyper::default() };
+    let step = Step { number: 3, learning_rate: 0.01, gradient_scale: 0.37 };
+    let grads = uniform::<f32>(1, params, 2.0);
+    let start = reference::State {
+        params: uniform::<f32>(2, params, 1.0),
+        m: uniform::<f32>(3, params, 0.1),
+        v: uniform::<f32>(4, params, 0.1).into_iter().map(|v| v * v + 1e-3).collect::<Vec<f32>>(),
+    };
+    let mut w = Guarded::new(&start.params);
+    let (mut m, mut v) = (Guarded::new(&start.m), Guarded::new(&start.v));
+    let mut naive = start.clone();
+    let mut exact =
+        reference::State { params: widen::<f64, f32>(&start.params), m: widen(&start.m), v: widen(&start.v) };
+    let naive_ratios = reference::step(&hyper, &step, is_lamb(case), &segments, &mut naive, &grads);
+    let exact_ratios = reference::step(&hyper, &step, is_lamb(case), &segments, &mut exact, &widen(&grads));
+    let mut worst = 0.0f64;
+    if is_lamb(case) {
+        let mut scratch = vec![f64::NAN; lamb_scratch_len(&segments)];
+        lamb(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
+        let ratios: Vec<f32> = scratch[..segments.len()].iter().map(|&r| r as f32).collect();
+        worst = within("ratios", &ratios, &naive_ratios, &exact_ratios)?;
+    } else {
+        adamw(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v);
+    }
+    w.intact().and(m.intact()).and(v.intact())?;
+    worst = worst.max(within("m", &m, &naive.m, &exact.m)?);
+    worst = worst.max(within("v", &v, &naive.v, &exact.v)?);
+    Ok(worst.max(within("w", &w, &naive.params, &exact.params)?))
+}

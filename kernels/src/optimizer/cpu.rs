@@ -1,0 +1,311 @@
+//! LAMB and AdamW on vectors.
+#![allow(unsafe_code)]
+
+use super::{Hyper, Segment, Step};
+use crate::pool::Cpu;
+use crate::rows::{RowOutputs, Rows};
+use crate::simd::{Kernel, Simd};
+use crate::sweep::{Columns, sweep};
+use std::ops::Range;
+
+/// Parameters that a task updates.
+const BLOCK: usize = 32 * 1024;
+/// Numbers whose squares are summed in f32 lanes before they are added in f64.
+const F32_RUN: usize = 4096;
+
+fn blocks_of(segment: &Segment) -> usize {
+    segment.range.len().div_ceil(BLOCK)
+}
+
+fn all_blocks(segments: &[Segment]) -> usize {
+    segments.iter().map(blocks_of).sum()
+}
+
+/// The segment of the block of this number, and the block's parameters.
+fn block(segments: &[Segment], number: usize) -> (usize, Range<usize>) {
+    let mut within = number;
+    for (i, segment) in segments.iter().enumerate() {
+        let blocks = blocks_of(segment);
+        if within < blocks {
+            let start = segment.range.start + within * BLOCK;
+            return (i, start..(start + BLOCK).min(segment.range.end));
+        }
+        within -= blocks;
+    }
+    unreachable!("block {number} of {}", all_blocks(segments))
+}
+
+/// Lengths agree, and no parameter belongs to two segments.
+fn check(segments: &[Segment], lengths: [usize; 4]) {
+    assert!(lengths.iter().all(|&len| len == lengths[0]), "optimizer: buffers of different lengths: {lengths:?}");
+    let mut end = 0;
+    for Segment { range, .. } in segments {
+        let fits = end <= range.start && range.start <= range.end && range.end <= lengths[0];
+        assert!(fits, "optimizer: segment {range:?} overlaps, is out of order, or lies beyond {}", lengths[0]);
+        end = range.end;
+    }
+}
+
+/// Length of the scratch of [`lamb`].
+pub fn lamb_scratch_len(segments: &[Segment]) -> usize {
+    segments.len() + 2 * all_blocks(segments)
+}
+
+/// One step of LAMB on `params`, `m`, `v`, all of one length, with `grads`. `scratch` of [`lamb_scratch_len`]; its first
+/// numbers are afterwards the trust ratios of the segments.
+///
+/// # Panics
+/// If lengths differ, or segments overlap, are out of order or lie outside the buffers.
+pub fn lamb(
+    cpu: &Cpu,
+    hyper: &Hyper,
+    step: &Step,
+    segments: &[Segment],
+    params: &mut [f32],
+    grads: &[f32],
+    m: &mut [f32],
+    v: &mut [f32],
+    scratch: &mut [f64],
+) {
+    check(segments, [params.len(), grads.len(), m.len(), v.len()]);
+    let isa = cpu.isa();
+    let direction = Direction::new(hyper, step);
+    let blocks = all_blocks(segments);
+    let (ratios, norms) = scratch[..lamb_scratch_len(segments)].split_at_mut(segments.len());
+
+    let weights = &*params;
+    let outputs = (Rows::new(&mut *m, 1), Rows::new(&mut *v, 1));
+    cpu.for_each_chunk(norms, 2, |number, norms| {
+        let (i, range) = block(segments, number);
+        // SAFETY: blocks of different numbers do not overlap, because segments do not (`check`); each is run once.
+        let (m, v) = unsafe { outputs.part(range.clone()) };
+        let direction = direction.of(&segments[i]);
+        isa.run(Moments { direction, params: &weights[range.clone()], grads: &grads[range], m, v, norms });
+    });
+
+    let mut rest = &*norms;
+    for (segment, ratio) in segments.iter().zip(ratios.iter_mut()) {
+        let (own, others) = rest.split_at(2 * blocks_of(segment));
+        rest = others;
+        let squares = own.chunks(2).fold([0.0, 0.0], |sum, norms| [sum[0] + norms[0], sum[1] + norms[1]]);
+        let [w, u] = squares.map(f64::sqrt);
+        // Written so that a norm that is not a number shows in the weights.
+        *ratio = if segment.adapt && w != 0.0 && u != 0.0 { w / u } else { 1.0 };
+    }
+
+    let (m, v, ratios) = (&*m, &*v, &*ratios);
+    let params = Rows::new(params, 1);
+    cpu.for_each(blocks, |number| {
+        let (i, range) = block(segments, number);
+        // SAFETY: as above.
+        let params = unsafe { params.part(range.clone()) };
+        let size = step.learning_rate * ratios[i] as f32;
+        let columns = ApplyUpdate { direction: direction.of(&segments[i]), size };
+        isa.run(Apply { columns, params, m: &m[range.clone()], v: &v[range] });
+    });
+}
+
+/// One step of AdamW: as [`lamb`] with every ratio 1, in one pass.
+///
+/// # Panics
+/// If lengths differ, or segments overlap, are out of order or lie outside the buffers.
+pub fn adamw(
+    cpu: &Cpu,
+    hyper: &Hyper,
+    step: &Step,
+    segments: &[Segment],
+    params: &mut [f32],
+    grads: &[f32],
+    m: &mut [f32],
+    v: &mut [f32],
+) {
+    check(segments, [params.len(), grads.len(), m.len(), v.len()]);
+    let isa = cpu.isa();
+    let direction = Direction::new(hyper, step);
+    let outputs = (Rows::new(params, 1), Rows::new(m, 1), Rows::new(v, 1));
+    cpu.for_each(all_blocks(segments), |number| {
+        let (i, range) = block(segments, number);
+        // SAFETY: blocks of different numbers do not overlap, because segments do not (`check`); each is run once.
+        let (params, m, v) = unsafe { outputs.part(range.clone()) };
+        let columns = FusedStep { direction: direction.of(&segments[i]), size: step.learning_rate };
+        isa.run(Fused { columns, params, grads: &grads[range], m, v });
+    });
+}
+
+/// What turns a gradient into u.
+#[derive(Clone, Copy)]
+struct Direction {
+    gradient_scale: f32,
+    beta1: f32,
+    one_minus_beta1: f32,
+    beta2: f32,
+    one_minus_beta2: f32,
+    eps: f32,
+    weight_decay: f32,
+    correct_m: f32,
+    correct_v: f32,
+}
+
+impl Direction {
+    fn new(hyper: &Hyper, step: &Step) -> Self {
+        let correction = |beta: f64| {
+            assert!(step.number > 0, "optimizer: steps are counted from 1");
+            (1.0 / (1.0 - beta.powf(step.number as f64))) as f32
+        };
+        let [correct_m, correct_v] =
+            if hyper.bias_correction { [hyper.beta1, hyper.beta2].map(correction) } else { [1.0; 2] };
+        Self {
+            gradient_scale: step.gradient_scale,
+            beta1: hyper.beta1 as f32,
+            one_minus_beta1: (1.0 - hyper.beta1) as f32,
+            beta2: hyper.beta2 as f32,
+            one_minus_beta2: (1.0 - hyper.beta2) as f32,
+            eps: hyper.eps as f32,
+            weight_decay: hyper.weight_decay as f32,
+            correct_m,
+            correct_v,
+        }
+    }
+
+    fn of(self, segment: &Segment) -> Self {
+        Self { weight_decay: if segment.decay { self.weight_decay } else { 0.0 }, ..self }
+    }
+
+    /// m and v after the gradient.
+    #[inline(always)]
+    fn moments<S: Simd>(self, simd: S, gradient: S::F32, m: S::F32, v: S::F32) -> (S::F32, S::F32) {
+        let g = simd.mul(gradient, simd.splat(self.gradient_scale));
+        let m = simd.mul_add(simd.splat(self.beta1), m, simd.mul(simd.splat(self.one_minus_beta1), g));
+        let v = simd.mul_add(simd.splat(self.beta2), v, simd.mul(simd.splat(self.one_minus_beta2), simd.mul(g, g)));
+        (m, v)
+    }
+
+    /// u = m / (√v + ε) + λ·w
+    #[inline(always)]
+    fn update<S: Simd>(self, simd: S, w: S::F32, m: S::F32, v: S::F32) -> S::F32 {
+        let m = simd.mul(m, simd.splat(self.correct_m));
+        let root = simd.sqrt(simd.mul(v, simd.splat(self.correct_v)));
+        let adam = simd.div(m, simd.add(root, simd.splat(self.eps)));
+        simd.mul_add(simd.splat(self.weight_decay), w, adam)
+    }
+}
+
+/// First pass of LAMB over a block.
+struct Moments<'a> {
+    direction: Direction,
+    params: &'a [f32],
+    grads: &'a [f32],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+    norms: &'a mut [f64],
+}
+
+impl Kernel for Moments<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        self.norms.fill(0.0);
+        let inputs = self.params.chunks(F32_RUN).zip(self.grads.chunks(F32_RUN));
+        for ((w, g), (m, v)) in inputs.zip(self.m.chunks_mut(F32_RUN).zip(self.v.chunks_mut(F32_RUN))) {
+            let squares = sweep::<S, f32, _, 0, 2, 2, 0, 2>(simd, w.len(), &self.direction, [], [w, g], [m, v], []);
+            self.norms.iter_mut().zip(squares).for_each(|(norm, square)| *norm += f64::from(square));
+        }
+    }
+}
+
+/// m, v; Σ w², Σ u²
+impl Columns<0, 2, 2, 0, 2> for Direction {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        _: [S::F32; 0],
+        [w, g]: [S::F32; 2],
+        [m, v]: &mut [S::F32; 2],
+        [w_squares, u_squares]: &mut [S::F32; 2],
+    ) -> [S::F32; 0] {
+        (*m, *v) = self.moments(simd, g, *m, *v);
+        let u = self.update(simd, w, *m, *v);
+        *w_squares = simd.mul_add(w, w, *w_squares);
+        *u_squares = simd.mul_add(u, u, *u_squares);
+        []
+    }
+}
+
+/// Second pass of LAMB over a block.
+struct Apply<'a> {
+    columns: ApplyUpdate,
+    params: &'a mut [f32],
+    m: &'a [f32],
+    v: &'a [f32],
+}
+
+impl Kernel for Apply<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (m, v) = (self.m, self.v);
+        sweep::<S, f32, _, 0, 2, 1, 0, 0>(simd, m.len(), &self.columns, [], [m, v], [self.params], []);
+    }
+}
+
+/// w -= size · u
+struct ApplyUpdate {
+    direction: Direction,
+    size: f32,
+}
+
+impl Columns<0, 2, 1, 0, 0> for ApplyUpdate {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        _: [S::F32; 0],
+        [m, v]: [S::F32; 2],
+        [w]: &mut [S::F32; 1],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 0] {
+        *w = simd.neg_mul_add(simd.splat(self.size), self.direction.update(simd, *w, m, v), *w);
+        []
+    }
+}
+
+/// AdamW over a block.
+struct Fused<'a> {
+    columns: FusedStep,
+    params: &'a mut [f32],
+    grads: &'a [f32],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+}
+
+impl Kernel for Fused<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let updated = [self.params, self.m, self.v];
+        sweep::<S, f32, _, 0, 1, 3, 0, 0>(simd, self.grads.len(), &self.columns, [], [self.grads], updated, []);
+    }
+}
+
+/// m, v, and w -= size · u
+struct FusedStep {
+    direction: Direction,
+    size: f32,
+}
+
+impl Columns<0, 1, 3, 0, 0> for FusedStep {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        _: [S::F32; 0],
+        [g]: [S::F32; 1],
+        [w, m, v]: &mut [S::F32; 3],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 0] {
+        (*m, *v) = self.direction.moments(simd, g, *m, *v);
+        *w = simd.neg_mul_add(simd.splat(self.size), self.direction.update(simd, *w, *m, *v), *w);
+        []
+    }
+}

@@ -1,0 +1,90 @@
+//! LAMB and AdamW over flat buffers that hold many tensors (You et al. 2020; Loshchilov & Hutter 2019).
+//!
+//! ```text
+//! g  = scale · gradient                                  scale: clipping and accumulation, so gradients are read once
+//! m  = β1·m + (1-β1)·g        v = β2·v + (1-β2)·g²
+//! u  = m / (√v + ε)  [+ λ·w where decayed]
+//! r  = ‖w‖ / ‖u‖  where adapted and both norms are positive, else 1        LAMB; AdamW has r = 1
+//! w  = w - lr·r·u
+//! ```
+//!
+//! exactly as ALBERT's released code has it: ε outside the root, no bias correction, norms of whole tensors (every
+//! [`Segment`] has its own ratio), no bound on r. With `bias_correction` m and v are divided by 1-β1ᵗ and 1-β2ᵗ first,
+//! as the papers have it.
+//!
+//! ```text
+//! w, g, m, v   ├─ word table ─┼─ W_map ─┼b┼─ W_q ─┼b┼ ...        one flat buffer each, cut into segments
+//! tasks        ├──┼──┼──┼──┼──┼──┼──┼──┼─┼──┼──┼──┼─┤            blocks of at most 32,768, never across segments
+//! ```
+//!
+//! LAMB is two passes with a barrier, because r needs all of u: the first updates m and v and leaves ‖w‖² and ‖u‖² of
+//! each block in scratch, the second computes u again (reading m, v, w is as much as reading a stored u would be, and
+//! the gradient stays). AdamW is one pass. Norms: f32 lanes for 4096 numbers, f64 beyond, blocks added in order: equal
+//! bits for any number of threads.
+//!
+//! Cost: LAMB reads 4 + 3 and writes 2 + 1 numbers a parameter, AdamW reads 4 and writes 3: bound by memory.
+//! Limits: f32 state; segments in order, without overlap.
+
+mod cases;
+mod cpu;
+pub mod reference;
+#[cfg(test)]
+mod tests;
+
+pub use cases::OPERATION;
+pub use cpu::{adamw, lamb, lamb_scratch_len};
+
+use std::ops::Range;
+
+/// One tensor in the flat buffers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it lies.
+    pub range: Range<usize>,
+    /// Whether weight decay applies. Released ALBERT: not for biases and LayerNorm.
+    pub decay: bool,
+    /// Whether LAMB scales its step by ‖w‖ / ‖u‖. Released ALBERT: where decay applies.
+    pub adapt: bool,
+}
+
+/// What stays the same during a run. [`Default`] gives the released values. In f64, because 1-β must be: 1 - 0.999 is
+/// off by 1e-5 of itself in f32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hyper {
+    /// Decay of the mean of gradients, β1.
+    pub beta1: f64,
+    /// Decay of the mean of squared gradients, β2.
+    pub beta2: f64,
+    /// Added to √v, ε.
+    pub eps: f64,
+    /// λ
+    pub weight_decay: f64,
+    /// Whether m and v are corrected for having started at zero. Released ALBERT: no.
+    pub bias_correction: bool,
+}
+
+impl Default for Hyper {
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, eps: 1e-6, weight_decay: 0.01, bias_correction: false }
+    }
+}
+
+/// What changes from step to step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Which update this is, counted from 1. Read with `bias_correction` alone.
+    pub number: u64,
+    /// lr
+    pub learning_rate: f32,
+    /// Gradients are multiplied by it as they are read: [`clip_scale`] over the number of accumulated batches.
+    pub gradient_scale: f32,
+}
+
+/// 1 / max(norm / limit, 1): what gradients of this global norm are multiplied by so that it is at most `limit`.
+/// NaN where the norm is, so that nothing is hidden; 1 for an infinite limit.
+///
+/// Global norm: √ of [`crate::reduce::sum_of_squares`] over the flat gradient buffer.
+pub fn clip_scale(norm: f64, limit: f64) -> f64 {
+    let ratio = norm / limit;
+    if ratio > 1.0 || ratio.is_nan() { 1.0 / ratio } else { 1.0 }
+}

@@ -1,0 +1,72 @@
+//! The row of softmax in the table of operations: its sizes, its cost, its check against f64.
+
+use super::{backward, forward, reference};
+use crate::check::{Guarded, on_cpu, store, uniform, widen, within};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::pool::Cpu;
+use crate::simd::{DType, Element};
+use half::bf16;
+
+/// Softmax of rows, forward and backward.
+pub const OPERATION: Operation = Operation { name: "softmax", cases, cost, check, ptx: |_| Vec::new() };
+
+/// [T, C]: nothing, one number, vectors with one lane more and less, primes, a vocabulary.
+const SIZES: [(usize, usize); 12] = [
+    (0, 8),
+    (1, 1),
+    (211, 2),
+    (29, 15),
+    (23, 16),
+    (31, 17),
+    (19, 63),
+    (13, 64),
+    (7, 65),
+    (1030, 7),
+    (33, 127),
+    (2, 4096),
+];
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (rows, columns) in SIZES {
+        for (dtype, pass) in DType::ALL.into_iter().flat_map(|dtype| Pass::ALL.map(|pass| (dtype, pass))) {
+            all.push(Case { pass, dtype, variant: String::new(), dims: vec![("T", rows), ("C", columns)] });
+        }
+    }
+    all
+}
+
+/// An elementary function counts as one operation.
+fn cost(case: &Case) -> Cost {
+    let elements = (case.dim("T") * case.dim("C")) as u64;
+    let (matrices, flops) = match case.pass {
+        Pass::Forward => (2, 7),
+        Pass::Backward => (3, 4),
+    };
+    Cost { flops: flops * elements, bytes: matrices * elements * case.dtype.bytes() as u64 }
+}
+
+fn check(case: &Case, target: Target) -> Outcome {
+    on_cpu(case, target, |cpu| match case.dtype {
+        DType::F32 => check_of::<f32>(case, cpu),
+        DType::Bf16 => check_of::<bf16>(case, cpu),
+    })
+}
+
+fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+    let columns = case.dim("C");
+    let x = uniform::<X>(1, case.dim("T") * columns, 8.0);
+    let mut out = Guarded::<X>::poisoned(x.len());
+    if case.pass == Pass::Forward {
+        forward(cpu, columns, &x, &mut out);
+        out.intact()?;
+        let naive = store::<X>(&reference::forward::<f32>(columns, &widen(&x)));
+        return within("y", &out, &naive, &reference::forward::<f64>(columns, &widen(&x)));
+    }
+    let y = store::<X>(&reference::forward::<f32>(columns, &widen(&x)));
+    let dy = uniform::<X>(2, y.len(), 2.0);
+    backward(cpu, columns, &y, &dy, &mut out);
+    out.intact()?;
+    let naive = store::<X>(&reference::backward::<f32>(columns, &widen(&y), &widen(&dy)));
+    within("dx", &out, &naive, &reference::backward::<f64>(columns, &widen(&y), &widen(&dy)))
+}

@@ -1,0 +1,174 @@
+//! Softmax on vectors.
+
+use crate::num::functions;
+use crate::pool::Cpu;
+use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::simd::{Element, Kernel, Simd};
+use crate::sweep::{Columns, sweep};
+
+/// y = softmax of each row of `x`, both [T, columns].
+///
+/// # Panics
+/// If lengths do not fit.
+pub fn forward<X: Element>(cpu: &Cpu, columns: usize, x: &[X], y: &mut [X]) {
+    let rows = x.len().checked_div(columns).unwrap_or(0);
+    assert!(x.len() == rows * columns && y.len() == x.len(), "softmax: x or y is not [T, {columns}]");
+    let isa = cpu.isa();
+    for_each_block(cpu, rows, rows_per_task(columns), Rows::new(y, columns), |rows, y| {
+        isa.run(Forward { columns, x: &x[rows.start * columns..rows.end * columns], y });
+    });
+}
+
+/// dx of `y` and `dy`, all [T, columns].
+///
+/// # Panics
+/// If lengths do not fit.
+pub fn backward<X: Element>(cpu: &Cpu, columns: usize, y: &[X], dy: &[X], dx: &mut [X]) {
+    let rows = y.len().checked_div(columns).unwrap_or(0);
+    let fits = |len: usize| len == rows * columns;
+    assert!(fits(y.len()) && fits(dy.len()) && fits(dx.len()), "softmax: y, dy or dx is not [T, {columns}]");
+    let isa = cpu.isa();
+    for_each_block(cpu, rows, rows_per_task(columns), Rows::new(dx, columns), |rows, dx| {
+        let of_rows = rows.start * columns..rows.end * columns;
+        isa.run(Backward { columns, y: &y[of_rows.clone()], dy: &dy[of_rows], dx });
+    });
+}
+
+struct Forward<'a, X> {
+    columns: usize,
+    x: &'a [X],
+    y: &'a mut [X],
+}
+
+impl<X: Element> Kernel for Forward<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (x, y) in self.x.chunks(self.columns).zip(self.y.chunks_mut(self.columns)) {
+            let [max] = sweep(simd, x.len(), &Max, [x], [], [], []);
+            let [sum] = sweep(simd, x.len(), &SumOfExp(max), [x], [], [], []);
+            sweep(simd, x.len(), &Exp { max, factor: 1.0 / sum }, [x], [], [], [y]);
+        }
+    }
+}
+
+/// The greatest x.
+pub(crate) struct Max;
+
+impl Columns<1, 0, 0, 0, 1> for Max {
+    const IDENTITY: f32 = f32::NEG_INFINITY;
+    #[inline(always)]
+    fn combine<S: Simd>(simd: S, a: S::F32, b: S::F32) -> S::F32 {
+        simd.max(a, b)
+    }
+    #[inline(always)]
+    fn fold<S: Simd>(simd: S, a: S::F32) -> f32 {
+        simd.reduce_max(a)
+    }
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        [max]: &mut [S::F32; 1],
+    ) -> [S::F32; 0] {
+        *max = simd.max(x, *max);
+        []
+    }
+}
+
+/// Σ exp(x - max)
+pub(crate) struct SumOfExp(pub(crate) f32);
+
+impl Columns<1, 0, 0, 0, 1> for SumOfExp {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        [sum]: &mut [S::F32; 1],
+    ) -> [S::F32; 0] {
+        *sum = simd.add(*sum, functions::exp(simd, simd.sub(x, simd.splat(self.0))));
+        []
+    }
+}
+
+/// y = exp(x - max) · factor
+struct Exp {
+    max: f32,
+    factor: f32,
+}
+
+impl Columns<1, 0, 0, 1, 0> for Exp {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [x]: [S::F32; 1],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 1] {
+        [simd.mul(functions::exp(simd, simd.sub(x, simd.splat(self.max))), simd.splat(self.factor))]
+    }
+}
+
+struct Backward<'a, X> {
+    columns: usize,
+    y: &'a [X],
+    dy: &'a [X],
+    dx: &'a mut [X],
+}
+
+impl<X: Element> Kernel for Backward<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let rows = self.y.chunks(self.columns).zip(self.dy.chunks(self.columns));
+        for ((y, dy), dx) in rows.zip(self.dx.chunks_mut(self.columns)) {
+            let [dot] = sweep(simd, y.len(), &Dot, [y, dy], [], [], []);
+            sweep(simd, y.len(), &InputGradient { dot }, [y, dy], [], [], [dx]);
+        }
+    }
+}
+
+/// Σ y · dy
+struct Dot;
+
+impl Columns<2, 0, 0, 0, 1> for Dot {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [y, dy]: [S::F32; 2],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        [sum]: &mut [S::F32; 1],
+    ) -> [S::F32; 0] {
+        *sum = simd.mul_add(y, dy, *sum);
+        []
+    }
+}
+
+/// dx = y · (dy - dot)
+struct InputGradient {
+    dot: f32,
+}
+
+impl Columns<2, 0, 0, 1, 0> for InputGradient {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        [y, dy]: [S::F32; 2],
+        _: [S::F32; 0],
+        _: &mut [S::F32; 0],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 1] {
+        [simd.mul(y, simd.sub(dy, simd.splat(self.dot)))]
+    }
+}
