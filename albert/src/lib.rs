@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod cost;
 pub mod data;
+pub mod fill_mask;
 pub mod heads;
 pub mod metrics;
 pub mod model;

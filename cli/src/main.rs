@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod progress;
+mod signals;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -20,24 +22,33 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// From the text inside this program to a trained model, its curve and filled masks, in a few minutes
+    Quickstart(commands::quickstart::Arguments),
     /// Train a vocabulary; turn text into ids and back
     #[command(subcommand)]
     Tokenizer(commands::tokenizer::Command),
     /// Turn a corpus into shards; look into them
     #[command(subcommand)]
     Data(commands::data::Command),
-    /// What this machine is and what of it will be used
-    Doctor(commands::doctor::Arguments),
+    /// Pre-train a model from a recipe
+    Pretrain(commands::pretrain::Arguments),
+    /// Fill the [MASK]s in a text
+    FillMask(commands::fill_mask::Arguments),
     /// Parameters, FLOPs and memory of a configuration
     Info(commands::info::Arguments),
+    /// What this machine is and what of it will be used
+    Doctor(commands::doctor::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Quickstart(arguments) => commands::quickstart::run(&arguments),
         Command::Tokenizer(command) => commands::tokenizer::run(&command),
         Command::Data(command) => commands::data::run(&command),
-        Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Pretrain(arguments) => commands::pretrain::run(&arguments),
+        Command::FillMask(arguments) => commands::fill_mask::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
     };
     match result {
         Ok(code) => code,

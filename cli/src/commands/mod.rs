@@ -2,5 +2,8 @@
 
 pub(crate) mod data;
 pub(crate) mod doctor;
+pub(crate) mod fill_mask;
 pub(crate) mod info;
+pub(crate) mod pretrain;
+pub(crate) mod quickstart;
 pub(crate) mod tokenizer;

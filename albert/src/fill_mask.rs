@@ -1,0 +1,123 @@
+//! Filling masks: the pieces that a model thinks likely where a text has `[MASK]`.
+
+use std::path::Path;
+
+use engine::{Device, EngineError, Workspace};
+
+use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
+use crate::model::{Inputs, Mode, Model, ModelError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// Why masks cannot be filled.
+#[derive(Debug, thiserror::Error)]
+pub enum FillMaskError {
+    /// The model folder.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Its tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// Its configuration.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The text has no mask, or is too long.
+    #[error("{0}")]
+    Text(String),
+}
+
+/// A piece and how likely it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Id of the piece.
+    pub id: u32,
+    /// The piece as the vocabulary spells it, `▁` for the start of a word.
+    pub piece: String,
+    /// Its probability among all pieces.
+    pub probability: f64,
+}
+
+/// A model with its tokenizer, ready to fill masks.
+#[derive(Debug)]
+pub struct MaskFiller {
+    model: Model,
+    params: engine::ParamStore,
+    tokenizer: Tokenizer,
+    workspace: Workspace,
+}
+
+impl MaskFiller {
+    /// Loads the model in `folder` to `device`. A tensor that is missing is an error: nothing is made up.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or the model has no MLM head.
+    pub fn load(folder: &Path, device: Device) -> Result<Self, FillMaskError> {
+        let files = ModelFolder::open(folder)?;
+        let tokenizer = Tokenizer::load(&files.tokenizer_path())?;
+        let config = &files.config().config;
+        if tokenizer.vocab_size() != config.vocab_size {
+            return Err(FillMaskError::Text(format!(
+                "{}: the tokenizer has {} pieces and the model {}; they do not belong together",
+                folder.display(),
+                tokenizer.vocab_size(),
+                config.vocab_size
+            )));
+        }
+        let Device::Cpu(cpu) = &device;
+        // Every value is replaced by the file's, so the seed does not matter.
+        let (model, mut params) = Model::new(config, Heads::MASKED_LM, cpu, 0)?;
+        files.load(Heads::MASKED_LM, &[], |spec, values| {
+            let id = params.find(&spec.name).expect("both lists come from `parameters`");
+            params.values_mut(id)?.copy_from_slice(values);
+            Ok(())
+        })?;
+        Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
+    }
+
+    /// For every `[MASK]` of `text`, the `top` likeliest pieces, best first.
+    ///
+    /// # Errors
+    /// The text has no `[MASK]` or is longer than the model's positions.
+    pub fn fill(&mut self, text: &str, top: usize) -> Result<Vec<Vec<Candidate>>, FillMaskError> {
+        let specials = self.tokenizer.specials();
+        let mut ids = vec![specials.cls];
+        ids.extend(self.tokenizer.encode_with_specials(text).ids);
+        ids.push(specials.sep);
+        let masked: Vec<u32> =
+            (0..).zip(&ids).filter(|&(_, &id)| id == specials.mask).map(|(position, _)| position).collect();
+        if masked.is_empty() {
+            return Err(FillMaskError::Text("the text has no [MASK]; write it where a piece is missing".to_owned()));
+        }
+        let (tokens, most) = (ids.len(), self.model.config().max_position_embeddings);
+        if tokens > most {
+            return Err(FillMaskError::Text(format!(
+                "the text has {tokens} tokens, and the model has {most} positions"
+            )));
+        }
+        let head = self.model.mlm().expect("the model was loaded with this head");
+        let tape = self.workspace.infer(&self.params, None);
+        let positions: Vec<u32> = (0..tokens as u32).collect();
+        let inputs = Inputs::from_slices(&tape, &ids, &vec![0; tokens], &positions, &[0, tokens as u32])?;
+        let x = self.model.encode(&tape, &inputs, &Mode::EVALUATION)?; // [T, H]
+        let at = tape.input([masked.len()], &masked)?;
+        let logits = head.logits(&tape, &x, &at)?.value().to_vec(); // [M, V]
+        drop(tape);
+        Ok(logits.chunks_exact(self.tokenizer.vocab_size()).map(|logits| self.best(logits, top)).collect())
+    }
+
+    fn best(&self, logits: &[f32], top: usize) -> Vec<Candidate> {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
+        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+        // Equal logits in order of id, so that the answer never depends on the sort.
+        order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
+        let candidate = |id: u32| Candidate {
+            id,
+            piece: self.tokenizer.piece(id).to_owned(),
+            probability: f64::from(logits[id as usize] - max).exp() / sum,
+        };
+        order.into_iter().take(top).map(candidate).collect()
+    }
+}

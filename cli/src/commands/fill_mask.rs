@@ -1,0 +1,42 @@
+//! `albert fill-mask`: what a model puts where a text has `[MASK]`.
+
+use albert::fill_mask::{Candidate, MaskFiller};
+use anyhow::Result;
+use clap::Args;
+use engine::Device;
+use std::{io::Write, path::PathBuf, process::ExitCode};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Texts with one or more [MASK]
+    #[arg(required = true)]
+    text: Vec<String>,
+    /// Model folder: config.json, model.safetensors, tokenizer.json
+    #[arg(long)]
+    model: PathBuf,
+    /// Candidates for each mask
+    #[arg(long, default_value_t = 5)]
+    top: usize,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut filler = MaskFiller::load(&arguments.model, Device::cpu()?)?;
+    let mut out = std::io::stdout().lock();
+    for text in &arguments.text {
+        print(&mut out, text, &filler.fill(text, arguments.top)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The text, and under it one line a mask.
+pub(crate) fn print(out: &mut impl Write, text: &str, masks: &[Vec<Candidate>]) -> Result<()> {
+    writeln!(out, "{text}")?;
+    for candidates in masks {
+        let words: Vec<_> = candidates
+            .iter()
+            .map(|c| format!("{} {:.1} %", c.piece.trim_start_matches('▁'), 100.0 * c.probability))
+            .collect();
+        writeln!(out, "    {}", words.join("   "))?;
+    }
+    Ok(())
+}

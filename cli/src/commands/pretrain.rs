@@ -1,0 +1,226 @@
+//! `albert pretrain`: a recipe, shards and a tokenizer become a model.
+
+use crate::{
+    progress::{Progress, duration},
+    signals,
+};
+use albert::{
+    data::{Dataset, Vocabulary},
+    pretrain::{self, Begin, Observer, Outcome, RECIPES, Recipe, Sources, Started, StepReport, Summary},
+    report::EvaluationRecord,
+    tokenizer::Tokenizer,
+};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use engine::{Cpu, Device};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// A recipe in TOML, or the name of one that comes with the program; with --resume, the run's own is the default
+    recipe: Option<String>,
+    /// Settings over the recipe's, such as optimizer.learning_rate=0.001
+    #[arg(value_name = "SECTION.KEY=VALUE")]
+    settings: Vec<String>,
+    /// Folder of the run
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Folder of shards; sets input.data
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// The vocabulary that the shards were made with; sets input.tokenizer
+    #[arg(long)]
+    tokenizer: Option<PathBuf>,
+    /// Go on from the newest whole checkpoint in the folder
+    #[arg(long)]
+    resume: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let recipe = recipe(arguments)?;
+    let begin = if arguments.resume { Begin::Resume } else { Begin::New };
+    let stop = signals::stop_flag()?;
+    let outcome = train(&recipe, &arguments.output, begin, Cpu::detect()?, &stop)?;
+    Ok(finish(&outcome, &arguments.output))
+}
+
+fn recipe(arguments: &Arguments) -> Result<Recipe> {
+    let mut settings = arguments.settings.clone();
+    let mut named = arguments.recipe.as_deref();
+    // `albert pretrain --resume -o RUN schedule.steps=9`: the first word is a setting, not a recipe.
+    if let Some(setting) = named.filter(|word| word.contains('=') && !Path::new(word).exists()) {
+        settings.insert(0, setting.to_owned());
+        named = None;
+    }
+    for (key, path) in [("input.data", &arguments.data), ("input.tokenizer", &arguments.tokenizer)] {
+        if let Some(path) = path {
+            let path = path.to_str().with_context(|| format!("{}: the path must be UTF-8", path.display()))?;
+            settings.push(format!("{key}={path:?}"));
+        }
+    }
+    let own = arguments.output.join("config.toml");
+    let file = match named {
+        None if arguments.resume => own,
+        None => {
+            let known: Vec<_> = RECIPES.iter().map(|(name, about, _)| format!("  {name:<8} {about}")).collect();
+            bail!("no recipe given; name a TOML file or one of these:\n{}", known.join("\n"));
+        }
+        Some(name) if RECIPES.iter().any(|(known, _, _)| *known == name) => return Ok(Recipe::named(name, &settings)?),
+        Some(path) => PathBuf::from(path),
+    };
+    let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+    Recipe::from_toml(&text, &settings).with_context(|| file.display().to_string())
+}
+
+/// Runs a recipe in `folder` with progress on standard error.
+pub(crate) fn train(recipe: &Recipe, folder: &Path, begin: Begin, cpu: Cpu, stop: &Arc<AtomicBool>) -> Result<Outcome> {
+    let input = &recipe.input;
+    for (path, what, flag) in [
+        (&input.data, "shards", "--data DIR (or input.data in the recipe); albert data build makes them"),
+        (&input.tokenizer, "a tokenizer", "--tokenizer FILE (or input.tokenizer in the recipe)"),
+    ] {
+        anyhow::ensure!(!path.as_os_str().is_empty(), "the run needs {what}: give {flag}");
+    }
+    let tokenizer = Tokenizer::load(&input.tokenizer)?;
+    let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
+    let dataset = Dataset::open(&input.data, &vocabulary)?;
+    let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
+    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer_json: &tokenizer.to_json() };
+    let mut watch = Watch::new(engine::roofline::fma_peak(&cpu, 0.2));
+    let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, Device::Cpu(cpu), stop, &mut watch);
+    watch.progress.finish();
+    Ok(outcome?)
+}
+
+/// Says how a run ended and gives the exit code for it.
+pub(crate) fn finish(outcome: &Outcome, folder: &Path) -> ExitCode {
+    let place = folder.display();
+    match outcome {
+        Outcome::Finished(summary) => {
+            eprintln!("done: {}; the model is in {place}", describe(summary));
+            ExitCode::SUCCESS
+        }
+        Outcome::Stopped(summary) => {
+            eprintln!("stopped and saved: {}; go on with: albert pretrain --resume -o {place}", describe(summary));
+            ExitCode::from(signals::INTERRUPTED)
+        }
+        Outcome::Diverged { problem, step, checkpoint } => {
+            eprintln!("error: step {step}: {problem}");
+            match checkpoint {
+                Some(path) => eprintln!("the last good checkpoint is {}", path.display()),
+                None => eprintln!("there is no checkpoint yet"),
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn describe(summary: &Summary) -> String {
+    format!("{} steps, {} tokens in {}", summary.step, summary.tokens, duration(summary.seconds))
+}
+
+/// Shows what a run tells.
+struct Watch {
+    progress: Progress,
+    peak: f64,
+    smoothed: Smoothed,
+}
+
+/// Means over about the last fifty steps, so that the line can be read.
+#[derive(Clone, Copy, Default)]
+struct Smoothed {
+    weight: f64,
+    loss: f64,
+    mlm: f64,
+    sop: f64,
+}
+
+impl Smoothed {
+    const KEEP: f64 = 0.98;
+
+    fn add(&mut self, report: &StepReport) {
+        let mix = |mean: &mut f64, value: f64| *mean = Self::KEEP * *mean + (1.0 - Self::KEEP) * value;
+        mix(&mut self.weight, 1.0);
+        mix(&mut self.loss, report.loss);
+        mix(&mut self.mlm, report.mlm_accuracy);
+        mix(&mut self.sop, report.sop_accuracy.unwrap_or(0.0));
+    }
+}
+
+impl Watch {
+    fn new(peak: f64) -> Self {
+        Self { progress: Progress::new(0, 0), peak, smoothed: Smoothed::default() }
+    }
+}
+
+impl Observer for Watch {
+    fn started(&mut self, started: &Started<'_>) {
+        for damaged in started.damaged {
+            eprintln!("warning: {damaged}; going on from the one before");
+        }
+        if let Some(path) = started.resumed_from {
+            eprintln!("going on from {} at step {}", path.display(), started.step);
+        }
+        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        let memory = &started.memory;
+        eprintln!(
+            "{} parameters; {} instances an epoch; {} steps; memory at the token budget {:.1} MiB (activations {:.1})",
+            started.parameters,
+            started.instances,
+            started.steps,
+            mib(memory.total()),
+            mib(memory.step),
+        );
+        match (started.no_evaluation, started.unigram_loss) {
+            (Some(reason), _) => eprintln!("nothing will be evaluated: {reason}"),
+            (None, Some(loss)) => eprintln!(
+                "evaluation on {} held-out sequences; unigram baseline {loss:.4} nats",
+                started.evaluation_sequences
+            ),
+            (None, None) => {}
+        }
+        self.progress = Progress::new(started.step, started.steps);
+    }
+
+    fn stepped(&mut self, report: &StepReport) {
+        self.smoothed.add(report);
+        let Smoothed { weight, loss, mlm, sop } = self.smoothed;
+        let sentence = report.sop_accuracy.map_or(String::new(), |_| format!(", SOP {:.1} %", 100.0 * sop / weight));
+        let line = format!(
+            "loss {:.3}, MLM {:.1} %{sentence}, {:.0} tokens/s, {:.0} % of peak",
+            loss / weight,
+            100.0 * mlm / weight,
+            report.tokens as f64 / report.seconds,
+            100.0 * report.flops / report.seconds / self.peak,
+        );
+        self.progress.step(report.step, &line);
+    }
+
+    fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {
+        self.progress.note(&evaluation_line(record, is_best));
+    }
+}
+
+/// An evaluation in one line.
+pub(crate) fn evaluation_line(record: &EvaluationRecord, is_best: bool) -> String {
+    let mut line = format!(
+        "held out at step {}: MLM {:.4} nats, {:.4} below the unigram baseline of {:.4}, accuracy {:.1} %",
+        record.step,
+        record.mlm_loss,
+        record.unigram_loss - record.mlm_loss,
+        record.unigram_loss,
+        100.0 * record.mlm_accuracy
+    );
+    if let (Some(accuracy), Some(error)) = (record.sop_accuracy, record.sop_standard_error) {
+        line += &format!("; SOP {:.1} ± {:.1} % of {} pairs", 100.0 * accuracy, 100.0 * error, record.sop_count);
+    }
+    if is_best {
+        line += "; best so far";
+    }
+    line
+}
