@@ -19,8 +19,8 @@ mod trainer;
 pub use named::RECIPES;
 pub use observer::{MemoryPlan, Observer, Silent, Started, StepReport};
 pub use recipe::{
-    ActivationType, ComputeSettings, EvaluationSettings, Input, LossSettings, OptimizerKind, OptimizerSettings, Recipe,
-    RunSettings, ScheduleKind, ScheduleSettings,
+    ActivationType, ComputeSettings, EvaluationSettings, FirstValues, Input, LossSettings, OptimizerKind,
+    OptimizerSettings, OutputBias, Recipe, RunSettings, ScheduleKind, ScheduleSettings,
 };
 pub use run::{Begin, Outcome, Sources, Summary, pretrain};
 #[cfg(test)]

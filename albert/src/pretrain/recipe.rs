@@ -39,6 +39,8 @@ pub struct Recipe {
     pub model: AlbertConfig,
     /// From sentences to masked batches.
     pub data: DataSettings,
+    /// What parameters are before the first step, where it differs from the released code.
+    pub first_values: FirstValues,
     /// How both losses add up.
     pub loss: LossSettings,
     /// How gradients become steps.
@@ -70,6 +72,26 @@ pub struct Input {
     /// Beginnings of the names of parameters that `start_from` need not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fresh: Vec<String>,
+}
+
+/// The bias of the MLM head's output before the first step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputBias {
+    /// As released.
+    #[default]
+    Zeros,
+    /// The logarithm of each piece's frequency in the training text: the model begins at the unigram baseline instead of
+    /// spending hundreds of steps on learning it. Worth it in short runs.
+    Unigram,
+}
+
+/// What parameters are before the first step; matrices and tables are always drawn with `model.initializer_range`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FirstValues {
+    /// Bias of the MLM head's output.
+    pub output_bias: OutputBias,
 }
 
 /// loss = `mlm_weight` · MLM + `sentence_weight` · sentence loss.
@@ -382,6 +404,7 @@ fn sections() -> Vec<(&'static str, Value)> {
         ("seed", Value::Integer(12_345)),
         ("input", table(Input::default())),
         ("data", table(DataSettings::default())),
+        ("first_values", table(FirstValues::default())),
         ("loss", table(LossSettings::default())),
         ("optimizer", table(OptimizerSettings::default())),
         ("schedule", table(ScheduleSettings::default())),

@@ -21,11 +21,11 @@ use engine::{Cpu, DType, Device, EngineError, Gradients, ParamStore, Workspace};
 
 use super::observer::{MemoryPlan, StepReport};
 use super::progress::Tally;
-use super::{ActivationType, OptimizerKind, PretrainError, Recipe, ScheduleKind};
+use super::{ActivationType, OptimizerKind, OutputBias, PretrainError, Recipe, ScheduleKind};
 use crate::checkpoint::{CheckpointError, Found, Heads, ModelFolder, TensorGroup, parameters};
 use crate::cost::Flops;
 use crate::data::{
-    Batch, BatchCapacity, Cursor, Dataset, EvaluationSet, Objective, Prefetch, Sampler, Side, Vocabulary,
+    Batch, BatchCapacity, Cursor, Dataset, EvaluationSet, Objective, Prefetch, Sampler, Side, Unigram, Vocabulary,
 };
 use crate::heads::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 use crate::model::{Attention, Mode, Model, dropout_key};
@@ -84,6 +84,12 @@ impl Trainer {
         let cpu = cpu.clone();
         let heads = heads_of(&recipe);
         let (model, mut params) = Model::new(&recipe.model, heads, &cpu, recipe.seed)?;
+        if recipe.first_values.output_bias == OutputBias::Unigram {
+            let unigram = Unigram::of(dataset.side(Side::Train), recipe.model.vocab_size);
+            let bias = params.find("predictions.bias").expect("every pre-training model has an MLM head");
+            let values = params.values_mut(bias)?.iter_mut();
+            values.zip(0..).for_each(|(value, piece)| *value = -unigram.nats(piece) as f32);
+        }
         if let Some(folder) = &recipe.input.start_from {
             start_from(folder, &recipe, heads, &mut params)?;
         }
