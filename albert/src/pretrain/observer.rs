@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use engine::profile::Profile;
+
 use crate::report::EvaluationRecord;
 
 /// What is known before the first step.
@@ -96,6 +98,10 @@ pub trait Observer {
     /// The model was measured; `is_best` says that it is the best so far and was saved as the run's model.
     fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {
         let _ = (record, is_best);
+    }
+    /// The run is over, and its kernels were measured (`run.profile`).
+    fn profiled(&mut self, profile: &Profile) {
+        let _ = profile;
     }
     /// A checkpoint is on disk.
     fn saved(&mut self, step: u64, path: &Path) {

@@ -95,20 +95,26 @@ pub fn pretrain(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, PretrainError> {
     let mut run = Run::open(recipe, sources, folder, begin, device, observer)?;
-    loop {
+    let profile = recipe.run.profile;
+    run.trainer.workspace().profile().set(profile);
+    let outcome = loop {
         if run.is_done() {
-            return run.finish(observer).map(Outcome::Finished);
+            break Outcome::Finished(run.finish(observer)?);
         }
         if stop.load(Ordering::Relaxed) {
             run.save(observer)?;
             run.draw()?;
-            return Ok(Outcome::Stopped(run.summary()));
+            break Outcome::Stopped(run.summary());
         }
         if let Some(diverged) = run.step(observer)? {
             run.draw()?;
-            return Ok(diverged);
+            break diverged;
         }
+    };
+    if profile {
+        observer.profiled(run.trainer.workspace().profile());
     }
+    Ok(outcome)
 }
 
 /// Held-out text, with its baseline.
@@ -315,7 +321,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    fn finish(mut self, observer: &mut dyn Observer) -> Result<Summary, PretrainError> {
+    fn finish(&mut self, observer: &mut dyn Observer) -> Result<Summary, PretrainError> {
         let step = self.trainer.step();
         if self.held_out.is_some() && self.progress.evaluated != step {
             self.evaluate(observer)?;

@@ -12,7 +12,10 @@ use albert::{
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use engine::{Cpu, Device};
+use engine::{
+    Cpu, Device,
+    profile::{Peak, Profile},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -39,6 +42,9 @@ pub(crate) struct Arguments {
     /// Go on from the newest whole checkpoint in the folder
     #[arg(long)]
     resume: bool,
+    /// Print what every kernel cost, against the roofline of this machine
+    #[arg(long)]
+    profile: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -51,6 +57,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn recipe(arguments: &Arguments) -> Result<Recipe> {
     let mut settings = arguments.settings.clone();
+    if arguments.profile {
+        settings.push("run.profile=true".to_owned());
+    }
     let mut named = arguments.recipe.as_deref();
     // `albert pretrain --resume -o RUN schedule.steps=9`: the first word is a setting, not a recipe.
     if let Some(setting) = named.filter(|word| word.contains('=') && !Path::new(word).exists()) {
@@ -91,7 +100,7 @@ pub(crate) fn train(recipe: &Recipe, folder: &Path, begin: Begin, cpu: Cpu, stop
     let dataset = Dataset::open(&input.data, &vocabulary)?;
     let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
     let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer_json: &tokenizer.to_json() };
-    let mut watch = Watch::new(engine::roofline::fma_peak(&cpu, 0.2));
+    let mut watch = Watch::new(&cpu);
     let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, Device::Cpu(cpu), stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -127,7 +136,7 @@ fn describe(summary: &Summary) -> String {
 /// Shows what a run tells.
 struct Watch {
     progress: Progress,
-    peak: f64,
+    peak: Peak,
     smoothed: Smoothed,
 }
 
@@ -153,7 +162,11 @@ impl Smoothed {
 }
 
 impl Watch {
-    fn new(peak: f64) -> Self {
+    fn new(cpu: &Cpu) -> Self {
+        let peak = Peak {
+            flops: engine::roofline::fma_peak(cpu, 0.2),
+            bandwidth: engine::roofline::copy_bandwidth(cpu, 64 << 20, 2),
+        };
         Self { progress: Progress::new(0, 0), peak, smoothed: Smoothed::default() }
     }
 }
@@ -196,9 +209,13 @@ impl Observer for Watch {
             loss / weight,
             100.0 * mlm / weight,
             report.tokens as f64 / report.seconds,
-            100.0 * report.flops / report.seconds / self.peak,
+            100.0 * report.flops / report.seconds / self.peak.flops,
         );
         self.progress.step(report.step, &line);
+    }
+
+    fn profiled(&mut self, profile: &Profile) {
+        self.progress.note(&profile.table(self.peak).to_string());
     }
 
     fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {
