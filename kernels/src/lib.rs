@@ -31,4 +31,7 @@ pub const OPERATIONS: &[operation::Operation] = &[
     embedding::OPERATION,
     cross_entropy::OPERATION,
     optimizer::OPERATION,
+    dropout::OPERATION,
+    reduce::OPERATION,
+    elementwise::OPERATION,
 ];

@@ -1,7 +1,8 @@
 //! One pass over the columns of a row, LANES at a time: the loop that every row kernel shares.
 //!
 //! A kernel says what happens to LANES neighbouring columns ([`Columns::step`]), which reads like its equation;
-//! [`sweep`] walks the row, four vectors in flight, and takes care of the tail. There are four kinds of streams:
+//! [`sweep`] walks the row, four vectors in flight, and takes care of the tail: the last vector ends with the row and
+//! overlaps the one before. There are four kinds of streams:
 //!
 //! ```text
 //! x: [&[X]; _]         read       activations in their storage type (f32 or bf16)
@@ -21,8 +22,8 @@ const UNROLL: usize = 4;
 
 /// What is done with LANES neighbouring columns. See the module for the kinds of streams.
 ///
-/// Mark `step` `#[inline(always)]`. In the tail of a row the lanes beyond its end hold zeros on input; what is computed
-/// there is neither stored nor summed.
+/// Mark `step` `#[inline(always)]`. It may see a column twice, and zeros beyond the end of a row of fewer than LANES
+/// columns: what it makes of them is neither stored nor summed.
 pub(crate) trait Columns<const NX: usize, const NP: usize, const NU: usize, const NY: usize, const SUMS: usize> {
     /// Takes the columns' inputs, updates `u` and adds to `sums`; gives the outputs.
     fn step<S: Simd>(
@@ -139,10 +140,13 @@ fn walk<
         unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c, &mut sums[0]) };
         c += S::LANES;
     }
-    if c < len {
+    if c < len && len >= S::LANES {
+        // SAFETY: LANES columns up to `len` lie within `len`.
+        unsafe { overlapping(simd, columns, &x, &p, &mut u, &mut y, len - S::LANES, c, &mut sums[0]) };
+    } else if c < len {
         let before = sums[0];
-        tail(simd, columns, &x, &p, &mut u, &mut y, c..len, &mut sums[0]);
-        let inside = simd.first(len - c);
+        partial(simd, columns, &x, &p, &mut u, &mut y, len, &mut sums[0]);
+        let inside = simd.first(len);
         for k in 0..SUMS {
             sums[0][k] = simd.select(inside, sums[0][k], before[k]);
         }
@@ -202,9 +206,13 @@ unsafe fn full<
     }
 }
 
-/// The last columns, fewer than LANES.
+/// The last vector of a row, from `c` on, whose columns below `done` were done before: they are computed once more, but
+/// neither summed nor updated again. Cheaper than a partial vector, which for bf16 goes through memory.
+///
+/// # Safety
+/// Every stream holds at least `c + LANES` numbers.
 #[inline(always)]
-fn tail<
+unsafe fn overlapping<
     S: Simd,
     X: Element,
     U: Element,
@@ -221,24 +229,65 @@ fn tail<
     p: &[&[f32]; NP],
     u: &mut [&mut [U]; NU],
     y: &mut [&mut [X]; NY],
-    range: std::ops::Range<usize>,
+    c: usize,
+    done: usize,
+    sums: &mut [S::F32; SUMS],
+) {
+    let again = simd.first(done - c);
+    let (sums_before, mut u_before) = (*sums, [simd.zero(); NU]);
+    // SAFETY: the caller guarantees LANES numbers from c on in every stream.
+    unsafe {
+        for i in 0..NU {
+            u_before[i] = U::load_ptr(simd, u[i].as_ptr().add(c));
+        }
+        full(simd, columns, x, p, u, y, c, sums);
+        for i in 0..NU {
+            let updated = U::load_ptr(simd, u[i].as_ptr().add(c));
+            U::store_ptr(simd, u[i].as_mut_ptr().add(c), simd.select(again, u_before[i], updated));
+        }
+    }
+    for k in 0..SUMS {
+        sums[k] = simd.select(again, sums_before[k], sums[k]);
+    }
+}
+
+/// A row of `len` < LANES columns.
+#[inline(always)]
+fn partial<
+    S: Simd,
+    X: Element,
+    U: Element,
+    C: Columns<NX, NP, NU, NY, SUMS>,
+    const NX: usize,
+    const NP: usize,
+    const NU: usize,
+    const NY: usize,
+    const SUMS: usize,
+>(
+    simd: S,
+    columns: &C,
+    x: &[&[X]; NX],
+    p: &[&[f32]; NP],
+    u: &mut [&mut [U]; NU],
+    y: &mut [&mut [X]; NY],
+    len: usize,
     sums: &mut [S::F32; SUMS],
 ) {
     let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
     for i in 0..NX {
-        vx[i] = X::load_partial(simd, &x[i][range.clone()]);
+        vx[i] = X::load_partial(simd, &x[i][..len]);
     }
     for i in 0..NP {
-        vp[i] = simd.load_partial(&p[i][range.clone()]);
+        vp[i] = simd.load_partial(&p[i][..len]);
     }
     for i in 0..NU {
-        vu[i] = U::load_partial(simd, &u[i][range.clone()]);
+        vu[i] = U::load_partial(simd, &u[i][..len]);
     }
     let vy = columns.step(simd, vx, vp, &mut vu, sums);
     for i in 0..NU {
-        U::store_partial(simd, &mut u[i][range.clone()], vu[i]);
+        U::store_partial(simd, &mut u[i][..len], vu[i]);
     }
     for i in 0..NY {
-        X::store_partial(simd, &mut y[i][range.clone()], vy[i]);
+        X::store_partial(simd, &mut y[i][..len], vy[i]);
     }
 }

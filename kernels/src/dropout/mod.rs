@@ -26,11 +26,13 @@
 //!
 //! Limits: fewer than 2³⁴ columns; rows or sites beyond 2³² mix (not both at once).
 
+mod cases;
 mod cpu;
 pub mod reference;
 #[cfg(test)]
 mod tests;
 
+pub use cases::OPERATION;
 pub use cpu::apply;
 
 use crate::num::functions;

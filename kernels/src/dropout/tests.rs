@@ -1,41 +1,14 @@
-use super::{BLOCK, Dropout, apply, reference};
+use super::{BLOCK, Dropout, OPERATION, apply};
 use crate::check::*;
-use crate::simd::{Element, Isa, Kernel, Simd};
-use half::bf16;
-
-const SHAPES: [(usize, usize); 10] =
-    [(0, 5), (1, 1), (3, 7), (2, 15), (5, 16), (4, 17), (2, 63), (3, 64), (3, 65), (29, 312)];
+use crate::simd::{Isa, Kernel, Simd};
 
 fn dropout() -> Dropout {
     Dropout { seed: 0x0123_4567_89ab_cdef, site: 42, rate: 0.1 }
 }
 
-fn agrees<X: Element>() {
-    for cpu in testable_cpus() {
-        for (rows, columns) in SHAPES {
-            let case = format!("{} [{rows}, {columns}] {}", cpu.isa().kind(), X::DTYPE);
-            let x = uniform::<X>(7, rows * columns, 3.0);
-            let mut y = Guarded::poisoned(x.len());
-            apply(&cpu, &dropout(), columns, &x, &mut y);
-            y.assert_intact(&case);
-            let naive = store::<X>(&reference::apply(&dropout(), columns, &widen(&x)));
-            let exact = reference::apply::<f64>(&dropout(), columns, &widen(&x));
-            assert_within(&case, "y", &y, &naive, &exact);
-            for (i, (y, exact)) in y.iter().zip(exact).enumerate() {
-                assert_eq!(
-                    y.to_f32() == 0.0,
-                    exact == 0.0,
-                    "{case}: element {i} is kept by one and dropped by the other"
-                );
-            }
-        }
-    }
-}
-
 #[test]
 fn agrees_with_f64_on_every_isa() {
-    agrees::<f32>();
-    agrees::<bf16>();
+    assert_cases(&OPERATION);
 }
 
 #[test]

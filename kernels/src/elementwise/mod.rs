@@ -15,12 +15,14 @@
 //! Cost: every operand read once, y written once: bound by memory. Nothing is fused here; what a training step does
 //! often has a kernel of its own.
 
+mod cases;
 mod cpu;
 pub mod reference;
 #[cfg(test)]
 mod tests;
 mod transpose;
 
+pub use cases::OPERATION;
 pub use cpu::{add_assign, add_scaled, binary, cast, scale, unary_backward, unary_forward};
 pub use transpose::transpose;
 

@@ -20,10 +20,12 @@
 //! Cost: reads x once. Bound by memory.
 //! Limits: sums over columns are f32 inside a block of rows; everything else ends in f64 or within one row.
 
+mod cases;
 mod cpu;
 pub mod reference;
 #[cfg(test)]
 mod tests;
 
+pub use cases::OPERATION;
 pub(crate) use cpu::{add_blocks, row_block};
 pub use cpu::{column_sums, column_sums_scratch_len, max, row_sums, sum, sum_of_squares};

@@ -1,57 +1,9 @@
 use super::*;
 use crate::check::*;
-use crate::simd::Element;
-use half::bf16;
-
-const LENGTHS: [usize; 11] = [0, 1, 2, 15, 16, 17, 63, 65, 4096, 32_771, 200_003];
-const SHAPES: [(usize, usize); 11] =
-    [(0, 5), (1, 1), (67, 7), (15, 29), (16, 16), (17, 17), (5, 63), (64, 19), (67, 65), (1031, 33), (211, 312)];
-
-fn agrees<X: Element>() {
-    for cpu in testable_cpus() {
-        for len in LENGTHS {
-            let case = format!("{} {len} {}", cpu.isa().kind(), X::DTYPE);
-            // Many sums, because the error of a single one is a matter of luck.
-            let draws: Vec<Vec<X>> = (0..24).map(|seed| uniform(seed, len, 3.0)).collect();
-            let of_draws = |f: &dyn Fn(&[X]) -> f64| draws.iter().map(|x| f(x)).collect::<Vec<f64>>();
-            let f32s = |x: Vec<f64>| x.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
-            let got = f32s(of_draws(&|x| sum(&cpu, x)));
-            let naive = f32s(of_draws(&|x| f64::from(reference::sum::<f32>(&widen(x)))));
-            assert_within(&case, "sum", &got, &naive, &of_draws(&|x| reference::sum(&widen(x))));
-            let got = f32s(of_draws(&|x| sum_of_squares(&cpu, x)));
-            let naive = f32s(of_draws(&|x| f64::from(reference::sum_of_squares::<f32>(&widen(x)))));
-            assert_within(&case, "sum of squares", &got, &naive, &of_draws(&|x| reference::sum_of_squares(&widen(x))));
-            for x in &draws {
-                let greatest = x.iter().fold(f32::NEG_INFINITY, |a, b| a.max(b.to_f32()));
-                assert_eq!(max(&cpu, x), greatest, "{case}: max");
-            }
-        }
-        for (rows, columns) in SHAPES {
-            let case = format!("{} [{rows}, {columns}] {}", cpu.isa().kind(), X::DTYPE);
-            let x = uniform::<X>(7, rows * columns, 3.0);
-            let mut out = Guarded::<f32>::poisoned(rows);
-            row_sums(&cpu, columns, &x, &mut out);
-            out.assert_intact(&case);
-            let naive = reference::row_sums::<f32>(columns, &widen(&x));
-            assert_within(&case, "row sums", &out, &naive, &reference::row_sums(columns, &widen(&x)));
-
-            let before = uniform::<f32>(8, columns, 1.0);
-            let mut out = Guarded::new(&before);
-            let mut scratch = Guarded::poisoned(column_sums_scratch_len(rows, columns));
-            column_sums(&cpu, rows, columns, &x, &mut out, &mut scratch);
-            out.assert_intact(&case);
-            scratch.assert_intact(&case);
-            let naive = reference::column_sums::<f32>(columns, &widen(&x), &before);
-            let exact = reference::column_sums::<f64>(columns, &widen(&x), &widen(&before));
-            assert_within(&case, "column sums", &out, &naive, &exact);
-        }
-    }
-}
 
 #[test]
 fn agrees_with_f64_on_every_isa() {
-    agrees::<f32>();
-    agrees::<bf16>();
+    assert_cases(&OPERATION);
 }
 
 #[test]
@@ -77,6 +29,19 @@ fn a_nan_or_an_infinity_anywhere_shows() {
             x[at] = f32::INFINITY;
             assert_eq!(max(&cpu, &x), f32::INFINITY, "{} at {at}", cpu.isa().kind());
             assert_eq!(sum_of_squares(&cpu, &x), f64::INFINITY, "{} at {at}", cpu.isa().kind());
+        }
+    }
+}
+
+#[test]
+fn a_long_sum_keeps_the_rule_and_the_maximum_is_exact() {
+    for cpu in testable_cpus() {
+        let x = uniform::<f32>(5, 300_007, 3.0);
+        let (naive, exact) = (reference::sum(&x), reference::sum(&widen::<f64, f32>(&x)));
+        assert_within(&cpu.isa().kind(), "sum", &[sum(&cpu, &x) as f32], &[naive], &[exact]);
+        for len in [0, 1, 15, 16, 17, 65, 300_007] {
+            let greatest = x[..len].iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+            assert_eq!(max(&cpu, &x[..len]), greatest, "{} {len}", cpu.isa().kind());
         }
     }
 }

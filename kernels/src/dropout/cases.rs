@@ -1,0 +1,53 @@
+//! The row of dropout in the table of operations: its sizes, its cost, its check against f64.
+
+use super::{Dropout, apply, reference};
+use crate::check::{Guarded, on_cpu, store, uniform, widen, within};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::pool::Cpu;
+use crate::simd::{DType, Element};
+use half::bf16;
+
+/// Dropout; backward is the same kernel on the gradient.
+pub const OPERATION: Operation = Operation { name: "dropout", cases, cost, check, ptx: |_| Vec::new() };
+
+/// [T, F]: nothing, one number, blocks of 64 with one column more and less, primes, several tasks.
+const SIZES: [(usize, usize); 11] =
+    [(0, 5), (1, 1), (3, 7), (2, 15), (5, 16), (4, 17), (2, 63), (3, 64), (3, 65), (29, 312), (67, 768)];
+
+fn cases() -> Vec<Case> {
+    let case = |(rows, columns), dtype| Case {
+        pass: Pass::Forward,
+        dtype,
+        variant: String::new(),
+        dims: vec![("T", rows), ("F", columns)],
+    };
+    SIZES.into_iter().flat_map(|size| DType::ALL.map(|dtype| case(size, dtype))).collect()
+}
+
+/// The integer work of the generator is no floating-point operation.
+fn cost(case: &Case) -> Cost {
+    let elements = (case.dim("T") * case.dim("F")) as u64;
+    Cost { flops: elements, bytes: 2 * elements * case.dtype.bytes() as u64 }
+}
+
+fn check(case: &Case, target: Target) -> Outcome {
+    on_cpu(case, target, |cpu| match case.dtype {
+        DType::F32 => check_of::<f32>(case, cpu),
+        DType::Bf16 => check_of::<bf16>(case, cpu),
+    })
+}
+
+fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+    let dropout = Dropout { seed: 0x0123_4567_89ab_cdef, site: 42, rate: 0.1 };
+    let columns = case.dim("F");
+    let x = uniform::<X>(7, case.dim("T") * columns, 3.0);
+    let mut y = Guarded::<X>::poisoned(x.len());
+    apply(cpu, &dropout, columns, &x, &mut y);
+    y.intact()?;
+    let naive = store::<X>(&reference::apply::<f32>(&dropout, columns, &widen(&x)));
+    let exact = reference::apply::<f64>(&dropout, columns, &widen(&x));
+    if let Some(i) = (0..x.len()).find(|&i| (y[i].to_f32() == 0.0) != (exact[i] == 0.0)) {
+        return Err(format!("element {i} is kept by one and dropped by the other"));
+    }
+    within("y", &y, &naive, &exact)
+}
