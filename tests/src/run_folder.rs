@@ -1,0 +1,188 @@
+//! A small world for the program: a corpus made from a seed, its vocabulary, its shards and a recipe of a tiny model.
+
+use crate::program::{albert, finish};
+use engine::philox::Stream;
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+
+/// Corpus, vocabulary and shards in a folder that vanishes with it.
+#[derive(Debug)]
+pub struct World {
+    folder: TempDir,
+}
+
+/// `documents` documents of short sentences in which later words follow from earlier ones.
+pub fn corpus(documents: u32) -> String {
+    const SUBJECTS: [&str; 8] =
+        ["the river", "a farmer", "the old ship", "my sister", "the king", "a bird", "rain", "night"];
+    const VERBS: [&str; 8] =
+        ["flows to", "ploughs", "sails over", "writes to", "rules", "sings over", "falls on", "hides"];
+    const PLACES: [&str; 6] =
+        ["the sea", "the northern field", "a quiet harbour", "the village", "the hills", "the garden"];
+    let mut text = String::new();
+    for document in 0..documents {
+        let mut stream = Stream::new(11, [document, 0, 0]);
+        let mut which = stream.below(8) as usize;
+        for sentence in 0..4 + stream.below(6) {
+            let place = PLACES[stream.below(6) as usize];
+            writeln!(
+                text,
+                "{} {} {place} in the year {}.",
+                SUBJECTS[which],
+                VERBS[which],
+                1800 + 7 * sentence + document
+            )
+            .expect("a string takes everything");
+            which = (which + 1) % 8;
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A tiny model, trained in milliseconds a step, with checkpoints, evaluations and records at steps of their own.
+pub const RECIPE: &str = r#"
+seed = 7
+[model]
+preset = "tiny"
+embedding_size = 16
+hidden_size = 32
+num_hidden_layers = 2
+num_attention_heads = 2
+max_position_embeddings = 64
+hidden_dropout_prob = 0.1
+attention_probs_dropout_prob = 0.1
+[data.batch]
+max_tokens = 512
+max_sequences = 8
+sequences_per_step = 12
+[optimizer]
+kind = "lamb"
+learning_rate = 0.01
+[schedule]
+kind = "smooth"
+steps = 40
+warmup_steps = 4
+[evaluation]
+interval = 12
+[run]
+log_interval = 3
+checkpoint_interval = 5
+"#;
+
+impl World {
+    /// Writes the corpus, trains the vocabulary and builds the shards, with the program.
+    ///
+    /// # Panics
+    /// If the program fails.
+    pub fn new() -> Self {
+        let world = Self::of_text(&corpus(150));
+        let [text, tokenizer, data] = ["text.txt", "tokenizer.json", "data"].map(|name| world.text_path(name));
+        finish(&mut albert(&["tokenizer", "train", &text, "--vocab-size", "200", "-o", &tokenizer])).succeeds();
+        finish(&mut albert(&["data", "build", &text, "--tokenizer", &tokenizer, "-o", &data])).succeeds();
+        world
+    }
+
+    /// A folder with nothing but `text.txt` and `recipe.toml`.
+    ///
+    /// # Panics
+    /// If they cannot be written.
+    pub fn of_text(text: &str) -> Self {
+        let world = Self { folder: tempfile::tempdir().expect("a temporary folder can be made") };
+        fs::write(world.path("text.txt"), text).expect("the folder is writable");
+        fs::write(world.path("recipe.toml"), RECIPE).expect("the folder is writable");
+        world
+    }
+
+    /// `name` in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `name` in the folder, as an argument.
+    pub fn text_path(&self, name: &str) -> String {
+        self.path(name).to_str().expect("temporary folders have UTF-8 names").to_owned()
+    }
+
+    /// Arguments of a pre-training run in the folder `run` under the recipe and `more` settings or flags.
+    pub fn pretrain(&self, run: &str, more: &[&str]) -> Vec<String> {
+        let [recipe, run, data, tokenizer] =
+            ["recipe.toml", run, "data", "tokenizer.json"].map(|name| self.text_path(name));
+        let fixed = ["pretrain", &recipe, "-o", &run, "--data", &data, "--tokenizer", &tokenizer];
+        fixed.iter().chain(more).map(|&argument| argument.to_owned()).collect()
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a run leaves that must not depend on when it ran: the models' bytes, the tensors of the last checkpoint and the
+/// metrics without their clocks, by name.
+///
+/// # Panics
+/// If a file is missing or unreadable.
+pub fn lasting(run: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut out = BTreeMap::new();
+    for name in ["model.safetensors", "config.json", "tokenizer.json", "last/model.safetensors", "last/config.json"] {
+        let bytes = fs::read(run.join(name)).unwrap_or_else(|error| panic!("{}/{name}: {error}", run.display()));
+        out.insert(name.to_owned(), bytes);
+    }
+    for path in checkpoints(run) {
+        let bytes = fs::read(&path).expect("it was just listed");
+        // Length of the header, header (which holds the seconds of the run), tensors.
+        let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+        let name = path.file_name().expect("it has a name").to_string_lossy().into_owned();
+        out.insert(format!("tensors of {name}"), bytes[8 + header..].to_vec());
+    }
+    let metrics = fs::read_to_string(run.join("metrics.jsonl")).expect("a run has metrics");
+    for (i, line) in metrics.lines().enumerate() {
+        let mut record: serde_json::Value = serde_json::from_str(line).expect("a line of the metrics is JSON");
+        let record = record.as_object_mut().expect("a record is an object");
+        for clock in ["seconds", "tokens_per_second"] {
+            record.shift_remove(clock);
+        }
+        out.insert(format!("metrics.jsonl:{}", i + 1), serde_json::to_vec(record).expect("JSON can be written"));
+    }
+    out
+}
+
+/// The checkpoints of a run, oldest first.
+///
+/// # Panics
+/// If the folder cannot be read.
+pub fn checkpoints(run: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(run.join("checkpoints")).expect("a run has a folder of checkpoints");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("it can be listed").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "safetensors"));
+    paths.sort();
+    paths
+}
+
+/// Asserts that both runs left the same bytes, naming the first file or line that differs.
+///
+/// # Panics
+/// If they did not.
+#[track_caller]
+pub fn assert_same_run(expected: &Path, got: &Path, what: &str) {
+    let (expected, got) = (lasting(expected), lasting(got));
+    let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&expected), names(&got), "{what}: not the same files and records");
+    for (name, bytes) in &expected {
+        let first = bytes.iter().zip(&got[name]).position(|(a, b)| a != b);
+        let lengths = (bytes.len(), got[name].len());
+        assert!(
+            first.is_none() && lengths.0 == lengths.1,
+            "{what}: {name} differs from byte {first:?} on; {} and {} bytes",
+            lengths.0,
+            lengths.1
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! Same seed, same bits: with any number of threads, and however often the run is killed on the way.
+#![cfg(unix)]
+
+use albert_tests::{
+    program::{albert, finish},
+    run_folder::{World, assert_same_run, checkpoints},
+};
+use engine::philox::Stream;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Moments at which the run is killed.
+const KILLS: u32 = 20;
+/// Decides them; they depend on the machine's speed nevertheless, so they are printed.
+const SEED: u64 = 20_240_229;
+
+/// A run that has begun its steps, and what it says from then on.
+struct Started {
+    child: Child,
+    rest: thread::JoinHandle<String>,
+}
+
+/// Starts the run and waits until its steps begin; `Err` holds what it said if it ended before.
+fn start(arguments: &[String]) -> Result<Started, String> {
+    let mut child = albert(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    let mut said = String::new();
+    while !said.contains("memory at the token budget") {
+        if stderr.read_line(&mut said).expect("standard error is UTF-8") == 0 {
+            child.wait().expect("it can be waited for");
+            return Err(said);
+        }
+    }
+    let rest = thread::spawn(move || {
+        // Killed in the middle of a character or not: what matters was said before.
+        let mut bytes = Vec::new();
+        let _ = stderr.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    Ok(Started { child, rest })
+}
+
+fn partial_checkpoint(run: &Path) -> bool {
+    let entries = fs::read_dir(run.join("checkpoints")).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with(".partial"))
+}
+
+#[test]
+fn one_thread_and_two_give_the_same_bytes() {
+    let world = World::new();
+    for threads in ["1", "2"] {
+        finish(albert(&world.pretrain(threads, &[])).env("ALBERT_THREADS", threads)).succeeds();
+    }
+    assert_same_run(&world.path("1"), &world.path("2"), "1 and 2 threads");
+    assert_eq!(checkpoints(&world.path("1")).len(), 2, "the last two checkpoints stay");
+}
+
+#[test]
+fn killed_at_any_moment_and_resumed_ends_with_the_bytes_of_an_uninterrupted_run() {
+    let world = World::new();
+    let more = ["schedule.steps=400", "run.checkpoint_interval=4", "evaluation.interval=60"];
+    let begun = Instant::now();
+    let whole = start(&world.pretrain("whole", &more)).unwrap_or_else(|said| panic!("{said}"));
+    let (mut child, steps_begun) = (whole.child, Instant::now());
+    assert!(child.wait().expect("it can be waited for").success(), "{}", whole.rest.join().unwrap());
+    let duration = steps_begun.elapsed();
+    println!("seed {SEED}; uninterrupted: {duration:?} of {:?} in steps", begun.elapsed());
+
+    let arguments = world.pretrain("killed", &[&more[..], &["--resume"]].concat());
+    let run = world.path("killed");
+    let mut moments = Stream::new(SEED, [0; 3]);
+    let (mut killed, mut in_writes, mut ended) = (0, 0, false);
+    while killed < KILLS && !ended {
+        let Started { mut child, rest } = start(&arguments).unwrap_or_else(|said| panic!("kill {killed}: {said}"));
+        let delay = duration.mul_f64(1.5e-3 * f64::from(moments.below(1000)) / f64::from(KILLS));
+        thread::sleep(delay);
+        // Every other kill waits for a checkpoint that is being written.
+        let waits = killed % 2 == 1;
+        let deadline = Instant::now() + duration.mul_f64(0.1);
+        while waits && !partial_checkpoint(&run) && Instant::now() < deadline {}
+        ended = child.try_wait().expect("it can be asked").is_some();
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be waited for");
+        rest.join().expect("nothing panics there");
+        let is_half_written = partial_checkpoint(&run);
+        if !ended {
+            killed += 1;
+            in_writes += u32::from(is_half_written);
+            println!("kill {killed} after {delay:?}, a checkpoint half written: {is_half_written}");
+        }
+    }
+    assert_eq!(killed, KILLS, "the run was over before it was killed so often; give it more steps");
+    assert!(in_writes > 0, "no kill fell into the writing of a checkpoint");
+    let told = finish(&mut albert(&arguments)).succeeds();
+    assert!(told.stderr.contains("going on from"), "{}", told.stderr);
+    assert!(!told.stderr.contains("warning"), "no checkpoint may be damaged: {}", told.stderr);
+    assert_same_run(&world.path("whole"), &run, "killed 20 times");
+}
+
+#[test]
+fn sigterm_saves_ends_with_130_and_resumes_to_the_same_bytes() {
+    let world = World::new();
+    // No checkpoint but those of the signal and of the end.
+    let more = ["schedule.steps=200", "run.checkpoint_interval=0"];
+    finish(&mut albert(&world.pretrain("whole", &more))).succeeds();
+    let Started { mut child, rest } =
+        start(&world.pretrain("stopped", &more)).unwrap_or_else(|said| panic!("it ended at once: {said}"));
+    thread::sleep(Duration::from_millis(60));
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill is a program");
+    assert!(sent.success());
+    let code = child.wait().expect("it can be waited for").code();
+    let said = rest.join().expect("nothing panics there");
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("stopped and saved") && said.contains("--resume"), "{said}");
+    let saved = checkpoints(&world.path("stopped"));
+    assert_eq!(saved.len(), 1, "{saved:?}");
+    let run = world.text_path("stopped");
+    // As the message says: the run's own recipe, and nothing else.
+    finish(&mut albert(&["pretrain", "--resume", "-o", &run])).succeeds().says(&["going on from"]);
+    for run in ["whole", "stopped"] {
+        // The earlier checkpoint is that of the signal in one run and absent in the other.
+        checkpoints(&world.path(run)).iter().rev().skip(1).for_each(|path| fs::remove_file(path).expect("it is ours"));
+    }
+    assert_same_run(&world.path("whole"), &world.path("stopped"), "stopped by SIGTERM");
+}
