@@ -399,10 +399,10 @@ fn optimizer_of(recipe: &Recipe, params: &ParamStore, heads: Heads) -> Result<Op
         OptimizerKind::Adamw => Rule::AdamW,
     };
     let adam = Adam {
-        beta1: settings.beta1 as f32,
-        beta2: settings.beta2 as f32,
-        eps: settings.epsilon as f32,
-        weight_decay: settings.weight_decay as f32,
+        beta1: settings.beta1,
+        beta2: settings.beta2,
+        eps: settings.epsilon,
+        weight_decay: settings.weight_decay,
         bias_correction: settings.bias_correction,
     };
     let regularised: BTreeSet<String> = parameters(&recipe.model, heads)

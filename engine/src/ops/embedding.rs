@@ -7,7 +7,7 @@
 //! embedding_sum adds the rows of several tables as it reads them (word, segment and position), so the parts are never
 //! stored. gather_rows picks rows of an activation: the masked positions, the first token of each sequence.
 //! Cost: bandwidth. Gradients are added in the order of the tokens, whatever the number of threads.
-use super::{check, plain};
+use super::check;
 use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
@@ -16,6 +16,7 @@ use crate::{
     tape::{Op, Pass, Tape, Var, moved},
     tensor::Tensor,
 };
+use kernels::embedding as kernel;
 
 /// Refuses an index beyond the table; in a dry run there is nothing to look at.
 pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var, rows: usize) -> Result<()> {
@@ -44,12 +45,17 @@ pub fn embedding(tape: &Tape<'_>, ids: &Var, table: ParamId) -> Result<Var> {
 /// The sum of one row of each table per token, stored as `dtype`.
 ///
 /// # Errors
-/// No tables are given, they differ in width, ids differ in shape, or an id is no row of its table.
+/// No tables are given or more than three, they differ in width, ids differ in shape, or an id is no row of its table.
 pub fn embedding_sum(tape: &Tape<'_>, lookups: &[(&Var, ParamId)], dtype: DType) -> Result<Var> {
     let params = tape.params();
     let Some(((first, table), _)) = lookups.split_first() else {
         return Err(EngineError::shape("embedding", "at least one table was expected"));
     };
+    const MOST: usize = 3;
+    if lookups.len() > MOST {
+        let problem = format!("{} tables, and at most {MOST} are added in one pass; add the rest", lookups.len());
+        return Err(EngineError::shape("embedding", problem));
+    }
     let width = params.shape(*table).last().copied().unwrap_or(0);
     for (ids, table) in lookups {
         let operation = format!("embedding {}", params.name(*table));
@@ -71,10 +77,16 @@ pub fn embedding_sum(tape: &Tape<'_>, lookups: &[(&Var, ParamId)], dtype: DType)
     dims[rank] = width;
     let mut y = tape.alloc(&dims[..rank + 1], dtype)?;
     let bytes = y.len() * (dtype.bytes() + 4 * lookups.len());
-    tape.launch("embedding", moved(bytes), |_| {
-        let ids: Vec<&[u32]> = lookups.iter().map(|(ids, _)| ids.value().slice()).collect();
-        let tables: Vec<&[f32]> = lookups.iter().map(|(_, table)| params.values(*table)).collect();
-        floats!(dtype, X => plain::embedding_forward(width, &ids, &tables, y.slice_mut::<X>()));
+    let lookup = |i: usize| kernel::Lookup { ids: lookups[i].0.value().slice(), table: params.values(lookups[i].1) };
+    tape.launch("embedding", moved(bytes), |cpu| {
+        floats!(dtype, X => {
+            let y = y.slice_mut::<X>();
+            match lookups.len() {
+                1 => kernel::forward(cpu, width, [lookup(0)], y),
+                2 => kernel::forward(cpu, width, [lookup(0), lookup(1)], y),
+                _ => kernel::forward(cpu, width, [lookup(0), lookup(1), lookup(2)], y),
+            }
+        });
     })?;
     let lookups = || lookups.iter().map(|(ids, table)| (ids.value().clone(), *table)).collect();
     tape.record_with_parameters(&[], y, || Embedding { lookups: lookups(), width })
@@ -93,9 +105,13 @@ impl Op for Embedding {
         for (ids, table) in &self.lookups {
             let range = pass.params.range(*table);
             let flat = &mut pass.params.flat;
-            pass.tape.launch("embedding.backward", moved(dy.len() * (dy.dtype().bytes() + 8)), |_| {
-                let dtable = &mut flat.slice_mut::<f32>()[range];
-                floats!(dy.dtype(), X => plain::embedding_backward(self.width, ids.slice(), dy.slice::<X>(), dtable));
+            let rows = range.len() / self.width.max(1);
+            let mut scratch = pass.tape.alloc([kernel::backward_scratch_len(ids.len(), rows)], DType::U32)?;
+            pass.tape.launch("embedding.backward", moved(dy.len() * (dy.dtype().bytes() + 8)), |cpu| {
+                let (dtable, scratch) = (&mut flat.slice_mut::<f32>()[range], scratch.slice_mut());
+                floats!(dy.dtype(), X => {
+                    kernel::backward(cpu, self.width, ids.slice(), dy.slice::<X>(), dtable, scratch);
+                });
             })?;
         }
         Ok(())

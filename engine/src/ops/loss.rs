@@ -8,16 +8,16 @@
 //!
 //! The denominator is the caller's: the number of rows gives the mean, the number of a whole batch's rows makes
 //! micro-batches add up to the gradient of the batch.
-use super::{check, embedding::check_ids, plain};
+use super::{check, embedding::check_ids};
 use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
-    param::{ParamId, Side},
+    param::ParamId,
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
-    gemm::{Epilogue, Gemm, gemm, gemm_packed},
+    cross_entropy::{self as kernel, Projection},
     operation::Cost,
 };
 
@@ -54,6 +54,11 @@ fn factor(dy: &Tensor, denominator: f32) -> f32 {
     dy.slice::<f32>()[0] / denominator
 }
 
+/// Predictions become 1 where they are the label, else 0.
+fn mark_correct(predictions: &mut [u32], labels: &[u32]) {
+    predictions.iter_mut().zip(labels).for_each(|(prediction, label)| *prediction = u32::from(*prediction == *label));
+}
+
 /// Softmax cross-entropy of logits [M, C] and labels [M].
 ///
 /// # Errors
@@ -69,11 +74,12 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
     let mut lse = tape.alloc([rows], DType::F32)?;
     let mut correct = tape.alloc([rows], DType::U32)?;
     let cost = Cost { flops: 20 * logits.value().len() as u64, bytes: (logits.value().len() * dtype.bytes()) as u64 };
-    tape.launch("cross_entropy", cost, |_| {
-        floats!(dtype, X => plain::cross_entropy_rows(
-            classes, logits.value().slice::<X>(), labels.value().slice(), losses.slice_mut(), lse.slice_mut(),
+    tape.launch("cross_entropy", cost, |cpu| {
+        floats!(dtype, X => kernel::rows_forward(
+            cpu, classes, logits.value().slice::<X>(), labels.value().slice(), losses.slice_mut(), lse.slice_mut(),
             correct.slice_mut(),
         ));
+        mark_correct(correct.slice_mut(), labels.value().slice());
     })?;
     let loss = reduce(tape, &losses, denominator)?;
     let (logits_value, labels) = (logits.value(), labels.value());
@@ -100,19 +106,18 @@ impl Op for CrossEntropy {
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
         let Self { logits, labels, lse, denominator } = *self;
         let mut dx = pass.tape.alloc(*logits.shape(), logits.dtype())?;
+        let mut dlosses = pass.tape.alloc([labels.len()], DType::F32)?;
         let cost = Cost { flops: 20 * dx.len() as u64, bytes: (2 * dx.len() * dx.dtype().bytes()) as u64 };
-        pass.tape.launch("cross_entropy.backward", cost, |_| {
-            let scale = factor(&dy, denominator);
-            floats!(logits.dtype(), X => plain::cross_entropy_rows_backward(
-                logits.shape()[1], logits.slice::<X>(), labels.slice(), lse.slice(), scale, dx.slice_mut::<X>(),
+        pass.tape.launch("cross_entropy.backward", cost, |cpu| {
+            dlosses.slice_mut::<f32>().fill(factor(&dy, denominator));
+            floats!(logits.dtype(), X => kernel::rows_backward(
+                cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), lse.slice(), dlosses.slice(),
+                dx.slice_mut::<X>(),
             ));
         })?;
         pass.give(0, dx)
     }
 }
-
-/// Rows of logits that are in memory at once.
-const CHUNK: usize = 64;
 
 /// Softmax cross-entropy of `hidden`·Wᵀ + b and labels [M]: hidden [M, E], weight [V, E] (the word embeddings, where
 /// they are tied), bias [V]. The logits are never stored.
@@ -139,26 +144,23 @@ pub fn projected_cross_entropy(
     let mut losses = tape.alloc([rows], DType::F32)?;
     let mut lse = tape.alloc([rows], DType::F32)?;
     let mut correct = tape.alloc([rows], DType::U32)?;
-    let mut logits = tape.alloc([CHUNK.min(rows), vocabulary], DType::F32)?;
-    let panels = tape.params().packed(tape.cpu(), dense.weight.clone(), width, Side::Forward);
-    let bias_values = tape.params().values(bias);
+    let mut scratch = tape.alloc([kernel::scratch_len(rows, width, vocabulary)], DType::F32)?;
+    let (weight_values, bias_values) = (tape.params().values(weight), tape.params().values(bias));
     tape.launch(NAME, dense.cost(rows, dtype), |cpu| {
         floats!(dtype, X => {
-            let hidden = hidden.value().slice::<X>();
-            for start in (0..rows).step_by(CHUNK) {
-                let at = start..(start + CHUNK).min(rows);
-                let logits = &mut logits.slice_mut::<f32>()[..at.len() * vocabulary];
-                let spec = Gemm::nt(at.len(), vocabulary, width);
-                let hidden = &hidden[at.start * width..at.end * width];
-                gemm_packed(cpu, &spec, hidden, &panels, logits, Epilogue::Bias(bias_values));
-                plain::cross_entropy_rows(
-                    vocabulary, logits, &labels.value().slice()[at.clone()], &mut losses.slice_mut()[at.clone()],
-                    &mut lse.slice_mut()[at.clone()], &mut correct.slice_mut()[at.clone()],
-                );
-            }
+            let projection = Projection {
+                width,
+                hidden: hidden.value().slice::<X>(),
+                weight: weight_values,
+                bias: bias_values,
+                labels: labels.value().slice(),
+            };
+            let (losses, lse) = (losses.slice_mut(), lse.slice_mut());
+            kernel::forward(cpu, &projection, losses, lse, correct.slice_mut(), scratch.slice_mut());
         });
+        mark_correct(correct.slice_mut(), labels.value().slice());
     })?;
-    drop(logits);
+    drop(scratch);
     let loss = reduce(tape, &losses, denominator)?;
     let (hidden_value, labels) = (hidden.value(), labels.value());
     let loss = tape.record_with_parameters(&[hidden], loss, || Projected {
@@ -187,37 +189,29 @@ impl Op for Projected {
         let Self { dense, hidden, labels, lse, denominator } = *self;
         let (tape, rows, vocabulary, width) = (pass.tape, hidden.shape()[0], dense.n, dense.k);
         let mut dhidden = tape.alloc(*hidden.shape(), hidden.dtype())?;
-        let mut logits = tape.alloc([CHUNK.min(rows), vocabulary], DType::F32)?;
-        let mut dlogits = tape.alloc([CHUNK.min(rows), vocabulary], DType::F32)?;
-        let params = tape.params();
-        let forward = params.packed(tape.cpu(), dense.weight.clone(), width, Side::Forward);
-        let backward = params.packed(tape.cpu(), dense.weight.clone(), width, Side::Backward);
+        let mut scratch = tape.alloc([kernel::scratch_len(rows, width, vocabulary)], DType::F32)?;
+        let mut dlosses = tape.alloc([rows], DType::F32)?;
         let at_bias = dense.bias.clone().expect("the projection has a bias");
-        let bias = &params.all_values()[at_bias.clone()];
+        let values = tape.params().all_values();
         let Cost { flops, bytes } = dense.cost(rows, hidden.dtype());
         let flat = &mut pass.params.flat;
         tape.launch("projected_cross_entropy.backward", Cost { flops: 3 * flops, bytes: 3 * bytes }, |cpu| {
-            let scale = factor(&dy, denominator);
-            let [dweight, dbias] =
-                flat.slice_mut::<f32>().get_disjoint_mut([dense.weight.clone(), at_bias]).expect("two parameters");
+            dlosses.slice_mut::<f32>().fill(factor(&dy, denominator));
+            let [dweight, dbias] = flat
+                .slice_mut::<f32>()
+                .get_disjoint_mut([dense.weight.clone(), at_bias.clone()])
+                .expect("two parameters");
             floats!(hidden.dtype(), X => {
-                for start in (0..rows).step_by(CHUNK) {
-                    let at = start..(start + CHUNK).min(rows);
-                    let part = at.start * width..at.end * width;
-                    let hidden = &hidden.slice::<X>()[part.clone()];
-                    let logits = &mut logits.slice_mut::<f32>()[..at.len() * vocabulary];
-                    let dlogits = &mut dlogits.slice_mut::<f32>()[..at.len() * vocabulary];
-                    let spec = Gemm::nt(at.len(), vocabulary, width);
-                    gemm_packed(cpu, &spec, hidden, &forward, logits, Epilogue::Bias(bias));
-                    plain::cross_entropy_rows_backward(
-                        vocabulary, logits, &labels.slice()[at.clone()], &lse.slice()[at.clone()], scale, dlogits,
-                    );
-                    let spec = Gemm::nn(at.len(), width, vocabulary);
-                    gemm_packed(cpu, &spec, dlogits, &backward, &mut dhidden.slice_mut::<X>()[part], Epilogue::None);
-                    let spec = Gemm::tn(vocabulary, width, at.len()).accumulate();
-                    gemm(cpu, &spec, dlogits, hidden, dweight, Epilogue::None);
-                    plain::column_sums(vocabulary, dlogits, dbias);
-                }
+                let projection = Projection {
+                    width,
+                    hidden: hidden.slice::<X>(),
+                    weight: &values[dense.weight.clone()],
+                    bias: &values[at_bias.clone()],
+                    labels: labels.slice(),
+                };
+                let dhidden = dhidden.slice_mut::<X>();
+                let scratch = scratch.slice_mut();
+                kernel::backward(cpu, &projection, lse.slice(), dlosses.slice(), dhidden, dweight, dbias, scratch);
             });
         })?;
         pass.give(0, dhidden)

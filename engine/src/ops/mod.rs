@@ -13,7 +13,6 @@ mod linear;
 mod loss;
 mod matmul;
 mod norm;
-mod plain;
 mod reduce;
 mod softmax;
 mod view;

@@ -1,6 +1,5 @@
 //! From gradients to new parameters: LAMB and AdamW, learning-rate schedules, clipping.
 mod optimizer;
-mod plain;
 mod schedule;
 
 pub use optimizer::{Adam, Optimizer, Rule, Treatment, clip_global_norm, global_norm};

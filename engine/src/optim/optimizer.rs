@@ -11,7 +11,6 @@
 //! AdamW is Loshchilov and Hutter (2019). Which parameters are decayed and adapted is the caller's rule.
 //!
 //! Cost: bandwidth, 7 floats read or written a parameter (LAMB twice that).
-use super::plain;
 use crate::{
     dtype::DType,
     error::{EngineError, Result},
@@ -19,8 +18,10 @@ use crate::{
     param::{Gradients, ParamInfo, ParamStore},
     tensor::Tensor,
 };
-use kernels::Cpu;
-use plain::Segment;
+use kernels::{
+    Cpu,
+    optimizer::{self as kernel, Segment, Step},
+};
 
 /// Which step is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,25 +33,7 @@ pub enum Rule {
 }
 
 /// The numbers that both rules share, with the released values as default.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Adam {
-    /// β₁, memory of the first moment.
-    pub beta1: f32,
-    /// β₂, memory of the second moment.
-    pub beta2: f32,
-    /// ε, added to the root of the second moment.
-    pub eps: f32,
-    /// λ, weight decay.
-    pub weight_decay: f32,
-    /// Divide the moments by 1 - βᵗ.
-    pub bias_correction: bool,
-}
-
-impl Default for Adam {
-    fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, eps: 1e-6, weight_decay: 0.01, bias_correction: false }
-    }
-}
+pub use kernels::optimizer::Hyper as Adam;
 
 /// How a parameter is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +52,8 @@ pub struct Optimizer {
     segments: Vec<Segment>,
     m: Tensor,
     v: Tensor,
-    /// One more buffer for LAMB's two passes.
-    update: Tensor,
+    /// Norms of blocks, for LAMB's trust ratios.
+    scratch: Vec<f64>,
     step: u64,
 }
 
@@ -88,8 +71,8 @@ impl Optimizer {
         let bounds = [
             ("beta1", adam.beta1, 1.0),
             ("beta2", adam.beta2, 1.0),
-            ("epsilon", adam.eps, f32::INFINITY),
-            ("weight decay", adam.weight_decay, f32::INFINITY),
+            ("epsilon", adam.eps, f64::INFINITY),
+            ("weight decay", adam.weight_decay, f64::INFINITY),
         ];
         for (setting, value, end) in bounds {
             if !(0.0..end).contains(&value) {
@@ -97,7 +80,7 @@ impl Optimizer {
                 return Err(EngineError::Setting { setting, value: value.to_string(), problem });
             }
         }
-        let segments = params
+        let segments: Vec<Segment> = params
             .ids()
             .map(|id| {
                 let info = params.info(id);
@@ -106,8 +89,8 @@ impl Optimizer {
             })
             .collect();
         let moments = || Tensor::new(&Arena::default(), [params.len()], DType::F32);
-        let update = Tensor::new(&Arena::default(), [if rule == Rule::Lamb { params.len() } else { 0 }], DType::F32)?;
-        Ok(Self { rule, adam, segments, m: moments()?, v: moments()?, update, step: 0 })
+        let scratch = vec![0.0; if rule == Rule::Lamb { kernel::lamb_scratch_len(&segments) } else { 0 }];
+        Ok(Self { rule, adam, segments, m: moments()?, v: moments()?, scratch, step: 0 })
     }
 
     /// Takes one step with the gradients as they are (clipped and averaged by the caller).
@@ -122,24 +105,13 @@ impl Optimizer {
         }
         let values = params.all_values_mut()?;
         self.step += 1;
-        let Adam { beta1, beta2, .. } = self.adam;
-        let power = self.step.min(i32::MAX as u64) as i32;
-        let correction = |beta: f32| if self.adam.bias_correction { 1.0 - f64::from(beta).powi(power) } else { 1.0 };
-        let step = plain::AdamStep {
-            beta1,
-            beta2,
-            eps: self.adam.eps,
-            weight_decay: self.adam.weight_decay,
-            rate: rate as f32,
-            correction1: correction(beta1) as f32,
-            correction2: correction(beta2) as f32,
-        };
-        let (m, v) = (self.m.slice_mut(), self.v.slice_mut());
+        let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale: 1.0 };
+        let (m, v, segments) = (self.m.slice_mut(), self.v.slice_mut(), &self.segments);
         match self.rule {
             Rule::Lamb => {
-                plain::lamb(cpu, &step, &self.segments, values, gradients.all(), m, v, self.update.slice_mut());
+                kernel::lamb(cpu, &self.adam, &step, segments, values, gradients.all(), m, v, &mut self.scratch)
             }
-            Rule::AdamW => plain::adamw(cpu, &step, &self.segments, values, gradients.all(), m, v),
+            Rule::AdamW => kernel::adamw(cpu, &self.adam, &step, segments, values, gradients.all(), m, v),
         }
         Ok(())
     }
@@ -162,7 +134,7 @@ impl Optimizer {
 
     /// Bytes of state.
     pub fn bytes(&self) -> usize {
-        4 * (self.m.len() + self.v.len() + self.update.len())
+        4 * (self.m.len() + self.v.len()) + 8 * self.scratch.len()
     }
 }
 
@@ -190,7 +162,7 @@ pub fn clip_global_norm(
     let clip = limit.map_or(1.0, |limit| if norm > limit { limit / norm } else { 1.0 });
     let factor = (clip / f64::from(divisor)) as f32;
     if factor != 1.0 {
-        plain::scale(cpu, gradients.all_mut(), factor);
+        cpu.for_each_chunk(gradients.all_mut(), 1 << 14, |_, chunk| chunk.iter_mut().for_each(|x| *x *= factor));
     }
     Ok(norm)
 }
