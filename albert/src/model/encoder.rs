@@ -10,7 +10,7 @@
 //!
 //! Post-LN, as in BERT. The last dropout is the released code's; Hugging Face forgets it (`ffn_output_dropout`).
 
-use engine::ops::{self, Dropout, Norm};
+use engine::ops::{self, Dropout, EncoderLayer, LayerParams, Norm, Recompute};
 use engine::{EngineError, Tape, Var};
 
 use super::composed;
@@ -18,9 +18,11 @@ use super::{Finder, Inputs, Linear, Mode};
 use crate::checkpoint::block_prefix;
 use crate::config::{AlbertConfig, BlockId};
 
-/// How a block is computed; the results differ in rounding alone.
+/// How the blocks are computed; the results differ in rounding alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attention {
+pub enum Blocks {
+    /// Each as one operation with a backward pass of its own, which recomputes as told.
+    Fused(Recompute),
     /// From small operations: slow, and plain to read.
     Composed,
 }
@@ -48,6 +50,37 @@ pub(super) struct FfnWeights {
 pub(super) struct Block {
     pub(super) attention: AttentionWeights,
     pub(super) ffn: FfnWeights,
+}
+
+impl Block {
+    /// The block as one operation.
+    fn fused(&self, shape: &Shape, dropout: &BlockDropout, recompute: Recompute) -> EncoderLayer {
+        let Self { attention: a, ffn: f } = self;
+        EncoderLayer {
+            params: LayerParams {
+                qkv_weight: [a.query.weight, a.key.weight, a.value.weight],
+                qkv_bias: [a.query.bias, a.key.bias, a.value.bias],
+                attention_weight: a.dense.weight,
+                attention_bias: a.dense.bias,
+                attention_norm: a.norm,
+                ffn_weight: f.ffn.weight,
+                ffn_bias: f.ffn.bias,
+                ffn_output_weight: f.ffn_output.weight,
+                ffn_output_bias: f.ffn_output.bias,
+                output_norm: f.norm,
+            },
+            attention: ops::Attention {
+                heads: shape.heads,
+                head_size: shape.head_size,
+                scale: 1.0 / (shape.head_size as f32).sqrt(),
+                dropout: dropout.probabilities,
+            },
+            activation: shape.activation,
+            attention_output: dropout.attention_output,
+            ffn_output: dropout.ffn_output,
+            recompute,
+        }
+    }
 }
 
 /// The numbers that all blocks share.
@@ -115,8 +148,12 @@ impl Encoder {
     pub(super) fn forward(&self, tape: &Tape<'_>, x: Var, inputs: &Inputs, mode: &Mode) -> Result<Var, EngineError> {
         self.blocks.iter().enumerate().try_fold(x, |x, (at, block)| {
             let dropout = self.shape.dropout(at, mode.dropout);
-            match mode.attention {
-                Attention::Composed => composed::block(tape, &x, inputs, block, &self.shape, &dropout),
+            match mode.blocks {
+                Blocks::Fused(recompute) => {
+                    let layer = block.fused(&self.shape, &dropout, recompute);
+                    ops::encoder_layer(tape, &x, &inputs.sequences, &layer)
+                }
+                Blocks::Composed => composed::block(tape, &x, inputs, block, &self.shape, &dropout),
             }
         })
     }

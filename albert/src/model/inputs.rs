@@ -1,5 +1,6 @@
 //! A ragged batch on the tape.
 
+use engine::ops::Sequences;
 use engine::{EngineError, Tape, Var};
 
 use crate::data::Batch;
@@ -13,8 +14,8 @@ pub struct Inputs {
     pub segments: Var,
     /// `[T]` positions.
     pub positions: Var,
-    /// `[B + 1]` where sequences start, and T.
-    pub cu_seqlens: Var,
+    /// Where sequences start, for attention.
+    pub sequences: Sequences,
     /// `[B]` the first token of each sequence.
     pub first_tokens: Var,
     /// Tokens of each sequence.
@@ -58,7 +59,7 @@ impl Inputs {
             ids: tape.input([tokens], ids)?,
             segments: tape.input([tokens], segments)?,
             positions: tape.input([tokens], positions)?,
-            cu_seqlens: tape.input([cu_seqlens.len()], cu_seqlens)?,
+            sequences: Sequences::new(tape, cu_seqlens)?,
             first_tokens: tape.input([first.len()], first)?,
             lengths: cu_seqlens.windows(2).map(|pair| pair[1] - pair[0]).collect(),
         })

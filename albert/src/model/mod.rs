@@ -24,7 +24,8 @@ mod inputs;
 #[cfg(test)]
 mod tests;
 
-pub use encoder::Attention;
+pub use encoder::Blocks;
+pub use engine::ops::Recompute;
 pub use inputs::Inputs;
 
 use engine::ops::{self, Norm};
@@ -57,12 +58,12 @@ pub struct Mode {
     /// Key of the dropout masks of this pass; `None` drops nothing, as in evaluation.
     pub dropout: Option<u64>,
     /// How the encoder's blocks are computed.
-    pub attention: Attention,
+    pub blocks: Blocks,
 }
 
 impl Mode {
     /// Evaluation in f32.
-    pub const EVALUATION: Self = Self { dtype: DType::F32, dropout: None, attention: Attention::Composed };
+    pub const EVALUATION: Self = Self { dtype: DType::F32, dropout: None, blocks: Blocks::Fused(Recompute::None) };
 }
 
 /// The key of the dropout masks of micro-batch `micro` of optimiser step `step`: a fresh one each time, the same

@@ -23,12 +23,12 @@ use super::observer::{MemoryPlan, StepReport};
 use super::progress::Tally;
 use super::{ActivationType, OptimizerKind, OutputBias, PretrainError, Recipe, ScheduleKind};
 use crate::checkpoint::{CheckpointError, Found, Heads, ModelFolder, TensorGroup, parameters};
-use crate::cost::Flops;
+use crate::cost::{Checkpointing, Flops};
 use crate::data::{
     Batch, BatchCapacity, Cursor, Dataset, EvaluationSet, Objective, Prefetch, Sampler, Side, Unigram, Vocabulary,
 };
 use crate::heads::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
-use crate::model::{Attention, Mode, Model, dropout_key};
+use crate::model::{Blocks, Mode, Model, Recompute, dropout_key};
 
 /// Batches that are made ahead of their use.
 const AHEAD: usize = 2;
@@ -156,7 +156,12 @@ impl Trainer {
             ActivationType::F32 => DType::F32,
             ActivationType::Bf16 => DType::Bf16,
         };
-        Mode { dtype, dropout, attention: Attention::Composed }
+        let recompute = match self.recipe.compute.checkpointing {
+            Checkpointing::None => Recompute::None,
+            Checkpointing::Cheap => Recompute::Cheap,
+            Checkpointing::Layer => Recompute::Layer,
+        };
+        Mode { dtype, dropout, blocks: Blocks::Fused(recompute) }
     }
 
     fn loss_weights(&self) -> LossWeights {

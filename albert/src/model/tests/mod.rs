@@ -108,7 +108,16 @@ fn loss_and_gradient_agree_with_f64() {
         let batch = batch(&config, &[7, 1, 16, 5], 3);
         let denominators = Denominators::of(&batch);
         let weights = LossWeights { mlm: 0.7, sentence: 1.3 };
+        let composed = Mode { blocks: Blocks::Composed, ..Mode::EVALUATION };
+        let other = run(&model, &params, &batch, &composed, weights, denominators, 1);
         let run = run(&model, &params, &batch, &Mode::EVALUATION, weights, denominators, 1);
+        for id in params.ids() {
+            let (fused, composed) = (run.gradients.get(id), other.gradients.get(id));
+            let scale = composed.iter().fold(1e-3f32, |scale, x| scale.max(x.abs()));
+            for (a, b) in fused.iter().zip(composed) {
+                assert!((a - b).abs() < 2e-5 * scale, "{}: {a} fused, {b} composed", params.name(id));
+            }
+        }
         let at = values(&params);
         let loss = |values: &BTreeMap<String, Vec<f64>>| {
             let [mlm, sentence] = Reference { config: &config, values }.losses(&batch);
