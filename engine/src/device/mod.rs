@@ -24,6 +24,13 @@ impl Device {
     pub fn cpu() -> EngineResult<Self> {
         Ok(Self::Cpu(Cpu::detect()?))
     }
+
+    /// The processor: where kernels run, or where the host's part of the work does.
+    pub fn processor(&self) -> &Cpu {
+        match self {
+            Self::Cpu(cpu) => cpu,
+        }
+    }
 }
 
 /// The GPUs of this machine, in the driver's order.

@@ -1,0 +1,43 @@
+//! Logistic regression on made points: which side of a line is a point on?
+//!
+//! `cargo run --release -p engine --example logistic_regression`
+use engine::optim::{Adam, Optimizer, Rule, Treatment};
+use engine::{Device, Init, ParamBuilder, Result, Workspace, ops, philox::Stream};
+
+fn main() -> Result<()> {
+    let device = Device::cpu()?;
+    let cpu = device.processor().clone();
+
+    // The model: two weights and a bias per class.
+    let mut builder = ParamBuilder::new();
+    let weight = builder.add("weight", [2, 2], Init::TruncatedNormal(0.1))?; // [classes, inputs]
+    let bias = builder.add("bias", [2], Init::Zeros)?;
+    let mut params = builder.build(&cpu, 1)?;
+    let mut gradients = params.gradients()?;
+    let adam = Adam { weight_decay: 0.0, ..Adam::default() };
+    let mut optimizer = Optimizer::new(&params, Rule::AdamW, adam, |_| Treatment { decay: false, adapt: false })?;
+
+    // The data: 256 points of a square, class 1 above the line y = 0.5·x + 0.1.
+    let mut stream = Stream::new(7, [0; 3]);
+    let points: Vec<f32> = (0..512).map(|_| 2.0 * stream.next_f32() - 1.0).collect();
+    let classes: Vec<u32> = points.chunks(2).map(|p| u32::from(p[1] > 0.5 * p[0] + 0.1)).collect();
+
+    let mut workspace = Workspace::new(device);
+    for step in 0..=200 {
+        gradients.clear();
+        let tape = workspace.train(&params, None);
+        let x = tape.input([256, 2], &points)?; // [256, 2]
+        let labels = tape.input([256], &classes)?; // [256]
+        let logits = ops::linear(&tape, &x, weight, Some(bias))?; // [256, 2]
+        let result = ops::cross_entropy(&tape, &logits, &labels, 256.0)?;
+        tape.backward(&result.loss, &mut gradients)?;
+        if step % 50 == 0 {
+            let right: u32 = result.correct.slice::<u32>().iter().sum();
+            println!("step {step:3}  loss {:.4}  {right} of 256 right", tape.item(&result.loss)?);
+        }
+        drop((tape, x, labels, logits, result));
+        optimizer.step(&cpu, &mut params, &gradients, 0.05)?;
+    }
+    println!("the line: {:?}, {:?}", params.values(weight), params.values(bias));
+    Ok(())
+}
