@@ -55,10 +55,21 @@ fn main() -> ExitCode {
         // A reader that went away (`albert ... | head`) is no error of ours.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error with its causes. Many errors end with the text of their cause; it is not said twice.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut whole = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !whole.ends_with(&cause) {
+            whole = format!("{whole}: {cause}");
+        }
+    }
+    whole
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

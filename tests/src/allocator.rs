@@ -62,10 +62,20 @@ unsafe impl GlobalAlloc for Counting {
 
 /// Large requests during `work`: how many, and the largest in bytes. One at a time in a process.
 pub fn large_requests(work: impl FnOnce()) -> (usize, usize) {
+    arm();
+    work();
+    disarm()
+}
+
+/// Counts large requests anew from now on.
+pub fn arm() {
     COUNT.store(0, SeqCst);
     LARGEST.store(0, SeqCst);
     ARMED.store(true, SeqCst);
-    work();
+}
+
+/// Stops counting; large requests since [`arm`]: how many, and the largest in bytes.
+pub fn disarm() -> (usize, usize) {
     ARMED.store(false, SeqCst);
     (COUNT.load(SeqCst), LARGEST.load(SeqCst))
 }

@@ -218,19 +218,21 @@ impl AlbertConfig {
     fn validate_sizes(&self) -> Result<(), ConfigError> {
         /// Ids and positions are 32-bit; beyond these bounds no machine could hold the model.
         const LARGEST: usize = 1 << 24;
-        for (key, value) in [
-            ("vocab_size", self.vocab_size),
-            ("embedding_size", self.embedding_size),
-            ("hidden_size", self.hidden_size),
-            ("num_hidden_layers", self.num_hidden_layers),
-            ("inner_group_num", self.inner_group_num),
-            ("num_attention_heads", self.num_attention_heads),
-            ("intermediate_size", self.intermediate_size),
-            ("max_position_embeddings", self.max_position_embeddings),
-            ("type_vocab_size", self.type_vocab_size),
+        /// Deeper than any model that was ever trained; parameters are listed layer by layer.
+        const DEEPEST: usize = 1 << 12;
+        for (key, value, largest) in [
+            ("vocab_size", self.vocab_size, LARGEST),
+            ("embedding_size", self.embedding_size, LARGEST),
+            ("hidden_size", self.hidden_size, LARGEST),
+            ("num_hidden_layers", self.num_hidden_layers, DEEPEST),
+            ("inner_group_num", self.inner_group_num, DEEPEST),
+            ("num_attention_heads", self.num_attention_heads, LARGEST),
+            ("intermediate_size", self.intermediate_size, LARGEST),
+            ("max_position_embeddings", self.max_position_embeddings, LARGEST),
+            ("type_vocab_size", self.type_vocab_size, LARGEST),
         ] {
-            if value == 0 || value > LARGEST {
-                return Err(ConfigError::Invalid(format!("`{key}` is {value}, expected a number from 1 to {LARGEST}")));
+            if value == 0 || value > largest {
+                return Err(ConfigError::Invalid(format!("`{key}` is {value}, expected a number from 1 to {largest}")));
             }
         }
         if !self.hidden_size.is_multiple_of(self.num_attention_heads) {

@@ -230,7 +230,7 @@ impl DataSettings {
     pub fn validate(&self) -> Result<(), DataError> {
         self.instances.validate()?;
         self.masking.validate()?;
-        let BatchSettings { max_tokens, max_sequences, .. } = self.batch;
+        let BatchSettings { max_tokens, max_sequences, sequences_per_step } = self.batch;
         let longest = self.instances.max_sequence_length;
         check(
             (longest..=1 << 30).contains(&max_tokens),
@@ -238,7 +238,9 @@ impl DataSettings {
             max_tokens,
             format!("{longest} (max_sequence_length) to 2^30"),
         )?;
-        check((1..=1 << 24).contains(&max_sequences), "max_sequences", max_sequences, "1 to 2^24")
+        check((1..=1 << 24).contains(&max_sequences), "max_sequences", max_sequences, "1 to 2^24")?;
+        // All batches of a step are drawn before the first is run, so there is room for all of them.
+        check(sequences_per_step <= 1 << 20, "sequences_per_step", sequences_per_step, "0 to 2^20")
     }
 }
 

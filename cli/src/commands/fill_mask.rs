@@ -15,8 +15,12 @@ pub(crate) struct Arguments {
     #[arg(long)]
     model: PathBuf,
     /// Candidates for each mask
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
     top: usize,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a whole number of at least 1".to_owned())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {

@@ -75,15 +75,21 @@ fn recipe(arguments: &Arguments) -> Result<Recipe> {
     let own = arguments.output.join("config.toml");
     let file = match named {
         None if arguments.resume => own,
-        None => {
-            let known: Vec<_> = RECIPES.iter().map(|(name, about, _)| format!("  {name:<8} {about}")).collect();
-            bail!("no recipe given; name a TOML file or one of these:\n{}", known.join("\n"));
-        }
+        None => bail!("no recipe given; name a TOML file or one of these:\n{}", known_recipes()),
         Some(name) if RECIPES.iter().any(|(known, _, _)| *known == name) => return Ok(Recipe::named(name, &settings)?),
+        Some(path) if !Path::new(path).exists() => bail!(
+            "no recipe is called `{path}`, and there is no such file; name a TOML file or one of these:\n{}",
+            known_recipes()
+        ),
         Some(path) => PathBuf::from(path),
     };
     let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
     Recipe::from_toml(&text, &settings).with_context(|| file.display().to_string())
+}
+
+/// The recipes that come with the program, one a line.
+fn known_recipes() -> String {
+    RECIPES.iter().map(|(name, about, _)| format!("  {name:<8} {about}")).collect::<Vec<_>>().join("\n")
 }
 
 /// Runs a recipe in `folder` with progress on standard error.

@@ -109,8 +109,9 @@ fn read_lines(path: &Path, lossy: bool) -> Result<Vec<String>> {
             Err(error) => {
                 let at = error.valid_up_to();
                 anyhow::bail!(
-                    "{name}:{}: invalid UTF-8 at byte {at} (0x{:02X}); re-encode the file or pass --lossy",
+                    "{name}:{}: invalid UTF-8 at byte {} (0x{:02X}); re-encode the file or pass --lossy",
                     i + 1,
+                    at + 1,
                     line[at]
                 )
             }

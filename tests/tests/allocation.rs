@@ -1,0 +1,113 @@
+//! Memory of a training step: after the first step nothing large is asked of the heap, on any thread. The plan that is
+//! made before the first step is printed beside what the run took.
+//!
+//! Measured is the highest sum of live heap bytes, those of the arena among them, from before the model is built to the
+//! last step, over what was live before. Files that are mapped (the shards) are not in it, nor are stacks of threads.
+//! Predicted is `MemoryPlan::total`.
+
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use albert::{
+    data::{Dataset, Vocabulary},
+    pretrain::{Begin, MemoryPlan, Observer, Outcome, Recipe, Sources, Started, StepReport, pretrain},
+    tokenizer::Tokenizer,
+};
+use albert_tests::{
+    allocator::{Counting, arm, disarm, live_and_peak, reset_peak},
+    run_folder::World,
+};
+use engine::{Cpu, Device, Isa};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const STEPS: u64 = 12;
+
+/// Counts from the end of the first step to the end of the last.
+#[derive(Default)]
+struct Measure {
+    plan: MemoryPlan,
+    large: (usize, usize),
+    peak: usize,
+    tokens: u64,
+}
+
+impl Observer for Measure {
+    fn started(&mut self, started: &Started<'_>) {
+        self.plan = started.memory;
+    }
+    fn stepped(&mut self, report: &StepReport) {
+        self.tokens += report.tokens;
+        match report.step {
+            1 => arm(),
+            STEPS => {
+                self.large = disarm();
+                self.peak = live_and_peak().1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Wide enough that what a run holds beside tensors (names, tables, a log) is small beside them.
+const MODEL: [&str; 9] = [
+    "model.hidden_size=128",
+    "model.embedding_size=64",
+    "model.num_attention_heads=4",
+    "data.batch.max_tokens=2048",
+    "data.batch.max_sequences=64",
+    "data.batch.sequences_per_step=64",
+    "evaluation.interval=0",
+    "run.checkpoint_interval=0",
+    "run.log_interval=1000",
+];
+
+fn measure(world: &World, folder: &Path, variant: &[&str]) -> (Measure, usize) {
+    let steps = format!("schedule.steps={STEPS}");
+    let settings: Vec<String> = MODEL.iter().chain(variant).map(|&text| text.to_owned()).chain([steps]).collect();
+    let text = std::fs::read_to_string(world.path("recipe.toml")).unwrap();
+    let recipe = Recipe::from_toml(&text, &settings).unwrap();
+    let tokenizer = Tokenizer::load(&world.path("tokenizer.json")).unwrap();
+    let vocabulary = Arc::new(Vocabulary::of(&tokenizer).unwrap());
+    let dataset = Dataset::open(&world.path("data"), &vocabulary).unwrap();
+    let tokenizer_json = tokenizer.to_json();
+    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer_json: &tokenizer_json };
+    let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 2).unwrap());
+    let stop = AtomicBool::new(false);
+    let mut measured = Measure::default();
+    let (before, _) = live_and_peak();
+    reset_peak();
+    let outcome = pretrain(&recipe, &sources, folder, Begin::New, device, &stop, &mut measured).unwrap();
+    assert!(matches!(outcome, Outcome::Finished(_)), "{variant:?}: {outcome:?}");
+    (measured, before)
+}
+
+#[test]
+fn a_warm_step_asks_for_nothing_large() {
+    let world = World::new();
+    let mut problems = Vec::new();
+    for (i, variant) in [
+        &[][..],
+        &["compute.checkpointing=layer", "model.num_hidden_layers=6"],
+        &["compute.activations=bf16"],
+        &["model.sharing=none", "optimizer.kind=adamw"],
+        &["data.batch.sequences_per_step=200"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (measured, before) = measure(&world, &world.path(&format!("run-{i}")), variant);
+        let (count, largest) = measured.large;
+        let (peak, planned) = (measured.peak - before, measured.plan.total());
+        let ratio = planned as f64 / peak as f64;
+        println!("{variant:?}: {count} large requests; planned {planned}, measured {peak} bytes, ratio {ratio:.4}");
+        assert!(measured.tokens > 10_000, "{variant:?}: {} tokens are no test", measured.tokens);
+        if count > 0 {
+            problems.push(format!("{variant:?}: {count} requests of 4 KiB or more, the largest of {largest} bytes"));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
