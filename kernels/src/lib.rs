@@ -26,6 +26,7 @@ pub use simd::{DType, Element, Isa, IsaKind};
 /// The table of operations: what tests, benches, the profiler and the command line enumerate.
 pub const OPERATIONS: &[operation::Operation] = &[
     gelu::OPERATION,
+    gemm::OPERATION,
     layernorm::OPERATION,
     softmax::OPERATION,
     embedding::OPERATION,

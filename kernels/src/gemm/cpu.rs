@@ -1,14 +1,14 @@
 //! The loop nest, generic over the instruction set. One task computes a rectangle of C; nothing is shared between
 //! tasks but what they read.
 
-use super::epilogue::Finish;
+use super::epilogue::{Finish, Mask};
 use super::packed::{Line, PackedB};
+use super::sweep::{Old, Output, Sweep, panels, part};
 use super::tile::Tile;
 use super::{Batch, Gemm, Layout, Operand, Write, pack};
 use crate::pool::{Cpu, Disjoint};
-use crate::simd::{DType, Element, Kernel, Simd};
-use half::bf16;
-use std::{array::from_fn, cell::RefCell, ops::Range};
+use crate::simd::{Kernel, Simd};
+use std::{cell::RefCell, ops::Range};
 
 /// B as it comes.
 #[derive(Clone, Copy)]
@@ -17,55 +17,17 @@ pub(super) enum Right<'a> {
     Packed(&'a PackedB),
 }
 
-/// C without its storage type.
-#[derive(Clone, Copy)]
-pub(super) enum Output<'a> {
-    F32(Disjoint<'a, f32>),
-    Bf16(Disjoint<'a, bf16>),
-}
-
-impl<'a> Output<'a> {
-    pub(super) fn new<C: Element>(c: &'a mut [C]) -> Self {
-        match C::DTYPE {
-            DType::F32 => Self::F32(Disjoint::new(bytemuck::cast_slice_mut(c))),
-            DType::Bf16 => Self::Bf16(Disjoint::new(bytemuck::cast_slice_mut(c))),
-        }
-    }
-    /// # Safety
-    /// No other thread writes these `count` elements from `start` on.
-    #[inline(always)]
-    unsafe fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
-        // SAFETY: the caller's promise; the slice is gone when this returns.
-        unsafe {
-            match self {
-                Self::F32(c) => f32::load_partial(simd, c.slice(start..start + count)),
-                Self::Bf16(c) => bf16::load_partial(simd, c.slice(start..start + count)),
-            }
-        }
-    }
-    /// # Safety
-    /// No other thread touches these `count` elements from `start` on.
-    #[inline(always)]
-    unsafe fn store<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) {
-        // SAFETY: the caller's promise; the slice is gone when this returns.
-        unsafe {
-            match self {
-                Self::F32(c) => f32::store_partial(simd, c.slice(start..start + count), value),
-                Self::Bf16(c) => bf16::store_partial(simd, c.slice(start..start + count), value),
-            }
-        }
-    }
-}
-
 /// Packed blocks and partial sums of one thread: allocated once, at the first product on it.
 struct Scratch {
     a: Vec<Line>,
     b: Vec<Line>,
     sums: Vec<Line>,
+    spill: Vec<Line>,
+    mask: Vec<Line>,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { a: vec![], b: vec![], sums: vec![] }) };
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { a: vec![], b: vec![], sums: vec![], spill: vec![], mask: vec![] }) };
 }
 
 impl Scratch {
@@ -77,6 +39,8 @@ impl Scratch {
         };
         fit(&mut self.a, tile.mc * tile.kc);
         fit(&mut self.b, tile.task_columns * tile.kc);
+        fit(&mut self.spill, tile.mr * tile.nr);
+        fit(&mut self.mask, Mask::len(tile.mr, tile.task_columns));
         fit(&mut self.sums, tile.task_columns * tile.task_rows);
     }
 }
@@ -85,13 +49,6 @@ impl Scratch {
 pub fn warm_up(cpu: &Cpu) {
     let tile = Tile::of(cpu.isa().kind());
     cpu.on_every_thread(|_| SCRATCH.with_borrow_mut(|scratch| scratch.fit(&tile)));
-}
-
-/// Part `i` of `parts` equal parts of `len` units of `unit` items; the last unit may be short.
-fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usize> {
-    let units = len.div_ceil(unit);
-    let bound = |i: usize| (units * i / parts * unit).min(len);
-    bound(i)..bound(i + 1)
 }
 
 /// Runs `batch.count` checked products.
@@ -108,7 +65,7 @@ pub(super) fn run(
         return;
     }
     let tile = Tile::of(cpu.isa().kind());
-    let (down, across) = cut(&tile, spec.m, spec.n);
+    let (down, across) = cut(&tile, spec.m, spec.n, spec.k, matches!(b, Right::Packed(_)));
     cpu.for_each(batch.count * down * across, |task| {
         let (i, row, column) = (task / (down * across), task / across % down, task % across);
         let b = match b {
@@ -133,12 +90,18 @@ pub(super) fn run(
 }
 
 /// Tasks down the rows and across the columns of C, from its shape alone.
-fn cut(tile: &Tile, m: usize, n: usize) -> (usize, usize) {
-    let down = m.div_ceil(tile.task_rows);
-    let across = n.div_ceil(tile.task_columns);
-    // A small matrix is cut further, so that it is not one thread's alone.
-    let across = if down * across < 4 { (n.div_ceil(tile.nr)).min(across.max(4 / down)) } else { across };
-    (down, across)
+fn cut(tile: &Tile, m: usize, n: usize, k: usize, packed: bool) -> (usize, usize) {
+    let work = m * n * k.max(1);
+    let wanted = if work < 1 << 20 { 1 } else { (work >> 25).clamp(2, 8) };
+    let (down, across) = (m.div_ceil(tile.task_rows), n.div_ceil(tile.task_columns));
+    let (most_down, most_across) = (m.div_ceil(tile.mr), n.div_ceil(tile.nr));
+    let packing = |(down, across): (usize, usize)| across * m + if packed { 0 } else { down * n };
+    let cuts = (across..=across.max(most_across.min(wanted))).map(|across| {
+        let needed = wanted.div_ceil(across).min(most_down);
+        (down.max(needed), across)
+    });
+    let enough = |&(down, across): &(usize, usize)| down * across >= wanted.min(most_down * most_across);
+    cuts.filter(enough).min_by_key(|&cut| packing(cut)).unwrap_or((down, across))
 }
 
 /// A rectangle of C.
@@ -159,9 +122,11 @@ impl Kernel for Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let (tile, spec) = (Tile::of_lanes(S::LANES), self.spec);
-        let Scratch { a: a_block, b: b_block, sums } = self.scratch;
+        let Scratch { a: a_block, b: b_block, sums, spill, mask } = self.scratch;
         let a_block: &mut [f32] = bytemuck::cast_slice_mut(a_block);
         let b_block: &mut [f32] = bytemuck::cast_slice_mut(b_block);
+        let spill: &mut [f32] = bytemuck::cast_slice_mut(spill);
+        let mask: &mut [f32] = bytemuck::cast_slice_mut(mask);
         let sums = Disjoint::new(bytemuck::cast_slice_mut::<Line, f32>(sums));
         let mut k0 = 0;
         loop {
@@ -196,6 +161,8 @@ impl Kernel for Task<'_> {
                     last,
                     finish: self.finish,
                     sums,
+                    spill: &mut *spill,
+                    mask: &mut *mask,
                     origin: (self.rows.start, self.columns.start),
                 });
             }
@@ -205,16 +172,6 @@ impl Kernel for Task<'_> {
             }
         }
     }
-}
-
-/// Heights of the panels of `rows` rows: as equal as can be, none above `mr`. Gives (start, height).
-#[inline(always)]
-fn panels(rows: usize, mr: usize) -> impl Iterator<Item = (usize, usize)> {
-    let count = rows.div_ceil(mr);
-    (0..count).map(move |i| {
-        let range = part(rows, 1, count, i);
-        (range.start, range.len())
-    })
 }
 
 struct PackA<'a> {
@@ -230,15 +187,16 @@ impl Kernel for PackA<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if self.depth == 0 {
-            return;
-        }
         let (along, leading) = (self.spec.a == Layout::Normal, self.spec.lda);
-        for (start, height) in panels(self.rows.len(), Tile::of_lanes(S::LANES).mr) {
-            let row = self.rows.start + start;
-            let at = if along { row * leading + self.k0 } else { self.k0 * leading + row };
-            let block = pack::Block { source: self.a.from(at), leading, along, count: height, depth: self.depth };
-            pack::panel(simd, block, height, &mut self.out[start * self.depth..]);
+        let steps = if along { self.depth.max(1) } else { pack::STEPS };
+        for p in (0..self.depth).step_by(steps) {
+            let depth = steps.min(self.depth - p);
+            for (start, height) in panels(self.rows.len(), Tile::of_lanes(S::LANES).mr) {
+                let (row, k) = (self.rows.start + start, self.k0 + p);
+                let at = if along { row * leading + k } else { k * leading + row };
+                let block = pack::Block { source: self.a.from(at), leading, along, count: height, depth };
+                pack::panel(simd, block, height, &mut self.out[start * self.depth + p * height..][..depth * height]);
+            }
         }
     }
 }
@@ -258,16 +216,16 @@ impl Kernel for PackB<'_> {
     fn run<S: Simd>(self, simd: S) {
         let nr = Tile::of_lanes(S::LANES).nr;
         let (along, leading) = (self.spec.b == Layout::Transposed, self.spec.ldb);
-        if self.depth == 0 {
-            return;
-        }
-        for (panel, out) in self.out.chunks_exact_mut(nr * self.depth).take(self.columns.len().div_ceil(nr)).enumerate()
-        {
-            let column = self.columns.start + panel * nr;
-            let count = nr.min(self.columns.end - column);
-            let at = if along { column * leading + self.k0 } else { self.k0 * leading + column };
-            let block = pack::Block { source: self.b.from(at), leading, along, count, depth: self.depth };
-            pack::panel(simd, block, nr, out);
+        let steps = if along { self.depth.max(1) } else { pack::STEPS };
+        for p in (0..self.depth).step_by(steps) {
+            let depth = steps.min(self.depth - p);
+            for start in (0..self.columns.len()).step_by(nr) {
+                let (column, k) = (self.columns.start + start, self.k0 + p);
+                let count = nr.min(self.columns.end - column);
+                let at = if along { column * leading + k } else { k * leading + column };
+                let block = pack::Block { source: self.b.from(at), leading, along, count, depth };
+                pack::panel(simd, block, nr, &mut self.out[start * self.depth + p * nr..][..depth * nr]);
+            }
         }
     }
 }
@@ -298,128 +256,4 @@ pub(super) fn pack_all(
         let out = unsafe { out.slice(start..end) };
         cpu.isa().run(PackB { spec: &spec, b, k0, depth, columns, out });
     });
-}
-
-/// What a tile is added to.
-#[derive(Clone, Copy, PartialEq)]
-enum Old {
-    /// Nothing: it is the first block of the sum.
-    Nothing,
-    /// The values of C before the product.
-    C,
-    /// What the blocks of k before this one gave: in C if it is f32, else in the task's own buffer.
-    Sums,
-}
-
-/// All tiles of a packed block of A with a packed block of B.
-struct Sweep<'a> {
-    a: &'a [f32],
-    b: &'a [f32],
-    depth: usize,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    c: Output<'a>,
-    c_start: usize,
-    ldc: usize,
-    old: Old,
-    last: bool,
-    finish: Finish<'a>,
-    sums: Disjoint<'a, f32>,
-    origin: (usize, usize),
-}
-
-impl Kernel for Sweep<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let tile = Tile::of_lanes(S::LANES);
-        for column in self.columns.clone().step_by(tile.nr) {
-            let b = &self.b[(column - self.columns.start) * self.depth..][..tile.nr * self.depth];
-            for (start, height) in panels(self.rows.len(), tile.mr) {
-                let a = &self.a[start * self.depth..][..height * self.depth];
-                let mut out = [0f32; 14 * 32];
-                macro_rules! heights {
-                    ($nv:literal: $($h:literal)*) => {
-                        match height {
-                            $($h => product::<S, $h, $nv>(simd, self.depth, a, b, &mut out),)*
-                            _ => unreachable!("no tile has {height} rows"),
-                        }
-                    };
-                }
-                match S::LANES {
-                    16 => heights!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-                    8 | 4 => heights!(2: 1 2 3 4 5 6),
-                    _ => heights!(8: 1 2 3 4),
-                }
-                for (row, sums) in out.chunks_exact(tile.nr).take(height).enumerate() {
-                    self.finish_row(simd, self.rows.start + start + row, column, sums);
-                }
-            }
-        }
-    }
-}
-
-/// out[H, NR] = A panel · B panel, in registers.
-#[inline(always)]
-fn product<S: Simd, const H: usize, const NV: usize>(simd: S, depth: usize, a: &[f32], b: &[f32], out: &mut [f32]) {
-    assert!(a.len() >= depth * H && b.len() >= depth * NV * S::LANES && out.len() >= H * NV * S::LANES);
-    let mut sums = [[simd.zero(); NV]; H];
-    let (mut a, mut b) = (a.as_ptr(), b.as_ptr());
-    for _ in 0..depth {
-        // SAFETY: the asserted lengths hold `depth` groups of H and NR floats; the pointers move one group a step.
-        unsafe {
-            let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
-            for (i, sums) in sums.iter_mut().enumerate() {
-                let factor = simd.splat(*a.add(i));
-                for v in 0..NV {
-                    sums[v] = simd.mul_add(factor, row[v], sums[v]);
-                }
-            }
-            a = a.add(H);
-            b = b.add(NV * S::LANES);
-        }
-    }
-    for (i, sums) in sums.into_iter().enumerate() {
-        for (v, sum) in sums.into_iter().enumerate() {
-            simd.store(&mut out[(i * NV + v) * S::LANES..], sum);
-        }
-    }
-}
-
-impl Sweep<'_> {
-    #[inline(always)]
-    fn finish_row<S: Simd>(&self, simd: S, row: usize, column: usize, sums: &[f32]) {
-        for (v, sum) in sums.chunks_exact(S::LANES).enumerate() {
-            let column = column + v * S::LANES;
-            if column >= self.columns.end {
-                break;
-            }
-            let count = S::LANES.min(self.columns.end - column);
-            let inside = row * self.ldc + column;
-            let at = self.c_start + inside;
-            let partial = {
-                let at = (row - self.origin.0) * Tile::of_lanes(S::LANES).task_columns + column - self.origin.1;
-                at..at + count
-            };
-            let mut value = simd.load(sum);
-            // SAFETY: a task touches its own rectangle of C alone, and its thread's own buffer of sums.
-            unsafe {
-                let old = match (self.old, self.c) {
-                    (Old::Nothing, _) => None,
-                    (Old::Sums, Output::Bf16(_)) => Some(simd.load_partial(self.sums.slice(partial.clone()))),
-                    _ => Some(self.c.load(simd, at, count)),
-                };
-                if let Some(old) = old {
-                    value = simd.add(old, value);
-                }
-                if self.last {
-                    self.c.store(simd, at, count, self.finish.apply(simd, value, column, inside, count));
-                } else if let Output::F32(_) = self.c {
-                    self.c.store(simd, at, count, value);
-                } else {
-                    simd.store_partial(self.sums.slice(partial), value);
-                }
-            }
-        }
-    }
 }

@@ -1,25 +1,45 @@
 //! What happens to a tile of C between the registers and memory.
 
-use super::{Gemm, Operand, Write};
+use super::{Gemm, Operand, Write, sweep::Output};
+use crate::dropout::{BLOCK, Dropout};
+use crate::gelu::Activation;
 use crate::simd::{Element, Simd};
 use half::bf16;
 
 /// Applied to the sums before they are stored. Row r, column j of C; acc = A·B (plus the old C when accumulating).
 ///
-/// Matrices have the shape and the leading dimension of C; vectors hold n numbers.
+/// Matrices have the shape and the leading dimension of C; vectors hold n numbers. Everything is computed in f32 and
+/// rounded where it is stored, in the order in which the separate kernels would do it.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Epilogue<'a, C: Element> {
     /// acc
     None,
     /// acc + bias\[j\]
     Bias(&'a [f32]),
-    /// acc + bias\[j\] + residual\[r, j\]
-    BiasResidual {
+    /// act(p) with p = acc + bias\[j\]
+    BiasActivation {
         /// \[n\]
         bias: &'a [f32],
+        /// act
+        activation: Activation,
+        /// \[m, n\] receives p, for backward.
+        pre: Option<&'a mut [C]>,
+    },
+    /// (acc + bias\[j\]) · mask(r, j) + residual\[r, j\]
+    BiasDropoutResidual {
+        /// \[n\]
+        bias: &'a [f32],
+        /// The mask, the same as [`crate::dropout::apply`] draws for rows of C.
+        dropout: Option<Dropout>,
         /// \[m, n\]
-        residual: &'a [C],
+        residual: Option<&'a [C]>,
+    },
+    /// acc · act'(pre\[r, j\])
+    ActivationBackward {
+        /// act
+        activation: Activation,
+        /// \[m, n\]: what [`Epilogue::BiasActivation`] kept.
+        pre: &'a [C],
     },
 }
 
@@ -28,27 +48,45 @@ pub enum Epilogue<'a, C: Element> {
 pub(super) enum Finish<'a> {
     None,
     Bias(&'a [f32]),
-    BiasResidual { bias: &'a [f32], residual: Operand<'a> },
+    BiasActivation { bias: &'a [f32], activation: Activation, pre: Option<Output<'a>> },
+    BiasDropoutResidual { bias: &'a [f32], dropout: Option<Dropout>, residual: Option<Operand<'a>> },
+    ActivationBackward { activation: Activation, pre: Operand<'a> },
 }
 
 impl<'a, C: Element> Epilogue<'a, C> {
     /// Holds the sizes against `spec`.
     #[track_caller]
     pub(super) fn check(self, spec: &Gemm) -> Finish<'a> {
-        let vector = |x: &'a [f32]| {
-            assert_eq!(x.len(), spec.n, "{spec:?}: the bias must hold one number a column");
-            x
+        let plain = matches!(self, Self::None | Self::Bias(_));
+        assert!(plain || spec.write == Write::Overwrite, "{spec:?}: only the epilogues None and Bias can accumulate");
+        let vector = |bias: &'a [f32]| {
+            assert_eq!(bias.len(), spec.n, "{spec:?}: the bias must hold one number a column");
+            bias
         };
-        let matrix = |x: &'a [C]| {
-            assert!(x.len() >= spec.spans()[2], "{spec:?}: the epilogue's matrix is smaller than C: {}", x.len());
-            assert_eq!(spec.write, Write::Overwrite, "{spec:?}: only None and Bias can accumulate");
-            Operand::new(x)
+        let fits = |len: usize| {
+            let span = spec.spans()[2];
+            assert!(len >= span, "{spec:?}: the epilogue's matrix holds {len} elements but spans {span}");
         };
         match self {
             Self::None => Finish::None,
             Self::Bias(bias) => Finish::Bias(vector(bias)),
-            Self::BiasResidual { bias, residual } => {
-                Finish::BiasResidual { bias: vector(bias), residual: matrix(residual) }
+            Self::BiasActivation { bias, activation, pre } => {
+                let pre = pre.map(|pre| {
+                    fits(pre.len());
+                    Output::new(pre)
+                });
+                Finish::BiasActivation { bias: vector(bias), activation, pre }
+            }
+            Self::BiasDropoutResidual { bias, dropout, residual } => {
+                let residual = residual.map(|residual| {
+                    fits(residual.len());
+                    Operand::new(residual)
+                });
+                Finish::BiasDropoutResidual { bias: vector(bias), dropout, residual }
+            }
+            Self::ActivationBackward { activation, pre } => {
+                fits(pre.len());
+                Finish::ActivationBackward { activation, pre: Operand::new(pre) }
             }
         }
     }
@@ -57,7 +95,7 @@ impl<'a, C: Element> Epilogue<'a, C> {
 impl Operand<'_> {
     /// `count` <= LANES numbers from `start` on; zeros in the other lanes.
     #[inline(always)]
-    pub(super) fn vector<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
+    fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
         match self {
             Self::F32(x) => f32::load_partial(simd, &x[start..start + count]),
             Self::Bf16(x) => bf16::load_partial(simd, &x[start..start + count]),
@@ -65,15 +103,104 @@ impl Operand<'_> {
     }
 }
 
-impl Finish<'_> {
-    /// The finished values of `count` <= LANES columns from `column` on; `at` is their place in C and its like.
+/// Where a vector of C is.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// Column of C.
+    pub column: usize,
+    /// Elements from the start of C, and of the epilogue's matrices.
+    pub at: usize,
+    /// Columns that exist, at most LANES.
+    pub count: usize,
+}
+
+impl<'a> Finish<'a> {
+    /// The bias (or none) to add where that is all there is to do; `None` if there is more.
     #[inline(always)]
-    pub(super) fn apply<S: Simd>(&self, simd: S, sum: S::F32, column: usize, at: usize, count: usize) -> S::F32 {
-        let bias = |bias: &[f32]| simd.add(sum, simd.load_partial(&bias[column..column + count]));
+    pub(super) fn as_bias(&self, last: bool) -> Option<Option<&'a [f32]>> {
+        match self {
+            Self::Bias(bias) if last => Some(Some(bias)),
+            Self::None => Some(None),
+            _ if !last => Some(None),
+            _ => None,
+        }
+    }
+
+    /// The mask, if there is one.
+    #[inline(always)]
+    pub(super) fn dropout(&self) -> Option<Dropout> {
+        match self {
+            Self::BiasDropoutResidual { dropout, .. } => *dropout,
+            _ => None,
+        }
+    }
+
+    /// The finished values of a vector; `mask` holds the dropout's multipliers for it.
+    ///
+    /// # Safety
+    /// No other thread touches this place of the epilogue's outputs.
+    #[inline(always)]
+    pub(super) unsafe fn apply<S: Simd>(&self, simd: S, sum: S::F32, place: Place, mask: &[f32]) -> S::F32 {
+        let Place { column, at, count } = place;
+        let add = |bias: &[f32]| simd.add(sum, simd.load_partial(&bias[column..column + count]));
         match self {
             Self::None => sum,
-            Self::Bias(b) => bias(b),
-            Self::BiasResidual { bias: b, residual } => simd.add(bias(b), residual.vector(simd, at, count)),
+            Self::Bias(bias) => add(bias),
+            Self::BiasActivation { bias, activation, pre } => {
+                let p = add(bias);
+                if let Some(pre) = pre {
+                    // SAFETY: the caller's promise.
+                    unsafe { pre.store(simd, at, count, p) };
+                }
+                activation.apply(simd, p)
+            }
+            Self::BiasDropoutResidual { bias, dropout, residual } => {
+                let mut y = add(bias);
+                if dropout.is_some() {
+                    y = simd.mul(y, simd.load(mask));
+                }
+                match residual {
+                    Some(residual) => simd.add(y, residual.load(simd, at, count)),
+                    None => y,
+                }
+            }
+            Self::ActivationBackward { activation, pre } => {
+                simd.mul(sum, activation.derivative(simd, pre.load(simd, at, count)))
+            }
         }
+    }
+}
+
+/// The multipliers of a dropout for some rows of a task: whole blocks of 64 columns, which are cheaper to draw than
+/// their parts.
+pub(super) struct Mask<'a> {
+    /// `width` a row.
+    pub multipliers: &'a mut [f32],
+    /// Columns in `multipliers`.
+    pub width: usize,
+    /// First column in `multipliers`, a multiple of 64.
+    pub origin: usize,
+}
+
+impl Mask<'_> {
+    /// Floats for `rows` rows of up to `columns` columns.
+    pub(super) const fn len(rows: usize, columns: usize) -> usize {
+        rows * (columns + 2 * BLOCK)
+    }
+
+    /// Draws `rows` rows from `row` on.
+    #[inline(always)]
+    pub(super) fn draw<S: Simd>(&mut self, simd: S, dropout: Dropout, row: usize, rows: usize) {
+        for (i, line) in self.multipliers.chunks_exact_mut(self.width).take(rows).enumerate() {
+            for (j, block) in line.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+                dropout.block(simd, (row + i) as u64, self.origin / BLOCK + j, block);
+            }
+        }
+    }
+
+    /// The multipliers of row `i` from `column` on.
+    #[inline(always)]
+    pub(super) fn row(&self, i: usize, column: usize) -> &[f32] {
+        &self.multipliers[i * self.width + column - self.origin..]
     }
 }

@@ -26,17 +26,19 @@
 //! Limits: sums are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
 
+mod cases;
 mod cpu;
 mod epilogue;
 mod pack;
 mod packed;
+pub mod reference;
+mod sweep;
 mod tile;
 
 #[cfg(test)]
-mod reference;
-#[cfg(test)]
 mod tests;
 
+pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
 pub use cpu::warm_up;
 pub use epilogue::Epilogue;
 pub use packed::{PackMismatch, PackedB};
@@ -214,7 +216,15 @@ pub fn gemm<A: Element, B: Element, C: Element>(
     spec.check_a_and_c(a.len(), c.len());
     spec.check_b(b.len());
     let finish = epilogue.check(spec);
-    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Plain(Operand::new(b)), cpu::Output::new(c), finish);
+    cpu::run(
+        cpu,
+        spec,
+        &Batch::ONE,
+        Operand::new(a),
+        cpu::Right::Plain(Operand::new(b)),
+        sweep::Output::new(c),
+        finish,
+    );
 }
 
 /// [`gemm`] with B packed before ([`PackedB::pack`]): the same result to the bit, without packing again.
@@ -235,7 +245,7 @@ pub fn gemm_packed<A: Element, C: Element>(
         panic!("{mismatch}");
     }
     let finish = epilogue.check(spec);
-    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), cpu::Output::new(c), finish);
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), sweep::Output::new(c), finish);
 }
 
 /// `batch.count` independent products of one specification.
@@ -262,5 +272,5 @@ pub fn batched<A: Element, B: Element, C: Element>(
     let beside = batch.stride_c >= spec.n && last * batch.stride_c + spec.n <= spec.ldc;
     assert!(last == 0 || behind || beside, "{spec:?}, {batch:?}: the Cs overlap");
     let finish = Epilogue::<C>::None.check(spec);
-    cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), cpu::Output::new(c), finish);
+    cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), sweep::Output::new(c), finish);
 }

@@ -3,7 +3,11 @@
 use super::Operand;
 use crate::simd::{Element, Simd};
 
-/// A block of an operand: `depth` steps of the sum over k, `count` rows of A or columns of B.
+/// Steps that are packed at a time where the sum runs down columns: a stored row is read from end to end, and what it
+/// fills is still in L1 when the next rows come.
+pub(super) const STEPS: usize = 16;
+
+/// A block of an operand: `depth` steps of the sum over k, `count` rows of A or columns of B ("lines").
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
     /// From the first element of the block on.
@@ -18,7 +22,8 @@ pub(super) struct Block<'a> {
     pub depth: usize,
 }
 
-/// Packs up to `width` rows of A (columns of B) as `depth` groups of `width`; missing ones become zeros.
+/// Packs the block as `depth` groups of `width` >= `count` numbers, zeros for what is missing:
+/// out[p · width + i] = line i at step p.
 #[inline(always)]
 pub(super) fn panel<S: Simd>(simd: S, block: Block<'_>, width: usize, out: &mut [f32]) {
     match block.source {
@@ -28,11 +33,113 @@ pub(super) fn panel<S: Simd>(simd: S, block: Block<'_>, width: usize, out: &mut 
 }
 
 #[inline(always)]
-fn typed<S: Simd, X: Element>(_simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
-    for (p, group) in out.chunks_exact_mut(width).take(block.depth).enumerate() {
-        for (i, slot) in group.iter_mut().enumerate() {
-            let at = if block.along { i * block.leading + p } else { p * block.leading + i };
-            *slot = if i < block.count { x[at].to_f32() } else { 0.0 };
+fn typed<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
+    let Block { leading, along, count, depth, .. } = block;
+    let (rows, columns) = if along { (count, depth) } else { (depth, count) };
+    assert!(count > 0 && depth > 0 && count <= width);
+    assert!((rows - 1) * leading + columns <= x.len());
+    assert!(depth * width <= out.len());
+    // SAFETY: the asserts are what the two functions ask for.
+    unsafe {
+        if along {
+            transpose(simd, x, block, width, out);
+        } else {
+            copy(simd, x, block, width, out);
         }
     }
+}
+
+/// Stores a vector of a group at `p`: the first `n` lanes, or all of them if `whole`, because the group that is stored
+/// next overwrites the rest. (Masked stores are slow on some processors.)
+///
+/// # Safety
+/// `p` is valid for writing LANES floats if `whole`, and else n.
+#[inline(always)]
+unsafe fn put<S: Simd>(simd: S, p: *mut f32, whole: bool, n: usize, value: S::F32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if whole || n == S::LANES {
+            simd.store_ptr(p, value);
+        } else {
+            simd.store_ptr_partial(p, n, value);
+        }
+    }
+}
+
+/// Lines lie along stored rows: LANES x LANES squares are transposed in registers.
+///
+/// # Safety
+/// `x` holds `count` rows of `depth`, `leading` apart; `out` holds `depth` groups of `width`.
+#[inline(always)]
+unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
+    let Block { leading, count, depth, .. } = block;
+    // A group narrower than a vector, with room for a vector behind its start.
+    let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
+    for first in (0..width).step_by(S::LANES) {
+        let valid = count.saturating_sub(first).min(S::LANES);
+        let lanes = S::LANES.min(width - first);
+        for p in (0..depth).step_by(S::LANES) {
+            let steps = S::LANES.min(depth - p);
+            let mut square = [simd.zero(); 16];
+            for (i, row) in square.iter_mut().enumerate().take(S::LANES) {
+                let start = (first + i) * leading + p;
+                if i < valid {
+                    *row = if steps == S::LANES {
+                        // SAFETY: row first + i < count holds LANES elements from p on.
+                        unsafe { X::load_ptr(simd, x.as_ptr().add(start)) }
+                    } else {
+                        X::load_partial(simd, &x[start..start + steps])
+                    };
+                }
+            }
+            simd.transpose(&mut square);
+            for (step, &group) in square.iter().enumerate().take(S::LANES) {
+                if step < steps {
+                    let p = p + step;
+                    // SAFETY: group p < depth starts there, and a whole vector stays within `out`.
+                    unsafe { put(simd, out.as_mut_ptr().add(p * width + first), whole(p), lanes, group) };
+                }
+            }
+        }
+    }
+}
+
+/// Lines lie across stored rows: each step is a run of `count` neighbours.
+///
+/// # Safety
+/// `x` holds `depth` rows of `count`, `leading` apart; `out` as for [`transpose`].
+#[inline(always)]
+unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
+    let Block { leading, count, depth, .. } = block;
+    // A group narrower than a vector, with room for a vector behind its start.
+    let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
+    for p in 0..depth {
+        // The rows of the next call: they are too far apart for the machine to guess them.
+        prefetch(x.as_ptr().wrapping_add((p + STEPS) * leading));
+        for first in (0..width).step_by(S::LANES) {
+            let valid = count.saturating_sub(first).min(S::LANES);
+            let start = p * leading + first;
+            let value = if valid == S::LANES {
+                // SAFETY: the row holds LANES elements from `first` on.
+                unsafe { X::load_ptr(simd, x.as_ptr().add(start)) }
+            } else {
+                X::load_partial(simd, &x[start.min(x.len())..][..valid])
+            };
+            let lanes = S::LANES.min(width - first);
+            // SAFETY: group p < depth starts there, and a whole vector stays within `out`.
+            unsafe { put(simd, out.as_mut_ptr().add(p * width + first), whole(p), lanes, value) };
+        }
+    }
+}
+
+/// Asks for the cache line of `p`, which may be any address.
+#[inline(always)]
+pub(super) fn prefetch<X>(p: *const X) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; no address makes it fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }

@@ -1,28 +1,45 @@
-//! The definition, in f64, and what a plain f32 program would give.
+//! The definition: with f64 the reference, with f32 what a plain program would give. Matrices without gaps.
 
 use super::{Gemm, Layout};
-use crate::simd::Element;
+use crate::check::Real;
+use crate::dropout::{self, Dropout};
+use crate::gelu::{self, Activation};
 
-/// A[i, p] as it lies.
-fn a_at(spec: &Gemm, i: usize, p: usize) -> usize {
-    if spec.a == Layout::Normal { i * spec.lda + p } else { p * spec.lda + i }
+/// Σ_p A[i, p]·B[p, j]: [m, n], with `a` and `b` as they lie in memory.
+pub fn product<R: Real>(spec: &Gemm, a: &[R], b: &[R]) -> Vec<R> {
+    let (a_row, a_step) = if spec.a == Layout::Normal { (spec.lda, 1) } else { (1, spec.lda) };
+    let (b_step, b_column) = if spec.b == Layout::Normal { (spec.ldb, 1) } else { (1, spec.ldb) };
+    let mut c = Vec::with_capacity(spec.m * spec.n);
+    for i in 0..spec.m {
+        for j in 0..spec.n {
+            let term = |p| a[i * a_row + p * a_step] * b[p * b_step + j * b_column];
+            c.push((0..spec.k).fold(R::of(0.0), |sum, p| sum + term(p)));
+        }
+    }
+    c
 }
 
-/// B[p, j] as it lies.
-fn b_at(spec: &Gemm, p: usize, j: usize) -> usize {
-    if spec.b == Layout::Normal { p * spec.ldb + j } else { j * spec.ldb + p }
+/// acc + bias[j]: [m, n]
+pub fn bias<R: Real>(acc: &[R], bias: &[R]) -> Vec<R> {
+    acc.iter().zip(bias.iter().cycle()).map(|(&acc, &bias)| acc + bias).collect()
 }
 
-/// Σ_p A[i, p]·B[p, j] for all i, j: [m, n].
-pub(super) fn product<A: Element, B: Element>(spec: &Gemm, a: &[A], b: &[B]) -> Vec<f64> {
-    let term = |i, j, p| f64::from(a[a_at(spec, i, p)].to_f32()) * f64::from(b[b_at(spec, p, j)].to_f32());
-    let element = |i, j| (0..spec.k).map(|p| term(i, j, p)).sum();
-    (0..spec.m).flat_map(|i| (0..spec.n).map(move |j| (i, j))).map(|(i, j)| element(i, j)).collect()
+/// x + y, element by element.
+pub fn add<R: Real>(x: &[R], y: &[R]) -> Vec<R> {
+    x.iter().zip(y).map(|(&x, &y)| x + y).collect()
 }
 
-/// The same in f32, added in the plain order.
-pub(super) fn naive<A: Element, B: Element>(spec: &Gemm, a: &[A], b: &[B]) -> Vec<f32> {
-    let term = |i, j, p| a[a_at(spec, i, p)].to_f32() * b[b_at(spec, p, j)].to_f32();
-    let element = |i, j| (0..spec.k).fold(0.0f32, |sum, p| sum + term(i, j, p));
-    (0..spec.m).flat_map(|i| (0..spec.n).map(move |j| (i, j))).map(|(i, j)| element(i, j)).collect()
+/// act(p), element by element.
+pub fn activation<R: Real>(activation: Activation, p: &[R]) -> Vec<R> {
+    p.iter().map(|&p| gelu::reference::apply(activation, p)).collect()
+}
+
+/// acc · act'(pre), element by element.
+pub fn activation_backward<R: Real>(activation: Activation, pre: &[R], acc: &[R]) -> Vec<R> {
+    gelu::reference::backward(activation, pre, acc)
+}
+
+/// x · mask(row, column) for `x` with `columns` columns.
+pub fn dropout<R: Real>(dropout: Option<Dropout>, columns: usize, x: &[R]) -> Vec<R> {
+    dropout.map_or_else(|| x.to_vec(), |dropout| dropout::reference::apply(&dropout, columns, x))
 }

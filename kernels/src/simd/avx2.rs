@@ -246,4 +246,24 @@ unsafe impl Simd for Avx2 {
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         }
     }
+    #[inline(always)]
+    fn transpose(self, rows: &mut [__m256; 16]) {
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            // Within each 128-bit half: 4x4 transposes of four rows; then the halves change places.
+            for four in rows[..8].chunks_exact_mut(4) {
+                let (ab_low, ab_high) = (_mm256_unpacklo_ps(four[0], four[1]), _mm256_unpackhi_ps(four[0], four[1]));
+                let (cd_low, cd_high) = (_mm256_unpacklo_ps(four[2], four[3]), _mm256_unpackhi_ps(four[2], four[3]));
+                four[0] = _mm256_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low);
+                four[1] = _mm256_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low);
+                four[2] = _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high);
+                four[3] = _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high);
+            }
+            for j in 0..4 {
+                let (a, b) = (rows[j], rows[4 + j]);
+                rows[j] = _mm256_permute2f128_ps::<0x20>(a, b);
+                rows[4 + j] = _mm256_permute2f128_ps::<0x31>(a, b);
+            }
+        }
+    }
 }

@@ -242,4 +242,30 @@ unsafe impl Simd for Avx512 {
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         }
     }
+    #[inline(always)]
+    fn transpose(self, rows: &mut [__m512; 16]) {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe {
+            // Within each 128-bit quarter: 4x4 transposes of four rows; then the quarters change places.
+            for four in rows.chunks_exact_mut(4) {
+                let (ab_low, ab_high) = (_mm512_unpacklo_ps(four[0], four[1]), _mm512_unpackhi_ps(four[0], four[1]));
+                let (cd_low, cd_high) = (_mm512_unpacklo_ps(four[2], four[3]), _mm512_unpackhi_ps(four[2], four[3]));
+                four[0] = _mm512_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low);
+                four[1] = _mm512_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low);
+                four[2] = _mm512_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high);
+                four[3] = _mm512_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high);
+            }
+            for j in 0..4 {
+                let (a, b, c, d) = (rows[j], rows[4 + j], rows[8 + j], rows[12 + j]);
+                let ab_even = _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b);
+                let ab_odd = _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b);
+                let cd_even = _mm512_shuffle_f32x4::<0b10_00_10_00>(c, d);
+                let cd_odd = _mm512_shuffle_f32x4::<0b11_01_11_01>(c, d);
+                rows[j] = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab_even, cd_even);
+                rows[4 + j] = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab_odd, cd_odd);
+                rows[8 + j] = _mm512_shuffle_f32x4::<0b11_01_11_01>(ab_even, cd_even);
+                rows[12 + j] = _mm512_shuffle_f32x4::<0b11_01_11_01>(ab_odd, cd_odd);
+            }
+        }
+    }
 }

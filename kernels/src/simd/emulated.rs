@@ -39,6 +39,7 @@ fn fold<const N: usize>(mut a: [f32; N], f: impl Fn(f32, f32) -> f32) -> f32 {
 unsafe impl<const N: usize> Simd for Emulated<N> {
     const LANES: usize = N;
     const REGISTERS: usize = if N > 8 { 32 } else { 16 };
+    const EMULATED: bool = true;
     type F32 = [f32; N];
     type U32 = [u32; N];
     type Mask = [bool; N];

@@ -59,6 +59,8 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     const LANES: usize;
     /// Vector registers that the instruction set names; the GEMM tile is chosen by it.
     const REGISTERS: usize;
+    /// True where lanes are plain Rust, for tests: kernels with many unrolled variants may then compile one that loops.
+    const EMULATED: bool = false;
     /// LANES floats.
     type F32: Copy;
     /// LANES 32-bit words, unsigned or two's complement as the operation says.
@@ -154,6 +156,19 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     fn reduce_sum(self, a: Self::F32) -> f32;
     /// Greatest lane, halves folded as in `reduce_sum`.
     fn reduce_max(self, a: Self::F32) -> f32;
+
+    /// Transposes the LANES x LANES matrix whose rows are the first LANES vectors; the others stay as they are.
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::F32; 16]) {
+        let mut cells = [[0f32; 16]; 16];
+        for (cells, &row) in cells.iter_mut().zip(&*rows).take(Self::LANES) {
+            self.store(cells, row);
+        }
+        for (j, row) in rows.iter_mut().enumerate().take(Self::LANES) {
+            let column = cells.map(|cells| cells[j]);
+            *row = self.load(&column);
+        }
+    }
 
     // ---- derived, the same for every instruction set ----
 

@@ -168,3 +168,33 @@ fn the_environment_names_real_instruction_sets_only_once() {
     let error = "avx1024".parse::<IsaKind>().unwrap_err().to_string();
     assert!(error.contains("ALBERT_ISA=avx1024") && error.contains("scalar"), "{error}");
 }
+
+struct Transpose<'a>(&'a [f32], &'a mut [f32]);
+
+impl Kernel for Transpose<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut rows = [s.zero(); 16];
+        for (row, x) in rows.iter_mut().zip(self.0.chunks_exact(16)) {
+            *row = s.load(x);
+        }
+        s.transpose(&mut rows);
+        for (row, y) in rows.into_iter().zip(self.1.chunks_exact_mut(16)) {
+            s.store(y, row);
+        }
+    }
+}
+
+#[test]
+fn transposing_exchanges_rows_and_lanes() {
+    let x: Vec<f32> = (0..256).map(|i| i as f32).collect();
+    for isa in Isa::testable() {
+        let mut y = vec![f32::NAN; 256];
+        isa.run(Transpose(&x, &mut y));
+        for (row, lane) in (0..isa.lanes()).flat_map(|row| (0..isa.lanes()).map(move |lane| (row, lane))) {
+            let (got, want) = (y[row * 16 + lane], x[lane * 16 + row]);
+            assert_eq!(got, want, "{}: row {row} lane {lane}", isa.kind());
+        }
+    }
+}

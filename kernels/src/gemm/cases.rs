@@ -1,0 +1,305 @@
+//! The row of the product in the table of operations: its sizes, its cost, its check against f64.
+
+use super::{Epilogue, Gemm, Layout, PackedB, Write, gemm, gemm_packed, reference};
+use crate::{
+    Cpu, DType, Element, Isa,
+    check::{Guarded, Real, greatest_error, store, uniform, widen, within_error},
+    dropout::Dropout,
+    gelu::Activation,
+    operation::{Case, Cost, Operation, Outcome, Pass, Target},
+};
+use half::bf16;
+
+/// Matrix products with their epilogues.
+pub const OPERATION: Operation = Operation { name: "gemm", cases, cost, check, ptx: |_| Vec::new() };
+
+/// The products of ALBERT-base, (n, k): attention output, joined query-key-value, feed-forward in and out, embedding
+/// projection, MLM projection, vocabulary.
+pub const BASE_SHAPES: [(usize, usize); 7] =
+    [(768, 768), (2304, 768), (3072, 768), (768, 3072), (768, 128), (128, 768), (30_000, 128)];
+
+/// Rows of the timed cases: a short and a long batch of tokens, and the largest.
+pub const BASE_ROWS: [usize; 4] = [128, 512, 2048, 4096];
+
+/// Products that are checked in the definition's plain loops have no more multiply-adds than this.
+const CHECKED_WORK: usize = 1 << 21;
+
+/// What is fused behind the sum, by name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum After {
+    Nothing,
+    Accumulate,
+    Bias,
+    AccumulateBias,
+    BiasActivation(Activation, bool),
+    BiasDropoutResidual(bool, bool),
+    ActivationBackward(Activation),
+}
+
+impl After {
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = vec![Self::Nothing, Self::Accumulate, Self::Bias, Self::AccumulateBias];
+        for activation in Activation::ALL {
+            all.extend([false, true].map(|pre| Self::BiasActivation(activation, pre)));
+            all.push(Self::ActivationBackward(activation));
+        }
+        let flags = [(false, false), (false, true), (true, false), (true, true)];
+        all.extend(flags.map(|(dropout, residual)| Self::BiasDropoutResidual(dropout, residual)));
+        all
+    }
+
+    /// Its words in a variant.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Nothing => String::new(),
+            Self::Accumulate => "_accumulate".into(),
+            Self::Bias => "_bias".into(),
+            Self::AccumulateBias => "_accumulate_bias".into(),
+            Self::BiasActivation(activation, pre) => {
+                format!("_bias_{}{}", activation.name(), if pre { "_pre" } else { "" })
+            }
+            Self::BiasDropoutResidual(dropout, residual) => {
+                let (dropout, residual) =
+                    (if dropout { "_dropout" } else { "" }, if residual { "_residual" } else { "" });
+                format!("_bias{dropout}{residual}_epilogue")
+            }
+            Self::ActivationBackward(activation) => format!("_{}_backward", activation.name()),
+        }
+    }
+
+    /// Whether old values of C, a residual or a pre-activation are read: a matrix like C.
+    fn reads_matrix(self) -> bool {
+        match self {
+            Self::Nothing | Self::Bias | Self::BiasActivation(..) => false,
+            Self::BiasDropoutResidual(_, residual) => residual,
+            Self::Accumulate | Self::AccumulateBias | Self::ActivationBackward(_) => true,
+        }
+    }
+}
+
+/// The forms by name.
+pub(super) const FORMS: [(&str, Layout, Layout); 4] = [
+    ("nt", Layout::Normal, Layout::Transposed),
+    ("nn", Layout::Normal, Layout::Normal),
+    ("tn", Layout::Transposed, Layout::Normal),
+    ("tt", Layout::Transposed, Layout::Transposed),
+];
+
+fn case(form: &str, after: After, dtype: DType, m: usize, n: usize, k: usize) -> Case {
+    // y = x·Wᵀ goes forward; dx = dy·W and dW = dyᵀ·x go backward.
+    let pass = if form.ends_with('t') { Pass::Forward } else { Pass::Backward };
+    Case { pass, dtype, variant: format!("{form}{}", after.name()), dims: vec![("m", m), ("n", n), ("k", k)] }
+}
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    let tiny = [(0, 5, 3), (5, 0, 3), (5, 3, 0), (1, 1, 1), (13, 31, 17), (15, 33, 385), (67, 129, 61)];
+    for dtype in DType::ALL {
+        for (form, ..) in FORMS {
+            for (m, n, k) in tiny {
+                all.extend(After::all().into_iter().map(|after| case(form, after, dtype, m, n, k)));
+            }
+        }
+    }
+    for (form, ..) in &FORMS[..3] {
+        for m in BASE_ROWS {
+            all.extend(BASE_SHAPES.map(|(n, k)| case(form, After::Nothing, DType::F32, m, n, k)));
+        }
+    }
+    all
+}
+
+/// The specification and the epilogue of a case.
+fn read(case: &Case) -> (Gemm, After) {
+    let (form, rest) = case.variant.split_at(2);
+    let (_, a, b) = FORMS.into_iter().find(|(name, ..)| *name == form).unwrap_or_else(|| panic!("{case}: no form"));
+    let after = After::all().into_iter().find(|after| after.name() == rest);
+    let spec = Gemm::new(case.dim("m"), case.dim("n"), case.dim("k"), a, b);
+    (spec, after.unwrap_or_else(|| panic!("{case}: no epilogue is called `{rest}`")))
+}
+
+/// Every operand once. What is fused behind the sum costs one operation an element and reads and writes its matrices.
+fn cost(case: &Case) -> Cost {
+    let (spec, after) = read(case);
+    let [a, b, c] = spec.spans().map(|span| (span * case.dtype.bytes()) as u64);
+    let outputs = 1 + u64::from(matches!(after, After::BiasActivation(_, true)));
+    let matrices = outputs + u64::from(after.reads_matrix());
+    let bias = matches!(after, After::Nothing | After::Accumulate | After::ActivationBackward(_));
+    let bias = if bias { 0 } else { 4 * spec.n as u64 };
+    let fused = if after == After::Nothing { 0 } else { (spec.m * spec.n) as u64 };
+    Cost { flops: spec.flops() + fused, bytes: a + b + matrices * c + bias }
+}
+
+fn check(case: &Case, target: Target) -> Outcome {
+    let skipped = |reason: &str| Outcome::Skipped { reason: reason.to_string() };
+    let (spec, after) = read(case);
+    if spec.m * spec.n * spec.k > CHECKED_WORK {
+        return skipped("larger cases are timed, not checked");
+    }
+    let Target::Cpu(kind) = target else { return skipped("the product has no CUDA side yet") };
+    let Some(isa) = Isa::new(kind) else { return skipped("this machine lacks the instruction set") };
+    let checked = match Cpu::new(isa, 2) {
+        Ok(cpu) => match case.dtype {
+            DType::F32 => Problem::<f32, f32>::new(spec, after).check(&cpu),
+            DType::Bf16 => Problem::<bf16, bf16>::new(spec, after).check(&cpu),
+        },
+        Err(error) => Err(error.to_string()),
+    };
+    match checked {
+        Ok(worst) => Outcome::Passed { worst },
+        Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
+    }
+}
+
+/// Random operands of a product; `X` stores A and B, `Y` stores C and its like.
+pub(super) struct Problem<X, Y> {
+    pub spec: Gemm,
+    pub after: After,
+    /// As they lie, NaN between the rows.
+    pub a: Vec<X>,
+    pub b: Vec<X>,
+    pub bias: Vec<f32>,
+    /// Old values of C, a residual or a pre-activation: [m, n] with the leading dimension of C, NaN between the rows.
+    pub matrix: Vec<Y>,
+}
+
+/// `rows` rows of random numbers with NaN between them.
+fn rows<X: Element>(seed: u64, rows: usize, columns: usize, leading: usize) -> Vec<X> {
+    let values = uniform::<X>(seed, rows * columns, 1.0);
+    let mut out = vec![X::from_f32(f32::NAN); super::span(rows, columns, leading)];
+    for (i, row) in values.chunks_exact(columns.max(1)).enumerate() {
+        out[i * leading..][..columns].copy_from_slice(row);
+    }
+    out
+}
+
+/// The rows without what lies between them.
+fn dense<X: Copy>(x: &[X], rows: usize, columns: usize, leading: usize) -> Vec<X> {
+    if columns == 0 {
+        return Vec::new();
+    }
+    (0..rows).flat_map(|i| &x[i * leading..][..columns]).copied().collect()
+}
+
+impl<X: Element, Y: Element> Problem<X, Y> {
+    pub(super) const DROPOUT: Dropout = Dropout { seed: 77, site: 5, rate: 0.3 };
+
+    pub(super) fn new(spec: Gemm, after: After) -> Self {
+        let (ar, ac) = if spec.a == Layout::Normal { (spec.m, spec.k) } else { (spec.k, spec.m) };
+        let (br, bc) = if spec.b == Layout::Normal { (spec.k, spec.n) } else { (spec.n, spec.k) };
+        let write = match after {
+            After::Accumulate | After::AccumulateBias => Write::Accumulate,
+            _ => Write::Overwrite,
+        };
+        Self {
+            spec: Gemm { write, ..spec },
+            after,
+            a: rows(1, ar, ac, spec.lda),
+            b: rows(2, br, bc, spec.ldb),
+            bias: uniform(3, spec.n, 1.0),
+            matrix: rows(4, spec.m, spec.n, spec.ldc),
+        }
+    }
+
+    fn dropout(&self) -> Option<Dropout> {
+        matches!(self.after, After::BiasDropoutResidual(true, _)).then_some(Self::DROPOUT)
+    }
+
+    /// C and the kept pre-activation as they lie, between guard bands.
+    pub(super) fn compute(&self, cpu: &Cpu, packed: Option<&PackedB>) -> (Guarded<Y>, Guarded<Y>) {
+        let span = self.spec.spans()[2];
+        let mut pre = Guarded::<Y>::poisoned(span);
+        let mut c = match self.spec.write {
+            Write::Accumulate => Guarded::new(&self.matrix),
+            Write::Overwrite => Guarded::poisoned(span),
+        };
+        let bias = &self.bias[..];
+        let epilogue = match self.after {
+            After::Nothing | After::Accumulate => Epilogue::None,
+            After::Bias | After::AccumulateBias => Epilogue::Bias(bias),
+            After::BiasActivation(activation, keep) => {
+                Epilogue::BiasActivation { bias, activation, pre: keep.then_some(&mut pre[..]) }
+            }
+            After::BiasDropoutResidual(_, residual) => Epilogue::BiasDropoutResidual {
+                bias,
+                dropout: self.dropout(),
+                residual: residual.then_some(&self.matrix[..]),
+            },
+            After::ActivationBackward(activation) => Epilogue::ActivationBackward { activation, pre: &self.matrix },
+        };
+        match packed {
+            Some(packed) => gemm_packed(cpu, &self.spec, &self.a, packed, &mut c, epilogue),
+            None => gemm(cpu, &self.spec, &self.a, &self.b, &mut c, epilogue),
+        }
+        (c, pre)
+    }
+
+    /// C and the pre-activation by the definition, without gaps.
+    pub(super) fn define<R: Real>(&self) -> (Vec<R>, Vec<R>) {
+        let Gemm { m, n, ldc, .. } = self.spec;
+        let acc = reference::product(&self.spec, &widen::<R, X>(&self.a), &widen::<R, X>(&self.b));
+        let matrix = widen::<R, Y>(&dense(&self.matrix, m, n, ldc));
+        let bias = widen::<R, f32>(&self.bias);
+        let with_bias = || reference::bias(&acc, &bias);
+        match self.after {
+            After::Nothing => (acc, vec![]),
+            After::Accumulate => (reference::add(&matrix, &acc), vec![]),
+            After::Bias => (with_bias(), vec![]),
+            After::AccumulateBias => (reference::bias(&reference::add(&matrix, &acc), &bias), vec![]),
+            After::BiasActivation(activation, _) => {
+                let p = with_bias();
+                (reference::activation(activation, &p), p)
+            }
+            After::BiasDropoutResidual(_, residual) => {
+                let y = reference::dropout(self.dropout(), n.max(1), &with_bias());
+                (if residual { reference::add(&y, &matrix) } else { y }, vec![])
+            }
+            After::ActivationBackward(activation) => {
+                (reference::activation_backward(activation, &matrix, &acc), vec![])
+            }
+        }
+    }
+
+    /// What a naive implementation errs by on a few thousand elements of the same depth.
+    fn naive_errors(&self) -> (f64, f64) {
+        let sample = Problem::<X, Y>::new(Gemm::new(48, 48, self.spec.k, self.spec.a, self.spec.b), self.after);
+        let (naive, exact) = (sample.define::<f32>(), sample.define::<f64>());
+        (greatest_error(&store::<Y>(&naive.0), &exact.0), greatest_error(&store::<Y>(&naive.1), &exact.1))
+    }
+
+    /// Holds the kernel against the rule, with B as it lies and packed; gives the error over the bound.
+    pub(super) fn check(&self, cpu: &Cpu) -> Result<f64, String> {
+        let Gemm { m, n, k, b, ldb, ldc, .. } = self.spec;
+        let mut packed = PackedB::new(cpu.isa(), k, n);
+        packed.pack(cpu, b, ldb, &self.b);
+        let (exact, naive) = (self.define::<f64>(), self.naive_errors());
+        let mut worst = 0.0f64;
+        let mut first: Option<Vec<u32>> = None;
+        for packed in [None, Some(&packed)] {
+            let (c, pre) = self.compute(cpu, packed);
+            let place = format!("{:?} {:?} packed {}", self.spec, self.after, packed.is_some());
+            c.assert_intact(&place);
+            pre.assert_intact(&place);
+            let gaps = (0..c.len()).filter(|i| i % ldc >= n);
+            if let Some(i) = gaps.into_iter().find(|&i| !c[i].to_f32().is_nan() || !pre[i].to_f32().is_nan()) {
+                return Err(format!("{place}: written between the rows, at {i}"));
+            }
+            let c = dense(&c, m, n, ldc);
+            worst = worst.max(within_error("c", &c, naive.0, &exact.0).map_err(|error| format!("{place}: {error}"))?);
+            if let After::BiasActivation(_, true) = self.after {
+                let pre = dense(&pre, m, n, ldc);
+                let ratio =
+                    within_error("pre", &pre, naive.1, &exact.1).map_err(|error| format!("{place}: {error}"))?;
+                worst = worst.max(ratio);
+            }
+            let bits: Vec<u32> = c.iter().map(|c| c.to_f32().to_bits()).collect();
+            match &first {
+                Some(first) if *first != bits => {
+                    return Err(format!("{place}: other bits than without packing before"));
+                }
+                _ => first = Some(bits),
+            }
+        }
+        Ok(worst)
+    }
+}

@@ -1,0 +1,353 @@
+//! The inner loops: all register tiles of a packed block of A with a packed block of B.
+//!
+//! ```text
+//!            NR columns: NV vectors              per step of k: NV loads of B, H broadcasts of A,
+//!          ┌────────┬────────┐                   H·NV fused multiply-adds into H·NV registers
+//!   H ≤ MR │ sums   │ sums   │
+//!   rows   │ in     │ regis- │   AVX-512: 14 x 2 sums + 2 of B + 1 of A = 31 of 32 registers
+//!          │        │  ters  │   AVX2:     6 x 2 sums + 2 of B + 1 of A = 15 of 16 registers
+//!          └────────┴────────┘
+//! ```
+//!
+//! A whole tile of f32 goes from the registers to C, bias included. Tiles at the right edge, tiles of bf16 and tiles
+//! with more to compute pass through a buffer in L1, row by row, in masked vectors.
+
+use super::epilogue::{Finish, Mask, Place};
+use super::pack::prefetch;
+use super::tile::Tile;
+use crate::dropout::BLOCK;
+use crate::pool::Disjoint;
+use crate::simd::{DType, Element, Kernel, Simd};
+use half::bf16;
+use std::{array::from_fn, ops::Range};
+
+/// Steps of the sum by which B is asked for ahead of its use.
+const AHEAD: usize = 8;
+
+/// C without its storage type.
+#[derive(Clone, Copy)]
+pub(super) enum Output<'a> {
+    F32(Disjoint<'a, f32>),
+    Bf16(Disjoint<'a, bf16>),
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn new<C: Element>(c: &'a mut [C]) -> Self {
+        match C::DTYPE {
+            DType::F32 => Self::F32(Disjoint::new(bytemuck::cast_slice_mut(c))),
+            DType::Bf16 => Self::Bf16(Disjoint::new(bytemuck::cast_slice_mut(c))),
+        }
+    }
+    /// # Safety
+    /// No other thread writes these `count` elements from `start` on.
+    #[inline(always)]
+    unsafe fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
+        // SAFETY: the caller's promise; the slice is gone when this returns.
+        unsafe {
+            match self {
+                Self::F32(c) => f32::load_partial(simd, c.slice(start..start + count)),
+                Self::Bf16(c) => bf16::load_partial(simd, c.slice(start..start + count)),
+            }
+        }
+    }
+    /// # Safety
+    /// No other thread touches these `count` elements from `start` on.
+    #[inline(always)]
+    pub(super) unsafe fn store<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) {
+        // SAFETY: the caller's promise; the slice is gone when this returns.
+        unsafe {
+            match self {
+                Self::F32(c) => f32::store_partial(simd, c.slice(start..start + count), value),
+                Self::Bf16(c) => bf16::store_partial(simd, c.slice(start..start + count), value),
+            }
+        }
+    }
+}
+
+/// What a tile is added to.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Old {
+    /// Nothing: it is the first block of the sum.
+    Nothing,
+    /// The values of C before the product.
+    C,
+    /// What the blocks of k before this one gave: in C if it is f32, else in the task's own buffer.
+    Sums,
+}
+
+/// Part `i` of `parts` equal parts of `len` units of `unit` items; the last unit may be short.
+#[inline(always)]
+pub(super) fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usize> {
+    let units = len.div_ceil(unit);
+    let bound = |i: usize| (units * i / parts * unit).min(len);
+    bound(i)..bound(i + 1)
+}
+
+/// The panels of `rows` rows of A: as equal in height as can be, none above `mr`. Gives (first row, height).
+#[inline(always)]
+pub(super) fn panels(rows: usize, mr: usize) -> impl Iterator<Item = (usize, usize)> {
+    let count = rows.div_ceil(mr);
+    (0..count).map(move |i| {
+        let range = part(rows, 1, count, i);
+        (range.start, range.len())
+    })
+}
+
+/// All tiles of a packed block of A with a packed block of B.
+pub(super) struct Sweep<'a> {
+    /// Packed A: panels of H rows, `depth` groups each.
+    pub a: &'a [f32],
+    /// Packed B: panels of NR columns, `depth` groups each.
+    pub b: &'a [f32],
+    /// Steps of the sum in this block.
+    pub depth: usize,
+    /// Rows of C.
+    pub rows: Range<usize>,
+    /// Columns of C; the first is a multiple of NR.
+    pub columns: Range<usize>,
+    /// C of the whole product.
+    pub c: Output<'a>,
+    /// Where this element of the batch starts in `c`.
+    pub c_start: usize,
+    /// Elements from one row of C to the next.
+    pub ldc: usize,
+    /// What the tiles are added to.
+    pub old: Old,
+    /// Whether this block ends the sum.
+    pub last: bool,
+    /// What follows the sum.
+    pub finish: Finish<'a>,
+    /// The thread's buffer for sums of a task whose C is bf16, `task_columns` a row.
+    pub sums: Disjoint<'a, f32>,
+    /// First row and column of the task: where `sums` begins.
+    pub origin: (usize, usize),
+    /// The thread's buffer for a tile on its way to C: MR x NR.
+    pub spill: &'a mut [f32],
+    /// The thread's buffer for the multipliers of a dropout: MR rows.
+    pub mask: &'a mut [f32],
+}
+
+impl Kernel for Sweep<'_> {
+    type Output = ();
+    /// Panel after panel of A, which stays in L1, against all panels of B, which stream from L2: C is written row by
+    /// row, so that its pages and lines are met in order.
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let tile = Tile::of_lanes(S::LANES);
+        let first = self.columns.start / BLOCK * BLOCK;
+        let width = (self.columns.end - first).next_multiple_of(BLOCK);
+        let mut mask = Mask { multipliers: std::mem::take(&mut self.mask), width, origin: first };
+        let dropout = if self.last { self.finish.dropout() } else { None };
+        for (start, height) in panels(self.rows.len(), tile.mr) {
+            let a = &self.a[start * self.depth..][..height * self.depth];
+            let row = self.rows.start + start;
+            if let Some(dropout) = dropout {
+                mask.draw(simd, dropout, row, height);
+            }
+            for column in self.columns.clone().step_by(tile.nr) {
+                let b = &self.b[(column - self.columns.start) * self.depth..][..tile.nr * self.depth];
+                macro_rules! heights {
+                    ($nv:literal: $($h:literal)*) => {
+                        match height {
+                            $($h => self.tile::<S, $h, $nv>(simd, a, b, row, column),)*
+                            _ => unreachable!("no tile has {height} rows"),
+                        }
+                    };
+                }
+                let written = if S::EMULATED {
+                    self.rows_of_tile(simd, height, a, b, row, column)
+                } else if S::LANES == 16 {
+                    heights!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+                } else if S::LANES == 8 {
+                    heights!(2: 1 2 3 4 5 6)
+                } else {
+                    heights!(8: 1 2 3 4)
+                };
+                if !written {
+                    for i in 0..height {
+                        let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
+                        self.finish_row(simd, row + i, column, &self.spill[i * tile.nr..][..tile.nr], mask);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A\[H, depth\] · B\[depth, NR\] of H rows of a panel of A, whose groups are `group` apart, and a panel of B.
+///
+/// # Safety
+/// `a` is valid for reading H floats of `depth` groups, `b` for reading `depth` groups of NV vectors.
+#[inline(always)]
+unsafe fn product<S: Simd, const H: usize, const NV: usize>(
+    simd: S,
+    depth: usize,
+    mut a: *const f32,
+    group: usize,
+    mut b: *const f32,
+) -> [[S::F32; NV]; H] {
+    let mut sums = [[simd.zero(); NV]; H];
+    for _ in 0..depth {
+        for line in (0..NV * S::LANES).step_by(16) {
+            prefetch(b.wrapping_add(AHEAD * NV * S::LANES + line));
+        }
+        // SAFETY: the caller's promise; the pointers move one group a step.
+        unsafe {
+            let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let factor = simd.splat(*a.add(i));
+                for v in 0..NV {
+                    sums[v] = simd.mul_add(factor, row[v], sums[v]);
+                }
+            }
+            a = a.add(group);
+            b = b.add(NV * S::LANES);
+        }
+    }
+    sums
+}
+
+impl<'a> Sweep<'a> {
+    /// Computes one tile of H rows; true if it is written, false if it waits in `spill`.
+    #[inline(always)]
+    fn tile<S: Simd, const H: usize, const NV: usize>(
+        &mut self,
+        simd: S,
+        a: &[f32],
+        b: &[f32],
+        row: usize,
+        column: usize,
+    ) -> bool {
+        let (width, depth) = (NV * S::LANES, self.depth);
+        assert!(a.len() >= depth * H && b.len() >= depth * width);
+        let (out, ldc, bias, direct) = self.destination(width, H, row, column);
+        for i in 0..H {
+            prefetch(out.wrapping_add(i * ldc));
+            prefetch(out.wrapping_add(i * ldc + width - 1));
+        }
+        // SAFETY: the assert holds the lengths of the panels, `destination` that of the output.
+        unsafe {
+            let sums = product::<S, H, NV>(simd, depth, a.as_ptr(), H, b.as_ptr());
+            write(simd, sums, out, ldc, direct && self.old != Old::Nothing, bias);
+        }
+        direct
+    }
+
+    /// The same, one row after the other: the same numbers to the bit from little code.
+    #[inline(always)]
+    fn rows_of_tile<S: Simd>(
+        &mut self,
+        simd: S,
+        height: usize,
+        a: &[f32],
+        b: &[f32],
+        row: usize,
+        column: usize,
+    ) -> bool {
+        let (width, depth) = (Tile::of_lanes(S::LANES).nr, self.depth);
+        assert!(a.len() >= depth * height && b.len() >= depth * width);
+        let (out, ldc, bias, direct) = self.destination(width, height, row, column);
+        for i in 0..height {
+            // SAFETY: as in `tile`; every emulated tile is two vectors wide.
+            unsafe {
+                let sums = product::<S, 1, 2>(simd, depth, a.as_ptr().add(i), height, b.as_ptr());
+                write(simd, sums, out.add(i * ldc), ldc, direct && self.old != Old::Nothing, bias);
+            }
+        }
+        direct
+    }
+
+    /// Where a tile goes, with its leading dimension and the bias to add: C itself if the tile is whole, f32 and has no
+    /// more to be done, else `spill`. Valid for `height` rows of `width` floats, which are this task's alone.
+    #[inline(always)]
+    fn destination(
+        &mut self,
+        width: usize,
+        height: usize,
+        row: usize,
+        column: usize,
+    ) -> (*mut f32, usize, Option<&'a [f32]>, bool) {
+        let whole = column + width <= self.columns.end;
+        match (whole, self.c, self.finish.as_bias(self.last)) {
+            (true, Output::F32(c), Some(bias)) => {
+                let at = self.c_start + row * self.ldc + column;
+                assert!(at + (height - 1) * self.ldc + width <= c.len());
+                (c.ptr(at), self.ldc, bias.map(|bias| &bias[column..]), true)
+            }
+            _ => {
+                assert!(self.spill.len() >= height * width);
+                (self.spill.as_mut_ptr(), width, None, false)
+            }
+        }
+    }
+
+    /// Adds a row of a tile to what was there, finishes it if the sum is complete, and stores it.
+    #[inline(always)]
+    fn finish_row<S: Simd>(&self, simd: S, row: usize, column: usize, sums: &[f32], mask: &[f32]) {
+        for first in (0..sums.len().min(self.columns.end - column)).step_by(S::LANES) {
+            let column = column + first;
+            let count = S::LANES.min(self.columns.end - column);
+            let place = Place { column, at: row * self.ldc + column, count };
+            let at = self.c_start + place.at;
+            let own = (row - self.origin.0) * Tile::of_lanes(S::LANES).task_columns + column - self.origin.1;
+            let own = own..own + count;
+            let mut value = simd.load(&sums[first..]);
+            // SAFETY: a task touches its own rectangle of C and its like alone, and its thread's own buffer of sums.
+            unsafe {
+                match (self.old, self.c) {
+                    (Old::Nothing, _) => {}
+                    (Old::Sums, Output::Bf16(_)) => {
+                        value = simd.add(simd.load_partial(self.sums.slice(own.clone())), value);
+                    }
+                    _ => value = simd.add(self.c.load(simd, at, count), value),
+                }
+                if self.last {
+                    let mask = if mask.is_empty() { mask } else { &mask[first..] };
+                    self.c.store(simd, at, count, self.finish.apply(simd, value, place, mask));
+                } else if let Output::F32(_) = self.c {
+                    self.c.store(simd, at, count, value);
+                } else {
+                    simd.store_partial(self.sums.slice(own), value);
+                }
+            }
+        }
+    }
+}
+
+/// C = sums (+ C) (+ bias), from the registers.
+///
+/// # Safety
+/// `c` is valid for reading and writing H rows of NV vectors, `ldc` apart.
+#[inline(always)]
+unsafe fn write<S: Simd, const H: usize, const NV: usize>(
+    simd: S,
+    mut sums: [[S::F32; NV]; H],
+    c: *mut f32,
+    ldc: usize,
+    add: bool,
+    bias: Option<&[f32]>,
+) {
+    // By reference: iterators over arrays by value do not unroll, and would take the sums out of the registers.
+    if add {
+        for (i, row) in sums.iter_mut().enumerate() {
+            for (v, sum) in row.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *sum = simd.add(unsafe { simd.load_ptr(c.add(i * ldc + v * S::LANES)) }, *sum);
+            }
+        }
+    }
+    if let Some(bias) = bias {
+        let bias: [S::F32; NV] = from_fn(|v| simd.load(&bias[v * S::LANES..]));
+        for row in &mut sums {
+            for (sum, &bias) in row.iter_mut().zip(&bias) {
+                *sum = simd.add(*sum, bias);
+            }
+        }
+    }
+    for (i, row) in sums.iter().enumerate() {
+        for (v, &sum) in row.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { simd.store_ptr(c.add(i * ldc + v * S::LANES), sum) };
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Every instruction set x forms x epilogues x sizes against the f64 definition, and what else the module promises.
+
+
+use super::cases::{After, FORMS, OPERATION, Problem};
+use super::{Batch, Epilogue, Gemm, Layout, PackMismatch, PackedB, batched, gemm, gemm_packed, tile::Tile};
+use crate::check::{Guarded, assert_same_for_any_thread_count, testable_cpus, uniform};
+use crate::dropout::Dropout;
+use crate::gelu::{self, Activation};
+use crate::operation::{Outcome, Target};
+use crate::simd::{Element, Isa, IsaKind};
+use crate::{Cpu, dropout};
+use half::bf16;
+
+#[track_caller]
+fn assert_agrees<X: Element, Y: Element>(cpu: &Cpu, spec: Gemm, after: After) {
+    if let Err(message) = Problem::<X, Y>::new(spec, after).check(cpu) {
+        panic!("{} {} {} in, {} out: {message}", cpu.isa().kind(), after.name(), X::DTYPE, Y::DTYPE);
+    }
+}
+
+/// Sizes around every border of the loop nest.
+fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
+    let Tile { mr, nr, mc, kc, task_rows, task_columns, .. } = *tile;
+    vec![
+        (0, 3, 4),
+        (3, 0, 4),
+        (3, 4, 0),
+        (1, 1, 1),
+        (1, nr + 1, 2),
+        (mr - 1, nr - 1, 7),
+        (mr, nr, kc),
+        (mr + 1, nr + 1, kc + 1),
+        (2 * mr + 3, nr / 2 + 1, kc - 1),
+        (13, 31, 37),
+        (67, 101, 59),
+        (7, 35, 2 * kc + 3),
+        (mc + 1, 2 * nr + 1, 3),
+        (task_rows + 1, 3, 5),
+        (5, task_columns + 1, 3),
+    ]
+}
+
+#[test]
+fn agrees_with_f64_at_every_border() {
+    for cpu in testable_cpus() {
+        for (i, (m, n, k)) in borders(&Tile::of(cpu.isa().kind())).into_iter().enumerate() {
+            for (j, (_, a, b)) in FORMS.into_iter().enumerate() {
+                let tight = Gemm::new(m, n, k, a, b);
+                let loose = tight.with_leading_dimensions(tight.lda + 3, tight.ldb + 1, tight.ldc + 5);
+                let spec = if (i + j) % 2 == 0 { tight } else { loose };
+                assert_agrees::<f32, f32>(&cpu, spec, After::Bias);
+                assert_agrees::<bf16, bf16>(&cpu, spec, After::Nothing);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_epilogue_agrees_with_f64() {
+    for cpu in testable_cpus() {
+        let Tile { mr, nr, kc, .. } = Tile::of(cpu.isa().kind());
+        for (m, n, k) in [(mr + 2, nr + nr / 2 + 1, 33), (mr, 2 * nr, kc + 5)] {
+            let spec = Gemm::nt(m, n, k);
+            let spec = spec.with_leading_dimensions(spec.lda, spec.ldb, spec.ldc + 3);
+            for after in After::all() {
+                assert_agrees::<f32, f32>(&cpu, spec, after);
+                assert_agrees::<bf16, bf16>(&cpu, spec, after);
+                assert_agrees::<bf16, f32>(&cpu, spec, after);
+                assert_agrees::<f32, bf16>(&cpu, spec, after);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_table_s_cases_pass_here() {
+    for kind in IsaKind::REAL {
+        let outcomes = (OPERATION.cases)().into_iter().map(|case| (OPERATION.check)(&case, Target::Cpu(kind)));
+        let (mut passed, mut skipped) = (0, 0);
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Passed { .. } => passed += 1,
+                Outcome::Skipped { .. } => skipped += 1,
+                Outcome::Failed { message } => panic!("{message}"),
+            }
+        }
+        println!("{kind}: {passed} passed, {skipped} SKIPPED");
+        assert!(passed > 0 || Isa::new(kind).is_none());
+    }
+}
+
+#[test]
+fn is_bit_identical_for_any_thread_count() {
+    for (m, n, k) in [(128, 96, 70), (1030, 33, 65), (17, 1700, 40)] {
+        for (name, a, b) in FORMS {
+            let problem = Problem::<f32, f32>::new(Gemm::new(m, n, k, a, b), After::BiasDropoutResidual(true, true));
+            assert_same_for_any_thread_count(&format!("{name} {m} x {n} x {k}"), |cpu| {
+                problem.compute(cpu, None).0.to_vec()
+            });
+        }
+    }
+}
+
+fn assert_same_bits(case: &str, got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len());
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert_eq!(got.to_bits(), want.to_bits(), "{case}: element {i} is {got:e}, the separate kernels give {want:e}");
+    }
+}
+
+#[test]
+fn fused_epilogues_give_the_bits_of_separate_kernels() {
+    let (m, n, k) = (37, 203, 29);
+    let spec = Gemm::nt(m, n, k);
+    let (a, b) = (uniform::<f32>(1, m * k, 1.0), uniform::<f32>(2, n * k, 1.0));
+    let (bias, matrix) = (uniform::<f32>(3, n, 1.0), uniform::<f32>(4, m * n, 2.0));
+    for cpu in testable_cpus() {
+        let product = |epilogue: Epilogue<'_, f32>| {
+            let mut c = vec![f32::NAN; m * n];
+            gemm(&cpu, &spec, &a, &b, &mut c, epilogue);
+            c
+        };
+        let isa = cpu.isa().kind();
+        let (plain, with_bias) = (product(Epilogue::None), product(Epilogue::Bias(&bias)));
+        for activation in Activation::ALL {
+            let [mut pre, mut wanted_pre, mut wanted] = [(); 3].map(|()| vec![f32::NAN; m * n]);
+            let fused = product(Epilogue::BiasActivation { bias: &bias, activation, pre: Some(&mut pre) });
+            gelu::bias_activation_forward(&cpu, activation, &plain, Some(&bias), Some(&mut wanted_pre), &mut wanted);
+            assert_same_bits(&format!("{isa} {activation:?}"), &fused, &wanted);
+            assert_same_bits(&format!("{isa} {activation:?} pre"), &pre, &wanted_pre);
+
+            let fused = product(Epilogue::ActivationBackward { activation, pre: &matrix });
+            gelu::backward(&cpu, activation, &matrix, &plain, &mut wanted);
+            assert_same_bits(&format!("{isa} {activation:?} backward"), &fused, &wanted);
+        }
+        let mask = Dropout { seed: 9, site: 1 << 40 | 3, rate: 0.1 };
+        let residual = Some(&matrix[..]);
+        let fused = product(Epilogue::BiasDropoutResidual { bias: &bias, dropout: Some(mask), residual });
+        let mut wanted = vec![f32::NAN; m * n];
+        dropout::apply(&cpu, &mask, n, &with_bias, &mut wanted);
+        wanted.iter_mut().zip(&matrix).for_each(|(y, r)| *y += r);
+        assert_same_bits(&format!("{isa} dropout"), &fused, &wanted);
+        let dropped = (0..m * n).filter(|i| !mask.keeps((i / n) as u64, i % n)).count();
+        assert!(dropped > m * n / 20, "{dropped} of {} dropped: the case tests nothing", m * n);
+    }
+}
+
+#[test]
+fn batches_equal_their_products() {
+    let (m, n, k, count) = (19, 23, 41, 3);
+    for cpu in testable_cpus() {
+        for (name, a_layout, b_layout) in FORMS {
+            let spec = Gemm::new(m, n, k, a_layout, b_layout);
+            let (a, b) = (uniform::<f32>(1, count * m * k, 1.0), uniform::<f32>(2, count * n * k, 1.0));
+            let behind = Batch::contiguous(count, &spec);
+            // Side by side in wider rows, as the heads of attention lie; and one B for all.
+            let beside = Batch { stride_c: n + 1, stride_b: 0, ..behind };
+            for (spec, batch) in [(spec, behind), (Gemm { ldc: count * (n + 1), ..spec }, beside)] {
+                let span = (count - 1) * batch.stride_c + spec.spans()[2];
+                let mut c = Guarded::<f32>::poisoned(span);
+                batched(&cpu, &spec, &batch, &a, &b, &mut c);
+                c.assert_intact(&name);
+                let mut wanted = vec![f32::NAN; span];
+                for i in 0..count {
+                    let (a, b) = (&a[i * batch.stride_a..], &b[i * batch.stride_b..]);
+                    gemm(&cpu, &spec, a, b, &mut wanted[i * batch.stride_c..], Epilogue::None);
+                }
+                let same = c.iter().zip(&wanted).all(|(c, w)| c.to_bits() == w.to_bits());
+                assert!(same, "{} {name} {batch:?}: the batch differs from its products", cpu.isa().kind());
+            }
+        }
+    }
+}
+
+#[test]
+fn panels_are_repacked_in_place_and_used_many_times() {
+    let (m, n, k) = (9, 70, 400);
+    for cpu in testable_cpus() {
+        let mut packed = PackedB::new(cpu.isa(), k, n);
+        for seed in 1..4 {
+            let (a, b) = (uniform::<f32>(10 + seed, m * k, 1.0), uniform::<bf16>(seed, n * k, 1.0));
+            let before = (format!("{:p}", packed.block(0, 1, 0)), packed.bytes());
+            packed.pack(&cpu, Layout::Transposed, k, &b);
+            let after = (format!("{:p}", packed.block(0, 1, 0)), packed.bytes());
+            assert_eq!(before, after, "packing again moved the panels");
+            let mut wanted = vec![f32::NAN; m * n];
+            gemm(&cpu, &Gemm::nt(m, n, k), &a, &b, &mut wanted, Epilogue::None);
+            for _ in 0..2 {
+                let mut c = vec![f32::NAN; m * n];
+                gemm_packed(&cpu, &Gemm::nt(m, n, k), &a, &packed, &mut c, Epilogue::None);
+                assert_same_bits(cpu.isa().kind().name(), &c, &wanted);
+            }
+        }
+    }
+}
+
+fn panic_message(f: impl FnOnce()) -> String {
+    let payload = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).expect_err("should have panicked");
+    payload.downcast_ref::<String>().cloned().unwrap_or_else(|| payload.downcast_ref::<&str>().unwrap().to_string())
+}
+
+#[test]
+fn wrong_use_of_panels_is_named() {
+    let cpu = Cpu::new(Isa::new(IsaKind::Scalar).unwrap(), 1).unwrap();
+    let packed = PackedB::new(cpu.isa(), 8, 6);
+    assert_eq!(packed.check(IsaKind::Scalar, 8, 6), Ok(()));
+    let size = PackMismatch::Size { packed: (8, 6), wanted: (6, 8) };
+    assert_eq!(packed.check(IsaKind::Scalar, 6, 8), Err(size));
+    let isa = PackMismatch::Isa { packed: IsaKind::Scalar, wanted: IsaKind::Avx2 };
+    assert_eq!(packed.check(IsaKind::Avx2, 8, 6), Err(isa));
+    let a = [1f32; 12];
+    let message = panic_message(|| gemm_packed(&cpu, &Gemm::nn(2, 8, 6), &a, &packed, &mut [0f32; 16], Epilogue::None));
+    assert!(message.contains("packed as 8 x 6") && message.contains("6 x 8"), "{message}");
+    let other = Cpu::new(Isa::new(IsaKind::Emulated8).unwrap(), 1).unwrap();
+    let message =
+        panic_message(|| gemm_packed(&other, &Gemm::nn(1, 6, 8), &a, &packed, &mut [0f32; 6], Epilogue::None));
+    assert!(message.contains("packed for scalar") && message.contains("emulated8"), "{message}");
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_named() {
+    let cpu = Cpu::new(Isa::new(IsaKind::Scalar).unwrap(), 1).unwrap();
+    let (a, b) = ([1f32; 6], [1f32; 6]);
+    let run = |spec: Gemm, len: usize, bias: &[f32]| {
+        panic_message(|| gemm(&cpu, &spec, &a, &b, &mut vec![0f32; len], Epilogue::Bias(bias)))
+    };
+    let spec = Gemm::nn(2, 2, 3);
+    let message = run(spec, 3, &[0.0; 2]);
+    assert!(message.contains("C holds 3 elements but spans 4"), "{message}");
+    let message = run(Gemm { lda: 2, ..spec }, 4, &[0.0; 2]);
+    assert!(message.contains("lda is below the 3 elements"), "{message}");
+    let message = run(spec, 4, &[0.0; 3]);
+    assert!(message.contains("one number a column"), "{message}");
+    let batch = Batch { stride_c: 3, ..Batch::contiguous(2, &spec) };
+    let message = panic_message(|| batched(&cpu, &spec, &batch, &[1f32; 12], &[1f32; 12], &mut [0f32; 8]));
+    assert!(message.contains("overlap"), "{message}");
+}
