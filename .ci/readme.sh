@@ -16,7 +16,7 @@ while IFS= read -r command; do
   esac
   case "$command" in
   *" quickstart"*) command="${command%% --minutes*} --minutes 0.2" ;;
-  *" pretrain "*) command="$command training.steps=3" ;;
+  *" pretrain "*) command="$command schedule.steps=3 schedule.warmup_steps=1" ;;
   esac
   echo "\$ $command"
   if bash -c "$command" </dev/null >"$log" 2>&1; then
