@@ -1,6 +1,7 @@
 //! Error bounds of the vector functions against f64, over all magnitudes, on every instruction set of this machine.
 
 use super::{functions as f, philox};
+use crate::check::erf64;
 use crate::simd::{Isa, IsaKind, Kernel, Simd};
 
 /// Applies one vector function to every element.
@@ -72,29 +73,6 @@ fn worst_ulps<F: VectorFunction>(isa: Isa, x: &[f32], function: F, exact: fn(f64
     let y = apply(isa, x, function);
     let errors = x.iter().zip(&y).map(|(&x, &y)| (ulps(y, exact(f64::from(x))), x));
     errors.fold((0.0, 0.0), |worst, next| if next.0 > worst.0 || next.0.is_nan() { next } else { worst })
-}
-
-/// erf by its series and continued fraction in f64 (Abramowitz & Stegun 7.1.6 and 7.1.14), good to 1e-15.
-pub(crate) fn erf64(x: f64) -> f64 {
-    let z = x.abs();
-    if z > 6.0 {
-        return x.signum();
-    }
-    if z < 3.0 {
-        let (mut term, mut sum, mut n) = (z, z, 0.0);
-        while term > 1e-17 * sum {
-            n += 1.0;
-            term *= 2.0 * z * z / (2.0 * n + 1.0);
-            sum += term;
-        }
-        return x.signum() * sum * std::f64::consts::FRAC_2_SQRT_PI * (-z * z).exp();
-    }
-    let mut fraction = 0.0;
-    for k in (1..60).rev() {
-        fraction = f64::from(k) / 2.0 / (z + fraction);
-    }
-    let erfc = (-z * z).exp() / (z + fraction) / std::f64::consts::PI.sqrt();
-    x.signum() * (1.0 - erfc)
 }
 
 #[test]
