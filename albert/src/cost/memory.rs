@@ -5,10 +5,12 @@
 //! gradients    4 bytes each, always f32: they are sums over all uses of a shared weight
 //! optimiser    8 bytes each: two moments
 //! activations  what backward keeps, per token and block (x = bytes of an activation):
-//!                none    9H·x + 2F·x + 4A + 16    input, qkv, context, two sums, one LayerNorm output, pre, act
+//!                none    8H·x + 2F·x + 4A + 16    input, qkv, context, two sums, one LayerNorm output, pre, act
 //!                cheap   7H·x +  F·x + 4A + 16    as above without what an elementwise pass gives back
 //!                layer    H·x                     the input of every block; one block's worth while it is redone
 //! ```
+//!
+//! The lists are those of the engine's encoder layer.
 //!
 //! Limits: an estimate for choosing a batch. What a run will really take is planned by the engine and printed before
 //! the first step.
@@ -86,15 +88,16 @@ fn activations(config: &AlbertConfig, workload: &Workload, training: &Training) 
     let [tokens, masked] = [workload.tokens() as u64, workload.masked() as u64];
     // The log-sum-exp of each head and two pairs of LayerNorm statistics stay f32.
     let statistics = 4 * heads + 16;
-    let block_in_full = (9 * h + 2 * f) * x + statistics;
+    let block_in_full = (8 * h + 2 * f) * x + statistics;
+    // Backward is at its highest in the feed-forward network of the last block: the gradients of both its widest tensors
+    // stand where the block's own were dropped before, and one of them beside what is left of it.
+    let widest = f.max(2 * h) * x;
     let layers = match training.checkpointing {
-        Checkpointing::None => blocks * block_in_full,
-        Checkpointing::Cheap => blocks * ((7 * h + f) * x + statistics),
-        Checkpointing::Layer => blocks * h * x + block_in_full,
+        Checkpointing::None => blocks * block_in_full + widest,
+        Checkpointing::Cheap => blocks * ((7 * h + f) * x + statistics) + 2 * widest,
+        Checkpointing::Layer => (blocks - 1) * h * x + block_in_full + widest,
     };
-    // Backward holds the gradient of the layer's output, of its widest inside and of qkv.
-    let backward = (2 * h + f + 3 * h) * x;
     let embeddings = (2 * e + h) * x + 8;
     let head = (h + 4 * e) * x + 12;
-    tokens * (layers + backward + embeddings) + masked * head
+    tokens * (layers + embeddings) + masked * head
 }

@@ -2,7 +2,7 @@
 //!
 //! One sequence after another, every score in memory: 4·A·S² bytes a sequence and block. For reading and for tests.
 
-use engine::ops::{self, Transpose};
+use engine::ops::{self, Dropout, Transpose};
 use engine::{EngineError, Tape, Var};
 
 use super::Inputs;
@@ -30,7 +30,7 @@ pub(super) fn block(
         let scores = ops::matmul(tape, &q?, &k?, Transpose { a: false, b: true })?; // [A, S, S]
         let scores = ops::scale(tape, &scores, 1.0 / (shape.head_size as f32).sqrt())?;
         let probabilities = ops::softmax(tape, &scores)?;
-        let probabilities = ops::dropout(tape, &probabilities, dropout.probabilities)?;
+        let probabilities = drop_probabilities(tape, &probabilities, rows.start, dropout.probabilities)?;
         let context = ops::matmul(tape, &probabilities, &v?, Transpose { a: false, b: false })?; // [A, S, D]
         let context = ops::transpose(tape, &context, 0, 1)?; // [S, A, D]
         contexts.push(ops::reshape(tape, &context, [rows.len(), shape.heads * shape.head_size])?);
@@ -45,6 +45,21 @@ pub(super) fn block(
     let f = weights.ffn.ffn_output.forward(tape, &f)?; // [T, H]
     let f = ops::dropout(tape, &f, dropout.ffn_output)?;
     ops::layer_norm_residual(tape, &f, &y, weights.ffn.norm)
+}
+
+/// Dropout of `[A, S, S]` probabilities. The fused operation numbers the rows of its mask token · A + head; so does this
+/// within a sequence, and tells sequences apart by the site: masks of the first sequence are the same in both.
+fn drop_probabilities(
+    tape: &Tape<'_>,
+    probabilities: &Var,
+    start: usize,
+    dropout: Option<Dropout>,
+) -> Result<Var, EngineError> {
+    let Some(dropout) = dropout else { return Ok(probabilities.clone()) };
+    let site = dropout.site | (start as u64) << 32;
+    let by_token = ops::transpose(tape, probabilities, 0, 1)?; // [S, A, S]
+    let by_token = ops::dropout(tape, &by_token, Some(Dropout { site, ..dropout }))?;
+    ops::transpose(tape, &by_token, 0, 1)
 }
 
 /// Rows `rows` of `x` `[T, H]` as one matrix a head: `[A, S, D]`.

@@ -9,6 +9,7 @@ use engine::{Cpu, Device, Isa, philox::Stream};
 
 use super::*;
 use crate::checkpoint::{Checkpoints, Heads, ModelFolder};
+use crate::cost::{Checkpointing, Memory, Training, Workload};
 use crate::data::{CorpusSettings, Dataset, Source, SplitSettings, Vocabulary, build_with};
 use crate::report::{EvaluationRecord, Record, read_metrics};
 use crate::tokenizer::SpecialIds;
@@ -352,7 +353,7 @@ fn a_loss_that_is_not_finite_changes_nothing() {
 }
 
 #[test]
-fn no_step_needs_more_room_than_was_made() {
+fn every_step_fits_the_memory_that_was_planned() {
     let world = world();
     for variant in [
         &[][..],
@@ -367,8 +368,34 @@ fn no_step_needs_more_room_than_was_made() {
         for _ in 0..12 {
             trainer.train_step().unwrap();
         }
+        let report = trainer.workspace().arena().report();
+        assert_eq!(report.misses, 0, "{variant:?}: {report:?}");
         assert_eq!(trainer.room(), room, "{variant:?}: a step had more micro-batches than foreseen");
         assert_eq!(trainer.memory().packed, trainer.params().packed_bytes(), "{variant:?}");
+    }
+}
+
+/// What `albert info` says beforehand against what a run plans: a guide for choosing a batch, to a twentieth.
+#[test]
+fn the_estimate_of_activations_is_near_the_plan() {
+    let world = world();
+    for (checkpointing, name) in
+        [(Checkpointing::None, "none"), (Checkpointing::Cheap, "cheap"), (Checkpointing::Layer, "layer")]
+    {
+        for layers in [2, 6] {
+            let recipe = recipe(&[
+                "model.hidden_size=128",
+                "data.batch={ max_tokens = 2048, max_sequences = 64 }",
+                &format!("model.num_hidden_layers={layers}"),
+                &format!("compute.checkpointing={name}"),
+            ]);
+            let trainer = Trainer::new(&recipe, &world.dataset, &world.vocabulary, device(1)).unwrap();
+            let workload = Workload { sequences: 64, sequence_length: 32, masked_per_sequence: 5 };
+            let training = Training { activation_bytes: 4, checkpointing };
+            let estimate = Memory::new(&trainer.recipe().model, &workload, &training).activations as f64;
+            let planned = trainer.memory().step as f64;
+            assert!((estimate / planned - 1.0).abs() < 0.05, "{name}, {layers} layers: {estimate} and {planned}");
+        }
     }
 }
 

@@ -149,6 +149,65 @@ fn loss_and_gradient_agree_with_f64() {
     }
 }
 
+/// The same masks in both: attention's for one sequence (the composed block gives later ones masks of their own), the
+/// others for any batch; and whatever backward recomputes.
+#[test]
+fn fused_and_composed_blocks_drop_the_same_elements() {
+    for (lengths, attention) in [(&[13][..], 0.3), (&[7, 1, 16, 5], 0.0)] {
+        let rates = |sharing| AlbertConfig {
+            hidden_dropout_prob: 0.2,
+            attention_probs_dropout_prob: attention,
+            ..small(sharing)
+        };
+        let config = rates(Sharing::Groups(2));
+        let (model, mut params) = Model::new(&config, Heads::PRE_TRAINING, &cpu(1), 5).unwrap();
+        disturb(&mut params);
+        let batch = batch(&config, lengths, 3);
+        let of = |blocks| {
+            let mode = Mode { dropout: Some(21), blocks, ..Mode::EVALUATION };
+            run(&model, &params, &batch, &mode, WEIGHTS, Denominators::of(&batch), 1)
+        };
+        let composed = of(Blocks::Composed);
+        let undropped = run(&model, &params, &batch, &Mode::EVALUATION, WEIGHTS, Denominators::of(&batch), 1);
+        assert!((composed.loss - undropped.loss).abs() > 1e-3, "nothing was dropped: {}", composed.loss);
+        for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
+            let fused = of(Blocks::Fused(recompute));
+            let bound = 1e-5 * composed.loss;
+            assert!((fused.loss - composed.loss).abs() < bound, "{lengths:?}: {} and {}", fused.loss, composed.loss);
+            for id in params.ids() {
+                let (a, b) = (fused.gradients.get(id), composed.gradients.get(id));
+                let scale = b.iter().fold(1e-3f32, |scale, x| scale.max(x.abs()));
+                for (a, b) in a.iter().zip(b) {
+                    let name = params.name(id);
+                    assert!(
+                        (a - b).abs() < 2e-5 * scale,
+                        "{lengths:?}, {recompute:?}, {name}: {a} fused, {b} composed"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Storage in bfloat16 rounds to 8 bits; statistics, parameters and gradients stay f32.
+#[test]
+fn bfloat16_activations_change_the_loss_by_rounding_alone() {
+    let config = small(Sharing::All);
+    let (model, params) = Model::new(&config, Heads::PRE_TRAINING, &cpu(1), 5).unwrap();
+    let batch = batch(&config, &[16, 9, 12, 16], 3);
+    let of = |dtype| {
+        let mode = Mode { dtype, ..Mode::EVALUATION };
+        run(&model, &params, &batch, &mode, WEIGHTS, Denominators::of(&batch), 1)
+    };
+    let (wide, narrow) = (of(DType::F32), of(DType::Bf16));
+    assert!((wide.loss - narrow.loss).abs() < 0.02 * wide.loss, "{} and {}", wide.loss, narrow.loss);
+    assert_ne!(wide.loss, narrow.loss, "nothing was rounded");
+    let norm = |run: &Run| run.gradients.all().iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+    let products = wide.gradients.all().iter().zip(narrow.gradients.all()).map(|(&a, &b)| f64::from(a) * f64::from(b));
+    let cosine = products.sum::<f64>() / (norm(&wide) * norm(&narrow));
+    assert!(cosine > 0.999, "the gradients point apart: cosine {cosine}");
+}
+
 /// Every parameter that the loss depends on is trained. The exceptions, each with its reason, are listed here.
 #[test]
 fn every_parameter_gets_a_finite_gradient_that_is_not_zero() {
