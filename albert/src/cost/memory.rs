@@ -4,6 +4,7 @@
 //! parameters   4 bytes each, and 2 more for the bfloat16 copy where activations are bfloat16
 //! gradients    4 bytes each, always f32: they are sums over all uses of a shared weight
 //! optimiser    8 bytes each: two moments
+//! packed       8 bytes for each weight of a dense layer: one copy for forward, one for backward
 //! activations  what backward keeps, per token and block (x = bytes of an activation):
 //!                none    8H·x + 2F·x + 4A + 16    input, qkv, context, two sums, one LayerNorm output, pre, act
 //!                cheap   7H·x +  F·x + 4A + 16    as above without what an elementwise pass gives back
@@ -52,6 +53,9 @@ pub struct Memory {
     pub gradients: u64,
     /// Two moments, f32 each.
     pub optimizer: u64,
+    /// Weights that multiply, once more for the forward and once for the backward product, in the order in which the
+    /// kernels read them; f32, so that a shared weight is packed once a step.
+    pub packed: u64,
     /// What forward keeps for backward, at its highest.
     pub activations: u64,
 }
@@ -65,14 +69,24 @@ impl Memory {
             parameters: parameters * (4 + copy),
             gradients: parameters * 4,
             optimizer: parameters * 8,
+            packed: packed(config),
             activations: activations(config, workload, training),
         }
     }
 
     /// All purposes together.
     pub fn total(&self) -> u64 {
-        self.parameters + self.gradients + self.optimizer + self.activations
+        self.parameters + self.gradients + self.optimizer + self.packed + self.activations
     }
+}
+
+/// Both copies of every weight of a dense layer; the word table is read as it lies.
+fn packed(config: &AlbertConfig) -> u64 {
+    let [e, h, f] = [config.embedding_size, config.hidden_size, config.intermediate_size].map(|size| size as u64);
+    let map = if config.has_embedding_map() { e * h } else { 0 };
+    let (attention, ffn) = (config.attention_sets().len() as u64, config.ffn_sets().len() as u64);
+    let weights = map + attention * 4 * h * h + ffn * 2 * h * f + h * h + h * e + 2 * h;
+    2 * 4 * weights
 }
 
 fn activations(config: &AlbertConfig, workload: &Workload, training: &Training) -> u64 {

@@ -377,7 +377,7 @@ fn every_step_fits_the_memory_that_was_planned() {
 
 /// What `albert info` says beforehand against what a run plans: a guide for choosing a batch, to a twentieth.
 #[test]
-fn the_estimate_of_activations_is_near_the_plan() {
+fn estimates_of_memory_are_near_the_plan() {
     let world = world();
     for (checkpointing, name) in
         [(Checkpointing::None, "none"), (Checkpointing::Cheap, "cheap"), (Checkpointing::Layer, "layer")]
@@ -392,9 +392,17 @@ fn the_estimate_of_activations_is_near_the_plan() {
             let trainer = Trainer::new(&recipe, &world.dataset, &world.vocabulary, device(1)).unwrap();
             let workload = Workload { sequences: 64, sequence_length: 32, masked_per_sequence: 5 };
             let training = Training { activation_bytes: 4, checkpointing };
-            let estimate = Memory::new(&trainer.recipe().model, &workload, &training).activations as f64;
-            let planned = trainer.memory().step as f64;
-            assert!((estimate / planned - 1.0).abs() < 0.05, "{name}, {layers} layers: {estimate} and {planned}");
+            let estimate = Memory::new(&trainer.recipe().model, &workload, &training);
+            let plan = trainer.memory();
+            for (what, estimate, planned) in [
+                ("activations", estimate.activations, plan.step),
+                ("packed", estimate.packed, plan.packed),
+                ("gradients", estimate.gradients, plan.gradients),
+                ("optimizer", estimate.optimizer, plan.optimizer),
+            ] {
+                let ratio = estimate as f64 / planned as f64;
+                assert!((ratio - 1.0).abs() < 0.05, "{name}, {layers} layers, {what}: {estimate} and {planned}");
+            }
         }
     }
 }

@@ -126,6 +126,7 @@ fn print(out: &mut impl Write, model: &str, report: &Report) -> Result<()> {
         ("parameters", report.memory.parameters),
         ("gradients", report.memory.gradients),
         ("optimiser", report.memory.optimizer),
+        ("packed weights", report.memory.packed),
         ("activations", report.memory.activations),
         ("memory in total", report.memory.total()),
     ] {
