@@ -5,6 +5,11 @@ use engine::optim::{Adam, Optimizer, Rule, Treatment};
 use engine::{Device, Init, ParamBuilder, Result, Workspace, ops, philox::Stream};
 
 fn main() -> Result<()> {
+    train().map(drop)
+}
+
+/// Gives the first and the last loss.
+pub fn train() -> Result<[f32; 2]> {
     let device = Device::cpu()?;
     let cpu = device.processor().clone();
 
@@ -23,6 +28,7 @@ fn main() -> Result<()> {
     let classes: Vec<u32> = points.chunks(2).map(|p| u32::from(p[1] > 0.5 * p[0] + 0.1)).collect();
 
     let mut workspace = Workspace::new(device);
+    let mut losses = [0.0; 2];
     for step in 0..=200 {
         gradients.clear();
         let tape = workspace.train(&params, None);
@@ -31,13 +37,14 @@ fn main() -> Result<()> {
         let logits = ops::linear(&tape, &x, weight, Some(bias))?; // [256, 2]
         let result = ops::cross_entropy(&tape, &logits, &labels, 256.0)?;
         tape.backward(&result.loss, &mut gradients)?;
+        losses[usize::from(step > 0)] = tape.item(&result.loss)?;
         if step % 50 == 0 {
             let right: u32 = result.correct.slice::<u32>().iter().sum();
-            println!("step {step:3}  loss {:.4}  {right} of 256 right", tape.item(&result.loss)?);
+            println!("step {step:3}  loss {:.4}  {right} of 256 right", losses[usize::from(step > 0)]);
         }
         drop((tape, x, labels, logits, result));
         optimizer.step(&cpu, &mut params, &gradients, 0.05)?;
     }
     println!("the line: {:?}, {:?}", params.values(weight), params.values(bias));
-    Ok(())
+    Ok(losses)
 }

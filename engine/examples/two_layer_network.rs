@@ -9,6 +9,11 @@ const HIDDEN: usize = 32;
 const STEPS: u64 = 300;
 
 fn main() -> Result<()> {
+    train().map(drop)
+}
+
+/// Gives the first and the last loss.
+pub fn train() -> Result<[f32; 2]> {
     let device = Device::cpu()?;
     let cpu = device.processor().clone();
 
@@ -29,6 +34,7 @@ fn main() -> Result<()> {
     let inside: Vec<u32> = points.chunks(2).map(|p| u32::from(p[0] * p[0] + p[1] * p[1] < 0.6)).collect();
 
     let mut workspace = Workspace::new(device);
+    let mut losses = [0.0; 2];
     for step in 0..STEPS {
         gradients.clear();
         let tape = workspace.train(&params, None);
@@ -39,13 +45,14 @@ fn main() -> Result<()> {
         let logits = ops::linear(&tape, &h, w2, Some(b2))?; // [512, 2]
         let result = ops::cross_entropy(&tape, &logits, &labels, POINTS as f32)?;
         tape.backward(&result.loss, &mut gradients)?;
+        losses[usize::from(step > 0)] = tape.item(&result.loss)?;
         if step % 50 == 0 || step + 1 == STEPS {
             let right: u32 = result.correct.slice::<u32>().iter().sum();
-            println!("step {step:3}  loss {:.4}  {right} of {POINTS} right", tape.item(&result.loss)?);
+            println!("step {step:3}  loss {:.4}  {right} of {POINTS} right", losses[usize::from(step > 0)]);
         }
         drop((tape, x, labels, h, logits, result));
         clip_global_norm(&cpu, &mut gradients, 1.0, Some(1.0), step)?;
         optimizer.step(&cpu, &mut params, &gradients, schedule.rate(step))?;
     }
-    Ok(())
+    Ok(losses)
 }

@@ -37,6 +37,15 @@ pub struct Workspace {
     profile: Profile,
     spare: RefCell<Spare>,
     tapes: u32,
+    /// Bytes that the worker threads keep for kernels, as far as dry runs have found out.
+    scratch: Cell<Scratch>,
+}
+
+/// Bytes a thread, by who keeps them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scratch {
+    gemm: usize,
+    attention: usize,
 }
 
 #[derive(Debug, Default)]
@@ -48,7 +57,14 @@ struct Spare {
 impl Workspace {
     /// A workspace on `device`, without plans.
     pub fn new(device: Device) -> Self {
-        Self { device, arena: Arena::default(), profile: Profile::default(), spare: RefCell::default(), tapes: 0 }
+        Self {
+            device,
+            arena: Arena::default(),
+            profile: Profile::default(),
+            spare: RefCell::default(),
+            tapes: 0,
+            scratch: Cell::default(),
+        }
     }
 
     /// The device.
@@ -64,6 +80,12 @@ impl Workspace {
     /// The profiler.
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Bytes of scratch that kernels keep on all worker threads together, after the planned steps.
+    pub fn scratch_bytes(&self) -> usize {
+        let Scratch { gemm, attention } = self.scratch.get();
+        self.device.processor().threads() * (gemm + attention)
     }
 
     /// Begins a step that records what gradients need. `plan` names the plan to use (see [`Workspace::plan`]); without
@@ -97,12 +119,18 @@ impl Workspace {
 
     /// Runs `step` dry, its kernels left out, and lays out memory for all later steps that are begun under `name`.
     ///
+    /// Scratch that kernels keep per worker thread is allocated as well, so that no later step has to
+    /// ([`Workspace::scratch_bytes`]).
+    ///
     /// The step is to be the largest one: a batch of the whole token budget. It must not read values (what
     /// [`Tape::item`] gives is zero) and must make its tensors in the same order as the real one.
     ///
     /// # Errors
     /// What `step` says, or not enough memory for the block.
     pub fn plan(&mut self, name: &'static str, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<Plan> {
+        let cpu = self.device.processor();
+        kernels::gemm::warm_up(cpu);
+        self.scratch.set(Scratch { gemm: kernels::gemm::scratch_bytes(cpu), ..self.scratch.get() });
         self.arena.start_dry();
         match step(self) {
             Ok(()) => self.arena.finish_dry(name),
@@ -237,6 +265,16 @@ impl<'w> Tape<'w> {
             Device::Cpu(cpu) => self.workspace.profile.measure(name, cost, || kernel(cpu)),
         }
         Ok(())
+    }
+
+    /// Tells a dry run that attention with heads of this size will be launched.
+    pub(crate) fn expect_attention(&self, head_size: usize) {
+        if self.dry {
+            kernels::attention::warm_up(self.cpu(), head_size);
+            let mut scratch = self.workspace.scratch.get();
+            scratch.attention = scratch.attention.max(kernels::attention::scratch_bytes(head_size));
+            self.workspace.scratch.set(scratch);
+        }
     }
 
     /// A copy of `elements` on the device, without a gradient: ids, labels, offsets.

@@ -45,6 +45,8 @@ pub struct MemoryPlan {
     pub packed: usize,
     /// Activations and scratch of the largest step.
     pub step: usize,
+    /// What the worker threads keep for kernels.
+    pub threads: usize,
     /// Instances and batches.
     pub data: usize,
 }
@@ -52,7 +54,7 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// All purposes together.
     pub fn total(&self) -> usize {
-        self.parameters + self.gradients + self.optimizer + self.packed + self.step + self.data
+        self.parameters + self.gradients + self.optimizer + self.packed + self.step + self.threads + self.data
     }
 }
 

@@ -146,6 +146,7 @@ impl Trainer {
             optimizer: self.optimizer.bytes(),
             packed: self.params.packed_bytes(),
             step: train.bytes().max(evaluate.bytes()),
+            threads: self.workspace.scratch_bytes(),
             data: table + (self.room.len() + AHEAD) * self.room.first().map_or(0, batch_bytes),
         };
         Ok(())

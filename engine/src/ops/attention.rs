@@ -115,6 +115,7 @@ pub(super) fn forward(
     out: &mut Tensor,
     lse: &mut Tensor,
 ) -> Result<()> {
+    tape.expect_attention(spec.head_size);
     let h = spec.hidden();
     let cost = sequences.cost(spec, 2, 4 * out.len() * out.dtype().bytes());
     tape.launch("attention", cost, |cpu| {

@@ -37,6 +37,8 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
+pub use cpu::{scratch_bytes, warm_up};
+
 use crate::dropout::Dropout;
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::Element;

@@ -37,11 +37,19 @@ impl Scratch {
                 lines.resize(floats.div_ceil(16), Line::ZERO);
             }
         };
-        fit(&mut self.a, tile.mc * tile.kc);
-        fit(&mut self.b, tile.task_columns * tile.kc);
-        fit(&mut self.spill, tile.mr * tile.nr);
-        fit(&mut self.mask, Mask::len(tile.mr, tile.task_columns));
-        fit(&mut self.sums, tile.task_columns * tile.task_rows);
+        let [a, b, sums, spill, mask] = Self::floats(tile);
+        fit(&mut self.a, a);
+        fit(&mut self.b, b);
+        fit(&mut self.sums, sums);
+        fit(&mut self.spill, spill);
+        fit(&mut self.mask, mask);
+    }
+
+    /// Floats of a, b, sums, spill and mask.
+    fn floats(tile: &Tile) -> [usize; 5] {
+        let sums = tile.task_columns * tile.task_rows;
+        let mask = Mask::len(tile.mr, tile.task_columns);
+        [tile.mc * tile.kc, tile.task_columns * tile.kc, sums, tile.mr * tile.nr, mask]
     }
 }
 
@@ -49,6 +57,11 @@ impl Scratch {
 pub fn warm_up(cpu: &Cpu) {
     let tile = Tile::of(cpu.isa().kind());
     cpu.on_every_thread(|_| SCRATCH.with_borrow_mut(|scratch| scratch.fit(&tile)));
+}
+
+/// Bytes of scratch that each worker thread holds from its first product, or [`warm_up`], on.
+pub fn scratch_bytes(cpu: &Cpu) -> usize {
+    Scratch::floats(&Tile::of(cpu.isa().kind())).iter().map(|floats| floats.div_ceil(16) * 64).sum()
 }
 
 /// Runs `batch.count` checked products.

@@ -39,7 +39,7 @@ mod tile;
 mod tests;
 
 pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
-pub use cpu::warm_up;
+pub use cpu::{scratch_bytes, warm_up};
 pub use epilogue::Epilogue;
 pub use packed::{PackMismatch, PackedB};
 

@@ -94,6 +94,9 @@ fn split<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut [f32
     })
 }
 
+/// Floats in a cache line.
+const LINE: usize = 16;
+
 thread_local! {
     /// Grows to what D needs and stays.
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
@@ -101,7 +104,6 @@ thread_local! {
 
 /// Runs `task` with `len` floats of this thread's scratch that begin with a cache line. What they hold is undefined.
 fn with_scratch(len: usize, task: impl FnOnce(&mut [f32])) {
-    const LINE: usize = 16;
     SCRATCH.with_borrow_mut(|scratch| {
         if scratch.len() < len + LINE {
             scratch.resize(len + LINE, 0.0);
@@ -109,6 +111,21 @@ fn with_scratch(len: usize, task: impl FnOnce(&mut [f32])) {
         let offset = scratch.as_ptr().align_offset(4 * LINE).min(LINE);
         task(&mut scratch[offset..offset + len]);
     });
+}
+
+/// Floats of scratch that the passes take on a thread.
+fn thread_scratch_len(d: usize) -> usize {
+    forward::scratch_len(d).max(backward::scratch_len(d))
+}
+
+/// Bytes of scratch that each worker thread holds from its first task, or [`warm_up`], on.
+pub fn scratch_bytes(head_size: usize) -> usize {
+    4 * (thread_scratch_len(head_size) + LINE)
+}
+
+/// Allocates the scratch of every worker thread for heads of this size, so that no later call does.
+pub fn warm_up(cpu: &Cpu, head_size: usize) {
+    cpu.on_every_thread(|_| with_scratch(thread_scratch_len(head_size), |_| {}));
 }
 
 pub(super) fn forward<X: Element>(

@@ -1,0 +1,20 @@
+//! The example programs learn what they are there to show.
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "../examples/logistic_regression.rs"]
+mod logistic_regression;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../examples/two_layer_network.rs"]
+mod two_layer_network;
+
+#[test]
+fn logistic_regression_finds_the_line() {
+    let [first, last] = logistic_regression::train().unwrap();
+    assert!(first > 0.6 && last < 0.1, "loss {first} to {last}");
+}
+
+#[test]
+fn two_layers_find_the_circle() {
+    let [first, last] = two_layer_network::train().unwrap();
+    assert!(first > 0.6 && last < 0.02, "loss {first} to {last}");
+}
