@@ -178,6 +178,10 @@ impl Assembler {
         Self { shards, vocabulary, settings: settings.clone(), seed, masker }
     }
 
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
     pub(super) fn shards(&self) -> &Arc<Shards> {
         &self.shards
     }

@@ -21,6 +21,7 @@ use super::settings::{DataSettings, LoneSentence, Objective};
 use super::shard::Ids;
 use super::shards::Shards;
 use super::vocabulary::Vocabulary;
+use crate::metrics::Mean;
 
 /// The held-out batches.
 #[derive(Clone, Debug)]
@@ -93,17 +94,29 @@ impl EvaluationSet {
         batch.sequences() > 0
     }
 
-    /// The mean cross-entropy of `unigram` over all masked pieces, in nats, and their number. Rewinds before and after.
+    /// The mean cross-entropy of `unigram` over all masked pieces, and over those shown as `[MASK]`. Rewinds before and
+    /// after.
     pub fn baseline(&mut self, unigram: &Unigram) -> Baseline {
         let mut batch = Batch::new(self.settings());
-        let (mut nats, mut pieces) = (0.0, 0);
+        let (mut all, mut hidden) = (Mean::default(), Mean::default());
+        let mask = self.mask_id();
         self.rewind();
         while self.fill(&mut batch) {
-            nats += batch.masked_labels.iter().map(|&label| unigram.nats(label)).sum::<f64>();
-            pieces += batch.masked_labels.len() as u64;
+            for (&position, &label) in batch.masked_positions.iter().zip(&batch.masked_labels) {
+                let nats = unigram.nats(label);
+                all.add(nats, 1);
+                if batch.ids[position as usize] == mask {
+                    hidden.add(nats, 1);
+                }
+            }
         }
         self.rewind();
-        Baseline { nats: if pieces == 0 { 0.0 } else { nats / pieces as f64 }, pieces }
+        Baseline { all, hidden }
+    }
+
+    /// The id of `[MASK]`: masked pieces that stand as it in the input are hidden, others are kept or replaced.
+    pub fn mask_id(&self) -> u32 {
+        self.assembler.vocabulary().specials().mask
     }
 }
 
@@ -125,10 +138,10 @@ fn text_hash(shards: &Shards, instance: &Instance, is_swapping: bool, tokens: &m
 /// What the unigram model reaches on an evaluation set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Baseline {
-    /// Mean cross-entropy in nats.
-    pub nats: f64,
-    /// Masked pieces that it is the mean of.
-    pub pieces: u64,
+    /// Cross-entropy in nats over all masked pieces.
+    pub all: Mean,
+    /// The same over those shown as `[MASK]`: the others can be guessed from the piece that is seen.
+    pub hidden: Mean,
 }
 
 /// Frequencies of the pieces in the training documents.

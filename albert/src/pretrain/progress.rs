@@ -155,6 +155,8 @@ impl Monitor {
 pub(super) struct Tally {
     pub(super) mlm: Mean,
     pub(super) mlm_correct: Proportion,
+    /// MLM over the pieces shown as `[MASK]`; of evaluations alone.
+    pub(super) hidden: Mean,
     pub(super) sop: Mean,
     pub(super) sop_correct: Proportion,
     pub(super) tokens: u64,

@@ -26,7 +26,7 @@ use super::progress::Progress;
 use super::trainer::{StepError, Trainer};
 use super::{PretrainError, Recipe};
 use crate::checkpoint::{Checkpoints, Found, StateHeader, save_model};
-use crate::data::{Batch, DataError, Dataset, EvaluationSet, Side, Unigram, Vocabulary};
+use crate::data::{Baseline, Batch, DataError, Dataset, EvaluationSet, Side, Unigram, Vocabulary};
 use crate::report::{EvaluationRecord, EventFile, MetricsLog, Record, read_metrics, write_curves};
 
 /// What a run reads beside its recipe.
@@ -121,7 +121,7 @@ pub fn pretrain(
 struct HeldOut {
     set: EvaluationSet,
     batch: Batch,
-    unigram_loss: f64,
+    baseline: Baseline,
 }
 
 struct Run<'s> {
@@ -198,7 +198,7 @@ impl<'s> Run<'s> {
             steps: self.trainer.recipe().schedule.steps,
             instances: self.trainer.instances(),
             evaluation_sequences: self.held_out.as_ref().map_or(0, |held_out| held_out.set.sequences()),
-            unigram_loss: self.held_out.as_ref().map(|held_out| held_out.unigram_loss),
+            unigram_loss: self.held_out.as_ref().and_then(|held_out| held_out.baseline.all.value()),
             memory: self.trainer.memory(),
             no_evaluation,
             damaged: found.map_or(&[], |found| &found.damaged),
@@ -270,7 +270,9 @@ impl<'s> Run<'s> {
             mlm_loss: tally.mlm.value().unwrap_or(0.0),
             mlm_accuracy: tally.mlm_correct.value().unwrap_or(0.0),
             masked: tally.mlm.count,
-            unigram_loss: held_out.unigram_loss,
+            unigram_loss: held_out.baseline.all.value().unwrap_or(0.0),
+            hidden_loss: tally.hidden.value().unwrap_or(0.0),
+            hidden_unigram_loss: held_out.baseline.hidden.value().unwrap_or(0.0),
             sop_loss: tally.sop.value(),
             sop_accuracy: tally.sop_correct.value(),
             sop_count: tally.sop.count,
@@ -380,9 +382,9 @@ fn held_out(recipe: &Recipe, sources: &Sources<'_>) -> Result<(Option<HeldOut>, 
     match EvaluationSet::new(shards, Arc::clone(sources.vocabulary), &recipe.data) {
         Ok(mut set) => {
             let unigram = Unigram::of(sources.dataset.side(Side::Train), sources.vocabulary.size());
-            let unigram_loss = set.baseline(&unigram).nats;
+            let baseline = set.baseline(&unigram);
             let batch = Batch::new(set.settings());
-            Ok((Some(HeldOut { set, batch, unigram_loss }), None))
+            Ok((Some(HeldOut { set, batch, baseline }), None))
         }
         Err(error @ DataError::NoInstances { .. }) => Ok((None, Some(error.to_string()))),
         Err(error) => Err(error.into()),

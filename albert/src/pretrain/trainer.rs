@@ -307,6 +307,7 @@ impl Trainer {
     /// The engine failed.
     pub(super) fn evaluate(&mut self, set: &mut EvaluationSet, batch: &mut Batch) -> Result<Tally, PretrainError> {
         let (mode, weights) = (self.mode(None), self.loss_weights());
+        let mask = set.mask_id();
         let mut tally = Tally::default();
         set.rewind();
         while set.fill(batch) {
@@ -317,6 +318,7 @@ impl Trainer {
                 let tape = workspace.infer(params, Some(EVALUATE));
                 let losses = pretraining_loss(model, &tape, batch, &mode, weights, Denominators::of(batch))?;
                 tally.add(batch, &losses);
+                tally.add_hidden(batch, &losses, mask);
                 Ok(())
             })?;
         }
@@ -387,6 +389,16 @@ impl Tally {
         }
         self.tokens += batch.tokens() as u64;
         self.sequences += batch.sequences() as u64;
+    }
+
+    /// Adds the masked pieces that stand as `mask` in the input.
+    fn add_hidden(&mut self, batch: &Batch, losses: &PretrainingLoss, mask: u32) {
+        let Some(classified) = &losses.mlm else { return };
+        for (&position, &loss) in batch.masked_positions.iter().zip(classified.losses.slice::<f32>()) {
+            if batch.ids[position as usize] == mask {
+                self.hidden.add(f64::from(loss), 1);
+            }
+        }
     }
 }
 

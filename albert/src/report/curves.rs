@@ -74,6 +74,7 @@ fn panels_of(records: &[Record]) -> [(&'static str, Vec<Curve>); 3] {
             vec![
                 curve("training", BLUE, train(|r| Some(r.mlm_loss))),
                 curve("held out", ORANGE, held_out(|r| Some(r.mlm_loss))),
+                curve("held out, shown as [MASK]", RED, held_out(|r| Some(r.hidden_loss))),
                 curve("unigram baseline", GREY, held_out(|r| Some(r.unigram_loss))),
             ],
         ),

@@ -69,6 +69,11 @@ pub struct EvaluationRecord {
     pub masked: u64,
     /// Cross-entropy of the same pieces under the frequencies of the training text.
     pub unigram_loss: f64,
+    /// Cross-entropy of the masked pieces that the model sees as `[MASK]`. The others stand there, kept or replaced, and
+    /// can be guessed without context; this loss falls by context alone.
+    pub hidden_loss: f64,
+    /// Cross-entropy of those under the frequencies of the training text.
+    pub hidden_unigram_loss: f64,
     /// Cross-entropy of the sentence label; absent without that objective.
     pub sop_loss: Option<f64>,
     /// Share of sentence labels that were guessed.

@@ -120,6 +120,8 @@ fn evaluation_scalars(record: &EvaluationRecord) -> Vec<(&'static str, f64)> {
         ("evaluation/mlm_loss", record.mlm_loss),
         ("evaluation/mlm_accuracy", record.mlm_accuracy),
         ("evaluation/unigram_loss", record.unigram_loss),
+        ("evaluation/hidden_loss", record.hidden_loss),
+        ("evaluation/hidden_unigram_loss", record.hidden_unigram_loss),
     ];
     scalars.extend(record.sop_loss.map(|value| ("evaluation/sop_loss", value)));
     scalars.extend(record.sop_accuracy.map(|value| ("evaluation/sop_accuracy", value)));

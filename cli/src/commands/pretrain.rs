@@ -232,11 +232,13 @@ impl Observer for Watch {
 /// An evaluation in one line.
 pub(crate) fn evaluation_line(record: &EvaluationRecord, is_best: bool) -> String {
     let mut line = format!(
-        "held out at step {}: MLM {:.4} nats, {:.4} below the unigram baseline of {:.4}, accuracy {:.1} %",
+        "held out at step {}: MLM {:.4} nats, {:.4} below the unigram baseline of {:.4} ({:.4} below where \
+         [MASK] is shown), accuracy {:.1} %",
         record.step,
         record.mlm_loss,
         record.unigram_loss - record.mlm_loss,
         record.unigram_loss,
+        record.hidden_unigram_loss - record.hidden_loss,
         100.0 * record.mlm_accuracy
     );
     if let (Some(accuracy), Some(error)) = (record.sop_accuracy, record.sop_standard_error) {
