@@ -127,7 +127,7 @@ fn invalid_utf8_is_placed_and_can_be_repaired() {
     run(&train).fails_with(&[&place, "--lossy"]);
     run(&[&train[..], &["--lossy"]].concat()).succeeds();
     let told = finish_with_input(&mut albert(&["tokenizer", "encode", "--tokenizer", &tokenizer]), b"a\n\xff\n");
-    told.fails_with(&["standard input", "UTF-8"]);
+    told.fails_with(&["standard input, line 2: invalid UTF-8 at byte 1"]);
 }
 
 #[test]
@@ -171,11 +171,20 @@ fn damaged_shards_are_noticed_before_anything_is_written() {
     for name in files(&world.path("data")).into_keys() {
         let original = fs::read(&name).unwrap();
         let file = name.file_name().unwrap().to_str().unwrap().to_owned();
-        // The index is text without a checksum of its own; a shard notices every bit.
         let damages: &[fn(&Path)] = if file.ends_with(".shard") {
             &[|path| truncate(path, 1), |path| flip_bit(path, 30), |path| flip_bit(path, 2000)]
         } else {
-            &[|path| truncate(path, 700), |path| fs::write(path, "").unwrap()]
+            // The last one leaves an index that can be read and says something else.
+            &[
+                |path| truncate(path, 700),
+                |path| fs::write(path, "").unwrap(),
+                |path| {
+                    let text = fs::read_to_string(path).unwrap();
+                    let changed = text.replacen("\"documents\": 1", "\"documents\": 2", 1);
+                    assert_ne!(changed, text);
+                    fs::write(path, changed).unwrap();
+                },
+            ]
         };
         for damage in damages {
             damage(&name);
@@ -351,7 +360,11 @@ fn an_output_below_a_regular_file_is_refused() {
     let below = format!("{text}/below");
     for place in [&text, &below] {
         run(&["data", "build", &text, "--tokenizer", &tokenizer, "-o", place]).fails_with(&[place]);
-        pretrain(&world, if place == &text { "text.txt" } else { "text.txt/below" }, &[]).fails_with(&[place]);
+        pretrain(&world, if place == &text { "text.txt" } else { "text.txt/below" }, &[]).fails_with(&[
+            place,
+            &text,
+            "is a file; choose another folder",
+        ]);
     }
     run(&["tokenizer", "train", &text, "--vocab-size", "200", "-o", &below]).fails_with(&[&below, "cannot create"]);
     run(&["quickstart", "-o", &below, "--minutes", "0.1"]).fails_with(&[&below]);
@@ -371,7 +384,7 @@ fn a_disk_that_fills_leaves_what_was_there() {
         .fails_with(&["tokenizer.json", "cannot write"]);
     assert_eq!(files(world.path("data").parent().unwrap()), before, "what was there is untouched, and nothing is left");
 
-    // A run that cannot write its second checkpoint: the first stays whole, and the run goes on from it later.
+    // A run that cannot write a checkpoint, its first or a later one: what was whole stays whole, and it goes on later.
     pretrain(&world, "full", &["run.checkpoint_interval=0", "schedule.steps=40"]).succeeds();
     let whole = checkpoints(&world.path("full"));
     let state = fs::metadata(&whole[0]).unwrap().len() as usize;
@@ -384,6 +397,14 @@ fn a_disk_that_fills_leaves_what_was_there() {
         // With room again the same command finishes.
         pretrain(&world, &name, &["--resume"]).succeeds();
     }
+    pretrain(&world, "two", &[]).succeeds();
+    let [first, last] = checkpoints(&world.path("two")).try_into().expect("two checkpoints stay");
+    fs::remove_file(&last).unwrap();
+    let before = fs::read(&first).unwrap();
+    let arguments = world.pretrain("two", &["--resume"]);
+    finish(&mut albert_with_file_limit(state / 1024 - 1, &arguments)).fails_with(&["cannot write", "os error 27"]);
+    assert_eq!(fs::read(&first).unwrap(), before, "the checkpoint of before is whole");
+    pretrain(&world, "two", &["--resume"]).succeeds();
 }
 
 #[cfg(target_os = "linux")]

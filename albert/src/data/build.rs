@@ -321,7 +321,7 @@ impl<'a, E: FnMut(&str, &mut Vec<u32>) + Send, N: Fn() -> E + Sync> Builder<'a, 
 
     fn into_index(self, split: &SplitSettings) -> Index {
         let [train, held_out] = self.sides.map(|builder| builder.index);
-        Index {
+        let index = Index {
             format: FORMAT.into(),
             version: VERSION,
             fingerprint: format!("{:016x}", self.vocabulary.fingerprint()),
@@ -332,7 +332,9 @@ impl<'a, E: FnMut(&str, &mut Vec<u32>) + Send, N: Fn() -> E + Sync> Builder<'a, 
             train,
             held_out,
             report: self.report,
-        }
+            checksum: String::new(),
+        };
+        index.with_checksum()
     }
 }
 

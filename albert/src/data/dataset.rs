@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::io::AtomicFile;
+use engine::io::{AtomicFile, hash64};
 use serde::{Deserialize, Serialize};
 
 use super::build::BuildReport;
@@ -79,6 +79,23 @@ pub struct Index {
     pub held_out: SideIndex,
     /// What the build met.
     pub report: BuildReport,
+    /// XXH64 of this file with an empty checksum, in hexadecimal.
+    pub checksum: String,
+}
+
+impl Index {
+    /// The text of the file.
+    fn text(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(self).expect("an index has string keys and finite numbers");
+        text.push(b'\n');
+        text
+    }
+
+    /// The same with the [`checksum`](Self::checksum) that it must have.
+    pub(super) fn with_checksum(&self) -> Self {
+        let blank = Self { checksum: String::new(), ..self.clone() };
+        Self { checksum: format!("{:016x}", hash64(&blank.text())), ..blank }
+    }
 }
 
 /// Reads the index of `folder`.
@@ -102,14 +119,15 @@ pub fn read_index(folder: &Path) -> Result<Index, DataError> {
         );
         return Err(DataError::damaged(&path, problem));
     }
+    if index != index.with_checksum() {
+        return Err(DataError::damaged(&path, "its checksum is not that of its contents"));
+    }
     Ok(index)
 }
 
 /// Puts `index` in place of the one in `folder`, atomically, through `file`, which was created for it.
 pub(super) fn write_index(folder: &Path, mut file: AtomicFile, index: &Index) -> Result<(), DataError> {
-    let mut text = serde_json::to_vec_pretty(index).expect("an index has string keys and finite numbers");
-    text.push(b'\n');
-    file.write_all(&text).map_err(DataError::io(&folder.join(INDEX_FILE), "write"))?;
+    file.write_all(&index.text()).map_err(DataError::io(&folder.join(INDEX_FILE), "write"))?;
     Ok(file.commit()?)
 }
 

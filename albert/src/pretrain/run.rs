@@ -147,6 +147,7 @@ impl<'s> Run<'s> {
         device: Device,
         observer: &mut dyn Observer,
     ) -> Result<Self, PretrainError> {
+        expect_folder(folder)?;
         let checkpoints = Checkpoints::of_run(folder);
         let metrics = folder.join(METRICS);
         if begin == Begin::New && (metrics.exists() || !checkpoints.steps()?.is_empty()) {
@@ -353,6 +354,19 @@ impl<'s> Run<'s> {
 }
 
 const METRICS: &str = "metrics.jsonl";
+
+/// Refuses a `folder` that cannot be made because a file stands in its way.
+fn expect_folder(folder: &Path) -> Result<(), PretrainError> {
+    let existing = folder.ancestors().find(|path| path.exists());
+    match existing {
+        Some(path) if !path.is_dir() => Err(PretrainError::Recipe(format!(
+            "{} cannot be the folder of a run: {} is a file; choose another folder",
+            folder.display(),
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
 
 /// Fingerprints of what decides the numbers beside the recipe.
 fn inputs(sources: &Sources<'_>) -> serde_json::Value {

@@ -1,7 +1,7 @@
 //! `albert tokenizer`: train a vocabulary, encode lines of text, decode lines of ids.
 
 use albert::tokenizer::{self, Progress, Tokenizer, TrainerConfig};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use std::{
     io::{BufRead, BufWriter, Write},
@@ -101,22 +101,23 @@ pub(crate) fn report(progress: Progress) {
 fn read_lines(path: &Path, lossy: bool) -> Result<Vec<String>> {
     let name = path.display();
     let bytes = std::fs::read(path).with_context(|| format!("{name} cannot be read"))?;
-    let lines = bytes.split(|&byte| byte == b'\n').enumerate();
+    let lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate();
     lines
-        .map(|(i, line)| match std::str::from_utf8(line) {
-            Ok(text) => Ok(text.trim_end_matches('\r').to_owned()),
-            Err(_) if lossy => Ok(String::from_utf8_lossy(line).into_owned()),
-            Err(error) => {
-                let at = error.valid_up_to();
-                anyhow::bail!(
-                    "{name}:{}: invalid UTF-8 at byte {} (0x{:02X}); re-encode the file or pass --lossy",
-                    i + 1,
-                    at + 1,
-                    line[at]
-                )
-            }
+        .map(|(i, line)| match text_of(line) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) if lossy => Ok(String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned()),
+            Err(problem) => bail!("{name}:{}: {problem}; re-encode the file or pass --lossy", i + 1),
         })
         .collect()
+}
+
+/// A line without its end; or where it is not UTF-8.
+fn text_of(line: &[u8]) -> Result<&str, String> {
+    let text = std::str::from_utf8(line).map_err(|error| {
+        let at = error.valid_up_to();
+        format!("invalid UTF-8 at byte {} (0x{:02X})", at + 1, line[at])
+    })?;
+    Ok(text.trim_end_matches(['\n', '\r']))
 }
 
 /// Texts that are encoded together: enough to keep all cores busy, few enough to answer soon.
@@ -128,12 +129,15 @@ fn encode(arguments: &Encode) -> Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut input = std::io::stdin().lock();
     let cpu = engine::Cpu::detect()?;
+    let mut lines = 0u64;
     loop {
         let mut texts = Vec::with_capacity(BATCH);
-        let mut text = String::new();
-        while texts.len() < BATCH && input.read_line(&mut text).context("standard input")? > 0 {
-            texts.push(text.trim_end_matches(['\n', '\r']).to_owned());
-            text.clear();
+        let mut line = Vec::new();
+        while texts.len() < BATCH && input.read_until(b'\n', &mut line).context("standard input")? > 0 {
+            lines += 1;
+            let text = text_of(&line).map_err(|problem| anyhow!("standard input, line {lines}: {problem}"))?;
+            texts.push(text.to_owned());
+            line.clear();
         }
         if texts.is_empty() {
             break;
