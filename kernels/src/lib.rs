@@ -27,6 +27,7 @@ pub use simd::{DType, Element, Isa, IsaKind};
 pub const OPERATIONS: &[operation::Operation] = &[
     gelu::OPERATION,
     gemm::OPERATION,
+    attention::OPERATION,
     layernorm::OPERATION,
     softmax::OPERATION,
     embedding::OPERATION,

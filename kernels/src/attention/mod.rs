@@ -32,11 +32,13 @@
 //! of the caller.
 #![allow(unsafe_code)]
 
+mod cases;
 mod cpu;
 pub mod reference;
 #[cfg(test)]
 mod tests;
 
+pub use cases::OPERATION;
 pub use cpu::{scratch_bytes, warm_up};
 
 use crate::dropout::Dropout;

@@ -1,0 +1,104 @@
+//! The row of attention in the table of operations: its sizes, its cost, its check against f64. The ragged batches, and
+//! what only tests need, stand in `tests.rs`.
+
+use super::{Attention, Gradients, backward, backward_scratch_len, forward, reference};
+use crate::check::{Guarded, on_cpu, store, uniform, widen, within};
+use crate::dropout::Dropout;
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::pool::Cpu;
+use crate::simd::{DType, Element};
+use half::bf16;
+
+/// Attention over sequences, forward and backward.
+pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: |_| Vec::new() };
+
+/// [B, S, A, D]: nothing, one token, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, long sequences.
+const SIZES: [[usize; 4]; 9] = [
+    [0, 1, 1, 8],
+    [7, 2, 3, 5],
+    [3, 31, 2, 16],
+    [2, 65, 2, 17],
+    [2, 127, 1, 33],
+    [2, 128, 2, 64],
+    [2, 129, 1, 65],
+    [1, 257, 2, 78],
+    [1, 600, 1, 64],
+];
+
+/// Rate of the variant `dropout`.
+const RATE: f32 = 0.1;
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for [b, s, a, d] in SIZES {
+        for (dtype, pass) in DType::ALL.into_iter().flat_map(|dtype| Pass::ALL.map(|pass| (dtype, pass))) {
+            for variant in ["", "dropout"] {
+                let dims = vec![("B", b), ("S", s), ("A", a), ("D", d)];
+                all.push(Case { pass, dtype, variant: variant.into(), dims });
+            }
+        }
+    }
+    all
+}
+
+/// Two products forward and five backward; an exponential a score each time counts as one operation.
+fn cost(case: &Case) -> Cost {
+    let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter) as u64);
+    let (matrices, flops) = match case.pass {
+        Pass::Forward => (4, 4 * d + 1),
+        Pass::Backward => (8, 10 * d + 1),
+    };
+    let tokens = b * s;
+    Cost {
+        flops: flops * tokens * s * a,
+        bytes: matrices * tokens * a * d * case.dtype.bytes() as u64 + 4 * tokens * a,
+    }
+}
+
+fn check(case: &Case, target: Target) -> Outcome {
+    on_cpu(case, target, |cpu| match case.dtype {
+        DType::F32 => check_of::<f32>(case, cpu),
+        DType::Bf16 => check_of::<bf16>(case, cpu),
+    })
+}
+
+fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+    let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
+    let mut spec = Attention::new(a, d);
+    spec.dropout = (case.variant == "dropout").then_some(Dropout { seed: 77, site: 3, rate: RATE });
+    let (tokens, h, ld) = (b * s, spec.hidden(), 3 * spec.hidden());
+    let cu_seqlens: Vec<u32> = (0..=b).map(|i| (i * s) as u32).collect();
+    let qkv = uniform::<X>(1, tokens * ld, 2.0);
+    let [q, k, v] = [0, h, 2 * h].map(|start| qkv.get(start..).unwrap_or(&[]));
+    let (exact, plain) = (widen::<f64, X>(&qkv), widen::<f32, X>(&qkv));
+    let [eq, ek, ev] = [0, h, 2 * h].map(|start| exact.get(start..).unwrap_or(&[]));
+    let [nq, nk, nv] = [0, h, 2 * h].map(|start| plain.get(start..).unwrap_or(&[]));
+    let mut out = Guarded::<X>::poisoned(tokens * h);
+    let mut lse = Guarded::<f32>::poisoned(tokens * a);
+    forward(cpu, &spec, &cu_seqlens, q, k, v, ld, &mut out, &mut lse);
+    let (naive_out, naive_lse) = reference::forward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld);
+    let naive_out = store::<X>(&naive_out);
+    if case.pass == Pass::Forward {
+        out.intact()?;
+        lse.intact()?;
+        let (exact_out, exact_lse) = reference::forward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld);
+        return Ok(within("out", &out, &naive_out, &exact_out)?.max(within("lse", &lse, &naive_lse, &exact_lse)?));
+    }
+    let dout = uniform::<X>(2, tokens * h, 1.0);
+    let mut d_qkv = [(); 3].map(|()| Guarded::<X>::poisoned(tokens * h));
+    let mut scratch = Guarded::<f32>::poisoned(backward_scratch_len(&spec, tokens, s));
+    let [dq, dk, dv] = &mut d_qkv;
+    let gradients = Gradients::separate(dq, dk, dv, h);
+    backward(cpu, &spec, &cu_seqlens, q, k, v, ld, &out, &lse, &dout, gradients, &mut scratch);
+    scratch.intact()?;
+    // The naive implementation keeps what a kernel keeps: out as stored, and lse.
+    let saved = Some((&widen::<f32, X>(&naive_out)[..], &naive_lse[..]));
+    let naive = reference::backward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld, saved, &widen(&dout));
+    let exact = reference::backward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld, None, &widen(&dout));
+    let mut worst = 0.0f64;
+    for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+        d_qkv[i].intact()?;
+        worst = worst.max(within(name, &d_qkv[i], &store::<X>(&naive[i]), &exact[i])?);
+    }
+    Ok(worst)
+}
