@@ -135,7 +135,7 @@ impl Inputs {
     fn recipe(&self, settings: &[String], steps: u64) -> Result<Recipe> {
         let mut all = vec![
             format!("schedule.steps={steps}"),
-            format!("schedule.warmup_steps={}", (steps / 20).clamp(1, 200)),
+            format!("schedule.warmup_steps={}", (steps / 10).clamp(1, 500)),
             format!("evaluation.interval={}", (steps / 8).max(1)),
             format!("run.checkpoint_interval={}", (steps / 4).max(1)),
             format!("input.data={:?}", self.data.to_str().context("the folder's path must be UTF-8")?),
