@@ -24,6 +24,9 @@
 //!       3   [ q | k | v ]  }  sequence 1: 3..4        cu_seqlens = [0, 3, 4]
 //! ```
 //!
+//! Tokens that an attention mask hides stand at the end of their sequence and are queries alone: `Ragged::keys` says how
+//! many tokens of a sequence are keys.
+//!
 //! Cost for S keys: 4·S·D FLOPs a query and head forward, 10·S·D backward, an exponential a score each time; memory
 //! moves O(S·D). Scratch is thread-local and bounded by D (1 MiB at D = 64). Work is cut by shape: forward into
 //! (sequence, head, 256 queries), backward into (sequence, head); results do not depend on the number of threads.
@@ -73,13 +76,20 @@ impl Attention {
     }
 
     /// Checks what both passes take; gives T.
-    fn tokens(&self, cu_seqlens: &[u32]) -> usize {
+    fn tokens(&self, Ragged { cu_seqlens, keys }: Ragged<'_>) -> usize {
         assert!(self.heads > 0, "attention: no heads");
         assert!((1..=MAX_HEAD_SIZE).contains(&self.head_size), "attention: head size {}", self.head_size);
         assert!(self.scale > 0.0 && self.scale.is_finite(), "attention: scale {}", self.scale);
         assert_eq!(cu_seqlens.first(), Some(&0), "attention: cu_seqlens begins with 0");
         assert!(cu_seqlens.is_sorted(), "attention: cu_seqlens falls");
         let tokens = cu_seqlens[cu_seqlens.len() - 1] as usize;
+        if !keys.is_empty() {
+            assert_eq!(keys.len(), cu_seqlens.len() - 1, "attention: keys are not [B]");
+            for (&keys, bounds) in keys.iter().zip(cu_seqlens.windows(2)) {
+                let length = bounds[1] - bounds[0];
+                assert!(keys <= length && keys >= length.min(1), "attention: {keys} keys in a sequence of {length}");
+            }
+        }
         if let Some(dropout) = &self.dropout {
             assert!((0.0..1.0).contains(&dropout.rate), "attention: dropout rate {}", dropout.rate);
             assert!(u32::try_from(tokens * self.heads).is_ok(), "attention: more than 2^32 rows of dropout");
@@ -92,6 +102,43 @@ impl Attention {
         assert!(ld >= self.hidden(), "attention: rows of {name} are {ld} apart, but {} wide", self.hidden());
         let least = if tokens == 0 { 0 } else { (tokens - 1) * ld + self.hidden() };
         assert!(len >= least, "attention: {name} holds {len} numbers, {tokens} rows take {least}");
+    }
+}
+
+/// The sequences of a batch, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Ragged<'a> {
+    /// [B + 1] the first token of each sequence, then T; begins with 0, never falls.
+    pub cu_seqlens: &'a [u32],
+    /// [B] how many tokens of each sequence, from its first on, are keys: at least 1, unless it is empty. The others are
+    /// queries alone. No numbers at all: every token is a key.
+    pub keys: &'a [u32],
+}
+
+impl<'a> From<&'a [u32]> for Ragged<'a> {
+    /// Every token is a key.
+    fn from(cu_seqlens: &'a [u32]) -> Self {
+        Self { cu_seqlens, keys: &[] }
+    }
+}
+
+impl<'a> From<&'a Vec<u32>> for Ragged<'a> {
+    /// Every token is a key.
+    fn from(cu_seqlens: &'a Vec<u32>) -> Self {
+        Self { cu_seqlens, keys: &[] }
+    }
+}
+
+impl Ragged<'_> {
+    /// First token, end and number of keys of sequence `b`.
+    fn sequence(&self, b: usize) -> (usize, usize, usize) {
+        let (start, end) = (self.cu_seqlens[b] as usize, self.cu_seqlens[b + 1] as usize);
+        (start, end, self.keys.get(b).map_or(end - start, |&keys| keys as usize))
+    }
+
+    /// B
+    fn count(&self) -> usize {
+        self.cu_seqlens.len() - 1
     }
 }
 
@@ -123,14 +170,14 @@ impl<'a, X: Element> Gradients<'a, X> {
 /// out = softmax(scale · q kᵀ) v for each sequence and head, and the log of the sum of exponentials.
 ///
 /// `q`, `k`, `v`: row t begins at `t * ld` and is H wide (three slices of one [T, 3H] buffer, or three buffers).
-/// `cu_seqlens` [B+1] with T last; empty sequences are allowed. `out` [T, H]; `lse` [T, A], natural logarithm.
+/// `sequences`: empty ones are allowed. `out` [T, H]; `lse` [T, A], natural logarithm.
 ///
 /// # Panics
 /// If the lengths do not fit together.
-pub fn forward<X: Element>(
+pub fn forward<'s, X: Element>(
     cpu: &Cpu,
     spec: &Attention,
-    cu_seqlens: &[u32],
+    sequences: impl Into<Ragged<'s>>,
     q: &[X],
     k: &[X],
     v: &[X],
@@ -138,13 +185,14 @@ pub fn forward<X: Element>(
     out: &mut [X],
     lse: &mut [f32],
 ) {
-    let tokens = spec.tokens(cu_seqlens);
+    let sequences = sequences.into();
+    let tokens = spec.tokens(sequences);
     for (name, values) in [("q", q), ("k", k), ("v", v)] {
         spec.assert_rows(name, values.len(), tokens, ld);
     }
     assert_eq!(out.len(), tokens * spec.hidden(), "attention: out is not [T, H]");
     assert_eq!(lse.len(), tokens * spec.heads, "attention: lse is not [T, A]");
-    cpu::forward(cpu, spec, cu_seqlens, [q, k, v], ld, out, lse);
+    cpu::forward(cpu, spec, sequences, [q, k, v], ld, out, lse);
 }
 
 /// Floats of scratch that [`backward`] takes for `tokens` tokens of which no sequence has more than `longest`: none up
@@ -155,15 +203,15 @@ pub fn backward_scratch_len(spec: &Attention, tokens: usize, longest: usize) -> 
 
 /// Gradients of q, k and v from that of `out`.
 ///
-/// `q`, `k`, `v`, `ld`, `cu_seqlens` and `spec` as in [`forward`], which gave `out` and `lse`; `dout` [T, H].
+/// `q`, `k`, `v`, `ld`, `sequences` and `spec` as in [`forward`], which gave `out` and `lse`; `dout` [T, H].
 /// `gradients` are overwritten. `scratch` holds at least [`backward_scratch_len`] floats of any value.
 ///
 /// # Panics
 /// If the lengths do not fit together.
-pub fn backward<X: Element>(
+pub fn backward<'s, X: Element>(
     cpu: &Cpu,
     spec: &Attention,
-    cu_seqlens: &[u32],
+    sequences: impl Into<Ragged<'s>>,
     q: &[X],
     k: &[X],
     v: &[X],
@@ -174,7 +222,8 @@ pub fn backward<X: Element>(
     gradients: Gradients<'_, X>,
     scratch: &mut [f32],
 ) {
-    let tokens = spec.tokens(cu_seqlens);
+    let sequences = sequences.into();
+    let tokens = spec.tokens(sequences);
     for (name, values) in [("q", q), ("k", k), ("v", v)] {
         spec.assert_rows(name, values.len(), tokens, ld);
     }
@@ -189,8 +238,8 @@ pub fn backward<X: Element>(
     if gradients.starts[1] > 0 {
         assert_eq!(gradients.starts[1], spec.hidden(), "attention: dq, dk and dv lie {} apart", gradients.starts[1]);
     }
-    let longest = cu_seqlens.windows(2).map(|b| (b[1] - b[0]) as usize).max().unwrap_or(0);
+    let longest = sequences.cu_seqlens.windows(2).map(|b| (b[1] - b[0]) as usize).max().unwrap_or(0);
     let least = backward_scratch_len(spec, tokens, longest);
     assert!(scratch.len() >= least, "attention: scratch holds {} floats, {least} are needed", scratch.len());
-    cpu::backward(cpu, spec, cu_seqlens, &cpu::Saved { q, k, v, ld, out, lse, dout }, &gradients, scratch);
+    cpu::backward(cpu, spec, sequences, &cpu::Saved { q, k, v, ld, out, lse, dout }, &gradients, scratch);
 }

@@ -1,6 +1,6 @@
 //! The definition of attention, one number at a time.
 
-use super::Attention;
+use super::{Attention, Ragged};
 use crate::check::Real;
 
 /// Numbers of a head: row `token`, column `x` of head `head`, rows `ld` apart.
@@ -19,9 +19,12 @@ fn mask<R: Real>(spec: &Attention, token: usize, head: usize, key: usize) -> R {
     }
 }
 
-/// The sequences as ranges of tokens.
-fn sequences(cu_seqlens: &[u32]) -> impl Iterator<Item = (usize, usize)> {
-    cu_seqlens.windows(2).map(|b| (b[0] as usize, b[1] as usize))
+/// First token, end and end of the keys of every sequence.
+fn sequences(batch: Ragged<'_>) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..batch.count()).map(move |b| {
+        let (start, end, keys) = batch.sequence(b);
+        (start, end, start + keys)
+    })
 }
 
 /// Σ_x a[ia + x] · b[ib + x] over a head.
@@ -45,20 +48,21 @@ fn scores<R: Real>(
 }
 
 /// out [T, H] and lse [T, A].
-pub fn forward<R: Real>(
+pub fn forward<'s, R: Real>(
     spec: &Attention,
-    cu_seqlens: &[u32],
+    batch: impl Into<Ragged<'s>>,
     q: &[R],
     k: &[R],
     v: &[R],
     ld: usize,
 ) -> (Vec<R>, Vec<R>) {
-    let tokens = *cu_seqlens.last().expect("cu_seqlens has T") as usize;
+    let batch = batch.into();
+    let tokens = *batch.cu_seqlens.last().expect("cu_seqlens has T") as usize;
     let mut out = vec![R::of(0.0); tokens * spec.hidden()];
     let mut lse = vec![R::of(0.0); tokens * spec.heads];
-    for (start, end) in sequences(cu_seqlens) {
+    for (start, end, keys) in sequences(batch) {
         for (query, head) in (start..end).flat_map(|query| (0..spec.heads).map(move |head| (query, head))) {
-            let s = scores(spec, (start, end), query, head, q, k, ld);
+            let s = scores(spec, (start, keys), query, head, q, k, ld);
             let max = s.iter().fold(s[0], |m, &s| m.max(s));
             let exps: Vec<R> = s.iter().map(|&s| (s - max).exp()).collect();
             let total = exps.iter().fold(R::of(0.0), |sum, &e| sum + e);
@@ -80,9 +84,9 @@ pub fn forward<R: Real>(
 ///
 /// `saved` is (out, lse) where they are to be taken from forward as it stored them, as an implementation that keeps no
 /// probabilities does; without, everything follows from q, k and v.
-pub fn backward<R: Real>(
+pub fn backward<'s, R: Real>(
     spec: &Attention,
-    cu_seqlens: &[u32],
+    batch: impl Into<Ragged<'s>>,
     q: &[R],
     k: &[R],
     v: &[R],
@@ -90,16 +94,17 @@ pub fn backward<R: Real>(
     saved: Option<(&[R], &[R])>,
     dout: &[R],
 ) -> [Vec<R>; 3] {
-    let computed = forward(spec, cu_seqlens, q, k, v, ld);
+    let batch = batch.into();
+    let computed = forward(spec, batch, q, k, v, ld);
     let (out, lse) = saved.unwrap_or((&computed.0, &computed.1));
     let (d, scale) = (spec.head_size, R::of(f64::from(spec.scale)));
     let mut gradients = [(); 3].map(|()| vec![R::of(0.0); out.len()]);
     let [dq, dk, dv] = &mut gradients;
-    for (start, end) in sequences(cu_seqlens) {
+    for (start, end, keys) in sequences(batch) {
         for (query, head) in (start..end).flat_map(|query| (0..spec.heads).map(move |head| (query, head))) {
             let row = |token| at(spec, spec.hidden(), token, head, 0);
             let delta = dot(d, out, row(query), dout, row(query));
-            let s = scores(spec, (start, end), query, head, q, k, ld);
+            let s = scores(spec, (start, keys), query, head, q, k, ld);
             for (i, &s) in s.iter().enumerate() {
                 let (key, m) = (start + i, mask(spec, query, head, i));
                 let p = (s - lse[query * spec.heads + head]).exp();

@@ -1,4 +1,4 @@
-use super::{Attention, Gradients, backward, backward_scratch_len, forward, reference};
+use super::{Attention, Gradients, Ragged, backward, backward_scratch_len, forward, reference};
 use crate::check::*;
 use crate::dropout::Dropout;
 use crate::pool::Cpu;
@@ -12,18 +12,23 @@ struct Case {
     gap: usize,
     /// Queries and keys are uniform in ± this.
     size: f32,
+    /// Keys of each sequence; empty: all tokens.
+    keys: Vec<u32>,
 }
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Attention { heads, head_size, dropout, .. } = self.spec;
         write!(f, "S {:?}, A {heads}, D {head_size}, gap {}, ±{}", self.lengths, self.gap, self.size)?;
+        if !self.keys.is_empty() {
+            write!(f, ", keys {:?}", self.keys)?;
+        }
         dropout.map_or(Ok(()), |dropout| write!(f, ", dropout {}", dropout.rate))
     }
 }
 
 fn case(lengths: &[usize], heads: usize, head_size: usize) -> Case {
-    Case { lengths: lengths.to_vec(), spec: Attention::new(heads, head_size), gap: 0, size: 2.0 }
+    Case { lengths: lengths.to_vec(), spec: Attention::new(heads, head_size), gap: 0, size: 2.0, keys: Vec::new() }
 }
 
 impl Case {
@@ -37,6 +42,9 @@ impl Case {
             Some(*end)
         });
         std::iter::once(0).chain(ends).collect()
+    }
+    fn ragged<'a>(&'a self, cu_seqlens: &'a [u32]) -> Ragged<'a> {
+        Ragged { cu_seqlens, keys: &self.keys }
     }
     fn tokens(&self) -> usize {
         self.lengths.iter().sum()
@@ -71,7 +79,8 @@ fn run_forward<X: Element>(cpu: &Cpu, case: &Case, qkv: &[X]) -> (Guarded<X>, Gu
     let [q, k, v] = cut(case, qkv);
     let mut out = Guarded::poisoned(case.tokens() * case.spec.hidden());
     let mut lse = Guarded::poisoned(case.tokens() * case.spec.heads);
-    forward(cpu, &case.spec, &case.cu_seqlens(), q, k, v, case.ld(), &mut out, &mut lse);
+    let cu_seqlens = case.cu_seqlens();
+    forward(cpu, &case.spec, case.ragged(&cu_seqlens), q, k, v, case.ld(), &mut out, &mut lse);
     out.assert_intact(case);
     lse.assert_intact(case);
     (out, lse)
@@ -84,7 +93,8 @@ fn run_backward<X: Element>(cpu: &Cpu, case: &Case, qkv: &[X], out: &[X], lse: &
     let mut scratch = Guarded::<f32>::poisoned(backward_scratch_len(&case.spec, case.tokens(), case.longest()));
     let gradients = Gradients::fused(&mut dqkv, case.spec.hidden(), case.ld());
     let cu_seqlens = case.cu_seqlens();
-    backward(cpu, &case.spec, &cu_seqlens, q, k, v, case.ld(), out, lse, dout, gradients, &mut scratch);
+    let sequences = case.ragged(&cu_seqlens);
+    backward(cpu, &case.spec, sequences, q, k, v, case.ld(), out, lse, dout, gradients, &mut scratch);
     dqkv.assert_intact(case);
     scratch.assert_intact(case);
     dqkv
@@ -105,13 +115,14 @@ fn agrees<X: Element>(cpus: &[Cpu], case: &Case) {
     let (qkv, dout, cu_seqlens, ld) = (case.qkv::<X>(), case.dout::<X>(), case.cu_seqlens(), case.ld());
     let (exact, plain) = (widen::<f64, X>(&qkv), widen::<f32, X>(&qkv));
     let ([q, k, v], [fq, fk, fv]) = (cut(case, &exact), cut(case, &plain));
-    let (exact_out, exact_lse) = reference::forward(&case.spec, &cu_seqlens, q, k, v, ld);
-    let (naive_out, naive_lse) = reference::forward(&case.spec, &cu_seqlens, fq, fk, fv, ld);
+    let (exact_out, exact_lse) = reference::forward(&case.spec, case.ragged(&cu_seqlens), q, k, v, ld);
+    let (naive_out, naive_lse) = reference::forward(&case.spec, case.ragged(&cu_seqlens), fq, fk, fv, ld);
     let naive_out = store::<X>(&naive_out);
-    let exact_gradients = reference::backward(&case.spec, &cu_seqlens, q, k, v, ld, None, &widen(&dout));
+    let exact_gradients = reference::backward(&case.spec, case.ragged(&cu_seqlens), q, k, v, ld, None, &widen(&dout));
     let stored = widen::<f32, X>(&naive_out);
     let saved = Some((&stored[..], &naive_lse[..]));
-    let naive_gradients = reference::backward(&case.spec, &cu_seqlens, fq, fk, fv, ld, saved, &widen(&dout));
+    let naive_gradients =
+        reference::backward(&case.spec, case.ragged(&cu_seqlens), fq, fk, fv, ld, saved, &widen(&dout));
     for cpu in cpus {
         let name = format!("{} {} {case}", cpu.isa().kind(), X::DTYPE);
         let (out, lse) = run_forward(cpu, case, &qkv);
@@ -164,6 +175,28 @@ fn agrees_with_f64_for_ragged_batches() {
         case(&[0], 2, 8),
         case(&[0, 0], 1, 64),
     ]);
+}
+
+/// Tokens that are no keys: their own outputs are like any other's, and nobody else sees them.
+#[test]
+fn agrees_with_f64_where_tokens_are_hidden() {
+    let hidden = |lengths: &[usize], keys: &[u32], d: usize| Case { keys: keys.to_vec(), ..case(lengths, 2, d) };
+    agrees_in_both_types(&[
+        hidden(&[9, 0, 33, 130, 40], &[4, 0, 33, 5, 39], 16),
+        hidden(&[140, 64, 300], &[129, 17, 256], 24).dropout(0.2),
+        hidden(&[700], &[520], 8),
+    ]);
+    for cpu in testable_cpus() {
+        let case = hidden(&[50], &[31], 12);
+        let (mut qkv, dout, h) = (case.qkv::<f32>(), case.dout::<f32>(), case.spec.hidden());
+        let (out, lse) = run_forward(&cpu, &case, &qkv);
+        let dqkv = run_backward(&cpu, &case, &qkv, &out, &lse, &dout);
+        for row in dqkv.chunks(case.ld()).skip(31) {
+            assert!(row[h..3 * h].iter().all(|&x| x == 0.0), "{case}: a hidden token has a gradient as a key");
+        }
+        qkv.chunks_mut(case.ld()).skip(31).for_each(|row| row[h..3 * h].fill(f32::NAN));
+        assert_eq!(run_forward(&cpu, &case, &qkv).0[..], out[..], "{case}: a hidden token is seen");
+    }
 }
 
 /// Longer than the keys that backward holds at once: dq is summed in the caller's scratch.
@@ -305,6 +338,14 @@ fn operands_that_do_not_fit_are_refused() {
     assert!(refused(spec, &[1, 3], 24, 8, 24, 6), "cu_seqlens that begins with 1");
     assert!(refused(spec, &[0, 3, 2, 3], 24, 8, 24, 6), "cu_seqlens that falls");
     assert!(refused(spec, &[], 24, 8, 0, 0), "no cu_seqlens");
+    let with_keys = |keys: &[u32]| {
+        let ragged = Ragged { cu_seqlens: &[0, 2, 3], keys };
+        std::panic::catch_unwind(|| spec.tokens(ragged)).is_err()
+    };
+    assert!(!with_keys(&[1, 1]), "keys that fit");
+    for (keys, what) in [(&[1][..], "one number short"), (&[3, 1], "more than tokens"), (&[0, 1], "none at all")] {
+        assert!(with_keys(keys), "keys: {what}");
+    }
     assert!(refused(Attention::new(1, 257), &[0, 1], 257, 257, 257, 1), "a head of 257");
     assert!(refused(Attention { scale: 0.0, ..spec }, &[0, 3], 24, 8, 24, 6), "scale 0");
 }

@@ -100,8 +100,8 @@ impl<X: Element> Kernel for Backward<'_, X> {
             shift: [0.0; MAX_PANEL],
             minus_delta: [0.0; MAX_PANEL],
         };
-        for start in (0..head.length).step_by(resident) {
-            let n = resident.min(head.length - start);
+        for start in (0..head.keys).step_by(resident) {
+            let n = resident.min(head.keys - start);
             self.k.skip(start).pack(simd, n, d, resident, k);
             self.v.skip(start).pack(simd, n, d, resident, v);
             dk.fill(0.0);
@@ -129,12 +129,17 @@ impl<X: Element> Kernel for Backward<'_, X> {
                         m,
                     });
                 }
-                self.write_dq(simd, row, rows, start, start + n == head.length, queries.dq);
+                self.write_dq(simd, row, rows, start, start + n == head.keys, queries.dq);
             }
             for i in 0..n {
                 unpack_row(simd, dk, resident, i, head.scale, self.dk.row(start + i, d));
                 unpack_row(simd, dv, resident, i, 1.0, self.dv.row(start + i, d));
             }
+        }
+        // What is no key has no part in any output but its own.
+        for token in head.keys..head.length {
+            self.dk.row(token, d).fill(X::from_f32(0.0));
+            self.dv.row(token, d).fill(X::from_f32(0.0));
         }
     }
 }

@@ -65,8 +65,8 @@ impl<X: Element> Kernel for Forward<'_, X> {
         }
         maxima.fill(f32::NEG_INFINITY);
         totals.fill(0.0);
-        for start in (0..head.length).step_by(KEYS) {
-            let n = KEYS.min(head.length - start);
+        for start in (0..head.keys).step_by(KEYS) {
+            let n = KEYS.min(head.keys - start);
             k.skip(start).pack(simd, n, d, KEYS, keys);
             v.skip(start).pack(simd, n, d, KEYS, values);
             for row in (0..queries).step_by(w) {

@@ -8,7 +8,7 @@ mod pack;
 mod products;
 mod tile;
 
-use super::{Attention, Gradients};
+use super::{Attention, Gradients, Ragged};
 use crate::dropout::Dropout;
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::Element;
@@ -26,6 +26,8 @@ struct Head {
     scale: f32,
     /// S
     length: usize,
+    /// How many of them, from the first on, are keys.
+    keys: usize,
     dropout: Option<Dropout>,
     /// Index of the sequence's first token.
     token: usize,
@@ -131,23 +133,23 @@ pub fn warm_up(cpu: &Cpu, head_size: usize) {
 pub(super) fn forward<X: Element>(
     cpu: &Cpu,
     spec: &Attention,
-    cu_seqlens: &[u32],
+    batch: Ragged<'_>,
     [q, k, v]: [&[X]; 3],
     ld: usize,
     out: &mut [X],
     lse: &mut [f32],
 ) {
     let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
-    let sequences = cu_seqlens.len() - 1;
+    let sequences = batch.count();
     // Sequence b owns the slots from first_slot(b) on: at least as many as it has blocks of queries, found without a
     // table.
-    let first_slot = |b: usize| cu_seqlens[b] as usize / forward::QUERIES + b;
+    let first_slot = |b: usize| batch.cu_seqlens[b] as usize / forward::QUERIES + b;
     let (out, lse) = (Disjoint::new(out), Disjoint::new(lse));
     cpu.for_each(first_slot(sequences) * heads, |task| {
         let (slot, index) = (task / heads, task % heads);
         let b = partition_point(sequences, |b| first_slot(b) <= slot) - 1;
         let first = (slot - first_slot(b)) * forward::QUERIES;
-        let head = spec.head(cu_seqlens, b, index);
+        let head = spec.head(batch, b, index);
         if first >= head.length {
             return;
         }
@@ -182,12 +184,13 @@ fn partition_point(n: usize, before: impl Fn(usize) -> bool) -> usize {
 }
 
 impl Attention {
-    fn head(&self, cu_seqlens: &[u32], sequence: usize, index: usize) -> Head {
-        let (token, end) = (cu_seqlens[sequence] as usize, cu_seqlens[sequence + 1] as usize);
+    fn head(&self, batch: Ragged<'_>, sequence: usize, index: usize) -> Head {
+        let (token, end, keys) = batch.sequence(sequence);
         Head {
             size: self.head_size,
             scale: self.scale,
             length: end - token,
+            keys,
             dropout: self.dropout,
             token,
             index,
@@ -210,15 +213,15 @@ pub(super) struct Saved<'a, X> {
 pub(super) fn backward<X: Element>(
     cpu: &Cpu,
     spec: &Attention,
-    cu_seqlens: &[u32],
+    batch: Ragged<'_>,
     saved: &Saved<'_, X>,
     gradients: &Gradients<'_, X>,
     scratch: &mut [f32],
 ) {
     let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
     let (hidden, sums) = (heads * d, Disjoint::new(scratch));
-    cpu.for_each((cu_seqlens.len() - 1) * heads, |task| {
-        let head = spec.head(cu_seqlens, task / heads, task % heads);
+    cpu.for_each(batch.count() * heads, |task| {
+        let head = spec.head(batch, task / heads, task % heads);
         if head.length == 0 {
             return;
         }
@@ -239,7 +242,7 @@ pub(super) fn backward<X: Element>(
                 dq: gradient(0),
                 dk: gradient(1),
                 dv: gradient(2),
-                dq_sums: (head.length > resident_keys(d)).then(|| head.output(sums, hidden, d)),
+                dq_sums: (head.keys > resident_keys(d)).then(|| head.output(sums, hidden, d)),
                 scratch,
             });
         });
