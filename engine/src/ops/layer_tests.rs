@@ -12,10 +12,10 @@ use crate::{ParamId, Result, Tape, Var};
 use kernels::Isa;
 
 const HEADS: usize = 2;
-const H: usize = 6;
+pub(super) const H: usize = 6;
 const F: usize = 10;
 const OFFSETS: [u32; 5] = [0, 3, 3, 4, 9];
-const T: usize = 9;
+pub(super) const T: usize = 9;
 const EPS: f32 = 1e-12;
 
 fn dropouts(rate: f32) -> [Option<Dropout>; 3] {
@@ -23,7 +23,7 @@ fn dropouts(rate: f32) -> [Option<Dropout>; 3] {
 }
 
 /// q, k, v weights and biases, then the others in the order of [`LayerParams`].
-fn parameters() -> Vec<Weight> {
+pub(super) fn parameters() -> Vec<Weight> {
     let shapes: [&[usize]; 16] = [
         &[H, H],
         &[H, H],
@@ -114,7 +114,7 @@ fn composed(tape: &Tape<'_>, x: &Var, p: &[ParamId], activation_kind: Activation
     layer_norm(tape, &add(tape, &output, &y)?, layer.params.output_norm)
 }
 
-fn fused(
+pub(super) fn fused(
     tape: &Tape<'_>,
     x: &Var,
     p: &[ParamId],
@@ -236,7 +236,7 @@ fn results(
     Results { parts }
 }
 
-const NAMES: [&str; 18] = [
+pub(super) const NAMES: [&str; 18] = [
     "output", "dx", "dWq", "dWk", "dWv", "dbq", "dbk", "dbv", "dWo", "dbo", "dγ1", "dβ1", "dW1", "db1", "dW2", "db2",
     "dγ2", "dβ2",
 ];

@@ -85,6 +85,8 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
 }
 
 #[cfg(test)]
+mod bf16_tests;
+#[cfg(test)]
 mod gradient_check;
 #[cfg(test)]
 mod layer_tests;

@@ -119,6 +119,24 @@ fn operations_with_parameters_agree_with_differences() {
 }
 
 #[test]
+fn attention_agrees_with_differences() {
+    // Three tokens, none, one and five.
+    let offsets = [0u32, 3, 3, 4, 9];
+    for (heads, head_size) in [(3, 1), (2, 5), (1, 16)] {
+        for rate in [0.0, 0.25] {
+            let spec = Attention {
+                dropout: (rate > 0.0).then_some(Dropout { seed: 3, site: 4, rate }),
+                ..Attention::new(heads, head_size)
+            };
+            let name = format!("attention, {heads} heads of {head_size}, dropout {rate}");
+            check(&name, &[(&[9, 3 * heads * head_size], 1.0)], &[], |tape, x, _| {
+                attention(tape, &x[0], &Sequences::new(tape, &offsets)?, &spec)
+            });
+        }
+    }
+}
+
+#[test]
 fn dropout_agrees_with_differences_and_keeps_the_mean() {
     let some = |rate| Some(Dropout { seed: 5, site: 2, rate });
     check("dropout", &[(&[4, 9], 1.0)], &[], |tape, x, _| dropout(tape, &x[0], some(0.25)));

@@ -1,0 +1,216 @@
+//! Storage in bf16 against storage in f32.
+//!
+//! A bf16 number has 8 significant bits, so storing x gives x·(1 + δ) with |δ| ≤ u = 2⁻⁸. Arithmetic is f32 and in the same
+//! order for both; inputs and output gradients are multiples of 1/256 up to 1, exact in both. What differs is what is
+//! stored between:
+//!
+//! ```text
+//! one store           |y₁₆ - y₃₂| ≤ u·|y₃₂| for every element; gradients of parameters, f32 sums of the same
+//!                     numbers, have the same bits
+//! attention backward  Δ = Σ dctx·ctx of a row reads the stored ctx, so |δΔ| ≤ u·Σ|dctx·ctx|, and with dS = P·(dP - Δ):
+//!                     |δdq| ≤ u·|dq| + scale·|δΔ|·max|k|            as Σ_j P_ij = 1
+//!                     |δdk| ≤ u·|dk| + scale·S·max|δΔ|·max|q|       as Σ_i P_ij ≤ S
+//!                     |δdv| ≤ u·|dv|
+//! layer               n stores one after another, each of relative size u at most and, with LayerNorm after each half,
+//!                     none much larger in the result than where it was made: ‖y₁₆ - y₃₂‖ ≤ n·u·‖y₃₂‖
+//! ```
+//!
+//! A layer stores at least eight tensors forward (qkv, ctx, s₁, y, pre, f, s₂, x') and nine backward (ds₂, its masked copy,
+//! dpre, dy, ds₁, its masked copy, dctx, dqkv, dx). Independent errors add up to about √n·u/2, so n·u leaves room for gains.
+use super::{
+    gradient_check::{Function, Weight, store, values, workspace},
+    layer_tests::{self, NAMES},
+    *,
+};
+use crate::{ParamId, Tensor, Var};
+use half::bf16;
+use kernels::Isa;
+
+const U: f64 = 1.0 / 256.0;
+
+/// Output, gradients of the inputs, gradients of the parameters, as f32.
+#[derive(PartialEq)]
+struct Run {
+    y: Vec<f32>,
+    dx: Vec<Vec<f32>>,
+    dp: Vec<Vec<f32>>,
+}
+
+type Inputs<'a> = [(&'a [usize], f32)];
+
+fn stored(shape: &[usize], values: &[f32], dtype: DType) -> Tensor {
+    let narrow: Vec<bf16> = values.iter().map(|&x| bf16::from_f32(x)).collect();
+    assert!(narrow.iter().zip(values).all(|(n, &x)| n.to_f32() == x), "an input is not exact in bf16");
+    match dtype {
+        DType::F32 => Tensor::from_slice(shape, values).unwrap(),
+        _ => Tensor::from_slice(shape, &narrow).unwrap(),
+    }
+}
+
+fn run(
+    isa: Isa,
+    threads: usize,
+    dtype: DType,
+    inputs: &Inputs<'_>,
+    params: &[Weight],
+    function: &impl Function,
+) -> Run {
+    let (store, ids) = store(&kernels::Cpu::new(isa, 1).unwrap(), params);
+    let mut workspace = workspace(isa, threads);
+    let mut gradients = store.gradients().unwrap();
+    let tape = workspace.train(&store, None);
+    let leaf = |(i, (shape, range)): (usize, &(&[usize], f32))| {
+        let values = values(i as u64 + 1, shape.iter().product(), *range);
+        tape.leaf(stored(shape, &values, dtype)).unwrap()
+    };
+    let leaves: Vec<Var> = inputs.iter().enumerate().map(leaf).collect();
+    let y = function(&tape, &leaves, &ids).unwrap();
+    let w = stored(y.shape(), &values(0x7765, y.value().len(), 1.0), y.dtype());
+    let by_leaf = tape.backward_from(&y, w, &mut gradients).unwrap();
+    Run {
+        y: y.value().to_vec(),
+        dx: leaves.iter().map(|leaf| by_leaf.get(leaf).expect("a gradient").to_vec()).collect(),
+        dp: ids.iter().map(|&id| gradients.get(id).to_vec()).collect(),
+    }
+}
+
+/// Both runs, after it is seen that two threads do not change the narrow one.
+fn pair(name: &str, isa: Isa, inputs: &Inputs<'_>, params: &[Weight], function: &impl Function) -> [Run; 2] {
+    let [wide, narrow] = [DType::F32, DType::Bf16].map(|dtype| run(isa, 1, dtype, inputs, params, function));
+    let two = run(isa, 2, DType::Bf16, inputs, params, function);
+    assert!(narrow == two, "{name} on {}: two threads differ from one", isa.kind());
+    [wide, narrow]
+}
+
+#[track_caller]
+fn within(place: &str, wide: &[f32], narrow: &[f32], extra: impl Fn(usize) -> f64) {
+    assert_eq!(wide.len(), narrow.len(), "{place}");
+    for (i, (&a, &b)) in wide.iter().zip(narrow).enumerate() {
+        let (error, bound) = ((f64::from(a) - f64::from(b)).abs(), U * f64::from(a.abs()) + extra(i));
+        assert!(error <= bound, "{place}, element {i}: {a} in f32, {b} in bf16, error {error:.2e} over {bound:.2e}");
+    }
+}
+
+/// For operations that store each result once.
+fn check_one_store(name: &str, inputs: &Inputs<'_>, params: &[Weight], function: impl Function) {
+    for isa in Isa::real() {
+        let [wide, narrow] = pair(name, isa, inputs, params, &function);
+        let place = |what: &str| format!("{name} on {}: {what}", isa.kind());
+        within(&place("output"), &wide.y, &narrow.y, |_| 0.0);
+        for (i, (wide, narrow)) in wide.dx.iter().zip(&narrow.dx).enumerate() {
+            within(&place(&format!("gradient of input {i}")), wide, narrow, |_| 0.0);
+        }
+        assert!(wide.dx != narrow.dx, "{}", place("nothing was rounded"));
+        for (i, (wide, narrow)) in wide.dp.iter().zip(&narrow.dp).enumerate() {
+            assert!(wide == narrow, "{}: {wide:?} in f32, {narrow:?} in bf16", place(&format!("parameter {i}")));
+        }
+    }
+}
+
+fn weight(seed: u64, shape: &[usize]) -> Weight {
+    Weight { shape: shape.to_vec(), values: values(seed + 100, shape.iter().product(), 1.0) }
+}
+
+#[test]
+fn operations_that_store_once_err_by_half_a_unit() {
+    let (t, h, n) = (37, 29, 41);
+    let x = [(&[t, h][..], 1.0)];
+    let params = [weight(1, &[n, h]), weight(2, &[n])];
+    check_one_store("linear", &x, &params, |tape, x, p| linear(tape, &x[0], p[0], Some(p[1])));
+    check_one_store("linear without bias", &x, &params[..1], |tape, x, p| linear(tape, &x[0], p[0], None));
+    for kind in Activation::ALL.into_iter().filter(|&kind| kind != Activation::Relu) {
+        check_one_store(kind.name(), &x, &[], |tape, x, _| activation(tape, &x[0], kind));
+    }
+    let mask = Some(Dropout { seed: 5, site: 2, rate: 0.1 });
+    check_one_store("dropout", &x, &[], |tape, x, _| dropout(tape, &x[0], mask));
+    let params = [weight(3, &[h]), weight(4, &[h])];
+    let norm = |p: &[ParamId]| Norm { gain: p[0], bias: p[1], eps: 1e-12 };
+    check_one_store("layer norm", &x, &params, |tape, x, p| layer_norm(tape, &x[0], norm(p)));
+    // Halves, whose sum is exact.
+    let two = [(&[t, h][..], 0.5), (&[t, h][..], 0.5)];
+    check_one_store("layer norm, residual", &two, &params, |tape, x, p| {
+        layer_norm_residual(tape, &x[0], &x[1], norm(p))
+    });
+    let params = [weight(5, &[n, h]), weight(6, &[n])];
+    check_one_store("projected cross-entropy", &x, &params, |tape, x, p| {
+        let labels: Vec<u32> = (0..t as u32).map(|i| i * i % n as u32).collect();
+        let labels = tape.input([t], &labels)?;
+        Ok(projected_cross_entropy(tape, &x[0], p[0], p[1], &labels, 1.0)?.loss)
+    });
+}
+
+#[test]
+fn attention_errs_by_its_stores() {
+    let offsets = [0u32, 3, 3, 4, 23];
+    let (t, longest) = (23, 19.0);
+    for (heads, d) in [(3, 1), (2, 5), (2, 16)] {
+        for rate in [0.0, 0.25] {
+            let h = heads * d;
+            let spec = Attention {
+                dropout: (rate > 0.0).then_some(Dropout { seed: 3, site: 4, rate }),
+                ..Attention::new(heads, d)
+            };
+            let name = format!("attention, {heads} heads of {d}, dropout {rate}");
+            let inputs = [(&[t, 3 * h][..], 1.0)];
+            for isa in Isa::real() {
+                let [wide, narrow] = pair(&name, isa, &inputs, &[], &|tape: &Tape<'_>, x: &[Var], _: &[ParamId]| {
+                    attention(tape, &x[0], &Sequences::new(tape, &offsets)?, &spec)
+                });
+                within(&name, &wide.y, &narrow.y, |_| 0.0);
+                // u·Σ|dctx·ctx| of a row and head, and the greatest.
+                let dctx = values(0x7765, t * h, 1.0);
+                let products: Vec<f64> = dctx.iter().zip(&wide.y).map(|(a, b)| f64::from((a * b).abs())).collect();
+                let delta: Vec<f64> = products.chunks(d).map(|row| U * row.iter().sum::<f64>()).collect();
+                let most = delta.iter().fold(0.0, |m: f64, &x| m.max(x));
+                // Queries and keys are 1 at most. One more unit of f32 for sums of other numbers.
+                let scale = f64::from(spec.scale);
+                within(&format!("{name}: gradient"), &wide.dx[0], &narrow.dx[0], |i| {
+                    let (row, column) = (i / (3 * h), i % (3 * h));
+                    let noise = 1e-5 * most;
+                    match column / h {
+                        0 => scale * delta[row * heads + column / d] * (1.0 + U) + noise,
+                        1 => scale * longest * most * (1.0 + U) + noise,
+                        _ => 0.0,
+                    }
+                });
+                assert!(wide.dx != narrow.dx, "{name}: nothing was rounded");
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_err_by_their_stores_and_recompute_the_same_bits() {
+    let norm = |x: &[f32]| x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    let params = layer_tests::parameters();
+    let inputs = [(&[layer_tests::T, layer_tests::H][..], 1.0)];
+    for isa in Isa::real() {
+        for kind in [Activation::GeluTanh, Activation::GeluErf] {
+            for rate in [0.0, 0.25] {
+                let mut first: Option<Run> = None;
+                for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
+                    let name = format!("layer, {kind:?}, dropout {rate}, {recompute:?} on {}", isa.kind());
+                    let function = |tape: &Tape<'_>, x: &[Var], p: &[ParamId]| {
+                        layer_tests::fused(tape, &x[0], p, kind, rate, recompute)
+                    };
+                    let [wide, narrow] = pair(&name, isa, &inputs, &params, &function);
+                    let parts = |run: &Run| [std::slice::from_ref(&run.y), &run.dx, &run.dp].concat();
+                    let (exact, rounded) = (parts(&wide), parts(&narrow));
+                    for (i, (wide, narrow)) in exact.iter().zip(&rounded).enumerate() {
+                        let difference: Vec<f32> = wide.iter().zip(narrow).map(|(a, b)| a - b).collect();
+                        // The key bias has no gradient but rounding, of the size of the query bias's.
+                        let scale = norm(if NAMES[i] == "dbk" { &exact[i - 1] } else { wide });
+                        let stores = if i == 0 { 8.0 } else { 17.0 };
+                        let (error, bound) = (norm(&difference), stores * U * scale);
+                        assert!(error <= bound, "{name}, {}: error {error:.2e} over {bound:.2e}", NAMES[i]);
+                    }
+                    assert!(wide.y != narrow.y, "{name}: nothing was rounded");
+                    match &first {
+                        None => first = Some(narrow),
+                        Some(first) => assert!(*first == narrow, "{name}: other bits than with everything kept"),
+                    }
+                }
+            }
+        }
+    }
+}
