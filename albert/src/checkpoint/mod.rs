@@ -20,7 +20,7 @@ mod state;
 mod tests;
 
 pub(crate) use layout::block_prefix;
-pub use layout::{Content, Heads, ParameterSpec, Start, StoredTensor, parameters, stored_tensors};
+pub use layout::{Content, Heads, ParameterSpec, Start, StoredTensor, TaskHead, parameters, stored_tensors};
 pub use model_folder::{LoadReport, ModelFolder, save_model};
 pub use state::{Checkpoints, Found, StateHeader, TensorGroup, first_difference};
 

@@ -7,8 +7,8 @@ use engine::EngineError;
 use engine::io::{Data, Safetensors, TensorOut, save_safetensors, write_atomically};
 
 use super::CheckpointError;
-use super::layout::{Content, Heads, ParameterSpec, StoredTensor, parameters, stored_tensors};
-use crate::config::{AlbertConfig, ConfigReading};
+use super::layout::{Content, Heads, ParameterSpec, StoredTensor, TaskHead, parameters, stored_tensors};
+use crate::config::{AlbertConfig, ConfigReading, Family};
 
 const CONFIG: &str = "config.json";
 const GOOGLE_CONFIG: &str = "albert_config.json";
@@ -69,7 +69,30 @@ impl ModelFolder {
     pub fn heads(&self) -> Heads {
         let has = |name: &str| self.find(name).is_some();
         let pooler = has("albert.pooler.weight");
-        Heads { pooler, mlm: has("predictions.dense.weight"), sop: pooler && has("sop_classifier.classifier.weight") }
+        Heads {
+            pooler,
+            mlm: has("predictions.dense.weight"),
+            sop: pooler && has("sop_classifier.classifier.weight"),
+            task: self.task(pooler),
+        }
+    }
+
+    /// The head of a task, by its tensors. A classifier is on the tokens where there is no pooler or the class says so.
+    fn task(&self, pooler: bool) -> Option<TaskHead> {
+        let rows = |name: &str| self.find(name).and_then(|name| self.weights.shape(&name)?.first().copied());
+        let class = self.reading.architecture.as_deref().unwrap_or_default();
+        if let Some(labels) = rows("classifier.weight") {
+            return Some(match labels {
+                1 if pooler && class.ends_with("ForMultipleChoice") => TaskHead::Choice,
+                labels if pooler && !class.ends_with("ForTokenClassification") => TaskHead::Sequence { labels },
+                labels => TaskHead::Token { labels },
+            });
+        }
+        match (rows("qa_outputs.weight"), rows("answer_class.dense_1.weight")) {
+            (Some(2), _) => Some(TaskHead::Span),
+            (_, Some(_)) if pooler => Some(TaskHead::SquadV2),
+            _ => None,
+        }
     }
 
     /// Reads the parameters of the model with `heads` and hands each to `take`, in the order of [`parameters`].
@@ -233,7 +256,7 @@ pub fn save_model<'a>(
             shape: tensor.shape,
         })
         .collect();
-    let text = config.to_hf_json(heads.architecture());
+    let text = config.to_hf_json(heads.architecture(Family::Albert));
     write_atomically(folder.join(CONFIG), |out| out.write_all(text.as_bytes()))?;
     if let Some(text) = tokenizer_json {
         write_atomically(folder.join(TOKENIZER), |out| out.write_all(text.as_bytes()))?;

@@ -22,6 +22,19 @@ fn small(sharing: Sharing) -> AlbertConfig {
     }
 }
 
+const CLASSES: [Heads; 10] = [
+    Heads::MODEL,
+    Heads::ENCODER,
+    Heads::MASKED_LM,
+    Heads::PRE_TRAINING,
+    Heads::sequence_classification(1),
+    Heads::sequence_classification(3),
+    Heads::token_classification(9),
+    Heads::MULTIPLE_CHOICE,
+    Heads::QUESTION_ANSWERING,
+    Heads::SQUAD_V2,
+];
+
 const STRATEGIES: [Sharing; 5] = [Sharing::All, Sharing::Attention, Sharing::Ffn, Sharing::None, Sharing::Groups(2)];
 
 /// Values that differ from tensor to tensor and from element to element.
@@ -78,8 +91,14 @@ fn parameters_add_up_to_the_exact_counts() {
             let config = AlbertConfig { sharing, ..AlbertConfig::preset(name).unwrap() };
             for (heads, head) in [
                 (Heads::MODEL, Head::Model),
+                (Heads::ENCODER, Head::Encoder),
                 (Heads::MASKED_LM, Head::MaskedLm),
                 (Heads::PRE_TRAINING, Head::PreTraining),
+                (Heads::sequence_classification(3), Head::SequenceClassification(3)),
+                (Heads::token_classification(9), Head::TokenClassification(9)),
+                (Heads::MULTIPLE_CHOICE, Head::MultipleChoice),
+                (Heads::QUESTION_ANSWERING, Head::QuestionAnswering),
+                (Heads::SQUAD_V2, Head::SquadV2),
             ] {
                 let counted: usize = parameters(&config, heads).iter().map(ParameterSpec::len).sum();
                 assert_eq!(counted as u64, ParameterCounts::with_head(&config, head), "{name} {sharing} {head}");
@@ -131,7 +150,7 @@ fn names_and_shapes_are_hugging_faces() {
 
 #[test]
 fn only_matrices_and_tables_are_regularised() {
-    for spec in parameters(&small(Sharing::None), Heads::PRE_TRAINING) {
+    for spec in CLASSES.iter().flat_map(|&heads| parameters(&small(Sharing::None), heads)) {
         let excluded = spec.name.ends_with("bias") || spec.name.to_lowercase().contains("norm");
         assert_eq!(spec.is_regularised(), !excluded, "{}", spec.name);
     }
@@ -153,6 +172,19 @@ fn every_strategy_comes_back_bit_for_bit() {
             assert_eq!(open.config().config, config);
             assert_eq!(open.heads(), Heads::PRE_TRAINING);
         }
+    }
+}
+
+#[test]
+fn every_class_comes_back_bit_for_bit_and_is_recognised() {
+    for heads in CLASSES {
+        let folder = tempfile::tempdir().unwrap();
+        let saved = save(folder.path(), &small(Sharing::Groups(2)), heads);
+        let open = ModelFolder::open(folder.path()).unwrap();
+        assert_eq!(open.heads(), heads);
+        let (loaded, report) = load(folder.path(), heads, &[]).unwrap();
+        assert_eq!(loaded, saved, "{heads:?}");
+        assert_eq!((report.fresh.len(), report.ignored.len()), (0, 0), "{heads:?}: {report:?}");
     }
 }
 

@@ -14,6 +14,8 @@ use super::{Activation, AlbertConfig, ConfigError, EmbeddingMap, Sharing};
 pub struct ConfigReading {
     /// The configuration, validated.
     pub config: AlbertConfig,
+    /// The class that the file names first in `architectures`, such as `AlbertForMaskedLM`.
+    pub architecture: Option<String>,
     /// Keys of the file that have no meaning here, in the order of the file.
     pub ignored: Vec<String>,
     /// Remarks for a person: defaults taken, known traps.
@@ -136,8 +138,10 @@ impl Reader {
             eos_token_id: self.count_or("eos_token_id", 3)?,
         };
         config.validate()?;
+        let classes = self.keys.get("architectures").and_then(Value::as_array);
+        let architecture = classes.and_then(|classes| classes.first()?.as_str()).map(str::to_owned);
         let ignored = self.keys.into_iter().map(|(key, _)| key).filter(|key| !SILENT.contains(&key.as_str())).collect();
-        Ok(ConfigReading { config, ignored, notes: self.notes })
+        Ok(ConfigReading { config, architecture, ignored, notes: self.notes })
     }
 
     fn refuse_what_changes_the_function(&mut self) -> Result<(), ConfigError> {

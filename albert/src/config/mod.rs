@@ -72,6 +72,17 @@ impl Activation {
     }
 }
 
+/// Whose names the files of a model use. What is computed is the same: a BERT is an ALBERT without sharing, E = H.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Family {
+    /// `model_type` = `"albert"`.
+    #[default]
+    Albert,
+    /// `model_type` = `"bert"`.
+    Bert,
+}
+
 /// When the linear map from E to H exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
