@@ -32,6 +32,8 @@ enum Command {
     Data(commands::data::Command),
     /// Pre-train a model from a recipe
     Pretrain(commands::pretrain::Arguments),
+    /// Turn a checkpoint of Google's or a Hugging Face folder into a Hugging Face folder
+    Convert(commands::convert::Arguments),
     /// Fill the [MASK]s in a text
     FillMask(commands::fill_mask::Arguments),
     /// Parameters, FLOPs and memory of a configuration
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Tokenizer(command) => commands::tokenizer::run(&command),
         Command::Data(command) => commands::data::run(&command),
         Command::Pretrain(arguments) => commands::pretrain::run(&arguments),
+        Command::Convert(arguments) => commands::convert::run(&arguments),
         Command::FillMask(arguments) => commands::fill_mask::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),

@@ -262,12 +262,16 @@ fn task_head(out: &mut Vec<ParameterSpec>, task: TaskHead, h: usize) {
     }
 }
 
-/// Everything that `model.safetensors` holds for the model.
-pub fn stored_tensors(config: &AlbertConfig, heads: Heads) -> Vec<StoredTensor> {
+/// Everything that `model.safetensors` holds for the model in a folder of `family`, under the names of this module; a
+/// BERT holds its parameters and nothing else.
+pub fn stored_tensors(config: &AlbertConfig, heads: Heads, family: Family) -> Vec<StoredTensor> {
     let mut out: Vec<StoredTensor> = parameters(config, heads)
         .into_iter()
         .map(|spec| StoredTensor { content: Content::Parameter(spec.name.clone()), name: spec.name, shape: spec.shape })
         .collect();
+    if family == Family::Bert {
+        return out;
+    }
     for block in config.blocks() {
         // The layer's own place in the file: that of the half which is not shared.
         let own = block.attention.max(block.ffn);

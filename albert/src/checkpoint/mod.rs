@@ -5,6 +5,9 @@
 //!   config.json               the configuration (see `config`)
 //!   model.safetensors         the parameters under Hugging Face's names, Linear weights [out, in] (see `layout`)
 //!   tokenizer.json            the vocabulary
+//! MODEL/                      also read: a model in several files, a BERT (see `names`), a checkpoint of Google's
+//!   model.safetensors.index.json + model-0000i-of-0000n.safetensors
+//!   albert_config.json + model.ckpt.index + model.ckpt.data-0000i-of-0000n      (see `tensorflow`)
 //! RUN/checkpoints/
 //!   step-0000001000.safetensors    everything that resuming needs, one file a checkpoint (see `state`)
 //! ```
@@ -13,15 +16,23 @@
 //! then. Nothing is ever initialised silently: [`LoadReport`] lists what was loaded, what was left fresh because it was
 //! asked for by name, and what the file holds beyond the model; anything else that is missing is an error.
 
+mod convert;
 mod layout;
 mod model_folder;
+mod names;
+mod save;
 mod state;
+mod tensorflow;
 #[cfg(test)]
 mod tests;
+mod weights;
 
+pub use convert::{Conversion, ConvertOptions, convert};
 pub(crate) use layout::block_prefix;
 pub use layout::{Content, Heads, ParameterSpec, Start, StoredTensor, TaskHead, parameters, stored_tensors};
-pub use model_folder::{LoadReport, ModelFolder, save_model};
+pub use model_folder::{LoadReport, ModelFolder};
+pub use names::stored_name;
+pub use save::{SaveFormat, StoredType, save_model, save_model_as};
 pub use state::{Checkpoints, Found, StateHeader, TensorGroup, first_difference};
 
 use std::path::PathBuf;

@@ -1,19 +1,21 @@
-//! A Hugging Face model folder: `config.json`, `model.safetensors`, `tokenizer.json`.
+//! A model as somebody saved it: a Hugging Face folder, or a TensorFlow checkpoint with its `albert_config.json`.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use engine::EngineError;
-use engine::io::{Data, Safetensors, TensorOut, save_safetensors, write_atomically};
 
 use super::CheckpointError;
 use super::layout::{Content, Heads, ParameterSpec, StoredTensor, TaskHead, parameters, stored_tensors};
+use super::weights::{Source, Weights};
 use crate::config::{AlbertConfig, ConfigReading, Family};
 
-const CONFIG: &str = "config.json";
-const GOOGLE_CONFIG: &str = "albert_config.json";
-const WEIGHTS: &str = "model.safetensors";
-const TOKENIZER: &str = "tokenizer.json";
+pub(super) const CONFIG: &str = "config.json";
+const GOOGLE_CONFIGS: [&str; 2] = ["albert_config.json", "bert_config.json"];
+pub(super) const WEIGHTS: &str = "model.safetensors";
+const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// What became of every tensor when a model was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,35 +26,35 @@ pub struct LoadReport {
     pub fresh: Vec<String>,
     /// Tensors of the file that the model has no use for.
     pub ignored: Vec<String>,
+    /// Tensors that are no part of any model: buffers of constants, moments of an optimiser, step counts.
+    pub not_needed: Vec<String>,
 }
 
-/// An opened model folder.
+/// An opened model.
 #[derive(Debug)]
 pub struct ModelFolder {
     folder: PathBuf,
+    config_path: PathBuf,
     reading: ConfigReading,
-    weights: Safetensors,
+    weights: Weights,
 }
 
 impl ModelFolder {
-    /// Opens `folder`, reads its configuration and maps its weights. Weights that carry a checksum of ours are verified.
+    /// Opens a model, reads its configuration and maps its weights. Weights that carry a checksum of ours are verified.
+    ///
+    /// `path` is a folder, or in a folder that holds several checkpoints of TensorFlow one of them
+    /// (`model.ckpt-best`, with or without `.index`).
     ///
     /// # Errors
     /// A file is missing or damaged, or the configuration cannot be used.
-    pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
-        let reading = read_config(folder)?;
-        let path = folder.join(WEIGHTS);
-        if !path.is_file() {
-            let other = ["pytorch_model.bin", "tf_model.h5"].into_iter().find(|name| folder.join(name).exists());
-            let hint = other.map_or(String::new(), |name| format!("; {name} has to be converted to it first"));
-            return Err(CheckpointError::Folder {
-                path: folder.to_owned(),
-                problem: format!("no {WEIGHTS}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}"),
-            });
-        }
-        let weights = Safetensors::open(&path)?;
-        let weights = if weights.has_checksum() { Safetensors::open_checked(&path)? } else { weights };
-        Ok(Self { folder: folder.to_owned(), reading, weights })
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let (folder, index) = place(path)?;
+        let (config_path, reading) = read_config(&folder)?;
+        let weights = match index {
+            Some(index) => Weights::open_tensorflow(&index)?,
+            None => open_weights(&folder)?,
+        };
+        Ok(Self { folder, config_path, reading, weights })
     }
 
     /// The configuration, with what was noticed while reading it.
@@ -60,14 +62,44 @@ impl ModelFolder {
         &self.reading
     }
 
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
     /// Where the tokenizer would be.
     pub fn tokenizer_path(&self) -> PathBuf {
         self.folder.join(TOKENIZER)
     }
 
-    /// The heads whose every tensor is in the file.
+    /// The same model with another number of attention heads, which no tensor confirms or refutes.
+    ///
+    /// # Errors
+    /// H is not a multiple of `heads`.
+    pub fn with_attention_heads(mut self, heads: usize) -> Result<Self, CheckpointError> {
+        self.reading.config.num_attention_heads = heads;
+        match self.reading.config.validate() {
+            Ok(()) => Ok(self),
+            Err(source) => Err(CheckpointError::Config { path: self.config_path, source }),
+        }
+    }
+
+    /// One sentence about the number of attention heads: every projection is `[H, H]` whatever their number, so that a
+    /// wrong one loads and gives wrong numbers.
+    pub fn attention_heads_remark(&self) -> String {
+        let config = &self.reading.config;
+        let (heads, size) = (config.num_attention_heads, config.head_size());
+        let released = if config.hidden_size == 2048 && config.embedding_size == 128 {
+            "; the xlarge releases were published with 16 and with 32, compare both on known text"
+        } else {
+            ""
+        };
+        format!("{heads} attention heads of {size} columns; the weights cannot confirm this number{released}")
+    }
+
+    /// The heads that are in the file.
     pub fn heads(&self) -> Heads {
-        let has = |name: &str| self.find(name).is_some();
+        let has = |name: &str| self.weights.find(name).is_some();
         let pooler = has("albert.pooler.weight");
         Heads {
             pooler,
@@ -79,7 +111,7 @@ impl ModelFolder {
 
     /// The head of a task, by its tensors. A classifier is on the tokens where there is no pooler or the class says so.
     fn task(&self, pooler: bool) -> Option<TaskHead> {
-        let rows = |name: &str| self.find(name).and_then(|name| self.weights.shape(&name)?.first().copied());
+        let rows = |name: &str| self.weights.find(name).and_then(|source| self.weights.shape(source).first().copied());
         let class = self.reading.architecture.as_deref().unwrap_or_default();
         if let Some(labels) = rows("classifier.weight") {
             return Some(match labels {
@@ -93,6 +125,11 @@ impl ModelFolder {
             (_, Some(_)) if pooler => Some(TaskHead::SquadV2),
             _ => None,
         }
+    }
+
+    /// The name that the file has for a parameter, such as `bert.encoder.layer.0.output.dense.weight`.
+    pub fn name_in_file(&self, parameter: &str) -> Option<&str> {
+        self.weights.find(parameter).map(|source| source.name.as_str())
     }
 
     /// Reads the parameters of the model with `heads` and hands each to `take`, in the order of [`parameters`].
@@ -109,14 +146,15 @@ impl ModelFolder {
         mut take: impl FnMut(&ParameterSpec, &[f32]) -> Result<(), EngineError>,
     ) -> Result<LoadReport, CheckpointError> {
         let config = &self.reading.config;
-        let mut report = LoadReport::default();
+        self.expect_room_for_layers()?;
+        let mut report = LoadReport { not_needed: self.weights.not_needed.clone(), ..LoadReport::default() };
         let mut missing = Vec::new();
-        let mut used: BTreeSet<String> = BTreeSet::new();
+        let mut used: BTreeSet<&str> = BTreeSet::new();
         let specs = parameters(config, heads);
         // Names and shapes first, so that a file that does not fit changes nothing.
         for spec in &specs {
-            match self.find(&spec.name) {
-                Some(name) => self.expect_shape(&name, &spec.shape)?,
+            match self.weights.find(&spec.name) {
+                Some(source) => self.expect_shape(source, &spec.shape)?,
                 None if fresh.iter().any(|prefix| spec.name.starts_with(prefix)) => {
                     report.fresh.push(spec.name.clone());
                 }
@@ -127,57 +165,85 @@ impl ModelFolder {
             return Err(CheckpointError::Missing { path: self.weights.path().to_owned(), names: missing });
         }
         for spec in &specs {
-            let Some(name) = self.find(&spec.name) else { continue };
-            take(spec, &self.weights.f32s(&name, &spec.shape)?)?;
-            used.insert(name);
+            let Some((first, others)) = self.weights.sources(&spec.name).split_first() else { continue };
+            let values = self.weights.floats(first, &spec.shape)?;
+            used.insert(&first.name);
+            for other in others.iter().filter(|other| heads.mlm || !other.tied) {
+                self.expect_equal(first, &values, other, &spec.shape)?;
+                used.insert(&other.name);
+            }
+            take(spec, &values)?;
             report.loaded.push(spec.name.clone());
         }
-        for stored in stored_tensors(config, heads) {
-            if let Some(name) = self.find(&stored.name).filter(|name| !used.contains(name)) {
-                self.check_copy(&name, &stored)?;
-                used.insert(name);
+        for stored in stored_tensors(config, heads, Family::Albert) {
+            if let Some(source) = self.weights.find(&stored.name).filter(|source| !used.contains(&source.name[..])) {
+                self.check_copy(source, &stored)?;
+                used.insert(&source.name);
             }
         }
-        report.ignored = self.weights.names().into_iter().filter(|name| !used.contains(name)).collect();
+        let unused = self.weights.all().filter(|source| !used.contains(&source.name[..]));
+        report.ignored = unused.map(|source| source.name.clone()).collect();
+        report.ignored.sort_unstable();
         Ok(report)
     }
 
-    /// The name under which the file holds `name`: as it is, without the prefix of a bare `AlbertModel`, or as the tied
-    /// bias that some writers keep instead.
-    fn find(&self, name: &str) -> Option<String> {
-        let bare = name.strip_prefix("albert.");
-        let tied = (name == "predictions.bias").then_some("predictions.decoder.bias");
-        [Some(name), bare, tied].into_iter().flatten().find(|name| self.weights.contains(name)).map(str::to_owned)
+    /// Refuses a configuration of more layers than the file has tensors, before the layers are listed: a few bytes of
+    /// `config.json` shall not make the program reserve memory without bound.
+    fn expect_room_for_layers(&self) -> Result<(), CheckpointError> {
+        let config = &self.reading.config;
+        let sets = config.num_hidden_groups() * config.inner_group_num;
+        if sets <= self.weights.len() {
+            return Ok(());
+        }
+        let problem = format!(
+            "{} has {} tensors, but the configuration describes {sets} layers of weights of their own",
+            self.weights.path().display(),
+            self.weights.len()
+        );
+        Err(CheckpointError::Folder { path: self.config_path.clone(), problem })
     }
 
-    fn expect_shape(&self, name: &str, expected: &[usize]) -> Result<(), CheckpointError> {
-        match self.weights.shape(name) {
-            Some(found) if found != expected => Err(CheckpointError::Tensor {
-                path: self.weights.path().to_owned(),
-                name: name.to_owned(),
-                problem: format!("its shape is {found:?}, but {CONFIG} makes it {expected:?}"),
-            }),
-            _ => Ok(()),
+    fn wrong_tensor(&self, source: &Source, problem: String) -> CheckpointError {
+        CheckpointError::Tensor { path: self.weights.path().to_owned(), name: source.name.clone(), problem }
+    }
+
+    fn expect_shape(&self, source: &Source, expected: &[usize]) -> Result<(), CheckpointError> {
+        let found = self.weights.shape(source);
+        if found == expected {
+            return Ok(());
         }
+        let config = self.config_path.file_name().unwrap_or_default().to_string_lossy();
+        Err(self.wrong_tensor(source, format!("its shape is {found:?}, but {config} makes it {expected:?}")))
+    }
+
+    /// Two names of one tied parameter hold the same.
+    fn expect_equal(
+        &self,
+        first: &Source,
+        values: &[f32],
+        other: &Source,
+        shape: &[usize],
+    ) -> Result<(), CheckpointError> {
+        self.expect_shape(other, shape)?;
+        if same_bits(values, &self.weights.floats(other, shape)?) {
+            return Ok(());
+        }
+        let problem = format!("differs from {}, but the model has one parameter for both (tied weights)", first.name);
+        Err(self.wrong_tensor(other, problem))
     }
 
     /// Verifies what is stored beside the parameters: copies of shared halves, the identity that stands for no map.
-    fn check_copy(&self, name: &str, stored: &StoredTensor) -> Result<(), CheckpointError> {
-        self.expect_shape(name, &stored.shape)?;
-        let found = self.weights.f32s(name, &stored.shape)?;
+    fn check_copy(&self, source: &Source, stored: &StoredTensor) -> Result<(), CheckpointError> {
+        self.expect_shape(source, &stored.shape)?;
+        let found: Cow<'_, [f32]> = self.weights.floats(source, &stored.shape)?;
         let problem = match &stored.content {
             Content::Parameter(original) => {
-                let Some(original) = self.find(original) else { return Ok(()) };
-                let same = self
-                    .weights
-                    .f32s(&original, &stored.shape)?
-                    .iter()
-                    .map(|x| x.to_bits())
-                    .eq(found.iter().map(|x| x.to_bits()));
+                let Some(original) = self.weights.find(original) else { return Ok(()) };
+                let same = same_bits(&self.weights.floats(original, &stored.shape)?, &found);
                 (!same).then(|| {
                     format!(
-                        "differs from {original}, but `sharing` = \"{}\" in {CONFIG} makes them one; use \"none\" to keep both",
-                        self.reading.config.sharing
+                        "differs from {}, but `sharing` = \"{}\" in {CONFIG} makes them one; use \"none\" to keep both",
+                        original.name, self.reading.config.sharing
                     )
                 })
             }
@@ -193,75 +259,120 @@ impl ModelFolder {
                 (!same).then(|| "is not zero, but `embedding_map` says that there is no map; use \"always\"".to_owned())
             }
         };
-        match problem {
-            None => Ok(()),
-            Some(problem) => {
-                Err(CheckpointError::Tensor { path: self.weights.path().to_owned(), name: name.to_owned(), problem })
-            }
-        }
+        problem.map_or(Ok(()), |problem| Err(self.wrong_tensor(source, problem)))
     }
 }
 
-fn read_config(folder: &Path) -> Result<ConfigReading, CheckpointError> {
-    let (path, google) = match (folder.join(CONFIG), folder.join(GOOGLE_CONFIG)) {
-        (hf, google) if !hf.is_file() && google.is_file() => (google, true),
-        (hf, _) if hf.is_file() => (hf, false),
-        _ => {
-            let problem = if folder.is_dir() {
-                format!("no {CONFIG}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}")
-            } else {
-                format!("no such folder; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}")
-            };
-            return Err(CheckpointError::Folder { path: folder.to_owned(), problem });
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits()))
+}
+
+fn no_model(path: &Path, problem: impl Into<String>) -> CheckpointError {
+    CheckpointError::Folder { path: path.to_owned(), problem: problem.into() }
+}
+
+/// The folder of `path`, and the TensorFlow index that it names, if it names one.
+fn place(path: &Path) -> Result<(PathBuf, Option<PathBuf>), CheckpointError> {
+    if path.is_dir() {
+        return Ok((path.to_owned(), None));
+    }
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let mut index = path.as_os_str().to_owned();
+    index.push(".index");
+    if Path::new(&index).is_file() {
+        return Ok((folder, Some(PathBuf::from(index))));
+    }
+    match path.extension().and_then(|extension| extension.to_str()) {
+        _ if !path.exists() => {
+            let problem = format!("no such folder; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}");
+            Err(no_model(path, problem))
+        }
+        Some("index") => Ok((folder, Some(path.to_owned()))),
+        Some("bin" | "pt" | "pth" | "h5" | "ckpt") => Err(no_model(path, unreadable(&path.to_string_lossy()))),
+        _ => Err(no_model(path, format!("a folder with {CONFIG} and {WEIGHTS} was expected"))),
+    }
+}
+
+/// What to do with a file that is not read here.
+fn unreadable(name: &str) -> String {
+    let script = "python -c \"from transformers import AutoModelForPreTraining as M; \
+                  M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\"";
+    if name.ends_with(".h5") {
+        return format!("{name} holds the weights of Keras, which are not read here; convert them: {script}");
+    }
+    format!(
+        "{name} is a pickle, a program that runs when it is read, and is refused; where you trust it, convert it with \
+         transformers and the class that `architectures` names: {script}"
+    )
+}
+
+fn open_weights(folder: &Path) -> Result<Weights, CheckpointError> {
+    let path = folder.join(WEIGHTS);
+    if path.is_file() {
+        return Ok(Weights::open(&path)?);
+    }
+    let index = folder.join(WEIGHTS_INDEX);
+    if index.is_file() {
+        return Ok(Weights::open_sharded(&index)?);
+    }
+    if let Some(index) = tensorflow_index(folder)? {
+        return Ok(Weights::open_tensorflow(&index)?);
+    }
+    let other = ["pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5"];
+    let hint = other.into_iter().find(|name| folder.join(name).exists());
+    let hint = hint.map_or(String::new(), |name| format!("; {}", unreadable(name)));
+    Err(no_model(folder, format!("no {WEIGHTS}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}")))
+}
+
+/// The checkpoint of TensorFlow in a folder: the one that the file `checkpoint` names, or the only one.
+fn tensorflow_index(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
+    if let Ok(text) = std::fs::read_to_string(folder.join("checkpoint")) {
+        let newest = text.lines().find_map(|line| line.strip_prefix("model_checkpoint_path: \"")?.strip_suffix('"'));
+        // Often an absolute path of the machine that trained it.
+        let name = newest.and_then(|path| Path::new(path).file_name()).map(|name| name.to_string_lossy());
+        let index = name.map(|name| folder.join(format!("{name}.index")));
+        if let Some(index) = index.filter(|index| index.is_file()) {
+            return Ok(Some(index));
+        }
+    }
+    let files = std::fs::read_dir(folder).map_err(|error| EngineError::io(folder, "list the folder", error))?;
+    let mut found: Vec<PathBuf> = files
+        .filter_map(|file| Some(file.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "index"))
+        .collect();
+    found.sort();
+    match &found[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one.clone())),
+        [first, ..] => Err(no_model(
+            folder,
+            format!("there are {} checkpoints; name one of them, such as {}", found.len(), first.display()),
+        )),
+    }
+}
+
+fn read_config(folder: &Path) -> Result<(PathBuf, ConfigReading), CheckpointError> {
+    let hf = folder.join(CONFIG);
+    let google = GOOGLE_CONFIGS.iter().map(|name| folder.join(name)).find(|path| path.is_file());
+    let (path, of_google) = match google {
+        _ if hf.is_file() => (hf, false),
+        Some(google) => (google, true),
+        None => {
+            let problem = format!(
+                "no {CONFIG}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}, one of Google's {} and a checkpoint",
+                GOOGLE_CONFIGS[0]
+            );
+            return Err(no_model(folder, problem));
         }
     };
     let text =
         std::fs::read_to_string(&path).map_err(|error| EngineError::io(&path, "read the configuration", error))?;
-    let reading = if google { AlbertConfig::from_google_json(&text) } else { AlbertConfig::from_hf_json(&text) };
-    reading.map_err(|source| CheckpointError::Config { path, source })
-}
-
-/// Writes the model to `folder`, each file whole or not at all; the weights come last.
-///
-/// `values` gives the elements of a parameter of [`parameters`]; `tokenizer_json` is the text of `tokenizer.json`.
-///
-/// # Errors
-/// The folder cannot be created or a file not be written.
-pub fn save_model<'a>(
-    folder: &Path,
-    config: &AlbertConfig,
-    heads: Heads,
-    tokenizer_json: Option<&str>,
-    values: impl Fn(&str) -> &'a [f32],
-) -> Result<(), CheckpointError> {
-    std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
-    let stored = stored_tensors(config, heads);
-    let h = config.hidden_size;
-    let has = |content: &Content| stored.iter().any(|tensor| tensor.content == *content);
-    let identity: Vec<f32> = if has(&Content::Identity) {
-        (0..h * h).map(|i| if i % h == i / h { 1.0 } else { 0.0 }).collect()
-    } else {
-        Vec::new()
-    };
-    let zeros = if has(&Content::Zeros) { vec![0.0; h] } else { Vec::new() };
-    let tensors: Vec<TensorOut<'_>> = stored
-        .into_iter()
-        .map(|tensor| TensorOut {
-            data: Data::F32(match &tensor.content {
-                Content::Parameter(name) => values(name),
-                Content::Identity => &identity,
-                Content::Zeros => &zeros,
-            }),
-            name: tensor.name,
-            shape: tensor.shape,
-        })
-        .collect();
-    let text = config.to_hf_json(heads.architecture(Family::Albert));
-    write_atomically(folder.join(CONFIG), |out| out.write_all(text.as_bytes()))?;
-    if let Some(text) = tokenizer_json {
-        write_atomically(folder.join(TOKENIZER), |out| out.write_all(text.as_bytes()))?;
+    let reading = if of_google { AlbertConfig::from_google_json(&text) } else { AlbertConfig::from_hf_json(&text) };
+    match reading {
+        Ok(reading) => Ok((path, reading)),
+        Err(source) => Err(CheckpointError::Config { path, source }),
     }
-    // `format` is what `transformers` asks for before it reads the tensors.
-    save_safetensors(folder.join(WEIGHTS), &tensors, &[("format", "pt")])?;
-    Ok(())
 }

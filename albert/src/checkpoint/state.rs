@@ -192,7 +192,8 @@ impl Checkpoints {
 fn open(path: &Path, step: u64) -> Result<(Safetensors, StateHeader), CheckpointError> {
     let file = Safetensors::open_checked(path)?;
     let wrong = |problem: String| CheckpointError::Folder { path: path.to_owned(), problem };
-    let text = file.metadata().remove("state").ok_or_else(|| wrong("it holds tensors but no training state".into()))?;
+    let text =
+        file.metadata().get("state").cloned().ok_or_else(|| wrong("it holds tensors but no training state".into()))?;
     let header: StateHeader =
         serde_json::from_str(&text).map_err(|error| wrong(format!("its training state cannot be read: {error}")))?;
     if header.version != StateHeader::VERSION || header.step != step {

@@ -5,7 +5,7 @@ use engine::io::{Data, Safetensors, TensorOut, save_safetensors};
 use serde_json::json;
 
 use super::*;
-use crate::config::{AlbertConfig, EmbeddingMap, Sharing};
+use crate::config::{AlbertConfig, EmbeddingMap, Family, Sharing};
 use crate::cost::{Head, ParameterCounts};
 
 fn small(sharing: Sharing) -> AlbertConfig {
@@ -111,7 +111,7 @@ fn parameters_add_up_to_the_exact_counts() {
 fn names_and_shapes_are_hugging_faces() {
     let config = AlbertConfig::preset("base").unwrap();
     let mut names: Vec<_> =
-        stored_tensors(&config, Heads::PRE_TRAINING).into_iter().map(|t| (t.name, t.shape)).collect();
+        stored_tensors(&config, Heads::PRE_TRAINING, Family::Albert).into_iter().map(|t| (t.name, t.shape)).collect();
     names.sort();
     let layer = |rest: &str| format!("albert.encoder.albert_layer_groups.0.albert_layers.0.{rest}");
     let mut expected = vec![
@@ -307,7 +307,12 @@ fn says_what_a_model_folder_is() {
     std::fs::write(folder.path().join("config.json"), small(Sharing::All).to_hf_json("AlbertModel")).unwrap();
     std::fs::write(folder.path().join("pytorch_model.bin"), "").unwrap();
     let text = message(folder.path());
-    assert!(text.contains("no model.safetensors") && text.contains("pytorch_model.bin has to be converted"), "{text}");
+    assert!(
+        text.contains("no model.safetensors")
+            && text.contains("pytorch_model.bin is a pickle")
+            && text.contains("transformers"),
+        "{text}"
+    );
     std::fs::write(folder.path().join("config.json"), "{}").unwrap();
     assert!(message(folder.path()).contains("config.json: model configuration: `num_hidden_layers` is missing"));
 }

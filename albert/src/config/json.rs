@@ -7,19 +7,38 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Activation, AlbertConfig, ConfigError, EmbeddingMap, Sharing};
+use super::{Activation, AlbertConfig, ConfigError, EmbeddingMap, Family, Sharing};
 
 /// A configuration and what was noticed while reading it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigReading {
     /// The configuration, validated.
     pub config: AlbertConfig,
+    /// Whose names the model's files use: what `model_type` says.
+    pub family: Family,
+    /// Names of the labels of a task's head by their number (`id2label`); empty where the file has none.
+    pub labels: Vec<String>,
     /// The class that the file names first in `architectures`, such as `AlbertForMaskedLM`.
     pub architecture: Option<String>,
     /// Keys of the file that have no meaning here, in the order of the file.
     pub ignored: Vec<String>,
     /// Remarks for a person: defaults taken, known traps.
     pub notes: Vec<String>,
+}
+
+/// What a `config.json` says beside the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigIdentity<'a> {
+    /// Whose names the tensors have.
+    pub family: Family,
+    /// The class, such as `AlbertForPreTraining`.
+    pub architecture: &'a str,
+    /// Element type of the stored weights, such as `float32`.
+    pub torch_dtype: &'a str,
+    /// Labels of the task's head, if there is one.
+    pub num_labels: Option<usize>,
+    /// Their names; empty for `LABEL_0` and so on.
+    pub labels: &'a [String],
 }
 
 /// Keys that are understood without a value being kept: what they say is either fixed or about other software.
@@ -30,8 +49,8 @@ const SILENT: &[&str] = &[
     "torch_dtype",
     "dtype",
     "num_labels",
-    "id2label",
     "label2id",
+    "problem_type",
 ];
 
 /// Whose reading of `"gelu"` holds.
@@ -61,35 +80,59 @@ impl AlbertConfig {
     /// The text of a `config.json` that Hugging Face reads as the same model, with `architecture` (such as
     /// `AlbertForPreTraining`) as its class. Three keys of ours, which it passes over, make reading back exact.
     pub fn to_hf_json(&self, architecture: &str) -> String {
-        let value = json!({
-            "architectures": [architecture],
-            "model_type": "albert",
-            "vocab_size": self.vocab_size,
-            "embedding_size": self.embedding_size,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_hidden_groups": self.num_hidden_groups(),
-            "inner_group_num": self.inner_group_num,
-            "num_attention_heads": self.num_attention_heads,
-            "intermediate_size": self.intermediate_size,
-            "hidden_act": self.hidden_act.hf_name(),
-            "hidden_dropout_prob": self.hidden_dropout_prob,
-            "attention_probs_dropout_prob": self.attention_probs_dropout_prob,
-            "classifier_dropout_prob": self.classifier_dropout_prob,
-            "max_position_embeddings": self.max_position_embeddings,
-            "type_vocab_size": self.type_vocab_size,
-            "initializer_range": self.initializer_range,
-            "layer_norm_eps": self.layer_norm_eps,
-            "position_embedding_type": "absolute",
-            "tie_word_embeddings": true,
-            "pad_token_id": self.pad_token_id,
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": self.eos_token_id,
-            "sharing": self.sharing.to_string(),
-            "embedding_map": self.embedding_map,
-            "ffn_output_dropout": self.ffn_output_dropout,
-        });
-        let mut text = serde_json::to_string_pretty(&value).expect("a JSON value has a text");
+        let (family, torch_dtype) = (Family::Albert, "float32");
+        self.to_hf_json_as(&ConfigIdentity { family, architecture, torch_dtype, num_labels: None, labels: &[] })
+    }
+
+    /// The same with everything that a file may say besides.
+    pub fn to_hf_json_as(&self, identity: &ConfigIdentity<'_>) -> String {
+        let mut keys = Map::new();
+        let mut put = |key: &str, value: Value| keys.insert(key.to_owned(), value);
+        put("architectures", json!([identity.architecture]));
+        put("model_type", json!(identity.family));
+        put("vocab_size", json!(self.vocab_size));
+        if identity.family == Family::Albert {
+            put("embedding_size", json!(self.embedding_size));
+        }
+        put("hidden_size", json!(self.hidden_size));
+        put("num_hidden_layers", json!(self.num_hidden_layers));
+        if identity.family == Family::Albert {
+            put("num_hidden_groups", json!(self.num_hidden_groups()));
+            put("inner_group_num", json!(self.inner_group_num));
+        }
+        put("num_attention_heads", json!(self.num_attention_heads));
+        put("intermediate_size", json!(self.intermediate_size));
+        put("hidden_act", json!(self.hidden_act.hf_name()));
+        put("hidden_dropout_prob", json!(self.hidden_dropout_prob));
+        put("attention_probs_dropout_prob", json!(self.attention_probs_dropout_prob));
+        match identity.family {
+            Family::Albert => put("classifier_dropout_prob", json!(self.classifier_dropout_prob)),
+            Family::Bert => put("classifier_dropout", json!(self.classifier_dropout_prob)),
+        };
+        put("max_position_embeddings", json!(self.max_position_embeddings));
+        put("type_vocab_size", json!(self.type_vocab_size));
+        put("initializer_range", json!(self.initializer_range));
+        put("layer_norm_eps", json!(self.layer_norm_eps));
+        put("position_embedding_type", json!("absolute"));
+        put("tie_word_embeddings", json!(true));
+        put("torch_dtype", json!(identity.torch_dtype));
+        put("pad_token_id", json!(self.pad_token_id));
+        put("bos_token_id", json!(self.bos_token_id));
+        put("eos_token_id", json!(self.eos_token_id));
+        if let Some(count) = identity.num_labels {
+            let name = |at: usize| identity.labels.get(at).cloned().unwrap_or_else(|| format!("LABEL_{at}"));
+            put("id2label", (0..count).map(|at| (at.to_string(), json!(name(at)))).collect::<Map<_, _>>().into());
+            put("label2id", (0..count).map(|at| (name(at), json!(at))).collect::<Map<_, _>>().into());
+            if count == 1 && identity.architecture.ends_with("ForSequenceClassification") {
+                put("problem_type", json!("regression"));
+            }
+        }
+        if identity.family == Family::Albert {
+            put("sharing", json!(self.sharing.to_string()));
+            put("embedding_map", json!(self.embedding_map));
+        }
+        put("ffn_output_dropout", json!(self.ffn_output_dropout));
+        let mut text = serde_json::to_string_pretty(&keys).expect("a JSON value has a text");
         text.push('\n');
         text
     }
@@ -99,34 +142,45 @@ impl AlbertConfig {
 struct Reader {
     keys: Map<String, Value>,
     origin: Origin,
+    family: Family,
     notes: Vec<String>,
 }
 
 impl Reader {
     fn new(text: &str, origin: Origin) -> Result<Self, ConfigError> {
         match serde_json::from_str(text) {
-            Ok(Value::Object(keys)) => Ok(Self { keys, origin, notes: Vec::new() }),
+            Ok(Value::Object(keys)) => Ok(Self { family: Family::Albert, keys, origin, notes: Vec::new() }),
             Ok(other) => Err(ConfigError::Json(format!("found {}", kind(&other)))),
             Err(error) => Err(ConfigError::Json(error.to_string())),
         }
     }
 
     fn read(mut self) -> Result<ConfigReading, ConfigError> {
+        let classes = self.keys.get("architectures").and_then(Value::as_array);
+        let architecture = classes.and_then(|classes| classes.first()?.as_str()).map(str::to_owned);
+        self.family = self.family(architecture.as_deref())?;
         self.refuse_what_changes_the_function()?;
         let num_hidden_layers = self.size("num_hidden_layers")?;
+        let vocab_size = self.size("vocab_size")?;
+        let hidden_size = self.size("hidden_size")?;
+        let hidden_dropout_prob = self.number_or("hidden_dropout_prob", self.default_dropout())?;
+        let (cls, sep) = self.default_ids(vocab_size);
         let config = AlbertConfig {
-            vocab_size: self.size("vocab_size")?,
-            embedding_size: self.size("embedding_size")?,
-            hidden_size: self.size("hidden_size")?,
+            vocab_size,
+            embedding_size: self.embedding_size(hidden_size)?,
+            hidden_size,
             num_hidden_layers,
             sharing: self.sharing(num_hidden_layers)?,
             inner_group_num: self.count_or("inner_group_num", 1)?,
             num_attention_heads: self.size("num_attention_heads")?,
             intermediate_size: self.size("intermediate_size")?,
             hidden_act: self.activation()?,
-            hidden_dropout_prob: self.number_or("hidden_dropout_prob", 0.0)?,
-            attention_probs_dropout_prob: self.number_or("attention_probs_dropout_prob", 0.0)?,
-            classifier_dropout_prob: self.number_or("classifier_dropout_prob", 0.1)?,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob: self.number_or("attention_probs_dropout_prob", self.default_dropout())?,
+            classifier_dropout_prob: match self.family {
+                Family::Albert => self.number_or("classifier_dropout_prob", 0.1)?,
+                Family::Bert => self.number_or("classifier_dropout", hidden_dropout_prob)?,
+            },
             ffn_output_dropout: self.flag_or("ffn_output_dropout", true)?,
             max_position_embeddings: self.count_or("max_position_embeddings", 512)?,
             type_vocab_size: self.count_or("type_vocab_size", 2)?,
@@ -134,24 +188,85 @@ impl Reader {
             layer_norm_eps: self.number_or("layer_norm_eps", 1e-12)?,
             embedding_map: self.embedding_map()?,
             pad_token_id: self.count_or("pad_token_id", 0)?,
-            bos_token_id: self.count_or("bos_token_id", 2)?,
-            eos_token_id: self.count_or("eos_token_id", 3)?,
+            bos_token_id: self.count_or("bos_token_id", cls)?,
+            eos_token_id: self.count_or("eos_token_id", sep)?,
         };
         config.validate()?;
-        let classes = self.keys.get("architectures").and_then(Value::as_array);
-        let architecture = classes.and_then(|classes| classes.first()?.as_str()).map(str::to_owned);
+        let labels = self.labels();
         let ignored = self.keys.into_iter().map(|(key, _)| key).filter(|key| !SILENT.contains(&key.as_str())).collect();
-        Ok(ConfigReading { config, architecture, ignored, notes: self.notes })
+        Ok(ConfigReading { config, family: self.family, labels, architecture, ignored, notes: self.notes })
+    }
+
+    /// `model_type`; where that is missing, what the class or the lack of an embedding size tells.
+    fn family(&self, architecture: Option<&str>) -> Result<Family, ConfigError> {
+        match self.keys.get("model_type") {
+            None | Some(Value::Null) => {
+                let named = architecture.is_some_and(|class| class.starts_with("Bert"));
+                let bert_of_google = self.origin == Origin::Google && !self.keys.contains_key("embedding_size");
+                Ok(if named || bert_of_google { Family::Bert } else { Family::Albert })
+            }
+            Some(Value::String(model)) if model == "albert" => Ok(Family::Albert),
+            Some(Value::String(model)) if model == "bert" => Ok(Family::Bert),
+            Some(other) => Err(ConfigError::WrongType {
+                key: "model_type".to_owned(),
+                found: other.to_string(),
+                expected: "\"albert\" or \"bert\"",
+            }),
+        }
+    }
+
+    /// What a rate is where the file does not say: Hugging Face's defaults.
+    fn default_dropout(&self) -> f64 {
+        match self.family {
+            Family::Albert => 0.0,
+            Family::Bert => 0.1,
+        }
+    }
+
+    /// `[CLS]` and `[SEP]` where the file does not say: a BERT's are known to its vocabulary alone.
+    fn default_ids(&self, vocab_size: usize) -> (usize, usize) {
+        match self.family {
+            Family::Albert => (2, 3),
+            Family::Bert if vocab_size > 102 => (101, 102),
+            Family::Bert => (0, 0),
+        }
+    }
+
+    fn embedding_size(&mut self, hidden_size: usize) -> Result<usize, ConfigError> {
+        if self.family == Family::Albert {
+            return self.size("embedding_size");
+        }
+        match self.count_or("embedding_size", hidden_size)? {
+            size if size == hidden_size => Ok(size),
+            size => Err(ConfigError::Invalid(format!(
+                "`embedding_size` is {size} and `hidden_size` {hidden_size}, but a BERT has one width for both"
+            ))),
+        }
+    }
+
+    /// `id2label` in the order of its numbers; empty if it is not 0, 1, 2 and so on.
+    fn labels(&mut self) -> Vec<String> {
+        let Some(Value::Object(names)) = self.take("id2label") else { return Vec::new() };
+        (0..names.len())
+            .map(|at| Some(names.get(&at.to_string())?.as_str()?.to_owned()))
+            .collect::<Option<_>>()
+            .unwrap_or_default()
     }
 
     fn refuse_what_changes_the_function(&mut self) -> Result<(), ConfigError> {
         let wrong = |key: &str, found: &Value, expected| {
             Err(ConfigError::WrongType { key: key.to_owned(), found: found.to_string(), expected })
         };
-        match self.keys.get("model_type") {
-            None | Some(Value::Null) => {}
-            Some(Value::String(model)) if model == "albert" => {}
-            Some(other) => return wrong("model_type", other, "\"albert\""),
+        for key in ["is_decoder", "add_cross_attention"] {
+            match self.take(key) {
+                None | Some(Value::Bool(false)) => {}
+                Some(other) => return wrong(key, &other, "false: attention is in both directions"),
+            }
+        }
+        match self.take("pruned_heads") {
+            None => {}
+            Some(Value::Object(heads)) if heads.is_empty() => {}
+            Some(other) => return wrong("pruned_heads", &other, "no heads: all of them are computed"),
         }
         match self.take("position_embedding_type") {
             None => {}
@@ -205,6 +320,9 @@ impl Reader {
     }
 
     fn sharing(&mut self, layers: usize) -> Result<Sharing, ConfigError> {
+        if self.family == Family::Bert {
+            return Ok(Sharing::None);
+        }
         let groups = self.count_or("num_hidden_groups", 1)?;
         let Some(value) = self.take("sharing") else {
             if groups == 0 || groups > layers {
@@ -227,17 +345,23 @@ impl Reader {
 
     fn activation(&mut self) -> Result<Activation, ConfigError> {
         let Some(value) = self.take("hidden_act") else {
+            if self.family == Family::Bert && self.origin == Origin::HuggingFace {
+                self.notes.push("`hidden_act` is missing: the erf form of GELU is used".to_owned());
+                return Ok(Activation::GeluErf);
+            }
             self.notes.push("`hidden_act` is missing: the tanh form of GELU is used".to_owned());
             return Ok(Activation::GeluTanh);
         };
         match (value.as_str(), self.origin) {
             (Some("gelu"), Origin::Google) => Ok(Activation::GeluTanh),
             (Some("gelu"), Origin::HuggingFace) => {
-                self.notes.push(
-                    "`hidden_act` = \"gelu\" is the erf form, as Hugging Face computes it; Google trained the v1 \
-                     releases with the tanh form (\"gelu_new\")"
-                        .to_owned(),
-                );
+                if self.family == Family::Albert {
+                    self.notes.push(
+                        "`hidden_act` = \"gelu\" is the erf form, as Hugging Face computes it; Google trained the v1 \
+                         releases with the tanh form (\"gelu_new\")"
+                            .to_owned(),
+                    );
+                }
                 Ok(Activation::GeluErf)
             }
             (Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_tanh"), _) => Ok(Activation::GeluTanh),
@@ -253,6 +377,7 @@ impl Reader {
 
     fn embedding_map(&mut self) -> Result<EmbeddingMap, ConfigError> {
         match self.take("embedding_map") {
+            _ if self.family == Family::Bert => Ok(EmbeddingMap::WhenSizesDiffer),
             None if self.origin == Origin::Google => Ok(EmbeddingMap::WhenSizesDiffer),
             None => Ok(EmbeddingMap::Always),
             Some(value) => serde_json::from_value(value.clone()).map_err(|_| ConfigError::WrongType {

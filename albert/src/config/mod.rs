@@ -16,7 +16,7 @@ mod sharing;
 #[cfg(test)]
 mod tests;
 
-pub use json::ConfigReading;
+pub use json::{ConfigIdentity, ConfigReading};
 pub use presets::PRESETS;
 pub use sharing::{Block, BlockId, Sharing};
 
@@ -156,6 +156,14 @@ impl AlbertConfig {
         self.embedding_map == EmbeddingMap::Always || self.embedding_size != self.hidden_size
     }
 
+    /// Whether this is a BERT: weights of its own in every layer, E = H, no map between them.
+    pub fn is_bert(&self) -> bool {
+        self.sharing.groups(self.num_hidden_layers) == self.num_hidden_layers
+            && !matches!(self.sharing, Sharing::Attention | Sharing::Ffn)
+            && self.inner_group_num == 1
+            && !self.has_embedding_map()
+    }
+
     /// Blocks (attention + feed-forward) that one forward pass runs: N · `inner_group_num`.
     pub fn num_blocks(&self) -> usize {
         self.num_hidden_layers * self.inner_group_num
@@ -245,6 +253,15 @@ impl AlbertConfig {
             if value == 0 || value > largest {
                 return Err(ConfigError::Invalid(format!("`{key}` is {value}, expected a number from 1 to {largest}")));
             }
+        }
+        if self.num_blocks() > 4 * DEEPEST {
+            return Err(ConfigError::Invalid(format!(
+                "`num_hidden_layers` {} times `inner_group_num` {} is {} blocks, expected {} at most",
+                self.num_hidden_layers,
+                self.inner_group_num,
+                self.num_blocks(),
+                4 * DEEPEST
+            )));
         }
         if !self.hidden_size.is_multiple_of(self.num_attention_heads) {
             return Err(ConfigError::Invalid(format!(

@@ -8,16 +8,20 @@
 //! Read through a memory map: opening costs the header, and a tensor's bytes are paged in when it is asked for.
 //! Files written here carry an XXH64 of every name, type, shape, metadata entry and data byte; it is verified when a
 //! file that has one is opened (one pass over the file). Files of others have none: they are checked for structure
-//! alone, by the `safetensors` crate.
+//! alone (see [`header`]), and nothing that they say makes the program reserve more memory than they have bytes.
 //!
-//! Limits: F32, F16, BF16 (read as f32) and I64 in; F32, BF16 (rounded to nearest even) and I64 out; little-endian
-//! machines.
+//! Limits: F32, F16, BF16 (read as f32) and I64 in; F32, F16 and BF16 (rounded to nearest even) and I64 out;
+//! little-endian machines.
+mod header;
+
 use super::{Hasher64, Mmap, write_atomically};
 use crate::error::{EngineError, Result};
 use half::{bf16, f16};
-use safetensors::{Dtype, SafeTensors, tensor::Metadata};
+use header::Header;
+use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -45,7 +49,7 @@ pub struct Safetensors {
     path: PathBuf,
     map: Mmap,
     start: usize,
-    header: Metadata,
+    header: Header,
     checked: bool,
 }
 
@@ -57,14 +61,9 @@ impl Safetensors {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let map = Mmap::open(path)?;
-        let (length, header) = SafeTensors::read_metadata(&map).map_err(|e| {
-            let problem = format!(
-                "not a whole safetensors file ({e}; {} bytes); it may have been cut short, fetch or write it again",
-                map.len()
-            );
-            EngineError::file(path, problem)
-        })?;
-        let mut file = Self { path: path.to_owned(), map, start: length + 8, header, checked: false };
+        let (start, header) = Header::read(&map)
+            .map_err(|problem| EngineError::file(path, format!("not a whole safetensors file: {problem}")))?;
+        let mut file = Self { path: path.to_owned(), map, start, header, checked: false };
         if let Some(stated) = file.metadata().get(CHECKSUM).filter(|s| s.starts_with(PREFIX)) {
             let found = file.digest();
             if *stated != found {
@@ -103,22 +102,22 @@ impl Safetensors {
 
     /// Names of all tensors, in the order of their bytes.
     pub fn names(&self) -> Vec<String> {
-        self.header.offset_keys()
+        self.header.tensors.iter().map(|tensor| tensor.name.clone()).collect()
     }
 
     /// True if there is a tensor of that name.
     pub fn contains(&self, name: &str) -> bool {
-        self.header.info(name).is_some()
+        self.header.find(name).is_some()
     }
 
     /// Shape of a tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.header.info(name).map(|info| info.shape.as_slice())
+        self.header.find(name).map(|tensor| tensor.shape.as_slice())
     }
 
     /// Element type of a tensor, if it is one that can be read.
     pub fn dtype(&self, name: &str) -> Option<FileDType> {
-        match self.header.info(name)?.dtype {
+        match self.header.find(name)?.dtype {
             Dtype::F32 => Some(FileDType::F32),
             Dtype::F16 => Some(FileDType::F16),
             Dtype::BF16 => Some(FileDType::Bf16),
@@ -128,8 +127,8 @@ impl Safetensors {
     }
 
     /// The entries of `__metadata__`, the checksum among them.
-    pub fn metadata(&self) -> BTreeMap<String, String> {
-        self.header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect()
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.header.metadata
     }
 
     /// Fills `out` with a float tensor, converted to f32. `shape` is what the caller expects it to be.
@@ -149,16 +148,30 @@ impl Safetensors {
         Ok(())
     }
 
-    /// A float tensor as f32.
+    /// A float tensor as f32: F32 is borrowed from the file where it is aligned, as it is in files written here.
+    ///
+    /// # Errors
+    /// As [`Safetensors::read_f32`].
+    pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>> {
+        match self.bytes(name, shape)? {
+            (Dtype::F32, bytes) if bytemuck::try_cast_slice::<u8, f32>(bytes).is_ok() => {
+                Ok(Cow::Borrowed(bytemuck::cast_slice(bytes)))
+            }
+            // Looked up first: a header may not make the program reserve more memory than the file has bytes for.
+            _ => {
+                let mut out = vec![0.0; shape.iter().product()];
+                self.read_f32(name, shape, &mut out)?;
+                Ok(Cow::Owned(out))
+            }
+        }
+    }
+
+    /// The same as a vector.
     ///
     /// # Errors
     /// As [`Safetensors::read_f32`].
     pub fn f32s(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        // Looked up first: a header may not make the program reserve more memory than the file has bytes for.
-        self.bytes(name, shape)?;
-        let mut out = vec![0.0; shape.iter().product()];
-        self.read_f32(name, shape, &mut out)?;
-        Ok(out)
+        self.floats(name, shape).map(Cow::into_owned)
     }
 
     /// An integer tensor.
@@ -177,16 +190,15 @@ impl Safetensors {
     }
 
     fn bytes(&self, name: &str, shape: &[usize]) -> Result<(Dtype, &[u8])> {
-        let Some(info) = self.header.info(name) else {
+        let Some(tensor) = self.header.find(name) else {
             let problem = format!("tensor {name} {shape:?} is missing; the file has {}", self.some_names());
             return Err(EngineError::file(&self.path, problem));
         };
-        if info.shape != shape {
-            let problem = format!("tensor {name} has shape {:?}, but {shape:?} was expected", info.shape);
+        if tensor.shape != shape {
+            let problem = format!("tensor {name} has shape {:?}, but {shape:?} was expected", tensor.shape);
             return Err(EngineError::file(&self.path, problem));
         }
-        let (from, to) = info.data_offsets;
-        Ok((info.dtype, &self.map[self.start + from..self.start + to]))
+        Ok((tensor.dtype, &self.map[self.start..][tensor.bytes.clone()]))
     }
 
     fn some_names(&self) -> String {
@@ -205,9 +217,8 @@ impl Safetensors {
 
     fn digest(&self) -> String {
         let mut hasher = Hasher64::new();
-        for name in self.names() {
-            let info = self.header.info(&name).expect("a name of the header");
-            hash_entry(&mut hasher, &name, info.dtype, &info.shape);
+        for tensor in &self.header.tensors {
+            hash_entry(&mut hasher, &tensor.name, tensor.dtype, &tensor.shape);
         }
         for (key, value) in self.metadata().iter().filter(|(key, _)| *key != CHECKSUM) {
             hash_metadata(&mut hasher, key, value);
@@ -242,6 +253,8 @@ pub enum Data<'a> {
     F32(&'a [f32]),
     /// Floats, stored as bf16.
     Bf16(&'a [f32]),
+    /// Floats, stored in IEEE half precision: beyond 65,504 they become infinite.
+    F16(&'a [f32]),
     /// Integers.
     I64(&'a [i64]),
 }
@@ -251,13 +264,14 @@ impl Data<'_> {
         match self {
             Data::F32(_) => Dtype::F32,
             Data::Bf16(_) => Dtype::BF16,
+            Data::F16(_) => Dtype::F16,
             Data::I64(_) => Dtype::I64,
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Data::F32(items) | Data::Bf16(items) => items.len(),
+            Data::F32(items) | Data::Bf16(items) | Data::F16(items) => items.len(),
             Data::I64(items) => items.len(),
         }
     }
@@ -266,6 +280,7 @@ impl Data<'_> {
         match self {
             Data::F32(items) => write_items(items, out, |x| x.to_le_bytes()),
             Data::Bf16(items) => write_items(items, out, |x| bf16::from_f32(x).to_le_bytes()),
+            Data::F16(items) => write_items(items, out, |x| f16::from_f32(x).to_le_bytes()),
             Data::I64(items) => write_items(items, out, i64::to_le_bytes),
         }
     }
@@ -364,128 +379,4 @@ fn header(order: &[&TensorOut], metadata: &[(&str, &str)], path: &Path) -> Resul
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-
-    fn floats(n: usize) -> Vec<f32> {
-        (0..n).map(|i| (i as f32 - 2.5) * 0.37).collect()
-    }
-
-    fn example(folder: &Path) -> PathBuf {
-        let path = folder.join("model.safetensors");
-        let (a, b) = (floats(6), floats(5));
-        let tensors = [
-            TensorOut { name: "b.narrow".into(), shape: vec![5], data: Data::Bf16(&b) },
-            TensorOut { name: "a.weight".into(), shape: vec![2, 3], data: Data::F32(&a) },
-            TensorOut { name: "z.step".into(), shape: vec![], data: Data::I64(&[-7]) },
-            TensorOut { name: "empty".into(), shape: vec![0, 4], data: Data::F32(&[]) },
-        ];
-        save_safetensors(&path, &tensors, &[("format", "pt"), ("step", "12")]).unwrap();
-        path
-    }
-
-    #[test]
-    fn what_is_written_is_read_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = Safetensors::open_checked(example(folder.path())).unwrap();
-        assert_eq!(file.f32s("a.weight", &[2, 3]).unwrap(), floats(6));
-        let rounded: Vec<f32> = floats(5).iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
-        assert_eq!(file.f32s("b.narrow", &[5]).unwrap(), rounded);
-        assert_eq!(file.i64s("z.step", &[]).unwrap(), [-7]);
-        assert!(file.f32s("empty", &[0, 4]).unwrap().is_empty());
-        assert_eq!(file.metadata()["step"], "12");
-        assert_eq!(file.dtype("b.narrow"), Some(FileDType::Bf16));
-        assert_eq!(file.shape("a.weight"), Some(&[2, 3][..]));
-    }
-
-    /// The format's own crate reads it too, and what that crate writes (F16 among it) is read here.
-    #[test]
-    fn agrees_with_the_format_crate_both_ways() {
-        let folder = tempfile::tempdir().unwrap();
-        let bytes = fs::read(example(folder.path())).unwrap();
-        let theirs = SafeTensors::deserialize(&bytes).unwrap();
-        let expected: Vec<u8> = floats(6).iter().flat_map(|x| x.to_le_bytes()).collect();
-        assert_eq!(theirs.tensor("a.weight").unwrap().data(), expected);
-
-        let halves: Vec<u8> = [1.5f32, -0.25, 65504.0].iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect();
-        let view = safetensors::tensor::TensorView::new(Dtype::F16, vec![3], &halves).unwrap();
-        let path = folder.path().join("theirs.safetensors");
-        fs::write(&path, safetensors::serialize([("h", view)], None).unwrap()).unwrap();
-        let file = Safetensors::open(&path).unwrap();
-        assert_eq!(file.f32s("h", &[3]).unwrap(), [1.5, -0.25, 65504.0]);
-        assert!(!file.has_checksum());
-        let error = Safetensors::open_checked(&path).unwrap_err().to_string();
-        assert!(error.contains("theirs.safetensors: the checksum is missing"), "{error}");
-    }
-
-    #[test]
-    fn every_flipped_bit_is_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = example(folder.path());
-        let good = fs::read(&path).unwrap();
-        for bit in 0..good.len() * 8 {
-            let mut bad = good.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            fs::write(&path, &bad).unwrap();
-            let opened = Safetensors::open_checked(&path);
-            assert!(opened.is_err(), "bit {} of byte {} of {}", bit % 8, bit / 8, good.len());
-        }
-    }
-
-    #[test]
-    fn every_cut_is_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = example(folder.path());
-        let good = fs::read(&path).unwrap();
-        for length in 0..good.len() {
-            fs::write(&path, &good[..length]).unwrap();
-            let error = Safetensors::open(&path).unwrap_err().to_string();
-            assert!(error.contains("model.safetensors: not a whole safetensors file"), "{length} bytes: {error}");
-        }
-    }
-
-    #[test]
-    fn refuses_a_header_that_lies_about_its_size() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("liar.safetensors");
-        let header = br#"{"a":{"dtype":"F32","shape":[4000000000,4000000000,4000000000],"data_offsets":[0,4]}}"#;
-        let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
-        fs::write(&path, file).unwrap();
-        assert!(Safetensors::open(&path).is_err());
-        fs::write(&path, u64::MAX.to_le_bytes()).unwrap();
-        assert!(Safetensors::open(&path).is_err());
-    }
-
-    #[test]
-    fn errors_name_file_tensor_and_expectation() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = Safetensors::open(example(folder.path())).unwrap();
-        for (error, expected) in [
-            (file.f32s("a.bias", &[3]).unwrap_err(), "model.safetensors: tensor a.bias [3] is missing; the file has"),
-            (
-                file.f32s("a.weight", &[3, 2]).unwrap_err(),
-                "model.safetensors: tensor a.weight has shape [2, 3], but [3, 2] was expected",
-            ),
-            (file.f32s("z.step", &[]).unwrap_err(), "tensor z.step is of type I64, but F32, F16 or BF16 was expected"),
-            (file.i64s("a.weight", &[2, 3]).unwrap_err(), "tensor a.weight is of type F32, but I64 was expected"),
-        ] {
-            assert!(error.to_string().contains(expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn refuses_to_write_what_could_not_be_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("bad.safetensors");
-        let one = TensorOut { name: "a".into(), shape: vec![1], data: Data::F32(&[1.0]) };
-        let wrong = TensorOut { shape: vec![2], ..one.clone() };
-        for (tensors, expected) in
-            [(vec![one.clone(), one.clone()], "the name a cannot"), (vec![wrong], "tensor a has 1 elements")]
-        {
-            let error = save_safetensors(&path, &tensors, &[]).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-            assert!(!path.exists());
-        }
-    }
-}
+mod tests;

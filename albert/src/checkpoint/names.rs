@@ -1,0 +1,275 @@
+//! The names that other programs give to the parameters of `layout`.
+//!
+//! ```text
+//! ALBERT, Hugging Face   albert.encoder.albert_layer_groups.{g}.albert_layers.{j}.ffn.weight      (the names used here)
+//! BERT, Hugging Face     bert.encoder.layer.{g}.intermediate.dense.weight
+//! ALBERT, Google         bert/encoder/transformer/group_{g}/inner_group_{j}/ffn_1/intermediate/dense/kernel
+//! BERT, Google           bert/encoder/layer_{g}/intermediate/dense/kernel
+//! ```
+//!
+//! A layer of a BERT is a group with one inner layer. Understood besides: names without the prefix of the base model (a
+//! saved `AlbertModel`), `module.` in front (saved from several GPUs), `gamma` and `beta` for the weight and bias of a
+//! LayerNorm. The MLM decoder is the word table under another name, its bias that of the head.
+//! Of Google's matrices those called `kernel` are `[in, out]`, all others `[out, in]` as everywhere here.
+
+use crate::config::Family;
+
+/// What a tensor of a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// The values of a parameter.
+    Parameter {
+        /// Its name in `layout`.
+        name: String,
+        /// Whether the file has the sides of the matrix exchanged.
+        transposed: bool,
+        /// A second name of a tied parameter.
+        tied: bool,
+    },
+    /// Understood and not needed: a buffer that holds constants, a moment of an optimiser, a step count.
+    NotNeeded,
+}
+
+const WORDS: &str = "albert.embeddings.word_embeddings.weight";
+const GROUPS: &str = "albert.encoder.albert_layer_groups.";
+
+/// Parts of a BERT layer and their names here.
+const BERT: [(&str, &str); 8] = [
+    ("attention.self.query.", "attention.query."),
+    ("attention.self.key.", "attention.key."),
+    ("attention.self.value.", "attention.value."),
+    ("attention.output.dense.", "attention.dense."),
+    ("attention.output.LayerNorm.", "attention.LayerNorm."),
+    ("intermediate.dense.", "ffn."),
+    ("output.dense.", "ffn_output."),
+    ("output.LayerNorm.", "full_layer_layer_norm."),
+];
+
+/// Parts of an ALBERT layer of Google's, dots for slashes, and their names here.
+const GOOGLE: [(&str, &str); 8] = [
+    ("attention_1.self.query.", "attention.query."),
+    ("attention_1.self.key.", "attention.key."),
+    ("attention_1.self.value.", "attention.value."),
+    ("attention_1.output.dense.", "attention.dense."),
+    ("LayerNorm.", "attention.LayerNorm."),
+    ("ffn_1.intermediate.dense.", "ffn."),
+    ("ffn_1.intermediate.output.dense.", "ffn_output."),
+    ("LayerNorm_1.", "full_layer_layer_norm."),
+];
+
+/// Parts of BERT's heads and their names here.
+const BERT_HEADS: [(&str, &str); 5] = [
+    ("cls.predictions.transform.dense.", "predictions.dense."),
+    ("cls.predictions.transform.LayerNorm.", "predictions.LayerNorm."),
+    ("cls.predictions.decoder.", "predictions.decoder."),
+    ("cls.predictions.bias", "predictions.bias"),
+    ("cls.seq_relationship.", "sop_classifier.classifier."),
+];
+
+/// `name` with the first fitting beginning replaced.
+fn replaced(name: &str, table: &[(&str, &str)]) -> Option<String> {
+    table.iter().find_map(|(from, to)| name.strip_prefix(from).map(|rest| format!("{to}{rest}")))
+}
+
+/// `7.rest` to 7 and the rest.
+fn numbered(text: &str) -> Option<(usize, &str)> {
+    let (number, rest) = text.split_once('.')?;
+    Some((number.parse().ok()?, rest))
+}
+
+/// What Hugging Face means by `name`.
+pub(super) fn hugging_face(name: &str) -> Meaning {
+    let name = name.strip_prefix("module.").unwrap_or(name);
+    let modern = |old: &str, new: &str| name.strip_suffix(old).map(|rest| format!("{rest}{new}"));
+    let name = modern(".gamma", ".weight").or_else(|| modern(".beta", ".bias")).unwrap_or_else(|| name.to_owned());
+    let name = replaced(&name, &BERT_HEADS).unwrap_or(name);
+    let parameter = |name: String, tied| Meaning::Parameter { name, transposed: false, tied };
+    match name.as_str() {
+        "predictions.decoder.weight" => return parameter(WORDS.to_owned(), true),
+        "predictions.decoder.bias" => return parameter("predictions.bias".to_owned(), true),
+        _ => {}
+    }
+    let base = name.strip_prefix("albert.").or_else(|| name.strip_prefix("bert.")).unwrap_or(&name);
+    if base == "embeddings.position_ids" || base == "embeddings.token_type_ids" {
+        return Meaning::NotNeeded;
+    }
+    if let Some((layer, rest)) = base.strip_prefix("encoder.layer.").and_then(numbered)
+        && let Some(rest) = replaced(rest, &BERT)
+    {
+        return parameter(format!("{GROUPS}{layer}.albert_layers.0.{rest}"), false);
+    }
+    if let Some(rest) = base.strip_prefix("pooler.dense.") {
+        return parameter(format!("albert.pooler.{rest}"), false);
+    }
+    let of_base = ["embeddings.", "encoder.", "pooler."].iter().any(|part| base.starts_with(part));
+    parameter(if of_base { format!("albert.{base}") } else { name }, false)
+}
+
+/// What Google means by `name`.
+pub(super) fn google(name: &str) -> Meaning {
+    const SLOTS: [&str; 6] = ["adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1"];
+    let name = name.strip_prefix("module/").unwrap_or(name);
+    let (scope, leaf) = name.rsplit_once('/').unwrap_or(("", name));
+    let counter = matches!(name, "global_step" | "beta1_power" | "beta2_power" | "_CHECKPOINTABLE_OBJECT_GRAPH");
+    if counter || SLOTS.contains(&leaf) {
+        return Meaning::NotNeeded;
+    }
+    let (scope, part) = match (scope, leaf) {
+        ("", "output_weights") => ("classifier", "weight"),
+        ("", "output_bias") => ("classifier", "bias"),
+        ("cls/squad", "output_weights") => ("qa_outputs", "weight"),
+        ("cls/squad", "output_bias") => ("qa_outputs", "bias"),
+        (scope, "output_weights" | "kernel" | "gamma") => (scope, "weight"),
+        (scope, "output_bias" | "bias" | "beta") => (scope, "bias"),
+        // The tables are variables without a layer around them.
+        _ => (name, "weight"),
+    };
+    let dotted = format!("{}.{part}", scope.replace('/', "."));
+    let translated = layer_of_google(&dotted).unwrap_or(dotted);
+    match hugging_face(&translated) {
+        Meaning::Parameter { name, tied, .. } => Meaning::Parameter { name, transposed: leaf == "kernel", tied },
+        Meaning::NotNeeded => Meaning::NotNeeded,
+    }
+}
+
+/// `bert.encoder.transformer.group_0.inner_group_0.` or `bert.encoder.layer_0.` as Hugging Face writes it.
+fn layer_of_google(dotted: &str) -> Option<String> {
+    let encoder = dotted.strip_prefix("bert.encoder.")?;
+    if let Some(rest) = encoder.strip_prefix("layer_") {
+        return Some(format!("bert.encoder.layer.{rest}"));
+    }
+    let (group, rest) = encoder.strip_prefix("transformer.group_").and_then(numbered)?;
+    let (inner, rest) = rest.strip_prefix("inner_group_").and_then(numbered)?;
+    Some(format!("{GROUPS}{group}.albert_layers.{inner}.{}", replaced(rest, &GOOGLE)?))
+}
+
+/// The name under which a file of `family` holds a parameter.
+///
+/// `parameter` is a name of [`super::parameters`] or [`super::stored_tensors`]; for a BERT its inner layer is 0.
+pub fn stored_name(parameter: &str, family: Family) -> String {
+    if family == Family::Albert {
+        return parameter.to_owned();
+    }
+    let back = |name: &str, table: &[(&'static str, &'static str)]| {
+        table.iter().find_map(|(bert, here)| name.strip_prefix(here).map(|rest| format!("{bert}{rest}")))
+    };
+    if let Some((layer, rest)) = parameter.strip_prefix(GROUPS).and_then(numbered)
+        && let Some(rest) = rest.strip_prefix("albert_layers.0.").and_then(|rest| back(rest, &BERT))
+    {
+        return format!("bert.encoder.layer.{layer}.{rest}");
+    }
+    if let Some(rest) = parameter.strip_prefix("albert.pooler.") {
+        return format!("bert.pooler.dense.{rest}");
+    }
+    match parameter.strip_prefix("albert.") {
+        Some(rest) => format!("bert.{rest}"),
+        None => back(parameter, &BERT_HEADS).unwrap_or_else(|| parameter.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Heads, TaskHead, parameters};
+    use crate::config::{AlbertConfig, Sharing};
+
+    fn parameter(name: &str, transposed: bool) -> Meaning {
+        Meaning::Parameter { name: name.to_owned(), transposed, tied: false }
+    }
+
+    #[test]
+    fn every_name_of_a_bert_comes_back() {
+        let config = AlbertConfig { sharing: Sharing::None, ..AlbertConfig::preset("tiny").unwrap() };
+        for heads in [Heads::PRE_TRAINING, Heads::QUESTION_ANSWERING, Heads::sequence_classification(3)] {
+            for spec in parameters(&config, heads) {
+                let bert = stored_name(&spec.name, Family::Bert);
+                assert!(!bert.contains("albert") && !bert.starts_with("predictions"), "{} became {bert}", spec.name);
+                assert_eq!(hugging_face(&bert), parameter(&spec.name, false), "{bert}");
+                assert_eq!(hugging_face(&spec.name), parameter(&spec.name, false));
+            }
+        }
+    }
+
+    #[test]
+    fn old_and_bare_names_are_understood() {
+        for (name, expected) in [
+            ("encoder.layer.11.attention.output.LayerNorm.gamma", "attention.LayerNorm.weight"),
+            ("module.bert.encoder.layer.11.output.LayerNorm.beta", "full_layer_layer_norm.bias"),
+        ] {
+            assert_eq!(
+                hugging_face(name),
+                parameter(&format!("{GROUPS}11.albert_layers.0.{expected}"), false),
+                "{name}"
+            );
+        }
+        assert_eq!(hugging_face("pooler.bias"), parameter("albert.pooler.bias", false));
+        assert_eq!(hugging_face("bert.embeddings.position_ids"), Meaning::NotNeeded);
+        let tied = Meaning::Parameter { name: WORDS.to_owned(), transposed: false, tied: true };
+        assert_eq!(hugging_face("cls.predictions.decoder.weight"), tied);
+    }
+
+    #[test]
+    fn googles_names_are_understood_and_only_kernels_are_transposed() {
+        let layer = |rest: &str| format!("{GROUPS}1.albert_layers.2.{rest}");
+        let google_layer = |rest: &str| format!("bert/encoder/transformer/group_1/inner_group_2/{rest}");
+        for (theirs, ours, transposed) in [
+            ("bert/embeddings/word_embeddings".to_owned(), WORDS.to_owned(), false),
+            ("module/bert/embeddings/LayerNorm/beta".to_owned(), "albert.embeddings.LayerNorm.bias".to_owned(), false),
+            (
+                "bert/encoder/embedding_hidden_mapping_in/kernel".to_owned(),
+                "albert.encoder.embedding_hidden_mapping_in.weight".to_owned(),
+                true,
+            ),
+            (google_layer("attention_1/self/query/kernel"), layer("attention.query.weight"), true),
+            (google_layer("attention_1/output/dense/bias"), layer("attention.dense.bias"), false),
+            (google_layer("LayerNorm/gamma"), layer("attention.LayerNorm.weight"), false),
+            (google_layer("LayerNorm_1/beta"), layer("full_layer_layer_norm.bias"), false),
+            (google_layer("ffn_1/intermediate/dense/kernel"), layer("ffn.weight"), true),
+            (google_layer("ffn_1/intermediate/output/dense/kernel"), layer("ffn_output.weight"), true),
+            ("bert/pooler/dense/kernel".to_owned(), "albert.pooler.weight".to_owned(), true),
+            ("cls/predictions/transform/dense/kernel".to_owned(), "predictions.dense.weight".to_owned(), true),
+            ("cls/predictions/transform/LayerNorm/gamma".to_owned(), "predictions.LayerNorm.weight".to_owned(), false),
+            ("cls/predictions/output_bias".to_owned(), "predictions.bias".to_owned(), false),
+            ("cls/seq_relationship/output_weights".to_owned(), "sop_classifier.classifier.weight".to_owned(), false),
+            ("cls/squad/output_bias".to_owned(), "qa_outputs.bias".to_owned(), false),
+            ("output_weights".to_owned(), "classifier.weight".to_owned(), false),
+            ("end_logits/dense_0/kernel".to_owned(), "end_logits.dense_0.weight".to_owned(), true),
+            ("answer_class/dense_1/kernel".to_owned(), "answer_class.dense_1.weight".to_owned(), true),
+        ] {
+            assert_eq!(google(&theirs), parameter(&ours, transposed), "{theirs}");
+            for slot in ["adam_m", "adam_v", "lamb_v"] {
+                assert_eq!(google(&format!("{theirs}/{slot}")), Meaning::NotNeeded);
+            }
+        }
+        assert_eq!(google("global_step"), Meaning::NotNeeded);
+    }
+
+    #[test]
+    fn googles_squad_head_has_all_its_parameters() {
+        let config = AlbertConfig::preset("tiny").unwrap();
+        let of_head = |name: &String| ["start", "end_", "answer"].iter().any(|part| name.starts_with(part));
+        let ours: Vec<String> = parameters(&config, Heads::for_task(TaskHead::SquadV2))
+            .into_iter()
+            .map(|spec| spec.name)
+            .filter(of_head)
+            .collect();
+        let theirs = [
+            "start_logits/dense/kernel",
+            "start_logits/dense/bias",
+            "end_logits/dense_0/kernel",
+            "end_logits/dense_0/bias",
+            "end_logits/LayerNorm/gamma",
+            "end_logits/LayerNorm/beta",
+            "end_logits/dense_1/kernel",
+            "end_logits/dense_1/bias",
+            "answer_class/dense_0/kernel",
+            "answer_class/dense_0/bias",
+            "answer_class/dense_1/kernel",
+        ];
+        let translated = theirs.map(|name| match google(name) {
+            Meaning::Parameter { name, .. } => name,
+            Meaning::NotNeeded => panic!("{name} is needed"),
+        });
+        assert_eq!(ours, translated);
+    }
+}

@@ -1,0 +1,128 @@
+//! Writing a model folder that Hugging Face reads as the same model.
+
+use std::path::Path;
+
+use engine::EngineError;
+use engine::io::{Data, TensorOut, save_safetensors, write_atomically};
+
+use super::CheckpointError;
+use super::layout::{Content, Heads, stored_tensors};
+use super::model_folder::{CONFIG, TOKENIZER, WEIGHTS};
+use super::names::stored_name;
+use crate::config::{AlbertConfig, ConfigIdentity, Family};
+
+/// Element type of the weights in a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoredType {
+    /// 32-bit floats, bit for bit as in memory.
+    #[default]
+    F32,
+    /// bfloat16, rounded to nearest even.
+    Bf16,
+    /// IEEE half precision, rounded to nearest even; values beyond 65,504 are refused.
+    F16,
+}
+
+impl StoredType {
+    /// The name that `config.json` has for it.
+    pub fn torch_name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+            Self::F16 => "float16",
+        }
+    }
+}
+
+/// How a model is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SaveFormat<'a> {
+    /// Whose names the tensors get.
+    pub family: Family,
+    /// Element type of the weights.
+    pub dtype: StoredType,
+    /// Names of the labels of the task's head; empty for `LABEL_0` and so on.
+    pub labels: &'a [String],
+}
+
+/// Writes the model to `folder` in f32 under ALBERT's names, each file whole or not at all; the weights come last.
+///
+/// `values` gives the elements of a parameter of [`super::parameters`]; `tokenizer_json` is the text of
+/// `tokenizer.json`.
+///
+/// # Errors
+/// The folder cannot be created or a file not be written.
+pub fn save_model<'a>(
+    folder: &Path,
+    config: &AlbertConfig,
+    heads: Heads,
+    tokenizer_json: Option<&str>,
+    values: impl Fn(&str) -> &'a [f32],
+) -> Result<(), CheckpointError> {
+    std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
+    if let Some(text) = tokenizer_json {
+        write_atomically(folder.join(TOKENIZER), |out| out.write_all(text.as_bytes()))?;
+    }
+    save_model_as(folder, config, heads, SaveFormat::default(), values)
+}
+
+/// Writes `config.json` and `model.safetensors` to `folder` in the given format, as [`save_model`] does.
+///
+/// # Errors
+/// As [`save_model`]; the model is no BERT but is to be written as one; a value is too large for f16.
+pub fn save_model_as<'a>(
+    folder: &Path,
+    config: &AlbertConfig,
+    heads: Heads,
+    format: SaveFormat<'_>,
+    values: impl Fn(&str) -> &'a [f32],
+) -> Result<(), CheckpointError> {
+    if format.family == Family::Bert && !config.is_bert() {
+        let problem = "a BERT has weights of its own in every layer, E = H and no map between them; this model is an \
+                       ALBERT, write it as one";
+        return Err(CheckpointError::Folder { path: folder.to_owned(), problem: problem.to_owned() });
+    }
+    std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
+    let path = folder.join(WEIGHTS);
+    let stored = stored_tensors(config, heads, format.family);
+    let h = config.hidden_size;
+    let has = |content: &Content| stored.iter().any(|tensor| tensor.content == *content);
+    let identity: Vec<f32> = if has(&Content::Identity) {
+        (0..h * h).map(|i| if i % h == i / h { 1.0 } else { 0.0 }).collect()
+    } else {
+        Vec::new()
+    };
+    let zeros = if has(&Content::Zeros) { vec![0.0; h] } else { Vec::new() };
+    let mut tensors: Vec<TensorOut<'_>> = Vec::with_capacity(stored.len());
+    for tensor in stored {
+        let values = match &tensor.content {
+            Content::Parameter(name) => values(name),
+            Content::Identity => &identity,
+            Content::Zeros => &zeros,
+        };
+        let name = stored_name(&tensor.name, format.family);
+        let data = match format.dtype {
+            StoredType::F32 => Data::F32(values),
+            StoredType::Bf16 => Data::Bf16(values),
+            StoredType::F16 => {
+                if let Some(value) = values.iter().find(|value| value.is_finite() && value.abs() >= 65_520.0) {
+                    let problem = format!("holds {value}, and f16 ends at 65504; write bf16 or f32");
+                    return Err(CheckpointError::Tensor { path, name, problem });
+                }
+                Data::F16(values)
+            }
+        };
+        tensors.push(TensorOut { name, shape: tensor.shape, data });
+    }
+    let text = config.to_hf_json_as(&ConfigIdentity {
+        family: format.family,
+        architecture: heads.architecture(format.family),
+        torch_dtype: format.dtype.torch_name(),
+        num_labels: heads.task.map(super::TaskHead::labels),
+        labels: format.labels,
+    });
+    write_atomically(folder.join(CONFIG), |out| out.write_all(text.as_bytes()))?;
+    // `format` is what `transformers` asks for before it reads the tensors.
+    save_safetensors(&path, &tensors, &[("format", "pt")])?;
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! `albert convert`: a checkpoint of Google's or a Hugging Face folder to a Hugging Face folder.
+
+use albert::checkpoint::{Conversion, ConvertOptions, StoredType, convert};
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// A Hugging Face folder, a folder with Google's albert_config.json and checkpoint, or one such checkpoint
+    #[arg(long)]
+    from: PathBuf,
+    /// Folder to write; must not exist or be empty
+    #[arg(long)]
+    to: PathBuf,
+    /// Element type of the weights
+    #[arg(long, value_enum, default_value_t = DType::F32)]
+    dtype: DType,
+    /// Number of attention heads, where the configuration is wrong: no tensor tells it
+    #[arg(long)]
+    heads: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DType {
+    F32,
+    Bf16,
+    F16,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let dtype = match arguments.dtype {
+        DType::F32 => StoredType::F32,
+        DType::Bf16 => StoredType::Bf16,
+        DType::F16 => StoredType::F16,
+    };
+    let options = ConvertOptions { dtype, attention_heads: arguments.heads };
+    let conversion = convert(&arguments.from, &arguments.to, options)?;
+    print(&mut std::io::stdout().lock(), &arguments.to, dtype, &conversion)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(out: &mut impl Write, to: &Path, dtype: StoredType, conversion: &Conversion) -> Result<()> {
+    let Conversion { config, family, heads, report, remarks, ignored_keys, files } = conversion;
+    let class = heads.architecture(*family);
+    writeln!(
+        out,
+        "{class}: {} layers, H {}, E {}, V {}; weights as {}",
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.embedding_size,
+        config.vocab_size,
+        dtype.torch_name()
+    )?;
+    for remark in remarks {
+        writeln!(out, "note: {remark}")?;
+    }
+    writeln!(out, "loaded {} tensors, {} missing", report.loaded.len(), report.fresh.len())?;
+    listed(out, "of no use here", &report.ignored)?;
+    listed(out, "no part of a model (buffers, moments, counts)", &report.not_needed)?;
+    listed(out, "keys of the configuration without meaning here", ignored_keys)?;
+    writeln!(out, "wrote {}: {}", to.display(), files.join(", "))?;
+    Ok(())
+}
+
+/// A count and the first names.
+fn listed(out: &mut impl Write, what: &str, names: &[String]) -> Result<()> {
+    const SHOWN: usize = 8;
+    if names.is_empty() {
+        return Ok(());
+    }
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > SHOWN { ", .." } else { "" };
+    writeln!(out, "{} {what}: {shown}{more}", names.len())?;
+    Ok(())
+}
