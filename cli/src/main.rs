@@ -36,6 +36,10 @@ enum Command {
     Convert(commands::convert::Arguments),
     /// Fill the [MASK]s in a text
     FillMask(commands::fill_mask::Arguments),
+    /// Write every tensor that a model computes on given ids
+    Forward(commands::forward::Arguments),
+    /// One vector for each line of text
+    Embed(commands::embed::Arguments),
     /// Parameters, FLOPs and memory of a configuration
     Info(commands::info::Arguments),
     /// What this machine is and what of it will be used
@@ -50,6 +54,8 @@ fn main() -> ExitCode {
         Command::Pretrain(arguments) => commands::pretrain::run(&arguments),
         Command::Convert(arguments) => commands::convert::run(&arguments),
         Command::FillMask(arguments) => commands::fill_mask::run(&arguments),
+        Command::Forward(arguments) => commands::forward::run(&arguments),
+        Command::Embed(arguments) => commands::embed::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
     };

@@ -7,6 +7,7 @@
 //! pooler     p = tanh(x[first]·Wᵀ + b)                   [B, H]       the [CLS] token of each sequence
 //! sentence   z = p·Wᵀ + b                                [B, 2]       0 in order, 1 swapped
 //!            loss = Σ nll / B
+//! task       see `task`: classification of sequences and tokens, regression, choices, spans
 //! ```
 //!
 //! The loss of pre-training is `mlm_weight` · MLM + `sentence_weight` · sentence, 1:1 as released. Denominators are those
@@ -16,7 +17,11 @@
 mod mlm;
 mod pretraining;
 mod sentence;
+mod squad_v2;
+mod task;
 
 pub use mlm::MlmHead;
 pub use pretraining::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 pub use sentence::{Pooler, SentenceHead};
+pub use squad_v2::SquadV2Head;
+pub use task::{Classifier, SpanHead, Task};

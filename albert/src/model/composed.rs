@@ -6,7 +6,11 @@ use engine::ops::{self, Dropout, Transpose};
 use engine::{EngineError, Tape, Var};
 
 use super::Inputs;
-use super::encoder::{Block, BlockDropout, Shape};
+use super::encoder::{AttentionWeights, Block, BlockDropout, Shape};
+use std::ops::Range;
+
+/// Added to the scores of hidden keys: their probabilities are 0 in f32.
+const HIDDEN: f32 = -1e9;
 
 /// One block over `x` `[T, H]`.
 pub(super) fn block(
@@ -18,20 +22,13 @@ pub(super) fn block(
     dropout: &BlockDropout,
 ) -> Result<Var, EngineError> {
     let attention = &weights.attention;
-    let q = attention.query.forward(tape, x)?; // [T, H]
-    let k = attention.key.forward(tape, x)?;
-    let v = attention.value.forward(tape, x)?;
+    let v = attention.value.forward(tape, x)?; // [T, H]
     let mut contexts = Vec::with_capacity(inputs.lengths.len());
-    let mut start = 0;
-    for &length in &inputs.lengths {
-        let rows = start..start + length as usize;
-        start = rows.end;
-        let [q, k, v] = [&q, &k, &v].map(|x| heads_of(tape, x, rows.clone(), shape)); // [A, S, D] each
-        let scores = ops::matmul(tape, &q?, &k?, Transpose { a: false, b: true })?; // [A, S, S]
-        let scores = ops::scale(tape, &scores, 1.0 / (shape.head_size as f32).sqrt())?;
-        let probabilities = ops::softmax(tape, &scores)?;
-        let probabilities = drop_probabilities(tape, &probabilities, rows.start, dropout.probabilities)?;
-        let context = ops::matmul(tape, &probabilities, &v?, Transpose { a: false, b: false })?; // [A, S, D]
+    let all = probabilities(tape, x, inputs, attention, shape)?;
+    for (rows, probabilities) in inputs.rows().zip(&all) {
+        let v = heads_of(tape, &v, rows.clone(), shape)?; // [A, S, D]
+        let probabilities = drop_probabilities(tape, probabilities, rows.start, dropout.probabilities)?;
+        let context = ops::matmul(tape, &probabilities, &v, Transpose { a: false, b: false })?; // [A, S, D]
         let context = ops::transpose(tape, &context, 0, 1)?; // [S, A, D]
         contexts.push(ops::reshape(tape, &context, [rows.len(), shape.heads * shape.head_size])?);
     }
@@ -45,6 +42,30 @@ pub(super) fn block(
     let f = weights.ffn.ffn_output.forward(tape, &f)?; // [T, H]
     let f = ops::dropout(tape, &f, dropout.ffn_output)?;
     ops::layer_norm_residual(tape, &f, &y, weights.ffn.norm)
+}
+
+/// softmax(q·kᵀ/√D) `[A, S, S]` of each sequence, hidden keys having probability 0.
+pub(super) fn probabilities(
+    tape: &Tape<'_>,
+    x: &Var,
+    inputs: &Inputs,
+    attention: &AttentionWeights,
+    shape: &Shape,
+) -> Result<Vec<Var>, EngineError> {
+    let q = attention.query.forward(tape, x)?; // [T, H]
+    let k = attention.key.forward(tape, x)?;
+    let of_sequence = |(b, rows): (usize, Range<usize>)| {
+        let [q, k] = [&q, &k].map(|x| heads_of(tape, x, rows.clone(), shape)); // [A, S, D] each
+        let scores = ops::matmul(tape, &q?, &k?, Transpose { a: false, b: true })?; // [A, S, S]
+        let mut scores = ops::scale(tape, &scores, 1.0 / (shape.head_size as f32).sqrt())?;
+        if let Some(&keys) = inputs.keys.get(b) {
+            let hide = |key| if key < keys as usize { 0.0 } else { HIDDEN };
+            let mask: Vec<f32> = (0..rows.len()).map(hide).collect();
+            scores = ops::add(tape, &scores, &tape.input([rows.len()], &mask)?)?;
+        }
+        ops::softmax(tape, &scores)
+    };
+    inputs.rows().enumerate().map(of_sequence).collect()
 }
 
 /// Dropout of `[A, S, S]` probabilities. The fused operation numbers the rows of its mask token · A + head; so does this
@@ -63,7 +84,7 @@ fn drop_probabilities(
 }
 
 /// Rows `rows` of `x` `[T, H]` as one matrix a head: `[A, S, D]`.
-fn heads_of(tape: &Tape<'_>, x: &Var, rows: std::ops::Range<usize>, shape: &Shape) -> Result<Var, EngineError> {
+fn heads_of(tape: &Tape<'_>, x: &Var, rows: Range<usize>, shape: &Shape) -> Result<Var, EngineError> {
     let length = rows.len();
     let x = ops::slice(tape, x, 0, rows)?;
     let x = ops::reshape(tape, &x, [length, shape.heads, shape.head_size])?;

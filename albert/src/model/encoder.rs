@@ -145,17 +145,40 @@ impl Encoder {
         Ok(Self { blocks, shape })
     }
 
-    pub(super) fn forward(&self, tape: &Tape<'_>, x: Var, inputs: &Inputs, mode: &Mode) -> Result<Var, EngineError> {
+    pub(super) fn forward(
+        &self,
+        tape: &Tape<'_>,
+        x: Var,
+        inputs: &Inputs,
+        mode: &Mode,
+        seen: &mut impl FnMut(usize, &Var) -> Result<(), EngineError>,
+    ) -> Result<Var, EngineError> {
         self.blocks.iter().enumerate().try_fold(x, |x, (at, block)| {
             let dropout = self.shape.dropout(at, mode.dropout);
-            match mode.blocks {
+            let y = match mode.blocks {
                 Blocks::Fused(recompute) => {
                     let layer = block.fused(&self.shape, &dropout, recompute);
-                    ops::encoder_layer(tape, &x, &inputs.sequences, &layer)
+                    ops::encoder_layer(tape, &x, &inputs.sequences, &layer)?
                 }
-                Blocks::Composed => composed::block(tape, &x, inputs, block, &self.shape, &dropout),
-            }
+                Blocks::Composed => composed::block(tape, &x, inputs, block, &self.shape, &dropout)?,
+            };
+            seen(at + 1, &y)?;
+            Ok(y)
         })
+    }
+
+    pub(super) fn attention_probabilities(
+        &self,
+        tape: &Tape<'_>,
+        x: &Var,
+        inputs: &Inputs,
+        block: usize,
+    ) -> Result<Vec<Var>, EngineError> {
+        let Some(block) = self.blocks.get(block) else {
+            let problem = format!("block {block} was asked for, and there are {}", self.blocks.len());
+            return Err(EngineError::Shape { operation: "attention_probabilities".to_owned(), problem });
+        };
+        composed::probabilities(tape, x, inputs, &block.attention, &self.shape)
     }
 }
 

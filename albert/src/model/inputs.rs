@@ -1,5 +1,7 @@
 //! A ragged batch on the tape.
 
+use std::ops::Range;
+
 use engine::ops::Sequences;
 use engine::{EngineError, Tape, Var};
 
@@ -20,6 +22,8 @@ pub struct Inputs {
     pub first_tokens: Var,
     /// Tokens of each sequence.
     pub lengths: Vec<u32>,
+    /// How many of them are keys, where an attention mask hides some; empty where none does.
+    pub keys: Vec<u32>,
 }
 
 impl Inputs {
@@ -62,6 +66,25 @@ impl Inputs {
             sequences: Sequences::new(tape, cu_seqlens)?,
             first_tokens: tape.input([first.len()], first)?,
             lengths: cu_seqlens.windows(2).map(|pair| pair[1] - pair[0]).collect(),
+            keys: Vec::new(),
+        })
+    }
+
+    /// The same where only the first `keys[b]` tokens of sequence b are seen by others: what an attention mask hides
+    /// stands behind them, with the positions that it has.
+    ///
+    /// # Errors
+    /// There are no such tokens, or there is not enough memory.
+    pub fn with_keys(self, tape: &Tape<'_>, cu_seqlens: &[u32], keys: &[u32]) -> Result<Self, EngineError> {
+        Ok(Self { sequences: Sequences::with_keys(tape, cu_seqlens, keys)?, keys: keys.to_vec(), ..self })
+    }
+
+    /// The rows of each sequence.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Range<usize>> {
+        self.lengths.iter().scan(0, |start, &length| {
+            let rows = *start..*start + length as usize;
+            *start = rows.end;
+            Some(rows)
         })
     }
 }

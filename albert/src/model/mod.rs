@@ -34,7 +34,7 @@ use engine::{DType, EngineError, Init, ParamBuilder, ParamId, ParamStore, Tape, 
 
 use crate::checkpoint::{Heads, ParameterSpec, Start, parameters};
 use crate::config::{Activation, AlbertConfig, ConfigError};
-use crate::heads::{MlmHead, Pooler, SentenceHead};
+use crate::heads::{MlmHead, Pooler, SentenceHead, Task};
 use embeddings::Embeddings;
 use encoder::Encoder;
 
@@ -48,6 +48,7 @@ pub struct Model {
     pooler: Option<Pooler>,
     mlm: Option<MlmHead>,
     sentence: Option<SentenceHead>,
+    task: Option<Task>,
 }
 
 /// How a pass is run.
@@ -124,6 +125,7 @@ impl Model {
             pooler: heads.pooler.then(|| Pooler::find(&find)).transpose()?,
             mlm: heads.mlm.then(|| MlmHead::find(&find, config)).transpose()?,
             sentence: heads.sop.then(|| SentenceHead::find(&find)).transpose()?,
+            task: heads.task.map(|task| Task::find(&find, config, task)).transpose()?,
         })
     }
 
@@ -152,13 +154,49 @@ impl Model {
         self.sentence.as_ref()
     }
 
+    /// The head of the task, if the model has one.
+    pub fn task(&self) -> Option<&Task> {
+        self.task.as_ref()
+    }
+
     /// The encoder's output `[T, H]`.
     ///
     /// # Errors
     /// An id, segment or position is beyond its table, or the engine failed.
     pub fn encode(&self, tape: &Tape<'_>, inputs: &Inputs, mode: &Mode) -> Result<Var, EngineError> {
+        self.encode_with(tape, inputs, mode, |_, _| Ok(()))
+    }
+
+    /// The same, and what is between the blocks: `seen` is called with 0 and the encoder's input, then with n and the
+    /// output of block n.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode), or what `seen` says.
+    pub fn encode_with(
+        &self,
+        tape: &Tape<'_>,
+        inputs: &Inputs,
+        mode: &Mode,
+        mut seen: impl FnMut(usize, &Var) -> Result<(), EngineError>,
+    ) -> Result<Var, EngineError> {
         let x = self.embeddings.forward(tape, inputs, mode)?; // [T, H]
-        self.encoder.forward(tape, x, inputs, mode)
+        seen(0, &x)?;
+        self.encoder.forward(tape, x, inputs, mode, &mut seen)
+    }
+
+    /// The attention probabilities `[A, S, S]` of block `block` for each sequence, from the block's input `x` `[T, H]`,
+    /// in order. For looking at: the fused blocks never store them.
+    ///
+    /// # Errors
+    /// There is no such block, or the engine failed.
+    pub fn attention_probabilities(
+        &self,
+        tape: &Tape<'_>,
+        x: &Var,
+        inputs: &Inputs,
+        block: usize,
+    ) -> Result<Vec<Var>, EngineError> {
+        self.encoder.attention_probabilities(tape, x, inputs, block)
     }
 }
 

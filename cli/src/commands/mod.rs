@@ -3,7 +3,9 @@
 pub(crate) mod convert;
 pub(crate) mod data;
 pub(crate) mod doctor;
+pub(crate) mod embed;
 pub(crate) mod fill_mask;
+pub(crate) mod forward;
 pub(crate) mod info;
 pub(crate) mod pretrain;
 pub(crate) mod quickstart;

@@ -15,7 +15,7 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    attention::{self, Gradients, backward_scratch_len},
+    attention::{self, Gradients, Ragged, backward_scratch_len},
     operation::Cost,
 };
 
@@ -25,6 +25,8 @@ pub use kernels::attention::Attention;
 #[derive(Clone, Debug)]
 pub struct Sequences {
     offsets: Tensor,
+    /// [B] tokens of each sequence that are keys, where not all are.
+    keys: Option<Tensor>,
     tokens: usize,
     longest: usize,
     /// Σ S², what attention costs.
@@ -49,7 +51,33 @@ impl Sequences {
             longest: lengths().max().unwrap_or(0) as usize,
             pairs: lengths().map(|length| u64::from(length) * u64::from(length)).sum(),
             offsets: tape.input([offsets.len()], offsets)?.value().clone(),
+            keys: None,
         })
+    }
+
+    /// The same where only the first `keys[b]` tokens of sequence b are keys: the rest is hidden by an attention mask,
+    /// and attends without being attended to.
+    ///
+    /// # Errors
+    /// `keys` is not [B], or one of them is 0 or more than its sequence has tokens.
+    pub fn with_keys(tape: &Tape<'_>, offsets: &[u32], keys: &[u32]) -> Result<Self> {
+        let all = Self::new(tape, offsets)?;
+        let fits = |(keys, pair): (&u32, &[u32])| (1..=pair[1] - pair[0]).contains(keys);
+        if keys.len() != all.count() || !keys.iter().zip(offsets.windows(2)).all(fits) {
+            let problem = format!("keys are 1 to the length of each of {} sequences, these are {keys:?}", all.count());
+            return Err(EngineError::shape("sequences", problem));
+        }
+        Ok(Self { keys: Some(tape.input([keys.len()], keys)?.value().clone()), ..all })
+    }
+
+    /// What the kernels take.
+    fn ragged(&self) -> Ragged<'_> {
+        Ragged { cu_seqlens: self.offsets.slice(), keys: self.keys.as_ref().map_or(&[], |keys| keys.slice()) }
+    }
+
+    /// cu_seqlens [B + 1].
+    pub(super) fn offsets(&self) -> &Tensor {
+        &self.offsets
     }
 
     /// T
@@ -122,7 +150,7 @@ pub(super) fn forward(
         floats!(qkv.dtype(), X => {
             let [q, k, v] = split(qkv.slice::<X>(), h);
             let (out, lse) = (out.slice_mut::<X>(), lse.slice_mut());
-            attention::forward(cpu, spec, sequences.offsets.slice(), q, k, v, 3 * h, out, lse);
+            attention::forward(cpu, spec, sequences.ragged(), q, k, v, 3 * h, out, lse);
         });
     })
 }
@@ -152,8 +180,8 @@ pub(super) fn backward(
             let [q, k, v] = split(qkv.slice::<X>(), h);
             let gradients = Gradients::fused(dqkv.slice_mut::<X>(), h, 3 * h);
             let (out, lse, dout) = (out.slice::<X>(), lse.slice(), dout.slice::<X>());
-            let offsets = sequences.offsets.slice();
-            attention::backward(cpu, spec, offsets, q, k, v, 3 * h, out, lse, dout, gradients, scratch.slice_mut());
+            let batch = sequences.ragged();
+            attention::backward(cpu, spec, batch, q, k, v, 3 * h, out, lse, dout, gradients, scratch.slice_mut());
         });
     })
 }

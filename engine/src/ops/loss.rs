@@ -32,7 +32,7 @@ pub struct Classified {
     pub correct: Tensor,
 }
 
-fn check_denominator(operation: &str, denominator: f32) -> Result<()> {
+pub(super) fn check_denominator(operation: &str, denominator: f32) -> Result<()> {
     if denominator > 0.0 && denominator.is_finite() {
         return Ok(());
     }
@@ -40,7 +40,7 @@ fn check_denominator(operation: &str, denominator: f32) -> Result<()> {
 }
 
 /// Sum in f64, in order: a loss is compared across runs to the bit.
-fn reduce(tape: &Tape<'_>, losses: &Tensor, denominator: f32) -> Result<Tensor> {
+pub(super) fn reduce(tape: &Tape<'_>, losses: &Tensor, denominator: f32) -> Result<Tensor> {
     let mut loss = tape.alloc([], DType::F32)?;
     tape.launch("loss.sum", crate::tape::moved(losses.len() * 4), |_| {
         let sum: f64 = losses.slice::<f32>().iter().map(|&x| f64::from(x)).sum();
@@ -50,7 +50,7 @@ fn reduce(tape: &Tape<'_>, losses: &Tensor, denominator: f32) -> Result<Tensor> 
 }
 
 /// The gradient that reaches the loss, divided by the denominator.
-fn factor(dy: &Tensor, denominator: f32) -> f32 {
+pub(super) fn factor(dy: &Tensor, denominator: f32) -> f32 {
     dy.slice::<f32>()[0] / denominator
 }
 

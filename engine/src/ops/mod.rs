@@ -14,6 +14,7 @@ mod loss;
 mod matmul;
 mod norm;
 mod reduce;
+mod sequence_loss;
 mod softmax;
 mod view;
 
@@ -29,6 +30,7 @@ pub use loss::{Classified, cross_entropy, projected_cross_entropy};
 pub use matmul::{Transpose, matmul};
 pub use norm::{Norm, layer_norm, layer_norm_residual};
 pub use reduce::{mean, mean_squared_error, sum};
+pub use sequence_loss::sequence_cross_entropy;
 pub use softmax::softmax;
 pub use view::{concat, reshape, slice, transpose};
 

@@ -77,6 +77,11 @@ fn reductions_and_losses_agree_with_differences() {
     check("mean", &[(&[3, 4], 1.0)], &[], |tape, x, _| mean(tape, &x[0]));
     let two = [(&[3, 4][..], 1.0), (&[3, 4][..], 1.0)];
     check("mean squared error", &two, &[], |tape, x, _| mean_squared_error(tape, &x[0], &x[1]));
+    check("sequence cross-entropy", &[(&[9], 2.0)], &[], |tape, x, _| {
+        let sequences = Sequences::new(tape, &[0, 4, 5, 9])?;
+        let labels = tape.input([3], &[3u32, 0, 1])?;
+        Ok(sequence_cross_entropy(tape, &x[0], &sequences, &labels, 2.0)?.loss)
+    });
     check("softmax", &[(&[3, 7], 2.0)], &[], |tape, x, _| softmax(tape, &x[0]));
     check("cross-entropy", &[(&[4, 5], 2.0)], &[], |tape, x, _| {
         let labels = tape.input([4], &[0u32, 4, 2, 2])?;
@@ -222,6 +227,7 @@ fn errors_name_the_operation_and_the_shapes() {
     let norm = Norm { gain: b, bias: b, eps: 1e-12 };
     let none = Transpose::NONE;
     let dropped = Some(Dropout { seed: 0, site: 0, rate: 1.0 });
+    let sequences = Sequences::new(&tape, &[0, 2, 3]).unwrap();
     let cases: Vec<(Result<Var>, &str)> = vec![
         (
             matmul(&tape, &float(&[2, 3]), &float(&[4, 5]), none),
@@ -265,6 +271,10 @@ fn errors_name_the_operation_and_the_shapes() {
         (
             cross_entropy(&tape, &float(&[2, 3]), &ids(&[0]), 1.0).map(|c| c.loss),
             "cross_entropy: labels is [1], but [2] was expected",
+        ),
+        (
+            sequence_cross_entropy(&tape, &float(&[3]), &sequences, &ids(&[0, 1]), 1.0).map(|c| c.loss),
+            "sequence_cross_entropy: labels[1] is 1, but sequence 1 has 1 tokens",
         ),
         (
             cross_entropy(&tape, &float(&[1, 3]), &ids(&[3]), 1.0).map(|c| c.loss),

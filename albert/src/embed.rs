@@ -1,0 +1,194 @@
+//! One vector a text: the encoder's output, pooled.
+//!
+//! ```text
+//! mean      Σ_t x_t / S over all tokens of the text, [CLS] and [SEP] included
+//! cls       x of the first token
+//! pooler    tanh(x_cls·Wᵀ + b)
+//! normalize v / ‖v‖₂, so that a dot product is a cosine
+//! ```
+//!
+//! Texts are run in batches of similar length, cut to a token budget; no padding. A text longer than the model's positions
+//! is cut, and counted. Mean pooling is that of Reimers & Gurevych 2019, section 3.
+
+use std::path::Path;
+
+use engine::{Device, EngineError, ParamStore, Workspace};
+
+use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
+use crate::model::{Inputs, Mode, Model, ModelError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// Tokens of a batch.
+const BUDGET: usize = 4096;
+
+/// Why texts cannot be embedded.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbedError {
+    /// The model folder.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Its tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// Its configuration.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The folder's parts do not belong together.
+    #[error("{0}")]
+    Folder(String),
+}
+
+/// How the tokens of a text become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The mean of all tokens.
+    Mean,
+    /// The first token.
+    Cls,
+    /// The first token through the pooler.
+    Pooler,
+}
+
+/// A model with its tokenizer, ready to embed texts.
+#[derive(Debug)]
+pub struct Embedder {
+    model: Model,
+    params: ParamStore,
+    tokenizer: Tokenizer,
+    workspace: Workspace,
+}
+
+/// Vectors of texts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embedded {
+    /// `[N, H]`, in the order of the texts.
+    pub vectors: Vec<f32>,
+    /// H
+    pub width: usize,
+    /// Texts that were longer than the model's positions, and were cut.
+    pub cut: usize,
+}
+
+impl Embedder {
+    /// Loads the encoder in `folder`, with the pooler if `pooling` needs it.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or the tokenizer is of another vocabulary.
+    pub fn load(folder: &Path, pooling: Pooling, device: Device) -> Result<Self, EmbedError> {
+        let files = ModelFolder::open(folder)?;
+        let tokenizer = Tokenizer::load(&files.tokenizer_path())?;
+        let config = &files.config().config;
+        if tokenizer.vocab_size() > config.vocab_size {
+            return Err(EmbedError::Folder(format!(
+                "{}: the tokenizer has {} pieces and the model {}; they do not belong together",
+                folder.display(),
+                tokenizer.vocab_size(),
+                config.vocab_size
+            )));
+        }
+        let heads = if pooling == Pooling::Pooler { Heads::MODEL } else { Heads::ENCODER };
+        let Device::Cpu(cpu) = &device;
+        // Every value is replaced by the file's, so the seed does not matter.
+        let (model, mut params) = Model::new(config, heads, cpu, 0)?;
+        files.load(heads, &[], |spec, values| {
+            let id = params.find(&spec.name).expect("both lists come from `parameters`");
+            params.values_mut(id)?.copy_from_slice(values);
+            Ok(())
+        })?;
+        Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
+    }
+
+    /// The vectors of `texts`. `normalize` scales each to length 1 (a vector of zeros stays).
+    ///
+    /// # Errors
+    /// The model has no pooler and `pooling` needs it, or the engine failed.
+    pub fn embed(&mut self, texts: &[String], pooling: Pooling, normalize: bool) -> Result<Embedded, EmbedError> {
+        let width = self.model.config().hidden_size;
+        let longest = self.model.config().max_position_embeddings;
+        let specials = self.tokenizer.specials();
+        let mut cut = 0;
+        let sequences: Vec<Vec<u32>> = self
+            .tokenizer
+            .encode_batch(texts)
+            .into_iter()
+            .map(|ids| {
+                let room = longest - 2;
+                cut += usize::from(ids.len() > room);
+                [&[specials.cls], &ids[..ids.len().min(room)], &[specials.sep]].concat()
+            })
+            .collect();
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        // Stable, so that batches are the same every time.
+        order.sort_by_key(|&text| sequences[text].len());
+        let mut vectors = vec![0.0; texts.len() * width];
+        let mut rest = &order[..];
+        while !rest.is_empty() {
+            let mut tokens = 0;
+            let fits = rest.iter().take_while(|&&text| {
+                tokens += sequences[text].len();
+                tokens <= BUDGET
+            });
+            let count = fits.count().max(1);
+            let batch: Vec<&[u32]> = rest[..count].iter().map(|&text| &sequences[text][..]).collect();
+            let rows = self.run(&batch, pooling)?;
+            for (row, &text) in rows.chunks_exact(width).zip(rest) {
+                vectors[text * width..][..width].copy_from_slice(row);
+            }
+            rest = &rest[count..];
+        }
+        if normalize {
+            for vector in vectors.chunks_exact_mut(width) {
+                let norm = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+                if norm > 0.0 {
+                    vector.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+                }
+            }
+        }
+        Ok(Embedded { vectors, width, cut })
+    }
+
+    /// `[B, H]` of one batch.
+    fn run(&mut self, batch: &[&[u32]], pooling: Pooling) -> Result<Vec<f32>, EmbedError> {
+        let Self { model, params, workspace, .. } = self;
+        let cpu = workspace.device().processor().clone();
+        cpu.enter(|| {
+            let tape = workspace.infer(params, None);
+            let ids = batch.concat();
+            let positions: Vec<u32> = batch.iter().flat_map(|ids| 0..ids.len() as u32).collect();
+            let mut offsets = vec![0];
+            offsets.extend(batch.iter().scan(0, |end, ids| {
+                *end += ids.len() as u32;
+                Some(*end)
+            }));
+            let inputs = Inputs::from_slices(&tape, &ids, &vec![0; ids.len()], &positions, &offsets)?;
+            let x = model.encode(&tape, &inputs, &Mode::EVALUATION)?; // [T, H]
+            let width = model.config().hidden_size;
+            if pooling == Pooling::Pooler {
+                let pooler = model.pooler().ok_or_else(|| EmbedError::Folder("the model has no pooler".to_owned()))?;
+                return Ok(pooler.forward(&tape, &x, &inputs.first_tokens)?.value().to_vec());
+            }
+            let x = x.value().to_vec();
+            let rows = offsets.windows(2).flat_map(|pair| {
+                let tokens = &x[pair[0] as usize * width..pair[1] as usize * width];
+                match pooling {
+                    Pooling::Mean => mean(tokens, width),
+                    Pooling::Cls | Pooling::Pooler => tokens[..width].to_vec(),
+                }
+            });
+            Ok(rows.collect())
+        })
+    }
+}
+
+/// The mean of rows, summed in f64.
+fn mean(rows: &[f32], width: usize) -> Vec<f32> {
+    let mut sums = vec![0.0f64; width];
+    for row in rows.chunks_exact(width) {
+        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+    }
+    let count = (rows.len() / width) as f64;
+    sums.into_iter().map(|sum| (sum / count) as f32).collect()
+}

@@ -1,0 +1,430 @@
+//! What a model computes on an example, tensor by tensor, under names that other implementations can be held against.
+//!
+//! ```text
+//! hidden.{k}            [S, H]       k = 0: the encoder's input; k = n: the output of layer n (its last inner block)
+//! attention.{k}         [A, S, S]    probabilities of block k (from 0), rows are queries
+//! pooled                [H]
+//! prediction_logits     [S, V]       sop_logits [2]
+//! logits                [n] of a sequence, [S, n] of tokens, [C] of choices
+//! start_logits, end_logits [S]       answer_logit [] (SQuAD 2.0 graph: high where there is no answer)
+//! loss                  []           where the example has labels
+//! ```
+//!
+//! With C choices hidden, attention and pooled have C as first dimension. Dropout is off. What an attention mask hides is
+//! no key for any token, and still has rows of its own, as in Hugging Face's classes; its outputs mean nothing.
+//!
+//! The loss is that of the example alone: means over its labelled tokens, sums of a model's several losses 1:1, spans
+//! (start + end) / 2. [`Forward::gradients`] are those of the sum of the losses of all examples since the start.
+
+mod example;
+
+use std::path::Path;
+
+use engine::ops::Sequences;
+use engine::{Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace, ops};
+
+use crate::checkpoint::{CheckpointError, Heads, LoadReport, ModelFolder};
+use crate::heads::{SquadV2Head, Task};
+use crate::model::{Inputs, Mode, Model, ModelError};
+pub use example::Example;
+use example::{IGNORED, Labels, Token};
+
+/// Why an example cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// The model folder.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Its configuration.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The example.
+    #[error("{0}")]
+    Line(String),
+}
+
+/// Which tensors are wanted beside the outputs of the heads and the last hidden state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// All hidden states.
+    pub layers: bool,
+    /// Attention probabilities.
+    pub attention: bool,
+    /// The loss; an example without labels is refused.
+    pub loss: bool,
+    /// Gradients of the loss.
+    pub gradients: bool,
+}
+
+/// A tensor by name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its elements, row by row.
+    pub values: Vec<f32>,
+}
+
+/// A loaded model that runs examples one by one.
+#[derive(Debug)]
+pub struct Forward {
+    model: Model,
+    params: ParamStore,
+    gradients: Gradients,
+    workspace: Workspace,
+    /// Names of the parameters in the file, in the order of the store.
+    names: Vec<String>,
+    report: LoadReport,
+}
+
+impl Forward {
+    /// Loads the model in `folder` with every head that it has.
+    ///
+    /// # Errors
+    /// A file is missing or damaged.
+    pub fn load(folder: &Path, device: Device) -> Result<Self, ForwardError> {
+        let files = ModelFolder::open(folder)?;
+        let heads = files.heads();
+        let Device::Cpu(cpu) = &device;
+        // Every value is replaced by the file's, so the seed does not matter.
+        let (model, mut params) = Model::new(&files.config().config, heads, cpu, 0)?;
+        let report = files.load(heads, &[], |spec, values| {
+            let id = params.find(&spec.name).expect("both lists come from `parameters`");
+            params.values_mut(id)?.copy_from_slice(values);
+            Ok(())
+        })?;
+        let name = |id| {
+            let name = params.name(id);
+            files.name_in_file(name).unwrap_or_else(|| name.to_owned())
+        };
+        let names = params.ids().map(name).collect();
+        Ok(Self { gradients: params.gradients()?, workspace: Workspace::new(device), model, params, names, report })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The heads that were loaded.
+    pub fn heads(&self) -> Heads {
+        self.model.heads()
+    }
+
+    /// What was loaded, and what of the file the model has no use for.
+    pub fn report(&self) -> &LoadReport {
+        &self.report
+    }
+
+    /// Runs `example`; its gradients are added to those of the examples before.
+    ///
+    /// # Errors
+    /// Labels are wanted and missing or do not fit the model's heads, or the engine failed.
+    pub fn run(&mut self, example: &Example, wanted: Wanted) -> Result<Vec<Named>, ForwardError> {
+        let Self { model, params, gradients, workspace, .. } = self;
+        let cpu = workspace.device().processor().clone();
+        cpu.enter(|| {
+            let tape = if wanted.gradients { workspace.train(params, None) } else { workspace.infer(params, None) };
+            let mut pass = Pass::new(&tape, model, example)?;
+            pass.encoder(wanted)?;
+            let mut losses = pass.pretraining()?;
+            losses.extend(pass.task()?);
+            let loss = losses.into_iter().map(Ok).reduce(|a, b| ops::add(&tape, &a?, &b?)).transpose()?;
+            match &loss {
+                Some(loss) => pass.keep("loss", vec![], loss),
+                None if wanted.loss || wanted.gradients => {
+                    return Err(ForwardError::Line(
+                        "no labels for any head of the model, and its loss is wanted".into(),
+                    ));
+                }
+                None => {}
+            }
+            let out = std::mem::take(&mut pass.out);
+            if let Some(loss) = loss.filter(|_| wanted.gradients) {
+                tape.backward(&loss, gradients)?;
+            }
+            Ok(out)
+        })
+    }
+
+    /// Gradients of the sum of all losses so far, as `grad.` and the parameter's name in the file.
+    pub fn gradients(&self) -> Vec<Named> {
+        let of = |(id, name): (engine::ParamId, &String)| Named {
+            name: format!("grad.{name}"),
+            shape: self.params.shape(id).to_vec(),
+            values: self.gradients.get(id).to_vec(),
+        };
+        self.params.ids().zip(&self.names).map(of).collect()
+    }
+}
+
+/// One example on its way through the model.
+struct Pass<'a, 'w> {
+    tape: &'a Tape<'w>,
+    model: &'a Model,
+    example: &'a Example,
+    inputs: Inputs,
+    cu_seqlens: Vec<u32>,
+    /// Where each token of the example went: what a mask hides stands behind the rest of its row.
+    row_of: Vec<u32>,
+    /// The encoder's output.
+    x: Option<Var>,
+    out: Vec<Named>,
+}
+
+impl<'a, 'w> Pass<'a, 'w> {
+    fn new(tape: &'a Tape<'w>, model: &'a Model, example: &'a Example) -> Result<Self, ForwardError> {
+        let length = example.length();
+        let cu_seqlens: Vec<u32> = (0..=example.rows.len()).map(|row| (row * length) as u32).collect();
+        let (mut tokens, mut keys) = (Vec::new(), Vec::new());
+        let mut row_of = vec![0; example.rows.len() * length];
+        for (r, row) in example.rows.iter().enumerate() {
+            let (seen, hidden): (Vec<Token>, Vec<Token>) = row.iter().copied().partition(|token| token.is_seen);
+            keys.push(seen.len() as u32);
+            for token in seen.into_iter().chain(hidden) {
+                row_of[r * length + token.position as usize] = tokens.len() as u32;
+                tokens.push(token);
+            }
+        }
+        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let segments: Vec<u32> = tokens.iter().map(|token| token.segment).collect();
+        let positions: Vec<u32> = tokens.iter().map(|token| token.position).collect();
+        let mut inputs = Inputs::from_slices(tape, &ids, &segments, &positions, &cu_seqlens)?;
+        if keys.iter().any(|&keys| (keys as usize) < length) {
+            inputs = inputs.with_keys(tape, &cu_seqlens, &keys)?;
+        }
+        let first: Vec<u32> = (0..example.rows.len()).map(|row| row_of[row * length]).collect();
+        inputs.first_tokens = tape.input([first.len()], &first)?;
+        Ok(Self { tape, model, example, inputs, cu_seqlens, row_of, x: None, out: Vec::new() })
+    }
+
+    /// Keeps `value` as it is, under `shape`.
+    fn keep(&mut self, name: &str, shape: Vec<usize>, value: &Var) {
+        self.out.push(Named { name: name.to_owned(), shape, values: value.value().to_vec() });
+    }
+
+    /// Keeps rows `[T, width]` in the order of the example; `width` is left out where it is none.
+    fn keep_tokens(&mut self, name: &str, width: Option<usize>, value: &Var) {
+        let (rows, step) = (value.value().to_vec(), width.unwrap_or(1));
+        let values = self.row_of.iter().flat_map(|&row| rows[row as usize * step..][..step].iter().copied()).collect();
+        let mut shape = self.rows();
+        shape.push(self.example.length());
+        shape.extend(width);
+        self.out.push(Named { name: name.to_owned(), shape, values });
+    }
+
+    /// The first dimension of a line of several choices.
+    fn rows(&self) -> Vec<usize> {
+        Some(self.example.rows.len()).filter(|&rows| rows > 1).into_iter().collect()
+    }
+
+    fn encoder(&mut self, wanted: Wanted) -> Result<(), ForwardError> {
+        let (tape, model) = (self.tape, self.model);
+        let (hidden, inner) = (model.config().hidden_size, model.config().inner_group_num);
+        let last = model.config().blocks().len();
+        let mut states = Vec::new();
+        let x = model.encode_with(tape, &self.inputs, &Mode::EVALUATION, |_, x| {
+            states.push(x.clone());
+            Ok(())
+        })?;
+        for (k, state) in states.iter().enumerate() {
+            if k.is_multiple_of(inner) && (wanted.layers || k == last) {
+                self.keep_tokens(&format!("hidden.{}", k / inner), Some(hidden), state);
+            }
+            if wanted.attention && k < last {
+                self.keep_attention(k, &tape.detach(state))?;
+            }
+        }
+        self.x = Some(x);
+        Ok(())
+    }
+
+    fn keep_attention(&mut self, block: usize, x: &Var) -> Result<(), ForwardError> {
+        let (length, heads) = (self.example.length(), self.model.config().num_attention_heads);
+        let mut values = Vec::new();
+        let all = self.model.attention_probabilities(self.tape, x, &self.inputs, block)?;
+        for (row, probabilities) in all.iter().enumerate() {
+            let p = probabilities.value().to_vec();
+            let of = |token: usize| self.row_of[row * length + token] as usize - row * length;
+            for head in 0..heads {
+                let at = |query: usize, key: usize| p[(head * length + of(query)) * length + of(key)];
+                values.extend((0..length * length).map(|i| at(i / length, i % length)));
+            }
+        }
+        let mut shape = self.rows();
+        shape.extend([heads, length, length]);
+        self.out.push(Named { name: format!("attention.{block}"), shape, values });
+        Ok(())
+    }
+
+    fn x(&self) -> Var {
+        self.x.clone().expect("the encoder ran first")
+    }
+
+    /// p `[B, H]`, kept when it is first asked for.
+    fn pooled(&mut self) -> Result<Option<Var>, ForwardError> {
+        let Some(pooler) = self.model.pooler() else { return Ok(None) };
+        let pooled = pooler.forward(self.tape, &self.x(), &self.inputs.first_tokens)?;
+        if !self.out.iter().any(|named| named.name == "pooled") {
+            let mut shape = self.rows();
+            shape.push(self.model.config().hidden_size);
+            self.keep("pooled", shape, &pooled);
+        }
+        Ok(Some(pooled))
+    }
+
+    /// The heads of pre-training; gives their losses.
+    fn pretraining(&mut self) -> Result<Vec<Var>, ForwardError> {
+        let (tape, model, x) = (self.tape, self.model, self.x());
+        let mut losses = Vec::new();
+        let pooled = self.pooled()?;
+        if let Some(head) = model.mlm() {
+            let all: Vec<u32> = (0..self.row_of.len() as u32).collect();
+            let logits = head.logits(tape, &tape.detach(&x), &tape.input([all.len()], &all)?)?;
+            self.keep_tokens("prediction_logits", Some(model.config().vocab_size), &logits);
+            if let Some((rows, labels)) = self.token_labels(model.config().vocab_size)? {
+                let positions = tape.input([rows.len()], &rows)?;
+                let targets = tape.input([labels.len()], &labels)?;
+                losses.push(head.loss(tape, &x, &positions, &targets, rows.len() as f32)?.loss);
+            }
+        }
+        if let (Some(head), Some(pooled)) = (model.sentence(), pooled) {
+            let logits = head.logits(tape, &pooled)?;
+            let mut shape = self.rows();
+            shape.push(2);
+            self.keep("sop_logits", shape, &logits);
+            if let Some(label) = self.example.sentence_label {
+                losses.push(head.loss(tape, &pooled, &tape.input([1], &[label])?, 1.0)?.loss);
+            }
+        }
+        Ok(losses)
+    }
+
+    /// Rows and classes of the tokens that are labelled, in the order of the rows.
+    fn token_labels(&self, classes: usize) -> Result<Option<(Vec<u32>, Vec<u32>)>, ForwardError> {
+        let Some(Labels::Tokens(labels)) = &self.example.labels else { return Ok(None) };
+        if labels.len() != self.row_of.len() {
+            return Err(ForwardError::Line(format!(
+                "`labels` has {} numbers and `input_ids` {}; both must be alike",
+                labels.len(),
+                self.row_of.len()
+            )));
+        }
+        let mut labelled = Vec::new();
+        for (&row, &label) in self.row_of.iter().zip(labels).filter(|(_, label)| **label != IGNORED) {
+            labelled.push((row, class(label, classes)?));
+        }
+        labelled.sort_unstable();
+        Ok((!labelled.is_empty()).then(|| labelled.into_iter().unzip()))
+    }
+
+    /// The head of the task; gives its loss.
+    fn task(&mut self) -> Result<Option<Var>, ForwardError> {
+        let (tape, x) = (self.tape, self.x());
+        let Some(task) = self.model.task() else { return Ok(None) };
+        match task {
+            Task::Sequence(head) => {
+                let pooled = self.pooled()?.expect("the head's class has a pooler");
+                let logits = head.logits(tape, &pooled, &Mode::EVALUATION)?;
+                let labels = logits.shape()[1];
+                let mut shape = self.rows();
+                shape.push(labels);
+                self.keep("logits", shape, &logits);
+                match self.example.labels {
+                    Some(Labels::Class(label)) if labels > 1 => {
+                        let label = tape.input([1], &[class(label, labels)?])?;
+                        Ok(Some(ops::cross_entropy(tape, &logits, &label, 1.0)?.loss))
+                    }
+                    Some(Labels::Class(label)) => self.regression(&logits, label as f32),
+                    Some(Labels::Number(target)) if labels == 1 => self.regression(&logits, target as f32),
+                    Some(_) => Err(ForwardError::Line(format!("`labels` must be a class below {labels}"))),
+                    None => Ok(None),
+                }
+            }
+            Task::Token(head) => {
+                let logits = head.logits(tape, &x, &Mode::EVALUATION)?;
+                let classes = logits.shape()[1];
+                self.keep_tokens("logits", Some(classes), &logits);
+                let Some((rows, labels)) = self.token_labels(classes)? else { return Ok(None) };
+                let rows = tape.input([rows.len()], &rows)?;
+                let count = labels.len();
+                let labels = tape.input([count], &labels)?;
+                let chosen = ops::gather_rows(tape, &logits, &rows)?;
+                Ok(Some(ops::cross_entropy(tape, &chosen, &labels, count as f32)?.loss))
+            }
+            Task::Choice(head) => {
+                let pooled = self.pooled()?.expect("the head's class has a pooler");
+                let scores = head.scores(tape, &pooled, &Mode::EVALUATION)?;
+                let choices = scores.shape()[0];
+                self.keep("logits", vec![choices], &scores);
+                let Some(Labels::Class(label)) = self.example.labels else { return Ok(None) };
+                let question = Sequences::new(tape, &[0, choices as u32])?;
+                let label = tape.input([1], &[class(label, choices)?])?;
+                Ok(Some(ops::sequence_cross_entropy(tape, &scores, &question, &label, 1.0)?.loss))
+            }
+            Task::Span(head) => {
+                let logits = head.logits(tape, &x)?;
+                self.keep_tokens("start_logits", None, &logits[0]);
+                self.keep_tokens("end_logits", None, &logits[1]);
+                let Some([start, end]) = self.span()? else { return Ok(None) };
+                let sequences = Sequences::new(tape, &self.cu_seqlens)?;
+                Ok(Some(head.loss(tape, &logits, &sequences, [&start, &end], 1.0)?))
+            }
+            Task::SquadV2(head) => self.squad_v2(head),
+        }
+    }
+
+    /// mean (z - target)².
+    fn regression(&self, logits: &Var, target: f32) -> Result<Option<Var>, ForwardError> {
+        let target = self.tape.input([1, 1], &[target])?;
+        Ok(Some(ops::mean_squared_error(self.tape, logits, &target)?))
+    }
+
+    /// First and last token of the answer, as they lie.
+    fn span(&self) -> Result<Option<[Var; 2]>, ForwardError> {
+        let Some(span) = self.example.span else { return Ok(None) };
+        let [start, end] = span.map(|token| self.tape.input([1], &[self.row_of[token as usize]]));
+        Ok(Some([start?, end?]))
+    }
+
+    fn squad_v2(&mut self, head: &SquadV2Head) -> Result<Option<Var>, ForwardError> {
+        let (tape, x, length) = (self.tape, self.x(), self.row_of.len());
+        let mut hidden = vec![false; length];
+        if let Some(mask) = &self.example.is_no_answer {
+            self.row_of.iter().zip(mask).for_each(|(&row, &is_hidden)| hidden[row as usize] = is_hidden);
+        }
+        let mask = SquadV2Head::mask(tape, &hidden)?;
+        let start = head.start_logits(tape, &x, &mask)?;
+        let span = self.span()?;
+        // Without a label, the end is that of the likeliest start.
+        let from = match (&span, self.example.span) {
+            (Some(_), Some([token, _])) => self.row_of[token as usize],
+            _ => greatest(&start.value().to_vec()),
+        };
+        let rows = tape.input([length], &vec![from; length])?;
+        let end = head.end_logits(tape, &x, &rows, &mask)?;
+        let answer =
+            head.answer_logits(tape, &x, &start, &self.cu_seqlens, &self.inputs.first_tokens, &Mode::EVALUATION)?;
+        self.keep_tokens("start_logits", None, &start);
+        self.keep_tokens("end_logits", None, &end);
+        self.keep("answer_logit", vec![], &answer);
+        let (Some([first, last]), Some(flag)) = (span, self.example.is_impossible) else { return Ok(None) };
+        let flag = tape.input([1], &[flag])?;
+        let sequences = Sequences::new(tape, &self.cu_seqlens)?;
+        Ok(Some(head.loss(tape, &[start, end], &answer, &sequences, [&first, &last, &flag], 1.0)?))
+    }
+}
+
+fn greatest(values: &[f32]) -> u32 {
+    (1..values.len()).fold(0, |best, i| if values[i] > values[best] { i } else { best }) as u32
+}
+
+fn class(label: i64, classes: usize) -> Result<u32, ForwardError> {
+    let fits = u32::try_from(label).ok().filter(|&label| (label as usize) < classes);
+    fits.ok_or_else(|| ForwardError::Line(format!("`labels` holds {label}, and there are {classes} classes")))
+}

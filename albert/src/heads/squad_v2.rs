@@ -1,0 +1,133 @@
+//! The released head for SQuAD 2.0: the end is conditioned on the start, and a classifier says whether there is an answer.
+//!
+//! ```text
+//! start    s = x·wsᵀ + bs - 1e30·hidden                              [T]
+//! end      e = LayerNorm(tanh([x | x_start]·W0ᵀ + b0))·w1ᵀ + b1 - 1e30·hidden       [T]   x_start: the start's row
+//! answer   a = dropout(tanh([Σ_t p_t x_t | x_first]·A0ᵀ + c0))·a1ᵀ   [B]   p = softmax(s) within the sequence
+//! loss     ½ (CE(s, start) + CE(e, end)) + ½ BCE(a, is impossible)
+//! ```
+//!
+//! `hidden` is 1 for tokens that cannot be an answer (the question, `[SEP]`), 0 for the paragraph and `[CLS]`. In training
+//! x_start is the gold start; in use it is each of the best starts in turn. a is high where there is no answer.
+//! The tanh of `end` and `answer` and the missing bias of a1 are the released code's (`squad_utils.py`); Hugging Face has
+//! no such head.
+
+use engine::ops::{self, Dropout, Norm, Sequences, Transpose};
+use engine::{EngineError, ParamId, Tape, Var};
+
+use super::task::{SITE, column, span_losses};
+use crate::config::AlbertConfig;
+use crate::model::{Finder, Linear, Mode};
+
+/// What is added to the logit of a token that cannot be an answer.
+const NEVER: f32 = -1e30;
+
+/// Start, end given a start, and whether the question has an answer.
+#[derive(Clone, Debug)]
+pub struct SquadV2Head {
+    start: Linear,
+    end_dense: Linear,
+    end_norm: Norm,
+    end: Linear,
+    answer_dense: Linear,
+    answer: ParamId,
+    dropout_rate: f32,
+}
+
+impl SquadV2Head {
+    pub(super) fn find(find: &Finder<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
+        Ok(Self {
+            start: find.linear("start_logits.dense.")?,
+            end_dense: find.linear("end_logits.dense_0.")?,
+            end_norm: find.norm("end_logits.LayerNorm.")?,
+            end: find.linear("end_logits.dense_1.")?,
+            answer_dense: find.linear("answer_class.dense_0.")?,
+            answer: find.param("answer_class.dense_1.weight")?,
+            dropout_rate: config.classifier_dropout_prob as f32,
+        })
+    }
+
+    /// The mask that [`start_logits`](Self::start_logits) and [`end_logits`](Self::end_logits) add: `is_hidden[t]` for
+    /// each of the T tokens.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn mask(tape: &Tape<'_>, is_hidden: &[bool]) -> Result<Var, EngineError> {
+        let values: Vec<f32> = is_hidden.iter().map(|&hidden| if hidden { NEVER } else { 0.0 }).collect();
+        tape.input([values.len()], &values)
+    }
+
+    /// s `[T]` of the encoder's output `[T, H]`.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn start_logits(&self, tape: &Tape<'_>, x: &Var, mask: &Var) -> Result<Var, EngineError> {
+        let z = self.start.forward(tape, x)?;
+        ops::add(tape, &column(tape, &z, 0)?, mask)
+    }
+
+    /// e `[T]`; `start_rows` `[T]` names, for each token, the row of its sequence's start.
+    ///
+    /// # Errors
+    /// A row is no token, or the engine failed.
+    pub fn end_logits(&self, tape: &Tape<'_>, x: &Var, start_rows: &Var, mask: &Var) -> Result<Var, EngineError> {
+        let starts = ops::gather_rows(tape, x, start_rows)?;
+        let h = self.end_dense.forward(tape, &ops::concat(tape, &[x, &starts], 1)?)?;
+        let h = ops::layer_norm(tape, &ops::tanh(tape, &h)?, self.end_norm)?;
+        let z = self.end.forward(tape, &h)?;
+        ops::add(tape, &column(tape, &z, 0)?, mask)
+    }
+
+    /// a `[B]` from s: high where there is no answer. `offsets` `[B + 1]` are where the sequences begin.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn answer_logits(
+        &self,
+        tape: &Tape<'_>,
+        x: &Var,
+        start_logits: &Var,
+        offsets: &[u32],
+        first_tokens: &Var,
+        mode: &Mode,
+    ) -> Result<Var, EngineError> {
+        let mut features = Vec::with_capacity(offsets.len());
+        for pair in offsets.windows(2) {
+            let rows = pair[0] as usize..pair[1] as usize;
+            let z = ops::slice(tape, start_logits, 0, rows.clone())?;
+            let p = ops::softmax(tape, &ops::reshape(tape, &z, [1, rows.len()])?)?; // [1, S]
+            let tokens = ops::slice(tape, x, 0, rows)?; // [S, H]
+            features.push(ops::matmul(tape, &p, &tokens, Transpose { a: false, b: false })?); // [1, H]
+        }
+        let features = ops::concat(tape, &features.iter().collect::<Vec<_>>(), 0)?; // [B, H]
+        let first = ops::gather_rows(tape, x, first_tokens)?;
+        let h = self.answer_dense.forward(tape, &ops::concat(tape, &[&features, &first], 1)?)?;
+        let h = ops::tanh(tape, &h)?;
+        let dropout = mode.dropout.map(|seed| Dropout { seed, site: SITE, rate: self.dropout_rate });
+        let z = ops::linear(tape, &ops::dropout(tape, &h, dropout)?, self.answer, None)?;
+        column(tape, &z, 0)
+    }
+
+    /// The loss of `starts` and `ends` `[B]` (indices within each sequence) and `is_impossible` `[B]` (0 or 1), divided by
+    /// `denominator`.
+    ///
+    /// # Errors
+    /// An index is beyond its sequence, a flag is neither 0 nor 1, or the engine failed.
+    pub fn loss(
+        &self,
+        tape: &Tape<'_>,
+        logits: &[Var; 2],
+        answer: &Var,
+        sequences: &Sequences,
+        [starts, ends, is_impossible]: [&Var; 3],
+        denominator: f32,
+    ) -> Result<Var, EngineError> {
+        let [start, end] = span_losses(tape, logits, sequences, [starts, ends], denominator)?;
+        // BCE of a is the cross-entropy of the two logits (0, a).
+        let a = ops::reshape(tape, answer, [answer.shape()[0], 1])?;
+        let pair = ops::concat(tape, &[&ops::scale(tape, &tape.detach(&a), 0.0)?, &a], 1)?;
+        let answered = ops::cross_entropy(tape, &pair, is_impossible, denominator)?;
+        let both = ops::add(tape, &start.loss, &end.loss)?;
+        ops::scale(tape, &ops::add(tape, &both, &answered.loss)?, 0.5)
+    }
+}

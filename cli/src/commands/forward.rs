@@ -1,0 +1,120 @@
+//! `albert forward`: every tensor that a model computes on given ids, in one file, to be compared with any other program.
+
+use albert::{
+    forward::{Example, Forward, Named, Wanted},
+    tokenizer::Tokenizer,
+};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use engine::{
+    Device,
+    io::{Data, TensorOut, save_safetensors},
+};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Model folder: config.json and model.safetensors
+    #[arg(long)]
+    model: PathBuf,
+    /// A text; can be given more than once. Needs the folder's tokenizer
+    #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
+    text: Vec<String>,
+    /// Lines of JSON: input_ids and, where wanted, attention_mask, token_type_ids, labels, sentence_order_label,
+    /// start_positions and end_positions; a list of lists is the choices of one question
+    #[arg(long)]
+    ids: Option<PathBuf>,
+    /// Where the tensors go: {line}.hidden.{k}, {line}.pooled, {line}.logits, ..., lines counted from 0
+    #[arg(short, long)]
+    output: PathBuf,
+    /// All hidden states, not the last alone; 0 is the encoder's input
+    #[arg(long)]
+    layers: bool,
+    /// Attention probabilities of every block
+    #[arg(long)]
+    attention: bool,
+    /// Refuse lines without labels (with labels the loss is always there)
+    #[arg(long)]
+    loss: bool,
+    /// Gradients of the sum of the lines' losses, as grad. and the parameter's name in the file
+    #[arg(long)]
+    gradients: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut forward = Forward::load(&arguments.model, Device::cpu()?)?;
+    report(&forward);
+    let examples = match &arguments.ids {
+        Some(path) => from_lines(path, &forward)?,
+        None => from_texts(arguments, &forward)?,
+    };
+    let wanted = Wanted {
+        layers: arguments.layers,
+        attention: arguments.attention,
+        loss: arguments.loss,
+        gradients: arguments.gradients,
+    };
+    let mut all = Vec::new();
+    for (line, example) in examples.iter().enumerate() {
+        let tensors = forward.run(example, wanted).with_context(|| format!("line {}", line + 1))?;
+        let named = |tensor: Named| Named { name: format!("{line}.{}", tensor.name), ..tensor };
+        all.extend(tensors.into_iter().map(named));
+    }
+    if arguments.gradients {
+        all.extend(forward.gradients());
+    }
+    save(&arguments.output, &all)?;
+    eprintln!("{} tensors of {} lines written to {}", all.len(), examples.len(), arguments.output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was loaded, what the file has that no head uses.
+fn report(forward: &Forward) {
+    let report = forward.report();
+    eprintln!("{} tensors loaded", report.loaded.len());
+    if !report.ignored.is_empty() {
+        eprintln!("ignored, no part of the model uses them: {}", report.ignored.join(", "));
+    }
+}
+
+fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Example>> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
+    let config = forward.model().config();
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let examples: Vec<Example> = lines
+        .map(|(i, line)| Example::from_json(line, config).with_context(|| format!("{name}:{}", i + 1)))
+        .collect::<Result<_>>()?;
+    if examples.is_empty() {
+        bail!("{name} has no lines");
+    }
+    Ok(examples)
+}
+
+fn from_texts(arguments: &Arguments, forward: &Forward) -> Result<Vec<Example>> {
+    let tokenizer = Tokenizer::load(&arguments.model.join("tokenizer.json"))?;
+    let specials = tokenizer.specials();
+    let of = |text: &String| {
+        let mut ids = vec![specials.cls];
+        ids.extend(tokenizer.encode_with_specials(text).ids);
+        ids.push(specials.sep);
+        Example::from_ids(&ids, &vec![0; ids.len()], forward.model().config())
+            .with_context(|| format!("the text \"{text}\""))
+    };
+    arguments.text.iter().map(of).collect()
+}
+
+fn save(path: &Path, tensors: &[Named]) -> Result<()> {
+    let out: Vec<TensorOut<'_>> = tensors
+        .iter()
+        .map(|tensor| TensorOut {
+            name: tensor.name.clone(),
+            shape: tensor.shape.clone(),
+            data: Data::F32(&tensor.values),
+        })
+        .collect();
+    Ok(save_safetensors(path, &out, &[("format", "pt")])?)
+}
