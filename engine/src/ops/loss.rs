@@ -1,8 +1,8 @@
 //! Losses: cross-entropy of logits, projection and cross-entropy in one, and the mean squared error.
 //!
 //! ```text
-//! cross_entropy   loss = Σ_m (lse_m - z_m[label_m]) / denominator        lse_m = log Σ_v exp z_m[v]
-//!                 dz_m[v] = (exp(z_m[v] - lse_m) - [v = label_m]) / denominator
+//! cross_entropy   loss = Σ_m (log Σ_v exp z_m[v] - z_m[label_m]) / denominator
+//!                 dz_m[v] = (softmax(z_m)[v] - [v = label_m]) / denominator
 //! projection      z = h·Wᵀ + b, chunk by chunk: M x V logits are never in memory at once
 //! ```
 //!
@@ -71,12 +71,12 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
     check_ids(tape, "cross_entropy", "labels", labels, classes)?;
     check_denominator("cross_entropy", denominator)?;
     let mut losses = tape.alloc([rows], DType::F32)?;
-    let mut lse = tape.alloc([rows], DType::F32)?;
+    let mut norms = tape.alloc([rows, 2], DType::F32)?;
     let mut correct = tape.alloc([rows], DType::U32)?;
     let cost = Cost { flops: 20 * logits.value().len() as u64, bytes: (logits.value().len() * dtype.bytes()) as u64 };
     tape.launch("cross_entropy", cost, |cpu| {
         floats!(dtype, X => kernel::rows_forward(
-            cpu, classes, logits.value().slice::<X>(), labels.value().slice(), losses.slice_mut(), lse.slice_mut(),
+            cpu, classes, logits.value().slice::<X>(), labels.value().slice(), losses.slice_mut(), norms.slice_mut(),
             correct.slice_mut(),
         ));
         mark_correct(correct.slice_mut(), labels.value().slice());
@@ -86,7 +86,7 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
     let loss = tape.record(&[logits], loss, || CrossEntropy {
         logits: logits_value.clone(),
         labels: labels.clone(),
-        lse,
+        norms,
         denominator,
     })?;
     Ok(Classified { loss, losses, correct })
@@ -95,7 +95,7 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
 struct CrossEntropy {
     logits: Tensor,
     labels: Tensor,
-    lse: Tensor,
+    norms: Tensor,
     denominator: f32,
 }
 
@@ -104,14 +104,14 @@ impl Op for CrossEntropy {
         "cross_entropy"
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let Self { logits, labels, lse, denominator } = *self;
+        let Self { logits, labels, norms, denominator } = *self;
         let mut dx = pass.tape.alloc(*logits.shape(), logits.dtype())?;
         let mut dlosses = pass.tape.alloc([labels.len()], DType::F32)?;
         let cost = Cost { flops: 20 * dx.len() as u64, bytes: (2 * dx.len() * dx.dtype().bytes()) as u64 };
         pass.tape.launch("cross_entropy.backward", cost, |cpu| {
             dlosses.slice_mut::<f32>().fill(factor(&dy, denominator));
             floats!(logits.dtype(), X => kernel::rows_backward(
-                cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), lse.slice(), dlosses.slice(),
+                cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), norms.slice(), dlosses.slice(),
                 dx.slice_mut::<X>(),
             ));
         })?;
@@ -142,7 +142,7 @@ pub fn projected_cross_entropy(
     check_ids(tape, NAME, "labels", labels, vocabulary)?;
     check_denominator(NAME, denominator)?;
     let mut losses = tape.alloc([rows], DType::F32)?;
-    let mut lse = tape.alloc([rows], DType::F32)?;
+    let mut norms = tape.alloc([rows, 2], DType::F32)?;
     let mut correct = tape.alloc([rows], DType::U32)?;
     let mut scratch = tape.alloc([kernel::scratch_len(rows, width, vocabulary)], DType::F32)?;
     let (weight_values, bias_values) = (tape.params().values(weight), tape.params().values(bias));
@@ -155,8 +155,8 @@ pub fn projected_cross_entropy(
                 bias: bias_values,
                 labels: labels.value().slice(),
             };
-            let (losses, lse) = (losses.slice_mut(), lse.slice_mut());
-            kernel::forward(cpu, &projection, losses, lse, correct.slice_mut(), scratch.slice_mut());
+            let (losses, norms) = (losses.slice_mut(), norms.slice_mut());
+            kernel::forward(cpu, &projection, losses, norms, correct.slice_mut(), scratch.slice_mut());
         });
         mark_correct(correct.slice_mut(), labels.value().slice());
     })?;
@@ -167,7 +167,7 @@ pub fn projected_cross_entropy(
         dense,
         hidden: hidden_value.clone(),
         labels: labels.clone(),
-        lse,
+        norms,
         denominator,
     })?;
     Ok(Classified { loss, losses, correct })
@@ -177,7 +177,7 @@ struct Projected {
     dense: super::linear::Dense,
     hidden: Tensor,
     labels: Tensor,
-    lse: Tensor,
+    norms: Tensor,
     denominator: f32,
 }
 
@@ -186,7 +186,7 @@ impl Op for Projected {
         "projected_cross_entropy"
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let Self { dense, hidden, labels, lse, denominator } = *self;
+        let Self { dense, hidden, labels, norms, denominator } = *self;
         let (tape, rows, vocabulary, width) = (pass.tape, hidden.shape()[0], dense.n, dense.k);
         let mut dhidden = tape.alloc(*hidden.shape(), hidden.dtype())?;
         let mut scratch = tape.alloc([kernel::scratch_len(rows, width, vocabulary)], DType::F32)?;
@@ -211,7 +211,7 @@ impl Op for Projected {
                 };
                 let dhidden = dhidden.slice_mut::<X>();
                 let scratch = scratch.slice_mut();
-                kernel::backward(cpu, &projection, lse.slice(), dlosses.slice(), dhidden, dweight, dbias, scratch);
+                kernel::backward(cpu, &projection, norms.slice(), dlosses.slice(), dhidden, dweight, dbias, scratch);
             });
         })?;
         pass.give(0, dhidden)

@@ -10,10 +10,12 @@ use crate::sweep::{Columns, sweep, sweep_in_place};
 
 /// Numbers of a row's state: greatest logit so far, Σ exp(z - greatest), the label's logit.
 pub(super) const STATE: usize = 3;
+/// Numbers of a row's normaliser: greatest logit, 1 / Σ exp(z - greatest).
+pub(super) const NORM: usize = 2;
 /// The state of a row of which no logit was seen.
 const UNSEEN: [f32; STATE] = [f32::NEG_INFINITY, 0.0, 0.0];
 
-/// Losses, log-sum-exps and predictions of `logits` [M, classes] and `labels` [M].
+/// Losses, normalisers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` [M].
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
@@ -23,27 +25,29 @@ pub fn rows_forward<X: Element>(
     logits: &[X],
     labels: &[u32],
     losses: &mut [f32],
-    lse: &mut [f32],
+    norms: &mut [f32],
     predictions: &mut [u32],
 ) {
     let rows = labels.len();
     check_labels(labels, classes);
     assert_eq!(logits.len(), rows * classes, "cross_entropy: logits are not [{rows}, {classes}]");
-    assert!(losses.len() == rows && lse.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
+    assert!(losses.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
+    assert_eq!(norms.len(), NORM * rows, "cross_entropy: norms are not [{rows}, {NORM}]");
     let isa = cpu.isa();
-    let outputs = (Rows::new(losses, 1), Rows::new(lse, 1), Rows::new(predictions, 1));
-    for_each_block(cpu, rows, rows_per_task(classes), outputs, |rows, (losses, lse, predictions)| {
+    let outputs = (Rows::new(losses, 1), Rows::new(norms, NORM), Rows::new(predictions, 1));
+    for_each_block(cpu, rows, rows_per_task(classes), outputs, |rows, (losses, norms, predictions)| {
         for (i, row) in rows.enumerate() {
             let mut state = UNSEEN;
             let z = &logits[row * classes..(row + 1) * classes];
             let chunk = Chunk { classes, first_class: 0, logits: z, labels: &labels[row..=row] };
             isa.run(Observe { chunk, state: &mut state, predictions: &mut predictions[i..=i] });
-            (losses[i], lse[i]) = isa.run(Finish { label: labels[row], state });
+            let norm = &mut norms[NORM * i..][..NORM];
+            losses[i] = isa.run(Finish { label: labels[row], state, norm });
         }
     });
 }
 
-/// Gradient [M, classes] of the logits, from the log-sum-exps of forward and the gradient of each loss [M].
+/// Gradient [M, classes] of the logits, from the normalisers [M, 2] of forward and the gradient of each loss [M].
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
@@ -52,7 +56,7 @@ pub fn rows_backward<X: Element>(
     classes: usize,
     logits: &[X],
     labels: &[u32],
-    lse: &[f32],
+    norms: &[f32],
     dlosses: &[f32],
     dlogits: &mut [X],
 ) {
@@ -60,12 +64,16 @@ pub fn rows_backward<X: Element>(
     check_labels(labels, classes);
     let fits = |len: usize| len == rows * classes;
     assert!(fits(logits.len()) && fits(dlogits.len()), "cross_entropy: logits are not [{rows}, {classes}]");
-    assert!(lse.len() == rows && dlosses.len() == rows, "cross_entropy: lse or dlosses is not [{rows}]");
+    assert!(
+        norms.len() == NORM * rows && dlosses.len() == rows,
+        "cross_entropy: norms or dlosses are not of {rows} rows"
+    );
     let isa = cpu.isa();
     for_each_block(cpu, rows, rows_per_task(classes), Rows::new(dlogits, classes), |rows, dlogits| {
         let logits = &logits[rows.start * classes..rows.end * classes];
         let chunk = Chunk { classes, first_class: 0, logits, labels: &labels[rows.clone()] };
-        isa.run(RowsBackward { chunk, lse: &lse[rows.clone()], dlosses: &dlosses[rows], dlogits });
+        let norms = &norms[NORM * rows.start..NORM * rows.end];
+        isa.run(RowsBackward { chunk, norms, dlosses: &dlosses[rows], dlogits });
     });
 }
 
@@ -97,11 +105,11 @@ pub(super) fn observe(
     });
 }
 
-/// Losses and log-sum-exps of rows all of whose logits were seen.
-pub(super) fn finish(cpu: &Cpu, labels: &[u32], state: &[f32], losses: &mut [f32], lse: &mut [f32]) {
+/// Losses and normalisers of rows all of whose logits were seen.
+pub(super) fn finish(cpu: &Cpu, labels: &[u32], state: &[f32], losses: &mut [f32], norms: &mut [f32]) {
     for (i, state) in state.chunks(STATE).enumerate() {
         let state = [state[0], state[1], state[2]];
-        (losses[i], lse[i]) = cpu.isa().run(Finish { label: labels[i], state });
+        losses[i] = cpu.isa().run(Finish { label: labels[i], state, norm: &mut norms[NORM * i..][..NORM] });
     }
 }
 
@@ -112,20 +120,13 @@ pub(super) fn differentiate(
     first_class: usize,
     logits: &mut [f32],
     labels: &[u32],
-    lse: &[f32],
+    norms: &[f32],
     dlosses: &[f32],
 ) {
     let isa = cpu.isa();
     for_each_block(cpu, labels.len(), rows_per_task(classes), Rows::new(logits, classes), |rows, logits| {
-        let labels = &labels[rows.clone()];
-        isa.run(Differentiate {
-            classes,
-            first_class,
-            logits,
-            labels,
-            lse: &lse[rows.clone()],
-            dlosses: &dlosses[rows],
-        });
+        let (labels, norms) = (&labels[rows.clone()], &norms[NORM * rows.start..NORM * rows.end]);
+        isa.run(Differentiate { classes, first_class, logits, labels, norms, dlosses: &dlosses[rows] });
     });
 }
 
@@ -177,19 +178,21 @@ impl<X: Element> Kernel for Observe<'_, X> {
     }
 }
 
-/// (loss, log-sum-exp) of a state.
-struct Finish {
+/// The loss of a state, and its normaliser.
+struct Finish<'a> {
     label: u32,
     state: [f32; STATE],
+    norm: &'a mut [f32],
 }
 
-impl Kernel for Finish {
-    type Output = (f32, f32);
+impl Kernel for Finish<'_> {
+    type Output = f32;
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> (f32, f32) {
+    fn run<S: Simd>(self, simd: S) -> f32 {
         let [greatest, sum, of_label] = self.state;
-        let lse = greatest + simd.reduce_max(functions::ln(simd, simd.splat(sum)));
-        (if self.label == IGNORED { 0.0 } else { lse - of_label }, lse)
+        self.norm.copy_from_slice(&[greatest, 1.0 / sum]);
+        let log = simd.reduce_max(functions::ln(simd, simd.splat(sum)));
+        if self.label == IGNORED { 0.0 } else { log + (greatest - of_label) }
     }
 }
 
@@ -198,20 +201,26 @@ fn exp_of<S: Simd>(simd: S, x: f32) -> f32 {
     simd.reduce_max(functions::exp(simd, simd.splat(x)))
 }
 
-/// exp(z - lse) · dloss, and at the label (exp(z - lse) - 1) · dloss.
+/// p · dloss with p = exp(z - greatest) · inverse, and at the label (p - 1) · dloss.
 struct Softmax {
-    lse: f32,
+    greatest: f32,
+    inverse: f32,
     dloss: f32,
 }
 
 impl Softmax {
     #[inline(always)]
+    fn new(norm: &[f32], dloss: f32) -> Self {
+        Self { greatest: norm[0], inverse: norm[1], dloss }
+    }
+    #[inline(always)]
     fn of<S: Simd>(&self, simd: S, z: S::F32) -> S::F32 {
-        simd.mul(functions::exp(simd, simd.sub(z, simd.splat(self.lse))), simd.splat(self.dloss))
+        let e = functions::exp(simd, simd.sub(z, simd.splat(self.greatest)));
+        simd.mul(simd.mul(e, simd.splat(self.inverse)), simd.splat(self.dloss))
     }
     #[inline(always)]
     fn at_label<S: Simd>(&self, simd: S, z: f32) -> f32 {
-        (exp_of(simd, z - self.lse) - 1.0) * self.dloss
+        (exp_of(simd, z - self.greatest) * self.inverse - 1.0) * self.dloss
     }
 }
 
@@ -246,7 +255,7 @@ impl Columns<0, 0, 1, 0, 0> for Softmax {
 
 struct RowsBackward<'a, X> {
     chunk: Chunk<'a, X>,
-    lse: &'a [f32],
+    norms: &'a [f32],
     dlosses: &'a [f32],
     dlogits: &'a mut [X],
 }
@@ -261,7 +270,7 @@ impl<X: Element> Kernel for RowsBackward<'_, X> {
                 dz.fill(X::from_f32(0.0));
                 continue;
             }
-            let softmax = Softmax { lse: self.lse[i], dloss: self.dlosses[i] };
+            let softmax = Softmax::new(&self.norms[NORM * i..], self.dlosses[i]);
             sweep(simd, classes, &softmax, [z], [], [], [&mut *dz]);
             if let Some(place) = place(labels[i], first_class, classes) {
                 dz[place] = X::from_f32(softmax.at_label(simd, z[place].to_f32()));
@@ -275,7 +284,7 @@ struct Differentiate<'a> {
     first_class: usize,
     logits: &'a mut [f32],
     labels: &'a [u32],
-    lse: &'a [f32],
+    norms: &'a [f32],
     dlosses: &'a [f32],
 }
 
@@ -283,13 +292,13 @@ impl Kernel for Differentiate<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { classes, first_class, logits, labels, lse, dlosses } = self;
+        let Self { classes, first_class, logits, labels, norms, dlosses } = self;
         for (i, z) in logits.chunks_mut(classes).enumerate() {
             if labels[i] == IGNORED {
                 z.fill(0.0);
                 continue;
             }
-            let softmax = Softmax { lse: lse[i], dloss: dlosses[i] };
+            let softmax = Softmax::new(&norms[NORM * i..], dlosses[i]);
             let place = place(labels[i], first_class, classes);
             let at_label = place.map(|place| softmax.at_label(simd, z[place]));
             sweep_in_place(simd, classes, &softmax, [], [], [&mut *z]);

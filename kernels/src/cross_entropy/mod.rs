@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! z = h·Wᵀ + b               h [M, E], W [V, E], b [V]      logits [M, V], never in memory as a whole
-//! lse = max z + ln Σ exp(z - max z)       loss = lse - z[label]       prediction = argmax z
+//! g = max z      s = Σ exp(z - g)      loss = ln s + (g - z[label])      prediction = argmax z
 //!
-//! dz = (exp(z - lse) - onehot(label)) · dloss
+//! dz = (exp(z - g) / s - onehot(label)) · dloss
 //! dh = dz·W              dW += dzᵀ·h              db += Σ_rows dz
 //! ```
 //!
@@ -21,6 +21,9 @@
 //! ```
 //!
 //! The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+//!
+//! A row's normaliser is the pair (g, 1/s). Its log-sum-exp in one number would be off by half an ulp of a number of about
+//! ln V, and all probabilities of the row with it, in the same direction.
 //!
 //! Cost: forward 2·M·V·E FLOP, backward 6·M·V·E (of which 2 are the logits again); W is read once for every 512 rows.
 //! Chunks are cut by shape, rows and columns of a chunk by [`crate::gemm`] and [`crate::reduce`]: equal bits for any

@@ -1,6 +1,6 @@
 //! The loss with its projection: chunks of logits by GEMM, in scratch of bounded size.
 
-use super::cpu::{STATE, check_labels, differentiate, finish, observe, reset};
+use super::cpu::{NORM, STATE, check_labels, differentiate, finish, observe, reset};
 use crate::elementwise::cast;
 use crate::gemm::{Epilogue, Gemm, gemm};
 use crate::pool::Cpu;
@@ -87,7 +87,7 @@ fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
     [logits, of_rows, &mut rest[..parts[2]]]
 }
 
-/// Losses, log-sum-exps and predictions, one a row [M]. `scratch` of [`scratch_len`].
+/// Losses and predictions [M] and normalisers [M, 2]. `scratch` of [`scratch_len`].
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below V nor [`IGNORED`](super::IGNORED).
@@ -95,12 +95,13 @@ pub fn forward<X: Element, W: Element>(
     cpu: &Cpu,
     projection: &Projection<'_, X, W>,
     losses: &mut [f32],
-    lse: &mut [f32],
+    norms: &mut [f32],
     predictions: &mut [u32],
     scratch: &mut [f32],
 ) {
     let (rows, classes) = projection.shape();
-    assert!(losses.len() == rows && lse.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
+    assert!(losses.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
+    assert_eq!(norms.len(), NORM * rows, "cross_entropy: norms are not [{rows}, {NORM}]");
     let [logits, state, _] = cut(scratch, scratch_parts(rows, projection.width, classes));
     for rows in Span::all(rows, CHUNK_ROWS) {
         let labels = rows.of(projection.labels, 1);
@@ -111,19 +112,19 @@ pub fn forward<X: Element, W: Element>(
             let z = projection.chunk(cpu, &rows, &classes, logits);
             observe(cpu, classes.len, classes.start, z, labels, state, predictions);
         }
-        finish(cpu, labels, state, rows.of_mut(losses, 1), rows.of_mut(lse, 1));
+        finish(cpu, labels, state, rows.of_mut(losses, 1), rows.of_mut(norms, NORM));
     }
 }
 
-/// dhidden [M, E] of the losses' gradients `dlosses` [M]; dweight [V, E] and dbias [V] are added to. `lse` [M] is that of
-/// forward; `scratch` of [`scratch_len`].
+/// dhidden [M, E] of the losses' gradients `dlosses` [M]; dweight [V, E] and dbias [V] are added to. `norms` [M, 2] are those
+/// of forward; `scratch` of [`scratch_len`].
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below V nor [`IGNORED`](super::IGNORED).
 pub fn backward<X: Element, W: Element>(
     cpu: &Cpu,
     projection: &Projection<'_, X, W>,
-    lse: &[f32],
+    norms: &[f32],
     dlosses: &[f32],
     dhidden: &mut [X],
     dweight: &mut [f32],
@@ -132,19 +133,22 @@ pub fn backward<X: Element, W: Element>(
 ) {
     let (rows, classes) = projection.shape();
     let width = projection.width;
-    assert!(lse.len() == rows && dlosses.len() == rows, "cross_entropy: lse or dlosses is not [{rows}]");
+    assert!(
+        norms.len() == NORM * rows && dlosses.len() == rows,
+        "cross_entropy: norms or dlosses are not of {rows} rows"
+    );
     assert_eq!(dhidden.len(), rows * width, "cross_entropy: dhidden is not [{rows}, {width}]");
     assert!(dweight.len() == classes * width && dbias.len() == classes, "cross_entropy: not {classes} classes");
     let [logits, dh, sums] = cut(scratch, scratch_parts(rows, width, classes));
     for rows in Span::all(rows, CHUNK_ROWS) {
         let hidden = rows.of(projection.hidden, width);
-        let (labels, lse, dlosses) = (rows.of(projection.labels, 1), rows.of(lse, 1), rows.of(dlosses, 1));
+        let (labels, norms, dlosses) = (rows.of(projection.labels, 1), rows.of(norms, NORM), rows.of(dlosses, 1));
         // Summed over classes in f32, whatever the storage of dhidden.
         let dh = &mut dh[..rows.len * width];
         dh.fill(0.0);
         for classes in Span::all(classes, CHUNK_CLASSES) {
             let dz = projection.chunk(cpu, &rows, &classes, logits);
-            differentiate(cpu, classes.len, classes.start, dz, labels, lse, dlosses);
+            differentiate(cpu, classes.len, classes.start, dz, labels, norms, dlosses);
             let weight = classes.of(projection.weight, width);
             gemm(cpu, &Gemm::nn(rows.len, width, classes.len).accumulate(), dz, weight, dh, Epilogue::None);
             let dw = classes.of_mut(dweight, width);

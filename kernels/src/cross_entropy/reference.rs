@@ -3,25 +3,27 @@
 use super::IGNORED;
 use crate::check::Real;
 
-/// Losses and log-sum-exps of `logits` [M, classes].
+/// Losses [M] and normalisers [M, 2] of `logits` [M, classes].
 pub fn rows_forward<R: Real>(classes: usize, logits: &[R], labels: &[u32]) -> (Vec<R>, Vec<R>) {
     let row = |(z, &label): (&[R], &u32)| {
         let max = z.iter().fold(z[0], |m, &z| m.max(z));
-        let lse = max + z.iter().fold(R::of(0.0), |sum, &z| sum + (z - max).exp()).ln();
-        (if label == IGNORED { R::of(0.0) } else { lse - z[label as usize] }, lse)
+        let sum = z.iter().fold(R::of(0.0), |sum, &z| sum + (z - max).exp());
+        let loss = if label == IGNORED { R::of(0.0) } else { max + sum.ln() - z[label as usize] };
+        (loss, [max, R::of(1.0) / sum])
     };
-    logits.chunks(classes).zip(labels).map(row).unzip()
+    let (losses, norms): (Vec<R>, Vec<[R; 2]>) = logits.chunks(classes).zip(labels).map(row).unzip();
+    (losses, norms.concat())
 }
 
 /// Gradient of the logits.
-pub fn rows_backward<R: Real>(classes: usize, logits: &[R], labels: &[u32], lse: &[R], dlosses: &[R]) -> Vec<R> {
+pub fn rows_backward<R: Real>(classes: usize, logits: &[R], labels: &[u32], norms: &[R], dlosses: &[R]) -> Vec<R> {
     let element = |i: usize| {
         let (row, class) = (i / classes, (i % classes) as u32);
         if labels[row] == IGNORED {
             return R::of(0.0);
         }
         let onehot = R::of(if labels[row] == class { 1.0 } else { 0.0 });
-        ((logits[i] - lse[row]).exp() - onehot) * dlosses[row]
+        ((logits[i] - norms[2 * row]).exp() * norms[2 * row + 1] - onehot) * dlosses[row]
     };
     (0..logits.len()).map(element).collect()
 }

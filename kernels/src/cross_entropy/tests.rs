@@ -15,13 +15,13 @@ fn is_bit_identical_for_any_thread_count() {
     let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
     assert_same_for_any_thread_count(&"[600, 24, 1500]", |cpu| {
         let mut scratch = vec![f32::NAN; scratch_len(rows, width, classes)];
-        let (mut losses, mut lse) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
+        let (mut losses, mut norms) = (vec![f32::NAN; rows], vec![f32::NAN; 2 * rows]);
         let (mut predictions, mut dhidden) = (vec![0; rows], vec![f32::NAN; hidden.len()]);
         let (mut dweight, mut dbias) = (vec![0.0; weight.len()], vec![0.0; classes]);
-        forward(cpu, &projection, &mut losses, &mut lse, &mut predictions, &mut scratch);
-        backward(cpu, &projection, &lse, &dlosses, &mut dhidden, &mut dweight, &mut dbias, &mut scratch);
+        forward(cpu, &projection, &mut losses, &mut norms, &mut predictions, &mut scratch);
+        backward(cpu, &projection, &norms, &dlosses, &mut dhidden, &mut dweight, &mut dbias, &mut scratch);
         let predictions = predictions.into_iter().map(|p| p as f32).collect();
-        [losses, lse, predictions, dhidden, dweight, dbias].concat()
+        [losses, norms, predictions, dhidden, dweight, dbias].concat()
     });
 }
 
@@ -38,8 +38,8 @@ fn the_gradient_is_the_slope_of_forward() {
         losses.iter().zip(&dlosses).map(|(loss, d)| loss * d).sum()
     };
     let logits = reference::logits(width, &hidden, &weight, &bias);
-    let (_, lse) = reference::rows_forward(classes, &logits, &labels);
-    let dlogits = reference::rows_backward(classes, &logits, &labels, &lse, &dlosses);
+    let (_, norms) = reference::rows_forward(classes, &logits, &labels);
+    let dlogits = reference::rows_backward(classes, &logits, &labels, &norms, &dlosses);
     let gradients = reference::projection_backward(width, &hidden, &weight, &dlogits);
     let slope = |x: &[f64], i: usize, loss: &dyn Fn(&[f64]) -> f64| {
         let (mut up, mut down) = (x.to_vec(), x.to_vec());
@@ -65,9 +65,9 @@ fn the_gradient_is_the_slope_of_forward() {
 fn the_first_of_equal_logits_is_predicted_and_ignored_rows_are_not_counted() {
     for cpu in testable_cpus() {
         let logits = [1.0f32, 3.0, 3.0, -1.0, 0.0, 0.0, 2.0, 5.0, 4.0];
-        let (mut losses, mut lse, mut predictions) = ([f32::NAN; 3], [f32::NAN; 3], [9; 3]);
+        let (mut losses, mut norms, mut predictions) = ([f32::NAN; 3], [f32::NAN; 6], [9; 3]);
         let labels = [1, 2, IGNORED];
-        rows_forward(&cpu, 3, &logits, &labels, &mut losses, &mut lse, &mut predictions);
+        rows_forward(&cpu, 3, &logits, &labels, &mut losses, &mut norms, &mut predictions);
         assert_eq!(predictions, [1, 1, 1], "{}", cpu.isa().kind());
         assert_eq!(count_correct(&labels, &predictions), (2, 1));
         assert_eq!(losses[2], 0.0);
@@ -79,8 +79,8 @@ fn a_nan_among_the_logits_shows_in_the_loss() {
     for (cpu, at) in testable_cpus().into_iter().flat_map(|cpu| [0, 3, 20].map(|at| (cpu.clone(), at))) {
         let mut logits = uniform::<f32>(1, 21, 1.0);
         logits[at] = f32::NAN;
-        let (mut loss, mut lse, mut prediction) = ([0.0], [0.0], [0]);
-        rows_forward(&cpu, 21, &logits, &[5], &mut loss, &mut lse, &mut prediction);
+        let (mut loss, mut norms, mut prediction) = ([0.0], [0.0; 2], [0]);
+        rows_forward(&cpu, 21, &logits, &[5], &mut loss, &mut norms, &mut prediction);
         assert!(loss[0].is_nan(), "{} NaN at {at}: {}", cpu.isa().kind(), loss[0]);
     }
 }
@@ -89,7 +89,7 @@ fn a_nan_among_the_logits_shows_in_the_loss() {
 fn a_label_beyond_the_classes_is_refused() {
     let cpu = testable_cpus().remove(0);
     let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        rows_forward(&cpu, 2, &[0.5f32, 1.0], &[2], &mut [0.0], &mut [0.0], &mut [0]);
+        rows_forward(&cpu, 2, &[0.5f32, 1.0], &[2], &mut [0.0], &mut [0.0; 2], &mut [0]);
     }));
     assert!(refused.is_err());
 }
