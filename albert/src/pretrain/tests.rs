@@ -312,7 +312,7 @@ fn refuses_to_mix_runs() {
     let file = world.path("file");
     std::fs::write(&file, "").unwrap();
     let text = message(&recipe(&[]), &file.join("run"), Begin::New);
-    assert!(text.contains("Not a directory"), "{text}");
+    assert!(text.contains("is a file; choose another folder"), "{text}");
     let text = message(&recipe(&["model.vocab_size=61"]), &world.path("other"), Begin::New);
     assert!(text.contains("the tokenizer has 60 pieces"), "{text}");
 }
