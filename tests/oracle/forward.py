@@ -169,6 +169,10 @@ def eager(model):
     return model
 
 
+# Our error over PyTorch's, and tensors of which PyTorch's is beyond the same bound drawn from ours.
+ratios, beyond = [], []
+
+
 def compare(albert, name, family, kind, config, released, worst):
     """Runs all draws; gives the number of tensors that are out of bounds or not there."""
     errors, theirs, largest, failures = {}, {}, {}, 0
@@ -203,9 +207,12 @@ def compare(albert, name, family, kind, config, released, worst):
             errors[of] = max(errors.get(of, 0.0), (ours - value).abs().max().item())
             theirs[of] = max(theirs.get(of, 0.0), (plain[tensor] - value).abs().max().item())
             largest[of] = max(largest.get(of, 0.0), value.abs().max().item())
-    limits = bounds(theirs, largest)
+    limits, turned = bounds(theirs, largest), bounds(errors, largest)
     for tensor, error in errors.items():
         limit = limits[tensor]
+        ratios.append((error + 1e-30) / (theirs[tensor] + 1e-30))
+        if "key.bias" not in tensor and theirs[tensor] > turned[tensor]:
+            beyond.append(tensor)
         worst.append((error / limit if limit else float(error > 0), f"{name} {family}{kind} {tensor}"))
         if not error <= limit:
             print(f"{name} {family}{kind}: {tensor} is off by {error:.3e}, allowed {limit:.3e} (PyTorch {theirs[tensor]:.3e})")
@@ -238,13 +245,16 @@ def main():
     failures, worst = 0, []
     for name, family, kind, config in cases(arguments.released):
         if arguments.what == "golden":
+            if name.startswith("heads_of"):
+                continue  # Too large to be checked in.
             golden(arguments.folder, name, family, kind, config)
             continue
         failures += compare(arguments.albert, name, family, kind, config, arguments.released, worst)
     if arguments.what == "compare":
         for ratio, tensor in sorted(worst, reverse=True)[:5]:
             print(f"{ratio:.2f} of the bound: {tensor}")
-        print(f"{len(worst)} tensors, {failures} failures")
+        print(f"{len(worst)} tensors, {failures} failures; the other way round {len(beyond)}; "
+              f"median of our error over PyTorch's {np.median(ratios):.2f}")
     sys.exit(failures > 0)
 
 
@@ -260,6 +270,9 @@ def golden(root, name, family, kind, config):
     exact = expected(model, family, kind, lines, torch.float64)
     # One line of hidden states is enough for a file that is checked in; gradients are of all lines.
     keep = {k: v for k, v in exact.items() if k.startswith(("1.", "grad.")) or k.endswith("loss")}
+    if name != "tiny":
+        # Attention and word embeddings are the largest, and the same code for all.
+        keep = {k: v for k, v in keep.items() if ".attention." not in k or k.startswith("grad.")}
     errors, largest = {}, {}
     for tensor, value in exact.items():
         of = pool(tensor)

@@ -100,7 +100,7 @@ impl Forward {
         })?;
         let name = |id| {
             let name = params.name(id);
-            files.name_in_file(name).unwrap_or_else(|| name.to_owned())
+            files.name_in_file(name).unwrap_or(name).to_owned()
         };
         let names = params.ids().map(name).collect();
         Ok(Self { gradients: params.gradients()?, workspace: Workspace::new(device), model, params, names, report })
@@ -161,6 +161,13 @@ impl Forward {
         };
         self.params.ids().zip(&self.names).map(of).collect()
     }
+}
+
+/// Tokens that have a label.
+struct Labelled {
+    /// Their rows among the T tokens, rising.
+    rows: Vec<u32>,
+    labels: Vec<u32>,
 }
 
 /// One example on its way through the model.
@@ -287,7 +294,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             let all: Vec<u32> = (0..self.row_of.len() as u32).collect();
             let logits = head.logits(tape, &tape.detach(&x), &tape.input([all.len()], &all)?)?;
             self.keep_tokens("prediction_logits", Some(model.config().vocab_size), &logits);
-            if let Some((rows, labels)) = self.token_labels(model.config().vocab_size)? {
+            if let Some(Labelled { rows, labels }) = self.token_labels(model.config().vocab_size)? {
                 let positions = tape.input([rows.len()], &rows)?;
                 let targets = tape.input([labels.len()], &labels)?;
                 losses.push(head.loss(tape, &x, &positions, &targets, rows.len() as f32)?.loss);
@@ -305,8 +312,8 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(losses)
     }
 
-    /// Rows and classes of the tokens that are labelled, in the order of the rows.
-    fn token_labels(&self, classes: usize) -> Result<Option<(Vec<u32>, Vec<u32>)>, ForwardError> {
+    /// The tokens that are labelled, in the order of their rows.
+    fn token_labels(&self, classes: usize) -> Result<Option<Labelled>, ForwardError> {
         let Some(Labels::Tokens(labels)) = &self.example.labels else { return Ok(None) };
         if labels.len() != self.row_of.len() {
             return Err(ForwardError::Line(format!(
@@ -315,12 +322,13 @@ impl<'a, 'w> Pass<'a, 'w> {
                 self.row_of.len()
             )));
         }
-        let mut labelled = Vec::new();
+        let mut labelled: Vec<(u32, u32)> = Vec::new();
         for (&row, &label) in self.row_of.iter().zip(labels).filter(|(_, label)| **label != IGNORED) {
             labelled.push((row, class(label, classes)?));
         }
         labelled.sort_unstable();
-        Ok((!labelled.is_empty()).then(|| labelled.into_iter().unzip()))
+        let (rows, labels) = labelled.iter().copied().unzip();
+        Ok((!labelled.is_empty()).then_some(Labelled { rows, labels }))
     }
 
     /// The head of the task; gives its loss.
@@ -350,7 +358,7 @@ impl<'a, 'w> Pass<'a, 'w> {
                 let logits = head.logits(tape, &x, &Mode::EVALUATION)?;
                 let classes = logits.shape()[1];
                 self.keep_tokens("logits", Some(classes), &logits);
-                let Some((rows, labels)) = self.token_labels(classes)? else { return Ok(None) };
+                let Some(Labelled { rows, labels }) = self.token_labels(classes)? else { return Ok(None) };
                 let rows = tape.input([rows.len()], &rows)?;
                 let count = labels.len();
                 let labels = tape.input([count], &labels)?;
