@@ -9,7 +9,9 @@
 //! * a model with E = H and no map gets an identity matrix and a zero bias as its map, which Hugging Face always has.
 //!
 //! The word embeddings are also the MLM decoder: stored once, as `predictions.decoder.weight` is dropped by every
-//! writer that knows shared tensors.
+//! writer that knows shared tensors. The head's bias is stored twice, as `predictions.bias` and `predictions.decoder.bias`:
+//! transformers 4.46 loses an ALBERT's that has the first name alone (it ties from the second, freshly made 0) and a BERT's
+//! that has the second alone.
 
 use crate::config::{AlbertConfig, BlockId, Family};
 
@@ -262,13 +264,17 @@ fn task_head(out: &mut Vec<ParameterSpec>, task: TaskHead, h: usize) {
     }
 }
 
-/// Everything that `model.safetensors` holds for the model in a folder of `family`, under the names of this module; a
-/// BERT holds its parameters and nothing else.
+/// Everything that `model.safetensors` holds for the model in a folder of `family`, under the names of this module.
 pub fn stored_tensors(config: &AlbertConfig, heads: Heads, family: Family) -> Vec<StoredTensor> {
     let mut out: Vec<StoredTensor> = parameters(config, heads)
         .into_iter()
         .map(|spec| StoredTensor { content: Content::Parameter(spec.name.clone()), name: spec.name, shape: spec.shape })
         .collect();
+    if heads.mlm {
+        let name = "predictions.decoder.bias".to_owned();
+        let content = Content::Parameter("predictions.bias".to_owned());
+        out.push(StoredTensor { name, shape: vec![config.vocab_size], content });
+    }
     if family == Family::Bert {
         return out;
     }

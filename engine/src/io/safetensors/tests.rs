@@ -122,3 +122,95 @@ fn refuses_to_write_what_could_not_be_read() {
         assert!(!path.exists());
     }
 }
+
+/// What a hostile file could say, and the sentence that answers it.
+#[test]
+fn a_header_that_lies_is_told_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("liar.safetensors");
+    let tensor = |name: &str, dtype: &str, shape: &str, from: &str, to: &str| {
+        format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{from},{to}]}}"#)
+    };
+    let (a, half) = (tensor("a", "F32", "[2]", "0", "8"), "9223372036854775808");
+    for (entries, expected) in [
+        (a.clone(), ""),
+        (
+            tensor("a", "F32", "[3]", "0", "8"),
+            "tensor a of type F32 and shape [3] takes 12 bytes, but its offsets are 0",
+        ),
+        (tensor("a", "F32", "[2]", "8", "0"), "its offsets are 8 and 0"),
+        (tensor("a", "F32", &format!("[{half},2]"), "0", "8"), "is larger than any file"),
+        (tensor("a", "F32", &format!("[{half}]"), "0", "8"), "is larger than any file"),
+        (tensor("a", "U8", &format!("[{half}]"), "0", half), "is larger than any file"),
+        (tensor("a", "F32", "[18446744073709551616]", "0", "8"), "header cannot be read: tensor a"),
+        (tensor("a", "F32", "[-2]", "0", "8"), "header cannot be read: tensor a"),
+        (tensor("a", "F99", "[2]", "0", "8"), "header cannot be read: tensor a: unknown variant `F99`"),
+        (tensor("a", "F32", "[2]", "4", "12"), "begins at byte 4 of the data, not at 0: it leaves a gap"),
+        (
+            format!("{a},{}", tensor("b", "F32", "[2]", "4", "12")),
+            "tensor b begins at byte 4 of the data, not at 8: it overlaps with tensor a",
+        ),
+        (format!("{a},{}", tensor("b", "F32", "[2]", "12", "20")), "it leaves a gap behind tensor a"),
+        (format!("{a},{a}"), "tensor a stands twice"),
+        (
+            format!("{a},{}", tensor("b", "F32", "[2]", "8", "16")),
+            "end at byte 16 of the data, but 8 bytes of data are there",
+        ),
+        (tensor("a", "F32", "[1]", "0", "4"), "end at byte 4 of the data, but 8 bytes of data are there"),
+        (r#""a":7"#.to_owned(), "header cannot be read: tensor a"),
+        ("7".to_owned(), "header cannot be read"),
+    ] {
+        let header = format!("{{{entries}}}");
+        fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 8]].concat()).unwrap();
+        match Safetensors::open(&path) {
+            Ok(_) => assert_eq!(expected, "", "{header}"),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(!expected.is_empty() && error.contains(expected), "{header}: {error}");
+            }
+        }
+    }
+    for (bytes, expected) in [
+        (&b"abc"[..], "it has 3 bytes, and its header alone takes 8"),
+        (&(1u64 << 63).to_le_bytes(), "announce a header of 9223372036854775808 bytes, but 0 follow"),
+        (&[2, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF], "its header is no text"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let error = Safetensors::open(&path).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Nine tensors of 2⁶¹ bytes end where 64 bits end again at the true end of the file: sums may not wrap.
+#[test]
+fn offsets_that_add_up_beyond_64_bits_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wrap.safetensors");
+    let size = 1u64 << 60;
+    let entries: Vec<String> = (0..16u64)
+        .map(|at| {
+            let (from, to) = (at * size, (at + 1).saturating_mul(size));
+            format!(r#""{at:02}":{{"dtype":"U8","shape":[{}],"data_offsets":[{from},{to}]}}"#, to - from)
+        })
+        .collect();
+    let header = format!("{{{}}}", entries.join(","));
+    fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+    let error = Safetensors::open(&path).unwrap_err().to_string();
+    assert!(error.contains("not a whole safetensors file"), "{error}");
+}
+
+#[test]
+fn aligned_f32_is_borrowed_and_halves_are_rounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("half.safetensors");
+    let values = [1.0f32, 1.0 / 3.0, -65504.0, 1e-8];
+    let tensors = [
+        TensorOut { name: "h".into(), shape: vec![4], data: Data::F16(&values) },
+        TensorOut { name: "f".into(), shape: vec![4], data: Data::F32(&values) },
+    ];
+    save_safetensors(&path, &tensors, &[]).unwrap();
+    let file = Safetensors::open_checked(&path).unwrap();
+    assert!(matches!(file.floats("f", &[4]).unwrap(), Cow::Borrowed(found) if found == values));
+    assert_eq!(file.f32s("h", &[4]).unwrap(), values.map(|x| f16::from_f32(x).to_f32()));
+    assert_eq!(file.dtype("h"), Some(FileDType::F16));
+}

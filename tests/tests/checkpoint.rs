@@ -1,0 +1,468 @@
+//! Checkpoints as others write them. The folders in `golden/checkpoints` are transformers' and TensorFlow's own
+//! (`oracle/checkpoint.py`); every value in them is made from its tensor's name, so that tests know what to find.
+
+use albert::checkpoint::{
+    CheckpointError, ConvertOptions, Heads, LoadReport, ModelFolder, SaveFormat, StoredType, convert, parameters,
+    save_model_as, stored_name,
+};
+use albert::config::{Activation, Family};
+use engine::io::{Data, FileDType, Safetensors, TensorOut, save_safetensors};
+use half::{bf16, f16};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+type Values = BTreeMap<String, Vec<f32>>;
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/checkpoints").join(name)
+}
+
+/// The plain folders: one for each class of each family, with the heads that they hold.
+fn classes() -> Vec<(String, Family, Heads)> {
+    let of = |class: &str| match class {
+        "Model" => Heads::MODEL,
+        "ForPreTraining" => Heads::PRE_TRAINING,
+        "ForMaskedLM" => Heads::MASKED_LM,
+        "ForSequenceClassification" => Heads::sequence_classification(3),
+        "ForTokenClassification" => Heads::token_classification(5),
+        "ForQuestionAnswering" => Heads::QUESTION_ANSWERING,
+        "ForMultipleChoice" => Heads::MULTIPLE_CHOICE,
+        other => panic!("no class {other}"),
+    };
+    let classes = [
+        "Model",
+        "ForPreTraining",
+        "ForMaskedLM",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+        "ForQuestionAnswering",
+        "ForMultipleChoice",
+    ];
+    [("albert", Family::Albert), ("bert", Family::Bert)]
+        .into_iter()
+        .flat_map(|(prefix, family)| classes.map(|class| (format!("{prefix}-{class}"), family, of(class))))
+        .collect()
+}
+
+/// What `oracle/checkpoint.py` puts into a tensor.
+fn made(name: &str, len: usize) -> Vec<f32> {
+    let state = name.bytes().fold(0x811C_9DC5u32, |state, byte| (state ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (0..len as u32)
+        .map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(state) >> 8) as f32 / 16_777_216.0 - 0.5)
+        .collect()
+}
+
+/// The name that the values of a parameter were made from: the base model was saved without a prefix.
+fn made_from(parameter: &str, family: Family, class: &str) -> String {
+    let name = stored_name(parameter, family);
+    if !class.ends_with("-Model") {
+        return name;
+    }
+    name.strip_prefix("albert.").or_else(|| name.strip_prefix("bert.")).unwrap_or(&name).to_owned()
+}
+
+fn load_with(path: &Path, heads: Heads, fresh: &[&str]) -> Result<(Values, LoadReport), CheckpointError> {
+    let mut values = Values::new();
+    let report = ModelFolder::open(path)?.load(heads, fresh, |spec, data| {
+        values.insert(spec.name.clone(), data.to_vec());
+        Ok(())
+    })?;
+    Ok((values, report))
+}
+
+fn load(path: &Path, heads: Heads) -> (Values, LoadReport) {
+    load_with(path, heads, &[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn message(path: &Path, heads: Heads) -> String {
+    load_with(path, heads, &[]).map(|_| ()).expect_err("it must not load").to_string()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// A copy of a golden folder to do harm to.
+fn scratch(name: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&golden(name), folder.path());
+    folder
+}
+
+/// Replaces every tensor by what `change` makes of it; more than one lets a tensor appear under several names.
+fn rewrite(folder: &Path, change: impl Fn(&str, Vec<f32>) -> Vec<(String, Vec<f32>)>) {
+    let path = folder.join("model.safetensors");
+    let file = Safetensors::open(&path).unwrap();
+    let tensors: Vec<_> = file
+        .names()
+        .into_iter()
+        .flat_map(|name| {
+            let shape = file.shape(&name).unwrap().to_vec();
+            let values = file.f32s(&name, &shape).unwrap();
+            change(&name, values).into_iter().map(move |(name, values)| (name, shape.clone(), values))
+        })
+        .collect();
+    let out: Vec<_> = tensors
+        .iter()
+        .map(|(name, shape, values)| TensorOut { name: name.clone(), shape: shape.clone(), data: Data::F32(values) })
+        .chain([TensorOut { name: "bert.embeddings.position_ids".into(), shape: vec![1, 2], data: Data::I64(&[0, 1]) }])
+        .collect();
+    save_safetensors(&path, &out, &[("format", "pt")]).unwrap();
+}
+
+#[test]
+fn every_class_of_transformers_loads_with_nothing_missing() {
+    for (class, family, heads) in classes() {
+        let open = ModelFolder::open(&golden(&class)).unwrap();
+        assert_eq!((open.heads(), open.config().family), (heads, family), "{class}");
+        let (values, report) = load(&golden(&class), heads);
+        let left_over = (report.fresh.len(), report.ignored, report.not_needed);
+        assert_eq!(left_over, (0, vec![], vec![]), "{class}");
+        let specs = parameters(&open.config().config, heads);
+        assert_eq!(values.len(), specs.len(), "{class}");
+        for spec in specs {
+            let expected = made(&made_from(&spec.name, family, &class), spec.len());
+            assert_eq!(values[&spec.name], expected, "{class} {}", spec.name);
+        }
+    }
+}
+
+#[test]
+fn narrow_files_are_converted_and_sharded_ones_joined() {
+    for (folder, family, heads, round) in [
+        (
+            "albert-ForMaskedLM-bf16",
+            Family::Albert,
+            Heads::MASKED_LM,
+            (|x| bf16::from_f32(x).to_f32()) as fn(f32) -> f32,
+        ),
+        ("bert-ForPreTraining-f16", Family::Bert, Heads::PRE_TRAINING, |x| f16::from_f32(x).to_f32()),
+        ("bert-ForSequenceClassification-sharded", Family::Bert, Heads::sequence_classification(3), |x| x),
+    ] {
+        let (values, report) = load(&golden(folder), heads);
+        assert!(report.ignored.is_empty(), "{folder}: {report:?}");
+        for (name, values) in values {
+            let expected: Vec<f32> = made(&stored_name(&name, family), values.len()).into_iter().map(round).collect();
+            assert_eq!(values, expected, "{folder} {name}");
+        }
+    }
+}
+
+/// Names of Google's, kernels transposed, moments of the optimiser and the step count beside them.
+#[test]
+fn a_checkpoint_of_tensorflow_holds_the_same_as_through_hugging_face() {
+    let google = golden("google-albert");
+    for path in [google.clone(), google.join("model.ckpt-best"), google.join("model.ckpt-best.index")] {
+        let (values, report) = load(&path, Heads::PRE_TRAINING);
+        assert_eq!(values, load(&golden("albert-ForPreTraining"), Heads::PRE_TRAINING).0, "{}", path.display());
+        assert_eq!(report.ignored, Vec::<String>::new());
+        assert_eq!(report.not_needed.len(), 2 * values.len() + 1, "two moments each and the step: {report:?}");
+    }
+    let open = ModelFolder::open(&google).unwrap();
+    assert_eq!(open.heads(), Heads::PRE_TRAINING);
+    assert_eq!(open.config().config.hidden_act, Activation::GeluTanh);
+    assert_eq!(open.name_in_file("albert.pooler.weight"), Some("bert/pooler/dense/kernel"));
+}
+
+#[test]
+fn every_class_of_both_families_comes_back_bit_for_bit_under_the_same_names() {
+    for (class, family, heads) in classes() {
+        let open = ModelFolder::open(&golden(&class)).unwrap();
+        let (values, _) = load(&golden(&class), heads);
+        let folder = tempfile::tempdir().unwrap();
+        let labels = open.config().labels.clone();
+        let format = SaveFormat { family, labels: &labels, ..SaveFormat::default() };
+        save_model_as(folder.path(), &open.config().config, heads, format, |name| &values[name]).unwrap();
+        let (again, report) = load(folder.path(), heads);
+        assert_eq!(again, values, "{class}");
+        assert_eq!((report.ignored.len(), report.not_needed.len()), (0, 0), "{class}: {report:?}");
+        let written = ModelFolder::open(folder.path()).unwrap();
+        assert_eq!(written.config().config, open.config().config, "{class}");
+        assert_eq!((written.heads(), written.config().family), (heads, family), "{class}");
+        let names = |folder: &Path| {
+            let mut names = Safetensors::open(folder.join("model.safetensors")).unwrap().names();
+            names.sort();
+            names
+        };
+        if !class.ends_with("-Model") {
+            // The bias of the MLM head under both of its names: with one of them transformers 4.46 loses it.
+            let mut written = names(folder.path());
+            written.retain(|name| !name.ends_with("predictions.decoder.bias"));
+            assert_eq!(written, names(&golden(&class)), "{class}");
+            assert_eq!(names(folder.path()).len(), written.len() + usize::from(heads.mlm), "{class}");
+        }
+    }
+}
+
+#[test]
+fn convert_writes_what_it_read_in_every_element_type() {
+    let target = tempfile::tempdir().unwrap();
+    let expected = load(&golden("google-albert"), Heads::PRE_TRAINING).0;
+    for (dtype, stored, round) in [
+        (StoredType::F32, FileDType::F32, (|x| x) as fn(f32) -> f32),
+        (StoredType::Bf16, FileDType::Bf16, |x| bf16::from_f32(x).to_f32()),
+        (StoredType::F16, FileDType::F16, |x| f16::from_f32(x).to_f32()),
+    ] {
+        let to = target.path().join(dtype.torch_name());
+        let done = convert(&golden("google-albert"), &to, ConvertOptions { dtype, attention_heads: None }).unwrap();
+        assert_eq!(
+            (done.heads, done.files),
+            (Heads::PRE_TRAINING, vec!["config.json".into(), "model.safetensors".into()])
+        );
+        assert_eq!(done.report.loaded.len(), expected.len());
+        let file = Safetensors::open_checked(to.join("model.safetensors")).unwrap();
+        assert!(file.names().iter().all(|name| file.dtype(name) == Some(stored)), "{dtype:?}");
+        for (name, values) in load(&to, Heads::PRE_TRAINING).0 {
+            let rounded: Vec<f32> = expected[&name].iter().map(|&x| round(x)).collect();
+            assert_eq!(values, rounded, "{dtype:?} {name}");
+        }
+        let config = fs::read_to_string(to.join("config.json")).unwrap();
+        assert!(config.contains(dtype.torch_name()) && config.contains("\"gelu_new\""), "{config}");
+    }
+}
+
+#[test]
+fn convert_copies_the_tokenizer_and_keeps_the_labels() {
+    let from = scratch("bert-ForSequenceClassification-sharded");
+    fs::write(from.path().join("vocab.txt"), "[PAD]\n").unwrap();
+    let config = fs::read_to_string(from.path().join("config.json")).unwrap();
+    fs::write(from.path().join("config.json"), config.replace("\"LABEL_1\"", "\"neutral\"")).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let to = target.path().join("model");
+    let done = convert(from.path(), &to, ConvertOptions::default()).unwrap();
+    assert_eq!(done.files, ["config.json", "model.safetensors", "vocab.txt"]);
+    assert_eq!(ModelFolder::open(&to).unwrap().config().labels, ["LABEL_0", "neutral", "LABEL_2"]);
+    let heads = Heads::sequence_classification(3);
+    assert_eq!(load(&to, heads).0, load(from.path(), heads).0);
+}
+
+#[test]
+fn convert_leaves_nothing_half_written() {
+    let target = tempfile::tempdir().unwrap();
+    let names = || fs::read_dir(target.path()).unwrap().map(|file| file.unwrap().file_name()).collect::<Vec<_>>();
+    let to = target.path().join("model");
+    let from = scratch("albert-ForMaskedLM");
+    rewrite(from.path(), |name, mut values| {
+        values[0] = 1e5;
+        vec![(name.to_owned(), values)]
+    });
+    let options = ConvertOptions { dtype: StoredType::F16, attention_heads: None };
+    let error = convert(from.path(), &to, options).unwrap_err().to_string();
+    assert!(error.contains("holds 100000, and f16 ends at 65504"), "{error}");
+    assert!(names().is_empty(), "{:?}", names());
+    // A leftover of a killed conversion is no obstacle, a folder in use is.
+    fs::create_dir(target.path().join(".model.partial")).unwrap();
+    fs::write(target.path().join(".model.partial/rest"), "x").unwrap();
+    convert(from.path(), &to, ConvertOptions::default()).unwrap();
+    assert_eq!(names(), ["model"]);
+    assert!(!to.join("rest").exists());
+    let error = convert(from.path(), &to, ConvertOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("model: is in use"), "{error}");
+}
+
+#[test]
+fn a_head_count_is_told_and_can_be_overridden() {
+    let target = tempfile::tempdir().unwrap();
+    let to = target.path().join("model");
+    let options = |heads| ConvertOptions { attention_heads: Some(heads), ..ConvertOptions::default() };
+    let done = convert(&golden("google-albert"), &to, options(4)).unwrap();
+    assert_eq!(ModelFolder::open(&to).unwrap().config().config.num_attention_heads, 4);
+    assert!(done.remarks.iter().any(|remark| remark.contains("4 attention heads of 2 columns")), "{:?}", done.remarks);
+    let error = convert(&golden("google-albert"), &target.path().join("other"), options(3)).unwrap_err().to_string();
+    assert!(error.contains("albert_config.json") && error.contains("not a multiple"), "{error}");
+}
+
+/// Old names of LayerNorm's parameters, a prefix of several GPUs, tied copies stored, a buffer of position ids.
+#[test]
+fn old_names_tied_copies_and_buffers_are_understood() {
+    let folder = scratch("bert-ForPreTraining");
+    let expected = load(folder.path(), Heads::PRE_TRAINING).0;
+    rewrite(folder.path(), |name, values| {
+        let old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
+        let mut out = vec![(format!("module.{old}"), values.clone())];
+        if name == "bert.embeddings.word_embeddings.weight" {
+            out.push(("cls.predictions.decoder.weight".to_owned(), values));
+        } else if name == "cls.predictions.bias" {
+            out = vec![("cls.predictions.decoder.bias".to_owned(), values)];
+        }
+        out
+    });
+    let (values, report) = load(folder.path(), Heads::PRE_TRAINING);
+    assert_eq!(values, expected);
+    assert_eq!(report.ignored, Vec::<String>::new());
+    assert_eq!(report.not_needed, ["bert.embeddings.position_ids"]);
+}
+
+#[test]
+fn a_decoder_that_is_not_tied_is_refused_where_it_is_used() {
+    let folder = scratch("albert-ForPreTraining");
+    rewrite(folder.path(), |name, mut values| {
+        let mut out = vec![(name.to_owned(), values.clone())];
+        if name == "albert.embeddings.word_embeddings.weight" {
+            values[7] += 0.5;
+            out.push(("predictions.decoder.weight".to_owned(), values));
+        }
+        out
+    });
+    let error = message(folder.path(), Heads::PRE_TRAINING);
+    let expected = "predictions.decoder.weight: differs from albert.embeddings.word_embeddings.weight";
+    assert!(error.contains(expected), "{error}");
+    let (_, report) = load(folder.path(), Heads::MODEL);
+    assert!(report.ignored.contains(&"predictions.decoder.weight".to_owned()), "{report:?}");
+}
+
+/// The released checkpoints of Hugging Face have no sentence-order head.
+#[test]
+fn a_missing_head_is_an_error_unless_named() {
+    let folder = scratch("albert-ForPreTraining");
+    rewrite(
+        folder.path(),
+        |name, values| {
+            if name.starts_with("sop") { vec![] } else { vec![(name.to_owned(), values)] }
+        },
+    );
+    let error = message(folder.path(), Heads::PRE_TRAINING);
+    assert!(error.contains("2 of the model's tensors are missing: sop_classifier.classifier.weight"), "{error}");
+    let (_, report) = load_with(folder.path(), Heads::PRE_TRAINING, &["sop_classifier"]).unwrap();
+    assert_eq!(report.fresh, ["sop_classifier.classifier.weight", "sop_classifier.classifier.bias"]);
+    assert_eq!(ModelFolder::open(folder.path()).unwrap().heads(), Heads { sop: false, ..Heads::PRE_TRAINING });
+}
+
+#[test]
+fn an_albert_is_not_written_as_a_bert() {
+    let open = ModelFolder::open(&golden("albert-Model")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let format = SaveFormat { family: Family::Bert, ..SaveFormat::default() };
+    let error = save_model_as(folder.path(), &open.config().config, Heads::MODEL, format, |_| &[]).unwrap_err();
+    assert!(error.to_string().contains("this model is an ALBERT"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_index_that_lies_is_refused() {
+    const INDEX: &str = "model.safetensors.index.json";
+    let heads = Heads::sequence_classification(3);
+    type Harm = fn(&Path, &str);
+    let cases: &[(Harm, &str)] = &[
+        (
+            |folder, _| fs::remove_file(folder.join("model-00002-of-00003.safetensors")).unwrap(),
+            "it names model-00002-of-00003.safetensors, which is not there",
+        ),
+        (
+            |folder, text| fs::write(folder.join(INDEX), text.replace("classifier.bias", "classifier.bios")).unwrap(),
+            "tensor classifier.bios is said to lie in",
+        ),
+        (
+            |folder, text| fs::write(folder.join(INDEX), text.replace("\"model-00003", "\"../model-00003")).unwrap(),
+            "the name of a file beside it was expected",
+        ),
+        (|folder, _| fs::write(folder.join(INDEX), "{}").unwrap(), "`weight_map`"),
+        (|folder, text| fs::write(folder.join(INDEX), &text[..100]).unwrap(), "not JSON"),
+    ];
+    for (harm, expected) in cases {
+        let folder = scratch("bert-ForSequenceClassification-sharded");
+        let text = fs::read_to_string(folder.path().join(INDEX)).unwrap();
+        harm(folder.path(), &text);
+        let error = message(folder.path(), heads);
+        assert!(error.contains(INDEX) && error.contains(expected), "{error:?} does not contain {expected:?}");
+    }
+}
+
+#[test]
+fn pickles_are_refused_and_their_conversion_named() {
+    let folder = scratch("albert-ForMaskedLM");
+    fs::rename(folder.path().join("model.safetensors"), folder.path().join("pytorch_model.bin")).unwrap();
+    for path in [folder.path().to_owned(), folder.path().join("pytorch_model.bin")] {
+        let error = message(&path, Heads::MASKED_LM);
+        assert!(error.contains("pytorch_model.bin is a pickle") && error.contains("save_pretrained"), "{error}");
+    }
+    fs::rename(folder.path().join("pytorch_model.bin"), folder.path().join("tf_model.h5")).unwrap();
+    let error = message(folder.path(), Heads::MASKED_LM);
+    assert!(error.contains("tf_model.h5 holds the weights of Keras"), "{error}");
+}
+
+#[test]
+fn damage_to_a_checkpoint_of_tensorflow_is_found() {
+    const INDEX: &str = "model.ckpt-best.index";
+    const DATA: &str = "model.ckpt-best.data-00000-of-00001";
+    let whole = fs::read(golden("google-albert").join(INDEX)).unwrap();
+    let flipped = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 4;
+        bytes
+    };
+    for (bytes, expected) in [
+        (whole[..20].to_vec(), "it has 20 bytes, and the footer of an index alone takes 48"),
+        (whole[..whole.len() - 1].to_vec(), "it does not end with the magic number"),
+        (flipped(100), "the checksum of the block at byte 0 is"),
+        (flipped(whole.len() - 45), "model.ckpt-best.index"),
+    ] {
+        let folder = scratch("google-albert");
+        fs::write(folder.path().join(INDEX), bytes).unwrap();
+        let error = message(folder.path(), Heads::PRE_TRAINING);
+        assert!(error.contains(INDEX) && error.contains(expected), "{error:?} does not contain {expected:?}");
+    }
+    let folder = scratch("google-albert");
+    let data = fs::read(folder.path().join(DATA)).unwrap();
+    fs::write(folder.path().join(DATA), &data[..data.len() - 1]).unwrap();
+    let error = message(folder.path(), Heads::PRE_TRAINING);
+    assert!(error.contains("it was cut short"), "{error}");
+    let mut bad = data.clone();
+    bad[4] ^= 1;
+    fs::write(folder.path().join(DATA), &bad).unwrap();
+    let error = message(folder.path(), Heads::PRE_TRAINING);
+    assert!(error.contains("has the checksum") && error.contains("one of them is damaged"), "{error}");
+    fs::remove_file(folder.path().join(DATA)).unwrap();
+    let error = message(folder.path(), Heads::PRE_TRAINING);
+    assert!(error.contains("its data is not beside it"), "{error}");
+}
+
+#[test]
+fn a_folder_of_several_checkpoints_wants_one_named() {
+    let folder = scratch("google-albert");
+    for suffix in ["index", "data-00000-of-00001"] {
+        let name = |stem: &str| folder.path().join(format!("{stem}.{suffix}"));
+        fs::copy(name("model.ckpt-best"), name("model.ckpt-7")).unwrap();
+    }
+    let error = message(folder.path(), Heads::PRE_TRAINING);
+    assert!(error.contains("there are 2 checkpoints; name one of them"), "{error}");
+    load(&folder.path().join("model.ckpt-7"), Heads::PRE_TRAINING);
+    let list = "model_checkpoint_path: \"/some/where/model.ckpt-7\"\nall_model_checkpoint_paths: \"x\"\n";
+    fs::write(folder.path().join("checkpoint"), list).unwrap();
+    load(folder.path(), Heads::PRE_TRAINING);
+}
+
+#[test]
+fn shapes_and_configurations_that_do_not_fit_are_named() {
+    let cases = [
+        (
+            "\"intermediate_size\": 12",
+            "\"intermediate_size\": 13",
+            "its shape is [12, 8], but config.json makes it [13, 8]",
+        ),
+        ("\"hidden_size\": 8", "\"hidden_width\": 8", "`hidden_size` is missing"),
+        ("\"hidden_size\": 8", "\"hidden_size\": -8", "`hidden_size` is -8, expected a whole number"),
+        ("\"hidden_size\": 8", "\"hidden_size\": 1e99", "expected a whole number"),
+        ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4096", "describes 4096 layers of weights of their own"),
+        ("\"num_attention_heads\": 2", "\"num_attention_heads\": 0", "`num_attention_heads` is 0"),
+        ("\"model_type\": \"bert\"", "\"model_type\": \"gpt2\"", "\"albert\" or \"bert\""),
+        ("\"use_cache\": true", "\"is_decoder\": true", "attention is in both directions"),
+        ("{", "[", "config.json: model configuration: not a JSON object"),
+    ];
+    for (from, to, expected) in cases {
+        let folder = scratch("bert-Model");
+        let path = folder.path().join("config.json");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "the case does not hold {from}");
+        fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        let error = message(folder.path(), Heads::MODEL);
+        assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
+    }
+}
