@@ -240,10 +240,13 @@ def main():
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--albert", default="target/release/albert")
     parser.add_argument("--released", action="store_true", help="the released sizes, xxlarge included (20 GB of memory)")
+    parser.add_argument("--only", help="one configuration, by its name")
     arguments = parser.parse_args()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     failures, worst = 0, []
     for name, family, kind, config in cases(arguments.released):
+        if arguments.only not in (None, name):
+            continue
         if arguments.what == "golden":
             if name.startswith("heads_of"):
                 continue  # Too large to be checked in.
