@@ -195,7 +195,7 @@ fn english_text_becomes_batches_under_a_trained_vocabulary() {
     settings.masking.keep_probability = 1.0;
     let train = dataset.side(Side::Train);
     let mut sampler = Sampler::new(Arc::clone(train), Arc::clone(&vocabulary), &settings, 1).unwrap();
-    let cleaned = tokenizer.cleaning().clean(text).text;
+    let cleaned = tokenizer.cleaning().expect("our own").clean(text).text;
     let mut batch = Batch::new(&settings);
     while sampler.cursor().epoch == 0 {
         sampler.fill(&mut batch);

@@ -36,6 +36,62 @@ pub enum TokenizerError {
         /// What is there.
         found: String,
     },
+    /// The file is no SentencePiece model, is damaged, or asks for something this program does not do.
+    #[error("{}: {reason}", .path.display())]
+    Spiece {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and at which byte.
+        reason: String,
+    },
+    /// The `tokenizers` library refuses the file.
+    #[error("{}: not a tokenizer.json that Hugging Face's tokenizers can read ({reason})", .path.display())]
+    HuggingFace {
+        /// The file.
+        path: PathBuf,
+        /// What the library says.
+        reason: String,
+    },
+    /// The file is of no kind that is known here.
+    #[error("{}: neither a tokenizer.json, a spiece.model nor a BERT vocab.txt; it is damaged or another kind of file", .path.display())]
+    Unrecognized {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A folder without any tokeniser file.
+    #[error("{}: no {expected} in this folder; put the model's tokenizer file there", .path.display())]
+    NoTokenizer {
+        /// The folder.
+        path: PathBuf,
+        /// The names that were looked for.
+        expected: &'static str,
+    },
+    /// The tokeniser cannot be written in this format.
+    #[error("this tokenizer cannot be written as {format}: {reason}")]
+    Export {
+        /// The format.
+        format: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// The tokeniser is not the one that belongs to the model.
+    #[error(
+        "the tokenizer has {pieces} pieces and the model {model}; use the tokenizer that the model was trained with"
+    )]
+    VocabularySize {
+        /// Pieces of the tokeniser.
+        pieces: usize,
+        /// V of the model.
+        model: usize,
+    },
+    /// An id that no piece has.
+    #[error("id {id} is not in the vocabulary; its ids are 0 to {last}")]
+    Id {
+        /// The id.
+        id: u32,
+        /// The last id.
+        last: usize,
+    },
     /// The pieces do not make a vocabulary: no unknown piece, a duplicate, a piece that spans two words, ...
     #[error("vocabulary: {0}")]
     Vocabulary(String),

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! What is written says by its content all that either program needs: cleaning is read back from the normaliser list,
-//! kinds from `added_tokens`, `unk_id` and the scores. Files of other origin load if they say nothing that this
-//! program would do differently; otherwise the error names the key.
+//! kinds from `added_tokens`, `unk_id` and the scores. A file whose normaliser is none of ours is of other origin and goes
+//! to Hugging Face's library (`hugging_face.rs`).
 //!
 //! Differences that the layout cannot express: Hugging Face's StripAccents drops all marks, ours (as released) those
 //! with a non-zero combining class; its Lowercase knows no final sigma; and it takes special pieces typed in text for
@@ -21,8 +21,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::vocabulary::{Piece, PieceKind, SPECIAL_PIECES};
-use super::{Cleaning, Tokenizer, TokenizerError};
+use super::unigram::TextRules;
+use super::vocabulary::{Piece, PieceKind, SpecialIds};
+use super::{Cleaning, Model, Tokenizer, TokenizerError};
 
 /// Control characters, as a character class.
 const CONTROLS: &str = "[\u{0}-\u{8}\u{e}-\u{1b}\u{7f}\u{8f}\u{9f}]";
@@ -45,31 +46,64 @@ fn normalizers(cleaning: Cleaning) -> Vec<Value> {
     list
 }
 
+/// Google's preprocessing and the rules of a SentencePiece model.
+fn spiece_normalizers(cleaning: Cleaning, charsmap: &[u8]) -> Vec<Value> {
+    let space = json!({"type": "Replace", "pattern": {"Regex": "[\\s\u{1c}-\u{1f}\u{85}]+"}, "content": " "});
+    let mut list = vec![space, json!({"type": "Strip", "strip_left": true, "strip_right": true})];
+    if cleaning.strip_accents {
+        list.extend([json!({"type": "NFKD"}), json!({"type": "StripAccents"})]);
+    }
+    if cleaning.lowercase {
+        list.push(json!({"type": "Lowercase"}));
+    }
+    if !charsmap.is_empty() {
+        list.push(json!({"type": "Precompiled", "precompiled_charsmap": base64(charsmap)}));
+    }
+    list.push(json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}));
+    list.push(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
+    list
+}
+
+/// Base64 with padding (RFC 4648).
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let group = chunk.iter().fold(0u32, |group, &byte| group << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let digit = ALPHABET[(group >> (18 - 6 * place) & 63) as usize];
+            text.push(if place <= chunk.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
 /// Everything around the vocabulary that does not depend on it.
-fn frame(cleaning: Cleaning, ids: impl Fn(&str) -> u32) -> Map<String, Value> {
-    let added: Vec<Value> = SPECIAL_PIECES
-        .iter()
-        .map(|&text| {
-            json!({"id": ids(text), "content": text, "single_word": false, "lstrip": text == "[MASK]",
+fn frame(normalizers: Vec<Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
+    let SpecialIds { pad, unk, cls, sep, mask } = tokenizer.specials();
+    let added: Vec<Value> = [pad, unk, cls, sep, mask]
+        .into_iter()
+        .map(|id| {
+            json!({"id": id, "content": tokenizer.piece(id), "single_word": false, "lstrip": id == mask,
                    "rstrip": false, "normalized": false, "special": true})
         })
         .collect();
-    let special = |text: &str, segment: u32| json!({"SpecialToken": {"id": text, "type_id": segment}});
+    let special = |id: u32, segment: u32| json!({"SpecialToken": {"id": tokenizer.piece(id), "type_id": segment}});
     let sequence = |name: &str, segment: u32| json!({"Sequence": {"id": name, "type_id": segment}});
-    let in_template = |text: &str| json!({"id": text, "ids": [ids(text)], "tokens": [text]});
+    let in_template = |id: u32| json!({"id": tokenizer.piece(id), "ids": [id], "tokens": [tokenizer.piece(id)]});
     let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
     let Value::Object(frame) = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
         "added_tokens": added,
-        "normalizer": {"type": "Sequence", "normalizers": normalizers(cleaning)},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": metaspace,
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0)],
-            "pair": [special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0), sequence("B", 1), special("[SEP]", 1)],
-            "special_tokens": {"[CLS]": in_template("[CLS]"), "[SEP]": in_template("[SEP]")},
+            "single": [special(cls, 0), sequence("A", 0), special(sep, 0)],
+            "pair": [special(cls, 0), sequence("A", 0), special(sep, 0), sequence("B", 1), special(sep, 1)],
+            "special_tokens": {tokenizer.piece(cls): in_template(cls), tokenizer.piece(sep): in_template(sep)},
         },
         "decoder": metaspace,
     }) else {
@@ -79,22 +113,38 @@ fn frame(cleaning: Cleaning, ids: impl Fn(&str) -> u32) -> Map<String, Value> {
 }
 
 impl Tokenizer {
-    /// The content of `tokenizer.json`; equal tokenisers give equal bytes.
+    /// The content of `tokenizer.json`; equal tokenisers give equal bytes. `transformers` loads it.
+    ///
+    /// What was read from a `spiece.model` is written as Hugging Face's library can come closest to it: pieces under the
+    /// digit-comma rule lose 100 of their score instead of being cut.
     pub fn to_json(&self) -> String {
+        let unigram = match &self.model {
+            Model::Unigram(unigram) => unigram,
+            Model::HuggingFace(pipeline) => return pipeline.to_json(),
+        };
+        let normalizers = match &unigram.text {
+            TextRules::Own(cleaning) => normalizers(*cleaning),
+            TextRules::SentencePiece { normalizer, file } => spiece_normalizers(normalizer.cleaning(), file.charsmap()),
+        };
         let mut text = String::from("{\n");
-        let id = |piece: &str| self.id(piece).expect("checked when the vocabulary was built");
-        for (key, value) in frame(self.cleaning, id) {
+        for (key, value) in frame(normalizers, self) {
             writeln!(text, "  {}: {value},", Value::from(key)).expect("a string can be written to");
         }
         let unk = self.specials().unk;
+        let bytes = self.pieces().iter().any(|piece| piece.kind == PieceKind::Byte);
         writeln!(
             text,
-            "  \"model\": {{\"type\": \"Unigram\", \"unk_id\": {unk}, \"byte_fallback\": false, \"vocab\": ["
+            "  \"model\": {{\"type\": \"Unigram\", \"unk_id\": {unk}, \"byte_fallback\": {bytes}, \"vocab\": ["
         )
         .expect("a string can be written to");
-        for (id, piece) in self.pieces().iter().enumerate() {
-            let comma = if id + 1 < self.vocab_size() { "," } else { "" };
-            writeln!(text, "    {}{comma}", json!([piece.text, piece.score])).expect("a string can be written to");
+        for (id, piece) in (0u32..).zip(self.pieces()) {
+            let comma = if (id as usize) + 1 < self.vocab_size() { "," } else { "" };
+            let score = match unigram.text {
+                TextRules::Own(_) => piece.score,
+                TextRules::SentencePiece { .. } if unigram.is_cut(id) => piece.score - 100.0,
+                TextRules::SentencePiece { .. } => piece.score,
+            };
+            writeln!(text, "    {}{comma}", json!([piece.text, score])).expect("a string can be written to");
         }
         text.push_str("  ]}\n}\n");
         text
@@ -109,31 +159,44 @@ impl Tokenizer {
         Ok(engine::io::write_atomically(path, |file| file.write_all(self.to_json().as_bytes()))?)
     }
 
-    /// Reads `tokenizer.json`.
+    /// Reads the content of a `tokenizer.json`, ours or another; `path` is for messages.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged, or asks for something that this program does not do.
-    pub fn load(path: &Path) -> Result<Self, TokenizerError> {
-        let bytes = std::fs::read(path).map_err(|source| TokenizerError::Read { path: path.into(), source })?;
-        let text = String::from_utf8(bytes)
-            .map_err(|error| TokenizerError::Json { path: path.into(), reason: error.utf8_error().to_string() })?;
-        Self::from_json(&text, path)
+    /// If it is damaged or asks for something that cannot be done.
+    pub fn from_json(text: &str, path: &Path) -> Result<Self, TokenizerError> {
+        Self::from_json_with(text, path, Vec::new())
     }
 
-    /// Reads the content of a `tokenizer.json`; `path` is for messages.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn from_json(text: &str, path: &Path) -> Result<Self, TokenizerError> {
-        let root: Value = serde_json::from_str(text)
+    /// As [`Self::from_json`]; a BERT normaliser gets `changes`.
+    pub(super) fn from_json_with(
+        text: &str,
+        path: &Path,
+        changes: Vec<(&'static str, Value)>,
+    ) -> Result<Self, TokenizerError> {
+        let mut root: Value = serde_json::from_str(text)
             .map_err(|error| TokenizerError::Json { path: path.into(), reason: error.to_string() })?;
         let reader = Reader { path };
-        let cleaning = reader.cleaning(&root)?;
+        let Some(cleaning) = own_cleaning(&root) else {
+            if changes.is_empty() || root["normalizer"]["type"] != "BertNormalizer" {
+                return Self::from_pipeline(text, path);
+            }
+            changes.into_iter().for_each(|(key, value)| root["normalizer"][key] = value);
+            return Self::from_pipeline(&root.to_string(), path);
+        };
         reader.check_word_marks(&root)?;
         let pieces = reader.pieces(&root)?;
         let in_file = |source| TokenizerError::InFile { path: path.into(), source: Box::new(source) };
         Self::from_pieces(pieces, cleaning).map_err(in_file)
     }
+}
+
+/// The cleaning whose normaliser list the file holds, if it is one of ours.
+fn own_cleaning(root: &Value) -> Option<Cleaning> {
+    let found = root.pointer("/normalizer/normalizers")?.as_array()?;
+    [(true, true), (true, false), (false, true), (false, false)]
+        .into_iter()
+        .map(|(lowercase, strip_accents)| Cleaning { lowercase, strip_accents })
+        .find(|&cleaning| *found == normalizers(cleaning))
 }
 
 /// Finds things in the JSON and names the place when they are not there.
@@ -157,20 +220,6 @@ impl Reader<'_> {
         let found = root.pointer(pointer).unwrap_or(&Value::Null);
         let key = pointer.trim_start_matches('/').replace('/', ".");
         if found == expected { Ok(()) } else { self.wrong(&key, &expected.to_string(), found) }
-    }
-
-    /// The cleaning whose normaliser list the file holds.
-    fn cleaning(&self, root: &Value) -> Result<Cleaning, TokenizerError> {
-        let found = root.pointer("/normalizer/normalizers").unwrap_or(&Value::Null);
-        let settings = [(true, true), (true, false), (false, true), (false, false)];
-        settings
-            .into_iter()
-            .map(|(lowercase, strip_accents)| Cleaning { lowercase, strip_accents })
-            .find(|&cleaning| found.as_array() == Some(&normalizers(cleaning)))
-            .map_or_else(
-                || self.wrong("normalizer.normalizers", "the list that `albert tokenizer train` writes", found),
-                Ok,
-            )
     }
 
     fn check_word_marks(&self, root: &Value) -> Result<(), TokenizerError> {

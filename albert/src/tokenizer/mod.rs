@@ -8,14 +8,19 @@
 //! A unigram model: each piece has a log-probability, and a word is cut so that the sum over its pieces is greatest.
 //! `▁` (U+2581) marks the start of a word, so pieces of a text joined together give the text back.
 //!
-//! | file            | what                                                             |
-//! |-----------------|------------------------------------------------------------------|
-//! | `clean.rs`      | white space, NFKD, accents, lower case, offsets into the source  |
-//! | `vocabulary.rs` | pieces, kinds, checks, starts of words                           |
-//! | `trie.rs`       | all pieces that start at a position, one memory access a byte    |
-//! | `encoder.rs`    | Viterbi search, digit-comma rule, memo of words                  |
-//! | `file.rs`       | `tokenizer.json` in the Hugging Face layout                      |
-//! | `train/`        | the vocabulary trainer                                           |
+//! | file              | what                                                             |
+//! |-------------------|------------------------------------------------------------------|
+//! | `clean.rs`        | our cleaning: white space, NFKD, accents, lower case, offsets    |
+//! | `vocabulary.rs`   | pieces, kinds, checks, starts of words                           |
+//! | `trie.rs`         | all pieces that start at a position, one memory access a byte    |
+//! | `lattice.rs`      | Viterbi search, in our arithmetic and in SentencePiece's         |
+//! | `unigram.rs`      | text rules, lattice and digit-comma rule together                |
+//! | `encoder.rs`      | memo of words for much text                                      |
+//! | `load.rs`         | any file or folder: which kind it is, by content                 |
+//! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                  |
+//! | `spiece/`         | `spiece.model`: protocol buffers, normaliser, charsmap           |
+//! | `hugging_face.rs` | other people's `tokenizer.json` and `vocab.txt`                  |
+//! | `train/`          | the vocabulary trainer                                           |
 //!
 //! Sources: Kudo 2018 (unigram model), Kudo and Richardson 2018 (SentencePiece), the released ALBERT `tokenization.py`
 //! (cleaning, digit-comma rule, start-of-word rule). As there, special pieces typed in text are text:
@@ -25,8 +30,13 @@ mod clean;
 mod encoder;
 mod error;
 mod file;
+mod hugging_face;
+mod lattice;
+mod load;
+mod spiece;
 mod train;
 mod trie;
+mod unigram;
 mod vocabulary;
 
 #[cfg(test)]
@@ -37,9 +47,12 @@ use rayon::prelude::*;
 pub use clean::{Cleaned, Cleaning};
 pub use encoder::Encoder;
 pub use error::TokenizerError;
+pub use hugging_face::WordPiece;
 pub use train::{Progress, TrainerConfig, train};
 pub use vocabulary::{Piece, PieceKind, SPECIAL_PIECES, SpecialIds};
 
+use hugging_face::HuggingFace;
+use unigram::{TextRules, Unigram};
 use vocabulary::Vocabulary;
 
 /// The character that stands for the space before a word.
@@ -67,12 +80,24 @@ pub struct Encoding {
     pub offsets: Vec<(usize, usize)>,
 }
 
-/// A vocabulary with its cleaning: everything needed to turn text into ids and back.
+/// A tokeniser: everything needed to turn text into ids and back.
+///
+/// | loaded from                             | behaviour                                                             |
+/// |-----------------------------------------|-----------------------------------------------------------------------|
+/// | our `tokenizer.json`                    | our cleaning and unigram search, as trained                           |
+/// | `spiece.model`                          | Google's: `preprocess_text`, SentencePiece, digit-comma rule as meant |
+/// | any other `tokenizer.json`, `vocab.txt` | Hugging Face's fast tokenisers                                        |
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
-    cleaning: Cleaning,
-    digit_comma: Vec<Option<Box<[u32]>>>,
+    model: Model,
+}
+
+/// What cuts the text.
+#[derive(Debug, Clone)]
+enum Model {
+    Unigram(Box<Unigram>),
+    HuggingFace(Box<HuggingFace>),
 }
 
 impl Tokenizer {
@@ -81,21 +106,45 @@ impl Tokenizer {
     /// # Errors
     /// If a piece is empty, repeated, spans words or has no finite score, or if a special piece is missing.
     pub fn from_pieces(pieces: Vec<Piece>, cleaning: Cleaning) -> Result<Self, TokenizerError> {
-        let vocabulary = Vocabulary::new(pieces)?;
-        let digit_comma = Self::digit_comma_table(&vocabulary, DigitComma::default());
-        Ok(Self { vocabulary, cleaning, digit_comma })
+        let vocabulary = Vocabulary::of_unigram(pieces)?;
+        vocabulary.check_own()?;
+        let model = Unigram::new(&vocabulary, TextRules::Own(cleaning), DigitComma::default())?;
+        Ok(Self { vocabulary, model: Model::Unigram(Box::new(model)) })
     }
 
-    /// The same tokeniser under another rule for pieces such as `▁2010,`. The rule is not part of the saved file.
+    /// The same tokeniser under another rule for pieces such as `▁2010,`. The rule is not part of a saved file; a
+    /// `tokenizer.json` of other origin has no such rule.
     #[must_use]
     pub fn with_digit_comma(mut self, rule: DigitComma) -> Self {
-        self.digit_comma = Self::digit_comma_table(&self.vocabulary, rule);
+        if let Model::Unigram(model) = &mut self.model {
+            model.set_digit_comma(&self.vocabulary, rule);
+        }
         self
     }
 
     /// Number of pieces V.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.pieces.len()
+    }
+
+    /// Checks that the tokeniser has as many pieces as the model that it is used with.
+    ///
+    /// # Errors
+    /// [`TokenizerError::VocabularySize`] if not.
+    pub fn expect_vocab_size(&self, model: usize) -> Result<(), TokenizerError> {
+        let pieces = self.vocab_size();
+        if pieces == model { Ok(()) } else { Err(TokenizerError::VocabularySize { pieces, model }) }
+    }
+
+    /// Checks that all ids are in the vocabulary.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Id`] with the first that is not.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<(), TokenizerError> {
+        match ids.iter().find(|&&id| id as usize >= self.vocab_size()) {
+            Some(&id) => Err(TokenizerError::Id { id, last: self.vocab_size() - 1 }),
+            None => Ok(()),
+        }
     }
 
     /// All pieces, by id.
@@ -121,13 +170,20 @@ impl Tokenizer {
         self.vocabulary.specials
     }
 
-    /// How text is cleaned before it is cut.
-    pub fn cleaning(&self) -> Cleaning {
-        self.cleaning
+    /// How text is cleaned before it is cut: our cleaning, or Google's preprocessing before a SentencePiece model. A
+    /// `tokenizer.json` of other origin does what its normaliser says: `None`.
+    pub fn cleaning(&self) -> Option<Cleaning> {
+        match &self.model {
+            Model::Unigram(model) => Some(match &model.text {
+                TextRules::Own(cleaning) => *cleaning,
+                TextRules::SentencePiece { normalizer, .. } => normalizer.cleaning(),
+            }),
+            Model::HuggingFace(_) => None,
+        }
     }
 
-    /// Whether a piece starts a word, by the released rule on which whole-word masking rests. Special pieces are
-    /// answered by the same rule; callers leave them out.
+    /// Whether a piece starts a word, by the released rule on which whole-word masking rests; where pieces that go on are
+    /// marked with `##`, all others do. Special pieces are answered by the same rule; callers leave them out.
     ///
     /// # Panics
     /// If `id` is not below [`Self::vocab_size`].
@@ -144,30 +200,31 @@ impl Tokenizer {
 
     /// Appends the ids of `text` to `out`, without `[CLS]` and `[SEP]`. For much text, an [`Encoder`] is faster.
     pub fn encode_into(&self, text: &str, out: &mut Vec<u32>) {
-        let first = out.len();
-        encoder::with_scratch(|scratch| {
-            let (mut word_bytes, mut pieces) = (std::mem::take(&mut scratch.word), std::mem::take(&mut scratch.pieces));
-            self.cleaning.for_each_word(text, &mut word_bytes, |word| {
-                self.segment_word(word, scratch, &mut pieces);
-                for step in &pieces {
-                    if step.id != self.vocabulary.specials.unk || out[first..].last() != Some(&step.id) {
-                        out.push(step.id);
-                    }
-                }
-            });
-            (scratch.word, scratch.pieces) = (word_bytes, pieces);
-        });
+        match &self.model {
+            Model::Unigram(model) => model.encode_into(&self.vocabulary, text, out),
+            Model::HuggingFace(model) => out.extend(model.encode(text).ids),
+        }
     }
 
     /// The ids of `text` and the source bytes that each covers.
     pub fn encode_with_offsets(&self, text: &str) -> Encoding {
-        let mut encoding = Encoding::default();
-        self.encode_part(text, 0, true, &mut encoding);
-        encoding
+        match &self.model {
+            Model::Unigram(model) => {
+                let mut encoding = Encoding::default();
+                model.encode_part(&self.vocabulary, text, 0, true, &mut encoding);
+                encoding
+            }
+            Model::HuggingFace(model) => model.encode(text),
+        }
     }
 
-    /// `[CLS] text [SEP]`.
+    /// `[CLS] text [SEP]`, or what the post-processor of a `tokenizer.json` of other origin makes of it.
     pub fn encode_single(&self, text: &str) -> Vec<u32> {
+        if let Model::HuggingFace(model) = &self.model
+            && let Some((ids, _)) = model.encode_finished(text, None)
+        {
+            return ids;
+        }
         let SpecialIds { cls, sep, .. } = self.specials();
         let mut ids = vec![cls];
         self.encode_into(text, &mut ids);
@@ -177,6 +234,11 @@ impl Tokenizer {
 
     /// `[CLS] a [SEP] b [SEP]` and the segment of each piece (0 up to the first `[SEP]`, then 1).
     pub fn encode_pair(&self, a: &str, b: &str) -> (Vec<u32>, Vec<u8>) {
+        if let Model::HuggingFace(model) = &self.model
+            && let Some(finished) = model.encode_finished(a, Some(b))
+        {
+            return finished;
+        }
         let mut ids = self.encode_single(a);
         let first = ids.len();
         self.encode_into(b, &mut ids);
@@ -185,57 +247,25 @@ impl Tokenizer {
         (ids, segments)
     }
 
-    /// Like [`Self::encode_with_offsets`], but `[MASK]` and the other special pieces typed in `text` are themselves.
-    /// White space before `[MASK]` belongs to it; text that touches a special piece goes on in the same word.
+    /// Like [`Self::encode_with_offsets`], but `[MASK]` and the other special pieces typed in `text` are themselves (a
+    /// `tokenizer.json` of other origin always takes them so). White space before `[MASK]` belongs to it; in our own
+    /// vocabularies, text that touches a special piece goes on in the same word.
     pub fn encode_with_specials(&self, text: &str) -> Encoding {
+        let model = match &self.model {
+            Model::Unigram(model) => model,
+            Model::HuggingFace(model) => return model.encode(text),
+        };
         let mut encoding = Encoding::default();
         let (mut from, mut touches) = (0, false);
         while let Some((at, special)) = next_special(text, from) {
-            self.encode_part(&text[from..at], from, !touches, &mut encoding);
+            model.encode_part(&self.vocabulary, &text[from..at], from, !touches, &mut encoding);
             encoding.ids.push(self.vocabulary.ids.get(special).copied().unwrap_or(self.specials().unk));
             encoding.offsets.push((at, at + special.len()));
             from = at + special.len();
             touches = true;
         }
-        self.encode_part(&text[from..], from, !touches, &mut encoding);
+        model.encode_part(&self.vocabulary, &text[from..], from, !touches, &mut encoding);
         encoding
-    }
-
-    /// Encodes one stretch of text that starts at source byte `base`; its first word gets a word mark if
-    /// `starts_word` or if white space stands before it.
-    fn encode_part(&self, text: &str, base: usize, starts_word: bool, encoding: &mut Encoding) {
-        let cleaned = self.cleaning.clean(text);
-        let first_has_mark = starts_word || text.starts_with(clean::is_space);
-        let first = encoding.ids.len();
-        let unk = self.vocabulary.specials.unk;
-        let mut word = Vec::new();
-        let mut steps = Vec::new();
-        let mut at = 0; // byte of the current word in the cleaned text
-        for (index, bytes) in cleaned.text.split(' ').filter(|word| !word.is_empty()).enumerate() {
-            let mark = usize::from(index > 0 || first_has_mark);
-            word.clear();
-            word.extend_from_slice(&b" "[..mark]);
-            word.extend_from_slice(bytes.as_bytes());
-            encoder::with_scratch(|scratch| self.segment_word(&word, scratch, &mut steps));
-            let mut start = at;
-            for step in &steps {
-                let end = (at + step.end as usize).saturating_sub(mark).max(start);
-                let offset = match cleaned.source.get(start..end) {
-                    Some([(start, _), .., (_, end)] | [(start, end)]) => (base + start, base + end),
-                    _ => (base + cleaned.source[start].0, base + cleaned.source[start].0),
-                };
-                if step.id == unk && encoding.ids[first..].last() == Some(&unk) {
-                    if let Some(last) = encoding.offsets.last_mut() {
-                        last.1 = offset.1;
-                    }
-                } else {
-                    encoding.ids.push(step.id);
-                    encoding.offsets.push(offset);
-                }
-                start = end;
-            }
-            at += bytes.len() + 1;
-        }
     }
 
     /// The ids of many texts, in their order, on all threads of the current rayon pool.
@@ -255,40 +285,53 @@ impl Tokenizer {
     }
 
     /// The text of `ids`: pieces joined, word marks as spaces, none in front. Control pieces give nothing, an unknown
-    /// piece gives `<unk>`, and so does an id that is not in the vocabulary.
+    /// piece gives `<unk>`, and so does an id that is not in the vocabulary. A `tokenizer.json` of other origin decodes as
+    /// it says.
     pub fn decode(&self, ids: &[u32]) -> String {
-        self.join(ids, |kind| kind == PieceKind::Control)
+        match &self.model {
+            Model::Unigram(_) => self.join(ids, |kind| kind == PieceKind::Control),
+            Model::HuggingFace(model) => model.decode(ids, true),
+        }
     }
 
     /// Like [`Self::decode`], but control pieces are written as they are called, as words of their own.
     pub fn decode_with_specials(&self, ids: &[u32]) -> String {
-        self.join(ids, |_| false)
+        match &self.model {
+            Model::Unigram(_) => self.join(ids, |_| false),
+            Model::HuggingFace(model) => model.decode(ids, false),
+        }
     }
 
     fn join(&self, ids: &[u32], skip: impl Fn(PieceKind) -> bool) -> String {
-        let mut text = String::new();
+        let mut text = Vec::new();
         for &id in ids {
             let unknown = self.specials().unk as usize;
             let piece = &self.vocabulary.pieces.get(id as usize).unwrap_or(&self.vocabulary.pieces[unknown]);
             if skip(piece.kind) {
                 continue;
             }
-            if piece.kind == PieceKind::Control && !text.is_empty() {
-                text.push(' ');
+            if piece.kind == PieceKind::Byte {
+                text.extend(lattice::byte_of(&piece.text));
+                continue;
             }
-            text.extend(piece.text.chars().map(|c| if c == WORD_MARK { ' ' } else { c }));
+            if piece.kind == PieceKind::Control && !text.is_empty() {
+                text.push(b' ');
+            }
+            text.extend_from_slice(piece.text.replace(WORD_MARK, " ").as_bytes());
         }
-        if text.starts_with(' ') {
+        if text.starts_with(b" ") {
             text.remove(0);
         }
-        text
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Natural log-probability of the best segmentation of `text`: the sum over its words, before the digit-comma rule.
-    pub fn log_likelihood(&self, text: &str) -> f64 {
-        let mut total = 0.0;
-        self.cleaning.for_each_word(text, &mut Vec::new(), |word| total += self.word_score(word));
-        total
+    /// A `tokenizer.json` of other origin gives none: `None`.
+    pub fn log_likelihood(&self, text: &str) -> Option<f64> {
+        match &self.model {
+            Model::Unigram(model) => Some(model.log_likelihood(text)),
+            Model::HuggingFace(_) => None,
+        }
     }
 }
 

@@ -65,11 +65,22 @@ impl Trie {
     }
 }
 
-struct Builder {
+/// Finds a place for every node of a trie.
+pub(super) struct Builder {
     units: Vec<u64>,
     used_offset: Vec<bool>,
     /// Union-find over units: leads from a unit to the first free one at or after it.
     next_free: Vec<u32>,
+}
+
+/// A unit in use, for tries that are written in another format.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) label: u8,
+    /// Children are at `offset ^ byte`.
+    pub(super) offset: usize,
+    /// What belongs to the key that ends here.
+    pub(super) value: Option<u32>,
 }
 
 /// A node still to be given children: its unit and the keys below it, all equal in their first `depth` bytes.
@@ -89,6 +100,18 @@ impl Builder {
         builder.occupy(0, 0);
         builder.used_offset[0] = true;
         builder
+    }
+
+    /// All units of the trie of `keys`, which are sorted and distinct; `None` where nothing is.
+    pub(super) fn places(keys: &[(&[u8], u32)]) -> Vec<Option<Place>> {
+        let mut builder = Self::new();
+        builder.place_all(keys);
+        let in_use = |index: usize| builder.next_free[index] as usize != index;
+        let place = |(index, &unit): (usize, &u64)| {
+            let offset = ((unit >> OFFSET_SHIFT) & FIELD) as usize;
+            in_use(index).then(|| Place { label: unit as u8, offset, value: Node(unit).id() })
+        };
+        builder.units.iter().enumerate().map(place).collect()
     }
 
     fn add_block(&mut self) {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::trie::Trie;
 use super::{TokenizerError, WORD_MARK};
 
 /// How a piece takes part in encoding.
@@ -17,6 +16,10 @@ pub enum PieceKind {
     /// A symbol that stands alone, such as `(`: its score is 0, above every log-probability, and no trained piece holds
     /// it.
     UserDefined,
+    /// One byte of a character that no piece covers, such as `<0xE6>` (SentencePiece's byte fallback).
+    Byte,
+    /// In the vocabulary, but never produced.
+    Unused,
 }
 
 /// One entry of a vocabulary. Its position is its id.
@@ -60,40 +63,95 @@ pub struct SpecialIds {
 /// The texts of the special pieces, in the order of their ids in a trained vocabulary.
 pub const SPECIAL_PIECES: [&str; 5] = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"];
 
-/// How far below the worst piece an unknown character scores.
-pub(super) const UNKNOWN_PENALTY: f64 = 10.0;
-
-/// A checked set of pieces with everything that encoding needs.
+/// A checked set of pieces: texts, special ids, starts of words.
 #[derive(Debug, Clone)]
 pub(super) struct Vocabulary {
     pub(super) pieces: Vec<Piece>,
-    pub(super) scores: Vec<f64>,
-    pub(super) unknown_score: f64,
-    pub(super) trie: Trie,
-    pub(super) ids: HashMap<String, u32>,
+    pub(super) ids: HashMap<Box<str>, u32>,
     pub(super) specials: SpecialIds,
     pub(super) word_start: Vec<bool>,
 }
 
+/// What the five special pieces may be called: ours and Google's, BERT's, and the usual names elsewhere.
+const NAMES: [(&str, &[&str]); 5] = [
+    ("pad", &["<pad>", "[PAD]"]),
+    ("unk", &["<unk>", "[UNK]"]),
+    ("cls", &["[CLS]", "<s>"]),
+    ("sep", &["[SEP]", "</s>"]),
+    ("mask", &["[MASK]", "<mask>"]),
+];
+
 impl Vocabulary {
-    /// Checks the pieces and builds the trie.
-    pub(super) fn new(pieces: Vec<Piece>) -> Result<Self, TokenizerError> {
+    /// Checks the pieces of a unigram vocabulary.
+    ///
+    /// # Errors
+    /// If a piece is empty, repeated or has no finite score, or if there is not exactly one unknown piece, or if a special
+    /// piece is missing.
+    pub(super) fn of_unigram(pieces: Vec<Piece>) -> Result<Self, TokenizerError> {
         let fail = |message: String| Err(TokenizerError::Vocabulary(message));
         if pieces.len() >= 1 << 27 {
             return fail(format!("{} pieces; at most {} are possible", pieces.len(), (1 << 27) - 1));
         }
         let mut ids = HashMap::with_capacity(pieces.len());
         let mut unknown = None;
-        for (id, piece) in pieces.iter().enumerate() {
+        for (id, piece) in (0u32..).zip(&pieces) {
             if piece.text.is_empty() || piece.text.contains(['\0', ' ']) {
                 return fail(format!("piece {id} is {:?}; a piece is not empty and holds no space or NUL", piece.text));
             }
-            if let Some(first) = ids.insert(piece.text.clone(), id as u32) {
+            if let Some(first) = ids.insert(piece.text.as_str().into(), id) {
                 return fail(format!("piece {id} repeats piece {first}, {:?}; each piece may occur once", piece.text));
             }
             if !piece.score.is_finite() {
                 return fail(format!("piece {id}, {:?}, has score {}; scores are finite", piece.text, piece.score));
             }
+            if piece.kind == PieceKind::Unknown && unknown.replace(id).is_some() {
+                return fail("two unknown pieces; exactly one is needed".into());
+            }
+        }
+        let Some(unknown) = unknown else {
+            return fail("no unknown piece (<unk>); characters outside the vocabulary would have no id".into());
+        };
+        Self::with_ids(pieces, ids, Some(unknown))
+    }
+
+    /// Pieces with their ids; `unknown` is the unknown piece, if it is known which it is.
+    pub(super) fn with_ids(
+        pieces: Vec<Piece>,
+        ids: HashMap<Box<str>, u32>,
+        unknown: Option<u32>,
+    ) -> Result<Self, TokenizerError> {
+        let special = |index: usize| {
+            let (role, names) = NAMES[index];
+            names.iter().find_map(|&name| ids.get(name).copied()).ok_or_else(|| {
+                let names = names.join(" or ");
+                TokenizerError::Vocabulary(format!("no special piece {names} (the {role} token); the model needs one"))
+            })
+        };
+        let specials = SpecialIds {
+            pad: special(0)?,
+            unk: unknown.map_or_else(|| special(1), Ok)?,
+            cls: special(2)?,
+            sep: special(3)?,
+            mask: special(4)?,
+        };
+        let continues = pieces.iter().any(|piece| piece.text.starts_with("##"));
+        let starts_word = |piece: &Piece| {
+            if continues { !piece.text.starts_with("##") } else { is_word_start(&piece.text) }
+        };
+        Ok(Self { word_start: pieces.iter().map(starts_word).collect(), ids, specials, pieces })
+    }
+
+    /// Checks what a vocabulary of our own keeps besides: the names of the special pieces, and words apart.
+    pub(super) fn check_own(&self) -> Result<(), TokenizerError> {
+        let fail = |message: String| Err(TokenizerError::Vocabulary(message));
+        let unknown = &self.pieces[self.specials.unk as usize].text;
+        if unknown != "<unk>" {
+            return fail(format!("the unknown piece is {unknown:?}; it has to be <unk>"));
+        }
+        if let Some(missing) = SPECIAL_PIECES.iter().find(|&&special| !self.ids.contains_key(special)) {
+            return fail(format!("no special piece {missing}"));
+        }
+        for (id, piece) in self.pieces.iter().enumerate() {
             let plain = matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined);
             if plain && piece.text.char_indices().any(|(at, c)| c == WORD_MARK && at > 0) {
                 return fail(format!(
@@ -101,50 +159,9 @@ impl Vocabulary {
                     piece.text
                 ));
             }
-            if piece.kind == PieceKind::Unknown && unknown.replace(id).is_some() {
-                return fail("two unknown pieces; exactly one is needed".into());
-            }
         }
-        if unknown.is_none() {
-            return fail("no unknown piece (<unk>); characters outside the vocabulary would have no id".into());
-        }
-        if unknown.is_some_and(|id| pieces[id].text != "<unk>") {
-            return fail(format!("the unknown piece is {:?}; it has to be <unk>", unknown.map(|id| &pieces[id].text)));
-        }
-        let special = |text: &str| {
-            ids.get(text).copied().ok_or_else(|| TokenizerError::Vocabulary(format!("no special piece {text}")))
-        };
-        let specials = SpecialIds {
-            pad: special("<pad>")?,
-            unk: unknown.unwrap_or_default() as u32,
-            cls: special("[CLS]")?,
-            sep: special("[SEP]")?,
-            mask: special("[MASK]")?,
-        };
-        let lowest = pieces.iter().filter(|p| p.kind == PieceKind::Normal).map(|p| p.score).fold(0.0, f64::min);
-        let keys: Vec<(Vec<u8>, u32)> = {
-            let matched = |p: &Piece| matches!(p.kind, PieceKind::Normal | PieceKind::UserDefined);
-            let entries = pieces.iter().enumerate().filter(|(_, p)| matched(p));
-            let mut keys: Vec<_> = entries.map(|(id, p)| (key_of(&p.text), id as u32)).collect();
-            keys.sort_unstable();
-            keys
-        };
-        let borrowed: Vec<(&[u8], u32)> = keys.iter().map(|(key, id)| (key.as_slice(), *id)).collect();
-        Ok(Self {
-            scores: pieces.iter().map(|p| p.score).collect(),
-            unknown_score: lowest - UNKNOWN_PENALTY,
-            trie: Trie::new(&borrowed),
-            word_start: pieces.iter().map(|p| is_word_start(&p.text)).collect(),
-            ids,
-            specials,
-            pieces,
-        })
+        Ok(())
     }
-}
-
-/// A piece as the trie holds it: the word mark is a space, as in cleaned text.
-pub(super) fn key_of(piece: &str) -> Vec<u8> {
-    piece.replace(WORD_MARK, " ").into_bytes()
 }
 
 /// The released rule for the start of a word, on which whole-word masking rests.

@@ -17,6 +17,8 @@ pub(crate) enum Command {
     Encode(Encode),
     /// Read ids separated by spaces a line, write their text a line
     Decode(Decode),
+    /// Write a tokenizer as spiece.model or as tokenizer.json
+    Convert(Convert),
 }
 
 #[derive(Debug, Args)]
@@ -40,7 +42,7 @@ pub(crate) struct Train {
 
 #[derive(Debug, Args)]
 pub(crate) struct Encode {
-    /// The vocabulary: a tokenizer.json
+    /// The vocabulary: a tokenizer.json, a spiece.model, a vocab.txt, or a model folder with one of them
     #[arg(long)]
     tokenizer: PathBuf,
     /// Put [CLS] before and [SEP] behind each text
@@ -50,9 +52,19 @@ pub(crate) struct Encode {
 
 #[derive(Debug, Args)]
 pub(crate) struct Decode {
-    /// The vocabulary: a tokenizer.json
+    /// The vocabulary: a tokenizer.json, a spiece.model, a vocab.txt, or a model folder with one of them
     #[arg(long)]
     tokenizer: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Convert {
+    /// The vocabulary: a tokenizer.json, a spiece.model, a vocab.txt, or a model folder with one of them
+    #[arg(long)]
+    tokenizer: PathBuf,
+    /// Where it goes; a name that ends in .model makes a SentencePiece model, one that ends in .json a tokenizer.json
+    #[arg(short, long)]
+    output: PathBuf,
 }
 
 pub(crate) fn run(command: &Command) -> Result<ExitCode> {
@@ -60,6 +72,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Train(arguments) => train(arguments),
         Command::Encode(arguments) => encode(arguments),
         Command::Decode(arguments) => decode(arguments),
+        Command::Convert(arguments) => convert(arguments),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -175,5 +188,17 @@ fn decode(arguments: &Decode) -> Result<()> {
         writeln!(out, "{}", tokenizer.decode(&ids))?;
     }
     out.flush()?;
+    Ok(())
+}
+
+fn convert(arguments: &Convert) -> Result<()> {
+    let Convert { tokenizer, output } = arguments;
+    let tokenizer = Tokenizer::load(tokenizer)?;
+    match output.extension().and_then(|extension| extension.to_str()) {
+        Some("model") => tokenizer.save_spiece(output)?,
+        Some("json") => tokenizer.save(output)?,
+        _ => bail!("{}: the name must end in .model or .json, which says the format", output.display()),
+    }
+    eprintln!("{} pieces written to {}", tokenizer.vocab_size(), output.display());
     Ok(())
 }

@@ -1,0 +1,313 @@
+//! The best way to cut text into pieces.
+//!
+//! ```text
+//! best[0] = base     best[e] = max over pieces w[s..e] of best[s] + score(piece)        (Viterbi, strict >)
+//! ```
+//!
+//! A character that is no piece by itself may be crossed at `lowest score - 10` as unknown. Among equal segmentations
+//! the one found first stays: starts go left to right, ends from short to long. Unknown pieces that follow each other
+//! become one, or, with byte fallback, the bytes of their characters.
+//!
+//! Two arithmetics. Our own vocabularies sum in 64 bits, word by word from 0. SentencePiece keeps the best sum up to each
+//! byte of the *whole text* in 32 bits and compares a sum in 64 bits against it; near ties fall as its rounding has it,
+//! so [`Arithmetic::Single`] does the same and a word's search starts from the sum (`base`) that the text before it
+//! ended with.
+//!
+//! So that words can be remembered all the same, [`Lattice::segment_anywhere`] searches once in 64 bits from 0 and notes
+//! the smallest difference `gap` between two sums that were compared. Rounding moves a sum by at most half a unit in the
+//! last place a piece, that is by less than `n · x · 2^-24` over n pieces when no sum exceeds x. While twice that stays
+//! below the gap, every comparison falls as in exact arithmetic, whatever the base: the pieces are those of the search
+//! from `base` (`tests::remembered_words_are_those_of_the_search_from_any_base`).
+//!
+//! Cost: O(bytes x longest piece) trie steps. Source: Kudo, "Subword Regularization", 2018; Viterbi 1967.
+
+use super::trie::Trie;
+use super::vocabulary::{Piece, PieceKind};
+use super::{TokenizerError, WORD_MARK};
+
+/// How far below the worst piece an unknown character scores.
+pub(super) const UNKNOWN_PENALTY: f64 = 10.0;
+
+/// How sums of scores are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arithmetic {
+    /// 64 bits, user-defined symbols at 0: our own vocabularies.
+    Double,
+    /// As SentencePiece: 32 bits, user-defined symbols at -0.1.
+    Single,
+}
+
+/// The best way to reach one byte.
+#[derive(Clone, Copy)]
+pub(super) struct Cell {
+    score: f64,
+    start: u32,
+    id: u32,
+}
+
+const UNREACHED: Cell = Cell { score: f64::NEG_INFINITY, start: 0, id: 0 };
+
+/// A piece of a word: its id and where it ends in the word's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) id: u32,
+    pub(super) end: u32,
+}
+
+/// The pieces that text is cut into, ready for the search.
+#[derive(Debug, Clone)]
+pub(super) struct Lattice {
+    arithmetic: Arithmetic,
+    scores: Vec<f64>,
+    unknown: u32,
+    unknown_score: f64,
+    trie: Trie,
+    /// With byte fallback: the piece of every byte.
+    bytes: Option<Box<[u32; 256]>>,
+}
+
+/// Bytes of the UTF-8 character that starts with `lead`.
+pub(super) fn character_len(lead: u8) -> usize {
+    match lead {
+        0..0x80 => 1,
+        0x80..0xe0 => 2,
+        0xe0..0xf0 => 3,
+        _ => 4,
+    }
+}
+
+/// A piece as the trie holds it: the word mark is a space, as in cleaned text.
+fn key_of(piece: &str) -> Vec<u8> {
+    piece.replace(WORD_MARK, " ").into_bytes()
+}
+
+impl Lattice {
+    /// The lattice of checked pieces; `unknown` is the id of the unknown piece.
+    pub(super) fn new(pieces: &[Piece], unknown: u32, arithmetic: Arithmetic) -> Result<Self, TokenizerError> {
+        let is_matched = |piece: &Piece| matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined);
+        let entries = (0u32..).zip(pieces).filter(|(_, piece)| is_matched(piece));
+        let mut keys: Vec<(Vec<u8>, u32)> = entries.map(|(id, piece)| (key_of(&piece.text), id)).collect();
+        keys.sort_unstable();
+        let borrowed: Vec<(&[u8], u32)> = keys.iter().map(|(key, id)| (key.as_slice(), *id)).collect();
+        let normal = || pieces.iter().filter(|piece| piece.kind == PieceKind::Normal).map(|piece| piece.score);
+        let (unknown_score, scores) = match arithmetic {
+            Arithmetic::Double => {
+                (normal().fold(0.0, f64::min) - UNKNOWN_PENALTY, pieces.iter().map(|piece| piece.score).collect())
+            }
+            Arithmetic::Single => {
+                let lowest = normal().map(|score| score as f32).reduce(f32::min).unwrap_or(0.0);
+                let highest = normal().map(|score| score as f32).fold(f32::MIN_POSITIVE, f32::max);
+                let score = |piece: &Piece| match piece.kind {
+                    PieceKind::UserDefined => f64::from(piece.text.len() as f32 * highest) - 0.1,
+                    _ => f64::from(piece.score as f32),
+                };
+                (f64::from(lowest - UNKNOWN_PENALTY as f32), pieces.iter().map(score).collect())
+            }
+        };
+        let bytes = byte_pieces(pieces)?;
+        Ok(Self { arithmetic, scores, unknown, unknown_score, trie: Trie::new(&borrowed), bytes })
+    }
+
+    /// The sum after a word that started from `base` and has the pieces `ids`, none of them unknown.
+    #[inline]
+    pub(super) fn advance(&self, base: f64, ids: &[u32]) -> f64 {
+        match self.arithmetic {
+            Arithmetic::Double => 0.0,
+            Arithmetic::Single => ids.iter().fold(base, |sum, &id| f64::from((sum + self.scores[id as usize]) as f32)),
+        }
+    }
+
+    /// The best segmentation of `word`, and the largest base (in magnitude) up to which it is that; negative if that
+    /// cannot be told, as for unknown characters.
+    pub(super) fn segment_anywhere(&self, word: &[u8], cells: &mut Vec<Cell>, steps: &mut Vec<Step>) -> f32 {
+        if self.arithmetic == Arithmetic::Double {
+            self.segment(word, 0.0, cells, steps);
+            return f32::INFINITY;
+        }
+        let mut gap = f64::INFINITY;
+        self.search_with(word, 0.0, cells, |score| score, |difference| gap = gap.min(difference));
+        self.trace(word, cells, steps);
+        if steps.iter().any(|step| step.id == self.unknown) || self.bytes.is_some() {
+            return -1.0;
+        }
+        let depth = cells.iter().map(|cell| cell.score.abs()).filter(|score| score.is_finite()).fold(0.0, f64::max);
+        // Twice n · x · 2^-24, and once more as much to be safe.
+        (gap * f64::from(1 << 22) / word.len() as f64 - depth) as f32
+    }
+
+    /// The sum from which the word after one that ended with `sum` starts.
+    #[inline]
+    pub(super) fn carried(&self, sum: f64) -> f64 {
+        match self.arithmetic {
+            Arithmetic::Double => 0.0,
+            Arithmetic::Single => sum,
+        }
+    }
+
+    /// Finds the best segmentation of `word` from `base` on; returns the sum at its end.
+    pub(super) fn search(&self, word: &[u8], base: f64, cells: &mut Vec<Cell>) -> f64 {
+        match self.arithmetic {
+            Arithmetic::Double => self.search_with(word, base, cells, |score| score, |_| ()),
+            Arithmetic::Single => self.search_with(word, base, cells, |score| f64::from(score as f32), |_| ()),
+        }
+    }
+
+    #[inline(always)]
+    fn search_with(
+        &self,
+        word: &[u8],
+        base: f64,
+        cells: &mut Vec<Cell>,
+        round: impl Fn(f64) -> f64,
+        mut compared: impl FnMut(f64),
+    ) -> f64 {
+        let n = word.len();
+        cells.clear();
+        cells.resize(n + 1, UNREACHED);
+        cells[0].score = base;
+        let mut start = 0;
+        while start < n {
+            let base = cells[start].score;
+            let next = (start + character_len(word[start])).min(n);
+            let mut node = self.trie.root();
+            let mut covered = false;
+            for (at, &byte) in word[start..].iter().enumerate() {
+                let Some(child) = self.trie.step(node, byte) else { break };
+                node = child;
+                if let Some(id) = node.id() {
+                    let end = start + at + 1;
+                    covered |= end == next;
+                    let score = base + self.scores[id as usize];
+                    compared((score - cells[end].score).abs());
+                    if score > cells[end].score {
+                        cells[end] = Cell { score: round(score), start: start as u32, id };
+                    }
+                }
+            }
+            if !covered {
+                let score = base + self.unknown_score;
+                compared((score - cells[next].score).abs());
+                if score > cells[next].score {
+                    cells[next] = Cell { score: round(score), start: start as u32, id: self.unknown };
+                }
+            }
+            start = next;
+        }
+        cells[n].score
+    }
+
+    /// The best segmentation of `word` in order; returns the sum at its end. Unknowns are merged or taken apart to bytes.
+    pub(super) fn segment(&self, word: &[u8], base: f64, cells: &mut Vec<Cell>, steps: &mut Vec<Step>) -> f64 {
+        let total = self.search(word, base, cells);
+        self.trace(word, cells, steps);
+        total
+    }
+
+    /// Follows the best way back from the end.
+    fn trace(&self, word: &[u8], cells: &[Cell], steps: &mut Vec<Step>) {
+        steps.clear();
+        let mut end = word.len();
+        while end > 0 {
+            let Cell { start, id, .. } = cells[end];
+            match &self.bytes {
+                Some(bytes) if id == self.unknown => {
+                    push_bytes(bytes, word, start as usize, end, steps);
+                }
+                _ => {
+                    let merges = id == self.unknown && steps.last().is_some_and(|step| step.id == id);
+                    if !merges {
+                        steps.push(Step { id, end: end as u32 });
+                    }
+                }
+            }
+            end = start as usize;
+        }
+        steps.reverse();
+    }
+}
+
+/// Pushes, last first, the pieces of the bytes of one unknown character; the last byte covers the character.
+fn push_bytes(pieces: &[u32; 256], word: &[u8], start: usize, end: usize, steps: &mut Vec<Step>) {
+    let mut buffer = [0; 4];
+    let character = match &word[start..end] {
+        b" " => WORD_MARK.encode_utf8(&mut buffer).as_bytes(),
+        character => character,
+    };
+    let mut covers = end;
+    for &byte in character.iter().rev() {
+        steps.push(Step { id: pieces[usize::from(byte)], end: covers as u32 });
+        covers = start;
+    }
+}
+
+/// The pieces `<0x00>` to `<0xFF>`, if there are any; then all are needed.
+fn byte_pieces(pieces: &[Piece]) -> Result<Option<Box<[u32; 256]>>, TokenizerError> {
+    let mut found = [None; 256];
+    let mut count = 0;
+    for (id, piece) in (0u32..).zip(pieces).filter(|(_, piece)| piece.kind == PieceKind::Byte) {
+        let Some(byte) = byte_of(&piece.text) else {
+            let text = format!("piece {id}, {:?}, is a byte; expected a text such as <0x41>", piece.text);
+            return Err(TokenizerError::Vocabulary(text));
+        };
+        found[usize::from(byte)] = Some(id);
+        count += 1;
+    }
+    if count == 0 {
+        return Ok(None);
+    }
+    match found.iter().position(Option::is_none) {
+        Some(byte) => Err(TokenizerError::Vocabulary(format!(
+            "{count} byte pieces, and <0x{byte:02X}> is not among them; byte fallback needs all 256"
+        ))),
+        None => Ok(Some(Box::new(found.map(Option::unwrap_or_default)))),
+    }
+}
+
+/// The byte that a piece such as `<0x41>` stands for.
+pub(super) fn byte_of(piece: &str) -> Option<u8> {
+    let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
+    let is_upper = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b));
+    is_upper.then(|| u8::from_str_radix(digits, 16).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remembered_words_are_those_of_the_search_from_any_base() {
+        // Scores on a coarse grid of 32-bit numbers: ties and near ties everywhere.
+        let mut state = 3u64;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let (mut remembered, mut refused) = (0, 0);
+        for _ in 0..40 {
+            let mut pieces = vec![Piece::new("<unk>", 0.0, PieceKind::Unknown), Piece::normal("▁", -3.0)];
+            for text in ["a", "b", "c", "aa", "ab", "ba", "bc", "abc", "▁a", "▁ab", "cab", "bb", "aab", "▁b", "cc"]
+            {
+                let nearly = -2.0 * text.chars().count() as f32 - draw(40) as f32 * 1e-6;
+                pieces.push(Piece::normal(text, f64::from(nearly - draw(3) as f32)));
+            }
+            let lattice = Lattice::new(&pieces, 0, Arithmetic::Single).expect("no byte pieces");
+            let (mut cells, mut steps, mut exact) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..500 {
+                let word: Vec<u8> =
+                    std::iter::once(b' ').chain((0..1 + draw(12)).map(|_| b"abc"[draw(3) as usize])).collect();
+                let reach = lattice.segment_anywhere(&word, &mut cells, &mut steps);
+                let base = f64::from(-(draw(1 << 24) as f32) / (1 << draw(24)) as f32);
+                if base.abs() > f64::from(reach) {
+                    refused += 1;
+                    continue;
+                }
+                remembered += 1;
+                let total = lattice.segment(&word, base, &mut cells, &mut exact);
+                assert_eq!(steps, exact, "word {word:?} from {base}, reach {reach}");
+                let ids: Vec<u32> = steps.iter().map(|step| step.id).collect();
+                assert_eq!(lattice.advance(base, &ids), total, "word {word:?} from {base}");
+            }
+        }
+        assert!(remembered > 1000 && refused > 1000, "{remembered} remembered, {refused} refused: nothing was tried");
+    }
+}

@@ -1,0 +1,427 @@
+//! From text to the words that a SentencePiece model cuts: Google's `preprocess_text`, then the model's normaliser.
+//!
+//! ```text
+//! "  Héllo,\tﬁne "  -- preprocess -->  "hello, fine"  -- normalise -->  "▁hello,▁fine"
+//! ```
+//!
+//! 1. Preprocess: runs of white space (Python's `str.split`) become one space, none at the ends; unless accents are kept,
+//!    NFKD and characters with a non-zero combining class are dropped; unless case is kept, `str.lower`.
+//! 2. Normalise, at each position: a user-defined symbol passes as it is; else the longest rule of the charsmap applies;
+//!    else the character stays. With `remove_extra_whitespaces` spaces are collapsed and trimmed once more (rules make
+//!    spaces too); with `add_dummy_prefix` a word mark is put in front; spaces become word marks.
+//!
+//! Word marks are written as spaces here, as in the trie; a literal `▁` (U+2581) that the rules leave is one as well.
+//!
+//! ASCII whose rules cannot apply (`Charsmap::keeps_ascii`) takes one table look-up a byte. Anything else goes, to the end
+//! of its word, through both steps as written above. Words are handed over one by one unless some piece reaches across
+//! words or some rule has a space in its key.
+//! Sources: the released ALBERT `tokenization.py`; Kudo and Richardson 2018.
+
+use std::sync::Arc;
+
+use unicode_normalization::char::{canonical_combining_class, decompose_compatible};
+
+use super::super::lattice::character_len;
+use super::super::trie::Trie;
+use super::super::{Cleaning, Piece, PieceKind, WORD_MARK};
+use super::charsmap::Charsmap;
+use super::proto::ModelProto;
+
+/// ASCII classes: the byte to emit, white space, or this.
+const SLOW: u8 = 0;
+const SPACE: u8 = b' ';
+
+/// The text rules of one model.
+#[derive(Debug, Clone)]
+pub(in crate::tokenizer) struct Normalizer {
+    /// Google's preprocessing; `None` leaves it out (the digit-comma rule encodes parts of pieces so).
+    preprocess: Option<Cleaning>,
+    charsmap: Option<Arc<Charsmap>>,
+    /// User-defined symbols, which no rule touches.
+    symbols: Trie,
+    add_dummy_prefix: bool,
+    remove_extra_whitespaces: bool,
+    whitespace_as_suffix: bool,
+    /// The whole text is one word: pieces may reach across word marks.
+    whole: bool,
+    ascii: [u8; 128],
+}
+
+/// Where normalised bytes go.
+pub(super) trait Sink {
+    /// Bytes of a word, which came from source bytes `start..end`.
+    fn bytes(&mut self, bytes: &[u8], start: usize, end: usize);
+    /// A word mark.
+    fn mark(&mut self, start: usize, end: usize);
+}
+
+/// A character after preprocessing: its first byte in the buffer and its source.
+struct Origin {
+    at: usize,
+    start: usize,
+    end: usize,
+}
+
+/// What is remembered between the parts of one text.
+struct State {
+    /// White space has been seen since the last word.
+    gap: bool,
+    /// Something has been given out.
+    started: bool,
+    /// The last thing given out was a space, so that the next is dropped.
+    after_space: bool,
+    /// Where the last word ended in the source.
+    end: usize,
+}
+
+/// White space as Python's `str.split` has it.
+fn is_python_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
+}
+
+impl Normalizer {
+    /// The rules of `model` whose pieces are `pieces`, after `cleaning`.
+    pub(super) fn new(model: &ModelProto, pieces: &[Piece], cleaning: Cleaning) -> Result<Self, String> {
+        let spec = &model.normalizer;
+        let charsmap = if spec.charsmap.is_empty() { None } else { Some(Arc::new(Charsmap::read(&spec.charsmap)?)) };
+        let mut keys: Vec<(&[u8], u32)> = (0u32..)
+            .zip(pieces)
+            .filter(|(_, piece)| piece.kind == PieceKind::UserDefined)
+            .map(|(id, piece)| (piece.text.as_bytes(), id))
+            .collect();
+        keys.sort_unstable();
+        let spans_words = pieces.iter().any(|piece| {
+            matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined)
+                && piece.text.char_indices().any(|(at, c)| c == WORD_MARK && at > 0)
+        });
+        let mut normalizer = Self {
+            preprocess: None,
+            symbols: Trie::new(&keys),
+            add_dummy_prefix: spec.add_dummy_prefix,
+            remove_extra_whitespaces: spec.remove_extra_whitespaces,
+            whitespace_as_suffix: model.trainer.whitespace_as_suffix,
+            whole: spans_words || model.trainer.whitespace_as_suffix,
+            ascii: [SLOW; 128],
+            charsmap,
+        };
+        normalizer.preprocess(Some(cleaning), &keys);
+        Ok(normalizer)
+    }
+
+    /// How text is preprocessed.
+    pub(in crate::tokenizer) fn cleaning(&self) -> Cleaning {
+        self.preprocess.unwrap_or(Cleaning { lowercase: false, strip_accents: false })
+    }
+
+    /// The same rules without preprocessing.
+    pub(in crate::tokenizer) fn bare(&self) -> Self {
+        Self { preprocess: None, ascii: [SLOW; 128], ..self.clone() }
+    }
+
+    /// Sets the preprocessing and with it which ASCII bytes go the fast way.
+    fn preprocess(&mut self, cleaning: Option<Cleaning>, symbols: &[(&[u8], u32)]) {
+        self.preprocess = cleaning;
+        self.ascii = std::array::from_fn(|byte| {
+            let byte = byte as u8;
+            let given = if cleaning.is_some_and(|c| c.lowercase) { byte.to_ascii_lowercase() } else { byte };
+            // A longer symbol must be seen from its first byte on.
+            let starts_symbol = symbols.iter().any(|(key, _)| key.len() > 1 && key[0] == given);
+            let keeps = self.charsmap.as_ref().is_none_or(|map| map.keeps_ascii(given));
+            match byte {
+                b'\t'..=b'\r' | 0x1c..=b' ' => SPACE,
+                0 => SLOW,
+                _ if keeps && !starts_symbol => given,
+                _ => SLOW,
+            }
+        });
+        if self.charsmap.as_ref().is_some_and(|map| map.has_space_in_key) {
+            self.ascii = [SLOW; 128];
+        }
+    }
+
+    /// Calls `each` with every word of `text`, in order, as it stands in the trie. `word` is scratch space.
+    #[inline]
+    pub(in crate::tokenizer) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
+        word.clear();
+        let mut words = Words { word, pending: 0, whole: self.whole, each };
+        self.run(text, &mut words);
+        words.finish(self);
+    }
+
+    /// The normalised text with the source bytes of each of its bytes.
+    pub(in crate::tokenizer) fn with_source(&self, text: &str) -> (Vec<u8>, Vec<(usize, usize)>) {
+        let mut sink = WithSource::default();
+        self.run(text, &mut sink);
+        let WithSource { mut bytes, mut source } = sink;
+        if self.remove_extra_whitespaces {
+            let kept = bytes.iter().rposition(|&byte| byte != SPACE).map_or(0, |last| last + 1);
+            bytes.truncate(kept);
+            source.truncate(kept);
+        }
+        if self.whitespace_as_suffix && self.add_dummy_prefix && !bytes.is_empty() {
+            bytes.push(SPACE);
+            source.push((text.len(), text.len()));
+        }
+        (bytes, source)
+    }
+
+    /// Whether the whole text is one word to the search.
+    pub(in crate::tokenizer) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    #[inline(always)]
+    fn run(&self, text: &str, sink: &mut impl Sink) {
+        let bytes = text.as_bytes();
+        let mut state = State { gap: false, started: false, after_space: self.remove_extra_whitespaces, end: 0 };
+        let mut at = 0;
+        while at < bytes.len() {
+            let byte = bytes[at];
+            let class = if byte < 128 { self.ascii[usize::from(byte)] } else { SLOW };
+            if class == SPACE {
+                state.gap = state.started;
+                at += 1;
+            } else if class > SPACE && bytes.get(at + 1).is_none_or(u8::is_ascii) {
+                if state.gap || !state.started {
+                    self.open_word(&mut state, at, sink);
+                }
+                sink.bytes(&[class], at, at + 1);
+                state.after_space = false;
+                at += 1;
+                state.end = at;
+            } else {
+                at = self.rest_of_word(text, at, &mut state, sink);
+            }
+        }
+    }
+
+    /// Gives out what stands before a word that starts at source byte `at`: the dummy prefix or a space.
+    #[inline(always)]
+    fn open_word(&self, state: &mut State, at: usize, sink: &mut impl Sink) {
+        if !state.started {
+            state.started = true;
+            if self.add_dummy_prefix && !self.whitespace_as_suffix {
+                sink.mark(at, at);
+            }
+        }
+        if std::mem::take(&mut state.gap) && !state.after_space {
+            sink.mark(state.end, at);
+            state.after_space = self.remove_extra_whitespaces;
+        }
+    }
+
+    /// Takes over where a rule may apply and goes on to the end of the word; returns the source byte after it.
+    #[cold]
+    fn rest_of_word(&self, text: &str, from: usize, state: &mut State, sink: &mut impl Sink) -> usize {
+        let rest = &text[from..];
+        let splits = self.preprocess.is_some();
+        let has_space_in_key = self.charsmap.as_ref().is_some_and(|map| map.has_space_in_key);
+        let first = rest.chars().next().expect("the caller saw a byte");
+        if splits && is_python_space(first) {
+            state.gap = state.started;
+            return from + first.len_utf8();
+        }
+        let len =
+            if !splits || has_space_in_key { rest.len() } else { rest.find(is_python_space).unwrap_or(rest.len()) };
+        self.open_word(state, from, sink);
+        let (buffer, origins) = self.preprocessed(text, from, from + len);
+        self.normalize(&buffer, &origins, state, sink);
+        state.end = from + len;
+        from + len
+    }
+
+    /// Preprocesses source bytes `from..to`; white space inside becomes single spaces, at the ends nothing.
+    fn preprocessed(&self, text: &str, from: usize, to: usize) -> (Vec<u8>, Vec<Origin>) {
+        let mut characters: Vec<(char, usize, usize)> = Vec::with_capacity(to - from);
+        let cleaning = self.cleaning();
+        let mut gap = None;
+        for (at, c) in text[from..to].char_indices() {
+            let (start, end) = (from + at, from + at + c.len_utf8());
+            if self.preprocess.is_some() && is_python_space(c) {
+                gap = gap.or(Some(start));
+                continue;
+            }
+            if let Some(gap) = gap.take().filter(|_| !characters.is_empty()) {
+                characters.push((' ', gap, start));
+            }
+            if !cleaning.strip_accents || c.is_ascii() {
+                characters.push((c, start, end));
+            } else {
+                decompose_compatible(c, |d| {
+                    if canonical_combining_class(d) == 0 {
+                        characters.push((d, start, end));
+                    }
+                });
+            }
+        }
+        if cleaning.lowercase {
+            characters = lowercase(characters, text, from);
+        }
+        let mut buffer = Vec::with_capacity(2 * characters.len());
+        let origins = characters
+            .into_iter()
+            .map(|(c, start, end)| {
+                let at = buffer.len();
+                buffer.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                Origin { at, start, end }
+            })
+            .collect();
+        (buffer, origins)
+    }
+
+    /// The model's own normaliser over preprocessed text.
+    fn normalize(&self, text: &[u8], origins: &[Origin], state: &mut State, sink: &mut impl Sink) {
+        let (mut at, mut index) = (0, 0);
+        while at < text.len() {
+            let rest = &text[at..];
+            let (len, becomes) = self.prefix(rest);
+            let start = origins[index].start;
+            at += len;
+            while origins.get(index).is_some_and(|origin| origin.at < at) {
+                index += 1;
+            }
+            let end = origins[index - 1].end;
+            self.give(becomes, start, end, state, sink);
+        }
+    }
+
+    /// What the longest prefix of `text` that belongs together becomes, and its length.
+    #[inline]
+    fn prefix<'t>(&'t self, text: &'t [u8]) -> (usize, &'t [u8]) {
+        let mut node = self.symbols.root();
+        let mut symbol = 0;
+        for (at, &byte) in text.iter().enumerate() {
+            let Some(child) = self.symbols.step(node, byte) else { break };
+            node = child;
+            if node.id().is_some() {
+                symbol = at + 1;
+            }
+        }
+        if symbol > 0 {
+            return (symbol, &text[..symbol]);
+        }
+        match self.charsmap.as_ref().and_then(|map| map.longest(text)) {
+            Some((len, becomes)) => (len, becomes.as_bytes()),
+            None => {
+                let len = character_len(text[0]).min(text.len());
+                (len, &text[..len])
+            }
+        }
+    }
+
+    /// Gives out one replacement: its spaces as marks, collapsed if the model says so.
+    fn give(&self, mut bytes: &[u8], start: usize, end: usize, state: &mut State, sink: &mut impl Sink) {
+        while let Some(rest) = bytes.strip_prefix(b" ").filter(|_| state.after_space) {
+            bytes = rest;
+        }
+        if !bytes.is_empty() {
+            state.after_space = bytes.ends_with(b" ");
+            while !bytes.is_empty() {
+                let word = bytes.iter().position(|&byte| byte == b' ' || byte == 0xe2).unwrap_or(bytes.len());
+                if word > 0 {
+                    sink.bytes(&bytes[..word], start, end);
+                    bytes = &bytes[word..];
+                } else if let Some(rest) = bytes.strip_prefix(b" ").or(bytes.strip_prefix("▁".as_bytes())) {
+                    sink.mark(start, end);
+                    bytes = rest;
+                } else {
+                    sink.bytes(&bytes[..1], start, end);
+                    bytes = &bytes[1..];
+                }
+            }
+        }
+        state.after_space &= self.remove_extra_whitespaces;
+    }
+}
+
+/// `str.lower` of the characters of `text[from..]`: Unicode's full mapping, the final sigma by its context.
+fn lowercase(characters: Vec<(char, usize, usize)>, text: &str, from: usize) -> Vec<(char, usize, usize)> {
+    let mut lower = Vec::with_capacity(characters.len());
+    if characters.iter().any(|&(c, ..)| c == 'Σ') {
+        // What decides may stand before this part of the word: ASCII, which went the fast way.
+        let before =
+            text[..from].bytes().rev().take_while(|&b| b.is_ascii() && !is_python_space(char::from(b))).count();
+        let whole: String = text[from - before..from].chars().chain(characters.iter().map(|&(c, ..)| c)).collect();
+        let whole = whole.to_lowercase();
+        let mut rest = whole[before..].chars();
+        for (c, start, end) in characters {
+            lower.extend(rest.by_ref().take(c.to_lowercase().count()).map(|l| (l, start, end)));
+        }
+    } else {
+        for (c, start, end) in characters {
+            lower.extend(c.to_lowercase().map(|l| (l, start, end)));
+        }
+    }
+    lower
+}
+
+/// Hands over one word at a time.
+struct Words<'w, F: FnMut(&[u8])> {
+    word: &'w mut Vec<u8>,
+    /// Word marks since the last word; all but the last are words by themselves.
+    pending: usize,
+    whole: bool,
+    each: F,
+}
+
+impl<F: FnMut(&[u8])> Sink for Words<'_, F> {
+    #[inline(always)]
+    fn bytes(&mut self, bytes: &[u8], _: usize, _: usize) {
+        if self.pending > 0 {
+            (1..std::mem::take(&mut self.pending)).for_each(|_| (self.each)(b" "));
+            self.word.push(SPACE);
+        }
+        self.word.extend_from_slice(bytes);
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, _: usize, _: usize) {
+        if self.whole {
+            self.word.push(SPACE);
+            return;
+        }
+        if !self.word.is_empty() {
+            (self.each)(self.word);
+            self.word.clear();
+        }
+        self.pending += 1;
+    }
+}
+
+impl<F: FnMut(&[u8])> Words<'_, F> {
+    fn finish(&mut self, rules: &Normalizer) {
+        if self.whole {
+            if rules.remove_extra_whitespaces {
+                let kept = self.word.iter().rposition(|&byte| byte != SPACE).map_or(0, |last| last + 1);
+                self.word.truncate(kept);
+            }
+            if rules.whitespace_as_suffix && rules.add_dummy_prefix && !self.word.is_empty() {
+                self.word.push(SPACE);
+            }
+        }
+        if !self.word.is_empty() {
+            (self.each)(self.word);
+        }
+        if !rules.remove_extra_whitespaces {
+            (0..self.pending).for_each(|_| (self.each)(b" "));
+        }
+    }
+}
+
+#[derive(Default)]
+struct WithSource {
+    bytes: Vec<u8>,
+    source: Vec<(usize, usize)>,
+}
+
+impl Sink for WithSource {
+    fn bytes(&mut self, bytes: &[u8], start: usize, end: usize) {
+        self.bytes.extend_from_slice(bytes);
+        self.source.extend(std::iter::repeat_n((start, end), bytes.len()));
+    }
+
+    fn mark(&mut self, start: usize, end: usize) {
+        self.bytes.push(SPACE);
+        self.source.push((start, end));
+    }
+}

@@ -1,0 +1,214 @@
+//! `ModelProto`: what a `spiece.model` says, read and written.
+//!
+//! | field            | what                                                                     |
+//! |------------------|--------------------------------------------------------------------------|
+//! | 1 pieces         | repeated: 1 text, 2 score, 3 type (1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte) |
+//! | 2 trainer_spec   | of which matter: 3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback |
+//! | 3 normalizer_spec| 1 name, 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces, 5 escape_whitespaces |
+//!
+//! Everything else is kept as it stands and written back: a file that SentencePiece wrote comes out byte for byte.
+//! Source: `sentencepiece_model.proto`.
+
+use super::super::{Piece, PieceKind};
+use super::wire::{Fields, write_bytes, write_float, write_integer};
+
+/// A SentencePiece model file.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::tokenizer) struct ModelProto {
+    pub(super) pieces: Vec<Piece>,
+    /// Fields of pieces that this program does not know: the piece's id and the fields.
+    piece_extras: Vec<(u32, Box<[u8]>)>,
+    pub(super) trainer: TrainerSpec,
+    pub(super) normalizer: NormalizerSpec,
+    /// The messages of fields 2 and 3 as read, and all other fields of the model.
+    trainer_raw: Vec<u8>,
+    normalizer_raw: Vec<u8>,
+    rest: Vec<u8>,
+}
+
+/// What matters of `trainer_spec`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct TrainerSpec {
+    pub(super) model_type: u64,
+    pub(super) whitespace_as_suffix: bool,
+    pub(super) byte_fallback: bool,
+}
+
+/// What matters of `normalizer_spec`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct NormalizerSpec {
+    pub(super) charsmap: Vec<u8>,
+    pub(super) add_dummy_prefix: bool,
+    pub(super) remove_extra_whitespaces: bool,
+    pub(super) escape_whitespaces: bool,
+}
+
+const TYPES: [PieceKind; 6] = [
+    PieceKind::Normal,
+    PieceKind::Unknown,
+    PieceKind::Control,
+    PieceKind::UserDefined,
+    PieceKind::Unused,
+    PieceKind::Byte,
+];
+
+impl ModelProto {
+    /// Reads a model; errors say at which byte.
+    pub(in crate::tokenizer) fn read(bytes: &[u8]) -> Result<Self, String> {
+        let (mut pieces, mut piece_extras) = (Vec::new(), Vec::new());
+        let (mut trainer_raw, mut normalizer_raw, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+        let mut trainer = TrainerSpec { model_type: 1, whitespace_as_suffix: false, byte_fallback: false };
+        let mut normalizer = NormalizerSpec {
+            charsmap: Vec::new(),
+            add_dummy_prefix: true,
+            remove_extra_whitespaces: true,
+            escape_whitespaces: true,
+        };
+        for field in Fields::new(bytes, 0) {
+            let field = field?;
+            match field.number {
+                1 => {
+                    let (piece, extra) = read_piece(field.bytes()?, field.at)?;
+                    if !extra.is_empty() {
+                        piece_extras.push((pieces.len() as u32, extra.into()));
+                    }
+                    pieces.push(piece);
+                }
+                2 => {
+                    trainer.read(field.bytes()?, field.at)?;
+                    trainer_raw.extend_from_slice(field.bytes()?);
+                }
+                3 => {
+                    normalizer.read(field.bytes()?, field.at)?;
+                    normalizer_raw.extend_from_slice(field.bytes()?);
+                }
+                _ => rest.extend_from_slice(field.raw),
+            }
+        }
+        if pieces.is_empty() {
+            return Err("no pieces; this is no SentencePiece model, or it is cut short".to_owned());
+        }
+        Ok(Self { pieces, piece_extras, trainer, normalizer, trainer_raw, normalizer_raw, rest })
+    }
+
+    /// A model of `pieces` (scores are rounded to 32 bits) with the normaliser rules `charsmap`.
+    pub(super) fn new(pieces: Vec<Piece>, charsmap: Vec<u8>) -> Self {
+        let mut trainer_raw = Vec::new();
+        write_integer(&mut trainer_raw, 3, 1);
+        write_integer(&mut trainer_raw, 4, pieces.len() as u64);
+        let texts = |kind: PieceKind| pieces.iter().filter(move |piece| piece.kind == kind).map(|piece| &piece.text);
+        for text in texts(PieceKind::Control).filter(|&text| text != "<pad>") {
+            write_bytes(&mut trainer_raw, 30, text.as_bytes());
+        }
+        for text in texts(PieceKind::UserDefined) {
+            write_bytes(&mut trainer_raw, 31, text.as_bytes());
+        }
+        let id = |text: &str| pieces.iter().position(|piece| piece.text == text).map_or(u64::MAX, |id| id as u64);
+        for (field, id) in [(40, id("<unk>")), (41, u64::MAX), (42, u64::MAX), (43, id("<pad>"))] {
+            write_integer(&mut trainer_raw, field, id);
+        }
+        let mut normalizer_raw = Vec::new();
+        write_bytes(&mut normalizer_raw, 1, b"albert");
+        write_bytes(&mut normalizer_raw, 2, &charsmap);
+        for field in 3..=5 {
+            write_integer(&mut normalizer_raw, field, 1);
+        }
+        Self {
+            pieces,
+            piece_extras: Vec::new(),
+            trainer: TrainerSpec { model_type: 1, whitespace_as_suffix: false, byte_fallback: false },
+            normalizer: NormalizerSpec {
+                charsmap,
+                add_dummy_prefix: true,
+                remove_extra_whitespaces: true,
+                escape_whitespaces: true,
+            },
+            trainer_raw,
+            normalizer_raw,
+            rest: Vec::new(),
+        }
+    }
+
+    /// The normaliser's rules.
+    pub(in crate::tokenizer) fn charsmap(&self) -> &[u8] {
+        &self.normalizer.charsmap
+    }
+
+    /// The model as a file.
+    pub(in crate::tokenizer) fn write(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut extras = self.piece_extras.iter().peekable();
+        let mut message = Vec::new();
+        for (id, piece) in self.pieces.iter().enumerate() {
+            message.clear();
+            write_bytes(&mut message, 1, piece.text.as_bytes());
+            write_float(&mut message, 2, piece.score as f32);
+            if piece.kind != PieceKind::Normal {
+                let number = TYPES.iter().position(|&kind| kind == piece.kind).expect("every kind has a number");
+                write_integer(&mut message, 3, number as u64 + 1);
+            }
+            if let Some((_, extra)) = extras.next_if(|(of, _)| *of as usize == id) {
+                message.extend_from_slice(extra);
+            }
+            write_bytes(&mut out, 1, &message);
+        }
+        write_bytes(&mut out, 2, &self.trainer_raw);
+        write_bytes(&mut out, 3, &self.normalizer_raw);
+        out.extend_from_slice(&self.rest);
+        out
+    }
+}
+
+/// One piece and the fields of it that are not known here.
+fn read_piece(message: &[u8], at: usize) -> Result<(Piece, Vec<u8>), String> {
+    let mut piece = Piece::normal("", 0.0);
+    let mut extra = Vec::new();
+    for field in Fields::new(message, at) {
+        let field = field?;
+        match field.number {
+            1 => piece.text = field.text()?.to_owned(),
+            2 => piece.score = f64::from(field.float()?),
+            3 => {
+                let number = field.varint()?;
+                let kind = number.checked_sub(1).and_then(|index| TYPES.get(usize::try_from(index).ok()?));
+                piece.kind = *kind.ok_or_else(|| format!("byte {}: piece type {number}; 1 to 6 exist", field.at))?;
+            }
+            _ => extra.extend_from_slice(field.raw),
+        }
+    }
+    if piece.text.is_empty() {
+        return Err(format!("byte {at}: a piece without text; the file is damaged"));
+    }
+    Ok((piece, extra))
+}
+
+impl TrainerSpec {
+    fn read(&mut self, message: &[u8], at: usize) -> Result<(), String> {
+        for field in Fields::new(message, at) {
+            let field = field?;
+            match field.number {
+                3 => self.model_type = field.varint()?,
+                24 => self.whitespace_as_suffix = field.varint()? != 0,
+                35 => self.byte_fallback = field.varint()? != 0,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl NormalizerSpec {
+    fn read(&mut self, message: &[u8], at: usize) -> Result<(), String> {
+        for field in Fields::new(message, at) {
+            let field = field?;
+            match field.number {
+                2 => self.charsmap = field.bytes()?.to_vec(),
+                3 => self.add_dummy_prefix = field.varint()? != 0,
+                4 => self.remove_extra_whitespaces = field.varint()? != 0,
+                5 => self.escape_whitespaces = field.varint()? != 0,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Properties of SentencePiece models on small ones written here, whose results can be worked out by hand.
+
+use std::path::Path;
+
+use super::*;
+use crate::tokenizer::Piece;
+
+/// A model of the special pieces and `more`; a score of 0 makes a user-defined symbol.
+fn toy(more: &[(&str, f64)]) -> ModelProto {
+    let kind = |text: &str| if text == "<unk>" { PieceKind::Unknown } else { PieceKind::Control };
+    let special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"].map(|text| Piece::new(text, 0.0, kind(text)));
+    let more = more.iter().map(|&(text, score)| match score {
+        0.0 => Piece::new(text, 0.0, PieceKind::UserDefined),
+        _ => Piece::normal(text, score),
+    });
+    ModelProto::new(special.into_iter().chain(more).collect(), own_rules())
+}
+
+fn load(model: &ModelProto) -> Tokenizer {
+    Tokenizer::from_spiece(&model.write(), Cleaning::default(), Path::new("x.model")).expect("a valid model")
+}
+
+fn texts(tokenizer: &Tokenizer, text: &str) -> Vec<String> {
+    tokenizer.encode(text).into_iter().map(|id| tokenizer.piece(id).to_owned()).collect()
+}
+
+#[test]
+fn a_written_model_is_read_back_byte_for_byte() {
+    let model = toy(&[("(", 0.0), ("▁", -1.0), ("▁a", -2.5), ("日", -3.0)]);
+    let bytes = model.write();
+    assert_eq!(ModelProto::read(&bytes).expect("just written"), model);
+    assert_eq!(load(&model).to_spiece().expect("it came from one"), bytes);
+    // Fields that are not known, in a piece and in the model, are kept.
+    let mut piece = Vec::new();
+    wire::write_bytes(&mut piece, 1, "x".as_bytes());
+    wire::write_float(&mut piece, 2, -4.0);
+    wire::write_integer(&mut piece, 200, 7);
+    let mut with_unknown = Vec::new();
+    let fields: Vec<_> = wire::Fields::new(&bytes, 0).map(|field| field.expect("valid").raw).collect();
+    let first_rest = fields.iter().position(|field| field[0] != 0x0a).expect("a trainer spec");
+    fields[..first_rest].iter().for_each(|field| with_unknown.extend_from_slice(field));
+    wire::write_bytes(&mut with_unknown, 1, &piece);
+    fields[first_rest..].iter().for_each(|field| with_unknown.extend_from_slice(field));
+    wire::write_bytes(&mut with_unknown, 4, b"");
+    wire::write_bytes(&mut with_unknown, 300, b"anything");
+    assert_eq!(ModelProto::read(&with_unknown).expect("valid").write(), with_unknown);
+}
+
+#[test]
+fn text_goes_through_preprocessing_and_the_models_rules() {
+    let tokenizer = load(&toy(&[("(", 0.0), ("▁", -1.0), ("▁a", -2.5), ("é", -3.0), ("b", -4.0)]));
+    assert_eq!(texts(&tokenizer, "  A\u{200b}(b\u{1}B\u{2003} É日本 "), ["▁a", "▁", "(", "b", "b", "▁", "<unk>"]);
+    assert_eq!(texts(&tokenizer, ""), [""; 0]);
+    assert_eq!(texts(&tokenizer, " \u{1} \u{feff}"), [""; 0]);
+    let encoding = tokenizer.encode_with_offsets("  A\u{200b}(bÉ");
+    assert_eq!(encoding.ids, tokenizer.encode("  A\u{200b}(bÉ"));
+    assert_eq!(encoding.offsets, [(2, 3), (6, 6), (6, 7), (7, 8), (8, 10)]);
+}
+
+#[test]
+fn unknown_characters_become_bytes_where_the_model_has_them() {
+    let mut model = toy(&[("a", -1.0)]);
+    model.pieces.extend((0..=255).map(|byte| Piece::new(format!("<0x{byte:02X}>"), 0.0, PieceKind::Byte)));
+    let mut bytes = model.write();
+    let error = |bytes: &[u8]| Tokenizer::from_spiece(bytes, Cleaning::default(), Path::new("x.model")).unwrap_err();
+    assert_eq!(error(&bytes).to_string(), "x.model: trainer_spec.byte_fallback is false, but 256 bytes are pieces");
+    wire::write_bytes(&mut bytes, 2, &[0x98, 0x02, 1]);
+    let tokenizer = Tokenizer::from_spiece(&bytes, Cleaning::default(), Path::new("x.model")).expect("valid");
+    let pieces = ["<0xE2>", "<0x96>", "<0x81>", "a", "<0xE6>", "<0x97>", "<0xA5>"];
+    assert_eq!(texts(&tokenizer, "a日"), pieces);
+    assert_eq!(tokenizer.decode(&tokenizer.encode("a日")), "▁a日");
+    assert_eq!(tokenizer.encode_with_offsets("a日").offsets[4..], [(1, 1), (1, 1), (1, 4)]);
+}
+
+#[test]
+fn what_is_wrong_with_a_model_is_said_in_a_sentence() {
+    let good = toy(&[("▁", -1.0), ("a", -2.0)]);
+    let error = |bytes: &[u8]| {
+        Tokenizer::from_spiece(bytes, Cleaning::default(), Path::new("x.model")).expect_err("damaged").to_string()
+    };
+    let with = |change: &dyn Fn(&mut ModelProto)| {
+        let mut model = good.clone();
+        change(&mut model);
+        error(&model.write())
+    };
+    let bytes = good.write();
+    let appended = |more: &[u8]| error(&[&bytes[..], more].concat());
+    for (found, expected) in [
+        (error(b""), "no pieces"),
+        (error(&bytes[..10]), "a field of 14 bytes where only 8 are left; the file is cut short"),
+        (error(&bytes[..bytes.len() - 1]), "the file is cut short or damaged"),
+        (
+            appended(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
+            "a field of 9223372036854775807 bytes",
+        ),
+        (appended(&[0x0b]), "wire type 3; this is no SentencePiece model"),
+        (appended(&[0x08, 1]), "field 1 is not a string or a message"),
+        (appended(&[0x0a, 2, 0x18, 9]), "piece type 9; 1 to 6 exist"),
+        (appended(&[0x0a, 4, 0x0a, 2, 0xc3, 0x28]), "a text that is not UTF-8"),
+        (appended(&[0x0a, 0]), "a piece without text"),
+        (appended(&[0x12, 2, 0x18, 2]), "a SentencePiece model of type BPE (2); only unigram (1) is supported"),
+        (appended(&[0x1a, 2, 0x28, 0]), "escape_whitespaces is false"),
+        (appended(&[0x1a, 3, 0x12, 1, 0]), "precompiled_charsmap of 1 bytes"),
+        (with(&|model| model.pieces[6].score = f64::NAN), "has score NaN"),
+        (with(&|model| model.pieces[6].text = "▁".into()), "piece 6 repeats piece 5"),
+        (with(&|model| model.pieces[1].kind = PieceKind::Normal), "no unknown piece"),
+        (with(&|model| model.pieces[2].text = "<cls>".into()), "no special piece [CLS] or <s> (the cls token)"),
+    ] {
+        assert!(found.starts_with("x.model: ") && found.contains(expected), "{found:?} does not say {expected:?}");
+        assert!(!found.contains('\n'), "{found:?} is more than a sentence");
+    }
+}

@@ -1,0 +1,332 @@
+//! A unigram model: text rules, the lattice of its pieces, and the digit-comma rule.
+//!
+//! Our own vocabularies and SentencePiece models differ in the text rules ([`TextRules`]) and in the arithmetic of the
+//! lattice, in nothing else.
+//!
+//! The digit-comma rule: a piece such as `▁2010,` gives way to the pieces of the number alone and a comma. What replaces a
+//! piece does not depend on the text around it, so it is worked out once.
+
+use std::cell::RefCell;
+
+use super::lattice::{Arithmetic, Cell, Lattice, Step};
+use super::spiece::{ModelProto, Normalizer};
+use super::vocabulary::{Piece, PieceKind, Vocabulary};
+use super::{Cleaning, DigitComma, Encoding, TokenizerError, WORD_MARK, clean};
+
+/// How text becomes words.
+#[derive(Debug, Clone)]
+pub(super) enum TextRules {
+    /// Our own cleaning.
+    Own(Cleaning),
+    /// Google's preprocessing and a SentencePiece normaliser; the file is kept to be written again.
+    SentencePiece { normalizer: Box<Normalizer>, file: Box<ModelProto> },
+}
+
+/// Everything that turns text into ids of a unigram vocabulary.
+#[derive(Debug, Clone)]
+pub(super) struct Unigram {
+    pub(super) text: TextRules,
+    lattice: Lattice,
+    digit_comma: Vec<Option<Box<[u32]>>>,
+}
+
+/// Buffers of the search.
+#[derive(Default)]
+pub(super) struct Scratch {
+    cells: Vec<Cell>,
+    steps: Vec<Step>,
+    /// Where the current word is built.
+    pub(super) word: Vec<u8>,
+    /// The pieces of the current word.
+    pub(super) pieces: Vec<Step>,
+}
+
+impl Scratch {
+    /// Gives memory back after a monstrous word, so that one bad line does not cost 16 bytes for each of its own.
+    pub(super) fn shrink(&mut self) {
+        const KEEP: usize = 1 << 16;
+        if self.cells.capacity().max(self.word.capacity()).max(self.pieces.capacity()) > KEEP {
+            *self = Self::default();
+        }
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Lends this thread's buffers to `run`.
+fn with_scratch<R>(run: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let result = run(scratch);
+        scratch.shrink();
+        result
+    })
+}
+
+impl Unigram {
+    /// A model of checked pieces.
+    pub(super) fn new(vocabulary: &Vocabulary, text: TextRules, rule: DigitComma) -> Result<Self, TokenizerError> {
+        let arithmetic = match text {
+            TextRules::Own(_) => Arithmetic::Double,
+            TextRules::SentencePiece { .. } => Arithmetic::Single,
+        };
+        let lattice = Lattice::new(&vocabulary.pieces, vocabulary.specials.unk, arithmetic)?;
+        let mut model = Self { text, lattice, digit_comma: Vec::new() };
+        model.set_digit_comma(vocabulary, rule);
+        Ok(model)
+    }
+
+    /// Works out what replaces each piece that ends in a digit and a comma.
+    pub(super) fn set_digit_comma(&mut self, vocabulary: &Vocabulary, rule: DigitComma) {
+        self.digit_comma = Vec::new();
+        if rule == DigitComma::Off {
+            return;
+        }
+        let bare = match &self.text {
+            TextRules::Own(_) => None,
+            TextRules::SentencePiece { normalizer, .. } => Some(normalizer.bare()),
+        };
+        let of_piece = |piece: &Piece| -> Option<Box<[u32]>> {
+            let number = piece.text.strip_suffix(',')?;
+            let matched = matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined);
+            let applies = matched && number.chars().next_back().is_some_and(is_digit);
+            applies.then(|| self.without_comma(vocabulary, bare.as_ref(), number, rule))
+        };
+        let table: Vec<_> = vocabulary.pieces.iter().map(of_piece).collect();
+        if table.iter().any(Option::is_some) {
+            self.digit_comma = table;
+        }
+    }
+
+    /// The pieces of `number` (which may start with a word mark) as the digit-comma rule has them, then the comma.
+    fn without_comma(
+        &self,
+        vocabulary: &Vocabulary,
+        rules: Option<&Normalizer>,
+        number: &str,
+        rule: DigitComma,
+    ) -> Box<[u32]> {
+        let unk = vocabulary.specials.unk;
+        let bare = number.replace(WORD_MARK, "");
+        let (mut ids, mut steps, mut cells) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sum = 0.0;
+        let mut segment = |word: &[u8]| {
+            sum = self.lattice.segment(word, self.lattice.carried(sum), &mut cells, &mut steps);
+            ids.extend(steps.iter().map(|step| step.id));
+        };
+        match rules {
+            None => segment(&[b" ", bare.as_bytes()].concat()),
+            Some(rules) => rules.for_each_word(&bare, &mut Vec::new(), segment),
+        }
+        if rule == DigitComma::Intended && !number.starts_with(WORD_MARK) && !ids.is_empty() {
+            // The mark that encoding put before the number is taken off again.
+            match vocabulary.pieces[ids[0] as usize].text.strip_prefix(WORD_MARK) {
+                Some("") => drop(ids.remove(0)),
+                Some(rest) => ids[0] = vocabulary.ids.get(rest).copied().unwrap_or(unk),
+                None => {}
+            }
+        }
+        ids.push(vocabulary.ids.get(",").copied().unwrap_or(unk));
+        ids.into()
+    }
+
+    /// Whether the digit-comma rule cuts this piece.
+    pub(super) fn is_cut(&self, id: u32) -> bool {
+        self.digit_comma.get(id as usize).is_some_and(Option::is_some)
+    }
+
+    /// Calls `each` with every word of `text`, marks as spaces.
+    #[inline]
+    pub(super) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
+        match &self.text {
+            TextRules::Own(cleaning) => cleaning.for_each_word(text, word, each),
+            TextRules::SentencePiece { normalizer, .. } => normalizer.for_each_word(text, word, each),
+        }
+    }
+
+    /// The sum after a word of known pieces.
+    #[inline]
+    pub(super) fn advance(&self, base: f64, ids: &[u32]) -> f64 {
+        self.lattice.advance(base, ids)
+    }
+
+    /// Puts the pieces of one word into `out` if they do not depend on what stands before it; returns up to which base
+    /// (in magnitude) that holds. Negative: not at all, and `out` is of no use.
+    pub(super) fn segment_anywhere(
+        &self,
+        vocabulary: &Vocabulary,
+        word: &[u8],
+        scratch: &mut Scratch,
+        out: &mut Vec<Step>,
+    ) -> f32 {
+        let reach = self.lattice.segment_anywhere(word, &mut scratch.cells, &mut scratch.steps);
+        let is_cut = scratch.steps.iter().any(|step| self.is_cut(step.id));
+        self.cut(vocabulary, word, &scratch.steps, out);
+        // The sum of a word whose pieces are cut is not that of the pieces that are remembered.
+        if is_cut && reach.is_finite() { -1.0 } else { reach }
+    }
+
+    /// What the sum after one word means for the next.
+    #[inline]
+    pub(super) fn carried(&self, sum: f64) -> f64 {
+        self.lattice.carried(sum)
+    }
+
+    /// Log-probability of the best segmentation of `text`, before the digit-comma rule.
+    pub(super) fn log_likelihood(&self, text: &str) -> f64 {
+        let mut total = 0.0;
+        let mut cells = Vec::new();
+        self.for_each_word(text, &mut Vec::new(), |word| total += self.lattice.search(word, 0.0, &mut cells));
+        total
+    }
+
+    /// Appends the ids of `text` to `out`.
+    pub(super) fn encode_into(&self, vocabulary: &Vocabulary, text: &str, out: &mut Vec<u32>) {
+        let (first, unk) = (out.len(), vocabulary.specials.unk);
+        with_scratch(|scratch| {
+            let (mut buffer, mut pieces) = (std::mem::take(&mut scratch.word), std::mem::take(&mut scratch.pieces));
+            let mut sum = 0.0;
+            self.for_each_word(text, &mut buffer, |word| {
+                sum = self.segment_word(vocabulary, word, self.carried(sum), scratch, &mut pieces);
+                append(out, first, pieces.iter().map(|step| step.id), unk);
+            });
+            (scratch.word, scratch.pieces) = (buffer, pieces);
+        });
+    }
+
+    /// Puts the pieces of one word into `out`, the digit-comma rule applied; returns the sum at its end.
+    pub(super) fn segment_word(
+        &self,
+        vocabulary: &Vocabulary,
+        word: &[u8],
+        base: f64,
+        scratch: &mut Scratch,
+        out: &mut Vec<Step>,
+    ) -> f64 {
+        let total = self.lattice.segment(word, base, &mut scratch.cells, &mut scratch.steps);
+        self.cut(vocabulary, word, &scratch.steps, out);
+        total
+    }
+
+    /// Applies the digit-comma rule to the pieces of a word.
+    fn cut(&self, vocabulary: &Vocabulary, word: &[u8], steps: &[Step], out: &mut Vec<Step>) {
+        out.clear();
+        let mut start = 0;
+        for &step in steps {
+            match self.digit_comma.get(step.id as usize).and_then(Option::as_deref) {
+                None => out.push(step),
+                Some(replacement) => place(vocabulary, replacement, word, start, step.end, out),
+            }
+            start = step.end;
+        }
+    }
+
+    /// Appends the pieces of one stretch of text, which starts at source byte `base` of the whole, with what they cover.
+    /// In our own vocabularies its first word gets a word mark if `starts_word` or if white space stands before it.
+    pub(super) fn encode_part(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        base: usize,
+        starts_word: bool,
+        encoding: &mut Encoding,
+    ) {
+        let (bytes, source) = match &self.text {
+            TextRules::Own(cleaning) => {
+                let cleaned = cleaning.clean(text);
+                let (mut bytes, mut source) = (cleaned.text.into_bytes(), cleaned.source);
+                if !bytes.is_empty() && (starts_word || text.starts_with(clean::is_space)) {
+                    bytes.insert(0, b' ');
+                    source.insert(0, (0, 0));
+                }
+                (bytes, source)
+            }
+            TextRules::SentencePiece { normalizer, .. } => normalizer.with_source(text),
+        };
+        let splits = match &self.text {
+            TextRules::Own(_) => true,
+            TextRules::SentencePiece { normalizer, .. } => !normalizer.is_whole(),
+        };
+        let (first, unk) = (encoding.ids.len(), vocabulary.specials.unk);
+        let mut steps = Vec::new();
+        let (mut at, mut sum) = (0, 0.0);
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let len = if splits { rest.iter().skip(1).position(|&b| b == b' ').map(|n| n + 1) } else { None };
+            let word = &rest[..len.unwrap_or(rest.len())];
+            sum = with_scratch(|scratch| self.segment_word(vocabulary, word, self.carried(sum), scratch, &mut steps));
+            let mut start = at;
+            for (index, step) in steps.iter().enumerate() {
+                let end = (at + step.end as usize).max(start);
+                let (from, to) = covered(&bytes, &source, start, end);
+                // As in `append`.
+                if index == 0 && step.id == unk && encoding.ids[first..].last() == Some(&unk) {
+                    if let Some(last) = encoding.offsets.last_mut() {
+                        last.1 = last.1.max(base + to);
+                    }
+                } else {
+                    encoding.ids.push(step.id);
+                    encoding.offsets.push((base + from, base + to));
+                }
+                start = end;
+            }
+            at += word.len();
+        }
+    }
+}
+
+/// The source of normalised bytes `start..end` without the word marks at their ends; nothing, but at its place, if they
+/// are all marks or none.
+fn covered(bytes: &[u8], source: &[(usize, usize)], start: usize, end: usize) -> (usize, usize) {
+    let is_content = |&at: &usize| bytes[at] != b' ';
+    match ((start..end).find(is_content), (start..end).rfind(is_content)) {
+        (Some(first), Some(last)) => (source[first].0, source[last].1.max(source[first].0)),
+        _ => {
+            let at = match source.get(end).or(source.last()) {
+                Some(&(start_of_next, _)) if end < source.len() => start_of_next,
+                Some(&(_, end_of_last)) => end_of_last,
+                None => 0,
+            };
+            (at, at)
+        }
+    }
+}
+
+/// Lays the pieces of a digit-comma replacement over the bytes `start..end` of the word that they replace.
+fn place(vocabulary: &Vocabulary, replacement: &[u32], word: &[u8], start: u32, end: u32, out: &mut Vec<Step>) {
+    let mut at = start;
+    for (index, &id) in replacement.iter().enumerate() {
+        let piece = &vocabulary.pieces[id as usize];
+        // A spurious word mark (rule as released) covers no byte; an unknown covers what is left before the comma.
+        let len = match piece.kind {
+            PieceKind::Unknown => end.saturating_sub(1).saturating_sub(at),
+            PieceKind::Byte => 0,
+            _ => {
+                let mark = piece.text.starts_with(WORD_MARK);
+                let letters = piece.text.len() - if mark { WORD_MARK.len_utf8() } else { 0 };
+                letters as u32 + u32::from(mark && word.get(at as usize) == Some(&b' '))
+            }
+        };
+        at = if index + 1 == replacement.len() { end } else { (at + len).min(end) };
+        out.push(Step { id, end: at });
+    }
+}
+
+/// Appends a word's ids; an unknown after an unknown (counted from `first`) is the same piece. Words meet in an unknown
+/// only if the vocabulary has no piece for the word mark.
+#[inline]
+pub(super) fn append(out: &mut Vec<u32>, first: usize, ids: impl IntoIterator<Item = u32>, unk: u32) {
+    let mut ids = ids.into_iter();
+    if let Some(id) = ids.next() {
+        if id != unk || out.len() == first || out.last() != Some(&unk) {
+            out.push(id);
+        }
+        out.extend(ids);
+    }
+}
+
+/// Python's `str.isdigit` on decomposed text: decimal digits of any script.
+fn is_digit(c: char) -> bool {
+    c.is_ascii_digit() || (!c.is_ascii() && c.is_numeric() && !c.is_alphabetic())
+}
