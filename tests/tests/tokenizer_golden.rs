@@ -132,28 +132,42 @@ fn a_model_folder_is_loaded_as_its_config_says() {
     assert!(error.contains("do_lower_case: expected true or false, found 1"), "{error}");
 }
 
+/// The golden files of one folder, whichever are there; how many rows.
+fn check_folder(folder: &Path) -> usize {
+    let model = folder.join("spiece.model");
+    let kept = Cleaning { lowercase: false, strip_accents: false };
+    let mut checked = 0;
+    for (file, cleaning, name) in [
+        (&model, Cleaning::default(), "google.jsonl"),
+        (&model, kept, "google_cased.jsonl"),
+        (&folder.join("tokenizer.json"), Cleaning::default(), "fast.jsonl"),
+    ] {
+        let golden = folder.join(name);
+        if !golden.is_file() {
+            continue;
+        }
+        let tokenizer = match file.extension() {
+            Some(kind) if kind == "model" => {
+                let bytes = std::fs::read(file).expect("readable");
+                Tokenizer::from_spiece(&bytes, cleaning, file).expect("valid")
+            }
+            _ => Tokenizer::load(file).expect("valid"),
+        };
+        check(&tokenizer, &golden);
+        checked += rows(&golden).len();
+    }
+    checked
+}
+
 #[test]
-#[ignore = "needs a folder from oracle/tokenizer/spiece.py golden, named by ALBERT_TOKENIZER_GOLDEN"]
+#[ignore = "needs a folder from oracle/tokenizer/spiece.py golden or variants, named by ALBERT_TOKENIZER_GOLDEN"]
 fn the_whole_golden_set_is_equal() {
     let folder = PathBuf::from(std::env::var_os("ALBERT_TOKENIZER_GOLDEN").expect("ALBERT_TOKENIZER_GOLDEN"));
-    let model = folder.join("spiece.model");
-    let results: Vec<bool> = [
-        (model.clone(), Cleaning::default(), "google.jsonl"),
-        (model, Cleaning { lowercase: false, strip_accents: false }, "google_cased.jsonl"),
-        (folder.join("tokenizer.json"), Cleaning::default(), "fast.jsonl"),
-    ]
-    .into_iter()
-    .map(|(file, cleaning, rows)| {
-        let tokenizer = if file.extension().is_some_and(|kind| kind == "model") {
-            let bytes = std::fs::read(&file).expect("readable");
-            Tokenizer::from_spiece(&bytes, cleaning, &file).expect("valid")
-        } else {
-            Tokenizer::load(&file).expect("valid")
-        };
-        std::panic::catch_unwind(|| check(&tokenizer, &folder.join(rows))).is_ok()
-    })
-    .collect();
-    assert_eq!(results, [true; 3], "google, google cased, fast");
+    let below = std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let checked: usize =
+        below.filter(|path| path.is_dir()).chain([folder.clone()]).map(|path| check_folder(&path)).sum();
+    println!("{checked} rows equal");
+    assert!(checked >= 5000, "{checked} rows in {}", folder.display());
 }
 
 #[test]

@@ -150,6 +150,25 @@ impl Tokenizer {
         text
     }
 
+    /// The content of a `tokenizer_config.json` for a folder with [`Self::to_json`]: it names the special pieces and the
+    /// inputs of the model, and keeps `transformers` 5 from putting a pipeline of its own in place of the file's.
+    pub fn to_config_json(&self) -> String {
+        let SpecialIds { pad, unk, cls, sep, mask } = self.specials();
+        let config = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": self.piece(cls),
+            "eos_token": self.piece(sep),
+            "cls_token": self.piece(cls),
+            "sep_token": self.piece(sep),
+            "unk_token": self.piece(unk),
+            "pad_token": self.piece(pad),
+            "mask_token": self.piece(mask),
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "clean_up_tokenization_spaces": false,
+        });
+        format!("{config:#}\n")
+    }
+
     /// Writes `tokenizer.json`: to a temporary file beside it, flushed to disk, then renamed over it, so that a crash
     /// leaves the old file or the new one.
     ///

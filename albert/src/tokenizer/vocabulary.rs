@@ -101,8 +101,12 @@ impl Vocabulary {
             if let Some(first) = ids.insert(piece.text.as_str().into(), id) {
                 return fail(format!("piece {id} repeats piece {first}, {:?}; each piece may occur once", piece.text));
             }
-            if !piece.score.is_finite() {
-                return fail(format!("piece {id}, {:?}, has score {}; scores are finite", piece.text, piece.score));
+            // Beyond, sums in 32 bits could overflow.
+            if piece.score.is_nan() || piece.score.abs() > 1e9 {
+                let (text, score) = (&piece.text, piece.score);
+                return fail(format!(
+                    "piece {id}, {text:?}, has score {score}; scores are log-probabilities, at most 1e9"
+                ));
             }
             if piece.kind == PieceKind::Unknown && unknown.replace(id).is_some() {
                 return fail("two unknown pieces; exactly one is needed".into());

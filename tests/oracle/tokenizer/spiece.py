@@ -2,6 +2,7 @@
 
     spiece.py train  TEXT SIZE MODEL    train a spiece.model with the flags of the released vocabularies
     spiece.py golden MODEL TEXT FOLDER  write every golden file for MODEL; prose is taken from TEXT
+    spiece.py variants TEXT FOLDER      the same for small models with SentencePiece's other options, a folder each
     spiece.py small  TEXT FOLDER        the small set that is checked in: model, ids and a BERT vocabulary
     spiece.py exported FOLDER TEXT IDS  what we wrote to FOLDER, by AutoTokenizer, against our ids of TEXT (a line each)
     spiece.py speed  MODEL TEXT         MB/s of SentencePiece on the first 5 MB of TEXT, one thread
@@ -204,6 +205,43 @@ def golden(model_path, text, folder):
     write_lines(os.path.join(folder, "fast.jsonl"), lines, encode)
 
 
+VARIANTS = {
+    "byte_fallback": {"byte_fallback": True, "vocab_size": 1000},
+    "no_dummy_prefix": {"add_dummy_prefix": False},
+    "keep_spaces": {"remove_extra_whitespaces": False},
+    "suffix": {"treat_whitespace_as_suffix": True},
+    "across_words": {"split_by_whitespace": False},
+    "identity": {"normalization_rule_name": "identity"},
+    "identity_keep_spaces": {
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "add_dummy_prefix": False,
+    },
+    "case_folding": {"normalization_rule_name": "nmt_nfkc_cf"},
+    "long_symbols": {"user_defined_symbols": ["(", ".", "<é>", "ab", "日本", "…x"]},
+}
+
+
+def variants(text, folder):
+    with open(text, encoding="utf-8") as file:
+        sentences = [line for line in map(preprocess, list(file)[:4000]) if line]
+    lines = varied_lines(text, 2500) + long_lines(text)
+    usual = {"vocab_size": 600, "pad_id": 0, "unk_id": 1, "eos_id": -1, "bos_id": -1, "model_type": "unigram"}
+    usual |= {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], "minloglevel": 2, "character_coverage": 0.999}
+    for name, options in VARIANTS.items():
+        here = os.path.join(folder, name)
+        os.makedirs(here, exist_ok=True)
+        model_path = os.path.join(here, "spiece.model")
+        with open(model_path, "wb") as file:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences), model_writer=file, **(usual | options)
+            )
+        model = sentencepiece.SentencePieceProcessor(model_file=model_path)
+        write_lines(os.path.join(here, "google.jsonl"), lines, lambda line: google_ids(model, line))
+        cased = lambda line: google_ids(model, line, lower=False, keep_accents=True)
+        write_lines(os.path.join(here, "google_cased.jsonl"), lines, cased)
+
+
 def bert_vocabulary(text):
     """Special pieces, characters and frequent words and endings: enough for every path of WordPiece."""
     with open(text, encoding="utf-8") as file:
@@ -274,5 +312,5 @@ def timed(work):
 
 
 if __name__ == "__main__":
-    commands = {"train": train, "golden": golden, "small": small, "exported": exported, "speed": speed}
+    commands = {"train": train, "golden": golden, "variants": variants, "small": small, "exported": exported, "speed": speed}
     sys.exit(commands[sys.argv[1]](*sys.argv[2:]))

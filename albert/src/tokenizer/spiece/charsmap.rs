@@ -73,11 +73,11 @@ impl Charsmap {
         let is_node = |&index: &usize| self.units[index] & LEAF == 0;
         let parent_key = |index: usize| index ^ (self.units[index] & 0xff) as usize;
         let mut first = vec![0u32; n + 1]; // first[k]: where the units under key k start in `sorted`
-        (1..n).filter(is_node).for_each(|index| first[parent_key(index) + 1] += 1);
+        (0..n).filter(is_node).for_each(|index| first[parent_key(index) + 1] += 1);
         (0..n).for_each(|k| first[k + 1] += first[k]);
         let mut place = first.clone();
         let mut sorted = vec![0u32; first[n] as usize];
-        for index in (1..n).filter(is_node) {
+        for index in (0..n).filter(is_node) {
             let slot = &mut place[parent_key(index)];
             sorted[*slot as usize] = index as u32;
             *slot += 1;
@@ -86,15 +86,16 @@ impl Charsmap {
         let mut stack = vec![0usize];
         while let Some(node) = stack.pop() {
             let key = node ^ offset(self.units[node]) as usize;
-            if has_leaf(self.units[node]) && node != 0 {
-                self.check_leaf(key)?;
-            }
             if key >= n || std::mem::replace(&mut visited[key], true) {
                 continue;
             }
             for &child in &sorted[first[key] as usize..first[key + 1] as usize] {
                 self.has_space_in_key |= self.units[child as usize] & 0xff == u32::from(b' ');
-                stack.push(child as usize);
+                let child = child as usize;
+                if has_leaf(self.units[child]) {
+                    self.check_leaf(child ^ offset(self.units[child]) as usize)?;
+                }
+                stack.push(child);
             }
         }
         Ok(())

@@ -275,13 +275,16 @@ impl Normalizer {
         while at < text.len() {
             let rest = &text[at..];
             let (len, becomes) = self.prefix(rest);
-            let start = origins[index].start;
-            at += len;
-            while origins.get(index).is_some_and(|origin| origin.at < at) {
+            // The characters that hold the first and the last byte taken; odd rules may end inside one.
+            while origins.get(index + 1).is_some_and(|origin| origin.at <= at) {
                 index += 1;
             }
-            let end = origins[index - 1].end;
-            self.give(becomes, start, end, state, sink);
+            let start = origins[index].start;
+            at += len;
+            while origins.get(index + 1).is_some_and(|origin| origin.at < at) {
+                index += 1;
+            }
+            self.give(becomes, start, origins[index].end, state, sink);
         }
     }
 
@@ -302,6 +305,8 @@ impl Normalizer {
         }
         match self.charsmap.as_ref().and_then(|map| map.longest(text)) {
             Some((len, becomes)) => (len, becomes.as_bytes()),
+            // What an odd rule left of a character.
+            None if text[0] & 0xc0 == 0x80 => (1, "\u{fffd}".as_bytes()),
             None => {
                 let len = character_len(text[0]).min(text.len());
                 (len, &text[..len])

@@ -54,6 +54,30 @@ fn says_what_hugging_face_needs() {
 }
 
 #[test]
+fn a_folder_with_its_config_is_loaded() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = sample();
+    original.save(&folder.path().join("tokenizer.json")).expect("writable");
+    std::fs::write(folder.path().join("tokenizer_config.json"), original.to_config_json()).expect("writable");
+    let config: serde_json::Value = serde_json::from_str(&original.to_config_json()).expect("valid JSON");
+    assert_eq!((&config["mask_token"], &config["pad_token"]), (&"[MASK]".into(), &"<pad>".into()));
+    assert_eq!(Tokenizer::load(folder.path()).expect("a folder").to_json(), original.to_json());
+    // As a SentencePiece model, the same pieces give the same ids.
+    let path = folder.path().join("spiece.model");
+    original.save_spiece(&path).expect("writable");
+    let spiece = Tokenizer::load(&path).expect("just written");
+    for text in ["", "a(日本 \u{200b}A\u{1}a\"\\ x", "[MASK] É"] {
+        assert_eq!(spiece.encode(text), original.encode(text), "{text:?}");
+    }
+    assert!(sample_cleaned(Cleaning { lowercase: true, strip_accents: false }).to_spiece().is_err());
+    assert!(original.expect_vocab_size(9).is_ok());
+    let error = original.expect_vocab_size(30_000).expect_err("another size").to_string();
+    assert!(error.contains("the tokenizer has 9 pieces and the model 30000"), "{error}");
+    let error = original.check_ids(&[0, 9]).expect_err("too large").to_string();
+    assert_eq!(error, "id 9 is not in the vocabulary; its ids are 0 to 8");
+}
+
+#[test]
 fn a_file_cut_short_anywhere_is_an_error_that_names_it() {
     let json = sample().to_json();
     let last_brace = json.trim_end().len() - 1;
