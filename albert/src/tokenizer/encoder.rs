@@ -37,7 +37,7 @@ impl<'t> Encoder<'t> {
             let (ids, reach) = match memo.get(hash, word) {
                 Some(found) => found,
                 None => {
-                    let reach = model.segment_anywhere(vocabulary, word, scratch, &mut pieces);
+                    let reach = model.segment_anywhere(word, scratch, &mut pieces);
                     memo.insert(hash, word, pieces.iter().map(|step| step.id), reach)
                 }
             };
@@ -45,7 +45,7 @@ impl<'t> Encoder<'t> {
                 append(out, first, ids.iter().copied(), unk);
                 sum = model.advance(sum, ids);
             } else {
-                sum = model.segment_word(vocabulary, word, sum, scratch, &mut pieces);
+                sum = model.segment_word(word, sum, scratch, &mut pieces);
                 append(out, first, pieces.iter().map(|step| step.id), unk);
             }
         });

@@ -27,7 +27,8 @@ pub(super) enum TextRules {
 pub(super) struct Unigram {
     pub(super) text: TextRules,
     lattice: Lattice,
-    digit_comma: Vec<Option<Box<[u32]>>>,
+    /// By id, what replaces a piece; ends count bytes of the number, without word mark.
+    digit_comma: Vec<Option<Box<[Step]>>>,
 }
 
 /// Buffers of the search.
@@ -87,7 +88,7 @@ impl Unigram {
             TextRules::Own(_) => None,
             TextRules::SentencePiece { normalizer, .. } => Some(normalizer.bare()),
         };
-        let of_piece = |piece: &Piece| -> Option<Box<[u32]>> {
+        let of_piece = |piece: &Piece| -> Option<Box<[Step]>> {
             let number = piece.text.strip_suffix(',')?;
             let matched = matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined);
             let applies = matched && number.chars().next_back().is_some_and(is_digit);
@@ -106,29 +107,31 @@ impl Unigram {
         rules: Option<&Normalizer>,
         number: &str,
         rule: DigitComma,
-    ) -> Box<[u32]> {
+    ) -> Box<[Step]> {
         let unk = vocabulary.specials.unk;
         let bare = number.replace(WORD_MARK, "");
-        let (mut ids, mut steps, mut cells) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sum = 0.0;
+        let (mut found, mut steps, mut cells) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sum, mut before) = (0.0, 0);
+        let letters = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte != b' ').count() as u32;
         let mut segment = |word: &[u8]| {
             sum = self.lattice.segment(word, self.lattice.carried(sum), &mut cells, &mut steps);
-            ids.extend(steps.iter().map(|step| step.id));
+            found.extend(steps.iter().map(|s| Step { id: s.id, end: before + letters(&word[..s.end as usize]) }));
+            before += letters(word);
         };
         match rules {
             None => segment(&[b" ", bare.as_bytes()].concat()),
             Some(rules) => rules.for_each_word(&bare, &mut Vec::new(), segment),
         }
-        if rule == DigitComma::Intended && !number.starts_with(WORD_MARK) && !ids.is_empty() {
+        if rule == DigitComma::Intended && !number.starts_with(WORD_MARK) && !found.is_empty() {
             // The mark that encoding put before the number is taken off again.
-            match vocabulary.pieces[ids[0] as usize].text.strip_prefix(WORD_MARK) {
-                Some("") => drop(ids.remove(0)),
-                Some(rest) => ids[0] = vocabulary.ids.get(rest).copied().unwrap_or(unk),
+            match vocabulary.pieces[found[0].id as usize].text.strip_prefix(WORD_MARK) {
+                Some("") => drop(found.remove(0)),
+                Some(rest) => found[0].id = vocabulary.ids.get(rest).copied().unwrap_or(unk),
                 None => {}
             }
         }
-        ids.push(vocabulary.ids.get(",").copied().unwrap_or(unk));
-        ids.into()
+        found.push(Step { id: vocabulary.ids.get(",").copied().unwrap_or(unk), end: bare.len() as u32 + 1 });
+        found.into()
     }
 
     /// Whether the digit-comma rule cuts this piece.
@@ -153,16 +156,10 @@ impl Unigram {
 
     /// Puts the pieces of one word into `out` if they do not depend on what stands before it; returns up to which base
     /// (in magnitude) that holds. Negative: not at all, and `out` is of no use.
-    pub(super) fn segment_anywhere(
-        &self,
-        vocabulary: &Vocabulary,
-        word: &[u8],
-        scratch: &mut Scratch,
-        out: &mut Vec<Step>,
-    ) -> f32 {
+    pub(super) fn segment_anywhere(&self, word: &[u8], scratch: &mut Scratch, out: &mut Vec<Step>) -> f32 {
         let reach = self.lattice.segment_anywhere(word, &mut scratch.cells, &mut scratch.steps);
         let is_cut = scratch.steps.iter().any(|step| self.is_cut(step.id));
-        self.cut(vocabulary, word, &scratch.steps, out);
+        self.cut(word, &scratch.steps, out);
         // The sum of a word whose pieces are cut is not that of the pieces that are remembered.
         if is_cut && reach.is_finite() { -1.0 } else { reach }
     }
@@ -188,7 +185,7 @@ impl Unigram {
             let (mut buffer, mut pieces) = (std::mem::take(&mut scratch.word), std::mem::take(&mut scratch.pieces));
             let mut sum = 0.0;
             self.for_each_word(text, &mut buffer, |word| {
-                sum = self.segment_word(vocabulary, word, self.carried(sum), scratch, &mut pieces);
+                sum = self.segment_word(word, self.carried(sum), scratch, &mut pieces);
                 append(out, first, pieces.iter().map(|step| step.id), unk);
             });
             (scratch.word, scratch.pieces) = (buffer, pieces);
@@ -196,27 +193,20 @@ impl Unigram {
     }
 
     /// Puts the pieces of one word into `out`, the digit-comma rule applied; returns the sum at its end.
-    pub(super) fn segment_word(
-        &self,
-        vocabulary: &Vocabulary,
-        word: &[u8],
-        base: f64,
-        scratch: &mut Scratch,
-        out: &mut Vec<Step>,
-    ) -> f64 {
+    pub(super) fn segment_word(&self, word: &[u8], base: f64, scratch: &mut Scratch, out: &mut Vec<Step>) -> f64 {
         let total = self.lattice.segment(word, base, &mut scratch.cells, &mut scratch.steps);
-        self.cut(vocabulary, word, &scratch.steps, out);
+        self.cut(word, &scratch.steps, out);
         total
     }
 
     /// Applies the digit-comma rule to the pieces of a word.
-    fn cut(&self, vocabulary: &Vocabulary, word: &[u8], steps: &[Step], out: &mut Vec<Step>) {
+    fn cut(&self, word: &[u8], steps: &[Step], out: &mut Vec<Step>) {
         out.clear();
         let mut start = 0;
         for &step in steps {
             match self.digit_comma.get(step.id as usize).and_then(Option::as_deref) {
                 None => out.push(step),
-                Some(replacement) => place(vocabulary, replacement, word, start, step.end, out),
+                Some(replacement) => place(replacement, word, start, step.end, out),
             }
             start = step.end;
         }
@@ -255,7 +245,7 @@ impl Unigram {
             let rest = &bytes[at..];
             let len = if splits { rest.iter().skip(1).position(|&b| b == b' ').map(|n| n + 1) } else { None };
             let word = &rest[..len.unwrap_or(rest.len())];
-            sum = with_scratch(|scratch| self.segment_word(vocabulary, word, self.carried(sum), scratch, &mut steps));
+            sum = with_scratch(|scratch| self.segment_word(word, self.carried(sum), scratch, &mut steps));
             let mut start = at;
             for (index, step) in steps.iter().enumerate() {
                 let end = (at + step.end as usize).max(start);
@@ -294,23 +284,9 @@ fn covered(bytes: &[u8], source: &[(usize, usize)], start: usize, end: usize) ->
 }
 
 /// Lays the pieces of a digit-comma replacement over the bytes `start..end` of the word that they replace.
-fn place(vocabulary: &Vocabulary, replacement: &[u32], word: &[u8], start: u32, end: u32, out: &mut Vec<Step>) {
-    let mut at = start;
-    for (index, &id) in replacement.iter().enumerate() {
-        let piece = &vocabulary.pieces[id as usize];
-        // A spurious word mark (rule as released) covers no byte; an unknown covers what is left before the comma.
-        let len = match piece.kind {
-            PieceKind::Unknown => end.saturating_sub(1).saturating_sub(at),
-            PieceKind::Byte => 0,
-            _ => {
-                let mark = piece.text.starts_with(WORD_MARK);
-                let letters = piece.text.len() - if mark { WORD_MARK.len_utf8() } else { 0 };
-                letters as u32 + u32::from(mark && word.get(at as usize) == Some(&b' '))
-            }
-        };
-        at = if index + 1 == replacement.len() { end } else { (at + len).min(end) };
-        out.push(Step { id, end: at });
-    }
+fn place(replacement: &[Step], word: &[u8], start: u32, end: u32, out: &mut Vec<Step>) {
+    let number = start + u32::from(word.get(start as usize) == Some(&b' '));
+    out.extend(replacement.iter().map(|step| Step { id: step.id, end: (number + step.end).min(end) }));
 }
 
 /// Appends a word's ids; an unknown after an unknown (counted from `first`) is the same piece. Words meet in an unknown
