@@ -36,9 +36,9 @@ pub enum EmbedError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The folder's parts do not belong together.
-    #[error("{0}")]
-    Folder(String),
+    /// The model has no pooler, and pooling needs one.
+    #[error("the model has no pooler; pool by `mean` or `cls`")]
+    NoPooler,
 }
 
 /// How the tokens of a text become one vector.
@@ -79,25 +79,11 @@ impl Embedder {
     /// A file is missing or damaged, or the tokenizer is of another vocabulary.
     pub fn load(folder: &Path, pooling: Pooling, device: Device) -> Result<Self, EmbedError> {
         let files = ModelFolder::open(folder)?;
-        let tokenizer = Tokenizer::load(&files.tokenizer_path())?;
-        let config = &files.config().config;
-        if tokenizer.vocab_size() > config.vocab_size {
-            return Err(EmbedError::Folder(format!(
-                "{}: the tokenizer has {} pieces and the model {}; they do not belong together",
-                folder.display(),
-                tokenizer.vocab_size(),
-                config.vocab_size
-            )));
-        }
+        let tokenizer = Tokenizer::load(files.path())?;
+        tokenizer.expect_vocab_size(files.config().config.vocab_size)?;
         let heads = if pooling == Pooling::Pooler { Heads::MODEL } else { Heads::ENCODER };
         let Device::Cpu(cpu) = &device;
-        // Every value is replaced by the file's, so the seed does not matter.
-        let (model, mut params) = Model::new(config, heads, cpu, 0)?;
-        files.load(heads, &[], |spec, values| {
-            let id = params.find(&spec.name).expect("both lists come from `parameters`");
-            params.values_mut(id)?.copy_from_slice(values);
-            Ok(())
-        })?;
+        let (model, params, _) = files.model(heads, &[], cpu, 0)?;
         Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
     }
 
@@ -167,7 +153,7 @@ impl Embedder {
             let x = model.encode(&tape, &inputs, &Mode::EVALUATION)?; // [T, H]
             let width = model.config().hidden_size;
             if pooling == Pooling::Pooler {
-                let pooler = model.pooler().ok_or_else(|| EmbedError::Folder("the model has no pooler".to_owned()))?;
+                let pooler = model.pooler().ok_or(EmbedError::NoPooler)?;
                 return Ok(pooler.forward(&tape, &x, &inputs.first_tokens)?.value().to_vec());
             }
             let x = x.value().to_vec();

@@ -55,24 +55,10 @@ impl MaskFiller {
     /// A file is missing or damaged, or the model has no MLM head.
     pub fn load(folder: &Path, device: Device) -> Result<Self, FillMaskError> {
         let files = ModelFolder::open(folder)?;
-        let tokenizer = Tokenizer::load(&files.tokenizer_path())?;
-        let config = &files.config().config;
-        if tokenizer.vocab_size() != config.vocab_size {
-            return Err(FillMaskError::Text(format!(
-                "{}: the tokenizer has {} pieces and the model {}; they do not belong together",
-                folder.display(),
-                tokenizer.vocab_size(),
-                config.vocab_size
-            )));
-        }
+        let tokenizer = Tokenizer::load(files.path())?;
+        tokenizer.expect_vocab_size(files.config().config.vocab_size)?;
         let Device::Cpu(cpu) = &device;
-        // Every value is replaced by the file's, so the seed does not matter.
-        let (model, mut params) = Model::new(config, Heads::MASKED_LM, cpu, 0)?;
-        files.load(Heads::MASKED_LM, &[], |spec, values| {
-            let id = params.find(&spec.name).expect("both lists come from `parameters`");
-            params.values_mut(id)?.copy_from_slice(values);
-            Ok(())
-        })?;
+        let (model, params, _) = files.model(Heads::MASKED_LM, &[], cpu, 0)?;
         Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
     }
 
@@ -104,7 +90,10 @@ impl MaskFiller {
         let at = tape.input([masked.len()], &masked)?;
         let logits = head.logits(&tape, &x, &at)?.value().to_vec(); // [M, V]
         drop(tape);
-        Ok(logits.chunks_exact(self.tokenizer.vocab_size()).map(|logits| self.best(logits, top)).collect())
+        // Rows of the table behind the last piece are padding and stand for nothing.
+        let pieces = self.tokenizer.vocab_size();
+        let rows = logits.chunks_exact(self.model.config().vocab_size);
+        Ok(rows.map(|logits| self.best(&logits[..pieces], top)).collect())
     }
 
     fn best(&self, logits: &[f32], top: usize) -> Vec<Candidate> {

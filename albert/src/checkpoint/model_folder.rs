@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use engine::EngineError;
+use engine::{Cpu, EngineError, ParamStore};
 
 use super::CheckpointError;
 use super::layout::{Content, Heads, ParameterSpec, StoredTensor, TaskHead, parameters, stored_tensors};
 use super::weights::{Source, Weights};
 use crate::config::{AlbertConfig, ConfigReading, Family};
+use crate::model::{Model, ModelError};
 
 pub(super) const CONFIG: &str = "config.json";
 const GOOGLE_CONFIGS: [&str; 2] = ["albert_config.json", "bert_config.json"];
@@ -65,11 +66,6 @@ impl ModelFolder {
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.folder
-    }
-
-    /// Where the tokenizer would be.
-    pub fn tokenizer_path(&self) -> PathBuf {
-        self.folder.join(TOKENIZER)
     }
 
     /// The same model with another number of attention heads, which no tensor confirms or refutes.
@@ -130,6 +126,30 @@ impl ModelFolder {
     /// The name that the file has for a parameter, such as `bert.encoder.layer.0.output.dense.weight`.
     pub fn name_in_file(&self, parameter: &str) -> Option<&str> {
         self.weights.find(parameter).map(|source| source.name.as_str())
+    }
+
+    /// The model with `heads` and its parameters, each as the file has it; those that `fresh` lets be missing (see
+    /// [`Self::load`]) start from `seed`.
+    ///
+    /// # Errors
+    /// As [`Self::load`], or there is not enough memory.
+    pub fn model(
+        &self,
+        heads: Heads,
+        fresh: &[&str],
+        cpu: &Cpu,
+        seed: u64,
+    ) -> Result<(Model, ParamStore, LoadReport), CheckpointError> {
+        let (model, mut params) = Model::new(&self.reading.config, heads, cpu, seed).map_err(|error| match error {
+            ModelError::Config(source) => CheckpointError::Config { path: self.config_path.clone(), source },
+            ModelError::Engine(source) => source.into(),
+        })?;
+        let report = self.load(heads, fresh, |spec, values| {
+            let id = params.find(&spec.name).expect("both lists come from `parameters`");
+            params.values_mut(id)?.copy_from_slice(values);
+            Ok(())
+        })?;
+        Ok((model, params, report))
     }
 
     /// Reads the parameters of the model with `heads` and hands each to `take`, in the order of [`parameters`].

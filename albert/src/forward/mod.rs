@@ -18,7 +18,7 @@
 
 mod example;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use engine::ops::Sequences;
 use engine::{Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace, ops};
@@ -80,6 +80,7 @@ pub struct Forward {
     /// Names of the parameters in the file, in the order of the store.
     names: Vec<String>,
     report: LoadReport,
+    folder: PathBuf,
 }
 
 impl Forward {
@@ -91,19 +92,22 @@ impl Forward {
         let files = ModelFolder::open(folder)?;
         let heads = files.heads();
         let Device::Cpu(cpu) = &device;
-        // Every value is replaced by the file's, so the seed does not matter.
-        let (model, mut params) = Model::new(&files.config().config, heads, cpu, 0)?;
-        let report = files.load(heads, &[], |spec, values| {
-            let id = params.find(&spec.name).expect("both lists come from `parameters`");
-            params.values_mut(id)?.copy_from_slice(values);
-            Ok(())
-        })?;
+        let (model, params, report) = files.model(heads, &[], cpu, 0)?;
         let name = |id| {
             let name = params.name(id);
             files.name_in_file(name).unwrap_or(name).to_owned()
         };
         let names = params.ids().map(name).collect();
-        Ok(Self { gradients: params.gradients()?, workspace: Workspace::new(device), model, params, names, report })
+        let folder = files.path().to_path_buf();
+        Ok(Self {
+            gradients: params.gradients()?,
+            workspace: Workspace::new(device),
+            model,
+            params,
+            names,
+            report,
+            folder,
+        })
     }
 
     /// The model.
@@ -114,6 +118,11 @@ impl Forward {
     /// The heads that were loaded.
     pub fn heads(&self) -> Heads {
         self.model.heads()
+    }
+
+    /// The folder that the model came from, where its tokenizer lies too.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// What was loaded, and what of the file the model has no use for.

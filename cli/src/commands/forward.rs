@@ -95,14 +95,13 @@ fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Example>> {
 }
 
 fn from_texts(arguments: &Arguments, forward: &Forward) -> Result<Vec<Example>> {
-    let tokenizer = Tokenizer::load(&arguments.model.join("tokenizer.json"))?;
+    let tokenizer = Tokenizer::load(forward.folder())?;
+    let config = forward.model().config();
+    tokenizer.expect_vocab_size(config.vocab_size)?;
     let specials = tokenizer.specials();
     let of = |text: &String| {
-        let mut ids = vec![specials.cls];
-        ids.extend(tokenizer.encode_with_specials(text).ids);
-        ids.push(specials.sep);
-        Example::from_ids(&ids, &vec![0; ids.len()], forward.model().config())
-            .with_context(|| format!("the text \"{text}\""))
+        let ids = [&[specials.cls], &tokenizer.encode_with_specials(text).ids[..], &[specials.sep]].concat();
+        Example::from_ids(&ids, &vec![0; ids.len()], config).with_context(|| format!("the text \"{text}\""))
     };
     arguments.text.iter().map(of).collect()
 }

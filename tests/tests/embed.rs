@@ -1,0 +1,118 @@
+//! Sentence embeddings: pooled from the hidden states that `forward` gives, whatever else is in the batch, with a tokenizer
+//! of any kind; and what is refused. `tests/oracle/minilm.py` holds them against transformers on a real model.
+
+use albert::{
+    checkpoint::{Heads, save_model},
+    config::AlbertConfig,
+    embed::{Embedder, Pooling},
+    forward::{Example, Forward, Wanted},
+    model::Model,
+    tokenizer::Tokenizer,
+};
+use albert_tests::program::{albert, finish};
+use engine::{Cpu, Device};
+use std::path::{Path, PathBuf};
+
+const TEXTS: [&str; 5] = [
+    "The ferry leaves at seven.",
+    "",
+    "She had 1,872 days, and he £ 20 – or so they said in the café by the river.",
+    "a",
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen",
+];
+
+fn golden_spiece() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/tokenizer/spiece.model")
+}
+
+/// A small model with random weights beside the golden SentencePiece model; the table has `padding` rows more than that
+/// has pieces.
+fn folder(padding: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let pieces = Tokenizer::load(&golden_spiece()).unwrap().vocab_size();
+    let config = AlbertConfig {
+        vocab_size: pieces + padding,
+        embedding_size: 8,
+        hidden_size: 24,
+        intermediate_size: 32,
+        num_hidden_layers: 2,
+        num_attention_heads: 3,
+        max_position_embeddings: 24,
+        initializer_range: 0.2,
+        ..AlbertConfig::preset("tiny").unwrap()
+    };
+    let (_, params) = Model::new(&config, Heads::MODEL, &Cpu::detect().unwrap(), 3).unwrap();
+    save_model(folder.path(), &config, Heads::MODEL, None, |name| params.values(params.find(name).unwrap())).unwrap();
+    std::fs::copy(golden_spiece(), folder.path().join("spiece.model")).unwrap();
+    folder
+}
+
+fn embed(folder: &Path, texts: &[String], pooling: Pooling, normalize: bool) -> Vec<Vec<f32>> {
+    let mut embedder = Embedder::load(folder, pooling, Device::cpu().unwrap()).unwrap();
+    let embedded = embedder.embed(texts, pooling, normalize).unwrap();
+    embedded.vectors.chunks_exact(embedded.width).map(<[f32]>::to_vec).collect()
+}
+
+fn texts() -> Vec<String> {
+    TEXTS.map(str::to_owned).to_vec()
+}
+
+#[test]
+fn a_vector_is_pooled_from_the_hidden_states_of_its_text_alone() {
+    let folder = folder(2);
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    let mut forward = Forward::load(folder.path(), Device::cpu().unwrap()).unwrap();
+    let [mean, cls, pooler] =
+        [Pooling::Mean, Pooling::Cls, Pooling::Pooler].map(|pooling| embed(folder.path(), &texts(), pooling, false));
+    let longest = forward.model().config().max_position_embeddings;
+    let mut cut = 0;
+    for (line, text) in TEXTS.iter().enumerate() {
+        let mut ids = tokenizer.encode_single(text);
+        if ids.len() > longest {
+            ids.drain(longest - 1..ids.len() - 1);
+            cut += 1;
+        }
+        let example = Example::from_ids(&ids, &vec![0; ids.len()], forward.model().config()).unwrap();
+        let tensors = forward.run(&example, Wanted::default()).unwrap();
+        let tensor = |name: &str| &tensors.iter().find(|tensor| tensor.name == name).unwrap().values;
+        let hidden: Vec<&[f32]> = tensor("hidden.2").chunks_exact(24).collect();
+        for column in 0..24 {
+            let exact = hidden.iter().map(|row| f64::from(row[column])).sum::<f64>() / hidden.len() as f64;
+            assert_eq!(mean[line][column], exact as f32, "{text:?}, column {column}");
+        }
+        assert_eq!(cls[line], hidden[0], "{text:?}");
+        assert_eq!(&pooler[line], tensor("pooled"), "{text:?}");
+    }
+    assert!(cut > 0, "no text is longer than the model's positions");
+}
+
+#[test]
+fn a_normalized_vector_has_length_one_and_the_same_direction() {
+    let folder = folder(0);
+    let plain = embed(folder.path(), &texts(), Pooling::Mean, false);
+    for (unit, vector) in embed(folder.path(), &texts(), Pooling::Mean, true).iter().zip(&plain) {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>();
+        let (length, cosine) = (dot(unit, unit).sqrt(), dot(unit, vector) / dot(vector, vector).sqrt());
+        assert!((length - 1.0).abs() < 1e-6 && (cosine - 1.0).abs() < 1e-6, "length {length}, cosine {cosine}");
+    }
+}
+
+#[test]
+fn a_tokenizer_of_another_vocabulary_is_refused() {
+    let folder = folder(128);
+    let path = folder.path().to_str().unwrap();
+    for arguments in
+        [vec!["embed", "--model", path], vec!["forward", "--model", path, "--text", "a", "-o", "/dev/null"]]
+    {
+        let parts = ["pieces and the model", "use the tokenizer that the model was trained with"];
+        finish(&mut albert(&arguments)).fails_with(&parts);
+    }
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let folder = folder(0);
+    std::fs::remove_file(folder.path().join("spiece.model")).unwrap();
+    let arguments = ["embed", "--model", folder.path().to_str().unwrap()];
+    finish(&mut albert(&arguments)).fails_with(&["tokenizer.json, spiece.model or vocab.txt"]);
+}
