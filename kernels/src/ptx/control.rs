@@ -10,6 +10,8 @@ use super::{Entry, F32, Number, Operand, Pred, Reg, U32};
 pub enum Compare {
     /// a = b
     Eq,
+    /// a ≠ b; of floats false where either is NaN.
+    Ne,
     /// a < b
     Lt,
     /// a ≤ b
@@ -24,6 +26,7 @@ impl Compare {
     fn name(self) -> &'static str {
         match self {
             Compare::Eq => "eq",
+            Compare::Ne => "ne",
             Compare::Lt => "lt",
             Compare::Le => "le",
             Compare::Gt => "gt",
@@ -58,10 +61,24 @@ impl Entry {
     /// If a guard is open already, or if `body` writes a branch or a loop.
     #[track_caller]
     pub fn when<R>(&self, condition: Reg<Pred>, body: impl FnOnce() -> R) -> R {
-        assert!(self.guard.get().is_none(), "guards do not nest: combine the conditions first");
-        self.guard.set(Some(condition.index));
+        self.guarded(format!("@{condition}"), body)
+    }
+
+    /// [`Entry::when`] for the opposite: `@!%p st…`.
+    ///
+    /// # Panics
+    /// As [`Entry::when`].
+    #[track_caller]
+    pub fn unless<R>(&self, condition: Reg<Pred>, body: impl FnOnce() -> R) -> R {
+        self.guarded(format!("@!{condition}"), body)
+    }
+
+    #[track_caller]
+    fn guarded<R>(&self, guard: String, body: impl FnOnce() -> R) -> R {
+        assert!(self.guard.borrow().is_none(), "guards do not nest: combine the conditions first");
+        *self.guard.borrow_mut() = Some(guard);
         let result = body();
-        self.guard.set(None);
+        *self.guard.borrow_mut() = None;
         result
     }
 
@@ -113,6 +130,30 @@ impl Entry {
         self.place(exit);
     }
 
+    /// Runs `body` again and again while the condition that it returns holds; all threads may differ in it.
+    ///
+    /// Writes a label in front and `@bra` behind.
+    #[track_caller]
+    pub fn repeat_while(&self, body: impl FnOnce() -> Reg<Pred>) {
+        self.unguarded();
+        let head = self.label();
+        self.place(head.clone());
+        let again = body();
+        self.write(format!("@{again} bra {head}"));
+    }
+
+    /// Ends the thread here: `exit`.
+    #[track_caller]
+    pub fn exit(&self) {
+        self.write("exit".to_string());
+    }
+
+    /// Ends the kernel with an error at the host: `trap`.
+    #[track_caller]
+    pub fn trap(&self) {
+        self.write("trap".to_string());
+    }
+
     /// Ends the thread.
     #[track_caller]
     pub(super) fn ret(&self) {
@@ -121,6 +162,6 @@ impl Entry {
 
     #[track_caller]
     fn unguarded(&self) {
-        assert!(self.guard.get().is_none(), "a guarded body is straight-line code: use `if_`");
+        assert!(self.guard.borrow().is_none(), "a guarded body is straight-line code: use `if_`");
     }
 }

@@ -1,11 +1,14 @@
 //! Loads, stores, addresses and the registers that say which thread this is.
 
-use super::{Entry, Generic, Global, Operand, Param, PointerParam, Ptr, Reg, Sm, Space, Type, U32, U64, Version};
+use super::{
+    Entry, Generic, Global, Operand, Param, PointerParam, Ptr, Reg, Shared, Sm, Space, Type, U32, U64, Version,
+    types::Word as _,
+};
 
 /// An address in an instruction: a pointer and a constant number of bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Address<S: Space> {
-    pointer: Ptr<S>,
+    pub(super) pointer: Ptr<S>,
     bytes: i32,
 }
 
@@ -45,8 +48,16 @@ pub enum Special {
     CtaidX,
     /// The block's row in the grid.
     CtaidY,
+    /// The block's layer in the grid.
+    CtaidZ,
+    /// Columns of blocks in the grid.
+    NctaidX,
     /// Rows of blocks in the grid.
     NctaidY,
+    /// Layers of blocks in the grid.
+    NctaidZ,
+    /// The thread's position in its warp.
+    LaneId,
 }
 
 impl Special {
@@ -56,7 +67,11 @@ impl Special {
             Special::NtidX => "%ntid.x",
             Special::CtaidX => "%ctaid.x",
             Special::CtaidY => "%ctaid.y",
+            Special::CtaidZ => "%ctaid.z",
+            Special::NctaidX => "%nctaid.x",
             Special::NctaidY => "%nctaid.y",
+            Special::NctaidZ => "%nctaid.z",
+            Special::LaneId => "%laneid",
         }
     }
 }
@@ -73,8 +88,13 @@ const fn vector(count: usize) -> &'static str {
 
 /// Registers as a load or store lists them: `%f0`, or `{%f0, %f1}`.
 fn list<T: Type, const N: usize>(registers: &[Reg<T>; N]) -> String {
+    if N == 1 { registers[0].to_string() } else { braced(registers) }
+}
+
+/// Registers in braces: `{%f0, %f1}`.
+pub(super) fn braced<T: Type>(registers: &[Reg<T>]) -> String {
     let names: Vec<String> = registers.iter().map(ToString::to_string).collect();
-    if N == 1 { names[0].clone() } else { format!("{{{}}}", names.join(", ")) }
+    format!("{{{}}}", names.join(", "))
 }
 
 impl Entry {
@@ -104,16 +124,58 @@ impl Entry {
         Ptr::new(self.define(format_args!("cvta.to.global.u64"), &[pointer.register.text()]))
     }
 
-    /// The address of element `i` of elements of `size` bytes: one `mad.wide`.
+    /// An address in shared memory as one of any space.
+    #[track_caller]
+    pub fn cvta_shared(&self, pointer: Ptr<Shared>) -> Ptr<Generic> {
+        let wide: Reg<U64> = self.cvt_u64(pointer.register);
+        Ptr::new(self.define(format_args!("cvta.shared.u64"), &[wide.text()]))
+    }
+
+    /// A generic address that is known to point to shared memory, as an address of that space. Two instructions.
+    #[track_caller]
+    pub fn cvta_to_shared(&self, pointer: Ptr<Generic>) -> Ptr<Shared> {
+        let wide: Reg<U64> = self.define(format_args!("cvta.to.shared.u64"), &[pointer.register.text()]);
+        Ptr::new(self.cvt_u32_u64(wide))
+    }
+
+    /// The address of element `i` of elements of `size` bytes: one `mad.wide`, in shared memory one `mad.lo`.
     #[track_caller]
     pub fn index<S: Space>(&self, pointer: Ptr<S>, i: Reg<U32>, size: impl Operand<U32>) -> Ptr<S> {
-        Ptr::new(self.mad_wide(i, size, pointer.register))
+        Ptr::new(self.define(format_args!("{}", S::Word::INDEX), &[i.text(), size.text(), pointer.register.text()]))
     }
 
     /// The address `bytes` after `pointer`.
     #[track_caller]
-    pub fn offset<S: Space>(&self, pointer: Ptr<S>, bytes: Reg<U64>) -> Ptr<S> {
+    pub fn offset<S: Space>(&self, pointer: Ptr<S>, bytes: impl Operand<S::Word>) -> Ptr<S> {
         Ptr::new(self.add(pointer.register, bytes))
+    }
+
+    /// The address with `bits` flipped: how a swizzled tile finds a neighbour without computing it anew.
+    #[track_caller]
+    pub fn flip(&self, pointer: Ptr<Shared>, bits: impl Operand<U32>) -> Ptr<Shared> {
+        Ptr::new(self.xor(pointer.register, bits))
+    }
+
+    /// Moves `pointer` on by `bytes`, in its own register: how a loop walks.
+    #[track_caller]
+    pub fn advance<S: Space>(&self, pointer: Ptr<S>, bytes: impl Operand<S::Word>) {
+        self.add_into(pointer.register, pointer.register, bytes);
+    }
+
+    /// A copy of the pointer in a register of its own, to be moved by [`Entry::advance`].
+    #[track_caller]
+    pub fn mov_pointer<S: Space>(&self, pointer: Ptr<S>) -> Ptr<S> {
+        Ptr::new(self.mov(pointer.register))
+    }
+
+    /// The pointer's number, to compute with.
+    pub fn address_of<S: Space>(&self, pointer: Ptr<S>) -> Reg<S::Word> {
+        pointer.register
+    }
+
+    /// A pointer that is the result of arithmetic.
+    pub fn pointer<S: Space>(&self, address: Reg<S::Word>) -> Ptr<S> {
+        Ptr::new(address)
     }
 
     /// Reads `N` neighbouring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
@@ -136,10 +198,21 @@ impl Entry {
 
     #[track_caller]
     fn load<S: Space, T: Type, const N: usize>(&self, how: &str, address: Address<S>) -> [Reg<T>; N] {
-        const { assert!(N as u32 * T::BYTES <= 16, "a load moves at most 16 bytes") };
         let values = std::array::from_fn(|_| self.fresh());
-        self.write(format!("ld{}{how}{}{} {}, {address}", S::SUFFIX, vector(N), T::SUFFIX, list(&values)));
+        self.load_into(how, address, values);
         values
+    }
+
+    /// [`Entry::ld`] into registers that exist: what a guard may leave out keeps its old value.
+    #[track_caller]
+    pub fn ld_into<T: Type, const N: usize>(&self, address: Address<impl Space>, values: [Reg<T>; N]) {
+        self.load_into("", address, values);
+    }
+
+    #[track_caller]
+    fn load_into<S: Space, T: Type, const N: usize>(&self, how: &str, address: Address<S>, values: [Reg<T>; N]) {
+        const { assert!(N as u32 * T::BYTES <= 16, "a load moves at most 16 bytes") };
+        self.write(format!("ld{}{how}{}{} {}, {address}", S::SUFFIX, vector(N), T::SUFFIX, list(&values)));
     }
 
     /// Writes `N` neighbouring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.

@@ -34,7 +34,9 @@
 //! | `types` | register types, operands, address spaces |
 //! | `module` | [`Module`], [`Entry`], parameters, the text and its `.loc` lines |
 //! | `arithmetic`, `memory`, `control` | one method an instruction |
-//! | `bf16`, `functions` | short sequences that several kernels share: conversions, exp, erf, polynomials |
+//! | `warp`, `sync`, `copy`, `matrix` | shuffles and votes; barriers, fences, phases; asynchronous copies; tensor cores |
+//! | [`tile`], [`fragment`] | shared tiles and their swizzles; which lane holds which element of a matrix fragment |
+//! | `bf16`, `functions`, `philox` | short sequences that several kernels share: conversions, exp, erf, random words |
 //! | [`sim`] | the other end: reads PTX text and runs it, without a GPU |
 //!
 //! An instruction form is added when a kernel needs it: the method in the file of its kind, with its minimal version
@@ -46,21 +48,40 @@
 mod arithmetic;
 mod bf16;
 mod control;
+mod copy;
+pub mod fragment;
 mod functions;
+mod matrix;
 mod memory;
 mod module;
+mod philox;
 pub mod sim;
+mod sync;
 mod target;
+pub mod tile;
 mod types;
+mod warp;
 
 pub use control::Compare;
+pub use copy::TENSOR_MAP_BYTES;
 pub use functions::{Precision, Sigmoid};
+pub use matrix::{DescriptorSwizzle, Major, descriptor};
 pub use memory::{Address, Cache, Special};
-pub use module::{Entry, Module, Param, PointerParam};
+pub use module::{BytesParam, Entry, Module, Param, PointerParam};
+pub use philox::PhiloxKey;
+pub use sync::{Barrier, Fence};
 pub use target::{Sm, Version};
+pub use tile::{Step, Swizzle, Tile};
 pub use types::{
-    B16, B32, Bf16x2, F32, Generic, Global, Integer, Number, Operand, Pred, Ptr, Reg, Space, Type, U32, U64,
+    B16, B32, Bf16x2, F16x2, F32, F64, Float, Generic, Global, Integer, Number, Operand, Pair, Pred, Ptr, Reg, S32,
+    Shared, Space, Type, U32, U64, Word,
 };
+pub use warp::{Fold, Lane};
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod layout_tests;
+#[cfg(test)]
+mod ptxas_tests;

@@ -1,7 +1,7 @@
 //! A module of entries, and its text.
 
 use super::{
-    Generic, Ptr, Sm, Version,
+    Generic, Global, Ptr, Shared, Sm, Version,
     types::{CLASSES, DECLARATIONS, Reg, Type, U64},
 };
 use std::{
@@ -16,6 +16,8 @@ pub struct Module {
     sm: Sm,
     version: Version,
     entries: Vec<Finished>,
+    /// Alignment of the dynamic shared memory, where an entry uses it.
+    dynamic_shared: Option<u32>,
 }
 
 /// One entry whose body has been written.
@@ -24,15 +26,38 @@ struct Finished {
     name: String,
     block: [u32; 3],
     params: Vec<Declared>,
+    directives: Vec<String>,
     registers: [u32; CLASSES],
+    named: Vec<Named>,
+    shared: Vec<SharedArray>,
     lines: Vec<Line>,
 }
+
+/// Registers with a name of their own.
+#[derive(Debug)]
+struct Named {
+    name: &'static str,
+    declared: &'static str,
+    count: u32,
+}
+
+/// A static array in shared memory.
+#[derive(Debug)]
+struct SharedArray {
+    name: String,
+    bytes: u32,
+    align: u32,
+}
+
+/// The name of the dynamic shared memory in the text.
+const DYNAMIC_SHARED: &str = "dynamic_shared";
 
 /// A declared parameter.
 #[derive(Debug)]
 struct Declared {
     name: String,
-    kind: &'static str,
+    /// `.u32 n`, or `.align 64 .b8 map[128]`.
+    text: String,
 }
 
 /// One line of a body.
@@ -46,7 +71,7 @@ enum Line {
 impl Module {
     /// An empty module for `sm`.
     pub fn new(sm: Sm) -> Self {
-        Self { sm, version: sm.version(), entries: Vec::new() }
+        Self { sm, version: sm.version(), entries: Vec::new(), dynamic_shared: None }
     }
 
     /// Adds the entry `name`, launched with blocks of exactly `block` threads, whose instructions `body` writes. The
@@ -64,19 +89,28 @@ impl Module {
             sm: self.sm,
             version: Cell::new(self.version),
             params: RefCell::default(),
+            directives: RefCell::default(),
             registers: RefCell::default(),
+            named: RefCell::default(),
+            shared: RefCell::default(),
+            dynamic_shared: Cell::new(None),
+            barriers: Cell::new(1),
             lines: RefCell::default(),
             labels: Cell::new(0),
-            guard: Cell::new(None),
+            guard: RefCell::default(),
         };
         body(&entry);
         entry.ret();
         self.version = entry.version.get();
+        self.dynamic_shared = self.dynamic_shared.max(entry.dynamic_shared.get());
         self.entries.push(Finished {
             name: name.to_string(),
             block,
             params: entry.params.into_inner(),
+            directives: entry.directives.into_inner(),
             registers: entry.registers.into_inner(),
+            named: entry.named.into_inner(),
+            shared: entry.shared.into_inner(),
             lines: entry.lines.into_inner(),
         });
     }
@@ -111,6 +145,10 @@ impl Module {
         for (number, file) in files.iter().enumerate() {
             writeln!(text, ".file {} \"{file}\"", number + 1).expect("writing to a string succeeds");
         }
+        if let Some(align) = self.dynamic_shared {
+            writeln!(text, "\n.extern .shared .align {align} .b8 {DYNAMIC_SHARED}[];")
+                .expect("writing to a string succeeds");
+        }
         text + &bodies
     }
 }
@@ -123,14 +161,22 @@ impl Finished {
         put(format_args!("\n.visible .entry {}(", self.name));
         for (i, param) in self.params.iter().enumerate() {
             let comma = if i + 1 < self.params.len() { "," } else { "" };
-            put(format_args!("    .param {} {}{comma}", param.kind, param.name));
+            put(format_args!("    .param {}{comma}", param.text));
         }
         let [x, y, z] = self.block;
-        put(format_args!(")\n.reqntid {x}, {y}, {z}\n{{"));
+        put(format_args!(")\n.reqntid {x}, {y}, {z}"));
+        self.directives.iter().for_each(|directive| put(format_args!("{directive}")));
+        put(format_args!("{{"));
         for ((prefix, declared), count) in DECLARATIONS.iter().zip(self.registers) {
             if count > 0 {
                 put(format_args!("    .reg {declared} %{prefix}<{count}>;"));
             }
+        }
+        for Named { name, declared, count } in &self.named {
+            put(format_args!("    .reg {declared} %{name}<{count}>;"));
+        }
+        for SharedArray { name, bytes, align } in &self.shared {
+            put(format_args!("    .shared .align {align} .b8 {name}[{bytes}];"));
         }
         put(format_args!(""));
         let mut last = None;
@@ -179,6 +225,12 @@ pub struct PointerParam {
     pub(super) name: String,
 }
 
+/// A parameter of so many bytes that the kernel uses where they lie: the descriptor of a bulk tensor copy.
+#[derive(Clone, Debug)]
+pub struct BytesParam {
+    pub(super) name: String,
+}
+
 /// The body of an entry while it is written. Methods write one instruction each and return the register that they
 /// define; the few that write more say so.
 ///
@@ -188,11 +240,17 @@ pub struct Entry {
     sm: Sm,
     version: Cell<Version>,
     params: RefCell<Vec<Declared>>,
+    directives: RefCell<Vec<String>>,
     registers: RefCell<[u32; CLASSES]>,
+    named: RefCell<Vec<Named>>,
+    shared: RefCell<Vec<SharedArray>>,
+    dynamic_shared: Cell<Option<u32>>,
+    /// The next named barrier; 0 is the one of the whole block.
+    pub(super) barriers: Cell<u8>,
     lines: RefCell<Vec<Line>>,
     labels: Cell<u32>,
-    /// The predicate of [`Entry::when`].
-    pub(super) guard: Cell<Option<u32>>,
+    /// The predicate of [`Entry::when`], as it stands before an instruction.
+    pub(super) guard: RefCell<Option<String>>,
 }
 
 impl Entry {
@@ -221,11 +279,109 @@ impl Entry {
         PointerParam { name: name.to_string() }
     }
 
+    /// Declares the parameter `name` of `bytes` bytes, passed by value and used where it lies.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    #[track_caller]
+    pub fn bytes_param(&self, name: &str, bytes: u32, align: u32) -> BytesParam {
+        self.declare_as(name, format!(".align {align} .b8 {name}[{bytes}]"));
+        BytesParam { name: name.to_string() }
+    }
+
+    /// Declares the parameter `name` and loads it: one instruction.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    #[track_caller]
+    pub fn load_param<T: Type>(&self, name: &str) -> Reg<T> {
+        self.ld_param(self.param(name))
+    }
+
+    /// Declares the parameter `name`, an address in device memory, and loads it: two instructions.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    #[track_caller]
+    pub fn load_pointer(&self, name: &str) -> Ptr<Global> {
+        self.cvta_to_global(self.ld_param_pointer(self.pointer_param(name)))
+    }
+
     #[track_caller]
     fn declare(&self, name: &str, kind: &'static str) {
+        self.declare_as(name, format!("{kind} {name}"));
+    }
+
+    #[track_caller]
+    fn declare_as(&self, name: &str, text: String) {
         let mut params = self.params.borrow_mut();
         assert!(params.iter().all(|param| param.name != name), "the entry has a parameter `{name}` already");
-        params.push(Declared { name: name.to_string(), kind });
+        params.push(Declared { name: name.to_string(), text });
+    }
+
+    /// Asks the driver's assembler to keep so many blocks resident on a multiprocessor: `.minnctapersm`, which bounds
+    /// the registers.
+    pub fn resident_blocks(&self, blocks: u32) {
+        self.directives.borrow_mut().push(format!(".minnctapersm {blocks}"));
+    }
+
+    /// A hint to the driver's assembler, where the entry's directives stand: `.pragma "nounroll";`.
+    pub fn pragma(&self, text: &str) {
+        self.directives.borrow_mut().push(format!(".pragma \"{text}\";"));
+    }
+
+    /// `count` registers whose names begin with `name`, undefined until an instruction writes them: `%acc0`, `%acc1`, ….
+    /// A second call with the same name gives further ones.
+    ///
+    /// # Panics
+    /// If the name is no word of lower-case letters and `_`, or stands for registers of another type.
+    #[track_caller]
+    pub fn registers<T: Type>(&self, name: &'static str, count: usize) -> Vec<Reg<T>> {
+        let word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        assert!(word, "`{name}` is no name of registers: lower-case letters and `_`");
+        assert!(DECLARATIONS.iter().all(|(prefix, _)| *prefix != name), "`{name}` is the name of a type's registers");
+        let mut named = self.named.borrow_mut();
+        let position = named.iter().position(|known| known.name == name).unwrap_or_else(|| {
+            named.push(Named { name, declared: T::DECLARED, count: 0 });
+            named.len() - 1
+        });
+        let known = &mut named[position];
+        assert_eq!(known.declared, T::DECLARED, "the registers `{name}` have another type already");
+        let first = known.count;
+        known.count += count as u32;
+        (first..known.count).map(|index| Reg::named(name, index)).collect()
+    }
+
+    /// One register with a name of its own, which `value` is moved to: a variable of a loop.
+    #[track_caller]
+    pub fn variable<T: Type>(&self, name: &'static str, value: impl super::Operand<T>) -> Reg<T> {
+        let variable = self.registers(name, 1)[0];
+        self.assign(variable, value);
+        variable
+    }
+
+    /// A static array of `bytes` bytes in shared memory, at a multiple of `align`. One instruction: its address.
+    ///
+    /// # Panics
+    /// If the name is taken, or the entry's arrays exceed the 48 KiB that a block has without asking.
+    #[track_caller]
+    pub fn shared_array(&self, name: &str, bytes: u32, align: u32) -> Ptr<Shared> {
+        {
+            let mut shared = self.shared.borrow_mut();
+            assert!(shared.iter().all(|array| array.name != name), "the entry has a shared array `{name}` already");
+            let total = bytes + shared.iter().map(|array| array.bytes).sum::<u32>();
+            assert!(total <= 48 * 1024, "{total} bytes of static shared memory; beyond 49152 it must be dynamic");
+            shared.push(SharedArray { name: name.to_string(), bytes, align });
+        }
+        Ptr::new(self.define(format_args!("mov.u32"), &[name.to_string()]))
+    }
+
+    /// The shared memory that the launch asks for (`Launch::shared_bytes`), at a multiple of `align`. One instruction:
+    /// its address.
+    #[track_caller]
+    pub fn dynamic_shared(&self, align: u32) -> Ptr<Shared> {
+        self.dynamic_shared.set(self.dynamic_shared.get().max(Some(align)));
+        Ptr::new(self.define(format_args!("mov.u32"), &[DYNAMIC_SHARED.to_string()]))
     }
 
     /// Writes a comment: names what follows, as the kernel's pseudocode does.
@@ -249,8 +405,8 @@ impl Entry {
     /// Writes `text` as one instruction, under the guard where there is one.
     #[track_caller]
     pub(super) fn write(&self, text: String) {
-        let text = match self.guard.get() {
-            Some(predicate) => format!("@%p{predicate} {text}"),
+        let text = match &*self.guard.borrow() {
+            Some(guard) => format!("{guard} {text}"),
             None => text,
         };
         self.lines.borrow_mut().push(Line::Instruction { text, at: Location::caller() });

@@ -6,11 +6,16 @@
 //! |---|---|---|---|
 //! | [`F32`] | `.f32` | `%f0` | a float |
 //! | [`B32`] | `.b32` | `%r0` | 32 bits without a meaning |
-//! | [`U32`] | `.u32` | `%u0` | an unsigned integer |
+//! | [`U32`] | `.u32` | `%u0` | an unsigned integer, or an address in shared memory |
+//! | [`S32`] | `.s32` | `%s0` | a signed integer |
 //! | [`Bf16x2`] | `.b32` | `%bb0` | two bf16, the lower half first in memory |
-//! | [`B16`] | `.b16` | `%h0` | 16 bits, one bf16 |
-//! | [`U64`] | `.u64` | `%rd0` | an unsigned integer, or an address |
+//! | [`F16x2`] | `.b32` | `%hh0` | two f16, the lower half first in memory |
+//! | [`B16`] | `.b16` | `%h0` | 16 bits, one bf16 or f16 |
+//! | [`U64`] | `.u64` | `%rd0` | an unsigned integer, or an address in any other space |
+//! | [`F64`] | `.f64` | `%d0` | a double-precision float |
 //! | [`Pred`] | `.pred` | `%p0` | a condition |
+//!
+//! A kernel may give the registers of a role a name of their own ([`super::Entry::registers`]): `%acc0 .. %acc63`.
 
 use std::{fmt, marker::PhantomData};
 
@@ -33,7 +38,7 @@ pub trait Type: sealed::Sealed + Copy + 'static {
 }
 
 /// How many classes of registers there are.
-pub(super) const CLASSES: usize = 7;
+pub(super) const CLASSES: usize = 10;
 
 /// `(prefix, declared type)` of each class, in the order in which a listing declares them.
 pub(super) const DECLARATIONS: [(&str, &str); CLASSES] = [
@@ -44,6 +49,9 @@ pub(super) const DECLARATIONS: [(&str, &str); CLASSES] = [
     (U32::PREFIX, U32::DECLARED),
     (F32::PREFIX, F32::DECLARED),
     (U64::PREFIX, U64::DECLARED),
+    (S32::PREFIX, S32::DECLARED),
+    (F16x2::PREFIX, F16x2::DECLARED),
+    (F64::PREFIX, F64::DECLARED),
 ];
 
 macro_rules! register_types {
@@ -77,6 +85,12 @@ register_types! {
     F32: 5 ".f32" ".f32" "f" 4;
     /// An unsigned 64-bit integer.
     U64: 6 ".u64" ".u64" "rd" 8;
+    /// A signed 32-bit integer.
+    S32: 7 ".s32" ".s32" "s" 4;
+    /// Two f16 in one register, the one at the lower address in the lower half.
+    F16x2: 8 ".b32" ".b32" "hh" 4;
+    /// A double-precision float.
+    F64: 9 ".f64" ".f64" "d" 8;
 }
 
 /// Types with addition: floats round to nearest even, integers wrap.
@@ -88,27 +102,71 @@ pub trait Number: Type {
 impl Number for F32 {
     const ROUNDED: &'static str = ".rn.f32";
 }
+impl Number for F64 {
+    const ROUNDED: &'static str = ".rn.f64";
+}
 impl Number for U32 {
     const ROUNDED: &'static str = ".u32";
+}
+impl Number for S32 {
+    const ROUNDED: &'static str = ".s32";
 }
 impl Number for U64 {
     const ROUNDED: &'static str = ".u64";
 }
 
-/// Types with bitwise operations of 32 bits.
-pub trait Integer: Type {}
-impl Integer for U32 {}
-impl Integer for B32 {}
+/// Floating-point types.
+pub trait Float: Number {}
+impl Float for F32 {}
+impl Float for F64 {}
+
+/// Types with bitwise operations.
+pub trait Integer: Type {
+    /// What follows the mnemonic of a bitwise operation: the width.
+    const BITS: &'static str;
+}
+impl Integer for U32 {
+    const BITS: &'static str = ".b32";
+}
+impl Integer for S32 {
+    const BITS: &'static str = ".b32";
+}
+impl Integer for B32 {
+    const BITS: &'static str = ".b32";
+}
+impl Integer for U64 {
+    const BITS: &'static str = ".b64";
+}
+impl Integer for Pred {
+    const BITS: &'static str = ".pred";
+}
+
+/// Pairs of 16-bit floats, the operands of the tensor cores.
+pub trait Pair: Type {
+    /// The type of one number, as matrix instructions name it.
+    const HALF: &'static str;
+}
+impl Pair for Bf16x2 {
+    const HALF: &'static str = "bf16";
+}
+impl Pair for F16x2 {
+    const HALF: &'static str = "f16";
+}
 
 /// A virtual register of type `T`. There is any number of them; the driver's assembler finds real ones.
 pub struct Reg<T: Type> {
     pub(super) index: u32,
+    pub(super) name: &'static str,
     kind: PhantomData<T>,
 }
 
 impl<T: Type> Reg<T> {
     pub(super) fn new(index: u32) -> Self {
-        Self { index, kind: PhantomData }
+        Self::named(T::PREFIX, index)
+    }
+
+    pub(super) fn named(name: &'static str, index: u32) -> Self {
+        Self { index, name, kind: PhantomData }
     }
 }
 
@@ -120,9 +178,17 @@ impl<T: Type> Clone for Reg<T> {
 
 impl<T: Type> Copy for Reg<T> {}
 
+impl<T: Type> PartialEq for Reg<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.name, self.index) == (other.name, other.index)
+    }
+}
+
+impl<T: Type> Eq for Reg<T> {}
+
 impl<T: Type> fmt::Display for Reg<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "%{}{}", T::PREFIX, self.index)
+        write!(f, "%{}{}", self.name, self.index)
     }
 }
 
@@ -151,7 +217,20 @@ impl Operand<F32> for f32 {
     }
 }
 
+impl Operand<F64> for f64 {
+    /// The bits in hexadecimal: exact, and the same on every machine.
+    fn text(self) -> String {
+        format!("0d{:016X}", self.to_bits())
+    }
+}
+
 impl Operand<U32> for u32 {
+    fn text(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Operand<S32> for i32 {
     fn text(self) -> String {
         self.to_string()
     }
@@ -173,6 +252,8 @@ impl Operand<U64> for u64 {
 pub trait Space: sealed::Sealed + Copy + 'static {
     /// The part of a load's name that says the space: `.global`, or nothing for a generic address.
     const SUFFIX: &'static str;
+    /// What holds an address of the space.
+    type Word: Word;
 }
 
 /// Device memory.
@@ -181,25 +262,59 @@ pub struct Global;
 /// An address of any space, as parameters hold it; [`super::Entry::cvta_to_global`] makes it usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generic;
+/// Memory of a block. Its addresses have 32 bits, which halves the registers and the arithmetic that they take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared;
 
 impl sealed::Sealed for Global {}
 impl sealed::Sealed for Generic {}
+impl sealed::Sealed for Shared {}
 impl Space for Global {
     const SUFFIX: &'static str = ".global";
+    type Word = U64;
 }
 impl Space for Generic {
     const SUFFIX: &'static str = "";
+    type Word = U64;
+}
+impl Space for Shared {
+    const SUFFIX: &'static str = ".shared";
+    type Word = U32;
+}
+
+/// A register type that holds addresses.
+pub trait Word: Number {
+    /// The multiply-add that gives `base + i · size` for a 32-bit i.
+    const INDEX: &'static str;
+}
+impl Word for U64 {
+    const INDEX: &'static str = "mad.wide.u32";
+}
+impl Word for U32 {
+    const INDEX: &'static str = "mad.lo.u32";
 }
 
 /// A register that holds an address in space `S`.
-#[derive(Clone, Copy, Debug)]
 pub struct Ptr<S: Space> {
-    pub(super) register: Reg<U64>,
-    space: PhantomData<S>,
+    pub(super) register: Reg<S::Word>,
 }
 
 impl<S: Space> Ptr<S> {
-    pub(super) fn new(register: Reg<U64>) -> Self {
-        Self { register, space: PhantomData }
+    pub(super) fn new(register: Reg<S::Word>) -> Self {
+        Self { register }
+    }
+}
+
+impl<S: Space> Clone for Ptr<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Space> Copy for Ptr<S> {}
+
+impl<S: Space> fmt::Debug for Ptr<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}]", self.register)
     }
 }

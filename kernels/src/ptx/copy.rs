@@ -1,0 +1,128 @@
+//! Copies from device memory to shared memory that run beside the program: `cp.async` by threads, and bulk tensor copies
+//! by the copy engine of Hopper.
+
+use super::{Address, Entry, Generic, Global, Operand, Ptr, Reg, S32, Shared, Sm, U32, Version, module::BytesParam};
+
+/// Bytes of a tensor map, the descriptor that the driver makes for bulk tensor copies.
+pub const TENSOR_MAP_BYTES: u32 = 128;
+
+impl Entry {
+    /// Copies 16 bytes without going through registers or the first-level cache; both addresses are multiples of 16.
+    #[track_caller]
+    pub fn cp_async(&self, to: Address<Shared>, from: Address<Global>) {
+        self.write(format!("cp.async.cg.shared.global {to}, {from}, 16"));
+    }
+
+    /// [`Entry::cp_async`] of the first `bytes` of the 16 (0 to 16) with zeros behind them: nothing beyond is read.
+    #[track_caller]
+    pub fn cp_async_zero_fill(&self, to: Address<Shared>, from: Address<Global>, bytes: Reg<U32>) {
+        self.write(format!("cp.async.cg.shared.global {to}, {from}, 16, {bytes}"));
+    }
+
+    /// Copies 4 or 8 bytes through the first-level cache, the first `bytes` of them with zeros behind.
+    #[track_caller]
+    pub fn cp_async_small(&self, to: Address<Shared>, from: Address<Global>, size: u32, bytes: Reg<U32>) {
+        assert!([4, 8].contains(&size), "cp.async.ca moves 4, 8 or 16 bytes, not {size}");
+        self.write(format!("cp.async.ca.shared.global {to}, {from}, {size}, {bytes}"));
+    }
+
+    /// Closes the group of all copies that this thread has begun since the last one.
+    #[track_caller]
+    pub fn cp_async_commit(&self) {
+        self.write("cp.async.commit_group".to_string());
+    }
+
+    /// Waits until at most `groups` of this thread's groups are under way. Other threads see the bytes after a barrier.
+    #[track_caller]
+    pub fn cp_async_wait(&self, groups: u32) {
+        self.write(format!("cp.async.wait_group {groups}"));
+    }
+
+    /// Declares a tensor map parameter.
+    #[track_caller]
+    pub fn tensor_map_param(&self, name: &str) -> BytesParam {
+        self.bytes_param(name, TENSOR_MAP_BYTES, 64)
+    }
+
+    /// The generic address of a parameter that is used where it lies: two instructions.
+    #[track_caller]
+    pub fn address_of_param(&self, param: &BytesParam) -> Ptr<Generic> {
+        self.needs("cvta.param", Version(7, 7), Sm::Sm80);
+        let place: Reg<super::U64> = self.define(format_args!("mov.b64"), std::slice::from_ref(&param.name));
+        Ptr::new(self.define(format_args!("cvta.param.u64"), &[place.text()]))
+    }
+
+    /// Fetches a tensor map ahead of its first use.
+    #[track_caller]
+    pub fn prefetch_tensor_map(&self, map: Ptr<Generic>) {
+        self.needs("prefetch.tensormap", Version(8, 0), Sm::Sm90a);
+        self.write(format!("prefetch.tensormap [{}]", map.register));
+    }
+
+    /// Starts the copy of a box of the tensor to shared memory; its bytes are counted at `barrier` when they are there.
+    /// `at` is the box's first element, the fastest dimension first. One thread does this for all.
+    #[track_caller]
+    pub fn tensor_load<const D: usize>(
+        &self,
+        to: Address<Shared>,
+        map: Ptr<Generic>,
+        at: [Reg<S32>; D],
+        barrier: Address<Shared>,
+    ) {
+        self.needs("cp.async.bulk.tensor", Version(8, 0), Sm::Sm90a);
+        let box_at = super::memory::braced(&at);
+        let barrier = barrier.to_string();
+        self.write(format!(
+            "cp.async.bulk.tensor.{D}d.shared::cluster.global.mbarrier::complete_tx::bytes {to}, [{}, {box_at}], {barrier}",
+            map.register
+        ));
+    }
+
+    /// Starts the copy of a box from shared memory to the tensor. What lies outside the tensor is left out.
+    #[track_caller]
+    pub fn tensor_store<const D: usize>(&self, map: Ptr<Generic>, at: [Reg<S32>; D], from: Address<Shared>) {
+        self.needs("cp.async.bulk.tensor", Version(8, 0), Sm::Sm90a);
+        let box_at = super::memory::braced(&at);
+        self.write(format!(
+            "cp.async.bulk.tensor.{D}d.global.shared::cta.bulk_group [{}, {box_at}], {from}",
+            map.register
+        ));
+    }
+
+    /// Starts a copy of `bytes` bytes, a multiple of 16, to shared memory; they are counted at `barrier`.
+    #[track_caller]
+    pub fn bulk_load(
+        &self,
+        to: Address<Shared>,
+        from: Address<Global>,
+        bytes: impl Operand<U32>,
+        barrier: Address<Shared>,
+    ) {
+        self.needs("cp.async.bulk", Version(8, 0), Sm::Sm90a);
+        self.write(format!(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {to}, {from}, {}, {barrier}",
+            bytes.text()
+        ));
+    }
+
+    /// Closes the group of all bulk stores that this thread has begun since the last one.
+    #[track_caller]
+    pub fn bulk_commit(&self) {
+        self.needs("cp.async.bulk.commit_group", Version(8, 0), Sm::Sm90a);
+        self.write("cp.async.bulk.commit_group".to_string());
+    }
+
+    /// Waits until at most `groups` of this thread's bulk groups still read their source.
+    #[track_caller]
+    pub fn bulk_wait_read(&self, groups: u32) {
+        self.needs("cp.async.bulk.wait_group", Version(8, 0), Sm::Sm90a);
+        self.write(format!("cp.async.bulk.wait_group.read {groups}"));
+    }
+
+    /// Waits until at most `groups` of this thread's bulk groups are not complete.
+    #[track_caller]
+    pub fn bulk_wait(&self, groups: u32) {
+        self.needs("cp.async.bulk.wait_group", Version(8, 0), Sm::Sm90a);
+        self.write(format!("cp.async.bulk.wait_group {groups}"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Runs of neighbouring numbers between device memory and float registers, whatever they are stored as.
+//!
+//! Arithmetic is f32 everywhere; storage is a value, so that one kernel source serves all of it. A bf16 is the upper half
+//! of the float with the same value: widening is a shift and exact on every target (`cvt.f32.bf16` would need sm_90).
+
+use super::{Address, B16, B32, Bf16x2, Cache, Entry, F16x2, F32, Global, Reg, U32};
+use crate::simd::DType;
+
+/// How numbers are stored in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// IEEE binary32.
+    F32,
+    /// The upper half of a binary32.
+    Bf16,
+    /// IEEE binary16.
+    F16,
+}
+
+impl From<DType> for Storage {
+    fn from(dtype: DType) -> Self {
+        match dtype {
+            DType::F32 => Storage::F32,
+            DType::Bf16 => Storage::Bf16,
+        }
+    }
+}
+
+impl Storage {
+    /// Bytes of a number.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Storage::F32 => 4,
+            Storage::Bf16 | Storage::F16 => 2,
+        }
+    }
+
+    /// The part of a kernel's name that says it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Storage::F32 => "f32",
+            Storage::Bf16 => "bf16",
+            Storage::F16 => "f16",
+        }
+    }
+
+    /// Numbers in 16 bytes.
+    pub const fn vector(self) -> u32 {
+        16 / self.bytes()
+    }
+}
+
+/// What may happen to numbers that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Nobody writes them during the launch, and they are read once.
+    Once,
+    /// Nobody writes them during the launch, and other threads read them too.
+    Again,
+    /// This thread may write them.
+    Mutable,
+}
+
+impl Entry {
+    /// `count` neighbouring numbers, a power of two, as floats; the address is a multiple of their bytes, or of 16.
+    #[track_caller]
+    pub fn load_numbers(&self, storage: Storage, at: Address<Global>, count: u32, read: Read) -> Vec<Reg<F32>> {
+        let mut values = Vec::with_capacity(count as usize);
+        let step = count.min(storage.vector());
+        for first in (0..count).step_by(step as usize) {
+            let at = at.plus((first * storage.bytes()) as i32);
+            match (storage, step) {
+                (Storage::F32, 4) => values.extend(self.load_words::<F32, 4>(at, read)),
+                (Storage::F32, 2) => values.extend(self.load_words::<F32, 2>(at, read)),
+                (Storage::F32, 1) => values.extend(self.load_words::<F32, 1>(at, read)),
+                (_, 8) => self.widen_all(storage, &self.load_words::<B32, 4>(at, read), &mut values),
+                (_, 4) => self.widen_all(storage, &self.load_words::<B32, 2>(at, read), &mut values),
+                (_, 2) => self.widen_all(storage, &self.load_words::<B32, 1>(at, read), &mut values),
+                (_, 1) => {
+                    let [half] = self.load_words::<B16, 1>(at, read);
+                    values.push(self.widen(storage, half));
+                }
+                _ => panic!("runs of numbers are powers of two long, not {count}"),
+            }
+        }
+        values
+    }
+
+    #[track_caller]
+    fn load_words<T: super::Type, const N: usize>(&self, at: Address<Global>, read: Read) -> [Reg<T>; N] {
+        match read {
+            Read::Once => self.ld_nc(at, Cache::Stream),
+            Read::Again => self.ld_nc(at, Cache::Keep),
+            Read::Mutable => self.ld(at),
+        }
+    }
+
+    #[track_caller]
+    fn widen_all(&self, storage: Storage, pairs: &[Reg<B32>], values: &mut Vec<Reg<F32>>) {
+        for &pair in pairs {
+            match storage {
+                Storage::Bf16 => values.extend(self.widen_bf16x2(self.reinterpret(pair))),
+                _ => values.extend(self.split(pair).map(|half| self.cvt_f32_f16(half))),
+            }
+        }
+    }
+
+    /// The float that a stored number of 16 bits is.
+    #[track_caller]
+    pub fn widen(&self, storage: Storage, half: Reg<B16>) -> Reg<F32> {
+        match storage {
+            Storage::Bf16 => self.widen_bf16(half),
+            Storage::F16 => self.cvt_f32_f16(half),
+            Storage::F32 => panic!("an f32 has 32 bits"),
+        }
+    }
+
+    /// Rounds floats to storage and writes them next to each other; a power of two of them, and the address as for
+    /// [`Entry::load_numbers`].
+    #[track_caller]
+    pub fn store_numbers(&self, storage: Storage, at: Address<Global>, values: &[Reg<F32>]) {
+        let step = values.len().min(storage.vector() as usize);
+        for (i, run) in values.chunks(step).enumerate() {
+            let at = at.plus((i * step) as i32 * storage.bytes() as i32);
+            match (storage, *run) {
+                (Storage::F32, [a, b, c, d]) => self.st(at, [a, b, c, d]),
+                (Storage::F32, [a, b]) => self.st(at, [a, b]),
+                (Storage::F32, [a]) => self.st(at, [a]),
+                (_, [a, b, c, d, e, f, g, h]) => {
+                    self.st(at, [(a, b), (c, d), (e, f), (g, h)].map(|(a, b)| self.narrow(storage, a, b)));
+                }
+                (_, [a, b, c, d]) => self.st(at, [(a, b), (c, d)].map(|(a, b)| self.narrow(storage, a, b))),
+                (_, [a, b]) => self.st(at, [self.narrow(storage, a, b)]),
+                (Storage::Bf16, [a]) => self.st(at, [self.cvt_bf16(a)]),
+                (Storage::F16, [a]) => self.st(at, [self.cvt_f16(a)]),
+                _ => panic!("runs of numbers are powers of two long, not {}", values.len()),
+            }
+        }
+    }
+
+    /// Two floats rounded and packed to 32 bits, `low` at the lower address.
+    #[track_caller]
+    pub fn narrow(&self, storage: Storage, low: Reg<F32>, high: Reg<F32>) -> Reg<B32> {
+        match storage {
+            Storage::Bf16 => {
+                let pair: Reg<Bf16x2> = self.cvt_bf16x2(low, high);
+                self.reinterpret(pair)
+            }
+            Storage::F16 => {
+                let pair: Reg<F16x2> = self.cvt_f16x2(low, high);
+                self.reinterpret(pair)
+            }
+            Storage::F32 => panic!("two f32 have 64 bits"),
+        }
+    }
+
+    /// The float that `value` is after it was stored and read again.
+    #[track_caller]
+    pub fn rounded(&self, storage: Storage, value: Reg<F32>) -> Reg<F32> {
+        match storage {
+            Storage::F32 => value,
+            Storage::Bf16 => self.widen_bf16(self.cvt_bf16(value)),
+            Storage::F16 => self.cvt_f32_f16(self.cvt_f16(value)),
+        }
+    }
+
+    /// Numbers `first .. first + count` of a row that has `end` of them, one at a time; those beyond the end are 0 and
+    /// are not read.
+    #[track_caller]
+    pub fn load_numbers_below(
+        &self,
+        storage: Storage,
+        at: Address<Global>,
+        count: u32,
+        first: Reg<U32>,
+        end: Reg<U32>,
+        read: Read,
+    ) -> Vec<Reg<F32>> {
+        let number = |i: u32| {
+            let value = self.mov(0.0f32);
+            let at = at.plus((i * storage.bytes()) as i32);
+            let exists = self.lt(self.add(first, i), end);
+            self.when(exists, || {
+                let loaded = self.load_numbers(storage, at, 1, read)[0];
+                self.assign(value, loaded);
+            });
+            value
+        };
+        (0..count).map(number).collect()
+    }
+
+    /// [`Entry::store_numbers`] one at a time, those beyond the end of the row left out.
+    #[track_caller]
+    pub fn store_numbers_below(
+        &self,
+        storage: Storage,
+        at: Address<Global>,
+        values: &[Reg<F32>],
+        first: Reg<U32>,
+        end: Reg<U32>,
+    ) {
+        for (i, &value) in values.iter().enumerate() {
+            let at = at.plus(i as i32 * storage.bytes() as i32);
+            let exists = self.lt(self.add(first, i as u32), end);
+            self.when(exists, || self.store_numbers(storage, at, &[value]));
+        }
+    }
+}

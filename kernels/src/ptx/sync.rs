@@ -1,0 +1,158 @@
+//! What threads wait for: barriers of a block, phases in shared memory, fences, counters in device memory.
+
+use super::{Address, Entry, Global, Operand, Pred, Ptr, Reg, Shared, Sm, U32, U64, Version};
+
+/// A barrier of the block. The hardware has sixteen; the first is that of all threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Barrier(u8);
+
+impl Barrier {
+    /// The barrier of all threads of the block.
+    pub const BLOCK: Barrier = Barrier(0);
+}
+
+/// Between which memory and whom a fence orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// This thread's reads and writes, as the block sees them.
+    Block,
+    /// This thread's reads and writes, as the whole device sees them.
+    Device,
+    /// Writes of threads to shared memory before reads of it by the copy engine or the tensor cores.
+    AsyncShared,
+    /// The initialisation of mbarriers before their use by the copy engine and other blocks of the cluster.
+    MbarrierInit,
+}
+
+impl Entry {
+    /// Waits until all threads of the block are here; their writes to memory are then seen by all of them.
+    #[track_caller]
+    pub fn bar_sync(&self) {
+        self.write("bar.sync 0".to_string());
+    }
+
+    /// A barrier for some warps of the block, written into the text under `name`.
+    ///
+    /// # Panics
+    /// If the entry has fifteen already.
+    #[track_caller]
+    pub fn named_barrier(&self, name: &str) -> Barrier {
+        let number = self.barriers.get();
+        assert!(number < 16, "a block has sixteen barriers");
+        self.barriers.set(number + 1);
+        self.comment(&format!("barrier {number}: {name}"));
+        Barrier(number)
+    }
+
+    /// Waits until `threads` threads (whole warps) are at `barrier`.
+    #[track_caller]
+    pub fn bar_sync_some(&self, barrier: Barrier, threads: u32) {
+        self.write(format!("bar.sync {}, {threads}", barrier.0));
+    }
+
+    /// Is counted at `barrier` as one of `threads` threads, and goes on.
+    #[track_caller]
+    pub fn bar_arrive(&self, barrier: Barrier, threads: u32) {
+        self.write(format!("bar.arrive {}, {threads}", barrier.0));
+    }
+
+    /// Orders this thread's accesses to memory.
+    #[track_caller]
+    pub fn fence(&self, fence: Fence) {
+        let text = match fence {
+            Fence::Block => "fence.acq_rel.cta",
+            Fence::Device => "fence.acq_rel.gpu",
+            Fence::AsyncShared => {
+                self.needs("fence.proxy.async", Version(8, 0), Sm::Sm90a);
+                "fence.proxy.async.shared::cta"
+            }
+            Fence::MbarrierInit => {
+                self.needs("fence.mbarrier_init", Version(8, 0), Sm::Sm90a);
+                "fence.mbarrier_init.release.cluster"
+            }
+        };
+        self.write(text.to_string());
+    }
+
+    /// Adds one to a counter in device memory, which turns to 0 after `last`; gives the value before. For semaphores:
+    /// sums of numbers never use atomics here, because their order would be that of arrival.
+    #[track_caller]
+    pub fn atom_inc(&self, counter: Address<Global>, last: impl Operand<U32>) -> Reg<U32> {
+        self.define(format_args!("atom.global.inc.u32"), &[counter.to_string(), last.text()])
+    }
+
+    /// Reads a flag that another block sets with [`Entry::st_release`]: what it wrote before is seen after.
+    #[track_caller]
+    pub fn ld_acquire(&self, flag: Address<Global>) -> Reg<U32> {
+        self.define(format_args!("ld.acquire.gpu.global.u32"), &[flag.to_string()])
+    }
+
+    /// Sets a flag for other blocks.
+    #[track_caller]
+    pub fn st_release(&self, flag: Address<Global>, value: Reg<U32>) {
+        self.write(format!("st.release.gpu.global.u32 {flag}, {value}"));
+    }
+
+    /// Makes the 8 bytes at `barrier` a phase barrier that `arrivals` arrivals complete.
+    #[track_caller]
+    pub fn mbarrier_init(&self, barrier: Address<Shared>, arrivals: u32) {
+        self.write(format!("mbarrier.init.shared::cta.b64 {barrier}, {arrivals}"));
+        self.needs("mbarrier.init.shared::cta", Version(7, 8), Sm::Sm80);
+    }
+
+    /// Arrives at a phase barrier.
+    #[track_caller]
+    pub fn mbarrier_arrive(&self, barrier: Address<Shared>) {
+        self.needs("mbarrier.arrive", Version(8, 0), Sm::Sm90a);
+        let state = self.fresh::<U64>();
+        self.write(format!("mbarrier.arrive.shared::cta.b64 {state}, {barrier}"));
+    }
+
+    /// Arrives at a phase barrier and lets its phase wait for `bytes` more bytes of bulk copies.
+    #[track_caller]
+    pub fn mbarrier_arrive_expect(&self, barrier: Address<Shared>, bytes: impl Operand<U32>) {
+        self.needs("mbarrier.arrive.expect_tx", Version(8, 0), Sm::Sm90a);
+        let state = self.fresh::<U64>();
+        self.write(format!("mbarrier.arrive.expect_tx.shared::cta.b64 {state}, {barrier}, {}", bytes.text()));
+    }
+
+    /// Whether the phase of the given parity is complete; waits a while before it says no.
+    #[track_caller]
+    pub fn mbarrier_try_wait(&self, barrier: Address<Shared>, parity: impl Operand<U32>) -> Reg<Pred> {
+        self.needs("mbarrier.try_wait", Version(8, 0), Sm::Sm90a);
+        self.define(format_args!("mbarrier.try_wait.parity.shared::cta.b64"), &[barrier.to_string(), parity.text()])
+    }
+
+    /// Waits until the phase of the given parity is complete: a loop of three instructions.
+    #[track_caller]
+    pub fn mbarrier_wait(&self, barrier: Address<Shared>, parity: impl Operand<U32>) {
+        self.repeat_while(|| self.not(self.mbarrier_try_wait(barrier, parity)));
+    }
+
+    /// Gives the warpgroup's threads `registers` registers each (a multiple of 8, 24 to 256), waiting until they are
+    /// free.
+    #[track_caller]
+    pub fn setmaxnreg_inc(&self, registers: u32) {
+        self.setmaxnreg("inc", registers);
+    }
+
+    /// Leaves the warpgroup's threads `registers` registers each (a multiple of 8, 24 to 256).
+    #[track_caller]
+    pub fn setmaxnreg_dec(&self, registers: u32) {
+        self.setmaxnreg("dec", registers);
+    }
+
+    #[track_caller]
+    fn setmaxnreg(&self, way: &str, registers: u32) {
+        self.needs("setmaxnreg", Version(8, 0), Sm::Sm90a);
+        assert!((24..=256).contains(&registers) && registers.is_multiple_of(8), "setmaxnreg {registers}");
+        self.write(format!("setmaxnreg.{way}.sync.aligned.u32 {registers}"));
+    }
+
+    /// The address of a phase barrier, or of anything else in shared memory, `slot` places of `bytes` bytes behind
+    /// `first`.
+    #[track_caller]
+    pub fn slot(&self, first: Ptr<Shared>, slot: Reg<U32>, bytes: u32) -> Ptr<Shared> {
+        self.index(first, slot, bytes)
+    }
+}
