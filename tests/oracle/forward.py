@@ -22,7 +22,12 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+# It warns of every pass without its fused attention, which gives no probabilities.
+transformers.logging.set_verbosity_error()
+
 DRAWS = 8
+# Of the released sizes; the larger ones take too long for more than one.
+RELEASED_DRAWS = {"base": 4}
 
 TINY = dict(vocab_size=48, embedding_size=8, hidden_size=16, num_hidden_layers=3, num_attention_heads=4,
             intermediate_size=24, max_position_embeddings=24, hidden_dropout_prob=0.0,
@@ -176,7 +181,7 @@ ratios, beyond = [], []
 def compare(albert, name, family, kind, config, released, worst):
     """Runs all draws; gives the number of tensors that are out of bounds or not there."""
     errors, theirs, largest, failures = {}, {}, {}, 0
-    for seed in range(1 if released else DRAWS):
+    for seed in range(RELEASED_DRAWS.get(name.split("-")[0], 1) if released else DRAWS):
         model = eager(model_of(family, kind, config, seed))
         lines = lines_of(kind, config, released, seed)
         gradients = kind != "Model"
@@ -222,9 +227,12 @@ def compare(albert, name, family, kind, config, released, worst):
 
 def cases(released):
     if released:
+        # v1 and v2 differ in the activation alone: the files of v1 say "gelu", by which Hugging Face means erf.
         for name, changes in RELEASED.items():
             changes = dict(vocab_size=30000, embedding_size=128, max_position_embeddings=512, **changes)
-            yield name, "Albert", "ForPreTraining" if name == "base" else "Model", config_of("Albert", changes)
+            for version, activation in [("v1", "gelu"), ("v2", "gelu_new")]:
+                config = config_of("Albert", dict(changes, hidden_act=activation))
+                yield f"{name}-{version}", "Albert", "ForPreTraining" if name == "base" else "Model", config
         return
     for name, changes in CONFIGS.items():
         for kind in CLASSES if name == "tiny" else ["ForPreTraining"]:
