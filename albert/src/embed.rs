@@ -82,7 +82,7 @@ impl Embedder {
         let tokenizer = Tokenizer::load(files.path())?;
         tokenizer.expect_vocab_size(files.config().config.vocab_size)?;
         let heads = if pooling == Pooling::Pooler { Heads::MODEL } else { Heads::ENCODER };
-        let Device::Cpu(cpu) = &device;
+        let cpu = device.processor();
         let (model, params, _) = files.model(heads, &[], cpu, 0)?;
         Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
     }
@@ -154,9 +154,9 @@ impl Embedder {
             let width = model.config().hidden_size;
             if pooling == Pooling::Pooler {
                 let pooler = model.pooler().ok_or(EmbedError::NoPooler)?;
-                return Ok(pooler.forward(&tape, &x, &inputs.first_tokens)?.value().to_vec());
+                return Ok(pooler.forward(&tape, &x, &inputs.first_tokens)?.value().to_vec()?);
             }
-            let x = x.value().to_vec();
+            let x = x.value().to_vec()?;
             let rows = offsets.windows(2).flat_map(|pair| {
                 let tokens = &x[pair[0] as usize * width..pair[1] as usize * width];
                 match pooling {

@@ -57,7 +57,7 @@ impl MaskFiller {
         let files = ModelFolder::open(folder)?;
         let tokenizer = Tokenizer::load(files.path())?;
         tokenizer.expect_vocab_size(files.config().config.vocab_size)?;
-        let Device::Cpu(cpu) = &device;
+        let cpu = device.processor();
         let (model, params, _) = files.model(Heads::MASKED_LM, &[], cpu, 0)?;
         Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
     }
@@ -88,7 +88,7 @@ impl MaskFiller {
         let inputs = Inputs::from_slices(&tape, &ids, &vec![0; tokens], &positions, &[0, tokens as u32])?;
         let x = self.model.encode(&tape, &inputs, &Mode::EVALUATION)?; // [T, H]
         let at = tape.input([masked.len()], &masked)?;
-        let logits = head.logits(&tape, &x, &at)?.value().to_vec(); // [M, V]
+        let logits = head.logits(&tape, &x, &at)?.value().to_vec()?; // [M, V]
         drop(tape);
         // Rows of the table behind the last piece are padding and stand for nothing.
         let pieces = self.tokenizer.vocab_size();

@@ -30,7 +30,7 @@ pub fn train() -> Result<[f32; 2]> {
     let mut workspace = Workspace::new(device);
     let mut losses = [0.0; 2];
     for step in 0..=200 {
-        gradients.clear();
+        gradients.clear()?;
         let tape = workspace.train(&params, None);
         let x = tape.input([256, 2], &points)?; // [256, 2]
         let labels = tape.input([256], &classes)?; // [256]

@@ -36,7 +36,7 @@ pub fn train() -> Result<[f32; 2]> {
     let mut workspace = Workspace::new(device);
     let mut losses = [0.0; 2];
     for step in 0..STEPS {
-        gradients.clear();
+        gradients.clear()?;
         let tape = workspace.train(&params, None);
         let x = tape.input([POINTS, 2], &points)?; // [512, 2]
         let labels = tape.input([POINTS], &inside)?; // [512]

@@ -75,6 +75,15 @@ pub enum EngineError {
     /// A device cannot be used.
     #[error("{0}")]
     Device(String),
+    /// A GPU's driver failed, or there is none.
+    #[error(transparent)]
+    Driver(#[from] crate::device::DriverError),
+    /// The operation has no kernel for the device.
+    #[error("{operation} has no CUDA kernel yet; run on the CPU")]
+    NotOnGpu {
+        /// The operation.
+        operation: &'static str,
+    },
     /// The processor's instruction set or threads cannot be had.
     #[error(transparent)]
     Cpu(#[from] kernels::CpuError),

@@ -13,6 +13,7 @@
 //! remember the version they were packed from; an optimiser step raises the version, the next use packs again in
 //! place. So a weight is packed once a step, however many layers share it.
 use crate::{
+    device::{Device, Gpu},
     dtype::DType,
     error::{EngineError, Result},
     memory::Arena,
@@ -110,7 +111,15 @@ impl ParamBuilder {
         for info in &self.infos {
             initialise(cpu, seed, info, &mut flat[info.range.clone()]);
         }
-        Ok(ParamStore { infos: self.infos, ids: self.ids, values, version: 1, packs: Mutex::default() })
+        Ok(ParamStore {
+            infos: self.infos,
+            ids: self.ids,
+            values,
+            host_version: 1,
+            version: 1,
+            packs: Mutex::default(),
+            on_gpu: Mutex::default(),
+        })
     }
 }
 
@@ -156,9 +165,21 @@ pub enum Side {
 pub struct ParamStore {
     infos: Vec<ParamInfo>,
     ids: HashMap<String, ParamId>,
+    /// On the processor.
     values: Tensor,
+    /// The version of them; behind `version` while a GPU holds newer ones.
+    host_version: u64,
     version: u64,
     packs: Mutex<Vec<Pack>>,
+    on_gpu: Mutex<Option<OnGpu>>,
+}
+
+/// The values on a GPU.
+#[derive(Debug)]
+struct OnGpu {
+    version: u64,
+    /// [all values] in f32: what the optimiser changes.
+    master: Tensor,
 }
 
 #[derive(Debug)]
@@ -215,9 +236,65 @@ impl ParamStore {
         &self.all_values()[self.info(id).range.clone()]
     }
 
-    /// All values, parameter after parameter.
+    /// All values, parameter after parameter. Panics while a GPU has newer ones: see [`ParamStore::download`].
+    #[track_caller]
     pub fn all_values(&self) -> &[f32] {
+        assert_eq!(self.host_version, self.version, "the GPU has newer values; download them first");
         self.values.slice()
+    }
+
+    /// Brings the values back from the GPU that changed them, so that [`ParamStore::all_values`] may be read.
+    ///
+    /// # Errors
+    /// The GPU failed, or somebody still holds a parameter as a tensor.
+    pub fn download(&mut self) -> Result<()> {
+        if self.host_version == self.version {
+            return Ok(());
+        }
+        let on_gpu = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let newest = on_gpu.as_ref().expect("only a GPU has newer values").master.elements::<f32>()?;
+        if !self.values.is_unique() {
+            return Err(held());
+        }
+        self.values.slice_mut().copy_from_slice(&newest);
+        self.host_version = self.version;
+        Ok(())
+    }
+
+    /// The values on the GPU in f32, brought there if it does not have them yet.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the GPU failed.
+    pub(crate) fn on_gpu(&self, gpu: &Gpu) -> Result<Tensor> {
+        let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = match on_gpu.take() {
+            Some(copy) if copy.version == self.version => copy,
+            Some(mut copy) if copy.master.is_unique() => {
+                copy.master.copy_from(self.all_values())?;
+                OnGpu { version: self.version, ..copy }
+            }
+            _ => {
+                let mut master = Tensor::new(&Arena::on_gpu(gpu), [self.len()], DType::F32)?;
+                master.copy_from(self.all_values())?;
+                OnGpu { version: self.version, master }
+            }
+        };
+        Ok(on_gpu.insert(copy).master.clone())
+    }
+
+    /// Changes the values on the GPU: `change` gets all of them in f32.
+    ///
+    /// # Errors
+    /// As `change` says; or somebody still holds a parameter as a tensor.
+    pub(crate) fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
+        drop(self.on_gpu(gpu)?);
+        let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");
+        if !copy.master.is_unique() {
+            return Err(held());
+        }
+        self.version += 1;
+        copy.version = self.version;
+        change(&mut copy.master)
     }
 
     /// All values, to be changed; packed copies are made again at their next use.
@@ -226,11 +303,11 @@ impl ParamStore {
     /// Somebody still holds a parameter as a tensor, a [`crate::Var`] of an earlier step for instance.
     pub fn all_values_mut(&mut self) -> Result<&mut [f32]> {
         if !self.values.is_unique() {
-            let problem =
-                "cannot change while a tensor or variable of an earlier step still refers to it; drop it first";
-            return Err(EngineError::parameter("(all)", problem));
+            return Err(held());
         }
+        assert_eq!(self.host_version, self.version, "the GPU has newer values; download them first");
         self.version += 1;
+        self.host_version = self.version;
         Ok(self.values.slice_mut())
     }
 
@@ -248,22 +325,32 @@ impl ParamStore {
         self.version
     }
 
-    /// A parameter as a tensor; it shares the store's memory.
+    /// A parameter as a tensor on the processor; it shares the store's memory.
     pub fn tensor(&self, id: ParamId) -> Tensor {
         let info = self.info(id);
         self.values.part(info.range.clone(), info.shape)
     }
 
-    /// Room for the gradients of all parameters, all zero.
+    /// Room on the processor for the gradients of all parameters, all zero.
     ///
     /// # Errors
     /// There is not enough memory.
     pub fn gradients(&self) -> Result<Gradients> {
-        Ok(Gradients {
-            flat: Tensor::new(&Arena::default(), [self.len()], DType::F32)?,
-            ranges: self.infos.iter().map(|info| info.range.clone()).collect(),
-            batches: 0,
-        })
+        self.gradients_in(&Arena::default())
+    }
+
+    /// Room on `device` for the gradients of all parameters, all zero.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the device failed.
+    pub fn gradients_on(&self, device: &Device) -> Result<Gradients> {
+        self.gradients_in(&Arena::on(device))
+    }
+
+    fn gradients_in(&self, arena: &Arena) -> Result<Gradients> {
+        let mut flat = Tensor::new(arena, [self.len()], DType::F32)?;
+        flat.zero()?;
+        Ok(Gradients { flat, ranges: self.infos.iter().map(|info| info.range.clone()).collect(), batches: 0 })
     }
 
     /// The place of parameters that lie side by side and have `cols` columns each, or one dimension if `cols` is `None`:
@@ -330,6 +417,12 @@ impl ParamStore {
     }
 }
 
+/// Why values that somebody refers to are not changed.
+fn held() -> EngineError {
+    let problem = "cannot change while a tensor or variable of an earlier step still refers to it; drop it first";
+    EngineError::parameter("(all)", problem)
+}
+
 /// The gradients of all parameters of a store, summed over uses and micro-batches.
 #[derive(Debug)]
 pub struct Gradients {
@@ -339,7 +432,23 @@ pub struct Gradients {
 }
 
 impl Gradients {
-    /// All gradients, parameter after parameter.
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.flat.len()
+    }
+
+    /// True if there are no parameters.
+    pub fn is_empty(&self) -> bool {
+        self.flat.is_empty()
+    }
+
+    /// All gradients as a tensor, wherever they are.
+    pub fn tensor(&self) -> &Tensor {
+        &self.flat
+    }
+
+    /// All gradients, parameter after parameter. Panics if they are on a GPU: see [`Gradients::tensor`].
+    #[track_caller]
     pub fn all(&self) -> &[f32] {
         self.flat.slice()
     }
@@ -369,9 +478,12 @@ impl Gradients {
     }
 
     /// Sets all to zero, for the next step.
-    pub fn clear(&mut self) {
-        self.flat.slice_mut::<f32>().fill(0.0);
+    ///
+    /// # Errors
+    /// The GPU that they are on failed.
+    pub fn clear(&mut self) -> Result<()> {
         self.batches = 0;
+        self.flat.zero()
     }
 }
 

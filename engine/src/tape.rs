@@ -58,8 +58,8 @@ impl Workspace {
     /// A workspace on `device`, without plans.
     pub fn new(device: Device) -> Self {
         Self {
+            arena: Arena::on(&device),
             device,
-            arena: Arena::default(),
             profile: Profile::default(),
             spare: RefCell::default(),
             tapes: 0,
@@ -233,11 +233,9 @@ impl<'w> Tape<'w> {
         &self.workspace.device
     }
 
-    /// The processor that kernels run on.
+    /// The processor that kernels run on, or that stands beside the GPU.
     pub fn cpu(&self) -> &'w Cpu {
-        match &self.workspace.device {
-            Device::Cpu(cpu) => cpu,
-        }
+        self.workspace.device.processor()
     }
 
     /// True in a step with gradients.
@@ -258,13 +256,32 @@ impl<'w> Tape<'w> {
     /// # Errors
     /// The device does not run this kernel, or fails.
     pub fn launch(&self, name: &'static str, cost: Cost, kernel: impl FnOnce(&Cpu)) -> Result<()> {
+        self.launch_on(name, cost, |device| match device {
+            Device::Cpu(cpu) => {
+                kernel(cpu);
+                Ok(())
+            }
+            Device::Cuda(_) => Err(EngineError::NotOnGpu { operation: name }),
+        })
+    }
+
+    /// The same for an operation that runs on every device: `kernel` sees which one it is.
+    ///
+    /// # Errors
+    /// What `kernel` says.
+    pub fn launch_on(&self, name: &'static str, cost: Cost, kernel: impl FnOnce(&Device) -> Result<()>) -> Result<()> {
         if self.dry {
             return Ok(());
         }
-        match &self.workspace.device {
-            Device::Cpu(cpu) => self.workspace.profile.measure(name, cost, || kernel(cpu)),
-        }
-        Ok(())
+        let Workspace { device, profile, .. } = self.workspace;
+        profile.measure(name, cost, || {
+            kernel(device)?;
+            // A launch returns before its kernel ends; a profile wants to know when that is.
+            match device {
+                Device::Cuda(gpu) if profile.is_on() => gpu.synchronize(),
+                _ => Ok(()),
+            }
+        })
     }
 
     /// Tells a dry run that attention with heads of this size will be launched.
@@ -287,9 +304,7 @@ impl<'w> Tape<'w> {
             return Err(EngineError::shape("input", format!("{} elements for shape {shape:?}", elements.len())));
         }
         let mut value = self.alloc(shape, T::DTYPE)?;
-        self.launch("input", moved(elements.len() * T::DTYPE.bytes()), |_| {
-            value.slice_mut().copy_from_slice(elements)
-        })?;
+        self.launch_on("input", moved(elements.len() * T::DTYPE.bytes()), |_| value.copy_from(elements))?;
         Ok(Var { value, node: None })
     }
 
@@ -403,7 +418,7 @@ impl<'w> Tape<'w> {
         if x.value.len() != 1 {
             return Err(EngineError::shape("item", format!("one element was expected, the shape is {:?}", x.shape())));
         }
-        Ok(if self.dry { 0.0 } else { x.value.to_vec()[0] })
+        Ok(if self.dry { 0.0 } else { x.value.to_vec()?[0] })
     }
 
     /// True in a dry run, which has no values to read.

@@ -10,12 +10,13 @@
 //! that somebody else can see never changes: the tape can keep what backward needs by keeping a clone.
 //! Limits: at most six dimensions; a view is a range of rows, never a stride.
 use crate::{
+    device::{Gpu, driver::DeviceAddress},
     dtype::{DType, Scalar},
     error::{EngineError, Result},
     memory::{Arena, Storage},
     shape::Shape,
 };
-use std::{fmt, ops::Range, sync::Arc};
+use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
 
 /// An n-dimensional array.
 #[derive(Clone)]
@@ -76,7 +77,8 @@ impl Tensor {
         start..start + self.len() * self.dtype.bytes()
     }
 
-    /// The elements. Panics if `T` is not what the tensor holds, and in a dry run, which has no memory.
+    /// The elements. Panics if `T` is not what the tensor holds, if they are on a GPU ([`Tensor::elements`] copies them), and
+    /// in a dry run, which has no memory.
     #[track_caller]
     pub fn slice<T: Scalar>(&self) -> &[T] {
         assert_eq!(T::DTYPE, self.dtype, "a tensor of {} read as {}", self.dtype, T::DTYPE);
@@ -88,9 +90,7 @@ impl Tensor {
     pub fn slice_mut<T: Scalar>(&mut self) -> &mut [T] {
         assert_eq!(T::DTYPE, self.dtype, "a tensor of {} written as {}", self.dtype, T::DTYPE);
         let range = self.byte_range();
-        let storage =
-            Arc::get_mut(&mut self.storage).expect("only a tensor that shares its bytes with nobody is written");
-        bytemuck::cast_slice_mut(&mut storage.bytes_mut()[range])
+        bytemuck::cast_slice_mut(&mut self.unique().bytes_mut()[range])
     }
 
     /// True if nobody else holds the bytes.
@@ -98,13 +98,78 @@ impl Tensor {
         Arc::strong_count(&self.storage) == 1
     }
 
-    /// The elements as f32, whatever float type they are stored in, or converted from integers.
-    pub fn to_vec(&self) -> Vec<f32> {
-        match self.dtype {
-            DType::F32 => self.slice::<f32>().to_vec(),
-            DType::Bf16 => self.slice::<half::bf16>().iter().map(|x| x.to_f32()).collect(),
-            DType::U32 => self.slice::<u32>().iter().map(|&x| x as f32).collect(),
+    /// The elements as f32, whatever float type they are stored in, or converted from integers; copied from the GPU if
+    /// they are there.
+    ///
+    /// # Errors
+    /// The GPU failed, now or in an earlier launch.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        Ok(match self.dtype {
+            DType::F32 => self.elements::<f32>()?.into_owned(),
+            DType::Bf16 => self.elements::<half::bf16>()?.iter().map(|x| x.to_f32()).collect(),
+            DType::U32 => self.elements::<u32>()?.iter().map(|&x| x as f32).collect(),
+        })
+    }
+
+    /// The elements, copied if they are on a GPU. Panics like [`Tensor::slice`].
+    ///
+    /// # Errors
+    /// The GPU failed, now or in an earlier launch.
+    #[track_caller]
+    pub fn elements<T: Scalar>(&self) -> Result<Cow<'_, [T]>> {
+        if self.gpu().is_none() {
+            return Ok(Cow::Borrowed(self.slice()));
         }
+        assert_eq!(T::DTYPE, self.dtype, "a tensor of {} read as {}", self.dtype, T::DTYPE);
+        let mut elements = vec![T::zeroed(); self.len()];
+        self.storage.read(self.byte_range().start, bytemuck::cast_slice_mut(&mut elements))?;
+        Ok(Cow::Owned(elements))
+    }
+
+    /// Overwrites the elements, wherever they are. Panics like [`Tensor::slice_mut`], and if there are more or fewer.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    #[track_caller]
+    pub fn copy_from<T: Scalar>(&mut self, elements: &[T]) -> Result<()> {
+        assert_eq!(T::DTYPE, self.dtype, "a tensor of {} written as {}", self.dtype, T::DTYPE);
+        assert_eq!(elements.len(), self.len(), "elements for shape {:?}", self.shape);
+        let start = self.byte_range().start;
+        self.unique().write(start, bytemuck::cast_slice(elements))
+    }
+
+    /// Sets every byte to zero, wherever the elements are. Panics if the bytes are shared.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    #[track_caller]
+    pub(crate) fn zero(&mut self) -> Result<()> {
+        let range = self.byte_range();
+        self.unique().fill(range, 0)
+    }
+
+    /// The GPU that the elements are on, if they are.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.storage.gpu()
+    }
+
+    /// The address of the first element on the GPU, for a kernel that reads it. Panics if the tensor is not there.
+    #[track_caller]
+    pub(crate) fn address(&self) -> DeviceAddress {
+        self.storage.address(self.byte_range().start)
+    }
+
+    /// The address of the first element on the GPU, for a kernel that writes it. Panics if the tensor is not there, or
+    /// shares its bytes.
+    #[track_caller]
+    pub(crate) fn address_mut(&mut self) -> DeviceAddress {
+        let start = self.byte_range().start;
+        self.unique().address(start)
+    }
+
+    #[track_caller]
+    fn unique(&mut self) -> &mut Storage {
+        Arc::get_mut(&mut self.storage).expect("only a tensor that shares its bytes with nobody is written")
     }
 
     /// The same elements under another shape.

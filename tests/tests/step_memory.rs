@@ -135,7 +135,7 @@ fn steps_ask_the_heap_for_nothing_large_and_memory_is_as_planned() {
 
             let mut losses = Vec::new();
             let mut train = |batch: &Batch| {
-                gradients.clear();
+                gradients.clear().unwrap();
                 cpu.enter(|| {
                     let loss = step(&mut workspace, Some("train"), &network, &params, batch, &mut gradients).unwrap();
                     losses.push(loss);

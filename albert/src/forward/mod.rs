@@ -91,7 +91,7 @@ impl Forward {
     pub fn load(folder: &Path, device: Device) -> Result<Self, ForwardError> {
         let files = ModelFolder::open(folder)?;
         let heads = files.heads();
-        let Device::Cpu(cpu) = &device;
+        let cpu = device.processor();
         let (model, params, report) = files.model(heads, &[], cpu, 0)?;
         let name = |id| {
             let name = params.name(id);
@@ -145,7 +145,7 @@ impl Forward {
             losses.extend(pass.task()?);
             let loss = losses.into_iter().map(Ok).reduce(|a, b| ops::add(&tape, &a?, &b?)).transpose()?;
             match &loss {
-                Some(loss) => pass.keep("loss", vec![], loss),
+                Some(loss) => pass.keep("loss", vec![], loss)?,
                 None if wanted.loss || wanted.gradients => {
                     return Err(ForwardError::Line(
                         "no labels for any head of the model, and its loss is wanted".into(),
@@ -220,18 +220,20 @@ impl<'a, 'w> Pass<'a, 'w> {
     }
 
     /// Keeps `value` as it is, under `shape`.
-    fn keep(&mut self, name: &str, shape: Vec<usize>, value: &Var) {
-        self.out.push(Named { name: name.to_owned(), shape, values: value.value().to_vec() });
+    fn keep(&mut self, name: &str, shape: Vec<usize>, value: &Var) -> Result<(), EngineError> {
+        self.out.push(Named { name: name.to_owned(), shape, values: value.value().to_vec()? });
+        Ok(())
     }
 
     /// Keeps rows `[T, width]` in the order of the example; `width` is left out where it is none.
-    fn keep_tokens(&mut self, name: &str, width: Option<usize>, value: &Var) {
-        let (rows, step) = (value.value().to_vec(), width.unwrap_or(1));
+    fn keep_tokens(&mut self, name: &str, width: Option<usize>, value: &Var) -> Result<(), EngineError> {
+        let (rows, step) = (value.value().to_vec()?, width.unwrap_or(1));
         let values = self.row_of.iter().flat_map(|&row| rows[row as usize * step..][..step].iter().copied()).collect();
         let mut shape = self.rows();
         shape.push(self.example.length());
         shape.extend(width);
         self.out.push(Named { name: name.to_owned(), shape, values });
+        Ok(())
     }
 
     /// The first dimension of a line of several choices.
@@ -250,7 +252,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         })?;
         for (k, state) in states.iter().enumerate() {
             if k.is_multiple_of(inner) && (wanted.layers || k == last) {
-                self.keep_tokens(&format!("hidden.{}", k / inner), Some(hidden), state);
+                self.keep_tokens(&format!("hidden.{}", k / inner), Some(hidden), state)?;
             }
             if wanted.attention && k < last {
                 self.keep_attention(k, &tape.detach(state))?;
@@ -265,7 +267,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         let mut values = Vec::new();
         let all = self.model.attention_probabilities(self.tape, x, &self.inputs, block)?;
         for (row, probabilities) in all.iter().enumerate() {
-            let p = probabilities.value().to_vec();
+            let p = probabilities.value().to_vec()?;
             let of = |token: usize| self.row_of[row * length + token] as usize - row * length;
             for head in 0..heads {
                 let at = |query: usize, key: usize| p[(head * length + of(query)) * length + of(key)];
@@ -289,7 +291,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         if !self.out.iter().any(|named| named.name == "pooled") {
             let mut shape = self.rows();
             shape.push(self.model.config().hidden_size);
-            self.keep("pooled", shape, &pooled);
+            self.keep("pooled", shape, &pooled)?;
         }
         Ok(Some(pooled))
     }
@@ -302,7 +304,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         if let Some(head) = model.mlm() {
             let all: Vec<u32> = (0..self.row_of.len() as u32).collect();
             let logits = head.logits(tape, &tape.detach(&x), &tape.input([all.len()], &all)?)?;
-            self.keep_tokens("prediction_logits", Some(model.config().vocab_size), &logits);
+            self.keep_tokens("prediction_logits", Some(model.config().vocab_size), &logits)?;
             if let Some(Labelled { rows, labels }) = self.token_labels(model.config().vocab_size)? {
                 let positions = tape.input([rows.len()], &rows)?;
                 let targets = tape.input([labels.len()], &labels)?;
@@ -313,7 +315,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             let logits = head.logits(tape, &pooled)?;
             let mut shape = self.rows();
             shape.push(2);
-            self.keep("sop_logits", shape, &logits);
+            self.keep("sop_logits", shape, &logits)?;
             if let Some(label) = self.example.sentence_label {
                 losses.push(head.loss(tape, &pooled, &tape.input([1], &[label])?, 1.0)?.loss);
             }
@@ -351,7 +353,7 @@ impl<'a, 'w> Pass<'a, 'w> {
                 let labels = logits.shape()[1];
                 let mut shape = self.rows();
                 shape.push(labels);
-                self.keep("logits", shape, &logits);
+                self.keep("logits", shape, &logits)?;
                 match self.example.labels {
                     Some(Labels::Class(label)) if labels > 1 => {
                         let label = tape.input([1], &[class(label, labels)?])?;
@@ -366,7 +368,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             Task::Token(head) => {
                 let logits = head.logits(tape, &x, &Mode::EVALUATION)?;
                 let classes = logits.shape()[1];
-                self.keep_tokens("logits", Some(classes), &logits);
+                self.keep_tokens("logits", Some(classes), &logits)?;
                 let Some(Labelled { rows, labels }) = self.token_labels(classes)? else { return Ok(None) };
                 let rows = tape.input([rows.len()], &rows)?;
                 let count = labels.len();
@@ -378,7 +380,7 @@ impl<'a, 'w> Pass<'a, 'w> {
                 let pooled = self.pooled()?.expect("the head's class has a pooler");
                 let scores = head.scores(tape, &pooled, &Mode::EVALUATION)?;
                 let choices = scores.shape()[0];
-                self.keep("logits", vec![choices], &scores);
+                self.keep("logits", vec![choices], &scores)?;
                 let Some(Labels::Class(label)) = self.example.labels else { return Ok(None) };
                 let question = Sequences::new(tape, &[0, choices as u32])?;
                 let label = tape.input([1], &[class(label, choices)?])?;
@@ -386,8 +388,8 @@ impl<'a, 'w> Pass<'a, 'w> {
             }
             Task::Span(head) => {
                 let logits = head.logits(tape, &x)?;
-                self.keep_tokens("start_logits", None, &logits[0]);
-                self.keep_tokens("end_logits", None, &logits[1]);
+                self.keep_tokens("start_logits", None, &logits[0])?;
+                self.keep_tokens("end_logits", None, &logits[1])?;
                 let Some([start, end]) = self.span()? else { return Ok(None) };
                 let sequences = Sequences::new(tape, &self.cu_seqlens)?;
                 Ok(Some(head.loss(tape, &logits, &sequences, [&start, &end], 1.0)?))
@@ -421,15 +423,15 @@ impl<'a, 'w> Pass<'a, 'w> {
         // Without a label, the end is that of the likeliest start.
         let from = match (&span, self.example.span) {
             (Some(_), Some([token, _])) => self.row_of[token as usize],
-            _ => greatest(&start.value().to_vec()),
+            _ => greatest(&start.value().to_vec()?),
         };
         let rows = tape.input([length], &vec![from; length])?;
         let end = head.end_logits(tape, &x, &rows, &mask)?;
         let answer =
             head.answer_logits(tape, &x, &start, &self.cu_seqlens, &self.inputs.first_tokens, &Mode::EVALUATION)?;
-        self.keep_tokens("start_logits", None, &start);
-        self.keep_tokens("end_logits", None, &end);
-        self.keep("answer_logit", vec![], &answer);
+        self.keep_tokens("start_logits", None, &start)?;
+        self.keep_tokens("end_logits", None, &end)?;
+        self.keep("answer_logit", vec![], &answer)?;
         let (Some([first, last]), Some(flag)) = (span, self.example.is_impossible) else { return Ok(None) };
         let flag = tape.input([1], &[flag])?;
         let sequences = Sequences::new(tape, &self.cu_seqlens)?;

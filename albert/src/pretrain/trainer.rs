@@ -80,7 +80,7 @@ impl Trainer {
         device: Device,
     ) -> Result<Self, PretrainError> {
         let recipe = recipe.clone().with_vocabulary(vocabulary.size())?;
-        let Device::Cpu(cpu) = &device;
+        let cpu = device.processor();
         let cpu = cpu.clone();
         let heads = heads_of(&recipe);
         let (model, mut params) = Model::new(&recipe.model, heads, &cpu, recipe.seed)?;
@@ -136,7 +136,7 @@ impl Trainer {
             let tape = workspace.infer(params, None);
             pretraining_loss(model, &tape, &batch, &mode, weights, denominators).map(|_| ())
         })?;
-        gradients.clear();
+        gradients.clear()?;
         let batch_bytes = |batch: &Batch| {
             4 * (3 * batch.ids.capacity() + batch.cu_seqlens.capacity() + 2 * batch.masked_positions.capacity())
         };
@@ -276,7 +276,7 @@ impl Trainer {
             masked: batches.iter().map(|batch| batch.masked_positions.len()).sum::<usize>() as f32,
             sequences: batches.iter().map(Batch::sequences).sum::<usize>() as f32,
         };
-        self.gradients.clear();
+        self.gradients.clear()?;
         let mut tally = Tally::default();
         for (micro, batch) in batches.iter().enumerate() {
             let mode = self.mode(Some(dropout_key(self.recipe.seed, step, micro as u32)));

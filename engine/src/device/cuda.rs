@@ -5,8 +5,9 @@
 //! compiler's log, so that a refused kernel says why.
 #![allow(unsafe_code)]
 
-use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, LaunchShape};
+use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use kernels::operation::Launch;
 use std::{
     ffi::{CString, c_void},
     sync::{Arc, Mutex},
@@ -28,7 +29,12 @@ pub struct CudaDriver {
 struct Loaded {
     module: sys::CUmodule,
     function: sys::CUfunction,
+    /// Dynamic shared memory that a launch may ask for.
+    shared_bytes: u32,
 }
+
+/// Dynamic shared memory that every function may ask for; more has to be allowed first.
+const SHARED_BYTES: u32 = 48 * 1024;
 
 // SAFETY: both are names for objects of the driver, which may be used from any thread with the context current.
 unsafe impl Send for Loaded {}
@@ -85,6 +91,24 @@ impl CudaDriver {
         self.context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))
     }
 
+    /// The function, allowed to be launched with so much shared memory.
+    fn function_with_room(&self, function: FunctionHandle, shared_bytes: u32) -> Result<sys::CUfunction, DriverError> {
+        let mut loaded = self.loaded();
+        let loaded = loaded.get_mut(function.0).ok_or(DriverError::Call {
+            call: "cuLaunchKernel",
+            reason: "the function belongs to another driver".to_owned(),
+        })?;
+        if shared_bytes > loaded.shared_bytes {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is of a module that stays loaded as long as this driver.
+            unsafe { sys::cuFuncSetAttribute(loaded.function, attribute, shared_bytes as i32) }
+                .result()
+                .map_err(failed("cuFuncSetAttribute"))?;
+            loaded.shared_bytes = shared_bytes;
+        }
+        Ok(loaded.function)
+    }
+
     fn loaded(&self) -> std::sync::MutexGuard<'_, Vec<Loaded>> {
         self.loaded.lock().expect("no thread panics while it loads a module")
     }
@@ -126,7 +150,7 @@ impl Driver for CudaDriver {
         match unsafe { result::module::get_function(module, name) } {
             Ok(function) => {
                 let mut loaded = self.loaded();
-                loaded.push(Loaded { module, function });
+                loaded.push(Loaded { module, function, shared_bytes: SHARED_BYTES });
                 Ok(FunctionHandle(loaded.len() - 1))
             }
             Err(error) => {
@@ -164,12 +188,16 @@ impl Driver for CudaDriver {
         unsafe { result::memcpy_dtoh_sync(target, source.0) }.map_err(failed("cuMemcpyDtoH"))
     }
 
-    fn launch(&self, function: FunctionHandle, shape: LaunchShape, arguments: &[Argument]) -> Result<(), DriverError> {
+    fn fill(&self, target: DeviceAddress, bytes: usize, value: u8) -> Result<(), DriverError> {
         self.bind()?;
-        let function = self.loaded().get(function.0).map(|loaded| loaded.function).ok_or(DriverError::Call {
-            call: "cuLaunchKernel",
-            reason: "the function belongs to another driver".to_owned(),
-        })?;
+        // SAFETY: the driver refuses a target outside its allocations; the stream is this driver's own.
+        unsafe { result::memset_d8_async(target.0, value, bytes, self.stream.cu_stream()) }
+            .map_err(failed("cuMemsetD8Async"))
+    }
+
+    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
+        self.bind()?;
+        let function = self.function_with_room(function, launch.shared_bytes)?;
         // Every argument in eight bytes of its own: the driver reads as many of them as the PTX declares.
         let mut words: Vec<u64> = arguments
             .iter()
@@ -181,11 +209,11 @@ impl Driver for CudaDriver {
             })
             .collect();
         let mut pointers: Vec<*mut c_void> = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
-        let [grid, block] = [shape.grid, shape.block].map(|[x, y, z]| (x, y, z));
+        let [grid, block] = [launch.grid, launch.block].map(|[x, y, z]| (x, y, z));
         // SAFETY: the pointers are to live words that the driver copies before it returns. What the kernel does with
         // addresses stays within device memory.
         unsafe {
-            result::launch_kernel(function, grid, block, shape.shared_bytes, self.stream.cu_stream(), &mut pointers)
+            result::launch_kernel(function, grid, block, launch.shared_bytes, self.stream.cu_stream(), &mut pointers)
         }
         .map_err(failed("cuLaunchKernel"))
     }

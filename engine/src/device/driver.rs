@@ -3,6 +3,7 @@
 //! A small trait, so that the real driver ([`super::cuda`]) and a simulated one can stand behind the same device. All
 //! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait.
 
+use kernels::operation::Launch;
 use std::fmt;
 
 /// An address in the memory of a device.
@@ -24,17 +25,6 @@ pub enum Argument {
     U64(u64),
     /// `.f32`
     F32(f32),
-}
-
-/// Blocks, threads a block and bytes of dynamic shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaunchShape {
-    /// Blocks in x, y and z.
-    pub grid: [u32; 3],
-    /// Threads of a block in x, y and z.
-    pub block: [u32; 3],
-    /// Dynamic shared memory.
-    pub shared_bytes: u32,
 }
 
 /// What a device says of itself.
@@ -137,12 +127,18 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The source is not within one allocation, or an earlier launch failed.
     fn copy_out(&self, target: &mut [u8], source: DeviceAddress) -> Result<(), DriverError>;
 
+    /// Sets `bytes` bytes to `value`, in order with launches.
+    ///
+    /// # Errors
+    /// The target is not within one allocation.
+    fn fill(&self, target: DeviceAddress, bytes: usize, value: u8) -> Result<(), DriverError>;
+
     /// Starts a kernel. The arguments must be those that its PTX declares, and every address it reaches must be
     /// allocated: a kernel that breaks this corrupts the memory of the device, never that of the host.
     ///
     /// # Errors
     /// The shape is not possible on this device. Faults of the kernel itself come with a later call.
-    fn launch(&self, function: FunctionHandle, shape: LaunchShape, arguments: &[Argument]) -> Result<(), DriverError>;
+    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError>;
 
     /// Waits until everything launched is done.
     ///

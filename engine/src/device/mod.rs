@@ -3,10 +3,14 @@
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod driver;
+pub(crate) mod gpu;
+pub mod simulated;
 
 pub use driver::{Driver, DriverError, GpuInfo};
+pub use gpu::Gpu;
+use simulated::SimulatedDriver;
 
-use crate::error::Result as EngineResult;
+use crate::error::{EngineError, Result as EngineResult};
 use kernels::Cpu;
 
 /// Where tensors live and kernels run. Closed: code that matches on it knows all there are.
@@ -14,6 +18,8 @@ use kernels::Cpu;
 pub enum Device {
     /// The processor, with its instruction set and threads.
     Cpu(Cpu),
+    /// A GPU, real or simulated.
+    Cuda(Gpu),
 }
 
 impl Device {
@@ -25,10 +31,59 @@ impl Device {
         Ok(Self::Cpu(Cpu::detect()?))
     }
 
+    /// The device called `name`: `cpu`, `cuda` (the first GPU), `cuda:N`, or `cuda-sim`, a simulated GPU (`cuda-sim:90`
+    /// for a Hopper). `cpu` is the processor to use, or the one beside the GPU.
+    ///
+    /// # Errors
+    /// There is no such device, or it cannot be used.
+    pub fn named(name: &str, cpu: Cpu) -> EngineResult<Self> {
+        let unknown = |problem: &str| EngineError::Setting {
+            setting: "device",
+            value: name.to_owned(),
+            problem: format!("{problem}; cpu, cuda, cuda:N, cuda-sim or cuda-sim:90 was expected"),
+        };
+        let (kind, which) = name.split_once(':').map_or((name, None), |(kind, which)| (kind, Some(which)));
+        match (kind, which) {
+            ("cpu", None) => Ok(Self::Cpu(cpu)),
+            ("cuda", which) => {
+                let ordinal = which.map_or(Ok(0), str::parse).map_err(|_| unknown("no number of a GPU"))?;
+                Self::cuda(ordinal, cpu)
+            }
+            ("cuda-sim", None | Some("80")) => Ok(Self::Cuda(Gpu::new(SimulatedDriver::new((8, 0)), cpu)?)),
+            ("cuda-sim", Some("90")) => Ok(Self::Cuda(Gpu::new(SimulatedDriver::new((9, 0)), cpu)?)),
+            _ => Err(unknown("no such device")),
+        }
+    }
+
+    /// GPU number `ordinal`, from 0, with `cpu` beside it.
+    ///
+    /// # Errors
+    /// There is no driver or no such GPU, or it is too old.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "built without GPUs"))]
+    pub fn cuda(ordinal: usize, cpu: Cpu) -> EngineResult<Self> {
+        #[cfg(feature = "cuda")]
+        {
+            Ok(Self::Cuda(Gpu::new(cuda::CudaDriver::open(ordinal)?, cpu)?))
+        }
+        #[cfg(not(feature = "cuda"))]
+        {
+            Err(DriverError::NotBuilt.into())
+        }
+    }
+
     /// The processor: where kernels run, or where the host's part of the work does.
     pub fn processor(&self) -> &Cpu {
         match self {
             Self::Cpu(cpu) => cpu,
+            Self::Cuda(gpu) => gpu.host(),
+        }
+    }
+
+    /// The GPU, if it is one.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match self {
+            Self::Cpu(_) => None,
+            Self::Cuda(gpu) => Some(gpu),
         }
     }
 }
@@ -67,7 +122,8 @@ mod tests {
     #[cfg(feature = "cuda")]
     #[test]
     fn a_kernel_runs_and_a_wrong_one_says_why() {
-        use driver::{Argument, LaunchShape};
+        use driver::Argument;
+        use kernels::operation::Launch;
         let driver = match cuda::CudaDriver::open(0) {
             Ok(driver) => driver,
             Err(error) => return println!("SKIPPED: {error}"),
@@ -93,7 +149,7 @@ mod tests {
         let x: Vec<f32> = (0..1000).map(|i| i as f32 + 0.5).collect();
         let memory = driver.allocate(4000).unwrap();
         driver.copy_in(memory, bytemuck::cast_slice(&x)).unwrap();
-        let shape = LaunchShape { grid: [4, 1, 1], block: [256, 1, 1], shared_bytes: 0 };
+        let shape = Launch { grid: [4, 1, 1], block: [256, 1, 1], shared_bytes: 0 };
         driver.launch(function, shape, &[Argument::Address(memory), Argument::U32(1000)]).unwrap();
         let mut y = vec![0f32; 1000];
         driver.copy_out(bytemuck::cast_slice_mut(&mut y), memory).unwrap();

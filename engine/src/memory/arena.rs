@@ -1,10 +1,14 @@
-//! Hands out the memory of tensors: from the heap, from a planned block, or, in a dry run, from nowhere.
+//! Hands out the memory of tensors: from the heap, from a planned block, or, in a dry run, from nowhere. The heap and the
+//! block are the processor's or a GPU's.
 #![allow(unsafe_code)]
 use super::{
     block::{ALIGN, Block},
     plan::{Event, Plan},
 };
-use crate::error::Result;
+use crate::{
+    device::{Device, Gpu, driver::DeviceAddress, gpu::DeviceBlock},
+    error::Result,
+};
 use std::{
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -16,10 +20,12 @@ pub struct Arena(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// Where memory comes from, if not from the processor's heap.
+    gpu: Option<Gpu>,
     mode: Mode,
     poison: bool,
     plans: Vec<(&'static str, Plan)>,
-    block: Option<Arc<Block>>,
+    block: Option<Arc<Memory>>,
     /// Ranges of the block that are handed out.
     taken: Vec<Range<usize>>,
     next: usize,
@@ -67,11 +73,53 @@ enum Home {
         run: u64,
         request: usize,
     },
-    Heap(Block),
-    Slot(Arc<Block>, usize),
+    Heap(Memory),
+    Slot(Arc<Memory>, usize),
+}
+
+/// A piece of memory.
+#[derive(Debug)]
+enum Memory {
+    Host(Block),
+    Device(DeviceBlock),
+}
+
+impl Memory {
+    /// `bytes` bytes, zero on the processor, unspecified on a GPU.
+    fn new(gpu: Option<&Gpu>, bytes: usize) -> Result<Self> {
+        Ok(match gpu {
+            None => Self::Host(Block::zeroed(bytes)?),
+            Some(gpu) => Self::Device(gpu.allocate(bytes)?),
+        })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Host(block) => block.len(),
+            Self::Device(block) => block.len(),
+        }
+    }
+
+    #[track_caller]
+    fn host(&self) -> &Block {
+        match self {
+            Self::Host(block) => block,
+            Self::Device(_) => panic!("a tensor on a GPU has no slice; `Tensor::to_vec` copies its elements"),
+        }
+    }
 }
 
 impl Arena {
+    /// An arena whose memory is that of `device`.
+    pub(crate) fn on(device: &Device) -> Self {
+        device.gpu().map_or_else(Self::default, Self::on_gpu)
+    }
+
+    /// An arena whose memory is that of `gpu`.
+    pub(crate) fn on_gpu(gpu: &Gpu) -> Self {
+        Self(Arc::new(Mutex::new(State { gpu: Some(gpu.clone()), ..State::default() })))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves the bookkeeping whole: every change below is one assignment or push at a time.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -90,10 +138,10 @@ impl Arena {
                 Some((block, offset)) => Home::Slot(block, offset),
                 None => {
                     state.misses += 1;
-                    Home::Heap(Block::zeroed(bytes)?)
+                    Home::Heap(Memory::new(state.gpu.as_ref(), bytes)?)
                 }
             },
-            Mode::Heap => Home::Heap(Block::zeroed(bytes)?),
+            Mode::Heap => Home::Heap(Memory::new(state.gpu.as_ref(), bytes)?),
         };
         if matches!(home, Home::Heap(_)) {
             state.heap += bytes;
@@ -104,7 +152,7 @@ impl Arena {
         let mut storage = Storage { bytes, home, arena: self.clone() };
         if poison {
             // All ones is NaN in both float types, and an index beyond every table.
-            storage.bytes_mut().fill(0xFF);
+            storage.fill(0..bytes, 0xFF)?;
         }
         Ok(storage)
     }
@@ -135,7 +183,7 @@ impl Arena {
         state.mode = Mode::Heap;
         if state.block.as_ref().is_none_or(|block| block.len() < plan.bytes()) {
             // Tensors that still live in the old block keep it alive, and have nothing to do with the new one.
-            state.block = Some(Arc::new(Block::zeroed(plan.bytes())?));
+            state.block = Some(Arc::new(Memory::new(state.gpu.as_ref(), plan.bytes())?));
             state.taken.clear();
         }
         // Room for the worst case now, so that no step has to grow it.
@@ -183,7 +231,7 @@ impl Arena {
 
 impl State {
     /// The next slot of the plan, if the request fits it and nothing lives there.
-    fn slot(&mut self, plan: usize, bytes: usize) -> Option<(Arc<Block>, usize)> {
+    fn slot(&mut self, plan: usize, bytes: usize) -> Option<(Arc<Memory>, usize)> {
         let slot = self.plans[plan].1.slots.get(self.next).copied();
         self.next += 1;
         let (slot, block) = (slot?, self.block.as_ref()?);
@@ -205,15 +253,67 @@ impl Storage {
         self.bytes
     }
 
+    /// The GPU that the bytes are on, if they are.
+    pub(crate) fn gpu(&self) -> Option<&Gpu> {
+        self.on_device().map(|(block, _)| block.gpu())
+    }
+
+    /// The address of byte `offset` on the GPU. Panics if the bytes are not there.
+    #[track_caller]
+    pub(crate) fn address(&self, offset: usize) -> DeviceAddress {
+        let (block, start) = self.on_device().expect("only a tensor on a GPU has an address there");
+        block.at(start + offset)
+    }
+
+    /// The block on a GPU and the first byte in it.
+    fn on_device(&self) -> Option<(&DeviceBlock, usize)> {
+        match &self.home {
+            Home::Heap(Memory::Device(block)) => Some((block, 0)),
+            Home::Slot(memory, offset) => match &**memory {
+                Memory::Device(block) => Some((block, *offset)),
+                Memory::Host(_) => None,
+            },
+            Home::Heap(Memory::Host(_)) | Home::Nowhere { .. } => None,
+        }
+    }
+
+    /// Copies the bytes from `offset` on from the GPU to `target`. Panics if they are not there.
+    pub(crate) fn read(&self, offset: usize, target: &mut [u8]) -> Result<()> {
+        let (block, start) = self.on_device().expect("only a tensor on a GPU is copied from there");
+        block.read(start + offset, target)
+    }
+
+    /// Copies `source` to the bytes from `offset` on, wherever they are.
+    pub(crate) fn write(&mut self, offset: usize, source: &[u8]) -> Result<()> {
+        match self.on_device() {
+            Some((block, start)) => block.write(start + offset, source),
+            None => {
+                self.bytes_mut()[offset..offset + source.len()].copy_from_slice(source);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets the bytes in `range`, wherever they are.
+    pub(crate) fn fill(&mut self, range: Range<usize>, value: u8) -> Result<()> {
+        match self.on_device() {
+            Some((block, start)) => block.fill(start + range.start, range.len(), value),
+            None => {
+                self.bytes_mut()[range].fill(value);
+                Ok(())
+            }
+        }
+    }
+
     /// The bytes. Panics in a dry run: kernels are not launched there.
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.home {
             Home::Nowhere { .. } => panic!("a dry run has no memory to read; read values inside `Tape::launch`"),
             // SAFETY: this Storage owns the block, and writing needs `&mut self`.
-            Home::Heap(block) => unsafe { block.slice(0..self.bytes) },
+            Home::Heap(block) => unsafe { block.host().slice(0..self.bytes) },
             // SAFETY: the arena gave this range to this Storage alone until it is dropped, and writing needs
             // `&mut self`.
-            Home::Slot(block, offset) => unsafe { block.slice(*offset..offset + self.bytes) },
+            Home::Slot(block, offset) => unsafe { block.host().slice(*offset..offset + self.bytes) },
         }
     }
 
@@ -222,10 +322,10 @@ impl Storage {
         match &self.home {
             Home::Nowhere { .. } => panic!("a dry run has no memory to write; write values inside `Tape::launch`"),
             // SAFETY: this Storage owns the block and is borrowed exclusively.
-            Home::Heap(block) => unsafe { block.slice_mut(0..self.bytes) },
+            Home::Heap(block) => unsafe { block.host().slice_mut(0..self.bytes) },
             // SAFETY: the arena gave this range to this Storage alone until it is dropped, and it is borrowed
             // exclusively.
-            Home::Slot(block, offset) => unsafe { block.slice_mut(*offset..offset + self.bytes) },
+            Home::Slot(block, offset) => unsafe { block.host().slice_mut(*offset..offset + self.bytes) },
         }
     }
 }

@@ -68,8 +68,8 @@ fn run(
     let w = stored(y.shape(), &values(0x7765, y.value().len(), 1.0), y.dtype());
     let by_leaf = tape.backward_from(&y, w, &mut gradients).unwrap();
     Run {
-        y: y.value().to_vec(),
-        dx: leaves.iter().map(|leaf| by_leaf.get(leaf).expect("a gradient").to_vec()).collect(),
+        y: y.value().to_vec().unwrap(),
+        dx: leaves.iter().map(|leaf| by_leaf.get(leaf).expect("a gradient").to_vec().unwrap()).collect(),
         dp: ids.iter().map(|&id| gradients.get(id).to_vec()).collect(),
     }
 }

@@ -74,14 +74,14 @@ pub(super) fn differentiate(
         .map(|(shape, values)| tape.leaf(Tensor::from_slice(&shape[..], values).unwrap()).unwrap())
         .collect();
     let y = function(&tape, &leaves, ids).unwrap();
-    let output = y.value().to_vec();
+    let output = y.value().to_vec().unwrap();
     let w = weights(output.len());
     let w = match y.dtype() {
         DType::F32 => Tensor::from_slice(*y.shape(), &w).unwrap(),
         _ => Tensor::from_slice(*y.shape(), &w.iter().map(|&w| half::bf16::from_f32(w)).collect::<Vec<_>>()).unwrap(),
     };
     let by_leaf = tape.backward_from(&y, w, &mut gradients).unwrap();
-    let found = leaves.iter().map(|leaf| by_leaf.get(leaf).map_or(Vec::new(), Tensor::to_vec)).collect();
+    let found = leaves.iter().map(|leaf| by_leaf.get(leaf).map_or(Vec::new(), |dx| dx.to_vec().unwrap())).collect();
     drop((tape, y, leaves, by_leaf));
     (output, found, gradients)
 }
@@ -158,7 +158,7 @@ fn evaluate(
 ) -> f64 {
     let tape = workspace.infer(params, None);
     let inputs: Vec<_> = inputs.iter().map(|(shape, values)| tape.input(&shape[..], values).unwrap()).collect();
-    let y = function(&tape, &inputs, ids).unwrap().value().to_vec();
+    let y = function(&tape, &inputs, ids).unwrap().value().to_vec().unwrap();
     weights(y.len()).iter().zip(&y).map(|(w, y)| f64::from(*w) * f64::from(*y)).sum()
 }
 

@@ -274,7 +274,7 @@ fn sequences_of_a_batch_do_not_see_each_other() {
         let mut workspace = Workspace::new(Device::Cpu(cpu(1)));
         let tape = workspace.infer(&params, None);
         let inputs = Inputs::new(&tape, batch).unwrap();
-        model.encode(&tape, &inputs, &Mode::EVALUATION).unwrap().value().to_vec()
+        model.encode(&tape, &inputs, &Mode::EVALUATION).unwrap().value().to_vec().unwrap()
     };
     let all = encode(&together);
     for pair in together.cu_seqlens.windows(2) {

@@ -1,0 +1,341 @@
+//! A GPU as the engine uses it: memory that is kept for reuse, and kernels that are compiled once.
+//!
+//! ```text
+//! operation ── kernel's specification ──> Gpu::launch ── name known? ── no ─> text from the assembler ─> Driver::load
+//!                                              │ yes                                                        │
+//!                                              └────────────────> Driver::launch <───────────────────────────┘
+//! tensor dropped ──> Gpu's free list, by size ──> next tensor of that size (everything is in order on one stream, so
+//!                                                 what used the memory before is done with it by then)
+//! ```
+//!
+//! The same code drives a real GPU and the simulated one: behind it stands a [`Driver`].
+
+use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
+use crate::error::{EngineError, Result};
+use kernels::{
+    Cpu,
+    operation::{Launch, Name, Program},
+    ptx::Sm,
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// Sizes of allocations are rounded up to multiples of this, so that tensors of nearly the same size share memory.
+const GRANULE: usize = 512;
+
+/// A GPU. Cheap to clone; all clones are one device.
+#[derive(Clone)]
+pub struct Gpu(Arc<Inner>);
+
+struct Inner {
+    driver: Box<dyn Driver>,
+    /// The processor beside it: files, batches, first values.
+    host: Cpu,
+    sm: Sm,
+    functions: Mutex<HashMap<String, FunctionHandle>>,
+    /// Allocations that nobody uses now, by size.
+    free: Mutex<HashMap<usize, Vec<DeviceAddress>>>,
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gpu").field(self.0.driver.info()).finish()
+    }
+}
+
+impl Gpu {
+    /// The GPU behind `driver`, with `host` for the processor's part of the work.
+    ///
+    /// # Errors
+    /// Its instruction set is older than the kernels need.
+    pub fn new(driver: impl Driver + 'static, host: Cpu) -> Result<Self> {
+        let info = driver.info();
+        let sm = match info.compute_capability {
+            (9, 0) => Sm::Sm90a,
+            (major, _) if major >= 8 => Sm::Sm80,
+            (major, minor) => {
+                return Err(EngineError::Device(format!(
+                    "{} has compute capability {major}.{minor}; kernels need 8.0 (Ampere) or later: use the CPU",
+                    info.name
+                )));
+            }
+        };
+        let driver = Box::new(driver);
+        Ok(Self(Arc::new(Inner { driver, host, sm, functions: Mutex::default(), free: Mutex::default() })))
+    }
+
+    /// What the device is.
+    pub fn info(&self) -> &GpuInfo {
+        self.0.driver.info()
+    }
+
+    /// The processor beside it.
+    pub fn host(&self) -> &Cpu {
+        &self.0.host
+    }
+
+    /// What kernels are written for.
+    pub fn sm(&self) -> Sm {
+        self.0.sm
+    }
+
+    /// Starts the kernel called `name`; `program` writes its text if it is used for the first time.
+    ///
+    /// The arguments must be those that the kernel declares; see [`Driver::launch`].
+    ///
+    /// # Errors
+    /// The driver refuses the text or the launch.
+    pub fn launch(
+        &self,
+        name: &Name,
+        program: impl FnOnce(Sm) -> Program,
+        launch: Launch,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        // An empty grid is no launch for the driver, and nothing to do.
+        if launch.grid.contains(&0) {
+            return Ok(());
+        }
+        let function = self.function(name, program)?;
+        Ok(self.0.driver.launch(function, launch, arguments)?)
+    }
+
+    fn function(&self, name: &Name, program: impl FnOnce(Sm) -> Program) -> Result<FunctionHandle> {
+        let mut functions = lock(&self.0.functions);
+        if let Some(&function) = functions.get(name.as_str()) {
+            return Ok(function);
+        }
+        let program = program(self.0.sm);
+        let function = self.0.driver.load(&program.text, &program.name.entry())?;
+        functions.insert(name.as_str().to_owned(), function);
+        Ok(function)
+    }
+
+    /// Waits until everything launched is done.
+    ///
+    /// # Errors
+    /// A kernel failed.
+    pub fn synchronize(&self) -> Result<()> {
+        Ok(self.0.driver.synchronize()?)
+    }
+
+    /// Memory for `bytes` bytes, not cleared.
+    ///
+    /// # Errors
+    /// There is not enough, even after unused memory was given back.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<DeviceBlock> {
+        let rounded = bytes.checked_next_multiple_of(GRANULE).ok_or(EngineError::Memory { bytes })?;
+        if rounded == 0 {
+            return Ok(DeviceBlock { gpu: self.clone(), address: DeviceAddress(0), bytes: 0 });
+        }
+        let kept = lock(&self.0.free).get_mut(&rounded).and_then(Vec::pop);
+        let address = match kept {
+            Some(address) => address,
+            None => self.0.driver.allocate(rounded).or_else(|_| {
+                self.release_unused()?;
+                self.0.driver.allocate(rounded)
+            })?,
+        };
+        Ok(DeviceBlock { gpu: self.clone(), address, bytes: rounded })
+    }
+
+    /// Gives memory that nobody uses back to the driver.
+    fn release_unused(&self) -> Result<(), DriverError> {
+        let unused = std::mem::take(&mut *lock(&self.0.free));
+        unused.into_values().flatten().try_for_each(|address| self.0.driver.free(address))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Every block holds the GPU, so none is alive. What cannot be freed goes with the driver.
+        let unused = std::mem::take(&mut *lock(&self.free));
+        unused.into_values().flatten().for_each(|address| drop(self.driver.free(address)));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere leaves both maps whole: every change is one insertion or removal.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory of a GPU; returns to its free list when dropped.
+#[derive(Debug)]
+pub(crate) struct DeviceBlock {
+    gpu: Gpu,
+    address: DeviceAddress,
+    bytes: usize,
+}
+
+impl DeviceBlock {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The address of byte `offset`. Panics beyond the end.
+    pub(crate) fn at(&self, offset: usize) -> DeviceAddress {
+        assert!(offset <= self.bytes, "byte {offset} of a block of {}", self.bytes);
+        DeviceAddress(self.address.0 + offset as u64)
+    }
+
+    /// Copies bytes in, in order with launches.
+    pub(crate) fn write(&self, offset: usize, source: &[u8]) -> Result<()> {
+        assert!(offset + source.len() <= self.bytes, "{} bytes at {offset} of {}", source.len(), self.bytes);
+        if source.is_empty() {
+            return Ok(());
+        }
+        Ok(self.gpu.0.driver.copy_in(self.at(offset), source)?)
+    }
+
+    /// Copies bytes out, after everything launched before.
+    pub(crate) fn read(&self, offset: usize, target: &mut [u8]) -> Result<()> {
+        assert!(offset + target.len() <= self.bytes, "{} bytes at {offset} of {}", target.len(), self.bytes);
+        if target.is_empty() {
+            return Ok(());
+        }
+        Ok(self.gpu.0.driver.copy_out(target, self.at(offset))?)
+    }
+
+    /// Sets bytes, in order with launches.
+    pub(crate) fn fill(&self, offset: usize, bytes: usize, value: u8) -> Result<()> {
+        assert!(offset + bytes <= self.bytes, "{bytes} bytes at {offset} of {}", self.bytes);
+        if bytes == 0 {
+            return Ok(());
+        }
+        Ok(self.gpu.0.driver.fill(self.at(offset), bytes, value)?)
+    }
+}
+
+impl Drop for DeviceBlock {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            lock(&self.gpu.0.free).entry(self.bytes).or_default().push(self.address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        DType, Device, Init, ParamBuilder, Workspace,
+        device::simulated::SimulatedDriver,
+        ops::{self, Activation},
+    };
+    use kernels::{
+        Isa,
+        gelu::cuda::BiasActivation,
+        operation::{self, Pass},
+    };
+
+    fn gpu() -> Gpu {
+        Gpu::new(SimulatedDriver::new((8, 0)), Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_old_gpu_is_refused_by_name() {
+        let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
+        let error = Gpu::new(SimulatedDriver::new((7, 5)), cpu).unwrap_err().to_string();
+        assert!(error.contains("sm_75") && error.contains("8.0 (Ampere)"), "{error}");
+    }
+
+    #[test]
+    fn memory_of_dropped_tensors_is_used_again_and_poisoned_first() {
+        let gpu = gpu();
+        let first = gpu.allocate(1000).unwrap();
+        first.write(0, &[7; 1000]).unwrap();
+        let place = first.at(0);
+        let other = gpu.allocate(1000).unwrap();
+        assert_ne!(other.at(0), place, "two living blocks in one place");
+        drop(first);
+        assert_eq!(gpu.allocate(900).unwrap().at(0), place, "the same size class");
+        assert_ne!(gpu.allocate(5000).unwrap().at(0), place);
+        let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
+        workspace.arena().set_poison(true);
+        let params = ParamBuilder::new().build(gpu.host(), 0).unwrap();
+        let tape = workspace.infer(&params, None);
+        let tensor = tape.alloc([10], DType::F32).unwrap();
+        assert!(tensor.to_vec().unwrap().iter().all(|x| x.is_nan()));
+    }
+
+    #[test]
+    fn a_kernel_is_loaded_once_and_reads_and_writes_tensors() {
+        let gpu = gpu();
+        let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
+        let params = ParamBuilder::new().build(gpu.host(), 0).unwrap();
+        let kernel = BiasActivation::new(Pass::Backward, operation::DType::F32, Activation::GeluTanh, false, 12);
+        let values: Vec<f32> = (0..36).map(|i| i as f32 / 9.0 - 2.0).collect();
+        for round in 0..2 {
+            let tape = workspace.infer(&params, None);
+            let (pre, dy) = (tape.input([3, 12], &values).unwrap(), tape.input([3, 12], &[2f32; 36]).unwrap());
+            let mut dx = tape.alloc([3, 12], DType::F32).unwrap();
+            let arguments = [
+                Argument::Address(pre.value().address()),
+                Argument::Address(dy.value().address()),
+                Argument::Address(dx.address_mut()),
+                Argument::U32(3),
+                Argument::U32(12),
+            ];
+            let launch = kernel.launch(3, 12).unwrap();
+            let name = kernel.name(gpu.sm());
+            let text = |sm| {
+                assert_eq!(round, 0, "the text is written once");
+                kernel.program(sm)
+            };
+            gpu.launch(&name, text, launch, &arguments).unwrap();
+            let mut wanted = vec![0.0; 36];
+            kernels::gelu::backward(gpu.host(), Activation::GeluTanh, &values, &[2.0; 36], &mut wanted);
+            for (x, (got, wanted)) in values.iter().zip(dx.to_vec().unwrap().iter().zip(&wanted)) {
+                assert!((got - wanted).abs() <= 1e-6, "x = {x}: {got}, on the processor {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_operation_without_a_kernel_says_so() {
+        let gpu = gpu();
+        let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
+        let params = ParamBuilder::new().build(gpu.host(), 0).unwrap();
+        let tape = workspace.infer(&params, None);
+        let x = tape.input([2, 2], &[1f32; 4]).unwrap();
+        let error = ops::exp(&tape, &x).unwrap_err().to_string();
+        assert_eq!(error, "exp has no CUDA kernel yet; run on the CPU");
+    }
+
+    #[test]
+    fn parameters_come_back_as_the_gpu_changed_them() {
+        let gpu = gpu();
+        let mut builder = ParamBuilder::new();
+        let id = builder.add("w", [2, 3], Init::Uniform(1.0)).unwrap();
+        let mut params = builder.build(gpu.host(), 5).unwrap();
+        let before = params.values(id).to_vec();
+        assert_eq!(params.on_gpu(&gpu).unwrap().to_vec().unwrap(), before);
+        params.change_on_gpu(&gpu, |values| values.copy_from(&[4f32; 6])).unwrap();
+        let stale = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| params.values(id)[0]));
+        assert!(stale.is_err(), "values that the GPU has overtaken were read");
+        params.download().unwrap();
+        assert_eq!(params.values(id), [4.0; 6]);
+        params.values_mut(id).unwrap()[1] = 9.0;
+        assert_eq!(params.on_gpu(&gpu).unwrap().to_vec().unwrap(), [4.0, 9.0, 4.0, 4.0, 4.0, 4.0]);
+    }
+
+    #[test]
+    fn gradients_on_a_gpu_begin_at_zero_and_are_cleared() {
+        let gpu = gpu();
+        let mut builder = ParamBuilder::new();
+        builder.add("w", [700], Init::Ones).unwrap();
+        let params = builder.build(gpu.host(), 5).unwrap();
+        let mut gradients = params.gradients_on(&Device::Cuda(gpu)).unwrap();
+        assert_eq!(gradients.tensor().to_vec().unwrap(), [0.0; 700]);
+        gradients.flat.copy_from(&[3f32; 700]).unwrap();
+        gradients.clear().unwrap();
+        assert_eq!(gradients.tensor().to_vec().unwrap(), [0.0; 700]);
+    }
+}
