@@ -265,7 +265,7 @@ impl ParamStore {
     ///
     /// # Errors
     /// There is not enough memory, or the GPU failed.
-    pub(crate) fn on_gpu(&self, gpu: &Gpu) -> Result<Tensor> {
+    pub fn on_gpu(&self, gpu: &Gpu) -> Result<Tensor> {
         let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = match on_gpu.take() {
             Some(copy) if copy.version == self.version => copy,
@@ -286,7 +286,7 @@ impl ParamStore {
     ///
     /// # Errors
     /// As `change` says; or somebody still holds a parameter as a tensor.
-    pub(crate) fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
+    pub fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
         drop(self.on_gpu(gpu)?);
         let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");
         if !copy.master.is_unique() {

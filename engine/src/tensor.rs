@@ -155,14 +155,14 @@ impl Tensor {
 
     /// The address of the first element on the GPU, for a kernel that reads it. Panics if the tensor is not there.
     #[track_caller]
-    pub(crate) fn address(&self) -> DeviceAddress {
+    pub fn address(&self) -> DeviceAddress {
         self.storage.address(self.byte_range().start)
     }
 
     /// The address of the first element on the GPU, for a kernel that writes it. Panics if the tensor is not there, or
     /// shares its bytes.
     #[track_caller]
-    pub(crate) fn address_mut(&mut self) -> DeviceAddress {
+    pub fn address_mut(&mut self) -> DeviceAddress {
         let start = self.byte_range().start;
         self.unique().address(start)
     }

@@ -98,7 +98,7 @@ struct Training<'a> {
 
 impl Training<'_> {
     fn step(&mut self, params: &mut ParamStore, batch: &Batch, rate: f64) -> (f64, f64) {
-        self.gradients.clear();
+        self.gradients.clear().unwrap();
         let loss = {
             let tape = self.workspace.train(params, None);
             let weights = LossWeights { mlm: 1.0, sentence: 1.0 };

@@ -133,10 +133,17 @@ fn attention_agrees_with_differences() {
                 dropout: (rate > 0.0).then_some(Dropout { seed: 3, site: 4, rate }),
                 ..Attention::new(heads, head_size)
             };
-            let name = format!("attention, {heads} heads of {head_size}, dropout {rate}");
-            check(&name, &[(&[9, 3 * heads * head_size], 1.0)], &[], |tape, x, _| {
-                attention(tape, &x[0], &Sequences::new(tape, &offsets)?, &spec)
-            });
+            // All tokens keys, or the last ones of a sequence hidden: they attend and get gradients as queries alone.
+            for keys in [None, Some([2u32, 1, 3])] {
+                let name = format!("attention, {heads} heads of {head_size}, dropout {rate}, keys {keys:?}");
+                let sequences = |tape: &Tape<'_>| match keys {
+                    None => Sequences::new(tape, &offsets),
+                    Some(keys) => Sequences::with_keys(tape, &[0, 3, 4, 9], &keys),
+                };
+                check(&name, &[(&[9, 3 * heads * head_size], 1.0)], &[], |tape, x, _| {
+                    attention(tape, &x[0], &sequences(tape)?, &spec)
+                });
+            }
         }
     }
 }
