@@ -289,7 +289,7 @@ impl<'s> Run<'s> {
         self.progress.evaluated = record.step;
         if is_best {
             self.progress.best = loss;
-            self.save_model(&self.folder)?;
+            self.save_model(&self.folder.clone())?;
         }
         self.write(&Record::Evaluation(record.clone()))?;
         observer.evaluated(&record, is_best);
@@ -297,7 +297,8 @@ impl<'s> Run<'s> {
         self.draw()
     }
 
-    fn save_model(&self, folder: &Path) -> Result<(), PretrainError> {
+    fn save_model(&mut self, folder: &Path) -> Result<(), PretrainError> {
+        self.trainer.download()?;
         let (params, model) = (self.trainer.params(), self.trainer.model());
         Ok(save_model(folder, model.config(), model.heads(), Some(self.sources.tokenizer_json), |name| {
             params.values(params.find(name).expect("the store was built from the same list"))
@@ -318,7 +319,7 @@ impl<'s> Run<'s> {
             inputs: inputs(self.sources),
             progress: serde_json::to_value(&self.progress).expect("counters have string keys"),
         };
-        let path = self.checkpoints.save(&header, &self.trainer.state())?;
+        let path = self.trainer.save(&self.checkpoints, &header)?;
         self.saved = Some(step);
         observer.saved(step, &path);
         Ok(())
@@ -330,7 +331,7 @@ impl<'s> Run<'s> {
             self.evaluate(observer)?;
         }
         if self.held_out.is_none() {
-            self.save_model(&self.folder)?;
+            self.save_model(&self.folder.clone())?;
         }
         self.save_model(&self.folder.join("last"))?;
         self.save(observer)?;

@@ -11,7 +11,7 @@
 //! threads: kernels guarantee it, and everything here is in order.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,7 +22,9 @@ use engine::{Cpu, DType, Device, EngineError, Gradients, ParamStore, Workspace};
 use super::observer::{MemoryPlan, StepReport};
 use super::progress::Tally;
 use super::{ActivationType, OptimizerKind, OutputBias, PretrainError, Recipe, ScheduleKind};
-use crate::checkpoint::{CheckpointError, Found, Heads, ModelFolder, TensorGroup, parameters};
+use crate::checkpoint::{
+    CheckpointError, Checkpoints, Found, Heads, ModelFolder, StateHeader, TensorGroup, parameters,
+};
 use crate::cost::{Checkpointing, Flops};
 use crate::data::{
     Batch, BatchCapacity, Cursor, Dataset, EvaluationSet, Objective, Prefetch, Sampler, Side, Unigram, Vocabulary,
@@ -93,14 +95,14 @@ impl Trainer {
         if let Some(folder) = &recipe.input.start_from {
             start_from(folder, &recipe, heads, &mut params)?;
         }
-        let optimizer = optimizer_of(&recipe, &params, heads)?;
+        let optimizer = optimizer_of(&recipe, &params, heads)?.on(&device)?;
         let schedule = schedule_of(&recipe)?;
         let shards = Arc::clone(dataset.side(Side::Train));
         let sampler = Sampler::new(shards, Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
         let (instances, table) = (sampler.instances(), sampler.memory());
         let room: Vec<Batch> = (0..most_micro_batches(&recipe)).map(|_| Batch::new(&recipe.data)).collect();
         let mut trainer = Self {
-            gradients: params.gradients()?,
+            gradients: params.gradients_on(&device)?,
             batches: Prefetch::new(sampler, AHEAD)?,
             workspace: Workspace::new(device),
             memory: MemoryPlan::default(),
@@ -172,6 +174,14 @@ impl Trainer {
     /// Optimiser steps done.
     pub fn step(&self) -> u64 {
         self.optimizer.steps()
+    }
+
+    /// Brings the parameters back from the device that trains them, so that they can be read.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn download(&mut self) -> Result<(), EngineError> {
+        self.params.download()
     }
 
     /// The model.
@@ -287,7 +297,7 @@ impl Trainer {
             cpu.enter(|| -> Result<(), StepError> {
                 let tape = workspace.train(params, Some(TRAIN));
                 let losses = pretraining_loss(model, &tape, batch, &mode, weights, denominators)?;
-                tally.add(batch, &losses);
+                tally.add(batch, &losses)?;
                 tally.flops += Flops::training_of(model.config(), &batch.cu_seqlens, masked(batch), checkpointing);
                 if !(tally.mlm.sum.is_finite() && tally.sop.sum.is_finite()) {
                     return Err(StepError::NotFinite(format!("the loss is not finite in step {}", step + 1)));
@@ -317,25 +327,30 @@ impl Trainer {
             cpu.enter(|| -> Result<(), EngineError> {
                 let tape = workspace.infer(params, Some(EVALUATE));
                 let losses = pretraining_loss(model, &tape, batch, &mode, weights, Denominators::of(batch))?;
-                tally.add(batch, &losses);
-                tally.add_hidden(batch, &losses, mask);
+                tally.add(batch, &losses)?;
+                tally.add_hidden(batch, &losses, mask)?;
                 Ok(())
             })?;
         }
         Ok(tally)
     }
 
-    /// The tensors of a checkpoint.
-    pub(super) fn state(&self) -> [TensorGroup<'_>; 3] {
-        let [first, second] = self.optimizer.moments();
-        let groups = [("parameter", self.params.all_values()), ("first_moment", first), ("second_moment", second)];
-        groups.map(|(group, flat)| {
+    /// Writes the tensors of a checkpoint to `checkpoints`.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the device failed.
+    pub(super) fn save(&mut self, checkpoints: &Checkpoints, header: &StateHeader) -> Result<PathBuf, PretrainError> {
+        self.params.download()?;
+        let [first, second] = self.optimizer.moments()?;
+        let groups = [("parameter", self.params.all_values()), ("first_moment", &first), ("second_moment", &second)];
+        let groups = groups.map(|(group, flat)| {
             let tensors = self.params.ids().map(|id| {
                 let info = self.params.info(id);
                 (info.name.as_str(), &info.shape[..], &flat[info.range.clone()])
             });
             TensorGroup { group, tensors: tensors.collect() }
-        })
+        });
+        Ok(checkpoints.save(header, &groups)?)
     }
 
     /// Puts everything back as it was when `found` was written.
@@ -349,15 +364,17 @@ impl Trainer {
         vocabulary: &Arc<Vocabulary>,
     ) -> Result<(), PretrainError> {
         let infos: Vec<_> = self.params.ids().map(|id| self.params.info(id).clone()).collect();
-        let [first, second] = self.optimizer.restore(found.header.step);
+        self.params.download()?;
+        let [mut first, mut second] = [(); 2].map(|()| vec![0.0; self.params.len()]);
         let values = self.params.all_values_mut()?;
         for info in &infos {
             for (group, flat) in
-                [("parameter", &mut *values), ("first_moment", &mut *first), ("second_moment", &mut *second)]
+                [("parameter", &mut *values), ("first_moment", &mut first[..]), ("second_moment", &mut second[..])]
             {
                 found.read(group, &info.name, &info.shape, &mut flat[info.range.clone()])?;
             }
         }
+        self.optimizer.restore(found.header.step, [&first, &second])?;
         let cursor: Cursor = serde_json::from_value(found.header.cursor.clone())
             .map_err(|error| PretrainError::Recipe(format!("{}: its cursor: {error}", found.path.display())))?;
         let shards = Arc::clone(dataset.side(Side::Train));
@@ -373,32 +390,34 @@ fn masked(batch: &Batch) -> usize {
 }
 
 impl Tally {
-    fn add(&mut self, batch: &Batch, losses: &PretrainingLoss) {
+    fn add(&mut self, batch: &Batch, losses: &PretrainingLoss) -> Result<(), EngineError> {
         let sums = |classified: &Classified| {
-            let sum: f64 = classified.losses.slice::<f32>().iter().map(|&x| f64::from(x)).sum();
-            let correct: u64 = classified.correct.slice::<u32>().iter().map(|&x| u64::from(x)).sum();
-            (sum, correct, classified.losses.len() as u64)
+            let sum: f64 = classified.losses.elements::<f32>()?.iter().map(|&x| f64::from(x)).sum();
+            let correct: u64 = classified.correct.elements::<u32>()?.iter().map(|&x| u64::from(x)).sum();
+            Ok::<_, EngineError>((sum, correct, classified.losses.len() as u64))
         };
-        if let Some((sum, correct, count)) = losses.mlm.as_ref().map(sums) {
+        if let Some((sum, correct, count)) = losses.mlm.as_ref().map(sums).transpose()? {
             self.mlm.add(sum, count);
             self.mlm_correct.add(correct, count);
         }
-        if let Some((sum, correct, count)) = losses.sentence.as_ref().map(sums) {
+        if let Some((sum, correct, count)) = losses.sentence.as_ref().map(sums).transpose()? {
             self.sop.add(sum, count);
             self.sop_correct.add(correct, count);
         }
         self.tokens += batch.tokens() as u64;
         self.sequences += batch.sequences() as u64;
+        Ok(())
     }
 
     /// Adds the masked pieces that stand as `mask` in the input.
-    fn add_hidden(&mut self, batch: &Batch, losses: &PretrainingLoss, mask: u32) {
-        let Some(classified) = &losses.mlm else { return };
-        for (&position, &loss) in batch.masked_positions.iter().zip(classified.losses.slice::<f32>()) {
+    fn add_hidden(&mut self, batch: &Batch, losses: &PretrainingLoss, mask: u32) -> Result<(), EngineError> {
+        let Some(classified) = &losses.mlm else { return Ok(()) };
+        for (&position, &loss) in batch.masked_positions.iter().zip(&*classified.losses.elements::<f32>()?) {
             if batch.ids[position as usize] == mask {
                 self.hidden.add(f64::from(loss), 1);
             }
         }
+        Ok(())
     }
 }
 

@@ -42,6 +42,9 @@ pub(crate) struct Arguments {
     /// Go on from the newest whole checkpoint in the folder
     #[arg(long)]
     resume: bool,
+    /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    #[arg(long, default_value = "cpu")]
+    device: String,
     /// Print what every kernel cost, against the roofline of this machine
     #[arg(long)]
     profile: bool,
@@ -51,7 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recipe = recipe(arguments)?;
     let begin = if arguments.resume { Begin::Resume } else { Begin::New };
     let stop = signals::stop_flag()?;
-    let outcome = train(&recipe, &arguments.output, begin, Cpu::detect()?, &stop)?;
+    let device = Device::named(&arguments.device, Cpu::detect()?)?;
+    let outcome = train(&recipe, &arguments.output, begin, device, &stop)?;
     Ok(finish(&outcome, &arguments.output))
 }
 
@@ -93,7 +97,13 @@ fn known_recipes() -> String {
 }
 
 /// Runs a recipe in `folder` with progress on standard error.
-pub(crate) fn train(recipe: &Recipe, folder: &Path, begin: Begin, cpu: Cpu, stop: &Arc<AtomicBool>) -> Result<Outcome> {
+pub(crate) fn train(
+    recipe: &Recipe,
+    folder: &Path,
+    begin: Begin,
+    device: Device,
+    stop: &Arc<AtomicBool>,
+) -> Result<Outcome> {
     let input = &recipe.input;
     for (path, what, flag) in [
         (&input.data, "shards", "--data DIR (or input.data in the recipe); albert data build makes them"),
@@ -106,8 +116,8 @@ pub(crate) fn train(recipe: &Recipe, folder: &Path, begin: Begin, cpu: Cpu, stop
     let dataset = Dataset::open(&input.data, &vocabulary)?;
     let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
     let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer_json: &tokenizer.to_json() };
-    let mut watch = Watch::new(&cpu);
-    let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, Device::Cpu(cpu), stop, &mut watch);
+    let mut watch = Watch::new(device.processor());
+    let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, device, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
 }

@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         1000.0 * trial.step,
         duration(steps as f64 * trial.step)
     );
-    let outcome = pretrain::train(&recipe, &folder, Begin::New, cpu.clone(), &stop)?;
+    let outcome = pretrain::train(&recipe, &folder, Begin::New, Device::Cpu(cpu.clone()), &stop)?;
     let code = pretrain::finish(&outcome, &folder);
     if let Outcome::Finished(summary) = &outcome {
         eprintln!("5. what it learnt");

@@ -12,6 +12,7 @@
 //!
 //! Cost: bandwidth, 7 floats read or written a parameter (LAMB twice that).
 use crate::{
+    device::Device,
     dtype::DType,
     error::{EngineError, Result},
     memory::Arena,
@@ -22,6 +23,7 @@ use kernels::{
     Cpu,
     optimizer::{self as kernel, Segment, Step},
 };
+use std::borrow::Cow;
 
 /// Which step is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,15 +95,31 @@ impl Optimizer {
         Ok(Self { rule, adam, segments, m: moments()?, v: moments()?, scratch, step: 0 })
     }
 
+    /// Moves the moments to `device`, where the gradients are.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the device failed.
+    pub fn on(mut self, device: &Device) -> Result<Self> {
+        for moments in [&mut self.m, &mut self.v] {
+            let mut moved = Tensor::new(&Arena::on(device), *moments.shape(), DType::F32)?;
+            moved.copy_from::<f32>(&moments.elements()?)?;
+            *moments = moved;
+        }
+        Ok(self)
+    }
+
     /// Takes one step with the gradients as they are (clipped and averaged by the caller).
     ///
     /// # Errors
     /// The parameters are in use (see [`ParamStore::all_values_mut`]) or are not those that the optimiser was made for.
     pub fn step(&mut self, cpu: &Cpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
-        if params.len() != self.m.len() || gradients.all().len() != self.m.len() {
-            let (own, given, gradient) = (self.m.len(), params.len(), gradients.all().len());
+        if params.len() != self.m.len() || gradients.len() != self.m.len() {
+            let (own, given, gradient) = (self.m.len(), params.len(), gradients.len());
             let problem = format!("made for {own} values, given {given} and {gradient} gradients");
             return Err(EngineError::shape("optimizer", problem));
+        }
+        if gradients.tensor().gpu().is_some() {
+            return Err(EngineError::NotOnGpu { operation: "the optimizer" });
         }
         let values = params.all_values_mut()?;
         self.step += 1;
@@ -122,14 +140,27 @@ impl Optimizer {
     }
 
     /// First and second moments, in the order of the parameters: what a resumed run has to restore.
-    pub fn moments(&self) -> [&[f32]; 2] {
-        [self.m.slice(), self.v.slice()]
+    ///
+    /// # Errors
+    /// The GPU that they are on failed.
+    pub fn moments(&self) -> Result<[Cow<'_, [f32]>; 2]> {
+        Ok([self.m.elements()?, self.v.elements()?])
     }
 
-    /// The moments, to be restored, and how many steps they have seen.
-    pub fn restore(&mut self, steps: u64) -> [&mut [f32]; 2] {
+    /// Puts moments back, which have seen `steps` steps.
+    ///
+    /// # Errors
+    /// Their lengths are not those of the parameters, or the GPU failed.
+    pub fn restore(&mut self, steps: u64, moments: [&[f32]; 2]) -> Result<()> {
+        for (own, given) in [&mut self.m, &mut self.v].into_iter().zip(moments) {
+            if own.len() != given.len() {
+                let problem = format!("moments of {} values for parameters of {}", given.len(), own.len());
+                return Err(EngineError::shape("optimizer", problem));
+            }
+            own.copy_from(given)?;
+        }
         self.step = steps;
-        [self.m.slice_mut(), self.v.slice_mut()]
+        Ok(())
     }
 
     /// Bytes of state.
@@ -139,8 +170,14 @@ impl Optimizer {
 }
 
 /// The Euclidean norm of all gradients together.
-pub fn global_norm(cpu: &Cpu, gradients: &Gradients) -> f64 {
-    kernels::reduce::sum_of_squares(cpu, gradients.all()).sqrt()
+///
+/// # Errors
+/// The GPU that they are on failed.
+pub fn global_norm(cpu: &Cpu, gradients: &Gradients) -> Result<f64> {
+    match gradients.tensor().gpu() {
+        None => Ok(kernels::reduce::sum_of_squares(cpu, gradients.all()).sqrt()),
+        Some(_) => Err(EngineError::NotOnGpu { operation: "the norm of the gradient" }),
+    }
 }
 
 /// Divides the gradients by `divisor` (micro-batches, for a mean), then scales them down to a global norm of at most
@@ -155,7 +192,7 @@ pub fn clip_global_norm(
     limit: Option<f64>,
     step: u64,
 ) -> Result<f64> {
-    let norm = global_norm(cpu, gradients) / f64::from(divisor);
+    let norm = global_norm(cpu, gradients)? / f64::from(divisor);
     if !norm.is_finite() {
         return Err(EngineError::NotFinite { what: "the norm of the gradient".into(), value: norm, step });
     }
