@@ -65,7 +65,8 @@ const MODEL: [&str; 9] = [
     "run.log_interval=1000",
 ];
 
-fn measure(world: &World, folder: &Path, variant: &[&str]) -> (Measure, usize) {
+/// Runs a variant on threads of its own, which `kept` keeps: the end of a thread frees its memory at any later time.
+fn measure(world: &World, folder: &Path, variant: &[&str], kept: &mut Vec<Device>) -> (Measure, usize) {
     let steps = format!("schedule.steps={STEPS}");
     let settings: Vec<String> = MODEL.iter().chain(variant).map(|&text| text.to_owned()).chain([steps]).collect();
     let text = std::fs::read_to_string(world.path("recipe.toml")).unwrap();
@@ -76,6 +77,7 @@ fn measure(world: &World, folder: &Path, variant: &[&str]) -> (Measure, usize) {
     let tokenizer_json = tokenizer.to_json();
     let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer_json: &tokenizer_json };
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 2).unwrap());
+    kept.push(device.clone());
     let stop = AtomicBool::new(false);
     let mut measured = Measure::default();
     let (before, _) = live_and_peak();
@@ -88,7 +90,7 @@ fn measure(world: &World, folder: &Path, variant: &[&str]) -> (Measure, usize) {
 #[test]
 fn a_warm_step_asks_for_nothing_large_and_the_plan_is_what_a_run_takes() {
     let world = World::new();
-    let mut problems = Vec::new();
+    let (mut problems, mut kept) = (Vec::new(), Vec::new());
     for (i, variant) in [
         &[][..],
         &["compute.checkpointing=layer", "model.num_hidden_layers=6"],
@@ -99,7 +101,7 @@ fn a_warm_step_asks_for_nothing_large_and_the_plan_is_what_a_run_takes() {
     .into_iter()
     .enumerate()
     {
-        let (measured, before) = measure(&world, &world.path(&format!("run-{i}")), variant);
+        let (measured, before) = measure(&world, &world.path(&format!("run-{i}")), variant, &mut kept);
         let (count, largest) = measured.large;
         let (peak, planned) = (measured.peak - before, measured.plan.total());
         let ratio = planned as f64 / peak as f64;
