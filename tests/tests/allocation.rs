@@ -74,8 +74,8 @@ fn measure(world: &World, folder: &Path, variant: &[&str], kept: &mut Vec<Device
     let tokenizer = Tokenizer::load(&world.path("tokenizer.json")).unwrap();
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer).unwrap());
     let dataset = Dataset::open(&world.path("data"), &vocabulary).unwrap();
-    let tokenizer_json = tokenizer.to_json();
-    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer_json: &tokenizer_json };
+    let files = tokenizer.to_files();
+    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &files };
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 2).unwrap());
     kept.push(device.clone());
     let stop = AtomicBool::new(false);

@@ -267,6 +267,55 @@ fn a_model_that_is_not_whole_is_refused() {
 }
 
 #[test]
+fn ids_that_a_model_does_not_have_and_inputs_beyond_its_positions_are_refused() {
+    let world = World::of_text("");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+    let [model, pieces] = ["forward/tiny-albertmodel", "tokenizer/spiece.model"]
+        .map(|name| golden.join(name).to_str().unwrap().to_owned());
+    let [ids, out] = ["ids.jsonl", "out.safetensors"].map(|name| world.text_path(name));
+    let forward = ["forward", "--model", &model, "--ids", &ids, "-o", &out];
+    let good = r#"{"input_ids": [2, 47, 3]}"#;
+    let long = |tokens: usize| format!("{{\"input_ids\": {:?}}}", vec![1; tokens]);
+    for (line, said) in [
+        (r#"{"input_ids": [2, 48]}"#.to_owned(), "`input_ids` holds 48 (number 1), and the model has 48 pieces"),
+        (r#"{"input_ids": [-1]}"#.to_owned(), "`input_ids` holds -1 (number 0)"),
+        (r#"{"input_ids": [9223372036854775808]}"#.to_owned(), "a list of whole numbers was expected"),
+        (r#"{"input_ids": [1], "token_type_ids": [2]}"#.to_owned(), "`token_type_ids` holds 2 (number 0)"),
+        (long(25), "`input_ids` has 25 tokens, and the model has 24 positions"),
+    ] {
+        fs::write(world.path("ids.jsonl"), format!("{good}\n{line}\n")).unwrap();
+        run(&forward).fails_with(&["ids.jsonl:2: ", said]);
+        assert!(!Path::new(&out).exists(), "{line}");
+    }
+    fs::write(world.path("ids.jsonl"), format!("{good}\n{}\n", long(24))).unwrap();
+    run(&forward).succeeds();
+
+    let decode = ["tokenizer", "decode", "--tokenizer", &pieces];
+    for (line, said) in [("7 1000", "`1000`"), ("-1", "`-1`"), ("4294967296", "`4294967296`"), ("x", "`x`")] {
+        let told = finish_with_input(&mut albert(&decode), format!("7 999\n{line}\n").as_bytes());
+        told.fails_with(&["line 2: ", said, "is no id; expected 0 to 999"]);
+    }
+}
+
+#[test]
+fn texts_and_tokenizers_that_a_model_was_not_made_for_are_refused() {
+    let world = World::new();
+    pretrain(&world, "run", &["schedule.steps=4"]).succeeds();
+    let folder = world.text_path("run");
+    let long = format!("a [MASK] {}", "river ".repeat(80));
+    run(&["fill-mask", "--model", &folder, &long]).fails_with(&["tokens, and the model has 64 positions"]);
+    let out = world.text_path("out.safetensors");
+    run(&["forward", "--model", &folder, "--text", &long, "-o", &out]).fails_with(&["and the model has 64 positions"]);
+    let other = world.text_path("run/tokenizer.json");
+    run(&["tokenizer", "train", &world.text_path("text.txt"), "--vocab-size", "260", "-o", &other]).succeeds();
+    run(&["fill-mask", "--model", &folder, "a [MASK]"]).fails_with(&["260 pieces and the model 200"]);
+    run(&["forward", "--model", &folder, "--text", "a", "-o", &out]).fails_with(&["260 pieces and the model 200"]);
+    fs::copy(&other, world.path("tokenizer.json")).unwrap();
+    pretrain(&world, "next", &[]).fails_with(&[".shard", "tokenised with another tokenizer"]);
+    assert!(!world.path("next").exists());
+}
+
+#[test]
 fn unknown_keys_are_refused() {
     let world = World::new();
     for (setting, named) in [

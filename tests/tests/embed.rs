@@ -42,7 +42,7 @@ fn folder(padding: usize) -> tempfile::TempDir {
         ..AlbertConfig::preset("tiny").unwrap()
     };
     let (_, params) = Model::new(&config, Heads::MODEL, &Cpu::detect().unwrap(), 3).unwrap();
-    save_model(folder.path(), &config, Heads::MODEL, None, |name| params.values(params.find(name).unwrap())).unwrap();
+    save_model(folder.path(), &config, Heads::MODEL, &[], |name| params.values(params.find(name).unwrap())).unwrap();
     std::fs::copy(golden_spiece(), folder.path().join("spiece.model")).unwrap();
     folder
 }

@@ -5,6 +5,7 @@
 //!   config.json               the configuration (see `config`)
 //!   model.safetensors         the parameters under Hugging Face's names, Linear weights [out, in] (see `layout`)
 //!   tokenizer.json            the vocabulary
+//!   tokenizer_config.json     its special pieces, and for `transformers` that the file above is to be obeyed
 //! MODEL/                      also read: a model in several files, a BERT (see `names`), a checkpoint of Google's
 //!   model.safetensors.index.json + model-0000i-of-0000n.safetensors
 //!   albert_config.json + model.ckpt.index + model.ckpt.data-0000i-of-0000n      (see `tensorflow`)

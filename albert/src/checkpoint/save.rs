@@ -7,7 +7,7 @@ use engine::io::{Data, TensorOut, save_safetensors, write_atomically};
 
 use super::CheckpointError;
 use super::layout::{Content, Heads, stored_tensors};
-use super::model_folder::{CONFIG, TOKENIZER, WEIGHTS};
+use super::model_folder::{CONFIG, WEIGHTS};
 use super::names::stored_name;
 use crate::config::{AlbertConfig, ConfigIdentity, Family};
 
@@ -47,8 +47,8 @@ pub struct SaveFormat<'a> {
 
 /// Writes the model to `folder` in f32 under ALBERT's names, each file whole or not at all; the weights come last.
 ///
-/// `values` gives the elements of a parameter of [`super::parameters`]; `tokenizer_json` is the text of
-/// `tokenizer.json`.
+/// `values` gives the elements of a parameter of [`super::parameters`]; `tokenizer` are the files of the tokeniser, names
+/// and texts (see [`crate::tokenizer::Tokenizer::to_files`]).
 ///
 /// # Errors
 /// The folder cannot be created or a file not be written.
@@ -56,12 +56,12 @@ pub fn save_model<'a>(
     folder: &Path,
     config: &AlbertConfig,
     heads: Heads,
-    tokenizer_json: Option<&str>,
+    tokenizer: &[(&str, String)],
     values: impl Fn(&str) -> &'a [f32],
 ) -> Result<(), CheckpointError> {
     std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
-    if let Some(text) = tokenizer_json {
-        write_atomically(folder.join(TOKENIZER), |out| out.write_all(text.as_bytes()))?;
+    for (name, text) in tokenizer {
+        write_atomically(folder.join(name), |out| out.write_all(text.as_bytes()))?;
     }
     save_model_as(folder, config, heads, SaveFormat::default(), values)
 }

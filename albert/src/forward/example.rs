@@ -14,7 +14,7 @@ use crate::config::AlbertConfig;
 
 /// A list, or a list of lists.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a list of whole numbers was expected, or a list of such lists")]
 enum Rows {
     One(Vec<i64>),
     Many(Vec<Vec<i64>>),
@@ -31,7 +31,7 @@ impl Rows {
 
 /// Labels of a line: a class, a number, or a class for each token.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`labels` must be a class, a number or a list of whole numbers")]
 pub(super) enum Labels {
     /// A class, or the index of the right choice.
     Class(i64),

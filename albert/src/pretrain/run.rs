@@ -4,7 +4,8 @@
 //! RUN/
 //!   config.toml                     every setting, resolved
 //!   metrics.jsonl  events.out.tfevents.*  curves.svg
-//!   config.json  model.safetensors  tokenizer.json      the best model so far (the last, if nothing is evaluated)
+//!   config.json  model.safetensors  tokenizer.json  tokenizer_config.json
+//!                                   the best model so far (the last, if nothing is evaluated)
 //!   last/                           the model at the end, in the same layout
 //!   checkpoints/                    the last two training states
 //! ```
@@ -36,8 +37,8 @@ pub struct Sources<'a> {
     pub dataset: &'a Dataset,
     /// The vocabulary that they were made with.
     pub vocabulary: &'a Arc<Vocabulary>,
-    /// The text of `tokenizer.json`, to be kept with the model.
-    pub tokenizer_json: &'a str,
+    /// The files of the tokeniser, to be kept with the model: names and texts.
+    pub tokenizer: &'a [(&'static str, String)],
 }
 
 /// Where a run begins.
@@ -300,7 +301,7 @@ impl<'s> Run<'s> {
     fn save_model(&mut self, folder: &Path) -> Result<(), PretrainError> {
         self.trainer.download()?;
         let (params, model) = (self.trainer.params(), self.trainer.model());
-        Ok(save_model(folder, model.config(), model.heads(), Some(self.sources.tokenizer_json), |name| {
+        Ok(save_model(folder, model.config(), model.heads(), self.sources.tokenizer, |name| {
             params.values(params.find(name).expect("the store was built from the same list"))
         })?)
     }

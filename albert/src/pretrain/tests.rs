@@ -133,7 +133,8 @@ impl World {
     ) -> Result<(Outcome, Listener<'static>), PretrainError> {
         let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
-        let sources = Sources { dataset: &self.dataset, vocabulary: &self.vocabulary, tokenizer_json: "{}" };
+        let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, "{}".to_owned()));
+        let sources = Sources { dataset: &self.dataset, vocabulary: &self.vocabulary, tokenizer: &tokenizer };
         let outcome = pretrain(recipe, &sources, folder, begin, device(threads), stop, &mut listener)?;
         Ok((outcome, listener))
     }
@@ -164,7 +165,7 @@ fn result(folder: &Path) -> Vec<(String, Vec<u8>)> {
     })
     .unwrap();
     out.extend(model);
-    for name in ["model.safetensors", "config.json", "tokenizer.json"] {
+    for name in ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"] {
         out.push((name.to_owned(), std::fs::read(folder.join(name)).unwrap()));
     }
     let records = read_metrics(&folder.join("metrics.jsonl")).unwrap();

@@ -169,6 +169,11 @@ impl Tokenizer {
         format!("{config:#}\n")
     }
 
+    /// The files that a model folder has of it, by name: [`Self::to_json`] and [`Self::to_config_json`].
+    pub fn to_files(&self) -> [(&'static str, String); 2] {
+        [("tokenizer.json", self.to_json()), ("tokenizer_config.json", self.to_config_json())]
+    }
+
     /// Writes `tokenizer.json`: to a temporary file beside it, flushed to disk, then renamed over it, so that a crash
     /// leaves the old file or the new one.
     ///

@@ -115,7 +115,7 @@ pub(crate) fn train(
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
     let dataset = Dataset::open(&input.data, &vocabulary)?;
     let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
-    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer_json: &tokenizer.to_json() };
+    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files() };
     let mut watch = Watch::new(device.processor());
     let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, device, stop, &mut watch);
     watch.progress.finish();

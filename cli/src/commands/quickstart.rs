@@ -187,7 +187,7 @@ fn trial(
     recipe.run.checkpoint_interval = 0;
     let vocabulary = Arc::new(Vocabulary::of(tokenizer)?);
     let dataset = Dataset::open(&inputs.data, &vocabulary)?;
-    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer_json: &tokenizer.to_json() };
+    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files() };
     let mut clock = Clock::default();
     let device = Device::Cpu(cpu.clone());
     albert::pretrain::pretrain(&recipe, &sources, &folder, Begin::New, device, stop, &mut clock)?;
