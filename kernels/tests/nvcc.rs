@@ -7,7 +7,7 @@ use kernels::{
     operation::{Launch, Pass},
     ptx::{
         Sm,
-        sim::{Approximation, Argument, Memory, Module},
+        sim::{Argument, Memory, Module, Options},
     },
 };
 
@@ -19,7 +19,8 @@ fn run(text: &str, entry: &str, launch: Launch, x: &[f32], bias: &[f32]) -> Vec<
     let sizes = [x.len() / bias.len(), bias.len()].map(|size| Argument::U32(size as u32));
     let arguments: Vec<Argument> = addresses.map(Argument::U64).into_iter().chain(sizes).collect();
     let module = Module::parse(text).expect("the text is read");
-    module.launch(entry, launch, &arguments, &mut memory, Approximation::Exact).expect("the kernel runs");
+    let report = module.launch(entry, launch, &arguments, &mut memory, &Options::default()).expect("the launch fits");
+    report.clean().unwrap_or_else(|findings| panic!("{findings}"));
     memory.read(addresses[2]).expect("all of y is written")
 }
 

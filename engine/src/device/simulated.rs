@@ -7,7 +7,7 @@
 use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
 use kernels::{
     operation::Launch,
-    ptx::sim::{self, Approximation, Memory, Module},
+    ptx::sim::{self, Memory, Module, Options},
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -97,8 +97,8 @@ impl Driver for SimulatedDriver {
             call: "launch",
             reason: "the function belongs to another driver".to_owned(),
         })?;
-        let outcome = module.launch(entry, launch, &arguments, memory, Approximation::Exact);
-        outcome.map(|_| ()).map_err(failed("launch"))
+        let report = module.launch(entry, launch, &arguments, memory, &Options::default()).map_err(failed("launch"))?;
+        report.clean().map(|_| ()).map_err(|findings| DriverError::Call { call: "launch", reason: findings })
     }
 
     fn synchronize(&self) -> Result<(), DriverError> {

@@ -8,7 +8,7 @@ use crate::{
     operation::{Case, Cost, Launch, Operation, Outcome, Pass, Program, Target},
     ptx::{
         Sm,
-        sim::{Approximation, Argument, Error, Memory, Module},
+        sim::{Approximation, Argument, Memory, Module, Options},
     },
 };
 use half::bf16;
@@ -221,12 +221,12 @@ impl<X: Element> Problem<X> {
     }
 
     /// The outputs of the PTX.
-    fn simulate(&self, sm: Sm, approximation: Approximation) -> Result<Vec<Vec<X>>, Error> {
+    fn simulate(&self, sm: Sm, approximation: Approximation) -> Result<Vec<Vec<X>>, String> {
         let (mut memory, arguments, outputs) = self.set_up();
         if let Some(launch) = self.kernel.launch(self.rows, self.columns) {
             self.launch(sm, launch, &arguments, &mut memory, approximation)?;
         }
-        outputs.into_iter().map(|address| memory.read(address)).collect()
+        outputs.into_iter().map(|address| memory.read(address).map_err(|error| error.to_string())).collect()
     }
 
     /// Memory with the inputs and unwritten outputs, the arguments, and the addresses of the outputs.
@@ -247,7 +247,7 @@ impl<X: Element> Problem<X> {
         (memory, arguments, outputs)
     }
 
-    /// Runs the PTX.
+    /// Runs the PTX; an error says what it did wrong.
     fn launch(
         &self,
         sm: Sm,
@@ -255,10 +255,12 @@ impl<X: Element> Problem<X> {
         arguments: &[Argument],
         memory: &mut Memory,
         approximation: Approximation,
-    ) -> Result<(), Error> {
+    ) -> Result<(), String> {
         let program = self.kernel.program(sm);
-        let module = Module::parse(&program.text)?;
-        module.launch(&program.name.entry(), launch, arguments, memory, approximation)?;
+        let module = Module::parse(&program.text).map_err(|error| error.to_string())?;
+        let options = Options { approximation, ..Options::default() };
+        let report = module.launch(&program.name.entry(), launch, arguments, memory, &options);
+        report.map_err(|error| error.to_string())?.clean()?;
         Ok(())
     }
 }

@@ -1,357 +1,500 @@
-//! Runs a grid, one thread after the other.
+//! Runs a grid.
+//!
+//! Blocks run one after the other. A kernel that can wait for another block (it has strong loads or atomic operations on
+//! global memory) gives every block a limited turn, and blocks that have not ended by then take turns with those that
+//! follow: as long as some order of turns lets a spinning block go on, it does.
 
 use super::{
-    Error, Memory, Module,
-    decode::{Compare, Instruction, Kind, Operation, Source, Special},
-    parse::Entry,
+    Approximation, Argument, Error, Finding, FindingKind, Memory, Module, Options, Report,
+    block::{Block, special_values},
+    clocks::{self, Knowledge, lanes},
+    decode::{CONSTANT, Instruction, SINK},
+    metrics::{Metrics, Site, SiteMemory, Traffic},
+    operation::Operation,
+    parse::{Constant, Entry},
+    report::Findings,
+    schedule::{Chooser, Completion, Draw},
+    warp::State,
 };
 use crate::operation::Launch;
-use std::collections::BTreeMap;
+use std::collections::{HashMap, VecDeque};
 
-/// More instructions than this in one thread are taken for a loop that does not end.
-const MAX_INSTRUCTIONS: u64 = 10_000_000;
+/// Instructions of warps in a block's turn, where blocks may wait for each other.
+const TURN: u64 = 50_000;
 
-/// Which value within its documented error an approximate instruction gives.
-///
-/// | instruction | error at most, relative |
-/// |---|---|
-/// | `rcp.approx.ftz.f32` | 2⁻²³ (1 ulp) |
-/// | `ex2.approx.ftz.f32` | 2⁻²² (2 ulp) |
-/// | `tanh.approx.f32` | 2⁻¹¹ |
+/// A launch while it runs.
+pub(super) struct Machine<'a> {
+    pub(super) entry: &'a Entry,
+    pub(super) launch: Launch,
+    pub(super) options: &'a Options,
+    constants: Vec<[u64; 32]>,
+    pub(super) params: Vec<u8>,
+    /// Of each warp, the special registers.
+    pub(super) specials: Vec<Vec<[u64; 32]>>,
+    pub(super) memory: &'a mut Memory,
+    pub(super) findings: Findings,
+    counts: Vec<u64>,
+    pub(super) traffic: Vec<Traffic>,
+    pub(super) metrics: Metrics,
+    /// What strong stores have published, by address; those of shared memory with the block's number above.
+    pub(super) published: HashMap<(u32, u64), Knowledge>,
+    pub(super) chooser: Chooser,
+    pub(super) completions: Draw,
+    /// The launch cannot go on.
+    pub(super) fatal: bool,
+    pub(super) warps: usize,
+    /// The allocation that was touched last.
+    pub(super) guess: usize,
+}
+
+/// What a warp does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Approximation {
-    /// The correctly rounded one.
-    Exact,
-    /// The one largest in magnitude.
-    High,
-    /// The one smallest in magnitude.
-    Low,
+pub(super) enum Flow {
+    Next,
+    /// The warp's turn is over: it waits, has ended, or ought to let others run.
+    Yield,
 }
 
-impl Approximation {
-    /// All of them: a tolerance that holds for each holds on the device.
-    pub const ALL: [Approximation; 3] = [Approximation::Exact, Approximation::High, Approximation::Low];
-
-    /// `exact`, moved by the relative error `bound`, rounded.
-    fn apply(self, exact: f64, bound: f64) -> f32 {
-        match self {
-            Approximation::Exact => exact as f32,
-            Approximation::High => (exact * (1.0 + bound)) as f32,
-            Approximation::Low => (exact * (1.0 - bound)) as f32,
-        }
-    }
-}
-
-/// A kernel's argument.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Argument {
-    /// An address or a 64-bit number.
-    U64(u64),
-    /// A 32-bit number.
-    U32(u32),
-    /// A float.
-    F32(f32),
-}
-
-impl Argument {
-    fn bits(self) -> (u64, usize) {
-        match self {
-            Argument::U64(value) => (value, 8),
-            Argument::U32(value) => (u64::from(value), 4),
-            Argument::F32(value) => (u64::from(value.to_bits()), 4),
-        }
-    }
-}
-
-/// How often each instruction ran in a launch, over all threads.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Full name of the instruction, times it ran. One whose guard did not hold counts too: the device issues it.
-    pub instructions: BTreeMap<String, u64>,
+/// How a block's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Done,
+    Paused,
 }
 
 impl Module {
-    /// Runs the kernel `entry` over a grid.
+    /// Runs the kernel `entry` over a grid. What the kernel does wrong is in the report.
     ///
     /// # Errors
-    /// [`Error::Launch`] if grid, block or arguments do not fit the kernel; [`Error::Fault`] if a thread does something
-    /// forbidden, with the place in the text and in the Rust source.
+    /// [`Error::Launch`] if grid, block or arguments do not fit the kernel.
     pub fn launch(
         &self,
         entry: &str,
         launch: Launch,
         arguments: &[Argument],
         memory: &mut Memory,
-        approximation: Approximation,
-    ) -> Result<Counts, Error> {
+        options: &Options,
+    ) -> Result<Report, Error> {
         let found = self.entries.iter().find(|candidate| candidate.name == entry);
         let entry = found.ok_or_else(|| Error::Launch(format!("the module has no entry `{entry}`")))?;
         let params = check(entry, launch, arguments)?;
         memory.begin_launch();
-        let mut times = vec![0; entry.code.len()];
-        let mut number = 0;
-        for block in positions(launch.grid) {
-            for thread in positions(launch.block) {
-                number += 1;
-                let mut state = Thread {
-                    entry,
-                    launch,
-                    params: &params,
-                    approximation,
-                    block,
-                    thread,
-                    number,
-                    values: vec![None; entry.registers.len()],
-                };
-                state.run(memory, &mut times)?;
-            }
-        }
-        let mut counts = Counts::default();
-        for (instruction, times) in entry.code.iter().zip(times) {
-            *counts.instructions.entry(instruction.opcode.clone()).or_default() += times;
-        }
-        Ok(counts)
+        let symbols = memory.symbols(self);
+        let constants = entry.constants.iter().map(|constant| match *constant {
+            Constant::Bits(bits) => [bits; 32],
+            Constant::Global(index, offset) => [symbols[index].wrapping_add_signed(offset); 32],
+        });
+        let warps = launch.block.iter().map(|n| *n as usize).product::<usize>().div_ceil(32);
+        let seed = if let Completion::Random(seed) = options.completion { seed } else { 0 };
+        let mut machine = Machine {
+            entry,
+            launch,
+            options,
+            constants: constants.collect(),
+            params,
+            specials: Vec::new(),
+            memory,
+            findings: Findings::default(),
+            counts: vec![0; entry.code.len()],
+            traffic: vec![Traffic::default(); entry.code.len()],
+            metrics: Metrics::default(),
+            published: HashMap::new(),
+            chooser: Chooser::new(options.schedule, warps),
+            completions: Draw::new(seed, 1),
+            fatal: false,
+            warps,
+            guess: 0,
+        };
+        machine.specials = special_values(launch, warps, machine.shared_bytes(), entry.cluster.is_some());
+        machine.run();
+        Ok(machine.into_report())
     }
 }
 
-/// The bits of the arguments, if they and the launch fit `entry`.
-fn check(entry: &Entry, launch: Launch, arguments: &[Argument]) -> Result<Vec<u64>, Error> {
+/// The bytes of the parameters, if they and the launch fit `entry`.
+fn check(entry: &Entry, launch: Launch, arguments: &[Argument]) -> Result<Vec<u8>, Error> {
+    let (name, fail) = (&entry.name, |message: String| Err(Error::Launch(message)));
+    let threads = launch.block.iter().map(|n| u64::from(*n)).product::<u64>();
     if let Some(block) = entry.block.filter(|block| *block != launch.block) {
-        let name = &entry.name;
-        return Err(Error::Launch(format!("`{name}` wants blocks of {block:?} threads, not {:?}", launch.block)));
+        return fail(format!("`{name}` wants blocks of {block:?} threads, not {:?}", launch.block));
+    }
+    if let Some(most) = entry.most_threads.filter(|most| *most < threads) {
+        return fail(format!("`{name}` takes at most {most} threads a block, not {threads}"));
     }
     if launch.grid.contains(&0) || launch.block.contains(&0) || launch.grid[1] > 65_535 || launch.grid[2] > 65_535 {
-        return Err(Error::Launch(format!("the device takes no grid of {:?} blocks", launch.grid)));
+        return fail(format!("the device takes no grid of {:?} blocks", launch.grid));
+    }
+    if threads > 1024 || launch.block[2] > 64 {
+        return fail(format!("the device takes no block of {:?} threads", launch.block));
+    }
+    if let Some(cluster) = entry.cluster.filter(|cluster| cluster.iter().product::<u32>() > 1) {
+        return fail(format!(
+            "`{name}` wants clusters of {cluster:?} blocks; the simulator runs clusters of one block only"
+        ));
+    }
+    let shared = u64::from(entry.dynamic_shared) + u64::from(launch.shared_bytes);
+    if shared > 227 * 1024 {
+        return fail(format!("`{name}` needs {shared} bytes of shared memory a block; no device has more than 232448"));
     }
     if entry.params.len() != arguments.len() {
         let (wanted, given) = (entry.params.len(), arguments.len());
-        return Err(Error::Launch(format!("`{}` has {wanted} parameters and got {given} arguments", entry.name)));
+        return fail(format!("`{name}` has {wanted} parameters and got {given} arguments"));
     }
-    let fitted = entry.params.iter().zip(arguments).map(|(param, argument)| match argument.bits() {
-        (bits, bytes) if bytes == param.bytes => Ok(bits),
-        (_, bytes) => {
-            let (name, wanted) = (&param.name, param.bytes);
-            Err(Error::Launch(format!("parameter `{name}` has {wanted} bytes and its argument {bytes}")))
+    let mut bytes = vec![0; entry.param_bytes];
+    for (param, argument) in entry.params.iter().zip(arguments) {
+        let value = argument.bytes();
+        if value.len() as u64 != param.bytes {
+            let (name, wanted, given) = (&param.name, param.bytes, value.len());
+            return fail(format!("parameter `{name}` has {wanted} bytes and its argument {given}"));
         }
-    });
-    fitted.collect()
+        bytes[param.offset as usize..][..value.len()].copy_from_slice(&value);
+    }
+    Ok(bytes)
 }
 
-/// All positions in a box, x first.
-fn positions(size: [u32; 3]) -> impl Iterator<Item = [u32; 3]> {
-    let [x, y, z] = size;
-    (0..z).flat_map(move |k| (0..y).flat_map(move |j| (0..x).map(move |i| [i, j, k])))
+/// The position with number `index` in a box, x first.
+pub(super) fn position(index: usize, [x, y, _]: [u32; 3]) -> [u32; 3] {
+    let index = index as u32;
+    [index % x, index / x % y, index / x / y]
 }
 
-/// One thread.
-struct Thread<'a> {
-    entry: &'a Entry,
-    launch: Launch,
-    params: &'a [u64],
-    approximation: Approximation,
-    block: [u32; 3],
-    thread: [u32; 3],
-    /// Its number in the launch, from 1.
-    number: u32,
-    /// Registers; `None` until written.
-    values: Vec<Option<u64>>,
-}
+impl<'a> Machine<'a> {
+    /// Bytes of shared memory of a block.
+    pub(super) fn shared_bytes(&self) -> u32 {
+        match self.launch.shared_bytes {
+            0 => self.entry.static_shared,
+            bytes => self.entry.dynamic_shared + bytes,
+        }
+    }
 
-impl Thread<'_> {
-    fn run(&mut self, memory: &mut Memory, times: &mut [u64]) -> Result<(), Error> {
-        let (mut at, mut executed) = (0, 0);
-        let entry = self.entry;
-        while let Some(instruction) = entry.code.get(at) {
-            let fault = |message| Error::Fault {
-                place: instruction.place.clone(),
-                block: self.block,
-                thread: self.thread,
-                message: format!("`{}` {message}", instruction.opcode),
+    fn run(&mut self) {
+        let count = self.launch.grid.iter().map(|n| *n as usize).product();
+        let order = self.chooser.blocks(count);
+        let turn = if self.entry.code.iter().any(|i| i.operation.may_spin()) { TURN } else { u64::MAX };
+        let mut next = order.into_iter();
+        let mut resident: VecDeque<Block> = VecDeque::new();
+        loop {
+            // Everybody who has begun gets a turn before another one begins.
+            for _ in 0..resident.len() {
+                let Some(mut block) = resident.pop_front() else { break };
+                if self.turn(&mut block, turn) == Turn::Paused {
+                    resident.push_back(block);
+                }
+                if self.fatal {
+                    return;
+                }
+            }
+            match next.next() {
+                Some(index) => resident.push_back(Block::new(self, index)),
+                None if resident.is_empty() => return,
+                None => {}
+            }
+        }
+    }
+
+    /// Runs a block for so many instructions of its warps, or to its end.
+    fn turn(&mut self, block: &mut Block, instructions: u64) -> Turn {
+        let mut left = instructions;
+        loop {
+            let wakes = self.chooser.wakes_early();
+            let chosen = self.chooser.next(|warp| block.can_run(warp, wakes));
+            let Some((warp, slice)) = chosen else {
+                if block.warps.iter().all(|warp| warp.state == State::Done) {
+                    self.finish(block);
+                    return Turn::Done;
+                }
+                if !self.unblock(block) {
+                    return Turn::Done;
+                }
+                continue;
             };
-            times[at] += 1;
-            executed += 1;
-            if executed > MAX_INSTRUCTIONS {
-                return Err(fault(format!("is instruction {executed} of its thread; a loop does not end")));
-            }
-            at += 1;
-            if let Some((guard, negated)) = instruction.guard {
-                let holds = self.value(Source::Register(guard)).map_err(fault)? != 0;
-                if holds == negated {
-                    continue;
+            let mut tired = true;
+            for _ in 0..slice {
+                left -= 1;
+                if self.step(block, warp) == Flow::Yield {
+                    tired = false;
+                    break;
                 }
             }
-            match instruction.operation {
-                Operation::Return => return Ok(()),
-                Operation::Branch => at = instruction.target,
-                _ => self.step(instruction, memory).map_err(|message| Error::Fault {
-                    place: instruction.place.clone(),
-                    block: self.block,
-                    thread: self.thread,
-                    message: format!("`{}` {message}", instruction.opcode),
-                })?,
+            if tired {
+                self.chooser.tire(warp);
+            }
+            if let Completion::Random(_) = self.options.completion {
+                self.complete_some(block);
+            }
+            if self.fatal {
+                return Turn::Done;
+            }
+            if left < 5000 {
+                return Turn::Paused;
             }
         }
-        Ok(())
     }
 
-    fn value(&self, source: Source) -> Result<u64, String> {
-        Ok(match source {
-            Source::Immediate(bits) => bits,
-            Source::Register(slot) => self.values[slot as usize].ok_or_else(|| {
-                let name = &self.entry.registers[slot as usize];
-                format!("reads the register {name}, which was never written")
-            })?,
-            Source::Param(position) => self.params[position as usize],
-            Source::Special(Special::Tid(axis)) => u64::from(self.thread[axis]),
-            Source::Special(Special::Ntid(axis)) => u64::from(self.launch.block[axis]),
-            Source::Special(Special::Ctaid(axis)) => u64::from(self.block[axis]),
-            Source::Special(Special::Nctaid(axis)) => u64::from(self.launch.grid[axis]),
-        })
+    /// Nobody can run: lets an asynchronous operation end, or those who poll ask again. Otherwise it is a deadlock.
+    fn unblock(&mut self, block: &mut Block) -> bool {
+        if self.complete_one(block) {
+            return true;
+        }
+        let version = block.version;
+        let mut woken = false;
+        for warp in &mut block.warps {
+            if let State::Polling { version: seen, times } = &mut warp.state
+                && *times < 3
+            {
+                // It asks again, and is told again that the phase is not over.
+                *seen = version.wrapping_sub(1);
+                *times += 1;
+                woken = true;
+            }
+        }
+        if !woken {
+            self.deadlock(block);
+        }
+        woken
     }
 
-    /// Runs anything but a branch.
-    fn step(&mut self, instruction: &Instruction, memory: &mut Memory) -> Result<(), String> {
+    /// Runs one instruction of a warp.
+    fn step(&mut self, block: &mut Block, w: usize) -> Flow {
+        let entry = self.entry;
+        let warp = &mut block.warps[w];
+        if let State::Polling { times, .. } = warp.state {
+            warp.state = State::Ready;
+            warp.polls = times;
+        }
+        let Some(path) = warp.top() else {
+            warp.state = State::Done;
+            return Flow::Yield;
+        };
+        let (pc, mut mask) = (path.pc, path.mask);
+        let Some(instruction) = entry.code.get(pc) else {
+            return self.leave(block, w, mask);
+        };
+        path.pc += 1;
+        warp.executed += 1;
+        if warp.executed > self.options.max_instructions {
+            let count = warp.executed;
+            let message = format!("is instruction {count} of its warp; a loop does not end");
+            self.report(FindingKind::Endless, block, w, first(mask), pc, None, || message);
+            self.fatal = true;
+            return Flow::Yield;
+        }
+        self.counts[pc] += u64::from(mask.count_ones());
+        self.metrics.issued += 1;
+        if let Some((guard, negated)) = instruction.guard {
+            let missing = mask & !warp.defined[guard as usize];
+            let flags = &warp.registers[guard as usize];
+            let all = mask;
+            mask = 0;
+            for lane in lanes(all) {
+                mask |= u32::from((flags[lane] != 0) != negated) << lane;
+            }
+            if missing != 0 {
+                self.undefined(block, w, missing, pc, guard);
+            }
+        }
         match instruction.operation {
-            Operation::Load { bytes, constant } => {
-                let address = self.address(instruction, bytes, instruction.destinations.len())?;
-                for (i, &slot) in instruction.destinations.iter().enumerate() {
-                    let value = memory.load(address + i as u64 * u64::from(bytes), bytes, self.number, constant)?;
-                    self.values[slot as usize] = Some(value);
-                }
+            Operation::Branch => {
+                self.branch(block, w, instruction, mask);
+                Flow::Next
             }
-            Operation::Store { bytes } => {
-                let values = &instruction.sources[1..];
-                let address = self.address(instruction, bytes, values.len())?;
-                for (i, &source) in values.iter().enumerate() {
-                    let value = self.value(source)?;
-                    memory.store(address + i as u64 * u64::from(bytes), bytes, value, self.number)?;
-                }
+            _ if mask == 0 => Flow::Next,
+            Operation::BranchIndexed => {
+                self.branch_indexed(block, w, instruction, mask, pc);
+                Flow::Next
             }
-            operation => {
-                let mut read = [0; 3];
-                for (value, source) in read.iter_mut().zip(&instruction.sources) {
-                    *value = self.value(*source)?;
-                }
-                self.values[instruction.destinations[0] as usize] = Some(compute(operation, read, self.approximation));
+            Operation::Return => self.leave(block, w, mask),
+            Operation::Trap => {
+                self.report(FindingKind::Trap, block, w, first(mask), pc, None, || "was executed".to_string());
+                self.fatal = true;
+                Flow::Yield
+            }
+            _ => self.execute(block, w, instruction, mask, pc),
+        }
+    }
+
+    /// The lanes of `mask` end.
+    fn leave(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
+        self.end_copies(block, w, mask);
+        block.warps[w].exit(mask);
+        if block.warps[w].state == State::Done {
+            self.check_barriers(block);
+            return Flow::Yield;
+        }
+        Flow::Next
+    }
+
+    fn branch(&mut self, block: &mut Block, w: usize, instruction: &Instruction, taken: u32) {
+        let warp = &mut block.warps[w];
+        let Some(path) = warp.paths.last() else { return };
+        let (next, rest, target) = (path.pc, path.mask & !taken, instruction.targets[0]);
+        match (taken, rest) {
+            (0, _) => {}
+            (_, 0) => warp.part(&[(target, taken)], instruction.meeting),
+            _ if self.chooser.taken_first() => warp.part(&[(target, taken), (next, rest)], instruction.meeting),
+            _ => warp.part(&[(next, rest), (target, taken)], instruction.meeting),
+        }
+    }
+
+    fn branch_indexed(&mut self, block: &mut Block, w: usize, instruction: &Instruction, mask: u32, pc: usize) {
+        let index = *self.value(block, w, instruction.sources[0]);
+        let Some(path) = block.warps[w].paths.last() else { return };
+        let (next, rest) = (path.pc, path.mask & !mask);
+        let mut ways: Vec<(usize, u32)> = Vec::new();
+        let mut send = |target: usize, lane: u32| match ways.iter_mut().find(|(pc, _)| *pc == target) {
+            Some((_, mask)) => *mask |= lane,
+            None => ways.push((target, lane)),
+        };
+        if rest != 0 {
+            send(next, rest);
+        }
+        for lane in lanes(mask) {
+            let Some(target) = instruction.targets.get(index[lane] as usize) else {
+                let message = format!("goes to entry {} of {}", index[lane], instruction.targets.len());
+                self.report(FindingKind::Operand, block, w, lane, pc, None, || message);
+                self.fatal = true;
+                return;
+            };
+            send(*target, 1 << lane);
+        }
+        block.warps[w].part(&ways, instruction.meeting);
+    }
+
+    /// The values of a slot.
+    #[inline]
+    pub(super) fn value<'v>(&'v self, block: &'v Block, w: usize, slot: u32) -> &'v [u64; 32] {
+        if slot & CONSTANT != 0 {
+            &self.constants[(slot & !CONSTANT) as usize]
+        } else {
+            &block.warps[w].registers[slot as usize]
+        }
+    }
+
+    /// The value of a slot in one lane.
+    #[inline]
+    pub(super) fn lane_value(&self, block: &Block, w: usize, slot: u32, lane: usize) -> u64 {
+        self.value(block, w, slot)[lane]
+    }
+
+    /// Writes a register in the lanes of `mask`.
+    #[inline]
+    pub(super) fn set(&self, block: &mut Block, w: usize, slot: u32, mask: u32, values: &[u64; 32]) {
+        if slot == SINK {
+            return;
+        }
+        let kept = self.entry.registers[slot as usize].mask;
+        let warp = &mut block.warps[w];
+        let register = &mut warp.registers[slot as usize];
+        if mask == u32::MAX {
+            register.iter_mut().zip(values).for_each(|(to, from)| *to = from & kept);
+        } else {
+            lanes(mask).for_each(|lane| register[lane] = values[lane] & kept);
+        }
+        warp.defined[slot as usize] |= mask;
+    }
+
+    /// Reports sources that were never written.
+    #[inline]
+    pub(super) fn check_sources(&mut self, block: &Block, w: usize, sources: &[u32], mask: u32, pc: usize) {
+        for slot in sources.iter().filter(|slot| **slot & CONSTANT == 0) {
+            let missing = mask & !block.warps[w].defined[*slot as usize];
+            if missing != 0 {
+                self.undefined(block, w, missing, pc, *slot);
             }
         }
-        Ok(())
     }
 
-    /// The address of an access to `count` values of `bytes` each, which must be aligned to all of them.
-    fn address(&self, instruction: &Instruction, bytes: u32, count: usize) -> Result<u64, String> {
-        let address = self.value(instruction.sources[0])?.wrapping_add_signed(instruction.offset);
-        let whole = u64::from(bytes) * count as u64;
-        if !address.is_multiple_of(whole) {
-            return Err(format!("goes to {address:#x}, which is no multiple of its {whole} bytes"));
+    #[cold]
+    fn undefined(&mut self, block: &Block, w: usize, missing: u32, pc: usize, slot: u32) {
+        let name = &self.entry.registers[slot as usize].name;
+        let message = || format!("reads the register {name}, which was never written");
+        self.report(FindingKind::Uninitialised, block, w, first(missing), pc, None, message);
+    }
+
+    /// Takes a finding.
+    #[cold]
+    pub(super) fn report(
+        &mut self,
+        kind: FindingKind,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        address: Option<u64>,
+        message: impl FnOnce() -> String,
+    ) {
+        let (entry, launch) = (self.entry, self.launch);
+        let instruction = &entry.code[pc.min(entry.code.len() - 1)];
+        self.findings.add(kind, pc as u32, self.options.max_findings, || Finding {
+            kind,
+            kernel: entry.name.clone(),
+            place: instruction.place.clone(),
+            instruction: instruction.opcode.clone(),
+            block: block.position,
+            thread: position(32 * w + lane, launch.block),
+            address,
+            message: message(),
+            times: 1,
+        });
+    }
+
+    /// Who made an access, in words.
+    pub(super) fn who(&self, stamp: &clocks::Stamp, block: &Block) -> String {
+        let agents = clocks::agents(self.warps);
+        let (other, agent) = (stamp.agent / agents, stamp.agent % agents);
+        let (class, warp) = (agent as usize / self.warps, agent as usize % self.warps);
+        let thread = match (class, stamp.lane) {
+            (0 | 1, lane) if lane < 32 => {
+                format!("thread {:?}", position(32 * warp + usize::from(lane), self.launch.block))
+            }
+            _ => format!("warp {warp}"),
+        };
+        let how = ["", "'s cp.async", "'s bulk copy", "'s wgmma"][class];
+        let place = if other == block.linear {
+            String::new()
+        } else {
+            format!(" of block {:?}", position(other as usize, self.launch.grid))
+        };
+        let at = self.entry.code.get(stamp.pc as usize);
+        let at = at.map_or_else(String::new, |i| format!(" (`{}`, {})", i.opcode, i.place));
+        format!("{thread}{how}{place}{at}")
+    }
+
+    fn report_sites(&self) -> Vec<Site> {
+        let mut sites = Vec::new();
+        for (instruction, traffic) in self.entry.code.iter().zip(&self.traffic) {
+            for (memory, tally) in [(SiteMemory::Global, traffic.global), (SiteMemory::Shared, traffic.shared)] {
+                if tally.requests > 0 {
+                    sites.push(Site {
+                        place: instruction.place.clone(),
+                        instruction: instruction.opcode.clone(),
+                        memory,
+                        requests: tally.requests,
+                        transactions: tally.transactions,
+                        least: tally.least,
+                        worst: tally.worst,
+                    });
+                }
+            }
         }
-        Ok(address)
+        sites
+    }
+
+    fn into_report(mut self) -> Report {
+        for (instruction, times) in self.entry.code.iter().zip(&self.counts) {
+            *self.metrics.instructions.entry(instruction.opcode.clone()).or_default() += times;
+            self.metrics.lanes += times;
+        }
+        self.metrics.sites = self.report_sites();
+        Report { findings: self.findings.all, dropped: self.findings.dropped, metrics: self.metrics }
+    }
+
+    pub(super) fn approximation(&self) -> Approximation {
+        self.options.approximation
     }
 }
 
-/// The result of an instruction that touches no memory.
-fn compute(operation: Operation, read: [u64; 3], approximation: Approximation) -> u64 {
-    use Operation as O;
-    let [a, b, c] = read;
-    let [x, y, z] = read.map(|bits| f32::from_bits(bits as u32));
-    let [u, v, _] = read.map(|bits| bits as u32);
-    match operation {
-        O::Move(bytes) => a & (u64::MAX >> (64 - 8 * bytes)),
-        O::Add(Kind::F32) => float(x + y),
-        O::Add(kind) => narrow(kind, a.wrapping_add(b)),
-        O::Sub(Kind::F32) => float(x - y),
-        O::Sub(kind) => narrow(kind, a.wrapping_sub(b)),
-        O::Multiply => float(x * y),
-        O::Fma => float(x.mul_add(y, z)),
-        O::Divide => float(x / y),
-        O::MultiplyLow(kind) => narrow(kind, a.wrapping_mul(b)),
-        O::MadLow(kind) => narrow(kind, a.wrapping_mul(b).wrapping_add(c)),
-        O::MultiplyWide(kind) => wide(kind, u, v),
-        O::MadWide(kind) => wide(kind, u, v).wrapping_add(c),
-        O::Negate => u64::from((-x).to_bits()),
-        O::Absolute => u64::from(x.abs().to_bits()),
-        O::CopySign => u64::from(y.copysign(x).to_bits()),
-        O::Min => float(number(x, y, |a, b| a < b || (a == b && a.is_sign_negative()))),
-        O::Max => float(number(x, y, |a, b| a > b || (a == b && a.is_sign_positive()))),
-        O::MaxNan if x.is_nan() || y.is_nan() => float(f32::NAN),
-        O::MaxNan => compute(O::Max, read, approximation),
-        O::ReciprocalApprox => float(flushed(approximation.apply(1.0 / f64::from(flushed(x)), f64::exp2(-23.0)))),
-        O::Exp2Approx => float(flushed(approximation.apply(f64::from(flushed(x)).exp2(), f64::exp2(-22.0)))),
-        O::TanhApprox => float(approximation.apply(f64::from(x).tanh(), f64::exp2(-11.0))),
-        O::ShiftLeft(32) => u64::from(u.checked_shl(v).unwrap_or(0)),
-        O::ShiftLeft(_) => a.checked_shl(v).unwrap_or(0),
-        O::And => u64::from(u & v),
-        O::Or => u64::from(u | v),
-        O::Select => u64::from(if c != 0 { u } else { v }),
-        O::Compare(compare, Kind::F32) => holds(compare, &x, &y),
-        O::Compare(compare, Kind::U32) => holds(compare, &u, &v),
-        O::Compare(compare, Kind::U64) => holds(compare, &a, &b),
-        O::Compare(compare, Kind::S32) => holds(compare, &u.cast_signed(), &v.cast_signed()),
-        O::Compare(compare, Kind::S64) => holds(compare, &a.cast_signed(), &b.cast_signed()),
-        O::WidenUnsigned(bits) => a & (u64::MAX >> (64 - bits)),
-        O::WidenSigned(bits) => (a.cast_signed() << (64 - bits) >> (64 - bits)).cast_unsigned(),
-        O::Truncate => float(x.trunc()),
-        O::RoundBf16 => u64::from(bf16(x)),
-        O::RoundBf16x2 => u64::from(bf16(x)) << 16 | u64::from(bf16(y)),
-        O::LoadParam => a,
-        O::Load { .. } | O::Store { .. } | O::Branch | O::Return => unreachable!("{operation:?} computes nothing"),
-    }
-}
-
-/// A comparison's result. Where the two have no order, the plain ones are false and the negated ones true.
-#[allow(clippy::neg_cmp_op_on_partial_ord)]
-fn holds<T: PartialOrd>(compare: Compare, a: &T, b: &T) -> u64 {
-    u64::from(match compare {
-        Compare::Eq => a == b,
-        Compare::Lt => a < b,
-        Compare::Le => a <= b,
-        Compare::Gt => a > b,
-        Compare::Ge => a >= b,
-        Compare::NotLt => !(a < b),
-        Compare::NotLe => !(a <= b),
-        Compare::NotGe => !(a >= b),
-        Compare::NotGt => !(a > b),
-    })
-}
-
-/// The lower bits of a sum or product that an integer of `kind` keeps; they are the same with and without a sign.
-fn narrow(kind: Kind, value: u64) -> u64 {
-    match kind {
-        Kind::U32 | Kind::S32 => value & u64::from(u32::MAX),
-        Kind::U64 | Kind::S64 => value,
-        Kind::F32 => unreachable!("floats are rounded, not cut"),
-    }
-}
-
-/// All 64 bits of a product of 32-bit integers.
-fn wide(kind: Kind, a: u32, b: u32) -> u64 {
-    match kind {
-        Kind::S32 => (i64::from(a.cast_signed()) * i64::from(b.cast_signed())).cast_unsigned(),
-        _ => u64::from(a) * u64::from(b),
-    }
-}
-
-/// The bits of a result: there is one NaN on the device.
-fn float(value: f32) -> u64 {
-    u64::from(if value.is_nan() { 0x7FFF_FFFF } else { value.to_bits() })
-}
-
-/// The one that `first` prefers; the number where one is NaN.
-fn number(a: f32, b: f32, first: impl Fn(f32, f32) -> bool) -> f32 {
-    match (a.is_nan(), b.is_nan()) {
-        (true, _) => b,
-        (_, true) => a,
-        _ if first(a, b) => a,
-        _ => b,
-    }
-}
-
-/// Subnormals as zero of their sign.
-fn flushed(value: f32) -> f32 {
-    if value.is_subnormal() { 0.0f32.copysign(value) } else { value }
-}
-
-/// A float rounded to bf16, ties to even; there is one NaN on the device.
-fn bf16(value: f32) -> u16 {
-    if value.is_nan() { 0x7FFF } else { half::bf16::from_f32(value).to_bits() }
+/// The first lane of a mask.
+pub(super) fn first(mask: u32) -> usize {
+    mask.trailing_zeros().min(31) as usize
 }

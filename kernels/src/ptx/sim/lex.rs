@@ -14,7 +14,7 @@ pub(super) struct Token<'a> {
 pub(super) enum Kind<'a> {
     /// A name with everything that PTX allows in one: `ld.global.v4.f32`, `%tid.x`, `$L0`, `.reg`.
     Word(&'a str),
-    /// The bits of a number: an integer, or a float written as `0f3F800000`.
+    /// The bits of a number: an integer, or a float written as `0f3F800000` or `0d3FF0000000000000`.
     Number(u64),
     /// A string, without its quotes.
     Text(&'a str),
@@ -83,14 +83,22 @@ fn word_end(text: &str) -> usize {
     end
 }
 
-/// The bits of `12`, `0x1F` or `0f3F800000`.
+/// The bits of `12`, `0x1F`, `0b101`, `017`, `0f3F800000` or `0d3FF0000000000000`.
 fn number(text: &str) -> Option<u64> {
-    if let Some(digits) = text.strip_prefix("0f").or_else(|| text.strip_prefix("0F")) {
-        return (digits.len() == 8).then(|| u64::from_str_radix(digits, 16).ok()).flatten();
+    let lower = text.to_ascii_lowercase();
+    let digits = lower.trim_end_matches('u');
+    let radix = |digits: &str, radix| u64::from_str_radix(digits, radix).ok();
+    if let Some(digits) = lower.strip_prefix("0f") {
+        return (digits.len() == 8).then(|| radix(digits, 16)).flatten();
     }
-    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => u64::from_str_radix(digits.trim_end_matches('U'), 16).ok(),
-        None => text.trim_end_matches('U').parse().ok(),
+    if let Some(digits) = lower.strip_prefix("0d") {
+        return (digits.len() == 16).then(|| radix(digits, 16)).flatten();
+    }
+    match (digits.strip_prefix("0x"), digits.strip_prefix("0b"), digits.strip_prefix('0')) {
+        (Some(digits), ..) => radix(digits, 16),
+        (_, Some(digits), _) => radix(digits, 2),
+        (.., Some(digits)) if !digits.is_empty() => radix(digits, 8),
+        _ => digits.parse().ok(),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Device memory: allocations with gaps, and a shadow of who touched which byte.
+//! Device memory: allocations with gaps, and a shadow of who touched what.
 
-use super::Error;
+use super::{Error, parse::Module, shadow::Shadow};
 use bytemuck::Pod;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// Between two allocations lies at least so much that belongs to nobody; an access that leaves its allocation meets it.
 const GAP: u64 = 4096;
@@ -14,31 +14,69 @@ const BASE: u64 = 0x7F00_0000_0000;
 /// Device memory.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    allocations: BTreeMap<u64, Allocation>,
+    /// In the order of their addresses.
+    allocations: Vec<Allocation>,
     next: u64,
+    /// Number of the launch that runs or ran last.
+    launch: u64,
+    /// Variables of modules, by the module's identity and the variable's position.
+    symbols: HashMap<(u64, usize), u64>,
+}
+
+/// A stretch of memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Region {
+    pub(super) name: String,
+    pub(super) bytes: Vec<u8>,
+    /// 1 where a byte was ever written.
+    pub(super) written: Vec<u8>,
+    pub(super) shadow: Shadow,
+    /// Bytes that the kernel has read as constant: of each word.
+    constant: Vec<bool>,
+    read_only: bool,
+}
+
+impl Region {
+    pub(super) fn new(name: &str, bytes: usize) -> Self {
+        Region {
+            name: name.to_string(),
+            bytes: vec![0xFF; bytes],
+            written: vec![0; bytes],
+            shadow: Shadow::new(bytes),
+            ..Region::default()
+        }
+    }
+
+    /// The first of the bytes that nobody has written.
+    pub(super) fn unwritten(&self, at: usize, bytes: usize) -> Option<usize> {
+        self.written[at..at + bytes].iter().position(|written| *written == 0).map(|byte| at + byte)
+    }
+
+    /// Notes that the kernel takes these bytes for constant.
+    pub(super) fn note_constant(&mut self, at: usize, bytes: usize) {
+        if self.constant.is_empty() {
+            self.constant = vec![false; self.bytes.len().div_ceil(4)];
+        }
+        self.constant[at / 4..(at + bytes).div_ceil(4)].fill(true);
+    }
+
+    /// Whether the kernel may not write these bytes, and why.
+    pub(super) fn is_constant(&self, at: usize, bytes: usize) -> Option<&'static str> {
+        if self.read_only {
+            return Some("which is constant memory");
+        }
+        let read = !self.constant.is_empty() && self.constant[at / 4..(at + bytes).div_ceil(4)].contains(&true);
+        read.then_some("which the kernel has read as constant")
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Allocation {
-    name: String,
-    bytes: Vec<u8>,
-    shadow: Vec<Shadow>,
+    address: u64,
+    region: Region,
+    /// The launch that the shadow belongs to.
+    launch: u64,
 }
-
-/// What is known of a byte. Threads are numbered from 1 within a launch.
-#[derive(Clone, Copy, Debug, Default)]
-struct Shadow {
-    written_ever: bool,
-    /// Read by `ld.global.nc` in this launch.
-    constant: bool,
-    /// The last thread that wrote it in this launch, or 0.
-    writer: u32,
-    /// The thread that read it in this launch, 0 for none, [`MANY`] for several.
-    reader: u32,
-}
-
-/// Stands for more than one reader.
-const MANY: u32 = u32::MAX;
 
 /// How many different bytes a launch has touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,25 +90,55 @@ pub struct Touched {
 impl Memory {
     /// Memory without allocations.
     pub fn new() -> Self {
-        Self { allocations: BTreeMap::new(), next: BASE }
+        Self { next: BASE, ..Self::default() }
     }
 
     /// Allocates `bytes` that nobody has written, under a name for messages. Returns the address.
     pub fn allocate(&mut self, name: &str, bytes: usize) -> u64 {
-        self.insert(name, vec![0xFF; bytes], false)
+        self.insert(name, vec![0xFF; bytes], false, ALIGNMENT)
     }
 
     /// Allocates a copy of `values`.
     pub fn allocate_from<T: Pod>(&mut self, name: &str, values: &[T]) -> u64 {
-        self.insert(name, bytemuck::cast_slice(values).to_vec(), true)
+        self.insert(name, bytemuck::cast_slice(values).to_vec(), true, ALIGNMENT)
     }
 
-    fn insert(&mut self, name: &str, bytes: Vec<u8>, written_ever: bool) -> u64 {
-        let address = self.next;
+    fn insert(&mut self, name: &str, bytes: Vec<u8>, written: bool, alignment: u64) -> u64 {
+        let address = self.next.max(BASE).next_multiple_of(alignment);
         self.next = (address + bytes.len() as u64 + GAP).next_multiple_of(ALIGNMENT);
-        let shadow = vec![Shadow { written_ever, ..Shadow::default() }; bytes.len()];
-        self.allocations.insert(address, Allocation { name: name.to_string(), bytes, shadow });
+        let written = vec![u8::from(written); bytes.len()];
+        let region = Region { name: name.to_string(), bytes, written, ..Region::default() };
+        self.allocations.push(Allocation { address, region, launch: 0 });
         address
+    }
+
+    /// The addresses of the variables of `module`; they live as long as this memory.
+    pub(super) fn symbols(&mut self, module: &Module) -> Vec<u64> {
+        let variables = module.globals.iter().enumerate();
+        variables
+            .map(|(index, variable)| {
+                let key = (module.identity, index);
+                if let Some(address) = self.symbols.get(&key) {
+                    return *address;
+                }
+                // Variables without an initialiser are zero.
+                let mut bytes = variable.initial.clone();
+                bytes.resize(variable.bytes as usize, 0);
+                let address = self.insert(&variable.name, bytes, true, variable.align.max(1));
+                if let Some(last) = self.allocations.last_mut() {
+                    last.region.read_only = variable.space == super::parse::Space::Const;
+                }
+                self.symbols.insert(key, address);
+                address
+            })
+            .collect()
+    }
+
+    fn allocation(&self, address: u64) -> Result<&Allocation, Error> {
+        let found = self.allocations.binary_search_by_key(&address, |allocation| allocation.address);
+        found
+            .map(|index| &self.allocations[index])
+            .map_err(|_| Error::Host(format!("no allocation begins at {address:#x}")))
     }
 
     /// The values of the allocation that begins at `address`.
@@ -78,12 +146,20 @@ impl Memory {
     /// # Errors
     /// If no allocation begins there, or if a byte of it was never written.
     pub fn read<T: Pod>(&self, address: u64) -> Result<Vec<T>, Error> {
-        let allocation = self.allocations.get(&address);
-        let allocation = allocation.ok_or_else(|| Error::Host(format!("no allocation begins at {address:#x}")))?;
-        if let Some(byte) = allocation.shadow.iter().position(|shadow| !shadow.written_ever) {
-            return Err(Error::Host(format!("byte {byte} of `{}` was never written", allocation.name)));
+        let region = &self.allocation(address)?.region;
+        if let Some(byte) = region.unwritten(0, region.bytes.len()) {
+            return Err(Error::Host(format!("byte {byte} of `{}` was never written", region.name)));
         }
-        Ok(bytemuck::pod_collect_to_vec(&allocation.bytes))
+        Ok(bytemuck::pod_collect_to_vec(&region.bytes))
+    }
+
+    /// The bytes of the allocation that begins at `address`, and which of them were ever written (1) or not (0).
+    ///
+    /// # Errors
+    /// If no allocation begins there.
+    pub fn bytes(&self, address: u64) -> Result<(&[u8], &[u8]), Error> {
+        let region = &self.allocation(address)?.region;
+        Ok((&region.bytes, &region.written))
     }
 
     /// Gives back the allocation that begins at `address`. Its addresses are never used again, so that a kernel that
@@ -92,8 +168,9 @@ impl Memory {
     /// # Errors
     /// If no allocation begins there.
     pub fn free(&mut self, address: u64) -> Result<(), Error> {
-        let freed = self.allocations.remove(&address);
-        freed.map(|_| ()).ok_or_else(|| Error::Host(format!("no allocation begins at {address:#x}")))
+        self.allocation(address)?;
+        self.allocations.retain(|allocation| allocation.address != address);
+        Ok(())
     }
 
     /// Copies bytes from the host to `target`, which may lie within an allocation.
@@ -101,9 +178,10 @@ impl Memory {
     /// # Errors
     /// If not all of it does.
     pub fn copy_in(&mut self, target: u64, source: &[u8]) -> Result<(), Error> {
-        let (allocation, at) = self.find(target, source.len() as u64).map_err(host)?;
-        allocation.bytes[at..at + source.len()].copy_from_slice(source);
-        allocation.shadow[at..at + source.len()].iter_mut().for_each(|shadow| shadow.written_ever = true);
+        let (index, at) = self.find(target, source.len() as u64, usize::MAX).map_err(host)?;
+        let region = &mut self.allocations[index].region;
+        region.bytes[at..at + source.len()].copy_from_slice(source);
+        region.written[at..at + source.len()].fill(1);
         Ok(())
     }
 
@@ -112,97 +190,66 @@ impl Memory {
     /// # Errors
     /// If not all of it does, or if a byte of it was never written.
     pub fn copy_out(&mut self, target: &mut [u8], source: u64) -> Result<(), Error> {
-        let (allocation, at) = self.find(source, target.len() as u64).map_err(host)?;
-        if let Some(byte) = allocation.shadow[at..at + target.len()].iter().position(|shadow| !shadow.written_ever) {
-            return Err(Error::Host(format!("byte {} of `{}` was never written", at + byte, allocation.name)));
+        let (index, at) = self.find(source, target.len() as u64, usize::MAX).map_err(host)?;
+        let region = &self.allocations[index].region;
+        if let Some(byte) = region.unwritten(at, target.len()) {
+            return Err(Error::Host(format!("byte {byte} of `{}` was never written", region.name)));
         }
-        target.copy_from_slice(&allocation.bytes[at..at + target.len()]);
+        target.copy_from_slice(&region.bytes[at..at + target.len()]);
         Ok(())
     }
 
     /// How many different bytes the last launch touched.
     pub fn touched(&self) -> Touched {
         let mut touched = Touched::default();
-        for shadow in self.allocations.values().flat_map(|allocation| &allocation.shadow) {
-            touched.read += u64::from(shadow.reader != 0);
-            touched.written += u64::from(shadow.writer != 0);
+        for allocation in self.allocations.iter().filter(|allocation| allocation.launch == self.launch) {
+            let (read, written) = allocation.region.shadow.touched();
+            touched.read += read;
+            touched.written += written;
         }
         touched
     }
 
-    /// Forgets who touched what: a launch begins after everything before it.
+    /// A launch begins after everything before it.
     pub(super) fn begin_launch(&mut self) {
-        for shadow in self.allocations.values_mut().flat_map(|allocation| &mut allocation.shadow) {
-            *shadow = Shadow { written_ever: shadow.written_ever, ..Shadow::default() };
-        }
+        self.launch += 1;
     }
 
-    /// Reads `bytes` (at most 8) for `thread`, as part of an access of `whole` bytes that begins at `start`.
-    pub(super) fn load(&mut self, address: u64, bytes: u32, thread: u32, constant: bool) -> Result<u64, String> {
-        let (allocation, at) = self.find(address, u64::from(bytes))?;
-        let mut value = 0;
-        for i in 0..bytes as usize {
-            let name = &allocation.name;
-            let shadow = &mut allocation.shadow[at + i];
-            if !shadow.written_ever {
-                return Err(format!("reads byte {} of `{name}`, which nobody has written", at + i));
-            }
-            if constant && shadow.writer != 0 {
-                return Err(format!("reads byte {} of `{name}` as constant, and the kernel has written it", at + i));
-            }
-            if shadow.writer != 0 && shadow.writer != thread {
-                let other = shadow.writer - 1;
-                return Err(format!(
-                    "race: reads byte {} of `{name}`, which thread {other} of the grid writes",
-                    at + i
-                ));
-            }
-            shadow.constant |= constant;
-            shadow.reader = if shadow.reader == 0 || shadow.reader == thread { thread } else { MANY };
-            value |= u64::from(allocation.bytes[at + i]) << (8 * i);
+    /// The region with number `index`, its shadow that of this launch.
+    #[inline]
+    pub(super) fn region(&mut self, index: usize) -> &mut Region {
+        let allocation = &mut self.allocations[index];
+        if allocation.launch != self.launch {
+            allocation.launch = self.launch;
+            allocation.region.shadow = Shadow::new(allocation.region.bytes.len());
+            allocation.region.constant = Vec::new();
         }
-        Ok(value)
+        &mut allocation.region
     }
 
-    /// Writes the lower `bytes` of `value` for `thread`.
-    pub(super) fn store(&mut self, address: u64, bytes: u32, value: u64, thread: u32) -> Result<(), String> {
-        let (allocation, at) = self.find(address, u64::from(bytes))?;
-        for i in 0..bytes as usize {
-            let name = &allocation.name;
-            let shadow = &mut allocation.shadow[at + i];
-            if shadow.constant {
-                return Err(format!("writes byte {} of `{name}`, which the kernel has read as constant", at + i));
-            }
-            if shadow.writer != 0 && shadow.writer != thread {
-                let other = shadow.writer - 1;
-                return Err(format!(
-                    "race: writes byte {} of `{name}`, which thread {other} of the grid writes",
-                    at + i
-                ));
-            }
-            if shadow.reader != 0 && shadow.reader != thread {
-                return Err(format!("race: writes byte {} of `{name}`, which another thread reads", at + i));
-            }
-            (shadow.writer, shadow.written_ever) = (thread, true);
-            allocation.bytes[at + i] = (value >> (8 * i)) as u8;
+    /// The number of the region that holds `bytes` from `address`, and where they begin in it. `guess` is tried first.
+    #[inline]
+    pub(super) fn find(&self, address: u64, bytes: u64, guess: usize) -> Result<(usize, usize), String> {
+        if let Some(allocation) = self.allocations.get(guess)
+            && let Some(at) = address.checked_sub(allocation.address)
+            && at.saturating_add(bytes) <= allocation.region.bytes.len() as u64
+        {
+            return Ok((guess, at as usize));
         }
-        Ok(())
-    }
-
-    /// The allocation that holds `bytes` from `address`, and where they begin in it.
-    fn find(&mut self, address: u64, bytes: u64) -> Result<(&mut Allocation, usize), String> {
-        let Some((start, allocation)) = self.allocations.range_mut(..=address).next_back() else {
+        let behind = self.allocations.partition_point(|allocation| allocation.address <= address);
+        let Some(index) = behind.checked_sub(1) else {
             return Err(format!("reaches for {address:#x}, which lies below all memory"));
         };
-        let (at, length) = (address - start, allocation.bytes.len() as u64);
+        let allocation = &self.allocations[index];
+        let (at, length) = (address - allocation.address, allocation.region.bytes.len() as u64);
         if at > length + GAP {
             return Err(format!("reaches for {address:#x}, which lies in no allocation"));
         }
         if at + bytes > length {
-            let name = &allocation.name;
+            let name = &allocation.region.name;
             return Err(format!("touches bytes {at}..{} of `{name}`, which has {length}", at + bytes));
         }
-        Ok((allocation, at as usize))
+        Ok((index, at as usize))
     }
 }
 

@@ -5,7 +5,7 @@
 //! wrote is run too and held against ours (`tests/nvcc.rs`), so the simulator is not only checked by its author.
 //!
 //! ```
-//! use kernels::{operation::Launch, ptx::sim::{Approximation, Argument, Memory, Module}};
+//! use kernels::{operation::Launch, ptx::sim::{Argument, Memory, Module, Options}};
 //! # use kernels::ptx::{F32, Sm};
 //! # let mut double = kernels::ptx::Module::new(Sm::Sm80);
 //! # double.entry("double", [2, 1, 1], |k| {
@@ -18,42 +18,89 @@
 //! let mut memory = Memory::new();
 //! let x = memory.allocate_from("x", &[1.5f32, -2.0]);
 //! let launch = Launch { grid: [1, 1, 1], block: [2, 1, 1], shared_bytes: 0 };
-//! module.launch("double", launch, &[Argument::U64(x)], &mut memory, Approximation::Exact)?;
+//! let report = module.launch("double", launch, &[Argument::U64(x)], &mut memory, &Options::default())?;
+//! assert!(report.findings.is_empty());
 //! assert_eq!(memory.read::<f32>(x)?, [3.0, -4.0]);
 //! # Ok::<(), kernels::ptx::sim::Error>(())
 //! ```
 //!
+//! An `Err` says that a kernel could not be run: text that is not PTX, an instruction that is not known, a launch that
+//! does not fit. What a kernel does wrong while it runs is a [`Finding`] of its [`Report`], with the PTX line, the line
+//! of the source (`.loc`), block, thread and address; the run goes on where that makes sense.
+//!
 //! | file | holds |
 //! |---|---|
-//! | `lex`, `parse` | text to entries, registers, labels and statements |
-//! | `decode` | a statement to an operation with resolved operands; the list of what is known |
-//! | `memory` | allocations with gaps between them, and a shadow of who touched which byte |
-//! | `execute` | one thread at a time, and the grid |
+//! | `lex`, `parse` | text to variables, entries, scopes and statements |
+//! | `decode`, `operation`, `operation_async`, `alu`, `convert`, `float16` | a statement to an operation with resolved operands; the list of what is known |
+//! | `cfg` | where diverging lanes meet |
+//! | `execute`, `dispatch`, `schedule`, `engine` | grids, blocks, who runs when, what is over when |
+//! | `warp`, `collective`, `block`, `barrier`, `mbarrier` | lanes and paths, shuffles, barriers, deadlocks |
+//! | `memory`, `access` | allocations with gaps between them; loads, stores, atomic operations |
+//! | `clocks`, `shadow` | happens-before; who touched what |
+//! | `copy`, `matrix` | `cp.async`; `ldmatrix`, `stmatrix`, `mma.sync` |
+//! | `metrics`, `report` | what a launch costs, what it does wrong |
 //!
-//! # What it finds
+//! # The model
 //!
-//! * reads and writes outside an allocation, or not aligned to their size;
-//! * reads of memory or registers that nobody has written;
-//! * races: two threads of a launch that touch the same byte, at least one of them writing. No instruction known here
-//!   orders two threads, so any such pair is a race;
-//! * `ld.global.nc` of bytes that the same launch writes;
-//! * loops that do not end.
+//! * A warp is 32 lanes with a stack of paths: lanes that part at a branch meet at its immediate post-dominator. Warps
+//!   run independently, in the order of a [`Schedule`]; every value and every finding is a function of the text, the
+//!   inputs and the [`Options`].
+//! * Blocks run one after the other, unless the kernel can wait for another block (strong loads or atomic operations on
+//!   global memory); then they take turns.
+//! * Happens-before is kept with vector clocks. What orders threads: barriers of the block, warp barriers and shuffles
+//!   (of the lanes in their mask), mbarriers, atomic operations and strong accesses with release, acquire and fences,
+//!   and waits for asynchronous operations. Lanes of a warp are *not* ordered by running together. Two accesses that
+//!   are not ordered, one of them a write and not both strong, are a race, whatever the values.
+//! * Asynchronous operations end as late as allowed, at once, or at random ([`Completion`]). Until then their
+//!   destination holds ones and may not be touched; who has not waited is found even where they have ended early.
+//! * Memory and registers that nobody has written may be copied, not used. Shared memory begins at 0x400.
+//! * Results are those of the device bit by bit, but for tensor cores (exact products, summed in f64, rounded once) and
+//!   approximate instructions ([`Approximation`]): a tolerance that holds for each holds on the device.
 //!
 //! # Limits
 //!
-//! One thread runs at a time and to its end: there are no warps, no shared memory and no barriers yet. Approximate
-//! instructions are computed exactly and then moved to the edge of their documented error ([`Approximation`]), so that a
-//! tolerance holds for every device that keeps the documentation. Performance is not modelled.
+//! * Lanes that part run one side after the other; a side that waits for the other is reported as a deadlock or an
+//!   endless loop, which the device would let pass.
+//! * Executions are sequentially consistent: weak behaviour shows as a race, not as a value. Scopes are not told apart.
+//! * Barriers of the block take whole warps: `barrier.sync` of a part of a warp is refused as divergent.
+//! * Clusters have one block. Functions are not called (`call` is unknown). No textures, surfaces, or `.b128`.
+//! * Time is not modelled; [`Metrics`] counts what time is made of.
 
+mod access;
+mod alu;
+mod barrier;
+mod block;
+mod cfg;
+mod clocks;
+mod collective;
+mod convert;
+mod copy;
 mod decode;
+mod dispatch;
+mod engine;
 mod execute;
+mod float16;
 mod lex;
+mod matrix;
+mod mbarrier;
 mod memory;
+mod metrics;
+mod operation;
+mod operation_async;
+mod options;
 mod parse;
+mod report;
+mod schedule;
+mod shadow;
+mod types;
+mod warp;
 
-pub use execute::{Approximation, Argument, Counts};
 pub use memory::{Memory, Touched};
+pub use metrics::{Metrics, Site, SiteMemory};
+pub use options::{Approximation, Argument, Options};
 pub use parse::Module;
+pub use report::{Finding, FindingKind, Report};
+pub use schedule::{Completion, Schedule};
 
 /// Where in the text something happened, and in which Rust line it was written where the text says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +132,9 @@ pub enum Error {
         message: String,
     },
     /// An instruction that the simulator does not know.
-    #[error("{place}: `{instruction}` is not known to the simulator; add it to `ptx::sim::decode`")]
+    #[error(
+        "{place}: `{instruction}` is not known to the simulator; add it to `ptx::sim::operation` or `ptx::sim::alu`"
+    )]
     UnknownInstruction {
         /// Where it stands.
         place: Place,
@@ -95,18 +144,6 @@ pub enum Error {
     /// The launch does not fit the kernel.
     #[error("cannot launch: {0}")]
     Launch(String),
-    /// A thread did something forbidden.
-    #[error("{place}: block {block:?}, thread {thread:?}: {message}")]
-    Fault {
-        /// The instruction.
-        place: Place,
-        /// The block's position in the grid.
-        block: [u32; 3],
-        /// The thread's position in its block.
-        thread: [u32; 3],
-        /// What it did.
-        message: String,
-    },
     /// The host asked for memory that is not there, or was never written.
     #[error("{0}")]
     Host(String),

@@ -1,9 +1,10 @@
-//! Tokens to entries: parameters, registers, labels, statements.
+//! Tokens to a module: variables, entries, nested scopes of registers and labels, statements.
 
 use super::{
     Error, Place,
-    decode::{Instruction, decode},
+    decode::{self, Instruction},
     lex::{Kind, Token, tokens},
+    types::Type,
 };
 use std::collections::HashMap;
 
@@ -14,36 +15,93 @@ pub struct Module {
     pub target: String,
     pub(super) files: HashMap<u64, String>,
     pub(super) entries: Vec<Entry>,
+    /// `.global` and `.const` variables.
+    pub(super) globals: Vec<Variable>,
+    /// Tells the variables of one text from those of another.
+    pub(super) identity: u64,
 }
 
 /// A kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) name: String,
-    pub(super) params: Vec<Parameter>,
+    pub(super) params: Vec<Variable>,
+    pub(super) param_bytes: usize,
     /// The block that the text requires.
     pub(super) block: Option<[u32; 3]>,
-    /// Names of registers, for messages; the position is the slot that instructions name.
-    pub(super) registers: Vec<String>,
+    /// The most threads of a block that the text allows.
+    pub(super) most_threads: Option<u64>,
+    /// The cluster that the text requires.
+    pub(super) cluster: Option<[u32; 3]>,
+    /// `.maxnreg`
+    #[expect(dead_code, reason = "setmaxnreg will hold against it")]
+    pub(super) most_registers: Option<u32>,
+    /// Names and widths of registers; the position is the slot that instructions name.
+    pub(super) registers: Vec<Register>,
+    /// Operands that are no registers, the same for all lanes.
+    pub(super) constants: Vec<Constant>,
     pub(super) code: Vec<Instruction>,
+    /// Bytes of `.shared` variables with a size.
+    pub(super) static_shared: u32,
+    /// Where dynamic shared memory begins, counted like [`Entry::static_shared`].
+    pub(super) dynamic_shared: u32,
+    pub(super) local_bytes: u32,
 }
 
-/// A declared parameter.
+/// A declared register.
 #[derive(Clone, Debug)]
-pub(super) struct Parameter {
+pub(super) struct Register {
     pub(super) name: String,
-    pub(super) bytes: usize,
+    pub(super) mask: u64,
+}
+
+/// An operand that is no register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Constant {
+    Bits(u64),
+    /// The address of a variable of the module, plus bytes.
+    Global(usize, i64),
+}
+
+/// Where a variable lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Space {
+    Global,
+    Const,
+    Shared,
+    Local,
+    Param,
+}
+
+/// A declared variable or parameter.
+#[derive(Clone, Debug)]
+pub(super) struct Variable {
+    pub(super) name: String,
+    pub(super) space: Space,
+    pub(super) bytes: u64,
+    pub(super) align: u64,
+    /// Its offset within its space; not for those of the module.
+    pub(super) offset: u64,
+    /// What it holds at first; empty for one without initialiser.
+    pub(super) initial: Vec<u8>,
+    pub(super) external: bool,
 }
 
 /// An operand as it is written.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Written<'a> {
     Name(&'a str),
+    /// `!p`
+    Not(&'a str),
+    /// `p|q`
+    Pair(&'a str, &'a str),
     Number(u64),
+    /// `name+4`
+    Sum(&'a str, i64),
     /// `{a, b}`
-    List(Vec<&'a str>),
-    /// `[base+bytes]`
-    Address(&'a str, i64),
+    List(Vec<Written<'a>>),
+    /// `[base+bytes, …]`
+    Address(Box<Written<'a>>, i64, Vec<Written<'a>>),
 }
 
 /// An instruction as it is written.
@@ -55,13 +113,77 @@ pub(super) struct Statement<'a> {
     pub(super) operands: Vec<Written<'a>>,
     pub(super) line: u32,
     pub(super) source: Option<(u64, u32)>,
+    /// The innermost scope around it.
+    pub(super) scope: usize,
+}
+
+/// The names between two braces.
+#[derive(Debug, Default)]
+pub(super) struct Scope<'a> {
+    parent: Option<usize>,
+    /// Name, or what stands before `<n>`: first slot, number of registers where there is one.
+    registers: HashMap<&'a str, (u32, Option<u32>)>,
+    labels: HashMap<&'a str, usize>,
+    variables: HashMap<&'a str, (Space, u64)>,
+    /// Labels of `.branchtargets`.
+    targets: HashMap<&'a str, Vec<&'a str>>,
 }
 
 /// What an entry's names stand for while its statements are decoded.
-pub(super) struct Scope<'a> {
-    pub(super) registers: HashMap<String, u32>,
-    pub(super) labels: HashMap<&'a str, usize>,
-    pub(super) params: &'a [Parameter],
+#[derive(Debug, Default)]
+pub(super) struct Names<'a> {
+    scopes: Vec<Scope<'a>>,
+    globals: HashMap<String, usize>,
+    module_variables: HashMap<String, (Space, u64)>,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    Register(u32),
+    Variable(Space, u64),
+    Global(usize),
+}
+
+impl Names<'_> {
+    fn up(&self, from: usize) -> impl Iterator<Item = &Scope<'_>> {
+        std::iter::successors(Some(from), |at| self.scopes[*at].parent).map(|at| &self.scopes[at])
+    }
+
+    /// What `name` stands for in `scope`.
+    pub(super) fn find(&self, scope: usize, name: &str) -> Option<Meaning> {
+        for scope in self.up(scope) {
+            if let Some((slot, None)) = scope.registers.get(name) {
+                return Some(Meaning::Register(*slot));
+            }
+            if let Some(&(space, offset)) = scope.variables.get(name) {
+                return Some(Meaning::Variable(space, offset));
+            }
+            let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+            for cut in name.len() - digits..name.len() {
+                if let Some((slot, Some(count))) = scope.registers.get(&name[..cut])
+                    && let Ok(number) = name[cut..].parse::<u32>()
+                    && number < *count
+                {
+                    return Some(Meaning::Register(slot + number));
+                }
+            }
+        }
+        if let Some(&(space, offset)) = self.module_variables.get(name) {
+            return Some(Meaning::Variable(space, offset));
+        }
+        self.globals.get(name).map(|&index| Meaning::Global(index))
+    }
+
+    /// The statement behind the label `name`.
+    pub(super) fn label(&self, scope: usize, name: &str) -> Option<usize> {
+        self.up(scope).find_map(|scope| scope.labels.get(name).copied())
+    }
+
+    /// The labels of the `.branchtargets` called `name`.
+    pub(super) fn targets(&self, scope: usize, name: &str) -> Option<Vec<&str>> {
+        self.up(scope).find_map(|scope| scope.targets.get(name).map(|labels| labels.to_vec()))
+    }
 }
 
 impl Module {
@@ -71,8 +193,12 @@ impl Module {
     /// [`Error::Syntax`] with the line, or [`Error::UnknownInstruction`].
     pub fn parse(text: &str) -> Result<Self, Error> {
         let tokens = tokens(text)?;
-        let mut parser = Parser { tokens: &tokens, at: 0 };
-        let mut module = Module { target: String::new(), files: HashMap::new(), entries: Vec::new() };
+        let mut parser = Parser { tokens: &tokens, at: 0, external: false };
+        let identity = text
+            .bytes()
+            .fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
+        let (target, files) = (String::new(), HashMap::new());
+        let mut module = Module { target, files, entries: Vec::new(), globals: Vec::new(), identity };
         // `.file` may stand behind the code that refers to it, so it is read first.
         for (i, token) in tokens.iter().enumerate() {
             if let (Kind::Word(".file"), Some([number, name])) = (token.kind, tokens.get(i + 1..i + 3)) {
@@ -82,18 +208,31 @@ impl Module {
                 module.files.insert(number, name.to_string());
             }
         }
+        let mut shared = Vec::new();
         while let Some(token) = parser.next() {
             match token.kind {
                 Kind::Word(".target") => {
                     module.target = parser.word("an architecture")?.to_string();
                     parser.skip_line(token.line);
                 }
-                Kind::Word(".version" | ".address_size" | ".file") => parser.skip_line(token.line),
-                Kind::Word(".visible") => {}
+                Kind::Word(".version" | ".address_size" | ".file" | ".pragma" | ".alias") => {
+                    parser.skip_line(token.line);
+                }
+                Kind::Word(".visible" | ".weak" | ".common") => {}
+                Kind::Word(".extern") => parser.external = true,
+                Kind::Word(".section") => {
+                    parser.word("the name of a section")?;
+                    parser.skip_braces()?;
+                }
                 Kind::Word(".entry") => {
-                    let entry = parser.entry(&module.files)?;
+                    parser.external = false;
+                    let entry = parser.entry(&module, &shared)?;
                     module.entries.push(entry);
                 }
+                Kind::Word(".shared") => shared.extend(parser.variables(Space::Shared)?),
+                Kind::Word(".global") => module.globals.extend(parser.variables(Space::Global)?),
+                Kind::Word(".const") => module.globals.extend(parser.variables(Space::Const)?),
+                Kind::Word(".func") => parser.function()?,
                 _ => return Err(parser.expected(token.line, "a directive of the module, such as .entry")),
             }
         }
@@ -104,11 +243,29 @@ impl Module {
     pub fn entry_names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| entry.name.as_str())
     }
+
+    /// Names and bytes of the parameters of the kernel `entry`.
+    pub fn parameters(&self, entry: &str) -> Option<impl Iterator<Item = (&str, u64)>> {
+        let entry = self.entries.iter().find(|candidate| candidate.name == entry)?;
+        Some(entry.params.iter().map(|param| (param.name.as_str(), param.bytes)))
+    }
 }
 
 struct Parser<'t, 'a> {
     tokens: &'t [Token<'a>],
     at: usize,
+    /// Whether `.extern` stands before what is read.
+    external: bool,
+}
+
+/// An entry's body while it is read.
+#[derive(Default)]
+struct Body<'a> {
+    registers: Vec<Register>,
+    names: Names<'a>,
+    statements: Vec<Statement<'a>>,
+    variables: Vec<Variable>,
+    source: Option<(u64, u32)>,
 }
 
 impl<'t, 'a> Parser<'t, 'a> {
@@ -138,6 +295,22 @@ impl<'t, 'a> Parser<'t, 'a> {
         while self.tokens.get(self.at).is_some_and(|token| token.line == line) {
             self.at += 1;
         }
+    }
+
+    /// Skips from the next opening brace to the one that closes it.
+    fn skip_braces(&mut self) -> Result<(), Error> {
+        self.mark('{')?;
+        let mut depth = 1;
+        while depth > 0 {
+            let line = self.line();
+            match self.next().map(|token| token.kind) {
+                Some(Kind::Mark('{')) => depth += 1,
+                Some(Kind::Mark('}')) => depth -= 1,
+                Some(_) => {}
+                None => return Err(self.expected(line, "`}`")),
+            }
+        }
+        Ok(())
     }
 
     /// Whether the next token is `mark`; takes it if so.
@@ -171,72 +344,232 @@ impl<'t, 'a> Parser<'t, 'a> {
         }
     }
 
+    /// A number with a sign.
+    fn signed(&mut self, what: &str) -> Result<i64, Error> {
+        let mut sign = 1;
+        loop {
+            match self.peek() {
+                Some(Kind::Mark('-')) => sign = -sign,
+                Some(Kind::Mark('+')) => {}
+                _ => return Ok((self.number(what)? as i64).wrapping_mul(sign)),
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Up to three numbers with commas between; ones behind them.
+    fn box_of(&mut self, what: &str) -> Result<[u32; 3], Error> {
+        let mut size = [1; 3];
+        for (i, size) in size.iter_mut().enumerate() {
+            if i == 0 || self.take(',') {
+                *size = self.number(what)? as u32;
+            }
+        }
+        Ok(size)
+    }
+
+    /// A function that is only declared. Those with a body are refused where they are called.
+    fn function(&mut self) -> Result<(), Error> {
+        loop {
+            let line = self.line();
+            match self.peek() {
+                Some(Kind::Mark(';')) => return self.mark(';'),
+                Some(Kind::Mark('{')) => return self.skip_braces(),
+                Some(_) => self.at += 1,
+                None => return Err(self.expected(line, "`;` or a body")),
+            }
+        }
+    }
+
     /// An entry from its name to its closing brace.
-    fn entry(&mut self, files: &HashMap<u64, String>) -> Result<Entry, Error> {
+    fn entry(&mut self, module: &Module, shared: &[Variable]) -> Result<Entry, Error> {
         let name = self.word("the name of an entry")?.to_string();
-        let params = self.params()?;
-        let mut block = None;
+        let (params, param_bytes) = self.params()?;
+        let (mut block, mut most_threads, mut cluster, mut most_registers) = (None, None, None, None);
         while let Some(Kind::Word(directive)) = self.peek() {
             let line = self.line();
             self.at += 1;
             match directive {
-                ".reqntid" => {
-                    let mut size = [1; 3];
-                    for (i, size) in size.iter_mut().enumerate() {
-                        if i == 0 || self.take(',') {
-                            *size = self.number("a number of threads")? as u32;
-                        }
-                    }
-                    block = Some(size);
+                ".reqntid" => block = Some(self.box_of("a number of threads")?),
+                ".maxntid" => {
+                    let size = self.box_of("a number of threads")?;
+                    most_threads = Some(size.iter().map(|n| u64::from(*n)).product());
                 }
-                ".maxntid" | ".minnctapersm" | ".maxnreg" => self.skip_line(line),
+                ".reqnctapercluster" => cluster = Some(self.box_of("a number of blocks")?),
+                ".maxnreg" => most_registers = Some(self.number("a number of registers")? as u32),
+                ".minnctapersm" | ".maxclusterrank" => {
+                    self.number("a number")?;
+                }
+                ".explicitcluster" | ".noreturn" => {}
+                ".pragma" => self.skip_line(line),
                 _ => return Err(self.expected(line, "a directive of an entry, such as .reqntid")),
             }
         }
+        let mut body = Body::default();
+        body.registers.extend(decode::special_registers());
+        body.variables.extend(params.iter().cloned());
+        for (index, global) in module.globals.iter().enumerate() {
+            body.names.globals.insert(global.name.clone(), index);
+        }
         self.mark('{')?;
-        let (mut names, mut labels, mut statements) = (Vec::new(), HashMap::new(), Vec::new());
-        self.body(&mut names, &mut labels, &mut statements)?;
-        let registers = names.iter().enumerate().map(|(slot, name): (usize, &String)| (name.clone(), slot as u32));
-        let scope = Scope { registers: registers.collect(), labels, params: &params };
+        self.body(&mut body, None)?;
+        let mut entry = Entry {
+            name,
+            params,
+            param_bytes,
+            block,
+            most_threads,
+            cluster,
+            most_registers,
+            registers: Vec::new(),
+            constants: Vec::new(),
+            code: Vec::new(),
+            static_shared: 0,
+            dynamic_shared: 0,
+            local_bytes: 0,
+        };
+        for param in &entry.params {
+            body.names.module_variables.insert(param.name.clone(), (Space::Param, param.offset));
+        }
+        entry.place_shared(&mut body, shared);
         let place = |statement: &Statement<'_>| Place {
             line: statement.line,
-            source: statement.source.and_then(|(file, line)| Some((files.get(&file)?.clone(), line))),
+            source: statement.source.and_then(|(file, line)| Some((module.files.get(&file)?.clone(), line))),
         };
-        let code = statements.iter().map(|s| decode(s, &scope, place(s))).collect::<Result<_, _>>()?;
-        Ok(Entry { name, params, block, registers: names, code })
+        entry.registers = body.registers;
+        let mut constants = decode::Constants::default();
+        let statements = &body.statements;
+        entry.code = decode::decode_all(statements, &body.names, &entry.registers, &mut constants, place)?;
+        entry.constants = constants.all;
+        Ok(entry)
     }
 
-    fn params(&mut self) -> Result<Vec<Parameter>, Error> {
-        let mut params = Vec::new();
-        self.mark('(')?;
+    fn params(&mut self) -> Result<(Vec<Variable>, usize), Error> {
+        let (mut params, mut end) = (Vec::new(), 0_u64);
+        if !self.take('(') {
+            return Ok((params, 0));
+        }
         while !self.take(')') {
             let line = self.line();
             if self.word("`.param`")? != ".param" {
                 return Err(self.expected(line, "`.param`"));
             }
-            let bytes = match self.word("a type")? {
-                ".u64" | ".s64" | ".b64" | ".f64" => 8,
-                ".u32" | ".s32" | ".b32" | ".f32" => 4,
-                _ => return Err(self.expected(line, "a parameter of 32 or 64 bits")),
-            };
-            params.push(Parameter { name: self.word("the name of a parameter")?.to_string(), bytes });
+            let mut variable = self.variable(Space::Param)?;
+            variable.offset = end.next_multiple_of(variable.align);
+            end = variable.offset + variable.bytes;
+            params.push(variable);
             self.take(',');
         }
-        Ok(params)
+        Ok((params, end as usize))
     }
 
-    /// The statements of an entry up to its closing brace.
-    fn body(
-        &mut self,
-        registers: &mut Vec<String>,
-        labels: &mut HashMap<&'a str, usize>,
-        statements: &mut Vec<Statement<'a>>,
-    ) -> Result<(), Error> {
-        let mut source = None;
+    /// What follows `.shared`, `.global`, `.const` or `.local`, to its semicolon.
+    fn variables(&mut self, space: Space) -> Result<Vec<Variable>, Error> {
+        let external = std::mem::take(&mut self.external);
+        let first = self.variable(space)?;
+        let (align, mut all) = (first.align, vec![first]);
+        while self.take(',') {
+            let name = self.word("the name of a variable")?;
+            let again = all[0].clone();
+            all.push(Variable { name: name.to_string(), align, ..again });
+        }
+        self.mark(';')?;
+        all.iter_mut().for_each(|variable| variable.external = external);
+        Ok(all)
+    }
+
+    /// `.align 16 .b8 name[64] = {…}`
+    fn variable(&mut self, space: Space) -> Result<Variable, Error> {
+        let (mut align, mut kind) = (None, None);
+        let line = self.line();
+        let name = loop {
+            match self.word("the name of a variable")? {
+                ".align" => align = Some(self.number("an alignment")?),
+                // `.param .u64 .ptr .global .align 16 x`: what the pointer points to, not the parameter.
+                ".ptr" => {
+                    let pointed = self.pointed()?;
+                    align = None;
+                    kind = kind.or(Some(Type::U64));
+                    break pointed;
+                }
+                ".v2" | ".v4" => return Err(self.expected(line, "a scalar or an array")),
+                ".attribute" => {
+                    while !self.take(')') {
+                        self.at += 1;
+                    }
+                }
+                word if word.starts_with('.') => {
+                    let found = Type::named(&word[1..]);
+                    kind = Some(found.ok_or_else(|| self.expected(line, "a type"))?);
+                }
+                name => break name,
+            }
+        };
+        let kind = kind.ok_or_else(|| self.expected(line, "a type"))?;
+        let size = u64::from(kind.bits()).div_ceil(8);
+        let mut count = 1;
+        while self.take('[') {
+            if self.take(']') {
+                count = 0;
+            } else {
+                count *= self.number("a number of elements")?;
+                self.mark(']')?;
+            }
+        }
+        let mut initial = Vec::new();
+        if self.take('=') {
+            self.initial(size as usize, &mut initial)?;
+            if count == 0 {
+                count = initial.len() as u64 / size;
+            }
+            initial.resize((count * size) as usize, 0);
+        }
+        let align = align.unwrap_or(size);
+        Ok(Variable { name: name.to_string(), space, bytes: count * size, align, offset: 0, initial, external: false })
+    }
+
+    /// What follows `.ptr`: a space, an alignment, the name.
+    fn pointed(&mut self) -> Result<&'a str, Error> {
+        loop {
+            match self.word("the name of a parameter")? {
+                ".align" => {
+                    self.number("an alignment")?;
+                }
+                word if word.starts_with('.') => {}
+                name => return Ok(name),
+            }
+        }
+    }
+
+    /// The bytes of an initialiser, nested braces flattened.
+    fn initial(&mut self, size: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        if !self.take('{') {
+            let value = self.signed("a number of an initialiser")?;
+            bytes.extend_from_slice(&value.to_le_bytes()[..size]);
+            return Ok(());
+        }
+        while !self.take('}') {
+            self.initial(size, bytes)?;
+            self.take(',');
+        }
+        Ok(())
+    }
+
+    /// The statements of a scope up to its closing brace.
+    fn body(&mut self, body: &mut Body<'a>, parent: Option<usize>) -> Result<(), Error> {
+        let scope = body.names.scopes.len();
+        body.names.scopes.push(Scope { parent, ..Scope::default() });
         loop {
             let line = self.line();
             if self.take('}') {
                 return Ok(());
+            }
+            if self.take('{') {
+                self.body(body, Some(scope))?;
+                continue;
+            }
+            if self.take(';') {
+                continue;
             }
             let guard = if self.take('@') {
                 let negated = self.take('!');
@@ -246,37 +579,76 @@ impl<'t, 'a> Parser<'t, 'a> {
             };
             match self.word("an instruction or `}`")? {
                 ".loc" => {
-                    source = Some((self.number("a file's number")?, self.number("a line's number")? as u32));
+                    body.source = Some((self.number("a file's number")?, self.number("a line's number")? as u32));
                     self.skip_line(line);
                 }
-                ".reg" => self.registers(registers)?,
+                ".pragma" => self.skip_line(line),
+                ".reg" => self.registers(body, scope)?,
+                ".shared" => self.declare(Space::Shared, body, scope)?,
+                ".local" => self.declare(Space::Local, body, scope)?,
                 directive if directive.starts_with('.') => {
-                    return Err(self.expected(line, "an instruction, a label, .reg or .loc"));
+                    return Err(self.expected(line, "an instruction, a label, .reg, .shared, .local or .loc"));
                 }
                 label if self.take(':') => {
-                    if labels.insert(label, statements.len()).is_some() {
+                    if self.peek() == Some(Kind::Word(".branchtargets")) {
+                        self.at += 1;
+                        let mut labels = Vec::new();
+                        while !self.take(';') {
+                            labels.push(self.word("a label")?);
+                            self.take(',');
+                        }
+                        body.names.scopes[scope].targets.insert(label, labels);
+                    } else if body.names.scopes[scope].labels.insert(label, body.statements.len()).is_some() {
                         return Err(Error::Syntax { line, message: format!("the label {label} stands twice") });
                     }
                 }
                 opcode => {
                     let operands = self.operands()?;
-                    statements.push(Statement { guard, opcode, operands, line, source });
+                    let source = body.source;
+                    body.statements.push(Statement { guard, opcode, operands, line, source, scope });
                 }
             }
         }
     }
 
+    /// Variables of an entry; their offsets are given when all are known.
+    fn declare(&mut self, space: Space, body: &mut Body<'a>, scope: usize) -> Result<(), Error> {
+        let start = self.at;
+        for mut variable in self.variables(space)? {
+            let end = |all: &[Variable]| {
+                let last = all.iter().filter(|other| other.space == space).map(|other| other.offset + other.bytes);
+                last.max().unwrap_or(0)
+            };
+            variable.offset = end(&body.variables).next_multiple_of(variable.align);
+            // The name in the text lives as long as the tokens, the variable's own does not.
+            let name = self.tokens[start..self.at].iter().find_map(|token| match token.kind {
+                Kind::Word(word) if word == variable.name => Some(word),
+                _ => None,
+            });
+            let name = name.ok_or_else(|| self.expected(self.line(), "the name of a variable"))?;
+            body.names.scopes[scope].variables.insert(name, (space, variable.offset));
+            body.variables.push(variable);
+        }
+        Ok(())
+    }
+
     /// `.f32 %f<8>;` or `.pred p, q;`
-    fn registers(&mut self, names: &mut Vec<String>) -> Result<(), Error> {
-        self.word("a register's type")?;
+    fn registers(&mut self, body: &mut Body<'a>, scope: usize) -> Result<(), Error> {
+        let line = self.line();
+        let kind = self.word("a register's type")?;
+        let kind = kind.strip_prefix('.').and_then(Type::named).ok_or_else(|| self.expected(line, "a type"))?;
+        let mask = u64::MAX >> (64 - kind.bits().min(64));
         loop {
             let name = self.word("a register's name")?;
+            let first = body.registers.len() as u32;
             if self.take('<') {
                 let count = self.number("a number of registers")?;
-                names.extend((0..count).map(|i| format!("{name}{i}")));
+                body.registers.extend((0..count).map(|i| Register { name: format!("{name}{i}"), mask }));
+                body.names.scopes[scope].registers.insert(name, (first, Some(count as u32)));
                 self.mark('>')?;
             } else {
-                names.push(name.to_string());
+                body.registers.push(Register { name: name.to_string(), mask });
+                body.names.scopes[scope].registers.insert(name, (first, None));
             }
             if !self.take(',') {
                 return self.mark(';');
@@ -298,27 +670,78 @@ impl<'t, 'a> Parser<'t, 'a> {
         if self.take('{') {
             let mut list = Vec::new();
             while !self.take('}') {
-                list.push(self.word("a register")?);
+                list.push(self.operand()?);
                 self.take(',');
             }
             return Ok(Written::List(list));
         }
         if self.take('[') {
-            let base = self.word("an address")?;
-            let sign = if self.take('-') { -1 } else { i64::from(self.take('+')) };
-            let bytes = if sign == 0 { 0 } else { sign * self.number("a number of bytes")? as i64 };
+            let (base, offset) = match self.operand()? {
+                Written::Sum(name, offset) => (Written::Name(name), offset),
+                base => (base, 0),
+            };
+            let mut rest = Vec::new();
+            while self.take(',') {
+                rest.push(self.operand()?);
+            }
             self.mark(']')?;
-            return Ok(Written::Address(base, bytes));
+            return Ok(Written::Address(Box::new(base), offset, rest));
         }
-        if self.take('-') {
-            return Ok(Written::Number(self.number("a number")?.wrapping_neg()));
+        // The lists of `call`, which is refused by its name later.
+        if self.take('(') {
+            let mut list = Vec::new();
+            while !self.take(')') {
+                list.push(self.operand()?);
+                self.take(',');
+            }
+            return Ok(Written::List(list));
+        }
+        if self.take('!') {
+            return Ok(Written::Not(self.word("a predicate")?));
         }
         match self.peek() {
-            Some(Kind::Number(bits)) => {
-                self.at += 1;
-                Ok(Written::Number(bits))
+            Some(Kind::Number(_) | Kind::Mark('-')) => Ok(Written::Number(self.signed("a number")? as u64)),
+            _ => {
+                let name = self.word("an operand")?;
+                if self.take('|') {
+                    return Ok(Written::Pair(name, self.word("a second destination")?));
+                }
+                match self.peek() {
+                    Some(Kind::Mark('+' | '-')) => Ok(Written::Sum(name, self.signed("a number of bytes")?)),
+                    _ => Ok(Written::Name(name)),
+                }
             }
-            _ => Ok(Written::Name(self.word("an operand")?)),
         }
+    }
+}
+
+impl Entry {
+    /// Lays out shared memory: variables of the module, then the entry's own, then the dynamic part, at whose start
+    /// all `.extern` arrays lie.
+    fn place_shared(&mut self, body: &mut Body<'_>, shared: &[Variable]) {
+        let mut end = 0_u64;
+        for variable in shared.iter().filter(|variable| !variable.external && variable.bytes > 0) {
+            end = end.next_multiple_of(variable.align);
+            body.names.module_variables.insert(variable.name.clone(), (Space::Shared, end));
+            end += variable.bytes;
+        }
+        let own = body.variables.iter().filter(|variable| variable.space == Space::Shared);
+        let align = own.clone().map(|variable| variable.align).max().unwrap_or(1);
+        let base = end.next_multiple_of(align);
+        end = own.map(|variable| base + variable.offset + variable.bytes).max().unwrap_or(end);
+        for variable in body.names.scopes.iter_mut().flat_map(|scope| scope.variables.values_mut()) {
+            if variable.0 == Space::Shared {
+                variable.1 += base;
+            }
+        }
+        let dynamic = shared.iter().filter(|variable| variable.external || variable.bytes == 0);
+        let start = end.next_multiple_of(dynamic.clone().map(|variable| variable.align).max().unwrap_or(1).max(16));
+        for variable in dynamic {
+            body.names.module_variables.insert(variable.name.clone(), (Space::Shared, start));
+        }
+        self.static_shared = end as u32;
+        self.dynamic_shared = start as u32;
+        let local = body.variables.iter().filter(|variable| variable.space == Space::Local);
+        self.local_bytes = local.map(|variable| variable.offset + variable.bytes).max().unwrap_or(0) as u32;
     }
 }

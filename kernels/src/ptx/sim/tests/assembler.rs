@@ -1,12 +1,7 @@
-//! Every instruction of the assembler runs here and has the value that PTX defines; every fault is found.
+//! Every instruction of the assembler runs here and has the value that PTX defines.
 
 use super::*;
-use crate::{
-    operation::Launch,
-    ptx::{self, B16, B32, Bf16x2, Cache, Compare, Entry, F32, Precision, Reg, Sm, Special, U32, U64},
-};
-
-const ONE: Launch = Launch { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0 };
+use crate::ptx::{self, B16, B32, Bf16x2, Cache, Compare, Entry, F32, Precision, Reg, Sm, Special, U32, U64};
 
 /// Runs `body` on one thread and gives back the word that it returns.
 fn word<T: ptx::Type>(approximation: Approximation, body: impl Fn(&Entry) -> Reg<T>) -> u32 {
@@ -18,7 +13,8 @@ fn word<T: ptx::Type>(approximation: Approximation, body: impl Fn(&Entry) -> Reg
     let mut memory = Memory::new();
     let out = memory.allocate("out", 4);
     let module = Module::parse(&module.text()).expect("the assembler's text is read");
-    module.launch("kernel", ONE, &[Argument::U64(out)], &mut memory, approximation).expect("the kernel runs");
+    let options = Options { approximation, ..Options::default() };
+    clean(module.launch("kernel", ONE, &[Argument::U64(out)], &mut memory, &options));
     memory.read::<u32>(out).expect("the kernel wrote its result")[0]
 }
 
@@ -30,26 +26,6 @@ fn float(body: impl Fn(&Entry) -> Reg<F32>) -> f32 {
 /// The integer that `body` returns.
 fn integer(body: impl Fn(&Entry) -> Reg<U32>) -> u32 {
     word(Approximation::Exact, body)
-}
-
-/// Runs PTX written by hand, on a block of four threads, with 16 bytes in `x` and 16 unwritten ones in `y`.
-fn run(body: &str) -> Result<Counts, Error> {
-    let text = format!(
-        ".version 7.0\n.target sm_80\n.address_size 64\n.file 1 \"by/hand.rs\"\n.visible .entry kernel(.param .u64 x, .param .u64 y)\n\
-         {{\n.reg .u64 %rd<4>; .reg .u32 %u<4>; .reg .f32 %f<4>; .reg .pred p, q;\n\
-         ld.param.u64 %rd0, [x];\nld.param.u64 %rd1, [y];\nmov.u32 %u0, %tid.x;\n.loc 1 42 7\n{body}\nret;\n}}\n"
-    );
-    let mut memory = Memory::new();
-    let x = memory.allocate_from("x", &[1.0f32, 2.0, 3.0, 4.0]);
-    let y = memory.allocate("y", 16);
-    let launch = Launch { grid: [1, 1, 1], block: [4, 1, 1], shared_bytes: 0 };
-    let arguments = [Argument::U64(x), Argument::U64(y)];
-    Module::parse(&text)?.launch("kernel", launch, &arguments, &mut memory, Approximation::Exact)
-}
-
-/// The message of a run that must fail.
-fn fault(body: &str) -> String {
-    run(body).expect_err(body).to_string()
 }
 
 #[test]
@@ -108,7 +84,7 @@ fn wide_products_and_addresses_keep_64_bits() {
     let mut memory = Memory::new();
     let out = memory.allocate("out", 12);
     let module = Module::parse(&module.text()).expect("the text is read");
-    module.launch("kernel", ONE, &[Argument::U64(out)], &mut memory, Approximation::Exact).expect("the kernel runs");
+    clean(module.launch("kernel", ONE, &[Argument::U64(out)], &mut memory, &Options::default()));
     let words = memory.read::<u32>(out).expect("all bytes are written");
     let product = 70_000u64 * 70_000 + 70_000 * 3 - 1;
     assert_eq!(words, [product as u32, (product >> 32) as u32, 7]);
@@ -231,10 +207,11 @@ fn vectors_move_their_values_in_order_of_address() {
     let x = memory.allocate_from("x", &[1u32, 0x0002_0003, 4, 5]);
     let y = memory.allocate("y", 32);
     let module = Module::parse(&module.text()).expect("the text is read");
-    let counts = module.launch("kernel", ONE, &[Argument::U64(x), Argument::U64(y)], &mut memory, Approximation::Exact);
+    let arguments = [Argument::U64(x), Argument::U64(y)];
+    let counts = clean(module.launch("kernel", ONE, &arguments, &mut memory, &Options::default()));
     assert_eq!(memory.read::<u32>(y).expect("all bytes are written"), [5, 4, 0x0002_0003, 1, 4, 5, 0x0002_0003, 1]);
     assert_eq!(memory.touched(), Touched { read: 16, written: 32 });
-    assert_eq!(counts.expect("the kernel runs").instructions["ld.global.nc.L1::no_allocate.v4.b32"], 1);
+    assert_eq!(counts.instructions["ld.global.nc.L1::no_allocate.v4.b32"], 1);
 }
 
 #[test]
@@ -250,140 +227,6 @@ fn threads_know_where_they_are() {
     let out = memory.allocate("out", 4 * 2 * 2 * 3);
     let launch = Launch { grid: [2, 2, 1], block: [3, 1, 1], shared_bytes: 0 };
     let module = Module::parse(&module.text()).expect("the text is read");
-    module.launch("kernel", launch, &[Argument::U64(out)], &mut memory, Approximation::Exact).expect("the kernel runs");
+    clean(module.launch("kernel", launch, &[Argument::U64(out)], &mut memory, &Options::default()));
     assert_eq!(memory.read::<u32>(out).expect("all are written"), (200..212).collect::<Vec<_>>());
-}
-
-/// Forms that other compilers write and our kernels do not.
-#[test]
-fn signed_and_unordered_forms_follow_their_signs_and_their_nans() {
-    // The store is out of bounds where the predicate holds: one way to see it from here.
-    let holds = |body: &str| run(&format!("{body} @p st.global.f32 [%rd1+64], %f0;")).is_err();
-    assert!(holds("mov.u32 %u1, -3; setp.lt.s32 p, %u1, 2; mov.f32 %f0, 0f00000000;"));
-    assert!(!holds("mov.u32 %u1, -3; setp.lt.u32 p, %u1, 2; mov.f32 %f0, 0f00000000;"));
-    assert!(holds("mov.u32 %u1, -3; mul.wide.s32 %rd2, %u1, 5; setp.eq.s64 p, %rd2, -15; mov.f32 %f0, 0f00000000;"));
-    assert!(holds("mov.u32 %u1, -3; mad.wide.s32 %rd2, %u1, 5, 20; setp.eq.u64 p, %rd2, 5; mov.f32 %f0, 0f00000000;"));
-    assert!(holds("mov.u32 %u1, -3; cvt.s64.s32 %rd2, %u1; setp.lt.s64 p, %rd2, -2; mov.f32 %f0, 0f00000000;"));
-    assert!(holds("mov.u32 %u1, -3; cvt.u64.u32 %rd2, %u1; setp.gt.s64 p, %rd2, 0; mov.f32 %f0, 0f00000000;"));
-    assert!(holds("mov.u32 %u1, -3; mad.lo.s32 %u2, %u1, %u1, -10; setp.eq.s32 p, %u2, -1; mov.f32 %f0, 0f00000000;"));
-    assert!(holds("mov.u64 %rd2, -3; mul.lo.s64 %rd2, %rd2, %rd2; setp.eq.u64 p, %rd2, 9; mov.f32 %f0, 0f00000000;"));
-    assert!(holds(
-        "mov.u64 %rd2, 3; shl.b64 %rd2, %rd2, 40; setp.eq.u64 p, %rd2, 3298534883328; mov.f32 %f0, 0f00000000;"
-    ));
-    assert!(holds("mov.f32 %f0, 0f7FC00000; setp.geu.f32 p, %f0, 0f3F800000;"));
-    assert!(!holds("mov.f32 %f0, 0f7FC00000; setp.ge.f32 p, %f0, 0f3F800000;"));
-    assert!(holds("mov.f32 %f0, 0fC0333333; cvt.rzi.f32.f32 %f0, %f0; setp.eq.f32 p, %f0, 0fC0000000;"));
-}
-
-#[test]
-fn accesses_outside_an_allocation_are_found_with_their_rust_line() {
-    let message = fault("ld.global.f32 %f0, [%rd0+16];");
-    assert!(message.contains("by/hand.rs:42") && message.contains("bytes 16..20 of `x`, which has 16"), "{message}");
-    let message = fault("ld.global.f32 %f0, [%rd0-4];");
-    assert!(message.contains("below all memory"), "{message}");
-    let message = fault("mov.u64 %rd2, 64; ld.global.f32 %f0, [%rd2];");
-    assert!(message.contains("below all memory"), "{message}");
-    let message = fault("ld.global.v4.f32 {%f0, %f1, %f2, %f3}, [%rd0+8];");
-    assert!(message.contains("no multiple of its 16 bytes"), "{message}");
-}
-
-#[test]
-fn values_that_nobody_wrote_are_found() {
-    assert!(fault("add.u32 %u1, %u2, 1;").contains("register %u2, which was never written"));
-    assert!(fault("ld.global.f32 %f0, [%rd1];").contains("byte 0 of `y`, which nobody has written"));
-    assert!(fault("setp.lt.u32 p, %u0, 4; @q mov.u32 %u1, 1;").contains("register q, which was never written"));
-    assert!(fault("setp.lt.u32 p, %u0, 2; @p mov.u32 %u1, 1; add.u32 %u2, %u1, 1;").contains("thread [2, 0, 0]"));
-    let memory = Memory::new();
-    assert!(memory.read::<u8>(7).is_err());
-}
-
-#[test]
-fn the_host_copies_within_allocations_and_nowhere_else() {
-    let mut memory = Memory::new();
-    let (x, y) = (memory.allocate("x", 8), memory.allocate_from("y", &[7u8; 4]));
-    memory.copy_in(x + 2, &[1, 2, 3]).expect("it fits");
-    let mut bytes = [0; 3];
-    memory.copy_out(&mut bytes, x + 2).expect("these bytes are written");
-    assert_eq!(bytes, [1, 2, 3]);
-    let message = |error: Error| error.to_string();
-    assert!(message(memory.copy_out(&mut bytes, x).unwrap_err()).contains("byte 0 of `x` was never written"));
-    assert!(message(memory.copy_in(x + 6, &[0; 3]).unwrap_err()).contains("bytes 6..9 of `x`, which has 8"));
-    assert!(memory.free(x + 2).is_err(), "that is no start of an allocation");
-    memory.free(y).expect("y is there");
-    assert!(message(memory.copy_in(y, &[0]).unwrap_err()).contains("in no allocation"));
-    assert!(memory.allocate("z", 4) > y, "addresses are not used again");
-}
-
-#[test]
-fn races_are_found_in_either_order() {
-    let written = "mov.f32 %f0, 0f00000000; st.global.f32 [%rd1], %f0;";
-    assert!(
-        fault(written).contains("race: writes byte 0 of `y`, which thread 0 of the grid writes"),
-        "{}",
-        fault(written)
-    );
-    let own = "mad.wide.u32 %rd2, %u0, 4, %rd0; ld.global.f32 %f0, [%rd2];";
-    run(&format!("{own} st.global.f32 [%rd2], %f0;")).expect("every thread has its own word");
-    let first_reads = "ld.global.f32 %f0, [%rd0]; setp.eq.u32 p, %u0, 3; @p st.global.f32 [%rd0], %f0;";
-    assert!(fault(first_reads).contains("which another thread reads"), "{}", fault(first_reads));
-    let first_writes = format!("{own} setp.eq.u32 p, %u0, 0; @p st.global.f32 [%rd2], %f0; ld.global.f32 %f1, [%rd0];");
-    assert!(fault(&first_writes).contains("race: reads byte 0 of `x`"), "{}", fault(&first_writes));
-}
-
-#[test]
-fn constant_loads_of_what_the_kernel_writes_are_found() {
-    let own = "mad.wide.u32 %rd2, %u0, 4, %rd0;";
-    let after = format!("{own} ld.global.nc.f32 %f0, [%rd2]; st.global.f32 [%rd2], %f0;");
-    assert!(fault(&after).contains("which the kernel has read as constant"), "{}", fault(&after));
-    let before = format!("{own} mov.f32 %f0, 0f00000000; st.global.f32 [%rd2], %f0; ld.global.nc.f32 %f1, [%rd2];");
-    assert!(fault(&before).contains("as constant, and the kernel has written it"), "{}", fault(&before));
-}
-
-#[test]
-fn a_loop_without_an_end_is_found() {
-    assert!(fault("$again: bra $again;").contains("a loop does not end"));
-}
-
-#[test]
-fn text_that_is_not_understood_is_refused_by_name_and_line() {
-    for (body, expected) in [
-        ("frobnicate.u32 %u1, %u0;", "`frobnicate.u32` is not known"),
-        ("add.ftz.f32 %f0, %f0, %f0;", "`add.ftz.f32` is not known"),
-        ("ld.shared.f32 %f0, [%rd0];", "`ld.shared.f32` is not known"),
-        ("ld.global.v4.u64 %rd2, [%rd0];", "`ld.global.v4.u64` is not known"),
-        ("add.u32 %u1, %u9, 1;", "register %u9, which is not declared"),
-        ("add.u32 %u1, %u0;", "has 2 operands, expected 3"),
-        ("ld.global.v2.f32 %f0, [%rd0];", "moves 2 values and names 1"),
-        ("bra $nowhere;", "label $nowhere stands nowhere"),
-        ("$a: $a: ret;", "label $a stands twice"),
-        ("ld.param.u64 %rd2, [z];", "no parameter z"),
-        (".shared .b8 data[16];", "an instruction, a label, .reg or .loc"),
-        ("mov.u32 %u1, 0z;", "`0z` is no number"),
-        ("/* never closed", "a comment does not end"),
-    ] {
-        let message = fault(body);
-        assert!(message.contains(expected) && message.contains("line"), "{body}: {message}");
-    }
-}
-
-#[test]
-fn a_launch_that_does_not_fit_is_refused() {
-    let mut module = ptx::Module::new(Sm::Sm80);
-    module.entry("kernel", [32, 1, 1], |k| {
-        k.ld_param(k.param::<U32>("n"));
-    });
-    let module = Module::parse(&module.text()).expect("the text is read");
-    assert_eq!(module.entry_names().collect::<Vec<_>>(), ["kernel"]);
-    let try_launch = |entry: &str, grid, block, arguments: &[Argument]| {
-        let launch = Launch { grid, block, shared_bytes: 0 };
-        module.launch(entry, launch, arguments, &mut Memory::new(), Approximation::Exact)
-    };
-    let n = [Argument::U32(1)];
-    try_launch("kernel", [1, 1, 1], [32, 1, 1], &n).expect("this one fits");
-    assert!(try_launch("other", [1, 1, 1], [32, 1, 1], &n).is_err());
-    assert!(try_launch("kernel", [0, 1, 1], [32, 1, 1], &n).is_err());
-    assert!(try_launch("kernel", [1, 65_536, 1], [32, 1, 1], &n).is_err());
-    assert!(try_launch("kernel", [1, 1, 1], [64, 1, 1], &n).is_err());
-    assert!(try_launch("kernel", [1, 1, 1], [32, 1, 1], &[]).is_err());
-    assert!(try_launch("kernel", [1, 1, 1], [32, 1, 1], &[Argument::U64(1)]).is_err());
 }

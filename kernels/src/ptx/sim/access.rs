@@ -1,0 +1,592 @@
+//! Loads, stores and atomic operations, with everything that is checked about them.
+
+use super::{
+    FindingKind,
+    block::Block,
+    clocks::{STRONG, Stamp, lanes},
+    decode::{Instruction, LOCAL_BASE, SHARED_BASE},
+    execute::{Flow, Machine},
+    metrics::{sectors, wavefronts},
+    operation::{Access, Atomic, Fetch, Order},
+    parse::Space,
+    shadow::Conflict,
+    types::{Lane, Type, halves, join},
+};
+use half::{bf16, f16};
+
+/// Generic addresses of these spaces begin here; those of global memory are what they are.
+const SHARED_WINDOW: u64 = 0x7D00_0000_0000;
+const LOCAL_WINDOW: u64 = 0x7C00_0000_0000;
+const PARAM_WINDOW: u64 = 0x7B00_0000_0000;
+/// Bytes of a window.
+const WINDOW: u64 = 1 << 32;
+
+/// Where an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spot {
+    Shared(usize),
+    /// Number of the region, byte within it.
+    Global(usize, usize),
+    Local(usize),
+    Param(usize),
+}
+
+/// The start of a space's window.
+pub(super) fn window(space: Space) -> u64 {
+    match space {
+        Space::Shared => SHARED_WINDOW,
+        Space::Local => LOCAL_WINDOW,
+        Space::Param => PARAM_WINDOW,
+        Space::Global | Space::Const => 0,
+    }
+}
+
+/// The space of a generic address, and the address within it.
+pub(super) fn space_of(address: u64) -> (Space, u64) {
+    for space in [Space::Shared, Space::Local, Space::Param] {
+        let start = window(space);
+        if (start..start + WINDOW).contains(&address) {
+            return (space, address - start);
+        }
+    }
+    (Space::Global, address)
+}
+
+impl Machine<'_> {
+    /// Where `bytes` from `address` lie, if they lie anywhere and the address is a multiple of `align`.
+    pub(super) fn locate(
+        &mut self,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        space: Option<Space>,
+        address: u64,
+        bytes: usize,
+        align: usize,
+    ) -> Option<Spot> {
+        if !address.is_multiple_of(align as u64) {
+            let message = || format!("goes to {address:#x}, which is no multiple of its {align} bytes");
+            self.report(FindingKind::Misaligned, block, w, lane, pc, Some(address), message);
+            return None;
+        }
+        let (space, within) = match space {
+            None => space_of(address),
+            // Addresses of shared memory are numbers of 32 bits.
+            Some(Space::Shared) => (Space::Shared, address & 0xFFFF_FFFF),
+            Some(space) => (space, address),
+        };
+        let inside = |base: u64, length: usize| {
+            let at = within.checked_sub(base)?;
+            (at.saturating_add(bytes as u64) <= length as u64).then_some(at as usize)
+        };
+        let (found, name, length, base) = match space {
+            Space::Global | Space::Const => match self.memory.find(within, bytes as u64, self.guess) {
+                Ok((region, at)) => {
+                    self.guess = region;
+                    return Some(Spot::Global(region, at));
+                }
+                Err(message) => {
+                    self.report(FindingKind::OutOfBounds, block, w, lane, pc, Some(address), || message);
+                    return None;
+                }
+            },
+            Space::Shared => {
+                let length = block.shared.bytes.len();
+                (inside(SHARED_BASE, length).map(Spot::Shared), "shared memory", length, SHARED_BASE)
+            }
+            Space::Local => {
+                let length = self.entry.local_bytes as usize;
+                (
+                    inside(LOCAL_BASE, length).map(|at| Spot::Local(lane * length + at)),
+                    "local memory",
+                    length,
+                    LOCAL_BASE,
+                )
+            }
+            Space::Param => (inside(0, self.params.len()).map(Spot::Param), "the parameters", self.params.len(), 0),
+        };
+        if found.is_none() {
+            let message = || {
+                let at = within.wrapping_sub(base).cast_signed();
+                format!("touches bytes {at}..{} of {name}, which has {length}", at.wrapping_add(bytes as i64))
+            };
+            self.report(FindingKind::OutOfBounds, block, w, lane, pc, Some(address), message);
+        }
+        found
+    }
+
+    /// The stamp of an access that a lane makes now.
+    pub(super) fn stamp(&self, block: &Block, w: usize, lane: u8, pc: usize, flags: u8) -> Stamp {
+        let clock = &block.warps[w].clock;
+        Stamp { agent: clock.agent, clock: clock.clock, pc: pc as u32, lane, flags }
+    }
+
+    /// Reads up to 16 bytes for a lane, with all checks.
+    pub(super) fn read(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        spot: Spot,
+        bytes: usize,
+        stamp: Stamp,
+        constant: bool,
+    ) -> [u8; 16] {
+        let mut value = [0xFF; 16];
+        let knows = |stamp: &Stamp| block.warps[w].clock.knows(stamp, lane);
+        let (unwritten, conflict, name) = match spot {
+            Spot::Shared(at) => {
+                let pending = block.pending[at / 4..(at + bytes).div_ceil(4)].iter().find(|by| **by != 0);
+                let conflict = block.shared.shadow.read(at, bytes, stamp, knows);
+                value[..bytes].copy_from_slice(&block.shared.bytes[at..at + bytes]);
+                if let Some(by) = pending {
+                    self.report_pending(block, w, lane, pc, at, *by, "reads");
+                    return value;
+                }
+                if block.mbarriers.overlaps(at, bytes) {
+                    let message = || format!("reads byte {at} of shared memory, which holds an mbarrier");
+                    self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + at as u64), message);
+                }
+                (block.shared.unwritten(at, bytes), conflict, &block.shared.name)
+            }
+            Spot::Global(region, at) => {
+                let region = self.memory.region(region);
+                let conflict = region.shadow.read(at, bytes, stamp, knows);
+                value[..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
+                if constant {
+                    region.note_constant(at, bytes);
+                    if region.shadow.find_write(at, bytes, |_| true).is_some() {
+                        let message =
+                            format!("reads byte {at} of `{}` as constant, and the kernel has written it", region.name);
+                        self.report(FindingKind::Constant, block, w, lane, pc, None, || message);
+                        return value;
+                    }
+                }
+                (region.unwritten(at, bytes), conflict, &region.name)
+            }
+            Spot::Local(at) => {
+                let cells = &block.warps[w].local[at..at + bytes];
+                value.iter_mut().zip(cells).for_each(|(value, cell)| *value = cell.0);
+                if cells.iter().any(|cell| !cell.1) {
+                    let message = || "reads local memory that nobody has written".to_string();
+                    self.report(FindingKind::Uninitialised, block, w, lane, pc, None, message);
+                }
+                return value;
+            }
+            Spot::Param(at) => {
+                value[..bytes].copy_from_slice(&self.params[at..at + bytes]);
+                return value;
+            }
+        };
+        if let Some(conflict) = conflict {
+            let name = name.clone();
+            self.report_race(block, w, lane, pc, &name, conflict, "reads");
+        } else if let Some(byte) = unwritten {
+            let message = format!("reads byte {byte} of `{name}`, which nobody has written");
+            self.report(FindingKind::Uninitialised, block, w, lane, pc, address_of(spot), || message);
+        }
+        value
+    }
+
+    /// Writes up to 16 bytes for a lane, with all checks.
+    pub(super) fn write(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        spot: Spot,
+        bytes: &[u8],
+        stamp: Stamp,
+    ) {
+        let knows = |stamp: &Stamp| block.warps[w].clock.knows(stamp, lane);
+        let length = bytes.len();
+        let (conflict, name) = match spot {
+            Spot::Shared(at) => {
+                let pending = block.pending[at / 4..(at + length).div_ceil(4)].iter().find(|by| **by != 0);
+                let conflict = block.shared.shadow.write(at, length, stamp, knows);
+                block.shared.bytes[at..at + length].copy_from_slice(bytes);
+                block.shared.written[at..at + length].fill(1);
+                if let Some(by) = pending {
+                    self.report_pending(block, w, lane, pc, at, *by, "writes");
+                    return;
+                }
+                if block.mbarriers.overlaps(at, length) {
+                    let message = || format!("writes byte {at} of shared memory, which holds an mbarrier");
+                    self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + at as u64), message);
+                }
+                (conflict, &block.shared.name)
+            }
+            Spot::Global(index, at) => {
+                let region = self.memory.region(index);
+                if let Some(why) = region.is_constant(at, length) {
+                    let message = format!("writes byte {at} of `{}`, {why}", region.name);
+                    self.report(FindingKind::Constant, block, w, lane, pc, None, || message);
+                    return;
+                }
+                let conflict = region.shadow.write(at, length, stamp, knows);
+                region.bytes[at..at + length].copy_from_slice(bytes);
+                region.written[at..at + length].fill(1);
+                (conflict, &region.name)
+            }
+            Spot::Local(at) => {
+                let cells = &mut block.warps[w].local[at..at + length];
+                cells.iter_mut().zip(bytes).for_each(|(cell, byte)| *cell = (*byte, true));
+                return;
+            }
+            Spot::Param(_) => {
+                self.report(FindingKind::Constant, block, w, lane, pc, None, || "writes a parameter".to_string());
+                return;
+            }
+        };
+        if let Some(conflict) = conflict {
+            let name = name.clone();
+            self.report_race(block, w, lane, pc, &name, conflict, "writes");
+        }
+    }
+
+    #[cold]
+    pub(super) fn report_race(
+        &mut self,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        name: &str,
+        conflict: Conflict,
+        verb: &str,
+    ) {
+        let other = self.who(&conflict.other, block);
+        let does = if conflict.other_writes { "writes" } else { "reads" };
+        let message =
+            format!("{verb} byte {} of `{name}`, which {other} {does}, and nothing orders the two", conflict.byte);
+        self.report(FindingKind::Race, block, w, lane, pc, None, || message);
+    }
+
+    #[cold]
+    pub(super) fn report_pending(
+        &mut self,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        at: usize,
+        by: u32,
+        verb: &str,
+    ) {
+        let issuer = &self.entry.code[by as usize - 1];
+        let message = format!(
+            "{verb} byte {at} of shared memory, which `{}` ({}) is still bringing",
+            issuer.opcode, issuer.place
+        );
+        let address = Some(SHARED_BASE + at as u64);
+        self.report(FindingKind::Pending, block, w, lane, pc, address, || message);
+    }
+
+    /// Notes what the accesses of a warp cost.
+    pub(super) fn measure(
+        &mut self,
+        pc: usize,
+        spots: &[(usize, Spot)],
+        addresses: &[u64; 32],
+        bytes: usize,
+        writes: bool,
+    ) {
+        let (mut shared, mut global) = ([0; 32], [0; 32]);
+        let (mut s, mut g) = (0, 0);
+        for (lane, spot) in spots {
+            match spot {
+                Spot::Shared(at) => {
+                    shared[s] = *at as u64 + SHARED_BASE;
+                    s += 1;
+                }
+                Spot::Global(..) => {
+                    global[g] = addresses[*lane];
+                    g += 1;
+                }
+                _ => {}
+            }
+        }
+        if s > 0 {
+            let (transactions, least) = wavefronts(&shared[..s], bytes as u64);
+            self.traffic[pc].shared.add(transactions, least);
+        }
+        if g > 0 {
+            let (transactions, least) = sectors(&global[..g], bytes as u64);
+            self.traffic[pc].global.add(transactions, least);
+            let moved = (g * bytes) as u64;
+            if writes {
+                self.metrics.global_written += moved;
+            } else {
+                self.metrics.global_read += moved;
+            }
+        }
+    }
+
+    /// The addresses of the lanes.
+    pub(super) fn addresses(
+        &self,
+        block: &Block,
+        w: usize,
+        instruction: &Instruction,
+        operand: usize,
+        offset: usize,
+    ) -> [u64; 32] {
+        self.value(block, w, instruction.sources[operand])
+            .map(|base| base.wrapping_add_signed(instruction.offsets[offset]))
+    }
+
+    pub(super) fn load(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        access: Access,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        self.check_sources(block, w, &i.sources[..1], mask, pc);
+        let size = access.ty.bits() as usize / 8;
+        let whole = size * access.vector;
+        let addresses = self.addresses(block, w, i, 0, 0);
+        let flags = if access.order.is_strong() { STRONG } else { 0 };
+        let mut values = [[0_u64; 32]; 8];
+        let mut spots = Vec::with_capacity(32);
+        for lane in lanes(mask) {
+            let found = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole);
+            let Some(spot) = found else {
+                values.iter_mut().for_each(|value| value[lane] = u64::MAX);
+                continue;
+            };
+            spots.push((lane, spot));
+            let stamp = self.stamp(block, w, lane as u8, pc, flags);
+            let bytes = self.read(block, w, lane, pc, spot, whole, stamp, access.constant);
+            for (value, part) in values.iter_mut().zip(bytes[..whole].chunks_exact(size)) {
+                let mut raw = [0; 8];
+                raw[..size].copy_from_slice(part);
+                let raw = u64::from_le_bytes(raw);
+                let shift = 64 - access.ty.bits();
+                value[lane] =
+                    if access.ty.is_signed() { ((raw << shift).cast_signed() >> shift).cast_unsigned() } else { raw };
+            }
+            if access.order.is_strong() {
+                self.observe(block, w, lane, spot, addresses[lane], access.order);
+            }
+        }
+        self.measure(pc, &spots, &addresses, whole, false);
+        for (slot, values) in i.destinations.iter().zip(&values) {
+            self.set(block, w, *slot, mask, values);
+        }
+        if access.order.is_strong() { Flow::Yield } else { Flow::Next }
+    }
+
+    pub(super) fn store(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        access: Access,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        self.check_sources(block, w, &i.sources[..=access.vector], mask, pc);
+        let size = access.ty.bits() as usize / 8;
+        let whole = size * access.vector;
+        let addresses = self.addresses(block, w, i, 0, 0);
+        let flags = if access.order.is_strong() { STRONG } else { 0 };
+        let mut spots = Vec::with_capacity(32);
+        for lane in lanes(mask) {
+            let found = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole);
+            let Some(spot) = found else { continue };
+            spots.push((lane, spot));
+            let mut bytes = [0; 16];
+            for (part, slot) in bytes[..whole].chunks_exact_mut(size).zip(&i.sources[1..]) {
+                part.copy_from_slice(&self.lane_value(block, w, *slot, lane).to_le_bytes()[..size]);
+            }
+            let stamp = self.stamp(block, w, lane as u8, pc, flags);
+            if access.order.is_strong() {
+                self.publish(block, w, lane, spot, addresses[lane], access.order, false);
+            }
+            self.write(block, w, lane, pc, spot, &bytes[..whole], stamp);
+        }
+        self.measure(pc, &spots, &addresses, whole, true);
+        Flow::Next
+    }
+
+    /// A strong load learns what strong stores to its address have published.
+    fn observe(&mut self, block: &mut Block, w: usize, lane: usize, spot: Spot, address: u64, order: Order) {
+        if let Some(knowledge) = self.published.get(&key(block, spot, address)) {
+            let warp = &mut block.warps[w];
+            if order.acquires() {
+                warp.clock.acquire(1 << lane, warp.live, knowledge);
+            } else {
+                warp.clock.meet(lane, knowledge);
+            }
+        }
+    }
+
+    /// A strong store publishes what its thread released; an atomic operation keeps what was published before.
+    fn publish(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        spot: Spot,
+        address: u64,
+        order: Order,
+        keeps: bool,
+    ) {
+        let warp = &mut block.warps[w];
+        let released = if order.releases() {
+            Some(warp.clock.publish(1 << lane, warp.live))
+        } else {
+            warp.clock.publish_fenced(lane)
+        };
+        let key = key(block, spot, address);
+        match released {
+            Some(released) if keeps && self.published.contains_key(&key) => {
+                self.published.entry(key).and_modify(|published| published.join(&released));
+            }
+            Some(released) => {
+                self.published.insert(key, released);
+            }
+            None if keeps => {}
+            None => {
+                self.published.remove(&key);
+            }
+        }
+    }
+
+    pub(super) fn atomic(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        atomic: Atomic,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        let Atomic { access, fetch, returns } = atomic;
+        let operands = if fetch == Fetch::CompareExchange { 2 } else { access.vector };
+        self.check_sources(block, w, &i.sources[..=operands], mask, pc);
+        let size = access.ty.bits() as usize / 8;
+        let whole = size * access.vector;
+        let addresses = self.addresses(block, w, i, 0, 0);
+        let mut old = [[0_u64; 32]; 8];
+        let mut spots = Vec::with_capacity(32);
+        for lane in lanes(mask) {
+            let Some(spot) = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole) else {
+                continue;
+            };
+            spots.push((lane, spot));
+            self.observe(block, w, lane, spot, addresses[lane], access.order);
+            let stamp = self.stamp(block, w, lane as u8, pc, STRONG);
+            self.publish(block, w, lane, spot, addresses[lane], access.order, true);
+            // Only what it overwrites counts as a race, so the value is taken without a check of its own.
+            let before = self.peek(block, w, lane, pc, spot, whole);
+            let mut after = [0; 16];
+            for (element, old) in old[..access.vector].iter_mut().enumerate() {
+                let part = element * size..(element + 1) * size;
+                let mut raw = [0; 8];
+                raw[..size].copy_from_slice(&before[part.clone()]);
+                let value = u64::from_le_bytes(raw);
+                old[lane] = value;
+                let operand = self.lane_value(block, w, i.sources[1 + element], lane);
+                let second =
+                    if fetch == Fetch::CompareExchange { self.lane_value(block, w, i.sources[2], lane) } else { 0 };
+                let new = fetched(fetch, access.ty, value, operand, second);
+                after[part].copy_from_slice(&new.to_le_bytes()[..size]);
+            }
+            self.write(block, w, lane, pc, spot, &after[..whole], stamp);
+        }
+        self.measure(pc, &spots, &addresses, whole, true);
+        if returns {
+            for (slot, old) in i.destinations.iter().zip(&old) {
+                self.set(block, w, *slot, mask, old);
+            }
+        }
+        if returns { Flow::Yield } else { Flow::Next }
+    }
+
+    /// The bytes at a spot, which must have been written.
+    fn peek(&mut self, block: &Block, w: usize, lane: usize, pc: usize, spot: Spot, bytes: usize) -> [u8; 16] {
+        let mut value = [0; 16];
+        let (region, at) = match spot {
+            Spot::Shared(at) => (&block.shared, at),
+            Spot::Global(region, at) => (&*self.memory.region(region), at),
+            Spot::Local(_) | Spot::Param(_) => return value,
+        };
+        value[..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
+        if let Some(byte) = region.unwritten(at, bytes) {
+            let message = format!("reads byte {byte} of `{}`, which nobody has written", region.name);
+            self.report(FindingKind::Uninitialised, block, w, lane, pc, address_of(spot), || message);
+        }
+        value
+    }
+}
+
+fn address_of(spot: Spot) -> Option<u64> {
+    if let Spot::Shared(at) = spot { Some(SHARED_BASE + at as u64) } else { None }
+}
+
+fn key(block: &Block, spot: Spot, address: u64) -> (u32, u64) {
+    match spot {
+        Spot::Shared(at) => (block.linear + 1, at as u64),
+        _ => (0, address),
+    }
+}
+
+/// The result of an atomic operation.
+pub(super) fn fetched(fetch: Fetch, ty: Type, old: u64, a: u64, b: u64) -> u64 {
+    let shift = 64 - ty.bits();
+    let mask = u64::MAX >> shift;
+    let signed = |bits: u64| (bits << shift).cast_signed() >> shift;
+    match fetch {
+        Fetch::Add => match ty {
+            Type::F32 => (f32::of(old) + f32::of(a)).bits(),
+            Type::F64 => (f64::of(old) + f64::of(a)).bits(),
+            Type::F16 => f16::from_f32(f16::of(old).to_f32() + f16::of(a).to_f32()).bits(),
+            Type::Bf16 => bf16::from_f32(bf16::of(old).to_f32() + bf16::of(a).to_f32()).bits(),
+            Type::F16x2 => {
+                let (old, a) = (halves::<f16>(old), halves::<f16>(a));
+                join([f16::from_f32(old[0].to_f32() + a[0].to_f32()), f16::from_f32(old[1].to_f32() + a[1].to_f32())])
+            }
+            Type::Bf16x2 => {
+                let (old, a) = (halves::<bf16>(old), halves::<bf16>(a));
+                join([bf16::from_f32(old[0].to_f32() + a[0].to_f32()), bf16::from_f32(old[1].to_f32() + a[1].to_f32())])
+            }
+            _ => old.wrapping_add(a) & mask,
+        },
+        Fetch::Min if ty.is_signed() => (signed(old).min(signed(a)) as u64) & mask,
+        Fetch::Max if ty.is_signed() => (signed(old).max(signed(a)) as u64) & mask,
+        Fetch::Min => old.min(a & mask),
+        Fetch::Max => old.max(a & mask),
+        Fetch::And => old & a,
+        Fetch::Or => (old | a) & mask,
+        Fetch::Xor => (old ^ a) & mask,
+        Fetch::Exchange => a & mask,
+        Fetch::CompareExchange => {
+            if old == a & mask {
+                b & mask
+            } else {
+                old
+            }
+        }
+        Fetch::Increment => {
+            if old >= a & mask {
+                0
+            } else {
+                old + 1
+            }
+        }
+        Fetch::Decrement => {
+            if old == 0 || old > a & mask {
+                a & mask
+            } else {
+                old - 1
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! How a launch is run: arguments and choices.
+
+use super::{Completion, Schedule};
+
+/// Which value within its documented error an approximate instruction gives.
+///
+/// | instruction | error at most |
+/// |---|---|
+/// | `rcp.approx`, `sqrt.approx` | 2⁻²³ relative (1 ulp) |
+/// | `ex2.approx`, `lg2.approx`, `div.approx`, `div.full` | 2⁻²² relative (2 ulp) |
+/// | `rsqrt.approx` | 2⁻²²·⁴ relative |
+/// | `sin.approx`, `cos.approx` | 2⁻²⁰·⁵ absolute |
+/// | `tanh.approx.f32` | 2⁻¹¹ relative |
+/// | `ex2.approx`, `tanh.approx` on 16 bits | 2⁻⁹, 2⁻⁸ relative |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approximation {
+    /// The correctly rounded one.
+    Exact,
+    /// The one largest in magnitude.
+    High,
+    /// The one smallest in magnitude.
+    Low,
+}
+
+impl Approximation {
+    /// All of them: a tolerance that holds for each holds on the device.
+    pub const ALL: [Approximation; 3] = [Approximation::Exact, Approximation::High, Approximation::Low];
+
+    /// `exact`, moved by the relative error `bound`, rounded.
+    pub(super) fn apply(self, exact: f64, bound: f64) -> f32 {
+        match self {
+            Approximation::Exact => exact as f32,
+            Approximation::High => (exact * (1.0 + bound)) as f32,
+            Approximation::Low => (exact * (1.0 - bound)) as f32,
+        }
+    }
+}
+
+/// A kernel's argument.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    /// An address or a 64-bit number.
+    U64(u64),
+    /// A 32-bit number.
+    U32(u32),
+    /// A float.
+    F32(f32),
+}
+
+impl Argument {
+    /// What the parameter holds.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        match self {
+            Argument::U64(value) => value.to_le_bytes().to_vec(),
+            Argument::U32(value) => value.to_le_bytes().to_vec(),
+            Argument::F32(value) => value.to_le_bytes().to_vec(),
+        }
+    }
+}
+
+/// How a launch is run. The default is the one to start with: round-robin, latest completion, exact arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Who runs when.
+    pub schedule: Schedule,
+    /// When asynchronous operations are over.
+    pub completion: Completion,
+    /// What approximate instructions give.
+    pub approximation: Approximation,
+    /// More findings than this are counted and not kept.
+    pub max_findings: usize,
+    /// More instructions than this in one warp are taken for a loop that does not end.
+    pub max_instructions: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            schedule: Schedule::RoundRobin,
+            completion: Completion::Latest,
+            approximation: Approximation::Exact,
+            max_findings: 100,
+            max_instructions: 1_000_000,
+        }
+    }
+}

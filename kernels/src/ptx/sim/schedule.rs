@@ -1,0 +1,148 @@
+//! Which warp runs, for how long, and when asynchronous operations are over.
+
+use crate::num::philox::Stream;
+
+/// In which order the warps of a block, the blocks of a grid and the sides of a branch run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// In the order of their numbers, a few dozen instructions each.
+    RoundRobin,
+    /// At random, a few instructions each.
+    Random(u64),
+    /// One warp runs as far as it can before any other gets a turn; the seed says in which order they are preferred.
+    /// Seed 0 prefers the first, seed 1 the last, others a random order.
+    Adversarial(u64),
+}
+
+impl Schedule {
+    /// Five schedules that differ in kind.
+    pub const FIVE: [Schedule; 5] = [
+        Schedule::RoundRobin,
+        Schedule::Random(1),
+        Schedule::Random(2),
+        Schedule::Adversarial(0),
+        Schedule::Adversarial(1),
+    ];
+}
+
+/// When an asynchronous operation is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// When somebody who waits for it cannot go on otherwise.
+    Latest,
+    /// At once.
+    Earliest,
+    /// At some time in between.
+    Random(u64),
+}
+
+impl Completion {
+    /// All kinds.
+    pub const ALL: [Completion; 3] = [Completion::Latest, Completion::Earliest, Completion::Random(1)];
+}
+
+/// The numbers that a run draws.
+#[derive(Clone, Debug)]
+pub(super) struct Draw(Stream);
+
+impl Draw {
+    pub(super) fn new(seed: u64, what: u32) -> Self {
+        Draw(Stream::new(seed, [0x51, what, 0]))
+    }
+
+    /// A number below `n`.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        ((u64::from(self.0.next_u32()) * n as u64) >> 32) as usize
+    }
+}
+
+/// The choices of a launch.
+#[derive(Clone, Debug)]
+pub(super) struct Chooser {
+    schedule: Schedule,
+    draw: Draw,
+    /// Preference of an adversarial schedule, the best first.
+    order: Vec<usize>,
+    last: usize,
+}
+
+impl Chooser {
+    pub(super) fn new(schedule: Schedule, warps: usize) -> Self {
+        let seed = match schedule {
+            Schedule::RoundRobin => 0,
+            Schedule::Random(seed) | Schedule::Adversarial(seed) => seed,
+        };
+        let mut draw = Draw::new(seed, 0);
+        let mut order: Vec<usize> = (0..warps).collect();
+        match schedule {
+            Schedule::Adversarial(1) => order.reverse(),
+            Schedule::Adversarial(seed) if seed > 1 => {
+                (1..warps).rev().for_each(|i| order.swap(i, draw.below(i + 1)));
+            }
+            _ => {}
+        }
+        Chooser { schedule, draw, order, last: warps.saturating_sub(1) }
+    }
+
+    /// One of the warps that `ready` allows, and how many instructions it runs at most.
+    pub(super) fn next(&mut self, ready: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
+        let warps = self.order.len();
+        match self.schedule {
+            Schedule::RoundRobin => {
+                let found = (1..=warps).map(|i| (self.last + i) % warps).find(|warp| ready(*warp))?;
+                self.last = found;
+                Some((found, 48))
+            }
+            Schedule::Random(_) => {
+                let candidates: Vec<usize> = (0..warps).filter(|warp| ready(*warp)).collect();
+                if candidates.is_empty() {
+                    return None;
+                }
+                Some((candidates[self.draw.below(candidates.len())], 1 + self.draw.below(24) as u32))
+            }
+            Schedule::Adversarial(_) => {
+                let at = self.order.iter().position(|warp| ready(*warp))?;
+                Some((self.order[at], 4096))
+            }
+        }
+    }
+
+    /// A warp that ran all of its turn without waiting may be spinning: others go first from now on.
+    pub(super) fn tire(&mut self, warp: usize) {
+        if let (Schedule::Adversarial(_), Some(at)) =
+            (self.schedule, self.order.iter().position(|other| *other == warp))
+        {
+            let warp = self.order.remove(at);
+            self.order.push(warp);
+        }
+    }
+
+    /// Whether the lanes that take a branch run before those that do not.
+    pub(super) fn taken_first(&mut self) -> bool {
+        match self.schedule {
+            Schedule::RoundRobin => false,
+            Schedule::Random(_) => self.draw.below(2) == 0,
+            Schedule::Adversarial(seed) => seed % 2 == 0,
+        }
+    }
+
+    /// The order in which `count` blocks begin.
+    pub(super) fn blocks(&mut self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        match self.schedule {
+            Schedule::RoundRobin => {}
+            Schedule::Random(_) => (1..count).rev().for_each(|i| order.swap(i, self.draw.below(i + 1))),
+            Schedule::Adversarial(seed) => {
+                if seed % 2 == 1 {
+                    order.reverse();
+                }
+            }
+        }
+        order
+    }
+
+    /// Whether a warp that polls gets a turn although nothing has changed.
+    pub(super) fn wakes_early(&mut self) -> bool {
+        matches!(self.schedule, Schedule::Random(_)) && self.draw.below(16) == 0
+    }
+}

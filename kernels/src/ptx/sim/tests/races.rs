@@ -1,0 +1,264 @@
+//! What orders threads and what does not: each defect with the twin that lacks it.
+
+use super::*;
+
+const TILE: &str =
+    ".shared .align 16 .b8 tile[4096];\n mov.u32 %r9, tile; shl.b32 %r1, %t, 2; add.u32 %r1, %r1, %r9;\n";
+
+/// Every thread writes its word, then reads the next thread's; `between` stands between the two.
+fn neighbours(threads: u32, between: &str) -> Trial {
+    let next = threads - 1;
+    Trial::new(
+        threads,
+        &format!(
+            "{TILE} st.shared.u32 [%r1], %t;\n{between}\nadd.u32 %r2, %t, 1; and.b32 %r2, %r2, {next}; shl.b32 %r2, %r2, 2;\n\
+             add.u32 %r2, %r2, %r9; ld.shared.u32 %r3, [%r2]; st.global.u32 [%own], %r3;"
+        ),
+    )
+}
+
+#[test]
+fn a_barrier_orders_the_warps_of_a_block() {
+    let wanted: Vec<u32> = (0..128).map(|t| (t + 1) % 128).collect();
+    assert_eq!(&neighbours(128, "bar.sync 0;").agree()[..128], wanted);
+    assert_eq!(&neighbours(128, "barrier.sync.aligned 3, 128;").agree()[..128], wanted);
+    let message = neighbours(128, "").found(FindingKind::Race);
+    assert!(message.contains("shared memory") && message.contains("nothing orders the two"), "{message}");
+    neighbours(128, "bar.warp.sync -1;").found(FindingKind::Race);
+    // Two barriers with half of the warps each.
+    neighbours(128, "setp.lt.u32 %p0, %t, 64; @%p0 bra $a; bar.sync 1, 64; bra $b; $a: bar.sync 2, 64; $b:")
+        .found(FindingKind::Race);
+}
+
+#[test]
+fn a_warp_barrier_or_a_shuffle_orders_the_lanes_of_a_warp() {
+    let wanted: Vec<u32> = (0..32).map(|t| (t + 1) % 32).collect();
+    for between in ["bar.warp.sync -1;", "shfl.sync.bfly.b32 %r5, %t, 1, 31, -1;", "bar.sync 0;"] {
+        assert_eq!(&neighbours(32, between).agree()[..32], wanted, "{between}");
+    }
+    neighbours(32, "").found(FindingKind::Race);
+    neighbours(32, "activemask.b32 %r5;").found(FindingKind::Race);
+    // Halves of the warp sync for themselves; lane 15 reads what lane 16 writes.
+    let halves =
+        "setp.lt.u32 %p0, %t, 16; @%p0 bra $a; bar.warp.sync 0xFFFF0000; bra $b; $a: bar.warp.sync 0xFFFF; $b:";
+    let message = neighbours(32, halves).found(FindingKind::Race);
+    assert!(message.contains("thread [15, 0, 0]") || message.contains("thread [31, 0, 0]"), "{message}");
+    let within = Trial::new(
+        32,
+        &format!(
+            "{TILE} st.shared.u32 [%r1], %t; setp.lt.u32 %p0, %t, 16; @%p0 bra $a; bar.warp.sync 0xFFFF0000; bra $b;\n\
+             $a: bar.warp.sync 0xFFFF; $b: xor.b32 %r2, %r1, 4; ld.shared.u32 %r3, [%r2]; st.global.u32 [%own], %r3;"
+        ),
+    );
+    assert_eq!(&within.agree()[..32], (0..32).map(|t| t ^ 1).collect::<Vec<u32>>());
+}
+
+#[test]
+fn reading_before_overwriting_needs_a_barrier_too() {
+    let kernel = |between: &str| {
+        Trial::new(
+            64,
+            &format!(
+                "{TILE} st.shared.u32 [%r1], %t; bar.sync 0; xor.b32 %r2, %r1, 128; ld.shared.u32 %r3, [%r2];\n{between}\n\
+                 st.shared.u32 [%r1], %r3; st.global.u32 [%own], %r3;"
+            ),
+        )
+    };
+    assert_eq!(&kernel("bar.sync 0;").agree()[..64], (0..64).map(|t| t ^ 32).collect::<Vec<u32>>());
+    kernel("").found(FindingKind::Race);
+}
+
+#[test]
+fn bytes_of_a_word_are_told_apart() {
+    let kernel = |shift: u32| {
+        Trial::new(
+            64,
+            &format!(
+                "{TILE} shl.b32 %r2, %t, 1; shr.u32 %r2, %r2, {shift}; add.u32 %r2, %r2, %r9; cvt.u16.u32 %h0, %t; st.shared.u16 [%r2], %h0;\n\
+                 bar.sync 0; ld.shared.u16 %h1, [%r2]; cvt.u32.u16 %r3, %h1; st.global.u32 [%own], %r3;"
+            ),
+        )
+    };
+    assert_eq!(&kernel(0).agree()[..64], (0..64).collect::<Vec<u32>>());
+    // Half as far apart, every second address is odd.
+    kernel(1).found(FindingKind::Misaligned);
+}
+
+#[test]
+fn named_barriers_hand_over_from_producers_to_consumers() {
+    let kernel = |arrive: &str, wait: &str| {
+        Trial::new(
+            64,
+            &format!(
+                "{TILE} setp.gt.u32 %p0, %t, 31; @%p0 bra $consume;\n st.shared.u32 [%r1], %t; {arrive} bra $end;\n\
+                 $consume: {wait} xor.b32 %r2, %r1, 128; ld.shared.u32 %r3, [%r2]; st.global.u32 [%own], %r3;\n$end:"
+            ),
+        )
+    };
+    let words = kernel("bar.arrive 5, 64;", "bar.sync 5, 64;").agree();
+    assert_eq!(&words[32..64], (0..32).collect::<Vec<u32>>());
+    kernel("", "").found(FindingKind::Race);
+    let message = kernel("", "bar.sync 5, 64;").found(FindingKind::Deadlock);
+    assert!(
+        message.contains("warp 1 waits at barrier 5") && message.contains("barrier 5: 32 of 64 threads"),
+        "{message}"
+    );
+    kernel("bar.arrive 5, 64;", "bar.sync 5, 96;").found(FindingKind::Barrier);
+    kernel("bar.arrive 5, 48;", "bar.sync 5, 48;").found(FindingKind::Operand);
+}
+
+#[test]
+fn reductions_of_a_barrier_give_every_thread_the_result() {
+    let body = "setp.lt.u32 %p0, %t, 10; bar.red.popc.u32 %r0, 0, %p0; bar.red.and.pred %p1, 0, %p0; bar.red.or.pred %p2, 0, %p0;\n\
+        selp.u32 %r1, 100, 0, %p1; selp.u32 %r2, 1000, 0, %p2; add.u32 %r0, %r0, %r1; add.u32 %r0, %r0, %r2; st.global.u32 [%own], %r0;";
+    assert_eq!(&Trial::new(96, body).agree()[..96], [1010; 96]);
+}
+
+#[test]
+fn warps_that_have_ended_are_not_waited_for() {
+    let body = "setp.gt.u32 %p0, %t, 63; @%p0 ret; bar.sync 0; st.global.u32 [%own], %t;";
+    assert_eq!(&Trial::new(128, body).agree()[..65], [(0..64).collect::<Vec<u32>>(), vec![u32::MAX]].concat());
+}
+
+#[test]
+fn atomic_operations_do_not_race_with_each_other() {
+    let body = format!(
+        "{TILE} setp.eq.u32 %p0, %t, 0; mov.u32 %r2, 0; @%p0 st.shared.u32 [%r9], %r2; bar.sync 0;\n\
+         atom.shared.add.u32 %r3, [%r9], 2; red.shared.max.u32 [%r9], 1; bar.sync 0; ld.shared.u32 %r4, [%r9]; st.global.u32 [%own], %r4;"
+    );
+    assert_eq!(&Trial::new(96, &body).agree()[..96], [192; 96]);
+    Trial::new(96, &body.replace("red.shared.max.u32 [%r9], 1; bar.sync 0;", "")).found(FindingKind::Race);
+    Trial::new(96, &body.replacen("bar.sync 0;", "", 1)).found(FindingKind::Race);
+    for (form, wanted) in [
+        ("add.u32 %r2, [%own], 5", [12, 7]),
+        ("min.s32 %r2, [%own], -3", [u32::MAX - 2, 7]),
+        ("and.b32 %r2, [%own], 3", [3, 7]),
+        ("xor.b32 %r2, [%own], 2", [5, 7]),
+        ("exch.b32 %r2, [%own], 9", [9, 7]),
+        ("cas.b32 %r2, [%own], 7, 8", [8, 7]),
+        ("cas.b32 %r2, [%own], 6, 8", [7, 7]),
+        ("inc.u32 %r2, [%own], 7", [0, 7]),
+        ("inc.u32 %r2, [%own], 8", [8, 7]),
+        ("dec.u32 %r2, [%own], 5", [5, 7]),
+    ] {
+        let body =
+            format!("mov.u32 %r1, 7; st.global.u32 [%own], %r1; atom.global.{form}; st.global.u32 [%own+2048], %r2;");
+        let words = Trial::new(32, &body).agree();
+        assert_eq!([words[0], words[512]], wanted, "{form}");
+    }
+    let float = "mov.f32 %f0, 0f3F800000; st.global.f32 [%own], %f0; red.global.add.f32 [%own], 0f40000000;";
+    assert_eq!(Trial::new(32, float).agree()[0], 3.0_f32.to_bits());
+}
+
+/// The last block to arrive adds up what the others have left.
+fn last_block(before: &str, order: &str, after: &str) -> Trial {
+    let body = format!(
+        "mov.u32 %r1, %ctaid.x; mad.wide.u32 %d0, %r1, 4, %y; add.u32 %r2, %r1, 10; st.global.u32 [%d0], %r2;\n\
+         {before} atom.{order}global.inc.u32 %r3, [counter], 3; {after} setp.ne.u32 %p0, %r3, 3; @%p0 ret;\n\
+         ld.global.v4.u32 {{%r4, %r5, %r6, %r7}}, [%y]; add.u32 %r4, %r4, %r5; add.u32 %r4, %r4, %r6; add.u32 %r4, %r4, %r7;\n\
+         st.global.u32 [%y+1024], %r4;"
+    );
+    let mut trial = Trial::new(1, &body);
+    trial.blocks = 4;
+    trial.module = ".global .u32 counter;".to_string();
+    trial
+}
+
+#[test]
+fn blocks_are_ordered_by_release_and_acquire_alone() {
+    assert_eq!(last_block("", "acq_rel.gpu.", "").agree()[256], 46);
+    assert_eq!(last_block("fence.acq_rel.gpu;", "", "fence.acq_rel.gpu;").agree()[256], 46);
+    assert_eq!(last_block("membar.gl;", "", "membar.gl;").agree()[256], 46);
+    for broken in [
+        last_block("", "", ""),
+        last_block("fence.acq_rel.gpu;", "", ""),
+        last_block("", "", "fence.acq_rel.gpu;"),
+        last_block("", "release.gpu.", ""),
+        last_block("", "acquire.gpu.", ""),
+    ] {
+        let message = broken.found(FindingKind::Race);
+        assert!(message.contains("of block"), "{message}");
+    }
+}
+
+#[test]
+fn a_block_may_wait_for_a_later_one() {
+    let body = "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p0, %r1, 2; @%p0 bra $give;\n\
+        $wait: ld.acquire.gpu.global.u32 %r2, [flag]; setp.eq.u32 %p1, %r2, 0; @%p1 bra $wait;\n\
+        ld.global.u32 %r3, [%y]; mad.wide.u32 %d0, %r1, 4, %y; st.global.u32 [%d0+16], %r3; ret;\n\
+        $give: mov.u32 %r4, 77; st.global.u32 [%y], %r4; mov.u32 %r5, 1; st.release.gpu.global.u32 [flag], %r5;";
+    let mut trial = Trial::new(1, body);
+    trial.blocks = 3;
+    trial.module = ".global .u32 flag;".to_string();
+    assert_eq!(&trial.agree()[4..6], [77, 77]);
+    trial.body = body.replace("st.release.gpu.global.u32", "st.relaxed.gpu.global.u32");
+    trial.found(FindingKind::Race);
+    trial.body = body.replace("st.release.gpu.global.u32", "st.global.u32");
+    trial.found(FindingKind::Race);
+}
+
+/// Threads copy their four words of x asynchronously and read those of the next thread.
+fn copies(wait: &str, barrier: &str) -> Trial {
+    Trial::new(
+        64,
+        &format!(
+            "{TILE} shl.b32 %r2, %t, 4; add.u32 %r3, %r2, %r9; cvt.u64.u32 %d0, %r2; add.u64 %d0, %d0, %x;\n\
+             cp.async.cg.shared.global [%r3], [%d0], 16; cp.async.commit_group;\n\
+             add.u32 %r4, %r3, 1024; cp.async.ca.shared.global [%r4], [%d0], 8, 4; cp.async.commit_group;\n\
+             {wait} {barrier} xor.b32 %r5, %r3, 16; ld.shared.v4.u32 {{%r6, %r7, %r8, %r10}}, [%r5]; add.u32 %r6, %r6, %r10;\n\
+             cp.async.wait_all; ld.shared.u32 %r11, [%r4+4]; add.u32 %r6, %r6, %r11; st.global.u32 [%own], %r6;"
+        ),
+    )
+}
+
+#[test]
+fn asynchronous_copies_are_there_after_a_wait_and_a_barrier() {
+    let wanted: Vec<u32> = (0..64).map(|t| 2 * (3 * (4 * (t ^ 1)) + 1) + 9).collect();
+    assert_eq!(&copies("cp.async.wait_group 1;", "bar.sync 0;").agree()[..64], wanted);
+    assert_eq!(&copies("cp.async.wait_group 1;", "bar.warp.sync -1;").agree()[..64], wanted);
+    let early = copies("cp.async.wait_group 1;", "");
+    early.found(FindingKind::Race);
+    // Without a wait the bytes are missing (latest) or nobody knows that they are there (earliest).
+    for wait in ["", "cp.async.wait_group 2;"] {
+        let trial = copies(wait, "bar.sync 0;");
+        for completion in Completion::ALL {
+            let (report, words) = trial.run(&Options { completion, ..Options::default() });
+            assert!(report.has(FindingKind::Pending) || report.has(FindingKind::Race), "{completion:?}");
+            if completion == Completion::Latest {
+                assert!(report.has(FindingKind::Pending));
+                assert_ne!(words[..64], wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn unwritten_and_foreign_shared_memory_is_found() {
+    let message = Trial::new(32, &format!("{TILE} ld.shared.u32 %r2, [%r1];")).found(FindingKind::Uninitialised);
+    assert!(message.contains("byte 0 of `shared memory`") && message.contains("address 0x400"), "{message}");
+    let message = Trial::new(32, &format!("{TILE} st.shared.u32 [%r1+4096], %t;")).found(FindingKind::OutOfBounds);
+    assert!(message.contains("bytes 4096..4100 of shared memory, which has 4096"), "{message}");
+    Trial::new(32, &format!("{TILE} st.shared.u32 [%r1+-1028], %t;")).found(FindingKind::OutOfBounds);
+    Trial::new(32, &format!("{TILE} st.shared.u64 [%r1+4], %d0;")).found(FindingKind::Misaligned);
+}
+
+#[test]
+fn bank_conflicts_and_sectors_are_counted() {
+    let stride = |words: u32| {
+        let body = format!("{TILE} mul.lo.u32 %r2, %t, {}; add.u32 %r2, %r2, %r9; st.shared.u32 [%r2], %t;", 4 * words);
+        let (report, _) = Trial::new(32, &body).run(&Options::default());
+        let metrics = report.clean().expect("nothing is wrong");
+        let site = metrics.sites.iter().find(|site| site.memory == SiteMemory::Shared).expect("one site").clone();
+        (site.requests, site.transactions, site.least)
+    };
+    assert_eq!([1, 2, 3, 8, 32].map(stride), [(1, 1, 1), (1, 2, 1), (1, 1, 1), (1, 8, 1), (1, 32, 1)]);
+    let sectors = |words: u32| {
+        let body = format!("mul.wide.u32 %d0, %t, {}; add.u64 %d0, %d0, %x; ld.global.u32 %r2, [%d0];", 4 * words);
+        let (report, _) = Trial::new(32, &body).run(&Options::default());
+        let metrics = report.clean().expect("nothing is wrong");
+        assert_eq!(metrics.global_read, 128);
+        let site = metrics.sites.iter().find(|site| site.memory == SiteMemory::Global).expect("one site").clone();
+        (site.transactions, site.least)
+    };
+    assert_eq!([1, 2, 8, 0].map(sectors), [(4, 4), (8, 4), (32, 4), (1, 1)]);
+}
