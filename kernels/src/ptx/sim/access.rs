@@ -7,8 +7,8 @@ use super::{
     decode::{Instruction, LOCAL_BASE, SHARED_BASE},
     execute::{Flow, Machine},
     metrics::{sectors, wavefronts},
+    module::Space,
     operation::{Access, Atomic, Fetch, Order},
-    parse::Space,
     shadow::Conflict,
     types::{Lane, Type, halves, join},
 };

@@ -153,13 +153,10 @@ impl Machine<'_> {
         self.fatal = true;
         let mut said = Vec::new();
         for (w, warp) in block.warps.iter().enumerate() {
-            let pc = warp.paths.last().map_or(0, |path| path.pc.saturating_sub(1));
-            let at = &self.entry.code[pc.min(self.entry.code.len() - 1)];
+            let at = &self.entry.code[warp.last];
             match warp.state {
                 State::Barrier { id, .. } => said.push(format!("warp {w} waits at barrier {id} ({})", at.place)),
-                State::Polling { .. } => {
-                    said.push(format!("warp {w} asks for a phase at `{}` ({})", at.opcode, at.place))
-                }
+                State::Polling { .. } => said.push(format!("warp {w} waits at `{}` ({})", at.opcode, at.place)),
                 State::Ready | State::Done => {}
             }
         }
@@ -169,7 +166,7 @@ impl Machine<'_> {
         }
         said.extend(block.mbarriers.describe());
         let stuck = block.warps.iter().position(|warp| warp.state != State::Done).unwrap_or(0);
-        let pc = block.warps[stuck].paths.last().map_or(0, |path| path.pc.saturating_sub(1));
+        let pc = block.warps[stuck].last;
         let lane = first(block.warps[stuck].live);
         let message = || format!("waits for ever: {}", said.join("; "));
         self.report(FindingKind::Deadlock, block, stuck, lane, pc, None, message);

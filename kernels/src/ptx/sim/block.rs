@@ -3,6 +3,7 @@
 use super::{
     barrier::Barrier,
     clocks,
+    cluster::Cluster,
     decode::SPECIALS,
     engine::Engine,
     execute::{Machine, position},
@@ -24,8 +25,8 @@ pub(super) struct Block {
     pub(super) warps: Vec<Warp>,
     pub(super) barriers: [Barrier; 16],
     pub(super) mbarriers: Mbarriers,
-    #[expect(dead_code, reason = "for the copies of sm_90")]
     pub(super) engine: Engine,
+    pub(super) cluster: Cluster,
     /// Grows when a phase ends: who polls may ask again.
     pub(super) version: u64,
 }
@@ -42,10 +43,11 @@ impl Block {
             position,
             shared: Region::new("shared memory", shared_bytes as usize),
             pending: vec![0; shared_bytes.div_ceil(4) as usize],
-            warps: (0..warps).map(|w| Warp::new(entry, base, w, warps, threads)).collect(),
+            warps: (0..warps).map(|w| Warp::new(entry, base, w, warps, threads, machine.has_products)).collect(),
             barriers: std::array::from_fn(|_| Barrier::new(base, warps)),
             mbarriers: Mbarriers::default(),
             engine: Engine::default(),
+            cluster: Cluster::default(),
             version: 1,
         };
         for (warp, specials) in block.warps.iter_mut().zip(&machine.specials) {

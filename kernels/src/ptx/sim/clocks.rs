@@ -26,6 +26,9 @@ pub(super) const STRONG: u8 = 1;
 /// The access was made through the asynchronous proxy.
 pub(super) const ASYNC: u8 = 2;
 
+/// The access is a `cp.async`.
+pub(super) const COPY: u8 = 4;
+
 /// When and by whom memory was touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamp {
@@ -42,9 +45,9 @@ impl Stamp {
     pub(super) fn is_strong(self) -> bool {
         self.flags & STRONG != 0
     }
-    #[expect(dead_code, reason = "for the copies of sm_90")]
-    pub(super) fn is_async(self) -> bool {
-        self.flags & ASYNC != 0
+    /// Whether a fence must carry it over to the asynchronous proxy; that of `cp.async` only if `copies` must be.
+    pub(super) fn needs_fence(self, copies: bool) -> bool {
+        self.flags & ASYNC == 0 && (copies || self.flags & COPY == 0)
     }
 }
 
@@ -251,7 +254,6 @@ impl WarpClock {
         }
     }
 
-    #[expect(dead_code, reason = "for the copies of sm_90")]
     /// Whether the asynchronous proxy may rely on the access where `lane` starts it.
     pub(super) fn knows_fenced(&self, stamp: &Stamp, lane: usize) -> bool {
         self.common.fenced.knows(stamp) || self.extra[lane].as_ref().is_some_and(|extra| extra.fenced.knows(stamp))
@@ -318,7 +320,6 @@ impl WarpClock {
     }
 
     /// The lanes of `mask` learn that `stamp` is over.
-    #[expect(dead_code, reason = "for the copies of sm_90")]
     pub(super) fn learn(&mut self, mask: u32, live: u32, stamp: Stamp) {
         let mut knowledge = Knowledge::new(self.base, self.warps);
         knowledge.learn(stamp);

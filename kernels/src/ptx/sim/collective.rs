@@ -62,7 +62,7 @@ impl Machine<'_> {
         } else {
             u32::MAX
         };
-        let (mut values, mut valid, mut missing) = ([0; 32], [0; 32], 0_u32);
+        let (mut values, mut valid, mut missing, mut absent) = ([0; 32], [0; 32], 0_u32, 0_u32);
         for lane in lanes(mask) {
             let (segment, clamp) = ((c[lane] >> 8 & 31) as i64, (c[lane] & 31) as i64);
             let (me, by) = (lane as i64, (b[lane] & 31) as i64);
@@ -74,17 +74,16 @@ impl Machine<'_> {
                 Shuffle::Index => (least | (by & !segment), least | (by & !segment) <= most),
             };
             let from = if inside { from as usize } else { lane };
-            if mask >> from & 1 == 0 || known >> from & 1 == 0 {
-                missing |= 1 << lane;
-            }
+            absent |= u32::from(mask >> from & 1 == 0) << lane;
+            missing |= u32::from(known >> from & 1 == 0) << lane;
             values[lane] = a[from];
             valid[lane] = u64::from(inside);
         }
-        if missing != 0 {
-            let message = || "reads a lane that is not here, or that has no value".to_string();
-            self.report(FindingKind::Uninitialised, block, w, first(missing), pc, None, message);
+        if absent != 0 {
+            let message = || "reads a lane that is not here".to_string();
+            self.report(FindingKind::Uninitialised, block, w, first(absent), pc, None, message);
         }
-        self.set(block, w, i.destinations[0], mask, &values);
+        self.set_known(block, w, i.destinations[0], mask, &values, missing);
         if let Some(predicate) = i.destinations.get(1) {
             self.set(block, w, *predicate, mask, &valid);
         }

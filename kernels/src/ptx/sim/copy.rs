@@ -9,10 +9,10 @@ use super::{
     FindingKind,
     access::Spot,
     block::Block,
-    clocks::{Knowledge, Stamp, lanes},
+    clocks::{COPY, Knowledge, Stamp, lanes},
     decode::{CONSTANT, Instruction},
     execute::{Flow, Machine, first},
-    parse::Space,
+    module::Space,
     schedule::Completion,
 };
 
@@ -105,7 +105,7 @@ impl Machine<'_> {
             } else {
                 self.locate(block, w, lane, pc, Some(Space::Global), from[lane], read, bytes)
             };
-            let stamp = Stamp { agent, clock: sequence, pc: pc as u32, lane: lane as u8, flags: 0 };
+            let stamp = Stamp { agent, clock: sequence, pc: pc as u32, lane: lane as u8, flags: COPY };
             if let Some(spot) = spot {
                 self.read(block, w, lane, pc, spot, read, stamp, false);
                 sources.push((lane, spot));

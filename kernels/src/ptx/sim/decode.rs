@@ -7,8 +7,8 @@ use super::{
     Error, Place,
     alu::{self, Function, How},
     cfg,
+    module::{Constant, Meaning, Names, Register, Space, Statement, Written},
     operation::{self, Operation},
-    parse::{Constant, Meaning, Names, Register, Space, Statement, Written},
     types::Type,
 };
 use std::collections::HashMap;
@@ -240,26 +240,26 @@ impl Decoder<'_, '_> {
             return self.decode_carry(&opcode);
         }
         self.operands(&shape)?;
-        self.check_vectors()
+        self.check_lists()
     }
 
-    /// A load or store moves as many values as its vector says.
-    fn check_vectors(&self) -> Result<(), Error> {
+    /// A load or store moves as many values as its vector says; other lists have their lengths too.
+    fn check_lists(&self) -> Result<(), Error> {
         let i = &self.instruction;
+        let opcode = self.statement.opcode;
         let (moved, wanted) = match &i.operation {
             Operation::Load(access) => (i.destinations.len(), access.vector),
             Operation::Store(access) => ((i.sources.len() - 1).min(access.vector), access.vector),
-            _ => match i.operation.lists() {
-                Some((destinations, sources)) => {
-                    (i.destinations.len() * 1000 + i.sources.len(), destinations * 1000 + sources)
-                }
-                None => return Ok(()),
-            },
+            operation if operation.fits(i.destinations.len(), i.sources.len()) => return Ok(()),
+            _ => {
+                let (to, from) = (i.destinations.len(), i.sources.len());
+                return Err(self.syntax(format!("`{opcode}` cannot write {to} and read {from} registers")));
+            }
         };
         if moved == wanted {
             return Ok(());
         }
-        Err(self.syntax(format!("`{}` moves {wanted} values and names {moved}", self.statement.opcode)))
+        Err(self.syntax(format!("`{opcode}` moves {wanted} values and names {moved}")))
     }
 
     /// Matches the operands with `shape`: D writes, S reads, A is an address, L a label; what stands behind `?` may be

@@ -7,20 +7,20 @@ use super::{
     clocks::lanes,
     decode::{CONSTANT, Instruction, SINK},
     execute::{Flow, Machine},
+    module::Space,
     operation::{Fence, Operation},
     operation_async::Async,
-    parse::Space,
 };
 
 impl Machine<'_> {
     /// Runs anything but a branch in the lanes of `mask`.
     pub(super) fn execute(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
         match i.operation {
-            Operation::One(run) => self.one(block, w, i, run, mask, pc),
-            Operation::Two(run) => self.two(block, w, i, run, mask, pc),
+            Operation::One(run) => self.one(block, w, i, run, mask),
+            Operation::Two(run) => self.two(block, w, i, run, mask),
             Operation::Move => self.copy_register(block, w, i, mask),
-            Operation::Pack(bits) => self.pack(block, w, i, bits, mask, pc),
-            Operation::Unpack(bits) => self.unpack(block, w, i, bits, mask, pc),
+            Operation::Pack(bits) => self.pack(block, w, i, bits, mask),
+            Operation::Unpack(bits) => self.unpack(block, w, i, bits, mask),
             Operation::Clock => self.all_lanes(block, w, i, mask, self.metrics.issued),
             Operation::Policy => self.all_lanes(block, w, i, mask, 0),
             Operation::ActiveMask => self.all_lanes(block, w, i, mask, u64::from(mask)),
@@ -67,6 +67,18 @@ impl Machine<'_> {
             Async::CompleteBytes => self.mbarrier_bytes(block, w, i, false, mask, pc),
             Async::Wait(wait) => self.mbarrier_wait(block, w, i, wait, mask, pc),
             Async::PendingCount => self.mbarrier_pending(block, w, i, mask, pc),
+            Async::Bulk(bulk) => self.bulk(block, w, i, bulk, mask, pc),
+            Async::BulkCommit => self.bulk_commit(block, w, mask),
+            Async::BulkWait { reads } => self.bulk_wait(block, w, i, reads, mask),
+            Async::Product(product) => self.product(block, w, i, product, mask, pc),
+            Async::ProductFence => self.product_fence(block, w, mask, pc),
+            Async::ProductCommit => self.product_commit(block, w, mask, pc),
+            Async::ProductWait => self.product_wait(block, w, i, mask, pc),
+            Async::SetRegisters { increases } => self.set_registers(block, w, i, increases, mask, pc),
+            Async::ClusterArrive => self.cluster_arrive(block, w, mask, pc),
+            Async::ClusterWait => self.cluster_wait(block, w, mask, pc),
+            Async::MapShared => self.map_shared(block, w, i, mask, pc),
+            Async::Nothing => Flow::Next,
         }
     }
 
@@ -77,8 +89,8 @@ impl Machine<'_> {
         std::array::from_fn(|k| i.sources.get(k).map_or(NOTHING, |slot| self.value(block, w, *slot)))
     }
 
-    fn one(&mut self, block: &mut Block, w: usize, i: &Instruction, run: Run, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
+    fn one(&mut self, block: &mut Block, w: usize, i: &Instruction, run: Run, mask: u32) -> Flow {
+        let unknown = self.unknown(block, w, i, mask);
         let (approximation, mut out) = (self.approximation(), [0; 32]);
         let [a, b, c, d] = self.operands(block, w, i);
         if mask == u32::MAX {
@@ -91,39 +103,65 @@ impl Machine<'_> {
             }
         }
         self.metrics.scalar_flops += u64::from(i.flops * mask.count_ones());
-        self.set(block, w, i.destinations[0], mask, &out);
+        self.set_known(block, w, i.destinations[0], mask, &out, unknown);
         Flow::Next
     }
 
-    fn two(&mut self, block: &mut Block, w: usize, i: &Instruction, run: RunTwo, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
+    fn two(&mut self, block: &mut Block, w: usize, i: &Instruction, run: RunTwo, mask: u32) -> Flow {
+        let unknown = self.unknown(block, w, i, mask);
         let (approximation, mut first, mut second) = (self.approximation(), [0; 32], [0; 32]);
         let [a, b, c, d] = self.operands(block, w, i);
         for lane in lanes(mask) {
             (first[lane], second[lane]) = run(&[a[lane], b[lane], c[lane], d[lane]], &i.how, approximation);
         }
-        self.set(block, w, i.destinations[0], mask, &first);
+        self.set_known(block, w, i.destinations[0], mask, &first, unknown);
         if let Some(slot) = i.destinations.get(1) {
-            self.set(block, w, *slot, mask, &second);
+            self.set_known(block, w, *slot, mask, &second, unknown);
         }
         Flow::Next
     }
 
-    /// A copy of what nobody has written is no harm until somebody computes with it.
+    /// Lanes whose result is made of something that nobody has written. That is no harm until somebody stores it,
+    /// branches on it or goes to an address made of it: compilers compute in lanes whose results they drop.
+    fn unknown(&self, block: &Block, w: usize, i: &Instruction, mask: u32) -> u32 {
+        let known = |slot: u32| if slot & CONSTANT == 0 { block.warps[w].defined[slot as usize] } else { u32::MAX };
+        let unknown = i.sources.iter().fold(0, |unknown, slot| unknown | mask & !known(*slot));
+        if unknown == 0 || !i.how.selects {
+            return unknown;
+        }
+        // A choice is known if what chooses and what is chosen are.
+        let (a, b, choice) = (known(i.sources[0]), known(i.sources[1]), self.value(block, w, i.sources[2]));
+        lanes(unknown & known(i.sources[2])).fold(unknown, |unknown, lane| {
+            let chosen = if choice[lane] != 0 { a } else { b };
+            if chosen >> lane & 1 == 1 { unknown & !(1 << lane) } else { unknown }
+        })
+    }
+
+    /// Writes a register whose values in the lanes of `unknown` are made of nothing.
+    pub(super) fn set_known(
+        &self,
+        block: &mut Block,
+        w: usize,
+        slot: u32,
+        mask: u32,
+        values: &[u64; 32],
+        unknown: u32,
+    ) {
+        self.set(block, w, slot, mask, values);
+        if unknown != 0 && slot != SINK {
+            block.warps[w].defined[slot as usize] &= !unknown;
+        }
+    }
+
     fn copy_register(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32) -> Flow {
-        let (from, to) = (i.sources[0], i.destinations[0]);
-        let values = *self.value(block, w, from);
-        self.set(block, w, to, mask, &values);
-        if from & CONSTANT == 0 && to != SINK {
-            let defined = &mut block.warps[w].defined;
-            let missing = mask & !defined[from as usize];
-            defined[to as usize] &= !missing;
-        }
+        let unknown = self.unknown(block, w, i, mask);
+        let values = *self.value(block, w, i.sources[0]);
+        self.set_known(block, w, i.destinations[0], mask, &values, unknown);
         Flow::Next
     }
 
-    fn pack(&mut self, block: &mut Block, w: usize, i: &Instruction, bits: u32, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
+    fn pack(&mut self, block: &mut Block, w: usize, i: &Instruction, bits: u32, mask: u32) -> Flow {
+        let unknown = self.unknown(block, w, i, mask);
         let mut out = [0; 32];
         for (part, slot) in i.sources.iter().enumerate() {
             let values = self.value(block, w, *slot);
@@ -131,16 +169,16 @@ impl Machine<'_> {
                 *out |= (value & (u64::MAX >> (64 - bits))) << (bits * part as u32);
             }
         }
-        self.set(block, w, i.destinations[0], mask, &out);
+        self.set_known(block, w, i.destinations[0], mask, &out, unknown);
         Flow::Next
     }
 
-    fn unpack(&mut self, block: &mut Block, w: usize, i: &Instruction, bits: u32, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
+    fn unpack(&mut self, block: &mut Block, w: usize, i: &Instruction, bits: u32, mask: u32) -> Flow {
+        let unknown = self.unknown(block, w, i, mask);
         let values = *self.value(block, w, i.sources[0]);
         for (part, slot) in i.destinations.iter().enumerate() {
             let out = values.map(|value| value >> (bits * part as u32) & (u64::MAX >> (64 - bits)));
-            self.set(block, w, *slot, mask, &out);
+            self.set_known(block, w, *slot, mask, &out, unknown);
         }
         Flow::Next
     }

@@ -10,8 +10,8 @@ use super::{
     clocks::{self, Knowledge, lanes},
     decode::{CONSTANT, Instruction, SINK},
     metrics::{Metrics, Site, SiteMemory, Traffic},
+    module::{Constant, Entry},
     operation::Operation,
-    parse::{Constant, Entry},
     report::Findings,
     schedule::{Chooser, Completion, Draw},
     warp::State,
@@ -42,6 +42,8 @@ pub(super) struct Machine<'a> {
     pub(super) completions: Draw,
     /// The launch cannot go on.
     pub(super) fatal: bool,
+    /// The kernel has products of warpgroups, so registers are watched.
+    pub(super) has_products: bool,
     pub(super) warps: usize,
     /// The allocation that was touched last.
     pub(super) guess: usize,
@@ -102,6 +104,7 @@ impl Module {
             chooser: Chooser::new(options.schedule, warps),
             completions: Draw::new(seed, 1),
             fatal: false,
+            has_products: entry.code.iter().any(|i| i.operation.is_product()),
             warps,
             guess: 0,
         };
@@ -272,6 +275,7 @@ impl<'a> Machine<'a> {
         };
         path.pc += 1;
         warp.executed += 1;
+        warp.last = pc;
         if warp.executed > self.options.max_instructions {
             let count = warp.executed;
             let message = format!("is instruction {count} of its warp; a loop does not end");
@@ -293,6 +297,9 @@ impl<'a> Machine<'a> {
                 self.undefined(block, w, missing, pc, guard);
             }
         }
+        if self.has_products {
+            self.watch_registers(block, w, instruction, mask, pc);
+        }
         match instruction.operation {
             Operation::Branch => {
                 self.branch(block, w, instruction, mask);
@@ -310,6 +317,20 @@ impl<'a> Machine<'a> {
                 Flow::Yield
             }
             _ => self.execute(block, w, instruction, mask, pc),
+        }
+    }
+
+    /// Registers that a product still uses may not be touched; others are noted as used.
+    fn watch_registers(&mut self, block: &mut Block, w: usize, instruction: &Instruction, mask: u32, pc: usize) {
+        if instruction.operation.is_product() {
+            return;
+        }
+        let products = &mut block.warps[w].products;
+        products.note(instruction);
+        if let Some(slot) = products.find_busy(instruction) {
+            let name = &self.entry.registers[slot as usize].name;
+            let message = || format!("touches the register {name}, which a wgmma still uses");
+            self.report(FindingKind::Pending, block, w, first(mask), pc, None, message);
         }
     }
 
@@ -407,7 +428,7 @@ impl<'a> Machine<'a> {
     #[cold]
     fn undefined(&mut self, block: &Block, w: usize, missing: u32, pc: usize, slot: u32) {
         let name = &self.entry.registers[slot as usize].name;
-        let message = || format!("reads the register {name}, which was never written");
+        let message = || format!("uses the register {name}, which was never written or is made of what was not");
         self.report(FindingKind::Uninitialised, block, w, first(missing), pc, None, message);
     }
 

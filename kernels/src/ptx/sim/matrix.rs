@@ -20,8 +20,8 @@ use super::{
     clocks::{ALL, MANY, lanes},
     decode::Instruction,
     execute::{Flow, Machine, first},
+    module::Space,
     operation::Multiply,
-    parse::Space,
     types::{Lane, Type},
 };
 use half::{bf16, f16};

@@ -16,9 +16,9 @@ use super::{
     block::Block,
     clocks::{Knowledge, Stamp, lanes},
     decode::{Instruction, SHARED_BASE},
-    execute::{Flow, Machine, first},
+    execute::{Flow, Machine},
+    module::Space,
     operation_async::{Arrive, Wait},
-    parse::Space,
     warp::State,
 };
 use std::collections::BTreeMap;
@@ -362,19 +362,17 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    #[expect(dead_code, reason = "for the copies of sm_90")]
     /// The mbarrier that an asynchronous operation of a lane shall complete on: it must be visible to those.
     pub(super) fn mbarrier_of_copy(
         &mut self,
         block: &mut Block,
         w: usize,
-        mask: u32,
+        lane: usize,
         pc: usize,
         address: u64,
     ) -> Option<usize> {
-        let lane = first(mask);
         let at = self.mbarrier(block, w, lane, pc, address, Some(Space::Shared))?;
-        if block.mbarriers.get(at).is_some_and(|state| !state.visible) {
+        if self.options.init_fence && block.mbarriers.get(at).is_some_and(|state| !state.visible) {
             let message = || {
                 "completes on an mbarrier whose initialisation no fence has made visible to asynchronous operations"
                     .to_string()

@@ -1,6 +1,6 @@
 //! Device memory: allocations with gaps, and a shadow of who touched what.
 
-use super::{Error, parse::Module, shadow::Shadow};
+use super::{Error, module::Module, shadow::Shadow};
 use bytemuck::Pod;
 use std::collections::HashMap;
 
@@ -126,7 +126,7 @@ impl Memory {
                 bytes.resize(variable.bytes as usize, 0);
                 let address = self.insert(&variable.name, bytes, true, variable.align.max(1));
                 if let Some(last) = self.allocations.last_mut() {
-                    last.region.read_only = variable.space == super::parse::Space::Const;
+                    last.region.read_only = variable.space == super::module::Space::Const;
                 }
                 self.symbols.insert(key, address);
                 address

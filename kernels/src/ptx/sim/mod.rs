@@ -30,14 +30,15 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `lex`, `parse` | text to variables, entries, scopes and statements |
-//! | `decode`, `operation`, `operation_async`, `alu`, `convert`, `float16` | a statement to an operation with resolved operands; the list of what is known |
+//! | `lex`, `parse`, `module` | text to variables, entries, scopes and statements |
+//! | `decode`, `operation`, `operation_async`, `alu`, `integer`, `convert`, `float16` | a statement to an operation with resolved operands; the list of what is known |
 //! | `cfg` | where diverging lanes meet |
 //! | `execute`, `dispatch`, `schedule`, `engine` | grids, blocks, who runs when, what is over when |
-//! | `warp`, `collective`, `block`, `barrier`, `mbarrier` | lanes and paths, shuffles, barriers, deadlocks |
+//! | `warp`, `collective`, `block`, `barrier`, `mbarrier`, `cluster` | lanes and paths, shuffles, barriers, deadlocks |
 //! | `memory`, `access` | allocations with gaps between them; loads, stores, atomic operations |
 //! | `clocks`, `shadow` | happens-before; who touched what |
-//! | `copy`, `matrix` | `cp.async`; `ldmatrix`, `stmatrix`, `mma.sync` |
+//! | `copy`, `bulk`, `tensor_map` | `cp.async`; bulk copies and tensor maps |
+//! | `matrix`, `wgmma` | `ldmatrix`, `stmatrix`, `mma.sync`; products of warpgroups |
 //! | `metrics`, `report` | what a launch costs, what it does wrong |
 //!
 //! # The model
@@ -53,7 +54,11 @@
 //!   are not ordered, one of them a write and not both strong, are a race, whatever the values.
 //! * Asynchronous operations end as late as allowed, at once, or at random ([`Completion`]). Until then their
 //!   destination holds ones and may not be touched; who has not waited is found even where they have ended early.
-//! * Memory and registers that nobody has written may be copied, not used. Shared memory begins at 0x400.
+//! * The asynchronous proxy (bulk copies, `wgmma`) sees an ordinary write only behind a `fence.proxy.async` that stands
+//!   somewhere on the way from the write to the operation; the registers of a `wgmma` are watched one by one.
+//! * Memory that nobody has written may not be read. A register that nobody has written, and what is computed from it,
+//!   may not be stored, branched on, used as an address or multiplied by a tensor core; compilers do compute in lanes
+//!   whose results they drop. Shared memory begins at 0x400.
 //! * Results are those of the device bit by bit, but for tensor cores (exact products, summed in f64, rounded once) and
 //!   approximate instructions ([`Approximation`]): a tolerance that holds for each holds on the device.
 //!
@@ -63,15 +68,19 @@
 //!   endless loop, which the device would let pass.
 //! * Executions are sequentially consistent: weak behaviour shows as a race, not as a value. Scopes are not told apart.
 //! * Barriers of the block take whole warps: `barrier.sync` of a part of a warp is refused as divergent.
-//! * Clusters have one block. Functions are not called (`call` is unknown). No textures, surfaces, or `.b128`.
+//! * Clusters have one block; multicast and remote arrivals are unknown instructions. Functions are not called (`call`
+//!   is unknown). No textures, surfaces, `.b128`, `im2col`, interleaved tensors, 8-bit floats or sparse products.
+//! * Tiles with a swizzle are as wide as the swizzle; `wgmma` descriptors have no base offset.
 //! * Time is not modelled; [`Metrics`] counts what time is made of.
 
 mod access;
 mod alu;
 mod barrier;
 mod block;
+mod bulk;
 mod cfg;
 mod clocks;
+mod cluster;
 mod collective;
 mod convert;
 mod copy;
@@ -80,11 +89,13 @@ mod dispatch;
 mod engine;
 mod execute;
 mod float16;
+mod integer;
 mod lex;
 mod matrix;
 mod mbarrier;
 mod memory;
 mod metrics;
+mod module;
 mod operation;
 mod operation_async;
 mod options;
@@ -92,15 +103,18 @@ mod parse;
 mod report;
 mod schedule;
 mod shadow;
+mod tensor_map;
 mod types;
 mod warp;
+mod wgmma;
 
 pub use memory::{Memory, Touched};
 pub use metrics::{Metrics, Site, SiteMemory};
+pub use module::Module;
 pub use options::{Approximation, Argument, Options};
-pub use parse::Module;
 pub use report::{Finding, FindingKind, Report};
 pub use schedule::{Completion, Schedule};
+pub use tensor_map::{Swizzle, TensorMap, TensorType};
 
 /// Where in the text something happened, and in which Rust line it was written where the text says so.
 #[derive(Clone, Debug, PartialEq, Eq)]

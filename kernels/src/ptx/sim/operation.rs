@@ -3,8 +3,8 @@
 use super::{
     alu::{Run, RunTwo},
     decode::Opcode,
-    operation_async,
-    parse::Space,
+    module::Space,
+    operation_async::{self, Async},
     types::Type,
 };
 
@@ -67,7 +67,7 @@ pub(super) enum Operation {
         transposed: bool,
     },
     Multiply(Multiply),
-    Async(operation_async::Async),
+    Async(Async),
 }
 
 /// How a load or a store is ordered.
@@ -200,6 +200,11 @@ impl Operation {
         matches!(self, Operation::Branch | Operation::BranchIndexed | Operation::Return | Operation::Trap)
     }
 
+    /// Whether it is a `wgmma.mma_async`.
+    pub(super) fn is_product(&self) -> bool {
+        matches!(self, Operation::Async(Async::Product(_)))
+    }
+
     /// Whether other blocks may be waited for with it.
     pub(super) fn may_spin(&self) -> bool {
         match self {
@@ -209,19 +214,21 @@ impl Operation {
         }
     }
 
-    /// Numbers of registers written and read, for forms on lists.
-    pub(super) fn lists(&self) -> Option<(usize, usize)> {
+    /// Whether the lists of operands have as many registers as the form wants.
+    pub(super) fn fits(&self, destinations: usize, sources: usize) -> bool {
         match self {
-            Operation::LoadMatrix { count, .. } => Some((*count, 1)),
-            Operation::StoreMatrix { count, .. } => Some((0, 1 + count)),
+            Operation::LoadMatrix { count, .. } => destinations == *count,
+            Operation::StoreMatrix { count, .. } => sources == 1 + count,
             Operation::Multiply(multiply) => {
                 let [a, b, c] = multiply.registers();
-                Some((c, a + b + c))
+                (destinations, sources) == (c, a + b + c)
             }
-            Operation::Atomic(atomic) if atomic.access.vector > 1 && atomic.returns => {
-                Some((atomic.access.vector, 1 + atomic.access.vector))
+            Operation::Atomic(atomic) if atomic.access.vector > 1 => {
+                sources > atomic.access.vector && (!atomic.returns || destinations == atomic.access.vector)
             }
-            _ => None,
+            Operation::Async(Async::Product(product)) => product.fits(destinations, sources),
+            Operation::Async(Async::Bulk(bulk)) => sources >= bulk.dimensions + 2,
+            _ => true,
         }
     }
 }
@@ -313,7 +320,7 @@ fn order(opcode: &mut Opcode<'_>, default: Order) -> Order {
 }
 
 /// Hints that change no result.
-fn drop_hints(opcode: &mut Opcode<'_>) {
+pub(super) fn drop_hints(opcode: &mut Opcode<'_>) {
     opcode.drop_prefixed(&["L1::", "L2::", "level::"]);
     opcode.drop_all(&["ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"]);
 }
@@ -343,7 +350,7 @@ fn store(opcode: &mut Opcode<'_>) -> Option<(Operation, String)> {
     (!access.constant).then_some((Operation::Store(access), "AS?S".to_string()))
 }
 
-fn fetch(opcode: &mut Opcode<'_>) -> Option<Fetch> {
+pub(super) fn fetch(opcode: &mut Opcode<'_>) -> Option<Fetch> {
     const FETCHES: [(&str, Fetch); 10] = [
         ("add", Fetch::Add),
         ("min", Fetch::Min),

@@ -1,6 +1,6 @@
 //! The forms of sm_90 that wait for and move data asynchronously: which are known, and the shapes of their operands.
 
-use super::{decode::Opcode, types::Type};
+use super::{decode::Opcode, operation::Fetch, operation::drop_hints, types::Type};
 
 /// An instruction of the asynchronous machinery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,24 @@ pub(super) enum Async {
     CompleteBytes,
     Wait(Wait),
     PendingCount,
+    Bulk(Bulk),
+    BulkCommit,
+    /// Whether it is enough that the sources are read.
+    BulkWait {
+        reads: bool,
+    },
+    Product(Product),
+    ProductFence,
+    ProductCommit,
+    ProductWait,
+    SetRegisters {
+        increases: bool,
+    },
+    ClusterArrive,
+    ClusterWait,
+    MapShared,
+    /// Hints and what needs no model with one block a cluster and one kernel at a time.
+    Nothing,
 }
 
 /// `mbarrier.arrive`
@@ -33,10 +51,81 @@ pub(super) struct Wait {
     pub(super) acquires: bool,
 }
 
+/// `cp.async.bulk` and `cp.reduce.async.bulk`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bulk {
+    /// Into shared memory.
+    pub(super) loads: bool,
+    /// Of the tensor; 0 for plain bytes.
+    pub(super) dimensions: usize,
+    pub(super) reduction: Option<Fetch>,
+    /// Of a reduction of plain bytes.
+    pub(super) ty: Type,
+}
+
+/// `wgmma.mma_async` of 64 × n × 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Product {
+    pub(super) n: usize,
+    /// bf16, f16 or tf32.
+    pub(super) input: Type,
+    /// f32 or f16.
+    pub(super) output: Type,
+}
+
+impl Product {
+    /// Values along K.
+    pub(super) fn k(self) -> usize {
+        if self.input == Type::Tf32 { 8 } else { 16 }
+    }
+
+    /// Whether A comes from registers, by the number of sources.
+    pub(super) fn takes_registers(self, sources: usize) -> bool {
+        sources >= 8
+    }
+
+    /// Whether the lists have as many registers as they must.
+    pub(super) fn fits(self, destinations: usize, sources: usize) -> bool {
+        let wanted = if self.output == Type::F16 { self.n / 4 } else { self.n / 2 };
+        let lengths: &[usize] = if self.input == Type::Tf32 { &[5, 8] } else { &[7, 9] };
+        destinations == wanted && lengths.contains(&sources)
+    }
+}
+
 /// The form of `opcode` and the shape of its operands.
 pub(super) fn find(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     match opcode.name {
         "mbarrier" => mbarrier(opcode),
+        "wgmma" => wgmma(opcode),
+        "setmaxnreg" => {
+            let increases = opcode.take("inc");
+            let known = (increases || opcode.take("dec")) && opcode.take("sync") && opcode.take("aligned");
+            opcode.ty().filter(|ty| known && *ty == Type::U32)?;
+            Some((Async::SetRegisters { increases }, "S"))
+        }
+        "mapa" => {
+            opcode.drop_all(&["shared::cluster"]);
+            opcode.ty().filter(|ty| matches!(ty, Type::U32 | Type::U64))?;
+            Some((Async::MapShared, "DSS"))
+        }
+        "griddepcontrol" => {
+            opcode.drop_all(&["launch_dependents", "wait"]);
+            Some((Async::Nothing, ""))
+        }
+        "barrier" if opcode.parts.first() == Some(&"cluster") => {
+            opcode.take("cluster");
+            opcode.drop_all(&["release", "relaxed", "acquire", "aligned"]);
+            let arrives = opcode.take("arrive");
+            if arrives {
+                return Some((Async::ClusterArrive, ""));
+            }
+            opcode.take("wait").then_some((Async::ClusterWait, ""))
+        }
+        "prefetch" if opcode.parts.contains(&"tensormap") => {
+            opcode.drop_all(&["tensormap", "param", "const"]);
+            Some((Async::Nothing, "A"))
+        }
+        "cp" if opcode.parts.contains(&"bulk") => bulk(opcode),
         _ => None,
     }
 }
@@ -52,9 +141,10 @@ fn mbarrier(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     let parity = opcode.take("parity");
     opcode.take("noComplete");
     opcode.ty().filter(|ty| *ty == Type::B64)?;
-    let [action] = opcode.parts[..] else {
-        return expects.then_some(()).filter(|()| opcode.parts.is_empty()).map(|()| (Async::ExpectBytes, "AS"));
-    };
+    if opcode.parts.is_empty() {
+        return expects.then_some((Async::ExpectBytes, "AS"));
+    }
+    let [action] = opcode.parts[..] else { return None };
     opcode.parts.clear();
     let arrive = Arrive { expects, drops: action == "arrive_drop", releases: !relaxed };
     Some(match action {
@@ -66,4 +156,70 @@ fn mbarrier(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
         "try_wait" => (Async::Wait(Wait { parity, acquires: !relaxed }), "DAS?S"),
         _ => return None,
     })
+}
+
+fn wgmma(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
+    if !(opcode.take("sync") && opcode.take("aligned")) {
+        return None;
+    }
+    let simple = [
+        ("fence", Async::ProductFence, ""),
+        ("commit_group", Async::ProductCommit, ""),
+        ("wait_group", Async::ProductWait, "S"),
+    ];
+    if let Some((_, what, shape)) = simple.into_iter().find(|(name, ..)| opcode.take(name)) {
+        return Some((what, shape));
+    }
+    opcode.take("mma_async").then_some(())?;
+    let (b, a, d) = (opcode.ty()?, opcode.ty()?, opcode.ty()?);
+    let shape = opcode.parts.pop()?;
+    let (n, k) = shape.strip_prefix("m64n")?.split_once('k')?;
+    let (n, k): (usize, usize) = (n.parse().ok()?, k.parse().ok()?);
+    let product = Product { n, input: a, output: d };
+    let known = a == b
+        && matches!((a, d), (Type::Bf16 | Type::Tf32, Type::F32) | (Type::F16, Type::F32 | Type::F16))
+        && (8..=256).contains(&n)
+        && n % 8 == 0
+        && k == product.k();
+    known.then_some((Async::Product(product), if a == Type::Tf32 { "DSSSSS" } else { "DSSSSSS?S" }))
+}
+
+fn bulk(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
+    opcode.drop_all(&["async", "bulk"]);
+    if opcode.take("commit_group") {
+        return Some((Async::BulkCommit, ""));
+    }
+    if opcode.take("wait_group") {
+        return Some((Async::BulkWait { reads: opcode.take("read") }, "S"));
+    }
+    let dimensions = (1..=5).find(|d| opcode.take(&format!("{d}d"))).unwrap_or(0);
+    if opcode.take("tensor") != (dimensions > 0) {
+        return None;
+    }
+    drop_hints(opcode);
+    opcode.take("tile");
+    if opcode.take("prefetch") {
+        opcode.parts.retain(|part| !part.starts_with("L2") && *part != "global");
+        return Some((Async::Nothing, if dimensions > 0 { "A?S" } else { "AS?S" }));
+    }
+    let reduces = opcode.take("reduce");
+    let reduction = if reduces { Some(super::operation::fetch(opcode)?) } else { None };
+    opcode.take("noftz");
+    let ty = if reduces && dimensions == 0 { opcode.ty()? } else { Type::B8 };
+    let loads = opcode.take("mbarrier::complete_tx::bytes");
+    let bulk = Bulk { loads, dimensions, reduction, ty };
+    // The order of the spaces says the direction.
+    let known = if loads {
+        !reduces && matches!(opcode.parts[..], ["shared::cluster" | "shared::cta", "global"])
+    } else {
+        opcode.take("bulk_group") && matches!(opcode.parts[..], ["global", "shared::cta"])
+    };
+    opcode.parts.clear();
+    let shape = match (loads, dimensions > 0) {
+        (true, true) => "AAA?S",
+        (true, false) => "AASA?S",
+        (false, true) => "AA?S",
+        (false, false) => "AAS?S",
+    };
+    known.then_some((Async::Bulk(bulk), shape))
 }

@@ -1,6 +1,6 @@
 //! How a launch is run: arguments and choices.
 
-use super::{Completion, Schedule};
+use super::{Completion, Schedule, TensorMap};
 
 /// Which value within its documented error an approximate instruction gives.
 ///
@@ -45,6 +45,8 @@ pub enum Argument {
     U32(u32),
     /// A float.
     F32(f32),
+    /// A tensor map, of 128 bytes.
+    TensorMap(TensorMap),
 }
 
 impl Argument {
@@ -54,6 +56,7 @@ impl Argument {
             Argument::U64(value) => value.to_le_bytes().to_vec(),
             Argument::U32(value) => value.to_le_bytes().to_vec(),
             Argument::F32(value) => value.to_le_bytes().to_vec(),
+            Argument::TensorMap(map) => map.to_bytes().to_vec(),
         }
     }
 }
@@ -67,6 +70,12 @@ pub struct Options {
     pub completion: Completion,
     /// What approximate instructions give.
     pub approximation: Approximation,
+    /// Whether an mbarrier must be fenced (`fence.mbarrier_init` or `fence.proxy.async`) between its initialisation and
+    /// the first asynchronous operation on it. The manual asks for it; Triton leaves it out.
+    pub init_fence: bool,
+    /// Whether what `cp.async` has brought must be fenced (`fence.proxy.async`) before `wgmma` or a bulk copy reads it. The
+    /// manual asks for it; Triton leaves it out.
+    pub copy_fence: bool,
     /// More findings than this are counted and not kept.
     pub max_findings: usize,
     /// More instructions than this in one warp are taken for a loop that does not end.
@@ -79,6 +88,8 @@ impl Default for Options {
             schedule: Schedule::RoundRobin,
             completion: Completion::Latest,
             approximation: Approximation::Exact,
+            init_fence: true,
+            copy_fence: true,
             max_findings: 100,
             max_instructions: 1_000_000,
         }

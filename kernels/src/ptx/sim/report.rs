@@ -23,6 +23,8 @@ pub enum FindingKind {
     Pending,
     /// Memory passes between the generic and the asynchronous proxy without a fence.
     Proxy,
+    /// Registers pass between ordinary instructions and `wgmma` without a `wgmma.fence`.
+    Fence,
     /// A barrier is used against its rules: counts that do not fit, too many arrivals, too many bytes.
     Barrier,
     /// Nobody can go on.
@@ -49,6 +51,7 @@ impl FindingKind {
             FindingKind::Divergence => "divergence",
             FindingKind::Pending => "pending",
             FindingKind::Proxy => "proxy",
+            FindingKind::Fence => "fence",
             FindingKind::Barrier => "barrier",
             FindingKind::Deadlock => "deadlock",
             FindingKind::Trap => "trap",

@@ -4,10 +4,11 @@
 //! stamp a warp where several read without knowing of each other, as in FastTrack (Flanagan and Freund, 2009).
 
 use super::clocks::{ALL, MANY, SET, STRONG, Stamp};
+use std::cell::Cell;
 
 /// What is known of a word.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cell {
+struct Word {
     /// The last ordinary write.
     write: Stamp,
     /// The last strong write since. It hides nothing: who knows of it need not know of the ordinary one.
@@ -19,12 +20,31 @@ struct Cell {
 /// The shadow of a stretch of memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shadow {
-    cells: Vec<Cell>,
+    cells: Vec<Word>,
     bytes: usize,
     /// A cell stands for 2^shift bytes.
     shift: u32,
+    /// Sets of readers; they never change, so that cells share them.
     sets: Vec<Vec<Stamp>>,
-    free: Vec<u32>,
+    /// The last step from one state of readers by a reader to the next: neighbouring cells take the same.
+    step: Option<(Stamp, Stamp, Stamp)>,
+}
+
+/// `knows`, which remembers its last answer: neighbouring cells were mostly touched by the same instruction.
+pub(super) fn remembering(knows: impl Fn(&Stamp) -> bool) -> impl Fn(&Stamp) -> bool {
+    let last = Cell::new((Stamp::default(), false));
+    move |stamp| remember(&last, stamp, &knows)
+}
+
+/// The answer of `knows`, or the last one where it is asked the same again.
+pub(super) fn remember(last: &Cell<(Stamp, bool)>, stamp: &Stamp, knows: impl Fn(&Stamp) -> bool) -> bool {
+    let (known, answer) = last.get();
+    if known == *stamp {
+        return answer;
+    }
+    let answer = knows(stamp);
+    last.set((*stamp, answer));
+    answer
 }
 
 /// A race: the other access.
@@ -39,7 +59,7 @@ pub(super) struct Conflict {
 impl Shadow {
     /// The shadow of `bytes` bytes that nobody has touched.
     pub(super) fn new(bytes: usize) -> Self {
-        Shadow { cells: vec![Cell::default(); bytes.div_ceil(4)], bytes, shift: 2, sets: Vec::new(), free: Vec::new() }
+        Shadow { cells: vec![Word::default(); bytes.div_ceil(4)], bytes, shift: 2, ..Shadow::default() }
     }
 
     /// The cells of an access; they become smaller where it is not made of whole ones.
@@ -54,13 +74,7 @@ impl Shadow {
         self.shift -= 1;
         let mut cells = Vec::with_capacity(self.bytes.div_ceil(1 << self.shift));
         for cell in std::mem::take(&mut self.cells) {
-            let mut second = cell;
-            if cell.read.lane == SET {
-                second.read.clock = self.sets.len() as u32;
-                self.sets.push(self.sets[cell.read.clock as usize].clone());
-            }
-            cells.push(cell);
-            cells.push(second);
+            cells.extend([cell, cell]);
         }
         cells.truncate(self.bytes.div_ceil(1 << self.shift));
         self.cells = cells;
@@ -87,17 +101,18 @@ impl Shadow {
                 let byte = (index << shift).max(at);
                 found = racing.map(|other| Conflict { byte, other: *other, other_writes: true });
             }
-            if cell.read.lane == SET {
-                merge_into(&mut self.sets[cell.read.clock as usize], stamp, &knows);
-            } else if !merge(&mut cell.read, stamp, &knows) {
-                let set = vec![cell.read, stamp];
-                let slot = self.free.pop().unwrap_or(self.sets.len() as u32);
-                match self.sets.get_mut(slot as usize) {
-                    Some(empty) => *empty = set,
-                    None => self.sets.push(set),
-                }
-                cell.read = Stamp { lane: SET, clock: slot, ..stamp };
+            if let Some((before, by, after)) = self.step
+                && before == cell.read
+                && by == stamp
+            {
+                cell.read = after;
+                continue;
             }
+            let before = cell.read;
+            if before.lane == SET || !merge(&mut cell.read, stamp, &knows) {
+                cell.read = grow(&mut self.sets, before, stamp, &knows);
+            }
+            self.step = Some((before, stamp, cell.read));
         }
         found
     }
@@ -130,9 +145,6 @@ impl Shadow {
             if stamp.is_strong() {
                 cell.strong = stamp;
                 continue;
-            }
-            if cell.read.lane == SET {
-                self.free.push(cell.read.clock);
             }
             (cell.write, cell.strong, cell.read) = (stamp, Stamp::default(), Stamp::default());
         }
@@ -196,11 +208,19 @@ fn merge(read: &mut Stamp, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) -> boo
     false
 }
 
-fn merge_into(set: &mut Vec<Stamp>, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) {
+/// The set of the readers in `before` and `stamp`.
+fn grow(sets: &mut Vec<Vec<Stamp>>, before: Stamp, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) -> Stamp {
+    let mut set = if before.lane == SET { sets[before.clock as usize].clone() } else { vec![before] };
     match set.iter_mut().find(|reader| reader.agent == stamp.agent) {
         Some(reader) => {
+            let old = *reader;
             merge(reader, stamp, knows);
+            if *reader == old {
+                return before;
+            }
         }
         None => set.push(stamp),
     }
+    sets.push(set);
+    Stamp { lane: SET, clock: sets.len() as u32 - 1, ..Stamp::default() }
 }

@@ -5,7 +5,9 @@
 //! Lanes that part take one side after the other, which the schedule chooses; a side that waits for the other one never
 //! ends (the device would let both go on), and is reported as a deadlock or an endless loop.
 
-use super::{clocks::WarpClock, copy::Copies, decode::SPECIALS, operation::BarrierKind, parse::Entry};
+use super::{
+    clocks::WarpClock, copy::Copies, decode::SPECIALS, module::Entry, operation::BarrierKind, wgmma::Products,
+};
 
 /// Lanes that run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +48,12 @@ pub(super) struct Warp {
     /// Lane after lane; whether a byte was written.
     pub(super) local: Vec<(u8, bool)>,
     pub(super) copies: Copies,
+    pub(super) products: Products,
+    /// Registers of each thread, once `setmaxnreg` has said it.
+    pub(super) registers_held: Option<u32>,
     pub(super) executed: u64,
+    /// The instruction that ran last.
+    pub(super) last: usize,
     /// How often it has asked for the phase of an mbarrier since anything changed.
     pub(super) polls: u32,
     /// What the barrier at which it waits computes.
@@ -55,7 +62,7 @@ pub(super) struct Warp {
 
 impl Warp {
     /// The warp `index` of a block of `threads` threads and `warps` warps, whose first agent is `base`.
-    pub(super) fn new(entry: &Entry, base: u32, index: usize, warps: usize, threads: usize) -> Self {
+    pub(super) fn new(entry: &Entry, base: u32, index: usize, warps: usize, threads: usize, products: bool) -> Self {
         let lanes = (threads - 32 * index).min(32) as u32;
         let live = u32::MAX >> (32 - lanes);
         let count = entry.registers.len();
@@ -70,7 +77,10 @@ impl Warp {
             clock: WarpClock::new(base, index, warps),
             local: vec![(0xFF, false); 32 * entry.local_bytes as usize],
             copies: Copies::default(),
+            products: if products { Products::new(count) } else { Products::default() },
+            registers_held: None,
             executed: 0,
+            last: 0,
             polls: 0,
             reduction: BarrierKind::Sync,
         }

@@ -5,8 +5,10 @@ use crate::operation::Launch;
 
 mod assembler;
 mod faults;
+mod hopper;
 mod instructions;
 mod matrices;
+mod products;
 mod races;
 mod warps;
 

@@ -1,0 +1,500 @@
+//! Bulk copies: `cp.async.bulk` of bytes and of tiles, in both directions, and `cp.reduce.async.bulk`.
+//!
+//! A copy is a *flight*: started by one thread, flown by the asynchronous proxy, over when `Completion` says. What is
+//! checked when it starts, with what its thread knows then: everybody else's accesses to both ends must be known
+//! (otherwise a race), and ordinary writes among them must have been fenced for the asynchronous proxy (otherwise a
+//! proxy finding). Data moves when the flight ends, so a buffer that is used again too early corrupts it visibly.
+//!
+//! Loads count their bytes at an mbarrier; stores belong to groups of their thread, which waits until they have been
+//! read or are written.
+
+use super::{
+    FindingKind,
+    access::{Spot, fetched},
+    block::Block,
+    clocks::{ASYNC, Knowledge, STRONG, Stamp, lanes},
+    decode::{Instruction, SHARED_BASE},
+    execute::{Flow, Machine, first},
+    module::Space,
+    operation::Fetch,
+    operation_async::Bulk,
+    schedule::Completion,
+    shadow::remembering,
+    tensor_map::{Row, TensorMap},
+    types::Type,
+};
+
+/// A copy that is not over.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    warp: usize,
+    lane: usize,
+    pc: usize,
+    /// Byte of shared memory.
+    shared: usize,
+    bytes: usize,
+    /// The other end, by rows.
+    rows: Vec<Row>,
+    map: Option<TensorMap>,
+    read: Stamp,
+    write: Stamp,
+    goal: Goal,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    /// Into shared memory; the mbarrier counts.
+    Load { mbarrier: usize },
+    /// Out of shared memory, in a group of its thread once that is committed.
+    Store { group: Option<u32>, reduction: Option<(Fetch, Type)> },
+}
+
+/// What threads know of their groups of stores.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// (warp, lane, groups committed)
+    committed: Vec<(usize, usize, u32)>,
+    /// Stores that have ended: thread, group, stamps of reading and of writing.
+    ended: Vec<(usize, usize, u32, Stamp, Stamp)>,
+}
+
+impl Groups {
+    fn committed(&mut self, warp: usize, lane: usize) -> &mut u32 {
+        let found = self.committed.iter().position(|(w, l, _)| (*w, *l) == (warp, lane));
+        let at = found.unwrap_or_else(|| {
+            self.committed.push((warp, lane, 0));
+            self.committed.len() - 1
+        });
+        &mut self.committed[at].2
+    }
+}
+
+impl Machine<'_> {
+    /// The stamps of the reads and the writes of the next copy of warp `w`.
+    fn flight_stamps(&self, block: &mut Block, w: usize, pc: usize) -> (Stamp, Stamp) {
+        let agent = block.warps[w].clock.agent + 2 * self.warps as u32;
+        let sequence = block.engine.sequence;
+        block.engine.sequence += 1;
+        let lane = (2 * sequence % 32) as u8;
+        let stamp = Stamp { agent, clock: sequence + 1, pc: pc as u32, lane, flags: ASYNC };
+        (stamp, Stamp { lane: lane + 1, ..stamp })
+    }
+
+    /// The tensor map at a generic address.
+    fn tensor_map(&mut self, block: &mut Block, w: usize, lane: usize, pc: usize, address: u64) -> Option<TensorMap> {
+        let spot = self.locate(block, w, lane, pc, None, address, 128, 64)?;
+        let mut bytes = [0; 128];
+        for (i, part) in bytes.chunks_exact_mut(16).enumerate() {
+            let spot = match spot {
+                Spot::Param(at) => Spot::Param(at + 16 * i),
+                Spot::Global(region, at) => Spot::Global(region, at + 16 * i),
+                Spot::Shared(_) | Spot::Local(_) => {
+                    let message = || "takes its tensor map from shared or local memory".to_string();
+                    self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+                    return None;
+                }
+            };
+            let stamp = self.stamp(block, w, lane as u8, pc, 0);
+            part.copy_from_slice(&self.read(block, w, lane, pc, spot, 16, stamp, false));
+        }
+        let map = TensorMap::from_bytes(&bytes);
+        if map.is_none() {
+            let message = || "finds no tensor map".to_string();
+            self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+        }
+        map
+    }
+
+    /// Starts a copy in each lane of `mask`.
+    pub(super) fn bulk(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        bulk: Bulk,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        self.check_sources(block, w, &i.sources, mask, pc);
+        for lane in lanes(mask) {
+            let operand = |machine: &Self, block: &Block, at: usize| machine.lane_value(block, w, i.sources[at], lane);
+            let address = |machine: &Self, block: &Block, at: usize, offset: usize| {
+                operand(machine, block, at).wrapping_add_signed(i.offsets[offset])
+            };
+            // Sources: addresses in the order of the text, that of a map followed by its coordinates.
+            let d = bulk.dimensions;
+            let (shared, other, size, mbarrier) = match (bulk.loads, d) {
+                (true, 0) => (
+                    address(self, block, 0, 0),
+                    address(self, block, 1, 1),
+                    operand(self, block, 2),
+                    address(self, block, 3, 2),
+                ),
+                (true, d) => {
+                    (address(self, block, 0, 0), address(self, block, 1, 1), 0, address(self, block, 2 + d, 2))
+                }
+                (false, 0) => (address(self, block, 1, 1), address(self, block, 0, 0), operand(self, block, 2), 0),
+                (false, d) => (address(self, block, 1 + d, 1), address(self, block, 0, 0), 0, 0),
+            };
+            let start = if bulk.loads { 2 } else { 1 };
+            let corner =
+                std::array::from_fn(
+                    |k| {
+                        if k < d { i64::from(operand(self, block, start + k) as u32 as i32) } else { 0 }
+                    },
+                );
+            let Some((map, rows, bytes)) = self.other_end(block, w, lane, pc, bulk, other, corner, size) else {
+                continue;
+            };
+            let align = if d > 0 { 128 } else { 16 };
+            let Some(Spot::Shared(at)) = self.locate(block, w, lane, pc, Some(Space::Shared), shared, bytes, align)
+            else {
+                continue;
+            };
+            let goal = if bulk.loads {
+                let Some(mbarrier) = self.mbarrier_of_copy(block, w, lane, pc, mbarrier) else { continue };
+                Goal::Load { mbarrier }
+            } else {
+                let ty = map.map_or(bulk.ty, |map| map.dtype.ty());
+                Goal::Store { group: None, reduction: bulk.reduction.map(|fetch| (fetch, ty)) }
+            };
+            let (read, write) = self.flight_stamps(block, w, pc);
+            let flight = Flight { warp: w, lane, pc, shared: at, bytes, rows, map, read, write, goal };
+            self.take_off(block, flight);
+        }
+        Flow::Next
+    }
+
+    /// The map, the rows in global memory and the bytes of a copy.
+    fn other_end(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        bulk: Bulk,
+        address: u64,
+        corner: [i64; 5],
+        size: u64,
+    ) -> Option<(Option<TensorMap>, Vec<Row>, usize)> {
+        if bulk.dimensions == 0 {
+            let bytes = size as u32 as usize;
+            if bytes == 0 || !bytes.is_multiple_of(16) || !address.is_multiple_of(16) {
+                let message = || format!("copies {bytes} bytes from or to {address:#x}; both must be multiples of 16");
+                self.report(FindingKind::Misaligned, block, w, lane, pc, Some(address), message);
+                return None;
+            }
+            let row = Row { offset: 0, address, elements: 0..bytes, step: 1 };
+            return Some((None, vec![row], bytes));
+        }
+        let map = self.tensor_map(block, w, lane, pc, address)?;
+        if map.rank != bulk.dimensions {
+            let (given, wanted) = (bulk.dimensions, map.rank);
+            let message = || format!("gives {given} coordinates for a tensor of {wanted} dimensions");
+            self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+            return None;
+        }
+        Some((Some(map), map.rows(corner), map.tile_bytes()))
+    }
+
+    /// Checks both ends of a copy that starts, and lets it wait for its end.
+    fn take_off(&mut self, block: &mut Block, flight: Flight) {
+        let Flight { warp: w, lane, pc, shared, bytes, .. } = flight;
+        let loads = matches!(flight.goal, Goal::Load { .. });
+        let (near, far) = if loads { (flight.write, flight.read) } else { (flight.read, flight.write) };
+        let clock = &block.warps[w].clock;
+        let knows = remembering(|stamp: &Stamp| clock.knows(stamp, lane));
+        let copies = self.options.copy_fence;
+        let fenced = remembering(|stamp: &Stamp| clock.knows_fenced(stamp, lane));
+        let shadow = &mut block.shared.shadow;
+        // Asked first: the write below takes the place of what is asked for.
+        let unfenced = shadow.find_write(shared, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
+        let conflict =
+            if loads { shadow.write(shared, bytes, near, &knows) } else { shadow.read(shared, bytes, near, &knows) };
+        drop((knows, fenced));
+        let verb = if loads { "writes" } else { "reads" };
+        if let Some(conflict) = conflict {
+            self.report_race(block, w, lane, pc, "shared memory", conflict, verb);
+        }
+        if let Some((byte, by)) = unfenced {
+            self.report_proxy(block, w, lane, pc, byte, by, verb);
+        }
+        if let Some(by) = block.pending[shared / 4..(shared + bytes) / 4].iter().find(|by| **by != 0) {
+            self.report_pending(block, w, lane, pc, shared, *by, verb);
+        }
+        if block.mbarriers.overlaps(shared, bytes) {
+            let message = || format!("{verb} shared memory that holds an mbarrier");
+            self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + shared as u64), message);
+        }
+        if loads {
+            block.shared.bytes[shared..shared + bytes].fill(0xFF);
+            block.shared.written[shared..shared + bytes].fill(1);
+            block.pending[shared / 4..(shared + bytes) / 4].fill(pc as u32 + 1);
+        } else if let Some(byte) = block.shared.unwritten(shared, bytes) {
+            let message = || format!("reads byte {byte} of shared memory, which nobody has written");
+            self.report(FindingKind::Uninitialised, block, w, lane, pc, Some(SHARED_BASE + byte as u64), message);
+        }
+        self.check_far_end(block, &flight, far, loads);
+        block.engine.flights.push(flight);
+        if self.options.completion == Completion::Earliest {
+            while self.land_one(block) {}
+        }
+    }
+
+    /// Checks the end in global memory.
+    fn check_far_end(&mut self, block: &mut Block, flight: &Flight, stamp: Stamp, loads: bool) {
+        let Flight { warp: w, lane, pc, .. } = *flight;
+        let reduces = matches!(flight.goal, Goal::Store { reduction: Some(_), .. });
+        let stamp = if reduces { Stamp { flags: ASYNC | STRONG, ..stamp } } else { stamp };
+        let (mut sectors, mut moved, copies) = (0, 0, self.options.copy_fence);
+        for (address, bytes) in flight.stretches() {
+            let Some(Spot::Global(index, at)) = self.locate(block, w, lane, pc, Some(Space::Global), address, bytes, 1)
+            else {
+                return;
+            };
+            sectors += (address + bytes as u64 - 1) / 32 - address / 32 + 1;
+            moved += bytes;
+            let clock = &block.warps[w].clock;
+            let knows = remembering(|stamp: &Stamp| clock.knows(stamp, lane));
+            let fenced = remembering(|stamp: &Stamp| clock.knows_fenced(stamp, lane));
+            let region = self.memory.region(index);
+            let unfenced = region.shadow.find_write(at, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
+            let conflict = if loads {
+                region.shadow.read(at, bytes, stamp, &knows)
+            } else {
+                region.shadow.write(at, bytes, stamp, &knows)
+            };
+            drop((knows, fenced));
+            let (unwritten, name) = (region.unwritten(at, bytes), region.name.clone());
+            let verb = if loads { "reads" } else { "writes" };
+            if let Some(conflict) = conflict {
+                self.report_race(block, w, lane, pc, &name, conflict, verb);
+            }
+            if let Some((byte, by)) = unfenced.filter(|_| loads) {
+                self.report_proxy(block, w, lane, pc, byte, by, verb);
+            }
+            if let Some(byte) = unwritten.filter(|_| loads || reduces) {
+                let message = || format!("reads byte {byte} of `{name}`, which nobody has written");
+                self.report(FindingKind::Uninitialised, block, w, lane, pc, Some(address), message);
+            }
+        }
+        self.traffic[pc].global.add(sectors, (moved as u64).div_ceil(32));
+        if loads {
+            self.metrics.global_read += moved as u64;
+        } else {
+            self.metrics.global_written += moved as u64;
+        }
+    }
+
+    #[cold]
+    pub(super) fn report_proxy(
+        &mut self,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        byte: usize,
+        by: Stamp,
+        verb: &str,
+    ) {
+        let other = self.who(&by, block);
+        let message = format!(
+            "{verb} byte {byte} through the asynchronous proxy, which {other} writes through the generic one, without fence.proxy.async"
+        );
+        self.report(FindingKind::Proxy, block, w, lane, pc, Some(SHARED_BASE + byte as u64), || message);
+    }
+
+    /// Ends one copy into shared memory: the oldest, or any at random.
+    pub(super) fn land_one(&mut self, block: &mut Block) -> bool {
+        let flights = &block.engine.flights;
+        let everything = self.options.completion == Completion::Earliest;
+        let loads: Vec<usize> =
+            (0..flights.len()).filter(|at| everything || matches!(flights[*at].goal, Goal::Load { .. })).collect();
+        if loads.is_empty() {
+            return false;
+        }
+        let at = match self.options.completion {
+            Completion::Random(_) => loads[self.completions.below(loads.len())],
+            _ => loads[0],
+        };
+        self.land(block, at);
+        true
+    }
+
+    /// Ends the copy with number `at`: its data moves.
+    fn land(&mut self, block: &mut Block, at: usize) {
+        let flight = block.engine.flights.remove(at);
+        let tile = flight.tile();
+        match flight.goal {
+            Goal::Load { mbarrier } => {
+                let data = self.gather_tile(&flight);
+                for (piece, values) in data.chunks(16).enumerate() {
+                    let at = tile(16 * piece);
+                    block.shared.bytes[at..at + values.len()].copy_from_slice(values);
+                }
+                block.pending[flight.shared / 4..(flight.shared + flight.bytes) / 4].fill(0);
+                let mut known = block.warps[flight.warp].clock.nothing();
+                known.learn(flight.write);
+                known.learn(flight.read);
+                self.complete_bytes(block, mbarrier, flight.bytes as i64, &known);
+            }
+            Goal::Store { group, reduction } => {
+                let mut data = vec![0; flight.bytes];
+                for (piece, values) in data.chunks_mut(16).enumerate() {
+                    let at = tile(16 * piece);
+                    values.copy_from_slice(&block.shared.bytes[at..at + values.len()]);
+                }
+                self.scatter_tile(&flight, &data, reduction);
+                // One that ends before it is committed belongs to the group that is open.
+                let group = group.unwrap_or(*block.engine.groups.committed(flight.warp, flight.lane));
+                block.engine.groups.ended.push((flight.warp, flight.lane, group, flight.read, flight.write));
+            }
+        }
+    }
+
+    /// The bytes of a tile from global memory, with what lies outside filled.
+    fn gather_tile(&mut self, flight: &Flight) -> Vec<u8> {
+        let mut data = vec![0; flight.bytes];
+        let element = flight.element_bytes();
+        if let Some(map) = flight.map.filter(|map| map.fill_nan) {
+            let nan: &[u8] = match map.dtype.ty() {
+                Type::F16 => &[0xFF, 0x7F],
+                Type::Bf16 => &[0xFF, 0x7F],
+                Type::F32 => &[0xFF, 0xFF, 0xFF, 0x7F],
+                _ => &[0],
+            };
+            data.iter_mut().enumerate().for_each(|(at, byte)| *byte = nan[at % nan.len()]);
+        }
+        for row in &flight.rows {
+            let (start, count) = (row.elements.start, row.elements.len());
+            if row.step == element as u64 && count > 0 {
+                let (address, bytes) = (row.address.wrapping_add(start as u64 * row.step), count * element);
+                if let Ok((index, at)) = self.memory.find(address, bytes as u64, self.guess) {
+                    let region = self.memory.region(index);
+                    data[row.offset + start * element..][..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
+                }
+                continue;
+            }
+            for k in row.elements.clone() {
+                let address = row.address.wrapping_add(k as u64 * row.step);
+                if let Ok((index, at)) = self.memory.find(address, element as u64, self.guess) {
+                    let region = self.memory.region(index);
+                    data[row.offset + k * element..][..element].copy_from_slice(&region.bytes[at..at + element]);
+                }
+            }
+        }
+        data
+    }
+
+    fn scatter_tile(&mut self, flight: &Flight, data: &[u8], reduction: Option<(Fetch, Type)>) {
+        let element = reduction.map_or(flight.element_bytes(), |(_, ty)| ty.bits() as usize / 8);
+        for row in &flight.rows {
+            let unit = flight.element_bytes();
+            let bytes = row.elements.start * unit..row.elements.end * unit;
+            for from in bytes.step_by(element) {
+                let k = from / unit;
+                let address = row.address.wrapping_add(k as u64 * row.step + (from % unit) as u64);
+                let Ok((index, at)) = self.memory.find(address, element as u64, self.guess) else { continue };
+                let region = self.memory.region(index);
+                let new = &data[row.offset + from..][..element];
+                let word = |bytes: &[u8]| {
+                    let mut raw = [0; 8];
+                    raw[..element].copy_from_slice(bytes);
+                    u64::from_le_bytes(raw)
+                };
+                let value = match reduction {
+                    Some((fetch, ty)) => fetched(fetch, ty, word(&region.bytes[at..at + element]), word(new), 0),
+                    None => word(new),
+                };
+                region.bytes[at..at + element].copy_from_slice(&value.to_le_bytes()[..element]);
+                region.written[at..at + element].fill(1);
+            }
+        }
+    }
+
+    pub(super) fn bulk_commit(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
+        for lane in lanes(mask) {
+            let group = *block.engine.groups.committed(w, lane);
+            *block.engine.groups.committed(w, lane) += 1;
+            for flight in block.engine.flights.iter_mut().filter(|flight| (flight.warp, flight.lane) == (w, lane)) {
+                if let Goal::Store { group: own @ None, .. } = &mut flight.goal {
+                    *own = Some(group);
+                }
+            }
+        }
+        Flow::Next
+    }
+
+    /// Waits until so many groups of a thread are left: until they are read, or until they are written.
+    pub(super) fn bulk_wait(&mut self, block: &mut Block, w: usize, i: &Instruction, reads: bool, mask: u32) -> Flow {
+        let left = self.lane_value(block, w, i.sources[0], first(mask)) as u32;
+        for lane in lanes(mask) {
+            let over = block.engine.groups.committed(w, lane).saturating_sub(left);
+            while let Some(at) = block.engine.flights.iter().position(|flight| {
+                (flight.warp, flight.lane) == (w, lane)
+                    && matches!(flight.goal, Goal::Store { group: Some(group), .. } if group < over)
+            }) {
+                self.land(block, at);
+            }
+            let Block { warps, engine, .. } = block;
+            let mut known: Option<Knowledge> = None;
+            for (.., read, write) in
+                engine.groups.ended.iter().filter(|(ew, el, group, ..)| (*ew, *el) == (w, lane) && *group < over)
+            {
+                let known = known.get_or_insert_with(|| warps[w].clock.nothing());
+                known.learn(*read);
+                if !reads {
+                    known.learn(*write);
+                }
+            }
+            if let Some(known) = known {
+                let warp = &mut warps[w];
+                warp.clock.acquire(1 << lane, warp.live, &known);
+                if !reads {
+                    engine.groups.ended.retain(|(ew, el, group, ..)| (*ew, *el) != (w, lane) || *group >= over);
+                }
+            }
+        }
+        Flow::Next
+    }
+
+    /// A block ends: its shared memory is gone, so stores that nobody has waited for may read anything.
+    pub(super) fn finish_flights(&mut self, block: &mut Block) {
+        let flights = std::mem::take(&mut block.engine.flights);
+        for flight in &flights {
+            let message = || "is not waited for, and the block that owns its shared memory ends".to_string();
+            self.report(FindingKind::Unfinished, block, flight.warp, flight.lane, flight.pc, None, message);
+        }
+    }
+}
+
+impl Flight {
+    fn element_bytes(&self) -> usize {
+        self.map.map_or(1, |map| map.dtype.bytes())
+    }
+
+    /// The stretches of global memory: address and bytes.
+    fn stretches(&self) -> Vec<(u64, usize)> {
+        let element = self.element_bytes();
+        let mut all = Vec::new();
+        for row in self.rows.iter().filter(|row| !row.elements.is_empty()) {
+            let start = row.address.wrapping_add(row.elements.start as u64 * row.step);
+            if row.step == element as u64 {
+                all.push((start, row.elements.len() * element));
+            } else {
+                all.extend((0..row.elements.len()).map(|k| (start + k as u64 * row.step, element)));
+            }
+        }
+        all
+    }
+
+    /// Where a piece of 16 bytes of the tile lies in shared memory.
+    fn tile(&self) -> impl Fn(usize) -> usize {
+        let (shared, swizzle) = (self.shared as u64 + SHARED_BASE, self.map.map(|map| map.swizzle));
+        move |byte| {
+            let address = shared + byte as u64;
+            (swizzle.map_or(address, |swizzle| swizzle.apply(address)) - SHARED_BASE) as usize
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Tensor maps: what `cp.async.bulk.tensor` is told about a tensor in global memory.
+//!
+//! ```text
+//! element (c0, c1, …)  at  address + c0·bytes + c1·strides[0] + c2·strides[1] + …      0 ≤ ci < shape[i]
+//! tile                     tile[0] · tile[1] · … elements, c0 fastest, in shared memory without gaps
+//! swizzle                  address ^= ((address / 128) mod 2, 4, 8) · 16, for 32, 64 and 128 bytes
+//! ```
+//!
+//! Dimension 0 is the contiguous one, as in `cuTensorMapEncodeTiled`. The 128 bytes that a kernel gets hold the fields
+//! in a form of this simulator's own; a device's form is not documented, and no kernel looks inside.
+
+use super::{Error, types::Type};
+
+/// The element type of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorType {
+    /// 8 bits.
+    U8,
+    /// 16 bits, unsigned.
+    U16,
+    /// 32 bits, unsigned.
+    U32,
+    /// 32 bits, signed.
+    S32,
+    /// 64 bits, unsigned.
+    U64,
+    /// 64 bits, signed.
+    S64,
+    /// Half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// Single precision.
+    F32,
+    /// Double precision.
+    F64,
+}
+
+impl TensorType {
+    const ALL: [(TensorType, &'static str, Type); 10] = [
+        (TensorType::U8, "u8", Type::U8),
+        (TensorType::U16, "u16", Type::U16),
+        (TensorType::U32, "u32", Type::U32),
+        (TensorType::S32, "s32", Type::S32),
+        (TensorType::U64, "u64", Type::U64),
+        (TensorType::S64, "s64", Type::S64),
+        (TensorType::F16, "f16", Type::F16),
+        (TensorType::Bf16, "bf16", Type::Bf16),
+        (TensorType::F32, "f32", Type::F32),
+        (TensorType::F64, "f64", Type::F64),
+    ];
+
+    /// The type called `name`, as PTX spells it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(ty, ..)| *ty)
+    }
+
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        self.ty().bits() as usize / 8
+    }
+
+    pub(super) fn ty(self) -> Type {
+        Self::ALL.iter().find(|(ty, ..)| *ty == self).map_or(Type::B32, |(.., ty)| *ty)
+    }
+}
+
+/// How 16-byte pieces of a tile are permuted in shared memory, so that columns do not meet in one bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swizzle {
+    /// Not at all.
+    None,
+    /// Within 32 bytes.
+    B32,
+    /// Within 64 bytes.
+    B64,
+    /// Within 128 bytes.
+    B128,
+}
+
+impl Swizzle {
+    const ALL: [Swizzle; 4] = [Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128];
+
+    /// Bytes of the innermost dimension of a tile.
+    pub fn span(self) -> Option<usize> {
+        match self {
+            Swizzle::None => None,
+            Swizzle::B32 => Some(32),
+            Swizzle::B64 => Some(64),
+            Swizzle::B128 => Some(128),
+        }
+    }
+
+    /// Where the byte that would lie at `address` of shared memory lies.
+    #[inline]
+    pub fn apply(self, address: u64) -> u64 {
+        let mask = match self {
+            Swizzle::None => 0,
+            Swizzle::B32 => 1,
+            Swizzle::B64 => 3,
+            Swizzle::B128 => 7,
+        };
+        address ^ ((address >> 7 & mask) << 4)
+    }
+}
+
+/// A tensor in global memory, and the tile that one copy moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorMap {
+    /// Of the first element.
+    pub address: u64,
+    /// Of an element.
+    pub dtype: TensorType,
+    /// Number of dimensions, 1 to 5; only so many entries of the arrays count.
+    pub rank: usize,
+    /// Elements of each dimension, the contiguous one first.
+    pub shape: [u64; 5],
+    /// Bytes from one element to the next of dimensions 1, 2, …
+    pub strides: [u64; 4],
+    /// Elements of a tile in each dimension.
+    pub tile: [u32; 5],
+    /// Of every so many elements of a dimension, one is taken.
+    pub element_strides: [u32; 5],
+    /// Of the tile in shared memory.
+    pub swizzle: Swizzle,
+    /// Elements outside the tensor are NaN, not zero.
+    pub fill_nan: bool,
+}
+
+/// What the 128 bytes begin with.
+const MAGIC: u64 = 0x7061_4D72_6F73_6E54;
+
+impl TensorMap {
+    /// A map of a tensor of `shape` whose rows are `strides` bytes apart (one fewer than dimensions), moved in tiles.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] where the driver would refuse the map, and for tiles with a swizzle whose innermost dimension
+    /// is not exactly as wide as the swizzle.
+    pub fn new(
+        address: u64,
+        dtype: TensorType,
+        shape: &[u64],
+        strides: &[u64],
+        tile: &[u32],
+        swizzle: Swizzle,
+    ) -> Result<Self, Error> {
+        let fail = |message: String| Err(Error::Launch(format!("tensor map: {message}")));
+        let rank = shape.len();
+        if !(1..=5).contains(&rank) || strides.len() + 1 != rank || tile.len() != rank {
+            let (strides, tile) = (strides.len(), tile.len());
+            return fail(format!("{rank} dimensions with {strides} strides and a tile of {tile} dimensions"));
+        }
+        if !address.is_multiple_of(16) {
+            return fail(format!("the address {address:#x} is no multiple of 16"));
+        }
+        if let Some(bad) = shape.iter().find(|n| **n == 0 || **n > 1 << 32) {
+            return fail(format!("a dimension of {bad} elements"));
+        }
+        if let Some(bad) = strides.iter().find(|bytes| !bytes.is_multiple_of(16) || **bytes >= 1 << 40) {
+            return fail(format!("a stride of {bad} bytes; it must be a multiple of 16 below 2^40"));
+        }
+        if let Some(bad) = tile.iter().find(|n| **n == 0 || **n > 256) {
+            return fail(format!("a tile with {bad} elements in a dimension; it has 1 to 256"));
+        }
+        let inner = tile[0] as usize * dtype.bytes();
+        if !inner.is_multiple_of(16) {
+            return fail(format!("a tile whose rows have {inner} bytes, no multiple of 16"));
+        }
+        if let Some(span) = swizzle.span().filter(|span| *span != inner) {
+            return fail(format!(
+                "a tile whose rows have {inner} bytes with a swizzle of {span}; the simulator takes equal ones only"
+            ));
+        }
+        let mut map = TensorMap {
+            address,
+            dtype,
+            rank,
+            shape: [1; 5],
+            strides: [0; 4],
+            tile: [1; 5],
+            element_strides: [1; 5],
+            swizzle,
+            fill_nan: false,
+        };
+        map.shape[..rank].copy_from_slice(shape);
+        map.strides[..rank - 1].copy_from_slice(strides);
+        map.tile[..rank].copy_from_slice(tile);
+        Ok(map)
+    }
+
+    /// A map of a matrix of `rows` × `columns` elements whose rows lie behind each other.
+    ///
+    /// # Errors
+    /// As [`TensorMap::new`].
+    pub fn matrix(
+        address: u64,
+        dtype: TensorType,
+        [rows, columns]: [u64; 2],
+        tile: [u32; 2],
+        swizzle: Swizzle,
+    ) -> Result<Self, Error> {
+        let stride = columns * dtype.bytes() as u64;
+        Self::new(address, dtype, &[columns, rows], &[stride], &[tile[1], tile[0]], swizzle)
+    }
+
+    /// Bytes of a tile in shared memory.
+    pub fn tile_bytes(&self) -> usize {
+        self.taken().iter().product::<usize>() * self.dtype.bytes()
+    }
+
+    /// Elements that a tile has in each dimension.
+    pub(super) fn taken(&self) -> [usize; 5] {
+        std::array::from_fn(|i| self.tile[i].div_ceil(self.element_strides[i]) as usize)
+    }
+
+    /// The 128 bytes that a kernel gets.
+    pub fn to_bytes(&self) -> [u8; 128] {
+        let swizzle = Swizzle::ALL.iter().position(|swizzle| *swizzle == self.swizzle).unwrap_or(0);
+        let dtype = TensorType::ALL.iter().position(|(ty, ..)| *ty == self.dtype).unwrap_or(0);
+        let kinds = [dtype as u8, self.rank as u8, swizzle as u8, u8::from(self.fill_nan), 0, 0, 0, 0];
+        let mut words = vec![MAGIC, self.address, u64::from_le_bytes(kinds)];
+        words.extend(self.shape);
+        words.extend(self.strides);
+        let mut bytes = [0; 128];
+        bytes.chunks_exact_mut(8).zip(&words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        for i in 0..5 {
+            bytes[96 + 2 * i..][..2].copy_from_slice(&(self.tile[i] as u16).to_le_bytes());
+            bytes[106 + i] = self.element_strides[i] as u8;
+        }
+        bytes
+    }
+
+    /// The map that 128 bytes hold, if they hold one.
+    pub fn from_bytes(bytes: &[u8; 128]) -> Option<Self> {
+        let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().unwrap_or_default());
+        let [dtype, rank, swizzle, fill_nan, ..] = word(2).to_le_bytes();
+        let valid = word(0) == MAGIC && (1..=5).contains(&rank);
+        valid.then(|| TensorMap {
+            address: word(1),
+            dtype: TensorType::ALL[usize::from(dtype) % 10].0,
+            rank: usize::from(rank),
+            shape: std::array::from_fn(|i| word(3 + i)),
+            strides: std::array::from_fn(|i| word(8 + i)),
+            tile: std::array::from_fn(|i| u32::from(u16::from_le_bytes([bytes[96 + 2 * i], bytes[97 + 2 * i]]))),
+            element_strides: std::array::from_fn(|i| u32::from(bytes[106 + i])),
+            swizzle: Swizzle::ALL[usize::from(swizzle) % 4],
+            fill_nan: fill_nan != 0,
+        })
+    }
+
+    /// The rows of the tile at `corner`: byte of the tile where a row begins, the global address of its first element,
+    /// and which of its elements lie within the tensor (none where an outer coordinate lies outside).
+    pub(super) fn rows(&self, corner: [i64; 5]) -> Vec<Row> {
+        let taken = self.taken();
+        let bytes = self.dtype.bytes();
+        let step = i64::from(self.element_strides[0]);
+        let count: usize = taken[1..].iter().product();
+        let rows = (0..count).map(|row| {
+            let (mut rest, mut address, mut inside) = (row, self.address.cast_signed(), true);
+            for i in 1..5 {
+                let at = corner[i] + (rest % taken[i]) as i64 * i64::from(self.element_strides[i]);
+                rest /= taken[i];
+                inside &= (0..self.shape[i].cast_signed()).contains(&at);
+                address = address.wrapping_add(at.wrapping_mul(self.strides[i - 1].cast_signed()));
+            }
+            // Elements corner, corner + step, … that lie in 0..shape.
+            let first = (-corner[0]).max(0).unsigned_abs().div_ceil(step.unsigned_abs()) as usize;
+            let behind =
+                (self.shape[0].cast_signed() - corner[0]).max(0).unsigned_abs().div_ceil(step.unsigned_abs()) as usize;
+            let last = if inside { behind.min(taken[0]) } else { 0 };
+            Row {
+                offset: row * taken[0] * bytes,
+                address: address.wrapping_add(corner[0] * bytes as i64).cast_unsigned(),
+                elements: first.min(last)..last,
+                step: step.unsigned_abs() * bytes as u64,
+            }
+        });
+        rows.collect()
+    }
+}
+
+/// A row of a tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Byte within the tile.
+    pub(super) offset: usize,
+    /// Of the row's first element, whether it lies within the tensor or not.
+    pub(super) address: u64,
+    /// Those within the tensor.
+    pub(super) elements: std::ops::Range<usize>,
+    /// Bytes from one element to the next in global memory.
+    pub(super) step: u64,
+}
