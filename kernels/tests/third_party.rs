@@ -432,3 +432,35 @@ fn pairs_and_switches_of_nvcc() {
         kernel.agrees::<bf16>(&wanted, 0.0, bf16::to_f64);
     }
 }
+
+#[test]
+fn a_ring_of_tiles_in_cuda_with_inline_ptx() {
+    let sizes @ [m, n, k] = [128, 64, 704];
+    let (a, b) = (short(&draw(21, m * k)), short(&draw(22, n * k)));
+    let set_up = |memory: &mut Memory| {
+        let out = memory.allocate("c", 4 * m * n);
+        let map = |address, rows: usize, tile| {
+            let map = TensorMap::matrix(address, TensorType::Bf16, [rows as u64, k as u64], [tile, 64], Swizzle::B128);
+            Argument::TensorMap(map.expect("the map fits"))
+        };
+        let (a, b) = (memory.allocate_from("a", &a), memory.allocate_from("b", &b));
+        let sizes = [n, k].map(|size| Argument::U32(size as u32));
+        (vec![map(a, m, 128), map(b, n, 64), Argument::U64(out), sizes[0], sizes[1]], out)
+    };
+    let mut transposed = vec![0.0; n * k];
+    wide(&b).iter().enumerate().for_each(|(i, value)| transposed[i % k * n + i / k] = *value);
+    let wanted = product(&wide(&a), &transposed, sizes);
+    let launch = launch([1, 1, 1], 384, 3 * 24576);
+    let kernel = Kernel { text: text("ring_sm90a"), entry: "ring", launch, set_up: &set_up };
+    kernel.agrees::<f32>(&wanted, 1e-4, f64::from);
+    // This one has all its fences.
+    let (report, ..) = kernel.run(&Options::default()).expect("it runs");
+    report.clean().unwrap_or_else(|findings| panic!("{findings}"));
+    // The last arrivals at the barriers of empty stages are waited for by nobody.
+    kernel.misses("mbarrier.arrive", 1);
+    // The loop is unrolled, and only the first product of a warp finds its registers touched by something else.
+    kernel.misses("wgmma.fence", 4);
+    for instruction in ["wgmma.commit", "wgmma.wait", "setmaxnreg.dec", "bar.sync", "bra AGAIN"] {
+        kernel.misses(instruction, 0);
+    }
+}

@@ -22,6 +22,9 @@ use std::collections::{HashMap, VecDeque};
 /// Instructions of warps in a block's turn, where blocks may wait for each other.
 const TURN: u64 = 50_000;
 
+/// The version of a block that stands for being woken without a change.
+const WOKEN: u64 = u64::MAX;
+
 /// A launch while it runs.
 pub(super) struct Machine<'a> {
     pub(super) entry: &'a Entry,
@@ -239,14 +242,13 @@ impl<'a> Machine<'a> {
         if self.complete_one(block) {
             return true;
         }
-        let version = block.version;
         let mut woken = false;
         for warp in &mut block.warps {
             if let State::Polling { version: seen, times } = &mut warp.state
                 && *times < 3
             {
                 // It asks again, and is told again that the phase is not over.
-                *seen = version.wrapping_sub(1);
+                *seen = WOKEN;
                 *times += 1;
                 woken = true;
             }
@@ -261,9 +263,9 @@ impl<'a> Machine<'a> {
     fn step(&mut self, block: &mut Block, w: usize) -> Flow {
         let entry = self.entry;
         let warp = &mut block.warps[w];
-        if let State::Polling { times, .. } = warp.state {
+        if let State::Polling { version, times } = warp.state {
             warp.state = State::Ready;
-            warp.polls = times;
+            warp.polls = if version == WOKEN { times } else { 0 };
         }
         let Some(path) = warp.top() else {
             warp.state = State::Done;

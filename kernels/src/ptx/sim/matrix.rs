@@ -24,7 +24,7 @@ use super::{
     operation::Multiply,
     types::{Lane, Type},
 };
-use half::{bf16, f16};
+use half::f16;
 
 impl Machine<'_> {
     /// Reports lanes that are elsewhere.
@@ -181,7 +181,7 @@ impl Machine<'_> {
 /// The value with number `v` in a register.
 pub(super) fn element(bits: u64, v: usize, ty: Type) -> f64 {
     match ty {
-        Type::Bf16 => bf16::of(bits >> (16 * v) & 0xFFFF).to_f64(),
+        Type::Bf16 => f64::from(f32::from_bits(((bits >> (16 * v)) as u32) << 16)),
         Type::F16 => f16::of(bits >> (16 * v) & 0xFFFF).to_f64(),
         // The lower 13 bits are not looked at.
         Type::Tf32 => f64::from(f32::from_bits(bits as u32 & !0x1FFF)),
