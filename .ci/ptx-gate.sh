@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Assembles every PTX program of the table of operations with NVIDIA's own assembler, which needs no GPU, for every
 # architecture that has to take it. A program fails if ptxas refuses it or warns, if it spills registers, needs a stack,
-# or uses more registers than its row allows. Then PTX that nvcc writes from tests/nvcc is run in the simulator and held
+# uses more registers than its row allows, or if the disassembly lacks a machine instruction that the row names (tensor
+# cores, asynchronous copies). Then PTX that nvcc writes from tests/nvcc is run in the simulator and held
 # against ours.
 #
 # ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. What cannot be had is SKIPPED, visibly
@@ -10,12 +11,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 assembler=nvidia-cuda-nvcc==13.0.88
+disassembler=nvidia-cuda-nvdisasm==13.2.86
 compiler="nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.88"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 cargo run --quiet -p kernels --example emit_ptx -- "$work/ptx"
-assemblies=$(awk '{ n += NF - 3 } END { print n + 0 }' "$work/ptx/programs.txt")
+assemblies=$(awk '{ n += NF - 4 } END { print n + 0 }' "$work/ptx/programs.txt")
 
 # --- tools ---
 tool() {
@@ -43,12 +45,25 @@ if [ -z "$ptxas" ]; then
   fi
 fi
 "$ptxas" --version | grep release
+nvdisasm=$(tool bin/nvdisasm)
+if [ -z "$nvdisasm" ]; then
+  reason=$(fetch "$disassembler")
+  nvdisasm=$(tool bin/nvdisasm)
+fi
+skipped=0
+if [ -z "$nvdisasm" ]; then
+  echo "SKIPPED: machine instructions are not looked for, nvdisasm cannot be fetched: ${reason:-the wheel does not hold it}"
+  skipped=1
+fi
 
-# assemble FILE ARCHITECTURE BUDGET: prints why it fails, nothing if it passes.
+# assemble FILE ARCHITECTURE BUDGET MACHINE: prints why it fails, nothing if it passes. MACHINE is a list of machine
+# instructions joined by commas, or `-`.
 assemble() {
-  local log="$work/log" registers
+  local here log registers instruction
+  here=$(mktemp -d -p "$work")
+  log="$here/log"
   if ! "$ptxas" --verbose --warn-on-spills --warn-on-local-memory-usage --generate-line-info --gpu-name "$2" "$1" \
-    --output-file "$work/cubin" >"$log" 2>&1; then
+    --output-file "$here/cubin" >"$log" 2>&1; then
     grep -m 1 -E 'error|fatal' "$log" || tail -n 1 "$log"
     return
   fi
@@ -60,41 +75,53 @@ assemble() {
     registers=$(sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$log" | head -n 1)
     if [ "${registers:-999}" -gt "$3" ]; then
       echo "${registers:-an unknown number of} registers, the budget is $3"
+    elif [ "$4" != - ] && [ -n "$nvdisasm" ]; then
+      "$nvdisasm" --print-code "$here/cubin" >"$here/machine" 2>"$log" || tail -n 1 "$log"
+      for instruction in ${4//,/ }; do
+        grep -qE "[[:space:]]${instruction//./\\.}" "$here/machine" || echo "the machine code has no $instruction"
+      done
     fi
   fi
+  rm -r "$here"
 }
+
+# row FILE ENTRY BUDGET MACHINE ARCHITECTURE: one assembly, one line.
+row() {
+  local complaint
+  complaint=$(assemble "$work/ptx/$1" "$5" "$3" "$4")
+  if [ -z "$complaint" ]; then echo passed; else echo "FAILED $2 for $5: $complaint"; fi
+}
+export -f assemble row
+export ptxas nvdisasm work
 
 # --- the gate must be able to fail ---
 read -r first _ <"$work/ptx/programs.txt"
 printf 'broken\n' | cat "$work/ptx/$first" - >"$work/broken.ptx"
-if [ -z "$(assemble "$work/broken.ptx" sm_80 255)" ] || [ -z "$(assemble "$work/ptx/$first" sm_80 1)" ]; then
-  echo "the PTX gate passes broken text or ignores the budget; nothing it says can be trusted" >&2
+if [ -z "$(assemble "$work/broken.ptx" sm_80 255 -)" ] || [ -z "$(assemble "$work/ptx/$first" sm_80 1 -)" ] ||
+  { [ -n "$nvdisasm" ] && [ -z "$(assemble "$work/ptx/$first" sm_80 255 NOSUCH)" ]; }; then
+  echo "the PTX gate passes broken text, ignores the budget or the machine code; nothing it says can be trusted" >&2
   exit 1
 fi
 
-# --- every program, every architecture ---
-passed=0 failed=0
-while read -r file entry budget architectures; do
-  for architecture in $architectures; do
-    complaint=$(assemble "$work/ptx/$file" "$architecture" "$budget")
-    if [ -z "$complaint" ]; then
-      passed=$((passed + 1))
-    else
-      failed=$((failed + 1))
-      echo "FAILED $entry for $architecture: $complaint"
-    fi
-  done
-done <"$work/ptx/programs.txt"
+# --- every program, every architecture, on every core ---
+awk '{ for (i = 5; i <= NF; i++) print $1, $2, $3, $4, $i }' "$work/ptx/programs.txt" |
+  xargs -P "$(nproc)" -L 1 bash -c 'row "$@"' row >"$work/rows.log"
+passed=$(grep -c '^passed$' "$work/rows.log" || true)
+failed=$(grep -c '^FAILED' "$work/rows.log" || true)
+grep -v '^passed$' "$work/rows.log" || true
+if [ $((passed + failed)) -ne "$assemblies" ]; then
+  echo "the PTX gate ran $((passed + failed)) of $assemblies assemblies; nothing it says can be trusted" >&2
+  exit 1
+fi
 
 # --- the simulator on PTX of nvcc ---
-skipped=0
 if [ -z "$(tool nvvm/bin/cicc)" ] || [ -z "$(tool include/cuda_runtime.h)" ]; then
   # shellcheck disable=SC2086 # one word a wheel
   reason=$(fetch $compiler)
 fi
 if [ -z "$(tool nvvm/bin/cicc)" ]; then
   echo "SKIPPED: nvcc cannot be fetched: ${reason:-the wheels do not hold it}"
-  skipped=1
+  skipped=$((skipped + 1))
 else
   PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/nvcc/bias_gelu.cu \
     --output-file "$work/nvcc.ptx"

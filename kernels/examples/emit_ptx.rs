@@ -4,7 +4,8 @@
 //! cargo run -p kernels --example emit_ptx -- DIR
 //! ```
 //!
-//! `DIR/programs.txt` holds one program a line: file, entry, register budget, then the architectures that take it.
+//! `DIR/programs.txt` holds one program a line: file, entry, register budget, the machine instructions that it must come
+//! down to joined by commas (or `-`), then the architectures that take it.
 
 use kernels::{OPERATIONS, ptx::Sm};
 use std::{fmt::Write as _, fs, path::PathBuf, process::ExitCode};
@@ -35,7 +36,8 @@ fn write(directory: &std::path::Path) -> std::io::Result<usize> {
                 let file = format!("{}.ptx", program.name);
                 fs::write(directory.join(&file), &program.text)?;
                 let architectures = sm.runs_on().join(" ");
-                writeln!(list, "{file} {} {} {architectures}", program.name.entry(), program.registers)
+                let machine = if program.machine.is_empty() { "-".to_string() } else { program.machine.join(",") };
+                writeln!(list, "{file} {} {} {machine} {architectures}", program.name.entry(), program.registers)
                     .expect("writing to a string succeeds");
                 count += 1;
             }

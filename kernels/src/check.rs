@@ -16,6 +16,7 @@
 use crate::num::philox::Stream;
 use crate::operation::{Case, Operation, Outcome, Target};
 use crate::pool::Cpu;
+use crate::ptx::Sm;
 use crate::simd::{DType, Element, Isa, IsaKind};
 use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
 
@@ -262,6 +263,26 @@ pub fn on_cpu(case: &Case, target: Target, check: impl FnOnce(&Cpu) -> Result<f6
     match result {
         Ok(worst) => Outcome::Passed { worst },
         Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
+    }
+}
+
+/// Answers a [`Target`] for an operation whose program for sm_80 serves every GPU: runs `on_cpu` where it is an
+/// instruction set that this machine has, `simulated` where it is the simulator of sm_80.
+pub(crate) fn on_device(
+    case: &Case,
+    target: Target,
+    cpu: impl FnOnce(&Cpu) -> Result<f64, String>,
+    simulated: impl FnOnce(Sm) -> Result<f64, String>,
+) -> Outcome {
+    match target {
+        Target::Cpu(_) => on_cpu(case, target, cpu),
+        Target::Simulator(Sm::Sm90a) => {
+            Outcome::Skipped { reason: "the program for sm_80 serves sm_90a too".to_string() }
+        }
+        Target::Simulator(sm) => match simulated(sm) {
+            Ok(worst) => Outcome::Passed { worst },
+            Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
+        },
     }
 }
 

@@ -233,6 +233,22 @@ pub struct Program {
     pub listing: String,
     /// Registers a thread may use at most; `.ci/ptx-gate.sh` holds the assembler's figure against it.
     pub registers: u32,
+    /// Machine instructions that the kernel must come down to on every architecture (`HMMA`, `LDGSTS`), as the
+    /// disassembly begins their names; the gate looks for each.
+    pub machine: &'static [&'static str],
+}
+
+impl Program {
+    /// The only entry of `module`, which is called `name`.
+    pub fn new(name: Name, module: &crate::ptx::Module, registers: u32) -> Self {
+        let (text, listing) = (module.text(), module.listing());
+        Self { name, sm: module.sm(), text, listing, registers, machine: &[] }
+    }
+
+    /// The same, with the machine instructions that it must come down to.
+    pub fn made_of(self, machine: &'static [&'static str]) -> Self {
+        Self { machine, ..self }
+    }
 }
 
 /// A row of the table.

@@ -1,15 +1,22 @@
 //! The row of the cross-entropy loss in the table of operations: its sizes, its cost, its check against f64.
 
+use super::cuda::Rows;
 use super::{IGNORED, Projection, backward, forward, reference, rows_backward, rows_forward, scratch_len};
-use crate::check::{Guarded, greatest_error, on_cpu, store, ulp, uniform, widen, within};
+use crate::check::{Guarded, greatest_error, on_device, store, ulp, uniform, widen, within};
 use crate::num::philox::Stream;
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
+use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
+use crate::simulated::Simulated;
 use half::bf16;
 
 /// The loss with its projection, and of plain rows.
-pub const OPERATION: Operation = Operation { name: "cross_entropy", cases, cost, check, ptx: |_| Vec::new() };
+pub const OPERATION: Operation = Operation { name: "cross_entropy", cases, cost, check, ptx };
+
+fn ptx(sm: Sm) -> Vec<Program> {
+    if sm == Sm::Sm80 { Rows::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+}
 
 /// [M, E, V] with a projection: nothing, one, vectors with one lane more and less, primes, more than a chunk of classes,
 /// more than a chunk of rows.
@@ -17,7 +24,8 @@ const PROJECTIONS: [(usize, usize, usize); 8] =
     [(0, 8, 5), (1, 1, 1), (37, 15, 17), (64, 16, 33), (31, 31, 127), (67, 64, 1021), (23, 33, 2053), (521, 5, 1031)];
 
 /// [M, V] of plain rows.
-const ROWS: [(usize, usize); 8] = [(0, 3), (1, 1), (211, 2), (97, 3), (23, 16), (31, 17), (19, 65), (1030, 7)];
+const ROWS: [(usize, usize); 9] =
+    [(0, 3), (1, 1), (211, 2), (97, 3), (23, 16), (31, 17), (19, 65), (1030, 7), (5, 3001)];
 
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -45,12 +53,80 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_cpu(case, target, |cpu| match (case.variant.as_str(), case.dtype) {
-        ("rows", DType::F32) => check_rows::<f32>(case, cpu),
-        ("rows", DType::Bf16) => check_rows::<bf16>(case, cpu),
-        (_, DType::F32) => check_projection::<f32>(case, cpu),
-        (_, DType::Bf16) => check_projection::<bf16>(case, cpu),
-    })
+    if let (Target::Simulator(_), "projection") = (target, case.variant.as_str()) {
+        let reason = "on a GPU the products are the product's kernels, and rows are rows";
+        return Outcome::Skipped { reason: reason.to_string() };
+    }
+    on_device(
+        case,
+        target,
+        |cpu| match (case.variant.as_str(), case.dtype) {
+            ("rows", DType::F32) => check_rows::<f32>(case, &On::Cpu(cpu)),
+            ("rows", DType::Bf16) => check_rows::<bf16>(case, &On::Cpu(cpu)),
+            (_, DType::F32) => check_projection::<f32>(case, cpu),
+            (_, DType::Bf16) => check_projection::<bf16>(case, cpu),
+        },
+        |sm| match case.dtype {
+            DType::F32 => check_rows::<f32>(case, &On::Simulator(sm)),
+            DType::Bf16 => check_rows::<bf16>(case, &On::Simulator(sm)),
+        },
+    )
+}
+
+/// Who computes.
+enum On<'a> {
+    Cpu(&'a Cpu),
+    Simulator(Sm),
+}
+
+impl On<'_> {
+    /// What approximate instructions may give: nothing to choose on a processor.
+    fn approximations(&self) -> &'static [Approximation] {
+        match self {
+            On::Cpu(_) => &Approximation::ALL[..1],
+            On::Simulator(_) => &Approximation::ALL,
+        }
+    }
+}
+
+/// [`rows_forward`] by the PTX.
+fn simulate_forward<X: Element>(
+    sm: Sm,
+    (classes, logits, labels): (usize, &[X], &[u32]),
+    approximation: Approximation,
+    (losses, norms, predictions): (&mut [f32], &mut [f32], &mut [u32]),
+) -> Result<(), String> {
+    let (kernel, mut device) = (Rows::forward(X::DTYPE, classes), Simulated::default());
+    device.input("logits", logits);
+    device.input("labels", labels);
+    let (l, n) = (device.output::<f32>("losses", losses.len()), device.output::<f32>("norms", norms.len()));
+    let p = device.output::<u32>("predictions", predictions.len());
+    device.integers([labels.len(), classes]);
+    device.run(&kernel.program(sm), kernel.launch(labels.len(), classes), approximation)?;
+    losses.copy_from_slice(&device.read(l)?);
+    norms.copy_from_slice(&device.read(n)?);
+    predictions.copy_from_slice(&device.read(p)?);
+    Ok(())
+}
+
+/// [`rows_backward`] by the PTX.
+fn simulate_backward<X: Element>(
+    sm: Sm,
+    (classes, logits, labels): (usize, &[X], &[u32]),
+    approximation: Approximation,
+    (norms, dlosses): (&[f32], &[f32]),
+    dlogits: &mut [X],
+) -> Result<(), String> {
+    let (kernel, mut device) = (Rows::backward(X::DTYPE, X::DTYPE), Simulated::default());
+    device.input("logits", logits);
+    device.input("labels", labels);
+    device.input("norms", norms);
+    device.input("dlosses", dlosses);
+    let out = device.output::<X>("dlogits", dlogits.len());
+    device.integers([labels.len(), classes]);
+    device.run(&kernel.program(sm), kernel.launch(labels.len(), classes), approximation)?;
+    dlogits.copy_from_slice(&device.read(out)?);
+    Ok(())
 }
 
 /// Labels of all classes, every seventh row without one.
@@ -78,12 +154,12 @@ fn check_losses(
     case: &Case,
     labels: &[u32],
     logits: (&[f32], &[f64]),
-    run: impl FnOnce(&mut [f32], &mut [f32], &mut [u32]),
+    run: impl FnOnce(&mut [f32], &mut [f32], &mut [u32]) -> Result<(), String>,
 ) -> Result<f64, String> {
     let (rows, classes) = (case.dim("M"), case.dim("V"));
     let (mut losses, mut norms) = (Guarded::<f32>::poisoned(rows), Guarded::<f32>::poisoned(2 * rows));
     let mut predictions = vec![u32::MAX; rows];
-    run(&mut losses, &mut norms, &mut predictions);
+    run(&mut losses, &mut norms, &mut predictions)?;
     losses.intact().and(norms.intact())?;
     check_predictions(classes, &predictions, logits.0, logits.1)?;
     let naive = reference::rows_forward::<f32>(classes, logits.0, labels);
@@ -97,23 +173,40 @@ fn check_losses(
     Ok(worst)
 }
 
-fn check_rows<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let (rows, classes) = (case.dim("M"), case.dim("V"));
     let (logits, labels) = (uniform::<X>(1, rows * classes, 8.0), labels(rows, classes));
     let (plain, wide) = (widen::<f32, X>(&logits), widen::<f64, X>(&logits));
     if case.pass == Pass::Forward {
-        return check_losses(case, &labels, (&plain, &wide), |losses, norms, predictions| {
-            rows_forward(cpu, classes, &logits, &labels, losses, norms, predictions);
-        });
+        let with = |approximation| {
+            check_losses(case, &labels, (&plain, &wide), |losses, norms, predictions| {
+                let inputs = (classes, &logits[..], &labels[..]);
+                match on {
+                    On::Cpu(cpu) => rows_forward(cpu, classes, &logits, &labels, losses, norms, predictions),
+                    On::Simulator(sm) => {
+                        return simulate_forward(*sm, inputs, approximation, (losses, norms, predictions));
+                    }
+                }
+                Ok(())
+            })
+        };
+        return on.approximations().iter().try_fold(0.0f64, |worst, how| Ok(worst.max(with(*how)?)));
     }
     let (_, norms) = reference::rows_forward::<f32>(classes, &plain, &labels);
     let dlosses = uniform::<f32>(2, rows, 1.0);
-    let mut dlogits = Guarded::<X>::poisoned(logits.len());
-    rows_backward(cpu, classes, &logits, &labels, &norms, &dlosses, &mut dlogits);
-    dlogits.intact()?;
     let naive = reference::rows_backward::<f32>(classes, &plain, &labels, &norms, &dlosses);
     let exact = reference::rows_backward::<f64>(classes, &wide, &labels, &widen(&norms), &widen(&dlosses));
-    within("dlogits", &dlogits, &store::<X>(&naive), &exact)
+    on.approximations().iter().try_fold(0.0f64, |worst, how| {
+        let mut dlogits = Guarded::<X>::poisoned(logits.len());
+        match on {
+            On::Cpu(cpu) => rows_backward(cpu, classes, &logits, &labels, &norms, &dlosses, &mut dlogits),
+            On::Simulator(sm) => {
+                simulate_backward(*sm, (classes, &logits, &labels), *how, (&norms, &dlosses), &mut dlogits)?;
+            }
+        }
+        dlogits.intact()?;
+        Ok(worst.max(within("dlogits", &dlogits, &store::<X>(&naive), &exact)?))
+    })
 }
 
 fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
@@ -129,6 +222,7 @@ fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     if case.pass == Pass::Forward {
         let worst = check_losses(case, &labels, (&z32, &z64), |losses, norms, predictions| {
             forward(cpu, &projection, losses, norms, predictions, &mut scratch);
+            Ok(())
         })?;
         return scratch.intact().map(|()| worst);
     }

@@ -33,6 +33,7 @@
 
 mod cases;
 mod cpu;
+pub mod cuda;
 mod projection;
 pub mod reference;
 #[cfg(test)]

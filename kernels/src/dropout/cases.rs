@@ -1,14 +1,20 @@
 //! The row of dropout in the table of operations: its sizes, its cost, its check against f64.
 
-use super::{Dropout, apply, reference};
-use crate::check::{Guarded, on_cpu, store, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use super::{Dropout, apply, cuda::Apply, reference};
+use crate::check::{Guarded, on_device, store, uniform, widen, within};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
+use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
+use crate::simulated::Simulated;
 use half::bf16;
 
 /// Dropout; backward is the same kernel on the gradient.
-pub const OPERATION: Operation = Operation { name: "dropout", cases, cost, check, ptx: |_| Vec::new() };
+pub const OPERATION: Operation = Operation { name: "dropout", cases, cost, check, ptx };
+
+fn ptx(sm: Sm) -> Vec<Program> {
+    if sm == Sm::Sm80 { Apply::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+}
 
 /// [T, F]: nothing, one number, blocks of 64 with one column more and less, primes, several tasks.
 const SIZES: [(usize, usize); 11] =
@@ -31,21 +37,49 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_cpu(case, target, |cpu| match case.dtype {
-        DType::F32 => check_of::<f32>(case, cpu),
-        DType::Bf16 => check_of::<bf16>(case, cpu),
-    })
+    on_device(
+        case,
+        target,
+        |cpu| match case.dtype {
+            DType::F32 => check_of::<f32>(case, |x, y| compute(case, cpu, x, y)),
+            DType::Bf16 => check_of::<bf16>(case, |x, y| compute(case, cpu, x, y)),
+        },
+        |sm| match case.dtype {
+            DType::F32 => check_of::<f32>(case, |x, y| simulate(case, sm, x, y)),
+            DType::Bf16 => check_of::<bf16>(case, |x, y| simulate(case, sm, x, y)),
+        },
+    )
 }
 
-fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
-    let dropout = Dropout { seed: 0x0123_4567_89ab_cdef, site: 42, rate: 0.1 };
+const DROPOUT: Dropout = Dropout { seed: 0x0123_4567_89ab_cdef, site: 42, rate: 0.1 };
+
+fn compute<X: Element>(case: &Case, cpu: &Cpu, x: &[X], y: &mut [X]) -> Result<(), String> {
+    apply(cpu, &DROPOUT, case.dim("F"), x, y);
+    Ok(())
+}
+
+fn simulate<X: Element>(case: &Case, sm: Sm, x: &[X], y: &mut [X]) -> Result<(), String> {
+    let (rows, columns) = (case.dim("T"), case.dim("F"));
+    let kernel = Apply::new(X::DTYPE, columns);
+    let mut device = Simulated::default();
+    device.input("x", x);
+    let output = device.output::<X>("y", y.len());
+    let (words, scale) = DROPOUT.cuda_arguments();
+    device.integers(words.map(|word| word as usize)).float(scale).integers([rows, columns]);
+    device.run(&kernel.program(sm), kernel.launch(rows, columns), Approximation::Exact)?;
+    y.copy_from_slice(&device.read(output)?);
+    Ok(())
+}
+
+/// Holds what `run` makes of x against the definition.
+fn check_of<X: Element>(case: &Case, run: impl FnOnce(&[X], &mut [X]) -> Result<(), String>) -> Result<f64, String> {
     let columns = case.dim("F");
     let x = uniform::<X>(7, case.dim("T") * columns, 3.0);
     let mut y = Guarded::<X>::poisoned(x.len());
-    apply(cpu, &dropout, columns, &x, &mut y);
+    run(&x, &mut y)?;
     y.intact()?;
-    let naive = store::<X>(&reference::apply::<f32>(&dropout, columns, &widen(&x)));
-    let exact = reference::apply::<f64>(&dropout, columns, &widen(&x));
+    let naive = store::<X>(&reference::apply::<f32>(&DROPOUT, columns, &widen(&x)));
+    let exact = reference::apply::<f64>(&DROPOUT, columns, &widen(&x));
     if let Some(i) = (0..x.len()).find(|&i| (y[i].to_f32() == 0.0) != (exact[i] == 0.0)) {
         return Err(format!("element {i} is kept by one and dropped by the other"));
     }

@@ -17,6 +17,7 @@
 
 mod cases;
 mod cpu;
+pub mod cuda;
 pub mod reference;
 #[cfg(test)]
 mod tests;

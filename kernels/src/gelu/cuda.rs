@@ -177,7 +177,7 @@ impl BiasActivation {
             (Pass::Backward, DType::Bf16, 8) => self.backward::<BrainPairs, 8>(k),
             (Pass::Backward, DType::Bf16, _) => self.backward::<Brain, 1>(k),
         });
-        Program { name, sm, text: module.text(), listing: module.listing(), registers: self.registers() }
+        Program::new(name, &module, self.registers())
     }
 
     fn precision(&self) -> Precision {

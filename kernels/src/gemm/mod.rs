@@ -28,6 +28,13 @@
 
 mod cases;
 mod cpu;
+pub mod cuda;
+mod cuda_cases;
+mod cuda_copy;
+mod cuda_epilogue;
+pub(crate) mod cuda_place;
+mod cuda_single;
+pub mod cuda_split;
 mod epilogue;
 mod pack;
 mod packed;
@@ -40,6 +47,7 @@ mod tests;
 
 pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
 pub use cpu::{scratch_bytes, warm_up};
+pub use cuda_epilogue::Fused;
 pub use epilogue::Epilogue;
 pub use packed::{PackMismatch, PackedB};
 

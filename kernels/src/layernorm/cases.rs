@@ -1,18 +1,25 @@
 //! The row of LayerNorm in the table of operations: its sizes, its cost, its check against f64.
 
-use super::{Spec, backward, backward_scratch_len, forward, reference};
-use crate::check::{Guarded, on_cpu, store, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use super::{Spec, backward, backward_scratch_len, cuda::LayerNorm, forward, reference};
+use crate::check::{Guarded, on_device, store, uniform, widen, within};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
+use crate::ptx::{Sm, sim::Approximation};
+use crate::reduce::simulate_column_sums;
 use crate::simd::{DType, Element};
+use crate::simulated::Simulated;
 use half::bf16;
 
 /// LayerNorm with residual, forward and backward.
-pub const OPERATION: Operation = Operation { name: "layernorm", cases, cost, check, ptx: |_| Vec::new() };
+pub const OPERATION: Operation = Operation { name: "layernorm", cases, cost, check, ptx };
+
+fn ptx(sm: Sm) -> Vec<Program> {
+    if sm == Sm::Sm80 { LayerNorm::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+}
 
 /// [T, H]: nothing, one number, vectors with one lane more and less, primes, several blocks of rows, ALBERT's widths.
 /// Short rows come in numbers, because the error of a handful of elements is a matter of luck.
-const SIZES: [(usize, usize); 13] = [
+const SIZES: [(usize, usize); 15] = [
     (0, 8),
     (1, 1),
     (211, 2),
@@ -26,6 +33,8 @@ const SIZES: [(usize, usize); 13] = [
     (33, 127),
     (67, 312),
     (5, 768),
+    (7, 1288),
+    (3, 4096),
 ];
 
 /// Forward: what is added and what is kept. Backward has nothing to choose.
@@ -61,12 +70,110 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_cpu(case, target, |cpu| match (case.pass, case.dtype) {
-        (Pass::Forward, DType::F32) => check_forward::<f32>(case, cpu),
-        (Pass::Forward, DType::Bf16) => check_forward::<bf16>(case, cpu),
-        (Pass::Backward, DType::F32) => check_backward::<f32>(case, cpu),
-        (Pass::Backward, DType::Bf16) => check_backward::<bf16>(case, cpu),
-    })
+    on_device(
+        case,
+        target,
+        |cpu| match case.dtype {
+            DType::F32 => check_of::<f32>(case, &OnCpu(cpu)),
+            DType::Bf16 => check_of::<bf16>(case, &OnCpu(cpu)),
+        },
+        |sm| match case.dtype {
+            DType::F32 => check_of::<f32>(case, &OnSimulator(sm)),
+            DType::Bf16 => check_of::<bf16>(case, &OnSimulator(sm)),
+        },
+    )
+}
+
+/// The operands of forward; the last three are written.
+struct Forward<'a, X> {
+    x: &'a [X],
+    residual: Option<&'a [X]>,
+    gain: &'a [f32],
+    bias: &'a [f32],
+    s: Option<&'a mut [X]>,
+    y: &'a mut [X],
+    stats: &'a mut [f32],
+}
+
+/// The operands of backward; the last three are written.
+struct Backward<'a, X> {
+    s: &'a [X],
+    stats: &'a [f32],
+    gain: &'a [f32],
+    dy: &'a [X],
+    ds: &'a mut [X],
+    dgain: &'a mut [f32],
+    dbias: &'a mut [f32],
+}
+
+/// Who normalises.
+trait Normalise {
+    fn forward<X: Element>(&self, spec: &Spec, operands: Forward<'_, X>) -> Result<(), String>;
+    fn backward<X: Element>(&self, spec: &Spec, operands: Backward<'_, X>) -> Result<(), String>;
+}
+
+struct OnCpu<'a>(&'a Cpu);
+
+impl Normalise for OnCpu<'_> {
+    fn forward<X: Element>(&self, spec: &Spec, f: Forward<'_, X>) -> Result<(), String> {
+        forward(self.0, spec, f.x, f.residual, f.gain, f.bias, f.s, f.y, f.stats);
+        Ok(())
+    }
+    fn backward<X: Element>(&self, spec: &Spec, b: Backward<'_, X>) -> Result<(), String> {
+        let mut scratch = Guarded::<f32>::poisoned(backward_scratch_len(spec));
+        backward(self.0, spec, b.s, b.stats, b.gain, b.dy, b.ds, b.dgain, b.dbias, &mut scratch);
+        scratch.intact()
+    }
+}
+
+struct OnSimulator(Sm);
+
+impl Normalise for OnSimulator {
+    fn forward<X: Element>(&self, spec: &Spec, f: Forward<'_, X>) -> Result<(), String> {
+        let kernel = LayerNorm::forward(X::DTYPE, f.residual.is_some(), f.s.is_some(), spec.columns);
+        let (kernel, mut device) = (kernel.ok_or("rows are too long")?, Simulated::default());
+        device.input("x", f.x);
+        f.residual.map(|residual| device.input("residual", residual));
+        device.input("gain", f.gain);
+        device.input("bias", f.bias);
+        let s = f.s.map(|s| (device.output::<X>("s", s.len()), s));
+        let (y, stats) = (device.output::<X>("y", f.y.len()), device.output::<f32>("stats", f.stats.len()));
+        device.integers([spec.rows, spec.columns]).float(spec.eps);
+        device.run(&kernel.program(self.0), kernel.launch(spec.rows, spec.columns), Approximation::Exact)?;
+        f.y.copy_from_slice(&device.read(y)?);
+        f.stats.copy_from_slice(&device.read(stats)?);
+        if let Some((buffer, s)) = s {
+            s.copy_from_slice(&device.read(buffer)?);
+        }
+        Ok(())
+    }
+    fn backward<X: Element>(&self, spec: &Spec, b: Backward<'_, X>) -> Result<(), String> {
+        let kernel = LayerNorm::backward(X::DTYPE, spec.columns).ok_or("rows are too long")?;
+        let (mut device, groups) = (Simulated::default(), kernel.groups(spec.rows));
+        device.input("s", b.s);
+        device.input("stats", b.stats);
+        device.input("gain", b.gain);
+        device.input("dy", b.dy);
+        let ds = device.output::<X>("ds", b.ds.len());
+        let partial = ["dgain_partial", "dbias_partial"].map(|name| device.output::<f32>(name, groups * spec.columns));
+        device.integers([spec.rows, spec.columns]);
+        device.run(&kernel.program(self.0), kernel.launch(spec.rows, spec.columns), Approximation::Exact)?;
+        b.ds.copy_from_slice(&device.read(ds)?);
+        for (partial, out) in partial.into_iter().zip([b.dgain, b.dbias]) {
+            let sums = device.buffer("gradient", out);
+            let shape = (groups, spec.columns, spec.columns);
+            simulate_column_sums(&mut device, self.0, DType::F32, shape, partial, sums)?;
+            out.copy_from_slice(&device.read(sums)?);
+        }
+        Ok(())
+    }
+}
+
+fn check_of<X: Element>(case: &Case, on: &impl Normalise) -> Result<f64, String> {
+    match case.pass {
+        Pass::Forward => check_forward::<X>(case, on),
+        Pass::Backward => check_backward::<X>(case, on),
+    }
 }
 
 fn spec(case: &Case) -> Spec {
@@ -79,7 +186,7 @@ fn activations<X: Element>(seed: u64, spec: &Spec) -> Vec<X> {
     deviations.into_iter().enumerate().map(|(i, x)| X::from_f32(x + (i / spec.columns) as f32 % 5.0)).collect()
 }
 
-fn check_forward<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+fn check_forward<X: Element>(case: &Case, on: &impl Normalise) -> Result<f64, String> {
     let spec = spec(case);
     let (x, r) = (activations::<X>(1, &spec), activations::<X>(2, &spec));
     let (gain, bias) = (uniform::<f32>(3, spec.columns, 1.5), uniform::<f32>(4, spec.columns, 1.0));
@@ -88,7 +195,8 @@ fn check_forward<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     let mut stats = Guarded::<f32>::poisoned(2 * spec.rows);
     let residual = fused(case, "residual").then_some(&r[..]);
     let kept = fused(case, "sum").then_some(&mut s[..]);
-    forward(cpu, &spec, &x, residual, &gain, &bias, kept, &mut y, &mut stats);
+    let (y_out, stats_out) = (&mut y[..], &mut stats[..]);
+    on.forward(&spec, Forward { x: &x, residual, gain: &gain, bias: &bias, s: kept, y: y_out, stats: stats_out })?;
     (y.intact().and(s.intact())).and(stats.intact())?;
 
     let sum: Vec<X> = match residual {
@@ -105,7 +213,7 @@ fn check_forward<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     Ok(worst.max(within("y", &y, &store::<X>(&naive.y), &exact.y)?))
 }
 
-fn check_backward<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+fn check_backward<X: Element>(case: &Case, on: &impl Normalise) -> Result<f64, String> {
     let spec = spec(case);
     let (s, dy) = (activations::<X>(5, &spec), activations::<X>(6, &spec));
     let (gain, before) = (uniform::<f32>(7, spec.columns, 1.5), uniform::<f32>(8, spec.columns, 1.0));
@@ -113,9 +221,17 @@ fn check_backward<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     let stats = store::<f32>(&reference::forward::<f32>(&spec, &widen(&s), &gain, &bias).stats);
     let mut ds = Guarded::<X>::poisoned(s.len());
     let (mut dgain, mut dbias) = (Guarded::new(&before), Guarded::new(&before));
-    let mut scratch = Guarded::<f32>::poisoned(backward_scratch_len(&spec));
-    backward(cpu, &spec, &s, &stats, &gain, &dy, &mut ds, &mut dgain, &mut dbias, &mut scratch);
-    ds.intact().and(dgain.intact()).and(dbias.intact()).and(scratch.intact())?;
+    let operands = Backward {
+        s: &s,
+        stats: &stats,
+        gain: &gain,
+        dy: &dy,
+        ds: &mut ds[..],
+        dgain: &mut dgain[..],
+        dbias: &mut dbias[..],
+    };
+    on.backward(&spec, operands)?;
+    ds.intact().and(dgain.intact()).and(dbias.intact())?;
 
     let naive = reference::backward::<f32>(&spec, &widen(&s), &stats, &gain, &widen(&dy));
     let exact = reference::backward::<f64>(&spec, &widen(&s), &widen(&stats), &widen(&gain), &widen(&dy));

@@ -1,13 +1,21 @@
 //! The row of the optimizers in the table of operations: their sizes, their cost, their check against f64.
 
+use super::cuda::{Blocks, Update, hyper_values, step_values};
 use super::{Hyper, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
-use crate::check::{Guarded, on_cpu, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::check::{Guarded, on_device, uniform, widen, within};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
+use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::DType;
+use crate::simulated::Simulated;
+use half::bf16;
 
 /// LAMB and AdamW.
-pub const OPERATION: Operation = Operation { name: "optimizer", cases, cost, check, ptx: |_| Vec::new() };
+pub const OPERATION: Operation = Operation { name: "optimizer", cases, cost, check, ptx };
+
+fn ptx(sm: Sm) -> Vec<Program> {
+    if sm == Sm::Sm80 { Update::ALL.iter().map(|update| update.program(sm)).collect() } else { Vec::new() }
+}
 
 /// Parameters: nothing, one, vectors with one lane more and less, primes, several blocks in a tensor.
 const SIZES: [usize; 9] = [0, 1, 31, 64, 257, 1021, 4099, 70_001, 200_003];
@@ -50,10 +58,64 @@ pub(super) fn segments(params: usize) -> Vec<Segment> {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_cpu(case, target, |cpu| check_of(case, cpu))
+    on_device(case, target, |cpu| check_of(case, &On::Cpu(cpu)), |sm| check_of(case, &On::Simulator(sm)))
 }
 
-fn check_of(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+/// Who updates.
+enum On<'a> {
+    Cpu(&'a Cpu),
+    Simulator(Sm),
+}
+
+/// A step by the PTX, the bf16 copy held against the parameters; gives the ratios, where it is LAMB's.
+fn simulate(
+    sm: Sm,
+    lamb: bool,
+    (hyper, step, segments): (&Hyper, &Step, &[Segment]),
+    grads: &[f32],
+    [w, m, v]: [&mut [f32]; 3],
+) -> Result<Vec<f32>, String> {
+    let (table, mut device) = (Blocks::new(segments), Simulated::default());
+    let flat = |table: &[[u32; 4]]| table.concat();
+    let (blocks, tensors) =
+        (device.buffer("blocks", &flat(&table.blocks)), device.buffer("tensors", &flat(&table.tensors)));
+    let of_step = device.buffer("step", &step_values(hyper, step));
+    let gradients = device.buffer("grads", grads);
+    let [params, mean, square] = [("params", &*w), ("m", &*m), ("v", &*v)].map(|(name, x)| device.buffer(name, x));
+    let half = device.buffer("half", &vec![bf16::NAN; w.len()]);
+    let norms = device.unwritten::<f64>("norms", 2 * table.blocks.len());
+    let ratios = device.unwritten::<f32>("ratios", segments.len());
+    let hyper = hyper_values(hyper);
+    let mut run = |update: Update, pointers: &[_], floats: &[f32]| {
+        for &pointer in pointers {
+            device.pointer(pointer);
+        }
+        for &float in floats {
+            device.float(float);
+        }
+        device.run(&update.program(sm), update.launch(&table), Approximation::Exact)
+    };
+    if lamb {
+        run(Update::Moments, &[blocks, of_step, gradients, params, mean, square, norms], &hyper)?;
+        run(Update::Ratios, &[tensors, norms, ratios], &[])?;
+        let pointers = [blocks, of_step, params, mean, square, ratios, half];
+        run(Update::Apply { half: true }, &pointers, &hyper[4..])?;
+    } else {
+        let pointers = [blocks, of_step, gradients, params, mean, square, half];
+        run(Update::AdamW { half: true }, &pointers, &hyper)?;
+    }
+    for (buffer, out) in [params, mean, square].into_iter().zip([&mut *w, m, v]) {
+        out.copy_from_slice(&device.read(buffer)?);
+    }
+    let copy = device.read::<bf16>(half)?;
+    let updated = |i: &usize| segments.iter().any(|segment| segment.range.contains(i));
+    if let Some(i) = (0..w.len()).filter(updated).find(|&i| copy[i] != bf16::from_f32(w[i])) {
+        return Err(format!("the copy of parameter {i} is {}, the parameter {}", copy[i], w[i]));
+    }
+    if lamb { device.read(ratios) } else { Ok(Vec::new()) }
+}
+
+fn check_of(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let params = case.dim("P");
     let segments = segments(params);
     let hyper = Hyper { bias_correction: case.variant.ends_with("corrected"), ..Hyper::default() };
@@ -72,13 +134,22 @@ fn check_of(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     let naive_ratios = reference::step(&hyper, &step, is_lamb(case), &segments, &mut naive, &grads);
     let exact_ratios = reference::step(&hyper, &step, is_lamb(case), &segments, &mut exact, &widen(&grads));
     let mut worst = 0.0f64;
+    let ratios: Vec<f32> = match (on, is_lamb(case)) {
+        (On::Cpu(cpu), true) => {
+            let mut scratch = vec![f64::NAN; lamb_scratch_len(&segments)];
+            lamb(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
+            scratch[..segments.len()].iter().map(|&r| r as f32).collect()
+        }
+        (On::Cpu(cpu), false) => {
+            adamw(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v);
+            Vec::new()
+        }
+        (On::Simulator(sm), lamb) => {
+            simulate(*sm, lamb, (&hyper, &step, &segments), &grads, [&mut w[..], &mut m[..], &mut v[..]])?
+        }
+    };
     if is_lamb(case) {
-        let mut scratch = vec![f64::NAN; lamb_scratch_len(&segments)];
-        lamb(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
-        let ratios: Vec<f32> = scratch[..segments.len()].iter().map(|&r| r as f32).collect();
         worst = within("ratios", &ratios, &naive_ratios, &exact_ratios)?;
-    } else {
-        adamw(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v);
     }
     w.intact().and(m.intact()).and(v.intact())?;
     worst = worst.max(within("m", &m, &naive.m, &exact.m)?);

@@ -104,8 +104,8 @@ impl Entry {
 
     /// a / b, correctly rounded. Costs about eight instructions and a branch on the device.
     #[track_caller]
-    pub fn div(&self, a: Reg<F32>, b: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("div.rn.f32"), &[a.text(), b.text()])
+    pub fn div<T: Float>(&self, a: Reg<T>, b: Reg<T>) -> Reg<T> {
+        self.define(format_args!("div{}", T::ROUNDED), &[a.text(), b.text()])
     }
 
     /// 1 / a within 1 ulp, subnormals as zero: one instruction of the special-function unit.
@@ -116,8 +116,8 @@ impl Entry {
 
     /// √a, correctly rounded.
     #[track_caller]
-    pub fn sqrt(&self, a: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("sqrt.rn.f32"), &[a.text()])
+    pub fn sqrt<T: Float>(&self, a: Reg<T>) -> Reg<T> {
+        self.define(format_args!("sqrt{}", T::ROUNDED), &[a.text()])
     }
 
     /// 1 / √a within 2 ulp, subnormals as zero: one instruction of the special-function unit.

@@ -7,7 +7,7 @@
 //! | [`Precision::Single`] | range reduction and polynomial, 1.5 ulp | f32 storage |
 //! | [`Precision::Half`] | `ex2.approx`: (3 + \|x\|)·2⁻²³ relative, the second part being the rounding of x·log₂e | bf16 storage, whose ulp is 2⁻⁸ |
 
-use super::{Entry, F32, Reg, U32};
+use super::{Compare, Entry, F32, Reg, U32};
 use crate::num::poly;
 
 /// How exact an elementary function has to be.
@@ -80,6 +80,40 @@ impl Entry {
         let half: Reg<F32> = self.reinterpret(self.shl(self.add(bits, 126), 23));
         let scaled = self.mul(self.mul(value, half), 2.0f32);
         self.selp(0.0f32, scaled, self.lt_f32(x, UNDERFLOW))
+    }
+
+    /// ln x; -∞ at 0, NaN below.
+    #[track_caller]
+    pub fn ln(&self, x: Reg<F32>, precision: Precision) -> Reg<F32> {
+        match precision {
+            Precision::Single => self.ln_polynomial(x),
+            Precision::Half => self.mul(self.lg2_approx(x), std::f32::consts::LN_2),
+        }
+    }
+
+    /// x = 2ⁿ·(1 + f) with √½ ≤ 1 + f < √2; ln x = n·ln 2 + f - f²/2 + f³·P(f). About thirty instructions.
+    #[track_caller]
+    fn ln_polynomial(&self, x: Reg<F32>) -> Reg<F32> {
+        const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
+        const ONE_BITS: u32 = 0x3f80_0000;
+        // Subnormal numbers have no exponent of their own: move them up by 2²³ first.
+        let subnormal = self.lt_f32(x, f32::MIN_POSITIVE);
+        let normal = self.selp(self.mul(x, 8_388_608.0f32), x, subnormal);
+        let shift = self.selp(-150.0f32, -127.0f32, subnormal);
+        let bits: Reg<U32> = self.reinterpret(normal);
+        let biased = self.shr(self.add(bits, ONE_BITS - SQRT_HALF_BITS), 23);
+        let n = self.add(self.cvt_f32_u32(biased), shift);
+        let mantissa: Reg<F32> = self.reinterpret(self.sub(self.add(bits, ONE_BITS), self.shl(biased, 23)));
+        let f = self.sub(mantissa, 1.0f32);
+        let z = self.mul(f, f);
+        // The small terms first; f and n · LN2_HIGH, which is exact, last.
+        let tail = self.fma(n, poly::LN2_LOW, self.mul(self.mul(f, z), self.horner(f, &poly::LN)));
+        let tail = self.fma(z, -0.5f32, tail);
+        let value = self.fma(n, poly::LN2_HIGH, self.add(tail, f));
+        // ∞ and NaN are their own logarithms.
+        let value = self.selp(value, x, self.lt_f32(x, f32::INFINITY));
+        let below = self.selp(f32::NEG_INFINITY, f32::NAN, self.setp(Compare::Eq, x, 0.0f32));
+        self.selp(below, value, self.setp(Compare::Le, x, 0.0f32))
     }
 
     /// 1 / x for x well inside the normal range: the device's reciprocal (1 ulp), and for f32 one Newton step on it.

@@ -19,6 +19,13 @@ impl<S: Space> Ptr<S> {
     }
 }
 
+impl<S: Space> Address<S> {
+    /// The address `bytes` after this one.
+    pub fn plus(self, bytes: i32) -> Self {
+        Self { bytes: self.bytes + bytes, ..self }
+    }
+}
+
 impl<S: Space> std::fmt::Display for Address<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.bytes {

@@ -36,7 +36,7 @@
 //! | `arithmetic`, `memory`, `control` | one method an instruction |
 //! | `warp`, `sync`, `copy`, `matrix` | shuffles and votes; barriers, fences, phases; asynchronous copies; tensor cores |
 //! | [`tile`], [`fragment`] | shared tiles and their swizzles; which lane holds which element of a matrix fragment |
-//! | `bf16`, `functions`, `philox` | short sequences that several kernels share: conversions, exp, erf, random words |
+//! | `numbers`, `bf16`, `functions`, `philox` | short sequences that several kernels share: runs of numbers of any storage, exp, erf, random words |
 //! | [`sim`] | the other end: reads PTX text and runs it, without a GPU |
 //!
 //! An instruction form is added when a kernel needs it: the method in the file of its kind, with its minimal version
@@ -54,6 +54,7 @@ mod functions;
 mod matrix;
 mod memory;
 mod module;
+mod numbers;
 mod philox;
 pub mod sim;
 mod sync;
@@ -68,6 +69,7 @@ pub use functions::{Precision, Sigmoid};
 pub use matrix::{DescriptorSwizzle, Major, descriptor};
 pub use memory::{Address, Cache, Special};
 pub use module::{BytesParam, Entry, Module, Param, PointerParam};
+pub use numbers::{Read, Storage};
 pub use philox::PhiloxKey;
 pub use sync::{Barrier, Fence};
 pub use target::{Sm, Version};

@@ -325,6 +325,12 @@ impl Entry {
         self.directives.borrow_mut().push(format!(".minnctapersm {blocks}"));
     }
 
+    /// The most registers that the driver's assembler may give a thread: `.maxnreg`. Without it, it trades registers for
+    /// loads that begin earlier as it sees fit.
+    pub fn most_registers(&self, registers: u32) {
+        self.directives.borrow_mut().push(format!(".maxnreg {registers}"));
+    }
+
     /// A hint to the driver's assembler, where the entry's directives stand: `.pragma "nounroll";`.
     pub fn pragma(&self, text: &str) {
         self.directives.borrow_mut().push(format!(".pragma \"{text}\";"));
@@ -385,7 +391,12 @@ impl Entry {
     }
 
     /// Writes a comment: names what follows, as the kernel's pseudocode does.
+    ///
+    /// # Panics
+    /// If it is not ASCII, which is all that PTX knows.
+    #[track_caller]
     pub fn comment(&self, text: &str) {
+        assert!(text.is_ascii(), "PTX knows ASCII alone, not `{text}`");
         self.lines.borrow_mut().push(Line::Comment(text.to_string()));
     }
 

@@ -3,7 +3,7 @@
 //! Arithmetic is f32 everywhere; storage is a value, so that one kernel source serves all of it. A bf16 is the upper half
 //! of the float with the same value: widening is a shift and exact on every target (`cvt.f32.bf16` would need sm_90).
 
-use super::{Address, B16, B32, Bf16x2, Cache, Entry, F16x2, F32, Global, Reg, U32};
+use super::{Address, B16, B32, Bf16x2, Cache, Entry, F16x2, F32, Global, Pred, Reg, U32};
 use crate::simd::DType;
 
 /// How numbers are stored in device memory.
@@ -86,6 +86,30 @@ impl Entry {
         values
     }
 
+    /// [`Entry::load_numbers`] where the condition holds, zeros where it does not: straight-line code, so that several of
+    /// them are under way together.
+    #[track_caller]
+    pub fn load_numbers_if(
+        &self,
+        storage: Storage,
+        at: Address<Global>,
+        count: u32,
+        condition: Reg<Pred>,
+    ) -> Vec<Reg<F32>> {
+        let mut values = Vec::with_capacity(count as usize);
+        let words = (count * storage.bytes()).div_ceil(16);
+        for i in 0..words {
+            let zeros: [Reg<B32>; 4] = std::array::from_fn(|_| self.mov(0u32));
+            self.when(condition, || self.ld_into(at.plus(16 * i as i32), zeros));
+            match storage {
+                Storage::F32 => values.extend(zeros.map(|bits| self.reinterpret::<B32, F32>(bits))),
+                _ => self.widen_all(storage, &zeros, &mut values),
+            }
+        }
+        assert_eq!(values.len(), count as usize, "conditional loads move whole vectors of 16 bytes");
+        values
+    }
+
     #[track_caller]
     fn load_words<T: super::Type, const N: usize>(&self, at: Address<Global>, read: Read) -> [Reg<T>; N] {
         match read {
@@ -122,17 +146,17 @@ impl Entry {
         let step = values.len().min(storage.vector() as usize);
         for (i, run) in values.chunks(step).enumerate() {
             let at = at.plus((i * step) as i32 * storage.bytes() as i32);
-            match (storage, *run) {
-                (Storage::F32, [a, b, c, d]) => self.st(at, [a, b, c, d]),
-                (Storage::F32, [a, b]) => self.st(at, [a, b]),
-                (Storage::F32, [a]) => self.st(at, [a]),
-                (_, [a, b, c, d, e, f, g, h]) => {
+            match (storage, run) {
+                (Storage::F32, &[a, b, c, d]) => self.st(at, [a, b, c, d]),
+                (Storage::F32, &[a, b]) => self.st(at, [a, b]),
+                (Storage::F32, &[a]) => self.st(at, [a]),
+                (_, &[a, b, c, d, e, f, g, h]) => {
                     self.st(at, [(a, b), (c, d), (e, f), (g, h)].map(|(a, b)| self.narrow(storage, a, b)));
                 }
-                (_, [a, b, c, d]) => self.st(at, [(a, b), (c, d)].map(|(a, b)| self.narrow(storage, a, b))),
-                (_, [a, b]) => self.st(at, [self.narrow(storage, a, b)]),
-                (Storage::Bf16, [a]) => self.st(at, [self.cvt_bf16(a)]),
-                (Storage::F16, [a]) => self.st(at, [self.cvt_f16(a)]),
+                (_, &[a, b, c, d]) => self.st(at, [(a, b), (c, d)].map(|(a, b)| self.narrow(storage, a, b))),
+                (_, &[a, b]) => self.st(at, [self.narrow(storage, a, b)]),
+                (Storage::Bf16, &[a]) => self.st(at, [self.cvt_bf16(a)]),
+                (Storage::F16, &[a]) => self.st(at, [self.cvt_f16(a)]),
                 _ => panic!("runs of numbers are powers of two long, not {}", values.len()),
             }
         }
@@ -177,16 +201,25 @@ impl Entry {
         read: Read,
     ) -> Vec<Reg<F32>> {
         let number = |i: u32| {
-            let value = self.mov(0.0f32);
             let at = at.plus((i * storage.bytes()) as i32);
             let exists = self.lt(self.add(first, i), end);
-            self.when(exists, || {
-                let loaded = self.load_numbers(storage, at, 1, read)[0];
-                self.assign(value, loaded);
-            });
-            value
+            self.load_number_if(storage, at, exists, read)
         };
         (0..count).map(number).collect()
+    }
+
+    /// One number where the condition holds, zero where it does not.
+    #[track_caller]
+    pub fn load_number_if(&self, storage: Storage, at: Address<Global>, condition: Reg<Pred>, read: Read) -> Reg<F32> {
+        let how = if read == Read::Mutable { "" } else { ".nc" };
+        let bits = self.mov::<B32>(0u32);
+        let width = if storage == Storage::F32 { "b32" } else { "u16" };
+        self.when(condition, || self.write(format!("ld.global{how}.{width} {bits}, {at}")));
+        match storage {
+            Storage::F32 => self.reinterpret(bits),
+            Storage::Bf16 => self.reinterpret(self.shl(bits, 16)),
+            Storage::F16 => self.cvt_f32_f16(self.split(bits)[0]),
+        }
     }
 
     /// [`Entry::store_numbers`] one at a time, those beyond the end of the row left out.

@@ -34,10 +34,10 @@ impl Sm {
         }
     }
 
-    /// The architectures that accept text for this target, as ptxas 13.0 names them.
+    /// The architectures that text for this target is assembled for by the gate, as ptxas 13.0 names them.
     pub fn runs_on(self) -> &'static [&'static str] {
         match self {
-            Sm::Sm80 => &["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a"],
+            Sm::Sm80 => &["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"],
             Sm::Sm90a => &["sm_90a"],
         }
     }

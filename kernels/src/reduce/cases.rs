@@ -1,14 +1,28 @@
 //! The row of the reductions in the table of operations: their sizes, their cost, their check against f64.
 
+use super::cuda::{AddTotals, ColumnSums, RowSums, Term, Total};
 use super::{column_sums, column_sums_scratch_len, reference, row_sums, sum, sum_of_squares};
-use crate::check::{Guarded, on_cpu, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::check::{Guarded, on_device, uniform, widen, within};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
+use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
+use crate::simulated::{Buffer, Simulated};
 use half::bf16;
 
 /// Sums.
-pub const OPERATION: Operation = Operation { name: "reduce", cases, cost, check, ptx: |_| Vec::new() };
+pub const OPERATION: Operation = Operation { name: "reduce", cases, cost, check, ptx };
+
+fn ptx(sm: Sm) -> Vec<Program> {
+    if sm != Sm::Sm80 {
+        return Vec::new();
+    }
+    let mut all: Vec<Program> = ColumnSums::all().iter().map(|kernel| kernel.program(sm)).collect();
+    all.extend(Total::all().iter().map(|kernel| kernel.program(sm)));
+    all.push(AddTotals.program(sm));
+    all.extend([DType::Bf16, DType::F32].map(|dtype| RowSums { dtype }.program(sm)));
+    all
+}
 
 /// [T, F]: nothing, one number, vectors with one lane more and less, primes, several blocks of rows.
 const SIZES: [(usize, usize); 11] =
@@ -42,24 +56,118 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_cpu(case, target, |cpu| match case.dtype {
-        DType::F32 => check_of::<f32>(case, cpu),
-        DType::Bf16 => check_of::<bf16>(case, cpu),
-    })
+    on_device(
+        case,
+        target,
+        |cpu| match case.dtype {
+            DType::F32 => check_of::<f32>(case, &OnCpu(cpu)),
+            DType::Bf16 => check_of::<bf16>(case, &OnCpu(cpu)),
+        },
+        |sm| match case.dtype {
+            DType::F32 => check_of::<f32>(case, &OnSimulator(sm)),
+            DType::Bf16 => check_of::<bf16>(case, &OnSimulator(sm)),
+        },
+    )
 }
 
-fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+/// Who reduces.
+trait Reduce {
+    fn total<X: Element>(&self, term: Term, x: &[X]) -> Result<f64, String>;
+    fn row_sums<X: Element>(&self, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String>;
+    fn column_sums<X: Element>(&self, rows: usize, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String>;
+}
+
+struct OnCpu<'a>(&'a Cpu);
+
+impl Reduce for OnCpu<'_> {
+    fn total<X: Element>(&self, term: Term, x: &[X]) -> Result<f64, String> {
+        Ok(match term {
+            Term::Number => sum(self.0, x),
+            Term::Square => sum_of_squares(self.0, x),
+        })
+    }
+    fn row_sums<X: Element>(&self, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
+        row_sums(self.0, columns, x, out);
+        Ok(())
+    }
+    fn column_sums<X: Element>(&self, rows: usize, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
+        let mut scratch = Guarded::poisoned(column_sums_scratch_len(rows, columns));
+        column_sums(self.0, rows, columns, x, out, &mut scratch);
+        scratch.intact()
+    }
+}
+
+struct OnSimulator(Sm);
+
+impl Reduce for OnSimulator {
+    fn total<X: Element>(&self, term: Term, x: &[X]) -> Result<f64, String> {
+        let kernel = Total::new(X::DTYPE, term, x.len());
+        let Some(launch) = kernel.launch(x.len()) else { return Ok(0.0) };
+        let (mut device, parts) = (Simulated::default(), launch.grid[0] as usize);
+        device.input("x", x);
+        let partial = device.output::<f64>("partial", parts);
+        device.integers([x.len()]).run(&kernel.program(self.0), Some(launch), Approximation::Exact)?;
+        device.pointer(partial);
+        let out = device.output::<f64>("out", 1);
+        device.integers([parts]).run(&AddTotals.program(self.0), Some(AddTotals.launch()), Approximation::Exact)?;
+        Ok(device.read::<f64>(out)?[0])
+    }
+    fn row_sums<X: Element>(&self, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
+        let (kernel, mut device) = (RowSums { dtype: X::DTYPE }, Simulated::default());
+        device.input("x", x);
+        let sums = device.output::<f32>("out", out.len());
+        device.integers([out.len(), columns]);
+        device.run(&kernel.program(self.0), kernel.launch(out.len()), Approximation::Exact)?;
+        out.copy_from_slice(&device.read(sums)?);
+        Ok(())
+    }
+    fn column_sums<X: Element>(&self, rows: usize, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
+        let mut device = Simulated::default();
+        let (x, sums) = (device.buffer("x", x), device.buffer("out", out));
+        simulate_column_sums(&mut device, self.0, X::DTYPE, (rows, columns, columns), x, sums)?;
+        out.copy_from_slice(&device.read(sums)?);
+        Ok(())
+    }
+}
+
+/// out [columns] += the sums over the columns of x [rows, columns], whose rows are `pitch` numbers apart: one launch, or two
+/// with partial sums between them.
+pub(crate) fn simulate_column_sums(
+    device: &mut Simulated,
+    sm: Sm,
+    dtype: DType,
+    (rows, columns, pitch): (usize, usize, usize),
+    x: Buffer,
+    out: Buffer,
+) -> Result<(), String> {
+    let first = ColumnSums::new(dtype, false, columns, pitch).launch(rows, columns, false);
+    let blocks = first.map_or(1, |first| first.row_blocks);
+    let partial = device.unwritten::<f32>("partial", blocks * columns);
+    let mut run = |(dtype, accumulate), (x, out), rows, pitch, in_one| {
+        let kernel = ColumnSums::new(dtype, accumulate, columns, pitch);
+        let Some(found) = kernel.launch(rows, columns, in_one) else { return Ok(()) };
+        device.pointer(x).pointer(out).integers([rows, columns, pitch, found.rows_a_block as usize]);
+        device.run(&kernel.program(sm), Some(found.launch), Approximation::Exact)
+    };
+    if blocks == 1 {
+        return run((dtype, true), (x, out), rows, pitch, true);
+    }
+    run((dtype, false), (x, partial), rows, pitch, false)?;
+    run((DType::F32, true), (partial, out), blocks, columns, true)
+}
+
+fn check_of<X: Element>(case: &Case, on: &impl Reduce) -> Result<f64, String> {
     let (rows, columns) = (case.dim("T"), case.dim("F"));
     match case.variant.as_str() {
-        "sum" => check_total::<X>(rows * columns, &|x| sum(cpu, x), reference::sum, reference::sum),
+        "sum" => check_total::<X>(rows * columns, &|x| on.total(Term::Number, x), reference::sum, reference::sum),
         "squares" => {
             let (naive, exact) = (reference::sum_of_squares, reference::sum_of_squares);
-            check_total::<X>(rows * columns, &|x| sum_of_squares(cpu, x), naive, exact)
+            check_total::<X>(rows * columns, &|x| on.total(Term::Square, x), naive, exact)
         }
         "rows" => {
             let x = uniform::<X>(7, rows * columns, 3.0);
             let mut out = Guarded::<f32>::poisoned(rows);
-            row_sums(cpu, columns, &x, &mut out);
+            on.row_sums(columns, &x, &mut out)?;
             out.intact()?;
             let naive = reference::row_sums::<f32>(columns, &widen(&x));
             within("row sums", &out, &naive, &reference::row_sums(columns, &widen(&x)))
@@ -67,9 +175,8 @@ fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
         _ => {
             let (x, before) = (uniform::<X>(7, rows * columns, 3.0), uniform::<f32>(8, columns, 1.0));
             let mut out = Guarded::new(&before);
-            let mut scratch = Guarded::poisoned(column_sums_scratch_len(rows, columns));
-            column_sums(cpu, rows, columns, &x, &mut out, &mut scratch);
-            out.intact().and(scratch.intact())?;
+            on.column_sums(rows, columns, &x, &mut out)?;
+            out.intact()?;
             let naive = reference::column_sums::<f32>(columns, &widen(&x), &before);
             let exact = reference::column_sums::<f64>(columns, &widen(&x), &widen(&before));
             within("column sums", &out, &naive, &exact)
@@ -80,12 +187,12 @@ fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
 /// Many sums of the same length, because the error of a single one is a matter of luck.
 fn check_total<X: Element>(
     len: usize,
-    total: &dyn Fn(&[X]) -> f64,
+    total: &dyn Fn(&[X]) -> Result<f64, String>,
     naive: fn(&[f32]) -> f32,
     exact: fn(&[f64]) -> f64,
 ) -> Result<f64, String> {
     let draws: Vec<Vec<X>> = (0..24).map(|seed| uniform(seed, len, 3.0)).collect();
-    let got: Vec<f32> = draws.iter().map(|x| total(x) as f32).collect();
+    let got = draws.iter().map(|x| total(x).map(|total| total as f32)).collect::<Result<Vec<f32>, _>>()?;
     let naive: Vec<f32> = draws.iter().map(|x| naive(&widen(x))).collect();
     let exact: Vec<f64> = draws.iter().map(|x| exact(&widen(x))).collect();
     within("total", &got, &naive, &exact)

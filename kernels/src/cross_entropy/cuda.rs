@@ -1,0 +1,245 @@
+//! Softmax cross-entropy of rows of logits on the GPU.
+//!
+//! ```text
+//! g = max z      s = Σ exp(z - g)      loss = ln s + (g - z[label])      prediction = first argmax z
+//! dz = (exp(z - g) · (1/s) - onehot(label)) · dloss
+//! ```
+//!
+//! With a projection before it, the logits of a chunk of rows are a product (`gemm::cuda`, f32 out, bias fused), then these
+//! kernels, then two products of the gradient: rows are cut so that the chunk fits scratch, and all classes of a row are
+//! there at once, so no state has to be carried from chunk to chunk.
+//!
+//! ```text
+//! __global__ __launch_bounds__(256)                                     // WARPS warps share a row: 1, or 8 for many classes
+//! forward(logits, labels, losses, norms, predictions, rows, classes) {
+//!     each lane: greatest of its numbers and where it stood first;  shuffles, then shared memory: g and the first argmax
+//!     each lane: Σ exp(z - g) of its numbers;                       the same way: s
+//!     lane 0: losses[row], norms[row] = (g, 1/s), predictions[row]
+//! }
+//! __global__ __launch_bounds__(256)
+//! backward(logits, labels, norms, dlosses, dlogits, rows, classes) {    // blockIdx.y, + gridDim.y ..: the row; dlogits may be
+//!     dlogits[row, c] = (exp(z - norms[row].0) * norms[row].1 - (c == labels[row])) * dlosses[row];        // logits
+//! }
+//! ```
+//!
+//! Forward reads the logits twice, the second time from the second-level cache; bound by memory. A label of
+//! [`super::IGNORED`] has no loss and no gradient. exp is the polynomial of f32 whatever the storage: losses and
+//! normalisers are f32, and a certain label's gradient is exactly 0.
+//!
+//! Limits: rows · classes < 2³².
+
+use crate::{
+    operation::{DType, Launch, Name, Pass, Program},
+    ptx::{Compare, Entry, F32, Lane, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32},
+};
+
+/// Threads in a block.
+const THREADS: u32 = 256;
+/// Rows of this many classes and more take a block each.
+const LONG: usize = 1024;
+/// The most rows of blocks that a grid may have.
+const MAX_GRID_Y: usize = 65_535;
+
+/// One specialisation of the loss of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rows {
+    /// Which way.
+    pub pass: Pass,
+    /// Storage of the logits.
+    pub dtype: DType,
+    /// Backward: storage of their gradient. Forward: that of the logits.
+    pub gradient: DType,
+    /// Forward: warps that share a row. Backward: 1.
+    pub warps: u32,
+}
+
+impl Rows {
+    /// Forward for rows of `classes` logits.
+    pub fn forward(dtype: DType, classes: usize) -> Self {
+        let warps = if classes >= LONG { THREADS / 32 } else { 1 };
+        Self { pass: Pass::Forward, dtype, gradient: dtype, warps }
+    }
+
+    /// Backward with gradients stored as `gradient`: bf16 where products follow.
+    pub fn backward(dtype: DType, gradient: DType) -> Self {
+        Self { pass: Pass::Backward, dtype, gradient, warps: 1 }
+    }
+
+    /// Every specialisation.
+    pub fn all() -> Vec<Self> {
+        let both = [DType::F32, DType::Bf16];
+        let mut all: Vec<Self> = both.iter().flat_map(|&d| [LONG, 2].map(|n| Self::forward(d, n))).collect();
+        all.extend([(0, 0), (0, 1), (1, 1)].map(|(from, to)| Self::backward(both[from], both[to])));
+        all
+    }
+
+    /// The name for `sm`; the tile is rows by threads a row.
+    pub fn name(&self, sm: Sm) -> Name {
+        let types = match self.dtype == self.gradient {
+            true => self.dtype.name().to_string(),
+            false => format!("{}{}", self.dtype.name(), self.gradient.name()),
+        };
+        let tile = match self.pass {
+            Pass::Forward => format!("{}x{}", self.rows_at_once(), 32 * self.warps),
+            Pass::Backward => format!("1x{THREADS}"),
+        };
+        Name::new(&format!("cross_entropy.{}", self.pass.name()), &[&types, sm.name(), &tile, "rows"])
+    }
+
+    fn rows_at_once(&self) -> u32 {
+        THREADS / (32 * self.warps)
+    }
+
+    /// The grid for [rows, classes]; `None` where there is nothing to compute.
+    pub fn launch(&self, rows: usize, classes: usize) -> Option<Launch> {
+        let grid = match self.pass {
+            Pass::Forward => [rows.div_ceil(self.rows_at_once() as usize) as u32, 1, 1],
+            Pass::Backward => [classes.div_ceil(THREADS as usize) as u32, rows.min(MAX_GRID_Y) as u32, 1],
+        };
+        (rows > 0 && classes > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        const REGISTERS: u32 = 48;
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+            k.most_registers(REGISTERS);
+            match self.pass {
+                Pass::Forward => self.write_forward(k),
+                Pass::Backward => self.write_backward(k),
+            }
+        });
+        Program::new(name, &module, REGISTERS)
+    }
+
+    fn write_forward(&self, k: &Entry) {
+        let [logits, labels, losses, norms, predictions] =
+            ["logits", "labels", "losses", "norms", "predictions"].map(|name| k.load_pointer(name));
+        let (rows, classes) = (k.load_param::<U32>("rows"), k.load_param::<U32>("classes"));
+        let storage = Storage::from(self.dtype);
+        let team = Team::find(k, self.warps);
+        let row = k.mad_lo(k.special(Special::CtaidX), self.rows_at_once(), team.within);
+        // A team without a row computes the last one and keeps it to itself: everybody meets at the barriers.
+        let exists = k.lt(row, rows);
+        let row = k.min_u32(row, k.sub(rows, 1u32));
+        let z = k.index(logits, k.mul_lo(row, classes), storage.bytes());
+        let number = |c| k.load_numbers(storage, k.index(z, c, storage.bytes()).at(0), 1, Read::Mutable)[0];
+        k.comment("the greatest logit, and where it stands first");
+        let greatest = k.variable("greatest", f32::NEG_INFINITY);
+        let class = k.variable("class", 0u32);
+        k.for_(team.position, classes, 32 * self.warps, |c| {
+            let value = number(c);
+            let more = k.setp(Compare::Gt, value, greatest);
+            k.assign(class, k.selp(c, class, more));
+            k.assign(greatest, k.max_nan(greatest, value));
+        });
+        let (greatest, class) = team.argmax(k, greatest, class);
+        k.comment("sum of exp(z - greatest)");
+        let sum = k.variable("sum", 0.0f32);
+        k.for_(team.position, classes, 32 * self.warps, |c| {
+            k.add_into(sum, sum, k.exp(k.sub(number(c), greatest), Precision::Single));
+        });
+        let sum = team.sum(k, sum);
+        let leads = k.setp(Compare::Eq, team.position, 0u32);
+        k.if_(k.and(exists, leads), || {
+            let [label] = k.ld::<U32, 1>(k.index(labels, row, 4u32).at(0));
+            let labelled = k.lt(label, classes);
+            let of_label = number(k.selp(label, 0u32, labelled));
+            let loss = k.add(k.ln(sum, Precision::Single), k.sub(greatest, of_label));
+            k.st(k.index(losses, row, 4u32).at(0), [k.selp(loss, 0.0f32, labelled)]);
+            k.st(k.index(norms, row, 8u32).at(0), [greatest, k.div(k.mov(1.0f32), sum)]);
+            k.st(k.index(predictions, row, 4u32).at(0), [class]);
+        });
+    }
+
+    fn write_backward(&self, k: &Entry) {
+        let [logits, labels, norms, dlosses, dlogits] =
+            ["logits", "labels", "norms", "dlosses", "dlogits"].map(|name| k.load_pointer(name));
+        let (rows, classes) = (k.load_param::<U32>("rows"), k.load_param::<U32>("classes"));
+        let (from, to) = (Storage::from(self.dtype), Storage::from(self.gradient));
+        let class = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
+        k.if_(k.lt(class, classes), || {
+            k.for_(k.special(Special::CtaidY), rows, k.special(Special::NctaidY), |row| {
+                let [label] = k.ld::<U32, 1>(k.index(labels, row, 4u32).at(0));
+                let [greatest, inverse] = k.ld::<F32, 2>(k.index(norms, row, 8u32).at(0));
+                let [dloss] = k.ld::<F32, 1>(k.index(dlosses, row, 4u32).at(0));
+                let at = k.mad_lo(row, classes, class);
+                let z = k.load_numbers(from, k.index(logits, at, from.bytes()).at(0), 1, Read::Mutable)[0];
+                let p = k.mul(k.exp(k.sub(z, greatest), Precision::Single), inverse);
+                let hot = k.selp(1.0f32, 0.0f32, k.setp(Compare::Eq, class, label));
+                let dz = k.mul(k.sub(p, hot), dloss);
+                let dz = k.selp(dz, 0.0f32, k.lt(label, classes));
+                k.store_numbers(to, k.index(dlogits, at, to.bytes()).at(0), &[dz]);
+            });
+        });
+    }
+}
+
+/// The warps that share a row.
+struct Team {
+    warps: u32,
+    /// Which of the block's rows.
+    within: Reg<U32>,
+    /// Number of the thread among those of the row.
+    position: Reg<U32>,
+    /// Where the warps leave a float and an integer each.
+    exchange: Option<Ptr<Shared>>,
+}
+
+impl Team {
+    fn find(k: &Entry, warps: u32) -> Self {
+        let thread = k.special(Special::TidX);
+        let exchange = (warps > 1).then(|| k.shared_array("exchange", THREADS / 32 * 8, 8));
+        let threads = 32 * warps;
+        Self { warps, within: k.shr(thread, threads.ilog2()), position: k.and(thread, threads - 1), exchange }
+    }
+
+    /// The greater of two with its place; of equals the lower place.
+    fn greater(k: &Entry, a: (Reg<F32>, Reg<U32>), b: (Reg<F32>, Reg<U32>)) -> (Reg<F32>, Reg<U32>) {
+        let more = k.setp(Compare::Gt, b.0, a.0);
+        let equal = k.and(k.setp(Compare::Eq, b.0, a.0), k.lt(b.1, a.1));
+        (k.max_nan(a.0, b.0), k.selp(b.1, a.1, k.or(more, equal)))
+    }
+
+    /// The greatest of all threads' numbers and its first place, in every thread.
+    fn argmax(&self, k: &Entry, value: Reg<F32>, place: Reg<U32>) -> (Reg<F32>, Reg<U32>) {
+        let mut best = (value, place);
+        for distance in [16, 8, 4, 2, 1] {
+            let other = (k.shfl(best.0, Lane::Xor(distance)), k.shfl(best.1, Lane::Xor(distance)));
+            best = Self::greater(k, best, other);
+        }
+        let Some(exchange) = self.exchange else { return best };
+        self.leave(k, exchange, || (best.0, Some(best.1)));
+        let of = |warp: u32| {
+            let at = exchange.at(8 * warp as i32);
+            (k.ld::<F32, 1>(at)[0], k.ld::<U32, 1>(at.plus(4))[0])
+        };
+        (1..self.warps).fold(of(0), |best, warp| Self::greater(k, best, of(warp)))
+    }
+
+    /// The sum of all threads' numbers, in every thread.
+    fn sum(&self, k: &Entry, value: Reg<F32>) -> Reg<F32> {
+        let sum = k.fold_lanes(value, 32, crate::ptx::Fold::Sum);
+        let Some(exchange) = self.exchange else { return sum };
+        self.leave(k, exchange, || (sum, None));
+        let of = |warp: u32| k.ld::<F32, 1>(exchange.at(8 * warp as i32))[0];
+        (1..self.warps).fold(of(0), |sum, warp| k.add(sum, of(warp)))
+    }
+
+    /// Each warp's first lane leaves what it has; barriers before (the last exchange was read) and behind.
+    fn leave(&self, k: &Entry, exchange: Ptr<Shared>, values: impl FnOnce() -> (Reg<F32>, Option<Reg<U32>>)) {
+        k.bar_sync();
+        let lane = k.and(self.position, 31u32);
+        k.if_(k.setp(Compare::Eq, lane, 0u32), || {
+            let at = k.index(exchange, k.shr(self.position, 5), 8u32).at(0);
+            let (value, place) = values();
+            k.st(at, [value]);
+            if let Some(place) = place {
+                k.st(at.plus(4), [place]);
+            }
+        });
+        k.bar_sync();
+    }
+}

@@ -1,0 +1,284 @@
+//! Element-wise operations, casts and transposition on the GPU.
+//!
+//! ```text
+//! __global__ __launch_bounds__(256) map(inputs.., y, [factor,] rows, columns) {   // a thread owns V neighbouring numbers:
+//!     i = (blockIdx.x * 256 + threadIdx.x) * V;                                   //   8, or 1 where rows are no multiple
+//!     if (i < rows * columns) y[i .. i + V] = f(a[i ..], b[spread(i) ..]);
+//! }
+//! __global__ __launch_bounds__(256) transpose(x, y, rows, columns) {              // a block owns 32 x 32 numbers
+//!     tile[32][32 + 1] = x[..];  __syncthreads();  y[..] = the columns of tile;   // both sides read and write whole rows
+//! }
+//! ```
+//!
+//! Bound by memory: every operand once. Arguments: the operands in the order of [`super`]'s functions, the result (for
+//! `add_assign` and `add_scaled` the sum that is added to), the factor where there is one, rows, columns.
+//!
+//! Limits: T·F < 2³²; the division is correctly rounded, elementary functions as in `ptx::functions`.
+
+use super::{Binary, Broadcast, Unary};
+use crate::{
+    operation::{DType, Launch, Name, Program},
+    ptx::{Compare, Entry, F32, Global, Module, Precision, Ptr, Read, Reg, Sm, Special, Storage, U32},
+};
+
+/// Threads in a block.
+const THREADS: u32 = 256;
+/// Numbers that a thread owns where rows allow.
+const VECTOR: u32 = 8;
+/// Rows and columns of a tile of the transposition.
+const TILE: u32 = 32;
+
+/// What is done to each number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Function {
+    /// a ∘ b
+    Binary(Binary, Broadcast),
+    /// f(x)
+    Unary(Unary),
+    /// dy · f', from what forward kept and dy
+    UnaryBackward(Unary),
+    /// factor · x
+    Scale,
+    /// y + x
+    AddAssign,
+    /// y + factor · x, y in f32
+    AddScaled,
+    /// x in another storage
+    Cast,
+}
+
+/// One specialisation of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Map {
+    /// What is done.
+    pub function: Function,
+    /// Storage of the operands.
+    pub from: DType,
+    /// Storage of the result.
+    pub to: DType,
+    /// Numbers that a thread owns.
+    pub vector: u32,
+}
+
+impl Map {
+    /// The specialisation for operands [rows, columns] in `from`.
+    pub fn new(function: Function, from: DType, to: DType, rows: usize, columns: usize) -> Self {
+        let spread = matches!(function, Function::Binary(_, Broadcast::Row | Broadcast::Column));
+        let run = if spread { columns } else { rows * columns };
+        let vector = if run.is_multiple_of(VECTOR as usize) { VECTOR } else { 1 };
+        Self { function, from, to, vector }
+    }
+
+    /// Every specialisation.
+    pub fn all() -> Vec<Self> {
+        let mut functions = vec![Function::Scale, Function::AddAssign];
+        for operation in Binary::ALL {
+            functions.extend(Broadcast::ALL.map(|broadcast| Function::Binary(operation, broadcast)));
+        }
+        for unary in Unary::ALL {
+            functions.extend([Function::Unary(unary), Function::UnaryBackward(unary)]);
+        }
+        let both = [DType::Bf16, DType::F32];
+        let mut all = Vec::new();
+        for vector in [VECTOR, 1] {
+            let of = |function, from, to| Self { function, from, to, vector };
+            all.extend([(both[1], both[0]), (both[0], both[1])].map(|(from, to)| of(Function::Cast, from, to)));
+            all.extend(both.map(|dtype| of(Function::AddScaled, dtype, DType::F32)));
+            all.extend(both.iter().flat_map(|&dtype| functions.iter().map(move |&f| of(f, dtype, dtype))));
+        }
+        all
+    }
+
+    /// The name for `sm`.
+    pub fn name(&self, sm: Sm) -> Name {
+        let word = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+        let variant = match self.function {
+            Function::Binary(operation, broadcast) => format!("{}_{}", word(&operation), word(&broadcast)),
+            Function::Unary(unary) => word(&unary),
+            Function::UnaryBackward(unary) => format!("{}_backward", word(&unary)),
+            Function::Scale => "scale".into(),
+            Function::AddAssign => "add_assign".into(),
+            Function::AddScaled => "add_scaled".into(),
+            Function::Cast => "cast".into(),
+        };
+        let types = match self.from == self.to {
+            true => self.from.name().to_string(),
+            false => format!("{}{}", self.from.name(), self.to.name()),
+        };
+        Name::new("elementwise", &[&types, sm.name(), &format!("{THREADS}x{}", self.vector), &variant])
+    }
+
+    /// The grid for [rows, columns]; `None` where there is nothing to compute.
+    pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
+        let blocks = (rows * columns).div_ceil((THREADS * self.vector) as usize) as u32;
+        (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        const REGISTERS: u32 = 56;
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+            k.most_registers(REGISTERS);
+            self.body(k);
+        });
+        Program::new(name, &module, REGISTERS)
+    }
+
+    fn body(&self, k: &Entry) {
+        let names: &[&str] = match self.function {
+            Function::Binary(..) => &["a", "b"],
+            Function::UnaryBackward(_) => &["kept", "dy"],
+            _ => &["x"],
+        };
+        let inputs: Vec<Ptr<Global>> = names.iter().map(|name| k.load_pointer(name)).collect();
+        let y = k.load_pointer("y");
+        let has_factor = matches!(self.function, Function::Scale | Function::AddScaled);
+        let factor = has_factor.then(|| k.load_param::<F32>("factor"));
+        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+        let (from, to) = (Storage::from(self.from), Storage::from(self.to));
+        let thread = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
+        let i = k.mul_lo(thread, self.vector);
+        k.if_(k.lt(i, k.mul_lo(rows, columns)), || {
+            let at = |matrix: Ptr<Global>, i, storage: Storage| k.index(matrix, i, storage.bytes()).at(0);
+            let load = |matrix, i, storage| k.load_numbers(storage, at(matrix, i, storage), self.vector, Read::Mutable);
+            let first = load(inputs[0], i, from);
+            let values: Vec<Reg<F32>> = match self.function {
+                Function::Binary(operation, broadcast) => {
+                    let second = self.spread(k, broadcast, inputs[1], i, columns);
+                    first.into_iter().zip(second).map(|(a, b)| binary(k, operation, a, b)).collect()
+                }
+                Function::Unary(f) => first.into_iter().map(|x| unary(k, f, x, self.precision())).collect(),
+                Function::UnaryBackward(f) => {
+                    let dy = load(inputs[1], i, from);
+                    first.into_iter().zip(dy).map(|(kept, dy)| k.mul(slope(k, f, kept), dy)).collect()
+                }
+                Function::Scale => first.into_iter().map(|x| k.mul(x, factor.expect("declared"))).collect(),
+                Function::AddAssign => first.into_iter().zip(load(y, i, to)).map(|(x, y)| k.add(y, x)).collect(),
+                Function::AddScaled => {
+                    let factor = factor.expect("declared");
+                    first.into_iter().zip(load(y, i, to)).map(|(x, y)| k.fma(x, factor, y)).collect()
+                }
+                Function::Cast => first,
+            };
+            k.store_numbers(to, at(y, i, to), &values);
+        });
+    }
+
+    /// The second operand of `self.vector` numbers from the i-th on.
+    fn spread(&self, k: &Entry, broadcast: Broadcast, b: Ptr<Global>, i: Reg<U32>, columns: Reg<U32>) -> Vec<Reg<F32>> {
+        let storage = Storage::from(self.from);
+        let load = |i, count| k.load_numbers(storage, k.index(b, i, storage.bytes()).at(0), count, Read::Again);
+        match broadcast {
+            Broadcast::Full => load(i, self.vector),
+            Broadcast::Row => load(k.rem_u32(i, columns), self.vector),
+            Broadcast::Column => vec![load(k.div_u32(i, columns), 1)[0]; self.vector as usize],
+            Broadcast::Scalar => vec![load(k.mov(0u32), 1)[0]; self.vector as usize],
+        }
+    }
+
+    fn precision(&self) -> Precision {
+        if self.to == DType::F32 { Precision::Single } else { Precision::Half }
+    }
+}
+
+fn binary(k: &Entry, operation: Binary, a: Reg<F32>, b: Reg<F32>) -> Reg<F32> {
+    match operation {
+        Binary::Add => k.add(a, b),
+        Binary::Sub => k.sub(a, b),
+        Binary::Mul => k.mul(a, b),
+        Binary::Div => k.div(a, b),
+        Binary::SubFrom => k.sub(b, a),
+        Binary::DivInto => k.div(b, a),
+    }
+}
+
+fn unary(k: &Entry, function: Unary, x: Reg<F32>, precision: Precision) -> Reg<F32> {
+    match function {
+        Unary::Exp => k.exp(x, precision),
+        Unary::Ln => k.ln(x, precision),
+        Unary::Tanh => {
+            // (1 - e) / (1 + e) with e = e^(-2|x|): nothing overflows.
+            let e = k.exp(k.mul(k.abs(x), -2.0f32), precision);
+            let magnitude = k.mul(k.sub(1.0f32, e), k.reciprocal(k.add(e, 1.0f32), precision));
+            k.copysign(x, magnitude)
+        }
+        Unary::Sigmoid => k.sigmoid(x, precision).value,
+        Unary::Relu => k.max_nan(x, 0.0f32),
+    }
+}
+
+fn slope(k: &Entry, function: Unary, kept: Reg<F32>) -> Reg<F32> {
+    match function {
+        Unary::Exp => kept,
+        Unary::Ln => k.div(k.mov(1.0f32), kept),
+        Unary::Tanh => k.fma(k.neg(kept), kept, 1.0f32),
+        Unary::Sigmoid => k.mul(kept, k.sub(1.0f32, kept)),
+        Unary::Relu => k.selp(1.0f32, 0.0f32, k.setp(Compare::Gt, kept, 0.0f32)),
+    }
+}
+
+/// One specialisation of the transposition. Arguments: `x, y, rows, columns` of x.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Transpose {
+    /// Storage.
+    pub dtype: DType,
+}
+
+impl Transpose {
+    /// The name for `sm`.
+    pub fn name(&self, sm: Sm) -> Name {
+        Name::new("elementwise.transpose", &[self.dtype.name(), sm.name(), &format!("{TILE}x{TILE}")])
+    }
+
+    /// The grid for x [rows, columns]; `None` where there is nothing to move.
+    pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
+        let tiles = |n: usize| n.div_ceil(TILE as usize);
+        let grid = [(tiles(rows) * tiles(columns)) as u32, 1, 1];
+        (grid[0] > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| self.body(k));
+        Program::new(name, &module, 40)
+    }
+
+    fn body(&self, k: &Entry) {
+        const ROWS: u32 = THREADS / TILE;
+        let (x, y) = (k.load_pointer("x"), k.load_pointer("y"));
+        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+        let size = self.dtype.bytes() as u32;
+        let tile = k.shared_array("tile", TILE * (TILE + 1) * 4, 4);
+        let thread = k.special(Special::TidX);
+        let (down, along) = (k.shr(thread, 5), k.and(thread, TILE - 1));
+        let tiles = k.shr(k.add(columns, TILE - 1), TILE.ilog2());
+        let block = k.special(Special::CtaidX);
+        let (row, column) = (k.shl(k.div_u32(block, tiles), 5), k.shl(k.rem_u32(block, tiles), 5));
+        let storage = Storage::from(self.dtype);
+        // One number from or to (first + ROWS·i, second) of a matrix `width` wide, where it exists.
+        let walk = |first: Reg<U32>, second: Reg<U32>, height: Reg<U32>, width: Reg<U32>, matrix: Ptr<Global>| {
+            let (row, column) = (k.add(first, down), k.add(second, along));
+            let within = k.lt(column, width);
+            (0..TILE / ROWS).map(move |i| {
+                let row = k.add(row, ROWS * i);
+                let at = k.index(k.index(matrix, row, k.mul_lo(width, size)), column, size).at(0);
+                (k.and(within, k.lt(row, height)), at)
+            })
+        };
+        let place = k.index(tile, k.mad_lo(down, TILE + 1, along), 4u32);
+        for (i, (exists, at)) in (0..).zip(walk(row, column, rows, columns, x)) {
+            let value = k.load_number_if(storage, at, exists, Read::Once);
+            k.st(place.at(i * (ROWS * (TILE + 1) * 4) as i32), [value]);
+        }
+        k.bar_sync();
+        let place = k.index(tile, k.mad_lo(along, TILE + 1, down), 4u32);
+        for (i, (exists, at)) in (0..).zip(walk(column, row, columns, rows, y)) {
+            let [value] = k.ld::<F32, 1>(place.at(i * (ROWS * 4) as i32));
+            k.when(exists, || k.store_numbers(storage, at, &[value]));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Embedding on the GPU: gather and sum; the gradient in a fixed order, without atomics.
+//!
+//! ```text
+//! out[t] = Σ_k table_k[ids_k[t]]                    [T, E]
+//! dtable[v] += Σ_{t: ids[t] = v} dout[t]            [V, E]
+//! ```
+//!
+//! The host sorts the tokens by id (it has them: they are a batch's input) and cuts the tokens of one id into pieces of at
+//! most [`PIECE`], so that an id that half of all tokens share (a segment) is not one long chain of additions:
+//!
+//! ```text
+//! ids      4 1 4 0 1 4      order   3 | 1 4 | 0 2 5        pieces (of two, here)   3 | 1 4 | 0 2 | 5
+//!                                                          ids of pieces           0 | 1   | 4        used [0, 1, 4]
+//! __global__ pieces(dout, order, starts, partial, width) {     // block: piece; partial[piece] = its rows, added in order
+//! __global__ add(partial, used, first, dtable, width) {        // block: id;  dtable[used[i]] += partial[first[i] ..], in order
+//! __global__ gather(ids_0, table_0, .., out, tokens, width)    // a thread: one number of out
+//! ```
+//!
+//! Bound by memory: gather T·E·(N + 1) numbers, backward T·E read, at most T·E written and read as pieces, and every used
+//! row of the table read and written. Limits: T·E < 2³².
+
+use crate::{
+    operation::{DType, Launch, Name, Pass, Program},
+    ptx::{Entry, F32, Module, Read, Sm, Special, Storage, U32},
+};
+
+/// Threads in a block.
+const THREADS: u32 = 128;
+/// The most tokens of a piece.
+pub const PIECE: usize = 32;
+
+/// The tokens of a batch by id, cut into pieces: what the two kernels of backward read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// [T] tokens in order of their ids, equal ids in order of tokens.
+    pub order: Vec<u32>,
+    /// Where in `order` each piece begins, then T.
+    pub starts: Vec<u32>,
+    /// The ids that occur, in order.
+    pub used: Vec<u32>,
+    /// The first piece of each used id, then the number of pieces.
+    pub first: Vec<u32>,
+}
+
+impl Pieces {
+    /// Sorts and cuts.
+    ///
+    /// # Panics
+    /// If there are 2³² tokens.
+    pub fn new(ids: &[u32]) -> Self {
+        let mut order: Vec<u32> = (0..u32::try_from(ids.len()).expect("fewer than 2^32 tokens")).collect();
+        order.sort_by_key(|&token| ids[token as usize]);
+        let (mut starts, mut used, mut first) = (Vec::new(), Vec::new(), Vec::new());
+        let mut at = 0;
+        for same in order.chunk_by(|&a, &b| ids[a as usize] == ids[b as usize]) {
+            used.push(ids[same[0] as usize]);
+            first.push(starts.len() as u32);
+            for piece in same.chunks(PIECE) {
+                starts.push(at);
+                at += piece.len() as u32;
+            }
+        }
+        first.push(starts.len() as u32);
+        starts.push(at);
+        Self { order, starts, used, first }
+    }
+
+    /// Rows of the partial sums [pieces, E].
+    pub fn count(&self) -> usize {
+        self.starts.len() - 1
+    }
+}
+
+/// The gather of `tables` tables. Arguments: `ids_k, table_k` for each, then `out, tokens, width`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gather {
+    /// Storage of out; tables are f32.
+    pub dtype: DType,
+    /// Tables that are summed.
+    pub tables: usize,
+}
+
+/// The first pass of backward: sums of pieces, eight rows at a time as a tree. Arguments: `dout, order, starts, partial, width`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SumPieces {
+    /// Storage of dout.
+    pub dtype: DType,
+}
+
+/// The second pass of backward: pieces to rows of the table. Arguments: `partial, used, first, dtable, width`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddPieces;
+
+fn program(name: Name, sm: Sm, registers: u32, body: impl FnOnce(&Entry)) -> Program {
+    let mut module = Module::new(sm);
+    module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        k.most_registers(registers);
+        body(k);
+    });
+    Program::new(name, &module, registers)
+}
+
+fn launch(blocks: usize) -> Option<Launch> {
+    (blocks > 0).then_some(Launch { grid: [blocks as u32, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
+}
+
+fn name(pass: Pass, types: &str, sm: Sm, variant: &str) -> Name {
+    Name::new(&format!("embedding.{}", pass.name()), &[types, sm.name(), &THREADS.to_string(), variant])
+}
+
+impl Gather {
+    /// The name for `sm`.
+    pub fn name(&self, sm: Sm) -> Name {
+        name(Pass::Forward, self.dtype.name(), sm, &format!("sum{}", self.tables))
+    }
+
+    /// The grid for out [tokens, width].
+    pub fn launch(&self, tokens: usize, width: usize) -> Option<Launch> {
+        launch((tokens * width).div_ceil(THREADS as usize))
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        program(self.name(sm), sm, 40, |k| {
+            let pairs = (0..self.tables).map(|i| [format!("ids_{i}"), format!("table_{i}")]);
+            let lookups: Vec<_> = pairs.map(|pair| pair.map(|name| k.load_pointer(&name))).collect();
+            let (out, storage) = (k.load_pointer("out"), Storage::from(self.dtype));
+            let (tokens, width) = (k.load_param::<U32>("tokens"), k.load_param::<U32>("width"));
+            let i = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
+            k.if_(k.lt(i, k.mul_lo(tokens, width)), || {
+                let token = k.div_u32(i, width);
+                let column = k.sub(i, k.mul_lo(token, width));
+                let numbers = lookups.into_iter().map(|[ids, table]| {
+                    let [id] = k.ld::<U32, 1>(k.index(ids, token, 4u32).at(0));
+                    let row = k.index(table, id, k.shl(width, 2));
+                    k.load_numbers(Storage::F32, k.index(row, column, 4u32).at(0), 1, Read::Again)[0]
+                });
+                let sum = numbers.reduce(|sum, x| k.add(sum, x)).expect("at least one table");
+                k.store_numbers(storage, k.index(out, i, storage.bytes()).at(0), &[sum]);
+            });
+        })
+    }
+}
+
+impl SumPieces {
+    /// The name for `sm`.
+    pub fn name(&self, sm: Sm) -> Name {
+        name(Pass::Backward, self.dtype.name(), sm, "pieces")
+    }
+
+    /// One block a piece.
+    pub fn launch(&self, pieces: &Pieces) -> Option<Launch> {
+        launch(pieces.count())
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        const AT_ONCE: u32 = 8;
+        program(self.name(sm), sm, 64, |k| {
+            let [dout, order, starts, partial] =
+                ["dout", "order", "starts", "partial"].map(|name| k.load_pointer(name));
+            let (width, storage) = (k.load_param::<U32>("width"), Storage::from(self.dtype));
+            let piece = k.special(Special::CtaidX);
+            let range = k.index(starts, piece, 4u32);
+            let ([begin], [end]) = (k.ld::<U32, 1>(range.at(0)), k.ld::<U32, 1>(range.at(4)));
+            let pitch = k.shl(width, storage.bytes().ilog2());
+            k.for_(k.special(Special::TidX), width, THREADS, |column| {
+                let dout = k.index(dout, column, storage.bytes());
+                let sum = k.variable("sum", 0.0f32);
+                k.for_(begin, end, AT_ONCE, |first| {
+                    // Several rows under way; one that is not there is zero, which changes no sum.
+                    let rows = (0..AT_ONCE).map(|i| {
+                        let at = k.add(first, i);
+                        let exists = k.lt(at, end);
+                        let token = k.mov(0u32);
+                        k.when(exists, || k.ld_into(k.index(order, at, 4u32).at(0), [token]));
+                        k.load_number_if(storage, k.index(dout, token, pitch).at(0), exists, Read::Once)
+                    });
+                    let mut rows: Vec<_> = rows.collect();
+                    while rows.len() > 1 {
+                        rows = rows.chunks(2).map(|pair| k.add(pair[0], pair[1])).collect();
+                    }
+                    k.add_into(sum, sum, rows[0]);
+                });
+                let to = k.index(k.index(partial, piece, k.shl(width, 2)), column, 4u32);
+                k.st(to.at(0), [sum]);
+            });
+        })
+    }
+}
+
+impl AddPieces {
+    /// The name for `sm`.
+    pub fn name(&self, sm: Sm) -> Name {
+        name(Pass::Backward, "f32", sm, "add")
+    }
+
+    /// One block for each id that occurs.
+    pub fn launch(&self, pieces: &Pieces) -> Option<Launch> {
+        launch(pieces.used.len())
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        program(self.name(sm), sm, 40, |k| {
+            let [partial, used, first, dtable] =
+                ["partial", "used", "first", "dtable"].map(|name| k.load_pointer(name));
+            let width = k.load_param::<U32>("width");
+            let i = k.special(Special::CtaidX);
+            let [id] = k.ld::<U32, 1>(k.index(used, i, 4u32).at(0));
+            let range = k.index(first, i, 4u32);
+            let ([begin], [end]) = (k.ld::<U32, 1>(range.at(0)), k.ld::<U32, 1>(range.at(4)));
+            let pitch = k.shl(width, 2);
+            k.for_(k.special(Special::TidX), width, THREADS, |column| {
+                let partial = k.index(partial, column, 4u32);
+                let to = k.index(k.index(dtable, id, pitch), column, 4u32).at(0);
+                let sum = k.variable("sum", k.ld::<F32, 1>(to)[0]);
+                k.for_(begin, end, 1u32, |piece| {
+                    let [part] = k.ld::<F32, 1>(k.index(partial, piece, pitch).at(0));
+                    k.add_into(sum, sum, part);
+                });
+                k.st(to, [sum]);
+            });
+        })
+    }
+}

@@ -1,0 +1,310 @@
+//! Matrix products on the tensor cores of Ampere and later: C = epilogue(A · B), f32 sums.
+//!
+//! ```text
+//! C[m, n] (+)= epilogue(Σ_p A[m, p] · B[p, n])        A, B bf16 or f16 (f32: `cuda_single`); C bf16, f16 or f32
+//! ```
+//!
+//! One block computes one tile of C; its threads copy slices of A and B, k wide, through a ring of stages in shared
+//! memory that the copy engine of each multiprocessor fills while the tensor cores work on an older stage:
+//!
+//! ```text
+//! __global__ product(a, b, c, ...) {                            // blockIdx.x names the tile, blockIdx.z the batch or slice
+//!     for (s = 0; s < STAGES - 1; s++) { copy slice s -> stage s; commit; }           // cp.async, 16 bytes a thread
+//!     for (i = 0; i < slices; i++) {
+//!         wait until at most STAGES - 2 groups are under way;                         // mine of slice i are there
+//!         __syncthreads();            // everybody's are there, and nobody reads the stage that is overwritten next
+//!         copy slice i + STAGES - 1 -> stage (i + STAGES - 1) % STAGES; commit;
+//!         for (kk = 0; kk < BK; kk += 16) {
+//!             ldmatrix A[WM, 16], B[16, WN] of this warp;                             // one step ahead of
+//!             mma.m16n8k16 for each 16 x 8 of the warp's tile;                        // these
+//!     }   }
+//!     wait for all; __syncthreads();
+//!     sums -> shared memory; __syncthreads();                                         // f32, over the ring
+//!     each warp: 16 rows x 64 columns at a time, 16 bytes a thread -> epilogue -> C
+//! }
+//!
+//!         BN columns: warps side by side                 a stage: A as it lies, then B as it lies
+//!       ┌────────┬────────┐                               normal A      [BM rows][BK]      transposed A  [BK rows][BM]
+//!   BM  │ warp 0 │ warp 1 │  WM = BM / warps down          normal B      [BK rows][BN]      transposed B  [BN rows][BK]
+//!       ├────────┼────────┤  WN = BN / warps along        16-byte chunks exchanged by `Tile::of_halves`: no access meets
+//!       │ warp 2 │ warp 3 │                               itself in a bank; transposed reading is `ldmatrix.trans`
+//!       └────────┴────────┘
+//! ```
+//!
+//! Tiles of C are walked in groups of eight rows of tiles, so that the blocks that run together share their operands in
+//! the second-level cache.
+//!
+//! Cost: 2·m·n·k FLOP; A is read n / BN times and B m / BM times, mostly from the second-level cache. A product with few
+//! tiles and a long k (a weight's gradient) is cut along k ([`Product::split`]): slice z of k gives its own f32 sums,
+//! and a second kernel (`cuda_split`) adds them in order of z, so results never depend on who was first.
+//!
+//! Rows of operands begin at multiples of 16 bytes where their leading dimensions are multiples of eight: then copies are
+//! `cp.async` and tails are zero-filled. Any other leading dimension, or n, takes the same program with copies and stores
+//! number by number (`unaligned` in its name), several times slower.
+//!
+//! Budget: 128 registers a thread with eight warps (two blocks resident), 168 with four. Source: the stage ring is that
+//! of CUTLASS 2 (Thakkar et al. 2023), the exchange that of its `RowMajorTensorOpMultiplicandCrosswise` layouts.
+//!
+//! # Arguments
+//!
+//! ```text
+//! a, b, c                                       addresses
+//! bias                                          [n] f32, where the epilogue has one
+//! matrix                                        pre-activation or residual, like C, where the epilogue reads one
+//! pre                                           like C, where the epilogue keeps the pre-activation
+//! seed_low, seed_high, site_low, site_high, threshold, scale      of the dropout, where the epilogue has one
+//! m, n, k, lda, ldb, ldc                        u32, leading dimensions in numbers
+//! k_step, k_chunk                               u32: block layer z sums p = z·k_step .. min(z·k_step + k_chunk, k)
+//! stride_a, stride_b, stride_c                  u32: numbers from one layer's operand to the next
+//! ```
+//!
+//! Limits: every matrix spans fewer than 2³² numbers; base addresses are multiples of 16; epilogues other than
+//! [`Fused::None`] take one layer.
+
+use super::{
+    Gemm, Layout, Write,
+    cuda_copy::{Loader, Ring, Side},
+    cuda_epilogue::{Finish, Fused},
+    cuda_place::{Arguments, FragmentPlace, TilePlace, WarpPlace},
+    cuda_single::SINGLE_SHARED,
+};
+use crate::{
+    operation::{Launch, Name, Program},
+    ptx::{Bf16x2, Entry, F16x2, F32, Module, Pair, Reg, Sm, Special, Storage, Tile, fragment::Load},
+};
+
+/// Rows of tiles that are walked together.
+pub(super) const GROUP: u32 = 8;
+
+/// How C is cut into tiles and a tile into warps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Blocking {
+    /// Rows of a tile.
+    pub m: u32,
+    /// Columns of a tile.
+    pub n: u32,
+    /// Depth of a slice.
+    pub k: u32,
+    /// Slices in the ring.
+    pub stages: u32,
+    /// Warps down and along a tile.
+    pub warps: (u32, u32),
+}
+
+impl Blocking {
+    /// For products with many tiles.
+    pub const LARGE: Blocking = Blocking { m: 128, n: 128, k: 32, stages: 4, warps: (2, 4) };
+    /// [`Blocking::LARGE`] with half the barriers and three eighths more shared memory.
+    pub const DEEP: Blocking = Blocking { m: 128, n: 128, k: 64, stages: 3, warps: (2, 4) };
+    /// For products that have few tiles of 128 x 128.
+    pub const MIDDLE: Blocking = Blocking { m: 128, n: 64, k: 32, stages: 4, warps: (2, 2) };
+    /// For products that have few tiles of any size.
+    pub const SMALL: Blocking = Blocking { m: 64, n: 64, k: 32, stages: 4, warps: (2, 2) };
+    /// The only one for f32.
+    pub const SINGLE: Blocking = Blocking { m: 64, n: 64, k: 16, stages: 2, warps: (4, 2) };
+
+    /// Those of the tensor cores, the largest first.
+    pub const ALL: [Blocking; 4] = [Self::DEEP, Self::LARGE, Self::MIDDLE, Self::SMALL];
+
+    /// Threads of a block.
+    pub const fn threads(self) -> u32 {
+        32 * self.warps.0 * self.warps.1
+    }
+
+    /// Rows and columns of a warp's part of a tile.
+    pub(super) const fn warp(self) -> (u32, u32) {
+        (self.m / self.warps.0, self.n / self.warps.1)
+    }
+
+    /// Tiles of an m x n matrix.
+    pub const fn tiles(self, m: usize, n: usize) -> usize {
+        m.div_ceil(self.m as usize) * n.div_ceil(self.n as usize)
+    }
+}
+
+/// One specialisation of the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Product {
+    /// Storage of A and B.
+    pub storage: Storage,
+    /// Storage of C and of the epilogue's matrices.
+    pub output: Storage,
+    /// How A lies.
+    pub a: Layout,
+    /// How B lies.
+    pub b: Layout,
+    /// What happens to the old values of C.
+    pub write: Write,
+    /// What follows the sum.
+    pub fused: Fused,
+    /// Tiles.
+    pub blocking: Blocking,
+    /// Whether leading dimensions and n are multiples of eight.
+    pub aligned: bool,
+}
+
+impl Product {
+    /// The specialisation for `spec`: the largest tiles that still give every one of `multiprocessors` a block, or the
+    /// smallest.
+    pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Self {
+        let fills = |blocking: &Blocking| blocking.tiles(spec.m, spec.n) >= multiprocessors;
+        let blocking = match storage {
+            Storage::F32 => Blocking::SINGLE,
+            _ => Blocking::ALL.into_iter().find(fills).unwrap_or(Blocking::SMALL),
+        };
+        let aligned = [spec.lda, spec.ldb, spec.ldc, spec.n].iter().all(|size| size.is_multiple_of(8));
+        Self { storage, output, a: spec.a, b: spec.b, write: spec.write, fused, blocking, aligned }
+    }
+
+    /// The name; the tile is rows x columns x depth x stages.
+    pub fn name(&self, sm: Sm) -> Name {
+        let letter = |layout| if layout == Layout::Normal { "n" } else { "t" };
+        let operation = format!("gemm.{}{}", letter(self.a), letter(self.b));
+        let types = match self.storage == self.output {
+            true => self.storage.name().to_string(),
+            false => format!("{}{}", self.storage.name(), self.output.name()),
+        };
+        let Blocking { m, n, k, stages, .. } = self.blocking;
+        let tile = format!("{m}x{n}x{k}x{stages}");
+        let mut words = Vec::new();
+        if self.write == Write::Accumulate {
+            words.push("accumulate".to_string());
+        }
+        words.extend(self.fused.words());
+        if !self.aligned {
+            words.push("unaligned".to_string());
+        }
+        let variant = words.join("_");
+        let parts = [&types, sm.name(), &tile, &variant];
+        Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
+    }
+
+    /// The layers that k is cut into so that `multiprocessors` have work, and k of each: (1, k) where there are tiles
+    /// enough. A layer has at least 256 of k.
+    pub fn split(&self, spec: &Gemm, multiprocessors: usize) -> (usize, usize) {
+        let tiles = self.blocking.tiles(spec.m, spec.n).max(1);
+        let wanted = (multiprocessors / tiles).clamp(1, spec.k.div_ceil(256).max(1));
+        let chunk = spec.k.div_ceil(wanted).next_multiple_of(self.blocking.k as usize).max(self.blocking.k as usize);
+        (spec.k.div_ceil(chunk).max(1), chunk)
+    }
+
+    /// The grid for `layers` products or slices of k; `None` where C has no element.
+    pub fn launch(&self, m: usize, n: usize, layers: usize) -> Option<Launch> {
+        let grid = [self.blocking.tiles(m, n) as u32, 1, layers as u32];
+        let block = [self.blocking.threads(), 1, 1];
+        (m > 0 && n > 0 && layers > 0).then_some(Launch { grid, block, shared_bytes: self.shared_bytes() })
+    }
+
+    /// Shared memory of a block: the ring, or the sums where they take more.
+    pub fn shared_bytes(&self) -> u32 {
+        let Blocking { m, n, k, stages, .. } = self.blocking;
+        let ring = match self.storage {
+            Storage::F32 => SINGLE_SHARED,
+            _ => stages * (m + n) * k * self.storage.bytes(),
+        };
+        ring.max(m * n * 4)
+    }
+
+    /// Registers a thread may use at most.
+    fn registers(&self) -> u32 {
+        if self.blocking.threads() == 256 { 128 } else { 168 }
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [self.blocking.threads(), 1, 1], |k| {
+            k.resident_blocks(65_536 / (self.registers() * self.blocking.threads()));
+            match self.storage {
+                Storage::Bf16 => self.tensor_cores::<Bf16x2>(k),
+                Storage::F16 => self.tensor_cores::<F16x2>(k),
+                Storage::F32 => self.single(k),
+            }
+        });
+        let machine: &[&str] = match (self.storage, self.aligned) {
+            (Storage::F32, _) => &["FFMA", "LDS.128"],
+            (Storage::Bf16, true) => &["HMMA.16816.F32.BF16", "LDGSTS.E.BYPASS.128", "LDSM.16"],
+            (Storage::F16, true) => &["HMMA.16816.F32", "LDGSTS.E.BYPASS.128", "LDSM.16"],
+            (_, false) => &["HMMA.16816.F32", "LDSM.16"],
+        };
+        Program::new(name, &module, self.registers()).made_of(machine)
+    }
+
+    fn tensor_cores<P: Pair>(&self, k: &Entry) {
+        let arguments = Arguments::declare(k, self);
+        let finish = Finish::declare(k, self);
+        let sizes = arguments.sizes(k);
+        let place = TilePlace::find(k, self.blocking, &sizes);
+        let (base, sides) = (k.dynamic_shared(128), self.sides());
+        k.comment("where this thread copies from and to");
+        let thread = k.special(Special::TidX);
+        let loaders = sides.map(|side| Loader::new(k, side, &arguments, &sizes, &place, base, thread));
+        k.comment("where this warp's fragments lie");
+        let warp = WarpPlace::find(k, self.blocking, thread);
+        let fragments = sides.map(|side| FragmentPlace::find(k, side, base, &warp));
+        let (down, along) = (self.blocking.warp().0 / 16, self.blocking.warp().1 / 8);
+        let sums = k.registers::<F32>("acc", (4 * down * along) as usize);
+        sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
+        let stage_bytes = sides[0].tile.bytes() + sides[1].tile.bytes();
+        Ring { k, blocking: self.blocking, stage_bytes, loaders: &loaders }.run(&place, |stage| {
+            let at = fragments.map(|fragment| fragment.in_stage(k, stage));
+            let load = |kk| at.each_ref().map(|side| side.load::<P>(k, kk));
+            let steps = self.blocking.k / 16;
+            let mut next = Some(load(0));
+            for kk in 0..steps {
+                let [a, b] = next.take().expect("loaded one step ahead");
+                if kk + 1 < steps {
+                    next = Some(load(kk + 1));
+                }
+                multiply(k, &sums, &a, &b);
+            }
+        });
+        finish.store_fragments(k, base, &warp, &sums);
+        finish.write(k, &arguments, base, thread, &sizes, &place);
+    }
+
+    /// Whether k runs along the rows in memory, of A and of B.
+    pub(super) fn along_k(&self) -> [bool; 2] {
+        [self.a == Layout::Normal, self.b == Layout::Transposed]
+    }
+
+    /// A and B as they come into shared memory.
+    fn sides(&self) -> [Side; 2] {
+        let Blocking { m, n, k, .. } = self.blocking;
+        let tile = |extent, along_k| if along_k { Tile::of_halves(extent, k) } else { Tile::of_halves(k, extent) };
+        let [a, b] = self.along_k();
+        let warp = self.blocking.warp();
+        let a = Side {
+            operand: 0,
+            along_k: a,
+            tile: tile(m, a),
+            offset: 0,
+            load: if a { Load::A } else { Load::ATransposed },
+            warp_extent: warp.0,
+            threads: self.blocking.threads(),
+            aligned: self.aligned,
+        };
+        let b = Side {
+            operand: 1,
+            along_k: b,
+            tile: tile(n, b),
+            offset: a.tile.bytes(),
+            load: if b { Load::BTransposed } else { Load::B },
+            warp_extent: warp.1,
+            threads: self.blocking.threads(),
+            aligned: self.aligned,
+        };
+        [a, b]
+    }
+}
+
+/// D += A · B of a warp: every 16 x 8 of its tile.
+fn multiply<P: Pair>(k: &Entry, sums: &[Reg<F32>], a: &[[Reg<P>; 4]], b: &[[Reg<P>; 4]]) {
+    let mut sums = sums.chunks_exact(4).map(|sums| [sums[0], sums[1], sums[2], sums[3]]);
+    for &a in a {
+        for b in b.iter().flat_map(|b| [[b[0], b[1]], [b[2], b[3]]]) {
+            k.mma(sums.next().expect("four sums for each 16 x 8"), a, b);
+        }
+    }
+}

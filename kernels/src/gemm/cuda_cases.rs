@@ -1,0 +1,299 @@
+//! The product's PTX: which specialisations there are, and its cases in the simulator.
+
+use super::{
+    Gemm, Write,
+    cases::{After, Problem},
+    cuda::{Blocking, Product},
+    cuda_epilogue::Fused,
+    cuda_split::SumSlices,
+};
+use crate::{
+    Element,
+    gelu::Activation,
+    operation::Program,
+    ptx::{Sm, Storage, sim::Approximation},
+    simulated::Simulated,
+};
+
+/// A multiprocessor count that the table's programs are chosen for: an H200's.
+const MULTIPROCESSORS: usize = 132;
+
+/// The specialisations that an encoder layer, its heads and their gradients need: every blocking in every form, every
+/// epilogue on the largest tiles, and of the rest an example each. Any other combination is one more value.
+pub(super) fn programs(sm: Sm) -> Vec<Program> {
+    if sm != Sm::Sm80 {
+        return Vec::new();
+    }
+    let product = |spec: &Gemm, storage, output, fused, blocking| Product {
+        blocking,
+        aligned: true,
+        ..Product::new(spec, storage, output, fused, MULTIPROCESSORS)
+    };
+    let (brain, single) = (Storage::Bf16, Storage::F32);
+    let [nt, nn, tn] = [Gemm::nt(8, 8, 8), Gemm::nn(8, 8, 8), Gemm::tn(8, 8, 8)];
+    let mut all = vec![product(&nt, brain, brain, Fused::None, Blocking::SMALL)];
+    for blocking in Blocking::ALL {
+        all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, Fused::None, blocking)));
+        all.push(product(&tn.accumulate(), brain, single, Fused::None, blocking));
+    }
+    let large = Blocking::LARGE;
+    let fused = After::all().into_iter().filter_map(|after| fused_of(after).filter(|fused| *fused != Fused::None));
+    for fused in fused {
+        let form = if matches!(fused, Fused::ActivationBackward(_)) { nn } else { nt };
+        all.push(product(&form, brain, brain, fused, large));
+        all.push(product(&form, single, single, fused, Blocking::SINGLE));
+    }
+    all.extend([nt, nn, tn].map(|form| product(&form, single, single, Fused::None, Blocking::SINGLE)));
+    all.push(product(&tn.accumulate(), single, single, Fused::None, Blocking::SINGLE));
+    all.push(product(&tn, brain, single, Fused::None, large));
+    all.extend([nt, nn, tn].map(|form| product(&form, Storage::F16, Storage::F16, Fused::None, large)));
+    for (form, storage) in [(nt, brain), (nn, brain), (tn, brain), (nt, single)] {
+        let blocking = if storage == single { Blocking::SINGLE } else { Blocking::SMALL };
+        all.push(Product { aligned: false, ..product(&form, storage, storage, Fused::Bias, blocking) });
+    }
+    let mut seen = std::collections::HashSet::new();
+    let sums = [Write::Overwrite, Write::Accumulate].map(|write| SumSlices { write }.program(sm));
+    all.retain(|product| seen.insert(*product));
+    all.iter().map(|product| product.program(sm)).chain(sums).collect()
+}
+
+/// The epilogue of a case; `None` where the case differs from another in [`Write`] alone.
+pub(super) fn fused_of(after: After) -> Option<Fused> {
+    match after {
+        After::Nothing => Some(Fused::None),
+        After::Bias => Some(Fused::Bias),
+        After::Accumulate | After::AccumulateBias => None,
+        After::BiasActivation(activation, save_pre) => Some(Fused::BiasActivation { activation, save_pre }),
+        After::BiasDropoutResidual(dropout, residual) => Some(Fused::BiasDropoutResidual { dropout, residual }),
+        After::ActivationBackward(activation) => Some(Fused::ActivationBackward(activation)),
+    }
+}
+
+/// Which layers a launch computes: see the arguments of [`super::cuda`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layers {
+    pub count: usize,
+    pub k_step: usize,
+    pub k_chunk: usize,
+    pub strides: [usize; 3],
+}
+
+impl<X: Element, Y: Element> Problem<X, Y> {
+    /// Holds the PTX against the rule: on every tile where nothing is fused, on the smallest and a large one where an
+    /// epilogue is, and where it computes approximately with the approximations at either end of what they may be.
+    pub(super) fn check_simulated(&self, sm: Sm) -> Result<f64, String> {
+        let (exact, naive) = (self.define::<f64>(), self.naive_errors());
+        let aligned = self.product(Blocking::SMALL).aligned;
+        let blockings = match (Storage::from(X::DTYPE), self.after) {
+            (Storage::F32, _) => vec![Blocking::SINGLE],
+            (_, After::Nothing) if aligned => Blocking::ALL.to_vec(),
+            _ if aligned => vec![Blocking::SMALL, Blocking::LARGE],
+            _ => vec![Blocking::SMALL],
+        };
+        let nt = Gemm::nt(self.spec.m, self.spec.n, self.spec.k);
+        let approximate = match self.after {
+            // In one form: the epilogue does not know how the operands lay.
+            After::BiasActivation(a, _) | After::ActivationBackward(a) => a != Activation::Relu && self.spec == nt,
+            _ => false,
+        };
+        let mut worst = 0.0f64;
+        for blocking in blockings {
+            for approximation in if approximate { &Approximation::ALL[..] } else { &Approximation::ALL[..1] } {
+                let product = self.product(blocking);
+                let place = format!("{} {approximation:?}", product.name(sm));
+                let run = self.simulate(sm, &product, *approximation);
+                let held = run.and_then(|(c, pre)| self.hold(&c, &pre, naive, &exact));
+                worst = worst.max(held.map_err(|error| format!("{place}: {error}"))?);
+            }
+        }
+        Ok(worst)
+    }
+
+    /// The specialisation for the problem.
+    pub(super) fn product(&self, blocking: Blocking) -> Product {
+        let (storage, output) = (X::DTYPE.into(), Y::DTYPE.into());
+        let fused = match self.after {
+            After::Accumulate => Fused::None,
+            After::AccumulateBias => Fused::Bias,
+            after => fused_of(after).expect("the others have an epilogue of their own"),
+        };
+        Product { blocking, ..Product::new(&self.spec, storage, output, fused, MULTIPROCESSORS) }
+    }
+
+    /// C and the kept pre-activation as they lie.
+    fn simulate(&self, sm: Sm, product: &Product, approximation: Approximation) -> Result<(Vec<Y>, Vec<Y>), String> {
+        let mut device = Simulated::default();
+        let span = self.spec.spans()[2];
+        let nothing = vec![Y::from_f32(f32::NAN); span];
+        let before = if self.spec.write == Write::Accumulate { &self.matrix } else { &nothing };
+        device.input("a", &self.a);
+        device.input("b", &self.b);
+        let c = device.input("c", before);
+        if product.fused.has_bias() {
+            device.input("bias", &self.bias);
+        }
+        if product.fused.reads_matrix() {
+            device.input("matrix", &self.matrix);
+        }
+        let pre = device.buffer("pre", &nothing);
+        if product.fused.keeps_pre() {
+            device.pointer(pre);
+        }
+        if let Some(dropout) = self.dropout() {
+            let (words, scale) = dropout.cuda_arguments();
+            device.integers(words.map(|word| word as usize)).float(scale);
+        }
+        let layers = Layers { count: 1, k_step: 0, k_chunk: self.spec.k, strides: [0; 3] };
+        device.integers(sizes(&self.spec, &layers));
+        let launch = product.launch(self.spec.m, self.spec.n, layers.count);
+        device.run(&product.program(sm), launch, approximation)?;
+        Ok((device.read(c)?, device.read(pre)?))
+    }
+}
+
+/// The arguments behind those of the epilogue.
+pub(super) fn sizes(spec: &Gemm, layers: &Layers) -> impl Iterator<Item = usize> {
+    let Gemm { m, n, k, lda, ldb, ldc, .. } = *spec;
+    [m, n, k, lda, ldb, ldc, layers.k_step, layers.k_chunk].into_iter().chain(layers.strides)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Layout, cases::FORMS};
+    use super::*;
+    use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
+    use half::{bf16, f16};
+
+    /// Runs `product` on `a` and `b`; gives C, `len` numbers from NaN on.
+    fn run<X: bytemuck::Pod, Y: Element>(
+        product: &Product,
+        spec: &Gemm,
+        layers: Layers,
+        a: &[X],
+        b: &[X],
+        len: usize,
+    ) -> Vec<Y> {
+        let mut device = Simulated::default();
+        device.input("a", a);
+        device.input("b", b);
+        let c = device.input("c", &vec![Y::from_f32(f32::NAN); len]);
+        device.integers(sizes(spec, &layers));
+        let launch = product.launch(spec.m, spec.n, layers.count);
+        let ran = device.run(&product.program(Sm::Sm80), launch, Approximation::Exact);
+        ran.unwrap_or_else(|error| panic!("{}: {error}", product.name(Sm::Sm80)));
+        device.read(c).expect("C is there")
+    }
+
+    /// The rule for plain sums: twice what plain f32 errs by.
+    #[track_caller]
+    fn assert_sums<Y: Element>(case: &str, spec: &Gemm, a: &[f32], b: &[f32], c: &[Y]) {
+        fn define<R: Real>(spec: &Gemm, a: &[f32], b: &[f32]) -> Vec<R> {
+            super::super::reference::product(spec, &widen::<R, f32>(a), &widen::<R, f32>(b))
+        }
+        let exact = define::<f64>(spec, a, b);
+        let naive = greatest_error(&store::<Y>(&define::<f32>(spec, a, b)), &exact);
+        within_error(case, c, naive, &exact).unwrap_or_else(|message| panic!("{message}"));
+    }
+
+    /// The gradient of a weight: bf16 operands, k cut into slices, f32 sums added in order onto an f32 gradient.
+    #[test]
+    fn slices_of_k_add_up_to_the_product_and_always_to_the_same_bits() {
+        let spec = Gemm::tn(72, 40, 700);
+        let product = Product::new(&spec, Storage::Bf16, Storage::F32, Fused::None, 8);
+        assert_eq!(product.blocking, Blocking::SMALL);
+        let (count, chunk) = product.split(&spec, 8);
+        assert_eq!((count, chunk), (3, 256), "two tiles for eight multiprocessors, and 256 of k at least");
+        let (a, b) = (uniform::<bf16>(1, 72 * 700, 1.0), uniform::<bf16>(2, 40 * 700, 1.0));
+        let layers = Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, 72 * 40] };
+        let partial: Vec<f32> = run(&product, &spec, layers, &a, &b, count * 72 * 40);
+        let before = uniform::<f32>(3, 72 * 40, 1.0);
+        for write in [Write::Overwrite, Write::Accumulate] {
+            let sum = SumSlices { write };
+            let mut device = Simulated::default();
+            device.input("partial", &partial);
+            let c = device.input("c", &before);
+            device.integers([72, 40, 40, count]);
+            device.run(&sum.program(Sm::Sm80), sum.launch(72, 40), Approximation::Exact).expect("the second pass runs");
+            let c: Vec<f32> = device.read(c).expect("C is there");
+            for (i, &c) in c.iter().enumerate() {
+                let plain = (1..count).fold(partial[i], |sum, z| sum + partial[z * 72 * 40 + i]);
+                let wanted = if write == Write::Accumulate { before[i] + plain } else { plain };
+                assert_eq!(c.to_bits(), wanted.to_bits(), "{write:?}: element {i} is {c:e}, {wanted:e} in order");
+            }
+            if write == Write::Overwrite {
+                assert_sums("slices", &spec, &widen_all(&a), &widen_all(&b), &c);
+            }
+        }
+    }
+
+    fn widen_all(x: &[bf16]) -> Vec<f32> {
+        x.iter().map(|x| x.to_f32()).collect()
+    }
+
+    #[test]
+    fn layers_are_products_of_their_own() {
+        let spec = Gemm::nt(40, 24, 72);
+        let product =
+            Product { blocking: Blocking::SMALL, ..Product::new(&spec, Storage::Bf16, Storage::Bf16, Fused::None, 1) };
+        let [span_a, span_b, span_c] = spec.spans();
+        let (a, b) = (uniform::<bf16>(1, 3 * span_a, 1.0), uniform::<bf16>(2, 3 * span_b, 1.0));
+        let layers = Layers { count: 3, k_step: 0, k_chunk: 72, strides: [span_a, span_b, span_c] };
+        let c: Vec<bf16> = run(&product, &spec, layers, &a, &b, 3 * span_c);
+        for (i, c) in c.chunks(span_c).enumerate() {
+            let (a, b) = (&a[i * span_a..][..span_a], &b[i * span_b..][..span_b]);
+            assert_sums(&format!("layer {i}"), &spec, &widen_all(a), &widen_all(b), c);
+        }
+    }
+
+    /// Operands and results within wider rows, NaN between them, in every form.
+    #[test]
+    fn rows_may_lie_apart() {
+        for (form, a, b) in FORMS {
+            for gap in [3, 8] {
+                let spec = Gemm::new(50, 24, 70, a, b);
+                let spec = spec.with_leading_dimensions(
+                    spec.lda.next_multiple_of(8) + gap,
+                    spec.ldb.next_multiple_of(8) + gap,
+                    24 + gap,
+                );
+                let problem = Problem::<bf16, bf16>::new(spec, After::BiasDropoutResidual(true, true));
+                problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
+                let problem = Problem::<f32, f32>::new(spec, After::BiasActivation(Activation::GeluErf, true));
+                problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
+                let problem = Problem::<bf16, f32>::new(spec, After::Accumulate);
+                problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
+            }
+        }
+    }
+
+    #[test]
+    fn f16_operands_are_multiplied_like_bf16() {
+        for (form, a, b) in FORMS {
+            let spec = Gemm::new(72, 64, 96, a, b);
+            let product = Product {
+                blocking: Blocking::LARGE,
+                ..Product::new(&spec, Storage::F16, Storage::F32, Fused::None, 1)
+            };
+            let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
+            let (a, b) = (random(1, 72 * 96), random(2, 64 * 96));
+            let layers = Layers { count: 1, k_step: 0, k_chunk: 96, strides: [0; 3] };
+            let c: Vec<f32> = run(&product, &spec, layers, &a, &b, 72 * 64);
+            let widen = |x: &[f16]| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+            assert_sums(&format!("f16 {form}"), &spec, &widen(&a), &widen(&b), &c);
+        }
+    }
+
+    #[test]
+    fn few_tiles_take_small_ones_and_many_large_ones() {
+        let blocking =
+            |m, n| Product::new(&Gemm::nt(m, n, 768), Storage::Bf16, Storage::Bf16, Fused::None, 132).blocking;
+        assert_eq!(blocking(32_768, 3072), Blocking::DEEP);
+        assert_eq!(blocking(2048, 768), Blocking::MIDDLE);
+        assert_eq!(blocking(128, 768), Blocking::SMALL);
+        let spec = Gemm::tn(768, 768, 32_768);
+        let product =
+            Product { a: Layout::Transposed, ..Product::new(&spec, Storage::Bf16, Storage::F32, Fused::None, 132) };
+        let (layers, chunk) = product.split(&spec, 132);
+        assert!(layers * chunk >= spec.k && (layers - 1) * chunk < spec.k, "{layers} slices of {chunk}");
+    }
+}

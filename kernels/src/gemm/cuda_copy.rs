@@ -1,0 +1,183 @@
+//! Slices of A and B on their way into shared memory, and the ring of stages that they go through.
+
+use super::{
+    cuda::Blocking,
+    cuda_place::{Arguments, Sizes, TilePlace},
+};
+use crate::ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, Tile, U32, U64, fragment::Load};
+
+/// One operand as it comes into shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Side {
+    /// 0 for A, 1 for B.
+    pub operand: usize,
+    /// Whether k runs along the rows in memory: A normal, B transposed.
+    pub along_k: bool,
+    /// The slice in a stage.
+    pub tile: Tile,
+    /// Bytes from the start of a stage.
+    pub offset: u32,
+    /// How fragments are read.
+    pub load: Load,
+    /// Rows (of A) or columns (of B) that a warp multiplies.
+    pub warp_extent: u32,
+    /// Threads that copy.
+    pub threads: u32,
+    /// Whether rows begin at multiples of 16 bytes.
+    pub aligned: bool,
+}
+
+impl Side {
+    /// Rows of the tile that all threads copy at once.
+    const fn rows_at_once(&self) -> u32 {
+        self.threads / self.tile.chunks()
+    }
+}
+
+/// What one thread copies of one operand: a chunk of 16 bytes in every `rows_at_once`-th row of a slice.
+pub(super) struct Loader {
+    side: Side,
+    /// Where the thread's chunk of the tile's first row comes from; it moves on with the slices.
+    from: Ptr<Global>,
+    /// Bytes from there to the chunk of each of the thread's rows.
+    rows: Vec<Reg<U32>>,
+    /// Where the first chunk goes, in the first stage.
+    to: Ptr<Shared>,
+    /// Bytes from a slice to the next.
+    stride: Reg<U64>,
+    /// Along k: numbers of k from the chunk on. Else: rows of k from the thread's first row on. Falls by a slice's depth.
+    left: Reg<S32>,
+    /// Else: bytes of the chunk that exist, because m or n may end within it.
+    width: Option<Reg<U32>>,
+}
+
+impl Loader {
+    pub(super) fn new(
+        k: &Entry,
+        side: Side,
+        arguments: &Arguments,
+        sizes: &Sizes,
+        place: &TilePlace,
+        base: Ptr<Shared>,
+        thread: Reg<U32>,
+    ) -> Self {
+        let chunks = side.tile.chunks();
+        assert!(side.rows_at_once().is_multiple_of(8) && side.tile.rows.is_multiple_of(side.rows_at_once()));
+        let (row, chunk) = (k.shr(thread, chunks.ilog2()), k.and(thread, chunks - 1));
+        let column = k.shl(chunk, 3);
+        let to = side.tile.chunk_address(k, k.offset(base, side.offset), row, chunk);
+        let matrix = arguments.layer(k, sizes, side.operand);
+        let (origin, extent) = (place.origin[side.operand], [sizes.m, sizes.n][side.operand]);
+        let leading = sizes.leading[side.operand];
+        let pitch = k.shl(leading, 1);
+        let rows = (0..side.tile.rows / side.rows_at_once()).map(|i| k.add(row, i * side.rows_at_once()));
+        let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
+        let at = |row, column| k.mov_pointer(k.index(k.index(matrix, row, pitch), column, 2u32));
+        if side.along_k {
+            // A row beyond the last is read as the last: what it gives is never stored.
+            let last = k.sub(k.sub(extent, 1u32), origin);
+            let first = k.add(place.k_begin, column);
+            let rows = rows.map(|row| k.mul_lo(k.min_u32(row, last), pitch)).collect();
+            let left = k.variable("left", signed(k.sub(place.k_end, first)));
+            let stride = k.mov(u64::from(2 * side.tile.columns));
+            Self { side, from: at(origin, first), rows, to, stride, left, width: None }
+        } else {
+            let first = k.add(origin, column);
+            let rows = rows.map(|row| k.mul_lo(row, pitch)).collect();
+            let width = bytes_left(k, signed(k.sub(extent, first)));
+            let left = k.variable("left", signed(k.sub(k.sub(place.k_end, place.k_begin), row)));
+            let stride = k.mul_wide(pitch, side.tile.rows);
+            Self { side, from: at(place.k_begin, first), rows, to, stride, left, width: Some(width) }
+        }
+    }
+
+    /// Copies the next slice into the stage that lies `stage` bytes behind the first, and moves on. What lies outside
+    /// the operand is zero.
+    pub(super) fn issue(&self, k: &Entry, stage: Reg<U32>) {
+        let stage = k.offset(self.to, stage);
+        let along = self.width.is_none().then(|| bytes_left(k, self.left));
+        for (i, &bytes) in self.rows.iter().enumerate() {
+            let from = k.offset(self.from, k.cvt_u64(bytes));
+            let row = i as u32 * self.side.rows_at_once();
+            let bytes = along.unwrap_or_else(|| {
+                let exists = k.setp(Compare::Gt, self.left, row as i32);
+                k.selp(self.width.expect("one of the two"), 0u32, exists)
+            });
+            let to = self.side.tile.step(row, 0).take(k, stage);
+            match self.side.aligned {
+                true => k.cp_async_zero_fill(to, from.at(0), bytes),
+                false => copy_numbers(k, to, from, bytes),
+            }
+        }
+        k.advance(self.from, self.stride);
+        let depth = if self.side.along_k { self.side.tile.columns } else { self.side.tile.rows };
+        k.add_into(self.left, self.left, -(depth as i32));
+    }
+}
+
+/// Bytes of a chunk of which `numbers` numbers of 16 bits exist, 0 to 16.
+fn bytes_left(k: &Entry, numbers: Reg<S32>) -> Reg<U32> {
+    let within = k.max_s32(k.min_s32(numbers, 8), 0);
+    k.shl(k.reinterpret::<S32, U32>(within), 1)
+}
+
+/// Copies a chunk number by number, through registers: rows that begin anywhere.
+fn copy_numbers(k: &Entry, to: Address<Shared>, from: Ptr<Global>, bytes: Reg<U32>) {
+    let number = |i: u32| {
+        let value: Reg<B16> = k.split(k.mov::<B32>(0u32))[0];
+        let exists = k.setp(Compare::Gt, bytes, 2 * i);
+        k.when(exists, || k.ld_into(from.at(2 * i as i32), [value]));
+        value
+    };
+    let halves: [Reg<B16>; 8] = std::array::from_fn(|i| number(i as u32));
+    let words: [Reg<B32>; 4] = std::array::from_fn(|i| k.join(halves[2 * i], halves[2 * i + 1]));
+    k.st(to, words);
+}
+
+/// The ring of stages.
+pub(super) struct Ring<'a> {
+    pub k: &'a Entry,
+    pub blocking: Blocking,
+    pub stage_bytes: u32,
+    pub loaders: &'a [Loader; 2],
+}
+
+impl Ring<'_> {
+    /// Brings slice after slice in and calls `multiply` with the bytes from the first stage to that of the slice; behind
+    /// it shared memory is free for everybody.
+    pub(super) fn run(&self, place: &TilePlace, multiply: impl FnOnce(Reg<U32>)) {
+        let Self { k, blocking, .. } = *self;
+        let ahead = blocking.stages - 1;
+        k.comment("the first slices");
+        let write = k.variable::<U32>("write", 0u32);
+        for i in 0..ahead {
+            k.if_(k.setp(Compare::Gt, place.slices, i), || self.issue(write));
+            k.cp_async_commit();
+        }
+        let read = k.variable::<U32>("read", 0u32);
+        k.comment("every slice, with the copy of a later one beside it");
+        k.for_(0u32, place.slices, 1u32, |i| {
+            k.cp_async_wait(ahead - 1);
+            k.bar_sync();
+            k.if_(k.lt(k.add(i, ahead), place.slices), || self.issue(write));
+            k.cp_async_commit();
+            multiply(read);
+            self.advance(read);
+        });
+        k.cp_async_wait(0);
+        k.bar_sync();
+    }
+
+    fn issue(&self, write: Reg<U32>) {
+        self.loaders.iter().for_each(|loader| loader.issue(self.k, write));
+        self.advance(write);
+    }
+
+    /// To the next stage, from the last to the first.
+    fn advance(&self, stage: Reg<U32>) {
+        let k = self.k;
+        let next = k.add(stage, self.stage_bytes);
+        let end = k.setp(Compare::Eq, next, self.stage_bytes * self.blocking.stages);
+        k.assign(stage, k.selp(0u32, next, end));
+    }
+}

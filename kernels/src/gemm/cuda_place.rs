@@ -1,0 +1,165 @@
+//! Which tile a block computes, which part of it a warp, and where the warp's fragments lie in shared memory.
+
+use super::{
+    cuda::{Blocking, GROUP, Product},
+    cuda_copy::Side,
+};
+use crate::ptx::{
+    Entry, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32, fragment::Load,
+};
+
+/// The parameters that every product has, declared in the order of the kernel's documentation around those of the
+/// epilogue.
+pub(super) struct Arguments {
+    pointers: [PointerParam; 3],
+    storage: [Storage; 3],
+}
+
+/// The parameters behind those of the epilogue, loaded.
+pub(super) struct Sizes {
+    pub m: Reg<U32>,
+    pub n: Reg<U32>,
+    pub k: Reg<U32>,
+    /// lda, ldb, ldc
+    pub leading: [Reg<U32>; 3],
+    k_step: Param<U32>,
+    k_chunk: Param<U32>,
+    strides: [Param<U32>; 3],
+}
+
+impl Arguments {
+    pub(super) fn declare(k: &Entry, product: &Product) -> Self {
+        let pointers = ["a", "b", "c"].map(|name| k.pointer_param(name));
+        Self { pointers, storage: [product.storage, product.storage, product.output] }
+    }
+
+    pub(super) fn sizes(&self, k: &Entry) -> Sizes {
+        let [m, n, depth] = ["m", "n", "k"].map(|name| k.load_param::<U32>(name));
+        let leading = ["lda", "ldb", "ldc"].map(|name| k.load_param::<U32>(name));
+        let [k_step, k_chunk] = ["k_step", "k_chunk"].map(|name| k.param::<U32>(name));
+        let strides = ["stride_a", "stride_b", "stride_c"].map(|name| k.param::<U32>(name));
+        Sizes { m, n, k: depth, leading, k_step, k_chunk, strides }
+    }
+
+    /// Operand 0, 1 or 2 (A, B, C) of this block's layer.
+    pub(super) fn layer(&self, k: &Entry, sizes: &Sizes, operand: usize) -> Ptr<Global> {
+        let base = k.cvta_to_global(k.ld_param_pointer(self.pointers[operand].clone()));
+        let stride = k.ld_param(sizes.strides[operand].clone());
+        let numbers = k.mul_wide(k.special(Special::CtaidZ), stride);
+        k.offset(base, k.shl(numbers, self.storage[operand].bytes().ilog2()))
+    }
+}
+
+/// The tile of a block.
+pub(super) struct TilePlace {
+    /// First row and first column of C.
+    pub origin: [Reg<U32>; 2],
+    /// First p of the sums.
+    pub k_begin: Reg<U32>,
+    /// The p behind the last of the sums.
+    pub k_end: Reg<U32>,
+    /// Slices of k.
+    pub slices: Reg<U32>,
+}
+
+impl TilePlace {
+    pub(super) fn find(k: &Entry, blocking: Blocking, sizes: &Sizes) -> Self {
+        k.comment("which tile: groups of eight rows of tiles, in each of them down first");
+        let tiles = |size, tile: u32| k.shr(k.add(size, tile - 1), tile.ilog2());
+        let (tiles_m, tiles_n) = (tiles(sizes.m, blocking.m), tiles(sizes.n, blocking.n));
+        let group_size = k.shl(tiles_n, GROUP.ilog2());
+        let block = k.special(Special::CtaidX);
+        let group = k.div_u32(block, group_size);
+        let first = k.shl(group, GROUP.ilog2());
+        let rows = k.min_u32(k.sub(tiles_m, first), GROUP);
+        let within = k.sub(block, k.mul_lo(group, group_size));
+        let column = k.div_u32(within, rows);
+        let row = k.add(first, k.sub(within, k.mul_lo(column, rows)));
+        let origin = [k.mul_lo(row, blocking.m), k.mul_lo(column, blocking.n)];
+        k.comment("which part of k");
+        let k_begin = k.mul_lo(k.special(Special::CtaidZ), k.ld_param(sizes.k_step.clone()));
+        let k_end = k.min_u32(k.add(k_begin, k.ld_param(sizes.k_chunk.clone())), sizes.k);
+        let slices = k.shr(k.add(k.sub(k_end, k_begin), blocking.k - 1), blocking.k.ilog2());
+        Self { origin, k_begin, k_end, slices }
+    }
+}
+
+/// The part of a tile that a warp computes.
+pub(super) struct WarpPlace {
+    pub lane: Reg<U32>,
+    /// First row and first column within the tile.
+    pub origin: [Reg<U32>; 2],
+}
+
+impl WarpPlace {
+    pub(super) fn find(k: &Entry, blocking: Blocking, thread: Reg<U32>) -> Self {
+        let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
+        let (down, along) = (k.shr(warp, blocking.warps.1.ilog2()), k.and(warp, blocking.warps.1 - 1));
+        Self { lane, origin: [k.mul_lo(down, blocking.warp().0), k.mul_lo(along, blocking.warp().1)] }
+    }
+}
+
+/// Where the fragments of one operand begin for this lane, in the first stage.
+pub(super) struct FragmentPlace {
+    side: Side,
+    start: Ptr<Shared>,
+}
+
+impl FragmentPlace {
+    pub(super) fn find(k: &Entry, side: Side, base: Ptr<Shared>, warp: &WarpPlace) -> Self {
+        let (row, chunk) = lane_start(k, side.load, warp.lane);
+        let origin = warp.origin[side.operand];
+        let (row, chunk) = match side.load.transposes() {
+            // The warp's numbers lie along the rows of the tile.
+            true => (row, k.add(chunk, k.shr(origin, 3))),
+            false => (k.add(row, origin), chunk),
+        };
+        let start = side.tile.chunk_address(k, k.offset(base, side.offset), row, chunk);
+        Self { side, start }
+    }
+
+    /// The fragments in the stage that lies `stage` bytes behind the first.
+    pub(super) fn in_stage(&self, k: &Entry, stage: Reg<U32>) -> StagedFragments {
+        StagedFragments { side: self.side, start: k.offset(self.start, stage) }
+    }
+}
+
+/// Row and chunk in a tile that `lane` names in an `ldmatrix.x4` ([`Load::start`], in instructions).
+pub(crate) fn lane_start(k: &Entry, load: Load, lane: Reg<U32>) -> (Reg<U32>, Reg<U32>) {
+    let (row, low, high) = (k.and(lane, 7u32), k.and(k.shr(lane, 3), 1u32), k.shr(lane, 4));
+    // The bit of the lane that goes down is the one in which the two starts differ.
+    let low_goes_down = load.start(8).0 == 8;
+    let (down, along) = if low_goes_down { (low, high) } else { (high, low) };
+    (k.add(row, k.shl(down, 3)), along)
+}
+
+/// The fragments of one operand in one stage.
+pub(super) struct StagedFragments {
+    side: Side,
+    start: Ptr<Shared>,
+}
+
+impl StagedFragments {
+    /// All fragments of the warp at depth `16 · step`.
+    pub(super) fn load<P: Pair>(&self, k: &Entry, step: u32) -> Vec<[Reg<P>; 4]> {
+        (0..self.side.warp_extent / 16)
+            .map(|i| load_fragment(k, self.side.load, &self.side.tile, self.start, i, step))
+            .collect()
+    }
+}
+
+/// Fragment `i` (of 16 rows of A or columns of B) at depth `16 · step`, of a lane whose first one begins at `start`.
+pub(crate) fn load_fragment<P: Pair>(
+    k: &Entry,
+    load: Load,
+    tile: &Tile,
+    start: Ptr<Shared>,
+    i: u32,
+    step: u32,
+) -> [Reg<P>; 4] {
+    if load.transposes() {
+        k.ldmatrix_trans(tile.step(16 * step, 16 * i).take(k, start))
+    } else {
+        k.ldmatrix(tile.step(16 * i, 16 * step).take(k, start))
+    }
+}

@@ -1,0 +1,81 @@
+//! The second pass of a product whose k was cut into slices: C (+)= Σ_z partial[z], in order of z.
+//!
+//! ```text
+//! __global__ __launch_bounds__(256)
+//! sum(partial, c, rows, columns, ldc, slices) {          // partial [slices, rows, columns] f32, C f32, rows ldc apart
+//!     for (i = blockIdx.x * 256 + threadIdx.x; i < rows * columns; i += gridDim.x * 256) {
+//!         s = partial[0][i];  for (z = 1; z < slices; z++) s += partial[z][i];
+//!         c[i / columns, i % columns] (+)= s;
+//! }   }
+//! ```
+//!
+//! One order for every launch: the gradient of a weight has the same bits from run to run. Bound by memory: slices + 1
+//! (+ 1 where it accumulates) numbers of 4 bytes an element. Limits: rows · columns · slices < 2³².
+
+use super::Write;
+use crate::{
+    operation::{Launch, Name, Program},
+    ptx::{Entry, F32, Global, Module, Ptr, Read, Reg, Sm, Special, Storage, U32},
+};
+
+/// Threads in a block.
+const THREADS: u32 = 256;
+/// The most blocks: enough to fill any device several times.
+const MAX_BLOCKS: usize = 4096;
+
+/// One specialisation of the second pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SumSlices {
+    /// What happens to the old values of C.
+    pub write: Write,
+}
+
+impl SumSlices {
+    /// The name for `sm`.
+    pub fn name(&self, sm: Sm) -> Name {
+        let parts = ["f32", sm.name(), &THREADS.to_string(), "accumulate"];
+        Name::new("gemm.slices", &parts[..if self.write == Write::Accumulate { 4 } else { 3 }])
+    }
+
+    /// The grid for C [rows, columns]; `None` where there is nothing to add.
+    pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
+        let blocks = (rows * columns).div_ceil(THREADS as usize).min(MAX_BLOCKS) as u32;
+        (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| self.body(k));
+        Program::new(name, &module, 40)
+    }
+
+    fn body(&self, k: &Entry) {
+        let (partial, c) = (k.load_pointer("partial"), k.load_pointer("c"));
+        let [rows, columns, ldc, slices] = ["rows", "columns", "ldc", "slices"].map(|name| k.load_param::<U32>(name));
+        let count = k.mul_lo(rows, columns);
+        let plane = k.mul_wide(count, 4u32);
+        let first = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
+        let step = k.mul_lo(k.special(Special::NctaidX), THREADS);
+        k.for_(first, count, step, |i| {
+            let from = k.mov_pointer(k.index(partial, i, 4u32));
+            let sum = k.variable("sum", self.number(k, from, Read::Once));
+            k.for_(1u32, slices, 1u32, |_| {
+                k.advance(from, plane);
+                k.add_into(sum, sum, self.number(k, from, Read::Once));
+            });
+            let row = k.div_u32(i, columns);
+            let column = k.sub(i, k.mul_lo(row, columns));
+            let to = k.index(k.index(c, k.mul_lo(row, ldc), 4u32), column, 4u32);
+            if self.write == Write::Accumulate {
+                k.add_into(sum, self.number(k, to, Read::Mutable), sum);
+            }
+            k.st(to.at(0), [sum]);
+        });
+    }
+
+    fn number(&self, k: &Entry, at: Ptr<Global>, read: Read) -> Reg<F32> {
+        k.load_numbers(Storage::F32, at.at(0), 1, read)[0]
+    }
+}

@@ -1,0 +1,397 @@
+//! LayerNorm with the residual before it on the GPU, forward and backward.
+//!
+//! ```text
+//! s = x + r            y = γ·(s - mean)·rstd + β                              [T, H]      (see [`super`])
+//! g = γ·dy             ds = rstd·(g - Σg/H - x̂·Σ(g·x̂)/H)                      [T, H]
+//! ```
+//!
+//! A row lives in the registers of one warp or of two, four, eight: it is read once, and both passes over it (mean, then
+//! variance around the mean) happen in registers.
+//!
+//! ```text
+//! __global__ forward(x, residual, gain, bias, s, y, stats, rows, columns, eps) {          // WARPS warps share a row
+//!     for (row = first; row < rows; row += rows of the grid) {
+//!         v[N][8] = x[row, ..] + residual[row, ..], rounded to storage;                   // 16 bytes a lane, neighbours
+//!         s[row, ..] = v;                                                                 // where it is kept
+//!         mean = sum(v) / columns;  rstd = 1 / sqrt(sum((v - mean)²) / columns + eps);    // shuffles; across warps
+//!         y[row, ..] = gain * (v - mean) * rstd + bias;  stats[row] = (mean, rstd);       //   through shared memory
+//! }   }
+//! __global__ backward(s, stats, gain, dy, ds, dgain_partial, dbias_partial, rows, columns) {
+//!     for (row ...) {
+//!         xhat = (s - mean) * rstd;  g = gain * dy;
+//!         ds[row, ..] = rstd * (g - sum(g) / columns - xhat * sum(g * xhat) / columns);
+//!         dgain[N][8] += dy * xhat;  dbias[N][8] += dy;                                   // in registers, row after row
+//!     }
+//!     dgain_partial[row group, ..] = dgain;  dbias_partial[row group, ..] = dbias;
+//! }
+//!
+//! lane l of warp w of a row owns columns 8·(32·WARPS·i + 32·w + l) .. + 8, i = 0 .. N
+//! ```
+//!
+//! The partial sums of the parameters' gradients, one row for each of at most [`MAX_GROUPS`] groups of rows, are added by
+//! `reduce::cuda::ColumnSums` in a fixed order: no atomics, the same bits on every run.
+//!
+//! Bound by memory: forward (2 + residual + kept sum)·T·H numbers, backward 3·T·H. Registers: 96 forward (32 numbers a
+//! lane), 128 backward (16 numbers, and 32 sums).
+//!
+//! # Arguments
+//!
+//! ```text
+//! forward     x, [residual], gain, bias, [s], y, stats, rows, columns, eps
+//! backward    s, stats, gain, dy, ds, dgain_partial, dbias_partial, rows, columns
+//! ```
+//!
+//! Limits: H ≤ 8192; T < 2³². Rows that are not whole vectors of 16 bytes are moved number by number.
+
+use crate::{
+    operation::{DType, Launch, Name, Pass, Program},
+    ptx::{Compare, Entry, F32, Fold, Global, Module, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32},
+};
+
+/// Threads in a block, where a row takes no more.
+const THREADS: u32 = 128;
+/// Groups of rows that backward sums the parameters' gradients of: two blocks for each multiprocessor of an H200.
+pub const MAX_GROUPS: usize = 264;
+/// The greatest H.
+pub const MAX_COLUMNS: usize = 8192;
+
+/// One specialisation of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LayerNorm {
+    /// Which way.
+    pub pass: Pass,
+    /// Storage of all matrices but the statistics.
+    pub dtype: DType,
+    /// Forward: whether something is added to x.
+    pub residual: bool,
+    /// Forward: whether the sum is kept for backward.
+    pub save_sum: bool,
+    /// Warps that share a row.
+    pub warps: u32,
+    /// Vectors of eight numbers that a lane holds.
+    pub vectors: u32,
+    /// Whether rows are whole vectors.
+    pub aligned: bool,
+}
+
+impl LayerNorm {
+    /// Forward for rows of `columns` numbers; `None` beyond [`MAX_COLUMNS`].
+    pub fn forward(dtype: DType, residual: bool, save_sum: bool, columns: usize) -> Option<Self> {
+        Self::sized(Pass::Forward, dtype, columns, 4).map(|kernel| Self { residual, save_sum, ..kernel })
+    }
+
+    /// Backward for rows of `columns` numbers; `None` beyond [`MAX_COLUMNS`].
+    pub fn backward(dtype: DType, columns: usize) -> Option<Self> {
+        Self::sized(Pass::Backward, dtype, columns, 2)
+    }
+
+    /// As few warps a row as hold it with `most` vectors a lane.
+    fn sized(pass: Pass, dtype: DType, columns: usize, most: usize) -> Option<Self> {
+        let warps = columns.div_ceil(256 * most).next_power_of_two().max(1);
+        let vectors = columns.div_ceil(256 * warps).max(1) as u32;
+        let aligned = columns.is_multiple_of(8);
+        let kernel = Self { pass, dtype, residual: false, save_sum: false, warps: warps as u32, vectors, aligned };
+        (columns <= MAX_COLUMNS).then_some(kernel)
+    }
+
+    /// The specialisations for ALBERT's widths: E = 128; H = 768 (base), 1024 (large), 2048 (xlarge), 4096 (xxlarge), and
+    /// one for rows that are no whole vectors.
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for columns in [768, 128, 1024, 2048, 4096, 7] {
+            for dtype in [DType::Bf16, DType::F32] {
+                for (residual, save_sum) in [(true, true), (true, false), (false, true), (false, false)] {
+                    all.extend(Self::forward(dtype, residual, save_sum, columns));
+                }
+                all.extend(Self::backward(dtype, columns));
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        all.retain(|kernel| seen.insert(*kernel));
+        all
+    }
+
+    /// The name for `sm`; the tile is rows by warps by vectors.
+    pub fn name(&self, sm: Sm) -> Name {
+        let tile = format!("{}x{}x{}", self.rows_at_once(), self.warps, self.vectors);
+        let words = [(self.residual, "residual"), (self.save_sum, "sum"), (!self.aligned, "unaligned")];
+        let words: Vec<&str> = words.into_iter().filter(|(used, _)| *used).map(|(_, word)| word).collect();
+        let variant = words.join("_");
+        let parts = [self.dtype.name(), sm.name(), &tile, &variant];
+        Name::new(&format!("layernorm.{}", self.pass.name()), &parts[..if variant.is_empty() { 3 } else { 4 }])
+    }
+
+    fn threads(&self) -> u32 {
+        THREADS.max(32 * self.warps)
+    }
+
+    /// Rows that a block computes at a time.
+    fn rows_at_once(&self) -> u32 {
+        self.threads() / (32 * self.warps)
+    }
+
+    fn blocks(&self, rows: usize) -> usize {
+        let least = rows.div_ceil(self.rows_at_once() as usize);
+        match self.pass {
+            Pass::Forward => least.min(1 << 20),
+            Pass::Backward => least.min((MAX_GROUPS / self.rows_at_once() as usize).max(1)),
+        }
+    }
+
+    /// Rows of the partial sums that backward leaves: groups [groups, H] for each of the two parameters.
+    pub fn groups(&self, rows: usize) -> usize {
+        self.blocks(rows) * self.rows_at_once() as usize
+    }
+
+    /// The grid for [T, H]; `None` where there is nothing to compute.
+    pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
+        let grid = [self.blocks(rows) as u32, 1, 1];
+        (rows > 0 && columns > 0).then_some(Launch { grid, block: [self.threads(), 1, 1], shared_bytes: 0 })
+    }
+
+    /// Registers a thread may use at most.
+    fn registers(&self) -> u32 {
+        match self.pass {
+            Pass::Forward => 96,
+            Pass::Backward => 128,
+        }
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [self.threads(), 1, 1], |k| {
+            k.most_registers(self.registers());
+            match self.pass {
+                Pass::Forward => self.write_forward(k),
+                Pass::Backward => self.write_backward(k),
+            }
+        });
+        Program::new(name, &module, self.registers())
+    }
+
+    fn write_forward(&self, k: &Entry) {
+        let x = k.load_pointer("x");
+        let residual = self.residual.then(|| k.load_pointer("residual"));
+        let (gain, bias) = (k.load_pointer("gain"), k.load_pointer("bias"));
+        let s = self.save_sum.then(|| k.load_pointer("s"));
+        let (y, stats) = (k.load_pointer("y"), k.load_pointer("stats"));
+        let rows = Rows::find(k, self);
+        let eps = k.load_param::<F32>("eps");
+        let storage = rows.storage;
+        rows.each(|row, exists| {
+            k.comment("v = x + residual, rounded to storage");
+            let mut v = rows.load(x, row, storage);
+            if let Some(residual) = residual {
+                let r = rows.load(residual, row, storage);
+                v = zip(v, r, |v, r| k.rounded(storage, k.add(v, r)));
+            }
+            if let Some(s) = s {
+                rows.store(s, row, exists, &v);
+            }
+            k.comment("mean and rstd");
+            let [mean] = rows.sums([rows.fold(&v, |sum, v| k.add(sum, v))]).map(|sum| rows.mean(sum));
+            let centred: Vec<_> = v.iter().map(|&v| k.sub(v, mean)).collect();
+            // What lies beyond the row is 0 - mean here; it must not count.
+            let counted = rows.only_existing(&centred);
+            let squares = rows.fold(&counted, |sum, v| k.fma(v, v, sum));
+            let [variance] = rows.sums([squares]).map(|sum| rows.mean(sum));
+            let rstd = k.div(k.mov(1.0f32), k.sqrt(k.add(variance, eps)));
+            k.comment("y = gain * (v - mean) * rstd + bias");
+            let (gain, bias) = (rows.load_vector(gain), rows.load_vector(bias));
+            let y_of = zip(zip(centred, gain, |v, gain| k.mul(k.mul(v, rstd), gain)), bias, |v, bias| k.add(v, bias));
+            rows.store(y, row, exists, &y_of);
+            k.if_(k.and(exists, rows.leads), || k.st(k.index(stats, row, 8u32).at(0), [mean, rstd]));
+        });
+    }
+
+    fn write_backward(&self, k: &Entry) {
+        let [s, stats, gain, dy, ds] = ["s", "stats", "gain", "dy", "ds"].map(|name| k.load_pointer(name));
+        let partial = ["dgain_partial", "dbias_partial"].map(|name| k.load_pointer(name));
+        let rows = Rows::find(k, self);
+        let storage = rows.storage;
+        let numbers = 8 * self.vectors as usize;
+        let (dgain, dbias) = (k.registers::<F32>("dgain", numbers), k.registers::<F32>("dbias", numbers));
+        dgain.iter().chain(&dbias).for_each(|&sum| k.assign(sum, 0.0f32));
+        rows.each(|row, exists| {
+            let [mean, rstd] = k.ld::<F32, 2>(k.index(stats, row, 8u32).at(0));
+            k.comment("xhat = (s - mean) * rstd; g = gain * dy; a row that does not exist counts as zeros");
+            let s = rows.load(s, row, storage);
+            let dy: Vec<_> = rows.load(dy, row, storage).into_iter().map(|dy| k.selp(dy, 0.0f32, exists)).collect();
+            let xhat: Vec<_> = s.into_iter().map(|s| k.mul(k.sub(s, mean), rstd)).collect();
+            for (((&dgain, &dbias), &dy), &xhat) in dgain.iter().zip(&dbias).zip(&dy).zip(&xhat) {
+                k.fma_into(dgain, dy, xhat, dgain);
+                k.add_into(dbias, dbias, dy);
+            }
+            // gain is zero beyond the row, and so is g.
+            let g = zip(dy, rows.load_vector(gain), |dy, gain| k.mul(dy, gain));
+            let sum_g = rows.fold(&g, |sum, g| k.add(sum, g));
+            let products: Vec<_> = g.iter().copied().zip(xhat.iter().copied()).collect();
+            let first = k.mov(0.0f32);
+            let sum_gx = products.into_iter().fold(first, |sum, (g, xhat)| k.fma(g, xhat, sum));
+            let [mean_g, mean_gx] = rows.sums([sum_g, sum_gx]).map(|sum| rows.mean(sum));
+            k.comment("ds = rstd * (g - mean(g) - xhat * mean(g * xhat))");
+            let minus = k.neg(mean_gx);
+            let of = |g: Reg<F32>, xhat: Reg<F32>| k.mul(k.fma(xhat, minus, k.sub(g, mean_g)), rstd);
+            rows.store(ds, row, exists, &zip(g, xhat, of));
+        });
+        k.comment("the sums of this group of rows");
+        let yes = k.condition(true);
+        let group = rows.group();
+        for (partial, sums) in partial.into_iter().zip([dgain, dbias]) {
+            rows.store_as(Storage::F32, partial, group, yes, &sums);
+        }
+    }
+}
+
+fn zip(a: Vec<Reg<F32>>, b: Vec<Reg<F32>>, f: impl Fn(Reg<F32>, Reg<F32>) -> Reg<F32>) -> Vec<Reg<F32>> {
+    a.into_iter().zip(b).map(|(a, b)| f(a, b)).collect()
+}
+
+/// The rows of a block, and this lane's columns in them.
+struct Rows<'a> {
+    k: &'a Entry,
+    kernel: LayerNorm,
+    storage: Storage,
+    rows: Reg<U32>,
+    columns: Reg<U32>,
+    /// H as a float.
+    width: Reg<F32>,
+    /// Which of the block's rows this warp works on.
+    within: Reg<U32>,
+    /// Which of the row's warps this is.
+    warp: Reg<U32>,
+    /// First column of each vector, and whether it exists; where it does not, the column is 0.
+    vectors: Vec<(Reg<U32>, Reg<Pred>)>,
+    /// Whether this lane is the first of the row.
+    leads: Reg<Pred>,
+    /// Where the row's warps leave their sums for each other: [rows at once, warps, 2] floats.
+    exchange: Option<Ptr<Shared>>,
+}
+
+impl<'a> Rows<'a> {
+    fn find(k: &'a Entry, kernel: &LayerNorm) -> Self {
+        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+        let thread = k.special(Special::TidX);
+        let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
+        let (within, warp) = (k.shr(warp, kernel.warps.ilog2()), k.and(warp, kernel.warps - 1));
+        let position = k.mad_lo(warp, 32, lane);
+        let vector = |i: u32| {
+            let column = k.shl(k.add(position, 32 * kernel.warps * i), 3);
+            (column, k.lt(column, columns))
+        };
+        let vectors = (0..kernel.vectors).map(vector).collect();
+        let leads = k.setp(Compare::Eq, position, 0u32);
+        let bytes = kernel.rows_at_once() * kernel.warps * 8;
+        let exchange = (kernel.warps > 1).then(|| k.shared_array("exchange", bytes, 8));
+        let storage = Storage::from(kernel.dtype);
+        let width = k.cvt_f32_u32(columns);
+        Self { k, kernel: *kernel, storage, rows, columns, width, within, warp, vectors, leads, exchange }
+    }
+
+    /// Loops over the rows of this warp: `body(row, exists)`. All warps of a block take the same number of turns, because
+    /// they meet at barriers; one whose row does not exist computes the last one and keeps it to itself.
+    fn each(&self, body: impl FnOnce(Reg<U32>, Reg<Pred>)) {
+        let (k, at_once) = (self.k, self.kernel.rows_at_once());
+        let first = k.mul_lo(k.special(Special::CtaidX), at_once);
+        let step = k.mul_lo(k.special(Special::NctaidX), at_once);
+        let last = k.sub(self.rows, 1u32);
+        k.for_(first, self.rows, step, |first| {
+            let row = k.add(first, self.within);
+            let exists = k.lt(row, self.rows);
+            body(k.min_u32(row, last), exists);
+        });
+    }
+
+    /// Which group of rows this warp sums over: its number among all.
+    fn group(&self) -> Reg<U32> {
+        self.k.mad_lo(self.k.special(Special::CtaidX), self.kernel.rows_at_once(), self.within)
+    }
+
+    /// This lane's numbers of a row, zeros beyond its end.
+    fn load(&self, matrix: Ptr<Global>, row: Reg<U32>, storage: Storage) -> Vec<Reg<F32>> {
+        let k = self.k;
+        let row = k.index(matrix, row, k.shl(self.columns, storage.bytes().ilog2()));
+        self.load_from(row, storage)
+    }
+
+    /// This lane's numbers of a vector [H] in f32.
+    fn load_vector(&self, vector: Ptr<Global>) -> Vec<Reg<F32>> {
+        self.load_from(vector, Storage::F32)
+    }
+
+    fn load_from(&self, row: Ptr<Global>, storage: Storage) -> Vec<Reg<F32>> {
+        let k = self.k;
+        let of = |&(column, exists): &(Reg<U32>, Reg<Pred>)| {
+            let at = k.index(row, column, storage.bytes()).at(0);
+            match self.kernel.aligned {
+                true => k.load_numbers_if(storage, at, 8, exists),
+                false => k.load_numbers_below(storage, at, 8, column, self.columns, Read::Mutable),
+            }
+        };
+        self.vectors.iter().flat_map(of).collect()
+    }
+
+    fn store(&self, matrix: Ptr<Global>, row: Reg<U32>, exists: Reg<Pred>, values: &[Reg<F32>]) {
+        self.store_as(self.storage, matrix, row, exists, values);
+    }
+
+    fn store_as(&self, storage: Storage, matrix: Ptr<Global>, row: Reg<U32>, exists: Reg<Pred>, values: &[Reg<F32>]) {
+        let k = self.k;
+        let row = k.index(matrix, row, k.shl(self.columns, storage.bytes().ilog2()));
+        for (&(column, within), values) in self.vectors.iter().zip(values.chunks_exact(8)) {
+            let at = k.index(row, column, storage.bytes()).at(0);
+            k.if_(k.and(exists, within), || match self.kernel.aligned {
+                true => k.store_numbers(storage, at, values),
+                false => k.store_numbers_below(storage, at, values, column, self.columns),
+            });
+        }
+    }
+
+    /// The numbers, zeros in place of those beyond the row.
+    fn only_existing(&self, values: &[Reg<F32>]) -> Vec<Reg<F32>> {
+        let k = self.k;
+        let keep = |(i, &value): (usize, &Reg<F32>)| {
+            let (column, vector_exists) = self.vectors[i / 8];
+            let exists = match self.kernel.aligned {
+                true => vector_exists,
+                false => k.lt(k.add(column, i as u32 % 8), self.columns),
+            };
+            k.selp(value, 0.0f32, exists)
+        };
+        values.iter().enumerate().map(keep).collect()
+    }
+
+    /// This lane's part of a sum.
+    fn fold(&self, values: &[Reg<F32>], add: impl Fn(Reg<F32>, Reg<F32>) -> Reg<F32>) -> Reg<F32> {
+        let first = self.k.mov(0.0f32);
+        values.iter().fold(first, |sum, &value| add(sum, value))
+    }
+
+    /// Sums over the row, in every lane of its warps: a tree within each warp, then the warps in order.
+    fn sums<const N: usize>(&self, parts: [Reg<F32>; N]) -> [Reg<F32>; N] {
+        let k = self.k;
+        let parts = parts.map(|part| k.fold_lanes(part, 32, Fold::Sum));
+        let Some(exchange) = self.exchange else { return parts };
+        let warps = self.kernel.warps;
+        let place = k.mad_lo(self.within, warps, self.warp);
+        let first = k.index(exchange, k.mul_lo(self.within, warps), 8);
+        let lane = k.special(Special::LaneId);
+        k.bar_sync();
+        k.if_(k.setp(Compare::Eq, lane, 0u32), || {
+            for (i, part) in (0..).zip(parts) {
+                k.st(k.index(exchange, place, 8).at(4 * i), [part]);
+            }
+        });
+        k.bar_sync();
+        std::array::from_fn(|i| {
+            let part = |warp: u32| k.ld::<F32, 1>(first.at(8 * warp as i32 + 4 * i as i32))[0];
+            (1..warps).fold(part(0), |sum, warp| k.add(sum, part(warp)))
+        })
+    }
+
+    fn mean(&self, sum: Reg<F32>) -> Reg<F32> {
+        self.k.div(sum, self.width)
+    }
+}
