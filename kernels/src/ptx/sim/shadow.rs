@@ -17,17 +17,48 @@ struct Word {
     was_read: bool,
 }
 
-/// The shadow of a stretch of memory.
+/// Bytes that one page of a shadow stands for.
+const PAGE: usize = 4096;
+
+/// The shadow of a stretch of memory. Only pages that somebody touches take any memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shadow {
-    cells: Vec<Word>,
+    pages: Vec<Option<Page>>,
     bytes: usize,
-    /// A cell stands for 2^shift bytes.
-    shift: u32,
     /// Sets of readers; they never change, so that cells share them.
     sets: Vec<Vec<Stamp>>,
     /// The last step from one state of readers by a reader to the next: neighbouring cells take the same.
     step: Option<(Stamp, Stamp, Stamp)>,
+}
+
+/// Cells of 2^shift bytes each.
+#[derive(Clone, Debug)]
+struct Page {
+    shift: u32,
+    cells: Vec<Word>,
+}
+
+impl Page {
+    fn new() -> Self {
+        Page { shift: 2, cells: vec![Word::default(); PAGE / 4] }
+    }
+
+    /// The cells of bytes of the page; they become smaller where it is not made of whole ones.
+    fn range(&mut self, at: usize, bytes: usize) -> std::ops::Range<usize> {
+        while self.shift > 0 && (at | bytes) & ((1 << self.shift) - 1) != 0 {
+            self.shift -= 1;
+            self.cells = self.cells.iter().flat_map(|cell| [*cell, *cell]).collect();
+        }
+        at >> self.shift..(at + bytes) >> self.shift
+    }
+}
+
+/// The pages of an access: number, first byte within it, bytes.
+fn pieces(at: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (at / PAGE..(at + bytes).div_ceil(PAGE)).map(move |page| {
+        let (start, end) = (at.max(page * PAGE), (at + bytes).min((page + 1) * PAGE));
+        (page, start - page * PAGE, end - start)
+    })
 }
 
 /// `knows`, which remembers its last answer: neighbouring cells were mostly touched by the same instruction.
@@ -59,25 +90,7 @@ pub(super) struct Conflict {
 impl Shadow {
     /// The shadow of `bytes` bytes that nobody has touched.
     pub(super) fn new(bytes: usize) -> Self {
-        Shadow { cells: vec![Word::default(); bytes.div_ceil(4)], bytes, shift: 2, ..Shadow::default() }
-    }
-
-    /// The cells of an access; they become smaller where it is not made of whole ones.
-    fn range(&mut self, at: usize, bytes: usize) -> std::ops::Range<usize> {
-        while self.shift > 0 && (at | bytes) & ((1 << self.shift) - 1) != 0 {
-            self.refine();
-        }
-        at >> self.shift..(at + bytes).div_ceil(1 << self.shift)
-    }
-
-    fn refine(&mut self) {
-        self.shift -= 1;
-        let mut cells = Vec::with_capacity(self.bytes.div_ceil(1 << self.shift));
-        for cell in std::mem::take(&mut self.cells) {
-            cells.extend([cell, cell]);
-        }
-        cells.truncate(self.bytes.div_ceil(1 << self.shift));
-        self.cells = cells;
+        Shadow { pages: vec![None; bytes.div_ceil(PAGE)], bytes, ..Shadow::default() }
     }
 
     /// Notes a read and gives back the first write that races with it.
@@ -89,30 +102,31 @@ impl Shadow {
         stamp: Stamp,
         knows: impl Fn(&Stamp) -> bool,
     ) -> Option<Conflict> {
-        let (mut found, range) = (None, self.range(at, bytes));
-        let shift = self.shift;
-        for index in range {
-            let cell = &mut self.cells[index];
-            cell.was_read = true;
-            if found.is_none() {
-                let writes = [cell.write, cell.strong];
-                let racing =
-                    writes.iter().find(|other| other.clock != 0 && !both_strong(other, &stamp) && !knows(other));
-                let byte = (index << shift).max(at);
-                found = racing.map(|other| Conflict { byte, other: *other, other_writes: true });
+        let mut found = None;
+        let races = |other: &Stamp| other.clock != 0 && !both_strong(other, &stamp) && !knows(other);
+        for (number, start, bytes) in pieces(at, bytes) {
+            let page = self.pages[number].get_or_insert_with(Page::new);
+            for index in page.range(start, bytes) {
+                let cell = &mut page.cells[index];
+                cell.was_read = true;
+                if found.is_none() {
+                    let byte = (number * PAGE + (index << page.shift)).max(at);
+                    let racing = [cell.write, cell.strong].into_iter().find(races);
+                    found = racing.map(|other| Conflict { byte, other, other_writes: true });
+                }
+                if let Some((before, by, after)) = self.step
+                    && before == cell.read
+                    && by == stamp
+                {
+                    cell.read = after;
+                    continue;
+                }
+                let before = cell.read;
+                if before.lane == SET || !merge(&mut cell.read, stamp, &knows) {
+                    cell.read = grow(&mut self.sets, before, stamp, &knows);
+                }
+                self.step = Some((before, stamp, cell.read));
             }
-            if let Some((before, by, after)) = self.step
-                && before == cell.read
-                && by == stamp
-            {
-                cell.read = after;
-                continue;
-            }
-            let before = cell.read;
-            if before.lane == SET || !merge(&mut cell.read, stamp, &knows) {
-                cell.read = grow(&mut self.sets, before, stamp, &knows);
-            }
-            self.step = Some((before, stamp, cell.read));
         }
         found
     }
@@ -126,27 +140,29 @@ impl Shadow {
         stamp: Stamp,
         knows: impl Fn(&Stamp) -> bool,
     ) -> Option<Conflict> {
-        let (mut found, range) = (None, self.range(at, bytes));
-        let shift = self.shift;
+        let mut found = None;
         let races = |other: &Stamp| other.clock != 0 && !both_strong(other, &stamp) && !knows(other);
-        for index in range {
-            let cell = &mut self.cells[index];
-            if found.is_none() {
-                let byte = (index << shift).max(at);
-                if let Some(other) = [cell.write, cell.strong].into_iter().find(races) {
-                    found = Some(Conflict { byte, other, other_writes: true });
-                } else if cell.read.lane == SET {
-                    let reader = self.sets[cell.read.clock as usize].iter().find(|reader| races(reader));
-                    found = reader.map(|reader| Conflict { byte, other: *reader, other_writes: false });
-                } else if races(&cell.read) {
-                    found = Some(Conflict { byte, other: cell.read, other_writes: false });
+        for (number, start, bytes) in pieces(at, bytes) {
+            let page = self.pages[number].get_or_insert_with(Page::new);
+            for index in page.range(start, bytes) {
+                let cell = &mut page.cells[index];
+                if found.is_none() {
+                    let byte = (number * PAGE + (index << page.shift)).max(at);
+                    if let Some(other) = [cell.write, cell.strong].into_iter().find(races) {
+                        found = Some(Conflict { byte, other, other_writes: true });
+                    } else if cell.read.lane == SET {
+                        let reader = self.sets[cell.read.clock as usize].iter().find(|reader| races(reader));
+                        found = reader.map(|reader| Conflict { byte, other: *reader, other_writes: false });
+                    } else if races(&cell.read) {
+                        found = Some(Conflict { byte, other: cell.read, other_writes: false });
+                    }
+                }
+                if stamp.is_strong() {
+                    cell.strong = stamp;
+                } else {
+                    (cell.write, cell.strong, cell.read) = (stamp, Stamp::default(), Stamp::default());
                 }
             }
-            if stamp.is_strong() {
-                cell.strong = stamp;
-                continue;
-            }
-            (cell.write, cell.strong, cell.read) = (stamp, Stamp::default(), Stamp::default());
         }
         found
     }
@@ -158,24 +174,30 @@ impl Shadow {
         bytes: usize,
         mut wanted: impl FnMut(&Stamp) -> bool,
     ) -> Option<(usize, Stamp)> {
-        let range = self.range(at, bytes);
-        let shift = self.shift;
-        let cells = self.cells[range.clone()].iter().zip(range);
-        let mut writes = cells.flat_map(|(cell, index)| [cell.write, cell.strong].map(|write| (index, write)));
-        writes
-            .find(|(_, write)| write.clock != 0 && wanted(write))
-            .map(|(index, write)| ((index << shift).max(at), write))
+        for (number, start, bytes) in pieces(at, bytes) {
+            let Some(page) = &mut self.pages[number] else { continue };
+            for index in page.range(start, bytes) {
+                let cell = &page.cells[index];
+                let found = [cell.write, cell.strong].into_iter().find(|write| write.clock != 0 && wanted(write));
+                if let Some(write) = found {
+                    return Some(((number * PAGE + (index << page.shift)).max(at), write));
+                }
+            }
+        }
+        None
     }
 
     /// How many bytes were read and how many written.
     pub(super) fn touched(&self) -> (u64, u64) {
-        let size = 1_u64 << self.shift;
         let (mut read, mut written) = (0, 0);
-        for (index, cell) in self.cells.iter().enumerate() {
-            // The last cell may be cut.
-            let size = size.min(self.bytes as u64 - ((index as u64) << self.shift));
-            read += if cell.was_read { size } else { 0 };
-            written += if cell.write.clock != 0 || cell.strong.clock != 0 { size } else { 0 };
+        for (number, page) in self.pages.iter().enumerate().filter_map(|(at, page)| Some((at, page.as_ref()?))) {
+            for (index, cell) in page.cells.iter().enumerate() {
+                // The last cell may be cut.
+                let left = self.bytes.saturating_sub(number * PAGE + (index << page.shift));
+                let size = left.min(1 << page.shift) as u64;
+                read += if cell.was_read { size } else { 0 };
+                written += if cell.write.clock != 0 || cell.strong.clock != 0 { size } else { 0 };
+            }
         }
         (read, written)
     }

@@ -150,6 +150,20 @@ fn atomic_operations_do_not_race_with_each_other() {
     assert_eq!(Trial::new(32, float).agree()[0], 3.0_f32.to_bits());
 }
 
+#[test]
+fn vectors_are_added_element_by_element() {
+    let body = "mov.f32 %f0, 0f3F800000; mov.f32 %f1, 0f40000000; mul.wide.u32 %d0, %t, 16; add.u64 %d0, %d0, %y;\n\
+        st.global.v4.f32 [%d0], {%f0, %f1, %f0, %f1}; red.global.add.v4.f32 [%d0], {%f1, %f1, %f0, %f0};\n\
+        atom.global.add.noftz.bf16x2 %r1, [%d0+8], 0x3F803F80; atom.global.add.v2.f32 {%f2, %f3}, [%d0], {%f0, %f0};\n\
+        ld.global.v2.f32 {%f4, %f5}, [%d0]; add.f32 %f4, %f4, %f2; add.f32 %f5, %f5, %f3; st.global.v2.f32 [%d0], {%f4, %f5};";
+    let words = Trial::new(32, body).agree();
+    let [a, b] = [words[0], words[1]].map(f32::from_bits);
+    assert_eq!([a, b], [4.0 + 3.0, 5.0 + 4.0]);
+    // 2.0f is the pair (0, 2) of bf16, and (1, 1) is added to it.
+    assert_eq!(words[2], 0x4040_3F80);
+    assert_eq!(words[3], 3.0_f32.to_bits());
+}
+
 /// The last block to arrive adds up what the others have left.
 fn last_block(before: &str, order: &str, after: &str) -> Trial {
     let body = format!(
