@@ -42,6 +42,9 @@ enum Command {
     Embed(commands::embed::Arguments),
     /// Parameters, FLOPs and memory of a configuration
     Info(commands::info::Arguments),
+    /// The CUDA kernels: their list, their PTX, and a simulated GPU that runs any PTX
+    #[command(subcommand)]
+    Kernels(commands::kernels::Command),
     /// What this machine is and what of it will be used
     Doctor(commands::doctor::Arguments),
 }
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Forward(arguments) => commands::forward::run(&arguments),
         Command::Embed(arguments) => commands::embed::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
+        Command::Kernels(command) => commands::kernels::run(&command),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
     };
     match result {

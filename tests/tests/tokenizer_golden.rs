@@ -96,6 +96,26 @@ fn what_sentencepiece_wrote_is_written_back_byte_for_byte() {
 }
 
 #[test]
+fn the_files_beside_a_model_give_the_ids_of_the_tokenizer_that_they_came_from() {
+    for (file, expected) in [
+        ("spiece.model", &["tokenizer.json", "tokenizer_config.json", "spiece.model"][..]),
+        ("vocab.txt", &["tokenizer.json", "tokenizer_config.json"][..]),
+    ] {
+        let tokenizer = Tokenizer::load(&golden().join(file)).unwrap();
+        let files = tokenizer.to_files();
+        assert_eq!(files.iter().map(|(name, _)| *name).collect::<Vec<_>>(), expected);
+        let folder = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            std::fs::write(folder.path().join(name), content).unwrap();
+        }
+        let again = Tokenizer::load(folder.path()).unwrap();
+        for (text, _) in rows(&golden().join("google.jsonl")) {
+            assert_eq!(again.encode(&text), tokenizer.encode(&text), "{file}: {text:?}");
+        }
+    }
+}
+
+#[test]
 fn a_spiece_model_as_tokenizer_json_gives_the_same_ids() {
     let tokenizer = Tokenizer::load(&golden().join("spiece.model")).expect("a valid model");
     let json = Tokenizer::from_json(&tokenizer.to_json(), Path::new("tokenizer.json")).expect("just written");

@@ -48,7 +48,7 @@ pub struct SaveFormat<'a> {
 /// Writes the model to `folder` in f32 under ALBERT's names, each file whole or not at all; the weights come last.
 ///
 /// `values` gives the elements of a parameter of [`super::parameters`]; `tokenizer` are the files of the tokeniser, names
-/// and texts (see [`crate::tokenizer::Tokenizer::to_files`]).
+/// and contents (see [`crate::tokenizer::Tokenizer::to_files`]).
 ///
 /// # Errors
 /// The folder cannot be created or a file not be written.
@@ -56,12 +56,12 @@ pub fn save_model<'a>(
     folder: &Path,
     config: &AlbertConfig,
     heads: Heads,
-    tokenizer: &[(&str, String)],
+    tokenizer: &[(&str, Vec<u8>)],
     values: impl Fn(&str) -> &'a [f32],
 ) -> Result<(), CheckpointError> {
     std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
-    for (name, text) in tokenizer {
-        write_atomically(folder.join(name), |out| out.write_all(text.as_bytes()))?;
+    for (name, content) in tokenizer {
+        write_atomically(folder.join(name), |out| out.write_all(content))?;
     }
     save_model_as(folder, config, heads, SaveFormat::default(), values)
 }

@@ -47,7 +47,7 @@ fn values(config: &AlbertConfig, heads: Heads) -> BTreeMap<String, Vec<f32>> {
 
 fn save(folder: &Path, config: &AlbertConfig, heads: Heads) -> BTreeMap<String, Vec<f32>> {
     let values = values(config, heads);
-    save_model(folder, config, heads, &[("tokenizer.json", "{}".to_owned())], |name| &values[name]).unwrap();
+    save_model(folder, config, heads, &[("tokenizer.json", b"{}".to_vec())], |name| &values[name]).unwrap();
     values
 }
 

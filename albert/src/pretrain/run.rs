@@ -38,7 +38,7 @@ pub struct Sources<'a> {
     /// The vocabulary that they were made with.
     pub vocabulary: &'a Arc<Vocabulary>,
     /// The files of the tokeniser, to be kept with the model: names and texts.
-    pub tokenizer: &'a [(&'static str, String)],
+    pub tokenizer: &'a [(&'static str, Vec<u8>)],
 }
 
 /// Where a run begins.

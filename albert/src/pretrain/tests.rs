@@ -133,7 +133,7 @@ impl World {
     ) -> Result<(Outcome, Listener<'static>), PretrainError> {
         let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
-        let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, "{}".to_owned()));
+        let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, b"{}".to_vec()));
         let sources = Sources { dataset: &self.dataset, vocabulary: &self.vocabulary, tokenizer: &tokenizer };
         let outcome = pretrain(recipe, &sources, folder, begin, device(threads), stop, &mut listener)?;
         Ok((outcome, listener))

@@ -154,7 +154,7 @@ impl Tokenizer {
     /// inputs of the model, and keeps `transformers` 5 from putting a pipeline of its own in place of the file's.
     pub fn to_config_json(&self) -> String {
         let SpecialIds { pad, unk, cls, sep, mask } = self.specials();
-        let config = json!({
+        let mut config = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": self.piece(cls),
             "eos_token": self.piece(sep),
@@ -166,12 +166,31 @@ impl Tokenizer {
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "clean_up_tokenization_spaces": false,
         });
+        if let (true, Some(Cleaning { lowercase, strip_accents })) = (self.is_from_spiece(), self.cleaning()) {
+            // For this program: which of the files has the rules, and what comes before them.
+            config["ids_by"] = "spiece.model".into();
+            config["do_lower_case"] = lowercase.into();
+            config["keep_accents"] = (!strip_accents).into();
+        }
         format!("{config:#}\n")
     }
 
-    /// The files that a model folder has of it, by name: [`Self::to_json`] and [`Self::to_config_json`].
-    pub fn to_files(&self) -> [(&'static str, String); 2] {
-        [("tokenizer.json", self.to_json()), ("tokenizer_config.json", self.to_config_json())]
+    /// The files that a model folder has of it, by name and content, so that loading the folder here gives the same ids:
+    /// [`Self::to_json`], [`Self::to_config_json`] and, where it came from one, the `spiece.model`.
+    pub fn to_files(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let mut files = vec![
+            ("tokenizer.json", self.to_json().into_bytes()),
+            ("tokenizer_config.json", self.to_config_json().into_bytes()),
+        ];
+        if let (true, Ok(model)) = (self.is_from_spiece(), self.to_spiece()) {
+            files.push(("spiece.model", model));
+        }
+        files
+    }
+
+    /// Whether a SentencePiece model's own rules cut the text: a `tokenizer.json` cannot say all of them.
+    fn is_from_spiece(&self) -> bool {
+        matches!(&self.model, Model::Unigram(unigram) if matches!(unigram.text, TextRules::SentencePiece { .. }))
     }
 
     /// Writes `tokenizer.json`: to a temporary file beside it, flushed to disk, then renamed over it, so that a crash

@@ -2,7 +2,8 @@
 //!
 //! A file is told by its content: JSON (ours if its normaliser is one that we write, otherwise Hugging Face's library runs
 //! it), a SentencePiece model, or a BERT vocabulary. In a model folder the order is `tokenizer.json`, then `spiece.model`
-//! (or Google's `30k-clean.model`), then `vocab.txt`, the last two swapped where `tokenizer_config.json` names a BERT class;
+//! (or Google's `30k-clean.model`), then `vocab.txt`, the last two swapped where `tokenizer_config.json` names a BERT class,
+//! and the first two where its `ids_by` says that the model has the rules (our own folders do, of models trained with one);
 //! `do_lower_case`, `keep_accents`, `strip_accents` and `tokenize_chinese_chars` in it are obeyed.
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use super::{Cleaning, Tokenizer, TokenizerError, WordPiece};
 #[derive(Debug, Default)]
 struct Settings {
     is_bert: bool,
+    /// Our own key: the `tokenizer.json` beside it is the nearest that others can run.
+    by_spiece: bool,
     lowercase: Option<bool>,
     keep_accents: Option<bool>,
     strip_accents: Option<bool>,
@@ -35,6 +38,8 @@ impl Tokenizer {
         let mut names = ["tokenizer.json", "spiece.model", "30k-clean.model", "vocab.txt"];
         if settings.is_bert {
             names[1..].rotate_right(1);
+        } else if settings.by_spiece {
+            names.swap(0, 1);
         }
         match names.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
             Some(file) => Self::from_file(&file, &settings),
@@ -96,6 +101,7 @@ impl Settings {
         };
         Ok(Self {
             is_bert: root["tokenizer_class"].as_str().is_some_and(|class| class.starts_with("Bert")),
+            by_spiece: root["ids_by"] == "spiece.model",
             lowercase: flag("do_lower_case")?,
             keep_accents: flag("keep_accents")?,
             strip_accents: flag("strip_accents")?,

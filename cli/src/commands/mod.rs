@@ -7,6 +7,7 @@ pub(crate) mod embed;
 pub(crate) mod fill_mask;
 pub(crate) mod forward;
 pub(crate) mod info;
+pub(crate) mod kernels;
 pub(crate) mod pretrain;
 pub(crate) mod quickstart;
 pub(crate) mod tokenizer;

@@ -1,0 +1,307 @@
+//! A launch of a kernel as JSON: what `docs/simulator.md` describes.
+
+use anyhow::{Context, Result, bail, ensure};
+use half::f16;
+use kernels::{
+    num::philox::Stream,
+    operation::Launch,
+    ptx::sim::{Argument, Memory},
+};
+use npyz::{NpyFile, WriterBuilder};
+use serde::Deserialize;
+use serde_json::Number;
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{BufReader, BufWriter, Write},
+    path::Path,
+};
+
+/// The launch, as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Description {
+    pub(super) entry: String,
+    grid: [u32; 3],
+    block: [u32; 3],
+    #[serde(default)]
+    shared_bytes: u32,
+    args: Vec<Given>,
+    /// Where the buffers are written afterwards, each as NAME.npy.
+    outputs: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Given {
+    Number(Scalar),
+    Buffer(Buffer),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Scalar {
+    U32(u32),
+    S32(i32),
+    U64(u64),
+    S64(i64),
+    F32(f32),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Buffer {
+    /// Its name; the same name again is the same buffer, and needs nothing else.
+    buffer: String,
+    dtype: Option<DType>,
+    shape: Option<Vec<usize>>,
+    /// A NumPy file.
+    from: Option<String>,
+    /// A seed: floats from -1 to 1, integers from 0 to 255.
+    random: Option<u64>,
+    /// The same value everywhere.
+    fill: Option<Number>,
+}
+
+/// What a buffer holds. bf16 is `u16` in files, which have no such type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum DType {
+    F32,
+    F64,
+    F16,
+    Bf16,
+    U8,
+    S8,
+    U16,
+    S16,
+    U32,
+    S32,
+    U64,
+    S64,
+}
+
+/// Runs `$body` with `$T` as the Rust type that files have for a type of buffers.
+macro_rules! in_files {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            DType::F16 => {
+                type $T = f16;
+                $body
+            }
+            DType::Bf16 | DType::U16 => {
+                type $T = u16;
+                $body
+            }
+            DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            DType::S8 => {
+                type $T = i8;
+                $body
+            }
+            DType::S16 => {
+                type $T = i16;
+                $body
+            }
+            DType::U32 => {
+                type $T = u32;
+                $body
+            }
+            DType::S32 => {
+                type $T = i32;
+                $body
+            }
+            DType::U64 => {
+                type $T = u64;
+                $body
+            }
+            DType::S64 => {
+                type $T = i64;
+                $body
+            }
+        }
+    };
+}
+
+impl Description {
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    pub(super) fn launch(&self) -> Launch {
+        Launch { grid: self.grid, block: self.block, shared_bytes: self.shared_bytes }
+    }
+}
+
+/// A buffer in the memory of the simulated device.
+struct Placed {
+    address: u64,
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+/// Memory and arguments of a launch.
+pub(super) struct Prepared {
+    pub(super) memory: Memory,
+    pub(super) arguments: Vec<Argument>,
+    buffers: BTreeMap<String, Placed>,
+}
+
+impl Prepared {
+    /// Files are looked for from `folder` on.
+    pub(super) fn new(description: &Description, folder: &Path) -> Result<Self> {
+        let mut prepared = Self { memory: Memory::new(), arguments: Vec::new(), buffers: BTreeMap::new() };
+        for (position, given) in description.args.iter().enumerate() {
+            let argument = match given {
+                Given::Number(Scalar::U32(value)) => Argument::U32(*value),
+                Given::Number(Scalar::S32(value)) => Argument::U32(value.cast_unsigned()),
+                Given::Number(Scalar::U64(value)) => Argument::U64(*value),
+                Given::Number(Scalar::S64(value)) => Argument::U64(value.cast_unsigned()),
+                Given::Number(Scalar::F32(value)) => Argument::F32(*value),
+                Given::Buffer(buffer) => Argument::U64(
+                    prepared
+                        .place(buffer, folder)
+                        .with_context(|| format!("args[{position}], buffer `{}`", buffer.buffer))?,
+                ),
+            };
+            prepared.arguments.push(argument);
+        }
+        Ok(prepared)
+    }
+
+    fn place(&mut self, buffer: &Buffer, folder: &Path) -> Result<u64> {
+        let Buffer { buffer: name, dtype, shape, from, random, fill } = buffer;
+        let sources = usize::from(from.is_some()) + usize::from(random.is_some()) + usize::from(fill.is_some());
+        if let Some(placed) = self.buffers.get(name) {
+            ensure!(dtype.is_none() && shape.is_none() && sources == 0, "the buffer is there already; name it alone");
+            return Ok(placed.address);
+        }
+        ensure!(
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)),
+            "a name of letters, digits, `_`, `-` and `.` was expected: the buffer is written to a file of that name"
+        );
+        ensure!(sources <= 1, "one of `from`, `random` and `fill` was expected");
+        let (Some(dtype), Some(shape)) = (*dtype, shape.clone()) else {
+            bail!("`dtype` and `shape` were expected");
+        };
+        let elements = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+        let bytes = elements.and_then(|elements| elements.checked_mul(in_files!(dtype, T => size_of::<T>())));
+        const MOST: usize = 1 << 34;
+        let (Some(elements), Some(bytes)) = (elements, bytes.filter(|&bytes| bytes <= MOST)) else {
+            bail!("{shape:?} is too large: at most {} GiB", MOST >> 30);
+        };
+        let contents = match (from, random, fill) {
+            (Some(file), _, _) => Some(load(&folder.join(file), dtype, &shape)?),
+            (_, Some(seed), _) => Some(draw(*seed, dtype, elements)),
+            (_, _, Some(value)) => Some(repeat(value, dtype, elements)?),
+            _ => None,
+        };
+        let address = match contents {
+            Some(contents) => self.memory.allocate_from(name, &contents),
+            None => self.memory.allocate(name, bytes),
+        };
+        self.buffers.insert(name.clone(), Placed { address, dtype, shape });
+        Ok(address)
+    }
+
+    /// Writes every buffer to the folder of outputs, if there is one; gives those with bytes that nobody wrote.
+    pub(super) fn save(&self, description: &Description, folder: &Path) -> Result<Vec<(String, usize)>> {
+        let Some(outputs) = &description.outputs else { return Ok(Vec::new()) };
+        let outputs = folder.join(outputs);
+        std::fs::create_dir_all(&outputs).with_context(|| outputs.display().to_string())?;
+        let mut unwritten = Vec::new();
+        for (name, placed) in &self.buffers {
+            let (bytes, written) = self.memory.bytes(placed.address)?;
+            let missing = written.iter().filter(|&&written| written == 0).count();
+            if missing > 0 {
+                unwritten.push((name.clone(), missing));
+            }
+            let path = outputs.join(format!("{name}.npy"));
+            write(&path, placed, bytes).with_context(|| path.display().to_string())?;
+        }
+        Ok(unwritten)
+    }
+}
+
+/// The elements of a NumPy file, which must be of this type and shape.
+fn load(path: &Path, dtype: DType, shape: &[usize]) -> Result<Vec<u8>> {
+    let read = || -> Result<Vec<u8>> {
+        let file = NpyFile::new(BufReader::new(File::open(path)?))?;
+        let found: Vec<usize> = file.shape().iter().map(|&size| size as usize).collect();
+        ensure!(found == shape, "the file has shape {found:?}, the launch {shape:?}");
+        ensure!(file.order() == npyz::Order::C || shape.len() < 2, "the file is in column order; save it in row order");
+        in_files!(dtype, T => {
+            let values: Vec<T> = file.into_vec().with_context(|| format!("{dtype:?} was expected"))?;
+            Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        })
+    };
+    read().with_context(|| path.display().to_string())
+}
+
+fn write(path: &Path, placed: &Placed, bytes: &[u8]) -> Result<()> {
+    let shape: Vec<u64> = placed.shape.iter().map(|&size| size as u64).collect();
+    let mut file = BufWriter::new(File::create(path)?);
+    in_files!(placed.dtype, T => {
+        let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut file).begin_nd()?;
+        for element in bytes.chunks_exact(size_of::<T>()) {
+            writer.push(&T::from_le_bytes(element.try_into().expect("chunks of this size")))?;
+        }
+        writer.finish()?;
+    });
+    file.flush()?;
+    Ok(())
+}
+
+/// Floats from -1 to 1, integers from 0 to 255.
+fn draw(seed: u64, dtype: DType, elements: usize) -> Vec<u8> {
+    let mut stream = Stream::new(seed, [0, 0, 0]);
+    let unit = |stream: &mut Stream| 2.0 * stream.next_f32() - 1.0;
+    let small = |stream: &mut Stream| (stream.next_f32() * 256.0) as u8;
+    let mut bytes = Vec::new();
+    for _ in 0..elements {
+        match dtype {
+            DType::F32 => bytes.extend(unit(&mut stream).to_le_bytes()),
+            DType::F64 => bytes.extend(f64::from(unit(&mut stream)).to_le_bytes()),
+            DType::F16 => bytes.extend(f16::from_f32(unit(&mut stream)).to_le_bytes()),
+            DType::Bf16 => bytes.extend(half::bf16::from_f32(unit(&mut stream)).to_le_bytes()),
+            DType::U8 => bytes.push(small(&mut stream)),
+            DType::S8 => bytes.push(small(&mut stream) / 2),
+            DType::U16 | DType::S16 => bytes.extend(u16::from(small(&mut stream)).to_le_bytes()),
+            DType::U32 | DType::S32 => bytes.extend(u32::from(small(&mut stream)).to_le_bytes()),
+            DType::U64 | DType::S64 => bytes.extend(u64::from(small(&mut stream)).to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+fn repeat(value: &Number, dtype: DType, elements: usize) -> Result<Vec<u8>> {
+    let misfit = || anyhow::anyhow!("`fill` is {value}, which is no {dtype:?}");
+    let float = || value.as_f64().ok_or_else(misfit);
+    let unsigned = || value.as_u64().ok_or_else(misfit);
+    let signed = || value.as_i64().ok_or_else(misfit);
+    let element = match dtype {
+        DType::F32 => (float()? as f32).to_le_bytes().to_vec(),
+        DType::F64 => float()?.to_le_bytes().to_vec(),
+        DType::F16 => f16::from_f64(float()?).to_le_bytes().to_vec(),
+        DType::Bf16 => half::bf16::from_f64(float()?).to_le_bytes().to_vec(),
+        DType::U8 => u8::try_from(unsigned()?).map_err(|_| misfit())?.to_le_bytes().to_vec(),
+        DType::S8 => i8::try_from(signed()?).map_err(|_| misfit())?.to_le_bytes().to_vec(),
+        DType::U16 => u16::try_from(unsigned()?).map_err(|_| misfit())?.to_le_bytes().to_vec(),
+        DType::S16 => i16::try_from(signed()?).map_err(|_| misfit())?.to_le_bytes().to_vec(),
+        DType::U32 => u32::try_from(unsigned()?).map_err(|_| misfit())?.to_le_bytes().to_vec(),
+        DType::S32 => i32::try_from(signed()?).map_err(|_| misfit())?.to_le_bytes().to_vec(),
+        DType::U64 => unsigned()?.to_le_bytes().to_vec(),
+        DType::S64 => signed()?.to_le_bytes().to_vec(),
+    };
+    Ok(element.repeat(elements))
+}

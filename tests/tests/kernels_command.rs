@@ -1,0 +1,117 @@
+//! `albert kernels`: the list, the text, and launches of PTX files on the simulated GPU.
+
+use albert_tests::program::{Finished, albert, finish};
+use serde_json::{Value, json};
+use std::path::Path;
+
+const DOUBLE: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry double(.param .u64 x, .param .u64 y, .param .u32 n) {
+    .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %d<5>; .reg .f32 %f<2>;
+    ld.param.u64 %d0, [x]; ld.param.u64 %d1, [y]; ld.param.u32 %r0, [n];
+    mov.u32 %r1, %tid.x;
+    setp.ge.u32 %p, %r1, %r0;
+    @%p ret;
+    mul.wide.u32 %d2, %r1, 4; add.u64 %d3, %d0, %d2; add.u64 %d4, %d1, %d2;
+    ld.global.f32 %f0, [%d3]; add.f32 %f1, %f0, %f0; st.global.f32 [%d4], %f1;
+    ret;
+}";
+
+/// Runs the kernel with `x` as given, `n` numbers, and more arguments of the command.
+fn simulate(folder: &Path, text: &str, x: Value, n: u32, more: &[&str]) -> Finished {
+    let launch = json!({
+        "entry": "double", "grid": [1, 1, 1], "block": [32, 1, 1], "outputs": "out",
+        "args": [x, {"buffer": "y", "dtype": "f32", "shape": [8]}, {"u32": n}],
+    });
+    let [ptx, launch_file] = ["double.ptx", "launch.json"].map(|name| folder.join(name));
+    std::fs::write(&ptx, text).unwrap();
+    std::fs::write(&launch_file, launch.to_string()).unwrap();
+    let [ptx, launch_file] = [ptx, launch_file].map(|path| path.to_str().unwrap().to_owned());
+    finish(&mut albert(&[&["kernels", "simulate", &ptx, "--launch", &launch_file], more].concat()))
+}
+
+/// The elements of a NumPy file of floats.
+fn floats(path: &Path) -> Vec<f32> {
+    let bytes = std::fs::read(path).unwrap();
+    let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    bytes[10 + header..].chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+#[test]
+fn every_kernel_of_the_list_has_a_text() {
+    let list = finish(&mut albert(&["kernels", "list", "--arch", "sm_80"])).succeeds();
+    let names: Vec<&str> = list.stdout.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert!(names.len() >= 20, "{}", list.stdout);
+    for name in [names[0], names[names.len() - 1]] {
+        let text = finish(&mut albert(&["kernels", "ptx", name, "--arch", "sm_80"])).succeeds().stdout;
+        assert!(text.starts_with(".version") && text.contains(".target sm_80"), "{name}: {text}");
+        assert!(text.contains(&name.replace('-', "__").replace('.', "$")), "{name}: {text}");
+    }
+    finish(&mut albert(&["kernels", "ptx", "gelu"])).fails_with(&["kernels begin with `gelu`, one was expected"]);
+    finish(&mut albert(&["kernels", "ptx", "nothing"])).fails_with(&["albert kernels list"]);
+    finish(&mut albert(&["kernels", "list", "--arch", "sm_70"])).fails_with(&["sm_70", "sm_80 and sm_90a"]);
+}
+
+#[test]
+fn a_launch_writes_every_buffer_and_is_clean() {
+    let folder = tempfile::tempdir().unwrap();
+    let x = json!({"buffer": "x", "dtype": "f32", "shape": [8], "random": 3});
+    for more in [&[][..], &["--schedule", "random", "--completion", "earliest", "--seed", "5"]] {
+        let run = simulate(folder.path(), DOUBLE, x.clone(), 8, more);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(run.stdout.contains("clean") && run.stdout.contains("8 scalar"), "{}", run.stdout);
+        let [x, y] = ["x", "y"].map(|name| floats(&folder.path().join("out").join(format!("{name}.npy"))));
+        assert_eq!(x.len(), 8);
+        assert!(x.iter().all(|x| x.abs() <= 1.0) && x.iter().any(|x| *x != 0.0), "{x:?}");
+        assert_eq!(y, x.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+    }
+    // What was written can be read.
+    std::fs::copy(folder.path().join("out/y.npy"), folder.path().join("y.npy")).unwrap();
+    let from = json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "y.npy"});
+    let twice = floats(&folder.path().join("y.npy"));
+    let run = simulate(folder.path(), DOUBLE, from, 8, &["--json"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&report["findings"], &report["metrics"]["scalar_flops"]), (&json!([]), &json!(8)), "{report}");
+    assert_eq!(floats(&folder.path().join("out/y.npy")), twice.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_finding_is_exit_code_one_and_says_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let x = json!({"buffer": "x", "dtype": "f32", "shape": [8], "fill": 1.5});
+    // Nine threads read eight numbers.
+    let run = simulate(folder.path(), DOUBLE, x, 9, &[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stdout.contains("out of bounds") && run.stdout.contains("thread [8, 0, 0]"), "{}", run.stdout);
+    let unwritten = json!({"buffer": "x", "dtype": "f32", "shape": [8]});
+    let run = simulate(folder.path(), DOUBLE, unwritten, 8, &["--json"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["findings"][0]["kind"], "uninitialised", "{report}");
+    assert_eq!(report["unwritten_bytes"]["x"], 32, "{report}");
+}
+
+#[test]
+fn what_cannot_run_is_exit_code_two_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let x = json!({"buffer": "x", "dtype": "f32", "shape": [8], "fill": 1});
+    std::fs::write(folder.path().join("text.npy"), "no NumPy file").unwrap();
+    for (text, x, expected) in [
+        (DOUBLE.replace("add.f32", "frob.f32"), x.clone(), "frob.f32"),
+        (DOUBLE.replace("double", "triple"), x.clone(), "double"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "none.npy"}), "none.npy"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "text.npy"}), "text.npy"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "shape": [8]}), "`dtype` and `shape` were expected"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "u8", "shape": [8], "fill": 256}), "no U8"),
+        (DOUBLE.to_owned(), json!({"buffer": "../x", "dtype": "u8", "shape": [8]}), "a name of letters"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "u8", "shape": [1u64 << 40]}), "too large"),
+        (DOUBLE.to_owned(), json!({"u32": 1}), "x"),
+    ] {
+        let run = simulate(folder.path(), &text, x.clone(), 8, &[]);
+        assert_eq!(run.code, Some(2), "{x}: {run:?}");
+        assert!(run.stderr.contains(expected), "{x}: expected `{expected}` in: {}", run.stderr);
+    }
+}
