@@ -109,9 +109,61 @@ fn what_cannot_run_is_exit_code_two_and_says_why() {
         (DOUBLE.to_owned(), json!({"buffer": "../x", "dtype": "u8", "shape": [8]}), "a name of letters"),
         (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "u8", "shape": [1u64 << 40]}), "too large"),
         (DOUBLE.to_owned(), json!({"u32": 1}), "x"),
+        (DOUBLE.to_owned(), json!({"u31": 1}), "args[0]: unknown variant `u31`"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "colour": 1}), "args[0]: unknown field `colour`"),
+        (DOUBLE.to_owned(), json!({"tensor_map": "z", "box": [8]}), "no argument is a buffer of that name"),
     ] {
         let run = simulate(folder.path(), &text, x.clone(), 8, &[]);
         assert_eq!(run.code, Some(2), "{x}: {run:?}");
         assert!(run.stderr.contains(expected), "{x}: expected `{expected}` in: {}", run.stderr);
     }
+}
+
+/// Copies a tile of 4 x 8 floats, two rows and eight columns into a matrix of 6 x 16, to y.
+const TILE: &str = "
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry tile(.param .align 64 .b8 map[128], .param .u64 y) {
+    .reg .pred %p; .reg .b32 %r<8>; .reg .b64 %d<4>; .reg .f32 %f<1>;
+    .shared .align 128 .b8 tile_of_x[128];
+    .shared .align 8 .b64 full;
+    mov.u32 %r0, %tid.x; mov.u32 %r1, full; mov.u32 %r2, tile_of_x;
+    setp.ne.u32 %p, %r0, 0;
+    @%p bra WAIT;
+    mbarrier.init.shared.b64 [%r1], 1;
+    fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 128;
+    mov.b64 %d0, map; cvta.param.u64 %d0, %d0; mov.u32 %r3, 8; mov.u32 %r4, 2;
+    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d0, {%r3, %r4}], [%r1];
+WAIT:
+    bar.sync 0;
+AGAIN:
+    mbarrier.try_wait.parity.shared.b64 %p, [%r1], 0;
+    @!%p bra AGAIN;
+    shl.b32 %r5, %r0, 2; add.u32 %r6, %r2, %r5;
+    ld.shared.f32 %f0, [%r6];
+    ld.param.u64 %d1, [y]; cvt.u64.u32 %d2, %r5; add.u64 %d3, %d1, %d2;
+    st.global.f32 [%d3], %f0;
+    ret;
+}";
+
+#[test]
+fn a_tensor_map_moves_the_tile_that_its_box_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let launch = json!({
+        "entry": "tile", "grid": [1, 1, 1], "block": [32, 1, 1], "outputs": ".",
+        "args": [
+            {"tensor_map": "x", "dtype": "f32", "shape": [6, 16], "random": 1, "box": [8, 4], "swizzle": "none"},
+            {"buffer": "y", "dtype": "f32", "shape": [4, 8]},
+        ],
+    });
+    let [ptx, launch_file] = ["tile.ptx", "launch.json"].map(|name| folder.path().join(name));
+    std::fs::write(&ptx, TILE).unwrap();
+    std::fs::write(&launch_file, launch.to_string()).unwrap();
+    let arguments = ["kernels", "simulate", ptx.to_str().unwrap(), "--launch", launch_file.to_str().unwrap()];
+    finish(&mut albert(&arguments)).succeeds();
+    let [x, y] = ["x.npy", "y.npy"].map(|name| floats(&folder.path().join(name)));
+    let expected = (2..6).flat_map(|row| &x[row * 16 + 8..][..8]).copied().collect::<Vec<_>>();
+    assert_eq!(y, expected);
 }

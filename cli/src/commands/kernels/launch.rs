@@ -5,11 +5,11 @@ use half::f16;
 use kernels::{
     num::philox::Stream,
     operation::Launch,
-    ptx::sim::{Argument, Memory},
+    ptx::sim::{Argument, Memory, Swizzle, TensorMap, TensorType},
 };
 use npyz::{NpyFile, WriterBuilder};
-use serde::Deserialize;
-use serde_json::Number;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use serde_json::{Number, Value};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -26,16 +26,33 @@ pub(super) struct Description {
     block: [u32; 3],
     #[serde(default)]
     shared_bytes: u32,
+    #[serde(deserialize_with = "arguments")]
     args: Vec<Given>,
     /// Where the buffers are written afterwards, each as NAME.npy.
     outputs: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+/// An argument, told by its keys.
+#[derive(Debug)]
 enum Given {
     Number(Scalar),
     Buffer(Buffer),
+    TensorMap(Map),
+}
+
+/// Messages say which argument it is.
+fn arguments<'de, D: Deserializer<'de>>(list: D) -> Result<Vec<Given>, D::Error> {
+    let given = |(position, value): (usize, Value)| {
+        let parsed = if value.get("buffer").is_some() {
+            serde_json::from_value(value).map(Given::Buffer)
+        } else if value.get("tensor_map").is_some() {
+            serde_json::from_value(value).map(Given::TensorMap)
+        } else {
+            serde_json::from_value(value).map(Given::Number)
+        };
+        parsed.map_err(|error| D::Error::custom(format!("args[{position}]: {error}")))
+    };
+    Vec::<Value>::deserialize(list)?.into_iter().enumerate().map(given).collect()
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,6 +78,51 @@ struct Buffer {
     random: Option<u64>,
     /// The same value everywhere.
     fill: Option<Number>,
+}
+
+/// A tensor map of a buffer, as `cuTensorMapEncodeTiled` takes it: dimension 0 is the contiguous one, the last of the
+/// buffer's shape.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Map {
+    /// The buffer's name. The buffer stands somewhere in the arguments, or is described here.
+    tensor_map: String,
+    dtype: Option<DType>,
+    shape: Option<Vec<usize>>,
+    from: Option<String>,
+    random: Option<u64>,
+    fill: Option<Number>,
+    /// Elements of a tile in each dimension.
+    #[serde(rename = "box")]
+    tile: Vec<u32>,
+    /// Bytes from one element to the next of dimensions 1, 2, ...; without them the buffer has no gaps.
+    strides: Option<Vec<u64>>,
+    /// `none`, `32B`, `64B` or `128B`.
+    #[serde(default)]
+    swizzle: Exchange,
+    #[serde(default)]
+    interleave: Interleave,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+enum Exchange {
+    #[default]
+    #[serde(rename = "none")]
+    None,
+    #[serde(rename = "32B")]
+    B32,
+    #[serde(rename = "64B")]
+    B64,
+    #[serde(rename = "128B")]
+    B128,
+}
+
+/// Only what the simulator knows.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+enum Interleave {
+    #[default]
+    #[serde(rename = "none")]
+    None,
 }
 
 /// What a buffer holds. bf16 is `u16` in files, which have no such type.
@@ -133,6 +195,51 @@ macro_rules! in_files {
     };
 }
 
+impl DType {
+    fn of_tensor(self) -> Option<TensorType> {
+        Some(match self {
+            DType::F32 => TensorType::F32,
+            DType::F64 => TensorType::F64,
+            DType::F16 => TensorType::F16,
+            DType::Bf16 => TensorType::Bf16,
+            DType::U8 => TensorType::U8,
+            DType::U16 => TensorType::U16,
+            DType::U32 => TensorType::U32,
+            DType::S32 => TensorType::S32,
+            DType::U64 => TensorType::U64,
+            DType::S64 => TensorType::S64,
+            DType::S8 | DType::S16 => return None,
+        })
+    }
+}
+
+impl Given {
+    /// The name of its buffer.
+    fn name(&self) -> &str {
+        match self {
+            Given::Number(_) => "",
+            Given::Buffer(buffer) => &buffer.buffer,
+            Given::TensorMap(map) => &map.tensor_map,
+        }
+    }
+}
+
+impl Map {
+    /// The buffer, if it is described here.
+    fn buffer(&self) -> Option<Buffer> {
+        let Self { tensor_map, dtype, shape, from, random, fill, .. } = self;
+        let described = dtype.is_some() || shape.is_some() || from.is_some() || random.is_some() || fill.is_some();
+        described.then(|| Buffer {
+            buffer: tensor_map.clone(),
+            dtype: *dtype,
+            shape: shape.clone(),
+            from: from.clone(),
+            random: *random,
+            fill: fill.clone(),
+        })
+    }
+}
+
 impl Description {
     pub(super) fn parse(text: &str) -> Result<Self> {
         Ok(serde_json::from_str(text)?)
@@ -161,6 +268,15 @@ impl Prepared {
     /// Files are looked for from `folder` on.
     pub(super) fn new(description: &Description, folder: &Path) -> Result<Self> {
         let mut prepared = Self { memory: Memory::new(), arguments: Vec::new(), buffers: BTreeMap::new() };
+        // All buffers first: a map may stand before the buffer that it is of.
+        for (position, given) in description.args.iter().enumerate() {
+            let placed = match given {
+                Given::Number(_) => Ok(()),
+                Given::Buffer(buffer) => prepared.place(buffer, folder),
+                Given::TensorMap(map) => map.buffer().map_or(Ok(()), |buffer| prepared.place(&buffer, folder)),
+            };
+            placed.with_context(|| format!("args[{position}], buffer `{}`", given.name()))?;
+        }
         for (position, given) in description.args.iter().enumerate() {
             let argument = match given {
                 Given::Number(Scalar::U32(value)) => Argument::U32(*value),
@@ -168,23 +284,24 @@ impl Prepared {
                 Given::Number(Scalar::U64(value)) => Argument::U64(*value),
                 Given::Number(Scalar::S64(value)) => Argument::U64(value.cast_unsigned()),
                 Given::Number(Scalar::F32(value)) => Argument::F32(*value),
-                Given::Buffer(buffer) => Argument::U64(
-                    prepared
-                        .place(buffer, folder)
-                        .with_context(|| format!("args[{position}], buffer `{}`", buffer.buffer))?,
-                ),
+                Given::Buffer(buffer) => Argument::U64(prepared.buffers[&buffer.buffer].address),
+                Given::TensorMap(map) => {
+                    let what = || format!("args[{position}], tensor map of `{}`", map.tensor_map);
+                    Argument::TensorMap(prepared.map(map).with_context(what)?)
+                }
             };
             prepared.arguments.push(argument);
         }
         Ok(prepared)
     }
 
-    fn place(&mut self, buffer: &Buffer, folder: &Path) -> Result<u64> {
+    /// Puts a buffer into memory, if it is not there already.
+    fn place(&mut self, buffer: &Buffer, folder: &Path) -> Result<()> {
         let Buffer { buffer: name, dtype, shape, from, random, fill } = buffer;
         let sources = usize::from(from.is_some()) + usize::from(random.is_some()) + usize::from(fill.is_some());
-        if let Some(placed) = self.buffers.get(name) {
+        if self.buffers.contains_key(name) {
             ensure!(dtype.is_none() && shape.is_none() && sources == 0, "the buffer is there already; name it alone");
-            return Ok(placed.address);
+            return Ok(());
         }
         ensure!(
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)),
@@ -211,7 +328,28 @@ impl Prepared {
             None => self.memory.allocate(name, bytes),
         };
         self.buffers.insert(name.clone(), Placed { address, dtype, shape });
-        Ok(address)
+        Ok(())
+    }
+
+    fn map(&self, map: &Map) -> Result<TensorMap> {
+        let Interleave::None = map.interleave;
+        let Some(Placed { address, dtype, shape }) = self.buffers.get(&map.tensor_map) else {
+            bail!("no argument is a buffer of that name, and `dtype` and `shape` are not given here");
+        };
+        let dtype = dtype.of_tensor().with_context(|| format!("a tensor map has no {dtype:?}"))?;
+        let shape: Vec<u64> = shape.iter().rev().map(|&size| size as u64).collect();
+        let dense = shape.iter().scan(dtype.bytes() as u64, |bytes, &size| {
+            *bytes *= size;
+            Some(*bytes)
+        });
+        let dense: Vec<u64> = dense.take(shape.len().saturating_sub(1)).collect();
+        let swizzle = match map.swizzle {
+            Exchange::None => Swizzle::None,
+            Exchange::B32 => Swizzle::B32,
+            Exchange::B64 => Swizzle::B64,
+            Exchange::B128 => Swizzle::B128,
+        };
+        Ok(TensorMap::new(*address, dtype, &shape, map.strides.as_deref().unwrap_or(&dense), &map.tile, swizzle)?)
     }
 
     /// Writes every buffer to the folder of outputs, if there is one; gives those with bytes that nobody wrote.

@@ -59,6 +59,12 @@ pub(crate) struct Arguments {
     /// What approximate instructions give
     #[arg(long, value_enum, default_value = "exact")]
     approximation: Rounding,
+    /// Do not ask for a fence between an mbarrier's initialisation and its first asynchronous use; Triton leaves it out
+    #[arg(long)]
+    ignore_init_fence: bool,
+    /// Do not ask for a fence between cp.async and the wgmma or bulk copy that reads its bytes; Triton leaves it out
+    #[arg(long)]
+    ignore_copy_fence: bool,
     /// Findings and measurements as JSON on standard output
     #[arg(long)]
     json: bool,
@@ -102,6 +108,8 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
             Rounding::High => Approximation::High,
             Rounding::Low => Approximation::Low,
         },
+        init_fence: !arguments.ignore_init_fence,
+        copy_fence: !arguments.ignore_copy_fence,
         ..Options::default()
     };
     let report = module

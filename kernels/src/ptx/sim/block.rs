@@ -1,11 +1,11 @@
 //! A block: its shared memory, its warps and its barriers.
 
 use super::{
+    asynchronous::Engine,
     barrier::Barrier,
     clocks,
     cluster::Cluster,
     decode::SPECIALS,
-    engine::Engine,
     execute::{Machine, position},
     mbarrier::Mbarriers,
     memory::Region,

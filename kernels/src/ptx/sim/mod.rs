@@ -33,7 +33,7 @@
 //! | `lex`, `parse`, `module` | text to variables, entries, scopes and statements |
 //! | `decode`, `operation`, `operation_async`, `alu`, `integer`, `convert`, `float16` | a statement to an operation with resolved operands; the list of what is known |
 //! | `cfg` | where diverging lanes meet |
-//! | `execute`, `dispatch`, `schedule`, `engine` | grids, blocks, who runs when, what is over when |
+//! | `execute`, `dispatch`, `schedule`, `asynchronous` | grids, blocks, who runs when, what is over when |
 //! | `warp`, `collective`, `block`, `barrier`, `mbarrier`, `cluster` | lanes and paths, shuffles, barriers, deadlocks |
 //! | `memory`, `access` | allocations with gaps between them; loads, stores, atomic operations |
 //! | `clocks`, `shadow` | happens-before; who touched what |
@@ -75,6 +75,7 @@
 
 mod access;
 mod alu;
+mod asynchronous;
 mod barrier;
 mod block;
 mod bulk;
@@ -86,7 +87,7 @@ mod convert;
 mod copy;
 mod decode;
 mod dispatch;
-mod engine;
+
 mod execute;
 mod float16;
 mod integer;
