@@ -180,6 +180,8 @@ struct OnGpu {
     version: u64,
     /// [all values] in f32: what the optimiser changes.
     master: Tensor,
+    /// The same in bf16, what products of bf16 read, and the version of it; made at its first use.
+    half: Option<(u64, Tensor)>,
 }
 
 #[derive(Debug)]
@@ -276,10 +278,32 @@ impl ParamStore {
             _ => {
                 let mut master = Tensor::new(&Arena::on_gpu(gpu), [self.len()], DType::F32)?;
                 master.copy_from(self.all_values())?;
-                OnGpu { version: self.version, master }
+                OnGpu { version: self.version, master, half: None }
             }
         };
         Ok(on_gpu.insert(copy).master.clone())
+    }
+
+    /// The values on the GPU in `dtype`, rounded at most once a version.
+    ///
+    /// # Errors
+    /// As [`ParamStore::on_gpu`].
+    pub(crate) fn on_gpu_as(&self, gpu: &Gpu, dtype: DType) -> Result<Tensor> {
+        let master = self.on_gpu(gpu)?;
+        if dtype == DType::F32 {
+            return Ok(master);
+        }
+        let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = on_gpu.as_mut().expect("just brought there");
+        let mut half = match copy.half.take() {
+            Some((version, half)) if version == self.version => {
+                return Ok(copy.half.insert((version, half)).1.clone());
+            }
+            Some((_, half)) if half.is_unique() => half,
+            _ => Tensor::new(&Arena::on_gpu(gpu), [self.len()], dtype)?,
+        };
+        gpu.cast(&master, &mut half)?;
+        Ok(copy.half.insert((self.version, half)).1.clone())
     }
 
     /// Changes the values on the GPU: `change` gets all of them in f32.

@@ -550,8 +550,15 @@ impl Pass<'_, '_> {
     fn add_parameter(&mut self, id: ParamId, dy: &Tensor) -> Result<()> {
         let range = self.params.range(id);
         let flat = &mut self.params.flat;
-        self.tape.launch("add.gradient", moved(range.len() * 12), |cpu| {
-            kernels::elementwise::add_assign(cpu, dy.slice::<f32>(), &mut flat.slice_mut::<f32>()[range]);
+        self.tape.launch_on("add.gradient", moved(range.len() * 12), |device| match device {
+            Device::Cpu(cpu) => {
+                kernels::elementwise::add_assign(cpu, dy.slice::<f32>(), &mut flat.slice_mut::<f32>()[range]);
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
+                let sum = flat.address_mut().element(range.start, 4);
+                gpu.add_assign(dy.address(), sum, DType::F32, range.len())
+            }
         })
     }
 }

@@ -4,6 +4,7 @@
 pub mod cuda;
 pub mod driver;
 pub(crate) mod gpu;
+pub(crate) mod kernel;
 pub mod simulated;
 
 pub use driver::{Driver, DriverError, GpuInfo};

@@ -8,12 +8,20 @@
 //! is the same for any number of threads. A fresh mask each step needs a seed that the step is mixed into.
 use super::check;
 use crate::{
+    device::{
+        Device,
+        driver::Argument,
+        kernel::{size, storage},
+    },
     dtype::floats,
     error::{EngineError, Result},
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{dropout::Dropout, operation::Cost};
+use kernels::{
+    dropout::{Dropout, cuda::Apply},
+    operation::Cost,
+};
 
 pub(super) fn check_rate(operation: &str, dropout: Option<Dropout>) -> Result<()> {
     match dropout {
@@ -40,10 +48,22 @@ pub(super) fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor) -> Result<T
     let mut y = tape.alloc(*x.shape(), x.dtype())?;
     let columns = x.shape().rows_cols().1;
     let cost = Cost { flops: 40 * x.len() as u64, bytes: (2 * x.len() * x.dtype().bytes()) as u64 };
-    tape.launch("dropout", cost, |cpu| {
-        floats!(x.dtype(), X => {
-            kernels::dropout::apply(cpu, dropout, columns, x.slice::<X>(), y.slice_mut::<X>());
-        });
+    tape.launch_on("dropout", cost, |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(x.dtype(), X => {
+                kernels::dropout::apply(cpu, dropout, columns, x.slice::<X>(), y.slice_mut::<X>());
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let kernel = Apply::new(storage(x.dtype()), columns);
+            let rows = x.shape().rows_cols().0;
+            let (words, scale) = dropout.cuda_arguments();
+            let mut arguments = vec![x.address().into(), y.address_mut().into()];
+            arguments.extend(words.map(Argument::U32));
+            arguments.extend([Argument::F32(scale), size(rows), size(columns)]);
+            gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
+        }
     })?;
     Ok(y)
 }

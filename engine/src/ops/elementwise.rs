@@ -7,6 +7,7 @@
 //! ```
 use super::check;
 use crate::{
+    device::Device,
     dtype::{DType, Float, floats},
     error::Result,
     tape::{Op, Pass, Tape, Var, moved},
@@ -204,8 +205,15 @@ impl Op for ActivationOp {
 pub(super) fn column_sums(tape: &Tape<'_>, x: &Tensor, flat: &mut Tensor, range: std::ops::Range<usize>) -> Result<()> {
     let (rows, cols) = x.shape().rows_cols();
     let mut scratch = tape.alloc([reduce::column_sums_scratch_len(rows, cols)], DType::F32)?;
-    tape.launch("column_sums", moved(x.len() * x.dtype().bytes()), |cpu| {
-        let out = &mut flat.slice_mut::<f32>()[range];
-        floats!(x.dtype(), X => reduce::column_sums(cpu, rows, cols, x.slice::<X>(), out, scratch.slice_mut()));
+    tape.launch_on("column_sums", moved(x.len() * x.dtype().bytes()), |device| match device {
+        Device::Cpu(cpu) => {
+            let out = &mut flat.slice_mut::<f32>()[range];
+            floats!(x.dtype(), X => reduce::column_sums(cpu, rows, cols, x.slice::<X>(), out, scratch.slice_mut()));
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let out = flat.address_mut().element(range.start, 4);
+            gpu.add_column_sums(x.address(), x.dtype(), rows, cols, out)
+        }
     })
 }

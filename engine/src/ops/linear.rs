@@ -10,6 +10,7 @@
 //! Cost: 2·T·N·K FLOPs forward, twice that backward.
 use super::check;
 use crate::{
+    device::{Device, Gpu, driver::DeviceAddress, kernel::Operands},
     dtype::{DType, floats},
     error::{EngineError, Result},
     param::{ParamId, Side},
@@ -17,10 +18,10 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    gemm::{Epilogue, Gemm, Write, gemm, gemm_packed},
+    gemm::{Epilogue, Gemm, PackedB, Write, gemm, gemm_packed},
     operation::Cost,
 };
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// A dense layer's parameters as one matrix [n, k] and one vector [n].
 #[derive(Clone, Debug)]
@@ -78,15 +79,54 @@ impl Dense {
     /// y = x·Wᵀ + b
     pub(crate) fn forward(&self, tape: &Tape<'_>, name: &'static str, x: &Tensor, y: &mut Tensor) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
-        let panels = tape.params().packed(tape.cpu(), self.weight.clone(), self.k, Side::Forward);
-        let bias = self.bias.clone().map(|range| &tape.params().all_values()[range]);
-        tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
-            let spec = Gemm::nt(rows, self.n, self.k);
-            floats!(x.dtype(), X => {
-                let epilogue = bias.map_or(Epilogue::None, Epilogue::Bias);
-                gemm_packed(cpu, &spec, x.slice::<X>(), &panels, y.slice_mut::<X>(), epilogue);
-            });
+        let panels = self.panels(tape, Side::Forward);
+        let spec = Gemm::nt(rows, self.n, self.k);
+        tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
+            Device::Cpu(cpu) => {
+                let panels = panels.expect("made for the processor");
+                let bias = self.bias.clone().map(|range| &tape.params().all_values()[range]);
+                floats!(x.dtype(), X => {
+                    let epilogue = bias.map_or(Epilogue::None, Epilogue::Bias);
+                    gemm_packed(cpu, &spec, x.slice::<X>(), &panels, y.slice_mut::<X>(), epilogue);
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
+                let values = tape.params().on_gpu(gpu)?;
+                let bias = self.bias.as_ref().map(|range| values.address().element(range.start, 4));
+                self.product(tape, gpu, &spec, x, y, bias)
+            }
         })
+    }
+
+    /// The panels of the weight, on the processor; a GPU reads the weight as it lies.
+    fn panels(&self, tape: &Tape<'_>, side: Side) -> Option<Arc<PackedB>> {
+        match tape.device() {
+            Device::Cpu(cpu) => Some(tape.params().packed(cpu, self.weight.clone(), self.k, side)),
+            Device::Cuda(_) => None,
+        }
+    }
+
+    /// The product of `a` with the weight on the GPU, in the storage of `a`.
+    fn product(
+        &self,
+        tape: &Tape<'_>,
+        gpu: &Gpu,
+        spec: &Gemm,
+        a: &Tensor,
+        c: &mut Tensor,
+        bias: Option<DeviceAddress>,
+    ) -> Result<()> {
+        let weights = tape.params().on_gpu_as(gpu, a.dtype())?;
+        let operands = Operands {
+            a: a.address(),
+            b: weights.address().element(self.weight.start, a.dtype().bytes()),
+            c: c.address_mut(),
+            bias,
+            inputs: a.dtype(),
+            output: c.dtype(),
+        };
+        gpu.product(spec, &operands)
     }
 
     /// dx = dy·W
@@ -120,12 +160,17 @@ impl Dense {
         write: Write,
     ) -> Result<()> {
         let (rows, _) = dy.shape().rows_cols();
-        let panels = tape.params().packed(tape.cpu(), self.weight.clone(), self.k, Side::Backward);
-        tape.launch(name, self.cost(rows, dy.dtype()), |cpu| {
-            let spec = Gemm { write, ..Gemm::nn(rows, self.k, self.n) };
-            floats!(dy.dtype(), X => {
-                gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), Epilogue::None);
-            });
+        let panels = self.panels(tape, Side::Backward);
+        let spec = Gemm { write, ..Gemm::nn(rows, self.k, self.n) };
+        tape.launch_on(name, self.cost(rows, dy.dtype()), |device| match device {
+            Device::Cpu(cpu) => {
+                let panels = panels.expect("made for the processor");
+                floats!(dy.dtype(), X => {
+                    gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), Epilogue::None);
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => self.product(tape, gpu, &spec, dy, dx, None),
         })
     }
 
@@ -139,10 +184,24 @@ impl Dense {
     ) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
         let flat = &mut pass.params.flat;
-        pass.tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
-            let spec = Gemm::tn(self.n, self.k, rows).accumulate();
-            let dw = &mut flat.slice_mut::<f32>()[self.weight.clone()];
-            floats!(x.dtype(), X => gemm(cpu, &spec, dy.slice::<X>(), x.slice::<X>(), dw, Epilogue::None));
+        let spec = Gemm::tn(self.n, self.k, rows).accumulate();
+        pass.tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
+            Device::Cpu(cpu) => {
+                let dw = &mut flat.slice_mut::<f32>()[self.weight.clone()];
+                floats!(x.dtype(), X => gemm(cpu, &spec, dy.slice::<X>(), x.slice::<X>(), dw, Epilogue::None));
+                Ok(())
+            }
+            Device::Cuda(gpu) => gpu.product(
+                &spec,
+                &Operands {
+                    a: dy.address(),
+                    b: x.address(),
+                    c: flat.address_mut().element(self.weight.start, 4),
+                    bias: None,
+                    inputs: x.dtype(),
+                    output: DType::F32,
+                },
+            ),
         })?;
         if let Some(bias) = &self.bias {
             super::column_sums(pass.tape, dy, &mut pass.params.flat, bias.clone())?;

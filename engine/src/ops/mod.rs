@@ -35,6 +35,7 @@ pub use softmax::softmax;
 pub use view::{concat, reshape, slice, transpose};
 
 use crate::{
+    device::Device,
     dtype::{DType, floats},
     error::Result,
     tape::{Tape, moved},
@@ -50,14 +51,22 @@ pub(crate) fn add_gradients(tape: &Tape<'_>, a: Tensor, b: Tensor) -> Result<Ten
         (false, true) => (b, a),
         (false, false) => {
             let mut copy = tape.alloc(*a.shape(), a.dtype())?;
-            tape.launch("copy", moved(2 * a.len() * a.dtype().bytes()), |_| {
-                floats!(a.dtype(), X => copy.slice_mut::<X>().copy_from_slice(a.slice::<X>()));
+            tape.launch_on("copy", moved(2 * a.len() * a.dtype().bytes()), |device| match device {
+                Device::Cpu(_) => {
+                    floats!(a.dtype(), X => copy.slice_mut::<X>().copy_from_slice(a.slice::<X>()));
+                    Ok(())
+                }
+                Device::Cuda(gpu) => gpu.copy(&a, &mut copy),
             })?;
             (copy, b)
         }
     };
-    tape.launch("add.gradient", moved(3 * sum.len() * sum.dtype().bytes()), |cpu| {
-        floats!(sum.dtype(), X => add_assign(cpu, x.slice::<X>(), sum.slice_mut::<X>()));
+    tape.launch_on("add.gradient", moved(3 * sum.len() * sum.dtype().bytes()), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(sum.dtype(), X => add_assign(cpu, x.slice::<X>(), sum.slice_mut::<X>()));
+            Ok(())
+        }
+        Device::Cuda(gpu) => gpu.add_assign(x.address(), sum.address_mut(), sum.dtype(), sum.len()),
     })?;
     Ok(sum)
 }
@@ -88,6 +97,8 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
 
 #[cfg(test)]
 mod bf16_tests;
+#[cfg(test)]
+mod gpu_tests;
 #[cfg(test)]
 mod gradient_check;
 #[cfg(test)]

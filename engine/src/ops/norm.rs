@@ -10,13 +10,21 @@
 //! the storage. Cost: bandwidth, 4·H elements a row forward.
 use super::check;
 use crate::{
+    device::{
+        Device, Gpu,
+        driver::{Argument, DeviceAddress},
+        kernel::{aligned, size, storage},
+    },
     dtype::{DType, floats},
     error::{EngineError, Result},
     param::ParamId,
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{layernorm, operation::Cost};
+use kernels::{
+    layernorm::{self, cuda::LayerNorm as NormKernel},
+    operation::Cost,
+};
 
 /// What a layer normalisation is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,16 +65,39 @@ impl Norm {
         y: &mut Tensor,
         stats: &mut Tensor,
     ) -> Result<()> {
-        let (gain, bias) = (tape.params().values(self.gain), tape.params().values(self.bias));
         let streams = if residual.is_some() { 4 } else { 2 };
-        tape.launch("layernorm", cost(x, streams), |cpu| {
-            let spec = self.spec(x);
-            floats!(x.dtype(), X => {
-                let (residual, sum) = (residual.map(|r| r.slice::<X>()), sum.map(|s| s.slice_mut::<X>()));
-                let (y, stats) = (y.slice_mut::<X>(), stats.slice_mut());
-                layernorm::forward(cpu, &spec, x.slice::<X>(), residual, gain, bias, sum, y, stats);
-            });
+        tape.launch_on("layernorm", cost(x, streams), |device| match device {
+            Device::Cpu(cpu) => {
+                let (gain, bias) = (tape.params().values(self.gain), tape.params().values(self.bias));
+                let spec = self.spec(x);
+                floats!(x.dtype(), X => {
+                    let (residual, sum) = (residual.map(|r| r.slice::<X>()), sum.map(|s| s.slice_mut::<X>()));
+                    let (y, stats) = (y.slice_mut::<X>(), stats.slice_mut());
+                    layernorm::forward(cpu, &spec, x.slice::<X>(), residual, gain, bias, sum, y, stats);
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
+                let (rows, columns) = x.shape().rows_cols();
+                let [gain, bias] = self.parameters_on(tape, gpu)?;
+                let kernel = NormKernel::forward(storage(x.dtype()), residual.is_some(), sum.is_some(), columns);
+                let mut kernel = kernel.ok_or_else(|| too_wide(columns))?;
+                kernel.aligned &= aligned(&[gain, bias]);
+                let mut arguments: Vec<Argument> = vec![x.address().into()];
+                arguments.extend(residual.map(|residual| Argument::from(residual.address())));
+                arguments.extend([gain, bias].map(Argument::from));
+                arguments.extend(sum.map(|sum| Argument::from(sum.address_mut())));
+                arguments.extend([y.address_mut(), stats.address_mut()].map(Argument::from));
+                arguments.extend([size(rows), size(columns), Argument::F32(self.eps)]);
+                gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
+            }
         })
+    }
+
+    /// Gain and bias on the GPU.
+    fn parameters_on(&self, tape: &Tape<'_>, gpu: &Gpu) -> Result<[DeviceAddress; 2]> {
+        let values = tape.params().on_gpu(gpu)?;
+        Ok([self.gain, self.bias].map(|id| values.address().element(tape.params().info(id).range.start, 4)))
     }
 
     /// Writes ds and adds to the gradients of gain and bias.
@@ -78,20 +109,73 @@ impl Norm {
         dy: &Tensor,
         ds: &mut Tensor,
     ) -> Result<()> {
-        let gain = pass.tape.params().values(self.gain);
+        let tape = pass.tape;
         let (at_gain, at_bias) = (pass.params.range(self.gain), pass.params.range(self.bias));
         let spec = self.spec(s);
-        let mut scratch = pass.tape.alloc([layernorm::backward_scratch_len(&spec)], DType::F32)?;
+        let mut scratch = tape.alloc([self.scratch_len(tape, s)], DType::F32)?;
         let flat = &mut pass.params.flat;
-        pass.tape.launch("layernorm.backward", cost(s, 3), |cpu| {
-            let [dgain, dbias] = flat.slice_mut::<f32>().get_disjoint_mut([at_gain, at_bias]).expect("two parameters");
-            floats!(s.dtype(), X => {
-                let (s, dy, ds) = (s.slice::<X>(), dy.slice::<X>(), ds.slice_mut::<X>());
-                let scratch = scratch.slice_mut();
-                layernorm::backward(cpu, &spec, s, stats.slice(), gain, dy, ds, dgain, dbias, scratch);
-            });
+        tape.launch_on("layernorm.backward", cost(s, 3), |device| match device {
+            Device::Cpu(cpu) => {
+                let gain = tape.params().values(self.gain);
+                let [dgain, dbias] =
+                    flat.slice_mut::<f32>().get_disjoint_mut([at_gain, at_bias]).expect("two parameters");
+                floats!(s.dtype(), X => {
+                    let (s, dy, ds) = (s.slice::<X>(), dy.slice::<X>(), ds.slice_mut::<X>());
+                    let scratch = scratch.slice_mut();
+                    layernorm::backward(cpu, &spec, s, stats.slice(), gain, dy, ds, dgain, dbias, scratch);
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
+                let (rows, columns) = s.shape().rows_cols();
+                let [gain, _] = self.parameters_on(tape, gpu)?;
+                let kernel = NormKernel::backward(storage(s.dtype()), columns);
+                let mut kernel = kernel.ok_or_else(|| too_wide(columns))?;
+                kernel.aligned &= aligned(&[gain]);
+                let groups = kernel.groups(rows);
+                // [2, groups, H]: the partial sums of dγ, then those of dβ.
+                let dgain = scratch.address_mut();
+                let dbias = dgain.element(groups * columns, 4);
+                let arguments = [
+                    s.address().into(),
+                    stats.address().into(),
+                    gain.into(),
+                    dy.address().into(),
+                    ds.address_mut().into(),
+                    dgain.into(),
+                    dbias.into(),
+                    size(rows),
+                    size(columns),
+                ];
+                let Some(launch) = kernel.launch(rows, columns) else { return Ok(()) };
+                gpu.run(&kernel, Some(launch), &arguments)?;
+                for (partial, at) in [(dgain, at_gain), (dbias, at_bias)] {
+                    let out = flat.address_mut().element(at.start, 4);
+                    gpu.add_column_sums(partial, DType::F32, groups, columns, out)?;
+                }
+                Ok(())
+            }
         })
     }
+}
+
+impl Norm {
+    /// Numbers of scratch that backward takes.
+    fn scratch_len(&self, tape: &Tape<'_>, s: &Tensor) -> usize {
+        match tape.device() {
+            Device::Cpu(_) => layernorm::backward_scratch_len(&self.spec(s)),
+            Device::Cuda(_) => {
+                let (rows, columns) = s.shape().rows_cols();
+                let kernel = NormKernel::backward(storage(s.dtype()), columns);
+                kernel.map_or(0, |kernel| 2 * kernel.groups(rows) * columns)
+            }
+        }
+    }
+}
+
+fn too_wide(columns: usize) -> EngineError {
+    let most = kernels::layernorm::cuda::MAX_COLUMNS;
+    EngineError::shape("layer_norm", format!("rows of {columns} numbers on a GPU, and at most {most} are possible"))
 }
 
 fn cost(x: &Tensor, streams: usize) -> Cost {

@@ -12,7 +12,10 @@
 //!
 //! Cost: bandwidth, 7 floats read or written a parameter (LAMB twice that).
 use crate::{
-    device::Device,
+    device::{
+        Device, Gpu,
+        driver::{Argument, DeviceAddress},
+    },
     dtype::DType,
     error::{EngineError, Result},
     memory::Arena,
@@ -21,7 +24,10 @@ use crate::{
 };
 use kernels::{
     Cpu,
-    optimizer::{self as kernel, Segment, Step},
+    optimizer::{
+        self as kernel, Segment, Step,
+        cuda::{Blocks, Update},
+    },
 };
 use std::borrow::Cow;
 
@@ -57,6 +63,41 @@ pub struct Optimizer {
     /// Norms of blocks, for LAMB's trust ratios.
     scratch: Vec<f64>,
     step: u64,
+    on_gpu: Option<OnGpu>,
+}
+
+/// What a GPU needs beside the moments.
+#[derive(Debug)]
+struct OnGpu {
+    cut: Blocks,
+    /// [blocks, 4] and [tensors, 4] of it.
+    blocks: Tensor,
+    tensors: Tensor,
+    /// What changes from step to step [4].
+    step: Tensor,
+    /// [blocks, 2] f64, as words.
+    norms: Tensor,
+    /// [tensors]
+    ratios: Tensor,
+}
+
+impl OnGpu {
+    fn new(gpu: &Gpu, segments: &[Segment]) -> Result<Self> {
+        let (arena, cut) = (Arena::on_gpu(gpu), Blocks::new(segments));
+        let words = |rows: &[[u32; 4]]| {
+            let mut tensor = Tensor::new(&arena, [rows.len(), 4], DType::U32)?;
+            tensor.copy_from(rows.as_flattened())?;
+            Ok::<_, EngineError>(tensor)
+        };
+        Ok(Self {
+            blocks: words(&cut.blocks)?,
+            tensors: words(&cut.tensors)?,
+            step: Tensor::new(&arena, [4], DType::F32)?,
+            norms: Tensor::new(&arena, [cut.blocks.len(), 4], DType::U32)?,
+            ratios: Tensor::new(&arena, [cut.tensors.len()], DType::F32)?,
+            cut,
+        })
+    }
 }
 
 impl Optimizer {
@@ -92,7 +133,7 @@ impl Optimizer {
             .collect();
         let moments = || Tensor::new(&Arena::default(), [params.len()], DType::F32);
         let scratch = vec![0.0; if rule == Rule::Lamb { kernel::lamb_scratch_len(&segments) } else { 0 }];
-        Ok(Self { rule, adam, segments, m: moments()?, v: moments()?, scratch, step: 0 })
+        Ok(Self { rule, adam, segments, m: moments()?, v: moments()?, scratch, step: 0, on_gpu: None })
     }
 
     /// Moves the moments to `device`, where the gradients are.
@@ -118,8 +159,8 @@ impl Optimizer {
             let problem = format!("made for {own} values, given {given} and {gradient} gradients");
             return Err(EngineError::shape("optimizer", problem));
         }
-        if gradients.tensor().gpu().is_some() {
-            return Err(EngineError::NotOnGpu { operation: "the optimizer" });
+        if let Some(gpu) = gradients.tensor().gpu().cloned() {
+            return self.step_on(&gpu, params, gradients, rate);
         }
         let values = params.all_values_mut()?;
         self.step += 1;
@@ -132,6 +173,38 @@ impl Optimizer {
             Rule::AdamW => kernel::adamw(cpu, &self.adam, &step, segments, values, gradients.all(), m, v),
         }
         Ok(())
+    }
+
+    /// The same where parameters, gradients and moments are on a GPU.
+    fn step_on(&mut self, gpu: &Gpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
+        self.step += 1;
+        let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale: 1.0 };
+        let Self { rule, adam, segments, m, v, on_gpu, .. } = self;
+        let on_gpu = match on_gpu {
+            Some(on_gpu) => on_gpu,
+            None => on_gpu.insert(OnGpu::new(gpu, segments)?),
+        };
+        on_gpu.step.copy_from(&kernel::cuda::step_values(adam, &step))?;
+        let hyper = kernel::cuda::hyper_values(adam).map(Argument::F32);
+        let (gradients, m, v) = (gradients.tensor().address(), m.address_mut(), v.address_mut());
+        params.change_on_gpu(gpu, |values| {
+            let (values, OnGpu { cut, blocks, tensors, step, norms, ratios }) = (values.address_mut(), on_gpu);
+            let (blocks, step, ratios) = (blocks.address(), step.address(), ratios.address_mut());
+            let run = |update: Update, addresses: &[DeviceAddress], numbers: &[Argument]| {
+                let arguments: Vec<Argument> =
+                    addresses.iter().copied().map(Argument::from).chain(numbers.iter().copied()).collect();
+                gpu.run(&update, update.launch(cut), &arguments)
+            };
+            match rule {
+                Rule::AdamW => run(Update::AdamW { half: false }, &[blocks, step, gradients, values, m, v], &hyper),
+                Rule::Lamb => {
+                    let norms = norms.address_mut();
+                    run(Update::Moments, &[blocks, step, gradients, values, m, v, norms], &hyper)?;
+                    run(Update::Ratios, &[tensors.address(), norms, ratios], &[])?;
+                    run(Update::Apply { half: false }, &[blocks, step, values, m, v, ratios], &hyper[4..])
+                }
+            }
+        })
     }
 
     /// Number of steps taken.
@@ -176,7 +249,7 @@ impl Optimizer {
 pub fn global_norm(cpu: &Cpu, gradients: &Gradients) -> Result<f64> {
     match gradients.tensor().gpu() {
         None => Ok(kernels::reduce::sum_of_squares(cpu, gradients.all()).sqrt()),
-        Some(_) => Err(EngineError::NotOnGpu { operation: "the norm of the gradient" }),
+        Some(gpu) => Ok(gpu.sum_of_squares(gradients.tensor())?.sqrt()),
     }
 }
 
@@ -199,7 +272,14 @@ pub fn clip_global_norm(
     let clip = limit.map_or(1.0, |limit| if norm > limit { limit / norm } else { 1.0 });
     let factor = (clip / f64::from(divisor)) as f32;
     if factor != 1.0 {
-        cpu.for_each_chunk(gradients.all_mut(), 1 << 14, |_, chunk| chunk.iter_mut().for_each(|x| *x *= factor));
+        match gradients.tensor().gpu().cloned() {
+            None => {
+                cpu.for_each_chunk(gradients.all_mut(), 1 << 14, |_, chunk| {
+                    chunk.iter_mut().for_each(|x| *x *= factor)
+                });
+            }
+            Some(gpu) => gpu.scale(&mut gradients.flat, factor)?,
+        }
     }
     Ok(norm)
 }

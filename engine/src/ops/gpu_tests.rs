@@ -1,0 +1,133 @@
+//! Operations on the simulated GPU against the processor: outputs, gradients of inputs and parameters, updates.
+//!
+//! The two differ in the order of sums and, in bf16, in the rounding of weights, which products on a GPU read in bf16 and the
+//! processor in f32. f32 is held to 2⁻¹⁸ of an output's largest value, bf16 to four of its ulps, 2⁻⁶.
+use super::*;
+use crate::{
+    DType, Device, Gradients, Init, ParamBuilder, ParamId, ParamStore, Result, Tape, Tensor, Var, Workspace,
+    device::{Gpu, simulated::SimulatedDriver},
+    optim::{Adam, Optimizer, Rule, Treatment, clip_global_norm},
+};
+use half::bf16;
+use kernels::{Cpu, Isa, dropout::Dropout};
+
+fn cpu() -> Cpu {
+    Cpu::new(Isa::choose().unwrap(), 1).unwrap()
+}
+
+fn devices() -> [Device; 2] {
+    [Device::Cpu(cpu()), Device::Cuda(Gpu::new(SimulatedDriver::new((8, 0)), cpu()).unwrap())]
+}
+
+/// Widths that are whole vectors and that are not.
+const WIDTHS: [(usize, usize); 2] = [(16, 24), (7, 5)];
+const ROWS: usize = 70;
+
+/// A weight and bias to `wide`, gain and bias of a norm there, a weight back.
+fn parameters(narrow: usize, wide: usize) -> (ParamStore, [ParamId; 5]) {
+    let mut builder = ParamBuilder::new();
+    let mut add = |name: &str, shape: &[usize]| builder.add(name, shape, Init::Uniform(0.5)).unwrap();
+    let ids = [
+        add("first.weight", &[wide, narrow]),
+        add("first.bias", &[wide]),
+        add("norm.gain", &[wide]),
+        add("norm.bias", &[wide]),
+        add("second.weight", &[narrow, wide]),
+    ];
+    (builder.build(&cpu(), 9).unwrap(), ids)
+}
+
+fn draw(seed: u64, count: usize) -> Vec<f32> {
+    let mut stream = kernels::num::philox::Stream::new(seed, [0; 3]);
+    (0..count).map(|_| 2.0 * stream.next_f32() - 1.0).collect()
+}
+
+fn input(tape: &Tape<'_>, dtype: DType, shape: [usize; 2], values: &[f32]) -> Tensor {
+    let mut tensor = tape.alloc(shape, dtype).unwrap();
+    match dtype {
+        DType::F32 => tensor.copy_from(values),
+        _ => tensor.copy_from(&values.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()),
+    }
+    .unwrap();
+    tensor
+}
+
+/// dropout, residual and norm between two layers.
+fn network(tape: &Tape<'_>, x: &Var, ids: &[ParamId; 5]) -> Result<Var> {
+    let norm = Norm { gain: ids[2], bias: ids[3], eps: 1e-5 };
+    let y = linear(tape, x, ids[0], Some(ids[1]))?;
+    let dropped = dropout(tape, &y, Some(Dropout { seed: 4, site: 1, rate: 0.25 }))?;
+    let y = layer_norm_residual(tape, &dropped, &y, norm)?;
+    linear(tape, &y, ids[4], None)
+}
+
+/// y, dx and all gradients.
+fn run(device: &Device, dtype: DType, (narrow, wide): (usize, usize)) -> [Vec<f32>; 3] {
+    let (params, ids) = parameters(narrow, wide);
+    let mut workspace = Workspace::new(device.clone());
+    workspace.arena().set_poison(true);
+    let mut gradients = params.gradients_on(device).unwrap();
+    let tape = workspace.train(&params, None);
+    let x = tape.leaf(input(&tape, dtype, [ROWS, narrow], &draw(1, ROWS * narrow))).unwrap();
+    let y = network(&tape, &x, &ids).unwrap();
+    let dy = input(&tape, dtype, [ROWS, narrow], &draw(2, ROWS * narrow));
+    let leaves = tape.backward_from(&y, dy, &mut gradients).unwrap();
+    let dx = leaves.get(&x).unwrap().to_vec().unwrap();
+    [y.value().to_vec().unwrap(), dx, gradients.tensor().to_vec().unwrap()]
+}
+
+fn close(what: &str, got: &[f32], wanted: &[f32], bound: f32) {
+    assert_eq!(got.len(), wanted.len(), "{what}");
+    let scale = wanted.iter().fold(0f32, |most, x| most.max(x.abs()));
+    for (at, (got, wanted)) in got.iter().zip(wanted).enumerate() {
+        let fine = (got - wanted).abs() <= bound * scale;
+        assert!(fine, "{what}[{at}]: {got}, on the processor {wanted}, scale {scale}, bound {}", bound * scale);
+    }
+}
+
+#[test]
+fn layers_and_their_gradients_agree_with_the_processor() {
+    let [cpu, gpu] = devices();
+    for (dtype, bound) in [(DType::F32, 0.5f32.powi(18)), (DType::Bf16, 0.5f32.powi(6))] {
+        for widths in WIDTHS {
+            let (wanted, got) = (run(&cpu, dtype, widths), run(&gpu, dtype, widths));
+            for (what, (got, wanted)) in ["y", "dx", "gradients"].iter().zip(got.iter().zip(&wanted)) {
+                close(&format!("{dtype} {widths:?} {what}"), got, wanted, bound);
+            }
+        }
+    }
+}
+
+/// Parameters after steps with given gradients, and the norm before each was clipped.
+fn train(device: &Device, rule: Rule) -> (Vec<f32>, Vec<f64>) {
+    let (mut params, _) = parameters(16, 24);
+    let treatment = |info: &crate::param::ParamInfo| {
+        let matrix = info.shape.len() == 2;
+        Treatment { decay: matrix, adapt: matrix }
+    };
+    let mut optimizer = Optimizer::new(&params, rule, Adam::default(), treatment).unwrap().on(device).unwrap();
+    let mut gradients: Gradients = params.gradients_on(device).unwrap();
+    let mut norms = Vec::new();
+    for step in 1..=5 {
+        gradients.clear().unwrap();
+        let len = gradients.len();
+        gradients.flat.copy_from(&draw(100 + step, len)).unwrap();
+        norms.push(clip_global_norm(&cpu(), &mut gradients, 2.0, Some(1.0), step).unwrap());
+        optimizer.step(&cpu(), &mut params, &gradients, 0.01).unwrap();
+    }
+    params.download().unwrap();
+    let [first, second] = optimizer.moments().unwrap();
+    (params.all_values().iter().chain(&*first).chain(&*second).copied().collect(), norms)
+}
+
+#[test]
+fn optimizer_steps_agree_with_the_processor() {
+    let [cpu, gpu] = devices();
+    for rule in [Rule::AdamW, Rule::Lamb] {
+        let ((wanted, wanted_norms), (got, got_norms)) = (train(&cpu, rule), train(&gpu, rule));
+        close(&format!("{rule:?}"), &got, &wanted, 0.5f32.powi(20));
+        for (got, wanted) in got_norms.iter().zip(&wanted_norms) {
+            assert!((got - wanted).abs() <= 1e-6 * wanted, "{rule:?}: norm {got}, on the processor {wanted}");
+        }
+    }
+}
