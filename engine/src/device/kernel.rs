@@ -136,6 +136,23 @@ impl Gpu {
         self.run(&kernel, kernel.launch(1, x.len()), &arguments)
     }
 
+    /// y = function(inputs), element by element, with a factor where the function has one.
+    pub(crate) fn map(
+        &self,
+        function: Function,
+        inputs: &[&Tensor],
+        factor: Option<f32>,
+        y: &mut Tensor,
+    ) -> Result<()> {
+        let dtype = storage(y.dtype());
+        let kernel = Map::new(function, dtype, dtype, 1, y.len());
+        let mut arguments: Vec<Argument> = inputs.iter().map(|input| input.address().into()).collect();
+        arguments.push(y.address_mut().into());
+        arguments.extend(factor.map(Argument::F32));
+        arguments.extend([size(1), size(y.len())]);
+        self.run(&kernel, kernel.launch(1, y.len()), &arguments)
+    }
+
     /// x *= factor
     pub(crate) fn scale(&self, x: &mut Tensor, factor: f32) -> Result<()> {
         let dtype = storage(x.dtype());
@@ -147,10 +164,7 @@ impl Gpu {
 
     /// y = x. The product with one, which is exact.
     pub(crate) fn copy(&self, x: &Tensor, y: &mut Tensor) -> Result<()> {
-        let dtype = storage(x.dtype());
-        let kernel = Map::new(Function::Scale, dtype, dtype, 1, x.len());
-        let arguments = [x.address().into(), y.address_mut().into(), Argument::F32(1.0), size(1), size(x.len())];
-        self.run(&kernel, kernel.launch(1, x.len()), &arguments)
+        self.map(Function::Scale, &[x], Some(1.0), y)
     }
 
     /// sum += x, `count` elements from the given addresses on.

@@ -15,7 +15,7 @@ use crate::{
 };
 use kernels::{
     Cpu,
-    elementwise::{self, Keeps, Unary},
+    elementwise::{self, Keeps, Unary, cuda::Function as Map},
     gelu,
     operation::Cost,
     reduce,
@@ -76,8 +76,15 @@ fn apply(tape: &Tape<'_>, x: &Var, function: Function) -> Result<Var> {
     let dtype = check::float(function.name(), x)?;
     let mut y = tape.alloc(*x.shape(), dtype)?;
     let input = x.value();
-    tape.launch(function.name(), cost(input, 2, 1), |cpu| {
-        floats!(dtype, X => function.forward(cpu, input.slice::<X>(), y.slice_mut::<X>()));
+    tape.launch_on(function.name(), cost(input, 2, 1), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(dtype, X => function.forward(cpu, input.slice::<X>(), y.slice_mut::<X>()));
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let (map, factor) = function.kernel().map_or_else(|c| (Map::Scale, Some(c)), |f| (Map::Unary(f), None));
+            gpu.map(map, &[input], factor, &mut y)
+        }
     })?;
     let saved = match function.kernel().map(Unary::keeps) {
         Ok(Keeps::Input) => Some(input.clone()),
@@ -99,11 +106,19 @@ impl Op for Elementwise {
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
         let Self { function, saved } = *self;
         let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
-        pass.tape.launch("elementwise.backward", cost(&dy, 3, 2), |cpu| {
-            floats!(dy.dtype(), X => {
-                let saved = saved.as_ref().map(|saved| saved.slice::<X>());
-                function.backward(cpu, saved, dy.slice::<X>(), dx.slice_mut::<X>());
-            });
+        pass.tape.launch_on("elementwise.backward", cost(&dy, 3, 2), |device| match device {
+            Device::Cpu(cpu) => {
+                floats!(dy.dtype(), X => {
+                    let saved = saved.as_ref().map(|saved| saved.slice::<X>());
+                    function.backward(cpu, saved, dy.slice::<X>(), dx.slice_mut::<X>());
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => match (function.kernel(), &saved) {
+                (Ok(f), Some(saved)) => gpu.map(Map::UnaryBackward(f), &[saved, &dy], None, &mut dx),
+                (Err(factor), _) => gpu.map(Map::Scale, &[&dy], Some(factor), &mut dx),
+                (Ok(_), None) => unreachable!("every function but the scale saves its input or its output"),
+            },
         })?;
         pass.give(0, dx)
     }

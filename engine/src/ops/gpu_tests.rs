@@ -76,6 +76,43 @@ fn run(device: &Device, dtype: DType, (narrow, wide): (usize, usize)) -> [Vec<f3
     [y.value().to_vec().unwrap(), dx, gradients.tensor().to_vec().unwrap()]
 }
 
+/// y and dx of functions of one input.
+fn elementwise(device: &Device, dtype: DType, count: usize) -> Vec<[Vec<f32>; 2]> {
+    type Function = fn(&Tape<'_>, &Var) -> Result<Var>;
+    let functions: [Function; 5] = [tanh, sigmoid, exp, log, |tape, x| scale(tape, x, -1.5)];
+    let params = ParamBuilder::new().build(&cpu(), 0).unwrap();
+    let mut workspace = Workspace::new(device.clone());
+    workspace.arena().set_poison(true);
+    let mut one = |function: Function| {
+        let mut gradients = params.gradients_on(device).unwrap();
+        let tape = workspace.train(&params, None);
+        // Positive, for the logarithm.
+        let values: Vec<f32> = draw(3, count).iter().map(|x| x + 1.5).collect();
+        let x = tape.leaf(input(&tape, dtype, [1, count], &values)).unwrap();
+        let y = function(&tape, &x).unwrap();
+        let dy = input(&tape, dtype, [1, count], &draw(4, count));
+        let leaves = tape.backward_from(&y, dy, &mut gradients).unwrap();
+        [y.value(), leaves.get(&x).unwrap()].map(|tensor| tensor.to_vec().unwrap())
+    };
+    functions.map(&mut one).into()
+}
+
+#[test]
+fn functions_of_elements_agree_with_the_processor() {
+    let [cpu, gpu] = devices();
+    for (dtype, bound) in [(DType::F32, 0.5f32.powi(20)), (DType::Bf16, 0.5f32.powi(7))] {
+        // Enough numbers that some are of the size of the inputs: 1 - tanh² of a single one may be all rounding.
+        for count in [37, 1032] {
+            let (wanted, got) = (elementwise(&cpu, dtype, count), elementwise(&gpu, dtype, count));
+            for (function, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+                for (what, (got, wanted)) in ["y", "dx"].iter().zip(got.iter().zip(wanted)) {
+                    close(&format!("{dtype}, function {function}, {count}, {what}"), got, wanted, bound);
+                }
+            }
+        }
+    }
+}
+
 fn close(what: &str, got: &[f32], wanted: &[f32], bound: f32) {
     assert_eq!(got.len(), wanted.len(), "{what}");
     let scale = wanted.iter().fold(0f32, |most, x| most.max(x.abs()));
