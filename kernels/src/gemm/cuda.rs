@@ -42,8 +42,9 @@
 //! `cp.async` and tails are zero-filled. Any other leading dimension, or n, takes the same program with copies and stores
 //! number by number (`unaligned` in its name), several times slower.
 //!
-//! Budget: 128 registers a thread with eight warps (two blocks resident), 168 with four. Source: the stage ring is that
-//! of CUTLASS 2 (Thakkar et al. 2023), the exchange that of its `RowMajorTensorOpMultiplicandCrosswise` layouts.
+//! Budget: 128 registers a thread with eight warps (two blocks resident), 168 with four or with a ring of 96 KiB (one).
+//! Source: the stage ring is that of CUTLASS 2 (Thakkar et al. 2023), the exchange that of its
+//! `RowMajorTensorOpMultiplicandCrosswise` layouts.
 //!
 //! # Arguments
 //!
@@ -207,7 +208,8 @@ impl Product {
 
     /// Registers a thread may use at most.
     fn registers(&self) -> u32 {
-        if self.blocking.threads() == 256 { 128 } else { 168 }
+        // The ring of `DEEP` leaves room for one block anyway, but on Hopper.
+        if self.blocking.threads() == 256 && self.blocking != Blocking::DEEP { 128 } else { 168 }
     }
 
     /// The program for `sm`.

@@ -31,7 +31,7 @@
 //! The partial sums of the parameters' gradients, one row for each of at most [`MAX_GROUPS`] groups of rows, are added by
 //! `reduce::cuda::ColumnSums` in a fixed order: no atomics, the same bits on every run.
 //!
-//! Bound by memory: forward (2 + residual + kept sum)·T·H numbers, backward 3·T·H. Registers: 96 forward (32 numbers a
+//! Bound by memory: forward (2 + residual + kept sum)·T·H numbers, backward 3·T·H. Registers: 112 forward (32 numbers a
 //! lane), 128 backward (16 numbers, and 32 sums).
 //!
 //! # Arguments
@@ -152,7 +152,7 @@ impl LayerNorm {
     /// Registers a thread may use at most.
     fn registers(&self) -> u32 {
         match self.pass {
-            Pass::Forward => 96,
+            Pass::Forward => 112,
             Pass::Backward => 128,
         }
     }
