@@ -5,6 +5,12 @@ use crate::{
     ptx::sim::{Approximation, Argument, Memory, Module, Options},
 };
 use bytemuck::Pod;
+use std::cell::Cell;
+
+thread_local! {
+    /// Who runs when, in launches of this thread.
+    static OPTIONS: Cell<Options> = Cell::new(Options::default());
+}
 
 /// Memory and the arguments of a launch, in order.
 #[derive(Default)]
@@ -16,6 +22,13 @@ pub(crate) struct Simulated {
 /// A buffer on the simulated device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer(u64);
+
+impl Buffer {
+    /// The address `bytes` behind the buffer's start, to be passed as a pointer.
+    pub(crate) fn plus(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u64)
+    }
+}
 
 impl Simulated {
     /// A buffer that holds `values`, not yet an argument.
@@ -74,7 +87,7 @@ impl Simulated {
         let arguments = std::mem::take(&mut self.arguments);
         let Some(launch) = launch else { return Ok(()) };
         let module = Module::parse(&program.text).map_err(|error| error.to_string())?;
-        let options = Options { approximation, ..Options::default() };
+        let options = Options { approximation, ..OPTIONS.get() };
         let report = module.launch(&program.name.entry(), launch, &arguments, &mut self.memory, &options);
         report.map_err(|error| error.to_string())?.clean().map(drop)
     }
@@ -82,5 +95,55 @@ impl Simulated {
     /// What a buffer holds; every byte of it must have been written.
     pub(crate) fn read<T: Pod>(&self, buffer: Buffer) -> Result<Vec<T>, String> {
         self.memory.read(buffer.0).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        OPERATIONS,
+        operation::{Outcome, Target},
+        ptx::{
+            Sm,
+            sim::{Completion, Schedule},
+        },
+    };
+
+    /// The smallest case of each way in which threads wait for each other: rings of copies that fill and run over, with
+    /// fragments and with numbers; sums across warps and across blocks; votes; tiles.
+    const STRUCTURES: [(&str, &str); 13] = [
+        ("gemm", "forward bf16 nt m=72 n=136 k=200"),
+        ("gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=130 n=8 k=40"),
+        ("gemm", "forward bf16 tt_bias m=15 n=33 k=385"),
+        ("gemm", "backward f32 tn_accumulate m=13 n=31 k=17"),
+        ("attention", "forward bf16 dropout B=2 S=129 A=1 D=65"),
+        ("attention", "backward bf16 dropout B=2 S=129 A=1 D=65"),
+        ("layernorm", "forward bf16 residual_sum T=3 H=4096"),
+        ("layernorm", "backward f32 T=3 H=4096"),
+        ("reduce", "forward f32 columns T=211 F=312"),
+        ("reduce", "forward bf16 squares T=211 F=312"),
+        ("cross_entropy", "forward f32 rows M=5 V=3001"),
+        ("softmax", "backward f32 T=2 C=4096"),
+        ("optimizer", "forward f32 lamb P=4099"),
+    ];
+
+    #[test]
+    fn every_way_of_waiting_is_right_under_every_schedule_and_completion() {
+        for (operation, name) in STRUCTURES {
+            let operation = OPERATIONS.iter().find(|row| row.name == operation).expect("a row of the table");
+            let cases = (operation.cases)();
+            let case = cases.iter().find(|case| case.to_string() == name);
+            let case = case.unwrap_or_else(|| panic!("{} has no case {name}", operation.name));
+            for schedule in Schedule::FIVE {
+                for completion in Completion::ALL {
+                    OPTIONS.set(Options { schedule, completion, ..Options::default() });
+                    let outcome = (operation.check)(case, Target::Simulator(Sm::Sm80));
+                    OPTIONS.set(Options::default());
+                    let passed = matches!(outcome, Outcome::Passed { .. });
+                    assert!(passed, "{} {name}, {schedule:?}, {completion:?}: {outcome:?}", operation.name);
+                }
+            }
+        }
     }
 }

@@ -1,16 +1,18 @@
 //! The row of attention in the table of operations: its sizes, its cost, its check against f64. The ragged batches, and
 //! what only tests need, stand in `tests.rs`.
 
+use super::cuda_cases::{Simulation, programs};
 use super::{Attention, Gradients, backward, backward_scratch_len, forward, reference};
-use crate::check::{Guarded, on_cpu, store, uniform, widen, within};
+use crate::check::{Guarded, on_device, store, uniform, widen, within};
 use crate::dropout::Dropout;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
 use crate::pool::Cpu;
+use crate::ptx::Sm;
 use crate::simd::{DType, Element};
 use half::bf16;
 
 /// Attention over sequences, forward and backward.
-pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: |_| Vec::new() };
+pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: programs };
 
 /// [B, S, A, D]: nothing, one token, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, long sequences.
 const SIZES: [[usize; 4]; 9] = [
@@ -55,14 +57,35 @@ fn cost(case: &Case) -> Cost {
     }
 }
 
+/// The plain program of f32 is simulated up to so many scores.
+const SIMULATED_SCORES: usize = 20_000;
+
 fn check(case: &Case, target: Target) -> Outcome {
-    on_cpu(case, target, |cpu| match case.dtype {
-        DType::F32 => check_of::<f32>(case, cpu),
-        DType::Bf16 => check_of::<bf16>(case, cpu),
-    })
+    let scores = case.dim("B") * case.dim("S").pow(2) * case.dim("A");
+    if matches!(target, Target::Simulator(_)) && case.dtype == DType::F32 && scores > SIMULATED_SCORES {
+        return Outcome::Skipped { reason: "the plain program of f32 is simulated on smaller cases".to_string() };
+    }
+    on_device(
+        case,
+        target,
+        |cpu| match case.dtype {
+            DType::F32 => check_of::<f32>(case, &On::Cpu(cpu)),
+            DType::Bf16 => check_of::<bf16>(case, &On::Cpu(cpu)),
+        },
+        |sm| match case.dtype {
+            DType::F32 => check_of::<f32>(case, &On::Simulator(sm)),
+            DType::Bf16 => check_of::<bf16>(case, &On::Simulator(sm)),
+        },
+    )
 }
 
-fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+/// Who computes.
+enum On<'a> {
+    Cpu(&'a Cpu),
+    Simulator(Sm),
+}
+
+fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
     let mut spec = Attention::new(a, d);
     spec.dropout = (case.variant == "dropout").then_some(Dropout { seed: 77, site: 3, rate: RATE });
@@ -75,7 +98,11 @@ fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     let [nq, nk, nv] = [0, h, 2 * h].map(|start| plain.get(start..).unwrap_or(&[]));
     let mut out = Guarded::<X>::poisoned(tokens * h);
     let mut lse = Guarded::<f32>::poisoned(tokens * a);
-    forward(cpu, &spec, &cu_seqlens, q, k, v, ld, &mut out, &mut lse);
+    let simulation = Simulation { spec: &spec, cu_seqlens: &cu_seqlens, keys: &[], qkv: &qkv, ld };
+    match on {
+        On::Cpu(cpu) => forward(cpu, &spec, &cu_seqlens, q, k, v, ld, &mut out, &mut lse),
+        On::Simulator(sm) => simulation.forward(*sm, &mut out, &mut lse)?,
+    }
     let (naive_out, naive_lse) = reference::forward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld);
     let naive_out = store::<X>(&naive_out);
     if case.pass == Pass::Forward {
@@ -88,8 +115,13 @@ fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     let mut d_qkv = [(); 3].map(|()| Guarded::<X>::poisoned(tokens * h));
     let mut scratch = Guarded::<f32>::poisoned(backward_scratch_len(&spec, tokens, s));
     let [dq, dk, dv] = &mut d_qkv;
-    let gradients = Gradients::separate(dq, dk, dv, h);
-    backward(cpu, &spec, &cu_seqlens, q, k, v, ld, &out, &lse, &dout, gradients, &mut scratch);
+    match on {
+        On::Cpu(cpu) => {
+            let gradients = Gradients::separate(dq, dk, dv, h);
+            backward(cpu, &spec, &cu_seqlens, q, k, v, ld, &out, &lse, &dout, gradients, &mut scratch);
+        }
+        On::Simulator(sm) => simulation.backward(*sm, (&out, &lse), &dout, [dq, dk, dv])?,
+    }
     scratch.intact()?;
     // The naive implementation keeps what a kernel keeps: out as stored, and lse.
     let saved = Some((&widen::<f32, X>(&naive_out)[..], &naive_lse[..]));

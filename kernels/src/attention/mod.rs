@@ -37,6 +37,11 @@
 
 mod cases;
 mod cpu;
+pub mod cuda;
+mod cuda_backward;
+mod cuda_cases;
+mod cuda_single;
+mod cuda_tile;
 pub mod reference;
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@
 
 use crate::{
     operation::{DType, Launch, Name, Pass, Program},
-    ptx::{Compare, Entry, F32, Lane, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32},
+    ptx::{Compare, Entry, F32, Fold, Lane, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32},
 };
 
 /// Threads in a block.
@@ -141,7 +141,7 @@ impl Rows {
         k.for_(team.position, classes, 32 * self.warps, |c| {
             k.add_into(sum, sum, k.exp(k.sub(number(c), greatest), Precision::Single));
         });
-        let sum = team.sum(k, sum);
+        let sum = team.fold(k, sum, Fold::Sum);
         let leads = k.setp(Compare::Eq, team.position, 0u32);
         k.if_(k.and(exists, leads), || {
             let [label] = k.ld::<U32, 1>(k.index(labels, row, 4u32).at(0));
@@ -177,19 +177,19 @@ impl Rows {
     }
 }
 
-/// The warps that share a row.
-struct Team {
+/// The warps of a block of 256 threads that share a row.
+pub(crate) struct Team {
     warps: u32,
     /// Which of the block's rows.
-    within: Reg<U32>,
+    pub(crate) within: Reg<U32>,
     /// Number of the thread among those of the row.
-    position: Reg<U32>,
+    pub(crate) position: Reg<U32>,
     /// Where the warps leave a float and an integer each.
     exchange: Option<Ptr<Shared>>,
 }
 
 impl Team {
-    fn find(k: &Entry, warps: u32) -> Self {
+    pub(crate) fn find(k: &Entry, warps: u32) -> Self {
         let thread = k.special(Special::TidX);
         let exchange = (warps > 1).then(|| k.shared_array("exchange", THREADS / 32 * 8, 8));
         let threads = 32 * warps;
@@ -219,13 +219,16 @@ impl Team {
         (1..self.warps).fold(of(0), |best, warp| Self::greater(k, best, of(warp)))
     }
 
-    /// The sum of all threads' numbers, in every thread.
-    fn sum(&self, k: &Entry, value: Reg<F32>) -> Reg<F32> {
-        let sum = k.fold_lanes(value, 32, crate::ptx::Fold::Sum);
-        let Some(exchange) = self.exchange else { return sum };
-        self.leave(k, exchange, || (sum, None));
+    /// The fold of all threads' numbers, in every thread.
+    pub(crate) fn fold(&self, k: &Entry, value: Reg<F32>, fold: Fold) -> Reg<F32> {
+        let value = k.fold_lanes(value, 32, fold);
+        let Some(exchange) = self.exchange else { return value };
+        self.leave(k, exchange, || (value, None));
         let of = |warp: u32| k.ld::<F32, 1>(exchange.at(8 * warp as i32))[0];
-        (1..self.warps).fold(of(0), |sum, warp| k.add(sum, of(warp)))
+        (1..self.warps).fold(of(0), |value, warp| match fold {
+            Fold::Sum => k.add(value, of(warp)),
+            Fold::Max => k.max(value, of(warp)),
+        })
     }
 
     /// Each warp's first lane leaves what it has; barriers before (the last exchange was read) and behind.

@@ -30,7 +30,7 @@
 use super::{BLOCK, Dropout};
 use crate::{
     operation::{DType, Launch, Name, Program},
-    ptx::{Entry, F32, Module, Param, PhiloxKey, Read, Reg, Sm, Special, Storage, U32},
+    ptx::{Compare, Entry, F32, Module, Param, PhiloxKey, Pred, Read, Reg, Sm, Special, Storage, U32},
 };
 
 /// Threads in a block.
@@ -91,6 +91,16 @@ impl Mask {
             let counter = if i == 0 { first } else { k.add(first, i as u32) };
             self.word(k, row, counter).map(|word| self.multiplier(k, word))
         }))
+    }
+
+    /// Whether an element with this word is kept.
+    pub fn keeps(&self, k: &Entry, word: Reg<U32>) -> Reg<Pred> {
+        k.setp(Compare::Ge, word, self.threshold)
+    }
+
+    /// What kept elements are multiplied by.
+    pub fn scale(&self) -> Reg<F32> {
+        self.scale
     }
 
     /// What an element with this word is multiplied by.

@@ -122,7 +122,7 @@ fn bytes_left(k: &Entry, numbers: Reg<S32>) -> Reg<U32> {
 }
 
 /// Copies a chunk number by number, through registers: rows that begin anywhere.
-fn copy_numbers(k: &Entry, to: Address<Shared>, from: Ptr<Global>, bytes: Reg<U32>) {
+pub(crate) fn copy_numbers(k: &Entry, to: Address<Shared>, from: Ptr<Global>, bytes: Reg<U32>) {
     let number = |i: u32| {
         let value: Reg<B16> = k.split(k.mov::<B32>(0u32))[0];
         let exists = k.setp(Compare::Gt, bytes, 2 * i);

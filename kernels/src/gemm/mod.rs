@@ -32,7 +32,7 @@ pub mod cuda;
 mod cuda_cases;
 mod cuda_copy;
 mod cuda_epilogue;
-pub(crate) mod cuda_place;
+mod cuda_place;
 mod cuda_single;
 pub mod cuda_split;
 mod epilogue;
@@ -47,7 +47,9 @@ mod tests;
 
 pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
 pub use cpu::{scratch_bytes, warm_up};
+pub(crate) use cuda_copy::copy_numbers;
 pub use cuda_epilogue::Fused;
+pub(crate) use cuda_place::{lane_start, load_fragment};
 pub use epilogue::Epilogue;
 pub use packed::{PackMismatch, PackedB};
 

@@ -44,6 +44,13 @@ impl Entry {
         )
     }
 
+    /// The register of lane `lane`, which may differ between lanes.
+    #[track_caller]
+    pub fn shfl_from<T: Type>(&self, value: Reg<T>, lane: Reg<U32>) -> Reg<T> {
+        const { assert!(T::BYTES == 4, "a shuffle moves 32 bits") };
+        self.define(format_args!("shfl.sync.idx.b32"), &[value.text(), lane.text(), "31".to_string(), ALL.to_string()])
+    }
+
     /// The fold of `value` over groups of `lanes` neighbouring lanes (a power of two), in every one of them: two
     /// instructions for each doubling. A tree of exchanges, so all lanes compute the same sum in the same order.
     #[track_caller]

@@ -1,14 +1,20 @@
 //! The row of softmax in the table of operations: its sizes, its cost, its check against f64.
 
-use super::{backward, forward, reference};
-use crate::check::{Guarded, on_cpu, store, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use super::{backward, cuda::Softmax, forward, reference};
+use crate::check::{Guarded, on_device, store, uniform, widen, within};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
+use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
+use crate::simulated::Simulated;
 use half::bf16;
 
 /// Softmax of rows, forward and backward.
-pub const OPERATION: Operation = Operation { name: "softmax", cases, cost, check, ptx: |_| Vec::new() };
+pub const OPERATION: Operation = Operation { name: "softmax", cases, cost, check, ptx };
+
+fn ptx(sm: Sm) -> Vec<Program> {
+    if sm == Sm::Sm80 { Softmax::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+}
 
 /// [T, C]: nothing, one number, vectors with one lane more and less, primes, a vocabulary.
 const SIZES: [(usize, usize); 12] = [
@@ -47,25 +53,58 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_cpu(case, target, |cpu| match case.dtype {
-        DType::F32 => check_of::<f32>(case, cpu),
-        DType::Bf16 => check_of::<bf16>(case, cpu),
-    })
+    on_device(
+        case,
+        target,
+        |cpu| match case.dtype {
+            DType::F32 => check_of::<f32>(case, &On::Cpu(cpu)),
+            DType::Bf16 => check_of::<bf16>(case, &On::Cpu(cpu)),
+        },
+        |sm| match case.dtype {
+            DType::F32 => check_of::<f32>(case, &On::Simulator(sm)),
+            DType::Bf16 => check_of::<bf16>(case, &On::Simulator(sm)),
+        },
+    )
 }
 
-fn check_of<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+/// Who computes.
+enum On<'a> {
+    Cpu(&'a Cpu),
+    Simulator(Sm),
+}
+
+/// The result by the PTX: of x, or of y and dy.
+fn simulate<X: Element>(sm: Sm, pass: Pass, columns: usize, operands: &[&[X]], out: &mut [X]) -> Result<(), String> {
+    let (kernel, mut device) = (Softmax::new(pass, X::DTYPE, columns), Simulated::default());
+    for operand in operands {
+        device.input("operand", operand);
+    }
+    let (rows, result) = (out.len() / columns, device.output::<X>("out", out.len()));
+    device.integers([rows, columns]);
+    device.run(&kernel.program(sm), kernel.launch(rows, columns), Approximation::Exact)?;
+    out.copy_from_slice(&device.read(result)?);
+    Ok(())
+}
+
+fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let columns = case.dim("C");
     let x = uniform::<X>(1, case.dim("T") * columns, 8.0);
     let mut out = Guarded::<X>::poisoned(x.len());
     if case.pass == Pass::Forward {
-        forward(cpu, columns, &x, &mut out);
+        match on {
+            On::Cpu(cpu) => forward(cpu, columns, &x, &mut out),
+            On::Simulator(sm) => simulate(*sm, case.pass, columns, &[&x], &mut out)?,
+        }
         out.intact()?;
         let naive = store::<X>(&reference::forward::<f32>(columns, &widen(&x)));
         return within("y", &out, &naive, &reference::forward::<f64>(columns, &widen(&x)));
     }
     let y = store::<X>(&reference::forward::<f32>(columns, &widen(&x)));
     let dy = uniform::<X>(2, y.len(), 2.0);
-    backward(cpu, columns, &y, &dy, &mut out);
+    match on {
+        On::Cpu(cpu) => backward(cpu, columns, &y, &dy, &mut out),
+        On::Simulator(sm) => simulate(*sm, case.pass, columns, &[&y, &dy], &mut out)?,
+    }
     out.intact()?;
     let naive = store::<X>(&reference::backward::<f32>(columns, &widen(&y), &widen(&dy)));
     within("dx", &out, &naive, &reference::backward::<f64>(columns, &widen(&y), &widen(&dy)))

@@ -14,6 +14,7 @@
 
 mod cases;
 mod cpu;
+pub mod cuda;
 pub mod reference;
 #[cfg(test)]
 mod tests;

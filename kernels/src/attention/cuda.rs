@@ -1,0 +1,331 @@
+//! Attention over ragged sequences on the tensor cores: forward.
+//!
+//! ```text
+//! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`super`])
+//! ```
+//!
+//! One block takes 64 queries of one head of one sequence; each of its four warps takes 16 of them, and everything that is
+//! per query (maximum, sum, output) stays in that warp's registers. Keys and values come 64 at a time through two stages of
+//! shared memory.
+//!
+//! ```text
+//! __global__ __launch_bounds__(128) forward(q, k, v, cu_seqlens, keys, out, lse, [mask], ld, head_size, scale) {
+//!     b = blockIdx.z;  head = blockIdx.y;  first = 64 * blockIdx.x;  if (first >= length of b) return;
+//!     copy q[64, D], k[64, D], v[64, D] of tile 0; commit;
+//!     m = -inf;  l = 0;  o[16, D] = 0;                                        // a warp's 16 queries
+//!     for (j = 0; j < ⌈keys / 64⌉; j++) {
+//!         wait; __syncthreads();  copy k, v of tile j + 1; commit;
+//!         s[16, 64] = q kᵀ;                                                   // mma, q from registers
+//!         s = -inf beyond the keys;                                           // the last tile alone
+//!         m' = max(m, rows of s);  p = exp2((s - m') · scale · log2 e);       // four lanes share a row: two shuffles
+//!         l = l · exp2((m - m') ..) + Σ p;  o *= exp2((m - m') ..);  m = m';
+//!         o += (p ∘ M) v;                                                     // the sums' registers are p's operand
+//!     }
+//!     out = o / l;  lse = m · scale + ln l;
+//! }
+//!
+//! shared memory: [q 64 x D] [k 64 x D] [v 64 x D] [k] [v], 16-byte chunks exchanged by `Tile::of_halves`;
+//! D padded with zeros to 32, 64 or 128; the output goes out through q's place, 16 bytes a lane
+//! ```
+//!
+//! A lane holds columns 2t, 2t + 1 of each 8 of its rows g and g + 8 (t = lane mod 4, g = lane / 4), so the keys of a tile
+//! that it holds are 2t, 2t + 1, 2t + 8, 2t + 9 of every 16: exactly the four words of four Philox counters a row, and no
+//! word of the mask is wasted.
+//!
+//! Source: FlashAttention-2 (Dao 2023). Cost: 4·S·D FLOP a query and head, q, out once, k and v once for every 64 queries
+//! (from the second-level cache). Budget: 168 registers with D ≤ 64 (three blocks a multiprocessor), 240 beyond.
+//!
+//! # Arguments
+//!
+//! ```text
+//! q, k, v            row t begins at t · ld; head h at column h · head_size
+//! cu_seqlens, keys   [B + 1], [B] u32: first tokens; how many tokens of each sequence are keys
+//! out, lse           [T, H], [T, A] f32
+//! seed_low, seed_high, site_low, site_high, threshold, scale      of the dropout, where there is one
+//! ld, head_size      u32
+//! score_scale        f32
+//! ```
+//!
+//! The grid is ⌈longest / 64⌉ x A x B; a block beyond its sequence's end has nothing to do.
+//!
+//! Limits: D ≤ 128; T·A < 2³². f32 has the same arguments and a plain program (`cuda_single`). Rows of q, k, v that are not whole vectors of 16 bytes
+//! (ld or D no multiple of eight) are copied number by number.
+
+use super::cuda_single::ROWS;
+use super::cuda_tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp};
+use crate::{
+    operation::{Launch, Name, Pass, Program},
+    ptx::{
+        Bf16x2, Compare, Entry, F16x2, F32, Fold, Module, Pair, Precision, Reg, Sm, Special, Storage, U32,
+        fragment::Load,
+    },
+};
+
+/// Queries of a block, and keys of a tile.
+pub(super) const TILE: u32 = 64;
+/// Threads of a block.
+pub(super) const THREADS: u32 = 128;
+/// The greatest head size.
+pub const MAX_HEAD_SIZE: usize = 128;
+
+/// One of the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// out and lse.
+    Forward,
+    /// δ = Σ_d dout ∘ out, which both of the following need.
+    Delta,
+    /// dq.
+    Queries,
+    /// dk and dv.
+    Keys,
+}
+
+/// One specialisation of attention on the tensor cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flash {
+    /// Which kernel.
+    pub step: Step,
+    /// Storage of q, k, v, out and their gradients.
+    pub storage: Storage,
+    /// D padded: 32, 64 or 128.
+    pub padded: u32,
+    /// Whether probabilities are dropped.
+    pub dropout: bool,
+    /// Whether rows are whole vectors.
+    pub aligned: bool,
+}
+
+impl Flash {
+    /// The specialisation for heads of `head_size` in rows `ld` apart; `None` beyond [`MAX_HEAD_SIZE`].
+    pub fn new(step: Step, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
+        let padded = [32, 64, 128].into_iter().find(|padded| head_size <= *padded as usize)?;
+        // In f32 numbers are read one at a time anyway, but for δ.
+        let any = storage == Storage::F32 && step != Step::Delta;
+        let aligned = any || head_size.is_multiple_of(8) && ld.is_multiple_of(8);
+        Some(Self { step, storage, padded, dropout: dropout && step != Step::Delta, aligned })
+    }
+
+    /// Every specialisation but those of f16, of which there is one example.
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for step in [Step::Forward, Step::Queries, Step::Keys, Step::Delta] {
+            for (storage, head_size) in
+                [Storage::F32, Storage::Bf16].into_iter().flat_map(|s| [64, 128, 32, 7].map(|n| (s, n)))
+            {
+                all.extend(
+                    [false, true]
+                        .map(|drops| Self::new(step, storage, head_size, head_size, drops))
+                        .into_iter()
+                        .flatten(),
+                );
+            }
+            all.extend(Self::new(step, Storage::F16, 64, 64, true));
+        }
+        let mut seen = std::collections::HashSet::new();
+        all.retain(|kernel| seen.insert(*kernel));
+        all
+    }
+
+    /// The name for `sm`; the tile is queries by keys by padded head size.
+    pub fn name(&self, sm: Sm) -> Name {
+        let (pass, step) = match self.step {
+            Step::Forward => (Pass::Forward, ""),
+            Step::Delta => (Pass::Backward, "delta"),
+            Step::Queries => (Pass::Backward, "queries"),
+            Step::Keys => (Pass::Backward, "keys"),
+        };
+        let words = [step, if self.dropout { "dropout" } else { "" }, if self.aligned { "" } else { "unaligned" }];
+        let variant = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_");
+        let tile = match self.storage {
+            Storage::F32 => format!("{ROWS}x32x{}", self.padded),
+            _ => format!("{TILE}x{TILE}x{}", self.padded),
+        };
+        let parts = [self.storage.name(), sm.name(), &tile, &variant];
+        Name::new(&format!("attention.{}", pass.name()), &parts[..if variant.is_empty() { 3 } else { 4 }])
+    }
+
+    /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; for [`Step::Delta`] see
+    /// there. `None` where there is nothing to compute.
+    pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
+        let rows = if self.storage == Storage::F32 { ROWS } else { TILE };
+        let grid = [longest.div_ceil(rows as usize) as u32, heads as u32, sequences as u32];
+        let filled = grid.iter().all(|&n| n > 0);
+        filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.shared_bytes() })
+    }
+
+    /// The grid of [`Step::Delta`] for T tokens; `None` where there is nothing to compute.
+    pub fn delta_launch(tokens: usize, heads: usize) -> Option<Launch> {
+        super::cuda_backward::delta_launch(tokens * heads)
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        Layout::new(self.padded)
+    }
+
+    fn shared_bytes(&self) -> u32 {
+        match self.step {
+            _ if self.storage == Storage::F32 => 0,
+            Step::Delta => 0,
+            Step::Forward => 5 * self.layout().tile.bytes(),
+            Step::Queries => 6 * self.layout().tile.bytes(),
+            Step::Keys => 6 * self.layout().tile.bytes() + super::cuda_backward::ROW_BYTES,
+        }
+    }
+
+    /// Registers a thread may use at most.
+    fn registers(&self) -> u32 {
+        match (self.step, self.padded) {
+            (Step::Delta, _) => 40,
+            _ if self.storage == Storage::F32 => 64,
+            (_, 128) => 255,
+            (Step::Forward, _) => 168,
+            _ => 255,
+        }
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+            k.most_registers(self.registers());
+            match (self.step, self.storage) {
+                (Step::Delta, _) => self.delta(k),
+                (Step::Forward, Storage::F32) => self.forward_single(k),
+                (Step::Queries, Storage::F32) => self.queries_single(k),
+                (Step::Keys, Storage::F32) => self.keys_single(k),
+                (Step::Forward, Storage::F16) => self.forward::<F16x2>(k),
+                (Step::Forward, _) => self.forward::<Bf16x2>(k),
+                (Step::Queries, Storage::F16) => self.queries::<F16x2>(k),
+                (Step::Queries, _) => self.queries::<Bf16x2>(k),
+                (Step::Keys, Storage::F16) => self.keys::<F16x2>(k),
+                (Step::Keys, _) => self.keys::<Bf16x2>(k),
+            }
+        });
+        let machine: &[&str] = match (self.step, self.aligned) {
+            (Step::Delta, _) => &[],
+            _ if self.storage == Storage::F32 => &["FFMA", "SHFL"],
+            (_, true) => &["HMMA.16816.F32", "LDSM.16", "LDGSTS.E.BYPASS.128"],
+            (_, false) => &["HMMA.16816.F32", "LDSM.16"],
+        };
+        Program::new(name, &module, self.registers()).made_of(machine)
+    }
+
+    fn forward<P: Pair>(&self, k: &Entry) {
+        let gathered = Gathered::declare(k, &["q", "k", "v"]);
+        let (out, lse) = (k.load_pointer("out"), k.load_pointer("lse"));
+        let mask = SoftmaxMask::declare(k, self.dropout);
+        let sizes = gathered.sizes(k);
+        let scale = k.load_param::<F32>("score_scale");
+        let (base, layout) = (k.dynamic_shared(128), self.layout());
+        let sequence = Sequence::find(k, &gathered, &sizes);
+        let first = k.mul_lo(k.special(Special::CtaidX), TILE);
+        k.if_(k.lt(first, sequence.length), || {
+            let warp = Warp::find(k);
+            let copier = |matrix| Copier::new(k, self, &layout, &sizes, &sequence, matrix, warp.thread);
+            let [q, keys, values] = [0, 1, 2].map(|i| copier(gathered.matrix(k, i)));
+            let stage = layout.tile.bytes();
+            q.copy(k, k.offset(base, 0u32), first, sequence.length);
+            let (k_base, v_base) = (k.offset(base, stage), k.offset(base, 2 * stage));
+            let zero = k.mov(0u32);
+            keys.copy(k, k_base, zero, sequence.keys);
+            values.copy(k, v_base, zero, sequence.keys);
+            k.cp_async_commit();
+
+            let q_at = layout.start(k, Load::A, base, &warp, warp.row);
+            let k_at = layout.start(k, Load::BTransposed, k_base, &warp, zero);
+            let v_at = layout.start(k, Load::B, v_base, &warp, zero);
+            let o = k.registers::<F32>("o", (self.padded / 2) as usize);
+            let s = k.registers::<F32>("score", (TILE / 2) as usize);
+            let state = [0, 1].map(|_| RowState::new(k));
+            o.iter().for_each(|&o| k.assign(o, 0.0f32));
+            let factor = k.mul(scale, std::f32::consts::LOG2_E);
+            let rows = warp.rows(k, first);
+            let mask = mask.load(k, &sequence, rows);
+            let offset = k.variable::<U32>("stage", 0u32);
+            k.for_(0u32, sequence.keys, TILE, |key| {
+                k.cp_async_wait(0);
+                k.bar_sync();
+                let next = k.xor(offset, 2 * stage);
+                let following = k.add(key, TILE);
+                k.if_(k.lt(following, sequence.keys), || {
+                    keys.copy(k, k.offset(k_base, next), following, sequence.keys);
+                    values.copy(k, k.offset(v_base, next), following, sequence.keys);
+                });
+                k.cp_async_commit();
+                k.comment("s = q k^T");
+                s.iter().for_each(|&s| k.assign(s, 0.0f32));
+                layout.times_transposed::<P>(k, &s, q_at, k.offset(k_at, offset), 0);
+                layout.hide_beyond(k, &s, key, sequence.keys, warp.lane);
+                k.comment("p = exp2((s - max) * scale * log2 e)");
+                for (half, state) in state.iter().enumerate() {
+                    state.absorb(k, &s, &o, half, factor);
+                }
+                mask.apply(k, &s, key, warp.lane);
+                k.comment("o += p v");
+                layout.times::<P>(k, &o, &layout.operand::<P>(k, self.storage, &s), k.offset(v_at, offset), 0);
+                k.assign(offset, next);
+            });
+            k.comment("out = o / l; lse = m * scale + ln l");
+            k.cp_async_wait(0);
+            for (half, state) in state.iter().enumerate() {
+                let (inverse, lse_of) = state.finish(k, scale);
+                scale_half(k, &o, half, inverse);
+                let token = k.add(sequence.start, rows[half]);
+                let writes = k.and(k.lt(rows[half], sequence.length), k.setp(Compare::Eq, warp.pair, 0u32));
+                let at = k.index(lse, k.mad_lo(token, sequence.heads, sequence.head), 4u32);
+                k.when(writes, || k.st(at.at(0), [lse_of]));
+            }
+            let hidden = k.mul_lo(sequence.heads, sizes.head_size);
+            layout.store_rows(k, self, base, &warp, &o, out, hidden, first, &sequence, &sizes);
+        });
+    }
+}
+
+/// Multiplies the rows of one half (0: rows g, 1: rows g + 8) of fragments by `factor`.
+pub(super) fn scale_half(k: &Entry, fragments: &[Reg<F32>], half: usize, factor: Reg<F32>) {
+    for four in fragments.chunks_exact(4) {
+        for &x in &four[2 * half..2 * half + 2] {
+            k.mul_into(x, x, factor);
+        }
+    }
+}
+
+/// The running maximum and sum of one row of a lane.
+struct RowState {
+    max: Reg<F32>,
+    sum: Reg<F32>,
+}
+
+impl RowState {
+    fn new(k: &Entry) -> Self {
+        Self { max: k.variable("max", f32::NEG_INFINITY), sum: k.variable("sum", 0.0f32) }
+    }
+
+    /// Takes the scores of half `half` in, leaves exponentials in their place, and scales what was summed before.
+    fn absorb(&self, k: &Entry, s: &[Reg<F32>], o: &[Reg<F32>], half: usize, factor: Reg<F32>) {
+        let own: Vec<Reg<F32>> = s.chunks_exact(4).flat_map(|four| four[2 * half..2 * half + 2].to_vec()).collect();
+        let greatest = own[1..].iter().fold(own[0], |max, &s| k.max(max, s));
+        let greatest = k.max(self.max, k.fold_lanes(greatest, 4, Fold::Max));
+        let minus = k.mul(greatest, k.neg(factor));
+        let shrink = k.ex2_approx(k.fma(self.max, factor, minus));
+        k.assign(self.max, greatest);
+        for &s in &own {
+            k.assign(s, k.ex2_approx(k.fma(s, factor, minus)));
+        }
+        let mut sums = own;
+        while sums.len() > 1 {
+            sums = sums.chunks(2).map(|pair| k.add(pair[0], pair[1])).collect();
+        }
+        k.fma_into(self.sum, self.sum, shrink, sums[0]);
+        scale_half(k, o, half, shrink);
+    }
+
+    /// 1 / l and lse.
+    fn finish(&self, k: &Entry, scale: Reg<F32>) -> (Reg<F32>, Reg<F32>) {
+        let sum = k.fold_lanes(self.sum, 4, Fold::Sum);
+        let log = k.ln(sum, Precision::Single);
+        (k.reciprocal(sum, Precision::Single), k.fma(self.max, scale, log))
+    }
+}

@@ -1,0 +1,370 @@
+//! Attention over ragged sequences on the tensor cores: backward, without atomics.
+//!
+//! ```text
+//! δ  = Σ_d dout ∘ out            P = exp(scale · q kᵀ - lse)         dS = P ∘ (dout vᵀ ∘ M - δ)
+//! dq = scale · dS k              dk = scale · dSᵀ q                  dv = (P ∘ M)ᵀ dout
+//! ```
+//!
+//! dq is a sum over keys, dk and dv are sums over queries. One kernel for both would have to add one of them across
+//! blocks, in whatever order blocks finish; so there are two, each the only writer of what it writes, and the scores are
+//! computed twice (seven products instead of five).
+//!
+//! ```text
+//! queries   64 queries a block: q, dout stay; k, v tile after tile        dS [16 queries, 64 keys] a warp   dq += dS k
+//! keys      64 keys a block: k, v stay; q, dout, lse, δ tile after tile   dSᵀ [16 keys, 64 queries] a warp  dk += dSᵀ q
+//!           scores are computed transposed, so that Pᵀ and dSᵀ are operands where they are     dv += (P ∘ M)ᵀ dout
+//! delta     eight lanes a row
+//! ```
+//!
+//! Transposed, a lane's keys are g and g + 8 of its warp's 16, all in one quarter of a block of the mask: three words of
+//! four would be wasted. So each warp draws the mask of 16 queries for all 64 keys, votes turn it into bits, and shared
+//! memory hands them round:
+//!
+//! ```text
+//! lane l, turn r: words of query 16·warp + 2r + l / 16, counter l mod 16        a vote over each of the four words:
+//! bits [32 pairs of queries][4 warps] u32: bits 0..16 the even query's, 16..32 the odd one's, by key of the warp
+//! ```
+//!
+//! Source: FlashAttention-2 (Dao 2023). Cost: 14·S·D FLOP a query and head.
+//!
+//! # Arguments
+//!
+//! ```text
+//! delta     out, dout, delta, rows (T·A), head_size
+//! queries   q, k, v, dout, cu_seqlens, keys, lse, delta, dq, [mask], ld, head_size, score_scale, gradient_ld
+//! keys      q, k, v, dout, cu_seqlens, keys, lse, delta, dk, dv, [mask], ld, head_size, score_scale, gradient_ld
+//! ```
+//!
+//! dout, like out, is [T, H]; rows of dq, dk and dv are `gradient_ld` numbers apart.
+
+use super::{
+    cuda::{Flash, Step, THREADS, TILE, scale_half},
+    cuda_tile::{Copier, Gathered, Sequence, SoftmaxMask, Warp},
+};
+use crate::{
+    dropout::cuda::Mask,
+    operation::Launch,
+    ptx::{Compare, Entry, F32, Fold, Global, Pair, Ptr, Read, Reg, Shared, Special, U32, fragment::Load},
+};
+
+/// Bytes behind the tiles of the keys' kernel: lse and δ of two tiles of queries, and the bits of the mask.
+pub(super) const ROW_BYTES: u32 = 2 * PAIR_BYTES + MASK_BYTES;
+/// Bytes of lse and δ of a tile.
+const PAIR_BYTES: u32 = 2 * TILE * 4;
+/// Bytes of the mask of a tile.
+const MASK_BYTES: u32 = TILE / 2 * 16;
+/// Lanes that share a row of δ.
+const DELTA_LANES: u32 = 8;
+
+/// Launch of δ for `rows` = T·A rows; `None` where there are none.
+pub(super) fn delta_launch(rows: usize) -> Option<Launch> {
+    let grid = [rows.div_ceil((THREADS / DELTA_LANES) as usize) as u32, 1, 1];
+    (rows > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
+}
+
+impl Flash {
+    pub(super) fn delta(&self, k: &Entry) {
+        let [out, dout, delta] = ["out", "dout", "delta"].map(|name| k.load_pointer(name));
+        let (rows, head_size) = (k.load_param::<U32>("rows"), k.load_param::<U32>("head_size"));
+        let thread = k.special(Special::TidX);
+        let row = k.mad_lo(k.special(Special::CtaidX), THREADS / DELTA_LANES, k.shr(thread, DELTA_LANES.ilog2()));
+        let lane = k.and(thread, DELTA_LANES - 1);
+        // A group without a row computes the last one: its lanes take part in the exchange.
+        let exists = k.lt(row, rows);
+        let row = k.min_u32(row, k.sub(rows, 1u32));
+        let first = k.mul_lo(row, head_size);
+        let sum = k.variable("sum", 0.0f32);
+        k.for_(k.shl(lane, 3), head_size, 8 * DELTA_LANES, |column| {
+            let at = |matrix: Ptr<Global>| k.index(matrix, k.add(first, column), self.storage.bytes()).at(0);
+            let load = |matrix| match self.aligned {
+                true => k.load_numbers(self.storage, at(matrix), 8, Read::Once),
+                false => k.load_numbers_below(self.storage, at(matrix), 8, column, head_size, Read::Once),
+            };
+            for (x, y) in load(out).into_iter().zip(load(dout)) {
+                k.fma_into(sum, x, y, sum);
+            }
+        });
+        let sum = k.fold_lanes(sum, DELTA_LANES, Fold::Sum);
+        let writes = k.and(exists, k.setp(Compare::Eq, lane, 0u32));
+        k.when(writes, || k.st(k.index(delta, row, 4u32).at(0), [sum]));
+    }
+
+    /// Rows of the moving tile that a warp works on at a time: fewer where the sums of D columns fill the registers.
+    fn width(&self) -> u32 {
+        match (self.step, self.padded) {
+            (Step::Keys, 128) => 32,
+            (_, 128) => 32,
+            _ => TILE,
+        }
+    }
+
+    pub(super) fn queries<P: Pair>(&self, k: &Entry) {
+        let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
+        let [lse, delta, dq] = ["lse", "delta", "dq"].map(|name| k.load_pointer(name));
+        let mask = SoftmaxMask::declare(k, self.dropout);
+        let sizes = gathered.sizes(k);
+        let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
+        let (base, layout) = (k.dynamic_shared(128), self.layout());
+        let sequence = Sequence::find(k, &gathered, &sizes);
+        let first = k.mul_lo(k.special(Special::CtaidX), TILE);
+        k.if_(k.lt(first, sequence.length), || {
+            let warp = Warp::find(k);
+            let hidden = k.mul_lo(sequence.heads, sizes.head_size);
+            let [q, keys, values] =
+                [0, 1, 2].map(|i| Copier::new(k, self, &layout, &sizes, &sequence, gathered.matrix(k, i), warp.thread));
+            let dout = gathered.matrix(k, 3);
+            let dout = Copier::with_ld(k, self, &layout, hidden, &sizes, &sequence, dout, warp.thread);
+            let tile = layout.tile.bytes();
+            let places: [Ptr<Shared>; 4] = [0, 1, 2, 3].map(|i| k.offset(base, i * tile));
+            let zero = k.mov(0u32);
+            q.copy(k, places[0], first, sequence.length);
+            dout.copy(k, places[1], first, sequence.length);
+            keys.copy(k, places[2], zero, sequence.keys);
+            values.copy(k, places[3], zero, sequence.keys);
+            k.cp_async_commit();
+
+            let [q_at, dout_at] = [0, 1].map(|i| layout.start(k, Load::A, places[i], &warp, warp.row));
+            let [k_at, v_at] = [2, 3].map(|i| layout.start(k, Load::BTransposed, places[i], &warp, zero));
+            let k_down = layout.start(k, Load::B, places[2], &warp, zero);
+            let sums = k.registers::<F32>("dq", (self.padded / 2) as usize);
+            sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
+            let (s, dp) = (
+                k.registers::<F32>("score", (self.width() / 2) as usize),
+                k.registers::<F32>("dp", (self.width() / 2) as usize),
+            );
+            let factor = k.mul(scale, std::f32::consts::LOG2_E);
+            let rows = warp.rows(k, first);
+            let last = k.sub(sequence.length, 1u32);
+            let of_row = |vector: Ptr<Global>, row| {
+                let token = k.add(sequence.start, k.min_u32(row, last));
+                k.ld::<F32, 1>(k.index(vector, k.mad_lo(token, sequence.heads, sequence.head), 4u32).at(0))[0]
+            };
+            let minus_lse = rows.map(|row| k.mul(of_row(lse, row), -std::f32::consts::LOG2_E));
+            let delta = rows.map(|row| of_row(delta, row));
+            let mask = mask.load(k, &sequence, rows);
+            let offset = k.variable::<U32>("stage", 0u32);
+            k.for_(0u32, sequence.keys, TILE, |key| {
+                k.cp_async_wait(0);
+                k.bar_sync();
+                let next = k.xor(offset, 2 * tile);
+                let following = k.add(key, TILE);
+                k.if_(k.lt(following, sequence.keys), || {
+                    keys.copy(k, k.offset(places[2], next), following, sequence.keys);
+                    values.copy(k, k.offset(places[3], next), following, sequence.keys);
+                });
+                k.cp_async_commit();
+                let factors = mask.factors(k, key, warp.lane);
+                let [k_at, v_at, k_down] = [k_at, v_at, k_down].map(|at| k.offset(at, offset));
+                for part in (0..TILE).step_by(self.width() as usize) {
+                    k.comment("s = q k^T; dp = dout v^T");
+                    s.iter().chain(&dp).for_each(|&x| k.assign(x, 0.0f32));
+                    layout.times_transposed::<P>(k, &s, q_at, k_at, part);
+                    layout.times_transposed::<P>(k, &dp, dout_at, v_at, part);
+                    layout.hide_beyond(k, &s, k.add(key, part), sequence.keys, warp.lane);
+                    k.comment("ds = p (dp m - delta)");
+                    for (i, (&s, &dp)) in s.iter().zip(&dp).enumerate() {
+                        let half = i / 2 % 2;
+                        let p = k.ex2_approx(k.fma(s, factor, minus_lse[half]));
+                        let dp = match &factors {
+                            Some(factors) => k.mul(dp, factors[(part / 2) as usize + i]),
+                            None => dp,
+                        };
+                        k.assign(s, k.mul(p, k.sub(dp, delta[half])));
+                    }
+                    k.comment("dq += ds k");
+                    layout.times::<P>(k, &sums, &layout.operand::<P>(k, self.storage, &s), k_down, part);
+                }
+                k.assign(offset, next);
+            });
+            k.cp_async_wait(0);
+            (0..2).for_each(|half| scale_half(k, &sums, half, scale));
+            layout.store_rows(k, self, base, &warp, &sums, dq, gradient_ld, first, &sequence, &sizes);
+        });
+    }
+
+    pub(super) fn keys<P: Pair>(&self, k: &Entry) {
+        let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
+        let [lse, delta, dk, dv] = ["lse", "delta", "dk", "dv"].map(|name| k.load_pointer(name));
+        let mask = SoftmaxMask::declare(k, self.dropout);
+        let sizes = gathered.sizes(k);
+        let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
+        let (base, layout) = (k.dynamic_shared(128), self.layout());
+        let sequence = Sequence::find(k, &gathered, &sizes);
+        let first = k.mul_lo(k.special(Special::CtaidX), TILE);
+        k.if_(k.lt(first, sequence.length), || {
+            let warp = Warp::find(k);
+            let hidden = k.mul_lo(sequence.heads, sizes.head_size);
+            let [q, keys, values] =
+                [0, 1, 2].map(|i| Copier::new(k, self, &layout, &sizes, &sequence, gathered.matrix(k, i), warp.thread));
+            let dout = gathered.matrix(k, 3);
+            let dout = Copier::with_ld(k, self, &layout, hidden, &sizes, &sequence, dout, warp.thread);
+            let tile = layout.tile.bytes();
+            let places: [Ptr<Shared>; 4] = [0, 1, 2, 3].map(|i| k.offset(base, i * tile));
+            let zero = k.mov(0u32);
+            let rows = QueryRows::new(k, k.offset(base, 6 * tile), &sequence, lse, delta, &warp);
+            keys.copy(k, places[0], first, sequence.keys);
+            values.copy(k, places[1], first, sequence.keys);
+            q.copy(k, places[2], zero, sequence.length);
+            dout.copy(k, places[3], zero, sequence.length);
+            k.cp_async_commit();
+            rows.copy(k, zero, zero, sequence.length);
+
+            let [k_at, v_at] = [0, 1].map(|i| layout.start(k, Load::A, places[i], &warp, warp.row));
+            let [q_at, dout_at] = [2, 3].map(|i| layout.start(k, Load::BTransposed, places[i], &warp, zero));
+            let [q_down, dout_down] = [2, 3].map(|i| layout.start(k, Load::B, places[i], &warp, zero));
+            let [dk_sums, dv_sums] = ["dk", "dv"].map(|name| k.registers::<F32>(name, (self.padded / 2) as usize));
+            dk_sums.iter().chain(&dv_sums).for_each(|&sum| k.assign(sum, 0.0f32));
+            let (s, dp) = (
+                k.registers::<F32>("score", (self.width() / 2) as usize),
+                k.registers::<F32>("dp", (self.width() / 2) as usize),
+            );
+            let factor = k.mul(scale, std::f32::consts::LOG2_E);
+            let mask = mask.mask(k);
+            let offset = k.variable::<U32>("stage", 0u32);
+            // Tokens that are no keys have no gradient here, whoever asks.
+            let queries = k.selp(sequence.length, 0u32, k.lt(first, sequence.keys));
+            k.for_(0u32, queries, TILE, |query| {
+                k.cp_async_wait(0);
+                k.bar_sync();
+                let next = k.xor(offset, 2 * tile);
+                let following = k.add(query, TILE);
+                k.if_(k.lt(following, sequence.length), || {
+                    q.copy(k, k.offset(places[2], next), following, sequence.length);
+                    dout.copy(k, k.offset(places[3], next), following, sequence.length);
+                    rows.copy(k, next, following, sequence.length);
+                });
+                k.cp_async_commit();
+                if let Some(mask) = &mask {
+                    rows.draw(k, mask, query, first, &sequence, &warp);
+                    k.bar_sync();
+                }
+                let [q_at, dout_at, q_down, dout_down] =
+                    [q_at, dout_at, q_down, dout_down].map(|at| k.offset(at, offset));
+                for part in (0..TILE).step_by(self.width() as usize) {
+                    if self.width() < TILE {
+                        // Nothing to wait for: it keeps the fragments of later parts from being loaded early, for which
+                        // there are no registers.
+                        k.warp_sync();
+                    }
+                    k.comment("s^T = k q^T; dp^T = v dout^T");
+                    s.iter().chain(&dp).for_each(|&x| k.assign(x, 0.0f32));
+                    layout.times_transposed::<P>(k, &s, k_at, q_at, part);
+                    layout.times_transposed::<P>(k, &dp, v_at, dout_at, part);
+                    k.comment("p^T; ds^T = p^T (dp^T m - delta)");
+                    for (i, (s, dp)) in (part / 8..).zip(s.chunks_exact(4).zip(dp.chunks_exact(4))) {
+                        let (minus_lse, delta) = rows.of_eight(k, offset, i, &warp);
+                        let factors = mask.as_ref().map(|mask| rows.factors(k, mask, i, &warp));
+                        for j in 0..4 {
+                            let p = k.ex2_approx(k.fma(s[j], factor, minus_lse[j % 2]));
+                            let (dropped, gradient) = match &factors {
+                                Some(factors) => (k.mul(p, factors[j]), k.mul(dp[j], factors[j])),
+                                None => (p, dp[j]),
+                            };
+                            k.assign(s[j], dropped);
+                            k.assign(dp[j], k.mul(p, k.sub(gradient, delta[j % 2])));
+                        }
+                    }
+                    k.comment("dv += (p m)^T dout; dk += ds^T q");
+                    layout.times::<P>(k, &dv_sums, &layout.operand::<P>(k, self.storage, &s), dout_down, part);
+                    layout.times::<P>(k, &dk_sums, &layout.operand::<P>(k, self.storage, &dp), q_down, part);
+                }
+                k.assign(offset, next);
+            });
+            k.cp_async_wait(0);
+            let own = warp.rows(k, first);
+            for (half, row) in own.into_iter().enumerate() {
+                scale_half(k, &dk_sums, half, scale);
+                let is_key = k.lt(row, sequence.keys);
+                for four in dk_sums.chunks_exact(4).chain(dv_sums.chunks_exact(4)) {
+                    four[2 * half..2 * half + 2].iter().for_each(|&x| k.assign(x, k.selp(x, 0.0f32, is_key)));
+                }
+            }
+            // Everybody has read k and v; their places carry the results out.
+            k.bar_sync();
+            for (i, (sums, matrix)) in [(dk_sums, dk), (dv_sums, dv)].into_iter().enumerate() {
+                layout.store_rows(k, self, places[i], &warp, &sums, matrix, gradient_ld, first, &sequence, &sizes);
+            }
+        });
+    }
+}
+
+/// What the keys' kernel knows of each query of a tile: -lse·log₂ e, δ, and the mask.
+struct QueryRows {
+    /// Two stages of [lse 64, δ 64], then the bits of the mask.
+    base: Ptr<Shared>,
+    /// What this thread copies: lse of one query, or δ of one.
+    from: Ptr<Global>,
+    is_delta: Reg<crate::ptx::Pred>,
+    query: Reg<U32>,
+    place: Ptr<Shared>,
+    heads: Reg<U32>,
+}
+
+impl QueryRows {
+    fn new(
+        k: &Entry,
+        base: Ptr<Shared>,
+        sequence: &Sequence,
+        lse: Ptr<Global>,
+        delta: Ptr<Global>,
+        warp: &Warp,
+    ) -> Self {
+        let query = k.and(warp.thread, TILE - 1);
+        let is_delta = k.setp(Compare::Ge, warp.thread, TILE);
+        let from = k.pointer(k.selp(k.address_of(delta), k.address_of(lse), is_delta));
+        let from = k.index(from, k.mad_lo(sequence.start, sequence.heads, sequence.head), 4u32);
+        let place = k.index(base, warp.thread, 4u32);
+        Self { base, from, is_delta, query, place, heads: sequence.heads }
+    }
+
+    /// The stage whose tiles begin `offset` bytes behind the first's (0, or two tiles), as bytes from `base`.
+    fn stage(&self, k: &Entry, offset: Reg<U32>) -> Reg<U32> {
+        k.selp(0u32, PAIR_BYTES, k.setp(Compare::Eq, offset, 0u32))
+    }
+
+    /// Copies what belongs to queries `first .. first + 64`; a query from `end` on has p = 0 and δ = 0.
+    fn copy(&self, k: &Entry, offset: Reg<U32>, first: Reg<U32>, end: Reg<U32>) {
+        let query = k.add(first, self.query);
+        let value = k.selp(0.0f32, f32::INFINITY, self.is_delta);
+        let from = k.index(self.from, k.mul_lo(query, self.heads), 4u32);
+        k.when(k.lt(query, end), || k.ld_into(from.at(0), [value]));
+        let scaled = k.selp(value, k.mul(value, -std::f32::consts::LOG2_E), self.is_delta);
+        k.st(k.offset(self.place, self.stage(k, offset)).at(0), [scaled]);
+    }
+
+    /// -lse·log₂ e and δ of the lane's two queries in the `i`-th eight.
+    fn of_eight(&self, k: &Entry, offset: Reg<U32>, i: u32, warp: &Warp) -> ([Reg<F32>; 2], [Reg<F32>; 2]) {
+        let at = k.index(k.offset(self.base, self.stage(k, offset)), warp.pair, 8u32);
+        let bytes = 32 * i as i32;
+        (k.ld(at.at(bytes)), k.ld(at.at(bytes + 4 * TILE as i32)))
+    }
+
+    fn bits(&self, k: &Entry) -> Ptr<Shared> {
+        k.offset(self.base, 2 * PAIR_BYTES)
+    }
+
+    /// Draws the mask of this warp's 16 queries of the tile at `query` for the 64 keys at `key`.
+    fn draw(&self, k: &Entry, mask: &Mask, query: Reg<U32>, key: Reg<U32>, sequence: &Sequence, warp: &Warp) {
+        let counter = k.add(k.shr(key, 2), k.and(warp.lane, 15u32));
+        let first = k.add(k.add(sequence.start, query), k.add(warp.row, k.shr(warp.lane, 4)));
+        let leads = k.setp(Compare::Eq, warp.lane, 0u32);
+        let to = k.index(self.bits(k), k.shr(warp.row, 1), 16u32);
+        for turn in 0..8 {
+            let row = k.mad_lo(k.add(first, 2 * turn), sequence.heads, sequence.head);
+            let votes = mask.word(k, row, counter).map(|word| k.ballot(mask.keeps(k, word)));
+            k.when(leads, || k.st(to.at(16 * turn as i32), votes));
+        }
+    }
+
+    /// What the four elements of the `i`-th eight queries that the lane holds are multiplied by, in their order.
+    fn factors(&self, k: &Entry, mask: &Mask, i: u32, warp: &Warp) -> [Reg<F32>; 4] {
+        let pair = k.index(self.bits(k), warp.pair, 16u32);
+        let [bits] = k.ld::<U32, 1>(k.index(pair, k.shr(warp.row, 4), 4u32).at(64 * i as i32));
+        let own = k.shr(bits, warp.group);
+        // Key g of the even and the odd query, key g + 8 of both.
+        [0, 16, 8, 24].map(|bit| {
+            let kept = k.setp(Compare::Ne, k.and(own, 1u32 << bit), 0u32);
+            k.selp(mask.scale(), 0.0f32, kept)
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! Attention's PTX in the simulator.
+
+use super::{
+    Attention,
+    cuda::{Flash, Step},
+};
+use crate::{
+    Element,
+    operation::Program,
+    ptx::{Sm, sim::Approximation},
+    simulated::{Buffer, Simulated},
+};
+
+/// All programs.
+pub(super) fn programs(sm: Sm) -> Vec<Program> {
+    if sm == Sm::Sm80 { Flash::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+}
+
+/// A batch in one buffer [q | k | v], rows `ld` apart.
+pub(super) struct Simulation<'a, X> {
+    pub spec: &'a Attention,
+    pub cu_seqlens: &'a [u32],
+    /// Keys of each sequence; none where all tokens are keys.
+    pub keys: &'a [u32],
+    pub qkv: &'a [X],
+    pub ld: usize,
+}
+
+impl<X: Element> Simulation<'_, X> {
+    fn kernel(&self, step: Step) -> Result<Flash, String> {
+        let found = Flash::new(step, X::DTYPE.into(), self.spec.head_size, self.ld, self.spec.dropout.is_some());
+        found.ok_or_else(|| format!("no kernel for heads of {} in {}", self.spec.head_size, X::DTYPE))
+    }
+
+    fn tokens(&self) -> usize {
+        self.cu_seqlens.last().map_or(0, |&tokens| tokens as usize)
+    }
+
+    /// q, k and v as the next arguments; gives the buffer.
+    fn gather(&self, device: &mut Simulated) {
+        let qkv = device.buffer("qkv", self.qkv);
+        for part in 0..3 {
+            device.pointer(qkv.plus(part * self.spec.hidden() * size_of::<X>()));
+        }
+    }
+
+    fn sequences(&self, device: &mut Simulated) {
+        let lengths: Vec<u32> = self.cu_seqlens.windows(2).map(|bounds| bounds[1] - bounds[0]).collect();
+        device.input("cu_seqlens", self.cu_seqlens);
+        device.input("keys", if self.keys.is_empty() { &lengths } else { self.keys });
+    }
+
+    /// The arguments behind the pointers, and the launch.
+    fn run(&self, device: &mut Simulated, sm: Sm, kernel: Flash, gradient_ld: Option<usize>) -> Result<(), String> {
+        if let Some(dropout) = self.spec.dropout {
+            let (words, scale) = dropout.cuda_arguments();
+            device.integers(words.map(|word| word as usize)).float(scale);
+        }
+        device.integers([self.ld, self.spec.head_size]).float(self.spec.scale).integers(gradient_ld);
+        let longest = self.cu_seqlens.windows(2).map(|bounds| (bounds[1] - bounds[0]) as usize).max().unwrap_or(0);
+        let launch = kernel.launch(self.cu_seqlens.len() - 1, longest, self.spec.heads);
+        device.run(&kernel.program(sm), launch, Approximation::Exact)
+    }
+
+    /// [`super::forward`].
+    pub(super) fn forward(&self, sm: Sm, out: &mut [X], lse: &mut [f32]) -> Result<(), String> {
+        let mut device = Simulated::default();
+        self.gather(&mut device);
+        self.sequences(&mut device);
+        let (o, l) = (device.output::<X>("out", out.len()), device.output::<f32>("lse", lse.len()));
+        self.run(&mut device, sm, self.kernel(Step::Forward)?, None)?;
+        out.copy_from_slice(&device.read(o)?);
+        lse.copy_from_slice(&device.read(l)?);
+        Ok(())
+    }
+
+    /// [`super::backward`], with gradients [T, H] each.
+    pub(super) fn backward(
+        &self,
+        sm: Sm,
+        (out, lse): (&[X], &[f32]),
+        dout: &[X],
+        gradients: [&mut [X]; 3],
+    ) -> Result<(), String> {
+        let (heads, head_size, hidden) = (self.spec.heads, self.spec.head_size, self.spec.hidden());
+        let rows = self.tokens() * heads;
+        let mut device = Simulated::default();
+        let dout = device.buffer("dout", dout);
+        let lse = device.buffer("lse", lse);
+        let delta = device.unwritten::<f32>("delta", rows);
+        device.input("out", out);
+        device.pointer(dout).pointer(delta).integers([rows, head_size]);
+        let step = self.kernel(Step::Delta)?;
+        device.run(&step.program(sm), Flash::delta_launch(self.tokens(), heads), Approximation::Exact)?;
+        let [dq, dk, dv]: [Buffer; 3] = ["dq", "dk", "dv"].map(|name| device.unwritten::<X>(name, gradients[0].len()));
+        for (step, outputs) in [(Step::Queries, &[dq][..]), (Step::Keys, &[dk, dv])] {
+            self.gather(&mut device);
+            device.pointer(dout);
+            self.sequences(&mut device);
+            device.pointer(lse).pointer(delta);
+            for &output in outputs {
+                device.pointer(output);
+            }
+            self.run(&mut device, sm, self.kernel(step)?, Some(hidden))?;
+        }
+        for (buffer, gradient) in [dq, dk, dv].into_iter().zip(gradients) {
+            gradient.copy_from_slice(&device.read(buffer)?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Ragged, reference};
+    use super::*;
+    use crate::check::{store, uniform, widen, within};
+    use crate::dropout::Dropout;
+    use half::bf16;
+
+    /// Sequences of very different lengths, empty ones among them, tokens that are queries alone, rows with gaps.
+    #[test]
+    fn ragged_batches_agree_with_their_definition() {
+        let lengths = [3usize, 0, 70, 1, 129, 64];
+        for (head_size, gap, keys) in [
+            (64, 0, &[][..]),
+            (64, 8, &[2, 0, 64, 1, 65, 64]),
+            (24, 5, &[1, 0, 70, 1, 128, 1]),
+            (128, 0, &[3, 0, 1, 1, 129, 63]),
+        ] {
+            let dropout = Some(Dropout { seed: 0x1234_5678_9abc, site: 5, rate: 0.2 });
+            let spec = Attention { dropout, ..Attention::new(2, head_size) };
+            let ends = lengths.iter().scan(0, |end, &n| {
+                *end += n as u32;
+                Some(*end)
+            });
+            let cu_seqlens: Vec<u32> = std::iter::once(0).chain(ends).collect();
+            let (tokens, h) = (*cu_seqlens.last().expect("T") as usize, spec.hidden());
+            let ld = 3 * h + gap;
+            let mut qkv = uniform::<bf16>(11, tokens * ld, 2.0);
+            qkv.chunks_mut(ld).for_each(|row| row[3 * h..].fill(bf16::NAN));
+            let dout = uniform::<bf16>(13, tokens * h, 1.0);
+            let batch = || Ragged { cu_seqlens: &cu_seqlens, keys };
+            let case = format!("D {head_size}, gap {gap}, keys {keys:?}");
+            let simulation = Simulation { spec: &spec, cu_seqlens: &cu_seqlens, keys, qkv: &qkv, ld };
+
+            let (mut out, mut lse) = (vec![bf16::NAN; tokens * h], vec![f32::NAN; tokens * 2]);
+            simulation.forward(Sm::Sm80, &mut out, &mut lse).unwrap_or_else(|message| panic!("{case}: {message}"));
+            let (plain, wide) = (widen::<f32, bf16>(&qkv), widen::<f64, bf16>(&qkv));
+            let naive = reference::forward::<f32>(&spec, batch(), &plain, &plain[h..], &plain[2 * h..], ld);
+            let exact = reference::forward::<f64>(&spec, batch(), &wide, &wide[h..], &wide[2 * h..], ld);
+            let naive_out: Vec<bf16> = store(&naive.0);
+            within("out", &out, &naive_out, &exact.0).unwrap_or_else(|message| panic!("{case}: {message}"));
+            within("lse", &lse, &naive.1, &exact.1).unwrap_or_else(|message| panic!("{case}: {message}"));
+
+            let mut gradients = [(); 3].map(|()| vec![bf16::NAN; tokens * h]);
+            let [dq, dk, dv] = &mut gradients;
+            let ran = simulation.backward(Sm::Sm80, (&out, &lse), &dout, [dq, dk, dv]);
+            ran.unwrap_or_else(|message| panic!("{case}: {message}"));
+            let saved = Some((&widen::<f32, bf16>(&naive_out)[..], &naive.1[..]));
+            let (p, w) = (widen::<f32, bf16>(&dout), widen::<f64, bf16>(&dout));
+            let naive = reference::backward(&spec, batch(), &plain, &plain[h..], &plain[2 * h..], ld, saved, &p);
+            let exact = reference::backward(&spec, batch(), &wide, &wide[h..], &wide[2 * h..], ld, None, &w);
+            for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+                let held = within(name, &gradients[i], &store(&naive[i]), &exact[i]);
+                held.unwrap_or_else(|message| panic!("{case}: {message}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What the kernels of attention share: sequences, tiles of 64 rows in shared memory, products of fragments.
+
+use super::cuda::{Flash, THREADS, TILE};
+use crate::{
+    dropout::cuda::{Mask, MaskParams},
+    gemm::{copy_numbers, lane_start, load_fragment},
+    ptx::{
+        Address, Compare, Entry, F32, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32,
+        fragment::Load,
+    },
+};
+
+/// The matrices that a kernel gathers rows of, `cu_seqlens` and `keys`, declared.
+pub(super) struct Gathered {
+    matrices: Vec<PointerParam>,
+    cu_seqlens: PointerParam,
+    keys: PointerParam,
+}
+
+/// Sizes that every kernel has.
+pub(super) struct Sizes {
+    pub ld: Reg<U32>,
+    pub head_size: Reg<U32>,
+}
+
+impl Gathered {
+    pub(super) fn declare(k: &Entry, names: &[&str]) -> Self {
+        let matrices = names.iter().map(|name| k.pointer_param(name)).collect();
+        Self { matrices, cu_seqlens: k.pointer_param("cu_seqlens"), keys: k.pointer_param("keys") }
+    }
+
+    pub(super) fn sizes(&self, k: &Entry) -> Sizes {
+        let [ld, head_size]: [Param<U32>; 2] = ["ld", "head_size"].map(|name| k.param(name));
+        Sizes { ld: k.ld_param(ld), head_size: k.ld_param(head_size) }
+    }
+
+    pub(super) fn matrix(&self, k: &Entry, i: usize) -> Ptr<Global> {
+        k.cvta_to_global(k.ld_param_pointer(self.matrices[i].clone()))
+    }
+}
+
+/// The sequence and the head of a block.
+pub(super) struct Sequence {
+    /// First token.
+    pub start: Reg<U32>,
+    /// Tokens.
+    pub length: Reg<U32>,
+    /// Tokens that are keys.
+    pub keys: Reg<U32>,
+    pub head: Reg<U32>,
+    pub heads: Reg<U32>,
+    /// First column of the head.
+    pub column: Reg<U32>,
+}
+
+impl Sequence {
+    pub(super) fn find(k: &Entry, gathered: &Gathered, sizes: &Sizes) -> Self {
+        let [cu_seqlens, keys] =
+            [&gathered.cu_seqlens, &gathered.keys].map(|param| k.cvta_to_global(k.ld_param_pointer(param.clone())));
+        let (b, head) = (k.special(Special::CtaidZ), k.special(Special::CtaidY));
+        let bounds = k.index(cu_seqlens, b, 4u32);
+        let ([start], [end]) = (k.ld::<U32, 1>(bounds.at(0)), k.ld::<U32, 1>(bounds.at(4)));
+        let [keys] = k.ld::<U32, 1>(k.index(keys, b, 4u32).at(0));
+        let column = k.mul_lo(head, sizes.head_size);
+        Self { start, length: k.sub(end, start), keys, head, heads: k.special(Special::NctaidY), column }
+    }
+}
+
+/// Where a lane is.
+pub(super) struct Warp {
+    pub thread: Reg<U32>,
+    pub lane: Reg<U32>,
+    /// First row of the warp in its tile.
+    pub row: Reg<U32>,
+    /// lane / 4: the row of a fragment, and the one eight below it.
+    pub group: Reg<U32>,
+    /// lane mod 4: the pair of columns.
+    pub pair: Reg<U32>,
+}
+
+impl Warp {
+    pub(super) fn find(k: &Entry) -> Self {
+        let thread = k.special(Special::TidX);
+        let lane = k.and(thread, 31u32);
+        let row = k.shl(k.shr(thread, 5), 4);
+        Self { thread, lane, row, group: k.shr(lane, 2), pair: k.and(lane, 3u32) }
+    }
+
+    /// The lane's two rows, counted from where `first` is counted.
+    pub(super) fn rows(&self, k: &Entry, first: Reg<U32>) -> [Reg<U32>; 2] {
+        let upper = k.add(k.add(first, self.row), self.group);
+        [upper, k.add(upper, 8u32)]
+    }
+}
+
+/// What one thread copies of tiles of one matrix.
+pub(super) struct Copier {
+    tile: Tile,
+    aligned: bool,
+    /// The chunk in the sequence's row of this thread's number.
+    from: Ptr<Global>,
+    pitch: Reg<U32>,
+    /// The thread's first row of a tile, and its place from the tile's start.
+    row: Reg<U32>,
+    place: Reg<U32>,
+    /// Bytes of the chunk that exist.
+    width: Reg<U32>,
+}
+
+impl Copier {
+    pub(super) fn new(
+        k: &Entry,
+        kernel: &Flash,
+        layout: &Layout,
+        sizes: &Sizes,
+        sequence: &Sequence,
+        matrix: Ptr<Global>,
+        thread: Reg<U32>,
+    ) -> Self {
+        Self::with_ld(k, kernel, layout, sizes.ld, sizes, sequence, matrix, thread)
+    }
+
+    /// [`Copier::new`] for a matrix whose rows are `ld` numbers apart.
+    pub(super) fn with_ld(
+        k: &Entry,
+        kernel: &Flash,
+        layout: &Layout,
+        ld: Reg<U32>,
+        sizes: &Sizes,
+        sequence: &Sequence,
+        matrix: Ptr<Global>,
+        thread: Reg<U32>,
+    ) -> Self {
+        let tile = layout.tile;
+        let (row, chunk) = (k.shr(thread, tile.chunks().ilog2()), k.and(thread, tile.chunks() - 1));
+        let pitch = k.shl(ld, 1);
+        let column = k.shl(chunk, 3);
+        let from = k.index(matrix, k.add(sequence.start, row), pitch);
+        let from = k.index(from, k.add(sequence.column, column), 2u32);
+        let zero = k.pointer(k.mov(0u32));
+        let place = k.address_of(tile.chunk_address(k, zero, row, chunk));
+        // min(max(D - column, 0), 8) numbers, without signs: column is capped first.
+        let left = k.sub(sizes.head_size, k.min_u32(column, sizes.head_size));
+        let width = k.shl(k.min_u32(left, 8u32), 1);
+        Self { tile, aligned: kernel.aligned, from, pitch, row, place, width }
+    }
+
+    /// Copies rows `first ..` of the sequence into the tile at `to`; those from `end` on are zeros.
+    pub(super) fn copy(&self, k: &Entry, to: Ptr<Shared>, first: Reg<U32>, end: Reg<U32>) {
+        let at_once = THREADS / self.tile.chunks();
+        let to = k.offset(to, self.place);
+        let row = k.add(first, self.row);
+        for i in 0..self.tile.rows / at_once {
+            let exists = k.lt(k.add(row, i * at_once), end);
+            let bytes = k.selp(self.width, 0u32, exists);
+            let from = k.index(self.from, k.add(first, i * at_once), self.pitch);
+            let to = self.tile.step(i * at_once, 0).take(k, to);
+            match self.aligned {
+                true => k.cp_async_zero_fill(to, from.at(0), bytes),
+                false => copy_numbers(k, to, from, bytes),
+            }
+        }
+    }
+}
+
+/// Tiles of 64 rows of one head.
+pub(super) struct Layout {
+    pub tile: Tile,
+}
+
+impl Layout {
+    pub(super) const fn new(padded: u32) -> Self {
+        Self { tile: Tile::of_halves(TILE, padded) }
+    }
+
+    /// Where this lane's first fragment begins in the tile at `base`, `row` rows down.
+    pub(super) fn start(&self, k: &Entry, load: Load, base: Ptr<Shared>, warp: &Warp, row: Reg<U32>) -> Ptr<Shared> {
+        let (down, chunk) = lane_start(k, load, warp.lane);
+        self.tile.chunk_address(k, base, k.add(row, down), chunk)
+    }
+
+    /// s [16, W] += a [16, D] · (rows `first` .. + W of b)ᵀ; the tiles' fragments begin at `a` and `b`.
+    pub(super) fn times_transposed<P: Pair>(
+        &self,
+        k: &Entry,
+        s: &[Reg<F32>],
+        a: Ptr<Shared>,
+        b: Ptr<Shared>,
+        first: u32,
+    ) {
+        for step in 0..self.tile.columns / 16 {
+            let a: [Reg<P>; 4] = load_fragment(k, Load::A, &self.tile, a, 0, step);
+            for (i, eight) in (first / 16..).zip(s.chunks_exact(8)) {
+                let b = load_fragment(k, Load::BTransposed, &self.tile, b, i, step);
+                multiply(k, eight, a, b);
+            }
+        }
+    }
+
+    /// o [16, D] += p [16, W] · (rows `first` .. + W of v); p as operands, the fragments of the tile v begin at `v`.
+    pub(super) fn times<P: Pair>(&self, k: &Entry, o: &[Reg<F32>], p: &[[Reg<P>; 4]], v: Ptr<Shared>, first: u32) {
+        for (step, &p) in (first / 16..).zip(p) {
+            for (i, eight) in (0..).zip(o.chunks_exact(8)) {
+                multiply(k, eight, p, load_fragment(k, Load::B, &self.tile, v, i, step));
+            }
+        }
+    }
+
+    /// Sums [16, W] rounded to operands [16, 16] of a product: the registers of two neighbouring sums are those of one
+    /// operand.
+    pub(super) fn operand<P: Pair>(&self, k: &Entry, storage: Storage, s: &[Reg<F32>]) -> Vec<[Reg<P>; 4]> {
+        let narrow = |low, high| k.reinterpret(k.narrow(storage, low, high));
+        let of = |s: &[Reg<F32>]| [0, 2, 4, 6].map(|i| narrow(s[i], s[i + 1]));
+        s.chunks_exact(8).map(of).collect()
+    }
+
+    /// Sets the scores of keys that do not exist to -∞, where the tile of keys from `key` on has such.
+    pub(super) fn hide_beyond(&self, k: &Entry, s: &[Reg<F32>], key: Reg<U32>, keys: Reg<U32>, lane: Reg<U32>) {
+        k.if_(k.setp(Compare::Gt, k.add(key, TILE), keys), || {
+            let first = k.add(key, k.shl(k.and(lane, 3u32), 1));
+            for (i, four) in (0..).zip(s.chunks_exact(4)) {
+                for j in 0..2 {
+                    let exists = k.lt(k.add(first, 8 * i + j), keys);
+                    for s in [four[j as usize], four[j as usize + 2]] {
+                        k.assign(s, k.selp(s, f32::NEG_INFINITY, exists));
+                    }
+                }
+            }
+        });
+    }
+
+    /// Rounds a warp's rows [16, D] and writes them to rows `first + ..` of the sequence in `matrix`, whose rows are
+    /// `pitch` numbers apart, through the warp's own rows of the tile at `base`.
+    pub(super) fn store_rows(
+        &self,
+        k: &Entry,
+        kernel: &Flash,
+        base: Ptr<Shared>,
+        warp: &Warp,
+        o: &[Reg<F32>],
+        matrix: Ptr<Global>,
+        pitch: Reg<U32>,
+        first: Reg<U32>,
+        sequence: &Sequence,
+        sizes: &Sizes,
+    ) {
+        let tile = self.tile;
+        k.warp_sync();
+        let row = k.add(warp.row, warp.group);
+        let start = tile.chunk_address(k, base, row, k.mov(0u32));
+        let start = k.index(start, warp.pair, 4u32);
+        for (i, four) in (0u32..).zip(o.chunks_exact(4)) {
+            k.st(tile.step(0, 8 * i).take(k, start), [k.narrow(kernel.storage, four[0], four[1])]);
+            k.st(tile.step(8, 8 * i).take(k, start), [k.narrow(kernel.storage, four[2], four[3])]);
+        }
+        k.warp_sync();
+        let chunks = tile.chunks();
+        let (down, chunk) = (k.shr(warp.lane, chunks.ilog2()), k.and(warp.lane, chunks - 1));
+        let column = k.shl(chunk, 3);
+        let row = k.add(warp.row, down);
+        let at_once = 32 / chunks;
+        let end = k.add(sequence.column, sizes.head_size);
+        for i in 0..16 / at_once {
+            let row = k.add(row, i * at_once);
+            let from = tile.chunk_address(k, base, row, chunk);
+            let token = k.add(k.add(sequence.start, first), row);
+            let place = k.add(sequence.column, column);
+            let to: Address<Global> = k.index(k.index(matrix, token, k.shl(pitch, 1)), place, 2u32).at(0);
+            let exists = k.and(k.lt(k.add(first, row), sequence.length), k.lt(place, end));
+            k.if_(exists, || {
+                let words = k.ld::<crate::ptx::B32, 4>(from.at(0));
+                if kernel.aligned {
+                    k.st(to, words);
+                    return;
+                }
+                for (i, half) in (0..).zip(words.into_iter().flat_map(|word| k.split(word))) {
+                    k.when(k.lt(k.add(place, i), end), || k.st(to.plus(2 * i as i32), [half]));
+                }
+            });
+        }
+    }
+}
+
+/// Two neighbouring sums [16, 8] += a · b.
+fn multiply<P: Pair>(k: &Entry, sums: &[Reg<F32>], a: [Reg<P>; 4], b: [Reg<P>; 4]) {
+    k.mma([sums[0], sums[1], sums[2], sums[3]], a, [b[0], b[1]]);
+    k.mma([sums[4], sums[5], sums[6], sums[7]], a, [b[2], b[3]]);
+}
+
+/// The dropout of probabilities, if there is one, declared.
+pub(super) struct SoftmaxMask(Option<MaskParams>);
+
+/// The dropout of the lane's rows of probabilities.
+pub(super) struct RowMask(Option<(Mask, [Reg<U32>; 2])>);
+
+impl SoftmaxMask {
+    pub(super) fn declare(k: &Entry, dropout: bool) -> Self {
+        Self(dropout.then(|| MaskParams::declare(k)))
+    }
+
+    pub(super) fn mask(self, k: &Entry) -> Option<Mask> {
+        self.0.map(|params| params.load(k))
+    }
+
+    /// For the rows of `rows` (counted from the sequence's start).
+    pub(super) fn load(self, k: &Entry, sequence: &Sequence, rows: [Reg<U32>; 2]) -> RowMask {
+        let of = |row| k.mad_lo(k.add(sequence.start, row), sequence.heads, sequence.head);
+        RowMask(self.0.map(|params| (params.load(k), rows.map(of))))
+    }
+}
+
+impl RowMask {
+    /// What the probabilities of keys `key .. key + 64` that the lane holds are multiplied by, in the order of their
+    /// registers; nothing where there is no dropout.
+    pub(super) fn factors(&self, k: &Entry, key: Reg<U32>, lane: Reg<U32>) -> Option<Vec<Reg<F32>>> {
+        let (mask, rows) = self.0.as_ref()?;
+        // Counter 16·(key / 64) + i has the words of keys i, i + 16, i + 32, i + 48 of the tile.
+        let first = k.add(k.shr(key, 2), k.shl(k.and(lane, 3u32), 1));
+        let mut factors = vec![None; (TILE / 2) as usize];
+        for (half, &row) in rows.iter().enumerate() {
+            for (i, counter) in [0, 1, 8, 9].into_iter().enumerate() {
+                let words = mask.word(k, row, k.add(first, counter));
+                for (quarter, word) in words.into_iter().enumerate() {
+                    let eight = 2 * quarter + i / 2;
+                    factors[4 * eight + 2 * half + i % 2] = Some(mask.multiplier(k, word));
+                }
+            }
+        }
+        Some(factors.into_iter().map(|factor| factor.expect("every register has one")).collect())
+    }
+
+    /// Multiplies probabilities by the mask.
+    pub(super) fn apply(&self, k: &Entry, p: &[Reg<F32>], key: Reg<U32>, lane: Reg<U32>) {
+        if let Some(factors) = self.factors(k, key, lane) {
+            p.iter().zip(factors).for_each(|(&p, factor)| k.mul_into(p, p, factor));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Softmax of rows on the GPU.
+//!
+//! ```text
+//! y = exp(x - max x) / Σ exp(x - max x)         dx = y · (dy - Σ dy · y)          [T, C]
+//! ```
+//!
+//! ```text
+//! __global__ __launch_bounds__(256)                                // WARPS warps share a row: 1, or 8 for long rows
+//! forward(x, y, rows, columns) {
+//!     g = greatest of the row;  s = Σ exp(x - g);  y = exp(x - g) * (1 / s);       // lanes, then shuffles, then warps
+//! }
+//! backward(y, dy, dx, rows, columns) {
+//!     d = Σ dy · y;  dx = y * (dy - d);                                             // dx may be dy
+//! }
+//! ```
+//!
+//! A row is walked three times forward, twice backward, all but the first time from the caches: bound by memory. Attention
+//! and the loss have softmaxes of their own that never store scores.
+
+use crate::{
+    cross_entropy::cuda::Team,
+    operation::{DType, Launch, Name, Pass, Program},
+    ptx::{Entry, F32, Fold, Module, Precision, Read, Reg, Sm, Special, Storage, U32},
+};
+
+/// Threads in a block.
+const THREADS: u32 = 256;
+/// Rows of this many columns and more take a block each.
+const LONG: usize = 1024;
+
+/// One specialisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Softmax {
+    /// Which way.
+    pub pass: Pass,
+    /// Storage.
+    pub dtype: DType,
+    /// Warps that share a row.
+    pub warps: u32,
+}
+
+impl Softmax {
+    /// The specialisation for rows of `columns` numbers.
+    pub fn new(pass: Pass, dtype: DType, columns: usize) -> Self {
+        Self { pass, dtype, warps: if columns >= LONG { THREADS / 32 } else { 1 } }
+    }
+
+    /// Every specialisation.
+    pub fn all() -> Vec<Self> {
+        let of = |pass, dtype| [LONG, 1].map(|columns| Self::new(pass, dtype, columns));
+        let both = [DType::Bf16, DType::F32];
+        Pass::ALL.into_iter().flat_map(|pass| both.into_iter().flat_map(move |dtype| of(pass, dtype))).collect()
+    }
+
+    /// The name for `sm`; the tile is rows by threads a row.
+    pub fn name(&self, sm: Sm) -> Name {
+        let tile = format!("{}x{}", self.rows_at_once(), 32 * self.warps);
+        Name::new(&format!("softmax.{}", self.pass.name()), &[self.dtype.name(), sm.name(), &tile])
+    }
+
+    fn rows_at_once(&self) -> u32 {
+        THREADS / (32 * self.warps)
+    }
+
+    /// The grid for [rows, columns]; `None` where there is nothing to compute.
+    pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
+        let grid = [rows.div_ceil(self.rows_at_once() as usize) as u32, 1, 1];
+        (rows > 0 && columns > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        const REGISTERS: u32 = 40;
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+            k.most_registers(REGISTERS);
+            self.body(k);
+        });
+        Program::new(name, &module, REGISTERS)
+    }
+
+    fn body(&self, k: &Entry) {
+        let names = if self.pass == Pass::Forward { vec!["x", "y"] } else { vec!["y", "dy", "dx"] };
+        let matrices: Vec<_> = names.into_iter().map(|name| k.load_pointer(name)).collect();
+        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+        let storage = Storage::from(self.dtype);
+        let team = Team::find(k, self.warps);
+        let row = k.mad_lo(k.special(Special::CtaidX), self.rows_at_once(), team.within);
+        // A team without a row computes the last one and keeps it to itself: everybody meets at the barriers.
+        let exists = k.lt(row, rows);
+        let row = k.mul_lo(k.min_u32(row, k.sub(rows, 1u32)), columns);
+        let number = |matrix: usize, c| k.index(matrices[matrix], k.add(row, c), storage.bytes()).at(0);
+        let load = |matrix, c| k.load_numbers(storage, number(matrix, c), 1, Read::Mutable)[0];
+        let each = |end: Reg<U32>, body: &dyn Fn(Reg<U32>)| k.for_(team.position, end, 32 * self.warps, body);
+        let fold = |name, first: f32, step: &dyn Fn(Reg<F32>, Reg<U32>) -> Reg<F32>| {
+            let value = k.variable::<F32>(name, first);
+            each(columns, &|c| k.assign(value, step(value, c)));
+            value
+        };
+        let end = k.selp(columns, 0u32, exists);
+        if self.pass == Pass::Forward {
+            let greatest = fold("greatest", f32::NEG_INFINITY, &|max, c| k.max_nan(max, load(0, c)));
+            let greatest = team.fold(k, greatest, Fold::Max);
+            let exp = |c| k.exp(k.sub(load(0, c), greatest), Precision::Single);
+            let sum = team.fold(k, fold("sum", 0.0, &|sum, c| k.add(sum, exp(c))), Fold::Sum);
+            let inverse = k.div(k.mov(1.0f32), sum);
+            each(end, &|c| k.store_numbers(storage, number(1, c), &[k.mul(exp(c), inverse)]));
+        } else {
+            let dot = fold("dot", 0.0, &|sum, c| k.fma(load(0, c), load(1, c), sum));
+            let dot = team.fold(k, dot, Fold::Sum);
+            each(end, &|c| k.store_numbers(storage, number(2, c), &[k.mul(load(0, c), k.sub(load(1, c), dot))]));
+        }
+    }
+}
