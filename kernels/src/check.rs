@@ -266,20 +266,23 @@ pub fn on_cpu(case: &Case, target: Target, check: impl FnOnce(&Cpu) -> Result<f6
     }
 }
 
-/// Answers a [`Target`] for an operation whose program for sm_80 serves every GPU: runs `on_cpu` where it is an
-/// instruction set that this machine has, `simulated` where it is the simulator of sm_80.
-pub(crate) fn on_device(
-    case: &Case,
-    target: Target,
-    cpu: impl FnOnce(&Cpu) -> Result<f64, String>,
-    simulated: impl FnOnce(Sm) -> Result<f64, String>,
-) -> Outcome {
+/// Who computes a case.
+pub(crate) enum On<'a> {
+    /// The processor.
+    Cpu(&'a Cpu),
+    /// The PTX, in the simulator.
+    Simulator(Sm),
+}
+
+/// Answers a [`Target`] for an operation whose program for sm_80 serves every GPU: runs `check` where the target is an
+/// instruction set that this machine has, or the simulator of sm_80.
+pub(crate) fn on_device(case: &Case, target: Target, check: impl FnOnce(&On<'_>) -> Result<f64, String>) -> Outcome {
     match target {
-        Target::Cpu(_) => on_cpu(case, target, cpu),
+        Target::Cpu(_) => on_cpu(case, target, |cpu| check(&On::Cpu(cpu))),
         Target::Simulator(Sm::Sm90a) => {
             Outcome::Skipped { reason: "the program for sm_80 serves sm_90a too".to_string() }
         }
-        Target::Simulator(sm) => match simulated(sm) {
+        Target::Simulator(sm) => match check(&On::Simulator(sm)) {
             Ok(worst) => Outcome::Passed { worst },
             Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
         },

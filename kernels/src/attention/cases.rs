@@ -3,11 +3,9 @@
 
 use super::cuda_cases::{Simulation, programs};
 use super::{Attention, Gradients, backward, backward_scratch_len, forward, reference};
-use crate::check::{Guarded, on_device, store, uniform, widen, within};
+use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::dropout::Dropout;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
-use crate::pool::Cpu;
-use crate::ptx::Sm;
 use crate::simd::{DType, Element};
 use half::bf16;
 
@@ -65,24 +63,10 @@ fn check(case: &Case, target: Target) -> Outcome {
     if matches!(target, Target::Simulator(_)) && case.dtype == DType::F32 && scores > SIMULATED_SCORES {
         return Outcome::Skipped { reason: "the plain program of f32 is simulated on smaller cases".to_string() };
     }
-    on_device(
-        case,
-        target,
-        |cpu| match case.dtype {
-            DType::F32 => check_of::<f32>(case, &On::Cpu(cpu)),
-            DType::Bf16 => check_of::<bf16>(case, &On::Cpu(cpu)),
-        },
-        |sm| match case.dtype {
-            DType::F32 => check_of::<f32>(case, &On::Simulator(sm)),
-            DType::Bf16 => check_of::<bf16>(case, &On::Simulator(sm)),
-        },
-    )
-}
-
-/// Who computes.
-enum On<'a> {
-    Cpu(&'a Cpu),
-    Simulator(Sm),
+    on_device(case, target, |on| match case.dtype {
+        DType::F32 => check_of::<f32>(case, on),
+        DType::Bf16 => check_of::<bf16>(case, on),
+    })
 }
 
 fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {

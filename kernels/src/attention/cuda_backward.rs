@@ -39,7 +39,7 @@
 
 use super::{
     cuda::{Flash, Step, THREADS, TILE, scale_half},
-    cuda_tile::{Copier, Gathered, Sequence, SoftmaxMask, Warp},
+    cuda_tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
     dropout::cuda::Mask,
@@ -99,26 +99,13 @@ impl Flash {
     }
 
     pub(super) fn queries<P: Pair>(&self, k: &Entry) {
-        let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
-        let [lse, delta, dq] = ["lse", "delta", "dq"].map(|name| k.load_pointer(name));
-        let mask = SoftmaxMask::declare(k, self.dropout);
-        let sizes = gathered.sizes(k);
-        let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
-        let (base, layout) = (k.dynamic_shared(128), self.layout());
-        let sequence = Sequence::find(k, &gathered, &sizes);
-        let first = k.mul_lo(k.special(Special::CtaidX), TILE);
-        k.if_(k.lt(first, sequence.length), || {
-            let warp = Warp::find(k);
-            let hidden = k.mul_lo(sequence.heads, sizes.head_size);
-            let [q, keys, values] =
-                [0, 1, 2].map(|i| Copier::new(k, self, &layout, &sizes, &sequence, gathered.matrix(k, i), warp.thread));
-            let dout = gathered.matrix(k, 3);
-            let dout = Copier::with_ld(k, self, &layout, hidden, &sizes, &sequence, dout, warp.thread);
-            let tile = layout.tile.bytes();
-            let places: [Ptr<Shared>; 4] = [0, 1, 2, 3].map(|i| k.offset(base, i * tile));
-            let zero = k.mov(0u32);
-            q.copy(k, places[0], first, sequence.length);
-            dout.copy(k, places[1], first, sequence.length);
+        let ([lse, delta, dq], kernel) = self.begin(k, ["lse", "delta", "dq"]);
+        let Begun { sequence, first, scale, base, .. } = &kernel;
+        k.if_(k.lt(*first, sequence.length), || {
+            let Operands { warp, copiers: [q, keys, values, dout], places } = kernel.operands(k, self);
+            let (layout, tile, zero) = (&kernel.layout, kernel.layout.tile.bytes(), k.mov(0u32));
+            q.copy(k, places[0], *first, sequence.length);
+            dout.copy(k, places[1], *first, sequence.length);
             keys.copy(k, places[2], zero, sequence.keys);
             values.copy(k, places[3], zero, sequence.keys);
             k.cp_async_commit();
@@ -128,12 +115,9 @@ impl Flash {
             let k_down = layout.start(k, Load::B, places[2], &warp, zero);
             let sums = k.registers::<F32>("dq", (self.padded / 2) as usize);
             sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
-            let (s, dp) = (
-                k.registers::<F32>("score", (self.width() / 2) as usize),
-                k.registers::<F32>("dp", (self.width() / 2) as usize),
-            );
-            let factor = k.mul(scale, std::f32::consts::LOG2_E);
-            let rows = warp.rows(k, first);
+            let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (self.width() / 2) as usize));
+            let factor = k.mul(*scale, std::f32::consts::LOG2_E);
+            let rows = warp.rows(k, *first);
             let last = k.sub(sequence.length, 1u32);
             let of_row = |vector: Ptr<Global>, row| {
                 let token = k.add(sequence.start, k.min_u32(row, last));
@@ -141,7 +125,7 @@ impl Flash {
             };
             let minus_lse = rows.map(|row| k.mul(of_row(lse, row), -std::f32::consts::LOG2_E));
             let delta = rows.map(|row| of_row(delta, row));
-            let mask = mask.load(k, &sequence, rows);
+            let mask = kernel.mask.load(k, sequence, rows);
             let offset = k.variable::<U32>("stage", 0u32);
             k.for_(0u32, sequence.keys, TILE, |key| {
                 k.cp_async_wait(0);
@@ -156,54 +140,34 @@ impl Flash {
                 let factors = mask.factors(k, key, warp.lane);
                 let [k_at, v_at, k_down] = [k_at, v_at, k_down].map(|at| k.offset(at, offset));
                 for part in (0..TILE).step_by(self.width() as usize) {
+                    let [s, dp] = &scores;
                     k.comment("s = q k^T; dp = dout v^T");
-                    s.iter().chain(&dp).for_each(|&x| k.assign(x, 0.0f32));
-                    layout.times_transposed::<P>(k, &s, q_at, k_at, part);
-                    layout.times_transposed::<P>(k, &dp, dout_at, v_at, part);
-                    layout.hide_beyond(k, &s, k.add(key, part), sequence.keys, warp.lane);
-                    k.comment("ds = p (dp m - delta)");
-                    for (i, (&s, &dp)) in s.iter().zip(&dp).enumerate() {
-                        let half = i / 2 % 2;
-                        let p = k.ex2_approx(k.fma(s, factor, minus_lse[half]));
-                        let dp = match &factors {
-                            Some(factors) => k.mul(dp, factors[(part / 2) as usize + i]),
-                            None => dp,
-                        };
-                        k.assign(s, k.mul(p, k.sub(dp, delta[half])));
-                    }
+                    s.iter().chain(dp).for_each(|&x| k.assign(x, 0.0f32));
+                    layout.times_transposed::<P>(k, s, q_at, k_at, part);
+                    layout.times_transposed::<P>(k, dp, dout_at, v_at, part);
+                    layout.hide_beyond(k, s, k.add(key, part), sequence.keys, warp.lane);
+                    let factors = factors.as_ref().map(|factors| &factors[(part / 2) as usize..]);
+                    score_gradients(k, &scores, factor, minus_lse, delta, factors);
                     k.comment("dq += ds k");
-                    layout.times::<P>(k, &sums, &layout.operand::<P>(k, self.storage, &s), k_down, part);
+                    layout.times::<P>(k, &sums, &layout.operand::<P>(k, self.storage, s), k_down, part);
                 }
                 k.assign(offset, next);
             });
             k.cp_async_wait(0);
-            (0..2).for_each(|half| scale_half(k, &sums, half, scale));
-            layout.store_rows(k, self, base, &warp, &sums, dq, gradient_ld, first, &sequence, &sizes);
+            (0..2).for_each(|half| scale_half(k, &sums, half, *scale));
+            kernel.store(k, self, *base, &warp, &sums, dq);
         });
     }
 
     pub(super) fn keys<P: Pair>(&self, k: &Entry) {
-        let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
-        let [lse, delta, dk, dv] = ["lse", "delta", "dk", "dv"].map(|name| k.load_pointer(name));
-        let mask = SoftmaxMask::declare(k, self.dropout);
-        let sizes = gathered.sizes(k);
-        let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
-        let (base, layout) = (k.dynamic_shared(128), self.layout());
-        let sequence = Sequence::find(k, &gathered, &sizes);
-        let first = k.mul_lo(k.special(Special::CtaidX), TILE);
-        k.if_(k.lt(first, sequence.length), || {
-            let warp = Warp::find(k);
-            let hidden = k.mul_lo(sequence.heads, sizes.head_size);
-            let [q, keys, values] =
-                [0, 1, 2].map(|i| Copier::new(k, self, &layout, &sizes, &sequence, gathered.matrix(k, i), warp.thread));
-            let dout = gathered.matrix(k, 3);
-            let dout = Copier::with_ld(k, self, &layout, hidden, &sizes, &sequence, dout, warp.thread);
-            let tile = layout.tile.bytes();
-            let places: [Ptr<Shared>; 4] = [0, 1, 2, 3].map(|i| k.offset(base, i * tile));
-            let zero = k.mov(0u32);
-            let rows = QueryRows::new(k, k.offset(base, 6 * tile), &sequence, lse, delta, &warp);
-            keys.copy(k, places[0], first, sequence.keys);
-            values.copy(k, places[1], first, sequence.keys);
+        let ([lse, delta, dk, dv], kernel) = self.begin(k, ["lse", "delta", "dk", "dv"]);
+        let Begun { sequence, first, scale, base, .. } = &kernel;
+        k.if_(k.lt(*first, sequence.length), || {
+            let Operands { warp, copiers: [q, keys, values, dout], places } = kernel.operands(k, self);
+            let (layout, tile, zero) = (&kernel.layout, kernel.layout.tile.bytes(), k.mov(0u32));
+            let rows = QueryRows::new(k, k.offset(*base, 6 * tile), sequence, lse, delta, &warp);
+            keys.copy(k, places[0], *first, sequence.keys);
+            values.copy(k, places[1], *first, sequence.keys);
             q.copy(k, places[2], zero, sequence.length);
             dout.copy(k, places[3], zero, sequence.length);
             k.cp_async_commit();
@@ -214,15 +178,12 @@ impl Flash {
             let [q_down, dout_down] = [2, 3].map(|i| layout.start(k, Load::B, places[i], &warp, zero));
             let [dk_sums, dv_sums] = ["dk", "dv"].map(|name| k.registers::<F32>(name, (self.padded / 2) as usize));
             dk_sums.iter().chain(&dv_sums).for_each(|&sum| k.assign(sum, 0.0f32));
-            let (s, dp) = (
-                k.registers::<F32>("score", (self.width() / 2) as usize),
-                k.registers::<F32>("dp", (self.width() / 2) as usize),
-            );
-            let factor = k.mul(scale, std::f32::consts::LOG2_E);
-            let mask = mask.mask(k);
+            let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (self.width() / 2) as usize));
+            let factor = k.mul(*scale, std::f32::consts::LOG2_E);
+            let mask = kernel.mask.mask(k);
             let offset = k.variable::<U32>("stage", 0u32);
             // Tokens that are no keys have no gradient here, whoever asks.
-            let queries = k.selp(sequence.length, 0u32, k.lt(first, sequence.keys));
+            let queries = k.selp(sequence.length, 0u32, k.lt(*first, sequence.keys));
             k.for_(0u32, queries, TILE, |query| {
                 k.cp_async_wait(0);
                 k.bar_sync();
@@ -235,7 +196,7 @@ impl Flash {
                 });
                 k.cp_async_commit();
                 if let Some(mask) = &mask {
-                    rows.draw(k, mask, query, first, &sequence, &warp);
+                    rows.draw(k, mask, query, *first, sequence, &warp);
                     k.bar_sync();
                 }
                 let [q_at, dout_at, q_down, dout_down] =
@@ -246,34 +207,21 @@ impl Flash {
                         // there are no registers.
                         k.warp_sync();
                     }
+                    let [s, dp] = &scores;
                     k.comment("s^T = k q^T; dp^T = v dout^T");
-                    s.iter().chain(&dp).for_each(|&x| k.assign(x, 0.0f32));
-                    layout.times_transposed::<P>(k, &s, k_at, q_at, part);
-                    layout.times_transposed::<P>(k, &dp, v_at, dout_at, part);
-                    k.comment("p^T; ds^T = p^T (dp^T m - delta)");
-                    for (i, (s, dp)) in (part / 8..).zip(s.chunks_exact(4).zip(dp.chunks_exact(4))) {
-                        let (minus_lse, delta) = rows.of_eight(k, offset, i, &warp);
-                        let factors = mask.as_ref().map(|mask| rows.factors(k, mask, i, &warp));
-                        for j in 0..4 {
-                            let p = k.ex2_approx(k.fma(s[j], factor, minus_lse[j % 2]));
-                            let (dropped, gradient) = match &factors {
-                                Some(factors) => (k.mul(p, factors[j]), k.mul(dp[j], factors[j])),
-                                None => (p, dp[j]),
-                            };
-                            k.assign(s[j], dropped);
-                            k.assign(dp[j], k.mul(p, k.sub(gradient, delta[j % 2])));
-                        }
-                    }
+                    s.iter().chain(dp).for_each(|&x| k.assign(x, 0.0f32));
+                    layout.times_transposed::<P>(k, s, k_at, q_at, part);
+                    layout.times_transposed::<P>(k, dp, v_at, dout_at, part);
+                    rows.score_gradients(k, &scores, factor, mask.as_ref(), offset, part, &warp);
                     k.comment("dv += (p m)^T dout; dk += ds^T q");
-                    layout.times::<P>(k, &dv_sums, &layout.operand::<P>(k, self.storage, &s), dout_down, part);
-                    layout.times::<P>(k, &dk_sums, &layout.operand::<P>(k, self.storage, &dp), q_down, part);
+                    layout.times::<P>(k, &dv_sums, &layout.operand::<P>(k, self.storage, s), dout_down, part);
+                    layout.times::<P>(k, &dk_sums, &layout.operand::<P>(k, self.storage, dp), q_down, part);
                 }
                 k.assign(offset, next);
             });
             k.cp_async_wait(0);
-            let own = warp.rows(k, first);
-            for (half, row) in own.into_iter().enumerate() {
-                scale_half(k, &dk_sums, half, scale);
+            for (half, row) in warp.rows(k, *first).into_iter().enumerate() {
+                scale_half(k, &dk_sums, half, *scale);
                 let is_key = k.lt(row, sequence.keys);
                 for four in dk_sums.chunks_exact(4).chain(dv_sums.chunks_exact(4)) {
                     four[2 * half..2 * half + 2].iter().for_each(|&x| k.assign(x, k.selp(x, 0.0f32, is_key)));
@@ -282,9 +230,82 @@ impl Flash {
             // Everybody has read k and v; their places carry the results out.
             k.bar_sync();
             for (i, (sums, matrix)) in [(dk_sums, dk), (dv_sums, dv)].into_iter().enumerate() {
-                layout.store_rows(k, self, places[i], &warp, &sums, matrix, gradient_ld, first, &sequence, &sizes);
+                kernel.store(k, self, places[i], &warp, &sums, matrix);
             }
         });
+    }
+
+    /// Declares and loads the parameters of a kernel, `vectors` among them, and finds the block's sequence.
+    fn begin<const N: usize>(&self, k: &Entry, vectors: [&str; N]) -> ([Ptr<Global>; N], Begun) {
+        let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
+        let vectors = vectors.map(|name| k.load_pointer(name));
+        let mask = SoftmaxMask::declare(k, self.dropout);
+        let sizes = gathered.sizes(k);
+        let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
+        let (base, layout) = (k.dynamic_shared(128), self.layout());
+        let sequence = Sequence::find(k, &gathered, &sizes);
+        let first = k.mul_lo(k.special(Special::CtaidX), TILE);
+        (vectors, Begun { gathered, sizes, mask, scale, gradient_ld, base, layout, sequence, first })
+    }
+}
+
+/// What the kernels of queries and of keys begin with.
+struct Begun {
+    gathered: Gathered,
+    sizes: Sizes,
+    mask: SoftmaxMask,
+    scale: Reg<F32>,
+    gradient_ld: Reg<U32>,
+    /// Tiles in shared memory.
+    base: Ptr<Shared>,
+    layout: Layout,
+    sequence: Sequence,
+    /// The first row of the block's tile, in its sequence.
+    first: Reg<U32>,
+}
+
+/// Who a thread is, and what copies tiles of q, k, v and dout to the first four places.
+struct Operands {
+    warp: Warp,
+    copiers: [Copier; 4],
+    places: [Ptr<Shared>; 4],
+}
+
+impl Begun {
+    fn operands(&self, k: &Entry, flash: &Flash) -> Operands {
+        let Self { gathered, sizes, layout, sequence, .. } = self;
+        let warp = Warp::find(k);
+        let hidden = k.mul_lo(sequence.heads, sizes.head_size);
+        let [q, keys, values] =
+            [0, 1, 2].map(|i| Copier::new(k, flash, layout, sizes, sequence, gathered.matrix(k, i), warp.thread));
+        let dout = gathered.matrix(k, 3);
+        let dout = Copier::with_ld(k, flash, layout, hidden, sizes, sequence, dout, warp.thread);
+        let places = [0, 1, 2, 3].map(|i| k.offset(self.base, i * layout.tile.bytes()));
+        Operands { warp, copiers: [q, keys, values, dout], places }
+    }
+
+    /// The block's rows of a gradient, by way of the tile at `place`.
+    fn store(&self, k: &Entry, flash: &Flash, place: Ptr<Shared>, warp: &Warp, sums: &[Reg<F32>], to: Ptr<Global>) {
+        let Self { gradient_ld, first, sequence, sizes, layout, .. } = self;
+        layout.store_rows(k, flash, place, warp, sums, to, *gradient_ld, *first, sequence, sizes);
+    }
+}
+
+/// Puts dS into the place of the scores.
+fn score_gradients(
+    k: &Entry,
+    [s, dp]: &[Vec<Reg<F32>>; 2],
+    factor: Reg<F32>,
+    minus_lse: [Reg<F32>; 2],
+    delta: [Reg<F32>; 2],
+    factors: Option<&[Reg<F32>]>,
+) {
+    k.comment("ds = p (dp m - delta)");
+    for (i, (&s, &dp)) in s.iter().zip(dp).enumerate() {
+        let half = i / 2 % 2;
+        let p = k.ex2_approx(k.fma(s, factor, minus_lse[half]));
+        let dp = factors.map_or(dp, |factors| k.mul(dp, factors[i]));
+        k.assign(s, k.mul(p, k.sub(dp, delta[half])));
     }
 }
 
@@ -353,6 +374,33 @@ impl QueryRows {
             let row = k.mad_lo(k.add(first, 2 * turn), sequence.heads, sequence.head);
             let votes = mask.word(k, row, counter).map(|word| k.ballot(mask.keeps(k, word)));
             k.when(leads, || k.st(to.at(16 * turn as i32), votes));
+        }
+    }
+
+    /// Puts (P ∘ M)ᵀ into the place of the scores, dSᵀ into that of dP.
+    fn score_gradients(
+        &self,
+        k: &Entry,
+        [s, dp]: &[Vec<Reg<F32>>; 2],
+        factor: Reg<F32>,
+        mask: Option<&Mask>,
+        offset: Reg<U32>,
+        part: u32,
+        warp: &Warp,
+    ) {
+        k.comment("p^T; ds^T = p^T (dp^T m - delta)");
+        for (i, (s, dp)) in (part / 8..).zip(s.chunks_exact(4).zip(dp.chunks_exact(4))) {
+            let (minus_lse, delta) = self.of_eight(k, offset, i, warp);
+            let factors = mask.map(|mask| self.factors(k, mask, i, warp));
+            for j in 0..4 {
+                let p = k.ex2_approx(k.fma(s[j], factor, minus_lse[j % 2]));
+                let (dropped, gradient) = match &factors {
+                    Some(factors) => (k.mul(p, factors[j]), k.mul(dp[j], factors[j])),
+                    None => (p, dp[j]),
+                };
+                k.assign(s[j], dropped);
+                k.assign(dp[j], k.mul(p, k.sub(gradient, delta[j % 2])));
+            }
         }
     }
 

@@ -298,14 +298,14 @@ impl SoftmaxMask {
         Self(dropout.then(|| MaskParams::declare(k)))
     }
 
-    pub(super) fn mask(self, k: &Entry) -> Option<Mask> {
-        self.0.map(|params| params.load(k))
+    pub(super) fn mask(&self, k: &Entry) -> Option<Mask> {
+        self.0.clone().map(|params| params.load(k))
     }
 
     /// For the rows of `rows` (counted from the sequence's start).
-    pub(super) fn load(self, k: &Entry, sequence: &Sequence, rows: [Reg<U32>; 2]) -> RowMask {
+    pub(super) fn load(&self, k: &Entry, sequence: &Sequence, rows: [Reg<U32>; 2]) -> RowMask {
         let of = |row| k.mad_lo(k.add(sequence.start, row), sequence.heads, sequence.head);
-        RowMask(self.0.map(|params| (params.load(k), rows.map(of))))
+        RowMask(self.mask(k).map(|mask| (mask, rows.map(of))))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::cuda::Rows;
 use super::{IGNORED, Projection, backward, forward, reference, rows_backward, rows_forward, scratch_len};
-use crate::check::{Guarded, greatest_error, on_device, store, ulp, uniform, widen, within};
+use crate::check::{Guarded, On, greatest_error, on_device, store, ulp, uniform, widen, within};
 use crate::num::philox::Stream;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
@@ -57,26 +57,12 @@ fn check(case: &Case, target: Target) -> Outcome {
         let reason = "on a GPU the products are the product's kernels, and rows are rows";
         return Outcome::Skipped { reason: reason.to_string() };
     }
-    on_device(
-        case,
-        target,
-        |cpu| match (case.variant.as_str(), case.dtype) {
-            ("rows", DType::F32) => check_rows::<f32>(case, &On::Cpu(cpu)),
-            ("rows", DType::Bf16) => check_rows::<bf16>(case, &On::Cpu(cpu)),
-            (_, DType::F32) => check_projection::<f32>(case, cpu),
-            (_, DType::Bf16) => check_projection::<bf16>(case, cpu),
-        },
-        |sm| match case.dtype {
-            DType::F32 => check_rows::<f32>(case, &On::Simulator(sm)),
-            DType::Bf16 => check_rows::<bf16>(case, &On::Simulator(sm)),
-        },
-    )
-}
-
-/// Who computes.
-enum On<'a> {
-    Cpu(&'a Cpu),
-    Simulator(Sm),
+    on_device(case, target, |on| match (on, case.variant.as_str(), case.dtype) {
+        (On::Cpu(cpu), "projection", DType::F32) => check_projection::<f32>(case, cpu),
+        (On::Cpu(cpu), "projection", DType::Bf16) => check_projection::<bf16>(case, cpu),
+        (on, _, DType::F32) => check_rows::<f32>(case, on),
+        (on, _, DType::Bf16) => check_rows::<bf16>(case, on),
+    })
 }
 
 impl On<'_> {

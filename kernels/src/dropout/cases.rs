@@ -1,9 +1,8 @@
 //! The row of dropout in the table of operations: its sizes, its cost, its check against f64.
 
 use super::{Dropout, apply, cuda::Apply, reference};
-use crate::check::{Guarded, on_device, store, uniform, widen, within};
+use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
-use crate::pool::Cpu;
 use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
@@ -37,24 +36,19 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_device(
-        case,
-        target,
-        |cpu| match case.dtype {
-            DType::F32 => check_of::<f32>(case, |x, y| compute(case, cpu, x, y)),
-            DType::Bf16 => check_of::<bf16>(case, |x, y| compute(case, cpu, x, y)),
-        },
-        |sm| match case.dtype {
-            DType::F32 => check_of::<f32>(case, |x, y| simulate(case, sm, x, y)),
-            DType::Bf16 => check_of::<bf16>(case, |x, y| simulate(case, sm, x, y)),
-        },
-    )
+    on_device(case, target, |on| match case.dtype {
+        DType::F32 => check_of::<f32>(case, |x, y| compute(case, on, x, y)),
+        DType::Bf16 => check_of::<bf16>(case, |x, y| compute(case, on, x, y)),
+    })
 }
 
 const DROPOUT: Dropout = Dropout { seed: 0x0123_4567_89ab_cdef, site: 42, rate: 0.1 };
 
-fn compute<X: Element>(case: &Case, cpu: &Cpu, x: &[X], y: &mut [X]) -> Result<(), String> {
-    apply(cpu, &DROPOUT, case.dim("F"), x, y);
+fn compute<X: Element>(case: &Case, on: &On<'_>, x: &[X], y: &mut [X]) -> Result<(), String> {
+    match on {
+        On::Cpu(cpu) => apply(cpu, &DROPOUT, case.dim("F"), x, y),
+        On::Simulator(sm) => simulate(case, *sm, x, y)?,
+    }
     Ok(())
 }
 

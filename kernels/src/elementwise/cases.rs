@@ -2,9 +2,8 @@
 
 use super::cuda::{Function, Map, Transpose};
 use super::{Binary, Broadcast, Keeps, Unary, binary, reference, unary_backward, unary_forward};
-use crate::check::{Guarded, greatest_error, on_device, store, uniform, widen, within, within_error};
+use crate::check::{Guarded, On, greatest_error, on_device, store, uniform, widen, within, within_error};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
-use crate::pool::Cpu;
 use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
@@ -68,7 +67,7 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_device(case, target, |cpu| check_on(case, &On::Cpu(cpu)), |sm| check_on(case, &On::Simulator(sm)))
+    on_device(case, target, |on| check_on(case, on))
 }
 
 fn check_on(case: &Case, on: &On<'_>) -> Result<f64, String> {
@@ -78,12 +77,6 @@ fn check_on(case: &Case, on: &On<'_>) -> Result<f64, String> {
         (None, DType::F32) => check_unary::<f32>(case, unary_of(case), on),
         (None, DType::Bf16) => check_unary::<bf16>(case, unary_of(case), on),
     }
-}
-
-/// Who computes.
-enum On<'a> {
-    Cpu(&'a Cpu),
-    Simulator(Sm),
 }
 
 /// y of the operands by the PTX.
@@ -210,7 +203,7 @@ mod tests {
 
     #[test]
     fn casts_sums_and_scales_in_ptx_are_those_of_the_processor() {
-        let cpu = Cpu::new(*crate::Isa::real().last().expect("every machine has one"), 1).expect("a thread");
+        let cpu = crate::Cpu::new(*crate::Isa::real().last().expect("every machine has one"), 1).expect("a thread");
         for (rows, columns) in [(1, 1), (5, 7), (3, 16), (33, 72)] {
             let shape = (rows, columns);
             let (x, before) = (uniform::<f32>(1, rows * columns, 2.0), uniform::<f32>(2, rows * columns, 2.0));

@@ -2,10 +2,9 @@
 
 use super::cuda::{AddPieces, Gather, Pieces, SumPieces};
 use super::{Lookup, backward, backward_scratch_len, forward, reference};
-use crate::check::{Guarded, on_device, store, uniform, widen, within};
+use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::num::philox::Stream;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
-use crate::pool::Cpu;
 use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
@@ -63,24 +62,10 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_device(
-        case,
-        target,
-        |cpu| match case.dtype {
-            DType::F32 => check_of::<f32>(case, &On::Cpu(cpu)),
-            DType::Bf16 => check_of::<bf16>(case, &On::Cpu(cpu)),
-        },
-        |sm| match case.dtype {
-            DType::F32 => check_of::<f32>(case, &On::Simulator(sm)),
-            DType::Bf16 => check_of::<bf16>(case, &On::Simulator(sm)),
-        },
-    )
-}
-
-/// Who computes.
-enum On<'a> {
-    Cpu(&'a Cpu),
-    Simulator(Sm),
+    on_device(case, target, |on| match case.dtype {
+        DType::F32 => check_of::<f32>(case, on),
+        DType::Bf16 => check_of::<bf16>(case, on),
+    })
 }
 
 /// [`forward`] by the PTX.

@@ -1,7 +1,7 @@
 //! The row of LayerNorm in the table of operations: its sizes, its cost, its check against f64.
 
 use super::{Spec, backward, backward_scratch_len, cuda::LayerNorm, forward, reference};
-use crate::check::{Guarded, on_device, store, uniform, widen, within};
+use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
 use crate::ptx::{Sm, sim::Approximation};
@@ -70,18 +70,12 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_device(
-        case,
-        target,
-        |cpu| match case.dtype {
-            DType::F32 => check_of::<f32>(case, &OnCpu(cpu)),
-            DType::Bf16 => check_of::<bf16>(case, &OnCpu(cpu)),
-        },
-        |sm| match case.dtype {
-            DType::F32 => check_of::<f32>(case, &OnSimulator(sm)),
-            DType::Bf16 => check_of::<bf16>(case, &OnSimulator(sm)),
-        },
-    )
+    on_device(case, target, |on| match (on, case.dtype) {
+        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, &OnCpu(cpu)),
+        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, &OnCpu(cpu)),
+        (&On::Simulator(sm), DType::F32) => check_of::<f32>(case, &OnSimulator(sm)),
+        (&On::Simulator(sm), DType::Bf16) => check_of::<bf16>(case, &OnSimulator(sm)),
+    })
 }
 
 /// The operands of forward; the last three are written.

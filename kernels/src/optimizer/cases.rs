@@ -2,9 +2,8 @@
 
 use super::cuda::{Blocks, Update, hyper_values, step_values};
 use super::{Hyper, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
-use crate::check::{Guarded, on_device, uniform, widen, within};
+use crate::check::{Guarded, On, on_device, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
-use crate::pool::Cpu;
 use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::DType;
 use crate::simulated::Simulated;
@@ -58,13 +57,7 @@ pub(super) fn segments(params: usize) -> Vec<Segment> {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_device(case, target, |cpu| check_of(case, &On::Cpu(cpu)), |sm| check_of(case, &On::Simulator(sm)))
-}
-
-/// Who updates.
-enum On<'a> {
-    Cpu(&'a Cpu),
-    Simulator(Sm),
+    on_device(case, target, |on| check_of(case, on))
 }
 
 /// A step by the PTX, the bf16 copy held against the parameters; gives the ratios, where it is LAMB's.

@@ -2,7 +2,7 @@
 
 use super::cuda::{AddTotals, ColumnSums, RowSums, Term, Total};
 use super::{column_sums, column_sums_scratch_len, reference, row_sums, sum, sum_of_squares};
-use crate::check::{Guarded, on_device, uniform, widen, within};
+use crate::check::{Guarded, On, on_device, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
 use crate::ptx::{Sm, sim::Approximation};
@@ -56,18 +56,12 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    on_device(
-        case,
-        target,
-        |cpu| match case.dtype {
-            DType::F32 => check_of::<f32>(case, &OnCpu(cpu)),
-            DType::Bf16 => check_of::<bf16>(case, &OnCpu(cpu)),
-        },
-        |sm| match case.dtype {
-            DType::F32 => check_of::<f32>(case, &OnSimulator(sm)),
-            DType::Bf16 => check_of::<bf16>(case, &OnSimulator(sm)),
-        },
-    )
+    on_device(case, target, |on| match (on, case.dtype) {
+        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, &OnCpu(cpu)),
+        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, &OnCpu(cpu)),
+        (&On::Simulator(sm), DType::F32) => check_of::<f32>(case, &OnSimulator(sm)),
+        (&On::Simulator(sm), DType::Bf16) => check_of::<bf16>(case, &OnSimulator(sm)),
+    })
 }
 
 /// Who reduces.

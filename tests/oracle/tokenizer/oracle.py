@@ -12,7 +12,8 @@ import tempfile
 import time
 import unicodedata
 
-SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
+from released import SYMBOLS, TRAINING
+
 SPACES = "\u200b\u200c\u200e\u200f\u2581\ufeff\ufffd"
 CONTROLS = [*range(0, 9), *range(0x0E, 0x1C), 0x7F, 0x8F, 0x9F]
 TABLE = {ord(c): " " for c in SPACES} | {c: None for c in CONTROLS}
@@ -64,17 +65,7 @@ def train_sentencepiece(lines, vocab_size):
             input=text,
             model_prefix=os.path.join(folder, "m"),
             vocab_size=vocab_size,
-            pad_id=0,
-            unk_id=1,
-            eos_id=-1,
-            bos_id=-1,
-            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-            user_defined_symbols=SYMBOLS,
-            shuffle_input_sentence=True,
-            input_sentence_size=10_000_000,
-            character_coverage=0.99995,
-            model_type="unigram",
-            minloglevel=2,
+            **TRAINING,
         )
         print(f"sentencepiece trained in {time.time() - start:.1f} s")
         with open(os.path.join(folder, "m.vocab"), encoding="utf-8") as file:

@@ -18,9 +18,9 @@ import time
 import unicodedata
 
 import sentencepiece
+from released import TRAINING
 
 MARK = "\u2581"
-SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
 
 
 def preprocess(text, lower=True, keep_accents=False):
@@ -59,18 +59,8 @@ def train(text, size, model):
         input=model + ".text",
         model_prefix=model.removesuffix(".model"),
         vocab_size=int(size),
-        pad_id=0,
-        unk_id=1,
-        eos_id=-1,
-        bos_id=-1,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        user_defined_symbols=SYMBOLS,
-        shuffle_input_sentence=True,
-        input_sentence_size=10_000_000,
-        character_coverage=0.99995,
-        model_type="unigram",
+        **TRAINING,
         num_threads=1,
-        minloglevel=2,
     )
     os.remove(model + ".text")
 

@@ -146,51 +146,15 @@ enum DType {
 /// Runs `$body` with `$T` as the Rust type that files have for a type of buffers.
 macro_rules! in_files {
     ($dtype:expr, $T:ident => $body:expr) => {
+        in_files!(@each $dtype, $T, $body,
+            F32 f32, F64 f64, F16 f16, Bf16 u16, U8 u8, S8 i8, U16 u16, S16 i16, U32 u32, S32 i32, U64 u64, S64 i64)
+    };
+    (@each $dtype:expr, $T:ident, $body:expr, $($variant:ident $type:ty),*) => {
         match $dtype {
-            DType::F32 => {
-                type $T = f32;
+            $(DType::$variant => {
+                type $T = $type;
                 $body
-            }
-            DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            DType::F16 => {
-                type $T = f16;
-                $body
-            }
-            DType::Bf16 | DType::U16 => {
-                type $T = u16;
-                $body
-            }
-            DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            DType::S8 => {
-                type $T = i8;
-                $body
-            }
-            DType::S16 => {
-                type $T = i16;
-                $body
-            }
-            DType::U32 => {
-                type $T = u32;
-                $body
-            }
-            DType::S32 => {
-                type $T = i32;
-                $body
-            }
-            DType::U64 => {
-                type $T = u64;
-                $body
-            }
-            DType::S64 => {
-                type $T = i64;
-                $body
-            }
+            })*
         }
     };
 }

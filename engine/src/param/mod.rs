@@ -12,8 +12,16 @@
 //! A weight that multiplies is packed into panels for the forward product and for the backward product. The panels
 //! remember the version they were packed from; an optimiser step raises the version, the next use packs again in
 //! place. So a weight is packed once a step, however many layers share it.
+//!
+//! A GPU has copies of its own ([`on_gpu`]); whoever changes values says so by the version.
+
+mod gradients;
+mod on_gpu;
+
+pub use gradients::Gradients;
+
 use crate::{
-    device::{Device, Gpu},
+    device::Device,
     dtype::DType,
     error::{EngineError, Result},
     memory::Arena,
@@ -25,6 +33,7 @@ use kernels::{
     gemm::{Layout, PackedB},
     num::philox::Stream,
 };
+use on_gpu::OnGpu;
 use std::{
     collections::HashMap,
     ops::Range,
@@ -174,16 +183,6 @@ pub struct ParamStore {
     on_gpu: Mutex<Option<OnGpu>>,
 }
 
-/// The values on a GPU.
-#[derive(Debug)]
-struct OnGpu {
-    version: u64,
-    /// [all values] in f32: what the optimiser changes.
-    master: Tensor,
-    /// The same in bf16, what products of bf16 read, and the version of it; made at its first use.
-    half: Option<(u64, Tensor)>,
-}
-
 #[derive(Debug)]
 struct Pack {
     range: Range<usize>,
@@ -245,82 +244,6 @@ impl ParamStore {
         self.values.slice()
     }
 
-    /// Brings the values back from the GPU that changed them, so that [`ParamStore::all_values`] may be read.
-    ///
-    /// # Errors
-    /// The GPU failed, or somebody still holds a parameter as a tensor.
-    pub fn download(&mut self) -> Result<()> {
-        if self.host_version == self.version {
-            return Ok(());
-        }
-        let on_gpu = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let newest = on_gpu.as_ref().expect("only a GPU has newer values").master.elements::<f32>()?;
-        if !self.values.is_unique() {
-            return Err(held());
-        }
-        self.values.slice_mut().copy_from_slice(&newest);
-        self.host_version = self.version;
-        Ok(())
-    }
-
-    /// The values on the GPU in f32, brought there if it does not have them yet.
-    ///
-    /// # Errors
-    /// There is not enough memory, or the GPU failed.
-    pub fn on_gpu(&self, gpu: &Gpu) -> Result<Tensor> {
-        let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
-        let copy = match on_gpu.take() {
-            Some(copy) if copy.version == self.version => copy,
-            Some(mut copy) if copy.master.is_unique() => {
-                copy.master.copy_from(self.all_values())?;
-                OnGpu { version: self.version, ..copy }
-            }
-            _ => {
-                let mut master = Tensor::new(&Arena::on_gpu(gpu), [self.len()], DType::F32)?;
-                master.copy_from(self.all_values())?;
-                OnGpu { version: self.version, master, half: None }
-            }
-        };
-        Ok(on_gpu.insert(copy).master.clone())
-    }
-
-    /// The values on the GPU in `dtype`, rounded at most once a version.
-    ///
-    /// # Errors
-    /// As [`ParamStore::on_gpu`].
-    pub(crate) fn on_gpu_as(&self, gpu: &Gpu, dtype: DType) -> Result<Tensor> {
-        let master = self.on_gpu(gpu)?;
-        if dtype == DType::F32 {
-            return Ok(master);
-        }
-        let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
-        let copy = on_gpu.as_mut().expect("just brought there");
-        let mut half = match copy.half.take() {
-            Some((version, half)) if version == self.version => {
-                return Ok(copy.half.insert((version, half)).1.clone());
-            }
-            Some((_, half)) if half.is_unique() => half,
-            _ => Tensor::new(&Arena::on_gpu(gpu), [self.len()], dtype)?,
-        };
-        gpu.cast(&master, &mut half)?;
-        Ok(copy.half.insert((self.version, half)).1.clone())
-    }
-
-    /// Changes the values on the GPU: `change` gets all of them in f32.
-    ///
-    /// # Errors
-    /// As `change` says; or somebody still holds a parameter as a tensor.
-    pub fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
-        drop(self.on_gpu(gpu)?);
-        let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");
-        if !copy.master.is_unique() {
-            return Err(held());
-        }
-        self.version += 1;
-        copy.version = self.version;
-        change(&mut copy.master)
-    }
-
     /// All values, to be changed; packed copies are made again at their next use.
     ///
     /// # Errors
@@ -374,7 +297,7 @@ impl ParamStore {
     fn gradients_in(&self, arena: &Arena) -> Result<Gradients> {
         let mut flat = Tensor::new(arena, [self.len()], DType::F32)?;
         flat.zero()?;
-        Ok(Gradients { flat, ranges: self.infos.iter().map(|info| info.range.clone()).collect(), batches: 0 })
+        Ok(Gradients::new(flat, self.infos.iter().map(|info| info.range.clone()).collect()))
     }
 
     /// The place of parameters that lie side by side and have `cols` columns each, or one dimension if `cols` is `None`:
@@ -445,70 +368,6 @@ impl ParamStore {
 fn held() -> EngineError {
     let problem = "cannot change while a tensor or variable of an earlier step still refers to it; drop it first";
     EngineError::parameter("(all)", problem)
-}
-
-/// The gradients of all parameters of a store, summed over uses and micro-batches.
-#[derive(Debug)]
-pub struct Gradients {
-    pub(crate) flat: Tensor,
-    ranges: Vec<Range<usize>>,
-    batches: u32,
-}
-
-impl Gradients {
-    /// Number of values.
-    pub fn len(&self) -> usize {
-        self.flat.len()
-    }
-
-    /// True if there are no parameters.
-    pub fn is_empty(&self) -> bool {
-        self.flat.is_empty()
-    }
-
-    /// All gradients as a tensor, wherever they are.
-    pub fn tensor(&self) -> &Tensor {
-        &self.flat
-    }
-
-    /// All gradients, parameter after parameter. Panics if they are on a GPU: see [`Gradients::tensor`].
-    #[track_caller]
-    pub fn all(&self) -> &[f32] {
-        self.flat.slice()
-    }
-
-    /// All gradients, to be changed.
-    pub fn all_mut(&mut self) -> &mut [f32] {
-        self.flat.slice_mut()
-    }
-
-    /// The gradient of one parameter.
-    pub fn get(&self, id: ParamId) -> &[f32] {
-        &self.all()[self.ranges[id.index()].clone()]
-    }
-
-    /// Place of a parameter's gradient.
-    pub(crate) fn range(&self, id: ParamId) -> Range<usize> {
-        self.ranges[id.index()].clone()
-    }
-
-    /// Number of micro-batches added since the last [`Gradients::clear`].
-    pub fn batches(&self) -> u32 {
-        self.batches
-    }
-
-    pub(crate) fn count_batch(&mut self) {
-        self.batches += 1;
-    }
-
-    /// Sets all to zero, for the next step.
-    ///
-    /// # Errors
-    /// The GPU that they are on failed.
-    pub fn clear(&mut self) -> Result<()> {
-        self.batches = 0;
-        self.flat.zero()
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,74 @@
+//! The gradients of all parameters, in one buffer, in the places that the values have in theirs.
+
+use super::ParamId;
+use crate::{error::Result, tensor::Tensor};
+use std::ops::Range;
+
+/// The gradients of all parameters of a store, summed over uses and micro-batches.
+#[derive(Debug)]
+pub struct Gradients {
+    pub(crate) flat: Tensor,
+    ranges: Vec<Range<usize>>,
+    batches: u32,
+}
+
+impl Gradients {
+    /// Those in `flat`, of no batch yet; `ranges` are the places of the parameters.
+    pub(super) fn new(flat: Tensor, ranges: Vec<Range<usize>>) -> Self {
+        Self { flat, ranges, batches: 0 }
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.flat.len()
+    }
+
+    /// True if there are no parameters.
+    pub fn is_empty(&self) -> bool {
+        self.flat.is_empty()
+    }
+
+    /// All gradients as a tensor, wherever they are.
+    pub fn tensor(&self) -> &Tensor {
+        &self.flat
+    }
+
+    /// All gradients, parameter after parameter. Panics if they are on a GPU: see [`Gradients::tensor`].
+    #[track_caller]
+    pub fn all(&self) -> &[f32] {
+        self.flat.slice()
+    }
+
+    /// All gradients, to be changed.
+    pub fn all_mut(&mut self) -> &mut [f32] {
+        self.flat.slice_mut()
+    }
+
+    /// The gradient of one parameter.
+    pub fn get(&self, id: ParamId) -> &[f32] {
+        &self.all()[self.ranges[id.index()].clone()]
+    }
+
+    /// Place of a parameter's gradient.
+    pub(crate) fn range(&self, id: ParamId) -> Range<usize> {
+        self.ranges[id.index()].clone()
+    }
+
+    /// Number of micro-batches added since the last [`Gradients::clear`].
+    pub fn batches(&self) -> u32 {
+        self.batches
+    }
+
+    pub(crate) fn count_batch(&mut self) {
+        self.batches += 1;
+    }
+
+    /// Sets all to zero, for the next step.
+    ///
+    /// # Errors
+    /// The GPU that they are on failed.
+    pub fn clear(&mut self) -> Result<()> {
+        self.batches = 0;
+        self.flat.zero()
+    }
+}

@@ -1,0 +1,96 @@
+//! The values of all parameters on a GPU: f32, which the optimiser changes, and bf16, which products read.
+//!
+//! Processor and GPU each remember the version of what they hold; what is older is brought up to date at its next use,
+//! and what a GPU has changed only when somebody asks for it.
+
+use super::{ParamStore, held};
+use crate::{device::Gpu, dtype::DType, error::Result, memory::Arena, tensor::Tensor};
+use std::sync::PoisonError;
+
+/// The values on a GPU.
+#[derive(Debug)]
+pub(super) struct OnGpu {
+    version: u64,
+    /// [all values] in f32: what the optimiser changes.
+    master: Tensor,
+    /// The same in bf16, what products of bf16 read, and the version of it; made at its first use.
+    half: Option<(u64, Tensor)>,
+}
+
+impl ParamStore {
+    /// Brings the values back from the GPU that changed them, so that [`ParamStore::all_values`] may be read.
+    ///
+    /// # Errors
+    /// The GPU failed, or somebody still holds a parameter as a tensor.
+    pub fn download(&mut self) -> Result<()> {
+        if self.host_version == self.version {
+            return Ok(());
+        }
+        let on_gpu = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let newest = on_gpu.as_ref().expect("only a GPU has newer values").master.elements::<f32>()?;
+        if !self.values.is_unique() {
+            return Err(held());
+        }
+        self.values.slice_mut().copy_from_slice(&newest);
+        self.host_version = self.version;
+        Ok(())
+    }
+
+    /// The values on the GPU in f32, brought there if it does not have them yet.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the GPU failed.
+    pub fn on_gpu(&self, gpu: &Gpu) -> Result<Tensor> {
+        let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = match on_gpu.take() {
+            Some(copy) if copy.version == self.version => copy,
+            Some(mut copy) if copy.master.is_unique() => {
+                copy.master.copy_from(self.all_values())?;
+                OnGpu { version: self.version, ..copy }
+            }
+            _ => {
+                let mut master = Tensor::new(&Arena::on_gpu(gpu), [self.len()], DType::F32)?;
+                master.copy_from(self.all_values())?;
+                OnGpu { version: self.version, master, half: None }
+            }
+        };
+        Ok(on_gpu.insert(copy).master.clone())
+    }
+
+    /// The values on the GPU in `dtype`, rounded at most once a version.
+    ///
+    /// # Errors
+    /// As [`ParamStore::on_gpu`].
+    pub(crate) fn on_gpu_as(&self, gpu: &Gpu, dtype: DType) -> Result<Tensor> {
+        let master = self.on_gpu(gpu)?;
+        if dtype == DType::F32 {
+            return Ok(master);
+        }
+        let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = on_gpu.as_mut().expect("just brought there");
+        let mut half = match copy.half.take() {
+            Some((version, half)) if version == self.version => {
+                return Ok(copy.half.insert((version, half)).1.clone());
+            }
+            Some((_, half)) if half.is_unique() => half,
+            _ => Tensor::new(&Arena::on_gpu(gpu), [self.len()], dtype)?,
+        };
+        gpu.cast(&master, &mut half)?;
+        Ok(copy.half.insert((self.version, half)).1.clone())
+    }
+
+    /// Changes the values on the GPU: `change` gets all of them in f32.
+    ///
+    /// # Errors
+    /// As `change` says; or somebody still holds a parameter as a tensor.
+    pub fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
+        drop(self.on_gpu(gpu)?);
+        let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");
+        if !copy.master.is_unique() {
+            return Err(held());
+        }
+        self.version += 1;
+        copy.version = self.version;
+        change(&mut copy.master)
+    }
+}
