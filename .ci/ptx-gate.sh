@@ -67,8 +67,9 @@ assemble() {
     grep -m 1 -E 'error|fatal' "$log" || tail -n 1 "$log"
     return
   fi
-  if grep -q 'warning' "$log"; then
-    grep -m 1 'warning' "$log"
+  # Serialised wgmma and an ignored setmaxnreg are no warnings to ptxas, only advice with a number C75...
+  if grep -qE 'warning|\(C75[0-9]+\)' "$log"; then
+    grep -m 1 -E 'warning|\(C75[0-9]+\)' "$log"
   elif ! grep -q '0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' "$log"; then
     echo "spills or a stack: $(grep -m 1 'stack frame' "$log" || echo 'ptxas did not say')"
   else

@@ -2,7 +2,10 @@
 
 use crate::{
     operation::{Launch, Program},
-    ptx::sim::{Approximation, Argument, Memory, Module, Options},
+    ptx::{
+        DescriptorSwizzle, Storage, TensorMap,
+        sim::{self, Approximation, Argument, Memory, Module, Options},
+    },
 };
 use bytemuck::Pod;
 use std::cell::Cell;
@@ -24,6 +27,11 @@ pub(crate) struct Simulated {
 pub(crate) struct Buffer(u64);
 
 impl Buffer {
+    /// Where it begins.
+    pub(crate) fn address(self) -> u64 {
+        self.0
+    }
+
     /// The address `bytes` behind the buffer's start, to be passed as a pointer.
     pub(crate) fn plus(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)
@@ -74,6 +82,24 @@ impl Simulated {
         self
     }
 
+    /// The next argument: what the copy engine is told of a matrix in device memory.
+    pub(crate) fn tensor_map(&mut self, map: &TensorMap) -> &mut Self {
+        let storage = match map.storage {
+            Storage::F32 => sim::TensorType::F32,
+            Storage::Bf16 => sim::TensorType::Bf16,
+            Storage::F16 => sim::TensorType::F16,
+        };
+        let swizzle = match map.swizzle {
+            DescriptorSwizzle::None => sim::Swizzle::None,
+            DescriptorSwizzle::Bytes32 => sim::Swizzle::B32,
+            DescriptorSwizzle::Bytes64 => sim::Swizzle::B64,
+            DescriptorSwizzle::Bytes128 => sim::Swizzle::B128,
+        };
+        let map = sim::TensorMap::new(map.address, storage, &map.sizes, &[map.stride], &map.tile, swizzle);
+        self.arguments.push(Argument::TensorMap(map.expect("a tensor map is checked when it is made")));
+        self
+    }
+
     /// Runs `program` with the arguments, if there is anything to launch, and forgets them; memory stays for the next.
     ///
     /// # Errors
@@ -111,26 +137,29 @@ mod tests {
     };
 
     /// The smallest case of each way in which threads wait for each other: rings of copies that fill and run over, with
-    /// fragments and with numbers; sums across warps and across blocks; votes; tiles.
-    const STRUCTURES: [(&str, &str); 13] = [
-        ("gemm", "forward bf16 nt m=72 n=136 k=200"),
-        ("gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=130 n=8 k=40"),
-        ("gemm", "forward bf16 tt_bias m=15 n=33 k=385"),
-        ("gemm", "backward f32 tn_accumulate m=13 n=31 k=17"),
-        ("attention", "forward bf16 dropout B=2 S=129 A=1 D=65"),
-        ("attention", "backward bf16 dropout B=2 S=129 A=1 D=65"),
-        ("layernorm", "forward bf16 residual_sum T=3 H=4096"),
-        ("layernorm", "backward f32 T=3 H=4096"),
-        ("reduce", "forward f32 columns T=211 F=312"),
-        ("reduce", "forward bf16 squares T=211 F=312"),
-        ("cross_entropy", "forward f32 rows M=5 V=3001"),
-        ("softmax", "backward f32 T=2 C=4096"),
-        ("optimizer", "forward f32 lamb P=4099"),
+    /// fragments and with numbers; warps with roles, and a ring through which more than one tile goes; sums across warps
+    /// and across blocks; votes; tiles.
+    const STRUCTURES: [(Sm, &str, &str); 15] = [
+        (Sm::Sm90a, "gemm", "forward bf16 nt m=72 n=136 k=200"),
+        (Sm::Sm90a, "gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=72 n=136 k=200"),
+        (Sm::Sm80, "gemm", "forward bf16 nt m=72 n=136 k=200"),
+        (Sm::Sm80, "gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=130 n=8 k=40"),
+        (Sm::Sm80, "gemm", "forward bf16 tt_bias m=15 n=33 k=385"),
+        (Sm::Sm80, "gemm", "backward f32 tn_accumulate m=13 n=31 k=17"),
+        (Sm::Sm80, "attention", "forward bf16 dropout B=2 S=129 A=1 D=65"),
+        (Sm::Sm80, "attention", "backward bf16 dropout B=2 S=129 A=1 D=65"),
+        (Sm::Sm80, "layernorm", "forward bf16 residual_sum T=3 H=4096"),
+        (Sm::Sm80, "layernorm", "backward f32 T=3 H=4096"),
+        (Sm::Sm80, "reduce", "forward f32 columns T=211 F=312"),
+        (Sm::Sm80, "reduce", "forward bf16 squares T=211 F=312"),
+        (Sm::Sm80, "cross_entropy", "forward f32 rows M=5 V=3001"),
+        (Sm::Sm80, "softmax", "backward f32 T=2 C=4096"),
+        (Sm::Sm80, "optimizer", "forward f32 lamb P=4099"),
     ];
 
     #[test]
     fn every_way_of_waiting_is_right_under_every_schedule_and_completion() {
-        for (operation, name) in STRUCTURES {
+        for (sm, operation, name) in STRUCTURES {
             let operation = OPERATIONS.iter().find(|row| row.name == operation).expect("a row of the table");
             let cases = (operation.cases)();
             let case = cases.iter().find(|case| case.to_string() == name);
@@ -138,10 +167,10 @@ mod tests {
             for schedule in Schedule::FIVE {
                 for completion in Completion::ALL {
                     OPTIONS.set(Options { schedule, completion, ..Options::default() });
-                    let outcome = (operation.check)(case, Target::Simulator(Sm::Sm80));
+                    let outcome = (operation.check)(case, Target::Simulator(sm));
                     OPTIONS.set(Options::default());
                     let passed = matches!(outcome, Outcome::Passed { .. });
-                    assert!(passed, "{} {name}, {schedule:?}, {completion:?}: {outcome:?}", operation.name);
+                    assert!(passed, "{} {name}, {sm:?}, {schedule:?}, {completion:?}: {outcome:?}", operation.name);
                 }
             }
         }

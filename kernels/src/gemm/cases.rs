@@ -7,7 +7,6 @@ use crate::{
     dropout::Dropout,
     gelu::Activation,
     operation::{Case, Cost, Operation, Outcome, Pass, Target},
-    ptx::Sm,
 };
 use half::bf16;
 
@@ -154,7 +153,6 @@ fn check(case: &Case, target: Target) -> Outcome {
                 Err(error) => Err(error.to_string()),
             }
         }
-        Target::Simulator(Sm::Sm90a) => return skipped("the program for sm_80 serves sm_90a too"),
         Target::Simulator(sm) => match case.dtype {
             DType::F32 => Problem::<f32, f32>::new(spec, after).check_simulated(sm),
             DType::Bf16 => Problem::<bf16, bf16>::new(spec, after).check_simulated(sm),

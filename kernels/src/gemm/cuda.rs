@@ -65,7 +65,7 @@
 use super::{
     Gemm, Layout, Write,
     cuda_copy::{Loader, Ring, Side},
-    cuda_epilogue::{Finish, Fused},
+    cuda_epilogue::{Ending, Finish, Fused},
     cuda_place::{Arguments, FragmentPlace, TilePlace, WarpPlace},
     cuda_single::SINGLE_SHARED,
 };
@@ -167,15 +167,7 @@ impl Product {
         };
         let Blocking { m, n, k, stages, .. } = self.blocking;
         let tile = format!("{m}x{n}x{k}x{stages}");
-        let mut words = Vec::new();
-        if self.write == Write::Accumulate {
-            words.push("accumulate".to_string());
-        }
-        words.extend(self.fused.words());
-        if !self.aligned {
-            words.push("unaligned".to_string());
-        }
-        let variant = words.join("_");
+        let variant = self.ending().words();
         let parts = [&types, sm.name(), &tile, &variant];
         Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
     }
@@ -235,7 +227,7 @@ impl Product {
 
     fn tensor_cores<P: Pair>(&self, k: &Entry) {
         let arguments = Arguments::declare(k, self);
-        let finish = Finish::declare(k, self);
+        let finish = Finish::declare(k, self.ending());
         let sizes = arguments.sizes(k);
         let place = TilePlace::find(k, self.blocking, &sizes);
         let (base, sides) = (k.dynamic_shared(128), self.sides());
@@ -262,8 +254,13 @@ impl Product {
                 multiply(k, &sums, &a, &b);
             }
         });
-        finish.store_fragments(k, base, &warp, &sums);
-        finish.write(k, &arguments, base, thread, &sizes, &place);
+        finish.store_fragments(k, self.blocking, base, &warp, &sums);
+        finish.write(k, self.blocking, &arguments, base, thread, &sizes, &place);
+    }
+
+    pub(super) fn ending(&self) -> Ending {
+        let Self { output, write, fused, aligned, .. } = *self;
+        Ending { output, write, fused, aligned }
     }
 
     /// Whether k runs along the rows in memory, of A and of B.

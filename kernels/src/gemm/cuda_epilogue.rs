@@ -16,11 +16,11 @@
 
 use super::{
     Write,
-    cuda::{Blocking, Product},
+    cuda::Blocking,
     cuda_place::{Arguments, Sizes, TilePlace, WarpPlace},
 };
 use crate::{
-    dropout::cuda::{MaskParams, Multipliers},
+    dropout::cuda::{Mask, MaskParams, Multipliers},
     gelu::Activation,
     ptx::{Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32},
 };
@@ -55,7 +55,7 @@ pub enum Fused {
 
 impl Fused {
     /// Its words in a name.
-    pub(super) fn words(self) -> Vec<String> {
+    fn words(self) -> Vec<String> {
         let word = |word: &str| word.to_string();
         match self {
             Fused::None => vec![],
@@ -94,13 +94,67 @@ impl Fused {
     }
 }
 
+/// What the end of a product depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ending {
+    /// Storage of C and of the epilogue's matrices.
+    pub output: Storage,
+    /// What happens to the old values of C.
+    pub write: Write,
+    /// What follows the sum.
+    pub fused: Fused,
+    /// Whether the leading dimension of C and n are multiples of eight.
+    pub aligned: bool,
+}
+
+impl Ending {
+    /// Its words in a name.
+    pub(super) fn words(&self) -> String {
+        let mut words = Vec::new();
+        if self.write == Write::Accumulate {
+            words.push("accumulate".to_string());
+        }
+        words.extend(self.fused.words());
+        if !self.aligned {
+            words.push("unaligned".to_string());
+        }
+        words.join("_")
+    }
+}
+
 /// The end of a product: its parameters and the tile of sums.
 pub(super) struct Finish {
-    product: Product,
+    ending: Ending,
     bias: Option<PointerParam>,
     matrix: Option<PointerParam>,
     pre: Option<PointerParam>,
     mask: Option<MaskParams>,
+}
+
+/// Where C lies, and how wide it is.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    pub c: Ptr<Global>,
+    /// Columns of C.
+    pub columns: Reg<U32>,
+    /// Numbers from a row to the next.
+    pub leading: Reg<U32>,
+}
+
+/// The lane's place in a block of 16 rows x 64 columns.
+pub(super) struct LanePlace {
+    /// 0 to 15
+    pub row: Reg<U32>,
+    /// 0 or 1: which run of each quarter's sixteen columns.
+    pub half: Reg<U32>,
+}
+
+impl LanePlace {
+    pub(super) fn find(k: &Entry, lane: Reg<U32>) -> Self {
+        let bit = |from: u32, to: u32| k.shl(k.and(k.shr(lane, from), 1u32), to);
+        let (low, middle, half) = (k.or(bit(1, 0), bit(3, 1)), k.or(bit(2, 2), bit(4, 3)), k.and(lane, 1u32));
+        Self { row: k.or(low, middle), half }
+    }
 }
 
 /// Eight neighbouring columns of a row.
@@ -113,7 +167,22 @@ struct Run {
     quarter: u32,
 }
 
+/// 64 columns of C as a lane of a warp that finishes 16 rows of them sees them.
+pub(super) struct Panel {
+    matrices: Matrices,
+    mask: Option<Mask>,
+    /// Bytes from a row to the next.
+    pitch: Reg<U32>,
+    /// The lane's first counter of the dropout.
+    counter: Reg<U32>,
+    /// The lane's first column.
+    column: Reg<U32>,
+    /// Columns of C.
+    columns: Reg<U32>,
+}
+
 /// The matrices of an epilogue at the lane's first column of its row.
+#[derive(Clone, Copy)]
 struct Matrices {
     c: Ptr<Global>,
     bias: Option<Ptr<Global>>,
@@ -122,15 +191,20 @@ struct Matrices {
 }
 
 impl Finish {
-    pub(super) fn declare(k: &Entry, product: &Product) -> Self {
-        let fused = product.fused;
+    pub(super) fn declare(k: &Entry, ending: Ending) -> Self {
+        let fused = ending.fused;
         Self {
-            product: *product,
+            ending,
             bias: fused.has_bias().then(|| k.pointer_param("bias")),
             matrix: fused.reads_matrix().then(|| k.pointer_param("matrix")),
             pre: fused.keeps_pre().then(|| k.pointer_param("pre")),
             mask: fused.has_dropout().then(|| MaskParams::declare(k)),
         }
+    }
+
+    /// Storage of C.
+    pub(super) fn output(&self) -> Storage {
+        self.ending.output
     }
 
     /// The tile of f32 sums in shared memory.
@@ -139,18 +213,19 @@ impl Finish {
     }
 
     /// Puts the fragments of a warp's sums into the tile at `base`, for everybody to see.
-    pub(super) fn store_fragments(&self, k: &Entry, base: Ptr<Shared>, warp: &WarpPlace, sums: &[Reg<F32>]) {
+    pub(super) fn store_fragments(
+        &self,
+        k: &Entry,
+        blocking: Blocking,
+        base: Ptr<Shared>,
+        warp: &WarpPlace,
+        sums: &[Reg<F32>],
+    ) {
         k.comment("sums -> shared memory");
-        let blocking = self.product.blocking;
         let (tile, fragments) = (Self::tile(blocking), blocking.warp().1 / 8);
-        // A lane holds columns 2·(lane mod 4) and the next of row lane / 4, and of the eighth row below.
-        let (group, pair) = (k.shr(warp.lane, 2), k.and(warp.lane, 3u32));
-        let (row, chunk) = (k.add(warp.origin[0], group), k.add(k.shr(warp.origin[1], 2), k.shr(pair, 1)));
-        let start = k.index(tile.chunk_address(k, base, row, chunk), k.and(pair, 1u32), 8);
+        let start = fragment_start(k, &tile, base, warp);
         for (i, sums) in (0u32..).zip(sums.chunks_exact(4)) {
-            let (down, along) = (16 * (i / fragments), 8 * (i % fragments));
-            k.st(tile.step(down, along).take(k, start), [sums[0], sums[1]]);
-            k.st(tile.step(down + 8, along).take(k, start), [sums[2], sums[3]]);
+            store_fragment(k, &tile, start, [16 * (i / fragments), 8 * (i % fragments)], sums);
         }
         k.bar_sync();
     }
@@ -159,6 +234,7 @@ impl Finish {
     pub(super) fn write(
         self,
         k: &Entry,
+        blocking: Blocking,
         arguments: &Arguments,
         base: Ptr<Shared>,
         thread: Reg<U32>,
@@ -166,44 +242,58 @@ impl Finish {
         place: &TilePlace,
     ) {
         k.comment("16 rows x 64 columns a warp: epilogue, C");
-        let Blocking { m, n, warps, .. } = self.product.blocking;
-        let (tile, panels, warps) = (Self::tile(self.product.blocking), n / 64, warps.0 * warps.1);
+        let Blocking { m, n, warps, .. } = blocking;
+        let (tile, panels, warps) = (Self::tile(blocking), n / 64, warps.0 * warps.1);
         let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
-        let bit = |from: u32, to: u32| k.shl(k.and(k.shr(lane, from), 1u32), to);
-        let (low, middle, half) = (k.or(bit(1, 0), bit(3, 1)), k.or(bit(2, 2), bit(4, 3)), k.and(lane, 1u32));
+        let LanePlace { row, half } = LanePlace::find(k, lane);
         let panel = k.and(warp, panels - 1);
-        let row = k.mad_lo(k.shr(warp, panels.ilog2()), 16, k.or(low, middle));
+        let row = k.mad_lo(k.shr(warp, panels.ilog2()), 16, row);
         let first = k.mad_lo(panel, 64, k.shl(half, 3));
         let start = k.mov_pointer(tile.chunk_address(k, base, row, k.shr(first, 2)));
-
-        let column = k.add(place.origin[1], first);
-        let at_column = |matrix: Ptr<Global>, storage: Storage| k.index(matrix, column, storage.bytes());
-        let load = |param: PointerParam| k.cvta_to_global(k.ld_param_pointer(param));
-        let output = self.product.output;
-        let matrices = Matrices {
-            c: at_column(arguments.layer(k, sizes, 2), output),
-            bias: self.bias.clone().map(|bias| at_column(load(bias), Storage::F32)),
-            matrix: self.matrix.clone().map(|matrix| at_column(load(matrix), output)),
-            pre: self.pre.clone().map(|pre| at_column(load(pre), output)),
-        };
-        let mask = self.mask.clone().map(|mask| mask.load(k));
-        let pitch = k.shl(sizes.leading[2], output.bytes().ilog2());
-        let counter = k.mad_lo(k.shr(column, 6), 16, k.shl(half, 3));
+        let rows = k.min_u32(sizes.m, k.add(place.origin[0], m));
+        let c = arguments.layer(k, sizes, 2);
+        let target = Target { c, columns: sizes.n, leading: sizes.leading[2] };
+        let panel = self.panel(k, &target, k.add(place.origin[1], first), half);
         let down = 16 * (warps / panels);
-        let end = k.min_u32(sizes.m, k.add(place.origin[0], m));
-        k.for_(k.add(place.origin[0], row), end, down, |row| {
-            let factors = mask.as_ref().map(|mask| mask.multipliers(k, row, counter));
-            let in_row = matrices.at_row(k, row, pitch);
-            for quarter in 0..4 {
-                let at = [0, 4].map(|i| tile.step(0, 16 * quarter + i).take(k, start));
-                let run = Run { column: k.add(column, 16 * quarter), columns: sizes.n, quarter };
-                k.if_(k.lt(run.column, sizes.n), || {
-                    let sums = at.map(|at| k.ld::<F32, 4>(at)).concat();
-                    self.finish_run(k, &run, sums, &in_row, factors.as_ref());
-                });
-            }
+        k.for_(k.add(place.origin[0], row), rows, down, |row| {
+            self.write_row(k, &tile, start, &panel, row);
             k.advance(start, down * tile.pitch());
         });
+    }
+
+    /// What the lane needs to know of 64 columns of C, of which `column` is its first.
+    pub(super) fn panel(&self, k: &Entry, target: &Target, column: Reg<U32>, half: Reg<U32>) -> Panel {
+        let at_column = |matrix: Ptr<Global>, storage: Storage| k.index(matrix, column, storage.bytes());
+        let load = |param: &PointerParam| k.cvta_to_global(k.ld_param_pointer(param.clone()));
+        let output = self.ending.output;
+        let matrices = Matrices {
+            c: at_column(target.c, output),
+            bias: self.bias.as_ref().map(|bias| at_column(load(bias), Storage::F32)),
+            matrix: self.matrix.as_ref().map(|matrix| at_column(load(matrix), output)),
+            pre: self.pre.as_ref().map(|pre| at_column(load(pre), output)),
+        };
+        Panel {
+            matrices,
+            mask: self.mask.clone().map(|mask| mask.load(k)),
+            pitch: k.shl(target.leading, output.bytes().ilog2()),
+            counter: k.mad_lo(k.shr(column, 6), 16, k.shl(half, 3)),
+            column,
+            columns: target.columns,
+        }
+    }
+
+    /// The epilogue of a lane's four runs of row `row`, whose sums begin at `start` in `tile`.
+    pub(super) fn write_row(&self, k: &Entry, tile: &Tile, start: Ptr<Shared>, panel: &Panel, row: Reg<U32>) {
+        let factors = panel.mask.as_ref().map(|mask| mask.multipliers(k, row, panel.counter));
+        let in_row = panel.matrices.at_row(k, row, panel.pitch);
+        for quarter in 0..4 {
+            let at = [0, 4].map(|i| tile.step(0, 16 * quarter + i).take(k, start));
+            let run = Run { column: k.add(panel.column, 16 * quarter), columns: panel.columns, quarter };
+            k.if_(k.lt(run.column, panel.columns), || {
+                let sums = at.map(|at| k.ld::<F32, 4>(at)).concat();
+                self.finish_run(k, &run, sums, &in_row, factors.as_ref());
+            });
+        }
     }
 
     /// The epilogue of eight sums.
@@ -215,19 +305,19 @@ impl Finish {
         matrices: &Matrices,
         factors: Option<&Multipliers>,
     ) {
-        let output = self.product.output;
+        let output = self.ending.output;
         let at = |matrix: Ptr<Global>, storage: Storage| matrix.at((16 * run.quarter * storage.bytes()) as i32);
-        let load = |matrix: Ptr<Global>, storage: Storage, read: Read| match self.product.aligned {
+        let load = |matrix: Ptr<Global>, storage: Storage, read: Read| match self.ending.aligned {
             true => k.load_numbers(storage, at(matrix, storage), 8, read),
             false => k.load_numbers_below(storage, at(matrix, storage), 8, run.column, run.columns, read),
         };
-        let store = |matrix: Ptr<Global>, values: &[Reg<F32>]| match self.product.aligned {
+        let store = |matrix: Ptr<Global>, values: &[Reg<F32>]| match self.ending.aligned {
             true => k.store_numbers(output, at(matrix, output), values),
             false => k.store_numbers_below(output, at(matrix, output), values, run.column, run.columns),
         };
         let add = |x: &[Reg<F32>], y: Vec<Reg<F32>>| x.iter().zip(y).map(|(&x, y)| k.add(x, y)).collect::<Vec<_>>();
         let precision = if output == Storage::F32 { Precision::Single } else { Precision::Half };
-        if self.product.write == Write::Accumulate {
+        if self.ending.write == Write::Accumulate {
             sums = add(&load(matrices.c, output, Read::Mutable), sums);
         }
         if let Some(bias) = matrices.bias {
@@ -236,7 +326,7 @@ impl Finish {
         if let Some(pre) = matrices.pre {
             store(pre, &sums);
         }
-        match self.product.fused {
+        match self.ending.fused {
             Fused::None | Fused::Bias => {}
             Fused::BiasActivation { activation, .. } => {
                 sums = sums.into_iter().map(|p| activation.emit(k, p, precision)).collect();
@@ -260,10 +350,40 @@ impl Finish {
     }
 }
 
+impl Panel {
+    /// The next 64 columns.
+    pub(super) fn next(&self, k: &Entry, output: Storage) -> Self {
+        let along = |matrix: Ptr<Global>, storage: Storage| k.offset(matrix, u64::from(64 * storage.bytes()));
+        let Matrices { c, bias, matrix, pre } = self.matrices;
+        let matrices = Matrices {
+            c: along(c, output),
+            bias: bias.map(|bias| along(bias, Storage::F32)),
+            matrix: matrix.map(|matrix| along(matrix, output)),
+            pre: pre.map(|pre| along(pre, output)),
+        };
+        let (counter, column) = (k.add(self.counter, 16u32), k.add(self.column, 64u32));
+        Self { matrices, mask: self.mask.clone(), counter, column, ..*self }
+    }
+}
+
 impl Matrices {
     /// The same in row `row`; the bias has one row.
     fn at_row(&self, k: &Entry, row: Reg<U32>, pitch: Reg<U32>) -> Self {
         let in_row = |matrix: Ptr<Global>| k.index(matrix, row, pitch);
         Self { c: in_row(self.c), bias: self.bias, matrix: self.matrix.map(in_row), pre: self.pre.map(in_row) }
     }
+}
+
+/// Where a lane's first pair of sums goes in `tile`: it holds columns 2·(lane mod 4) and the next of row lane / 4, and of
+/// the eighth row below.
+pub(super) fn fragment_start(k: &Entry, tile: &Tile, base: Ptr<Shared>, warp: &WarpPlace) -> Ptr<Shared> {
+    let (group, pair) = (k.shr(warp.lane, 2), k.and(warp.lane, 3u32));
+    let (row, chunk) = (k.add(warp.origin[0], group), k.add(k.shr(warp.origin[1], 2), k.shr(pair, 1)));
+    k.index(tile.chunk_address(k, base, row, chunk), k.and(pair, 1u32), 8)
+}
+
+/// Stores the four sums of the fragment that begins `down` rows and `along` columns from the first.
+pub(super) fn store_fragment(k: &Entry, tile: &Tile, start: Ptr<Shared>, [down, along]: [u32; 2], sums: &[Reg<F32>]) {
+    k.st(tile.step(down, along).take(k, start), [sums[0], sums[1]]);
+    k.st(tile.step(down + 8, along).take(k, start), [sums[2], sums[3]]);
 }

@@ -64,24 +64,39 @@ pub(super) struct TilePlace {
 
 impl TilePlace {
     pub(super) fn find(k: &Entry, blocking: Blocking, sizes: &Sizes) -> Self {
-        k.comment("which tile: groups of eight rows of tiles, in each of them down first");
-        let tiles = |size, tile: u32| k.shr(k.add(size, tile - 1), tile.ilog2());
-        let (tiles_m, tiles_n) = (tiles(sizes.m, blocking.m), tiles(sizes.n, blocking.n));
-        let group_size = k.shl(tiles_n, GROUP.ilog2());
-        let block = k.special(Special::CtaidX);
-        let group = k.div_u32(block, group_size);
-        let first = k.shl(group, GROUP.ilog2());
-        let rows = k.min_u32(k.sub(tiles_m, first), GROUP);
-        let within = k.sub(block, k.mul_lo(group, group_size));
-        let column = k.div_u32(within, rows);
-        let row = k.add(first, k.sub(within, k.mul_lo(column, rows)));
-        let origin = [k.mul_lo(row, blocking.m), k.mul_lo(column, blocking.n)];
+        k.comment("which tile");
+        let grid = [tiles(k, sizes.m, blocking.m), tiles(k, sizes.n, blocking.n)];
+        let origin = tile_origin(k, [blocking.m, blocking.n], grid, k.special(Special::CtaidX), GROUP);
         k.comment("which part of k");
         let k_begin = k.mul_lo(k.special(Special::CtaidZ), k.ld_param(sizes.k_step.clone()));
         let k_end = k.min_u32(k.add(k_begin, k.ld_param(sizes.k_chunk.clone())), sizes.k);
-        let slices = k.shr(k.add(k.sub(k_end, k_begin), blocking.k - 1), blocking.k.ilog2());
+        let slices = tiles(k, k.sub(k_end, k_begin), blocking.k);
         Self { origin, k_begin, k_end, slices }
     }
+}
+
+/// How many pieces of `tile`, a power of two, make `size`.
+pub(super) fn tiles(k: &Entry, size: Reg<U32>, tile: u32) -> Reg<U32> {
+    k.shr(k.add(size, tile - 1), tile.ilog2())
+}
+
+/// First row and first column of tile `index` of `size` in a grid of so many tiles down and along: in groups of `group`
+/// rows of tiles, a power of two, in each of them down first.
+pub(super) fn tile_origin(
+    k: &Entry,
+    size: [u32; 2],
+    grid: [Reg<U32>; 2],
+    index: Reg<U32>,
+    group: u32,
+) -> [Reg<U32>; 2] {
+    let group_size = k.shl(grid[1], group.ilog2());
+    let number = k.div_u32(index, group_size);
+    let first = k.shl(number, group.ilog2());
+    let rows = k.min_u32(k.sub(grid[0], first), group);
+    let within = k.sub(index, k.mul_lo(number, group_size));
+    let column = k.div_u32(within, rows);
+    let row = k.add(first, k.sub(within, k.mul_lo(column, rows)));
+    [k.mul_lo(row, size[0]), k.mul_lo(column, size[1])]
 }
 
 /// The part of a tile that a warp computes.

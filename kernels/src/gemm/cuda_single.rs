@@ -113,7 +113,7 @@ impl Loader {
 impl Product {
     pub(super) fn single(&self, k: &Entry) {
         let arguments = Arguments::declare(k, self);
-        let finish = Finish::declare(k, self);
+        let finish = Finish::declare(k, self.ending());
         let sizes = arguments.sizes(k);
         let place = TilePlace::find(k, BLOCKING, &sizes);
         let base = k.dynamic_shared(128);
@@ -152,6 +152,6 @@ impl Product {
             k.st(tile.chunk_address(k, base, row, along).at(0), [sums[0], sums[1], sums[2], sums[3]]);
         }
         k.bar_sync();
-        finish.write(k, &arguments, base, thread, &sizes, &place);
+        finish.write(k, BLOCKING, &arguments, base, thread, &sizes, &place);
     }
 }

@@ -14,7 +14,7 @@ pub enum Major {
 }
 
 /// How the rows of a `wgmma` operand are permuted in shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DescriptorSwizzle {
     /// Not.
     None = 0,

@@ -35,6 +35,7 @@
 //! | `module` | [`Module`], [`Entry`], parameters, the text and its `.loc` lines |
 //! | `arithmetic`, `memory`, `control` | one method an instruction |
 //! | `warp`, `sync`, `copy`, `matrix` | shuffles and votes; barriers, fences, phases; asynchronous copies; tensor cores |
+//! | `tensor_map` | [`TensorMap`]: a matrix as the copy engine is told of it |
 //! | [`tile`], [`fragment`] | shared tiles and their swizzles; which lane holds which element of a matrix fragment |
 //! | `numbers`, `bf16`, `functions`, `philox` | short sequences that several kernels share: runs of numbers of any storage, exp, erf, random words |
 //! | [`sim`] | the other end: reads PTX text and runs it, without a GPU |
@@ -59,6 +60,7 @@ mod philox;
 pub mod sim;
 mod sync;
 mod target;
+mod tensor_map;
 pub mod tile;
 mod types;
 mod warp;
@@ -73,6 +75,7 @@ pub use numbers::{Read, Storage};
 pub use philox::PhiloxKey;
 pub use sync::{Barrier, Fence};
 pub use target::{Sm, Version};
+pub use tensor_map::{TENSOR_MAP_ALIGNMENT, TensorMap, TensorMapError};
 pub use tile::{Step, Swizzle, Tile};
 pub use types::{
     B16, B32, Bf16x2, F16x2, F32, F64, Float, Generic, Global, Integer, Number, Operand, Pair, Pred, Ptr, Reg, S32,

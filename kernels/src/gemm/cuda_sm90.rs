@@ -1,0 +1,269 @@
+//! Matrix products on Hopper: C = epilogue(A · B) with `wgmma`, fed by the copy engine through a ring of mbarriers.
+//!
+//! ```text
+//! C[m, n] (+)= epilogue(Σ_p A[m, p] · B[p, n])        A, B bf16 or f16; C bf16, f16 or f32; sums f32
+//!
+//! __global__ product(map_a, map_b, c, ...) {           // 384 threads; as many blocks as multiprocessors, each for many tiles
+//!     if (warpgroup == 0) {                                                 // the producer: one thread
+//!         setmaxnreg.dec 40;
+//!         for (each tile of this block) for (each slice of k) {
+//!             wait(empty[s], phase ^ 1);                                    // nobody reads stage s any more
+//!             arrive_expect(full[s], bytes of a stage);
+//!             copy A's and B's box -> stage s, counted at full[s];          // cp.async.bulk.tensor
+//!             s = (s + 1) % STAGES;  if (s == 0) phase ^= 1;
+//!     }   }
+//!     else {                                                                // two consumers: 64 rows of the tile each
+//!         setmaxnreg.inc 232;
+//!         for (each tile of this block) {
+//!             for (each slice of k) {
+//!                 wait(full[s], phase);
+//!                 wgmma 64 x BN x 16, four times; commit;
+//!                 wait until one group is under way; arrive(empty[s - 1]);   // one lane of each of the eight warps
+//!                 s = (s + 1) % STAGES;  if (s == 0) phase ^= 1;
+//!             }
+//!             wait for all groups; arrive(empty[s - 1]);
+//!             each warp: its 16 rows, 64 columns at a time, through 4 KiB of its own -> epilogue -> C
+//! }   }   }
+//!
+//! shared memory:  | stage 0: A, B | stage 1 | … | stage STAGES - 1 | 8 x 4 KiB of sums | full[STAGES] | empty[STAGES] |
+//! ```
+//!
+//! Nothing but the ring ties the three warpgroups together, and it runs on from tile to tile: while consumers finish a
+//! tile, the producer fills the ring with slices of the next one, and a consumer that is ahead finishes its half of the
+//! tile while the tensor cores work for the other. `docs/gemm.md` has the picture, who waits for what, and the floors.
+//!
+//! Operands lie in a stage as they lie in memory; `wgmma` takes either order, so nothing is ever transposed:
+//!
+//! ```text
+//! normal A, transposed B: k along the rows     one box of 64 k x BM (BN) rows      k advances by 32 bytes
+//! transposed A, normal B: k down               boxes of 64 columns x 64 k          k advances by 16 rows, 2048 bytes
+//! rows have 128 bytes, their chunks exchanged by the row modulo 8; eight rows (1024 bytes) are a descriptor's stride
+//! ```
+//!
+//! Tails need no code on the way in: what a box has outside the matrix comes as zeros. On the way out rows and columns
+//! are guarded.
+//!
+//! Cost: 2·m·n·k FLOP. Per slice of 128 x 256 x 64, 1024 cycles of the tensor cores: the copy engine writes 48 KiB into
+//! shared memory and the eight `wgmma` read 10 KiB each, together 128 bytes a cycle, which is what shared memory gives. Of
+//! 128 x 128 it would be 160 bytes a cycle, so that tile is for products with few tiles.
+//!
+//! Budget: 168 registers a thread at the start, of which the producer's 128 threads hand over all but 40, so that the
+//! consumers have 232 (128 of them sums): 128 · (40 + 2 · 232) = 64 512 of 65 536. One block a multiprocessor.
+//! Source: the roles are those of CUTLASS 3's cooperative kernel (Thakkar et al. 2023).
+//!
+//! # Arguments
+//!
+//! ```text
+//! map_a, map_b                                  tensor maps, by value: `HopperProduct::maps`
+//! c                                             address
+//! bias, matrix, pre, seed_low, …, scale         as in `cuda`
+//! m, n, k, ldc                                  u32
+//! k_step, k_chunk, layers, stride_c             u32: layer z sums p = z·k_step .. min(z·k_step + k_chunk, k) into the C that
+//!                                               begins z·stride_c numbers behind `c`; k_chunk a multiple of 64 but for one layer
+//! ```
+//!
+//! Limits: [`HopperProduct::new`] and [`HopperProduct::maps`] say for which operands; C spans fewer than 2³² numbers and
+//! its base address is a multiple of 16; epilogues other than [`Fused::None`] take one layer; no batches.
+
+use super::{
+    Gemm, Layout, Write,
+    cuda_epilogue::{Ending, Finish, Fused},
+    cuda_sm90_ring::{Consumer, Producer, Ring, Schedule},
+};
+use crate::{
+    operation::{Launch, Name, Program},
+    ptx::{Bf16x2, Compare, Entry, F16x2, Lane, Module, Pair, Sm, Special, Storage, TensorMap, TensorMapError},
+};
+
+/// Threads of a warpgroup.
+pub(super) const WARPGROUP: u32 = 128;
+/// Warps that multiply.
+pub(super) const CONSUMER_WARPS: u32 = 8;
+/// Threads of a block.
+const THREADS: u32 = 3 * WARPGROUP;
+/// Registers of a thread when the kernel begins: what 384 threads can have.
+const REGISTERS: u32 = 168;
+/// Registers of a thread of the producer's warpgroup.
+const PRODUCER_REGISTERS: u32 = 40;
+/// Registers of a thread of a consumer.
+const CONSUMER_REGISTERS: u32 = 232;
+
+/// How C is cut into tiles: 128 rows, slices of 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HopperTile {
+    /// Columns of a tile.
+    pub n: u32,
+    /// Slices in the ring.
+    pub stages: u32,
+}
+
+impl HopperTile {
+    /// For products with many tiles: as much arithmetic as shared memory can feed.
+    pub const WIDE: HopperTile = HopperTile { n: 256, stages: 4 };
+    /// For products that have few tiles of 128 x 256, or fewer columns.
+    pub const SQUARE: HopperTile = HopperTile { n: 128, stages: 5 };
+    /// Both, the larger first.
+    pub const ALL: [HopperTile; 2] = [Self::WIDE, Self::SQUARE];
+
+    /// Rows of a tile.
+    pub const M: u32 = 128;
+    /// Depth of a slice.
+    pub const K: u32 = 64;
+
+    /// Tiles of an m x n matrix.
+    pub const fn tiles(self, m: usize, n: usize) -> usize {
+        m.div_ceil(Self::M as usize) * n.div_ceil(self.n as usize)
+    }
+
+    /// What `multiprocessors` need for an m x n matrix in units of one 128 x 128 tile at full speed, in fifths: shared
+    /// memory holds the narrow tile back to four fifths of the tensor cores' speed.
+    fn fifths(self, m: usize, n: usize, multiprocessors: usize) -> usize {
+        let each = if self == Self::WIDE { 8 } else { 5 };
+        self.tiles(m, n).div_ceil(multiprocessors.max(1)) * each
+    }
+}
+
+/// One specialisation of the product for Hopper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HopperProduct {
+    /// Storage of A and B: 16 bits.
+    pub storage: Storage,
+    /// Storage of C and of the epilogue's matrices.
+    pub output: Storage,
+    /// How A lies.
+    pub a: Layout,
+    /// How B lies.
+    pub b: Layout,
+    /// What happens to the old values of C.
+    pub write: Write,
+    /// What follows the sum.
+    pub fused: Fused,
+    /// Tiles.
+    pub tile: HopperTile,
+    /// Whether the leading dimension of C and n are multiples of eight.
+    pub aligned: bool,
+}
+
+impl HopperProduct {
+    /// The specialisation for `spec`, with the tiles that take `multiprocessors` least time. `None` where the copy engine
+    /// or the tensor cores cannot serve: operands in f32, rows of A or B that do not begin at multiples of 16 bytes
+    /// (leading dimensions that are no multiples of eight), no k, no C. Then [`super::cuda::Product`] computes it.
+    pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Option<Self> {
+        let whole = |size: &usize| size.is_multiple_of(8);
+        let served = storage != Storage::F32 && [spec.lda, spec.ldb].iter().all(whole);
+        let something = [spec.m, spec.n, spec.k].iter().all(|&size| size > 0);
+        let [wide, square] = HopperTile::ALL.map(|tile| tile.fifths(spec.m, spec.n, multiprocessors));
+        let tile = if wide <= square { HopperTile::WIDE } else { HopperTile::SQUARE };
+        let aligned = [spec.ldc, spec.n].iter().all(whole);
+        let Gemm { a, b, write, .. } = *spec;
+        (served && something).then_some(Self { storage, output, a, b, write, fused, tile, aligned })
+    }
+
+    /// What the copy engine must be told of A and B of `spec`, which begin at these addresses.
+    ///
+    /// # Errors
+    /// An address is no multiple of 16, or the sizes are not those that [`HopperProduct::new`] takes; then
+    /// [`super::cuda::Product`] computes it.
+    pub fn maps(&self, spec: &Gemm, [a, b]: [u64; 2]) -> Result<[TensorMap; 2], TensorMapError> {
+        let Gemm { m, n, k, lda, ldb, .. } = *spec;
+        let [a_along_k, b_along_k] = self.along_k();
+        let map = |address, along_k, extent, leading, rows| {
+            let (sizes, rows) = if along_k { ([extent, k], rows) } else { ([k, extent], HopperTile::K) };
+            TensorMap::matrix(address, self.storage, sizes, leading, rows)
+        };
+        Ok([map(a, a_along_k, m, lda, HopperTile::M)?, map(b, b_along_k, n, ldb, self.tile.n)?])
+    }
+
+    /// The name; the tile is rows x columns x depth x stages.
+    pub fn name(&self) -> Name {
+        let letter = |layout| if layout == Layout::Normal { "n" } else { "t" };
+        let operation = format!("gemm.{}{}", letter(self.a), letter(self.b));
+        let types = match self.storage == self.output {
+            true => self.storage.name().to_string(),
+            false => format!("{}{}", self.storage.name(), self.output.name()),
+        };
+        let HopperTile { n, stages } = self.tile;
+        let tile = format!("{}x{n}x{}x{stages}", HopperTile::M, HopperTile::K);
+        let variant = self.ending().words();
+        let parts = [&types, Sm::Sm90a.name(), &tile, &variant];
+        Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
+    }
+
+    /// The layers that k is cut into so that `multiprocessors` have work, and k of each: (1, k) where there are tiles
+    /// enough. A layer has at least 256 of k.
+    pub fn split(&self, spec: &Gemm, multiprocessors: usize) -> (usize, usize) {
+        let tiles = self.tile.tiles(spec.m, spec.n).max(1);
+        let wanted = (multiprocessors / tiles).clamp(1, spec.k.div_ceil(256).max(1));
+        let chunk = spec.k.div_ceil(wanted).next_multiple_of(HopperTile::K as usize);
+        (spec.k.div_ceil(chunk), chunk)
+    }
+
+    /// The grid for C or `layers` slices of k of it: a block for each of `multiprocessors`, or fewer where there are fewer
+    /// tiles; `None` where C has no element.
+    pub fn launch(&self, m: usize, n: usize, layers: usize, multiprocessors: usize) -> Option<Launch> {
+        let blocks = (self.tile.tiles(m, n) * layers).min(multiprocessors) as u32;
+        let shared_bytes = self.ring().shared_bytes();
+        (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes })
+    }
+
+    /// The program.
+    pub fn program(&self) -> Program {
+        let name = self.name();
+        let mut module = Module::new(Sm::Sm90a);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+            k.resident_blocks(1);
+            match self.storage {
+                Storage::F16 => self.body::<F16x2>(k),
+                _ => self.body::<Bf16x2>(k),
+            }
+        });
+        let machine = &["HGMMA.64x", "UTMALDG.2D", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "USETMAXREG", "WARPGROUP.DEPBAR"];
+        Program::new(name, &module, REGISTERS).made_of(machine)
+    }
+
+    fn body<P: Pair>(&self, k: &Entry) {
+        let maps = ["map_a", "map_b"].map(|name| k.tensor_map_param(name));
+        let c = k.pointer_param("c");
+        let finish = Finish::declare(k, self.ending());
+        let schedule = Schedule::declare(k, self.tile);
+        let base = k.dynamic_shared(1024);
+        let ring = self.ring();
+        let thread = k.special(Special::TidX);
+        k.comment("the same for all lanes, so that roles are whole warps");
+        let warp = k.shfl(k.shr(thread, 5), Lane::Number(0));
+        k.if_(k.setp(Compare::Eq, thread, 0u32), || ring.initialise(k, base, CONSUMER_WARPS));
+        k.bar_sync();
+        let producer = k.lt(warp, WARPGROUP / 32);
+        k.if_else(
+            producer,
+            || {
+                k.comment("the producer");
+                k.setmaxnreg_dec(PRODUCER_REGISTERS);
+                k.if_(k.setp(Compare::Eq, warp, 0u32), || {
+                    let first = k.elect();
+                    k.if_(first, || Producer { ring, base, maps: &maps }.run(k, &schedule));
+                });
+            },
+            || {
+                k.comment("the consumers");
+                k.setmaxnreg_inc(CONSUMER_REGISTERS);
+                let warp = k.sub(warp, WARPGROUP / 32);
+                Consumer::new(k, ring, base, thread, warp).run::<P>(k, &schedule, &finish, c);
+            },
+        );
+    }
+
+    fn ending(&self) -> Ending {
+        let Self { output, write, fused, aligned, .. } = *self;
+        Ending { output, write, fused, aligned }
+    }
+
+    fn ring(&self) -> Ring {
+        Ring { tile: self.tile, along_k: self.along_k() }
+    }
+
+    /// Whether k runs along the rows in memory, of A and of B.
+    fn along_k(&self) -> [bool; 2] {
+        [self.a == Layout::Normal, self.b == Layout::Transposed]
+    }
+}

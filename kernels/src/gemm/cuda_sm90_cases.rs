@@ -1,0 +1,225 @@
+//! Hopper's product: which specialisations there are, and its cases in the simulator.
+
+use super::{
+    Gemm, Write,
+    cases::{After, Problem},
+    cuda::Blocking,
+    cuda_cases::fused_of,
+    cuda_epilogue::Fused,
+    cuda_sm90::{HopperProduct, HopperTile},
+};
+use crate::{
+    Element,
+    operation::Program,
+    ptx::{Storage, sim::Approximation},
+    simulated::Simulated,
+};
+
+/// A multiprocessor count that the table's programs are chosen for: an H200's.
+const MULTIPROCESSORS: usize = 132;
+
+/// The specialisations that an encoder layer, its heads and their gradients need: every tile in every form, every
+/// epilogue on the wide tile, and of the rest an example each.
+pub(super) fn programs() -> Vec<Program> {
+    let product = |spec: &Gemm, storage, output, fused, tile| {
+        let product = HopperProduct::new(spec, storage, output, fused, MULTIPROCESSORS);
+        HopperProduct { tile, ..product.expect("the copy engine takes rows of 16 bytes") }
+    };
+    let (brain, single) = (Storage::Bf16, Storage::F32);
+    let [nt, nn, tn] = [Gemm::nt(8, 8, 8), Gemm::nn(8, 8, 8), Gemm::tn(8, 8, 8)];
+    let mut all = Vec::new();
+    for tile in HopperTile::ALL {
+        all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, Fused::None, tile)));
+        all.push(product(&tn, brain, single, Fused::None, tile));
+        all.push(product(&tn.accumulate(), brain, single, Fused::None, tile));
+    }
+    let fused = After::all().into_iter().filter_map(|after| fused_of(after).filter(|fused| *fused != Fused::None));
+    for fused in fused {
+        let form = if matches!(fused, Fused::ActivationBackward(_)) { nn } else { nt };
+        all.push(product(&form, brain, brain, fused, HopperTile::WIDE));
+    }
+    all.push(product(&Gemm::tt(8, 8, 8), brain, brain, Fused::None, HopperTile::SQUARE));
+    all.push(product(&nt, Storage::F16, Storage::F16, Fused::None, HopperTile::WIDE));
+    all.push(HopperProduct { aligned: false, ..product(&nt, brain, brain, Fused::Bias, HopperTile::SQUARE) });
+    all.iter().map(HopperProduct::program).collect()
+}
+
+impl<X: Element, Y: Element> Problem<X, Y> {
+    /// Hopper's product for the problem, where it has one.
+    pub(super) fn hopper(&self) -> Option<HopperProduct> {
+        let product = self.product(Blocking::SMALL);
+        HopperProduct::new(&self.spec, product.storage, product.output, product.fused, MULTIPROCESSORS)
+    }
+
+    /// C and the kept pre-activation as they lie, from `multiprocessors` blocks.
+    pub(super) fn simulate_hopper(
+        &self,
+        product: &HopperProduct,
+        multiprocessors: usize,
+        approximation: Approximation,
+    ) -> Result<(Vec<Y>, Vec<Y>), String> {
+        let mut device = Simulated::default();
+        let spec = &self.spec;
+        let nothing = vec![Y::from_f32(f32::NAN); spec.spans()[2]];
+        let before = if spec.write == Write::Accumulate { &self.matrix } else { &nothing };
+        let operands = [device.buffer("a", &self.a), device.buffer("b", &self.b)];
+        let maps = product.maps(spec, operands.map(|buffer| buffer.address())).map_err(|error| error.to_string())?;
+        for map in &maps {
+            device.tensor_map(map);
+        }
+        let c = device.input("c", before);
+        let pre = self.epilogue_arguments(&mut device, product.fused, &nothing);
+        device.integers(sizes(spec, (1, spec.k), 0));
+        let launch = product.launch(spec.m, spec.n, 1, multiprocessors);
+        device.run(&product.program(), launch, approximation)?;
+        Ok((device.read(c)?, device.read(pre)?))
+    }
+}
+
+/// The arguments behind those of the epilogue, for so many layers of so much of k each.
+pub(super) fn sizes(spec: &Gemm, (layers, chunk): (usize, usize), stride_c: usize) -> [usize; 8] {
+    [spec.m, spec.n, spec.k, spec.ldc, chunk, chunk, layers, stride_c]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{cases::FORMS, reference};
+    use super::*;
+    use crate::{
+        check::{Real, greatest_error, store, uniform, widen, within_error},
+        ptx::TensorMapError,
+    };
+    use half::{bf16, f16};
+
+    const EXACT: Approximation = Approximation::ALL[0];
+
+    /// The ring runs on from tile to tile, more often round than it has stages, on both tiles and in every form; who
+    /// computes a tile does not change a bit.
+    #[test]
+    fn results_are_the_same_bits_for_any_number_of_blocks() {
+        for (form, a, b) in FORMS {
+            let spec = Gemm::new(136, 264, 328, a, b);
+            let problem = Problem::<bf16, bf16>::new(spec, After::BiasDropoutResidual(true, true));
+            let (exact, naive) = (problem.define::<f64>(), problem.naive_errors());
+            let product = problem.hopper().expect("rows of whole chunks");
+            for tile in HopperTile::ALL {
+                let product = HopperProduct { tile, ..product };
+                let run = |blocks| {
+                    let ran = problem.simulate_hopper(&product, blocks, EXACT);
+                    ran.unwrap_or_else(|error| panic!("{form} {tile:?}, {blocks} blocks: {error}"))
+                };
+                let (c, pre) = run(1);
+                problem.hold(&c, &pre, naive, &exact).unwrap_or_else(|error| panic!("{form} {tile:?}: {error}"));
+                let bits = |c: &[bf16]| c.iter().map(|c| c.to_bits()).collect::<Vec<_>>();
+                for blocks in [3, 132] {
+                    assert!(
+                        bits(&run(blocks).0) == bits(&c),
+                        "{form} {tile:?}: {blocks} blocks give other bits than 1"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Operands and results within wider rows, NaN between them; C with rows that begin anywhere.
+    #[test]
+    fn rows_may_lie_apart() {
+        for (form, a, b) in FORMS {
+            for (n, gap) in [(24, 8), (24, 3), (if form.ends_with('t') { 37 } else { 40 }, 1)] {
+                let spec = Gemm::new(72, n, 72, a, b);
+                let spec = spec.with_leading_dimensions(spec.lda + 8, spec.ldb + 16, n + gap);
+                let problem = Problem::<bf16, bf16>::new(spec, After::BiasDropoutResidual(true, true));
+                assert!(problem.hopper().is_some(), "{spec:?} is served");
+                problem.check_simulated(crate::ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
+                let problem = Problem::<bf16, f32>::new(spec, After::Accumulate);
+                problem.check_simulated(crate::ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
+            }
+        }
+    }
+
+    /// Runs a plain product of `layers` slices of k on one block, from NaN on.
+    fn run<X: bytemuck::Pod>(
+        product: &HopperProduct,
+        spec: &Gemm,
+        layers: (usize, usize),
+        a: &[X],
+        b: &[X],
+    ) -> Vec<f32> {
+        let mut device = Simulated::default();
+        let operands = [device.buffer("a", a), device.buffer("b", b)];
+        let maps = product.maps(spec, operands.map(|buffer| buffer.address())).expect("buffers begin at chunks");
+        for map in &maps {
+            device.tensor_map(map);
+        }
+        let c = device.input("c", &vec![f32::NAN; layers.0 * spec.m * spec.n]);
+        device.integers(sizes(spec, layers, spec.m * spec.n));
+        let launch = product.launch(spec.m, spec.n, layers.0, 1);
+        device.run(&product.program(), launch, EXACT).unwrap_or_else(|error| panic!("{}: {error}", product.name()));
+        device.read(c).expect("C is there")
+    }
+
+    /// The rule for plain sums: twice what plain f32 errs by.
+    #[track_caller]
+    fn assert_sums(case: &str, spec: &Gemm, a: &[f32], b: &[f32], c: &[f32]) {
+        fn define<R: Real>(spec: &Gemm, a: &[f32], b: &[f32]) -> Vec<R> {
+            reference::product(spec, &widen::<R, f32>(a), &widen::<R, f32>(b))
+        }
+        let exact = define::<f64>(spec, a, b);
+        let naive = greatest_error(&store::<f32>(&define::<f32>(spec, a, b)), &exact);
+        within_error(case, c, naive, &exact).unwrap_or_else(|message| panic!("{message}"));
+    }
+
+    /// The gradient of a weight, k cut into slices that each give sums of their own.
+    #[test]
+    fn slices_of_k_add_up_to_the_product() {
+        let spec = Gemm::tn(72, 40, 712);
+        let product = HopperProduct::new(&spec, Storage::Bf16, Storage::F32, Fused::None, 8).expect("whole chunks");
+        let (layers, chunk) = product.split(&spec, 8);
+        assert_eq!((layers, chunk), (3, 256), "one tile for eight multiprocessors, and 256 of k at least");
+        let (a, b) = (uniform::<bf16>(1, 72 * 712, 1.0), uniform::<bf16>(2, 40 * 712, 1.0));
+        let partial = run(&product, &spec, (layers, chunk), &a, &b);
+        let whole: Vec<f32> =
+            (0..72 * 40).map(|i| partial[i] + partial[72 * 40 + i] + partial[2 * 72 * 40 + i]).collect();
+        let wide = |x: &[bf16]| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+        assert_sums("slices", &spec, &wide(&a), &wide(&b), &whole);
+    }
+
+    #[test]
+    fn f16_operands_are_multiplied_like_bf16() {
+        for (form, a, b) in FORMS {
+            let spec = Gemm::new(72, 64, 96, a, b);
+            let product = HopperProduct::new(&spec, Storage::F16, Storage::F32, Fused::None, 1).expect("whole chunks");
+            let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
+            let (a, b) = (random(1, 72 * 96), random(2, 64 * 96));
+            let c = run(&product, &spec, (1, 96), &a, &b);
+            let widen = |x: &[f16]| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+            assert_sums(&format!("f16 {form}"), &spec, &widen(&a), &widen(&b), &c);
+        }
+    }
+
+    /// What the copy engine cannot bring is refused before a launch.
+    #[test]
+    fn products_that_the_copy_engine_cannot_serve_are_refused() {
+        let new = |spec: &Gemm, storage| HopperProduct::new(spec, storage, Storage::Bf16, Fused::None, 132);
+        for spec in [Gemm::nt(64, 64, 60), Gemm::nn(64, 60, 64), Gemm::tn(60, 64, 64), Gemm::nt(64, 64, 0)] {
+            assert_eq!(new(&spec, Storage::Bf16), None, "{spec:?}");
+        }
+        let spec = Gemm::nt(64, 61, 64);
+        assert_eq!(new(&spec, Storage::F32), None, "f32 operands");
+        let product = new(&spec, Storage::Bf16).expect("rows of A and B are whole chunks");
+        assert!(!product.aligned, "rows of C are not");
+        assert_eq!(product.maps(&spec, [4096, 4104]), Err(TensorMapError::Address(4104)));
+        assert!(product.maps(&spec, [4096, 4112]).is_ok());
+    }
+
+    #[test]
+    fn tiles_are_those_that_take_least_time() {
+        let tile = |m, n| {
+            let product = HopperProduct::new(&Gemm::nt(m, n, 768), Storage::Bf16, Storage::Bf16, Fused::None, 132);
+            product.expect("whole chunks").tile
+        };
+        assert_eq!(tile(32_768, 3072), HopperTile::WIDE);
+        assert_eq!(tile(4096, 2304), HopperTile::WIDE, "288 tiles in three rounds of 8, or 576 in five of 5");
+        assert_eq!(tile(2048, 768), HopperTile::SQUARE, "48 tiles in one round of 8, or 96 in one of 5");
+    }
+}

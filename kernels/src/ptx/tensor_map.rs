@@ -1,0 +1,115 @@
+//! What the copy engine of Hopper is told about a matrix in device memory, before a driver has put it in its own form.
+//!
+//! ```text
+//! number (c0, c1)   at   address + c0 · bytes + c1 · stride          0 ≤ c0 < sizes[0], 0 ≤ c1 < sizes[1]
+//! box               in   shared memory: tile[1] rows of tile[0] numbers without gaps, their 16-byte chunks exchanged
+//! ```
+//!
+//! Dimension 0 is the one along a row, as in `cuTensorMapEncodeTiled`, whose arguments these are. A copy always moves a
+//! whole box; what lies outside the matrix comes as zeros, so tails need no code.
+
+use super::{DescriptorSwizzle, Storage, tile};
+use thiserror::Error;
+
+/// Bytes that the base address and the stride of a tensor map are multiples of.
+pub const TENSOR_MAP_ALIGNMENT: u64 = 16;
+/// The most numbers of a box in either dimension.
+const MOST_BOX: u32 = 256;
+
+/// A matrix in device memory and the box of it that one bulk copy moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TensorMap {
+    /// Of the first number.
+    pub address: u64,
+    /// Of a number.
+    pub storage: Storage,
+    /// Numbers along a row, then rows.
+    pub sizes: [u64; 2],
+    /// Bytes from a row to the next.
+    pub stride: u64,
+    /// Numbers along a row of the box, then its rows.
+    pub tile: [u32; 2],
+    /// How chunks of the box are exchanged in shared memory.
+    pub swizzle: DescriptorSwizzle,
+}
+
+/// Why the copy engine cannot bring a matrix.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum TensorMapError {
+    /// The matrix begins anywhere.
+    #[error("the matrix begins at {0:#x}; the copy engine wants a multiple of 16")]
+    Address(u64),
+    /// Rows begin anywhere.
+    #[error("rows lie {0} bytes apart; the copy engine wants a multiple of 16 below 2^40")]
+    Stride(u64),
+    /// Nothing to copy, or too much.
+    #[error("the matrix has {0:?} numbers and rows; the copy engine takes 1 to 2^32 of each")]
+    Sizes([u64; 2]),
+    /// No box of the copy engine's.
+    #[error("a box of {0:?} numbers and rows; it has 1 to 256 of each, and rows as wide as its swizzle")]
+    Tile([u32; 2]),
+}
+
+impl TensorMap {
+    /// The map of `rows` x `columns` numbers whose rows are `leading` numbers apart, in boxes of `tile` rows that are
+    /// 128 bytes wide with the 128-byte exchange ([`tile`], [`DescriptorSwizzle::Bytes128`]).
+    ///
+    /// # Errors
+    /// What the copy engine cannot do; [`TensorMapError`] says it.
+    pub fn matrix(
+        address: u64,
+        storage: Storage,
+        [rows, columns]: [usize; 2],
+        leading: usize,
+        tile_rows: u32,
+    ) -> Result<Self, TensorMapError> {
+        let bytes = u64::from(storage.bytes());
+        let tile = [tile::LINE / storage.bytes(), tile_rows];
+        let sizes = [columns as u64, rows as u64];
+        let swizzle = DescriptorSwizzle::Bytes128;
+        Self { address, storage, sizes, stride: leading as u64 * bytes, tile, swizzle }.checked()
+    }
+
+    fn checked(self) -> Result<Self, TensorMapError> {
+        let Self { address, storage, sizes, stride, tile, swizzle } = self;
+        let width = tile[0] * storage.bytes();
+        let spans = match swizzle {
+            DescriptorSwizzle::None => width.is_multiple_of(tile::CHUNK),
+            DescriptorSwizzle::Bytes128 => width == 128,
+            DescriptorSwizzle::Bytes64 => width == 64,
+            DescriptorSwizzle::Bytes32 => width == 32,
+        };
+        if !address.is_multiple_of(TENSOR_MAP_ALIGNMENT) {
+            Err(TensorMapError::Address(address))
+        } else if !stride.is_multiple_of(TENSOR_MAP_ALIGNMENT) || stride >= 1 << 40 {
+            Err(TensorMapError::Stride(stride))
+        } else if sizes.iter().any(|&size| size == 0 || size > 1 << 32) {
+            Err(TensorMapError::Sizes(sizes))
+        } else if tile.iter().any(|&size| size == 0 || size > MOST_BOX) || !spans {
+            Err(TensorMapError::Tile(tile))
+        } else {
+            Ok(self)
+        }
+    }
+
+    /// Bytes that one copy brings, of which those outside the matrix are zero.
+    pub const fn tile_bytes(&self) -> u32 {
+        self.tile[0] * self.tile[1] * self.storage.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_copy_engine_cannot_do_is_an_error_that_says_why() {
+        let map = |address, sizes, leading, rows| TensorMap::matrix(address, Storage::Bf16, sizes, leading, rows);
+        let good = map(4096, [100, 72], 80, 128).expect("rows of 160 bytes");
+        assert_eq!((good.sizes, good.stride, good.tile, good.tile_bytes()), ([72, 100], 160, [64, 128], 16_384));
+        assert_eq!(map(4104, [100, 72], 80, 128), Err(TensorMapError::Address(4104)));
+        assert_eq!(map(4096, [100, 72], 76, 128), Err(TensorMapError::Stride(152)));
+        assert_eq!(map(4096, [0, 72], 80, 128), Err(TensorMapError::Sizes([72, 0])));
+        assert_eq!(map(4096, [100, 72], 80, 257), Err(TensorMapError::Tile([64, 257])));
+    }
+}
