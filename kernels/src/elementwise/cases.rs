@@ -97,7 +97,7 @@ pub(super) fn simulate<X: Element, Y: Element>(
         Function::AddAssign | Function::AddScaled => device.input("y", y),
         _ => device.output::<Y>("y", y.len()),
     };
-    if matches!(function, Function::Scale | Function::AddScaled) {
+    if matches!(function, Function::Scale | Function::Repeat | Function::AddScaled) {
         device.float(FACTOR);
     }
     device.integers([rows, columns]);
@@ -230,6 +230,8 @@ mod tests {
             simulate(Sm::Sm80, Function::Scale, shape, &[&x], &mut got, Approximation::Exact).expect("it runs");
             elementwise::scale(&cpu, FACTOR, &x, &mut wanted);
             assert_eq!(got, wanted, "c x of {shape:?}");
+            simulate(Sm::Sm80, Function::Repeat, shape, &[&x[..1]], &mut got, Approximation::Exact).expect("it runs");
+            assert!(got.iter().all(|y| *y == FACTOR * x[0]), "c x[0] of {shape:?}: {got:?}");
         }
     }
 
