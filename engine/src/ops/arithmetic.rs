@@ -15,7 +15,6 @@
 //! Σ runs over what b was repeated along, in f32 and in a fixed order.
 use super::check;
 use crate::{
-    device::Device,
     dtype::{DType, floats},
     error::{EngineError, Result},
     shape::Shape,
@@ -23,7 +22,7 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    elementwise::{self, Binary, Broadcast, cuda::Function},
+    elementwise::{self, Binary, Broadcast},
     operation::Cost,
     reduce,
 };
@@ -73,15 +72,11 @@ fn combined(
 ) -> Result<Tensor> {
     let mut y = tape.alloc(*a.shape(), dtype)?;
     let (_, cols) = a.shape().rows_cols();
-    tape.launch_on(name, cost(a, 3), |device| match device {
-        Device::Cpu(cpu) => {
-            floats!(dtype, X => {
-                let (a, b, y) = (a.slice::<X>(), b.slice::<X>(), y.slice_mut::<X>());
-                elementwise::binary(cpu, operation, broadcast, cols, a, b, y);
-            });
-            Ok(())
-        }
-        Device::Cuda(gpu) => gpu.map(Function::Binary(operation, broadcast), &[a, b], None, &mut y),
+    tape.launch(name, cost(a, 3), |cpu| {
+        floats!(dtype, X => {
+            let (a, b, y) = (a.slice::<X>(), b.slice::<X>(), y.slice_mut::<X>());
+            elementwise::binary(cpu, operation, broadcast, cols, a, b, y);
+        });
     })?;
     Ok(y)
 }
@@ -139,36 +134,20 @@ impl Arithmetic {
             _ => 0,
         };
         let mut scratch = tape.alloc([scratch_len], DType::F32)?;
-        tape.launch_on("arithmetic.backward", cost(terms, 1), |device| match device {
-            Device::Cpu(cpu) => {
-                floats!(dtype, X => {
-                    let (terms, sums) = (terms.slice::<X>(), sums.slice_mut::<f32>());
-                    match self.broadcast {
-                        Broadcast::Full => elementwise::cast(cpu, terms, sums),
-                        Broadcast::Scalar => sums[0] = reduce::sum(cpu, terms) as f32,
-                        Broadcast::Column => reduce::row_sums(cpu, cols, terms, sums),
-                        Broadcast::Row => {
-                            sums.fill(0.0);
-                            reduce::column_sums(cpu, rows, cols, terms, sums, scratch.slice_mut());
-                        }
-                    }
-                    sums.iter_mut().for_each(|sum| *sum *= sign);
-                });
-                Ok(())
-            }
-            Device::Cuda(gpu) => {
+        tape.launch("arithmetic.backward", cost(terms, 1), |cpu| {
+            floats!(dtype, X => {
+                let (terms, sums) = (terms.slice::<X>(), sums.slice_mut::<f32>());
                 match self.broadcast {
-                    Broadcast::Full if dtype == DType::F32 => gpu.copy(terms, &mut sums)?,
-                    Broadcast::Full => gpu.cast(terms, &mut sums)?,
-                    Broadcast::Scalar => gpu.scaled_sum(terms, 1.0, &mut sums)?,
-                    Broadcast::Column => gpu.row_sums(terms, cols, &mut sums)?,
+                    Broadcast::Full => elementwise::cast(cpu, terms, sums),
+                    Broadcast::Scalar => sums[0] = reduce::sum(cpu, terms) as f32,
+                    Broadcast::Column => reduce::row_sums(cpu, cols, terms, sums),
                     Broadcast::Row => {
-                        sums.zero()?;
-                        gpu.add_column_sums(terms.address(), dtype, rows, cols, sums.address_mut())?;
+                        sums.fill(0.0);
+                        reduce::column_sums(cpu, rows, cols, terms, sums, scratch.slice_mut());
                     }
                 }
-                if sign < 0.0 { gpu.scale(&mut sums, sign) } else { Ok(()) }
-            }
+                sums.iter_mut().for_each(|sum| *sum *= sign);
+            });
         })?;
         super::cast(tape, sums, dtype)
     }

@@ -10,11 +10,7 @@
 //! Cost: 2·T·N·K FLOPs forward, twice that backward.
 use super::check;
 use crate::{
-    device::{
-        Device, Gpu,
-        driver::DeviceAddress,
-        kernel::{Finish, Operands},
-    },
+    device::{Device, Gpu, driver::DeviceAddress, kernel::Operands},
     dtype::{DType, floats},
     error::{EngineError, Result},
     param::{ParamId, Side},
@@ -96,8 +92,9 @@ impl Dense {
                 Ok(())
             }
             Device::Cuda(gpu) => {
-                let bias = self.bias_on(tape, gpu)?;
-                self.product(tape, gpu, &spec, x, y, &Finish::bias(bias))
+                let values = tape.params().on_gpu(gpu)?;
+                let bias = self.bias.as_ref().map(|range| values.address().element(range.start, 4));
+                self.product(tape, gpu, &spec, x, y, bias)
             }
         })
     }
@@ -118,56 +115,18 @@ impl Dense {
         spec: &Gemm,
         a: &Tensor,
         c: &mut Tensor,
-        finish: &Finish,
+        bias: Option<DeviceAddress>,
     ) -> Result<()> {
         let weights = tape.params().on_gpu_as(gpu, a.dtype())?;
         let operands = Operands {
             a: a.address(),
             b: weights.address().element(self.weight.start, a.dtype().bytes()),
             c: c.address_mut(),
+            bias,
             inputs: a.dtype(),
             output: c.dtype(),
         };
-        gpu.product(spec, &operands, finish)
-    }
-
-    /// Where the bias lies on the GPU, if there is one.
-    fn bias_on(&self, tape: &Tape<'_>, gpu: &Gpu) -> Result<Option<DeviceAddress>> {
-        let values = tape.params().on_gpu(gpu)?;
-        Ok(self.bias.as_ref().map(|range| values.address().element(range.start, 4)))
-    }
-
-    /// y = finish(x·Wᵀ) on the GPU, the layer's bias among what follows; for what a processor does in several passes.
-    pub(crate) fn fused_forward(
-        &self,
-        tape: &Tape<'_>,
-        gpu: &Gpu,
-        name: &'static str,
-        x: &Tensor,
-        y: &mut Tensor,
-        finish: Finish,
-    ) -> Result<()> {
-        let rows = x.shape().rows_cols().0;
-        tape.launch_on(name, self.cost(rows, x.dtype()), |_| {
-            let finish = Finish { bias: self.bias_on(tape, gpu)?, ..finish };
-            self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &finish)
-        })
-    }
-
-    /// dx = finish(dy·W) on the GPU.
-    pub(crate) fn fused_backward_input(
-        &self,
-        tape: &Tape<'_>,
-        gpu: &Gpu,
-        name: &'static str,
-        dy: &Tensor,
-        dx: &mut Tensor,
-        finish: &Finish,
-    ) -> Result<()> {
-        let rows = dy.shape().rows_cols().0;
-        tape.launch_on(name, self.cost(rows, dy.dtype()), |_| {
-            self.product(tape, gpu, &Gemm::nn(rows, self.k, self.n), dy, dx, finish)
-        })
+        gpu.product(spec, &operands)
     }
 
     /// dx = dy·W
@@ -211,7 +170,7 @@ impl Dense {
                 });
                 Ok(())
             }
-            Device::Cuda(gpu) => self.product(tape, gpu, &spec, dy, dx, &Finish::NOTHING),
+            Device::Cuda(gpu) => self.product(tape, gpu, &spec, dy, dx, None),
         })
     }
 
@@ -238,10 +197,10 @@ impl Dense {
                     a: dy.address(),
                     b: x.address(),
                     c: flat.address_mut().element(self.weight.start, 4),
+                    bias: None,
                     inputs: x.dtype(),
                     output: DType::F32,
                 },
-                &Finish::NOTHING,
             ),
         })?;
         if let Some(bias) = &self.bias {
