@@ -39,7 +39,7 @@ pub fn train() -> Result<[f32; 2]> {
         tape.backward(&result.loss, &mut gradients)?;
         losses[usize::from(step > 0)] = tape.item(&result.loss)?;
         if step % 50 == 0 {
-            let right: u32 = result.correct.slice::<u32>().iter().sum();
+            let right = result.correct()?;
             println!("step {step:3}  loss {:.4}  {right} of 256 right", losses[usize::from(step > 0)]);
         }
         drop((tape, x, labels, logits, result));

@@ -47,7 +47,7 @@ pub fn train() -> Result<[f32; 2]> {
         tape.backward(&result.loss, &mut gradients)?;
         losses[usize::from(step > 0)] = tape.item(&result.loss)?;
         if step % 50 == 0 || step + 1 == STEPS {
-            let right: u32 = result.correct.slice::<u32>().iter().sum();
+            let right = result.correct()?;
             println!("step {step:3}  loss {:.4}  {right} of {POINTS} right", losses[usize::from(step > 0)]);
         }
         drop((tape, x, labels, h, logits, result));

@@ -27,7 +27,11 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{Cpu, operation::Cost};
-use std::cell::{Cell, RefCell};
+use std::{
+    borrow::Cow,
+    cell::{Cell, RefCell},
+    sync::Arc,
+};
 
 /// What outlives a step: the device, the memory of the steps, the profiler, and emptied lists to fill again.
 #[derive(Debug)]
@@ -148,6 +152,8 @@ pub struct Var {
     value: Tensor,
     /// Which tape, and which record made it. None: no gradient is wanted.
     node: Option<(u32, u32)>,
+    /// What was uploaded, where the value is integers on a GPU: see [`Var::integers`].
+    uploaded: Option<Arc<[u32]>>,
 }
 
 impl Var {
@@ -169,6 +175,27 @@ impl Var {
     /// True if backward will bring a gradient here.
     pub fn wants_gradient(&self) -> bool {
         self.node.is_some()
+    }
+
+    /// The integers, to be looked at on the host without waiting for the GPU: what [`Tape::input`] uploaded. Of any other
+    /// tensor a copy, for which the GPU has to end what it is doing. Panics if they are floats.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    pub(crate) fn integers(&self) -> Result<Cow<'_, [u32]>> {
+        match &self.uploaded {
+            Some(uploaded) => Ok(Cow::Borrowed(uploaded)),
+            None => self.value.elements(),
+        }
+    }
+
+    /// The upload itself, to be kept for backward.
+    pub(crate) fn uploaded(&self) -> Option<Arc<[u32]>> {
+        self.uploaded.clone()
+    }
+
+    fn new(value: Tensor, node: Option<(u32, u32)>) -> Self {
+        Self { value, node, uploaded: None }
     }
 }
 
@@ -305,12 +332,16 @@ impl<'w> Tape<'w> {
         }
         let mut value = self.alloc(shape, T::DTYPE)?;
         self.launch_on("input", moved(elements.len() * T::DTYPE.bytes()), |_| value.copy_from(elements))?;
-        Ok(Var { value, node: None })
+        let uploaded = match T::DTYPE {
+            DType::U32 if self.device().gpu().is_some() && !self.dry => Some(bytemuck::cast_slice(elements).into()),
+            _ => None,
+        };
+        Ok(Var { uploaded, ..Var::new(value, None) })
     }
 
     /// A tensor as a value without a gradient.
     pub fn constant(&self, value: Tensor) -> Var {
-        Var { value, node: None }
+        Var::new(value, None)
     }
 
     /// A tensor as a value whose gradient [`Tape::backward`] returns, in a step with gradients.
@@ -322,18 +353,18 @@ impl<'w> Tape<'w> {
             return Err(EngineError::dtype("leaf", format!("{value:?} cannot have a gradient; use constant")));
         }
         let node = self.push(Source::Leaf, Box::default());
-        Ok(Var { value, node })
+        Ok(Var::new(value, node))
     }
 
     /// A parameter as a value, for operations that take no [`ParamId`].
     pub fn param(&self, id: ParamId) -> Var {
         let node = self.push(Source::Param(id), Box::default());
-        Var { value: self.params.tensor(id), node }
+        Var::new(self.params.tensor(id), node)
     }
 
     /// The same value without a gradient.
     pub fn detach(&self, x: &Var) -> Var {
-        Var { value: x.value.clone(), node: None }
+        Var { node: None, ..x.clone() }
     }
 
     /// True if a gradient has to pass an operation with these inputs.
@@ -368,11 +399,11 @@ impl<'w> Tape<'w> {
         backward: impl FnOnce() -> O,
     ) -> Result<Var> {
         if !wanted {
-            return Ok(Var { value, node: None });
+            return Ok(Var::new(value, None));
         }
         let ids = inputs.iter().map(|x| self.node(x)).collect::<Result<_>>()?;
         let node = self.push(Source::Op(Box::new(backward())), ids);
-        Ok(Var { value, node })
+        Ok(Var::new(value, node))
     }
 
     /// Makes `value` a value on the tape for an operation that has no backward pass.
@@ -381,7 +412,7 @@ impl<'w> Tape<'w> {
     /// An input wants a gradient, which would be cut.
     pub fn record_forward_only(&self, operation: &'static str, inputs: &[&Var], value: Tensor) -> Result<Var> {
         match inputs.iter().position(|x| self.recording && x.wants_gradient()) {
-            None => Ok(Var { value, node: None }),
+            None => Ok(Var::new(value, None)),
             Some(input) => Err(EngineError::NoBackward {
                 operation: operation.into(),
                 input,
@@ -438,9 +469,9 @@ impl<'w> Tape<'w> {
             return Err(EngineError::Backward(problem));
         }
         let mut dy = self.alloc(*loss.shape(), loss.dtype())?;
-        self.launch("backward.seed", moved(4), |_| match dy.dtype() {
-            DType::F32 => dy.slice_mut::<f32>().fill(1.0),
-            DType::Bf16 => dy.slice_mut::<half::bf16>().fill(half::bf16::ONE),
+        self.launch_on("backward.seed", moved(4), |_| match dy.dtype() {
+            DType::F32 => dy.copy_from(&[1.0f32]),
+            DType::Bf16 => dy.copy_from(&[half::bf16::ONE]),
             DType::U32 => unreachable!("integers want no gradient"),
         })?;
         self.backward_from(loss, dy, params)

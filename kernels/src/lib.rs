@@ -17,7 +17,7 @@ pub mod reduce;
 pub mod roofline;
 mod rows;
 pub mod simd;
-pub mod simulated;
+mod simulated;
 pub mod softmax;
 mod sweep;
 

@@ -5,6 +5,8 @@
 //! * [`pretrain`]: a run in a folder: steps, evaluations, checkpoints, reports; resumable to the bit.
 //! * [`Observer`]: hears what the run does.
 
+#[cfg(test)]
+mod gpu_tests;
 mod named;
 mod observer;
 mod progress;

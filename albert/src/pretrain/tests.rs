@@ -35,13 +35,13 @@ fn text() -> String {
     out
 }
 
-struct World {
+pub(super) struct World {
     folder: tempfile::TempDir,
-    dataset: Dataset,
-    vocabulary: Arc<Vocabulary>,
+    pub(super) dataset: Dataset,
+    pub(super) vocabulary: Arc<Vocabulary>,
 }
 
-fn world() -> World {
+pub(super) fn world() -> World {
     let folder = tempfile::tempdir().unwrap();
     let specials = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 3, mask: 4 };
     let vocabulary = Vocabulary::new(vec![true; PIECES as usize], specials, b"numbers").unwrap();
@@ -83,20 +83,20 @@ log_interval = 3
 checkpoint_interval = 4
 "#;
 
-fn recipe(overrides: &[&str]) -> Recipe {
+pub(super) fn recipe(overrides: &[&str]) -> Recipe {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
     Recipe::from_toml(RECIPE, &overrides).unwrap()
 }
 
-fn device(threads: usize) -> Device {
+pub(super) fn device(threads: usize) -> Device {
     Device::Cpu(Cpu::new(Isa::choose().unwrap(), threads).unwrap())
 }
 
 /// Sets the stop flag after some steps; keeps what it hears.
 #[derive(Debug, Default)]
-struct Listener<'s> {
+pub(super) struct Listener<'s> {
     stop: Option<(&'s AtomicBool, u64)>,
-    steps: Vec<StepReport>,
+    pub(super) steps: Vec<StepReport>,
     evaluations: Vec<(EvaluationRecord, bool)>,
     saved: Vec<u64>,
     damaged: Vec<String>,
@@ -131,15 +131,26 @@ impl World {
         threads: usize,
         stop_at: Option<u64>,
     ) -> Result<(Outcome, Listener<'static>), PretrainError> {
+        self.run_on(device(threads), recipe, folder, begin, stop_at)
+    }
+
+    pub(super) fn run_on(
+        &self,
+        device: Device,
+        recipe: &Recipe,
+        folder: &Path,
+        begin: Begin,
+        stop_at: Option<u64>,
+    ) -> Result<(Outcome, Listener<'static>), PretrainError> {
         let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
         let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, b"{}".to_vec()));
         let sources = Sources { dataset: &self.dataset, vocabulary: &self.vocabulary, tokenizer: &tokenizer };
-        let outcome = pretrain(recipe, &sources, folder, begin, device(threads), stop, &mut listener)?;
+        let outcome = pretrain(recipe, &sources, folder, begin, device, stop, &mut listener)?;
         Ok((outcome, listener))
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    pub(super) fn path(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
 }

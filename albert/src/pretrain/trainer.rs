@@ -393,8 +393,7 @@ impl Tally {
     fn add(&mut self, batch: &Batch, losses: &PretrainingLoss) -> Result<(), EngineError> {
         let sums = |classified: &Classified| {
             let sum: f64 = classified.losses.elements::<f32>()?.iter().map(|&x| f64::from(x)).sum();
-            let correct: u64 = classified.correct.elements::<u32>()?.iter().map(|&x| u64::from(x)).sum();
-            Ok::<_, EngineError>((sum, correct, classified.losses.len() as u64))
+            Ok::<_, EngineError>((sum, classified.correct()? as u64, classified.losses.len() as u64))
         };
         if let Some((sum, correct, count)) = losses.mlm.as_ref().map(sums).transpose()? {
             self.mlm.add(sum, count);

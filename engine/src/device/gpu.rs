@@ -305,8 +305,8 @@ mod tests {
         let params = ParamBuilder::new().build(gpu.host(), 0).unwrap();
         let tape = workspace.infer(&params, None);
         let x = tape.input([2, 2], &[1f32; 4]).unwrap();
-        let error = ops::sum(&tape, &x).unwrap_err().to_string();
-        assert_eq!(error, "sum has no CUDA kernel yet; run on the CPU");
+        let error = ops::transpose(&tape, &x, 0, 1).unwrap_err().to_string();
+        assert_eq!(error, "transpose has no CUDA kernel yet; run on the CPU");
     }
 
     #[test]

@@ -6,14 +6,19 @@ use super::{
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
-    dropout::cuda::Apply,
+    attention::cuda::Flash,
+    cross_entropy::cuda::Rows,
+    dropout::{Dropout, cuda::Apply},
     elementwise::cuda::{Function, Map},
+    embedding::cuda::{AddPieces, Gather, SumPieces},
+    gelu::cuda::BiasActivation,
     gemm::{Fused, Gemm, Write, cuda::Product, cuda_split::SumSlices},
     layernorm::cuda::LayerNorm,
     operation::{Launch, Name, Program},
     optimizer::cuda::Update,
     ptx::{Sm, Storage},
-    reduce::cuda::{AddTotals, ColumnSums, Term, Total},
+    reduce::cuda::{AddTotals, ColumnSums, RowSums, Term, Total},
+    softmax::cuda::Softmax,
 };
 
 /// A specialisation of a kernel.
@@ -35,7 +40,25 @@ macro_rules! kernels {
     )*};
 }
 
-kernels!(AddTotals, Apply, ColumnSums, LayerNorm, Map, Product, SumSlices, Total, Update);
+kernels!(
+    AddPieces,
+    AddTotals,
+    Apply,
+    BiasActivation,
+    ColumnSums,
+    Flash,
+    Gather,
+    LayerNorm,
+    Map,
+    Product,
+    RowSums,
+    Rows,
+    SumPieces,
+    SumSlices,
+    Softmax,
+    Total,
+    Update,
+);
 
 /// The storage of floats. Panics for integers, which operations have refused before.
 pub(crate) fn storage(dtype: DType) -> kernels::DType {
@@ -75,12 +98,53 @@ pub(crate) struct Operands {
     pub(crate) a: DeviceAddress,
     pub(crate) b: DeviceAddress,
     pub(crate) c: DeviceAddress,
-    /// [n] f32, where a bias is added.
-    pub(crate) bias: Option<DeviceAddress>,
     /// Of A and B.
     pub(crate) inputs: DType,
     /// Of C.
     pub(crate) output: DType,
+}
+
+/// What follows the sums of a product, with the operands that it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finish {
+    pub(crate) fused: Fused,
+    /// [n] f32.
+    pub(crate) bias: Option<DeviceAddress>,
+    /// Like C: a pre-activation or a residual, which is read.
+    pub(crate) matrix: Option<DeviceAddress>,
+    /// Like C: where the pre-activation is kept.
+    pub(crate) pre: Option<DeviceAddress>,
+    pub(crate) dropout: Option<Dropout>,
+}
+
+impl Finish {
+    /// The sums as they are.
+    pub(crate) const NOTHING: Finish =
+        Finish { fused: Fused::None, bias: None, matrix: None, pre: None, dropout: None };
+
+    /// The bias added, where there is one.
+    pub(crate) fn bias(bias: Option<DeviceAddress>) -> Self {
+        let fused = if bias.is_some() { Fused::Bias } else { Fused::None };
+        Finish { fused, bias, ..Self::NOTHING }
+    }
+
+    /// Addresses and numbers, in the order in which a product declares them.
+    fn arguments(&self) -> Vec<Argument> {
+        let addresses = [self.bias, self.matrix, self.pre].into_iter().flatten();
+        let mut arguments: Vec<Argument> = addresses.map(Argument::from).collect();
+        arguments.extend(self.dropout.iter().flat_map(dropout_arguments));
+        arguments
+    }
+
+    fn is_aligned(&self) -> bool {
+        aligned(&[self.bias, self.matrix, self.pre].into_iter().flatten().collect::<Vec<_>>())
+    }
+}
+
+/// The arguments of a kernel that drops elements.
+pub(crate) fn dropout_arguments(dropout: &Dropout) -> impl Iterator<Item = Argument> + use<> {
+    let (words, scale) = dropout.cuda_arguments();
+    words.map(Argument::U32).into_iter().chain([Argument::F32(scale)])
 }
 
 impl Gpu {
@@ -92,16 +156,15 @@ impl Gpu {
         }
     }
 
-    /// C (+)= A·B (+ bias). A product with few tiles and a long k is cut along k, and the parts added in order.
-    pub(crate) fn product(&self, spec: &Gemm, operands: &Operands) -> Result<()> {
-        let Operands { a, b, c, bias, inputs, output } = *operands;
+    /// C (+)= finish(A·B). A product with few tiles and a long k is cut along k, and the parts added in order.
+    pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, finish: &Finish) -> Result<()> {
+        let Operands { a, b, c, inputs, output } = *operands;
         let multiprocessors = self.info().multiprocessors as usize;
-        let fused = if bias.is_some() { Fused::Bias } else { Fused::None };
         let [inputs, stored] = [inputs, output].map(|dtype| Storage::from(storage(dtype)));
-        let mut product = Product::new(spec, inputs, stored, fused, multiprocessors);
-        product.aligned &= aligned(&[a, b, c]);
-        let (slices, chunk) = match bias {
-            None if output == DType::F32 => product.split(spec, multiprocessors),
+        let mut product = Product::new(spec, inputs, stored, finish.fused, multiprocessors);
+        product.aligned &= aligned(&[a, b, c]) && finish.is_aligned();
+        let (slices, chunk) = match finish.fused {
+            Fused::None if output == DType::F32 => product.split(spec, multiprocessors),
             _ => (1, spec.k),
         };
         // k_step and k_chunk, and the distances of layers, of which one alone has operands of its own: C.
@@ -111,14 +174,13 @@ impl Gpu {
         };
         if slices == 1 {
             let mut arguments = vec![a.into(), b.into(), c.into()];
-            arguments.extend(bias.map(Argument::from));
+            arguments.extend(finish.arguments());
             arguments.extend(sizes(spec.ldc, 1, spec.k));
             return self.run(&product, product.launch(spec.m, spec.n, 1), &arguments);
         }
         let partial = Tensor::new(&Arena::on_gpu(self), [slices, spec.m, spec.n], DType::F32)?;
-        let mut whole = Gemm { ldc: spec.n, write: Write::Overwrite, ..*spec };
-        whole.k = spec.k;
-        let mut first = Product::new(&whole, inputs, Storage::F32, Fused::None, multiprocessors);
+        let dense = Gemm { ldc: spec.n, write: Write::Overwrite, ..*spec };
+        let mut first = Product::new(&dense, inputs, Storage::F32, Fused::None, multiprocessors);
         (first.blocking, first.aligned) = (product.blocking, first.aligned && aligned(&[a, b]));
         let mut arguments: Vec<Argument> = vec![a.into(), b.into(), partial.address().into()];
         arguments.extend(sizes(spec.n, slices, chunk));
@@ -145,12 +207,15 @@ impl Gpu {
         y: &mut Tensor,
     ) -> Result<()> {
         let dtype = storage(y.dtype());
-        let kernel = Map::new(function, dtype, dtype, 1, y.len());
-        let mut arguments: Vec<Argument> = inputs.iter().map(|input| input.address().into()).collect();
-        arguments.push(y.address_mut().into());
+        let (rows, columns) = y.shape().rows_cols();
+        let kernel = Map::new(function, dtype, dtype, rows, columns);
+        let mut addresses: Vec<DeviceAddress> = inputs.iter().map(|input| input.address()).collect();
+        addresses.push(y.address_mut());
+        let kernel = if aligned(&addresses) { kernel } else { Map { vector: 1, ..kernel } };
+        let mut arguments: Vec<Argument> = addresses.into_iter().map(Argument::from).collect();
         arguments.extend(factor.map(Argument::F32));
-        arguments.extend([size(1), size(y.len())]);
-        self.run(&kernel, kernel.launch(1, y.len()), &arguments)
+        arguments.extend([size(rows), size(columns)]);
+        self.run(&kernel, kernel.launch(rows, columns), &arguments)
     }
 
     /// x *= factor
@@ -175,18 +240,52 @@ impl Gpu {
         self.run(&kernel, kernel.launch(1, count), &[x.into(), sum.into(), size(1), size(count)])
     }
 
+    /// y = factor · x[0], everywhere; x in f32.
+    pub(crate) fn repeat(&self, x: &Tensor, factor: f32, y: &mut Tensor) -> Result<()> {
+        let kernel = Map::new(Function::Repeat, storage(x.dtype()), storage(y.dtype()), 1, y.len());
+        let count = y.len();
+        let arguments = [x.address().into(), y.address_mut().into(), Argument::F32(factor), size(1), size(count)];
+        self.run(&kernel, kernel.launch(1, count), &arguments)
+    }
+
     /// Σ x² over all elements, in f64 and a fixed order.
     pub(crate) fn sum_of_squares(&self, x: &Tensor) -> Result<f64> {
-        let kernel = Total::new(storage(x.dtype()), Term::Square, x.len());
-        let Some(launch) = kernel.launch(x.len()) else { return Ok(0.0) };
-        let parts = launch.grid[0] as usize;
-        // f64 numbers in tensors of twice as many words; the sum stands behind the parts.
-        let sums = Tensor::new(&Arena::on_gpu(self), [2 * (parts + 1)], DType::U32)?;
-        let (partial, out) = (sums.address(), sums.address().element(parts, 8));
-        self.run(&kernel, Some(launch), &[x.address().into(), partial.into(), size(x.len())])?;
-        self.run(&AddTotals, Some(AddTotals.launch()), &[partial.into(), out.into(), size(parts)])?;
-        let words = sums.rows(2 * parts..2 * parts + 2)?.elements::<u32>()?.into_owned();
+        // An f64 in a tensor of two words.
+        let sum = Tensor::new(&Arena::on_gpu(self), [2], DType::U32)?;
+        self.total(x, Term::Square, sum.address(), None)?;
+        let words = sum.elements::<u32>()?;
         Ok(f64::from_bits(u64::from(words[0]) | u64::from(words[1]) << 32))
+    }
+
+    /// y [] = factor · Σ x, added in f64 and a fixed order, stored as f32.
+    pub(crate) fn scaled_sum(&self, x: &Tensor, factor: f32, y: &mut Tensor) -> Result<()> {
+        self.total(x, Term::Number, y.address_mut(), Some(factor))
+    }
+
+    /// y [] = factor · Σ x², added in f64 and a fixed order, stored as f32.
+    pub(crate) fn scaled_sum_of_squares(&self, x: &Tensor, factor: f32, y: &mut Tensor) -> Result<()> {
+        self.total(x, Term::Square, y.address_mut(), Some(factor))
+    }
+
+    /// The total of the terms at `out`: in f64, or times a factor in f32.
+    fn total(&self, x: &Tensor, term: Term, out: DeviceAddress, factor: Option<f32>) -> Result<()> {
+        let kernel = Total { aligned: false, ..Total::new(storage(x.dtype()), term, x.len()) };
+        let kernel = if aligned(&[x.address()]) { Total::new(kernel.dtype, term, x.len()) } else { kernel };
+        let launch = kernel.launch(x.len());
+        let parts = launch.map_or(0, |launch| launch.grid[0] as usize);
+        let partial = Tensor::new(&Arena::on_gpu(self), [2 * parts.max(1)], DType::U32)?;
+        self.run(&kernel, launch, &[x.address().into(), partial.address().into(), size(x.len())])?;
+        let add = AddTotals { scaled: factor.is_some() };
+        let mut arguments = vec![partial.address().into(), out.into(), size(parts)];
+        arguments.extend(factor.map(Argument::F32));
+        self.run(&add, Some(add.launch()), &arguments)
+    }
+
+    /// out [rows] = Σ_columns x [rows, columns], f32.
+    pub(crate) fn row_sums(&self, x: &Tensor, columns: usize, out: &mut Tensor) -> Result<()> {
+        let (kernel, rows) = (RowSums { dtype: storage(x.dtype()) }, out.len());
+        let arguments = [x.address().into(), out.address_mut().into(), size(rows), size(columns)];
+        self.run(&kernel, kernel.launch(rows), &arguments)
     }
 
     /// out [columns] += Σ_rows x [rows, columns], in a fixed order.

@@ -15,6 +15,7 @@
 //! Σ runs over what b was repeated along, in f32 and in a fixed order.
 use super::check;
 use crate::{
+    device::Device,
     dtype::{DType, floats},
     error::{EngineError, Result},
     shape::Shape,
@@ -22,7 +23,7 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    elementwise::{self, Binary, Broadcast},
+    elementwise::{self, Binary, Broadcast, cuda::Function},
     operation::Cost,
     reduce,
 };
@@ -72,11 +73,15 @@ fn combined(
 ) -> Result<Tensor> {
     let mut y = tape.alloc(*a.shape(), dtype)?;
     let (_, cols) = a.shape().rows_cols();
-    tape.launch(name, cost(a, 3), |cpu| {
-        floats!(dtype, X => {
-            let (a, b, y) = (a.slice::<X>(), b.slice::<X>(), y.slice_mut::<X>());
-            elementwise::binary(cpu, operation, broadcast, cols, a, b, y);
-        });
+    tape.launch_on(name, cost(a, 3), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(dtype, X => {
+                let (a, b, y) = (a.slice::<X>(), b.slice::<X>(), y.slice_mut::<X>());
+                elementwise::binary(cpu, operation, broadcast, cols, a, b, y);
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => gpu.map(Function::Binary(operation, broadcast), &[a, b], None, &mut y),
     })?;
     Ok(y)
 }
@@ -134,20 +139,36 @@ impl Arithmetic {
             _ => 0,
         };
         let mut scratch = tape.alloc([scratch_len], DType::F32)?;
-        tape.launch("arithmetic.backward", cost(terms, 1), |cpu| {
-            floats!(dtype, X => {
-                let (terms, sums) = (terms.slice::<X>(), sums.slice_mut::<f32>());
+        tape.launch_on("arithmetic.backward", cost(terms, 1), |device| match device {
+            Device::Cpu(cpu) => {
+                floats!(dtype, X => {
+                    let (terms, sums) = (terms.slice::<X>(), sums.slice_mut::<f32>());
+                    match self.broadcast {
+                        Broadcast::Full => elementwise::cast(cpu, terms, sums),
+                        Broadcast::Scalar => sums[0] = reduce::sum(cpu, terms) as f32,
+                        Broadcast::Column => reduce::row_sums(cpu, cols, terms, sums),
+                        Broadcast::Row => {
+                            sums.fill(0.0);
+                            reduce::column_sums(cpu, rows, cols, terms, sums, scratch.slice_mut());
+                        }
+                    }
+                    sums.iter_mut().for_each(|sum| *sum *= sign);
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
                 match self.broadcast {
-                    Broadcast::Full => elementwise::cast(cpu, terms, sums),
-                    Broadcast::Scalar => sums[0] = reduce::sum(cpu, terms) as f32,
-                    Broadcast::Column => reduce::row_sums(cpu, cols, terms, sums),
+                    Broadcast::Full if dtype == DType::F32 => gpu.copy(terms, &mut sums)?,
+                    Broadcast::Full => gpu.cast(terms, &mut sums)?,
+                    Broadcast::Scalar => gpu.scaled_sum(terms, 1.0, &mut sums)?,
+                    Broadcast::Column => gpu.row_sums(terms, cols, &mut sums)?,
                     Broadcast::Row => {
-                        sums.fill(0.0);
-                        reduce::column_sums(cpu, rows, cols, terms, sums, scratch.slice_mut());
+                        sums.zero()?;
+                        gpu.add_column_sums(terms.address(), dtype, rows, cols, sums.address_mut())?;
                     }
                 }
-                sums.iter_mut().for_each(|sum| *sum *= sign);
-            });
+                if sign < 0.0 { gpu.scale(&mut sums, sign) } else { Ok(()) }
+            }
         })?;
         super::cast(tape, sums, dtype)
     }

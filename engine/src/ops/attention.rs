@@ -9,13 +9,21 @@
 //! [`kernels::attention`]). Cost: 4·S·H FLOPs a token forward, 10·S·H backward.
 use super::check;
 use crate::{
+    device::{
+        Device, Gpu,
+        driver::{Argument, DeviceAddress},
+        kernel::{aligned, dropout_arguments, size, storage},
+    },
     dtype::{DType, floats},
     error::{EngineError, Result},
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
-    attention::{self, Gradients, Ragged, backward_scratch_len},
+    attention::{
+        self, Gradients, Ragged, backward_scratch_len,
+        cuda::{Flash, Step},
+    },
     operation::Cost,
 };
 
@@ -25,7 +33,7 @@ pub use kernels::attention::Attention;
 #[derive(Clone, Debug)]
 pub struct Sequences {
     offsets: Tensor,
-    /// [B] tokens of each sequence that are keys, where not all are.
+    /// [B] tokens of each sequence that are keys: where not all are, and on a GPU, whose kernels always read them.
     keys: Option<Tensor>,
     tokens: usize,
     longest: usize,
@@ -51,7 +59,12 @@ impl Sequences {
             longest: lengths().max().unwrap_or(0) as usize,
             pairs: lengths().map(|length| u64::from(length) * u64::from(length)).sum(),
             offsets: tape.input([offsets.len()], offsets)?.value().clone(),
-            keys: None,
+            keys: match tape.device() {
+                Device::Cpu(_) => None,
+                Device::Cuda(_) => {
+                    Some(tape.input([offsets.len() - 1], &lengths().collect::<Vec<_>>())?.value().clone())
+                }
+            },
         })
     }
 
@@ -146,13 +159,81 @@ pub(super) fn forward(
     tape.expect_attention(spec.head_size);
     let h = spec.hidden();
     let cost = sequences.cost(spec, 2, 4 * out.len() * out.dtype().bytes());
-    tape.launch("attention", cost, |cpu| {
-        floats!(qkv.dtype(), X => {
-            let [q, k, v] = split(qkv.slice::<X>(), h);
-            let (out, lse) = (out.slice_mut::<X>(), lse.slice_mut());
-            attention::forward(cpu, spec, sequences.ragged(), q, k, v, 3 * h, out, lse);
-        });
+    tape.launch_on("attention", cost, |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(qkv.dtype(), X => {
+                let [q, k, v] = split(qkv.slice::<X>(), h);
+                let (out, lse) = (out.slice_mut::<X>(), lse.slice_mut());
+                attention::forward(cpu, spec, sequences.ragged(), q, k, v, 3 * h, out, lse);
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let flash = OnGpu { gpu, spec, sequences, qkv };
+            flash.run(Step::Forward, None, &[out.address_mut(), lse.address_mut()])
+        }
     })
+}
+
+/// Attention on a GPU: what all its kernels take.
+struct OnGpu<'a> {
+    gpu: &'a Gpu,
+    spec: &'a Attention,
+    sequences: &'a Sequences,
+    qkv: &'a Tensor,
+}
+
+impl OnGpu<'_> {
+    fn kernel(&self, step: Step) -> Result<Flash> {
+        let (h, head_size) = (self.spec.hidden(), self.spec.head_size);
+        let dropout = self.dropout().is_some();
+        let kernel =
+            Flash::new(step, storage(self.qkv.dtype()).into(), head_size, 3 * h, dropout).ok_or_else(|| {
+                let most = attention::cuda::MAX_HEAD_SIZE;
+                EngineError::shape(
+                    "attention",
+                    format!("heads of size {head_size}; kernels of the GPU take up to {most}"),
+                )
+            })?;
+        Ok(Flash { aligned: kernel.aligned && aligned(&[self.qkv.address()]), ..kernel })
+    }
+
+    fn dropout(&self) -> Option<kernels::dropout::Dropout> {
+        self.spec.dropout.filter(|dropout| dropout.rate > 0.0)
+    }
+
+    /// One of the kernels but δ's: `dout` follows q, k and v where there is one, `vectors` the sequences.
+    fn run(&self, step: Step, dout: Option<DeviceAddress>, vectors: &[DeviceAddress]) -> Result<()> {
+        let Self { gpu, spec, sequences, qkv } = self;
+        let (kernel, h, ld) = (self.kernel(step)?, spec.hidden(), 3 * spec.hidden());
+        let keys = sequences.keys.as_ref().expect("uploaded with the offsets");
+        let mut arguments: Vec<Argument> =
+            [0, h, 2 * h].map(|start| qkv.address().element(start, qkv.dtype().bytes()).into()).into();
+        arguments.extend(dout.map(Argument::from));
+        arguments.extend([sequences.offsets.address(), keys.address()].map(Argument::from));
+        arguments.extend(vectors.iter().copied().map(Argument::from));
+        arguments.extend(self.dropout().iter().flat_map(dropout_arguments));
+        arguments.extend([size(ld), size(spec.head_size), Argument::F32(spec.scale)]);
+        arguments.extend(dout.map(|_| size(ld)));
+        gpu.run(&kernel, kernel.launch(sequences.count(), sequences.longest, spec.heads), &arguments)
+    }
+
+    fn backward(&self, out: &Tensor, lse: &Tensor, dout: &Tensor, dqkv: &mut Tensor, delta: &mut Tensor) -> Result<()> {
+        let (h, heads, head_size) = (self.spec.hidden(), self.spec.heads, self.spec.head_size);
+        let (tokens, kernel) = (self.sequences.tokens, self.kernel(Step::Delta)?);
+        let arguments: [Argument; 5] = [
+            out.address().into(),
+            dout.address().into(),
+            delta.address_mut().into(),
+            size(tokens * heads),
+            size(head_size),
+        ];
+        self.gpu.run(&kernel, Flash::delta_launch(tokens, heads), &arguments)?;
+        let [dq, dk, dv] = [0, h, 2 * h].map(|start| dqkv.address_mut().element(start, dqkv.dtype().bytes()));
+        let (lse, delta, dout) = (lse.address(), delta.address(), Some(dout.address()));
+        self.run(Step::Queries, dout, &[lse, delta, dq])?;
+        self.run(Step::Keys, dout, &[lse, delta, dk, dv])
+    }
 }
 
 /// q, k and v in rows of [T, 3H]; empty where there are no tokens.
@@ -173,16 +254,25 @@ pub(super) fn backward(
     dqkv: &mut Tensor,
 ) -> Result<()> {
     let h = spec.hidden();
-    let mut scratch = tape.alloc([backward_scratch_len(spec, sequences.tokens, sequences.longest)], DType::F32)?;
+    // On a GPU δ of every row and head.
+    let scratch = match tape.device() {
+        Device::Cpu(_) => backward_scratch_len(spec, sequences.tokens, sequences.longest),
+        Device::Cuda(_) => sequences.tokens * spec.heads,
+    };
+    let mut scratch = tape.alloc([scratch], DType::F32)?;
     let cost = sequences.cost(spec, 5, 8 * out.len() * out.dtype().bytes());
-    tape.launch("attention.backward", cost, |cpu| {
-        floats!(qkv.dtype(), X => {
-            let [q, k, v] = split(qkv.slice::<X>(), h);
-            let gradients = Gradients::fused(dqkv.slice_mut::<X>(), h, 3 * h);
-            let (out, lse, dout) = (out.slice::<X>(), lse.slice(), dout.slice::<X>());
-            let batch = sequences.ragged();
-            attention::backward(cpu, spec, batch, q, k, v, 3 * h, out, lse, dout, gradients, scratch.slice_mut());
-        });
+    tape.launch_on("attention.backward", cost, |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(qkv.dtype(), X => {
+                let [q, k, v] = split(qkv.slice::<X>(), h);
+                let gradients = Gradients::fused(dqkv.slice_mut::<X>(), h, 3 * h);
+                let (out, lse, dout) = (out.slice::<X>(), lse.slice(), dout.slice::<X>());
+                let batch = sequences.ragged();
+                attention::backward(cpu, spec, batch, q, k, v, 3 * h, out, lse, dout, gradients, scratch.slice_mut());
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => OnGpu { gpu, spec, sequences, qkv }.backward(out, lse, dout, dqkv, &mut scratch),
     })
 }
 

@@ -10,8 +10,7 @@ use super::check;
 use crate::{
     device::{
         Device,
-        driver::Argument,
-        kernel::{size, storage},
+        kernel::{dropout_arguments, size, storage},
     },
     dtype::floats,
     error::{EngineError, Result},
@@ -58,10 +57,9 @@ pub(super) fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor) -> Result<T
         Device::Cuda(gpu) => {
             let kernel = Apply::new(storage(x.dtype()), columns);
             let rows = x.shape().rows_cols().0;
-            let (words, scale) = dropout.cuda_arguments();
             let mut arguments = vec![x.address().into(), y.address_mut().into()];
-            arguments.extend(words.map(Argument::U32));
-            arguments.extend([Argument::F32(scale), size(rows), size(columns)]);
+            arguments.extend(dropout_arguments(dropout));
+            arguments.extend([size(rows), size(columns)]);
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }
     })?;

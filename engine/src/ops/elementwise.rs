@@ -7,7 +7,10 @@
 //! ```
 use super::check;
 use crate::{
-    device::Device,
+    device::{
+        Device,
+        kernel::{size, storage},
+    },
     dtype::{DType, Float, floats},
     error::Result,
     tape::{Op, Pass, Tape, Var, moved},
@@ -16,8 +19,8 @@ use crate::{
 use kernels::{
     Cpu,
     elementwise::{self, Keeps, Unary, cuda::Function as Map},
-    gelu,
-    operation::Cost,
+    gelu::{self, cuda::BiasActivation},
+    operation::{self, Cost},
     reduce,
 };
 
@@ -179,12 +182,58 @@ pub fn relu(tape: &Tape<'_>, x: &Var) -> Result<Var> {
 pub fn activation(tape: &Tape<'_>, x: &Var, activation: Activation) -> Result<Var> {
     let dtype = check::float(activation.name(), x)?;
     let mut y = tape.alloc(*x.shape(), dtype)?;
-    tape.launch("activation", cost(x.value(), 2, activation_flops(activation)), |cpu| {
-        floats!(dtype, X => {
-            gelu::bias_activation_forward(cpu, activation, x.value().slice::<X>(), None, None, y.slice_mut::<X>());
-        });
-    })?;
+    activate(tape, "activation", activation, x.value(), &mut y)?;
     tape.record(&[x], y, || ActivationOp { activation, x: x.value().clone() })
+}
+
+/// y = act x
+pub(super) fn activate(
+    tape: &Tape<'_>,
+    name: &'static str,
+    activation: Activation,
+    x: &Tensor,
+    y: &mut Tensor,
+) -> Result<()> {
+    tape.launch_on(name, cost(x, 2, activation_flops(activation)), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(x.dtype(), X => {
+                gelu::bias_activation_forward(cpu, activation, x.slice::<X>(), None, None, y.slice_mut::<X>());
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let (rows, columns) = x.shape().rows_cols();
+            let kernel = BiasActivation::plain(storage(x.dtype()), activation, columns);
+            let arguments = [x.address().into(), y.address_mut().into(), size(rows), size(columns)];
+            gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
+        }
+    })
+}
+
+/// dx = dy · act'(x)
+pub(super) fn activate_backward(
+    tape: &Tape<'_>,
+    name: &'static str,
+    activation: Activation,
+    x: &Tensor,
+    dy: &Tensor,
+    dx: &mut Tensor,
+) -> Result<()> {
+    tape.launch_on(name, cost(x, 3, activation_flops(activation)), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(x.dtype(), X => {
+                gelu::backward(cpu, activation, x.slice::<X>(), dy.slice::<X>(), dx.slice_mut::<X>());
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let (rows, columns) = x.shape().rows_cols();
+            let kernel = BiasActivation::new(operation::Pass::Backward, storage(x.dtype()), activation, false, columns);
+            let arguments =
+                [x.address().into(), dy.address().into(), dx.address_mut().into(), size(rows), size(columns)];
+            gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
+        }
+    })
 }
 
 /// Operations of one element: multiplications and additions of the polynomial, as counted by its row in the table.
@@ -207,11 +256,7 @@ impl Op for ActivationOp {
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
         let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
-        pass.tape.launch("activation.backward", cost(&dy, 3, activation_flops(self.activation)), |cpu| {
-            floats!(dy.dtype(), X => {
-                gelu::backward(cpu, self.activation, self.x.slice::<X>(), dy.slice::<X>(), dx.slice_mut::<X>());
-            });
-        })?;
+        activate_backward(pass.tape, "activation.backward", self.activation, &self.x, &dy, &mut dx)?;
         pass.give(0, dx)
     }
 }

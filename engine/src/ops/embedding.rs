@@ -9,14 +9,24 @@
 //! Cost: bandwidth. Gradients are added in the order of the tokens, whatever the number of threads.
 use super::check;
 use crate::{
+    device::{
+        Device, Gpu,
+        driver::{Argument, DeviceAddress},
+        kernel::{size, storage},
+    },
     dtype::{DType, floats},
     error::{EngineError, Result},
+    memory::Arena,
     param::ParamId,
     shape::Shape,
     tape::{Op, Pass, Tape, Var, moved},
     tensor::Tensor,
 };
-use kernels::embedding as kernel;
+use kernels::embedding::{
+    self as kernel,
+    cuda::{AddPieces, Gather, Pieces, SumPieces},
+};
+use std::{borrow::Cow, sync::Arc};
 
 /// Refuses an index beyond the table; in a dry run there is nothing to look at.
 pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var, rows: usize) -> Result<()> {
@@ -24,7 +34,7 @@ pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var,
     if tape.is_dry() {
         return Ok(());
     }
-    let slice = ids.value().slice::<u32>();
+    let slice = ids.integers()?;
     match slice.iter().position(|&id| id as usize >= rows) {
         None => Ok(()),
         Some(at) => {
@@ -78,22 +88,86 @@ pub fn embedding_sum(tape: &Tape<'_>, lookups: &[(&Var, ParamId)], dtype: DType)
     let mut y = tape.alloc(&dims[..rank + 1], dtype)?;
     let bytes = y.len() * (dtype.bytes() + 4 * lookups.len());
     let lookup = |i: usize| kernel::Lookup { ids: lookups[i].0.value().slice(), table: params.values(lookups[i].1) };
-    tape.launch("embedding", moved(bytes), |cpu| {
-        floats!(dtype, X => {
-            let y = y.slice_mut::<X>();
-            match lookups.len() {
-                1 => kernel::forward(cpu, width, [lookup(0)], y),
-                2 => kernel::forward(cpu, width, [lookup(0), lookup(1)], y),
-                _ => kernel::forward(cpu, width, [lookup(0), lookup(1), lookup(2)], y),
-            }
-        });
+    tape.launch_on("embedding", moved(bytes), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(dtype, X => {
+                let y = y.slice_mut::<X>();
+                match lookups.len() {
+                    1 => kernel::forward(cpu, width, [lookup(0)], y),
+                    2 => kernel::forward(cpu, width, [lookup(0), lookup(1)], y),
+                    _ => kernel::forward(cpu, width, [lookup(0), lookup(1), lookup(2)], y),
+                }
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let values = params.on_gpu(gpu)?;
+            let lookups = lookups.iter().map(|(ids, table)| {
+                [ids.value().address(), values.address().element(params.info(*table).range.start, 4)]
+            });
+            gather(gpu, Gather::sum(storage(dtype), lookups.len()), lookups, width, &mut y)
+        }
     })?;
-    let lookups = || lookups.iter().map(|(ids, table)| (ids.value().clone(), *table)).collect();
+    let lookups = || lookups.iter().map(|(ids, table)| (Ids::of(ids), *table)).collect();
     tape.record_with_parameters(&[], y, || Embedding { lookups: lookups(), width })
 }
 
+/// y [.., width] of pairs of ids and table on the GPU.
+fn gather(
+    gpu: &Gpu,
+    kernel: Gather,
+    lookups: impl Iterator<Item = [DeviceAddress; 2]>,
+    width: usize,
+    y: &mut Tensor,
+) -> Result<()> {
+    let tokens = y.len().checked_div(width).unwrap_or(0);
+    let mut arguments: Vec<Argument> = lookups.flatten().map(Argument::from).collect();
+    arguments.extend([y.address_mut().into(), size(tokens), size(width)]);
+    gpu.run(&kernel, kernel.launch(tokens, width), &arguments)
+}
+
+/// Integers that backward needs: on the device, and on the host what was uploaded.
+struct Ids {
+    value: Tensor,
+    uploaded: Option<Arc<[u32]>>,
+}
+
+impl Ids {
+    fn of(ids: &Var) -> Self {
+        Self { value: ids.value().clone(), uploaded: ids.uploaded() }
+    }
+
+    fn on_host(&self) -> Result<Cow<'_, [u32]>> {
+        match &self.uploaded {
+            Some(uploaded) => Ok(Cow::Borrowed(uploaded)),
+            None => self.value.elements(),
+        }
+    }
+
+    /// rows `ids` of `to` [.., width] += dy on the GPU: in the order of the tokens, without atomics.
+    fn add_rows(&self, gpu: &Gpu, width: usize, dy: &Tensor, to: DeviceAddress, dtype: DType) -> Result<()> {
+        // The host sorts them: it has them.
+        let pieces = Pieces::new(&self.on_host()?);
+        let [order, starts, used, first] =
+            [&pieces.order, &pieces.starts, &pieces.used, &pieces.first].map(|list| upload(gpu, list));
+        let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces.count(), width], DType::F32)?;
+        let (sum, add) = (SumPieces { dtype: storage(dy.dtype()) }, AddPieces { dtype: storage(dtype) });
+        let (order, starts, used, first) = (order?, starts?, used?, first?);
+        let lists = [dy.address(), order.address(), starts.address(), partial.address()].map(Argument::from);
+        gpu.run(&sum, sum.launch(&pieces), &[&lists[..], &[size(width)]].concat())?;
+        let lists = [partial.address(), used.address(), first.address(), to].map(Argument::from);
+        gpu.run(&add, add.launch(&pieces), &[&lists[..], &[size(width)]].concat())
+    }
+}
+
+fn upload(gpu: &Gpu, list: &[u32]) -> Result<Tensor> {
+    let mut tensor = Tensor::new(&Arena::on_gpu(gpu), [list.len()], DType::U32)?;
+    tensor.copy_from(list)?;
+    Ok(tensor)
+}
+
 struct Embedding {
-    lookups: Box<[(Tensor, ParamId)]>,
+    lookups: Box<[(Ids, ParamId)]>,
     width: usize,
 }
 
@@ -106,12 +180,20 @@ impl Op for Embedding {
             let range = pass.params.range(*table);
             let flat = &mut pass.params.flat;
             let rows = range.len() / self.width.max(1);
-            let mut scratch = pass.tape.alloc([kernel::backward_scratch_len(ids.len(), rows)], DType::U32)?;
-            pass.tape.launch("embedding.backward", moved(dy.len() * (dy.dtype().bytes() + 8)), |cpu| {
-                let (dtable, scratch) = (&mut flat.slice_mut::<f32>()[range], scratch.slice_mut());
-                floats!(dy.dtype(), X => {
-                    kernel::backward(cpu, self.width, ids.slice(), dy.slice::<X>(), dtable, scratch);
-                });
+            let mut scratch = pass.tape.alloc([kernel::backward_scratch_len(ids.value.len(), rows)], DType::U32)?;
+            let cost = moved(dy.len() * (dy.dtype().bytes() + 8));
+            pass.tape.launch_on("embedding.backward", cost, |device| match device {
+                Device::Cpu(cpu) => {
+                    let (dtable, scratch) = (&mut flat.slice_mut::<f32>()[range], scratch.slice_mut());
+                    floats!(dy.dtype(), X => {
+                        kernel::backward(cpu, self.width, ids.value.slice(), dy.slice::<X>(), dtable, scratch);
+                    });
+                    Ok(())
+                }
+                Device::Cuda(gpu) => {
+                    let dtable = flat.address_mut().element(range.start, 4);
+                    ids.add_rows(gpu, self.width, &dy, dtable, DType::F32)
+                }
             })?;
         }
         Ok(())
@@ -134,19 +216,26 @@ pub fn gather_rows(tape: &Tape<'_>, x: &Var, rows: &Var) -> Result<Var> {
     dims[0] = rows.shape()[0];
     let mut y = tape.alloc(&dims[..from.len()], dtype)?;
     let width: usize = from[1..].iter().product();
-    tape.launch("gather_rows", moved(2 * y.len() * dtype.bytes()), |_| {
-        floats!(dtype, X => {
-            let (x, y) = (x.value().slice::<X>(), y.slice_mut::<X>());
-            for (&row, y) in rows.value().slice::<u32>().iter().zip(y.chunks_exact_mut(width.max(1))) {
-                y.copy_from_slice(&x[row as usize * width..][..width]);
-            }
-        });
+    tape.launch_on("gather_rows", moved(2 * y.len() * dtype.bytes()), |device| match device {
+        Device::Cpu(_) => {
+            floats!(dtype, X => {
+                let (x, y) = (x.value().slice::<X>(), y.slice_mut::<X>());
+                for (&row, y) in rows.value().slice::<u32>().iter().zip(y.chunks_exact_mut(width.max(1))) {
+                    y.copy_from_slice(&x[row as usize * width..][..width]);
+                }
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let lookup = [rows.value().address(), x.value().address()];
+            gather(gpu, Gather::rows(storage(dtype)), [lookup].into_iter(), width, &mut y)
+        }
     })?;
-    tape.record(&[x], y, || GatherRows { rows: rows.value().clone(), from })
+    tape.record(&[x], y, || GatherRows { rows: Ids::of(rows), from })
 }
 
 struct GatherRows {
-    rows: Tensor,
+    rows: Ids,
     from: Shape,
 }
 
@@ -158,14 +247,23 @@ impl Op for GatherRows {
         let mut dx = pass.tape.alloc(self.from, dy.dtype())?;
         let width: usize = self.from[1..].iter().product();
         let bytes = (dx.len() + 2 * dy.len()) * dy.dtype().bytes();
-        pass.tape.launch("gather_rows.backward", moved(bytes), |_| {
-            floats!(dy.dtype(), X => {
-                let dx = dx.slice_mut::<X>();
-                dx.fill(bytemuck::Zeroable::zeroed());
-                for (&row, dy) in self.rows.slice::<u32>().iter().zip(dy.slice::<X>().chunks_exact(width.max(1))) {
-                    super::add_row(&mut dx[row as usize * width..][..width], dy);
-                }
-            });
+        pass.tape.launch_on("gather_rows.backward", moved(bytes), |device| match device {
+            Device::Cpu(_) => {
+                let rows = self.rows.value.slice::<u32>();
+                floats!(dy.dtype(), X => {
+                    let dx = dx.slice_mut::<X>();
+                    dx.fill(bytemuck::Zeroable::zeroed());
+                    for (&row, dy) in rows.iter().zip(dy.slice::<X>().chunks_exact(width.max(1))) {
+                        super::add_row(&mut dx[row as usize * width..][..width], dy);
+                    }
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
+                dx.zero()?;
+                let (to, dtype) = (dx.address_mut(), dx.dtype());
+                self.rows.add_rows(gpu, width, &dy, to, dtype)
+            }
         })?;
         pass.give(0, dx)
     }

@@ -26,23 +26,20 @@ use super::{
     attention::{self, Attention, Sequences},
     check,
     dropout::check_rate,
-    elementwise::activation_flops,
+    elementwise::{activate, activate_backward},
     linear::Dense,
     norm::Norm,
 };
 use crate::{
-    dtype::{DType, floats},
+    device::{Device, kernel::Finish},
+    dtype::DType,
     error::{EngineError, Result},
     param::ParamId,
     shape::Shape,
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{
-    dropout::Dropout,
-    gelu::{self, Activation},
-    operation::Cost,
-};
+use kernels::{dropout::Dropout, gelu::Activation, gemm::Fused};
 
 /// What backward computes again instead of keeping it; see the module for what each costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -181,62 +178,47 @@ impl Layer {
         let mut lse = tape.alloc([t, self.spec.attention.heads], DType::F32)?;
         attention::forward(tape, &self.spec.attention, &self.sequences, &qkv, &mut context, &mut lse)?;
 
-        let branch =
-            self.branch(tape, "layer.attention_output", &self.attention_output, &context, self.spec.attention_output)?;
-        let mut s1 = tape.alloc([t, h], dtype)?;
-        let mut y = tape.alloc([t, h], dtype)?;
-        let mut stats1 = tape.alloc([t, 2], DType::F32)?;
-        params.attention_norm.forward(tape, &branch, Some(x), Some(&mut s1), &mut y, &mut stats1)?;
-        drop(branch);
+        let attended = Sublayer {
+            name: "layer.attention_output",
+            dense: &self.attention_output,
+            dropout: self.spec.attention_output,
+            norm: params.attention_norm,
+        };
+        let (s1, y, stats1) = attended.forward(tape, &context, x, None)?;
+        let y = y.expect("no other place for it was given");
 
-        let mut pre = tape.alloc([t, self.ffn.n], dtype)?;
-        self.ffn.forward(tape, "layer.ffn", &y, &mut pre)?;
-        let f = self.activate(tape, &pre)?;
-        let branch = self.branch(tape, "layer.ffn_output", &self.ffn_output, &f, self.spec.ffn_output)?;
-        let f = keep.then_some(f);
-        let mut s2 = tape.alloc([t, h], dtype)?;
-        let mut stats2 = tape.alloc([t, 2], DType::F32)?;
-        match out {
-            Some(out) => params.output_norm.forward(tape, &branch, Some(&y), Some(&mut s2), out, &mut stats2)?,
-            None => {
-                let mut unused = tape.alloc([t, h], dtype)?;
-                params.output_norm.forward(tape, &branch, Some(&y), Some(&mut s2), &mut unused, &mut stats2)?;
-            }
-        }
-        let y = keep.then_some(y);
+        let (pre, f) = self.ffn(tape, &y)?;
+        let fed = Sublayer {
+            name: "layer.ffn_output",
+            dense: &self.ffn_output,
+            dropout: self.spec.ffn_output,
+            norm: params.output_norm,
+        };
+        let (s2, _, stats2) = fed.forward(tape, &f, &y, out)?;
+        let (f, y) = (keep.then_some(f), keep.then_some(y));
         Ok(Saved { qkv, context, lse, s1, stats1, y, pre, f, s2, stats2 })
     }
 
-    /// dropout(x·Wᵀ + b)
-    fn branch(
-        &self,
-        tape: &Tape<'_>,
-        name: &'static str,
-        dense: &Dense,
-        x: &Tensor,
-        dropout: Option<Dropout>,
-    ) -> Result<Tensor> {
-        let mut y = tape.alloc([x.shape()[0], dense.n], x.dtype())?;
-        dense.forward(tape, name, x, &mut y)?;
-        match active(dropout) {
-            None => Ok(y),
-            Some(dropout) => super::dropout::masked(tape, &dropout, &y),
+    /// pre = y·W₁ᵀ + b and f = act(pre): on a GPU in one pass.
+    fn ffn(&self, tape: &Tape<'_>, y: &Tensor) -> Result<(Tensor, Tensor)> {
+        let mut pre = tape.alloc([y.shape()[0], self.ffn.n], y.dtype())?;
+        if let Device::Cuda(gpu) = tape.device() {
+            let mut f = tape.alloc(*pre.shape(), pre.dtype())?;
+            let fused = Fused::BiasActivation { activation: self.spec.activation, save_pre: true };
+            let kept = if tape.is_dry() { None } else { Some(pre.address_mut()) };
+            let finish = Finish { fused, pre: kept, ..Finish::NOTHING };
+            self.ffn.fused_forward(tape, gpu, "layer.ffn", y, &mut f, finish)?;
+            return Ok((pre, f));
         }
+        self.ffn.forward(tape, "layer.ffn", y, &mut pre)?;
+        let f = self.activate(tape, &pre)?;
+        Ok((pre, f))
     }
 
     fn activate(&self, tape: &Tape<'_>, pre: &Tensor) -> Result<Tensor> {
         let mut f = tape.alloc(*pre.shape(), pre.dtype())?;
-        tape.launch("layer.activation", self.activation_cost(pre, 2), |cpu| {
-            floats!(pre.dtype(), X => {
-                gelu::bias_activation_forward(cpu, self.spec.activation, pre.slice::<X>(), None, None, f.slice_mut::<X>());
-            });
-        })?;
+        activate(tape, "layer.activation", self.spec.activation, pre, &mut f)?;
         Ok(f)
-    }
-
-    fn activation_cost(&self, pre: &Tensor, streams: usize) -> Cost {
-        let flops = activation_flops(self.spec.activation) * pre.len() as u64;
-        Cost { flops, bytes: (streams * pre.len() * pre.dtype().bytes()) as u64 }
     }
 
     /// The gradient through dropout; the gradient itself where there is none.
@@ -300,14 +282,19 @@ impl Layer {
 
     /// dpre = (dbranch·W₂)·act'(pre)
     fn backward_activation(&self, tape: &Tape<'_>, dbranch: &Tensor, pre: &Tensor) -> Result<Tensor> {
+        const NAME: &str = "layer.ffn_output.backward.input";
+        if let Device::Cuda(gpu) = tape.device() {
+            let mut dpre = tape.alloc(*pre.shape(), pre.dtype())?;
+            let fused = Fused::ActivationBackward(self.spec.activation);
+            let matrix = if tape.is_dry() { None } else { Some(pre.address()) };
+            let finish = Finish { fused, matrix, ..Finish::NOTHING };
+            self.ffn_output.fused_backward_input(tape, gpu, NAME, dbranch, &mut dpre, &finish)?;
+            return Ok(dpre);
+        }
         let mut df = tape.alloc(*pre.shape(), pre.dtype())?;
-        self.ffn_output.backward_input(tape, "layer.ffn_output.backward.input", dbranch, &mut df)?;
+        self.ffn_output.backward_input(tape, NAME, dbranch, &mut df)?;
         let mut dpre = tape.alloc(*pre.shape(), pre.dtype())?;
-        tape.launch("layer.activation.backward", self.activation_cost(pre, 3), |cpu| {
-            floats!(pre.dtype(), X => {
-                gelu::backward(cpu, self.spec.activation, pre.slice::<X>(), df.slice::<X>(), dpre.slice_mut::<X>());
-            });
-        })?;
+        activate_backward(tape, "layer.activation.backward", self.spec.activation, pre, &df, &mut dpre)?;
         Ok(dpre)
     }
 
@@ -317,6 +304,64 @@ impl Layer {
         let mut stats = tape.alloc(Shape::from([s1.shape()[0], 2]), DType::F32)?;
         self.spec.params.attention_norm.forward(tape, s1, None, None, &mut y, &mut stats)?;
         Ok(y)
+    }
+}
+
+/// The end of each half of the layer: s = dropout(x·Wᵀ + b) + residual, y = LN(s).
+struct Sublayer<'a> {
+    name: &'static str,
+    dense: &'a Dense,
+    dropout: Option<Dropout>,
+    norm: Norm,
+}
+
+impl Sublayer<'_> {
+    /// s, y and the statistics of the normalisation. y goes to `out` where that is given, and then is not returned.
+    fn forward(
+        &self,
+        tape: &Tape<'_>,
+        x: &Tensor,
+        residual: &Tensor,
+        out: Option<&mut Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>, Tensor)> {
+        let (shape, dtype) = (*residual.shape(), residual.dtype());
+        let branch = match tape.device() {
+            Device::Cpu(_) => Some(self.branch(tape, x)?),
+            Device::Cuda(_) => None,
+        };
+        let mut s = tape.alloc(shape, dtype)?;
+        let mut own = match &out {
+            Some(_) => None,
+            None => Some(tape.alloc(shape, dtype)?),
+        };
+        let mut stats = tape.alloc([shape[0], 2], DType::F32)?;
+        let y = out.or(own.as_mut()).expect("one of the two");
+        match (tape.device(), branch) {
+            (Device::Cuda(gpu), _) => {
+                // The product adds the residual: the sum is rounded once, and nothing else is written.
+                let dropout = active(self.dropout);
+                let fused = Fused::BiasDropoutResidual { dropout: dropout.is_some(), residual: true };
+                let matrix = if tape.is_dry() { None } else { Some(residual.address()) };
+                let finish = Finish { fused, matrix, dropout, ..Finish::NOTHING };
+                self.dense.fused_forward(tape, gpu, self.name, x, &mut s, finish)?;
+                self.norm.forward(tape, &s, None, None, y, &mut stats)?;
+            }
+            (Device::Cpu(_), branch) => {
+                let branch = branch.expect("made above");
+                self.norm.forward(tape, &branch, Some(residual), Some(&mut s), y, &mut stats)?;
+            }
+        }
+        Ok((s, own, stats))
+    }
+
+    /// dropout(x·Wᵀ + b)
+    fn branch(&self, tape: &Tape<'_>, x: &Tensor) -> Result<Tensor> {
+        let mut y = tape.alloc([x.shape()[0], self.dense.n], x.dtype())?;
+        self.dense.forward(tape, self.name, x, &mut y)?;
+        match active(self.dropout) {
+            None => Ok(y),
+            Some(dropout) => super::dropout::masked(tape, &dropout, &y),
+        }
     }
 }
 

@@ -76,10 +76,62 @@ fn run(device: &Device, dtype: DType, (narrow, wide): (usize, usize)) -> [Vec<f3
     [y.value().to_vec().unwrap(), dx, gradients.tensor().to_vec().unwrap()]
 }
 
+/// dA and dB of an operation on a [ROWS, 24] and something smaller, and what it gives.
+fn of_two(device: &Device, dtype: DType, b_shape: &[usize], function: Binary) -> [Vec<f32>; 3] {
+    let params = ParamBuilder::new().build(&cpu(), 0).unwrap();
+    let mut workspace = Workspace::new(device.clone());
+    workspace.arena().set_poison(true);
+    let mut gradients = params.gradients_on(device).unwrap();
+    let tape = workspace.train(&params, None);
+    let positive = |seed, count| draw(seed, count).iter().map(|x| x + 2.0).collect::<Vec<_>>();
+    let a = tape.leaf(input(&tape, dtype, [ROWS, 24], &draw(5, ROWS * 24))).unwrap();
+    let count = b_shape.iter().product();
+    let b = input(&tape, dtype, [1, count], &positive(6, count)).reshape(b_shape).unwrap();
+    let b = tape.leaf(b).unwrap();
+    let y = function(&tape, &a, &b).unwrap();
+    let shape = *y.shape();
+    let dy = input(&tape, y.dtype(), [1, shape.elements()], &draw(7, shape.elements())).reshape(shape).unwrap();
+    let leaves = tape.backward_from(&y, dy, &mut gradients).unwrap();
+    [y.value(), leaves.get(&a).unwrap(), leaves.get(&b).unwrap()].map(|tensor| tensor.to_vec().unwrap())
+}
+
+type Binary = fn(&Tape<'_>, &Var, &Var) -> Result<Var>;
+
+#[test]
+fn operations_of_two_tensors_agree_with_the_processor() {
+    let [cpu, gpu] = devices();
+    let operations: [(&str, Binary); 4] = [("add", add), ("sub", sub), ("mul", mul), ("div", div)];
+    for (dtype, bound) in [(DType::F32, 0.5f32.powi(18)), (DType::Bf16, 0.5f32.powi(6))] {
+        for shape in [&[ROWS, 24][..], &[24], &[ROWS, 1], &[1]] {
+            for (name, operation) in operations {
+                let [wanted, got] = [&cpu, &gpu].map(|device| of_two(device, dtype, shape, operation));
+                for (what, (got, wanted)) in ["y", "da", "db"].iter().zip(got.iter().zip(&wanted)) {
+                    close(&format!("{name}, {dtype}, b {shape:?}, {what}"), got, wanted, bound);
+                }
+            }
+        }
+        let [wanted, got] = [&cpu, &gpu].map(|device| of_two(device, dtype, &[ROWS, 24], mean_squared_error));
+        for (what, (got, wanted)) in ["y", "da", "db"].iter().zip(got.iter().zip(&wanted)) {
+            close(&format!("squared error, {dtype}, {what}"), got, wanted, bound);
+        }
+    }
+}
+
 /// y and dx of functions of one input.
 fn elementwise(device: &Device, dtype: DType, count: usize) -> Vec<[Vec<f32>; 2]> {
     type Function = fn(&Tape<'_>, &Var) -> Result<Var>;
-    let functions: [Function; 5] = [tanh, sigmoid, exp, log, |tape, x| scale(tape, x, -1.5)];
+    let functions: [Function; 10] = [
+        tanh,
+        sigmoid,
+        exp,
+        log,
+        |tape, x| scale(tape, x, -1.5),
+        |tape, x| activation(tape, x, Activation::GeluTanh),
+        relu,
+        softmax,
+        sum,
+        mean,
+    ];
     let params = ParamBuilder::new().build(&cpu(), 0).unwrap();
     let mut workspace = Workspace::new(device.clone());
     workspace.arena().set_poison(true);
@@ -90,7 +142,8 @@ fn elementwise(device: &Device, dtype: DType, count: usize) -> Vec<[Vec<f32>; 2]
         let values: Vec<f32> = draw(3, count).iter().map(|x| x + 1.5).collect();
         let x = tape.leaf(input(&tape, dtype, [1, count], &values)).unwrap();
         let y = function(&tape, &x).unwrap();
-        let dy = input(&tape, dtype, [1, count], &draw(4, count));
+        let (shape, len) = (*y.shape(), y.shape().elements());
+        let dy = input(&tape, y.dtype(), [1, len], &draw(4, len)).reshape(shape).unwrap();
         let leaves = tape.backward_from(&y, dy, &mut gradients).unwrap();
         [y.value(), leaves.get(&x).unwrap()].map(|tensor| tensor.to_vec().unwrap())
     };
@@ -113,7 +166,7 @@ fn functions_of_elements_agree_with_the_processor() {
     }
 }
 
-fn close(what: &str, got: &[f32], wanted: &[f32], bound: f32) {
+pub(super) fn close(what: &str, got: &[f32], wanted: &[f32], bound: f32) {
     assert_eq!(got.len(), wanted.len(), "{what}");
     let scale = wanted.iter().fold(0f32, |most, x| most.max(x.abs()));
     for (at, (got, wanted)) in got.iter().zip(wanted).enumerate() {

@@ -10,7 +10,11 @@
 //! Cost: 2·T·N·K FLOPs forward, twice that backward.
 use super::check;
 use crate::{
-    device::{Device, Gpu, driver::DeviceAddress, kernel::Operands},
+    device::{
+        Device, Gpu,
+        driver::DeviceAddress,
+        kernel::{Finish, Operands},
+    },
     dtype::{DType, floats},
     error::{EngineError, Result},
     param::{ParamId, Side},
@@ -92,9 +96,8 @@ impl Dense {
                 Ok(())
             }
             Device::Cuda(gpu) => {
-                let values = tape.params().on_gpu(gpu)?;
-                let bias = self.bias.as_ref().map(|range| values.address().element(range.start, 4));
-                self.product(tape, gpu, &spec, x, y, bias)
+                let bias = self.bias_on(tape, gpu)?;
+                self.product(tape, gpu, &spec, x, y, &Finish::bias(bias))
             }
         })
     }
@@ -115,18 +118,56 @@ impl Dense {
         spec: &Gemm,
         a: &Tensor,
         c: &mut Tensor,
-        bias: Option<DeviceAddress>,
+        finish: &Finish,
     ) -> Result<()> {
         let weights = tape.params().on_gpu_as(gpu, a.dtype())?;
         let operands = Operands {
             a: a.address(),
             b: weights.address().element(self.weight.start, a.dtype().bytes()),
             c: c.address_mut(),
-            bias,
             inputs: a.dtype(),
             output: c.dtype(),
         };
-        gpu.product(spec, &operands)
+        gpu.product(spec, &operands, finish)
+    }
+
+    /// Where the bias lies on the GPU, if there is one.
+    fn bias_on(&self, tape: &Tape<'_>, gpu: &Gpu) -> Result<Option<DeviceAddress>> {
+        let values = tape.params().on_gpu(gpu)?;
+        Ok(self.bias.as_ref().map(|range| values.address().element(range.start, 4)))
+    }
+
+    /// y = finish(x·Wᵀ) on the GPU, the layer's bias among what follows; for what a processor does in several passes.
+    pub(crate) fn fused_forward(
+        &self,
+        tape: &Tape<'_>,
+        gpu: &Gpu,
+        name: &'static str,
+        x: &Tensor,
+        y: &mut Tensor,
+        finish: Finish,
+    ) -> Result<()> {
+        let rows = x.shape().rows_cols().0;
+        tape.launch_on(name, self.cost(rows, x.dtype()), |_| {
+            let finish = Finish { bias: self.bias_on(tape, gpu)?, ..finish };
+            self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &finish)
+        })
+    }
+
+    /// dx = finish(dy·W) on the GPU.
+    pub(crate) fn fused_backward_input(
+        &self,
+        tape: &Tape<'_>,
+        gpu: &Gpu,
+        name: &'static str,
+        dy: &Tensor,
+        dx: &mut Tensor,
+        finish: &Finish,
+    ) -> Result<()> {
+        let rows = dy.shape().rows_cols().0;
+        tape.launch_on(name, self.cost(rows, dy.dtype()), |_| {
+            self.product(tape, gpu, &Gemm::nn(rows, self.k, self.n), dy, dx, finish)
+        })
     }
 
     /// dx = dy·W
@@ -170,7 +211,7 @@ impl Dense {
                 });
                 Ok(())
             }
-            Device::Cuda(gpu) => self.product(tape, gpu, &spec, dy, dx, None),
+            Device::Cuda(gpu) => self.product(tape, gpu, &spec, dy, dx, &Finish::NOTHING),
         })
     }
 
@@ -197,10 +238,10 @@ impl Dense {
                     a: dy.address(),
                     b: x.address(),
                     c: flat.address_mut().element(self.weight.start, 4),
-                    bias: None,
                     inputs: x.dtype(),
                     output: DType::F32,
                 },
+                &Finish::NOTHING,
             ),
         })?;
         if let Some(bias) = &self.bias {

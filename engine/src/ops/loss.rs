@@ -8,8 +8,13 @@
 //!
 //! The denominator is the caller's: the number of rows gives the mean, the number of a whole batch's rows makes
 //! micro-batches add up to the gradient of the batch.
-use super::{check, embedding::check_ids};
+use super::{
+    check,
+    embedding::check_ids,
+    projection_on_gpu::{self, ProjectionOnGpu},
+};
 use crate::{
+    device::Device,
     dtype::{DType, floats},
     error::{EngineError, Result},
     param::ParamId,
@@ -28,8 +33,21 @@ pub struct Classified {
     pub loss: Var,
     /// Each row's negative log-likelihood [M], f32.
     pub losses: Tensor,
-    /// 1 where the greatest logit is the label's, else 0: [M], u32.
-    pub correct: Tensor,
+    /// The class of the greatest logit of each row, the first of equals: [M], u32.
+    pub predictions: Tensor,
+    /// What they should be: [M], u32.
+    pub labels: Tensor,
+}
+
+impl Classified {
+    /// Number of rows whose prediction is the label.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    pub fn correct(&self) -> Result<usize> {
+        let (predictions, labels) = (self.predictions.elements::<u32>()?, self.labels.elements::<u32>()?);
+        Ok(predictions.iter().zip(labels.iter()).filter(|(prediction, label)| prediction == label).count())
+    }
 }
 
 pub(super) fn check_denominator(operation: &str, denominator: f32) -> Result<()> {
@@ -42,9 +60,13 @@ pub(super) fn check_denominator(operation: &str, denominator: f32) -> Result<()>
 /// Sum in f64, in order: a loss is compared across runs to the bit.
 pub(super) fn reduce(tape: &Tape<'_>, losses: &Tensor, denominator: f32) -> Result<Tensor> {
     let mut loss = tape.alloc([], DType::F32)?;
-    tape.launch("loss.sum", crate::tape::moved(losses.len() * 4), |_| {
-        let sum: f64 = losses.slice::<f32>().iter().map(|&x| f64::from(x)).sum();
-        loss.slice_mut::<f32>()[0] = (sum / f64::from(denominator)) as f32;
+    tape.launch_on("loss.sum", crate::tape::moved(losses.len() * 4), |device| match device {
+        Device::Cpu(_) => {
+            let sum: f64 = losses.slice::<f32>().iter().map(|&x| f64::from(x)).sum();
+            loss.slice_mut::<f32>()[0] = (sum / f64::from(denominator)) as f32;
+            Ok(())
+        }
+        Device::Cuda(gpu) => gpu.scaled_sum(losses, 1.0 / denominator, &mut loss),
     })?;
     Ok(loss)
 }
@@ -54,9 +76,15 @@ pub(super) fn factor(dy: &Tensor, denominator: f32) -> f32 {
     dy.slice::<f32>()[0] / denominator
 }
 
-/// Predictions become 1 where they are the label, else 0.
-fn mark_correct(predictions: &mut [u32], labels: &[u32]) {
-    predictions.iter_mut().zip(labels).for_each(|(prediction, label)| *prediction = u32::from(*prediction == *label));
+/// The same for every row.
+fn factors(dy: &Tensor, denominator: f32, device: &Device, dlosses: &mut Tensor) -> Result<()> {
+    match device {
+        Device::Cpu(_) => {
+            dlosses.slice_mut::<f32>().fill(factor(dy, denominator));
+            Ok(())
+        }
+        Device::Cuda(gpu) => gpu.repeat(dy, 1.0 / denominator, dlosses),
+    }
 }
 
 /// Softmax cross-entropy of logits [M, C] and labels [M].
@@ -72,14 +100,20 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
     check_denominator("cross_entropy", denominator)?;
     let mut losses = tape.alloc([rows], DType::F32)?;
     let mut norms = tape.alloc([rows, 2], DType::F32)?;
-    let mut correct = tape.alloc([rows], DType::U32)?;
+    let mut predictions = tape.alloc([rows], DType::U32)?;
     let cost = Cost { flops: 20 * logits.value().len() as u64, bytes: (logits.value().len() * dtype.bytes()) as u64 };
-    tape.launch("cross_entropy", cost, |cpu| {
-        floats!(dtype, X => kernel::rows_forward(
-            cpu, classes, logits.value().slice::<X>(), labels.value().slice(), losses.slice_mut(), norms.slice_mut(),
-            correct.slice_mut(),
-        ));
-        mark_correct(correct.slice_mut(), labels.value().slice());
+    tape.launch_on("cross_entropy", cost, |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(dtype, X => kernel::rows_forward(
+                cpu, classes, logits.value().slice::<X>(), labels.value().slice(), losses.slice_mut(),
+                norms.slice_mut(), predictions.slice_mut(),
+            ));
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let outputs = [&mut losses, &mut norms, &mut predictions].map(Tensor::address_mut);
+            gpu.cross_entropy(logits.value().address(), dtype, labels.value().address(), outputs, rows, classes)
+        }
     })?;
     let loss = reduce(tape, &losses, denominator)?;
     let (logits_value, labels) = (logits.value(), labels.value());
@@ -89,7 +123,7 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
         norms,
         denominator,
     })?;
-    Ok(Classified { loss, losses, correct })
+    Ok(Classified { loss, losses, predictions, labels: labels.clone() })
 }
 
 struct CrossEntropy {
@@ -108,12 +142,22 @@ impl Op for CrossEntropy {
         let mut dx = pass.tape.alloc(*logits.shape(), logits.dtype())?;
         let mut dlosses = pass.tape.alloc([labels.len()], DType::F32)?;
         let cost = Cost { flops: 20 * dx.len() as u64, bytes: (2 * dx.len() * dx.dtype().bytes()) as u64 };
-        pass.tape.launch("cross_entropy.backward", cost, |cpu| {
-            dlosses.slice_mut::<f32>().fill(factor(&dy, denominator));
-            floats!(logits.dtype(), X => kernel::rows_backward(
-                cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), norms.slice(), dlosses.slice(),
-                dx.slice_mut::<X>(),
-            ));
+        pass.tape.launch_on("cross_entropy.backward", cost, |device| {
+            factors(&dy, denominator, device, &mut dlosses)?;
+            match device {
+                Device::Cpu(cpu) => {
+                    floats!(logits.dtype(), X => kernel::rows_backward(
+                        cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), norms.slice(), dlosses.slice(),
+                        dx.slice_mut::<X>(),
+                    ));
+                    Ok(())
+                }
+                Device::Cuda(gpu) => {
+                    let inputs = [&logits, &labels, &norms, &dlosses].map(Tensor::address);
+                    let (to, dtype) = (dx.address_mut(), dx.dtype());
+                    gpu.cross_entropy_backward(inputs, dtype, to, dtype, logits.shape()[0], logits.shape()[1])
+                }
+            }
         })?;
         pass.give(0, dx)
     }
@@ -143,22 +187,27 @@ pub fn projected_cross_entropy(
     check_denominator(NAME, denominator)?;
     let mut losses = tape.alloc([rows], DType::F32)?;
     let mut norms = tape.alloc([rows, 2], DType::F32)?;
-    let mut correct = tape.alloc([rows], DType::U32)?;
-    let mut scratch = tape.alloc([kernel::scratch_len(rows, width, vocabulary)], DType::F32)?;
-    let (weight_values, bias_values) = (tape.params().values(weight), tape.params().values(bias));
-    tape.launch(NAME, dense.cost(rows, dtype), |cpu| {
-        floats!(dtype, X => {
-            let projection = Projection {
-                width,
-                hidden: hidden.value().slice::<X>(),
-                weight: weight_values,
-                bias: bias_values,
-                labels: labels.value().slice(),
-            };
-            let (losses, norms) = (losses.slice_mut(), norms.slice_mut());
-            kernel::forward(cpu, &projection, losses, norms, correct.slice_mut(), scratch.slice_mut());
-        });
-        mark_correct(correct.slice_mut(), labels.value().slice());
+    let mut predictions = tape.alloc([rows], DType::U32)?;
+    let mut scratch = tape.alloc([scratch_len(tape, hidden.value(), vocabulary)], DType::F32)?;
+    tape.launch_on(NAME, dense.cost(rows, dtype), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(dtype, X => {
+                let projection = Projection {
+                    width,
+                    hidden: hidden.value().slice::<X>(),
+                    weight: tape.params().values(weight),
+                    bias: tape.params().values(bias),
+                    labels: labels.value().slice(),
+                };
+                let (losses, norms) = (losses.slice_mut(), norms.slice_mut());
+                kernel::forward(cpu, &projection, losses, norms, predictions.slice_mut(), scratch.slice_mut());
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            let projection = ProjectionOnGpu::new(tape, gpu, &dense, hidden.value(), labels.value())?;
+            projection.forward([&mut losses, &mut norms, &mut predictions].map(Tensor::address_mut), &mut scratch)
+        }
     })?;
     drop(scratch);
     let loss = reduce(tape, &losses, denominator)?;
@@ -170,7 +219,15 @@ pub fn projected_cross_entropy(
         norms,
         denominator,
     })?;
-    Ok(Classified { loss, losses, correct })
+    Ok(Classified { loss, losses, predictions, labels: labels.clone() })
+}
+
+/// Numbers of scratch of a projection, f32.
+fn scratch_len(tape: &Tape<'_>, hidden: &Tensor, vocabulary: usize) -> usize {
+    match (tape.device(), hidden.shape()) {
+        (Device::Cpu(_), shape) => kernel::scratch_len(shape[0], shape[1], vocabulary),
+        (Device::Cuda(_), shape) => projection_on_gpu::scratch_len(shape[0], vocabulary, hidden.dtype()),
+    }
 }
 
 struct Projected {
@@ -189,30 +246,40 @@ impl Op for Projected {
         let Self { dense, hidden, labels, norms, denominator } = *self;
         let (tape, rows, vocabulary, width) = (pass.tape, hidden.shape()[0], dense.n, dense.k);
         let mut dhidden = tape.alloc(*hidden.shape(), hidden.dtype())?;
-        let mut scratch = tape.alloc([kernel::scratch_len(rows, width, vocabulary)], DType::F32)?;
+        let mut scratch = tape.alloc([scratch_len(tape, &hidden, vocabulary)], DType::F32)?;
         let mut dlosses = tape.alloc([rows], DType::F32)?;
         let at_bias = dense.bias.clone().expect("the projection has a bias");
-        let values = tape.params().all_values();
         let Cost { flops, bytes } = dense.cost(rows, hidden.dtype());
         let flat = &mut pass.params.flat;
-        tape.launch("projected_cross_entropy.backward", Cost { flops: 3 * flops, bytes: 3 * bytes }, |cpu| {
-            dlosses.slice_mut::<f32>().fill(factor(&dy, denominator));
-            let [dweight, dbias] = flat
-                .slice_mut::<f32>()
-                .get_disjoint_mut([dense.weight.clone(), at_bias.clone()])
-                .expect("two parameters");
-            floats!(hidden.dtype(), X => {
-                let projection = Projection {
-                    width,
-                    hidden: hidden.slice::<X>(),
-                    weight: &values[dense.weight.clone()],
-                    bias: &values[at_bias.clone()],
-                    labels: labels.slice(),
-                };
-                let dhidden = dhidden.slice_mut::<X>();
-                let scratch = scratch.slice_mut();
-                kernel::backward(cpu, &projection, norms.slice(), dlosses.slice(), dhidden, dweight, dbias, scratch);
-            });
+        let cost = Cost { flops: 3 * flops, bytes: 3 * bytes };
+        tape.launch_on("projected_cross_entropy.backward", cost, |device| {
+            factors(&dy, denominator, device, &mut dlosses)?;
+            match device {
+                Device::Cpu(cpu) => {
+                    let values = tape.params().all_values();
+                    let [dweight, dbias] = flat
+                        .slice_mut::<f32>()
+                        .get_disjoint_mut([dense.weight.clone(), at_bias.clone()])
+                        .expect("two parameters");
+                    floats!(hidden.dtype(), X => {
+                        let projection = Projection {
+                            width,
+                            hidden: hidden.slice::<X>(),
+                            weight: &values[dense.weight.clone()],
+                            bias: &values[at_bias.clone()],
+                            labels: labels.slice(),
+                        };
+                        let (dhidden, scratch) = (dhidden.slice_mut::<X>(), scratch.slice_mut());
+                        let (norms, dlosses) = (norms.slice(), dlosses.slice());
+                        kernel::backward(cpu, &projection, norms, dlosses, dhidden, dweight, dbias, scratch);
+                    });
+                    Ok(())
+                }
+                Device::Cuda(gpu) => {
+                    let projection = ProjectionOnGpu::new(tape, gpu, &dense, &hidden, &labels)?;
+                    projection.backward([&norms, &dlosses].map(Tensor::address), &mut dhidden, flat, &mut scratch)
+                }
+            }
         })?;
         pass.give(0, dhidden)
     }

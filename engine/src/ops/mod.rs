@@ -13,6 +13,7 @@ mod linear;
 mod loss;
 mod matmul;
 mod norm;
+mod projection_on_gpu;
 mod reduce;
 mod sequence_loss;
 mod softmax;
@@ -87,16 +88,22 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
         return Ok(x);
     }
     let mut y = tape.alloc(*x.shape(), dtype)?;
-    tape.launch("cast", moved(x.len() * (x.dtype().bytes() + dtype.bytes())), |cpu| {
-        floats!(x.dtype(), X => floats!(dtype, Y => {
-            kernels::elementwise::cast(cpu, x.slice::<X>(), y.slice_mut::<Y>());
-        }));
+    tape.launch_on("cast", moved(x.len() * (x.dtype().bytes() + dtype.bytes())), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(x.dtype(), X => floats!(dtype, Y => {
+                kernels::elementwise::cast(cpu, x.slice::<X>(), y.slice_mut::<Y>());
+            }));
+            Ok(())
+        }
+        Device::Cuda(gpu) => gpu.cast(&x, &mut y),
     })?;
     Ok(y)
 }
 
 #[cfg(test)]
 mod bf16_tests;
+#[cfg(test)]
+mod gpu_model_tests;
 #[cfg(test)]
 mod gpu_tests;
 #[cfg(test)]

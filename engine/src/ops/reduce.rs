@@ -8,6 +8,7 @@
 //! Results are f32 whatever the storage.
 use super::check;
 use crate::{
+    device::Device,
     dtype::{DType, floats},
     error::{EngineError, Result},
     shape::Shape,
@@ -16,7 +17,7 @@ use crate::{
 };
 use kernels::{
     Element,
-    elementwise::{self, Binary, Broadcast},
+    elementwise::{self, Binary, Broadcast, cuda::Function},
 };
 
 /// The sum of all elements, f32.
@@ -42,11 +43,15 @@ fn scaled_sum(tape: &Tape<'_>, x: &Var, name: &'static str, factor: f32) -> Resu
     let dtype = check::float(name, x)?;
     let mut y = tape.alloc([], DType::F32)?;
     let value = x.value();
-    tape.launch(name, moved(value.len() * dtype.bytes()), |cpu| {
-        floats!(dtype, X => {
-            let sum = kernels::reduce::sum(cpu, value.slice::<X>());
-            y.slice_mut::<f32>()[0] = (sum * f64::from(factor)) as f32;
-        });
+    tape.launch_on(name, moved(value.len() * dtype.bytes()), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(dtype, X => {
+                let sum = kernels::reduce::sum(cpu, value.slice::<X>());
+                y.slice_mut::<f32>()[0] = (sum * f64::from(factor)) as f32;
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => gpu.scaled_sum(value, factor, &mut y),
     })?;
     let shape = *x.shape();
     tape.record(&[x], y, || ScaledSum { name, factor, shape, dtype })
@@ -65,9 +70,13 @@ impl Op for ScaledSum {
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
         let mut dx = pass.tape.alloc(self.shape, self.dtype)?;
-        pass.tape.launch("sum.backward", moved(dx.len() * dx.dtype().bytes()), |_| {
-            let value = dy.slice::<f32>()[0] * self.factor;
-            floats!(self.dtype, X => dx.slice_mut::<X>().fill(X::from_f32(value)));
+        pass.tape.launch_on("sum.backward", moved(dx.len() * dx.dtype().bytes()), |device| match device {
+            Device::Cpu(_) => {
+                let value = dy.slice::<f32>()[0] * self.factor;
+                floats!(self.dtype, X => dx.slice_mut::<X>().fill(X::from_f32(value)));
+                Ok(())
+            }
+            Device::Cuda(gpu) => gpu.repeat(&dy, self.factor, &mut dx),
         })?;
         pass.give(0, dx)
     }
@@ -87,13 +96,20 @@ pub fn mean_squared_error(tape: &Tape<'_>, x: &Var, target: &Var) -> Result<Var>
     let mut y = tape.alloc([], DType::F32)?;
     let mut difference = tape.alloc(*x.shape(), dtype)?;
     let (a, b) = (x.value(), target.value());
-    tape.launch(NAME, moved(3 * a.len() * dtype.bytes()), |cpu| {
-        floats!(dtype, X => {
-            let difference = difference.slice_mut::<X>();
-            elementwise::binary(cpu, Binary::Sub, Broadcast::Full, 1, a.slice::<X>(), b.slice::<X>(), difference);
-            let sum = kernels::reduce::sum_of_squares(cpu, difference);
-            y.slice_mut::<f32>()[0] = (sum / difference.len() as f64) as f32;
-        });
+    tape.launch_on(NAME, moved(3 * a.len() * dtype.bytes()), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(dtype, X => {
+                let difference = difference.slice_mut::<X>();
+                elementwise::binary(cpu, Binary::Sub, Broadcast::Full, 1, a.slice::<X>(), b.slice::<X>(), difference);
+                let sum = kernels::reduce::sum_of_squares(cpu, difference);
+                y.slice_mut::<f32>()[0] = (sum / difference.len() as f64) as f32;
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => {
+            gpu.map(Function::Binary(Binary::Sub, Broadcast::Full), &[a, b], None, &mut difference)?;
+            gpu.scaled_sum_of_squares(&difference, 1.0 / a.len() as f32, &mut y)
+        }
     })?;
     tape.record(&[x, target], y, || SquaredError { difference })
 }
@@ -114,11 +130,20 @@ impl Op for SquaredError {
             }
             let mut dx = pass.tape.alloc(*difference.shape(), difference.dtype())?;
             let bytes = 2 * dx.len() * dx.dtype().bytes();
-            pass.tape.launch("mean_squared_error.backward", moved(bytes), |cpu| {
-                let factor = sign * dy.slice::<f32>()[0] / difference.len() as f32;
-                floats!(difference.dtype(), X => {
-                    elementwise::scale(cpu, factor, difference.slice::<X>(), dx.slice_mut::<X>());
-                });
+            let mut factor = pass.tape.alloc([], dx.dtype())?;
+            pass.tape.launch_on("mean_squared_error.backward", moved(bytes), |device| match device {
+                Device::Cpu(cpu) => {
+                    let factor = sign * dy.slice::<f32>()[0] / difference.len() as f32;
+                    floats!(difference.dtype(), X => {
+                        elementwise::scale(cpu, factor, difference.slice::<X>(), dx.slice_mut::<X>());
+                    });
+                    Ok(())
+                }
+                Device::Cuda(gpu) => {
+                    gpu.repeat(&dy, sign / difference.len() as f32, &mut factor)?;
+                    let times = Function::Binary(Binary::Mul, Broadcast::Scalar);
+                    gpu.map(times, &[&difference, &factor], None, &mut dx)
+                }
             })?;
             pass.give(input, dx)?;
         }

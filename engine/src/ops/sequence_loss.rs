@@ -48,14 +48,14 @@ pub fn sequence_cross_entropy(
         }
     }
     let mut losses = tape.alloc([count], DType::F32)?;
-    let mut correct = tape.alloc([count], DType::U32)?;
+    let mut predictions = tape.alloc([count], DType::U32)?;
     tape.launch(NAME, moved(dtype.bytes() * logits.value().len()), |_| {
-        let (losses, correct) = (losses.slice_mut::<f32>(), correct.slice_mut::<u32>());
+        let (losses, predictions) = (losses.slice_mut::<f32>(), predictions.slice_mut::<u32>());
         floats!(dtype, X => {
             for (b, (z, label)) in by_sequence::<X>(logits.value(), sequences, labels.value()).enumerate() {
                 let (lse, best) = log_sum(z);
                 losses[b] = (lse - f64::from(z[label].to_f32())) as f32;
-                correct[b] = u32::from(best == label);
+                predictions[b] = best as u32;
             }
         });
     })?;
@@ -67,7 +67,7 @@ pub fn sequence_cross_entropy(
         labels: labels.clone(),
         denominator,
     })?;
-    Ok(Classified { loss, losses, correct })
+    Ok(Classified { loss, losses, predictions, labels: labels.clone() })
 }
 
 /// Logits and label of every sequence.

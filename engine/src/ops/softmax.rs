@@ -5,12 +5,20 @@
 //! ```
 use super::check;
 use crate::{
+    device::{
+        Device, Gpu,
+        driver::Argument,
+        kernel::{size, storage},
+    },
     dtype::floats,
     error::{EngineError, Result},
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{operation::Cost, softmax as kernel};
+use kernels::{
+    operation::{self, Cost},
+    softmax::{self as kernel, cuda::Softmax as SoftmaxKernel},
+};
 
 fn cost(x: &Tensor, streams: usize) -> Cost {
     Cost { flops: 20 * x.len() as u64, bytes: (streams * x.len() * x.dtype().bytes()) as u64 }
@@ -28,11 +36,24 @@ pub fn softmax(tape: &Tape<'_>, x: &Var) -> Result<Var> {
     let mut y = tape.alloc(*x.shape(), dtype)?;
     let input = x.value();
     let cols = x.shape().rows_cols().1;
-    tape.launch("softmax", cost(input, 2), |cpu| {
-        floats!(dtype, X => kernel::forward(cpu, cols, input.slice::<X>(), y.slice_mut::<X>()));
+    tape.launch_on("softmax", cost(input, 2), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(dtype, X => kernel::forward(cpu, cols, input.slice::<X>(), y.slice_mut::<X>()));
+            Ok(())
+        }
+        Device::Cuda(gpu) => run_on(gpu, operation::Pass::Forward, &[input], &mut y),
     })?;
     let saved = y.clone();
     tape.record(&[x], y, || Softmax { y: saved })
+}
+
+/// The kernel of the GPU: of x, or of y and dy.
+fn run_on(gpu: &Gpu, pass: operation::Pass, inputs: &[&Tensor], out: &mut Tensor) -> Result<()> {
+    let (rows, columns) = out.shape().rows_cols();
+    let kernel = SoftmaxKernel::new(pass, storage(out.dtype()), columns);
+    let mut arguments: Vec<Argument> = inputs.iter().map(|input| input.address().into()).collect();
+    arguments.extend([out.address_mut().into(), size(rows), size(columns)]);
+    gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
 }
 
 struct Softmax {
@@ -46,10 +67,14 @@ impl Op for Softmax {
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
         let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
         let cols = dy.shape().rows_cols().1;
-        pass.tape.launch("softmax.backward", cost(&dy, 3), |cpu| {
-            floats!(dy.dtype(), X => {
-                kernel::backward(cpu, cols, self.y.slice::<X>(), dy.slice::<X>(), dx.slice_mut::<X>());
-            });
+        pass.tape.launch_on("softmax.backward", cost(&dy, 3), |device| match device {
+            Device::Cpu(cpu) => {
+                floats!(dy.dtype(), X => {
+                    kernel::backward(cpu, cols, self.y.slice::<X>(), dy.slice::<X>(), dx.slice_mut::<X>());
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => run_on(gpu, operation::Pass::Backward, &[&self.y, &dy], &mut dx),
         })?;
         pass.give(0, dx)
     }

@@ -39,6 +39,8 @@ pub enum Function {
     UnaryBackward(Unary),
     /// factor · x
     Scale,
+    /// factor · x[0], everywhere; x in f32
+    Repeat,
     /// y + x
     AddAssign,
     /// y + factor · x, y in f32
@@ -84,6 +86,7 @@ impl Map {
             let of = |function, from, to| Self { function, from, to, vector };
             all.extend([(both[1], both[0]), (both[0], both[1])].map(|(from, to)| of(Function::Cast, from, to)));
             all.extend(both.map(|dtype| of(Function::AddScaled, dtype, DType::F32)));
+            all.extend(both.map(|dtype| of(Function::Repeat, DType::F32, dtype)));
             all.extend(both.iter().flat_map(|&dtype| functions.iter().map(move |&f| of(f, dtype, dtype))));
         }
         all
@@ -97,6 +100,7 @@ impl Map {
             Function::Unary(unary) => word(&unary),
             Function::UnaryBackward(unary) => format!("{}_backward", word(&unary)),
             Function::Scale => "scale".into(),
+            Function::Repeat => "repeat".into(),
             Function::AddAssign => "add_assign".into(),
             Function::AddScaled => "add_scaled".into(),
             Function::Cast => "cast".into(),
@@ -134,7 +138,7 @@ impl Map {
         };
         let inputs: Vec<Ptr<Global>> = names.iter().map(|name| k.load_pointer(name)).collect();
         let y = k.load_pointer("y");
-        let has_factor = matches!(self.function, Function::Scale | Function::AddScaled);
+        let has_factor = matches!(self.function, Function::Scale | Function::Repeat | Function::AddScaled);
         let factor = has_factor.then(|| k.load_param::<F32>("factor"));
         let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
         let (from, to) = (Storage::from(self.from), Storage::from(self.to));
@@ -143,7 +147,10 @@ impl Map {
         k.if_(k.lt(i, k.mul_lo(rows, columns)), || {
             let at = |matrix: Ptr<Global>, i, storage: Storage| k.index(matrix, i, storage.bytes()).at(0);
             let load = |matrix, i, storage| k.load_numbers(storage, at(matrix, i, storage), self.vector, Read::Mutable);
-            let first = load(inputs[0], i, from);
+            let first = match self.function {
+                Function::Repeat => self.spread(k, Broadcast::Scalar, inputs[0], i, columns),
+                _ => load(inputs[0], i, from),
+            };
             let values: Vec<Reg<F32>> = match self.function {
                 Function::Binary(operation, broadcast) => {
                     let second = self.spread(k, broadcast, inputs[1], i, columns);
@@ -154,7 +161,9 @@ impl Map {
                     let dy = load(inputs[1], i, from);
                     first.into_iter().zip(dy).map(|(kept, dy)| k.mul(slope(k, f, kept), dy)).collect()
                 }
-                Function::Scale => first.into_iter().map(|x| k.mul(x, factor.expect("declared"))).collect(),
+                Function::Scale | Function::Repeat => {
+                    first.into_iter().map(|x| k.mul(x, factor.expect("declared"))).collect()
+                }
                 Function::AddAssign => first.into_iter().zip(load(y, i, to)).map(|(x, y)| k.add(y, x)).collect(),
                 Function::AddScaled => {
                     let factor = factor.expect("declared");

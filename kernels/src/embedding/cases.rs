@@ -18,9 +18,9 @@ fn ptx(sm: Sm) -> Vec<Program> {
         return Vec::new();
     }
     let both = [DType::Bf16, DType::F32];
-    let gathers = [3, 1].into_iter().flat_map(|tables| both.map(|dtype| Gather { dtype, tables }.program(sm)));
+    let gathers = Gather::all().into_iter().map(|kernel| kernel.program(sm));
     let pieces = both.map(|dtype| SumPieces { dtype }.program(sm));
-    gathers.chain(pieces).chain([AddPieces.program(sm)]).collect()
+    gathers.chain(pieces).chain(both.map(|dtype| AddPieces { dtype }.program(sm))).collect()
 }
 
 /// [T, V, E]: nothing, one token, more rows than tokens and fewer, widths with one lane more and less, ALBERT's.
@@ -38,14 +38,25 @@ const SIZES: [(usize, usize, usize); 11] = [
     (67, 512, 768),
 ];
 
+/// The size at which forward sums fewer tables than a token's three, and rows of an activation are picked.
+const FEWER: (usize, usize, usize) = (31, 97, 17);
+
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for (t, v, e) in SIZES {
         for (dtype, pass) in DType::ALL.into_iter().flat_map(|dtype| Pass::ALL.map(|pass| (dtype, pass))) {
-            let dims = vec![("T", t), ("V", v), ("E", e)];
-            // Forward sums the three tables of a token, or takes from one; backward serves one table at a time.
-            let variants: &[&str] = if pass == Pass::Forward { &["sum3", "sum1"] } else { &[""] };
-            all.extend(variants.iter().map(|v| Case { pass, dtype, variant: v.to_string(), dims: dims.clone() }));
+            let mut add = |variant: &str| {
+                all.push(Case { pass, dtype, variant: variant.to_string(), dims: vec![("T", t), ("V", v), ("E", e)] });
+            };
+            // Forward sums the three tables of a token; backward serves one table at a time.
+            add(if pass == Pass::Forward { "sum3" } else { "" });
+            if (t, v, e) == FEWER {
+                add("rows");
+            }
+            if (t, v, e) == FEWER && pass == Pass::Forward {
+                add("sum2");
+                add("sum1");
+            }
         }
     }
     all
@@ -56,49 +67,53 @@ fn cost(case: &Case) -> Cost {
     let (t, v, e) = (case.dim("T") as u64, case.dim("V") as u64, case.dim("E") as u64);
     let stored = case.dtype.bytes() as u64;
     match case.pass {
-        Pass::Forward if case.variant == "sum1" => Cost { flops: 0, bytes: t * e * (stored + 4) + 4 * t },
         Pass::Forward => Cost { flops: 2 * t * e, bytes: t * e * (stored + 3 * 4) + 12 * t },
         Pass::Backward => Cost { flops: t * e, bytes: t * e * stored + 8 * t.min(v) * e + 4 * t },
     }
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
+    if let (Target::Cpu(_), "rows") = (target, case.variant.as_str()) {
+        return Outcome::Skipped { reason: "a processor copies rows of activations without a kernel".to_string() };
+    }
     on_device(case, target, |on| match case.dtype {
         DType::F32 => check_of::<f32>(case, on),
         DType::Bf16 => check_of::<bf16>(case, on),
     })
 }
 
-/// [`forward`] by the PTX.
-fn simulate_forward<X: Element, const N: usize>(
+/// The gather of pairs of ids and table by the PTX.
+fn simulate_forward<X: Element, Y: Element>(
     sm: Sm,
+    kernel: Gather,
     width: usize,
-    lookups: [Lookup<'_>; N],
-    out: &mut [X],
+    lookups: &[(&[u32], &[X])],
+    out: &mut [Y],
 ) -> Result<(), String> {
-    let (kernel, mut device) = (Gather { dtype: X::DTYPE, tables: N }, Simulated::default());
-    let tokens = lookups[0].ids.len();
-    for lookup in lookups {
-        device.input("ids", lookup.ids);
-        device.input("table", lookup.table);
+    let mut device = Simulated::default();
+    for (ids, table) in lookups {
+        device.input("ids", ids);
+        device.input("table", table);
     }
-    let buffer = device.output::<X>("out", out.len());
+    let buffer = device.output::<Y>("out", out.len());
+    let tokens = lookups[0].0.len();
     device.integers([tokens, width]);
     device.run(&kernel.program(sm), kernel.launch(tokens, width), Approximation::Exact)?;
     out.copy_from_slice(&device.read(buffer)?);
     Ok(())
 }
 
-/// [`backward`] by the PTX.
-fn simulate_backward<X: Element>(
+/// [`backward`] by the PTX, with a table of any storage.
+fn simulate_backward<X: Element, Y: Element>(
     sm: Sm,
     width: usize,
     ids: &[u32],
     dout: &[X],
-    dtable: &mut [f32],
+    dtable: &mut [Y],
 ) -> Result<(), String> {
     let (pieces, mut device) = (Pieces::new(ids), Simulated::default());
-    let (sum, run) = (SumPieces { dtype: X::DTYPE }, Approximation::Exact);
+    let (sum, add) = (SumPieces { dtype: X::DTYPE }, AddPieces { dtype: Y::DTYPE });
+    let run = Approximation::Exact;
     device.input("dout", dout);
     device.input("order", &pieces.order);
     device.input("starts", &pieces.starts);
@@ -108,7 +123,7 @@ fn simulate_backward<X: Element>(
     device.input("used", &pieces.used);
     device.input("first", &pieces.first);
     let table = device.input("dtable", dtable);
-    device.integers([width]).run(&AddPieces.program(sm), AddPieces.launch(&pieces), run)?;
+    device.integers([width]).run(&add.program(sm), add.launch(&pieces), run)?;
     dtable.copy_from_slice(&device.read(table)?);
     Ok(())
 }
@@ -121,26 +136,34 @@ pub(super) fn ids(seed: u64, tokens: usize, vocabulary: usize) -> Vec<u32> {
 }
 
 fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
-    let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
-    if case.pass == Pass::Forward {
-        let tables = [(1, v), (2, 2), (3, 512)].map(|(seed, rows)| uniform::<f32>(seed, rows * e, 1.0));
-        let ids = [ids(4, t, v), ids(5, t, 2), (0..t).map(|t| t as u32 % 512).collect()];
-        let mut out = Guarded::<X>::poisoned(t * e);
-        let lookups = [0, 1, 2].map(|k| Lookup { ids: &ids[k], table: &tables[k] });
-        let one = case.variant == "sum1";
-        match on {
-            On::Cpu(cpu) if one => forward(cpu, e, [lookups[0]], &mut out),
-            On::Cpu(cpu) => forward(cpu, e, lookups, &mut out),
-            On::Simulator(sm) if one => simulate_forward(*sm, e, [lookups[0]], &mut out[..])?,
-            On::Simulator(sm) => simulate_forward(*sm, e, lookups, &mut out[..])?,
-        }
-        out.intact()?;
-        let count = if one { 1 } else { 3 };
-        let naive = reference::forward::<f32>(e, &[0, 1, 2].map(|k| (&ids[k][..], &tables[k][..]))[..count]);
-        let wide = [0, 1, 2].map(|k| widen::<f64, f32>(&tables[k]));
-        let exact = reference::forward::<f64>(e, &[0, 1, 2].map(|k| (&ids[k][..], &wide[k][..]))[..count]);
-        return within("out", &out, &store::<X>(&naive), &exact);
+    match (case.pass, case.variant.as_str()) {
+        (Pass::Forward, "sum3") => check_sum::<X, 3>(case, on),
+        (Pass::Forward, "sum2") => check_sum::<X, 2>(case, on),
+        (Pass::Forward, "sum1") => check_sum::<X, 1>(case, on),
+        (_, "rows") => check_rows::<X>(case, on),
+        _ => check_gradient::<X>(case, on),
     }
+}
+
+fn check_sum<X: Element, const N: usize>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
+    let tables = [(1, v), (2, 2), (3, 512)].map(|(seed, rows)| uniform::<f32>(seed, rows * e, 1.0));
+    let ids = [ids(4, t, v), ids(5, t, 2), (0..t).map(|t| t as u32 % 512).collect()];
+    let mut out = Guarded::<X>::poisoned(t * e);
+    let pairs: [(&[u32], &[f32]); N] = std::array::from_fn(|k| (&ids[k][..], &tables[k][..]));
+    match on {
+        On::Cpu(cpu) => forward(cpu, e, pairs.map(|(ids, table)| Lookup { ids, table }), &mut out),
+        On::Simulator(sm) => simulate_forward(*sm, Gather::sum(X::DTYPE, N), e, &pairs, &mut out[..])?,
+    }
+    out.intact()?;
+    let naive = reference::forward::<f32>(e, &pairs);
+    let wide: [Vec<f64>; N] = std::array::from_fn(|k| widen(&tables[k]));
+    let exact = reference::forward::<f64>(e, &std::array::from_fn::<_, N, _>(|k| (&ids[k][..], &wide[k][..])));
+    within("out", &out, &store::<X>(&naive), &exact)
+}
+
+fn check_gradient<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
     let (ids, dout, before) = (ids(4, t, v), uniform::<X>(5, t * e, 1.0), uniform::<f32>(6, v * e, 1.0));
     let mut dtable = Guarded::new(&before);
     match on {
@@ -148,9 +171,28 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
             let mut scratch = vec![u32::MAX; backward_scratch_len(t, v)];
             backward(cpu, e, &ids, &dout, &mut dtable, &mut scratch);
         }
-        On::Simulator(sm) => simulate_backward(*sm, e, &ids, &dout, &mut dtable)?,
+        On::Simulator(sm) => simulate_backward(*sm, e, &ids, &dout, &mut dtable[..])?,
     }
     dtable.intact()?;
     let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &before);
     within("dtable", &dtable, &naive, &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&before)))
+}
+
+/// Rows of an activation in its own storage, and the gradient added to them.
+fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    let On::Simulator(sm) = on else { return Err("rows are picked by the PTX alone".to_string()) };
+    let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
+    let (ids, x, dout) = (ids(4, t, v), uniform::<X>(1, v * e, 1.0), uniform::<X>(5, t * e, 1.0));
+    if case.pass == Pass::Forward {
+        let mut out = Guarded::<X>::poisoned(t * e);
+        simulate_forward(*sm, Gather::rows(X::DTYPE), e, &[(&ids, &x)], &mut out[..])?;
+        out.intact()?;
+        let exact = reference::forward::<f64>(e, &[(&ids, &widen(&x))]);
+        return within("out", &out, &store::<X>(&exact.iter().map(|x| *x as f32).collect::<Vec<_>>()), &exact);
+    }
+    let mut dx = Guarded::new(&x);
+    simulate_backward(*sm, e, &ids, &dout, &mut dx[..])?;
+    dx.intact()?;
+    let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &widen(&x));
+    within("dx", &dx, &store::<X>(&naive), &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&x)))
 }

@@ -74,7 +74,9 @@ impl Pieces {
 /// The gather of `tables` tables. Arguments: `ids_k, table_k` for each, then `out, tokens, width`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
-    /// Storage of out; tables are f32.
+    /// Storage of the tables: f32, or that of out where rows of an activation are picked.
+    pub table: DType,
+    /// Storage of out.
     pub dtype: DType,
     /// Tables that are summed.
     pub tables: usize,
@@ -89,7 +91,10 @@ pub struct SumPieces {
 
 /// The second pass of backward: pieces to rows of the table. Arguments: `partial, used, first, dtable, width`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AddPieces;
+pub struct AddPieces {
+    /// Storage of dtable: f32 for a table's gradient, that of the activation for its rows'.
+    pub dtype: DType,
+}
 
 fn program(name: Name, sm: Sm, registers: u32, body: impl FnOnce(&Entry)) -> Program {
     let mut module = Module::new(sm);
@@ -109,9 +114,28 @@ fn name(pass: Pass, types: &str, sm: Sm, variant: &str) -> Name {
 }
 
 impl Gather {
+    /// The sum of rows of `tables` tables of f32, stored as `dtype`.
+    pub fn sum(dtype: DType, tables: usize) -> Self {
+        Self { table: DType::F32, dtype, tables }
+    }
+
+    /// Rows of one matrix, in its own storage.
+    pub fn rows(dtype: DType) -> Self {
+        Self { table: dtype, dtype, tables: 1 }
+    }
+
+    /// Every specialisation.
+    pub fn all() -> Vec<Self> {
+        let both = [DType::Bf16, DType::F32];
+        let sums = [3, 2, 1].into_iter().flat_map(|tables| both.map(|dtype| Self::sum(dtype, tables)));
+        sums.chain([Self::rows(DType::Bf16)]).collect()
+    }
+
     /// The name for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
-        name(Pass::Forward, self.dtype.name(), sm, &format!("sum{}", self.tables))
+        let sum = format!("sum{}", self.tables);
+        let variant = if self.table == DType::F32 { &sum } else { "rows" };
+        name(Pass::Forward, self.dtype.name(), sm, variant)
     }
 
     /// The grid for out [tokens, width].
@@ -124,7 +148,8 @@ impl Gather {
         program(self.name(sm), sm, 40, |k| {
             let pairs = (0..self.tables).map(|i| [format!("ids_{i}"), format!("table_{i}")]);
             let lookups: Vec<_> = pairs.map(|pair| pair.map(|name| k.load_pointer(&name))).collect();
-            let (out, storage) = (k.load_pointer("out"), Storage::from(self.dtype));
+            let (out, storage, of_table) =
+                (k.load_pointer("out"), Storage::from(self.dtype), Storage::from(self.table));
             let (tokens, width) = (k.load_param::<U32>("tokens"), k.load_param::<U32>("width"));
             let i = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
             k.if_(k.lt(i, k.mul_lo(tokens, width)), || {
@@ -132,8 +157,8 @@ impl Gather {
                 let column = k.sub(i, k.mul_lo(token, width));
                 let numbers = lookups.into_iter().map(|[ids, table]| {
                     let [id] = k.ld::<U32, 1>(k.index(ids, token, 4u32).at(0));
-                    let row = k.index(table, id, k.shl(width, 2));
-                    k.load_numbers(Storage::F32, k.index(row, column, 4u32).at(0), 1, Read::Again)[0]
+                    let row = k.index(table, id, k.shl(width, of_table.bytes().ilog2()));
+                    k.load_numbers(of_table, k.index(row, column, of_table.bytes()).at(0), 1, Read::Again)[0]
                 });
                 let sum = numbers.reduce(|sum, x| k.add(sum, x)).expect("at least one table");
                 k.store_numbers(storage, k.index(out, i, storage.bytes()).at(0), &[sum]);
@@ -192,7 +217,7 @@ impl SumPieces {
 impl AddPieces {
     /// The name for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
-        name(Pass::Backward, "f32", sm, "add")
+        name(Pass::Backward, self.dtype.name(), sm, "add")
     }
 
     /// One block for each id that occurs.
@@ -205,7 +230,7 @@ impl AddPieces {
         program(self.name(sm), sm, 40, |k| {
             let [partial, used, first, dtable] =
                 ["partial", "used", "first", "dtable"].map(|name| k.load_pointer(name));
-            let width = k.load_param::<U32>("width");
+            let (width, storage) = (k.load_param::<U32>("width"), Storage::from(self.dtype));
             let i = k.special(Special::CtaidX);
             let [id] = k.ld::<U32, 1>(k.index(used, i, 4u32).at(0));
             let range = k.index(first, i, 4u32);
@@ -213,13 +238,14 @@ impl AddPieces {
             let pitch = k.shl(width, 2);
             k.for_(k.special(Special::TidX), width, THREADS, |column| {
                 let partial = k.index(partial, column, 4u32);
-                let to = k.index(k.index(dtable, id, pitch), column, 4u32).at(0);
-                let sum = k.variable("sum", k.ld::<F32, 1>(to)[0]);
+                let row = k.index(dtable, id, k.shl(width, storage.bytes().ilog2()));
+                let to = k.index(row, column, storage.bytes()).at(0);
+                let sum = k.variable("sum", k.load_numbers(storage, to, 1, Read::Mutable)[0]);
                 k.for_(begin, end, 1u32, |piece| {
                     let [part] = k.ld::<F32, 1>(k.index(partial, piece, pitch).at(0));
                     k.add_into(sum, sum, part);
                 });
-                k.st(to, [sum]);
+                k.store_numbers(storage, to, &[sum]);
             });
         })
     }

@@ -8,9 +8,8 @@ use crate::{
     operation::{Case, Cost, Launch, Operation, Outcome, Pass, Program, Target},
     ptx::{
         Sm,
-        sim::{Approximation, Argument, Memory},
+        sim::{Approximation, Argument, Memory, Module, Options},
     },
-    simulated::start,
 };
 use half::bf16;
 
@@ -64,7 +63,10 @@ fn kernel_of(case: &Case) -> BiasActivation {
     let word = |word: &str| case.variant.split('_').any(|w| w == word);
     let activation = Activation::ALL.into_iter().find(|activation| word(activation.name()));
     let activation = activation.unwrap_or_else(|| panic!("the case {case} names no activation"));
-    BiasActivation::new(case.pass, case.dtype, activation, word("pre"), case.dim("F"))
+    match case.pass {
+        Pass::Forward if !word("bias") => BiasActivation::plain(case.dtype, activation, case.dim("F")),
+        pass => BiasActivation::new(pass, case.dtype, activation, word("pre"), case.dim("F")),
+    }
 }
 
 /// Reads x and b, writes y and, where asked, p; or reads p and dy and writes dx. An elementary function counts as one
@@ -73,7 +75,7 @@ fn cost(case: &Case) -> Cost {
     let kernel = kernel_of(case);
     let (rows, columns) = (case.dim("T") as u64, case.dim("F") as u64);
     let (matrices, biases) = match case.pass {
-        Pass::Forward => (2 + u64::from(kernel.save_pre), if rows > 0 { columns } else { 0 }),
+        Pass::Forward => (2 + u64::from(kernel.save_pre), if rows > 0 && kernel.bias { columns } else { 0 }),
         Pass::Backward => (3, 0),
     };
     let flops = match (case.pass, kernel.activation) {
@@ -143,8 +145,8 @@ struct Problem<X> {
     columns: usize,
     /// Forward x; backward p. [T, F]
     x: Vec<X>,
-    /// Forward the bias. [F]
-    bias: Vec<f32>,
+    /// Forward the bias, if there is one. [F]
+    bias: Option<Vec<f32>>,
     /// Backward dy. [T, F]
     dy: Vec<X>,
 }
@@ -164,11 +166,10 @@ impl<X: Element> Problem<X> {
         for (corner, x) in CORNERS.iter().cycle().zip(x.iter_mut().skip(7).step_by(23)) {
             *x = X::from_f32(*corner);
         }
-        let (bias, dy) = match case.pass {
-            Pass::Forward => (uniform(2, columns, 1.0), Vec::new()),
-            Pass::Backward => (Vec::new(), uniform(3, rows * columns, 1.0)),
-        };
-        Self { kernel: kernel_of(case), rows, columns, x, bias, dy }
+        let kernel = kernel_of(case);
+        let bias = kernel.bias.then(|| uniform(2, columns, 1.0));
+        let dy = if case.pass == Pass::Backward { uniform(3, rows * columns, 1.0) } else { Vec::new() };
+        Self { kernel, rows, columns, x, bias, dy }
     }
 
     /// What the outputs ought to be: y and, where it is saved, p; or dx.
@@ -176,7 +177,11 @@ impl<X: Element> Problem<X> {
         let activation = self.kernel.activation;
         match self.kernel.pass {
             Pass::Forward => {
-                let (p, y) = reference::forward::<f64>(activation, &widen(&self.x), Some(&widen(&self.bias)));
+                let (p, y) = reference::forward::<f64>(
+                    activation,
+                    &widen(&self.x),
+                    self.bias.as_ref().map(|bias| widen(bias)).as_deref(),
+                );
                 let pre = self.kernel.save_pre.then_some(Wanted { name: "pre", exact: p });
                 [Wanted { name: "y", exact: y }].into_iter().chain(pre).collect()
             }
@@ -192,7 +197,7 @@ impl<X: Element> Problem<X> {
         let activation = self.kernel.activation;
         let naive = match self.kernel.pass {
             Pass::Forward => {
-                let (p, y) = reference::forward::<f32>(activation, &widen(&self.x), Some(&self.bias));
+                let (p, y) = reference::forward::<f32>(activation, &widen(&self.x), self.bias.as_deref());
                 vec![y, p]
             }
             Pass::Backward => vec![reference::backward::<f32>(activation, &widen(&self.x), &widen(&self.dy))],
@@ -211,7 +216,7 @@ impl<X: Element> Problem<X> {
         match self.kernel.pass {
             Pass::Forward => {
                 let mut pre = self.kernel.save_pre.then(poisoned);
-                bias_activation_forward(cpu, activation, &self.x, Some(&self.bias), pre.as_deref_mut(), &mut first);
+                bias_activation_forward(cpu, activation, &self.x, self.bias.as_deref(), pre.as_deref_mut(), &mut first);
                 [first].into_iter().chain(pre).collect()
             }
             Pass::Backward => {
@@ -233,9 +238,10 @@ impl<X: Element> Problem<X> {
     /// Memory with the inputs and unwritten outputs, the arguments, and the addresses of the outputs.
     fn set_up(&self) -> (Memory, Vec<Argument>, Vec<u64>) {
         let mut memory = Memory::new();
-        let inputs = match self.kernel.pass {
-            Pass::Forward => [memory.allocate_from("x", &self.x), memory.allocate_from("bias", &self.bias)],
-            Pass::Backward => [memory.allocate_from("pre", &self.x), memory.allocate_from("dy", &self.dy)],
+        let inputs = match (self.kernel.pass, &self.bias) {
+            (Pass::Forward, None) => vec![memory.allocate_from("x", &self.x)],
+            (Pass::Forward, Some(bias)) => vec![memory.allocate_from("x", &self.x), memory.allocate_from("bias", bias)],
+            (Pass::Backward, _) => vec![memory.allocate_from("pre", &self.x), memory.allocate_from("dy", &self.dy)],
         };
         let bytes = size_of_val(self.x.as_slice());
         let mut outputs = vec![memory.allocate("y or dx", bytes)];
@@ -257,7 +263,12 @@ impl<X: Element> Problem<X> {
         memory: &mut Memory,
         approximation: Approximation,
     ) -> Result<(), String> {
-        start(&self.kernel.program(sm), launch, arguments, memory, approximation)
+        let program = self.kernel.program(sm);
+        let module = Module::parse(&program.text).map_err(|error| error.to_string())?;
+        let options = Options { approximation, ..Options::default() };
+        let report = module.launch(&program.name.entry(), launch, arguments, memory, &options);
+        report.map_err(|error| error.to_string())?.clean()?;
+        Ok(())
     }
 }
 

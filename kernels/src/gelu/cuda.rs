@@ -1,7 +1,7 @@
 //! Bias and activation on the GPU: forward, and the derivative for backward.
 //!
 //! ```text
-//! forward     p = x + b          y = act(p)          [T, F], b [F] in f32 whatever the storage
+//! forward     p = x (+ b)        y = act(p)          [T, F], b [F] in f32 whatever the storage
 //! backward    dx = dy · act'(p)                      [T, F]
 //! ```
 //!
@@ -106,6 +106,8 @@ pub struct BiasActivation {
     pub dtype: DType,
     /// The function.
     pub activation: Activation,
+    /// Forward: whether a bias is added first. Backward has no such choice and leaves it false.
+    pub bias: bool,
     /// Forward: whether x + b is written too. Backward has no such choice and leaves it false.
     pub save_pre: bool,
     /// Neighbouring columns a thread owns: 16 bytes, or one number.
@@ -117,7 +119,13 @@ impl BiasActivation {
     pub fn new(pass: Pass, dtype: DType, activation: Activation, save_pre: bool, columns: usize) -> Self {
         let widest = 16 / dtype.bytes();
         let vector = if columns.is_multiple_of(widest) { widest as u32 } else { 1 };
-        Self { pass, dtype, activation, save_pre: save_pre && pass == Pass::Forward, vector }
+        let forward = pass == Pass::Forward;
+        Self { pass, dtype, activation, bias: forward, save_pre: save_pre && forward, vector }
+    }
+
+    /// Forward without a bias: arguments `x, y, rows, columns`.
+    pub fn plain(dtype: DType, activation: Activation, columns: usize) -> Self {
+        Self { bias: false, ..Self::new(Pass::Forward, dtype, activation, false, columns) }
     }
 
     /// Every specialisation, the one that a reader should see first in front.
@@ -126,10 +134,12 @@ impl BiasActivation {
         for pass in Pass::ALL {
             for dtype in [DType::Bf16, DType::F32] {
                 for activation in Activation::ALL {
+                    let widths = [16 / dtype.bytes(), 1];
                     for save_pre in if pass == Pass::Forward { &[true, false][..] } else { &[false] } {
-                        for columns in [16 / dtype.bytes(), 1] {
-                            all.push(Self::new(pass, dtype, activation, *save_pre, columns));
-                        }
+                        all.extend(widths.map(|columns| Self::new(pass, dtype, activation, *save_pre, columns)));
+                    }
+                    if pass == Pass::Forward {
+                        all.extend(widths.map(|columns| Self::plain(dtype, activation, columns)));
                     }
                 }
             }
@@ -146,7 +156,7 @@ impl BiasActivation {
 
     /// What is fused, as names say it: `bias_tanh_pre`.
     pub fn variant(&self) -> String {
-        let bias = if self.pass == Pass::Forward { "bias_" } else { "" };
+        let bias = if self.bias { "bias_" } else { "" };
         let pre = if self.save_pre { "_pre" } else { "" };
         format!("{bias}{}{pre}", self.activation.name())
     }
@@ -189,18 +199,20 @@ impl BiasActivation {
 
     fn forward<S: Storage<V>, const V: usize>(&self, k: &Entry) {
         let x = k.pointer_param("x");
-        let bias = k.pointer_param("bias");
+        let bias = self.bias.then(|| k.pointer_param("bias"));
         let y = k.pointer_param("y");
         let pre = self.save_pre.then(|| k.pointer_param("pre"));
         self.for_each_row(k, |column, rows| {
-            k.comment("b[V] = bias[column ..]");
-            let b: [Reg<F32>; V] = load_bias(k, column_of(k, bias, column, DType::F32));
+            let b: Option<[Reg<F32>; V]> = bias.map(|bias| {
+                k.comment("b[V] = bias[column ..]");
+                load_bias(k, column_of(k, bias, column, DType::F32))
+            });
             let at_column = |param: PointerParam| column_of(k, param, column, self.dtype);
             let (x, y, pre) = (at_column(x), at_column(y), pre.map(at_column));
             rows.each(|row, pitch| {
                 k.comment("p[V] = x[row, column ..] + b");
                 let x = S::load(k, k.index(x, row, pitch).at(0));
-                let p: [Reg<F32>; V] = std::array::from_fn(|v| k.add(x[v], b[v]));
+                let p: [Reg<F32>; V] = std::array::from_fn(|v| b.map_or(x[v], |b| k.add(x[v], b[v])));
                 if let Some(pre) = pre {
                     k.comment("pre[row, column ..] = p");
                     S::store(k, k.index(pre, row, pitch).at(0), p);

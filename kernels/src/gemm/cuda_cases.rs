@@ -110,12 +110,8 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let aligned = self.product(Blocking::SMALL).aligned;
         let hopper = self.hopper().filter(|_| sm == Sm::Sm90a);
         if let Some(product) = hopper {
-            let plain = self.after == After::Nothing || X::DTYPE != Y::DTYPE;
-            let tiles = match (plain, self.spec.n > HopperTile::SQUARE.n as usize) {
-                (true, _) => &HopperTile::ALL[..],
-                (false, true) => &HopperTile::ALL[..1],
-                (false, false) => &HopperTile::ALL[1..],
-            };
+            let plain = self.after == After::Nothing;
+            let tiles = if plain { &HopperTile::ALL[..] } else { &HopperTile::ALL[1..] };
             let run = |&tile| -> (Name, Run<'_, Y>) {
                 let product = HopperProduct { tile, ..product };
                 (product.name(), Box::new(move || self.simulate_hopper(&product, 1, approximation)))
@@ -126,8 +122,6 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             (Storage::F32, _) => vec![Blocking::SINGLE],
             _ if sm == Sm::Sm90a => vec![Blocking::SMALL],
             (_, After::Nothing) if aligned => Blocking::ALL.to_vec(),
-            // The gradient of a weight.
-            (_, After::Accumulate) if aligned && X::DTYPE != Y::DTYPE => Blocking::ALL.to_vec(),
             _ if aligned => vec![Blocking::SMALL, Blocking::LARGE],
             _ => vec![Blocking::SMALL],
         };

@@ -19,7 +19,7 @@ fn ptx(sm: Sm) -> Vec<Program> {
     }
     let mut all: Vec<Program> = ColumnSums::all().iter().map(|kernel| kernel.program(sm)).collect();
     all.extend(Total::all().iter().map(|kernel| kernel.program(sm)));
-    all.push(AddTotals.program(sm));
+    all.extend([false, true].map(|scaled| AddTotals { scaled }.program(sm)));
     all.extend([DType::Bf16, DType::F32].map(|dtype| RowSums { dtype }.program(sm)));
     all
 }
@@ -101,10 +101,21 @@ impl Reduce for OnSimulator {
         device.input("x", x);
         let partial = device.output::<f64>("partial", parts);
         device.integers([x.len()]).run(&kernel.program(self.0), Some(launch), Approximation::Exact)?;
-        device.pointer(partial);
-        let out = device.output::<f64>("out", 1);
-        device.integers([parts]).run(&AddTotals.program(self.0), Some(AddTotals.launch()), Approximation::Exact)?;
-        Ok(device.read::<f64>(out)?[0])
+        let mut add = |scaled, bytes| {
+            let (kernel, out) = (AddTotals { scaled }, device.unwritten::<u8>("out", bytes));
+            device.pointer(partial).pointer(out).integers([parts]);
+            if scaled {
+                device.float(0.25);
+            }
+            device.run(&kernel.program(self.0), Some(kernel.launch()), Approximation::Exact)?;
+            Ok::<_, String>(out)
+        };
+        let (whole, scaled) = (add(false, 8)?, add(true, 4)?);
+        let (whole, scaled) = (device.read::<f64>(whole)?[0], device.read::<f32>(scaled)?[0]);
+        if scaled.to_bits() != ((whole * 0.25) as f32).to_bits() {
+            return Err(format!("a quarter of {whole:e} is {scaled:e}"));
+        }
+        Ok(whole)
     }
     fn row_sums<X: Element>(&self, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
         let (kernel, mut device) = (RowSums { dtype: X::DTYPE }, Simulated::default());

@@ -181,9 +181,13 @@ pub struct Total {
     pub aligned: bool,
 }
 
-/// The second launch of a total, one block. Arguments: `partial, out, count`, all f64.
+/// The second launch of a total, one block. Arguments: `partial, out, count`, all f64; or out in f32, and then `factor`
+/// (f32), which the total is multiplied by first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AddTotals;
+pub struct AddTotals {
+    /// Whether the total is multiplied by a factor and stored as f32.
+    pub scaled: bool,
+}
 
 /// Sums over rows. Arguments: `x, out, rows, columns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -266,7 +270,8 @@ impl Total {
 impl AddTotals {
     /// The name for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
-        Name::new("reduce.add", &["f64", sm.name(), &THREADS.to_string()])
+        let types = if self.scaled { "f64f32" } else { "f64" };
+        Name::new("reduce.add", &[types, sm.name(), &THREADS.to_string()])
     }
 
     /// One block.
@@ -280,13 +285,18 @@ impl AddTotals {
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
             let (partial, out) = (k.load_pointer("partial"), k.load_pointer("out"));
-            let (count, thread) = (k.load_param::<U32>("count"), k.special(Special::TidX));
+            let count = k.load_param::<U32>("count");
+            let factor = self.scaled.then(|| k.load_param::<F32>("factor"));
+            let thread = k.special(Special::TidX);
             let total = k.variable::<F64>("total", 0.0f64);
             k.for_(thread, count, THREADS, |i| {
                 let [value] = k.ld::<F64, 1>(k.index(partial, i, 8u32).at(0));
                 k.add_into(total, total, value);
             });
-            add_block(k, "tree", thread, total, |total| k.st(out.at(0), [total]));
+            add_block(k, "tree", thread, total, |total| match factor {
+                None => k.st(out.at(0), [total]),
+                Some(factor) => k.st(out.at(0), [k.cvt_f32_f64(k.mul(total, k.cvt_f64(factor)))]),
+            });
         });
         Program::new(name, &module, 40)
     }

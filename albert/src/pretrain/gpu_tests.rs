@@ -1,0 +1,51 @@
+//! Training on the simulated GPU: the same losses as on the processor, and checkpoints that either takes over.
+
+use engine::{Cpu, Device, Isa};
+
+use super::tests::{device, recipe, world};
+use super::*;
+
+fn gpu() -> Device {
+    Device::named("cuda-sim", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
+}
+
+/// The root of the mean square of differences.
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    (a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / a.len() as f64).sqrt()
+}
+
+/// In bf16 the two devices round at different places (a GPU multiplies weights rounded to bf16, and adds the residual to a
+/// product's sums), so each is compared with f32, and the GPU may be twice as far from it as the processor is.
+#[test]
+fn twenty_steps_in_bf16_have_losses_that_rounding_explains() {
+    let world = world();
+    let losses = |device: Device, activations: &str| {
+        let recipe = recipe(&["schedule.steps=20", &format!("compute.activations={activations}")]);
+        let mut trainer = Trainer::new(&recipe, &world.dataset, &world.vocabulary, device).unwrap();
+        (0..20).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
+    };
+    let exact = losses(device(1), "f32");
+    let (cpu, gpu) = (distance(&losses(device(1), "bf16"), &exact), distance(&losses(gpu(), "bf16"), &exact));
+    println!("losses {exact:.4?}; off by {gpu:.1e} on the GPU, by {cpu:.1e} on the processor");
+    assert!(gpu <= 2.0 * cpu, "losses are off by {gpu:e} on the GPU, by {cpu:e} on the processor");
+}
+
+#[test]
+fn a_checkpoint_moves_between_devices() {
+    let world = world();
+    let (recipe, whole, moved) = (recipe(&[]), world.path("whole"), world.path("moved"));
+    let (outcome, wanted) = world.run_on(device(1), &recipe, &whole, Begin::New, None).unwrap();
+    assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
+    let mut losses = Vec::new();
+    for (device, begin, stop) in
+        [(device(1), Begin::New, Some(5)), (gpu(), Begin::Resume, Some(10)), (device(1), Begin::Resume, None)]
+    {
+        let (_, heard) = world.run_on(device, &recipe, &moved, begin, stop).unwrap();
+        losses.extend(heard.steps.iter().map(|step| step.loss));
+    }
+    let wanted: Vec<f64> = wanted.steps.iter().map(|step| step.loss).collect();
+    assert_eq!(losses.len(), wanted.len());
+    assert_eq!(losses[..5], wanted[..5], "the first part runs on the processor too");
+    let off = distance(&losses, &wanted);
+    assert!(off < 1e-6, "off by {off:e}: {losses:?} and {wanted:?}");
+}

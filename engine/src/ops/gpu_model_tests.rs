@@ -1,0 +1,173 @@
+//! A small model on the simulated GPU against the processor: every operation that pretraining consists of, in the order in
+//! which it meets them, losses and all gradients. The bounds are those of [`super::gpu_tests`].
+use super::{gpu_tests::close, *};
+use crate::{
+    DType, Device, Init, ParamBuilder, ParamId, ParamStore, Result, Tape, Var, Workspace,
+    device::{Gpu, simulated::SimulatedDriver},
+};
+use kernels::{Cpu, Isa};
+
+/// Sequences of 5, 1, 9 and 3 tokens.
+const OFFSETS: [u32; 5] = [0, 5, 6, 15, 18];
+const TOKENS: usize = 18;
+const VOCABULARY: usize = 37;
+/// Tokens that are predicted, one of them twice.
+const MASKED: [u32; 7] = [1, 4, 5, 5, 9, 14, 17];
+
+fn cpu() -> Cpu {
+    Cpu::new(Isa::choose().unwrap(), 1).unwrap()
+}
+
+struct Model {
+    words: ParamId,
+    positions: ParamId,
+    segments: ParamId,
+    projection: [ParamId; 2],
+    layer: EncoderLayer,
+    transform: [ParamId; 2],
+    norm: Norm,
+    vocabulary_bias: ParamId,
+    pooler: [ParamId; 2],
+    classifier: [ParamId; 2],
+}
+
+/// E and H as given, heads of `head_size`; F = 2·H.
+fn model(e: usize, heads: usize, head_size: usize, recompute: Recompute) -> (ParamStore, Model) {
+    let h = heads * head_size;
+    let mut builder = ParamBuilder::new();
+    let mut count = 0;
+    let mut add = |shape: &[usize], init| {
+        count += 1;
+        builder.add(format!("parameter {count}"), shape, init).unwrap()
+    };
+    let mut matrix = |rows, columns| add(&[rows, columns], Init::Uniform(0.4));
+    let (words, positions, segments) = (matrix(VOCABULARY, e), matrix(9, e), matrix(2, e));
+    let qkv_weight = [(); 3].map(|()| matrix(h, h));
+    let weights = [(h, e), (h, h), (2 * h, h), (h, 2 * h), (e, h), (h, h), (2, h)].map(|(n, k)| matrix(n, k));
+    let mut vector = |n: usize, init| add(&[n], init);
+    let qkv_bias = [(); 3].map(|()| vector(h, Init::Uniform(0.3)));
+    let biases = [h, h, 2 * h, h, e, h, 2].map(|n| vector(n, Init::Uniform(0.3)));
+    let vocabulary_bias = vector(VOCABULARY, Init::Uniform(0.3));
+    let mut norm = |n| Norm { gain: vector(n, Init::Ones), bias: vector(n, Init::Uniform(0.2)), eps: 1e-12 };
+    let [attention_norm, output_norm, transform_norm] = [norm(h), norm(h), norm(e)];
+    let pair = |i: usize| [weights[i], biases[i]];
+    let params = LayerParams {
+        qkv_weight,
+        qkv_bias,
+        attention_weight: weights[1],
+        attention_bias: biases[1],
+        attention_norm,
+        ffn_weight: weights[2],
+        ffn_bias: biases[2],
+        ffn_output_weight: weights[3],
+        ffn_output_bias: biases[3],
+        output_norm,
+    };
+    let drops = |site| Some(Dropout { seed: 11, site, rate: 0.1 });
+    let mut attention = Attention::new(heads, head_size);
+    attention.dropout = drops(1);
+    let layer = EncoderLayer {
+        params,
+        attention,
+        activation: Activation::GeluTanh,
+        attention_output: drops(2),
+        ffn_output: drops(3),
+        recompute,
+    };
+    let model = Model {
+        words,
+        positions,
+        segments,
+        projection: pair(0),
+        layer,
+        transform: pair(4),
+        norm: transform_norm,
+        vocabulary_bias,
+        pooler: pair(5),
+        classifier: pair(6),
+    };
+    (builder.build(&cpu(), 3).unwrap(), model)
+}
+
+impl Model {
+    /// Losses of the masked tokens and of the sequences.
+    fn losses(&self, tape: &Tape<'_>, dtype: DType) -> Result<[Classified; 2]> {
+        let ids: Vec<u32> = (0..TOKENS as u32).map(|t| t * t % VOCABULARY as u32).collect();
+        let positions: Vec<u32> = OFFSETS.windows(2).flat_map(|pair| 0..pair[1] - pair[0]).collect();
+        let segments: Vec<u32> = positions.iter().map(|position| u32::from(*position > 2)).collect();
+        let tokens = |list: &[u32]| tape.input([TOKENS], list);
+        let (ids, positions, segments) = (tokens(&ids)?, tokens(&positions)?, tokens(&segments)?);
+        let tables = [(&ids, self.words), (&segments, self.segments), (&positions, self.positions)];
+        let x = embedding_sum(tape, &tables, dtype)?;
+        let dense = |x: &Var, [weight, bias]: [ParamId; 2]| linear(tape, x, weight, Some(bias));
+        let mut x = dense(&x, self.projection)?;
+        let sequences = Sequences::with_keys(tape, &OFFSETS, &[5, 1, 7, 3])?;
+        for _ in 0..2 {
+            x = encoder_layer(tape, &x, &sequences, &self.layer)?;
+        }
+        let picked = gather_rows(tape, &x, &tape.input([MASKED.len()], &MASKED)?)?;
+        let h = activation(tape, &dense(&picked, self.transform)?, Activation::GeluErf)?;
+        let h = layer_norm(tape, &h, self.norm)?;
+        let labels = tape.input([MASKED.len()], &[3u32, 36, 0, 17, 17, 5, 20])?;
+        let count = MASKED.len() as f32;
+        let words = projected_cross_entropy(tape, &h, self.words, self.vocabulary_bias, &labels, count)?;
+        let first = gather_rows(tape, &x, &tape.input([4], &OFFSETS[..4])?)?;
+        let logits = dense(&tanh(tape, &dense(&first, self.pooler)?)?, self.classifier)?;
+        let order = cross_entropy(tape, &logits, &tape.input([4], &[0u32, 1, 1, 0])?, 4.0)?;
+        Ok([words, order])
+    }
+
+    /// Losses of each row, the loss, and all gradients.
+    fn run(&self, params: &ParamStore, device: &Device, dtype: DType) -> [Vec<f32>; 3] {
+        let mut workspace = Workspace::new(device.clone());
+        workspace.arena().set_poison(true);
+        let mut gradients = params.gradients_on(device).unwrap();
+        let tape = workspace.train(params, None);
+        let [words, order] = self.losses(&tape, dtype).unwrap();
+        let loss = add(&tape, &words.loss, &scale(&tape, &order.loss, 0.5).unwrap()).unwrap();
+        tape.backward(&loss, &mut gradients).unwrap();
+        let losses = [&words, &order].map(|classified| classified.losses.to_vec().unwrap()).concat();
+        let loss = tape.item(&loss).unwrap();
+        [losses, vec![loss], gradients.tensor().to_vec().unwrap()]
+    }
+}
+
+fn gpu() -> Device {
+    Device::Cuda(Gpu::new(SimulatedDriver::new((8, 0)), cpu()).unwrap())
+}
+
+/// E, heads and head sizes that are whole vectors, that are one, and that are not; everything kept, or computed again.
+const SIZES: [(usize, usize, usize, Recompute); 3] =
+    [(16, 2, 16, Recompute::None), (8, 2, 8, Recompute::Cheap), (7, 3, 5, Recompute::Layer)];
+
+#[test]
+fn a_model_and_its_gradients_agree_with_the_processor() {
+    for (e, heads, head_size, recompute) in SIZES {
+        let (params, model) = model(e, heads, head_size, recompute);
+        let [wanted, got] = [Device::Cpu(cpu()), gpu()].map(|device| model.run(&params, &device, DType::F32));
+        for (what, (got, wanted)) in ["losses", "loss", "gradients"].iter().zip(got.iter().zip(&wanted)) {
+            close(&format!("E {e}, {heads} heads of {head_size}, {what}"), got, wanted, 0.5f32.powi(17));
+        }
+    }
+}
+
+/// Rounding in bf16 falls differently on either device, so each is compared with f32: the GPU, which rounds weights too, may
+/// be off by twice what the processor is, in the root of the mean square.
+#[test]
+fn in_bf16_a_model_is_off_by_no_more_than_rounding_explains() {
+    for (e, heads, head_size, recompute) in SIZES {
+        let (params, model) = model(e, heads, head_size, recompute);
+        let processor = Device::Cpu(cpu());
+        let exact = model.run(&params, &processor, DType::F32);
+        let [cpu, gpu] = [processor, gpu()].map(|device| model.run(&params, &device, DType::Bf16));
+        for (i, what) in [(0, "losses"), (2, "gradients")] {
+            let off = |got: &[f32]| {
+                let square: f64 = got.iter().zip(&exact[i]).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+                (square / got.len() as f64).sqrt()
+            };
+            let (cpu, gpu) = (off(&cpu[i]), off(&gpu[i]));
+            println!("E {e}, {heads} heads of {head_size}, {what}: off by {gpu:.2e}, the processor by {cpu:.2e}");
+            assert!(gpu <= 2.0 * cpu, "E {e}, {heads} heads of {head_size}, {what}: {gpu:e} and {cpu:e}");
+        }
+    }
+}

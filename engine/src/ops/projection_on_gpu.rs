@@ -1,0 +1,185 @@
+//! The projection to the vocabulary and its cross-entropy on a GPU: products and rows in turn, a chunk of rows at a time.
+//!
+//! ```text
+//! forward    z = h·Wᵀ + b [chunk, V] f32      losses, (greatest, 1/Σ), predictions of its rows
+//! backward   z again                          dz = (softmax - onehot)·dloss      in the storage of h
+//!            dh = dz·W      dW += dzᵀ·h      db += Σ_rows dz
+//! ```
+//!
+//! The logits of all rows would be the largest tensor of a step; a chunk of them takes [`CHUNK`] numbers. Chunks are cut by
+//! shape, and added in order. Cost: 2·M·E·V FLOPs forward, three times that backward, one of which is z again.
+
+use super::linear::Dense;
+use crate::{
+    device::{
+        Gpu,
+        driver::{Argument, DeviceAddress},
+        kernel::{Finish, Operands, size, storage},
+    },
+    dtype::DType,
+    error::Result,
+    tape::Tape,
+    tensor::Tensor,
+};
+use kernels::{cross_entropy::cuda::Rows, gemm::Gemm};
+use std::ops::Range;
+
+/// Numbers of a chunk of logits, where it has more rows than one: 64 MiB in f32.
+const CHUNK: usize = 1 << 24;
+
+/// Rows of a chunk: whole tiles of a product where there are so many.
+fn chunk_rows(rows: usize, vocabulary: usize) -> usize {
+    let most = (CHUNK / vocabulary.max(1)).max(1);
+    let most = if most >= 128 { most / 128 * 128 } else { most };
+    rows.min(most)
+}
+
+/// Where the gradient of a chunk begins in scratch: behind the logits, at a multiple of 16 bytes.
+fn gradient_start(rows: usize, vocabulary: usize) -> usize {
+    (chunk_rows(rows, vocabulary) * vocabulary).next_multiple_of(4)
+}
+
+/// Numbers of scratch, f32: a chunk of logits, and behind it the gradient, if it is stored in two bytes: in four it takes the
+/// place of the logits.
+pub(super) fn scratch_len(rows: usize, vocabulary: usize, dtype: DType) -> usize {
+    match dtype {
+        DType::F32 => chunk_rows(rows, vocabulary) * vocabulary,
+        _ => gradient_start(rows, vocabulary) + (chunk_rows(rows, vocabulary) * vocabulary).div_ceil(2),
+    }
+}
+
+/// A projection and the rows that it is taken of.
+pub(super) struct ProjectionOnGpu<'a> {
+    gpu: &'a Gpu,
+    dense: &'a Dense,
+    hidden: &'a Tensor,
+    labels: &'a Tensor,
+    /// In the storage of `hidden`.
+    weights: Tensor,
+    /// f32
+    values: Tensor,
+}
+
+impl<'a> ProjectionOnGpu<'a> {
+    pub(super) fn new(
+        tape: &Tape<'_>,
+        gpu: &'a Gpu,
+        dense: &'a Dense,
+        hidden: &'a Tensor,
+        labels: &'a Tensor,
+    ) -> Result<Self> {
+        let weights = tape.params().on_gpu_as(gpu, hidden.dtype())?;
+        let values = tape.params().on_gpu(gpu)?;
+        Ok(Self { gpu, dense, hidden, labels, weights, values })
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let rows = self.hidden.shape()[0];
+        let step = chunk_rows(rows, self.dense.n).max(1);
+        (0..rows).step_by(step).map(move |first| first..(first + step).min(rows))
+    }
+
+    fn bytes(&self) -> usize {
+        self.hidden.dtype().bytes()
+    }
+
+    fn hidden_at(&self, row: usize) -> DeviceAddress {
+        self.hidden.address().element(row * self.dense.k, self.bytes())
+    }
+
+    fn weight(&self) -> DeviceAddress {
+        self.weights.address().element(self.dense.weight.start, self.bytes())
+    }
+
+    /// The logits of some rows.
+    fn logits(&self, rows: &Range<usize>, scratch: &mut Tensor) -> Result<DeviceAddress> {
+        let Dense { n, k, bias, .. } = self.dense;
+        let bias = bias.as_ref().map(|range| self.values.address().element(range.start, 4));
+        let logits = scratch.address_mut();
+        let (a, b, inputs) = (self.hidden_at(rows.start), self.weight(), self.hidden.dtype());
+        let operands = Operands { a, b, c: logits, inputs, output: DType::F32 };
+        self.gpu.product(&Gemm::nt(rows.len(), *n, *k), &operands, &Finish::bias(bias))?;
+        Ok(logits)
+    }
+
+    /// Writes losses [M], norms [M, 2] and predictions [M].
+    pub(super) fn forward(&self, outputs: [DeviceAddress; 3], scratch: &mut Tensor) -> Result<()> {
+        let [losses, norms, predictions] = outputs;
+        for rows in self.chunks() {
+            let logits = self.logits(&rows, scratch)?;
+            let first = rows.start;
+            let labels = self.labels.address().element(first, 4);
+            let outputs = [losses.element(first, 4), norms.element(first, 8), predictions.element(first, 4)];
+            self.gpu.cross_entropy(logits, DType::F32, labels, outputs, rows.len(), self.dense.n)?;
+        }
+        Ok(())
+    }
+
+    /// Writes dhidden and adds to the gradients of weight and bias, at their places in `flat`.
+    pub(super) fn backward(
+        &self,
+        [norms, dlosses]: [DeviceAddress; 2],
+        dhidden: &mut Tensor,
+        flat: &mut Tensor,
+        scratch: &mut Tensor,
+    ) -> Result<()> {
+        let Dense { n, k, weight, bias } = self.dense;
+        let (dtype, gpu) = (self.hidden.dtype(), self.gpu);
+        for rows in self.chunks() {
+            let logits = self.logits(&rows, scratch)?;
+            let first = rows.start;
+            let labels = self.labels.address().element(first, 4);
+            let inputs = [logits, labels, norms.element(first, 8), dlosses.element(first, 4)];
+            let dz = match dtype {
+                DType::F32 => logits,
+                _ => logits.element(gradient_start(self.hidden.shape()[0], *n), 4),
+            };
+            gpu.cross_entropy_backward(inputs, DType::F32, dz, dtype, rows.len(), *n)?;
+            let c = dhidden.address_mut().element(first * k, self.bytes());
+            let operands = Operands { a: dz, b: self.weight(), c, inputs: dtype, output: dtype };
+            gpu.product(&Gemm::nn(rows.len(), *k, *n), &operands, &Finish::NOTHING)?;
+            let c = flat.address_mut().element(weight.start, 4);
+            let operands = Operands { a: dz, b: self.hidden_at(first), c, inputs: dtype, output: DType::F32 };
+            gpu.product(&Gemm::tn(*n, *k, rows.len()).accumulate(), &operands, &Finish::NOTHING)?;
+            if let Some(bias) = bias {
+                let dbias = flat.address_mut().element(bias.start, 4);
+                gpu.add_column_sums(dz, dtype, rows.len(), *n, dbias)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Gpu {
+    /// Losses, norms and predictions of rows of logits.
+    pub(super) fn cross_entropy(
+        &self,
+        logits: DeviceAddress,
+        dtype: DType,
+        labels: DeviceAddress,
+        outputs: [DeviceAddress; 3],
+        rows: usize,
+        classes: usize,
+    ) -> Result<()> {
+        let kernel = Rows::forward(storage(dtype), classes);
+        let mut arguments: Vec<Argument> = [logits, labels].into_iter().chain(outputs).map(Argument::from).collect();
+        arguments.extend([size(rows), size(classes)]);
+        self.run(&kernel, kernel.launch(rows, classes), &arguments)
+    }
+
+    /// The gradient of logits at `to`, from logits, labels, norms and the gradients of the losses.
+    pub(super) fn cross_entropy_backward(
+        &self,
+        inputs: [DeviceAddress; 4],
+        dtype: DType,
+        to: DeviceAddress,
+        gradient: DType,
+        rows: usize,
+        classes: usize,
+    ) -> Result<()> {
+        let kernel = Rows::backward(storage(dtype), storage(gradient));
+        let mut arguments: Vec<Argument> = inputs.into_iter().chain([to]).map(Argument::from).collect();
+        arguments.extend([size(rows), size(classes)]);
+        self.run(&kernel, kernel.launch(rows, classes), &arguments)
+    }
+}
