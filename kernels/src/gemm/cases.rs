@@ -107,6 +107,10 @@ fn cases() -> Vec<Case> {
             all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, m, n, k)));
         }
     }
+    // Several tiles for each warpgroup of a block, and more slices than stages of any ring.
+    for (form, after) in [("nt", After::Nothing), ("tn", After::BiasDropoutResidual(true, true))] {
+        all.push(case(form, after, DType::Bf16, 264, 40, 184));
+    }
     for (form, ..) in &FORMS[..3] {
         for m in BASE_ROWS {
             all.extend(BASE_SHAPES.map(|(n, k)| case(form, After::Nothing, DType::F32, m, n, k)));

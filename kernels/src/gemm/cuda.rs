@@ -260,7 +260,7 @@ impl Product {
 
     pub(super) fn ending(&self) -> Ending {
         let Self { output, write, fused, aligned, .. } = *self;
-        Ending { output, write, fused, aligned }
+        Ending { output, write, fused, aligned, sparing: false }
     }
 
     /// Whether k runs along the rows in memory, of A and of B.

@@ -110,13 +110,12 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let aligned = self.product(Blocking::SMALL).aligned;
         let hopper = self.hopper().filter(|_| sm == Sm::Sm90a);
         if let Some(product) = hopper {
-            let plain = self.after == After::Nothing;
-            let tiles = if plain { &HopperTile::ALL[..] } else { &HopperTile::ALL[1..] };
-            let run = |&tile| -> (Name, Run<'_, Y>) {
+            let skipped = usize::from(self.after != After::Nothing);
+            let run = |tile| -> (Name, Run<'_, Y>) {
                 let product = HopperProduct { tile, ..product };
                 (product.name(), Box::new(move || self.simulate_hopper(&product, 1, approximation)))
             };
-            return tiles.iter().map(run).collect();
+            return HopperTile::all(product.write).skip(skipped).map(run).collect();
         }
         let blockings = match (Storage::from(X::DTYPE), self.after) {
             (Storage::F32, _) => vec![Blocking::SINGLE],

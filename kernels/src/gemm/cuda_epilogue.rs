@@ -22,7 +22,7 @@ use super::{
 use crate::{
     dropout::cuda::{Mask, MaskParams, Multipliers},
     gelu::Activation,
-    ptx::{Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32},
+    ptx::{Compare, Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32},
 };
 
 /// What follows the sum: [`super::Epilogue`] without its data.
@@ -105,6 +105,9 @@ pub(super) struct Ending {
     pub fused: Fused,
     /// Whether the leading dimension of C and n are multiples of eight.
     pub aligned: bool,
+    /// Whether the mask of a row's 32 elements is kept as bits of one register, for two more instructions an element:
+    /// where sums take the registers.
+    pub sparing: bool,
 }
 
 impl Ending {
@@ -167,9 +170,45 @@ struct Run {
     quarter: u32,
 }
 
+/// What the 32 elements of a lane's row are multiplied by.
+enum Factors {
+    Numbers(Box<Multipliers>),
+    /// Eight bits a quarter, and what elements are multiplied by whose bit is set.
+    Bits(Reg<U32>, Reg<F32>),
+}
+
+impl Factors {
+    fn new(k: &Entry, mask: &Mask, row: Reg<U32>, first: Reg<U32>, sparing: bool) -> Self {
+        if !sparing {
+            return Self::Numbers(Box::new(mask.multipliers(k, row, first)));
+        }
+        let bits = k.variable("kept", 0u32);
+        for i in 0..8 {
+            let counter = if i == 0 { first } else { k.add(first, i) };
+            for (quarter, word) in (0..).zip(mask.word(k, row, counter)) {
+                k.when(mask.keeps(k, word), || k.xor_into(bits, bits, 1u32 << (8 * quarter + i)));
+            }
+        }
+        Self::Bits(bits, mask.scale())
+    }
+
+    /// Those of the eight columns in `quarter`.
+    fn quarter(&self, k: &Entry, quarter: usize) -> [Reg<F32>; 8] {
+        match *self {
+            Self::Numbers(ref factors) => factors.quarter(quarter),
+            Self::Bits(bits, scale) => std::array::from_fn(|i| {
+                let bit = k.and(bits, 1u32 << (8 * quarter + i));
+                k.selp(scale, 0.0f32, k.setp(Compare::Ne, bit, 0u32))
+            }),
+        }
+    }
+}
+
 /// 64 columns of C as a lane of a warp that finishes 16 rows of them sees them.
 pub(super) struct Panel {
     matrices: Matrices,
+    /// Storage of C and of the epilogue's matrices.
+    output: Storage,
     mask: Option<Mask>,
     /// Bytes from a row to the next.
     pitch: Reg<U32>,
@@ -274,6 +313,7 @@ impl Finish {
         };
         Panel {
             matrices,
+            output,
             mask: self.mask.clone().map(|mask| mask.load(k)),
             pitch: k.shl(target.leading, output.bytes().ilog2()),
             counter: k.mad_lo(k.shr(column, 6), 16, k.shl(half, 3)),
@@ -284,7 +324,7 @@ impl Finish {
 
     /// The epilogue of a lane's four runs of row `row`, whose sums begin at `start` in `tile`.
     pub(super) fn write_row(&self, k: &Entry, tile: &Tile, start: Ptr<Shared>, panel: &Panel, row: Reg<U32>) {
-        let factors = panel.mask.as_ref().map(|mask| mask.multipliers(k, row, panel.counter));
+        let factors = panel.mask.as_ref().map(|mask| Factors::new(k, mask, row, panel.counter, self.ending.sparing));
         let in_row = panel.matrices.at_row(k, row, panel.pitch);
         for quarter in 0..4 {
             let at = [0, 4].map(|i| tile.step(0, 16 * quarter + i).take(k, start));
@@ -303,7 +343,7 @@ impl Finish {
         run: &Run,
         mut sums: Vec<Reg<F32>>,
         matrices: &Matrices,
-        factors: Option<&Multipliers>,
+        factors: Option<&Factors>,
     ) {
         let output = self.ending.output;
         let at = |matrix: Ptr<Global>, storage: Storage| matrix.at((16 * run.quarter * storage.bytes()) as i32);
@@ -333,7 +373,7 @@ impl Finish {
             }
             Fused::BiasDropoutResidual { .. } => {
                 if let Some(factors) = factors {
-                    let factors = factors.quarter(run.quarter as usize);
+                    let factors = factors.quarter(k, run.quarter as usize);
                     sums = sums.into_iter().zip(factors).map(|(sum, factor)| k.mul(sum, factor)).collect();
                 }
                 if let Some(residual) = matrices.matrix {
@@ -351,17 +391,21 @@ impl Finish {
 }
 
 impl Panel {
-    /// The next 64 columns.
-    pub(super) fn next(&self, k: &Entry, output: Storage) -> Self {
-        let along = |matrix: Ptr<Global>, storage: Storage| k.offset(matrix, u64::from(64 * storage.bytes()));
+    /// `panels` times 64 columns further.
+    pub(super) fn along(&self, k: &Entry, panels: u32) -> Self {
+        let along = |matrix: Ptr<Global>, storage: Storage| match panels {
+            0 => matrix,
+            _ => k.offset(matrix, u64::from(64 * panels * storage.bytes())),
+        };
+        let further = |from: Reg<U32>, by: u32| if panels == 0 { from } else { k.add(from, by * panels) };
         let Matrices { c, bias, matrix, pre } = self.matrices;
         let matrices = Matrices {
-            c: along(c, output),
+            c: along(c, self.output),
             bias: bias.map(|bias| along(bias, Storage::F32)),
-            matrix: matrix.map(|matrix| along(matrix, output)),
-            pre: pre.map(|pre| along(pre, output)),
+            matrix: matrix.map(|matrix| along(matrix, self.output)),
+            pre: pre.map(|pre| along(pre, self.output)),
         };
-        let (counter, column) = (k.add(self.counter, 16u32), k.add(self.column, 64u32));
+        let (counter, column) = (further(self.counter, 16), further(self.column, 64));
         Self { matrices, mask: self.mask.clone(), counter, column, ..*self }
     }
 }

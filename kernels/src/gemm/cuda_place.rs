@@ -75,9 +75,10 @@ impl TilePlace {
     }
 }
 
-/// How many pieces of `tile`, a power of two, make `size`.
+/// How many pieces of `tile` make `size`.
 pub(super) fn tiles(k: &Entry, size: Reg<U32>, tile: u32) -> Reg<U32> {
-    k.shr(k.add(size, tile - 1), tile.ilog2())
+    let last = k.add(size, tile - 1);
+    if tile.is_power_of_two() { k.shr(last, tile.ilog2()) } else { k.div_u32(last, tile) }
 }
 
 /// First row and first column of tile `index` of `size` in a grid of so many tiles down and along: in groups of `group`

@@ -5,32 +5,35 @@
 //!
 //! __global__ product(map_a, map_b, c, ...) {           // 384 threads; as many blocks as multiprocessors, each for many tiles
 //!     if (warpgroup == 0) {                                                 // the producer: one thread
-//!         setmaxnreg.dec 40;
+//!         setmaxnreg.dec 24;
 //!         for (each tile of this block) for (each slice of k) {
 //!             wait(empty[s], phase ^ 1);                                    // nobody reads stage s any more
 //!             arrive_expect(full[s], bytes of a stage);
 //!             copy A's and B's box -> stage s, counted at full[s];          // cp.async.bulk.tensor
 //!             s = (s + 1) % STAGES;  if (s == 0) phase ^= 1;
 //!     }   }
-//!     else {                                                                // two consumers: 64 rows of the tile each
-//!         setmaxnreg.inc 232;
-//!         for (each tile of this block) {
+//!     else {                                                                // two consumers
+//!         setmaxnreg.inc 240;
+//!         for (each tile of this block; with TURNS every other one) {
+//!             if (TURNS) { wait(turn[mine]); skip the slices of the tile before; }
 //!             for (each slice of k) {
 //!                 wait(full[s], phase);
-//!                 wgmma 64 x BN x 16, four times; commit;
-//!                 wait until one group is under way; arrive(empty[s - 1]);   // one lane of each of the eight warps
+//!                 wgmma 64 x BN x 16, four times (with TURNS for both halves of the rows); commit;
+//!                 wait until one group is under way; arrive(empty[s - 1]);   // one lane of each warp
 //!                 s = (s + 1) % STAGES;  if (s == 0) phase ^= 1;
 //!             }
+//!             if (TURNS) arrive(turn[other]);
 //!             wait for all groups; arrive(empty[s - 1]);
-//!             each warp: its 16 rows, 64 columns at a time, through 4 KiB of its own -> epilogue -> C
+//!             each warp: its rows, 16 at a time and 64 columns, through shared memory of its own -> epilogue -> C
 //! }   }   }
 //!
-//! shared memory:  | stage 0: A, B | stage 1 | … | stage STAGES - 1 | 8 x 4 KiB of sums | full[STAGES] | empty[STAGES] |
+//! shared memory:  | stage 0: A, B | stage 1 | … | stage STAGES - 1 | sums of 8 warps | full[STAGES] | empty[STAGES] | turn[2] |
 //! ```
 //!
 //! Nothing but the ring ties the three warpgroups together, and it runs on from tile to tile: while consumers finish a
-//! tile, the producer fills the ring with slices of the next one, and a consumer that is ahead finishes its half of the
-//! tile while the tensor cores work for the other. `docs/gemm.md` has the picture, who waits for what, and the floors.
+//! tile, the producer fills the ring with slices of the next one. The two consumers share a tile by its rows, or take turns
+//! with tiles ([`Sharing`]): then one multiplies while the other one is in its epilogue. `docs/gemm.md` has the picture,
+//! who waits for what, and the floors.
 //!
 //! Operands lie in a stage as they lie in memory; `wgmma` takes either order, so nothing is ever transposed:
 //!
@@ -44,12 +47,12 @@
 //! are guarded.
 //!
 //! Cost: 2·m·n·k FLOP. Per slice of 128 x 256 x 64, 1024 cycles of the tensor cores: the copy engine writes 48 KiB into
-//! shared memory and the eight `wgmma` read 10 KiB each, together 128 bytes a cycle, which is what shared memory gives. Of
-//! 128 x 128 it would be 160 bytes a cycle, so that tile is for products with few tiles.
+//! shared memory and the eight `wgmma` read 10 KiB each, together 128 bytes a cycle, which is what shared memory gives
+//! ([`HopperTile::slice_cycles`]).
 //!
-//! Budget: 168 registers a thread at the start, of which the producer's 128 threads hand over all but 40, so that the
-//! consumers have 232 (128 of them sums): 128 · (40 + 2 · 232) = 64 512 of 65 536. One block a multiprocessor.
-//! Source: the roles are those of CUTLASS 3's cooperative kernel (Thakkar et al. 2023).
+//! Budget: 168 registers a thread at the start, of which the producer's 128 threads hand over all but 24, so that the
+//! consumers have 240 (128 or 192 of them sums): 128 · (24 + 2 · 240) = 64 512 of 65 536. One block a multiprocessor.
+//! Source: the roles are those of CUTLASS 3's cooperative and ping-pong kernels (Thakkar et al. 2023).
 //!
 //! # Arguments
 //!
@@ -76,17 +79,24 @@ use crate::{
 };
 
 /// Threads of a warpgroup.
-pub(super) const WARPGROUP: u32 = 128;
-/// Warps that multiply.
-pub(super) const CONSUMER_WARPS: u32 = 8;
+const WARPGROUP: u32 = 128;
 /// Threads of a block.
 const THREADS: u32 = 3 * WARPGROUP;
 /// Registers of a thread when the kernel begins: what 384 threads can have.
 const REGISTERS: u32 = 168;
 /// Registers of a thread of the producer's warpgroup.
-const PRODUCER_REGISTERS: u32 = 40;
+const PRODUCER_REGISTERS: u32 = 24;
 /// Registers of a thread of a consumer.
-const CONSUMER_REGISTERS: u32 = 232;
+const CONSUMER_REGISTERS: u32 = 240;
+
+/// How the two warpgroups that multiply share the tiles of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// 64 rows of each tile each.
+    Halves,
+    /// Every other tile each, in turns: the epilogue of one runs beside the products of the other.
+    Turns,
+}
 
 /// How C is cut into tiles: 128 rows, slices of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,31 +105,55 @@ pub struct HopperTile {
     pub n: u32,
     /// Slices in the ring.
     pub stages: u32,
+    /// Who multiplies what.
+    pub sharing: Sharing,
 }
 
 impl HopperTile {
-    /// For products with many tiles: as much arithmetic as shared memory can feed.
-    pub const WIDE: HopperTile = HopperTile { n: 256, stages: 4 };
-    /// For products that have few tiles of 128 x 256, or fewer columns.
-    pub const SQUARE: HopperTile = HopperTile { n: 128, stages: 5 };
-    /// Both, the larger first.
-    pub const ALL: [HopperTile; 2] = [Self::WIDE, Self::SQUARE];
+    /// For long sums: as much arithmetic as shared memory can feed.
+    pub const WIDE: HopperTile = HopperTile { n: 256, stages: 4, sharing: Sharing::Halves };
+    /// For products whose epilogue takes long beside their sums.
+    pub const TURNS: HopperTile = HopperTile { n: 192, stages: 4, sharing: Sharing::Turns };
+    /// For products that have few tiles.
+    pub const SQUARE: HopperTile = HopperTile { n: 128, stages: 5, sharing: Sharing::Halves };
+    /// All of them.
+    pub const ALL: [HopperTile; 3] = [Self::WIDE, Self::TURNS, Self::SQUARE];
 
     /// Rows of a tile.
     pub const M: u32 = 128;
     /// Depth of a slice.
     pub const K: u32 = 64;
 
+    /// Those that C may be written in. Where a thread holds all rows of a tile, its sums leave no registers to old values.
+    pub fn all(write: Write) -> impl Iterator<Item = HopperTile> {
+        Self::ALL.into_iter().filter(move |tile| write == Write::Overwrite || tile.sharing == Sharing::Halves)
+    }
+
     /// Tiles of an m x n matrix.
     pub const fn tiles(self, m: usize, n: usize) -> usize {
         m.div_ceil(Self::M as usize) * n.div_ceil(self.n as usize)
     }
 
-    /// What `multiprocessors` need for an m x n matrix in units of one 128 x 128 tile at full speed, in fifths: shared
-    /// memory holds the narrow tile back to four fifths of the tensor cores' speed.
-    fn fifths(self, m: usize, n: usize, multiprocessors: usize) -> usize {
-        let each = if self == Self::WIDE { 8 } else { 5 };
-        self.tiles(m, n).div_ceil(multiprocessors.max(1)) * each
+    /// Cycles that a slice takes at least: of the tensor cores, 8192 multiply-adds in four cycles, or of shared memory,
+    /// which gives 128 bytes in one: the copy engine writes both operands once, and each `wgmma` of 64 rows reads its rows
+    /// of A and all of B.
+    pub const fn slice_cycles(self) -> u32 {
+        let products = Self::M * self.n * Self::K / 2048;
+        let bytes = (Self::M + self.n) * Self::K * 2 + Self::M / 64 * (64 + self.n) * Self::K * 2;
+        let memory = bytes / 128;
+        if products > memory { products } else { memory }
+    }
+
+    /// Cycles that the busiest of `multiprocessors` takes for an m x n x k product, predicted: an element of the epilogue
+    /// takes an eighth of a cycle, and only turns hide it.
+    pub fn cycles(self, [m, n, k]: [usize; 3], multiprocessors: usize) -> usize {
+        let rounds = self.tiles(m, n).div_ceil(multiprocessors.max(1));
+        let products = k.div_ceil(Self::K as usize) * self.slice_cycles() as usize;
+        let epilogue = (Self::M * self.n / 8) as usize;
+        match self.sharing {
+            Sharing::Halves => rounds * (products + epilogue),
+            Sharing::Turns => rounds * products.max((products + epilogue) / 2) + epilogue,
+        }
     }
 }
 
@@ -145,15 +179,15 @@ pub struct HopperProduct {
 }
 
 impl HopperProduct {
-    /// The specialisation for `spec`, with the tiles that take `multiprocessors` least time. `None` where the copy engine
+    /// The specialisation for `spec`, with the tiles that should take `multiprocessors` least time. `None` where the copy engine
     /// or the tensor cores cannot serve: operands in f32, rows of A or B that do not begin at multiples of 16 bytes
     /// (leading dimensions that are no multiples of eight), no k, no C. Then [`super::cuda::Product`] computes it.
     pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Option<Self> {
         let whole = |size: &usize| size.is_multiple_of(8);
         let served = storage != Storage::F32 && [spec.lda, spec.ldb].iter().all(whole);
         let something = [spec.m, spec.n, spec.k].iter().all(|&size| size > 0);
-        let [wide, square] = HopperTile::ALL.map(|tile| tile.fifths(spec.m, spec.n, multiprocessors));
-        let tile = if wide <= square { HopperTile::WIDE } else { HopperTile::SQUARE };
+        let cycles = |tile: &HopperTile| tile.cycles([spec.m, spec.n, spec.k], multiprocessors);
+        let tile = HopperTile::all(spec.write).min_by_key(cycles).expect("there are tiles");
         let aligned = [spec.ldc, spec.n].iter().all(whole);
         let Gemm { a, b, write, .. } = *spec;
         (served && something).then_some(Self { storage, output, a, b, write, fused, tile, aligned })
@@ -182,7 +216,7 @@ impl HopperProduct {
             true => self.storage.name().to_string(),
             false => format!("{}{}", self.storage.name(), self.output.name()),
         };
-        let HopperTile { n, stages } = self.tile;
+        let HopperTile { n, stages, .. } = self.tile;
         let tile = format!("{}x{n}x{}x{stages}", HopperTile::M, HopperTile::K);
         let variant = self.ending().words();
         let parts = [&types, Sm::Sm90a.name(), &tile, &variant];
@@ -231,7 +265,7 @@ impl HopperProduct {
         let thread = k.special(Special::TidX);
         k.comment("the same for all lanes, so that roles are whole warps");
         let warp = k.shfl(k.shr(thread, 5), Lane::Number(0));
-        k.if_(k.setp(Compare::Eq, thread, 0u32), || ring.initialise(k, base, CONSUMER_WARPS));
+        k.if_(k.setp(Compare::Eq, thread, 0u32), || ring.initialise(k, base));
         k.bar_sync();
         let producer = k.lt(warp, WARPGROUP / 32);
         k.if_else(
@@ -248,14 +282,14 @@ impl HopperProduct {
                 k.comment("the consumers");
                 k.setmaxnreg_inc(CONSUMER_REGISTERS);
                 let warp = k.sub(warp, WARPGROUP / 32);
-                Consumer::new(k, ring, base, thread, warp).run::<P>(k, &schedule, &finish, c);
+                Consumer::new(k, ring, base, warp).run::<P>(k, &schedule, &finish, &c);
             },
         );
     }
 
     fn ending(&self) -> Ending {
         let Self { output, write, fused, aligned, .. } = *self;
-        Ending { output, write, fused, aligned }
+        Ending { output, write, fused, aligned, sparing: self.tile.sharing == Sharing::Turns }
     }
 
     fn ring(&self) -> Ring {

@@ -19,7 +19,7 @@ use crate::{
 const MULTIPROCESSORS: usize = 132;
 
 /// The specialisations that an encoder layer, its heads and their gradients need: every tile in every form, every
-/// epilogue on the wide tile, and of the rest an example each.
+/// epilogue on the two large tiles, and of the rest an example each.
 pub(super) fn programs() -> Vec<Program> {
     let product = |spec: &Gemm, storage, output, fused, tile| {
         let product = HopperProduct::new(spec, storage, output, fused, MULTIPROCESSORS);
@@ -31,12 +31,14 @@ pub(super) fn programs() -> Vec<Program> {
     for tile in HopperTile::ALL {
         all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, Fused::None, tile)));
         all.push(product(&tn, brain, single, Fused::None, tile));
+    }
+    for tile in HopperTile::all(Write::Accumulate) {
         all.push(product(&tn.accumulate(), brain, single, Fused::None, tile));
     }
     let fused = After::all().into_iter().filter_map(|after| fused_of(after).filter(|fused| *fused != Fused::None));
     for fused in fused {
         let form = if matches!(fused, Fused::ActivationBackward(_)) { nn } else { nt };
-        all.push(product(&form, brain, brain, fused, HopperTile::WIDE));
+        all.extend([HopperTile::WIDE, HopperTile::TURNS].map(|tile| product(&form, brain, brain, fused, tile)));
     }
     all.push(product(&Gemm::tt(8, 8, 8), brain, brain, Fused::None, HopperTile::SQUARE));
     all.push(product(&nt, Storage::F16, Storage::F16, Fused::None, HopperTile::WIDE));
@@ -214,12 +216,13 @@ mod tests {
 
     #[test]
     fn tiles_are_those_that_take_least_time() {
-        let tile = |m, n| {
-            let product = HopperProduct::new(&Gemm::nt(m, n, 768), Storage::Bf16, Storage::Bf16, Fused::None, 132);
+        let tile = |m, n, k| {
+            let product = HopperProduct::new(&Gemm::nt(m, n, k), Storage::Bf16, Storage::Bf16, Fused::None, 132);
             product.expect("whole chunks").tile
         };
-        assert_eq!(tile(32_768, 3072), HopperTile::WIDE);
-        assert_eq!(tile(4096, 2304), HopperTile::WIDE, "288 tiles in three rounds of 8, or 576 in five of 5");
-        assert_eq!(tile(2048, 768), HopperTile::SQUARE, "48 tiles in one round of 8, or 96 in one of 5");
+        assert_eq!(tile(32_768, 3072, 768), HopperTile::TURNS, "the epilogue takes a third of the sums' time");
+        assert_eq!(tile(32_768, 768, 3072), HopperTile::WIDE, "and here a twelfth");
+        assert_eq!(tile(8192, 8192, 8192), HopperTile::WIDE);
+        assert_eq!(tile(512, 768, 768), HopperTile::SQUARE, "one round of any");
     }
 }

@@ -1,16 +1,28 @@
 //! The ring of Hopper's product: which slices go through it, who fills it and who empties it.
+//!
+//! ```text
+//! barrier      arrivals of a phase                              bytes       who waits          parity of the first wait
+//! full[s]      the producer                                     a stage     its readers        0
+//! empty[s]     a lane of every warp that reads the stage                    the producer       1: that before the first is over
+//! turn[g]      a lane of every warp of the other warpgroup                  warpgroup g        1 for g = 0, 0 for g = 1
+//! ```
+//!
+//! A wait names a phase by its parity, so it must never ask for one that lies more than one ahead of the barrier's. Of the
+//! producer and of consumers that read every slice the ring itself sees to that; of consumers that take turns, the turns.
 
 use super::{
     cuda::GROUP,
     cuda_epilogue::{Finish, LanePlace, Target, fragment_start, store_fragment},
     cuda_place::{WarpPlace, tile_origin, tiles},
-    cuda_sm90::{CONSUMER_WARPS, HopperTile},
+    cuda_sm90::{HopperTile, Sharing},
 };
 use crate::ptx::{
-    Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Global, Major, Pair, Param,
-    PointerParam, Pred, Ptr, Reg, S32, Shared, Special, Swizzle, Tile, U32, U64, descriptor,
+    Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Param, PointerParam,
+    Pred, Ptr, Reg, S32, Shared, Special, Swizzle, Tile, U32, U64, descriptor,
 };
 
+/// Warps that multiply.
+const WARPS: u32 = 8;
 /// Bytes of 64 numbers: a row of a box.
 const ROW: u32 = 128;
 /// Bytes from one group of eight rows to the next: a period of the exchange.
@@ -41,24 +53,53 @@ impl Ring {
     }
 
     const fn full(self) -> u32 {
-        self.sums() + CONSUMER_WARPS * SUMS.bytes()
+        self.sums() + WARPS * self.panels() * SUMS.bytes()
+    }
+
+    /// Blocks of 16 rows x 64 columns of sums that a warp puts into shared memory at once. Two where a thread holds all
+    /// rows of a tile: what it holds no more leaves registers to the epilogue.
+    const fn panels(self) -> u32 {
+        match self.tile.sharing {
+            Sharing::Halves => 1,
+            Sharing::Turns => 2,
+        }
     }
 
     const fn empty(self) -> u32 {
         self.full() + 8 * self.tile.stages
     }
 
-    /// Shared memory of a block.
-    pub(super) const fn shared_bytes(self) -> u32 {
+    const fn turn(self) -> u32 {
         self.empty() + 8 * self.tile.stages
     }
 
-    /// Makes the barriers, for one thread: full after one arrival and all bytes, empty when `warps` have read.
-    pub(super) fn initialise(self, k: &Entry, base: Ptr<Shared>, warps: u32) {
+    /// Shared memory of a block.
+    pub(super) const fn shared_bytes(self) -> u32 {
+        match self.tile.sharing {
+            Sharing::Halves => self.turn(),
+            Sharing::Turns => self.turn() + 8 * 2,
+        }
+    }
+
+    /// Blocks of 64 rows of a tile that one warpgroup multiplies.
+    const fn blocks(self) -> u32 {
+        match self.tile.sharing {
+            Sharing::Halves => 1,
+            Sharing::Turns => HopperTile::M / 64,
+        }
+    }
+
+    /// Makes the barriers, for one thread: full after one arrival and all bytes, empty when all warps that multiply the
+    /// slice have read it; a warpgroup's turn comes when the warps of the other have begun their last slice.
+    pub(super) fn initialise(self, k: &Entry, base: Ptr<Shared>) {
         k.comment("the barriers of the ring");
+        let readers = WARPS / self.blocks();
         for stage in 0..self.tile.stages {
             k.mbarrier_init(base.at((self.full() + 8 * stage) as i32), 1);
-            k.mbarrier_init(base.at((self.empty() + 8 * stage) as i32), warps);
+            k.mbarrier_init(base.at((self.empty() + 8 * stage) as i32), readers);
+        }
+        for turn in (self.turn()..self.shared_bytes()).step_by(8) {
+            k.mbarrier_init(base.at(turn as i32), WARPS / 2);
         }
         k.fence(Fence::MbarrierInit);
     }
@@ -89,6 +130,21 @@ impl Place {
         k.assign(self.stage, k.selp(0u32, next, wraps));
         k.when(wraps, || k.xor_into(self.parity, self.parity, 1u32));
     }
+
+    /// The stage before.
+    fn before(&self, k: &Entry) -> Reg<U32> {
+        let first = k.setp(Compare::Eq, self.stage, 0u32);
+        k.selp(self.ring.tile.stages - 1, k.sub(self.stage, 1u32), first)
+    }
+
+    /// Past `slices` that others read.
+    fn skip(&self, k: &Entry, slices: Reg<U32>) {
+        let stages = self.ring.tile.stages;
+        let behind = k.add(self.stage, slices);
+        let rounds = k.div_u32(behind, stages);
+        k.assign(self.stage, k.sub(behind, k.mul_lo(rounds, stages)));
+        k.xor_into(self.parity, self.parity, k.and(rounds, 1u32));
+    }
 }
 
 /// The tiles of a launch and the slices of k, shared out among its blocks.
@@ -106,6 +162,8 @@ pub(super) struct Schedule {
 
 /// One tile of one layer.
 struct Work {
+    /// Its number.
+    unit: Reg<U32>,
     /// First row and first column of C.
     origin: [Reg<U32>; 2],
     layer: Reg<U32>,
@@ -124,20 +182,44 @@ impl Schedule {
         Self { tile, m, n, k: depth, leading, k_step, k_chunk, layers, stride_c }
     }
 
-    /// Calls `body` with every tile of this block: every so many as there are blocks, layer after layer.
-    fn each(&self, k: &Entry, body: impl FnOnce(&Work)) {
-        let size = [HopperTile::M, self.tile.n];
-        let grid = [tiles(k, self.m, size[0]), tiles(k, self.n, size[1])];
-        let in_layer = k.mul_lo(grid[0], grid[1]);
-        let all = k.mul_lo(in_layer, k.ld_param(self.layers.clone()));
-        k.for_(k.special(Special::CtaidX), all, k.special(Special::NctaidX), |unit| {
+    /// Tiles down and along, and in all.
+    fn grid(&self, k: &Entry) -> ([Reg<U32>; 2], Reg<U32>) {
+        let grid = [tiles(k, self.m, HopperTile::M), tiles(k, self.n, self.tile.n)];
+        (grid, k.mul_lo(grid[0], grid[1]))
+    }
+
+    /// Calls `body` with tiles of this block, layer after layer: every so many as there are blocks, or of those every
+    /// other one, from that of `turn` on.
+    fn each(&self, k: &Entry, turn: Option<Reg<U32>>, body: impl FnOnce(&Work)) {
+        let all = k.mul_lo(self.grid(k).1, k.ld_param(self.layers.clone()));
+        let (mut first, mut step) = (k.special(Special::CtaidX), k.special(Special::NctaidX));
+        if let Some(turn) = turn {
+            (first, step) = (k.add(first, k.mul_lo(turn, step)), k.shl(step, 1));
+        }
+        k.for_(first, all, step, |unit| {
+            // Again for every tile: registers are scarcer than instructions.
+            let (grid, in_layer) = self.grid(k);
             let layer = k.div_u32(unit, in_layer);
             let index = k.sub(unit, k.mul_lo(layer, in_layer));
-            let origin = tile_origin(k, size, grid, index, GROUP);
-            let k_begin = k.mul_lo(layer, k.ld_param(self.k_step.clone()));
-            let k_end = k.min_u32(k.add(k_begin, k.ld_param(self.k_chunk.clone())), self.k);
-            let slices = tiles(k, k.sub(k_end, k_begin), HopperTile::K);
-            body(&Work { origin, layer, k_begin, slices });
+            let origin = tile_origin(k, [HopperTile::M, self.tile.n], grid, index, GROUP);
+            let (k_begin, slices) = self.slices(k, layer);
+            body(&Work { unit, origin, layer, k_begin, slices });
+        });
+    }
+
+    /// The first p and the slices of `layer`.
+    fn slices(&self, k: &Entry, layer: Reg<U32>) -> (Reg<U32>, Reg<U32>) {
+        let k_begin = k.mul_lo(layer, k.ld_param(self.k_step.clone()));
+        let k_end = k.min_u32(k.add(k_begin, k.ld_param(self.k_chunk.clone())), self.k);
+        (k_begin, tiles(k, k.sub(k_end, k_begin), HopperTile::K))
+    }
+
+    /// Moves `place` past the slices of the tile before `work`, if this block has one.
+    fn skip_before(&self, k: &Entry, place: &Place, work: &Work) {
+        let blocks = k.special(Special::NctaidX);
+        k.if_(k.setp(Compare::Ge, work.unit, blocks), || {
+            let layer = k.div_u32(k.sub(work.unit, blocks), self.grid(k).1);
+            place.skip(k, self.slices(k, layer).1);
         });
     }
 }
@@ -155,7 +237,7 @@ impl Producer<'_> {
         let maps = [0, 1].map(|operand| k.address_of_param(&self.maps[operand]));
         // A fresh barrier is in its first phase: that before is over.
         let place = Place::first(k, ring, 1);
-        schedule.each(k, |work| {
+        schedule.each(k, None, |work| {
             let depth = k.variable("depth", work.k_begin);
             k.for_(0u32, work.slices, 1u32, |_| {
                 k.mbarrier_wait(place.barrier(k, base, ring.empty()), place.parity);
@@ -195,13 +277,14 @@ impl Producer<'_> {
     }
 }
 
-/// A warpgroup that multiplies 64 rows of each tile.
+/// A warpgroup that multiplies: 64 rows of each tile, or all rows of every other one.
 pub(super) struct Consumer {
     ring: Ring,
     base: Ptr<Shared>,
+    /// 0 or 1
+    group: Reg<U32>,
     /// Of the eight warps that multiply.
     warp: Reg<U32>,
-    lane: Reg<U32>,
     /// Whether this lane arrives for its warp.
     arrives: Reg<Pred>,
     /// The descriptors of A's rows and of B in the first stage.
@@ -210,97 +293,145 @@ pub(super) struct Consumer {
 
 impl Consumer {
     /// For warp `warp` of the eight.
-    pub(super) fn new(k: &Entry, ring: Ring, base: Ptr<Shared>, thread: Reg<U32>, warp: Reg<U32>) -> Self {
-        let lane = k.and(thread, 31u32);
-        let arrives = k.setp(Compare::Eq, lane, 0u32);
+    pub(super) fn new(k: &Entry, ring: Ring, base: Ptr<Shared>, warp: Reg<U32>) -> Self {
+        let group = k.shr(warp, 2);
+        let arrives = k.setp(Compare::Eq, k.special(Special::LaneId), 0u32);
         // Where k runs down, 64 columns are a box of their own.
         let constant = [0, 1].map(|operand| {
             let leading = if ring.along_k[operand] { 16 } else { BOX };
             descriptor(leading, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
         });
-        let a = k.index(base, k.shr(warp, 2), BOX);
+        let a = if ring.tile.sharing == Sharing::Halves { k.index(base, group, BOX) } else { base };
         let b = k.offset(base, Ring::A);
         let operands = [k.matrix_descriptor(a, constant[0]), k.matrix_descriptor(b, constant[1])];
-        Self { ring, base, warp, lane, arrives, operands }
+        Self { ring, base, group, warp, arrives, operands }
     }
 
-    pub(super) fn run<P: Pair>(&self, k: &Entry, schedule: &Schedule, finish: &Finish, c: PointerParam) {
+    pub(super) fn run<P: Pair>(&self, k: &Entry, schedule: &Schedule, finish: &Finish, c: &PointerParam) {
         let Self { ring, base, .. } = *self;
-        let c = k.cvta_to_global(k.ld_param_pointer(c));
-        let sums = k.registers::<F32>("acc", (ring.tile.n / 2) as usize);
+        let sums = k.registers::<F32>("acc", (ring.blocks() * ring.tile.n / 2) as usize);
         let place = Place::first(k, ring, 0);
-        let last = k.variable("last", 0u32);
-        schedule.each(k, |work| {
+        let turns = (ring.tile.sharing == Sharing::Turns).then(|| self.turns(k));
+        schedule.each(k, turns.as_ref().map(|_| self.group), |work| {
+            if let Some(turns) = &turns {
+                turns.wait(k);
+                schedule.skip_before(k, &place, work);
+            }
             k.for_(0u32, work.slices, 1u32, |slice| {
                 k.mbarrier_wait(place.barrier(k, base, ring.full()), place.parity);
                 let adds = k.setp(Compare::Ne, slice, 0u32);
                 self.multiply::<P>(k, &sums, place.stage, adds);
                 k.comment("the slice before has been read");
                 k.wgmma_wait(1);
-                self.release(k, last, k.and(self.arrives, adds));
-                k.assign(last, place.stage);
+                self.release(k, &place, k.and(self.arrives, adds));
                 place.advance(k);
             });
+            if let Some(turns) = &turns {
+                k.when(self.arrives, || k.mbarrier_arrive(turns.other));
+            }
             k.wgmma_wait(0);
-            self.release(k, last, self.arrives);
+            self.release(k, &place, self.arrives);
             self.finish(k, schedule, finish, c, work, &sums);
         });
     }
 
+    /// The barriers by which the two warpgroups take turns.
+    fn turns(&self, k: &Entry) -> Turns {
+        let at = |group| k.slot(self.base, group, 8).at(self.ring.turn() as i32);
+        // The first turn is that of group 0: a fresh barrier is in its first phase, and that before is over.
+        let first = k.xor(self.group, 1u32);
+        Turns { mine: at(self.group), other: at(first), parity: k.variable("turn", first) }
+    }
+
     /// Starts sums (+)= A · B of the slice in `stage`, as one group; the old sums count if `adds`.
     fn multiply<P: Pair>(&self, k: &Entry, sums: &[Reg<F32>], stage: Reg<U32>, adds: Reg<Pred>) {
-        let start = self.operands.map(|operand| k.mad_wide(stage, self.ring.stage_bytes() / 16, operand));
+        let ring = self.ring;
+        let start = self.operands.map(|operand| k.mad_wide(stage, ring.stage_bytes() / 16, operand));
         let always = k.condition(true);
-        let steps = (0..HopperTile::K / 16).map(|step| {
-            [0, 1].map(|operand| {
-                let (major, bytes) = if self.ring.along_k[operand] { (Major::K, 32) } else { (Major::Mn, 16 * ROW) };
-                let at = start[operand];
-                (if step == 0 { at } else { k.add(at, u64::from(step * bytes / 16)) }, major)
-            })
-        });
-        let steps: Vec<_> = steps.collect();
+        let major = |operand: usize| if ring.along_k[operand] { Major::K } else { Major::Mn };
+        let deep = |operand: usize| if ring.along_k[operand] { 32 } else { 16 * ROW };
+        let at = |operand: usize, step: u32, rows: u32| match step * deep(operand) + rows * BOX {
+            0 => (start[operand], major(operand)),
+            bytes => (k.add(start[operand], u64::from(bytes / 16)), major(operand)),
+        };
+        let of_step =
+            |step: u32| ((0..ring.blocks()).map(|rows| at(0, step, rows)).collect::<Vec<_>>(), at(1, step, 0));
+        let steps: Vec<_> = (0..HopperTile::K / 16).map(of_step).collect();
         k.wgmma_fence();
-        for (step, [a, b]) in steps.into_iter().enumerate() {
-            k.wgmma::<P>(sums, a, b, if step == 0 { adds } else { always });
+        for (step, (a, b)) in steps.into_iter().enumerate() {
+            for (a, sums) in a.into_iter().zip(sums.chunks_exact((ring.tile.n / 2) as usize)) {
+                k.wgmma::<P>(sums, a, b, if step == 0 { adds } else { always });
+            }
         }
         k.wgmma_commit();
     }
 
-    /// This warp reads stage `stage` no more, if `condition`.
-    fn release(&self, k: &Entry, stage: Reg<U32>, condition: Reg<Pred>) {
-        let empty = k.slot(self.base, stage, 8).at(self.ring.empty() as i32);
+    /// This warp reads the stage before `place` no more, if `condition`.
+    fn release(&self, k: &Entry, place: &Place, condition: Reg<Pred>) {
+        let empty = k.slot(self.base, place.before(k), 8).at(self.ring.empty() as i32);
         k.when(condition, || k.mbarrier_arrive(empty));
     }
 
-    /// The epilogue of the warp's 16 rows of the tile.
-    fn finish(&self, k: &Entry, schedule: &Schedule, finish: &Finish, c: Ptr<Global>, work: &Work, sums: &[Reg<F32>]) {
+    /// The epilogue of the warp's rows of the tile: 16 of each block of 64 that its warpgroup has.
+    fn finish(
+        &self,
+        k: &Entry,
+        schedule: &Schedule,
+        finish: &Finish,
+        c: &PointerParam,
+        work: &Work,
+        sums: &[Reg<F32>],
+    ) {
         k.comment("16 rows of this warp, 64 columns at a time: epilogue, C");
-        let LanePlace { row, half } = LanePlace::find(k, self.lane);
-        let mine = k.index(k.offset(self.base, self.ring.sums()), self.warp, SUMS.bytes());
+        // Asked again: no register keeps it beside the sums.
+        let lane = k.special(Special::LaneId);
+        let LanePlace { row, half } = LanePlace::find(k, lane);
+        let bytes = self.ring.panels() * SUMS.bytes();
+        let mine = k.index(k.offset(self.base, self.ring.sums()), self.warp, bytes);
         let zero = k.mov(0u32);
-        let to = fragment_start(k, &SUMS, mine, &WarpPlace { lane: self.lane, origin: [zero, zero] });
+        let to = fragment_start(k, &SUMS, mine, &WarpPlace { lane, origin: [zero, zero] });
         let from = SUMS.chunk_address(k, mine, row, k.shl(half, 1));
-        let row = k.add(k.add(work.origin[0], k.shl(self.warp, 4)), row);
-        let exists = k.lt(row, schedule.m);
-        let storage = finish.output();
-        let layer = k.mul_wide(work.layer, k.ld_param(schedule.stride_c.clone()));
-        let c = k.offset(c, k.shl(layer, storage.bytes().ilog2()));
-        let leading = k.ld_param(schedule.leading.clone());
-        let target = Target { c, columns: schedule.n, leading };
-        let first = k.add(work.origin[1], k.shl(half, 3));
-        let mut panel = finish.panel(k, &target, first, half);
-        for (i, sums) in (0..).zip(sums.chunks_exact(32)) {
-            if i > 0 {
-                panel = panel.next(k, storage);
+        let (along, panels) = (self.ring.tile.n / 64, self.ring.panels() as usize);
+        for (i, sums) in (0..).step_by(panels).zip(sums.chunks(32 * panels)) {
+            k.warp_sync();
+            for (fragment, sums) in (0..).zip(sums.chunks_exact(4)) {
+                store_fragment(k, &SUMS, to, [16 * (fragment / 8), 8 * (fragment % 8)], sums);
             }
-            k.if_(k.lt(k.add(work.origin[1], 64 * i), schedule.n), || {
-                k.warp_sync();
-                for (fragment, sums) in (0..).zip(sums.chunks_exact(4)) {
-                    store_fragment(k, &SUMS, to, [0, 8 * fragment], sums);
-                }
-                k.warp_sync();
-                k.if_(exists, || finish.write_row(k, &SUMS, from, &panel, row));
-            });
+            k.warp_sync();
+            // Only now: before, sums take the registers.
+            let warp = if self.ring.blocks() == 1 { self.warp } else { k.and(self.warp, 3u32) };
+            let row = k.add(k.add(work.origin[0], k.shl(warp, 4)), row);
+            let layer = k.mul_wide(work.layer, k.ld_param(schedule.stride_c.clone()));
+            let c = k
+                .offset(k.cvta_to_global(k.ld_param_pointer(c.clone())), k.shl(layer, finish.output().bytes().ilog2()));
+            let target = Target { c, columns: schedule.n, leading: k.ld_param(schedule.leading.clone()) };
+            let panel = finish.panel(k, &target, k.add(work.origin[1], k.shl(half, 3)), half);
+            for (part, i) in (i..i + sums.len() as u32 / 32).enumerate() {
+                let (block, column) = (i / along, i % along);
+                let row = if block == 0 { row } else { k.add(row, 64 * block) };
+                let exists = k.lt(k.add(work.origin[1], 64 * column), schedule.n);
+                k.if_(k.and(exists, k.lt(row, schedule.m)), || {
+                    let from = if part == 0 { from } else { k.offset(from, SUMS.bytes()) };
+                    finish.write_row(k, &SUMS, from, &panel.along(k, column), row);
+                });
+            }
         }
+    }
+}
+
+/// Two warpgroups that take turns: whose slices go through the ring is decided by the order of the tiles, and a wait for a
+/// phase that lies more than one ahead would take an older one for it.
+struct Turns {
+    mine: Address<Shared>,
+    other: Address<Shared>,
+    /// The parity of the phase to wait for.
+    parity: Reg<U32>,
+}
+
+impl Turns {
+    /// Waits until the other warpgroup has begun its last slice.
+    fn wait(&self, k: &Entry) {
+        k.mbarrier_wait(self.mine, self.parity);
+        k.xor_into(self.parity, self.parity, 1u32);
     }
 }
