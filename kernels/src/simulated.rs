@@ -3,8 +3,8 @@
 use crate::{
     operation::{Launch, Program},
     ptx::{
-        DescriptorSwizzle, Storage, TensorMap,
-        sim::{self, Approximation, Argument, Memory, Module, Options},
+        TensorMap,
+        sim::{Approximation, Argument, Memory, Module, Options},
     },
 };
 use bytemuck::Pod;
@@ -84,19 +84,7 @@ impl Simulated {
 
     /// The next argument: what the copy engine is told of a matrix in device memory.
     pub(crate) fn tensor_map(&mut self, map: &TensorMap) -> &mut Self {
-        let storage = match map.storage {
-            Storage::F32 => sim::TensorType::F32,
-            Storage::Bf16 => sim::TensorType::Bf16,
-            Storage::F16 => sim::TensorType::F16,
-        };
-        let swizzle = match map.swizzle {
-            DescriptorSwizzle::None => sim::Swizzle::None,
-            DescriptorSwizzle::Bytes32 => sim::Swizzle::B32,
-            DescriptorSwizzle::Bytes64 => sim::Swizzle::B64,
-            DescriptorSwizzle::Bytes128 => sim::Swizzle::B128,
-        };
-        let map = sim::TensorMap::new(map.address, storage, &map.sizes, &[map.stride], &map.tile, swizzle);
-        self.arguments.push(Argument::TensorMap(map.expect("a tensor map is checked when it is made")));
+        self.arguments.push(Argument::TensorMap((*map).into()));
         self
     }
 

@@ -7,7 +7,10 @@
 
 use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
-use kernels::operation::Launch;
+use kernels::{
+    operation::Launch,
+    ptx::{DescriptorSwizzle, Storage, TensorMap},
+};
 use std::{
     ffi::{CString, c_void},
     sync::{Arc, Mutex},
@@ -135,6 +138,63 @@ fn load_module(ptx: &CString, entry: &str) -> Result<sys::CUmodule, DriverError>
     Ok(module)
 }
 
+/// An argument as the driver reads it: as many bytes from the beginning as the PTX declares.
+#[repr(C, align(64))]
+struct Passed([u64; 16]);
+
+impl Passed {
+    fn new(argument: &Argument) -> Result<Self, DriverError> {
+        let word = match *argument {
+            Argument::Address(DeviceAddress(address)) => address,
+            Argument::U32(value) => u64::from(value),
+            Argument::U64(value) => value,
+            Argument::F32(value) => u64::from(value.to_bits()),
+            Argument::TensorMap(map) => return encode(&map),
+        };
+        let mut words = [0; 16];
+        words[0] = word;
+        Ok(Self(words))
+    }
+}
+
+/// A tensor map in the driver's own form.
+fn encode(map: &TensorMap) -> Result<Passed, DriverError> {
+    use sys::{CUtensorMapDataType as Type, CUtensorMapSwizzle as Exchange};
+    let storage = match map.storage {
+        Storage::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        Storage::Bf16 => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        Storage::F16 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    };
+    let exchange = match map.swizzle {
+        DescriptorSwizzle::None => Exchange::CU_TENSOR_MAP_SWIZZLE_NONE,
+        DescriptorSwizzle::Bytes32 => Exchange::CU_TENSOR_MAP_SWIZZLE_32B,
+        DescriptorSwizzle::Bytes64 => Exchange::CU_TENSOR_MAP_SWIZZLE_64B,
+        DescriptorSwizzle::Bytes128 => Exchange::CU_TENSOR_MAP_SWIZZLE_128B,
+    };
+    const DENSE: [u32; 2] = [1, 1];
+    let mut encoded = Passed([0; 16]);
+    // SAFETY: writes the 128 bytes of `encoded`, which are aligned to 64; sizes, strides and box are live arrays of two, one
+    // and two numbers, as two dimensions ask for. The address is only noted.
+    let status = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            std::ptr::from_mut(&mut encoded).cast(),
+            storage,
+            2,
+            std::ptr::without_provenance_mut(map.address as usize),
+            map.sizes.as_ptr(),
+            std::ptr::from_ref(&map.stride),
+            map.tile.as_ptr(),
+            DENSE.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            exchange,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    status.result().map_err(failed("cuTensorMapEncodeTiled"))?;
+    Ok(encoded)
+}
+
 impl Driver for CudaDriver {
     fn info(&self) -> &GpuInfo {
         &self.info
@@ -176,9 +236,11 @@ impl Driver for CudaDriver {
 
     fn copy_in(&self, target: DeviceAddress, source: &[u8]) -> Result<(), DriverError> {
         self.bind()?;
-        // SAFETY: the source is a live slice, and a synchronous copy is done with it on return; the driver refuses a
-        // target outside its allocations.
-        unsafe { result::memcpy_htod_sync(target.0, source) }.map_err(failed("cuMemcpyHtoD"))
+        // Not the synchronous call: that one would wait for all kernels before it.
+        // SAFETY: the source is a live slice of pageable memory, which the driver has read when it returns (it stages it);
+        // the driver refuses a target outside its allocations, and the stream is this driver's own.
+        unsafe { result::memcpy_htod_async(target.0, source, self.stream.cu_stream()) }
+            .map_err(failed("cuMemcpyHtoDAsync"))
     }
 
     fn copy_out(&self, target: &mut [u8], source: DeviceAddress) -> Result<(), DriverError> {
@@ -198,19 +260,10 @@ impl Driver for CudaDriver {
     fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
         self.bind()?;
         let function = self.function_with_room(function, launch.shared_bytes)?;
-        // Every argument in eight bytes of its own: the driver reads as many of them as the PTX declares.
-        let mut words: Vec<u64> = arguments
-            .iter()
-            .map(|argument| match *argument {
-                Argument::Address(DeviceAddress(address)) => address,
-                Argument::U32(value) => u64::from(value),
-                Argument::U64(value) => value,
-                Argument::F32(value) => u64::from(value.to_bits()),
-            })
-            .collect();
-        let mut pointers: Vec<*mut c_void> = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        let mut values = arguments.iter().map(Passed::new).collect::<Result<Vec<_>, _>>()?;
+        let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         let [grid, block] = [launch.grid, launch.block].map(|[x, y, z]| (x, y, z));
-        // SAFETY: the pointers are to live words that the driver copies before it returns. What the kernel does with
+        // SAFETY: the pointers are to live values, each as large as any parameter, which the driver copies before it returns. What the kernel does with
         // addresses stays within device memory.
         unsafe {
             result::launch_kernel(function, grid, block, launch.shared_bytes, self.stream.cu_stream(), &mut pointers)

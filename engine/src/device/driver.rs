@@ -3,7 +3,7 @@
 //! A small trait, so that the real driver ([`super::cuda`]) and a simulated one can stand behind the same device. All
 //! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait.
 
-use kernels::operation::Launch;
+use kernels::{operation::Launch, ptx::TensorMap};
 use std::fmt;
 
 /// An address in the memory of a device.
@@ -25,6 +25,8 @@ pub enum Argument {
     U64(u64),
     /// `.f32`
     F32(f32),
+    /// `.align 64 .b8 [128]`: a matrix, as the copy engine of Hopper is told of it.
+    TensorMap(TensorMap),
 }
 
 /// What a device says of itself.

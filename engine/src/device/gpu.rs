@@ -67,6 +67,11 @@ impl Gpu {
         Ok(Self(Arc::new(Inner { driver, host, sm, functions: Mutex::default(), free: Mutex::default() })))
     }
 
+    /// True if both are one device.
+    pub(crate) fn is(&self, other: &Gpu) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// What the device is.
     pub fn info(&self) -> &GpuInfo {
         self.0.driver.info()

@@ -12,11 +12,11 @@ use kernels::{
     elementwise::cuda::{Function, Map},
     embedding::cuda::{AddPieces, Gather, SumPieces},
     gelu::cuda::BiasActivation,
-    gemm::{Fused, Gemm, Write, cuda::Product, cuda_split::SumSlices},
+    gemm::{cuda::Product, cuda_sm90::HopperProduct, cuda_split::SumSlices},
     layernorm::cuda::LayerNorm,
     operation::{Launch, Name, Program},
     optimizer::cuda::Update,
-    ptx::{Sm, Storage},
+    ptx::Sm,
     reduce::cuda::{AddTotals, ColumnSums, RowSums, Term, Total},
     softmax::cuda::Softmax,
 };
@@ -60,6 +60,16 @@ kernels!(
     Update,
 );
 
+/// Hopper's own: there is one architecture to name.
+impl Kernel for HopperProduct {
+    fn name(&self, _: Sm) -> Name {
+        self.name()
+    }
+    fn program(&self, _: Sm) -> Program {
+        self.program()
+    }
+}
+
 /// The storage of floats. Panics for integers, which operations have refused before.
 pub(crate) fn storage(dtype: DType) -> kernels::DType {
     match dtype {
@@ -92,55 +102,6 @@ impl From<DeviceAddress> for Argument {
     }
 }
 
-/// A matrix product's operands: addresses and storage.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Operands {
-    pub(crate) a: DeviceAddress,
-    pub(crate) b: DeviceAddress,
-    pub(crate) c: DeviceAddress,
-    /// Of A and B.
-    pub(crate) inputs: DType,
-    /// Of C.
-    pub(crate) output: DType,
-}
-
-/// What follows the sums of a product, with the operands that it has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Finish {
-    pub(crate) fused: Fused,
-    /// [n] f32.
-    pub(crate) bias: Option<DeviceAddress>,
-    /// Like C: a pre-activation or a residual, which is read.
-    pub(crate) matrix: Option<DeviceAddress>,
-    /// Like C: where the pre-activation is kept.
-    pub(crate) pre: Option<DeviceAddress>,
-    pub(crate) dropout: Option<Dropout>,
-}
-
-impl Finish {
-    /// The sums as they are.
-    pub(crate) const NOTHING: Finish =
-        Finish { fused: Fused::None, bias: None, matrix: None, pre: None, dropout: None };
-
-    /// The bias added, where there is one.
-    pub(crate) fn bias(bias: Option<DeviceAddress>) -> Self {
-        let fused = if bias.is_some() { Fused::Bias } else { Fused::None };
-        Finish { fused, bias, ..Self::NOTHING }
-    }
-
-    /// Addresses and numbers, in the order in which a product declares them.
-    fn arguments(&self) -> Vec<Argument> {
-        let addresses = [self.bias, self.matrix, self.pre].into_iter().flatten();
-        let mut arguments: Vec<Argument> = addresses.map(Argument::from).collect();
-        arguments.extend(self.dropout.iter().flat_map(dropout_arguments));
-        arguments
-    }
-
-    fn is_aligned(&self) -> bool {
-        aligned(&[self.bias, self.matrix, self.pre].into_iter().flatten().collect::<Vec<_>>())
-    }
-}
-
 /// The arguments of a kernel that drops elements.
 pub(crate) fn dropout_arguments(dropout: &Dropout) -> impl Iterator<Item = Argument> + use<> {
     let (words, scale) = dropout.cuda_arguments();
@@ -154,40 +115,6 @@ impl Gpu {
             None => Ok(()),
             Some(launch) => self.launch(&kernel.name(self.sm()), |sm| kernel.program(sm), launch, arguments),
         }
-    }
-
-    /// C (+)= finish(A·B). A product with few tiles and a long k is cut along k, and the parts added in order.
-    pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, finish: &Finish) -> Result<()> {
-        let Operands { a, b, c, inputs, output } = *operands;
-        let multiprocessors = self.info().multiprocessors as usize;
-        let [inputs, stored] = [inputs, output].map(|dtype| Storage::from(storage(dtype)));
-        let mut product = Product::new(spec, inputs, stored, finish.fused, multiprocessors);
-        product.aligned &= aligned(&[a, b, c]) && finish.is_aligned();
-        let (slices, chunk) = match finish.fused {
-            Fused::None if output == DType::F32 => product.split(spec, multiprocessors),
-            _ => (1, spec.k),
-        };
-        // k_step and k_chunk, and the distances of layers, of which one alone has operands of its own: C.
-        let sizes = |ldc: usize, slices: usize, chunk: usize| {
-            let stride = if slices > 1 { spec.m * spec.n } else { 0 };
-            [spec.m, spec.n, spec.k, spec.lda, spec.ldb, ldc, chunk, chunk, 0, 0, stride].map(size)
-        };
-        if slices == 1 {
-            let mut arguments = vec![a.into(), b.into(), c.into()];
-            arguments.extend(finish.arguments());
-            arguments.extend(sizes(spec.ldc, 1, spec.k));
-            return self.run(&product, product.launch(spec.m, spec.n, 1), &arguments);
-        }
-        let partial = Tensor::new(&Arena::on_gpu(self), [slices, spec.m, spec.n], DType::F32)?;
-        let dense = Gemm { ldc: spec.n, write: Write::Overwrite, ..*spec };
-        let mut first = Product::new(&dense, inputs, Storage::F32, Fused::None, multiprocessors);
-        (first.blocking, first.aligned) = (product.blocking, first.aligned && aligned(&[a, b]));
-        let mut arguments: Vec<Argument> = vec![a.into(), b.into(), partial.address().into()];
-        arguments.extend(sizes(spec.n, slices, chunk));
-        self.run(&first, first.launch(spec.m, spec.n, slices), &arguments)?;
-        let sum = SumSlices { write: spec.write };
-        let arguments = [partial.address().into(), c.into(), size(spec.m), size(spec.n), size(spec.ldc), size(slices)];
-        self.run(&sum, sum.launch(spec.m, spec.n), &arguments)
     }
 
     /// The elements of `x` in the storage of `y`.

@@ -5,6 +5,7 @@ pub mod cuda;
 pub mod driver;
 pub(crate) mod gpu;
 pub(crate) mod kernel;
+pub(crate) mod product;
 pub mod simulated;
 
 pub use driver::{Driver, DriverError, GpuInfo};

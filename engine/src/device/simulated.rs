@@ -90,6 +90,7 @@ impl Driver for SimulatedDriver {
                 Argument::U32(value) => sim::Argument::U32(value),
                 Argument::U64(value) => sim::Argument::U64(value),
                 Argument::F32(value) => sim::Argument::F32(value),
+                Argument::TensorMap(map) => sim::Argument::TensorMap(map.into()),
             })
             .collect();
         let State { memory, loaded } = &mut *self.state();

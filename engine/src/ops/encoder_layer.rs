@@ -31,7 +31,7 @@ use super::{
     norm::Norm,
 };
 use crate::{
-    device::{Device, kernel::Finish},
+    device::{Device, product::Finish},
     dtype::DType,
     error::{EngineError, Result},
     param::ParamId,

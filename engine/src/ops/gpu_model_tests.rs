@@ -132,8 +132,9 @@ impl Model {
     }
 }
 
-fn gpu() -> Device {
-    Device::Cuda(Gpu::new(SimulatedDriver::new((8, 0)), cpu()).unwrap())
+/// A GPU of this compute capability.
+fn gpu(capability: (u32, u32)) -> Device {
+    Device::Cuda(Gpu::new(SimulatedDriver::new(capability), cpu()).unwrap())
 }
 
 /// E, heads and head sizes that are whole vectors, that are one, and that are not; everything kept, or computed again.
@@ -144,7 +145,7 @@ const SIZES: [(usize, usize, usize, Recompute); 3] =
 fn a_model_and_its_gradients_agree_with_the_processor() {
     for (e, heads, head_size, recompute) in SIZES {
         let (params, model) = model(e, heads, head_size, recompute);
-        let [wanted, got] = [Device::Cpu(cpu()), gpu()].map(|device| model.run(&params, &device, DType::F32));
+        let [wanted, got] = [Device::Cpu(cpu()), gpu((8, 0))].map(|device| model.run(&params, &device, DType::F32));
         for (what, (got, wanted)) in ["losses", "loss", "gradients"].iter().zip(got.iter().zip(&wanted)) {
             close(&format!("E {e}, {heads} heads of {head_size}, {what}"), got, wanted, 0.5f32.powi(17));
         }
@@ -159,15 +160,19 @@ fn in_bf16_a_model_is_off_by_no_more_than_rounding_explains() {
         let (params, model) = model(e, heads, head_size, recompute);
         let processor = Device::Cpu(cpu());
         let exact = model.run(&params, &processor, DType::F32);
-        let [cpu, gpu] = [processor, gpu()].map(|device| model.run(&params, &device, DType::Bf16));
-        for (i, what) in [(0, "losses"), (2, "gradients")] {
-            let off = |got: &[f32]| {
-                let square: f64 = got.iter().zip(&exact[i]).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-                (square / got.len() as f64).sqrt()
-            };
-            let (cpu, gpu) = (off(&cpu[i]), off(&gpu[i]));
-            println!("E {e}, {heads} heads of {head_size}, {what}: off by {gpu:.2e}, the processor by {cpu:.2e}");
-            assert!(gpu <= 2.0 * cpu, "E {e}, {heads} heads of {head_size}, {what}: {gpu:e} and {cpu:e}");
+        let cpu = model.run(&params, &processor, DType::Bf16);
+        for capability in [(8, 0), (9, 0)] {
+            let gpu = model.run(&params, &gpu(capability), DType::Bf16);
+            for (i, what) in [(0, "losses"), (2, "gradients")] {
+                let off = |got: &[f32]| {
+                    let square: f64 = got.iter().zip(&exact[i]).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+                    (square / got.len() as f64).sqrt()
+                };
+                let (cpu, gpu) = (off(&cpu[i]), off(&gpu[i]));
+                let case = format!("E {e}, {heads} heads of {head_size}, {what} on {capability:?}");
+                println!("{case}: off by {gpu:.2e}, the processor by {cpu:.2e}");
+                assert!(gpu <= 2.0 * cpu, "{case}: {gpu:e} and {cpu:e}");
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     device::{
         Device, Gpu,
         driver::DeviceAddress,
-        kernel::{Finish, Operands},
+        product::{Finish, Operands},
     },
     dtype::{DType, floats},
     error::{EngineError, Result},

@@ -14,7 +14,8 @@ use crate::{
     device::{
         Gpu,
         driver::{Argument, DeviceAddress},
-        kernel::{Finish, Operands, size, storage},
+        kernel::{size, storage},
+        product::{Finish, Operands},
     },
     dtype::DType,
     error::Result,

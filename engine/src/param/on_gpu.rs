@@ -4,7 +4,13 @@
 //! and what a GPU has changed only when somebody asks for it.
 
 use super::{ParamStore, held};
-use crate::{device::Gpu, dtype::DType, error::Result, memory::Arena, tensor::Tensor};
+use crate::{
+    device::Gpu,
+    dtype::DType,
+    error::{EngineError, Result},
+    memory::Arena,
+    tensor::Tensor,
+};
 use std::sync::PoisonError;
 
 /// The values on a GPU.
@@ -42,7 +48,14 @@ impl ParamStore {
     /// There is not enough memory, or the GPU failed.
     pub fn on_gpu(&self, gpu: &Gpu) -> Result<Tensor> {
         let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
-        let copy = match on_gpu.take() {
+        // One GPU at a time: what another one has comes over by way of the processor, once it has been downloaded.
+        let elsewhere = on_gpu.as_ref().is_some_and(|copy| copy.master.gpu().is_some_and(|other| !other.is(gpu)));
+        if elsewhere && self.host_version != self.version {
+            let problem = "another GPU has changed the parameters; download them before this one uses them";
+            return Err(EngineError::Device(problem.to_owned()));
+        }
+        let here = on_gpu.take().filter(|copy| copy.master.gpu().is_some_and(|other| other.is(gpu)));
+        let copy = match here {
             Some(copy) if copy.version == self.version => copy,
             Some(mut copy) if copy.master.is_unique() => {
                 copy.master.copy_from(self.all_values())?;

@@ -10,6 +10,7 @@
 //! in a form of this simulator's own; a device's form is not documented, and no kernel looks inside.
 
 use super::{Error, types::Type};
+use crate::ptx;
 
 /// The element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +130,25 @@ pub struct TensorMap {
 
 /// What the 128 bytes begin with.
 const MAGIC: u64 = 0x7061_4D72_6F73_6E54;
+
+/// What an operation says of a matrix, as the simulated copy engine takes it.
+impl From<ptx::TensorMap> for TensorMap {
+    fn from(map: ptx::TensorMap) -> Self {
+        let storage = match map.storage {
+            ptx::Storage::F32 => TensorType::F32,
+            ptx::Storage::Bf16 => TensorType::Bf16,
+            ptx::Storage::F16 => TensorType::F16,
+        };
+        let swizzle = match map.swizzle {
+            ptx::DescriptorSwizzle::None => Swizzle::None,
+            ptx::DescriptorSwizzle::Bytes32 => Swizzle::B32,
+            ptx::DescriptorSwizzle::Bytes64 => Swizzle::B64,
+            ptx::DescriptorSwizzle::Bytes128 => Swizzle::B128,
+        };
+        TensorMap::new(map.address, storage, &map.sizes, &[map.stride], &map.tile, swizzle)
+            .expect("a tensor map is checked when it is made")
+    }
+}
 
 impl TensorMap {
     /// A map of a tensor of `shape` whose rows are `strides` bytes apart (one fewer than dimensions), moved in tiles.

@@ -1,0 +1,206 @@
+//! Matrix products on a GPU: which kernel, which tiles, how k is cut, and the arguments.
+//!
+//! ```text
+//! Gpu::product ─┬─ sm_90a, operands that the copy engine can bring  HopperProduct: wgmma, tensor maps
+//!               └─ else                                              Product: mma.sync, cp.async
+//! few tiles and a long k (a weight's gradient): slices of k into f32 sums, then SumSlices adds them in order
+//! ```
+//!
+//! The choice depends on shapes, addresses and the device alone, so two runs on one device agree to the bit.
+
+use super::{
+    Gpu,
+    driver::{Argument, DeviceAddress},
+    kernel::{aligned, dropout_arguments, size, storage},
+};
+use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
+use kernels::{
+    dropout::Dropout,
+    gemm::{Fused, Gemm, Write, cuda::Product, cuda_sm90::HopperProduct, cuda_split::SumSlices},
+    ptx::{Sm, Storage, TensorMap},
+};
+
+/// A matrix product's operands: addresses and storage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operands {
+    pub(crate) a: DeviceAddress,
+    pub(crate) b: DeviceAddress,
+    pub(crate) c: DeviceAddress,
+    /// Of A and B.
+    pub(crate) inputs: DType,
+    /// Of C.
+    pub(crate) output: DType,
+}
+
+/// What follows the sums of a product, with the operands that it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finish {
+    pub(crate) fused: Fused,
+    /// [n] f32.
+    pub(crate) bias: Option<DeviceAddress>,
+    /// Like C: a pre-activation or a residual, which is read.
+    pub(crate) matrix: Option<DeviceAddress>,
+    /// Like C: where the pre-activation is kept.
+    pub(crate) pre: Option<DeviceAddress>,
+    pub(crate) dropout: Option<Dropout>,
+}
+
+impl Finish {
+    /// The sums as they are.
+    pub(crate) const NOTHING: Finish =
+        Finish { fused: Fused::None, bias: None, matrix: None, pre: None, dropout: None };
+
+    /// The bias added, where there is one.
+    pub(crate) fn bias(bias: Option<DeviceAddress>) -> Self {
+        let fused = if bias.is_some() { Fused::Bias } else { Fused::None };
+        Finish { fused, bias, ..Self::NOTHING }
+    }
+
+    /// Addresses and numbers, in the order in which a product declares them.
+    fn arguments(&self) -> Vec<Argument> {
+        let addresses = [self.bias, self.matrix, self.pre].into_iter().flatten();
+        let mut arguments: Vec<Argument> = addresses.map(Argument::from).collect();
+        arguments.extend(self.dropout.iter().flat_map(dropout_arguments));
+        arguments
+    }
+
+    fn is_aligned(&self) -> bool {
+        aligned(&[self.bias, self.matrix, self.pre].into_iter().flatten().collect::<Vec<_>>())
+    }
+}
+
+/// The kernel of a product.
+enum Chosen {
+    Ampere(Product),
+    Hopper(HopperProduct, [TensorMap; 2]),
+}
+
+/// A product with what it is of.
+struct Whole<'a> {
+    spec: &'a Gemm,
+    operands: &'a Operands,
+    finish: &'a Finish,
+}
+
+impl Whole<'_> {
+    fn choose(&self, gpu: &Gpu) -> Chosen {
+        let Self { spec, operands: Operands { a, b, c, inputs, output }, finish } = *self;
+        let multiprocessors = gpu.info().multiprocessors as usize;
+        let [inputs, output] = [*inputs, *output].map(|dtype| Storage::from(storage(dtype)));
+        let whole = aligned(&[*c]) && finish.is_aligned();
+        if gpu.sm() == Sm::Sm90a
+            && let Some(mut product) = HopperProduct::new(spec, inputs, output, finish.fused, multiprocessors)
+            && let Ok(maps) = product.maps(spec, [a.0, b.0])
+        {
+            product.aligned &= whole;
+            return Chosen::Hopper(product, maps);
+        }
+        let mut product = Product::new(spec, inputs, output, finish.fused, multiprocessors);
+        product.aligned &= whole && aligned(&[*a, *b]);
+        Chosen::Ampere(product)
+    }
+
+    /// Starts `chosen` for layers of `chunk` of k each, with a C of its own for each.
+    fn start(&self, gpu: &Gpu, chosen: &Chosen, (layers, chunk): (usize, usize)) -> Result<()> {
+        let Gemm { m, n, k, lda, ldb, ldc, .. } = *self.spec;
+        let Operands { a, b, c, .. } = *self.operands;
+        let stride = if layers > 1 { m * n } else { 0 };
+        match chosen {
+            Chosen::Ampere(product) => {
+                let mut arguments: Vec<Argument> = [a, b, c].map(Argument::from).into();
+                arguments.extend(self.finish.arguments());
+                arguments.extend([m, n, k, lda, ldb, ldc, chunk, chunk, 0, 0, stride].map(size));
+                gpu.run(product, product.launch(m, n, layers), &arguments)
+            }
+            Chosen::Hopper(product, maps) => {
+                let mut arguments: Vec<Argument> = maps.map(Argument::TensorMap).into();
+                arguments.push(c.into());
+                arguments.extend(self.finish.arguments());
+                arguments.extend([m, n, k, ldc, chunk, chunk, layers, stride].map(size));
+                let multiprocessors = gpu.info().multiprocessors as usize;
+                gpu.run(product, product.launch(m, n, layers, multiprocessors), &arguments)
+            }
+        }
+    }
+}
+
+impl Gpu {
+    /// C (+)= finish(A·B). A product with few tiles and a long k is cut along k, and the parts added in order.
+    pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, finish: &Finish) -> Result<()> {
+        let whole = Whole { spec, operands, finish };
+        let chosen = whole.choose(self);
+        let multiprocessors = self.info().multiprocessors as usize;
+        let (slices, chunk) = match (finish.fused, operands.output, &chosen) {
+            (Fused::None, DType::F32, Chosen::Ampere(product)) => product.split(spec, multiprocessors),
+            (Fused::None, DType::F32, Chosen::Hopper(product, _)) => product.split(spec, multiprocessors),
+            _ => (1, spec.k),
+        };
+        if slices == 1 {
+            return whole.start(self, &chosen, (1, spec.k));
+        }
+        let partial = Tensor::new(&Arena::on_gpu(self), [slices, spec.m, spec.n], DType::F32)?;
+        let dense = Gemm { ldc: spec.n, write: Write::Overwrite, ..*spec };
+        let parts = Whole { spec: &dense, operands: &Operands { c: partial.address(), ..*operands }, finish };
+        // The tiles follow from m and n alone, so they are those that k was cut for.
+        parts.start(self, &parts.choose(self), (slices, chunk))?;
+        let sum = SumSlices { write: spec.write };
+        let sizes = [spec.m, spec.n, spec.ldc, slices].map(size);
+        let arguments = [&[partial.address(), operands.c].map(Argument::from)[..], &sizes[..]].concat();
+        self.run(&sum, sum.launch(spec.m, spec.n), &arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::simulated::SimulatedDriver;
+    use half::bf16;
+    use kernels::{Cpu, Isa, num::philox::Stream};
+
+    fn gpu(capability: (u32, u32)) -> Gpu {
+        Gpu::new(SimulatedDriver::new(capability), Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
+    }
+
+    fn random(gpu: &Gpu, count: usize, seed: u64) -> Tensor {
+        let mut stream = Stream::new(seed, [0; 3]);
+        let values: Vec<bf16> = (0..count).map(|_| bf16::from_f32(stream.next_f32() - 0.5)).collect();
+        let mut tensor = Tensor::new(&Arena::on_gpu(gpu), [count], DType::Bf16).unwrap();
+        tensor.copy_from(&values).unwrap();
+        tensor
+    }
+
+    /// Whether Hopper's kernel is chosen, and C; A begins `offset` numbers behind a multiple of 16 bytes.
+    fn product(gpu: &Gpu, spec: &Gemm, offset: usize) -> (bool, Vec<f32>) {
+        let (a, b) = (random(gpu, spec.m * spec.k + offset, 1), random(gpu, spec.k * spec.n, 2));
+        let mut c = Tensor::new(&Arena::on_gpu(gpu), [spec.m * spec.n], DType::F32).unwrap();
+        c.copy_from(&vec![1.0f32; spec.m * spec.n]).unwrap();
+        let operands = Operands {
+            a: a.address().element(offset, 2),
+            b: b.address(),
+            c: c.address_mut(),
+            inputs: DType::Bf16,
+            output: DType::F32,
+        };
+        let chosen = Whole { spec, operands: &operands, finish: &Finish::NOTHING }.choose(gpu);
+        gpu.product(spec, &operands, &Finish::NOTHING).unwrap();
+        (matches!(chosen, Chosen::Hopper(..)), c.to_vec().unwrap())
+    }
+
+    #[test]
+    fn hopper_takes_what_its_copy_engine_can_bring_and_the_results_agree() {
+        let [ampere, hopper] = [(8, 0), (9, 0)].map(gpu);
+        for (spec, offset, served) in [
+            (Gemm::nt(40, 24, 72), 0, true),
+            (Gemm::nt(40, 24, 72), 3, false),
+            (Gemm::nn(33, 21, 40), 0, false),
+            // k is cut into slices.
+            (Gemm::tn(16, 24, 700).accumulate(), 0, true),
+        ] {
+            let ((first, wanted), (second, got)) = (product(&ampere, &spec, offset), product(&hopper, &spec, offset));
+            assert_eq!((first, second), (false, served), "{spec:?} from number {offset} on");
+            for (at, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+                assert!((got - wanted).abs() < 1e-4, "{spec:?}: {got} at {at}, on Ampere {wanted}");
+            }
+        }
+    }
+}
