@@ -293,18 +293,18 @@ pub(super) fn scale_half(k: &Entry, fragments: &[Reg<F32>], half: usize, factor:
 }
 
 /// The running maximum and sum of one row of a lane.
-struct RowState {
+pub(super) struct RowState {
     max: Reg<F32>,
     sum: Reg<F32>,
 }
 
 impl RowState {
-    fn new(k: &Entry) -> Self {
+    pub(super) fn new(k: &Entry) -> Self {
         Self { max: k.variable("max", f32::NEG_INFINITY), sum: k.variable("sum", 0.0f32) }
     }
 
     /// Takes the scores of half `half` in, leaves exponentials in their place, and scales what was summed before.
-    fn absorb(&self, k: &Entry, s: &[Reg<F32>], o: &[Reg<F32>], half: usize, factor: Reg<F32>) {
+    pub(super) fn absorb(&self, k: &Entry, s: &[Reg<F32>], o: &[Reg<F32>], half: usize, factor: Reg<F32>) {
         let own: Vec<Reg<F32>> = s.chunks_exact(4).flat_map(|four| four[2 * half..2 * half + 2].to_vec()).collect();
         let greatest = own[1..].iter().fold(own[0], |max, &s| k.max(max, s));
         let greatest = k.max(self.max, k.fold_lanes(greatest, 4, Fold::Max));
@@ -323,7 +323,7 @@ impl RowState {
     }
 
     /// 1 / l and lse.
-    fn finish(&self, k: &Entry, scale: Reg<F32>) -> (Reg<F32>, Reg<F32>) {
+    pub(super) fn finish(&self, k: &Entry, scale: Reg<F32>) -> (Reg<F32>, Reg<F32>) {
         let sum = k.fold_lanes(self.sum, 4, Fold::Sum);
         let log = k.ln(sum, Precision::Single);
         (k.reciprocal(sum, Precision::Single), k.fma(self.max, scale, log))

@@ -3,6 +3,7 @@
 use super::{
     Attention,
     cuda::{Flash, Step},
+    cuda_sm90::HopperFlash,
 };
 use crate::{
     Element,
@@ -13,7 +14,10 @@ use crate::{
 
 /// All programs.
 pub(super) fn programs(sm: Sm) -> Vec<Program> {
-    if sm == Sm::Sm80 { Flash::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+    match sm {
+        Sm::Sm80 => Flash::all().iter().map(|kernel| kernel.program(sm)).collect(),
+        Sm::Sm90a => HopperFlash::all().iter().map(HopperFlash::program).collect(),
+    }
 }
 
 /// A batch in one buffer [q | k | v], rows `ld` apart.
@@ -50,25 +54,60 @@ impl<X: Element> Simulation<'_, X> {
         device.input("keys", if self.keys.is_empty() { &lengths } else { self.keys });
     }
 
-    /// The arguments behind the pointers, and the launch.
-    fn run(&self, device: &mut Simulated, sm: Sm, kernel: Flash, gradient_ld: Option<usize>) -> Result<(), String> {
+    /// The kernel for Hopper, where there is one.
+    pub(super) fn hopper(&self) -> Option<HopperFlash> {
+        HopperFlash::new(X::DTYPE.into(), self.spec.head_size, self.ld, self.spec.dropout.is_some())
+    }
+
+    /// The tensor maps of q, k and v as the next arguments.
+    fn gather_maps(&self, device: &mut Simulated, kernel: HopperFlash) -> Result<(), String> {
+        let qkv = device.buffer("qkv", self.qkv);
+        let parts = [0, 1, 2].map(|part| qkv.plus(part * self.spec.hidden() * size_of::<X>()).address());
+        let maps = kernel.maps(parts, self.tokens(), self.spec.hidden(), self.ld).map_err(|error| error.to_string())?;
+        for map in &maps {
+            device.tensor_map(map);
+        }
+        Ok(())
+    }
+
+    fn longest(&self) -> usize {
+        self.cu_seqlens.windows(2).map(|bounds| (bounds[1] - bounds[0]) as usize).max().unwrap_or(0)
+    }
+
+    /// The arguments behind the pointers.
+    fn numbers(&self, device: &mut Simulated, gradient_ld: Option<usize>) {
         if let Some(dropout) = self.spec.dropout {
             let (words, scale) = dropout.cuda_arguments();
             device.integers(words.map(|word| word as usize)).float(scale);
         }
         device.integers([self.ld, self.spec.head_size]).float(self.spec.scale).integers(gradient_ld);
-        let longest = self.cu_seqlens.windows(2).map(|bounds| (bounds[1] - bounds[0]) as usize).max().unwrap_or(0);
-        let launch = kernel.launch(self.cu_seqlens.len() - 1, longest, self.spec.heads);
+    }
+
+    /// The arguments behind the pointers, and the launch.
+    fn run(&self, device: &mut Simulated, sm: Sm, kernel: Flash, gradient_ld: Option<usize>) -> Result<(), String> {
+        self.numbers(device, gradient_ld);
+        let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), self.spec.heads);
         device.run(&kernel.program(sm), launch, Approximation::Exact)
     }
 
     /// [`super::forward`].
     pub(super) fn forward(&self, sm: Sm, out: &mut [X], lse: &mut [f32]) -> Result<(), String> {
         let mut device = Simulated::default();
-        self.gather(&mut device);
+        let hopper = self.hopper().filter(|_| sm == Sm::Sm90a && self.tokens() > 0);
+        match hopper {
+            Some(kernel) => self.gather_maps(&mut device, kernel)?,
+            None => self.gather(&mut device),
+        }
         self.sequences(&mut device);
         let (o, l) = (device.output::<X>("out", out.len()), device.output::<f32>("lse", lse.len()));
-        self.run(&mut device, sm, self.kernel(Step::Forward)?, None)?;
+        match hopper {
+            Some(kernel) => {
+                self.numbers(&mut device, None);
+                let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), self.spec.heads);
+                device.run(&kernel.program(), launch, Approximation::Exact)?;
+            }
+            None => self.run(&mut device, sm, self.kernel(Step::Forward)?, None)?,
+        }
         out.copy_from_slice(&device.read(o)?);
         lse.copy_from_slice(&device.read(l)?);
         Ok(())
@@ -145,13 +184,18 @@ mod tests {
             let simulation = Simulation { spec: &spec, cu_seqlens: &cu_seqlens, keys, qkv: &qkv, ld };
 
             let (mut out, mut lse) = (vec![bf16::NAN; tokens * h], vec![f32::NAN; tokens * 2]);
-            simulation.forward(Sm::Sm80, &mut out, &mut lse).unwrap_or_else(|message| panic!("{case}: {message}"));
             let (plain, wide) = (widen::<f32, bf16>(&qkv), widen::<f64, bf16>(&qkv));
             let naive = reference::forward::<f32>(&spec, batch(), &plain, &plain[h..], &plain[2 * h..], ld);
             let exact = reference::forward::<f64>(&spec, batch(), &wide, &wide[h..], &wide[2 * h..], ld);
             let naive_out: Vec<bf16> = store(&naive.0);
-            within("out", &out, &naive_out, &exact.0).unwrap_or_else(|message| panic!("{case}: {message}"));
-            within("lse", &lse, &naive.1, &exact.1).unwrap_or_else(|message| panic!("{case}: {message}"));
+            for sm in [Sm::Sm90a, Sm::Sm80] {
+                let case = format!("{case}, {sm:?}");
+                out.fill(bf16::NAN);
+                lse.fill(f32::NAN);
+                simulation.forward(sm, &mut out, &mut lse).unwrap_or_else(|message| panic!("{case}: {message}"));
+                within("out", &out, &naive_out, &exact.0).unwrap_or_else(|message| panic!("{case}: {message}"));
+                within("lse", &lse, &naive.1, &exact.1).unwrap_or_else(|message| panic!("{case}: {message}"));
+            }
 
             let mut gradients = [(); 3].map(|()| vec![bf16::NAN; tokens * h]);
             let [dq, dk, dv] = &mut gradients;

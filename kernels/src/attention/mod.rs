@@ -41,6 +41,7 @@ pub mod cuda;
 mod cuda_backward;
 mod cuda_cases;
 mod cuda_single;
+pub mod cuda_sm90;
 mod cuda_tile;
 pub mod reference;
 #[cfg(test)]

@@ -110,12 +110,14 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let aligned = self.product(Blocking::SMALL).aligned;
         let hopper = self.hopper().filter(|_| sm == Sm::Sm90a);
         if let Some(product) = hopper {
-            let skipped = usize::from(self.after != After::Nothing);
+            // An epilogue on the wide tile where C is wide, else on the others.
+            let wide = self.spec.n > HopperTile::SQUARE.n as usize;
+            let tried = |tile: &HopperTile| self.after == After::Nothing || (*tile == HopperTile::WIDE) == wide;
             let run = |tile| -> (Name, Run<'_, Y>) {
                 let product = HopperProduct { tile, ..product };
                 (product.name(), Box::new(move || self.simulate_hopper(&product, 1, approximation)))
             };
-            return HopperTile::all(product.write).skip(skipped).map(run).collect();
+            return HopperTile::all(product.write).filter(tried).map(run).collect();
         }
         let blockings = match (Storage::from(X::DTYPE), self.after) {
             (Storage::F32, _) => vec![Blocking::SINGLE],
