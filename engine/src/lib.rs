@@ -5,6 +5,7 @@
 //! ParamStore (values, packed panels)  ───────────┘                                            optim ──> ParamStore
 //! ```
 //! See `docs/engine.md` for how storage, tape and the memory plan work and how an operation is added.
+mod communicator;
 pub mod device;
 mod dtype;
 mod error;
@@ -18,6 +19,7 @@ mod shape;
 pub mod tape;
 mod tensor;
 
+pub use communicator::Communicator;
 pub use device::Device;
 pub use dtype::{DType, Float, Scalar};
 pub use error::{EngineError, Result};

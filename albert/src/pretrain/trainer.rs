@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use engine::ops::Classified;
 use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment, clip_global_norm};
-use engine::{Cpu, DType, Device, EngineError, Gradients, ParamStore, Workspace};
+use engine::{Communicator, Cpu, DType, Device, EngineError, Gradients, ParamStore, Workspace};
 
 use super::observer::{MemoryPlan, StepReport};
 use super::progress::Tally;
@@ -43,6 +43,7 @@ pub struct Trainer {
     recipe: Recipe,
     cpu: Cpu,
     workspace: Workspace,
+    communicator: Communicator,
     model: Model,
     params: ParamStore,
     gradients: Gradients,
@@ -105,6 +106,7 @@ impl Trainer {
             gradients: params.gradients_on(&device)?,
             batches: Prefetch::new(sampler, AHEAD)?,
             workspace: Workspace::new(device),
+            communicator: Communicator::default(),
             memory: MemoryPlan::default(),
             recipe,
             cpu,
@@ -242,6 +244,7 @@ impl Trainer {
         let tally = outcome?;
         let limit = Some(self.recipe.optimizer.clip_norm).filter(|limit| *limit > 0.0);
         let cpu = self.cpu.clone();
+        self.communicator.all_reduce(&mut self.gradients)?;
         let gradient_norm = match clip_global_norm(&cpu, &mut self.gradients, 1.0, limit, step + 1) {
             Ok(norm) => norm,
             Err(error @ EngineError::NotFinite { .. }) => return Err(StepError::NotFinite(error.to_string())),
