@@ -17,7 +17,7 @@ pub mod reduce;
 pub mod roofline;
 mod rows;
 pub mod simd;
-mod simulated;
+pub mod simulated;
 pub mod softmax;
 mod sweep;
 

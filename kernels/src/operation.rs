@@ -275,18 +275,26 @@ impl fmt::Debug for Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::OPERATIONS;
-    use std::collections::BTreeMap;
+    use crate::{OPERATIONS, simulated};
+    use std::collections::{BTreeMap, BTreeSet};
 
     /// Run with `--nocapture` to see what was skipped and how close to its bound each operation comes.
     #[test]
-    fn every_case_agrees_with_its_definition_on_every_target() {
-        let mut failures = Vec::new();
+    fn every_case_agrees_with_its_definition_on_every_target_and_launches_every_program() {
+        let (mut failures, mut launched) = (Vec::new(), BTreeSet::new());
         for operation in OPERATIONS {
             for target in Target::all() {
                 let (mut passed, mut worst, mut skipped) = (0, BTreeMap::new(), BTreeMap::new());
                 for case in (operation.cases)() {
-                    match (operation.check)(&case, target) {
+                    let outcome = match target {
+                        Target::Cpu(_) => (operation.check)(&case, target),
+                        Target::Simulator(sm) => {
+                            let (outcome, launches) = simulated::run(operation, &case, sm, &Default::default());
+                            launched.extend(launches.into_iter().map(|launched| launched.name));
+                            outcome
+                        }
+                    };
+                    match outcome {
                         Outcome::Passed { worst: ratio } => {
                             passed += 1;
                             let worst = worst.entry(case.dtype).or_insert(0.0);
@@ -302,6 +310,14 @@ mod tests {
             }
         }
         assert!(failures.is_empty(), "{}", failures.join("\n"));
+        let programs = OPERATIONS.iter().flat_map(|operation| Sm::ALL.into_iter().flat_map(operation.ptx));
+        let names = programs.map(|program| program.name);
+        let idle: Vec<String> = names.filter(|name| !launched.contains(name)).map(|name| name.to_string()).collect();
+        assert!(
+            idle.is_empty(),
+            "programs that no case launches; add a small one to the operation's: {}",
+            idle.join(", ")
+        );
     }
 
     #[test]

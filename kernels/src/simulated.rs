@@ -1,18 +1,166 @@
-//! A launch in the simulator with random inputs: what the checks of all operations share.
+//! Launches in the simulator: what the checks of all operations share, and what a case launches.
+//!
+//! [`run`] answers a case of the table like its check, under a [`Setting`] of the caller's choice, and keeps every
+//! [`Launched`]: which program, its grid, what it cost, and the memory before and after. A launch can be run again with
+//! another text ([`Launched::replay`]), which is how mutants are tried (`kernels/tests/mutants`): a defect that the text
+//! does not show by a finding shows by memory that differs, and [`Setting::replaced`] asks the check about it.
 
 use crate::{
-    operation::{Launch, Program},
+    operation::{Case, Launch, Name, Operation, Outcome, Program, Target},
     ptx::{
-        TensorMap,
-        sim::{Approximation, Argument, Memory, Module, Options},
+        Sm, TensorMap,
+        sim::{Approximation, Argument, Error, Memory, Metrics, Module, Options, Report, Touched},
     },
 };
 use bytemuck::Pod;
-use std::cell::Cell;
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+};
 
 thread_local! {
     /// Who runs when, in launches of this thread.
     static OPTIONS: Cell<Options> = Cell::new(Options::default());
+    /// A program that is to be run with another text.
+    static REPLACED: RefCell<Option<(Name, String)>> = const { RefCell::new(None) };
+    /// Launches of this thread, where somebody wants to know them.
+    static LAUNCHED: RefCell<Option<Vec<Launched>>> = const { RefCell::new(None) };
+}
+
+/// How the launches of a case are run.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// Who runs when. A check that tries several approximations does so whatever stands here.
+    pub options: Options,
+    /// A program that is to be run with another text.
+    pub replaced: Option<(Name, String)>,
+}
+
+/// One launch of a program by a case.
+#[derive(Clone, Debug)]
+pub struct Launched {
+    /// The program.
+    pub name: Name,
+    /// Grid and block.
+    pub launch: Launch,
+    /// What it cost.
+    pub metrics: Metrics,
+    /// Bytes of global memory that it read or wrote, each counted once.
+    pub touched: Touched,
+    arguments: Vec<Argument>,
+    approximation: Approximation,
+    before: Memory,
+    after: Memory,
+}
+
+/// What became of a launch that was run again.
+#[derive(Clone, Debug)]
+pub enum Replayed {
+    /// Clean, and every byte of memory as before.
+    Same,
+    /// Clean, but memory differs: the check has to say whether that matters.
+    Different,
+    /// What the simulator found wrong.
+    Found(Report),
+    /// The text cannot be run.
+    Refused(Error),
+}
+
+impl Launched {
+    /// Runs the launch with another text of the same program.
+    pub fn replay(&self, text: &str, options: &Options) -> Replayed {
+        let options = Options { approximation: self.approximation, ..*options };
+        let mut memory = self.before.snapshot();
+        let report = Module::parse(text)
+            .and_then(|module| module.launch(&self.name.entry(), self.launch, &self.arguments, &mut memory, &options));
+        match report {
+            Err(error) => Replayed::Refused(error),
+            Ok(report) if !report.findings.is_empty() => Replayed::Found(report),
+            Ok(_) if memory.holds_the_same_as(&self.after) => Replayed::Same,
+            Ok(_) => Replayed::Different,
+        }
+    }
+}
+
+/// Checks a case of `operation` in the simulator of `sm`, and tells what it launched up to its end or first failure.
+pub fn run(operation: &Operation, case: &Case, sm: Sm, setting: &Setting) -> (Outcome, Vec<Launched>) {
+    OPTIONS.set(setting.options);
+    REPLACED.replace(setting.replaced.clone());
+    LAUNCHED.replace(Some(Vec::new()));
+    let outcome = (operation.check)(case, Target::Simulator(sm));
+    OPTIONS.set(Options::default());
+    REPLACED.replace(None);
+    (outcome, LAUNCHED.take().unwrap_or_default())
+}
+
+/// Every launch of a case in the simulator of `sm`; none where the case is skipped or has nothing to compute.
+///
+/// # Errors
+/// If the case fails.
+pub fn launches(operation: &Operation, case: &Case, sm: Sm) -> Result<Vec<Launched>, String> {
+    match run(operation, case, sm, &Setting::default()) {
+        (Outcome::Failed { message }, _) => Err(message),
+        (_, launches) => Ok(launches),
+    }
+}
+
+/// For each of the programs of `operation` that `wanted` names: the first case that launches it, in the order of what
+/// cases cost, and its launch. A program that no case launches is left out.
+///
+/// # Errors
+/// If a case fails.
+pub fn examples(
+    operation: &Operation,
+    sm: Sm,
+    wanted: impl Fn(&Name) -> bool,
+) -> Result<BTreeMap<Name, (Case, Launched)>, String> {
+    let mut missing: BTreeSet<Name> = (operation.ptx)(sm).into_iter().map(|program| program.name).collect();
+    missing.retain(|name| wanted(name));
+    let mut cases = (operation.cases)();
+    cases.sort_by_key(|case| {
+        let cost = (operation.cost)(case);
+        (cost.flops, cost.bytes)
+    });
+    let mut found = BTreeMap::new();
+    for case in cases {
+        if missing.is_empty() {
+            break;
+        }
+        for launched in launches(operation, &case, sm)? {
+            if missing.remove(&launched.name) {
+                found.insert(launched.name.clone(), (case.clone(), launched));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Runs `program` on `memory` as this thread's [`Setting`] says.
+///
+/// # Errors
+/// Everything that the simulator finds wrong.
+pub(crate) fn start(
+    program: &Program,
+    launch: Launch,
+    arguments: &[Argument],
+    memory: &mut Memory,
+    approximation: Approximation,
+) -> Result<(), String> {
+    let replaced = REPLACED.with_borrow(|replaced| {
+        replaced.as_ref().filter(|(name, _)| *name == program.name).map(|(_, text)| Module::parse(text))
+    });
+    let module = replaced.unwrap_or_else(|| Module::parse(&program.text)).map_err(|error| error.to_string())?;
+    let options = Options { approximation, ..OPTIONS.get() };
+    let before = LAUNCHED.with_borrow(Option::is_some).then(|| memory.snapshot());
+    let report = module.launch(&program.name.entry(), launch, arguments, memory, &options);
+    let metrics = report.map_err(|error| error.to_string())?.clean()?;
+    if let Some(before) = before {
+        let (name, touched, arguments) = (program.name.clone(), memory.touched(), arguments.to_vec());
+        let after = memory.snapshot();
+        let launched = Launched { name, launch, metrics, touched, arguments, approximation, before, after };
+        LAUNCHED.with_borrow_mut(|all| all.get_or_insert_default().push(launched));
+    }
+    Ok(())
 }
 
 /// Memory and the arguments of a launch, in order.
@@ -99,11 +247,10 @@ impl Simulated {
         approximation: Approximation,
     ) -> Result<(), String> {
         let arguments = std::mem::take(&mut self.arguments);
-        let Some(launch) = launch else { return Ok(()) };
-        let module = Module::parse(&program.text).map_err(|error| error.to_string())?;
-        let options = Options { approximation, ..OPTIONS.get() };
-        let report = module.launch(&program.name.entry(), launch, &arguments, &mut self.memory, &options);
-        report.map_err(|error| error.to_string())?.clean().map(drop)
+        match launch {
+            Some(launch) => start(program, launch, &arguments, &mut self.memory, approximation),
+            None => Ok(()),
+        }
     }
 
     /// What a buffer holds; every byte of it must have been written.
@@ -117,11 +264,7 @@ mod tests {
     use super::*;
     use crate::{
         OPERATIONS,
-        operation::{Outcome, Target},
-        ptx::{
-            Sm,
-            sim::{Completion, Schedule},
-        },
+        ptx::sim::{Completion, Schedule},
     };
 
     /// The smallest case of each way in which threads wait for each other: rings of copies that fill and run over, with
@@ -155,9 +298,9 @@ mod tests {
             let case = case.unwrap_or_else(|| panic!("{} has no case {name}", operation.name));
             for schedule in Schedule::FIVE {
                 for completion in Completion::ALL {
-                    OPTIONS.set(Options { schedule, completion, ..Options::default() });
-                    let outcome = (operation.check)(case, Target::Simulator(sm));
-                    OPTIONS.set(Options::default());
+                    let options = Options { schedule, completion, ..Options::default() };
+                    let setting = Setting { options, replaced: None };
+                    let (outcome, _) = run(operation, case, sm, &setting);
                     let passed = matches!(outcome, Outcome::Passed { .. });
                     assert!(passed, "{} {name}, {sm:?}, {schedule:?}, {completion:?}: {outcome:?}", operation.name);
                 }

@@ -7,28 +7,36 @@ use super::{Attention, Gradients, backward, backward_scratch_len, forward, refer
 use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::dropout::Dropout;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
-use crate::ptx::Sm;
+use crate::ptx::{Sm, Storage};
 use crate::simd::{DType, Element};
-use half::bf16;
+use half::{bf16, f16};
 
 /// Attention over sequences, forward and backward.
 pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: programs };
 
 /// [B, S, A, D]: nothing, one token, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, long sequences.
-const SIZES: [[usize; 4]; 9] = [
+const SIZES: [[usize; 4]; 12] = [
     [0, 1, 1, 8],
     [7, 2, 3, 5],
     [3, 31, 2, 16],
     [2, 65, 2, 17],
     [2, 127, 1, 33],
     [2, 128, 2, 64],
+    [1, 40, 1, 64],
+    [1, 40, 1, 128],
+    [1, 140, 1, 64],
     [2, 129, 1, 65],
     [1, 257, 2, 78],
     [1, 600, 1, 64],
 ];
 
-/// Rate of the variant `dropout`.
+/// The variant in f16, with dropout.
+const F16: &str = "dropout_f16";
+
+/// Rate of the variants with dropout.
 const RATE: f32 = 0.1;
+
+const DROPOUT: Dropout = Dropout { seed: 77, site: 3, rate: RATE };
 
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -40,6 +48,13 @@ fn cases() -> Vec<Case> {
             }
         }
     }
+    // Only a GPU has f16.
+    all.extend(Pass::ALL.map(|pass| Case {
+        pass,
+        dtype: DType::Bf16,
+        variant: F16.into(),
+        dims: vec![("B", 1), ("S", 140), ("A", 1), ("D", 64)],
+    }));
     all
 }
 
@@ -58,30 +73,39 @@ fn cost(case: &Case) -> Cost {
 }
 
 /// The plain program of f32 is simulated up to so many scores.
-const SIMULATED_SCORES: usize = 20_000;
+const SIMULATED_SCORES: usize = 10_000;
 
 fn check(case: &Case, target: Target) -> Outcome {
     let scores = case.dim("B") * case.dim("S").pow(2) * case.dim("A");
     if matches!(target, Target::Simulator(_)) && case.dtype == DType::F32 && scores > SIMULATED_SCORES {
         return Outcome::Skipped { reason: "the plain program of f32 is simulated on smaller cases".to_string() };
     }
-    let hopper = HopperFlash::new(case.dtype.into(), case.dim("D"), 3 * case.dim("A") * case.dim("D"), false);
+    if case.variant == F16 && matches!(target, Target::Cpu(_)) {
+        return Outcome::Skipped { reason: "only a GPU has f16".to_string() };
+    }
+    let storage = if case.variant == F16 { Storage::F16 } else { case.dtype.into() };
+    let hopper = HopperFlash::new(storage, case.dim("D"), 3 * case.dim("A") * case.dim("D"), false);
     if let (Target::Simulator(Sm::Sm90a), Some(_), Pass::Forward) = (target, hopper, case.pass) {
-        return match check_of::<bf16>(case, &On::Simulator(Sm::Sm90a)) {
+        let checked = match storage {
+            Storage::F16 => check_f16(case, Sm::Sm90a),
+            _ => check_of::<bf16>(case, &On::Simulator(Sm::Sm90a)),
+        };
+        return match checked {
             Ok(worst) => Outcome::Passed { worst },
             Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
         };
     }
-    on_device(case, target, |on| match case.dtype {
-        DType::F32 => check_of::<f32>(case, on),
-        DType::Bf16 => check_of::<bf16>(case, on),
+    on_device(case, target, |on| match (on, case.dtype) {
+        (On::Simulator(sm), _) if case.variant == F16 => check_f16(case, *sm),
+        (_, DType::F32) => check_of::<f32>(case, on),
+        (_, DType::Bf16) => check_of::<bf16>(case, on),
     })
 }
 
 fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
     let mut spec = Attention::new(a, d);
-    spec.dropout = (case.variant == "dropout").then_some(Dropout { seed: 77, site: 3, rate: RATE });
+    spec.dropout = (case.variant == "dropout").then_some(DROPOUT);
     let (tokens, h, ld) = (b * s, spec.hidden(), 3 * spec.hidden());
     let cu_seqlens: Vec<u32> = (0..=b).map(|i| (i * s) as u32).collect();
     let qkv = uniform::<X>(1, tokens * ld, 2.0);
@@ -91,7 +115,8 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let [nq, nk, nv] = [0, h, 2 * h].map(|start| plain.get(start..).unwrap_or(&[]));
     let mut out = Guarded::<X>::poisoned(tokens * h);
     let mut lse = Guarded::<f32>::poisoned(tokens * a);
-    let simulation = Simulation { spec: &spec, cu_seqlens: &cu_seqlens, keys: &[], qkv: &qkv, ld };
+    let storage = X::DTYPE.into();
+    let simulation = Simulation { spec: &spec, storage, cu_seqlens: &cu_seqlens, keys: &[], qkv: &qkv, ld };
     match on {
         On::Cpu(cpu) => forward(cpu, &spec, &cu_seqlens, q, k, v, ld, &mut out, &mut lse),
         On::Simulator(sm) => simulation.forward(*sm, &mut out, &mut lse)?,
@@ -124,6 +149,41 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
         d_qkv[i].intact()?;
         worst = worst.max(within(name, &d_qkv[i], &store::<X>(&naive[i]), &exact[i])?);
+    }
+    Ok(worst)
+}
+
+/// f16 on a GPU, held against the definition on the same numbers. The naive implementation's results are rounded to f16.
+fn check_f16(case: &Case, sm: Sm) -> Result<f64, String> {
+    let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
+    let spec = Attention { dropout: Some(DROPOUT), ..Attention::new(a, d) };
+    let (tokens, h, ld) = (b * s, spec.hidden(), 3 * spec.hidden());
+    let cu_seqlens: Vec<u32> = (0..=b).map(|i| (i * s) as u32).collect();
+    let random = |seed, len, scale| uniform::<f32>(seed, len, scale).into_iter().map(f16::from_f32).collect::<Vec<_>>();
+    let round = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect::<Vec<f32>>();
+    let single = |x: &[f16]| x.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
+    let (qkv, dout) = (random(1, tokens * ld, 2.0), random(2, tokens * h, 1.0));
+    let (plain, exact): (Vec<f32>, Vec<f64>) = (single(&qkv), widen(&single(&qkv)));
+    let storage = Storage::F16;
+    let simulation = Simulation { spec: &spec, storage, cu_seqlens: &cu_seqlens, keys: &[], qkv: &qkv, ld };
+    let (mut out, mut lse) = (vec![f16::NAN; tokens * h], vec![f32::NAN; tokens * a]);
+    simulation.forward(sm, &mut out, &mut lse)?;
+    let naive = reference::forward::<f32>(&spec, &cu_seqlens, &plain, &plain[h..], &plain[2 * h..], ld);
+    let naive_out = round(&naive.0);
+    if case.pass == Pass::Forward {
+        let exact = reference::forward::<f64>(&spec, &cu_seqlens, &exact, &exact[h..], &exact[2 * h..], ld);
+        return Ok(within("out", &single(&out), &naive_out, &exact.0)?.max(within("lse", &lse, &naive.1, &exact.1)?));
+    }
+    let mut gradients = [(); 3].map(|()| vec![f16::NAN; tokens * h]);
+    let [dq, dk, dv] = &mut gradients;
+    simulation.backward(sm, (&out, &lse), &dout, [dq, dk, dv])?;
+    let (p, w): (Vec<f32>, Vec<f64>) = (single(&dout), widen(&single(&dout)));
+    let saved = Some((&naive_out[..], &naive.1[..]));
+    let naive = reference::backward(&spec, &cu_seqlens, &plain, &plain[h..], &plain[2 * h..], ld, saved, &p);
+    let exact = reference::backward(&spec, &cu_seqlens, &exact, &exact[h..], &exact[2 * h..], ld, None, &w);
+    let mut worst = 0.0f64;
+    for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+        worst = worst.max(within(name, &single(&gradients[i]), &round(&naive[i]), &exact[i])?);
     }
     Ok(worst)
 }

@@ -6,11 +6,11 @@ use super::{
     cuda_sm90::HopperFlash,
 };
 use crate::{
-    Element,
     operation::Program,
-    ptx::{Sm, sim::Approximation},
+    ptx::{Sm, Storage, sim::Approximation},
     simulated::{Buffer, Simulated},
 };
+use bytemuck::Pod;
 
 /// All programs.
 pub(super) fn programs(sm: Sm) -> Vec<Program> {
@@ -23,6 +23,8 @@ pub(super) fn programs(sm: Sm) -> Vec<Program> {
 /// A batch in one buffer [q | k | v], rows `ld` apart.
 pub(super) struct Simulation<'a, X> {
     pub spec: &'a Attention,
+    /// What `X` is on the device.
+    pub storage: Storage,
     pub cu_seqlens: &'a [u32],
     /// Keys of each sequence; none where all tokens are keys.
     pub keys: &'a [u32],
@@ -30,10 +32,10 @@ pub(super) struct Simulation<'a, X> {
     pub ld: usize,
 }
 
-impl<X: Element> Simulation<'_, X> {
+impl<X: Pod> Simulation<'_, X> {
     fn kernel(&self, step: Step) -> Result<Flash, String> {
-        let found = Flash::new(step, X::DTYPE.into(), self.spec.head_size, self.ld, self.spec.dropout.is_some());
-        found.ok_or_else(|| format!("no kernel for heads of {} in {}", self.spec.head_size, X::DTYPE))
+        let found = Flash::new(step, self.storage, self.spec.head_size, self.ld, self.spec.dropout.is_some());
+        found.ok_or_else(|| format!("no kernel for heads of {} in {}", self.spec.head_size, self.storage.name()))
     }
 
     fn tokens(&self) -> usize {
@@ -56,7 +58,7 @@ impl<X: Element> Simulation<'_, X> {
 
     /// The kernel for Hopper, where there is one.
     pub(super) fn hopper(&self) -> Option<HopperFlash> {
-        HopperFlash::new(X::DTYPE.into(), self.spec.head_size, self.ld, self.spec.dropout.is_some())
+        HopperFlash::new(self.storage, self.spec.head_size, self.ld, self.spec.dropout.is_some())
     }
 
     /// The tensor maps of q, k and v as the next arguments.
@@ -181,7 +183,8 @@ mod tests {
             let dout = uniform::<bf16>(13, tokens * h, 1.0);
             let batch = || Ragged { cu_seqlens: &cu_seqlens, keys };
             let case = format!("D {head_size}, gap {gap}, keys {keys:?}");
-            let simulation = Simulation { spec: &spec, cu_seqlens: &cu_seqlens, keys, qkv: &qkv, ld };
+            let simulation =
+                Simulation { spec: &spec, storage: Storage::Bf16, cu_seqlens: &cu_seqlens, keys, qkv: &qkv, ld };
 
             let (mut out, mut lse) = (vec![bf16::NAN; tokens * h], vec![f32::NAN; tokens * 2]);
             let (plain, wide) = (widen::<f32, bf16>(&qkv), widen::<f64, bf16>(&qkv));

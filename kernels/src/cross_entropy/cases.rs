@@ -33,6 +33,9 @@ fn cases() -> Vec<Case> {
         let case = |variant: &str, dims| Case { pass, dtype, variant: variant.to_string(), dims };
         all.extend(PROJECTIONS.map(|(m, e, v)| case("projection", vec![("M", m), ("E", e), ("V", v)])));
         all.extend(ROWS.map(|(m, v)| case("rows", vec![("M", m), ("V", v)])));
+        if (dtype, pass) == (DType::F32, Pass::Backward) {
+            all.extend([(23, 16), (5, 3001)].map(|(m, v)| case("rows_into_bf16", vec![("M", m), ("V", v)])));
+        }
     }
     all
 }
@@ -44,7 +47,7 @@ fn cost(case: &Case) -> Cost {
         Pass::Forward => (7, 1),
         Pass::Backward => (4, 3),
     };
-    if case.variant == "rows" {
+    if case.variant.starts_with("rows") {
         return Cost { flops: row_flops * m * v, bytes: products.min(2) * m * v * stored + 12 * m };
     }
     let e = case.dim("E") as u64;
@@ -56,6 +59,9 @@ fn check(case: &Case, target: Target) -> Outcome {
     if let (Target::Simulator(_), "projection") = (target, case.variant.as_str()) {
         let reason = "on a GPU the products are the product's kernels, and rows are rows";
         return Outcome::Skipped { reason: reason.to_string() };
+    }
+    if let (Target::Cpu(_), "rows_into_bf16") = (target, case.variant.as_str()) {
+        return Outcome::Skipped { reason: "gradients are stored as the logits are".to_string() };
     }
     on_device(case, target, |on| match (on, case.variant.as_str(), case.dtype) {
         (On::Cpu(cpu), "projection", DType::F32) => check_projection::<f32>(case, cpu),
@@ -96,19 +102,19 @@ fn simulate_forward<X: Element>(
 }
 
 /// [`rows_backward`] by the PTX.
-fn simulate_backward<X: Element>(
+fn simulate_backward<X: Element, Y: Element>(
     sm: Sm,
     (classes, logits, labels): (usize, &[X], &[u32]),
     approximation: Approximation,
     (norms, dlosses): (&[f32], &[f32]),
-    dlogits: &mut [X],
+    dlogits: &mut [Y],
 ) -> Result<(), String> {
-    let (kernel, mut device) = (Rows::backward(X::DTYPE, X::DTYPE), Simulated::default());
+    let (kernel, mut device) = (Rows::backward(X::DTYPE, Y::DTYPE), Simulated::default());
     device.input("logits", logits);
     device.input("labels", labels);
     device.input("norms", norms);
     device.input("dlosses", dlosses);
-    let out = device.output::<X>("dlogits", dlogits.len());
+    let out = device.output::<Y>("dlogits", dlogits.len());
     device.integers([labels.len(), classes]);
     device.run(&kernel.program(sm), kernel.launch(labels.len(), classes), approximation)?;
     dlogits.copy_from_slice(&device.read(out)?);
@@ -182,12 +188,20 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let dlosses = uniform::<f32>(2, rows, 1.0);
     let naive = reference::rows_backward::<f32>(classes, &plain, &labels, &norms, &dlosses);
     let exact = reference::rows_backward::<f64>(classes, &wide, &labels, &widen(&norms), &widen(&dlosses));
+    let inputs = (classes, &logits[..], &labels[..]);
+    if let (On::Simulator(sm), "rows_into_bf16") = (on, case.variant.as_str()) {
+        return Approximation::ALL.into_iter().try_fold(0.0f64, |worst, how| {
+            let mut dlogits = Guarded::<bf16>::poisoned(logits.len());
+            simulate_backward(*sm, inputs, how, (&norms, &dlosses), &mut dlogits[..])?;
+            Ok(worst.max(within("dlogits", &dlogits, &store::<bf16>(&naive), &exact)?))
+        });
+    }
     on.approximations().iter().try_fold(0.0f64, |worst, how| {
         let mut dlogits = Guarded::<X>::poisoned(logits.len());
         match on {
             On::Cpu(cpu) => rows_backward(cpu, classes, &logits, &labels, &norms, &dlosses, &mut dlogits),
             On::Simulator(sm) => {
-                simulate_backward(*sm, (classes, &logits, &labels), *how, (&norms, &dlosses), &mut dlogits)?;
+                simulate_backward(*sm, inputs, *how, (&norms, &dlosses), &mut dlogits[..])?;
             }
         }
         dlogits.intact()?;

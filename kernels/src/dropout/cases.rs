@@ -15,9 +15,25 @@ fn ptx(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm80 { Apply::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
 }
 
-/// [T, F]: nothing, one number, blocks of 64 with one column more and less, primes, several tasks.
-const SIZES: [(usize, usize); 11] =
-    [(0, 5), (1, 1), (3, 7), (2, 15), (5, 16), (4, 17), (2, 63), (3, 64), (3, 65), (29, 312), (67, 768)];
+/// [T, F]: nothing, one number, blocks of 64 with one column more and less, primes, several tasks, rows of every width
+/// that a GPU tells apart.
+const SIZES: [(usize, usize); 15] = [
+    (0, 5),
+    (1, 1),
+    (3, 7),
+    (2, 15),
+    (5, 16),
+    (4, 17),
+    (2, 63),
+    (3, 64),
+    (3, 65),
+    (3, 96),
+    (2, 299),
+    (29, 312),
+    (67, 768),
+    (2, 1027),
+    (2, 1032),
+];
 
 fn cases() -> Vec<Case> {
     let case = |(rows, columns), dtype| Case {

@@ -1,9 +1,11 @@
 //! The row of element-wise operations in the table of operations: their sizes, their cost, their check against f64.
 
 use super::cuda::{Function, Map, Transpose};
-use super::{Binary, Broadcast, Keeps, Unary, binary, reference, unary_backward, unary_forward};
-use crate::check::{Guarded, On, greatest_error, on_device, store, uniform, widen, within, within_error};
+use super::{Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, reference, scale, transpose};
+use super::{unary_backward, unary_forward};
+use crate::check::{Guarded, On, Real, greatest_error, on_device, store, uniform, widen, within, within_error};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::pool::Cpu;
 use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
@@ -28,6 +30,10 @@ fn word(value: &dyn std::fmt::Debug) -> String {
     format!("{value:?}").to_lowercase()
 }
 
+/// Operations that are no function of [`Unary`] or [`Binary`]: f32 is cast to bf16 and bf16 to f32, y += c·x is in f32, and
+/// one number in f32 is repeated.
+const MOVES: [&str; 6] = ["cast", "scale", "add_assign", "add_scaled", "transpose", "repeat"];
+
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for ((rows, columns), dtype) in SIZES.into_iter().flat_map(|size| DType::ALL.map(|dtype| (size, dtype))) {
@@ -39,6 +45,7 @@ fn cases() -> Vec<Case> {
         for function in Unary::ALL {
             all.extend(Pass::ALL.map(|pass| case(pass, word(&function))));
         }
+        all.extend(MOVES.map(|variant| case(Pass::Forward, variant.to_string())));
     }
     all
 }
@@ -58,6 +65,18 @@ fn unary_of(case: &Case) -> Unary {
 fn cost(case: &Case) -> Cost {
     let (rows, columns) = (case.dim("T"), case.dim("F"));
     let elements = rows * columns;
+    if MOVES.contains(&case.variant.as_str()) {
+        let stored = case.dtype.bytes();
+        let (flops, bytes) = match case.variant.as_str() {
+            "cast" => (0, 6),
+            "scale" => (1, 2 * stored),
+            "add_assign" => (1, 3 * stored),
+            "add_scaled" => (2, stored + 8),
+            "repeat" => (1, stored),
+            _ => (0, 2 * stored),
+        };
+        return Cost { flops: flops * elements as u64, bytes: (bytes * elements) as u64 };
+    }
     let read = match (binary_of(case), case.pass) {
         (Some((_, broadcast)), _) => elements + broadcast.len(rows, columns),
         (None, Pass::Forward) => elements,
@@ -67,10 +86,25 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
+    if let (Target::Cpu(_), "repeat") = (target, case.variant.as_str()) {
+        return Outcome::Skipped { reason: "the processor repeats no number".to_string() };
+    }
     on_device(case, target, |on| check_on(case, on))
 }
 
 fn check_on(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    if MOVES.contains(&case.variant.as_str()) {
+        return match (case.variant.as_str(), case.dtype) {
+            ("cast", DType::F32) => check_move(case, on, cast::<f32, bf16>),
+            ("cast", DType::Bf16) => check_move(case, on, cast::<bf16, f32>),
+            ("add_scaled", DType::F32) => check_move(case, on, |cpu, x: &[f32], y| add_scaled(cpu, FACTOR, x, y)),
+            ("add_scaled", DType::Bf16) => check_move(case, on, |cpu, x: &[bf16], y| add_scaled(cpu, FACTOR, x, y)),
+            ("repeat", DType::F32) => check_move(case, on, |_, _: &[f32], _: &mut [f32]| ()),
+            ("repeat", DType::Bf16) => check_move(case, on, |_, _: &[f32], _: &mut [bf16]| ()),
+            (_, DType::F32) => check_move_in_place::<f32>(case, on),
+            (_, DType::Bf16) => check_move_in_place::<bf16>(case, on),
+        };
+    }
     match (binary_of(case), case.dtype) {
         (Some(which), DType::F32) => check_binary::<f32>(case, which, on),
         (Some(which), DType::Bf16) => check_binary::<bf16>(case, which, on),
@@ -135,6 +169,65 @@ fn check_binary<X: Element>(case: &Case, which: (Binary, Broadcast), on: &On<'_>
     within("y", &y, &naive, &exact)
 }
 
+/// What one of [`MOVES`] makes of x and, where it adds to it, of y.
+fn moved<R: Real>(case: &Case, x: &[R], y: &[R]) -> Vec<R> {
+    let (rows, columns) = (case.dim("T"), case.dim("F"));
+    let factor = R::of(f64::from(FACTOR));
+    match case.variant.as_str() {
+        "scale" => x.iter().map(|&x| factor * x).collect(),
+        "add_assign" => x.iter().zip(y).map(|(&x, &y)| y + x).collect(),
+        "add_scaled" => x.iter().zip(y).map(|(&x, &y)| y + factor * x).collect(),
+        "repeat" => x.iter().map(|_| factor * x[0]).collect(),
+        "transpose" => (0..x.len()).map(|i| x[i % rows * columns + i / rows]).collect(),
+        _ => x.to_vec(),
+    }
+}
+
+/// Those of [`MOVES`] that keep the type.
+fn check_move_in_place<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    check_move(case, on, |cpu, x: &[X], y: &mut [X]| match case.variant.as_str() {
+        "scale" => scale(cpu, FACTOR, x, y),
+        "add_assign" => add_assign(cpu, x, y),
+        _ => transpose(cpu, case.dim("T"), case.dim("F"), x, y),
+    })
+}
+
+fn check_move<X: Element, Y: Element>(
+    case: &Case,
+    on: &On<'_>,
+    compute: impl Fn(&Cpu, &[X], &mut [Y]),
+) -> Result<f64, String> {
+    let shape = (case.dim("T"), case.dim("F"));
+    let (x, before) = (uniform::<X>(1, shape.0 * shape.1, 2.0), uniform::<Y>(2, shape.0 * shape.1, 2.0));
+    let mut y = Guarded::<Y>::new(&before);
+    let function = match case.variant.as_str() {
+        "cast" => Some(Function::Cast),
+        "scale" => Some(Function::Scale),
+        "repeat" => Some(Function::Repeat),
+        "add_assign" => Some(Function::AddAssign),
+        "add_scaled" => Some(Function::AddScaled),
+        _ => None,
+    };
+    match (on, function) {
+        (On::Cpu(cpu), _) => compute(cpu, &x, &mut y),
+        (On::Simulator(sm), Some(function)) => {
+            let x = if function == Function::Repeat { &x[..x.len().min(1)] } else { &x[..] };
+            simulate(*sm, function, shape, &[x], &mut y[..], Approximation::Exact)?;
+        }
+        (On::Simulator(sm), None) => {
+            let (kernel, mut device) = (Transpose { dtype: X::DTYPE }, Simulated::default());
+            device.input("x", &x);
+            let out = device.output::<Y>("y", y.len());
+            device.integers([shape.0, shape.1]);
+            device.run(&kernel.program(*sm), kernel.launch(shape.0, shape.1), Approximation::Exact)?;
+            y.copy_from_slice(&device.read(out)?);
+        }
+    }
+    y.intact()?;
+    let naive = store::<Y>(&moved::<f32>(case, &widen(&x), &widen(&before)));
+    within("y", &y, &naive, &moved::<f64>(case, &widen(&x), &widen(&before)))
+}
+
 /// Inputs, what forward keeps of them, and both results in both precisions.
 struct UnaryCase<X> {
     x: Vec<X>,
@@ -192,67 +285,6 @@ fn check_unary<X: Element>(case: &Case, function: Unary, on: &On<'_>) -> Result<
             };
             let run = |approximation| check(&|out| simulate(*sm, function, shape, &operands, out, approximation));
             Approximation::ALL.into_iter().try_fold(0.0f64, |worst, how| Ok(worst.max(run(how)?)))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::elementwise;
-
-    #[test]
-    fn casts_sums_and_scales_in_ptx_are_those_of_the_processor() {
-        let cpu = crate::Cpu::new(*crate::Isa::real().last().expect("every machine has one"), 1).expect("a thread");
-        for (rows, columns) in [(1, 1), (5, 7), (3, 16), (33, 72)] {
-            let shape = (rows, columns);
-            let (x, before) = (uniform::<f32>(1, rows * columns, 2.0), uniform::<f32>(2, rows * columns, 2.0));
-            let half: Vec<bf16> = store(&x);
-            let (mut got, mut wanted) = (half.clone(), half.clone());
-            simulate(Sm::Sm80, Function::Cast, shape, &[&x], &mut got, Approximation::Exact).expect("it runs");
-            elementwise::cast(&cpu, &x, &mut wanted);
-            assert_eq!(got, wanted, "cast to bf16 of {shape:?}");
-            let mut wide = vec![0.0f32; x.len()];
-            simulate(Sm::Sm80, Function::Cast, shape, &[&half], &mut wide, Approximation::Exact).expect("it runs");
-            assert_eq!(wide, widen::<f32, bf16>(&half), "cast to f32 of {shape:?}");
-            let run = |function, got: &mut Vec<f32>| {
-                simulate(Sm::Sm80, function, shape, &[&half], got, Approximation::Exact).expect("it runs");
-            };
-            let (mut got, mut wanted) = (before.clone(), before.clone());
-            run(Function::AddScaled, &mut got);
-            elementwise::add_scaled(&cpu, FACTOR, &half, &mut wanted);
-            assert_eq!(got, wanted, "y += c x of {shape:?}");
-            let (mut got, mut wanted) = (before.clone(), before.clone());
-            simulate(Sm::Sm80, Function::AddAssign, shape, &[&x], &mut got, Approximation::Exact).expect("it runs");
-            elementwise::add_assign(&cpu, &x, &mut wanted);
-            assert_eq!(got, wanted, "y += x of {shape:?}");
-            let (mut got, mut wanted) = (before.clone(), before.clone());
-            simulate(Sm::Sm80, Function::Scale, shape, &[&x], &mut got, Approximation::Exact).expect("it runs");
-            elementwise::scale(&cpu, FACTOR, &x, &mut wanted);
-            assert_eq!(got, wanted, "c x of {shape:?}");
-            simulate(Sm::Sm80, Function::Repeat, shape, &[&x[..1]], &mut got, Approximation::Exact).expect("it runs");
-            assert!(got.iter().all(|y| *y == FACTOR * x[0]), "c x[0] of {shape:?}: {got:?}");
-        }
-    }
-
-    #[test]
-    fn a_transposition_in_ptx_moves_every_number_to_its_place() {
-        fn moves<X: Element>(rows: usize, columns: usize) {
-            let (x, kernel) = (uniform::<X>(1, rows * columns, 1.0), Transpose { dtype: X::DTYPE });
-            let mut device = Simulated::default();
-            device.input("x", &x);
-            let y = device.output::<X>("y", x.len());
-            device.integers([rows, columns]);
-            let launch = kernel.launch(rows, columns);
-            device.run(&kernel.program(Sm::Sm80), launch, Approximation::Exact).expect("it runs");
-            let y: Vec<X> = device.read(y).expect("every number is written");
-            for (i, y) in y.iter().enumerate() {
-                assert_eq!(y.to_f32(), x[i % rows * columns + i / rows].to_f32(), "{rows} x {columns}: number {i}");
-            }
-        }
-        for (rows, columns) in [(1, 1), (32, 32), (31, 33), (65, 7), (40, 96)] {
-            moves::<f32>(rows, columns);
-            moves::<bf16>(rows, columns);
         }
     }
 }

@@ -8,8 +8,9 @@ use crate::{
     operation::{Case, Cost, Launch, Operation, Outcome, Pass, Program, Target},
     ptx::{
         Sm,
-        sim::{Approximation, Argument, Memory, Module, Options},
+        sim::{Approximation, Argument, Memory},
     },
+    simulated::start,
 };
 use half::bf16;
 
@@ -263,12 +264,7 @@ impl<X: Element> Problem<X> {
         memory: &mut Memory,
         approximation: Approximation,
     ) -> Result<(), String> {
-        let program = self.kernel.program(sm);
-        let module = Module::parse(&program.text).map_err(|error| error.to_string())?;
-        let options = Options { approximation, ..Options::default() };
-        let report = module.launch(&program.name.entry(), launch, arguments, memory, &options);
-        report.map_err(|error| error.to_string())?.clean()?;
-        Ok(())
+        start(&self.kernel.program(sm), launch, arguments, memory, approximation)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The row of the product in the table of operations: its sizes, its cost, its check against f64.
 
-use super::{Epilogue, Gemm, Layout, PackedB, Write, cuda_cases, gemm, gemm_packed, reference};
+use super::{Epilogue, Gemm, Layout, PackedB, Write, cuda_cases, cuda_variants, gemm, gemm_packed, reference};
 use crate::{
     Cpu, DType, Element, Isa,
     check::{Guarded, Real, greatest_error, store, uniform, widen, within_error},
@@ -106,11 +106,22 @@ fn cases() -> Vec<Case> {
         for (m, n, k) in [(72, 136, 200), (130, 8, 40)] {
             all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, m, n, k)));
         }
+        all.extend(After::all().into_iter().map(|after| case(form, after, DType::F32, 72, 72, 40)));
     }
     // Several tiles for each warpgroup of a block, and more slices than stages of any ring.
     for (form, after) in [("nt", After::Nothing), ("tn", After::BiasDropoutResidual(true, true))] {
         all.push(case(form, after, DType::Bf16, 264, 40, 184));
     }
+    // The same with every epilogue, one after the other.
+    for (form, ..) in &FORMS[..2] {
+        for (m, n, k) in [(40, 136, 328), (264, 24, 136)] {
+            all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, m, n, k)));
+        }
+    }
+    // On Hopper's wide tiles: several of them; and rows of C that begin anywhere.
+    all.extend(FORMS.map(|(form, ..)| case(form, After::Nothing, DType::Bf16, 40, 264, 136)));
+    all.push(case("nt", After::Bias, DType::Bf16, 40, 37, 72));
+    all.extend(cuda_variants::cases());
     for (form, ..) in &FORMS[..3] {
         for m in BASE_ROWS {
             all.extend(BASE_SHAPES.map(|(n, k)| case(form, After::Nothing, DType::F32, m, n, k)));
@@ -121,7 +132,7 @@ fn cases() -> Vec<Case> {
 
 /// The specification and the epilogue of a case.
 fn read(case: &Case) -> (Gemm, After) {
-    let (form, rest) = case.variant.split_at(2);
+    let (form, rest) = cuda_variants::plain(&case.variant).split_at(2);
     let (_, a, b) = FORMS.into_iter().find(|(name, ..)| *name == form).unwrap_or_else(|| panic!("{case}: no form"));
     let after = After::all().into_iter().find(|after| after.name() == rest);
     let spec = Gemm::new(case.dim("m"), case.dim("n"), case.dim("k"), a, b);
@@ -147,6 +158,7 @@ fn check(case: &Case, target: Target) -> Outcome {
         return skipped("larger cases are timed, not checked");
     }
     let checked = match target {
+        Target::Cpu(_) if cuda_variants::only_on_gpu(&case.variant) => return skipped("only a GPU has this variant"),
         Target::Cpu(kind) => {
             let Some(isa) = Isa::new(kind) else { return skipped("this machine lacks the instruction set") };
             match Cpu::new(isa, 2) {
@@ -155,6 +167,12 @@ fn check(case: &Case, target: Target) -> Outcome {
                     DType::Bf16 => Problem::<bf16, bf16>::new(spec, after).check(&cpu),
                 },
                 Err(error) => Err(error.to_string()),
+            }
+        }
+        Target::Simulator(sm) if cuda_variants::only_on_gpu(&case.variant) => {
+            match cuda_variants::check(case, spec, after, sm) {
+                Some(checked) => checked,
+                None => return skipped("the slices of Hopper's product are added by the program for sm_80"),
             }
         }
         Target::Simulator(sm) => match case.dtype {

@@ -110,9 +110,10 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let aligned = self.product(Blocking::SMALL).aligned;
         let hopper = self.hopper().filter(|_| sm == Sm::Sm90a);
         if let Some(product) = hopper {
-            // An epilogue on the wide tile where C is wide, else on the others.
+            // An epilogue on the two large tiles where C is wide, else on the others.
+            let plain = self.after == After::Nothing || X::DTYPE != Y::DTYPE;
             let wide = self.spec.n > HopperTile::SQUARE.n as usize;
-            let tried = |tile: &HopperTile| self.after == After::Nothing || (*tile == HopperTile::WIDE) == wide;
+            let tried = |tile: &HopperTile| plain || *tile != if wide { HopperTile::SQUARE } else { HopperTile::WIDE };
             let run = |tile| -> (Name, Run<'_, Y>) {
                 let product = HopperProduct { tile, ..product };
                 (product.name(), Box::new(move || self.simulate_hopper(&product, 1, approximation)))
@@ -123,6 +124,8 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             (Storage::F32, _) => vec![Blocking::SINGLE],
             _ if sm == Sm::Sm90a => vec![Blocking::SMALL],
             (_, After::Nothing) if aligned => Blocking::ALL.to_vec(),
+            // The gradient of a weight.
+            (_, After::Accumulate) if aligned && X::DTYPE != Y::DTYPE => Blocking::ALL.to_vec(),
             _ if aligned => vec![Blocking::SMALL, Blocking::LARGE],
             _ => vec![Blocking::SMALL],
         };

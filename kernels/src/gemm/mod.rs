@@ -38,6 +38,7 @@ pub mod cuda_sm90;
 mod cuda_sm90_cases;
 mod cuda_sm90_ring;
 pub mod cuda_split;
+mod cuda_variants;
 mod epilogue;
 mod pack;
 mod packed;

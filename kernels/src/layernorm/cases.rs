@@ -19,7 +19,7 @@ fn ptx(sm: Sm) -> Vec<Program> {
 
 /// [T, H]: nothing, one number, vectors with one lane more and less, primes, several blocks of rows, ALBERT's widths.
 /// Short rows come in numbers, because the error of a handful of elements is a matter of luck.
-const SIZES: [(usize, usize); 15] = [
+const SIZES: [(usize, usize); 17] = [
     (0, 8),
     (1, 1),
     (211, 2),
@@ -33,7 +33,9 @@ const SIZES: [(usize, usize); 15] = [
     (33, 127),
     (67, 312),
     (5, 768),
+    (3, 1024),
     (7, 1288),
+    (2, 2048),
     (3, 4096),
 ];
 

@@ -19,8 +19,8 @@ fn ptx(sm: Sm) -> Vec<Program> {
 /// Parameters: nothing, one, vectors with one lane more and less, primes, several blocks in a tensor.
 const SIZES: [usize; 9] = [0, 1, 31, 64, 257, 1021, 4099, 70_001, 200_003];
 
-/// Which optimizer, and whether it corrects m and v.
-const VARIANTS: [&str; 4] = ["lamb", "lamb_corrected", "adamw", "adamw_corrected"];
+/// Which optimizer, whether it corrects m and v, and whether a GPU makes no copy of the parameters in bf16.
+const VARIANTS: [&str; 6] = ["lamb", "lamb_corrected", "lamb_alone", "adamw", "adamw_corrected", "adamw_alone"];
 
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -63,7 +63,7 @@ fn check(case: &Case, target: Target) -> Outcome {
 /// A step by the PTX, the bf16 copy held against the parameters; gives the ratios, where it is LAMB's.
 fn simulate(
     sm: Sm,
-    lamb: bool,
+    (lamb, half): (bool, bool),
     (hyper, step, segments): (&Hyper, &Step, &[Segment]),
     grads: &[f32],
     [w, m, v]: [&mut [f32]; 3],
@@ -75,7 +75,7 @@ fn simulate(
     let of_step = device.buffer("step", &step_values(hyper, step));
     let gradients = device.buffer("grads", grads);
     let [params, mean, square] = [("params", &*w), ("m", &*m), ("v", &*v)].map(|(name, x)| device.buffer(name, x));
-    let half = device.buffer("half", &vec![bf16::NAN; w.len()]);
+    let copy = device.buffer("half", &vec![bf16::NAN; w.len()]);
     let norms = device.unwritten::<f64>("norms", 2 * table.blocks.len());
     let ratios = device.unwritten::<f32>("ratios", segments.len());
     let hyper = hyper_values(hyper);
@@ -91,18 +91,18 @@ fn simulate(
     if lamb {
         run(Update::Moments, &[blocks, of_step, gradients, params, mean, square, norms], &hyper)?;
         run(Update::Ratios, &[tensors, norms, ratios], &[])?;
-        let pointers = [blocks, of_step, params, mean, square, ratios, half];
-        run(Update::Apply { half: true }, &pointers, &hyper[4..])?;
+        let pointers = [blocks, of_step, params, mean, square, ratios, copy];
+        run(Update::Apply { half }, &pointers[..6 + usize::from(half)], &hyper[4..])?;
     } else {
-        let pointers = [blocks, of_step, gradients, params, mean, square, half];
-        run(Update::AdamW { half: true }, &pointers, &hyper)?;
+        let pointers = [blocks, of_step, gradients, params, mean, square, copy];
+        run(Update::AdamW { half }, &pointers[..6 + usize::from(half)], &hyper)?;
     }
     for (buffer, out) in [params, mean, square].into_iter().zip([&mut *w, m, v]) {
         out.copy_from_slice(&device.read(buffer)?);
     }
-    let copy = device.read::<bf16>(half)?;
+    let copy = device.read::<bf16>(copy)?;
     let updated = |i: &usize| segments.iter().any(|segment| segment.range.contains(i));
-    if let Some(i) = (0..w.len()).filter(updated).find(|&i| copy[i] != bf16::from_f32(w[i])) {
+    if let Some(i) = (0..w.len()).filter(updated).find(|&i| half && copy[i] != bf16::from_f32(w[i])) {
         return Err(format!("the copy of parameter {i} is {}, the parameter {}", copy[i], w[i]));
     }
     if lamb { device.read(ratios) } else { Ok(Vec::new()) }
@@ -137,9 +137,13 @@ fn check_of(case: &Case, on: &On<'_>) -> Result<f64, String> {
             adamw(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v);
             Vec::new()
         }
-        (On::Simulator(sm), lamb) => {
-            simulate(*sm, lamb, (&hyper, &step, &segments), &grads, [&mut w[..], &mut m[..], &mut v[..]])?
-        }
+        (On::Simulator(sm), lamb) => simulate(
+            *sm,
+            (lamb, !case.variant.ends_with("alone")),
+            (&hyper, &step, &segments),
+            &grads,
+            [&mut w[..], &mut m[..], &mut v[..]],
+        )?,
     };
     if is_lamb(case) {
         worst = within("ratios", &ratios, &naive_ratios, &exact_ratios)?;

@@ -1,10 +1,19 @@
 //! `albert kernels list`: every CUDA kernel with what it needs and what it costs.
+//!
+//! The example is the smallest case of the table that launches the kernel; FLOPs and bytes are counted by the simulator
+//! while it runs (bytes: those of global memory that are read or written, each once).
 
 use super::{architecture, programs};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kernels::{OPERATIONS, operation::Program, ptx::Sm};
+use kernels::{
+    OPERATIONS,
+    operation::{Name, Program},
+    ptx::Sm,
+    simulated,
+};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
@@ -35,9 +44,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if programs.is_empty() {
         bail!("no kernel fits; `albert kernels list` has all");
     }
+    let examples = examples(&programs)?;
     println!(
         "{:<64} {:>9} {:>7}  {:<24} {:>10} {:>10}  architectures",
-        "kernel", "registers", "spilled", "example", "MFLOP", "MB"
+        "kernel", "registers", "spilled", "example", "FLOPs", "bytes"
     );
     for program in &programs {
         let (registers, spilled) = match &arguments.ptxas {
@@ -47,7 +57,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 (format!("{registers}/{}", program.registers), spilled_bytes.to_string())
             }
         };
-        let (shape, flops, bytes) = example(program);
+        let [shape, flops, bytes] =
+            examples.get(&program.name).with_context(|| format!("{} is launched by no case", program.name))?;
         println!(
             "{:<64} {registers:>9} {spilled:>7}  {shape:<24} {flops:>10} {bytes:>10}  {}",
             program.name,
@@ -58,28 +69,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The largest case of the table that the kernel serves, and what it costs.
-fn example(program: &Program) -> (String, String, String) {
-    let name = program.name.as_str();
-    let operation = OPERATIONS.iter().find(|operation| name.starts_with(&format!("{}.", operation.name)));
-    let found = operation.and_then(|operation| {
-        let serves = |case: &kernels::operation::Case| {
-            let words: Vec<&str> = name.split('-').collect();
-            words[0].ends_with(case.pass.name())
-                && words.get(1) == Some(&case.dtype.name())
-                && words.get(4).copied().unwrap_or("") == case.variant
-        };
-        let cases = (operation.cases)().into_iter().filter(serves);
-        cases.map(|case| ((operation.cost)(&case), case)).max_by_key(|(cost, _)| (cost.flops, cost.bytes))
-    });
-    match found {
-        None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
-        Some((cost, case)) => {
+/// For each program the smallest case that launches it, run in the simulator: its sizes, FLOPs, bytes.
+fn examples(programs: &[Program]) -> Result<BTreeMap<Name, [String; 3]>> {
+    let wanted: BTreeSet<&Name> = programs.iter().map(|program| &program.name).collect();
+    let mut all = BTreeMap::new();
+    for (operation, sm) in OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm))) {
+        let found = simulated::examples(operation, sm, |name| wanted.contains(name));
+        for (name, (case, launched)) in found.map_err(anyhow::Error::msg)? {
             let shape: Vec<String> = case.dims.iter().map(|(letter, size)| format!("{letter}={size}")).collect();
-            let millions = |count: u64| format!("{:.2}", count as f64 / 1e6);
-            (shape.join(" "), millions(cost.flops), millions(cost.bytes))
+            let flops = launched.metrics.scalar_flops + launched.metrics.tensor_flops;
+            let bytes = launched.touched.read + launched.touched.written;
+            all.insert(name, [shape.join(" "), flops.to_string(), bytes.to_string()]);
         }
     }
+    Ok(all)
 }
 
 /// Assembles a kernel for the first architecture that takes it.

@@ -37,6 +37,8 @@ impl Machine<'_> {
 
     /// A block ends: nothing of it may still be under way.
     pub(super) fn finish(&mut self, block: &mut Block) {
+        let longest = block.warps.iter().map(|warp| warp.executed).max().unwrap_or(0);
+        self.metrics.longest = self.metrics.longest.max(longest);
         while (0..block.warps.len()).any(|w| self.arrive_copies(block, w)) {}
         self.finish_flights(block);
         // All four warps of a group must have issued all products of the group.

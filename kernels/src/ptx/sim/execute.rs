@@ -446,6 +446,7 @@ impl<'a> Machine<'a> {
         address: Option<u64>,
         message: impl FnOnce() -> String,
     ) {
+        self.fatal |= self.options.first_finding_ends;
         let (entry, launch) = (self.entry, self.launch);
         let instruction = &entry.code[pc.min(entry.code.len() - 1)];
         self.findings.add(kind, pc as u32, self.options.max_findings, || Finding {

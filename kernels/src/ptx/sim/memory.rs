@@ -199,6 +199,32 @@ impl Memory {
         Ok(())
     }
 
+    /// A copy that knows nothing of who has touched what: a launch on it goes as on this one.
+    pub fn snapshot(&self) -> Memory {
+        let of = |region: &Region| Region {
+            name: region.name.clone(),
+            bytes: region.bytes.clone(),
+            written: region.written.clone(),
+            read_only: region.read_only,
+            ..Region::default()
+        };
+        let allocation = |a: &Allocation| Allocation { address: a.address, region: of(&a.region), launch: 0 };
+        Memory {
+            allocations: self.allocations.iter().map(allocation).collect(),
+            next: self.next,
+            launch: self.launch,
+            symbols: self.symbols.clone(),
+        }
+    }
+
+    /// Whether both have the same allocations with the same bytes, and the same of them were ever written.
+    pub fn holds_the_same_as(&self, other: &Memory) -> bool {
+        let same = |(a, b): (&Allocation, &Allocation)| {
+            a.address == b.address && a.region.written == b.region.written && a.region.bytes == b.region.bytes
+        };
+        self.allocations.len() == other.allocations.len() && self.allocations.iter().zip(&other.allocations).all(same)
+    }
+
     /// How many different bytes the last launch touched.
     pub fn touched(&self) -> Touched {
         let mut touched = Touched::default();

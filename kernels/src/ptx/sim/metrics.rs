@@ -15,6 +15,8 @@ pub struct Metrics {
     pub instructions: BTreeMap<String, u64>,
     /// Instructions of warps.
     pub issued: u64,
+    /// Instructions of the warp that ran the most.
+    pub longest: u64,
     /// Instructions of threads.
     pub lanes: u64,
     /// Floating-point operations of ordinary instructions; a fused multiply-add counts two.

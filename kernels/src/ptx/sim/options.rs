@@ -78,6 +78,8 @@ pub struct Options {
     pub copy_fence: bool,
     /// More findings than this are counted and not kept.
     pub max_findings: usize,
+    /// Whether the launch ends with its first finding: enough for who only asks whether there is one.
+    pub first_finding_ends: bool,
     /// More instructions than this in one warp are taken for a loop that does not end.
     pub max_instructions: u64,
 }
@@ -91,6 +93,7 @@ impl Default for Options {
             init_fence: true,
             copy_fence: true,
             max_findings: 100,
+            first_finding_ends: false,
             max_instructions: 1_000_000,
         }
     }

@@ -1,0 +1,136 @@
+//! Cases of the product that only a GPU has: operands in f16, sums of bf16 operands in f32, k cut into slices.
+
+use super::{
+    Gemm, Write,
+    cases::{After, Problem},
+    cuda::{Blocking, Product},
+    cuda_cases::{Layers, sizes},
+    cuda_epilogue::Fused,
+    cuda_sm90::{HopperProduct, HopperTile},
+    cuda_sm90_cases,
+    cuda_split::SumSlices,
+    reference,
+};
+use crate::{
+    DType,
+    check::{greatest_error, store, uniform, widen, within_error},
+    operation::{Case, Pass},
+    ptx::{Sm, Storage, sim::Approximation},
+    simulated::Simulated,
+};
+use half::{bf16, f16};
+
+/// What a variant of these cases ends with.
+const INTO_F32: &str = "_into_f32";
+const F16: &str = "_f16";
+const SLICES: &str = "_slices";
+
+/// A variant without the word that only a GPU has.
+pub(super) fn plain(variant: &str) -> &str {
+    [INTO_F32, F16, SLICES].into_iter().find_map(|word| variant.strip_suffix(word)).unwrap_or(variant)
+}
+
+/// Whether only a GPU has a variant.
+pub(super) fn only_on_gpu(variant: &str) -> bool {
+    plain(variant) != variant
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |variant: String, (m, n, k)| {
+        let pass = if variant[..2].ends_with('t') { Pass::Forward } else { Pass::Backward };
+        Case { pass, dtype: DType::Bf16, variant, dims: vec![("m", m), ("n", n), ("k", k)] }
+    };
+    let mut all = Vec::new();
+    for write in ["", "_accumulate"] {
+        all.push(case(format!("tn{write}{INTO_F32}"), (72, 136, 200)));
+        all.push(case(format!("tn{write}{SLICES}"), (72, 40, 520)));
+    }
+    all.extend(["nt", "nn", "tn"].map(|form| case(format!("{form}{F16}"), (72, 136, 200))));
+    all
+}
+
+/// Holds a case that only a GPU has against the rule; `None` where this one has no program of its own for it.
+pub(super) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Option<Result<f64, String>> {
+    if case.variant.ends_with(INTO_F32) {
+        return Some(Problem::<bf16, f32>::new(spec, after).check_simulated(sm));
+    }
+    if case.variant.ends_with(F16) {
+        return Some(check_f16(&spec, sm));
+    }
+    let write = if after == After::Accumulate { Write::Accumulate } else { Write::Overwrite };
+    (sm == Sm::Sm80).then(|| check_slices(&spec, write, sm))
+}
+
+/// f16 all the way; one of the larger tiles.
+fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
+    let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
+    let [span_a, span_b, span_c] = spec.spans();
+    let (a, b) = (random(1, span_a), random(2, span_b));
+    let mut device = Simulated::default();
+    let operands = [device.buffer("a", &a), device.buffer("b", &b)];
+    let c = device.unwritten::<f16>("c", span_c);
+    if sm == Sm::Sm90a {
+        let product = HopperProduct::new(spec, Storage::F16, Storage::F16, Fused::None, 1);
+        let product = HopperProduct { tile: HopperTile::WIDE, ..product.ok_or("the copy engine cannot bring them")? };
+        let maps = product.maps(spec, operands.map(|buffer| buffer.address())).map_err(|error| error.to_string())?;
+        for map in &maps {
+            device.tensor_map(map);
+        }
+        device.pointer(c).integers(cuda_sm90_cases::sizes(spec, (1, spec.k), 0));
+        device.run(&product.program(), product.launch(spec.m, spec.n, 1, 1), Approximation::Exact)?;
+    } else {
+        let product = Product::new(spec, Storage::F16, Storage::F16, Fused::None, 1);
+        let product = Product { blocking: Blocking::LARGE, ..product };
+        device.pointer(operands[0]).pointer(operands[1]).pointer(c);
+        device.integers(sizes(spec, &Layers { count: 1, k_step: 0, k_chunk: spec.k, strides: [0; 3] }));
+        device.run(&product.program(sm), product.launch(spec.m, spec.n, 1), Approximation::Exact)?;
+    }
+    let c: Vec<f32> = device.read::<f16>(c)?.into_iter().map(f16::to_f32).collect();
+    let [a32, b32] = [a, b].map(|x| x.into_iter().map(f16::to_f32).collect::<Vec<f32>>());
+    let exact = reference::product(spec, &widen::<f64, f32>(&a32), &widen::<f64, f32>(&b32));
+    let naive = reference::product(spec, &a32, &b32);
+    let naive: Vec<f32> = naive.into_iter().map(|x| f16::from_f32(x).to_f32()).collect();
+    within_error("c", &c, greatest_error(&naive, &exact), &exact)
+}
+
+/// The gradient of a weight: k cut into slices, whose f32 sums a second pass adds in order.
+fn check_slices(spec: &Gemm, write: Write, sm: Sm) -> Result<f64, String> {
+    let product = Product::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
+    let (count, chunk) = product.split(spec, 8);
+    let elements = spec.m * spec.n;
+    let [span_a, span_b, _] = spec.spans();
+    let (a, b) = (uniform::<bf16>(1, span_a, 1.0), uniform::<bf16>(2, span_b, 1.0));
+    let before = if write == Write::Accumulate { uniform::<f32>(3, elements, 1.0) } else { vec![f32::NAN; elements] };
+    let mut device = Simulated::default();
+    device.input("a", &a);
+    device.input("b", &b);
+    let partial = device.output::<f32>("partial", count * elements);
+    device.integers(sizes(spec, &Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, elements] }));
+    device.run(&product.program(sm), product.launch(spec.m, spec.n, count), Approximation::Exact)?;
+    device.pointer(partial);
+    let c = device.input("c", &before);
+    let sum = SumSlices { write };
+    device.integers([spec.m, spec.n, spec.n, count]);
+    device.run(&sum.program(sm), sum.launch(spec.m, spec.n), Approximation::Exact)?;
+    let mut exact = reference::product(spec, &widen::<f64, bf16>(&a), &widen::<f64, bf16>(&b));
+    let mut naive = reference::product(spec, &widen::<f32, bf16>(&a), &widen::<f32, bf16>(&b));
+    if write == Write::Accumulate {
+        exact = reference::add(&widen(&before), &exact);
+        naive = reference::add(&before, &naive);
+    }
+    within_error("c", &device.read::<f32>(c)?, greatest_error(&store::<f32>(&naive), &exact), &exact)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gemm::cases::FORMS;
+
+    #[test]
+    fn variants_of_gpus_alone_are_told_from_the_others() {
+        assert!(cases().iter().all(|case| only_on_gpu(&case.variant)));
+        for (form, after) in FORMS.iter().flat_map(|(form, ..)| After::all().into_iter().map(move |a| (form, a))) {
+            assert!(!only_on_gpu(&format!("{form}{}", after.name())), "{form} {after:?}");
+        }
+    }
+}
