@@ -18,6 +18,7 @@ use crate::operation::{Case, Operation, Outcome, Target};
 use crate::pool::Cpu;
 use crate::ptx::Sm;
 use crate::simd::{DType, Element, Isa, IsaKind};
+use crate::simulated::only_names;
 use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
 
 /// f64 (the reference) or f32 (the naive implementation).
@@ -160,6 +161,9 @@ pub fn within<X: Element>(what: &str, got: &[X], naive: &[X], exact: &[f64]) -> 
 /// If the lengths differ.
 pub fn within_error<X: Element>(what: &str, got: &[X], naive_error: f64, exact: &[f64]) -> Result<f64, String> {
     assert_eq!(got.len(), exact.len(), "{what}: lengths differ");
+    if only_names() {
+        return Ok(0.0);
+    }
     let scale = exact.iter().fold(0.0f64, |m, x| m.max(x.abs()));
     let bound = 2.0 * naive_error + ulp(scale, X::DTYPE);
     let mut worst = 0.0f64;

@@ -23,6 +23,8 @@ thread_local! {
     static OPTIONS: Cell<Options> = Cell::new(Options::default());
     /// A program that is to be run with another text.
     static REPLACED: RefCell<Option<(Name, String)>> = const { RefCell::new(None) };
+    /// Programs that this thread would have run, where somebody only wants to know their names.
+    static SERVED: RefCell<Option<BTreeSet<Name>>> = const { RefCell::new(None) };
     /// Launches of this thread, where somebody wants to know them.
     static LAUNCHED: RefCell<Option<Vec<Launched>>> = const { RefCell::new(None) };
 }
@@ -67,6 +69,18 @@ pub enum Replayed {
 }
 
 impl Launched {
+    /// The launch with another grid, for a program that loops over what its blocks do not cover at once: `None` where the
+    /// program, whose `text` this is, then does not leave the same in memory.
+    pub fn on_grid(&self, text: &str, grid: [u32; 3]) -> Option<Launched> {
+        let mut other = Launched { launch: Launch { grid, ..self.launch }, ..self.clone() };
+        let options = Options { approximation: self.approximation, ..Options::default() };
+        let mut memory = self.before.snapshot();
+        let module = Module::parse(text).ok()?;
+        let report = module.launch(&self.name.entry(), other.launch, &self.arguments, &mut memory, &options).ok()?;
+        other.metrics = report.clean().ok()?;
+        memory.holds_the_same_as(&self.after).then_some(other)
+    }
+
     /// Runs the launch with another text of the same program.
     pub fn replay(&self, text: &str, options: &Options) -> Replayed {
         let options = Options { approximation: self.approximation, ..*options };
@@ -104,6 +118,38 @@ pub fn launches(operation: &Operation, case: &Case, sm: Sm) -> Result<Vec<Launch
     }
 }
 
+/// The programs that a case launches in the simulator of `sm`, found without running them: buffers are read as they were
+/// made, and the check lets everything pass.
+pub fn served(operation: &Operation, case: &Case, sm: Sm) -> BTreeSet<Name> {
+    SERVED.replace(Some(BTreeSet::new()));
+    (operation.check)(case, Target::Simulator(sm));
+    SERVED.take().unwrap_or_default()
+}
+
+/// Whether this thread only wants to know the names of programs, and results are none.
+pub(crate) fn only_names() -> bool {
+    SERVED.with_borrow(Option::is_some)
+}
+
+/// The cases that launch each program of `operation`, the cheapest first.
+pub fn cases_of(operation: &Operation, sm: Sm) -> BTreeMap<Name, Vec<Case>> {
+    let mut found: BTreeMap<Name, Vec<Case>> =
+        (operation.ptx)(sm).into_iter().map(|program| (program.name, Vec::new())).collect();
+    let mut cases = (operation.cases)();
+    cases.sort_by_key(|case| {
+        let cost = (operation.cost)(case);
+        (cost.flops, cost.bytes)
+    });
+    for case in cases {
+        for name in served(operation, &case, sm) {
+            if let Some(cases) = found.get_mut(&name) {
+                cases.push(case.clone());
+            }
+        }
+    }
+    found
+}
+
 /// For each of the programs of `operation` that `wanted` names: the first case that launches it, in the order of what
 /// cases cost, and its launch. A program that no case launches is left out.
 ///
@@ -114,24 +160,14 @@ pub fn examples(
     sm: Sm,
     wanted: impl Fn(&Name) -> bool,
 ) -> Result<BTreeMap<Name, (Case, Launched)>, String> {
-    let mut missing: BTreeSet<Name> = (operation.ptx)(sm).into_iter().map(|program| program.name).collect();
-    missing.retain(|name| wanted(name));
-    let mut cases = (operation.cases)();
-    cases.sort_by_key(|case| {
-        let cost = (operation.cost)(case);
-        (cost.flops, cost.bytes)
-    });
     let mut found = BTreeMap::new();
-    for case in cases {
-        if missing.is_empty() {
-            break;
-        }
-        for launched in launches(operation, &case, sm)? {
-            if missing.remove(&launched.name) {
-                found.insert(launched.name.clone(), (case.clone(), launched));
-            }
+    for (name, cases) in cases_of(operation, sm) {
+        let Some(case) = cases.first().filter(|_| wanted(&name) && !found.contains_key(&name)) else { continue };
+        for launched in launches(operation, case, sm)? {
+            found.entry(launched.name.clone()).or_insert((case.clone(), launched));
         }
     }
+    found.retain(|name, _| wanted(name));
     Ok(found)
 }
 
@@ -146,6 +182,11 @@ pub(crate) fn start(
     memory: &mut Memory,
     approximation: Approximation,
 ) -> Result<(), String> {
+    let only_named =
+        SERVED.with_borrow_mut(|served| served.as_mut().map(|served| served.insert(program.name.clone())).is_some());
+    if only_named {
+        return Ok(());
+    }
     let replaced = REPLACED.with_borrow(|replaced| {
         replaced.as_ref().filter(|(name, _)| *name == program.name).map(|(_, text)| Module::parse(text))
     });
@@ -255,6 +296,10 @@ impl Simulated {
 
     /// What a buffer holds; every byte of it must have been written.
     pub(crate) fn read<T: Pod>(&self, buffer: Buffer) -> Result<Vec<T>, String> {
+        if only_names() {
+            let bytes = self.memory.bytes(buffer.0).map_err(|error| error.to_string())?.0;
+            return Ok(bytemuck::pod_collect_to_vec(bytes));
+        }
         self.memory.read(buffer.0).map_err(|error| error.to_string())
     }
 }

@@ -42,10 +42,10 @@ pub(super) fn cases() -> Vec<Case> {
     };
     let mut all = Vec::new();
     for write in ["", "_accumulate"] {
-        all.push(case(format!("tn{write}{INTO_F32}"), (72, 136, 200)));
+        all.push(case(format!("tn{write}{INTO_F32}"), (40, 136, 328)));
         all.push(case(format!("tn{write}{SLICES}"), (72, 40, 520)));
     }
-    all.extend(["nt", "nn", "tn"].map(|form| case(format!("{form}{F16}"), (72, 136, 200))));
+    all.extend(["nt", "nn", "tn"].map(|form| case(format!("{form}{F16}"), (40, 136, 328))));
     all
 }
 

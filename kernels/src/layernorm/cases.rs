@@ -19,7 +19,7 @@ fn ptx(sm: Sm) -> Vec<Program> {
 
 /// [T, H]: nothing, one number, vectors with one lane more and less, primes, several blocks of rows, ALBERT's widths.
 /// Short rows come in numbers, because the error of a handful of elements is a matter of luck.
-const SIZES: [(usize, usize); 17] = [
+const SIZES: [(usize, usize); 19] = [
     (0, 8),
     (1, 1),
     (211, 2),
@@ -33,9 +33,11 @@ const SIZES: [(usize, usize); 17] = [
     (33, 127),
     (67, 312),
     (5, 768),
-    (3, 1024),
+    (5, 744),
+    (3, 1000),
     (7, 1288),
-    (2, 2048),
+    (2, 2000),
+    (2, 4000),
     (3, 4096),
 ];
 

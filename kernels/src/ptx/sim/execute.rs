@@ -508,6 +508,9 @@ impl<'a> Machine<'a> {
         for (instruction, times) in self.entry.code.iter().zip(&self.counts) {
             *self.metrics.instructions.entry(instruction.opcode.clone()).or_default() += times;
             self.metrics.lanes += times;
+            if *times == 0 {
+                self.metrics.unreached.push(instruction.place.line);
+            }
         }
         self.metrics.sites = self.report_sites();
         Report { findings: self.findings.all, dropped: self.findings.dropped, metrics: self.metrics }

@@ -31,6 +31,8 @@ pub struct Metrics {
     pub barriers: u64,
     /// Phases of mbarriers that were completed.
     pub phases: u64,
+    /// Lines of the text whose instruction no thread reached.
+    pub unreached: Vec<u32>,
     /// Instructions that touch memory.
     pub sites: Vec<Site>,
 }
