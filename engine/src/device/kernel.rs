@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
-    attention::cuda::Flash,
+    attention::{cuda::Flash, cuda_sm90::HopperFlash},
     cross_entropy::cuda::Rows,
     dropout::{Dropout, cuda::Apply},
     elementwise::cuda::{Function, Map},
@@ -61,14 +61,20 @@ kernels!(
 );
 
 /// Hopper's own: there is one architecture to name.
-impl Kernel for HopperProduct {
-    fn name(&self, _: Sm) -> Name {
-        self.name()
-    }
-    fn program(&self, _: Sm) -> Program {
-        self.program()
-    }
+macro_rules! hopper_kernels {
+    ($($kernel:ty),* $(,)?) => {$(
+        impl Kernel for $kernel {
+            fn name(&self, _: Sm) -> Name {
+                (*self).name()
+            }
+            fn program(&self, _: Sm) -> Program {
+                (*self).program()
+            }
+        }
+    )*};
 }
+
+hopper_kernels!(HopperFlash, HopperProduct);
 
 /// The storage of floats. Panics for integers, which operations have refused before.
 pub(crate) fn storage(dtype: DType) -> kernels::DType {

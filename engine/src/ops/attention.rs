@@ -23,8 +23,10 @@ use kernels::{
     attention::{
         self, Gradients, Ragged, backward_scratch_len,
         cuda::{Flash, Step},
+        cuda_sm90::HopperFlash,
     },
     operation::Cost,
+    ptx::{Sm, TensorMap},
 };
 
 pub use kernels::attention::Attention;
@@ -170,7 +172,15 @@ pub(super) fn forward(
         }
         Device::Cuda(gpu) => {
             let flash = OnGpu { gpu, spec, sequences, qkv };
-            flash.run(Step::Forward, None, &[out.address_mut(), lse.address_mut()])
+            let outputs = [out.address_mut(), lse.address_mut()];
+            match flash.hopper() {
+                Some((kernel, maps)) => {
+                    let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
+                    let maps = maps.map(Argument::TensorMap);
+                    gpu.run(&kernel, launch, &flash.arguments(&maps, &outputs, None))
+                }
+                None => flash.run(Step::Forward, None, &outputs),
+            }
         }
     })
 }
@@ -202,19 +212,41 @@ impl OnGpu<'_> {
         self.spec.dropout.filter(|dropout| dropout.rate > 0.0)
     }
 
-    /// One of the kernels but δ's: `dout` follows q, k and v where there is one, `vectors` the sequences.
-    fn run(&self, step: Step, dout: Option<DeviceAddress>, vectors: &[DeviceAddress]) -> Result<()> {
-        let Self { gpu, spec, sequences, qkv } = self;
-        let (kernel, h, ld) = (self.kernel(step)?, spec.hidden(), 3 * spec.hidden());
+    /// Where q, k and v begin.
+    fn parts(&self) -> [DeviceAddress; 3] {
+        let h = self.spec.hidden();
+        [0, h, 2 * h].map(|start| self.qkv.address().element(start, self.qkv.dtype().bytes()))
+    }
+
+    /// Hopper's forward pass, where there is one for these heads.
+    fn hopper(&self) -> Option<(HopperFlash, [TensorMap; 3])> {
+        let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
+        let storage = storage(self.qkv.dtype()).into();
+        let kernel = (self.gpu.sm() == Sm::Sm90a)
+            .then(|| HopperFlash::new(storage, self.spec.head_size, ld, self.dropout().is_some()))??;
+        let maps = kernel.maps(self.parts().map(|part| part.0), self.sequences.tokens, h, ld);
+        Some((kernel, maps.ok()?))
+    }
+
+    /// `matrices` (or their maps), the sequences, `vectors`, and the numbers.
+    fn arguments(&self, matrices: &[Argument], vectors: &[DeviceAddress], gradient_ld: Option<usize>) -> Vec<Argument> {
+        let Self { spec, sequences, .. } = self;
         let keys = sequences.keys.as_ref().expect("uploaded with the offsets");
-        let mut arguments: Vec<Argument> =
-            [0, h, 2 * h].map(|start| qkv.address().element(start, qkv.dtype().bytes()).into()).into();
-        arguments.extend(dout.map(Argument::from));
+        let mut arguments = matrices.to_vec();
         arguments.extend([sequences.offsets.address(), keys.address()].map(Argument::from));
         arguments.extend(vectors.iter().copied().map(Argument::from));
         arguments.extend(self.dropout().iter().flat_map(dropout_arguments));
-        arguments.extend([size(ld), size(spec.head_size), Argument::F32(spec.scale)]);
-        arguments.extend(dout.map(|_| size(ld)));
+        arguments.extend([size(3 * spec.hidden()), size(spec.head_size), Argument::F32(spec.scale)]);
+        arguments.extend(gradient_ld.map(size));
+        arguments
+    }
+
+    /// One of the kernels but δ's: `dout` follows q, k and v where there is one, `vectors` the sequences.
+    fn run(&self, step: Step, dout: Option<DeviceAddress>, vectors: &[DeviceAddress]) -> Result<()> {
+        let Self { gpu, spec, sequences, .. } = self;
+        let kernel = self.kernel(step)?;
+        let matrices: Vec<Argument> = self.parts().into_iter().chain(dout).map(Argument::from).collect();
+        let arguments = self.arguments(&matrices, vectors, dout.map(|_| 3 * spec.hidden()));
         gpu.run(&kernel, kernel.launch(sequences.count(), sequences.longest, spec.heads), &arguments)
     }
 
