@@ -1,6 +1,8 @@
 //! What the benches share: ALBERT's products, random inputs, and a way to time a kernel beside the machine's peak.
 
 pub mod clock;
+pub mod cuda_speed;
+pub mod hardware;
 
 use kernels::{Cpu, gemm::Gemm, num::philox::Stream, roofline};
 use std::time::Instant;

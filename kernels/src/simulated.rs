@@ -16,6 +16,7 @@ use bytemuck::Pod;
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
+    rc::Rc,
 };
 
 thread_local! {
@@ -27,6 +28,36 @@ thread_local! {
     static SERVED: RefCell<Option<BTreeSet<Name>>> = const { RefCell::new(None) };
     /// Launches of this thread, where somebody wants to know them.
     static LAUNCHED: RefCell<Option<Vec<Launched>>> = const { RefCell::new(None) };
+    /// What runs launches of this thread instead of the simulator.
+    static HARDWARE: RefCell<Option<Rc<dyn Hardware>>> = const { RefCell::new(None) };
+}
+
+/// Something else than the simulator that runs the launches of cases: silicon.
+pub trait Hardware {
+    /// Runs `program` on a copy of `memory`, waits, and brings all of it back; what nobody has written yet is NaN.
+    ///
+    /// # Errors
+    /// The device refuses the program or the launch, or finds a fault.
+    fn launch(
+        &self,
+        program: &Program,
+        launch: Launch,
+        arguments: &[Argument],
+        memory: &mut Memory,
+    ) -> Result<(), String>;
+}
+
+/// Runs `work` with every launch of a case in it on `hardware`: a check of [`Target::Simulator`] is one of the hardware then.
+pub fn on_hardware<R>(hardware: Rc<dyn Hardware>, work: impl FnOnce() -> R) -> R {
+    /// Gives the launches back to the simulator, whatever becomes of the work.
+    struct Restored(Option<Rc<dyn Hardware>>);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            HARDWARE.replace(self.0.take());
+        }
+    }
+    let _restored = Restored(HARDWARE.replace(Some(hardware)));
+    work()
 }
 
 /// How the launches of a case are run.
@@ -186,6 +217,9 @@ pub(crate) fn start(
         SERVED.with_borrow_mut(|served| served.as_mut().map(|served| served.insert(program.name.clone())).is_some());
     if only_named {
         return Ok(());
+    }
+    if let Some(hardware) = HARDWARE.with_borrow(Option::clone) {
+        return hardware.launch(program, launch, arguments, memory);
     }
     let replaced = REPLACED.with_borrow(|replaced| {
         replaced.as_ref().filter(|(name, _)| *name == program.name).map(|(_, text)| Module::parse(text))

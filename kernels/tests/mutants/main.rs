@@ -4,7 +4,7 @@
 //! A seeded sample runs with the other tests. All of them, on all cores, with progress, stoppable and resumable:
 //!
 //! ```text
-//! ALBERT_MUTANTS_FILE=/tmp/mutants.txt cargo test --release -p kernels --test mutants -- --ignored --nocapture every_mutant
+//! ALBERT_MUTANTS_FILE=target/mutants.txt cargo test --release -p kernels --test mutants -- --ignored --nocapture every_mutant
 //! ```
 //!
 //! `ALBERT_MUTANTS_SECONDS` ends it earlier, `ALBERT_MUTANTS_ONLY` takes programs whose name holds it. The full cross

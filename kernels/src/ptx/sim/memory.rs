@@ -162,6 +162,11 @@ impl Memory {
         Ok((&region.bytes, &region.written))
     }
 
+    /// Where each allocation begins, in order of addresses.
+    pub fn buffers(&self) -> impl Iterator<Item = u64> {
+        self.allocations.iter().map(|allocation| allocation.address)
+    }
+
     /// Gives back the allocation that begins at `address`. Its addresses are never used again, so that a kernel that
     /// still reaches for them is found.
     ///

@@ -1,0 +1,229 @@
+//! The cases of the table of operations on a GPU: the launches that the simulator would run, by a driver.
+//!
+//! ```text
+//! check of a case ── launch, arguments, memory ──> copy of the memory on the device, 256 bytes of guard around each buffer
+//!                                                   the program, started and waited for
+//!                    memory, all of it written <──  copied back; guards must be as they were
+//! ```
+//!
+//! What nobody has written is NaN on the device, so an output that a kernel leaves out shows in the comparison. The
+//! simulated GPU is a driver too: with it the way itself is tested on machines without a GPU.
+
+use engine::device::{
+    Driver, DriverError,
+    driver::{Argument, DeviceAddress, FunctionHandle},
+};
+use kernels::{
+    operation::{Launch, Program},
+    ptx::{
+        DescriptorSwizzle, Storage, TensorMap,
+        sim::{self, Memory, Swizzle, TensorType},
+    },
+    simulated::Hardware,
+};
+use std::{cell::RefCell, collections::HashMap};
+
+/// Bytes before and behind each buffer, a multiple of every alignment that kernels ask for.
+const GUARD: usize = 256;
+const PATTERN: u8 = 0xA5;
+
+/// Runs cases on the GPU behind a driver.
+#[derive(Debug)]
+pub struct OnDriver<D> {
+    driver: D,
+    functions: RefCell<HashMap<String, FunctionHandle>>,
+}
+
+/// A buffer of a case, and where its copy lies.
+struct Copied {
+    /// In the memory of the case.
+    address: u64,
+    bytes: usize,
+    /// Of the first guard.
+    device: DeviceAddress,
+}
+
+impl Copied {
+    fn start(&self) -> DeviceAddress {
+        DeviceAddress(self.device.0 + GUARD as u64)
+    }
+}
+
+impl<D: Driver> OnDriver<D> {
+    /// Runs on `driver`.
+    pub fn new(driver: D) -> Self {
+        Self { driver, functions: RefCell::default() }
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    fn function(&self, program: &Program) -> Result<FunctionHandle, DriverError> {
+        let name = program.name.as_str();
+        if let Some(&function) = self.functions.borrow().get(name) {
+            return Ok(function);
+        }
+        let function = self.driver.load(&program.text, &program.name.entry())?;
+        self.functions.borrow_mut().insert(name.to_owned(), function);
+        Ok(function)
+    }
+
+    fn copy(&self, memory: &Memory) -> Result<Vec<Copied>, String> {
+        let copy = |address: u64| {
+            let (contents, _) = memory.bytes(address).map_err(|error| error.to_string())?;
+            let bytes = contents.len();
+            let guard = [PATTERN; GUARD];
+            let guarded = [&guard[..], contents, &guard].concat();
+            let device = self.driver.allocate(guarded.len()).map_err(|error| error.to_string())?;
+            self.driver.copy_in(device, &guarded).map_err(|error| error.to_string())?;
+            Ok(Copied { address, bytes, device })
+        };
+        memory.buffers().map(copy).collect::<Result<_, _>>()
+    }
+
+    /// Copies everything back and gives the copies up.
+    fn fetch(&self, copies: &[Copied], memory: &mut Memory) -> Result<(), String> {
+        for copy in copies {
+            let mut guarded = vec![0; copy.bytes + 2 * GUARD];
+            self.driver.copy_out(&mut guarded, copy.device).map_err(|error| error.to_string())?;
+            let (before, rest) = guarded.split_at(GUARD);
+            let (contents, behind) = rest.split_at(copy.bytes);
+            if let Some(at) = before.iter().chain(behind).position(|&byte| byte != PATTERN) {
+                let (side, at) = if at < GUARD { ("before", GUARD - at) } else { ("behind", at - GUARD + 1) };
+                return Err(format!("a buffer of {} bytes was written {at} bytes {side} it", copy.bytes));
+            }
+            memory.copy_in(copy.address, contents).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// An argument with the addresses of the device.
+fn translate(argument: &sim::Argument, place: impl Fn(u64) -> u64) -> Result<Argument, String> {
+    Ok(match *argument {
+        sim::Argument::U64(value) => Argument::U64(place(value)),
+        sim::Argument::U32(value) => Argument::U32(value),
+        sim::Argument::F32(value) => Argument::F32(value),
+        sim::Argument::TensorMap(map) => Argument::TensorMap(TensorMap {
+            address: place(map.address),
+            storage: match map.dtype {
+                TensorType::F32 => Storage::F32,
+                TensorType::Bf16 => Storage::Bf16,
+                TensorType::F16 => Storage::F16,
+                other => return Err(format!("no case has a tensor map of {other:?}")),
+            },
+            sizes: [map.shape[0], map.shape[1]],
+            stride: map.strides[0],
+            tile: [map.tile[0], map.tile[1]],
+            swizzle: match map.swizzle {
+                Swizzle::None => DescriptorSwizzle::None,
+                Swizzle::B32 => DescriptorSwizzle::Bytes32,
+                Swizzle::B64 => DescriptorSwizzle::Bytes64,
+                Swizzle::B128 => DescriptorSwizzle::Bytes128,
+            },
+        }),
+    })
+}
+
+impl<D: Driver> Hardware for OnDriver<D> {
+    fn launch(
+        &self,
+        program: &Program,
+        launch: Launch,
+        arguments: &[sim::Argument],
+        memory: &mut Memory,
+    ) -> Result<(), String> {
+        let copies = self.copy(memory)?;
+        // Buffers never touch each other, so an address just behind one is the end of it.
+        let place = |address: u64| {
+            let found = copies.iter().find(|copy| (copy.address..=copy.address + copy.bytes as u64).contains(&address));
+            found.map_or(address, |copy| copy.start().0 + (address - copy.address))
+        };
+        let arguments = arguments.iter().map(|argument| translate(argument, place)).collect::<Result<Vec<_>, _>>()?;
+        let ran = self
+            .function(program)
+            .and_then(|function| self.driver.launch(function, launch, &arguments))
+            .and_then(|()| self.driver.synchronize())
+            .map_err(|error| format!("{}: {error}", program.name));
+        let fetched = ran.and_then(|()| self.fetch(&copies, memory));
+        for copy in &copies {
+            self.driver.free(copy.device).map_err(|error| error.to_string())?;
+        }
+        fetched
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::device::simulated::SimulatedDriver;
+    use kernels::{
+        OPERATIONS,
+        operation::{Case, Name, Operation, Outcome, Target},
+        ptx::Sm,
+        simulated::on_hardware,
+    };
+    use std::rc::Rc;
+
+    fn operation(name: &str) -> &'static Operation {
+        OPERATIONS.iter().find(|operation| operation.name == name).expect("a row of the table")
+    }
+
+    #[test]
+    fn cases_pass_on_a_driver_as_they_do_in_the_simulator() {
+        for (name, sm, capability) in [
+            ("softmax", Sm::Sm80, (8, 0)),
+            ("embedding", Sm::Sm80, (8, 0)),
+            // Tensor maps.
+            ("gemm", Sm::Sm90a, (9, 0)),
+        ] {
+            let hardware = Rc::new(OnDriver::new(SimulatedDriver::new(capability)));
+            let mut passed = 0;
+            let small = |case: &&Case| (operation(name).cost)(case).flops < 100_000;
+            for case in (operation(name).cases)().iter().filter(small).step_by(7) {
+                match on_hardware(hardware.clone(), || (operation(name).check)(case, Target::Simulator(sm))) {
+                    Outcome::Failed { message } => panic!("{name}: {message}"),
+                    Outcome::Passed { .. } => passed += 1,
+                    Outcome::Skipped { .. } => {}
+                }
+            }
+            assert!(passed > 2 && !hardware.functions.borrow().is_empty(), "{name}: {passed} passed");
+        }
+    }
+
+    /// A program that adds one to the number `at` numbers behind the beginning of its buffer.
+    fn program(at: i32) -> Program {
+        let text = format!(
+            ".version 7.0\n.target sm_80\n.address_size 64\n
+            .visible .entry touch(.param .u64 p) {{
+                .reg .b64 %d<3>; .reg .f32 %f<3>;
+                ld.param.u64 %d1, [p];
+                cvta.to.global.u64 %d2, %d1;
+                ld.global.f32 %f1, [%d2+{at}]; add.rn.f32 %f2, %f1, 0f3F800000; st.global.f32 [%d2+{at}], %f2;
+                ret;
+            }}",
+            at = 4 * at
+        );
+        let name = Name::new("touch", &[]);
+        Program { name, sm: Sm::Sm80, listing: text.clone(), text, registers: 8, machine: &[] }
+    }
+
+    #[test]
+    fn memory_comes_back_and_a_write_beside_a_buffer_is_found() {
+        let launch = Launch { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0 };
+        let run = |at| {
+            let hardware = OnDriver::new(SimulatedDriver::new((8, 0)));
+            let mut memory = Memory::new();
+            let buffer = memory.allocate_from("x", &[1.0f32, 2.0, 3.0]);
+            let ran = hardware.launch(&program(at), launch, &[sim::Argument::U64(buffer)], &mut memory);
+            ran.map(|()| memory.read::<f32>(buffer).expect("all of it was copied back"))
+        };
+        assert_eq!(run(1), Ok(vec![1.0, 3.0, 3.0]));
+        for (at, found) in [(3, "behind"), (-2, "before")] {
+            let error = run(at).expect_err("a guard was written");
+            assert!(error.contains(found) && error.contains("a buffer of 12 bytes"), "{error}");
+        }
+    }
+}
