@@ -100,6 +100,11 @@ pub enum Replayed {
 }
 
 impl Launched {
+    /// What the kernel was given, in the order of its parameters.
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments
+    }
+
     /// The launch with another grid, for a program that loops over what its blocks do not cover at once: `None` where the
     /// program, whose `text` this is, then does not leave the same in memory.
     pub fn on_grid(&self, text: &str, grid: [u32; 3]) -> Option<Launched> {

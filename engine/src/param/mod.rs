@@ -13,7 +13,7 @@
 //! remember the version they were packed from; an optimiser step raises the version, the next use packs again in
 //! place. So a weight is packed once a step, however many layers share it.
 //!
-//! A GPU has copies of its own ([`on_gpu`]); whoever changes values says so by the version.
+//! A GPU has copies of its own (`on_gpu.rs`); whoever changes values says so by the version.
 
 mod gradients;
 mod on_gpu;

@@ -56,7 +56,7 @@ use super::cuda_tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp};
 use crate::{
     operation::{Launch, Name, Pass, Program},
     ptx::{
-        Bf16x2, Compare, Entry, F16x2, F32, Fold, Module, Pair, Precision, Reg, Sm, Special, Storage, U32,
+        Bf16x2, Compare, Entry, F16x2, F32, Fold, Global, Module, Pair, Precision, Ptr, Reg, Sm, Special, Storage, U32,
         fragment::Load,
     },
 };
@@ -269,14 +269,7 @@ impl Flash {
             });
             k.comment("out = o / l; lse = m * scale + ln l");
             k.cp_async_wait(0);
-            for (half, state) in state.iter().enumerate() {
-                let (inverse, lse_of) = state.finish(k, scale);
-                scale_half(k, &o, half, inverse);
-                let token = k.add(sequence.start, rows[half]);
-                let writes = k.and(k.lt(rows[half], sequence.length), k.setp(Compare::Eq, warp.pair, 0u32));
-                let at = k.index(lse, k.mad_lo(token, sequence.heads, sequence.head), 4u32);
-                k.when(writes, || k.st(at.at(0), [lse_of]));
-            }
+            RowState::finish_rows(k, &state, scale, &o, &sequence, &warp, rows, lse);
             let hidden = k.mul_lo(sequence.heads, sizes.head_size);
             layout.store_rows(k, self, base, &warp, &o, out, hidden, first, &sequence, &sizes);
         });
@@ -322,8 +315,29 @@ impl RowState {
         scale_half(k, o, half, shrink);
     }
 
+    /// Divides the outputs of both halves of a warp's rows by their sums, and writes lse of the rows that exist.
+    pub(super) fn finish_rows(
+        k: &Entry,
+        state: &[RowState; 2],
+        scale: Reg<F32>,
+        o: &[Reg<F32>],
+        sequence: &Sequence,
+        warp: &Warp,
+        rows: [Reg<U32>; 2],
+        lse: Ptr<Global>,
+    ) {
+        for (half, state) in state.iter().enumerate() {
+            let (inverse, lse_of) = state.finish(k, scale);
+            scale_half(k, o, half, inverse);
+            let token = k.add(sequence.start, rows[half]);
+            let writes = k.and(k.lt(rows[half], sequence.length), k.setp(Compare::Eq, warp.pair, 0u32));
+            let at = k.index(lse, k.mad_lo(token, sequence.heads, sequence.head), 4u32);
+            k.when(writes, || k.st(at.at(0), [lse_of]));
+        }
+    }
+
     /// 1 / l and lse.
-    pub(super) fn finish(&self, k: &Entry, scale: Reg<F32>) -> (Reg<F32>, Reg<F32>) {
+    fn finish(&self, k: &Entry, scale: Reg<F32>) -> (Reg<F32>, Reg<F32>) {
         let sum = k.fold_lanes(self.sum, 4, Fold::Sum);
         let log = k.ln(sum, Precision::Single);
         (k.reciprocal(sum, Precision::Single), k.fma(self.max, scale, log))

@@ -36,7 +36,7 @@
 //! knows no sequences: up to 63 tokens behind a sequence's keys are read and count nothing, unless they are not finite.
 
 use super::{
-    cuda::{Flash, RowState, Step, TILE, scale_half},
+    cuda::{Flash, RowState, Step, TILE},
     cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
@@ -342,14 +342,7 @@ impl Consumer {
             k.add_into(tile, tile, 1u32);
         });
         k.comment("out = o / l; lse = m * scale + ln l");
-        for (half, state) in state.iter().enumerate() {
-            let (inverse, lse_of) = state.finish(k, scale);
-            scale_half(k, &o, half, inverse);
-            let token = k.add(sequence.start, rows[half]);
-            let writes = k.and(k.lt(rows[half], sequence.length), k.setp(Compare::Eq, warp.pair, 0u32));
-            let at = k.index(lse, k.mad_lo(token, sequence.heads, sequence.head), 4u32);
-            k.when(writes, || k.st(at.at(0), [lse_of]));
-        }
+        RowState::finish_rows(k, &state, scale, &o, sequence, warp, rows, lse);
         let hidden = k.mul_lo(sequence.heads, sizes.head_size);
         let place = k.offset(k.index(places.base, self.group, layout.tile.bytes()), places.plan.out());
         let (padded, dropout) = (kernel.head_size, kernel.dropout);

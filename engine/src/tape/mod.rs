@@ -15,6 +15,10 @@
 //! is seen in the code.
 //!
 //! All kernels are launched through [`Tape::launch`]. That is where a dry run leaves them out and the profiler looks.
+mod var;
+
+pub use var::Var;
+
 use crate::{
     device::Device,
     dtype::{DType, Scalar},
@@ -27,11 +31,7 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{Cpu, operation::Cost};
-use std::{
-    borrow::Cow,
-    cell::{Cell, RefCell},
-    sync::Arc,
-};
+use std::cell::{Cell, RefCell};
 
 /// What outlives a step: the device, the memory of the steps, the profiler, and emptied lists to fill again.
 #[derive(Debug)]
@@ -143,59 +143,6 @@ impl Workspace {
                 Err(error)
             }
         }
-    }
-}
-
-/// A value on a tape: a tensor, and where its gradient goes.
-#[derive(Clone, Debug)]
-pub struct Var {
-    value: Tensor,
-    /// Which tape, and which record made it. None: no gradient is wanted.
-    node: Option<(u32, u32)>,
-    /// What was uploaded, where the value is integers on a GPU: see [`Var::integers`].
-    uploaded: Option<Arc<[u32]>>,
-}
-
-impl Var {
-    /// The tensor.
-    pub fn value(&self) -> &Tensor {
-        &self.value
-    }
-
-    /// Sizes of the dimensions.
-    pub fn shape(&self) -> &Shape {
-        self.value.shape()
-    }
-
-    /// Element type.
-    pub fn dtype(&self) -> DType {
-        self.value.dtype()
-    }
-
-    /// True if backward will bring a gradient here.
-    pub fn wants_gradient(&self) -> bool {
-        self.node.is_some()
-    }
-
-    /// The integers, to be looked at on the host without waiting for the GPU: what [`Tape::input`] uploaded. Of any other
-    /// tensor a copy, for which the GPU has to end what it is doing. Panics if they are floats.
-    ///
-    /// # Errors
-    /// The GPU failed.
-    pub(crate) fn integers(&self) -> Result<Cow<'_, [u32]>> {
-        match &self.uploaded {
-            Some(uploaded) => Ok(Cow::Borrowed(uploaded)),
-            None => self.value.elements(),
-        }
-    }
-
-    /// The upload itself, to be kept for backward.
-    pub(crate) fn uploaded(&self) -> Option<Arc<[u32]>> {
-        self.uploaded.clone()
-    }
-
-    fn new(value: Tensor, node: Option<(u32, u32)>) -> Self {
-        Self { value, node, uploaded: None }
     }
 }
 

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Asks a verifier that this project did not write, sentryward, whether the sm_80 programs are free of races and well
+# synchronised. It reasons about all schedules of one launch, and takes seconds to minutes a program, so this is no part of
+# `.ci/run`.
+#
+#   .ci/sentryward.sh [WORD ..]        programs whose names hold one of the words; all without
+#
+# `race_free` passes; `unsupported` and a verdict that takes over two minutes are SKIPPED with the reason; anything else fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+verifier=sentryward==0.1.1
+seconds=120
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cargo run --quiet -p kernels --example emit_launches -- "$work/launches" "$@"
+sentryward=.tools/sentryward/bin/sentryward
+if [ ! -x "$sentryward" ]; then
+  if ! { python3 -m venv .tools/sentryward && .tools/sentryward/bin/pip install --quiet --disable-pip-version-check --no-deps "$verifier"; } >"$work/pip.log" 2>&1; then
+    echo "SKIPPED: $verifier cannot be had: $(tail -n 1 "$work/pip.log")"
+    exit 0
+  fi
+fi
+
+# verdict FILE: one line, `passed NAME`, `SKIPPED NAME: why` or `FAILED NAME: why`.
+verdict() {
+  local name out
+  name=$(basename "$1" .ptx)
+  out=$(timeout $((seconds + 20)) "$sentryward" "$1" --input "${1%.ptx}.json" --timeout "$seconds" 2>&1) || true
+  printf '%s' "$out" | python3 -c '
+import json, sys
+name, text = sys.argv[1], sys.stdin.read()
+try:
+    answer = json.loads(text)
+    result = str(answer.get("result"))
+except ValueError:
+    answer, result = {}, "no answer: " + (text.strip().splitlines() or ["it took too long"])[-1]
+reason = next((str(answer[key]) for key in ("reason", "message", "diagnostics", "details") if answer.get(key)), "")[:160]
+word = {"race_free": "passed", "potential_race": "FAILED", "not_wellsynced": "FAILED"}.get(result, "SKIPPED")
+print(word, name if word == "passed" else f"{name}: {result} {reason}")' "$name"
+}
+export -f verdict
+export sentryward seconds
+find "$work/launches" -name '*.ptx' | sort | xargs -P "$(nproc)" -I{} bash -c 'verdict {}' | tee "$work/verdicts" | grep -v '^passed' || true
+passed=$(grep -c '^passed' "$work/verdicts" || true)
+failed=$(grep -c '^FAILED' "$work/verdicts" || true)
+skipped=$(grep -c '^SKIPPED' "$work/verdicts" || true)
+echo "sentryward: $passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
