@@ -1,7 +1,8 @@
 //! How fast the engine is on a GPU at the sizes of ALBERT: products, attention, the encoder.
 //!
-//! A row runs its work several times on one tape, waits, and divides: single launches are not timed, because the host
-//! would be timed with them. Turns of all repetitions are repeated, and the median counts. Names are those of
+//! Products and attention's forward pass run several times on one tape, then the device is waited for: single launches are
+//! not timed, because the host would be timed with them. What goes back runs once a turn, because a tape goes back once. The
+//! median of several turns counts. Names are those of
 //! `benches/cuda/peers.py`, which times the same work in PyTorch.
 
 use engine::{

@@ -148,10 +148,9 @@ impl<D: Driver> Hardware for OnDriver<D> {
             .and_then(|()| self.driver.synchronize())
             .map_err(|error| format!("{}: {error}", program.name));
         let fetched = ran.and_then(|()| self.fetch(&copies, memory));
-        for copy in &copies {
-            self.driver.free(copy.device).map_err(|error| error.to_string())?;
-        }
-        fetched
+        // A fault of the kernel makes everything after it fail, and is what has to be said.
+        let freed = copies.iter().try_for_each(|copy| self.driver.free(copy.device).map_err(|error| error.to_string()));
+        fetched.and(freed)
     }
 }
 

@@ -26,7 +26,6 @@ use kernels::embedding::{
     self as kernel,
     cuda::{AddPieces, Gather, Pieces, SumPieces},
 };
-use std::{borrow::Cow, sync::Arc};
 
 /// Refuses an index beyond the table; in a dry run there is nothing to look at.
 pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var, rows: usize) -> Result<()> {
@@ -108,7 +107,7 @@ pub fn embedding_sum(tape: &Tape<'_>, lookups: &[(&Var, ParamId)], dtype: DType)
             gather(gpu, Gather::sum(storage(dtype), lookups.len()), lookups, width, &mut y)
         }
     })?;
-    let lookups = || lookups.iter().map(|(ids, table)| (Ids::of(ids), *table)).collect();
+    let lookups = || lookups.iter().map(|(ids, table)| ((*ids).clone(), *table)).collect();
     tape.record_with_parameters(&[], y, || Embedding { lookups: lookups(), width })
 }
 
@@ -126,38 +125,19 @@ fn gather(
     gpu.run(&kernel, kernel.launch(tokens, width), &arguments)
 }
 
-/// Integers that backward needs: on the device, and on the host what was uploaded.
-struct Ids {
-    value: Tensor,
-    uploaded: Option<Arc<[u32]>>,
-}
-
-impl Ids {
-    fn of(ids: &Var) -> Self {
-        Self { value: ids.value().clone(), uploaded: ids.uploaded() }
-    }
-
-    fn on_host(&self) -> Result<Cow<'_, [u32]>> {
-        match &self.uploaded {
-            Some(uploaded) => Ok(Cow::Borrowed(uploaded)),
-            None => self.value.elements(),
-        }
-    }
-
-    /// rows `ids` of `to` [.., width] += dy on the GPU: in the order of the tokens, without atomics.
-    fn add_rows(&self, gpu: &Gpu, width: usize, dy: &Tensor, to: DeviceAddress, dtype: DType) -> Result<()> {
-        // The host sorts them: it has them.
-        let pieces = Pieces::new(&self.on_host()?);
-        let [order, starts, used, first] =
-            [&pieces.order, &pieces.starts, &pieces.used, &pieces.first].map(|list| upload(gpu, list));
-        let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces.count(), width], DType::F32)?;
-        let (sum, add) = (SumPieces { dtype: storage(dy.dtype()) }, AddPieces { dtype: storage(dtype) });
-        let (order, starts, used, first) = (order?, starts?, used?, first?);
-        let lists = [dy.address(), order.address(), starts.address(), partial.address()].map(Argument::from);
-        gpu.run(&sum, sum.launch(&pieces), &[&lists[..], &[size(width)]].concat())?;
-        let lists = [partial.address(), used.address(), first.address(), to].map(Argument::from);
-        gpu.run(&add, add.launch(&pieces), &[&lists[..], &[size(width)]].concat())
-    }
+/// Rows `ids` of `to` [.., width] += dy on the GPU: in the order of the tokens, without atomics.
+fn add_rows(gpu: &Gpu, ids: &Var, width: usize, dy: &Tensor, to: DeviceAddress, dtype: DType) -> Result<()> {
+    // The host sorts them: it has them.
+    let pieces = Pieces::new(&ids.integers()?);
+    let [order, starts, used, first] =
+        [&pieces.order, &pieces.starts, &pieces.used, &pieces.first].map(|list| upload(gpu, list));
+    let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces.count(), width], DType::F32)?;
+    let (sum, add) = (SumPieces { dtype: storage(dy.dtype()) }, AddPieces { dtype: storage(dtype) });
+    let (order, starts, used, first) = (order?, starts?, used?, first?);
+    let lists = [dy.address(), order.address(), starts.address(), partial.address()].map(Argument::from);
+    gpu.run(&sum, sum.launch(&pieces), &[&lists[..], &[size(width)]].concat())?;
+    let lists = [partial.address(), used.address(), first.address(), to].map(Argument::from);
+    gpu.run(&add, add.launch(&pieces), &[&lists[..], &[size(width)]].concat())
 }
 
 fn upload(gpu: &Gpu, list: &[u32]) -> Result<Tensor> {
@@ -167,7 +147,7 @@ fn upload(gpu: &Gpu, list: &[u32]) -> Result<Tensor> {
 }
 
 struct Embedding {
-    lookups: Box<[(Ids, ParamId)]>,
+    lookups: Box<[(Var, ParamId)]>,
     width: usize,
 }
 
@@ -180,19 +160,19 @@ impl Op for Embedding {
             let range = pass.params.range(*table);
             let flat = &mut pass.params.flat;
             let rows = range.len() / self.width.max(1);
-            let mut scratch = pass.tape.alloc([kernel::backward_scratch_len(ids.value.len(), rows)], DType::U32)?;
+            let mut scratch = pass.tape.alloc([kernel::backward_scratch_len(ids.value().len(), rows)], DType::U32)?;
             let cost = moved(dy.len() * (dy.dtype().bytes() + 8));
             pass.tape.launch_on("embedding.backward", cost, |device| match device {
                 Device::Cpu(cpu) => {
                     let (dtable, scratch) = (&mut flat.slice_mut::<f32>()[range], scratch.slice_mut());
                     floats!(dy.dtype(), X => {
-                        kernel::backward(cpu, self.width, ids.value.slice(), dy.slice::<X>(), dtable, scratch);
+                        kernel::backward(cpu, self.width, ids.value().slice(), dy.slice::<X>(), dtable, scratch);
                     });
                     Ok(())
                 }
                 Device::Cuda(gpu) => {
                     let dtable = flat.address_mut().element(range.start, 4);
-                    ids.add_rows(gpu, self.width, &dy, dtable, DType::F32)
+                    add_rows(gpu, ids, self.width, &dy, dtable, DType::F32)
                 }
             })?;
         }
@@ -231,11 +211,11 @@ pub fn gather_rows(tape: &Tape<'_>, x: &Var, rows: &Var) -> Result<Var> {
             gather(gpu, Gather::rows(storage(dtype)), [lookup].into_iter(), width, &mut y)
         }
     })?;
-    tape.record(&[x], y, || GatherRows { rows: Ids::of(rows), from })
+    tape.record(&[x], y, || GatherRows { rows: rows.clone(), from })
 }
 
 struct GatherRows {
-    rows: Ids,
+    rows: Var,
     from: Shape,
 }
 
@@ -249,7 +229,7 @@ impl Op for GatherRows {
         let bytes = (dx.len() + 2 * dy.len()) * dy.dtype().bytes();
         pass.tape.launch_on("gather_rows.backward", moved(bytes), |device| match device {
             Device::Cpu(_) => {
-                let rows = self.rows.value.slice::<u32>();
+                let rows = self.rows.value().slice::<u32>();
                 floats!(dy.dtype(), X => {
                     let dx = dx.slice_mut::<X>();
                     dx.fill(bytemuck::Zeroable::zeroed());
@@ -262,7 +242,7 @@ impl Op for GatherRows {
             Device::Cuda(gpu) => {
                 dx.zero()?;
                 let (to, dtype) = (dx.address_mut(), dx.dtype());
-                self.rows.add_rows(gpu, width, &dy, to, dtype)
+                add_rows(gpu, &self.rows, width, &dy, to, dtype)
             }
         })?;
         pass.give(0, dx)

@@ -205,8 +205,7 @@ impl Layer {
         if let Device::Cuda(gpu) = tape.device() {
             let mut f = tape.alloc(*pre.shape(), pre.dtype())?;
             let fused = Fused::BiasActivation { activation: self.spec.activation, save_pre: true };
-            let kept = if tape.is_dry() { None } else { Some(pre.address_mut()) };
-            let finish = Finish { fused, pre: kept, ..Finish::NOTHING };
+            let finish = || Finish { fused, pre: Some(pre.address_mut()), ..Finish::NOTHING };
             self.ffn.fused_forward(tape, gpu, "layer.ffn", y, &mut f, finish)?;
             return Ok((pre, f));
         }
@@ -286,9 +285,8 @@ impl Layer {
         if let Device::Cuda(gpu) = tape.device() {
             let mut dpre = tape.alloc(*pre.shape(), pre.dtype())?;
             let fused = Fused::ActivationBackward(self.spec.activation);
-            let matrix = if tape.is_dry() { None } else { Some(pre.address()) };
-            let finish = Finish { fused, matrix, ..Finish::NOTHING };
-            self.ffn_output.fused_backward_input(tape, gpu, NAME, dbranch, &mut dpre, &finish)?;
+            let finish = || Finish { fused, matrix: Some(pre.address()), ..Finish::NOTHING };
+            self.ffn_output.fused_backward_input(tape, gpu, NAME, dbranch, &mut dpre, finish)?;
             return Ok(dpre);
         }
         let mut df = tape.alloc(*pre.shape(), pre.dtype())?;
@@ -341,8 +339,7 @@ impl Sublayer<'_> {
                 // The product adds the residual: the sum is rounded once, and nothing else is written.
                 let dropout = active(self.dropout);
                 let fused = Fused::BiasDropoutResidual { dropout: dropout.is_some(), residual: true };
-                let matrix = if tape.is_dry() { None } else { Some(residual.address()) };
-                let finish = Finish { fused, matrix, dropout, ..Finish::NOTHING };
+                let finish = || Finish { fused, matrix: Some(residual.address()), dropout, ..Finish::NOTHING };
                 self.dense.fused_forward(tape, gpu, self.name, x, &mut s, finish)?;
                 self.norm.forward(tape, &s, None, None, y, &mut stats)?;
             }

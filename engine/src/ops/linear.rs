@@ -145,16 +145,16 @@ impl Dense {
         name: &'static str,
         x: &Tensor,
         y: &mut Tensor,
-        finish: Finish,
+        finish: impl FnOnce() -> Finish,
     ) -> Result<()> {
         let rows = x.shape().rows_cols().0;
         tape.launch_on(name, self.cost(rows, x.dtype()), |_| {
-            let finish = Finish { bias: self.bias_on(tape, gpu)?, ..finish };
+            let finish = Finish { bias: self.bias_on(tape, gpu)?, ..finish() };
             self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &finish)
         })
     }
 
-    /// dx = finish(dy·W) on the GPU.
+    /// dx = finish(dy·W) on the GPU; `finish` is asked when there is memory, so never in a dry run.
     pub(crate) fn fused_backward_input(
         &self,
         tape: &Tape<'_>,
@@ -162,11 +162,11 @@ impl Dense {
         name: &'static str,
         dy: &Tensor,
         dx: &mut Tensor,
-        finish: &Finish,
+        finish: impl FnOnce() -> Finish,
     ) -> Result<()> {
         let rows = dy.shape().rows_cols().0;
         tape.launch_on(name, self.cost(rows, dy.dtype()), |_| {
-            self.product(tape, gpu, &Gemm::nn(rows, self.k, self.n), dy, dx, finish)
+            self.product(tape, gpu, &Gemm::nn(rows, self.k, self.n), dy, dx, &finish())
         })
     }
 

@@ -46,11 +46,6 @@ impl Var {
         }
     }
 
-    /// The upload itself, to be kept for backward.
-    pub(crate) fn uploaded(&self) -> Option<Arc<[u32]>> {
-        self.uploaded.clone()
-    }
-
     pub(super) fn new(value: Tensor, node: Option<(u32, u32)>) -> Self {
         Self { value, node, uploaded: None }
     }
