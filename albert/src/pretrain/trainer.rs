@@ -300,13 +300,15 @@ impl Trainer {
             cpu.enter(|| -> Result<(), StepError> {
                 let tape = workspace.train(params, Some(TRAIN));
                 let losses = pretraining_loss(model, &tape, batch, &mode, weights, denominators)?;
+                if let Some(total) = &losses.total {
+                    tape.backward(total, gradients)?;
+                }
+                // A GPU is waited for once, when it has the whole of the micro-batch; the gradients of a loss that turns
+                // out not to be finite are cleared with the next step.
                 tally.add(batch, &losses)?;
                 tally.flops += Flops::training_of(model.config(), &batch.cu_seqlens, masked(batch), checkpointing);
                 if !(tally.mlm.sum.is_finite() && tally.sop.sum.is_finite()) {
                     return Err(StepError::NotFinite(format!("the loss is not finite in step {}", step + 1)));
-                }
-                if let Some(total) = &losses.total {
-                    tape.backward(total, gradients)?;
                 }
                 Ok(())
             })?;

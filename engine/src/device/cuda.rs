@@ -5,7 +5,11 @@
 //! compiler's log, so that a refused kernel says why.
 #![allow(unsafe_code)]
 
-use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
+use super::{
+    cuda_graph::CudaGraph,
+    driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, GraphUse, Node},
+    graph::Kept,
+};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use kernels::{
     operation::Launch,
@@ -13,7 +17,7 @@ use kernels::{
 };
 use std::{
     ffi::{CString, c_void},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Bytes for the log of the driver's PTX compiler.
@@ -26,10 +30,12 @@ pub struct CudaDriver {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     loaded: Mutex<Vec<Loaded>>,
+    graphs: Mutex<Kept<CudaGraph>>,
 }
 
 #[derive(Debug)]
 struct Loaded {
+    entry: String,
     module: sys::CUmodule,
     function: sys::CUfunction,
     /// Dynamic shared memory that a launch may ask for.
@@ -42,7 +48,7 @@ const SHARED_BYTES: u32 = 48 * 1024;
 // SAFETY: both are names for objects of the driver, which may be used from any thread with the context current.
 unsafe impl Send for Loaded {}
 
-fn failed(call: &'static str) -> impl Fn(result::DriverError) -> DriverError {
+pub(super) fn failed(call: &'static str) -> impl Fn(result::DriverError) -> DriverError {
     move |error| DriverError::Call { call, reason: format!("{error:?}") }
 }
 
@@ -86,7 +92,7 @@ impl CudaDriver {
             driver: (version.unsigned_abs() / 1000, version.unsigned_abs() % 1000 / 10),
         };
         let stream = context.default_stream();
-        Ok(Self { info, context, stream, loaded: Mutex::default() })
+        Ok(Self { info, context, stream, loaded: Mutex::default(), graphs: Mutex::default() })
     }
 
     /// Makes the context current on this thread, as every call of the driver needs.
@@ -94,8 +100,32 @@ impl CudaDriver {
         self.context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))
     }
 
+    /// The stream that everything is in order on.
+    pub(super) fn stream(&self) -> sys::CUstream {
+        self.stream.cu_stream()
+    }
+
+    /// The context that memory belongs to, which is current on this thread.
+    pub(super) fn current_context(&self) -> Result<sys::CUcontext, DriverError> {
+        self.bind()?;
+        let current = result::ctx::get_current().map_err(failed("cuCtxGetCurrent"))?;
+        Ok(current.expect("the context was just made current"))
+    }
+
+    /// `error` of this kernel.
+    pub(super) fn refused(&self, function: FunctionHandle, error: DriverError) -> DriverError {
+        match self.loaded().get(function.0) {
+            Some(loaded) => DriverError::Kernel { entry: loaded.entry.clone(), reason: error.to_string() },
+            None => error,
+        }
+    }
+
     /// The function, allowed to be launched with so much shared memory.
-    fn function_with_room(&self, function: FunctionHandle, shared_bytes: u32) -> Result<sys::CUfunction, DriverError> {
+    pub(super) fn function_with_room(
+        &self,
+        function: FunctionHandle,
+        shared_bytes: u32,
+    ) -> Result<sys::CUfunction, DriverError> {
         let mut loaded = self.loaded();
         let loaded = loaded.get_mut(function.0).ok_or(DriverError::Call {
             call: "cuLaunchKernel",
@@ -140,10 +170,10 @@ fn load_module(ptx: &CString, entry: &str) -> Result<sys::CUmodule, DriverError>
 
 /// An argument as the driver reads it: as many bytes from the beginning as the PTX declares.
 #[repr(C, align(64))]
-struct Passed([u64; 16]);
+pub(super) struct Passed([u64; 16]);
 
 impl Passed {
-    fn new(argument: &Argument) -> Result<Self, DriverError> {
+    pub(super) fn new(argument: &Argument) -> Result<Self, DriverError> {
         let word = match *argument {
             Argument::Address(DeviceAddress(address)) => address,
             Argument::U32(value) => u64::from(value),
@@ -210,7 +240,7 @@ impl Driver for CudaDriver {
         match unsafe { result::module::get_function(module, name) } {
             Ok(function) => {
                 let mut loaded = self.loaded();
-                loaded.push(Loaded { module, function, shared_bytes: SHARED_BYTES });
+                loaded.push(Loaded { entry: entry.to_owned(), module, function, shared_bytes: SHARED_BYTES });
                 Ok(FunctionHandle(loaded.len() - 1))
             }
             Err(error) => {
@@ -239,8 +269,7 @@ impl Driver for CudaDriver {
         // Not the synchronous call: that one would wait for all kernels before it.
         // SAFETY: the source is a live slice of pageable memory, which the driver has read when it returns (it stages it);
         // the driver refuses a target outside its allocations, and the stream is this driver's own.
-        unsafe { result::memcpy_htod_async(target.0, source, self.stream.cu_stream()) }
-            .map_err(failed("cuMemcpyHtoDAsync"))
+        unsafe { result::memcpy_htod_async(target.0, source, self.stream()) }.map_err(failed("cuMemcpyHtoDAsync"))
     }
 
     fn copy_out(&self, target: &mut [u8], source: DeviceAddress) -> Result<(), DriverError> {
@@ -253,22 +282,33 @@ impl Driver for CudaDriver {
     fn fill(&self, target: DeviceAddress, bytes: usize, value: u8) -> Result<(), DriverError> {
         self.bind()?;
         // SAFETY: the driver refuses a target outside its allocations; the stream is this driver's own.
-        unsafe { result::memset_d8_async(target.0, value, bytes, self.stream.cu_stream()) }
-            .map_err(failed("cuMemsetD8Async"))
+        unsafe { result::memset_d8_async(target.0, value, bytes, self.stream()) }.map_err(failed("cuMemsetD8Async"))
     }
 
-    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
+    fn launch(&self, handle: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
         self.bind()?;
-        let function = self.function_with_room(function, launch.shared_bytes)?;
-        let mut values = arguments.iter().map(Passed::new).collect::<Result<Vec<_>, _>>()?;
-        let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
-        let [grid, block] = [launch.grid, launch.block].map(|[x, y, z]| (x, y, z));
-        // SAFETY: the pointers are to live values, each as large as any parameter, which the driver copies before it returns. What the kernel does with
-        // addresses stays within device memory.
-        unsafe {
-            result::launch_kernel(function, grid, block, launch.shared_bytes, self.stream.cu_stream(), &mut pointers)
-        }
-        .map_err(failed("cuLaunchKernel"))
+        let start = || {
+            let function = self.function_with_room(handle, launch.shared_bytes)?;
+            let mut values = arguments.iter().map(Passed::new).collect::<Result<Vec<_>, _>>()?;
+            let mut pointers: Vec<*mut c_void> =
+                values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+            let [grid, block] = [launch.grid, launch.block].map(|[x, y, z]| (x, y, z));
+            // SAFETY: the pointers are to live values, each as large as any parameter, which the driver copies before
+            // it returns. What the kernel does with addresses stays within device memory.
+            unsafe { result::launch_kernel(function, grid, block, launch.shared_bytes, self.stream(), &mut pointers) }
+                .map_err(failed("cuLaunchKernel"))
+        };
+        start().map_err(|error| self.refused(handle, error))
+    }
+
+    fn has_graphs(&self) -> bool {
+        // Kernel nodes have the form used here since then.
+        self.info.driver >= (12, 0)
+    }
+
+    fn run_graph(&self, nodes: &[Node]) -> Result<GraphUse, DriverError> {
+        self.bind()?;
+        self.graphs.lock().expect("no thread panics while it changes a graph").run(self, nodes)
     }
 
     fn synchronize(&self) -> Result<(), DriverError> {
@@ -281,6 +321,7 @@ impl Drop for CudaDriver {
     fn drop(&mut self) {
         // Nothing sensible can be done about an error here: the context goes right after.
         let ready = self.synchronize().is_ok();
+        self.graphs.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         for Loaded { module, .. } in self.loaded().drain(..) {
             if ready {
                 // SAFETY: nothing runs any more, and the handles die with this driver.

@@ -1,7 +1,8 @@
 //! What the engine asks of a GPU driver: modules, memory, copies, launches. Nothing about tensors.
 //!
 //! A small trait, so that the real driver ([`super::cuda`]) and a simulated one can stand behind the same device. All
-//! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait.
+//! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait. Work that is known
+//! beforehand can be given as a list ([`Driver::run_graph`]), which starts with one call.
 
 use kernels::{operation::Launch, ptx::TensorMap};
 use std::fmt;
@@ -27,6 +28,47 @@ pub enum Argument {
     F32(f32),
     /// `.align 64 .b8 [128]`: a matrix, as the copy engine of Hopper is told of it.
     TensorMap(TensorMap),
+}
+
+/// A piece of work that a graph can hold: nothing that needs the host.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Node {
+    /// A kernel; as for [`Driver::launch`].
+    Launch {
+        /// Which.
+        function: FunctionHandle,
+        /// Its grid.
+        launch: Launch,
+        /// What its PTX declares.
+        arguments: Vec<Argument>,
+    },
+    /// `bytes` bytes, at least one, from one place on the device to another that it does not overlap.
+    Copy {
+        /// Where to.
+        target: DeviceAddress,
+        /// Where from.
+        source: DeviceAddress,
+        /// How many.
+        bytes: usize,
+    },
+    /// `bytes` bytes, at least one, set to `value`.
+    Fill {
+        /// Where.
+        target: DeviceAddress,
+        /// How many.
+        bytes: usize,
+        /// To what.
+        value: u8,
+    },
+}
+
+/// How [`Driver::run_graph`] came by its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphUse {
+    /// It is the first of its kind.
+    Built,
+    /// An earlier one serves again, after so many of its nodes were changed.
+    Changed(usize),
 }
 
 /// What a device says of itself.
@@ -83,6 +125,14 @@ pub enum DriverError {
         entry: String,
         /// What the compiler wrote.
         log: String,
+    },
+    /// A kernel was refused, or found to do what it must not.
+    #[error("kernel {entry}: {reason}")]
+    Kernel {
+        /// Its entry.
+        entry: String,
+        /// What the driver says.
+        reason: String,
     },
     /// A call failed.
     #[error("{call} failed: {reason}")]
@@ -141,6 +191,17 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Errors
     /// The shape is not possible on this device. Faults of the kernel itself come with a later call.
     fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError>;
+
+    /// Whether [`Driver::run_graph`] can be called.
+    fn has_graphs(&self) -> bool;
+
+    /// Does what `nodes` say, one after another, started by one call. A graph of the same functions in the same order that
+    /// an earlier call has built is used again: only nodes whose grid, arguments or addresses are others are changed.
+    /// The same holds as for [`Driver::launch`].
+    ///
+    /// # Errors
+    /// A node is not possible on this device; a kernel is named. Nodes before it may have run.
+    fn run_graph(&self, nodes: &[Node]) -> Result<GraphUse, DriverError>;
 
     /// Waits until everything launched is done.
     ///

@@ -4,13 +4,18 @@
 //! operation ── kernel's specification ──> Gpu::launch ── name known? ── no ─> text from the assembler ─> Driver::load
 //!                                              │ yes                                                        │
 //!                                              └────────────────> Driver::launch <───────────────────────────┘
+//! a step that is recorded puts launches, fills and uploads on a list instead, which is started as one (recorder.rs)
+//!
 //! tensor dropped ──> Gpu's free list, by size ──> next tensor of that size (everything is in order on one stream, so
 //!                                                 what used the memory before is done with it by then)
 //! ```
 //!
 //! The same code drives a real GPU and the simulated one: behind it stands a [`Driver`].
 
-use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
+use super::{
+    driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, Node},
+    recorder::{GraphReport, Graphs, Recorder, Work},
+};
 use crate::error::{EngineError, Result};
 use kernels::{
     Cpu,
@@ -36,6 +41,9 @@ struct Inner {
     host: Cpu,
     sm: Sm,
     functions: Mutex<HashMap<String, FunctionHandle>>,
+    graphs: Mutex<Graphs>,
+    /// Work of the step that waits to be started together.
+    recorder: Mutex<Recorder>,
     /// Allocations that nobody uses now, by size.
     free: Mutex<HashMap<usize, Vec<DeviceAddress>>>,
 }
@@ -63,8 +71,57 @@ impl Gpu {
                 )));
             }
         };
-        let driver = Box::new(driver);
-        Ok(Self(Arc::new(Inner { driver, host, sm, functions: Mutex::default(), free: Mutex::default() })))
+        Ok(Self(Arc::new(Inner {
+            driver: Box::new(driver),
+            host,
+            sm,
+            functions: Mutex::default(),
+            graphs: Mutex::default(),
+            recorder: Mutex::default(),
+            free: Mutex::default(),
+        })))
+    }
+
+    /// Sets when steps are started as graphs; holds for plans and steps that begin later.
+    pub fn set_graphs(&self, graphs: Graphs) {
+        *lock(&self.0.graphs) = graphs;
+    }
+
+    /// What became of recorded steps.
+    pub fn graph_report(&self) -> GraphReport {
+        lock(&self.0.recorder).report()
+    }
+
+    /// Whether a step is to be recorded that does `work`, if that is known.
+    pub(crate) fn wants_graph(&self, work: Option<Work>) -> bool {
+        self.0.driver.has_graphs()
+            && match *lock(&self.0.graphs) {
+                Graphs::Off => false,
+                Graphs::On => true,
+                Graphs::Automatic => work.is_some_and(|work| work.is_bound_by_launches(self.info().multiprocessors)),
+            }
+    }
+
+    /// From here on work is gathered, until [`Gpu::end_recording`] or somebody has to see what it does.
+    pub(crate) fn begin_recording(&self) {
+        lock(&self.0.recorder).begin();
+    }
+
+    /// Starts what was gathered. If that fails, the next call that can says so.
+    pub(crate) fn end_recording(&self) {
+        lock(&self.0.recorder).end(&*self.0.driver);
+    }
+
+    /// Starts what was gathered so far.
+    pub(crate) fn flush(&self) -> Result<()> {
+        Ok(lock(&self.0.recorder).flush(&*self.0.driver)?)
+    }
+
+    /// The driver, once what was gathered is started; the guard keeps others from adding to the list meanwhile.
+    fn in_order(&self) -> Result<(MutexGuard<'_, Recorder>, &dyn Driver), DriverError> {
+        let mut recorder = lock(&self.0.recorder);
+        recorder.flush(&*self.0.driver)?;
+        Ok((recorder, &*self.0.driver))
     }
 
     /// True if both are one device.
@@ -105,7 +162,13 @@ impl Gpu {
             return Ok(());
         }
         let function = self.function(name, program)?;
-        Ok(self.0.driver.launch(function, launch, arguments)?)
+        let mut recorder = lock(&self.0.recorder);
+        Ok(if recorder.is_on() {
+            recorder.push(Node::Launch { function, launch, arguments: arguments.to_vec() })?
+        } else {
+            recorder.flush(&*self.0.driver)?;
+            self.0.driver.launch(function, launch, arguments)?
+        })
     }
 
     fn function(&self, name: &Name, program: impl FnOnce(Sm) -> Program) -> Result<FunctionHandle> {
@@ -124,7 +187,8 @@ impl Gpu {
     /// # Errors
     /// A kernel failed.
     pub fn synchronize(&self) -> Result<()> {
-        Ok(self.0.driver.synchronize()?)
+        let (_guard, driver) = self.in_order()?;
+        Ok(driver.synchronize()?)
     }
 
     /// Memory for `bytes` bytes, not cleared.
@@ -149,8 +213,11 @@ impl Gpu {
 
     /// Gives memory that nobody uses back to the driver.
     fn release_unused(&self) -> Result<(), DriverError> {
+        let (_guard, driver) = self.in_order()?;
+        // What was started may still use it.
+        driver.synchronize()?;
         let unused = std::mem::take(&mut *lock(&self.0.free));
-        unused.into_values().flatten().try_for_each(|address| self.0.driver.free(address))
+        unused.into_values().flatten().try_for_each(|address| driver.free(address))
     }
 }
 
@@ -159,11 +226,13 @@ impl Drop for Inner {
         // Every block holds the GPU, so none is alive. What cannot be freed goes with the driver.
         let unused = std::mem::take(&mut *lock(&self.free));
         unused.into_values().flatten().for_each(|address| drop(self.driver.free(address)));
+        lock(&self.recorder).release(&*self.driver);
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere leaves both maps whole: every change is one insertion or removal.
+    // A panic elsewhere leaves the maps whole: every change is one insertion or removal. So it leaves the list of a
+    // step; that step is lost anyway.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -196,7 +265,11 @@ impl DeviceBlock {
         if source.is_empty() {
             return Ok(());
         }
-        Ok(self.gpu.0.driver.copy_in(self.at(offset), source)?)
+        if lock(&self.gpu.0.recorder).upload(self.at(offset), source) {
+            return Ok(());
+        }
+        let (_guard, driver) = self.gpu.in_order()?;
+        Ok(driver.copy_in(self.at(offset), source)?)
     }
 
     /// Copies bytes out, after everything launched before.
@@ -205,7 +278,8 @@ impl DeviceBlock {
         if target.is_empty() {
             return Ok(());
         }
-        Ok(self.gpu.0.driver.copy_out(target, self.at(offset))?)
+        let (_guard, driver) = self.gpu.in_order()?;
+        Ok(driver.copy_out(target, self.at(offset))?)
     }
 
     /// Sets bytes, in order with launches.
@@ -214,7 +288,13 @@ impl DeviceBlock {
         if bytes == 0 {
             return Ok(());
         }
-        Ok(self.gpu.0.driver.fill(self.at(offset), bytes, value)?)
+        let (target, mut recorder) = (self.at(offset), lock(&self.gpu.0.recorder));
+        Ok(if recorder.is_on() {
+            recorder.push(Node::Fill { target, bytes, value })?
+        } else {
+            recorder.flush(&*self.gpu.0.driver)?;
+            self.gpu.0.driver.fill(target, bytes, value)?
+        })
     }
 }
 

@@ -2,14 +2,20 @@
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_graph;
 pub mod driver;
 pub(crate) mod gpu;
+mod graph;
 pub(crate) mod kernel;
 pub(crate) mod product;
+mod recorder;
 pub mod simulated;
 
 pub use driver::{Driver, DriverError, GpuInfo};
 pub use gpu::Gpu;
+pub(crate) use recorder::Work;
+pub use recorder::{GraphReport, Graphs};
 use simulated::SimulatedDriver;
 
 use crate::error::{EngineError, Result as EngineResult};
@@ -37,7 +43,7 @@ impl Device {
     /// for a Hopper). `cpu` is the processor to use, or the one beside the GPU.
     ///
     /// # Errors
-    /// There is no such device, or it cannot be used.
+    /// There is no such device, or it cannot be used; or `ALBERT_GRAPHS` is unusable.
     pub fn named(name: &str, cpu: Cpu) -> EngineResult<Self> {
         let unknown = |problem: &str| EngineError::Setting {
             setting: "device",
@@ -51,8 +57,8 @@ impl Device {
                 let ordinal = which.map_or(Ok(0), str::parse).map_err(|_| unknown("no number of a GPU"))?;
                 Self::cuda(ordinal, cpu)
             }
-            ("cuda-sim", None | Some("80")) => Ok(Self::Cuda(Gpu::new(SimulatedDriver::new((8, 0)), cpu)?)),
-            ("cuda-sim", Some("90")) => Ok(Self::Cuda(Gpu::new(SimulatedDriver::new((9, 0)), cpu)?)),
+            ("cuda-sim", None | Some("80")) => Self::on(SimulatedDriver::new((8, 0)), cpu),
+            ("cuda-sim", Some("90")) => Self::on(SimulatedDriver::new((9, 0)), cpu),
             _ => Err(unknown("no such device")),
         }
     }
@@ -65,12 +71,19 @@ impl Device {
     pub fn cuda(ordinal: usize, cpu: Cpu) -> EngineResult<Self> {
         #[cfg(feature = "cuda")]
         {
-            Ok(Self::Cuda(Gpu::new(cuda::CudaDriver::open(ordinal)?, cpu)?))
+            Self::on(cuda::CudaDriver::open(ordinal)?, cpu)
         }
         #[cfg(not(feature = "cuda"))]
         {
             Err(DriverError::NotBuilt.into())
         }
+    }
+
+    /// A GPU, which starts its steps as the environment says.
+    fn on(driver: impl Driver + 'static, cpu: Cpu) -> EngineResult<Self> {
+        let gpu = Gpu::new(driver, cpu)?;
+        gpu.set_graphs(Graphs::from_environment()?);
+        Ok(Self::Cuda(gpu))
     }
 
     /// The processor: where kernels run, or where the host's part of the work does.

@@ -20,7 +20,7 @@ mod var;
 pub use var::Var;
 
 use crate::{
-    device::Device,
+    device::{Device, Gpu, Work},
     dtype::{DType, Scalar},
     error::{EngineError, Result},
     memory::{Arena, Plan},
@@ -43,6 +43,10 @@ pub struct Workspace {
     tapes: u32,
     /// Bytes that the worker threads keep for kernels, as far as dry runs have found out.
     scratch: Cell<Scratch>,
+    /// What the dry run has left out so far.
+    work: Cell<Work>,
+    /// Work of the planned steps.
+    planned: Vec<(&'static str, Work)>,
 }
 
 /// Bytes a thread, by who keeps them.
@@ -68,6 +72,8 @@ impl Workspace {
             spare: RefCell::default(),
             tapes: 0,
             scratch: Cell::default(),
+            work: Cell::default(),
+            planned: Vec::new(),
         }
     }
 
@@ -107,6 +113,13 @@ impl Workspace {
         if !self.arena.is_dry() {
             self.arena.start_step(plan);
         }
+        let recorded = self.device.gpu().filter(|gpu| {
+            let planned = plan.and_then(|name| self.planned.iter().find(|(other, _)| *other == name));
+            !self.arena.is_dry() && gpu.wants_graph(planned.map(|(_, work)| *work))
+        });
+        if let Some(gpu) = recorded {
+            gpu.begin_recording();
+        }
         self.tapes = self.tapes.wrapping_add(1);
         let Spare { nodes, gradients } = self.spare.take();
         Tape {
@@ -114,6 +127,7 @@ impl Workspace {
             params,
             recording,
             dry: self.arena.is_dry(),
+            recorded,
             nodes: RefCell::new(nodes),
             gradients: RefCell::new(gradients),
             done: Cell::new(false),
@@ -136,8 +150,13 @@ impl Workspace {
         kernels::gemm::warm_up(cpu);
         self.scratch.set(Scratch { gemm: kernels::gemm::scratch_bytes(cpu), ..self.scratch.get() });
         self.arena.start_dry();
+        self.work.take();
         match step(self) {
-            Ok(()) => self.arena.finish_dry(name),
+            Ok(()) => {
+                self.planned.retain(|(other, _)| *other != name);
+                self.planned.push((name, self.work.take()));
+                self.arena.finish_dry(name)
+            }
             Err(error) => {
                 self.arena.abandon_dry();
                 Err(error)
@@ -191,6 +210,8 @@ pub struct Tape<'w> {
     params: &'w ParamStore,
     recording: bool,
     dry: bool,
+    /// The GPU that starts the step as a graph, where one does.
+    recorded: Option<&'w Gpu>,
     nodes: RefCell<Vec<Node>>,
     gradients: RefCell<Vec<Option<Tensor>>>,
     done: Cell<bool>,
@@ -245,6 +266,9 @@ impl<'w> Tape<'w> {
     /// What `kernel` says.
     pub fn launch_on(&self, name: &'static str, cost: Cost, kernel: impl FnOnce(&Device) -> Result<()>) -> Result<()> {
         if self.dry {
+            let mut work = self.workspace.work.get();
+            work.add(cost);
+            self.workspace.work.set(work);
             return Ok(());
         }
         let Workspace { device, profile, .. } = self.workspace;
@@ -474,6 +498,9 @@ impl<'w> Tape<'w> {
         // Their memory serves the next step.
         *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
         outcome?;
+        if let Some(gpu) = self.recorded {
+            gpu.flush()?;
+        }
         params.count_batch();
         Ok(leaves)
     }
@@ -488,6 +515,9 @@ impl Drop for Tape<'_> {
             *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
         }
         self.workspace.arena.finish_step();
+        if let Some(gpu) = self.recorded {
+            gpu.end_recording();
+        }
     }
 }
 
