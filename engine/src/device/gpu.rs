@@ -163,12 +163,13 @@ impl Gpu {
         }
         let function = self.function(name, program)?;
         let mut recorder = lock(&self.0.recorder);
-        Ok(if recorder.is_on() {
-            recorder.push(Node::Launch { function, launch, arguments: arguments.to_vec() })?
+        if recorder.is_on() {
+            recorder.push(Node::Launch { function, launch, arguments: arguments.to_vec() })?;
         } else {
             recorder.flush(&*self.0.driver)?;
-            self.0.driver.launch(function, launch, arguments)?
-        })
+            self.0.driver.launch(function, launch, arguments)?;
+        }
+        Ok(())
     }
 
     fn function(&self, name: &Name, program: impl FnOnce(Sm) -> Program) -> Result<FunctionHandle> {
@@ -289,12 +290,13 @@ impl DeviceBlock {
             return Ok(());
         }
         let (target, mut recorder) = (self.at(offset), lock(&self.gpu.0.recorder));
-        Ok(if recorder.is_on() {
-            recorder.push(Node::Fill { target, bytes, value })?
+        if recorder.is_on() {
+            recorder.push(Node::Fill { target, bytes, value })?;
         } else {
             recorder.flush(&*self.gpu.0.driver)?;
-            self.gpu.0.driver.fill(target, bytes, value)?
-        })
+            self.gpu.0.driver.fill(target, bytes, value)?;
+        }
+        Ok(())
     }
 }
 
