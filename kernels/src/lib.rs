@@ -12,6 +12,7 @@ pub mod num;
 pub mod operation;
 pub mod optimizer;
 pub mod pool;
+pub mod predicted;
 pub mod ptx;
 pub mod reduce;
 pub mod roofline;

@@ -28,6 +28,8 @@ thread_local! {
     static SERVED: RefCell<Option<BTreeSet<Name>>> = const { RefCell::new(None) };
     /// Launches of this thread, where somebody wants to know them.
     static LAUNCHED: RefCell<Option<Vec<Launched>>> = const { RefCell::new(None) };
+    /// Whether this thread also runs cases that are too large for the tests.
+    static LARGE: Cell<bool> = const { Cell::new(false) };
     /// What runs launches of this thread instead of the simulator.
     static HARDWARE: RefCell<Option<Rc<dyn Hardware>>> = const { RefCell::new(None) };
 }
@@ -152,6 +154,22 @@ pub fn launches(operation: &Operation, case: &Case, sm: Sm) -> Result<Vec<Launch
         (Outcome::Failed { message }, _) => Err(message),
         (_, launches) => Ok(launches),
     }
+}
+
+/// As [`launches`], of a case that may be too large for the tests: for who wants to know what it costs, not whether it holds.
+///
+/// # Errors
+/// If the case fails all the same.
+pub fn large_launches(operation: &Operation, case: &Case, sm: Sm) -> Result<Vec<Launched>, String> {
+    LARGE.set(true);
+    let found = launches(operation, case, sm);
+    LARGE.set(false);
+    found
+}
+
+/// Whether this thread also runs cases that are too large for the tests.
+pub(crate) fn takes_large() -> bool {
+    LARGE.get()
 }
 
 /// The programs that a case launches in the simulator of `sm`, found without running them: buffers are read as they were

@@ -128,21 +128,21 @@ impl Gpu {
     /// C (+)= finish(A·B). A product with few tiles and a long k is cut along k, and the parts added in order.
     pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, finish: &Finish) -> Result<()> {
         let whole = Whole { spec, operands, finish };
-        let chosen = whole.choose(self);
         let multiprocessors = self.info().multiprocessors as usize;
-        let (slices, chunk) = match (finish.fused, operands.output, &chosen) {
+        // In slices the sums are written as they are, whatever becomes of the old C.
+        let dense = Gemm { ldc: spec.n, write: Write::Overwrite, ..*spec };
+        let parts = Whole { spec: &dense, operands, finish }.choose(self);
+        let (slices, chunk) = match (finish.fused, operands.output, &parts) {
             (Fused::None, DType::F32, Chosen::Ampere(product)) => product.split(spec, multiprocessors),
             (Fused::None, DType::F32, Chosen::Hopper(product, _)) => product.split(spec, multiprocessors),
             _ => (1, spec.k),
         };
         if slices == 1 {
-            return whole.start(self, &chosen, (1, spec.k));
+            return whole.start(self, &whole.choose(self), (1, spec.k));
         }
         let partial = Tensor::new(&Arena::on_gpu(self), [slices, spec.m, spec.n], DType::F32)?;
-        let dense = Gemm { ldc: spec.n, write: Write::Overwrite, ..*spec };
-        let parts = Whole { spec: &dense, operands: &Operands { c: partial.address(), ..*operands }, finish };
-        // The tiles follow from m and n alone, so they are those that k was cut for.
-        parts.start(self, &parts.choose(self), (slices, chunk))?;
+        let into_partial = Operands { c: partial.address(), ..*operands };
+        Whole { spec: &dense, operands: &into_partial, finish }.start(self, &parts, (slices, chunk))?;
         let sum = SumSlices { write: spec.write };
         let sizes = [spec.m, spec.n, spec.ldc, slices].map(size);
         let arguments = [&[partial.address(), operands.c].map(Argument::from)[..], &sizes[..]].concat();

@@ -157,6 +157,34 @@ impl HopperTile {
     }
 }
 
+/// Bytes of device memory that an H200 moves in a cycle of its multiprocessors, for each of them: 4.3 TB/s at 1.46 GHz.
+const MEMORY_BYTES: usize = 22;
+/// Cycles that the launch of a second kernel costs, about three microseconds.
+const LAUNCH: usize = 4400;
+/// The most layers that k is cut into.
+const MAX_LAYERS: usize = 64;
+
+impl HopperTile {
+    /// The cut of k into layers, and k of each, that `multiprocessors` are soonest done with, and their cycles: tiles that
+    /// are no multiple of the multiprocessors leave some idle, twice as many half as long. What it costs is a second
+    /// kernel, and that the sums of each layer are written and read.
+    fn split(self, spec: &Gemm, multiprocessors: usize) -> ((usize, usize), usize) {
+        let Gemm { m, n, k, .. } = *spec;
+        let cut = |wanted: usize| {
+            let chunk = k.div_ceil(wanted).next_multiple_of(Self::K as usize);
+            let layers = k.div_ceil(chunk);
+            // Layers lie like more rows of tiles.
+            let rows = m.next_multiple_of(Self::M as usize) * layers;
+            let sums =
+                if layers > 1 { LAUNCH + 8 * layers * m * n / (MEMORY_BYTES * multiprocessors.max(1)) } else { 0 };
+            let chunk = if layers > 1 { chunk } else { k };
+            ((layers, chunk), self.cycles([rows, n, chunk], multiprocessors) + sums)
+        };
+        let most = k.div_ceil(256).clamp(1, MAX_LAYERS);
+        (1..=most).map(cut).min_by_key(|(_, cycles)| *cycles).expect("one layer is a cut")
+    }
+}
+
 /// One specialisation of the product for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperProduct {
@@ -179,14 +207,19 @@ pub struct HopperProduct {
 }
 
 impl HopperProduct {
-    /// The specialisation for `spec`, with the tiles that should take `multiprocessors` least time. `None` where the copy engine
+    /// The specialisation for `spec`, with the tiles that should take `multiprocessors` least time: where the sums go to f32
+    /// as they are, with k cut ([`HopperProduct::split`]). `None` where the copy engine
     /// or the tensor cores cannot serve: operands in f32, rows of A or B that do not begin at multiples of 16 bytes
     /// (leading dimensions that are no multiples of eight), no k, no C. Then [`super::cuda::Product`] computes it.
     pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Option<Self> {
         let whole = |size: &usize| size.is_multiple_of(8);
         let served = storage != Storage::F32 && [spec.lda, spec.ldb].iter().all(whole);
         let something = [spec.m, spec.n, spec.k].iter().all(|&size| size > 0);
-        let cycles = |tile: &HopperTile| tile.cycles([spec.m, spec.n, spec.k], multiprocessors);
+        let sums = output == Storage::F32 && fused == Fused::None;
+        let cycles = |tile: &HopperTile| match sums {
+            true => tile.split(spec, multiprocessors).1,
+            false => tile.cycles([spec.m, spec.n, spec.k], multiprocessors),
+        };
         let tile = HopperTile::all(spec.write).min_by_key(cycles).expect("there are tiles");
         let aligned = [spec.ldc, spec.n].iter().all(whole);
         let Gemm { a, b, write, .. } = *spec;
@@ -223,13 +256,10 @@ impl HopperProduct {
         Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
     }
 
-    /// The layers that k is cut into so that `multiprocessors` have work, and k of each: (1, k) where there are tiles
-    /// enough. A layer has at least 256 of k.
+    /// The layers that k is cut into so that `multiprocessors` are done soonest, and k of each: (1, k) where a cut gains
+    /// nothing. A layer has at least 256 of k.
     pub fn split(&self, spec: &Gemm, multiprocessors: usize) -> (usize, usize) {
-        let tiles = self.tile.tiles(spec.m, spec.n).max(1);
-        let wanted = (multiprocessors / tiles).clamp(1, spec.k.div_ceil(256).max(1));
-        let chunk = spec.k.div_ceil(wanted).next_multiple_of(HopperTile::K as usize);
-        (spec.k.div_ceil(chunk), chunk)
+        self.tile.split(spec, multiprocessors).0
     }
 
     /// The grid for C or `layers` slices of k of it: a block for each of `multiprocessors`, or fewer where there are fewer

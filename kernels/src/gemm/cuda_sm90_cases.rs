@@ -2,15 +2,16 @@
 
 use super::{
     Gemm, Write,
-    cases::{After, Problem},
+    cases::{After, Problem, read},
     cuda::Blocking,
     cuda_cases::fused_of,
     cuda_epilogue::Fused,
     cuda_sm90::{HopperProduct, HopperTile},
+    cuda_variants::INTO_F32,
 };
 use crate::{
     Element,
-    operation::Program,
+    operation::{Case, Name, Program},
     ptx::{Storage, sim::Approximation},
     simulated::Simulated,
 };
@@ -44,6 +45,46 @@ pub(super) fn programs() -> Vec<Program> {
     all.push(product(&nt, Storage::F16, Storage::F16, Fused::None, HopperTile::WIDE));
     all.push(HopperProduct { aligned: false, ..product(&nt, brain, brain, Fused::Bias, HopperTile::SQUARE) });
     all.iter().map(HopperProduct::program).collect()
+}
+
+/// What the engine launches for a case in bf16.
+pub(crate) struct Chosen {
+    /// The program.
+    pub(crate) name: Name,
+    /// Tiles of C, in all layers of k.
+    pub(crate) tiles: usize,
+    /// Layers of k, whose sums are added by a second kernel where there is more than one.
+    pub(crate) layers: usize,
+    /// What [`HopperTile::cycles`] says of it.
+    pub(crate) cycles: usize,
+}
+
+/// The choice for a case; `None` where Hopper's product cannot serve it.
+pub(crate) fn chosen(case: &Case, multiprocessors: usize) -> Option<Chosen> {
+    let (spec, after) = read(case);
+    let accumulates = matches!(after, After::Accumulate | After::AccumulateBias);
+    let fused = match after {
+        After::AccumulateBias => Fused::Bias,
+        after => fused_of(after).unwrap_or(Fused::None),
+    };
+    let output = if case.variant.ends_with(INTO_F32) { Storage::F32 } else { Storage::Bf16 };
+    let new = |spec: &Gemm| HopperProduct::new(spec, Storage::Bf16, output, fused, multiprocessors);
+    let (mut product, mut cut) = (new(&spec)?, (1, spec.k));
+    if output == Storage::F32 && fused == Fused::None {
+        cut = product.split(&spec, multiprocessors);
+    }
+    if cut.0 == 1 && accumulates {
+        product = new(&spec.accumulate())?;
+    }
+    let (layers, chunk) = cut;
+    // Layers lie like more rows of tiles.
+    let rows = spec.m.next_multiple_of(HopperTile::M as usize) * layers;
+    Some(Chosen {
+        name: product.name(),
+        tiles: product.tile.tiles(rows, spec.n),
+        layers,
+        cycles: product.tile.cycles([rows, spec.n, chunk], multiprocessors),
+    })
 }
 
 impl<X: Element, Y: Element> Problem<X, Y> {

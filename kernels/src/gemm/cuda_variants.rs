@@ -21,7 +21,7 @@ use crate::{
 use half::{bf16, f16};
 
 /// What a variant of these cases ends with.
-const INTO_F32: &str = "_into_f32";
+pub(super) const INTO_F32: &str = "_into_f32";
 const F16: &str = "_f16";
 const SLICES: &str = "_slices";
 

@@ -54,6 +54,7 @@ pub use cpu::{scratch_bytes, warm_up};
 pub(crate) use cuda_copy::copy_numbers;
 pub use cuda_epilogue::Fused;
 pub(crate) use cuda_place::{lane_start, load_fragment};
+pub(crate) use cuda_sm90_cases::chosen as chosen_on_hopper;
 pub use epilogue::Epilogue;
 pub use packed::{PackMismatch, PackedB};
 

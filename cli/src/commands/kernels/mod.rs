@@ -17,6 +17,8 @@ pub(crate) enum Command {
     List(list::Arguments),
     /// Print the PTX of a kernel
     Ptx(PtxArguments),
+    /// What the kernels of a training step should take on an H200, predicted from the simulator's counts
+    Predict,
     /// Run a PTX file, anybody's, on a simulated GPU: values, races, bank conflicts
     Simulate(simulate::Arguments),
 }
@@ -37,6 +39,10 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::List(arguments) => list::run(arguments),
         Command::Ptx(arguments) => ptx(arguments),
+        Command::Predict => {
+            print!("{}", kernels::predicted::report().map_err(anyhow::Error::msg)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Simulate(arguments) => Ok(simulate::run(arguments)),
     }
 }

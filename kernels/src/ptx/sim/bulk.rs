@@ -280,6 +280,8 @@ impl Machine<'_> {
             }
         }
         self.traffic[pc].global.add(sectors, (moved as u64).div_ceil(32));
+        let wavefronts = (flight.bytes as u64).div_ceil(128);
+        self.traffic[pc].shared.add(wavefronts, wavefronts);
         if loads {
             self.metrics.global_read += moved as u64;
         } else {

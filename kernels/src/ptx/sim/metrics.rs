@@ -2,7 +2,8 @@
 //!
 //! A *request* is one instruction of one warp. In global memory it touches sectors of 32 bytes; the fewest possible are
 //! the bytes it moves over 32. In shared memory it takes as many *wavefronts* as the fullest of the 32 banks of 4 bytes
-//! has different words to give; accesses of 8 and 16 bytes go by halves and quarters of a warp, `ldmatrix` by 8 rows.
+//! has different words to give; accesses of 8 and 16 bytes go by halves and quarters of a warp, `ldmatrix` by 8 rows. What
+//! `wgmma` reads of shared memory and bulk copies move counts as wavefronts of 128 bytes.
 
 use super::Place;
 use std::collections::BTreeMap;

@@ -256,6 +256,11 @@ impl Machine<'_> {
         let pending = Pending { pc, product, a, b, accumulates, negated, group: None, sequence, executed: false };
         block.warps[w].products.pending.push_back(pending);
         self.metrics.tensor_flops += 2 * 16 * product.n as u64 * product.k() as u64;
+        // A warp's 16 rows of A; B comes once for the four warps. Rows of 32 bytes either way, 128 bytes a wavefront.
+        let rows = if from_registers { 0 } else { 16 } + if w.is_multiple_of(4) { product.n as u64 } else { 0 };
+        if rows > 0 {
+            self.traffic[pc].shared.add(rows.div_ceil(4), rows.div_ceil(4));
+        }
         if self.options.completion == Completion::Earliest {
             self.execute_oldest_product(block, w);
         }

@@ -1,0 +1,395 @@
+//! What the kernels should take on an H200, predicted from what the simulator counts, beside the least that is possible.
+//!
+//! ```text
+//! floor      max(FLOPs / 790 TFLOP/s, bytes / 4.3 TB/s)                  the operation, whatever computes it
+//! predicted  max over the resources below of  amount / rate, on the busiest multiprocessor
+//! ```
+//!
+//! | resource | amount, counted by the simulator | rate |
+//! |---|---|---|
+//! | tensor | FLOPs of `wgmma`, `mma.sync` | 4096 a cycle of a multiprocessor; `mma.sync` 0.62 of it |
+//! | issue | instructions of warps | 4 a cycle |
+//! | special | exponentials, logarithms, reciprocals, square roots, `tanh` of threads | 16 a cycle |
+//! | multiply | products of integers of threads (Philox) | 64 a cycle |
+//! | shared | wavefronts of 128 bytes: accesses, what `wgmma` reads, what the copy engine moves | 1 a cycle |
+//! | L1 | sectors of 32 bytes, what the copy engine moves not counted | 4 a cycle |
+//! | L2 | sectors that pass the first cache by: `cp.async`, the copy engine, stores | 5120 bytes a cycle of the device: 7.5 TB/s |
+//! | memory | bytes of global memory, each counted once | 4.3 TB/s |
+//!
+//! The clock is what makes the tensor cores 790 TFLOP/s: 1.46 GHz on 132 multiprocessors. For Hopper's product, whose blocks
+//! stay, [`crate::gemm::cuda_sm90::HopperTile::cycles`] takes the place of tensor and issue: it knows what of an epilogue is
+//! not hidden. Of everything else perfect overlap is assumed: a prediction is the most to be hoped for, not a measurement,
+//! and says which resource to look at first. Not in it: launches, latencies, the first loads of a block, misses of caches.
+//!
+//! Nobody simulates 32,768 tokens. A [`Workload`] names sizes that are small in one dimension, along which counts grow by
+//! the same amount at every step; two simulations give amount and growth ([`Size::Grows`]). Dimensions that only repeat the
+//! work multiply ([`Size::Repeats`]).
+
+mod workloads;
+
+pub use workloads::{GROUPS, Group};
+
+use crate::{
+    OPERATIONS,
+    gemm::chosen_on_hopper,
+    operation::{Case, Cost, Operation, Pass},
+    ptx::Sm,
+    simd::DType,
+    simulated::{self, Launched},
+};
+use rayon::prelude::*;
+use std::{collections::BTreeMap, fmt};
+
+/// An H200, as the module says.
+const MULTIPROCESSORS: usize = 132;
+const TENSOR_PEAK: f64 = 790e12;
+const TENSOR: f64 = 4096.0;
+const CLOCK: f64 = TENSOR_PEAK / (TENSOR * MULTIPROCESSORS as f64);
+/// The share of the tensor cores' rate that `mma.sync` reaches.
+const MMA_SYNC: f64 = 0.62;
+const MEMORY: f64 = 4.3e12;
+/// 5120 bytes a cycle, what NVIDIA states for Ampere's; hand-written products on Hopper have drawn as much.
+const SECOND_LEVEL: f64 = 5120.0 * CLOCK;
+
+/// A size of a workload.
+#[derive(Clone, Copy, Debug)]
+pub enum Size {
+    /// Simulated as it is.
+    Whole(usize),
+    /// Simulated at the first size and at its double; counts grow by as much at every further step, up to the second.
+    Grows(usize, usize),
+    /// Simulated at the first size; the second does that many times more.
+    Repeats(usize, usize),
+}
+
+impl Size {
+    /// The size itself.
+    fn full(self) -> usize {
+        match self {
+            Size::Whole(size) | Size::Grows(_, size) | Size::Repeats(_, size) => size,
+        }
+    }
+
+    /// How often the simulated work is done.
+    fn repeats(self) -> f64 {
+        match self {
+            Size::Repeats(simulated, size) => size as f64 / simulated as f64,
+            Size::Whole(_) | Size::Grows(..) => 1.0,
+        }
+    }
+
+    /// The size that is simulated; doubled where it grows.
+    fn simulated(self, doubled: bool) -> usize {
+        match self {
+            Size::Grows(size, _) if doubled => 2 * size,
+            Size::Whole(size) | Size::Grows(size, _) | Size::Repeats(size, _) => size,
+        }
+    }
+}
+
+/// A case of the table at the size of a training step.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// What of a step it is.
+    pub what: &'static str,
+    /// The row of the table.
+    pub operation: &'static str,
+    /// Which way.
+    pub pass: Pass,
+    /// Storage.
+    pub dtype: DType,
+    /// In the words of the operation.
+    pub variant: &'static str,
+    /// Its sizes by letter.
+    pub sizes: &'static [(&'static str, Size)],
+    /// How often a layer, or a step, does it.
+    pub times: usize,
+}
+
+/// Of the module's table.
+const RESOURCES: usize = 8;
+
+/// Amounts of the resources.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Amounts {
+    /// Of tensor cores, in FLOPs of `wgmma`.
+    tensor: f64,
+    issue: f64,
+    special: f64,
+    multiply: f64,
+    shared: f64,
+    first_level: f64,
+    second_level: f64,
+    bytes: f64,
+    /// The fewest wavefronts that would have done.
+    least_shared: f64,
+    blocks: f64,
+}
+
+impl Amounts {
+    const NAMES: [&'static str; RESOURCES] = ["tensor", "issue", "special", "multiply", "shared", "L1", "L2", "memory"];
+
+    fn of(launched: &Launched) -> Self {
+        const SPECIAL: [&str; 8] = ["ex2.", "lg2.", "rcp.", "sqrt.", "rsqrt.", "sin.", "cos.", "tanh."];
+        let metrics = &launched.metrics;
+        let count = |wanted: &dyn Fn(&str) -> bool| {
+            let found = metrics.instructions.iter().filter(|(name, _)| wanted(name));
+            found.map(|(_, times)| *times as f64).sum()
+        };
+        let is_integer = |name: &str| [".u32", ".s32", ".u64", ".s64", ".b32"].iter().any(|end| name.ends_with(end));
+        let shared = metrics.sites.iter().filter(|site| site.memory == crate::ptx::sim::SiteMemory::Shared);
+        let global = metrics.sites.iter().filter(|site| site.memory == crate::ptx::sim::SiteMemory::Global);
+        let sectors = |wanted: &dyn Fn(&str) -> bool| {
+            let found = global.clone().filter(|site| wanted(&site.instruction));
+            found.map(|site| site.transactions as f64).sum()
+        };
+        let slow = metrics.instructions.keys().any(|name| name.starts_with("mma.sync"));
+        Self {
+            tensor: metrics.tensor_flops as f64 / if slow { MMA_SYNC } else { 1.0 },
+            issue: metrics.issued as f64,
+            special: count(&|name| SPECIAL.iter().any(|begin| name.starts_with(begin))),
+            multiply: count(&|name| (name.starts_with("mul.") || name.starts_with("mad.")) && is_integer(name)),
+            shared: shared.clone().map(|site| site.transactions as f64).sum(),
+            least_shared: shared.map(|site| site.least as f64).sum(),
+            first_level: sectors(&|name| !name.starts_with("cp.async.bulk")),
+            second_level: sectors(&|name| !name.starts_with("ld.")),
+            bytes: (launched.touched.read + launched.touched.written) as f64,
+            blocks: launched.launch.grid.iter().map(|size| f64::from(*size)).product(),
+        }
+    }
+
+    /// Each amount from its own and that of `other`.
+    fn with(self, other: Self, of: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            tensor: of(self.tensor, other.tensor),
+            issue: of(self.issue, other.issue),
+            special: of(self.special, other.special),
+            multiply: of(self.multiply, other.multiply),
+            shared: of(self.shared, other.shared),
+            first_level: of(self.first_level, other.first_level),
+            second_level: of(self.second_level, other.second_level),
+            bytes: of(self.bytes, other.bytes),
+            least_shared: of(self.least_shared, other.least_shared),
+            blocks: of(self.blocks, other.blocks),
+        }
+    }
+
+    /// Seconds that each resource takes, in the order of [`Amounts::NAMES`], where the work is cut into the blocks.
+    fn seconds(&self) -> [f64; RESOURCES] {
+        let even = self.blocks / MULTIPROCESSORS as f64;
+        // What the busiest multiprocessor has, over what all would have.
+        let busiest = if even > 0.0 { even.ceil() / even } else { 1.0 };
+        let cycle = busiest / (CLOCK * MULTIPROCESSORS as f64);
+        [
+            self.tensor / TENSOR * cycle,
+            self.issue / 4.0 * cycle,
+            self.special / 16.0 * cycle,
+            self.multiply / 64.0 * cycle,
+            self.shared * cycle,
+            self.first_level / 4.0 * cycle,
+            self.second_level * 32.0 / SECOND_LEVEL,
+            self.bytes / MEMORY,
+        ]
+    }
+}
+
+impl Group {
+    /// Predicts all of it, on all cores.
+    ///
+    /// # Errors
+    /// The first workload's that fails.
+    pub fn predict(&self) -> Result<Vec<Prediction>, String> {
+        self.workloads.par_iter().with_max_len(1).map(Workload::predict).collect()
+    }
+}
+
+/// Every group with its table, in Markdown: what `docs/predicted.md` holds.
+///
+/// # Errors
+/// If a workload fails.
+pub fn report() -> Result<String, String> {
+    let mut text = String::new();
+    for group in GROUPS {
+        text += &format!("## {}\n\n{}\n", group.title, Table(&group.predict()?));
+    }
+    Ok(text)
+}
+
+/// What is predicted of a workload.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// The workload.
+    pub workload: Workload,
+    /// Programs that are launched, in order.
+    pub programs: Vec<String>,
+    /// The least seconds.
+    pub floor: f64,
+    /// The predicted seconds.
+    pub seconds: f64,
+    /// The resource that takes the longest.
+    pub bound: &'static str,
+    /// Seconds of each resource, in the order of the module's table, over the predicted ones.
+    pub shares: [f64; RESOURCES],
+    /// Bytes of global memory over those needed.
+    pub bytes_ratio: f64,
+    /// Wavefronts of shared memory over the fewest; 1 is free of bank conflicts.
+    pub bank_ratio: f64,
+    /// Blocks, or tiles where blocks stay, over multiprocessors.
+    pub waves: f64,
+}
+
+impl Workload {
+    fn operation(&self) -> &'static Operation {
+        let found = OPERATIONS.iter().find(|row| row.name == self.operation);
+        found.unwrap_or_else(|| panic!("{}: no operation is called {}", self.what, self.operation))
+    }
+
+    fn case(&self, size: impl Fn(Size) -> usize) -> Case {
+        let dims = self.sizes.iter().map(|(letter, of)| (*letter, size(*of))).collect();
+        Case { pass: self.pass, dtype: self.dtype, variant: self.variant.to_string(), dims }
+    }
+
+    /// The case at its full size.
+    pub fn full(&self) -> Case {
+        self.case(Size::full)
+    }
+
+    /// Launches of the small case by program; of several of one program (other approximations) the first.
+    fn counted(&self, doubled: bool, variant: &str) -> Result<Vec<(String, Amounts)>, String> {
+        let case = Case { variant: variant.to_string(), ..self.case(|size| size.simulated(doubled)) };
+        let mut found: Vec<(String, Amounts)> = Vec::new();
+        let mut launches = simulated::large_launches(self.operation(), &case, Sm::Sm90a)?;
+        if launches.is_empty() {
+            // Hopper runs the other one's program.
+            launches = simulated::large_launches(self.operation(), &case, Sm::Sm80)?;
+        }
+        for launched in launches {
+            let name = launched.name.to_string();
+            // A check of backward may need forward first.
+            let other_way = self.pass == Pass::Backward && name.contains(".forward");
+            if !other_way && found.iter().all(|(known, _)| *known != name) {
+                found.push((name, Amounts::of(&launched)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Predicts it.
+    ///
+    /// # Errors
+    /// If a simulated case fails, or launches other programs at its double.
+    pub fn predict(&self) -> Result<Prediction, String> {
+        let full = self.full();
+        let cost = (self.operation().cost)(&full);
+        let chosen = (self.operation == "gemm").then(|| chosen_on_hopper(&full, MULTIPROCESSORS)).flatten();
+        // Sums in layers are written as they are.
+        let layers = chosen.as_ref().map_or(1, |chosen| chosen.layers);
+        let variant = if layers > 1 { self.variant.replace("_accumulate", "") } else { self.variant.to_string() };
+        let mut launches = self.counted(false, &variant)?;
+        if let Some((letter, Size::Grows(small, size))) =
+            self.sizes.iter().copied().find(|(_, size)| matches!(size, Size::Grows(..)))
+        {
+            let steps = (size - small) as f64 / small as f64;
+            let double: BTreeMap<String, Amounts> = self.counted(true, &variant)?.into_iter().collect();
+            for (name, amounts) in &mut launches {
+                let other = double.get(name);
+                let other = other.ok_or_else(|| format!("{}: {name} is not launched at twice {letter}", self.what))?;
+                *amounts = amounts.with(*other, |small, double| small + (double - small) * steps);
+            }
+        }
+        let repeats: f64 = self.sizes.iter().map(|(_, size)| size.repeats()).product();
+        for (_, amounts) in &mut launches {
+            *amounts = amounts.with(*amounts, |amount, _| amount * repeats);
+        }
+        if let Some(chosen) = &chosen {
+            launches.retain(|(name, _)| *name == chosen.name.as_str());
+            for (_, amounts) in &mut launches {
+                // A tile of C is a block's work; operands are brought once, which the small case cannot show.
+                amounts.blocks = chosen.tiles as f64;
+                amounts.bytes = cost.bytes as f64;
+            }
+            if chosen.layers > 1 {
+                let sums = (full.dim("m") * full.dim("n")) as f64;
+                // Every layer's sums are written and read; C is read and written.
+                let bytes = 4.0 * sums * (2 * chosen.layers + 2) as f64;
+                launches.push(("gemm.sum".to_string(), Amounts { bytes, ..Amounts::default() }));
+            }
+        }
+        if launches.is_empty() {
+            return Err(format!("{}: nothing is launched", self.what));
+        }
+        Ok(self.judge(cost, &launches, chosen.map(|chosen| chosen.cycles as f64 / CLOCK)))
+    }
+
+    /// The prediction from what the launches take at full size.
+    fn judge(&self, cost: Cost, launches: &[(String, Amounts)], product: Option<f64>) -> Prediction {
+        // Rows that several ids name lie in a cache.
+        let bytes = launches.iter().map(|(_, amounts)| amounts.bytes).sum::<f64>().min(cost.bytes as f64);
+        let floor = Cost { bytes: bytes as u64, ..cost }.seconds(TENSOR_PEAK, MEMORY);
+        let (mut seconds, mut resources) = (0.0, [0.0; RESOURCES]);
+        for (at, (_, amounts)) in launches.iter().enumerate() {
+            let of = amounts.seconds();
+            seconds += of.iter().copied().fold(product.filter(|_| at == 0).unwrap_or(0.0), f64::max);
+            (0..RESOURCES).for_each(|i| resources[i] += of[i]);
+        }
+        let sum = |of: fn(&Amounts) -> f64| launches.iter().map(|(_, amounts)| of(amounts)).sum::<f64>();
+        let greatest = (0..RESOURCES).max_by(|a, b| resources[*a].total_cmp(&resources[*b])).expect("there are seven");
+        Prediction {
+            workload: *self,
+            programs: launches.iter().map(|(name, _)| name.clone()).collect(),
+            floor,
+            seconds,
+            bound: Amounts::NAMES[greatest],
+            shares: resources.map(|resource| resource / seconds),
+            bytes_ratio: sum(|amounts| amounts.bytes) / bytes,
+            bank_ratio: sum(|amounts| amounts.shared) / sum(|amounts| amounts.least_shared).max(1.0),
+            waves: launches.iter().map(|(_, amounts)| amounts.blocks).fold(0.0, f64::max) / MULTIPROCESSORS as f64,
+        }
+    }
+}
+
+/// A table of predictions, in Markdown.
+pub struct Table<'a>(pub &'a [Prediction]);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micro = |seconds: f64| match seconds * 1e6 {
+            small if small < 100.0 => format!("{small:.1}"),
+            large => format!("{large:.0}"),
+        };
+        let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+        writeln!(
+            f,
+            "| | program | times | floor, µs | predicted, µs | reached | longest | tensor | issue | special | multiply | shared | L2 \
+             | memory | bytes / needed | wavefronts / least | waves |"
+        )?;
+        writeln!(f, "|---|---|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")?;
+        let (mut floor, mut predicted) = (0.0, 0.0);
+        for row in self.0 {
+            let times = row.workload.times as f64;
+            floor += times * row.floor;
+            predicted += times * row.seconds;
+            let programs: Vec<String> = row.programs.iter().map(|name| format!("`{name}`")).collect();
+            write!(
+                f,
+                "| {} | {} | {} | {} | {} | **{}** | {} |",
+                row.workload.what,
+                programs.join("<br>"),
+                row.workload.times,
+                micro(row.floor),
+                micro(row.seconds),
+                percent(row.floor / row.seconds),
+                row.bound
+            )?;
+            row.shares.iter().try_for_each(|share| write!(f, " {} |", percent(*share)))?;
+            writeln!(f, " {:.2} | {:.2} | {:.1} |", row.bytes_ratio, row.bank_ratio, row.waves)?;
+        }
+        writeln!(
+            f,
+            "| **all** | | | **{}** | **{}** | **{}** | | | | | | | | | | | | |",
+            micro(floor),
+            micro(predicted),
+            percent(floor / predicted)
+        )
+    }
+}
