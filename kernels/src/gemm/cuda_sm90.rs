@@ -171,8 +171,8 @@ impl HopperTile {
     fn split(self, spec: &Gemm, multiprocessors: usize) -> ((usize, usize), usize) {
         let Gemm { m, n, k, .. } = *spec;
         let cut = |wanted: usize| {
-            let chunk = k.div_ceil(wanted).next_multiple_of(Self::K as usize);
-            let layers = k.div_ceil(chunk);
+            let chunk = k.max(1).div_ceil(wanted).next_multiple_of(Self::K as usize);
+            let layers = k.max(1).div_ceil(chunk);
             // Layers lie like more rows of tiles.
             let rows = m.next_multiple_of(Self::M as usize) * layers;
             let sums =
