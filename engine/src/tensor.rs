@@ -37,6 +37,13 @@ impl Tensor {
         Ok(Self { storage: Arc::new(storage), offset: 0, shape, dtype })
     }
 
+    /// A tensor over `storage`, which has exactly its bytes.
+    pub(crate) fn over(storage: Storage, shape: impl Into<Shape>, dtype: DType) -> Self {
+        let shape = shape.into();
+        assert_eq!(storage.len(), shape.elements() * dtype.bytes(), "bytes for shape {shape:?}");
+        Self { storage: Arc::new(storage), offset: 0, shape, dtype }
+    }
+
     /// A tensor of its own on the heap, with these elements.
     ///
     /// # Errors

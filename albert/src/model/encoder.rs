@@ -28,7 +28,7 @@ pub enum Blocks {
 }
 
 /// The weights of the first half of a block.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AttentionWeights {
     pub(super) query: Linear,
     pub(super) key: Linear,
@@ -38,7 +38,7 @@ pub(super) struct AttentionWeights {
 }
 
 /// The weights of the second half.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FfnWeights {
     pub(super) ffn: Linear,
     pub(super) ffn_output: Linear,
@@ -46,7 +46,7 @@ pub(super) struct FfnWeights {
 }
 
 /// A block as it runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Block {
     pub(super) attention: AttentionWeights,
     pub(super) ffn: FfnWeights,
@@ -153,18 +153,31 @@ impl Encoder {
         mode: &Mode,
         seen: &mut impl FnMut(usize, &Var) -> Result<(), EngineError>,
     ) -> Result<Var, EngineError> {
-        self.blocks.iter().enumerate().try_fold(x, |x, (at, block)| {
-            let dropout = self.shape.dropout(at, mode.dropout);
-            let y = match mode.blocks {
-                Blocks::Fused(recompute) => {
-                    let layer = block.fused(&self.shape, &dropout, recompute);
-                    ops::encoder_layer(tape, &x, &inputs.sequences, &layer)?
-                }
-                Blocks::Composed => composed::block(tape, &x, inputs, block, &self.shape, &dropout)?,
-            };
-            seen(at + 1, &y)?;
-            Ok(y)
-        })
+        let (mut x, mut at) = (x, 0);
+        // Blocks that follow one another with the same weights are applications of one layer.
+        for alike in self.blocks.chunk_by(|a, b| a == b) {
+            let mut applications = None;
+            for block in alike {
+                let dropout = self.shape.dropout(at, mode.dropout);
+                x = match mode.blocks {
+                    Blocks::Fused(recompute) => {
+                        let layer = block.fused(&self.shape, &dropout, recompute);
+                        let applications = match &mut applications {
+                            Some(applications) => applications,
+                            none => {
+                                let tokens = x.shape()[0];
+                                none.insert(ops::Applications::new(tape, &layer, alike.len(), tokens, x.dtype())?)
+                            }
+                        };
+                        ops::repeated_encoder_layer(tape, &x, &inputs.sequences, &layer, applications)?
+                    }
+                    Blocks::Composed => composed::block(tape, &x, inputs, block, &self.shape, &dropout)?,
+                };
+                at += 1;
+                seen(at, &x)?;
+            }
+        }
+        Ok(x)
     }
 
     pub(super) fn attention_probabilities(

@@ -71,5 +71,32 @@ fn three_steps_started_as_graphs_have_the_same_bits() {
     assert!(values == same_values, "parameters differ");
     // A micro-batch is one list, forward and backward.
     assert!(graphs.graphs >= 6 && graphs.short == 0 && graphs.waiting == 0, "{graphs:?}");
-    assert!(graphs.built < graphs.graphs, "a ragged batch uses an earlier graph again: {graphs:?}");
+    // The first brings the parameters, the first of a step rounds them to bf16, and the last of a step is so small that its
+    // sums need no second pass.
+    assert!(graphs.built <= 4 && graphs.graphs == 9, "a ragged batch uses an earlier graph again: {graphs:?}");
+}
+
+/// Few tokens and many applications of one layer: there the plan takes the weight gradients of all of them together.
+#[test]
+fn a_plan_that_joins_weight_gradients_has_losses_that_rounding_explains() {
+    let world = world();
+    let run = |device: Device, activations: &str| {
+        let recipe = recipe(&[
+            "schedule.steps=5",
+            "model.num_hidden_layers=4",
+            "data.batch.max_tokens=40",
+            "data.batch.sequences_per_step=3",
+            &format!("compute.activations={activations}"),
+        ]);
+        let mut trainer = Trainer::new(&recipe, &world.dataset, &world.vocabulary, device).unwrap();
+        let joins = trainer.workspace().joins_weight_gradients("train");
+        let losses: Vec<f64> = (0..5).map(|_| trainer.train_step().unwrap().loss).collect();
+        assert_eq!(trainer.workspace().arena().report().misses, 0);
+        (joins, losses)
+    };
+    let (exact, cpu, gpu) = (run(device(1), "f32"), run(device(1), "bf16"), run(gpu(), "bf16"));
+    assert_eq!((exact.0, cpu.0, gpu.0), (false, false, true));
+    let (cpu, gpu) = (distance(&cpu.1, &exact.1), distance(&gpu.1, &exact.1));
+    println!("losses {:.4?}; off by {gpu:.1e} on the GPU, by {cpu:.1e} on the processor", exact.1);
+    assert!(gpu <= 2.0 * cpu, "losses are off by {gpu:e} on the GPU, by {cpu:e} on the processor");
 }

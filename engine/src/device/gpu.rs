@@ -25,7 +25,10 @@ use kernels::{
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// Sizes of allocations are rounded up to multiples of this, so that tensors of nearly the same size share memory.
@@ -44,6 +47,8 @@ struct Inner {
     graphs: Mutex<Graphs>,
     /// Work of the step that waits to be started together.
     recorder: Mutex<Recorder>,
+    /// Bytes that the driver has given and not got back.
+    given: AtomicU64,
     /// Allocations that nobody uses now, by size.
     free: Mutex<HashMap<usize, Vec<DeviceAddress>>>,
 }
@@ -78,6 +83,7 @@ impl Gpu {
             functions: Mutex::default(),
             graphs: Mutex::default(),
             recorder: Mutex::default(),
+            given: AtomicU64::default(),
             free: Mutex::default(),
         })))
     }
@@ -204,10 +210,14 @@ impl Gpu {
         let kept = lock(&self.0.free).get_mut(&rounded).and_then(Vec::pop);
         let address = match kept {
             Some(address) => address,
-            None => self.0.driver.allocate(rounded).or_else(|_| {
-                self.release_unused()?;
-                self.0.driver.allocate(rounded)
-            })?,
+            None => {
+                let address = self.0.driver.allocate(rounded).or_else(|_| {
+                    self.release_unused()?;
+                    self.0.driver.allocate(rounded)
+                })?;
+                self.0.given.fetch_add(rounded as u64, Ordering::Relaxed);
+                address
+            }
         };
         Ok(DeviceBlock { gpu: self.clone(), address, bytes: rounded })
     }
@@ -218,7 +228,16 @@ impl Gpu {
         // What was started may still use it.
         driver.synchronize()?;
         let unused = std::mem::take(&mut *lock(&self.0.free));
-        unused.into_values().flatten().try_for_each(|address| driver.free(address))
+        unused.into_iter().try_for_each(|(bytes, addresses)| {
+            self.0.given.fetch_sub((bytes * addresses.len()) as u64, Ordering::Relaxed);
+            addresses.into_iter().try_for_each(|address| driver.free(address))
+        })
+    }
+
+    /// Bytes that it should still be able to give: nine tenths of its memory, less what is in use.
+    pub(crate) fn memory_left(&self) -> usize {
+        let most = self.info().memory / 10 * 9;
+        usize::try_from(most.saturating_sub(self.0.given.load(Ordering::Relaxed))).unwrap_or(usize::MAX)
     }
 }
 

@@ -176,6 +176,9 @@ impl Gpu {
     /// y = factor · x[0], everywhere; x in f32.
     pub(crate) fn repeat(&self, x: &Tensor, factor: f32, y: &mut Tensor) -> Result<()> {
         let kernel = Map::new(Function::Repeat, storage(x.dtype()), storage(y.dtype()), 1, y.len());
+        // One kernel for every length: y has a number for each token that is predicted, and a step with as many kernels of
+        // the same kind is the same graph.
+        let kernel = Map { vector: 1, ..kernel };
         let count = y.len();
         let arguments = [x.address().into(), y.address_mut().into(), Argument::F32(factor), size(1), size(count)];
         self.run(&kernel, kernel.launch(1, count), &arguments)
@@ -203,7 +206,9 @@ impl Gpu {
     /// The total of the terms at `out`: in f64, or times a factor in f32.
     fn total(&self, x: &Tensor, term: Term, out: DeviceAddress, factor: Option<f32>) -> Result<()> {
         let kernel = Total { aligned: false, ..Total::new(storage(x.dtype()), term, x.len()) };
-        let kernel = if aligned(&[x.address()]) { Total::new(kernel.dtype, term, x.len()) } else { kernel };
+        // What is as short as a list of losses has one kernel for every length, as above.
+        let long = x.len() >= 1 << 16;
+        let kernel = if long && aligned(&[x.address()]) { Total::new(kernel.dtype, term, x.len()) } else { kernel };
         let launch = kernel.launch(x.len());
         let parts = launch.map_or(0, |launch| launch.grid[0] as usize);
         let partial = Tensor::new(&Arena::on_gpu(self), [2 * parts.max(1)], DType::U32)?;

@@ -44,6 +44,13 @@ impl SimulatedDriver {
         Self { info, state, graphs: Mutex::default() }
     }
 
+    /// The same with so much memory.
+    #[cfg(test)]
+    pub(crate) fn with_memory(mut self, bytes: u64) -> Self {
+        self.info.memory = bytes;
+        self
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A launch that panicked may have left its outputs half written, as a fault on a GPU does; nothing else.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     device::{Device, Gpu, driver::DeviceAddress, gpu::DeviceBlock},
-    error::Result,
+    error::{EngineError, Result},
 };
 use std::{
     ops::Range,
@@ -75,6 +75,37 @@ enum Home {
     },
     Heap(Memory),
     Slot(Arc<Memory>, usize),
+    /// Bytes of another storage from an offset on; see [`Parts`].
+    Part(Arc<Storage>, usize),
+}
+
+/// A storage in equal parts that are written one by one and read as a whole once none of them is left.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    whole: Arc<Storage>,
+    /// Bytes of a part.
+    bytes: usize,
+    taken: Vec<bool>,
+}
+
+impl Parts {
+    /// Memory for `count` parts of `bytes` bytes, one directly behind another.
+    pub(crate) fn new(arena: &Arena, count: usize, bytes: usize) -> Result<Self> {
+        let total = count.checked_mul(bytes).ok_or(EngineError::Memory { bytes: usize::MAX })?;
+        Ok(Self { whole: Arc::new(arena.request(total)?), bytes, taken: vec![false; count] })
+    }
+
+    /// Part number `at`. Panics if it was taken before.
+    pub(crate) fn take(&mut self, at: usize) -> Storage {
+        assert!(!std::mem::replace(&mut self.taken[at], true), "part {at} is somebody's already");
+        let (home, arena) = (Home::Part(self.whole.clone(), at * self.bytes), self.whole.arena.clone());
+        Storage { bytes: self.bytes, home, arena }
+    }
+
+    /// All parts as one; `None` if one of them is still somebody's.
+    pub(crate) fn into_whole(self) -> Option<Storage> {
+        Arc::into_inner(self.whole)
+    }
 }
 
 /// A piece of memory.
@@ -176,11 +207,16 @@ impl Arena {
         state.events.clear();
     }
 
-    /// Ends a dry run. Its plan serves the steps called `name` from now on; the block grows if it has to.
-    pub(crate) fn finish_dry(&self, name: &'static str) -> Result<Plan> {
+    /// Ends a dry run: what memory it needs.
+    pub(crate) fn finish_dry(&self) -> Plan {
         let mut state = self.state();
-        let plan = Plan::new(&std::mem::take(&mut state.events));
         state.mode = Mode::Heap;
+        Plan::new(&std::mem::take(&mut state.events))
+    }
+
+    /// `plan` serves the steps called `name` from now on; the block grows if it has to.
+    pub(crate) fn adopt(&self, name: &'static str, plan: Plan) -> Result<Plan> {
+        let mut state = self.state();
         if state.block.as_ref().is_none_or(|block| block.len() < plan.bytes()) {
             // Tensors that still live in the old block keep it alive, and have nothing to do with the new one.
             state.block = Some(Arc::new(Memory::new(state.gpu.as_ref(), plan.bytes())?));
@@ -273,7 +309,19 @@ impl Storage {
                 Memory::Device(block) => Some((block, *offset)),
                 Memory::Host(_) => None,
             },
+            Home::Part(whole, offset) => whole.on_device().map(|(block, start)| (block, start + offset)),
             Home::Heap(Memory::Host(_)) | Home::Nowhere { .. } => None,
+        }
+    }
+
+    /// The block on the processor and the first byte in it; `None` in a dry run. Panics if the bytes are on a GPU.
+    #[track_caller]
+    fn on_host(&self) -> Option<(&Block, usize)> {
+        match &self.home {
+            Home::Nowhere { .. } => None,
+            Home::Heap(memory) => Some((memory.host(), 0)),
+            Home::Slot(memory, offset) => Some((memory.host(), *offset)),
+            Home::Part(whole, offset) => whole.on_host().map(|(block, start)| (block, start + offset)),
         }
     }
 
@@ -306,27 +354,26 @@ impl Storage {
     }
 
     /// The bytes. Panics in a dry run: kernels are not launched there.
+    #[track_caller]
     pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.home {
-            Home::Nowhere { .. } => panic!("a dry run has no memory to read; read values inside `Tape::launch`"),
-            // SAFETY: this Storage owns the block, and writing needs `&mut self`.
-            Home::Heap(block) => unsafe { block.host().slice(0..self.bytes) },
-            // SAFETY: the arena gave this range to this Storage alone until it is dropped, and writing needs
-            // `&mut self`.
-            Home::Slot(block, offset) => unsafe { block.host().slice(*offset..offset + self.bytes) },
-        }
+        let Some((block, start)) = self.on_host() else {
+            panic!("a dry run has no memory to read; read values inside `Tape::launch`");
+        };
+        // SAFETY: this Storage owns a block on the heap, or the arena gave this range to it alone until it is dropped, or
+        // the range is a part that was taken once, of a whole that is in nobody's hands while a part lives. Writing
+        // needs `&mut self`.
+        unsafe { block.slice(start..start + self.bytes) }
     }
 
     /// The bytes, to be written. Panics in a dry run.
+    #[track_caller]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        match &self.home {
-            Home::Nowhere { .. } => panic!("a dry run has no memory to write; write values inside `Tape::launch`"),
-            // SAFETY: this Storage owns the block and is borrowed exclusively.
-            Home::Heap(block) => unsafe { block.host().slice_mut(0..self.bytes) },
-            // SAFETY: the arena gave this range to this Storage alone until it is dropped, and it is borrowed
-            // exclusively.
-            Home::Slot(block, offset) => unsafe { block.host().slice_mut(*offset..offset + self.bytes) },
-        }
+        let bytes = self.bytes;
+        let Some((block, start)) = self.on_host() else {
+            panic!("a dry run has no memory to write; write values inside `Tape::launch`");
+        };
+        // SAFETY: the range is this Storage's alone, as above, and it is borrowed exclusively.
+        unsafe { block.slice_mut(start..start + bytes) }
     }
 }
 
@@ -341,6 +388,8 @@ impl Drop for Storage {
                 }
             }
             Home::Heap(_) => state.heap -= self.bytes,
+            // The whole goes when nobody has a part of it.
+            Home::Part(..) => {}
             Home::Slot(block, offset) => {
                 // A block that was replaced by a larger one is nobody's business any more.
                 if state.block.as_ref().is_some_and(|now| Arc::ptr_eq(now, block)) && self.bytes > 0 {
@@ -369,7 +418,7 @@ mod tests {
         let arena = Arena::default();
         arena.start_dry();
         program(&arena, [1000, 500, 900, 0]).unwrap();
-        let plan = arena.finish_dry("step").unwrap();
+        let plan = arena.adopt("step", arena.finish_dry()).unwrap();
         (arena, plan)
     }
 
@@ -406,6 +455,32 @@ mod tests {
         assert_eq!(extra.bytes().len(), 100);
         drop((kept, held, extra));
         assert_eq!(arena.report().heap, 0);
+    }
+
+    #[test]
+    fn parts_are_written_apart_and_read_as_one() {
+        let (planned, _) = planned();
+        planned.start_step(Some("step"));
+        for arena in [Arena::default(), planned] {
+            let mut parts = Parts::new(&arena, 3, 40).unwrap();
+            let [mut first, mut third] = [0, 2].map(|at| parts.take(at));
+            first.bytes_mut().fill(1);
+            third.bytes_mut().fill(3);
+            let mut second = parts.take(1);
+            second.bytes_mut().fill(2);
+            let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| parts.take(1)));
+            assert!(again.is_err(), "one part given twice");
+            drop((first, third));
+            assert_eq!(second.bytes(), [2; 40]);
+            drop(second);
+            let whole = parts.into_whole().expect("no part is left");
+            assert_eq!(whole.bytes(), [[1; 40], [2; 40], [3; 40]].concat());
+            let mut parts = Parts::new(&arena, 2, 8).unwrap();
+            let held = parts.take(0);
+            assert!(parts.into_whole().is_none(), "read while a part is somebody's");
+            drop((held, whole));
+            assert_eq!(arena.report().heap, 0);
+        }
     }
 
     #[test]

@@ -15,6 +15,6 @@ mod arena;
 mod block;
 mod plan;
 
-pub(crate) use arena::Storage;
 pub use arena::{Arena, ArenaReport};
+pub(crate) use arena::{Parts, Storage};
 pub use plan::Plan;

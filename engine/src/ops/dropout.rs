@@ -39,12 +39,13 @@ pub fn dropout(tape: &Tape<'_>, x: &Var, dropout: Option<Dropout>) -> Result<Var
     check::float("dropout", x)?;
     check_rate("dropout", dropout)?;
     let Some(dropout) = dropout.filter(|dropout| dropout.rate > 0.0) else { return Ok(x.clone()) };
-    let y = masked(tape, &dropout, x.value())?;
+    let mut y = tape.alloc(*x.shape(), x.dtype())?;
+    masked(tape, &dropout, x.value(), &mut y)?;
     tape.record(&[x], y, || DropoutOp { dropout })
 }
 
-pub(super) fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor) -> Result<Tensor> {
-    let mut y = tape.alloc(*x.shape(), x.dtype())?;
+/// y = x with elements dropped and the others scaled.
+pub(super) fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor, y: &mut Tensor) -> Result<()> {
     let columns = x.shape().rows_cols().1;
     let cost = Cost { flops: 40 * x.len() as u64, bytes: (2 * x.len() * x.dtype().bytes()) as u64 };
     tape.launch_on("dropout", cost, |device| match device {
@@ -62,8 +63,7 @@ pub(super) fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor) -> Result<T
             arguments.extend([size(rows), size(columns)]);
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }
-    })?;
-    Ok(y)
+    })
 }
 
 struct DropoutOp {
@@ -75,7 +75,8 @@ impl Op for DropoutOp {
         "dropout"
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let dx = masked(pass.tape, &self.dropout, &dy)?;
+        let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
+        masked(pass.tape, &self.dropout, &dy, &mut dx)?;
         pass.give(0, dx)
     }
 }

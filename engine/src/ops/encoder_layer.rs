@@ -23,8 +23,9 @@
 //! s is the sum that a LayerNorm normalises; statistics (2 floats a row each) and the softmax's (A floats) are kept
 //! beside them. Cost: 8·H² + 4·H·F + 4·S·H FLOPs a token forward, twice that and 2·S·H more backward.
 use super::{
+    applications::{Applications, Place, Weight},
     attention::{self, Attention, Sequences},
-    check,
+    check, copy,
     dropout::check_rate,
     elementwise::{activate, activate_backward},
     linear::Dense,
@@ -100,14 +101,47 @@ pub struct EncoderLayer {
 /// # Errors
 /// Shapes of x, the sequences and the parameters do not fit, or a dropout rate is not in [0, 1).
 pub fn encoder_layer(tape: &Tape<'_>, x: &Var, sequences: &Sequences, layer: &EncoderLayer) -> Result<Var> {
+    apply(tape, x, Layer::new(tape, x, sequences, layer)?)
+}
+
+/// The same for one of several applications of `layer`, whose weight gradients may be taken together.
+///
+/// # Errors
+/// As [`encoder_layer`]; or `x` is not what the application before gave, where they are taken together.
+pub fn repeated_encoder_layer(
+    tape: &Tape<'_>,
+    x: &Var,
+    sequences: &Sequences,
+    layer: &EncoderLayer,
+    applications: &Applications,
+) -> Result<Var> {
     let layer = Layer::new(tape, x, sequences, layer)?;
-    let mut out = tape.alloc(*x.shape(), x.dtype())?;
-    let saved = layer.forward(tape, x.value(), Some(&mut out))?;
+    let y = apply(tape, x, Layer { place: applications.next(x)?, ..layer })?;
+    applications.gave(&y);
+    Ok(y)
+}
+
+fn apply(tape: &Tape<'_>, x: &Var, layer: Layer) -> Result<Var> {
+    let out = layer.place.as_ref().and_then(Place::output);
+    let mut out = match out {
+        Some(out) => out,
+        None => tape.alloc(*x.shape(), x.dtype())?,
+    };
+    let kept = match &layer.place {
+        // The others' inputs were written where they belong.
+        Some(place) if place.number() == 0 => {
+            let mut kept = place.input(Weight::Qkv);
+            copy(tape, x.value(), &mut kept)?;
+            kept
+        }
+        _ => x.value().clone(),
+    };
+    let saved = layer.forward(tape, &kept, Some(&mut out))?;
     let saved = match layer.spec.recompute {
         Recompute::Layer => None,
         _ => Some(saved),
     };
-    tape.record_with_parameters(&[x], out, || EncoderLayerOp { layer, x: x.value().clone(), saved })
+    tape.record_with_parameters(&[x], out, || EncoderLayerOp { layer, x: kept, saved })
 }
 
 /// A layer whose sizes have been checked.
@@ -118,6 +152,8 @@ struct Layer {
     attention_output: Dense,
     ffn: Dense,
     ffn_output: Dense,
+    /// Where its weight gradients wait for those of other applications.
+    place: Option<Place>,
 }
 
 /// What forward leaves for backward; y and f are dropped by [`Recompute::Cheap`].
@@ -164,6 +200,7 @@ impl Layer {
             attention_output: dense(&[params.attention_weight], &[params.attention_bias], Some(h), h)?,
             ffn_output: dense(&[params.ffn_output_weight], &[params.ffn_output_bias], Some(h), ffn.n)?,
             ffn,
+            place: None,
         })
     }
 
@@ -174,7 +211,7 @@ impl Layer {
         let keep = tape.is_recording() && self.spec.recompute == Recompute::None || out.is_none();
         let mut qkv = tape.alloc([t, 3 * h], dtype)?;
         self.qkv.forward(tape, "layer.qkv", x, &mut qkv)?;
-        let mut context = tape.alloc([t, h], dtype)?;
+        let mut context = self.input(tape, Weight::AttentionOutput, [t, h].into(), dtype)?;
         let mut lse = tape.alloc([t, self.spec.attention.heads], DType::F32)?;
         attention::forward(tape, &self.spec.attention, &self.sequences, &qkv, &mut context, &mut lse)?;
 
@@ -184,8 +221,8 @@ impl Layer {
             dropout: self.spec.attention_output,
             norm: params.attention_norm,
         };
-        let (s1, y, stats1) = attended.forward(tape, &context, x, None)?;
-        let y = y.expect("no other place for it was given");
+        let mut y = self.input(tape, Weight::Ffn, [t, h].into(), dtype)?;
+        let (s1, stats1) = attended.forward(tape, &context, x, &mut y)?;
 
         let (pre, f) = self.ffn(tape, &y)?;
         let fed = Sublayer {
@@ -194,7 +231,12 @@ impl Layer {
             dropout: self.spec.ffn_output,
             norm: params.output_norm,
         };
-        let (s2, _, stats2) = fed.forward(tape, &f, &y, out)?;
+        let mut own = match &out {
+            Some(_) => None,
+            None => Some(tape.alloc([t, h], dtype)?),
+        };
+        let out = out.or(own.as_mut()).expect("one of the two");
+        let (s2, stats2) = fed.forward(tape, &f, &y, out)?;
         let (f, y) = (keep.then_some(f), keep.then_some(y));
         Ok(Saved { qkv, context, lse, s1, stats1, y, pre, f, s2, stats2 })
     }
@@ -203,7 +245,7 @@ impl Layer {
     fn ffn(&self, tape: &Tape<'_>, y: &Tensor) -> Result<(Tensor, Tensor)> {
         let mut pre = tape.alloc([y.shape()[0], self.ffn.n], y.dtype())?;
         if let Device::Cuda(gpu) = tape.device() {
-            let mut f = tape.alloc(*pre.shape(), pre.dtype())?;
+            let mut f = self.input(tape, Weight::FfnOutput, *pre.shape(), pre.dtype())?;
             let fused = Fused::BiasActivation { activation: self.spec.activation, save_pre: true };
             let finish = || Finish { fused, pre: Some(pre.address_mut()), ..Finish::NOTHING };
             self.ffn.fused_forward(tape, gpu, "layer.ffn", y, &mut f, finish)?;
@@ -214,15 +256,67 @@ impl Layer {
         Ok((pre, f))
     }
 
+    /// Room for what multiplies `weight`.
+    fn input(&self, tape: &Tape<'_>, weight: Weight, shape: Shape, dtype: DType) -> Result<Tensor> {
+        match &self.place {
+            Some(place) => Ok(place.input(weight)),
+            None => tape.alloc(shape, dtype),
+        }
+    }
+
+    /// Room for the gradient of what `weight` gives.
+    fn gradient(&self, tape: &Tape<'_>, weight: Weight, shape: Shape, dtype: DType) -> Result<Tensor> {
+        match &self.place {
+            Some(place) => place.gradient(tape, weight),
+            None => tape.alloc(shape, dtype),
+        }
+    }
+
+    /// dW += dyᵀ·x and db += Σ dy; or nothing, where they wait for the other applications.
+    fn weight_gradient(&self, pass: &mut Pass<'_, '_>, weight: Weight, dy: &Tensor, x: &Tensor) -> Result<()> {
+        match &self.place {
+            Some(_) => Ok(()),
+            None => self.dense(weight).0.backward_weight(pass, self.dense(weight).1, dy, x),
+        }
+    }
+
+    /// The weight gradients of all applications, once none is left to come.
+    fn joined_gradients(&self, pass: &mut Pass<'_, '_>) -> Result<()> {
+        let Some(place) = self.place.as_ref().filter(|place| place.number() == 0) else { return Ok(()) };
+        for weight in Weight::ALL {
+            let ([dy, x], (dense, name)) = (place.whole(weight)?, self.dense(weight));
+            dense.backward_weight(pass, name, &dy, &x)?;
+        }
+        Ok(())
+    }
+
+    fn dense(&self, weight: Weight) -> (&Dense, &'static str) {
+        match weight {
+            Weight::Qkv => (&self.qkv, "layer.qkv.backward.weight"),
+            Weight::AttentionOutput => (&self.attention_output, "layer.attention_output.backward.weight"),
+            Weight::Ffn => (&self.ffn, "layer.ffn.backward.weight"),
+            Weight::FfnOutput => (&self.ffn_output, "layer.ffn_output.backward.weight"),
+        }
+    }
+
     fn activate(&self, tape: &Tape<'_>, pre: &Tensor) -> Result<Tensor> {
-        let mut f = tape.alloc(*pre.shape(), pre.dtype())?;
+        let mut f = self.input(tape, Weight::FfnOutput, *pre.shape(), pre.dtype())?;
         activate(tape, "layer.activation", self.spec.activation, pre, &mut f)?;
         Ok(f)
     }
 
-    /// The gradient through dropout; the gradient itself where there is none.
-    fn unmask(&self, tape: &Tape<'_>, dropout: Option<Dropout>, dy: &Tensor) -> Result<Option<Tensor>> {
-        active(dropout).map(|dropout| super::dropout::masked(tape, &dropout, dy)).transpose()
+    /// The gradient through dropout, of what `weight` gives; `None` where there is none, and it is `dy` itself.
+    fn unmask(&self, tape: &Tape<'_>, weight: Weight, dropout: Option<Dropout>, dy: &Tensor) -> Result<Option<Tensor>> {
+        if active(dropout).is_none() && self.place.is_none() {
+            return Ok(None);
+        }
+        let mut branch = self.gradient(tape, weight, *dy.shape(), dy.dtype())?;
+        match active(dropout) {
+            Some(dropout) => super::dropout::masked(tape, &dropout, dy, &mut branch)?,
+            // dy is added to later, and this is not.
+            None => copy(tape, dy, &mut branch)?,
+        }
+        Ok(Some(branch))
     }
 
     /// dx from dout, in the order of the module's picture from its end.
@@ -240,9 +334,9 @@ impl Layer {
             Some(f) => f,
             None => self.activate(tape, &pre)?,
         };
-        let branch = self.unmask(tape, self.spec.ffn_output, &ds2)?;
+        let branch = self.unmask(tape, Weight::FfnOutput, self.spec.ffn_output, &ds2)?;
         let dbranch = branch.as_ref().unwrap_or(&ds2);
-        self.ffn_output.backward_weight(pass, "layer.ffn_output.backward.weight", dbranch, &f)?;
+        self.weight_gradient(pass, Weight::FfnOutput, dbranch, &f)?;
         drop(f);
         let dpre = self.backward_activation(tape, dbranch, &pre)?;
         drop((branch, pre));
@@ -250,7 +344,7 @@ impl Layer {
             Some(y) => y,
             None => self.normalise(tape, &s1)?,
         };
-        self.ffn.backward_weight(pass, "layer.ffn.backward.weight", &dpre, &y)?;
+        self.weight_gradient(pass, Weight::Ffn, &dpre, &y)?;
         drop(y);
         // dy = ds2 + dpre·W₁
         let mut dy = ds2;
@@ -262,17 +356,17 @@ impl Layer {
         params.attention_norm.backward(pass, &s1, &stats1, &dy, &mut ds1)?;
         drop((s1, stats1, dy));
         // Attention
-        let branch = self.unmask(tape, self.spec.attention_output, &ds1)?;
+        let branch = self.unmask(tape, Weight::AttentionOutput, self.spec.attention_output, &ds1)?;
         let dbranch = branch.as_ref().unwrap_or(&ds1);
-        self.attention_output.backward_weight(pass, "layer.attention_output.backward.weight", dbranch, &context)?;
+        self.weight_gradient(pass, Weight::AttentionOutput, dbranch, &context)?;
         let mut dcontext = tape.alloc(shape, dtype)?;
         self.attention_output.backward_input(tape, "layer.attention_output.backward.input", dbranch, &mut dcontext)?;
         drop(branch);
-        let mut dqkv = tape.alloc(*qkv.shape(), dtype)?;
+        let mut dqkv = self.gradient(tape, Weight::Qkv, *qkv.shape(), dtype)?;
         let spec = &self.spec.attention;
         attention::backward(tape, spec, &self.sequences, &qkv, &context, &lse, &dcontext, &mut dqkv)?;
         drop((qkv, context, lse, dcontext));
-        self.qkv.backward_weight(pass, "layer.qkv.backward.weight", &dqkv, x)?;
+        self.weight_gradient(pass, Weight::Qkv, &dqkv, x)?;
         // dx = ds1 + dqkv·Wqkv
         let mut dx = ds1;
         self.qkv.add_backward_input(tape, "layer.qkv.backward.input", &dqkv, &mut dx)?;
@@ -283,7 +377,7 @@ impl Layer {
     fn backward_activation(&self, tape: &Tape<'_>, dbranch: &Tensor, pre: &Tensor) -> Result<Tensor> {
         const NAME: &str = "layer.ffn_output.backward.input";
         if let Device::Cuda(gpu) = tape.device() {
-            let mut dpre = tape.alloc(*pre.shape(), pre.dtype())?;
+            let mut dpre = self.gradient(tape, Weight::Ffn, *pre.shape(), pre.dtype())?;
             let fused = Fused::ActivationBackward(self.spec.activation);
             let finish = || Finish { fused, matrix: Some(pre.address()), ..Finish::NOTHING };
             self.ffn_output.fused_backward_input(tape, gpu, NAME, dbranch, &mut dpre, finish)?;
@@ -291,7 +385,7 @@ impl Layer {
         }
         let mut df = tape.alloc(*pre.shape(), pre.dtype())?;
         self.ffn_output.backward_input(tape, NAME, dbranch, &mut df)?;
-        let mut dpre = tape.alloc(*pre.shape(), pre.dtype())?;
+        let mut dpre = self.gradient(tape, Weight::Ffn, *pre.shape(), pre.dtype())?;
         activate_backward(tape, "layer.activation.backward", self.spec.activation, pre, &df, &mut dpre)?;
         Ok(dpre)
     }
@@ -314,26 +408,15 @@ struct Sublayer<'a> {
 }
 
 impl Sublayer<'_> {
-    /// s, y and the statistics of the normalisation. y goes to `out` where that is given, and then is not returned.
-    fn forward(
-        &self,
-        tape: &Tape<'_>,
-        x: &Tensor,
-        residual: &Tensor,
-        out: Option<&mut Tensor>,
-    ) -> Result<(Tensor, Option<Tensor>, Tensor)> {
+    /// s and the statistics of the normalisation; y is written.
+    fn forward(&self, tape: &Tape<'_>, x: &Tensor, residual: &Tensor, y: &mut Tensor) -> Result<(Tensor, Tensor)> {
         let (shape, dtype) = (*residual.shape(), residual.dtype());
         let branch = match tape.device() {
             Device::Cpu(_) => Some(self.branch(tape, x)?),
             Device::Cuda(_) => None,
         };
         let mut s = tape.alloc(shape, dtype)?;
-        let mut own = match &out {
-            Some(_) => None,
-            None => Some(tape.alloc(shape, dtype)?),
-        };
         let mut stats = tape.alloc([shape[0], 2], DType::F32)?;
-        let y = out.or(own.as_mut()).expect("one of the two");
         match (tape.device(), branch) {
             (Device::Cuda(gpu), _) => {
                 // The product adds the residual: the sum is rounded once, and nothing else is written.
@@ -348,7 +431,7 @@ impl Sublayer<'_> {
                 self.norm.forward(tape, &branch, Some(residual), Some(&mut s), y, &mut stats)?;
             }
         }
-        Ok((s, own, stats))
+        Ok((s, stats))
     }
 
     /// dropout(x·Wᵀ + b)
@@ -357,7 +440,11 @@ impl Sublayer<'_> {
         self.dense.forward(tape, self.name, x, &mut y)?;
         match active(self.dropout) {
             None => Ok(y),
-            Some(dropout) => super::dropout::masked(tape, &dropout, &y),
+            Some(dropout) => {
+                let mut masked = tape.alloc(*y.shape(), y.dtype())?;
+                super::dropout::masked(tape, &dropout, &y, &mut masked)?;
+                Ok(masked)
+            }
         }
     }
 }
@@ -383,6 +470,8 @@ impl Op for EncoderLayerOp {
             None => layer.forward(pass.tape, &x, None)?,
         };
         let dx = layer.backward(pass, &x, saved, dy)?;
+        drop(x);
+        layer.joined_gradients(pass)?;
         pass.give(0, dx)
     }
 }

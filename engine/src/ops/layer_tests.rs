@@ -8,13 +8,13 @@ use super::{
     gradient_check::{Weight, differentiate, store, values, weights, workspace},
     *,
 };
-use crate::{ParamId, Result, Tape, Var};
+use crate::{ParamId, Result, Tape, Var, WeightGradients};
 use kernels::Isa;
 
 const HEADS: usize = 2;
 pub(super) const H: usize = 6;
 const F: usize = 10;
-const OFFSETS: [u32; 5] = [0, 3, 3, 4, 9];
+pub(super) const OFFSETS: [u32; 5] = [0, 3, 3, 4, 9];
 pub(super) const T: usize = 9;
 const EPS: f32 = 1e-12;
 
@@ -52,7 +52,7 @@ pub(super) fn parameters() -> Vec<Weight> {
     shapes.iter().enumerate().map(weight).collect()
 }
 
-fn layer(p: &[ParamId], activation: Activation, rate: f32, recompute: Recompute) -> EncoderLayer {
+pub(super) fn layer(p: &[ParamId], activation: Activation, rate: f32, recompute: Recompute) -> EncoderLayer {
     let [attention, attention_output, ffn_output] = dropouts(rate);
     EncoderLayer {
         params: LayerParams {
@@ -177,27 +177,29 @@ fn exact(x: &[f64], p: &[Vec<f64>], activation: Activation, rate: f32) -> Vec<f6
 }
 
 /// Output, gradient of x, gradients of the parameters.
-struct Results {
-    parts: Vec<Vec<f64>>,
+pub(super) struct Results {
+    pub(super) parts: Vec<Vec<f64>>,
 }
 
 impl Results {
     /// The greatest difference in part `i`.
-    fn error(&self, exact: &Self, i: usize) -> f64 {
+    pub(super) fn error(&self, exact: &Self, i: usize) -> f64 {
         self.parts[i].iter().zip(&exact.parts[i]).fold(0.0, |m, (a, b)| m.max((a - b).abs()))
     }
 
     /// The greatest magnitude in part `i`. The key bias has no gradient, as softmax does not see a shift; its terms are as
     /// large as those of the query bias, so that is the scale of its rounding.
-    fn scale(&self, i: usize) -> f64 {
+    pub(super) fn scale(&self, i: usize) -> f64 {
         results_scale(&self.parts[if NAMES[i] == "dbk" { i - 1 } else { i }])
     }
 }
 
-fn exact_results(x: &[f32], params: &[Weight], activation: Activation, rate: f32) -> Results {
+/// Of a layer that is applied `times` times.
+pub(super) fn exact_results(x: &[f32], params: &[Weight], activation: Activation, rate: f32, times: usize) -> Results {
     let widen = |x: &[f32]| -> Vec<f64> { x.iter().map(|&x| f64::from(x)).collect() };
     let mut inputs: Vec<Vec<f64>> = std::iter::once(widen(x)).chain(params.iter().map(|p| widen(&p.values))).collect();
-    let forward = |inputs: &[Vec<f64>]| exact(&inputs[0], &inputs[1..], activation, rate);
+    let forward =
+        |inputs: &[Vec<f64>]| (0..times).fold(inputs[0].clone(), |x, _| exact(&x, &inputs[1..], activation, rate));
     let w = widen(&weights(T * H));
     let loss = |inputs: &[Vec<f64>]| -> f64 { forward(inputs).iter().zip(&w).map(|(y, w)| y * w).sum() };
     let mut parts = vec![forward(&inputs)];
@@ -217,9 +219,10 @@ fn exact_results(x: &[f32], params: &[Weight], activation: Activation, rate: f32
     Results { parts }
 }
 
-fn results(
+pub(super) fn results(
     isa: Isa,
     threads: usize,
+    weight_gradients: WeightGradients,
     x: &[f32],
     params: &[Weight],
     f: impl Fn(&Tape<'_>, &Var, &[ParamId]) -> Result<Var>,
@@ -227,6 +230,7 @@ fn results(
     let cpu = kernels::Cpu::new(isa, 1).unwrap();
     let (store, ids) = store(&cpu, params);
     let mut workspace = workspace(isa, threads);
+    workspace.set_weight_gradients(weight_gradients);
     let inputs = [(vec![T, H], x.to_vec())];
     let function = |tape: &Tape<'_>, x: &[Var], p: &[ParamId]| f(tape, &x[0], p);
     let (y, dx, gradients) = differentiate(&mut workspace, &inputs, &store, &ids, &function);
@@ -247,15 +251,18 @@ fn fused_and_composed_layers_agree_with_f64() {
     for isa in Isa::real() {
         for activation in [Activation::GeluTanh, Activation::GeluErf] {
             for rate in [0.0, 0.25] {
-                let exact = exact_results(&x, &params, activation, rate);
-                let small = results(isa, 1, &x, &params, |tape, x, p| composed(tape, x, p, activation, rate));
+                let exact = exact_results(&x, &params, activation, rate, 1);
+                let small = results(isa, 1, WeightGradients::default(), &x, &params, |tape, x, p| {
+                    composed(tape, x, p, activation, rate)
+                });
                 let worst = (0..NAMES.len()).map(|i| small.error(&exact, i) / exact.scale(i)).fold(0.0, f64::max);
                 let bound = 2.0 * worst + f64::from(f32::EPSILON);
                 assert!(bound < 1e-5, "{}: small operations are off by {worst:.2e}, so nothing is checked", isa.kind());
                 let mut first: Option<Results> = None;
                 for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
-                    let whole =
-                        results(isa, 1, &x, &params, |tape, x, p| fused(tape, x, p, activation, rate, recompute));
+                    let whole = results(isa, 1, WeightGradients::default(), &x, &params, |tape, x, p| {
+                        fused(tape, x, p, activation, rate, recompute)
+                    });
                     for (i, name) in NAMES.iter().enumerate() {
                         let (error, scale) = (whole.error(&exact, i), exact.scale(i));
                         let bound = bound * scale;
@@ -268,7 +275,7 @@ fn fused_and_composed_layers_agree_with_f64() {
                     }
                 }
                 for threads in [2, 5] {
-                    let more = results(isa, threads, &x, &params, |tape, x, p| {
+                    let more = results(isa, threads, WeightGradients::default(), &x, &params, |tape, x, p| {
                         fused(tape, x, p, activation, rate, Recompute::None)
                     });
                     assert!(first.as_ref().unwrap().parts == more.parts, "{threads} threads change bits");
@@ -286,8 +293,9 @@ fn results_scale(x: &[f64]) -> f64 {
 fn key_bias_gets_no_gradient_and_all_others_do() {
     let (x, params) = (values(1, T * H, 1.0), parameters());
     let isa = Isa::choose().unwrap();
-    let whole =
-        results(isa, 1, &x, &params, |tape, x, p| fused(tape, x, p, Activation::GeluTanh, 0.0, Recompute::None));
+    let whole = results(isa, 1, WeightGradients::default(), &x, &params, |tape, x, p| {
+        fused(tape, x, p, Activation::GeluTanh, 0.0, Recompute::None)
+    });
     let query = results_scale(&whole.parts[5]);
     for (name, part) in NAMES.iter().zip(&whole.parts) {
         let scale = results_scale(part);

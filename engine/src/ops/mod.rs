@@ -2,6 +2,7 @@
 //!
 //! Every function checks shapes and types first and answers what does not fit with an error that names the operation
 //! and the shapes; then it launches its kernel; then it records its backward pass, if a gradient has to pass.
+mod applications;
 mod arithmetic;
 mod attention;
 mod check;
@@ -19,12 +20,14 @@ mod sequence_loss;
 mod softmax;
 mod view;
 
+pub use applications::Applications;
+pub(crate) use applications::Traffic;
 pub use arithmetic::{add, div, mul, sub};
 pub use attention::{Attention, Sequences, attention};
 pub use dropout::dropout;
 pub use elementwise::{Activation, activation, exp, log, relu, scale, sigmoid, tanh};
 pub use embedding::{embedding, embedding_sum, gather_rows};
-pub use encoder_layer::{EncoderLayer, LayerParams, Recompute, encoder_layer};
+pub use encoder_layer::{EncoderLayer, LayerParams, Recompute, encoder_layer, repeated_encoder_layer};
 pub use kernels::dropout::Dropout;
 pub use linear::linear;
 pub use loss::{Classified, cross_entropy, projected_cross_entropy};
@@ -51,15 +54,9 @@ pub(crate) fn add_gradients(tape: &Tape<'_>, a: Tensor, b: Tensor) -> Result<Ten
         (true, _) => (a, b),
         (false, true) => (b, a),
         (false, false) => {
-            let mut copy = tape.alloc(*a.shape(), a.dtype())?;
-            tape.launch_on("copy", moved(2 * a.len() * a.dtype().bytes()), |device| match device {
-                Device::Cpu(_) => {
-                    floats!(a.dtype(), X => copy.slice_mut::<X>().copy_from_slice(a.slice::<X>()));
-                    Ok(())
-                }
-                Device::Cuda(gpu) => gpu.copy(&a, &mut copy),
-            })?;
-            (copy, b)
+            let mut sum = tape.alloc(*a.shape(), a.dtype())?;
+            copy(tape, &a, &mut sum)?;
+            (sum, b)
         }
     };
     tape.launch_on("add.gradient", moved(3 * sum.len() * sum.dtype().bytes()), |device| match device {
@@ -70,6 +67,17 @@ pub(crate) fn add_gradients(tape: &Tape<'_>, a: Tensor, b: Tensor) -> Result<Ten
         Device::Cuda(gpu) => gpu.add_assign(x.address(), sum.address_mut(), sum.dtype(), sum.len()),
     })?;
     Ok(sum)
+}
+
+/// y = x
+fn copy(tape: &Tape<'_>, x: &Tensor, y: &mut Tensor) -> Result<()> {
+    tape.launch_on("copy", moved(2 * x.len() * x.dtype().bytes()), |device| match device {
+        Device::Cpu(_) => {
+            floats!(x.dtype(), X => y.slice_mut::<X>().copy_from_slice(x.slice::<X>()));
+            Ok(())
+        }
+        Device::Cuda(gpu) => gpu.copy(x, y),
+    })
 }
 
 /// Keeps the dtype list in one place for messages.
@@ -100,6 +108,8 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
     Ok(y)
 }
 
+#[cfg(test)]
+mod applications_tests;
 #[cfg(test)]
 mod bf16_tests;
 #[cfg(test)]

@@ -16,154 +16,24 @@
 //!
 //! All kernels are launched through [`Tape::launch`]. That is where a dry run leaves them out and the profiler looks.
 mod var;
+mod workspace;
 
 pub use var::Var;
+pub use workspace::{WeightGradients, Workspace};
 
 use crate::{
-    device::{Device, Gpu, Work},
+    device::{Device, Gpu},
     dtype::{DType, Scalar},
     error::{EngineError, Result},
-    memory::{Arena, Plan},
-    ops,
+    memory::Parts,
+    ops::{self, Traffic},
     param::{Gradients, ParamId, ParamStore},
-    profile::Profile,
     shape::Shape,
     tensor::Tensor,
 };
 use kernels::{Cpu, operation::Cost};
 use std::cell::{Cell, RefCell};
-
-/// What outlives a step: the device, the memory of the steps, the profiler, and emptied lists to fill again.
-#[derive(Debug)]
-pub struct Workspace {
-    device: Device,
-    arena: Arena,
-    profile: Profile,
-    spare: RefCell<Spare>,
-    tapes: u32,
-    /// Bytes that the worker threads keep for kernels, as far as dry runs have found out.
-    scratch: Cell<Scratch>,
-    /// What the dry run has left out so far.
-    work: Cell<Work>,
-    /// Work of the planned steps.
-    planned: Vec<(&'static str, Work)>,
-}
-
-/// Bytes a thread, by who keeps them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Scratch {
-    gemm: usize,
-    attention: usize,
-}
-
-#[derive(Debug, Default)]
-struct Spare {
-    nodes: Vec<Node>,
-    gradients: Vec<Option<Tensor>>,
-}
-
-impl Workspace {
-    /// A workspace on `device`, without plans.
-    pub fn new(device: Device) -> Self {
-        Self {
-            arena: Arena::on(&device),
-            device,
-            profile: Profile::default(),
-            spare: RefCell::default(),
-            tapes: 0,
-            scratch: Cell::default(),
-            work: Cell::default(),
-            planned: Vec::new(),
-        }
-    }
-
-    /// The device.
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
-    /// The memory of the steps.
-    pub fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
-    /// The profiler.
-    pub fn profile(&self) -> &Profile {
-        &self.profile
-    }
-
-    /// Bytes of scratch that kernels keep on all worker threads together, after the planned steps.
-    pub fn scratch_bytes(&self) -> usize {
-        let Scratch { gemm, attention } = self.scratch.get();
-        self.device.processor().threads() * (gemm + attention)
-    }
-
-    /// Begins a step that records what gradients need. `plan` names the plan to use (see [`Workspace::plan`]); without
-    /// one, memory comes from the heap.
-    pub fn train<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>) -> Tape<'w> {
-        self.begin(params, plan, true)
-    }
-
-    /// Begins a step without gradients: nothing is recorded or saved.
-    pub fn infer<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>) -> Tape<'w> {
-        self.begin(params, plan, false)
-    }
-
-    fn begin<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>, recording: bool) -> Tape<'w> {
-        if !self.arena.is_dry() {
-            self.arena.start_step(plan);
-        }
-        let recorded = self.device.gpu().filter(|gpu| {
-            let planned = plan.and_then(|name| self.planned.iter().find(|(other, _)| *other == name));
-            !self.arena.is_dry() && gpu.wants_graph(planned.map(|(_, work)| *work))
-        });
-        if let Some(gpu) = recorded {
-            gpu.begin_recording();
-        }
-        self.tapes = self.tapes.wrapping_add(1);
-        let Spare { nodes, gradients } = self.spare.take();
-        Tape {
-            id: self.tapes,
-            params,
-            recording,
-            dry: self.arena.is_dry(),
-            recorded,
-            nodes: RefCell::new(nodes),
-            gradients: RefCell::new(gradients),
-            done: Cell::new(false),
-            workspace: self,
-        }
-    }
-
-    /// Runs `step` dry, its kernels left out, and lays out memory for all later steps that are begun under `name`.
-    ///
-    /// Scratch that kernels keep per worker thread is allocated as well, so that no later step has to
-    /// ([`Workspace::scratch_bytes`]).
-    ///
-    /// The step is to be the largest one: a batch of the whole token budget. It must not read values (what
-    /// [`Tape::item`] gives is zero) and must make its tensors in the same order as the real one.
-    ///
-    /// # Errors
-    /// What `step` says, or not enough memory for the block.
-    pub fn plan(&mut self, name: &'static str, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<Plan> {
-        let cpu = self.device.processor();
-        kernels::gemm::warm_up(cpu);
-        self.scratch.set(Scratch { gemm: kernels::gemm::scratch_bytes(cpu), ..self.scratch.get() });
-        self.arena.start_dry();
-        self.work.take();
-        match step(self) {
-            Ok(()) => {
-                self.planned.retain(|(other, _)| *other != name);
-                self.planned.push((name, self.work.take()));
-                self.arena.finish_dry(name)
-            }
-            Err(error) => {
-                self.arena.abandon_dry();
-                Err(error)
-            }
-        }
-    }
-}
+use workspace::Spare;
 
 /// The backward pass of a recorded operation, with what it saved.
 pub trait Op: Send {
@@ -212,6 +82,8 @@ pub struct Tape<'w> {
     dry: bool,
     /// The GPU that starts the step as a graph, where one does.
     recorded: Option<&'w Gpu>,
+    /// Whether weight gradients of repeated layers are joined.
+    joins: bool,
     nodes: RefCell<Vec<Node>>,
     gradients: RefCell<Vec<Option<Tensor>>>,
     done: Cell<bool>,
@@ -246,6 +118,22 @@ impl<'w> Tape<'w> {
         Tensor::new(&self.workspace.arena, shape, dtype)
     }
 
+    /// Memory of this step for `count` tensors of `bytes` bytes, one directly behind another.
+    pub(crate) fn parts(&self, count: usize, bytes: usize) -> Result<Parts> {
+        Parts::new(&self.workspace.arena, count, bytes)
+    }
+
+    /// Whether the weight gradients of a layer are to be joined, which would move `traffic`.
+    pub(crate) fn joins(&self, traffic: Traffic) -> bool {
+        if self.dry {
+            let mut dry = self.workspace.dry.get();
+            dry.traffic.saved += traffic.saved;
+            dry.traffic.added += traffic.added;
+            self.workspace.dry.set(dry);
+        }
+        self.joins
+    }
+
     /// Runs a kernel, and tells the profiler; in a dry run does nothing. Whatever reads or writes elements goes here.
     ///
     /// # Errors
@@ -266,9 +154,9 @@ impl<'w> Tape<'w> {
     /// What `kernel` says.
     pub fn launch_on(&self, name: &'static str, cost: Cost, kernel: impl FnOnce(&Device) -> Result<()>) -> Result<()> {
         if self.dry {
-            let mut work = self.workspace.work.get();
-            work.add(cost);
-            self.workspace.work.set(work);
+            let mut dry = self.workspace.dry.get();
+            dry.work.add(cost);
+            self.workspace.dry.set(dry);
             return Ok(());
         }
         let Workspace { device, profile, .. } = self.workspace;

@@ -46,6 +46,11 @@ impl Var {
         }
     }
 
+    /// The step and the record that it comes from, if it wants a gradient.
+    pub(crate) fn origin(&self) -> Option<(u32, u32)> {
+        self.node
+    }
+
     pub(super) fn new(value: Tensor, node: Option<(u32, u32)>) -> Self {
         Self { value, node, uploaded: None }
     }

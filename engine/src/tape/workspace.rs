@@ -1,0 +1,208 @@
+//! What steps share: the device, planned memory, the profiler; and what is decided once for all of them.
+use super::{Node, Tape};
+use crate::{
+    device::{Device, Work},
+    error::Result,
+    memory::{Arena, Plan},
+    ops::Traffic,
+    param::ParamStore,
+    profile::Profile,
+    tensor::Tensor,
+};
+use std::cell::{Cell, RefCell};
+
+/// What outlives a step: the device, the memory of the steps, the profiler, and emptied lists to fill again.
+#[derive(Debug)]
+pub struct Workspace {
+    pub(super) device: Device,
+    pub(super) arena: Arena,
+    pub(super) profile: Profile,
+    pub(super) spare: RefCell<Spare>,
+    tapes: u32,
+    /// Bytes that the worker threads keep for kernels, as far as dry runs have found out.
+    pub(super) scratch: Cell<Scratch>,
+    weight_gradients: WeightGradients,
+    /// What the dry run has seen so far.
+    pub(super) dry: Cell<Dry>,
+    planned: Vec<Planned>,
+}
+
+/// How the weight gradients of a layer that is applied several times in a step are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WeightGradients {
+    /// One product an application.
+    PerUse,
+    /// One product for all applications ([`ops::Applications`]).
+    Joined,
+    /// Joined in the steps that are planned on a GPU where that moves fewer bytes and the memory is there.
+    #[default]
+    Planned,
+}
+
+/// What a dry run finds out beside memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Dry {
+    pub(super) work: Work,
+    /// Whether weight gradients are joined in it.
+    joins: bool,
+    /// What joining them would move, where that is possible.
+    pub(super) traffic: Traffic,
+}
+
+/// What is known of a planned step.
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    name: &'static str,
+    work: Work,
+    joins: bool,
+}
+
+/// Bytes a thread, by who keeps them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scratch {
+    gemm: usize,
+    pub(super) attention: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    pub(super) nodes: Vec<Node>,
+    pub(super) gradients: Vec<Option<Tensor>>,
+}
+
+impl Workspace {
+    /// A workspace on `device`, without plans.
+    pub fn new(device: Device) -> Self {
+        Self {
+            arena: Arena::on(&device),
+            device,
+            profile: Profile::default(),
+            spare: RefCell::default(),
+            tapes: 0,
+            scratch: Cell::default(),
+            weight_gradients: WeightGradients::default(),
+            dry: Cell::default(),
+            planned: Vec::new(),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The memory of the steps.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// The profiler.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Bytes of scratch that kernels keep on all worker threads together, after the planned steps.
+    pub fn scratch_bytes(&self) -> usize {
+        let Scratch { gemm, attention } = self.scratch.get();
+        self.device.processor().threads() * (gemm + attention)
+    }
+
+    /// Sets how weight gradients of repeated layers are taken; holds for plans and steps that begin later.
+    pub fn set_weight_gradients(&mut self, weight_gradients: WeightGradients) {
+        self.weight_gradients = weight_gradients;
+    }
+
+    /// Whether steps of the plan called `name` join them.
+    pub fn joins_weight_gradients(&self, name: &str) -> bool {
+        self.planned.iter().any(|planned| planned.name == name && planned.joins)
+    }
+
+    /// Begins a step that records what gradients need. `plan` names the plan to use (see [`Workspace::plan`]); without
+    /// one, memory comes from the heap.
+    pub fn train<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>) -> Tape<'w> {
+        self.begin(params, plan, true)
+    }
+
+    /// Begins a step without gradients: nothing is recorded or saved.
+    pub fn infer<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>) -> Tape<'w> {
+        self.begin(params, plan, false)
+    }
+
+    fn begin<'w>(&'w mut self, params: &'w ParamStore, plan: Option<&str>, recording: bool) -> Tape<'w> {
+        if !self.arena.is_dry() {
+            self.arena.start_step(plan);
+        }
+        let planned = plan.and_then(|name| self.planned.iter().find(|planned| planned.name == name));
+        let joins = match (self.arena.is_dry(), self.weight_gradients) {
+            (true, _) => self.dry.get().joins,
+            (false, WeightGradients::PerUse) => false,
+            (false, WeightGradients::Joined) => true,
+            (false, WeightGradients::Planned) => planned.is_some_and(|planned| planned.joins),
+        };
+        let recorded = self
+            .device
+            .gpu()
+            .filter(|gpu| !self.arena.is_dry() && gpu.wants_graph(planned.map(|planned| planned.work)));
+        if let Some(gpu) = recorded {
+            gpu.begin_recording();
+        }
+        self.tapes = self.tapes.wrapping_add(1);
+        let Spare { nodes, gradients } = self.spare.take();
+        Tape {
+            id: self.tapes,
+            params,
+            recording,
+            dry: self.arena.is_dry(),
+            recorded,
+            joins,
+            nodes: RefCell::new(nodes),
+            gradients: RefCell::new(gradients),
+            done: Cell::new(false),
+            workspace: self,
+        }
+    }
+
+    /// Runs `step` dry, its kernels left out, and lays out memory for all later steps that are begun under `name`.
+    ///
+    /// Scratch that kernels keep per worker thread is allocated as well, so that no later step has to
+    /// ([`Workspace::scratch_bytes`]).
+    ///
+    /// The step is to be the largest one: a batch of the whole token budget. It must not read values (what
+    /// [`Tape::item`] gives is zero) and must make its tensors in the same order as the real one. It is run a second time
+    /// where the first has shown that weight gradients are better taken together ([`WeightGradients::Planned`]).
+    ///
+    /// # Errors
+    /// What `step` says, or not enough memory for the block.
+    pub fn plan(&mut self, name: &'static str, mut step: impl FnMut(&mut Self) -> Result<()>) -> Result<Plan> {
+        let cpu = self.device.processor();
+        kernels::gemm::warm_up(cpu);
+        self.scratch.set(Scratch { gemm: kernels::gemm::scratch_bytes(cpu), ..self.scratch.get() });
+        let always = self.weight_gradients == WeightGradients::Joined;
+        let (mut plan, mut dry) = self.run_dry(always, &mut step)?;
+        if let (WeightGradients::Planned, Some(gpu)) = (self.weight_gradients, self.device.gpu().cloned())
+            && dry.traffic.saved > dry.traffic.added
+        {
+            let joined = self.run_dry(true, &mut step)?;
+            // What the block grows by must be there, beside what parameters and optimiser are still to get.
+            if joined.0.bytes() <= plan.bytes().max(gpu.memory_left() / 2) {
+                (plan, dry) = joined;
+            }
+        }
+        self.planned.retain(|planned| planned.name != name);
+        self.planned.push(Planned { name, work: dry.work, joins: dry.joins });
+        self.arena.adopt(name, plan)
+    }
+
+    /// Runs `step` without kernels: what memory it needs, and what else was seen.
+    fn run_dry(&mut self, joins: bool, step: &mut impl FnMut(&mut Self) -> Result<()>) -> Result<(Plan, Dry)> {
+        self.dry.set(Dry { joins, ..Dry::default() });
+        self.arena.start_dry();
+        match step(self) {
+            Ok(()) => Ok((self.arena.finish_dry(), self.dry.get())),
+            Err(error) => {
+                self.arena.abandon_dry();
+                Err(error)
+            }
+        }
+    }
+}
