@@ -228,6 +228,12 @@ impl Trainer {
         self.params.values_mut(id).unwrap().fill(f32::NAN);
     }
 
+    /// Takes the weight gradients of each application of a layer by themselves, whatever the plan says.
+    #[cfg(test)]
+    pub(super) fn take_weight_gradients_per_use(&mut self) {
+        self.workspace.set_weight_gradients(engine::WeightGradients::PerUse);
+    }
+
     /// Batches that a step has room for.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
