@@ -94,7 +94,9 @@ fn a_plan_that_joins_weight_gradients_trains_as_well() {
         if per_use {
             trainer.take_weight_gradients_per_use();
         }
-        (0..5).for_each(|_| drop(trainer.train_step().unwrap()));
+        for _ in 0..5 {
+            trainer.train_step().unwrap();
+        }
         assert!(per_use || trainer.workspace().arena().report().misses == 0, "the plan is not that of the step");
         trainer.download().unwrap();
         (joins, trainer.params().all_values().iter().map(|&x| f64::from(x)).collect::<Vec<_>>())

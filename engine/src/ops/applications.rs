@@ -16,11 +16,12 @@
 //!
 //! ```text
 //! saved   8·(N-1)·M·K      dW is neither read nor written N - 1 times
-//! added   2·e·N·T·M        dY goes to memory and comes back, where it would have been in cache
+//! added   2·e·N·T·M        dY goes to memory and comes back; nothing where the dY of one application are more than the
+//!                          cache holds, because then they do so anyway
 //! ```
 //!
-//! So it is for few tokens: below 2.4·H for N = 12, F = 4·H and bf16. It is offered where nothing is computed again
-//! ([`super::Recompute`]), because who asks for that has no memory to give.
+//! and by the memory that is there. It is offered where nothing is computed again ([`super::Recompute`]), because who asks
+//! for that has no memory to give.
 
 use super::encoder_layer::{EncoderLayer, Recompute};
 use crate::{
@@ -85,14 +86,18 @@ fn sizes(tape: &Tape<'_>, layer: &EncoderLayer) -> [(usize, usize); 4] {
     [(3 * h, h), (h, h), (f, h), (h, f)]
 }
 
+/// What the second-level cache of a GPU keeps of a layer's dY until its products read them: most of 40 to 50 MB.
+const CACHE: usize = 32 << 20;
+
 /// See the module; `None` if a matrix of all applications would be too large for a kernel.
-fn traffic(sizes: &[(usize, usize); 4], count: usize, tokens: usize, dtype: DType) -> Option<Traffic> {
+pub(super) fn traffic(sizes: &[(usize, usize); 4], count: usize, tokens: usize, dtype: DType) -> Option<Traffic> {
     let rows = count.checked_mul(tokens)?;
+    let application: usize = sizes.iter().map(|(m, _)| dtype.bytes() * tokens * m).sum();
     let mut traffic = Traffic::default();
     for &(m, k) in sizes {
         u32::try_from(rows.checked_mul(m.max(k))?).ok()?;
         traffic.saved += (8 * (count - 1) * m * k) as u64;
-        traffic.added += (2 * dtype.bytes() * rows * m) as u64;
+        traffic.added += if application <= CACHE { (2 * dtype.bytes() * rows * m) as u64 } else { 0 };
     }
     Some(traffic)
 }

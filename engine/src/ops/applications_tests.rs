@@ -1,5 +1,6 @@
 //! Weight gradients of a layer applied several times, taken as one product, against those taken one by one and f64.
 use super::{
+    applications::traffic,
     gradient_check::{store, values},
     layer_tests::{H, NAMES, OFFSETS, Results, T, exact_results, layer, parameters, results},
     *,
@@ -141,6 +142,22 @@ fn a_plan_joins_where_fewer_bytes_are_moved_and_the_memory_is_there() {
     assert!(!planned(small(2 * smaller as u64), 4, WeightGradients::Planned).0, "not enough memory");
     assert!(!planned(Device::Cpu(cpu()), 4, WeightGradients::Planned).0, "a processor gains nothing by it");
     assert!(planned(Device::Cpu(cpu()), 4, WeightGradients::Joined).0, "asked for");
+}
+
+/// ALBERT-base: few tokens and many, not those whose dY a cache would hold; xxlarge until a matrix has 2³² elements.
+#[test]
+fn what_is_moved_less_and_more_depends_on_the_cache() {
+    let of = |h: usize, tokens| traffic(&[(3 * h, h), (h, h), (4 * h, h), (h, 4 * h)], 12, tokens, DType::Bf16);
+    let joins = |h, tokens| of(h, tokens).is_some_and(|traffic| traffic.saved > traffic.added);
+    let (h, tokens) = (768, 512);
+    let wanted = Traffic { saved: 8 * 11 * 12 * h * h, added: 4 * 12 * tokens * 9 * h };
+    assert_eq!(of(h as usize, tokens as usize), Some(wanted));
+    assert_eq!(
+        [512, 1800, 2000, 2400, 2500, 32_768].map(|tokens| joins(768, tokens)),
+        [true, true, false, false, true, true]
+    );
+    assert_eq!([512, 8192, 20_000].map(|tokens| joins(4096, tokens)), [true; 3]);
+    assert_eq!(of(4096, 32_768), None);
 }
 
 #[test]
