@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
-    attention::{cuda::Flash, cuda_sm90::HopperFlash},
+    attention::{cuda::Flash, cuda_sm90::HopperFlash, cuda_sm90_backward::HopperBackward},
     cross_entropy::cuda::Rows,
     dropout::{Dropout, cuda::Apply},
     elementwise::cuda::{Function, Map},
@@ -74,7 +74,7 @@ macro_rules! hopper_kernels {
     )*};
 }
 
-hopper_kernels!(HopperFlash, HopperProduct);
+hopper_kernels!(HopperBackward, HopperFlash, HopperProduct);
 
 /// The storage of floats. Panics for integers, which operations have refused before.
 pub(crate) fn storage(dtype: DType) -> kernels::DType {

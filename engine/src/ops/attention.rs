@@ -24,6 +24,7 @@ use kernels::{
         self, Gradients, Ragged, backward_scratch_len,
         cuda::{Flash, Step},
         cuda_sm90::HopperFlash,
+        cuda_sm90_backward::{HopperBackward, Side},
     },
     operation::Cost,
     ptx::{Sm, TensorMap},
@@ -228,6 +229,33 @@ impl OnGpu<'_> {
         Some((kernel, maps.ok()?))
     }
 
+    /// Hopper's kernel for the gradients of one side, where there is one for these heads.
+    fn hopper_backward(&self, side: Side, dout: DeviceAddress) -> Option<(HopperBackward, [TensorMap; 4])> {
+        let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
+        let storage = storage(self.qkv.dtype()).into();
+        let kernel = (self.gpu.sm() == Sm::Sm90a)
+            .then(|| HopperBackward::new(side, storage, self.spec.head_size, ld, self.dropout().is_some()))??;
+        let [q, k, v] = self.parts();
+        let maps = kernel.maps([q, k, v, dout].map(|matrix| matrix.0), self.sequences.tokens, h, ld);
+        Some((kernel, maps.ok()?))
+    }
+
+    /// The gradients of one side, by the kernel that serves.
+    fn gradients(&self, side: Side, dout: DeviceAddress, vectors: &[DeviceAddress]) -> Result<()> {
+        let Self { gpu, spec, sequences, .. } = self;
+        match self.hopper_backward(side, dout) {
+            Some((kernel, maps)) => {
+                let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
+                let maps = maps.map(Argument::TensorMap);
+                gpu.run(&kernel, launch, &self.arguments(&maps, vectors, Some(3 * spec.hidden())))
+            }
+            None => {
+                let step = if side == Side::Queries { Step::Queries } else { Step::Keys };
+                self.run(step, Some(dout), vectors)
+            }
+        }
+    }
+
     /// `matrices` (or their maps), the sequences, `vectors`, and the numbers.
     fn arguments(&self, matrices: &[Argument], vectors: &[DeviceAddress], gradient_ld: Option<usize>) -> Vec<Argument> {
         let Self { spec, sequences, .. } = self;
@@ -262,9 +290,9 @@ impl OnGpu<'_> {
         ];
         self.gpu.run(&kernel, Flash::delta_launch(tokens, heads), &arguments)?;
         let [dq, dk, dv] = [0, h, 2 * h].map(|start| dqkv.address_mut().element(start, dqkv.dtype().bytes()));
-        let (lse, delta, dout) = (lse.address(), delta.address(), Some(dout.address()));
-        self.run(Step::Queries, dout, &[lse, delta, dq])?;
-        self.run(Step::Keys, dout, &[lse, delta, dk, dv])
+        let (lse, delta, dout) = (lse.address(), delta.address(), dout.address());
+        self.gradients(Side::Queries, dout, &[lse, delta, dq])?;
+        self.gradients(Side::Keys, dout, &[lse, delta, dk, dv])
     }
 }
 

@@ -86,7 +86,7 @@ fn check(case: &Case, target: Target) -> Outcome {
     }
     let storage = if case.variant == F16 { Storage::F16 } else { case.dtype.into() };
     let hopper = HopperFlash::new(storage, case.dim("D"), 3 * case.dim("A") * case.dim("D"), false);
-    if let (Target::Simulator(Sm::Sm90a), Some(_), Pass::Forward) = (target, hopper, case.pass) {
+    if let (Target::Simulator(Sm::Sm90a), Some(_)) = (target, hopper) {
         let checked = match storage {
             Storage::F16 => check_f16(case, Sm::Sm90a),
             _ => check_of::<bf16>(case, &On::Simulator(Sm::Sm90a)),

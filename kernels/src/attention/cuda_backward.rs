@@ -52,7 +52,7 @@ pub(super) const ROW_BYTES: u32 = 2 * PAIR_BYTES + MASK_BYTES;
 /// Bytes of lse and δ of a tile.
 const PAIR_BYTES: u32 = 2 * TILE * 4;
 /// Bytes of the mask of a tile.
-const MASK_BYTES: u32 = TILE / 2 * 16;
+pub(super) const MASK_BYTES: u32 = TILE / 2 * 16;
 /// Lanes that share a row of δ.
 const DELTA_LANES: u32 = 8;
 
@@ -196,7 +196,7 @@ impl Flash {
                 });
                 k.cp_async_commit();
                 if let Some(mask) = &mask {
-                    rows.draw(k, mask, query, *first, sequence, &warp);
+                    rows.bits(k).draw(k, mask, query, *first, sequence, &warp);
                     k.bar_sync();
                 }
                 let [q_at, dout_at, q_down, dout_down] =
@@ -360,21 +360,8 @@ impl QueryRows {
         (k.ld(at.at(bytes)), k.ld(at.at(bytes + 4 * TILE as i32)))
     }
 
-    fn bits(&self, k: &Entry) -> Ptr<Shared> {
-        k.offset(self.base, 2 * PAIR_BYTES)
-    }
-
-    /// Draws the mask of this warp's 16 queries of the tile at `query` for the 64 keys at `key`.
-    fn draw(&self, k: &Entry, mask: &Mask, query: Reg<U32>, key: Reg<U32>, sequence: &Sequence, warp: &Warp) {
-        let counter = k.add(k.shr(key, 2), k.and(warp.lane, 15u32));
-        let first = k.add(k.add(sequence.start, query), k.add(warp.row, k.shr(warp.lane, 4)));
-        let leads = k.setp(Compare::Eq, warp.lane, 0u32);
-        let to = k.index(self.bits(k), k.shr(warp.row, 1), 16u32);
-        for turn in 0..8 {
-            let row = k.mad_lo(k.add(first, 2 * turn), sequence.heads, sequence.head);
-            let votes = mask.word(k, row, counter).map(|word| k.ballot(mask.keeps(k, word)));
-            k.when(leads, || k.st(to.at(16 * turn as i32), votes));
-        }
+    fn bits(&self, k: &Entry) -> QueryMask {
+        QueryMask(k.offset(self.base, 2 * PAIR_BYTES))
     }
 
     /// Puts (P ∘ M)ᵀ into the place of the scores, dSᵀ into that of dP.
@@ -391,7 +378,7 @@ impl QueryRows {
         k.comment("p^T; ds^T = p^T (dp^T m - delta)");
         for (i, (s, dp)) in (part / 8..).zip(s.chunks_exact(4).zip(dp.chunks_exact(4))) {
             let (minus_lse, delta) = self.of_eight(k, offset, i, warp);
-            let factors = mask.map(|mask| self.factors(k, mask, i, warp));
+            let factors = mask.map(|mask| self.bits(k).factors(k, mask, i, warp));
             for j in 0..4 {
                 let p = k.ex2_approx(k.fma(s[j], factor, minus_lse[j % 2]));
                 let (dropped, gradient) = match &factors {
@@ -403,10 +390,36 @@ impl QueryRows {
             }
         }
     }
+}
+
+/// The mask of 64 queries and 64 keys in shared memory, drawn by four warps together, for lanes that hold it transposed.
+pub(super) struct QueryMask(pub Ptr<Shared>);
+
+impl QueryMask {
+    /// Draws the mask of this warp's 16 queries of the tile at `query` for the 64 keys at `key`.
+    pub(super) fn draw(
+        &self,
+        k: &Entry,
+        mask: &Mask,
+        query: Reg<U32>,
+        key: Reg<U32>,
+        sequence: &Sequence,
+        warp: &Warp,
+    ) {
+        let counter = k.add(k.shr(key, 2), k.and(warp.lane, 15u32));
+        let first = k.add(k.add(sequence.start, query), k.add(warp.row, k.shr(warp.lane, 4)));
+        let leads = k.setp(Compare::Eq, warp.lane, 0u32);
+        let to = k.index(self.0, k.shr(warp.row, 1), 16u32);
+        for turn in 0..8 {
+            let row = k.mad_lo(k.add(first, 2 * turn), sequence.heads, sequence.head);
+            let votes = mask.word(k, row, counter).map(|word| k.ballot(mask.keeps(k, word)));
+            k.when(leads, || k.st(to.at(16 * turn as i32), votes));
+        }
+    }
 
     /// What the four elements of the `i`-th eight queries that the lane holds are multiplied by, in their order.
-    fn factors(&self, k: &Entry, mask: &Mask, i: u32, warp: &Warp) -> [Reg<F32>; 4] {
-        let pair = k.index(self.bits(k), warp.pair, 16u32);
+    pub(super) fn factors(&self, k: &Entry, mask: &Mask, i: u32, warp: &Warp) -> [Reg<F32>; 4] {
+        let pair = k.index(self.0, warp.pair, 16u32);
         let [bits] = k.ld::<U32, 1>(k.index(pair, k.shr(warp.row, 4), 4u32).at(64 * i as i32));
         let own = k.shr(bits, warp.group);
         // Key g of the even and the odd query, key g + 8 of both.

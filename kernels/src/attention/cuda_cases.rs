@@ -4,6 +4,7 @@ use super::{
     Attention,
     cuda::{Flash, Step},
     cuda_sm90::HopperFlash,
+    cuda_sm90_backward::{HopperBackward, Side},
 };
 use crate::{
     operation::Program,
@@ -16,7 +17,10 @@ use bytemuck::Pod;
 pub(super) fn programs(sm: Sm) -> Vec<Program> {
     match sm {
         Sm::Sm80 => Flash::all().iter().map(|kernel| kernel.program(sm)).collect(),
-        Sm::Sm90a => HopperFlash::all().iter().map(HopperFlash::program).collect(),
+        Sm::Sm90a => {
+            let forward = HopperFlash::all().into_iter().map(|kernel| kernel.program());
+            forward.chain(HopperBackward::all().into_iter().map(|kernel| kernel.program())).collect()
+        }
     }
 }
 
@@ -61,14 +65,23 @@ impl<X: Pod> Simulation<'_, X> {
         HopperFlash::new(self.storage, self.spec.head_size, self.ld, self.spec.dropout.is_some())
     }
 
+    /// Hopper's kernel for the rows that stay, where `sm` has one.
+    fn hopper_backward(&self, sm: Sm, side: Side) -> Option<HopperBackward> {
+        let Attention { head_size, dropout, .. } = *self.spec;
+        let kernel = HopperBackward::new(side, self.storage, head_size, self.ld, dropout.is_some());
+        kernel.filter(|_| sm == Sm::Sm90a && self.tokens() > 0)
+    }
+
+    /// Where q, k and v begin, in a new buffer.
+    fn parts(&self, device: &mut Simulated) -> [u64; 3] {
+        let qkv = device.buffer("qkv", self.qkv);
+        [0, 1, 2].map(|part| qkv.plus(part * self.spec.hidden() * size_of::<X>()).address())
+    }
+
     /// The tensor maps of q, k and v as the next arguments.
     fn gather_maps(&self, device: &mut Simulated, kernel: HopperFlash) -> Result<(), String> {
-        let qkv = device.buffer("qkv", self.qkv);
-        let parts = [0, 1, 2].map(|part| qkv.plus(part * self.spec.hidden() * size_of::<X>()).address());
-        let maps = kernel.maps(parts, self.tokens(), self.spec.hidden(), self.ld).map_err(|error| error.to_string())?;
-        for map in &maps {
-            device.tensor_map(map);
-        }
+        let maps = kernel.maps(self.parts(device), self.tokens(), self.spec.hidden(), self.ld);
+        maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
         Ok(())
     }
 
@@ -134,15 +147,32 @@ impl<X: Pod> Simulation<'_, X> {
         let step = self.kernel(Step::Delta)?;
         device.run(&step.program(sm), Flash::delta_launch(self.tokens(), heads), Approximation::Exact)?;
         let [dq, dk, dv]: [Buffer; 3] = ["dq", "dk", "dv"].map(|name| device.unwritten::<X>(name, gradients[0].len()));
-        for (step, outputs) in [(Step::Queries, &[dq][..]), (Step::Keys, &[dk, dv])] {
-            self.gather(&mut device);
-            device.pointer(dout);
+        for (side, step, outputs) in [(Side::Queries, Step::Queries, &[dq][..]), (Side::Keys, Step::Keys, &[dk, dv])] {
+            let hopper = self.hopper_backward(sm, side);
+            match hopper {
+                Some(kernel) => {
+                    let [q, k, v] = self.parts(&mut device);
+                    let maps = kernel.maps([q, k, v, dout.address()], self.tokens(), hidden, self.ld);
+                    maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
+                }
+                None => {
+                    self.gather(&mut device);
+                    device.pointer(dout);
+                }
+            }
             self.sequences(&mut device);
             device.pointer(lse).pointer(delta);
             for &output in outputs {
                 device.pointer(output);
             }
-            self.run(&mut device, sm, self.kernel(step)?, Some(hidden))?;
+            match hopper {
+                Some(kernel) => {
+                    self.numbers(&mut device, Some(hidden));
+                    let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), heads);
+                    device.run(&kernel.program(), launch, Approximation::Exact)?;
+                }
+                None => self.run(&mut device, sm, self.kernel(step)?, Some(hidden))?,
+            }
         }
         for (buffer, gradient) in [dq, dk, dv].into_iter().zip(gradients) {
             gradient.copy_from_slice(&device.read(buffer)?);

@@ -37,26 +37,16 @@
 
 use super::{
     cuda::{Flash, RowState, Step, TILE},
+    cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, REGISTERS, STAY, THREADS},
     cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
     operation::{Launch, Name, Program},
     ptx::{
-        Address, Bf16x2, BytesParam, Compare, DescriptorSwizzle, Entry, F16x2, F32, Fence, Global, Lane, Major, Module,
-        Pair, Ptr, Reg, S32, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64, descriptor,
+        Bf16x2, Compare, Entry, F16x2, F32, Global, Major, Module, Pair, Ptr, Reg, Sm, Special, Storage, TensorMap,
+        TensorMapError, U32, U64,
     },
 };
-
-/// Queries of a block.
-const QUERIES: u32 = 2 * TILE;
-/// Threads of a block.
-const THREADS: u32 = 384;
-/// Stages of the ring, a power of two.
-const STAGES: u32 = 4;
-/// Bytes of 64 x 64 numbers.
-const BOX: u32 = 64 * 128;
-/// Registers of a thread when the kernel begins.
-const REGISTERS: u32 = 168;
 
 /// One specialisation of the forward pass for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,64 +57,6 @@ pub struct HopperFlash {
     pub head_size: u32,
     /// Whether probabilities are dropped.
     pub dropout: bool,
-}
-
-/// What lies where in shared memory, in bytes from its start.
-#[derive(Clone, Copy)]
-struct Plan {
-    /// Boxes of 64 columns that a row has.
-    boxes: u32,
-}
-
-/// A block's shared memory.
-#[derive(Clone, Copy)]
-struct Places {
-    base: Ptr<Shared>,
-    plan: Plan,
-}
-
-impl Plan {
-    /// k and v of a tile.
-    const fn stage_bytes(self) -> u32 {
-        2 * self.boxes * BOX
-    }
-
-    /// The first stage, behind q of both consumers.
-    const fn stages(self) -> u32 {
-        2 * self.boxes * BOX
-    }
-
-    const fn out(self) -> u32 {
-        self.stages() + STAGES * self.stage_bytes()
-    }
-
-    const fn queries(self) -> u32 {
-        self.out() + 2 * self.boxes * BOX
-    }
-
-    const fn full(self) -> u32 {
-        self.queries() + 8
-    }
-
-    const fn empty(self) -> u32 {
-        self.full() + 8 * STAGES
-    }
-
-    const fn bytes(self) -> u32 {
-        self.empty() + 8 * STAGES
-    }
-}
-
-impl Places {
-    /// The barrier of tile `tile` among those that begin `first` bytes behind the start.
-    fn barrier(self, k: &Entry, first: u32, tile: Reg<U32>) -> Address<Shared> {
-        k.slot(self.base, k.and(tile, STAGES - 1), 8).at(first as i32)
-    }
-}
-
-/// The parity of the phase in which tile `tile` goes through its stage.
-fn parity(k: &Entry, tile: Reg<U32>) -> Reg<U32> {
-    k.and(k.shr(tile, STAGES.ilog2()), 1u32)
 }
 
 impl HopperFlash {
@@ -162,7 +94,7 @@ impl HopperFlash {
 
     /// The name; the tile is queries by keys by head size.
     pub fn name(&self) -> Name {
-        let tile = format!("{QUERIES}x{TILE}x{}", self.head_size);
+        let tile = format!("{STAY}x{TILE}x{}", self.head_size);
         let parts = [self.storage.name(), Sm::Sm90a.name(), &tile, "dropout"];
         Name::new("attention.forward", &parts[..if self.dropout { 4 } else { 3 }])
     }
@@ -170,13 +102,15 @@ impl HopperFlash {
     /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
     /// to compute.
     pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
-        let grid = [longest.div_ceil(QUERIES as usize) as u32, heads as u32, sequences as u32];
+        let grid = [longest.div_ceil(STAY as usize) as u32, heads as u32, sequences as u32];
         let filled = grid.iter().all(|&n| n > 0);
         filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.plan().bytes() })
     }
 
     fn plan(&self) -> Plan {
-        Plan { boxes: self.head_size / 64 }
+        let boxes = self.head_size / 64;
+        // Behind the stages the output of both consumers.
+        Plan { boxes, stay: 1, more: CONSUMERS * Plan { boxes, stay: 1, more: 0 }.tile_bytes() }
     }
 
     /// The program.
@@ -203,19 +137,9 @@ impl HopperFlash {
         let scale = k.load_param::<F32>("score_scale");
         let places = Places { base: k.dynamic_shared(1024), plan: self.plan() };
         let thread = k.special(Special::TidX);
-        k.comment("the same for all lanes, so that roles are whole warps");
-        let warp = k.shfl(k.shr(thread, 5), Lane::Number(0));
-        k.if_(k.setp(Compare::Eq, thread, 0u32), || {
-            k.mbarrier_init(places.base.at(places.plan.queries() as i32), 1);
-            for stage in 0..STAGES {
-                k.mbarrier_init(places.base.at((places.plan.full() + 8 * stage) as i32), 1);
-                k.mbarrier_init(places.base.at((places.plan.empty() + 8 * stage) as i32), 8);
-            }
-            k.fence(Fence::MbarrierInit);
-        });
-        k.bar_sync();
+        let warp = places.begin(k, thread, 1);
         let sequence = Sequence::find(k, &gathered, &sizes);
-        let first = k.mul_lo(k.special(Special::CtaidX), QUERIES);
+        let first = k.mul_lo(k.special(Special::CtaidX), STAY);
         k.if_(k.lt(first, sequence.length), || {
             k.if_else(
                 k.lt(warp, 4u32),
@@ -224,7 +148,9 @@ impl HopperFlash {
                     k.setmaxnreg_dec(24);
                     k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                         let one = k.elect();
-                        k.if_(one, || produce(k, places, &maps, &sequence, first));
+                        let [q, keys, values] = &maps;
+                        let producer = Producer { places, stay: &[q], moving: [keys, values] };
+                        k.if_(one, || producer.run(k, &sequence, first, sequence.keys));
                     });
                 },
                 || {
@@ -236,41 +162,6 @@ impl HopperFlash {
             );
         });
     }
-}
-
-/// The thread that fills the ring.
-fn produce(k: &Entry, places: Places, maps: &[BytesParam; 3], sequence: &Sequence, first: Reg<U32>) {
-    let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
-    let maps = [0, 1, 2].map(|i| k.address_of_param(&maps[i]));
-    let columns: Vec<Reg<S32>> = (0..places.plan.boxes).map(|i| signed(k.add(sequence.column, 64 * i))).collect();
-    let load = |to: Ptr<Shared>, number: u32, map: usize, row: Reg<U32>, barrier: Address<Shared>| {
-        for (i, &column) in (0..).zip(&columns) {
-            k.tensor_load(
-                to.at(((number * places.plan.boxes + i) * BOX) as i32),
-                maps[map],
-                [column, signed(row)],
-                barrier,
-            );
-        }
-    };
-    let queries = places.base.at(places.plan.queries() as i32);
-    k.mbarrier_arrive_expect(queries, 2 * places.plan.boxes * BOX);
-    let row = k.add(sequence.start, first);
-    load(places.base, 0, 0, row, queries);
-    load(places.base, 1, 0, k.add(row, TILE), queries);
-    let tile = k.variable("tile", 0u32);
-    k.for_(0u32, sequence.keys, TILE, |key| {
-        // A fresh barrier is in its first phase: that before is over.
-        k.mbarrier_wait(places.barrier(k, places.plan.empty(), tile), k.xor(parity(k, tile), 1u32));
-        let full = places.barrier(k, places.plan.full(), tile);
-        k.mbarrier_arrive_expect(full, places.plan.stage_bytes());
-        let stage = k.index(places.base, k.and(tile, STAGES - 1), places.plan.stage_bytes());
-        let stage = k.offset(stage, places.plan.stages());
-        let row = k.add(sequence.start, key);
-        load(stage, 0, 1, row, full);
-        load(stage, 1, 2, row, full);
-        k.add_into(tile, tile, 1u32);
-    });
 }
 
 /// A warpgroup with 64 queries.
@@ -288,17 +179,10 @@ struct Consumer {
 
 impl Consumer {
     fn new(k: &Entry, kernel: HopperFlash, places: Places, warp: Reg<U32>, thread: Reg<U32>, first: Reg<U32>) -> Self {
-        let group = k.sub(k.shr(warp, 2), 1u32);
-        let (thread, lane) = (k.and(thread, 127u32), k.and(thread, 31u32));
-        let row = k.shl(k.and(warp, 3u32), 4);
-        let along = descriptor(16, 1024, DescriptorSwizzle::Bytes128);
-        let down = descriptor(BOX, 1024, DescriptorSwizzle::Bytes128);
-        let q = k.index(places.base, group, places.plan.boxes * BOX);
-        let [keys, values] = [0, places.plan.boxes * BOX].map(|at| k.offset(places.base, places.plan.stages() + at));
-        let operands =
-            [k.matrix_descriptor(q, along), k.matrix_descriptor(keys, along), k.matrix_descriptor(values, down)];
+        let (group, warp) = ring::consumer(k, warp, thread);
+        let q = k.matrix_descriptor(places.staying(k, 0, group), ring::along());
+        let operands = [q, places.moving(k, 0, ring::along()), places.moving(k, 1, ring::down())];
         let first = k.mad_lo(group, TILE, first);
-        let warp = Warp { thread, lane, row, group: k.shr(lane, 2), pair: k.and(lane, 3u32) };
         Self { kernel, places, group, warp, first, operands }
     }
 
@@ -323,10 +207,10 @@ impl Consumer {
         let mask = mask.load(k, sequence, rows);
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let tile = k.variable("tile", 0u32);
-        k.mbarrier_wait(places.base.at(places.plan.queries() as i32), 0u32);
+        places.wait_ready(k);
         k.for_(0u32, sequence.keys, TILE, |key| {
-            k.mbarrier_wait(places.barrier(k, places.plan.full(), tile), parity(k, tile));
-            let stage = k.and(tile, STAGES - 1);
+            places.wait_full(k, tile);
+            let stage = ring::stage(k, tile);
             k.comment("s = q k^T");
             self.scores::<P>(k, &s, stage);
             layout.hide_beyond(k, &s, key, sequence.keys, warp.lane);
@@ -337,14 +221,14 @@ impl Consumer {
             mask.apply(k, &s, key, warp.lane);
             k.comment("o += p v");
             self.outputs::<P>(k, &o, &layout.operand::<P>(k, kernel.storage, &s), stage);
-            let empty = places.barrier(k, places.plan.empty(), tile);
+            let empty = places.empty(k, tile);
             k.when(arrives, || k.mbarrier_arrive(empty));
             k.add_into(tile, tile, 1u32);
         });
         k.comment("out = o / l; lse = m * scale + ln l");
         RowState::finish_rows(k, &state, scale, &o, sequence, warp, rows, lse);
         let hidden = k.mul_lo(sequence.heads, sizes.head_size);
-        let place = k.offset(k.index(places.base, self.group, layout.tile.bytes()), places.plan.out());
+        let place = k.offset(k.index(places.base, self.group, layout.tile.bytes()), places.plan.more());
         let (padded, dropout) = (kernel.head_size, kernel.dropout);
         let plain = Flash { step: Step::Forward, storage: kernel.storage, padded, dropout, aligned: true };
         layout.store_rows(k, &plain, place, warp, &o, out, hidden, first, sequence, sizes);
@@ -352,18 +236,15 @@ impl Consumer {
 
     /// The operand `i` in `stage`, `bytes` further.
     fn operand(&self, k: &Entry, i: usize, stage: Option<Reg<U32>>, bytes: u32) -> Reg<U64> {
-        let at = match stage {
-            Some(stage) => k.mad_wide(stage, self.places.plan.stage_bytes() / 16, self.operands[i]),
-            None => self.operands[i],
-        };
-        if bytes == 0 { at } else { k.add(at, u64::from(bytes / 16)) }
+        let at = stage.map_or(self.operands[i], |stage| self.places.at_stage(k, self.operands[i], stage));
+        ring::further(k, at, bytes)
     }
 
     /// s [64, 64] = q [64, D] · kᵀ, waited for.
     fn scores<P: Pair>(&self, k: &Entry, s: &[Reg<F32>], stage: Reg<U32>) {
         let steps: Vec<_> = (0..self.kernel.head_size / 16)
             .map(|step| {
-                let bytes = step / 4 * BOX + step % 4 * 32;
+                let bytes = ring::step_along(step);
                 (self.operand(k, 0, None, bytes), self.operand(k, 1, Some(stage), bytes), k.condition(step > 0))
             })
             .collect();
@@ -378,7 +259,8 @@ impl Consumer {
     /// o [64, D] += p [64, 64] · v, waited for.
     fn outputs<P: Pair>(&self, k: &Entry, o: &[Reg<F32>], p: &[[Reg<P>; 4]], stage: Reg<U32>) {
         let adds = k.condition(true);
-        let values: Vec<_> = (0..TILE / 16).map(|step| self.operand(k, 2, Some(stage), step * 16 * 128)).collect();
+        let values: Vec<_> =
+            (0..TILE / 16).map(|step| self.operand(k, 2, Some(stage), ring::step_down(step))).collect();
         k.wgmma_fence();
         for (&p, values) in p.iter().zip(values) {
             k.wgmma_registers::<P>(o, p, (values, Major::Mn), adds);

@@ -42,6 +42,8 @@ mod cuda_backward;
 mod cuda_cases;
 mod cuda_single;
 pub mod cuda_sm90;
+pub mod cuda_sm90_backward;
+mod cuda_sm90_ring;
 mod cuda_tile;
 pub mod reference;
 #[cfg(test)]

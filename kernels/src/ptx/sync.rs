@@ -37,9 +37,18 @@ impl Entry {
     /// If the entry has fifteen already.
     #[track_caller]
     pub fn named_barrier(&self, name: &str) -> Barrier {
+        self.named_barriers(name, 1)
+    }
+
+    /// `count` of them with neighbouring numbers; gives the first.
+    ///
+    /// # Panics
+    /// If the entry has more than fifteen then.
+    #[track_caller]
+    pub fn named_barriers(&self, name: &str, count: u32) -> Barrier {
         let number = self.barriers.get();
-        assert!(number < 16, "a block has sixteen barriers");
-        self.barriers.set(number + 1);
+        assert!(u32::from(number) + count <= 16, "a block has sixteen barriers");
+        self.barriers.set(number + count as u8);
         self.comment(&format!("barrier {number}: {name}"));
         Barrier(number)
     }
@@ -48,6 +57,13 @@ impl Entry {
     #[track_caller]
     pub fn bar_sync_some(&self, barrier: Barrier, threads: u32) {
         self.write(format!("bar.sync {}, {threads}", barrier.0));
+    }
+
+    /// [`Entry::bar_sync_some`] at the `index`-th of the barriers that were named from `first` on. Two instructions.
+    #[track_caller]
+    pub fn bar_sync_of(&self, first: Barrier, index: Reg<U32>, threads: u32) {
+        let number = self.add(index, u32::from(first.0));
+        self.write(format!("bar.sync {number}, {threads}"));
     }
 
     /// Is counted at `barrier` as one of `threads` threads, and goes on.

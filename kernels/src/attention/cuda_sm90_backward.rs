@@ -1,0 +1,536 @@
+//! Attention's backward pass on Hopper: products by `wgmma`, tiles by the copy engine, without atomics.
+//!
+//! ```text
+//! δ  = Σ_d dout ∘ out            P = exp(scale · q kᵀ - lse)         dS = P ∘ (dout vᵀ ∘ M - δ)
+//! dq = scale · dS k              dk = scale · dSᵀ q                  dv = (P ∘ M)ᵀ dout             (see [`super`])
+//! ```
+//!
+//! Two kernels behind `cuda`'s δ, each the only writer of what it writes:
+//!
+//! ```text
+//! __global__ keys(map_q, map_k, map_v, map_dout, cu_seqlens, keys, lse, delta, dk, dv, [mask], ld, head_size, scale, gradient_ld) {
+//!     b = blockIdx.z;  head = blockIdx.y;  first = 128 * blockIdx.x;                                          // 384 threads
+//!     if (warpgroup == 0) {                                            // the producer: one thread, and two warps for lse, δ
+//!         setmaxnreg.dec 24;  copy k, v [128, D], counted at ready;
+//!         for (j, every 64 queries) { wait(empty[j % 4]); q, dout, lse, δ -> stage j % 4, counted at full[j % 4]; }
+//!     } else {                                                         // two consumers, 64 keys each
+//!         setmaxnreg.inc 240;  wait(ready);  dk[64, D] = dv[64, D] = 0;
+//!         for (j, every 64 queries) {
+//!             wait(full[j % 4]);
+//!             sᵀ[64, 64] = k qᵀ;  dpᵀ[64, 64] = v doutᵀ;               // two groups of wgmma
+//!             pᵀ = exp2(sᵀ · scale · log2 e - lse · log2 e);           // while dpᵀ is under way
+//!             dv += (p ∘ m)ᵀ dout;                                     // wgmma, pᵀ from the registers of sᵀ
+//!             dsᵀ = pᵀ ∘ (dpᵀ ∘ mᵀ - δ);                               // while dv is under way
+//!             dk += dsᵀ q;  arrive(empty[j % 4]);
+//!         }
+//!         rows that are no keys = 0;  dk *= scale;  write both through the places of k and v
+//! }   }
+//! __global__ queries(…, dq, …)     the same with q and dout staying, k and v coming by:  s = q kᵀ,  dp = dout vᵀ,  dq += ds k
+//! ```
+//!
+//! A consumer's rows are those of the gradients that it sums. So P and dS are operands in the registers in which they were
+//! made, in either kernel, and what comes by is read along its rows by the first two products and down by the last: nothing
+//! is transposed, nothing but tiles and rows of lse and δ goes through shared memory. `cuda_sm90_ring` has the ring.
+//!
+//! # Why two kernels
+//!
+//! dq is a sum over keys, dk and dv are sums over queries: one kernel for all must add one of them across blocks, in an order
+//! that does not depend on who is first. For 64 queries and 64 keys of a head of 64, in cycles of a multiprocessor (a product
+//! takes 128; 4.3 TB/s of device memory are 22 bytes a cycle):
+//!
+//! ```text
+//! two kernels                                 7 products                                                          896
+//! one, that writes a dq for each 128 keys     5 products, 640; beside them 8 KiB of f32 written, 367;
+//!                                             another kernel reads them, 367                                     1007
+//! one, that adds to dq in the order of keys   5 products, 640; 8 KiB read and written, 735, unless the second-level
+//!                                             cache has them; blocks wait for those before                     >= 735
+//! ```
+//!
+//! The second one's sums take 4·S·H/128 bytes a token, with S = 512 as much as q, k, v, out, dout and all gradients together;
+//! the third one's blocks of a sequence run one behind the other. Computing the scores twice needs neither.
+//!
+//! Cost: 14·S·D FLOP a query and head; of device memory 13·D numbers a token and head with δ. `docs/attention.md` has the
+//! shares of the floor that the counts predict. Budget: as the product's (`gemm::cuda_sm90`).
+//! Source: FlashAttention-3 (Shah et al. 2024) for the roles; the transposed scores are FlashAttention-2's (Dao 2023).
+//!
+//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperBackward::new`]), else [`super::cuda::Flash`]. As in
+//! `cuda_sm90`, up to 63 tokens behind a sequence's end (or keys) are read and count nothing, unless they are not finite.
+
+use super::{
+    cuda::{Flash, Step, TILE, scale_half},
+    cuda_backward::{MASK_BYTES, QueryMask},
+    cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, REGISTERS, STAGES, STAY, THREADS},
+    cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+};
+use crate::{
+    dropout::cuda::Mask,
+    operation::{Launch, Name, Program},
+    ptx::{
+        Barrier, Bf16x2, BytesParam, Compare, Entry, F16x2, F32, Global, Major, Module, Pair, Param, PointerParam, Ptr,
+        Reg, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64,
+    },
+};
+
+/// Bytes of -lse·log₂ e and δ of a tile of queries.
+const ROW_BYTES: u32 = 2 * TILE * 4;
+/// Warps of the producer's warpgroup that bring them, a lane a query.
+const FILLERS: u32 = TILE / 32;
+
+/// Which rows stay in a block, and have their gradients computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// dq.
+    Queries,
+    /// dk and dv.
+    Keys,
+}
+
+/// One specialisation of the backward pass for Hopper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HopperBackward {
+    /// Which of the two kernels.
+    pub side: Side,
+    /// Storage of q, k, v, dout and the gradients: 16 bits.
+    pub storage: Storage,
+    /// D: 64 or 128.
+    pub head_size: u32,
+    /// Whether probabilities are dropped.
+    pub dropout: bool,
+}
+
+impl HopperBackward {
+    /// The specialisation for heads of `head_size` in rows `ld` apart (those of the gradients begin at multiples of 16 bytes
+    /// too); `None` where the copy engine or the tensor cores cannot serve. Then [`Flash`] computes it.
+    pub fn new(side: Side, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
+        let served = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
+        served.then_some(Self { side, storage, head_size: head_size as u32, dropout })
+    }
+
+    /// Every specialisation but those of f16, of which there is one example of each kernel.
+    pub fn all() -> Vec<Self> {
+        let of = |side, storage, head_size, dropout| Self { side, storage, head_size, dropout };
+        let mut all = Vec::new();
+        for side in [Side::Queries, Side::Keys] {
+            for head_size in [64, 128] {
+                all.extend([false, true].map(|drops| of(side, Storage::Bf16, head_size, drops)));
+            }
+            all.push(of(side, Storage::F16, 64, true));
+        }
+        all
+    }
+
+    /// What the copy engine must be told of q, k, v and dout, which begin at these addresses: `tokens` rows of `hidden`
+    /// columns, `ld` numbers apart but for those of dout.
+    ///
+    /// # Errors
+    /// An address is no multiple of 16, or there is no token; then [`Flash`] computes it.
+    pub fn maps(
+        &self,
+        addresses: [u64; 4],
+        tokens: usize,
+        hidden: usize,
+        ld: usize,
+    ) -> Result<[TensorMap; 4], TensorMapError> {
+        let map = |at, ld| TensorMap::matrix(at, self.storage, [tokens, hidden], ld, TILE);
+        let [q, k, v, dout] = addresses;
+        Ok([map(q, ld)?, map(k, ld)?, map(v, ld)?, map(dout, hidden)?])
+    }
+
+    /// The name; the tile is rows that stay by rows that come by by head size.
+    pub fn name(&self) -> Name {
+        let tile = format!("{STAY}x{TILE}x{}", self.head_size);
+        let side = match self.side {
+            Side::Queries => "queries",
+            Side::Keys => "keys",
+        };
+        let variant = format!("{side}{}", if self.dropout { "_dropout" } else { "" });
+        Name::new("attention.backward", &[self.storage.name(), Sm::Sm90a.name(), &tile, &variant])
+    }
+
+    /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
+    /// to compute.
+    pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
+        let grid = [longest.div_ceil(STAY as usize) as u32, heads as u32, sequences as u32];
+        let filled = grid.iter().all(|&n| n > 0);
+        filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.plan().bytes() })
+    }
+
+    fn plan(&self) -> Plan {
+        let more = match (self.side, self.dropout) {
+            (Side::Queries, _) => 0,
+            (Side::Keys, false) => STAGES * ROW_BYTES,
+            (Side::Keys, true) => STAGES * ROW_BYTES + CONSUMERS * 2 * MASK_BYTES,
+        };
+        Plan { boxes: self.head_size / 64, stay: 2, more }
+    }
+
+    /// The program.
+    pub fn program(&self) -> Program {
+        let name = self.name();
+        let mut module = Module::new(Sm::Sm90a);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+            k.resident_blocks(1);
+            match self.storage {
+                Storage::F16 => self.body::<F16x2>(k),
+                _ => self.body::<Bf16x2>(k),
+            }
+        });
+        let machine = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
+        Program::new(name, &module, REGISTERS).made_of(machine)
+    }
+
+    fn body<P: Pair>(&self, k: &Entry) {
+        let arguments = Arguments::declare(k, self);
+        let places = Places { base: k.dynamic_shared(1024), plan: self.plan() };
+        let thread = k.special(Special::TidX);
+        let fillers = if self.side == Side::Keys { 1 + FILLERS } else { 1 };
+        let warp = places.begin(k, thread, fillers);
+        let (sequence, first) = arguments.block(k);
+        // Tokens that are no keys have no gradient of k and v, whoever asks.
+        let end = match self.side {
+            Side::Queries => sequence.keys,
+            Side::Keys => k.selp(sequence.length, 0u32, k.lt(first, sequence.keys)),
+        };
+        k.if_(k.lt(first, sequence.length), || {
+            k.if_else(
+                k.lt(warp, 4u32),
+                || {
+                    k.comment("the producer");
+                    k.setmaxnreg_dec(24);
+                    k.if_(k.setp(Compare::Eq, warp, 0u32), || {
+                        let one = k.elect();
+                        let [q, keys, values, dout] = &arguments.maps;
+                        let (stay, moving) = match self.side {
+                            Side::Queries => ([q, dout], [keys, values]),
+                            Side::Keys => ([keys, values], [q, dout]),
+                        };
+                        let producer = Producer { places, stay: &stay, moving };
+                        k.if_(one, || producer.run(k, &sequence, first, end));
+                    });
+                    if self.side == Side::Keys {
+                        let fills = k.lt(k.sub(warp, 1u32), FILLERS);
+                        k.if_(fills, || fill_rows(k, places, &arguments, &sequence, thread, end));
+                    }
+                },
+                || {
+                    k.comment("the consumers");
+                    k.setmaxnreg_inc(240);
+                    let (group, warp) = ring::consumer(k, warp, thread);
+                    let first = k.mad_lo(group, TILE, first);
+                    let consumer = Consumer { kernel: *self, places, group, first, warp, sequence: &sequence, end };
+                    let sums = match self.side {
+                        Side::Queries => consumer.queries::<P>(k, &arguments),
+                        Side::Keys => consumer.keys::<P>(k, &arguments),
+                    };
+                    consumer.store(k, &sums, &arguments);
+                },
+            );
+        });
+    }
+}
+
+/// The parameters.
+struct Arguments {
+    maps: [BytesParam; 4],
+    gathered: Gathered,
+    lse: PointerParam,
+    delta: PointerParam,
+    gradients: Vec<PointerParam>,
+    mask: SoftmaxMask,
+    sizes: Sizes,
+    score_scale: Param<F32>,
+    gradient_ld: Param<U32>,
+}
+
+impl Arguments {
+    fn declare(k: &Entry, kernel: &HopperBackward) -> Self {
+        let maps = ["map_q", "map_k", "map_v", "map_dout"].map(|name| k.tensor_map_param(name));
+        let gathered = Gathered::declare(k, &[]);
+        let [lse, delta] = ["lse", "delta"].map(|name| k.pointer_param(name));
+        let gradients: &[&str] = match kernel.side {
+            Side::Queries => &["dq"],
+            Side::Keys => &["dk", "dv"],
+        };
+        let gradients = gradients.iter().map(|name| k.pointer_param(name)).collect();
+        let mask = SoftmaxMask::declare(k, kernel.dropout);
+        let sizes = gathered.sizes(k);
+        let (score_scale, gradient_ld) = (k.param("score_scale"), k.param("gradient_ld"));
+        Self { maps, gathered, lse, delta, gradients, mask, sizes, score_scale, gradient_ld }
+    }
+
+    /// The sequence of the block, and the first of the rows that stay.
+    fn block(&self, k: &Entry) -> (Sequence, Reg<U32>) {
+        let sequence = Sequence::find(k, &self.gathered, &self.sizes);
+        (sequence, k.mul_lo(k.special(Special::CtaidX), STAY))
+    }
+
+    fn scale(&self, k: &Entry) -> Reg<F32> {
+        k.ld_param(self.score_scale.clone())
+    }
+}
+
+/// The address that a parameter holds.
+fn pointer(k: &Entry, param: &PointerParam) -> Ptr<Global> {
+    k.cvta_to_global(k.ld_param_pointer(param.clone()))
+}
+
+/// Where -lse·log₂ e and δ of tile `tile` lie.
+fn rows_of(k: &Entry, places: Places, tile: Reg<U32>) -> Ptr<Shared> {
+    k.offset(k.index(places.base, ring::stage(k, tile), ROW_BYTES), places.plan.more())
+}
+
+/// The warps that bring -lse·log₂ e and δ of queries `0 .. end`, 64 at a time: [lse 64][δ 64]. A query that does not exist
+/// has p = 0 and δ = 0.
+fn fill_rows(k: &Entry, places: Places, arguments: &Arguments, sequence: &Sequence, thread: Reg<U32>, end: Reg<U32>) {
+    let lane = k.and(thread, 31u32);
+    let own = k.sub(thread, 32u32);
+    let arrives = k.setp(Compare::Eq, lane, 0u32);
+    let begin = k.mad_lo(sequence.start, sequence.heads, sequence.head);
+    let [lse, delta] = [&arguments.lse, &arguments.delta].map(|param| k.index(pointer(k, param), begin, 4u32));
+    let tile = k.variable("tile", 0u32);
+    k.for_(0u32, end, TILE, |first| {
+        let query = k.add(first, own);
+        let exists = k.lt(query, sequence.length);
+        let place = k.mul_lo(query, sequence.heads);
+        let (of_lse, of_delta) = (k.mov::<F32>(f32::INFINITY), k.mov::<F32>(0.0f32));
+        let [from_lse, from_delta] = [lse, delta].map(|vector| k.index(vector, place, 4u32).at(0));
+        k.when(exists, || {
+            k.ld_into(from_lse, [of_lse]);
+            k.ld_into(from_delta, [of_delta]);
+        });
+        let scaled = k.mul(of_lse, -std::f32::consts::LOG2_E);
+        places.wait_empty(k, tile);
+        let to = k.index(rows_of(k, places, tile), own, 4u32);
+        k.st(to.at(0), [scaled]);
+        k.st(to.at(4 * TILE as i32), [of_delta]);
+        k.warp_sync();
+        let full = places.full(k, tile);
+        k.when(arrives, || k.mbarrier_arrive(full));
+        k.add_into(tile, tile, 1u32);
+    });
+}
+
+/// A warpgroup with 64 of the rows that stay.
+struct Consumer<'a> {
+    kernel: HopperBackward,
+    places: Places,
+    /// Which of the two.
+    group: Reg<U32>,
+    /// Its first row in the sequence.
+    first: Reg<U32>,
+    warp: Warp,
+    sequence: &'a Sequence,
+    /// Rows that come by.
+    end: Reg<U32>,
+}
+
+/// Descriptors: of the two tiles that stay, and of those that come by in stage 0, read along their rows and down.
+struct Operands {
+    stay: [Reg<U64>; 2],
+    along: [Reg<U64>; 2],
+    down: [Reg<U64>; 2],
+}
+
+impl Operands {
+    fn new(k: &Entry, consumer: &Consumer<'_>) -> Self {
+        let Consumer { places, group, .. } = *consumer;
+        Self {
+            stay: [0, 1].map(|i| k.matrix_descriptor(places.staying(k, i, group), ring::along())),
+            along: [0, 1].map(|i| places.moving(k, i, ring::along())),
+            down: [0, 1].map(|i| places.moving(k, i, ring::down())),
+        }
+    }
+}
+
+impl Consumer<'_> {
+    /// Starts, as a group each, s [64, 64] = the first tile that stays · (the first that came by)ᵀ, and dp of the second ones.
+    fn scores<P: Pair>(&self, k: &Entry, operands: &Operands, [s, dp]: &[Vec<Reg<F32>>; 2], stage: Reg<U32>) {
+        let steps = |i: usize| -> Vec<_> {
+            let moving = self.places.at_stage(k, operands.along[i], stage);
+            let at = |step| [operands.stay[i], moving].map(|from| ring::further(k, from, ring::step_along(step)));
+            (0..self.kernel.head_size / 16).map(|step| (at(step), k.condition(step > 0))).collect()
+        };
+        let both = [(s, steps(0)), (dp, steps(1))];
+        k.wgmma_fence();
+        for (sums, steps) in both {
+            for ([stays, moves], adds) in steps {
+                k.wgmma::<P>(sums, (stays, Major::K), (moves, Major::K), adds);
+            }
+            k.wgmma_commit();
+        }
+    }
+
+    /// Starts, as a group, sums [64, D] += x [64, 64] · the tile whose descriptor is `down`.
+    fn add<P: Pair>(&self, k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], down: Reg<U64>, stage: Reg<U32>) {
+        let (adds, start) = (k.condition(true), self.places.at_stage(k, down, stage));
+        let steps: Vec<_> = (0..TILE / 16).map(|step| ring::further(k, start, ring::step_down(step))).collect();
+        k.wgmma_fence();
+        for (&x, moves) in x.iter().zip(steps) {
+            k.wgmma_registers::<P>(sums, x, (moves, Major::Mn), adds);
+        }
+        k.wgmma_commit();
+    }
+
+    /// Calls `body` with the number of each tile that comes by, its first row and its stage, and gives the stage back.
+    fn each_tile(&self, k: &Entry, body: impl FnOnce(Reg<U32>, Reg<U32>, Reg<U32>)) {
+        let Self { places, ref warp, end, .. } = *self;
+        let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
+        let tile = k.variable("tile", 0u32);
+        places.wait_ready(k);
+        k.for_(0u32, end, TILE, |row| {
+            places.wait_full(k, tile);
+            body(tile, row, ring::stage(k, tile));
+            if self.kernel.side == Side::Keys {
+                // All lanes have read what belongs to the queries.
+                k.warp_sync();
+            }
+            let empty = places.empty(k, tile);
+            k.when(arrives, || k.mbarrier_arrive(empty));
+            k.add_into(tile, tile, 1u32);
+        });
+    }
+
+    /// Sums over D columns, zero at first.
+    fn sums(&self, k: &Entry, name: &'static str) -> Vec<Reg<F32>> {
+        let sums = k.registers::<F32>(name, (self.kernel.head_size / 2) as usize);
+        sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
+        sums
+    }
+
+    /// dq of this warpgroup's queries.
+    fn queries<P: Pair>(&self, k: &Entry, arguments: &Arguments) -> Vec<Vec<Reg<F32>>> {
+        let Self { ref warp, sequence, .. } = *self;
+        let layout = Layout::new(self.kernel.head_size);
+        let operands = Operands::new(k, self);
+        let dq = self.sums(k, "dq");
+        let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (TILE / 2) as usize));
+        let [s, dp] = &scores;
+        let rows = warp.rows(k, self.first);
+        let last = k.sub(sequence.length, 1u32);
+        let of_rows = |param| {
+            let vector = pointer(k, param);
+            rows.map(|row| {
+                let token = k.add(sequence.start, k.min_u32(row, last));
+                k.ld::<F32, 1>(k.index(vector, k.mad_lo(token, sequence.heads, sequence.head), 4u32).at(0))[0]
+            })
+        };
+        let minus_lse = of_rows(&arguments.lse).map(|lse| k.mul(lse, -std::f32::consts::LOG2_E));
+        let delta = of_rows(&arguments.delta);
+        let factor = k.mul(arguments.scale(k), std::f32::consts::LOG2_E);
+        let mask = arguments.mask.load(k, sequence, rows);
+        self.each_tile(k, |_, key, stage| {
+            k.comment("s = q k^T; dp = dout v^T");
+            self.scores::<P>(k, &operands, &scores, stage);
+            let factors = mask.factors(k, key, warp.lane);
+            k.wgmma_wait(1);
+            layout.hide_beyond(k, s, key, sequence.keys, warp.lane);
+            for (i, &s) in s.iter().enumerate() {
+                k.assign(s, k.ex2_approx(k.fma(s, factor, minus_lse[i / 2 % 2])));
+            }
+            k.wgmma_wait(0);
+            k.comment("ds = p (dp m - delta)");
+            for (i, (&s, &dp)) in s.iter().zip(dp).enumerate() {
+                let gradient = factors.as_ref().map_or(dp, |factors| k.mul(dp, factors[i]));
+                k.assign(s, k.mul(s, k.sub(gradient, delta[i / 2 % 2])));
+            }
+            k.comment("dq += ds k");
+            let ds = layout.operand::<P>(k, self.kernel.storage, s);
+            self.add(k, &dq, &ds, operands.down[0], stage);
+            k.wgmma_wait(0);
+        });
+        vec![dq]
+    }
+
+    /// dk and dv of this warpgroup's keys.
+    fn keys<P: Pair>(&self, k: &Entry, arguments: &Arguments) -> Vec<Vec<Reg<F32>>> {
+        let Self { places, ref warp, .. } = *self;
+        let layout = Layout::new(self.kernel.head_size);
+        let operands = Operands::new(k, self);
+        let [dk, dv] = ["dk", "dv"].map(|name| self.sums(k, name));
+        let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (TILE / 2) as usize));
+        let [s, dp] = &scores;
+        let factor = k.mul(arguments.scale(k), std::f32::consts::LOG2_E);
+        let drawn = self.kernel.dropout.then(|| k.named_barriers("the mask is drawn", CONSUMERS));
+        self.each_tile(k, |tile, query, stage| {
+            // Its keys are made again for every tile: registers are scarcer than instructions.
+            let draw = || {
+                drawn.zip(arguments.mask.mask(k)).map(|(drawn, mask)| (self.draw(k, &mask, drawn, tile, query), mask))
+            };
+            // Beside the products, unless the sums leave no registers.
+            let early = if self.kernel.head_size > 64 { draw() } else { None };
+            k.comment("s^T = k q^T; dp^T = v dout^T");
+            self.scores::<P>(k, &operands, &scores, stage);
+            let mask = early.or_else(draw);
+            let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i, warp));
+            let rows = k.index(rows_of(k, places, tile), warp.pair, 8u32);
+            k.wgmma_wait(1);
+            k.comment("p^T = exp2(s^T * scale * log2 e - lse * log2 e)");
+            let mut dropped = Vec::with_capacity(s.len());
+            for (i, four) in (0..).zip(s.chunks_exact(4)) {
+                let minus_lse: [Reg<F32>; 2] = k.ld(rows.at(32 * i as i32));
+                let factors = factors(i);
+                for (j, &s) in four.iter().enumerate() {
+                    k.assign(s, k.ex2_approx(k.fma(s, factor, minus_lse[j % 2])));
+                    dropped.push(factors.map_or(s, |factors| k.mul(s, factors[j])));
+                }
+            }
+            k.comment("dv += (p m)^T dout");
+            let p = layout.operand::<P>(k, self.kernel.storage, &dropped);
+            self.add(k, &dv, &p, operands.down[1], stage);
+            k.wgmma_wait(1);
+            k.comment("ds^T = p^T (dp^T m - delta)");
+            for (i, (s, dp)) in (0..).zip(s.chunks_exact(4).zip(dp.chunks_exact(4))) {
+                let delta: [Reg<F32>; 2] = k.ld(rows.at((32 * i + 4 * TILE) as i32));
+                let factors = factors(i);
+                for j in 0..4 {
+                    let gradient = factors.map_or(dp[j], |factors| k.mul(dp[j], factors[j]));
+                    k.assign(s[j], k.mul(s[j], k.sub(gradient, delta[j % 2])));
+                }
+            }
+            k.comment("dk += ds^T q");
+            let ds = layout.operand::<P>(k, self.kernel.storage, s);
+            self.add(k, &dk, &ds, operands.down[0], stage);
+            k.wgmma_wait(0);
+        });
+        vec![dk, dv]
+    }
+
+    /// Draws the mask of the tile of queries at `query`; the warpgroup has it when this is over. Two places in turns: who
+    /// draws the next tile's need not wait for those that still read this one's.
+    fn draw(&self, k: &Entry, mask: &Mask, drawn: Barrier, tile: Reg<U32>, query: Reg<U32>) -> QueryMask {
+        let Self { places, group, ref warp, sequence, first, .. } = *self;
+        let place = k.mad_lo(group, 2, k.and(tile, 1u32));
+        let bits = k.index(places.base, place, MASK_BYTES);
+        let bits = QueryMask(k.offset(bits, places.plan.more() + STAGES * ROW_BYTES));
+        bits.draw(k, mask, query, first, sequence, warp);
+        k.bar_sync_of(drawn, group, 128);
+        bits
+    }
+
+    /// Writes the gradients, of which the first lacks the scale of the scores, by way of the tiles that stayed.
+    fn store(&self, k: &Entry, sums: &[Vec<Reg<F32>>], arguments: &Arguments) {
+        let Self { kernel, places, group, ref warp, .. } = *self;
+        let HopperBackward { storage, head_size: padded, dropout, .. } = kernel;
+        // Asked again: no register keeps it beside the sums.
+        let (sequence, first) = arguments.block(k);
+        let (first, scale) = (k.mad_lo(group, TILE, first), arguments.scale(k));
+        for (half, row) in warp.rows(k, first).into_iter().enumerate() {
+            scale_half(k, &sums[0], half, scale);
+            if kernel.side == Side::Keys {
+                let is_key = k.lt(row, sequence.keys);
+                for four in sums.iter().flat_map(|sums| sums.chunks_exact(4)) {
+                    four[2 * half..2 * half + 2].iter().for_each(|&x| k.assign(x, k.selp(x, 0.0f32, is_key)));
+                }
+            }
+        }
+        k.comment("all warps have read what stayed");
+        let read = k.named_barriers("what stayed has been read", CONSUMERS);
+        k.bar_sync_of(read, group, 128);
+        let (layout, gradient_ld) = (Layout::new(padded), k.ld_param(arguments.gradient_ld.clone()));
+        let plain = Flash { step: Step::Forward, storage, padded, dropout, aligned: true };
+        for (i, (sums, gradient)) in (0..).zip(sums.iter().zip(&arguments.gradients)) {
+            let (place, to) = (places.staying(k, i, group), pointer(k, gradient));
+            layout.store_rows(k, &plain, place, warp, sums, to, gradient_ld, first, &sequence, &arguments.sizes);
+        }
+    }
+}

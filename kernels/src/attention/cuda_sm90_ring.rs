@@ -1,0 +1,252 @@
+//! What the kernels of attention on Hopper share: roles, shared memory, barriers, and the thread that fills the ring.
+//!
+//! ```text
+//! block            128 rows of two (forward: one) matrices stay; of two others 64 rows at a time come by
+//! warpgroup 0      the producer: one thread starts all copies
+//! warpgroups 1, 2  64 of the rows that stay, each
+//!
+//! shared memory    what stays: [matrix][64 rows of a warpgroup][64 columns] | stage: two tiles, four times | more | barriers
+//! barrier          arrivals of a phase                       bytes            who waits          parity of the first wait
+//! ready            the producer                              what stays       the consumers      0
+//! full[s]          the producer, and who else fills          two tiles        the consumers      0
+//! empty[s]         a lane of each of the eight warps                          the producer       1: that before the first is over
+//! ```
+//!
+//! A tile is 64 rows of one head, in boxes of 64 columns: 128 bytes a row, chunks exchanged by the row modulo 8. `wgmma`
+//! takes a box with k along its rows and with k down ([`along`], [`down`]), so nothing is ever transposed.
+
+use super::{
+    cuda::TILE,
+    cuda_tile::{Sequence, Warp},
+};
+use crate::ptx::{
+    Address, BytesParam, Compare, DescriptorSwizzle, Entry, Fence, Generic, Lane, Ptr, Reg, S32, Shared, U32, U64,
+    descriptor,
+};
+
+/// Threads of a block.
+pub(super) const THREADS: u32 = 384;
+/// Warpgroups that multiply.
+pub(super) const CONSUMERS: u32 = 2;
+/// Rows that stay.
+pub(super) const STAY: u32 = CONSUMERS * TILE;
+/// Stages of the ring, a power of two.
+pub(super) const STAGES: u32 = 4;
+/// Registers of a thread when the kernel begins.
+pub(super) const REGISTERS: u32 = 168;
+/// Bytes of 64 x 64 numbers.
+const BOX: u32 = 64 * 128;
+/// Bytes from one group of eight rows to the next.
+const EIGHT_ROWS: u32 = 8 * 128;
+
+/// What lies where in shared memory, in bytes from its start.
+#[derive(Clone, Copy)]
+pub(super) struct Plan {
+    /// Boxes of 64 columns that a row has.
+    pub boxes: u32,
+    /// Matrices of which rows stay.
+    pub stay: u32,
+    /// Bytes between the stages and the barriers.
+    pub more: u32,
+}
+
+/// A block's shared memory.
+#[derive(Clone, Copy)]
+pub(super) struct Places {
+    pub base: Ptr<Shared>,
+    pub plan: Plan,
+}
+
+impl Plan {
+    /// 64 rows of a matrix.
+    pub(super) const fn tile_bytes(self) -> u32 {
+        self.boxes * BOX
+    }
+
+    /// Two tiles.
+    const fn stage_bytes(self) -> u32 {
+        2 * self.tile_bytes()
+    }
+
+    /// The first stage, behind what stays.
+    const fn stages(self) -> u32 {
+        self.stay * CONSUMERS * self.tile_bytes()
+    }
+
+    /// What lies between the stages and the barriers.
+    pub(super) const fn more(self) -> u32 {
+        self.stages() + STAGES * self.stage_bytes()
+    }
+
+    const fn ready(self) -> u32 {
+        self.more() + self.more
+    }
+
+    const fn full(self) -> u32 {
+        self.ready() + 8
+    }
+
+    const fn empty(self) -> u32 {
+        self.full() + 8 * STAGES
+    }
+
+    pub(super) const fn bytes(self) -> u32 {
+        self.empty() + 8 * STAGES
+    }
+}
+
+/// The parity of the phase in which tile `tile` goes through its stage.
+fn parity(k: &Entry, tile: Reg<U32>) -> Reg<U32> {
+    k.and(k.shr(tile, STAGES.ilog2()), 1u32)
+}
+
+/// The stage of tile `tile`.
+pub(super) fn stage(k: &Entry, tile: Reg<U32>) -> Reg<U32> {
+    k.and(tile, STAGES - 1)
+}
+
+/// The constant part of the descriptor of a tile that is read along its rows.
+pub(super) const fn along() -> u64 {
+    descriptor(16, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
+}
+
+/// The constant part of the descriptor of a tile that is read down its columns, 64 of which are a box.
+pub(super) const fn down() -> u64 {
+    descriptor(BOX, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
+}
+
+/// Bytes from the start of a tile to its columns from `16 * step` on.
+pub(super) const fn step_along(step: u32) -> u32 {
+    step / 4 * BOX + step % 4 * 32
+}
+
+/// Bytes from the start of a tile to its rows from `16 * step` on.
+pub(super) const fn step_down(step: u32) -> u32 {
+    step * 16 * 128
+}
+
+/// `descriptor`, `bytes` further.
+pub(super) fn further(k: &Entry, descriptor: Reg<U64>, bytes: u32) -> Reg<U64> {
+    if bytes == 0 { descriptor } else { k.add(descriptor, u64::from(bytes / 16)) }
+}
+
+impl Places {
+    /// Begins a kernel: finds the number of the warp, the same for all lanes, so that roles are whole warps, and makes the
+    /// barriers. `fillers` arrive at a stage that they have filled.
+    pub(super) fn begin(self, k: &Entry, thread: Reg<U32>, fillers: u32) -> Reg<U32> {
+        let Self { base, plan } = self;
+        k.comment("the same for all lanes, so that roles are whole warps");
+        let warp = k.shfl(k.shr(thread, 5), Lane::Number(0));
+        k.if_(k.setp(Compare::Eq, thread, 0u32), || {
+            k.mbarrier_init(base.at(plan.ready() as i32), 1);
+            for stage in 0..STAGES {
+                k.mbarrier_init(base.at((plan.full() + 8 * stage) as i32), fillers);
+                k.mbarrier_init(base.at((plan.empty() + 8 * stage) as i32), 4 * CONSUMERS);
+            }
+            k.fence(Fence::MbarrierInit);
+        });
+        k.bar_sync();
+        warp
+    }
+
+    /// The tile of matrix `i` of those that stay, for consumer `group`.
+    pub(super) fn staying(self, k: &Entry, i: u32, group: Reg<U32>) -> Ptr<Shared> {
+        let tile = self.plan.tile_bytes();
+        let own = k.index(self.base, group, tile);
+        if i == 0 { own } else { k.offset(own, i * CONSUMERS * tile) }
+    }
+
+    /// The descriptor of matrix `i` of those that come by in stage 0; `constant` says how it is read.
+    pub(super) fn moving(self, k: &Entry, i: u32, constant: u64) -> Reg<U64> {
+        k.matrix_descriptor(k.offset(self.base, self.plan.stages() + i * self.plan.tile_bytes()), constant)
+    }
+
+    /// A descriptor in stage 0 moved to that of tile `tile`.
+    pub(super) fn at_stage(self, k: &Entry, descriptor: Reg<U64>, stage: Reg<U32>) -> Reg<U64> {
+        k.mad_wide(stage, self.plan.stage_bytes() / 16, descriptor)
+    }
+
+    /// The barrier of tile `tile` among those that begin `first` bytes behind the start.
+    fn barrier(self, k: &Entry, first: u32, tile: Reg<U32>) -> Address<Shared> {
+        k.slot(self.base, stage(k, tile), 8).at(first as i32)
+    }
+
+    /// Waits for what stays.
+    pub(super) fn wait_ready(self, k: &Entry) {
+        k.mbarrier_wait(self.base.at(self.plan.ready() as i32), 0u32);
+    }
+
+    /// Waits for tile `tile`.
+    pub(super) fn wait_full(self, k: &Entry, tile: Reg<U32>) {
+        k.mbarrier_wait(self.barrier(k, self.plan.full(), tile), parity(k, tile));
+    }
+
+    /// Waits until nobody reads what was in tile `tile`'s stage before.
+    pub(super) fn wait_empty(self, k: &Entry, tile: Reg<U32>) {
+        // A fresh barrier is in its first phase: that before is over.
+        k.mbarrier_wait(self.barrier(k, self.plan.empty(), tile), k.xor(parity(k, tile), 1u32));
+    }
+
+    /// Where it is said that tile `tile` is there.
+    pub(super) fn full(self, k: &Entry, tile: Reg<U32>) -> Address<Shared> {
+        self.barrier(k, self.plan.full(), tile)
+    }
+
+    /// Where it is said that tile `tile` has been read.
+    pub(super) fn empty(self, k: &Entry, tile: Reg<U32>) -> Address<Shared> {
+        self.barrier(k, self.plan.empty(), tile)
+    }
+}
+
+/// The thread that fills the ring: the maps of what stays and of what comes by.
+pub(super) struct Producer<'a> {
+    pub places: Places,
+    pub stay: &'a [&'a BytesParam],
+    pub moving: [&'a BytesParam; 2],
+}
+
+impl Producer<'_> {
+    /// Copies rows `first ..` of the sequence that stay, then rows `0 .. end` 64 at a time.
+    pub(super) fn run(&self, k: &Entry, sequence: &Sequence, first: Reg<U32>, end: Reg<U32>) {
+        let Self { places, .. } = *self;
+        let Plan { boxes, .. } = places.plan;
+        let stay: Vec<Ptr<Generic>> = self.stay.iter().map(|map| k.address_of_param(map)).collect();
+        let moving = self.moving.map(|map| k.address_of_param(map));
+        let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
+        let columns: Vec<Reg<S32>> = (0..boxes).map(|i| signed(k.add(sequence.column, 64 * i))).collect();
+        let load = |to: Ptr<Shared>, number: u32, map: Ptr<Generic>, row: Reg<U32>, barrier: Address<Shared>| {
+            for (i, &column) in (0..).zip(&columns) {
+                let to = to.at(((number * boxes + i) * BOX) as i32);
+                k.tensor_load(to, map, [column, signed(row)], barrier);
+            }
+        };
+        let ready = places.base.at(places.plan.ready() as i32);
+        k.mbarrier_arrive_expect(ready, places.plan.stages());
+        let first = k.add(sequence.start, first);
+        for group in 0..CONSUMERS {
+            let row = if group == 0 { first } else { k.add(first, group * TILE) };
+            for (i, &map) in (0..).zip(&stay) {
+                load(places.base, i * CONSUMERS + group, map, row, ready);
+            }
+        }
+        let tile = k.variable("tile", 0u32);
+        k.for_(0u32, end, TILE, |row| {
+            places.wait_empty(k, tile);
+            let full = places.full(k, tile);
+            k.mbarrier_arrive_expect(full, places.plan.stage_bytes());
+            let to = k.index(places.base, stage(k, tile), places.plan.stage_bytes());
+            let to = k.offset(to, places.plan.stages());
+            let row = k.add(sequence.start, row);
+            (0..).zip(moving).for_each(|(i, map)| load(to, i, map, row, full));
+            k.add_into(tile, tile, 1u32);
+        });
+    }
+}
+
+/// Consumer `group` of warp `warp` of the block, and where a lane is in it.
+pub(super) fn consumer(k: &Entry, warp: Reg<U32>, thread: Reg<U32>) -> (Reg<U32>, Warp) {
+    let group = k.sub(k.shr(warp, 2), 1u32);
+    let (thread, lane) = (k.and(thread, 127u32), k.and(thread, 31u32));
+    let row = k.shl(k.and(warp, 3u32), 4);
+    (group, Warp { thread, lane, row, group: k.shr(lane, 2), pair: k.and(lane, 3u32) })
+}
