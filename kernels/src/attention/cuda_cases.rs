@@ -230,17 +230,20 @@ mod tests {
                 within("lse", &lse, &naive.1, &exact.1).unwrap_or_else(|message| panic!("{case}: {message}"));
             }
 
-            let mut gradients = [(); 3].map(|()| vec![bf16::NAN; tokens * h]);
-            let [dq, dk, dv] = &mut gradients;
-            let ran = simulation.backward(Sm::Sm80, (&out, &lse), &dout, [dq, dk, dv]);
-            ran.unwrap_or_else(|message| panic!("{case}: {message}"));
             let saved = Some((&widen::<f32, bf16>(&naive_out)[..], &naive.1[..]));
             let (p, w) = (widen::<f32, bf16>(&dout), widen::<f64, bf16>(&dout));
             let naive = reference::backward(&spec, batch(), &plain, &plain[h..], &plain[2 * h..], ld, saved, &p);
             let exact = reference::backward(&spec, batch(), &wide, &wide[h..], &wide[2 * h..], ld, None, &w);
-            for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
-                let held = within(name, &gradients[i], &store(&naive[i]), &exact[i]);
-                held.unwrap_or_else(|message| panic!("{case}: {message}"));
+            for sm in [Sm::Sm90a, Sm::Sm80] {
+                let case = format!("{case}, {sm:?}");
+                let mut gradients = [(); 3].map(|()| vec![bf16::NAN; tokens * h]);
+                let [dq, dk, dv] = &mut gradients;
+                let ran = simulation.backward(sm, (&out, &lse), &dout, [dq, dk, dv]);
+                ran.unwrap_or_else(|message| panic!("{case}: {message}"));
+                for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+                    let held = within(name, &gradients[i], &store(&naive[i]), &exact[i]);
+                    held.unwrap_or_else(|message| panic!("{case}: {message}"));
+                }
             }
         }
     }

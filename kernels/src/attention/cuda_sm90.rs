@@ -6,13 +6,13 @@
 //! __global__ forward(map_q, map_k, map_v, cu_seqlens, keys, out, lse, [mask], ld, head_size, scale) {     // 384 threads
 //!     b = blockIdx.z;  head = blockIdx.y;  first = 128 * blockIdx.x;  if (first >= length of b) return;
 //!     if (warpgroup == 0) {                                            // the producer: one thread
-//!         setmaxnreg.dec 24;  copy q[128, D], counted at queries;
+//!         setmaxnreg.dec 24;  copy q[128, D], counted at ready;
 //!         for (j, every 64 keys) { wait(empty[j % 4]); expect bytes on full[j % 4]; copy k, v -> stage j % 4; }
 //!     } else {                                                         // two consumers, 64 queries each
-//!         setmaxnreg.inc 240;  wait(queries);  m = -inf;  l = 0;  o[64, D] = 0;
+//!         setmaxnreg.inc 240;  wait(ready);  m = -inf;  l = 0;  o[64, D] = 0;
 //!         for (j, every 64 keys) {
 //!             wait(full[j % 4]);
-//!             s[64, 64] = q kᵀ;                                        // wgmma, both from shared memory
+//!             s[64, 64] = q kᵀ;                                        // wgmma, q from registers, k from shared memory
 //!             s = -inf beyond the keys;  m, l, o and s -> p as in `cuda`, a warp 16 rows;
 //!             o += (p ∘ M) v;                                          // wgmma, p from the registers of s
 //!             arrive(empty[j % 4]);                                    // one lane of each of the eight warps
@@ -20,7 +20,7 @@
 //!         out = o / l;  lse = m · scale + ln l;
 //! }   }
 //!
-//! shared memory: q [2][64 x D] | stage: k [64 x D], v [64 x D], four times | out [2][64 x D] | queries, full[4], empty[4]
+//! shared memory: q [2][64 x D] | stage: k [64 x D], v [64 x D], four times | out [2][64 x D] | ready, full[4], empty[4]
 //! ```
 //!
 //! q, k, v lie as boxes of 64 rows x 64 columns, 128 bytes a row, chunks exchanged by the row modulo 8: k runs along the
@@ -29,7 +29,8 @@
 //! ring alone: one's exponentials run beside the other's products.
 //!
 //! Cost: 4·S·D FLOP a query and head; k and v once for every 128 queries. Of 64 queries and keys with D of 64 the products
-//! take 256 cycles, the 4096 exponentials as many of their unit, and 1512 instructions of warps 378. Budget: as the product's (`gemm::cuda_sm90`).
+//! take 256 cycles, the 4096 exponentials as many of their unit, and 1000 instructions of warps 250. Budget: as the product's
+//! (`gemm::cuda_sm90`).
 //! Source: FlashAttention-3 (Shah et al. 2024), without its overlap within a warpgroup.
 //!
 //! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::cuda::Flash`]. The copy engine
@@ -173,15 +174,14 @@ struct Consumer {
     warp: Warp,
     /// Its first query in the sequence.
     first: Reg<U32>,
-    /// The descriptors of q, and of k and v in the first stage.
-    operands: [Reg<U64>; 3],
+    /// The descriptors of k and v in the first stage.
+    operands: [Reg<U64>; 2],
 }
 
 impl Consumer {
     fn new(k: &Entry, kernel: HopperFlash, places: Places, warp: Reg<U32>, thread: Reg<U32>, first: Reg<U32>) -> Self {
         let (group, warp) = ring::consumer(k, warp, thread);
-        let q = k.matrix_descriptor(places.staying(k, 0, group), ring::along());
-        let operands = [q, places.moving(k, 0, ring::along()), places.moving(k, 1, ring::down())];
+        let operands = [places.moving(k, 0, ring::along()), places.moving(k, 1, ring::down())];
         let first = k.mad_lo(group, TILE, first);
         Self { kernel, places, group, warp, first, operands }
     }
@@ -208,11 +208,12 @@ impl Consumer {
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let tile = k.variable("tile", 0u32);
         places.wait_ready(k);
+        let q = ring::fragments::<P>(k, places.plan, places.staying(k, 0, self.group), warp);
         k.for_(0u32, sequence.keys, TILE, |key| {
             places.wait_full(k, tile);
             let stage = ring::stage(k, tile);
             k.comment("s = q k^T");
-            self.scores::<P>(k, &s, stage);
+            self.scores(k, &s, &q, stage);
             layout.hide_beyond(k, &s, key, sequence.keys, warp.lane);
             k.comment("p = exp2((s - max) * scale * log2 e)");
             for (half, state) in state.iter().enumerate() {
@@ -220,7 +221,9 @@ impl Consumer {
             }
             mask.apply(k, &s, key, warp.lane);
             k.comment("o += p v");
-            self.outputs::<P>(k, &o, &layout.operand::<P>(k, kernel.storage, &s), stage);
+            let p = layout.operand::<P>(k, kernel.storage, &s);
+            ring::add_down(k, &o, &p, self.operand(k, 1, stage, 0));
+            k.wgmma_wait(0);
             let empty = places.empty(k, tile);
             k.when(arrives, || k.mbarrier_arrive(empty));
             k.add_into(tile, tile, 1u32);
@@ -235,35 +238,17 @@ impl Consumer {
     }
 
     /// The operand `i` in `stage`, `bytes` further.
-    fn operand(&self, k: &Entry, i: usize, stage: Option<Reg<U32>>, bytes: u32) -> Reg<U64> {
-        let at = stage.map_or(self.operands[i], |stage| self.places.at_stage(k, self.operands[i], stage));
-        ring::further(k, at, bytes)
+    fn operand(&self, k: &Entry, i: usize, stage: Reg<U32>, bytes: u32) -> Reg<U64> {
+        ring::further(k, self.places.at_stage(k, self.operands[i], stage), bytes)
     }
 
     /// s [64, 64] = q [64, D] · kᵀ, waited for.
-    fn scores<P: Pair>(&self, k: &Entry, s: &[Reg<F32>], stage: Reg<U32>) {
-        let steps: Vec<_> = (0..self.kernel.head_size / 16)
-            .map(|step| {
-                let bytes = ring::step_along(step);
-                (self.operand(k, 0, None, bytes), self.operand(k, 1, Some(stage), bytes), k.condition(step > 0))
-            })
-            .collect();
+    fn scores<P: Pair>(&self, k: &Entry, s: &[Reg<F32>], q: &[[Reg<P>; 4]], stage: Reg<U32>) {
+        let of_step = |step| (self.operand(k, 0, stage, ring::step_along(step)), k.condition(step > 0));
+        let steps: Vec<_> = (0..self.kernel.head_size / 16).map(of_step).collect();
         k.wgmma_fence();
-        for (q, keys, adds) in steps {
-            k.wgmma::<P>(s, (q, Major::K), (keys, Major::K), adds);
-        }
-        k.wgmma_commit();
-        k.wgmma_wait(0);
-    }
-
-    /// o [64, D] += p [64, 64] · v, waited for.
-    fn outputs<P: Pair>(&self, k: &Entry, o: &[Reg<F32>], p: &[[Reg<P>; 4]], stage: Reg<U32>) {
-        let adds = k.condition(true);
-        let values: Vec<_> =
-            (0..TILE / 16).map(|step| self.operand(k, 2, Some(stage), ring::step_down(step))).collect();
-        k.wgmma_fence();
-        for (&p, values) in p.iter().zip(values) {
-            k.wgmma_registers::<P>(o, p, (values, Major::Mn), adds);
+        for (&q, (keys, adds)) in q.iter().zip(steps) {
+            k.wgmma_registers::<P>(s, q, (keys, Major::K), adds);
         }
         k.wgmma_commit();
         k.wgmma_wait(0);

@@ -60,6 +60,7 @@ use super::{
     cuda::{Flash, Step, TILE, scale_half},
     cuda_backward::{MASK_BYTES, QueryMask},
     cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, REGISTERS, STAGES, STAY, THREADS},
+    cuda_sm90_scores::{self as scores, QueryRow, ROW_BYTES},
     cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
@@ -71,8 +72,6 @@ use crate::{
     },
 };
 
-/// Bytes of -lse·log₂ e and δ of a tile of queries.
-const ROW_BYTES: u32 = 2 * TILE * 4;
 /// Warps of the producer's warpgroup that bring them, a lane a query.
 const FILLERS: u32 = TILE / 32;
 
@@ -153,6 +152,11 @@ impl HopperBackward {
         let grid = [longest.div_ceil(STAY as usize) as u32, heads as u32, sequences as u32];
         let filled = grid.iter().all(|&n| n > 0);
         filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.plan().bytes() })
+    }
+
+    /// Whether the tiles that stay fit into the consumers' registers, beside the sums.
+    fn keeps_in_registers(&self) -> bool {
+        self.head_size == 64 || self.side == Side::Queries
     }
 
     fn plan(&self) -> Plan {
@@ -279,30 +283,16 @@ fn rows_of(k: &Entry, places: Places, tile: Reg<U32>) -> Ptr<Shared> {
     k.offset(k.index(places.base, ring::stage(k, tile), ROW_BYTES), places.plan.more())
 }
 
-/// The warps that bring -lse·log₂ e and δ of queries `0 .. end`, 64 at a time: [lse 64][δ 64]. A query that does not exist
-/// has p = 0 and δ = 0.
+/// The warps that bring -lse·log₂ e and δ of queries `0 .. end`, 64 at a time.
 fn fill_rows(k: &Entry, places: Places, arguments: &Arguments, sequence: &Sequence, thread: Reg<U32>, end: Reg<U32>) {
-    let lane = k.and(thread, 31u32);
     let own = k.sub(thread, 32u32);
-    let arrives = k.setp(Compare::Eq, lane, 0u32);
-    let begin = k.mad_lo(sequence.start, sequence.heads, sequence.head);
-    let [lse, delta] = [&arguments.lse, &arguments.delta].map(|param| k.index(pointer(k, param), begin, 4u32));
+    let arrives = k.setp(Compare::Eq, k.and(thread, 31u32), 0u32);
+    let vectors = [&arguments.lse, &arguments.delta].map(|param| pointer(k, param));
     let tile = k.variable("tile", 0u32);
     k.for_(0u32, end, TILE, |first| {
-        let query = k.add(first, own);
-        let exists = k.lt(query, sequence.length);
-        let place = k.mul_lo(query, sequence.heads);
-        let (of_lse, of_delta) = (k.mov::<F32>(f32::INFINITY), k.mov::<F32>(0.0f32));
-        let [from_lse, from_delta] = [lse, delta].map(|vector| k.index(vector, place, 4u32).at(0));
-        k.when(exists, || {
-            k.ld_into(from_lse, [of_lse]);
-            k.ld_into(from_delta, [of_delta]);
-        });
-        let scaled = k.mul(of_lse, -std::f32::consts::LOG2_E);
+        let row = QueryRow::load(k, vectors, sequence, k.add(first, own));
         places.wait_empty(k, tile);
-        let to = k.index(rows_of(k, places, tile), own, 4u32);
-        k.st(to.at(0), [scaled]);
-        k.st(to.at(4 * TILE as i32), [of_delta]);
+        row.store(k, rows_of(k, places, tile), own);
         k.warp_sync();
         let full = places.full(k, tile);
         k.when(arrives, || k.mbarrier_arrive(full));
@@ -324,37 +314,60 @@ struct Consumer<'a> {
     end: Reg<U32>,
 }
 
-/// Descriptors: of the two tiles that stay, and of those that come by in stage 0, read along their rows and down.
-struct Operands {
-    stay: [Reg<U64>; 2],
+/// One of the tiles that stay, as an operand.
+enum Staying<P: Pair> {
+    /// 16 columns at a time: shared memory is left to what comes by.
+    Registers(Vec<[Reg<P>; 4]>),
+    /// Where the sums leave no registers.
+    Shared(Reg<U64>),
+}
+
+/// The two tiles that stay, and the descriptors of those that come by in stage 0, read along their rows and down.
+struct Operands<P: Pair> {
+    stay: [Staying<P>; 2],
     along: [Reg<U64>; 2],
     down: [Reg<U64>; 2],
 }
 
-impl Operands {
+impl<P: Pair> Operands<P> {
+    /// Waits for what stays.
     fn new(k: &Entry, consumer: &Consumer<'_>) -> Self {
-        let Consumer { places, group, .. } = *consumer;
-        Self {
-            stay: [0, 1].map(|i| k.matrix_descriptor(places.staying(k, i, group), ring::along())),
-            along: [0, 1].map(|i| places.moving(k, i, ring::along())),
-            down: [0, 1].map(|i| places.moving(k, i, ring::down())),
-        }
+        let Consumer { kernel, places, group, ref warp, .. } = *consumer;
+        let along = [0, 1].map(|i| places.moving(k, i, ring::along()));
+        let down = [0, 1].map(|i| places.moving(k, i, ring::down()));
+        places.wait_ready(k);
+        let stay = [0, 1].map(|i| {
+            let tile = places.staying(k, i, group);
+            match kernel.keeps_in_registers() {
+                true => Staying::Registers(ring::fragments(k, places.plan, tile, warp)),
+                false => Staying::Shared(k.matrix_descriptor(tile, ring::along())),
+            }
+        });
+        Self { stay, along, down }
     }
 }
 
 impl Consumer<'_> {
     /// Starts, as a group each, s [64, 64] = the first tile that stays · (the first that came by)ᵀ, and dp of the second ones.
-    fn scores<P: Pair>(&self, k: &Entry, operands: &Operands, [s, dp]: &[Vec<Reg<F32>>; 2], stage: Reg<U32>) {
-        let steps = |i: usize| -> Vec<_> {
-            let moving = self.places.at_stage(k, operands.along[i], stage);
-            let at = |step| [operands.stay[i], moving].map(|from| ring::further(k, from, ring::step_along(step)));
-            (0..self.kernel.head_size / 16).map(|step| (at(step), k.condition(step > 0))).collect()
-        };
-        let both = [(s, steps(0)), (dp, steps(1))];
+    fn scores<P: Pair>(&self, k: &Entry, operands: &Operands<P>, [s, dp]: &[Vec<Reg<F32>>; 2], stage: Reg<U32>) {
+        let steps = self.kernel.head_size / 16;
+        let along = |tile| (0..steps).map(|step| ring::further(k, tile, ring::step_along(step))).collect::<Vec<_>>();
+        let products = [(s, 0), (dp, 1)].map(|(sums, i)| {
+            let stays = match &operands.stay[i] {
+                Staying::Registers(_) => Vec::new(),
+                Staying::Shared(tile) => along(*tile),
+            };
+            (sums, &operands.stay[i], stays, along(self.places.at_stage(k, operands.along[i], stage)))
+        });
+        let adds = [false, true].map(|adds| k.condition(adds));
         k.wgmma_fence();
-        for (sums, steps) in both {
-            for ([stays, moves], adds) in steps {
-                k.wgmma::<P>(sums, (stays, Major::K), (moves, Major::K), adds);
+        for (sums, staying, stays, moves) in products {
+            for (step, &moves) in moves.iter().enumerate() {
+                let (moves, adds) = ((moves, Major::K), adds[usize::from(step > 0)]);
+                match staying {
+                    Staying::Registers(fragments) => k.wgmma_registers::<P>(sums, fragments[step], moves, adds),
+                    Staying::Shared(_) => k.wgmma::<P>(sums, (stays[step], Major::K), moves, adds),
+                }
             }
             k.wgmma_commit();
         }
@@ -362,13 +375,7 @@ impl Consumer<'_> {
 
     /// Starts, as a group, sums [64, D] += x [64, 64] · the tile whose descriptor is `down`.
     fn add<P: Pair>(&self, k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], down: Reg<U64>, stage: Reg<U32>) {
-        let (adds, start) = (k.condition(true), self.places.at_stage(k, down, stage));
-        let steps: Vec<_> = (0..TILE / 16).map(|step| ring::further(k, start, ring::step_down(step))).collect();
-        k.wgmma_fence();
-        for (&x, moves) in x.iter().zip(steps) {
-            k.wgmma_registers::<P>(sums, x, (moves, Major::Mn), adds);
-        }
-        k.wgmma_commit();
+        ring::add_down(k, sums, x, self.places.at_stage(k, down, stage));
     }
 
     /// Calls `body` with the number of each tile that comes by, its first row and its stage, and gives the stage back.
@@ -376,7 +383,6 @@ impl Consumer<'_> {
         let Self { places, ref warp, end, .. } = *self;
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let tile = k.variable("tile", 0u32);
-        places.wait_ready(k);
         k.for_(0u32, end, TILE, |row| {
             places.wait_full(k, tile);
             body(tile, row, ring::stage(k, tile));
@@ -447,8 +453,8 @@ impl Consumer<'_> {
         let layout = Layout::new(self.kernel.head_size);
         let operands = Operands::new(k, self);
         let [dk, dv] = ["dk", "dv"].map(|name| self.sums(k, name));
-        let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (TILE / 2) as usize));
-        let [s, dp] = &scores;
+        let both = ["score", "dp"].map(|name| k.registers::<F32>(name, (TILE / 2) as usize));
+        let s = &both[0];
         let factor = k.mul(arguments.scale(k), std::f32::consts::LOG2_E);
         let drawn = self.kernel.dropout.then(|| k.named_barriers("the mask is drawn", CONSUMERS));
         self.each_tile(k, |tile, query, stage| {
@@ -459,34 +465,17 @@ impl Consumer<'_> {
             // Beside the products, unless the sums leave no registers.
             let early = if self.kernel.head_size > 64 { draw() } else { None };
             k.comment("s^T = k q^T; dp^T = v dout^T");
-            self.scores::<P>(k, &operands, &scores, stage);
+            self.scores::<P>(k, &operands, &both, stage);
             let mask = early.or_else(draw);
             let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i, warp));
             let rows = k.index(rows_of(k, places, tile), warp.pair, 8u32);
             k.wgmma_wait(1);
-            k.comment("p^T = exp2(s^T * scale * log2 e - lse * log2 e)");
-            let mut dropped = Vec::with_capacity(s.len());
-            for (i, four) in (0..).zip(s.chunks_exact(4)) {
-                let minus_lse: [Reg<F32>; 2] = k.ld(rows.at(32 * i as i32));
-                let factors = factors(i);
-                for (j, &s) in four.iter().enumerate() {
-                    k.assign(s, k.ex2_approx(k.fma(s, factor, minus_lse[j % 2])));
-                    dropped.push(factors.map_or(s, |factors| k.mul(s, factors[j])));
-                }
-            }
+            let dropped = scores::probabilities(k, s, rows, factor, &factors);
             k.comment("dv += (p m)^T dout");
             let p = layout.operand::<P>(k, self.kernel.storage, &dropped);
             self.add(k, &dv, &p, operands.down[1], stage);
             k.wgmma_wait(1);
-            k.comment("ds^T = p^T (dp^T m - delta)");
-            for (i, (s, dp)) in (0..).zip(s.chunks_exact(4).zip(dp.chunks_exact(4))) {
-                let delta: [Reg<F32>; 2] = k.ld(rows.at((32 * i + 4 * TILE) as i32));
-                let factors = factors(i);
-                for j in 0..4 {
-                    let gradient = factors.map_or(dp[j], |factors| k.mul(dp[j], factors[j]));
-                    k.assign(s[j], k.mul(s[j], k.sub(gradient, delta[j % 2])));
-                }
-            }
+            scores::gradients(k, &both, rows, &factors);
             k.comment("dk += ds^T q");
             let ds = layout.operand::<P>(k, self.kernel.storage, s);
             self.add(k, &dk, &ds, operands.down[0], stage);
@@ -523,9 +512,11 @@ impl Consumer<'_> {
                 }
             }
         }
-        k.comment("all warps have read what stayed");
-        let read = k.named_barriers("what stayed has been read", CONSUMERS);
-        k.bar_sync_of(read, group, 128);
+        // With one box a row, a warp's rows are its own in either order.
+        if kernel.head_size > 64 {
+            let read = k.named_barriers("all warps have read what stayed", CONSUMERS);
+            k.bar_sync_of(read, group, 128);
+        }
         let (layout, gradient_ld) = (Layout::new(padded), k.ld_param(arguments.gradient_ld.clone()));
         let plain = Flash { step: Step::Forward, storage, padded, dropout, aligned: true };
         for (i, (sums, gradient)) in (0..).zip(sums.iter().zip(&arguments.gradients)) {

@@ -17,11 +17,12 @@
 
 use super::{
     cuda::TILE,
-    cuda_tile::{Sequence, Warp},
+    cuda_tile::{Layout, Sequence, Warp},
 };
+use crate::gemm::load_fragment;
 use crate::ptx::{
-    Address, BytesParam, Compare, DescriptorSwizzle, Entry, Fence, Generic, Lane, Ptr, Reg, S32, Shared, U32, U64,
-    descriptor,
+    Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Lane, Major, Pair, Ptr, Reg, S32,
+    Shared, U32, U64, descriptor, fragment::Load,
 };
 
 /// Threads of a block.
@@ -241,6 +242,26 @@ impl Producer<'_> {
             k.add_into(tile, tile, 1u32);
         });
     }
+}
+
+/// Starts, as a group, sums [64, D] += x [64, 64] · the tile whose descriptor, read down its columns, is `tile`.
+pub(super) fn add_down<P: Pair>(k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], tile: Reg<U64>) {
+    let adds = k.condition(true);
+    let steps: Vec<_> = (0..TILE / 16).map(|step| further(k, tile, step_down(step))).collect();
+    k.wgmma_fence();
+    for (&x, rows) in x.iter().zip(steps) {
+        k.wgmma_registers::<P>(sums, x, (rows, Major::Mn), adds);
+    }
+    k.wgmma_commit();
+}
+
+/// This warp's 16 rows of a tile as operands, 16 columns each.
+pub(super) fn fragments<P: Pair>(k: &Entry, plan: Plan, tile: Ptr<Shared>, warp: &Warp) -> Vec<[Reg<P>; 4]> {
+    let boxed = Layout::new(64);
+    let start = boxed.start(k, Load::A, tile, warp, warp.row);
+    let of_box = |i| if i == 0 { start } else { k.offset(start, i * BOX) };
+    let steps = (0..plan.boxes).map(of_box).flat_map(|start| (0..4).map(move |step| (start, step)));
+    steps.map(|(start, step)| load_fragment(k, Load::A, &boxed.tile, start, 0, step)).collect()
 }
 
 /// Consumer `group` of warp `warp` of the block, and where a lane is in it.

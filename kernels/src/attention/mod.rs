@@ -44,6 +44,7 @@ mod cuda_single;
 pub mod cuda_sm90;
 pub mod cuda_sm90_backward;
 mod cuda_sm90_ring;
+mod cuda_sm90_scores;
 mod cuda_tile;
 pub mod reference;
 #[cfg(test)]
