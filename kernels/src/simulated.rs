@@ -372,11 +372,12 @@ mod tests {
     /// The smallest case of each way in which threads wait for each other: rings of copies that fill and run over, with
     /// fragments and with numbers; warps with roles, and a ring through which more than one tile goes; sums across warps
     /// and across blocks; votes; tiles.
-    const STRUCTURES: [(Sm, &str, &str); 17] = [
+    const STRUCTURES: [(Sm, &str, &str); 18] = [
         (Sm::Sm90a, "gemm", "forward bf16 nt m=264 n=40 k=184"),
         (Sm::Sm90a, "gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=264 n=40 k=184"),
         (Sm::Sm90a, "attention", "forward bf16 B=1 S=600 A=1 D=64"),
         (Sm::Sm90a, "attention", "backward bf16 dropout B=1 S=600 A=1 D=64"),
+        (Sm::Sm90a, "attention", "backward bf16 dropout B=5 S=70 A=1 D=64"),
         (Sm::Sm80, "gemm", "forward bf16 nt m=72 n=136 k=200"),
         (Sm::Sm80, "gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=130 n=8 k=40"),
         (Sm::Sm80, "gemm", "forward bf16 tt_bias m=15 n=33 k=385"),

@@ -5,6 +5,7 @@ use super::{
     cuda::{Flash, Step},
     cuda_sm90::HopperFlash,
     cuda_sm90_backward::{HopperBackward, Side},
+    cuda_sm90_short::HopperShort,
 };
 use crate::{
     operation::Program,
@@ -19,7 +20,9 @@ pub(super) fn programs(sm: Sm) -> Vec<Program> {
         Sm::Sm80 => Flash::all().iter().map(|kernel| kernel.program(sm)).collect(),
         Sm::Sm90a => {
             let forward = HopperFlash::all().into_iter().map(|kernel| kernel.program());
-            forward.chain(HopperBackward::all().into_iter().map(|kernel| kernel.program())).collect()
+            let backward = HopperBackward::all().into_iter().map(|kernel| kernel.program());
+            let short = HopperShort::all().into_iter().map(|kernel| kernel.program());
+            forward.chain(backward).chain(short).collect()
         }
     }
 }
@@ -69,6 +72,13 @@ impl<X: Pod> Simulation<'_, X> {
     fn hopper_backward(&self, sm: Sm, side: Side) -> Option<HopperBackward> {
         let Attention { head_size, dropout, .. } = *self.spec;
         let kernel = HopperBackward::new(side, self.storage, head_size, self.ld, dropout.is_some());
+        kernel.filter(|_| sm == Sm::Sm90a && self.tokens() > 0)
+    }
+
+    /// Hopper's kernel for short sequences, where `sm` has one.
+    fn short(&self, sm: Sm) -> Option<HopperShort> {
+        let Attention { head_size, dropout, .. } = *self.spec;
+        let kernel = HopperShort::new(self.storage, head_size, self.longest(), self.ld, dropout.is_some());
         kernel.filter(|_| sm == Sm::Sm90a && self.tokens() > 0)
     }
 
@@ -147,6 +157,22 @@ impl<X: Pod> Simulation<'_, X> {
         let step = self.kernel(Step::Delta)?;
         device.run(&step.program(sm), Flash::delta_launch(self.tokens(), heads), Approximation::Exact)?;
         let [dq, dk, dv]: [Buffer; 3] = ["dq", "dk", "dv"].map(|name| device.unwritten::<X>(name, gradients[0].len()));
+        if let Some(kernel) = self.short(sm) {
+            let [q, k, v] = self.parts(&mut device);
+            let maps = kernel.maps([q, k, v, dout.address()], self.tokens(), hidden, self.ld);
+            maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
+            self.sequences(&mut device);
+            device.pointer(lse).pointer(delta).pointer(dq).pointer(dk).pointer(dv);
+            self.numbers(&mut device, Some(hidden));
+            let sequences = self.cu_seqlens.len() - 1;
+            device.integers([sequences]);
+            // One block takes a head of all sequences, so that the ring goes round.
+            device.run(&kernel.program(), kernel.launch(sequences, heads, heads), Approximation::Exact)?;
+            for (buffer, gradient) in [dq, dk, dv].into_iter().zip(gradients) {
+                gradient.copy_from_slice(&device.read(buffer)?);
+            }
+            return Ok(());
+        }
         for (side, step, outputs) in [(Side::Queries, Step::Queries, &[dq][..]), (Side::Keys, Step::Keys, &[dk, dv])] {
             let hopper = self.hopper_backward(sm, side);
             match hopper {

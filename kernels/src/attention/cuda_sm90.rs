@@ -208,7 +208,7 @@ impl Consumer {
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let tile = k.variable("tile", 0u32);
         places.wait_ready(k);
-        let q = ring::fragments::<P>(k, places.plan, places.staying(k, 0, self.group), warp);
+        let q = ring::fragments::<P>(k, places.plan.boxes, places.staying(k, 0, self.group), warp);
         k.for_(0u32, sequence.keys, TILE, |key| {
             places.wait_full(k, tile);
             let stage = ring::stage(k, tile);

@@ -130,9 +130,7 @@ impl HopperBackward {
         hidden: usize,
         ld: usize,
     ) -> Result<[TensorMap; 4], TensorMapError> {
-        let map = |at, ld| TensorMap::matrix(at, self.storage, [tokens, hidden], ld, TILE);
-        let [q, k, v, dout] = addresses;
-        Ok([map(q, ld)?, map(k, ld)?, map(v, ld)?, map(dout, hidden)?])
+        ring::backward_maps(self.storage, addresses, tokens, hidden, ld)
     }
 
     /// The name; the tile is rows that stay by rows that come by by head size.
@@ -339,7 +337,7 @@ impl<P: Pair> Operands<P> {
         let stay = [0, 1].map(|i| {
             let tile = places.staying(k, i, group);
             match kernel.keeps_in_registers() {
-                true => Staying::Registers(ring::fragments(k, places.plan, tile, warp)),
+                true => Staying::Registers(ring::fragments(k, places.plan.boxes, tile, warp)),
                 false => Staying::Shared(k.matrix_descriptor(tile, ring::along())),
             }
         });

@@ -22,7 +22,7 @@ use super::{
 use crate::gemm::load_fragment;
 use crate::ptx::{
     Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Lane, Major, Pair, Ptr, Reg, S32,
-    Shared, U32, U64, descriptor, fragment::Load,
+    Shared, Storage, TensorMap, TensorMapError, U32, U64, descriptor, fragment::Load,
 };
 
 /// Threads of a block.
@@ -136,8 +136,7 @@ impl Places {
     /// barriers. `fillers` arrive at a stage that they have filled.
     pub(super) fn begin(self, k: &Entry, thread: Reg<U32>, fillers: u32) -> Reg<U32> {
         let Self { base, plan } = self;
-        k.comment("the same for all lanes, so that roles are whole warps");
-        let warp = k.shfl(k.shr(thread, 5), Lane::Number(0));
+        let warp = warp_number(k, thread);
         k.if_(k.setp(Compare::Eq, thread, 0u32), || {
             k.mbarrier_init(base.at(plan.ready() as i32), 1);
             for stage in 0..STAGES {
@@ -244,6 +243,34 @@ impl Producer<'_> {
     }
 }
 
+/// Starts, as a group each, sums [64, 64] = x [64, D] · (the tile whose descriptor, read along its rows, comes with them)ᵀ.
+pub(super) fn multiply_along<P: Pair>(k: &Entry, products: [(&[Reg<F32>], &[[Reg<P>; 4]], Reg<U64>); 2]) {
+    let steps = products.map(|(sums, x, tile)| {
+        let tiles: Vec<_> = (0..x.len() as u32).map(|step| further(k, tile, step_along(step))).collect();
+        (sums, x, tiles)
+    });
+    let adds = [false, true].map(|adds| k.condition(adds));
+    k.wgmma_fence();
+    for (sums, x, tiles) in steps {
+        for (step, (&x, tile)) in x.iter().zip(tiles).enumerate() {
+            k.wgmma_registers::<P>(sums, x, (tile, Major::K), adds[usize::from(step > 0)]);
+        }
+        k.wgmma_commit();
+    }
+}
+
+/// The maps of q, k, v and dout, which begin at these addresses.
+pub(super) fn backward_maps(
+    storage: Storage,
+    [q, k, v, dout]: [u64; 4],
+    tokens: usize,
+    hidden: usize,
+    ld: usize,
+) -> Result<[TensorMap; 4], TensorMapError> {
+    let map = |at, ld| TensorMap::matrix(at, storage, [tokens, hidden], ld, TILE);
+    Ok([map(q, ld)?, map(k, ld)?, map(v, ld)?, map(dout, hidden)?])
+}
+
 /// Starts, as a group, sums [64, D] += x [64, 64] · the tile whose descriptor, read down its columns, is `tile`.
 pub(super) fn add_down<P: Pair>(k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], tile: Reg<U64>) {
     let adds = k.condition(true);
@@ -256,12 +283,18 @@ pub(super) fn add_down<P: Pair>(k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]],
 }
 
 /// This warp's 16 rows of a tile as operands, 16 columns each.
-pub(super) fn fragments<P: Pair>(k: &Entry, plan: Plan, tile: Ptr<Shared>, warp: &Warp) -> Vec<[Reg<P>; 4]> {
+pub(super) fn fragments<P: Pair>(k: &Entry, boxes: u32, tile: Ptr<Shared>, warp: &Warp) -> Vec<[Reg<P>; 4]> {
     let boxed = Layout::new(64);
     let start = boxed.start(k, Load::A, tile, warp, warp.row);
     let of_box = |i| if i == 0 { start } else { k.offset(start, i * BOX) };
-    let steps = (0..plan.boxes).map(of_box).flat_map(|start| (0..4).map(move |step| (start, step)));
+    let steps = (0..boxes).map(of_box).flat_map(|start| (0..4).map(move |step| (start, step)));
     steps.map(|(start, step)| load_fragment(k, Load::A, &boxed.tile, start, 0, step)).collect()
+}
+
+/// The number of the warp.
+pub(super) fn warp_number(k: &Entry, thread: Reg<U32>) -> Reg<U32> {
+    k.comment("the same for all lanes, so that roles are whole warps");
+    k.shfl(k.shr(thread, 5), Lane::Number(0))
 }
 
 /// Consumer `group` of warp `warp` of the block, and where a lane is in it.

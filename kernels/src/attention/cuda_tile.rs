@@ -55,9 +55,14 @@ pub(super) struct Sequence {
 
 impl Sequence {
     pub(super) fn find(k: &Entry, gathered: &Gathered, sizes: &Sizes) -> Self {
+        Self::of(k, gathered, sizes, k.special(Special::CtaidZ))
+    }
+
+    /// Sequence `b`, and the block's head.
+    pub(super) fn of(k: &Entry, gathered: &Gathered, sizes: &Sizes, b: Reg<U32>) -> Self {
         let [cu_seqlens, keys] =
             [&gathered.cu_seqlens, &gathered.keys].map(|param| k.cvta_to_global(k.ld_param_pointer(param.clone())));
-        let (b, head) = (k.special(Special::CtaidZ), k.special(Special::CtaidY));
+        let head = k.special(Special::CtaidY);
         let bounds = k.index(cu_seqlens, b, 4u32);
         let ([start], [end]) = (k.ld::<U32, 1>(bounds.at(0)), k.ld::<U32, 1>(bounds.at(4)));
         let [keys] = k.ld::<U32, 1>(k.index(keys, b, 4u32).at(0));

@@ -45,6 +45,7 @@ pub mod cuda_sm90;
 pub mod cuda_sm90_backward;
 mod cuda_sm90_ring;
 mod cuda_sm90_scores;
+pub mod cuda_sm90_short;
 mod cuda_tile;
 pub mod reference;
 #[cfg(test)]

@@ -1,0 +1,410 @@
+//! Attention's backward pass on Hopper for sequences of up to 128 tokens: all gradients in one kernel.
+//!
+//! HEADER
+use super::{
+    cuda::{Flash, Step, TILE, scale_half},
+    cuda_backward::{MASK_BYTES, QueryMask},
+    cuda_sm90_ring::{self as ring, CONSUMERS, REGISTERS, THREADS},
+    cuda_sm90_scores::{self as scores, QueryRow, ROW_BYTES},
+    cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+};
+use crate::{
+    operation::{Launch, Name, Program},
+    ptx::{
+        Address, Barrier, Bf16x2, BytesParam, Compare, Entry, F16x2, F32, Fence, Global, Major, Module, Pair, Param,
+        PointerParam, Ptr, Reg, S32, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64, fragment::Load,
+    },
+};
+
+/// The head size.
+const HEAD_SIZE: u32 = 64;
+/// The longest sequence: two tiles.
+pub const LONGEST: usize = (TILES * TILE) as usize;
+/// Tiles of 64 rows that a sequence has.
+const TILES: u32 = 2;
+/// Bytes of a tile.
+const TILE_BYTES: u32 = TILE * HEAD_SIZE * 2;
+/// Stages of the ring, a sequence each; a power of two.
+const STAGES: u32 = 2;
+/// Tiles of a stage: those of q, k, v and dout.
+const STAGE_TILES: u32 = 4 * TILES;
+/// Warps of the producer's warpgroup that bring lse and δ.
+const FILLERS: u32 = TILE / 32;
+
+/// What lies where in shared memory, in bytes from its start: the stages, then dSᵀ twice, [2][query tile][key tile].
+const SCORES: u32 = STAGES * STAGE_TILES * TILE_BYTES;
+/// A tile of each consumer, through which gradients go out.
+const OUT: u32 = SCORES + 2 * TILES * TILES * TILE_BYTES;
+/// -lse·log₂ e and δ, [stage][query tile].
+const ROWS: u32 = OUT + CONSUMERS * TILE_BYTES;
+/// Barriers: full, then empty, of each stage.
+const FULL: u32 = ROWS + STAGES * TILES * ROW_BYTES;
+const EMPTY: u32 = FULL + 8 * STAGES;
+/// The bits of the mask, two tiles of each consumer, where there is dropout.
+const BITS: u32 = EMPTY + 8 * STAGES;
+
+/// One specialisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HopperShort {
+    /// Storage of q, k, v, dout and the gradients: 16 bits.
+    pub storage: Storage,
+    /// Whether probabilities are dropped.
+    pub dropout: bool,
+}
+
+impl HopperShort {
+    /// The specialisation for sequences of up to `longest` tokens and heads of `head_size` in rows `ld` apart (those of the
+    /// gradients begin at multiples of 16 bytes too); `None` where it does not serve.
+    pub fn new(storage: Storage, head_size: usize, longest: usize, ld: usize, dropout: bool) -> Option<Self> {
+        let served = storage != Storage::F32 && head_size == HEAD_SIZE as usize && ld.is_multiple_of(8);
+        (served && longest <= LONGEST).then_some(Self { storage, dropout })
+    }
+
+    /// Every specialisation but those of f16.
+    pub fn all() -> Vec<Self> {
+        [false, true].map(|dropout| Self { storage: Storage::Bf16, dropout }).to_vec()
+    }
+
+    /// What the copy engine must be told of q, k, v and dout: see
+    /// [`HopperBackward::maps`](super::cuda_sm90_backward::HopperBackward::maps).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn maps(
+        &self,
+        addresses: [u64; 4],
+        tokens: usize,
+        hidden: usize,
+        ld: usize,
+    ) -> Result<[TensorMap; 4], TensorMapError> {
+        ring::backward_maps(self.storage, addresses, tokens, hidden, ld)
+    }
+
+    /// The name; the tile is queries by keys by head size.
+    pub fn name(&self) -> Name {
+        let tile = format!("{LONGEST}x{LONGEST}x{HEAD_SIZE}");
+        let variant = if self.dropout { "short_dropout" } else { "short" };
+        Name::new("attention.backward", &[self.storage.name(), Sm::Sm90a.name(), &tile, variant])
+    }
+
+    /// The grid for `sequences` sequences of `heads` heads on so many multiprocessors: a block takes one head of every so
+    /// many sequences. `None` where there is nothing to compute.
+    pub fn launch(&self, sequences: usize, heads: usize, multiprocessors: usize) -> Option<Launch> {
+        let blocks = sequences.min((multiprocessors / heads.max(1)).max(1));
+        let shared_bytes = BITS + if self.dropout { CONSUMERS * 2 * MASK_BYTES } else { 0 };
+        let launch = Launch { grid: [blocks as u32, heads as u32, 1], block: [THREADS, 1, 1], shared_bytes };
+        (sequences > 0 && heads > 0).then_some(launch)
+    }
+
+    /// The program.
+    pub fn program(&self) -> Program {
+        let name = self.name();
+        let mut module = Module::new(Sm::Sm90a);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+            k.resident_blocks(1);
+            match self.storage {
+                Storage::F16 => self.body::<F16x2>(k),
+                _ => self.body::<Bf16x2>(k),
+            }
+        });
+        let machine = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2", "STSM.16.M88.4"];
+        Program::new(name, &module, REGISTERS).made_of(machine)
+    }
+
+    fn body<P: Pair>(&self, k: &Entry) {
+        let arguments = Arguments::declare(k, self);
+        let base = k.dynamic_shared(1024);
+        let thread = k.special(Special::TidX);
+        let warp = ring::warp_number(k, thread);
+        k.if_(k.setp(Compare::Eq, thread, 0u32), || {
+            for stage in 0..STAGES {
+                k.mbarrier_init(base.at((FULL + 8 * stage) as i32), 1 + FILLERS);
+                k.mbarrier_init(base.at((EMPTY + 8 * stage) as i32), 4 * CONSUMERS);
+            }
+            k.fence(Fence::MbarrierInit);
+        });
+        k.bar_sync();
+        k.if_else(
+            k.lt(warp, 4u32),
+            || {
+                k.comment("the producer");
+                k.setmaxnreg_dec(24);
+                k.if_(k.setp(Compare::Eq, warp, 0u32), || {
+                    let one = k.elect();
+                    k.if_(one, || produce(k, base, &arguments));
+                });
+                k.if_(k.lt(k.sub(warp, 1u32), FILLERS), || fill_rows(k, base, &arguments, thread));
+            },
+            || {
+                k.comment("the consumers");
+                k.setmaxnreg_inc(240);
+                let (group, warp) = ring::consumer(k, warp, thread);
+                Consumer::new(k, *self, base, group, warp).run::<P>(k, &arguments);
+            },
+        );
+    }
+}
+
+/// The parameters.
+struct Arguments {
+    maps: [BytesParam; 4],
+    gathered: Gathered,
+    lse: PointerParam,
+    delta: PointerParam,
+    /// dq, dk, dv.
+    gradients: [PointerParam; 3],
+    mask: SoftmaxMask,
+    sizes: Sizes,
+    score_scale: Param<F32>,
+    gradient_ld: Param<U32>,
+    sequences: Param<U32>,
+}
+
+impl Arguments {
+    fn declare(k: &Entry, kernel: &HopperShort) -> Self {
+        let maps = ["map_q", "map_k", "map_v", "map_dout"].map(|name| k.tensor_map_param(name));
+        let gathered = Gathered::declare(k, &[]);
+        let [lse, delta] = ["lse", "delta"].map(|name| k.pointer_param(name));
+        let gradients = ["dq", "dk", "dv"].map(|name| k.pointer_param(name));
+        let mask = SoftmaxMask::declare(k, kernel.dropout);
+        let sizes = gathered.sizes(k);
+        let score_scale = k.param("score_scale");
+        let [gradient_ld, sequences] = ["gradient_ld", "sequences"].map(|name| k.param(name));
+        Self { maps, gathered, lse, delta, gradients, mask, sizes, score_scale, gradient_ld, sequences }
+    }
+
+    /// Calls `body` with each sequence of this block that has a token, and the sequence's number among those.
+    fn each_sequence(&self, k: &Entry, body: impl FnOnce(&Sequence, Reg<U32>)) {
+        let number = k.variable("number", 0u32);
+        let sequences = k.ld_param(self.sequences.clone());
+        k.for_(k.special(Special::CtaidX), sequences, k.special(Special::NctaidX), |b| {
+            let sequence = Sequence::of(k, &self.gathered, &self.sizes, b);
+            k.if_(k.setp(Compare::Ne, sequence.length, 0u32), || {
+                body(&sequence, number);
+                k.add_into(number, number, 1u32);
+            });
+        });
+    }
+}
+
+/// The stage of sequence `number`.
+fn stage(k: &Entry, number: Reg<U32>) -> Reg<U32> {
+    k.and(number, STAGES - 1)
+}
+
+/// The parity of the phase in which sequence `number` goes through its stage.
+fn parity(k: &Entry, number: Reg<U32>) -> Reg<U32> {
+    k.and(k.shr(number, STAGES.ilog2()), 1u32)
+}
+
+/// The barrier of sequence `number` among those that begin `first` bytes behind the start.
+fn barrier(k: &Entry, base: Ptr<Shared>, first: u32, number: Reg<U32>) -> Address<Shared> {
+    k.slot(base, stage(k, number), 8).at(first as i32)
+}
+
+/// Waits until nobody reads what was in the stage of sequence `number` before.
+fn wait_empty(k: &Entry, base: Ptr<Shared>, number: Reg<U32>) {
+    // A fresh barrier is in its first phase: that before is over.
+    k.mbarrier_wait(barrier(k, base, EMPTY, number), k.xor(parity(k, number), 1u32));
+}
+
+/// The thread that fills the ring.
+fn produce(k: &Entry, base: Ptr<Shared>, arguments: &Arguments) {
+    let maps = [0, 1, 2, 3].map(|i| k.address_of_param(&arguments.maps[i]));
+    let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
+    arguments.each_sequence(k, |sequence, number| {
+        wait_empty(k, base, number);
+        let full = barrier(k, base, FULL, number);
+        k.mbarrier_arrive_expect(full, STAGE_TILES * TILE_BYTES);
+        let to = k.index(base, stage(k, number), STAGE_TILES * TILE_BYTES);
+        let column = signed(sequence.column);
+        for tile in 0..TILES {
+            let row = if tile == 0 { sequence.start } else { k.add(sequence.start, tile * TILE) };
+            for (i, map) in (0..).zip(maps) {
+                k.tensor_load(to.at(((i * TILES + tile) * TILE_BYTES) as i32), map, [column, signed(row)], full);
+            }
+        }
+    });
+}
+
+/// The warps that bring -lse·log₂ e and δ of all queries of a sequence.
+fn fill_rows(k: &Entry, base: Ptr<Shared>, arguments: &Arguments, thread: Reg<U32>) {
+    let own = k.sub(thread, 32u32);
+    let arrives = k.setp(Compare::Eq, k.and(thread, 31u32), 0u32);
+    let vectors = [&arguments.lse, &arguments.delta].map(|param| pointer(k, param));
+    arguments.each_sequence(k, |sequence, number| {
+        let rows = [0, TILE].map(|first| QueryRow::load(k, vectors, sequence, k.add(own, first)));
+        wait_empty(k, base, number);
+        let to = k.offset(k.index(base, stage(k, number), TILES * ROW_BYTES), ROWS);
+        for (tile, row) in (0..).zip(&rows) {
+            row.store(k, k.offset(to, tile * ROW_BYTES), own);
+        }
+        k.warp_sync();
+        let full = barrier(k, base, FULL, number);
+        k.when(arrives, || k.mbarrier_arrive(full));
+    });
+}
+
+/// The address that a parameter holds.
+fn pointer(k: &Entry, param: &PointerParam) -> Ptr<Global> {
+    k.cvta_to_global(k.ld_param_pointer(param.clone()))
+}
+
+/// A warpgroup with 64 keys, and then with 64 queries.
+struct Consumer {
+    kernel: HopperShort,
+    base: Ptr<Shared>,
+    /// Which of the two.
+    group: Reg<U32>,
+    /// Its first key, and its first query.
+    first: Reg<U32>,
+    warp: Warp,
+    layout: Layout,
+    /// The barriers at which both consumers, and a consumer alone, wait for each other.
+    both: Barrier,
+    drawn: Option<Barrier>,
+    /// The descriptors of the first tile of shared memory, read along its rows and down.
+    along: Reg<U64>,
+    down: Reg<U64>,
+}
+
+impl Consumer {
+    fn new(k: &Entry, kernel: HopperShort, base: Ptr<Shared>, group: Reg<U32>, warp: Warp) -> Self {
+        let both = k.named_barrier("all of ds is there");
+        let drawn = kernel.dropout.then(|| k.named_barriers("the mask is drawn", CONSUMERS));
+        let [along, down] = [ring::along(), ring::down()].map(|constant| k.matrix_descriptor(base, constant));
+        let (first, layout) = (k.mul_lo(group, TILE), Layout::new(HEAD_SIZE));
+        Self { kernel, base, group, first, warp, layout, both, drawn, along, down }
+    }
+
+    /// `descriptor` of the first tile moved to tile `number` of shared memory.
+    fn tile(&self, k: &Entry, descriptor: Reg<U64>, number: Reg<U32>) -> Reg<U64> {
+        k.mad_wide(number, TILE_BYTES / 16, descriptor)
+    }
+
+    fn run<P: Pair>(&self, k: &Entry, arguments: &Arguments) {
+        let Self { base, ref warp, .. } = *self;
+        let sums = ["dq", "dk", "dv"].map(|name| k.registers::<F32>(name, (HEAD_SIZE / 2) as usize));
+        let both = ["score", "dp"].map(|name| k.registers::<F32>(name, (TILE / 2) as usize));
+        let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
+        let scale = k.ld_param(arguments.score_scale.clone());
+        let factor = k.mul(scale, std::f32::consts::LOG2_E);
+        arguments.each_sequence(k, |sequence, number| {
+            k.mbarrier_wait(barrier(k, base, FULL, number), parity(k, number));
+            let tiles = k.mul_lo(stage(k, number), STAGE_TILES);
+            // Twice in turns: who goes on to the next sequence need not wait for those that still read this one's.
+            let ds = k.mad_lo(k.and(number, 1u32), TILES * TILES, k.mov(SCORES / TILE_BYTES));
+            self.keys::<P>(k, arguments, sequence, (number, tiles, ds), &sums, &both, factor);
+            k.comment("dq = ds k");
+            k.fence(Fence::AsyncShared);
+            k.bar_sync_some(self.both, 128 * CONSUMERS);
+            let exists = k.lt(self.first, sequence.length);
+            k.if_(exists, || self.queries::<P>(k, &sums[0], tiles, ds));
+            // All lanes have read what belongs to the queries.
+            k.warp_sync();
+            let empty = barrier(k, base, EMPTY, number);
+            k.when(arrives, || k.mbarrier_arrive(empty));
+            k.comment("dq *= scale; dk *= scale; out they go");
+            k.if_(exists, || self.store(k, arguments, sequence, &sums, scale));
+        });
+    }
+
+    /// dk and dv of this warpgroup's keys, and their rows of dSᵀ.
+    fn keys<P: Pair>(
+        &self,
+        k: &Entry,
+        arguments: &Arguments,
+        sequence: &Sequence,
+        (number, tiles, ds): (Reg<U32>, Reg<U32>, Reg<U32>),
+        [_, dk, dv]: &[Vec<Reg<F32>>; 3],
+        both: &[Vec<Reg<F32>>; 2],
+        factor: Reg<F32>,
+    ) {
+        let Self { base, group, ref warp, ref layout, .. } = *self;
+        let storage = self.kernel.storage;
+        dk.iter().chain(dv).for_each(|&sum| k.assign(sum, 0.0f32));
+        let [keys, values] = [1, 2].map(|i| {
+            let own = k.add(k.add(tiles, group), i * TILES);
+            ring::fragments::<P>(k, 1, k.index(base, own, TILE_BYTES), warp)
+        });
+        k.for_(0u32, sequence.length, TILE, |query| {
+            let tile = k.shr(query, TILE.ilog2());
+            let (q, dout) = (k.add(tiles, tile), k.add(k.add(tiles, tile), 3 * TILES));
+            k.comment("s^T = k q^T; dp^T = v dout^T");
+            let starts = [q, dout].map(|number| self.tile(k, self.along, number));
+            ring::multiply_along::<P>(k, [(&both[0], &keys, starts[0]), (&both[1], &values, starts[1])]);
+            let mask = self.drawn.zip(arguments.mask.mask(k)).map(|(drawn, mask)| {
+                let place = k.mad_lo(group, 2, tile);
+                let bits = QueryMask(k.offset(k.index(base, place, MASK_BYTES), BITS));
+                bits.draw(k, &mask, query, self.first, sequence, warp);
+                k.bar_sync_of(drawn, group, 128);
+                (bits, mask)
+            });
+            let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i, warp));
+            let rows = k.mad_lo(stage(k, number), TILES, tile);
+            let rows = k.index(k.offset(k.index(base, rows, ROW_BYTES), ROWS), warp.pair, 8u32);
+            k.wgmma_wait(1);
+            self.hide_rows(k, &both[0], sequence);
+            let dropped = scores::probabilities(k, &both[0], rows, factor, &factors);
+            k.comment("dv += (p m)^T dout");
+            let p = layout.operand::<P>(k, storage, &dropped);
+            ring::add_down(k, dv, &p, self.tile(k, self.down, dout));
+            k.wgmma_wait(1);
+            scores::gradients(k, both, rows, &factors);
+            let gradients = layout.operand::<P>(k, storage, &both[0]);
+            let to = k.mad_lo(tile, TILES, k.add(ds, group));
+            let to = layout.start(k, Load::A, k.index(base, to, TILE_BYTES), warp, warp.row);
+            for (step, &gradients) in (0..).zip(&gradients) {
+                k.stmatrix(layout.tile.step(0, 16 * step).take(k, to), gradients);
+            }
+            k.comment("dk += ds^T q");
+            ring::add_down(k, dk, &gradients, self.tile(k, self.down, q));
+            k.wgmma_wait(0);
+        });
+    }
+
+    /// Sets the scores of this lane's rows that are no keys to -∞, where the warpgroup has such.
+    fn hide_rows(&self, k: &Entry, s: &[Reg<F32>], sequence: &Sequence) {
+        let end = k.add(self.first, TILE);
+        k.if_(k.setp(Compare::Gt, end, sequence.keys), || {
+            for (half, row) in self.warp.rows(k, self.first).into_iter().enumerate() {
+                let is_key = k.lt(row, sequence.keys);
+                for four in s.chunks_exact(4) {
+                    four[2 * half..2 * half + 2]
+                        .iter()
+                        .for_each(|&s| k.assign(s, k.selp(s, f32::NEG_INFINITY, is_key)));
+                }
+            }
+        });
+    }
+
+    /// dq [64, D] of this warpgroup's queries = dS [64, 128] · k, waited for.
+    fn queries<P: Pair>(&self, k: &Entry, dq: &[Reg<F32>], tiles: Reg<U32>, ds: Reg<U32>) {
+        let ds = self.tile(k, self.down, k.mad_lo(self.group, TILES, ds));
+        let keys = self.tile(k, self.down, k.add(tiles, TILES));
+        let at = |from, step: u32| ring::further(k, from, step / 4 * TILE_BYTES + ring::step_down(step % 4));
+        let adds = [false, true].map(|adds| k.condition(adds));
+        let steps: Vec<_> = (0..TILES * TILE / 16).map(|step| (at(ds, step), at(keys, step))).collect();
+        k.wgmma_fence();
+        for (step, (ds, keys)) in steps.into_iter().enumerate() {
+            k.wgmma::<P>(dq, (ds, Major::Mn), (keys, Major::Mn), adds[usize::from(step > 0)]);
+        }
+        k.wgmma_commit();
+        k.wgmma_wait(0);
+    }
+
+    /// Writes the gradients, dq and dk of which lack the scale of the scores.
+    fn store(&self, k: &Entry, arguments: &Arguments, sequence: &Sequence, sums: &[Vec<Reg<F32>>; 3], scale: Reg<F32>) {
+        let Self { kernel: HopperShort { storage, dropout }, base, group, first, ref warp, ref layout, .. } = *self;
+        let plain = Flash { step: Step::Forward, storage, padded: HEAD_SIZE, dropout, aligned: true };
+        let place = k.offset(k.index(base, group, TILE_BYTES), OUT);
+        let pitch = k.ld_param(arguments.gradient_ld.clone());
+        for (i, (sums, gradient)) in sums.iter().zip(&arguments.gradients).enumerate() {
+            if i < 2 {
+                (0..2).for_each(|half| scale_half(k, sums, half, scale));
+            }
+            let to = pointer(k, gradient);
+            layout.store_rows(k, &plain, place, warp, sums, to, pitch, first, sequence, &arguments.sizes);
+        }
+    }
+}
