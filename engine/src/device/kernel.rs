@@ -6,7 +6,9 @@ use super::{
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
-    attention::{cuda::Flash, cuda_sm90::HopperFlash, cuda_sm90_backward::HopperBackward},
+    attention::{
+        cuda::Flash, cuda_sm90::HopperFlash, cuda_sm90_backward::HopperBackward, cuda_sm90_short::HopperShort,
+    },
     cross_entropy::cuda::Rows,
     dropout::{Dropout, cuda::Apply},
     elementwise::cuda::{Function, Map},
@@ -74,7 +76,7 @@ macro_rules! hopper_kernels {
     )*};
 }
 
-hopper_kernels!(HopperBackward, HopperFlash, HopperProduct);
+hopper_kernels!(HopperBackward, HopperFlash, HopperProduct, HopperShort);
 
 /// The storage of floats. Panics for integers, which operations have refused before.
 pub(crate) fn storage(dtype: DType) -> kernels::DType {

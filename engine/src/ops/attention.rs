@@ -25,6 +25,7 @@ use kernels::{
         cuda::{Flash, Step},
         cuda_sm90::HopperFlash,
         cuda_sm90_backward::{HopperBackward, Side},
+        cuda_sm90_short::HopperShort,
     },
     operation::Cost,
     ptx::{Sm, TensorMap},
@@ -235,9 +236,24 @@ impl OnGpu<'_> {
         let storage = storage(self.qkv.dtype()).into();
         let kernel = (self.gpu.sm() == Sm::Sm90a)
             .then(|| HopperBackward::new(side, storage, self.spec.head_size, ld, self.dropout().is_some()))??;
-        let [q, k, v] = self.parts();
-        let maps = kernel.maps([q, k, v, dout].map(|matrix| matrix.0), self.sequences.tokens, h, ld);
+        let maps = kernel.maps(self.parts_and(dout), self.sequences.tokens, h, ld);
         Some((kernel, maps.ok()?))
+    }
+
+    /// Hopper's kernel for the gradients of all sides, where there is one for these heads and sequences.
+    fn hopper_short(&self, dout: DeviceAddress) -> Option<(HopperShort, [TensorMap; 4])> {
+        let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
+        let (storage, longest) = (storage(self.qkv.dtype()).into(), self.sequences.longest);
+        let kernel = (self.gpu.sm() == Sm::Sm90a)
+            .then(|| HopperShort::new(storage, self.spec.head_size, longest, ld, self.dropout().is_some()))??;
+        let maps = kernel.maps(self.parts_and(dout), self.sequences.tokens, h, ld);
+        Some((kernel, maps.ok()?))
+    }
+
+    /// Where q, k, v and dout begin.
+    fn parts_and(&self, dout: DeviceAddress) -> [u64; 4] {
+        let [q, k, v] = self.parts();
+        [q, k, v, dout].map(|matrix| matrix.0)
     }
 
     /// The gradients of one side, by the kernel that serves.
@@ -291,6 +307,13 @@ impl OnGpu<'_> {
         self.gpu.run(&kernel, Flash::delta_launch(tokens, heads), &arguments)?;
         let [dq, dk, dv] = [0, h, 2 * h].map(|start| dqkv.address_mut().element(start, dqkv.dtype().bytes()));
         let (lse, delta, dout) = (lse.address(), delta.address(), dout.address());
+        if let Some((kernel, maps)) = self.hopper_short(dout) {
+            let multiprocessors = self.gpu.info().multiprocessors as usize;
+            let launch = kernel.launch(self.sequences.count(), heads, multiprocessors);
+            let mut arguments = self.arguments(&maps.map(Argument::TensorMap), &[lse, delta, dq, dk, dv], Some(3 * h));
+            arguments.push(size(self.sequences.count()));
+            return self.gpu.run(&kernel, launch, &arguments);
+        }
         self.gradients(Side::Queries, dout, &[lse, delta, dq])?;
         self.gradients(Side::Keys, dout, &[lse, delta, dk, dv])
     }

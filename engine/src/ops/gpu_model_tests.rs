@@ -193,30 +193,37 @@ fn a_model_started_as_a_graph_has_the_same_bits() {
     }
 }
 
-/// Attention alone, with heads that Hopper has a kernel for; sequences as ragged as the model's.
+/// Attention alone, with heads that Hopper has kernels for; sequences as ragged as the model's, and longer ones, which take
+/// other kernels on the way back.
 #[test]
 fn attention_of_hopper_agrees_with_that_of_the_processor() {
+    attention_of_hopper_agrees(&OFFSETS, &[5, 1, 7, 3]);
+    attention_of_hopper_agrees(&[0, 131, 134], &[130, 3]);
+}
+
+fn attention_of_hopper_agrees(offsets: &[u32], keys: &[u32]) {
+    let tokens = *offsets.last().unwrap() as usize;
     let (params, heads, head_size) = (ParamBuilder::new().build(&cpu(), 0).unwrap(), 2, 64);
     let mut spec = Attention::new(heads, head_size);
     spec.dropout = Some(Dropout { seed: 5, site: 2, rate: 0.1 });
     let mut stream = kernels::num::philox::Stream::new(8, [0; 3]);
     let mut draw = |count: usize| (0..count).map(|_| half::bf16::from_f32(stream.next_f32() - 0.5)).collect::<Vec<_>>();
-    let (qkv, dy) = (draw(TOKENS * 3 * heads * head_size), draw(TOKENS * heads * head_size));
+    let (qkv, dy) = (draw(tokens * 3 * heads * head_size), draw(tokens * heads * head_size));
     let run = |device: Device| {
         let mut workspace = Workspace::new(device.clone());
         workspace.arena().set_poison(true);
         let mut gradients = params.gradients_on(&device).unwrap();
         let tape = workspace.train(&params, None);
         let given =
-            |columns: usize, values: &[half::bf16]| tape.input([TOKENS, columns], values).unwrap().value().clone();
+            |columns: usize, values: &[half::bf16]| tape.input([tokens, columns], values).unwrap().value().clone();
         let x = tape.leaf(given(3 * heads * head_size, &qkv)).unwrap();
-        let sequences = Sequences::with_keys(&tape, &OFFSETS, &[5, 1, 7, 3]).unwrap();
+        let sequences = Sequences::with_keys(&tape, offsets, keys).unwrap();
         let y = attention(&tape, &x, &sequences, &spec).unwrap();
         let leaves = tape.backward_from(&y, given(heads * head_size, &dy), &mut gradients).unwrap();
         [y.value(), leaves.get(&x).unwrap()].map(|tensor| tensor.to_vec().unwrap())
     };
     let (wanted, got) = (run(Device::Cpu(cpu())), run(gpu((9, 0))));
     for (what, (got, wanted)) in ["out", "dqkv"].iter().zip(got.iter().zip(&wanted)) {
-        close(what, got, wanted, 0.5f32.powi(6));
+        close(&format!("{what} of {tokens} tokens"), got, wanted, 0.5f32.powi(6));
     }
 }
