@@ -1,6 +1,44 @@
 //! Attention's backward pass on Hopper for sequences of up to 128 tokens: all gradients in one kernel.
 //!
-//! HEADER
+//! Where all keys of a sequence are in one block, dq is a sum within it, and needs neither atomics nor a second kernel:
+//!
+//! ```text
+//! __global__ short(map_q, map_k, map_v, map_dout, cu_seqlens, keys, lse, delta, dq, dk, dv, [mask],                 // 384 threads
+//!                  ld, head_size, scale, gradient_ld, sequences) {
+//!     head = blockIdx.y;
+//!     if (warpgroup == 0) {                                              // the producer: one thread, two warps for lse and δ
+//!         setmaxnreg.dec 24;
+//!         for (b = blockIdx.x; b < sequences; b += gridDim.x) if (length of b > 0) {              // its n-th such sequence
+//!             wait(empty[n % 2]);  q, k, v, dout [128, D], lse, δ [128] -> stage n % 2, counted at full[n % 2];
+//!         }
+//!     } else {                                                           // consumer g: keys, then queries 64·g .. + 64
+//!         setmaxnreg.inc 240;
+//!         for (the same sequences) {
+//!             wait(full[n % 2]);  k, v [64, D] to registers;  dk[64, D] = dv[64, D] = 0;
+//!             for (each 64 queries) {
+//!                 sᵀ[64, 64] = k qᵀ;  dpᵀ[64, 64] = v doutᵀ;             // two groups of wgmma
+//!                 pᵀ = exp2(sᵀ · scale · log2 e - lse · log2 e);  0 for rows that are no keys
+//!                 dv += (p ∘ m)ᵀ dout;  dsᵀ = pᵀ ∘ (dpᵀ ∘ mᵀ - δ);  dsᵀ -> shared memory;  dk += dsᵀ q;
+//!             }
+//!             wait for the other consumer;                               // a barrier of 256 threads
+//!             dq[64, D] = ds[64, 128] k;  arrive(empty[n % 2]);          // wgmma, both from shared memory, both read down
+//!             dq *= scale;  dk *= scale;  write them and dv
+//! }   }   }
+//!
+//! shared memory: stage: [q, k, v, dout][128 x D], twice | dsᵀ [2][64 queries][128 keys x 64] | out [2][64 x D]
+//!                | lse, δ | full[2], empty[2] | bits of the mask
+//! ```
+//!
+//! dS lies with keys down, as it is made, and k too: to `wgmma` both are operands whose sum runs down, so nothing is
+//! transposed. A block goes from sequence to sequence, and the copies of the next one run beside this one's products.
+//!
+//! Cost: 10·S·D FLOP a query and head, an exponential a score; of device memory 7·D numbers a token and head, with δ's two 9,
+//! where [`cuda_sm90_backward`](super::cuda_sm90_backward) takes 14·S·D and 13: memory is what bounds it (128 tokens: 5140 cycles of a
+//! multiprocessor for the bytes, 2560 for the products). Budget: as the product's (`gemm::cuda_sm90`).
+//!
+//! Limits: D of 64, sequences of up to 128 tokens, rows of whole 16-byte chunks ([`HopperShort::new`]). Always 128 rows are
+//! copied: those behind a sequence's end, or keys, count nothing, unless they are not finite.
+
 use super::{
     cuda::{Flash, Step, TILE, scale_half},
     cuda_backward::{MASK_BYTES, QueryMask},
