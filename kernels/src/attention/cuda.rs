@@ -260,7 +260,8 @@ impl Flash {
                 layout.hide_beyond(k, &s, key, sequence.keys, warp.lane);
                 k.comment("p = exp2((s - max) * scale * log2 e)");
                 for (half, state) in state.iter().enumerate() {
-                    state.absorb(k, &s, &o, half, factor);
+                    let shrink = state.absorb(k, &s, half, factor);
+                    scale_half(k, &o, half, shrink);
                 }
                 mask.apply(k, &s, key, warp.lane);
                 k.comment("o += p v");
@@ -296,8 +297,8 @@ impl RowState {
         Self { max: k.variable("max", f32::NEG_INFINITY), sum: k.variable("sum", 0.0f32) }
     }
 
-    /// Takes the scores of half `half` in, leaves exponentials in their place, and scales what was summed before.
-    pub(super) fn absorb(&self, k: &Entry, s: &[Reg<F32>], o: &[Reg<F32>], half: usize, factor: Reg<F32>) {
+    /// Takes the scores of half `half` in and leaves exponentials in their place; gives what earlier sums are to be scaled by.
+    pub(super) fn absorb(&self, k: &Entry, s: &[Reg<F32>], half: usize, factor: Reg<F32>) -> Reg<F32> {
         let own: Vec<Reg<F32>> = s.chunks_exact(4).flat_map(|four| four[2 * half..2 * half + 2].to_vec()).collect();
         let greatest = own[1..].iter().fold(own[0], |max, &s| k.max(max, s));
         let greatest = k.max(self.max, k.fold_lanes(greatest, 4, Fold::Max));
@@ -312,7 +313,7 @@ impl RowState {
             sums = sums.chunks(2).map(|pair| k.add(pair[0], pair[1])).collect();
         }
         k.fma_into(self.sum, self.sum, shrink, sums[0]);
-        scale_half(k, o, half, shrink);
+        shrink
     }
 
     /// Divides the outputs of both halves of a warp's rows by their sums, and writes lse of the rows that exist.

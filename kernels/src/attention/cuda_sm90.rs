@@ -10,13 +10,16 @@
 //!         for (j, every 64 keys) { wait(empty[j % 4]); expect bytes on full[j % 4]; copy k, v -> stage j % 4; }
 //!     } else {                                                         // two consumers, 64 queries each
 //!         setmaxnreg.inc 240;  wait(ready);  m = -inf;  l = 0;  o[64, D] = 0;
-//!         for (j, every 64 keys) {
+//!         wait(full[0]);  s[64, 64] = q kᵀ;  p = softmax of s;         // wgmma, q from registers, k from shared memory
+//!         for (j, every 64 keys but the first) {
 //!             wait(full[j % 4]);
-//!             s[64, 64] = q kᵀ;                                        // wgmma, q from registers, k from shared memory
-//!             s = -inf beyond the keys;  m, l, o and s -> p as in `cuda`, a warp 16 rows;
-//!             o += (p ∘ M) v;                                          // wgmma, p from the registers of s
-//!             arrive(empty[j % 4]);                                    // one lane of each of the eight warps
+//!             s[64, 64] = q kᵀ;                                        // of these keys: a group of wgmma
+//!             o += (p ∘ M) v;                                          // of those before: another, p from registers
+//!             s = -inf beyond the keys;  m, l and s -> p as in `cuda`, a warp 16 rows;         // while o is under way
+//!             arrive(empty[(j - 1) % 4]);                              // one lane of each of the eight warps
+//!             o *= exp2((m before - m) ..);                            // when it is there
 //!         }
+//!         o += (p ∘ M) v;                                              // of the last keys
 //!         out = o / l;  lse = m · scale + ln l;
 //! }   }
 //!
@@ -25,19 +28,19 @@
 //!
 //! q, k, v lie as boxes of 64 rows x 64 columns, 128 bytes a row, chunks exchanged by the row modulo 8: k runs along the
 //! rows of q and k, and down those of v, both of which `wgmma` takes. The sums of `wgmma` lie in a warp's registers as those
-//! of `mma` do, so what happens between the two products is what `cuda` does. The two consumers are tied together by the
-//! ring alone: one's exponentials run beside the other's products.
+//! of `mma` do, so what happens between the two products is what `cuda` does. The exponentials of one tile run beside the last
+//! product of the tile before, and beside the products of the other consumer; the ring alone ties the two together.
 //!
 //! Cost: 4·S·D FLOP a query and head; k and v once for every 128 queries. Of 64 queries and keys with D of 64 the products
 //! take 256 cycles, the 4096 exponentials as many of their unit, and 1000 instructions of warps 250. Budget: as the product's
 //! (`gemm::cuda_sm90`).
-//! Source: FlashAttention-3 (Shah et al. 2024), without its overlap within a warpgroup.
+//! Source: FlashAttention-3 (Shah et al. 2024).
 //!
 //! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::cuda::Flash`]. The copy engine
 //! knows no sequences: up to 63 tokens behind a sequence's keys are read and count nothing, unless they are not finite.
 
 use super::{
-    cuda::{Flash, RowState, Step, TILE},
+    cuda::{Flash, RowState, Step, TILE, scale_half},
     cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, REGISTERS, STAY, THREADS},
     cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
@@ -209,25 +212,44 @@ impl Consumer {
         let tile = k.variable("tile", 0u32);
         places.wait_ready(k);
         let q = ring::fragments::<P>(k, places.plan.boxes, places.staying(k, 0, self.group), warp);
-        k.for_(0u32, sequence.keys, TILE, |key| {
-            places.wait_full(k, tile);
-            let stage = ring::stage(k, tile);
-            k.comment("s = q k^T");
-            self.scores(k, &s, &q, stage);
+        let p = k.registers::<P>("kept", (TILE / 4) as usize);
+        let operand = || p.chunks_exact(4).map(|p| [p[0], p[1], p[2], p[3]]).collect::<Vec<_>>();
+        // The exponentials of the scores that are there; gives what earlier sums are to be scaled by.
+        let softmax = |key| {
             layout.hide_beyond(k, &s, key, sequence.keys, warp.lane);
             k.comment("p = exp2((s - max) * scale * log2 e)");
-            for (half, state) in state.iter().enumerate() {
-                state.absorb(k, &s, &o, half, factor);
-            }
+            let shrink = [0, 1].map(|half| state[half].absorb(k, &s, half, factor));
             mask.apply(k, &s, key, warp.lane);
-            k.comment("o += p v");
-            let p = layout.operand::<P>(k, kernel.storage, &s);
-            ring::add_down(k, &o, &p, self.operand(k, 1, stage, 0));
+            shrink
+        };
+        let keep = || {
+            let rounded = layout.operand::<P>(k, kernel.storage, &s);
+            p.iter().zip(rounded.into_iter().flatten()).for_each(|(&p, rounded)| k.assign(p, rounded));
+        };
+        k.comment("the first keys: s = q k^T");
+        places.wait_full(k, tile);
+        self.scores(k, &s, &q, ring::stage(k, tile));
+        k.wgmma_wait(0);
+        softmax(k.mov(0u32));
+        keep();
+        k.for_(TILE, sequence.keys, TILE, |key| {
+            let next = k.add(tile, 1u32);
+            places.wait_full(k, next);
+            k.comment("s = q k^T of these keys; o += p v of those before");
+            self.scores(k, &s, &q, ring::stage(k, next));
+            ring::add_down(k, &o, &operand(), self.operand(k, 1, ring::stage(k, tile), 0));
+            k.wgmma_wait(1);
+            let shrink = softmax(key);
             k.wgmma_wait(0);
             let empty = places.empty(k, tile);
             k.when(arrives, || k.mbarrier_arrive(empty));
-            k.add_into(tile, tile, 1u32);
+            (0..2).for_each(|half| scale_half(k, &o, half, shrink[half]));
+            keep();
+            k.assign(tile, next);
         });
+        k.comment("o += p v of the last keys");
+        ring::add_down(k, &o, &operand(), self.operand(k, 1, ring::stage(k, tile), 0));
+        k.wgmma_wait(0);
         k.comment("out = o / l; lse = m * scale + ln l");
         RowState::finish_rows(k, &state, scale, &o, sequence, warp, rows, lse);
         let hidden = k.mul_lo(sequence.heads, sizes.head_size);
@@ -242,7 +264,7 @@ impl Consumer {
         ring::further(k, self.places.at_stage(k, self.operands[i], stage), bytes)
     }
 
-    /// s [64, 64] = q [64, D] · kᵀ, waited for.
+    /// Starts, as a group, s [64, 64] = q [64, D] · kᵀ.
     fn scores<P: Pair>(&self, k: &Entry, s: &[Reg<F32>], q: &[[Reg<P>; 4]], stage: Reg<U32>) {
         let of_step = |step| (self.operand(k, 0, stage, ring::step_along(step)), k.condition(step > 0));
         let steps: Vec<_> = (0..self.kernel.head_size / 16).map(of_step).collect();
@@ -251,6 +273,5 @@ impl Consumer {
             k.wgmma_registers::<P>(s, q, (keys, Major::K), adds);
         }
         k.wgmma_commit();
-        k.wgmma_wait(0);
     }
 }
