@@ -15,7 +15,7 @@ use half::{bf16, f16};
 pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: programs };
 
 /// [B, S, A, D]: nothing, one token, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, long sequences.
-const SIZES: [[usize; 4]; 14] = [
+const SIZES: [[usize; 4]; 15] = [
     [0, 1, 1, 8],
     [7, 2, 3, 5],
     [3, 31, 2, 16],
@@ -25,6 +25,7 @@ const SIZES: [[usize; 4]; 14] = [
     [1, 40, 1, 64],
     [5, 70, 1, 64],
     [1, 40, 1, 128],
+    [1, 65, 1, 128],
     [1, 140, 1, 32],
     [1, 140, 1, 64],
     [2, 129, 1, 65],

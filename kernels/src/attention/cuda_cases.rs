@@ -166,8 +166,10 @@ impl<X: Pod> Simulation<'_, X> {
             self.numbers(&mut device, Some(hidden));
             let sequences = self.cu_seqlens.len() - 1;
             device.integers([sequences]);
-            // One block takes a head of all sequences, so that the ring goes round.
-            device.run(&kernel.program(), kernel.launch(sequences, heads, heads), Approximation::Exact)?;
+            // Three sequences a block where there are so many, so that the ring goes round.
+            let blocks = sequences.div_ceil(3).max(sequences.min(2));
+            let launch = kernel.launch(sequences, heads, blocks * heads);
+            device.run(&kernel.program(), launch, Approximation::Exact)?;
             for (buffer, gradient) in [dq, dk, dv].into_iter().zip(gradients) {
                 gradient.copy_from_slice(&device.read(buffer)?);
             }

@@ -243,11 +243,17 @@ impl Producer<'_> {
     }
 }
 
-/// Starts, as a group each, sums [64, 64] = x [64, D] · (the tile whose descriptor, read along its rows, comes with them)ᵀ.
-pub(super) fn multiply_along<P: Pair>(k: &Entry, products: [(&[Reg<F32>], &[[Reg<P>; 4]], Reg<U64>); 2]) {
-    let steps = products.map(|(sums, x, tile)| {
-        let tiles: Vec<_> = (0..x.len() as u32).map(|step| further(k, tile, step_along(step))).collect();
-        (sums, x, tiles)
+/// Starts, as a group each, two products: sums [64, 64] = x [64, D] · (the tile whose descriptor, read along its rows, is
+/// `tile`)ᵀ.
+pub(super) fn multiply_along<P: Pair>(
+    k: &Entry,
+    sums: &[Vec<Reg<F32>>; 2],
+    x: [&[[Reg<P>; 4]]; 2],
+    tiles: [Reg<U64>; 2],
+) {
+    let steps = [0, 1].map(|i| {
+        let at = |step| further(k, tiles[i], step_along(step));
+        (&sums[i], x[i], (0..x[i].len() as u32).map(at).collect::<Vec<_>>())
     });
     let adds = [false, true].map(|adds| k.condition(adds));
     k.wgmma_fence();

@@ -370,7 +370,7 @@ impl Consumer {
             let (q, dout) = (k.add(tiles, tile), k.add(k.add(tiles, tile), 3 * TILES));
             k.comment("s^T = k q^T; dp^T = v dout^T");
             let starts = [q, dout].map(|number| self.tile(k, self.along, number));
-            ring::multiply_along::<P>(k, [(&both[0], &keys, starts[0]), (&both[1], &values, starts[1])]);
+            ring::multiply_along::<P>(k, both, [&keys, &values], starts);
             let mask = self.drawn.zip(arguments.mask.mask(k)).map(|(drawn, mask)| {
                 let place = k.mad_lo(group, 2, tile);
                 let bits = QueryMask(k.offset(k.index(base, place, MASK_BYTES), BITS));
