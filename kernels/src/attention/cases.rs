@@ -14,8 +14,9 @@ use half::{bf16, f16};
 /// Attention over sequences, forward and backward.
 pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: programs };
 
-/// [B, S, A, D]: nothing, one token, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, long sequences.
-const SIZES: [[usize; 4]; 15] = [
+/// [B, S, A, D]: nothing, one token, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, heads
+/// that do not fill their padding beside others, long sequences.
+const SIZES: [[usize; 4]; 17] = [
     [0, 1, 1, 8],
     [7, 2, 3, 5],
     [3, 31, 2, 16],
@@ -26,6 +27,8 @@ const SIZES: [[usize; 4]; 15] = [
     [5, 70, 1, 64],
     [1, 40, 1, 128],
     [1, 65, 1, 128],
+    [1, 40, 2, 40],
+    [1, 40, 2, 104],
     [1, 140, 1, 32],
     [1, 140, 1, 64],
     [2, 129, 1, 65],

@@ -15,24 +15,35 @@ fn ptx(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm80 { Apply::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
 }
 
-/// [T, F]: nothing, one number, blocks of 64 with one column more and less, primes, several tasks, rows of every width
-/// that a GPU tells apart.
-const SIZES: [(usize, usize); 15] = [
+/// [T, F]: nothing, one number, blocks of 64 with one column more and less, primes, several tasks; rows of every width that
+/// a GPU tells apart, each with rows enough for several turns, and ending with the first column of each quarter of a block.
+const SIZES: [(usize, usize); 26] = [
     (0, 5),
     (1, 1),
     (3, 7),
     (2, 15),
     (5, 16),
     (4, 17),
+    (130, 33),
+    (2, 49),
     (2, 63),
-    (3, 64),
+    (130, 64),
     (3, 65),
-    (3, 96),
-    (2, 299),
+    (2, 81),
+    (35, 96),
+    (35, 97),
+    (2, 113),
+    (2, 257),
+    (2, 273),
+    (9, 289),
+    (2, 305),
     (29, 312),
     (67, 768),
-    (2, 1027),
+    (2, 1025),
     (2, 1032),
+    (2, 1041),
+    (2, 1057),
+    (2, 1073),
 ];
 
 fn cases() -> Vec<Case> {

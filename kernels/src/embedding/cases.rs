@@ -24,7 +24,7 @@ fn ptx(sm: Sm) -> Vec<Program> {
 }
 
 /// [T, V, E]: nothing, one token, more rows than tokens and fewer, widths with one lane more and less, ALBERT's.
-const SIZES: [(usize, usize, usize); 11] = [
+const SIZES: [(usize, usize, usize); 12] = [
     (0, 7, 8),
     (1, 1, 1),
     (13, 2, 15),
@@ -34,6 +34,7 @@ const SIZES: [(usize, usize, usize); 11] = [
     (19, 1031, 33),
     (5, 64, 63),
     (257, 129, 65),
+    (401, 3, 300),
     (503, 2000, 128),
     (67, 512, 768),
 ];

@@ -18,7 +18,7 @@
 //!             ldmatrix A[WM, 16], B[16, WN] of this warp;                             // one step ahead of
 //!             mma.m16n8k16 for each 16 x 8 of the warp's tile;                        // these
 //!     }   }
-//!     wait for all; __syncthreads();
+//!     __syncthreads();                                                               // all have read
 //!     sums -> shared memory; __syncthreads();                                         // f32, over the ring
 //!     each warp: 16 rows x 64 columns at a time, 16 bytes a thread -> epilogue -> C
 //! }

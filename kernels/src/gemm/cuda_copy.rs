@@ -152,20 +152,33 @@ impl Ring<'_> {
         let write = k.variable::<U32>("write", 0u32);
         for i in 0..ahead {
             k.if_(k.setp(Compare::Gt, place.slices, i), || self.issue(write));
-            k.cp_async_commit();
+            self.commit();
         }
         let read = k.variable::<U32>("read", 0u32);
         k.comment("every slice, with the copy of a later one beside it");
         k.for_(0u32, place.slices, 1u32, |i| {
-            k.cp_async_wait(ahead - 1);
+            if self.copies_are_asynchronous() {
+                k.cp_async_wait(ahead - 1);
+            }
             k.bar_sync();
             k.if_(k.lt(k.add(i, ahead), place.slices), || self.issue(write));
-            k.cp_async_commit();
+            self.commit();
             multiply(read);
             self.advance(read);
         });
-        k.cp_async_wait(0);
+        // Every slice has been waited for, and nothing was copied behind the last.
         k.bar_sync();
+    }
+
+    /// Rows that begin anywhere go through registers, and there is nothing to wait for but the barrier.
+    fn copies_are_asynchronous(&self) -> bool {
+        self.loaders.iter().any(|loader| loader.side.aligned)
+    }
+
+    fn commit(&self) {
+        if self.copies_are_asynchronous() {
+            self.k.cp_async_commit();
+        }
     }
 
     fn issue(&self, write: Reg<U32>) {

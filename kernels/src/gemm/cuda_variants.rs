@@ -16,7 +16,7 @@ use crate::{
     check::{greatest_error, store, uniform, widen, within_error},
     operation::{Case, Pass},
     ptx::{Sm, Storage, sim::Approximation},
-    simulated::Simulated,
+    simulated::{Buffer, Simulated},
 };
 use half::{bf16, f16};
 
@@ -41,24 +41,36 @@ pub(super) fn cases() -> Vec<Case> {
         Case { pass, dtype: DType::Bf16, variant, dims: vec![("m", m), ("n", n), ("k", k)] }
     };
     let mut all = Vec::new();
+    // Several tiles, each with more slices of k than a ring has stages; one slice and two; rows that end within a warp's.
+    let sizes = [(16, 392, 328), (40, 8, 24), (40, 8, 40), (136, 200, 72)];
     for write in ["", "_accumulate"] {
-        all.push(case(format!("tn{write}{INTO_F32}"), (40, 136, 328)));
+        all.extend(sizes.map(|size| case(format!("tn{write}{INTO_F32}"), size)));
         all.push(case(format!("tn{write}{SLICES}"), (72, 40, 520)));
     }
-    all.extend(["nt", "nn", "tn"].map(|form| case(format!("{form}{F16}"), (40, 136, 328))));
+    for form in ["nt", "nn", "tn"] {
+        all.extend(sizes.map(|size| case(format!("{form}{F16}"), size)));
+    }
     all
 }
 
-/// Holds a case that only a GPU has against the rule; `None` where this one has no program of its own for it.
-pub(super) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Option<Result<f64, String>> {
+/// Holds a case that only a GPU has against the rule.
+pub(super) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Result<f64, String> {
     if case.variant.ends_with(INTO_F32) {
-        return Some(Problem::<bf16, f32>::new(spec, after).check_simulated(sm));
+        return Problem::<bf16, f32>::new(spec, after).check_simulated(sm);
     }
     if case.variant.ends_with(F16) {
-        return Some(check_f16(&spec, sm));
+        return check_f16(&spec, sm);
     }
     let write = if after == After::Accumulate { Write::Accumulate } else { Write::Overwrite };
-    (sm == Sm::Sm80).then(|| check_slices(&spec, write, sm))
+    if sm != Sm::Sm90a {
+        return check_slices(&spec, write, sm);
+    }
+    let mut worst = 0.0f64;
+    for tile in HopperTile::ALL {
+        let held = check_slices_on_hopper(&spec, write, tile);
+        worst = worst.max(held.map_err(|error| format!("{tile:?}: {error}"))?);
+    }
+    Ok(worst)
 }
 
 /// f16 all the way; one of the larger tiles.
@@ -98,17 +110,49 @@ fn check_slices(spec: &Gemm, write: Write, sm: Sm) -> Result<f64, String> {
     let product = Product::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
     let (count, chunk) = product.split(spec, 8);
     let elements = spec.m * spec.n;
+    hold_slices(spec, write, sm, count, |device, [a, b], partial| {
+        device.pointer(a).pointer(b).pointer(partial);
+        device.integers(sizes(spec, &Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, elements] }));
+        device.run(&product.program(sm), product.launch(spec.m, spec.n, count), Approximation::Exact)
+    })
+}
+
+/// The same with Hopper's product, whose one block computes the tiles of all slices, the last of which is shorter.
+fn check_slices_on_hopper(spec: &Gemm, write: Write, tile: HopperTile) -> Result<f64, String> {
+    let product = HopperProduct::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
+    let product = HopperProduct { tile, ..product.ok_or("the copy engine cannot bring them")? };
+    let chunk = 4 * HopperTile::K as usize;
+    let count = spec.k.div_ceil(chunk);
+    let elements = spec.m * spec.n;
+    hold_slices(spec, write, Sm::Sm90a, count, |device, operands, partial| {
+        let maps = product.maps(spec, operands.map(Buffer::address)).map_err(|error| error.to_string())?;
+        for map in &maps {
+            device.tensor_map(map);
+        }
+        device.pointer(partial).integers(cuda_sm90_cases::sizes(spec, (count, chunk), elements));
+        device.run(&product.program(), product.launch(spec.m, spec.n, count, 1), Approximation::Exact)
+    })
+}
+
+/// Sums of `count` slices by `multiply`, from A, B into partial sums, added by the second pass, against the rule.
+fn hold_slices(
+    spec: &Gemm,
+    write: Write,
+    sm: Sm,
+    count: usize,
+    multiply: impl FnOnce(&mut Simulated, [Buffer; 2], Buffer) -> Result<(), String>,
+) -> Result<f64, String> {
+    let elements = spec.m * spec.n;
     let [span_a, span_b, _] = spec.spans();
     let (a, b) = (uniform::<bf16>(1, span_a, 1.0), uniform::<bf16>(2, span_b, 1.0));
     let before = if write == Write::Accumulate { uniform::<f32>(3, elements, 1.0) } else { vec![f32::NAN; elements] };
     let mut device = Simulated::default();
-    device.input("a", &a);
-    device.input("b", &b);
-    let partial = device.output::<f32>("partial", count * elements);
-    device.integers(sizes(spec, &Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, elements] }));
-    device.run(&product.program(sm), product.launch(spec.m, spec.n, count), Approximation::Exact)?;
+    let operands = [device.buffer("a", &a), device.buffer("b", &b)];
+    let partial = device.unwritten::<f32>("partial", count * elements);
+    multiply(&mut device, operands, partial)?;
     device.pointer(partial);
     let c = device.input("c", &before);
+    // The second pass has no program of its own for Hopper.
     let sum = SumSlices { write };
     device.integers([spec.m, spec.n, spec.n, count]);
     device.run(&sum.program(sm), sum.launch(spec.m, spec.n), Approximation::Exact)?;

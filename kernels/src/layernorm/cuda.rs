@@ -145,8 +145,18 @@ impl LayerNorm {
 
     /// The grid for [T, H]; `None` where there is nothing to compute.
     pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
-        let grid = [self.blocks(rows) as u32, 1, 1];
-        (rows > 0 && columns > 0).then_some(Launch { grid, block: [self.threads(), 1, 1], shared_bytes: 0 })
+        (rows > 0 && columns > 0).then(|| self.launch_on(self.blocks(rows)))
+    }
+
+    fn launch_on(&self, blocks: usize) -> Launch {
+        Launch { grid: [blocks as u32, 1, 1], block: [self.threads(), 1, 1], shared_bytes: 0 }
+    }
+
+    /// [`LayerNorm::launch`] on a third of the blocks, each of which then computes several rows, and the groups of it.
+    pub(super) fn folded(&self, rows: usize, columns: usize) -> (Option<Launch>, usize) {
+        let blocks = self.blocks(rows).div_ceil(3);
+        let launch = (rows > 0 && columns > 0).then(|| self.launch_on(blocks));
+        (launch, blocks * self.rows_at_once() as usize)
     }
 
     /// Registers a thread may use at most.
@@ -262,8 +272,8 @@ struct Rows<'a> {
     within: Reg<U32>,
     /// Which of the row's warps this is.
     warp: Reg<U32>,
-    /// First column of each vector, and whether it exists; where it does not, the column is 0.
-    vectors: Vec<(Reg<U32>, Reg<Pred>)>,
+    /// First column of each vector, and whether it exists: a row fills all but the last.
+    vectors: Vec<(Reg<U32>, Option<Reg<Pred>>)>,
     /// Whether this lane is the first of the row.
     leads: Reg<Pred>,
     /// Where the row's warps leave their sums for each other: [rows at once, warps, 2] floats.
@@ -279,7 +289,7 @@ impl<'a> Rows<'a> {
         let position = k.mad_lo(warp, 32, lane);
         let vector = |i: u32| {
             let column = k.shl(k.add(position, 32 * kernel.warps * i), 3);
-            (column, k.lt(column, columns))
+            (column, (i + 1 == kernel.vectors).then(|| k.lt(column, columns)))
         };
         let vectors = (0..kernel.vectors).map(vector).collect();
         let leads = k.setp(Compare::Eq, position, 0u32);
@@ -323,11 +333,12 @@ impl<'a> Rows<'a> {
 
     fn load_from(&self, row: Ptr<Global>, storage: Storage) -> Vec<Reg<F32>> {
         let k = self.k;
-        let of = |&(column, exists): &(Reg<U32>, Reg<Pred>)| {
+        let of = |&(column, exists): &(Reg<U32>, Option<Reg<Pred>>)| {
             let at = k.index(row, column, storage.bytes()).at(0);
-            match self.kernel.aligned {
-                true => k.load_numbers_if(storage, at, 8, exists),
-                false => k.load_numbers_below(storage, at, 8, column, self.columns, Read::Mutable),
+            match (self.kernel.aligned, exists) {
+                (true, None) => k.load_numbers(storage, at, 8, Read::Mutable),
+                (true, Some(exists)) => k.load_numbers_if(storage, at, 8, exists),
+                (false, _) => k.load_numbers_below(storage, at, 8, column, self.columns, Read::Mutable),
             }
         };
         self.vectors.iter().flat_map(of).collect()
@@ -342,7 +353,8 @@ impl<'a> Rows<'a> {
         let row = k.index(matrix, row, k.shl(self.columns, storage.bytes().ilog2()));
         for (&(column, within), values) in self.vectors.iter().zip(values.chunks_exact(8)) {
             let at = k.index(row, column, storage.bytes()).at(0);
-            k.if_(k.and(exists, within), || match self.kernel.aligned {
+            let stored = within.map_or(exists, |within| k.and(exists, within));
+            k.if_(stored, || match self.kernel.aligned {
                 true => k.store_numbers(storage, at, values),
                 false => k.store_numbers_below(storage, at, values, column, self.columns),
             });
@@ -353,7 +365,7 @@ impl<'a> Rows<'a> {
     fn only_existing(&self, values: &[Reg<F32>]) -> Vec<Reg<F32>> {
         let k = self.k;
         let keep = |(i, &value): (usize, &Reg<F32>)| {
-            let (column, vector_exists) = self.vectors[i / 8];
+            let (column, Some(vector_exists)) = self.vectors[i / 8] else { return value };
             let exists = match self.kernel.aligned {
                 true => vector_exists,
                 false => k.lt(k.add(column, i as u32 % 8), self.columns),

@@ -25,8 +25,20 @@ fn ptx(sm: Sm) -> Vec<Program> {
 }
 
 /// [T, F]: nothing, one number, vectors with one lane more and less, primes, several blocks of rows.
-const SIZES: [(usize, usize); 11] =
-    [(0, 5), (1, 1), (67, 7), (31, 29), (16, 16), (17, 17), (29, 63), (64, 19), (67, 65), (1031, 33), (211, 312)];
+const SIZES: [(usize, usize); 12] = [
+    (0, 5),
+    (1, 1),
+    (67, 7),
+    (67, 40),
+    (31, 29),
+    (16, 16),
+    (17, 17),
+    (29, 63),
+    (64, 19),
+    (67, 65),
+    (1031, 33),
+    (211, 312),
+];
 
 /// What is summed over.
 const VARIANTS: [&str; 4] = ["sum", "squares", "rows", "columns"];
@@ -41,6 +53,14 @@ fn cases() -> Vec<Case> {
             dims: vec![("T", rows), ("F", columns)],
         }));
     }
+    // More blocks than half of those threads that add their sums.
+    let dims = vec![("T", 1033), ("F", 2048)];
+    all.extend(["sum", "squares"].map(|variant| Case {
+        pass: Pass::Forward,
+        dtype: DType::F32,
+        variant: variant.to_string(),
+        dims: dims.clone(),
+    }));
     all
 }
 

@@ -11,32 +11,15 @@
 //! | swizzle | `xor` whose result becomes part of an address | replace by its first or second operand |
 //! | update | assignment to an integer that the text assigns more than once: stages, phases, counters, pointers | delete, duplicate, move up and down |
 //!
-//! Everything is a function of the text. Some mutants are right by construction; [`Mutant::equivalent`] says by which
-//! rule, and each rule is an argument about any text, not about a kernel:
-//!
-//! * `REPEATED`: who has waited, fenced or met the others does it once more, and nothing happened in between. (A barrier
-//!   at which some only arrive, or one that counts arrivals, is no such thing.)
-//! * `APART`: two neighbours change places that share no register, of which one touches nothing but registers,
-//!   parameters and memory that is constant during a launch. (Registers of `wgmma` count as shared with its fences and waits.)
-//! * `OVERWRITTEN`: an assignment that does not read its destination, or that chooses between it and something else, is
-//!   done twice.
-//! * `UNUSED`: what an instruction without its guard computes in registers where the guard does not hold is read by nobody
-//!   but instructions with the same guard.
+//! Everything is a function of the text. Some mutants are right by construction: [`Mutant::equivalent`] says by which of
+//! the [`rules`](crate::rules).
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{
+    rules::{Moved, OVERWRITTEN, Rules},
+    text::{Instruction, Kind, Unit, address_registers, kind_of, units, variables},
+};
 
-/// What is mutated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
-    Barrier,
-    Wait,
-    Commit,
-    Fence,
-    Expect,
-    Guard,
-    Swizzle,
-    Update,
-}
+use std::ops::Range;
 
 /// How.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +59,11 @@ impl Mutant {
         all.join("\n") + "\n"
     }
 
+    /// What is mutated and what it changes places with, as lines from 0.
+    pub(crate) fn lines(&self) -> Range<usize> {
+        self.edit.0.min(self.line - 1)..self.edit.1.max(self.line)
+    }
+
     /// The same for mutants of different kernels that are alike: what, how, and the instructions without registers.
     pub(crate) fn shape(&self) -> String {
         without_numbers(&self.exact())
@@ -100,147 +88,12 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// An instruction.
-#[derive(Clone, Debug)]
-struct Instruction<'a> {
-    guard: Option<&'a str>,
-    opcode: &'a str,
-    operands: Vec<&'a str>,
-}
-
-/// Operands at commas that stand in no bracket.
-fn split(text: &str) -> Vec<&str> {
-    let (mut depth, mut start, mut all) = (0, 0, Vec::new());
-    for (i, c) in text.char_indices() {
-        match c {
-            '{' | '[' | '(' => depth += 1,
-            '}' | ']' | ')' => depth -= 1,
-            ',' if depth == 0 => {
-                all.push(text[start..i].trim());
-                start = i + 1;
-            }
-            _ => {}
-        }
-    }
-    all.push(text[start..].trim());
-    all.retain(|operand| !operand.is_empty());
-    all
-}
-
-impl<'a> Instruction<'a> {
-    fn read(line: &'a str) -> Option<Self> {
-        let text = line.trim().strip_suffix(';')?;
-        if text.starts_with(['.', '/', '$']) {
-            return None;
-        }
-        let (guard, text) = match text.strip_prefix('@') {
-            Some(rest) => {
-                let (guard, rest) = rest.split_once(' ')?;
-                (Some(guard), rest.trim_start())
-            }
-            None => (None, text),
-        };
-        let (opcode, operands) = text.split_once(' ').unwrap_or((text, ""));
-        Some(Self { guard, opcode, operands: split(operands) })
-    }
-
-    /// Whether nobody but this thread's registers is touched, and memory only where nobody writes.
-    fn is_local(&self) -> bool {
-        const LOCAL: [&str; 34] = [
-            "mov", "add", "sub", "mul", "mad", "fma", "and", "or", "xor", "not", "shl", "shr", "shf", "setp", "selp",
-            "cvt", "cvta", "min", "max", "neg", "abs", "lop3", "prmt", "div", "rem", "ex2", "lg2", "rcp", "rsqrt",
-            "sqrt", "tanh", "copysign", "bfe", "bfi",
-        ];
-        let head = self.opcode.split('.').next().unwrap_or("");
-        let constant = self.opcode.starts_with("ld.param") || self.opcode.starts_with("ld.global.nc");
-        LOCAL.contains(&head) || constant || self.opcode.starts_with("mma.sync")
-    }
-
-    fn is_branch(&self) -> bool {
-        ["bra", "brx", "ret", "exit", "trap"].contains(&self.opcode.split('.').next().unwrap_or(""))
-    }
-
-    /// Registers that are written, as far as is known of `opcode`.
-    fn written(&self) -> BTreeSet<&'a str> {
-        let none = ["st.", "red.", "bar.", "barrier.", "cp.", "fence", "membar", "bra", "wgmma.fence", "mbarrier.init"];
-        if none.iter().any(|head| self.opcode.starts_with(head)) {
-            return BTreeSet::new();
-        }
-        self.operands.first().map(|first| registers(first)).unwrap_or_default()
-    }
-
-    /// Registers that are read.
-    fn read_registers(&self) -> BTreeSet<&'a str> {
-        let skip = usize::from(!self.written().is_empty());
-        let mut all: BTreeSet<&str> = self.operands.iter().skip(skip).flat_map(|operand| registers(operand)).collect();
-        all.extend(self.guard.map(|guard| guard.trim_start_matches('!')));
-        // What a guard may leave as it was is read too.
-        if self.guard.is_some() {
-            all.extend(self.written());
-        }
-        all
-    }
-
-    /// Whether the two may change places as far as registers go.
-    fn shares_registers(&self, other: &Instruction<'_>) -> bool {
-        let meet = |a: &BTreeSet<&str>, b: &BTreeSet<&str>| a.intersection(b).next().is_some();
-        let (w, r) = (self.written(), self.read_registers());
-        let (ow, or) = (other.written(), other.read_registers());
-        meet(&w, &or) || meet(&w, &ow) || meet(&r, &ow)
-    }
-}
-
-/// Names of registers in an operand.
-fn registers(operand: &str) -> BTreeSet<&str> {
-    let word = |c: char| !(c.is_ascii_alphanumeric() || "%_$".contains(c));
-    // `%tid.x` and its like are read-only.
-    operand.split(word).filter(|name| name.starts_with('%') && name.ends_with(|c: char| c.is_ascii_digit())).collect()
-}
-
-/// A stretch of lines that is edited as one: an instruction, or a loop that waits.
-#[derive(Clone, Debug)]
-struct Unit<'a> {
-    from: usize,
-    to: usize,
-    instructions: Vec<Instruction<'a>>,
-    label: bool,
-}
-
-fn kind_of(opcode: &str) -> Option<Kind> {
-    let has = |part: &str| opcode.contains(part);
-    Some(match opcode {
-        _ if has("wait_group") || has("wait_all") || has("try_wait") || has("test_wait") => Kind::Wait,
-        _ if has("commit_group") => Kind::Commit,
-        _ if opcode.starts_with("fence") || opcode.starts_with("membar") || opcode.starts_with("wgmma.fence") => {
-            Kind::Fence
-        }
-        _ if has("expect_tx") => Kind::Expect,
-        _ if opcode.starts_with("bar") || opcode.starts_with("mbarrier") => Kind::Barrier,
-        _ => return None,
-    })
-}
-
-const REPEATED: &str = "REPEATED";
-const APART: &str = "APART";
-const OVERWRITTEN: &str = "OVERWRITTEN";
-const UNUSED: &str = "UNUSED";
-
 /// Every mutant of a text, in the order of its lines.
 pub(crate) fn mutants(lines: &[&str]) -> Vec<Mutant> {
     let units = units(lines);
     let addresses = address_registers(&units);
     let variables = variables(lines, &units);
-    let wgmma: BTreeSet<&str> = units.iter().flat_map(|unit| &unit.instructions).fold(BTreeSet::new(), |mut all, i| {
-        if i.opcode.starts_with("wgmma.mma_async") {
-            all.extend(
-                i.operands.iter().filter(|operand| operand.starts_with('{')).flat_map(|operand| registers(operand)),
-            );
-        }
-        all
-    });
-    let all_of = || units.iter().flat_map(|unit| &unit.instructions);
-    let arrives = all_of().any(|i| i.opcode.starts_with("bar") && i.opcode.contains("arrive"));
-    let context = Context { lines, units: &units, wgmma, arrives };
+    let context = Context { lines, units: &units, rules: Rules::new(&units) };
     let mut all = Vec::new();
     for (number, unit) in units.iter().enumerate() {
         let Some(first) = unit.instructions.first() else { continue };
@@ -263,93 +116,11 @@ pub(crate) fn mutants(lines: &[&str]) -> Vec<Mutant> {
     all
 }
 
-/// The body of the text in units: instructions, labels, and loops that wait as one.
-fn units<'a>(lines: &[&'a str]) -> Vec<Unit<'a>> {
-    let begin = lines.iter().position(|line| line.trim() == "{").map_or(0, |at| at + 1);
-    let mut all: Vec<Unit<'a>> = Vec::new();
-    for (at, line) in lines.iter().enumerate().skip(begin) {
-        if let Some(instruction) = Instruction::read(line) {
-            let loops = instruction.opcode == "bra";
-            all.push(Unit { from: at, to: at + 1, instructions: vec![instruction], label: false });
-            if loops {
-                join_wait(lines, &mut all);
-            }
-        } else if line.trim().ends_with(':') {
-            all.push(Unit { from: at, to: at + 1, instructions: Vec::new(), label: true });
-        }
-    }
-    all
-}
-
-/// Makes one unit of the last ones if they are a label, a wait for an mbarrier, and a branch back.
-fn join_wait(lines: &[&str], all: &mut Vec<Unit<'_>>) {
-    let Some(target) = all.last().and_then(|unit| unit.instructions[0].operands.first().copied()) else { return };
-    let head =
-        all.iter().rev().take(5).position(|unit| unit.label && lines[unit.from].trim().trim_end_matches(':') == target);
-    let Some(head) = head.map(|behind| all.len() - 1 - behind) else { return };
-    if !all[head..].iter().any(|unit| unit.instructions.iter().any(|i| kind_of(i.opcode) == Some(Kind::Wait))) {
-        return;
-    }
-    let parts = all.split_off(head);
-    let (from, to) = (parts[0].from, parts[parts.len() - 1].to);
-    let instructions = parts.into_iter().flat_map(|unit| unit.instructions).collect();
-    all.push(Unit { from, to, instructions, label: false });
-}
-
-/// Registers that are part of an address, or make one up.
-fn address_registers<'a>(units: &[Unit<'a>]) -> BTreeSet<&'a str> {
-    let instructions = || units.iter().flat_map(|unit| &unit.instructions);
-    let mut all: BTreeSet<&str> = instructions()
-        .flat_map(|i| {
-            i.operands.iter().filter(|operand| operand.starts_with('[')).flat_map(|operand| registers(operand))
-        })
-        .collect();
-    loop {
-        let before = all.len();
-        for i in instructions().filter(|i| i.is_local() && !i.opcode.starts_with("mma")) {
-            if i.written().iter().any(|register| all.contains(register)) {
-                all.extend(i.read_registers());
-            }
-        }
-        if all.len() == before {
-            return all;
-        }
-    }
-}
-
-/// Integers that are assigned more than once, each with the lines of its assignments but for the first.
-fn variables<'a>(lines: &[&'a str], units: &[Unit<'a>]) -> BTreeSet<(&'a str, usize)> {
-    let mut integers: BTreeMap<&str, bool> = BTreeMap::new();
-    for line in lines {
-        let words: Vec<&str> = line.trim().trim_end_matches(';').split_whitespace().collect();
-        if let [".reg", kind, name] = words[..] {
-            let name = name.split('<').next().unwrap_or(name);
-            integers.insert(name, [".u", ".s", ".b"].iter().any(|prefix| kind.starts_with(prefix)));
-        }
-    }
-    let is_integer = |register: &str| {
-        integers.get(register.trim_end_matches(|c: char| c.is_ascii_digit())).copied().unwrap_or(false)
-    };
-    let mut seen = BTreeSet::new();
-    let mut all = BTreeSet::new();
-    for unit in units.iter().filter(|unit| unit.instructions.len() == 1) {
-        let instruction = &unit.instructions[0];
-        let Some(to) = instruction.operands.first().filter(|to| instruction.written().contains(**to)) else { continue };
-        if is_integer(to) && !seen.insert(*to) {
-            all.insert((*to, unit.from));
-        }
-    }
-    all
-}
-
 /// What edits of a text need to know of it.
 struct Context<'a> {
     lines: &'a [&'a str],
     units: &'a [Unit<'a>],
-    /// Registers of `wgmma`.
-    wgmma: BTreeSet<&'a str>,
-    /// Whether some barrier counts arrivals of threads that do not wait.
-    arrives: bool,
+    rules: Rules<'a>,
 }
 
 impl Context<'_> {
@@ -377,12 +148,12 @@ impl Context<'_> {
         if let Some(before) = number.checked_sub(1).map(|at| &self.units[at]) {
             let edit = self.swapped(before, unit);
             let with = format!("{what} above {}", self.what(before));
-            all.push(of(Change::Up, with, self.apart(unit, before, kind), edit));
+            all.push(of(Change::Up, with, self.rules.swapped([before, unit], Moved::Second, kind), edit));
         }
         if let Some(behind) = self.units.get(number + 1) {
             let edit = self.swapped(unit, behind);
             let with = format!("{what} below {}", self.what(behind));
-            all.push(of(Change::Down, with, self.apart(unit, behind, kind), edit));
+            all.push(of(Change::Down, with, self.rules.swapped([unit, behind], Moved::First, kind), edit));
         }
     }
 
@@ -397,21 +168,13 @@ impl Context<'_> {
     fn twice(&self, number: usize, kind: Kind) -> ((usize, usize, Vec<String>), Option<&'static str>) {
         let unit = &self.units[number];
         let mut copy = self.owned(unit);
-        let plain = unit.instructions.len() == 1 && unit.instructions[0].guard.is_none();
         let first = &unit.instructions[0];
-        let equivalent = match kind {
-            Kind::Wait if unit.instructions.len() == 1 => Some(REPEATED),
-            Kind::Fence => Some(REPEATED),
-            Kind::Barrier if plain && first.opcode.starts_with("bar.warp") => Some(REPEATED),
-            Kind::Barrier if plain && !self.arrives && first.opcode.starts_with("bar") => Some(REPEATED),
-            _ => None,
-        };
         if unit.instructions.len() > 1 {
             // A loop needs a label of its own.
             let label = self.lines[unit.from].trim().trim_end_matches(':').to_string();
             copy.iter_mut().for_each(|line| *line = line.replace(&label, &format!("{label}_again")));
         }
-        if kind == Kind::Update && !first.read_registers().contains(first.operands[0]) {
+        if kind == Kind::Update && !first.reads(first.operands[0]) {
             return match self.computation(number) {
                 Some(from) => {
                     let group = self.lines[self.units[from].from..unit.to].iter().map(|line| (*line).to_string());
@@ -423,7 +186,7 @@ impl Context<'_> {
                 None => ((unit.to, unit.to, copy), Some(OVERWRITTEN)),
             };
         }
-        ((unit.to, unit.to, copy), equivalent)
+        ((unit.to, unit.to, copy), self.rules.twice(unit, kind))
     }
 
     /// The first of the few instructions in front of an assignment that make its new value out of the old one.
@@ -436,41 +199,6 @@ impl Context<'_> {
             .find(|at| self.units[*at].instructions.iter().any(|i| i.read_registers().contains(target)))
     }
 
-    /// The rule by which a unit and its neighbour may change places.
-    fn apart(&self, unit: &Unit<'_>, other: &Unit<'_>, kind: Kind) -> Option<&'static str> {
-        let [with] = &other.instructions[..] else { return None };
-        let apart = unit.instructions.iter().all(|i| !i.shares_registers(with)) && !with.is_branch();
-        let products = unit.instructions[0].opcode.starts_with("wgmma");
-        let touched = |i: &Instruction<'_>| {
-            i.written().iter().chain(&i.read_registers()).any(|register| self.wgmma.contains(register))
-        };
-        let local = match kind {
-            Kind::Update => true,
-            _ => with.is_local() && !(products && touched(with)),
-        };
-        (apart && local).then_some(APART)
-    }
-
-    /// Whether nobody without the same guard reads what a guarded instruction computes in registers.
-    fn is_unused(&self, unit: &Unit<'_>, guard: &str) -> bool {
-        let first = &unit.instructions[0];
-        let written = first.written();
-        let instructions = || self.units.iter().flat_map(|unit| &unit.instructions);
-        let writers = |register: &str| instructions().filter(|i| i.written().contains(register)).count();
-        let once = written.iter().all(|to| writers(to) == 1) && writers(guard.trim_start_matches('!')) == 1;
-        let reads = |i: &Instruction<'_>| {
-            i.operands
-                .iter()
-                .skip(usize::from(!i.written().is_empty()))
-                .any(|o| registers(o).intersection(&written).next().is_some())
-        };
-        first.is_local()
-            && !first.opcode.starts_with("ld.")
-            && !written.is_empty()
-            && once
-            && instructions().filter(|i| reads(i)).all(|i| i.guard == Some(guard))
-    }
-
     fn guards(&self, unit: &Unit<'_>, all: &mut Vec<Mutant>) {
         let line = self.lines[unit.from];
         let Some(guard) = unit.instructions[0].guard else { return };
@@ -478,7 +206,7 @@ impl Context<'_> {
             Some(plain) => plain.to_string(),
             None => format!("!{guard}"),
         };
-        let unused = self.is_unused(unit, guard).then_some(UNUSED);
+        let unused = self.rules.unused(unit, guard);
         let of = |change, to: String| Mutant {
             kind: Kind::Guard,
             change,
@@ -494,7 +222,8 @@ impl Context<'_> {
     fn swizzles(&self, unit: &Unit<'_>, all: &mut Vec<Mutant>) {
         let first = &unit.instructions[0];
         let width = first.opcode.trim_start_matches("xor");
-        for (change, operand) in [(Change::First, first.operands[1]), (Change::Second, first.operands[2])] {
+        let [a, b] = [first.operands[1], first.operands[2]];
+        for (change, operand, other) in [(Change::First, a, b), (Change::Second, b, a)] {
             let guard = first.guard.map(|guard| format!("@{guard} ")).unwrap_or_default();
             let new = format!("    {guard}mov{width} {}, {operand};", first.operands[0]);
             all.push(Mutant {
@@ -502,7 +231,7 @@ impl Context<'_> {
                 change,
                 line: unit.from + 1,
                 what: self.lines[unit.from].trim().to_string(),
-                equivalent: None,
+                equivalent: self.rules.zero(other),
                 edit: (unit.from, unit.to, vec![new]),
             });
         }
@@ -512,6 +241,7 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::{APART, DISJOINT, EMPTY, LATER, MORE, REPEATED, ZERO};
 
     const TEXT: &str = "\
 .visible .entry k(
@@ -581,6 +311,50 @@ $L0:
         assert!(has(&text, &["mov.u32 %stage0, %u5", "selp.u32 %u5, 0, %u4, %p0"]) && up.equivalent.is_none());
         let (down, _) = of(Kind::Update, Change::Down);
         assert_eq!(down.equivalent, Some(APART));
+    }
+
+    /// The rule of each mutant of three lines that has the one of this kind and change.
+    fn rule(lines: [&str; 3], kind: Kind, change: Change) -> Option<&'static str> {
+        let text = [&["{"][..], &lines, &["    ret;", "}"]].concat();
+        let mut found = mutants(&text);
+        found.retain(|mutant| (mutant.kind, mutant.change) == (kind, change));
+        found.first().unwrap_or_else(|| panic!("{lines:?} has no {kind:?} {change:?}")).equivalent
+    }
+
+    #[test]
+    fn groups_that_are_empty_and_waits_that_are_longer_do_no_harm() {
+        let (commit, wait) = ("    cp.async.commit_group;", "    cp.async.wait_group 1;");
+        let store = "    st.shared.u32 [%u0], %u1;";
+        assert_eq!(rule([store, commit, store], Kind::Commit, Change::Duplicate), Some(EMPTY));
+        assert_eq!(rule([store, commit, "$L0:"], Kind::Commit, Change::Down), Some(MORE));
+        assert_eq!(rule(["$L0:", commit, store], Kind::Commit, Change::Up), None, "who jumps there ends no group");
+        assert_eq!(rule([store, wait, "$L0:"], Kind::Wait, Change::Down), Some(MORE));
+        let aligned = "    wgmma.wait_group.sync.aligned 0;";
+        assert_eq!(rule([store, aligned, "$L0:"], Kind::Wait, Change::Down), None, "a warp is together here");
+        let arrive = "    mbarrier.arrive.shared::cta.b64 %rd0, [%u2];";
+        assert_eq!(rule([arrive, wait, store], Kind::Wait, Change::Up), Some(LATER));
+        assert_eq!(rule([arrive, wait, store], Kind::Barrier, Change::Down), Some(LATER));
+        assert_eq!(rule([wait, arrive, store], Kind::Barrier, Change::Up), None, "others would learn too early");
+        assert_eq!(rule([wait, "    bar.sync 0;", store], Kind::Wait, Change::Down), None);
+    }
+
+    #[test]
+    fn an_exchange_by_zero_is_none() {
+        let (zero, exchange) = ("    mov.u32 %u7, 0;", "    xor.b32 %u8, %u7, %u0;");
+        let lines = [zero, exchange, "    ld.shared.f32 %f1, [%u8];"];
+        assert_eq!(rule(lines, Kind::Swizzle, Change::Second), Some(ZERO));
+        assert_eq!(rule(lines, Kind::Swizzle, Change::First), None);
+    }
+
+    #[test]
+    fn mbarriers_are_initialised_in_any_order_where_they_are_two() {
+        let init = |at: &str| format!("    mbarrier.init.shared::cta.b64 [{at}], 1;");
+        let store = "    st.shared.u32 [%u0], %u1;";
+        let order = |a: &str, b: &str| rule([&init(a), &init(b), store], Kind::Barrier, Change::Down);
+        assert_eq!(order("%u3+16", "%u3+24"), Some(DISJOINT));
+        assert_eq!(order("%u3", "%u3+8"), Some(DISJOINT));
+        assert_eq!(order("%u3+16", "%u4+24"), None, "the registers may differ by eight");
+        assert_eq!(order("%u3+16", "%u3+16"), None);
     }
 
     #[test]

@@ -11,18 +11,24 @@
 //! product of cases, schedules and completions:
 //!
 //! ```text
-//! cargo test --release -p kernels --test mutants -- --ignored --nocapture every_case
+//! ALBERT_CASES_FILE=target/cases.txt cargo test --release -p kernels --test mutants -- --ignored --nocapture every_case
 //! ```
 //!
-//! Mutants that live stand in `survivors.txt`, each with the reason why the text is right without what was broken.
+//! It goes on where its file ends; `ALBERT_CASES_ONLY` takes operations whose name holds it.
+//!
+//! Mutants that live stand in `survivors.txt`, each with a proof that the text does the same without what was broken, or
+//! with the reason why no case minds. A proof that some case refutes fails the test.
 
 mod generate;
+mod rules;
+mod survivors;
+mod text;
 mod trial;
 
 use generate::Mutant;
 use kernels::{
     OPERATIONS,
-    operation::Outcome,
+    operation::{Case, Operation, Outcome},
     ptx::{
         Sm,
         sim::{Completion, Options, Schedule},
@@ -40,103 +46,101 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use survivors::Reason;
 use trial::{Subject, Verdict, subjects};
 
 /// At least this share of the mutants that are not right by construction must be caught.
 const CAUGHT: f64 = 0.95;
 
-/// `PROGRAM :: MUTANT :: reason`, the first two with `*` for anything; the mutant with its numbers or with `#` for them.
-fn explained() -> Vec<[&'static str; 3]> {
-    let lines = include_str!("survivors.txt").lines().map(str::trim);
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let parts: Vec<&str> = line.split(" :: ").map(str::trim).collect();
-            <[&str; 3]>::try_from(parts).unwrap_or_else(|_| panic!("survivors.txt: `{line}` is not in three parts"))
-        })
-        .collect()
-}
-
-/// Whether `text` is what `pattern` says, `*` being anything.
-fn fits(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or("")) else { return false };
-    let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
-    for part in middle {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
 /// What is known of the mutants that were tried.
-#[derive(Default)]
 struct Tally {
-    /// Of each operation and kind: equivalent, caught, survived.
-    counts: BTreeMap<(String, String), [usize; 3]>,
+    reasons: Vec<Reason>,
+    /// Of each operation and kind: equivalent by a rule, equivalent by a proof, caught, survived.
+    counts: BTreeMap<(String, String), [usize; 4]>,
     /// Of each way of catching.
     ways: BTreeMap<String, usize>,
-    /// Program, mutant and example of those that live.
-    survivors: Vec<(String, Mutant, String)>,
+    /// Reasons that were needed, by their places.
+    needed: BTreeSet<usize>,
+    /// Mutants that live without a proof by their shapes, explained or not: how many, and an example.
+    survivors: BTreeMap<(bool, String), (usize, String)>,
+    /// Mutants that were caught although they are said to be equivalent.
+    refuted: Vec<String>,
 }
 
 impl Tally {
+    fn new() -> Self {
+        Self {
+            reasons: survivors::reasons(),
+            counts: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            needed: BTreeSet::new(),
+            survivors: BTreeMap::new(),
+            refuted: Vec::new(),
+        }
+    }
+
+    /// Whether a reason of the file proves that a mutant is right.
+    fn proves(&self, subject: &Subject, mutant: &Mutant) -> bool {
+        let about = |reason: &&Reason| reason.is_about(subject.program.name.as_str(), mutant);
+        self.reasons.iter().find(about).is_some_and(|reason| reason.proves)
+    }
+
     fn add(&mut self, subject: &Subject, mutant: &Mutant, verdict: &Verdict) {
+        let name = subject.program.name.as_str();
         let key = (subject.operation.name.to_string(), format!("{:?}", mutant.kind));
         let counts = self.counts.entry(key).or_default();
+        let reason = self.reasons.iter().position(|reason| reason.is_about(name, mutant));
+        let proved = reason.filter(|at| self.reasons[*at].proves);
+        let example = || format!("{name} line {}: {}", mutant.line, mutant.exact());
         match verdict {
             Verdict::Equivalent(_) => counts[0] += 1,
             Verdict::Caught(how) => {
-                counts[1] += 1;
+                counts[2] += 1;
                 *self.ways.entry(how.split(':').next().unwrap_or(how).to_string()).or_default() += 1;
+                if let Some(at) = proved {
+                    self.refuted.push(format!("{} ({how}) by {}", self.reasons[at], example()));
+                }
             }
             Verdict::Survived => {
-                counts[2] += 1;
-                let name = subject.program.name.to_string();
-                let example = format!("line {}: {:?} {}", mutant.line, mutant.change, mutant.what);
-                self.survivors.push((name, mutant.clone(), example));
+                self.needed.extend(reason);
+                if proved.is_some() {
+                    counts[1] += 1;
+                } else {
+                    counts[3] += 1;
+                    let first = || (0, example());
+                    self.survivors.entry((reason.is_some(), mutant.shape())).or_insert_with(first).0 += 1;
+                }
             }
         }
     }
 
-    /// Prints the table; gives the share that was caught and the survivors that nobody has explained.
-    fn report(&self) -> (f64, Vec<String>) {
-        let mut sums = [0; 3];
-        println!("{:<16}{:<10}{:>12}{:>9}{:>10}", "operation", "what", "equivalent", "caught", "survived");
+    /// Prints the table and those that live without a proof; gives the share that was caught.
+    fn report(&self) -> f64 {
+        let mut sums = [0; 4];
+        println!("{:<16}{:<10}{:>9}{:>8}{:>8}{:>10}", "operation", "what", "by rule", "proved", "caught", "survived");
         for ((operation, kind), counts) in &self.counts {
-            println!("{operation:<16}{kind:<10}{:>12}{:>9}{:>10}", counts[0], counts[1], counts[2]);
-            (0..3).for_each(|i| sums[i] += counts[i]);
+            let [rule, proof, caught, survived] = counts;
+            println!("{operation:<16}{kind:<10}{rule:>9}{proof:>8}{caught:>8}{survived:>10}");
+            (0..4).for_each(|i| sums[i] += counts[i]);
         }
-        println!("{:<26}{:>12}{:>9}{:>10}", "all", sums[0], sums[1], sums[2]);
+        println!("{:<26}{:>9}{:>8}{:>8}{:>10}", "all", sums[0], sums[1], sums[2], sums[3]);
         println!("caught by: {:?}", self.ways);
-        let known = explained();
-        let (mut used, mut proved) = (BTreeSet::new(), 0);
-        let mut unexplained: BTreeMap<String, (usize, &str, &str)> = BTreeMap::new();
-        for (name, mutant, example) in &self.survivors {
-            let (shape, exact) = (mutant.shape(), mutant.exact());
-            let fits_either = |of: &str| fits(of, &shape) || fits(of, &exact);
-            match known.iter().position(|[program, of, _]| fits(program, name) && fits_either(of)) {
-                Some(at) => {
-                    used.insert(at);
-                    proved += usize::from(known[at][2].starts_with("equivalent:"));
-                }
-                None => unexplained.entry(shape).or_insert((0, name, example)).0 += 1,
-            }
+        println!("{} of {} reasons of survivors.txt were needed", self.needed.len(), self.reasons.len());
+        for ((explained, shape), (count, example)) in &self.survivors {
+            let shape: String = shape.chars().take(200).collect();
+            let example: String = example.chars().take(200).collect();
+            println!("{} {count} x {shape}\n    {example}", if *explained { "explained" } else { "UNEXPLAINED" });
         }
-        println!("{} reasons of survivors.txt were needed; {proved} that live are proved equivalent", used.len());
-        let unexplained = unexplained.into_iter();
-        let lines =
-            unexplained.map(|(shape, (count, name, example))| format!("{count} x {shape}\n    {name} {example}"));
-        let tried = (sums[1] + sums[2] - proved).max(1);
-        (sums[1] as f64 / tried as f64, lines.collect())
+        sums[2] as f64 / (sums[2] + sums[3]).max(1) as f64
     }
 
     fn hold(&self) {
-        let (share, unexplained) = self.report();
+        let share = self.report();
         println!("{:.2} % of those that are not equivalent are caught", 100.0 * share);
-        let list = unexplained.join("\n");
-        assert!(unexplained.is_empty(), "mutants live that survivors.txt does not explain:\n{list}");
+        let refuted = &self.refuted[..self.refuted.len().min(20)];
+        assert!(refuted.is_empty(), "{} proofs are refuted:\n{}", self.refuted.len(), refuted.join("\n"));
+        let unexplained = self.survivors.keys().filter(|(explained, _)| !explained).count();
+        assert!(unexplained == 0, "{unexplained} kinds of mutants live that survivors.txt does not explain");
         assert!(share >= CAUGHT, "{:.2} % are caught", 100.0 * share);
     }
 }
@@ -153,7 +157,7 @@ const MUTANTS: usize = 12;
 #[test]
 fn a_sample_of_the_mutants_is_caught() {
     let seed = env::var("ALBERT_MUTANTS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let mut subjects = subjects();
+    let mut subjects = subjects("");
     subjects.sort_by_cached_key(|subject| hash(seed, subject.program.name.as_str()));
     // Every operation has its turn.
     let mut turns: BTreeMap<(&str, Sm), usize> = BTreeMap::new();
@@ -163,7 +167,7 @@ fn a_sample_of_the_mutants_is_caught() {
         *turn
     });
     subjects.truncate(PROGRAMS);
-    let tally = Mutex::new(Tally::default());
+    let tally = Mutex::new(Tally::new());
     subjects.par_iter().for_each(|subject| {
         let mut mutants = subject.mutants();
         mutants.retain(|mutant| mutant.equivalent.is_none());
@@ -171,7 +175,8 @@ fn a_sample_of_the_mutants_is_caught() {
             .sort_by_cached_key(|mutant| hash(seed, &format!("{:?}{:?}{}", mutant.kind, mutant.change, mutant.line)));
         let prepared = subject.prepare();
         for mutant in mutants.iter().take(MUTANTS) {
-            let verdict = prepared.judge(mutant);
+            let proved = tally.lock().expect("no trial panics").proves(subject, mutant);
+            let verdict = prepared.judge(mutant, proved);
             tally.lock().expect("no trial panics").add(subject, mutant, &verdict);
         }
     });
@@ -193,9 +198,8 @@ fn every_mutant_is_caught_or_explained() {
         .collect();
     let file = fs::OpenOptions::new().create(true).append(true).open(&path);
     let file = Mutex::new(file.unwrap_or_else(|error| panic!("{path}: {error}")));
-    let mut subjects = subjects();
-    subjects.retain(|subject| subject.program.name.as_str().contains(&only));
-    let (tally, done) = (Mutex::new(Tally::default()), AtomicUsize::new(0));
+    let subjects = subjects(&only);
+    let (tally, done) = (Mutex::new(Tally::new()), AtomicUsize::new(0));
     println!("{} programs; {} verdicts in {path}", subjects.len(), known.len());
     subjects.par_iter().with_max_len(1).for_each(|subject| {
         let mutants = subject.mutants();
@@ -212,7 +216,8 @@ fn every_mutant_is_caught_or_explained() {
                 (None, Some("survived")) => Verdict::Survived,
                 (None, Some(how)) => Verdict::Caught(how.to_string()),
                 (None, None) => {
-                    let verdict = prepared.get_or_insert_with(|| subject.prepare()).judge(mutant);
+                    let proved = tally.lock().expect("no trial panics").proves(subject, mutant);
+                    let verdict = prepared.get_or_insert_with(|| subject.prepare()).judge(mutant, proved);
                     let word = match &verdict {
                         Verdict::Caught(how) => how.lines().next().unwrap_or("caught").to_string(),
                         _ => "survived".to_string(),
@@ -232,34 +237,72 @@ fn every_mutant_is_caught_or_explained() {
     assert!(started.elapsed() <= limit, "stopped before all was tried; run it again with the same file to go on");
 }
 
+/// Runs a case under every schedule and completion: how many runs passed, and what failed.
+fn run_everyhow(operation: &Operation, sm: Sm, case: &Case) -> (usize, Vec<String>) {
+    let (mut passed, mut failures) = (0, Vec::new());
+    for (schedule, completion) in Schedule::FIVE.into_iter().flat_map(|s| Completion::ALL.map(|c| (s, c))) {
+        let setting = Setting { options: Options { schedule, completion, ..Options::default() }, ..Setting::default() };
+        match simulated::run(operation, case, sm, &setting).0 {
+            Outcome::Passed { .. } => passed += 1,
+            Outcome::Skipped { .. } => break,
+            Outcome::Failed { message } => {
+                failures.push(format!("{} {schedule:?} {completion:?}: {message}", operation.name));
+            }
+        }
+    }
+    (passed, failures)
+}
+
 #[test]
 #[ignore = "takes long; the module says how to run it"]
 fn every_case_is_right_under_every_schedule_and_completion() {
     let started = Instant::now();
+    let only = env::var("ALBERT_CASES_ONLY").unwrap_or_default();
+    let path = env::var("ALBERT_CASES_FILE").ok();
+    let known = path.as_ref().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    let known: BTreeMap<&str, usize> = known
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .filter_map(|(n, key)| Some((key, n.parse().ok()?)))
+        .collect();
+    let file = path.map(|path| {
+        let file = fs::OpenOptions::new().create(true).append(true).open(&path);
+        Mutex::new(file.unwrap_or_else(|error| panic!("{path}: {error}")))
+    });
     let mut all = Vec::new();
     for (operation, sm) in OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm))) {
         all.extend((operation.cases)().into_iter().map(|case| (operation, sm, case)));
     }
-    let (failures, runs) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-    let done = AtomicUsize::new(0);
+    all.retain(|(operation, ..)| operation.name.contains(&only));
+    println!("{} cases, {} known", all.len(), known.len());
+    let failures = Mutex::new(Vec::new());
+    let (runs, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let spent: Mutex<BTreeMap<String, (usize, Duration)>> = Mutex::default();
     all.par_iter().with_max_len(1).for_each(|(operation, sm, case)| {
-        for (schedule, completion) in Schedule::FIVE.into_iter().flat_map(|s| Completion::ALL.map(|c| (s, c))) {
-            let setting = Setting { options: Options { schedule, completion, ..Options::default() }, replaced: None };
-            match simulated::run(operation, case, *sm, &setting).0 {
-                Outcome::Passed { .. } => drop(runs.fetch_add(1, Ordering::Relaxed)),
-                Outcome::Skipped { .. } => break,
-                Outcome::Failed { message } => {
-                    let failure = format!("{} {schedule:?} {completion:?}: {message}", operation.name);
-                    println!("FAILED {failure}");
-                    failures.lock().expect("no case panics").push(failure);
-                }
-            }
+        let key = format!("{} {sm:?} {case}", operation.name);
+        let begun = Instant::now();
+        let (passed, failed) = match known.get(key.as_str()) {
+            Some(&passed) => (passed, Vec::new()),
+            None => run_everyhow(operation, *sm, case),
+        };
+        if let (Some(file), false, None) = (&file, !failed.is_empty(), known.get(key.as_str())) {
+            let line = format!("{passed}\t{key}\n");
+            file.lock().expect("no case panics").write_all(line.as_bytes()).expect("results can be kept");
         }
+        failed.iter().for_each(|failure| println!("FAILED {failure}"));
+        failures.lock().expect("no case panics").extend(failed);
+        runs.fetch_add(passed, Ordering::Relaxed);
+        let mut spent = spent.lock().expect("no case panics");
+        let entry = spent.entry(format!("{} {}", operation.name, sm.name())).or_default();
+        *entry = (entry.0 + passed, entry.1 + begun.elapsed());
         let done = 1 + done.fetch_add(1, Ordering::Relaxed);
         if done.is_multiple_of(200) {
             println!("{:>5} s  {done} of {} cases", started.elapsed().as_secs(), all.len());
         }
     });
+    for (of, (runs, time)) in spent.into_inner().expect("no case panics") {
+        println!("{of:<24}{runs:>8} runs{:>8.0} s", time.as_secs_f64());
+    }
     let failures = failures.into_inner().expect("no case panics");
     let runs = runs.into_inner();
     println!("{runs} runs passed, {} failed, in {} s", failures.len(), started.elapsed().as_secs());

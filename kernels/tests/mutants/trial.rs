@@ -10,11 +10,16 @@ use kernels::{
     },
     simulated::{self, Launched, Replayed, Setting},
 };
+use rayon::prelude::*;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 /// Cases that a mutant meets at most.
-const MAX_CASES: usize = 8;
+const MAX_CASES: usize = 16;
 /// Cases with more FLOPs than this are left to other tests.
-const MAX_FLOPS: u64 = 6_000_000;
+const MAX_FLOPS: u64 = 30_000_000;
 
 /// A program of the table with the cases that launch it.
 pub(crate) struct Subject {
@@ -40,6 +45,10 @@ struct Stage {
     /// `None` where the grid is not the host's: then memory must be as it is on the host's.
     case: Option<Case>,
     launched: Launched,
+    /// The other launches of the case.
+    others: Vec<Rc<Launched>>,
+    /// Of each line of the listing: whether some thread comes by.
+    reached: Vec<bool>,
     most_instructions: u64,
 }
 
@@ -49,18 +58,23 @@ pub(crate) struct Prepared<'a> {
     stages: Vec<Stage>,
 }
 
-/// Every program of the table, those that differ in structure before those that differ in type or epilogue.
-pub(crate) fn subjects() -> Vec<Subject> {
-    let mut all = Vec::new();
-    for (operation, sm) in OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm))) {
-        let mut cases = simulated::cases_of(operation, sm);
-        for program in (operation.ptx)(sm) {
+/// Every program of the table whose name holds `only`, those that differ in structure before those that differ in type or
+/// epilogue.
+pub(crate) fn subjects(only: &str) -> Vec<Subject> {
+    let rows: Vec<_> = OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm))).collect();
+    let of = |&(operation, sm): &(&'static Operation, Sm)| {
+        let mut programs = (operation.ptx)(sm);
+        programs.retain(|program| program.name.as_str().contains(only));
+        let mut cases = if programs.is_empty() { BTreeMap::new() } else { simulated::cases_of(operation, sm) };
+        let mut subject = |program: Program| {
             let cases = some_of(operation, cases.remove(&program.name).unwrap_or_default());
-            all.push(Subject { operation, sm, program, cases });
-        }
-    }
+            Subject { operation, sm, program, cases }
+        };
+        programs.into_iter().map(&mut subject).collect::<Vec<_>>()
+    };
+    let mut all: Vec<Subject> = rows.par_iter().with_max_len(1).flat_map_iter(of).collect();
     // How many of the programs with the same operation, form and tile come before this one.
-    let mut seen = std::collections::BTreeMap::new();
+    let mut seen = BTreeMap::new();
     all.sort_by_cached_key(|subject| {
         let parts: Vec<&str> = subject.program.name.as_str().split('-').collect();
         let count =
@@ -95,6 +109,13 @@ impl Subject {
         mutants(&self.lines())
     }
 
+    /// The launch of a case, or of nobody's grid.
+    fn stage(&self, case: Option<Case>, launched: Launched, others: Vec<Rc<Launched>>, with_lines: bool) -> Stage {
+        let most_instructions = 4 * launched.metrics.longest + 2000;
+        let reached = reached(&self.program, &launched.metrics.unreached, with_lines);
+        Stage { case, launched, others, reached, most_instructions }
+    }
+
     /// The launch with fewer blocks along the sides that the program loops over.
     fn folded(&self, launched: &Launched) -> Option<Stage> {
         let mut grid = launched.launch.grid;
@@ -106,9 +127,7 @@ impl Subject {
         if grid == launched.launch.grid {
             return None;
         }
-        let launched = launched.on_grid(&self.program.listing, grid)?;
-        let most_instructions = 4 * launched.metrics.longest + 2000;
-        Some(Stage { case: None, launched, most_instructions })
+        Some(self.stage(None, launched.on_grid(&self.program.listing, grid)?, Vec::new(), false))
     }
 
     /// Runs the cases. The first stage is the cheapest of those that reach most of the text.
@@ -116,10 +135,12 @@ impl Subject {
         let mut stages = Vec::new();
         for case in &self.cases {
             let launches = simulated::launches(self.operation, case, self.sm);
-            let launches = launches.unwrap_or_else(|error| panic!("{} {case}: {error}", self.operation.name));
-            if let Some(launched) = launches.into_iter().find(|launched| launched.name == self.program.name) {
-                let most_instructions = 4 * launched.metrics.longest + 2000;
-                stages.push(Stage { case: Some(case.clone()), launched, most_instructions });
+            let mut launches = launches.unwrap_or_else(|error| panic!("{} {case}: {error}", self.operation.name));
+            if let Some(at) = launches.iter().position(|launched| launched.name == self.program.name) {
+                let launched = launches.remove(at);
+                launches.retain(|launched| launched.name != self.program.name);
+                let others = launches.into_iter().map(Rc::new).collect();
+                stages.push(self.stage(Some(case.clone()), launched, others, true));
             }
         }
         assert!(!stages.is_empty(), "no case launches {}", self.program.name);
@@ -130,9 +151,40 @@ impl Subject {
     }
 }
 
+/// Which lines of a program's listing some thread comes by, by the lines that nobody ran of its text `with_lines` of Rust,
+/// or of its listing. A guarded instruction that no thread ran may still have been come by: what stands without a guard
+/// between the same labels and branches tells. Labels count as come by.
+fn reached(program: &Program, unreached: &[u32], with_lines: bool) -> Vec<bool> {
+    let text = if with_lines { &program.text } else { &program.listing };
+    let is_line = |line: &str| [".loc", ".file"].iter().any(|word| line.trim_start().starts_with(word));
+    let numbers: Vec<u32> =
+        (1..).zip(text.lines()).filter(|(_, line)| !is_line(line)).map(|(number, _)| number).collect();
+    let lines: Vec<&str> = program.listing.lines().collect();
+    assert_eq!(numbers.len(), lines.len(), "a listing is its text without lines of Rust");
+    let idle: BTreeSet<u32> = unreached.iter().copied().collect();
+    let mut reached = vec![true; lines.len()];
+    let mut block = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let line = line.trim();
+        if line.ends_with(';') {
+            block.push(at);
+        }
+        if line.ends_with(':') || line.contains("bra ") || at + 1 == lines.len() {
+            let ran = |at: &&usize| !idle.contains(&numbers[**at]);
+            let plain = block.iter().any(|at: &usize| !lines[*at].trim_start().starts_with(['@', '.']));
+            if plain && !block.iter().filter(|at| !lines[**at].trim_start().starts_with('.')).any(|at| ran(&at)) {
+                block.iter().for_each(|at| reached[*at] = false);
+            }
+            block.clear();
+        }
+    }
+    reached
+}
+
 impl Prepared<'_> {
-    /// Tries a mutant: on its first case, on the others, then under every schedule and completion.
-    pub(crate) fn judge(&self, mutant: &Mutant) -> Verdict {
+    /// Tries a mutant: on its cases, from the cheapest to the dearest, then, unless it is `proved` to be right, under every
+    /// schedule and completion. A launch that does not come by what is edited runs as it always does.
+    pub(crate) fn judge(&self, mutant: &Mutant, proved: bool) -> Verdict {
         if let Some(rule) = mutant.equivalent {
             return Verdict::Equivalent(rule);
         }
@@ -140,13 +192,18 @@ impl Prepared<'_> {
         let orders =
             Schedule::FIVE.into_iter().flat_map(|schedule| Completion::ALL.map(|completion| (schedule, completion)));
         let first = (Schedule::RoundRobin, Completion::Latest);
-        let plain = self.stages.iter().map(|stage| (stage, first));
+        let concerned = |stage: &&Stage| stage.reached[mutant.lines()].contains(&true);
+        let stages: Vec<&Stage> = self.stages.iter().filter(concerned).collect();
+        let mut cheapest = stages.clone();
+        cheapest.sort_by_key(|stage| stage.launched.metrics.issued);
+        let plain = cheapest.into_iter().map(|stage| (stage, first));
         let ordered = orders.filter(|order| *order != first);
         // Every order on the first case, the odd ones on the next two.
-        let on_first = ordered.clone().map(|order| (&self.stages[0], order));
+        let on_first = stages.iter().take(1).flat_map(|stage| ordered.clone().map(|order| (*stage, order)));
         let odd = [(Schedule::Random(2), Completion::Random(1)), (Schedule::Adversarial(1), Completion::Earliest)];
-        let on_others = self.stages.iter().skip(1).take(2).flat_map(|stage| odd.map(|order| (stage, order)));
-        let caught = plain.chain(on_first).chain(on_others).find_map(|(stage, order)| self.try_on(stage, order, &text));
+        let on_others = stages.iter().skip(1).take(2).flat_map(|stage| odd.map(|order| (*stage, order)));
+        let ordered = on_first.chain(on_others).filter(|_| !proved);
+        let caught = plain.chain(ordered).find_map(|(stage, order)| self.try_on(stage, order, &text));
         caught.map_or(Verdict::Survived, Verdict::Caught)
     }
 
@@ -162,12 +219,14 @@ impl Prepared<'_> {
             Replayed::Same => None,
             Replayed::Refused(error) => Some(format!("refused: {error}")),
             Replayed::Found(report) => Some(report.findings[0].kind.name().to_string()),
-            Replayed::Different => {
+            Replayed::Different(memory) => {
                 let Some(case) = &stage.case else { return Some("wrong result".to_string()) };
                 let replaced = Some((self.subject.program.name.clone(), text.to_string()));
                 // Other launches of the case may be longer.
                 let options = Options { max_instructions: 1_000_000, ..options };
-                let setting = Setting { options, replaced };
+                let mut recorded = stage.others.clone();
+                recorded.push(Rc::new(stage.launched.leaving(&memory)));
+                let setting = Setting { options, replaced, recorded };
                 let (outcome, _) = simulated::run(self.subject.operation, case, self.subject.sm, &setting);
                 matches!(outcome, Outcome::Failed { .. }).then(|| "wrong result".to_string())
             }

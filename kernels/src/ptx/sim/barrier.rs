@@ -1,6 +1,7 @@
 //! The 16 barriers of a block, and what is said when nobody can go on.
 //!
-//! A barrier counts threads, a warp at a time. Without a count it expects all threads of the block that have not ended.
+//! A barrier counts threads, a warp at a time. Without a count it expects all threads of the block that have not ended,
+//! and all of them at one instruction: warps that meet at two are out of step, even where their numbers add up.
 
 use super::{
     FindingKind,
@@ -19,6 +20,8 @@ pub(super) struct Barrier {
     arrived: u32,
     /// Threads that it waits for, where an instruction has said it.
     expected: Option<u32>,
+    /// The instruction of who arrived first.
+    place: usize,
     /// What those who have arrived know.
     joined: Knowledge,
     /// Of reductions: how many predicates held, and whether all did.
@@ -30,7 +33,7 @@ pub(super) struct Barrier {
 impl Barrier {
     pub(super) fn new(base: u32, warps: usize) -> Self {
         let fresh = Knowledge::new(base, warps);
-        Barrier { arrived: 0, expected: None, joined: fresh.clone(), held: 0, all_held: true, fresh }
+        Barrier { arrived: 0, expected: None, place: 0, joined: fresh.clone(), held: 0, all_held: true, fresh }
     }
 }
 
@@ -78,8 +81,18 @@ impl Machine<'_> {
             let message = format!("expects {now:?} threads at barrier {id}, where others expect {before:?}");
             return fail(self, block, FindingKind::Barrier, message);
         }
+        if state.arrived == 0 {
+            state.place = pc;
+        }
+        let place = state.place;
         state.expected = expected;
         state.arrived += 32;
+        if expected.is_none() && place != pc {
+            let other = self.entry.code[place].place.clone();
+            let message =
+                || format!("meets threads that wait at {other}; all threads of a block meet at one instruction");
+            self.report(FindingKind::Barrier, block, w, lane, pc, None, message);
+        }
         if reduces {
             let flags = *self.value(block, w, i.sources[counts]);
             let held = lanes(mask).filter(|lane| (flags[*lane] != 0) != i.how.negated).count() as u32;
@@ -123,7 +136,7 @@ impl Machine<'_> {
             let fresh = state.fresh.clone();
             let opened = std::mem::replace(
                 &mut block.barriers[id],
-                Barrier { arrived: 0, expected: None, joined: fresh.clone(), held: 0, all_held: true, fresh },
+                Barrier { arrived: 0, expected: None, place: 0, joined: fresh.clone(), held: 0, all_held: true, fresh },
             );
             for w in 0..block.warps.len() {
                 let warp = &mut block.warps[w];

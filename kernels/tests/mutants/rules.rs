@@ -1,0 +1,155 @@
+//! Mutants that are right by construction: by which rule. Each rule is an argument about any text, not about a kernel:
+//!
+//! * `REPEATED`: who has waited, fenced or met the others does it once more, and nothing happened in between. (A barrier
+//!   at which some only arrive, or one that counts arrivals, is no such thing.)
+//! * `EMPTY`: a group is ended twice. The second one is empty, and counts: a wait that leaves the last N groups leaves no
+//!   more copies or products than before.
+//! * `MORE`: a fence, a wait or the end of a group goes below a label: who falls through does the same as before, who
+//!   jumps there fences, waits or ends a group once more. Each orders more and undoes nothing, and a wait for groups ends
+//!   by itself. (Not so what a whole warp has to do together.)
+//! * `LATER`: a wait for groups changes places with an arrival or a barrier behind which it stood. Others learn later, and
+//!   of more; what is waited for ends by itself, so nobody waits in a circle.
+//! * `DISJOINT`: two mbarriers at different distances from one register are initialised in the other order.
+//! * `APART`: two neighbours change places that share no register, of which one touches nothing but registers,
+//!   parameters and memory that is constant during a launch. (Registers of `wgmma` count as shared with its fences and waits.)
+//! * `OVERWRITTEN`: an assignment that does not read its destination, or that chooses between it and something else, is
+//!   done twice, under the same guard if it has one.
+//! * `ZERO`: an exchange by a register that is never anything but 0 gives the other operand.
+//! * `UNUSED`: what an instruction without its guard computes in registers where the guard does not hold is read by nobody
+//!   but instructions with the same guard.
+
+use crate::text::{Instruction, Kind, Unit, kind_of, registers};
+use std::collections::BTreeSet;
+
+pub(crate) const REPEATED: &str = "REPEATED";
+pub(crate) const EMPTY: &str = "EMPTY";
+pub(crate) const MORE: &str = "MORE";
+pub(crate) const LATER: &str = "LATER";
+pub(crate) const DISJOINT: &str = "DISJOINT";
+pub(crate) const APART: &str = "APART";
+pub(crate) const OVERWRITTEN: &str = "OVERWRITTEN";
+pub(crate) const ZERO: &str = "ZERO";
+pub(crate) const UNUSED: &str = "UNUSED";
+
+/// What the rules need to know of a text.
+pub(crate) struct Rules<'a> {
+    units: &'a [Unit<'a>],
+    /// Registers of `wgmma`.
+    wgmma: BTreeSet<&'a str>,
+    /// Whether some barrier counts arrivals of threads that do not wait.
+    arrives: bool,
+}
+
+impl<'a> Rules<'a> {
+    pub(crate) fn new(units: &'a [Unit<'a>]) -> Self {
+        let all = || units.iter().flat_map(|unit| &unit.instructions);
+        let products = all().filter(|i| i.opcode.starts_with("wgmma.mma_async"));
+        let operands = products.flat_map(|i| i.operands.iter().filter(|operand| operand.starts_with('{')));
+        let wgmma = operands.flat_map(|operand| registers(operand)).collect();
+        let arrives = all().any(|i| i.opcode.starts_with("bar") && i.opcode.contains("arrive"));
+        Self { units, wgmma, arrives }
+    }
+
+    /// Why what is no update may stand there twice.
+    pub(crate) fn twice(&self, unit: &Unit<'_>, kind: Kind) -> Option<&'static str> {
+        let [first] = &unit.instructions[..] else { return None };
+        let plain = first.guard.is_none();
+        match kind {
+            Kind::Wait | Kind::Fence => Some(REPEATED),
+            Kind::Commit => Some(EMPTY),
+            Kind::Barrier if plain && first.opcode.starts_with("bar.warp") => Some(REPEATED),
+            Kind::Barrier if plain && !self.arrives && first.opcode.starts_with("bar") => Some(REPEATED),
+            _ => None,
+        }
+    }
+
+    /// Why a unit may change places with the one behind it. One of the two, of this kind, is what is moved.
+    pub(crate) fn swapped(&self, [first, second]: [&Unit<'_>; 2], moved: Moved, kind: Kind) -> Option<&'static str> {
+        if let (true, [more]) = (second.label, &first.instructions[..]) {
+            let fence = kind_of(more.opcode) == Some(Kind::Fence);
+            let group = more.opcode.contains("commit_group") || waits_for_groups(more);
+            return ((fence || group) && !more.opcode.contains(".aligned")).then_some(MORE);
+        }
+        if let ([upper], [lower]) = (&first.instructions[..], &second.instructions[..]) {
+            let meets = kind_of(upper.opcode) == Some(Kind::Barrier) && !upper.opcode.starts_with("mbarrier.in");
+            if meets && waits_for_groups(lower) && lower.guard.is_none() {
+                return Some(LATER);
+            }
+            if let (Some((a, at)), Some((b, and))) = (initialised(upper), initialised(lower))
+                && a == b
+                && at.abs_diff(and) >= 8
+            {
+                return Some(DISJOINT);
+            }
+        }
+        match moved {
+            Moved::First => self.apart(first, second, kind),
+            Moved::Second => self.apart(second, first, kind),
+        }
+    }
+
+    fn apart(&self, unit: &Unit<'_>, other: &Unit<'_>, kind: Kind) -> Option<&'static str> {
+        let [with] = &other.instructions[..] else { return None };
+        let apart = unit.instructions.iter().all(|i| !i.shares_registers(with)) && !with.is_branch();
+        let products = unit.instructions[0].opcode.starts_with("wgmma");
+        let touched = |i: &Instruction<'_>| {
+            i.written().iter().chain(&i.read_registers()).any(|register| self.wgmma.contains(register))
+        };
+        let local = match kind {
+            Kind::Update => true,
+            _ => with.is_local() && !(products && touched(with)),
+        };
+        (apart && local).then_some(APART)
+    }
+
+    /// Why an exchange may be its one operand, where the other is `operand`.
+    pub(crate) fn zero(&self, operand: &str) -> Option<&'static str> {
+        let all = self.units.iter().flat_map(|unit| &unit.instructions);
+        let mut writers = all.filter(|i| i.written().contains(operand));
+        let only =
+            writers.next().filter(|i| i.guard.is_none() && i.opcode.starts_with("mov.") && i.operands[1..] == ["0"]);
+        (only.is_some() && writers.next().is_none()).then_some(ZERO)
+    }
+
+    /// Why an instruction does not need its guard: nobody without it reads what it computes in registers.
+    pub(crate) fn unused(&self, unit: &Unit<'_>, guard: &str) -> Option<&'static str> {
+        let first = &unit.instructions[0];
+        let written = first.written();
+        let instructions = || self.units.iter().flat_map(|unit| &unit.instructions);
+        let writers = |register: &str| instructions().filter(|i| i.written().contains(register)).count();
+        let once = written.iter().all(|to| writers(to) == 1) && writers(guard.trim_start_matches('!')) == 1;
+        let reads = |i: &Instruction<'_>| {
+            i.operands
+                .iter()
+                .skip(usize::from(!i.written().is_empty()))
+                .any(|o| registers(o).intersection(&written).next().is_some())
+        };
+        let unused = first.is_local()
+            && !first.opcode.starts_with("ld.")
+            && !written.is_empty()
+            && once
+            && instructions().filter(|i| reads(i)).all(|i| i.guard == Some(guard));
+        unused.then_some(UNUSED)
+    }
+}
+
+/// Which of two neighbours is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    First,
+    Second,
+}
+
+fn waits_for_groups(instruction: &Instruction<'_>) -> bool {
+    ["wait_group", "wait_all"].iter().any(|wait| instruction.opcode.contains(wait))
+}
+
+/// The register and the distance from it of an mbarrier that is initialised.
+fn initialised<'a>(instruction: &Instruction<'a>) -> Option<(&'a str, u64)> {
+    let at = instruction.operands.first().filter(|_| instruction.opcode.starts_with("mbarrier.init"))?;
+    let at = at.strip_prefix('[')?.strip_suffix(']')?;
+    match at.split_once('+') {
+        Some((register, distance)) => Some((register, distance.parse().ok()?)),
+        None => Some((at, 0)),
+    }
+}
