@@ -7,6 +7,7 @@ pub mod elementwise;
 pub mod embedding;
 pub mod gelu;
 pub mod gemm;
+mod hopper;
 pub mod layernorm;
 pub mod num;
 pub mod operation;

@@ -41,14 +41,14 @@
 
 use super::{
     cuda::{Flash, RowState, Step, TILE, scale_half},
-    cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, REGISTERS, STAY, THREADS},
+    cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, STAY},
     cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
+    hopper,
     operation::{Launch, Name, Program},
     ptx::{
-        Bf16x2, Compare, Entry, F16x2, F32, Global, Major, Module, Pair, Ptr, Reg, Sm, Special, Storage, TensorMap,
-        TensorMapError, U32, U64,
+        Compare, Entry, F32, Global, Major, Pair, Ptr, Reg, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64,
     },
 };
 
@@ -106,9 +106,7 @@ impl HopperFlash {
     /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
     /// to compute.
     pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
-        let grid = [longest.div_ceil(STAY as usize) as u32, heads as u32, sequences as u32];
-        let filled = grid.iter().all(|&n| n > 0);
-        filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.plan().bytes() })
+        self.plan().launch(sequences, longest, heads)
     }
 
     fn plan(&self) -> Plan {
@@ -119,20 +117,13 @@ impl HopperFlash {
 
     /// The program.
     pub fn program(&self) -> Program {
-        let name = self.name();
-        let mut module = Module::new(Sm::Sm90a);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.resident_blocks(1);
-            match self.storage {
-                Storage::F16 => self.forward::<F16x2>(k),
-                _ => self.forward::<Bf16x2>(k),
-            }
-        });
         let machine = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
-        Program::new(name, &module, REGISTERS).made_of(machine)
+        hopper::program(self.name(), self.storage, self, machine)
     }
+}
 
-    fn forward<P: Pair>(&self, k: &Entry) {
+impl hopper::Body for HopperFlash {
+    fn write<P: Pair>(&self, k: &Entry) {
         let maps = ["map_q", "map_k", "map_v"].map(|name| k.tensor_map_param(name));
         let gathered = Gathered::declare(k, &[]);
         let (out, lse) = (k.load_pointer("out"), k.load_pointer("lse"));
@@ -145,11 +136,10 @@ impl HopperFlash {
         let sequence = Sequence::find(k, &gathered, &sizes);
         let first = k.mul_lo(k.special(Special::CtaidX), STAY);
         k.if_(k.lt(first, sequence.length), || {
-            k.if_else(
-                k.lt(warp, 4u32),
+            hopper::roles(
+                k,
+                warp,
                 || {
-                    k.comment("the producer");
-                    k.setmaxnreg_dec(24);
                     k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                         let one = k.elect();
                         let [q, keys, values] = &maps;
@@ -158,8 +148,6 @@ impl HopperFlash {
                     });
                 },
                 || {
-                    k.comment("the consumers");
-                    k.setmaxnreg_inc(240);
                     let consumer = Consumer::new(k, *self, places, warp, thread, first);
                     consumer.run::<P>(k, &sequence, &sizes, &mask, scale, out, lse);
                 },

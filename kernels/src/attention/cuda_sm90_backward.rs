@@ -59,16 +59,17 @@
 use super::{
     cuda::{Flash, Step, TILE, scale_half},
     cuda_backward::{MASK_BYTES, QueryMask},
-    cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, REGISTERS, STAGES, STAY, THREADS},
+    cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, STAGES, STAY},
     cuda_sm90_scores::{self as scores, QueryRow, ROW_BYTES},
     cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
     dropout::cuda::Mask,
+    hopper,
     operation::{Launch, Name, Program},
     ptx::{
-        Barrier, Bf16x2, BytesParam, Compare, Entry, F16x2, F32, Global, Major, Module, Pair, Param, PointerParam, Ptr,
-        Reg, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64,
+        Barrier, BytesParam, Compare, Entry, F32, Global, Major, Pair, Param, PointerParam, Ptr, Reg, Shared, Sm,
+        Special, Storage, TensorMap, TensorMapError, U32, U64,
     },
 };
 
@@ -147,9 +148,7 @@ impl HopperBackward {
     /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
     /// to compute.
     pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
-        let grid = [longest.div_ceil(STAY as usize) as u32, heads as u32, sequences as u32];
-        let filled = grid.iter().all(|&n| n > 0);
-        filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.plan().bytes() })
+        self.plan().launch(sequences, longest, heads)
     }
 
     /// Whether the tiles that stay fit into the consumers' registers, beside the sums.
@@ -168,20 +167,13 @@ impl HopperBackward {
 
     /// The program.
     pub fn program(&self) -> Program {
-        let name = self.name();
-        let mut module = Module::new(Sm::Sm90a);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.resident_blocks(1);
-            match self.storage {
-                Storage::F16 => self.body::<F16x2>(k),
-                _ => self.body::<Bf16x2>(k),
-            }
-        });
         let machine = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
-        Program::new(name, &module, REGISTERS).made_of(machine)
+        hopper::program(self.name(), self.storage, self, machine)
     }
+}
 
-    fn body<P: Pair>(&self, k: &Entry) {
+impl hopper::Body for HopperBackward {
+    fn write<P: Pair>(&self, k: &Entry) {
         let arguments = Arguments::declare(k, self);
         let places = Places { base: k.dynamic_shared(1024), plan: self.plan() };
         let thread = k.special(Special::TidX);
@@ -194,11 +186,10 @@ impl HopperBackward {
             Side::Keys => k.selp(sequence.length, 0u32, k.lt(first, sequence.keys)),
         };
         k.if_(k.lt(first, sequence.length), || {
-            k.if_else(
-                k.lt(warp, 4u32),
+            hopper::roles(
+                k,
+                warp,
                 || {
-                    k.comment("the producer");
-                    k.setmaxnreg_dec(24);
                     k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                         let one = k.elect();
                         let [q, keys, values, dout] = &arguments.maps;
@@ -215,8 +206,6 @@ impl HopperBackward {
                     }
                 },
                 || {
-                    k.comment("the consumers");
-                    k.setmaxnreg_inc(240);
                     let (group, warp) = ring::consumer(k, warp, thread);
                     let first = k.mad_lo(group, TILE, first);
                     let consumer = Consumer { kernel: *self, places, group, first, warp, sequence: &sequence, end };

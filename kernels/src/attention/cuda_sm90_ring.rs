@@ -20,21 +20,19 @@ use super::{
     cuda_tile::{Layout, Sequence, Warp},
 };
 use crate::gemm::load_fragment;
+use crate::hopper::{THREADS, warp_number};
+use crate::operation::Launch;
 use crate::ptx::{
-    Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Lane, Major, Pair, Ptr, Reg, S32,
-    Shared, Storage, TensorMap, TensorMapError, U32, U64, descriptor, fragment::Load,
+    Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Ptr, Reg, S32, Shared,
+    Storage, TensorMap, TensorMapError, U32, U64, descriptor, fragment::Load,
 };
 
-/// Threads of a block.
-pub(super) const THREADS: u32 = 384;
 /// Warpgroups that multiply.
 pub(super) const CONSUMERS: u32 = 2;
 /// Rows that stay.
 pub(super) const STAY: u32 = CONSUMERS * TILE;
 /// Stages of the ring, a power of two.
 pub(super) const STAGES: u32 = 4;
-/// Registers of a thread when the kernel begins.
-pub(super) const REGISTERS: u32 = 168;
 /// Bytes of 64 x 64 numbers.
 const BOX: u32 = 64 * 128;
 /// Bytes from one group of eight rows to the next.
@@ -91,8 +89,16 @@ impl Plan {
         self.full() + 8 * STAGES
     }
 
-    pub(super) const fn bytes(self) -> u32 {
+    const fn bytes(self) -> u32 {
         self.empty() + 8 * STAGES
+    }
+
+    /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
+    /// to compute.
+    pub(super) fn launch(self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
+        let grid = [longest.div_ceil(STAY as usize) as u32, heads as u32, sequences as u32];
+        let filled = grid.iter().all(|&n| n > 0);
+        filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.bytes() })
     }
 }
 
@@ -295,12 +301,6 @@ pub(super) fn fragments<P: Pair>(k: &Entry, boxes: u32, tile: Ptr<Shared>, warp:
     let of_box = |i| if i == 0 { start } else { k.offset(start, i * BOX) };
     let steps = (0..boxes).map(of_box).flat_map(|start| (0..4).map(move |step| (start, step)));
     steps.map(|(start, step)| load_fragment(k, Load::A, &boxed.tile, start, 0, step)).collect()
-}
-
-/// The number of the warp.
-pub(super) fn warp_number(k: &Entry, thread: Reg<U32>) -> Reg<U32> {
-    k.comment("the same for all lanes, so that roles are whole warps");
-    k.shfl(k.shr(thread, 5), Lane::Number(0))
 }
 
 /// Consumer `group` of warp `warp` of the block, and where a lane is in it.

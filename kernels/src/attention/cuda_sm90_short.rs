@@ -42,15 +42,16 @@
 use super::{
     cuda::{Flash, Step, TILE, scale_half},
     cuda_backward::{MASK_BYTES, QueryMask},
-    cuda_sm90_ring::{self as ring, CONSUMERS, REGISTERS, THREADS},
+    cuda_sm90_ring::{self as ring, CONSUMERS},
     cuda_sm90_scores::{self as scores, QueryRow, ROW_BYTES},
     cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
+    hopper::{self, THREADS},
     operation::{Launch, Name, Program},
     ptx::{
-        Address, Barrier, Bf16x2, BytesParam, Compare, Entry, F16x2, F32, Fence, Global, Major, Module, Pair, Param,
-        PointerParam, Ptr, Reg, S32, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64, fragment::Load,
+        Address, Barrier, BytesParam, Compare, Entry, F32, Fence, Global, Major, Pair, Param, PointerParam, Ptr, Reg,
+        S32, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64, fragment::Load,
     },
 };
 
@@ -136,24 +137,17 @@ impl HopperShort {
 
     /// The program.
     pub fn program(&self) -> Program {
-        let name = self.name();
-        let mut module = Module::new(Sm::Sm90a);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.resident_blocks(1);
-            match self.storage {
-                Storage::F16 => self.body::<F16x2>(k),
-                _ => self.body::<Bf16x2>(k),
-            }
-        });
         let machine = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2", "STSM.16.M88.4"];
-        Program::new(name, &module, REGISTERS).made_of(machine)
+        hopper::program(self.name(), self.storage, self, machine)
     }
+}
 
-    fn body<P: Pair>(&self, k: &Entry) {
+impl hopper::Body for HopperShort {
+    fn write<P: Pair>(&self, k: &Entry) {
         let arguments = Arguments::declare(k, self);
         let base = k.dynamic_shared(1024);
         let thread = k.special(Special::TidX);
-        let warp = ring::warp_number(k, thread);
+        let warp = hopper::warp_number(k, thread);
         k.if_(k.setp(Compare::Eq, thread, 0u32), || {
             for stage in 0..STAGES {
                 k.mbarrier_init(base.at((FULL + 8 * stage) as i32), 1 + FILLERS);
@@ -162,11 +156,10 @@ impl HopperShort {
             k.fence(Fence::MbarrierInit);
         });
         k.bar_sync();
-        k.if_else(
-            k.lt(warp, 4u32),
+        hopper::roles(
+            k,
+            warp,
             || {
-                k.comment("the producer");
-                k.setmaxnreg_dec(24);
                 k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                     let one = k.elect();
                     k.if_(one, || produce(k, base, &arguments));
@@ -174,8 +167,6 @@ impl HopperShort {
                 k.if_(k.lt(k.sub(warp, 1u32), FILLERS), || fill_rows(k, base, &arguments, thread));
             },
             || {
-                k.comment("the consumers");
-                k.setmaxnreg_inc(240);
                 let (group, warp) = ring::consumer(k, warp, thread);
                 Consumer::new(k, *self, base, group, warp).run::<P>(k, &arguments);
             },

@@ -74,20 +74,10 @@ use super::{
     cuda_sm90_ring::{Consumer, Producer, Ring, Schedule},
 };
 use crate::{
+    hopper::{self, THREADS, WARPGROUP},
     operation::{Launch, Name, Program},
-    ptx::{Bf16x2, Compare, Entry, F16x2, Lane, Module, Pair, Sm, Special, Storage, TensorMap, TensorMapError},
+    ptx::{Compare, Entry, Pair, Sm, Special, Storage, TensorMap, TensorMapError},
 };
-
-/// Threads of a warpgroup.
-const WARPGROUP: u32 = 128;
-/// Threads of a block.
-const THREADS: u32 = 3 * WARPGROUP;
-/// Registers of a thread when the kernel begins: what 384 threads can have.
-const REGISTERS: u32 = 168;
-/// Registers of a thread of the producer's warpgroup.
-const PRODUCER_REGISTERS: u32 = 24;
-/// Registers of a thread of a consumer.
-const CONSUMER_REGISTERS: u32 = 240;
 
 /// How the two warpgroups that multiply share the tiles of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -272,49 +262,8 @@ impl HopperProduct {
 
     /// The program.
     pub fn program(&self) -> Program {
-        let name = self.name();
-        let mut module = Module::new(Sm::Sm90a);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.resident_blocks(1);
-            match self.storage {
-                Storage::F16 => self.body::<F16x2>(k),
-                _ => self.body::<Bf16x2>(k),
-            }
-        });
         let machine = &["HGMMA.64x", "UTMALDG.2D", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "USETMAXREG", "WARPGROUP.DEPBAR"];
-        Program::new(name, &module, REGISTERS).made_of(machine)
-    }
-
-    fn body<P: Pair>(&self, k: &Entry) {
-        let maps = ["map_a", "map_b"].map(|name| k.tensor_map_param(name));
-        let c = k.pointer_param("c");
-        let finish = Finish::declare(k, self.ending());
-        let schedule = Schedule::declare(k, self.tile);
-        let base = k.dynamic_shared(1024);
-        let ring = self.ring();
-        let thread = k.special(Special::TidX);
-        k.comment("the same for all lanes, so that roles are whole warps");
-        let warp = k.shfl(k.shr(thread, 5), Lane::Number(0));
-        k.if_(k.setp(Compare::Eq, thread, 0u32), || ring.initialise(k, base));
-        k.bar_sync();
-        let producer = k.lt(warp, WARPGROUP / 32);
-        k.if_else(
-            producer,
-            || {
-                k.comment("the producer");
-                k.setmaxnreg_dec(PRODUCER_REGISTERS);
-                k.if_(k.setp(Compare::Eq, warp, 0u32), || {
-                    let first = k.elect();
-                    k.if_(first, || Producer { ring, base, maps: &maps }.run(k, &schedule));
-                });
-            },
-            || {
-                k.comment("the consumers");
-                k.setmaxnreg_inc(CONSUMER_REGISTERS);
-                let warp = k.sub(warp, WARPGROUP / 32);
-                Consumer::new(k, ring, base, warp).run::<P>(k, &schedule, &finish, &c);
-            },
-        );
+        hopper::program(self.name(), self.storage, self, machine)
     }
 
     fn ending(&self) -> Ending {
@@ -329,5 +278,34 @@ impl HopperProduct {
     /// Whether k runs along the rows in memory, of A and of B.
     fn along_k(&self) -> [bool; 2] {
         [self.a == Layout::Normal, self.b == Layout::Transposed]
+    }
+}
+
+impl hopper::Body for HopperProduct {
+    fn write<P: Pair>(&self, k: &Entry) {
+        let maps = ["map_a", "map_b"].map(|name| k.tensor_map_param(name));
+        let c = k.pointer_param("c");
+        let finish = Finish::declare(k, self.ending());
+        let schedule = Schedule::declare(k, self.tile);
+        let base = k.dynamic_shared(1024);
+        let ring = self.ring();
+        let thread = k.special(Special::TidX);
+        let warp = hopper::warp_number(k, thread);
+        k.if_(k.setp(Compare::Eq, thread, 0u32), || ring.initialise(k, base));
+        k.bar_sync();
+        hopper::roles(
+            k,
+            warp,
+            || {
+                k.if_(k.setp(Compare::Eq, warp, 0u32), || {
+                    let first = k.elect();
+                    k.if_(first, || Producer { ring, base, maps: &maps }.run(k, &schedule));
+                });
+            },
+            || {
+                let warp = k.sub(warp, WARPGROUP / 32);
+                Consumer::new(k, ring, base, warp).run::<P>(k, &schedule, &finish, &c);
+            },
+        );
     }
 }
