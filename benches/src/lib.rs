@@ -1,8 +1,18 @@
-//! What the benches share: ALBERT's products, random inputs, and a way to time a kernel beside the machine's peak.
+//! What is measured and how: the cases of `albert bench`, timed in turns beside the machine's peak, and what other benches
+//! share.
+//!
+//! ```text
+//! plan::Selection ──> [cases::Work] ──prepare──> calls ──measure::Turner──> turns ──> report::Record ──> table, JSON
+//! ```
 
+pub mod cases;
 pub mod clock;
 pub mod cuda_speed;
 pub mod hardware;
+pub mod measure;
+pub mod memory;
+pub mod plan;
+pub mod report;
 
 use kernels::{Cpu, gemm::Gemm, num::philox::Stream, roofline};
 use std::time::Instant;
@@ -11,6 +21,9 @@ use std::time::Instant;
 /// embedding projection, MLM projection, vocabulary.
 pub const BASE_SHAPES: [(usize, usize); 7] =
     [(768, 768), (2304, 768), (3072, 768), (768, 3072), (768, 128), (128, 768), (30_000, 128)];
+
+/// (m, n) of the weight gradients of ALBERT-base: projections, feed-forward in and out, embedding map.
+pub const WEIGHT_SHAPES: [(usize, usize); 5] = [(768, 768), (768, 2304), (768, 3072), (3072, 768), (128, 768)];
 
 /// A form of the product by its name: `nn`, `nt`, `tn` or `tt`.
 ///

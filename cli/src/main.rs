@@ -45,6 +45,8 @@ enum Command {
     /// The CUDA kernels: their list, their PTX, and a simulated GPU that runs any PTX
     #[command(subcommand)]
     Kernels(commands::kernels::Command),
+    /// How fast kernels and steps are, beside the peak of this machine
+    Bench(commands::bench::Arguments),
     /// What this machine is and what of it will be used
     Doctor(commands::doctor::Arguments),
 }
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Embed(arguments) => commands::embed::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
         Command::Kernels(command) => commands::kernels::run(&command),
+        Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
     };
     match result {

@@ -65,6 +65,14 @@ impl Flops {
         Self::new(config, sequences, workload.tokens() as f64, sequences * length * length, workload.masked() as f64)
     }
 
+    /// The same for a ragged batch: `cu_seqlens` `[B + 1]` says where sequences begin, `masked` how many tokens are
+    /// predicted.
+    pub fn forward_of(config: &AlbertConfig, cu_seqlens: &[u32], masked: usize) -> Self {
+        let lengths = || cu_seqlens.windows(2).map(|pair| f64::from(pair[1] - pair[0]));
+        let (tokens, pairs) = (lengths().sum(), lengths().map(|length| length * length).sum());
+        Self::new(config, lengths().len() as f64, tokens, pairs, masked as f64)
+    }
+
     /// The same for B sequences of any lengths: T tokens in all, `pairs` = Σ S², M masked tokens.
     fn new(config: &AlbertConfig, sequences: f64, tokens: f64, pairs: f64, masked: f64) -> Self {
         let [v, e, h, f, blocks] = [
@@ -102,12 +110,9 @@ impl Flops {
         Self::forward(config, workload).trained(checkpointing)
     }
 
-    /// The same for a ragged batch: `cu_seqlens` `[B + 1]` says where sequences begin, `masked` how many tokens are
-    /// predicted.
+    /// The same for a ragged batch, as [`forward_of`](Self::forward_of) takes it.
     pub fn training_of(config: &AlbertConfig, cu_seqlens: &[u32], masked: usize, checkpointing: Checkpointing) -> f64 {
-        let lengths = || cu_seqlens.windows(2).map(|pair| f64::from(pair[1] - pair[0]));
-        let (tokens, pairs) = (lengths().sum(), lengths().map(|length| length * length).sum());
-        Self::new(config, lengths().len() as f64, tokens, pairs, masked as f64).trained(checkpointing)
+        Self::forward_of(config, cu_seqlens, masked).trained(checkpointing)
     }
 
     fn trained(&self, checkpointing: Checkpointing) -> f64 {

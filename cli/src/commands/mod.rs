@@ -1,5 +1,6 @@
 //! One module a command: its arguments, what it asks of the library, what it prints.
 
+pub(crate) mod bench;
 pub(crate) mod convert;
 pub(crate) mod data;
 pub(crate) mod doctor;

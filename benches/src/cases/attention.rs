@@ -1,0 +1,75 @@
+//! Attention over a batch of sequences of one length, forward and backward.
+//!
+//! FLOPs of the products: 4·S·D a query and head forward (q·kᵀ, probabilities·v), 8·S·D backward (four products); the scores
+//! that backward computes once more do not count.
+
+use super::{Case, Dtype, Random, sizes};
+use crate::{measure::Contender, report::About};
+use half::bf16;
+use kernels::{
+    Cpu,
+    attention::{Attention as Spec, Gradients, backward, backward_scratch_len, forward},
+};
+
+/// Self-attention of B sequences of S tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// B.
+    pub sequences: usize,
+    /// S.
+    pub length: usize,
+    /// A.
+    pub heads: usize,
+    /// D.
+    pub head_size: usize,
+    /// Backward instead of forward.
+    pub backward: bool,
+    /// Of q, k, v and the output.
+    pub dtype: Dtype,
+}
+
+impl Attention {
+    pub(super) fn prepare(&self, cpu: &Cpu) -> Case {
+        let call = match self.dtype {
+            Dtype::F32 => self.contender::<f32>(cpu),
+            Dtype::Bf16 => self.contender::<bf16>(cpu),
+        };
+        let &Self { sequences: b, length: s, heads: a, head_size: d, backward, dtype } = self;
+        let pass = if backward { "backward" } else { "forward" };
+        let about = About {
+            kernel: "attention",
+            case: format!("{pass} B{b} S{s} A{a} D{d}"),
+            sizes: sizes([("sequences", b), ("length", s), ("heads", a), ("head_size", d)]),
+            dtype: dtype.name(),
+            flops: (if backward { 8 } else { 4 }) * (b * s * s * a * d) as u64,
+            bytes: 0,
+            tokens: Some((b * s) as u64),
+        };
+        Case { about, contenders: vec![call] }
+    }
+
+    fn contender<X: Random>(&self, cpu: &Cpu) -> Contender {
+        let (cpu, spec, tokens) = (cpu.clone(), Spec::new(self.heads, self.head_size), self.sequences * self.length);
+        let (h, ld) = (spec.hidden(), 3 * spec.hidden());
+        let offsets: Vec<u32> = (0..=self.sequences).map(|i| (i * self.length) as u32).collect();
+        let qkv = X::random(tokens * ld, 1);
+        let (mut out, mut lse) = (X::random(tokens * h, 2), vec![0f32; tokens * self.heads]);
+        let ahead = move |cpu: &Cpu, qkv: &[X], out: &mut [X], lse: &mut [f32]| {
+            let [q, k, v] = [0, h, 2 * h].map(|start| &qkv[start..]);
+            forward(cpu, &spec, &offsets, q, k, v, ld, out, lse);
+        };
+        if !self.backward {
+            return Contender::new("ours", move || cpu.enter(|| ahead(&cpu, &qkv, &mut out, &mut lse)));
+        }
+        cpu.enter(|| ahead(&cpu, &qkv, &mut out, &mut lse));
+        let offsets: Vec<u32> = (0..=self.sequences).map(|i| (i * self.length) as u32).collect();
+        let (dout, mut gradient) = (X::random(tokens * h, 3), X::random(tokens * ld, 4));
+        let mut scratch = vec![0f32; backward_scratch_len(&spec, tokens, self.length)];
+        Contender::new("ours", move || {
+            let [q, k, v] = [0, h, 2 * h].map(|start| &qkv[start..]);
+            let (cpu, scratch) = (&cpu, &mut scratch);
+            let gradients = Gradients::fused(&mut gradient, h, ld);
+            cpu.enter(|| backward(cpu, &spec, &offsets, q, k, v, ld, &out, &lse, &dout, gradients, scratch));
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! Matrix products, B packed inside the timed call; beside it the same with B packed before.
+
+use super::{Case, Dtype, Random, sizes};
+use crate::{measure::Contender, report::About};
+use anyhow::Result;
+use half::bf16;
+use kernels::{
+    Cpu,
+    gemm::{Epilogue, Gemm, Layout, PackedB, gemm, gemm_packed},
+};
+use std::sync::Arc;
+
+/// How the operands of a product lie in memory: n as they are multiplied, t transposed; first A, then B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// dx = dy·W
+    Nn,
+    /// y = x·Wᵀ
+    Nt,
+    /// dW = dyᵀ·x
+    Tn,
+    /// Both transposed.
+    Tt,
+}
+
+impl Form {
+    /// Two letters.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nn => "nn",
+            Self::Nt => "nt",
+            Self::Tn => "tn",
+            Self::Tt => "tt",
+        }
+    }
+}
+
+/// C [m, n] = A [m, k] · B [k, n].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// Rows of A and C.
+    pub m: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// Columns of A.
+    pub k: usize,
+    /// How A and B lie.
+    pub form: Form,
+    /// Of A, B and C.
+    pub dtype: Dtype,
+}
+
+impl Product {
+    /// The products of ALBERT-base over `tokens` tokens, forward: projections, feed-forward, embedding map, vocabulary.
+    pub fn forward(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
+        crate::BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype })
+    }
+
+    /// The weight gradients of ALBERT-base over `tokens` tokens: A transposed, the vocabulary's over the masked ones.
+    pub fn backward(tokens: usize, dtype: Dtype) -> impl Iterator<Item = Self> {
+        let of = move |(m, n, k)| Self { m, n, k, form: Form::Tn, dtype };
+        crate::WEIGHT_SHAPES.into_iter().map(move |(m, n)| of((m, n, tokens))).chain([of((
+            30_000,
+            128,
+            tokens * 3 / 20,
+        ))])
+    }
+
+    /// The feed-forward products of ALBERT-xxlarge over `tokens` tokens, and its attention's output.
+    pub fn wide(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
+        [(4096, 4096), (16_384, 4096)].into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype })
+    }
+
+    pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
+        let contenders = match self.dtype {
+            Dtype::F32 => self.contenders::<f32>(cpu),
+            Dtype::Bf16 => self.contenders::<bf16>(cpu),
+        };
+        let &Self { m, n, k, form, dtype } = self;
+        let about = About {
+            kernel: "gemm",
+            case: format!("{} {m}x{n}x{k}", form.name()),
+            sizes: sizes([("m", m), ("n", n), ("k", k)]),
+            dtype: dtype.name(),
+            flops: self.spec().flops(),
+            bytes: 0,
+            tokens: None,
+        };
+        Ok(Case { about, contenders })
+    }
+
+    fn spec(&self) -> Gemm {
+        crate::form(self.form.name(), self.m, self.n, self.k)
+    }
+
+    fn contenders<X: Random>(&self, cpu: &Cpu) -> Vec<Contender> {
+        let &Self { m, n, k, .. } = self;
+        let spec = self.spec();
+        let (a, b) = (Arc::new(X::random(m * k, 1)), Arc::new(X::random(k * n, 2)));
+        let ours = {
+            let (cpu, a, b, mut c) = (cpu.clone(), Arc::clone(&a), Arc::clone(&b), X::random(m * n, 3));
+            move || cpu.enter(|| gemm(&cpu, &spec, &a[..], &b[..], &mut c, Epilogue::None))
+        };
+        let prepacked = {
+            let mut packed = PackedB::new(cpu.isa(), k, n);
+            let (layout, ldb) = (spec.b, if spec.b == Layout::Normal { n } else { k });
+            packed.pack(cpu, layout, ldb, &b[..]);
+            let (cpu, mut c) = (cpu.clone(), X::random(m * n, 3));
+            move || cpu.enter(|| gemm_packed(&cpu, &spec, &a[..], &packed, &mut c, Epilogue::None))
+        };
+        vec![Contender::new("ours", ours), Contender::new("prepacked", prepacked)]
+    }
+}

@@ -1,0 +1,171 @@
+//! Kernels that walk rows: GELU, LayerNorm and softmax, against a copy within as many bytes.
+//!
+//! ```text
+//! gelu       forward    y = gelu(x)                  backward   dx = dy · gelu'(x)
+//!            fused      p = x + b, y = gelu(p), both kept
+//! layernorm  forward    y = γ·x̂ + β                  backward   dx, dγ, dβ
+//!            fused      s = x + r, y of s, both kept
+//! softmax    forward    y                            backward   dx
+//! ```
+
+use super::{Case, Dtype, Random, sizes};
+use crate::{measure::Contender, report::About};
+use half::bf16;
+use kernels::{
+    Cpu,
+    gelu::{self, Activation},
+    layernorm, softmax,
+};
+
+/// Which kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// GELU, as ALBERT was trained with.
+    GeluForward,
+    /// With a bias, the sum kept.
+    GeluFused,
+    /// From the sum that forward kept.
+    GeluBackward,
+    /// LayerNorm.
+    LayerNormForward,
+    /// With the residual, the sum kept.
+    LayerNormFused,
+    /// With the gradients of gain and bias.
+    LayerNormBackward,
+    /// Softmax.
+    SoftmaxForward,
+    /// From the output.
+    SoftmaxBackward,
+}
+
+impl Kernel {
+    /// Those of GELU.
+    pub const GELU: [Self; 3] = [Self::GeluForward, Self::GeluFused, Self::GeluBackward];
+    /// Those of LayerNorm.
+    pub const LAYERNORM: [Self; 3] = [Self::LayerNormForward, Self::LayerNormFused, Self::LayerNormBackward];
+    /// Those of softmax.
+    pub const SOFTMAX: [Self; 2] = [Self::SoftmaxForward, Self::SoftmaxBackward];
+
+    /// Operation and pass.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::GeluForward => ("gelu", "forward"),
+            Self::GeluFused => ("gelu", "fused"),
+            Self::GeluBackward => ("gelu", "backward"),
+            Self::LayerNormForward => ("layernorm", "forward"),
+            Self::LayerNormFused => ("layernorm", "fused"),
+            Self::LayerNormBackward => ("layernorm", "backward"),
+            Self::SoftmaxForward => ("softmax", "forward"),
+            Self::SoftmaxBackward => ("softmax", "backward"),
+        }
+    }
+
+    /// Matrices that are read or written, each once.
+    const fn matrices(self) -> usize {
+        match self {
+            Self::GeluForward | Self::LayerNormForward | Self::SoftmaxForward => 2,
+            Self::GeluFused | Self::GeluBackward | Self::LayerNormBackward | Self::SoftmaxBackward => 3,
+            Self::LayerNormFused => 4,
+        }
+    }
+}
+
+/// A kernel over a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Which.
+    pub kernel: Kernel,
+    /// T.
+    pub rows: usize,
+    /// H, or what a row is wide.
+    pub columns: usize,
+    /// Of all matrices.
+    pub dtype: Dtype,
+}
+
+impl Rows {
+    pub(super) fn prepare(&self, cpu: &Cpu) -> Case {
+        let call = match self.dtype {
+            Dtype::F32 => self.contender::<f32>(cpu.clone()),
+            Dtype::Bf16 => self.contender::<bf16>(cpu.clone()),
+        };
+        let &Self { kernel, rows, columns, dtype } = self;
+        let (operation, pass) = kernel.names();
+        let about = About {
+            kernel: operation,
+            case: format!("{pass} {rows}x{columns}"),
+            sizes: sizes([("rows", rows), ("columns", columns)]),
+            dtype: dtype.name(),
+            flops: 0,
+            bytes: (kernel.matrices() * rows * columns * dtype.bytes()) as u64,
+            tokens: None,
+        };
+        Case { about, contenders: vec![call] }
+    }
+
+    fn contender<X: Random>(&self, cpu: Cpu) -> Contender {
+        let columns = self.columns;
+        let matrix = |name| X::random(self.rows * columns, name);
+        let (x, other, mut y) = (matrix(1), matrix(2), matrix(3));
+        match self.kernel {
+            Kernel::GeluForward => Contender::new("ours", move || {
+                let y = &mut y;
+                cpu.enter(|| gelu::bias_activation_forward(&cpu, Activation::GeluTanh, &x, None, None, y));
+            }),
+            Kernel::GeluFused => {
+                let (mut pre, bias) = (other, crate::random(columns, 4));
+                Contender::new("ours", move || {
+                    let (pre, y) = (Some(&mut pre[..]), &mut y);
+                    cpu.enter(|| gelu::bias_activation_forward(&cpu, Activation::GeluTanh, &x, Some(&bias), pre, y));
+                })
+            }
+            Kernel::GeluBackward => Contender::new("ours", move || {
+                let y = &mut y;
+                cpu.enter(|| gelu::backward(&cpu, Activation::GeluTanh, &x, &other, y));
+            }),
+            Kernel::SoftmaxForward => {
+                Contender::new("ours", move || cpu.enter(|| softmax::forward(&cpu, columns, &x, &mut y)))
+            }
+            Kernel::SoftmaxBackward => {
+                let mut probabilities = other;
+                softmax::forward(&cpu, columns, &x, &mut probabilities);
+                Contender::new("ours", move || {
+                    cpu.enter(|| softmax::backward(&cpu, columns, &probabilities, &x, &mut y));
+                })
+            }
+            Kernel::LayerNormForward | Kernel::LayerNormFused | Kernel::LayerNormBackward => {
+                self.layernorm(cpu, x, other, y)
+            }
+        }
+    }
+
+    fn layernorm<X: Random>(&self, cpu: Cpu, x: Vec<X>, mut other: Vec<X>, mut y: Vec<X>) -> Contender {
+        let spec = layernorm::Spec { rows: self.rows, columns: self.columns, eps: 1e-12 };
+        let (gain, bias) = (crate::random(self.columns, 4), crate::random(self.columns, 5));
+        let mut stats = vec![0f32; 2 * self.rows];
+        match self.kernel {
+            Kernel::LayerNormFused => {
+                let mut sum = y.clone();
+                Contender::new("ours", move || {
+                    let (residual, sum, y, stats) = (Some(&other[..]), Some(&mut sum[..]), &mut y, &mut stats);
+                    cpu.enter(|| layernorm::forward(&cpu, &spec, &x, residual, &gain, &bias, sum, y, stats));
+                })
+            }
+            Kernel::LayerNormBackward => {
+                layernorm::forward(&cpu, &spec, &x, None, &gain, &bias, None, &mut y, &mut stats);
+                let (mut dgain, mut dbias) = (gain.clone(), bias);
+                let mut scratch = vec![0f32; layernorm::backward_scratch_len(&spec)];
+                Contender::new("ours", move || {
+                    let (cpu, dx, dgain, dbias, scratch) = (&cpu, &mut other, &mut dgain, &mut dbias, &mut scratch);
+                    cpu.enter(|| {
+                        layernorm::backward(cpu, &spec, &x, &stats, &gain, &y, dx, dgain, dbias, scratch);
+                    });
+                })
+            }
+            _ => Contender::new("ours", move || {
+                let (y, stats) = (&mut y, &mut stats);
+                cpu.enter(|| layernorm::forward(&cpu, &spec, &x, None, &gain, &bias, None, y, stats));
+            }),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! A pass forward, or a whole training step, of a model with random weights over random ids.
+//!
+//! ```text
+//! forward    embeddings, N blocks, pooler; no dropout                             what `AlbertModel` computes
+//! train      forward, both losses (MLM at the masked positions alone, sentence order), backward, AdamW
+//! ```
+//!
+//! FLOPs: every product once, backward twice forward ([`Flops`]); nothing that is computed again counts.
+
+use super::{Case, Dtype};
+use crate::{measure::Contender, report::About};
+use albert::{
+    AlbertConfig,
+    checkpoint::Heads,
+    cost::Flops,
+    data::Batch,
+    heads::{Denominators, LossWeights, pretraining_loss},
+    model::{Blocks, Inputs, Mode as Pass, Model, Recompute, dropout_key},
+};
+use anyhow::{Context, Result};
+use engine::{
+    Cpu, DType, Device, Gradients, ParamStore, Workspace,
+    optim::{Adam, Optimizer, Rule, Treatment},
+    philox::Stream,
+    profile::Profile,
+};
+use serde_json::{Map, Value};
+
+/// Share of the tokens that are predicted.
+const MASKED: f64 = 0.15;
+const PLAN: &str = "bench";
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Forward to the pooler.
+    Forward,
+    /// A training step.
+    Train,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Train => "train",
+        }
+    }
+}
+
+/// A step of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Its name, for people.
+    pub name: String,
+    /// The model.
+    pub config: AlbertConfig,
+    /// S of each sequence.
+    pub lengths: Vec<usize>,
+    /// What is done.
+    pub mode: Mode,
+    /// Of activations.
+    pub dtype: Dtype,
+    /// Overrides the configuration's dropout of hidden states and attention, when training.
+    pub dropout: Option<f64>,
+}
+
+impl Step {
+    fn tokens(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+
+    /// B x S where all sequences are as long, else B sequences and their tokens.
+    fn size(&self) -> String {
+        let count = self.lengths.len();
+        match self.lengths.first() {
+            Some(first) if self.lengths.iter().all(|length| length == first) => format!("{count}x{first}"),
+            _ => format!("{count} of {} tokens", self.tokens()),
+        }
+    }
+
+    pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
+        let mut running = Running::new(self, cpu)?;
+        running.run()?;
+        let dropout = self.dropout.map_or(String::new(), |rate| format!(" dropout {rate}"));
+        let mut sizes = Map::new();
+        sizes.insert("config".to_owned(), self.name.clone().into());
+        sizes.insert("mode".to_owned(), self.mode.name().into());
+        sizes.insert("lengths".to_owned(), Value::from(self.lengths.clone()));
+        sizes.insert("masked".to_owned(), running.batch.masked_positions.len().into());
+        let about = About {
+            kernel: "step",
+            case: format!("{} {} {}{dropout}", self.mode.name(), self.name, self.size()),
+            sizes,
+            dtype: self.dtype.name(),
+            flops: self.flops(&running.batch) as u64,
+            bytes: 0,
+            tokens: Some(self.tokens() as u64),
+        };
+        let ours = Contender::new("ours", move || running.run().expect("it ran before, and nothing has changed"));
+        Ok(Case { about, contenders: vec![ours] })
+    }
+
+    fn flops(&self, batch: &Batch) -> f64 {
+        let flops = Flops::forward_of(&self.config, &batch.cu_seqlens, batch.masked_positions.len());
+        match self.mode {
+            Mode::Forward => flops.total() - flops.mlm_head - flops.sop_head,
+            Mode::Train => 3.0 * flops.total(),
+        }
+    }
+
+    /// What every kernel of `calls` calls took.
+    ///
+    /// # Errors
+    /// The model cannot be built, or there is not enough memory.
+    pub fn profile(&self, cpu: &Cpu, calls: usize, show: impl FnOnce(&Profile)) -> Result<()> {
+        let mut running = Running::new(self, cpu)?;
+        running.run()?;
+        running.workspace.profile().set(true);
+        for _ in 0..calls {
+            running.run()?;
+        }
+        show(running.workspace.profile());
+        Ok(())
+    }
+}
+
+/// A model that runs steps.
+#[derive(Debug)]
+struct Running {
+    cpu: Cpu,
+    workspace: Workspace,
+    model: Model,
+    params: ParamStore,
+    training: Option<Training>,
+    batch: Batch,
+    pass: Pass,
+    done: u64,
+}
+
+/// What training needs beside the model.
+#[derive(Debug)]
+struct Training {
+    gradients: Gradients,
+    optimizer: Optimizer,
+    drops: bool,
+}
+
+impl Running {
+    fn new(step: &Step, cpu: &Cpu) -> Result<Self> {
+        let mut config = step.config.clone();
+        if let Some(rate) = step.dropout {
+            (config.hidden_dropout_prob, config.attention_probs_dropout_prob) = (rate, rate);
+        }
+        let heads = if step.mode == Mode::Train { Heads::PRE_TRAINING } else { Heads::MODEL };
+        let (model, params) = Model::new(&config, heads, cpu, 1)?;
+        let dtype = if step.dtype == Dtype::Bf16 { DType::Bf16 } else { DType::F32 };
+        let training = match step.mode {
+            Mode::Forward => None,
+            Mode::Train => Some(Training {
+                gradients: params.gradients()?,
+                optimizer: Optimizer::new(&params, Rule::AdamW, Adam::default(), |_| Treatment {
+                    decay: true,
+                    adapt: false,
+                })?,
+                drops: config.hidden_dropout_prob > 0.0 || config.attention_probs_dropout_prob > 0.0,
+            }),
+        };
+        let mut running = Self {
+            cpu: cpu.clone(),
+            workspace: Workspace::new(Device::Cpu(cpu.clone())),
+            model,
+            params,
+            training,
+            batch: batch(step),
+            pass: Pass { dtype, dropout: None, blocks: Blocks::Fused(Recompute::None) },
+            done: 0,
+        };
+        running.plan().context("the memory of a step cannot be planned")?;
+        Ok(running)
+    }
+
+    /// Lays the memory of a step out, so that no step has to look for any.
+    fn plan(&mut self) -> Result<()> {
+        let Self { workspace, model, params, training, batch, pass, .. } = self;
+        match training {
+            None => workspace.plan(PLAN, |workspace| forward(workspace, model, params, batch, pass))?,
+            Some(training) => {
+                let pass = Pass { dropout: training.drops.then_some(0), ..*pass };
+                let gradients = &mut training.gradients;
+                let plan =
+                    workspace.plan(PLAN, |workspace| both_ways(workspace, model, params, gradients, batch, &pass))?;
+                gradients.clear()?;
+                plan
+            }
+        };
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Self { cpu, workspace, model, params, training, batch, pass, done } = self;
+        *done += 1;
+        let cpu = &*cpu;
+        cpu.enter(|| match training {
+            None => Ok(forward(workspace, model, params, batch, pass)?),
+            Some(Training { gradients, optimizer, drops }) => {
+                let pass = Pass { dropout: drops.then(|| dropout_key(1, *done, 0)), ..*pass };
+                gradients.clear()?;
+                both_ways(workspace, model, params, gradients, batch, &pass)?;
+                Ok(optimizer.step(cpu, params, gradients, 1e-6)?)
+            }
+        })
+    }
+}
+
+fn forward(
+    workspace: &mut Workspace,
+    model: &Model,
+    params: &ParamStore,
+    batch: &Batch,
+    pass: &Pass,
+) -> engine::Result<()> {
+    let tape = workspace.infer(params, Some(PLAN));
+    let inputs = Inputs::new(&tape, batch)?;
+    let x = model.encode(&tape, &inputs, pass)?; // [T, H]
+    let pooler = model.pooler().expect("the heads have one");
+    pooler.forward(&tape, &x, &inputs.first_tokens).map(drop)
+}
+
+fn both_ways(
+    workspace: &mut Workspace,
+    model: &Model,
+    params: &ParamStore,
+    gradients: &mut Gradients,
+    batch: &Batch,
+    pass: &Pass,
+) -> engine::Result<()> {
+    let tape = workspace.train(params, Some(PLAN));
+    let weights = LossWeights { mlm: 1.0, sentence: 1.0 };
+    let losses = pretraining_loss(model, &tape, batch, pass, weights, Denominators::of(batch))?;
+    let total = losses.total.expect("both losses have a weight");
+    tape.backward(&total, gradients).map(drop)
+}
+
+/// Random ids, two segments a sequence, every seventh token or so to be predicted.
+fn batch(step: &Step) -> Batch {
+    let mut stream = Stream::new(1, [7, 0, 0]);
+    let vocabulary = step.config.vocab_size as u32;
+    // The first ids are special pieces.
+    let mut id = || 5 + (stream.next_f32() * (vocabulary - 6) as f32) as u32;
+    let mut batch = Batch { cu_seqlens: vec![0], ..Batch::default() };
+    for &length in &step.lengths {
+        let start = batch.ids.len() as u32;
+        batch.ids.extend((0..length).map(|_| id()));
+        batch.segments.extend((0..length).map(|place| u32::from(2 * place >= length)));
+        batch.positions.extend(0..length as u32);
+        batch.cu_seqlens.push(batch.ids.len() as u32);
+        batch.sop_labels.push(start % 2);
+        let masked = ((MASKED * length as f64).round_ties_even() as usize).max(1);
+        batch.masked_positions.extend((0..masked).map(|i| start + (i * length / masked) as u32));
+        batch.masked_labels.extend((0..masked).map(|_| id()));
+    }
+    batch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(mode: Mode, dropout: Option<f64>) -> Step {
+        let config = AlbertConfig::preset("tiny").unwrap();
+        Step { name: "tiny".into(), config, lengths: vec![9, 16], mode, dtype: Dtype::F32, dropout }
+    }
+
+    #[test]
+    fn a_step_trains_and_counts_three_times_its_forward_products() {
+        let cpu = Cpu::detect().unwrap();
+        for dropout in [None, Some(0.1)] {
+            let step = step(Mode::Train, dropout);
+            let mut running = Running::new(&step, &cpu).unwrap();
+            let before = running.params.all_values().to_vec();
+            running.run().unwrap();
+            let moved = before.iter().zip(running.params.all_values()).filter(|(a, b)| a != b).count();
+            assert!(moved > before.len() / 2, "{moved} of {} parameters moved", before.len());
+            assert_eq!(running.workspace.arena().report().misses, 0);
+        }
+        let (train, forward) = (step(Mode::Train, None), step(Mode::Forward, None));
+        let batch = batch(&train);
+        let heads = Flops::forward_of(&train.config, &batch.cu_seqlens, batch.masked_positions.len());
+        let expected = 3.0 * (forward.flops(&batch) + heads.mlm_head + heads.sop_head);
+        assert_eq!(train.flops(&batch), expected);
+        assert_eq!((train.size(), batch.cu_seqlens.clone()), ("2 of 25 tokens".to_owned(), vec![0, 9, 25]));
+    }
+}

@@ -1,0 +1,345 @@
+//! From what a person asks for to the list of what is run.
+
+use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, Rows, Step, Work};
+use albert::AlbertConfig;
+use anyhow::{Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use engine::{Cpu, Isa, IsaKind};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// Matrix products
+    Gemm,
+    /// Attention, forward and backward
+    Attention,
+    /// LayerNorm, forward and backward
+    #[value(name = "layernorm")]
+    LayerNorm,
+    /// GELU, forward and backward
+    Gelu,
+    /// Softmax, forward and backward
+    Softmax,
+    /// A pass or a training step of a model
+    Step,
+    /// A few of each
+    All,
+}
+
+/// A list of shapes with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shapes {
+    /// Those of ALBERT: every product of base, the wide ones of xxlarge; for steps, base and large
+    Albert,
+}
+
+/// How operands are stored, as a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Storage {
+    /// 32 bits
+    #[default]
+    F32,
+    /// bfloat16; sums stay f32
+    Bf16,
+}
+
+/// How the operands of a product lie, as a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Layouts {
+    /// A and B as they are multiplied
+    Nn,
+    /// B transposed, as forward has it
+    Nt,
+    /// A transposed, as weight gradients have it
+    Tn,
+    /// Both transposed
+    Tt,
+}
+
+/// What a step does, as a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Does {
+    /// Forward to the pooler, no dropout
+    #[default]
+    Forward,
+    /// Forward, both losses, backward, AdamW
+    Train,
+}
+
+/// What is asked for. Sizes may be lists; all their combinations are run.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Selection {
+    /// Rows: of A and C, or of what GELU, LayerNorm and softmax walk
+    #[arg(long, value_delimiter = ',')]
+    pub m: Vec<usize>,
+    /// Columns: of B and C, or of what GELU, LayerNorm and softmax walk
+    #[arg(long, value_delimiter = ',')]
+    pub n: Vec<usize>,
+    /// Columns of A, rows of B
+    #[arg(long, value_delimiter = ',')]
+    pub k: Vec<usize>,
+    /// How A and B lie in memory [default: nt]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub form: Vec<Layouts>,
+    /// A list of shapes instead of sizes
+    #[arg(long, value_enum)]
+    pub shapes: Option<Shapes>,
+    /// Heads of attention [default: 12]
+    #[arg(long)]
+    pub heads: Option<usize>,
+    /// Size of a head [default: 64]
+    #[arg(long)]
+    pub head_size: Option<usize>,
+    /// Sequences of attention or a step [default: 8]
+    #[arg(long, value_delimiter = ',')]
+    pub batch: Vec<usize>,
+    /// Tokens of a sequence [default: 128 and 512 for attention, 128 for a step]
+    #[arg(long, value_delimiter = ',')]
+    pub seq: Vec<usize>,
+    /// Tokens of every single sequence of a step, instead of --batch and --seq
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["batch", "seq", "shapes"])]
+    pub lengths: Vec<usize>,
+    /// The model of a step: base, large, tiny, ... [default: base]
+    #[arg(long)]
+    pub config: Option<String>,
+    /// What a step does [default: forward]
+    #[arg(long, value_enum)]
+    pub mode: Option<Does>,
+    /// Dropout of a training step, over the configuration's
+    #[arg(long)]
+    pub dropout: Option<f64>,
+    /// How operands or activations are stored
+    #[arg(long, value_enum, default_value_t)]
+    pub dtype: Storage,
+}
+
+/// The processors to measure on: `threads` (all cores if there are none) of instruction set `isa` (the widest).
+///
+/// # Errors
+/// The machine lacks the instruction set, or a number of threads is not 1 to 1024.
+pub fn processors(threads: &[usize], isa: Option<&str>) -> Result<Vec<Cpu>> {
+    let detected = Cpu::detect()?;
+    let isa = match isa {
+        None => detected.isa(),
+        Some(name) => {
+            let found = name.parse().ok().filter(|kind| IsaKind::REAL.contains(kind)).and_then(Isa::new);
+            let names = || Isa::real().iter().map(|isa| isa.kind().name()).collect::<Vec<_>>().join(", ");
+            let Some(isa) = found else { bail!("--isa {name}: this machine has {}", names()) };
+            isa
+        }
+    };
+    let all = [detected.threads()];
+    let threads = if threads.is_empty() { &all } else { threads };
+    let cpu = |&threads: &usize| {
+        ensure!((1..=1024).contains(&threads), "--threads {threads}: expected 1 to 1024");
+        Ok(Cpu::new(isa, threads)?)
+    };
+    threads.iter().map(cpu).collect()
+}
+
+impl Selection {
+    /// The list, in order.
+    ///
+    /// # Errors
+    /// A size is 0 or does not belong to `what`, or the model is unknown.
+    pub fn works(&self, what: What) -> Result<Vec<Work>> {
+        self.check(what)?;
+        let rows = |kernels: &[Kernel]| kernels.iter().flat_map(|&kernel| self.rows(kernel)).collect();
+        Ok(match what {
+            What::Gemm => self.products(),
+            What::Attention => self.attention(),
+            What::LayerNorm => rows(&Kernel::LAYERNORM),
+            What::Gelu => rows(&Kernel::GELU),
+            What::Softmax => rows(&Kernel::SOFTMAX),
+            What::Step => self.steps()?,
+            What::All => {
+                let mut all: Vec<Work> = Product::forward(512, Form::Nt, self.dtype()).map(Work::Product).collect();
+                for what in [What::Attention, What::LayerNorm, What::Gelu, What::Softmax, What::Step] {
+                    all.extend(self.works(what)?);
+                }
+                let train = Self { mode: Some(Does::Train), ..self.clone() };
+                all.extend(train.works(What::Step)?);
+                all
+            }
+        })
+    }
+
+    fn check(&self, what: What) -> Result<()> {
+        let sizes = [
+            ("--m", &self.m),
+            ("--n", &self.n),
+            ("--k", &self.k),
+            ("--batch", &self.batch),
+            ("--seq", &self.seq),
+            ("--lengths", &self.lengths),
+        ];
+        for (name, values) in sizes {
+            if let Some(wrong) = values.iter().find(|value| !(1..=1 << 24).contains(*value)) {
+                bail!("{name} {wrong}: expected 1 to 16777216");
+            }
+        }
+        let (heads, size) = (self.heads.unwrap_or(12), self.head_size.unwrap_or(64));
+        ensure!((1..=1024).contains(&heads), "--heads {heads}: expected 1 to 1024");
+        let most = kernels::attention::MAX_HEAD_SIZE;
+        ensure!((1..=most).contains(&size), "--head-size {size}: expected 1 to {most}");
+        let rate = self.dropout.unwrap_or(0.0);
+        ensure!((0.0..1.0).contains(&rate), "--dropout {rate}: expected 0 or more, below 1");
+        let trains = self.mode == Some(Does::Train);
+        ensure!(self.dropout.is_none() || trains, "--dropout is for training steps; add --mode train");
+        let given = [!self.m.is_empty(), !self.n.is_empty(), !self.k.is_empty()];
+        let is_product = what == What::Gemm;
+        let is_sized = self.shapes.is_some() || given == [true; 3] || given == [false; 3];
+        ensure!(!is_product || is_sized, "a product has three sizes: give --m, --n and --k, or none for ALBERT's");
+        Ok(())
+    }
+
+    fn dtype(&self) -> Dtype {
+        match self.dtype {
+            Storage::F32 => Dtype::F32,
+            Storage::Bf16 => Dtype::Bf16,
+        }
+    }
+
+    fn products(&self) -> Vec<Work> {
+        let dtype = self.dtype();
+        let form = |layouts: &Layouts| match layouts {
+            Layouts::Nn => Form::Nn,
+            Layouts::Nt => Form::Nt,
+            Layouts::Tn => Form::Tn,
+            Layouts::Tt => Form::Tt,
+        };
+        let forms: Vec<Form> = if self.form.is_empty() { vec![Form::Nt] } else { self.form.iter().map(form).collect() };
+        let mut products = Vec::new();
+        if self.m.is_empty() || self.shapes.is_some() {
+            let tokens = |all: &[usize]| if self.m.is_empty() { all.to_vec() } else { self.m.clone() };
+            let full = self.shapes.is_some();
+            for &form in &forms {
+                for tokens in tokens(if full { &[128, 512, 2048, 4096] } else { &[512] }) {
+                    products.extend(Product::forward(tokens, form, dtype));
+                }
+                for tokens in tokens(if full { &[128, 512] } else { &[] }) {
+                    products.extend(Product::wide(tokens, form, dtype));
+                }
+            }
+            for tokens in tokens(if full { &[512, 2048, 4096] } else { &[512] }) {
+                products.extend(Product::backward(tokens, dtype));
+            }
+        } else {
+            for &form in &forms {
+                for (&m, &n, &k) in
+                    self.m.iter().flat_map(|m| self.n.iter().flat_map(move |n| self.k.iter().map(move |k| (m, n, k))))
+                {
+                    products.push(Product { m, n, k, form, dtype });
+                }
+            }
+        }
+        products.into_iter().map(Work::Product).collect()
+    }
+
+    fn attention(&self) -> Vec<Work> {
+        let (heads, head_size) = (self.heads.unwrap_or(12), self.head_size.unwrap_or(64));
+        let mut all = Vec::new();
+        for &sequences in or(&self.batch, &[8]) {
+            for &length in or(&self.seq, &[128, 512]) {
+                for backward in [false, true] {
+                    let dtype = self.dtype();
+                    all.push(Work::Attention(Attention { sequences, length, heads, head_size, backward, dtype }));
+                }
+            }
+        }
+        all
+    }
+
+    fn rows(&self, kernel: Kernel) -> Vec<Work> {
+        let mut all = Vec::new();
+        for &rows in or(&self.m, &[512, 4096]) {
+            for &columns in or(&self.n, &[768, 3072]) {
+                all.push(Work::Rows(Rows { kernel, rows, columns, dtype: self.dtype() }));
+            }
+        }
+        all
+    }
+
+    fn steps(&self) -> Result<Vec<Work>> {
+        let mode = if self.mode == Some(Does::Train) { Mode::Train } else { Mode::Forward };
+        let step = |name: &str, lengths: Vec<usize>| {
+            let config = AlbertConfig::preset(name)?;
+            let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
+            ensure!(longest <= most, "a sequence of {longest} tokens: `{name}` has {most} positions");
+            let dtype = self.dtype();
+            Ok(Work::Step(Step { name: name.to_owned(), config, lengths, mode, dtype, dropout: self.dropout }))
+        };
+        let name = self.config.as_deref().unwrap_or("base");
+        if !self.lengths.is_empty() {
+            return Ok(vec![step(name, self.lengths.clone())?]);
+        }
+        if self.shapes.is_some() {
+            let cells: &[(&str, usize, usize)] = match mode {
+                Mode::Forward => &[
+                    ("base", 1, 128),
+                    ("base", 8, 128),
+                    ("base", 32, 128),
+                    ("base", 1, 512),
+                    ("base", 8, 512),
+                    ("large", 8, 128),
+                ],
+                Mode::Train => {
+                    &[("base", 8, 128), ("base", 16, 128), ("base", 32, 128), ("base", 4, 512), ("large", 8, 128)]
+                }
+            };
+            return cells.iter().map(|&(name, batch, seq)| step(name, vec![seq; batch])).collect();
+        }
+        let mut all = Vec::new();
+        for &batch in or(&self.batch, &[8]) {
+            for &seq in or(&self.seq, &[128]) {
+                all.push(step(name, vec![seq; batch])?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What was given, or else the default.
+fn or<'a>(given: &'a [usize], default: &'a [usize]) -> &'a [usize] {
+    if given.is_empty() { default } else { given }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_combined_and_shapes_have_names() {
+        let selection = Selection { m: vec![1, 2], n: vec![3], k: vec![4, 5], ..Selection::default() };
+        let cases = selection.works(What::Gemm).unwrap();
+        assert_eq!(cases.len(), 4);
+        let product = |m, k| Work::Product(Product { m, n: 3, k, form: Form::Nt, dtype: Dtype::F32 });
+        assert_eq!(cases, [product(1, 4), product(1, 5), product(2, 4), product(2, 5)]);
+        let albert = Selection { shapes: Some(Shapes::Albert), ..Selection::default() };
+        // 4 x 7 forward, 2 x 2 wide, 3 x 6 weight gradients.
+        assert_eq!(albert.works(What::Gemm).unwrap().len(), 50);
+        assert_eq!(albert.works(What::Step).unwrap().len(), 6);
+        assert_eq!(Selection::default().works(What::Softmax).unwrap().len(), 8);
+        let kernels: Vec<_> = Selection::default().works(What::All).unwrap();
+        assert!(kernels.iter().any(|work| matches!(work, Work::Step(step) if step.mode == Mode::Train)));
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused_in_one_sentence() {
+        let none = Selection::default;
+        for (what, selection, said) in [
+            (What::Gemm, Selection { m: vec![3], ..none() }, "three sizes"),
+            (What::Gemm, Selection { m: vec![0], n: vec![1], k: vec![1], ..none() }, "--m 0: expected 1 to"),
+            (What::Attention, Selection { head_size: Some(300), ..none() }, "--head-size 300"),
+            (What::Step, Selection { config: Some("bse".into()), ..none() }, "bse"),
+            (What::Step, Selection { seq: vec![513], ..none() }, "`base` has 512 positions"),
+            (What::Step, Selection { dropout: Some(0.1), ..none() }, "--mode train"),
+        ] {
+            let error = selection.works(what).expect_err(said).to_string();
+            assert!(error.contains(said) && !error.contains('\n'), "{error}");
+        }
+        assert!(processors(&[0], None).unwrap_err().to_string().contains("--threads 0"));
+        assert!(processors(&[1], Some("neon2")).unwrap_err().to_string().contains("--isa neon2: this machine has"));
+        assert_eq!(processors(&[1, 2], Some("scalar")).unwrap()[1].threads(), 2);
+    }
+}

@@ -1,0 +1,223 @@
+//! What was measured, for programs (JSON) and for people (a table).
+
+use crate::measure::{Spread, Timing, Turns};
+use kernels::Cpu;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::{fmt, fs};
+
+/// What a case is, apart from how it is run.
+#[derive(Clone, Debug, Serialize)]
+pub struct About {
+    /// `gemm`, `attention`, `gelu`, `layernorm`, `softmax`, `step`
+    pub kernel: &'static str,
+    /// What tells it from the other cases of the kernel: `nt 512x768x768`
+    pub case: String,
+    /// The sizes by their names.
+    pub sizes: Map<String, Value>,
+    /// How operands are stored.
+    pub dtype: &'static str,
+    /// Floating-point operations of a call: products once, nothing that is computed again. 0 where traffic is the limit.
+    pub flops: u64,
+    /// Bytes that a call has to read and write at least. 0 where arithmetic is the limit.
+    pub bytes: u64,
+    /// Tokens of a call, where it is about tokens.
+    pub tokens: Option<u64>,
+}
+
+/// One contender beside ours.
+#[derive(Clone, Debug, Serialize)]
+pub struct Beside {
+    /// Who.
+    pub name: String,
+    /// Seconds a call.
+    pub seconds: Spread,
+    /// Its time over ours in the same round: above 1 where ours is faster.
+    pub ratio: Spread,
+    /// The same by the time on processors.
+    pub processor_ratio: Spread,
+}
+
+/// What was measured of one case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Record {
+    /// What was run.
+    #[serde(flatten)]
+    pub about: About,
+    /// Instruction set.
+    pub isa: &'static str,
+    /// Worker threads.
+    pub threads: usize,
+    /// Rounds.
+    pub rounds: usize,
+    /// Seconds a call by the clock on the wall.
+    pub seconds: Spread,
+    /// Seconds on processors, all threads together, over the number of threads.
+    pub processor_seconds: Spread,
+    /// FLOP/s over 10⁹.
+    pub gflops: f64,
+    /// Bytes a second over 10⁹.
+    pub gbs: f64,
+    /// Tokens a second.
+    pub tokens_per_second: Option<f64>,
+    /// The FMA peak beside it, over 10⁹.
+    pub peak_gflops: f64,
+    /// A copy beside it within as many bytes, read and written, over 10⁹.
+    pub copy_gbs: Option<f64>,
+    /// FLOP/s over the peak of the same round.
+    pub share_of_peak: Spread,
+    /// The same by the time on processors.
+    pub processor_share_of_peak: Spread,
+    /// Bytes a second over those of the copy of the same round.
+    pub share_of_copy: Option<Spread>,
+    /// The same by the time on processors.
+    pub processor_share_of_copy: Option<Spread>,
+    /// The other contenders of the same rounds.
+    pub beside: Vec<Beside>,
+    /// The most memory that the process held at once while it prepared and ran this case.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+impl Record {
+    /// From all turns of a case; `names[0]` is ours.
+    pub fn new(cpu: &Cpu, about: &About, names: &[String], turns: &Turns, peak_rss_bytes: Option<u64>) -> Self {
+        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        let ours = &turns.timings[0];
+        let (flops, bytes) = (about.flops as f64, about.bytes as f64);
+        let seconds = spread(&ours.wall);
+        let share = |times: &[f64]| Spread::of(times.iter().zip(&turns.peak).map(|(time, peak)| flops / time / peak));
+        let ratio =
+            |theirs: &[f64], ours: &[f64]| Spread::of(theirs.iter().zip(ours).map(|(theirs, ours)| theirs / ours));
+        let beside = |(name, timing): (&String, &Timing)| Beside {
+            name: name.clone(),
+            seconds: spread(&timing.wall),
+            ratio: ratio(&timing.wall, &ours.wall),
+            processor_ratio: ratio(&timing.processor, &ours.processor),
+        };
+        let copied = (!turns.copy.wall.is_empty() && about.bytes > 0).then_some(&turns.copy);
+        let share_of_copy =
+            |copy: &[f64], ours: &[f64]| Spread::of(copy.iter().zip(ours).map(|(copy, ours)| copy * bytes / ours));
+        Self {
+            about: about.clone(),
+            isa: cpu.isa().kind().name(),
+            threads: cpu.threads(),
+            rounds: turns.peak.len(),
+            seconds,
+            processor_seconds: spread(&ours.processor),
+            gflops: flops / seconds.median / 1e9,
+            gbs: bytes / seconds.median / 1e9,
+            tokens_per_second: about.tokens.map(|tokens| tokens as f64 / seconds.median),
+            peak_gflops: spread(&turns.peak).median / 1e9,
+            copy_gbs: copied.map(|copy| 1e-9 / spread(&copy.wall).median),
+            share_of_peak: share(&ours.wall),
+            processor_share_of_peak: share(&ours.processor),
+            share_of_copy: copied.map(|copy| share_of_copy(&copy.wall, &ours.wall)),
+            processor_share_of_copy: copied.map(|copy| share_of_copy(&copy.processor, &ours.processor)),
+            beside: names.iter().zip(&turns.timings).skip(1).map(beside).collect(),
+            peak_rss_bytes,
+        }
+    }
+}
+
+/// The machine that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Its processor, by the name that it gives itself.
+    pub processor: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Self {
+        let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        Self {
+            processor: name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// Everything of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where.
+    pub machine: Machine,
+    /// What.
+    pub records: Vec<Record>,
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let About { kernel, case, dtype, flops, tokens, .. } = &self.about;
+        let percent = |share: &Option<Spread>| 100.0 * share.map_or(f64::NAN, |share| share.median);
+        let half_width = |spread: &Spread| 50.0 * (spread.q3 - spread.q1) / spread.median;
+        write!(f, "{kernel:<9} {case:<34} {dtype:<4} {} {:<6}", self.threads, self.isa)?;
+        write!(f, " {:>11} ±{:>4.1} %", time(self.seconds.median), half_width(&self.seconds))?;
+        if *flops > 0 {
+            let share = 100.0 * self.share_of_peak.median;
+            let processor = 100.0 * self.processor_share_of_peak.median;
+            write!(f, "  {:>8.1} GFLOP/s  {share:>5.1} % of peak ({processor:.1} % on processor)", self.gflops)?;
+        } else {
+            let (share, processor) = (percent(&self.share_of_copy), percent(&self.processor_share_of_copy));
+            write!(f, "  {:>8.1} GB/s  {share:>5.1} % of a copy ({processor:.1} % on processor)", self.gbs)?;
+        }
+        if let (Some(speed), Some(_)) = (self.tokens_per_second, tokens) {
+            write!(f, "  {speed:>8.0} tokens/s")?;
+        }
+        if let (Some(bytes), "step") = (self.peak_rss_bytes, *kernel) {
+            write!(f, "  {:.0} MiB", bytes as f64 / f64::from(1 << 20))?;
+        }
+        for Beside { name, ratio, processor_ratio, .. } in &self.beside {
+            write!(f, "  {name} {:.3} ({:.3})", ratio.median, processor_ratio.median)?;
+        }
+        Ok(())
+    }
+}
+
+/// A time with a unit that keeps it between 1 and 1000.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.3} s"),
+        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
+        s => format!("{:.3} us", s * 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_ratios_are_formed_within_a_round() {
+        let cpu = Cpu::new(kernels::Isa::choose().unwrap(), 1).unwrap();
+        let about = About {
+            kernel: "gemm",
+            case: "nt 1x2x3".to_owned(),
+            sizes: Map::new(),
+            dtype: "f32",
+            flops: 1_000_000_000,
+            bytes: 0,
+            tokens: Some(100),
+        };
+        // The clock halves in the second round and is back in the third: nobody's share moves.
+        let wall = |scale: f64| vec![scale, 2.0 * scale, scale];
+        let timing = |scale: f64| Timing { wall: wall(scale), processor: wall(scale / 2.0) };
+        let turns =
+            Turns { peak: vec![2e9, 1e9, 2e9], copy: Timing::default(), timings: vec![timing(1.0), timing(1.5)] };
+        let record = Record::new(&cpu, &about, &["ours".into(), "peer".into()], &turns, Some(7));
+        let flat = |value: f64| Spread { q1: value, median: value, q3: value };
+        assert_eq!((record.share_of_peak, record.processor_share_of_peak), (flat(0.5), flat(1.0)));
+        assert_eq!((record.beside[0].ratio, record.rounds, record.gflops), (flat(1.5), 3, 1.0));
+        assert_eq!(record.tokens_per_second, Some(100.0));
+        let text = record.to_string();
+        assert!(
+            text.contains("nt 1x2x3") && text.contains("peer 1.500 (1.500)") && text.contains("50.0 % of peak"),
+            "{text}"
+        );
+        let json = serde_json::to_value(&record).unwrap();
+        assert_eq!((&json["kernel"], &json["share_of_peak"]["median"]), (&"gemm".into(), &0.5.into()));
+    }
+}

@@ -1,0 +1,105 @@
+//! `albert bench` as people and programs call it: what it prints can be read, and what cannot be measured is refused.
+
+use albert_tests::program::{albert, finish, finish_with_input};
+use serde_json::Value;
+
+fn number(value: &Value, path: &[&str]) -> f64 {
+    let found = path.iter().fold(value, |value, key| &value[*key]);
+    found.as_f64().unwrap_or_else(|| panic!("{path:?} is no number in {value}"))
+}
+
+#[test]
+fn json_has_what_a_reader_needs() {
+    let quick = ["--threads", "1", "--isa", "scalar", "--seconds", "0", "--rounds", "3", "--json"];
+    for (arguments, kernel, unit) in [
+        (&["gemm", "--m", "7", "--n", "5", "--k", "3", "--form", "tn"][..], "gemm", "flops"),
+        (&["attention", "--batch", "1", "--seq", "5", "--heads", "2", "--head-size", "4"], "attention", "flops"),
+        (&["layernorm", "--m", "3", "--n", "8"], "layernorm", "bytes"),
+        (&["gelu", "--m", "3", "--n", "8", "--dtype", "bf16"], "gelu", "bytes"),
+        (&["softmax", "--m", "3", "--n", "8"], "softmax", "bytes"),
+        (&["step", "--config", "tiny", "--lengths", "3,5", "--mode", "train"], "step", "flops"),
+    ] {
+        let output = finish(&mut albert(&[&["bench"], arguments, &quick].concat())).succeeds();
+        let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|e| panic!("{e}\n{}", output.stdout));
+        assert!(number(&report, &["machine", "cores"]) >= 1.0);
+        let records = report["records"].as_array().unwrap();
+        assert!(!records.is_empty());
+        for record in records {
+            assert_eq!((&record["kernel"], &record["isa"]), (&kernel.into(), &"scalar".into()), "{record}");
+            assert_eq!((&record["threads"], &record["rounds"]), (&1.into(), &3.into()), "{record}");
+            assert!(number(record, &[unit]) > 0.0, "{record}");
+            let [q1, median, q3] = ["q1", "median", "q3"].map(|part| number(record, &["seconds", part]));
+            assert!(0.0 < q1 && q1 <= median && median <= q3, "{record}");
+            let share = if unit == "flops" { "share_of_peak" } else { "share_of_copy" };
+            assert!(number(record, &[share, "median"]) > 0.0, "{record}");
+            assert!(number(record, &["peak_rss_bytes"]) > 1e6, "{record}");
+            assert!(number(record, &["peak_gflops"]) > 0.1, "{record}");
+        }
+    }
+}
+
+#[test]
+fn flops_are_those_of_the_products_once() {
+    let flops = |arguments: &[&str]| {
+        let quick = ["--threads", "1", "--seconds", "0", "--rounds", "1", "--json"];
+        let output = finish(&mut albert(&[&["bench"], arguments, &quick].concat())).succeeds();
+        let report: Value = serde_json::from_str(&output.stdout).unwrap();
+        report["records"].as_array().unwrap().iter().map(|record| number(record, &["flops"])).collect::<Vec<_>>()
+    };
+    assert_eq!(flops(&["gemm", "--m", "7", "--n", "5", "--k", "3"]), [2.0 * 7.0 * 5.0 * 3.0]);
+    let heads = ["--batch", "2", "--seq", "5", "--heads", "3", "--head-size", "4"];
+    let scores = (2 * 3 * 5 * 5 * 4) as f64;
+    assert_eq!(flops(&[&["attention"], &heads[..]].concat()), [4.0 * scores, 8.0 * scores]);
+    // tiny: H 256, N 4, F 1024, E 128, V 4096; lengths 10 and 20, of which 2 and 3 are masked.
+    let (t, pairs, masked) = (30.0, 500.0, 5.0);
+    let (h, f, e, v) = (256.0, 1024.0, 128.0, 4096.0);
+    let encoder = 2.0 * t * e * h + 4.0 * (8.0 * t * h * h + 4.0 * t * h * f + 4.0 * pairs * h) + 2.0 * 2.0 * h * h;
+    let heads = 2.0 * masked * (h * e + e * v) + 4.0 * 2.0 * h;
+    let step = ["step", "--config", "tiny", "--lengths", "10,20"];
+    assert_eq!(flops(&step), [encoder]);
+    assert_eq!(flops(&[&step[..], &["--mode", "train"]].concat()), [3.0 * (encoder + heads)]);
+}
+
+#[test]
+fn takes_a_turn_for_each_line_it_is_given() {
+    let mut command = albert(&["bench", "gelu", "--m", "3", "--n", "8", "--threads", "1,2", "--turns"]);
+    let output = finish_with_input(&mut command, b"\n\n").succeeds();
+    let lines: Vec<Value> = output.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{}", output.stdout);
+    for line in lines {
+        // Three passes, each on one thread and on two.
+        let threads: Vec<_> = line.as_array().unwrap().iter().map(|record| record["threads"].clone()).collect();
+        assert_eq!(threads, [1, 1, 1, 2, 2, 2]);
+        assert_eq!(line[0]["rounds"], 1);
+    }
+}
+
+#[test]
+fn a_table_has_a_line_for_each_case() {
+    let arguments = ["bench", "gemm", "--m", "3,4", "--n", "5", "--k", "6", "--threads", "1", "--seconds", "0"];
+    let output = finish(&mut albert(&arguments)).succeeds();
+    let cases: Vec<&str> = output.stdout.lines().filter(|line| line.starts_with("gemm")).collect();
+    assert_eq!(cases.len(), 2, "{}", output.stdout);
+    for (line, case) in cases.iter().zip(["nt 3x5x6", "nt 4x5x6"]) {
+        assert!([case, "GFLOP/s", "% of peak", "prepacked"].iter().all(|part| line.contains(part)), "{line}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_in_one_sentence() {
+    for (arguments, said) in [
+        (&["gemm", "--m", "3"][..], "--m, --n and --k"),
+        (&["gemm", "--m", "0", "--n", "1", "--k", "1"], "--m 0"),
+        (&["step", "--config", "bse"], "bse"),
+        (&["step", "--seq", "513"], "512 positions"),
+        (&["step", "--dropout", "0.1"], "--mode train"),
+        (&["gelu", "--threads", "0"], "--threads 0"),
+        (&["gelu", "--isa", "mmx"], "--isa mmx"),
+        (&["gelu", "--seconds", "4000"], "--seconds 4000"),
+    ] {
+        let output = finish(&mut albert(&[&["bench"], arguments].concat()));
+        assert_ne!(output.code, Some(0), "{arguments:?}");
+        assert!(output.stderr.starts_with("error: ") && output.stderr.contains(said), "{}", output.stderr);
+        assert!(!output.stderr.contains("panicked"), "{}", output.stderr);
+    }
+}
