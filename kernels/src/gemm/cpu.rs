@@ -1,11 +1,12 @@
 //! The loop nest, generic over the instruction set. One task computes a rectangle of C; nothing is shared between
 //! tasks but what they read.
 
+use super::blocks::{BlockA, BlockB, PackB, a_lies_well, b_lies_well};
 use super::epilogue::{Finish, Mask};
 use super::packed::{Line, PackedB};
-use super::sweep::{Old, Output, Sweep, panels, part};
+use super::sweep::{Old, Output, Sweep, Tiles, part};
 use super::tile::Tile;
-use super::{Batch, Gemm, Layout, Operand, Write, pack};
+use super::{Batch, Gemm, Layout, Operand, Write};
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::{Kernel, Simd};
 use std::{cell::RefCell, ops::Range};
@@ -48,8 +49,8 @@ impl Scratch {
     /// Floats of a, b, sums, spill and mask.
     fn floats(tile: &Tile) -> [usize; 5] {
         let sums = tile.task_columns * tile.task_rows;
-        let mask = Mask::len(tile.mr, tile.task_columns);
-        [tile.mc * tile.kc, tile.task_columns * tile.kc, sums, tile.mr * tile.nr, mask]
+        let mask = Mask::len(tile.mr, tile.columns(0));
+        [tile.mr * 2 * tile.kc, tile.task_columns * tile.kc, sums, tile.mr * tile.nr, mask]
     }
 }
 
@@ -78,9 +79,10 @@ pub(super) fn run(
         return;
     }
     let tile = Tile::of(cpu.isa().kind());
-    let (down, across) = cut(&tile, spec.m, spec.n, spec.k, matches!(b, Right::Packed(_)));
+    let (down, across) = cut(&tile, cpu.threads().div_ceil(batch.count), spec, a, b, c);
     cpu.for_each(batch.count * down * across, |task| {
-        let (i, row, column) = (task / (down * across), task / across % down, task % across);
+        // Down first: neighbouring tasks share their columns of B.
+        let (i, column, row) = (task / (down * across), task / down % across, task % down);
         let b = match b {
             Right::Plain(b) => Right::Plain(b.from(i * batch.stride_b)),
             packed => packed,
@@ -102,19 +104,43 @@ pub(super) fn run(
     });
 }
 
-/// Tasks down the rows and across the columns of C, from its shape alone.
-fn cut(tile: &Tile, m: usize, n: usize, k: usize, packed: bool) -> (usize, usize) {
+/// Tasks down the rows and across the columns of C, for some threads: as few as keep them busy, because what two tasks
+/// read they read, and pack, twice. No number depends on where C is cut (see the module), so that the number of threads
+/// may decide.
+fn cut(tile: &Tile, threads: usize, spec: &Gemm, a: Operand<'_>, b: Right<'_>, c: Output<'_>) -> (usize, usize) {
+    let Gemm { m, n, k, .. } = *spec;
     let work = m * n * k.max(1);
-    let wanted = if work < 1 << 20 { 1 } else { (work >> 25).clamp(2, 8) };
-    let (down, across) = (m.div_ceil(tile.task_rows), n.div_ceil(tile.task_columns));
-    let (most_down, most_across) = (m.div_ceil(tile.mr), n.div_ceil(tile.nr));
-    let packing = |(down, across): (usize, usize)| across * m + if packed { 0 } else { down * n };
-    let cuts = (across..=across.max(most_across.min(wanted))).map(|across| {
-        let needed = wanted.div_ceil(across).min(most_down);
+    let wanted = match threads {
+        1 => 1,
+        _ if work < 1 << 20 => 1,
+        _ => threads * ((work / threads) >> 28).clamp(1, 4),
+    };
+    let depth = tile.depth(k);
+    let (across, rows) = match c {
+        Output::Bf16(_) if depth < k => (n.div_ceil(tile.task_columns), tile.task_rows),
+        _ => (n.div_ceil(tile.columns(depth)), m),
+    };
+    let down = m.div_ceil(rows);
+    let (units_down, units_across) = (m.div_ceil(tile.mr), n.div_ceil(tile.nr));
+    // What each cut costs, in multiply-adds for each step of the sum: A is read once for each column of tasks and B once
+    // for each row of them; to pack a number takes as long as PACKING multiply-adds. And the largest task may be the last.
+    const PACKING: usize = 12;
+    let weight = |lies_well: bool| if lies_well { 1 } else { PACKING };
+    let weight_a = weight(a_lies_well(spec, a));
+    let weight_b = weight(match b {
+        Right::Packed(_) => true,
+        Right::Plain(b) => b_lies_well(tile, spec, b),
+    });
+    let cost = |(down, across): (usize, usize)| {
+        let largest = (units_down.div_ceil(down) * tile.mr) * (units_across.div_ceil(across) * tile.nr);
+        weight_a * across * m + weight_b * down * n + (largest * down * across).saturating_sub(m * n) / 2
+    };
+    let cuts = (across..=across.max(units_across.min(wanted))).map(|across| {
+        let needed = wanted.div_ceil(across).min(units_down);
         (down.max(needed), across)
     });
-    let enough = |&(down, across): &(usize, usize)| down * across >= wanted.min(most_down * most_across);
-    cuts.filter(enough).min_by_key(|&cut| packing(cut)).unwrap_or((down, across))
+    let enough = |&(down, across): &(usize, usize)| down * across >= wanted.min(units_down * units_across);
+    cuts.filter(enough).min_by_key(|&cut| cost(cut)).unwrap_or((down, across))
 }
 
 /// A rectangle of C.
@@ -141,103 +167,43 @@ impl Kernel for Task<'_> {
         let spill: &mut [f32] = bytemuck::cast_slice_mut(spill);
         let mask: &mut [f32] = bytemuck::cast_slice_mut(mask);
         let sums = Disjoint::new(bytemuck::cast_slice_mut::<Line, f32>(sums));
+        let block = tile.depth(spec.k);
         let mut k0 = 0;
         loop {
-            let depth = tile.kc.min(spec.k - k0);
+            let depth = block.min(spec.k - k0);
             let last = k0 + depth == spec.k;
+            let columns = self.columns.clone();
             let b = match self.b {
-                Right::Packed(b) => b.block(k0, depth, self.columns.start),
-                Right::Plain(b) => {
-                    simd.vectorize(PackB { spec, b, k0, depth, columns: self.columns.clone(), out: &mut *b_block });
-                    &*b_block
-                }
+                Right::Packed(b) => BlockB::packed(b, &tile, k0, depth, columns.start),
+                Right::Plain(b) => BlockB::plain(simd, spec, b, k0, depth, columns, &mut *b_block),
             };
-            let blocks = self.rows.len().div_ceil(tile.mc);
-            for i in 0..blocks {
-                let rows = part(self.rows.len(), 1, blocks, i);
-                let rows = self.rows.start + rows.start..self.rows.start + rows.end;
-                simd.vectorize(PackA { spec, a: self.a, k0, depth, rows: rows.clone(), out: &mut *a_block });
-                simd.vectorize(Sweep {
-                    a: a_block,
-                    b,
+            let old = match (k0, spec.write) {
+                (0, Write::Overwrite) => Old::Nothing,
+                (0, Write::Accumulate) => Old::C,
+                _ => Old::Sums,
+            };
+            simd.vectorize(Sweep {
+                a: BlockA { spec, a: self.a, k0, depth, rows: self.rows.clone() },
+                b,
+                packed_a: &mut *a_block,
+                mask: &mut *mask,
+                tiles: Tiles {
                     depth,
-                    rows: rows.clone(),
+                    rows: self.rows.clone(),
                     columns: self.columns.clone(),
                     c: self.c,
                     c_start: self.c_start,
                     ldc: spec.ldc,
-                    old: match (k0, spec.write) {
-                        (0, Write::Overwrite) => Old::Nothing,
-                        (0, Write::Accumulate) => Old::C,
-                        _ => Old::Sums,
-                    },
+                    old,
                     last,
                     finish: self.finish,
                     sums,
                     spill: &mut *spill,
-                    mask: &mut *mask,
-                    origin: (self.rows.start, self.columns.start),
-                });
-            }
+                },
+            });
             k0 += depth;
             if last {
                 break;
-            }
-        }
-    }
-}
-
-struct PackA<'a> {
-    spec: &'a Gemm,
-    a: Operand<'a>,
-    k0: usize,
-    depth: usize,
-    rows: Range<usize>,
-    out: &'a mut [f32],
-}
-
-impl Kernel for PackA<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let (along, leading) = (self.spec.a == Layout::Normal, self.spec.lda);
-        let steps = if along { self.depth.max(1) } else { pack::STEPS };
-        for p in (0..self.depth).step_by(steps) {
-            let depth = steps.min(self.depth - p);
-            for (start, height) in panels(self.rows.len(), Tile::of_lanes(S::LANES).mr) {
-                let (row, k) = (self.rows.start + start, self.k0 + p);
-                let at = if along { row * leading + k } else { k * leading + row };
-                let block = pack::Block { source: self.a.from(at), leading, along, count: height, depth };
-                pack::panel(simd, block, height, &mut self.out[start * self.depth + p * height..][..depth * height]);
-            }
-        }
-    }
-}
-
-struct PackB<'a> {
-    spec: &'a Gemm,
-    b: Operand<'a>,
-    k0: usize,
-    depth: usize,
-    columns: Range<usize>,
-    out: &'a mut [f32],
-}
-
-impl Kernel for PackB<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let nr = Tile::of_lanes(S::LANES).nr;
-        let (along, leading) = (self.spec.b == Layout::Transposed, self.spec.ldb);
-        let steps = if along { self.depth.max(1) } else { pack::STEPS };
-        for p in (0..self.depth).step_by(steps) {
-            let depth = steps.min(self.depth - p);
-            for start in (0..self.columns.len()).step_by(nr) {
-                let (column, k) = (self.columns.start + start, self.k0 + p);
-                let count = nr.min(self.columns.end - column);
-                let at = if along { column * leading + k } else { k * leading + column };
-                let block = pack::Block { source: self.b.from(at), leading, along, count, depth };
-                pack::panel(simd, block, nr, &mut self.out[start * self.depth + p * nr..][..depth * nr]);
             }
         }
     }
@@ -258,10 +224,11 @@ pub(super) fn pack_all(
     }
     let tile = Tile::of(cpu.isa().kind());
     let spec = Gemm { ldb, ..Gemm::new(0, n, k, Layout::Normal, layout) };
-    let (blocks, across) = (k.div_ceil(tile.kc), n.div_ceil(tile.task_columns));
+    let block = tile.depth(k);
+    let (blocks, across) = (k.div_ceil(block), n.div_ceil(tile.task_columns));
     cpu.for_each(blocks * across, |task| {
-        let k0 = task / across * tile.kc;
-        let depth = tile.kc.min(k - k0);
+        let k0 = task / across * block;
+        let depth = block.min(k - k0);
         let columns = part(n, tile.nr, across, task % across);
         let start = k0 * tile.padded(n) + columns.start * depth;
         let end = start + tile.padded(columns.len()) * depth;

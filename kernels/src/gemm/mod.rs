@@ -10,22 +10,24 @@
 //!
 //! ```text
 //!              n: tasks cut columns …            one task:      for each block of kc of k
-//!        ┌──────┬──────┬──────┐                                   pack B[kc, columns] into panels of NR columns
-//!      m │ task │ task │ task │   B block stays in L2             for each block of mc rows
-//!        ├──────┼──────┼──────┤   A block stays in L2               pack A[mc, kc] into panels of ≤ MR rows
-//!      … │      │      │      │   one panel of B stays in L1        for each panel of B, each panel of A
-//!        └──────┴──────┴──────┘                                       MR x NR tile of C in registers: Σ over kc
+//!        ┌──────┬──────┬──────┐                                   B[kc, columns] in panels of NR columns
+//!      m │ task │ task │ task │   B block stays in L2             for each panel of ≤ MR rows of A
+//!        ├──────┼──────┼──────┤   panel of A stays in L1            for each panel of B
+//!      … │      │      │      │                                       MR x NR tile of C in registers: Σ over kc
+//!        └──────┴──────┴──────┘
 //! ```
 //!
-//! Cost: 2·m·n·k FLOP; every operand read once. Packing touches an element of A once for each column of tasks and one
-//! of B once for each row of tasks. Loop nest: Goto and van de Geijn, "Anatomy of High-Performance Matrix
-//! Multiplication", ACM TOMS 2008. A weight that is used many times is packed once ([`PackedB`]).
+//! Cost: 2·m·n·k FLOP; every operand read once. What lies as the register tile can read it is not packed
+//! (`blocks`); what has to be is packed once for each task that uses it. Loop nest: Goto and van de Geijn, "Anatomy of
+//! High-Performance Matrix Multiplication", ACM TOMS 2008, without its block of A: a panel of A goes past all panels of B
+//! at once. A weight that is used many times is packed once ([`PackedB`]).
 //!
 //! Each element of C is one chain of fused multiply-adds in order of p inside a block of kc, blocks added in order:
 //! the result does not depend on where tiles and tasks are cut, on the number of threads, or on who packed B.
 //! Limits: sums are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
 
+mod blocks;
 mod cases;
 mod cpu;
 pub mod cuda;
@@ -42,6 +44,7 @@ mod cuda_variants;
 mod epilogue;
 mod pack;
 mod packed;
+mod product;
 pub mod reference;
 mod sweep;
 mod tile;

@@ -80,19 +80,18 @@ unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, wid
         let lanes = S::LANES.min(width - first);
         for p in (0..depth).step_by(S::LANES) {
             let steps = S::LANES.min(depth - p);
-            let mut square = [simd.zero(); 16];
-            for (i, row) in square.iter_mut().enumerate().take(S::LANES) {
-                let start = (first + i) * leading + p;
-                if i < valid {
-                    *row = if steps == S::LANES {
-                        // SAFETY: row first + i < count holds LANES elements from p on.
-                        unsafe { X::load_ptr(simd, x.as_ptr().add(start)) }
-                    } else {
-                        X::load_partial(simd, &x[start..start + steps])
-                    };
+            let square = if steps == S::LANES {
+                // SAFETY: rows first .. first + valid hold LANES elements from p on; where there are none, none is read.
+                unsafe { X::load_transposed(simd, x.as_ptr().wrapping_add(first * leading + p), leading, valid) }
+            } else {
+                let mut square = [simd.zero(); 16];
+                for (i, row) in square.iter_mut().enumerate().take(valid) {
+                    let start = (first + i) * leading + p;
+                    *row = X::load_partial(simd, &x[start..start + steps]);
                 }
-            }
-            simd.transpose(&mut square);
+                simd.transpose(&mut square);
+                square
+            };
             for (step, &group) in square.iter().enumerate().take(S::LANES) {
                 if step < steps {
                     let p = p + step;
@@ -111,6 +110,17 @@ unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, wid
 #[inline(always)]
 unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
     let Block { leading, count, depth, .. } = block;
+    if count == width && width.is_multiple_of(S::LANES) {
+        let (mut from, mut to) = (x.as_ptr(), out.as_mut_ptr());
+        for _ in 0..depth {
+            for first in (0..width).step_by(S::LANES) {
+                // SAFETY: the row holds `width` elements, a multiple of LANES, and so does the group.
+                unsafe { simd.store_ptr(to.add(first), X::load_ptr(simd, from.add(first))) };
+            }
+            (from, to) = (from.wrapping_add(leading), to.wrapping_add(width));
+        }
+        return;
+    }
     // A group narrower than a vector, with room for a vector behind its start.
     let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
     for p in 0..depth {

@@ -136,7 +136,7 @@ impl PackedB {
     pub(super) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
         let tile = Tile::of(self.isa);
         let padded = tile.padded(self.n);
-        assert!(column.is_multiple_of(tile.nr) && k0.is_multiple_of(tile.kc) && k0 + depth <= self.k);
+        assert!(column.is_multiple_of(tile.nr) && k0.is_multiple_of(tile.depth(self.k)) && k0 + depth <= self.k);
         let floats: &[f32] = bytemuck::cast_slice(&self.panels);
         &floats[k0 * padded + column * depth..(k0 + depth) * padded]
     }

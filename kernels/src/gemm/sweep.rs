@@ -1,28 +1,17 @@
-//! The inner loops: all register tiles of a packed block of A with a packed block of B.
-//!
-//! ```text
-//!            NR columns: NV vectors              per step of k: NV loads of B, H broadcasts of A,
-//!          ┌────────┬────────┐                   H·NV fused multiply-adds into H·NV registers
-//!   H ≤ MR │ sums   │ sums   │
-//!   rows   │ in     │ regis- │   AVX-512: 14 x 2 sums + 2 of B + 1 of A = 31 of 32 registers
-//!          │        │  ters  │   AVX2:     6 x 2 sums + 2 of B + 1 of A = 15 of 16 registers
-//!          └────────┴────────┘
-//! ```
+//! All register tiles of a block of A with a block of B.
 //!
 //! A whole tile of f32 goes from the registers to C, bias included. Tiles at the right edge, tiles of bf16 and tiles
 //! with more to compute pass through a buffer in L1, row by row, in masked vectors.
 
+use super::blocks::{BlockA, BlockB};
 use super::epilogue::{Finish, Mask, Place};
-use super::pack::prefetch;
+use super::product::{Left, Next, Right, product, write};
 use super::tile::Tile;
 use crate::dropout::BLOCK;
 use crate::pool::Disjoint;
 use crate::simd::{DType, Element, Kernel, Simd};
 use half::bf16;
-use std::{array::from_fn, ops::Range};
-
-/// Steps of the sum by which B is asked for ahead of its use.
-const AHEAD: usize = 8;
+use std::ops::Range;
 
 /// C without its storage type.
 #[derive(Clone, Copy)]
@@ -93,12 +82,22 @@ pub(super) fn panels(rows: usize, mr: usize) -> impl Iterator<Item = (usize, usi
     })
 }
 
-/// All tiles of a packed block of A with a packed block of B.
+/// All tiles of a block of A with a block of B.
 pub(super) struct Sweep<'a> {
-    /// Packed A: panels of H rows, `depth` groups each.
-    pub a: &'a [f32],
-    /// Packed B: panels of NR columns, `depth` groups each.
-    pub b: &'a [f32],
+    /// A for the rows and steps.
+    pub a: BlockA<'a>,
+    /// B for the columns and steps.
+    pub b: BlockB<'a>,
+    /// The thread's buffer for a panel of A that has to be packed.
+    pub packed_a: &'a mut [f32],
+    /// The thread's buffer for the multipliers of a dropout: MR rows.
+    pub mask: &'a mut [f32],
+    /// Where the sums go.
+    pub tiles: Tiles<'a>,
+}
+
+/// What all register tiles of a sweep share.
+pub(super) struct Tiles<'a> {
     /// Steps of the sum in this block.
     pub depth: usize,
     /// Rows of C.
@@ -119,12 +118,8 @@ pub(super) struct Sweep<'a> {
     pub finish: Finish<'a>,
     /// The thread's buffer for sums of a task whose C is bf16, `task_columns` a row.
     pub sums: Disjoint<'a, f32>,
-    /// First row and column of the task: where `sums` begins.
-    pub origin: (usize, usize),
     /// The thread's buffer for a tile on its way to C: MR x NR.
     pub spill: &'a mut [f32],
-    /// The thread's buffer for the multipliers of a dropout: MR rows.
-    pub mask: &'a mut [f32],
 }
 
 impl Kernel for Sweep<'_> {
@@ -132,30 +127,32 @@ impl Kernel for Sweep<'_> {
     /// Panel after panel of A, which stays in L1, against all panels of B, which stream from L2: C is written row by
     /// row, so that its pages and lines are met in order.
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
+        let Self { a, b, packed_a, mask, mut tiles } = self;
         let tile = Tile::of_lanes(S::LANES);
-        let first = self.columns.start / BLOCK * BLOCK;
-        let width = (self.columns.end - first).next_multiple_of(BLOCK);
-        let mut mask = Mask { multipliers: std::mem::take(&mut self.mask), width, origin: first };
-        let dropout = if self.last { self.finish.dropout() } else { None };
-        for (start, height) in panels(self.rows.len(), tile.mr) {
-            let a = &self.a[start * self.depth..][..height * self.depth];
-            let row = self.rows.start + start;
+        let (rows, columns) = (tiles.rows.clone(), tiles.columns.clone());
+        let first = columns.start / BLOCK * BLOCK;
+        let width = (columns.end - first).next_multiple_of(BLOCK);
+        let mut mask = Mask { multipliers: mask, width, origin: first };
+        let dropout = if tiles.last { tiles.finish.dropout() } else { None };
+        for (start, height) in panels(rows.len(), tile.mr) {
+            let row = rows.start + start;
+            let left = a.panel(simd, start, height, packed_a);
             if let Some(dropout) = dropout {
                 mask.draw(simd, dropout, row, height);
             }
-            for column in self.columns.clone().step_by(tile.nr) {
-                let b = &self.b[(column - self.columns.start) * self.depth..][..tile.nr * self.depth];
+            for (j, column) in columns.clone().step_by(tile.nr).enumerate() {
+                let right = b.panel(j, column + tile.nr <= columns.end);
                 macro_rules! heights {
                     ($nv:literal: $($h:literal)*) => {
                         match height {
-                            $($h => self.tile::<S, $h, $nv>(simd, a, b, row, column),)*
+                            $($h => tiles.tile::<S, $h, $nv>(simd, left, right, row, column),)*
                             _ => unreachable!("no tile has {height} rows"),
                         }
                     };
                 }
                 let written = if S::EMULATED {
-                    self.rows_of_tile(simd, height, a, b, row, column)
+                    tiles.rows_of_tile(simd, height, left, right, row, column)
                 } else if S::LANES == 16 {
                     heights!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
                 } else if S::LANES == 8 {
@@ -166,7 +163,7 @@ impl Kernel for Sweep<'_> {
                 if !written {
                     for i in 0..height {
                         let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
-                        self.finish_row(simd, row + i, column, &self.spill[i * tile.nr..][..tile.nr], mask);
+                        tiles.finish_row(simd, row + i, column, &tiles.spill[i * tile.nr..][..tile.nr], mask);
                     }
                 }
             }
@@ -174,63 +171,41 @@ impl Kernel for Sweep<'_> {
     }
 }
 
-/// A\[H, depth\] · B\[depth, NR\] of H rows of a panel of A, whose groups are `group` apart, and a panel of B.
-///
-/// # Safety
-/// `a` is valid for reading H floats of `depth` groups, `b` for reading `depth` groups of NV vectors.
-#[inline(always)]
-unsafe fn product<S: Simd, const H: usize, const NV: usize>(
-    simd: S,
-    depth: usize,
-    mut a: *const f32,
-    group: usize,
-    mut b: *const f32,
-) -> [[S::F32; NV]; H] {
-    let mut sums = [[simd.zero(); NV]; H];
-    for _ in 0..depth {
-        for line in (0..NV * S::LANES).step_by(16) {
-            prefetch(b.wrapping_add(AHEAD * NV * S::LANES + line));
-        }
-        // SAFETY: the caller's promise; the pointers move one group a step.
-        unsafe {
-            let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
-            for (i, sums) in sums.iter_mut().enumerate() {
-                let factor = simd.splat(*a.add(i));
-                for v in 0..NV {
-                    sums[v] = simd.mul_add(factor, row[v], sums[v]);
-                }
-            }
-            a = a.add(group);
-            b = b.add(NV * S::LANES);
-        }
-    }
-    sums
-}
-
-impl<'a> Sweep<'a> {
+impl<'a> Tiles<'a> {
     /// Computes one tile of H rows; true if it is written, false if it waits in `spill`.
     #[inline(always)]
     fn tile<S: Simd, const H: usize, const NV: usize>(
         &mut self,
         simd: S,
-        a: &[f32],
-        b: &[f32],
+        left: Left<'_>,
+        right: Right<'_>,
         row: usize,
         column: usize,
     ) -> bool {
         let (width, depth) = (NV * S::LANES, self.depth);
-        assert!(a.len() >= depth * H && b.len() >= depth * width);
+        left.check(H, depth);
+        right.check(width, depth);
         let (out, ldc, bias, direct) = self.destination(width, H, row, column);
-        for i in 0..H {
-            prefetch(out.wrapping_add(i * ldc));
-            prefetch(out.wrapping_add(i * ldc + width - 1));
-        }
-        // SAFETY: the assert holds the lengths of the panels, `destination` that of the output.
+        let next = self.next(row, H, column, width);
+        // SAFETY: the checks hold the lengths of the panels, `destination` that of the output.
         unsafe {
-            let sums = product::<S, H, NV>(simd, depth, a.as_ptr(), H, b.as_ptr());
+            let sums = product::<S, H, NV>(simd, depth, left, right, next);
             write(simd, sums, out, ldc, direct && self.old != Old::Nothing, bias);
         }
         direct
+    }
+
+    /// The tile after the one of `height` rows at this place: beside it, or first of the panel below.
+    #[inline(always)]
+    fn next(&self, row: usize, height: usize, column: usize, width: usize) -> Next {
+        let beside = column + width < self.columns.end;
+        let (row, column) = if beside { (row, column + width) } else { (row + height, self.columns.start) };
+        match self.c {
+            Output::F32(c) => {
+                Next { c: c.ptr(0).cast_const().wrapping_add(self.c_start + row * self.ldc + column), ldc: self.ldc }
+            }
+            Output::Bf16(_) => Next::NONE,
+        }
     }
 
     /// The same, one row after the other: the same numbers to the bit from little code.
@@ -239,18 +214,20 @@ impl<'a> Sweep<'a> {
         &mut self,
         simd: S,
         height: usize,
-        a: &[f32],
-        b: &[f32],
+        left: Left<'_>,
+        right: Right<'_>,
         row: usize,
         column: usize,
     ) -> bool {
         let (width, depth) = (Tile::of_lanes(S::LANES).nr, self.depth);
-        assert!(a.len() >= depth * height && b.len() >= depth * width);
+        left.check(height, depth);
+        right.check(width, depth);
         let (out, ldc, bias, direct) = self.destination(width, height, row, column);
         for i in 0..height {
+            let left = Left { a: &left.a[(i * left.down).min(left.a.len())..], ..left };
             // SAFETY: as in `tile`; every emulated tile is two vectors wide.
             unsafe {
-                let sums = product::<S, 1, 2>(simd, depth, a.as_ptr().add(i), height, b.as_ptr());
+                let sums = product::<S, 1, 2>(simd, depth, left, right, Next::NONE);
                 write(simd, sums, out.add(i * ldc), ldc, direct && self.old != Old::Nothing, bias);
             }
         }
@@ -289,7 +266,7 @@ impl<'a> Sweep<'a> {
             let count = S::LANES.min(self.columns.end - column);
             let place = Place { column, at: row * self.ldc + column, count };
             let at = self.c_start + place.at;
-            let own = (row - self.origin.0) * Tile::of_lanes(S::LANES).task_columns + column - self.origin.1;
+            let own = (row - self.rows.start) * Tile::of_lanes(S::LANES).task_columns + column - self.columns.start;
             let own = own..own + count;
             let mut value = simd.load(&sums[first..]);
             // SAFETY: a task touches its own rectangle of C and its like alone, and its thread's own buffer of sums.
@@ -310,44 +287,6 @@ impl<'a> Sweep<'a> {
                     simd.store_partial(self.sums.slice(own), value);
                 }
             }
-        }
-    }
-}
-
-/// C = sums (+ C) (+ bias), from the registers.
-///
-/// # Safety
-/// `c` is valid for reading and writing H rows of NV vectors, `ldc` apart.
-#[inline(always)]
-unsafe fn write<S: Simd, const H: usize, const NV: usize>(
-    simd: S,
-    mut sums: [[S::F32; NV]; H],
-    c: *mut f32,
-    ldc: usize,
-    add: bool,
-    bias: Option<&[f32]>,
-) {
-    // By reference: iterators over arrays by value do not unroll, and would take the sums out of the registers.
-    if add {
-        for (i, row) in sums.iter_mut().enumerate() {
-            for (v, sum) in row.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                *sum = simd.add(unsafe { simd.load_ptr(c.add(i * ldc + v * S::LANES)) }, *sum);
-            }
-        }
-    }
-    if let Some(bias) = bias {
-        let bias: [S::F32; NV] = from_fn(|v| simd.load(&bias[v * S::LANES..]));
-        for row in &mut sums {
-            for (sum, &bias) in row.iter_mut().zip(&bias) {
-                *sum = simd.add(*sum, bias);
-            }
-        }
-    }
-    for (i, row) in sums.iter().enumerate() {
-        for (v, &sum) in row.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { simd.store_ptr(c.add(i * ldc + v * S::LANES), sum) };
         }
     }
 }

@@ -11,29 +11,28 @@ pub(super) struct Tile {
     pub nv: usize,
     /// Columns of C that stay in registers: `nv` vectors.
     pub nr: usize,
-    /// Rows of A packed at a time.
-    pub mc: usize,
-    /// Depth of a packed block: how far the sum over k goes before C is touched.
+    /// Depth of a block: how far a long sum over k goes before C is touched. Half of the deepest block.
     pub kc: usize,
-    /// Rows of C in a task, at most.
-    pub task_rows: usize,
-    /// Columns of C in a task, and of B packed at a time, at most. A multiple of `nr`.
+    /// Columns of C in a task, at most, where blocks are `kc` deep: what stays of B in the second-level cache. Where they
+    /// are less deep there are more, up to as many numbers and four times the columns. A multiple of `nr`.
     pub task_columns: usize,
+    /// Rows of C in a task, at most, where sums wait in a buffer because C is bf16.
+    pub task_rows: usize,
 }
 
 impl Tile {
-    const fn new(mr: usize, nv: usize, lanes: usize, mc: usize, kc: usize, task: (usize, usize)) -> Self {
+    const fn new(mr: usize, nv: usize, lanes: usize, kc: usize, task_columns: usize, task_rows: usize) -> Self {
         let nr = nv * lanes;
-        assert!(task.1.is_multiple_of(nr) && mc <= task.0);
-        Self { mr, nv, nr, mc, kc, task_rows: task.0, task_columns: task.1 }
+        assert!(task_columns.is_multiple_of(nr));
+        Self { mr, nv, nr, kc, task_columns, task_rows }
     }
     /// The sizes for vectors of `lanes`: real and emulated instruction sets of one width share them.
     pub(super) const fn of_lanes(lanes: usize) -> Self {
         match lanes {
-            16 => Self::new(14, 2, 16, 224, 384, (512, 768)),
-            8 => Self::new(6, 2, 8, 144, 384, (512, 768)),
-            4 => Self::new(6, 2, 4, 96, 256, (256, 384)),
-            _ => Self::new(4, 8, 1, 64, 256, (256, 384)),
+            16 => Self::new(14, 2, 16, 384, 768, 512),
+            8 => Self::new(6, 2, 8, 384, 768, 512),
+            4 => Self::new(6, 2, 4, 256, 384, 256),
+            _ => Self::new(4, 8, 1, 256, 384, 256),
         }
     }
     /// The sizes for `isa`.
@@ -48,5 +47,17 @@ impl Tile {
     /// `n` columns rounded up to whole panels.
     pub(super) const fn padded(&self, n: usize) -> usize {
         n.next_multiple_of(self.nr)
+    }
+    /// Steps of each block of a sum over k, the last of which may have fewer: one block if it is not much longer than `kc`,
+    /// which spares reading C again, else equal blocks of at most `kc`. It fixes the order of additions: the shape alone
+    /// decides, not the machine.
+    pub(super) const fn depth(&self, k: usize) -> usize {
+        if k <= 2 * self.kc { k } else { k.div_ceil(k.div_ceil(self.kc)) }
+    }
+    /// Columns of a task whose blocks are `depth` deep, at most.
+    pub(super) const fn columns(&self, depth: usize) -> usize {
+        let quarter = self.kc.div_ceil(4);
+        let depth = if depth > quarter { depth } else { quarter };
+        self.task_columns * self.kc / depth / self.nr * self.nr
     }
 }

@@ -266,4 +266,29 @@ unsafe impl Simd for Avx2 {
             }
         }
     }
+    /// Two rows a vector, a half of each: loads put the halves in place, and shuffles within halves remain.
+    #[inline(always)]
+    unsafe fn load_transposed(self, p: *const f32, leading: usize, rows: usize) -> [__m256; 16] {
+        // SAFETY: the token proves AVX2; the caller guarantees the memory of the rows that exist.
+        unsafe {
+            let half = |row: usize, column: usize| {
+                if row < rows { _mm_loadu_ps(p.add(row * leading + column)) } else { _mm_setzero_ps() }
+            };
+            let mut columns = [_mm256_setzero_ps(); 16];
+            for four in 0..2 {
+                let mut x = [_mm256_setzero_ps(); 4];
+                for (i, x) in x.iter_mut().enumerate() {
+                    let low = _mm256_castps128_ps256(half(i, 4 * four));
+                    *x = _mm256_insertf128_ps::<1>(low, half(4 + i, 4 * four));
+                }
+                let (ab_low, ab_high) = (_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+                let (cd_low, cd_high) = (_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+                columns[4 * four] = _mm256_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low);
+                columns[4 * four + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low);
+                columns[4 * four + 2] = _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high);
+                columns[4 * four + 3] = _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high);
+            }
+            columns
+        }
+    }
 }

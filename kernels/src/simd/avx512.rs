@@ -268,4 +268,31 @@ unsafe impl Simd for Avx512 {
             }
         }
     }
+    /// Four rows a vector, a quarter of each: loads put the quarters in place, and shuffles within quarters remain.
+    #[inline(always)]
+    unsafe fn load_transposed(self, p: *const f32, leading: usize, rows: usize) -> [__m512; 16] {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory of the rows that exist.
+        unsafe {
+            let quarter = |row: usize, column: usize| {
+                if row < rows { _mm_loadu_ps(p.add(row * leading + column)) } else { _mm_setzero_ps() }
+            };
+            let mut columns = [_mm512_setzero_ps(); 16];
+            for four in 0..4 {
+                let mut x = [_mm512_setzero_ps(); 4];
+                for (i, x) in x.iter_mut().enumerate() {
+                    *x = _mm512_castps128_ps512(quarter(i, 4 * four));
+                    *x = _mm512_mask_broadcast_f32x4(*x, 0x00f0, quarter(4 + i, 4 * four));
+                    *x = _mm512_mask_broadcast_f32x4(*x, 0x0f00, quarter(8 + i, 4 * four));
+                    *x = _mm512_mask_broadcast_f32x4(*x, 0xf000, quarter(12 + i, 4 * four));
+                }
+                let (ab_low, ab_high) = (_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+                let (cd_low, cd_high) = (_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+                columns[4 * four] = _mm512_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low);
+                columns[4 * four + 1] = _mm512_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low);
+                columns[4 * four + 2] = _mm512_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high);
+                columns[4 * four + 3] = _mm512_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high);
+            }
+            columns
+        }
+    }
 }

@@ -60,6 +60,10 @@ pub trait Element: bytemuck::Pod + Send + Sync + std::fmt::Debug + sealed::Seale
     /// # Safety
     /// `p` is valid for writing LANES numbers.
     unsafe fn store_ptr<S: Simd>(simd: S, p: *mut Self, x: S::F32);
+    /// As [`Simd::load_transposed`].
+    /// # Safety
+    /// `rows <= LANES`, and `p` is valid for reading `rows` times LANES numbers, `leading` apart.
+    unsafe fn load_transposed<S: Simd>(simd: S, p: *const Self, leading: usize, rows: usize) -> [S::F32; 16];
     /// All of `x`, which holds at most LANES numbers; zeros in the other lanes.
     fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32;
     /// Fills all of `x`, which holds at most LANES numbers.
@@ -102,6 +106,11 @@ impl Element for f32 {
         unsafe { simd.store_ptr(p, x) }
     }
     #[inline(always)]
+    unsafe fn load_transposed<S: Simd>(simd: S, p: *const Self, leading: usize, rows: usize) -> [S::F32; 16] {
+        // SAFETY: the caller's promise is the same.
+        unsafe { simd.load_transposed(p, leading, rows) }
+    }
+    #[inline(always)]
     fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32 {
         simd.load_partial(x)
     }
@@ -130,6 +139,18 @@ impl Element for bf16 {
     unsafe fn store_ptr<S: Simd>(simd: S, p: *mut Self, x: S::F32) {
         // SAFETY: the caller's promise is the same.
         unsafe { simd.store_bf16_ptr(p, x) }
+    }
+    #[inline(always)]
+    unsafe fn load_transposed<S: Simd>(simd: S, p: *const Self, leading: usize, rows: usize) -> [S::F32; 16] {
+        let mut square = [simd.zero(); 16];
+        for (i, row) in square.iter_mut().enumerate().take(S::LANES) {
+            if i < rows {
+                // SAFETY: the caller's promise.
+                *row = unsafe { simd.load_bf16_ptr(p.add(i * leading)) };
+            }
+        }
+        simd.transpose(&mut square);
+        square
     }
     #[inline(always)]
     fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32 {

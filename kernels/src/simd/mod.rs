@@ -170,6 +170,23 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         }
     }
 
+    /// Columns as vectors: lane i of vector j is `p[i * leading + j]` for the first `rows` lanes and zero for the others. The
+    /// first LANES vectors count.
+    /// # Safety
+    /// `rows <= LANES`, and `p` is valid for reading `rows` times LANES floats, `leading` apart.
+    #[inline(always)]
+    unsafe fn load_transposed(self, p: *const f32, leading: usize, rows: usize) -> [Self::F32; 16] {
+        let mut square = [self.zero(); 16];
+        for (i, row) in square.iter_mut().enumerate().take(Self::LANES) {
+            if i < rows {
+                // SAFETY: the caller's promise.
+                *row = unsafe { self.load_ptr(p.add(i * leading)) };
+            }
+        }
+        self.transpose(&mut square);
+        square
+    }
+
     // ---- derived, the same for every instruction set ----
 
     /// 0.0 in every lane.

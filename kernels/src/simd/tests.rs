@@ -198,3 +198,37 @@ fn transposing_exchanges_rows_and_lanes() {
         }
     }
 }
+
+struct LoadTransposed<'a>(&'a [f32], usize, usize, &'a mut [f32]);
+
+impl Kernel for LoadTransposed<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self(x, leading, rows, y) = self;
+        assert!(rows == 0 || x.len() >= (rows - 1) * leading + S::LANES);
+        // SAFETY: the assert.
+        let columns = unsafe { s.load_transposed(x.as_ptr(), leading, rows) };
+        for (column, y) in columns.into_iter().zip(y.chunks_exact_mut(16)).take(S::LANES) {
+            s.store(y, column);
+        }
+    }
+}
+
+#[test]
+fn columns_are_loaded_without_touching_rows_that_do_not_exist() {
+    for isa in Isa::testable() {
+        let (lanes, leading) = (isa.lanes(), isa.lanes() + 3);
+        for rows in 0..=lanes {
+            // Not a number more than the rows have.
+            let x: Vec<f32> =
+                (0..if rows == 0 { 0 } else { (rows - 1) * leading + lanes }).map(|i| i as f32 + 1.0).collect();
+            let mut y = vec![f32::NAN; 256];
+            isa.run(LoadTransposed(&x, leading, rows, &mut y));
+            for (column, lane) in (0..lanes).flat_map(|column| (0..lanes).map(move |lane| (column, lane))) {
+                let want = if lane < rows { x[lane * leading + column] } else { 0.0 };
+                assert_eq!(y[column * 16 + lane], want, "{}: {rows} rows, column {column} lane {lane}", isa.kind());
+            }
+        }
+    }
+}

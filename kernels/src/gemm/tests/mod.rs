@@ -19,7 +19,7 @@ fn assert_agrees<X: Element, Y: Element>(cpu: &Cpu, spec: Gemm, after: After) {
 
 /// Sizes around every border of the loop nest.
 fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
-    let Tile { mr, nr, mc, kc, task_rows, task_columns, .. } = *tile;
+    let Tile { mr, nr, kc, task_rows, task_columns, .. } = *tile;
     vec![
         (0, 3, 4),
         (3, 0, 4),
@@ -33,9 +33,11 @@ fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
         (13, 31, 37),
         (67, 101, 59),
         (7, 35, 2 * kc + 3),
-        (mc + 1, 2 * nr + 1, 3),
+        (17 * mr + 1, 2 * nr + 1, 3),
         (task_rows + 1, 3, 5),
-        (5, task_columns + 1, 3),
+        (task_rows + 1, 3, kc + 1),
+        (5, tile.columns(3) + 1, 3),
+        (5, task_columns + 1, kc),
     ]
 }
 
@@ -85,6 +87,42 @@ fn the_table_s_cases_pass_here() {
         }
         println!("{kind}: {passed} passed, {skipped} SKIPPED");
         assert!(passed > 0 || Isa::new(kind).is_none());
+    }
+}
+
+/// The rows of `x` with another distance between them, NaN in the gaps.
+fn spread(x: &[f32], columns: usize, leading: usize) -> Vec<f32> {
+    let mut out = vec![f32::NAN; x.len() / columns * leading];
+    x.chunks(columns).zip(out.chunks_mut(leading)).for_each(|(x, out)| out[..columns].copy_from_slice(x));
+    out
+}
+
+#[test]
+fn what_is_packed_and_what_is_read_where_it_lies_gives_the_same_bits() {
+    for cpu in testable_cpus() {
+        for (m, n, k) in [(31, 75, 45), (200, 40, 33)] {
+            for (name, a_layout, b_layout) in FORMS {
+                let spec = Gemm::new(m, n, k, a_layout, b_layout);
+                let (a, b) = (uniform::<f32>(1, m * k, 1.0), uniform::<f32>(2, n * k, 1.0));
+                let product = |spec: &Gemm, a: &[f32], b: &[f32]| {
+                    let mut c = Guarded::<f32>::poisoned(m * n);
+                    gemm(&cpu, spec, a, b, &mut c, Epilogue::None);
+                    c.assert_intact(&name);
+                    c.to_vec()
+                };
+                let wanted = product(&spec, &a, &b);
+                // Rows 4 KiB apart are packed, rows a little further apart are not.
+                for (lda, ldb) in [(1024, 1030), (1030, 1024), (1024, 1024)] {
+                    let far = spec.with_leading_dimensions(lda, ldb, n);
+                    let got = product(&far, &spread(&a, spec.lda, lda), &spread(&b, spec.ldb, ldb));
+                    assert_same_bits(
+                        &format!("{} {name} {m} x {n} x {k}, {lda}, {ldb}", cpu.isa().kind()),
+                        &got,
+                        &wanted,
+                    );
+                }
+            }
+        }
     }
 }
 

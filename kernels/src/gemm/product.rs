@@ -1,0 +1,247 @@
+//! The register tile: the innermost loop of all products.
+//!
+//! ```text
+//!            NR columns: NV vectors              per step of k: NV loads of B, H broadcasts of A,
+//!          ┌────────┬────────┐                   H·NV fused multiply-adds into H·NV registers
+//!   H ≤ MR │ sums   │ sums   │
+//!   rows   │ in     │ regis- │   AVX-512: 14 x 2 sums + 2 of B + 1 of A = 31 of 32 registers
+//!          │        │  ters  │   AVX2:     6 x 2 sums + 2 of B + 1 of A = 15 of 16 registers
+//!          └────────┴────────┘
+//! ```
+
+use super::pack::prefetch;
+use super::sweep::part;
+use crate::simd::Simd;
+use std::array::from_fn;
+
+/// Steps of the sum by which operands are asked for ahead of their use.
+const AHEAD: usize = 8;
+
+/// H rows of A for some steps of the sum: row i at step p is `a[i · down + p · along]`, and either `down` or `along` is 1.
+#[derive(Clone, Copy)]
+pub(super) struct Left<'a> {
+    pub a: &'a [f32],
+    pub down: usize,
+    pub along: usize,
+}
+
+/// NR columns of B for some steps of the sum: step p begins at `b[p · along]`.
+#[derive(Clone, Copy)]
+pub(super) struct Right<'a> {
+    pub b: &'a [f32],
+    pub along: usize,
+}
+
+/// Where the tile after this one will go: its lines of C are asked for a row at a time, because a core has room for a
+/// dozen unanswered questions, and the operands need some of it.
+#[derive(Clone, Copy)]
+pub(super) struct Next {
+    /// Any address.
+    pub c: *const f32,
+    /// Elements from one row to the next.
+    pub ldc: usize,
+}
+
+impl Next {
+    /// Nowhere: asking there has no effect.
+    pub(super) const NONE: Self = Self { c: std::ptr::null(), ldc: 0 };
+
+    /// Asks for row `i`, `width` columns wide.
+    #[inline(always)]
+    fn ask(self, i: usize, width: usize) {
+        let row = self.c.wrapping_add(i * self.ldc);
+        for line in (0..width).step_by(16) {
+            prefetch(row.wrapping_add(line));
+        }
+    }
+}
+
+impl Left<'_> {
+    /// Panics if the panel does not hold `height` rows of `depth` steps.
+    #[inline(always)]
+    pub(super) fn check(&self, height: usize, depth: usize) {
+        assert!(depth == 0 || self.a.len() > (height - 1) * self.down + (depth - 1) * self.along);
+    }
+}
+
+impl Right<'_> {
+    /// Panics if the panel does not hold `width` columns of `depth` steps.
+    #[inline(always)]
+    pub(super) fn check(&self, width: usize, depth: usize) {
+        assert!(depth == 0 || self.b.len() >= (depth - 1) * self.along + width);
+    }
+}
+
+/// A\[H, depth\] · B\[depth, NR\].
+///
+/// # Safety
+/// `left` holds H rows and `right` NV vectors of `depth` steps, as their `check` has it.
+#[inline(always)]
+pub(super) unsafe fn product<S: Simd, const H: usize, const NV: usize>(
+    simd: S,
+    depth: usize,
+    left: Left<'_>,
+    right: Right<'_>,
+    next: Next,
+) -> [[S::F32; NV]; H] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if left.along == 1 && H > 1 {
+            of_rows(simd, depth, left.a.as_ptr(), left.down, right, next)
+        } else {
+            of_groups(simd, depth, left.a.as_ptr(), left.along, right, next)
+        }
+    }
+}
+
+/// Asks for the columns of B some steps ahead.
+#[inline(always)]
+fn prefetch_right<S: Simd, const NV: usize>(b: *const f32) {
+    for line in (0..NV * S::LANES).step_by(16) {
+        prefetch(b.wrapping_add(line));
+    }
+}
+
+/// [`product`] where the H numbers of a step are neighbours: A is packed, or lies transposed.
+///
+/// # Safety
+/// As [`product`].
+#[inline(always)]
+unsafe fn of_groups<S: Simd, const H: usize, const NV: usize>(
+    simd: S,
+    depth: usize,
+    mut a: *const f32,
+    group: usize,
+    right: Right<'_>,
+    next: Next,
+) -> [[S::F32; NV]; H] {
+    let mut sums = [[simd.zero(); NV]; H];
+    let mut b = right.b.as_ptr();
+    let (a_ahead, b_ahead) = (AHEAD * group, AHEAD * right.along);
+    for i in 0..H {
+        next.ask(i, NV * S::LANES);
+        for _ in part(depth, 1, H, i) {
+            prefetch_right::<S, NV>(b.wrapping_add(b_ahead));
+            prefetch(a.wrapping_add(a_ahead));
+            prefetch(a.wrapping_add(a_ahead + H - 1));
+            // SAFETY: the caller's promise; the pointers move one step.
+            unsafe {
+                let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let factor = simd.splat(*a.add(i));
+                    for v in 0..NV {
+                        sums[v] = simd.mul_add(factor, row[v], sums[v]);
+                    }
+                }
+            }
+            a = a.wrapping_add(group);
+            b = b.wrapping_add(right.along);
+        }
+    }
+    sums
+}
+
+/// [`product`] where the steps of a row are neighbours: A as it lies. Five pointers reach 14 rows, three rows each.
+///
+/// # Safety
+/// As [`product`].
+#[inline(always)]
+unsafe fn of_rows<S: Simd, const H: usize, const NV: usize>(
+    simd: S,
+    depth: usize,
+    a: *const f32,
+    down: usize,
+    right: Right<'_>,
+    next: Next,
+) -> [[S::F32; NV]; H] {
+    const { assert!(H <= 15) };
+    let mut sums = [[simd.zero(); NV]; H];
+    let mut b = right.b.as_ptr();
+    let b_ahead = AHEAD * right.along;
+    // Variables and not an array: an array would be kept in memory.
+    let (mut a0, mut a1, mut a2) = (a, a.wrapping_add(3 * down), a.wrapping_add(6 * down));
+    let (mut a3, mut a4) = (a.wrapping_add(9 * down), a.wrapping_add(12 * down));
+    for i in 0..H {
+        next.ask(i, NV * S::LANES);
+        for _ in part(depth, 1, H, i) {
+            prefetch_right::<S, NV>(b.wrapping_add(b_ahead));
+            // SAFETY: the caller's promise; the pointers move one step, and those of rows that do not exist are not read.
+            unsafe {
+                let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let three = if i < 3 {
+                        a0
+                    } else if i < 6 {
+                        a1
+                    } else if i < 9 {
+                        a2
+                    } else if i < 12 {
+                        a3
+                    } else {
+                        a4
+                    };
+                    let factor = simd.splat(*three.wrapping_add(i % 3 * down));
+                    for v in 0..NV {
+                        sums[v] = simd.mul_add(factor, row[v], sums[v]);
+                    }
+                }
+            }
+            (a0, a1, a2) = (in_register(a0), in_register(a1), in_register(a2));
+            (a3, a4) = (in_register(a3), in_register(a4));
+            b = b.wrapping_add(right.along);
+        }
+    }
+    sums
+}
+
+/// The next step of a row. The compiler is kept from seeing that all rows move alike: it would give each a pointer of its
+/// own, more than there are registers.
+#[allow(clippy::pointers_in_nomem_asm_block)]
+#[inline(always)]
+fn in_register(mut p: *const f32) -> *const f32 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: no instruction: the pointer stays as it is, and nothing is read or written.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags));
+    }
+    p = p.wrapping_add(1);
+    p
+}
+
+/// C = sums (+ C) (+ bias), from the registers.
+///
+/// # Safety
+/// `c` is valid for reading and writing H rows of NV vectors, `ldc` apart.
+#[inline(always)]
+pub(super) unsafe fn write<S: Simd, const H: usize, const NV: usize>(
+    simd: S,
+    mut sums: [[S::F32; NV]; H],
+    c: *mut f32,
+    ldc: usize,
+    add: bool,
+    bias: Option<&[f32]>,
+) {
+    // By reference: iterators over arrays by value do not unroll, and would take the sums out of the registers.
+    if add {
+        for (i, row) in sums.iter_mut().enumerate() {
+            for (v, sum) in row.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *sum = simd.add(unsafe { simd.load_ptr(c.add(i * ldc + v * S::LANES)) }, *sum);
+            }
+        }
+    }
+    if let Some(bias) = bias {
+        let bias: [S::F32; NV] = from_fn(|v| simd.load(&bias[v * S::LANES..]));
+        for row in &mut sums {
+            for (sum, &bias) in row.iter_mut().zip(&bias) {
+                *sum = simd.add(*sum, bias);
+            }
+        }
+    }
+    for (i, row) in sums.iter().enumerate() {
+        for (v, &sum) in row.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { simd.store_ptr(c.add(i * ldc + v * S::LANES), sum) };
+        }
+    }
+}
