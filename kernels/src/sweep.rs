@@ -1,7 +1,7 @@
 //! One pass over the columns of a row, LANES at a time: the loop that every row kernel shares.
 //!
 //! A kernel says what happens to LANES neighbouring columns ([`Columns::step`]), which reads like its equation;
-//! [`sweep`] walks the row, four vectors in flight, and takes care of the tail: the last vector ends with the row and
+//! [`sweep`] walks the row, four vectors side by side, and takes care of the tail: the last vector ends with the row and
 //! overlaps the one before. There are four kinds of streams:
 //!
 //! ```text
@@ -15,10 +15,13 @@
 //! cycles), folded in a fixed order, so the result depends on the lane width but on nothing else.
 #![allow(unsafe_code)]
 
-use crate::simd::{Element, Simd};
+use crate::simd::{Element, Simd, WIDTH, Wide, prefetch};
 
-/// Vectors in flight.
-const UNROLL: usize = 4;
+/// Bytes by which rows that do not come from a near cache are asked for ahead: the machine's own guess ends with each
+/// page.
+const AHEAD: usize = 2048;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// What is done with LANES neighbouring columns. See the module for the kinds of streams.
 ///
@@ -126,34 +129,40 @@ fn walk<
     for y in &y {
         assert!(y.len() >= len);
     }
-    let mut sums = [[simd.splat(C::IDENTITY); SUMS]; UNROLL];
+    let mut wide_sums = [[simd.splat(C::IDENTITY); WIDTH]; SUMS];
     let mut c = 0;
-    while len - c >= UNROLL * S::LANES {
-        for sums in &mut sums {
-            // SAFETY: LANES columns from c on lie within `len`, which no stream is shorter than.
-            unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c, sums) };
-            c += S::LANES;
+    while len - c >= WIDTH * S::LANES {
+        for stream in x.iter().copied().chain(y.iter().map(|y| &**y)) {
+            let next = stream.as_ptr().wrapping_add(c).cast::<u8>().wrapping_add(AHEAD);
+            for line in (0..WIDTH * S::LANES * size_of::<X>()).step_by(LINE) {
+                prefetch(next.wrapping_add(line));
+            }
         }
+        // SAFETY: WIDTH · LANES columns from c on lie within `len`, which no stream is shorter than.
+        unsafe { full(Wide(simd), columns, &x, &p, &mut u, &mut y, c, &mut wide_sums) };
+        c += WIDTH * S::LANES;
     }
+    let mut sums = wide_sums.map(|sums| sums[0]);
     while len - c >= S::LANES {
         // SAFETY: as above.
-        unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c, &mut sums[0]) };
+        unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c, &mut sums) };
         c += S::LANES;
     }
     if c < len && len >= S::LANES {
         // SAFETY: LANES columns up to `len` lie within `len`.
-        unsafe { overlapping(simd, columns, &x, &p, &mut u, &mut y, len - S::LANES, c, &mut sums[0]) };
+        unsafe { overlapping(simd, columns, &x, &p, &mut u, &mut y, len - S::LANES, c, &mut sums) };
     } else if c < len {
-        let before = sums[0];
-        partial(simd, columns, &x, &p, &mut u, &mut y, len, &mut sums[0]);
+        let before = sums;
+        partial(simd, columns, &x, &p, &mut u, &mut y, len, &mut sums);
         let inside = simd.first(len);
         for k in 0..SUMS {
-            sums[0][k] = simd.select(inside, sums[0][k], before[k]);
+            sums[k] = simd.select(inside, sums[k], before[k]);
         }
     }
     let mut totals = [0.0; SUMS];
     for k in 0..SUMS {
-        let pairs = (C::combine(simd, sums[0][k], sums[1][k]), C::combine(simd, sums[2][k], sums[3][k]));
+        let [_, b, c, d] = wide_sums[k];
+        let pairs = (C::combine(simd, sums[k], b), C::combine(simd, c, d));
         totals[k] = C::fold(simd, C::combine(simd, pairs.0, pairs.1));
     }
     totals

@@ -12,8 +12,9 @@
 //! The bias gradient is the column sum of dx ([`crate::reduce::column_sums`]). p is computed in f32 and rounded only
 //! where it is stored, so y does not depend on whether `pre` is kept; backward sees the stored p.
 //!
-//! Cost: forward moves T·F·(2, or 3 with `pre`) numbers, backward T·F·3; about 20 (tanh) or 35 (erf) vector
-//! instructions for LANES elements, one of them a division.
+//! Cost: forward moves T·F·(2, or 3 with `pre`) numbers, backward T·F·3; about 23 (tanh; backward 32) or 35 (erf) vector
+//! instructions for LANES elements, no division among them. Each element is one chain of multiply-adds, so four vectors
+//! go side by side.
 //!
 //! The epilogue of a GEMM calls [`Activation::apply`] on its register tile and gives the same bits.
 

@@ -115,12 +115,10 @@ fn stored_sum<X: Element, S: Simd, const PARTS: usize>(simd: S, parts: [S::F32; 
         return parts[0];
     }
     let sum = simd.add(parts[0], parts[1]);
-    if X::DTYPE == DType::F32 {
-        return sum;
+    match X::DTYPE {
+        DType::F32 => sum,
+        DType::Bf16 => simd.round_bf16(sum),
     }
-    let mut stored = [X::from_f32(0.0); 16];
-    X::store(simd, &mut stored, sum);
-    X::load(simd, &stored)
 }
 
 /// Σ s, and s where it is wanted.

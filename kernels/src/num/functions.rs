@@ -93,19 +93,46 @@ pub fn erf<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     simd.select(simd.lt(magnitude, simd.splat(1.0)), small, simd.copy_sign(large, x))
 }
 
-/// 2·√(2/π)·(x + 0.044715·x³): twice the argument of tanh in the tanh form of GELU.
+/// 1/d for 1 <= d <= 2^126, without a division, which on most machines takes as long as all else that an activation
+/// does: a first guess from the bits (off by 12 %), and two steps of third order. Error below 1.5 ulp; NaN stays.
+#[inline(always)]
+fn reciprocal<S: Simd>(simd: S, d: S::F32) -> S::F32 {
+    let one = simd.splat(1.0);
+    let minus_d = simd.xor(simd.as_bits(d), simd.splat_u32(u32::MAX));
+    let mut r = simd.as_floats(simd.add_u32(minus_d, simd.splat_u32(0x7ef3_11c8)));
+    for _ in 0..2 {
+        let error = simd.neg_mul_add(d, r, one);
+        r = simd.mul_add(simd.mul(r, error), simd.add(error, one), r);
+    }
+    r
+}
+
+/// 2^y for y <= 127, where it is added to other numbers: relative error 1.7e-7, next to 0 (below 2^-125) for y < -126;
+/// NaN stays. Half the instructions of [`exp`].
+#[inline(always)]
+pub fn exp2<S: Simd>(simd: S, y: S::F32) -> S::F32 {
+    let (n, r) = simd.split_exponent(y);
+    simd.scale_by_power(simd.mul_add(polynomial(simd, EXP2, r), r, simd.splat(1.0)), n)
+}
+
+/// 2·√(2/π)·(x + 0.044715·x³)·log2 e: twice the argument of tanh in the tanh form of GELU, for powers of two.
 #[inline(always)]
 fn gelu_tanh_argument<S: Simd>(simd: S, x: S::F32) -> S::F32 {
-    let z = simd.mul(x, x);
-    let scaled = simd.mul(x, simd.splat(2.0 * SQRT_2_OVER_PI));
-    simd.mul(scaled, simd.mul_add(z, simd.splat(GELU_CUBIC), simd.splat(1.0)))
+    const LINEAR: f32 = 2.0 * SQRT_2_OVER_PI * LOG2_E;
+    simd.mul(x, simd.mul_add(simd.mul(x, x), simd.splat(LINEAR * GELU_CUBIC), simd.splat(LINEAR)))
 }
+
+/// Below this the tanh form of GELU is 0 to f32, and e^-u still a number.
+const GELU_TANH_ZERO: f32 = -10.0;
 
 /// GELU in the tanh form, ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), as x · sigmoid of twice that argument: the same
 /// function, but without the cancellation of 1 + tanh for negative x.
 #[inline(always)]
 pub fn gelu_tanh<S: Simd>(simd: S, x: S::F32) -> S::F32 {
-    simd.mul(x, sigmoid(simd, gelu_tanh_argument(simd, x)))
+    // In this order a NaN survives.
+    let x = simd.max(simd.splat(GELU_TANH_ZERO), x);
+    let e = exp2(simd, simd.neg(gelu_tanh_argument(simd, x)));
+    simd.mul(x, reciprocal(simd, simd.add(simd.splat(1.0), e)))
 }
 
 /// Derivative of [`gelu_tanh`]: s + x·s·(1-s)·u' with s the sigmoid and u its argument.
@@ -113,9 +140,11 @@ pub fn gelu_tanh<S: Simd>(simd: S, x: S::F32) -> S::F32 {
 pub fn gelu_tanh_derivative<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     // With e = exp(-|u|): s is 1/(1+e) or e/(1+e), and s·(1-s) = e/(1+e)² without the cancellation of 1-s.
     let one = simd.splat(1.0);
+    // Beyond ±10 the derivative is 0 or 1 to f32. In this order a NaN survives.
+    let x = simd.min(simd.splat(-GELU_TANH_ZERO), simd.max(simd.splat(GELU_TANH_ZERO), x));
     let u = gelu_tanh_argument(simd, x);
-    let e = exp(simd, simd.neg(simd.abs(u)));
-    let r = simd.div(one, simd.add(one, e));
+    let e = exp2(simd, simd.as_floats(simd.or(simd.as_bits(u), simd.splat_u32(0x8000_0000))));
+    let r = reciprocal(simd, simd.add(one, e));
     let er = simd.mul(e, r);
     let s = simd.select(simd.lt(u, simd.zero()), er, r);
     let z = simd.mul(x, x);

@@ -243,6 +243,20 @@ unsafe impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    fn split_exponent(self, y: __m512) -> (__m512, __m512) {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe {
+            // 0: what is left of rounding to whole numbers, half to even.
+            let rest = _mm512_reduce_ps::<0>(y);
+            (_mm512_sub_ps(y, rest), rest)
+        }
+    }
+    #[inline(always)]
+    fn scale_by_power(self, a: __m512, n: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
+        unsafe { _mm512_scalef_ps(a, n) }
+    }
+    #[inline(always)]
     fn transpose(self, rows: &mut [__m512; 16]) {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
         unsafe {

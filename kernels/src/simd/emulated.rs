@@ -185,6 +185,20 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
         from_fn(|i| if mask[i] { a[i] } else { b[i] })
     }
     #[inline(never)]
+    fn split_exponent(self, y: [f32; N]) -> ([f32; N], [f32; N]) {
+        // AVX-512 has instructions of its own for this, which need no bound.
+        let y = if N > 8 { y } else { map(y, |y| Scalar.max(-127.0, y)) };
+        let rest = map(y, |y| if y.is_infinite() { 0.0 } else { y - y.round_ties_even() });
+        (zip(y, rest, |y, rest| y - rest), rest)
+    }
+    #[inline(never)]
+    fn scale_by_power(self, a: [f32; N], n: [f32; N]) -> [f32; N] {
+        if N > 8 {
+            return zip(a, n, |a, n| (f64::from(a) * f64::from(n).exp2()) as f32);
+        }
+        zip(a, n, |a, n| Scalar.scale_by_power(a, n))
+    }
+    #[inline(never)]
     fn reduce_sum(self, a: [f32; N]) -> f32 {
         fold(a, |a, b| a + b)
     }

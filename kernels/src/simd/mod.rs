@@ -27,6 +27,7 @@ mod isa;
 mod scalar;
 #[cfg(test)]
 mod tests;
+mod wide;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
@@ -37,6 +38,7 @@ pub use element::{DType, Element};
 pub use emulated::Emulated;
 pub use isa::{Isa, IsaKind, UnknownIsa};
 pub use scalar::Scalar;
+pub(crate) use wide::{WIDTH, Wide};
 
 use half::bf16;
 
@@ -48,6 +50,30 @@ pub trait Kernel {
     type Output;
     /// Does the work with the vectors of `simd`.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// Asks for the cache line of `p`, which may be any address, to be in L1 soon.
+#[inline(always)]
+pub(crate) fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; no address makes it fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
+/// Asks for the cache line of `p`, which may be any address, to be in L2 when it is needed.
+#[inline(always)]
+pub(crate) fn prefetch_far<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; no address makes it fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }
 
 /// The vector operations of one instruction set. The value is a token: holding it proves that they can be executed.
@@ -209,6 +235,32 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     fn copy_sign(self, magnitude: Self::F32, sign: Self::F32) -> Self::F32 {
         let bit = self.and(self.as_bits(sign), self.splat_u32(0x8000_0000));
         self.as_floats(self.or(self.as_bits(magnitude), bit))
+    }
+    /// What storing as bf16 leaves of the numbers: rounded to nearest even; NaN stays.
+    #[inline(always)]
+    fn round_bf16(self, a: Self::F32) -> Self::F32 {
+        let bits = self.as_bits(a);
+        let odd = self.and(self.shr::<16>(bits), self.splat_u32(1));
+        let rounded = self.add_u32(bits, self.add_u32(odd, self.splat_u32(0x7fff)));
+        let value = self.as_floats(self.and(rounded, self.splat_u32(0xffff_0000)));
+        // Rounded, a NaN could become a number: a + a is that NaN, and everything else is below infinity.
+        let number = self.lt(self.abs(a), self.splat(f32::INFINITY));
+        self.select(number, value, self.add(a, a))
+    }
+    /// (n, r) with y = n + r, n an integer and |r| <= ½, for |y| < 2^22. A y below -127 may count as -127.
+    #[inline(always)]
+    fn split_exponent(self, y: Self::F32) -> (Self::F32, Self::F32) {
+        // Numbers of this size have no fraction bits: adding it rounds, half to even.
+        const SHIFT: f32 = 12_582_912.0;
+        let y = self.max(self.splat(-127.0), y);
+        let n = self.sub(self.add(y, self.splat(SHIFT)), self.splat(SHIFT));
+        (n, self.sub(y, n))
+    }
+    /// a · 2^n for a = 2^r but for rounding, (n, r) from [`split_exponent`](Self::split_exponent), n <= 127. What is
+    /// below 2^-126 may be any number from 0 to 2^-125.
+    #[inline(always)]
+    fn scale_by_power(self, a: Self::F32, n: Self::F32) -> Self::F32 {
+        self.as_floats(self.add_u32(self.as_bits(a), self.shl::<23>(self.round_to_int(n))))
     }
     /// The first LANES floats of `x`. Panics if there are fewer.
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! Each operation of each instruction set against plain Rust, and memory behind partial loads and stores.
 
 use super::*;
+use crate::num::functions;
 use crate::num::philox::Stream;
 
 /// Interesting floats: specials, ties for rounding, and random bit patterns.
@@ -26,7 +27,7 @@ impl Kernel for EveryOperation<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); 24];
+        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); 25];
         for (a, b) in self.a.chunks_exact(S::LANES).zip(self.b.chunks_exact(S::LANES)) {
             let (a, b) = (s.load(a), s.load(b));
             let (ua, ub) = (s.as_bits(a), s.as_bits(b));
@@ -68,6 +69,10 @@ impl Kernel for EveryOperation<'_> {
             let mut wide = [0f32; 16];
             s.store(&mut wide, bf16::load(s, &narrow));
             rows[23].extend(wide[..S::LANES].iter().map(|x| x.to_bits()));
+            let mut rounded = [0f32; 16];
+            s.store(&mut rounded, s.round_bf16(a));
+            assert_eq!(rounded[..S::LANES], wide[..S::LANES], "rounded in registers and by way of memory");
+            rows[24].extend(rounded[..S::LANES].iter().map(|x| x.to_bits()));
         }
         *self.out = rows.concat();
     }
@@ -228,6 +233,113 @@ fn columns_are_loaded_without_touching_rows_that_do_not_exist() {
             for (column, lane) in (0..lanes).flat_map(|column| (0..lanes).map(move |lane| (column, lane))) {
                 let want = if lane < rows { x[lane * leading + column] } else { 0.0 };
                 assert_eq!(y[column * 16 + lane], want, "{}: {rows} rows, column {column} lane {lane}", isa.kind());
+            }
+        }
+    }
+}
+
+/// 2^y by way of its whole and its broken part, and functions of a whole row of vectors.
+struct Powers<'a> {
+    y: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Powers<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (y, out) in self.y.chunks_exact(S::LANES).zip(self.out.chunks_exact_mut(S::LANES)) {
+            s.store(out, functions::exp2(s, s.load(y)));
+        }
+    }
+}
+
+#[test]
+fn powers_of_two_keep_their_bound_and_vanish_below() {
+    let y: Vec<f32> = (0..4096).map(|i| -150.0 + i as f32 * (277.0 / 4096.0)).collect();
+    for isa in Isa::testable() {
+        let mut out = vec![f32::NAN; y.len()];
+        isa.run(Powers { y: &y, out: &mut out });
+        for (&y, &p) in y.iter().zip(&out) {
+            let exact = f64::from(y).exp2();
+            if y >= -126.0 {
+                let error = (f64::from(p) - exact).abs() / exact;
+                assert!(error <= 1.8e-7, "{}: 2^{y} = {p:e}, off by {error:e}", isa.kind());
+            } else {
+                assert!((0.0..=f32::MIN_POSITIVE * 2.0).contains(&p), "{}: 2^{y} = {p:e}", isa.kind());
+            }
+        }
+        let special = [f32::NAN, f32::NEG_INFINITY, -1e9, 0.0].repeat(4);
+        let mut out = vec![1.0f32; special.len()];
+        isa.run(Powers { y: &special, out: &mut out });
+        let tiny = 0.0..=f32::MIN_POSITIVE * 2.0;
+        let right = out[0].is_nan() && tiny.contains(&out[1]) && tiny.contains(&out[2]) && out[3] == 1.0;
+        assert!(right, "{}: {:?}", isa.kind(), &out[..4]);
+    }
+}
+
+/// Every operation that a row kernel may use, on vectors one after the other and side by side.
+struct Combined<'a> {
+    x: &'a [f32],
+    out: &'a mut Vec<u32>,
+    wide: bool,
+}
+
+impl Combined<'_> {
+    #[inline(always)]
+    fn collect<S: Simd>(self, s: S) {
+        for x in self.x.chunks_exact(S::LANES) {
+            let x = s.load(x);
+            let (low, high) = s.mul_wide_u32(s.as_bits(x), s.splat_u32(0x9e37_79b9));
+            let results = [
+                functions::gelu_tanh(s, x),
+                functions::gelu_tanh_derivative(s, x),
+                functions::gelu_erf(s, x),
+                functions::ln(s, s.abs(x)),
+                functions::tanh(s, s.sqrt(s.abs(x))),
+                s.select(s.lt_u32(low, high), s.min(x, s.splat(0.5)), s.neg(x)),
+                s.round_bf16(s.div(x, s.splat(3.0))),
+                s.select(s.first(S::LANES / 2), x, s.zero()),
+            ];
+            // By vector, so that both ways give the numbers in one order: first(n) is told apart by its zeros alone.
+            let mut lanes = [0f32; 64];
+            for result in results {
+                s.store(&mut lanes, result);
+                self.out.extend(lanes[..S::LANES].iter().map(|lane| lane.to_bits()));
+            }
+        }
+    }
+}
+
+impl Kernel for Combined<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        if self.wide { self.collect(Wide(s)) } else { self.collect(s) }
+    }
+}
+
+#[test]
+fn vectors_side_by_side_give_the_bits_of_single_ones() {
+    let mut stream = Stream::new(3, [0; 3]);
+    let x: Vec<f32> = (0..256).map(|_| 4.0 * stream.normal() as f32).collect();
+    for isa in Isa::testable() {
+        let [mut single, mut wide] = [Vec::new(), Vec::new()];
+        isa.run(Combined { x: &x, out: &mut single, wide: false });
+        isa.run(Combined { x: &x, out: &mut wide, wide: true });
+        let (lanes, results) = (isa.lanes(), 8);
+        assert_eq!(single.len(), wide.len());
+        for (i, &got) in wide.iter().enumerate() {
+            // Element i of `wide` is lane `lane` of result `result` of a group of four vectors.
+            let (group, rest) = (i / (WIDTH * lanes * results), i % (WIDTH * lanes * results));
+            let (result, lane) = (rest / (WIDTH * lanes), rest % (WIDTH * lanes));
+            let vector = group * WIDTH + lane / lanes;
+            let want = single[(vector * results + result) * lanes + lane % lanes];
+            if result == 7 {
+                let kept = lane < WIDTH * lanes / 2;
+                assert_eq!(f32::from_bits(got), if kept { x[vector * lanes + lane % lanes] } else { 0.0 });
+            } else {
+                assert_eq!(got, want, "{}: result {result} of element {lane}", isa.kind());
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Softmax on vectors.
 
 use crate::num::functions;
+use crate::num::poly::LOG2_E;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
-use crate::simd::{Element, Kernel, Simd};
-use crate::sweep::{Columns, sweep};
+use crate::simd::{DType, Element, Kernel, Simd};
+use crate::sweep::{Columns, sweep, sweep_in_place};
 
 /// y = softmax of each row of `x`, both [T, columns].
 ///
@@ -46,8 +47,14 @@ impl<X: Element> Kernel for Forward<'_, X> {
     fn run<S: Simd>(self, simd: S) {
         for (x, y) in self.x.chunks(self.columns).zip(self.y.chunks_mut(self.columns)) {
             let [max] = sweep(simd, x.len(), &Max, [x], [], [], []);
-            let [sum] = sweep(simd, x.len(), &SumOfExp(max), [x], [], [], []);
-            sweep(simd, x.len(), &Exp { max, factor: 1.0 / sum }, [x], [], [], [y]);
+            if X::DTYPE == DType::F32 {
+                let [sum] = sweep(simd, x.len(), &Exp { max, factor: 1.0 }, [x], [], [], [&mut *y]);
+                sweep_in_place::<S, X, _, 0, 0, 1, 0>(simd, x.len(), &Scale(1.0 / sum), [], [], [y]);
+            } else {
+                // Rounded only once: the exponentials are computed again.
+                let [sum] = sweep(simd, x.len(), &SumOfExp(max), [x], [], [], []);
+                let _: [f32; 1] = sweep(simd, x.len(), &Exp { max, factor: 1.0 / sum }, [x], [], [], [y]);
+            }
         }
     }
 }
@@ -92,18 +99,24 @@ impl Columns<1, 0, 0, 0, 1> for SumOfExp {
         _: &mut [S::F32; 0],
         [sum]: &mut [S::F32; 1],
     ) -> [S::F32; 0] {
-        *sum = simd.add(*sum, functions::exp(simd, simd.sub(x, simd.splat(self.0))));
+        *sum = simd.add(*sum, exp(simd, x, self.0));
         []
     }
 }
 
-/// y = exp(x - max) · factor
+/// exp(x - max)
+#[inline(always)]
+fn exp<S: Simd>(simd: S, x: S::F32, max: f32) -> S::F32 {
+    functions::exp2(simd, simd.mul(simd.sub(x, simd.splat(max)), simd.splat(LOG2_E)))
+}
+
+/// y = exp(x - max) · factor, and their sum.
 struct Exp {
     max: f32,
     factor: f32,
 }
 
-impl Columns<1, 0, 0, 1, 0> for Exp {
+impl Columns<1, 0, 0, 1, 1> for Exp {
     #[inline(always)]
     fn step<S: Simd>(
         &self,
@@ -111,9 +124,29 @@ impl Columns<1, 0, 0, 1, 0> for Exp {
         [x]: [S::F32; 1],
         _: [S::F32; 0],
         _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
+        [sum]: &mut [S::F32; 1],
     ) -> [S::F32; 1] {
-        [simd.mul(functions::exp(simd, simd.sub(x, simd.splat(self.max))), simd.splat(self.factor))]
+        let y = simd.mul(exp(simd, x, self.max), simd.splat(self.factor));
+        *sum = simd.add(*sum, y);
+        [y]
+    }
+}
+
+/// y = y · factor
+struct Scale(f32);
+
+impl Columns<0, 0, 1, 0, 0> for Scale {
+    #[inline(always)]
+    fn step<S: Simd>(
+        &self,
+        simd: S,
+        _: [S::F32; 0],
+        _: [S::F32; 0],
+        [y]: &mut [S::F32; 1],
+        _: &mut [S::F32; 0],
+    ) -> [S::F32; 0] {
+        *y = simd.mul(*y, simd.splat(self.0));
+        []
     }
 }
 

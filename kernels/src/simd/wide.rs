@@ -1,0 +1,135 @@
+//! Four vectors as one: what keeps a processor busy where each step of a computation waits for the one before.
+//!
+//! A polynomial of degree five is a chain of five multiply-adds of four cycles each, while two of them could start in
+//! every cycle. A processor looks some hundred instructions ahead for independent ones, which are two or three elements of
+//! an activation one after the other. With four vectors side by side in every operation, neighbouring instructions
+//! are independent.
+
+use super::{Kernel, Simd};
+use half::bf16;
+use std::array::from_fn;
+
+/// Vectors side by side.
+pub(crate) const WIDTH: usize = 4;
+
+/// The token of four vectors of S as one of four times as many lanes. Only for loops over columns: `vectorize` has been
+/// entered with S, partial vectors and transposes do not exist.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wide<S>(pub(crate) S);
+
+/// One operation of each of the four.
+macro_rules! each {
+    ($($name:ident($($x:ident: $t:ident),*) -> $r:ident;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($x: Self::$t),*) -> Self::$r {
+            from_fn(|i| self.0.$name($($x[i]),*))
+        }
+    )*};
+}
+
+// SAFETY: it holds a token of S, and executes nothing else.
+unsafe impl<S: Simd> Simd for Wide<S> {
+    const LANES: usize = WIDTH * S::LANES;
+    const REGISTERS: usize = S::REGISTERS;
+    const EMULATED: bool = S::EMULATED;
+    type F32 = [S::F32; WIDTH];
+    type U32 = [S::U32; WIDTH];
+    type Mask = [S::Mask; WIDTH];
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F32 {
+        [self.0.splat(x); WIDTH]
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> Self::U32 {
+        [self.0.splat_u32(x); WIDTH]
+    }
+    #[inline(always)]
+    fn iota(self) -> Self::U32 {
+        from_fn(|i| self.0.add_u32(self.0.iota(), self.0.splat_u32((i * S::LANES) as u32)))
+    }
+    #[inline(always)]
+    unsafe fn load_ptr(self, p: *const f32) -> Self::F32 {
+        // SAFETY: the caller guarantees four vectors.
+        from_fn(|i| unsafe { self.0.load_ptr(p.add(i * S::LANES)) })
+    }
+    #[inline(always)]
+    unsafe fn store_ptr(self, p: *mut f32, x: Self::F32) {
+        for (i, &x) in x.iter().enumerate() {
+            // SAFETY: the caller guarantees four vectors.
+            unsafe { self.0.store_ptr(p.add(i * S::LANES), x) };
+        }
+    }
+    unsafe fn load_ptr_partial(self, _: *const f32, _: usize) -> Self::F32 {
+        unreachable!("wide vectors are whole")
+    }
+    unsafe fn store_ptr_partial(self, _: *mut f32, _: usize, _: Self::F32) {
+        unreachable!("wide vectors are whole")
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const bf16) -> Self::F32 {
+        // SAFETY: the caller guarantees four vectors.
+        from_fn(|i| unsafe { self.0.load_bf16_ptr(p.add(i * S::LANES)) })
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_ptr(self, p: *mut bf16, x: Self::F32) {
+        for (i, &x) in x.iter().enumerate() {
+            // SAFETY: the caller guarantees four vectors.
+            unsafe { self.0.store_bf16_ptr(p.add(i * S::LANES), x) };
+        }
+    }
+    each! {
+        add(a: F32, b: F32) -> F32;
+        sub(a: F32, b: F32) -> F32;
+        mul(a: F32, b: F32) -> F32;
+        div(a: F32, b: F32) -> F32;
+        mul_add(a: F32, b: F32, c: F32) -> F32;
+        neg_mul_add(a: F32, b: F32, c: F32) -> F32;
+        max(a: F32, b: F32) -> F32;
+        min(a: F32, b: F32) -> F32;
+        sqrt(a: F32) -> F32;
+        as_bits(a: F32) -> U32;
+        as_floats(a: U32) -> F32;
+        round_to_int(a: F32) -> U32;
+        int_to_float(a: U32) -> F32;
+        add_u32(a: U32, b: U32) -> U32;
+        xor(a: U32, b: U32) -> U32;
+        and(a: U32, b: U32) -> U32;
+        or(a: U32, b: U32) -> U32;
+        lt(a: F32, b: F32) -> Mask;
+        lt_u32(a: U32, b: U32) -> Mask;
+        select(mask: Mask, a: F32, b: F32) -> F32;
+        round_bf16(a: F32) -> F32;
+        scale_by_power(a: F32, n: F32) -> F32;
+    }
+    #[inline(always)]
+    fn split_exponent(self, y: Self::F32) -> (Self::F32, Self::F32) {
+        let parts: [_; WIDTH] = from_fn(|i| self.0.split_exponent(y[i]));
+        (parts.map(|(n, _)| n), parts.map(|(_, r)| r))
+    }
+    #[inline(always)]
+    fn mul_wide_u32(self, a: Self::U32, b: Self::U32) -> (Self::U32, Self::U32) {
+        let halves: [_; WIDTH] = from_fn(|i| self.0.mul_wide_u32(a[i], b[i]));
+        (halves.map(|(low, _)| low), halves.map(|(_, high)| high))
+    }
+    #[inline(always)]
+    fn shl<const BITS: u32>(self, a: Self::U32) -> Self::U32 {
+        from_fn(|i| self.0.shl::<BITS>(a[i]))
+    }
+    #[inline(always)]
+    fn shr<const BITS: u32>(self, a: Self::U32) -> Self::U32 {
+        from_fn(|i| self.0.shr::<BITS>(a[i]))
+    }
+    #[inline(always)]
+    fn reduce_sum(self, [a, b, c, d]: Self::F32) -> f32 {
+        self.0.reduce_sum(self.0.add(self.0.add(a, b), self.0.add(c, d)))
+    }
+    #[inline(always)]
+    fn reduce_max(self, [a, b, c, d]: Self::F32) -> f32 {
+        self.0.reduce_max(self.0.max(self.0.max(a, b), self.0.max(c, d)))
+    }
+}
