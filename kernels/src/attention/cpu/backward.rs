@@ -1,11 +1,12 @@
 //! Backward, one task: one head of one sequence.
 //!
 //! ```text
-//! for each 512 keys (fewer for D > 64):       K, V packed; dK = dV = 0
-//!   for each panel of 2·LANES queries:        Q, dO packed and transposed; δ = Σ_d dO ∘ O
+//! for each 512 keys (fewer for D > 64):       K, V packed
+//!   for each panel of 64 queries:             Q, dO packed and transposed; δ = Σ_d dO ∘ O
 //!     for each 128 keys of them:
-//!       Pᵀ[key, query]  = exp(scale · K·Qᵀ - lse) in L1
-//!       dSᵀ[key, query] = Pᵀ ∘ (V · dOᵀ - δ)  tile in L1
+//!       Sᵀ[key, query]  = K · Qᵀ              tile in L1
+//!       dPᵀ[key, query] = V · dOᵀ             tile in L1
+//!       Pᵀ = exp(scale · Sᵀ - lse), dSᵀ = Pᵀ ∘ (dPᵀ - δ)   in place
 //!       dV[key, d]   += Pᵀ · dO
 //!       dK[key, d]   += dSᵀ · Q
 //!       dQ[query, d] += dS · K
@@ -15,11 +16,13 @@
 //!
 //! The order of all sums follows from the shape; one task does them all, so nothing is shared between threads.
 
+use super::ahead::Ahead;
+use super::forward::KEYS;
 use super::mask::{PanelMask, Store};
-use super::pack::{CHUNK, Rows, at, chunk_widths, chunks, transpose, unpack_row};
-use super::products::{Begin, KEYS, MAX_PANEL, Packed, Probabilities, ScoreGradients, panel, scores, sums};
-use super::tile::Left;
-use super::{Head, Output, split};
+use super::pack::{CHUNK, Rows, at, chunk_widths, chunks, unpack_row};
+use super::product::{Begin, Product};
+use super::scores::{QUERIES, ScoreGradients};
+use super::{Head, Output, scratch_of, split};
 use crate::simd::{Element, Kernel, Simd};
 
 /// Numbers of each of K, V, dK and dV that a task holds at once: 128 KiB.
@@ -31,10 +34,16 @@ pub(in crate::attention) const fn resident_keys(d: usize) -> usize {
     KEYS * if tiles == 0 { 1 } else { tiles }
 }
 
+/// Floats of K, V, dK and dV of a task, of five matrices of a panel of queries, and of three tiles.
+fn buffers(d: usize) -> [usize; 12] {
+    let columns = chunks(d) * CHUNK;
+    let (held, wide, tile) = (resident_keys(d) * columns, QUERIES * columns, KEYS * QUERIES);
+    [held, held, held, held, wide, wide, wide, wide, wide, tile, tile, tile]
+}
+
 /// Floats of scratch of a task.
 pub(super) fn scratch_len(d: usize) -> usize {
-    let columns = chunks(d) * CHUNK;
-    4 * resident_keys(d) * columns + 5 * MAX_PANEL * columns + 3 * KEYS * MAX_PANEL
+    scratch_of(buffers(d))
 }
 
 /// One task of the backward pass.
@@ -51,6 +60,8 @@ pub(super) struct Backward<'a, X> {
     pub(super) dv: Output<'a, X>,
     /// Where dQ is summed if the keys do not fit at once.
     pub(super) dq_sums: Option<Output<'a, f32>>,
+    /// What the next task needs.
+    pub(super) ahead: Ahead,
     pub(super) scratch: &'a mut [f32],
 }
 
@@ -62,71 +73,50 @@ struct Queries<'a> {
     dout_transposed: &'a mut [f32],
     dq: &'a mut [f32],
     /// -lse; far below zero where there is no query.
-    shift: [f32; MAX_PANEL],
-    minus_delta: [f32; MAX_PANEL],
+    shift: [f32; QUERIES],
+    /// δ
+    delta: [f32; QUERIES],
 }
 
 impl<X: Element> Kernel for Backward<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let (head, w) = (self.head, panel::<S>());
+        let head = self.head;
         let d = head.size;
-        let (columns, resident) = (chunks(d) * CHUNK, resident_keys(d));
-        let (held, wide) = (resident * columns, MAX_PANEL * columns);
-        let [k, v, dk, dv, q, dout, q_transposed, dout_transposed, dq, p, ds, m] = split(
-            std::mem::take(&mut self.scratch),
-            [
-                held,
-                held,
-                held,
-                held,
-                wide,
-                wide,
-                wide,
-                wide,
-                wide,
-                KEYS * MAX_PANEL,
-                KEYS * MAX_PANEL,
-                KEYS * MAX_PANEL,
-            ],
-        );
-        let mut queries = Queries {
-            q,
-            dout,
-            q_transposed,
-            dout_transposed,
-            dq,
-            shift: [0.0; MAX_PANEL],
-            minus_delta: [0.0; MAX_PANEL],
-        };
+        let resident = resident_keys(d);
+        let [k, v, dk, dv, q, dout, q_transposed, dout_transposed, dq, p, ds, m] =
+            split(std::mem::take(&mut self.scratch), buffers(d));
+        let (shift, delta) = ([0.0; QUERIES], [0.0; QUERIES]);
+        let mut queries = Queries { q, dout, q_transposed, dout_transposed, dq, shift, delta };
         for start in (0..head.keys).step_by(resident) {
             let n = resident.min(head.keys - start);
             self.k.skip(start).pack(simd, n, d, resident, k);
             self.v.skip(start).pack(simd, n, d, resident, v);
-            dk.fill(0.0);
-            dv.fill(0.0);
-            for row in (0..head.length).step_by(w) {
-                let rows = w.min(head.length - row);
+            for row in (0..head.length).step_by(QUERIES) {
+                let rows = QUERIES.min(head.length - row);
                 self.load(simd, row, rows, &mut queries);
                 for tile in (0..n).step_by(KEYS) {
+                    let of_tile = at(0, resident, tile)..;
                     simd.vectorize(Panel {
                         d,
                         keys: KEYS.min(n - tile),
                         queries: rows,
-                        first: tile == 0,
+                        first_keys: tile == 0,
+                        first_queries: row == 0,
                         start: start + tile,
                         scale: head.scale,
                         mask: head.mask(row),
                         capacity: resident,
-                        k: &k[at(0, resident, tile)..],
-                        v: &v[at(0, resident, tile)..],
-                        dk: &mut dk[at(0, resident, tile)..],
-                        dv: &mut dv[at(0, resident, tile)..],
+                        k: &k[of_tile.clone()],
+                        v: &v[of_tile.clone()],
+                        dk: &mut dk[of_tile.clone()],
+                        dv: &mut dv[of_tile],
                         panel: &mut queries,
                         p,
                         ds,
                         m,
+                        ahead: &mut self.ahead,
                     });
                 }
                 self.write_dq(simd, row, rows, start, start + n == head.keys, queries.dq);
@@ -148,47 +138,47 @@ impl<X: Element> Backward<'_, X> {
     /// Packs and transposes the queries from `row` on and their gradients, and takes δ and lse.
     #[inline(always)]
     fn load<S: Simd>(&self, simd: S, row: usize, rows: usize, queries: &mut Queries<'_>) {
-        let (d, w) = (self.head.size, panel::<S>());
-        self.q.skip(row).pack(simd, rows, d, w, queries.q);
-        self.dout.skip(row).pack(simd, rows, d, w, queries.dout);
+        let d = self.head.size;
+        self.q.skip(row).pack(simd, rows, d, QUERIES, queries.q);
+        self.dout.skip(row).pack(simd, rows, d, QUERIES, queries.dout);
         for (c, width) in chunk_widths(d) {
-            let (from, to) = (at(c, w, 0), c * CHUNK * w);
-            transpose(&queries.q[from..], rows, width, w, &mut queries.q_transposed[to..]);
-            transpose(&queries.dout[from..], rows, width, w, &mut queries.dout_transposed[to..]);
+            let (columns, to) = ((c * CHUNK, width), c * CHUNK * QUERIES);
+            self.q.skip(row).pack_transposed(simd, rows, columns, &mut queries.q_transposed[to..]);
+            self.dout.skip(row).pack_transposed(simd, rows, columns, &mut queries.dout_transposed[to..]);
         }
         queries.shift.fill(-1000.0);
-        queries.minus_delta.fill(0.0);
+        queries.delta.fill(0.0);
         for i in 0..rows {
             queries.shift[i] = -self.lse.row(row + i, 1)[0];
             let out = self.out.row(row + i, d);
             let mut delta = simd.zero();
             for (c, out) in out.chunks(CHUNK).enumerate() {
-                let dout = &queries.dout[at(c, w, i)..][..CHUNK];
+                let dout = &queries.dout[at(c, QUERIES, i)..][..CHUNK];
                 for (out, dout) in out.chunks(S::LANES).zip(dout.chunks(S::LANES)) {
                     let out = if out.len() == S::LANES { X::load(simd, out) } else { X::load_partial(simd, out) };
                     delta = simd.mul_add(out, simd.load(dout), delta);
                 }
             }
-            queries.minus_delta[i] = -simd.reduce_sum(delta);
+            queries.delta[i] = simd.reduce_sum(delta);
         }
     }
 
     /// Writes scale · dQ of the queries from `row` on, or adds it to what earlier keys gave.
     #[inline(always)]
     fn write_dq<S: Simd>(&mut self, simd: S, row: usize, rows: usize, start: usize, last: bool, dq: &mut [f32]) {
-        let (d, w) = (self.head.size, panel::<S>());
+        let d = self.head.size;
         for i in 0..rows {
             if let Some(sums) = &mut self.dq_sums {
                 let sums = sums.row(row + i, d);
                 for (c, sums) in sums.chunks_mut(CHUNK).enumerate() {
-                    for (sum, new) in sums.iter_mut().zip(&mut dq[at(c, w, i)..][..CHUNK]) {
+                    for (sum, new) in sums.iter_mut().zip(&mut dq[at(c, QUERIES, i)..][..CHUNK]) {
                         *sum = if start == 0 { *new } else { *sum + *new };
                         *new = *sum;
                     }
                 }
             }
             if last {
-                unpack_row(simd, dq, w, i, self.head.scale, self.dq.row(row + i, d));
+                unpack_row(simd, dq, QUERIES, i, self.head.scale, self.dq.row(row + i, d));
             }
         }
     }
@@ -201,7 +191,9 @@ struct Panel<'a, 'b> {
     keys: usize,
     queries: usize,
     /// The tile is the first of those that add to dQ.
-    first: bool,
+    first_keys: bool,
+    /// The panel is the first of those that add to dK and dV.
+    first_queries: bool,
     /// Index of the first key in its sequence.
     start: usize,
     scale: f32,
@@ -216,34 +208,76 @@ struct Panel<'a, 'b> {
     p: &'a mut [f32],
     ds: &'a mut [f32],
     m: &'a mut [f32],
+    ahead: &'a mut Ahead,
 }
 
 impl Kernel for Panel<'_, '_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (shape, d, w, capacity) = ((self.keys, self.queries), self.d, panel::<S>(), self.capacity);
-        let finish = Probabilities { tile: self.p, scale: self.scale, shift: &self.panel.shift };
-        scores(simd, shape, d, Packed { values: self.k, capacity }, self.panel.q_transposed, finish);
-        if let Some(mask) = &self.mask {
-            mask.apply(simd, shape, self.start, &mut Store(self.m));
+        let Self { d, keys, queries, capacity, panel, ahead, .. } = self;
+        let [p, ds, m] = [self.p, self.ds, self.m].map(|tile| &mut tile[..keys * CHUNK]);
+        for (c, width) in chunk_widths(d) {
+            let begin = if c == 0 { Begin::Zero } else { Begin::Old };
+            for (a, b, tile) in [(self.k, &panel.q_transposed, &mut *p), (self.v, &panel.dout_transposed, &mut *ds)] {
+                let (a, b) = (&a[at(c, capacity, 0)..], &b[c * CHUNK * QUERIES..]);
+                let ahead = &mut *ahead;
+                simd.vectorize(Product::<false> {
+                    rows: keys,
+                    columns: queries,
+                    terms: width,
+                    a,
+                    b,
+                    begin,
+                    c: tile,
+                    ahead,
+                });
+            }
         }
-        let finish = ScoreGradients {
-            tile: self.ds,
-            probabilities: self.p,
-            mask: self.mask.is_some().then_some(self.m),
-            minus_delta: &self.panel.minus_delta,
-        };
-        scores(simd, shape, d, Packed { values: self.v, capacity }, self.panel.dout_transposed, finish);
+        if let Some(mask) = &self.mask {
+            mask.apply(simd, (keys, queries), self.start, &mut Store(m));
+        }
+        let mask = if self.mask.is_some() { &*m } else { &[] };
+        simd.vectorize(Gradients {
+            scores: ScoreGradients { probabilities: &mut *p, gradients: &mut *ds, mask, delta: &panel.delta },
+            queries,
+            scale: self.scale,
+            shift: &panel.shift,
+        });
 
-        let by_key = |values| Left { values, row_step: w, step: 1 };
-        let dout = Packed { values: self.panel.dout, capacity: w };
-        sums(simd, shape, d, Begin::Old, by_key(self.p), dout, (self.dv, capacity));
-        let q = Packed { values: self.panel.q, capacity: w };
-        sums(simd, shape, d, Begin::Old, by_key(self.ds), q, (self.dk, capacity));
-        let begin = if self.first { Begin::Zero } else { Begin::Old };
-        let by_query = Left { values: self.ds, row_step: 1, step: w };
-        let k = Packed { values: self.k, capacity };
-        sums(simd, (self.queries, self.keys), d, begin, by_query, k, (self.panel.dq, w));
+        let begin = if self.first_queries { Begin::Zero } else { Begin::Old };
+        for (c, columns) in chunk_widths(d) {
+            for (a, b, sums) in [(&*p, &panel.dout, &mut *self.dv), (&*ds, &panel.q, &mut *self.dk)] {
+                let (b, c) = (&b[at(c, QUERIES, 0)..], &mut sums[at(c, capacity, 0)..]);
+                let ahead = &mut *ahead;
+                simd.vectorize(Product::<false> { rows: keys, columns, terms: queries, a, b, begin, c, ahead });
+            }
+            simd.vectorize(Product::<true> {
+                rows: queries,
+                columns,
+                terms: keys,
+                a: &*ds,
+                b: &self.k[at(c, capacity, 0)..],
+                begin: if self.first_keys { Begin::Zero } else { Begin::Old },
+                c: &mut panel.dq[at(c, QUERIES, 0)..],
+                ahead: &mut *ahead,
+            });
+        }
+    }
+}
+
+/// P and dS of a tile.
+struct Gradients<'a> {
+    scores: ScoreGradients<'a>,
+    queries: usize,
+    scale: f32,
+    shift: &'a [f32; QUERIES],
+}
+
+impl Kernel for Gradients<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        self.scores.compute(simd, self.queries, self.scale, self.shift);
     }
 }

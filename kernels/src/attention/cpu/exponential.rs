@@ -1,10 +1,10 @@
-//! e^x and ln x as the softmax needs them: fewer instructions than the general functions, because the
-//! arguments are known to lie on one side.
+//! e^x and ln x as the softmax needs them: fewer instructions than the general functions, because the arguments are
+//! known to lie on one side.
 
 use crate::num::functions::polynomial;
-use crate::num::poly::EXP;
+use crate::num::poly::{EXP2, LOG2_E};
 use crate::simd::Simd;
-use std::f32::consts::{LN_2, LOG2_E};
+use std::f32::consts::LN_2;
 
 /// ln(1 + f) = f · P(f) for √½ - 1 <= f <= √2 - 1; relative error 2.6e-8 (minimax).
 const LN: [f32; 9] = [
@@ -19,20 +19,13 @@ const LN: [f32; 9] = [
     0.089_599_23,
 ];
 
-/// e^x for x <= 1 (an exponent that is below 0 but for rounding). Results below 2^-125 are 0, so that hardly a product
-/// with them is subnormal and slow; NaN stays.
+/// e^x for x <= 1 (a difference to a maximum, but for rounding). Results below 2^-126 are next to 0 (less than 2^-125),
+/// so that hardly a product with them is subnormal and slow; NaN stays.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
-    const UNDERFLOW: f32 = -86.643_4; // ln(2^-125)
-    let clamped = simd.max(simd.splat(-87.0), x);
-    // x = n·ln 2 + r. One constant for ln 2 is enough: it is off by 1.9e-9, which n > 30, where e^x < 1e-9, multiplies
-    // to an ulp.
-    let n = simd.round_to_int(simd.mul(clamped, simd.splat(LOG2_E)));
-    let r = simd.neg_mul_add(simd.int_to_float(n), simd.splat(LN_2), clamped);
-    let one = simd.splat(1.0);
-    let mantissa = simd.mul_add(simd.mul_add(polynomial(simd, EXP, r), r, one), r, one);
-    let value = simd.as_floats(simd.add_u32(simd.as_bits(mantissa), simd.shl::<23>(n)));
-    simd.select(simd.lt(x, simd.splat(UNDERFLOW)), simd.zero(), value)
+    let (whole, rest) = simd.split_exponent(simd.mul(x, simd.splat(LOG2_E)));
+    let mantissa = simd.mul_add(polynomial(simd, EXP2, rest), rest, simd.splat(1.0));
+    simd.scale_by_power(mantissa, whole)
 }
 
 /// ln x for x >= 0.75; infinity and NaN give NaN.

@@ -1,33 +1,43 @@
 //! Forward, one task: the queries of a block against all keys of their sequence, one head.
 //!
 //! ```text
-//! for each 128 keys:                     K, V packed once for the block's queries
-//!   for each panel of 2·LANES queries:   Qᵀ packed and transposed once
-//!     Sᵀ[key, query] = K · Qᵀ            tile in L1, the maximum taken from the registers
-//!     P = exp(scale · Sᵀ - M)             M the running maximum; old sums are scaled to it
+//! for each panel of 64 queries:        Qᵀ packed and transposed once
+//! for each 128 keys:                   K, V packed once for the block's queries
+//!   for each panel:
+//!     Sᵀ[key, query] = K · Qᵀ          tile in L1
+//!     P = exp(scale · Sᵀ - M)          M the running maximum of scale · Sᵀ; old sums are scaled to it
 //!     O[query, d]   += Pᵀ · V
 //! O / Σ P -> out,   M + ln Σ P -> lse
 //! ```
 //!
 //! Because queries are the lanes, maximum and sum go down the columns of the tile: no sums over lanes.
 
+use super::ahead::Ahead;
 use super::exponential::{exp, ln};
 use super::mask::{Multiply, PanelMask};
-use super::pack::{CHUNK, Rows, at, chunk_widths, chunks, transpose, unpack_row};
-use super::products::{Begin, KEYS, MAX_PANEL, Packed, StoreWithMax, panel, scores, sums};
-use super::tile::Left;
-use super::{Head, Output, split};
+use super::pack::{CHUNK, Rows, at, chunk_widths, chunks, unpack_row};
+use super::product::{Begin, Product};
+use super::scores::{QUERIES, exponentials, maxima};
+use super::{Head, Output, scratch_of, split};
 use crate::simd::{Element, Kernel, Simd};
 
 /// Queries of a task: enough to pay for packing the keys, few enough to give a long sequence to several threads.
-pub(in crate::attention) const QUERIES: usize = 256;
-// A block is a whole number of panels on every instruction set.
-const _: () = assert!(QUERIES.is_multiple_of(MAX_PANEL));
+pub(in crate::attention) const BLOCK: usize = 256;
+// A block is a whole number of panels.
+const _: () = assert!(BLOCK.is_multiple_of(QUERIES));
+
+/// Keys of a tile: the tile of a panel, 32 KiB, stays in L1.
+pub(super) const KEYS: usize = 128;
+
+/// Floats of K, V, Qᵀ and O of a task, and of a tile.
+fn buffers(d: usize) -> [usize; 5] {
+    let columns = chunks(d) * CHUNK;
+    [KEYS * columns, KEYS * columns, BLOCK * columns, BLOCK * columns, KEYS * QUERIES]
+}
 
 /// Floats of scratch of a task.
 pub(super) fn scratch_len(d: usize) -> usize {
-    let c = chunks(d) * CHUNK;
-    2 * KEYS * c + 2 * QUERIES * c + KEYS * MAX_PANEL + 2 * QUERIES
+    scratch_of(buffers(d))
 }
 
 /// One task of the forward pass.
@@ -41,68 +51,86 @@ pub(super) struct Forward<'a, X> {
     pub(super) v: Rows<'a, X>,
     pub(super) out: Output<'a, X>,
     pub(super) lse: Output<'a, f32>,
+    /// What the next task needs.
+    pub(super) ahead: Ahead,
     pub(super) scratch: &'a mut [f32],
+}
+
+/// What a panel has of the keys so far: M and Σ exp(scale · s - M) of each query.
+#[derive(Clone, Copy)]
+struct Running {
+    max: [f32; QUERIES],
+    total: [f32; QUERIES],
 }
 
 impl<X: Element> Kernel for Forward<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { head, first, queries, q, k, v, mut out, mut lse, scratch } = self;
-        let (d, w) = (head.size, panel::<S>());
+        let Self { head, first, queries, q, k, v, out, lse, mut ahead, scratch } = self;
+        let d = head.size;
         let columns = chunks(d) * CHUNK;
-        let [keys, values, transposed, outputs, tile, maxima, totals] = split(
-            scratch,
-            [KEYS * columns, KEYS * columns, QUERIES * columns, QUERIES * columns, KEYS * MAX_PANEL, QUERIES, QUERIES],
-        );
-        for row in (0..queries).step_by(w) {
-            let rows = w.min(queries - row);
+        let [keys, values, transposed, outputs, tile] = split(scratch, buffers(d));
+        for row in (0..queries).step_by(QUERIES) {
+            let rows = QUERIES.min(queries - row);
             for (c, width) in chunk_widths(d) {
-                // The tile is free until the first product.
-                q.skip(row).pack_chunk(simd, rows, c * CHUNK, width, tile);
-                transpose(tile, rows, width, w, &mut transposed[row * columns + c * CHUNK * w..]);
+                let to = &mut transposed[row * columns + c * CHUNK * QUERIES..];
+                q.skip(row).pack_transposed(simd, rows, (c * CHUNK, width), to);
             }
         }
-        maxima.fill(f32::NEG_INFINITY);
-        totals.fill(0.0);
+        let mut running = [Running { max: [f32::NEG_INFINITY; QUERIES], total: [0.0; QUERIES] }; BLOCK / QUERIES];
         for start in (0..head.keys).step_by(KEYS) {
             let n = KEYS.min(head.keys - start);
             k.skip(start).pack(simd, n, d, KEYS, keys);
             v.skip(start).pack(simd, n, d, KEYS, values);
-            for row in (0..queries).step_by(w) {
+            for (row, running) in (0..queries).step_by(QUERIES).zip(&mut running) {
+                let panel = row * columns..(row + QUERIES) * columns;
                 simd.vectorize(Panel {
                     d,
                     keys: n,
-                    queries: w.min(queries - row),
+                    queries: QUERIES.min(queries - row),
                     start,
                     scale: head.scale,
                     mask: head.mask(first + row),
                     k: keys,
                     v: values,
-                    transposed: &transposed[row * columns..(row + w) * columns],
-                    outputs: &mut outputs[row * columns..(row + w) * columns],
-                    maxima: &mut maxima[row..row + w],
-                    totals: &mut totals[row..row + w],
+                    transposed: &transposed[panel.clone()],
+                    outputs: &mut outputs[panel],
+                    running,
                     tile,
+                    ahead: &mut ahead,
                 });
             }
         }
-        for row in (0..queries).step_by(w) {
-            let rows = w.min(queries - row);
-            let packed = &outputs[row * columns..];
-            for i in 0..rows {
-                let out = out.row(first + row + i, head.size);
-                unpack_row(simd, packed, w, i, 1.0 / totals[row + i], out);
-            }
-            let mut logs = [0.0; MAX_PANEL];
-            for x in (0..w).step_by(S::LANES) {
-                let log = ln(simd, simd.load(&totals[row + x..]));
-                let max = simd.load(&maxima[row + x..]);
-                simd.store(&mut logs[x..], simd.add(max, log));
-            }
-            for (i, &log) in logs[..rows].iter().enumerate() {
-                lse.row(first + row + i, 1)[0] = log;
-            }
+        finish(simd, &head, (first, queries), outputs, &running, out, lse);
+    }
+}
+
+/// Writes out and lse.
+#[inline(always)]
+fn finish<S: Simd, X: Element>(
+    simd: S,
+    head: &Head,
+    (first, queries): (usize, usize),
+    outputs: &[f32],
+    running: &[Running],
+    mut out: Output<'_, X>,
+    mut lse: Output<'_, f32>,
+) {
+    let columns = chunks(head.size) * CHUNK;
+    for (row, Running { max, total }) in (0..queries).step_by(QUERIES).zip(running) {
+        let rows = QUERIES.min(queries - row);
+        let packed = &outputs[row * columns..];
+        for (i, total) in total[..rows].iter().enumerate() {
+            unpack_row(simd, packed, QUERIES, i, 1.0 / total, out.row(first + row + i, head.size));
+        }
+        let mut logs = [0.0; QUERIES];
+        for x in (0..rows).step_by(S::LANES) {
+            let log = ln(simd, simd.load(&total[x..]));
+            simd.store(&mut logs[x..], simd.add(simd.load(&max[x..]), log));
+        }
+        for (i, &log) in logs[..rows].iter().enumerate() {
+            lse.row(first + row + i, 1)[0] = log;
         }
     }
 }
@@ -121,46 +149,87 @@ struct Panel<'a> {
     v: &'a [f32],
     transposed: &'a [f32],
     outputs: &'a mut [f32],
-    /// scale times the greatest score so far.
-    maxima: &'a mut [f32],
-    /// Sums of exponentials so far.
-    totals: &'a mut [f32],
+    running: &'a mut Running,
     tile: &'a mut [f32],
+    ahead: &'a mut Ahead,
 }
 
 impl Kernel for Panel<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (shape, w) = ((self.keys, self.queries), panel::<S>());
-        let mut max = [f32::NEG_INFINITY; MAX_PANEL];
-        let finish = StoreWithMax { tile: self.tile, max: &mut max };
-        scores(simd, shape, self.d, Packed { values: self.k, capacity: KEYS }, self.transposed, finish);
-
-        let mut factors = [0.0; MAX_PANEL];
-        let scale = simd.splat(self.scale);
-        for x in (0..self.queries).step_by(S::LANES) {
-            let old = simd.load(&self.maxima[x..]);
-            let new = simd.max(old, simd.mul(simd.load(&max[x..]), scale));
-            let factor = exp(simd, simd.sub(old, new));
-            let mut total = simd.mul(simd.load(&self.totals[x..]), factor);
-            let shift = simd.neg(new);
-            for column in self.tile[x..].chunks_mut(w).take(self.keys) {
-                let p = exp(simd, simd.mul_add(scale, simd.load(column), shift));
-                total = simd.add(total, p);
-                simd.store(column, p);
-            }
-            simd.store(&mut self.maxima[x..], new);
-            simd.store(&mut self.totals[x..], total);
-            simd.store(&mut factors[x..], factor);
+        let Self { d, keys, queries, scale, running, ahead, .. } = self;
+        let tile = &mut self.tile[..keys * CHUNK];
+        for (c, width) in chunk_widths(d) {
+            simd.vectorize(Product::<false> {
+                rows: keys,
+                columns: queries,
+                terms: width,
+                a: &self.k[at(c, KEYS, 0)..],
+                b: &self.transposed[c * CHUNK * QUERIES..],
+                begin: if c == 0 { Begin::Zero } else { Begin::Old },
+                c: &mut *tile,
+                ahead: &mut *ahead,
+            });
         }
+        let mut factors = [0.0; QUERIES];
+        simd.vectorize(Softmax {
+            tile: &mut *tile,
+            queries,
+            scale,
+            first: self.start == 0,
+            running,
+            factors: &mut factors,
+        });
         if let Some(mask) = &self.mask {
-            mask.apply(simd, shape, self.start, &mut Multiply(self.tile));
+            mask.apply(simd, (keys, queries), self.start, &mut Multiply(tile));
         }
-        let begin = if self.start == 0 { Begin::Zero } else { Begin::Scaled(&factors) };
-        let left = Left { values: self.tile, row_step: 1, step: w };
-        let right = Packed { values: self.v, capacity: KEYS };
-        sums(simd, (self.queries, self.keys), self.d, begin, left, right, (self.outputs, w));
-        debug_assert!(self.outputs.len() >= at(0, w, self.queries));
+        for (c, width) in chunk_widths(d) {
+            simd.vectorize(Product::<true> {
+                rows: queries,
+                columns: width,
+                terms: keys,
+                a: &*tile,
+                b: &self.v[at(c, KEYS, 0)..],
+                begin: if self.start == 0 { Begin::Zero } else { Begin::Scaled(&factors) },
+                c: &mut self.outputs[at(c, QUERIES, 0)..],
+                ahead: &mut *ahead,
+            });
+        }
+    }
+}
+
+/// Scores of a tile to P, with what it changes of the panel's maxima and sums.
+struct Softmax<'a> {
+    tile: &'a mut [f32],
+    queries: usize,
+    scale: f32,
+    /// There was no tile before.
+    first: bool,
+    running: &'a mut Running,
+    /// What old sums are to be multiplied with.
+    factors: &'a mut [f32; QUERIES],
+}
+
+impl Kernel for Softmax<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { tile, queries, scale, first, running: Running { max, total }, factors } = self;
+        let (mut greatest, mut shift, mut sums) = ([0.0; QUERIES], [0.0; QUERIES], [0.0; QUERIES]);
+        maxima(simd, tile, queries, &mut greatest);
+        for x in (0..queries).step_by(S::LANES) {
+            let old = simd.load(&max[x..]);
+            let new = simd.max(old, simd.mul(simd.load(&greatest[x..]), simd.splat(scale)));
+            simd.store(&mut shift[x..], simd.neg(new));
+            simd.store(&mut max[x..], new);
+            let kept = if first { simd.zero() } else { exp(simd, simd.sub(old, new)) };
+            simd.store(&mut factors[x..], kept);
+        }
+        exponentials(simd, tile, queries, scale, &shift, &mut sums);
+        for x in (0..queries).step_by(S::LANES) {
+            let old = simd.mul(simd.load(&total[x..]), simd.load(&factors[x..]));
+            simd.store(&mut total[x..], simd.add(old, simd.load(&sums[x..])));
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! Sixteen neighbouring columns of one row are how rows of a matrix read it; here a vector is one column of neighbouring
 //! tokens, which differ in the counter's row word alone. One call gives four keys, 16 apart, of a vector of queries.
 
-use super::products::{KEYS, panel};
+use super::forward::KEYS;
+use super::pack::CHUNK;
 use crate::dropout::{BLOCK, Dropout};
 use crate::num::functions::philox4x32;
 use crate::simd::Simd;
@@ -75,7 +76,7 @@ impl PanelMask {
                         let key = block + quarter * QUARTER + j;
                         if key < keys {
                             let m = simd.select(simd.lt_u32(word, threshold), simd.zero(), scale);
-                            tile.put(simd, key * panel::<S>() + v * S::LANES, m);
+                            tile.put(simd, key * CHUNK + v * S::LANES, m);
                         }
                     }
                 }

@@ -1,17 +1,19 @@
 //! Attention on vectors: how the work is cut into tasks; the tasks are in `forward` and `backward`.
 
+mod ahead;
 mod backward;
 mod exponential;
 mod forward;
 mod mask;
 mod pack;
-mod products;
-mod tile;
+mod product;
+mod scores;
 
 use super::{Attention, Gradients, Ragged};
 use crate::dropout::Dropout;
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::Element;
+use ahead::Ahead;
 use mask::PanelMask;
 use pack::Rows;
 use std::cell::RefCell;
@@ -86,13 +88,22 @@ impl<X> Output<'_, X> {
     }
 }
 
+/// Floats between two buffers of scratch: with a power of two between them, a load of one would seem to depend on the
+/// store to another before it, of which the machine compares the lower 12 bits of the address.
+const GAP: usize = 5 * LINE;
+
+/// Floats of scratch that [`split`] cuts into buffers of these lengths.
+fn scratch_of<const N: usize>(lengths: [usize; N]) -> usize {
+    lengths.iter().sum::<usize>() + N * GAP
+}
+
 /// Cuts scratch into buffers.
 fn split<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut [f32]; N] {
     let mut rest = scratch;
     lengths.map(|length| {
-        let (part, tail) = std::mem::take(&mut rest).split_at_mut(length);
+        let (part, tail) = std::mem::take(&mut rest).split_at_mut(length + GAP);
         rest = tail;
-        part
+        &mut part[..length]
     })
 }
 
@@ -143,26 +154,37 @@ pub(super) fn forward<X: Element>(
     let sequences = batch.count();
     // Sequence b owns the slots from first_slot(b) on: at least as many as it has blocks of queries, found without a
     // table.
-    let first_slot = |b: usize| batch.cu_seqlens[b] as usize / forward::QUERIES + b;
+    let first_slot = |b: usize| batch.cu_seqlens[b] as usize / forward::BLOCK + b;
     let (out, lse) = (Disjoint::new(out), Disjoint::new(lse));
-    cpu.for_each(first_slot(sequences) * heads, |task| {
+    // Head and first query of a task, if it has one.
+    let place = |task: usize| {
         let (slot, index) = (task / heads, task % heads);
         let b = partition_point(sequences, |b| first_slot(b) <= slot) - 1;
-        let first = (slot - first_slot(b)) * forward::QUERIES;
-        let head = spec.head(batch, b, index);
-        if first >= head.length {
-            return;
+        let (head, first) = (spec.head(batch, b, index), (slot - first_slot(b)) * forward::BLOCK);
+        (first < head.length).then(|| (head, first, forward::BLOCK.min(head.length - first)))
+    };
+    let tasks = first_slot(sequences) * heads;
+    cpu.for_each(tasks, |task| {
+        let Some((head, first, queries)) = place(task) else { return };
+        let mut ahead = Ahead::new();
+        if task + 1 < tasks
+            && let Some((head, first, queries)) = place(task + 1)
+        {
+            ahead = ahead.and_write(&head.output(out, heads * d, d), queries, d);
+            ahead = ahead.and_read(head.rows(v, ld), head.keys, d).and_read(head.rows(k, ld), head.keys, d);
+            ahead = ahead.and_read(head.rows(q, ld).skip(first), queries, d);
         }
         with_scratch(forward::scratch_len(d), |scratch| {
             isa.run(forward::Forward {
                 head,
                 first,
-                queries: forward::QUERIES.min(head.length - first),
+                queries,
                 q: head.rows(q, ld).skip(first),
                 k: head.rows(k, ld),
                 v: head.rows(v, ld),
                 out: head.output(out, heads * d, d),
                 lse: head.output(lse, heads, 1),
+                ahead,
                 scratch,
             });
         });
@@ -220,29 +242,42 @@ pub(super) fn backward<X: Element>(
 ) {
     let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
     let (hidden, sums) = (heads * d, Disjoint::new(scratch));
-    cpu.for_each(batch.count() * heads, |task| {
+    let tasks = batch.count() * heads;
+    let gradient = |head: &Head, i: usize| Output {
+        values: gradients.values[i],
+        start: gradients.starts[i] + head.token * gradients.ld + head.index * d,
+        ld: gradients.ld,
+    };
+    let Saved { q, k, v, ld, out, dout, .. } = *saved;
+    cpu.for_each(tasks, |task| {
         let head = spec.head(batch, task / heads, task % heads);
         if head.length == 0 {
             return;
         }
-        let gradient = |i: usize| Output {
-            values: gradients.values[i],
-            start: gradients.starts[i] + head.token * gradients.ld + head.index * d,
-            ld: gradients.ld,
-        };
+        let mut ahead = Ahead::new();
+        if task + 1 < tasks {
+            let head = spec.head(batch, (task + 1) / heads, (task + 1) % heads);
+            for i in [2, 1, 0] {
+                ahead = ahead.and_write(&gradient(&head, i), head.length, d);
+            }
+            for (matrix, ld) in [(out, hidden), (dout, hidden), (q, ld), (v, ld), (k, ld)] {
+                ahead = ahead.and_read(head.rows(matrix, ld), head.length, d);
+            }
+        }
         with_scratch(backward::scratch_len(d), |scratch| {
             isa.run(backward::Backward {
                 head,
-                q: head.rows(saved.q, saved.ld),
-                k: head.rows(saved.k, saved.ld),
-                v: head.rows(saved.v, saved.ld),
-                out: head.rows(saved.out, hidden),
-                dout: head.rows(saved.dout, hidden),
+                q: head.rows(q, ld),
+                k: head.rows(k, ld),
+                v: head.rows(v, ld),
+                out: head.rows(out, hidden),
+                dout: head.rows(dout, hidden),
                 lse: Rows { values: saved.lse, start: head.token * heads + head.index, ld: heads },
-                dq: gradient(0),
-                dk: gradient(1),
-                dv: gradient(2),
+                dq: gradient(&head, 0),
+                dk: gradient(&head, 1),
+                dv: gradient(&head, 2),
                 dq_sums: (head.keys > resident_keys(d)).then(|| head.output(sums, hidden, d)),
+                ahead,
                 scratch,
             });
         });

@@ -9,8 +9,8 @@
 //!   ...    (capacity rows)
 //! ```
 //!
-//! so that the distance of two rows is the same whatever D is: the compiler folds it into the addresses of the product
-//! loops, and rows of a batch, a power of two apart more often than not, do not compete for the same lines of L1.
+//! Transposed, a panel of up to 64 queries lies as D rows of 64 queries. So every matrix in scratch has rows of 64
+//! numbers; see `product` for what that is good for.
 
 use crate::simd::{Element, Simd};
 
@@ -60,6 +60,50 @@ impl<X: Element> Rows<'_, X> {
         }
     }
 
+    /// The `width` columns from `column` on of up to CHUNK rows, transposed: `out[x * CHUNK + i]` is column x of row i;
+    /// rows are filled up to whole vectors with zeros.
+    #[inline(always)]
+    pub(super) fn pack_transposed<S: Simd>(
+        self,
+        simd: S,
+        rows: usize,
+        (column, width): (usize, usize),
+        out: &mut [f32],
+    ) {
+        for first in (0..rows).step_by(S::LANES) {
+            for x in (0..width).step_by(S::LANES) {
+                let (lines, count) = (S::LANES.min(rows - first), S::LANES.min(width - x));
+                let from = &self.values[self.start + first * self.ld + column + x..];
+                let mut square = [simd.zero(); 16];
+                // Whole squares apart, so that they stay in registers.
+                if lines == S::LANES && count == S::LANES {
+                    assert!(from.len() >= (S::LANES - 1) * self.ld + S::LANES);
+                    for (i, line) in square.iter_mut().enumerate().take(S::LANES) {
+                        // SAFETY: line i < LANES ends within what is asserted.
+                        *line = unsafe { X::load_ptr(simd, from.as_ptr().add(i * self.ld)) };
+                    }
+                } else {
+                    for (i, line) in square.iter_mut().enumerate().take(lines) {
+                        *line = X::load_partial(simd, &from[i * self.ld..][..count]);
+                    }
+                }
+                simd.transpose(&mut square);
+                let to = &mut out[x * CHUNK + first..];
+                if count == S::LANES {
+                    assert!(to.len() >= (S::LANES - 1) * CHUNK + S::LANES);
+                    for (i, &line) in square.iter().enumerate().take(S::LANES) {
+                        // SAFETY: line i < LANES ends within what is asserted.
+                        unsafe { simd.store_ptr(to.as_mut_ptr().add(i * CHUNK), line) };
+                    }
+                } else {
+                    for (i, &line) in square.iter().enumerate().take(count) {
+                        simd.store(&mut to[i * CHUNK..], line);
+                    }
+                }
+            }
+        }
+    }
+
     /// All `d` columns of `rows` rows.
     #[inline(always)]
     pub(super) fn pack<S: Simd>(self, simd: S, rows: usize, d: usize, capacity: usize, out: &mut [f32]) {
@@ -91,35 +135,5 @@ pub(super) fn unpack_row<S: Simd, X: Element>(
         if full < to.len() {
             X::store_partial(simd, &mut to[full..], simd.mul(simd.load(&from[full..]), factor));
         }
-    }
-}
-
-/// `to[x * width + row] = from[row * CHUNK + x]` for `columns` columns and `rows` rows; the rest of a row of `to` is 0.
-#[inline(always)]
-pub(super) fn transpose(from: &[f32], rows: usize, columns: usize, width: usize, to: &mut [f32]) {
-    assert!(rows <= width && columns <= CHUNK && from.len() >= rows * CHUNK && to.len() >= columns * width);
-    let (rows4, columns4) = (rows / 4 * 4, columns / 4 * 4);
-    for r in (0..rows4).step_by(4) {
-        for x in (0..columns4).step_by(4) {
-            let mut block = [[0.0f32; 4]; 4];
-            for (i, line) in block.iter_mut().enumerate() {
-                line.copy_from_slice(&from[(r + i) * CHUNK + x..][..4]);
-            }
-            for i in 0..4 {
-                let column = [block[0][i], block[1][i], block[2][i], block[3][i]];
-                to[(x + i) * width + r..][..4].copy_from_slice(&column);
-            }
-        }
-        for x in columns4..columns {
-            for i in r..r + 4 {
-                to[x * width + i] = from[i * CHUNK + x];
-            }
-        }
-    }
-    for x in 0..columns {
-        for r in rows4..rows {
-            to[x * width + r] = from[r * CHUNK + x];
-        }
-        to[x * width + rows..][..width - rows].fill(0.0);
     }
 }

@@ -1,0 +1,158 @@
+//! The one kind of product that attention is made of: matrices whose rows are 64 numbers apart, in scratch memory.
+//!
+//! ```text
+//! C[i, x] (+)= Σ_p A[i, p] · B[p, x]        x along the lanes
+//!
+//!            NV vectors                     per p: NV loads of B, H broadcasts of A,
+//!          ┌────────┬────────┐              H·NV fused multiply-adds into H·NV registers
+//!   H ≤ MR │ sums   │ sums   │
+//!   rows   │ in     │ regis- │              AVX-512: MR = 14, NV = 2      A is read along its rows or down its columns:
+//!          │        │  ters  │              AVX2:    MR = 6,  NV = 2      nothing but the queries is ever transposed
+//!          └────────┴────────┘
+//! ```
+//!
+//! The distance of rows is the same everywhere, so the compiler folds it into the addresses, and rows of a batch, a
+//! power of two apart more often than not, do not compete for the same lines of L1.
+
+use super::ahead::Ahead;
+use super::pack::CHUNK;
+use crate::simd::{Kernel, Simd};
+use std::array::from_fn;
+
+/// What a sum begins with.
+#[derive(Clone, Copy)]
+pub(super) enum Begin<'a> {
+    /// Zero: the output is overwritten.
+    Zero,
+    /// What is there.
+    Old,
+    /// What is there, times a number of each row.
+    Scaled(&'a [f32]),
+}
+
+/// C = A · B, added to what `begin` says. With `TRANSPOSED` element (i, p) of A is `a[p * CHUNK + i]`, without it is
+/// `a[i * CHUNK + p]`.
+pub(super) struct Product<'a, const TRANSPOSED: bool> {
+    /// Rows and columns of C; columns are rounded up to whole vectors.
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Terms of each sum.
+    pub(super) terms: usize,
+    pub(super) a: &'a [f32],
+    pub(super) b: &'a [f32],
+    pub(super) begin: Begin<'a>,
+    pub(super) c: &'a mut [f32],
+    /// What is asked for meanwhile.
+    pub(super) ahead: &'a mut Ahead,
+}
+
+/// Greatest height of a register tile and vectors in its width.
+const fn tile_size<S: Simd>() -> (usize, usize) {
+    match S::LANES {
+        _ if S::EMULATED => (1, 2),
+        16 => (14, 2),
+        8 => (6, 2),
+        _ => (4, 8),
+    }
+}
+
+impl<const TRANSPOSED: bool> Kernel for Product<'_, TRANSPOSED> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let Self { rows, columns, terms, .. } = self;
+        if rows == 0 || columns == 0 || terms == 0 {
+            return;
+        }
+        let (left_rows, left_columns) = if TRANSPOSED { (terms, rows) } else { (rows, terms) };
+        let width = columns.next_multiple_of(S::LANES);
+        assert!(width <= CHUNK && left_columns <= CHUNK);
+        assert!(self.a.len() >= (left_rows - 1) * CHUNK + left_columns);
+        assert!(self.b.len() >= (terms - 1) * CHUNK + width);
+        assert!(self.c.len() >= (rows - 1) * CHUNK + width);
+        if let Begin::Scaled(factors) = self.begin {
+            assert!(factors.len() >= rows);
+        }
+        let (most, vectors) = tile_size::<S>();
+        let tiles = rows.div_ceil(most);
+        for i in 0..tiles {
+            let row = rows * i / tiles;
+            let height = rows * (i + 1) / tiles - row;
+            let mut x = 0;
+            while x < width {
+                let whole = x + vectors * S::LANES <= width;
+                macro_rules! heights {
+                    ($nv:literal: $($h:literal)*) => {
+                        // SAFETY: rows row..row + height and columns x..x + NV·LANES lie within what is asserted above.
+                        unsafe {
+                            match height {
+                                $($h if whole => self.tile::<S, $h, $nv>(simd, row, x),
+                                $h => self.tile::<S, $h, 1>(simd, row, x),)*
+                                _ => unreachable!("no tile has {height} rows"),
+                            }
+                        }
+                    };
+                }
+                if S::EMULATED {
+                    heights!(2: 1)
+                } else if S::LANES == 16 {
+                    heights!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+                } else if S::LANES == 8 {
+                    heights!(2: 1 2 3 4 5 6)
+                } else {
+                    heights!(8: 1 2 3 4)
+                }
+                self.ahead.ask();
+                x += if whole { vectors * S::LANES } else { S::LANES };
+            }
+        }
+    }
+}
+
+impl<const TRANSPOSED: bool> Product<'_, TRANSPOSED> {
+    /// Rows `row..row + H` and NV vectors of columns from `x` on.
+    ///
+    /// # Safety
+    /// They lie within C, and A and B hold all terms of them.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const H: usize, const NV: usize>(&mut self, simd: S, row: usize, x: usize) {
+        let c = self.c[row * CHUNK + x..].as_mut_ptr();
+        let mut sums = [[simd.zero(); NV]; H];
+        // SAFETY: the caller's promise, here and below.
+        unsafe {
+            match self.begin {
+                Begin::Zero => {}
+                Begin::Old => {
+                    for (i, row_sums) in sums.iter_mut().enumerate() {
+                        *row_sums = from_fn(|v| simd.load_ptr(c.add(i * CHUNK + v * S::LANES)));
+                    }
+                }
+                Begin::Scaled(factors) => {
+                    for (i, row_sums) in sums.iter_mut().enumerate() {
+                        let factor = simd.splat(*factors.get_unchecked(row + i));
+                        *row_sums = from_fn(|v| simd.mul(simd.load_ptr(c.add(i * CHUNK + v * S::LANES)), factor));
+                    }
+                }
+            }
+            let (row_step, step) = if TRANSPOSED { (1, CHUNK) } else { (CHUNK, 1) };
+            let mut a = self.a.as_ptr().add(row * row_step);
+            let mut b = self.b.as_ptr().add(x);
+            for _ in 0..self.terms {
+                let vectors: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
+                for (i, row_sums) in sums.iter_mut().enumerate() {
+                    let factor = simd.splat(*a.add(i * row_step));
+                    for v in 0..NV {
+                        row_sums[v] = simd.mul_add(factor, vectors[v], row_sums[v]);
+                    }
+                }
+                a = a.wrapping_add(step);
+                b = b.wrapping_add(CHUNK);
+            }
+            for (i, row_sums) in sums.iter().enumerate() {
+                for (v, &sum) in row_sums.iter().enumerate() {
+                    simd.store_ptr(c.add(i * CHUNK + v * S::LANES), sum);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What is done to a tile of scores [key, query] between its products, queries along the lanes: rows of 64 queries, so
+//! that maxima and sums go down the columns.
+
+use super::exponential::exp;
+use super::pack::CHUNK;
+use crate::simd::Simd;
+
+/// Queries of a panel: the numbers of a row of a tile.
+pub(super) const QUERIES: usize = CHUNK;
+
+/// Rows that are looked at together, each with a maximum (or a sum) of its own: enough to hide what an operation takes.
+const TOGETHER: usize = 8;
+
+/// One of eight, pairwise.
+#[inline(always)]
+fn fold<V: Copy>([a, b, c, d, e, f, g, h]: [V; TOGETHER], two: impl Fn(V, V) -> V) -> V {
+    two(two(two(a, b), two(c, d)), two(two(e, f), two(g, h)))
+}
+
+/// The greatest score of each query, of whole vectors of `queries` queries.
+#[inline(always)]
+pub(super) fn maxima<S: Simd>(simd: S, tile: &[f32], queries: usize, max: &mut [f32; QUERIES]) {
+    for x in (0..queries).step_by(S::LANES) {
+        let mut greatest = [simd.splat(f32::NEG_INFINITY); TOGETHER];
+        for rows in tile.chunks(TOGETHER * CHUNK) {
+            for (greatest, row) in greatest.iter_mut().zip(rows.chunks_exact(CHUNK)) {
+                *greatest = simd.max(*greatest, simd.load(&row[x..]));
+            }
+        }
+        simd.store(&mut max[x..], fold(greatest, |a, b| simd.max(a, b)));
+    }
+}
+
+/// P = exp(scale · s + shift) in place for whole vectors of `queries` queries; gives the sum of each query.
+#[inline(always)]
+pub(super) fn exponentials<S: Simd>(
+    simd: S,
+    tile: &mut [f32],
+    queries: usize,
+    scale: f32,
+    shift: &[f32; QUERIES],
+    total: &mut [f32; QUERIES],
+) {
+    let scale = simd.splat(scale);
+    for x in (0..queries).step_by(S::LANES) {
+        let shift = simd.load(&shift[x..]);
+        let mut sums = [simd.zero(); TOGETHER];
+        for rows in tile.chunks_mut(TOGETHER * CHUNK) {
+            for (sum, row) in sums.iter_mut().zip(rows.chunks_exact_mut(CHUNK)) {
+                let p = exp(simd, simd.mul_add(scale, simd.load(&row[x..]), shift));
+                *sum = simd.add(*sum, p);
+                simd.store(&mut row[x..], p);
+            }
+        }
+        simd.store(&mut total[x..], fold(sums, |a, b| simd.add(a, b)));
+    }
+}
+
+/// What the gradient of the scores is made of.
+pub(super) struct ScoreGradients<'a> {
+    /// P before, P ∘ M after.
+    pub(super) probabilities: &'a mut [f32],
+    /// dP before, dS after.
+    pub(super) gradients: &'a mut [f32],
+    /// M, or nothing without dropout.
+    pub(super) mask: &'a [f32],
+    /// δ of each query.
+    pub(super) delta: &'a [f32; QUERIES],
+}
+
+impl ScoreGradients<'_> {
+    /// P = exp(scale · s + shift) of the scores in `probabilities`, and dS = P ∘ (dP ∘ M - δ), for whole vectors of
+    /// `queries` queries.
+    #[inline(always)]
+    pub(super) fn compute<S: Simd>(self, simd: S, queries: usize, scale: f32, shift: &[f32; QUERIES]) {
+        let Self { probabilities, gradients, mask, delta } = self;
+        let scale = simd.splat(scale);
+        for x in (0..queries).step_by(S::LANES) {
+            let (shift, delta) = (simd.load(&shift[x..]), simd.load(&delta[x..]));
+            let rows = probabilities.chunks_exact_mut(CHUNK).zip(gradients.chunks_exact_mut(CHUNK));
+            for (i, (p_row, gradient)) in rows.enumerate() {
+                let p = exp(simd, simd.mul_add(scale, simd.load(&p_row[x..]), shift));
+                let dp = simd.load(&gradient[x..]);
+                let (kept, difference) = if mask.is_empty() {
+                    (p, simd.sub(dp, delta))
+                } else {
+                    let m = simd.load(&mask[i * CHUNK + x..]);
+                    (simd.mul(p, m), simd.sub(simd.mul(dp, m), delta))
+                };
+                simd.store(&mut p_row[x..], kept);
+                simd.store(&mut gradient[x..], simd.mul(p, difference));
+            }
+        }
+    }
+}
