@@ -12,7 +12,7 @@
 
 use std::path::Path;
 
-use engine::{Device, EngineError, ParamStore, Workspace};
+use engine::{Device, EngineError, ParamStore, Workspace, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
 use crate::model::{Inputs, Mode, Model, ModelError};
@@ -85,6 +85,11 @@ impl Embedder {
         let cpu = device.processor();
         let (model, params, _) = files.model(heads, &[], cpu, 0)?;
         Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
+    }
+
+    /// What kernels cost, once it is switched on.
+    pub fn profile(&self) -> &Profile {
+        self.workspace.profile()
     }
 
     /// The vectors of `texts`. `normalize` scales each to length 1 (a vector of zeros stays).

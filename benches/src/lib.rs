@@ -6,11 +6,15 @@
 //! ```
 
 pub mod cases;
+pub mod chart;
 pub mod clock;
 pub mod cuda_speed;
 pub mod hardware;
+pub mod html;
 pub mod measure;
 pub mod memory;
+#[cfg(feature = "peers")]
+pub mod peers;
 pub mod plan;
 pub mod report;
 

@@ -1,6 +1,6 @@
 //! From what a person asks for to the list of what is run.
 
-use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, Rows, Step, Work};
+use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, Rung, Step, Work};
 use albert::AlbertConfig;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -84,6 +84,9 @@ pub struct Selection {
     /// A list of shapes instead of sizes
     #[arg(long, value_enum)]
     pub shapes: Option<Shapes>,
+    /// Rungs of the ladder from three loops (1) to the kernel (6), on one thread [default size: 512 x 768 x 768]
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["form", "shapes", "peers"])]
+    pub rung: Vec<usize>,
     /// Heads of attention [default: 12]
     #[arg(long)]
     pub heads: Option<usize>,
@@ -108,6 +111,9 @@ pub struct Selection {
     /// Dropout of a training step, over the configuration's
     #[arg(long)]
     pub dropout: Option<f64>,
+    /// Other people's products beside ours; needs a program built with the feature `peers`
+    #[arg(long)]
+    pub peers: bool,
     /// How operands or activations are stored
     #[arg(long, value_enum, default_value_t)]
     pub dtype: Storage,
@@ -146,6 +152,7 @@ impl Selection {
         self.check(what)?;
         let rows = |kernels: &[Kernel]| kernels.iter().flat_map(|&kernel| self.rows(kernel)).collect();
         Ok(match what {
+            What::Gemm if !self.rung.is_empty() => self.rungs(),
             What::Gemm => self.products(),
             What::Attention => self.attention(),
             What::LayerNorm => rows(&Kernel::LAYERNORM),
@@ -178,6 +185,9 @@ impl Selection {
                 bail!("{name} {wrong}: expected 1 to 16777216");
             }
         }
+        if let Some(wrong) = self.rung.iter().find(|rung| !(1..=RUNGS).contains(*rung)) {
+            bail!("--rung {wrong}: expected 1 to {RUNGS}");
+        }
         let (heads, size) = (self.heads.unwrap_or(12), self.head_size.unwrap_or(64));
         ensure!((1..=1024).contains(&heads), "--heads {heads}: expected 1 to 1024");
         let most = kernels::attention::MAX_HEAD_SIZE;
@@ -186,6 +196,14 @@ impl Selection {
         ensure!((0.0..1.0).contains(&rate), "--dropout {rate}: expected 0 or more, below 1");
         let trains = self.mode == Some(Does::Train);
         ensure!(self.dropout.is_none() || trains, "--dropout is for training steps; add --mode train");
+        ensure!(
+            !self.peers || (what == What::Gemm && self.dtype == Storage::F32),
+            "--peers are products in f32: bench gemm --dtype f32"
+        );
+        ensure!(
+            !self.peers || cfg!(feature = "peers"),
+            "--peers: this program was built without them; build it with --features peers"
+        );
         let given = [!self.m.is_empty(), !self.n.is_empty(), !self.k.is_empty()];
         let is_product = what == What::Gemm;
         let is_sized = self.shapes.is_some() || given == [true; 3] || given == [false; 3];
@@ -229,11 +247,24 @@ impl Selection {
                 for (&m, &n, &k) in
                     self.m.iter().flat_map(|m| self.n.iter().flat_map(move |n| self.k.iter().map(move |k| (m, n, k))))
                 {
-                    products.push(Product { m, n, k, form, dtype });
+                    products.push(Product { m, n, k, form, dtype, peers: false });
                 }
             }
         }
-        products.into_iter().map(Work::Product).collect()
+        let peers = self.peers;
+        products.into_iter().map(|product| Work::Product(Product { peers, ..product })).collect()
+    }
+
+    fn rungs(&self) -> Vec<Work> {
+        let mut all = Vec::new();
+        for &m in or(&self.m, &[512]) {
+            for &n in or(&self.n, &[768]) {
+                for &k in or(&self.k, &[768]) {
+                    all.extend(self.rung.iter().map(|&number| Work::Rung(Rung { number, m, n, k })));
+                }
+            }
+        }
+        all
     }
 
     fn attention(&self) -> Vec<Work> {
@@ -313,7 +344,7 @@ mod tests {
         let selection = Selection { m: vec![1, 2], n: vec![3], k: vec![4, 5], ..Selection::default() };
         let cases = selection.works(What::Gemm).unwrap();
         assert_eq!(cases.len(), 4);
-        let product = |m, k| Work::Product(Product { m, n: 3, k, form: Form::Nt, dtype: Dtype::F32 });
+        let product = |m, k| Work::Product(Product { m, n: 3, k, form: Form::Nt, dtype: Dtype::F32, peers: false });
         assert_eq!(cases, [product(1, 4), product(1, 5), product(2, 4), product(2, 5)]);
         let albert = Selection { shapes: Some(Shapes::Albert), ..Selection::default() };
         // 4 x 7 forward, 2 x 2 wide, 3 x 6 weight gradients.
@@ -333,6 +364,8 @@ mod tests {
             (What::Attention, Selection { head_size: Some(300), ..none() }, "--head-size 300"),
             (What::Step, Selection { config: Some("bse".into()), ..none() }, "bse"),
             (What::Step, Selection { seq: vec![513], ..none() }, "`base` has 512 positions"),
+            (What::Gemm, Selection { rung: vec![7], ..none() }, "--rung 7: expected 1 to 6"),
+            (What::Step, Selection { peers: true, ..none() }, "--peers are products"),
             (What::Step, Selection { dropout: Some(0.1), ..none() }, "--mode train"),
         ] {
             let error = selection.works(what).expect_err(said).to_string();

@@ -1,10 +1,20 @@
 //! What was measured, for programs (JSON) and for people (a table).
 
 use crate::measure::{Spread, Timing, Turns};
-use kernels::Cpu;
+use kernels::{Cpu, roofline};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::{fmt, fs};
+
+/// Which limit of the machine a case is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Fused multiply-adds.
+    Arithmetic,
+    /// A copy within as many bytes.
+    Traffic,
+}
 
 /// What a case is, apart from how it is run.
 #[derive(Clone, Debug, Serialize)]
@@ -17,9 +27,12 @@ pub struct About {
     pub sizes: Map<String, Value>,
     /// How operands are stored.
     pub dtype: &'static str,
-    /// Floating-point operations of a call: products once, nothing that is computed again. 0 where traffic is the limit.
+    /// What limits it.
+    pub bound: Bound,
+    /// Floating-point operations of a call: products once, nothing that is computed again; of rows, those that their
+    /// definition names.
     pub flops: u64,
-    /// Bytes that a call has to read and write at least. 0 where arithmetic is the limit.
+    /// Bytes that a call has to read and write at least; 0 for a step, which has no such number.
     pub bytes: u64,
     /// Tokens of a call, where it is about tokens.
     pub tokens: Option<u64>,
@@ -94,7 +107,7 @@ impl Record {
             ratio: ratio(&timing.wall, &ours.wall),
             processor_ratio: ratio(&timing.processor, &ours.processor),
         };
-        let copied = (!turns.copy.wall.is_empty() && about.bytes > 0).then_some(&turns.copy);
+        let copied = (!turns.copy.wall.is_empty()).then_some(&turns.copy);
         let share_of_copy =
             |copy: &[f64], ours: &[f64]| Spread::of(copy.iter().zip(ours).map(|(copy, ours)| copy * bytes / ours));
         Self {
@@ -140,23 +153,52 @@ impl Machine {
     }
 }
 
+/// What the machine can do at most on some threads.
+#[derive(Clone, Debug, Serialize)]
+pub struct Limits {
+    /// Instruction set.
+    pub isa: &'static str,
+    /// Worker threads.
+    pub threads: usize,
+    /// FMA peak, FLOP/s over 10⁹.
+    pub peak_gflops: f64,
+    /// A copy that no cache holds, bytes read and written a second over 10⁹.
+    pub copy_gbs: f64,
+}
+
+impl Limits {
+    /// Of `cpu`, measured now.
+    pub fn of(cpu: &Cpu) -> Self {
+        Self {
+            isa: cpu.isa().kind().name(),
+            threads: cpu.threads(),
+            peak_gflops: roofline::fma_peak(cpu, 0.02) / 1e9,
+            copy_gbs: roofline::copy_bandwidth(cpu, 64 << 20, 3) / 1e9,
+        }
+    }
+}
+
 /// Everything of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// What was typed.
+    pub command: String,
     /// Where.
     pub machine: Machine,
+    /// What is possible there.
+    pub limits: Vec<Limits>,
     /// What.
     pub records: Vec<Record>,
 }
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let About { kernel, case, dtype, flops, tokens, .. } = &self.about;
+        let About { kernel, case, dtype, bound, tokens, .. } = &self.about;
         let percent = |share: &Option<Spread>| 100.0 * share.map_or(f64::NAN, |share| share.median);
         let half_width = |spread: &Spread| 50.0 * (spread.q3 - spread.q1) / spread.median;
         write!(f, "{kernel:<9} {case:<34} {dtype:<4} {} {:<6}", self.threads, self.isa)?;
         write!(f, " {:>11} ±{:>4.1} %", time(self.seconds.median), half_width(&self.seconds))?;
-        if *flops > 0 {
+        if *bound == Bound::Arithmetic {
             let share = 100.0 * self.share_of_peak.median;
             let processor = 100.0 * self.processor_share_of_peak.median;
             write!(f, "  {:>8.1} GFLOP/s  {share:>5.1} % of peak ({processor:.1} % on processor)", self.gflops)?;
@@ -198,6 +240,7 @@ mod tests {
             case: "nt 1x2x3".to_owned(),
             sizes: Map::new(),
             dtype: "f32",
+            bound: Bound::Arithmetic,
             flops: 1_000_000_000,
             bytes: 0,
             tokens: Some(100),

@@ -7,6 +7,7 @@
 
 mod commands;
 mod progress;
+mod roofline;
 mod signals;
 
 use clap::{Parser, Subcommand};
@@ -46,7 +47,7 @@ enum Command {
     #[command(subcommand)]
     Kernels(commands::kernels::Command),
     /// How fast kernels and steps are, beside the peak of this machine
-    Bench(commands::bench::Arguments),
+    Bench(Box<commands::bench::Arguments>),
     /// What this machine is and what of it will be used
     Doctor(commands::doctor::Arguments),
 }

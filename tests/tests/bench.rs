@@ -86,6 +86,28 @@ fn a_table_has_a_line_for_each_case() {
 }
 
 #[test]
+fn a_report_is_a_page_or_a_picture_and_a_profile_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let quick = ["bench", "gemm", "--m", "3", "--n", "5", "--k", "6", "--threads", "1", "--seconds", "0", "--report"];
+    for (name, start) in [("report.html", "<!doctype html>"), ("roofline.svg", "<svg")] {
+        let path = folder.path().join(name);
+        finish(&mut albert(&[&quick[..], &[path.to_str().unwrap()]].concat())).succeeds();
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.starts_with(start) && text.contains("</svg>") && text.contains("<circle"), "{text}");
+    }
+    let step = ["bench", "step", "--config", "tiny", "--batch", "2", "--seq", "16", "--profile", "--rounds", "2"];
+    let output = finish(&mut albert(&step)).succeeds();
+    let calls = |kernel: &str| {
+        let line =
+            output.stdout.lines().find(|line| line.starts_with(kernel)).unwrap_or_else(|| panic!("{}", output.stdout));
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    // Four layers, two steps.
+    assert_eq!(calls("attention"), 8, "{}", output.stdout);
+    assert!(output.stdout.contains("% roof") && output.stdout.contains("forward tiny 2x16"), "{}", output.stdout);
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_in_one_sentence() {
     for (arguments, said) in [
         (&["gemm", "--m", "3"][..], "--m, --n and --k"),
@@ -93,6 +115,8 @@ fn what_cannot_be_measured_is_refused_in_one_sentence() {
         (&["step", "--config", "bse"], "bse"),
         (&["step", "--seq", "513"], "512 positions"),
         (&["step", "--dropout", "0.1"], "--mode train"),
+        (&["gelu", "--profile"], "--profile is about steps"),
+        (&["gelu", "--report", "page.pdf"], "page.pdf"),
         (&["gelu", "--threads", "0"], "--threads 0"),
         (&["gelu", "--isa", "mmx"], "--isa mmx"),
         (&["gelu", "--seconds", "4000"], "--seconds 4000"),

@@ -21,7 +21,7 @@ mod example;
 use std::path::{Path, PathBuf};
 
 use engine::ops::Sequences;
-use engine::{Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace, ops};
+use engine::{Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace, ops, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, LoadReport, ModelFolder};
 use crate::heads::{SquadV2Head, Task};
@@ -128,6 +128,11 @@ impl Forward {
     /// What was loaded, and what of the file the model has no use for.
     pub fn report(&self) -> &LoadReport {
         &self.report
+    }
+
+    /// What kernels cost, once it is switched on.
+    pub fn profile(&self) -> &Profile {
+        self.workspace.profile()
     }
 
     /// Runs `example`; its gradients are added to those of the examples before.

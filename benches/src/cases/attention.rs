@@ -4,7 +4,10 @@
 //! that backward computes once more do not count.
 
 use super::{Case, Dtype, Random, sizes};
-use crate::{measure::Contender, report::About};
+use crate::{
+    measure::Contender,
+    report::{About, Bound},
+};
 use half::bf16;
 use kernels::{
     Cpu,
@@ -41,8 +44,9 @@ impl Attention {
             case: format!("{pass} B{b} S{s} A{a} D{d}"),
             sizes: sizes([("sequences", b), ("length", s), ("heads", a), ("head_size", d)]),
             dtype: dtype.name(),
+            bound: Bound::Arithmetic,
             flops: (if backward { 8 } else { 4 }) * (b * s * s * a * d) as u64,
-            bytes: 0,
+            bytes: ((if backward { 8 } else { 4 }) * dtype.bytes() * b * s * a * d) as u64,
             tokens: Some((b * s) as u64),
         };
         Case { about, contenders: vec![call] }

@@ -1,7 +1,10 @@
 //! Matrix products, B packed inside the timed call; beside it the same with B packed before.
 
 use super::{Case, Dtype, Random, sizes};
-use crate::{measure::Contender, report::About};
+use crate::{
+    measure::Contender,
+    report::{About, Bound},
+};
 use anyhow::Result;
 use half::bf16;
 use kernels::{
@@ -24,6 +27,16 @@ pub enum Form {
 }
 
 impl Form {
+    /// Whether A and B lie transposed.
+    pub const fn transposed(self) -> [bool; 2] {
+        match self {
+            Self::Nn => [false, false],
+            Self::Nt => [false, true],
+            Self::Tn => [true, false],
+            Self::Tt => [true, true],
+        }
+    }
+
     /// Two letters.
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,17 +61,19 @@ pub struct Product {
     pub form: Form,
     /// Of A, B and C.
     pub dtype: Dtype,
+    /// Others beside ours, in f32 (with the feature `peers`).
+    pub peers: bool,
 }
 
 impl Product {
     /// The products of ALBERT-base over `tokens` tokens, forward: projections, feed-forward, embedding map, vocabulary.
     pub fn forward(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
-        crate::BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype })
+        crate::BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype, peers: false })
     }
 
     /// The weight gradients of ALBERT-base over `tokens` tokens: A transposed, the vocabulary's over the masked ones.
     pub fn backward(tokens: usize, dtype: Dtype) -> impl Iterator<Item = Self> {
-        let of = move |(m, n, k)| Self { m, n, k, form: Form::Tn, dtype };
+        let of = move |(m, n, k)| Self { m, n, k, form: Form::Tn, dtype, peers: false };
         crate::WEIGHT_SHAPES.into_iter().map(move |(m, n)| of((m, n, tokens))).chain([of((
             30_000,
             128,
@@ -68,22 +83,38 @@ impl Product {
 
     /// The feed-forward products of ALBERT-xxlarge over `tokens` tokens, and its attention's output.
     pub fn wide(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
-        [(4096, 4096), (16_384, 4096)].into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype })
+        [(4096, 4096), (16_384, 4096)].into_iter().map(move |(n, k)| Self {
+            m: tokens,
+            n,
+            k,
+            form,
+            dtype,
+            peers: false,
+        })
     }
 
     pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
         let contenders = match self.dtype {
-            Dtype::F32 => self.contenders::<f32>(cpu),
-            Dtype::Bf16 => self.contenders::<bf16>(cpu),
+            Dtype::F32 => {
+                let [a, b] = self.operands();
+                let mut all = self.contenders::<f32>(cpu, &a, &b);
+                all.extend(self.others(cpu, &a, &b));
+                all
+            }
+            Dtype::Bf16 => {
+                let [a, b] = self.operands();
+                self.contenders::<bf16>(cpu, &a, &b)
+            }
         };
-        let &Self { m, n, k, form, dtype } = self;
+        let &Self { m, n, k, form, dtype, .. } = self;
         let about = About {
             kernel: "gemm",
             case: format!("{} {m}x{n}x{k}", form.name()),
             sizes: sizes([("m", m), ("n", n), ("k", k)]),
             dtype: dtype.name(),
+            bound: Bound::Arithmetic,
             flops: self.spec().flops(),
-            bytes: 0,
+            bytes: (dtype.bytes() * (m * k + k * n + m * n)) as u64,
             tokens: None,
         };
         Ok(Case { about, contenders })
@@ -93,19 +124,34 @@ impl Product {
         crate::form(self.form.name(), self.m, self.n, self.k)
     }
 
-    fn contenders<X: Random>(&self, cpu: &Cpu) -> Vec<Contender> {
+    #[cfg(feature = "peers")]
+    fn others(&self, cpu: &Cpu, a: &Arc<Vec<f32>>, b: &Arc<Vec<f32>>) -> Vec<Contender> {
+        if self.peers { crate::peers::contenders(cpu, self, a, b) } else { Vec::new() }
+    }
+
+    /// None are compiled in.
+    #[cfg(not(feature = "peers"))]
+    fn others(&self, _: &Cpu, _: &Arc<Vec<f32>>, _: &Arc<Vec<f32>>) -> [Contender; 0] {
+        []
+    }
+
+    fn operands<X: Random>(&self) -> [Arc<Vec<X>>; 2] {
+        let &Self { m, n, k, .. } = self;
+        [(m * k, 1), (k * n, 2)].map(|(len, name)| Arc::new(X::random(len, name)))
+    }
+
+    fn contenders<X: Random>(&self, cpu: &Cpu, a: &Arc<Vec<X>>, b: &Arc<Vec<X>>) -> Vec<Contender> {
         let &Self { m, n, k, .. } = self;
         let spec = self.spec();
-        let (a, b) = (Arc::new(X::random(m * k, 1)), Arc::new(X::random(k * n, 2)));
         let ours = {
-            let (cpu, a, b, mut c) = (cpu.clone(), Arc::clone(&a), Arc::clone(&b), X::random(m * n, 3));
+            let (cpu, a, b, mut c) = (cpu.clone(), Arc::clone(a), Arc::clone(b), X::random(m * n, 3));
             move || cpu.enter(|| gemm(&cpu, &spec, &a[..], &b[..], &mut c, Epilogue::None))
         };
         let prepacked = {
             let mut packed = PackedB::new(cpu.isa(), k, n);
             let (layout, ldb) = (spec.b, if spec.b == Layout::Normal { n } else { k });
             packed.pack(cpu, layout, ldb, &b[..]);
-            let (cpu, mut c) = (cpu.clone(), X::random(m * n, 3));
+            let (cpu, a, mut c) = (cpu.clone(), Arc::clone(a), X::random(m * n, 3));
             move || cpu.enter(|| gemm_packed(&cpu, &spec, &a[..], &packed, &mut c, Epilogue::None))
         };
         vec![Contender::new("ours", ours), Contender::new("prepacked", prepacked)]

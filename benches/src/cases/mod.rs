@@ -6,17 +6,19 @@
 mod attention;
 mod gemm;
 mod rows;
+mod rungs;
 mod step;
 
 pub use attention::Attention;
 pub use gemm::{Form, Product};
 pub use rows::{Kernel, Rows};
+pub use rungs::{RUNGS, Rung};
 pub use step::{Mode, Step};
 
 use crate::{
     measure::{Contender, KERNEL_ROUNDS, STEP_ROUNDS, Turner},
     memory,
-    report::{About, Record},
+    report::{About, Bound, Record},
 };
 use anyhow::Result;
 use half::bf16;
@@ -55,6 +57,8 @@ impl Dtype {
 pub enum Work {
     /// A matrix product.
     Product(Product),
+    /// A rung of the ladder to it.
+    Rung(Rung),
     /// Attention, forward or backward.
     Attention(Attention),
     /// A kernel that walks rows.
@@ -80,6 +84,7 @@ impl Work {
     pub fn prepare(&self, cpu: &Cpu) -> Result<Case> {
         match self {
             Self::Product(product) => product.prepare(cpu),
+            Self::Rung(rung) => Ok(rung.prepare(cpu)),
             Self::Attention(attention) => Ok(attention.prepare(cpu)),
             Self::Rows(rows) => Ok(rows.prepare(cpu)),
             Self::Step(step) => step.prepare(cpu),
@@ -89,7 +94,7 @@ impl Work {
     /// Rounds that it is timed for at least.
     pub const fn rounds(&self) -> usize {
         match self {
-            Self::Step(_) => STEP_ROUNDS,
+            Self::Step(_) | Self::Rung(_) => STEP_ROUNDS,
             _ => KERNEL_ROUNDS,
         }
     }
@@ -112,7 +117,7 @@ impl Ready {
     pub fn new(cpu: &Cpu, work: &Work) -> Result<Self> {
         memory::reset_peak();
         let Case { about, contenders } = work.prepare(cpu)?;
-        let copied = (about.bytes > 0).then_some(about.bytes as usize);
+        let copied = (about.bound == Bound::Traffic).then_some(about.bytes as usize);
         let turner = Turner::new(cpu, contenders, copied);
         Ok(Self { cpu: cpu.clone(), about, names: turner.names(), turner })
     }

@@ -9,7 +9,10 @@
 //! ```
 
 use super::{Case, Dtype, Random, sizes};
-use crate::{measure::Contender, report::About};
+use crate::{
+    measure::Contender,
+    report::{About, Bound},
+};
 use half::bf16;
 use kernels::{
     Cpu,
@@ -60,6 +63,18 @@ impl Kernel {
         }
     }
 
+    /// Operations of an element, a transcendental function counted as one: those of the table of operations.
+    const fn flops(self) -> u64 {
+        match self {
+            Self::GeluForward | Self::GeluFused => 10,
+            Self::GeluBackward => 17,
+            Self::LayerNormForward | Self::LayerNormFused => 9,
+            Self::LayerNormBackward => 16,
+            Self::SoftmaxForward => 7,
+            Self::SoftmaxBackward => 4,
+        }
+    }
+
     /// Matrices that are read or written, each once.
     const fn matrices(self) -> usize {
         match self {
@@ -96,7 +111,8 @@ impl Rows {
             case: format!("{pass} {rows}x{columns}"),
             sizes: sizes([("rows", rows), ("columns", columns)]),
             dtype: dtype.name(),
-            flops: 0,
+            bound: Bound::Traffic,
+            flops: kernel.flops() * (rows * columns) as u64,
             bytes: (kernel.matrices() * rows * columns * dtype.bytes()) as u64,
             tokens: None,
         };

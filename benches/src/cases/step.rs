@@ -8,7 +8,10 @@
 //! FLOPs: every product once, backward twice forward ([`Flops`]); nothing that is computed again counts.
 
 use super::{Case, Dtype};
-use crate::{measure::Contender, report::About};
+use crate::{
+    measure::Contender,
+    report::{About, Bound},
+};
 use albert::{
     AlbertConfig,
     checkpoint::Heads,
@@ -79,10 +82,15 @@ impl Step {
         }
     }
 
+    /// `train base 8x128`
+    pub fn title(&self) -> String {
+        let dropout = self.dropout.map_or(String::new(), |rate| format!(" dropout {rate}"));
+        format!("{} {} {}{dropout}", self.mode.name(), self.name, self.size())
+    }
+
     pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
         let mut running = Running::new(self, cpu)?;
         running.run()?;
-        let dropout = self.dropout.map_or(String::new(), |rate| format!(" dropout {rate}"));
         let mut sizes = Map::new();
         sizes.insert("config".to_owned(), self.name.clone().into());
         sizes.insert("mode".to_owned(), self.mode.name().into());
@@ -90,9 +98,10 @@ impl Step {
         sizes.insert("masked".to_owned(), running.batch.masked_positions.len().into());
         let about = About {
             kernel: "step",
-            case: format!("{} {} {}{dropout}", self.mode.name(), self.name, self.size()),
+            case: self.title(),
             sizes,
             dtype: self.dtype.name(),
+            bound: Bound::Arithmetic,
             flops: self.flops(&running.batch) as u64,
             bytes: 0,
             tokens: Some(self.tokens() as u64),

@@ -1,15 +1,18 @@
 //! `albert bench`: how fast kernels and whole steps are, beside the peak of this machine measured in the same run.
 
+use crate::roofline;
 use albert_benches::{
     cases::{Ready, Work},
+    chart, html,
     plan::{Selection, What, processors},
-    report::{Machine, Record, Report},
+    report::{Limits, Machine, Record, Report},
 };
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use engine::Cpu;
+use engine::{Cpu, io::write_atomically};
 use std::{
     io::{BufRead, Write},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -35,6 +38,12 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Also write a page with rooflines and a table, or, to a file that ends in .svg, the roofline alone
+    #[arg(long, value_name = "FILE.html|FILE.svg", conflicts_with = "turns")]
+    report: Option<PathBuf>,
+    /// Instead of timing steps, print what every kernel of a step costs, against the roofline of this machine
+    #[arg(long, conflicts_with_all = ["json", "report", "turns"])]
+    profile: bool,
     /// One round of all cases, as one line of JSON, for each line on standard input: for programs that let this one and
     /// others take turns
     #[arg(long, conflicts_with_all = ["json", "rounds"])]
@@ -49,8 +58,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.turns {
         return take_turns(&cpus, &works);
     }
+    if let Some(path) = &arguments.report {
+        let known = path.extension().is_some_and(|end| end == "html" || end == "svg");
+        ensure!(known, "--report {}: expected a file that ends in .html or .svg", path.display());
+    }
     let mut out = std::io::stdout().lock();
-    let mut report = Report { machine: Machine::this(), records: Vec::new() };
+    if arguments.profile {
+        return profile(&mut out, &cpus, &works, arguments.rounds);
+    }
+    let mut report = Report {
+        command: command(),
+        machine: Machine::this(),
+        limits: cpus.iter().map(Limits::of).collect(),
+        records: Vec::new(),
+    };
     if !arguments.json {
         writeln!(
             out,
@@ -70,6 +91,41 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    }
+    if let Some(path) = &arguments.report {
+        write_report(path, &report)?;
+        eprintln!("the report is {}", path.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was typed, without the folder of the program.
+fn command() -> String {
+    let arguments = std::env::args().skip(1);
+    ["albert".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+fn write_report(path: &Path, report: &Report) -> Result<()> {
+    let text = if path.extension().is_some_and(|end| end == "svg") {
+        let limits = report.limits.last().context("there is always a processor")?;
+        chart::roofline(limits, &report.records)
+    } else {
+        html::page(report)
+    };
+    let text = text.map_err(|problem| anyhow!("{}: the roofline cannot be drawn: {problem}", path.display()))?;
+    Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
+}
+
+/// The kernels of steps, as a table each.
+fn profile(out: &mut impl Write, cpus: &[Cpu], works: &[Work], rounds: Option<usize>) -> Result<ExitCode> {
+    for cpu in cpus {
+        let peak = roofline::peak(cpu);
+        for work in works {
+            let Work::Step(step) = work else { bail!("--profile is about steps: albert bench step --profile") };
+            let mut table = String::new();
+            step.profile(cpu, rounds.unwrap_or(3), |profile| table = profile.table(peak).to_string())?;
+            writeln!(out, "{}, {} thread(s)\n{table}", step.title(), cpu.threads())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

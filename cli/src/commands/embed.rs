@@ -1,5 +1,6 @@
 //! `albert embed`: one vector for each line of text.
 
+use crate::roofline;
 use albert::embed::{Embedded, Embedder, Pooling};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -33,6 +34,9 @@ pub(crate) struct Arguments {
     /// Scale each vector to length 1
     #[arg(long)]
     normalize: bool,
+    /// Print what every kernel cost, against the roofline of this machine
+    #[arg(long)]
+    profile: bool,
     /// Text, one line each; standard input by default
     input: Option<PathBuf>,
     /// A NumPy file [lines, H] in f32; without it, a JSON list a line goes to standard output
@@ -46,11 +50,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Pool::Cls => Pooling::Cls,
         Pool::Pooler => Pooling::Pooler,
     };
-    let mut embedder = Embedder::load(&arguments.model, pooling, Device::cpu()?)?;
+    let device = Device::cpu()?;
+    let cpu = device.processor().clone();
+    let mut embedder = Embedder::load(&arguments.model, pooling, device)?;
+    embedder.profile().set(arguments.profile);
     let texts = lines(arguments)?;
     let embedded = embedder.embed(&texts, pooling, arguments.normalize)?;
     if embedded.cut > 0 {
         eprintln!("{} lines were longer than the model's positions and were cut", embedded.cut);
+    }
+    if arguments.profile {
+        roofline::print(embedder.profile(), &cpu);
     }
     match &arguments.output {
         Some(path) => {

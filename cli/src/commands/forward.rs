@@ -1,5 +1,6 @@
 //! `albert forward`: every tensor that a model computes on given ids, in one file, to be compared with any other program.
 
+use crate::roofline;
 use albert::{
     forward::{Example, Forward, Named, Wanted},
     tokenizer::Tokenizer,
@@ -42,10 +43,16 @@ pub(crate) struct Arguments {
     /// Gradients of the sum of the lines' losses, as grad. and the parameter's name in the file
     #[arg(long)]
     gradients: bool,
+    /// Print what every kernel cost, against the roofline of this machine
+    #[arg(long)]
+    profile: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut forward = Forward::load(&arguments.model, Device::cpu()?)?;
+    let device = Device::cpu()?;
+    let cpu = device.processor().clone();
+    let mut forward = Forward::load(&arguments.model, device)?;
+    forward.profile().set(arguments.profile);
     report(&forward);
     let examples = match &arguments.ids {
         Some(path) => from_lines(path, &forward)?,
@@ -65,6 +72,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if arguments.gradients {
         all.extend(forward.gradients());
+    }
+    if arguments.profile {
+        roofline::print(forward.profile(), &cpu);
     }
     save(&arguments.output, &all)?;
     eprintln!("{} tensors of {} lines written to {}", all.len(), examples.len(), arguments.output.display());

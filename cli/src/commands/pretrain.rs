@@ -2,7 +2,7 @@
 
 use crate::{
     progress::{Progress, duration},
-    signals,
+    roofline, signals,
 };
 use albert::{
     data::{Dataset, Vocabulary},
@@ -179,11 +179,7 @@ impl Smoothed {
 
 impl Watch {
     fn new(cpu: &Cpu) -> Self {
-        let peak = Peak {
-            flops: engine::roofline::fma_peak(cpu, 0.2),
-            bandwidth: engine::roofline::copy_bandwidth(cpu, 64 << 20, 2),
-        };
-        Self { progress: Progress::new(0, 0), peak, smoothed: Smoothed::default() }
+        Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), smoothed: Smoothed::default() }
     }
 }
 

@@ -51,6 +51,9 @@ pub(crate) struct Arguments {
     /// Folder of the run; must not hold a run
     #[arg(short, long, default_value = "runs/quickstart")]
     output: PathBuf,
+    /// Print what every kernel of the run cost, against the roofline of this machine
+    #[arg(long)]
+    profile: bool,
     /// Settings over the recipe's, such as model.hidden_size=128
     #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
@@ -78,7 +81,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let trial = trial(&inputs, &tokenizer, &arguments.settings, &cpu, &stop)?;
     let left = 60.0 * minutes - started.elapsed().as_secs_f64() - trial.evaluation;
     let steps = ((CAUTION * left / trial.step) as u64).max(TRIAL_STEPS);
-    let recipe = inputs.recipe(&arguments.settings, steps)?;
+    let mut recipe = inputs.recipe(&arguments.settings, steps)?;
+    recipe.run.profile |= arguments.profile;
     eprintln!(
         "4. pre-training: {steps} steps of {:.0} ms, about {}",
         1000.0 * trial.step,

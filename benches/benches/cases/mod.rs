@@ -1,0 +1,30 @@
+//! The cases of `albert bench` under criterion: one bench a kernel, the same operands and calls.
+
+use albert_benches::{
+    cases::{Case, Ready},
+    plan::{Selection, What},
+    report::Bound,
+};
+use criterion::{BenchmarkId, Criterion, Throughput};
+use kernels::Cpu;
+
+/// Every default case of `what`, before each a line with the share of the machine's peak, measured in turns.
+pub(crate) fn run(c: &mut Criterion, name: &str, what: What) {
+    let cpu = Cpu::detect().expect("ALBERT_ISA and ALBERT_THREADS are usable");
+    let mut group = c.benchmark_group(name);
+    group.sample_size(10);
+    for work in Selection::default().works(what).expect("the default sizes are possible") {
+        let ready = Ready::new(&cpu, &work).expect("there is enough memory");
+        println!("{}", ready.run(3, 0.0));
+        let Case { about, contenders } = work.prepare(&cpu).expect("there is enough memory");
+        group.throughput(match about.bound {
+            Bound::Arithmetic => Throughput::Elements(about.flops),
+            Bound::Traffic => Throughput::Bytes(about.bytes),
+        });
+        for mut contender in contenders {
+            let id = BenchmarkId::new(&contender.name, &about.case);
+            group.bench_function(id, |bencher| bencher.iter(&mut contender.call));
+        }
+    }
+    group.finish();
+}

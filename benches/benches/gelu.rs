@@ -1,0 +1,17 @@
+//! GELU, forward and backward, as `albert bench gelu` runs it.
+//!
+//! ```text
+//! cargo bench -p albert-benches --bench gelu
+//! ```
+
+mod cases;
+
+use albert_benches::plan::What;
+use criterion::{Criterion, criterion_group, criterion_main};
+
+fn all(c: &mut Criterion) {
+    cases::run(c, "gelu", What::Gelu);
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

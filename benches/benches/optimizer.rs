@@ -1,0 +1,76 @@
+//! The optimizers against the bandwidth of a copy, measured in the same run on the same threads.
+//!
+//! ```text
+//! cargo bench -p albert-benches --bench optimizer
+//! ```
+//!
+//! Each line gives the time by criterion and, printed before it, the share of the bandwidth of a plain copy of arrays of
+//! the same total size: what a kernel that only moved its bytes would reach.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use kernels::check::uniform;
+use kernels::optimizer::{self, Hyper, Segment, Step};
+use kernels::{Cpu, roofline};
+use std::time::{Duration, Instant};
+
+/// Parameters of ALBERT-base, about.
+const PARAMETERS: usize = 11_700_000;
+
+/// Runs `kernel`, which moves `bytes`, under criterion and prints its best share of what a copy within as many
+/// `resident` bytes reaches.
+fn measure(
+    c: &mut Criterion,
+    cpu: &Cpu,
+    name: &str,
+    case: &str,
+    (resident, bytes): (usize, usize),
+    mut kernel: impl FnMut(),
+) {
+    let copy = roofline::copy_bandwidth(cpu, resident / 2, 15);
+    let best = (0..30).map(|_| {
+        let start = Instant::now();
+        kernel();
+        start.elapsed().as_secs_f64()
+    });
+    let reached = bytes as f64 / best.fold(f64::INFINITY, f64::min);
+    let share = 100.0 * reached / copy;
+    println!(
+        "{name} {case}: {:.1} GB/s of {:.1} GB/s by a copy, {share:.0} %, {} threads, {}",
+        reached / 1e9,
+        copy / 1e9,
+        cpu.threads(),
+        cpu.isa().kind()
+    );
+    let mut group = c.benchmark_group(name);
+    group.throughput(Throughput::Bytes(bytes as u64));
+    group.bench_function(BenchmarkId::from_parameter(case), |b| b.iter(&mut kernel));
+    group.finish();
+}
+
+fn optimizers(c: &mut Criterion, cpu: &Cpu) {
+    let grads = uniform::<f32>(1, PARAMETERS, 1.0);
+    let (mut w, mut m, mut v) = (uniform::<f32>(2, PARAMETERS, 1.0), vec![0.0; PARAMETERS], vec![0.0; PARAMETERS]);
+    let segments: Vec<Segment> = (0..25)
+        .map(|i| Segment { range: i * PARAMETERS / 25..(i + 1) * PARAMETERS / 25, decay: true, adapt: true })
+        .collect();
+    let mut scratch = vec![0.0; optimizer::lamb_scratch_len(&segments)];
+    let (hyper, step) = (Hyper::default(), Step { number: 1, learning_rate: 1e-4, gradient_scale: 0.9 });
+    let (case, resident) = (format!("f32-P{PARAMETERS}"), 16 * PARAMETERS);
+    measure(c, cpu, "optimizer.lamb", &case, (resident, 40 * PARAMETERS), || {
+        optimizer::lamb(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
+    });
+    measure(c, cpu, "optimizer.adamw", &case, (resident, 28 * PARAMETERS), || {
+        optimizer::adamw(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v);
+    });
+}
+
+fn all(c: &mut Criterion) {
+    optimizers(c, &Cpu::detect().expect("a processor"));
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);
+    targets = all
+}
+criterion_main!(benches);

@@ -1,0 +1,17 @@
+//! A forward pass of ALBERT-base as `albert bench step` runs it.
+//!
+//! ```text
+//! cargo bench -p albert-benches --bench step
+//! ```
+
+mod cases;
+
+use albert_benches::plan::What;
+use criterion::{Criterion, criterion_group, criterion_main};
+
+fn all(c: &mut Criterion) {
+    cases::run(c, "step", What::Step);
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

@@ -1,0 +1,278 @@
+//! The ladder of the matrix product: from three loops to the kernel, one idea a rung, all on one thread and all of them C = A·B
+//! of row-major matrices as they are multiplied.
+//!
+//! ```text
+//! 1  three loops       for i, for j, Σ over p                  B is walked down its columns: a cache line a number
+//! 2  rows of B         for i, for p, row of C += A[i,p]·row    every line is read whole; the compiler's own vectors
+//! 3  vectors           the same with the widest FMA            C goes through memory once for every p
+//! 4  a tile            6 rows x 2 vectors of C in registers    C is written once; B is read 6 times less often
+//! 5  packed blocks     256 deep, B 1024 wide, A 96 rows        operands lie in the order of use, in the cache of their turn
+//! 6  the kernel        tiles, blocks and prefetches for the machine, edges by masks: `kernels::gemm`
+//! ```
+//!
+//! The rungs are for reading: edges are done in the simplest way that is right. Source of the ideas: Goto and van de Geijn,
+//! "Anatomy of High-Performance Matrix Multiplication", 2008.
+
+use super::{Case, sizes};
+use crate::{
+    measure::Contender,
+    report::{About, Bound},
+};
+use kernels::{
+    Cpu,
+    gemm::{Epilogue, Gemm, gemm},
+    simd::{Kernel, Simd},
+};
+
+/// How many there are.
+pub const RUNGS: usize = 6;
+const NAMES: [&str; RUNGS] = ["three loops", "rows of B", "vectors", "a tile", "packed blocks", "the kernel"];
+
+/// Rows of a tile; two vectors wide, it takes 12 sums: enough to hide the latency of two FMA units, few enough for 16
+/// registers.
+const TILE_ROWS: usize = 6;
+/// Depth of a block: a panel of B, two vectors of AVX-512 wide, is 32 KiB of L1.
+const DEPTH: usize = 256;
+/// Columns of a block of B: 1 MiB, half of L2.
+const WIDTH: usize = 1024;
+/// Rows of a block of A: 96 KiB.
+const HEIGHT: usize = 96;
+
+/// A rung over one product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rung {
+    /// 1 to [`RUNGS`].
+    pub number: usize,
+    /// Rows of A and C.
+    pub m: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// Columns of A.
+    pub k: usize,
+}
+
+impl Rung {
+    pub(super) fn prepare(&self, cpu: &Cpu) -> Case {
+        let &Self { number, m, n, k } = self;
+        let (rung, cpu, a, b, mut c) =
+            (*self, cpu.clone(), crate::random(m * k, 1), crate::random(k * n, 2), crate::random(m * n, 3));
+        let about = About {
+            kernel: "gemm",
+            case: format!("{number} {} {m}x{n}x{k}", NAMES[number - 1]),
+            sizes: sizes([("rung", number), ("m", m), ("n", n), ("k", k)]),
+            dtype: "f32",
+            bound: Bound::Arithmetic,
+            flops: Gemm::nn(m, n, k).flops(),
+            bytes: 4 * (m * k + k * n + m * n) as u64,
+            tokens: None,
+        };
+        let ours = Contender::new("ours", move || cpu.enter(|| rung.run(&cpu, &a, &b, &mut c)));
+        Case { about, contenders: vec![ours] }
+    }
+
+    fn run(&self, cpu: &Cpu, a: &[f32], b: &[f32], c: &mut [f32]) {
+        let &Self { number, m, n, k } = self;
+        let product = Product { m, n, k, a, b };
+        match number {
+            1 => product.three_loops(c),
+            2 => product.rows_of_b(c),
+            3 => cpu.isa().run(Vectors { product, c }),
+            4 => cpu.isa().run(Tile { product, c }),
+            5 => cpu.isa().run(Packed { product, c }),
+            _ => gemm(cpu, &Gemm::nn(m, n, k), a, b, c, Epilogue::None),
+        }
+    }
+}
+
+/// A [m, k] and B [k, n].
+#[derive(Clone, Copy)]
+struct Product<'a> {
+    m: usize,
+    n: usize,
+    k: usize,
+    a: &'a [f32],
+    b: &'a [f32],
+}
+
+impl Product<'_> {
+    fn three_loops(&self, c: &mut [f32]) {
+        let &Self { m, n, k, a, b } = self;
+        for i in 0..m {
+            for j in 0..n {
+                c[i * n + j] = (0..k).map(|p| a[i * k + p] * b[p * n + j]).sum();
+            }
+        }
+    }
+
+    fn rows_of_b(&self, c: &mut [f32]) {
+        let &Self { n, k, a, b, .. } = self;
+        c.fill(0.0);
+        for (a, c) in a.chunks_exact(k).zip(c.chunks_exact_mut(n)) {
+            for (&a, b) in a.iter().zip(b.chunks_exact(n)) {
+                c.iter_mut().zip(b).for_each(|(c, b)| *c += a * b);
+            }
+        }
+    }
+}
+
+struct Vectors<'a> {
+    product: Product<'a>,
+    c: &'a mut [f32],
+}
+
+impl Kernel for Vectors<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { product: Product { n, k, a, b, .. }, c } = self;
+        let whole = n / S::LANES * S::LANES;
+        c.fill(0.0);
+        for (a, c) in a.chunks_exact(k).zip(c.chunks_exact_mut(n)) {
+            for (&a, b) in a.iter().zip(b.chunks_exact(n)) {
+                let factor = simd.splat(a);
+                for (c, b) in c.chunks_exact_mut(S::LANES).zip(b.chunks_exact(S::LANES)) {
+                    let sum = simd.mul_add(factor, simd.load(b), simd.load(c));
+                    simd.store(c, sum);
+                }
+                c[whole..].iter_mut().zip(&b[whole..]).for_each(|(c, b)| *c += a * b);
+            }
+        }
+    }
+}
+
+struct Tile<'a> {
+    product: Product<'a>,
+    c: &'a mut [f32],
+}
+
+impl Kernel for Tile<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { product, c } = self;
+        let Product { m, n, k, a, b } = product;
+        let width = 2 * S::LANES;
+        if n < width || m < TILE_ROWS {
+            return Vectors { product, c }.run(simd);
+        }
+        for j in (0..n).step_by(width) {
+            // The last tiles lie over their neighbours: what is computed twice is the same.
+            let j = j.min(n - width);
+            for i in (0..m).step_by(TILE_ROWS) {
+                let i = i.min(m - TILE_ROWS);
+                let rows: [&[f32]; TILE_ROWS] = std::array::from_fn(|row| &a[(i + row) * k..][..k]);
+                let mut sums = [[simd.zero(); 2]; TILE_ROWS];
+                for p in 0..k {
+                    let b = &b[p * n + j..][..width];
+                    let columns = [simd.load(b), simd.load(&b[S::LANES..])];
+                    for (sums, row) in sums.iter_mut().zip(&rows) {
+                        let factor = simd.splat(row[p]);
+                        *sums = [0, 1].map(|half| simd.mul_add(factor, columns[half], sums[half]));
+                    }
+                }
+                for (row, [left, right]) in sums.into_iter().enumerate() {
+                    let c = &mut c[(i + row) * n + j..][..width];
+                    simd.store(c, left);
+                    simd.store(&mut c[S::LANES..], right);
+                }
+            }
+        }
+    }
+}
+
+struct Packed<'a> {
+    product: Product<'a>,
+    c: &'a mut [f32],
+}
+
+impl Kernel for Packed<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { product: Product { m, n, k, a, b }, c } = self;
+        let width = 2 * S::LANES;
+        let mut panels_of_b = vec![0f32; DEPTH * WIDTH.next_multiple_of(width)];
+        let mut panels_of_a = vec![0f32; DEPTH * HEIGHT.next_multiple_of(TILE_ROWS)];
+        c.fill(0.0);
+        for j in (0..n).step_by(WIDTH) {
+            let columns = WIDTH.min(n - j);
+            for p in (0..k).step_by(DEPTH) {
+                let depth = DEPTH.min(k - p);
+                pack(&mut panels_of_b, width, columns, depth, |column, q| b[(p + q) * n + j + column]);
+                for i in (0..m).step_by(HEIGHT) {
+                    let rows = HEIGHT.min(m - i);
+                    pack(&mut panels_of_a, TILE_ROWS, rows, depth, |row, q| a[(i + row) * k + p + q]);
+                    for (column, b) in (0..columns).step_by(width).zip(panels_of_b.chunks_exact(depth * width)) {
+                        for (row, a) in (0..rows).step_by(TILE_ROWS).zip(panels_of_a.chunks_exact(depth * TILE_ROWS)) {
+                            let (rows, columns) = (TILE_ROWS.min(rows - row), width.min(columns - column));
+                            let c = &mut c[(i + row) * n + j + column..];
+                            add_tile(simd, a, b, c, n, [rows, columns]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Panels of `width` of `lines` lines, each `depth` deep: number q of all lines of a panel stands together. The last panel
+/// is filled up with zeros.
+#[inline(always)]
+fn pack(panels: &mut [f32], width: usize, lines: usize, depth: usize, at: impl Fn(usize, usize) -> f32) {
+    for (first, panel) in (0..lines).step_by(width).zip(panels.chunks_exact_mut(depth * width)) {
+        for (q, together) in panel.chunks_exact_mut(width).enumerate() {
+            for (line, cell) in together.iter_mut().enumerate() {
+                *cell = if first + line < lines { at(first + line, q) } else { 0.0 };
+            }
+        }
+    }
+}
+
+/// Adds a panel of A times a panel of B to the first `rows` x `columns` of C, whose rows are `ldc` apart.
+#[inline(always)]
+fn add_tile<S: Simd>(simd: S, a: &[f32], b: &[f32], c: &mut [f32], ldc: usize, [rows, columns]: [usize; 2]) {
+    let width = 2 * S::LANES;
+    let mut sums = [[simd.zero(); 2]; TILE_ROWS];
+    for (a, b) in a.chunks_exact(TILE_ROWS).zip(b.chunks_exact(width)) {
+        let columns = [simd.load(b), simd.load(&b[S::LANES..])];
+        for (sums, &a) in sums.iter_mut().zip(a) {
+            let factor = simd.splat(a);
+            *sums = [0, 1].map(|half| simd.mul_add(factor, columns[half], sums[half]));
+        }
+    }
+    let mut line = [0f32; 32];
+    for (row, [left, right]) in sums.into_iter().enumerate().take(rows) {
+        simd.store(&mut line, left);
+        simd.store(&mut line[S::LANES..], right);
+        c[row * ldc..][..columns].iter_mut().zip(&line).for_each(|(c, sum)| *c += sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::Isa;
+
+    #[test]
+    fn every_rung_computes_the_same_product() {
+        for isa in Isa::real() {
+            let cpu = Cpu::new(isa, 1).unwrap();
+            for (m, n, k) in [(1, 1, 1), (5, 31, 3), (7, 33, 257), (13, 70, 40), (97, 1025, 2)] {
+                let (a, b) = (crate::random(m * k, 1), crate::random(k * n, 2));
+                let exact = |i: usize, j: usize| -> f64 {
+                    (0..k).map(|p| f64::from(a[i * k + p]) * f64::from(b[p * n + j])).sum()
+                };
+                for number in 1..=RUNGS {
+                    let mut c = vec![f32::NAN; m * n];
+                    Rung { number, m, n, k }.run(&cpu, &a, &b, &mut c);
+                    for (place, &value) in c.iter().enumerate() {
+                        let expected = exact(place / n, place % n);
+                        let bound = 1e-6 * k as f64;
+                        let error = (f64::from(value) - expected).abs();
+                        assert!(error < bound, "rung {number}, {m}x{n}x{k}, {}: {value}, {expected}", isa.kind());
+                    }
+                }
+            }
+        }
+    }
+}

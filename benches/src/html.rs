@@ -1,0 +1,97 @@
+//! A report in one file that needs nothing else: the roofline of each number of threads, and the table.
+
+use crate::{
+    chart,
+    report::{Bound, Record, Report, time},
+};
+use std::fmt::Write;
+
+const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}\
+table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}code{background:#f2f2f2;padding:2px 4px}\
+svg{max-width:100%;height:auto}";
+
+/// The report as a page.
+///
+/// # Errors
+/// A chart cannot be drawn.
+pub fn page(report: &Report) -> Result<String, String> {
+    let mut page = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    let (command, processor) = (escape(&report.command), escape(&report.machine.processor));
+    let head = format!(
+        "<title>albert bench</title><style>{STYLE}</style></head><body>\n<h1>albert bench</h1>\n\
+         <p><code>{command}</code> on {processor}, {} cores.</p>\n\
+         <p>Medians over rounds in which the FMA peak, our call and all others take turns; ± is half the width of the middle \
+         half. Shares and ratios are formed within a round; in parentheses by the time on processors.</p>\n",
+        report.machine.cores
+    );
+    page += &head;
+    for limits in &report.limits {
+        page += &chart::roofline(limits, &report.records)?;
+        page.push('\n');
+    }
+    page += "<table><tr><th>kernel</th><th>case</th><th>dtype</th><th>threads</th><th>isa</th><th>time</th><th>±</th>\
+             <th>GFLOP/s</th><th>GB/s</th><th>of the limit</th><th>time over ours</th><th>peak RSS</th></tr>\n";
+    for record in &report.records {
+        row(&mut page, record).map_err(|error| error.to_string())?;
+    }
+    page += "</table>\n</body></html>\n";
+    Ok(page)
+}
+
+fn row(page: &mut String, record: &Record) -> std::fmt::Result {
+    let about = &record.about;
+    let (wall, processor) = match about.bound {
+        Bound::Arithmetic => (Some(record.share_of_peak), Some(record.processor_share_of_peak)),
+        Bound::Traffic => (record.share_of_copy, record.processor_share_of_copy),
+    };
+    let [wall, processor] = [wall, processor].map(|share| 100.0 * share.map_or(f64::NAN, |share| share.median));
+    let limit = if about.bound == Bound::Arithmetic { "peak" } else { "a copy" };
+    let seconds = record.seconds;
+    write!(page, "<tr><td>{}</td><td>{}</td><td>{}</td>", about.kernel, escape(&about.case), about.dtype)?;
+    write!(page, "<td>{}</td><td>{}</td><td>{}</td>", record.threads, record.isa, time(seconds.median))?;
+    write!(page, "<td>{:.1} %</td>", 50.0 * (seconds.q3 - seconds.q1) / seconds.median)?;
+    write!(page, "<td>{:.1}</td><td>{:.1}</td>", record.gflops, record.gbs)?;
+    write!(page, "<td>{wall:.1} ({processor:.1}) % of {limit}</td><td>")?;
+    for beside in &record.beside {
+        let (ratio, processor) = (beside.ratio.median, beside.processor_ratio.median);
+        write!(page, "{} {ratio:.2} ({processor:.2}) ", escape(&beside.name))?;
+    }
+    let rss = record.peak_rss_bytes.map_or(f64::NAN, |bytes| bytes as f64 / f64::from(1 << 20));
+    writeln!(page, "</td><td>{rss:.0} MiB</td></tr>")
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cases::Ready,
+        plan::{Selection, What, processors},
+        report::{Limits, Machine},
+    };
+
+    #[test]
+    fn a_page_has_a_roofline_and_a_row_for_each_case_and_needs_no_other_file() {
+        let selection = Selection { m: vec![8], n: vec![16], k: vec![4], ..Selection::default() };
+        let cpus = processors(&[1, 2], Some("scalar")).unwrap();
+        let mut records = Vec::new();
+        for cpu in &cpus {
+            for work in [What::Gemm, What::Softmax].iter().flat_map(|&what| selection.works(what).unwrap()) {
+                records.push(Ready::new(cpu, &work).unwrap().run(1, 0.0));
+            }
+        }
+        let limits = cpus.iter().map(Limits::of).collect();
+        let command = "albert bench <all>".to_owned();
+        let report = Report { command, machine: Machine::this(), limits, records };
+        let page = page(&report).unwrap();
+        assert_eq!((page.matches("<svg").count(), page.matches("<tr><td>").count()), (2, 6), "{page}");
+        // A point a case and one a kernel in the legend, on one thread and on two.
+        assert_eq!(page.matches("<circle").count(), 6 + 4, "{page}");
+        assert!(page.contains("bench &lt;all&gt;") && page.contains("nt 8x16x4") && !page.contains("NaN"), "{page}");
+        assert!(!page.contains("href") && !page.contains("src="), "{page}");
+    }
+}
