@@ -9,10 +9,10 @@
 //! ```
 //!
 //! The logits of a masked-language-model head are the largest matrix of a training step (600 x 30,000 are 72 MB), so
-//! they exist a chunk at a time, in scratch of at most 2 MiB; backward computes each chunk again.
+//! they exist a chunk at a time, in scratch of at most 1 MiB; backward computes each chunk again.
 //!
 //! ```text
-//!            V: chunks of 1024 classes
+//!            V: chunks of 512 classes
 //!         ┌──────┬──────┬──────┐      for each chunk of rows, for each chunk of classes:
 //!   512   │ z    │      │      │        forward   z = h·Wᵀ + b       running (max, Σ exp) of each row: online softmax
 //!   rows  ├──────┼──────┼──────┤        backward  z again; dz in its place

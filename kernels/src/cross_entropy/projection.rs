@@ -9,8 +9,8 @@ use crate::simd::Element;
 
 /// Rows of a chunk: W is read once for them.
 const CHUNK_ROWS: usize = 512;
-/// Classes of a chunk: 512 x 1024 logits are 2 MiB.
-const CHUNK_CLASSES: usize = 1024;
+/// Classes of a chunk: 512 x 512 logits are 1 MiB and stay in the second-level cache.
+const CHUNK_CLASSES: usize = 512;
 
 /// What the loss is computed of.
 #[derive(Clone, Copy, Debug)]

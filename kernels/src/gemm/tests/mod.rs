@@ -1,5 +1,7 @@
 //! Every instruction set x forms x epilogues x sizes against the f64 definition, and what else the module promises.
 
+mod machine_code;
+
 use super::cases::{After, FORMS, OPERATION, Problem};
 use super::{Batch, Epilogue, Gemm, Layout, PackMismatch, PackedB, batched, gemm, gemm_packed, tile::Tile};
 use crate::check::{Guarded, assert_same_for_any_thread_count, testable_cpus, uniform};
