@@ -10,7 +10,7 @@
 //! ```
 //!
 //! M is the dropout mask (1 without dropout), recomputed from its counters in backward; so is P, from lse. Tiles of
-//! 128 keys x a panel of queries stay in L1 and a running maximum joins them (Dao et al. 2022, FlashAttention;
+//! 64 keys x a panel of 64 queries stay in L1 and a running maximum joins them (Dao et al. 2022, FlashAttention;
 //! Milakov & Gimelshein 2018 for the online softmax). What is different here: queries lie along the lanes, so that the
 //! softmax needs no sums over lanes and only q (and dout) are transposed; see `cpu/forward.rs` and `cpu/backward.rs`.
 //!
@@ -144,6 +144,11 @@ impl Ragged<'_> {
     fn sequence(&self, b: usize) -> (usize, usize, usize) {
         let (start, end) = (self.cu_seqlens[b] as usize, self.cu_seqlens[b + 1] as usize);
         (start, end, self.keys.get(b).map_or(end - start, |&keys| keys as usize))
+    }
+
+    /// T
+    fn tokens(&self) -> usize {
+        self.cu_seqlens[self.count()] as usize
     }
 
     /// B

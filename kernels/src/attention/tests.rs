@@ -151,7 +151,7 @@ fn agrees_with_f64_for_every_head_size() {
     agrees_in_both_types(&sizes.map(|d| case(&[5, 34], 2, d).dropout(0.2)));
 }
 
-/// Around the heights of register tiles, panels of queries (2 to 32), tiles of keys (128) and blocks of queries (256).
+/// Around the heights of register tiles, panels of queries and tiles of keys (64), and blocks of queries (256).
 #[test]
 fn agrees_with_f64_for_every_length() {
     let lengths = [

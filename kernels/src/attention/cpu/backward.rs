@@ -3,7 +3,7 @@
 //! ```text
 //! for each 512 keys (fewer for D > 64):       K, V packed
 //!   for each panel of 64 queries:             Q, dO packed and transposed; δ = Σ_d dO ∘ O
-//!     for each 128 keys of them:
+//!     for each 64 keys of them:
 //!       Sᵀ[key, query]  = K · Qᵀ              tile in L1
 //!       dPᵀ[key, query] = V · dOᵀ             tile in L1
 //!       Pᵀ = exp(scale · Sᵀ - lse), dSᵀ = Pᵀ ∘ (dPᵀ - δ)   in place

@@ -1,13 +1,12 @@
 //! Forward, one task: the queries of a block against all keys of their sequence, one head.
 //!
 //! ```text
-//! for each panel of 64 queries:        Qᵀ packed and transposed once
-//! for each 128 keys:                   K, V packed once for the block's queries
-//!   for each panel:
+//! for each 64 keys:                    K, V packed once for the block's queries
+//!   for each panel of 64 queries:      Qᵀ packed and transposed the first time
 //!     Sᵀ[key, query] = K · Qᵀ          tile in L1
 //!     P = exp(scale · Sᵀ - M)          M the running maximum of scale · Sᵀ; old sums are scaled to it
 //!     O[query, d]   += Pᵀ · V
-//! O / Σ P -> out,   M + ln Σ P -> lse
+//!     with the last keys: O / Σ P -> out,   M + ln Σ P -> lse
 //! ```
 //!
 //! Because queries are the lanes, maximum and sum go down the columns of the tile: no sums over lanes.
@@ -26,8 +25,8 @@ pub(in crate::attention) const BLOCK: usize = 256;
 // A block is a whole number of panels.
 const _: () = assert!(BLOCK.is_multiple_of(QUERIES));
 
-/// Keys of a tile: the tile of a panel, 32 KiB, stays in L1.
-pub(super) const KEYS: usize = 128;
+/// Keys of a tile: the tile of a panel, 16 KiB, stays in L1 beside its queries and a tile of keys or values.
+pub(super) const KEYS: usize = 64;
 
 /// Floats of K, V, Qᵀ and O of a task, and of a tile.
 fn buffers(d: usize) -> [usize; 5] {
@@ -67,71 +66,69 @@ impl<X: Element> Kernel for Forward<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { head, first, queries, q, k, v, out, lse, mut ahead, scratch } = self;
+        let Self { head, first, queries, q, k, v, mut out, mut lse, mut ahead, scratch } = self;
         let d = head.size;
         let columns = chunks(d) * CHUNK;
         let [keys, values, transposed, outputs, tile] = split(scratch, buffers(d));
-        for row in (0..queries).step_by(QUERIES) {
-            let rows = QUERIES.min(queries - row);
-            for (c, width) in chunk_widths(d) {
-                let to = &mut transposed[row * columns + c * CHUNK * QUERIES..];
-                q.skip(row).pack_transposed(simd, rows, (c * CHUNK, width), to);
-            }
-        }
         let mut running = [Running { max: [f32::NEG_INFINITY; QUERIES], total: [0.0; QUERIES] }; BLOCK / QUERIES];
         for start in (0..head.keys).step_by(KEYS) {
             let n = KEYS.min(head.keys - start);
             k.skip(start).pack(simd, n, d, KEYS, keys);
             v.skip(start).pack(simd, n, d, KEYS, values);
             for (row, running) in (0..queries).step_by(QUERIES).zip(&mut running) {
-                let panel = row * columns..(row + QUERIES) * columns;
+                let (panel, rows) = (row * columns..(row + QUERIES) * columns, QUERIES.min(queries - row));
+                let transposed = &mut transposed[panel.clone()];
+                if start == 0 {
+                    for (c, width) in chunk_widths(d) {
+                        let to = &mut transposed[c * CHUNK * QUERIES..];
+                        q.skip(row).pack_transposed(simd, rows, (c * CHUNK, width), to);
+                    }
+                }
+                let outputs = &mut outputs[panel];
                 simd.vectorize(Panel {
                     d,
                     keys: n,
-                    queries: QUERIES.min(queries - row),
+                    queries: rows,
                     start,
                     scale: head.scale,
                     mask: head.mask(first + row),
                     k: keys,
                     v: values,
-                    transposed: &transposed[panel.clone()],
-                    outputs: &mut outputs[panel],
-                    running,
+                    transposed,
+                    outputs: &mut *outputs,
+                    running: &mut *running,
                     tile,
                     ahead: &mut ahead,
                 });
+                // At once, so that the stores wait for memory while the next panel's products run.
+                if start + n == head.keys {
+                    finish(simd, d, (first + row, rows), outputs, running, (&mut out, &mut lse));
+                }
             }
         }
-        finish(simd, &head, (first, queries), outputs, &running, out, lse);
     }
 }
 
-/// Writes out and lse.
+/// Writes out and lse of a panel.
 #[inline(always)]
 fn finish<S: Simd, X: Element>(
     simd: S,
-    head: &Head,
-    (first, queries): (usize, usize),
+    d: usize,
+    (first, rows): (usize, usize),
     outputs: &[f32],
-    running: &[Running],
-    mut out: Output<'_, X>,
-    mut lse: Output<'_, f32>,
+    Running { max, total }: &Running,
+    (out, lse): (&mut Output<'_, X>, &mut Output<'_, f32>),
 ) {
-    let columns = chunks(head.size) * CHUNK;
-    for (row, Running { max, total }) in (0..queries).step_by(QUERIES).zip(running) {
-        let rows = QUERIES.min(queries - row);
-        let packed = &outputs[row * columns..];
-        for (i, total) in total[..rows].iter().enumerate() {
-            unpack_row(simd, packed, QUERIES, i, 1.0 / total, out.row(first + row + i, head.size));
-        }
-        let mut logs = [0.0; QUERIES];
-        for x in (0..rows).step_by(S::LANES) {
-            let log = ln(simd, simd.load(&total[x..]));
-            simd.store(&mut logs[x..], simd.add(simd.load(&max[x..]), log));
-        }
-        for (i, &log) in logs[..rows].iter().enumerate() {
-            lse.row(first + row + i, 1)[0] = log;
-        }
+    for (i, total) in total[..rows].iter().enumerate() {
+        unpack_row(simd, outputs, QUERIES, i, 1.0 / total, out.row(first + i, d));
+    }
+    let mut logs = [0.0; QUERIES];
+    for x in (0..rows).step_by(S::LANES) {
+        let log = ln(simd, simd.load(&total[x..]));
+        simd.store(&mut logs[x..], simd.add(simd.load(&max[x..]), log));
+    }
+    for (i, &log) in logs[..rows].iter().enumerate() {
+        lse.row(first + i, 1)[0] = log;
     }
 }
 

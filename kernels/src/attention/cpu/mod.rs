@@ -164,10 +164,12 @@ pub(super) fn forward<X: Element>(
         (first < head.length).then(|| (head, first, forward::BLOCK.min(head.length - first)))
     };
     let tasks = first_slot(sequences) * heads;
+    let far = Ahead::is_far::<X>(4 * batch.tokens() * heads * d);
     cpu.for_each(tasks, |task| {
         let Some((head, first, queries)) = place(task) else { return };
         let mut ahead = Ahead::new();
-        if task + 1 < tasks
+        if far
+            && task + 1 < tasks
             && let Some((head, first, queries)) = place(task + 1)
         {
             ahead = ahead.and_write(&head.output(out, heads * d, d), queries, d);
@@ -243,6 +245,7 @@ pub(super) fn backward<X: Element>(
     let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
     let (hidden, sums) = (heads * d, Disjoint::new(scratch));
     let tasks = batch.count() * heads;
+    let far = Ahead::is_far::<X>(8 * batch.tokens() * hidden);
     let gradient = |head: &Head, i: usize| Output {
         values: gradients.values[i],
         start: gradients.starts[i] + head.token * gradients.ld + head.index * d,
@@ -255,7 +258,7 @@ pub(super) fn backward<X: Element>(
             return;
         }
         let mut ahead = Ahead::new();
-        if task + 1 < tasks {
+        if far && task + 1 < tasks {
             let head = spec.head(batch, (task + 1) / heads, (task + 1) % heads);
             for i in [2, 1, 0] {
                 ahead = ahead.and_write(&gradient(&head, i), head.length, d);
