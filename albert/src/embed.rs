@@ -92,6 +92,14 @@ impl Embedder {
         self.workspace.profile()
     }
 
+    /// Sets whether encoder layers multiply in 8-bit integers from now on.
+    ///
+    /// # Errors
+    /// The device is a GPU.
+    pub fn set_int8(&mut self, int8: bool) -> Result<(), EmbedError> {
+        Ok(self.workspace.set_int8(int8)?)
+    }
+
     /// The vectors of `texts`. `normalize` scales each to length 1 (a vector of zeros stays).
     ///
     /// # Errors

@@ -8,6 +8,7 @@ pub mod embedding;
 pub mod gelu;
 pub mod gemm;
 mod hopper;
+pub mod int8;
 pub mod layernorm;
 pub mod num;
 pub mod operation;

@@ -16,6 +16,7 @@
 //! The loss is that of the example alone: means over its labelled tokens, sums of a model's several losses 1:1, spans
 //! (start + end) / 2. [`Forward::gradients`] are those of the sum of the losses of all examples since the start.
 
+mod deviation;
 mod example;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ use engine::{Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace, o
 use crate::checkpoint::{CheckpointError, Heads, LoadReport, ModelFolder};
 use crate::heads::{SquadV2Head, Task};
 use crate::model::{Inputs, Mode, Model, ModelError};
+pub use deviation::{Deviation, deviations};
 pub use example::Example;
 use example::{IGNORED, Labels, Token};
 
@@ -133,6 +135,14 @@ impl Forward {
     /// What kernels cost, once it is switched on.
     pub fn profile(&self) -> &Profile {
         self.workspace.profile()
+    }
+
+    /// Sets whether encoder layers multiply in 8-bit integers from now on; gradients are always those in f32.
+    ///
+    /// # Errors
+    /// The device is a GPU.
+    pub fn set_int8(&mut self, int8: bool) -> Result<(), ForwardError> {
+        Ok(self.workspace.set_int8(int8)?)
     }
 
     /// Runs `example`; its gradients are added to those of the examples before.

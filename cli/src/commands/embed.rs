@@ -1,5 +1,6 @@
 //! `albert embed`: one vector for each line of text.
 
+use super::Precision;
 use crate::roofline;
 use albert::embed::{Embedded, Embedder, Pooling};
 use anyhow::{Context, Result};
@@ -37,6 +38,9 @@ pub(crate) struct Arguments {
     /// Print what every kernel cost, against the roofline of this machine
     #[arg(long)]
     profile: bool,
+    /// What the encoder's products are computed in
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Precision,
     /// Text, one line each; standard input by default
     input: Option<PathBuf>,
     /// A NumPy file [lines, H] in f32; without it, a JSON list a line goes to standard output
@@ -54,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let cpu = device.processor().clone();
     let mut embedder = Embedder::load(&arguments.model, pooling, device)?;
     embedder.profile().set(arguments.profile);
+    embedder.set_int8(arguments.dtype == Precision::Int8)?;
     let texts = lines(arguments)?;
     let embedded = embedder.embed(&texts, pooling, arguments.normalize)?;
     if embedded.cut > 0 {

@@ -1,8 +1,9 @@
 //! `albert forward`: every tensor that a model computes on given ids, in one file, to be compared with any other program.
 
+use super::Precision;
 use crate::roofline;
 use albert::{
-    forward::{Example, Forward, Named, Wanted},
+    forward::{Deviation, Example, Forward, Named, Wanted, deviations},
     tokenizer::Tokenizer,
 };
 use anyhow::{Context, Result, bail};
@@ -46,9 +47,18 @@ pub(crate) struct Arguments {
     /// Print what every kernel cost, against the roofline of this machine
     #[arg(long)]
     profile: bool,
+    /// What the encoder's products are computed in
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Precision,
+    /// Run in f32 too, and print how far each tensor lies from it
+    #[arg(long)]
+    compare: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.gradients && arguments.dtype == Precision::Int8 {
+        bail!("--gradients needs --dtype f32: 8-bit products have no backward pass");
+    }
     let device = Device::cpu()?;
     let cpu = device.processor().clone();
     let mut forward = Forward::load(&arguments.model, device)?;
@@ -64,12 +74,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         loss: arguments.loss,
         gradients: arguments.gradients,
     };
-    let mut all = Vec::new();
-    for (line, example) in examples.iter().enumerate() {
-        let tensors = forward.run(example, wanted).with_context(|| format!("line {}", line + 1))?;
-        let named = |tensor: Named| Named { name: format!("{line}.{}", tensor.name), ..tensor };
-        all.extend(tensors.into_iter().map(named));
-    }
+    forward.set_int8(arguments.dtype == Precision::Int8)?;
+    let mut all = run_all(&mut forward, &examples, wanted)?;
     if arguments.gradients {
         all.extend(forward.gradients());
     }
@@ -77,8 +83,46 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         roofline::print(forward.profile(), &cpu);
     }
     save(&arguments.output, &all)?;
+    if arguments.compare {
+        compare(&mut forward, &examples, wanted, &all)?;
+    }
     eprintln!("{} tensors of {} lines written to {}", all.len(), examples.len(), arguments.output.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The tensors of every line.
+fn run_all(forward: &mut Forward, examples: &[Example], wanted: Wanted) -> Result<Vec<Named>> {
+    let mut all = Vec::new();
+    for (line, example) in examples.iter().enumerate() {
+        let tensors = forward.run(example, wanted).with_context(|| format!("line {}", line + 1))?;
+        let named = |tensor: Named| Named { name: format!("{line}.{}", tensor.name), ..tensor };
+        all.extend(tensors.into_iter().map(named));
+    }
+    Ok(all)
+}
+
+/// Prints how far `tensors` lie from those in f32, the worst of all lines for each kind.
+fn compare(forward: &mut Forward, examples: &[Example], wanted: Wanted, tensors: &[Named]) -> Result<()> {
+    forward.set_int8(false)?;
+    let reference = run_all(forward, examples, Wanted { gradients: false, ..wanted })?;
+    let mut worst: Vec<Deviation> = Vec::new();
+    for deviation in deviations(tensors, &reference) {
+        let (_, kind) = deviation.name.split_once('.').expect("names begin with the line");
+        let deviation = Deviation { name: kind.to_owned(), ..deviation.clone() };
+        match worst.iter_mut().find(|known| known.name == deviation.name) {
+            Some(known) => {
+                known.greatest = known.greatest.max(deviation.greatest);
+                known.relative = known.relative.max(deviation.relative);
+                known.cosine = known.cosine.min(deviation.cosine);
+            }
+            None => worst.push(deviation),
+        }
+    }
+    println!("{:<24}{:>14}{:>14}{:>12}", "against f32", "max |diff|", "relative", "cosine");
+    for Deviation { name, greatest, relative, cosine } in worst {
+        println!("{name:<24}{greatest:>14.3e}{relative:>14.3e}{cosine:>12.6}");
+    }
+    Ok(())
 }
 
 /// What was loaded, what the file has that no head uses.

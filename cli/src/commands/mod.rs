@@ -12,3 +12,12 @@ pub(crate) mod kernels;
 pub(crate) mod pretrain;
 pub(crate) mod quickstart;
 pub(crate) mod tokenizer;
+
+/// What a forward pass computes its encoder's products in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Precision {
+    /// 32-bit floats
+    F32,
+    /// 8-bit integers, weights quantised by output and activations by row; the rest in f32
+    Int8,
+}

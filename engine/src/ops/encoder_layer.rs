@@ -127,6 +127,10 @@ fn apply(tape: &Tape<'_>, x: &Var, layer: Layer) -> Result<Var> {
         Some(out) => out,
         None => tape.alloc(*x.shape(), x.dtype())?,
     };
+    if layer.keeps_nothing(tape) {
+        layer.infer(tape, x.value(), &mut out)?;
+        return tape.record_with_parameters(&[x], out, || -> EncoderLayerOp { unreachable!("nothing is recorded") });
+    }
     let kept = match &layer.place {
         // The others' inputs were written where they belong.
         Some(place) if place.number() == 0 => {
@@ -202,6 +206,38 @@ impl Layer {
             ffn,
             place: None,
         })
+    }
+
+    /// Whether nothing of a forward pass on the processor is wanted but its output.
+    fn keeps_nothing(&self, tape: &Tape<'_>) -> bool {
+        let dropout = active(self.spec.attention_output).or(active(self.spec.ffn_output));
+        !tape.is_recording() && matches!(tape.device(), Device::Cpu(_)) && dropout.is_none()
+    }
+
+    /// The forward pass where nothing is kept: the activation is done on the sums of its product, the residual's sum stays
+    /// in the registers of the normalisation, and memory is given back as soon as it has been read.
+    fn infer(&self, tape: &Tape<'_>, x: &Tensor, out: &mut Tensor) -> Result<()> {
+        let (t, h, dtype) = (x.shape()[0], self.spec.attention.hidden(), x.dtype());
+        let params = &self.spec.params;
+        let normalised = |norm: Norm, branch: &Tensor, residual: &Tensor, y: &mut Tensor| {
+            let mut stats = tape.alloc([t, 2], DType::F32)?;
+            norm.forward(tape, branch, Some(residual), None, y, &mut stats)
+        };
+        let mut context = tape.alloc([t, h], dtype)?;
+        {
+            let mut qkv = tape.alloc([t, 3 * h], dtype)?;
+            self.qkv.infer(tape, "layer.qkv", x, None, &mut qkv)?;
+            let mut lse = tape.alloc([t, self.spec.attention.heads], DType::F32)?;
+            attention::forward(tape, &self.spec.attention, &self.sequences, &qkv, &mut context, &mut lse)?;
+        }
+        let mut branch = tape.alloc([t, h], dtype)?;
+        self.attention_output.infer(tape, "layer.attention_output", &context, None, &mut branch)?;
+        let mut y = context;
+        normalised(params.attention_norm, &branch, x, &mut y)?;
+        let mut f = tape.alloc([t, self.ffn.n], dtype)?;
+        self.ffn.infer(tape, "layer.ffn", &y, Some(self.spec.activation), &mut f)?;
+        self.ffn_output.infer(tape, "layer.ffn_output", &f, None, &mut branch)?;
+        normalised(params.output_norm, &branch, &y, out)
     }
 
     /// The forward pass. Without `out` it stops before LN₂'s output: all that is missing then is known already.

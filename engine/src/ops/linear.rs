@@ -22,7 +22,9 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
+    gelu::Activation,
     gemm::{Epilogue, Gemm, PackedB, Write, gemm, gemm_packed},
+    int8,
     operation::Cost,
 };
 use std::{ops::Range, sync::Arc};
@@ -99,6 +101,41 @@ impl Dense {
                 let bias = self.bias_on(tape, gpu)?;
                 self.product(tape, gpu, &spec, x, y, &Finish::bias(bias))
             }
+        })
+    }
+
+    /// y = act(x·Wᵀ + b) on the processor, in a step without gradients: nothing but y is written, and the products are in
+    /// 8-bit integers where the step wants that.
+    pub(crate) fn infer(
+        &self,
+        tape: &Tape<'_>,
+        name: &'static str,
+        x: &Tensor,
+        activation: Option<Activation>,
+        y: &mut Tensor,
+    ) -> Result<()> {
+        let (rows, _) = x.shape().rows_cols();
+        let int8 = tape.multiplies_in_int8() && x.dtype() == DType::F32;
+        let words = if int8 { int8::scratch_len(rows, self.k) } else { 0 };
+        let mut scratch = tape.alloc([words], DType::U32)?;
+        tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
+            let bias = self.bias.clone().map(|range| &tape.params().all_values()[range]);
+            if int8 {
+                let weight = tape.params().quantized(cpu, self.weight.clone(), self.k);
+                let (y, scratch) = (y.slice_mut::<f32>(), scratch.slice_mut::<u32>());
+                return int8::linear(cpu, x.slice::<f32>(), &weight, bias, activation, y, scratch);
+            }
+            let panels = tape.params().packed(cpu, self.weight.clone(), self.k, Side::Forward);
+            floats!(x.dtype(), X => {
+                let epilogue = match (bias, activation) {
+                    (Some(bias), Some(activation)) => Epilogue::BiasActivation { bias, activation, pre: None },
+                    (Some(bias), None) => Epilogue::Bias(bias),
+                    (None, None) => Epilogue::None,
+                    (None, Some(_)) => unreachable!("every activated layer has a bias"),
+                };
+                let spec = Gemm::nt(rows, self.n, self.k);
+                gemm_packed(cpu, &spec, x.slice::<X>(), &panels, y.slice_mut::<X>(), epilogue);
+            });
         })
     }
 

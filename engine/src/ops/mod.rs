@@ -119,6 +119,8 @@ mod gpu_tests;
 #[cfg(test)]
 mod gradient_check;
 #[cfg(test)]
+mod inference_tests;
+#[cfg(test)]
 mod layer_tests;
 #[cfg(test)]
 mod tests;

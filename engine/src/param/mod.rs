@@ -13,10 +13,11 @@
 //! remember the version they were packed from; an optimiser step raises the version, the next use packs again in
 //! place. So a weight is packed once a step, however many layers share it.
 //!
-//! A GPU has copies of its own (`on_gpu.rs`); whoever changes values says so by the version.
+//! Inference in 8-bit integers has copies of its own (`quantized.rs`), as has a GPU (`on_gpu.rs`); whoever changes values says so by the version.
 
 mod gradients;
 mod on_gpu;
+mod quantized;
 
 pub use gradients::Gradients;
 
@@ -34,6 +35,7 @@ use kernels::{
     num::philox::Stream,
 };
 use on_gpu::OnGpu;
+use quantized::Quantized;
 use std::{
     collections::HashMap,
     ops::Range,
@@ -127,6 +129,7 @@ impl ParamBuilder {
             host_version: 1,
             version: 1,
             packs: Mutex::default(),
+            quantized: Mutex::default(),
             on_gpu: Mutex::default(),
         })
     }
@@ -180,6 +183,7 @@ pub struct ParamStore {
     host_version: u64,
     version: u64,
     packs: Mutex<Vec<Pack>>,
+    quantized: Mutex<Vec<Quantized>>,
     on_gpu: Mutex<Option<OnGpu>>,
 }
 

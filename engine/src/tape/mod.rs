@@ -110,6 +110,11 @@ impl<'w> Tape<'w> {
         self.recording
     }
 
+    /// True in a step whose encoder layers multiply in 8-bit integers.
+    pub(crate) fn multiplies_in_int8(&self) -> bool {
+        self.workspace.int8() && !self.recording
+    }
+
     /// A tensor with memory of this step; its elements are unspecified until a kernel writes them.
     ///
     /// # Errors

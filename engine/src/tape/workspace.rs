@@ -2,7 +2,7 @@
 use super::{Node, Tape};
 use crate::{
     device::{Device, Work},
-    error::Result,
+    error::{EngineError, Result},
     memory::{Arena, Plan},
     ops::Traffic,
     param::ParamStore,
@@ -22,6 +22,7 @@ pub struct Workspace {
     /// Bytes that the worker threads keep for kernels, as far as dry runs have found out.
     pub(super) scratch: Cell<Scratch>,
     weight_gradients: WeightGradients,
+    int8: bool,
     /// What the dry run has seen so far.
     pub(super) dry: Cell<Dry>,
     planned: Vec<Planned>,
@@ -81,6 +82,7 @@ impl Workspace {
             tapes: 0,
             scratch: Cell::default(),
             weight_gradients: WeightGradients::default(),
+            int8: false,
             dry: Cell::default(),
             planned: Vec::new(),
         }
@@ -110,6 +112,25 @@ impl Workspace {
     /// Sets how weight gradients of repeated layers are taken; holds for plans and steps that begin later.
     pub fn set_weight_gradients(&mut self, weight_gradients: WeightGradients) {
         self.weight_gradients = weight_gradients;
+    }
+
+    /// Sets whether steps without gradients multiply in 8-bit integers inside encoder layers ([`kernels::int8`]): weights
+    /// are quantised by output, activations by row. Everything else stays in f32.
+    ///
+    /// # Errors
+    /// The device is a GPU.
+    pub fn set_int8(&mut self, int8: bool) -> Result<()> {
+        if int8 && self.device.gpu().is_some() {
+            let problem = "8-bit products run on the CPU alone; choose the CPU, or another dtype".to_string();
+            return Err(EngineError::Setting { setting: "dtype", value: "int8".to_string(), problem });
+        }
+        self.int8 = int8;
+        Ok(())
+    }
+
+    /// Whether steps without gradients multiply in 8-bit integers.
+    pub(super) fn int8(&self) -> bool {
+        self.int8
     }
 
     /// Whether steps of the plan called `name` join them.

@@ -60,6 +60,7 @@ pub(crate) use cuda_place::{lane_start, load_fragment};
 pub(crate) use cuda_sm90_cases::chosen as chosen_on_hopper;
 pub use epilogue::Epilogue;
 pub use packed::{PackMismatch, PackedB};
+pub(crate) use sweep::part;
 
 use crate::pool::Cpu;
 use crate::simd::{DType, Element};

@@ -66,7 +66,7 @@ pub(super) enum Old {
 
 /// Part `i` of `parts` equal parts of `len` units of `unit` items; the last unit may be short.
 #[inline(always)]
-pub(super) fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usize> {
+pub(crate) fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usize> {
     let units = len.div_ceil(unit);
     let bound = |i: usize| (units * i / parts * unit).min(len);
     bound(i)..bound(i + 1)

@@ -1,0 +1,66 @@
+//! How far tensors of one run lie from those of another: what a narrower number format costs.
+//!
+//! ```text
+//! greatest   max |a - b|
+//! relative   ‖a - b‖₂ / ‖b‖₂
+//! cosine     a·b / (‖a‖₂·‖b‖₂)
+//! ```
+
+use super::Named;
+
+/// How far a tensor lies from its reference.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deviation {
+    /// The tensor's name.
+    pub name: String,
+    /// The greatest difference of two numbers.
+    pub greatest: f64,
+    /// The length of the difference over the reference's; 0 where both are zero.
+    pub relative: f64,
+    /// The cosine of the angle between the two; 1 where both are zero.
+    pub cosine: f64,
+}
+
+impl Deviation {
+    /// Of `values` from `reference`, which are alike in length.
+    fn of(name: &str, values: &[f32], reference: &[f32]) -> Self {
+        let pairs = || values.iter().zip(reference).map(|(&a, &b)| (f64::from(a), f64::from(b)));
+        let sum = |of: fn((f64, f64)) -> f64| pairs().map(of).sum::<f64>();
+        let greatest = pairs().map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let (difference, length) = (sum(|(a, b)| (a - b) * (a - b)).sqrt(), sum(|(_, b)| b * b).sqrt());
+        let both = sum(|(a, _)| a * a).sqrt() * length;
+        let relative = if difference == 0.0 { 0.0 } else { difference / length };
+        let cosine = if both == 0.0 && difference == 0.0 { 1.0 } else { sum(|(a, b)| a * b) / both };
+        Self { name: name.to_owned(), greatest, relative, cosine }
+    }
+}
+
+/// Each tensor of `values` against the one of the same name in `reference`; those that only one side has are left out.
+pub fn deviations(values: &[Named], reference: &[Named]) -> Vec<Deviation> {
+    let of = |tensor: &Named| {
+        let other = reference.iter().find(|other| other.name == tensor.name && other.shape == tensor.shape)?;
+        Some(Deviation::of(&tensor.name, &tensor.values, &other.values))
+    };
+    values.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str, values: &[f32]) -> Named {
+        Named { name: name.into(), shape: vec![values.len()], values: values.to_vec() }
+    }
+
+    #[test]
+    fn it_is_measured_as_the_module_says() {
+        let values = [named("a", &[3.0, 4.5]), named("zero", &[0.0]), named("alone", &[1.0])];
+        let reference = [named("zero", &[0.0]), named("a", &[3.0, 4.0]), named("alone", &[1.0, 2.0])];
+        let found = deviations(&values, &reference);
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].greatest, found[0].relative), (0.5, 0.1));
+        assert!((found[0].cosine - 27.0 / (5.0 * 29.25f64.sqrt())).abs() < 1e-15);
+        let zero = Deviation { name: "zero".into(), greatest: 0.0, relative: 0.0, cosine: 1.0 };
+        assert_eq!(found[1], zero);
+    }
+}

@@ -1,0 +1,272 @@
+//! The loops: rows are quantised into panels, panels of rows meet panels of columns in a register tile.
+//!
+//! ```text
+//! quantised rows, a panel of H <= ROWS rows:      │ row 0      │ row 1      │ … │ row H-1    │   k 0..4
+//!                                                 │ k0 k1 k2 k3│ k0 k1 k2 k3│   │ k0 k1 k2 k3│
+//!                                                 │ …                                        │   k 4..8
+//! ```
+//!
+//! A step of the tile multiplies the four activations of each row, broadcast, by the groups of four of all columns. All of k
+//! is summed in registers: a panel of 32 columns and k = 768 is 24 KiB, which stays in L1 for all rows of a task.
+
+use super::dot::{Dot, DotKernel, Ints, VECTORS};
+use super::{QuantizedWeight, scratch_len};
+use crate::gelu::Activation;
+use crate::gemm::part;
+use crate::pool::{Cpu, Disjoint};
+use crate::simd::Simd;
+use std::ops::Range;
+
+/// What is computed.
+pub(super) struct Product<'a> {
+    pub m: usize,
+    pub x: &'a [f32],
+    pub weight: &'a QuantizedWeight,
+    pub bias: Option<&'a [f32]>,
+    pub activation: Option<Activation>,
+}
+
+/// Panels of rows in a task at most: their quantised rows and a panel of columns fit L2 beside each other.
+const PANELS: usize = 8;
+/// Tasks that a product is cut into where it has the columns for it.
+const TASKS: usize = 8;
+/// Rows of the tallest tile, columns of the widest.
+const TALLEST: usize = 14;
+const WIDEST: usize = 32;
+
+/// The quantised rows.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    /// Rows, and panels that they are cut into.
+    count: usize,
+    panels: usize,
+    /// Bytes of a row: k rounded up to groups of four.
+    stride: usize,
+    /// Panels one behind the other.
+    bytes: Disjoint<'a, u8>,
+    /// s_i and o_i.
+    scale: Disjoint<'a, f32>,
+    offset: Disjoint<'a, f32>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(m: usize, k: usize, tallest: usize, scratch: &'a mut [u32]) -> Self {
+        let (numbers, bytes) = scratch[..scratch_len(m, k)].split_at_mut(2 * m);
+        let (scale, offset) = numbers.split_at_mut(m);
+        Self {
+            count: m,
+            panels: m.div_ceil(tallest),
+            stride: 4 * k.div_ceil(4),
+            bytes: Disjoint::new(bytemuck::cast_slice_mut(bytes)),
+            scale: Disjoint::new(bytemuck::cast_slice_mut(scale)),
+            offset: Disjoint::new(bytemuck::cast_slice_mut(offset)),
+        }
+    }
+
+    /// The rows of a panel: as equal in height as can be.
+    #[inline(always)]
+    fn panel(&self, i: usize) -> Range<usize> {
+        part(self.count, 1, self.panels, i)
+    }
+}
+
+/// Quantises x, multiplies, finishes.
+pub(super) fn run<D: Dot>(cpu: &Cpu, dot: D, product: &Product<'_>, y: &mut [f32], scratch: &mut [u32]) {
+    let (n, k) = product.weight.size();
+    let rows = Rows::new(product.m, k, D::ROWS, scratch);
+    cpu.for_each(rows.panels, |panel| dot.vectorize(Quantize { x: product.x, k, rows, panel }));
+    let down = rows.panels.div_ceil(PANELS);
+    let width = VECTORS * D::Float::LANES;
+    let across = TASKS.div_ceil(down).min(n.div_ceil(width));
+    let y = Disjoint::new(y);
+    cpu.for_each(down * across, |task| {
+        let columns = part(n, width, across, task % across);
+        dot.vectorize(Task { product, rows, panels: part(rows.panels, 1, down, task / across), columns, y });
+    });
+}
+
+/// One panel of rows of x, to bytes.
+struct Quantize<'a> {
+    x: &'a [f32],
+    k: usize,
+    rows: Rows<'a>,
+    panel: usize,
+}
+
+impl<D: Dot> DotKernel<D> for Quantize<'_> {
+    #[inline(always)]
+    fn run(self, dot: D) {
+        let rows = self.rows.panel(self.panel);
+        let stride = self.rows.stride;
+        // SAFETY: panels are disjoint, in bytes and in rows, and one task has each.
+        let (bytes, scale, offset) = unsafe {
+            let bytes = self.rows.bytes.slice(rows.start * stride..rows.end * stride);
+            (bytes, self.rows.scale.slice(rows.clone()), self.rows.offset.slice(rows.clone()))
+        };
+        for (i, row) in rows.clone().enumerate() {
+            let x = &self.x[row * self.k..][..self.k];
+            let (inverse, low);
+            (scale[i], low, inverse) = range(dot, x);
+            offset[i] = low;
+            quantize(dot, x, low, inverse, bytes, i, rows.len());
+        }
+    }
+}
+
+/// s, o and 1/s of a row. s is NaN if a number is not finite: then all of the row's results are.
+#[inline(always)]
+fn range<D: Dot>(dot: D, x: &[f32]) -> (f32, f32, f32) {
+    let (simd, lanes) = (dot.float(), D::Float::LANES);
+    let (mut least, mut greatest) = (simd.splat(f32::INFINITY), simd.splat(f32::NEG_INFINITY));
+    let mut finite = simd.zero();
+    let mut chunks = x.chunks_exact(lanes);
+    for chunk in chunks.by_ref() {
+        let x = simd.load(chunk);
+        least = simd.min(least, x);
+        greatest = simd.max(greatest, x);
+        finite = simd.mul_add(x, simd.zero(), finite);
+    }
+    let (mut low, mut high) = (-simd.reduce_max(simd.neg(least)), simd.reduce_max(greatest));
+    let mut zero = simd.reduce_sum(finite);
+    for &x in chunks.remainder() {
+        (low, high, zero) = (low.min(x), high.max(x), zero + x * 0.0);
+    }
+    let width = high - low;
+    if x.is_empty() {
+        return (0.0, 0.0, 0.0);
+    }
+    let inverse = D::LEVELS / width;
+    if zero == 0.0 && inverse.is_finite() {
+        (width / D::LEVELS, low, inverse)
+    } else {
+        // All numbers are equal up to what an f32 can tell apart, or one is not finite.
+        (zero, low, 0.0)
+    }
+}
+
+/// Writes row `i` of a panel of `height` rows.
+#[inline(always)]
+fn quantize<D: Dot>(dot: D, x: &[f32], low: f32, inverse: f32, bytes: &mut [u8], i: usize, height: usize) {
+    let (simd, lanes) = (dot.float(), D::Float::LANES);
+    let (lows, inverses) = (simd.splat(low), simd.splat(inverse));
+    let place = |p: usize| (p / 4 * height + i) * 4 + p % 4;
+    let whole = if lanes < 4 { 0 } else { x.len() / lanes * lanes };
+    for first in (0..whole).step_by(lanes) {
+        let q = simd.round_to_int(simd.mul(simd.sub(simd.load(&x[first..]), lows), inverses));
+        let mut narrow = [0u8; 16];
+        // SAFETY: no instruction set has more than 16 lanes.
+        unsafe { dot.narrow(narrow.as_mut_ptr(), q) };
+        for (word, group) in narrow[..lanes].as_chunks::<4>().0.iter().enumerate() {
+            bytes[place(first + 4 * word)..][..4].copy_from_slice(group);
+        }
+    }
+    for (p, &x) in x.iter().enumerate().skip(whole) {
+        bytes[place(p)] = ((x - low) * inverse).round_ties_even() as u8;
+    }
+    for p in x.len()..x.len().next_multiple_of(4) {
+        bytes[place(p)] = 0;
+    }
+}
+
+/// A rectangle of y.
+struct Task<'a> {
+    product: &'a Product<'a>,
+    rows: Rows<'a>,
+    panels: Range<usize>,
+    columns: Range<usize>,
+    y: Disjoint<'a, f32>,
+}
+
+impl<D: Dot> DotKernel<D> for Task<'_> {
+    #[inline(always)]
+    fn run(self, dot: D) {
+        let width = VECTORS * D::Float::LANES;
+        let stride = self.rows.stride;
+        let weights: &[i8] = bytemuck::cast_slice(&self.product.weight.panels);
+        let mut sums = [0f32; TALLEST * WIDEST];
+        for column in self.columns.clone().step_by(width) {
+            let panel = &weights[column * stride..][..width * stride];
+            for rows in self.panels.clone().map(|panel| self.rows.panel(panel)) {
+                // SAFETY: quantising is over, nobody writes the rows any more.
+                let bytes = unsafe { &*self.rows.bytes.slice(rows.start * stride..rows.end * stride) };
+                macro_rules! heights {
+                    ($($h:literal)*) => {
+                        match rows.len() {
+                            $($h => tile::<D, $h>(dot, bytes, panel, &mut sums),)*
+                            height => unreachable!("no tile has {height} rows"),
+                        }
+                    };
+                }
+                if D::ROWS == 14 {
+                    heights!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+                } else {
+                    heights!(1 2 3 4 5 6);
+                }
+                for (i, row) in rows.enumerate() {
+                    self.finish(dot, row, column, &sums[i * width..][..width]);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of H rows and a panel of columns, as floats, a row of the panel's width behind the other.
+#[inline(always)]
+fn tile<D: Dot, const H: usize>(dot: D, rows: &[u8], panel: &[i8], out: &mut [f32; TALLEST * WIDEST]) {
+    let lanes = D::Float::LANES;
+    let groups = rows.len() / (4 * H);
+    assert!(panel.len() >= groups * VECTORS * lanes * 4 && H * VECTORS * lanes <= out.len());
+    let mut sums: [[Ints<D>; VECTORS]; H] = [[dot.float().splat_u32(0); VECTORS]; H];
+    let (mut a, mut b) = (rows.as_ptr(), panel.as_ptr());
+    for _ in 0..groups {
+        // SAFETY: `rows` holds `groups` groups of H · 4 bytes, `panel` as many of VECTORS · LANES · 4.
+        unsafe {
+            let weights: [Ints<D>; VECTORS] = std::array::from_fn(|v| dot.weights(b.add(4 * lanes * v)));
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let activations = dot.activations(a.add(4 * i));
+                for v in 0..VECTORS {
+                    sums[v] = dot.dot(sums[v], activations, weights[v]);
+                }
+            }
+            a = a.add(4 * H);
+            b = b.add(4 * lanes * VECTORS);
+        }
+    }
+    for (i, sums) in sums.iter().enumerate() {
+        for (v, &sum) in sums.iter().enumerate() {
+            let float = dot.float().int_to_float(sum);
+            // SAFETY: H · VECTORS · LANES floats fit `out`.
+            unsafe { dot.float().store_ptr(out.as_mut_ptr().add((i * VECTORS + v) * lanes), float) };
+        }
+    }
+}
+
+impl Task<'_> {
+    /// s·w·sum + o·(w·Σv) + b of a row of a tile, activated and stored.
+    #[inline(always)]
+    fn finish<D: Dot>(&self, dot: D, row: usize, column: usize, sums: &[f32]) {
+        let (simd, lanes) = (dot.float(), D::Float::LANES);
+        let Product { weight, bias, activation, .. } = self.product;
+        // SAFETY: quantising is over, nobody writes the rows' numbers any more.
+        let (scale, offset) =
+            unsafe { (self.rows.scale.slice(row..row + 1)[0], self.rows.offset.slice(row..row + 1)[0]) };
+        let (scale, offset) = (simd.splat(scale), simd.splat(offset));
+        for (v, sum) in sums.chunks_exact(lanes).enumerate() {
+            let first = column + v * lanes;
+            if first >= self.columns.end {
+                return;
+            }
+            let range = first..(first + lanes).min(self.columns.end);
+            let of = |numbers: &[f32]| simd.load_partial(&numbers[range.clone()]);
+            let constant = bias.map_or(simd.zero(), of);
+            let constant = simd.mul_add(offset, of(&weight.offset), constant);
+            let mut y = simd.mul_add(simd.load(sum), simd.mul(scale, of(&weight.scale)), constant);
+            if let Some(activation) = activation {
+                y = activation.apply(simd, y);
+            }
+            let start = row * weight.n;
+            // SAFETY: tasks have rectangles of y that do not overlap.
+            simd.store_partial(unsafe { self.y.slice(start + range.start..start + range.end) }, y);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A dense layer in 8-bit integers, for inference: y = act(x·Wᵀ + b) with weights quantised once and activations row by row.
+//!
+//! ```text
+//! weights       W[j, :] ≈ w_j · V[j, :]            V in -127 ..= 127, w_j = max|W[j, :]| / 127      (output channel j)
+//! activations   x[i, :] ≈ s_i · q[i, :] + o_i      q in 0 ..= L,      o_i = min x[i, :], s_i = (max - min) / L
+//!
+//! y[i, j] = s_i·w_j · Σ_k q[i, k]·V[j, k]  +  o_i · (w_j · Σ_k V[j, k])  +  b[j]
+//!           └ f32 ┘   └ exact, in i32 ┘             └ known beforehand ┘
+//! ```
+//!
+//! The scheme is the affine one of Jacob et al. 2018 (section 2.1) with the offset kept as a float, so that a row that is
+//! never negative, or that lies far from zero, loses nothing to a rounded zero point.
+//!
+//! | instructions | a step multiplies | L |
+//! |---|---|---|
+//! | AVX-512 VNNI, AVX-VNNI (`vpdpbusd`) | 64, 32 pairs | 255 |
+//! | AVX2 (`vpmaddubsw`, `vpmaddwd`, `vpaddd`) | 32 pairs in three instructions | 127: two products then fit 16 bits |
+//! | scalar | 1 pair | 255 |
+//!
+//! Sums of integers are exact, so results are the same to the bit for any number of threads and for all that share L.
+//! f32 multiplies 16 pairs a step of AVX-512: products are at most four times as fast, and what is not a product
+//! (quantising, GELU, attention, LayerNorm) weighs more.
+//!
+//! Packed weights: panels of NR columns, in a panel one group of four k behind the other, k filled up with zeros.
+//!
+//! ```text
+//!   │ column 0   │ column 1   │ … │ column NR-1 │   k 0..4
+//!   │ k0 k1 k2 k3│ k0 k1 k2 k3│   │ k0 k1 k2 k3 │
+//!   │ …                                         │   k 4..8
+//! ```
+//!
+//! Limits: f32 in and out; k up to 65,536, where Σ 255·127 still fits an i32.
+#![allow(unsafe_code)]
+
+mod cpu;
+mod dot;
+#[cfg(test)]
+mod tests;
+
+use crate::{gelu::Activation, pool::Cpu};
+pub use dot::DotKind;
+use dot::with_dot;
+
+/// The largest k: beyond it the sum of the products could leave an i32.
+pub const MAX_K: usize = 1 << 16;
+
+/// A weight matrix [n, k] in 8 bits, in the order in which one instruction set reads it.
+#[derive(Clone, Debug)]
+pub struct QuantizedWeight {
+    kind: DotKind,
+    n: usize,
+    k: usize,
+    panels: Vec<Line>,
+    /// w_j
+    scale: Vec<f32>,
+    /// w_j · Σ_k V[j, k]
+    offset: Vec<f32>,
+}
+
+/// A cache line of weights.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([i8; 64]);
+
+// SAFETY: 64 bytes without padding; every bit pattern is valid.
+unsafe impl bytemuck::Zeroable for Line {}
+// SAFETY: as above.
+unsafe impl bytemuck::Pod for Line {}
+
+impl QuantizedWeight {
+    /// Quantises W, rows [n] of k numbers one behind the other, for the instructions of `cpu`.
+    ///
+    /// # Panics
+    /// If `w` does not hold n·k numbers, or k is above [`MAX_K`].
+    #[track_caller]
+    pub fn new(cpu: &Cpu, n: usize, k: usize, w: &[f32]) -> Self {
+        Self::of_kind(DotKind::of(cpu.isa().kind()), n, k, w)
+    }
+
+    #[track_caller]
+    fn of_kind(kind: DotKind, n: usize, k: usize, w: &[f32]) -> Self {
+        assert!(k <= MAX_K, "sums over {k} products of 8 bits do not fit an i32; the most is {MAX_K}");
+        assert_eq!(w.len(), n * k, "a weight of {n} x {k}");
+        let width = kind.columns();
+        let groups = k.div_ceil(4);
+        let mut panels = vec![Line([0; 64]); (n.next_multiple_of(width) * groups * 4).div_ceil(64)];
+        let bytes: &mut [i8] = bytemuck::cast_slice_mut(&mut panels);
+        let (mut scale, mut offset) = (vec![0.0; n], vec![0.0; n]);
+        for (j, row) in w.chunks_exact(k.max(1)).enumerate() {
+            let greatest = row.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
+            let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+            let panel = &mut bytes[j / width * width * groups * 4..][..width * groups * 4];
+            let mut sum = 0i32;
+            for (p, &x) in row.iter().enumerate() {
+                let v = (x * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
+                panel[(p / 4 * width + j % width) * 4 + p % 4] = v;
+                sum += i32::from(v);
+            }
+            scale[j] = greatest / 127.0;
+            offset[j] = scale[j] * sum as f32;
+        }
+        Self { kind, n, k, panels, scale, offset }
+    }
+
+    /// (n, k): outputs and inputs of the layer.
+    pub fn size(&self) -> (usize, usize) {
+        (self.n, self.k)
+    }
+
+    /// Memory that it holds.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.panels[..]) + size_of_val(&self.scale[..]) + size_of_val(&self.offset[..])
+    }
+
+    /// Whether the instructions of `cpu` read it.
+    pub fn fits(&self, cpu: &Cpu) -> bool {
+        self.kind == DotKind::of(cpu.isa().kind())
+    }
+}
+
+/// Words of scratch that [`linear`] needs for m rows of k numbers: the quantised rows, with scale and offset.
+pub const fn scratch_len(m: usize, k: usize) -> usize {
+    m * (k.div_ceil(4) + 2)
+}
+
+/// y = act(x·Wᵀ + b) for m rows: x [m, k], y [m, n], both without gaps.
+///
+/// # Panics
+/// If sizes do not fit, or the weight was quantised for other instructions than those of `cpu`.
+#[track_caller]
+pub fn linear(
+    cpu: &Cpu,
+    x: &[f32],
+    weight: &QuantizedWeight,
+    bias: Option<&[f32]>,
+    activation: Option<Activation>,
+    y: &mut [f32],
+    scratch: &mut [u32],
+) {
+    assert!(weight.fits(cpu), "the weight was quantised for {:?}; quantise it on the same Cpu", weight.kind);
+    multiply(cpu, x, weight, bias, activation, y, scratch);
+}
+
+/// The same with whatever instructions the weight was quantised for.
+#[track_caller]
+fn multiply(
+    cpu: &Cpu,
+    x: &[f32],
+    weight: &QuantizedWeight,
+    bias: Option<&[f32]>,
+    activation: Option<Activation>,
+    y: &mut [f32],
+    scratch: &mut [u32],
+) {
+    let (n, k) = weight.size();
+    let m = y.len().checked_div(n).unwrap_or(0);
+    assert_eq!((x.len(), y.len()), (m * k, m * n), "{m} rows through a weight of {n} x {k}");
+    assert!(bias.is_none_or(|bias| bias.len() == n), "the bias must hold one number an output");
+    assert!(scratch.len() >= scratch_len(m, k), "{m} rows of {k} need {} words of scratch", scratch_len(m, k));
+    if m > 0 {
+        with_dot!(weight.kind, dot => cpu::run(cpu, dot, &cpu::Product { m, x, weight, bias, activation }, y, scratch));
+    }
+}

@@ -1,0 +1,207 @@
+use super::dot::DotKind;
+use super::*;
+use crate::check::uniform;
+use crate::simd::Isa;
+
+/// Sizes around tiles, groups of four, and tasks: [m, n, k].
+const SIZES: [[usize; 3]; 12] = [
+    [0, 8, 8],
+    [1, 1, 1],
+    [3, 31, 5],
+    [14, 32, 64],
+    [15, 33, 63],
+    [7, 100, 3],
+    [29, 5, 129],
+    [113, 97, 50],
+    [128, 768, 96],
+    [5, 40, 3072],
+    [2, 3, 0],
+    [61, 64, 17],
+];
+
+/// Every kind of instructions that this machine has, on one and two threads.
+fn machines() -> Vec<(DotKind, Cpu)> {
+    let isa = *Isa::real().last().unwrap();
+    let (found, missing): (Vec<_>, Vec<_>) = DotKind::ALL.into_iter().partition(|kind| kind.detected());
+    missing.iter().for_each(|kind| println!("SKIPPED: this machine lacks {kind:?}"));
+    found.into_iter().flat_map(|kind| [1, 2].map(|threads| (kind, Cpu::new(isa, threads).unwrap()))).collect()
+}
+
+fn levels(kind: DotKind) -> f32 {
+    if kind == DotKind::Avx2 { 127.0 } else { 255.0 }
+}
+
+/// y with sentinels behind it, from x and w.
+fn run((kind, cpu): &(DotKind, Cpu), [m, n, k]: [usize; 3], x: &[f32], w: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+    let weight = QuantizedWeight::of_kind(*kind, n, k, w);
+    let mut y = vec![f32::NAN; m * n + 64];
+    let mut scratch = vec![0xdead_beef; scratch_len(m, k) + 16];
+    multiply(cpu, x, &weight, bias, None, &mut y[..m * n], &mut scratch);
+    assert!(y[m * n..].iter().all(|y| y.is_nan()), "something was written behind y");
+    assert!(scratch[scratch_len(m, k)..].iter().all(|&word| word == 0xdead_beef), "written behind the scratch");
+    y.truncate(m * n);
+    y
+}
+
+/// The definition in f64, with integers quantised to `levels` as the module says.
+fn definition([m, n, k]: [usize; 3], x: &[f32], w: &[f32], bias: &[f32], levels: f32) -> Vec<f64> {
+    let mut y = Vec::new();
+    for row in x.chunks(k.max(1)).take(m) {
+        let low = row.iter().copied().fold(f32::INFINITY, f32::min);
+        let high = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let inverse = levels / (high - low);
+        let q: Vec<f64> = row.iter().map(|x| f64::from(((x - low) * inverse).round_ties_even())).collect();
+        let scale = f64::from((high - low) / levels);
+        for (row, &bias) in w.chunks(k.max(1)).zip(bias) {
+            let greatest = row.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
+            let quantized = row.iter().map(|x| f64::from((x * (127.0 / greatest)).round_ties_even()));
+            let sum: f64 = quantized.zip(&q).map(|(v, q)| v * (q * scale + f64::from(low))).sum();
+            y.push(f64::from(greatest / 127.0) * sum + f64::from(bias));
+        }
+    }
+    assert_eq!(y.len(), m * n);
+    y
+}
+
+#[test]
+fn it_is_the_definition_on_every_instruction_set() {
+    for machine in machines() {
+        for size in SIZES {
+            let [m, n, k] = size;
+            if k == 0 || m == 0 {
+                continue;
+            }
+            let (x, w) = (uniform::<f32>(1, m * k, 3.0), uniform::<f32>(2, n * k, 0.1));
+            // A row of one number has no range: it is its own offset.
+            let bias = uniform::<f32>(3, n, 1.0);
+            let y = run(&machine, size, &x, &w, Some(&bias));
+            if k == 1 {
+                continue;
+            }
+            let exact = definition(size, &x, &w, &bias, levels(machine.0));
+            let scale = exact.iter().fold(0f64, |scale, y| scale.max(y.abs()));
+            for (i, (y, exact)) in y.iter().zip(&exact).enumerate() {
+                let error = (f64::from(*y) - exact).abs();
+                assert!(error <= 4e-6 * (1.0 + scale), "{size:?} {:?}: y[{i}] is {y}, {exact} was expected", machine.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn it_comes_as_near_to_the_product_in_f64_as_eight_bits_can() {
+    for machine in machines() {
+        let size @ [m, n, k] = [33, 70, 256];
+        let (x, w) = (uniform::<f32>(4, m * k, 2.0), uniform::<f32>(5, n * k, 0.05));
+        let y = run(&machine, size, &x, &w, None);
+        // Each of the k products is off by half a step of x times |w| and half a step of w times |x|, at random.
+        let step_x = 4.0 / f64::from(levels(machine.0));
+        let (rms_x, rms_w, step_w) = (2.0 / 3f64.sqrt(), 0.05 / 3f64.sqrt(), 0.05 / 127.0);
+        let expected = ((k as f64) / 12.0 * ((step_x * rms_w).powi(2) + (step_w * rms_x).powi(2))).sqrt();
+        let mut squares = 0.0;
+        for (i, x) in x.chunks(k).enumerate() {
+            for (j, w) in w.chunks(k).enumerate() {
+                let exact: f64 = x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+                squares += (f64::from(y[i * n + j]) - exact).powi(2);
+            }
+        }
+        let rms = (squares / (m * n) as f64).sqrt();
+        assert!((0.8..1.2).contains(&(rms / expected)), "{:?}: {rms}, {expected} was expected", machine.0);
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_nor_on_the_width_of_vectors() {
+    for size in SIZES {
+        let [m, n, k] = size;
+        let (x, w) = (uniform::<f32>(6, m * k, 3.0), uniform::<f32>(7, n * k, 0.1));
+        let bias = uniform::<f32>(8, n, 1.0);
+        let mut known: Vec<(usize, Vec<u32>)> = Vec::new();
+        for machine in machines() {
+            let y: Vec<u32> = run(&machine, size, &x, &w, Some(&bias)).iter().map(|y| y.to_bits()).collect();
+            // Scalar rounds twice where the others fuse, and AVX2 without VNNI has seven bits.
+            let class = match machine.0 {
+                DotKind::Scalar => 0,
+                DotKind::Avx2 => 1,
+                DotKind::AvxVnni | DotKind::Avx512Vnni => 2,
+            };
+            match known.iter().find(|known| known.0 == class) {
+                Some(known) => assert!(known.1 == y, "{size:?} {:?}", machine.0),
+                None => known.push((class, y)),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_seven_bits_of_avx2_hold_their_greatest_sums() {
+    let Some(machine) = machines().into_iter().find(|(kind, _)| *kind == DotKind::Avx2) else { return };
+    // All weights at an end of their range, all activations but one at theirs: sums of pairs are as large as they get.
+    let (n, k) = (16, 64);
+    let mut x = vec![1.0; k];
+    x[5] = 0.0;
+    let w: Vec<f32> = (0..n * k).map(|i| if i / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    for (j, y) in run(&machine, [1, n, k], &x, &w, None).into_iter().enumerate() {
+        let exact = if j % 2 == 0 { 63.0 } else { -63.0 };
+        assert!((y - exact).abs() < 1e-4, "y[{j}] is {y}, {exact} was expected");
+    }
+}
+
+#[test]
+fn the_activation_is_applied_to_what_the_plain_product_gives() {
+    for machine in machines() {
+        let [m, n, k] = [17, 45, 40];
+        let (x, w) = (uniform::<f32>(9, m * k, 3.0), uniform::<f32>(10, n * k, 0.5));
+        let (kind, cpu) = &machine;
+        let weight = QuantizedWeight::of_kind(*kind, n, k, &w);
+        let mut scratch = vec![0; scratch_len(m, k)];
+        let (mut plain, mut activated) = (vec![0.0; m * n], vec![0.0; m * n]);
+        multiply(cpu, &x, &weight, None, None, &mut plain, &mut scratch);
+        multiply(cpu, &x, &weight, None, Some(Activation::GeluTanh), &mut activated, &mut scratch);
+        for (plain, activated) in plain.iter().zip(&activated) {
+            let x = f64::from(*plain);
+            let exact = 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+            assert!((f64::from(*activated) - exact).abs() < 1e-5 * (1.0 + x.abs()), "gelu({x}) is {activated}");
+        }
+    }
+}
+
+#[test]
+fn a_row_that_is_not_finite_gives_nan_and_spoils_no_other() {
+    for machine in machines() {
+        let size @ [m, n, k] = [3, 20, 37];
+        for (at, bad) in [(0, f32::NAN), (20, f32::INFINITY), (36, f32::NEG_INFINITY), (36, f32::NAN)] {
+            let (mut x, w) = (uniform::<f32>(11, m * k, 3.0), uniform::<f32>(12, n * k, 0.5));
+            let clean = run(&machine, size, &x, &w, None);
+            x[k + at] = bad;
+            let y = run(&machine, size, &x, &w, None);
+            assert!(y[n..2 * n].iter().all(|y| y.is_nan()), "{:?} {bad} at {at}: {:?}", machine.0, &y[n..2 * n]);
+            assert_eq!((&y[..n], &y[2 * n..]), (&clean[..n], &clean[2 * n..]));
+        }
+    }
+}
+
+#[test]
+fn rows_of_one_value_are_exact_in_their_offset() {
+    for machine in machines() {
+        let (n, k) = (5, 24);
+        let w = vec![0.25f32; n * k];
+        for value in [0.0, -3.0, 1e-42, 7.5] {
+            let y = run(&machine, [1, n, k], &vec![value; k], &w, None);
+            let exact = 0.25 * 24.0 * f64::from(value);
+            for y in y {
+                assert!((f64::from(y) - exact).abs() <= 1e-5 * exact.abs() + 1e-41, "{y}, {exact} was expected");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "quantise it on the same Cpu")]
+fn a_weight_for_other_instructions_is_refused() {
+    let cpu = Cpu::new(*Isa::real().last().unwrap(), 1).unwrap();
+    let usual = DotKind::of(cpu.isa().kind());
+    let other = DotKind::ALL.into_iter().find(|kind| kind.columns() != usual.columns()).unwrap();
+    let weight = QuantizedWeight::of_kind(other, 8, 8, &[1.0; 64]);
+    linear(&cpu, &[1.0; 8], &weight, None, None, &mut [0.0; 8], &mut [0; 16]);
+}
