@@ -15,8 +15,8 @@ use half::{bf16, f16};
 pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: programs };
 
 /// [B, S, A, D]: nothing, one token, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, heads
-/// that do not fill their padding beside others, long sequences.
-const SIZES: [[usize; 4]; 17] = [
+/// that do not fill their padding beside others, sequences with more tiles of keys than a ring of Hopper's has places.
+const SIZES: [[usize; 4]; 19] = [
     [0, 1, 1, 8],
     [7, 2, 3, 5],
     [3, 31, 2, 16],
@@ -33,6 +33,8 @@ const SIZES: [[usize; 4]; 17] = [
     [1, 140, 1, 64],
     [2, 129, 1, 65],
     [1, 257, 2, 78],
+    [1, 280, 1, 128],
+    [1, 330, 1, 64],
     [1, 600, 1, 64],
 ];
 
@@ -54,12 +56,14 @@ fn cases() -> Vec<Case> {
             }
         }
     }
-    // Only a GPU has f16.
-    all.extend(Pass::ALL.map(|pass| Case {
-        pass,
-        dtype: DType::Bf16,
-        variant: F16.into(),
-        dims: vec![("B", 1), ("S", 140), ("A", 1), ("D", 64)],
+    // Only a GPU has f16. Sequences of 100 take Hopper's kernel for short ones.
+    all.extend([100, 140].into_iter().flat_map(|s| {
+        Pass::ALL.map(|pass| Case {
+            pass,
+            dtype: DType::Bf16,
+            variant: F16.into(),
+            dims: vec![("B", 1), ("S", s), ("A", 1), ("D", 64)],
+        })
     }));
     all
 }

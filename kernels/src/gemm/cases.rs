@@ -131,9 +131,11 @@ fn cases() -> Vec<Case> {
             all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, m, n, k)));
         }
     }
-    // On Hopper's wide tiles: several of them; and rows of C that begin anywhere.
-    all.extend(["tn", "tt"].map(|form| case(form, After::Nothing, DType::Bf16, 16, 392, 264)));
-    all.push(case("nt", After::Bias, DType::Bf16, 40, 37, 72));
+    // On Hopper's wide tiles: several of them, all their rows; and rows of C that begin anywhere.
+    for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
+        all.extend(["tn", "tt"].map(|form| case(form, After::Nothing, DType::Bf16, m, n, k)));
+    }
+    all.push(case("nt", After::Bias, DType::Bf16, 40, 125, 72));
     all.push(case("nt", After::Bias, DType::Bf16, 264, 13, 392));
     all.extend(cuda_variants::cases());
     for (form, ..) in &FORMS[..3] {

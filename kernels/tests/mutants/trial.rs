@@ -19,7 +19,7 @@ use std::{
 /// Cases that a mutant meets at most.
 const MAX_CASES: usize = 16;
 /// Cases with more FLOPs than this are left to other tests.
-const MAX_FLOPS: u64 = 30_000_000;
+const MAX_FLOPS: u64 = 110_000_000;
 
 /// A program of the table with the cases that launch it.
 pub(crate) struct Subject {
