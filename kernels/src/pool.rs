@@ -1,8 +1,9 @@
 //! Threads: work is cut by its shape into numbered tasks, and a task's result never depends on who runs it.
 //!
 //! Entering a rayon pool from outside costs a lock and a wake-up, so a training step enters it once
-//! ([`Cpu::enter`]) and every kernel below finds itself inside. Kernels cut their work by shape alone, never by the
-//! number of threads: that is what makes results equal to the bit for 1 and for 64 threads.
+//! ([`Cpu::enter`]) and every kernel below finds itself inside. No number that a kernel computes may depend on the
+//! number of threads: results are equal to the bit for 1 and for 64. Work is cut by shape alone, but for products, whose
+//! sums do not depend on where C is cut.
 #![allow(unsafe_code)]
 
 use crate::simd::Isa;

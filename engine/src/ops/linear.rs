@@ -22,6 +22,7 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
+    Cpu,
     gelu::Activation,
     gemm::{Epilogue, Gemm, PackedB, Write, gemm, gemm_packed},
     int8,
@@ -86,20 +87,14 @@ impl Dense {
     pub(crate) fn forward(&self, tape: &Tape<'_>, name: &'static str, x: &Tensor, y: &mut Tensor) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
         let panels = self.panels(tape, Side::Forward);
-        let spec = Gemm::nt(rows, self.n, self.k);
         tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
             Device::Cpu(cpu) => {
-                let panels = panels.expect("made for the processor");
-                let bias = self.bias.clone().map(|range| &tape.params().all_values()[range]);
-                floats!(x.dtype(), X => {
-                    let epilogue = bias.map_or(Epilogue::None, Epilogue::Bias);
-                    gemm_packed(cpu, &spec, x.slice::<X>(), &panels, y.slice_mut::<X>(), epilogue);
-                });
+                self.on_processor(tape, cpu, &panels.expect("made for the processor"), x, None, y);
                 Ok(())
             }
             Device::Cuda(gpu) => {
                 let bias = self.bias_on(tape, gpu)?;
-                self.product(tape, gpu, &spec, x, y, &Finish::bias(bias))
+                self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &Finish::bias(bias))
             }
         })
     }
@@ -115,36 +110,53 @@ impl Dense {
         y: &mut Tensor,
     ) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
-        let int8 = tape.multiplies_in_int8() && x.dtype() == DType::F32;
-        let words = if int8 { int8::scratch_len(rows, self.k) } else { 0 };
-        let mut scratch = tape.alloc([words], DType::U32)?;
-        tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
-            let bias = self.bias.clone().map(|range| &tape.params().all_values()[range]);
-            if int8 {
-                let weight = tape.params().quantized(cpu, self.weight.clone(), self.k);
-                let (y, scratch) = (y.slice_mut::<f32>(), scratch.slice_mut::<u32>());
-                return int8::linear(cpu, x.slice::<f32>(), &weight, bias, activation, y, scratch);
-            }
-            let panels = tape.params().packed(cpu, self.weight.clone(), self.k, Side::Forward);
-            floats!(x.dtype(), X => {
-                let epilogue = match (bias, activation) {
-                    (Some(bias), Some(activation)) => Epilogue::BiasActivation { bias, activation, pre: None },
-                    (Some(bias), None) => Epilogue::Bias(bias),
-                    (None, None) => Epilogue::None,
-                    (None, Some(_)) => unreachable!("every activated layer has a bias"),
-                };
-                let spec = Gemm::nt(rows, self.n, self.k);
-                gemm_packed(cpu, &spec, x.slice::<X>(), &panels, y.slice_mut::<X>(), epilogue);
-            });
+        let cost = self.cost(rows, x.dtype());
+        if !tape.multiplies_in_int8() || x.dtype() != DType::F32 {
+            let panels = self.panels(tape, Side::Forward).expect("layers infer on the processor");
+            return tape.launch(name, cost, |cpu| self.on_processor(tape, cpu, &panels, x, activation, y));
+        }
+        let weight = tape.params().quantized(tape.cpu(), self.weight.clone(), self.k);
+        let mut scratch = tape.alloc([int8::scratch_len(rows, self.k)], DType::U32)?;
+        tape.launch(name, cost, |cpu| {
+            let (y, scratch) = (y.slice_mut::<f32>(), scratch.slice_mut::<u32>());
+            int8::linear(cpu, x.slice::<f32>(), &weight, self.bias_values(tape), activation, y, scratch);
         })
     }
 
-    /// The panels of the weight, on the processor; a GPU reads the weight as it lies.
+    /// act(x·Wᵀ + b) in the storage of x.
+    fn on_processor(
+        &self,
+        tape: &Tape<'_>,
+        cpu: &Cpu,
+        panels: &PackedB,
+        x: &Tensor,
+        activation: Option<Activation>,
+        y: &mut Tensor,
+    ) {
+        let spec = Gemm::nt(x.shape().rows_cols().0, self.n, self.k);
+        floats!(x.dtype(), X => {
+            let epilogue = match (self.bias_values(tape), activation) {
+                (Some(bias), Some(activation)) => Epilogue::BiasActivation { bias, activation, pre: None },
+                (Some(bias), None) => Epilogue::Bias(bias),
+                (None, None) => Epilogue::None,
+                (None, Some(_)) => unreachable!("every activated layer has a bias"),
+            };
+            gemm_packed(cpu, &spec, x.slice::<X>(), panels, y.slice_mut::<X>(), epilogue);
+        });
+    }
+
+    /// The panels of the weight, on the processor; a GPU reads the weight as it lies. Asked for outside of a launch, so that
+    /// a dry run packs them and no step allocates.
     fn panels(&self, tape: &Tape<'_>, side: Side) -> Option<Arc<PackedB>> {
         match tape.device() {
             Device::Cpu(cpu) => Some(tape.params().packed(cpu, self.weight.clone(), self.k, side)),
             Device::Cuda(_) => None,
         }
+    }
+
+    /// The bias in the processor's memory, if there is one.
+    fn bias_values<'t>(&self, tape: &Tape<'t>) -> Option<&'t [f32]> {
+        self.bias.clone().map(|range| &tape.params().all_values()[range])
     }
 
     /// The product of `a` with the weight on the GPU, in the storage of `a`.

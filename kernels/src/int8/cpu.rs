@@ -19,7 +19,6 @@ use std::ops::Range;
 
 /// What is computed.
 pub(super) struct Product<'a> {
-    pub m: usize,
     pub x: &'a [f32],
     pub weight: &'a QuantizedWeight,
     pub bias: Option<&'a [f32]>,
@@ -70,10 +69,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Quantises x, multiplies, finishes.
-pub(super) fn run<D: Dot>(cpu: &Cpu, dot: D, product: &Product<'_>, y: &mut [f32], scratch: &mut [u32]) {
+/// Quantises the m rows of x, multiplies, finishes.
+pub(super) fn run<D: Dot>(cpu: &Cpu, dot: D, product: &Product<'_>, m: usize, y: &mut [f32], scratch: &mut [u32]) {
     let (n, k) = product.weight.size();
-    let rows = Rows::new(product.m, k, D::ROWS, scratch);
+    let rows = Rows::new(m, k, D::ROWS, scratch);
     cpu.for_each(rows.panels, |panel| dot.vectorize(Quantize { x: product.x, k, rows, panel }));
     let down = rows.panels.div_ceil(PANELS);
     let width = VECTORS * D::Float::LANES;

@@ -138,26 +138,18 @@ pub fn linear(
     scratch: &mut [u32],
 ) {
     assert!(weight.fits(cpu), "the weight was quantised for {:?}; quantise it on the same Cpu", weight.kind);
-    multiply(cpu, x, weight, bias, activation, y, scratch);
+    multiply(cpu, &cpu::Product { x, weight, bias, activation }, y, scratch);
 }
 
 /// The same with whatever instructions the weight was quantised for.
 #[track_caller]
-fn multiply(
-    cpu: &Cpu,
-    x: &[f32],
-    weight: &QuantizedWeight,
-    bias: Option<&[f32]>,
-    activation: Option<Activation>,
-    y: &mut [f32],
-    scratch: &mut [u32],
-) {
-    let (n, k) = weight.size();
+fn multiply(cpu: &Cpu, product: &cpu::Product<'_>, y: &mut [f32], scratch: &mut [u32]) {
+    let (cpu::Product { x, bias, .. }, (n, k)) = (product, product.weight.size());
     let m = y.len().checked_div(n).unwrap_or(0);
     assert_eq!((x.len(), y.len()), (m * k, m * n), "{m} rows through a weight of {n} x {k}");
     assert!(bias.is_none_or(|bias| bias.len() == n), "the bias must hold one number an output");
     assert!(scratch.len() >= scratch_len(m, k), "{m} rows of {k} need {} words of scratch", scratch_len(m, k));
     if m > 0 {
-        with_dot!(weight.kind, dot => cpu::run(cpu, dot, &cpu::Product { m, x, weight, bias, activation }, y, scratch));
+        with_dot!(product.weight.kind, dot => cpu::run(cpu, dot, product, m, y, scratch));
     }
 }

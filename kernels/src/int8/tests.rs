@@ -36,7 +36,8 @@ fn run((kind, cpu): &(DotKind, Cpu), [m, n, k]: [usize; 3], x: &[f32], w: &[f32]
     let weight = QuantizedWeight::of_kind(*kind, n, k, w);
     let mut y = vec![f32::NAN; m * n + 64];
     let mut scratch = vec![0xdead_beef; scratch_len(m, k) + 16];
-    multiply(cpu, x, &weight, bias, None, &mut y[..m * n], &mut scratch);
+    let product = cpu::Product { x, weight: &weight, bias, activation: None };
+    multiply(cpu, &product, &mut y[..m * n], &mut scratch);
     assert!(y[m * n..].iter().all(|y| y.is_nan()), "something was written behind y");
     assert!(scratch[scratch_len(m, k)..].iter().all(|&word| word == 0xdead_beef), "written behind the scratch");
     y.truncate(m * n);
@@ -156,8 +157,9 @@ fn the_activation_is_applied_to_what_the_plain_product_gives() {
         let weight = QuantizedWeight::of_kind(*kind, n, k, &w);
         let mut scratch = vec![0; scratch_len(m, k)];
         let (mut plain, mut activated) = (vec![0.0; m * n], vec![0.0; m * n]);
-        multiply(cpu, &x, &weight, None, None, &mut plain, &mut scratch);
-        multiply(cpu, &x, &weight, None, Some(Activation::GeluTanh), &mut activated, &mut scratch);
+        let of = |activation| cpu::Product { x: &x, weight: &weight, bias: None, activation };
+        multiply(cpu, &of(None), &mut plain, &mut scratch);
+        multiply(cpu, &of(Some(Activation::GeluTanh)), &mut activated, &mut scratch);
         for (plain, activated) in plain.iter().zip(&activated) {
             let x = f64::from(*plain);
             let exact = 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());

@@ -81,7 +81,7 @@ pub(crate) fn prefetch_far<T>(p: *const T) {
 /// # Safety
 /// An implementation must only be constructible where its instructions exist.
 pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
-    /// f32 lanes in a vector. A power of two, at most 16.
+    /// f32 lanes in a vector. A power of two, at most 16 (`Wide`, which loops over whole vectors alone, has four times that).
     const LANES: usize;
     /// Vector registers that the instruction set names; the GEMM tile is chosen by it.
     const REGISTERS: usize;
