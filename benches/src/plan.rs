@@ -2,9 +2,13 @@
 
 use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, Rung, Step, Work};
 use albert::AlbertConfig;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use engine::{Cpu, Isa, IsaKind};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,6 +45,8 @@ pub enum Storage {
     F32,
     /// bfloat16; sums stay f32
     Bf16,
+    /// Of forward steps: f32, but layers multiply in 8-bit integers
+    Int8,
 }
 
 /// How the operands of a product lie, as a word.
@@ -102,6 +108,10 @@ pub struct Selection {
     /// Tokens of every single sequence of a step, instead of --batch and --seq
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["batch", "seq", "shapes"])]
     pub lengths: Vec<usize>,
+    /// A file with the tokens of a sequence a line (# begins a remark), instead of --seq; --batch N takes N of them, spread
+    /// evenly from the shortest to the longest [default: all]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lengths", "seq", "shapes"])]
+    pub lengths_from: Option<PathBuf>,
     /// The model of a step: base, large, tiny, ... [default: base]
     #[arg(long)]
     pub config: Option<String>,
@@ -196,6 +206,12 @@ impl Selection {
         ensure!((0.0..1.0).contains(&rate), "--dropout {rate}: expected 0 or more, below 1");
         let trains = self.mode == Some(Does::Train);
         ensure!(self.dropout.is_none() || trains, "--dropout is for training steps; add --mode train");
+        let is_int8 = self.dtype == Storage::Int8;
+        ensure!(!is_int8 || what == What::Step, "--dtype int8 is for forward steps: bench step --dtype int8");
+        ensure!(
+            !is_int8 || !trains,
+            "--dtype int8 has no backward pass: leave --mode train out, or train in f32 or bf16"
+        );
         ensure!(
             !self.peers || (what == What::Gemm && self.dtype == Storage::F32),
             "--peers are products in f32: bench gemm --dtype f32"
@@ -213,7 +229,7 @@ impl Selection {
 
     fn dtype(&self) -> Dtype {
         match self.dtype {
-            Storage::F32 => Dtype::F32,
+            Storage::F32 | Storage::Int8 => Dtype::F32,
             Storage::Bf16 => Dtype::Bf16,
         }
     }
@@ -297,12 +313,16 @@ impl Selection {
             let config = AlbertConfig::preset(name)?;
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
             ensure!(longest <= most, "a sequence of {longest} tokens: `{name}` has {most} positions");
-            let dtype = self.dtype();
-            Ok(Work::Step(Step { name: name.to_owned(), config, lengths, mode, dtype, dropout: self.dropout }))
+            let (dtype, int8) = (self.dtype(), self.dtype == Storage::Int8);
+            Ok(Work::Step(Step { name: name.to_owned(), config, lengths, mode, dtype, int8, dropout: self.dropout }))
         };
         let name = self.config.as_deref().unwrap_or("base");
         if !self.lengths.is_empty() {
             return Ok(vec![step(name, self.lengths.clone())?]);
+        }
+        if let Some(path) = &self.lengths_from {
+            let known = lengths_in(path)?;
+            return or(&self.batch, &[known.len()]).iter().map(|&count| step(name, spread(&known, count))).collect();
         }
         if self.shapes.is_some() {
             let cells: &[(&str, usize, usize)] = match mode {
@@ -328,6 +348,27 @@ impl Selection {
         }
         Ok(all)
     }
+}
+
+/// The numbers of a file, ascending.
+fn lengths_in(path: &Path) -> Result<Vec<usize>> {
+    let name = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
+    let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
+    let length = |(number, line): (usize, &str)| match line.parse() {
+        Ok(length) if (1..=1 << 24).contains(&length) => Ok(length),
+        _ => bail!("{name}:{number}: `{line}`: expected one number a line, 1 to 16777216"),
+    };
+    let numbers = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let mut lengths: Vec<usize> = numbers.map(length).collect::<Result<_>>()?;
+    ensure!(!lengths.is_empty(), "{name} has no lengths: expected one number a line");
+    lengths.sort_unstable();
+    Ok(lengths)
+}
+
+/// `count` of them: with n numbers, those in the middle of the n-th parts.
+fn spread(sorted: &[usize], count: usize) -> Vec<usize> {
+    (0..count).map(|i| sorted[(2 * i + 1) * sorted.len() / (2 * count)]).collect()
 }
 
 /// What was given, or else the default.
@@ -356,6 +397,15 @@ mod tests {
     }
 
     #[test]
+    fn lengths_of_a_file_are_spread_from_the_shortest_to_the_longest() {
+        let sorted = [3, 5, 8, 13, 21, 34];
+        assert_eq!(spread(&sorted, 6), sorted);
+        assert_eq!(spread(&sorted, 3), [5, 13, 34]);
+        assert_eq!(spread(&sorted, 1), [13]);
+        assert_eq!(spread(&sorted, 12), [3, 3, 5, 5, 8, 8, 13, 13, 21, 21, 34, 34]);
+    }
+
+    #[test]
     fn what_cannot_be_measured_is_refused_in_one_sentence() {
         let none = Selection::default;
         for (what, selection, said) in [
@@ -367,6 +417,8 @@ mod tests {
             (What::Gemm, Selection { rung: vec![7], ..none() }, "--rung 7: expected 1 to 6"),
             (What::Step, Selection { peers: true, ..none() }, "--peers are products"),
             (What::Step, Selection { dropout: Some(0.1), ..none() }, "--mode train"),
+            (What::Gelu, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),
+            (What::All, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),
         ] {
             let error = selection.works(what).expect_err(said).to_string();
             assert!(error.contains(said) && !error.contains('\n'), "{error}");

@@ -18,6 +18,7 @@ fn json_has_what_a_reader_needs() {
         (&["gelu", "--m", "3", "--n", "8", "--dtype", "bf16"], "gelu", "bytes"),
         (&["softmax", "--m", "3", "--n", "8"], "softmax", "bytes"),
         (&["step", "--config", "tiny", "--lengths", "3,5", "--mode", "train"], "step", "flops"),
+        (&["step", "--config", "tiny", "--lengths", "3,5", "--dtype", "int8"], "step", "flops"),
     ] {
         let output = finish(&mut albert(&[&["bench"], arguments, &quick].concat())).succeeds();
         let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|e| panic!("{e}\n{}", output.stdout));
@@ -27,6 +28,8 @@ fn json_has_what_a_reader_needs() {
         for record in records {
             assert_eq!((&record["kernel"], &record["isa"]), (&kernel.into(), &"scalar".into()), "{record}");
             assert_eq!((&record["threads"], &record["rounds"]), (&1.into(), &3.into()), "{record}");
+            let stored = arguments.iter().position(|word| *word == "--dtype").map_or("f32", |at| arguments[at + 1]);
+            assert_eq!(record["dtype"], stored, "{record}");
             assert!(number(record, &[unit]) > 0.0, "{record}");
             let [q1, median, q3] = ["q1", "median", "q3"].map(|part| number(record, &["seconds", part]));
             assert!(0.0 < q1 && q1 <= median && median <= q3, "{record}");
@@ -58,6 +61,31 @@ fn flops_are_those_of_the_products_once() {
     let step = ["step", "--config", "tiny", "--lengths", "10,20"];
     assert_eq!(flops(&step), [encoder]);
     assert_eq!(flops(&[&step[..], &["--mode", "train"]].concat()), [3.0 * (encoder + heads)]);
+}
+
+#[test]
+fn lengths_come_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lengths.txt");
+    let run = |text: &str, more: &[&str]| {
+        std::fs::write(&path, text).unwrap();
+        let file = ["bench", "step", "--config", "tiny", "--lengths-from", path.to_str().unwrap()];
+        let quick = ["--threads", "1", "--seconds", "0", "--rounds", "1", "--json"];
+        finish(&mut albert(&[&file, more, &quick].concat()))
+    };
+    let lengths = |more: &[&str]| {
+        let output = run("# tokens a line\n7\n\n3\n 9\n5\n", more).succeeds();
+        let report: Value = serde_json::from_str(&output.stdout).unwrap();
+        let of = |record: &Value| (record["sizes"]["lengths"].clone(), record["tokens"].clone());
+        report["records"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(&[]), [(serde_json::json!([3, 5, 7, 9]), 24.into())]);
+    let two = [(serde_json::json!([5, 9]), 14.into()), (serde_json::json!([7]), 7.into())];
+    assert_eq!(lengths(&["--batch", "2,1"]), two);
+    for (text, said) in [("3\nx\n", "lengths.txt:2: `x`"), ("# none\n", "has no lengths"), ("129\n", "128 positions")] {
+        let output = run(text, &[]);
+        assert!(output.code != Some(0) && output.stderr.contains(said), "{said}: {}", output.stderr);
+    }
 }
 
 #[test]
@@ -115,6 +143,8 @@ fn what_cannot_be_measured_is_refused_in_one_sentence() {
         (&["step", "--config", "bse"], "bse"),
         (&["step", "--seq", "513"], "512 positions"),
         (&["step", "--dropout", "0.1"], "--mode train"),
+        (&["step", "--mode", "train", "--dtype", "int8"], "no backward pass"),
+        (&["gemm", "--dtype", "int8"], "forward steps"),
         (&["gelu", "--profile"], "--profile is about steps"),
         (&["gelu", "--report", "page.pdf"], "page.pdf"),
         (&["gelu", "--threads", "0"], "--threads 0"),

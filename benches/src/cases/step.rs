@@ -64,6 +64,8 @@ pub struct Step {
     pub mode: Mode,
     /// Of activations.
     pub dtype: Dtype,
+    /// Layers multiply in 8-bit integers; only forward, with f32 activations.
+    pub int8: bool,
     /// Overrides the configuration's dropout of hidden states and attention, when training.
     pub dropout: Option<f64>,
 }
@@ -100,7 +102,7 @@ impl Step {
             kernel: "step",
             case: self.title(),
             sizes,
-            dtype: self.dtype.name(),
+            dtype: if self.int8 { "int8" } else { self.dtype.name() },
             bound: Bound::Arithmetic,
             flops: self.flops(&running.batch) as u64,
             bytes: 0,
@@ -175,9 +177,11 @@ impl Running {
                 drops: config.hidden_dropout_prob > 0.0 || config.attention_probs_dropout_prob > 0.0,
             }),
         };
+        let mut workspace = Workspace::new(Device::Cpu(cpu.clone()));
+        workspace.set_int8(step.int8)?;
         let mut running = Self {
             cpu: cpu.clone(),
-            workspace: Workspace::new(Device::Cpu(cpu.clone())),
+            workspace,
             model,
             params,
             training,
@@ -278,7 +282,21 @@ mod tests {
 
     fn step(mode: Mode, dropout: Option<f64>) -> Step {
         let config = AlbertConfig::preset("tiny").unwrap();
-        Step { name: "tiny".into(), config, lengths: vec![9, 16], mode, dtype: Dtype::F32, dropout }
+        Step { name: "tiny".into(), config, lengths: vec![9, 16], mode, dtype: Dtype::F32, int8: false, dropout }
+    }
+
+    #[test]
+    fn int8_quantises_every_weight_of_a_layer_and_f32_none() {
+        let cpu = Cpu::detect().unwrap();
+        let bytes = [false, true].map(|int8| {
+            let mut running = Running::new(&Step { int8, ..step(Mode::Forward, None) }, &cpu).unwrap();
+            running.run().unwrap();
+            assert_eq!(running.workspace.arena().report().misses, 0);
+            running.params.quantized_bytes()
+        });
+        // tiny: H 256, F 1024; a byte a weight, and the channels' scales and sums beside them.
+        let weights = 4 * 256 * 256 + 2 * 256 * 1024;
+        assert!(bytes[0] == 0 && (weights..weights * 11 / 10).contains(&bytes[1]), "{bytes:?} for {weights} weights");
     }
 
     #[test]
