@@ -1,25 +1,40 @@
 """Forward passes and training steps of ALBERT: `albert bench step` against PyTorch and ONNX Runtime, in turns.
 
     python -m pip install -r benches/cpu/requirements.txt
-    python benches/cpu/peers.py --albert target/release/albert --mode forward --cells base:8x128 --threads 1
+    python benches/cpu/peers.py --set forward --out runs/peers         every cell on 1 and 2 threads; so too for the others:
+    python benches/cpu/peers.py --set train|lengths|int8
+    python benches/cpu/peers.py --set forward --cells base:8x128 --threads 1 --peers ort
 
-Nothing here is needed to build or test the project. Contenders, joined to a name by `+`:
+Nothing here is needed to build or test the project. With --out each cell is kept as a file once it is measured; what is
+there is not measured again, so a run that was broken off goes on. Contenders, joined to a name by `+`:
 
     torch     Hugging Face's AlbertModel, or AlbertForPreTraining, as shipped: eager, scaled_dot_product_attention
     gelu      with hidden_act gelu_pytorch_tanh: the same function as one fused operation
     arena     glibc is told to keep its memory, so that no temporary is faulted in again
     masked    the MLM head at masked positions alone
     ort       ONNX Runtime on the exported AlbertModel, all graph optimisations; `ort+gelu` exports the fused GELU
-    int8      its dynamic quantisation
+    fused     the graph goes through onnxruntime.transformers.optimizer first: attention as one operation
+    int8      its dynamic quantisation, one scale a weight; `channel`: one an output channel
+    albert    ours once more, in another way: `albert+dropout` with 0.1, `albert+f32`, `albert+full` (below)
 
 A training step is zero_grad, forward with both losses, backward, fused AdamW; dropout 0, as in the v2 configurations. FLOPs
 are counted the same for all: products once, the MLM head at masked positions, nothing that is computed again.
+
+A cell is SIZE:BATCHxLENGTH, SIZE:length,length,.. or SIZE:realN: N sequences whose lengths are spread evenly over those of
+--lengths-from. Peers pad to the longest and get a mask; tokens are those of the text. Where lengths differ `albert+full` is
+ours on about as many tokens in sequences that are all as long as the longest. Shorter sequences have fewer attention FLOPs
+a token, so both tokens a second and the share of the peak are printed.
+
+--set int8 also prints how far the last hidden state lies from float64: the same weights (--weights, a Hugging Face folder;
+else random ones) and the same ids for all.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 
@@ -30,8 +45,26 @@ SIZES = {
     "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
     "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
 }
-FORWARD = ["torch", "torch+gelu", "torch+arena", "torch+gelu+arena", "ort"]
-TRAIN = ["torch", "torch+gelu", "torch+arena", "torch+gelu+arena", "torch+gelu+arena+masked"]
+TORCH = ["torch", "torch+gelu", "torch+arena", "torch+gelu+arena"]
+SETS = {
+    "forward": {
+        "mode": "forward",
+        "cells": ["base:1x128", "base:8x128", "base:32x128", "base:1x512", "base:8x512", "large:8x128"],
+        "peers": [*TORCH, "ort", "ort+fused"],
+    },
+    "train": {
+        "mode": "train",
+        "cells": ["base:8x128", "base:16x128", "base:32x128", "base:4x512", "large:8x128"],
+        "peers": [*TORCH, "torch+gelu+arena+masked", "albert+dropout"],
+    },
+    "lengths": {"mode": "forward", "cells": ["base:real16"], "peers": ["albert+full", "torch+gelu+arena", "ort"]},
+    "int8": {
+        "mode": "forward",
+        "cells": ["base:1x128", "base:8x128"],
+        "peers": ["ort+int8", "ort+int8+channel", "ort+fused+int8", "ort", "albert+f32"],
+        "dtype": "int8",
+    },
+}
 
 
 def configuration(size, fused_gelu):
@@ -121,41 +154,98 @@ def agree(model, path):
         sys.exit(f"{path}: the exported model differs from PyTorch's by {error}")
 
 
-def export(size, fused_gelu, int8, folder):
-    """AlbertModel as ONNX, dynamic in batch and length."""
+def model_folder(options_weights, size, folder):
+    """The weights as a Hugging Face folder: those given, or random ones."""
+    if options_weights:
+        return options_weights
+    path = os.path.join(folder, f"{size}-weights")
+    if not os.path.exists(path):
+        import torch
+        from transformers import AlbertModel
+
+        torch.manual_seed(1)
+        AlbertModel(configuration(size, False)).save_pretrained(path)
+    return path
+
+
+def unshare(path):
+    """Writes the weights of a layer where they are used. The exporter passes those that layers share through Identity,
+    and the quantisation leaves every product alone whose weight is not a constant."""
+    import onnx
+
+    model = onnx.load(path)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    source = {}
+    for node in model.graph.node:
+        if node.op_type == "Identity" and source.get(node.input[0], node.input[0]) in constants:
+            source[node.output[0]] = source.get(node.input[0], node.input[0])
+    kept = [node for node in model.graph.node if node.output[0] not in source]
+    for node in kept:
+        node.input[:] = [source.get(name, name) for name in node.input]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    onnx.save(model, path)
+
+
+def export(size, parts, weights, folder):
+    """AlbertModel as ONNX, dynamic in batch and length; the file."""
     import torch
     from transformers import AlbertModel
 
+    fused_gelu = "gelu" in parts
     path = os.path.join(folder, f"{size}{'-gelu' if fused_gelu else ''}.onnx")
+    source = model_folder(weights, size, folder)
+    act = {"hidden_act": "gelu_pytorch_tanh"} if fused_gelu else {}
+    model = AlbertModel.from_pretrained(source, attn_implementation="eager", **act).eval()
+
+    class Plain(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids, mask):
+            out = self.model(input_ids=ids, attention_mask=mask)
+            return out.last_hidden_state, out.pooler_output
+
+    plain = Plain()
     if not os.path.exists(path):
-        torch.manual_seed(1)
-        config = configuration(size, fused_gelu)
-        config._attn_implementation = "eager"
-
-        class Plain(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.model = AlbertModel(config).eval()
-
-            def forward(self, ids, mask):
-                out = self.model(input_ids=ids, attention_mask=mask)
-                return out.last_hidden_state, out.pooler_output
-
         ids, mask = torch.randint(5, 30000, (2, 16)), torch.ones(2, 16, dtype=torch.long)
         axes = {name: {0: "batch", 1: "length"} for name in ("ids", "mask", "hidden")}
-        plain = Plain()
         torch.onnx.export(
             plain, (ids, mask), path, input_names=["ids", "mask"], output_names=["hidden", "pooled"],
             dynamic_axes={**axes, "pooled": {0: "batch"}}, opset_version=20 if fused_gelu else 17, dynamo=False,
         )
+        unshare(path)
         agree(plain, path)
-    if not int8:
-        return path
-    quantised = path.replace(".onnx", "-int8.onnx")
-    if not os.path.exists(quantised):
-        from onnxruntime.quantization import QuantType, quantize_dynamic
+    if "fused" in parts:
+        from onnxruntime.transformers.optimizer import optimize_model
 
-        quantize_dynamic(path, quantised, weight_type=QuantType.QInt8)
+        fused, config = path.replace(".onnx", "-fused.onnx"), model.config
+        if not os.path.exists(fused):
+            optimize_model(
+                path, model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=0
+            ).save_model_to_file(fused)
+            agree(plain, fused)
+        path = fused
+    return quantise(path, "channel" in parts) if "int8" in parts else path
+
+
+def quantise(path, per_channel):
+    """Dynamic quantisation of every product with a weight, checked; the file."""
+    quantised = path.replace(".onnx", "-int8-channel.onnx" if per_channel else "-int8.onnx")
+    if os.path.exists(quantised):
+        return quantised
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # The types of what the optimizer's own operations give are not known otherwise.
+    types = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+    quantize_dynamic(path, quantised, weight_type=QuantType.QInt8, per_channel=per_channel, extra_options=types)
+    graph = onnx.load(quantised).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    left = [node.name for node in graph.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in constants]
+    if left:
+        sys.exit(f"{quantised}: {len(left)} products with weights are not quantised, the first is {left[0]}")
     return quantised
 
 
@@ -174,6 +264,61 @@ def ort_worker(path, lengths, threads):
     turns.serve(lambda: session.run(None, {"ids": ids, "mask": mask}), threads)
 
 
+def last_hidden(path):
+    """The last hidden state of every line that `albert forward` wrote to `path`."""
+    from safetensors.numpy import load_file
+
+    lines = {}
+    for name, values in load_file(path).items():
+        line, kind, *layer = name.split(".")
+        if kind == "hidden":
+            lines.setdefault(int(line), {})[int(layer[0])] = values
+    return [hidden[max(hidden)].reshape(-1, hidden[max(hidden)].shape[-1]) for _, hidden in sorted(lines.items())]
+
+
+def errors(albert, size, names, lengths, weights, folder):
+    """How far the last hidden state of each lies from float64, as (who, largest, root of the mean square, of the hidden
+    state's own): same weights, same ids, and ONNX Runtime gets the batch as it is timed, because its scales depend on it."""
+    import numpy
+    import onnxruntime
+    import torch
+    from transformers import AlbertModel
+
+    ids, _, mask = batch(lengths)
+    mask = torch.ones_like(ids) if mask is None else mask
+    source = model_folder(weights, size, folder)
+    with torch.inference_mode():
+        model = AlbertModel.from_pretrained(source).double().eval()
+        expected = model(input_ids=ids, attention_mask=mask).last_hidden_state.numpy()
+    of_text = lambda hidden: numpy.concatenate([hidden[row][:length] for row, length in enumerate(lengths)]).astype("f8")
+    expected, got = of_text(expected), {}
+    lines, out = os.path.join(folder, "ids.jsonl"), os.path.join(folder, "hidden.safetensors")
+    with open(lines, "w") as file:
+        for row, length in zip(ids.tolist(), lengths):
+            file.write(json.dumps({"input_ids": row[:length]}) + "\n")
+    for dtype in ("int8", "f32"):
+        command = [albert, "forward", "--model", source, "--ids", lines, "--output", out, "--dtype", dtype]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        got[f"albert {dtype}"] = of_text(last_hidden(out))
+    for name in names:
+        parts = name.split("+")
+        if parts[0] == "ort":
+            session = onnxruntime.InferenceSession(export(size, parts, weights, folder), providers=["CPUExecutionProvider"])
+            got[name] = of_text(session.run(["hidden"], {"ids": ids.numpy(), "mask": mask.numpy()})[0])
+    root = lambda values: math.sqrt((values**2).mean())
+    return [
+        {"who": who, "largest": float(abs(hidden - expected).max()), "rms": root(hidden - expected), "of": root(expected)}
+        for who, hidden in got.items()
+    ]
+
+
+def error_table(rows):
+    print("\nThe last hidden state against float64:")
+    print("| who | largest error | root mean square | of the hidden state's own |\n|---|---|---|---|")
+    for row in rows:
+        print(f"| {row['who']} | {row['largest']:.2e} | {row['rms']:.2e} | {100 * row['rms'] / row['of']:.4f} % |")
+
+
 def worker(arguments):
     name, mode, size, lengths, threads, folder = arguments
     parts, lengths, threads = name.split("+"), [int(length) for length in lengths.split(",")], int(threads)
@@ -184,80 +329,188 @@ def worker(arguments):
         torch_worker(parts, mode, size, lengths, threads)
 
 
-def cell(options, text, folder):
-    """All contenders at `base:8x128` or `base:31,32,500`."""
-    size, shape = text.split(":")
+def in_own_process(function, *arguments):
+    """What `function` of this file returns, without its modules and memory here."""
+    command = [sys.executable, __file__, "--call", function, json.dumps(arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def lengths_of(shape, path):
+    """Of `8x128`, `31,32,500` or `real16`."""
+    if shape.startswith("real"):
+        with open(path) as file:
+            known = sorted(int(line) for line in file if line.strip() and not line.startswith("#"))
+        count = int(shape.removeprefix("real"))
+        return [known[(2 * i + 1) * len(known) // (2 * count)] for i in range(count)]
     count, _, length = shape.partition("x")
-    lengths = [int(length)] * int(count) if length else [int(part) for part in shape.split(",")]
-    listed = ",".join(map(str, lengths))
-    ours = ["step", "--config", size, "--lengths", listed, "--mode", options.mode, "--threads", str(options.threads)]
-    contenders = [turns.albert(options.albert, [*ours, "--dtype", options.dtype])]
+    return [int(length)] * int(count) if length else [int(part) for part in shape.split(",")]
+
+
+def ours(options, size, lengths, parts, threads):
+    """`albert bench step`, as timed or in one of the other ways."""
+    if "full" in parts:
+        longest = max(lengths)
+        lengths = [longest] * max(1, round(sum(lengths) / longest))
+    dtype = "f32" if "f32" in parts else options.dtype
+    command = ["step", "--config", size, "--lengths", ",".join(map(str, lengths)), "--mode", options.mode]
+    command += ["--threads", str(threads), "--dtype", dtype, *(["--dropout", "0.1"] if "dropout" in parts else [])]
+    process = turns.albert(options.albert, command)
+    process.name = "+".join(parts)
+    return process
+
+
+def cell(options, size, lengths, threads, folder):
+    """The turns of all contenders, by name, and the errors where products are in int8."""
+    listed, contenders = ",".join(map(str, lengths)), [ours(options, size, lengths, ["albert"], threads)]
     for name in options.peers:
         parts = name.split("+")
+        if parts[0] == "albert":
+            contenders.append(ours(options, size, lengths, parts, threads))
+            continue
         last = folder
         if parts[0] == "ort":
-            last = turns.subprocess.run(
-                [sys.executable, __file__, "--export", size, name, folder], check=True, capture_output=True, text=True
-            ).stdout.splitlines()[-1]
-        command = [sys.executable, __file__, "--worker", name, options.mode, size, listed, str(options.threads), last]
-        threads = {"OMP_NUM_THREADS": str(options.threads), "MKL_NUM_THREADS": str(options.threads)}
-        contenders.append(turns.Process(name, command, {**threads, **(turns.KEEP_MEMORY if "arena" in parts else {})}))
+            last = in_own_process("export", size, parts, options.weights, folder)
+        command = [sys.executable, __file__, "--worker", name, options.mode, size, listed, str(threads), last]
+        limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        contenders.append(turns.Process(name, command, {**limits, **(turns.KEEP_MEMORY if "arena" in parts else {})}))
     results = turns.rounds(contenders, options.rounds)
-    results[0] = [turns.flatten(records[0]) for records in results[0]]
-    return [contender.name for contender in contenders], results
+    took = {}
+    for contender, result in zip(contenders, results):
+        is_ours = contender.name.startswith("albert")
+        took[contender.name] = [turns.flatten(records[0]) for records in result] if is_ours else result
+    measured = {"rounds": took}
+    if options.dtype == "int8":
+        arguments = [options.albert, size, options.peers, lengths, options.weights, folder]
+        measured["errors"] = in_own_process("errors", *arguments)
+    return measured
 
 
-def table(title, names, results):
-    ours = results[0]
-    flops, tokens = ours[0]["flops"], ours[0]["tokens"]
-    print(f"\n{title}: {len(ours)} rounds, {flops / 1e9:.1f} GFLOP, {tokens} useful tokens")
-    print("| who | ms | tokens/s | GFLOP/s | % of peak | on processor | time over ours | on processor | peak RSS MiB | over ours |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    rows = []
-    for name, result in zip(names, results):
-        median = lambda key: statistics.median(took[key] for took in result)
-        share = lambda key: statistics.median(
-            100 * flops / took[key] / 1e9 / own["peak_gflops"] for took, own in zip(result, ours)
-        )
-        wall, processor = turns.compare(ours, result)
-        rss, own = max(took["peak_rss_bytes"] for took in result), max(took["peak_rss_bytes"] for took in ours)
-        seconds = median("seconds")
-        print(
-            f"| {name} | {1e3 * seconds:.1f} | {tokens / seconds:.0f} | {flops / seconds / 1e9:.1f} | {share('seconds'):.1f} "
-            f"| {share('processor_seconds'):.1f} | {wall:.3f} | {processor:.3f} | {rss / 2**20:.0f} | {rss / own:.2f} |"
-        )
-        rows.append({"who": name, "seconds": seconds, "ratio": wall, "processor_ratio": processor, "peak_rss_bytes": rss})
-    sys.stdout.flush()
+def rows_of(took):
+    """What the table says of each contender. The ratio is our tokens a second over theirs, formed within a round; where
+    both do the same work that is their time over ours."""
+    own, rows = took["albert"], []
+    median = lambda values: statistics.median(list(values))
+    for name, result in took.items():
+        # `albert+full` does work of its own, all others what `albert` does.
+        work = result if "tokens" in result[0] else own
+        flops, tokens, row = work[0]["flops"], work[0]["tokens"], {"who": name}
+        for key in ("seconds", "processor_seconds"):
+            rounds = list(zip(result, own))
+            share = median(flops / a[key] / 1e9 / b["peak_gflops"] for a, b in rounds)
+            ratio = median((b["tokens"] / b[key]) / (tokens / a[key]) for a, b in rounds)
+            row[key] = {"median": median(a[key] for a in result), "share": share, "ratio": ratio}
+        row["flops"], row["tokens"] = flops, tokens
+        row["rss"] = max(a["peak_rss_bytes"] for a in result)
+        rows.append(row)
     return rows
+
+
+def table(title, rows):
+    own = rows[0]
+    print(f"\n{title}: {own['flops'] / 1e9:.1f} GFLOP, {own['tokens']} tokens; in parentheses by the time on processors")
+    print("| who | ms | tokens/s | GFLOP/s | % of peak | our tokens/s over theirs | peak RSS MiB | over ours |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        wall, processor, seconds = row["seconds"], row["processor_seconds"], row["seconds"]["median"]
+        print(
+            f"| {row['who']} | {1e3 * seconds:.1f} | {row['tokens'] / seconds:.0f} | {row['flops'] / seconds / 1e9:.1f} "
+            f"| {100 * wall['share']:.1f} ({100 * processor['share']:.1f}) | {wall['ratio']:.3f} ({processor['ratio']:.3f}) "
+            f"| {row['rss'] / 2**20:.0f} | {row['rss'] / own['rss']:.2f} |"
+        )
+    sys.stdout.flush()
+
+
+GROUPS = {
+    "best torch": lambda parts: parts[0] == "torch" and "masked" not in parts,
+    "best torch, masked": lambda parts: "masked" in parts,
+    "best ort": lambda parts: parts[0] == "ort" and "int8" not in parts,
+    "best ort int8": lambda parts: parts[0] == "ort" and "int8" in parts,
+    "ours, dropout 0.1": lambda parts: "dropout" in parts,
+    "ours, full length": lambda parts: "full" in parts,
+    "ours, f32": lambda parts: parts == ["albert", "f32"],
+}
+
+
+def summary(everything):
+    """A line a cell: ours over the fastest of each group, and the geometric means."""
+    groups = [
+        group for group, belongs in GROUPS.items()
+        if any(belongs(row["who"].split("+")) for _, rows in everything for row in rows)
+    ]
+    print("\nOur tokens/s over the fastest of each group (by the time on processors)")
+    print(f"| cell | % of peak | {' | '.join(groups)} | our RSS over their smallest |\n|{'---|' * (len(groups) + 3)}")
+    ratios = {group: [] for group in groups}
+    for title, rows in everything:
+        peak = f"{100 * rows[0]['seconds']['share']:.1f} ({100 * rows[0]['processor_seconds']['share']:.1f})"
+        cells = []
+        for group in groups:
+            found = [row for row in rows[1:] if GROUPS[group](row["who"].split("+"))]
+            if found:
+                both = [min(row[key]["ratio"] for row in found) for key in ("seconds", "processor_seconds")]
+                ratios[group].append(both)
+            cells.append("{:.3f} ({:.3f})".format(*both) if found else "-")
+        theirs = [row["rss"] for row in rows if not row["who"].startswith("albert")]
+        memory = f"{rows[0]['rss'] / min(theirs):.2f}" if theirs else "-"
+        print(f"| {title} | {peak} | {' | '.join(cells)} | {memory} |")
+    for what, of in [("geometric mean", statistics.geometric_mean), ("smallest", min)]:
+        cells = ["{:.3f} ({:.3f})".format(*map(of, zip(*ratios[group]))) for group in groups]
+        print(f"| {what} | | {' | '.join(cells)} | |")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--albert", default="target/release/albert", help="the program")
+    parser.add_argument("--set", choices=SETS, default="forward", help="mode, cells, dtype and peers, unless they are given")
+    parser.add_argument("--mode", choices=["forward", "train"])
+    parser.add_argument("--cells", nargs="+", help="SIZE:BATCHxLENGTH, SIZE:length,length,.. or SIZE:realN")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dtype", help="of ours: f32, bf16 or int8")
+    parser.add_argument("--peers", nargs="+")
+    default = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lengths.txt")
+    parser.add_argument("--lengths-from", default=default, help="a length a line, for SIZE:realN")
+    parser.add_argument("--weights", help="a Hugging Face folder, for the errors of int8")
+    parser.add_argument("--out", help="folder: a file a cell; what is there is not measured again")
+    options = parser.parse_args()
+    for name, value in {"dtype": "f32", **SETS[options.set]}.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    return options
 
 
 def main():
     if sys.argv[1:2] == ["--worker"]:
         return worker(sys.argv[2:])
-    if sys.argv[1:2] == ["--export"]:
-        size, name, folder = sys.argv[2:]
-        return print(export(size, "gelu" in name.split("+"), "int8" in name.split("+"), folder))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--albert", default="target/release/albert", help="the program")
-    parser.add_argument("--mode", choices=["forward", "train"], default="forward")
-    parser.add_argument("--cells", nargs="+", default=["base:8x128"], help="SIZE:BATCHxLENGTH or SIZE:length,length,..")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dtype", default="f32", help="of ours")
-    parser.add_argument("--peers", nargs="+", help=f"default: {' '.join(FORWARD)}; train: {' '.join(TRAIN)}")
-    parser.add_argument("--json", help="also write everything to this file")
-    options = parser.parse_args()
-    options.peers = options.peers or (FORWARD if options.mode == "forward" else TRAIN)
-    everything = []
+    if sys.argv[1:2] == ["--call"]:
+        return print(json.dumps({"export": export, "errors": errors}[sys.argv[2]](*json.loads(sys.argv[3]))))
+    options, everything = arguments(), []
     with tempfile.TemporaryDirectory() as folder:
         for text in options.cells:
-            names, results = cell(options, text, folder)
-            title = f"{options.mode} {text}, {options.dtype}, {options.threads} thread(s)"
-            rows = table(title, names, results)
-            everything.append({"title": title, "table": rows, "rounds": dict(zip(names, results))})
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(everything, file, indent=1)
+            size, shape = text.split(":")
+            lengths = lengths_of(shape, options.lengths_from)
+            for threads in options.threads:
+                title = f"{options.mode} {text}, {options.dtype}, {threads} thread{'s' if threads > 1 else ''}"
+                name = f"{options.mode}-{text.replace(':', '-')}-{options.dtype}-{threads}.json"
+                path = options.out and os.path.join(options.out, name)
+                if path and os.path.exists(path):
+                    with open(path) as file:
+                        measured = json.load(file)
+                else:
+                    measured = cell(options, size, lengths, threads, folder)
+                if path and not os.path.exists(path):
+                    os.makedirs(options.out, exist_ok=True)
+                    with open(path + ".part", "w") as file:
+                        json.dump(measured, file)
+                    os.replace(path + ".part", path)
+                rows = rows_of(measured["rounds"])
+                table(f"{title}, {len(measured['rounds']['albert'])} rounds", rows)
+                if "errors" in measured:
+                    error_table(measured["errors"])
+                everything.append((title, rows))
+    summary(everything)
 
 
 if __name__ == "__main__":
