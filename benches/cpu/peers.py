@@ -6,7 +6,7 @@
     python benches/cpu/peers.py --set forward --cells base:8x128 --threads 1 --peers ort
 
 Nothing here is needed to build or test the project. With --out each cell is kept as a file once it is measured; what is
-there is not measured again, so a run that was broken off goes on. Contenders, joined to a name by `+`:
+there of the same contenders is not measured again, so a run that was broken off goes on. Contenders, joined to a name by `+`:
 
     torch     Hugging Face's AlbertModel, or AlbertForPreTraining, as shipped: eager, scaled_dot_product_attention
     gelu      with hidden_act gelu_pytorch_tanh: the same function as one fused operation
@@ -481,6 +481,15 @@ def arguments():
     return options
 
 
+def kept(path, names, lengths):
+    """What an earlier run measured, if it was of the same contenders and lengths."""
+    if not path or not os.path.exists(path):
+        return None
+    with open(path) as file:
+        measured = json.load(file)
+    return measured if list(measured["rounds"]) == names and measured["lengths"] == lengths else None
+
+
 def main():
     if sys.argv[1:2] == ["--worker"]:
         return worker(sys.argv[2:])
@@ -495,12 +504,11 @@ def main():
                 title = f"{options.mode} {text}, {options.dtype}, {threads} thread{'s' if threads > 1 else ''}"
                 name = f"{options.mode}-{text.replace(':', '-')}-{options.dtype}-{threads}.json"
                 path = options.out and os.path.join(options.out, name)
-                if path and os.path.exists(path):
-                    with open(path) as file:
-                        measured = json.load(file)
-                else:
-                    measured = cell(options, size, lengths, threads, folder)
-                if path and not os.path.exists(path):
+                measured = kept(path, ["albert", *options.peers], lengths)
+                is_new = measured is None
+                if is_new:
+                    measured = {"lengths": lengths, **cell(options, size, lengths, threads, folder)}
+                if path and is_new:
                     os.makedirs(options.out, exist_ok=True)
                     with open(path + ".part", "w") as file:
                         json.dump(measured, file)
