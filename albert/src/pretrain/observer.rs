@@ -85,6 +85,8 @@ pub struct StepReport {
     pub flops: f64,
     /// Seconds that the step took.
     pub seconds: f64,
+    /// Of these, how long it waited for its batches.
+    pub data_seconds: f64,
 }
 
 /// Hears what a run does; every method may be left out.

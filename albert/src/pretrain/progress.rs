@@ -71,6 +71,9 @@ pub(super) struct Window {
     tokens: u64,
     #[serde(with = "bits")]
     seconds: f64,
+    /// Absent in checkpoints of programs that did not measure it.
+    #[serde(with = "bits", default)]
+    data_seconds: f64,
 }
 
 impl Window {
@@ -86,6 +89,7 @@ impl Window {
         self.steps += 1;
         self.tokens += report.tokens;
         self.seconds += report.seconds;
+        self.data_seconds += report.data_seconds;
     }
 
     /// The record of the window that `last` closes, and an empty window.
@@ -93,6 +97,7 @@ impl Window {
         let window = std::mem::take(self);
         let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
         let over_steps = |sum: f64| mean(sum, window.steps).unwrap_or(0.0);
+        let over_time = |sum: f64| if window.seconds > 0.0 { sum / window.seconds } else { 0.0 };
         TrainRecord {
             step: last.step,
             loss: over_steps(window.loss),
@@ -103,7 +108,8 @@ impl Window {
             learning_rate: last.learning_rate,
             gradient_norm: last.gradient_norm,
             tokens,
-            tokens_per_second: if window.seconds > 0.0 { window.tokens as f64 / window.seconds } else { 0.0 },
+            tokens_per_second: over_time(window.tokens as f64),
+            data_share: over_time(window.data_seconds),
             seconds,
         }
     }
@@ -162,6 +168,8 @@ pub(super) struct Tally {
     pub(super) tokens: u64,
     pub(super) sequences: u64,
     pub(super) flops: f64,
+    /// Seconds of waiting for batches.
+    pub(super) data_seconds: f64,
 }
 
 #[cfg(test)]
@@ -177,6 +185,7 @@ mod tests {
             sop_loss: Some(0.7),
             tokens: 10,
             seconds: 0.1,
+            data_seconds: 0.001 * step as f64,
             ..Default::default()
         }
     }
@@ -200,6 +209,7 @@ mod tests {
         let record = window.close(&report(4), 40, 0.4);
         assert!((record.loss - 0.25).abs() < 1e-12, "{}", record.loss);
         assert!((record.tokens_per_second - 100.0).abs() < 1e-9);
+        assert!((record.data_share - 0.025).abs() < 1e-12, "{}", record.data_share);
         // The sentence accuracy was never there, so its loss does not count either.
         assert_eq!((record.sop_loss, record.sop_accuracy), (None, None));
         assert_eq!(window, Window::default());

@@ -182,7 +182,7 @@ fn result(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let records = read_metrics(&folder.join("metrics.jsonl")).unwrap();
     let timeless = records.into_iter().map(|record| match record {
         Record::Train(mut record) => {
-            (record.seconds, record.tokens_per_second) = (0.0, 0.0);
+            (record.seconds, record.tokens_per_second, record.data_share) = (0.0, 0.0, 0.0);
             Record::Train(record)
         }
         Record::Evaluation(mut record) => {

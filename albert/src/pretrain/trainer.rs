@@ -274,12 +274,14 @@ impl Trainer {
             sequences: tally.sequences,
             flops: tally.flops,
             seconds: start.elapsed().as_secs_f64(),
+            data_seconds: tally.data_seconds,
         })
     }
 
     /// Draws the batches of a step and runs them forward and backward.
     fn fill_and_run(&mut self, room: &mut Vec<Batch>, step: u64) -> Result<Tally, StepError> {
         let mut count = 0;
+        let start = Instant::now();
         loop {
             if count == room.len() {
                 room.push(Batch::new(&self.recipe.data));
@@ -290,13 +292,13 @@ impl Trainer {
                 break;
             }
         }
+        let mut tally = Tally { data_seconds: start.elapsed().as_secs_f64(), ..Tally::default() };
         let batches = &room[..count];
         let denominators = Denominators {
             masked: batches.iter().map(|batch| batch.masked_positions.len()).sum::<usize>() as f32,
             sequences: batches.iter().map(Batch::sequences).sum::<usize>() as f32,
         };
         self.gradients.clear()?;
-        let mut tally = Tally::default();
         for (micro, batch) in batches.iter().enumerate() {
             let mode = self.mode(Some(dropout_key(self.recipe.seed, step, micro as u32)));
             let weights = self.loss_weights();

@@ -52,6 +52,9 @@ pub struct TrainRecord {
     pub tokens: u64,
     /// Speed since the record before.
     pub tokens_per_second: f64,
+    /// Share of that time in which steps waited for their batches; 0 in logs of programs that did not measure it.
+    #[serde(default)]
+    pub data_share: f64,
     /// Seconds of training since the run began, over all its starts.
     pub seconds: f64,
 }

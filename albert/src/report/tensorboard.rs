@@ -109,6 +109,7 @@ fn train_scalars(record: &TrainRecord) -> Vec<(&'static str, f64)> {
         ("train/learning_rate", record.learning_rate),
         ("train/gradient_norm", record.gradient_norm),
         ("train/tokens_per_second", record.tokens_per_second),
+        ("train/data_share", record.data_share),
     ];
     scalars.extend(record.sop_loss.map(|value| ("train/sop_loss", value)));
     scalars.extend(record.sop_accuracy.map(|value| ("train/sop_accuracy", value)));
