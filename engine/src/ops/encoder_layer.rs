@@ -27,12 +27,12 @@ use super::{
     attention::{self, Attention, Sequences},
     check, copy,
     dropout::check_rate,
-    elementwise::{activate, activate_backward},
-    linear::Dense,
+    elementwise::activate,
+    linear::{After, Dense},
     norm::Norm,
 };
 use crate::{
-    device::{Device, product::Finish},
+    device::Device,
     dtype::DType,
     error::{EngineError, Result},
     param::ParamId,
@@ -40,7 +40,7 @@ use crate::{
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{dropout::Dropout, gelu::Activation, gemm::Fused};
+use kernels::{dropout::Dropout, gelu::Activation};
 
 /// What backward computes again instead of keeping it; see the module for what each costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -246,7 +246,7 @@ impl Layer {
         let params = &self.spec.params;
         let keep = tape.is_recording() && self.spec.recompute == Recompute::None || out.is_none();
         let mut qkv = tape.alloc([t, 3 * h], dtype)?;
-        self.qkv.forward(tape, "layer.qkv", x, &mut qkv)?;
+        self.qkv.forward(tape, "layer.qkv", x, After::Nothing, &mut qkv)?;
         let mut context = self.input(tape, Weight::AttentionOutput, [t, h].into(), dtype)?;
         let mut lse = tape.alloc([t, self.spec.attention.heads], DType::F32)?;
         attention::forward(tape, &self.spec.attention, &self.sequences, &qkv, &mut context, &mut lse)?;
@@ -277,18 +277,12 @@ impl Layer {
         Ok(Saved { qkv, context, lse, s1, stats1, y, pre, f, s2, stats2 })
     }
 
-    /// pre = y·W₁ᵀ + b and f = act(pre): on a GPU in one pass.
+    /// pre = y·W₁ᵀ + b and f = act(pre)
     fn ffn(&self, tape: &Tape<'_>, y: &Tensor) -> Result<(Tensor, Tensor)> {
         let mut pre = tape.alloc([y.shape()[0], self.ffn.n], y.dtype())?;
-        if let Device::Cuda(gpu) = tape.device() {
-            let mut f = self.input(tape, Weight::FfnOutput, *pre.shape(), pre.dtype())?;
-            let fused = Fused::BiasActivation { activation: self.spec.activation, save_pre: true };
-            let finish = || Finish { fused, pre: Some(pre.address_mut()), ..Finish::NOTHING };
-            self.ffn.fused_forward(tape, gpu, "layer.ffn", y, &mut f, finish)?;
-            return Ok((pre, f));
-        }
-        self.ffn.forward(tape, "layer.ffn", y, &mut pre)?;
-        let f = self.activate(tape, &pre)?;
+        let mut f = self.input(tape, Weight::FfnOutput, *pre.shape(), pre.dtype())?;
+        let after = After::Activation { activation: self.spec.activation, pre: Some(&mut pre) };
+        self.ffn.forward(tape, "layer.ffn", y, after, &mut f)?;
         Ok((pre, f))
     }
 
@@ -365,7 +359,7 @@ impl Layer {
         let mut ds2 = tape.alloc(shape, dtype)?;
         params.output_norm.backward(pass, &s2, &stats2, &dout, &mut ds2)?;
         drop((s2, stats2, dout));
-        // Feed-forward: df, then dpre in its place.
+        // Feed-forward
         let f = match f {
             Some(f) => f,
             None => self.activate(tape, &pre)?,
@@ -374,7 +368,16 @@ impl Layer {
         let dbranch = branch.as_ref().unwrap_or(&ds2);
         self.weight_gradient(pass, Weight::FfnOutput, dbranch, &f)?;
         drop(f);
-        let dpre = self.backward_activation(tape, dbranch, &pre)?;
+        // dpre = (dbranch·W₂)·act'(pre)
+        let mut dpre = self.gradient(tape, Weight::Ffn, *pre.shape(), dtype)?;
+        let activation = (self.spec.activation, &pre);
+        self.ffn_output.backward_input_activation(
+            tape,
+            "layer.ffn_output.backward.input",
+            dbranch,
+            activation,
+            &mut dpre,
+        )?;
         drop((branch, pre));
         let y = match y {
             Some(y) => y,
@@ -409,23 +412,6 @@ impl Layer {
         Ok(dx)
     }
 
-    /// dpre = (dbranch·W₂)·act'(pre)
-    fn backward_activation(&self, tape: &Tape<'_>, dbranch: &Tensor, pre: &Tensor) -> Result<Tensor> {
-        const NAME: &str = "layer.ffn_output.backward.input";
-        if let Device::Cuda(gpu) = tape.device() {
-            let mut dpre = self.gradient(tape, Weight::Ffn, *pre.shape(), pre.dtype())?;
-            let fused = Fused::ActivationBackward(self.spec.activation);
-            let finish = || Finish { fused, matrix: Some(pre.address()), ..Finish::NOTHING };
-            self.ffn_output.fused_backward_input(tape, gpu, NAME, dbranch, &mut dpre, finish)?;
-            return Ok(dpre);
-        }
-        let mut df = tape.alloc(*pre.shape(), pre.dtype())?;
-        self.ffn_output.backward_input(tape, NAME, dbranch, &mut df)?;
-        let mut dpre = self.gradient(tape, Weight::Ffn, *pre.shape(), pre.dtype())?;
-        activate_backward(tape, "layer.activation.backward", self.spec.activation, pre, &df, &mut dpre)?;
-        Ok(dpre)
-    }
-
     /// y = LN₁ of the stored sum, as forward computed it.
     fn normalise(&self, tape: &Tape<'_>, s1: &Tensor) -> Result<Tensor> {
         let mut y = tape.alloc(*s1.shape(), s1.dtype())?;
@@ -446,42 +432,12 @@ struct Sublayer<'a> {
 impl Sublayer<'_> {
     /// s and the statistics of the normalisation; y is written.
     fn forward(&self, tape: &Tape<'_>, x: &Tensor, residual: &Tensor, y: &mut Tensor) -> Result<(Tensor, Tensor)> {
-        let (shape, dtype) = (*residual.shape(), residual.dtype());
-        let branch = match tape.device() {
-            Device::Cpu(_) => Some(self.branch(tape, x)?),
-            Device::Cuda(_) => None,
-        };
-        let mut s = tape.alloc(shape, dtype)?;
-        let mut stats = tape.alloc([shape[0], 2], DType::F32)?;
-        match (tape.device(), branch) {
-            (Device::Cuda(gpu), _) => {
-                // The product adds the residual: the sum is rounded once, and nothing else is written.
-                let dropout = active(self.dropout);
-                let fused = Fused::BiasDropoutResidual { dropout: dropout.is_some(), residual: true };
-                let finish = || Finish { fused, matrix: Some(residual.address()), dropout, ..Finish::NOTHING };
-                self.dense.fused_forward(tape, gpu, self.name, x, &mut s, finish)?;
-                self.norm.forward(tape, &s, None, None, y, &mut stats)?;
-            }
-            (Device::Cpu(_), branch) => {
-                let branch = branch.expect("made above");
-                self.norm.forward(tape, &branch, Some(residual), Some(&mut s), y, &mut stats)?;
-            }
-        }
+        let mut s = tape.alloc(*residual.shape(), residual.dtype())?;
+        let after = After::Residual { dropout: active(self.dropout), residual };
+        self.dense.forward(tape, self.name, x, after, &mut s)?;
+        let mut stats = tape.alloc([s.shape()[0], 2], DType::F32)?;
+        self.norm.forward(tape, &s, None, None, y, &mut stats)?;
         Ok((s, stats))
-    }
-
-    /// dropout(x·Wᵀ + b)
-    fn branch(&self, tape: &Tape<'_>, x: &Tensor) -> Result<Tensor> {
-        let mut y = tape.alloc([x.shape()[0], self.dense.n], x.dtype())?;
-        self.dense.forward(tape, self.name, x, &mut y)?;
-        match active(self.dropout) {
-            None => Ok(y),
-            Some(dropout) => {
-                let mut masked = tape.alloc(*y.shape(), y.dtype())?;
-                super::dropout::masked(tape, &dropout, &y, &mut masked)?;
-                Ok(masked)
-            }
-        }
     }
 }
 

@@ -15,16 +15,16 @@ use crate::{
         driver::DeviceAddress,
         product::{Finish, Operands},
     },
-    dtype::{DType, floats},
+    dtype::{DType, Float, floats},
     error::{EngineError, Result},
     param::{ParamId, Side},
     tape::{Op, Pass, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
-    Cpu,
+    dropout::Dropout,
     gelu::Activation,
-    gemm::{Epilogue, Gemm, PackedB, Write, gemm, gemm_packed},
+    gemm::{Epilogue, Fused, Gemm, PackedB, Write, gemm, gemm_packed},
     int8,
     operation::Cost,
 };
@@ -83,24 +83,35 @@ impl Dense {
         Cost { flops: spec.flops(), bytes: (rows * (self.n + self.k) * dtype.bytes() + self.n * self.k * 4) as u64 }
     }
 
-    /// y = x·Wᵀ + b
-    pub(crate) fn forward(&self, tape: &Tape<'_>, name: &'static str, x: &Tensor, y: &mut Tensor) -> Result<()> {
+    /// y = x·Wᵀ + b, and what comes after.
+    pub(crate) fn forward(
+        &self,
+        tape: &Tape<'_>,
+        name: &'static str,
+        x: &Tensor,
+        after: After<'_>,
+        y: &mut Tensor,
+    ) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
         let panels = self.panels(tape, Side::Forward);
         tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
             Device::Cpu(cpu) => {
-                self.on_processor(tape, cpu, &panels.expect("made for the processor"), x, None, y);
+                let (panels, spec) = (panels.expect("made for the processor"), Gemm::nt(rows, self.n, self.k));
+                floats!(x.dtype(), X => {
+                    let epilogue = after.epilogue::<X>(self.bias_values(tape));
+                    gemm_packed(cpu, &spec, x.slice::<X>(), &panels, y.slice_mut::<X>(), epilogue);
+                });
                 Ok(())
             }
             Device::Cuda(gpu) => {
-                let bias = self.bias_on(tape, gpu)?;
-                self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &Finish::bias(bias))
+                let finish = after.finish(self.bias_on(tape, gpu)?);
+                self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &finish)
             }
         })
     }
 
-    /// y = act(x·Wᵀ + b) on the processor, in a step without gradients: nothing but y is written, and the products are in
-    /// 8-bit integers where the step wants that.
+    /// y = act(x·Wᵀ + b) on the processor, in a step without gradients: the products are in 8-bit integers where the step
+    /// wants that.
     pub(crate) fn infer(
         &self,
         tape: &Tape<'_>,
@@ -109,40 +120,17 @@ impl Dense {
         activation: Option<Activation>,
         y: &mut Tensor,
     ) -> Result<()> {
-        let (rows, _) = x.shape().rows_cols();
-        let cost = self.cost(rows, x.dtype());
         if !tape.multiplies_in_int8() || x.dtype() != DType::F32 {
-            let panels = self.panels(tape, Side::Forward).expect("layers infer on the processor");
-            return tape.launch(name, cost, |cpu| self.on_processor(tape, cpu, &panels, x, activation, y));
+            let after = activation.map_or(After::Nothing, |activation| After::Activation { activation, pre: None });
+            return self.forward(tape, name, x, after, y);
         }
+        let (rows, _) = x.shape().rows_cols();
         let weight = tape.params().quantized(tape.cpu(), self.weight.clone(), self.k);
         let mut scratch = tape.alloc([int8::scratch_len(rows, self.k)], DType::U32)?;
-        tape.launch(name, cost, |cpu| {
+        tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
             let (y, scratch) = (y.slice_mut::<f32>(), scratch.slice_mut::<u32>());
             int8::linear(cpu, x.slice::<f32>(), &weight, self.bias_values(tape), activation, y, scratch);
         })
-    }
-
-    /// act(x·Wᵀ + b) in the storage of x.
-    fn on_processor(
-        &self,
-        tape: &Tape<'_>,
-        cpu: &Cpu,
-        panels: &PackedB,
-        x: &Tensor,
-        activation: Option<Activation>,
-        y: &mut Tensor,
-    ) {
-        let spec = Gemm::nt(x.shape().rows_cols().0, self.n, self.k);
-        floats!(x.dtype(), X => {
-            let epilogue = match (self.bias_values(tape), activation) {
-                (Some(bias), Some(activation)) => Epilogue::BiasActivation { bias, activation, pre: None },
-                (Some(bias), None) => Epilogue::Bias(bias),
-                (None, None) => Epilogue::None,
-                (None, Some(_)) => unreachable!("every activated layer has a bias"),
-            };
-            gemm_packed(cpu, &spec, x.slice::<X>(), panels, y.slice_mut::<X>(), epilogue);
-        });
     }
 
     /// The panels of the weight, on the processor; a GPU reads the weight as it lies. Asked for outside of a launch, so that
@@ -186,36 +174,32 @@ impl Dense {
         Ok(self.bias.as_ref().map(|range| values.address().element(range.start, 4)))
     }
 
-    /// y = finish(x·Wᵀ) on the GPU, the layer's bias among what follows; for what a processor does in several passes.
-    pub(crate) fn fused_forward(
+    /// dx = (dy·W) · act'(pre)
+    pub(crate) fn backward_input_activation(
         &self,
         tape: &Tape<'_>,
-        gpu: &Gpu,
-        name: &'static str,
-        x: &Tensor,
-        y: &mut Tensor,
-        finish: impl FnOnce() -> Finish,
-    ) -> Result<()> {
-        let rows = x.shape().rows_cols().0;
-        tape.launch_on(name, self.cost(rows, x.dtype()), |_| {
-            let finish = Finish { bias: self.bias_on(tape, gpu)?, ..finish() };
-            self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &finish)
-        })
-    }
-
-    /// dx = finish(dy·W) on the GPU; `finish` is asked when there is memory, so never in a dry run.
-    pub(crate) fn fused_backward_input(
-        &self,
-        tape: &Tape<'_>,
-        gpu: &Gpu,
         name: &'static str,
         dy: &Tensor,
+        (activation, pre): (Activation, &Tensor),
         dx: &mut Tensor,
-        finish: impl FnOnce() -> Finish,
     ) -> Result<()> {
         let rows = dy.shape().rows_cols().0;
-        tape.launch_on(name, self.cost(rows, dy.dtype()), |_| {
-            self.product(tape, gpu, &Gemm::nn(rows, self.k, self.n), dy, dx, &finish())
+        let panels = self.panels(tape, Side::Backward);
+        let spec = Gemm::nn(rows, self.k, self.n);
+        tape.launch_on(name, self.cost(rows, dy.dtype()), |device| match device {
+            Device::Cpu(cpu) => {
+                let panels = panels.expect("made for the processor");
+                floats!(dy.dtype(), X => {
+                    let epilogue = Epilogue::ActivationBackward { activation, pre: pre.slice::<X>() };
+                    gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), epilogue);
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
+                let fused = Fused::ActivationBackward(activation);
+                let finish = Finish { fused, matrix: Some(pre.address()), ..Finish::NOTHING };
+                self.product(tape, gpu, &spec, dy, dx, &finish)
+            }
         })
     }
 
@@ -300,6 +284,47 @@ impl Dense {
     }
 }
 
+/// What follows the sums of a layer, and its bias, on their way to memory.
+pub(crate) enum After<'a> {
+    /// p
+    Nothing,
+    /// act(p); p itself is written where backward will need it.
+    Activation { activation: Activation, pre: Option<&'a mut Tensor> },
+    /// dropout(p) + residual
+    Residual { dropout: Option<Dropout>, residual: &'a Tensor },
+}
+
+impl<'a> After<'a> {
+    /// For the processor, from matrices of X.
+    fn epilogue<X: Float>(self, bias: Option<&'a [f32]>) -> Epilogue<'a, X> {
+        match (self, bias) {
+            (Self::Nothing, bias) => bias.map_or(Epilogue::None, Epilogue::Bias),
+            (Self::Activation { activation, pre }, Some(bias)) => {
+                Epilogue::BiasActivation { bias, activation, pre: pre.map(Tensor::slice_mut::<X>) }
+            }
+            (Self::Residual { dropout, residual }, Some(bias)) => {
+                Epilogue::BiasDropoutResidual { bias, dropout, residual: Some(residual.slice::<X>()) }
+            }
+            (_, None) => unreachable!("a layer that more than its bias follows has one"),
+        }
+    }
+
+    /// For a GPU.
+    fn finish(self, bias: Option<DeviceAddress>) -> Finish {
+        match self {
+            Self::Nothing => Finish::bias(bias),
+            Self::Activation { activation, pre } => {
+                let fused = Fused::BiasActivation { activation, save_pre: pre.is_some() };
+                Finish { fused, bias, pre: pre.map(Tensor::address_mut), ..Finish::NOTHING }
+            }
+            Self::Residual { dropout, residual } => {
+                let fused = Fused::BiasDropoutResidual { dropout: dropout.is_some(), residual: true };
+                Finish { fused, bias, matrix: Some(residual.address()), dropout, ..Finish::NOTHING }
+            }
+        }
+    }
+}
+
 /// y = x·Wᵀ + b over the last dimension of `x`; see the module.
 ///
 /// # Errors
@@ -309,7 +334,7 @@ pub fn linear(tape: &Tape<'_>, x: &Var, weight: ParamId, bias: Option<ParamId>) 
     let dense = Dense::new(tape, "linear", &[weight], bias.as_slice())?;
     dense.check_input(tape, "linear", weight, x)?;
     let mut y = tape.alloc(x.shape().with_last(dense.n), dtype)?;
-    dense.forward(tape, "linear", x.value(), &mut y)?;
+    dense.forward(tape, "linear", x.value(), After::Nothing, &mut y)?;
     tape.record_with_parameters(&[x], y, || Linear { dense, x: x.value().clone() })
 }
 

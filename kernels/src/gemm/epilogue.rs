@@ -22,7 +22,8 @@ pub enum Epilogue<'a, C: Element> {
         bias: &'a [f32],
         /// act
         activation: Activation,
-        /// \[m, n\] receives p, for backward.
+        /// \[m, n\] receives p, for backward; then the activation is of p as it was rounded, so that it can be computed
+        /// again.
         pre: Option<&'a mut [C]>,
     },
     /// (acc + bias\[j\]) · mask(r, j) + residual\[r, j\]
@@ -147,11 +148,11 @@ impl<'a> Finish<'a> {
             Self::None => sum,
             Self::Bias(bias) => add(bias),
             Self::BiasActivation { bias, activation, pre } => {
-                let p = add(bias);
-                if let Some(pre) = pre {
+                let p = match pre {
                     // SAFETY: the caller's promise.
-                    unsafe { pre.store(simd, at, count, p) };
-                }
+                    Some(pre) => unsafe { pre.keep(simd, at, count, add(bias)) },
+                    None => add(bias),
+                };
                 activation.apply(simd, p)
             }
             Self::BiasDropoutResidual { bias, dropout, residual } => {

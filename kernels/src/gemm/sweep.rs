@@ -51,6 +51,21 @@ impl<'a> Output<'a> {
             }
         }
     }
+    /// Stores, and gives the value as it was rounded.
+    ///
+    /// # Safety
+    /// As [`store`](Self::store).
+    #[inline(always)]
+    pub(super) unsafe fn keep<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) -> S::F32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.store(simd, start, count, value);
+            match self {
+                Self::F32(_) => value,
+                Self::Bf16(_) => self.load(simd, start, count),
+            }
+        }
+    }
 }
 
 /// What a tile is added to.
