@@ -3,8 +3,10 @@
 use super::{Gemm, Operand, Write, sweep::Output};
 use crate::dropout::{BLOCK, Dropout};
 use crate::gelu::Activation;
-use crate::simd::{Element, Simd};
+use crate::pool::Disjoint;
+use crate::simd::{Element, Simd, WIDTH, Wide};
 use half::bf16;
+use std::array::from_fn;
 
 /// Applied to the sums before they are stored. Row r, column j of C; acc = A·B (plus the old C when accumulating).
 ///
@@ -116,13 +118,30 @@ pub(super) struct Place {
 }
 
 impl<'a> Finish<'a> {
-    /// The bias (or none) to add where that is all there is to do; `None` if there is more.
+    /// The bias (or none) to add to the sums on their way from the registers. What is left to do is [`Self::finish_tile`]'s.
     #[inline(always)]
-    pub(super) fn as_bias(&self, last: bool) -> Option<Option<&'a [f32]>> {
+    pub(super) fn bias(&self, last: bool) -> Option<&'a [f32]> {
         match self {
-            Self::Bias(bias) if last => Some(Some(bias)),
-            Self::None => Some(None),
-            _ if !last => Some(None),
+            Self::Bias(bias) | Self::BiasActivation { bias, .. } | Self::BiasDropoutResidual { bias, .. } if last => {
+                Some(bias)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether more than a bias follows the sums.
+    #[inline(always)]
+    pub(super) fn has_more(&self) -> bool {
+        !matches!(self, Self::None | Self::Bias(_))
+    }
+
+    /// The matrix beside C that it reads or writes, if there is one and it is of f32.
+    #[inline(always)]
+    pub(super) fn matrix(&self) -> Option<*const f32> {
+        match self {
+            Self::BiasActivation { pre: Some(Output::F32(pre)), .. } => Some(pre.ptr(0).cast_const()),
+            Self::BiasDropoutResidual { residual: Some(Operand::F32(residual)), .. } => Some(residual.as_ptr()),
+            Self::ActivationBackward { pre: Operand::F32(pre), .. } => Some(pre.as_ptr()),
             _ => None,
         }
     }
@@ -168,6 +187,62 @@ impl<'a> Finish<'a> {
             Self::ActivationBackward { activation, pre } => {
                 simd.mul(sum, activation.derivative(simd, pre.load(simd, at, count)))
             }
+        }
+    }
+
+    /// Does the rest for a whole tile of `height` rows and `nv` vectors, which stands in C with its bias, in f32: four vectors
+    /// side by side, because an activation is a chain of some twenty steps. `tile` is where it begins in C.
+    ///
+    /// # Safety
+    /// The tile lies within C, and within the epilogue's matrices, which are of f32 as C is; no other thread touches it there.
+    #[inline(always)]
+    pub(super) unsafe fn finish_tile<S: Simd>(
+        &self,
+        simd: S,
+        c: Disjoint<'_, f32>,
+        [start, ldc, column]: [usize; 3],
+        [height, nv]: [usize; 2],
+        mask: &Mask<'_>,
+    ) {
+        let (wide, vectors) = (Wide(simd), height * nv);
+        let at = |v: usize| start + v / nv * ldc + v % nv * S::LANES;
+        for first in (0..vectors).step_by(WIDTH) {
+            // Beyond the last one stands the last one: computed, and not stored.
+            let of = |i: usize| (first + i).min(vectors - 1);
+            let count = WIDTH.min(vectors - first);
+            // SAFETY: the caller's promise for each of the vectors.
+            let load = |x: *const f32| from_fn(|i| unsafe { simd.load_ptr(x.add(at(of(i)))) });
+            let store = |x: *mut f32, y: [S::F32; WIDTH]| {
+                for (i, &y) in y.iter().enumerate().take(count) {
+                    // SAFETY: as above.
+                    unsafe { simd.store_ptr(x.add(at(first + i)), y) };
+                }
+            };
+            let p = load(c.ptr(0));
+            let y = match *self {
+                Self::BiasActivation { activation, pre, .. } => {
+                    if let Some(Output::F32(pre)) = pre {
+                        store(pre.ptr(0), p);
+                    }
+                    activation.apply(wide, p)
+                }
+                Self::ActivationBackward { activation, pre: Operand::F32(pre) } => {
+                    wide.mul(p, activation.derivative(wide, load(pre.as_ptr())))
+                }
+                Self::BiasDropoutResidual { dropout, residual, .. } => {
+                    let mut y = p;
+                    if dropout.is_some() {
+                        let multipliers = |v: usize| &mask.row(v / nv, column)[v % nv * S::LANES..];
+                        y = wide.mul(y, from_fn(|i| simd.load(multipliers(of(i)))));
+                    }
+                    match residual {
+                        Some(Operand::F32(residual)) => wide.add(y, load(residual.as_ptr())),
+                        _ => y,
+                    }
+                }
+                _ => unreachable!("the matrices of an epilogue are stored as C is, and the others leave nothing to do"),
+            };
+            store(c.ptr(0), y);
         }
     }
 }

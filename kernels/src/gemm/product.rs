@@ -32,26 +32,30 @@ pub(super) struct Right<'a> {
     pub along: usize,
 }
 
-/// Where the tile after this one will go: its lines of C are asked for a row at a time, because a core has room for a
-/// dozen unanswered questions, and the operands need some of it.
+/// Where the tile after this one will go: its lines of C, and of the epilogue's matrix, are asked for a row at a time, because
+/// a core has room for a dozen unanswered questions, and the operands need some of it.
 #[derive(Clone, Copy)]
 pub(super) struct Next {
     /// Any address.
     pub c: *const f32,
-    /// Elements from one row to the next.
+    /// Any address: where the tile is in the epilogue's matrix, or `c` again.
+    pub matrix: *const f32,
+    /// Elements from one row of either to the next.
     pub ldc: usize,
 }
 
 impl Next {
     /// Nowhere: asking there has no effect.
-    pub(super) const NONE: Self = Self { c: std::ptr::null(), ldc: 0 };
+    pub(super) const NONE: Self = Self { c: std::ptr::null(), matrix: std::ptr::null(), ldc: 0 };
 
     /// Asks for row `i`, `width` columns wide.
     #[inline(always)]
     fn ask(self, i: usize, width: usize) {
-        let row = self.c.wrapping_add(i * self.ldc);
-        for line in (0..width).step_by(16) {
-            prefetch(row.wrapping_add(line));
+        for matrix in [self.c, self.matrix] {
+            let row = matrix.wrapping_add(i * self.ldc);
+            for line in (0..width).step_by(16) {
+                prefetch(row.wrapping_add(line));
+            }
         }
     }
 }

@@ -175,7 +175,9 @@ impl Kernel for Sweep<'_> {
                 } else {
                     heights!(8: 1 2 3 4)
                 };
-                if !written {
+                if written {
+                    tiles.finish_tile(simd, height, row, column, &mask);
+                } else {
                     for i in 0..height {
                         let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
                         tiles.finish_row(simd, row + i, column, &tiles.spill[i * tile.nr..][..tile.nr], mask);
@@ -217,7 +219,10 @@ impl<'a> Tiles<'a> {
         let (row, column) = if beside { (row, column + width) } else { (row + height, self.columns.start) };
         match self.c {
             Output::F32(c) => {
-                Next { c: c.ptr(0).cast_const().wrapping_add(self.c_start + row * self.ldc + column), ldc: self.ldc }
+                let at = row * self.ldc + column;
+                let c = c.ptr(0).cast_const().wrapping_add(self.c_start + at);
+                let matrix = if self.last { self.finish.matrix() } else { None };
+                Next { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc }
             }
             Output::Bf16(_) => Next::NONE,
         }
@@ -249,8 +254,8 @@ impl<'a> Tiles<'a> {
         direct
     }
 
-    /// Where a tile goes, with its leading dimension and the bias to add: C itself if the tile is whole, f32 and has no
-    /// more to be done, else `spill`. Valid for `height` rows of `width` floats, which are this task's alone.
+    /// Where a tile goes, with its leading dimension and the bias to add: C itself if the tile is whole and f32, else
+    /// `spill`. Valid for `height` rows of `width` floats, which are this task's alone.
     #[inline(always)]
     fn destination(
         &mut self,
@@ -260,15 +265,33 @@ impl<'a> Tiles<'a> {
         column: usize,
     ) -> (*mut f32, usize, Option<&'a [f32]>, bool) {
         let whole = column + width <= self.columns.end;
-        match (whole, self.c, self.finish.as_bias(self.last)) {
-            (true, Output::F32(c), Some(bias)) => {
+        match (whole, self.c) {
+            (true, Output::F32(c)) => {
                 let at = self.c_start + row * self.ldc + column;
                 assert!(at + (height - 1) * self.ldc + width <= c.len());
-                (c.ptr(at), self.ldc, bias.map(|bias| &bias[column..]), true)
+                (c.ptr(at), self.ldc, self.finish.bias(self.last).map(|bias| &bias[column..]), true)
             }
             _ => {
                 assert!(self.spill.len() >= height * width);
                 (self.spill.as_mut_ptr(), width, None, false)
+            }
+        }
+    }
+
+    /// Does what is left for a whole tile of f32 whose sum is complete.
+    #[inline(always)]
+    fn finish_tile<S: Simd>(&self, simd: S, height: usize, row: usize, column: usize, mask: &Mask<'_>) {
+        if let Output::F32(c) = self.c
+            && self.last
+            && self.finish.has_more()
+        {
+            let nr = Tile::of_lanes(S::LANES).nr;
+            let start = row * self.ldc + column;
+            // SAFETY: `destination` found the tile within C, and `Epilogue::check` the epilogue's matrices as long as C;
+            // batches, which begin elsewhere in C, have no epilogue with matrices. A task's rectangle is its own.
+            unsafe {
+                let place = [start, self.ldc, column];
+                self.finish.finish_tile(simd, c, place, [height, nr / S::LANES], mask);
             }
         }
     }
