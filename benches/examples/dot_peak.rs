@@ -24,7 +24,7 @@ mod dots {
             /// # Safety
             /// The processor has the features.
             #[target_feature(enable = $features)]
-            pub unsafe fn $name() -> f64 {
+            pub(super) unsafe fn $name() -> f64 {
                 let (a, b) = black_box($operands);
                 let mut sums = [$zero; CHAINS];
                 let start = Instant::now();
