@@ -103,13 +103,12 @@ fn activations(config: &AlbertConfig, workload: &Workload, training: &Training) 
     // The log-sum-exp of each head and two pairs of LayerNorm statistics stay f32.
     let statistics = 4 * heads + 16;
     let block_in_full = (8 * h + 2 * f) * x + statistics;
-    // Backward is at its highest in the feed-forward network of the last block: the gradients of both its widest tensors
-    // stand where the block's own were dropped before, and one of them beside what is left of it.
-    let widest = f.max(2 * h) * x;
+    // Backward is at its highest in the feed-forward network of the last block: the gradient of the pre-activation takes the
+    // place of the activation, which is computed first where it was not kept, and one gradient of the hidden state is there.
     let layers = match training.checkpointing {
-        Checkpointing::None => blocks * block_in_full + widest,
-        Checkpointing::Cheap => blocks * ((7 * h + f) * x + statistics) + 2 * widest,
-        Checkpointing::Layer => (blocks - 1) * h * x + block_in_full + widest,
+        Checkpointing::None => blocks * block_in_full + h * x,
+        Checkpointing::Cheap => blocks * ((7 * h + f) * x + statistics) + (f + h) * x,
+        Checkpointing::Layer => (blocks - 1) * h * x + block_in_full + h * x,
     };
     let embeddings = (2 * e + h) * x + 8;
     let head = (h + 4 * e) * x + 12;
