@@ -146,7 +146,7 @@ pub fn lasting(run: &Path) -> BTreeMap<String, Vec<u8>> {
     for (i, line) in metrics.lines().enumerate() {
         let mut record: serde_json::Value = serde_json::from_str(line).expect("a line of the metrics is JSON");
         let record = record.as_object_mut().expect("a record is an object");
-        for clock in ["seconds", "tokens_per_second"] {
+        for clock in ["seconds", "tokens_per_second", "data_share"] {
             record.shift_remove(clock);
         }
         out.insert(format!("metrics.jsonl:{}", i + 1), serde_json::to_vec(record).expect("JSON can be written"));
