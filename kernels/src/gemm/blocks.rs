@@ -25,6 +25,9 @@ const FEW_ROWS: usize = 192;
 /// Numbers that the second-level cache holds beside what else a product needs.
 const NEAR: usize = 400_000;
 
+/// Numbers of a block of A that stay in the second-level cache while the panels of B go by.
+const KEPT: usize = 300_000;
+
 /// Columns of the narrowest panel of B that is read where it lies: two cache lines of each row. One alone is too little
 /// for what it costs to reach it.
 const WIDE: usize = 32;
@@ -63,9 +66,23 @@ impl<'a> BlockA<'a> {
         if self.spec.a == Layout::Normal { row * self.spec.lda + self.k0 } else { self.k0 * self.spec.lda + row }
     }
 
-    /// The panel of `height` rows from `start` on; if it has to be packed, in `out`.
+    /// Whether its panels are read where they lie, and all of them stay in the second-level cache.
     #[inline(always)]
-    pub(super) fn panel<'o, S: Simd>(&self, simd: S, start: usize, height: usize, out: &'o mut [f32]) -> Left<'o>
+    pub(super) fn stays(&self) -> bool {
+        a_lies_well(self.spec, self.a) && self.rows.len() * self.depth <= KEPT
+    }
+
+    /// The panel of `height` rows from `start` on. If it has to be packed it is in `out`: packed now, or, unless it
+    /// `is_new`, by the last call.
+    #[inline(always)]
+    pub(super) fn panel<'o, S: Simd>(
+        &self,
+        simd: S,
+        start: usize,
+        height: usize,
+        is_new: bool,
+        out: &'o mut [f32],
+    ) -> Left<'o>
     where
         'a: 'o,
     {
@@ -79,9 +96,11 @@ impl<'a> BlockA<'a> {
                 Left { a: &a[at..], down, along }
             }
             _ => {
-                let block =
-                    pack::Block { source: self.a.from(at), leading: lda, along, count: height, depth: self.depth };
-                simd.vectorize(Pack { block, width: height, out: &mut out[..height * self.depth] });
+                if is_new {
+                    let block =
+                        pack::Block { source: self.a.from(at), leading: lda, along, count: height, depth: self.depth };
+                    simd.vectorize(Pack { block, width: height, out: &mut out[..height * self.depth] });
+                }
                 Left { a: out, down: 1, along: height }
             }
         }
@@ -98,12 +117,21 @@ pub(super) struct BlockB<'a> {
     /// Packed, if it is not empty: the last panel, which is not whole.
     rest: &'a [f32],
     nr: usize,
+    /// Whether it was packed before the product, so that it comes from further away than the second-level cache.
+    pub is_far: bool,
 }
 
 impl<'a> BlockB<'a> {
     /// The block of B packed before.
     pub(super) fn packed(b: &'a PackedB, tile: &Tile, k0: usize, depth: usize, column: usize) -> Self {
-        Self { whole: b.block(k0, depth, column), step: tile.nr * depth, along: tile.nr, rest: &[], nr: tile.nr }
+        Self {
+            whole: b.block(k0, depth, column),
+            step: tile.nr * depth,
+            along: tile.nr,
+            rest: &[],
+            nr: tile.nr,
+            is_far: true,
+        }
     }
 
     /// The block of `b`; what has to be packed goes to `out`.
@@ -129,11 +157,18 @@ impl<'a> BlockB<'a> {
                 } else {
                     &[]
                 };
-                Self { whole: &whole[k0 * spec.ldb + columns.start..], step: nr, along: spec.ldb, rest, nr }
+                Self {
+                    whole: &whole[k0 * spec.ldb + columns.start..],
+                    step: nr,
+                    along: spec.ldb,
+                    rest,
+                    nr,
+                    is_far: false,
+                }
             }
             _ => {
                 simd.vectorize(PackB { spec, b, k0, depth, columns, out: &mut *out });
-                Self { whole: &*out, step: nr * depth, along: nr, rest: &[], nr }
+                Self { whole: &*out, step: nr * depth, along: nr, rest: &[], nr, is_far: false }
             }
         }
     }

@@ -199,6 +199,7 @@ impl Kernel for Task<'_> {
                     finish: self.finish,
                     sums,
                     spill: &mut *spill,
+                    by_columns: false,
                 },
             });
             k0 += depth;

@@ -153,3 +153,15 @@ pub(super) fn prefetch<X>(p: *const X) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = p;
 }
+
+/// The same, into the second-level cache alone.
+#[inline(always)]
+pub(super) fn prefetch_near<X>(p: *const X) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}

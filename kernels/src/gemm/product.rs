@@ -9,7 +9,7 @@
 //!          └────────┴────────┘
 //! ```
 
-use super::pack::prefetch;
+use super::pack::{prefetch, prefetch_near};
 use super::sweep::part;
 use crate::simd::Simd;
 use std::array::from_fn;
@@ -32,8 +32,9 @@ pub(super) struct Right<'a> {
     pub along: usize,
 }
 
-/// Where the tile after this one will go: its lines of C, and of the epilogue's matrix, are asked for a row at a time, because
-/// a core has room for a dozen unanswered questions, and the operands need some of it.
+/// What comes after this tile: where the next one will go (its lines of C, and of the epilogue's matrix), and a part of the
+/// panel of B that follows. They are asked for a row at a time, because a core has room for a dozen unanswered questions,
+/// and the operands need some of it.
 #[derive(Clone, Copy)]
 pub(super) struct Next {
     /// Any address.
@@ -42,11 +43,16 @@ pub(super) struct Next {
     pub matrix: *const f32,
     /// Elements from one row of either to the next.
     pub ldc: usize,
+    /// Any address: the part of the next panel of B.
+    pub b: *const f32,
+    /// Cache lines of it that are asked for with each row.
+    pub lines: usize,
 }
 
 impl Next {
     /// Nowhere: asking there has no effect.
-    pub(super) const NONE: Self = Self { c: std::ptr::null(), matrix: std::ptr::null(), ldc: 0 };
+    pub(super) const NONE: Self =
+        Self { c: std::ptr::null(), matrix: std::ptr::null(), ldc: 0, b: std::ptr::null(), lines: 0 };
 
     /// Asks for row `i`, `width` columns wide.
     #[inline(always)]
@@ -56,6 +62,9 @@ impl Next {
             for line in (0..width).step_by(16) {
                 prefetch(row.wrapping_add(line));
             }
+        }
+        for line in i * self.lines..(i + 1) * self.lines {
+            prefetch_near(self.b.wrapping_add(16 * line));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! All register tiles of a block of A with a block of B.
 //!
-//! A whole tile of f32 goes from the registers to C, bias included. Tiles at the right edge, tiles of bf16 and tiles
-//! with more to compute pass through a buffer in L1, row by row, in masked vectors.
+//! A whole tile of f32 goes from the registers to C, bias included; what else follows its sums is done there at once,
+//! while it is in L1. Tiles at the right edge and tiles of bf16 pass through a buffer in L1, row by row, in masked
+//! vectors.
 
 use super::blocks::{BlockA, BlockB};
 use super::epilogue::{Finish, Mask, Place};
@@ -87,16 +88,6 @@ pub(crate) fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usi
     bound(i)..bound(i + 1)
 }
 
-/// The panels of `rows` rows of A: as equal in height as can be, none above `mr`. Gives (first row, height).
-#[inline(always)]
-pub(super) fn panels(rows: usize, mr: usize) -> impl Iterator<Item = (usize, usize)> {
-    let count = rows.div_ceil(mr);
-    (0..count).map(move |i| {
-        let range = part(rows, 1, count, i);
-        (range.start, range.len())
-    })
-}
-
 /// All tiles of a block of A with a block of B.
 pub(super) struct Sweep<'a> {
     /// A for the rows and steps.
@@ -135,12 +126,17 @@ pub(super) struct Tiles<'a> {
     pub sums: Disjoint<'a, f32>,
     /// The thread's buffer for a tile on its way to C: MR x NR.
     pub spill: &'a mut [f32],
+    /// Whether the tiles go down the columns of C first; the sweep decides.
+    pub by_columns: bool,
 }
 
 impl Kernel for Sweep<'_> {
     type Output = ();
     /// Panel after panel of A, which stays in L1, against all panels of B, which stream from L2: C is written row by
-    /// row, so that its pages and lines are met in order.
+    /// row, so that its pages and lines are met in order. Few rows with a B that comes from further away go the other way
+    /// round: panel after panel of B against all of A, which stays in L2, while the next panel of B is on its way.
+    ///
+    /// Panels of A are as equal in height as can be, none above MR.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { a, b, packed_a, mask, mut tiles } = self;
@@ -150,38 +146,41 @@ impl Kernel for Sweep<'_> {
         let width = (columns.end - first).next_multiple_of(BLOCK);
         let mut mask = Mask { multipliers: mask, width, origin: first };
         let dropout = if tiles.last { tiles.finish.dropout() } else { None };
-        for (start, height) in panels(rows.len(), tile.mr) {
-            let row = rows.start + start;
-            let left = a.panel(simd, start, height, packed_a);
-            if let Some(dropout) = dropout {
+        let (down, across) = (rows.len().div_ceil(tile.mr), columns.len().div_ceil(tile.nr));
+        tiles.by_columns = b.is_far && a.stays() && dropout.is_none();
+        for at in 0..down * across {
+            let (i, j) = if tiles.by_columns { (at % down, at / down) } else { (at / across, at % across) };
+            let panel = part(rows.len(), 1, down, i);
+            let (row, column, height) = (rows.start + panel.start, columns.start + j * tile.nr, panel.len());
+            let is_new = tiles.by_columns || j == 0;
+            let left = a.panel(simd, panel.start, height, is_new, packed_a);
+            if let Some(dropout) = dropout.filter(|_| is_new) {
                 mask.draw(simd, dropout, row, height);
             }
-            for (j, column) in columns.clone().step_by(tile.nr).enumerate() {
-                let right = b.panel(j, column + tile.nr <= columns.end);
-                macro_rules! heights {
-                    ($nv:literal: $($h:literal)*) => {
-                        match height {
-                            $($h => tiles.tile::<S, $h, $nv>(simd, left, right, row, column),)*
-                            _ => unreachable!("no tile has {height} rows"),
-                        }
-                    };
-                }
-                let written = if S::EMULATED {
-                    tiles.rows_of_tile(simd, height, left, right, row, column)
-                } else if S::LANES == 16 {
-                    heights!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
-                } else if S::LANES == 8 {
-                    heights!(2: 1 2 3 4 5 6)
-                } else {
-                    heights!(8: 1 2 3 4)
-                };
-                if written {
-                    tiles.finish_tile(simd, height, row, column, &mask);
-                } else {
-                    for i in 0..height {
-                        let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
-                        tiles.finish_row(simd, row + i, column, &tiles.spill[i * tile.nr..][..tile.nr], mask);
+            let right = b.panel(j, column + tile.nr <= columns.end);
+            macro_rules! heights {
+                ($nv:literal: $($h:literal)*) => {
+                    match height {
+                        $($h => tiles.tile::<S, $h, $nv>(simd, left, right, row, column),)*
+                        _ => unreachable!("no tile has {height} rows"),
                     }
+                };
+            }
+            let written = if S::EMULATED {
+                tiles.rows_of_tile(simd, height, left, right, row, column)
+            } else if S::LANES == 16 {
+                heights!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+            } else if S::LANES == 8 {
+                heights!(2: 1 2 3 4 5 6)
+            } else {
+                heights!(8: 1 2 3 4)
+            };
+            if written {
+                tiles.finish_tile(simd, height, row, column, &mask);
+            } else {
+                for i in 0..height {
+                    let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
+                    tiles.finish_row(simd, row + i, column, &tiles.spill[i * tile.nr..][..tile.nr], mask);
                 }
             }
         }
@@ -203,7 +202,7 @@ impl<'a> Tiles<'a> {
         left.check(H, depth);
         right.check(width, depth);
         let (out, ldc, bias, direct) = self.destination(width, H, row, column);
-        let next = self.next(row, H, column, width);
+        let next = self.next(row, H, column, width, right);
         // SAFETY: the checks hold the lengths of the panels, `destination` that of the output.
         unsafe {
             let sums = product::<S, H, NV>(simd, depth, left, right, next);
@@ -212,19 +211,31 @@ impl<'a> Tiles<'a> {
         direct
     }
 
-    /// The tile after the one of `height` rows at this place: beside it, or first of the panel below.
+    /// What follows the tile of `height` rows at this place: the one beside it, or first of the panel below; by columns the
+    /// one below it, or first of the panel beside, whose numbers of B are then asked for in as many parts as there are rows.
     #[inline(always)]
-    fn next(&self, row: usize, height: usize, column: usize, width: usize) -> Next {
-        let beside = column + width < self.columns.end;
-        let (row, column) = if beside { (row, column + width) } else { (row + height, self.columns.start) };
+    fn next(&self, row: usize, height: usize, column: usize, width: usize, right: Right<'_>) -> Next {
+        let (mut b, mut lines) = (right.b.as_ptr(), 0);
+        let (below, beside) = (row + height < self.rows.end, column + width < self.columns.end);
+        let (next_row, next_column) = match self.by_columns {
+            true if below => (row + height, column),
+            true => (self.rows.start, column + width),
+            false if beside => (row, column + width),
+            false => (row + height, self.columns.start),
+        };
+        if self.by_columns {
+            let panel = self.depth * right.along;
+            lines = (panel / self.rows.len()).div_ceil(16);
+            b = b.wrapping_add(panel + (row - self.rows.start) * panel / self.rows.len());
+        }
         match self.c {
             Output::F32(c) => {
-                let at = row * self.ldc + column;
+                let at = next_row * self.ldc + next_column;
                 let c = c.ptr(0).cast_const().wrapping_add(self.c_start + at);
                 let matrix = if self.last { self.finish.matrix() } else { None };
-                Next { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc }
+                Next { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc, b, lines }
             }
-            Output::Bf16(_) => Next::NONE,
+            Output::Bf16(_) => Next { b, lines, ..Next::NONE },
         }
     }
 

@@ -62,7 +62,8 @@ fn agrees_with_f64_at_every_border() {
 fn every_epilogue_agrees_with_f64() {
     for cpu in testable_cpus() {
         let Tile { mr, nr, kc, .. } = Tile::of(cpu.isa().kind());
-        for (m, n, k) in [(mr + 2, nr + nr / 2 + 1, 33), (mr, 2 * nr, kc + 5)] {
+        // Whole tiles are finished four vectors at a time: the third leaves a remainder.
+        for (m, n, k) in [(mr + 2, nr + nr / 2 + 1, 33), (mr, 2 * nr, kc + 5), (mr - 1, 2 * nr, 9)] {
             let spec = Gemm::nt(m, n, k);
             let spec = spec.with_leading_dimensions(spec.lda, spec.ldb, spec.ldc + 3);
             for after in After::all() {
