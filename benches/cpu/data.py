@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -58,24 +59,8 @@ class Command:
             "seconds": seconds,
             "processor_seconds": (used.ru_utime + used.ru_stime) / self.threads,
             "peak_rss_bytes": 1024 * used.ru_maxrss,
-            "tokens": self.result() if self.result else None,
+            "result": self.result() if self.result else None,
         }
-
-
-def serve(call, threads):
-    """The other end of `turns.Process`: one call a line."""
-    turns.forget_peak()
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        start, used = time.perf_counter(), time.process_time()
-        tokens = call()
-        took = {
-            "seconds": time.perf_counter() - start,
-            "processor_seconds": (time.process_time() - used) / threads,
-            "peak_rss_bytes": turns.peak_rss(),
-            "tokens": tokens,
-        }
-        print(json.dumps(took), flush=True)
 
 
 def worker(arguments):
@@ -102,7 +87,8 @@ def worker(arguments):
             encoded = (ours.encode_batch_fast(part, add_special_tokens=False) for part in parts)
             return sum(len(encoding.ids) for part in encoded for encoding in part)
 
-    serve(call, int(threads))
+    turns.forget_peak()
+    turns.serve(lambda: turns.once(call, int(threads)))
 
 
 def tokens_of(folder):
@@ -115,16 +101,15 @@ def contenders(options, task, folder):
     """Ours and theirs."""
     file, shards = os.path.join(folder, "tokenizer.json"), os.path.join(folder, "shards")
     size = str(options.vocab_size)
+    train = [options.albert, "tokenizer", "train", options.corpus, "--vocab-size", size, "--output", file]
     if task == "train":
-        command = [options.albert, "tokenizer", "train", options.corpus, "--vocab-size", size, "--output", file]
-        ours = Command("albert tokenizer train", command, options.threads)
+        ours = Command("albert tokenizer train", train, options.threads)
     else:
         command = [options.albert, "data", "build", options.corpus, "--tokenizer", file, "--output", shards]
         ours = Command("albert data build", command, options.threads, lambda: tokens_of(shards))
     if not os.path.exists(file):
         # Their side takes our cleaning from this file, and encodes with it.
-        train = [options.albert, "tokenizer", "train", options.corpus, "--vocab-size", size, "--output", file]
-        turns.subprocess.run(train, check=True, capture_output=True)
+        subprocess.run(train, check=True, capture_output=True)
     theirs = [sys.executable, __file__, "--worker", task, file, options.corpus, size, str(options.threads)]
     threads = {"RAYON_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "true"}
     return ours, turns.Process(f"tokenizers: {'train' if task == 'train' else 'encode_batch_fast'}", theirs, threads)
@@ -172,7 +157,7 @@ def main():
                     took["used"] = took["processor_seconds"] * options.threads
                     result.append(took)
                 print(f"{task} {number}: {[round(r[-1]['used'], 2) for r in results]}", file=sys.stderr, flush=True)
-                if len({result[-1]["tokens"] for result in results}) != 1:
+                if len({result[-1]["result"] for result in results}) != 1:
                     sys.exit(f"the sides count different tokens: {[result[-1]['tokens'] for result in results]}")
             for contender in pair:
                 contender.end()

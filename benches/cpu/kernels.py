@@ -97,12 +97,12 @@ def worker(who, kernel, passes, shape, threads):
     first, second = (int(size) for size in shape.split("x"))
     threads = int(threads)
     if who == "ort":
-        return turns.serve(ort_call(kernel, first, second, threads), threads)
+        return turns.serve_best(ort_call(kernel, first, second, threads), threads)
     import torch
 
     torch.set_num_threads(threads)
     with torch.set_grad_enabled(passes == "backward"):
-        turns.serve(torch_call(kernel, passes, first, second), threads)
+        turns.serve_best(torch_call(kernel, passes, first, second), threads)
 
 
 def case(options, kernel, shape):

@@ -114,7 +114,7 @@ def torch_worker(parts, mode, size, lengths, threads):
             with torch.inference_mode():
                 model(input_ids=ids, attention_mask=mask)
 
-        return turns.serve(call, threads)
+        return turns.serve_best(call, threads)
     model = AlbertForPreTraining(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01, fused=True)
     order = torch.arange(len(lengths)) % 2
@@ -135,7 +135,7 @@ def torch_worker(parts, mode, size, lengths, threads):
         loss().backward()
         optimizer.step()
 
-    turns.serve(call, threads)
+    turns.serve_best(call, threads)
 
 
 def agree(model, path):
@@ -261,7 +261,7 @@ def ort_worker(path, lengths, threads):
     generator, longest = numpy.random.default_rng(1), max(lengths)
     ids = generator.integers(5, 30000, (len(lengths), longest))
     mask = (numpy.arange(longest) < numpy.array(lengths)[:, None]).astype(numpy.int64)
-    turns.serve(lambda: session.run(None, {"ids": ids, "mask": mask}), threads)
+    turns.serve_best(lambda: session.run(None, {"ids": ids, "mask": mask}), threads)
 
 
 def last_hidden(path):

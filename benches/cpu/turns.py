@@ -87,22 +87,37 @@ def forget_peak():
         file.write("5")
 
 
-def serve(call, threads):
-    """The other end of `Process`: `call` is run for each line, several times if it is short; the best call counts."""
-    call()
-    call()
+def once(call, threads):
+    """What one call took, and what it gave."""
+    start, used = time.perf_counter(), time.process_time()
+    result = call()
+    return {
+        "seconds": time.perf_counter() - start,
+        "processor_seconds": (time.process_time() - used) / threads,
+        "result": result,
+    }
+
+
+def best(call, threads):
+    """The best of as many calls as fit into a slice, each figure by itself."""
+    start, calls = time.perf_counter(), []
+    while not calls or time.perf_counter() - start < SLICE:
+        calls.append(once(call, threads))
+    return {key: min(took[key] for took in calls) for key in ("seconds", "processor_seconds")}
+
+
+def serve(measure):
+    """The other end of `Process`: `measure()` for each line, from a process that is warm."""
     print("ready", flush=True)
     for _ in sys.stdin:
-        best, processor, start = float("inf"), float("inf"), time.perf_counter()
-        while True:
-            one, used = time.perf_counter(), time.process_time()
-            call()
-            best = min(best, time.perf_counter() - one)
-            processor = min(processor, (time.process_time() - used) / threads)
-            if time.perf_counter() - start >= SLICE:
-                break
-        took = {"seconds": best, "processor_seconds": processor, "peak_rss_bytes": peak_rss()}
-        print(json.dumps(took), flush=True)
+        print(json.dumps({**measure(), "peak_rss_bytes": peak_rss()}), flush=True)
+
+
+def serve_best(call, threads):
+    """`best` for each line, after two calls that do not count."""
+    call()
+    call()
+    serve(lambda: best(call, threads))
 
 
 def compare(ours, theirs):
