@@ -1,18 +1,23 @@
 //! ALBERT: the model, its data, its training.
 #![forbid(unsafe_code)]
 
+pub mod ablate;
 pub mod checkpoint;
 pub mod config;
 pub mod cost;
 pub mod data;
 pub mod embed;
 pub mod fill_mask;
+pub mod finetune;
 pub mod forward;
 pub mod heads;
 pub mod metrics;
 pub mod model;
 pub mod pretrain;
 pub mod report;
+pub mod span;
+pub mod tasks;
 pub mod tokenizer;
+pub mod training;
 
 pub use config::AlbertConfig;

@@ -33,6 +33,18 @@ enum Command {
     Data(commands::data::Command),
     /// Pre-train a model from a recipe
     Pretrain(commands::pretrain::Arguments),
+    /// Fine-tune a model for a task: GLUE, RACE, or files of your own
+    Finetune(Box<commands::finetune::Arguments>),
+    /// Measure fine-tuned models on examples with known answers
+    Evaluate(commands::evaluate::Arguments),
+    /// Write what fine-tuned models say of the examples in a file
+    Predict(commands::predict::Arguments),
+    /// What a fine-tuned model says of one text or pair
+    Classify(commands::classify::Arguments),
+    /// Pre-train and fine-tune a set of recipes at equal budgets, into one table
+    Ablate(commands::ablate::Arguments),
+    /// What fine-tuned models find in a text that answers a question
+    Answer(commands::answer::Arguments),
     /// Turn a checkpoint of Google's or a Hugging Face folder into a Hugging Face folder
     Convert(commands::convert::Arguments),
     /// Fill the [MASK]s in a text
@@ -58,6 +70,12 @@ fn main() -> ExitCode {
         Command::Tokenizer(command) => commands::tokenizer::run(&command),
         Command::Data(command) => commands::data::run(&command),
         Command::Pretrain(arguments) => commands::pretrain::run(&arguments),
+        Command::Finetune(arguments) => commands::finetune::run(&arguments),
+        Command::Evaluate(arguments) => commands::evaluate::run(&arguments),
+        Command::Predict(arguments) => commands::predict::run(&arguments),
+        Command::Classify(arguments) => commands::classify::run(&arguments),
+        Command::Ablate(arguments) => commands::ablate::run(&arguments),
+        Command::Answer(arguments) => commands::answer::run(&arguments),
         Command::Convert(arguments) => commands::convert::run(&arguments),
         Command::FillMask(arguments) => commands::fill_mask::run(&arguments),
         Command::Forward(arguments) => commands::forward::run(&arguments),

@@ -123,8 +123,8 @@ impl AlbertConfig {
             let name = |at: usize| identity.labels.get(at).cloned().unwrap_or_else(|| format!("LABEL_{at}"));
             put("id2label", (0..count).map(|at| (at.to_string(), json!(name(at)))).collect::<Map<_, _>>().into());
             put("label2id", (0..count).map(|at| (name(at), json!(at))).collect::<Map<_, _>>().into());
-            if count == 1 && identity.architecture.ends_with("ForSequenceClassification") {
-                put("problem_type", json!("regression"));
+            if identity.architecture.ends_with("ForSequenceClassification") {
+                put("problem_type", json!(if count == 1 { "regression" } else { "single_label_classification" }));
             }
         }
         if identity.family == Family::Albert {

@@ -91,15 +91,18 @@ impl SquadV2Head {
         first_tokens: &Var,
         mode: &Mode,
     ) -> Result<Var, EngineError> {
-        let mut features = Vec::with_capacity(offsets.len());
-        for pair in offsets.windows(2) {
-            let rows = pair[0] as usize..pair[1] as usize;
-            let z = ops::slice(tape, start_logits, 0, rows.clone())?;
-            let p = ops::softmax(tape, &ops::reshape(tape, &z, [1, rows.len()])?)?; // [1, S]
-            let tokens = ops::slice(tape, x, 0, rows)?; // [S, H]
-            features.push(ops::matmul(tape, &p, &tokens, Transpose { a: false, b: false })?); // [1, H]
+        // A row for each sequence, in which the tokens of the others are hidden: the operations are then as many for any
+        // batch, as planned memory wants it.
+        let (tokens, count) = (x.shape()[0], offsets.len() - 1);
+        let mut others = vec![NEVER; count * tokens];
+        for (row, pair) in others.chunks_exact_mut(tokens).zip(offsets.windows(2)) {
+            row[pair[0] as usize..pair[1] as usize].fill(0.0);
         }
-        let features = ops::concat(tape, &features.iter().collect::<Vec<_>>(), 0)?; // [B, H]
+        let plain = Transpose { a: false, b: false };
+        let ones = tape.input([count, 1], &vec![1.0f32; count])?;
+        let z = ops::matmul(tape, &ones, &ops::reshape(tape, start_logits, [1, tokens])?, plain)?; // [B, T]
+        let p = ops::softmax(tape, &ops::add(tape, &z, &tape.input([count, tokens], &others)?)?)?;
+        let features = ops::matmul(tape, &p, x, plain)?; // [B, H]
         let first = ops::gather_rows(tape, x, first_tokens)?;
         let h = self.answer_dense.forward(tape, &ops::concat(tape, &[&features, &first], 1)?)?;
         let h = ops::tanh(tape, &h)?;

@@ -1,4 +1,4 @@
-//! Averages and proportions of an evaluation, with what their uncertainty is.
+//! The metrics of tasks, and averages and proportions of an evaluation with what their uncertainty is.
 //!
 //! ```text
 //! mean = Σ x / n          accuracy p̂ = correct / n          standard error of p̂ = √(p̂·(1 - p̂) / n)
@@ -7,7 +7,28 @@
 //! Sums are f64 and are taken in the order of the batches, so that a figure is the same for any number of threads.
 //! The standard error is that of independent trials: it holds for pairs that do not overlap.
 
+mod answer_text;
+mod confusion;
+mod correlation;
+mod entities;
+#[cfg(test)]
+mod golden_tests;
+mod levels;
+mod metric;
+mod squad;
+
 use serde::{Deserialize, Serialize};
+
+pub use answer_text::normalize_answer;
+pub use confusion::Confusion;
+pub use correlation::{pearson, spearman};
+pub use entities::EntityCounts;
+pub use levels::LevelAccuracy;
+pub use metric::Metric;
+pub use squad::{
+    BestThresholds, EvaluationError, Gold, Squad1Scores, Squad2Scores, SquadScores, ThresholdPoint, answer_f1,
+    evaluate_squad1, evaluate_squad2, is_exact, threshold_curve,
+};
 
 /// A mean that grows by sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,6 +85,27 @@ impl Proportion {
         assert!(chance > 0.0 && chance < 1.0, "chance {chance}");
         self.value().map(|p| (p - chance) / (chance * (1.0 - chance) / self.count as f64).sqrt())
     }
+}
+
+/// Σ x in the order in which NumPy adds: halves of more than 128 values, in multiples of 8; of as many, eight sums
+/// side by side.
+fn pairwise_sum(x: &[f64]) -> f64 {
+    const MOST: usize = 128;
+    if x.len() < 8 {
+        return x.iter().fold(0.0, |sum, x| sum + x);
+    }
+    if x.len() <= MOST {
+        let (eights, rest) = x.split_at(x.len() / 8 * 8);
+        let mut sums = [0.0; 8];
+        for eight in eights.chunks_exact(8) {
+            sums.iter_mut().zip(eight).for_each(|(sum, x)| *sum += x);
+        }
+        let [a, b, c, d, e, f, g, h] = sums;
+        return rest.iter().fold(((a + b) + (c + d)) + ((e + f) + (g + h)), |sum, x| sum + x);
+    }
+    let half = x.len() / 2;
+    let (left, right) = x.split_at(half - half % 8);
+    pairwise_sum(left) + pairwise_sum(right)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod gpu_tests;
 mod named;
+mod objectives;
 mod observer;
 mod progress;
 mod recipe;
@@ -18,12 +19,13 @@ mod run;
 mod tests;
 mod trainer;
 
-pub use named::RECIPES;
-pub use observer::{MemoryPlan, Observer, Silent, Started, StepReport};
-pub use recipe::{
-    ActivationType, ComputeSettings, EvaluationSettings, FirstValues, Input, LossSettings, OptimizerKind,
-    OptimizerSettings, OutputBias, Recipe, RunSettings, ScheduleKind, ScheduleSettings,
+pub use crate::training::{
+    ActivationType, ComputeSettings, MemoryPlan, OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings,
 };
+pub use named::RECIPES;
+pub use objectives::sentence_accuracy;
+pub use observer::{Observer, Silent, Started, StepReport};
+pub use recipe::{EvaluationSettings, FirstValues, Input, LossSettings, OutputBias, Recipe, RunSettings};
 pub use run::{Begin, Outcome, Sources, Summary, pretrain};
 #[cfg(test)]
 use trainer::StepError;

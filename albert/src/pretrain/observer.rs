@@ -5,6 +5,7 @@ use std::path::Path;
 use engine::profile::Profile;
 
 use crate::report::EvaluationRecord;
+use crate::training::MemoryPlan;
 
 /// What is known before the first step.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,32 +31,6 @@ pub struct Started<'a> {
     pub damaged: &'a [String],
     /// The checkpoint that the run goes on from.
     pub resumed_from: Option<&'a Path>,
-}
-
-/// Bytes that a run holds, by purpose, known before the first step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryPlan {
-    /// f32 parameters.
-    pub parameters: usize,
-    /// f32 gradients.
-    pub gradients: usize,
-    /// Moments of the optimiser, and its scratch.
-    pub optimizer: usize,
-    /// Weights once more, in the order in which products read them.
-    pub packed: usize,
-    /// Activations and scratch of the largest step.
-    pub step: usize,
-    /// What the worker threads keep for kernels.
-    pub threads: usize,
-    /// Instances and batches.
-    pub data: usize,
-}
-
-impl MemoryPlan {
-    /// All purposes together.
-    pub fn total(&self) -> usize {
-        self.parameters + self.gradients + self.optimizer + self.packed + self.step + self.threads + self.data
-    }
 }
 
 /// One optimiser step.

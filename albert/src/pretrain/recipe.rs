@@ -24,8 +24,10 @@ use toml::{Table, Value};
 
 use super::PretrainError;
 use crate::config::AlbertConfig;
-use crate::cost::Checkpointing;
 use crate::data::{DataSettings, Objective};
+use crate::training::{
+    ComputeSettings, OptimizerSettings, ScheduleSettings, expect, insert, lookup, one_line, parse, set,
+};
 
 /// Every setting of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,112 +112,6 @@ impl Default for LossSettings {
     }
 }
 
-/// The optimisers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimizerKind {
-    /// Adam's direction, scaled for every tensor by ‖w‖/‖u‖ (You et al. 2019): released pre-training.
-    Lamb,
-    /// Adam with decoupled weight decay.
-    Adamw,
-}
-
-/// Numbers of the optimiser.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OptimizerSettings {
-    /// Which one.
-    pub kind: OptimizerKind,
-    /// Rate at the top of the schedule.
-    pub learning_rate: f64,
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to √v, outside the root.
-    pub epsilon: f64,
-    /// Times the weights, added to the direction; not for biases and LayerNorms.
-    pub weight_decay: f64,
-    /// Divide the moments by 1 - βᵗ; the released code does not.
-    pub bias_correction: bool,
-    /// Gradients of a larger global norm are scaled down to it; 0 turns clipping off.
-    pub clip_norm: f64,
-}
-
-impl Default for OptimizerSettings {
-    fn default() -> Self {
-        Self {
-            kind: OptimizerKind::Lamb,
-            learning_rate: 0.00176,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-6,
-            weight_decay: 0.01,
-            bias_correction: false,
-            clip_norm: 1.0,
-        }
-    }
-}
-
-/// The shapes of the learning rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ScheduleKind {
-    /// Decay is counted from step 0 while the warm-up runs, so that the rate drops at its end and is 0 in the first
-    /// step: as released.
-    Released,
-    /// Warm-up from one part to all of the rate, then decay from there.
-    Smooth,
-}
-
-/// The learning rate over the steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ScheduleSettings {
-    /// Its shape.
-    pub kind: ScheduleKind,
-    /// Optimiser steps of the whole run.
-    pub steps: u64,
-    /// Steps of linear warm-up.
-    pub warmup_steps: u64,
-    /// Exponent of the decay; 1 is linear.
-    pub power: f64,
-    /// Rate at the end.
-    pub end_learning_rate: f64,
-}
-
-impl Default for ScheduleSettings {
-    fn default() -> Self {
-        Self { kind: ScheduleKind::Released, steps: 125_000, warmup_steps: 3_125, power: 1.0, end_learning_rate: 0.0 }
-    }
-}
-
-/// Storage of activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ActivationType {
-    /// 32 bits.
-    F32,
-    /// 16 bits; sums, statistics, parameters and gradients stay f32.
-    Bf16,
-}
-
-/// How steps are computed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ComputeSettings {
-    /// Storage of activations.
-    pub activations: ActivationType,
-    /// What forward keeps for backward.
-    pub checkpointing: Checkpointing,
-}
-
-impl Default for ComputeSettings {
-    fn default() -> Self {
-        Self { activations: ActivationType::F32, checkpointing: Checkpointing::None }
-    }
-}
-
 /// Measurements on held-out text; which text, see `data.evaluation`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -257,12 +153,9 @@ impl Recipe {
     /// # Errors
     /// Text that is no TOML, an unknown key, or a value that is impossible.
     pub fn from_toml(text: &str, overrides: &[String]) -> Result<Self, PretrainError> {
-        let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            PretrainError::Recipe(format!("not TOML: line {line}: {}", error.message()))
-        })?;
+        let mut table = parse(text).map_err(PretrainError::Recipe)?;
         for text in overrides {
-            set(&mut table, text)?;
+            set(&mut table, text).map_err(PretrainError::Recipe)?;
         }
         let mut model = match table.remove("model") {
             None => Table::new(),
@@ -274,7 +167,8 @@ impl Recipe {
         let sequence = ["data", "instances", "max_sequence_length"];
         let positions = model.max_position_embeddings;
         if lookup(&table, &sequence).is_none() {
-            insert(&mut table, &sequence, Value::Integer(positions.min(512) as i64))?;
+            let longest = Value::Integer(positions.min(512) as i64);
+            insert(&mut table, &sequence, longest).map_err(PretrainError::Recipe)?;
         }
         let model = Value::try_from(&model).expect("a configuration is a table");
         table.insert("model".into(), model);
@@ -339,20 +233,10 @@ impl Recipe {
         if self.data.instances.objective != Objective::None && self.model.type_vocab_size < 2 {
             return wrong("`model.type_vocab_size` is 1, but sequences of two segments need 2".into());
         }
-        let OptimizerSettings { learning_rate, beta1, beta2, epsilon, weight_decay, clip_norm, .. } = self.optimizer;
+        self.optimizer.check().map_err(PretrainError::Recipe)?;
+        let learning_rate = self.optimizer.learning_rate;
         let ScheduleSettings { steps, warmup_steps, power, end_learning_rate, .. } = self.schedule;
         let checks = [
-            (
-                "optimizer.learning_rate",
-                learning_rate,
-                learning_rate > 0.0 && learning_rate <= 10.0,
-                "above 0, at most 10",
-            ),
-            ("optimizer.beta1", beta1, (0.0..1.0).contains(&beta1), "at least 0, below 1"),
-            ("optimizer.beta2", beta2, (0.0..1.0).contains(&beta2), "at least 0, below 1"),
-            ("optimizer.epsilon", epsilon, epsilon > 0.0 && epsilon < 1.0, "above 0, below 1"),
-            ("optimizer.weight_decay", weight_decay, (0.0..10.0).contains(&weight_decay), "at least 0, below 10"),
-            ("optimizer.clip_norm", clip_norm, clip_norm >= 0.0 && clip_norm.is_finite(), "at least 0 (0 is off)"),
             ("schedule.power", power, power > 0.0 && power <= 100.0, "above 0, at most 100"),
             (
                 "schedule.end_learning_rate",
@@ -374,11 +258,7 @@ impl Recipe {
                 "at least 0 (0 is off)",
             ),
         ];
-        for (key, value, holds, expected) in checks {
-            if !holds {
-                return wrong(format!("`{key}` is {value}, expected {expected}"));
-            }
-        }
+        expect(&checks).map_err(PretrainError::Recipe)?;
         let sentence_weight =
             if self.data.instances.objective == Objective::None { 0.0 } else { self.loss.sentence_weight };
         if self.loss.mlm_weight + sentence_weight <= 0.0 {
@@ -431,42 +311,4 @@ fn model_over_preset(model: &mut Table) -> Result<AlbertConfig, PretrainError> {
     Value::Table(merged)
         .try_into()
         .map_err(|error: toml::de::Error| PretrainError::Recipe(format!("in [model]: {}", one_line(&error))))
-}
-
-/// The message with the key that it is about, which the parser puts on a line of its own.
-fn one_line(error: &toml::de::Error) -> String {
-    error.to_string().trim().replace('\n', " ")
-}
-
-/// Applies one `section.key=value`.
-fn set(table: &mut Table, text: &str) -> Result<(), PretrainError> {
-    let Some((path, value)) = text.split_once('=') else {
-        return Err(PretrainError::Recipe(format!("`{text}` is no override; write section.key=value")));
-    };
-    let keys: Vec<&str> = path.trim().split('.').collect();
-    if keys.iter().any(|key| key.is_empty()) {
-        return Err(PretrainError::Recipe(format!("`{text}`: the key is empty; write section.key=value")));
-    }
-    let value = value.trim();
-    // What TOML does not understand as a value is a string without its quotes.
-    let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
-    insert(table, &keys, parsed.unwrap_or_else(|| Value::String(value.to_owned())))
-}
-
-fn insert(table: &mut Table, keys: &[&str], value: Value) -> Result<(), PretrainError> {
-    let (last, sections) = keys.split_last().expect("a key has a name");
-    let mut at = table;
-    for section in sections {
-        let entry = at.entry(*section).or_insert_with(|| Value::Table(Table::new()));
-        at = entry.as_table_mut().ok_or_else(|| {
-            PretrainError::Recipe(format!("`{}`: `{section}` is a value, not a section", keys.join(".")))
-        })?;
-    }
-    at.insert((*last).to_owned(), value);
-    Ok(())
-}
-
-fn lookup<'t>(table: &'t Table, keys: &[&str]) -> Option<&'t Value> {
-    let (first, rest) = keys.split_first()?;
-    rest.iter().try_fold(table.get(*first)?, |value, key| value.get(*key))
 }

@@ -29,6 +29,7 @@ use super::{PretrainError, Recipe};
 use crate::checkpoint::{Checkpoints, Found, StateHeader, save_model};
 use crate::data::{Baseline, Batch, DataError, Dataset, EvaluationSet, Side, Unigram, Vocabulary};
 use crate::report::{EvaluationRecord, EventFile, MetricsLog, Record, read_metrics, write_curves};
+use crate::training::expect_folder;
 
 /// What a run reads beside its recipe.
 #[derive(Clone, Debug)]
@@ -119,9 +120,9 @@ pub fn pretrain(
 }
 
 /// Held-out text, with its baseline.
-struct HeldOut {
-    set: EvaluationSet,
-    batch: Batch,
+pub(super) struct HeldOut {
+    pub(super) set: EvaluationSet,
+    pub(super) batch: Batch,
     baseline: Baseline,
 }
 
@@ -174,7 +175,7 @@ impl<'s> Run<'s> {
         std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
         let text = trainer.recipe().to_toml();
         write_atomically(folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?;
-        let log = MetricsLog::resume(&metrics, step)?;
+        let log = MetricsLog::resume::<Record>(&metrics, step)?;
         let events = EventFile::create(folder, step)?;
         let run = Self {
             trainer,
@@ -357,19 +358,6 @@ impl<'s> Run<'s> {
 
 const METRICS: &str = "metrics.jsonl";
 
-/// Refuses a `folder` that cannot be made because a file stands in its way.
-fn expect_folder(folder: &Path) -> Result<(), PretrainError> {
-    let existing = folder.ancestors().find(|path| path.exists());
-    match existing {
-        Some(path) if !path.is_dir() => Err(PretrainError::Recipe(format!(
-            "{} cannot be the folder of a run: {} is a file; choose another folder",
-            folder.display(),
-            path.display()
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// Fingerprints of what decides the numbers beside the recipe.
 fn inputs(sources: &Sources<'_>) -> serde_json::Value {
     json!({
@@ -393,7 +381,10 @@ fn last_evaluation(metrics: &Path) -> Result<Option<EvaluationRecord>, PretrainE
 }
 
 /// The held-out set with its baseline; or why there is none.
-fn held_out(recipe: &Recipe, sources: &Sources<'_>) -> Result<(Option<HeldOut>, Option<String>), PretrainError> {
+pub(super) fn held_out(
+    recipe: &Recipe,
+    sources: &Sources<'_>,
+) -> Result<(Option<HeldOut>, Option<String>), PretrainError> {
     let shards = Arc::clone(sources.dataset.side(Side::HeldOut));
     match EvaluationSet::new(shards, Arc::clone(sources.vocabulary), &recipe.data) {
         Ok(mut set) => {

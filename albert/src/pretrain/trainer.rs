@@ -16,21 +16,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine::ops::Classified;
-use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment, clip_global_norm};
-use engine::{Communicator, Cpu, DType, Device, EngineError, Gradients, ParamStore, Workspace};
+use engine::optim::{Optimizer, Schedule, clip_global_norm};
+use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Workspace};
 
-use super::observer::{MemoryPlan, StepReport};
+use super::observer::StepReport;
 use super::progress::Tally;
-use super::{ActivationType, OptimizerKind, OutputBias, PretrainError, Recipe, ScheduleKind};
-use crate::checkpoint::{
-    CheckpointError, Checkpoints, Found, Heads, ModelFolder, StateHeader, TensorGroup, parameters,
-};
-use crate::cost::{Checkpointing, Flops};
+use super::{MemoryPlan, OutputBias, PretrainError, Recipe};
+use crate::checkpoint::{CheckpointError, Checkpoints, Found, Heads, ModelFolder, StateHeader};
+use crate::cost::Flops;
 use crate::data::{
     Batch, BatchCapacity, Cursor, Dataset, EvaluationSet, Objective, Prefetch, Sampler, Side, Unigram, Vocabulary,
 };
 use crate::heads::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
-use crate::model::{Blocks, Mode, Model, Recompute, dropout_key};
+use crate::model::{Mode, Model, dropout_key};
+use crate::training::{restore_state, save_state};
 
 /// Batches that are made ahead of their use.
 const AHEAD: usize = 2;
@@ -96,8 +95,8 @@ impl Trainer {
         if let Some(folder) = &recipe.input.start_from {
             start_from(folder, &recipe, heads, &mut params)?;
         }
-        let optimizer = optimizer_of(&recipe, &params, heads)?.on(&device)?;
-        let schedule = schedule_of(&recipe)?;
+        let optimizer = recipe.optimizer.optimizer(&recipe.model, heads, &params)?.on(&device)?;
+        let schedule = recipe.schedule.schedule(recipe.optimizer.learning_rate)?;
         let shards = Arc::clone(dataset.side(Side::Train));
         let sampler = Sampler::new(shards, Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
         let (instances, table) = (sampler.instances(), sampler.memory());
@@ -157,16 +156,7 @@ impl Trainer {
     }
 
     fn mode(&self, dropout: Option<u64>) -> Mode {
-        let dtype = match self.recipe.compute.activations {
-            ActivationType::F32 => DType::F32,
-            ActivationType::Bf16 => DType::Bf16,
-        };
-        let recompute = match self.recipe.compute.checkpointing {
-            Checkpointing::None => Recompute::None,
-            Checkpointing::Cheap => Recompute::Cheap,
-            Checkpointing::Layer => Recompute::Layer,
-        };
-        Mode { dtype, dropout, blocks: Blocks::Fused(recompute) }
+        self.recipe.compute.mode(dropout)
     }
 
     fn loss_weights(&self) -> LossWeights {
@@ -248,7 +238,7 @@ impl Trainer {
         let outcome = self.fill_and_run(&mut room, step);
         self.room = room;
         let tally = outcome?;
-        let limit = Some(self.recipe.optimizer.clip_norm).filter(|limit| *limit > 0.0);
+        let limit = self.recipe.optimizer.clip();
         let cpu = self.cpu.clone();
         self.communicator.all_reduce(&mut self.gradients)?;
         let gradient_norm = match clip_global_norm(&cpu, &mut self.gradients, 1.0, limit, step + 1) {
@@ -353,17 +343,7 @@ impl Trainer {
     /// # Errors
     /// The file cannot be written, or the device failed.
     pub(super) fn save(&mut self, checkpoints: &Checkpoints, header: &StateHeader) -> Result<PathBuf, PretrainError> {
-        self.params.download()?;
-        let [first, second] = self.optimizer.moments()?;
-        let groups = [("parameter", self.params.all_values()), ("first_moment", &first), ("second_moment", &second)];
-        let groups = groups.map(|(group, flat)| {
-            let tensors = self.params.ids().map(|id| {
-                let info = self.params.info(id);
-                (info.name.as_str(), &info.shape[..], &flat[info.range.clone()])
-            });
-            TensorGroup { group, tensors: tensors.collect() }
-        });
-        Ok(checkpoints.save(header, &groups)?)
+        Ok(save_state(&mut self.params, &self.optimizer, checkpoints, header)?)
     }
 
     /// Puts everything back as it was when `found` was written.
@@ -376,18 +356,7 @@ impl Trainer {
         dataset: &Dataset,
         vocabulary: &Arc<Vocabulary>,
     ) -> Result<(), PretrainError> {
-        let infos: Vec<_> = self.params.ids().map(|id| self.params.info(id).clone()).collect();
-        self.params.download()?;
-        let [mut first, mut second] = [(); 2].map(|()| vec![0.0; self.params.len()]);
-        let values = self.params.all_values_mut()?;
-        for info in &infos {
-            for (group, flat) in
-                [("parameter", &mut *values), ("first_moment", &mut first[..]), ("second_moment", &mut second[..])]
-            {
-                found.read(group, &info.name, &info.shape, &mut flat[info.range.clone()])?;
-            }
-        }
-        self.optimizer.restore(found.header.step, [&first, &second])?;
+        restore_state(&mut self.params, &mut self.optimizer, found)?;
         let cursor: Cursor = serde_json::from_value(found.header.cursor.clone())
             .map_err(|error| PretrainError::Recipe(format!("{}: its cursor: {error}", found.path.display())))?;
         let shards = Arc::clone(dataset.side(Side::Train));
@@ -439,47 +408,6 @@ pub(super) fn heads_of(recipe: &Recipe) -> Heads {
         Objective::None => Heads::MASKED_LM,
         Objective::Sop | Objective::Nsp => Heads::PRE_TRAINING,
     }
-}
-
-fn optimizer_of(recipe: &Recipe, params: &ParamStore, heads: Heads) -> Result<Optimizer, PretrainError> {
-    let settings = &recipe.optimizer;
-    let rule = match settings.kind {
-        OptimizerKind::Lamb => Rule::Lamb,
-        OptimizerKind::Adamw => Rule::AdamW,
-    };
-    let adam = Adam {
-        beta1: settings.beta1,
-        beta2: settings.beta2,
-        eps: settings.epsilon,
-        weight_decay: settings.weight_decay,
-        bias_correction: settings.bias_correction,
-    };
-    let regularised: BTreeSet<String> = parameters(&recipe.model, heads)
-        .into_iter()
-        .filter(|spec| spec.is_regularised())
-        .map(|spec| spec.name)
-        .collect();
-    Ok(Optimizer::new(params, rule, adam, |info| {
-        let is_regularised = regularised.contains(&info.name);
-        Treatment { decay: is_regularised, adapt: is_regularised }
-    })?)
-}
-
-fn schedule_of(recipe: &Recipe) -> Result<Schedule, PretrainError> {
-    let settings = &recipe.schedule;
-    let schedule = Schedule {
-        peak: recipe.optimizer.learning_rate,
-        end: settings.end_learning_rate,
-        steps: settings.steps,
-        warmup: settings.warmup_steps,
-        power: settings.power,
-        decay: match settings.kind {
-            ScheduleKind::Released => Decay::Released,
-            ScheduleKind::Smooth => Decay::Smooth,
-        },
-    };
-    schedule.check()?;
-    Ok(schedule)
 }
 
 /// Replaces first values by those of a model folder.

@@ -14,62 +14,90 @@ use super::{Record, ReportError};
 
 /// Most points of a curve.
 const POINTS: usize = 400;
-const SIZE: (u32, u32) = (900, 1050);
+const WIDTH: u32 = 900;
+/// Of a panel.
+const HEIGHT: u32 = 350;
 
 /// A named curve.
-struct Curve {
-    name: &'static str,
-    color: RGBColor,
-    points: Vec<(f64, f64)>,
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// What the legend says.
+    pub name: String,
+    /// Red, green, blue.
+    pub color: [u8; 3],
+    /// (x, y), by rising x. Points that are not finite are left out.
+    pub points: Vec<(f64, f64)>,
 }
 
-const BLUE: RGBColor = RGBColor(31, 119, 180);
-const ORANGE: RGBColor = RGBColor(255, 127, 14);
-const GREEN: RGBColor = RGBColor(44, 160, 44);
-const RED: RGBColor = RGBColor(214, 39, 40);
-const GREY: RGBColor = RGBColor(110, 110, 110);
+/// Curves over a common axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panel {
+    /// What stands above.
+    pub title: String,
+    /// What the x axis counts.
+    pub axis: &'static str,
+    /// The curves; those without points have no legend.
+    pub curves: Vec<Curve>,
+}
+
+pub(crate) const BLUE: [u8; 3] = [31, 119, 180];
+pub(crate) const ORANGE: [u8; 3] = [255, 127, 14];
+pub(crate) const GREEN: [u8; 3] = [44, 160, 44];
+pub(crate) const RED: [u8; 3] = [214, 39, 40];
+pub(crate) const GREY: [u8; 3] = [110, 110, 110];
 
 /// Draws `records` (oldest first) to `path`, whole or not at all. Without records, the panels are empty.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn write_curves(path: &Path, records: &[Record]) -> Result<(), ReportError> {
-    let text = draw(records).map_err(|problem| ReportError::Plot { path: path.to_owned(), problem })?;
+    write_panels(path, &panels_of(records))
+}
+
+/// Draws `panels` below each other to `path`, whole or not at all.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), ReportError> {
+    let text = draw(panels).map_err(|problem| ReportError::Plot { path: path.to_owned(), problem })?;
     Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
 }
 
-fn draw(records: &[Record]) -> Result<String, String> {
+/// `panels` below each other as the text of an SVG.
+pub(crate) fn draw(panels: &[Panel]) -> Result<String, String> {
     let mut text = String::new();
     {
-        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        let size = (WIDTH, HEIGHT * panels.len().max(1) as u32);
+        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
         root.fill(&WHITE).map_err(|error| error.to_string())?;
-        let panels = root.split_evenly((3, 1));
-        for (panel, (title, curves)) in panels.iter().zip(panels_of(records)) {
-            draw_panel(panel, title, &curves).map_err(|error| error.to_string())?;
+        let areas = root.split_evenly((panels.len().max(1), 1));
+        for (area, panel) in areas.iter().zip(panels) {
+            draw_panel(area, panel).map_err(|error| error.to_string())?;
         }
         root.present().map_err(|error| error.to_string())?;
     }
     Ok(text)
 }
 
-fn panels_of(records: &[Record]) -> [(&'static str, Vec<Curve>); 3] {
+fn panels_of(records: &[Record]) -> Vec<Panel> {
     let train = |value: fn(&super::TrainRecord) -> Option<f64>| {
         let points = records.iter().filter_map(|record| match record {
             Record::Train(record) => value(record).map(|value| (record.step as f64, value)),
             Record::Evaluation(_) => None,
         });
-        averaged(points.filter(|(_, value)| value.is_finite()).collect())
+        averaged(points.collect())
     };
     let held_out = |value: fn(&super::EvaluationRecord) -> Option<f64>| {
         let points = records.iter().filter_map(|record| match record {
             Record::Evaluation(record) => value(record).map(|value| (record.step as f64, value)),
             Record::Train(_) => None,
         });
-        points.filter(|(_, value)| value.is_finite()).collect::<Vec<_>>()
+        points.collect::<Vec<_>>()
     };
-    let curve = |name, color, points| Curve { name, color, points };
-    [
-        (
+    let curve = |name: &str, color, points| Curve { name: name.to_owned(), color, points };
+    let panel = |title: &str, curves| Panel { title: title.to_owned(), axis: "step", curves };
+    vec![
+        panel(
             "MLM loss (nats a masked piece)",
             vec![
                 curve("training", BLUE, train(|r| Some(r.mlm_loss))),
@@ -78,7 +106,7 @@ fn panels_of(records: &[Record]) -> [(&'static str, Vec<Curve>); 3] {
                 curve("unigram baseline", GREY, held_out(|r| Some(r.unigram_loss))),
             ],
         ),
-        (
+        panel(
             "accuracy",
             vec![
                 curve("MLM, training", BLUE, train(|r| Some(r.mlm_accuracy))),
@@ -87,12 +115,13 @@ fn panels_of(records: &[Record]) -> [(&'static str, Vec<Curve>); 3] {
                 curve("sentence order, held out", RED, held_out(|r| r.sop_accuracy)),
             ],
         ),
-        ("learning rate", vec![curve("learning rate", BLUE, train(|r| Some(r.learning_rate)))]),
+        panel("learning rate", vec![curve("learning rate", BLUE, train(|r| Some(r.learning_rate)))]),
     ]
 }
 
 /// Means of runs of equal length, at most [`POINTS`] of them.
-fn averaged(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+pub(crate) fn averaged(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    points.retain(|(_, value)| value.is_finite());
     let run = points.len().div_ceil(POINTS).max(1);
     points
         .chunks(run)
@@ -103,36 +132,35 @@ fn averaged(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn draw_panel(
-    panel: &DrawingArea<SVGBackend<'_>, Shift>,
-    title: &str,
-    curves: &[Curve],
-) -> Result<(), Box<dyn std::error::Error>> {
-    let all = || curves.iter().flat_map(|curve| &curve.points);
-    let steps = all().map(|point| point.0).fold(1.0, f64::max);
+fn draw_panel(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel) -> Result<(), Box<dyn std::error::Error>> {
+    let is_finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
+    let all = || panel.curves.iter().flat_map(|curve| curve.points.iter().filter(is_finite));
+    let first = all().map(|point| point.0).fold(0.0, f64::min);
+    let last = all().map(|point| point.0).fold(first + 1.0, f64::max);
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(low, high), point| (low.min(point.1), high.max(point.1)));
     let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
     let margin = ((high - low) * 0.05).max(high.abs() * 1e-3).max(1e-9);
-    let mut chart = ChartBuilder::on(panel)
-        .caption(title, ("sans-serif", 18))
+    let mut chart = ChartBuilder::on(area)
+        .caption(&panel.title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(32)
         .y_label_area_size(64)
-        .build_cartesian_2d(0.0..steps, low - margin..high + margin)?;
+        .build_cartesian_2d(first..last, low - margin..high + margin)?;
     let small = high.abs() < 0.01;
     let label = move |value: &f64| if small { format!("{value:.1e}") } else { format!("{value:.2}") };
     chart
         .configure_mesh()
-        .x_desc("step")
-        .x_label_formatter(&|step| format!("{step:.0}"))
+        .x_desc(panel.axis)
+        .x_label_formatter(&|x| if last - first < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") })
         .y_label_formatter(&label)
         .light_line_style(WHITE)
         .draw()?;
-    for curve in curves.iter().filter(|curve| !curve.points.is_empty()) {
-        let color = curve.color;
+    for curve in panel.curves.iter().filter(|curve| curve.points.iter().any(|point| is_finite(&point))) {
+        let color = RGBColor(curve.color[0], curve.color[1], curve.color[2]);
+        let points = curve.points.iter().filter(is_finite).copied();
         chart
-            .draw_series(LineSeries::new(curve.points.iter().copied(), color.stroke_width(2)))?
-            .label(curve.name)
+            .draw_series(LineSeries::new(points, color.stroke_width(2)))?
+            .label(&curve.name)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2)));
     }
     if all().next().is_some() {
@@ -140,7 +168,7 @@ fn draw_panel(
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperRight)
             .background_style(WHITE.mix(0.85))
-            .border_style(GREY)
+            .border_style(RGBColor(GREY[0], GREY[1], GREY[2]))
             .draw()?;
     }
     Ok(())
@@ -182,10 +210,10 @@ mod tests {
 
     #[test]
     fn stays_small_for_long_runs_and_works_without_records() {
-        assert!(draw(&run(20_000)).unwrap().len() < 200_000);
-        assert!(draw(&[]).unwrap().contains("learning rate"));
+        assert!(draw(&panels_of(&run(20_000))).unwrap().len() < 200_000);
+        assert!(draw(&panels_of(&[])).unwrap().contains("learning rate"));
         let broken = [Record::Train(TrainRecord { step: 1, mlm_loss: f64::NAN, ..Default::default() })];
-        assert!(!draw(&broken).unwrap().contains("NaN"));
+        assert!(!draw(&panels_of(&broken)).unwrap().contains("NaN"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use engine::io::write_atomically;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::ReportError;
@@ -19,9 +20,14 @@ pub enum Record {
     Evaluation(EvaluationRecord),
 }
 
-impl Record {
+/// What a line of `metrics.jsonl` holds, whatever is trained.
+pub trait Logged: Serialize + DeserializeOwned {
     /// The optimiser steps that were done when the record was made.
-    pub fn step(&self) -> u64 {
+    fn step(&self) -> u64;
+}
+
+impl Logged for Record {
+    fn step(&self) -> u64 {
         match self {
             Self::Train(record) => record.step,
             Self::Evaluation(record) => record.step,
@@ -102,12 +108,12 @@ impl MetricsLog {
     ///
     /// # Errors
     /// The file cannot be read, rewritten or opened, or holds a whole line that is no record.
-    pub fn resume(path: &Path, step: u64) -> Result<Self, ReportError> {
+    pub fn resume<R: Logged>(path: &Path, step: u64) -> Result<Self, ReportError> {
         if path.exists() {
             let text = std::fs::read_to_string(path).map_err(ReportError::io(path, "read the metrics"))?;
             let kept: Vec<&str> = whole_lines(&text)
                 .enumerate()
-                .map(|(at, line)| Ok((parse(path, at, line)?.step() <= step, line)))
+                .map(|(at, line)| Ok((parse::<R>(path, at, line)?.step() <= step, line)))
                 .collect::<Result<Vec<_>, ReportError>>()?
                 .into_iter()
                 .filter_map(|(keep, line)| keep.then_some(line))
@@ -126,7 +132,7 @@ impl MetricsLog {
     ///
     /// # Errors
     /// The line cannot be written.
-    pub fn append(&mut self, record: &Record) -> Result<(), ReportError> {
+    pub fn append(&mut self, record: &impl Logged) -> Result<(), ReportError> {
         let mut line = serde_json::to_string(record).expect("a record has string keys");
         line.push('\n');
         // One write a line: a kill in between leaves at most one broken line, the last.
@@ -138,7 +144,7 @@ impl MetricsLog {
 ///
 /// # Errors
 /// The file cannot be read, or a whole line is no record.
-pub fn read_metrics(path: &Path) -> Result<Vec<Record>, ReportError> {
+pub fn read_metrics<R: Logged>(path: &Path) -> Result<Vec<R>, ReportError> {
     let text = std::fs::read_to_string(path).map_err(ReportError::io(path, "read the metrics"))?;
     whole_lines(&text).enumerate().map(|(at, line)| parse(path, at, line)).collect()
 }
@@ -147,7 +153,7 @@ fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).filter(|line| !line.trim().is_empty())
 }
 
-fn parse(path: &Path, at: usize, line: &str) -> Result<Record, ReportError> {
+fn parse<R: Logged>(path: &Path, at: usize, line: &str) -> Result<R, ReportError> {
     serde_json::from_str(line).map_err(|error| ReportError::Record {
         path: path.to_owned(),
         line: at + 1,
@@ -172,9 +178,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let records = [train(10), evaluation(10), train(20)];
-        let mut log = MetricsLog::resume(&path, 0).unwrap();
+        let mut log = MetricsLog::resume::<Record>(&path, 0).unwrap();
         records.iter().for_each(|record| log.append(record).unwrap());
-        assert_eq!(read_metrics(&path).unwrap(), records);
+        assert_eq!(read_metrics::<Record>(&path).unwrap(), records);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with(r#"{"kind":"train","step":10,"loss":9.25"#), "{text}");
     }
@@ -183,13 +189,13 @@ mod tests {
     fn resuming_forgets_later_steps_and_a_broken_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let mut log = MetricsLog::resume(&path, 0).unwrap();
+        let mut log = MetricsLog::resume::<Record>(&path, 0).unwrap();
         [train(10), evaluation(10), train(20), evaluation(20)].iter().for_each(|r| log.append(r).unwrap());
         log.file.write_all(br#"{"kind":"train","st"#).unwrap();
         drop(log);
-        let mut log = MetricsLog::resume(&path, 10).unwrap();
+        let mut log = MetricsLog::resume::<Record>(&path, 10).unwrap();
         log.append(&train(15)).unwrap();
-        assert_eq!(read_metrics(&path).unwrap(), [train(10), evaluation(10), train(15)]);
+        assert_eq!(read_metrics::<Record>(&path).unwrap(), [train(10), evaluation(10), train(15)]);
     }
 
     #[test]
@@ -197,7 +203,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         std::fs::write(&path, format!("{}\nnonsense\n", serde_json::to_string(&train(1)).unwrap())).unwrap();
-        for result in [read_metrics(&path).map(|_| ()), MetricsLog::resume(&path, 5).map(|_| ())] {
+        for result in [read_metrics::<Record>(&path).map(|_| ()), MetricsLog::resume::<Record>(&path, 5).map(|_| ())] {
             let message = result.unwrap_err().to_string();
             assert!(message.contains("metrics.jsonl:2: not a metrics record"), "{message}");
         }

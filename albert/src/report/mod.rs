@@ -5,17 +5,20 @@
 //! metrics.jsonl              one JSON object a line: `train` and `evaluation` records
 //! events.out.tfevents.*      the same numbers for TensorBoard; one file for every start of the run
 //! curves.svg                 loss, accuracy and learning rate over the steps
+//! report.html                figures, confusion matrix and curves of a fine-tuning, in one file
 //! ```
 //!
 //! A killed run may have logged steps beyond its last checkpoint. Resuming cuts them off the metrics and tells
 //! TensorBoard to forget them, so that the files end as those of a run that was never interrupted.
 
 mod curves;
+mod html;
 mod metrics_log;
 mod tensorboard;
 
-pub use curves::write_curves;
-pub use metrics_log::{EvaluationRecord, MetricsLog, Record, TrainRecord, read_metrics};
+pub use curves::{Curve, Panel, write_curves, write_panels};
+pub use html::{Section, write_html};
+pub use metrics_log::{EvaluationRecord, Logged, MetricsLog, Record, TrainRecord, read_metrics};
 pub use tensorboard::EventFile;
 
 use std::path::{Path, PathBuf};

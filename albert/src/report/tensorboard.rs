@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::io::crc32c;
 
-use super::{EvaluationRecord, Record, ReportError, TrainRecord};
+use super::{EvaluationRecord, Logged, Record, ReportError, TrainRecord};
 
 /// An open event file.
 #[derive(Debug)]

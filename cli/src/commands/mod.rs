@@ -1,14 +1,20 @@
 //! One module a command: its arguments, what it asks of the library, what it prints.
 
+pub(crate) mod ablate;
+pub(crate) mod answer;
 pub(crate) mod bench;
+pub(crate) mod classify;
 pub(crate) mod convert;
 pub(crate) mod data;
 pub(crate) mod doctor;
 pub(crate) mod embed;
+pub(crate) mod evaluate;
 pub(crate) mod fill_mask;
+pub(crate) mod finetune;
 pub(crate) mod forward;
 pub(crate) mod info;
 pub(crate) mod kernels;
+pub(crate) mod predict;
 pub(crate) mod pretrain;
 pub(crate) mod quickstart;
 pub(crate) mod tokenizer;

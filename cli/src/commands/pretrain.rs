@@ -150,7 +150,7 @@ fn describe(summary: &Summary) -> String {
 }
 
 /// Shows what a run tells.
-struct Watch {
+pub(crate) struct Watch {
     progress: Progress,
     peak: Peak,
     smoothed: Smoothed,
@@ -178,7 +178,7 @@ impl Smoothed {
 }
 
 impl Watch {
-    fn new(cpu: &Cpu) -> Self {
+    pub(crate) fn new(cpu: &Cpu) -> Self {
         Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), smoothed: Smoothed::default() }
     }
 }

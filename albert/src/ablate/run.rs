@@ -1,0 +1,358 @@
+//! The runs of a plan, one after another.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::io::write_atomically;
+use engine::{Device, EngineError};
+use serde::{Deserialize, Serialize};
+
+use super::AblationError;
+use super::plan::{Budget, Plan, TaskPlan, Variant, folder_name};
+use super::table::tables;
+use crate::checkpoint::ModelFolder;
+use crate::data::{Dataset, Objective, Vocabulary};
+use crate::finetune::{self, DataSource, FinetuneError, Loaded, finetune};
+use crate::metrics::Proportion;
+use crate::pretrain::{self, PretrainError, pretrain, sentence_accuracy};
+use crate::tokenizer::Tokenizer;
+
+const RESULT: &str = "result.json";
+
+/// What pre-training gave.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Learnt {
+    /// Steps taken.
+    pub steps: u64,
+    /// Tokens seen.
+    pub tokens: u64,
+    /// Seconds of training.
+    pub seconds: f64,
+    /// Masked pieces of held-out text that were right, 0 to 1.
+    pub mlm_accuracy: Option<f64>,
+    /// Pairs that were told from pairs of two documents; absent for a model without a sentence objective.
+    pub nsp: Option<Proportion>,
+    /// Pairs that were told from swapped pairs.
+    pub sop: Option<Proportion>,
+}
+
+/// What fine-tuning gave.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskResult {
+    /// Name of the figure.
+    pub metric: String,
+    /// The best on the dev set, 0 to 1.
+    pub value: f64,
+    /// Seconds of training.
+    pub seconds: f64,
+}
+
+/// Figures of a row under one seed, as far as its stages are done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunResult {
+    /// What decides the numbers of pre-training.
+    pub recipe: serde_json::Value,
+    /// Of pre-training.
+    pub learnt: Option<Learnt>,
+    /// Of each task, by name.
+    pub tasks: BTreeMap<String, TaskResult>,
+    /// What went wrong, if something did; the stages after it are not run.
+    pub problem: Option<String>,
+}
+
+/// What is run next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage<'a> {
+    /// Number of the stage, from 1, of all.
+    pub number: usize,
+    /// All stages.
+    pub of: usize,
+    /// The row.
+    pub row: &'a str,
+    /// The seed.
+    pub seed: u64,
+    /// The task; `None` is pre-training.
+    pub task: Option<&'a str>,
+}
+
+/// Hears what an ablation does.
+pub trait Watcher {
+    /// Before the first stage: what each row may use, the number of its runs, and the stages that are done already.
+    fn planned(&mut self, _budgets: &[Budget], _seeds: usize, _done: usize) {}
+    /// Before a stage.
+    fn begins(&mut self, _stage: Stage<'_>) {}
+    /// Who hears the next pre-training.
+    fn pretraining(&mut self) -> &mut dyn pretrain::Observer;
+    /// Who hears the next fine-tuning.
+    fn finetuning(&mut self) -> &mut dyn finetune::Observer;
+}
+
+/// How an ablation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All stages are done.
+    Finished,
+    /// It was told to stop, and goes on from there.
+    Stopped,
+}
+
+/// Runs what is not done yet of the plan in `text`, in `folder`. `stop` may be set at any time.
+///
+/// # Errors
+/// The plan cannot be run, `folder` holds another plan, or a file cannot be written. A run that goes wrong is no error: the
+/// table says so.
+pub fn ablate(
+    text: &str,
+    folder: &Path,
+    device: &Device,
+    stop: &AtomicBool,
+    watcher: &mut dyn Watcher,
+) -> Result<Ended, AblationError> {
+    let plan = Plan::from_toml(text)?;
+    let tokenizer = Tokenizer::load(&plan.input.tokenizer)?;
+    let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
+    let dataset = Dataset::open(&plan.input.data, &vocabulary)?;
+    let files = tokenizer.to_files();
+    let sources = pretrain::Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &files };
+    let variants = plan.variants(tokenizer.vocab_size())?;
+    keep_plan(folder, text)?;
+    let mut runner = Runner { plan: &plan, sources, folder, device, stop, results: BTreeMap::new() };
+    runner.read(&variants)?;
+    let stages = variants.len() * plan.seeds.len() * (1 + plan.tasks.len());
+    let budgets: Vec<Budget> = variants.iter().map(Variant::budget).collect();
+    watcher.planned(&budgets, plan.seeds.len(), runner.done());
+    runner.write_tables(&variants)?;
+    let mut number = 0;
+    // All rows under the first seed come first, so that there soon is a table.
+    for &seed in &plan.seeds {
+        for variant in &variants {
+            let stage = |number, task| Stage { number, of: stages, row: &variant.name, seed, task };
+            number += 1;
+            if runner.pretrain(variant, seed, watcher, stage(number, None))? == Ended::Stopped {
+                return Ok(Ended::Stopped);
+            }
+            runner.write_tables(&variants)?;
+            for task in &plan.tasks {
+                number += 1;
+                if runner.finetune(variant, seed, task, watcher, stage(number, Some(&task.name)))? == Ended::Stopped {
+                    return Ok(Ended::Stopped);
+                }
+                runner.write_tables(&variants)?;
+            }
+        }
+    }
+    Ok(Ended::Finished)
+}
+
+/// Leaves the plan in the folder; refuses a folder of another plan.
+fn keep_plan(folder: &Path, text: &str) -> Result<(), AblationError> {
+    let path = folder.join("plan.toml");
+    match std::fs::read_to_string(&path) {
+        Ok(found) if Plan::from_toml(&found).ok() != Plan::from_toml(text).ok() => Err(AblationError::Folder(format!(
+            "{} is of another plan; choose another folder for this one",
+            path.display()
+        ))),
+        Ok(_) => Ok(()),
+        Err(_) => {
+            std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
+            Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
+        }
+    }
+}
+
+/// Runs stages, and remembers what they gave by folder and seed.
+struct Runner<'a> {
+    plan: &'a Plan,
+    sources: pretrain::Sources<'a>,
+    folder: &'a Path,
+    device: &'a Device,
+    stop: &'a AtomicBool,
+    results: BTreeMap<(String, u64), RunResult>,
+}
+
+impl Runner<'_> {
+    fn place(&self, variant: &Variant, seed: u64) -> std::path::PathBuf {
+        self.folder.join(&variant.folder).join(format!("seed-{seed}"))
+    }
+
+    /// Reads what earlier sittings left.
+    fn read(&mut self, variants: &[Variant]) -> Result<(), AblationError> {
+        for variant in variants {
+            for &seed in &self.plan.seeds {
+                let path = self.place(variant, seed).join(RESULT);
+                let recipe = variant.recipe.fingerprint();
+                let result = match std::fs::read_to_string(&path) {
+                    Err(_) => RunResult { recipe, ..RunResult::default() },
+                    Ok(text) => {
+                        let found: RunResult = serde_json::from_str(&text).map_err(|error| {
+                            AblationError::Folder(format!("{} is damaged: {error}; delete it", path.display()))
+                        })?;
+                        if found.recipe != recipe {
+                            let problem = format!("{} is of another recipe; delete its folder", path.display());
+                            return Err(AblationError::Folder(problem));
+                        }
+                        found
+                    }
+                };
+                self.results.insert((variant.folder.clone(), seed), result);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stages that are done, or will not be.
+    fn done(&self) -> usize {
+        let of = |result: &RunResult| match result.problem {
+            Some(_) => 1 + self.plan.tasks.len(),
+            None => usize::from(result.learnt.is_some()) + result.tasks.len(),
+        };
+        self.results.values().map(of).sum()
+    }
+
+    /// Changes a result, and writes it.
+    fn note(&mut self, variant: &Variant, seed: u64, change: impl FnOnce(&mut RunResult)) -> Result<(), AblationError> {
+        let place = self.place(variant, seed);
+        let result = self.results.get_mut(&(variant.folder.clone(), seed)).expect("every run was read");
+        change(result);
+        std::fs::create_dir_all(&place).map_err(|error| EngineError::io(&place, "create the folder", error))?;
+        let mut text = serde_json::to_string_pretty(result).expect("a result has string keys");
+        text.push('\n');
+        Ok(write_atomically(place.join(RESULT), |out| out.write_all(text.as_bytes()))?)
+    }
+
+    fn pretrain(
+        &mut self,
+        variant: &Variant,
+        seed: u64,
+        watcher: &mut dyn Watcher,
+        stage: Stage<'_>,
+    ) -> Result<Ended, AblationError> {
+        let result = &self.results[&(variant.folder.clone(), seed)];
+        if result.learnt.is_some() || result.problem.is_some() {
+            return Ok(Ended::Finished);
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(Ended::Stopped);
+        }
+        watcher.begins(stage);
+        let failed = |source: PretrainError| AblationError::Row { row: variant.name.clone(), source: Box::new(source) };
+        let mut recipe = variant.recipe.clone();
+        recipe.seed = seed;
+        let folder = self.place(variant, seed).join("pretrain");
+        let (begin, device, observer) = (pretrain::Begin::Resume, self.device.clone(), watcher.pretraining());
+        let outcome = pretrain(&recipe, &self.sources, &folder, begin, device, self.stop, observer).map_err(failed)?;
+        let summary = match outcome {
+            pretrain::Outcome::Finished(summary) => summary,
+            pretrain::Outcome::Stopped(_) => return Ok(Ended::Stopped),
+            pretrain::Outcome::Diverged { problem, step, .. } => {
+                let problem = format!("pre-training, step {step}: {problem}");
+                self.note(variant, seed, |result| result.problem = Some(problem))?;
+                return Ok(Ended::Finished);
+            }
+        };
+        let last = folder.join("last");
+        let ask = |objective| sentence_accuracy(&last, &recipe, &self.sources, objective, self.device.clone());
+        let learnt = Learnt {
+            steps: summary.step,
+            tokens: summary.tokens,
+            seconds: summary.seconds,
+            mlm_accuracy: summary.evaluation.map(|record| record.mlm_accuracy),
+            nsp: ask(Objective::Nsp).map_err(failed)?,
+            sop: ask(Objective::Sop).map_err(failed)?,
+        };
+        self.note(variant, seed, |result| result.learnt = Some(learnt))?;
+        forget_states(&folder)?;
+        Ok(Ended::Finished)
+    }
+
+    fn finetune(
+        &mut self,
+        variant: &Variant,
+        seed: u64,
+        task: &TaskPlan,
+        watcher: &mut dyn Watcher,
+        stage: Stage<'_>,
+    ) -> Result<Ended, AblationError> {
+        let result = &self.results[&(variant.folder.clone(), seed)];
+        if result.tasks.contains_key(&task.name) || result.problem.is_some() {
+            return Ok(Ended::Finished);
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(Ended::Stopped);
+        }
+        watcher.begins(stage);
+        let failed = |source: FinetuneError| AblationError::Task { task: task.name.clone(), source: Box::new(source) };
+        let place = self.place(variant, seed);
+        let outcome = self.tune(task, seed, &place, watcher.finetuning()).map_err(failed)?;
+        let summary = match outcome {
+            finetune::Outcome::Finished(summary) => summary,
+            finetune::Outcome::Stopped(_) => return Ok(Ended::Stopped),
+            finetune::Outcome::Diverged { problem, step } => {
+                let problem = format!("{}, step {step}: {problem}", task.name);
+                self.note(variant, seed, |result| result.problem = Some(problem))?;
+                return Ok(Ended::Finished);
+            }
+        };
+        let best = summary.best.ok_or_else(|| failed(FinetuneError::Data("there is no dev set to score".into())))?;
+        let Some((metric, value)) = best.figures.into_iter().next() else {
+            return Err(failed(FinetuneError::Data("nothing was measured".into())));
+        };
+        let scored = TaskResult { metric, value, seconds: summary.seconds };
+        self.note(variant, seed, |result| {
+            result.tasks.insert(task.name.clone(), scored);
+        })?;
+        forget_states(&place.join(folder_name(&task.name)))?;
+        Ok(Ended::Finished)
+    }
+
+    fn tune(
+        &self,
+        task: &TaskPlan,
+        seed: u64,
+        place: &Path,
+        observer: &mut dyn finetune::Observer,
+    ) -> Result<finetune::Outcome, FinetuneError> {
+        let model = place.join("pretrain").join("last");
+        let config = ModelFolder::open(&model)?.config().config.clone();
+        let mut recipe = finetune::Recipe::for_task(task.task, &config).with("", &task.set)?;
+        recipe.seed = seed;
+        recipe.input.model = Some(model);
+        let source = DataSource { task: task.task, settings: &recipe.data };
+        let Loaded { problem, train, dev, .. } = source.load(&task.data)?;
+        let of_model = finetune::Task::new(task.task, problem, &recipe);
+        let sources = finetune::Sources { task: &of_model, train: &train, dev: dev.as_ref() };
+        let folder = place.join(folder_name(&task.name));
+        finetune(&recipe, &sources, &folder, finetune::Begin::Resume, self.device.clone(), self.stop, observer)
+    }
+
+    /// Writes both tables as they are now.
+    fn write_tables(&self, variants: &[Variant]) -> Result<(), AblationError> {
+        let of = |variant: &Variant| {
+            let seeds = self.plan.seeds.iter();
+            seeds.map(|&seed| self.results[&(variant.folder.clone(), seed)].clone()).collect::<Vec<_>>()
+        };
+        let results: Vec<Vec<RunResult>> = variants.iter().map(of).collect();
+        let tables = tables(self.plan, variants, &results);
+        let markdown: String = tables.iter().map(|table| format!("{table}\n")).collect();
+        let mut json = serde_json::to_string_pretty(&tables).expect("a table has string keys");
+        json.push('\n');
+        write_atomically(self.folder.join("table.md"), |out| out.write_all(markdown.as_bytes()))?;
+        Ok(write_atomically(self.folder.join("table.json"), |out| out.write_all(json.as_bytes()))?)
+    }
+}
+
+/// Removes the training states of a run that is over: its model stays.
+fn forget_states(run: &Path) -> Result<(), AblationError> {
+    let states = run.join("checkpoints");
+    match std::fs::remove_dir_all(&states) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(EngineError::io(&states, "remove the states of a finished run", error).into())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,170 @@
+//! The tables of an ablation: rows are recipes, columns what they cost and what they gave.
+//!
+//! A figure stands as mean ± standard deviation over the seeds (√(Σ (x - mean)² / (n - 1)); without ± for one seed). The
+//! average is that over the tasks, taken seed by seed, as the paper's last column.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::plan::{Plan, Variant};
+use super::run::RunResult;
+
+/// A figure over the seeds that have it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Cell {
+    /// One a seed, in their order.
+    pub values: Vec<f64>,
+    /// Their mean.
+    pub mean: Option<f64>,
+    /// Their standard deviation; of one value there is none.
+    pub deviation: Option<f64>,
+}
+
+impl Cell {
+    fn new(values: Vec<f64>) -> Self {
+        let n = values.len() as f64;
+        let mean = (!values.is_empty()).then(|| values.iter().sum::<f64>() / n);
+        let deviation = mean.filter(|_| values.len() > 1).map(|mean| {
+            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+            (squares / (n - 1.0)).sqrt()
+        });
+        Self { values, mean, deviation }
+    }
+
+    /// The figure times `scale`.
+    fn text(&self, scale: f64, digits: usize) -> String {
+        match (self.mean, self.deviation) {
+            (None, _) => "-".to_owned(),
+            (Some(mean), None) => format!("{:.digits$}", scale * mean),
+            (Some(mean), Some(deviation)) => format!("{:.digits$} ± {:.digits$}", scale * mean, scale * deviation),
+        }
+    }
+}
+
+/// One line of a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// The row's name.
+    pub name: String,
+    /// Parameters of the encoder.
+    pub parameters: u64,
+    /// Tokens a second of pre-training.
+    pub speed: Cell,
+    /// Accuracies 0 to 1 of masked pieces, of pairs from two documents, of swapped pairs.
+    pub objectives: [Cell; 3],
+    /// A figure a task, 0 to 1 (correlations -1 to 1).
+    pub tasks: Vec<Cell>,
+    /// Their average.
+    pub average: Cell,
+    /// What went wrong.
+    pub problems: Vec<String>,
+}
+
+/// A section of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Table {
+    /// Its title.
+    pub title: String,
+    /// Names of the tasks, with their figures.
+    pub tasks: Vec<String>,
+    /// Its lines.
+    pub lines: Vec<Line>,
+    /// The budget of its rows, in words.
+    pub budget: String,
+}
+
+/// The tables of `plan`: `results[v][s]` are those of variant v under seed s.
+pub fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult>]) -> Vec<Table> {
+    let find = |s: usize, r: usize| variants.iter().position(|variant| variant.rows.contains(&(s, r)));
+    let metric = |task: &str| {
+        let of = |result: &RunResult| result.tasks.get(task).map(|scored| scored.metric.clone());
+        let found = results.iter().flatten().find_map(of);
+        found.map_or_else(|| task.to_owned(), |metric| format!("{task} ({metric})"))
+    };
+    let table = |(s, section): (usize, &super::Section)| {
+        let found: Vec<usize> = (0..section.rows.len()).filter_map(|r| find(s, r)).collect();
+        Table {
+            title: section.title.clone(),
+            tasks: plan.tasks.iter().map(|task| metric(&task.name)).collect(),
+            lines: found
+                .iter()
+                .zip(&section.rows)
+                .map(|(&v, row)| line(plan, &row.name, &variants[v], &results[v]))
+                .collect(),
+            budget: budget(found.iter().map(|&v| &variants[v])),
+        }
+    };
+    plan.sections.iter().enumerate().map(table).collect()
+}
+
+fn line(plan: &Plan, name: &str, variant: &Variant, results: &[RunResult]) -> Line {
+    let over = |value: &dyn Fn(&RunResult) -> Option<f64>| Cell::new(results.iter().filter_map(value).collect());
+    let learnt = |result: &RunResult| result.learnt.clone();
+    let task = |name: &str| over(&|result| result.tasks.get(name).map(|scored| scored.value));
+    let average = |result: &RunResult| {
+        let values: Option<Vec<f64>> =
+            plan.tasks.iter().map(|task| result.tasks.get(&task.name).map(|scored| scored.value)).collect();
+        values.filter(|values| !values.is_empty()).map(|values| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    Line {
+        name: name.to_owned(),
+        parameters: variant.budget().parameters,
+        speed: over(&|result| learnt(result).map(|learnt| learnt.tokens as f64 / learnt.seconds.max(1e-9))),
+        objectives: [
+            over(&|result| learnt(result)?.mlm_accuracy),
+            over(&|result| learnt(result)?.nsp?.value()),
+            over(&|result| learnt(result)?.sop?.value()),
+        ],
+        tasks: plan.tasks.iter().map(|entry| task(&entry.name)).collect(),
+        average: over(&average),
+        problems: results.iter().filter_map(|result| result.problem.clone()).collect(),
+    }
+}
+
+/// The budget that all rows have, or that they have different ones.
+fn budget<'v>(variants: impl Iterator<Item = &'v Variant>) -> String {
+    let mut budgets: Vec<_> = variants.map(|variant| (variant.budget().steps, variant.budget().tokens)).collect();
+    budgets.sort_unstable();
+    budgets.dedup();
+    match &budgets[..] {
+        [(steps, tokens)] => format!("Budget of each row: {steps} steps, at most {tokens} tokens."),
+        _ => {
+            let all: Vec<_> = budgets.iter().map(|(steps, tokens)| format!("{steps} steps, {tokens} tokens")).collect();
+            format!("The rows do not have the same budget: {}.", all.join("; "))
+        }
+    }
+}
+
+/// The table in Markdown.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "### {}\n", self.title)?;
+        let first = self.lines.iter().find_map(|line| line.speed.mean);
+        let mut head = vec!["", "parameters", "tokens/s", "speed", "MLM %", "NSP %", "SOP %"];
+        head.extend(self.tasks.iter().map(String::as_str));
+        if self.tasks.len() > 1 {
+            head.push("average");
+        }
+        writeln!(f, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()))?;
+        for line in &self.lines {
+            let speed =
+                line.speed.mean.zip(first).map_or("-".to_owned(), |(own, first)| format!("{:.2}x", own / first));
+            let parameters = format!("{:.2} M", line.parameters as f64 / 1e6);
+            let mut cells = vec![line.name.clone(), parameters, line.speed.text(1.0, 0), speed];
+            cells.extend(line.objectives.iter().map(|cell| cell.text(100.0, 1)));
+            cells.extend(line.tasks.iter().map(|cell| cell.text(100.0, 1)));
+            if self.tasks.len() > 1 {
+                cells.push(line.average.text(100.0, 1));
+            }
+            writeln!(f, "| {} |", cells.join(" | "))?;
+        }
+        writeln!(f, "\n{}", self.budget)?;
+        for line in &self.lines {
+            for problem in &line.problems {
+                writeln!(f, "{}: {problem}.", line.name)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,481 @@
+//! From examples to what the model reads.
+//!
+//! ```text
+//! text       [CLS] a [SEP]              cut at its end
+//! pair       [CLS] a [SEP] b [SEP]      the longer loses its last piece until both fit; b if they are equal
+//! choice     [CLS] passage [SEP] question with an option [SEP], one sequence an option
+//!            `_` of the question is the option wherever it stands; without `_`, the option follows the question;
+//!            the last `max_question_length` pieces stay, and the passage is cut at its end
+//! words      [CLS] pieces of words [SEP]; a word is predicted at its first piece
+//!            words that do not fit make another sequence: each is predicted once
+//! question   windows over its passage, see `span`
+//! ```
+//!
+//! Sources: the released `run_classifier.py` and `run_race.py`; Devlin et al. 2019, section 5.3 (words). What was cut is
+//! counted, never dropped.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::{Examples, FinetuneError};
+use crate::span::{self, GoldSpan, SpanFeature, SpanSettings};
+use crate::tasks::{Choice, Label, Problem, Question, Sequence, Tagged, Text};
+use crate::tokenizer::{SpecialIds, Tokenizer};
+
+/// What the model reads of an example, and what it should say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Feature {
+    /// Index of its example.
+    pub example: usize,
+    /// What is read.
+    pub content: Content,
+    /// What is right.
+    pub target: Target,
+}
+
+/// What is read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// One sequence.
+    One(Sequence),
+    /// A sequence for each option; see [`Content::option`].
+    Options {
+        /// Pieces of the passage, before it is cut.
+        passage: Vec<u32>,
+        /// Pieces of the question with each option.
+        options: Vec<Vec<u32>>,
+        /// Longest sequence.
+        longest: usize,
+    },
+}
+
+/// What is right.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// A class, or an option; `None` if unknown.
+    Class(Option<u32>),
+    /// A number; `None` if unknown.
+    Number(Option<f32>),
+    /// A class for each of some words.
+    Words {
+        /// Which word of the example is the first here.
+        first: usize,
+        /// The piece of the sequence that each word begins with.
+        pieces: Vec<u32>,
+        /// The classes; empty if unknown.
+        tags: Vec<u32>,
+    },
+    /// A part of the window.
+    Span {
+        /// Tokens of the first and of the last piece of the answer; both 0 if it is not in the window.
+        answer: [u32; 2],
+        /// Whether the answer is not in the window.
+        is_impossible: bool,
+        /// The tokens that are of the passage.
+        paragraph: Range<usize>,
+        /// What decoding needs; not kept for training.
+        window: Option<Box<SpanFeature>>,
+    },
+}
+
+impl Content {
+    /// Number of sequences.
+    pub fn sequences(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Options { options, .. } => options.len(),
+        }
+    }
+
+    /// Pieces of the passage that go with an option of `length` pieces.
+    fn room(passage: usize, length: usize, longest: usize) -> usize {
+        passage.min(longest - 3 - length)
+    }
+
+    /// Tokens of all sequences.
+    pub fn tokens(&self) -> usize {
+        match self {
+            Self::One(sequence) => sequence.ids.len(),
+            Self::Options { passage, options, longest } => {
+                options.iter().map(|o| 3 + Self::room(passage.len(), o.len(), *longest) + o.len()).sum()
+            }
+        }
+    }
+
+    /// The sequence of option `at`; of a single sequence, that one.
+    pub fn option(&self, at: usize, specials: SpecialIds) -> Sequence {
+        match self {
+            Self::One(sequence) => sequence.clone(),
+            Self::Options { passage, options, longest } => {
+                let option = &options[at];
+                let passage = &passage[..Self::room(passage.len(), option.len(), *longest)];
+                joined(passage, Some(option), specials)
+            }
+        }
+    }
+}
+
+impl Target {
+    /// Whether what is right is known.
+    pub fn is_known(&self) -> bool {
+        match self {
+            Self::Class(class) => class.is_some(),
+            Self::Number(number) => number.is_some(),
+            Self::Words { tags, pieces, .. } => tags.len() == pieces.len(),
+            Self::Span { .. } => true,
+        }
+    }
+
+    /// By how much the example counts in a mean over examples: words count one by one.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Class(_) | Self::Number(_) | Self::Span { .. } => 1,
+            Self::Words { pieces, .. } => pieces.len(),
+        }
+    }
+}
+
+/// Makes features.
+#[derive(Clone, Copy, Debug)]
+pub struct Featurizer<'t> {
+    /// Cuts text into pieces.
+    pub tokenizer: &'t Tokenizer,
+    /// What is to be predicted.
+    pub problem: &'t Problem,
+    /// Longest sequence, special pieces included; at least 8.
+    pub max_sequence_length: usize,
+    /// Most pieces of a question, of multiple choice with its option.
+    pub max_question_length: usize,
+    /// Pieces from the beginning of a window over a passage to that of the next.
+    pub stride: usize,
+    /// Whether windows keep what decoding needs.
+    pub keep_windows: bool,
+}
+
+/// Features, and what had to be cut.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Features {
+    /// In the order of the examples.
+    pub list: Vec<Feature>,
+    /// Examples of which some pieces did not fit.
+    pub cut: usize,
+    /// Questions whose answer begins or ends inside a piece, or is of no piece at all.
+    pub inexact: Vec<usize>,
+}
+
+impl Featurizer<'_> {
+    /// The features of `examples`, in their order, on all threads of the current pool.
+    ///
+    /// # Errors
+    /// The examples are of another problem, or a label is none of its classes.
+    pub fn features(&self, examples: &Examples) -> Result<Features, FinetuneError> {
+        let of = |make: &(dyn Fn(usize) -> Result<(Vec<Feature>, bool), FinetuneError> + Sync)| {
+            let made: Vec<_> = (0..examples.len()).into_par_iter().map(make).collect::<Result<_, _>>()?;
+            let cut = made.iter().filter(|(_, cut)| *cut).count();
+            let list = made.into_iter().flat_map(|(features, _)| features).collect();
+            Ok(Features { list, cut, inexact: Vec::new() })
+        };
+        match (examples, self.problem) {
+            (Examples::Texts(texts), Problem::Classes { .. } | Problem::Number) => of(&|at| self.text(at, &texts[at])),
+            (Examples::Tagged(tagged), Problem::Tags { labels }) => of(&|at| self.words(at, &tagged[at], labels.len())),
+            (Examples::Choices(choices), Problem::Choice) => of(&|at| self.choice(at, &choices[at])),
+            (Examples::Questions(questions), Problem::Span { .. }) => {
+                let made: Vec<_> = (0..questions.len())
+                    .into_par_iter()
+                    .map(|at| self.windows(at, &questions[at]))
+                    .collect::<Result<_, _>>()?;
+                let inexact = (0..made.len()).filter(|&at| made[at].1).collect();
+                Ok(Features { list: made.into_iter().flat_map(|(windows, _)| windows).collect(), cut: 0, inexact })
+            }
+            _ => Err(FinetuneError::Data(format!(
+                "{} cannot be examples of {}",
+                examples.name(),
+                super::name_of(self.problem)
+            ))),
+        }
+    }
+
+    fn text(&self, example: usize, text: &Text) -> Result<(Vec<Feature>, bool), FinetuneError> {
+        let mut first = self.tokenizer.encode(&text.first);
+        let mut second = text.second.as_ref().map(|second| self.tokenizer.encode(second));
+        let before = first.len() + second.as_ref().map_or(0, Vec::len);
+        match &mut second {
+            None => first.truncate(self.max_sequence_length - 2),
+            Some(second) => cut_pair(&mut first, second, self.max_sequence_length - 3),
+        }
+        let is_cut = first.len() + second.as_ref().map_or(0, Vec::len) < before;
+        let wrong = |problem: String| FinetuneError::Data(format!("example {:?}: {problem}", text.id));
+        let target = match (self.problem, text.label) {
+            (Problem::Number, None) => Target::Number(None),
+            (Problem::Number, Some(Label::Number(number))) if number.is_finite() => Target::Number(Some(number)),
+            (Problem::Number, Some(label)) => {
+                return Err(wrong(format!("its label is {label:?}, a finite number was expected")));
+            }
+            (_, None) => Target::Class(None),
+            (Problem::Classes { labels }, Some(Label::Class(class))) if (class as usize) < labels.len() => {
+                Target::Class(Some(class))
+            }
+            (_, Some(label)) => return Err(wrong(format!("its label is {label:?}, which is none of the classes"))),
+        };
+        let sequence = joined(&first, second.as_deref(), self.tokenizer.specials());
+        Ok((vec![Feature { example, content: Content::One(sequence), target }], is_cut))
+    }
+
+    fn choice(&self, example: usize, choice: &Choice) -> Result<(Vec<Feature>, bool), FinetuneError> {
+        let count = choice.options.len();
+        if count < 2 || choice.answer.is_some_and(|answer| answer as usize >= count) {
+            let answer = choice.answer.map_or("none".to_owned(), |answer| answer.to_string());
+            return Err(FinetuneError::Data(format!(
+                "example {:?} has {count} options and answer {answer}; at least two options and an answer among them \
+                 were expected",
+                choice.id
+            )));
+        }
+        let longest = self.max_sequence_length;
+        let mut is_cut = false;
+        let options: Vec<Vec<u32>> = choice
+            .options
+            .iter()
+            .map(|option| {
+                let mut pieces = self.tokenizer.encode(&with_option(&choice.question, option));
+                let kept = pieces.len().min(self.max_question_length).min(longest - 3);
+                is_cut |= kept < pieces.len();
+                pieces.drain(..pieces.len() - kept);
+                pieces
+            })
+            .collect();
+        let passage = self.tokenizer.encode(&choice.passage);
+        is_cut |= options.iter().any(|option| passage.len() + option.len() + 3 > longest);
+        let content = Content::Options { passage, options, longest };
+        Ok((vec![Feature { example, content, target: Target::Class(choice.answer) }], is_cut))
+    }
+
+    /// The windows of a question, and whether its answer is not made of whole pieces.
+    fn windows(&self, example: usize, question: &Question) -> Result<(Vec<Feature>, bool), FinetuneError> {
+        let settings = SpanSettings {
+            max_length: self.max_sequence_length,
+            stride: self.stride,
+            max_question: self.max_question_length,
+        };
+        let wrong = |error| FinetuneError::Data(format!("question {:?}: {error}", question.id));
+        let made = span::features(self.tokenizer, example, question, &settings).map_err(wrong)?;
+        let is_inexact = matches!(made.gold, GoldSpan::Within { .. } | GoldSpan::Nowhere);
+        let windows = made.windows.into_iter().map(|window| Feature {
+            example,
+            content: Content::One(window.sequence.clone()),
+            target: Target::Span {
+                answer: [window.start as u32, window.end as u32],
+                is_impossible: window.is_impossible,
+                paragraph: window.paragraph.clone(),
+                window: self.keep_windows.then(|| Box::new(window)),
+            },
+        });
+        Ok((windows.collect(), is_inexact))
+    }
+
+    fn words(&self, example: usize, tagged: &Tagged, labels: usize) -> Result<(Vec<Feature>, bool), FinetuneError> {
+        let (words, tags) = (tagged.words.len(), tagged.tags.len());
+        let wrong = |problem: String| Err(FinetuneError::Data(format!("example {:?}: {problem}", tagged.id)));
+        if tags != 0 && tags != words {
+            return wrong(format!("it has {words} words and {tags} tags"));
+        }
+        if let Some(tag) = tagged.tags.iter().find(|tag| **tag as usize >= labels) {
+            return wrong(format!("tag {tag} is none of the {labels} classes"));
+        }
+        let SpecialIds { cls, sep, unk, .. } = self.tokenizer.specials();
+        let room = self.max_sequence_length - 2;
+        let mut out = Vec::new();
+        let mut is_cut = false;
+        let (mut ids, mut pieces, mut first) = (vec![cls], Vec::new(), 0);
+        let mut close = |ids: &mut Vec<u32>, pieces: &mut Vec<u32>, first: usize, end: usize| {
+            ids.push(sep);
+            let sequence = Sequence { second: ids.len(), ids: std::mem::replace(ids, vec![cls]) };
+            let tags = if tags == 0 { Vec::new() } else { tagged.tags[first..end].to_vec() };
+            let target = Target::Words { first, pieces: std::mem::take(pieces), tags };
+            out.push(Feature { example, content: Content::One(sequence), target });
+        };
+        for (at, word) in tagged.words.iter().enumerate() {
+            let mut word = self.tokenizer.encode(word);
+            if word.is_empty() {
+                // Nothing is left of it, but it is to have a prediction.
+                word.push(unk);
+            }
+            is_cut |= word.len() > room;
+            word.truncate(room);
+            if ids.len() - 1 + word.len() > room {
+                close(&mut ids, &mut pieces, first, at);
+                first = at;
+            }
+            pieces.push(ids.len() as u32);
+            ids.extend(word);
+        }
+        if !pieces.is_empty() {
+            close(&mut ids, &mut pieces, first, words);
+        }
+        Ok((out, is_cut))
+    }
+}
+
+/// `[CLS] first [SEP]`, and if there is a second, `second [SEP]` as segment 1.
+fn joined(first: &[u32], second: Option<&[u32]>, specials: SpecialIds) -> Sequence {
+    let mut ids = Vec::with_capacity(3 + first.len() + second.map_or(0, <[u32]>::len));
+    ids.push(specials.cls);
+    ids.extend_from_slice(first);
+    ids.push(specials.sep);
+    let middle = ids.len();
+    if let Some(second) = second {
+        ids.extend_from_slice(second);
+        ids.push(specials.sep);
+    }
+    Sequence { ids, second: middle }
+}
+
+/// Shortens a pair to `longest` pieces in all: the longer loses its last, the second where they are equal.
+fn cut_pair(first: &mut Vec<u32>, second: &mut Vec<u32>, longest: usize) {
+    while first.len() + second.len() > longest {
+        let longer = if first.len() > second.len() { &mut *first } else { &mut *second };
+        longer.pop();
+    }
+}
+
+/// The question with an option in it.
+fn with_option(question: &str, option: &str) -> String {
+    if question.contains('_') { question.replace('_', option) } else { format!("{question} {option}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::tokenizer;
+    use super::*;
+
+    fn featurizer<'t>(tokenizer: &'t Tokenizer, problem: &'t Problem, longest: usize) -> Featurizer<'t> {
+        Featurizer {
+            tokenizer,
+            problem,
+            max_sequence_length: longest,
+            max_question_length: 4,
+            stride: 4,
+            keep_windows: true,
+        }
+    }
+
+    fn text(first: &str, second: Option<&str>, label: Option<Label>) -> Examples {
+        Examples::Texts(vec![Text { id: "7".into(), first: first.into(), second: second.map(str::to_owned), label }])
+    }
+
+    /// The pieces as text, so that cases can be read.
+    fn shown(tokenizer: &Tokenizer, sequence: &Sequence) -> String {
+        sequence
+            .ids
+            .iter()
+            .map(|&id| tokenizer.piece(id).trim_start_matches('▁').to_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn pairs_are_cut_from_the_end_of_the_longer() {
+        let (tokenizer, problem) = (tokenizer(), Problem::Number);
+        for (longest, first, second, expected) in [
+            (32, "a b c", None, "[CLS] a b c [SEP]"),
+            (8, "a b c d e f g h", None, "[CLS] a b c d e f [SEP]"),
+            (32, "a b c", Some("d e"), "[CLS] a b c [SEP] d e [SEP]"),
+            // The first is longer until both have 3; then the second gives way.
+            (8, "a b c d e f", Some("g h i"), "[CLS] a b c [SEP] g h [SEP]"),
+            (9, "a b c d e f", Some("g h i"), "[CLS] a b c [SEP] g h i [SEP]"),
+            (8, "a", Some("b c d e f g"), "[CLS] a [SEP] b c d e [SEP]"),
+            (8, "a b c d e f", Some(""), "[CLS] a b c d e [SEP] [SEP]"),
+            (8, "", Some(""), "[CLS] [SEP] [SEP]"),
+        ] {
+            let features = featurizer(&tokenizer, &problem, longest).features(&text(first, second, None)).unwrap();
+            let [Feature { content: Content::One(sequence), example: 0, target: Target::Number(None) }] =
+                &features.list[..]
+            else {
+                panic!("{features:?}")
+            };
+            assert_eq!(shown(&tokenizer, sequence), expected);
+            let middle = 1 + sequence.ids.iter().position(|&id| id == tokenizer.specials().sep).unwrap();
+            assert_eq!(sequence.second, middle, "{expected}");
+            let words = first.split_whitespace().count() + second.map_or(0, |second| second.split_whitespace().count());
+            assert_eq!(features.cut, usize::from(words + 2 + usize::from(second.is_some()) > longest), "{expected}");
+        }
+    }
+
+    #[test]
+    fn options_stand_in_every_gap_or_behind_the_question() {
+        let (tokenizer, problem) = (tokenizer(), Problem::Choice);
+        let specials = tokenizer.specials();
+        let options = |passage: &str, question: &str, options: &[&str], longest: usize| {
+            let choice = Choice {
+                id: "1".into(),
+                passage: passage.into(),
+                question: question.into(),
+                options: options.iter().map(|&option| option.to_owned()).collect(),
+                answer: Some(1),
+                level: None,
+            };
+            let features =
+                featurizer(&tokenizer, &problem, longest).features(&Examples::Choices(vec![choice])).unwrap();
+            let content = &features.list[0].content;
+            let shown: Vec<_> =
+                (0..content.sequences()).map(|at| shown(&tokenizer, &content.option(at, specials))).collect();
+            let tokens = (0..content.sequences()).map(|at| content.option(at, specials).ids.len()).sum::<usize>();
+            assert_eq!(content.tokens(), tokens);
+            (shown, features.cut)
+        };
+        let (shown, cut) = options("a b", "c _ d _", &["x", "y"], 32);
+        assert_eq!((&shown[0][..], cut), ("[CLS] a b [SEP] c x d x [SEP]", 0));
+        assert_eq!(shown[1], "[CLS] a b [SEP] c y d y [SEP]");
+        let (shown, _) = options("a b", "c d", &["x", "y z"], 32);
+        assert_eq!(shown, ["[CLS] a b [SEP] c d x [SEP]", "[CLS] a b [SEP] c d y z [SEP]"]);
+        // Four pieces of the question stay, its last; the passage is cut by what each option needs.
+        let (shown, cut) = options("a b c d e f", "g h i j", &["x", "y z"], 9);
+        assert_eq!(shown, ["[CLS] a b [SEP] h i j x [SEP]", "[CLS] a b [SEP] i j y z [SEP]"]);
+        assert_eq!(cut, 1);
+        let (shown, _) = options("a b c d e f", "g", &["x", "y z"], 9);
+        assert_eq!(shown, ["[CLS] a b c d [SEP] g x [SEP]", "[CLS] a b c [SEP] g y z [SEP]"]);
+    }
+
+    #[test]
+    fn every_word_is_predicted_once_at_its_first_piece() {
+        let tokenizer = tokenizer();
+        let problem = Problem::Tags { labels: vec!["O".into(), "X".into()] };
+        let words: Vec<String> = ["a", "bc", "", "d", "e", "f", "g", "h"].map(str::to_owned).to_vec();
+        let tags = vec![0, 1, 0, 1, 0, 1, 0, 1];
+        let tagged = Tagged { id: "s".into(), words: words.clone(), tags: tags.clone() };
+        let features = featurizer(&tokenizer, &problem, 8).features(&Examples::Tagged(vec![tagged])).unwrap();
+        let (mut seen, mut next) = (Vec::new(), 0);
+        for feature in &features.list {
+            let (Content::One(sequence), Target::Words { first, pieces, tags }) = (&feature.content, &feature.target)
+            else {
+                panic!("{feature:?}")
+            };
+            assert!(sequence.ids.len() <= 8 && sequence.second == sequence.ids.len());
+            assert_eq!(*first, next, "words follow each other");
+            for (word, &piece) in words[next..].iter().zip(pieces) {
+                let expected = tokenizer.encode(word).first().copied().unwrap_or(tokenizer.specials().unk);
+                assert_eq!(sequence.ids[piece as usize], expected, "{word}");
+            }
+            next += pieces.len();
+            seen.extend(tags);
+        }
+        assert_eq!((seen, next), (tags, words.len()));
+        assert!(features.list.len() > 1);
+    }
+
+    #[test]
+    fn refuses_labels_that_are_none() {
+        let tokenizer = tokenizer();
+        let classes = Problem::Classes { labels: vec!["no".into(), "yes".into()] };
+        for (problem, examples, expected) in [
+            (&classes, text("a", None, Some(Label::Class(2))), "none of the classes"),
+            (&classes, text("a", None, Some(Label::Number(1.0))), "none of the classes"),
+            (&Problem::Number, text("a", None, Some(Label::Number(f32::NAN))), "a finite number was expected"),
+            (&Problem::Choice, text("a", None, None), "texts cannot be examples of multiple choice"),
+        ] {
+            let message = featurizer(&tokenizer, problem, 8).features(&examples).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

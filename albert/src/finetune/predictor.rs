@@ -1,0 +1,178 @@
+//! Fine-tuned models in use: what one, or the mean of several, says of examples.
+
+use std::path::{Path, PathBuf};
+
+use engine::{Device, Workspace};
+
+use super::batch::Budget;
+use super::prediction::{Prediction, answers, average, predictions};
+use super::start::{head_of, tokenizer_of};
+use super::trainer::Scorer;
+use super::{Examples, Features, Featurizer, FinetuneError, SpanHead, Task};
+use crate::checkpoint::{Heads, ModelFolder, TaskHead};
+use crate::model::Mode;
+use crate::tokenizer::Tokenizer;
+
+/// Tokens of a batch.
+const TOKENS: usize = 4096;
+/// Sequences of a batch.
+const SEQUENCES: usize = 128;
+
+/// Fine-tuned models of one task.
+#[derive(Debug)]
+pub struct Predictor {
+    task: Task,
+    members: Vec<Member>,
+    cut: usize,
+}
+
+#[derive(Debug)]
+struct Member {
+    tokenizer: Tokenizer,
+    task: Task,
+    scorer: Scorer,
+    is_planned: bool,
+}
+
+/// The model folders that `path` stands for: itself, or the seeds of a run over several.
+///
+/// # Errors
+/// Never for a folder that can be listed.
+pub fn members_of(path: &Path) -> Vec<PathBuf> {
+    if path.join("config.json").is_file() {
+        return vec![path.to_owned()];
+    }
+    let mut seeds: Vec<PathBuf> = std::fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("seed-") && path.join("config.json").is_file()
+        })
+        .collect();
+    seeds.sort();
+    if seeds.is_empty() { vec![path.to_owned()] } else { seeds }
+}
+
+impl Predictor {
+    /// Loads the models in `folders` (see [`members_of`]), whose predictions will be averaged.
+    ///
+    /// # Errors
+    /// A model cannot be read, has no head of a task, or is of another problem than the first.
+    pub fn load(folders: &[PathBuf], device: &Device) -> Result<Self, FinetuneError> {
+        let mut members: Vec<Member> = Vec::new();
+        for folder in folders.iter().flat_map(|folder| members_of(folder)) {
+            let member = Member::load(&folder, device.clone())?;
+            if let Some(first) = members.first()
+                && first.task.problem != member.task.problem
+            {
+                return Err(FinetuneError::Data(format!(
+                    "{} was made for another problem than {}, so their predictions have no mean; give models of one task",
+                    folder.display(),
+                    folders[0].display()
+                )));
+            }
+            members.push(member);
+        }
+        let Some(task) = members.first().map(|member| member.task.clone()) else {
+            return Err(FinetuneError::Data("no model was given".into()));
+        };
+        Ok(Self { task, members, cut: 0 })
+    }
+
+    /// What the models were made for.
+    pub fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// How many models there are.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Never true: there is at least one model.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Examples so far of which something did not fit the longest sequence.
+    pub fn cut(&self) -> usize {
+        self.cut
+    }
+
+    /// The mean prediction for each of `examples`, in their order.
+    ///
+    /// # Errors
+    /// The examples are of another problem, or the engine failed.
+    pub fn predict(&mut self, examples: &Examples) -> Result<Vec<Prediction>, FinetuneError> {
+        if examples.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut lists = Vec::with_capacity(self.members.len());
+        let mut cut = 0;
+        for member in &mut self.members {
+            let (list, own) = member.predict(examples)?;
+            lists.push(list);
+            cut = cut.max(own);
+        }
+        self.cut += cut;
+        average(lists)
+    }
+}
+
+impl Member {
+    fn load(folder: &Path, device: Device) -> Result<Self, FinetuneError> {
+        let files = ModelFolder::open(folder)?;
+        let mut task = Task::of_folder(&files)?;
+        if task.span.head.is_none() {
+            // What the weights have decides.
+            task.span.head = match files.heads().task {
+                Some(TaskHead::Span) => Some(SpanHead::Logits),
+                Some(TaskHead::SquadV2) => Some(SpanHead::Released),
+                _ => None,
+            };
+        }
+        let tokenizer = tokenizer_of(&files)?;
+        let heads = Heads::for_task(head_of(&task.problem, &task.span)?);
+        let (model, params, _) = files.model(heads, &[], device.processor(), 0)?;
+        let scorer = Scorer {
+            workspace: Workspace::new(device),
+            model,
+            params,
+            specials: tokenizer.specials(),
+            budget: Budget { tokens: TOKENS, sequences: SEQUENCES },
+            mode: Mode::EVALUATION,
+        };
+        Ok(Self { tokenizer, task, scorer, is_planned: false })
+    }
+
+    fn predict(&mut self, examples: &Examples) -> Result<(Vec<Prediction>, usize), FinetuneError> {
+        let featurizer = Featurizer {
+            tokenizer: &self.tokenizer,
+            problem: &self.task.problem,
+            max_sequence_length: self.task.text.max_sequence_length,
+            max_question_length: self.task.text.max_question_length,
+            stride: self.task.span.stride,
+            keep_windows: true,
+        };
+        let cpu = self.scorer.workspace.device().processor().clone();
+        let Features { list, cut, .. } = cpu.enter(|| featurizer.features(examples))?;
+        let budget = self.scorer.budget.with_room_for(&list);
+        if budget != self.scorer.budget {
+            (self.scorer.budget, self.is_planned) = (budget, false);
+        }
+        // Few examples are not worth memory laid out for the largest batch.
+        let tokens: usize = list.iter().map(|feature| feature.content.tokens()).sum();
+        if let (false, Some(like)) = (self.is_planned || tokens < TOKENS, list.first()) {
+            self.scorer.plan(&like.clone())?;
+            self.is_planned = true;
+        }
+        if let Examples::Questions(questions) = examples {
+            let scores = self.scorer.window_scores(&list)?;
+            return Ok((answers(questions, &list, &scores, &self.task.span.decode), cut));
+        }
+        let scores = self.scorer.scores(&list)?;
+        Ok((predictions(&self.task.problem, examples.len(), &list, &scores), cut))
+    }
+}

@@ -1,0 +1,508 @@
+//! A fine-tuning recipe: every number of a run as a named setting, in TOML.
+//!
+//! ```toml
+//! seed = 1
+//! [text]
+//! max_sequence_length = 128
+//! [batch]
+//! examples_per_step = 32
+//! [dropout]
+//! encoder = 0.0
+//! [optimizer]
+//! learning_rate = 2e-5
+//! [schedule]
+//! epochs = 3.0                # or steps
+//! warmup_share = 0.1          # or warmup_steps
+//! [evaluation]
+//! interval = 200
+//! patience = 5
+//! ```
+//!
+//! What is left out comes from the model's size, or from the paper's table (see `presets`). Unknown keys are refused.
+//! Every key can be overridden by `section.key=value`; `steps` and `epochs` replace each other, and so do `warmup_steps`
+//! and `warmup_share`.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use super::{DataSettings, FinetuneError, TaskName};
+use crate::config::AlbertConfig;
+use crate::span::DecodeSettings;
+use crate::training::{
+    self, ComputeSettings, OptimizerKind, OptimizerSettings, ScheduleKind, expect, one_line, parse, set,
+};
+
+/// Every setting of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Seed of the head's first values, of dropout and of the order of examples.
+    pub seed: u64,
+    /// Where the run begins.
+    pub input: Input,
+    /// Where what is read stands in files.
+    pub data: DataSettings,
+    /// From text to pieces.
+    pub text: TextSettings,
+    /// Answers in text.
+    pub span: SpanRecipe,
+    /// From examples to steps.
+    pub batch: BatchSettings,
+    /// What is dropped in training.
+    pub dropout: DropoutSettings,
+    /// How gradients become steps.
+    pub optimizer: OptimizerSettings,
+    /// The learning rate over the steps.
+    pub schedule: ScheduleSettings,
+    /// How steps are computed.
+    pub compute: ComputeSettings,
+    /// Measurements on the dev set.
+    pub evaluation: EvaluationSettings,
+    /// Reports and checkpoints; may change when a run is resumed.
+    pub run: RunSettings,
+}
+
+/// Where the run begins; files may move between a start and a resumption.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Input {
+    /// A pre-trained model: its encoder and pooler, the head is fresh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<PathBuf>,
+    /// A model that was fine-tuned before, in the place of `model`: its head too, if it has the same labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<PathBuf>,
+}
+
+/// From text to pieces.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextSettings {
+    /// Longest sequence, `[CLS]` and `[SEP]` included.
+    pub max_sequence_length: usize,
+    /// Most pieces of a question: of multiple choice with its option (its end stays), of answers in text alone (its
+    /// beginning stays).
+    pub max_question_length: usize,
+}
+
+/// The heads that answer in text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpanHead {
+    /// Two logits a token, as for SQuAD 1.1 and in Hugging Face; that there is no answer is an answer of `[CLS]` alone.
+    Logits,
+    /// The released head of SQuAD 2.0: the end follows the start, and a classifier says that there is no answer. In this
+    /// program alone: Hugging Face has no such head.
+    Released,
+}
+
+/// Answers in text; of no effect on other problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpanRecipe {
+    /// Which head; if left out, the released one where there may be no answer, else two logits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<SpanHead>,
+    /// Pieces from the beginning of a window over a passage to that of the next.
+    pub stride: usize,
+    /// How many and how long answers may be.
+    pub decode: DecodeSettings,
+}
+
+impl Default for SpanRecipe {
+    fn default() -> Self {
+        Self { head: None, stride: 128, decode: DecodeSettings::default() }
+    }
+}
+
+/// From examples to steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchSettings {
+    /// Examples that one optimiser step takes, the effective batch.
+    pub examples_per_step: usize,
+    /// Most tokens that are computed at once; steps of more are cut into micro-batches, which changes nothing but
+    /// rounding and dropout.
+    pub max_tokens: usize,
+    /// Most sequences that are computed at once.
+    pub max_sequences: usize,
+}
+
+/// What is dropped in training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DropoutSettings {
+    /// In the encoder, of hidden states and of attention; the model's own rates if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoder: Option<f64>,
+    /// Before the head; the model's own rate if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classifier: Option<f64>,
+}
+
+/// The learning rate over the steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleSettings {
+    /// Its shape.
+    pub kind: ScheduleKind,
+    /// Optimiser steps of the whole run; or `epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// How often every example is met; the steps are ⌊examples · epochs / `examples_per_step`⌋, as released.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    /// Steps of linear warm-up; or `warmup_share`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<u64>,
+    /// Share of the steps that is warm-up, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_share: Option<f64>,
+    /// Exponent of the decay; 1 is linear.
+    pub power: f64,
+    /// Rate at the end.
+    pub end_learning_rate: f64,
+}
+
+/// Measurements on the dev set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvaluationSettings {
+    /// Steps between evaluations; 0 evaluates after every epoch. There is always one at the end.
+    pub interval: u64,
+    /// Stop after so many evaluations without a better one; 0 never stops early.
+    pub patience: u64,
+}
+
+/// Reports and checkpoints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSettings {
+    /// Steps between records in the metrics.
+    pub log_interval: u64,
+    /// Steps between checkpoints, from which a run can be resumed; 0 writes none.
+    pub checkpoint_interval: u64,
+}
+
+/// The steps of a run, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// All of them.
+    pub total: u64,
+    /// Of warm-up.
+    pub warmup: u64,
+    /// Between evaluations.
+    pub evaluation: u64,
+}
+
+/// Keys of which the one that was given last holds.
+const ALTERNATIVES: [[&str; 2]; 2] = [["steps", "epochs"], ["warmup_steps", "warmup_share"]];
+
+impl Recipe {
+    /// What is used where nothing else is said. Rates follow the model's width: wide models collapse to one class at
+    /// BERT's rates, and xlarge and xxlarge also need their gradients clipped at 0.1.
+    pub fn for_model(config: &AlbertConfig) -> Self {
+        let learning_rate = match config.hidden_size {
+            0..=256 => 1e-4,
+            257..=512 => 5e-5,
+            513..=768 => 2e-5,
+            _ => 1e-5,
+        };
+        let is_xlarge = config.hidden_size >= 2048;
+        Self {
+            seed: 12_345,
+            input: Input::default(),
+            data: DataSettings::default(),
+            text: TextSettings {
+                max_sequence_length: config.max_position_embeddings.min(512),
+                max_question_length: 128.min(config.max_position_embeddings / 2),
+            },
+            span: SpanRecipe::default(),
+            batch: BatchSettings { examples_per_step: 32, max_tokens: 4096, max_sequences: 64 },
+            dropout: DropoutSettings { encoder: None, classifier: Some(0.1) },
+            optimizer: OptimizerSettings {
+                kind: OptimizerKind::Adamw,
+                learning_rate,
+                bias_correction: true,
+                clip_norm: if is_xlarge { 0.1 } else { 1.0 },
+                ..OptimizerSettings::default()
+            },
+            schedule: ScheduleSettings {
+                kind: ScheduleKind::Smooth,
+                steps: None,
+                epochs: Some(3.0),
+                warmup_steps: None,
+                warmup_share: Some(0.1),
+                power: 1.0,
+                end_learning_rate: 0.0,
+            },
+            compute: ComputeSettings::default(),
+            evaluation: EvaluationSettings { interval: 0, patience: 0 },
+            run: RunSettings { log_interval: 10, checkpoint_interval: 0 },
+        }
+    }
+
+    /// The same for a task: windows over passages and short questions where answers are in text.
+    #[must_use]
+    pub fn for_task(task: TaskName, config: &AlbertConfig) -> Self {
+        let mut recipe = Self::for_model(config);
+        if task.is_about_spans() {
+            let longest = &mut recipe.text.max_sequence_length;
+            *longest = (*longest).min(384);
+            recipe.text.max_question_length = 64.min(*longest / 2);
+            recipe.span.stride = 128.min(*longest / 3);
+        }
+        recipe
+    }
+
+    /// This recipe with the settings of `text` (TOML) over it, and then `overrides` (`section.key=value`), in order.
+    ///
+    /// # Errors
+    /// Text that is no TOML, an unknown key, or a value that is impossible.
+    pub fn with(&self, text: &str, overrides: &[String]) -> Result<Self, FinetuneError> {
+        let wrong = FinetuneError::Recipe;
+        let mut table = Table::try_from(self).expect("a recipe is a table");
+        lay_over(&mut table, parse(text).map_err(wrong)?);
+        for text in overrides {
+            let mut one = Table::new();
+            set(&mut one, text).map_err(wrong)?;
+            lay_over(&mut table, one);
+        }
+        let recipe: Self = Value::Table(table).try_into().map_err(|error: toml::de::Error| wrong(one_line(&error)))?;
+        recipe.validate()?;
+        Ok(recipe)
+    }
+
+    /// Reads what [`Recipe::to_toml`] wrote.
+    ///
+    /// # Errors
+    /// As [`Recipe::with`]; a setting is missing.
+    pub fn from_toml(text: &str) -> Result<Self, FinetuneError> {
+        let table = parse(text).map_err(FinetuneError::Recipe)?;
+        let recipe: Self =
+            Value::Table(table).try_into().map_err(|error: toml::de::Error| FinetuneError::Recipe(one_line(&error)))?;
+        recipe.validate()?;
+        Ok(recipe)
+    }
+
+    /// The text of `config.toml`: every value resolved.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a recipe is a table")
+    }
+
+    /// The settings that decide the numbers of the run: all but `input` and `run`, as JSON.
+    pub fn fingerprint(&self) -> serde_json::Value {
+        let mut value = serde_json::to_value(self).expect("a recipe has string keys");
+        if let Some(keys) = value.as_object_mut() {
+            keys.shift_remove("input");
+            keys.shift_remove("run");
+        }
+        serde_json::from_str(&value.to_string()).expect("what was just written")
+    }
+
+    /// The steps of a run over `examples` examples.
+    ///
+    /// # Errors
+    /// More warm-up than there are steps.
+    pub fn steps(&self, examples: usize) -> Result<Steps, FinetuneError> {
+        let per_step = self.batch.examples_per_step as f64;
+        let of_epochs = |epochs: f64| (examples as f64 * epochs / per_step).floor().max(1.0) as u64;
+        let schedule = &self.schedule;
+        let total = schedule.steps.unwrap_or_else(|| of_epochs(schedule.epochs.unwrap_or(0.0)));
+        let share = schedule.warmup_share.unwrap_or(0.0);
+        let warmup = schedule.warmup_steps.unwrap_or((share * total as f64) as u64);
+        if warmup > total {
+            return Err(FinetuneError::Recipe(format!(
+                "`schedule.warmup_steps` is {warmup}, but the run has {total} steps; give less, or a share \
+                 (`schedule.warmup_share`)"
+            )));
+        }
+        let epoch = of_epochs(1.0);
+        let evaluation = if self.evaluation.interval == 0 { epoch } else { self.evaluation.interval };
+        Ok(Steps { total, warmup, evaluation })
+    }
+
+    /// The schedule of a run of these steps.
+    pub(super) fn schedule(&self, steps: Steps) -> training::ScheduleSettings {
+        let ScheduleSettings { kind, power, end_learning_rate, .. } = self.schedule;
+        training::ScheduleSettings { kind, steps: steps.total, warmup_steps: steps.warmup, power, end_learning_rate }
+    }
+
+    /// The configuration of `model` with the recipe's dropout.
+    pub(super) fn config(&self, model: &AlbertConfig) -> AlbertConfig {
+        let mut config = model.clone();
+        if let Some(rate) = self.dropout.encoder {
+            (config.hidden_dropout_prob, config.attention_probs_dropout_prob) = (rate, rate);
+        }
+        if let Some(rate) = self.dropout.classifier {
+            config.classifier_dropout_prob = rate;
+        }
+        config
+    }
+
+    /// Checks every setting, alone and beside the others.
+    ///
+    /// # Errors
+    /// The first impossible one.
+    pub fn validate(&self) -> Result<(), FinetuneError> {
+        let wrong = |message: String| Err(FinetuneError::Recipe(message));
+        self.optimizer.check().map_err(FinetuneError::Recipe)?;
+        let (schedule, rate) = (&self.schedule, self.optimizer.learning_rate);
+        let (epochs, share) = (schedule.epochs.unwrap_or(1.0), schedule.warmup_share.unwrap_or(0.0));
+        let [encoder, classifier] = [self.dropout.encoder, self.dropout.classifier].map(|rate| rate.unwrap_or(0.0));
+        let end = schedule.end_learning_rate;
+        expect(&[
+            ("schedule.epochs", epochs, epochs > 0.0 && epochs <= 1e6, "above 0, at most 1000000"),
+            ("schedule.warmup_share", share, (0.0..=1.0).contains(&share), "0 to 1"),
+            ("schedule.power", schedule.power, schedule.power > 0.0 && schedule.power <= 100.0, "above 0, at most 100"),
+            (
+                "schedule.end_learning_rate",
+                end,
+                (0.0..=rate).contains(&end),
+                "at least 0, at most `optimizer.learning_rate`",
+            ),
+            (
+                "data.dev_share",
+                self.data.dev_share,
+                (0.0..=0.5).contains(&self.data.dev_share),
+                "0 (nothing is held out) to 0.5",
+            ),
+            ("dropout.encoder", encoder, (0.0..1.0).contains(&encoder), "at least 0, below 1"),
+            ("dropout.classifier", classifier, (0.0..1.0).contains(&classifier), "at least 0, below 1"),
+        ])
+        .map_err(FinetuneError::Recipe)?;
+        if schedule.steps.is_some() == schedule.epochs.is_some() {
+            return wrong("give either `schedule.steps` or `schedule.epochs`".into());
+        }
+        if schedule.warmup_steps.is_some() && schedule.warmup_share.is_some() {
+            return wrong("give either `schedule.warmup_steps` or `schedule.warmup_share`".into());
+        }
+        if schedule.steps.is_some_and(|steps| steps == 0 || steps > 1 << 40) {
+            return wrong(format!("`schedule.steps` is {}, expected 1 to 2^40", schedule.steps.unwrap_or(0)));
+        }
+        let BatchSettings { examples_per_step, max_tokens, max_sequences } = self.batch;
+        let longest = self.text.max_sequence_length;
+        let question = self.text.max_question_length;
+        for (key, value, low, high) in [
+            ("text.max_sequence_length", longest, 8, 1 << 20),
+            ("text.max_question_length", question, 1, 1 << 20),
+            ("batch.examples_per_step", examples_per_step, 1, 1 << 24),
+            ("batch.max_tokens", max_tokens, longest, 1 << 30),
+            ("batch.max_sequences", max_sequences, 1, 1 << 24),
+            ("run.log_interval", self.run.log_interval as usize, 1, usize::MAX),
+            ("span.stride", self.span.stride, 1, 1 << 20),
+            ("span.decode.n_best", self.span.decode.n_best, 1, 1 << 10),
+            ("span.decode.max_answer", self.span.decode.max_answer, 1, 1 << 20),
+        ] {
+            if !(low..=high).contains(&value) {
+                return wrong(format!("`{key}` is {value}, expected {low} to {high}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the recipe beside the model.
+    ///
+    /// # Errors
+    /// Sequences are longer than the model has positions.
+    pub(super) fn expect_positions(&self, model: &AlbertConfig) -> Result<(), FinetuneError> {
+        let (longest, positions) = (self.text.max_sequence_length, model.max_position_embeddings);
+        if longest <= positions {
+            return Ok(());
+        }
+        Err(FinetuneError::Recipe(format!(
+            "`text.max_sequence_length` is {longest}, but the model has {positions} positions"
+        )))
+    }
+}
+
+/// Replaces what `over` has, key by key. Of two keys that say the same in different ways the new one holds.
+fn lay_over(table: &mut Table, over: Table) {
+    for (key, value) in over {
+        for [a, b] in ALTERNATIVES {
+            for (one, other) in [(a, b), (b, a)] {
+                if key == one {
+                    table.remove(other);
+                }
+            }
+        }
+        match (table.get_mut(&key), value) {
+            (Some(Value::Table(old)), Value::Table(new)) => lay_over(old, new),
+            (_, value) => {
+                table.insert(key, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> Recipe {
+        Recipe::for_model(&AlbertConfig::preset("base").unwrap())
+    }
+
+    fn with(overrides: &[&str]) -> Result<Recipe, FinetuneError> {
+        base().with("", &overrides.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn is_read_back_as_written() {
+        for recipe in [base(), with(&["schedule.steps=10", "dropout.encoder=0.2", "input.model=/m"]).unwrap()] {
+            assert_eq!(Recipe::from_toml(&recipe.to_toml()).unwrap(), recipe);
+        }
+    }
+
+    #[test]
+    fn steps_and_epochs_replace_each_other() {
+        let recipe = with(&["schedule.steps=100"]).unwrap();
+        assert_eq!((recipe.schedule.steps, recipe.schedule.epochs), (Some(100), None));
+        assert_eq!(recipe.steps(1000).unwrap(), Steps { total: 100, warmup: 10, evaluation: 31 });
+        let recipe = recipe.with("[schedule]\nepochs = 2.0\nwarmup_steps = 7", &[]).unwrap();
+        // SQuAD 1.1 of the paper: 87,599 questions, 48 a step, two epochs.
+        let recipe = recipe.with("", &["batch.examples_per_step=48".into()]).unwrap();
+        assert_eq!(recipe.steps(87_599).unwrap(), Steps { total: 3649, warmup: 7, evaluation: 1824 });
+        let message = recipe.steps(3).unwrap_err().to_string();
+        assert!(message.contains("the run has 1 steps"), "{message}");
+    }
+
+    #[test]
+    fn rates_follow_the_size_of_the_model() {
+        let of = |name| {
+            let recipe = Recipe::for_model(&AlbertConfig::preset(name).unwrap());
+            recipe.validate().unwrap();
+            (recipe.optimizer.learning_rate, recipe.optimizer.clip_norm)
+        };
+        assert_eq!(of("base"), (2e-5, 1.0));
+        assert_eq!(of("large"), (1e-5, 1.0));
+        assert_eq!((of("xlarge"), of("xxlarge")), ((1e-5, 0.1), (1e-5, 0.1)));
+        assert_eq!(of("tiny"), (1e-4, 1.0));
+    }
+
+    #[test]
+    fn refuses_what_cannot_be() {
+        // Short sequences need no other change.
+        with(&["text.max_sequence_length=16"]).unwrap();
+        for (change, expected) in [
+            ("schedule.epochs=0", "`schedule.epochs` is 0, expected above 0"),
+            ("schedule.steps=0", "`schedule.steps` is 0"),
+            ("schedule.warmup_share=1.5", "`schedule.warmup_share` is 1.5, expected 0 to 1"),
+            ("dropout.encoder=1", "`dropout.encoder` is 1"),
+            ("batch.examples_per_step=0", "`batch.examples_per_step` is 0, expected 1"),
+            ("batch.max_tokens=100", "`batch.max_tokens` is 100, expected 512"),
+            ("text.max_sequence_length=4", "`text.max_sequence_length` is 4, expected 8"),
+            ("optimizer.learning_rate=-1", "`optimizer.learning_rate` is -1"),
+            ("optimizer.momentum=0.9", "unknown field `momentum`"),
+            ("seed=x", "seed"),
+            ("nonsense", "`nonsense` is no override; write section.key=value"),
+        ] {
+            let message = with(&[change]).unwrap_err().to_string();
+            assert!(message.contains(expected), "{change}: {message}");
+        }
+        let message = base().with("[optimizer\n", &[]).unwrap_err().to_string();
+        assert!(message.contains("not TOML: line 1"), "{message}");
+    }
+}

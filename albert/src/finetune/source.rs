@@ -1,0 +1,485 @@
+//! Which tasks there are, and where their files lie.
+//!
+//! ```text
+//! cola ... ax       GLUE as published: DIR/CoLA/train.tsv, or DIR/train.tsv
+//! race              DIR/RACE/train/middle/...
+//! squad1 squad2     DIR/train-v1.1.json, DIR/dev-v1.1.json, and v2.0
+//! classify regress  DIR/{train,dev,test}.{tsv,csv,jsonl}     named columns
+//! tag               DIR/{train,dev,test}.{conll,txt,tsv,bio} a word a line
+//! choice            DIR/{train,dev,test}.{jsonl,json}
+//! qa                DIR/{train,dev,test}.json                in SQuAD 2.0's layout
+//! ```
+//!
+//! Where files of one's own have no dev set, a share of the training set is held out: by a hash of its text, so that
+//! copies of one text, and all questions about one passage, are on the same side.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use engine::io::hash64;
+use engine::philox::philox4x32;
+use serde::{Deserialize, Serialize};
+
+use super::{Examples, FinetuneError};
+use crate::metrics::Metric;
+use crate::tasks::{
+    GlueTask, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, labels_of_tagged,
+    labels_of_texts, read_choices, read_race, read_squad, read_tagged, read_texts,
+};
+
+/// A task by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum TaskName {
+    /// Of GLUE.
+    Glue(GlueTask),
+    /// Reading comprehension of English examinations.
+    Race,
+    /// Classes of texts or pairs, in files of one's own.
+    Classify,
+    /// Numbers for texts or pairs, in files of one's own.
+    Regress,
+    /// Classes of words, in files of one's own.
+    Tag,
+    /// Multiple choice, in files of one's own.
+    Choice,
+    /// Answers in text, each question with one.
+    Squad1,
+    /// Answers in text, if there is one.
+    Squad2,
+    /// Answers in text in files of one's own, if there is one.
+    Qa,
+}
+
+impl TaskName {
+    /// Those that are not of GLUE.
+    const OTHERS: [Self; 8] =
+        [Self::Squad1, Self::Squad2, Self::Race, Self::Classify, Self::Regress, Self::Tag, Self::Choice, Self::Qa];
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        GlueTask::ALL.into_iter().map(Self::Glue).chain(Self::OTHERS)
+    }
+
+    /// The name that commands know it by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Glue(task) => task.name(),
+            Self::Race => "race",
+            Self::Classify => "classify",
+            Self::Regress => "regress",
+            Self::Tag => "tag",
+            Self::Choice => "choice",
+            Self::Squad1 => "squad1",
+            Self::Squad2 => "squad2",
+            Self::Qa => "qa",
+        }
+    }
+
+    /// Whether answers are parts of passages.
+    pub fn is_about_spans(self) -> bool {
+        matches!(self, Self::Squad1 | Self::Squad2 | Self::Qa)
+    }
+
+    /// What it is measured in; checkpoints are chosen by the first.
+    pub fn metrics(self) -> Vec<Metric> {
+        match self {
+            Self::Glue(task) => task.metrics().to_vec(),
+            Self::Regress => vec![Metric::Pearson, Metric::Spearman],
+            Self::Classify => vec![Metric::Accuracy, Metric::MacroF1],
+            Self::Tag => vec![Metric::EntityF1, Metric::Accuracy],
+            Self::Race | Self::Choice => vec![Metric::Accuracy],
+            Self::Squad1 | Self::Squad2 | Self::Qa => vec![Metric::SpanF1, Metric::ExactMatch],
+        }
+    }
+
+    fn own_endings(self) -> &'static [&'static str] {
+        match self {
+            Self::Classify | Self::Regress => &["tsv", "csv", "jsonl", "ndjson"],
+            Self::Tag => &["conll", "txt", "tsv", "bio"],
+            Self::Choice => &["jsonl", "ndjson", "json"],
+            Self::Qa => &["json"],
+            Self::Glue(_) | Self::Race | Self::Squad1 | Self::Squad2 => &[],
+        }
+    }
+}
+
+impl FromStr for TaskName {
+    type Err = FinetuneError;
+
+    fn from_str(name: &str) -> Result<Self, FinetuneError> {
+        let name = name.to_lowercase();
+        Self::OTHERS.into_iter().find(|task| task.name() == name).map_or_else(
+            || {
+                name.parse().map(Self::Glue).map_err(|_| {
+                    let known: Vec<_> = Self::all().map(Self::name).collect();
+                    FinetuneError::Data(format!("no task is called {name:?}; there are {}", known.join(", ")))
+                })
+            },
+            Ok,
+        )
+    }
+}
+
+impl TryFrom<String> for TaskName {
+    type Error = FinetuneError;
+
+    fn try_from(name: String) -> Result<Self, FinetuneError> {
+        name.parse()
+    }
+}
+
+impl From<TaskName> for String {
+    fn from(task: TaskName) -> Self {
+        task.name().to_owned()
+    }
+}
+
+/// Where what is read stands in files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSettings {
+    /// Column of the name of an example; `id` if there is one and nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Column of the text, or of the first of a pair.
+    pub text: String,
+    /// Column of the second of a pair; `text_b` if there is one and nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text_b: Option<String>,
+    /// Column of the label or number.
+    pub label: String,
+    /// Column of a word, counted from 0.
+    pub word: usize,
+    /// Column of a word's tag; the last if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<usize>,
+    /// The only level of RACE that is read; both if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<Level>,
+    /// Share of the training set that is held out where there is no dev file.
+    pub dev_share: f64,
+    /// Seed of that choice; the same for all seeds of a run.
+    pub dev_seed: u64,
+}
+
+impl Default for DataSettings {
+    fn default() -> Self {
+        let TextColumns { id, text, text_b, label } = TextColumns::default();
+        Self { id, text, text_b, label, word: 0, tag: None, level: None, dev_share: 0.1, dev_seed: 12_345 }
+    }
+}
+
+impl DataSettings {
+    fn texts(&self) -> TextColumns {
+        let Self { id, text, text_b, label, .. } = self.clone();
+        TextColumns { id, text, text_b, label }
+    }
+
+    fn tags(&self) -> TagColumns {
+        TagColumns { word: self.word, tag: self.tag }
+    }
+}
+
+/// Examples of any kind, as a file has them.
+pub enum ExampleReader {
+    /// Texts or pairs.
+    Texts(Reader<crate::tasks::Text>),
+    /// Sentences of words.
+    Tagged(Reader<crate::tasks::Tagged>),
+    /// Questions with options.
+    Choices(Reader<crate::tasks::Choice>),
+    /// Questions about passages.
+    Questions(Reader<crate::tasks::Question>),
+}
+
+impl ExampleReader {
+    /// At most `count` more examples; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// What the reader finds.
+    pub fn take(&mut self, count: usize) -> Result<Examples, FinetuneError> {
+        fn some<E: crate::tasks::Example>(reader: &mut Reader<E>, count: usize) -> Result<Vec<E>, FinetuneError> {
+            Ok(reader.by_ref().take(count).collect::<Result<_, _>>()?)
+        }
+        Ok(match self {
+            Self::Texts(reader) => Examples::Texts(some(reader, count)?),
+            Self::Tagged(reader) => Examples::Tagged(some(reader, count)?),
+            Self::Choices(reader) => Examples::Choices(some(reader, count)?),
+            Self::Questions(reader) => Examples::Questions(some(reader, count)?),
+        })
+    }
+
+    /// What is to be said about what was read so far.
+    pub fn remarks(&self) -> Vec<String> {
+        let remarks = match self {
+            Self::Texts(reader) => reader.remarks(),
+            Self::Tagged(reader) => reader.remarks(),
+            Self::Choices(reader) => reader.remarks(),
+            Self::Questions(reader) => reader.remarks(),
+        };
+        remarks.iter().map(ToString::to_string).collect()
+    }
+
+    fn all(mut self) -> Result<(Examples, Vec<String>), FinetuneError> {
+        let examples = self.take(usize::MAX)?;
+        Ok((examples, self.remarks()))
+    }
+}
+
+/// What a run reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// What is to be predicted.
+    pub problem: Problem,
+    /// Examples to learn from.
+    pub train: Examples,
+    /// Examples to measure on.
+    pub dev: Option<Examples>,
+    /// What a user should know about the files.
+    pub remarks: Vec<String>,
+}
+
+/// A task with the place of its files.
+#[derive(Clone, Copy, Debug)]
+pub struct DataSource<'s> {
+    /// The task.
+    pub task: TaskName,
+    /// Its settings.
+    pub settings: &'s DataSettings,
+}
+
+impl DataSource<'_> {
+    /// The training and dev examples in `folder`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged.
+    pub fn load(&self, folder: &Path) -> Result<Loaded, FinetuneError> {
+        let problem = self.problem(folder)?;
+        let (train, mut remarks) = self.open(folder, Split::Train, &problem, Purpose::Training)?.all()?;
+        let has_dev = self.task.own_endings().is_empty() || !self.own_files(folder, Split::Dev).is_empty();
+        if has_dev {
+            let (dev, more) = self.open(folder, Split::Dev, &problem, Purpose::Evaluation)?.all()?;
+            remarks.extend(more);
+            return Ok(Loaded { problem, train, dev: Some(dev), remarks });
+        }
+        let DataSettings { dev_share, dev_seed, .. } = *self.settings;
+        if dev_share == 0.0 {
+            return Ok(Loaded { problem, train, dev: None, remarks });
+        }
+        let (train, dev) = split(train, dev_share, dev_seed);
+        if train.is_empty() || dev.is_empty() {
+            return Err(FinetuneError::Data(format!(
+                "{}: there is no dev file, and {} examples are too few to hold out a share of {dev_share} \
+                 (data.dev_share); add a dev file, or give data.dev_share=0 to measure nothing",
+                folder.display(),
+                train.len() + dev.len()
+            )));
+        }
+        remarks.push(format!(
+            "{}: no dev file; {} of {} examples are held out from training (data.dev_share={dev_share})",
+            folder.display(),
+            dev.len(),
+            train.len() + dev.len()
+        ));
+        Ok(Loaded { problem, train, dev: Some(dev), remarks })
+    }
+
+    /// What is to be predicted, with the labels of the training set.
+    ///
+    /// # Errors
+    /// A file is missing or damaged.
+    pub fn problem(&self, folder: &Path) -> Result<Problem, FinetuneError> {
+        let train = || self.own_file(folder, Split::Train);
+        Ok(match self.task {
+            TaskName::Glue(task) => task.problem(),
+            TaskName::Race | TaskName::Choice => Problem::Choice,
+            TaskName::Regress => Problem::Number,
+            TaskName::Squad1 => Problem::Span { may_be_impossible: false },
+            TaskName::Squad2 | TaskName::Qa => Problem::Span { may_be_impossible: true },
+            TaskName::Classify => Problem::Classes { labels: labels_of_texts(&train()?, &self.settings.texts())? },
+            TaskName::Tag => Problem::Tags { labels: labels_of_tagged(&train()?, self.settings.tags())? },
+        })
+    }
+
+    /// A part of the data in `folder`.
+    ///
+    /// # Errors
+    /// There is no such part.
+    pub fn open(
+        &self,
+        folder: &Path,
+        split: Split,
+        problem: &Problem,
+        purpose: Purpose,
+    ) -> Result<ExampleReader, FinetuneError> {
+        match self.task {
+            TaskName::Glue(task) => Ok(ExampleReader::Texts(task.read(folder, split)?)),
+            TaskName::Race => {
+                let levels = self.settings.level.map_or(Level::ALL.to_vec(), |level| vec![level]);
+                Ok(ExampleReader::Choices(read_race(folder, split, &levels, purpose)?))
+            }
+            TaskName::Squad1 | TaskName::Squad2 => {
+                let version = if self.task == TaskName::Squad1 { "v1.1" } else { "v2.0" };
+                let name = format!("{split}-{version}.json");
+                let found =
+                    [folder.join(&name), folder.join("SQuAD").join(&name)].into_iter().find(|path| path.is_file());
+                let path = found.ok_or_else(|| TaskError::Missing { folder: folder.to_owned(), file: name })?;
+                self.open_own(&path, problem, purpose)
+            }
+            _ => self.open_own(&self.own_file(folder, split)?, problem, purpose),
+        }
+    }
+
+    /// One file: in the layout of the task's test or dev set, or in that of files of one's own.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or its name says nothing.
+    pub fn open_file(&self, path: &Path, problem: &Problem, purpose: Purpose) -> Result<ExampleReader, FinetuneError> {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_lowercase();
+        let is_tsv = path.extension().is_some_and(|ending| ending == "tsv");
+        match self.task {
+            TaskName::Glue(task) if is_tsv => {
+                let split = match () {
+                    () if stem.starts_with("train") => Split::Train,
+                    () if stem.starts_with("dev") => Split::Dev,
+                    () => Split::Test,
+                };
+                Ok(ExampleReader::Texts(task.read_file(path, split)?))
+            }
+            _ => self.open_own(path, problem, purpose),
+        }
+    }
+
+    fn open_own(&self, path: &Path, problem: &Problem, purpose: Purpose) -> Result<ExampleReader, FinetuneError> {
+        Ok(match problem {
+            Problem::Classes { .. } | Problem::Number => {
+                ExampleReader::Texts(read_texts(path, &self.settings.texts(), problem, purpose)?)
+            }
+            Problem::Tags { labels } => {
+                ExampleReader::Tagged(read_tagged(path, self.settings.tags(), labels, purpose)?)
+            }
+            Problem::Choice => ExampleReader::Choices(read_choices(path, purpose)?),
+            Problem::Span { may_be_impossible } => {
+                ExampleReader::Questions(read_squad(path, *may_be_impossible, purpose)?)
+            }
+        })
+    }
+
+    /// The files that can be a part in a folder of one's own.
+    fn own_files(&self, folder: &Path, split: Split) -> Vec<PathBuf> {
+        let names: &[&str] = match split {
+            Split::Train => &["train"],
+            Split::Dev => &["dev", "valid", "validation"],
+            Split::Test => &["test"],
+        };
+        let endings = self.task.own_endings();
+        let all = names.iter().flat_map(|name| endings.iter().map(move |ending| format!("{name}.{ending}")));
+        all.map(|name| folder.join(name)).filter(|path| path.is_file()).collect()
+    }
+
+    /// The file of a part in a folder of one's own.
+    fn own_file(&self, folder: &Path, split: Split) -> Result<PathBuf, FinetuneError> {
+        let wrong = |problem: String| Err(FinetuneError::Data(problem));
+        match &self.own_files(folder, split)[..] {
+            [one] => Ok(one.clone()),
+            [] => wrong(format!(
+                "{}: no {split}.{{{}}} here; `{}` reads its {split} set from such a file",
+                folder.display(),
+                self.task.own_endings().join(","),
+                self.task.name()
+            )),
+            [first, second, ..] => wrong(format!(
+                "{} and {} are both here; leave one of them as the {split} set",
+                first.display(),
+                second.display()
+            )),
+        }
+    }
+}
+
+/// Puts about `share` of the examples aside.
+fn split(examples: Examples, share: f64, seed: u64) -> (Examples, Examples) {
+    let is_dev = |text: &str| {
+        let hash = hash64(text.as_bytes());
+        let name = u32::from_be_bytes(*b"dev ");
+        let word = philox4x32([hash as u32, (hash >> 32) as u32, 0, name], [seed as u32, (seed >> 32) as u32])[0];
+        f64::from(word) < share * 4_294_967_296.0
+    };
+    match examples {
+        Examples::Texts(list) => {
+            let (dev, train) = list.into_iter().partition(|text| is_dev(&text.first));
+            (Examples::Texts(train), Examples::Texts(dev))
+        }
+        Examples::Tagged(list) => {
+            let (dev, train) = list.into_iter().partition(|tagged| is_dev(&tagged.words.join(" ")));
+            (Examples::Tagged(train), Examples::Tagged(dev))
+        }
+        Examples::Choices(list) => {
+            // Without a passage the question stands for itself.
+            let key = |choice: &crate::tasks::Choice| format!("{}", choice.passage);
+            let (dev, train) = list.into_iter().partition(|choice| match key(choice) {
+                passage if passage.is_empty() => is_dev(&choice.question),
+                passage => is_dev(&passage),
+            });
+            (Examples::Choices(train), Examples::Choices(dev))
+        }
+        Examples::Questions(list) => {
+            let (dev, train) = list.into_iter().partition(|question| is_dev(&question.passage));
+            (Examples::Questions(train), Examples::Questions(dev))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{made_up, problems};
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for task in TaskName::all() {
+            assert_eq!(task.name().parse::<TaskName>().unwrap(), task);
+            assert!(!task.metrics().is_empty());
+        }
+        assert_eq!("SST-2".parse::<TaskName>().unwrap(), TaskName::Glue(GlueTask::Sst2));
+        let message = "sst3".parse::<TaskName>().unwrap_err().to_string();
+        assert!(message.contains("no task is called \"sst3\"; there are cola, sst-2"), "{message}");
+    }
+
+    #[test]
+    fn a_share_is_held_out_with_all_copies() {
+        let problem = &problems()[0];
+        let Examples::Texts(mut list) = made_up(problem, 1000, 1) else { unreachable!() };
+        list.extend(list.clone());
+        let (train, dev) = split(Examples::Texts(list), 0.1, 5);
+        let (Examples::Texts(train), Examples::Texts(dev)) = (train, dev) else { unreachable!() };
+        assert_eq!(train.len() + dev.len(), 2000);
+        assert!((100..300).contains(&dev.len()), "{}", dev.len());
+        assert!(dev.iter().all(|one| train.iter().all(|other| other.first != one.first)));
+    }
+
+    #[test]
+    fn a_folder_without_a_dev_file_gives_a_part_of_the_training_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let rows: String = (0..200).map(|at| format!("text {at}\t{}\n", ["no", "yes"][at % 2])).collect();
+        std::fs::write(folder.path().join("train.tsv"), format!("text\tlabel\n{rows}")).unwrap();
+        let settings = DataSettings::default();
+        let source = DataSource { task: TaskName::Classify, settings: &settings };
+        let loaded = source.load(folder.path()).unwrap();
+        assert_eq!(loaded.problem, Problem::Classes { labels: vec!["no".into(), "yes".into()] });
+        let dev = loaded.dev.unwrap();
+        assert_eq!(loaded.train.len() + dev.len(), 200);
+        assert!((8..40).contains(&dev.len()), "{}", dev.len());
+        assert!(loaded.remarks[0].contains("are held out from training"), "{:?}", loaded.remarks);
+        std::fs::write(folder.path().join("dev.csv"), "text,label\nx,yes\n").unwrap();
+        let loaded = source.load(folder.path()).unwrap();
+        assert_eq!((loaded.train.len(), loaded.dev.unwrap().len()), (200, 1));
+        std::fs::write(folder.path().join("dev.tsv"), "text\tlabel\nx\tyes\n").unwrap();
+        // Two dev files: neither is silently passed over.
+        let message = source.open(folder.path(), Split::Dev, &loaded.problem, Purpose::Evaluation).err().unwrap();
+        assert!(message.to_string().contains("are both here"), "{message}");
+        let message = source.open(folder.path(), Split::Test, &loaded.problem, Purpose::Prediction).err().unwrap();
+        assert!(message.to_string().contains("no test.{tsv,csv,jsonl,ndjson} here"), "{message}");
+    }
+}

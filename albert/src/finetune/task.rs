@@ -1,0 +1,94 @@
+//! `task.json`: what a fine-tuned model was made for, beside what `config.json` can say.
+
+use std::path::Path;
+
+use engine::EngineError;
+use engine::io::write_atomically;
+use serde::{Deserialize, Serialize};
+
+use super::{DataSettings, FinetuneError, Recipe, SpanRecipe, TaskName, TextSettings};
+use crate::checkpoint::{CheckpointError, ModelFolder, TaskHead};
+use crate::metrics::Metric;
+use crate::tasks::Problem;
+
+/// The name of the file in a model folder.
+pub const TASK_FILE: &str = "task.json";
+
+/// What a model was made for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its name; of a model that somebody else has made, that of files of one's own.
+    pub name: TaskName,
+    /// What is to be predicted.
+    pub problem: Problem,
+    /// What it is measured in; a checkpoint is chosen by the first.
+    pub metrics: Vec<Metric>,
+    /// How text was cut.
+    pub text: TextSettings,
+    /// How answers in text are found; of no effect on other problems.
+    #[serde(default)]
+    pub span: SpanRecipe,
+    /// Where what is read stands in its files.
+    pub data: DataSettings,
+}
+
+impl Task {
+    /// `name` under `recipe`.
+    pub fn new(name: TaskName, problem: Problem, recipe: &Recipe) -> Self {
+        let (text, span, data) = (recipe.text.clone(), recipe.span.clone(), recipe.data.clone());
+        // Without B- and I- there are no entities to find.
+        let has_entities =
+            |labels: &[String]| labels.iter().any(|label| label.starts_with("B-") || label.starts_with("I-"));
+        let metrics = match &problem {
+            Problem::Tags { labels } if !has_entities(labels) => vec![Metric::Accuracy, Metric::MacroF1],
+            _ => name.metrics(),
+        };
+        Self { name, problem, metrics, text, span, data }
+    }
+
+    /// Writes `task.json` to `folder`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, folder: &Path) -> Result<(), FinetuneError> {
+        let mut text = serde_json::to_string_pretty(self).expect("a task has string keys");
+        text.push('\n');
+        Ok(write_atomically(folder.join(TASK_FILE), |out| out.write_all(text.as_bytes()))?)
+    }
+
+    /// What the model in `folder` was made for: its `task.json`, or what the head in its weights and the labels in its
+    /// `config.json` tell.
+    ///
+    /// # Errors
+    /// The file is damaged, or the model has no head of a task.
+    pub fn of_folder(files: &ModelFolder) -> Result<Self, FinetuneError> {
+        let path = files.path().join(TASK_FILE);
+        let wrong = |problem: String| {
+            FinetuneError::Checkpoint(CheckpointError::Folder { path: files.path().to_owned(), problem })
+        };
+        if path.is_file() {
+            let text =
+                std::fs::read_to_string(&path).map_err(|error| EngineError::io(&path, "read the task", error))?;
+            return serde_json::from_str(&text)
+                .map_err(|error| wrong(format!("{TASK_FILE} cannot be used: {error}; fine-tune the model again")));
+        }
+        let reading = files.config();
+        let named = |count: usize| match reading.labels.len() {
+            0 => (0..count).map(|at| format!("LABEL_{at}")).collect(),
+            _ => reading.labels.clone(),
+        };
+        let (problem, name) = match files.heads().task {
+            Some(TaskHead::Sequence { labels: 1 }) => (Problem::Number, TaskName::Regress),
+            Some(TaskHead::Sequence { labels }) => (Problem::Classes { labels: named(labels) }, TaskName::Classify),
+            Some(TaskHead::Token { labels }) => (Problem::Tags { labels: named(labels) }, TaskName::Tag),
+            Some(TaskHead::Choice) => (Problem::Choice, TaskName::Choice),
+            Some(TaskHead::Span | TaskHead::SquadV2) => (Problem::Span { may_be_impossible: true }, TaskName::Squad2),
+            None => {
+                let problem = "the model has no head for this; `albert finetune` makes one from it";
+                return Err(wrong(problem.into()));
+            }
+        };
+        let defaults = Recipe::for_task(name, &reading.config);
+        Ok(Self::new(name, problem, &defaults))
+    }
+}

@@ -1,0 +1,557 @@
+//! Small models on made-up tasks: learning, determinism, memory.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::{Cpu, Device, Isa, philox::Stream};
+
+use super::*;
+use crate::checkpoint::{Heads, save_model};
+use crate::config::AlbertConfig;
+use crate::model::Model;
+use crate::report::read_metrics;
+use crate::span::DecodeSettings;
+use crate::tasks::{Answer, Label};
+use crate::tokenizer::{Cleaning, Piece, PieceKind, SPECIAL_PIECES, Tokenizer};
+
+/// Every letter is a word of one piece; words of several letters have a piece each.
+pub(super) fn tokenizer() -> Tokenizer {
+    let kind = |name: &str| if name == "<unk>" { PieceKind::Unknown } else { PieceKind::Control };
+    let mut pieces: Vec<Piece> =
+        SPECIAL_PIECES.iter().map(|name| Piece { text: (*name).to_owned(), score: 0.0, kind: kind(name) }).collect();
+    for letter in 'a'..='z' {
+        pieces.push(Piece { text: format!("▁{letter}"), score: -1.0, kind: PieceKind::Normal });
+        pieces.push(Piece { text: letter.to_string(), score: -2.0, kind: PieceKind::Normal });
+    }
+    pieces.push(Piece { text: "▁".into(), score: -3.0, kind: PieceKind::Normal });
+    Tokenizer::from_pieces(pieces, Cleaning::default()).unwrap()
+}
+
+pub(super) fn device(threads: usize) -> Device {
+    Device::Cpu(Cpu::new(Isa::choose().unwrap(), threads).unwrap())
+}
+
+/// A model folder of two layers with random weights, and a pooler.
+pub(super) fn pretrained() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = tokenizer();
+    let config = AlbertConfig {
+        vocab_size: tokenizer.vocab_size(),
+        embedding_size: 16,
+        hidden_size: 32,
+        intermediate_size: 64,
+        num_hidden_layers: 2,
+        num_attention_heads: 2,
+        max_position_embeddings: 32,
+        initializer_range: 0.1,
+        ..AlbertConfig::preset("tiny").unwrap()
+    };
+    let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
+    let (_, params) = Model::new(&config, Heads::PRE_TRAINING, &cpu, 3).unwrap();
+    let values = |name: &str| params.values(params.find(name).unwrap());
+    save_model(folder.path(), &config, Heads::PRE_TRAINING, &tokenizer.to_files(), values).unwrap();
+    folder
+}
+
+/// A made-up task: texts of random letters, and what is right about them.
+pub(super) fn made_up(problem: &Problem, count: usize, seed: u64) -> Examples {
+    let letter = |stream: &mut Stream, from: u8| char::from(from + stream.below(13) as u8);
+    let words = |stream: &mut Stream, from: u8, count: u32| {
+        (0..count).map(|_| letter(stream, from).to_string()).collect::<Vec<_>>()
+    };
+    let streams = (0..count).map(|at| (at, Stream::new(seed, [at as u32, 0, 0])));
+    match problem {
+        // Letters of one half of the alphabet, or of the other; of pairs, whether both are of the same half.
+        Problem::Classes { labels } => Examples::Texts(
+            streams
+                .map(|(at, mut s)| {
+                    let is_pair = labels.len() == 3;
+                    let [a, b] = [(); 2].map(|()| s.below(2));
+                    let length = 2 + s.below(4);
+                    let first = words(&mut s, b'a' + 13 * a as u8, length).join(" ");
+                    let second = is_pair.then(|| words(&mut s, b'a' + 13 * b as u8, 3).join(" "));
+                    let class = if is_pair { a + b } else { a };
+                    Text { id: at.to_string(), first, second, label: Some(Label::Class(class)) }
+                })
+                .collect(),
+        ),
+        // The share of letters of the first half.
+        Problem::Number => Examples::Texts(
+            streams
+                .map(|(at, mut s)| {
+                    let early = s.below(5);
+                    let text = [words(&mut s, b'a', early), words(&mut s, b'n', 4 - early)].concat().join(" ");
+                    let label = Some(Label::Number(early as f32 / 2.0 - 1.0));
+                    Text { id: at.to_string(), first: text, second: None, label }
+                })
+                .collect(),
+        ),
+        Problem::Tags { .. } => Examples::Tagged(
+            streams
+                .map(|(at, mut s)| {
+                    let tags: Vec<u32> = (0..1 + s.below(40)).map(|_| s.below(2)).collect();
+                    let words = tags.iter().map(|&tag| letter(&mut s, b'a' + 13 * tag as u8).to_string()).collect();
+                    Tagged { id: at.to_string(), words, tags }
+                })
+                .collect(),
+        ),
+        // One option alone is of the second half.
+        Problem::Choice => Examples::Choices(
+            streams
+                .map(|(at, mut s)| {
+                    let answer = s.below(3);
+                    let options =
+                        (0..3).map(|o| words(&mut s, b'a' + 13 * u8::from(o == answer), 2).join(" ")).collect();
+                    let (passage, question) = (words(&mut s, b'a', 4).join(" "), "q _ r".to_owned());
+                    let passage = passage.into();
+                    Choice { id: at.to_string(), passage, question, options, answer: Some(answer), level: None }
+                })
+                .collect(),
+        ),
+        // Two letters of the second half among those of the first; or none.
+        Problem::Span { may_be_impossible } => Examples::Questions(
+            streams
+                .map(|(at, mut s)| {
+                    let (before, after) = (s.below(5), 10 + s.below(15));
+                    let is_impossible = *may_be_impossible && s.below(3) == 0;
+                    let before = words(&mut s, b'a', 1 + before).join(" ");
+                    let answer = if is_impossible { String::new() } else { words(&mut s, b'n', 2).join(" ") };
+                    let passage = format!("{before} {answer} {}", words(&mut s, b'a', after).join(" "));
+                    let found = Answer { text: answer, start: before.len() + 1 };
+                    let answers = if is_impossible { Vec::new() } else { vec![found] };
+                    let (id, question) = (at.to_string(), "q".to_owned());
+                    Question { id, passage: passage.into(), question, answers, is_impossible }
+                })
+                .collect(),
+        ),
+    }
+}
+
+pub(super) fn problems() -> [Problem; 7] {
+    let labels = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    [
+        Problem::Classes { labels: labels(&["early", "late"]) },
+        Problem::Classes { labels: labels(&["none", "one", "both"]) },
+        Problem::Number,
+        Problem::Tags { labels: labels(&["O", "B-X"]) },
+        Problem::Choice,
+        Problem::Span { may_be_impossible: false },
+        Problem::Span { may_be_impossible: true },
+    ]
+}
+
+pub(super) fn recipe(folder: &std::path::Path, overrides: &[&str]) -> Recipe {
+    let config = crate::checkpoint::ModelFolder::open(folder).unwrap().config().config.clone();
+    let mut all = vec![
+        format!("input.model={}", folder.display()),
+        "seed=7".into(),
+        "batch.examples_per_step=16".into(),
+        "batch.max_tokens=256".into(),
+        "optimizer.learning_rate=0.003".into(),
+        "schedule.steps=120".into(),
+        "text.max_question_length=8".into(),
+        "span.stride=8".into(),
+    ];
+    all.extend(overrides.iter().map(|&text| text.to_owned()));
+    Recipe::for_model(&config).with("", &all).unwrap()
+}
+
+pub(super) fn features(problem: &Problem, examples: &Examples) -> Vec<Feature> {
+    let tokenizer = tokenizer();
+    let featurizer = Featurizer {
+        tokenizer: &tokenizer,
+        problem,
+        max_sequence_length: 32,
+        max_question_length: 8,
+        stride: 8,
+        keep_windows: true,
+    };
+    featurizer.features(examples).unwrap().list
+}
+
+fn trainer(folder: &std::path::Path, problem: &Problem, overrides: &[&str], device: Device) -> Trainer {
+    let recipe = recipe(folder, overrides);
+    let features = features(problem, &made_up(problem, 200, 1));
+    let start = Start::load(&recipe, problem, device.processor()).unwrap();
+    Trainer::new(&recipe, problem, start, features, &[], device).unwrap()
+}
+
+/// The task's first figure on examples that were not trained on, from 0 to 1.
+fn quality(trainer: &mut Trainer, problem: &Problem) -> f64 {
+    let examples = made_up(problem, 100, 2);
+    let features = features(problem, &examples);
+    let predictions = match &examples {
+        Examples::Questions(questions) => {
+            let scores = trainer.window_scores(&features).unwrap();
+            prediction::answers(questions, &features, &scores, &DecodeSettings::default())
+        }
+        _ => prediction::predictions(problem, 100, &features, &trainer.scores(&features).unwrap()),
+    };
+    let measured = measure(&task(problem), &examples, &predictions).unwrap().unwrap();
+    if matches!(problem, Problem::Span { .. }) { measured.main() / 100.0 } else { measured.main() }
+}
+
+#[test]
+fn learns_every_kind_of_problem() {
+    let folder = pretrained();
+    for problem in problems() {
+        let mut trainer = trainer(folder.path(), &problem, &[], device(2));
+        let before = quality(&mut trainer, &problem);
+        let losses: Vec<f64> = (0..120).map(|_| trainer.train_step().unwrap().loss).collect();
+        let after = quality(&mut trainer, &problem);
+        println!("{problem:?}: loss {:.3} to {:.3}, quality {before:.3} to {after:.3}", losses[0], losses[119]);
+        assert!(after > 0.95, "{problem:?}: {before} to {after}, losses {losses:.3?}");
+        let report = trainer.workspace().arena().report();
+        assert_eq!(report.misses, 0, "{problem:?}: {report:?}");
+    }
+}
+
+#[test]
+fn is_bit_identical_for_any_thread_count() {
+    let folder = pretrained();
+    for problem in problems() {
+        let run = |threads| {
+            let drop = ["dropout.encoder=0.1", "batch.max_sequences=5"];
+            let mut trainer = trainer(folder.path(), &problem, &drop, device(threads));
+            let losses: Vec<f64> = (0..4).map(|_| trainer.train_step().unwrap().loss).collect();
+            (losses, trainer.params().all_values().to_vec(), quality(&mut trainer, &problem))
+        };
+        assert!(run(1) == run(2), "{problem:?}");
+    }
+}
+
+#[test]
+fn the_cut_into_micro_batches_changes_rounding_alone() {
+    let folder = pretrained();
+    for problem in problems() {
+        let losses = |sequences: &str| {
+            let undropped = ["dropout.encoder=0", "dropout.classifier=0", sequences];
+            let mut trainer = trainer(folder.path(), &problem, &undropped, device(1));
+            (0..6).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
+        };
+        let (whole, cut) = (losses("batch.max_sequences=64"), losses("batch.max_sequences=3"));
+        for (step, (a, b)) in whole.iter().zip(&cut).enumerate() {
+            assert!((a - b).abs() < 1e-4 * a, "{problem:?}, step {step}: {a} and {b} in smaller micro-batches");
+        }
+        assert!(whole[0] != whole[5]);
+    }
+}
+
+/// The loss of the first step from the scores, in f64.
+#[test]
+fn losses_are_those_of_the_equations() {
+    let folder = pretrained();
+    for problem in problems() {
+        let undropped = ["dropout.encoder=0", "dropout.classifier=0", "batch.examples_per_step=200"];
+        let mut trainer = trainer(folder.path(), &problem, &undropped, device(1));
+        let features = trainer.features().to_vec();
+        if matches!(problem, Problem::Span { .. }) {
+            // The heads have tests of their own.
+            continue;
+        }
+        let scores = trainer.scores(&features).unwrap();
+        let (mut sum, mut count) = (0.0, 0);
+        let nll = |scores: &[f32], class: u32| {
+            scores.iter().map(|&z| f64::from(z).exp()).sum::<f64>().ln() - f64::from(scores[class as usize])
+        };
+        // Features are as many as examples only where nothing was cut apart; a step takes 200 of them in any case.
+        let met: Vec<usize> = (0..200).map(|at| Order::new(7, features.len()).at(at)).collect();
+        for at in met {
+            count += features[at].target.weight();
+            sum += match &features[at].target {
+                Target::Class(class) => nll(&scores[at], class.unwrap()),
+                Target::Number(number) => f64::from(number.unwrap() - scores[at][0]).powi(2),
+                Target::Words { tags, .. } => {
+                    scores[at].chunks_exact(2).zip(tags).map(|(scores, &tag)| nll(scores, tag)).sum()
+                }
+                Target::Span { .. } => unreachable!("passed over"),
+            };
+        }
+        let (expected, got) = (sum / count as f64, trainer.train_step().unwrap().loss);
+        assert!((got - expected).abs() < 1e-5 * expected.abs(), "{problem:?}: {got}, expected {expected}");
+    }
+}
+
+/// Choices of two and of three options in one batch.
+#[test]
+fn options_may_differ_in_number() {
+    let folder = pretrained();
+    let Examples::Choices(mut list) = made_up(&Problem::Choice, 60, 1) else { unreachable!() };
+    for choice in list.iter_mut().step_by(2) {
+        // The right one is first now, and one of the others is gone.
+        choice.options.swap(0, choice.answer.unwrap() as usize);
+        choice.options.pop();
+        choice.answer = Some(0);
+    }
+    let undropped = ["dropout.encoder=0", "dropout.classifier=0", "batch.examples_per_step=60"];
+    let recipe = recipe(folder.path(), &undropped);
+    let features = features(&Problem::Choice, &Examples::Choices(list));
+    let start = Start::load(&recipe, &Problem::Choice, device(1).processor()).unwrap();
+    let mut trainer = Trainer::new(&recipe, &Problem::Choice, start, features.clone(), &[], device(1)).unwrap();
+    let scores = trainer.scores(&features).unwrap();
+    let losses = features.iter().zip(&scores).map(|(feature, scores)| {
+        let Target::Class(Some(right)) = feature.target else { unreachable!() };
+        let log_sum = scores.iter().map(|&z| f64::from(z).exp()).sum::<f64>().ln();
+        log_sum - f64::from(scores[right as usize])
+    });
+    let expected = losses.sum::<f64>() / 60.0;
+    assert!(scores.iter().any(|scores| scores.len() == 2) && scores.iter().any(|scores| scores.len() == 3));
+    let got = trainer.train_step().unwrap().loss;
+    assert!((got - expected).abs() < 1e-5 * expected, "{got}, expected {expected}");
+    let report = trainer.workspace().arena().report();
+    assert_eq!(report.misses, 0, "{report:?}");
+}
+
+#[test]
+fn sixteen_bits_learn_as_thirty_two_but_for_rounding() {
+    let folder = pretrained();
+    for problem in problems() {
+        let recipe = recipe(folder.path(), &["compute.activations=bf16"]);
+        let list = features(&problem, &made_up(&problem, 200, 1));
+        let start = Start::load(&recipe, &problem, device(1).processor()).unwrap();
+        let made = Trainer::new(&recipe, &problem, start, list, &[], device(1));
+        if problem == (Problem::Span { may_be_impossible: true }) {
+            let message = made.unwrap_err().to_string();
+            assert!(message.contains("`compute.activations` must be \"f32\""), "{message}");
+            continue;
+        }
+        let (mut half, mut whole) = (made.unwrap(), trainer(folder.path(), &problem, &[], device(1)));
+        for step in 0..5 {
+            let (a, b) = (half.train_step().unwrap().loss, whole.train_step().unwrap().loss);
+            assert!((a - b).abs() < 0.05 * b.abs().max(0.2), "{problem:?}, step {step}: {a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn what_is_fresh_is_listed() {
+    let folder = pretrained();
+    let recipe = recipe(folder.path(), &[]);
+    for (problem, fresh) in problems().iter().zip([2, 2, 2, 2, 2, 2, 11]) {
+        let start = Start::load(&recipe, problem, device(1).processor()).unwrap();
+        assert_eq!(start.report.fresh.len(), fresh, "{:?}", start.report.fresh);
+        let heads = ["classifier.", "qa_outputs.", "start_logits.", "end_logits.", "answer_class."];
+        let is_head = |name: &String| heads.iter().any(|head| name.starts_with(head));
+        assert!(start.report.fresh.iter().all(is_head), "{:?}", start.report.fresh);
+        assert!(start.report.ignored.iter().any(|name| name == "predictions.bias"), "{:?}", start.report.ignored);
+    }
+    let recipe = Recipe { input: Input::default(), ..recipe };
+    let message = Start::load(&recipe, &problems()[0], device(1).processor()).unwrap_err().to_string();
+    assert!(message.contains("give --model DIR"), "{message}");
+}
+
+pub(super) fn task(problem: &Problem) -> Task {
+    let text = TextSettings { max_sequence_length: 32, max_question_length: 8 };
+    let name = match problem {
+        Problem::Number => TaskName::Regress,
+        Problem::Tags { .. } => TaskName::Tag,
+        Problem::Choice => TaskName::Choice,
+        Problem::Span { may_be_impossible: false } => TaskName::Squad1,
+        Problem::Span { may_be_impossible: true } => TaskName::Squad2,
+        Problem::Classes { .. } => TaskName::Classify,
+    };
+    let (span, data) = (SpanRecipe { stride: 8, ..SpanRecipe::default() }, DataSettings::default());
+    Task { name, problem: problem.clone(), metrics: name.metrics(), text, span, data }
+}
+
+/// Keeps what it hears; sets the stop flag after some steps.
+#[derive(Default)]
+struct Listener<'s> {
+    stop: Option<(&'s AtomicBool, u64)>,
+    steps: Vec<StepReport>,
+    evaluations: Vec<EvaluationRecord>,
+    fresh: Vec<String>,
+}
+
+impl Observer for Listener<'_> {
+    fn started(&mut self, started: &Started<'_>) {
+        self.fresh.clone_from(&started.report.fresh);
+    }
+    fn stepped(&mut self, report: &StepReport) {
+        self.steps.push(*report);
+        if let Some((stop, at)) = self.stop {
+            stop.store(report.step >= at, Ordering::Relaxed);
+        }
+    }
+    fn evaluated(&mut self, record: &EvaluationRecord) {
+        self.evaluations.push(record.clone());
+    }
+}
+
+fn run(
+    recipe: &Recipe,
+    problem: &Problem,
+    folder: &Path,
+    begin: Begin,
+    device: Device,
+    stop_at: Option<u64>,
+) -> Result<(Outcome, Listener<'static>), FinetuneError> {
+    let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
+    let (train, dev) = (made_up(problem, 200, 1), made_up(problem, 60, 2));
+    let task = task(problem);
+    let sources = Sources { task: &task, train: &train, dev: Some(&dev) };
+    let outcome = finetune(recipe, &sources, folder, begin, device, stop, &mut listener)?;
+    Ok((outcome, listener))
+}
+
+/// What is left of the metrics without times.
+fn timeless(folder: &Path) -> Vec<Record> {
+    let mut records: Vec<Record> = read_metrics(&folder.join("metrics.jsonl")).unwrap();
+    for record in &mut records {
+        match record {
+            Record::Train(record) => (record.tokens_per_second, record.seconds) = (0.0, 0.0),
+            Record::Evaluation(record) => record.seconds = 0.0,
+        }
+    }
+    records
+}
+
+const SHORT: [&str; 4] =
+    ["schedule.steps=40", "evaluation.interval=10", "run.checkpoint_interval=8", "dropout.encoder=0.1"];
+
+#[test]
+fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
+    let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
+    for (at, problem) in problems().iter().enumerate() {
+        let folder = runs.path().join(at.to_string());
+        let recipe = recipe(pretrained.path(), &SHORT);
+        let (outcome, heard) = run(&recipe, problem, &folder, Begin::New, device(2), None).unwrap();
+        let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
+        let best = summary.best.unwrap();
+        assert_eq!(heard.evaluations.len(), 4);
+        let highest = heard.evaluations.iter().map(|record| record.measured.main()).fold(f64::MIN, f64::max);
+        assert_eq!(best.main(), highest, "{problem:?}");
+        for file in ["config.toml", "task.json", "config.json", "tokenizer.json", "curves.svg", "report.html"] {
+            assert!(folder.join(file).is_file(), "{file}");
+        }
+        let mut predictor = Predictor::load(std::slice::from_ref(&folder), &device(1)).unwrap();
+        assert_eq!((predictor.task().name, &predictor.task().problem), (task(problem).name, problem));
+        let dev = made_up(problem, 60, 2);
+        let predictions = predictor.predict(&dev).unwrap();
+        let measured = measure(&task(problem), &dev, &predictions).unwrap().unwrap();
+        assert_eq!(measured.figures, best.figures, "{problem:?}");
+        let lines = std::fs::read_to_string(folder.join("predictions.jsonl")).unwrap();
+        assert_eq!(lines.lines().count(), 60);
+        assert_eq!(lines.lines().nth(7).unwrap(), predictions[7].to_json("7", problem), "{problem:?}");
+        // One example alone has the prediction that it has among others, but for rounding.
+        let Examples::Texts(list) = &dev else { continue };
+        let alone = predictor.predict(&Examples::Texts(vec![list[7].clone()])).unwrap();
+        if let (Prediction::Class(a), Prediction::Class(b)) = (&alone[0], &predictions[7]) {
+            a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} and {b}"));
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_run_ends_as_one_that_was_not() {
+    let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
+    let problem = &problems()[3];
+    let recipe = recipe(pretrained.path(), &SHORT);
+    let [whole, parts] = ["whole", "parts"].map(|name| runs.path().join(name));
+    run(&recipe, problem, &whole, Begin::New, device(2), None).unwrap();
+    let (outcome, _) = run(&recipe, problem, &parts, Begin::New, device(1), Some(13)).unwrap();
+    assert!(matches!(outcome, Outcome::Stopped(Summary { step: 13, .. })), "{outcome:?}");
+    let message = run(&recipe, problem, &parts, Begin::New, device(1), None).err().unwrap().to_string();
+    assert!(message.contains("already holds a run; resume it"), "{message}");
+    let other = recipe.with("", &["optimizer.learning_rate=0.01".into()]).unwrap();
+    let message = run(&other, problem, &parts, Begin::Resume, device(1), None).err().unwrap().to_string();
+    assert!(message.contains("`optimizer.learning_rate` = 0.003, but now it is 0.01"), "{message}");
+    run(&recipe, problem, &parts, Begin::Resume, device(2), None).unwrap();
+    assert_eq!(timeless(&parts), timeless(&whole));
+    for file in ["model.safetensors", "predictions.jsonl", "config.toml"] {
+        assert!(std::fs::read(parts.join(file)).unwrap() == std::fs::read(whole.join(file)).unwrap(), "{file}");
+    }
+}
+
+#[test]
+fn an_earlier_fine_tuning_lends_its_head_where_labels_agree() {
+    let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
+    let [_, three, number, ..] = problems();
+    let recipe = recipe(pretrained.path(), &[]);
+    let first = runs.path().join("first");
+    run(&recipe, &three, &first, Begin::New, device(1), None).unwrap();
+    let little = ["schedule.steps=1", "optimizer.learning_rate=1e-6"].map(str::to_owned).to_vec();
+    let from = recipe.with("", &[little, vec![format!("input.from={}", first.display())]].concat()).unwrap();
+    let (_, heard) = run(&from, &three, &runs.path().join("same"), Begin::New, device(1), None).unwrap();
+    assert_eq!(heard.fresh, Vec::<String>::new());
+    assert!(heard.evaluations[0].measured.main() > 0.9, "the head is not that of the earlier run");
+    let other = Problem::Classes { labels: ["x", "y", "z"].map(str::to_owned).to_vec() };
+    for (at, problem) in [number, other].iter().enumerate() {
+        let folder = runs.path().join(at.to_string());
+        let (_, heard) = run(&from, problem, &folder, Begin::New, device(1), None).unwrap();
+        assert_eq!(heard.fresh, ["classifier.weight", "classifier.bias"], "{problem:?}");
+    }
+    // Two models of one task have a mean; of two tasks, none.
+    let mut both = Predictor::load(&[first.clone(), runs.path().join("same")], &device(1)).unwrap();
+    let dev = made_up(&three, 20, 2);
+    let mean = both.predict(&dev).unwrap();
+    let single = Predictor::load(std::slice::from_ref(&first), &device(1)).unwrap().predict(&dev).unwrap();
+    assert!(mean != single && mean.len() == single.len());
+    let message = Predictor::load(&[first, runs.path().join("0")], &device(1)).unwrap_err().to_string();
+    assert!(message.contains("made for another problem"), "{message}");
+}
+
+#[test]
+fn a_run_without_learning_is_called_a_collapse_and_patience_ends_it() {
+    let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
+    let problem = &problems()[1];
+    let dead = ["schedule.steps=200", "evaluation.interval=5", "evaluation.patience=3", "optimizer.learning_rate=1e-9"];
+    let (outcome, heard) =
+        run(&recipe(pretrained.path(), &dead), problem, &runs.path().join("dead"), Begin::New, device(1), None)
+            .unwrap();
+    let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
+    assert!(summary.stopped_early && summary.step < 200, "{summary:?}");
+    assert_eq!(heard.evaluations.iter().filter(|record| record.is_best).count(), 1);
+    let text = summary.collapse.expect("a model that learns nothing");
+    assert!(text.contains("optimizer.learning_rate=2.5e-10, now 1e-9"), "{text}");
+    let alive = recipe(pretrained.path(), &["schedule.steps=60"]);
+    let (_, heard) = run(&alive, problem, &runs.path().join("alive"), Begin::New, device(1), None).unwrap();
+    assert_eq!(heard.evaluations.last().unwrap().collapse, None);
+}
+
+#[test]
+fn trains_on_a_simulated_gpu_as_on_the_processor() {
+    let folder = pretrained();
+    // Answers run on the processor alone.
+    for problem in problems().into_iter().filter(|problem| !matches!(problem, Problem::Span { .. })) {
+        let losses = |device: Device| {
+            let mut trainer = trainer(folder.path(), &problem, &["batch.examples_per_step=4"], device);
+            (0..3).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
+        };
+        let gpu = Device::named("cuda-sim", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
+        let (cpu, gpu) = (losses(device(1)), losses(gpu));
+        for (a, b) in cpu.iter().zip(&gpu) {
+            assert!((a - b).abs() < 1e-4 * a.abs(), "{problem:?}: {cpu:?} and {gpu:?}");
+        }
+    }
+}
+
+#[test]
+fn refuses_what_cannot_be_learnt() {
+    let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
+    let recipe = recipe(pretrained.path(), &[]);
+    let problem = &problems()[0];
+    let of = |train: &Examples, problem: &Problem, recipe: &Recipe| {
+        let task = task(problem);
+        let sources = Sources { task: &task, train, dev: None };
+        let stop = AtomicBool::new(false);
+        let folder = runs.path().join("run");
+        finetune(recipe, &sources, &folder, Begin::New, device(1), &stop, &mut Silent).unwrap_err().to_string()
+    };
+    let Examples::Texts(mut list) = made_up(problem, 5, 1) else { unreachable!() };
+    list[3].label = None;
+    let one = Problem::Classes { labels: vec!["only".into()] };
+    let long = recipe.with("", &["text.max_sequence_length=64".into()]).unwrap();
+    for (train, problem, recipe, expected) in [
+        (Examples::Texts(Vec::new()), problem, &recipe, "the training set has no examples"),
+        (Examples::Texts(list), problem, &recipe, "example 4 of the training set has no label"),
+        (made_up(problem, 5, 1), &one, &recipe, "classification of 1 classes"),
+        (made_up(problem, 5, 1), problem, &long, "`text.max_sequence_length` is 64, but the model has 32 positions"),
+    ] {
+        let message = of(&train, problem, recipe);
+        assert!(message.contains(expected), "{message}");
+    }
+    let message = Predictor::load(&[pretrained.path().to_owned()], &device(1)).unwrap_err().to_string();
+    assert!(message.contains("the model has no head for this"), "{message}");
+}

@@ -1,0 +1,109 @@
+//! Answers of SQuAD as its official evaluation compares them.
+//!
+//! ```text
+//! "The  U.S.A.'s — a café"  ->  "usas — café"
+//! ```
+//!
+//! In this order: lower case; ASCII punctuation is deleted; the words a, an and the become a space; white space is
+//! collapsed. A word is a run of letters and numbers (of any script) and `_`, as Python's `re` has it: a combining
+//! mark ends one. White space is Python's, which has U+001C to U+001F beside Unicode's.
+//!
+//! Source: Rajpurkar et al. 2016. Limits: lower case is that of the standard library's version of Unicode.
+
+use std::collections::HashMap;
+
+use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
+
+/// An answer as it is compared.
+pub fn normalize_answer(answer: &str) -> String {
+    let mut text = answer.to_lowercase();
+    text.retain(|c| !c.is_ascii_punctuation());
+    let text = without_articles(&text);
+    let mut normal = String::with_capacity(text.len());
+    for word in text.split(is_space).filter(|word| !word.is_empty()) {
+        if !normal.is_empty() {
+            normal.push(' ');
+        }
+        normal.push_str(word);
+    }
+    normal
+}
+
+/// Words that are articles, as spaces.
+fn without_articles(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let is_word = is_word_character(first);
+        let end = rest.find(|c| is_word_character(c) != is_word).unwrap_or(rest.len());
+        out.push_str(if matches!(&rest[..end], "a" | "an" | "the") { " " } else { &rest[..end] });
+        rest = &rest[end..];
+    }
+    out
+}
+
+/// `\w` of Python's `re`.
+fn is_word_character(c: char) -> bool {
+    c.is_ascii_alphanumeric()
+        || c == '_'
+        || (!c.is_ascii()
+            && matches!(c.general_category_group(), GeneralCategoryGroup::Letter | GeneralCategoryGroup::Number))
+}
+
+/// `str.isspace` of Python.
+fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
+}
+
+/// How many words two normalised answers share and how many each has: shared, of the first, of the second.
+pub(super) fn shared_words(a: &str, b: &str) -> (u64, u64, u64) {
+    let words =
+        |text: &'_ str| -> Vec<String> { text.split(' ').filter(|w| !w.is_empty()).map(str::to_owned).collect() };
+    let (a, b) = (words(a), words(b));
+    let mut left: HashMap<&str, u64> = HashMap::new();
+    for word in &a {
+        *left.entry(word).or_default() += 1;
+    }
+    let mut shared = 0;
+    for word in &b {
+        if let Some(count) = left.get_mut(word.as_str()).filter(|count| **count > 0) {
+            *count -= 1;
+            shared += 1;
+        }
+    }
+    (shared, a.len() as u64, b.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_normalised_as_officially() {
+        let cases = [
+            ("The  U.S.A.'s — a café", "usas — café"),
+            ("a", ""),
+            ("A an THE", ""),
+            ("theatre a_b an0", "theatre ab an0"),
+            ("the—a", "—"),
+            ("the-a", "thea"),
+            ("a\u{301} b", "\u{301} b"),
+            ("x\u{301}an", "x\u{301}"),
+            ("五the", "五the"),
+            ("\u{1c}x\u{a0}y\u{3000}\u{200b}", "x y \u{200b}"),
+            ("ΟΔΟΣ", "οδος"),
+            ("İ", "i\u{307}"),
+            ("“A”", "“ ”"),
+            ("½a", "½a"),
+        ];
+        for (answer, expected) in cases {
+            assert_eq!(normalize_answer(answer), expected, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn repeated_words_are_shared_as_often_as_both_have_them() {
+        assert_eq!(shared_words("x x y", "x x x z"), (2, 3, 4));
+        assert_eq!(shared_words("", "x"), (0, 0, 1));
+    }
+}

@@ -1,0 +1,134 @@
+//! F1 of named entities: an entity is right if its place and its kind are.
+//!
+//! ```text
+//! Anna   Berg   visited  Oslo          entities: PER 0..2, LOC 3..4
+//! B-PER  I-PER  O        B-LOC
+//! ```
+//!
+//! Tags are `O`, or a letter (B, I, E, S), `-` and a kind. Where an entity begins and ends is read as leniently as in
+//! `conlleval`: I- after another kind or after O begins one. precision = right / found, recall = right / there,
+//! F1 = 2·p·r / (p + r), over all kinds together; what has a denominator of 0 is 0.
+//!
+//! Source: Tjong Kim Sang and De Meulder 2003 (CoNLL-2003).
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::confusion::ratio;
+
+/// Counts of entities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntityCounts {
+    /// Found as they are.
+    pub correct: u64,
+    /// Found.
+    pub found: u64,
+    /// There.
+    pub there: u64,
+}
+
+impl EntityCounts {
+    /// Counts a sentence.
+    ///
+    /// # Panics
+    /// If there are not as many predicted tags as true ones.
+    pub fn add<S: AsRef<str>, P: AsRef<str>>(&mut self, truth: &[S], prediction: &[P]) {
+        assert_eq!(truth.len(), prediction.len(), "a predicted tag for each");
+        let there: HashSet<Entity<'_>> = entities(truth).into_iter().collect();
+        let found = entities(prediction);
+        self.correct += found.iter().filter(|entity| there.contains(entity)).count() as u64;
+        self.found += found.len() as u64;
+        self.there += there.len() as u64;
+    }
+
+    /// Share of what was found that is right.
+    pub fn precision(&self) -> f64 {
+        ratio(self.correct, self.found)
+    }
+
+    /// Share of what is there that was found.
+    pub fn recall(&self) -> f64 {
+        ratio(self.correct, self.there)
+    }
+
+    /// Harmonic mean of precision and recall.
+    pub fn f1(&self) -> f64 {
+        let (precision, recall) = (self.precision(), self.recall());
+        if self.correct == 0 { 0.0 } else { 2.0 * precision * recall / (precision + recall) }
+    }
+}
+
+/// A kind, the first word and the word after the last.
+type Entity<'a> = (&'a str, usize, usize);
+
+/// The entities of a sentence.
+fn entities<S: AsRef<str>>(tags: &[S]) -> Vec<Entity<'_>> {
+    let mut found = Vec::new();
+    let (mut before, mut kind_before, mut start) = (b'O', "", 0);
+    for at in 0..=tags.len() {
+        let (letter, kind) = tags.get(at).map_or((b'O', ""), |tag| parts(tag.as_ref()));
+        if ends(before, letter, kind_before, kind) {
+            found.push((kind_before, start, at));
+        }
+        if begins(before, letter, kind_before, kind) {
+            start = at;
+        }
+        (before, kind_before) = (letter, kind);
+    }
+    found
+}
+
+/// The letter and the kind of a tag.
+fn parts(tag: &str) -> (u8, &str) {
+    let letter = tag.bytes().next().unwrap_or(b'O');
+    let kind = if letter == b'O' { "" } else { tag.split_once('-').map_or("_", |(_, kind)| kind) };
+    (letter, kind)
+}
+
+/// Whether an entity ends between two tags.
+fn ends(before: u8, letter: u8, kind_before: &str, kind: &str) -> bool {
+    match before {
+        b'O' => false,
+        b'E' | b'S' => true,
+        _ => matches!(letter, b'B' | b'S' | b'O') || kind_before != kind,
+    }
+}
+
+/// Whether an entity begins between two tags.
+fn begins(before: u8, letter: u8, kind_before: &str, kind: &str) -> bool {
+    match letter {
+        b'O' => false,
+        b'B' | b'S' => true,
+        _ => matches!(before, b'E' | b'S' | b'O') || kind_before != kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entities_are_read_leniently() {
+        let cases: [(&[&str], &[Entity<'_>]); 6] = [
+            (&["B-PER", "I-PER", "O", "B-LOC"], &[("PER", 0, 2), ("LOC", 3, 4)]),
+            (&["I-PER", "I-LOC", "I-LOC"], &[("PER", 0, 1), ("LOC", 1, 3)]),
+            (&["B-X", "B-X", "I-X"], &[("X", 0, 1), ("X", 1, 3)]),
+            (&["S-X", "B-X", "I-X", "E-X", "E-X"], &[("X", 0, 1), ("X", 1, 4), ("X", 4, 5)]),
+            (&["B-a-b", "I-a-b"], &[("a-b", 0, 2)]),
+            (&["O"], &[]),
+        ];
+        for (tags, expected) in cases {
+            assert_eq!(entities(tags), expected, "{tags:?}");
+        }
+    }
+
+    #[test]
+    fn half_an_entity_is_none() {
+        let mut counts = EntityCounts::default();
+        counts.add(&["B-PER", "I-PER", "O", "B-LOC"], &["B-PER", "O", "O", "B-LOC"]);
+        assert_eq!(counts, EntityCounts { correct: 1, found: 2, there: 2 });
+        assert_eq!(counts.f1(), 0.5);
+        assert_eq!(EntityCounts::default().f1(), 0.0);
+    }
+}

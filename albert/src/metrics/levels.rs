@@ -1,0 +1,51 @@
+//! Accuracy on RACE: of middle school, of high school, of both.
+
+use serde::{Deserialize, Serialize};
+
+use super::Proportion;
+use crate::tasks::Level;
+
+/// Accuracies by level. That of both is over all questions, not the mean of the two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LevelAccuracy {
+    /// Middle school.
+    pub middle: Proportion,
+    /// High school.
+    pub high: Proportion,
+}
+
+impl LevelAccuracy {
+    /// Counts a question.
+    pub fn add(&mut self, level: Level, is_correct: bool) {
+        let part = match level {
+            Level::Middle => &mut self.middle,
+            Level::High => &mut self.high,
+        };
+        part.add(u64::from(is_correct), 1);
+    }
+
+    /// Of all questions.
+    pub fn all(&self) -> Proportion {
+        let mut all = self.middle;
+        all.add(self.high.correct, self.high.count);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_questions_weigh_the_same() {
+        let mut accuracy = LevelAccuracy::default();
+        for (level, is_correct) in
+            [(Level::Middle, true), (Level::High, false), (Level::High, false), (Level::High, true)]
+        {
+            accuracy.add(level, is_correct);
+        }
+        assert_eq!(accuracy.middle.value(), Some(1.0));
+        assert_eq!(accuracy.high.value(), Some(1.0 / 3.0));
+        assert_eq!(accuracy.all().value(), Some(0.5));
+    }
+}

@@ -1,0 +1,446 @@
+//! The official evaluations of SQuAD 1.1 and 2.0.
+//!
+//! ```text
+//! exact   the answer equals one that people gave, both normalised
+//! F1      2·p·r / (p + r) over the words that it shares with the nearest of them
+//! ```
+//!
+//! Both are means over all questions, in percent. Of a question without an answer the right prediction is the empty
+//! text. In 2.0 a null score per question (the higher, the less the model believes in an answer) and a threshold may
+//! turn predictions into empty ones, and the best threshold for these very questions is found beside it: a figure at
+//! a best threshold is tuned on the set that it is of, and has to be called so.
+//!
+//! Digits are those of the official scripts under Python 3.11, whose `sum` adds from left to right in f64. One thing
+//! differs: a question without a prediction counts 0 in 2.0, too, where the official script stops with an error.
+//!
+//! Source: Rajpurkar et al. 2016 and 2018.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::answer_text::{normalize_answer, shared_words};
+
+/// A question as evaluation sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gold {
+    /// Its id.
+    pub id: String,
+    /// The texts of the answers that people gave; none if there is no answer.
+    pub answers: Vec<String>,
+}
+
+/// Which of the official evaluations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// What an evaluation cannot use.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EvaluationError {
+    /// Nothing to evaluate.
+    #[error("no question to evaluate; is the file of questions the right one?")]
+    NoQuestions,
+    /// Two questions of one id.
+    #[error("question {0:?} is there twice; ids of questions must differ")]
+    TwoQuestions(String),
+    /// A question of SQuAD 1.1 without an answer.
+    #[error("question {0:?} has no answer; files with such questions are evaluated as SQuAD 2.0")]
+    NoAnswer(String),
+    /// A prediction without a null score.
+    #[error("question {0:?} has a prediction but no null score; give a score for each, or none at all")]
+    NoNullScore(String),
+    /// A null score that cannot be ordered.
+    #[error("question {0:?} has a null score that is no number; is the model's output finite?")]
+    NullScore(String),
+}
+
+/// Figures over some questions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SquadScores {
+    /// Share of exact answers, in percent.
+    pub exact: f64,
+    /// Mean F1, in percent.
+    pub f1: f64,
+    /// Questions.
+    pub total: u64,
+}
+
+/// The official figures of SQuAD 1.1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Squad1Scores {
+    /// The figures.
+    pub all: SquadScores,
+    /// Questions without a prediction, which count 0.
+    pub missing: u64,
+}
+
+/// Figures at the thresholds that suit these very questions best.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BestThresholds {
+    /// The best share of exact answers, in percent.
+    pub exact: f64,
+    /// The threshold at which it is reached: questions of a higher null score have no answer.
+    pub exact_threshold: f64,
+    /// The best mean F1, in percent.
+    pub f1: f64,
+    /// The threshold at which it is reached.
+    pub f1_threshold: f64,
+}
+
+/// The official figures of SQuAD 2.0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Squad2Scores {
+    /// Of all questions.
+    pub all: SquadScores,
+    /// Of those that have an answer.
+    pub has_answer: Option<SquadScores>,
+    /// Of those that have none.
+    pub no_answer: Option<SquadScores>,
+    /// At the best thresholds, if there are null scores. Tuned on these questions.
+    pub best: Option<BestThresholds>,
+    /// Questions without a prediction, which count 0.
+    pub missing: u64,
+}
+
+impl Squad1Scores {
+    /// The figures under their official names.
+    pub fn official(&self) -> Map<String, Value> {
+        let value = json!({"exact_match": self.all.exact, "f1": self.all.f1});
+        value.as_object().cloned().unwrap_or_default()
+    }
+}
+
+impl Squad2Scores {
+    /// The figures under their official names, in the official order.
+    pub fn official(&self) -> Map<String, Value> {
+        let mut map = Map::new();
+        for (prefix, scores) in [("", Some(self.all)), ("HasAns_", self.has_answer), ("NoAns_", self.no_answer)] {
+            if let Some(SquadScores { exact, f1, total }) = scores {
+                map.insert(format!("{prefix}exact"), json!(exact));
+                map.insert(format!("{prefix}f1"), json!(f1));
+                map.insert(format!("{prefix}total"), json!(total));
+            }
+        }
+        if let Some(best) = self.best {
+            map.insert("best_exact".to_owned(), json!(best.exact));
+            map.insert("best_exact_thresh".to_owned(), json!(best.exact_threshold));
+            map.insert("best_f1".to_owned(), json!(best.f1));
+            map.insert("best_f1_thresh".to_owned(), json!(best.f1_threshold));
+        }
+        map
+    }
+}
+
+/// Whether two answers are the same once they are normalised.
+pub fn is_exact(gold: &str, prediction: &str) -> bool {
+    normalize_answer(gold) == normalize_answer(prediction)
+}
+
+/// F1 of the words of two answers, as SQuAD 2.0 has it: of two answers without words it is 1.
+pub fn answer_f1(gold: &str, prediction: &str) -> f64 {
+    f1_of_normal(Version::V2, &normalize_answer(gold), &normalize_answer(prediction))
+}
+
+fn f1_of_normal(version: Version, gold: &str, prediction: &str) -> f64 {
+    let (shared, of_gold, of_prediction) = shared_words(gold, prediction);
+    if version == Version::V2 && (of_gold == 0 || of_prediction == 0) {
+        return f64::from(u8::from(of_gold == of_prediction));
+    }
+    if shared == 0 {
+        return 0.0;
+    }
+    let precision = shared as f64 / of_prediction as f64;
+    let recall = shared as f64 / of_gold as f64;
+    (2.0 * precision * recall) / (precision + recall)
+}
+
+/// A question's figures before any threshold, from 0 to 1.
+#[derive(Clone, Copy, Default)]
+struct Raw {
+    exact: f64,
+    f1: f64,
+}
+
+/// The best of a prediction against each of the answers.
+fn raw(version: Version, gold: &Gold, prediction: &str) -> Raw {
+    let prediction = normalize_answer(prediction);
+    let mut answers: Vec<String> = gold.answers.iter().map(|answer| normalize_answer(answer)).collect();
+    if version == Version::V2 {
+        answers.retain(|answer| !answer.is_empty());
+        if answers.is_empty() {
+            answers.push(String::new());
+        }
+    }
+    answers.iter().fold(Raw::default(), |best, answer| Raw {
+        exact: best.exact.max(f64::from(u8::from(*answer == prediction))),
+        f1: best.f1.max(f1_of_normal(version, answer, &prediction)),
+    })
+}
+
+fn check(golds: &[Gold]) -> Result<(), EvaluationError> {
+    if golds.is_empty() {
+        return Err(EvaluationError::NoQuestions);
+    }
+    let mut seen = HashSet::new();
+    match golds.iter().find(|gold| !seen.insert(gold.id.as_str())) {
+        Some(gold) => Err(EvaluationError::TwoQuestions(gold.id.clone())),
+        None => Ok(()),
+    }
+}
+
+/// 100·Σ / n, from left to right.
+fn mean(raws: impl Iterator<Item = Raw>) -> Option<SquadScores> {
+    let (mut exact, mut f1, mut total) = (0.0, 0.0, 0u64);
+    for raw in raws {
+        exact += raw.exact;
+        f1 += raw.f1;
+        total += 1;
+    }
+    let n = total as f64;
+    (total > 0).then(|| SquadScores { exact: 100.0 * exact / n, f1: 100.0 * f1 / n, total })
+}
+
+/// Evaluates predictions for SQuAD 1.1. A question without a prediction counts 0.
+///
+/// # Errors
+/// If there is no question, an id is there twice, or a question has no answer.
+pub fn evaluate_squad1(golds: &[Gold], predictions: &HashMap<String, String>) -> Result<Squad1Scores, EvaluationError> {
+    check(golds)?;
+    if let Some(gold) = golds.iter().find(|gold| gold.answers.is_empty()) {
+        return Err(EvaluationError::NoAnswer(gold.id.clone()));
+    }
+    let raws = golds.iter().map(|gold| predictions.get(&gold.id).map(|text| raw(Version::V1, gold, text)));
+    let raws: Vec<Option<Raw>> = raws.collect();
+    let missing = raws.iter().filter(|raw| raw.is_none()).count() as u64;
+    let all = mean(raws.into_iter().map(Option::unwrap_or_default)).ok_or(EvaluationError::NoQuestions)?;
+    Ok(Squad1Scores { all, missing })
+}
+
+/// Evaluates predictions for SQuAD 2.0. A question without a prediction counts 0. With null scores, in an order by
+/// which the best thresholds are found where scores are equal, a prediction whose score is above `threshold`
+/// (officially 1) counts as empty, and the best thresholds are found.
+///
+/// # Errors
+/// If there is no question, an id is there twice, a prediction has no null score while others have one, or a null
+/// score is no number.
+pub fn evaluate_squad2(
+    golds: &[Gold],
+    predictions: &HashMap<String, String>,
+    null_scores: Option<&[(String, f64)]>,
+    threshold: f64,
+) -> Result<Squad2Scores, EvaluationError> {
+    check(golds)?;
+    let by_id: Option<HashMap<&str, f64>> =
+        null_scores.map(|scores| scores.iter().map(|(id, score)| (id.as_str(), *score)).collect());
+    let mut raws = Vec::with_capacity(golds.len());
+    let mut judged = Vec::with_capacity(golds.len());
+    let mut missing = 0;
+    for gold in golds {
+        let Some(prediction) = predictions.get(&gold.id) else {
+            missing += 1;
+            raws.push(Raw::default());
+            judged.push(Raw::default());
+            continue;
+        };
+        let raw = raw(Version::V2, gold, prediction);
+        let null_score = match &by_id {
+            None => 0.0,
+            Some(scores) => match scores.get(gold.id.as_str()) {
+                None => return Err(EvaluationError::NoNullScore(gold.id.clone())),
+                Some(score) if score.is_nan() => return Err(EvaluationError::NullScore(gold.id.clone())),
+                Some(&score) => score,
+            },
+        };
+        let empty = f64::from(u8::from(gold.answers.is_empty()));
+        raws.push(raw);
+        judged.push(if null_score > threshold { Raw { exact: empty, f1: empty } } else { raw });
+    }
+    let of = |has_answer: bool| {
+        mean(golds.iter().zip(&judged).filter(|(gold, _)| gold.answers.is_empty() != has_answer).map(|(_, &raw)| raw))
+    };
+    let all = mean(judged.iter().copied()).ok_or(EvaluationError::NoQuestions)?;
+    let best = match null_scores {
+        None => None,
+        Some(scores) => Some(best_thresholds(golds, predictions, &raws, scores)?),
+    };
+    Ok(Squad2Scores { all, has_answer: of(true), no_answer: of(false), best, missing })
+}
+
+/// The thresholds at which these questions come out best: all questions are called unanswerable, then one after the
+/// other, by rising null score, is answered.
+fn best_thresholds(
+    golds: &[Gold],
+    predictions: &HashMap<String, String>,
+    raws: &[Raw],
+    null_scores: &[(String, f64)],
+) -> Result<BestThresholds, EvaluationError> {
+    let index: HashMap<&str, usize> = golds.iter().enumerate().map(|(at, gold)| (gold.id.as_str(), at)).collect();
+    let mut order: Vec<(usize, f64)> = Vec::with_capacity(null_scores.len());
+    for (id, score) in null_scores {
+        if score.is_nan() {
+            return Err(EvaluationError::NullScore(id.clone()));
+        }
+        if let Some(&at) = index.get(id.as_str()).filter(|&&at| predictions.contains_key(&golds[at].id)) {
+            order.push((at, *score));
+        }
+    }
+    // The sort is stable, and so is Python's. 0 and -0 are equal there.
+    order.sort_by(|(_, a), (_, b)| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    let search = |of: fn(&Raw) -> f64| {
+        let mut score = golds.iter().filter(|gold| gold.answers.is_empty()).count() as f64;
+        let (mut best, mut threshold) = (score, 0.0);
+        for &(at, null_score) in &order {
+            score += match golds[at].answers.is_empty() {
+                false => of(&raws[at]),
+                true if predictions.get(&golds[at].id).is_some_and(|text| !text.is_empty()) => -1.0,
+                true => 0.0,
+            };
+            if score > best {
+                (best, threshold) = (score, null_score);
+            }
+        }
+        (100.0 * best / golds.len() as f64, threshold)
+    };
+    let ((exact, exact_threshold), (f1, f1_threshold)) = (search(|raw| raw.exact), search(|raw| raw.f1));
+    Ok(BestThresholds { exact, exact_threshold, f1, f1_threshold })
+}
+
+/// A point of the curve over thresholds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThresholdPoint {
+    /// Questions of a higher null score have no answer.
+    pub threshold: f64,
+    /// Share of exact answers, in percent.
+    pub exact: f64,
+    /// Mean F1, in percent.
+    pub f1: f64,
+}
+
+/// The figures at every threshold that makes a difference, from low to high: first one below all null scores, at
+/// which nothing is answered, then each null score.
+///
+/// # Errors
+/// As [`evaluate_squad2`].
+pub fn threshold_curve(
+    golds: &[Gold],
+    predictions: &HashMap<String, String>,
+    null_scores: &[(String, f64)],
+) -> Result<Vec<ThresholdPoint>, EvaluationError> {
+    // It also checks what it is given.
+    evaluate_squad2(golds, predictions, Some(null_scores), f64::INFINITY)?;
+    let by_id: HashMap<&str, f64> = null_scores.iter().map(|(id, score)| (id.as_str(), *score)).collect();
+    let (mut exact, mut f1) = (0.0, 0.0);
+    let mut changes: Vec<(f64, Raw)> = Vec::with_capacity(golds.len());
+    for gold in golds {
+        let Some(prediction) = predictions.get(&gold.id) else { continue };
+        let unanswered = f64::from(u8::from(gold.answers.is_empty()));
+        let answered = raw(Version::V2, gold, prediction);
+        exact += unanswered;
+        f1 += unanswered;
+        let change = Raw { exact: answered.exact - unanswered, f1: answered.f1 - unanswered };
+        changes.push((by_id[gold.id.as_str()], change));
+    }
+    changes.sort_by(|(a, _), (b, _)| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    let n = golds.len() as f64;
+    let point = |threshold: f64, exact: f64, f1: f64| ThresholdPoint {
+        threshold,
+        exact: 100.0 * exact / n,
+        f1: 100.0 * f1 / n,
+    };
+    let first = changes.first().map(|(score, _)| *score).filter(|score| score.is_finite());
+    let lowest = first.map_or(0.0, |score| score.min(0.0) - score.abs().max(1.0));
+    let mut curve = vec![point(lowest, exact, f1)];
+    for equal in changes.chunk_by(|(a, _), (b, _)| a == b) {
+        for (_, change) in equal {
+            exact += change.exact;
+            f1 += change.f1;
+        }
+        curve.push(point(equal[0].0, exact, f1));
+    }
+    Ok(curve)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gold(id: &str, answers: &[&str]) -> Gold {
+        Gold { id: id.to_owned(), answers: answers.iter().map(|&answer| answer.to_owned()).collect() }
+    }
+
+    fn predictions(texts: &[(&str, &str)]) -> HashMap<String, String> {
+        texts.iter().map(|&(id, text)| (id.to_owned(), text.to_owned())).collect()
+    }
+
+    #[test]
+    fn missing_predictions_count_nothing() {
+        let golds = [gold("a", &["x"]), gold("b", &["y"])];
+        let scores = evaluate_squad1(&golds, &predictions(&[("a", "the X")])).unwrap();
+        assert_eq!((scores.all.exact, scores.all.f1, scores.all.total, scores.missing), (50.0, 50.0, 2, 1));
+        let scores = evaluate_squad2(&golds, &predictions(&[("a", "the X")]), None, 1.0).unwrap();
+        assert_eq!((scores.all.exact, scores.all.f1, scores.all.total, scores.missing), (50.0, 50.0, 2, 1));
+    }
+
+    #[test]
+    fn answers_without_words_differ_between_the_versions() {
+        // "a" and "the" are both nothing; 1.1 finds no shared word, 2.0 has no such answer.
+        let golds = [gold("q", &["a", "x"])];
+        let predictions = predictions(&[("q", "the")]);
+        let one = evaluate_squad1(&golds, &predictions).unwrap().all;
+        assert_eq!((one.exact, one.f1), (100.0, 0.0));
+        let two = evaluate_squad2(&golds, &predictions, None, 1.0).unwrap().all;
+        assert_eq!((two.exact, two.f1), (0.0, 0.0));
+    }
+
+    #[test]
+    fn the_best_threshold_parts_answerable_from_not() {
+        let golds = [gold("a", &["x"]), gold("b", &[]), gold("c", &["y z"]), gold("d", &[])];
+        let texts = predictions(&[("a", "x"), ("b", "w"), ("c", "y"), ("d", "")]);
+        let scores: Vec<(String, f64)> =
+            [("a", -2.0), ("b", 3.0), ("c", -1.0), ("d", 0.5)].map(|(id, score)| (id.to_owned(), score)).into();
+        let found = evaluate_squad2(&golds, &texts, Some(&scores), 1.0).unwrap();
+        let best = found.best.unwrap();
+        assert_eq!((best.exact, best.exact_threshold), (75.0, -2.0));
+        assert_eq!((best.f1, best.f1_threshold), (100.0 * (2.0 + 1.0 + 2.0 / 3.0) / 4.0, -1.0));
+        // The threshold of 1 makes "b" right.
+        assert_eq!((found.no_answer.unwrap().exact, found.has_answer.unwrap().exact), (100.0, 50.0));
+        let names: Vec<String> = found.official().keys().cloned().collect();
+        assert_eq!(names[..4], ["exact", "f1", "total", "HasAns_exact"]);
+    }
+
+    #[test]
+    fn the_curve_has_the_figures_at_its_thresholds() {
+        let golds = [gold("a", &["x"]), gold("b", &[]), gold("c", &["y z"]), gold("d", &[]), gold("e", &["w"])];
+        let texts = predictions(&[("a", "x"), ("b", "w"), ("c", "y"), ("d", "")]);
+        for values in [[-2.0, 3.0, -1.0, 0.5], [1.0, 1.0, 0.0, 1.0], [7.0, 7.0, 7.0, 7.0], [-1e9, 1e9, 0.0, -0.0]] {
+            let scores: Vec<(String, f64)> =
+                ["a", "b", "c", "d"].iter().zip(values).map(|(id, score)| ((*id).to_owned(), score)).collect();
+            let curve = threshold_curve(&golds, &texts, &scores).unwrap();
+            assert!(values.iter().all(|score| curve[0].threshold < *score), "{curve:?}");
+            assert!(curve.windows(2).all(|pair| pair[0].threshold < pair[1].threshold), "{curve:?}");
+            for ThresholdPoint { threshold, exact, f1 } in curve {
+                let found = evaluate_squad2(&golds, &texts, Some(&scores), threshold).unwrap().all;
+                assert!((found.exact - exact).abs() < 1e-12 && (found.f1 - f1).abs() < 1e-12, "{threshold}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_evaluated_is_said() {
+        let none = HashMap::new();
+        assert_eq!(evaluate_squad1(&[], &none), Err(EvaluationError::NoQuestions));
+        let twice = [gold("a", &["x"]), gold("a", &["y"])];
+        assert_eq!(evaluate_squad1(&twice, &none), Err(EvaluationError::TwoQuestions("a".to_owned())));
+        assert_eq!(evaluate_squad1(&[gold("a", &[])], &none), Err(EvaluationError::NoAnswer("a".to_owned())));
+        let golds = [gold("a", &["x"])];
+        let texts = predictions(&[("a", "x")]);
+        assert_eq!(evaluate_squad2(&golds, &texts, Some(&[]), 1.0), Err(EvaluationError::NoNullScore("a".to_owned())));
+        let nan = [("a".to_owned(), f64::NAN)];
+        assert_eq!(evaluate_squad2(&golds, &texts, Some(&nan), 1.0), Err(EvaluationError::NullScore("a".to_owned())));
+    }
+}

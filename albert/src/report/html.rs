@@ -1,0 +1,145 @@
+//! `report.html`: a run or an evaluation in one file that needs no other, its pictures inside as SVG.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use engine::io::write_atomically;
+
+use super::curves::draw;
+use super::{Panel, ReportError};
+
+/// A part of a report.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Section {
+    /// Names and values.
+    Table {
+        /// What stands above.
+        title: String,
+        /// (name, value).
+        rows: Vec<(String, String)>,
+    },
+    /// Curves.
+    Panels(Vec<Panel>),
+    /// How often each class was right (rows) and predicted (columns).
+    Confusion {
+        /// Names of the classes.
+        labels: Vec<String>,
+        /// `[n, n]`
+        counts: Vec<Vec<u64>>,
+    },
+    /// Text as it is.
+    Text {
+        /// What stands above.
+        title: String,
+        /// The text.
+        text: String,
+    },
+}
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}\
+    table{border-collapse:collapse}td{padding:.2em 1em .2em 0;border-bottom:1px solid #ddd}\
+    pre{background:#f6f6f6;padding:1em;overflow:auto}svg{max-width:100%;height:auto}";
+
+/// Writes `sections` under `title` to `path`, whole or not at all.
+///
+/// # Errors
+/// The file cannot be written, or a curve not be drawn.
+pub fn write_html(path: &Path, title: &str, sections: &[Section]) -> Result<(), ReportError> {
+    let text = html(title, sections).map_err(|problem| ReportError::Plot { path: path.to_owned(), problem })?;
+    Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
+}
+
+fn html(title: &str, sections: &[Section]) -> Result<String, String> {
+    let title = escaped(title);
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n\
+         <style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
+    );
+    for section in sections {
+        match section {
+            Section::Table { title, rows } => {
+                let _ = write!(out, "<h2>{}</h2>\n<table>", escaped(title));
+                for (name, value) in rows {
+                    let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));
+                }
+                out.push_str("</table>\n");
+            }
+            Section::Panels(panels) => {
+                let _ = writeln!(out, "<h2>Curves</h2>\n{}", draw(panels)?);
+            }
+            Section::Confusion { labels, counts } => {
+                let _ = writeln!(out, "<h2>Right and predicted classes</h2>\n{}", confusion(labels, counts));
+            }
+            Section::Text { title, text } => {
+                let _ = writeln!(out, "<h2>{}</h2>\n<pre>{}</pre>", escaped(title), escaped(text));
+            }
+        }
+    }
+    out.push_str("</body></html>\n");
+    Ok(out)
+}
+
+/// A square of cells, the darker the larger their share of the row.
+fn confusion(labels: &[String], counts: &[Vec<u64>]) -> String {
+    const CELL: usize = 64;
+    const MARGIN: usize = 150;
+    let side = MARGIN + CELL * labels.len();
+    let short = |label: &str| escaped(&label.chars().take(16).collect::<String>());
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {side} {side}\" width=\"{side}\" height=\"{side}\" \
+         font-family=\"sans-serif\" font-size=\"13\">\n<text x=\"4\" y=\"16\">right (rows), predicted (columns)</text>\n"
+    );
+    let middle = |at: usize| MARGIN + CELL * at + CELL / 2;
+    for (row, label) in labels.iter().enumerate() {
+        let _ = writeln!(
+            out,
+            "<text x=\"{x}\" y=\"{y}\" text-anchor=\"end\">{label}</text>\
+             <text x=\"{y}\" y=\"{x}\" text-anchor=\"middle\">{label}</text>",
+            x = MARGIN - 8,
+            y = middle(row),
+            label = short(label)
+        );
+        let total = counts[row].iter().sum::<u64>().max(1) as f64;
+        for (column, count) in counts[row].iter().enumerate() {
+            let share = *count as f64 / total;
+            let shade = (255.0 - 200.0 * share) as u8;
+            let ink = if share > 0.6 { "#fff" } else { "#222" };
+            let _ = writeln!(
+                out,
+                "<rect x=\"{}\" y=\"{}\" width=\"{CELL}\" height=\"{CELL}\" fill=\"rgb({shade},{shade},255)\" \
+                 stroke=\"#fff\"/><text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"{ink}\">{count}</text>",
+                MARGIN + CELL * column,
+                MARGIN + CELL * row,
+                middle(column),
+                middle(row) + 5,
+            );
+        }
+    }
+    out.push_str("</svg>");
+    out
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_every_section_and_nothing_from_elsewhere() {
+        let sections = [
+            Section::Table { title: "Figures".into(), rows: vec![("accuracy".into(), "0.5 <b>".into())] },
+            Section::Confusion { labels: vec!["a&b".into(), "c".into()], counts: vec![vec![3, 1], vec![0, 9]] },
+            Section::Panels(vec![Panel { title: "loss".into(), axis: "step", curves: Vec::new() }]),
+            Section::Text { title: "Recipe".into(), text: "x = \"<1>\"".into() },
+        ];
+        let text = html("A run", &sections).unwrap();
+        for part in ["<h1>A run</h1>", "0.5 &lt;b&gt;", "a&amp;b", ">9</text>", "loss", "x = &quot;&lt;1&gt;&quot;"] {
+            assert!(text.contains(part), "{part} is missing");
+        }
+        assert_eq!(text.matches("<svg").count(), 2);
+        assert!(!text.contains("src=") && !text.contains("href="), "the report reads other files");
+    }
+}

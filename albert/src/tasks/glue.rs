@@ -1,0 +1,440 @@
+//! The tasks of GLUE, as a table: files, columns, labels and metrics.
+//!
+//! ```text
+//! DIR/CoLA/train.tsv   DIR/MNLI/dev_matched.tsv   DIR/diagnostic/diagnostic.tsv      (or the files in DIR itself)
+//! ```
+//!
+//! Columns are parted by TAB; quotes are literal, and no field goes over a line. All files but the training and the
+//! development set of CoLA begin with a header, of which the names of the columns that are used are checked. Test
+//! sets have no labels.
+//!
+//! Source: Wang et al. 2019 (GLUE) and the files themselves; the order of labels is that of ALBERT's released code.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Place, TaskError, listed};
+use super::example::{Label, Problem, Text};
+use super::lines::Lines;
+use super::reader::{Reader, Remark, RemarkKind, Rows};
+use crate::metrics::Metric;
+
+/// A part of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// For training.
+    Train,
+    /// For choosing: evaluation with known labels.
+    Dev,
+    /// For a submission: labels are withheld, but for RACE.
+    Test,
+}
+
+impl Split {
+    /// `train`, `dev` or `test`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Dev => "dev",
+            Self::Test => "test",
+        }
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A task of GLUE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GlueTask {
+    /// Is a sentence acceptable English?
+    Cola,
+    /// Is a sentence of a review positive?
+    #[serde(rename = "sst-2")]
+    Sst2,
+    /// Do two sentences say the same?
+    Mrpc,
+    /// How alike are two sentences, from 0 to 5?
+    #[serde(rename = "sts-b")]
+    Stsb,
+    /// Do two questions ask the same?
+    Qqp,
+    /// Does a premise entail or contradict a hypothesis? Evaluated on the genres that were trained on.
+    Mnli,
+    /// MNLI, evaluated on other genres.
+    MnliMismatched,
+    /// Does a sentence answer a question?
+    Qnli,
+    /// Does a text entail a hypothesis?
+    Rte,
+    /// Is what a pronoun was replaced with right?
+    Wnli,
+    /// The diagnostic set of MNLI's kind: a test set alone.
+    Ax,
+}
+
+/// Which columns of a file are used, under which names.
+struct Columns {
+    /// How many there are.
+    count: usize,
+    /// Whether the first line names them.
+    has_header: bool,
+    id: Option<(usize, &'static str)>,
+    first: (usize, &'static str),
+    second: Option<(usize, &'static str)>,
+    label: Option<(usize, &'static str)>,
+    /// Whether shorter rows are known to be in the published file.
+    may_be_short: bool,
+}
+
+impl Columns {
+    const fn new(count: usize, first: (usize, &'static str)) -> Self {
+        Self { count, has_header: true, id: None, first, second: None, label: None, may_be_short: false }
+    }
+
+    const fn pair(count: usize, first: (usize, &'static str), second: (usize, &'static str)) -> Self {
+        Self { second: Some(second), ..Self::new(count, first) }
+    }
+
+    const fn id(self, name: &'static str) -> Self {
+        Self { id: Some((0, name)), ..self }
+    }
+
+    const fn label(self, column: usize, name: &'static str) -> Self {
+        Self { label: Some((column, name)), ..self }
+    }
+
+    fn used(&self) -> impl Iterator<Item = (usize, &'static str)> {
+        [self.id, Some(self.first), self.second, self.label].into_iter().flatten()
+    }
+}
+
+const ZERO_ONE: &[&str] = &["0", "1"];
+const ENTAILMENT: &[&str] = &["entailment", "not_entailment"];
+const INFERENCE: &[&str] = &["contradiction", "entailment", "neutral"];
+
+impl GlueTask {
+    /// All of them, in the order in which papers list them.
+    pub const ALL: [Self; 11] = [
+        Self::Cola,
+        Self::Sst2,
+        Self::Mrpc,
+        Self::Stsb,
+        Self::Qqp,
+        Self::Mnli,
+        Self::MnliMismatched,
+        Self::Qnli,
+        Self::Rte,
+        Self::Wnli,
+        Self::Ax,
+    ];
+
+    /// The name that commands know it by: `cola`, `sst-2`, `mnli`, `mnli-mismatched`, ...
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cola => "cola",
+            Self::Sst2 => "sst-2",
+            Self::Mrpc => "mrpc",
+            Self::Stsb => "sts-b",
+            Self::Qqp => "qqp",
+            Self::Mnli => "mnli",
+            Self::MnliMismatched => "mnli-mismatched",
+            Self::Qnli => "qnli",
+            Self::Rte => "rte",
+            Self::Wnli => "wnli",
+            Self::Ax => "ax",
+        }
+    }
+
+    /// The name that papers know it by.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Cola => "CoLA",
+            Self::Sst2 => "SST-2",
+            Self::Mrpc => "MRPC",
+            Self::Stsb => "STS-B",
+            Self::Qqp => "QQP",
+            Self::Mnli => "MNLI",
+            Self::MnliMismatched => "MNLI-mm",
+            Self::Qnli => "QNLI",
+            Self::Rte => "RTE",
+            Self::Wnli => "WNLI",
+            Self::Ax => "AX",
+        }
+    }
+
+    /// The name of the file that the server of GLUE takes predictions in.
+    pub fn submission_file(self) -> &'static str {
+        match self {
+            Self::Cola => "CoLA.tsv",
+            Self::Sst2 => "SST-2.tsv",
+            Self::Mrpc => "MRPC.tsv",
+            Self::Stsb => "STS-B.tsv",
+            Self::Qqp => "QQP.tsv",
+            Self::Mnli => "MNLI-m.tsv",
+            Self::MnliMismatched => "MNLI-mm.tsv",
+            Self::Qnli => "QNLI.tsv",
+            Self::Rte => "RTE.tsv",
+            Self::Wnli => "WNLI.tsv",
+            Self::Ax => "AX.tsv",
+        }
+    }
+
+    /// The names of the classes in the order of their indices; none for a score.
+    pub fn labels(self) -> &'static [&'static str] {
+        match self {
+            Self::Stsb => &[],
+            Self::Mnli | Self::MnliMismatched | Self::Ax => INFERENCE,
+            Self::Qnli | Self::Rte => ENTAILMENT,
+            _ => ZERO_ONE,
+        }
+    }
+
+    /// What is to be predicted.
+    pub fn problem(self) -> Problem {
+        match self.labels() {
+            [] => Problem::Number,
+            labels => Problem::Classes { labels: labels.iter().map(|&label| label.to_owned()).collect() },
+        }
+    }
+
+    /// Whether it is about two texts.
+    pub fn is_pair(self) -> bool {
+        !matches!(self, Self::Cola | Self::Sst2)
+    }
+
+    /// The metrics of the leaderboard. The first is what a checkpoint is chosen by and what ALBERT's tables show.
+    pub fn metrics(self) -> &'static [Metric] {
+        match self {
+            Self::Cola => &[Metric::Matthews, Metric::Accuracy],
+            Self::Mrpc | Self::Qqp => &[Metric::Accuracy, Metric::F1],
+            Self::Stsb => &[Metric::Pearson, Metric::Spearman],
+            Self::Ax => &[Metric::Matthews],
+            _ => &[Metric::Accuracy],
+        }
+    }
+
+    /// The parts that it has.
+    pub fn splits(self) -> &'static [Split] {
+        match self {
+            Self::Ax => &[Split::Test],
+            _ => &[Split::Train, Split::Dev, Split::Test],
+        }
+    }
+
+    /// The folder of its files, as published.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Ax => "diagnostic",
+            Self::MnliMismatched => "MNLI",
+            other => other.title(),
+        }
+    }
+
+    fn file(self, split: Split) -> &'static str {
+        match (self, split) {
+            (Self::Ax, _) => "diagnostic.tsv",
+            (_, Split::Train) => "train.tsv",
+            (Self::Mnli, Split::Dev) => "dev_matched.tsv",
+            (Self::Mnli, Split::Test) => "test_matched.tsv",
+            (Self::MnliMismatched, Split::Dev) => "dev_mismatched.tsv",
+            (Self::MnliMismatched, Split::Test) => "test_mismatched.tsv",
+            (_, Split::Dev) => "dev.tsv",
+            (_, Split::Test) => "test.tsv",
+        }
+    }
+
+    /// The file of a part, in the folder of all tasks or in that of this task.
+    ///
+    /// # Errors
+    /// [`TaskError::NoSplit`] if there is no such part, [`TaskError::Missing`] if there is no such file.
+    pub fn path(self, folder: &Path, split: Split) -> Result<PathBuf, TaskError> {
+        if !self.splits().contains(&split) {
+            let known = self.splits().iter().map(|split| split.name()).collect::<Vec<_>>().join(", ");
+            return Err(TaskError::NoSplit { task: self.title().to_owned(), split: split.name(), known });
+        }
+        let name = self.file(split);
+        let published = folder.join(self.folder()).join(name);
+        [published, folder.join(name)].into_iter().find(|path| path.is_file()).ok_or_else(|| TaskError::Missing {
+            folder: folder.to_owned(),
+            file: format!("{}/{name} (nor {name})", self.folder()),
+        })
+    }
+
+    /// Reads a part. In `folder` are the folders of all tasks, or the files of this one. Examples of files without
+    /// ids are numbered from 0.
+    ///
+    /// # Errors
+    /// As [`Self::path`], and if the file cannot be opened; all else the reader says when it comes to it.
+    pub fn read(self, folder: &Path, split: Split) -> Result<Reader<Text>, TaskError> {
+        self.read_file(&self.path(folder, split)?, split)
+    }
+
+    /// Reads a file in the layout of a part of this task.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_file(self, path: &Path, split: Split) -> Result<Reader<Text>, TaskError> {
+        let rows =
+            GlueRows { lines: Lines::open(path)?, columns: self.columns(split), labels: self.labels(), count: 0 };
+        Ok(Reader::new(path, rows))
+    }
+
+    fn columns(self, split: Split) -> Columns {
+        let is_test = split == Split::Test;
+        match self {
+            Self::Cola if is_test => Columns::new(2, (1, "sentence")).id("index"),
+            Self::Cola => Columns { has_header: false, ..Columns::new(4, (3, "sentence")).label(1, "label") },
+            Self::Sst2 if is_test => Columns::new(2, (1, "sentence")).id("index"),
+            Self::Sst2 => Columns::new(2, (0, "sentence")).label(1, "label"),
+            Self::Mrpc if is_test => Columns::pair(5, (3, "#1 String"), (4, "#2 String")).id("index"),
+            Self::Mrpc => Columns::pair(5, (3, "#1 String"), (4, "#2 String")).label(0, "Quality"),
+            Self::Stsb if is_test => Columns::pair(9, (7, "sentence1"), (8, "sentence2")).id("index"),
+            Self::Stsb => Columns::pair(10, (7, "sentence1"), (8, "sentence2")).id("index").label(9, "score"),
+            Self::Qqp if is_test => Columns::pair(3, (1, "question1"), (2, "question2")).id("id"),
+            Self::Qqp => Columns {
+                may_be_short: true,
+                ..Columns::pair(6, (3, "question1"), (4, "question2")).id("id").label(5, "is_duplicate")
+            },
+            Self::Mnli | Self::MnliMismatched => {
+                let columns = |count| Columns::pair(count, (8, "sentence1"), (9, "sentence2")).id("index");
+                match split {
+                    Split::Train => columns(12).label(11, "gold_label"),
+                    Split::Dev => columns(16).label(15, "gold_label"),
+                    Split::Test => columns(10),
+                }
+            }
+            Self::Ax => Columns::pair(3, (1, "sentence1"), (2, "sentence2")).id("index"),
+            Self::Qnli | Self::Rte | Self::Wnli => {
+                let first = if self == Self::Qnli { "question" } else { "sentence1" };
+                let second = if self == Self::Qnli { "sentence" } else { "sentence2" };
+                let columns = |count| Columns::pair(count, (1, first), (2, second)).id("index");
+                if is_test { columns(3) } else { columns(4).label(3, "label") }
+            }
+        }
+    }
+}
+
+impl fmt::Display for GlueTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title())
+    }
+}
+
+/// A name that no task goes by.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no task of GLUE is called {0:?}; there are cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, \
+     ax"
+)]
+pub struct UnknownTask(pub String);
+
+impl FromStr for GlueTask {
+    type Err = UnknownTask;
+
+    /// By [`GlueTask::name`] or [`GlueTask::title`], in upper or lower case, with or without the hyphen.
+    fn from_str(name: &str) -> Result<Self, UnknownTask> {
+        let plain = |name: &str| name.to_lowercase().replace(['-', '_'], "");
+        let wanted = plain(name);
+        let is_wanted = |task: &Self| plain(task.name()) == wanted || plain(task.title()) == wanted;
+        Self::ALL.into_iter().find(is_wanted).ok_or_else(|| UnknownTask(name.to_owned()))
+    }
+}
+
+/// The index of a label among `labels`.
+pub(super) fn class_of<S: AsRef<str>>(found: &str, labels: &[S], at: impl FnOnce() -> Place) -> Result<u32, TaskError> {
+    match labels.iter().position(|label| label.as_ref() == found) {
+        Some(index) => Ok(index as u32),
+        None if found.is_empty() => Err(TaskError::NoLabel { at: at() }),
+        None => Err(TaskError::UnknownLabel { at: at(), found: found.to_owned(), expected: listed(labels) }),
+    }
+}
+
+/// A finite number.
+pub(super) fn number_of(found: &str, at: impl FnOnce() -> Place) -> Result<f32, TaskError> {
+    match found.trim().parse::<f32>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        _ if found.trim().is_empty() => Err(TaskError::NoLabel { at: at() }),
+        _ => Err(TaskError::NotANumber { at: at(), found: found.to_owned() }),
+    }
+}
+
+/// A file of GLUE.
+struct GlueRows {
+    lines: Lines,
+    columns: Columns,
+    labels: &'static [&'static str],
+    /// Examples so far.
+    count: u64,
+}
+
+impl GlueRows {
+    fn check_header(&mut self) -> Result<(), TaskError> {
+        let Some(line) = self.lines.next()? else { return Ok(()) };
+        let names: Vec<String> = line.split('\t').map(str::to_owned).collect();
+        let at = self.lines.place();
+        if names.len() != self.columns.count {
+            return Err(columns_error(at, names.len(), self.columns.count));
+        }
+        match self.columns.used().find(|&(column, name)| !names[column].trim().eq_ignore_ascii_case(name)) {
+            None => Ok(()),
+            Some((column, name)) => Err(TaskError::Header {
+                at,
+                column: column + 1,
+                found: names[column].clone(),
+                expected: name.to_owned(),
+            }),
+        }
+    }
+}
+
+fn columns_error(at: Place, found: usize, expected: usize) -> TaskError {
+    TaskError::Columns { at, found, expected: expected.to_string(), separator: "TAB" }
+}
+
+impl Rows<Text> for GlueRows {
+    fn next(&mut self, remarks: &mut Vec<Remark>) -> Result<Option<Text>, TaskError> {
+        if self.lines.place().line == 0 && self.columns.has_header {
+            self.check_header()?;
+        }
+        loop {
+            let place = self.lines.place();
+            let at = || Place { path: place.path.clone(), line: place.line + 1 };
+            let Some(line) = self.lines.next()? else { return Ok(None) };
+            let fields: Vec<&str> = line.split('\t').collect();
+            let columns = &self.columns;
+            if fields.len() < columns.count && columns.may_be_short {
+                remarks.push(Remark { at: at(), kind: RemarkKind::ShortRow { columns: fields.len() } });
+                continue;
+            }
+            if fields.len() != columns.count {
+                return Err(columns_error(at(), fields.len(), columns.count));
+            }
+            let label = match columns.label.map(|(column, _)| fields[column]) {
+                None => None,
+                Some(score) if self.labels.is_empty() => Some(Label::Number(number_of(score, at)?)),
+                Some(label) => Some(Label::Class(class_of(label, self.labels, at)?)),
+            };
+            let example = Text {
+                id: columns.id.map_or_else(|| self.count.to_string(), |(column, _)| fields[column].to_owned()),
+                first: fields[columns.first.0].to_owned(),
+                second: columns.second.map(|(column, _)| fields[column].to_owned()),
+                label,
+            };
+            self.count += 1;
+            return Ok(Some(example));
+        }
+    }
+
+    fn place(&self) -> Place {
+        self.lines.place()
+    }
+}

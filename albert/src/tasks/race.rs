@@ -1,0 +1,197 @@
+//! RACE: passages of English examinations with questions of four options.
+//!
+//! ```text
+//! DIR/RACE/train/middle/1.txt      {"article", "questions": [], "options": [[4]], "answers": ["A"], "id"}
+//!         /dev  /high             one passage a file, in the order of the numbers of the files
+//!         /test       /all.txt    or one passage a line, in one file
+//! ```
+//!
+//! A question's id is that of its passage, `#` and its number from 0.
+//!
+//! Source: Lai et al. 2017 and the public archive; `all.txt` is what the released ALBERT `run_race.py` reads.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::choice::letter_index;
+use super::error::{Place, TaskError};
+use super::example::{Choice, Level};
+use super::glue::Split;
+use super::lines::Lines;
+use super::reader::{Purpose, Reader, Remark, RemarkKind, Rows};
+
+const EXPECTED: &str =
+    "{\"article\": \"...\", \"questions\": [...], \"options\": [[...]], \"answers\": [\"A\"], \"id\": \"...\"}";
+
+/// Options of a question.
+const OPTIONS: usize = 4;
+
+impl Level {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Middle, Self::High];
+
+    /// `middle` or `high`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Middle => "middle",
+            Self::High => "high",
+        }
+    }
+}
+
+/// Reads the given levels of a part of RACE; `folder` is the archive's `RACE`, or the folder that holds it. Answers
+/// must be there but for prediction.
+///
+/// # Errors
+/// [`TaskError::Missing`] if there is no such folder, or no file in it; all else the reader says when it comes to it.
+pub fn read_race(folder: &Path, split: Split, levels: &[Level], purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
+    let inner = folder.join("RACE");
+    let root = if inner.is_dir() { inner } else { folder.to_owned() };
+    let mut files = Vec::new();
+    let mut remarks = Vec::new();
+    for &level in levels {
+        let part = root.join(split.name()).join(level.name());
+        files.extend(passages(&part, &mut remarks)?.into_iter().map(|path| (path, level)));
+    }
+    files.reverse();
+    let at = Place { path: root.clone(), line: 0 };
+    Ok(Reader::new(
+        &root,
+        RaceRows { files, current: None, ready: Vec::new(), remarks, needs: purpose.needs_labels(), at },
+    ))
+}
+
+/// The files of a folder, in the order of their numbers.
+fn passages(folder: &Path, remarks: &mut Vec<Remark>) -> Result<Vec<PathBuf>, TaskError> {
+    let missing = |file: &str| TaskError::Missing { folder: folder.to_owned(), file: file.to_owned() };
+    if !folder.is_dir() {
+        return Err(missing("folder of passages"));
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(TaskError::io(folder, "read"))? {
+        let path = entry.map_err(TaskError::io(folder, "read"))?.path();
+        if path.extension().is_some_and(|ending| ending == "txt") && path.is_file() {
+            files.push(path);
+        }
+    }
+    let all = folder.join("all.txt");
+    if files.contains(&all) {
+        if files.len() > 1 {
+            let kind = RemarkKind::BesideAll { files: files.len() - 1 };
+            remarks.push(Remark { at: Place { path: all.clone(), line: 0 }, kind });
+        }
+        return Ok(vec![all]);
+    }
+    let number =
+        |path: &PathBuf| path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
+    files.sort_by_cached_key(|path| (number(path).is_none(), number(path), path.clone()));
+    if files.is_empty() { Err(missing("file such as 1.txt, or all.txt")) } else { Ok(files) }
+}
+
+#[derive(Deserialize)]
+struct Passage {
+    article: String,
+    questions: Vec<String>,
+    options: Vec<Vec<String>>,
+    answers: Option<Vec<String>>,
+    id: String,
+}
+
+struct RaceRows {
+    /// Those to come, the next one last.
+    files: Vec<(PathBuf, Level)>,
+    /// An `all.txt` that is being read.
+    current: Option<(Lines, Level)>,
+    /// Examples of the passage that was read last, the next one last.
+    ready: Vec<Choice>,
+    /// Those of the folders.
+    remarks: Vec<Remark>,
+    needs: bool,
+    at: Place,
+}
+
+impl RaceRows {
+    /// The next passage as JSON, with its place.
+    fn passage(&mut self) -> Result<Option<(Passage, Level)>, TaskError> {
+        loop {
+            if let Some((lines, level)) = &mut self.current {
+                let level = *level;
+                if let Some(parsed) = lines.next()?.map(serde_json::from_str) {
+                    self.at = lines.place();
+                    return Ok(Some((self.checked(parsed)?, level)));
+                }
+                self.current = None;
+            }
+            let Some((path, level)) = self.files.pop() else { return Ok(None) };
+            if path.file_name().is_some_and(|name| name == "all.txt") {
+                self.current = Some((Lines::open(&path)?, level));
+                continue;
+            }
+            let bytes = std::fs::read(&path).map_err(TaskError::io(&path, "read"))?;
+            let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+            self.at = Place { path, line: 0 };
+            return Ok(Some((self.checked(serde_json::from_slice(bytes))?, level)));
+        }
+    }
+
+    fn checked(&self, parsed: serde_json::Result<Passage>) -> Result<Passage, TaskError> {
+        parsed.map_err(|error| TaskError::Json { at: self.at.clone(), problem: error.to_string(), expected: EXPECTED })
+    }
+
+    /// The examples of a passage.
+    fn examples(&self, passage: Passage, level: Level) -> Result<Vec<Choice>, TaskError> {
+        let contradiction = |problem: String| {
+            let subject = format!("passage {:?}", passage.id);
+            Err(TaskError::Contradiction { at: self.at.clone(), subject, problem })
+        };
+        let count = passage.questions.len();
+        let answers = match &passage.answers {
+            None if self.needs => return Err(TaskError::NoLabel { at: self.at.clone() }),
+            Some(answers) if answers.len() != count => {
+                return contradiction(format!("{count} questions, but {} answers; expected one each", answers.len()));
+            }
+            answers => answers.as_deref(),
+        };
+        if passage.options.len() != count {
+            let found = passage.options.len();
+            return contradiction(format!("{count} questions, but {found} lists of options; expected one each"));
+        }
+        let text: Arc<str> = passage.article.into();
+        let mut examples = Vec::with_capacity(count);
+        for (index, (question, options)) in passage.questions.into_iter().zip(passage.options).enumerate() {
+            if options.len() != OPTIONS {
+                return contradiction(format!("question {index} has {} options, expected {OPTIONS}", options.len()));
+            }
+            let answer = match answers.map(|answers| (answers[index].as_str(), letter_index(&answers[index]))) {
+                None => None,
+                Some((_, Some(index))) if index < OPTIONS as u64 => Some(index as u32),
+                Some((letter, _)) => {
+                    return contradiction(format!(
+                        "the answer to question {index} is {letter:?}, expected A, B, C or D"
+                    ));
+                }
+            };
+            let id = format!("{}#{index}", passage.id);
+            examples.push(Choice { id, passage: text.clone(), question, options, answer, level: Some(level) });
+        }
+        Ok(examples)
+    }
+}
+
+impl Rows<Choice> for RaceRows {
+    fn next(&mut self, remarks: &mut Vec<Remark>) -> Result<Option<Choice>, TaskError> {
+        remarks.append(&mut self.remarks);
+        while self.ready.is_empty() {
+            let Some((passage, level)) = self.passage()? else { return Ok(None) };
+            self.ready = self.examples(passage, level)?;
+            self.ready.reverse();
+        }
+        Ok(self.ready.pop())
+    }
+
+    fn place(&self) -> Place {
+        self.at.clone()
+    }
+}

@@ -1,0 +1,221 @@
+//! How gradients become steps, and how steps are computed: settings that every kind of training has.
+
+use std::collections::BTreeSet;
+
+use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment};
+use engine::{DType, EngineError, ParamStore};
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::{Heads, parameters};
+use crate::config::AlbertConfig;
+use crate::cost::Checkpointing;
+use crate::model::{Blocks, Mode, Recompute};
+
+/// The optimisers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerKind {
+    /// Adam's direction, scaled for every tensor by ‖w‖/‖u‖ (You et al. 2019): released pre-training.
+    Lamb,
+    /// Adam with decoupled weight decay.
+    Adamw,
+}
+
+/// Numbers of the optimiser.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerSettings {
+    /// Which one.
+    pub kind: OptimizerKind,
+    /// Rate at the top of the schedule.
+    pub learning_rate: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to √v, outside the root.
+    pub epsilon: f64,
+    /// Times the weights, added to the direction; not for biases and LayerNorms.
+    pub weight_decay: f64,
+    /// Divide the moments by 1 - βᵗ; the released code does not.
+    pub bias_correction: bool,
+    /// Gradients of a larger global norm are scaled down to it; 0 turns clipping off.
+    pub clip_norm: f64,
+}
+
+impl Default for OptimizerSettings {
+    fn default() -> Self {
+        Self {
+            kind: OptimizerKind::Lamb,
+            learning_rate: 0.00176,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-6,
+            weight_decay: 0.01,
+            bias_correction: false,
+            clip_norm: 1.0,
+        }
+    }
+}
+
+impl OptimizerSettings {
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// A sentence about the first impossible one.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { learning_rate, beta1, beta2, epsilon, weight_decay, clip_norm, .. } = *self;
+        expect(&[
+            (
+                "optimizer.learning_rate",
+                learning_rate,
+                learning_rate > 0.0 && learning_rate <= 10.0,
+                "above 0, at most 10",
+            ),
+            ("optimizer.beta1", beta1, (0.0..1.0).contains(&beta1), "at least 0, below 1"),
+            ("optimizer.beta2", beta2, (0.0..1.0).contains(&beta2), "at least 0, below 1"),
+            ("optimizer.epsilon", epsilon, epsilon > 0.0 && epsilon < 1.0, "above 0, below 1"),
+            ("optimizer.weight_decay", weight_decay, (0.0..10.0).contains(&weight_decay), "at least 0, below 10"),
+            ("optimizer.clip_norm", clip_norm, clip_norm >= 0.0 && clip_norm.is_finite(), "at least 0 (0 is off)"),
+        ])
+    }
+
+    /// The optimiser of the parameters of a model; biases and LayerNorms are neither decayed nor adapted.
+    ///
+    /// # Errors
+    /// A number is impossible, or there is not enough memory.
+    pub(crate) fn optimizer(
+        &self,
+        config: &AlbertConfig,
+        heads: Heads,
+        params: &ParamStore,
+    ) -> Result<Optimizer, EngineError> {
+        let rule = match self.kind {
+            OptimizerKind::Lamb => Rule::Lamb,
+            OptimizerKind::Adamw => Rule::AdamW,
+        };
+        let adam = Adam {
+            beta1: self.beta1,
+            beta2: self.beta2,
+            eps: self.epsilon,
+            weight_decay: self.weight_decay,
+            bias_correction: self.bias_correction,
+        };
+        let regularised: BTreeSet<String> =
+            parameters(config, heads).into_iter().filter(|spec| spec.is_regularised()).map(|spec| spec.name).collect();
+        Optimizer::new(params, rule, adam, |info| {
+            let is_regularised = regularised.contains(&info.name);
+            Treatment { decay: is_regularised, adapt: is_regularised }
+        })
+    }
+
+    /// The norm that gradients are scaled down to, if there is one.
+    pub(crate) fn clip(&self) -> Option<f64> {
+        Some(self.clip_norm).filter(|limit| *limit > 0.0)
+    }
+}
+
+/// The first of (key, value, whether it holds, what is expected) that does not hold, as a sentence.
+pub(crate) fn expect(checks: &[(&str, f64, bool, &str)]) -> Result<(), String> {
+    match checks.iter().find(|(_, _, holds, _)| !holds) {
+        None => Ok(()),
+        Some((key, value, _, expected)) => Err(format!("`{key}` is {value}, expected {expected}")),
+    }
+}
+
+/// The shapes of the learning rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// Decay is counted from step 0 while the warm-up runs, so that the rate drops at its end and is 0 in the first
+    /// step: as released.
+    Released,
+    /// Warm-up from one part to all of the rate, then decay from there.
+    Smooth,
+}
+
+/// The learning rate over the steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleSettings {
+    /// Its shape.
+    pub kind: ScheduleKind,
+    /// Optimiser steps of the whole run.
+    pub steps: u64,
+    /// Steps of linear warm-up.
+    pub warmup_steps: u64,
+    /// Exponent of the decay; 1 is linear.
+    pub power: f64,
+    /// Rate at the end.
+    pub end_learning_rate: f64,
+}
+
+impl Default for ScheduleSettings {
+    fn default() -> Self {
+        Self { kind: ScheduleKind::Released, steps: 125_000, warmup_steps: 3_125, power: 1.0, end_learning_rate: 0.0 }
+    }
+}
+
+impl ScheduleSettings {
+    /// The rate of every step, up to `peak`.
+    ///
+    /// # Errors
+    /// There are no steps, or fewer than the warm-up has.
+    pub(crate) fn schedule(&self, peak: f64) -> Result<Schedule, EngineError> {
+        let schedule = Schedule {
+            peak,
+            end: self.end_learning_rate,
+            steps: self.steps,
+            warmup: self.warmup_steps,
+            power: self.power,
+            decay: match self.kind {
+                ScheduleKind::Released => Decay::Released,
+                ScheduleKind::Smooth => Decay::Smooth,
+            },
+        };
+        schedule.check()?;
+        Ok(schedule)
+    }
+}
+
+/// Storage of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivationType {
+    /// 32 bits.
+    F32,
+    /// 16 bits; sums, statistics, parameters and gradients stay f32.
+    Bf16,
+}
+
+/// How steps are computed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ComputeSettings {
+    /// Storage of activations.
+    pub activations: ActivationType,
+    /// What forward keeps for backward.
+    pub checkpointing: Checkpointing,
+}
+
+impl Default for ComputeSettings {
+    fn default() -> Self {
+        Self { activations: ActivationType::F32, checkpointing: Checkpointing::None }
+    }
+}
+
+impl ComputeSettings {
+    /// How a pass is run; `dropout` is the key of its masks.
+    pub(crate) fn mode(&self, dropout: Option<u64>) -> Mode {
+        let dtype = match self.activations {
+            ActivationType::F32 => DType::F32,
+            ActivationType::Bf16 => DType::Bf16,
+        };
+        let recompute = match self.checkpointing {
+            Checkpointing::None => Recompute::None,
+            Checkpointing::Cheap => Recompute::Cheap,
+            Checkpointing::Layer => Recompute::Layer,
+        };
+        Mode { dtype, dropout, blocks: Blocks::Fused(recompute) }
+    }
+}

@@ -1,0 +1,94 @@
+//! Parameters and moments to and from a checkpoint, and what a run holds in memory.
+
+use std::path::PathBuf;
+
+use engine::ParamStore;
+use engine::optim::Optimizer;
+
+use crate::checkpoint::{CheckpointError, Checkpoints, Found, StateHeader, TensorGroup};
+
+/// Bytes that a run holds, by purpose, known before the first step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// f32 parameters.
+    pub parameters: usize,
+    /// f32 gradients.
+    pub gradients: usize,
+    /// Moments of the optimiser, and its scratch.
+    pub optimizer: usize,
+    /// Weights once more, in the order in which products read them.
+    pub packed: usize,
+    /// Activations and scratch of the largest step.
+    pub step: usize,
+    /// What the worker threads keep for kernels.
+    pub threads: usize,
+    /// Instances and batches.
+    pub data: usize,
+}
+
+impl MemoryPlan {
+    /// All purposes together.
+    pub fn total(&self) -> usize {
+        self.parameters + self.gradients + self.optimizer + self.packed + self.step + self.threads + self.data
+    }
+}
+
+/// Writes parameters and moments as the checkpoint of `header`.
+///
+/// # Errors
+/// The file cannot be written, or the device failed.
+pub(crate) fn save_state(
+    params: &mut ParamStore,
+    optimizer: &Optimizer,
+    checkpoints: &Checkpoints,
+    header: &StateHeader,
+) -> Result<PathBuf, CheckpointError> {
+    params.download()?;
+    let [first, second] = optimizer.moments()?;
+    let groups = [("parameter", params.all_values()), ("first_moment", &first), ("second_moment", &second)];
+    let groups = groups.map(|(group, flat)| {
+        let tensors = params.ids().map(|id| {
+            let info = params.info(id);
+            (info.name.as_str(), &info.shape[..], &flat[info.range.clone()])
+        });
+        TensorGroup { group, tensors: tensors.collect() }
+    });
+    checkpoints.save(header, &groups)
+}
+
+/// Puts parameters and moments back as they were when `found` was written.
+///
+/// # Errors
+/// A tensor is missing, or the device failed.
+pub(crate) fn restore_state(
+    params: &mut ParamStore,
+    optimizer: &mut Optimizer,
+    found: &Found,
+) -> Result<(), CheckpointError> {
+    let infos: Vec<_> = params.ids().map(|id| params.info(id).clone()).collect();
+    params.download()?;
+    let [mut first, mut second] = [(); 2].map(|()| vec![0.0; params.len()]);
+    let values = params.all_values_mut()?;
+    for info in &infos {
+        for (group, flat) in
+            [("parameter", &mut *values), ("first_moment", &mut first[..]), ("second_moment", &mut second[..])]
+        {
+            found.read(group, &info.name, &info.shape, &mut flat[info.range.clone()])?;
+        }
+    }
+    Ok(optimizer.restore(found.header.step, [&first, &second])?)
+}
+
+/// Refuses a `folder` that cannot be made because a file stands in its way.
+///
+/// # Errors
+/// [`CheckpointError::Folder`] that names the file.
+pub(crate) fn expect_folder(folder: &std::path::Path) -> Result<(), CheckpointError> {
+    match folder.ancestors().find(|path| path.exists()) {
+        Some(path) if !path.is_dir() => Err(CheckpointError::Folder {
+            path: folder.to_owned(),
+            problem: format!("cannot be the folder of a run: {} is a file; choose another folder", path.display()),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,79 @@
+//! `albert ablate`: a plan of recipes becomes one table.
+
+use super::finetune::Watch as FinetuningWatch;
+use super::pretrain::Watch as PretrainingWatch;
+use crate::signals;
+use albert::{
+    ablate::{self, Budget, Ended, Stage, Watcher},
+    finetune, pretrain,
+};
+use anyhow::{Context, Result};
+use clap::Args;
+use engine::{Cpu, Device};
+use std::{fs, path::PathBuf, process::ExitCode};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// A plan in TOML: seeds, what all rows share, tasks, sections of rows
+    plan: PathBuf,
+    /// Folder of the runs and the table; what is done there already is not run again
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    #[arg(long, default_value = "cpu")]
+    device: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let path = &arguments.plan;
+    let plan = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let stop = signals::stop_flag()?;
+    let device = Device::named(&arguments.device, Cpu::detect()?)?;
+    let mut watch = Watch {
+        pretraining: PretrainingWatch::new(device.processor()),
+        finetuning: FinetuningWatch::new(device.processor()),
+    };
+    let ended = ablate::ablate(&plan, &arguments.output, &device, &stop, &mut watch)?;
+    let table = arguments.output.join("table.md");
+    print!("{}", fs::read_to_string(&table).with_context(|| format!("{} cannot be read", table.display()))?);
+    match ended {
+        Ended::Finished => Ok(ExitCode::SUCCESS),
+        Ended::Stopped => {
+            let (path, output) = (path.display(), arguments.output.display());
+            eprintln!("stopped and saved; go on with: albert ablate {path} -o {output}");
+            Ok(ExitCode::from(signals::INTERRUPTED))
+        }
+    }
+}
+
+/// Shows what the runs tell.
+struct Watch {
+    pretraining: PretrainingWatch,
+    finetuning: FinetuningWatch,
+}
+
+impl Watcher for Watch {
+    fn planned(&mut self, budgets: &[Budget], seeds: usize, done: usize) {
+        eprintln!("{} recipes under {seeds} seeds; {done} stages are done", budgets.len());
+        for Budget { name, steps, sequences, tokens, parameters, flops } in budgets {
+            eprintln!(
+                "  {name}: {:.2} M parameters, {steps} steps of {sequences} sequences, at most {tokens} tokens, \
+                 {:.2} TFLOP",
+                *parameters as f64 / 1e6,
+                flops / 1e12
+            );
+        }
+    }
+
+    fn begins(&mut self, Stage { number, of, row, seed, task }: Stage<'_>) {
+        eprintln!("[{number}/{of}] {row}, seed {seed}: {}", task.unwrap_or("pre-training"));
+    }
+
+    fn pretraining(&mut self) -> &mut dyn pretrain::Observer {
+        &mut self.pretraining
+    }
+
+    fn finetuning(&mut self) -> &mut dyn finetune::Observer {
+        &mut self.finetuning
+    }
+}

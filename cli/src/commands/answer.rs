@@ -1,0 +1,58 @@
+//! `albert answer`: what fine-tuned models find in a text that answers a question.
+
+use albert::{
+    finetune::{Examples, Prediction, Predictor, threshold_of},
+    span::Threshold,
+    tasks::{Problem, Question},
+};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use engine::Device;
+use std::{fs, path::PathBuf, process::ExitCode};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Fine-tuned model folder; given several times, answers are averaged. A run over seeds stands for all of them
+    #[arg(long, required = true)]
+    model: Vec<PathBuf>,
+    /// The text that holds the answer, of any length
+    #[arg(long)]
+    context: PathBuf,
+    /// Most answers that are shown
+    #[arg(long, default_value_t = 3)]
+    top: usize,
+    /// Null score above which there is no answer; 0 if nothing is said, for models that know questions without one
+    #[arg(long, allow_negative_numbers = true)]
+    null_threshold: Option<f64>,
+    /// The question
+    question: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let text = fs::read_to_string(&arguments.context)
+        .with_context(|| format!("{} cannot be read", arguments.context.display()))?;
+    ensure!(!text.trim().is_empty(), "{}: there is no text to search", arguments.context.display());
+    let mut predictor = Predictor::load(&arguments.model, &Device::cpu()?)?;
+    let problem = predictor.task().problem.clone();
+    if !matches!(problem, Problem::Span { .. }) {
+        bail!("the model does not answer questions about a text; use albert classify or albert predict");
+    }
+    let question = Question {
+        id: String::new(),
+        passage: text.into(),
+        question: arguments.question.clone(),
+        answers: Vec::new(),
+        is_impossible: false,
+    };
+    let predictions = predictor.predict(&Examples::Questions(vec![question]))?;
+    let Prediction::Answers(answers) = &predictions[0] else { unreachable!("questions are answered") };
+    let threshold = arguments.null_threshold.map_or_else(|| threshold_of(&problem), Threshold::Fixed);
+    if threshold.answer(answers).is_empty() {
+        println!("no answer");
+    }
+    for candidate in answers.candidates.iter().take(arguments.top) {
+        println!("{:.4}\t{}", candidate.probability, candidate.text);
+    }
+    eprintln!("null score {:.4}, threshold {threshold}", answers.null_score);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,54 @@
+//! `albert classify`: what a fine-tuned model says of one text or pair.
+
+use albert::{
+    finetune::{Examples, Prediction, Predictor},
+    tasks::{Problem, Tagged, Text},
+};
+use anyhow::{Result, bail};
+use clap::Args;
+use engine::Device;
+use std::{path::PathBuf, process::ExitCode};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Fine-tuned model folder; given several times, predictions are averaged. A run over seeds stands for all of them
+    #[arg(long, required = true)]
+    model: Vec<PathBuf>,
+    /// The text, or the first of a pair; for a model that tags words, words parted by spaces
+    text: String,
+    /// The second of a pair
+    second: Option<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut predictor = Predictor::load(&arguments.model, &Device::cpu()?)?;
+    let problem = predictor.task().problem.clone();
+    let (id, first, second) = (String::new(), arguments.text.clone(), arguments.second.clone());
+    let words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
+    let examples = match &problem {
+        Problem::Classes { .. } | Problem::Number => Examples::Texts(vec![Text { id, first, second, label: None }]),
+        Problem::Tags { .. } if second.is_some() => bail!("the model tags words and takes one text"),
+        Problem::Tags { .. } if words.is_empty() => bail!("the text has no words to tag"),
+        Problem::Tags { .. } => Examples::Tagged(vec![Tagged { id, words: words.clone(), tags: Vec::new() }]),
+        Problem::Choice => bail!("the model chooses between options; write questions to a file for albert predict"),
+        Problem::Span { .. } => bail!("the model answers questions; use albert answer"),
+    };
+    let predictions = predictor.predict(&examples)?;
+    match (&predictions[0], &problem) {
+        (Prediction::Class(probabilities), Problem::Classes { labels }) => {
+            let mut both: Vec<_> = labels.iter().zip(probabilities).collect();
+            both.sort_by(|a, b| b.1.total_cmp(a.1));
+            both.iter().for_each(|(label, probability)| println!("{probability:.4}\t{label}"));
+        }
+        (Prediction::Number(number), _) => println!("{number}"),
+        (Prediction::Words(tags), Problem::Tags { labels }) => {
+            for (word, probabilities) in words.iter().zip(tags) {
+                let best = (0..labels.len()).max_by(|&a, &b| probabilities[a].total_cmp(&probabilities[b]));
+                let best = best.expect("there are at least two labels");
+                println!("{word}\t{}\t{:.4}", labels[best], probabilities[best]);
+            }
+        }
+        _ => unreachable!("predictions are made for the problem"),
+    }
+    Ok(ExitCode::SUCCESS)
+}

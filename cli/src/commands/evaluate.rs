@@ -1,0 +1,106 @@
+//! `albert evaluate`: how good fine-tuned models are on examples with known answers.
+
+use super::finetune::figures;
+use albert::{
+    finetune::{DataSource, Predictor, Task, TaskName, measure, rows, threshold_panel},
+    report::{Section, write_html},
+    tasks::{Problem, Purpose, Split},
+};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use engine::{Cpu, Device};
+use std::{path::PathBuf, process::ExitCode};
+
+/// A part of the data.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Part {
+    /// What was trained on
+    Train,
+    /// What checkpoints are chosen by
+    Dev,
+    /// What neither has seen, where its answers are known
+    Test,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Fine-tuned model folder; given several times, predictions are averaged. A run over seeds stands for all of them
+    #[arg(long, required = true)]
+    model: Vec<PathBuf>,
+    /// Folder of the examples as for training, or one file
+    #[arg(long)]
+    data: PathBuf,
+    /// Take the examples for those of another task with the same labels: mnli-mismatched for a model of mnli
+    #[arg(long)]
+    task: Option<String>,
+    /// The part of a folder that is measured
+    #[arg(long, value_enum, default_value = "dev")]
+    split: Part,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write figures and confusion matrix as a page
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Where to compute: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    #[arg(long, default_value = "cpu")]
+    device: String,
+}
+
+/// `task` under another name, whose labels are the same.
+pub(super) fn as_task(task: &Task, name: Option<&str>) -> Result<Task> {
+    let Some(name) = name.map(str::parse::<TaskName>).transpose()? else { return Ok(task.clone()) };
+    match name {
+        TaskName::Glue(glue) if glue.problem() == task.problem => {
+            Ok(Task { name, metrics: name.metrics(), ..task.clone() })
+        }
+        _ => bail!("--task {}: the model was made for `{}`, which has other labels", name.name(), task.name.name()),
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let device = Device::named(&arguments.device, Cpu::detect()?)?;
+    let mut predictor = Predictor::load(&arguments.model, &device)?;
+    let task = as_task(predictor.task(), arguments.task.as_deref())?;
+    let source = DataSource { task: task.name, settings: &task.data };
+    let mut reader = if arguments.data.is_dir() {
+        let split = match arguments.split {
+            Part::Train => Split::Train,
+            Part::Dev => Split::Dev,
+            Part::Test => Split::Test,
+        };
+        source.open(&arguments.data, split, &task.problem, Purpose::Evaluation)?
+    } else {
+        source.open_file(&arguments.data, &task.problem, Purpose::Evaluation)?
+    };
+    let examples = reader.take(usize::MAX)?;
+    reader.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+    let predictions = predictor.predict(&examples)?;
+    let measured = measure(&task, &examples, &predictions)?.with_context(|| {
+        format!("{}: no example has a label, so nothing can be measured; use albert predict", arguments.data.display())
+    })?;
+    for (name, value) in &measured.figures {
+        println!("{name}\t{value}");
+    }
+    eprintln!("{}", figures(&measured));
+    if let Some(constant) = &measured.constant {
+        eprintln!("warning: all predictions are {constant}");
+    }
+    if predictor.cut() > 0 {
+        eprintln!("{} examples were longer than the model was trained for, and were cut", predictor.cut());
+    }
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&measured)?;
+        engine::io::write_atomically(path, |out| writeln!(out, "{text}"))?;
+    }
+    if let Some(path) = &arguments.report {
+        let title = format!("{} on {}", task.name.name(), arguments.data.display());
+        let mut sections = vec![Section::Table { title: "Figures".to_owned(), rows: rows(&measured) }];
+        if let Problem::Classes { labels } | Problem::Tags { labels } = &task.problem {
+            sections.push(Section::Confusion { labels: labels.clone(), counts: measured.confusion.clone() });
+        }
+        sections.extend(threshold_panel(&measured).map(|panel| Section::Panels(vec![panel])));
+        write_html(path, &title, &sections)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,322 @@
+//! `albert finetune`: a pre-trained model and examples become a model of a task.
+
+use crate::{
+    progress::{Progress, duration},
+    roofline, signals,
+};
+use albert::{
+    checkpoint::ModelFolder,
+    finetune::{
+        self, Begin, DataSource, EvaluationRecord, Loaded, Measured, Observer, Outcome, Preset, Recipe, SeedSummary,
+        Sources, Started, StepReport, Summary, Task, TaskName,
+    },
+};
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use engine::{Cpu, Device, profile::Peak};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::atomic::AtomicBool,
+};
+
+/// Hyper-parameters by name.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PresetName {
+    /// The paper's table, with the released correction of RACE for v2 models
+    Paper,
+    /// The paper's table as printed
+    PaperV1,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, squad1, squad2, race; or, in files of your
+    /// own, classify, regress, tag, choice, qa
+    task: String,
+    /// Pre-trained model folder; the head of the task is fresh
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// A model that was fine-tuned before, in the place of --model; its head too, where it has the same labels
+    #[arg(long)]
+    from: Option<PathBuf>,
+    /// Folder of the examples: of GLUE or RACE as published, or with train and dev files of your own
+    #[arg(long)]
+    data: PathBuf,
+    /// Folder of the run
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Hyper-parameters by name, in the place of the defaults for the model's size
+    #[arg(long, value_enum)]
+    preset: Option<PresetName>,
+    /// A recipe in TOML over the defaults or the preset
+    #[arg(long)]
+    recipe: Option<PathBuf>,
+    /// How often every example is met; sets schedule.epochs
+    #[arg(long, conflicts_with = "steps")]
+    epochs: Option<f64>,
+    /// Optimiser steps; sets schedule.steps
+    #[arg(long)]
+    steps: Option<u64>,
+    /// A setting over all others, such as optimizer.learning_rate=3e-5; may be given several times
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    settings: Vec<String>,
+    /// Run under so many seeds, one after another, each in OUTPUT/seed-N
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Go on from the newest whole checkpoint in the folder, with the run's own recipe; seeds that are done stay
+    #[arg(long)]
+    resume: bool,
+    /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    #[arg(long, default_value = "cpu")]
+    device: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    ensure!((1..=1000).contains(&arguments.seeds), "--seeds {}: expected 1 to 1000", arguments.seeds);
+    let name: TaskName = arguments.task.parse()?;
+    ensure!(
+        arguments.data.is_dir(),
+        "{}: no such folder; --data names the folder of the examples",
+        arguments.data.display()
+    );
+    let recipe = recipe(arguments, name)?;
+    let Loaded { problem, train, dev, remarks } =
+        DataSource { task: name, settings: &recipe.data }.load(&arguments.data)?;
+    remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+    let task = Task::new(name, problem, &recipe);
+    let sources = Sources { task: &task, train: &train, dev: dev.as_ref() };
+    let stop = signals::stop_flag()?;
+    let device = Device::named(&arguments.device, Cpu::detect()?)?;
+    if arguments.seeds == 1 {
+        let begin = if arguments.resume { Begin::Resume } else { Begin::New };
+        let outcome = train_once(&recipe, &sources, &arguments.output, begin, &device, &stop)?;
+        return Ok(finish(&outcome, &arguments.output));
+    }
+    run_seeds(arguments, &recipe, &sources, &device, &stop)
+}
+
+/// The recipe of the run: defaults of the model's size or the preset, the file over it, and the settings over both.
+fn recipe(arguments: &Arguments, task: TaskName) -> Result<Recipe> {
+    let mut settings = Vec::new();
+    settings.extend(arguments.epochs.map(|epochs| format!("schedule.epochs={epochs:?}")));
+    settings.extend(arguments.steps.map(|steps| format!("schedule.steps={steps}")));
+    settings.extend(arguments.settings.iter().cloned());
+    let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()));
+    if arguments.resume {
+        let run = if arguments.seeds > 1 { arguments.output.join("seed-1") } else { arguments.output.clone() };
+        let path = run.join("config.toml");
+        let own = Recipe::from_toml(&read(&path)?).with_context(|| path.display().to_string())?;
+        return Ok(own.with("", &settings)?);
+    }
+    let Some(folder) = arguments.from.as_ref().or(arguments.model.as_ref()) else {
+        bail!("a run begins with a model: give --model DIR, or --from DIR for one that was fine-tuned before");
+    };
+    let config = &ModelFolder::open(folder)?.config().config.clone();
+    let mut base = match arguments.preset {
+        None => Recipe::for_task(task, config),
+        Some(name) => {
+            let preset = match name {
+                PresetName::Paper => Preset::Paper,
+                PresetName::PaperV1 => Preset::PaperV1,
+            };
+            Recipe::preset(preset, task, config)
+                .with_context(|| format!("the paper has no row for `{}`; leave --preset out", task.name()))?
+        }
+    };
+    base.input.model.clone_from(&arguments.model);
+    base.input.from.clone_from(&arguments.from);
+    match &arguments.recipe {
+        None => Ok(base.with("", &settings)?),
+        Some(path) => base.with(&read(path)?, &settings).with_context(|| path.display().to_string()),
+    }
+}
+
+fn train_once(
+    recipe: &Recipe,
+    sources: &Sources<'_>,
+    folder: &Path,
+    begin: Begin,
+    device: &Device,
+    stop: &AtomicBool,
+) -> Result<Outcome> {
+    let mut watch = Watch::new(device.processor());
+    let outcome = finetune::finetune(recipe, sources, folder, begin, device.clone(), stop, &mut watch);
+    watch.progress.finish();
+    Ok(outcome?)
+}
+
+/// One run a seed, and what they have in common.
+fn run_seeds(
+    arguments: &Arguments,
+    recipe: &Recipe,
+    sources: &Sources<'_>,
+    device: &Device,
+    stop: &AtomicBool,
+) -> Result<ExitCode> {
+    let mut runs = Vec::new();
+    let mut code = ExitCode::SUCCESS;
+    let first = recipe.seed;
+    for number in 1..=arguments.seeds {
+        let folder = arguments.output.join(format!("seed-{number}"));
+        if arguments.resume
+            && let Some(summary) = Summary::of_run(&folder)?
+        {
+            eprintln!("seed {number} of {} is done already", arguments.seeds);
+            runs.push(summary);
+            continue;
+        }
+        eprintln!("seed {number} of {}", arguments.seeds);
+        let recipe = Recipe { seed: first + number - 1, ..recipe.clone() };
+        let begin = if arguments.resume { Begin::Resume } else { Begin::New };
+        match train_once(&recipe, sources, &folder, begin, device, stop)? {
+            Outcome::Finished(summary) => runs.push(summary),
+            outcome @ Outcome::Stopped(_) => return Ok(finish(&outcome, &folder)),
+            // The other seeds are not to blame.
+            outcome @ Outcome::Diverged { .. } => code = finish(&outcome, &folder),
+        }
+    }
+    let collapsed = runs.iter().filter(|run| run.collapse.is_some()).count();
+    let summary = SeedSummary::new(runs);
+    summary.save(&arguments.output)?;
+    for spread in &summary.figures {
+        let values = spread.values.iter().map(|value| format!("{value:.4}")).collect::<Vec<_>>().join(" ");
+        println!(
+            "{}: median {:.4}, from {:.4} to {:.4}, standard deviation {:.4} over {} seeds ({values})",
+            spread.name,
+            spread.median,
+            spread.lowest,
+            spread.highest,
+            spread.deviation,
+            spread.values.len()
+        );
+    }
+    if collapsed > 0 {
+        eprintln!("warning: {collapsed} of {} seeds look collapsed; see above what to try", arguments.seeds);
+    }
+    eprintln!("the figures are in {}", arguments.output.join("summary.json").display());
+    Ok(code)
+}
+
+/// Says how a run ended and gives the exit code for it.
+fn finish(outcome: &Outcome, folder: &Path) -> ExitCode {
+    let place = folder.display();
+    match outcome {
+        Outcome::Finished(summary) => {
+            let early = if summary.stopped_early { ", nothing got better" } else { "" };
+            eprintln!("done: {} steps in {}{early}; the model is in {place}", summary.step, duration(summary.seconds));
+            if let Some(best) = &summary.best {
+                println!("best at step {}: {}", summary.best_step, figures(best));
+            }
+            if let Some(collapse) = &summary.collapse {
+                eprintln!("warning: {collapse}");
+            }
+            ExitCode::SUCCESS
+        }
+        Outcome::Stopped(summary) => {
+            eprintln!(
+                "stopped at step {}; add --resume to the command to go on, where it saves checkpoints \
+                       (run.checkpoint_interval)",
+                summary.step
+            );
+            ExitCode::from(signals::INTERRUPTED)
+        }
+        Outcome::Diverged { problem, step } => {
+            eprintln!("error: step {step}: {problem}; lower optimizer.learning_rate or clip harder");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Figures in one line.
+pub(super) fn figures(measured: &Measured) -> String {
+    let figures: Vec<_> = measured.figures.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+    let loss = measured.loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
+    format!("{}{loss} on {} examples", figures.join(", "), measured.count)
+}
+
+/// Shows what a run tells.
+pub(crate) struct Watch {
+    progress: Progress,
+    peak: Peak,
+    loss: f64,
+    weight: f64,
+}
+
+impl Watch {
+    pub(crate) fn new(cpu: &Cpu) -> Self {
+        Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), loss: 0.0, weight: 0.0 }
+    }
+}
+
+impl Observer for Watch {
+    fn started(&mut self, started: &Started<'_>) {
+        let report = started.report;
+        eprintln!(
+            "loaded {} tensors; fresh, to be learnt from nothing: {}",
+            report.loaded.len(),
+            listed(&report.fresh)
+        );
+        if !report.ignored.is_empty() {
+            eprintln!("of no use here: {}", listed(&report.ignored));
+        }
+        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        eprintln!(
+            "{} parameters; {} examples, {} in the dev set; {} steps, {} of warm-up, seed {}; memory at the token budget \
+             {:.1} MiB (activations {:.1}); who guesses has a loss of {:.4}",
+            started.parameters,
+            started.examples,
+            started.dev_examples,
+            started.steps.total,
+            started.steps.warmup,
+            started.seed,
+            mib(started.memory.total()),
+            mib(started.memory.step),
+            started.chance,
+        );
+        if started.cut != [0, 0] {
+            eprintln!(
+                "longer than text.max_sequence_length, and cut: {} training examples, {} of the dev set",
+                started.cut[0], started.cut[1]
+            );
+        }
+        if let [first, ..] = started.inexact {
+            eprintln!(
+                "{} questions have an answer that is not made of whole pieces, such as {first:?}: its pieces are a little \
+                 more, or there are none and it counts as no answer",
+                started.inexact.len()
+            );
+        }
+        if started.step > 0 {
+            eprintln!("going on at step {}", started.step);
+        }
+        self.progress = Progress::new(started.step, started.steps.total);
+    }
+
+    fn stepped(&mut self, report: &StepReport) {
+        const KEEP: f64 = 0.95;
+        self.weight = KEEP * self.weight + (1.0 - KEEP);
+        self.loss = KEEP * self.loss + (1.0 - KEEP) * report.loss;
+        let line = format!(
+            "loss {:.4}, {:.0} tokens/s, {:.0} % of peak",
+            self.loss / self.weight,
+            report.tokens as f64 / report.seconds,
+            100.0 * report.flops / report.seconds / self.peak.flops,
+        );
+        self.progress.step(report.step, &line);
+    }
+
+    fn evaluated(&mut self, record: &EvaluationRecord) {
+        let best = if record.is_best { "; best so far" } else { "" };
+        self.progress.note(&format!("dev set at step {}: {}{best}", record.step, figures(&record.measured)));
+        if let Some(collapse) = &record.collapse {
+            self.progress.note(&format!("warning: {collapse}"));
+        }
+    }
+}
+
+/// Names in one line; all of them, so that nothing is fresh in silence.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}

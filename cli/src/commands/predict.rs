@@ -1,0 +1,124 @@
+//! `albert predict`: what fine-tuned models say of the examples in a file.
+
+use super::evaluate::as_task;
+use albert::{
+    finetune::{DataSource, Prediction, Predictor, TaskName, threshold_of},
+    tasks::{Label, Problem, Purpose, write_submission},
+};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use engine::{Cpu, Device, io::AtomicFile};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Examples that are read before they are put in order of their length.
+const WINDOW: usize = 4096;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Fine-tuned model folder; given several times, predictions are averaged. A run over seeds stands for all of them
+    #[arg(long, required = true)]
+    model: Vec<PathBuf>,
+    /// Take the examples for those of another task with the same labels: mnli-mismatched or ax for a model of mnli
+    #[arg(long)]
+    task: Option<String>,
+    /// The examples: a test or dev file of the task as published, or a file of your own; labels may be missing
+    #[arg(long)]
+    input: PathBuf,
+    /// The predictions, a line an example: JSON in .jsonl, columns in .tsv; of answers in text also .json, as the official
+    /// evaluation of SQuAD takes them
+    #[arg(long, required_unless_present = "glue_submission")]
+    output: Option<PathBuf>,
+    /// Folder in which to write the file that the server of GLUE takes
+    #[arg(long, value_name = "DIR")]
+    glue_submission: Option<PathBuf>,
+    /// Where to compute: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    #[arg(long, default_value = "cpu")]
+    device: String,
+}
+
+/// How predictions are written.
+#[derive(Clone, Copy)]
+enum Format {
+    Json,
+    Tsv,
+    /// One object of ids and answers.
+    Squad,
+}
+
+impl Format {
+    fn of(path: &Path, problem: &Problem) -> Result<Self> {
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("json") if matches!(problem, Problem::Span { .. }) => Ok(Self::Squad),
+            Some("jsonl" | "ndjson") => Ok(Self::Json),
+            Some("tsv") => Ok(Self::Tsv),
+            _ => bail!("{}: predictions are written to .jsonl or .tsv; name such a file", path.display()),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let device = Device::named(&arguments.device, Cpu::detect()?)?;
+    let mut predictor = Predictor::load(&arguments.model, &device)?;
+    let task = as_task(predictor.task(), arguments.task.as_deref())?;
+    let format = arguments.output.as_deref().map(|path| Format::of(path, &task.problem)).transpose()?;
+    let glue = match (task.name, &arguments.glue_submission) {
+        (TaskName::Glue(glue), Some(folder)) => Some((glue, folder)),
+        (_, None) => None,
+        (other, Some(_)) => bail!("--glue-submission: the model is of `{}`, which is no task of GLUE", other.name()),
+    };
+    let source = DataSource { task: task.name, settings: &task.data };
+    let mut reader = source.open_file(&arguments.input, &task.problem, Purpose::Prediction)?;
+    let mut out = arguments.output.as_deref().map(AtomicFile::create).transpose()?;
+    let cannot_write =
+        || format!("{} cannot be written", arguments.output.as_deref().unwrap_or(Path::new("")).display());
+    if let (Some(out), Some(Format::Tsv)) = (&mut out, format) {
+        writeln!(out, "{}", Prediction::tsv_header(&task.problem)).with_context(cannot_write)?;
+    }
+    let (mut count, mut submission) = (0, Vec::<(String, Label)>::new());
+    loop {
+        let examples = reader.take(WINDOW)?;
+        if examples.is_empty() {
+            break;
+        }
+        for (at, prediction) in predictor.predict(&examples)?.iter().enumerate() {
+            let id = examples.id(at);
+            if let (Some(out), Some(format)) = (&mut out, format) {
+                let line = match (format, prediction) {
+                    (Format::Squad, Prediction::Answers(answers)) => {
+                        let before = if count + at == 0 { "{" } else { "," };
+                        let answer = threshold_of(&task.problem).answer(answers);
+                        format!("{before}{}: {}", serde_json::to_string(id)?, serde_json::to_string(answer)?)
+                    }
+                    (Format::Tsv, _) => prediction.to_tsv(id, &task.problem),
+                    (Format::Json | Format::Squad, _) => prediction.to_json(id, &task.problem),
+                };
+                writeln!(out, "{line}").with_context(cannot_write)?;
+            }
+            if glue.is_some() {
+                submission.extend(prediction.label().map(|label| (id.to_owned(), label)));
+            }
+        }
+        count += examples.len();
+    }
+    reader.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+    if let Some(mut out) = out {
+        if matches!(format, Some(Format::Squad)) {
+            writeln!(out, "{}", if count == 0 { "{}" } else { "}" }).with_context(cannot_write)?;
+        }
+        out.commit()?;
+    }
+    if let Some((glue, folder)) = glue {
+        let path = write_submission(folder, glue, submission.iter().map(|(id, label)| (id.as_str(), *label)))?;
+        eprintln!("the file for the server of GLUE is {}", path.display());
+    }
+    let models = if predictor.len() > 1 { format!(", means of {} models", predictor.len()) } else { String::new() };
+    eprintln!("{count} predictions{models}");
+    if predictor.cut() > 0 {
+        eprintln!("{} examples were longer than the model was trained for, and were cut", predictor.cut());
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,259 @@
+//! Fine-tuning as a user meets it: a folder of texts, a run, its measure, predictions and single texts; answers in text;
+//! and what is refused in one sentence.
+
+use albert::{
+    checkpoint::{Heads, save_model},
+    config::AlbertConfig,
+    model::Model,
+    tokenizer::Tokenizer,
+};
+use albert_tests::program::{albert, finish};
+use engine::{Cpu, philox::Stream};
+use serde_json::Value;
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Words that say which class a text is of.
+const WORDS: [[&str; 4]; 2] = [["good", "great", "fine", "best"], ["bad", "poor", "worst", "dull"]];
+
+struct World(tempfile::TempDir);
+
+impl World {
+    /// A small model with random weights.
+    fn new() -> Self {
+        let world = Self(tempfile::tempdir().unwrap());
+        let spiece = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/tokenizer/spiece.model");
+        let config = AlbertConfig {
+            vocab_size: Tokenizer::load(&spiece).unwrap().vocab_size(),
+            embedding_size: 16,
+            hidden_size: 32,
+            intermediate_size: 64,
+            num_hidden_layers: 2,
+            num_attention_heads: 2,
+            max_position_embeddings: 64,
+            initializer_range: 0.1,
+            ..AlbertConfig::preset("tiny").unwrap()
+        };
+        let (_, params) = Model::new(&config, Heads::MODEL, &Cpu::detect().unwrap(), 3).unwrap();
+        let values = |name: &str| params.values(params.find(name).unwrap());
+        save_model(&world.path("model"), &config, Heads::MODEL, &[], values).unwrap();
+        fs::copy(spiece, world.path("model/spiece.model")).unwrap();
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn arg(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Texts with a word that tells.
+    fn texts(&self, name: &str, count: u32, seed: u64) {
+        let mut rows = "text\tlabel\n".to_owned();
+        for at in 0..count {
+            let mut stream = Stream::new(seed, [at, 0, 0]);
+            let class = stream.below(2) as usize;
+            let word = WORDS[class][stream.below(4) as usize];
+            writeln!(rows, "the film of day {} was {word}\t{}", stream.below(9), ["pos", "neg"][class]).unwrap();
+        }
+        self.write(name, &rows);
+    }
+
+    fn finetune(&self, task: &str, output: &str, more: &[&str]) -> Vec<String> {
+        let [model, data, output] = ["model", "data", output].map(|name| self.arg(name));
+        let fixed = ["finetune", task, "--model", &model, "--data", &data, "--output", &output];
+        let common = ["--set", "optimizer.learning_rate=0.003", "--set", "batch.examples_per_step=16"];
+        fixed.iter().chain(&common).chain(more).map(|&text| text.to_owned()).collect()
+    }
+}
+
+/// The value of the first line of standard output that begins with `name`.
+fn figure(stdout: &str, name: &str) -> f64 {
+    let line = stdout.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {stdout}"));
+    line.trim().parse().unwrap_or_else(|_| panic!("{line}"))
+}
+
+#[test]
+fn texts_are_learnt_measured_predicted_and_classified() {
+    let world = World::new();
+    world.texts("data/train.tsv", 200, 1);
+    world.texts("data/dev.tsv", 60, 2);
+    let run = finish(&mut albert(&world.finetune("classify", "run", &["--steps", "80", "--seeds", "2"])))
+        .succeeds()
+        .says(&["fresh, to be learnt from nothing: classifier.weight, classifier.bias", "best so far"]);
+    assert!(run.stdout.contains("accuracy: median") && run.stdout.contains("over 2 seeds"), "{}", run.stdout);
+    let summary: Value = serde_json::from_slice(&fs::read(world.path("run/summary.json")).unwrap()).unwrap();
+    let accuracy = |seed: usize| summary["figures"][0]["values"][seed].as_f64().unwrap();
+    assert!(accuracy(0) > 0.95 && accuracy(1) > 0.95, "{summary}");
+
+    let model = world.arg("run/seed-1");
+    let page = world.arg("page.html");
+    let evaluated =
+        finish(&mut albert(&["evaluate", "--model", &model, "--data", &world.arg("data"), "--report", &page]))
+            .succeeds();
+    assert_eq!(figure(&evaluated.stdout, "accuracy"), accuracy(0));
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && page.contains(">pos</text>"), "no confusion matrix in the page");
+
+    // Both seeds together, on a file without labels.
+    world.write(
+        "new.jsonl",
+        "{\"id\":\"a\",\"text\":\"the film was great\"}\n{\"id\":\"b\",\"text\":\"a dull film\"}\n",
+    );
+    let (both, input) = (world.arg("run"), world.arg("new.jsonl"));
+    for output in ["out.jsonl", "out.tsv"].map(|name| world.arg(name)) {
+        finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--output", &output]))
+            .succeeds()
+            .says(&["2 predictions, means of 2 models"]);
+    }
+    finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--output", &world.arg("out.json")]))
+        .fails_with(&["written to .jsonl or .tsv"]);
+    finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--task", "ax", "--glue-submission", "x"]))
+        .fails_with(&["--task ax: the model was made for `classify`, which has other labels"]);
+    let lines = fs::read_to_string(world.path("out.jsonl")).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines[0]["id"].as_str(), lines[0]["label"].as_str()), (Some("a"), Some("pos")));
+    assert_eq!((lines[1]["id"].as_str(), lines[1]["label"].as_str()), (Some("b"), Some("neg")));
+    let sum: f64 = ["pos", "neg"].map(|label| lines[0]["probabilities"][label].as_f64().unwrap()).iter().sum();
+    assert!((sum - 1.0).abs() < 1e-5, "{sum}");
+    let table = fs::read_to_string(world.path("out.tsv")).unwrap();
+    assert!(table.starts_with("id\tlabel\tneg\tpos\na\tpos\t"), "{table}");
+
+    let one = finish(&mut albert(&["classify", "--model", &model, "the film of day 3 was worst"])).succeeds();
+    assert!(one.stdout.lines().next().is_some_and(|line| line.ends_with("\tneg")), "{}", one.stdout);
+    // A second start of the same run is no new run; resumed, both seeds are done.
+    finish(&mut albert(&world.finetune("classify", "run/seed-1", &[]))).fails_with(&["already holds a run; resume it"]);
+    finish(&mut albert(&world.finetune("classify", "run", &["--resume", "--seeds", "2"])))
+        .succeeds()
+        .says(&["seed 2 of 2 is done already"]);
+}
+
+#[test]
+fn questions_are_answered_from_a_text() {
+    let world = World::new();
+    let squad = |count: u32, seed: u64| {
+        let paragraphs: Vec<Value> = (0..count)
+            .map(|at| {
+                let mut stream = Stream::new(seed, [at, 0, 0]);
+                let name = ["paris", "rome", "london", "berlin"][stream.below(4) as usize];
+                let day = stream.below(9);
+                let (context, start) = match stream.below(2) {
+                    0 => (format!("on day {day} she went to {name} by train"), 23),
+                    _ => (format!("to {name} she went on day {day} by train"), 3),
+                };
+                let answers = serde_json::json!([{"text": name, "answer_start": start}]);
+                serde_json::json!({"context": context, "qas": [
+                    {"id": format!("q{at}"), "question": "where did she go", "answers": answers},
+                    {"id": format!("n{at}"), "question": "what did he eat", "answers": [], "is_impossible": true},
+                ]})
+            })
+            .collect();
+        serde_json::json!({"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}).to_string()
+    };
+    world.write("data/train.json", &squad(150, 1));
+    world.write("data/dev.json", &squad(30, 2));
+    finish(&mut albert(&world.finetune("qa", "run", &["--steps", "400"])))
+        .succeeds()
+        .says(&["fresh, to be learnt from nothing: start_logits.dense.weight"]);
+    let model = world.arg("run");
+    let evaluated = finish(&mut albert(&["evaluate", "--model", &model, "--data", &world.arg("data")])).succeeds();
+    assert!(figure(&evaluated.stdout, "span_f1\t") > 80.0, "{}", evaluated.stdout);
+    let predictions = world.arg("predictions.json");
+    let dev = world.arg("data/dev.json");
+    finish(&mut albert(&["predict", "--model", &model, "--input", &dev, "--output", &predictions])).succeeds();
+    let predictions: Value = serde_json::from_slice(&fs::read(predictions).unwrap()).unwrap();
+    assert_eq!(predictions.as_object().map(|all| (all.len(), all["n3"].as_str())), Some((60, Some(""))));
+    world.write("text.txt", "On day 3 she went to Rome by train.");
+    let context = world.arg("text.txt");
+    let ask = |question: &str| {
+        let arguments = ["answer", "--model", &model, "--context", &context, question];
+        finish(&mut albert(&arguments)).succeeds().stdout
+    };
+    let found = ask("Where did she go?");
+    assert!(found.lines().next().is_some_and(|line| line.contains("Rome")), "{found}");
+    assert!(ask("What did he eat?").starts_with("no answer\n"));
+    finish(&mut albert(&["classify", "--model", &model, "x"])).fails_with(&["use albert answer"]);
+}
+
+#[test]
+fn a_task_of_glue_goes_from_its_files_to_its_submission() {
+    let world = World::new();
+    let labels = ["contradiction", "entailment", "neutral"];
+    let rows = |columns: usize, count: u32, seed: u64, has_label: bool| {
+        let mut text = (0..columns).map(|_| "x").collect::<Vec<_>>();
+        (text[0], text[8], text[9]) = ("index", "sentence1", "sentence2");
+        if has_label {
+            text[columns - 1] = "gold_label";
+        }
+        let mut text = text.join("\t") + "\n";
+        for at in 0..count {
+            let class = Stream::new(seed, [at, 0, 0]).below(3) as usize;
+            let id = at.to_string();
+            let mut row = vec!["-"; columns];
+            (row[0], row[8], row[9]) = (&id, "she is here", ["she is not", "yes she is", "it rains"][class]);
+            if has_label {
+                row[columns - 1] = labels[class];
+            }
+            text += &(row.join("\t") + "\n");
+        }
+        text
+    };
+    world.write("data/MNLI/train.tsv", &rows(12, 150, 1, true));
+    world.write("data/MNLI/dev_matched.tsv", &rows(16, 30, 2, true));
+    world.write("data/MNLI/dev_mismatched.tsv", &rows(16, 30, 3, true));
+    world.write("data/MNLI/test_mismatched.tsv", &rows(10, 6, 4, false));
+    // The paper's row with fewer steps: what is on the command line holds.
+    let more = ["--preset", "paper", "--steps", "60", "--set", "schedule.warmup_steps=6"];
+    finish(&mut albert(&world.finetune("mnli", "run", &more))).succeeds();
+    let (model, data) = (world.arg("run"), world.arg("data"));
+    for task in ["mnli", "mnli-mismatched"] {
+        let measured =
+            finish(&mut albert(&["evaluate", "--model", &model, "--data", &data, "--task", task])).succeeds();
+        assert!(figure(&measured.stdout, "accuracy\t") > 0.95, "{task}: {}", measured.stdout);
+    }
+    let (input, folder) = (world.arg("data/MNLI/test_mismatched.tsv"), world.arg("send"));
+    let predict =
+        ["predict", "--model", &model, "--input", &input, "--task", "mnli-mismatched", "--glue-submission", &folder];
+    finish(&mut albert(&predict)).succeeds().says(&["MNLI-mm.tsv"]);
+    let text = fs::read_to_string(world.path("send/MNLI-mm.tsv")).unwrap();
+    assert!(text.starts_with("index\tprediction\n0\t") && text.lines().count() == 7, "{text}");
+    assert!(text.lines().skip(1).all(|line| labels.iter().any(|label| line.ends_with(label))), "{text}");
+}
+
+#[test]
+fn mistakes_end_in_one_sentence() {
+    let world = World::new();
+    world.texts("data/train.tsv", 20, 1);
+    world.write("data/dev.tsv", "text\tlabel\nfine\tunheard\n");
+    let with = |task: &str, more: &[&str]| finish(&mut albert(&world.finetune(task, "run", more)));
+    with("classify", &[]).fails_with(&["dev.tsv:2: unknown label \"unheard\"; expected one of"]);
+    with("sst3", &[]).fails_with(&["no task is called \"sst3\"; there are cola"]);
+    with("cola", &[]).fails_with(&["train.tsv:1: 2 columns, expected 4"]);
+    with("regress", &[]).fails_with(&["train.tsv:2: \"", "is no number"]);
+    with("classify", &["--preset", "paper"]).fails_with(&["the paper has no row for `classify`"]);
+    with("classify", &["--set", "optimizer.momentum=1"]).fails_with(&["unknown field `momentum`"]);
+    with("classify", &["--set", "text.max_sequence_length=128"]).fails_with(&["unknown label"]);
+    with("classify", &["--seeds", "0"]).fails_with(&["--seeds 0: expected 1 to 1000"]);
+    world.write("data/dev.tsv", "text\tlabel\nfine\tpos\n");
+    with("classify", &["--set", "text.max_sequence_length=128", "--set", "batch.max_tokens=512"])
+        .fails_with(&["`text.max_sequence_length` is 128, but the model has 64 positions"]);
+    assert!(!world.path("run").exists(), "a refused run left a folder");
+    let [model, data] = ["model", "data"].map(|name| world.arg(name));
+    let none = ["finetune", "classify", "--data", &data, "--output", "x"];
+    finish(&mut albert(&none)).fails_with(&["give --model DIR, or --from DIR"]);
+    let untrained = ["evaluate", "--model", &model, "--data", &data];
+    finish(&mut albert(&untrained)).fails_with(&["the model has no head for this"]);
+
+    finish(&mut albert(&["predict", "--model", &model, "--input", &data])).is_wrong_usage(&["--output"]);
+}
