@@ -16,7 +16,8 @@ compiler="nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cargo run --quiet -p kernels --example emit_ptx -- "$work/ptx"
+cargo build --quiet --workspace --example emit_ptx
+"${CARGO_TARGET_DIR:-target}/debug/examples/emit_ptx" "$work/ptx"
 assemblies=$(awk '{ n += NF - 4 } END { print n + 0 }' "$work/ptx/programs.txt")
 
 # --- tools ---
@@ -126,7 +127,7 @@ if [ -z "$(tool nvvm/bin/cicc)" ]; then
 else
   PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/nvcc/bias_gelu.cu \
     --output-file "$work/nvcc.ptx"
-  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet -p kernels --test nvcc -- --ignored >"$work/nvcc.log" 2>&1; then
+  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test nvcc -- --ignored >"$work/nvcc.log" 2>&1; then
     passed=$((passed + 1))
   else
     failed=$((failed + 1))

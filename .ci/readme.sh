@@ -17,6 +17,7 @@ while IFS= read -r command; do
   case "$command" in
   *" quickstart"*) command="${command%% --minutes*} --minutes 0.2" ;;
   *" pretrain "*) command="$command schedule.steps=3 schedule.warmup_steps=1" ;;
+  *" finetune "*) command="$command --steps 3" ;;
   esac
   if $without_download && [[ "$command" == *minilm* ]]; then
     echo "SKIPPED (needs what could not be downloaded): $command"
