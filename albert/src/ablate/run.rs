@@ -18,6 +18,7 @@ use crate::finetune::{self, DataSource, FinetuneError, Loaded, finetune};
 use crate::metrics::Proportion;
 use crate::pretrain::{self, PretrainError, pretrain, sentence_accuracy};
 use crate::tokenizer::Tokenizer;
+use crate::training::Begin;
 
 const RESULT: &str = "result.json";
 
@@ -244,7 +245,7 @@ impl Runner<'_> {
         let mut recipe = variant.recipe.clone();
         recipe.seed = seed;
         let folder = self.place(variant, seed).join("pretrain");
-        let (begin, device, observer) = (pretrain::Begin::Resume, self.device.clone(), watcher.pretraining());
+        let (begin, device, observer) = (Begin::Resume, self.device.clone(), watcher.pretraining());
         let outcome = pretrain(&recipe, &self.sources, &folder, begin, device, self.stop, observer).map_err(failed)?;
         let summary = match outcome {
             pretrain::Outcome::Finished(summary) => summary,
@@ -327,7 +328,7 @@ impl Runner<'_> {
         let of_model = finetune::Task::new(task.task, problem, &recipe);
         let sources = finetune::Sources { task: &of_model, train: &train, dev: dev.as_ref() };
         let folder = place.join(folder_name(&task.name));
-        finetune(&recipe, &sources, &folder, finetune::Begin::Resume, self.device.clone(), self.stop, observer)
+        finetune(&recipe, &sources, &folder, Begin::Resume, self.device.clone(), self.stop, observer)
     }
 
     /// Writes both tables as they are now.

@@ -21,8 +21,8 @@ use super::feature::{Content, Feature, Target};
 use super::prediction::{Gold, Prediction, gold, greatest, threshold_of};
 use super::{Examples, FinetuneError, Recipe, Task};
 use crate::metrics::{
-    self, Confusion, EntityCounts, LevelAccuracy, Mean, Metric, answer_f1, evaluate_squad1, evaluate_squad2, pearson,
-    spearman,
+    self, Confusion, EntityCounts, LevelAccuracy, Mean, Metric, ThresholdPoint, evaluate_squad1, evaluate_squad2,
+    pearson, spearman, threshold_curve,
 };
 use crate::tasks::{Problem, Question};
 
@@ -205,7 +205,7 @@ fn measure_answers(
         }
     }
     let may_be_impossible = matches!(problem, Problem::Span { may_be_impossible: true });
-    let thresholds = if may_be_impossible { threshold_curve(&golds, &texts, &nulls) } else { Vec::new() };
+    let thresholds = if may_be_impossible { thinned(&threshold_curve(&golds, &texts, &nulls)?) } else { Vec::new() };
     let has_answers = golds.iter().any(|gold| !gold.answers.is_empty());
     let is_silent = answered == 0 && has_answers && golds.len() as u64 >= FEWEST;
     Ok(Measured {
@@ -221,35 +221,13 @@ fn measure_answers(
 /// Most points of a curve of thresholds.
 const POINTS: usize = 200;
 
-/// The mean F1 if questions of a null score above a threshold have no answer, at thresholds over all that there are.
-fn threshold_curve(
-    golds: &[metrics::Gold],
-    texts: &HashMap<String, String>,
-    nulls: &[(String, f64)],
-) -> Vec<(f64, f64)> {
-    // What each question adds once it is answered.
-    let mut gains: Vec<(f64, f64)> = golds
-        .iter()
-        .zip(nulls)
-        .filter(|(_, (_, null))| null.is_finite())
-        .map(|(gold, (id, null))| {
-            let text = &texts[id];
-            let answered = gold.answers.iter().map(|answer| answer_f1(answer, text)).fold(0.0, f64::max);
-            let gain = if gold.answers.is_empty() { answer_f1("", text) - 1.0 } else { answered };
-            (*null, gain)
-        })
-        .collect();
-    gains.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut sum = golds.iter().filter(|gold| gold.answers.is_empty()).count() as f64;
-    let every = gains.len().div_ceil(POINTS).max(1);
-    let count = golds.len() as f64;
-    let curve = gains.iter().enumerate().map(|(at, (threshold, gain))| {
-        sum += gain;
-        (at, (*threshold, 100.0 * sum / count))
-    });
-    let all: Vec<_> = curve.collect();
-    let last = all.len().saturating_sub(1);
-    all.into_iter().filter(|(at, _)| at.is_multiple_of(every) || *at == last).map(|(_, point)| point).collect()
+/// Evenly chosen points of the curve of F1 over thresholds, the last among them.
+fn thinned(curve: &[ThresholdPoint]) -> Vec<(f64, f64)> {
+    let every = curve.len().div_ceil(POINTS).max(1);
+    let last = curve.len().saturating_sub(1);
+    let chosen = curve.iter().enumerate().filter(|(at, _)| at.is_multiple_of(every) || *at == last);
+    // A question without any candidate has an infinite null score, which no axis reaches.
+    chosen.map(|(_, point)| (point.threshold, point.f1)).filter(|(threshold, _)| threshold.is_finite()).collect()
 }
 
 /// Accuracies of the levels of RACE.

@@ -31,6 +31,7 @@ mod task;
 mod tests;
 mod trainer;
 
+pub use crate::training::Begin;
 pub use batch::{Batch, Budget, Order};
 pub use feature::{Content, Feature, Features, Featurizer, Target};
 pub use measure::{Measured, chance, measure};
@@ -43,7 +44,7 @@ pub use recipe::{
     SpanRecipe, Steps, TextSettings,
 };
 pub use report::{rows, threshold_panel};
-pub use run::{Begin, Outcome, Sources, Summary, finetune};
+pub use run::{Outcome, Sources, Summary, finetune};
 pub use seeds::{SeedSummary, Spread};
 pub use source::{DataSettings, DataSource, ExampleReader, Loaded, TaskName};
 pub use start::Start;

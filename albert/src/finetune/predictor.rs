@@ -86,14 +86,9 @@ impl Predictor {
         &self.task
     }
 
-    /// How many models there are.
-    pub fn len(&self) -> usize {
+    /// How many models there are, at least one.
+    pub fn models(&self) -> usize {
         self.members.len()
-    }
-
-    /// Never true: there is at least one model.
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
     }
 
     /// Examples so far of which something did not fit the longest sequence.

@@ -28,12 +28,11 @@ use super::observer::{EvaluationRecord, Observer, Record, Started, TrainRecord};
 use super::prediction::{Prediction, answers, predictions};
 use super::report::draw;
 use super::start::labels_of;
-use super::trainer::StepError;
 use super::{Examples, Featurizer, FinetuneError, Measured, Recipe, Start, StepReport, Task, Trainer, chance, measure};
 use crate::checkpoint::{Checkpoints, LoadReport, SaveFormat, StateHeader, save_model_as};
 use crate::config::Family;
 use crate::report::MetricsLog;
-use crate::training::expect_folder;
+use crate::training::{Begin, expect_folder};
 
 const METRICS: &str = "metrics.jsonl";
 
@@ -46,15 +45,6 @@ pub struct Sources<'a> {
     pub train: &'a Examples,
     /// Examples to measure on, if there are any.
     pub dev: Option<&'a Examples>,
-}
-
-/// Where a run begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
-    /// At step 0, in a folder without a run.
-    New,
-    /// At the newest whole checkpoint of the folder; at step 0 if it holds none.
-    Resume,
 }
 
 /// How a run ended.
@@ -303,10 +293,10 @@ impl<'s> Run<'s> {
     fn step(&mut self, observer: &mut dyn Observer) -> Result<Option<Outcome>, FinetuneError> {
         let report = match self.trainer.train_step() {
             Ok(report) => report,
-            Err(StepError::Other(error)) => return Err(error),
-            Err(StepError::NotFinite(problem)) => {
-                return Ok(Some(Outcome::Diverged { problem, step: self.trainer.step() + 1 }));
+            Err(FinetuneError::Engine(error @ EngineError::NotFinite { .. })) => {
+                return Ok(Some(Outcome::Diverged { problem: error.to_string(), step: self.trainer.step() + 1 }));
             }
+            Err(error) => return Err(error),
         };
         self.progress.seconds += report.seconds;
         self.progress.window.add(&report);

@@ -22,7 +22,7 @@ use crate::metrics::{Mean, Proportion};
 use crate::model::{Mode, Model, dropout_key};
 use crate::tasks::Problem;
 use crate::tokenizer::SpecialIds;
-use crate::training::{ActivationType, MemoryPlan, restore_state, save_state};
+use crate::training::{ActivationType, MemoryPlan, expect_finite, restore_state, save_state};
 
 const TRAIN: &str = "train";
 const EVALUATE: &str = "evaluate";
@@ -48,21 +48,6 @@ pub struct StepReport {
     pub flops: f64,
     /// Seconds that the step took.
     pub seconds: f64,
-}
-
-/// A step that was not taken: the parameters are those before it.
-#[derive(Debug)]
-pub(super) enum StepError {
-    /// The loss or the gradient is not finite.
-    NotFinite(String),
-    /// Something else.
-    Other(FinetuneError),
-}
-
-impl<E: Into<FinetuneError>> From<E> for StepError {
-    fn from(error: E) -> Self {
-        Self::Other(error.into())
-    }
 }
 
 /// A model with its memory: gives scores.
@@ -218,21 +203,10 @@ impl Trainer {
         others: &[Feature],
         device: Device,
     ) -> Result<Self, FinetuneError> {
-        let Some(unknown) = features.iter().find(|feature| !feature.target.is_known()).map(|feature| feature.example)
-        else {
-            return Self::over(recipe, problem, start, features, others, device);
-        };
-        Err(FinetuneError::Data(format!("example {} of the training set has no label", unknown + 1)))
-    }
-
-    fn over(
-        recipe: &Recipe,
-        problem: &Problem,
-        start: Start,
-        features: Vec<Feature>,
-        others: &[Feature],
-        device: Device,
-    ) -> Result<Self, FinetuneError> {
+        if let Some(unknown) = features.iter().find(|feature| !feature.target.is_known()) {
+            let problem = format!("example {} of the training set has no label", unknown.example + 1);
+            return Err(FinetuneError::Data(problem));
+        }
         if features.is_empty() {
             return Err(FinetuneError::Data("the training set has no examples".into()));
         }
@@ -372,7 +346,11 @@ impl Trainer {
     }
 
     /// Takes one optimiser step.
-    pub(super) fn train_step(&mut self) -> Result<StepReport, StepError> {
+    ///
+    /// # Errors
+    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
+    /// those before it. Or the engine failed.
+    pub(super) fn train_step(&mut self) -> Result<StepReport, FinetuneError> {
         let start = Instant::now();
         let step = self.step();
         let mut batch = std::mem::take(&mut self.batch);
@@ -380,11 +358,7 @@ impl Trainer {
         self.batch = batch;
         let tally = outcome?;
         let limit = self.recipe.optimizer.clip();
-        let gradient_norm = match clip_global_norm(&self.cpu, &mut self.gradients, 1.0, limit, step + 1) {
-            Ok(norm) => norm,
-            Err(error @ EngineError::NotFinite { .. }) => return Err(StepError::NotFinite(error.to_string())),
-            Err(error) => return Err(error.into()),
-        };
+        let gradient_norm = clip_global_norm(&self.cpu, &mut self.gradients, 1.0, limit, step + 1)?;
         let learning_rate = self.schedule.rate(step);
         self.optimizer.step(&self.cpu, &mut self.scorer.params, &self.gradients, learning_rate)?;
         Ok(StepReport {
@@ -401,7 +375,7 @@ impl Trainer {
     }
 
     /// Runs the examples of a step forward and backward.
-    fn run(&mut self, batch: &mut Batch, step: u64) -> Result<Tally, StepError> {
+    fn run(&mut self, batch: &mut Batch, step: u64) -> Result<Tally, FinetuneError> {
         let count = self.recipe.batch.examples_per_step as u64;
         let examples: Vec<usize> = (step * count..(step + 1) * count).map(|at| self.order.at(at)).collect();
         let weight: usize = examples.iter().map(|&at| self.features[at].target.weight()).sum();
@@ -420,9 +394,7 @@ impl Trainer {
             rest = &rest[count..];
             let mode = self.mode(Some(dropout_key(self.recipe.seed, step, micro)));
             self.backward(batch, &mode, weight as f32, &mut tally)?;
-            if !tally.loss.sum.is_finite() {
-                return Err(StepError::NotFinite(format!("the loss is not finite in step {}", step + 1)));
-            }
+            expect_finite(tally.loss.sum, step + 1)?;
             micro += 1;
         }
         Ok(tally)

@@ -20,15 +20,14 @@ mod tests;
 mod trainer;
 
 pub use crate::training::{
-    ActivationType, ComputeSettings, MemoryPlan, OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings,
+    ActivationType, Begin, ComputeSettings, MemoryPlan, OptimizerKind, OptimizerSettings, ScheduleKind,
+    ScheduleSettings,
 };
 pub use named::RECIPES;
 pub use objectives::sentence_accuracy;
 pub use observer::{Observer, Silent, Started, StepReport};
 pub use recipe::{EvaluationSettings, FirstValues, Input, LossSettings, OutputBias, Recipe, RunSettings};
-pub use run::{Begin, Outcome, Sources, Summary, pretrain};
-#[cfg(test)]
-use trainer::StepError;
+pub use run::{Outcome, Sources, Summary, pretrain};
 pub use trainer::Trainer;
 
 use engine::EngineError;

@@ -24,12 +24,12 @@ use serde_json::json;
 
 use super::observer::{Observer, Started, StepReport};
 use super::progress::Progress;
-use super::trainer::{StepError, Trainer};
+use super::trainer::Trainer;
 use super::{PretrainError, Recipe};
 use crate::checkpoint::{Checkpoints, Found, StateHeader, save_model};
 use crate::data::{Baseline, Batch, DataError, Dataset, EvaluationSet, Side, Unigram, Vocabulary};
 use crate::report::{EvaluationRecord, EventFile, MetricsLog, Record, read_metrics, write_curves};
-use crate::training::expect_folder;
+use crate::training::{Begin, expect_folder};
 
 /// What a run reads beside its recipe.
 #[derive(Clone, Debug)]
@@ -40,15 +40,6 @@ pub struct Sources<'a> {
     pub vocabulary: &'a Arc<Vocabulary>,
     /// The files of the tokeniser, to be kept with the model: names and texts.
     pub tokenizer: &'a [(&'static str, Vec<u8>)],
-}
-
-/// Where a run begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
-    /// At step 0, in a folder without a run.
-    New,
-    /// At the newest whole checkpoint of the folder; at step 0 if it holds none yet.
-    Resume,
 }
 
 /// How a run ended.
@@ -217,8 +208,10 @@ impl<'s> Run<'s> {
     fn step(&mut self, observer: &mut dyn Observer) -> Result<Option<Outcome>, PretrainError> {
         let report = match self.trainer.train_step() {
             Ok(report) => report,
-            Err(StepError::Other(error)) => return Err(error),
-            Err(StepError::NotFinite(problem)) => return Ok(Some(self.diverged(problem))),
+            Err(PretrainError::Engine(error @ EngineError::NotFinite { .. })) => {
+                return Ok(Some(self.diverged(error.to_string())));
+            }
+            Err(error) => return Err(error),
         };
         self.progress.tokens += report.tokens;
         self.progress.seconds += report.seconds;

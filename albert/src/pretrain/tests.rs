@@ -359,7 +359,7 @@ fn a_loss_that_is_not_finite_changes_nothing() {
     trainer.poison("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.bias");
     let before: Vec<u32> = trainer.params().all_values().iter().map(|x| x.to_bits()).collect();
     let error = trainer.train_step().unwrap_err();
-    assert!(matches!(&error, StepError::NotFinite(text) if text.contains("step 2")), "{error:?}");
+    assert!(matches!(error, PretrainError::Engine(EngineError::NotFinite { step: 2, .. })), "{error:?}");
     assert_eq!(trainer.step(), 1);
     assert!(trainer.params().all_values().iter().map(|x| x.to_bits()).eq(before));
 }

@@ -29,7 +29,7 @@ use crate::data::{
 };
 use crate::heads::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 use crate::model::{Mode, Model, dropout_key};
-use crate::training::{restore_state, save_state};
+use crate::training::{expect_finite, restore_state, save_state};
 
 /// Batches that are made ahead of their use.
 const AHEAD: usize = 2;
@@ -53,21 +53,6 @@ pub struct Trainer {
     /// Room for the batches of a step.
     room: Vec<Batch>,
     memory: MemoryPlan,
-}
-
-/// A step that was not taken: the parameters are those before it.
-#[derive(Debug)]
-pub(super) enum StepError {
-    /// The loss or the gradient is not finite.
-    NotFinite(String),
-    /// Something else.
-    Other(PretrainError),
-}
-
-impl<E: Into<PretrainError>> From<E> for StepError {
-    fn from(error: E) -> Self {
-        Self::Other(error.into())
-    }
 }
 
 impl Trainer {
@@ -231,7 +216,11 @@ impl Trainer {
     }
 
     /// Takes one optimiser step.
-    pub(super) fn train_step(&mut self) -> Result<StepReport, StepError> {
+    ///
+    /// # Errors
+    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
+    /// those before it. Or the engine failed.
+    pub(super) fn train_step(&mut self) -> Result<StepReport, PretrainError> {
         let start = Instant::now();
         let step = self.step();
         let mut room = std::mem::take(&mut self.room);
@@ -241,11 +230,7 @@ impl Trainer {
         let limit = self.recipe.optimizer.clip();
         let cpu = self.cpu.clone();
         self.communicator.all_reduce(&mut self.gradients)?;
-        let gradient_norm = match clip_global_norm(&cpu, &mut self.gradients, 1.0, limit, step + 1) {
-            Ok(norm) => norm,
-            Err(error @ EngineError::NotFinite { .. }) => return Err(StepError::NotFinite(error.to_string())),
-            Err(error) => return Err(error.into()),
-        };
+        let gradient_norm = clip_global_norm(&cpu, &mut self.gradients, 1.0, limit, step + 1)?;
         let learning_rate = self.schedule.rate(step);
         self.optimizer.step(&cpu, &mut self.params, &self.gradients, learning_rate)?;
         let (mlm_loss, sop_loss) = (tally.mlm.value(), tally.sop.value());
@@ -269,7 +254,7 @@ impl Trainer {
     }
 
     /// Draws the batches of a step and runs them forward and backward.
-    fn fill_and_run(&mut self, room: &mut Vec<Batch>, step: u64) -> Result<Tally, StepError> {
+    fn fill_and_run(&mut self, room: &mut Vec<Batch>, step: u64) -> Result<Tally, PretrainError> {
         let mut count = 0;
         let start = Instant::now();
         loop {
@@ -295,7 +280,7 @@ impl Trainer {
             let checkpointing = self.recipe.compute.checkpointing;
             let Self { workspace, model, params, gradients, cpu, .. } = self;
             // Inside the pool every kernel of the step finds its threads awake.
-            cpu.enter(|| -> Result<(), StepError> {
+            cpu.enter(|| -> Result<(), PretrainError> {
                 let tape = workspace.train(params, Some(TRAIN));
                 let losses = pretraining_loss(model, &tape, batch, &mode, weights, denominators)?;
                 if let Some(total) = &losses.total {
@@ -305,10 +290,7 @@ impl Trainer {
                 // out not to be finite are cleared with the next step.
                 tally.add(batch, &losses)?;
                 tally.flops += Flops::training_of(model.config(), &batch.cu_seqlens, masked(batch), checkpointing);
-                if !(tally.mlm.sum.is_finite() && tally.sop.sum.is_finite()) {
-                    return Err(StepError::NotFinite(format!("the loss is not finite in step {}", step + 1)));
-                }
-                Ok(())
+                Ok(expect_finite(tally.mlm.sum + tally.sop.sum, step + 1)?)
             })?;
         }
         Ok(tally)

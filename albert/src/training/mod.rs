@@ -1,13 +1,16 @@
 //! What pre-training and fine-tuning have in common: settings of optimiser, schedule and computation, overrides of a
-//! recipe, the state in a checkpoint.
+//! recipe, the state in a checkpoint, where a run begins.
 
+mod begin;
 mod overrides;
 mod settings;
 mod state;
 
+pub use begin::Begin;
 pub use settings::{ActivationType, ComputeSettings, OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
 pub use state::MemoryPlan;
 
+pub(crate) use begin::expect_finite;
 pub(crate) use overrides::{insert, lookup, one_line, parse, set};
 pub(crate) use settings::expect;
 pub(crate) use state::{expect_folder, restore_state, save_state};

@@ -115,7 +115,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let path = write_submission(folder, glue, submission.iter().map(|(id, label)| (id.as_str(), *label)))?;
         eprintln!("the file for the server of GLUE is {}", path.display());
     }
-    let models = if predictor.len() > 1 { format!(", means of {} models", predictor.len()) } else { String::new() };
+    let models =
+        if predictor.models() > 1 { format!(", means of {} models", predictor.models()) } else { String::new() };
     eprintln!("{count} predictions{models}");
     if predictor.cut() > 0 {
         eprintln!("{} examples were longer than the model was trained for, and were cut", predictor.cut());

@@ -211,7 +211,7 @@ pub(super) fn activate(
 }
 
 /// dx = dy · act'(x)
-pub(super) fn activate_backward(
+fn activate_backward(
     tape: &Tape<'_>,
     name: &'static str,
     activation: Activation,

@@ -182,8 +182,11 @@ impl Kernel for Task<'_> {
                 (0, Write::Accumulate) => Old::C,
                 _ => Old::Sums,
             };
+            let a = BlockA { spec, a: self.a, k0, depth, rows: self.rows.clone() };
+            let draws_mask = last && self.finish.dropout().is_some();
+            let by_columns = b.is_far && a.stays() && !draws_mask;
             simd.vectorize(Sweep {
-                a: BlockA { spec, a: self.a, k0, depth, rows: self.rows.clone() },
+                a,
                 b,
                 packed_a: &mut *a_block,
                 mask: &mut *mask,
@@ -199,7 +202,7 @@ impl Kernel for Task<'_> {
                     finish: self.finish,
                     sums,
                     spill: &mut *spill,
-                    by_columns: false,
+                    by_columns,
                 },
             });
             k0 += depth;

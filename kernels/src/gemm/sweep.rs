@@ -126,7 +126,7 @@ pub(super) struct Tiles<'a> {
     pub sums: Disjoint<'a, f32>,
     /// The thread's buffer for a tile on its way to C: MR x NR.
     pub spill: &'a mut [f32],
-    /// Whether the tiles go down the columns of C first; the sweep decides.
+    /// Whether the tiles go down the columns of C first. Not with dropout, whose mask is drawn for whole rows.
     pub by_columns: bool,
 }
 
@@ -147,7 +147,7 @@ impl Kernel for Sweep<'_> {
         let mut mask = Mask { multipliers: mask, width, origin: first };
         let dropout = if tiles.last { tiles.finish.dropout() } else { None };
         let (down, across) = (rows.len().div_ceil(tile.mr), columns.len().div_ceil(tile.nr));
-        tiles.by_columns = b.is_far && a.stays() && dropout.is_none();
+        debug_assert!(!tiles.by_columns || dropout.is_none(), "a mask is drawn for whole rows");
         for at in 0..down * across {
             let (i, j) = if tiles.by_columns { (at % down, at / down) } else { (at / across, at % across) };
             let panel = part(rows.len(), 1, down, i);
