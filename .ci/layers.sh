@@ -20,8 +20,8 @@ forbidden albert 'kernels|cudarc|memmap2'
 # `albert kernels` is about kernels, so it alone may speak to them.
 forbidden cli 'kernels|cudarc|memmap2'
 
-kernels='simd|gemm|int8|attention|layernorm|gelu|softmax|cross_entropy|embedding|dropout|reduce|optimizer|elementwise'
-allowed="^(kernels/src/($kernels)/|kernels/src/(pool|rows|sweep)\.rs|engine/src/(memory|device)/|engine/src/io/mmap\.rs|benches/|tests/)"
+kernels='pool|simd|gemm|int8|attention|layernorm|gelu|softmax|cross_entropy|embedding|dropout|reduce|optimizer|elementwise'
+allowed="^(kernels/src/($kernels)/|kernels/src/(rows|sweep)\.rs|engine/src/(memory|device)/|engine/src/io/mmap\.rs|benches/|tests/)"
 while IFS= read -r file; do
   [[ $file =~ $allowed ]] || complain "$file: unsafe code outside the places that docs/decisions.md names"
 done < <(grep -rlE '^[^/"]*\bunsafe (\{|fn|impl|trait)' --include='*.rs' kernels engine albert cli benches tests)

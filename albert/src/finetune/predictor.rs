@@ -152,7 +152,7 @@ impl Member {
             keep_windows: true,
         };
         let cpu = self.scorer.workspace.device().processor().clone();
-        let Features { list, cut, .. } = cpu.enter(|| featurizer.features(examples))?;
+        let Features { list, cut, .. } = cpu.install(|| featurizer.features(examples))?;
         let budget = self.scorer.budget.with_room_for(&list);
         if budget != self.scorer.budget {
             (self.scorer.budget, self.is_planned) = (budget, false);

@@ -227,9 +227,9 @@ impl<'s> Run<'s> {
             stride: recipe.span.stride,
             keep_windows: false,
         };
-        let train = cpu.enter(|| featurizer.features(sources.train))?;
+        let train = cpu.install(|| featurizer.features(sources.train))?;
         let featurizer = Featurizer { keep_windows: true, ..featurizer };
-        let dev = cpu.enter(|| sources.dev.map(|dev| featurizer.features(dev)).transpose())?.unwrap_or_default();
+        let dev = cpu.install(|| sources.dev.map(|dev| featurizer.features(dev)).transpose())?.unwrap_or_default();
         let inputs = json!({ "examples": format!("{:016x}", fingerprint_of(&train.list)) });
         let (family, tokenizer, report) = (start.family, start.tokenizer.to_files(), start.report.clone());
         let chance = chance(problem, &train.list);

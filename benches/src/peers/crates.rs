@@ -25,7 +25,7 @@ pub(super) fn contenders(cpu: &Cpu, operands: &Operands) -> Vec<Contender> {
     let of = |(name, multiply): (&str, Multiply)| {
         let (cpu, operands, mut c) = (cpu.clone(), operands.clone(), operands.room());
         let threads = cpu.threads();
-        Contender::new(name, move || cpu.enter(|| multiply(&operands, threads, &mut c)))
+        Contender::new(name, move || cpu.install(|| multiply(&operands, threads, &mut c)))
     };
     usable(cpu).map(of).collect()
 }

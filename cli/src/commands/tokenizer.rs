@@ -87,7 +87,7 @@ fn train(arguments: &Train) -> Result<()> {
         config.character_coverage = coverage;
     }
     let cpu = engine::Cpu::detect()?;
-    let tokenizer = cpu.enter(|| tokenizer::train(&lines, &config, report))?;
+    let tokenizer = cpu.install(|| tokenizer::train(&lines, &config, report))?;
     tokenizer.save(&arguments.output)?;
     eprintln!("{} pieces written to {}", tokenizer.vocab_size(), arguments.output.display());
     Ok(())
@@ -155,7 +155,7 @@ fn encode(arguments: &Encode) -> Result<()> {
         if texts.is_empty() {
             break;
         }
-        for ids in cpu.enter(|| tokenizer.encode_batch(&texts)) {
+        for ids in cpu.install(|| tokenizer.encode_batch(&texts)) {
             let (before, behind) =
                 if arguments.specials { (Some(specials.cls), Some(specials.sep)) } else { (None, None) };
             let mut separator = "";
