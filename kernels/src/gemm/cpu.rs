@@ -50,7 +50,7 @@ impl Scratch {
     fn floats(tile: &Tile) -> [usize; 5] {
         let sums = tile.task_columns * tile.task_rows;
         let mask = Mask::len(tile.mr, tile.columns(0));
-        [tile.mr * 2 * tile.kc, tile.task_columns * tile.kc, sums, tile.mr * tile.nr, mask]
+        [tile.mr * tile.whole, tile.task_columns * tile.kc, sums, tile.mr * tile.nr, mask]
     }
 }
 

@@ -11,8 +11,10 @@ pub(super) struct Tile {
     pub nv: usize,
     /// Columns of C that stay in registers: `nv` vectors.
     pub nr: usize,
-    /// Depth of a block: how far a long sum over k goes before C is touched. Half of the deepest block.
+    /// Depth of a block: how far a long sum over k goes before C is touched.
     pub kc: usize,
+    /// Depth of the deepest block: a sum that is no longer is one block, which spares reading C again.
+    pub whole: usize,
     /// Columns of C in a task, at most, where blocks are `kc` deep: what stays of B in the second-level cache. Where they
     /// are less deep there are more, up to as many numbers and four times the columns. A multiple of `nr`.
     pub task_columns: usize,
@@ -21,18 +23,25 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    const fn new(mr: usize, nv: usize, lanes: usize, kc: usize, task_columns: usize, task_rows: usize) -> Self {
+    const fn new(
+        mr: usize,
+        nv: usize,
+        lanes: usize,
+        [kc, whole]: [usize; 2],
+        task_columns: usize,
+        task_rows: usize,
+    ) -> Self {
         let nr = nv * lanes;
         assert!(task_columns.is_multiple_of(nr));
-        Self { mr, nv, nr, kc, task_columns, task_rows }
+        Self { mr, nv, nr, kc, whole, task_columns, task_rows }
     }
     /// The sizes for vectors of `lanes`: real and emulated instruction sets of one width share them.
     pub(super) const fn of_lanes(lanes: usize) -> Self {
         match lanes {
-            16 => Self::new(14, 2, 16, 384, 768, 512),
-            8 => Self::new(6, 2, 8, 384, 768, 512),
-            4 => Self::new(6, 2, 4, 256, 384, 256),
-            _ => Self::new(4, 8, 1, 256, 384, 256),
+            16 => Self::new(14, 2, 16, [384, 1024], 768, 512),
+            8 => Self::new(6, 2, 8, [384, 1024], 768, 512),
+            4 => Self::new(6, 2, 4, [256, 512], 384, 256),
+            _ => Self::new(4, 8, 1, [256, 512], 384, 256),
         }
     }
     /// The sizes for `isa`.
@@ -48,11 +57,10 @@ impl Tile {
     pub(super) const fn padded(&self, n: usize) -> usize {
         n.next_multiple_of(self.nr)
     }
-    /// Steps of each block of a sum over k, the last of which may have fewer: one block if it is not much longer than `kc`,
-    /// which spares reading C again, else equal blocks of at most `kc`. It fixes the order of additions: the shape alone
-    /// decides, not the machine.
+    /// Steps of each block of a sum over k, the last of which may have fewer: one block if it is not longer than `whole`,
+    /// else equal blocks of at most `kc`. It fixes the order of additions: the shape alone decides, not the machine.
     pub(super) const fn depth(&self, k: usize) -> usize {
-        if k <= 2 * self.kc { k } else { k.div_ceil(k.div_ceil(self.kc)) }
+        if k <= self.whole { k } else { k.div_ceil(k.div_ceil(self.kc)) }
     }
     /// Columns of a task whose blocks are `depth` deep, at most.
     pub(super) const fn columns(&self, depth: usize) -> usize {

@@ -21,7 +21,7 @@ fn assert_agrees<X: Element, Y: Element>(cpu: &Cpu, spec: Gemm, after: After) {
 
 /// Sizes around every border of the loop nest.
 fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
-    let Tile { mr, nr, kc, task_rows, task_columns, .. } = *tile;
+    let Tile { mr, nr, kc, whole, task_rows, task_columns, .. } = *tile;
     vec![
         (0, 3, 4),
         (3, 0, 4),
@@ -34,7 +34,8 @@ fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
         (2 * mr + 3, nr / 2 + 1, kc - 1),
         (13, 31, 37),
         (67, 101, 59),
-        (7, 35, 2 * kc + 3),
+        (7, 35, whole),
+        (7, 35, whole + 3),
         (17 * mr + 1, 2 * nr + 1, 3),
         (task_rows + 1, 3, 5),
         (task_rows + 1, 3, kc + 1),
