@@ -158,7 +158,7 @@ def main():
                     result.append(took)
                 print(f"{task} {number}: {[round(r[-1]['used'], 2) for r in results]}", file=sys.stderr, flush=True)
                 if len({result[-1]["result"] for result in results}) != 1:
-                    sys.exit(f"the sides count different tokens: {[result[-1]['tokens'] for result in results]}")
+                    sys.exit(f"the sides count different tokens: {[result[-1]['result'] for result in results]}")
             for contender in pair:
                 contender.end()
             names = [contender.name for contender in pair]

@@ -22,6 +22,7 @@ SLICE = 0.01
 # Worker threads of a library may go on looking for work long after its call has returned (ONNX Runtime's, Intel's OpenMP),
 # on a processor that the next contender needs.
 PAUSE = 0.3
+# A turn below so many seconds is taken twice: after a pause the first wakes threads and fills caches.
 SHORT = 1.0
 
 
@@ -75,7 +76,6 @@ def rounds(contenders, count):
             start = time.perf_counter()
             took = contender.turn()
             if time.perf_counter() - start < SHORT:
-                # The turn that woke everybody up does not count.
                 took = contender.turn()
             if number > 0:
                 result.append(took)
