@@ -29,14 +29,45 @@ const PEAK_SLICE: f64 = 0.000_5;
 pub struct Contender {
     /// `ours`, `prepacked`, `openblas`
     pub name: String,
-    /// One call.
-    pub call: Box<dyn FnMut()>,
+    call: Box<dyn FnMut() + Send>,
+    place: Place,
+}
+
+/// Where the calls of a slice are made. Going to a pool's thread takes some ten microseconds and is done once a slice, as a
+/// step does it once: it is no part of a kernel.
+#[derive(Clone, Debug)]
+enum Place {
+    Here,
+    Pass(Cpu),
+    Pool(Cpu),
 }
 
 impl Contender {
-    /// A contender.
-    pub fn new(name: impl Into<String>, call: impl FnMut() + 'static) -> Self {
-        Self { name: name.into(), call: Box::new(call) }
+    /// Something that is called from the main thread, and has threads of its own if any.
+    pub fn new(name: impl Into<String>, call: impl FnMut() + Send + 'static) -> Self {
+        Self { name: name.into(), call: Box::new(call), place: Place::Here }
+    }
+
+    /// Its calls are made inside a pass ([`Cpu::enter`]), as kernels are.
+    #[must_use]
+    pub fn within_pass(self, cpu: &Cpu) -> Self {
+        Self { place: Place::Pass(cpu.clone()), ..self }
+    }
+
+    /// Its calls are made on a thread of the pool ([`Cpu::install`]), for what runs on rayon.
+    #[must_use]
+    pub fn within_pool(self, cpu: &Cpu) -> Self {
+        Self { place: Place::Pool(cpu.clone()), ..self }
+    }
+
+    /// Makes calls where they belong.
+    pub fn with<R: Send>(&mut self, calls: impl FnOnce(&mut dyn FnMut()) -> R + Send) -> R {
+        let Self { call, place, .. } = self;
+        match place {
+            Place::Here => calls(call),
+            Place::Pass(cpu) => cpu.enter(|| calls(call)),
+            Place::Pool(cpu) => cpu.install(|| calls(call)),
+        }
     }
 }
 
@@ -135,8 +166,10 @@ impl Turner {
     /// Warms every contender up with two calls. `copied`: how many bytes a copy beside them touches, if it is wanted.
     pub fn new(cpu: &Cpu, mut contenders: Vec<Contender>, copied: Option<usize>) -> Self {
         for contender in &mut contenders {
-            (contender.call)();
-            (contender.call)();
+            contender.with(|call| {
+                call();
+                call();
+            });
         }
         let turns = Turns { timings: vec![Timing::default(); contenders.len()], ..Turns::default() };
         Self { cpu: cpu.clone(), contenders, copy: copied.map(Copy::within), turns }
@@ -148,14 +181,14 @@ impl Turner {
         let threads = cpu.threads() as f64;
         let mut peak = roofline::fma_peak(cpu, PEAK_SLICE);
         for (contender, timing) in contenders.iter_mut().zip(&mut turns.timings) {
-            let (wall, processor) = slice(&mut contender.call);
+            let (wall, processor) = contender.with(slice);
             timing.wall.push(wall);
             timing.processor.push(processor / threads);
             peak = peak.max(roofline::fma_peak(cpu, PEAK_SLICE));
         }
         turns.peak.push(peak);
         if let Some(copy) = copy {
-            let (wall, processor) = slice(&mut || copy.run(cpu));
+            let (wall, processor) = cpu.enter(|| slice(&mut || copy.run(cpu)));
             turns.copy.wall.push(wall / copy.bytes());
             turns.copy.processor.push(processor / threads / copy.bytes());
         }
@@ -202,7 +235,10 @@ fn slice(call: &mut dyn FnMut()) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{cell::Cell, rc::Rc, time::Duration};
+    use std::{
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
 
     #[test]
     fn quartiles_lie_between_neighbours() {
@@ -215,19 +251,23 @@ mod tests {
     #[test]
     fn contenders_take_turns_and_the_slower_one_takes_longer() {
         let cpu = Cpu::new(kernels::Isa::choose().unwrap(), 1).unwrap();
-        let order = Rc::new(Cell::new((0, 0)));
-        let sleeper = |millis: u64, first: bool| {
-            let order = Rc::clone(&order);
+        let calls = Arc::new(Mutex::new([(0, String::new()), (0, String::new())]));
+        let sleeper = |millis: u64, which: usize| {
+            let calls = Arc::clone(&calls);
             move || {
                 std::thread::sleep(Duration::from_millis(millis));
-                let (a, b) = order.get();
-                order.set(if first { (a + 1, b) } else { (a, b + 1) });
+                let (count, thread) = &mut calls.lock().unwrap()[which];
+                *count += 1;
+                *thread = std::thread::current().name().unwrap_or_default().to_owned();
             }
         };
-        let contenders = vec![Contender::new("short", sleeper(11, true)), Contender::new("long", sleeper(22, false))];
+        let long = Contender::new("long", sleeper(22, 1)).within_pass(&cpu);
+        let contenders = vec![Contender::new("short", sleeper(11, 0)), long];
         let turns = Turner::new(&cpu, contenders, Some(1 << 16)).run(3, 0.0);
         // Two calls to warm up, then one a round, because one fills the slice.
-        assert_eq!(order.get(), (5, 5));
+        let [(short, here), (long, there)] = calls.lock().unwrap().clone();
+        assert_eq!((short, long), (5, 5));
+        assert!(there == "kernel-0" && here != there, "{here} {there}");
         assert_eq!((turns.peak.len(), turns.copy.wall.len(), turns.timings[1].wall.len()), (3, 3, 3));
         let [short, long] = [0, 1].map(|i| Spread::of(turns.timings[i].wall.iter().copied()).median);
         assert!(short >= 0.011 && long >= 0.022 && long > short, "{short} {long}");

@@ -1,7 +1,7 @@
 //! From what a person asks for to the list of what is run.
 
 use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, Rung, Step, Work};
-use albert::AlbertConfig;
+use albert::{AlbertConfig, cost::Checkpointing};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use engine::{Cpu, Isa, IsaKind};
@@ -72,6 +72,27 @@ pub enum Does {
     Train,
 }
 
+/// What forward keeps for backward, as a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Keep {
+    /// Everything that backward reads
+    None,
+    /// All but what an elementwise pass gives back
+    Cheap,
+    /// The input of each layer
+    Layer,
+}
+
+impl From<Keep> for Checkpointing {
+    fn from(keep: Keep) -> Self {
+        match keep {
+            Keep::None => Self::None,
+            Keep::Cheap => Self::Cheap,
+            Keep::Layer => Self::Layer,
+        }
+    }
+}
+
 /// What is asked for. Sizes may be lists; all their combinations are run.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Selection {
@@ -121,6 +142,9 @@ pub struct Selection {
     /// Dropout of a training step, over the configuration's
     #[arg(long)]
     pub dropout: Option<f64>,
+    /// What the forward half of a training step keeps for backward [default: cheap]
+    #[arg(long, value_enum)]
+    pub checkpointing: Option<Keep>,
     /// Other people's products beside ours; needs a program built with the feature `peers`
     #[arg(long)]
     pub peers: bool,
@@ -205,7 +229,11 @@ impl Selection {
         let rate = self.dropout.unwrap_or(0.0);
         ensure!((0.0..1.0).contains(&rate), "--dropout {rate}: expected 0 or more, below 1");
         let trains = self.mode == Some(Does::Train);
-        ensure!(self.dropout.is_none() || trains, "--dropout is for training steps; add --mode train");
+        for (option, given) in
+            [("--dropout", self.dropout.is_some()), ("--checkpointing", self.checkpointing.is_some())]
+        {
+            ensure!(!given || trains, "{option} is for training steps; add --mode train");
+        }
         let is_int8 = self.dtype == Storage::Int8;
         ensure!(!is_int8 || what == What::Step, "--dtype int8 is for forward steps: bench step --dtype int8");
         ensure!(
@@ -309,12 +337,14 @@ impl Selection {
 
     fn steps(&self) -> Result<Vec<Work>> {
         let mode = if self.mode == Some(Does::Train) { Mode::Train } else { Mode::Forward };
+        let checkpointing = self.checkpointing.map_or(Checkpointing::ON_PROCESSOR, Checkpointing::from);
         let step = |name: &str, lengths: Vec<usize>| {
             let config = AlbertConfig::preset(name)?;
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
             ensure!(longest <= most, "a sequence of {longest} tokens: `{name}` has {most} positions");
             let (dtype, int8) = (self.dtype(), self.dtype == Storage::Int8);
-            Ok(Work::Step(Step { name: name.to_owned(), config, lengths, mode, dtype, int8, dropout: self.dropout }))
+            let (name, dropout) = (name.to_owned(), self.dropout);
+            Ok(Work::Step(Step { name, config, lengths, mode, dtype, int8, dropout, checkpointing }))
         };
         let name = self.config.as_deref().unwrap_or("base");
         if !self.lengths.is_empty() {
@@ -417,6 +447,7 @@ mod tests {
             (What::Gemm, Selection { rung: vec![7], ..none() }, "--rung 7: expected 1 to 6"),
             (What::Step, Selection { peers: true, ..none() }, "--peers are products"),
             (What::Step, Selection { dropout: Some(0.1), ..none() }, "--mode train"),
+            (What::Step, Selection { checkpointing: Some(Keep::Layer), ..none() }, "--mode train"),
             (What::Gelu, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),
             (What::All, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),
         ] {

@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::AblationError;
-use crate::cost::{Flops, ParameterCounts, Workload};
+use crate::cost::{Checkpointing, Flops, ParameterCounts, Workload};
 use crate::finetune::TaskName;
 use crate::pretrain::Recipe;
 
@@ -206,13 +206,15 @@ impl Variant {
         let masked_per_sequence = masked.clamp(1, data.masking.max_predictions.max(1));
         let workload = Workload { sequences, sequence_length: longest, masked_per_sequence };
         let steps = schedule.steps;
+        // What either device chooses by itself computes no product again.
+        let checkpointing = compute.checkpointing.unwrap_or(Checkpointing::ON_PROCESSOR);
         Budget {
             name: self.name.clone(),
             steps,
             sequences,
             tokens: steps * (sequences * longest) as u64,
             parameters: ParameterCounts::new(model).encoder(),
-            flops: steps as f64 * Flops::training(model, &workload, compute.checkpointing),
+            flops: steps as f64 * Flops::training(model, &workload, checkpointing),
         }
     }
 }

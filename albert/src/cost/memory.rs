@@ -21,18 +21,35 @@ use serde::{Deserialize, Serialize};
 use super::flops::Workload;
 use super::parameters::{Head, ParameterCounts};
 use crate::config::AlbertConfig;
+use crate::model::Recompute;
 
 /// What forward keeps for backward.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checkpointing {
     /// Everything that backward reads.
-    #[default]
     None,
     /// All but what an elementwise pass gives back.
     Cheap,
     /// The input of each layer; the layer is computed once more in backward.
     Layer,
+}
+
+impl Checkpointing {
+    /// The choice on a processor: what `Cheap` computes again takes no longer than writing it and reading it back.
+    pub const ON_PROCESSOR: Self = Self::Cheap;
+    /// The choice on a GPU, where another pass over memory costs, and weight gradients may be taken together.
+    pub const ON_GPU: Self = Self::None;
+}
+
+impl From<Checkpointing> for Recompute {
+    fn from(checkpointing: Checkpointing) -> Self {
+        match checkpointing {
+            Checkpointing::None => Self::None,
+            Checkpointing::Cheap => Self::Cheap,
+            Checkpointing::Layer => Self::Layer,
+        }
+    }
 }
 
 /// How a step is run, as far as memory depends on it.

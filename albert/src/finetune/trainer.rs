@@ -223,6 +223,7 @@ impl Trainer {
         let optimizer = recipe.optimizer.optimizer(&start.config, heads, &start.params)?.on(&device)?;
         let budget = Budget { tokens: recipe.batch.max_tokens, sequences: recipe.batch.max_sequences };
         let (kind, _) = kind_of(problem, &features);
+        let mode = recipe.compute.mode(&device, None);
         let mut trainer = Self {
             gradients: start.params.gradients_on(&device)?,
             schedule: recipe.schedule(steps).schedule(recipe.optimizer.learning_rate)?,
@@ -235,7 +236,7 @@ impl Trainer {
                 params: start.params,
                 specials: start.tokenizer.specials(),
                 budget: budget.with_room_for(features.iter().chain(others)),
-                mode: recipe.compute.mode(None),
+                mode,
             },
             recipe: recipe.clone(),
             steps,
@@ -281,7 +282,7 @@ impl Trainer {
     }
 
     fn mode(&self, dropout: Option<u64>) -> Mode {
-        self.recipe.compute.mode(dropout)
+        self.recipe.compute.mode(self.scorer.workspace.device(), dropout)
     }
 
     /// Optimiser steps done.
@@ -410,6 +411,7 @@ impl Trainer {
     ) -> Result<(), FinetuneError> {
         let Self { scorer, gradients, cpu, kind, recipe, .. } = self;
         let Scorer { workspace, model, params, .. } = scorer;
+        let checkpointing = recipe.compute.checkpointing(workspace.device());
         // Inside the pool every kernel of the step finds its threads awake.
         cpu.enter(|| {
             let tape = workspace.train(params, Some(TRAIN));
@@ -420,7 +422,7 @@ impl Trainer {
             if let Some(classified) = &loss.classified {
                 tally.correct.add(classified.correct()? as u64, batch.weight as u64);
             }
-            tally.flops += Flops::training_of(model.config(), &batch.cu_seqlens, 0, recipe.compute.checkpointing);
+            tally.flops += Flops::training_of(model.config(), &batch.cu_seqlens, 0, checkpointing);
             Ok(())
         })
     }

@@ -428,7 +428,7 @@ fn checkpointing_gives_the_same_bits() {
         (0..6).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
     };
     let whole = losses(&[]);
-    for checkpointing in ["cheap", "layer"] {
+    for checkpointing in ["none", "cheap", "layer"] {
         let other = losses(&[&format!("compute.checkpointing={checkpointing}")]);
         assert_eq!(other, whole, "{checkpointing}");
     }

@@ -141,7 +141,7 @@ impl Trainer {
     }
 
     fn mode(&self, dropout: Option<u64>) -> Mode {
-        self.recipe.compute.mode(dropout)
+        self.recipe.compute.mode(self.workspace.device(), dropout)
     }
 
     fn loss_weights(&self) -> LossWeights {
@@ -277,7 +277,7 @@ impl Trainer {
         for (micro, batch) in batches.iter().enumerate() {
             let mode = self.mode(Some(dropout_key(self.recipe.seed, step, micro as u32)));
             let weights = self.loss_weights();
-            let checkpointing = self.recipe.compute.checkpointing;
+            let checkpointing = self.recipe.compute.checkpointing(self.workspace.device());
             let Self { workspace, model, params, gradients, cpu, .. } = self;
             // Inside the pool every kernel of the step finds its threads awake.
             cpu.enter(|| -> Result<(), PretrainError> {

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment};
-use engine::{DType, EngineError, ParamStore};
+use engine::{DType, Device, EngineError, ParamStore};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Heads, parameters};
 use crate::config::AlbertConfig;
 use crate::cost::Checkpointing;
-use crate::model::{Blocks, Mode, Recompute};
+use crate::model::{Blocks, Mode};
 
 /// The optimisers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,28 +194,33 @@ pub enum ActivationType {
 pub struct ComputeSettings {
     /// Storage of activations.
     pub activations: ActivationType,
-    /// What forward keeps for backward.
-    pub checkpointing: Checkpointing,
+    /// What forward keeps for backward; left out, `cheap` on a processor and `none` on a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpointing: Option<Checkpointing>,
 }
 
 impl Default for ComputeSettings {
     fn default() -> Self {
-        Self { activations: ActivationType::F32, checkpointing: Checkpointing::None }
+        Self { activations: ActivationType::F32, checkpointing: None }
     }
 }
 
 impl ComputeSettings {
-    /// How a pass is run; `dropout` is the key of its masks.
-    pub(crate) fn mode(&self, dropout: Option<u64>) -> Mode {
+    /// What forward keeps on `device`.
+    pub(crate) fn checkpointing(&self, device: &Device) -> Checkpointing {
+        let usual = match device {
+            Device::Cpu(_) => Checkpointing::ON_PROCESSOR,
+            Device::Cuda(_) => Checkpointing::ON_GPU,
+        };
+        self.checkpointing.unwrap_or(usual)
+    }
+
+    /// How a pass is run on `device`; `dropout` is the key of its masks.
+    pub(crate) fn mode(&self, device: &Device, dropout: Option<u64>) -> Mode {
         let dtype = match self.activations {
             ActivationType::F32 => DType::F32,
             ActivationType::Bf16 => DType::Bf16,
         };
-        let recompute = match self.checkpointing {
-            Checkpointing::None => Recompute::None,
-            Checkpointing::Cheap => Recompute::Cheap,
-            Checkpointing::Layer => Recompute::Layer,
-        };
-        Mode { dtype, dropout, blocks: Blocks::Fused(recompute) }
+        Mode { dtype, dropout, blocks: Blocks::Fused(self.checkpointing(device).into()) }
     }
 }

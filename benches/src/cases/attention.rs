@@ -63,17 +63,19 @@ impl Attention {
             forward(cpu, &spec, &offsets, q, k, v, ld, out, lse);
         };
         if !self.backward {
-            return Contender::new("ours", move || cpu.enter(|| ahead(&cpu, &qkv, &mut out, &mut lse)));
+            let pass = cpu.clone();
+            return Contender::new("ours", move || ahead(&cpu, &qkv, &mut out, &mut lse)).within_pass(&pass);
         }
-        cpu.enter(|| ahead(&cpu, &qkv, &mut out, &mut lse));
+        ahead(&cpu, &qkv, &mut out, &mut lse);
         let offsets: Vec<u32> = (0..=self.sequences).map(|i| (i * self.length) as u32).collect();
         let (dout, mut gradient) = (X::random(tokens * h, 3), X::random(tokens * ld, 4));
         let mut scratch = vec![0f32; backward_scratch_len(&spec, tokens, self.length)];
+        let pass = cpu.clone();
         Contender::new("ours", move || {
             let [q, k, v] = [0, h, 2 * h].map(|start| &qkv[start..]);
-            let (cpu, scratch) = (&cpu, &mut scratch);
             let gradients = Gradients::fused(&mut gradient, h, ld);
-            cpu.enter(|| backward(cpu, &spec, &offsets, q, k, v, ld, &out, &lse, &dout, gradients, scratch));
+            backward(&cpu, &spec, &offsets, q, k, v, ld, &out, &lse, &dout, gradients, &mut scratch);
         })
+        .within_pass(&pass)
     }
 }

@@ -104,6 +104,7 @@ impl Rows {
             Dtype::F32 => self.contender::<f32>(cpu.clone()),
             Dtype::Bf16 => self.contender::<bf16>(cpu.clone()),
         };
+        let call = call.within_pass(cpu);
         let &Self { kernel, rows, columns, dtype } = self;
         let (operation, pass) = kernel.names();
         let about = About {
@@ -125,29 +126,23 @@ impl Rows {
         let (x, other, mut y) = (matrix(1), matrix(2), matrix(3));
         match self.kernel {
             Kernel::GeluForward => Contender::new("ours", move || {
-                let y = &mut y;
-                cpu.enter(|| gelu::bias_activation_forward(&cpu, Activation::GeluTanh, &x, None, None, y));
+                gelu::bias_activation_forward(&cpu, Activation::GeluTanh, &x, None, None, &mut y);
             }),
             Kernel::GeluFused => {
                 let (mut pre, bias) = (other, crate::random(columns, 4));
                 Contender::new("ours", move || {
-                    let (pre, y) = (Some(&mut pre[..]), &mut y);
-                    cpu.enter(|| gelu::bias_activation_forward(&cpu, Activation::GeluTanh, &x, Some(&bias), pre, y));
+                    let pre = Some(&mut pre[..]);
+                    gelu::bias_activation_forward(&cpu, Activation::GeluTanh, &x, Some(&bias), pre, &mut y);
                 })
             }
-            Kernel::GeluBackward => Contender::new("ours", move || {
-                let y = &mut y;
-                cpu.enter(|| gelu::backward(&cpu, Activation::GeluTanh, &x, &other, y));
-            }),
-            Kernel::SoftmaxForward => {
-                Contender::new("ours", move || cpu.enter(|| softmax::forward(&cpu, columns, &x, &mut y)))
+            Kernel::GeluBackward => {
+                Contender::new("ours", move || gelu::backward(&cpu, Activation::GeluTanh, &x, &other, &mut y))
             }
+            Kernel::SoftmaxForward => Contender::new("ours", move || softmax::forward(&cpu, columns, &x, &mut y)),
             Kernel::SoftmaxBackward => {
                 let mut probabilities = other;
                 softmax::forward(&cpu, columns, &x, &mut probabilities);
-                Contender::new("ours", move || {
-                    cpu.enter(|| softmax::backward(&cpu, columns, &probabilities, &x, &mut y));
-                })
+                Contender::new("ours", move || softmax::backward(&cpu, columns, &probabilities, &x, &mut y))
             }
             Kernel::LayerNormForward | Kernel::LayerNormFused | Kernel::LayerNormBackward => {
                 self.layernorm(cpu, x, other, y)
@@ -163,8 +158,8 @@ impl Rows {
             Kernel::LayerNormFused => {
                 let mut sum = y.clone();
                 Contender::new("ours", move || {
-                    let (residual, sum, y, stats) = (Some(&other[..]), Some(&mut sum[..]), &mut y, &mut stats);
-                    cpu.enter(|| layernorm::forward(&cpu, &spec, &x, residual, &gain, &bias, sum, y, stats));
+                    let (residual, sum) = (Some(&other[..]), Some(&mut sum[..]));
+                    layernorm::forward(&cpu, &spec, &x, residual, &gain, &bias, sum, &mut y, &mut stats);
                 })
             }
             Kernel::LayerNormBackward => {
@@ -172,15 +167,12 @@ impl Rows {
                 let (mut dgain, mut dbias) = (gain.clone(), bias);
                 let mut scratch = vec![0f32; layernorm::backward_scratch_len(&spec)];
                 Contender::new("ours", move || {
-                    let (cpu, dx, dgain, dbias, scratch) = (&cpu, &mut other, &mut dgain, &mut dbias, &mut scratch);
-                    cpu.enter(|| {
-                        layernorm::backward(cpu, &spec, &x, &stats, &gain, &y, dx, dgain, dbias, scratch);
-                    });
+                    let (dx, dgain, dbias) = (&mut other, &mut dgain, &mut dbias);
+                    layernorm::backward(&cpu, &spec, &x, &stats, &gain, &y, dx, dgain, dbias, &mut scratch);
                 })
             }
             _ => Contender::new("ours", move || {
-                let (y, stats) = (&mut y, &mut stats);
-                cpu.enter(|| layernorm::forward(&cpu, &spec, &x, None, &gain, &bias, None, y, stats));
+                layernorm::forward(&cpu, &spec, &x, None, &gain, &bias, None, &mut y, &mut stats);
             }),
         }
     }

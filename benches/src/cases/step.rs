@@ -15,10 +15,10 @@ use crate::{
 use albert::{
     AlbertConfig,
     checkpoint::Heads,
-    cost::Flops,
+    cost::{Checkpointing, Flops},
     data::Batch,
     heads::{Denominators, LossWeights, pretraining_loss},
-    model::{Blocks, Inputs, Mode as Pass, Model, Recompute, dropout_key},
+    model::{Blocks, Inputs, Mode as Pass, Model, dropout_key},
 };
 use anyhow::{Context, Result};
 use engine::{
@@ -68,6 +68,8 @@ pub struct Step {
     pub int8: bool,
     /// Overrides the configuration's dropout of hidden states and attention, when training.
     pub dropout: Option<f64>,
+    /// What the forward half of a training step keeps.
+    pub checkpointing: Checkpointing,
 }
 
 impl Step {
@@ -87,7 +89,13 @@ impl Step {
     /// `train base 8x128`
     pub fn title(&self) -> String {
         let dropout = self.dropout.map_or(String::new(), |rate| format!(" dropout {rate}"));
-        format!("{} {} {}{dropout}", self.mode.name(), self.name, self.size())
+        let keeps = match self.checkpointing {
+            // What a run does on a processor unless it is told otherwise.
+            Checkpointing::Cheap => "",
+            Checkpointing::None => " checkpointing none",
+            Checkpointing::Layer => " checkpointing layer",
+        };
+        format!("{} {} {}{dropout}{keeps}", self.mode.name(), self.name, self.size())
     }
 
     pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
@@ -186,7 +194,7 @@ impl Running {
             params,
             training,
             batch: batch(step),
-            pass: Pass { dtype, dropout: None, blocks: Blocks::Fused(Recompute::None) },
+            pass: Pass { dtype, dropout: None, blocks: Blocks::Fused(step.checkpointing.into()) },
             done: 0,
         };
         running.plan().context("the memory of a step cannot be planned")?;
@@ -282,7 +290,8 @@ mod tests {
 
     fn step(mode: Mode, dropout: Option<f64>) -> Step {
         let config = AlbertConfig::preset("tiny").unwrap();
-        Step { name: "tiny".into(), config, lengths: vec![9, 16], mode, dtype: Dtype::F32, int8: false, dropout }
+        let (name, lengths, checkpointing) = ("tiny".to_owned(), vec![9, 16], Checkpointing::ON_PROCESSOR);
+        Step { name, config, lengths, mode, dtype: Dtype::F32, int8: false, dropout, checkpointing }
     }
 
     #[test]

@@ -23,9 +23,9 @@ fn usable(cpu: &Cpu) -> impl Iterator<Item = (&'static str, Multiply)> {
 
 pub(super) fn contenders(cpu: &Cpu, operands: &Operands) -> Vec<Contender> {
     let of = |(name, multiply): (&str, Multiply)| {
-        let (cpu, operands, mut c) = (cpu.clone(), operands.clone(), operands.room());
+        let (operands, mut c) = (operands.clone(), operands.room());
         let threads = cpu.threads();
-        Contender::new(name, move || cpu.install(|| multiply(&operands, threads, &mut c)))
+        Contender::new(name, move || multiply(&operands, threads, &mut c)).within_pool(cpu)
     };
     usable(cpu).map(of).collect()
 }

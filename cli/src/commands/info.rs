@@ -2,10 +2,11 @@
 
 use albert::{
     config::AlbertConfig,
-    cost::{Checkpointing, Report, Training, Workload},
+    cost::{Report, Training, Workload},
 };
+use albert_benches::plan::Keep;
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
@@ -18,22 +19,12 @@ pub(crate) struct Arguments {
     /// Tokens of a sequence [default: 512, or what the model has positions for]
     #[arg(long)]
     seq: Option<usize>,
-    /// What forward keeps for backward
-    #[arg(long, value_enum, default_value_t = Keep::None)]
+    /// What forward keeps for backward: a run's choice on a processor is cheap, on a GPU none
+    #[arg(long, value_enum, default_value_t = Keep::Cheap)]
     checkpointing: Keep,
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Keep {
-    /// Everything that backward reads
-    None,
-    /// All but what an elementwise pass gives back
-    Cheap,
-    /// The input of each layer
-    Layer,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -48,11 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // 15 % of a sequence, as pre-training masks.
     let masked_per_sequence = (0.15 * sequence_length as f64).round_ties_even().max(1.0) as usize;
     let workload = Workload { sequences: arguments.batch, sequence_length, masked_per_sequence };
-    let checkpointing = match arguments.checkpointing {
-        Keep::None => Checkpointing::None,
-        Keep::Cheap => Checkpointing::Cheap,
-        Keep::Layer => Checkpointing::Layer,
-    };
+    let checkpointing = arguments.checkpointing.into();
     let report = Report::new(&config, workload, Training { activation_bytes: 4, checkpointing });
     let mut out = std::io::stdout().lock();
     if arguments.json {

@@ -15,8 +15,9 @@
 //!
 //! ```text
 //!           x  qkv  ctx  s₁  y  pre  f  s₂
-//! none      H   3H    H   H  H    F  F   H     8·H + 2·F   the fastest
-//! cheap     H   3H    H   H  -    F  -   H     7·H + F     + one LayerNorm and one activation
+//! none      H   3H    H   H  H    F  F   H     8·H + 2·F   weight gradients may be taken together
+//! cheap     H   3H    H   H  -    F  -   H     7·H + F     + one LayerNorm and one activation: no slower on a processor,
+//!                                                          where y and f would go to memory and come back
 //! layer     H    -    -   -  -    -  -   -       H         + one forward pass
 //! ```
 //!

@@ -5,7 +5,7 @@ use crate::pool::Cpu;
 use crate::reduce::{add_blocks, column_sums_scratch_len, row_block};
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::simd::{DType, Element, Kernel, Simd};
-use crate::sweep::{Columns, sweep};
+use crate::sweep::{Columns, rows_on, sweep_asking};
 use std::{marker::PhantomData, ops::Range};
 
 /// y of x (+ residual); `sum_out` receives s where backward will need it, `stats` [T, 2] mean and rstd.
@@ -67,16 +67,19 @@ impl<X: Element> Kernel for Forward<'_, X> {
             let stats = &mut stats[2 * i..2 * i + 2];
             match (residual, sum_out) {
                 (Some(r), Some(s)) => {
-                    let [sum] = sweep(simd, columns, &Sum::<X>::NEW, [x, r], [], [], [&mut *s]);
-                    normalise.finish(simd, [&*s], sum, stats);
+                    let written = [rows_on(1, s), rows_on(1, normalise.y)];
+                    let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], [&mut *s]);
+                    normalise.finish(simd, [&*s], sum, stats, [x, r]);
                 }
                 (Some(r), None) => {
-                    let [sum] = sweep(simd, columns, &Sum::<X>::NEW, [x, r], [], [], []);
-                    normalise.finish(simd, [x, r], sum, stats);
+                    let written = [rows_on(1, normalise.y)];
+                    let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], []);
+                    normalise.finish(simd, [x, r], sum, stats, [x, r]);
                 }
                 (None, s) => {
-                    let [sum] = sweep(simd, columns, &Sum::<X>::NEW, [x], [], [], []);
-                    normalise.finish(simd, [x], sum, stats);
+                    let written = [rows_on(1, normalise.y)];
+                    let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x], [], [], []);
+                    normalise.finish(simd, [x], sum, stats, [x]);
                     if let Some(s) = s {
                         s.copy_from_slice(x);
                     }
@@ -95,15 +98,23 @@ struct Row<'a, X> {
 }
 
 impl<X: Element> Row<'_, X> {
-    /// Passes 2 and 3 over s, the sum of `parts`.
+    /// Passes 2 and 3 over s, the sum of `parts`; `read` is what the first pass reads.
     #[inline(always)]
-    fn finish<S: Simd, const PARTS: usize>(self, simd: S, parts: [&[X]; PARTS], sum: f32, stats: &mut [f32]) {
+    fn finish<S: Simd, const PARTS: usize, const READ: usize>(
+        self,
+        simd: S,
+        parts: [&[X]; PARTS],
+        sum: f32,
+        stats: &mut [f32],
+        read: [&[X]; READ],
+    ) {
         let columns = self.y.len();
         let mean = sum / columns as f32;
-        let [squares] = sweep(simd, columns, &SquaredDeviations::<X>(mean, PhantomData), parts, [], [], []);
+        let (squared, read) = (SquaredDeviations::<X>(mean, PhantomData), read.map(|row| rows_on(2, row)));
+        let [squares] = sweep_asking(simd, columns, &squared, read, parts, [], [], []);
         let rstd = 1.0 / (squares / columns as f32 + self.eps).sqrt();
         let normalise = Normalise::<X> { mean, rstd, storage: PhantomData };
-        sweep(simd, columns, &normalise, parts, [self.gain, self.bias], [], [self.y]);
+        sweep_asking(simd, columns, &normalise, [], parts, [self.gain, self.bias], [], [self.y]);
         stats.copy_from_slice(&[mean, rstd]);
     }
 }
@@ -254,9 +265,11 @@ impl<X: Element> Kernel for Backward<'_, X> {
         for (((s, dy), ds), stats) in rows {
             let (mean, rstd) = (stats[0], stats[1]);
             let sums = Sums { mean, rstd };
-            let [g, gx] = sweep(simd, columns, &sums, [s, dy], [gain], [&mut *dgain, &mut *dbias], []);
+            let (written, update) = ([rows_on(1, ds)], [&mut *dgain, &mut *dbias]);
+            let [g, gx] = sweep_asking(simd, columns, &sums, written, [s, dy], [gain], update, []);
             let input = InputGradient { mean, rstd, mean_g: g / columns as f32, mean_gx: gx / columns as f32 };
-            sweep(simd, columns, &input, [s, dy], [gain], [], [ds]);
+            let read = [s, dy].map(|row| rows_on(2, row));
+            sweep_asking(simd, columns, &input, read, [s, dy], [gain], [], [ds]);
         }
     }
 }

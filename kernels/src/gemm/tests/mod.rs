@@ -41,6 +41,7 @@ fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
         (task_rows + 1, 3, kc + 1),
         (5, tile.columns(3) + 1, 3),
         (5, task_columns + 1, kc),
+        (5, tile.columns(whole) + 1, whole),
     ]
 }
 
