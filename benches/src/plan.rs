@@ -77,7 +77,7 @@ pub enum Does {
 pub enum Keep {
     /// Everything that backward reads
     None,
-    /// All but what an elementwise pass gives back
+    /// All but what passes over rows give back
     Cheap,
     /// The input of each layer
     Layer,

@@ -7,7 +7,7 @@
 //! packed       8 bytes for each weight of a dense layer: one copy for forward, one for backward
 //! activations  what backward keeps, per token and block (x = bytes of an activation):
 //!                none    8H·x + 2F·x + 4A + 16    input, qkv, context, two sums, one LayerNorm output, pre, act
-//!                cheap   7H·x +  F·x + 4A + 16    as above without what an elementwise pass gives back
+//!                cheap   6H·x +  F·x + 4A + 16    qkv, context, two sums, pre: what no pass over rows gives back
 //!                layer    H·x                     the input of every block; one block's worth while it is redone
 //! ```
 //!
@@ -29,7 +29,7 @@ use crate::model::Recompute;
 pub enum Checkpointing {
     /// Everything that backward reads.
     None,
-    /// All but what an elementwise pass gives back.
+    /// All but what passes over rows give back.
     Cheap,
     /// The input of each layer; the layer is computed once more in backward.
     Layer,
@@ -124,7 +124,7 @@ fn activations(config: &AlbertConfig, workload: &Workload, training: &Training) 
     // place of the activation, which is computed first where it was not kept, and one gradient of the hidden state is there.
     let layers = match training.checkpointing {
         Checkpointing::None => blocks * block_in_full + h * x,
-        Checkpointing::Cheap => blocks * ((7 * h + f) * x + statistics) + (f + h) * x,
+        Checkpointing::Cheap => blocks * ((6 * h + f) * x + statistics) + h * x + (f + h) * x,
         Checkpointing::Layer => (blocks - 1) * h * x + block_in_full + h * x,
     };
     let embeddings = (2 * e + h) * x + 8;

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use engine::optim::{Optimizer, Schedule, clip_global_norm};
+use engine::optim::{Optimizer, Schedule};
 use engine::{Cpu, Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace};
 
 use super::batch::{Batch, Budget, Order};
@@ -358,10 +358,9 @@ impl Trainer {
         let outcome = self.run(&mut batch, step);
         self.batch = batch;
         let tally = outcome?;
-        let limit = self.recipe.optimizer.clip();
-        let gradient_norm = clip_global_norm(&self.cpu, &mut self.gradients, 1.0, limit, step + 1)?;
         let learning_rate = self.schedule.rate(step);
-        self.optimizer.step(&self.cpu, &mut self.scorer.params, &self.gradients, learning_rate)?;
+        let Self { recipe, cpu, optimizer, scorer, gradients, .. } = self;
+        let gradient_norm = recipe.optimizer.update(cpu, optimizer, &mut scorer.params, gradients, learning_rate)?;
         Ok(StepReport {
             step: step + 1,
             loss: tally.loss.value().unwrap_or(0.0),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine::ops::Classified;
-use engine::optim::{Optimizer, Schedule, clip_global_norm};
+use engine::optim::{Optimizer, Schedule};
 use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Workspace};
 
 use super::observer::StepReport;
@@ -227,12 +227,10 @@ impl Trainer {
         let outcome = self.fill_and_run(&mut room, step);
         self.room = room;
         let tally = outcome?;
-        let limit = self.recipe.optimizer.clip();
-        let cpu = self.cpu.clone();
         self.communicator.all_reduce(&mut self.gradients)?;
-        let gradient_norm = clip_global_norm(&cpu, &mut self.gradients, 1.0, limit, step + 1)?;
         let learning_rate = self.schedule.rate(step);
-        self.optimizer.step(&cpu, &mut self.params, &self.gradients, learning_rate)?;
+        let Self { recipe, cpu, optimizer, params, gradients, .. } = self;
+        let gradient_norm = recipe.optimizer.update(cpu, optimizer, params, gradients, learning_rate)?;
         let (mlm_loss, sop_loss) = (tally.mlm.value(), tally.sop.value());
         let weights = self.loss_weights();
         Ok(StepReport {

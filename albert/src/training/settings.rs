@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment};
-use engine::{DType, Device, EngineError, ParamStore};
+use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment, clip_global_norm};
+use engine::{Cpu, DType, Device, EngineError, Gradients, ParamStore};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Heads, parameters};
@@ -109,9 +109,24 @@ impl OptimizerSettings {
         })
     }
 
-    /// The norm that gradients are scaled down to, if there is one.
-    pub(crate) fn clip(&self) -> Option<f64> {
-        Some(self.clip_norm).filter(|limit| *limit > 0.0)
+    /// Clips the gradients and updates the parameters, in one pass; gives the norm that the gradients had.
+    ///
+    /// # Errors
+    /// The norm is not finite, and nothing was updated; or the device failed.
+    pub(crate) fn update(
+        &self,
+        cpu: &Cpu,
+        optimizer: &mut Optimizer,
+        params: &mut ParamStore,
+        gradients: &mut Gradients,
+        learning_rate: f64,
+    ) -> Result<f64, EngineError> {
+        let limit = Some(self.clip_norm).filter(|limit| *limit > 0.0);
+        cpu.enter(|| {
+            let norm = clip_global_norm(cpu, gradients, 1.0, limit, optimizer.steps() + 1)?;
+            optimizer.step(cpu, params, gradients, learning_rate)?;
+            Ok(norm)
+        })
     }
 }
 

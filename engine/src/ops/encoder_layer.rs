@@ -16,11 +16,12 @@
 //! ```text
 //!           x  qkv  ctx  s₁  y  pre  f  s₂
 //! none      H   3H    H   H  H    F  F   H     8·H + 2·F   weight gradients may be taken together
-//! cheap     H   3H    H   H  -    F  -   H     7·H + F     + one LayerNorm and one activation: no slower on a processor,
-//!                                                          where y and f would go to memory and come back
+//! cheap     -   3H    H   H  -    F  -   H     6·H + F     + two LayerNorms and one activation: no slower on a processor,
+//!                                                          where x, y and f would go to memory and come back
 //! layer     H    -    -   -  -    -  -   -       H         + one forward pass
 //! ```
 //!
+//! With `cheap`, x of a layer that follows another is computed again from that one's s₂; the first one's is kept.
 //! s is the sum that a LayerNorm normalises; statistics (2 floats a row each) and the softmax's (A floats) are kept
 //! beside them. Cost: 8·H² + 4·H·F + 4·S·H FLOPs a token forward, twice that and 2·S·H more backward.
 use super::{
@@ -38,7 +39,7 @@ use crate::{
     error::{EngineError, Result},
     param::ParamId,
     shape::Shape,
-    tape::{Op, Pass, Tape, Var},
+    tape::{Again, Op, Pass, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{dropout::Dropout, gelu::Activation};
@@ -49,7 +50,7 @@ pub enum Recompute {
     /// Nothing.
     #[default]
     None,
-    /// What costs no product: the activation and the first normalisation.
+    /// What costs no product: the activation and both normalisations.
     Cheap,
     /// The whole layer, from its input.
     Layer,
@@ -142,11 +143,48 @@ fn apply(tape: &Tape<'_>, x: &Var, layer: Layer) -> Result<Var> {
         _ => x.value().clone(),
     };
     let saved = layer.forward(tape, &kept, Some(&mut out))?;
-    let saved = match layer.spec.recompute {
-        Recompute::Layer => None,
-        _ => Some(saved),
-    };
-    tape.record_with_parameters(&[x], out, || EncoderLayerOp { layer, x: kept, saved })
+    match layer.spec.recompute {
+        Recompute::None => {
+            let op = || EncoderLayerOp { layer, x: Input::Kept(kept), saved: Some(saved) };
+            tape.record_with_parameters(&[x], out, op)
+        }
+        Recompute::Cheap => {
+            let (sum, norm) = (saved.s2.clone(), layer.spec.params.output_norm);
+            let input = x.again().map_or(Input::Kept(kept), |again| Input::Again(again.clone()));
+            let op = || EncoderLayerOp { layer, x: input, saved: Some(saved) };
+            let y = tape.record_with_parameters(&[x], out, op)?;
+            Ok(if tape.is_recording() { y.with_again(move |tape| normalise(tape, norm, &sum)) } else { y })
+        }
+        Recompute::Layer => {
+            drop(saved);
+            let op = || EncoderLayerOp { layer, x: Input::Kept(kept), saved: None };
+            tape.record_with_parameters(&[x], out, op)
+        }
+    }
+}
+
+/// LN of a stored sum, as forward computed it.
+fn normalise(tape: &Tape<'_>, norm: Norm, sum: &Tensor) -> Result<Tensor> {
+    let mut y = tape.alloc(*sum.shape(), sum.dtype())?;
+    let mut stats = tape.alloc(Shape::from([sum.shape()[0], 2]), DType::F32)?;
+    norm.forward(tape, sum, None, None, &mut y, &mut stats)?;
+    Ok(y)
+}
+
+/// What a layer was given, for its backward pass.
+enum Input {
+    Kept(Tensor),
+    /// Its maker can compute it again.
+    Again(Again),
+}
+
+impl Input {
+    fn tensor(self, tape: &Tape<'_>) -> Result<Tensor> {
+        match self {
+            Self::Kept(x) => Ok(x),
+            Self::Again(again) => again.compute(tape),
+        }
+    }
 }
 
 /// A layer whose sizes have been checked.
@@ -351,8 +389,8 @@ impl Layer {
     }
 
     /// dx from dout, in the order of the module's picture from its end.
-    fn backward(&self, pass: &mut Pass<'_, '_>, x: &Tensor, saved: Saved, dout: Tensor) -> Result<Tensor> {
-        let (tape, dtype, shape) = (pass.tape, x.dtype(), *x.shape());
+    fn backward(&self, pass: &mut Pass<'_, '_>, x: Input, saved: Saved, dout: Tensor) -> Result<Tensor> {
+        let (tape, dtype, shape) = (pass.tape, dout.dtype(), *dout.shape());
         let Saved { qkv, context, lse, s1, stats1, y, pre, f, s2, stats2 } = saved;
         let params = &self.spec.params;
 
@@ -382,7 +420,7 @@ impl Layer {
         drop((branch, pre));
         let y = match y {
             Some(y) => y,
-            None => self.normalise(tape, &s1)?,
+            None => normalise(tape, params.attention_norm, &s1)?,
         };
         self.weight_gradient(pass, Weight::Ffn, &dpre, &y)?;
         drop(y);
@@ -406,19 +444,13 @@ impl Layer {
         let spec = &self.spec.attention;
         attention::backward(tape, spec, &self.sequences, &qkv, &context, &lse, &dcontext, &mut dqkv)?;
         drop((qkv, context, lse, dcontext));
-        self.weight_gradient(pass, Weight::Qkv, &dqkv, x)?;
+        let x = x.tensor(tape)?;
+        self.weight_gradient(pass, Weight::Qkv, &dqkv, &x)?;
+        drop(x);
         // dx = ds1 + dqkv·Wqkv
         let mut dx = ds1;
         self.qkv.add_backward_input(tape, "layer.qkv.backward.input", &dqkv, &mut dx)?;
         Ok(dx)
-    }
-
-    /// y = LN₁ of the stored sum, as forward computed it.
-    fn normalise(&self, tape: &Tape<'_>, s1: &Tensor) -> Result<Tensor> {
-        let mut y = tape.alloc(*s1.shape(), s1.dtype())?;
-        let mut stats = tape.alloc(Shape::from([s1.shape()[0], 2]), DType::F32)?;
-        self.spec.params.attention_norm.forward(tape, s1, None, None, &mut y, &mut stats)?;
-        Ok(y)
     }
 }
 
@@ -448,7 +480,7 @@ fn active(dropout: Option<Dropout>) -> Option<Dropout> {
 
 struct EncoderLayerOp {
     layer: Layer,
-    x: Tensor,
+    x: Input,
     saved: Option<Saved>,
 }
 
@@ -458,12 +490,15 @@ impl Op for EncoderLayerOp {
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
         let Self { layer, x, saved } = *self;
-        let saved = match saved {
-            Some(saved) => saved,
-            None => layer.forward(pass.tape, &x, None)?,
+        let (x, saved) = match saved {
+            Some(saved) => (x, saved),
+            None => {
+                let x = x.tensor(pass.tape)?;
+                let saved = layer.forward(pass.tape, &x, None)?;
+                (Input::Kept(x), saved)
+            }
         };
-        let dx = layer.backward(pass, &x, saved, dy)?;
-        drop(x);
+        let dx = layer.backward(pass, x, saved, dy)?;
         layer.joined_gradients(pass)?;
         pass.give(0, dx)
     }

@@ -18,6 +18,7 @@
 mod var;
 mod workspace;
 
+pub(crate) use var::Again;
 pub use var::Var;
 pub use workspace::{WeightGradients, Workspace};
 

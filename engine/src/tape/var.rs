@@ -1,7 +1,8 @@
 //! A value on a tape: what operations take and give.
 
+use super::Tape;
 use crate::{dtype::DType, error::Result, shape::Shape, tensor::Tensor};
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 /// A value on a tape: a tensor, and where its gradient goes.
 #[derive(Clone, Debug)]
@@ -11,6 +12,27 @@ pub struct Var {
     pub(super) node: Option<(u32, u32)>,
     /// What was uploaded, where the value is integers on a GPU: see [`Var::integers`].
     pub(super) uploaded: Option<Arc<[u32]>>,
+    /// How backward can have it without its being kept.
+    pub(super) again: Option<Again>,
+}
+
+/// Computes a value again, cheaply, from what the backward pass of its maker keeps anyway.
+#[derive(Clone)]
+pub(crate) struct Again(Arc<Compute>);
+
+type Compute = dyn Fn(&Tape<'_>) -> Result<Tensor> + Send + Sync;
+
+impl Again {
+    /// The value, the same bits.
+    pub(crate) fn compute(&self, tape: &Tape<'_>) -> Result<Tensor> {
+        (self.0)(tape)
+    }
+}
+
+impl fmt::Debug for Again {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Again")
+    }
 }
 
 impl Var {
@@ -52,6 +74,16 @@ impl Var {
     }
 
     pub(super) fn new(value: Tensor, node: Option<(u32, u32)>) -> Self {
-        Self { value, node, uploaded: None }
+        Self { value, node, uploaded: None, again: None }
+    }
+
+    /// The same, that can be computed again by `compute`.
+    pub(crate) fn with_again(self, compute: impl Fn(&Tape<'_>) -> Result<Tensor> + Send + Sync + 'static) -> Self {
+        Self { again: Some(Again(Arc::new(compute))), ..self }
+    }
+
+    /// How it is computed again, if that is possible.
+    pub(crate) fn again(&self) -> Option<&Again> {
+        self.again.as_ref()
     }
 }
