@@ -20,8 +20,8 @@
 //!                          cache holds, because then they do so anyway
 //! ```
 //!
-//! and by the memory that is there. It is offered where nothing is computed again ([`super::Recompute`]), because who asks
-//! for that has no memory to give.
+//! and by the memory that is there. It is offered where nothing is computed again ([`super::Recompute`]): the products need
+//! every X until the last of them, which is what computing again saves.
 
 use super::encoder_layer::{EncoderLayer, Recompute};
 use crate::{
