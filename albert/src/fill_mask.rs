@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::{Device, EngineError, Workspace};
+use engine::{Device, EngineError, Workspace, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
 use crate::model::{Inputs, Mode, Model, ModelError};
@@ -60,6 +60,11 @@ impl MaskFiller {
         let cpu = device.processor();
         let (model, params, _) = files.model(Heads::MASKED_LM, &[], cpu, 0)?;
         Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
+    }
+
+    /// What kernels cost, once it is switched on.
+    pub fn profile(&self) -> &Profile {
+        self.workspace.profile()
     }
 
     /// For every `[MASK]` of `text`, the `top` likeliest pieces, best first.

@@ -106,13 +106,13 @@ impl fmt::Display for Table {
         let Peak { flops, bandwidth } = self.peak;
         writeln!(
             f,
-            "{:<34} {:>7} {:>10} {:>6} {:>9} {:>8} {:>6}",
+            "{:<36} {:>7} {:>10} {:>6} {:>9} {:>8} {:>6}",
             "kernel", "calls", "ms", "%", "GFLOP/s", "GB/s", "% roof"
         )?;
         for (name, row) in &self.rows {
             let seconds = row.time.as_secs_f64().max(1e-12);
             let mut line = String::new();
-            write!(line, "{name:<34} {:>7} {:>10.3} ", row.calls, seconds * 1e3)?;
+            write!(line, "{name:<36} {:>7} {:>10.3} ", row.calls, seconds * 1e3)?;
             write!(line, "{:>6.1} ", 100.0 * seconds / total.as_secs_f64().max(1e-12))?;
             write!(line, "{:>9.2} ", row.cost.flops as f64 / seconds * 1e-9)?;
             write!(line, "{:>8.2} ", row.cost.bytes as f64 / seconds * 1e-9)?;

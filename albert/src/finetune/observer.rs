@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use engine::profile::Profile;
 use serde::{Deserialize, Serialize};
 
 use super::{Measured, StepReport, Steps};
@@ -105,6 +106,14 @@ pub trait Observer {
     /// The model was measured; if it is the best so far, it was saved as the run's model.
     fn evaluated(&mut self, record: &EvaluationRecord) {
         let _ = record;
+    }
+    /// Whether kernels are to be measured, which makes small steps slower.
+    fn wants_profile(&self) -> bool {
+        false
+    }
+    /// The run is over, and its kernels were measured, as [`Self::wants_profile`] asked for.
+    fn profiled(&mut self, profile: &Profile) {
+        let _ = profile;
     }
     /// A checkpoint is on disk.
     fn saved(&mut self, step: u64, path: &Path) {

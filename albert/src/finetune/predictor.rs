@@ -1,7 +1,9 @@
 //! Fine-tuned models in use: what one, or the mean of several, says of examples.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use engine::profile::Profile;
 use engine::{Device, Workspace};
 
 use super::batch::Budget;
@@ -23,6 +25,8 @@ const SEQUENCES: usize = 128;
 pub struct Predictor {
     task: Task,
     members: Vec<Member>,
+    /// Of all members together.
+    profile: Arc<Profile>,
     cut: usize,
 }
 
@@ -62,8 +66,9 @@ impl Predictor {
     /// A model cannot be read, has no head of a task, or is of another problem than the first.
     pub fn load(folders: &[PathBuf], device: &Device) -> Result<Self, FinetuneError> {
         let mut members: Vec<Member> = Vec::new();
+        let profile = Arc::<Profile>::default();
         for folder in folders.iter().flat_map(|folder| members_of(folder)) {
-            let member = Member::load(&folder, device.clone())?;
+            let member = Member::load(&folder, Workspace::measured_by(device.clone(), Arc::clone(&profile)))?;
             if let Some(first) = members.first()
                 && first.task.problem != member.task.problem
             {
@@ -78,12 +83,17 @@ impl Predictor {
         let Some(task) = members.first().map(|member| member.task.clone()) else {
             return Err(FinetuneError::Data("no model was given".into()));
         };
-        Ok(Self { task, members, cut: 0 })
+        Ok(Self { task, members, profile, cut: 0 })
     }
 
     /// What the models were made for.
     pub fn task(&self) -> &Task {
         &self.task
+    }
+
+    /// What kernels cost, in all models together, once it is switched on.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
     }
 
     /// How many models there are, at least one.
@@ -117,7 +127,7 @@ impl Predictor {
 }
 
 impl Member {
-    fn load(folder: &Path, device: Device) -> Result<Self, FinetuneError> {
+    fn load(folder: &Path, workspace: Workspace) -> Result<Self, FinetuneError> {
         let files = ModelFolder::open(folder)?;
         let mut task = Task::of_folder(&files)?;
         if task.span.head.is_none() {
@@ -130,9 +140,9 @@ impl Member {
         }
         let tokenizer = tokenizer_of(&files)?;
         let heads = Heads::for_task(head_of(&task.problem, &task.span)?);
-        let (model, params, _) = files.model(heads, &[], device.processor(), 0)?;
+        let (model, params, _) = files.model(heads, &[], workspace.device().processor(), 0)?;
         let scorer = Scorer {
-            workspace: Workspace::new(device),
+            workspace,
             model,
             params,
             specials: tokenizer.specials(),

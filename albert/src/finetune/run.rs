@@ -164,22 +164,28 @@ pub fn finetune(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, FinetuneError> {
     let mut run = Run::open(recipe, sources, folder, begin, device, observer)?;
-    loop {
+    let profile = observer.wants_profile();
+    run.trainer.workspace().profile().set(profile);
+    let outcome = loop {
         if run.is_done() {
-            return Ok(Outcome::Finished(run.finish(observer)?));
+            break Outcome::Finished(run.finish(observer)?);
         }
         if stop.load(Ordering::Relaxed) {
             if run.trainer.recipe().run.checkpoint_interval > 0 {
                 run.save(observer)?;
             }
             run.draw()?;
-            return Ok(Outcome::Stopped(run.summary()));
+            break Outcome::Stopped(run.summary());
         }
         if let Some(diverged) = run.step(observer)? {
             run.draw()?;
-            return Ok(diverged);
+            break diverged;
         }
+    };
+    if profile {
+        observer.profiled(run.trainer.workspace().profile());
     }
+    Ok(outcome)
 }
 
 struct Run<'s> {

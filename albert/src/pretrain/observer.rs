@@ -78,7 +78,11 @@ pub trait Observer {
     fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {
         let _ = (record, is_best);
     }
-    /// The run is over, and its kernels were measured (`run.profile`).
+    /// Whether kernels are to be measured, which makes small steps slower.
+    fn wants_profile(&self) -> bool {
+        false
+    }
+    /// The run is over, and its kernels were measured, as [`Self::wants_profile`] asked for.
     fn profiled(&mut self, profile: &Profile) {
         let _ = profile;
     }

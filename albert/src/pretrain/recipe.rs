@@ -137,13 +137,11 @@ pub struct RunSettings {
     /// Stop if the smoothed loss is this many nats above its lowest value so far; 0 turns that off. A loss or gradient
     /// that is not finite always stops the run.
     pub divergence_margin: f64,
-    /// Measure every kernel, and tell the observer at the end.
-    pub profile: bool,
 }
 
 impl Default for RunSettings {
     fn default() -> Self {
-        Self { log_interval: 10, checkpoint_interval: 5_000, divergence_margin: 2.0, profile: false }
+        Self { log_interval: 10, checkpoint_interval: 5_000, divergence_margin: 2.0 }
     }
 }
 

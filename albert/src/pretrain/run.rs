@@ -88,7 +88,7 @@ pub fn pretrain(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, PretrainError> {
     let mut run = Run::open(recipe, sources, folder, begin, device, observer)?;
-    let profile = recipe.run.profile;
+    let profile = observer.wants_profile();
     run.trainer.workspace().profile().set(profile);
     let outcome = loop {
         if run.is_done() {

@@ -387,6 +387,18 @@ fn every_step_fits_the_memory_that_was_planned() {
     }
 }
 
+/// What forward keeps where the recipe does not say: on a processor all but what passes over rows give back.
+#[test]
+fn a_processor_keeps_little_unless_the_recipe_says_otherwise() {
+    let world = world();
+    let kept = |variant: &[&str]| {
+        Trainer::new(&recipe(variant), &world.dataset, &world.vocabulary, device(1)).unwrap().memory().step
+    };
+    let unsaid = kept(&[]);
+    assert_eq!(unsaid, kept(&["compute.checkpointing=cheap"]));
+    assert!(unsaid < kept(&["compute.checkpointing=none"]), "{unsaid} bytes");
+}
+
 /// What `albert info` says beforehand against what a run plans: a guide for choosing a batch, to a twentieth.
 #[test]
 fn estimates_of_memory_are_near_the_plan() {

@@ -2,7 +2,7 @@
 
 use super::finetune::Watch as FinetuningWatch;
 use super::pretrain::Watch as PretrainingWatch;
-use crate::signals;
+use crate::{roofline::Profiling, signals};
 use albert::{
     ablate::{self, Budget, Ended, Stage, Watcher},
     finetune, pretrain,
@@ -22,6 +22,8 @@ pub(crate) struct Arguments {
     /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
+    #[command(flatten)]
+    profile: Profiling,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -30,8 +32,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop = signals::stop_flag()?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut watch = Watch {
-        pretraining: PretrainingWatch::new(device.processor()),
-        finetuning: FinetuningWatch::new(device.processor()),
+        pretraining: PretrainingWatch::new(device.processor(), arguments.profile),
+        finetuning: FinetuningWatch::new(device.processor(), arguments.profile),
     };
     let ended = ablate::ablate(&plan, &arguments.output, &device, &stop, &mut watch)?;
     let table = arguments.output.join("table.md");

@@ -1,5 +1,6 @@
 //! `albert answer`: what fine-tuned models find in a text that answers a question.
 
+use crate::roofline::Profiling;
 use albert::{
     finetune::{Examples, Prediction, Predictor, threshold_of},
     span::Threshold,
@@ -24,6 +25,8 @@ pub(crate) struct Arguments {
     /// Null score above which there is no answer; 0 if nothing is said, for models that know questions without one
     #[arg(long, allow_negative_numbers = true)]
     null_threshold: Option<f64>,
+    #[command(flatten)]
+    profile: Profiling,
     /// The question
     question: String,
 }
@@ -32,7 +35,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let text = fs::read_to_string(&arguments.context)
         .with_context(|| format!("{} cannot be read", arguments.context.display()))?;
     ensure!(!text.trim().is_empty(), "{}: there is no text to search", arguments.context.display());
-    let mut predictor = Predictor::load(&arguments.model, &Device::cpu()?)?;
+    let device = Device::cpu()?;
+    let mut predictor = Predictor::load(&arguments.model, &device)?;
+    predictor.profile().set(arguments.profile.on);
     let problem = predictor.task().problem.clone();
     if !matches!(problem, Problem::Span { .. }) {
         bail!("the model does not answer questions about a text; use albert classify or albert predict");
@@ -45,6 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         is_impossible: false,
     };
     let predictions = predictor.predict(&Examples::Questions(vec![question]))?;
+    arguments.profile.print(predictor.profile(), device.processor());
     let Prediction::Answers(answers) = &predictions[0] else { unreachable!("questions are answered") };
     let threshold = arguments.null_threshold.map_or_else(|| threshold_of(&problem), Threshold::Fixed);
     if threshold.answer(answers).is_empty() {

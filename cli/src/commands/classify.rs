@@ -1,5 +1,6 @@
 //! `albert classify`: what a fine-tuned model says of one text or pair.
 
+use crate::roofline::Profiling;
 use albert::{
     finetune::{Examples, Prediction, Predictor},
     tasks::{Problem, Tagged, Text},
@@ -14,6 +15,8 @@ pub(crate) struct Arguments {
     /// Fine-tuned model folder; given several times, predictions are averaged. A run over seeds stands for all of them
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
+    #[command(flatten)]
+    profile: Profiling,
     /// The text, or the first of a pair; for a model that tags words, words parted by spaces
     text: String,
     /// The second of a pair
@@ -21,7 +24,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut predictor = Predictor::load(&arguments.model, &Device::cpu()?)?;
+    let device = Device::cpu()?;
+    let mut predictor = Predictor::load(&arguments.model, &device)?;
+    predictor.profile().set(arguments.profile.on);
     let problem = predictor.task().problem.clone();
     let (id, first, second) = (String::new(), arguments.text.clone(), arguments.second.clone());
     let words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
@@ -34,6 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Problem::Span { .. } => bail!("the model answers questions; use albert answer"),
     };
     let predictions = predictor.predict(&examples)?;
+    arguments.profile.print(predictor.profile(), device.processor());
     match (&predictions[0], &problem) {
         (Prediction::Class(probabilities), Problem::Classes { labels }) => {
             let mut both: Vec<_> = labels.iter().zip(probabilities).collect();

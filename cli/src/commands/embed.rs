@@ -1,7 +1,7 @@
 //! `albert embed`: one vector for each line of text.
 
 use super::Precision;
-use crate::roofline;
+use crate::roofline::Profiling;
 use albert::embed::{Embedded, Embedder, Pooling};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -35,9 +35,8 @@ pub(crate) struct Arguments {
     /// Scale each vector to length 1
     #[arg(long)]
     normalize: bool,
-    /// Print what every kernel cost, against the roofline of this machine
-    #[arg(long)]
-    profile: bool,
+    #[command(flatten)]
+    profile: Profiling,
     /// What the encoder's products are computed in
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Precision,
@@ -57,16 +56,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::cpu()?;
     let cpu = device.processor().clone();
     let mut embedder = Embedder::load(&arguments.model, pooling, device)?;
-    embedder.profile().set(arguments.profile);
+    embedder.profile().set(arguments.profile.on);
     embedder.set_int8(arguments.dtype == Precision::Int8)?;
     let texts = lines(arguments)?;
     let embedded = embedder.embed(&texts, pooling, arguments.normalize)?;
     if embedded.cut > 0 {
         eprintln!("{} lines were longer than the model's positions and were cut", embedded.cut);
     }
-    if arguments.profile {
-        roofline::print(embedder.profile(), &cpu);
-    }
+    arguments.profile.print(embedder.profile(), &cpu);
     match &arguments.output {
         Some(path) => {
             write_atomically(path, |out| write_npy(out, &embedded))?;

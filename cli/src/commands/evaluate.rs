@@ -1,6 +1,7 @@
 //! `albert evaluate`: how good fine-tuned models are on examples with known answers.
 
 use super::finetune::figures;
+use crate::roofline::Profiling;
 use albert::{
     finetune::{DataSource, Predictor, Task, TaskName, measure, rows, threshold_panel},
     report::{Section, write_html},
@@ -45,6 +46,8 @@ pub(crate) struct Arguments {
     /// Where to compute: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
+    #[command(flatten)]
+    profile: Profiling,
 }
 
 /// `task` under another name, whose labels are the same.
@@ -61,6 +64,7 @@ pub(super) fn as_task(task: &Task, name: Option<&str>) -> Result<Task> {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
+    predictor.profile().set(arguments.profile.on);
     let task = as_task(predictor.task(), arguments.task.as_deref())?;
     let source = DataSource { task: task.name, settings: &task.data };
     let mut reader = if arguments.data.is_dir() {
@@ -76,6 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let examples = reader.take(usize::MAX)?;
     reader.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
     let predictions = predictor.predict(&examples)?;
+    arguments.profile.print(predictor.profile(), device.processor());
     let measured = measure(&task, &examples, &predictions)?.with_context(|| {
         format!("{}: no example has a label, so nothing can be measured; use albert predict", arguments.data.display())
     })?;

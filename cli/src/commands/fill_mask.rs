@@ -1,5 +1,6 @@
 //! `albert fill-mask`: what a model puts where a text has `[MASK]`.
 
+use crate::roofline::Profiling;
 use albert::fill_mask::{Candidate, MaskFiller};
 use anyhow::Result;
 use clap::Args;
@@ -17,6 +18,8 @@ pub(crate) struct Arguments {
     /// Candidates for each mask
     #[arg(long, default_value_t = 5, value_parser = at_least_one)]
     top: usize,
+    #[command(flatten)]
+    profile: Profiling,
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -24,11 +27,14 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut filler = MaskFiller::load(&arguments.model, Device::cpu()?)?;
+    let device = Device::cpu()?;
+    let mut filler = MaskFiller::load(&arguments.model, device.clone())?;
+    filler.profile().set(arguments.profile.on);
     let mut out = std::io::stdout().lock();
     for text in &arguments.text {
         print(&mut out, text, &filler.fill(text, arguments.top)?)?;
     }
+    arguments.profile.print(filler.profile(), device.processor());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,7 +2,8 @@
 
 use crate::{
     progress::{Progress, duration},
-    roofline, signals,
+    roofline::{self, Profiling},
+    signals,
 };
 use albert::{
     checkpoint::ModelFolder,
@@ -13,7 +14,10 @@ use albert::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use engine::{Cpu, Device, profile::Peak};
+use engine::{
+    Cpu, Device,
+    profile::{Peak, Profile},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -71,6 +75,8 @@ pub(crate) struct Arguments {
     /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
+    #[command(flatten)]
+    profile: Profiling,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -91,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     if arguments.seeds == 1 {
         let begin = if arguments.resume { Begin::Resume } else { Begin::New };
-        let outcome = train_once(&recipe, &sources, &arguments.output, begin, &device, &stop)?;
+        let outcome = train_once(&recipe, &sources, &arguments.output, begin, &device, arguments.profile, &stop)?;
         return Ok(finish(&outcome, &arguments.output));
     }
     run_seeds(arguments, &recipe, &sources, &device, &stop)
@@ -139,9 +145,10 @@ fn train_once(
     folder: &Path,
     begin: Begin,
     device: &Device,
+    profile: Profiling,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let mut watch = Watch::new(device.processor());
+    let mut watch = Watch::new(device.processor(), profile);
     let outcome = finetune::finetune(recipe, sources, folder, begin, device.clone(), stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -170,7 +177,7 @@ fn run_seeds(
         eprintln!("seed {number} of {}", arguments.seeds);
         let recipe = Recipe { seed: first + number - 1, ..recipe.clone() };
         let begin = if arguments.resume { Begin::Resume } else { Begin::New };
-        match train_once(&recipe, sources, &folder, begin, device, stop)? {
+        match train_once(&recipe, sources, &folder, begin, device, arguments.profile, stop)? {
             Outcome::Finished(summary) => runs.push(summary),
             outcome @ Outcome::Stopped(_) => return Ok(finish(&outcome, &folder)),
             // The other seeds are not to blame.
@@ -240,13 +247,14 @@ pub(super) fn figures(measured: &Measured) -> String {
 pub(crate) struct Watch {
     progress: Progress,
     peak: Peak,
+    profile: Profiling,
     loss: f64,
     weight: f64,
 }
 
 impl Watch {
-    pub(crate) fn new(cpu: &Cpu) -> Self {
-        Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), loss: 0.0, weight: 0.0 }
+    pub(crate) fn new(cpu: &Cpu, profile: Profiling) -> Self {
+        Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), profile, loss: 0.0, weight: 0.0 }
     }
 }
 
@@ -313,6 +321,14 @@ impl Observer for Watch {
         if let Some(collapse) = &record.collapse {
             self.progress.note(&format!("warning: {collapse}"));
         }
+    }
+
+    fn wants_profile(&self) -> bool {
+        self.profile.on
+    }
+
+    fn profiled(&mut self, profile: &Profile) {
+        self.progress.note(&profile.table(self.peak).to_string());
     }
 }
 

@@ -1,7 +1,7 @@
 //! `albert forward`: every tensor that a model computes on given ids, in one file, to be compared with any other program.
 
 use super::Precision;
-use crate::roofline;
+use crate::roofline::Profiling;
 use albert::{
     forward::{Deviation, Example, Forward, Named, Wanted, deviations},
     tokenizer::Tokenizer,
@@ -44,9 +44,8 @@ pub(crate) struct Arguments {
     /// Gradients of the sum of the lines' losses, as grad. and the parameter's name in the file
     #[arg(long)]
     gradients: bool,
-    /// Print what every kernel cost, against the roofline of this machine
-    #[arg(long)]
-    profile: bool,
+    #[command(flatten)]
+    profile: Profiling,
     /// What the encoder's products are computed in
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Precision,
@@ -62,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::cpu()?;
     let cpu = device.processor().clone();
     let mut forward = Forward::load(&arguments.model, device)?;
-    forward.profile().set(arguments.profile);
+    forward.profile().set(arguments.profile.on);
     report(&forward);
     let examples = match &arguments.ids {
         Some(path) => from_lines(path, &forward)?,
@@ -79,9 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.gradients {
         all.extend(forward.gradients());
     }
-    if arguments.profile {
-        roofline::print(forward.profile(), &cpu);
-    }
+    arguments.profile.print(forward.profile(), &cpu);
     save(&arguments.output, &all)?;
     if arguments.compare {
         compare(&mut forward, &examples, wanted, &all)?;

@@ -1,6 +1,7 @@
 //! `albert predict`: what fine-tuned models say of the examples in a file.
 
 use super::evaluate::as_task;
+use crate::roofline::Profiling;
 use albert::{
     finetune::{DataSource, Prediction, Predictor, TaskName, threshold_of},
     tasks::{Label, Problem, Purpose, write_submission},
@@ -38,6 +39,8 @@ pub(crate) struct Arguments {
     /// Where to compute: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
+    #[command(flatten)]
+    profile: Profiling,
 }
 
 /// How predictions are written.
@@ -63,6 +66,7 @@ impl Format {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
+    predictor.profile().set(arguments.profile.on);
     let task = as_task(predictor.task(), arguments.task.as_deref())?;
     let format = arguments.output.as_deref().map(|path| Format::of(path, &task.problem)).transpose()?;
     let glue = match (task.name, &arguments.glue_submission) {
@@ -105,6 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         count += examples.len();
     }
     reader.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+    arguments.profile.print(predictor.profile(), device.processor());
     if let Some(mut out) = out {
         if matches!(format, Some(Format::Squad)) {
             writeln!(out, "{}", if count == 0 { "{}" } else { "}" }).with_context(cannot_write)?;

@@ -2,7 +2,8 @@
 
 use crate::{
     progress::{Progress, duration},
-    roofline, signals,
+    roofline::{self, Profiling},
+    signals,
 };
 use albert::{
     data::{Dataset, Vocabulary},
@@ -45,9 +46,8 @@ pub(crate) struct Arguments {
     /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Print what every kernel cost, against the roofline of this machine
-    #[arg(long)]
-    profile: bool,
+    #[command(flatten)]
+    profile: Profiling,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -55,15 +55,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let begin = if arguments.resume { Begin::Resume } else { Begin::New };
     let stop = signals::stop_flag()?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
-    let outcome = train(&recipe, &arguments.output, begin, device, &stop)?;
+    let outcome = train(&recipe, &arguments.output, begin, device, arguments.profile, &stop)?;
     Ok(finish(&outcome, &arguments.output))
 }
 
 fn recipe(arguments: &Arguments) -> Result<Recipe> {
     let mut settings = arguments.settings.clone();
-    if arguments.profile {
-        settings.push("run.profile=true".to_owned());
-    }
     let mut named = arguments.recipe.as_deref();
     // `albert pretrain --resume -o RUN schedule.steps=9`: the first word is a setting, not a recipe.
     if let Some(setting) = named.filter(|word| word.contains('=') && !Path::new(word).exists()) {
@@ -102,6 +99,7 @@ pub(crate) fn train(
     folder: &Path,
     begin: Begin,
     device: Device,
+    profile: Profiling,
     stop: &Arc<AtomicBool>,
 ) -> Result<Outcome> {
     let input = &recipe.input;
@@ -116,7 +114,7 @@ pub(crate) fn train(
     let dataset = Dataset::open(&input.data, &vocabulary)?;
     let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
     let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files() };
-    let mut watch = Watch::new(device.processor());
+    let mut watch = Watch::new(device.processor(), profile);
     let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, device, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -153,6 +151,7 @@ fn describe(summary: &Summary) -> String {
 pub(crate) struct Watch {
     progress: Progress,
     peak: Peak,
+    profile: Profiling,
     smoothed: Smoothed,
 }
 
@@ -178,8 +177,8 @@ impl Smoothed {
 }
 
 impl Watch {
-    pub(crate) fn new(cpu: &Cpu) -> Self {
-        Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), smoothed: Smoothed::default() }
+    pub(crate) fn new(cpu: &Cpu, profile: Profiling) -> Self {
+        Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), profile, smoothed: Smoothed::default() }
     }
 }
 
@@ -224,6 +223,10 @@ impl Observer for Watch {
             100.0 * report.flops / report.seconds / self.peak.flops,
         );
         self.progress.step(report.step, &line);
+    }
+
+    fn wants_profile(&self) -> bool {
+        self.profile.on
     }
 
     fn profiled(&mut self, profile: &Profile) {

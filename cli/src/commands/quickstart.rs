@@ -5,7 +5,7 @@
 //! once, from the speed of a few trial steps; it is written to `config.toml`, so the run can be repeated to the bit.
 
 use super::{data, fill_mask, pretrain};
-use crate::{progress::duration, signals};
+use crate::{progress::duration, roofline::Profiling, signals};
 use albert::{
     data::{CorpusSettings, Dataset, Documents, Side, Source, SplitSettings, Splitter, Vocabulary},
     fill_mask::MaskFiller,
@@ -51,9 +51,8 @@ pub(crate) struct Arguments {
     /// Folder of the run; must not hold a run
     #[arg(short, long, default_value = "runs/quickstart")]
     output: PathBuf,
-    /// Print what every kernel of the run cost, against the roofline of this machine
-    #[arg(long)]
-    profile: bool,
+    #[command(flatten)]
+    profile: Profiling,
     /// Settings over the recipe's, such as model.hidden_size=128
     #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
@@ -81,14 +80,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let trial = trial(&inputs, &tokenizer, &arguments.settings, &cpu, &stop)?;
     let left = 60.0 * minutes - started.elapsed().as_secs_f64() - trial.evaluation;
     let steps = ((CAUTION * left / trial.step) as u64).max(TRIAL_STEPS);
-    let mut recipe = inputs.recipe(&arguments.settings, steps)?;
-    recipe.run.profile |= arguments.profile;
+    let recipe = inputs.recipe(&arguments.settings, steps)?;
     eprintln!(
         "4. pre-training: {steps} steps of {:.0} ms, about {}",
         1000.0 * trial.step,
         duration(steps as f64 * trial.step)
     );
-    let outcome = pretrain::train(&recipe, &folder, Begin::New, Device::Cpu(cpu.clone()), &stop)?;
+    let outcome = pretrain::train(&recipe, &folder, Begin::New, Device::Cpu(cpu.clone()), arguments.profile, &stop)?;
     let code = pretrain::finish(&outcome, &folder);
     if let Outcome::Finished(summary) = &outcome {
         eprintln!("5. what it learnt");

@@ -9,14 +9,17 @@ use crate::{
     profile::Profile,
     tensor::Tensor,
 };
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+};
 
 /// What outlives a step: the device, the memory of the steps, the profiler, and emptied lists to fill again.
 #[derive(Debug)]
 pub struct Workspace {
     pub(super) device: Device,
     pub(super) arena: Arena,
-    pub(super) profile: Profile,
+    pub(super) profile: Arc<Profile>,
     pub(super) spare: RefCell<Spare>,
     tapes: u32,
     /// Bytes that the worker threads keep for kernels, as far as dry runs have found out.
@@ -74,10 +77,15 @@ pub(super) struct Spare {
 impl Workspace {
     /// A workspace on `device`, without plans.
     pub fn new(device: Device) -> Self {
+        Self::measured_by(device, Arc::default())
+    }
+
+    /// The same with a profiler that other workspaces may share: several models in one table.
+    pub fn measured_by(device: Device, profile: Arc<Profile>) -> Self {
         Self {
             arena: Arena::on(&device),
             device,
-            profile: Profile::default(),
+            profile,
             spare: RefCell::default(),
             tapes: 0,
             scratch: Cell::default(),
