@@ -171,6 +171,18 @@ fn questions_are_answered_from_a_text() {
     assert!(figure(&evaluated.stdout, "span_f1\t") > 80.0, "{}", evaluated.stdout);
     let predictions = world.arg("predictions.json");
     let dev = world.arg("data/dev.json");
+    let of_data = ["evaluate", "--model", &model, "--data", &world.arg("data")];
+    let tuned = finish(&mut albert(&[&of_data[..], &["--tune-null-threshold", &dev]].concat())).succeeds().says(&[
+        "null threshold ",
+        "(tuned on ",
+        "dev.json)",
+    ]);
+    // What was tuned on these very questions is what the evaluation says could be reached.
+    let [reached, reachable] = ["span_f1\t", "span_f1_tuned_here\t"].map(|name| figure(&tuned.stdout, name));
+    assert!((reached - reachable).abs() < 1e-9, "{reached} and {reachable}: {}", tuned.stdout);
+    let mute = finish(&mut albert(&[&of_data[..], &["--null-threshold", "-1000"]].concat())).succeeds();
+    assert_eq!(figure(&mute.stdout, "span_f1_has_answer\t"), 0.0);
+    assert_eq!(figure(&mute.stdout, "span_f1_no_answer\t"), 100.0);
     finish(&mut albert(&["predict", "--model", &model, "--input", &dev, "--output", &predictions])).succeeds();
     let predictions: Value = serde_json::from_slice(&fs::read(predictions).unwrap()).unwrap();
     assert_eq!(predictions.as_object().map(|all| (all.len(), all["n3"].as_str())), Some((60, Some(""))));

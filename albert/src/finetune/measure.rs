@@ -106,7 +106,7 @@ pub fn measure(
     predictions: &[Prediction],
 ) -> Result<Option<Measured>, FinetuneError> {
     if let Examples::Questions(questions) = examples {
-        return measure_answers(&task.problem, questions, predictions).map(Some);
+        return measure_answers(task, questions, predictions).map(Some);
     }
     let mut pairs = Pairs::default();
     for (at, prediction) in predictions.iter().enumerate() {
@@ -161,21 +161,16 @@ fn figure(metric: Metric, pairs: &Pairs, confusion: &Confusion, labels: &[String
     }
 }
 
+/// What is right about questions, as the official evaluations take it.
+pub(super) fn golds(questions: &[Question]) -> Vec<metrics::Gold> {
+    let texts = |question: &Question| question.answers.iter().map(|answer| answer.text.clone()).collect();
+    questions.iter().map(|question| metrics::Gold { id: question.id.clone(), answers: texts(question) }).collect()
+}
+
 /// The official figures. Where there may be no answer, those at the fixed threshold come first; what was tuned on these
 /// very questions is called so.
-fn measure_answers(
-    problem: &Problem,
-    questions: &[Question],
-    predictions: &[Prediction],
-) -> Result<Measured, FinetuneError> {
-    let threshold = threshold_of(problem);
-    let golds: Vec<metrics::Gold> = questions
-        .iter()
-        .map(|question| metrics::Gold {
-            id: question.id.clone(),
-            answers: question.answers.iter().map(|answer| answer.text.clone()).collect(),
-        })
-        .collect();
+fn measure_answers(task: &Task, questions: &[Question], predictions: &[Prediction]) -> Result<Measured, FinetuneError> {
+    let (problem, threshold, golds) = (&task.problem, threshold_of(task), golds(questions));
     let (mut texts, mut nulls, mut answered) = (HashMap::new(), Vec::new(), 0);
     for (question, prediction) in questions.iter().zip(predictions) {
         let Prediction::Answers(answers) = prediction else { unreachable!("questions are answered") };

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::feature::{Feature, Target};
 use super::loss::WindowScore;
-use super::{Examples, FinetuneError};
+use super::{Examples, FinetuneError, Task};
 use crate::span::{self, Absent, Answers, DecodeSettings, SpanFeature, Threshold, WindowScores};
 use crate::tasks::{Label, Problem, Question};
 
@@ -187,11 +187,11 @@ impl Prediction {
     }
 
     /// One line of JSON about example `id`.
-    pub fn to_json(&self, id: &str, problem: &Problem) -> String {
+    pub fn to_json(&self, id: &str, task: &Task) -> String {
         let rounded = |p: f32| json!((f64::from(p) * 1e6).round() / 1e6);
         let mut line = Map::new();
         line.insert("id".into(), json!(id));
-        match (self, problem) {
+        match (self, &task.problem) {
             (Self::Number(number), _) => {
                 line.insert("number".into(), json!(number));
             }
@@ -209,8 +209,8 @@ impl Prediction {
                 line.insert("tags".into(), words.iter().map(|p| json!(labels[greatest(p)])).collect());
                 line.insert("probabilities".into(), words.iter().map(|p| rounded(p[greatest(p)])).collect());
             }
-            (Self::Answers(answers), problem) => {
-                line.insert("answer".into(), json!(threshold_of(problem).answer(answers)));
+            (Self::Answers(answers), _) => {
+                line.insert("answer".into(), json!(threshold_of(task).answer(answers)));
                 line.insert("null_score".into(), json!(answers.null_score));
                 let shown = answers.candidates.iter().take(SHOWN).map(|candidate| {
                     let share = rounded(candidate.probability as f32);
@@ -235,11 +235,11 @@ impl Prediction {
     }
 
     /// One line of columns about example `id`; several values of one column stand beside each other with spaces.
-    pub fn to_tsv(&self, id: &str, problem: &Problem) -> String {
+    pub fn to_tsv(&self, id: &str, task: &Task) -> String {
         // A tab or a line break in an id would be a column or a row.
         let id = id.replace(['\t', '\n', '\r'], " ");
         let joined = |p: &[f32], by: &str| p.iter().map(|p| format!("{p:.6}")).collect::<Vec<_>>().join(by);
-        match (self, problem) {
+        match (self, &task.problem) {
             (Self::Number(number), _) => format!("{id}\t{number}"),
             (Self::Class(p), Problem::Classes { labels }) => {
                 format!("{id}\t{}\t{}", labels[greatest(p)], joined(p, "\t"))
@@ -251,8 +251,8 @@ impl Prediction {
                 let best: Vec<f32> = words.iter().map(|p| p[greatest(p)]).collect();
                 format!("{id}\t{}\t{}", tags.join(" "), joined(&best, " "))
             }
-            (Self::Answers(answers), problem) => {
-                let text = threshold_of(problem).answer(answers).replace(['\t', '\n', '\r'], " ");
+            (Self::Answers(answers), _) => {
+                let text = threshold_of(task).answer(answers).replace(['\t', '\n', '\r'], " ");
                 let share = answers.candidates.first().map_or(0.0, |best| best.probability);
                 format!("{id}\t{text}\t{share:.6}\t{:.6}", answers.null_score)
             }
@@ -263,11 +263,10 @@ impl Prediction {
 /// Candidates that a line of JSON has.
 const SHOWN: usize = 5;
 
-/// From which null score on there is no answer. 0 is where a margin says that no answer is as likely as the best, and a
-/// logit that there is none with even chances.
-pub fn threshold_of(problem: &Problem) -> Threshold {
-    match problem {
-        Problem::Span { may_be_impossible: true } => Threshold::Fixed(0.0),
+/// From which null score on there is no answer, as the task says ([`SpanRecipe::null_threshold`]).
+pub fn threshold_of(task: &Task) -> Threshold {
+    match task.problem {
+        Problem::Span { may_be_impossible: true } => Threshold::Fixed(task.span.null_threshold.unwrap_or(0.0)),
         _ => Threshold::Never,
     }
 }
@@ -301,6 +300,7 @@ pub fn gold(examples: &Examples, at: usize) -> Option<Gold> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::task;
     use super::*;
 
     #[test]
@@ -322,17 +322,17 @@ mod tests {
         let problem = Problem::Classes { labels: vec!["no".into(), "yes".into()] };
         let prediction = Prediction::Class(vec![0.25, 0.75]);
         assert_eq!(
-            prediction.to_json("a\t7", &problem),
+            prediction.to_json("a\t7", &task(&problem)),
             r#"{"id":"a\t7","label":"yes","probabilities":{"no":0.25,"yes":0.75}}"#
         );
         assert_eq!(Prediction::tsv_header(&problem), "id\tlabel\tno\tyes");
-        assert_eq!(prediction.to_tsv("a\t7", &problem), "a 7\tyes\t0.250000\t0.750000");
+        assert_eq!(prediction.to_tsv("a\t7", &task(&problem)), "a 7\tyes\t0.250000\t0.750000");
         let tags = Problem::Tags { labels: vec!["O".into(), "B".into()] };
         let words = Prediction::Words(vec![vec![0.9, 0.1], vec![0.2, 0.8]]);
-        assert_eq!(words.to_json("s", &tags), r#"{"id":"s","tags":["O","B"],"probabilities":[0.9,0.8]}"#);
-        assert_eq!(words.to_tsv("s", &tags), "s\tO B\t0.900000 0.800000");
-        assert_eq!(Prediction::Class(vec![0.5, 0.5]).to_tsv("c", &Problem::Choice), "c\t0\t0.500000 0.500000");
-        assert_eq!(Prediction::Number(2.5).to_json("n", &Problem::Number), r#"{"id":"n","number":2.5}"#);
+        assert_eq!(words.to_json("s", &task(&tags)), r#"{"id":"s","tags":["O","B"],"probabilities":[0.9,0.8]}"#);
+        assert_eq!(words.to_tsv("s", &task(&tags)), "s\tO B\t0.900000 0.800000");
+        assert_eq!(Prediction::Class(vec![0.5, 0.5]).to_tsv("c", &task(&Problem::Choice)), "c\t0\t0.500000 0.500000");
+        assert_eq!(Prediction::Number(2.5).to_json("n", &task(&Problem::Number)), r#"{"id":"n","number":2.5}"#);
     }
 
     #[test]

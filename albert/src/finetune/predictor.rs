@@ -7,12 +7,15 @@ use engine::profile::Profile;
 use engine::{Device, Workspace};
 
 use super::batch::Budget;
+use super::measure::golds;
 use super::prediction::{Prediction, answers, average, predictions};
 use super::start::{head_of, tokenizer_of};
 use super::trainer::Scorer;
 use super::{Examples, Features, Featurizer, FinetuneError, SpanHead, Task};
 use crate::checkpoint::{Heads, ModelFolder, TaskHead};
 use crate::model::Mode;
+use crate::span::{Threshold, tune};
+use crate::tasks::{Problem, Question};
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of a batch.
@@ -94,6 +97,38 @@ impl Predictor {
     /// What kernels cost, in all models together, once it is switched on.
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Sets the null score above which there is no answer.
+    ///
+    /// # Errors
+    /// The models do not know questions without an answer, or the score is not finite.
+    pub fn set_null_threshold(&mut self, score: f64) -> Result<(), FinetuneError> {
+        if !matches!(self.task.problem, Problem::Span { may_be_impossible: true }) {
+            let problem = "a null threshold is for models that know questions without an answer, and this one does not";
+            return Err(FinetuneError::Data(problem.into()));
+        }
+        if !score.is_finite() {
+            return Err(FinetuneError::Data(format!("the null threshold is {score}; expected a number")));
+        }
+        self.task.span.null_threshold = Some(score);
+        Ok(())
+    }
+
+    /// Sets it to the score with the best F1 on `questions`, whose answers are known; `on` names them.
+    ///
+    /// # Errors
+    /// As [`set_null_threshold`](Self::set_null_threshold) and [`predict`](Self::predict); two questions have one id.
+    pub fn tune_null_threshold(&mut self, questions: &[Question], on: &str) -> Result<Threshold, FinetuneError> {
+        self.set_null_threshold(0.0)?;
+        let predictions = self.predict(&Examples::Questions(questions.to_vec()))?;
+        let answers = predictions.into_iter().map(|prediction| match prediction {
+            Prediction::Answers(answers) => answers,
+            _ => unreachable!("questions are answered"),
+        });
+        let threshold = tune(&golds(questions), &answers.collect::<Vec<_>>(), on)?;
+        self.set_null_threshold(threshold.value())?;
+        Ok(threshold)
     }
 
     /// How many models there are, at least one.

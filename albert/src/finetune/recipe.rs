@@ -74,6 +74,9 @@ pub struct Input {
     /// A model that was fine-tuned before, in the place of `model`: its head too, if it has the same labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<PathBuf>,
+    /// Of `model` only its shape and its tokenizer, with random weights: what pre-training is worth.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub from_scratch: bool,
 }
 
 /// From text to pieces.
@@ -107,13 +110,17 @@ pub struct SpanRecipe {
     pub head: Option<SpanHead>,
     /// Pieces from the beginning of a window over a passage to that of the next.
     pub stride: usize,
+    /// Null score above which there is no answer; if left out, 0, where a margin says that no answer is as likely as the
+    /// best one, and a logit that there is none with even chances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub null_threshold: Option<f64>,
     /// How many and how long answers may be.
     pub decode: DecodeSettings,
 }
 
 impl Default for SpanRecipe {
     fn default() -> Self {
-        Self { head: None, stride: 128, decode: DecodeSettings::default() }
+        Self { head: None, stride: 128, null_threshold: None, decode: DecodeSettings::default() }
     }
 }
 
@@ -348,11 +355,16 @@ impl Recipe {
     /// The first impossible one.
     pub fn validate(&self) -> Result<(), FinetuneError> {
         let wrong = |message: String| Err(FinetuneError::Recipe(message));
+        if self.input.from_scratch && self.input.from.is_some() {
+            return wrong(
+                "`input.from_scratch` leaves weights out that `input.from` is there for; give one of them".into(),
+            );
+        }
         self.optimizer.check().map_err(FinetuneError::Recipe)?;
         let (schedule, rate) = (&self.schedule, self.optimizer.learning_rate);
         let (epochs, share) = (schedule.epochs.unwrap_or(1.0), schedule.warmup_share.unwrap_or(0.0));
         let [encoder, classifier] = [self.dropout.encoder, self.dropout.classifier].map(|rate| rate.unwrap_or(0.0));
-        let end = schedule.end_learning_rate;
+        let (end, threshold) = (schedule.end_learning_rate, self.span.null_threshold.unwrap_or(0.0));
         expect(&[
             ("schedule.epochs", epochs, epochs > 0.0 && epochs <= 1e6, "above 0, at most 1000000"),
             ("schedule.warmup_share", share, (0.0..=1.0).contains(&share), "0 to 1"),
@@ -369,6 +381,7 @@ impl Recipe {
                 (0.0..=0.5).contains(&self.data.dev_share),
                 "0 (nothing is held out) to 0.5",
             ),
+            ("span.null_threshold", threshold, threshold.is_finite(), "a finite number"),
             ("dropout.encoder", encoder, (0.0..1.0).contains(&encoder), "at least 0, below 1"),
             ("dropout.classifier", classifier, (0.0..1.0).contains(&classifier), "at least 0, below 1"),
         ])

@@ -380,12 +380,12 @@ impl<'s> Run<'s> {
     }
 
     fn write_predictions(&self, examples: &Examples, predictions: &[Prediction]) -> Result<(), FinetuneError> {
-        let problem = &self.sources.task.problem;
+        let task = self.sources.task;
         write_atomically(self.folder.join("predictions.jsonl"), |out| {
             predictions
                 .iter()
                 .enumerate()
-                .try_for_each(|(at, prediction)| writeln!(out, "{}", prediction.to_json(examples.id(at), problem)))
+                .try_for_each(|(at, prediction)| writeln!(out, "{}", prediction.to_json(examples.id(at), task)))
         })?;
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use engine::{Cpu, EngineError, ParamStore};
 
 use super::{FinetuneError, Recipe, SpanHead, SpanRecipe, name_of};
-use crate::checkpoint::{Heads, LoadReport, ModelFolder, TaskHead, parameters};
+use crate::checkpoint::{Heads, LoadReport, ModelFolder, ParameterSpec, TaskHead, parameters};
 use crate::config::{AlbertConfig, Family};
 use crate::model::Model;
 use crate::tasks::Problem;
@@ -62,7 +62,7 @@ pub(super) fn labels_of(problem: &Problem) -> &[String] {
 
 impl Start {
     /// Loads what `recipe` begins with. The head is fresh, unless `input.from` has one of the same kind and labels; the
-    /// pooler is fresh where the folder has none.
+    /// pooler is fresh where the folder has none; everything is with `input.from_scratch`.
     ///
     /// # Errors
     /// There is no model, or it does not fit.
@@ -88,14 +88,18 @@ impl Start {
             reading.labels.is_empty() || labels_of(problem).is_empty() || reading.labels == labels_of(problem);
         let has_head = is_earlier && files.heads().task == Some(head) && same_labels;
         let wanted = if has_head { heads } else { Heads { task: None, ..heads } };
-        let mut report = files.load(wanted, &["albert.pooler."], |spec, values| {
+        let take = |spec: &ParameterSpec, values: &[f32]| {
             let id = params.find(&spec.name).ok_or_else(|| EngineError::Parameter {
                 name: spec.name.clone(),
                 problem: "the model of the task does not have it".into(),
             })?;
             params.values_mut(id)?.copy_from_slice(values);
             Ok(())
-        })?;
+        };
+        let mut report = match recipe.input.from_scratch {
+            true => LoadReport::default(),
+            false => files.load(wanted, &["albert.pooler."], take)?,
+        };
         let known = |name: &String| report.loaded.contains(name) || report.fresh.contains(name);
         let fresh: Vec<String> =
             parameters(&config, heads).into_iter().map(|spec| spec.name).filter(|name| !known(name)).collect();

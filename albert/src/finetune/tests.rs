@@ -335,6 +335,20 @@ fn what_is_fresh_is_listed() {
         assert!(start.report.fresh.iter().all(is_head), "{:?}", start.report.fresh);
         assert!(start.report.ignored.iter().any(|name| name == "predictions.bias"), "{:?}", start.report.ignored);
     }
+    let input = Input { from_scratch: true, ..recipe.input.clone() };
+    let (whole, scratch) = (recipe.clone(), Recipe { input, ..recipe.clone() });
+    let [whole, scratch] =
+        [whole, scratch].map(|recipe| Start::load(&recipe, &problems()[0], device(1).processor()).unwrap());
+    assert_eq!((scratch.report.loaded.len(), &scratch.config), (0, &whole.config));
+    assert_eq!(scratch.report.fresh.len(), whole.report.loaded.len() + whole.report.fresh.len());
+    let words = |start: &Start| {
+        let id = start.params.find("albert.embeddings.word_embeddings.weight").unwrap();
+        start.params.values(id).to_vec()
+    };
+    assert!(words(&whole).iter().zip(words(&scratch)).all(|(&a, b)| a != b), "the folder's weights were taken");
+    let both = "input.from=\"x\"".to_owned();
+    let message = recipe.with("[input]\nfrom_scratch = true", &[both]).unwrap_err().to_string();
+    assert!(message.contains("`input.from_scratch`"), "{message}");
     let recipe = Recipe { input: Input::default(), ..recipe };
     let message = Start::load(&recipe, &problems()[0], device(1).processor()).unwrap_err().to_string();
     assert!(message.contains("give --model DIR"), "{message}");
@@ -433,7 +447,24 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
         assert_eq!(measured.figures, best.figures, "{problem:?}");
         let lines = std::fs::read_to_string(folder.join("predictions.jsonl")).unwrap();
         assert_eq!(lines.lines().count(), 60);
-        assert_eq!(lines.lines().nth(7).unwrap(), predictions[7].to_json("7", problem), "{problem:?}");
+        assert_eq!(lines.lines().nth(7).unwrap(), predictions[7].to_json("7", &task(problem)), "{problem:?}");
+        // A threshold is for questions that may have no answer; the best one is no worse than 0.
+        match &dev {
+            Examples::Questions(questions) if *problem == (Problem::Span { may_be_impossible: true }) => {
+                let threshold = predictor.tune_null_threshold(questions, "dev.json").unwrap();
+                assert!(threshold.to_string().ends_with("(tuned on dev.json)"), "{threshold}");
+                let tuned = measure(predictor.task(), &dev, &predictions).unwrap().unwrap();
+                assert!(tuned.main() >= measured.main(), "{threshold}: {tuned:?}");
+                predictor.set_null_threshold(-1e9).unwrap();
+                let line = predictions[7].to_json("7", predictor.task());
+                assert!(line.contains(r#""answer":"""#), "{line}");
+                assert!(predictor.set_null_threshold(f64::NAN).is_err());
+            }
+            _ => {
+                let message = predictor.set_null_threshold(1.0).unwrap_err().to_string();
+                assert!(message.contains("questions without an answer"), "{message}");
+            }
+        }
         // One example alone has the prediction that it has among others, but for rounding.
         let Examples::Texts(list) = &dev else { continue };
         let alone = predictor.predict(&Examples::Texts(vec![list[7].clone()])).unwrap();

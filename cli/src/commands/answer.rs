@@ -1,9 +1,9 @@
 //! `albert answer`: what fine-tuned models find in a text that answers a question.
 
+use super::evaluate::NullThreshold;
 use crate::roofline::Profiling;
 use albert::{
     finetune::{Examples, Prediction, Predictor, threshold_of},
-    span::Threshold,
     tasks::{Problem, Question},
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -22,9 +22,8 @@ pub(crate) struct Arguments {
     /// Most answers that are shown
     #[arg(long, default_value_t = 3)]
     top: usize,
-    /// Null score above which there is no answer; 0 if nothing is said, for models that know questions without one
-    #[arg(long, allow_negative_numbers = true)]
-    null_threshold: Option<f64>,
+    #[command(flatten)]
+    threshold: NullThreshold,
     #[command(flatten)]
     profile: Profiling,
     /// The question
@@ -42,6 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !matches!(problem, Problem::Span { .. }) {
         bail!("the model does not answer questions about a text; use albert classify or albert predict");
     }
+    arguments.threshold.set(&mut predictor)?;
     let question = Question {
         id: String::new(),
         passage: text.into(),
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let predictions = predictor.predict(&Examples::Questions(vec![question]))?;
     arguments.profile.print(predictor.profile(), device.processor());
     let Prediction::Answers(answers) = &predictions[0] else { unreachable!("questions are answered") };
-    let threshold = arguments.null_threshold.map_or_else(|| threshold_of(&problem), Threshold::Fixed);
+    let threshold = threshold_of(predictor.task());
     if threshold.answer(answers).is_empty() {
         println!("no answer");
     }

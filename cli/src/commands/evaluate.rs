@@ -3,7 +3,7 @@
 use super::finetune::figures;
 use crate::roofline::Profiling;
 use albert::{
-    finetune::{DataSource, Predictor, Task, TaskName, measure, rows, threshold_panel},
+    finetune::{DataSource, Examples, Predictor, Task, TaskName, measure, rows, threshold_panel},
     report::{Section, write_html},
     tasks::{Problem, Purpose, Split},
 };
@@ -47,7 +47,40 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
+    threshold: NullThreshold,
+    #[command(flatten)]
     profile: Profiling,
+}
+
+/// From which null score on a question has no answer, for commands that answer.
+#[derive(Debug, Args)]
+pub(super) struct NullThreshold {
+    /// Null score above which there is no answer; 0 if nothing is said, for models that know questions without one
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
+    null_threshold: Option<f64>,
+    /// Take the null score with the best F1 on the questions in this file, whose answers are known
+    #[arg(long, value_name = "FILE", conflicts_with = "null_threshold")]
+    tune_null_threshold: Option<PathBuf>,
+}
+
+impl NullThreshold {
+    /// Sets what was asked for.
+    pub(super) fn set(&self, predictor: &mut Predictor) -> Result<()> {
+        if let Some(score) = self.null_threshold {
+            predictor.set_null_threshold(score)?;
+        }
+        if let Some(path) = &self.tune_null_threshold {
+            let task = predictor.task().clone();
+            let source = DataSource { task: task.name, settings: &task.data };
+            let examples = source.open_file(path, &task.problem, Purpose::Evaluation)?.take(usize::MAX)?;
+            let Examples::Questions(questions) = &examples else {
+                bail!("--tune-null-threshold: the model does not answer questions about a text");
+            };
+            let threshold = predictor.tune_null_threshold(questions, &path.display().to_string())?;
+            eprintln!("null threshold {threshold}");
+        }
+        Ok(())
+    }
 }
 
 /// `task` under another name, whose labels are the same.
@@ -65,6 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
     predictor.profile().set(arguments.profile.on);
+    arguments.threshold.set(&mut predictor)?;
     let task = as_task(predictor.task(), arguments.task.as_deref())?;
     let source = DataSource { task: task.name, settings: &task.data };
     let mut reader = if arguments.data.is_dir() {

@@ -45,6 +45,9 @@ pub(crate) struct Arguments {
     /// A model that was fine-tuned before, in the place of --model; its head too, where it has the same labels
     #[arg(long)]
     from: Option<PathBuf>,
+    /// Take nothing of --model but its shape and its tokenizer, with random weights: what pre-training is worth
+    #[arg(long, requires = "model", conflicts_with = "from")]
+    from_scratch: bool,
     /// Folder of the examples: of GLUE or RACE as published, or with train and dev files of your own
     #[arg(long)]
     data: PathBuf,
@@ -133,6 +136,7 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<Recipe> {
     };
     base.input.model.clone_from(&arguments.model);
     base.input.from.clone_from(&arguments.from);
+    base.input.from_scratch = arguments.from_scratch;
     match &arguments.recipe {
         None => Ok(base.with("", &settings)?),
         Some(path) => base.with(&read(path)?, &settings).with_context(|| path.display().to_string()),

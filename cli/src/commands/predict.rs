@@ -1,6 +1,6 @@
 //! `albert predict`: what fine-tuned models say of the examples in a file.
 
-use super::evaluate::as_task;
+use super::evaluate::{NullThreshold, as_task};
 use crate::roofline::Profiling;
 use albert::{
     finetune::{DataSource, Prediction, Predictor, TaskName, threshold_of},
@@ -40,6 +40,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
+    threshold: NullThreshold,
+    #[command(flatten)]
     profile: Profiling,
 }
 
@@ -67,6 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
     predictor.profile().set(arguments.profile.on);
+    arguments.threshold.set(&mut predictor)?;
     let task = as_task(predictor.task(), arguments.task.as_deref())?;
     let format = arguments.output.as_deref().map(|path| Format::of(path, &task.problem)).transpose()?;
     let glue = match (task.name, &arguments.glue_submission) {
@@ -94,11 +97,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 let line = match (format, prediction) {
                     (Format::Squad, Prediction::Answers(answers)) => {
                         let before = if count + at == 0 { "{" } else { "," };
-                        let answer = threshold_of(&task.problem).answer(answers);
+                        let answer = threshold_of(&task).answer(answers);
                         format!("{before}{}: {}", serde_json::to_string(id)?, serde_json::to_string(answer)?)
                     }
-                    (Format::Tsv, _) => prediction.to_tsv(id, &task.problem),
-                    (Format::Json | Format::Squad, _) => prediction.to_json(id, &task.problem),
+                    (Format::Tsv, _) => prediction.to_tsv(id, &task),
+                    (Format::Json | Format::Squad, _) => prediction.to_json(id, &task),
                 };
                 writeln!(out, "{line}").with_context(cannot_write)?;
             }

@@ -1,0 +1,129 @@
+"""What pre-training is worth on a task of texts and classes: one model from its weights and from random ones.
+
+    python benches/tasks/worth.py --albert target/release/albert --model runs/own --data runs/reviews --out runs/worth
+
+Needs Python alone. --data holds train.tsv, dev.tsv and test.tsv with columns text and label (benches/tasks/reviews.py makes
+such). Both starts get the same search over learning rates and numbers of epochs, judged by accuracy on dev; then five seeds
+each with what was chosen, measured on test by the model that was best on dev. Prints
+
+    the search                      accuracy on dev of every rate and number of epochs
+    the curves                      mean accuracy on dev over the seeds, by steps
+    medians on test, and the mean difference with its 95 % interval: examples drawn with replacement 10,000 times, the
+    same for both (each example counts the share of seeds that had it right)
+
+and writes them to --out as worth.json. A run that is in --out already is not repeated. It ends with code 1 where the
+difference is less than --points.
+"""
+
+import argparse
+import csv
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+
+STARTS = {"pre-trained": [], "random": ["--from-scratch"]}
+
+
+def call(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stderr[-1000:]}")
+
+
+def tune(options, start, rate, epochs, seed):
+    """The folder of a run, which is made if it is not there."""
+    folder = os.path.join(options.out, start, f"{rate:g}-{epochs}-{seed}")
+    if not os.path.exists(os.path.join(folder, "summary.json")):
+        command = [options.albert, "finetune", "classify", "--model", options.model, *STARTS[start], "--data", options.data]
+        command += ["--output", folder, "--epochs", str(epochs)]
+        settings = {
+            "seed": seed, "optimizer.learning_rate": rate, "text.max_sequence_length": options.longest,
+            "evaluation.interval": options.interval, "batch.examples_per_step": 32,
+        }
+        for key, value in settings.items():
+            command += ["--set", f"{key}={value}"]
+        call(command)
+    return folder
+
+
+def accuracy_on_dev(folder):
+    with open(os.path.join(folder, "summary.json")) as file:
+        return dict(json.load(file)["best"]["figures"])["accuracy"]
+
+
+def curve(folder):
+    """(step, accuracy on dev) of each evaluation."""
+    with open(os.path.join(folder, "metrics.jsonl")) as file:
+        records = [json.loads(line) for line in file]
+    return [(r["step"], dict(r["measured"]["figures"])["accuracy"]) for r in records if r["kind"] == "evaluation"]
+
+
+def right(options, folder):
+    """Whether each example of test is right, 0 or 1."""
+    out = os.path.join(folder, "test.jsonl")
+    test = os.path.join(options.data, "test.tsv")
+    call([options.albert, "predict", "--model", folder, "--input", test, "--output", out])
+    with open(test, encoding="utf-8", newline="") as file:
+        truth = [row["label"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    with open(out, encoding="utf-8") as file:
+        said = [json.loads(line)["label"] for line in file]
+    if len(truth) != len(said):
+        sys.exit(f"{out}: {len(said)} predictions for {len(truth)} examples; remove the folder")
+    return [int(a == b) for a, b in zip(truth, said)]
+
+
+def interval(differences, draws=10_000):
+    """The middle 95 % of the means of examples drawn with replacement."""
+    chance = random.Random(1)
+    count = len(differences)
+    means = sorted(sum(chance.choices(differences, k=count)) / count for _ in range(draws))
+    return means[draws * 25 // 1000], means[draws * 975 // 1000 - 1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--albert", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
+    parser.add_argument("--epochs", type=int, nargs="+", default=[2, 5])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--longest", type=int, default=64, help="pieces of a text")
+    parser.add_argument("--interval", type=int, default=54, help="steps between measurements on dev")
+    parser.add_argument("--points", type=float, default=3.0, help="the least difference")
+    options = parser.parse_args()
+    found, rights = {}, {}
+    for start in STARTS:
+        tried = {}
+        for rate in options.rates:
+            for epochs in options.epochs:
+                tried[rate, epochs] = accuracy_on_dev(tune(options, start, rate, epochs, 0))
+                print(f"{start}: rate {rate:g}, {epochs} epochs: dev {100 * tried[rate, epochs]:.2f} %", flush=True)
+        rate, epochs = max(tried, key=tried.get)
+        folders = [tune(options, start, rate, epochs, seed) for seed in range(1, options.seeds + 1)]
+        rights[start] = [right(options, folder) for folder in folders]
+        accuracies = [100 * statistics.mean(run) for run in rights[start]]
+        curves = [curve(folder) for folder in folders]
+        mean_curve = [(points[0][0], 100 * statistics.mean(value for _, value in points)) for points in zip(*curves)]
+        print(f"{start}: rate {rate:g}, {epochs} epochs: test " + " ".join(f"{a:.2f}" for a in accuracies)
+              + f" %, median {statistics.median(accuracies):.2f}")
+        print("  on dev: " + "  ".join(f"{step}: {value:.1f}" for step, value in mean_curve), flush=True)
+        found[start] = {"rate": rate, "epochs": epochs, "test": accuracies, "curve": mean_curve,
+                        "search": [[*key, 100 * value] for key, value in tried.items()]}
+    shares = {start: [statistics.mean(seeds) for seeds in zip(*runs)] for start, runs in rights.items()}
+    differences = [a - b for a, b in zip(shares["pre-trained"], shares["random"])]
+    mean = 100 * statistics.mean(differences)
+    low, high = (100 * bound for bound in interval(differences))
+    found["difference"] = {"mean": mean, "low": low, "high": high}
+    print(f"pre-trained over random on test: {mean:.2f} points, 95 % interval {low:.2f} to {high:.2f}")
+    with open(os.path.join(options.out, "worth.json"), "w") as file:
+        json.dump(found, file, indent=1)
+    sys.exit(0 if mean >= options.points else 1)
+
+
+if __name__ == "__main__":
+    main()
