@@ -11,8 +11,8 @@ each with what was chosen, measured on test by the model that was best on dev. P
     medians on test, and the mean difference with its 95 % interval: examples drawn with replacement 10,000 times, the
     same for both (each example counts the share of seeds that had it right)
 
-and writes them to --out as worth.json. A run that is in --out already is not repeated. It ends with code 1 where the
-difference is less than --points.
+and writes them to --out as worth.json. A run that was finished in --out is not repeated, one that was broken off begins again;
+another model, data or setting needs another --out. It ends with code 1 where the difference is less than --points.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import csv
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def tune(options, start, rate, epochs, seed):
     """The folder of a run, which is made if it is not there."""
     folder = os.path.join(options.out, start, f"{rate:g}-{epochs}-{seed}")
     if not os.path.exists(os.path.join(folder, "summary.json")):
+        shutil.rmtree(folder, ignore_errors=True)
         command = [options.albert, "finetune", "classify", "--model", options.model, *STARTS[start], "--data", options.data]
         command += ["--output", folder, "--epochs", str(epochs)]
         settings = {
