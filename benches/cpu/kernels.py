@@ -1,9 +1,9 @@
-"""Single kernels: `albert bench attention|gelu|layernorm|softmax` against PyTorch and ONNX Runtime, in turns.
+"""Single kernels: `albert bench attention|gelu|layernorm|softmax|vocabulary` against PyTorch and ONNX Runtime, in turns.
 
     python benches/cpu/kernels.py --albert target/release/albert --threads 1
 
 PyTorch's `scaled_dot_product_attention` gets q, k and v as a model has them, views of one [B, S, 3H] product; its backward
-pass is timed by itself. ONNX Runtime runs its own fused operations (com.microsoft). PyTorch's GELU is the fused one.
+pass is timed by itself. The vocabulary is its `linear` and `cross_entropy`, over rows that have a label. ONNX Runtime runs its own fused operations (com.microsoft). PyTorch's GELU is the fused one.
 PyTorch runs with glibc told to keep its memory: results are fresh tensors, and page faults would be timed otherwise.
 """
 
@@ -15,6 +15,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import turns  # noqa: E402
 
 ATTENTION = ["8x128", "8x512"]
+VOCABULARY = ["153x30000", "614x30000"]
+WIDTH = 128
 ROWS = ["512x768", "512x3072", "4096x768", "4096x3072"]
 HEADS, HEAD_SIZE = 12, 64
 
@@ -34,6 +36,15 @@ def torch_call(kernel, passes, first, second):
         out = torch.nn.functional.scaled_dot_product_attention(*heads)
         dout = torch.rand(b, s, HEADS, HEAD_SIZE).sub(0.5).transpose(1, 2)
         return lambda: torch.autograd.grad(out, heads, dout, retain_graph=True)
+    if kernel == "vocabulary":
+        hidden, weight, bias = (torch.rand(*shape) - 0.5 for shape in [(first, WIDTH), (second, WIDTH), (second,)])
+        labels = torch.randint(second, (first,))
+        inputs = [x.requires_grad_(not forward) for x in (hidden, weight, bias)]
+        loss = lambda: torch.nn.functional.cross_entropy(torch.nn.functional.linear(*inputs), labels)
+        if forward:
+            return loss
+        kept = loss()
+        return lambda: torch.autograd.grad(kept, inputs, retain_graph=True)
     x, dy = torch.rand(first, second) - 0.5, torch.rand(first, second) - 0.5
     aten = torch.ops.aten
     if kernel == "gelu":
@@ -111,7 +122,8 @@ def case(options, kernel, shape):
     sizes = ["--batch", first, "--seq", second] if kernel == "attention" else ["--m", first, "--n", second]
     threads = str(options.threads)
     contenders = [turns.albert(options.albert, [kernel, *sizes, "--threads", threads])]
-    for who, passes in [("torch", "forward"), ("ort", "forward"), ("torch", "backward")]:
+    others = [("torch", "forward"), ("ort", "forward"), ("torch", "backward")]
+    for who, passes in others if kernel != "vocabulary" else others[::2]:
         command = [sys.executable, __file__, "--worker", who, kernel, passes, shape, threads]
         contenders.append(
             turns.Process(f"{who} {passes}", command, {**turns.KEEP_MEMORY, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads})
@@ -143,15 +155,15 @@ def main():
         return worker(*sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--albert", default="target/release/albert", help="the program")
-    parser.add_argument("--only", nargs="+", default=["attention", "gelu", "layernorm", "softmax"])
-    parser.add_argument("--shapes", nargs="+", help="BATCHxLENGTH for attention, ROWSxCOLUMNS for the others")
+    parser.add_argument("--only", nargs="+", default=["attention", "gelu", "layernorm", "softmax", "vocabulary"])
+    parser.add_argument("--shapes", nargs="+", help="BATCHxLENGTH for attention, ROWSxCOLUMNS (of logits for the vocabulary) for the others")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     print(f"{options.threads} thread(s), {options.rounds} rounds; in parentheses by the time on processors")
     print("| kernel | us | of the limit | time over ours |\n|---|---|---|---|")
     for kernel in options.only:
-        for shape in options.shapes or (ATTENTION if kernel == "attention" else ROWS):
+        for shape in options.shapes or {"attention": ATTENTION, "vocabulary": VOCABULARY}.get(kernel, ROWS):
             case(options, kernel, shape)
 
 

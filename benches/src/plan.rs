@@ -1,6 +1,6 @@
 //! From what a person asks for to the list of what is run.
 
-use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, Rung, Step, Work};
+use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, Rung, Step, Vocabulary, Work};
 use albert::{AlbertConfig, cost::Checkpointing};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -24,6 +24,8 @@ pub enum What {
     Gelu,
     /// Softmax, forward and backward
     Softmax,
+    /// Projection to the vocabulary with its cross-entropy, forward and backward
+    Vocabulary,
     /// A pass or a training step of a model
     Step,
     /// A few of each
@@ -96,13 +98,13 @@ impl From<Keep> for Checkpointing {
 /// What is asked for. Sizes may be lists; all their combinations are run.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Selection {
-    /// Rows: of A and C, or of what GELU, LayerNorm and softmax walk
+    /// Rows: of A and C, or of what GELU, LayerNorm and softmax walk, or those that have a label
     #[arg(long, value_delimiter = ',')]
     pub m: Vec<usize>,
-    /// Columns: of B and C, or of what GELU, LayerNorm and softmax walk
+    /// Columns: of B and C, or of what GELU, LayerNorm and softmax walk, or words of the vocabulary
     #[arg(long, value_delimiter = ',')]
     pub n: Vec<usize>,
-    /// Columns of A, rows of B
+    /// Columns of A, rows of B, or how wide a row is that is projected to the vocabulary
     #[arg(long, value_delimiter = ',')]
     pub k: Vec<usize>,
     /// How A and B lie in memory [default: nt]
@@ -192,10 +194,11 @@ impl Selection {
             What::LayerNorm => rows(&Kernel::LAYERNORM),
             What::Gelu => rows(&Kernel::GELU),
             What::Softmax => rows(&Kernel::SOFTMAX),
+            What::Vocabulary => self.vocabulary(),
             What::Step => self.steps()?,
             What::All => {
                 let mut all: Vec<Work> = Product::forward(512, Form::Nt, self.dtype()).map(Work::Product).collect();
-                for what in [What::Attention, What::LayerNorm, What::Gelu, What::Softmax, What::Step] {
+                for what in [What::Attention, What::LayerNorm, What::Gelu, What::Softmax, What::Vocabulary, What::Step] {
                     all.extend(self.works(what)?);
                 }
                 let train = Self { mode: Some(Does::Train), ..self.clone() };
@@ -330,6 +333,20 @@ impl Selection {
         for &rows in or(&self.m, &[512, 4096]) {
             for &columns in or(&self.n, &[768, 3072]) {
                 all.push(Work::Rows(Rows { kernel, rows, columns, dtype: self.dtype() }));
+            }
+        }
+        all
+    }
+
+    /// The head of base: the masked tokens of 32 sequences of 128, 15 %.
+    fn vocabulary(&self) -> Vec<Work> {
+        let (dtype, mut all) = (self.dtype(), Vec::new());
+        for &rows in or(&self.m, &[614]) {
+            for &classes in or(&self.n, &[30_000]) {
+                for &width in or(&self.k, &[128]) {
+                    let case = |backward| Work::Vocabulary(Vocabulary { rows, classes, width, backward, dtype });
+                    all.extend([false, true].map(case));
+                }
             }
         }
         all

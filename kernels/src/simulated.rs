@@ -13,6 +13,7 @@ use crate::{
     },
 };
 use bytemuck::Pod;
+use rayon::prelude::*;
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -213,8 +214,9 @@ pub fn cases_of(operation: &Operation, sm: Sm) -> BTreeMap<Name, Vec<Case>> {
         let cost = (operation.cost)(case);
         (cost.flops, cost.bytes)
     });
-    for case in cases {
-        for name in served(operation, &case, sm) {
+    let named: Vec<_> = cases.par_iter().map(|case| served(operation, case, sm)).collect();
+    for (case, names) in cases.into_iter().zip(named) {
+        for name in names {
             if let Some(cases) = found.get_mut(&name) {
                 cases.push(case.clone());
             }

@@ -1,4 +1,4 @@
-"""Holds `albert forward` against PyTorch and transformers, and makes the golden files of tests/tests/forward.rs.
+"""Holds `albert forward` against PyTorch and transformers, and makes the golden files of tests/tests/program/forward.rs.
 
     python3 -m venv venv && venv/bin/pip install -r tests/oracle/requirements.txt
     venv/bin/python tests/oracle/forward.py compare --albert target/release/albert [--released]

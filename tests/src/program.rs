@@ -28,7 +28,8 @@ pub fn program() -> &'static Path {
         };
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
         let built = Command::new(cargo)
-            .args(["build", "--quiet", "--package", "cli", "--bin", "albert", "--profile", profile, "--target-dir"])
+            // Of the whole workspace, as the tests are: the program alone has other features of its dependencies on.
+            .args(["build", "--quiet", "--workspace", "--bin", "albert", "--profile", profile, "--target-dir"])
             .arg(target)
             .arg("--manifest-path")
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("Cargo.toml"))

@@ -9,12 +9,13 @@
 //!                none    8H·x + 2F·x + 4A + 16    input, qkv, context, two sums, one LayerNorm output, pre, act
 //!                cheap   6H·x +  F·x + 4A + 16    qkv, context, two sums, pre: what no pass over rows gives back
 //!                layer    H·x                     the input of every block; one block's worth while it is redone
+//!              and, whichever is more, what the last block's backward needs beside, or 4V for each masked token
 //! ```
 //!
 //! The lists are those of the engine's encoder layer.
 //!
-//! Limits: an estimate for choosing a batch. What a run will really take is planned by the engine and printed before
-//! the first step.
+//! Limits: an estimate for choosing a batch on a processor; a GPU has at most 64 MiB of the logits at a time. What a run will
+//! really take is planned by the engine and printed before the first step.
 
 use serde::{Deserialize, Serialize};
 
@@ -120,14 +121,16 @@ fn activations(config: &AlbertConfig, workload: &Workload, training: &Training) 
     // The log-sum-exp of each head and two pairs of LayerNorm statistics stay f32.
     let statistics = 4 * heads + 16;
     let block_in_full = (8 * h + 2 * f) * x + statistics;
-    // Backward is at its highest in the feed-forward network of the last block: the gradient of the pre-activation takes the
-    // place of the activation, which is computed first where it was not kept, and one gradient of the hidden state is there.
-    let layers = match training.checkpointing {
-        Checkpointing::None => blocks * block_in_full + h * x,
-        Checkpointing::Cheap => blocks * ((6 * h + f) * x + statistics) + h * x + (f + h) * x,
-        Checkpointing::Layer => (blocks - 1) * h * x + block_in_full + h * x,
+    // Memory is at its highest at the loss, which has the last hidden state and the logits, or in the feed-forward network of
+    // the last block: the gradient of the pre-activation takes the place of the activation, which is computed first where it
+    // was not kept, and one gradient of the hidden state is there.
+    let (layers, last) = match training.checkpointing {
+        Checkpointing::None => (blocks * block_in_full, h * x),
+        Checkpointing::Cheap => (blocks * ((6 * h + f) * x + statistics) + h * x, (f + h) * x),
+        Checkpointing::Layer => (blocks * h * x, block_in_full),
     };
     let embeddings = (2 * e + h) * x + 8;
     let head = (h + 4 * e) * x + 12;
-    tokens * (layers + embeddings) + masked * head
+    let loss = tokens * h * x + masked * 4 * config.vocab_size as u64;
+    tokens * (layers + embeddings) + masked * head + (tokens * last).max(loss)
 }

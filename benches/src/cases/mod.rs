@@ -1,4 +1,4 @@
-//! What can be timed: products, attention, the row kernels, and whole steps of a model.
+//! What can be timed: products, attention, the row kernels, the vocabulary's loss, and whole steps of a model.
 //!
 //! A [`Work`] is a value that says what; [`Work::prepare`] makes its operands (random, never zeros) and the calls. FLOPs are
 //! those of products, once each, nothing that is computed again; bytes are those that have to be read and written at least.
@@ -8,12 +8,14 @@ mod gemm;
 mod rows;
 mod rungs;
 mod step;
+mod vocabulary;
 
 pub use attention::Attention;
 pub use gemm::{Form, Product};
 pub use rows::{Kernel, Rows};
 pub use rungs::{RUNGS, Rung};
 pub use step::{Mode, Step};
+pub use vocabulary::Vocabulary;
 
 use crate::{
     measure::{Contender, KERNEL_ROUNDS, STEP_ROUNDS, Turner},
@@ -63,6 +65,8 @@ pub enum Work {
     Attention(Attention),
     /// A kernel that walks rows.
     Rows(Rows),
+    /// The projection to the vocabulary with its loss.
+    Vocabulary(Vocabulary),
     /// A pass or a training step of a model.
     Step(Step),
 }
@@ -87,6 +91,7 @@ impl Work {
             Self::Rung(rung) => Ok(rung.prepare(cpu)),
             Self::Attention(attention) => Ok(attention.prepare(cpu)),
             Self::Rows(rows) => Ok(rows.prepare(cpu)),
+            Self::Vocabulary(vocabulary) => Ok(vocabulary.prepare(cpu)),
             Self::Step(step) => step.prepare(cpu),
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! cross_entropy   loss = Σ_m (log Σ_v exp z_m[v] - z_m[label_m]) / denominator
 //!                 dz_m[v] = (softmax(z_m)[v] - [v = label_m]) / denominator
-//! projection      z = h·Wᵀ + b, chunk by chunk: M x V logits are never in memory at once
+//! projection      z = h·Wᵀ + b, chunk by chunk
 //! ```
 //!
 //! The denominator is the caller's: the number of rows gives the mean, the number of a whole batch's rows makes
@@ -164,7 +164,8 @@ impl Op for CrossEntropy {
 }
 
 /// Softmax cross-entropy of `hidden`·Wᵀ + b and labels [M]: hidden [M, E], weight [V, E] (the word embeddings, where
-/// they are tied), bias [V]. The logits are never stored.
+/// they are tied), bias [V]. A step with gradients keeps the logits on a processor; on a GPU, and without gradients, they are
+/// never all in memory.
 ///
 /// # Errors
 /// Shapes do not fit, a label is no row of the weight, or the denominator is not positive.
@@ -188,6 +189,10 @@ pub fn projected_cross_entropy(
     let mut losses = tape.alloc([rows], DType::F32)?;
     let mut norms = tape.alloc([rows, 2], DType::F32)?;
     let mut predictions = tape.alloc([rows], DType::U32)?;
+    let mut kept = match tape.device() {
+        Device::Cpu(_) if tape.is_recording() => Some(tape.alloc([rows, vocabulary], DType::F32)?),
+        _ => None,
+    };
     let mut scratch = tape.alloc([scratch_len(tape, hidden.value(), vocabulary)], DType::F32)?;
     tape.launch_on(NAME, dense.cost(rows, dtype), |device| match device {
         Device::Cpu(cpu) => {
@@ -199,8 +204,9 @@ pub fn projected_cross_entropy(
                     bias: tape.params().values(bias),
                     labels: labels.value().slice(),
                 };
-                let (losses, norms) = (losses.slice_mut(), norms.slice_mut());
-                kernel::forward(cpu, &projection, losses, norms, predictions.slice_mut(), scratch.slice_mut());
+                let (losses, norms, predictions) = (losses.slice_mut(), norms.slice_mut(), predictions.slice_mut());
+                let kept = kept.as_mut().map(Tensor::slice_mut);
+                kernel::forward(cpu, &projection, losses, norms, predictions, kept, scratch.slice_mut());
             });
             Ok(())
         }
@@ -217,6 +223,7 @@ pub fn projected_cross_entropy(
         hidden: hidden_value.clone(),
         labels: labels.clone(),
         norms,
+        kept,
         denominator,
     })?;
     Ok(Classified { loss, losses, predictions, labels: labels.clone() })
@@ -235,6 +242,8 @@ struct Projected {
     hidden: Tensor,
     labels: Tensor,
     norms: Tensor,
+    /// The logits, on a processor; a GPU computes them again.
+    kept: Option<Tensor>,
     denominator: f32,
 }
 
@@ -243,7 +252,7 @@ impl Op for Projected {
         "projected_cross_entropy"
     }
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let Self { dense, hidden, labels, norms, denominator } = *self;
+        let Self { dense, hidden, labels, norms, kept, denominator } = *self;
         let (tape, rows, vocabulary, width) = (pass.tape, hidden.shape()[0], dense.n, dense.k);
         let mut dhidden = tape.alloc(*hidden.shape(), hidden.dtype())?;
         let mut scratch = tape.alloc([scratch_len(tape, &hidden, vocabulary)], DType::F32)?;
@@ -251,7 +260,7 @@ impl Op for Projected {
         let at_bias = dense.bias.clone().expect("the projection has a bias");
         let Cost { flops, bytes } = dense.cost(rows, hidden.dtype());
         let flat = &mut pass.params.flat;
-        let cost = Cost { flops: 3 * flops, bytes: 3 * bytes };
+        let cost = Cost { flops: 2 * flops, bytes: 2 * bytes };
         tape.launch_on("projected_cross_entropy.backward", cost, |device| {
             factors(&dy, denominator, device, &mut dlosses)?;
             match device {
@@ -270,8 +279,9 @@ impl Op for Projected {
                             labels: labels.slice(),
                         };
                         let (dhidden, scratch) = (dhidden.slice_mut::<X>(), scratch.slice_mut());
+                        let kept = kept.as_ref().expect("a recording forward pass on a processor kept them").slice();
                         let (norms, dlosses) = (norms.slice(), dlosses.slice());
-                        kernel::backward(cpu, &projection, norms, dlosses, dhidden, dweight, dbias, scratch);
+                        kernel::backward(cpu, &projection, norms, kept, dlosses, dhidden, dweight, dbias, scratch);
                     });
                     Ok(())
                 }

@@ -67,10 +67,11 @@ pub fn forward<'s, R: Real>(
             let exps: Vec<R> = s.iter().map(|&s| (s - max).exp()).collect();
             let total = exps.iter().fold(R::of(0.0), |sum, &e| sum + e);
             lse[query * spec.heads + head] = max + total.ln();
+            let factors = exps.iter().enumerate().map(|(i, &e)| e / total * mask(spec, query, head, i));
+            let probabilities: Vec<R> = factors.collect();
             for x in 0..spec.head_size {
                 let mut sum = R::of(0.0);
-                for (i, &e) in exps.iter().enumerate() {
-                    let p = e / total * mask(spec, query, head, i);
+                for (i, &p) in probabilities.iter().enumerate() {
                     sum = sum + p * v[at(spec, ld, start + i, head, x)];
                 }
                 out[at(spec, spec.hidden(), query, head, x)] = sum;

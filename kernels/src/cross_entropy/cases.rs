@@ -219,24 +219,31 @@ fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     let (bias, labels) = (uniform::<f32>(3, classes, 1.0), labels(rows, classes));
     let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
     let mut scratch = Guarded::<f32>::poisoned(scratch_len(rows, width, classes));
+    let mut kept = Guarded::<f32>::poisoned(rows * classes);
     let (h32, w32) = (widen::<f32, X>(&hidden), widen::<f32, X>(&weight));
     let (h64, w64, b64) = (widen::<f64, X>(&hidden), widen::<f64, X>(&weight), widen::<f64, f32>(&bias));
     let z32 = reference::logits::<f32>(width, &h32, &w32, &bias);
     let z64 = reference::logits::<f64>(width, &h64, &w64, &b64);
     if case.pass == Pass::Forward {
-        let worst = check_losses(case, &labels, (&z32, &z64), |losses, norms, predictions| {
-            forward(cpu, &projection, losses, norms, predictions, &mut scratch);
-            Ok(())
-        })?;
-        return scratch.intact().map(|()| worst);
+        let mut worst = 0.0f64;
+        for keeps in [false, true] {
+            worst = worst.max(check_losses(case, &labels, (&z32, &z64), |losses, norms, predictions| {
+                let kept = keeps.then_some(&mut kept[..]);
+                forward(cpu, &projection, losses, norms, predictions, kept, &mut scratch);
+                Ok(())
+            })?);
+        }
+        return scratch.intact().and(kept.intact()).map(|()| worst);
     }
+    let (mut losses, mut predictions) = (vec![0.0; rows], vec![0; rows]);
+    forward(cpu, &projection, &mut losses, &mut vec![0.0; 2 * rows], &mut predictions, Some(&mut kept), &mut scratch);
     let (_, norms) = reference::rows_forward::<f32>(classes, &z32, &labels);
     let dlosses = uniform::<f32>(4, rows, 1.0);
     let (before_w, before_b) = (uniform::<f32>(5, weight.len(), 0.1), uniform::<f32>(6, classes, 0.1));
     let mut dhidden = Guarded::<X>::poisoned(hidden.len());
     let (mut dweight, mut dbias) = (Guarded::new(&before_w), Guarded::new(&before_b));
-    backward(cpu, &projection, &norms, &dlosses, &mut dhidden, &mut dweight, &mut dbias, &mut scratch);
-    dhidden.intact().and(dweight.intact()).and(dbias.intact()).and(scratch.intact())?;
+    backward(cpu, &projection, &norms, &kept, &dlosses, &mut dhidden, &mut dweight, &mut dbias, &mut scratch);
+    kept.intact().and(dhidden.intact()).and(dweight.intact()).and(dbias.intact()).and(scratch.intact())?;
 
     let dz32 = reference::rows_backward::<f32>(classes, &z32, &labels, &norms, &dlosses);
     let dz64 = reference::rows_backward::<f64>(classes, &z64, &labels, &widen(&norms), &widen(&dlosses));

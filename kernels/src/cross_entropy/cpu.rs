@@ -6,7 +6,7 @@ use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::simd::{Element, Kernel, Simd};
 use crate::softmax::{Max, SumOfExp};
-use crate::sweep::{Columns, sweep, sweep_in_place};
+use crate::sweep::{Columns, sweep};
 
 /// Numbers of a row's state: greatest logit so far, Σ exp(z - greatest), the label's logit.
 pub(super) const STATE: usize = 3;
@@ -68,13 +68,7 @@ pub fn rows_backward<X: Element>(
         norms.len() == NORM * rows && dlosses.len() == rows,
         "cross_entropy: norms or dlosses are not of {rows} rows"
     );
-    let isa = cpu.isa();
-    for_each_block(cpu, rows, rows_per_task(classes), Rows::new(dlogits, classes), |rows, dlogits| {
-        let logits = &logits[rows.start * classes..rows.end * classes];
-        let chunk = Chunk { classes, first_class: 0, logits, labels: &labels[rows.clone()] };
-        let norms = &norms[NORM * rows.start..NORM * rows.end];
-        isa.run(RowsBackward { chunk, norms, dlosses: &dlosses[rows], dlogits });
-    });
+    differentiate(cpu, classes, 0, logits, labels, norms, dlosses, dlogits);
 }
 
 pub(super) fn check_labels(labels: &[u32], classes: usize) {
@@ -113,20 +107,23 @@ pub(super) fn finish(cpu: &Cpu, labels: &[u32], state: &[f32], losses: &mut [f32
     }
 }
 
-/// Turns the chunk [rows, classes] of logits from `first_class` on into their gradient, in place.
-pub(super) fn differentiate(
+/// Gradient of the chunk [rows, classes] of logits from `first_class` on.
+pub(super) fn differentiate<X: Element>(
     cpu: &Cpu,
     classes: usize,
     first_class: usize,
-    logits: &mut [f32],
+    logits: &[X],
     labels: &[u32],
     norms: &[f32],
     dlosses: &[f32],
+    dlogits: &mut [X],
 ) {
     let isa = cpu.isa();
-    for_each_block(cpu, labels.len(), rows_per_task(classes), Rows::new(logits, classes), |rows, logits| {
-        let (labels, norms) = (&labels[rows.clone()], &norms[NORM * rows.start..NORM * rows.end]);
-        isa.run(Differentiate { classes, first_class, logits, labels, norms, dlosses: &dlosses[rows] });
+    for_each_block(cpu, labels.len(), rows_per_task(classes), Rows::new(dlogits, classes), |rows, dlogits| {
+        let logits = &logits[rows.start * classes..rows.end * classes];
+        let chunk = Chunk { classes, first_class, logits, labels: &labels[rows.clone()] };
+        let norms = &norms[NORM * rows.start..NORM * rows.end];
+        isa.run(Differentiate { chunk, norms, dlosses: &dlosses[rows], dlogits });
     });
 }
 
@@ -238,29 +235,14 @@ impl Columns<1, 0, 0, 1, 0> for Softmax {
     }
 }
 
-impl Columns<0, 0, 1, 0, 0> for Softmax {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        _: [S::F32; 0],
-        _: [S::F32; 0],
-        [z]: &mut [S::F32; 1],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 0] {
-        *z = self.of(simd, *z);
-        []
-    }
-}
-
-struct RowsBackward<'a, X> {
+struct Differentiate<'a, X> {
     chunk: Chunk<'a, X>,
     norms: &'a [f32],
     dlosses: &'a [f32],
     dlogits: &'a mut [X],
 }
 
-impl<X: Element> Kernel for RowsBackward<'_, X> {
+impl<X: Element> Kernel for Differentiate<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
@@ -274,36 +256,6 @@ impl<X: Element> Kernel for RowsBackward<'_, X> {
             sweep(simd, classes, &softmax, [z], [], [], [&mut *dz]);
             if let Some(place) = place(labels[i], first_class, classes) {
                 dz[place] = X::from_f32(softmax.at_label(simd, z[place].to_f32()));
-            }
-        }
-    }
-}
-
-struct Differentiate<'a> {
-    classes: usize,
-    first_class: usize,
-    logits: &'a mut [f32],
-    labels: &'a [u32],
-    norms: &'a [f32],
-    dlosses: &'a [f32],
-}
-
-impl Kernel for Differentiate<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { classes, first_class, logits, labels, norms, dlosses } = self;
-        for (i, z) in logits.chunks_mut(classes).enumerate() {
-            if labels[i] == IGNORED {
-                z.fill(0.0);
-                continue;
-            }
-            let softmax = Softmax::new(&norms[NORM * i..], dlosses[i]);
-            let place = place(labels[i], first_class, classes);
-            let at_label = place.map(|place| softmax.at_label(simd, z[place]));
-            sweep_in_place(simd, classes, &softmax, [], [], [&mut *z]);
-            if let (Some(place), Some(dz)) = (place, at_label) {
-                z[place] = dz;
             }
         }
     }

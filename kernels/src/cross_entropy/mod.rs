@@ -1,21 +1,22 @@
 //! Softmax cross-entropy: fused with the projection onto a vocabulary, and of plain rows for few classes.
 //!
 //! ```text
-//! z = h·Wᵀ + b               h [M, E], W [V, E], b [V]      logits [M, V], never in memory as a whole
+//! z = h·Wᵀ + b               h [M, E], W [V, E], b [V]      logits [M, V]
 //! g = max z      s = Σ exp(z - g)      loss = ln s + (g - z[label])      prediction = argmax z
 //!
 //! dz = (exp(z - g) / s - onehot(label)) · dloss
 //! dh = dz·W              dW += dzᵀ·h              db += Σ_rows dz
 //! ```
 //!
-//! The logits of a masked-language-model head are the largest matrix of a training step (600 x 30,000 are 72 MB), so
-//! they exist a chunk at a time, in scratch of at most 1 MiB; backward computes each chunk again.
+//! Logits come and go a chunk at a time, which stays in the second-level cache from its product to the sums of its rows. A
+//! forward pass alone leaves none of them; one with a backward pass to follow keeps them all (the largest matrix of a step:
+//! 600 x 30,000 are 72 MB), which costs less than a product to compute them again.
 //!
 //! ```text
 //!            V: chunks of 512 classes
 //!         ┌──────┬──────┬──────┐      for each chunk of rows, for each chunk of classes:
 //!   512   │ z    │      │      │        forward   z = h·Wᵀ + b       running (max, Σ exp) of each row: online softmax
-//!   rows  ├──────┼──────┼──────┤        backward  z again; dz in its place
+//!   rows  ├──────┼──────┼──────┤        backward  dz of z as it was kept
 //!         │      │      │      │                  dh += dz·W    dW[chunk] += dzᵀ·h    db[chunk] += Σ dz
 //!         └──────┴──────┴──────┘
 //! ```
@@ -25,7 +26,7 @@
 //! A row's normaliser is the pair (g, 1/s). Its log-sum-exp in one number would be off by half an ulp of a number of about
 //! ln V, and all probabilities of the row with it, in the same direction.
 //!
-//! Cost: forward 2·M·V·E FLOP, backward 6·M·V·E (of which 2 are the logits again); W is read once for every 512 rows.
+//! Cost: forward 2·M·V·E FLOP, backward 4·M·V·E; W is read once for every 512 rows.
 //! Chunks are cut by shape, rows and columns of a chunk by [`crate::gemm`] and [`crate::reduce`]: equal bits for any
 //! number of threads. A label of [`IGNORED`] has no loss and no gradient.
 //!

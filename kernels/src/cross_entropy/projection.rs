@@ -1,4 +1,4 @@
-//! The loss with its projection: chunks of logits by GEMM, in scratch of bounded size.
+//! The loss with its projection: chunks of logits by GEMM, kept for backward or in scratch of bounded size.
 
 use super::cpu::{NORM, STATE, check_labels, differentiate, finish, observe, reset};
 use crate::elementwise::cast;
@@ -6,6 +6,7 @@ use crate::gemm::{Epilogue, Gemm, gemm};
 use crate::pool::Cpu;
 use crate::reduce::{column_sums, column_sums_scratch_len};
 use crate::simd::Element;
+use std::ops::Range;
 
 /// Rows of a chunk: W is read once for them.
 const CHUNK_ROWS: usize = 512;
@@ -37,14 +38,19 @@ impl<X: Element, W: Element> Projection<'_, X, W> {
         (rows, classes)
     }
 
-    /// z of some rows and classes, into the front of `logits`.
-    fn chunk<'z>(&self, cpu: &Cpu, rows: &Span, classes: &Span, logits: &'z mut [f32]) -> &'z mut [f32] {
-        let logits = &mut logits[..rows.len * classes.len];
+    /// z of some rows and classes.
+    fn chunk(&self, cpu: &Cpu, rows: &Span, classes: &Span, logits: &mut [f32]) {
         let spec = Gemm::nt(rows.len, classes.len, self.width);
         let (hidden, weight) = (rows.of(self.hidden, self.width), classes.of(self.weight, self.width));
         gemm(cpu, &spec, hidden, weight, logits, Epilogue::Bias(classes.of(self.bias, 1)));
-        logits
     }
+}
+
+/// Where the chunk of `rows` and `classes` lies among kept logits of V `vocabulary` classes: chunk after chunk, each
+/// contiguous, in the order in which they are computed.
+fn place_of(rows: &Span, classes: &Span, vocabulary: usize) -> Range<usize> {
+    let start = rows.start * vocabulary + rows.len * classes.start;
+    start..start + rows.len * classes.len
 }
 
 /// Some neighbouring rows or classes.
@@ -87,7 +93,8 @@ fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
     [logits, of_rows, &mut rest[..parts[2]]]
 }
 
-/// Losses and predictions [M] and normalisers [M, 2]. `scratch` of [`scratch_len`].
+/// Losses and predictions [M] and normalisers [M, 2]. `kept` takes the logits for [`backward`], M·V numbers in an order of its
+/// own, where one follows. `scratch` of [`scratch_len`].
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below V nor [`IGNORED`](super::IGNORED).
@@ -97,11 +104,14 @@ pub fn forward<X: Element, W: Element>(
     losses: &mut [f32],
     norms: &mut [f32],
     predictions: &mut [u32],
+    mut kept: Option<&mut [f32]>,
     scratch: &mut [f32],
 ) {
     let (rows, classes) = projection.shape();
     assert!(losses.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
     assert_eq!(norms.len(), NORM * rows, "cross_entropy: norms are not [{rows}, {NORM}]");
+    assert!(kept.as_ref().is_none_or(|kept| kept.len() == rows * classes), "cross_entropy: kept is not [{rows}, {classes}]");
+    let vocabulary = classes;
     let [logits, state, _] = cut(scratch, scratch_parts(rows, projection.width, classes));
     for rows in Span::all(rows, CHUNK_ROWS) {
         let labels = rows.of(projection.labels, 1);
@@ -109,15 +119,19 @@ pub fn forward<X: Element, W: Element>(
         let predictions = rows.of_mut(predictions, 1);
         reset(state);
         for classes in Span::all(classes, CHUNK_CLASSES) {
-            let z = projection.chunk(cpu, &rows, &classes, logits);
+            let z = match &mut kept {
+                Some(kept) => &mut kept[place_of(&rows, &classes, vocabulary)],
+                None => &mut logits[..rows.len * classes.len],
+            };
+            projection.chunk(cpu, &rows, &classes, z);
             observe(cpu, classes.len, classes.start, z, labels, state, predictions);
         }
         finish(cpu, labels, state, rows.of_mut(losses, 1), rows.of_mut(norms, NORM));
     }
 }
 
-/// dhidden [M, E] of the losses' gradients `dlosses` [M]; dweight [V, E] and dbias [V] are added to. `norms` [M, 2] are those
-/// of forward; `scratch` of [`scratch_len`].
+/// dhidden [M, E] of the losses' gradients `dlosses` [M]; dweight [V, E] and dbias [V] are added to. `norms` [M, 2] and the
+/// logits `kept` are those of forward; `scratch` of [`scratch_len`].
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below V nor [`IGNORED`](super::IGNORED).
@@ -125,6 +139,7 @@ pub fn backward<X: Element, W: Element>(
     cpu: &Cpu,
     projection: &Projection<'_, X, W>,
     norms: &[f32],
+    kept: &[f32],
     dlosses: &[f32],
     dhidden: &mut [X],
     dweight: &mut [f32],
@@ -137,6 +152,8 @@ pub fn backward<X: Element, W: Element>(
         norms.len() == NORM * rows && dlosses.len() == rows,
         "cross_entropy: norms or dlosses are not of {rows} rows"
     );
+    assert_eq!(kept.len(), rows * classes, "cross_entropy: kept is not [{rows}, {classes}]");
+    let vocabulary = classes;
     assert_eq!(dhidden.len(), rows * width, "cross_entropy: dhidden is not [{rows}, {width}]");
     assert!(dweight.len() == classes * width && dbias.len() == classes, "cross_entropy: not {classes} classes");
     let [logits, dh, sums] = cut(scratch, scratch_parts(rows, width, classes));
@@ -147,8 +164,9 @@ pub fn backward<X: Element, W: Element>(
         let dh = &mut dh[..rows.len * width];
         dh.fill(0.0);
         for classes in Span::all(classes, CHUNK_CLASSES) {
-            let dz = projection.chunk(cpu, &rows, &classes, logits);
-            differentiate(cpu, classes.len, classes.start, dz, labels, norms, dlosses);
+            let dz = &mut logits[..rows.len * classes.len];
+            let z = &kept[place_of(&rows, &classes, vocabulary)];
+            differentiate(cpu, classes.len, classes.start, z, labels, norms, dlosses, dz);
             let weight = classes.of(projection.weight, width);
             gemm(cpu, &Gemm::nn(rows.len, width, classes.len).accumulate(), dz, weight, dh, Epilogue::None);
             let dw = classes.of_mut(dweight, width);

@@ -7,7 +7,7 @@ use crate::{
     dropout::Dropout,
     gelu::Activation,
     operation::{Case, Cost, Operation, Outcome, Pass, Target},
-    simulated::takes_large,
+    simulated::{only_names, takes_large},
 };
 use half::bf16;
 
@@ -285,7 +285,10 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     /// C and the pre-activation by the definition, without gaps.
     pub(super) fn define<R: Real>(&self) -> (Vec<R>, Vec<R>) {
         let Gemm { m, n, ldc, .. } = self.spec;
-        let acc = reference::product(&self.spec, &widen::<R, X>(&self.a), &widen::<R, X>(&self.b));
+        let acc = match only_names() {
+            true => vec![R::of(0.0); m * n],
+            false => reference::product(&self.spec, &widen::<R, X>(&self.a), &widen::<R, X>(&self.b)),
+        };
         let matrix = widen::<R, Y>(&dense(&self.matrix, m, n, ldc));
         let bias = widen::<R, f32>(&self.bias);
         let with_bias = || reference::bias(&acc, &bias);

@@ -120,6 +120,12 @@ impl Cpu {
     /// Runs `task(0)` ... `task(tasks - 1)`, each once, on the pool's threads, and waits for all. Inside a task it is a
     /// plain loop.
     pub fn for_each(&self, tasks: usize, task: impl Fn(usize) + Sync + Send) {
+        self.share(tasks, &task);
+    }
+
+    /// [`for_each`](Self::for_each), compiled once: what rayon makes of a closure's type is more code than most kernels, and
+    /// a task is long enough to hide the call.
+    fn share(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         match (tasks, self.role()) {
             (0, _) => {}
             (1, _) => task(0),
@@ -127,23 +133,27 @@ impl Cpu {
                 // Its own task is in the loop like everybody's.
                 let _role = InRole::new(Role::Member(self.id()));
                 // SAFETY: a thread is leader while the team lives (see `enter`), and only outside of tasks.
-                unsafe { &*team }.run(tasks, &task);
+                unsafe { &*team }.run(tasks, task);
             }
             (_, Role::Member(_)) => (0..tasks).for_each(task),
             (_, Role::Outside) if self.threads() == 1 => self.pool.install(|| (0..tasks).for_each(task)),
-            (_, Role::Outside) => self.enter(|| self.for_each(tasks, task)),
+            (_, Role::Outside) => self.enter(|| self.share(tasks, task)),
         }
     }
 
     /// Runs `work(i)` once on each worker at the same time, i from 0 up: for probes and for warming up, never for results.
     /// Inside [`enter`](Self::enter) a worker that is busy with something of rayon's is left out.
     pub fn on_every_thread(&self, work: impl Fn(usize) + Sync) {
+        self.broadcast(&work);
+    }
+
+    fn broadcast(&self, work: &(dyn Fn(usize) + Sync)) {
         match self.role() {
             Role::Outside => drop(self.pool.broadcast(|context| work(context.index()))),
             Role::Leader(_, team) => {
                 let _role = InRole::new(Role::Member(self.id()));
                 // SAFETY: as in `for_each`.
-                unsafe { &*team }.run_on_all(&work);
+                unsafe { &*team }.run_on_all(work);
             }
             Role::Member(_) => panic!("`on_every_thread` inside a task would wait for the task's own thread"),
         }

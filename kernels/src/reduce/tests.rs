@@ -2,11 +2,6 @@ use super::*;
 use crate::check::*;
 
 #[test]
-fn agrees_with_f64_on_every_isa() {
-    assert_cases(&OPERATION);
-}
-
-#[test]
 fn is_bit_identical_for_any_thread_count() {
     let (rows, columns) = (1531, 131);
     let x = uniform::<f32>(3, rows * columns, 1.0);

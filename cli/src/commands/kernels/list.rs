@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kernels::{
     OPERATIONS,
-    operation::{Name, Program},
+    operation::{Name, Operation, Program},
     ptx::Sm,
     simulated,
 };
@@ -73,7 +73,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn examples(programs: &[Program]) -> Result<BTreeMap<Name, [String; 3]>> {
     let wanted: BTreeSet<&Name> = programs.iter().map(|program| &program.name).collect();
     let mut all = BTreeMap::new();
-    for (operation, sm) in OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm))) {
+    let are_wanted = |operation: &Operation, sm| (operation.ptx)(sm).iter().any(|program| wanted.contains(&program.name));
+    let rows = OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm)));
+    for (operation, sm) in rows.filter(|&(operation, sm)| are_wanted(operation, sm)) {
         let found = simulated::examples(operation, sm, |name| wanted.contains(name));
         for (name, (case, launched)) in found.map_err(anyhow::Error::msg)? {
             let shape: Vec<String> = case.dims.iter().map(|(letter, size)| format!("{letter}={size}")).collect();

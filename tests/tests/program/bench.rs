@@ -17,6 +17,7 @@ fn json_has_what_a_reader_needs() {
         (&["layernorm", "--m", "3", "--n", "8"], "layernorm", "bytes"),
         (&["gelu", "--m", "3", "--n", "8", "--dtype", "bf16"], "gelu", "bytes"),
         (&["softmax", "--m", "3", "--n", "8"], "softmax", "bytes"),
+        (&["vocabulary", "--m", "3", "--n", "20", "--k", "8", "--dtype", "bf16"], "vocabulary", "flops"),
         (&["step", "--config", "tiny", "--lengths", "3,5", "--mode", "train"], "step", "flops"),
         (&["step", "--config", "tiny", "--lengths", "3,5", "--dtype", "int8"], "step", "flops"),
     ] {
