@@ -198,7 +198,8 @@ impl Selection {
             What::Step => self.steps()?,
             What::All => {
                 let mut all: Vec<Work> = Product::forward(512, Form::Nt, self.dtype()).map(Work::Product).collect();
-                for what in [What::Attention, What::LayerNorm, What::Gelu, What::Softmax, What::Vocabulary, What::Step] {
+                for what in [What::Attention, What::LayerNorm, What::Gelu, What::Softmax, What::Vocabulary, What::Step]
+                {
                     all.extend(self.works(what)?);
                 }
                 let train = Self { mode: Some(Does::Train), ..self.clone() };

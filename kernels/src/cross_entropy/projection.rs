@@ -110,7 +110,10 @@ pub fn forward<X: Element, W: Element>(
     let (rows, classes) = projection.shape();
     assert!(losses.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
     assert_eq!(norms.len(), NORM * rows, "cross_entropy: norms are not [{rows}, {NORM}]");
-    assert!(kept.as_ref().is_none_or(|kept| kept.len() == rows * classes), "cross_entropy: kept is not [{rows}, {classes}]");
+    assert!(
+        kept.as_ref().is_none_or(|kept| kept.len() == rows * classes),
+        "cross_entropy: kept is not [{rows}, {classes}]"
+    );
     let vocabulary = classes;
     let [logits, state, _] = cut(scratch, scratch_parts(rows, projection.width, classes));
     for rows in Span::all(rows, CHUNK_ROWS) {

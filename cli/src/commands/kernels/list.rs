@@ -73,7 +73,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn examples(programs: &[Program]) -> Result<BTreeMap<Name, [String; 3]>> {
     let wanted: BTreeSet<&Name> = programs.iter().map(|program| &program.name).collect();
     let mut all = BTreeMap::new();
-    let are_wanted = |operation: &Operation, sm| (operation.ptx)(sm).iter().any(|program| wanted.contains(&program.name));
+    let are_wanted =
+        |operation: &Operation, sm| (operation.ptx)(sm).iter().any(|program| wanted.contains(&program.name));
     let rows = OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm)));
     for (operation, sm) in rows.filter(|&(operation, sm)| are_wanted(operation, sm)) {
         let found = simulated::examples(operation, sm, |name| wanted.contains(name));
