@@ -57,62 +57,13 @@ if [ -z "$nvdisasm" ]; then
   skipped=1
 fi
 
-# assemble FILE ARCHITECTURE BUDGET MACHINE: prints why it fails, nothing if it passes. MACHINE is a list of machine
-# instructions joined by commas, or `-`.
-assemble() {
-  local here log registers instruction
-  here=$(mktemp -d -p "$work")
-  log="$here/log"
-  if ! "$ptxas" --verbose --warn-on-spills --warn-on-local-memory-usage --generate-line-info --gpu-name "$2" "$1" \
-    --output-file "$here/cubin" >"$log" 2>&1; then
-    grep -m 1 -E 'error|fatal' "$log" || tail -n 1 "$log"
-    return
-  fi
-  # Serialised wgmma and an ignored setmaxnreg are no warnings to ptxas, only advice with a number C75...
-  if grep -qE 'warning|\(C75[0-9]+\)' "$log"; then
-    grep -m 1 -E 'warning|\(C75[0-9]+\)' "$log"
-  elif ! grep -q '0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' "$log"; then
-    echo "spills or a stack: $(grep -m 1 'stack frame' "$log" || echo 'ptxas did not say')"
-  else
-    registers=$(sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$log" | head -n 1)
-    if [ "${registers:-999}" -gt "$3" ]; then
-      echo "${registers:-an unknown number of} registers, the budget is $3"
-    elif [ "$4" != - ] && [ -n "$nvdisasm" ]; then
-      "$nvdisasm" --print-code "$here/cubin" >"$here/machine" 2>"$log" || tail -n 1 "$log"
-      for instruction in ${4//,/ }; do
-        grep -qE "[[:space:]]${instruction//./\\.}" "$here/machine" || echo "the machine code has no $instruction"
-      done
-    fi
-  fi
-  rm -r "$here"
-}
-
-# row FILE ENTRY BUDGET MACHINE ARCHITECTURE: one assembly, one line.
-row() {
-  local complaint
-  complaint=$(assemble "$work/ptx/$1" "$5" "$3" "$4")
-  if [ -z "$complaint" ]; then echo passed; else echo "FAILED $2 for $5: $complaint"; fi
-}
-export -f assemble row
-export ptxas nvdisasm work
-
-# --- the gate must be able to fail ---
-read -r first _ <"$work/ptx/programs.txt"
-printf 'broken\n' | cat "$work/ptx/$first" - >"$work/broken.ptx"
-if [ -z "$(assemble "$work/broken.ptx" sm_80 255 -)" ] || [ -z "$(assemble "$work/ptx/$first" sm_80 1 -)" ] ||
-  { [ -n "$nvdisasm" ] && [ -z "$(assemble "$work/ptx/$first" sm_80 255 NOSUCH)" ]; }; then
-  echo "the PTX gate passes broken text, ignores the budget or the machine code; nothing it says can be trusted" >&2
-  exit 1
-fi
-
 # --- every program, every architecture, on every core ---
-awk '{ for (i = 5; i <= NF; i++) print $1, $2, $3, $4, $i }' "$work/ptx/programs.txt" |
-  xargs -P "$(nproc)" -L 1 bash -c 'row "$@"' row >"$work/rows.log"
-passed=$(grep -c '^passed$' "$work/rows.log" || true)
-failed=$(grep -c '^FAILED' "$work/rows.log" || true)
-grep -v '^passed$' "$work/rows.log" || true
-if [ $((passed + failed)) -ne "$assemblies" ]; then
-  echo "the PTX gate ran $((passed + failed)) of $assemblies assemblies; nothing it says can be trusted" >&2
+status=0
+python3 .ci/assemble.py "$work/ptx" --ptxas "$ptxas" ${nvdisasm:+--nvdisasm "$nvdisasm"} >"$work/rows.log" || status=$?
+grep '^FAILED' "$work/rows.log" || true
+if [ "$status" -gt 1 ] || ! read -r passed _ failed _ < <(tail -n 1 "$work/rows.log") ||
+  [ $((passed + failed)) -ne "$assemblies" ]; then
+  echo "the PTX gate ran ${passed:-0} + ${failed:-0} of $assemblies assemblies; nothing it says can be trusted" >&2
   exit 1
 fi
 

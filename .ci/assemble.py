@@ -1,0 +1,147 @@
+"""Assembles PTX programs with ptxas and looks for machine instructions in what came out.
+
+    python3 .ci/assemble.py FOLDER --ptxas FILE [--nvdisasm FILE]
+
+FOLDER is what the example `emit_ptx` writes: programs, and programs.txt with a line for each
+
+    FILE ENTRY REGISTERS INSTRUCTIONS ARCHITECTURE..     instructions joined by commas, or `-`
+
+A program fails for an architecture if ptxas refuses it or warns, if it spills registers, needs a stack, takes more registers
+than its line allows, or if the disassembly lacks one of the instructions. Without nvdisasm none is looked for. Prints a line
+for each failure, then `N passed, M failed`. Ends with code 1 if something failed, 2 if the checks themselves let a wrong
+program through.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections import namedtuple
+
+Program = namedtuple("Program", "text entry registers instructions architecture")
+STRICT = ["--verbose", "--warn-on-spills", "--warn-on-local-memory-usage", "--generate-line-info"]
+# Serialised wgmma and an ignored setmaxnreg are no warnings to ptxas, only advice with a number C75...
+WARNING = re.compile(r".*(?:warning|\(C75[0-9]+\)).*")
+NOTHING_SPILLED = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+INSTRUCTION_BYTES = 16
+# nvdisasm takes a quarter of a second to start: as many programs at once as keep every core busy to the end.
+PROGRAMS_AT_ONCE = 40
+
+
+def machine_code(cubin):
+    """The instructions of an ELF file with one kernel."""
+    (sections,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, of_names = struct.unpack_from("<HHH", cubin, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, sections + i * size) for i in range(count)]
+    names = headers[of_names][4]
+    return b"".join(
+        cubin[offset : offset + length]
+        for name, _, _, _, offset, length in headers
+        if cubin.startswith(b".text.", names + name)
+    )
+
+
+def assemble(ptxas, program, folder):
+    """(why it fails or None, its machine code)."""
+    handle, cubin = tempfile.mkstemp(dir=folder)
+    os.close(handle)
+    command = [ptxas, *STRICT, "--gpu-name", program.architecture, program.text, "--output-file", cubin]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = done.stdout
+    with open(cubin, "rb") as file:
+        code = file.read()
+    os.remove(cubin)
+    if done.returncode != 0:
+        lines = said.splitlines() or ["ptxas failed and did not say why"]
+        return next((line for line in lines if "error" in line or "fatal" in line), lines[-1]), b""
+    if warning := WARNING.search(said):
+        return warning.group(), b""
+    if NOTHING_SPILLED not in said:
+        frame = re.search(".*stack frame.*", said)
+        return f"spills or a stack: {frame.group() if frame else 'ptxas did not say'}", b""
+    used = re.search(r"Used (\d+) registers", said)
+    if not used or int(used.group(1)) > program.registers:
+        return f"{used.group(1) if used else 'an unknown number of'} registers, the budget is {program.registers}", b""
+    return None, machine_code(code)
+
+
+def disassemble(nvdisasm, architecture, codes, folder):
+    """The instructions of each of some machine codes, as text: one call for all, told apart by their places."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(b"".join(codes))
+        file.flush()
+        command = [nvdisasm, "--binary", architecture.replace("sm_", "SM"), file.name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        sys.exit(f"nvdisasm: {done.stdout.strip()[-300:]}")
+    lines = re.findall(r"^\s*/\*[0-9a-f]+\*/(\s.*)$", done.stdout, re.MULTILINE)
+    counts = [len(code) // INSTRUCTION_BYTES for code in codes]
+    if len(lines) != sum(counts):
+        sys.exit(f"nvdisasm: {len(lines)} instructions in {sum(counts)} times {INSTRUCTION_BYTES} bytes of {architecture}")
+    lines = iter(lines)
+    return ["\n".join(next(lines) for _ in range(count)) for count in counts]
+
+
+def check(tools, programs, folder):
+    """Why each program fails, or None."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda program: assemble(tools.ptxas, program, folder), programs))
+        complaints = [complaint for complaint, _ in found]
+        batches = {}
+        for i, program in enumerate(programs):
+            if tools.nvdisasm and complaints[i] is None and program.instructions:
+                of_architecture = batches.setdefault(program.architecture, [[]])
+                if len(of_architecture[-1]) == PROGRAMS_AT_ONCE:
+                    of_architecture.append([])
+                of_architecture[-1].append(i)
+        batches = [(architecture, batch) for architecture, all_of_it in batches.items() for batch in all_of_it]
+
+        def text(batch):
+            return disassemble(tools.nvdisasm, batch[0], [found[i][1] for i in batch[1]], folder)
+
+        for (_, batch), texts in zip(batches, pool.map(text, batches)):
+            for i, text in zip(batch, texts):
+                lacks = [x for x in programs[i].instructions if not re.search(r"\s" + re.escape(x), text)]
+                if lacks:
+                    complaints[i] = f"the machine code has no {', '.join(lacks)}"
+    return complaints
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("--ptxas", required=True)
+    parser.add_argument("--nvdisasm")
+    tools = parser.parse_args()
+    programs = []
+    with open(os.path.join(tools.folder, "programs.txt"), encoding="utf-8") as file:
+        for line in file:
+            text, entry, registers, instructions, *architectures = line.split()
+            wanted = [] if instructions == "-" else instructions.split(",")
+            text = os.path.join(tools.folder, text)
+            programs += [Program(text, entry, int(registers), wanted, architecture) for architecture in architectures]
+    with tempfile.TemporaryDirectory() as folder:
+        broken = os.path.join(folder, "broken.ptx")
+        with open(programs[0].text, encoding="utf-8") as whole, open(broken, "w", encoding="utf-8") as file:
+            file.write("broken\n" + whole.read())
+        wrong = [programs[0]._replace(text=broken), programs[0]._replace(registers=1)]
+        if tools.nvdisasm:
+            wrong.append(programs[0]._replace(instructions=["NOSUCH"]))
+        if None in check(tools, wrong, folder):
+            print("broken text, the budget or the instructions are passed over: nothing here can be trusted", file=sys.stderr)
+            sys.exit(2)
+        complaints = check(tools, programs, folder)
+    for program, complaint in zip(programs, complaints):
+        if complaint is not None:
+            print(f"FAILED {program.entry} for {program.architecture}: {complaint}")
+    failed = sum(complaint is not None for complaint in complaints)
+    print(f"{len(programs) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
