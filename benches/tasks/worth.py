@@ -16,7 +16,9 @@ another model, data or setting needs another --out. It ends with code 1 where th
 """
 
 import argparse
+import concurrent.futures
 import csv
+import itertools
 import json
 import os
 import random
@@ -28,8 +30,9 @@ import sys
 STARTS = {"pre-trained": [], "random": ["--from-scratch"]}
 
 
-def call(command):
-    done = subprocess.run(command, capture_output=True, text=True)
+def call(options, command):
+    threads = {"ALBERT_THREADS": str(max(1, os.cpu_count() // options.jobs))} if options.jobs > 1 else {}
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **threads})
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stderr[-1000:]}")
 
@@ -47,7 +50,7 @@ def tune(options, start, rate, epochs, seed):
         }
         for key, value in settings.items():
             command += ["--set", f"{key}={value}"]
-        call(command)
+        call(options, command)
     return folder
 
 
@@ -67,7 +70,7 @@ def right(options, folder):
     """Whether each example of test is right, 0 or 1."""
     out = os.path.join(folder, "test.jsonl")
     test = os.path.join(options.data, "test.tsv")
-    call([options.albert, "predict", "--model", folder, "--input", test, "--output", out])
+    call(options, [options.albert, "predict", "--model", folder, "--input", test, "--output", out])
     with open(test, encoding="utf-8", newline="") as file:
         truth = [row["label"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
     with open(out, encoding="utf-8") as file:
@@ -85,6 +88,38 @@ def interval(differences, draws=10_000):
     return means[draws * 25 // 1000], means[draws * 975 // 1000 - 1]
 
 
+def search(options, pool):
+    """The accuracy on dev of every (rate, epochs), for each start."""
+    tried = list(itertools.product(options.rates, options.epochs))
+    runs = {start: [pool.submit(tune, options, start, *which, 0) for which in tried] for start in STARTS}
+    found = {start: {} for start in STARTS}
+    for start in STARTS:
+        for (rate, epochs), run in zip(tried, runs[start]):
+            found[start][rate, epochs] = accuracy = accuracy_on_dev(run.result())
+            print(f"{start}: rate {rate:g}, {epochs} epochs: dev {100 * accuracy:.2f} %", flush=True)
+    return found
+
+
+def measure(options, pool, searched):
+    """What was found of each start with the best of its search; which examples of test each of its seeds had right."""
+    best = {start: max(tried, key=tried.get) for start, tried in searched.items()}
+    seeds = range(1, options.seeds + 1)
+    runs = {start: [pool.submit(tune, options, start, *best[start], seed) for seed in seeds] for start in STARTS}
+    found, rights = {}, {}
+    for start, (rate, epochs) in best.items():
+        folders = [run.result() for run in runs[start]]
+        rights[start] = [right(options, folder) for folder in folders]
+        accuracies = [100 * statistics.mean(run) for run in rights[start]]
+        curves = [curve(folder) for folder in folders]
+        mean_curve = [(points[0][0], 100 * statistics.mean(value for _, value in points)) for points in zip(*curves)]
+        print(f"{start}: rate {rate:g}, {epochs} epochs: test " + " ".join(f"{a:.2f}" for a in accuracies)
+              + f" %, median {statistics.median(accuracies):.2f}")
+        print("  on dev: " + "  ".join(f"{step}: {value:.1f}" for step, value in mean_curve), flush=True)
+        found[start] = {"rate": rate, "epochs": epochs, "test": accuracies, "curve": mean_curve,
+                        "search": [[*key, 100 * value] for key, value in searched[start].items()]}
+    return found, rights
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--albert", required=True)
@@ -97,25 +132,13 @@ def main():
     parser.add_argument("--longest", type=int, default=64, help="pieces of a text")
     parser.add_argument("--interval", type=int, default=54, help="steps between measurements on dev")
     parser.add_argument("--points", type=float, default=3.0, help="the least difference")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, which share the cores")
     options = parser.parse_args()
-    found, rights = {}, {}
-    for start in STARTS:
-        tried = {}
-        for rate in options.rates:
-            for epochs in options.epochs:
-                tried[rate, epochs] = accuracy_on_dev(tune(options, start, rate, epochs, 0))
-                print(f"{start}: rate {rate:g}, {epochs} epochs: dev {100 * tried[rate, epochs]:.2f} %", flush=True)
-        rate, epochs = max(tried, key=tried.get)
-        folders = [tune(options, start, rate, epochs, seed) for seed in range(1, options.seeds + 1)]
-        rights[start] = [right(options, folder) for folder in folders]
-        accuracies = [100 * statistics.mean(run) for run in rights[start]]
-        curves = [curve(folder) for folder in folders]
-        mean_curve = [(points[0][0], 100 * statistics.mean(value for _, value in points)) for points in zip(*curves)]
-        print(f"{start}: rate {rate:g}, {epochs} epochs: test " + " ".join(f"{a:.2f}" for a in accuracies)
-              + f" %, median {statistics.median(accuracies):.2f}")
-        print("  on dev: " + "  ".join(f"{step}: {value:.1f}" for step, value in mean_curve), flush=True)
-        found[start] = {"rate": rate, "epochs": epochs, "test": accuracies, "curve": mean_curve,
-                        "search": [[*key, 100 * value] for key, value in tried.items()]}
+    pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
+    try:
+        found, rights = measure(options, pool, search(options, pool))
+    finally:
+        pool.shutdown(cancel_futures=True)
     shares = {start: [statistics.mean(seeds) for seeds in zip(*runs)] for start, runs in rights.items()}
     differences = [a - b for a, b in zip(shares["pre-trained"], shares["random"])]
     mean = 100 * statistics.mean(differences)
