@@ -8,8 +8,10 @@
 
     losses   both begin with the same head and take the same batches, without dropout: each of the first 50 losses may
              differ by 1e-3 of itself
-    seeds    five seeds each, with dropout: medians on the test set, and whether the difference is more than chance
-             (every example's right answers over the seeds, signs flipped at random)
+    search   ours alone, one seed, with dropout: accuracy on the dev set of every --rates and --epochs, none of test's
+    seeds    five seeds each, with dropout, at the one rate and number of epochs that is given: medians on the test set, and
+             whether the difference is more than chance (every example's right answers over the seeds, signs flipped at
+             random). Seeds that are done in --out are not repeated, so that some can be run beside others
     speed    seconds a step without dropout, both alive, taking turns of 20 steps
 
 The order of examples is a function of seed and epoch (Philox 4x32-10, shuffled from the end), which this script computes
@@ -185,19 +187,53 @@ def predictions(options, folder):
         return [json.loads(line)["label"] for line in file]
 
 
+def steps_of(options, epochs):
+    return options.steps or int(len(read(options.data, "train")) * epochs / SETTINGS["batch"])
+
+
+def search(options):
+    """Accuracy on dev of the last model of each rate and number of epochs."""
+    for rate in options.rates:
+        for epochs in options.epochs:
+            SETTINGS["rate"], steps = rate, steps_of(options, epochs)
+            folder = os.path.join(options.out, f"search-{rate:g}-{epochs:g}")
+            records = ours(options, ["--model", options.model], folder, steps, 0, 0.1, [("evaluation.interval", steps)])
+            last = [record for record in records if record["kind"] == "evaluation"][-1]
+            print(f"rate {rate:g}, {epochs:g} epochs: dev {100 * dict(last['measured']['figures'])['accuracy']:.2f} %", flush=True)
+    return 0
+
+
+def answers(options, seed, steps, truth):
+    """Whether each example of test is right, of both; kept in the seed's folder."""
+    folder = os.path.join(options.out, f"seed-{seed}")
+    kept, asked = os.path.join(folder, "right.json"), {**SETTINGS, "steps": steps, "examples": len(truth)}
+    if os.path.exists(kept):
+        with open(kept) as file:
+            found = json.load(file)
+        if found["asked"] != asked:
+            sys.exit(f"{kept} is of other settings; choose another --out")
+        return {name: np.array(right) for name, right in found["right"].items()}
+    # The last model of both, not the best on dev: neither chooses.
+    ours(options, ["--model", options.model], folder, steps, seed, 0.1, [("evaluation.interval", steps)])
+    right = {"ours": np.array([a == b for a, b in zip(predictions(options, folder), truth)])}
+    theirs = Theirs(options.model, options.data, 0.1, seed, steps)
+    for _ in range(steps):
+        theirs.step()
+    right["PyTorch"] = theirs.right(options.data, "test")
+    with open(kept, "w") as file:
+        json.dump({"asked": asked, "right": {name: found.tolist() for name, found in right.items()}}, file)
+    return right
+
+
 def seeds(options):
     truth = [LABELS[label] for _, label in read(options.data, "test")]
-    steps = options.steps or int(len(read(options.data, "train")) * options.epochs / SETTINGS["batch"])
+    if len(options.rates) != 1 or len(options.epochs) != 1:
+        sys.exit("seeds: give one --rates and one --epochs; `search` tries several")
+    SETTINGS["rate"], steps = options.rates[0], steps_of(options, options.epochs[0])
     right = {"ours": [], "PyTorch": []}
-    for seed in range(1, options.seeds + 1):
-        folder = os.path.join(options.out, f"seed-{seed}")
-        # The last model of both, not the best on dev: neither chooses.
-        ours(options, ["--model", options.model], folder, steps, seed, 0.1, [("evaluation.interval", steps)])
-        right["ours"].append(np.array([a == b for a, b in zip(predictions(options, folder), truth)]))
-        theirs = Theirs(options.model, options.data, 0.1, seed, steps)
-        for _ in range(steps):
-            theirs.step()
-        right["PyTorch"].append(theirs.right(options.data, "test"))
+    for seed in options.seeds:
+        for name, found in answers(options, seed, steps, truth).items():
+            right[name].append(found)
         print(f"seed {seed}: " + ", ".join(f"{name} {100 * found[-1].mean():.2f} %" for name, found in right.items()), flush=True)
     medians = {name: 100 * statistics.median(found.mean() for found in runs) for name, runs in right.items()}
     difference = np.mean(right["ours"], axis=0) - np.mean(right["PyTorch"], axis=0)
@@ -236,20 +272,21 @@ def speed(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["losses", "seeds", "speed"])
+    parser.add_argument("what", choices=["losses", "search", "seeds", "speed"])
     parser.add_argument("--albert", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=float, default=3)
-    parser.add_argument("--steps", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--rates", type=float, nargs="+", default=[SETTINGS["rate"]])
+    parser.add_argument("--epochs", type=float, nargs="+", default=[3])
+    parser.add_argument("--steps", type=int, help="instead of --epochs")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
     torch.set_num_threads(options.threads)
-    sys.exit({"losses": losses, "seeds": seeds, "speed": speed}[options.what](options))
+    sys.exit({"losses": losses, "search": search, "seeds": seeds, "speed": speed}[options.what](options))
 
 
 if __name__ == "__main__":
