@@ -339,6 +339,13 @@ impl Simulated {
         buffer
     }
 
+    /// The next argument: element `first` of a new buffer that holds `values`.
+    pub(crate) fn input_from<T: Pod>(&mut self, name: &str, values: &[T], first: usize) -> Buffer {
+        let buffer = self.buffer(name, values);
+        self.arguments.push(Argument::U64(buffer.0 + (first * size_of::<T>()) as u64));
+        buffer
+    }
+
     /// The next argument: a new buffer that nobody has written.
     pub(crate) fn output<T: Pod>(&mut self, name: &str, len: usize) -> Buffer {
         let buffer = self.unwritten::<T>(name, len);
@@ -424,9 +431,19 @@ mod tests {
         (Sm::Sm80, "optimizer", "forward f32 lamb P=4099"),
     ];
 
+    // Two tests, so that they run side by side.
     #[test]
-    fn every_way_of_waiting_is_right_under_every_schedule_and_completion() {
-        for (sm, operation, name) in STRUCTURES {
+    fn on_hopper_every_way_of_waiting_is_right_under_every_schedule_and_completion() {
+        every_way_of_waiting_is_right_under_every_schedule_and_completion(Sm::Sm90a);
+    }
+
+    #[test]
+    fn on_ampere_every_way_of_waiting_is_right_under_every_schedule_and_completion() {
+        every_way_of_waiting_is_right_under_every_schedule_and_completion(Sm::Sm80);
+    }
+
+    fn every_way_of_waiting_is_right_under_every_schedule_and_completion(sm: Sm) {
+        for (_, operation, name) in STRUCTURES.into_iter().filter(|structure| structure.0 == sm) {
             let operation = OPERATIONS.iter().find(|row| row.name == operation).expect("a row of the table");
             let cases = (operation.cases)();
             let case = cases.iter().find(|case| case.to_string() == name);

@@ -9,8 +9,7 @@
 //! ```
 //!
 //! The denominator is that of the effective batch, so that gradients of its micro-batches add up to its own.
-//! Limits: answers, and options where examples have different numbers of them, run on the processor alone; the released
-//! head of SQuAD 2.0 in f32 alone.
+//! Limits: the released head of SQuAD 2.0 in f32 alone.
 
 use engine::ops::{self, Classified, Sequences};
 use engine::{DType, EngineError, Tape, Var};

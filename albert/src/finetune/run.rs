@@ -360,7 +360,7 @@ impl<'s> Run<'s> {
         let since = std::mem::take(&mut self.progress.since);
         let is_warm = step >= self.trainer.steps().warmup && since.steps > 0;
         let train_loss = since.mean(since.loss);
-        let collapse = collapse(self.trainer.recipe(), &measured, train_loss, self.chance, is_warm);
+        let collapse = collapse(self.trainer.recipe(), &measured, train_loss, self.chance, step, is_warm);
         let is_best = self.progress.best.as_ref().is_none_or(|best| measured.main() > best.main());
         self.progress.evaluated = step;
         self.progress.collapse.clone_from(&collapse);

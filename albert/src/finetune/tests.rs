@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::{Cpu, Device, Isa, philox::Stream};
 
+use super::loss::WindowScore;
 use super::*;
 use crate::checkpoint::{Heads, save_model};
 use crate::config::AlbertConfig;
@@ -541,19 +542,54 @@ fn a_run_without_learning_is_called_a_collapse_and_patience_ends_it() {
     assert_eq!(heard.evaluations.last().unwrap().collapse, None);
 }
 
+/// Choices of which every third has an option less.
+fn uneven_choices() -> Examples {
+    let Examples::Choices(mut list) = made_up(&Problem::Choice, 60, 1) else { unreachable!() };
+    for choice in list.iter_mut().step_by(3) {
+        let answer = choice.answer.unwrap() as usize;
+        let wrong = (answer + 1) % choice.options.len();
+        choice.options.remove(wrong);
+        choice.answer = Some((answer - usize::from(wrong < answer)) as u32);
+    }
+    Examples::Choices(list)
+}
+
 #[test]
-fn trains_on_a_simulated_gpu_as_on_the_processor() {
+fn trains_and_scores_on_a_simulated_gpu_as_on_the_processor() {
     let folder = pretrained();
-    // Answers run on the processor alone.
-    for problem in problems().into_iter().filter(|problem| !matches!(problem, Problem::Span { .. })) {
-        let losses = |device: Device| {
-            let mut trainer = trainer(folder.path(), &problem, &["batch.examples_per_step=4"], device);
-            (0..3).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
+    let logits = "span.head=\"logits\"";
+    let mut all: Vec<_> = problems().into_iter().map(|p| (made_up(&p, 60, 1), p, logits)).collect();
+    all.push((uneven_choices(), Problem::Choice, logits));
+    let spans = Problem::Span { may_be_impossible: true };
+    all.push((made_up(&spans, 60, 1), spans, "span.head=\"released\""));
+    for (examples, problem, head) in all {
+        let run = |device: Device| {
+            let recipe = recipe(folder.path(), &["batch.examples_per_step=4", head]);
+            let start = Start::load(&recipe, &problem, device.processor()).unwrap();
+            let features = features(&problem, &examples);
+            let few = features[..3].to_vec();
+            let mut trainer = Trainer::new(&recipe, &problem, start, features, &[], device).unwrap();
+            let mut found: Vec<f64> = (0..2).map(|_| trainer.train_step().unwrap().loss).collect();
+            if let Problem::Span { .. } = problem {
+                let of_window = |score| match score {
+                    WindowScore::Logits(both) => both.concat().into_iter().map(f64::from).collect(),
+                    WindowScore::Beam { starts, no_answer } => {
+                        let starts = starts.iter().map(|start| start.log_probability);
+                        starts.chain([f64::from(no_answer)]).collect::<Vec<_>>()
+                    }
+                };
+                let scores = trainer.window_scores(&few).unwrap();
+                found.extend(scores.into_iter().flat_map(of_window));
+            } else {
+                found.extend(trainer.scores(&few).unwrap().concat().into_iter().map(f64::from));
+            }
+            found
         };
         let gpu = Device::named("cuda-sim", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
-        let (cpu, gpu) = (losses(device(1)), losses(gpu));
+        let (cpu, gpu) = (run(device(1)), run(gpu));
+        assert_eq!(cpu.len(), gpu.len());
         for (a, b) in cpu.iter().zip(&gpu) {
-            assert!((a - b).abs() < 1e-4 * a.abs(), "{problem:?}: {cpu:?} and {gpu:?}");
+            assert!((a - b).abs() < 1e-4 * (a.abs() + 1.0), "{problem:?}, {head}: {cpu:?} and {gpu:?}");
         }
     }
 }

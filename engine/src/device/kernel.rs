@@ -11,7 +11,7 @@ use kernels::{
     },
     cross_entropy::cuda::Rows,
     dropout::{Dropout, cuda::Apply},
-    elementwise::cuda::{Function, Map},
+    elementwise::cuda::{Function, Map, Part},
     embedding::cuda::{AddPieces, Gather, SumPieces},
     gelu::cuda::BiasActivation,
     gemm::{cuda::Product, cuda_sm90::HopperProduct, cuda_split::SumSlices},
@@ -52,6 +52,7 @@ kernels!(
     Gather,
     LayerNorm,
     Map,
+    Part,
     Product,
     RowSums,
     Rows,
@@ -165,6 +166,21 @@ impl Gpu {
     /// y = x. The product with one, which is exact.
     pub(crate) fn copy(&self, x: &Tensor, y: &mut Tensor) -> Result<()> {
         self.map(Function::Scale, &[x], Some(1.0), y)
+    }
+
+    /// `columns` numbers of each of `rows` rows, copied. Each side: the address of the first, and how long its rows are.
+    pub(crate) fn copy_columns(
+        &self,
+        dtype: DType,
+        [rows, columns]: [usize; 2],
+        (from, from_row): (DeviceAddress, usize),
+        (to, to_row): (DeviceAddress, usize),
+    ) -> Result<()> {
+        // Integers are moved as the floats of the same bits.
+        let dtype = if dtype == DType::Bf16 { kernels::DType::Bf16 } else { kernels::DType::F32 };
+        let kernel = Part::new(dtype, &[columns, from_row, to_row], aligned(&[from, to]));
+        let arguments = [from.into(), to.into(), size(rows), size(columns), size(from_row), size(to_row)];
+        self.run(&kernel, kernel.launch(rows, columns), &arguments)
     }
 
     /// sum += x, `count` elements from the given addresses on.

@@ -36,7 +36,7 @@ pub use kernels::attention::Attention;
 /// Where the sequences of a ragged batch lie: sequence b is rows offsets[b]..offsets[b + 1].
 #[derive(Clone, Debug)]
 pub struct Sequences {
-    offsets: Tensor,
+    offsets: Var,
     /// [B] tokens of each sequence that are keys: where not all are, and on a GPU, whose kernels always read them.
     keys: Option<Tensor>,
     tokens: usize,
@@ -62,7 +62,7 @@ impl Sequences {
             tokens: offsets[offsets.len() - 1] as usize,
             longest: lengths().max().unwrap_or(0) as usize,
             pairs: lengths().map(|length| u64::from(length) * u64::from(length)).sum(),
-            offsets: tape.input([offsets.len()], offsets)?.value().clone(),
+            offsets: tape.input([offsets.len()], offsets)?,
             keys: match tape.device() {
                 Device::Cpu(_) => None,
                 Device::Cuda(_) => {
@@ -89,11 +89,11 @@ impl Sequences {
 
     /// What the kernels take.
     fn ragged(&self) -> Ragged<'_> {
-        Ragged { cu_seqlens: self.offsets.slice(), keys: self.keys.as_ref().map_or(&[], |keys| keys.slice()) }
+        Ragged { cu_seqlens: self.offsets.value().slice(), keys: self.keys.as_ref().map_or(&[], |keys| keys.slice()) }
     }
 
     /// cu_seqlens [B + 1].
-    pub(super) fn offsets(&self) -> &Tensor {
+    pub(super) fn offsets(&self) -> &Var {
         &self.offsets
     }
 
@@ -104,7 +104,7 @@ impl Sequences {
 
     /// B
     pub fn count(&self) -> usize {
-        self.offsets.len() - 1
+        self.offsets.value().len() - 1
     }
 
     /// The longest sequence.
@@ -277,7 +277,7 @@ impl OnGpu<'_> {
         let Self { spec, sequences, .. } = self;
         let keys = sequences.keys.as_ref().expect("uploaded with the offsets");
         let mut arguments = matrices.to_vec();
-        arguments.extend([sequences.offsets.address(), keys.address()].map(Argument::from));
+        arguments.extend([sequences.offsets.value().address(), keys.address()].map(Argument::from));
         arguments.extend(vectors.iter().copied().map(Argument::from));
         arguments.extend(self.dropout().iter().flat_map(dropout_arguments));
         arguments.extend([size(3 * spec.hidden()), size(spec.head_size), Argument::F32(spec.scale)]);

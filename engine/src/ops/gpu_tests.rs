@@ -22,6 +22,7 @@ fn devices() -> [Device; 2] {
 /// Widths that are whole vectors and that are not.
 const WIDTHS: [(usize, usize); 2] = [(16, 24), (7, 5)];
 const ROWS: usize = 70;
+const DTYPES: [DType; 2] = [DType::F32, DType::Bf16];
 
 /// A weight and bias to `wide`, gain and bias of a norm there, a weight back.
 fn parameters(narrow: usize, wide: usize) -> (ParamStore, [ParamId; 5]) {
@@ -114,6 +115,95 @@ fn operations_of_two_tensors_agree_with_the_processor() {
         for (what, (got, wanted)) in ["y", "da", "db"].iter().zip(got.iter().zip(&wanted)) {
             close(&format!("squared error, {dtype}, {what}"), got, wanted, bound);
         }
+    }
+}
+
+/// Columns 3 to 29 and 8 to 40 of a and b side by side: parts that are no whole vectors, and that are.
+fn odd_columns(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
+    slice(tape, &concat(tape, &[a, b], 1)?, 1, 3..29)
+}
+
+fn whole_columns(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
+    slice(tape, &concat(tape, &[a, b], 1)?, 1, 8..40)
+}
+
+/// Backwards: b before a, and one joined behind the other first.
+fn joined_rows(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
+    slice(tape, &concat(tape, &[b, a, b], 0)?, 1, 5..6)
+}
+
+#[test]
+fn views_that_copy_give_the_bits_of_the_processor() {
+    let [cpu, gpu] = devices();
+    let operations: [(&str, Binary); 3] =
+        [("odd columns", odd_columns), ("whole columns", whole_columns), ("rows", joined_rows)];
+    for (dtype, (name, operation)) in DTYPES.into_iter().flat_map(|dtype| operations.map(|named| (dtype, named))) {
+        let [wanted, got] = [&cpu, &gpu].map(|device| of_two(device, dtype, &[ROWS, 24], operation));
+        assert_eq!(got, wanted, "{name}, {dtype}");
+    }
+    let params = ParamBuilder::new().build(&self::cpu(), 0).unwrap();
+    let mut workspace = Workspace::new(gpu);
+    let tape = workspace.infer(&params, None);
+    let ids = tape.input([2, 3], &[1u32, 0x7fc0_0001, 3, 4, 0xff80_0002, 6]).unwrap();
+    let column = slice(&tape, &ids, 1, 1..2).unwrap();
+    assert_eq!(
+        column.value().elements::<u32>().unwrap()[..],
+        [0x7fc0_0001, 0xff80_0002],
+        "integers, which are no numbers"
+    );
+}
+
+/// A [70, 24] as a stack of five, times one B; then each times itself, transposed.
+fn of_stacks(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
+    let stack = reshape(tape, a, [5, ROWS / 5, 24])?;
+    let shared = matmul(tape, &stack, &slice(tape, b, 0, 0..24)?, Transpose::NONE)?;
+    matmul(tape, &matmul(tape, &shared, &stack, Transpose::A)?, &stack, Transpose { a: true, b: true })
+}
+
+/// One B that lies transposed under a stack that does, too.
+fn of_a_shared_matrix(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
+    let (stack, b) = (reshape(tape, a, [7, 10, 24])?, slice(tape, b, 1, 3..13)?);
+    matmul(tape, &stack, &b, Transpose { a: true, b: true })
+}
+
+#[test]
+fn products_agree_with_the_processor() {
+    let [cpu, gpu] = devices();
+    let operations: [(&str, Binary); 3] = [
+        ("plain", |tape, a, b| matmul(tape, a, b, Transpose::B)),
+        ("stacks", of_stacks),
+        ("shared", of_a_shared_matrix),
+    ];
+    for (dtype, bound) in [(DType::F32, 0.5f32.powi(18)), (DType::Bf16, 0.5f32.powi(6))] {
+        for (name, operation) in operations {
+            let [wanted, got] = [&cpu, &gpu].map(|device| of_two(device, dtype, &[ROWS, 24], operation));
+            for (what, (got, wanted)) in ["y", "da", "db"].iter().zip(got.iter().zip(&wanted)) {
+                close(&format!("{name}, {dtype}, {what}"), got, wanted, bound);
+            }
+        }
+    }
+}
+
+/// The loss of b · logits over sequences of 1, 9 and the other tokens.
+fn over_sequences(tape: &Tape<'_>, logits: &Var, b: &Var) -> Result<Var> {
+    let (logits, tokens) = (mul(tape, logits, b)?, logits.value().len());
+    let sequences = Sequences::new(tape, &[0, 1, 10, tokens as u32])?;
+    let labels = tape.input([3], &[0u32, 8, 300])?;
+    let classified = sequence_cross_entropy(tape, &reshape(tape, &logits, [tokens])?, &sequences, &labels, 2.5)?;
+    assert!(classified.predictions.to_vec()?.iter().zip([1.0, 9.0, 1670.0]).all(|(&at, length)| at < length));
+    Ok(classified.loss)
+}
+
+#[test]
+fn the_loss_over_sequences_agrees_with_the_processor() {
+    let [cpu, gpu] = devices();
+    for (dtype, bound) in [(DType::F32, 0.5f32.powi(18)), (DType::Bf16, 0.5f32.powi(7))] {
+        let [wanted, got] = [&cpu, &gpu].map(|device| of_two(device, dtype, &[1], over_sequences));
+        close(&format!("{dtype}, loss"), &got[0], &wanted[0], 0.5f32.powi(18));
+        for (what, at) in [("dlogits", 1), ("db", 2)] {
+            close(&format!("{dtype}, {what}"), &got[at], &wanted[at], bound);
+        }
+        assert!(wanted[1].iter().any(|&d| d != 0.0));
     }
 }
 

@@ -71,16 +71,11 @@ pub(super) fn reduce(tape: &Tape<'_>, losses: &Tensor, denominator: f32) -> Resu
     Ok(loss)
 }
 
-/// The gradient that reaches the loss, divided by the denominator.
-pub(super) fn factor(dy: &Tensor, denominator: f32) -> f32 {
-    dy.slice::<f32>()[0] / denominator
-}
-
-/// The same for every row.
-fn factors(dy: &Tensor, denominator: f32, device: &Device, dlosses: &mut Tensor) -> Result<()> {
+/// The gradient that reaches the loss, divided by the denominator, for every row.
+pub(super) fn factors(dy: &Tensor, denominator: f32, device: &Device, dlosses: &mut Tensor) -> Result<()> {
     match device {
         Device::Cpu(_) => {
-            dlosses.slice_mut::<f32>().fill(factor(dy, denominator));
+            dlosses.slice_mut::<f32>().fill(dy.slice::<f32>()[0] / denominator);
             Ok(())
         }
         Device::Cuda(gpu) => gpu.repeat(dy, 1.0 / denominator, dlosses),

@@ -6,9 +6,14 @@
 //! ```
 //!
 //! Shapes: [m, k] and [k, n] give [m, n]; [.., m, k] and [.., k, n] with equal leading sizes give [.., m, n]; a single
-//! B [k, n] serves a stack of As. Cost: 2·m·n·k FLOPs per product, forward; twice that backward.
+//! B [k, n] serves a stack of As. Cost: 2·m·n·k FLOPs per product, forward; twice that backward. On a GPU each product of a
+//! stack is a launch of its own.
 use super::check;
 use crate::{
+    device::{
+        Device, Gpu,
+        product::{Finish, Operands},
+    },
     dtype::{DType, floats},
     error::{EngineError, Result},
     shape::Shape,
@@ -113,14 +118,36 @@ fn run(
     c: &mut Tensor,
 ) -> Result<()> {
     let bytes = (a.len() + b.len() + c.len()) * a.dtype().bytes();
-    tape.launch(name, Product::cost(batch.count, spec, bytes), |cpu| {
-        floats!(a.dtype(), X => match c.dtype() {
-            DType::F32 if batch.count == 1 => {
-                kernels::gemm::gemm(cpu, spec, a.slice::<X>(), b.slice::<X>(), c.slice_mut::<f32>(), Epilogue::None);
-            }
-            _ => kernels::gemm::batched(cpu, spec, batch, a.slice::<X>(), b.slice::<X>(), c.slice_mut::<X>()),
-        });
+    tape.launch_on(name, Product::cost(batch.count, spec, bytes), |device| match device {
+        Device::Cpu(cpu) => {
+            floats!(a.dtype(), X => match c.dtype() {
+                DType::F32 if batch.count == 1 => {
+                    let (a, b) = (a.slice::<X>(), b.slice::<X>());
+                    kernels::gemm::gemm(cpu, spec, a, b, c.slice_mut::<f32>(), Epilogue::None);
+                }
+                _ => kernels::gemm::batched(cpu, spec, batch, a.slice::<X>(), b.slice::<X>(), c.slice_mut::<X>()),
+            });
+            Ok(())
+        }
+        Device::Cuda(gpu) => on_gpu(gpu, spec, batch, a, b, c),
     })
+}
+
+/// The products of a stack on a GPU, one after another.
+fn on_gpu(gpu: &Gpu, spec: &Gemm, batch: &Batch, a: &Tensor, b: &Tensor, c: &mut Tensor) -> Result<()> {
+    let (inputs, output) = (a.dtype(), c.dtype());
+    let addresses = [a.address(), b.address(), c.address_mut()];
+    for i in 0..batch.count {
+        let operands = Operands {
+            a: addresses[0].element(i * batch.stride_a, inputs.bytes()),
+            b: addresses[1].element(i * batch.stride_b, inputs.bytes()),
+            c: addresses[2].element(i * batch.stride_c, output.bytes()),
+            inputs,
+            output,
+        };
+        gpu.product(spec, &operands, &Finish::NOTHING)?;
+    }
+    Ok(())
 }
 
 struct MatMul {
@@ -191,10 +218,20 @@ impl MatMul {
             Gemm::new(k, n, m, layout, Layout::Normal)
         };
         let bytes = (self.a.len() + dy.len()) * dy.dtype().bytes();
-        tape.launch("matmul.backward", Product::cost(count, &spec, bytes), |cpu| {
+        tape.launch_on("matmul.backward", Product::cost(count, &spec, bytes), |device| {
+            sum.zero()?;
+            let cpu = match device {
+                Device::Cpu(cpu) => cpu,
+                Device::Cuda(gpu) => {
+                    let (first, second) = if transpose.b { (dy, &self.a) } else { (&self.a, dy) };
+                    let [stride_a, stride_b] = if transpose.b { [m * n, m * k] } else { [m * k, m * n] };
+                    let batch = Batch { count, stride_a, stride_b, stride_c: 0 };
+                    on_gpu(gpu, &spec.accumulate(), &batch, first, second, &mut sum)?;
+                    return if db.dtype() == DType::F32 { gpu.copy(&sum, db) } else { gpu.cast(&sum, db) };
+                }
+            };
             floats!(dy.dtype(), X => {
                 let sum = sum.slice_mut::<f32>();
-                sum.fill(0.0);
                 for i in 0..count {
                     let a = &self.a.slice::<X>()[i * m * k..(i + 1) * m * k];
                     let dy = &dy.slice::<X>()[i * m * n..(i + 1) * m * n];
@@ -205,6 +242,7 @@ impl MatMul {
                     *db = kernels::Element::from_f32(sum);
                 }
             });
+            Ok(())
         })
     }
 }

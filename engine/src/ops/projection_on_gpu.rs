@@ -22,7 +22,7 @@ use crate::{
     tape::Tape,
     tensor::Tensor,
 };
-use kernels::{cross_entropy::cuda::Rows, gemm::Gemm};
+use kernels::{cross_entropy::cuda::Rows, gemm::Gemm, operation::Pass};
 use std::ops::Range;
 
 /// Numbers of a chunk of logits, where it has more rows than one: 64 MiB in f32.
@@ -182,5 +182,36 @@ impl Gpu {
         let mut arguments: Vec<Argument> = inputs.into_iter().chain([to]).map(Argument::from).collect();
         arguments.extend([size(rows), size(classes)]);
         self.run(&kernel, kernel.launch(rows, classes), &arguments)
+    }
+
+    /// The same of sequences of `logits`, from logits, labels and offsets.
+    pub(super) fn sequence_cross_entropy(
+        &self,
+        [logits, labels, offsets]: [DeviceAddress; 3],
+        dtype: DType,
+        outputs: [DeviceAddress; 3],
+        count: usize,
+    ) -> Result<()> {
+        let kernel = Rows::sequences(Pass::Forward, storage(dtype));
+        let pointers = [logits, labels].into_iter().chain(outputs).chain([offsets]);
+        let mut arguments: Vec<Argument> = pointers.map(Argument::from).collect();
+        arguments.push(size(count));
+        // Forward gives each sequence a block, however long it is.
+        self.run(&kernel, kernel.launch(count, 1), &arguments)
+    }
+
+    /// The gradient of sequences of logits at `to`, from logits, labels, norms, the gradients of the losses, and offsets.
+    pub(super) fn sequence_cross_entropy_backward(
+        &self,
+        [logits, labels, norms, dlosses, offsets]: [DeviceAddress; 5],
+        dtype: DType,
+        to: DeviceAddress,
+        count: usize,
+        longest: usize,
+    ) -> Result<()> {
+        let kernel = Rows::sequences(Pass::Backward, storage(dtype));
+        let mut arguments: Vec<Argument> = [logits, labels, norms, dlosses, to, offsets].map(Argument::from).to_vec();
+        arguments.push(size(count));
+        self.run(&kernel, kernel.launch(count, longest), &arguments)
     }
 }

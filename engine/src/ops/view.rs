@@ -3,6 +3,7 @@
 //! reshape and a slice of rows share memory with their input and cost nothing forward; the others copy once.
 //! Their gradients are the same movements backwards: a slice's is the gradient within zeros, a concat's are slices.
 use crate::{
+    device::Device,
     dtype::{DType, Scalar},
     error::{EngineError, Result},
     shape::Shape,
@@ -79,7 +80,7 @@ pub fn transpose(tape: &Tape<'_>, x: &Var, a: usize, b: usize) -> Result<Var> {
     tape.record(&[x], y, || Swap { a, b })
 }
 
-/// A copy with dimensions `a` <= `b` swapped.
+/// A copy with dimensions `a` <= `b` swapped; on the processor alone.
 fn swapped(tape: &Tape<'_>, x: &Tensor, a: usize, b: usize) -> Result<Tensor> {
     let mut dims = x.shape().to_array();
     dims.swap(a, b);
@@ -147,30 +148,64 @@ pub fn slice(tape: &Tape<'_>, x: &Var, axis: usize, range: Range<usize>) -> Resu
         let mut dims = from.to_array();
         dims[axis] = range.len();
         let mut y = tape.alloc(&dims[..from.len()], x.dtype())?;
-        let x = x.value();
-        tape.launch("slice", moved(2 * y.len() * y.dtype().bytes()), |_| {
-            scalars!(x.dtype(), X => copy_part(&from, axis, range.start, range.len(), x.slice::<X>(), y.slice_mut::<X>()));
-        })?;
+        let part = Part { whole: &from, axis, start: range.start, len: range.len() };
+        tape.launch_on("slice", moved(2 * y.len() * y.dtype().bytes()), |device| part.take(device, x.value(), &mut y))?;
         y
     };
     tape.record(&[x], y, || Slice { from, axis, start: range.start })
 }
 
-/// Copies `len` indices from `start` on of dimension `axis` of `whole` into `part`.
-fn copy_part<X: Scalar>(shape: &Shape, axis: usize, start: usize, len: usize, whole: &[X], part: &mut [X]) {
-    let [outer, size, inner] = around(shape, axis);
-    for o in 0..outer {
-        let from = (o * size + start) * inner;
-        part[o * len * inner..][..len * inner].copy_from_slice(&whole[from..from + len * inner]);
-    }
+/// `len` indices from `start` on of dimension `axis` of a tensor: the same columns of each row of a matrix.
+struct Part<'a> {
+    whole: &'a Shape,
+    axis: usize,
+    start: usize,
+    len: usize,
 }
 
-/// The opposite of [`copy_part`]: writes `part` into `whole`.
-fn place_part<X: Scalar>(shape: &Shape, axis: usize, start: usize, len: usize, part: &[X], whole: &mut [X]) {
-    let [outer, size, inner] = around(shape, axis);
-    for o in 0..outer {
-        let at = (o * size + start) * inner;
-        whole[at..at + len * inner].copy_from_slice(&part[o * len * inner..][..len * inner]);
+impl Part<'_> {
+    /// Rows, columns of the whole, the part's first column, columns of the part.
+    fn matrix(&self) -> [usize; 4] {
+        let [outer, size, inner] = around(self.whole, self.axis);
+        [outer, size * inner, self.start * inner, self.len * inner]
+    }
+
+    /// part = these elements of `whole`.
+    fn take(&self, device: &Device, whole: &Tensor, part: &mut Tensor) -> Result<()> {
+        let [rows, length, first, columns] = self.matrix();
+        match device {
+            Device::Cpu(_) => scalars!(whole.dtype(), X => {
+                let (whole, part) = (whole.slice::<X>(), part.slice_mut::<X>());
+                for row in 0..rows {
+                    part[row * columns..][..columns].copy_from_slice(&whole[row * length + first..][..columns]);
+                }
+            }),
+            Device::Cuda(gpu) => {
+                let dtype = whole.dtype();
+                let from = (whole.address().element(first, dtype.bytes()), length);
+                gpu.copy_columns(dtype, [rows, columns], from, (part.address_mut(), columns))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// These elements of `whole` = part.
+    fn place(&self, device: &Device, part: &Tensor, whole: &mut Tensor) -> Result<()> {
+        let [rows, length, first, columns] = self.matrix();
+        match device {
+            Device::Cpu(_) => scalars!(part.dtype(), X => {
+                let (part, whole) = (part.slice::<X>(), whole.slice_mut::<X>());
+                for row in 0..rows {
+                    whole[row * length + first..][..columns].copy_from_slice(&part[row * columns..][..columns]);
+                }
+            }),
+            Device::Cuda(gpu) => {
+                let dtype = part.dtype();
+                let to = (whole.address_mut().element(first, dtype.bytes()), length);
+                gpu.copy_columns(dtype, [rows, columns], (part.address(), columns), to)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -187,12 +222,9 @@ impl Op for Slice {
     fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
         let Self { from, axis, start } = *self;
         let mut dx = pass.tape.alloc(from, dy.dtype())?;
-        pass.tape.launch("slice.backward", moved(2 * dx.len() * dx.dtype().bytes()), |_| {
-            scalars!(dy.dtype(), X => {
-                let whole = dx.slice_mut::<X>();
-                whole.fill(bytemuck::Zeroable::zeroed());
-                place_part(&from, axis, start, dy.shape()[axis], dy.slice::<X>(), whole);
-            });
+        pass.tape.launch_on("slice.backward", moved(2 * dx.len() * dx.dtype().bytes()), |device| {
+            dx.zero()?;
+            Part { whole: &from, axis, start, len: dy.shape()[axis] }.place(device, &dy, &mut dx)
         })?;
         pass.give(0, dx)
     }
@@ -226,16 +258,14 @@ pub fn concat(tape: &Tape<'_>, parts: &[&Var], axis: usize) -> Result<Var> {
     }
     let shape = Shape::new(&dims[..rank]);
     let mut y = tape.alloc(shape, first.dtype())?;
-    tape.launch("concat", moved(2 * y.len() * y.dtype().bytes()), |_| {
-        scalars!(y.dtype(), X => {
-            let whole = y.slice_mut::<X>();
-            let mut start = 0;
-            for part in parts {
-                let len = part.shape()[axis];
-                place_part(&shape, axis, start, len, part.value().slice::<X>(), whole);
-                start += len;
-            }
-        });
+    tape.launch_on("concat", moved(2 * y.len() * y.dtype().bytes()), |device| {
+        let mut start = 0;
+        for part in parts {
+            let len = part.shape()[axis];
+            Part { whole: &shape, axis, start, len }.place(device, part.value(), &mut y)?;
+            start += len;
+        }
+        Ok(())
     })?;
     let lengths = || parts.iter().map(|part| part.shape()[axis]).collect();
     tape.record(parts, y, || Concat { axis, lengths: lengths() })
@@ -258,9 +288,9 @@ impl Op for Concat {
                 let mut dims = shape.to_array();
                 dims[axis] = len;
                 let mut dx = pass.tape.alloc(&dims[..shape.len()], dy.dtype())?;
-                pass.tape.launch("concat.backward", moved(2 * dx.len() * dx.dtype().bytes()), |_| {
-                    scalars!(dy.dtype(), X => copy_part(&shape, axis, start, len, dy.slice::<X>(), dx.slice_mut::<X>()));
-                })?;
+                let part = Part { whole: &shape, axis, start, len };
+                let moved = moved(2 * dx.len() * dx.dtype().bytes());
+                pass.tape.launch_on("concat.backward", moved, |device| part.take(device, &dy, &mut dx))?;
                 pass.give(input, dx)?;
             }
             start += len;

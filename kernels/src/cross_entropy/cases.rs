@@ -1,7 +1,9 @@
 //! The row of the cross-entropy loss in the table of operations: its sizes, its cost, its check against f64.
 
 use super::cuda::Rows;
+use super::reference::{equal, ranges};
 use super::{IGNORED, Projection, backward, forward, reference, rows_backward, rows_forward, scratch_len};
+use super::{sequences_backward, sequences_forward};
 use crate::check::{Guarded, On, greatest_error, on_device, store, ulp, uniform, widen, within};
 use crate::num::philox::Stream;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
@@ -10,8 +12,9 @@ use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
 use half::bf16;
+use std::ops::Range;
 
-/// The loss with its projection, and of plain rows.
+/// The loss with its projection, of plain rows, and of sequences.
 pub const OPERATION: Operation = Operation { name: "cross_entropy", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
@@ -27,12 +30,16 @@ const PROJECTIONS: [(usize, usize, usize); 8] =
 const ROWS: [(usize, usize); 9] =
     [(0, 3), (1, 1), (211, 2), (97, 3), (23, 16), (31, 17), (19, 65), (1030, 7), (5, 3001)];
 
+/// [B, T] of sequences of different lengths: one token, one a sequence, one warp's and one more, several blocks' rows.
+const SEQUENCES: [(usize, usize); 6] = [(0, 0), (1, 1), (5, 5), (2, 65), (7, 523), (3, 1610)];
+
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for (dtype, pass) in DType::ALL.into_iter().flat_map(|dtype| Pass::ALL.map(|pass| (dtype, pass))) {
         let case = |variant: &str, dims| Case { pass, dtype, variant: variant.to_string(), dims };
         all.extend(PROJECTIONS.map(|(m, e, v)| case("projection", vec![("M", m), ("E", e), ("V", v)])));
         all.extend(ROWS.map(|(m, v)| case("rows", vec![("M", m), ("V", v)])));
+        all.extend(SEQUENCES.map(|(b, t)| case("sequences", vec![("B", b), ("T", t)])));
         if (dtype, pass) == (DType::F32, Pass::Backward) {
             all.extend([(23, 16), (5, 3001)].map(|(m, v)| case("rows_into_bf16", vec![("M", m), ("V", v)])));
         }
@@ -42,14 +49,21 @@ fn cases() -> Vec<Case> {
 
 /// An elementary function counts as one operation; a projection keeps its logits between the passes.
 fn cost(case: &Case) -> Cost {
-    let (m, v, stored) = (case.dim("M") as u64, case.dim("V") as u64, case.dtype.bytes() as u64);
+    let stored = case.dtype.bytes() as u64;
     let (row_flops, products) = match case.pass {
         Pass::Forward => (7, 1),
         Pass::Backward => (4, 2),
     };
+    // Logits are read, and backward writes as many gradients.
+    let of_rows =
+        |rows: u64, logits: u64| Cost { flops: row_flops * logits, bytes: products * logits * stored + 12 * rows };
+    if case.variant == "sequences" {
+        let (b, t) = (case.dim("B") as u64, case.dim("T") as u64);
+        return Cost { bytes: of_rows(b, t).bytes + 4 * (b + 1), ..of_rows(b, t) };
+    }
+    let (m, v) = (case.dim("M") as u64, case.dim("V") as u64);
     if case.variant.starts_with("rows") {
-        // Logits are read, and backward writes as many gradients.
-        return Cost { flops: row_flops * m * v, bytes: products * m * v * stored + 12 * m };
+        return of_rows(m, m * v);
     }
     let e = case.dim("E") as u64;
     let gradients = if case.pass == Pass::Backward { m * e * stored + 8 * v * e } else { 0 };
@@ -83,59 +97,117 @@ impl On<'_> {
     }
 }
 
-/// [`rows_forward`] by the PTX.
-fn simulate_forward<X: Element>(
-    sm: Sm,
-    (classes, logits, labels): (usize, &[X], &[u32]),
-    approximation: Approximation,
-    (losses, norms, predictions): (&mut [f32], &mut [f32], &mut [u32]),
-) -> Result<(), String> {
-    let (kernel, mut device) = (Rows::forward(X::DTYPE, classes), Simulated::default());
-    device.input("logits", logits);
-    device.input("labels", labels);
-    let (l, n) = (device.output::<f32>("losses", losses.len()), device.output::<f32>("norms", norms.len()));
-    let p = device.output::<u32>("predictions", predictions.len());
-    device.integers([labels.len(), classes]);
-    device.run(&kernel.program(sm), kernel.launch(labels.len(), classes), approximation)?;
-    losses.copy_from_slice(&device.read(l)?);
-    norms.copy_from_slice(&device.read(n)?);
-    predictions.copy_from_slice(&device.read(p)?);
-    Ok(())
+/// Rows of logits as a case has them.
+struct Given<'a, X> {
+    case: &'a Case,
+    /// Where each row begins, and the last ends.
+    offsets: &'a [u32],
+    logits: &'a [X],
+    labels: &'a [u32],
 }
 
-/// [`rows_backward`] by the PTX.
-fn simulate_backward<X: Element, Y: Element>(
-    sm: Sm,
-    (classes, logits, labels): (usize, &[X], &[u32]),
-    approximation: Approximation,
-    (norms, dlosses): (&[f32], &[f32]),
-    dlogits: &mut [Y],
-) -> Result<(), String> {
-    let (kernel, mut device) = (Rows::backward(X::DTYPE, Y::DTYPE), Simulated::default());
-    device.input("logits", logits);
-    device.input("labels", labels);
-    device.input("norms", norms);
-    device.input("dlosses", dlosses);
-    let out = device.output::<Y>("dlogits", dlogits.len());
-    device.integers([labels.len(), classes]);
-    device.run(&kernel.program(sm), kernel.launch(labels.len(), classes), approximation)?;
-    dlogits.copy_from_slice(&device.read(out)?);
-    Ok(())
+impl<X: Element> Given<'_, X> {
+    /// Classes of every row, or of the longest.
+    fn classes(&self) -> usize {
+        ranges(self.offsets).map(|range| range.len()).max().unwrap_or(0)
+    }
+
+    /// The kernel for a pass and for gradients as `gradient`.
+    fn kernel(&self, gradient: DType) -> Rows {
+        match (self.case.variant.as_str(), self.case.pass) {
+            ("sequences", pass) => Rows::sequences(pass, X::DTYPE),
+            (_, Pass::Forward) => Rows::forward(X::DTYPE, self.classes()),
+            (_, Pass::Backward) => Rows::backward(X::DTYPE, gradient),
+        }
+    }
+
+    /// The last arguments of a kernel, and its launch.
+    fn run(&self, kernel: &Rows, sm: Sm, device: &mut Simulated, approximation: Approximation) -> Result<(), String> {
+        let (rows, classes) = (self.labels.len(), self.classes());
+        if self.case.variant == "sequences" {
+            device.input("offsets", self.offsets);
+            device.integers([rows]);
+        } else {
+            device.integers([rows, classes]);
+        }
+        device.run(&kernel.program(sm), kernel.launch(rows, classes), approximation)
+    }
+
+    /// [`rows_forward`] or [`sequences_forward`].
+    fn forward(
+        &self,
+        on: &On<'_>,
+        approximation: Approximation,
+        (losses, norms, predictions): (&mut [f32], &mut [f32], &mut [u32]),
+    ) -> Result<(), String> {
+        let Self { logits, labels, offsets, .. } = *self;
+        match on {
+            On::Cpu(cpu) if self.case.variant == "sequences" => {
+                sequences_forward(cpu, offsets, logits, labels, losses, norms, predictions);
+            }
+            On::Cpu(cpu) => rows_forward(cpu, self.case.dim("V"), logits, labels, losses, norms, predictions),
+            On::Simulator(sm) => {
+                let (kernel, mut device) = (self.kernel(X::DTYPE), Simulated::default());
+                device.input("logits", logits);
+                device.input("labels", labels);
+                let (l, n) = (device.output::<f32>("losses", losses.len()), device.output::<f32>("norms", norms.len()));
+                let p = device.output::<u32>("predictions", predictions.len());
+                self.run(&kernel, *sm, &mut device, approximation)?;
+                losses.copy_from_slice(&device.read(l)?);
+                norms.copy_from_slice(&device.read(n)?);
+                predictions.copy_from_slice(&device.read(p)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// [`rows_backward`] or [`sequences_backward`] by the PTX.
+    fn simulate_backward<Y: Element>(
+        &self,
+        sm: Sm,
+        approximation: Approximation,
+        (norms, dlosses): (&[f32], &[f32]),
+        dlogits: &mut [Y],
+    ) -> Result<(), String> {
+        let (kernel, mut device) = (self.kernel(Y::DTYPE), Simulated::default());
+        device.input("logits", self.logits);
+        device.input("labels", self.labels);
+        device.input("norms", norms);
+        device.input("dlosses", dlosses);
+        let out = device.output::<Y>("dlogits", dlogits.len());
+        self.run(&kernel, sm, &mut device, approximation)?;
+        dlogits.copy_from_slice(&device.read(out)?);
+        Ok(())
+    }
 }
 
 /// Labels of all classes, every seventh row without one.
-pub(super) fn labels(rows: usize, classes: usize) -> Vec<u32> {
+pub(super) fn labels(offsets: &[u32]) -> Vec<u32> {
     let mut stream = Stream::new(11, [0x1abe1, 0, 0]);
-    (0..rows).map(|row| if row % 7 == 3 { IGNORED } else { stream.below(classes as u32) }).collect()
+    let label = |(row, range): (usize, Range<usize>)| match row % 7 {
+        3 => IGNORED,
+        _ => stream.below(range.len() as u32),
+    };
+    ranges(offsets).enumerate().map(label).collect()
+}
+
+/// Where the rows of a case begin, and the last ends: those of sequences grow from one to the next.
+fn offsets(case: &Case) -> Vec<u32> {
+    if case.variant != "sequences" {
+        return equal(case.dim("M"), case.dim("V"));
+    }
+    let (count, tokens) = (case.dim("B"), case.dim("T"));
+    (0..=count).map(|b| (b + (tokens - count) * b * b / (count * count).max(1)) as u32).collect()
 }
 
 /// Each prediction's exact logit is the greatest, up to what the rule allows the logits to be off.
-fn check_predictions(classes: usize, predictions: &[u32], naive: &[f32], exact: &[f64]) -> Result<(), String> {
+fn check_predictions(offsets: &[u32], predictions: &[u32], naive: &[f32], exact: &[f64]) -> Result<(), String> {
     let scale = exact.iter().fold(0.0f64, |m, z| m.max(z.abs()));
     let slack = 2.0 * (2.0 * greatest_error(naive, exact) + ulp(scale, DType::F32));
-    for (row, (&class, z)) in predictions.iter().zip(exact.chunks(classes)).enumerate() {
+    for (row, (&class, range)) in predictions.iter().zip(ranges(offsets)).enumerate() {
+        let z = &exact[range];
         let greatest = z.iter().fold(f64::NEG_INFINITY, |m, &z| m.max(z));
-        let predicted = *z.get(class as usize).ok_or(format!("prediction {class} of {classes} classes"))?;
+        let predicted = *z.get(class as usize).ok_or(format!("prediction {class} of {} classes", z.len()))?;
         if predicted < greatest - slack {
             return Err(format!("row {row} predicts {class} with {predicted}, the greatest logit is {greatest}"));
         }
@@ -143,21 +215,21 @@ fn check_predictions(classes: usize, predictions: &[u32], naive: &[f32], exact: 
     Ok(())
 }
 
-/// What both variants give in forward, held against the logits of both precisions.
+/// What all variants give in forward, held against the logits of both precisions.
 fn check_losses(
-    case: &Case,
+    offsets: &[u32],
     labels: &[u32],
     logits: (&[f32], &[f64]),
     run: impl FnOnce(&mut [f32], &mut [f32], &mut [u32]) -> Result<(), String>,
 ) -> Result<f64, String> {
-    let (rows, classes) = (case.dim("M"), case.dim("V"));
+    let rows = labels.len();
     let (mut losses, mut norms) = (Guarded::<f32>::poisoned(rows), Guarded::<f32>::poisoned(2 * rows));
     let mut predictions = vec![u32::MAX; rows];
     run(&mut losses, &mut norms, &mut predictions)?;
     losses.intact().and(norms.intact())?;
-    check_predictions(classes, &predictions, logits.0, logits.1)?;
-    let naive = reference::rows_forward::<f32>(classes, logits.0, labels);
-    let exact = reference::rows_forward::<f64>(classes, logits.1, labels);
+    check_predictions(offsets, &predictions, logits.0, logits.1)?;
+    let naive = reference::rows_forward::<f32>(offsets, logits.0, labels);
+    let exact = reference::rows_forward::<f64>(offsets, logits.1, labels);
     let mut worst = within("losses", &losses, &naive.0, &exact.0)?;
     for (at, what) in ["the greatest logits", "the inverses of sums"].into_iter().enumerate() {
         let column = |x: &[f32]| x.iter().skip(at).step_by(2).copied().collect::<Vec<_>>();
@@ -168,47 +240,42 @@ fn check_losses(
 }
 
 fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
-    let (rows, classes) = (case.dim("M"), case.dim("V"));
-    let (mut logits, labels) = (uniform::<X>(1, rows * classes, 8.0), labels(rows, classes));
+    let offsets = offsets(case);
+    let count = offsets[offsets.len() - 1] as usize;
+    let (mut logits, labels) = (uniform::<X>(1, count, 8.0), labels(&offsets));
     // The greatest at the end of a row, and one before it in the next: no part of a row may be forgotten.
-    for (row, logits) in logits.chunks_exact_mut(classes).enumerate() {
-        logits[classes - 1 - row % classes] = X::from_f32(8.5);
+    for (row, range) in ranges(&offsets).enumerate() {
+        logits[range.end - 1 - row % range.len()] = X::from_f32(8.5);
     }
     let (plain, wide) = (widen::<f32, X>(&logits), widen::<f64, X>(&logits));
+    let given = Given { case, offsets: &offsets, logits: &logits, labels: &labels };
     if case.pass == Pass::Forward {
         let with = |approximation| {
-            check_losses(case, &labels, (&plain, &wide), |losses, norms, predictions| {
-                let inputs = (classes, &logits[..], &labels[..]);
-                match on {
-                    On::Cpu(cpu) => rows_forward(cpu, classes, &logits, &labels, losses, norms, predictions),
-                    On::Simulator(sm) => {
-                        return simulate_forward(*sm, inputs, approximation, (losses, norms, predictions));
-                    }
-                }
-                Ok(())
+            check_losses(&offsets, &labels, (&plain, &wide), |losses, norms, predictions| {
+                given.forward(on, approximation, (losses, norms, predictions))
             })
         };
         return on.approximations().iter().try_fold(0.0f64, |worst, how| Ok(worst.max(with(*how)?)));
     }
-    let (_, norms) = reference::rows_forward::<f32>(classes, &plain, &labels);
-    let dlosses = uniform::<f32>(2, rows, 1.0);
-    let naive = reference::rows_backward::<f32>(classes, &plain, &labels, &norms, &dlosses);
-    let exact = reference::rows_backward::<f64>(classes, &wide, &labels, &widen(&norms), &widen(&dlosses));
-    let inputs = (classes, &logits[..], &labels[..]);
+    let (_, norms) = reference::rows_forward::<f32>(&offsets, &plain, &labels);
+    let dlosses = uniform::<f32>(2, labels.len(), 1.0);
+    let naive = reference::rows_backward::<f32>(&offsets, &plain, &labels, &norms, &dlosses);
+    let exact = reference::rows_backward::<f64>(&offsets, &wide, &labels, &widen(&norms), &widen(&dlosses));
     if let (On::Simulator(sm), "rows_into_bf16") = (on, case.variant.as_str()) {
         return Approximation::ALL.into_iter().try_fold(0.0f64, |worst, how| {
             let mut dlogits = Guarded::<bf16>::poisoned(logits.len());
-            simulate_backward(*sm, inputs, how, (&norms, &dlosses), &mut dlogits[..])?;
+            given.simulate_backward(*sm, how, (&norms, &dlosses), &mut dlogits[..])?;
             Ok(worst.max(within("dlogits", &dlogits, &store::<bf16>(&naive), &exact)?))
         });
     }
     on.approximations().iter().try_fold(0.0f64, |worst, how| {
         let mut dlogits = Guarded::<X>::poisoned(logits.len());
         match on {
-            On::Cpu(cpu) => rows_backward(cpu, classes, &logits, &labels, &norms, &dlosses, &mut dlogits),
-            On::Simulator(sm) => {
-                simulate_backward(*sm, inputs, *how, (&norms, &dlosses), &mut dlogits[..])?;
+            On::Cpu(cpu) if case.variant == "sequences" => {
+                sequences_backward(cpu, &offsets, &logits, &labels, &norms, &dlosses, &mut dlogits);
             }
+            On::Cpu(cpu) => rows_backward(cpu, case.dim("V"), &logits, &labels, &norms, &dlosses, &mut dlogits),
+            On::Simulator(sm) => given.simulate_backward(*sm, *how, (&norms, &dlosses), &mut dlogits[..])?,
         }
         dlogits.intact()?;
         Ok(worst.max(within("dlogits", &dlogits, &store::<X>(&naive), &exact)?))
@@ -218,7 +285,8 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
 fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     let (rows, width, classes) = (case.dim("M"), case.dim("E"), case.dim("V"));
     let (hidden, weight) = (uniform::<X>(1, rows * width, 1.5), uniform::<X>(2, classes * width, 1.0));
-    let (bias, labels) = (uniform::<f32>(3, classes, 1.0), labels(rows, classes));
+    let offsets = equal(rows, classes);
+    let (bias, labels) = (uniform::<f32>(3, classes, 1.0), labels(&offsets));
     let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
     let mut scratch = Guarded::<f32>::poisoned(scratch_len(rows, width, classes));
     let mut kept = Guarded::<f32>::poisoned(rows * classes);
@@ -229,7 +297,7 @@ fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     if case.pass == Pass::Forward {
         let mut worst = 0.0f64;
         for keeps in [false, true] {
-            worst = worst.max(check_losses(case, &labels, (&z32, &z64), |losses, norms, predictions| {
+            worst = worst.max(check_losses(&offsets, &labels, (&z32, &z64), |losses, norms, predictions| {
                 let kept = keeps.then_some(&mut kept[..]);
                 forward(cpu, &projection, losses, norms, predictions, kept, &mut scratch);
                 Ok(())
@@ -239,7 +307,7 @@ fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     }
     let (mut losses, mut predictions) = (vec![0.0; rows], vec![0; rows]);
     forward(cpu, &projection, &mut losses, &mut vec![0.0; 2 * rows], &mut predictions, Some(&mut kept), &mut scratch);
-    let (_, norms) = reference::rows_forward::<f32>(classes, &z32, &labels);
+    let (_, norms) = reference::rows_forward::<f32>(&offsets, &z32, &labels);
     let dlosses = uniform::<f32>(4, rows, 1.0);
     let (before_w, before_b) = (uniform::<f32>(5, weight.len(), 0.1), uniform::<f32>(6, classes, 0.1));
     let mut dhidden = Guarded::<X>::poisoned(hidden.len());
@@ -247,8 +315,8 @@ fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     backward(cpu, &projection, &norms, &kept, &dlosses, &mut dhidden, &mut dweight, &mut dbias, &mut scratch);
     kept.intact().and(dhidden.intact()).and(dweight.intact()).and(dbias.intact()).and(scratch.intact())?;
 
-    let dz32 = reference::rows_backward::<f32>(classes, &z32, &labels, &norms, &dlosses);
-    let dz64 = reference::rows_backward::<f64>(classes, &z64, &labels, &widen(&norms), &widen(&dlosses));
+    let dz32 = reference::rows_backward::<f32>(&offsets, &z32, &labels, &norms, &dlosses);
+    let dz64 = reference::rows_backward::<f64>(&offsets, &z64, &labels, &widen(&norms), &widen(&dlosses));
     let naive = reference::projection_backward::<f32>(width, &h32, &w32, &dz32);
     let exact = reference::projection_backward::<f64>(width, &h64, &w64, &dz64);
     let mut worst = within("dhidden", &dhidden, &store::<X>(&naive.dhidden), &exact.dhidden)?;

@@ -7,6 +7,7 @@ use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::simd::{Element, Kernel, Simd};
 use crate::softmax::{Max, SumOfExp};
 use crate::sweep::{Columns, sweep};
+use std::ops::Range;
 
 /// Numbers of a row's state: greatest logit so far, Σ exp(z - greatest), the label's logit.
 pub(super) const STATE: usize = 3;
@@ -69,6 +70,55 @@ pub fn rows_backward<X: Element>(
         "cross_entropy: norms or dlosses are not of {rows} rows"
     );
     differentiate(cpu, classes, 0, logits, labels, norms, dlosses, dlogits);
+}
+
+/// [`rows_forward`] of rows of different lengths: that of sequence b is `logits` [T] from `offsets`\[b\] to
+/// `offsets`\[b + 1\].
+///
+/// # Panics
+/// If lengths do not fit, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
+pub fn sequences_forward<X: Element>(
+    cpu: &Cpu,
+    offsets: &[u32],
+    logits: &[X],
+    labels: &[u32],
+    losses: &mut [f32],
+    norms: &mut [f32],
+    predictions: &mut [u32],
+) {
+    for (b, tokens) in sequences(offsets, logits.len(), labels.len()).enumerate() {
+        let (label, loss, norm) = (&labels[b..=b], &mut losses[b..=b], &mut norms[NORM * b..][..NORM]);
+        rows_forward(cpu, tokens.len(), &logits[tokens], label, loss, norm, &mut predictions[b..=b]);
+    }
+}
+
+/// [`rows_backward`] of such rows.
+///
+/// # Panics
+/// If lengths do not fit, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
+pub fn sequences_backward<X: Element>(
+    cpu: &Cpu,
+    offsets: &[u32],
+    logits: &[X],
+    labels: &[u32],
+    norms: &[f32],
+    dlosses: &[f32],
+    dlogits: &mut [X],
+) {
+    for (b, tokens) in sequences(offsets, logits.len(), labels.len()).enumerate() {
+        let (label, norm, dloss) = (&labels[b..=b], &norms[NORM * b..][..NORM], &dlosses[b..=b]);
+        rows_backward(cpu, tokens.len(), &logits[tokens.clone()], label, norm, dloss, &mut dlogits[tokens]);
+    }
+}
+
+/// The tokens of each sequence.
+fn sequences(offsets: &[u32], tokens: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let fits = offsets.len() == count + 1 && offsets[0] == 0 && offsets[count] as usize == tokens;
+    assert!(
+        fits && offsets.is_sorted_by(|a, b| a < b),
+        "cross_entropy: {offsets:?} are not {count} of {tokens} tokens"
+    );
+    offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize)
 }
 
 pub(super) fn check_labels(labels: &[u32], classes: usize) {

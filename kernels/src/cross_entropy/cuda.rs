@@ -1,4 +1,4 @@
-//! Softmax cross-entropy of rows of logits on the GPU.
+//! Softmax cross-entropy of rows of logits on the GPU, and of sequences of them.
 //!
 //! ```text
 //! g = max z      s = Σ exp(z - g)      loss = ln s + (g - z[label])      prediction = first argmax z
@@ -22,15 +22,20 @@
 //! }
 //! ```
 //!
+//! Over sequences (spans, options) row b is the tokens from offsets[b] to offsets[b + 1]: `offsets` stands behind the other
+//! pointers, and `classes` is not given.
+//!
 //! Forward reads the logits twice, the second time from the second-level cache; bound by memory. A label of
 //! [`super::IGNORED`] has no loss and no gradient. exp is the polynomial of f32 whatever the storage: losses and
 //! normalisers are f32, and a certain label's gradient is exactly 0.
 //!
-//! Limits: rows · classes < 2³².
+//! Limits: rows · classes < 2³²; no sequence is empty.
 
 use crate::{
     operation::{DType, Launch, Name, Pass, Program},
-    ptx::{Compare, Entry, F32, Fold, Lane, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32},
+    ptx::{
+        Compare, Entry, F32, Fold, Global, Lane, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32,
+    },
 };
 
 /// Threads in a block.
@@ -40,11 +45,22 @@ const LONG: usize = 1024;
 /// The most rows of blocks that a grid may have.
 const MAX_GRID_Y: usize = 65_535;
 
+/// Where the logits of a row stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// Row m from m · classes on.
+    Classes,
+    /// Row b from offsets\[b\] to offsets\[b + 1\].
+    Offsets,
+}
+
 /// One specialisation of the loss of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// Which way.
     pub pass: Pass,
+    /// Where rows stand.
+    pub extent: Extent,
     /// Storage of the logits.
     pub dtype: DType,
     /// Backward: storage of their gradient. Forward: that of the logits.
@@ -57,12 +73,21 @@ impl Rows {
     /// Forward for rows of `classes` logits.
     pub fn forward(dtype: DType, classes: usize) -> Self {
         let warps = if classes >= LONG { THREADS / 32 } else { 1 };
-        Self { pass: Pass::Forward, dtype, gradient: dtype, warps }
+        Self { pass: Pass::Forward, extent: Extent::Classes, dtype, gradient: dtype, warps }
     }
 
     /// Backward with gradients stored as `gradient`: bf16 where products follow.
     pub fn backward(dtype: DType, gradient: DType) -> Self {
-        Self { pass: Pass::Backward, dtype, gradient, warps: 1 }
+        Self { pass: Pass::Backward, extent: Extent::Classes, dtype, gradient, warps: 1 }
+    }
+
+    /// Either way over sequences: few and long, so that each has a block.
+    pub fn sequences(pass: Pass, dtype: DType) -> Self {
+        let rows = match pass {
+            Pass::Forward => Self::forward(dtype, LONG),
+            Pass::Backward => Self::backward(dtype, dtype),
+        };
+        Self { extent: Extent::Offsets, ..rows }
     }
 
     /// Every specialisation.
@@ -70,6 +95,7 @@ impl Rows {
         let both = [DType::F32, DType::Bf16];
         let mut all: Vec<Self> = both.iter().flat_map(|&d| [LONG, 2].map(|n| Self::forward(d, n))).collect();
         all.extend([(0, 0), (0, 1), (1, 1)].map(|(from, to)| Self::backward(both[from], both[to])));
+        all.extend(Pass::ALL.iter().flat_map(|&pass| both.map(|dtype| Self::sequences(pass, dtype))));
         all
     }
 
@@ -83,14 +109,22 @@ impl Rows {
             Pass::Forward => format!("{}x{}", self.rows_at_once(), 32 * self.warps),
             Pass::Backward => format!("1x{THREADS}"),
         };
-        Name::new(&format!("cross_entropy.{}", self.pass.name()), &[&types, sm.name(), &tile, "rows"])
+        Name::new(&format!("cross_entropy.{}", self.pass.name()), &[&types, sm.name(), &tile, self.variant()])
+    }
+
+    fn variant(&self) -> &'static str {
+        match self.extent {
+            Extent::Classes => "rows",
+            Extent::Offsets => "sequences",
+        }
     }
 
     fn rows_at_once(&self) -> u32 {
         THREADS / (32 * self.warps)
     }
 
-    /// The grid for [rows, classes]; `None` where there is nothing to compute.
+    /// The grid for [rows, classes], or for so many sequences of at most `classes` tokens; `None` where there is nothing to
+    /// compute.
     pub fn launch(&self, rows: usize, classes: usize) -> Option<Launch> {
         let grid = match self.pass {
             Pass::Forward => [rows.div_ceil(self.rows_at_once() as usize) as u32, 1, 1],
@@ -114,17 +148,32 @@ impl Rows {
         Program::new(name, &module, REGISTERS)
     }
 
+    /// The parameters behind the others.
+    fn table(&self, k: &Entry) -> Table {
+        match self.extent {
+            Extent::Classes => {
+                let (rows, classes) = (k.load_param("rows"), k.load_param("classes"));
+                Table { rows, place: Place::Classes(classes) }
+            }
+            Extent::Offsets => {
+                let offsets = k.load_pointer("offsets");
+                Table { rows: k.load_param("rows"), place: Place::Offsets(offsets) }
+            }
+        }
+    }
+
     fn write_forward(&self, k: &Entry) {
         let [logits, labels, losses, norms, predictions] =
             ["logits", "labels", "losses", "norms", "predictions"].map(|name| k.load_pointer(name));
-        let (rows, classes) = (k.load_param::<U32>("rows"), k.load_param::<U32>("classes"));
+        let table = self.table(k);
         let storage = Storage::from(self.dtype);
         let team = Team::find(k, self.warps);
         let row = k.mad_lo(k.special(Special::CtaidX), self.rows_at_once(), team.within);
         // A team without a row computes the last one and keeps it to itself: everybody meets at the barriers.
-        let exists = k.lt(row, rows);
-        let row = k.min_u32(row, k.sub(rows, 1u32));
-        let z = k.index(logits, k.mul_lo(row, classes), storage.bytes());
+        let exists = k.lt(row, table.rows);
+        let row = k.min_u32(row, k.sub(table.rows, 1u32));
+        let (first, classes) = table.row(k, row);
+        let z = k.index(logits, first, storage.bytes());
         let number = |c| k.load_numbers(storage, k.index(z, c, storage.bytes()).at(0), 1, Read::Mutable)[0];
         k.comment("the greatest logit, and where it stands first");
         let greatest = k.variable("greatest", f32::NEG_INFINITY);
@@ -157,23 +206,58 @@ impl Rows {
     fn write_backward(&self, k: &Entry) {
         let [logits, labels, norms, dlosses, dlogits] =
             ["logits", "labels", "norms", "dlosses", "dlogits"].map(|name| k.load_pointer(name));
-        let (rows, classes) = (k.load_param::<U32>("rows"), k.load_param::<U32>("classes"));
+        let table = self.table(k);
         let (from, to) = (Storage::from(self.dtype), Storage::from(self.gradient));
         let class = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
-        k.if_(k.lt(class, classes), || {
-            k.for_(k.special(Special::CtaidY), rows, k.special(Special::NctaidY), |row| {
-                let [label] = k.ld::<U32, 1>(k.index(labels, row, 4u32).at(0));
-                let [greatest, inverse] = k.ld::<F32, 2>(k.index(norms, row, 8u32).at(0));
-                let [dloss] = k.ld::<F32, 1>(k.index(dlosses, row, 4u32).at(0));
-                let at = k.mad_lo(row, classes, class);
-                let z = k.load_numbers(from, k.index(logits, at, from.bytes()).at(0), 1, Read::Mutable)[0];
-                let p = k.mul(k.exp(k.sub(z, greatest), Precision::Single), inverse);
-                let hot = k.selp(1.0f32, 0.0f32, k.setp(Compare::Eq, class, label));
-                let dz = k.mul(k.sub(p, hot), dloss);
-                let dz = k.selp(dz, 0.0f32, k.lt(label, classes));
-                k.store_numbers(to, k.index(dlogits, at, to.bytes()).at(0), &[dz]);
-            });
-        });
+        let each_row = |of: &dyn Fn(Reg<U32>)| {
+            k.for_(k.special(Special::CtaidY), table.rows, k.special(Special::NctaidY), of);
+        };
+        let gradient = |row, at, classes| {
+            let [label] = k.ld::<U32, 1>(k.index(labels, row, 4u32).at(0));
+            let [greatest, inverse] = k.ld::<F32, 2>(k.index(norms, row, 8u32).at(0));
+            let [dloss] = k.ld::<F32, 1>(k.index(dlosses, row, 4u32).at(0));
+            let z = k.load_numbers(from, k.index(logits, at, from.bytes()).at(0), 1, Read::Mutable)[0];
+            let p = k.mul(k.exp(k.sub(z, greatest), Precision::Single), inverse);
+            let hot = k.selp(1.0f32, 0.0f32, k.setp(Compare::Eq, class, label));
+            let dz = k.mul(k.sub(p, hot), dloss);
+            let dz = k.selp(dz, 0.0f32, k.lt(label, classes));
+            k.store_numbers(to, k.index(dlogits, at, to.bytes()).at(0), &[dz]);
+        };
+        match table.place {
+            Place::Classes(classes) => k.if_(k.lt(class, classes), || {
+                each_row(&|row| gradient(row, k.mad_lo(row, classes, class), classes));
+            }),
+            Place::Offsets(_) => each_row(&|row| {
+                let (first, classes) = table.row(k, row);
+                k.if_(k.lt(class, classes), || gradient(row, k.add(first, class), classes));
+            }),
+        }
+    }
+}
+
+/// The rows of a launch, in registers.
+struct Table {
+    rows: Reg<U32>,
+    place: Place,
+}
+
+/// An [`Extent`], in registers.
+enum Place {
+    Classes(Reg<U32>),
+    Offsets(Ptr<Global>),
+}
+
+impl Table {
+    /// Where a row begins, and its classes.
+    fn row(&self, k: &Entry, row: Reg<U32>) -> (Reg<U32>, Reg<U32>) {
+        match self.place {
+            Place::Classes(classes) => (k.mul_lo(row, classes), classes),
+            Place::Offsets(offsets) => {
+                let at = k.index(offsets, row, 4u32);
+                let [first, end] = [0, 4].map(|byte| k.ld::<U32, 1>(at.at(byte))[0]);
+                (first, k.sub(end, first))
+            }
+        }
     }
 }
 

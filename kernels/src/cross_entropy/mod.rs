@@ -1,4 +1,5 @@
-//! Softmax cross-entropy: fused with the projection onto a vocabulary, and of plain rows for few classes.
+//! Softmax cross-entropy: fused with the projection onto a vocabulary; of plain rows for few classes; and of rows of different
+//! lengths, where one token of each sequence is right.
 //!
 //! ```text
 //! z = h·Wᵀ + b               h [M, E], W [V, E], b [V]      logits [M, V]
@@ -41,7 +42,7 @@ pub mod reference;
 mod tests;
 
 pub use cases::OPERATION;
-pub use cpu::{rows_backward, rows_forward};
+pub use cpu::{rows_backward, rows_forward, sequences_backward, sequences_forward};
 pub use projection::{Projection, backward, forward, scratch_len};
 
 /// The label of a row that takes no part.

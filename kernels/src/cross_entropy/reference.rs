@@ -2,30 +2,42 @@
 
 use super::IGNORED;
 use crate::check::Real;
+use std::ops::Range;
 
-/// Losses [M] and normalisers [M, 2] of `logits` [M, classes].
-pub fn rows_forward<R: Real>(classes: usize, logits: &[R], labels: &[u32]) -> (Vec<R>, Vec<R>) {
-    let row = |(z, &label): (&[R], &u32)| {
+/// Where `rows` rows of `classes` logits begin, and the last ends.
+pub fn equal(rows: usize, classes: usize) -> Vec<u32> {
+    (0..=rows).map(|row| (row * classes) as u32).collect()
+}
+
+/// The logits of each row, of which row m stands from `offsets`\[m\] to `offsets`\[m + 1\].
+pub fn ranges(offsets: &[u32]) -> impl Iterator<Item = Range<usize>> {
+    offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize)
+}
+
+/// Losses [M] and normalisers [M, 2] of rows of `logits`.
+pub fn rows_forward<R: Real>(offsets: &[u32], logits: &[R], labels: &[u32]) -> (Vec<R>, Vec<R>) {
+    let row = |(range, &label): (Range<usize>, &u32)| {
+        let z = &logits[range];
         let max = z.iter().fold(z[0], |m, &z| m.max(z));
         let sum = z.iter().fold(R::of(0.0), |sum, &z| sum + (z - max).exp());
         let loss = if label == IGNORED { R::of(0.0) } else { max + sum.ln() - z[label as usize] };
         (loss, [max, R::of(1.0) / sum])
     };
-    let (losses, norms): (Vec<R>, Vec<[R; 2]>) = logits.chunks(classes).zip(labels).map(row).unzip();
+    let (losses, norms): (Vec<R>, Vec<[R; 2]>) = ranges(offsets).zip(labels).map(row).unzip();
     (losses, norms.concat())
 }
 
 /// Gradient of the logits.
-pub fn rows_backward<R: Real>(classes: usize, logits: &[R], labels: &[u32], norms: &[R], dlosses: &[R]) -> Vec<R> {
-    let element = |i: usize| {
-        let (row, class) = (i / classes, (i % classes) as u32);
+pub fn rows_backward<R: Real>(offsets: &[u32], logits: &[R], labels: &[u32], norms: &[R], dlosses: &[R]) -> Vec<R> {
+    let element = |row: usize, (class, &z): (u32, &R)| {
         if labels[row] == IGNORED {
             return R::of(0.0);
         }
         let onehot = R::of(if labels[row] == class { 1.0 } else { 0.0 });
-        ((logits[i] - norms[2 * row]).exp() * norms[2 * row + 1] - onehot) * dlosses[row]
+        ((z - norms[2 * row]).exp() * norms[2 * row + 1] - onehot) * dlosses[row]
     };
-    (0..logits.len()).map(element).collect()
+    let rows = ranges(offsets).enumerate();
+    rows.flat_map(|(row, range)| (0..).zip(&logits[range]).map(move |z| element(row, z))).collect()
 }
 
 /// Logits [M, V] of hidden [M, width], weight [V, width] and bias [V].

@@ -5,7 +5,7 @@ use crate::check::*;
 fn is_bit_identical_for_any_thread_count() {
     let (rows, width, classes) = (600, 24, 1500);
     let (hidden, weight) = (uniform::<f32>(1, rows * width, 1.0), uniform::<f32>(2, classes * width, 1.0));
-    let (bias, labels) = (uniform::<f32>(3, classes, 1.0), cases::labels(rows, classes));
+    let (bias, labels) = (uniform::<f32>(3, classes, 1.0), cases::labels(&reference::equal(rows, classes)));
     let dlosses = uniform::<f32>(4, rows, 1.0);
     let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
     assert_same_for_any_thread_count(&"[600, 24, 1500]", |cpu| {
@@ -27,15 +27,15 @@ fn the_gradient_is_the_slope_of_forward() {
     let (rows, width, classes) = (5, 3, 4);
     let wide = |seed, len| widen::<f64, f32>(&uniform::<f32>(seed, len, 1.5));
     let (hidden, weight, bias) = (wide(1, rows * width), wide(2, classes * width), wide(3, classes));
-    let (dlosses, labels) = (wide(4, rows), cases::labels(rows, classes));
+    let (dlosses, labels) = (wide(4, rows), cases::labels(&reference::equal(rows, classes)));
     let loss = |hidden: &[f64], weight: &[f64], bias: &[f64]| -> f64 {
         let logits = reference::logits(width, hidden, weight, bias);
-        let (losses, _) = reference::rows_forward(classes, &logits, &labels);
+        let (losses, _) = reference::rows_forward(&reference::equal(rows, classes), &logits, &labels);
         losses.iter().zip(&dlosses).map(|(loss, d)| loss * d).sum()
     };
     let logits = reference::logits(width, &hidden, &weight, &bias);
-    let (_, norms) = reference::rows_forward(classes, &logits, &labels);
-    let dlogits = reference::rows_backward(classes, &logits, &labels, &norms, &dlosses);
+    let (_, norms) = reference::rows_forward(&reference::equal(rows, classes), &logits, &labels);
+    let dlogits = reference::rows_backward(&reference::equal(rows, classes), &logits, &labels, &norms, &dlosses);
     let gradients = reference::projection_backward(width, &hidden, &weight, &dlogits);
     let slope = |x: &[f64], i: usize, loss: &dyn Fn(&[f64]) -> f64| {
         let (mut up, mut down) = (x.to_vec(), x.to_vec());

@@ -1,6 +1,6 @@
 //! The row of element-wise operations in the table of operations: their sizes, their cost, their check against f64.
 
-use super::cuda::{Function, Map, Transpose};
+use super::cuda::{Function, Map, Part, Transpose};
 use super::{Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, reference, scale, transpose};
 use super::{unary_backward, unary_forward};
 use crate::check::{Guarded, On, Real, greatest_error, on_device, store, uniform, widen, within, within_error};
@@ -19,7 +19,8 @@ fn ptx(sm: Sm) -> Vec<Program> {
         return Vec::new();
     }
     let transposes = [DType::Bf16, DType::F32].map(|dtype| Transpose { dtype }.program(sm));
-    Map::all().iter().map(|kernel| kernel.program(sm)).chain(transposes).collect()
+    let parts = Part::all().into_iter().map(|kernel| kernel.program(sm));
+    Map::all().iter().map(|kernel| kernel.program(sm)).chain(transposes).chain(parts).collect()
 }
 
 /// [T, F]: nothing, one number, vectors with one lane more and less, primes, several tasks.
@@ -46,6 +47,7 @@ fn cases() -> Vec<Case> {
             all.extend(Pass::ALL.map(|pass| case(pass, word(&function))));
         }
         all.extend(MOVES.map(|variant| case(Pass::Forward, variant.to_string())));
+        all.push(case(Pass::Forward, "part".to_string()));
     }
     all
 }
@@ -65,7 +67,7 @@ fn unary_of(case: &Case) -> Unary {
 fn cost(case: &Case) -> Cost {
     let (rows, columns) = (case.dim("T"), case.dim("F"));
     let elements = rows * columns;
-    if MOVES.contains(&case.variant.as_str()) {
+    if MOVES.contains(&case.variant.as_str()) || case.variant == "part" {
         let stored = case.dtype.bytes();
         let (flops, bytes) = match case.variant.as_str() {
             "cast" => (0, 6),
@@ -86,13 +88,21 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
-    if let (Target::Cpu(_), "repeat") = (target, case.variant.as_str()) {
-        return Outcome::Skipped { reason: "the processor repeats no number".to_string() };
+    if let (Target::Cpu(_), "repeat" | "part") = (target, case.variant.as_str()) {
+        return Outcome::Skipped {
+            reason: "the processor has no kernel for what the standard library does".to_string(),
+        };
     }
     on_device(case, target, |on| check_on(case, on))
 }
 
 fn check_on(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    if let (On::Simulator(sm), "part") = (on, case.variant.as_str()) {
+        return match case.dtype {
+            DType::F32 => check_part::<f32>(case, *sm),
+            DType::Bf16 => check_part::<bf16>(case, *sm),
+        };
+    }
     if MOVES.contains(&case.variant.as_str()) {
         return match (case.variant.as_str(), case.dtype) {
             ("cast", DType::F32) => check_move(case, on, cast::<f32, bf16>),
@@ -226,6 +236,30 @@ fn check_move<X: Element, Y: Element>(
     y.intact()?;
     let naive = store::<Y>(&moved::<f32>(case, &widen(&x), &widen(&before)));
     within("y", &y, &naive, &moved::<f64>(case, &widen(&x), &widen(&before)))
+}
+
+/// Some columns of a matrix into some of another: those that are named, to the bit, and nothing else.
+fn check_part<X: Element>(case: &Case, sm: Sm) -> Result<f64, String> {
+    let (rows, columns) = (case.dim("T"), case.dim("F"));
+    // First columns and lengths of rows that are whole vectors, and that are not.
+    for (first, length) in [([8, 16], [columns + 8, columns + 24]), ([2, 1], [columns + 3, columns + 5])] {
+        let (x, before) = (uniform::<X>(1, rows * length[0], 2.0), uniform::<X>(2, rows * length[1], 2.0));
+        let kernel = Part::new(X::DTYPE, &[columns, first[0], first[1], length[0], length[1]], true);
+        let mut device = Simulated::default();
+        device.input_from("x", &x, first[0].min(x.len()));
+        let out = device.input_from("y", &before, first[1].min(before.len()));
+        device.integers([rows, columns, length[0], length[1]]);
+        device.run(&kernel.program(sm), kernel.launch(rows, columns), Approximation::Exact)?;
+        let y: Vec<X> = device.read(out)?;
+        let mut expected = before.clone();
+        for (to, from) in expected.chunks_mut(length[1]).zip(x.chunks(length[0])) {
+            to[first[1]..first[1] + columns].copy_from_slice(&from[first[0]..first[0] + columns]);
+        }
+        if let Some(i) = (0..y.len()).find(|&i| y[i].to_f32() != expected[i].to_f32()) {
+            return Err(format!("y[{i}] is {}, expected {}", y[i].to_f32(), expected[i].to_f32()));
+        }
+    }
+    Ok(0.0)
 }
 
 /// Inputs, what forward keeps of them, and both results in both precisions.

@@ -1,4 +1,4 @@
-//! Element-wise operations, casts and transposition on the GPU.
+//! Element-wise operations, casts, transposition and copies of some columns on the GPU.
 //!
 //! ```text
 //! __global__ __launch_bounds__(256) map(inputs.., y, [factor,] rows, columns) {   // a thread owns V neighbouring numbers:
@@ -7,6 +7,9 @@
 //! }
 //! __global__ __launch_bounds__(256) transpose(x, y, rows, columns) {              // a block owns 32 x 32 numbers
 //!     tile[32][32 + 1] = x[..];  __syncthreads();  y[..] = the columns of tile;   // both sides read and write whole rows
+//! }
+//! __global__ __launch_bounds__(256) part(x, y, rows, columns, x_row, y_row) {     // rows of x and y are so long; both
+//!     y[r * y_row + c .. + V] = x[r * x_row + c .. + V];                          //   point at their first column
 //! }
 //! ```
 //!
@@ -289,5 +292,63 @@ impl Transpose {
             let [value] = k.ld::<F32, 1>(place.at(i * (ROWS * 4) as i32));
             k.when(exists, || k.store_numbers(storage, at, &[value]));
         }
+    }
+}
+
+/// One specialisation of the copy of some columns of a matrix into some of another. Arguments: `x, y` at their first column,
+/// rows and columns of the part, numbers in a row of x and of y.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Storage.
+    pub dtype: DType,
+    /// Numbers that a thread owns.
+    pub vector: u32,
+}
+
+impl Part {
+    /// The specialisation where columns, lengths of rows and first columns are these, and `is_aligned` says whether both
+    /// matrices begin at whole vectors.
+    pub fn new(dtype: DType, columns: &[usize], is_aligned: bool) -> Self {
+        let whole = is_aligned && columns.iter().all(|n| n.is_multiple_of(VECTOR as usize));
+        Self { dtype, vector: if whole { VECTOR } else { 1 } }
+    }
+
+    /// Every specialisation.
+    pub fn all() -> Vec<Self> {
+        let both = [DType::Bf16, DType::F32];
+        both.into_iter().flat_map(|dtype| [VECTOR, 1].map(|vector| Self { dtype, vector })).collect()
+    }
+
+    /// The name for `sm`.
+    pub fn name(&self, sm: Sm) -> Name {
+        Name::new("elementwise.part", &[self.dtype.name(), sm.name(), &format!("{THREADS}x{}", self.vector)])
+    }
+
+    /// The grid for a part [rows, columns]; `None` where there is nothing to copy.
+    pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
+        let blocks = (rows * columns).div_ceil((THREADS * self.vector) as usize) as u32;
+        (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
+
+    /// The program for `sm`.
+    pub fn program(&self, sm: Sm) -> Program {
+        let name = self.name(sm);
+        let mut module = Module::new(sm);
+        module.entry(&name.entry(), [THREADS, 1, 1], |k| self.body(k));
+        Program::new(name, &module, 40)
+    }
+
+    fn body(&self, k: &Entry) {
+        let [x, y] = ["x", "y"].map(|name| k.load_pointer(name));
+        let [rows, columns, x_row, y_row] = ["rows", "columns", "x_row", "y_row"].map(|name| k.load_param::<U32>(name));
+        let storage = Storage::from(self.dtype);
+        let thread = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
+        let i = k.mul_lo(thread, self.vector);
+        k.if_(k.lt(i, k.mul_lo(rows, columns)), || {
+            let (row, column) = (k.div_u32(i, columns), k.rem_u32(i, columns));
+            let at = |matrix, length| k.index(matrix, k.mad_lo(row, length, column), storage.bytes()).at(0);
+            let values = k.load_numbers(storage, at(x, x_row), self.vector, Read::Mutable);
+            k.store_numbers(storage, at(y, y_row), &values);
+        });
     }
 }

@@ -6,7 +6,7 @@
 //! unary      y = f(x)           f one of exp, ln, tanh, sigmoid, relu
 //!            dx = dy · f'       from what forward read or wrote, whichever f' is cheaper in ([`Unary::keeps`])
 //! scale      y = c · x          add_assign  y += x          add_scaled  y += c · x in f32
-//! cast       f32 <-> bf16       transpose   y [F, T] of x [T, F]
+//! cast       f32 <-> bf16       transpose   y [F, T] of x [T, F]      part   some columns into some of another, on a GPU
 //! ```
 //!
 //! The gradient of an operand that was broadcast is a reduction over what it was spread along
