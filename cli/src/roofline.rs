@@ -2,28 +2,29 @@
 
 use clap::Args;
 use engine::{
-    Cpu,
+    Device,
     profile::{Peak, Profile},
 };
 
-/// Measures both limits; takes about half a second.
-pub(crate) fn peak(cpu: &Cpu) -> Peak {
-    Peak { flops: engine::roofline::fma_peak(cpu, 0.2), bandwidth: engine::roofline::copy_bandwidth(cpu, 64 << 20, 2) }
+/// The share of the device's peak that so many operations in so many seconds are, at the end of a line; nothing where the
+/// peak is not known.
+pub(crate) fn share(peak: Option<Peak>, flops: f64, seconds: f64) -> String {
+    peak.map_or(String::new(), |peak| format!(", {:.0} % of peak", 100.0 * flops / seconds / peak.flops))
 }
 
 /// The switch, part of a command's arguments.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Profiling {
-    /// Print what every kernel cost, against the roofline of this machine
+    /// Print what every kernel cost, against the roofline of the device
     #[arg(long = "profile")]
     pub(crate) on: bool,
 }
 
 impl Profiling {
-    /// Prints what `profile` collected to standard error, against the limits of `cpu`, where that was asked for.
-    pub(crate) fn print(self, profile: &Profile, cpu: &Cpu) {
+    /// Prints what `profile` collected to standard error, against the limits of `device`, where that was asked for.
+    pub(crate) fn print(self, profile: &Profile, device: &Device) {
         if self.on {
-            eprintln!("{}", profile.table(peak(cpu)));
+            eprintln!("{}", profile.table(device.peak()));
         }
     }
 }

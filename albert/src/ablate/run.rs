@@ -1,7 +1,10 @@
-//! The runs of a plan, one after another.
+//! The runs of a plan, one after another, in as many processes as share the folder.
+//!
+//! A process that takes a run holds the lock of its folder; so nothing is run twice, and nothing waits for the dead. The lock
+//! of the whole folder is held while the plan and the tables are written.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,7 +21,7 @@ use crate::finetune::{self, DataSource, FinetuneError, Loaded, finetune};
 use crate::metrics::Proportion;
 use crate::pretrain::{self, PretrainError, pretrain, sentence_accuracy};
 use crate::tokenizer::Tokenizer;
-use crate::training::Begin;
+use crate::training::{Begin, FolderLock};
 
 const RESULT: &str = "result.json";
 
@@ -100,9 +103,12 @@ pub enum Ended {
     Finished,
     /// It was told to stop, and goes on from there.
     Stopped,
+    /// Other processes have so many runs that are not done; there is nothing left for this one.
+    Elsewhere(usize),
 }
 
-/// Runs what is not done yet of the plan in `text`, in `folder`. `stop` may be set at any time.
+/// Runs what is not done yet of the plan in `text`, in `folder`, and what no other process has. `stop` may be set at any
+/// time.
 ///
 /// # Errors
 /// The plan cannot be run, `folder` holds another plan, or a file cannot be written. A run that goes wrong is no error: the
@@ -124,34 +130,40 @@ pub fn ablate(
     keep_plan(folder, text)?;
     let mut runner = Runner { plan: &plan, sources, folder, device, stop, results: BTreeMap::new() };
     runner.read(&variants)?;
-    let stages = variants.len() * plan.seeds.len() * (1 + plan.tasks.len());
     let budgets: Vec<Budget> = variants.iter().map(Variant::budget).collect();
     watcher.planned(&budgets, plan.seeds.len(), runner.done());
     runner.write_tables(&variants)?;
-    let mut number = 0;
-    // All rows under the first seed come first, so that there soon is a table.
-    for &seed in &plan.seeds {
-        for variant in &variants {
-            let stage = |number, task| Stage { number, of: stages, row: &variant.name, seed, task };
-            number += 1;
-            if runner.pretrain(variant, seed, watcher, stage(number, None))? == Ended::Stopped {
-                return Ok(Ended::Stopped);
-            }
-            runner.write_tables(&variants)?;
-            for task in &plan.tasks {
-                number += 1;
-                if runner.finetune(variant, seed, task, watcher, stage(number, Some(&task.name)))? == Ended::Stopped {
+    loop {
+        let (mut taken, mut elsewhere) = (0, 0);
+        // All rows under the first seed come first, so that there soon is a table.
+        for (s, &seed) in plan.seeds.iter().enumerate() {
+            for (v, variant) in variants.iter().enumerate() {
+                if runner.is_done(variant, seed) {
+                    continue;
+                }
+                let Some(_claim) = FolderLock::take(&runner.place(variant, seed))? else {
+                    elsewhere += 1;
+                    continue;
+                };
+                taken += 1;
+                let before = s * variants.len() + v;
+                if runner.run(&variants, variant, seed, before, watcher)? == Ended::Stopped {
                     return Ok(Ended::Stopped);
                 }
-                runner.write_tables(&variants)?;
             }
         }
+        match (taken, elsewhere) {
+            (_, 0) => return Ok(Ended::Finished),
+            (0, _) => return Ok(Ended::Elsewhere(elsewhere)),
+            // While this process was busy others have done some of theirs, or were ended.
+            _ => runner.read(&variants)?,
+        }
     }
-    Ok(Ended::Finished)
 }
 
 /// Leaves the plan in the folder; refuses a folder of another plan.
 fn keep_plan(folder: &Path, text: &str) -> Result<(), AblationError> {
+    let _lock = FolderLock::wait(folder)?;
     let path = folder.join("plan.toml");
     match std::fs::read_to_string(&path) {
         Ok(found) if Plan::from_toml(&found).ok() != Plan::from_toml(text).ok() => Err(AblationError::Folder(format!(
@@ -159,10 +171,7 @@ fn keep_plan(folder: &Path, text: &str) -> Result<(), AblationError> {
             path.display()
         ))),
         Ok(_) => Ok(()),
-        Err(_) => {
-            std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
-            Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
-        }
+        Err(_) => Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?),
     }
 }
 
@@ -177,11 +186,39 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    fn place(&self, variant: &Variant, seed: u64) -> std::path::PathBuf {
+    fn place(&self, variant: &Variant, seed: u64) -> PathBuf {
         self.folder.join(&variant.folder).join(format!("seed-{seed}"))
     }
 
-    /// Reads what earlier sittings left.
+    /// All stages of a run that was claimed; `before` runs stand before it in the plan.
+    fn run(
+        &mut self,
+        variants: &[Variant],
+        variant: &Variant,
+        seed: u64,
+        before: usize,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Ended, AblationError> {
+        // Another process may have got on with it before it let go.
+        self.read(std::slice::from_ref(variant))?;
+        let plan = self.plan;
+        let stages = 1 + plan.tasks.len();
+        let of = variants.len() * plan.seeds.len() * stages;
+        let stage = |at, task| Stage { number: before * stages + at, of, row: &variant.name, seed, task };
+        if self.pretrain(variant, seed, watcher, stage(1, None))? == Ended::Stopped {
+            return Ok(Ended::Stopped);
+        }
+        self.write_tables(variants)?;
+        for (at, task) in plan.tasks.iter().enumerate() {
+            if self.finetune(variant, seed, task, watcher, stage(2 + at, Some(&task.name)))? == Ended::Stopped {
+                return Ok(Ended::Stopped);
+            }
+            self.write_tables(variants)?;
+        }
+        Ok(Ended::Finished)
+    }
+
+    /// Reads what earlier sittings, and other processes, left.
     fn read(&mut self, variants: &[Variant]) -> Result<(), AblationError> {
         for variant in variants {
             for &seed in &self.plan.seeds {
@@ -204,6 +241,13 @@ impl Runner<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing is left to do under a seed.
+    fn is_done(&self, variant: &Variant, seed: u64) -> bool {
+        let result = &self.results[&(variant.folder.clone(), seed)];
+        let has = |task: &TaskPlan| result.tasks.contains_key(&task.name);
+        result.problem.is_some() || (result.learnt.is_some() && self.plan.tasks.iter().all(has))
     }
 
     /// Stages that are done, or will not be.
@@ -331,8 +375,10 @@ impl Runner<'_> {
         finetune(&recipe, &sources, &folder, Begin::Resume, self.device.clone(), self.stop, observer)
     }
 
-    /// Writes both tables as they are now.
-    fn write_tables(&self, variants: &[Variant]) -> Result<(), AblationError> {
+    /// Writes both tables as they are now, with what other processes have done.
+    fn write_tables(&mut self, variants: &[Variant]) -> Result<(), AblationError> {
+        let _lock = FolderLock::wait(self.folder)?;
+        self.read(variants)?;
         let of = |variant: &Variant| {
             let seeds = self.plan.seeds.iter();
             seeds.map(|&seed| self.results[&(variant.folder.clone(), seed)].clone()).collect::<Vec<_>>()

@@ -202,6 +202,33 @@ fn a_plan_that_is_interrupted_ends_with_the_same_table() {
 }
 
 #[test]
+fn what_another_process_has_is_left_to_it() {
+    let world = world();
+    let text = plan(world.path());
+    let folder = world.path().join("shared");
+    let theirs = folder.join("nsp/seed-2");
+    std::fs::create_dir_all(&theirs).unwrap();
+    let lock = std::fs::File::create(theirs.join(".lock")).unwrap();
+    lock.lock().unwrap();
+    let (ended, stages, _) = run(&text, &folder, 0);
+    assert_eq!((ended, stages.len()), (Ended::Elsewhere(1), 14));
+    assert!(!stages.contains(&("NSP".into(), 2, None)), "{stages:?}");
+    // The other one was killed: its run is free again.
+    drop(lock);
+    let (ended, stages, _) = run(&text, &folder, 0);
+    assert_eq!((ended, stages.len()), (Ended::Finished, 2));
+
+    // Two at once share the work, and both tables are whole.
+    let shared = world.path().join("two");
+    let met: Vec<usize> = std::thread::scope(|scope| {
+        let both = [(); 2].map(|()| scope.spawn(|| run(&text, &shared, 0).1.len()));
+        both.map(|one| one.join().unwrap()).to_vec()
+    });
+    assert_eq!(met.iter().sum::<usize>(), 16, "{met:?}");
+    assert_eq!(numbers(&folder), numbers(&shared));
+}
+
+#[test]
 fn another_plan_or_recipe_is_refused() {
     let world = world();
     let text = plan(world.path());
@@ -230,4 +257,19 @@ fn folders_have_plain_names() {
     assert_eq!(folder_name("E = 128, all shared"), "e-128-all-shared");
     assert_eq!(folder_name("../../x"), "x");
     assert_eq!(folder_name("§"), "row");
+}
+
+#[test]
+fn the_plans_that_come_with_the_project_can_be_run() {
+    for (text, count) in [
+        (include_str!("../../../benches/tasks/ablation.toml"), 9),
+        (include_str!("../../../benches/tasks/ablation-depth-width.toml"), 7),
+    ] {
+        let plan = Plan::from_toml(text).unwrap();
+        let budgets: Vec<Budget> = plan.variants(4096).unwrap().iter().map(Variant::budget).collect();
+        assert_eq!(budgets.len(), count, "{budgets:?}");
+        assert!(budgets.iter().all(|budget| budget.tokens == budgets[0].tokens), "{budgets:?}");
+    }
+    let own = crate::pretrain::Recipe::from_toml(include_str!("../../../benches/tasks/own.toml"), &[]).unwrap();
+    own.with_vocabulary(8192).unwrap();
 }

@@ -297,32 +297,36 @@ pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
     }
 }
 
-/// Steps before which a model that says the same of all has not collapsed but only begun.
-const FEW_STEPS: u64 = 20;
+/// Steps before which a model that says the same of all has not collapsed but only begun, and a mean loss is noise.
+pub(super) const FEW_STEPS: u64 = 20;
 
 /// Whether a run has collapsed, as one sentence that says what to try. `loss` is the mean training loss since the last
-/// evaluation, `chance` that of guessing, `step` the steps so far, `is_warm` whether the warm-up is over.
+/// evaluation, if that is of enough steps to judge by, `chance` that of guessing, `step` the steps so far, `is_warm` whether
+/// the warm-up is over.
 pub(super) fn collapse(
     recipe: &Recipe,
     measured: &Measured,
-    loss: f64,
+    loss: Option<f64>,
     chance: f64,
     step: u64,
     is_warm: bool,
 ) -> Option<String> {
-    let at_chance = is_warm && chance > 0.0 && loss >= 0.99 * chance;
-    let sign = match &measured.constant {
-        Some(what) if at_chance => {
+    if !is_warm {
+        return None;
+    }
+    let at_chance = loss.filter(|loss| chance > 0.0 && *loss >= 0.99 * chance);
+    let sign = match (&measured.constant, at_chance) {
+        (Some(what), Some(loss)) => {
             format!(
                 "all {} dev predictions are {what}, and the training loss {loss:.4} is that of guessing ({chance:.4})",
                 measured.count
             )
         }
-        Some(what) if is_warm => format!("all {} dev predictions are {what}", measured.count),
-        None if at_chance => {
+        (Some(what), None) => format!("all {} dev predictions are {what}", measured.count),
+        (None, Some(loss)) => {
             format!("after the warm-up the training loss {loss:.4} is still that of guessing ({chance:.4})")
         }
-        _ => return None,
+        (None, None) => return None,
     };
     if step < FEW_STEPS {
         let text = format!("the model has learnt nothing in {step} steps: {sign}; give it more (schedule.epochs)");
@@ -395,21 +399,23 @@ mod tests {
         let recipe = Recipe::for_model(&crate::config::AlbertConfig::preset("xlarge").unwrap());
         let healthy = Measured { count: 100, ..Measured::default() };
         let constant = Measured { constant: Some("the class \"1\"".into()), ..healthy.clone() };
-        assert_eq!(collapse(&recipe, &healthy, 0.60, 0.693, 100, true), None);
-        assert_eq!(collapse(&recipe, &healthy, 0.70, 0.693, 100, false), None);
+        assert_eq!(collapse(&recipe, &healthy, Some(0.60), 0.693, 100, true), None);
+        assert_eq!(collapse(&recipe, &healthy, Some(0.70), 0.693, 100, false), None);
+        assert_eq!(collapse(&recipe, &healthy, None, 0.693, 100, true), None);
         // In the warm-up a model may say the same of all.
-        assert_eq!(collapse(&recipe, &constant, 0.70, 0.693, 100, false), None);
+        assert_eq!(collapse(&recipe, &constant, Some(0.70), 0.693, 100, false), None);
         for (measured, loss, expected) in [
-            (&constant, 0.60, "all 100 dev predictions are the class \"1\";"),
-            (&constant, 0.70, "and the training loss 0.7000 is that of guessing (0.6930)"),
-            (&healthy, 0.70, "the training loss 0.7000 is still that of guessing"),
+            (&constant, Some(0.60), "all 100 dev predictions are the class \"1\";"),
+            (&constant, None, "all 100 dev predictions are the class \"1\";"),
+            (&constant, Some(0.70), "and the training loss 0.7000 is that of guessing (0.6930)"),
+            (&healthy, Some(0.70), "the training loss 0.7000 is still that of guessing"),
         ] {
             let text = collapse(&recipe, measured, loss, 0.693, 100, true).unwrap();
             assert!(text.contains(expected), "{text}");
             assert!(text.contains("learning_rate=2.5e-6, now 1e-5") && text.contains("examples_per_step=64"), "{text}");
         }
         // Three steps teach nothing; no other rate helps.
-        let text = collapse(&recipe, &constant, 0.60, 0.693, 3, true).unwrap();
+        let text = collapse(&recipe, &constant, Some(0.60), 0.693, 3, true).unwrap();
         assert!(
             text.contains("nothing in 3 steps") && text.contains("schedule.epochs") && !text.contains("rate"),
             "{text}"

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::feature::Feature;
-use super::measure::collapse;
+use super::measure::{FEW_STEPS, collapse};
 use super::observer::{EvaluationRecord, Observer, Record, Started, TrainRecord};
 use super::prediction::{Prediction, answers, predictions};
 use super::report::draw;
@@ -32,7 +32,7 @@ use super::{Examples, Featurizer, FinetuneError, Measured, Recipe, Start, StepRe
 use crate::checkpoint::{Checkpoints, LoadReport, SaveFormat, StateHeader, save_model_as};
 use crate::config::Family;
 use crate::report::MetricsLog;
-use crate::training::{Begin, expect_folder};
+use crate::training::{Begin, FolderLock, claim_folder, expect_folder};
 
 const METRICS: &str = "metrics.jsonl";
 
@@ -201,6 +201,7 @@ struct Run<'s> {
     progress: Progress,
     fingerprint: serde_json::Value,
     inputs: serde_json::Value,
+    _lock: FolderLock,
 }
 
 impl<'s> Run<'s> {
@@ -251,7 +252,7 @@ impl<'s> Run<'s> {
             progress = serde_json::from_value(found.header.progress.clone())
                 .map_err(|error| FinetuneError::Recipe(format!("{}: its counters: {error}", found.path.display())))?;
         }
-        std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
+        let lock = claim_folder(folder)?;
         let text = recipe.to_toml();
         write_atomically(folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?;
         sources.task.save(folder)?;
@@ -269,6 +270,7 @@ impl<'s> Run<'s> {
             progress,
             fingerprint,
             inputs,
+            _lock: lock,
         };
         run.tell(&report, cut, &inexact, observer);
         Ok(run)
@@ -358,9 +360,12 @@ impl<'s> Run<'s> {
         };
         let step = self.trainer.step();
         let since = std::mem::take(&mut self.progress.since);
-        let is_warm = step >= self.trainer.steps().warmup && since.steps > 0;
+        let steps = self.trainer.steps();
         let train_loss = since.mean(since.loss);
-        let collapse = collapse(self.trainer.recipe(), &measured, train_loss, self.chance, step, is_warm);
+        // The last evaluation of a run may come a step after the one before, and the loss of one step is mostly noise.
+        let judged = (since.steps >= steps.evaluation.min(FEW_STEPS)).then_some(train_loss);
+        let is_warm = step >= steps.warmup && since.steps > 0;
+        let collapse = collapse(self.trainer.recipe(), &measured, judged, self.chance, step, is_warm);
         let is_best = self.progress.best.as_ref().is_none_or(|best| measured.main() > best.main());
         self.progress.evaluated = step;
         self.progress.collapse.clone_from(&collapse);

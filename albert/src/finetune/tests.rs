@@ -486,6 +486,11 @@ fn an_interrupted_run_ends_as_one_that_was_not() {
     assert!(matches!(outcome, Outcome::Stopped(Summary { step: 13, .. })), "{outcome:?}");
     let message = run(&recipe, problem, &parts, Begin::New, device(1), None).err().unwrap().to_string();
     assert!(message.contains("already holds a run; resume it"), "{message}");
+    let theirs = std::fs::File::open(parts.join(".lock")).unwrap();
+    theirs.lock().unwrap();
+    let message = run(&recipe, problem, &parts, Begin::Resume, device(1), None).err().unwrap().to_string();
+    assert!(message.contains("another process trains there"), "{message}");
+    drop(theirs);
     let other = recipe.with("", &["optimizer.learning_rate=0.01".into()]).unwrap();
     let message = run(&other, problem, &parts, Begin::Resume, device(1), None).err().unwrap().to_string();
     assert!(message.contains("`optimizer.learning_rate` = 0.003, but now it is 0.01"), "{message}");

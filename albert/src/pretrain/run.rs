@@ -29,7 +29,7 @@ use super::{PretrainError, Recipe};
 use crate::checkpoint::{Checkpoints, Found, StateHeader, save_model};
 use crate::data::{Baseline, Batch, DataError, Dataset, EvaluationSet, Side, Unigram, Vocabulary};
 use crate::report::{EvaluationRecord, EventFile, MetricsLog, Record, read_metrics, write_curves};
-use crate::training::{Begin, expect_folder};
+use crate::training::{Begin, FolderLock, claim_folder, expect_folder};
 
 /// What a run reads beside its recipe.
 #[derive(Clone, Debug)]
@@ -129,6 +129,7 @@ struct Run<'s> {
     last_evaluation: Option<EvaluationRecord>,
     fingerprint: serde_json::Value,
     saved: Option<u64>,
+    _lock: FolderLock,
 }
 
 impl<'s> Run<'s> {
@@ -163,7 +164,7 @@ impl<'s> Run<'s> {
         }
         let (held_out, no_evaluation) = held_out(trainer.recipe(), sources)?;
         let step = trainer.step();
-        std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
+        let lock = claim_folder(folder)?;
         let text = trainer.recipe().to_toml();
         write_atomically(folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?;
         let log = MetricsLog::resume::<Record>(&metrics, step)?;
@@ -180,6 +181,7 @@ impl<'s> Run<'s> {
             last_evaluation: last_evaluation(&metrics)?,
             fingerprint,
             saved: found.as_ref().map(|_| step),
+            _lock: lock,
         };
         run.tell(found.as_ref(), no_evaluation.as_deref(), observer);
         Ok(run)

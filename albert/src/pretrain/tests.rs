@@ -314,6 +314,11 @@ fn refuses_to_mix_runs() {
         |recipe: &Recipe, folder: &Path, begin| world.run(recipe, folder, begin, 1, None).unwrap_err().to_string();
     let text = message(&recipe(&[]), &folder, Begin::New);
     assert!(text.contains("already holds a run; resume it"), "{text}");
+    let theirs = std::fs::File::open(folder.join(".lock")).unwrap();
+    theirs.lock().unwrap();
+    let text = message(&recipe(&[]), &folder, Begin::Resume);
+    assert!(text.contains("another process trains there"), "{text}");
+    drop(theirs);
     for (change, expected) in [
         ("optimizer.learning_rate=0.01", "`optimizer.learning_rate` = 0.02, but now it is 0.01"),
         ("seed=8", "`seed` = 7, but now it is 8"),

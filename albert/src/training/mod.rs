@@ -1,7 +1,8 @@
 //! What pre-training and fine-tuning have in common: settings of optimiser, schedule and computation, overrides of a
-//! recipe, the state in a checkpoint, where a run begins.
+//! recipe, the state in a checkpoint, where a run begins, whose its folder is.
 
 mod begin;
+mod lock;
 mod overrides;
 mod settings;
 mod state;
@@ -11,6 +12,7 @@ pub use settings::{ActivationType, ComputeSettings, OptimizerKind, OptimizerSett
 pub use state::MemoryPlan;
 
 pub(crate) use begin::expect_finite;
+pub(crate) use lock::FolderLock;
 pub(crate) use overrides::{insert, lookup, one_line, parse, set};
 pub(crate) use settings::expect;
-pub(crate) use state::{expect_folder, restore_state, save_state};
+pub(crate) use state::{claim_folder, expect_folder, restore_state, save_state};

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use engine::ParamStore;
 use engine::optim::Optimizer;
 
+use super::FolderLock;
 use crate::checkpoint::{CheckpointError, Checkpoints, Found, StateHeader, TensorGroup};
 
 /// Bytes that a run holds, by purpose, known before the first step.
@@ -91,4 +92,15 @@ pub(crate) fn expect_folder(folder: &std::path::Path) -> Result<(), CheckpointEr
         }),
         _ => Ok(()),
     }
+}
+
+/// Makes the folder of a run and takes it for this process, for as long as what is returned lives.
+///
+/// # Errors
+/// [`CheckpointError::Folder`] if another process trains there.
+pub(crate) fn claim_folder(folder: &std::path::Path) -> Result<FolderLock, CheckpointError> {
+    FolderLock::take(folder)?.ok_or_else(|| CheckpointError::Folder {
+        path: folder.to_owned(),
+        problem: "another process trains there; wait for it, stop it, or choose another folder".to_owned(),
+    })
 }

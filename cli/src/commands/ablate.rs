@@ -16,7 +16,7 @@ use std::{fs, path::PathBuf, process::ExitCode};
 pub(crate) struct Arguments {
     /// A plan in TOML: seeds, what all rows share, tasks, sections of rows
     plan: PathBuf,
-    /// Folder of the runs and the table; what is done there already is not run again
+    /// Folder of the runs and the table; what is done there already is not run again, and several processes may share it
     #[arg(short, long)]
     output: PathBuf,
     /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
@@ -32,14 +32,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop = signals::stop_flag()?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut watch = Watch {
-        pretraining: PretrainingWatch::new(device.processor(), arguments.profile),
-        finetuning: FinetuningWatch::new(device.processor(), arguments.profile),
+        pretraining: PretrainingWatch::new(&device, arguments.profile),
+        finetuning: FinetuningWatch::new(&device, arguments.profile),
     };
     let ended = ablate::ablate(&plan, &arguments.output, &device, &stop, &mut watch)?;
     let table = arguments.output.join("table.md");
     print!("{}", fs::read_to_string(&table).with_context(|| format!("{} cannot be read", table.display()))?);
     match ended {
         Ended::Finished => Ok(ExitCode::SUCCESS),
+        Ended::Elsewhere(runs) => {
+            eprintln!("{runs} runs are with other processes, which will complete the table");
+            Ok(ExitCode::SUCCESS)
+        }
         Ended::Stopped => {
             let (path, output) = (path.display(), arguments.output.display());
             eprintln!("stopped and saved; go on with: albert ablate {path} -o {output}");

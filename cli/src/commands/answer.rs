@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         is_impossible: false,
     };
     let predictions = predictor.predict(&Examples::Questions(vec![question]))?;
-    arguments.profile.print(predictor.profile(), device.processor());
+    arguments.profile.print(predictor.profile(), &device);
     let Prediction::Answers(answers) = &predictions[0] else { unreachable!("questions are answered") };
     let threshold = threshold_of(predictor.task());
     if threshold.answer(answers).is_empty() {

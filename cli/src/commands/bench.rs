@@ -1,6 +1,5 @@
 //! `albert bench`: how fast kernels and whole steps are, beside the peak of this machine measured in the same run.
 
-use crate::roofline;
 use albert_benches::{
     cases::{Ready, Work},
     chart, html,
@@ -9,7 +8,7 @@ use albert_benches::{
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use engine::{Cpu, io::write_atomically};
+use engine::{Cpu, io::write_atomically, profile::Peak};
 use std::{
     io::{BufRead, Write},
     path::{Path, PathBuf},
@@ -119,7 +118,7 @@ fn write_report(path: &Path, report: &Report) -> Result<()> {
 /// The kernels of steps, as a table each.
 fn profile(out: &mut impl Write, cpus: &[Cpu], works: &[Work], rounds: Option<usize>) -> Result<ExitCode> {
     for cpu in cpus {
-        let peak = roofline::peak(cpu);
+        let peak = Some(Peak::measured(cpu));
         for work in works {
             let Work::Step(step) = work else { bail!("--profile is about steps: albert bench step --profile") };
             let mut table = String::new();

@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Problem::Span { .. } => bail!("the model answers questions; use albert answer"),
     };
     let predictions = predictor.predict(&examples)?;
-    arguments.profile.print(predictor.profile(), device.processor());
+    arguments.profile.print(predictor.profile(), &device);
     match (&predictions[0], &problem) {
         (Prediction::Class(probabilities), Problem::Classes { labels }) => {
             let mut both: Vec<_> = labels.iter().zip(probabilities).collect();

@@ -54,8 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Pool::Pooler => Pooling::Pooler,
     };
     let device = Device::cpu()?;
-    let cpu = device.processor().clone();
-    let mut embedder = Embedder::load(&arguments.model, pooling, device)?;
+    let mut embedder = Embedder::load(&arguments.model, pooling, device.clone())?;
     embedder.profile().set(arguments.profile.on);
     embedder.set_int8(arguments.dtype == Precision::Int8)?;
     let texts = lines(arguments)?;
@@ -63,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if embedded.cut > 0 {
         eprintln!("{} lines were longer than the model's positions and were cut", embedded.cut);
     }
-    arguments.profile.print(embedder.profile(), &cpu);
+    arguments.profile.print(embedder.profile(), &device);
     match &arguments.output {
         Some(path) => {
             write_atomically(path, |out| write_npy(out, &embedded))?;

@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let examples = reader.take(usize::MAX)?;
     reader.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
     let predictions = predictor.predict(&examples)?;
-    arguments.profile.print(predictor.profile(), device.processor());
+    arguments.profile.print(predictor.profile(), &device);
     let measured = measure(&task, &examples, &predictions)?.with_context(|| {
         format!("{}: no example has a label, so nothing can be measured; use albert predict", arguments.data.display())
     })?;

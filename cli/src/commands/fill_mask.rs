@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     for text in &arguments.text {
         print(&mut out, text, &filler.fill(text, arguments.top)?)?;
     }
-    arguments.profile.print(filler.profile(), device.processor());
+    arguments.profile.print(filler.profile(), &device);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -152,7 +152,7 @@ fn train_once(
     profile: Profiling,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let mut watch = Watch::new(device.processor(), profile);
+    let mut watch = Watch::new(device, profile);
     let outcome = finetune::finetune(recipe, sources, folder, begin, device.clone(), stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -250,15 +250,15 @@ pub(super) fn figures(measured: &Measured) -> String {
 /// Shows what a run tells.
 pub(crate) struct Watch {
     progress: Progress,
-    peak: Peak,
+    peak: Option<Peak>,
     profile: Profiling,
     loss: f64,
     weight: f64,
 }
 
 impl Watch {
-    pub(crate) fn new(cpu: &Cpu, profile: Profiling) -> Self {
-        Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), profile, loss: 0.0, weight: 0.0 }
+    pub(crate) fn new(device: &Device, profile: Profiling) -> Self {
+        Self { progress: Progress::new(0, 0), peak: device.peak(), profile, loss: 0.0, weight: 0.0 }
     }
 }
 
@@ -311,10 +311,10 @@ impl Observer for Watch {
         self.weight = KEEP * self.weight + (1.0 - KEEP);
         self.loss = KEEP * self.loss + (1.0 - KEEP) * report.loss;
         let line = format!(
-            "loss {:.4}, {:.0} tokens/s, {:.0} % of peak",
+            "loss {:.4}, {:.0} tokens/s{}",
             self.loss / self.weight,
             report.tokens as f64 / report.seconds,
-            100.0 * report.flops / report.seconds / self.peak.flops,
+            roofline::share(self.peak, report.flops, report.seconds),
         );
         self.progress.step(report.step, &line);
     }

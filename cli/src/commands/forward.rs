@@ -59,8 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("--gradients needs --dtype f32: 8-bit products have no backward pass");
     }
     let device = Device::cpu()?;
-    let cpu = device.processor().clone();
-    let mut forward = Forward::load(&arguments.model, device)?;
+    let mut forward = Forward::load(&arguments.model, device.clone())?;
     forward.profile().set(arguments.profile.on);
     report(&forward);
     let examples = match &arguments.ids {
@@ -78,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.gradients {
         all.extend(forward.gradients());
     }
-    arguments.profile.print(forward.profile(), &cpu);
+    arguments.profile.print(forward.profile(), &device);
     save(&arguments.output, &all)?;
     if arguments.compare {
         compare(&mut forward, &examples, wanted, &all)?;

@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         count += examples.len();
     }
     reader.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
-    arguments.profile.print(predictor.profile(), device.processor());
+    arguments.profile.print(predictor.profile(), &device);
     if let Some(mut out) = out {
         if matches!(format, Some(Format::Squad)) {
             writeln!(out, "{}", if count == 0 { "{}" } else { "}" }).with_context(cannot_write)?;

@@ -114,7 +114,7 @@ pub(crate) fn train(
     let dataset = Dataset::open(&input.data, &vocabulary)?;
     let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
     let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files() };
-    let mut watch = Watch::new(device.processor(), profile);
+    let mut watch = Watch::new(&device, profile);
     let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, device, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -150,7 +150,7 @@ fn describe(summary: &Summary) -> String {
 /// Shows what a run tells.
 pub(crate) struct Watch {
     progress: Progress,
-    peak: Peak,
+    peak: Option<Peak>,
     profile: Profiling,
     smoothed: Smoothed,
 }
@@ -177,8 +177,8 @@ impl Smoothed {
 }
 
 impl Watch {
-    pub(crate) fn new(cpu: &Cpu, profile: Profiling) -> Self {
-        Self { progress: Progress::new(0, 0), peak: roofline::peak(cpu), profile, smoothed: Smoothed::default() }
+    pub(crate) fn new(device: &Device, profile: Profiling) -> Self {
+        Self { progress: Progress::new(0, 0), peak: device.peak(), profile, smoothed: Smoothed::default() }
     }
 }
 
@@ -216,11 +216,11 @@ impl Observer for Watch {
         let Smoothed { weight, loss, mlm, sop } = self.smoothed;
         let sentence = report.sop_accuracy.map_or(String::new(), |_| format!(", SOP {:.1} %", 100.0 * sop / weight));
         let line = format!(
-            "loss {:.3}, MLM {:.1} %{sentence}, {:.0} tokens/s, {:.0} % of peak",
+            "loss {:.3}, MLM {:.1} %{sentence}, {:.0} tokens/s{}",
             loss / weight,
             100.0 * mlm / weight,
             report.tokens as f64 / report.seconds,
-            100.0 * report.flops / report.seconds / self.peak.flops,
+            roofline::share(self.peak, report.flops, report.seconds),
         );
         self.progress.step(report.step, &line);
     }

@@ -77,9 +77,12 @@ impl CudaDriver {
             return Err(DriverError::Ordinal { asked: ordinal, present });
         }
         let context = CudaContext::new(ordinal).map_err(failed("cuDevicePrimaryCtxRetain"))?;
-        let attribute = |which| context.attribute(which).map_err(failed("cuDeviceGetAttribute"));
-        let multiprocessors =
-            attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.unsigned_abs();
+        let attribute = |which| context.attribute(which).map(i32::unsigned_abs).map_err(failed("cuDeviceGetAttribute"));
+        use sys::CUdevice_attribute as Attribute;
+        let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        // Two transfers a cycle of the memory's clock, which is in kHz; the width of the bus is in bits.
+        let transfers = 2_000 * u64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?);
+        let bandwidth = transfers * u64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?) / 8;
         let (major, minor) = context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
         let mut version = 0;
         // SAFETY: writes one integer to a live variable.
@@ -89,6 +92,8 @@ impl CudaDriver {
             compute_capability: (major.unsigned_abs(), minor.unsigned_abs()),
             memory: context.total_mem().map_err(failed("cuDeviceTotalMem"))? as u64,
             multiprocessors,
+            clock: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            bandwidth,
             driver: (version.unsigned_abs() / 1000, version.unsigned_abs() % 1000 / 10),
         };
         let stream = context.default_stream();

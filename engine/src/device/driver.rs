@@ -4,6 +4,7 @@
 //! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait. Work that is known
 //! beforehand can be given as a list ([`Driver::run_graph`]), which starts with one call.
 
+use crate::profile::Peak;
 use kernels::{operation::Launch, ptx::TensorMap};
 use std::fmt;
 
@@ -82,8 +83,32 @@ pub struct GpuInfo {
     pub memory: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
+    /// The fastest clock of the multiprocessors in kHz; 0 where time means nothing.
+    pub clock: u32,
+    /// Bytes that its memory moves a second at its fastest clock; 0 where time means nothing.
+    pub bandwidth: u64,
     /// The newest CUDA version that the driver speaks, as major and minor number.
     pub driver: (u32, u32),
+}
+
+impl GpuInfo {
+    /// What it could do at its fastest clock, which it does not keep under load: products of bf16 with sums in f32, and
+    /// its memory. `None` for a simulated one, and for an architecture whose tensor cores are not in the list.
+    pub fn peak(&self) -> Option<Peak> {
+        // FLOPs of a multiprocessor in a cycle, from the peaks that NVIDIA states for the largest GPU of each.
+        let tensor_cores = match self.compute_capability {
+            (8, 0) => 2048.0,
+            (8, 6 | 9) | (12, 0) => 1024.0,
+            (9, 0) => 4096.0,
+            (10, 0) => 8192.0,
+            _ => return None,
+        };
+        if self.clock == 0 || self.bandwidth == 0 {
+            return None;
+        }
+        let cycles = 1e3 * f64::from(self.clock) * f64::from(self.multiprocessors);
+        Some(Peak { flops: tensor_cores * cycles, bandwidth: self.bandwidth as f64 })
+    }
 }
 
 impl fmt::Display for GpuInfo {
@@ -94,7 +119,11 @@ impl fmt::Display for GpuInfo {
             f,
             "{}: sm_{major}{minor}, {} multiprocessors, {gib:.1} GiB, driver for CUDA {driver}.{driver_minor}",
             self.name, self.multiprocessors
-        )
+        )?;
+        if let Some(Peak { flops, bandwidth }) = self.peak() {
+            write!(f, "; at most {:.0} TFLOP/s in bf16 and {:.1} TB/s", flops / 1e12, bandwidth / 1e12)?;
+        }
+        Ok(())
     }
 }
 
@@ -208,4 +237,28 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Errors
     /// A kernel failed.
     fn synchronize(&self) -> Result<(), DriverError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_is_the_clock_times_what_the_tensor_cores_do_in_a_cycle() {
+        // An A100 of 40 GB: NVIDIA states 312 TFLOP/s and 1,555 GB/s.
+        let a100 = GpuInfo {
+            name: "NVIDIA A100-SXM4-40GB".into(),
+            compute_capability: (8, 0),
+            memory: 40 << 30,
+            multiprocessors: 108,
+            clock: 1_410_000,
+            bandwidth: 2_000 * 1_215_000 * 5120 / 8,
+            driver: (12, 4),
+        };
+        let peak = a100.peak().unwrap();
+        assert!((peak.flops / 312e12 - 1.0).abs() < 1e-3 && (peak.bandwidth / 1555e9 - 1.0).abs() < 1e-3, "{peak:?}");
+        assert!(a100.to_string().ends_with("; at most 312 TFLOP/s in bf16 and 1.6 TB/s"), "{a100}");
+        assert_eq!(GpuInfo { compute_capability: (7, 5), ..a100.clone() }.peak(), None, "not in the list");
+        assert_eq!(GpuInfo { clock: 0, ..a100 }.peak(), None, "simulated");
+    }
 }

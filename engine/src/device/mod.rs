@@ -18,7 +18,10 @@ pub(crate) use recorder::Work;
 pub use recorder::{GraphReport, Graphs};
 use simulated::SimulatedDriver;
 
-use crate::error::{EngineError, Result as EngineResult};
+use crate::{
+    error::{EngineError, Result as EngineResult},
+    profile::Peak,
+};
 use kernels::Cpu;
 
 /// Where tensors live and kernels run. Closed: code that matches on it knows all there are.
@@ -91,6 +94,15 @@ impl Device {
         match self {
             Self::Cpu(cpu) => cpu,
             Self::Cuda(gpu) => gpu.host(),
+        }
+    }
+
+    /// What it can do at most: measured on a processor, which takes half a second; as the driver says of a GPU
+    /// ([`GpuInfo::peak`]), if it does.
+    pub fn peak(&self) -> Option<Peak> {
+        match self {
+            Self::Cpu(cpu) => Some(Peak::measured(cpu)),
+            Self::Cuda(gpu) => gpu.info().peak(),
         }
     }
 

@@ -38,6 +38,8 @@ impl SimulatedDriver {
             compute_capability,
             memory: 16 << 30,
             multiprocessors: 132,
+            clock: 0,
+            bandwidth: 0,
             driver: (13, 0),
         };
         let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new() });
