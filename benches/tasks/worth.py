@@ -3,10 +3,10 @@
     python benches/tasks/worth.py --albert target/release/albert --model runs/own --data runs/reviews --out runs/worth
 
 Needs Python alone. --data holds train.tsv, dev.tsv and test.tsv with columns text and label (benches/tasks/reviews.py makes
-such). Both starts get the same search over learning rates and numbers of epochs, judged by accuracy on dev; then five seeds
-each with what was chosen, measured on test by the model that was best on dev. Prints
+such). Both starts get the same search over learning rates, numbers of epochs and dropout, judged by accuracy on dev; then five
+seeds each with what was chosen, measured on test by the model that was best on dev. Prints
 
-    the search                      accuracy on dev of every rate and number of epochs
+    the search                      accuracy on dev of every rate, number of epochs and dropout
     the curves                      mean accuracy on dev over the seeds, by steps
     medians on test, and the mean difference with its 95 % interval: examples drawn with replacement 10,000 times, the
     same for both (each example counts the share of seeds that had it right)
@@ -37,15 +37,16 @@ def call(options, command):
         sys.exit(f"{' '.join(command)}\n{done.stderr[-1000:]}")
 
 
-def tune(options, start, rate, epochs, seed):
+def tune(options, start, rate, epochs, dropout, seed):
     """The folder of a run, which is made if it is not there."""
-    folder = os.path.join(options.out, start, f"{rate:g}-{epochs}-{seed}")
+    folder = os.path.join(options.out, start, f"{rate:g}-{epochs}-{dropout:g}-{seed}")
     if not os.path.exists(os.path.join(folder, "summary.json")):
         shutil.rmtree(folder, ignore_errors=True)
         command = [options.albert, "finetune", "classify", "--model", options.model, *STARTS[start], "--data", options.data]
         command += ["--output", folder, "--epochs", str(epochs)]
         settings = {
-            "seed": seed, "optimizer.learning_rate": rate, "text.max_sequence_length": options.longest,
+            "seed": seed, "optimizer.learning_rate": rate, "dropout.encoder": dropout,
+            "text.max_sequence_length": options.longest,
             "evaluation.interval": options.interval, "batch.examples_per_step": 32,
         }
         for key, value in settings.items():
@@ -88,15 +89,19 @@ def interval(differences, draws=10_000):
     return means[draws * 25 // 1000], means[draws * 975 // 1000 - 1]
 
 
+def described(rate, epochs, dropout):
+    return f"rate {rate:g}, {epochs} epochs, dropout {dropout:g}"
+
+
 def search(options, pool):
-    """The accuracy on dev of every (rate, epochs), for each start."""
-    tried = list(itertools.product(options.rates, options.epochs))
+    """The accuracy on dev of every (rate, epochs, dropout), for each start."""
+    tried = list(itertools.product(options.rates, options.epochs, options.dropouts))
     runs = {start: [pool.submit(tune, options, start, *which, 0) for which in tried] for start in STARTS}
     found = {start: {} for start in STARTS}
     for start in STARTS:
-        for (rate, epochs), run in zip(tried, runs[start]):
-            found[start][rate, epochs] = accuracy = accuracy_on_dev(run.result())
-            print(f"{start}: rate {rate:g}, {epochs} epochs: dev {100 * accuracy:.2f} %", flush=True)
+        for which, run in zip(tried, runs[start]):
+            found[start][which] = accuracy = accuracy_on_dev(run.result())
+            print(f"{start}: {described(*which)}: dev {100 * accuracy:.2f} %", flush=True)
     return found
 
 
@@ -106,16 +111,16 @@ def measure(options, pool, searched):
     seeds = range(1, options.seeds + 1)
     runs = {start: [pool.submit(tune, options, start, *best[start], seed) for seed in seeds] for start in STARTS}
     found, rights = {}, {}
-    for start, (rate, epochs) in best.items():
+    for start, which in best.items():
         folders = [run.result() for run in runs[start]]
         rights[start] = [right(options, folder) for folder in folders]
         accuracies = [100 * statistics.mean(run) for run in rights[start]]
         curves = [curve(folder) for folder in folders]
         mean_curve = [(points[0][0], 100 * statistics.mean(value for _, value in points)) for points in zip(*curves)]
-        print(f"{start}: rate {rate:g}, {epochs} epochs: test " + " ".join(f"{a:.2f}" for a in accuracies)
+        print(f"{start}: {described(*which)}: test " + " ".join(f"{a:.2f}" for a in accuracies)
               + f" %, median {statistics.median(accuracies):.2f}")
         print("  on dev: " + "  ".join(f"{step}: {value:.1f}" for step, value in mean_curve), flush=True)
-        found[start] = {"rate": rate, "epochs": epochs, "test": accuracies, "curve": mean_curve,
+        found[start] = {**dict(zip(("rate", "epochs", "dropout"), which)), "test": accuracies, "curve": mean_curve,
                         "search": [[*key, 100 * value] for key, value in searched[start].items()]}
     return found, rights
 
@@ -128,6 +133,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
     parser.add_argument("--epochs", type=int, nargs="+", default=[2, 5])
+    parser.add_argument("--dropouts", type=float, nargs="+", default=[0.0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--longest", type=int, default=64, help="pieces of a text")
     parser.add_argument("--interval", type=int, default=54, help="steps between measurements on dev")

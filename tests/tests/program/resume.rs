@@ -75,8 +75,8 @@ fn killed_at_any_moment_and_resumed_ends_with_the_bytes_of_an_uninterrupted_run(
     let arguments = world.pretrain("killed", &[&more[..], &["--resume"]].concat());
     let run = world.path("killed");
     let mut moments = Stream::new(SEED, [0; 3]);
-    let (mut killed, mut in_writes, mut ended) = (0, 0, false);
-    while killed < KILLS && !ended {
+    let (mut killed, mut in_writes) = (0, 0);
+    while killed < KILLS {
         let Started { mut child, rest } = start(&arguments).unwrap_or_else(|said| panic!("kill {killed}: {said}"));
         let delay = duration.mul_f64(1.5e-3 * f64::from(moments.below(1000)) / f64::from(KILLS));
         thread::sleep(delay);
@@ -84,21 +84,26 @@ fn killed_at_any_moment_and_resumed_ends_with_the_bytes_of_an_uninterrupted_run(
         let waits = killed % 2 == 1;
         let deadline = Instant::now() + duration.mul_f64(0.1);
         while waits && !partial_checkpoint(&run) && Instant::now() < deadline {}
-        ended = child.try_wait().expect("it can be asked").is_some();
+        let ended = child.try_wait().expect("it can be asked");
         child.kill().expect("it can be killed");
         child.wait().expect("it can be waited for");
-        rest.join().expect("nothing panics there");
+        let said = rest.join().expect("nothing panics there");
         let is_half_written = partial_checkpoint(&run);
-        if !ended {
+        if let Some(status) = ended {
+            // How many kills a run takes depends on the machine and on what else it does: the next ones are for a new run.
+            assert!(status.success(), "{said}");
+            assert_same_run(&world.path("whole"), &run, &format!("over before kill {}", killed + 1));
+            fs::remove_dir_all(&run).expect("it is ours");
+        } else {
             killed += 1;
             in_writes += u32::from(is_half_written);
             println!("kill {killed} after {delay:?}, a checkpoint half written: {is_half_written}");
         }
     }
-    assert_eq!(killed, KILLS, "the run was over before it was killed so often; give it more steps");
     assert!(in_writes > 0, "no kill fell into the writing of a checkpoint");
+    let saved = run.join("checkpoints").is_dir() && !checkpoints(&run).is_empty();
     let told = finish(&mut albert(&arguments)).succeeds();
-    assert!(told.stderr.contains("going on from"), "{}", told.stderr);
+    assert_eq!(told.stderr.contains("going on from"), saved, "{}", told.stderr);
     assert!(!told.stderr.contains("warning"), "no checkpoint may be damaged: {}", told.stderr);
     assert_same_run(&world.path("whole"), &run, "killed 20 times");
 }
@@ -107,7 +112,7 @@ fn killed_at_any_moment_and_resumed_ends_with_the_bytes_of_an_uninterrupted_run(
 fn sigterm_saves_ends_with_130_and_resumes_to_the_same_bytes() {
     let world = World::new();
     // No checkpoint but those of the signal and of the end.
-    let more = ["schedule.steps=200", "run.checkpoint_interval=0"];
+    let more = ["schedule.steps=400", "run.checkpoint_interval=0"];
     finish(&mut albert(&world.pretrain("whole", &more))).succeeds();
     let Started { mut child, rest } =
         start(&world.pretrain("stopped", &more)).unwrap_or_else(|said| panic!("it ended at once: {said}"));
