@@ -11,8 +11,8 @@
 //!
 //! Stages that are done are not run again, and one that was interrupted goes on from its newest checkpoint. Several
 //! processes may share OUTPUT: each takes the runs that no other has. Rows that say the same in different sections are run
-//! once. The tables have the structure of the paper's (Lan et al. 2020, tables 3
-//! to 6 and 11 to 12): parameters, speed, accuracies of the objectives themselves, scores of tasks, their average.
+//! once. The tables have the structure of the paper's (Lan et al. 2020, tables 3 to 6 and 11 to 12): parameters, speed,
+//! accuracies of the objectives themselves, scores of tasks, their average.
 
 mod plan;
 mod run;

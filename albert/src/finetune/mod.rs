@@ -21,6 +21,8 @@ mod presets;
 mod recipe;
 mod report;
 mod run;
+#[cfg(test)]
+mod run_tests;
 mod seeds;
 mod source;
 #[cfg(test)]

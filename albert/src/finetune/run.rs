@@ -32,7 +32,7 @@ use super::{Examples, Featurizer, FinetuneError, Measured, Recipe, Start, StepRe
 use crate::checkpoint::{Checkpoints, LoadReport, SaveFormat, StateHeader, save_model_as};
 use crate::config::Family;
 use crate::report::MetricsLog;
-use crate::training::{Begin, FolderLock, claim_folder, expect_folder};
+use crate::training::{Begin, FolderLock, claim_folder, claim_present, expect_folder};
 
 const METRICS: &str = "metrics.jsonl";
 
@@ -214,6 +214,8 @@ impl<'s> Run<'s> {
         observer: &mut dyn Observer,
     ) -> Result<Self, FinetuneError> {
         expect_folder(folder)?;
+        // Before anything in it is read: what another process still writes must not be taken for the run's last state.
+        let claimed = claim_present(folder)?;
         let (metrics, checkpoints) = (folder.join(METRICS), Checkpoints::of_run(folder));
         if begin == Begin::New && (metrics.exists() || folder.join("model.safetensors").exists()) {
             return Err(FinetuneError::Recipe(format!(
@@ -252,7 +254,7 @@ impl<'s> Run<'s> {
             progress = serde_json::from_value(found.header.progress.clone())
                 .map_err(|error| FinetuneError::Recipe(format!("{}: its counters: {error}", found.path.display())))?;
         }
-        let lock = claim_folder(folder)?;
+        let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
         let text = recipe.to_toml();
         write_atomically(folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?;
         sources.task.save(folder)?;

@@ -29,7 +29,7 @@ use super::{PretrainError, Recipe};
 use crate::checkpoint::{Checkpoints, Found, StateHeader, save_model};
 use crate::data::{Baseline, Batch, DataError, Dataset, EvaluationSet, Side, Unigram, Vocabulary};
 use crate::report::{EvaluationRecord, EventFile, MetricsLog, Record, read_metrics, write_curves};
-use crate::training::{Begin, FolderLock, claim_folder, expect_folder};
+use crate::training::{Begin, FolderLock, claim_folder, claim_present, expect_folder};
 
 /// What a run reads beside its recipe.
 #[derive(Clone, Debug)]
@@ -142,6 +142,8 @@ impl<'s> Run<'s> {
         observer: &mut dyn Observer,
     ) -> Result<Self, PretrainError> {
         expect_folder(folder)?;
+        // Before anything in it is read: what another process still writes must not be taken for the run's last state.
+        let claimed = claim_present(folder)?;
         let checkpoints = Checkpoints::of_run(folder);
         let metrics = folder.join(METRICS);
         if begin == Begin::New && (metrics.exists() || !checkpoints.steps()?.is_empty()) {
@@ -164,7 +166,7 @@ impl<'s> Run<'s> {
         }
         let (held_out, no_evaluation) = held_out(trainer.recipe(), sources)?;
         let step = trainer.step();
-        let lock = claim_folder(folder)?;
+        let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
         let text = trainer.recipe().to_toml();
         write_atomically(folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?;
         let log = MetricsLog::resume::<Record>(&metrics, step)?;

@@ -15,4 +15,4 @@ pub(crate) use begin::expect_finite;
 pub(crate) use lock::FolderLock;
 pub(crate) use overrides::{insert, lookup, one_line, parse, set};
 pub(crate) use settings::expect;
-pub(crate) use state::{claim_folder, expect_folder, restore_state, save_state};
+pub(crate) use state::{claim_folder, claim_present, expect_folder, restore_state, save_state};

@@ -94,6 +94,15 @@ pub(crate) fn expect_folder(folder: &std::path::Path) -> Result<(), CheckpointEr
     }
 }
 
+/// Takes the folder of a run if it is there. One that is not is made by [`claim_folder`] when the run has been found right: a
+/// run that is refused leaves no folder.
+///
+/// # Errors
+/// As for [`claim_folder`].
+pub(crate) fn claim_present(folder: &std::path::Path) -> Result<Option<FolderLock>, CheckpointError> {
+    if folder.is_dir() { claim_folder(folder).map(Some) } else { Ok(None) }
+}
+
 /// Makes the folder of a run and takes it for this process, for as long as what is returned lives.
 ///
 /// # Errors

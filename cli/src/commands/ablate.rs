@@ -31,9 +31,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let plan = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let stop = signals::stop_flag()?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
+    let peak = device.peak();
     let mut watch = Watch {
-        pretraining: PretrainingWatch::new(&device, arguments.profile),
-        finetuning: FinetuningWatch::new(&device, arguments.profile),
+        pretraining: PretrainingWatch::new(peak, arguments.profile),
+        finetuning: FinetuningWatch::new(peak, arguments.profile),
     };
     let ended = ablate::ablate(&plan, &arguments.output, &device, &stop, &mut watch)?;
     let table = arguments.output.join("table.md");

@@ -100,7 +100,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     if arguments.seeds == 1 {
         let begin = if arguments.resume { Begin::Resume } else { Begin::New };
-        let outcome = train_once(&recipe, &sources, &arguments.output, begin, &device, arguments.profile, &stop)?;
+        let watch = Watch::new(device.peak(), arguments.profile);
+        let outcome = train_once(&recipe, &sources, &arguments.output, begin, &device, watch, &stop)?;
         return Ok(finish(&outcome, &arguments.output));
     }
     run_seeds(arguments, &recipe, &sources, &device, &stop)
@@ -149,10 +150,9 @@ fn train_once(
     folder: &Path,
     begin: Begin,
     device: &Device,
-    profile: Profiling,
+    mut watch: Watch,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let mut watch = Watch::new(device, profile);
     let outcome = finetune::finetune(recipe, sources, folder, begin, device.clone(), stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -168,7 +168,7 @@ fn run_seeds(
 ) -> Result<ExitCode> {
     let mut runs = Vec::new();
     let mut code = ExitCode::SUCCESS;
-    let first = recipe.seed;
+    let (first, peak) = (recipe.seed, device.peak());
     for number in 1..=arguments.seeds {
         let folder = arguments.output.join(format!("seed-{number}"));
         if arguments.resume
@@ -181,7 +181,8 @@ fn run_seeds(
         eprintln!("seed {number} of {}", arguments.seeds);
         let recipe = Recipe { seed: first + number - 1, ..recipe.clone() };
         let begin = if arguments.resume { Begin::Resume } else { Begin::New };
-        match train_once(&recipe, sources, &folder, begin, device, arguments.profile, stop)? {
+        let watch = Watch::new(peak, arguments.profile);
+        match train_once(&recipe, sources, &folder, begin, device, watch, stop)? {
             Outcome::Finished(summary) => runs.push(summary),
             outcome @ Outcome::Stopped(_) => return Ok(finish(&outcome, &folder)),
             // The other seeds are not to blame.
@@ -257,8 +258,9 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(device: &Device, profile: Profiling) -> Self {
-        Self { progress: Progress::new(0, 0), peak: device.peak(), profile, loss: 0.0, weight: 0.0 }
+    /// `peak` is the device's ([`Device::peak`]), measured once for all runs of a command.
+    pub(crate) fn new(peak: Option<Peak>, profile: Profiling) -> Self {
+        Self { progress: Progress::new(0, 0), peak, profile, loss: 0.0, weight: 0.0 }
     }
 }
 

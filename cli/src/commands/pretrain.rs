@@ -114,7 +114,7 @@ pub(crate) fn train(
     let dataset = Dataset::open(&input.data, &vocabulary)?;
     let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
     let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files() };
-    let mut watch = Watch::new(&device, profile);
+    let mut watch = Watch::new(device.peak(), profile);
     let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, device, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -177,8 +177,9 @@ impl Smoothed {
 }
 
 impl Watch {
-    pub(crate) fn new(device: &Device, profile: Profiling) -> Self {
-        Self { progress: Progress::new(0, 0), peak: device.peak(), profile, smoothed: Smoothed::default() }
+    /// `peak` is the device's ([`Device::peak`]), measured once for all runs of a command.
+    pub(crate) fn new(peak: Option<Peak>, profile: Profiling) -> Self {
+        Self { progress: Progress::new(0, 0), peak, profile, smoothed: Smoothed::default() }
     }
 }
 

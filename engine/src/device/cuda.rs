@@ -80,9 +80,11 @@ impl CudaDriver {
         let attribute = |which| context.attribute(which).map(i32::unsigned_abs).map_err(failed("cuDeviceGetAttribute"));
         use sys::CUdevice_attribute as Attribute;
         let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        // Only shares of the peak depend on these: a driver that does not say (0) is no reason to refuse its GPU.
+        let rate = |which| attribute(which).unwrap_or(0);
         // Two transfers a cycle of the memory's clock, which is in kHz; the width of the bus is in bits.
-        let transfers = 2_000 * u64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?);
-        let bandwidth = transfers * u64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?) / 8;
+        let transfers = 2_000 * u64::from(rate(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE));
+        let bandwidth = transfers * u64::from(rate(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)) / 8;
         let (major, minor) = context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
         let mut version = 0;
         // SAFETY: writes one integer to a live variable.
@@ -92,7 +94,7 @@ impl CudaDriver {
             compute_capability: (major.unsigned_abs(), minor.unsigned_abs()),
             memory: context.total_mem().map_err(failed("cuDeviceTotalMem"))? as u64,
             multiprocessors,
-            clock: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            clock: rate(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
             bandwidth,
             driver: (version.unsigned_abs() / 1000, version.unsigned_abs() % 1000 / 10),
         };
