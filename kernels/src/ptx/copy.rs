@@ -1,7 +1,9 @@
 //! Copies from device memory to shared memory that run beside the program: `cp.async` by threads, and bulk tensor copies
 //! by the copy engine of Hopper.
 
-use super::{Address, Entry, Generic, Global, Operand, Ptr, Reg, S32, Shared, Sm, U32, Version, module::BytesParam};
+use super::{
+    Address, Entry, Feature, Generic, Global, Operand, Ptr, Reg, S32, Shared, U32, Version, module::BytesParam,
+};
 
 /// Bytes of a tensor map, the descriptor that the driver makes for bulk tensor copies.
 pub const TENSOR_MAP_BYTES: u32 = 128;
@@ -47,7 +49,7 @@ impl Entry {
     /// The generic address of a parameter that is used where it lies: two instructions.
     #[track_caller]
     pub fn address_of_param(&self, param: &BytesParam) -> Ptr<Generic> {
-        self.needs("cvta.param", Version(7, 7), Sm::Sm80);
+        self.needs("cvta.param", Version(7, 7), Feature::GenericParameters);
         let place: Reg<super::U64> = self.define(format_args!("mov.b64"), std::slice::from_ref(&param.name));
         Ptr::new(self.define(format_args!("cvta.param.u64"), &[place.text()]))
     }
@@ -55,7 +57,7 @@ impl Entry {
     /// Fetches a tensor map ahead of its first use.
     #[track_caller]
     pub fn prefetch_tensor_map(&self, map: Ptr<Generic>) {
-        self.needs("prefetch.tensormap", Version(8, 0), Sm::Sm90a);
+        self.needs("prefetch.tensormap", Version(8, 0), Feature::BulkCopies);
         self.write(format!("prefetch.tensormap [{}]", map.register));
     }
 
@@ -69,7 +71,7 @@ impl Entry {
         at: [Reg<S32>; D],
         barrier: Address<Shared>,
     ) {
-        self.needs("cp.async.bulk.tensor", Version(8, 0), Sm::Sm90a);
+        self.needs("cp.async.bulk.tensor", Version(8, 0), Feature::BulkCopies);
         let box_at = super::memory::braced(&at);
         let barrier = barrier.to_string();
         self.write(format!(
@@ -81,7 +83,7 @@ impl Entry {
     /// Starts the copy of a box from shared memory to the tensor. What lies outside the tensor is left out.
     #[track_caller]
     pub fn tensor_store<const D: usize>(&self, map: Ptr<Generic>, at: [Reg<S32>; D], from: Address<Shared>) {
-        self.needs("cp.async.bulk.tensor", Version(8, 0), Sm::Sm90a);
+        self.needs("cp.async.bulk.tensor", Version(8, 0), Feature::BulkCopies);
         let box_at = super::memory::braced(&at);
         self.write(format!(
             "cp.async.bulk.tensor.{D}d.global.shared::cta.bulk_group [{}, {box_at}], {from}",
@@ -98,7 +100,7 @@ impl Entry {
         bytes: impl Operand<U32>,
         barrier: Address<Shared>,
     ) {
-        self.needs("cp.async.bulk", Version(8, 0), Sm::Sm90a);
+        self.needs("cp.async.bulk", Version(8, 0), Feature::BulkCopies);
         self.write(format!(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {to}, {from}, {}, {barrier}",
             bytes.text()
@@ -108,21 +110,21 @@ impl Entry {
     /// Closes the group of all bulk stores that this thread has begun since the last one.
     #[track_caller]
     pub fn bulk_commit(&self) {
-        self.needs("cp.async.bulk.commit_group", Version(8, 0), Sm::Sm90a);
+        self.needs("cp.async.bulk.commit_group", Version(8, 0), Feature::BulkCopies);
         self.write("cp.async.bulk.commit_group".to_string());
     }
 
     /// Waits until at most `groups` of this thread's bulk groups still read their source.
     #[track_caller]
     pub fn bulk_wait_read(&self, groups: u32) {
-        self.needs("cp.async.bulk.wait_group", Version(8, 0), Sm::Sm90a);
+        self.needs("cp.async.bulk.wait_group", Version(8, 0), Feature::BulkCopies);
         self.write(format!("cp.async.bulk.wait_group.read {groups}"));
     }
 
     /// Waits until at most `groups` of this thread's bulk groups are not complete.
     #[track_caller]
     pub fn bulk_wait(&self, groups: u32) {
-        self.needs("cp.async.bulk.wait_group", Version(8, 0), Sm::Sm90a);
+        self.needs("cp.async.bulk.wait_group", Version(8, 0), Feature::BulkCopies);
         self.write(format!("cp.async.bulk.wait_group {groups}"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Which lane holds which element of a fragment is in [`super::fragment`].
 
-use super::{Address, B32, Entry, F32, Pair, Pred, Reg, Shared, Sm, Type, U64, Version, memory::braced};
+use super::{Address, B32, Entry, F32, Feature, Pair, Pred, Reg, Shared, Type, U64, Version, memory::braced};
 
 /// How a `wgmma` operand lies in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Entry {
     #[track_caller]
     fn stmatrix_form<T: Type, const N: usize>(&self, form: &str, row: Address<Shared>, values: [Reg<T>; N]) {
         const { assert!(T::BYTES == 4 && (N == 1 || N == 2 || N == 4), "stmatrix stores 1, 2 or 4 matrices") };
-        self.needs("stmatrix", Version(8, 0), Sm::Sm90a);
+        self.needs("stmatrix", Version(8, 0), Feature::Stmatrix);
         self.write(format!("stmatrix.sync.aligned.m8n8.x{N}{form}.shared.b16 {row}, {}", braced(&values)));
     }
 
@@ -104,7 +104,7 @@ impl Entry {
     /// Lets the tensor cores use registers and shared memory that the warpgroup wrote before.
     #[track_caller]
     pub fn wgmma_fence(&self) {
-        self.needs("wgmma", Version(8, 0), Sm::Sm90a);
+        self.needs("wgmma", Version(8, 0), Feature::Wgmma);
         self.write("wgmma.fence.sync.aligned".to_string());
     }
 
@@ -145,7 +145,7 @@ impl Entry {
 
     #[track_caller]
     fn wgmma_columns(&self, d: &[Reg<F32>]) -> usize {
-        self.needs("wgmma", Version(8, 0), Sm::Sm90a);
+        self.needs("wgmma", Version(8, 0), Feature::Wgmma);
         let n = 2 * d.len();
         assert!(n.is_multiple_of(8) && (8..=256).contains(&n), "wgmma makes 8 to 256 columns in eights, not {n}");
         n
@@ -154,14 +154,14 @@ impl Entry {
     /// Closes the group of products begun since the last one.
     #[track_caller]
     pub fn wgmma_commit(&self) {
-        self.needs("wgmma", Version(8, 0), Sm::Sm90a);
+        self.needs("wgmma", Version(8, 0), Feature::Wgmma);
         self.write("wgmma.commit_group.sync.aligned".to_string());
     }
 
     /// Waits until at most `groups` groups of products are under way.
     #[track_caller]
     pub fn wgmma_wait(&self, groups: u32) {
-        self.needs("wgmma", Version(8, 0), Sm::Sm90a);
+        self.needs("wgmma", Version(8, 0), Feature::Wgmma);
         self.write(format!("wgmma.wait_group.sync.aligned {groups}"));
     }
 

@@ -1,7 +1,7 @@
 //! Loads, stores, addresses and the registers that say which thread this is.
 
 use super::{
-    Entry, Generic, Global, Operand, Param, PointerParam, Ptr, Reg, Shared, Sm, Space, Type, U32, U64, Version,
+    Entry, Feature, Generic, Global, Operand, Param, PointerParam, Ptr, Reg, Shared, Space, Type, U32, U64, Version,
     types::Word as _,
 };
 
@@ -197,7 +197,7 @@ impl Entry {
         match cache {
             Cache::Keep => self.load(".nc", address),
             Cache::Stream => {
-                self.needs("ld.L1::no_allocate", Version(7, 4), Sm::Sm80);
+                self.needs("ld.L1::no_allocate", Version(7, 4), Feature::CacheHints);
                 self.load(".nc.L1::no_allocate", address)
             }
         }

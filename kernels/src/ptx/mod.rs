@@ -30,7 +30,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `target` | [`Sm`], [`Version`]: what may be used where |
+//! | `target` | [`Sm`], [`Feature`], [`Version`]: what may be used where |
 //! | `types` | register types, operands, address spaces |
 //! | `module` | [`Module`], [`Entry`], parameters, the text and its `.loc` lines |
 //! | `arithmetic`, `memory`, `control` | one method an instruction |
@@ -74,7 +74,7 @@ pub use module::{BytesParam, Entry, Module, Param, PointerParam};
 pub use numbers::{Read, Storage};
 pub use philox::PhiloxKey;
 pub use sync::{Barrier, Fence};
-pub use target::{Sm, Version};
+pub use target::{Feature, Sm, Version};
 pub use tensor_map::{TENSOR_MAP_ALIGNMENT, TensorMap, TensorMapError};
 pub use tile::{Step, Swizzle, Tile};
 pub use types::{

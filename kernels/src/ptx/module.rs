@@ -1,7 +1,7 @@
 //! A module of entries, and its text.
 
 use super::{
-    Generic, Global, Ptr, Shared, Sm, Version,
+    Feature, Generic, Global, Ptr, Shared, Sm, Version,
     types::{CLASSES, DECLARATIONS, Reg, Type, U64},
 };
 use std::{
@@ -14,6 +14,7 @@ use std::{
 #[derive(Debug)]
 pub struct Module {
     sm: Sm,
+    features: &'static [Feature],
     version: Version,
     entries: Vec<Finished>,
     /// Alignment of the dynamic shared memory, where an entry uses it.
@@ -71,7 +72,13 @@ enum Line {
 impl Module {
     /// An empty module for `sm`.
     pub fn new(sm: Sm) -> Self {
-        Self { sm, version: sm.version(), entries: Vec::new(), dynamic_shared: None }
+        Self { sm, features: sm.features(), version: sm.version(), entries: Vec::new(), dynamic_shared: None }
+    }
+
+    /// An empty module for an architecture that is like `sm` but for its features.
+    #[cfg(test)]
+    pub(super) fn with_features(sm: Sm, features: &'static [Feature]) -> Self {
+        Self { features, ..Self::new(sm) }
     }
 
     /// Adds the entry `name`, launched with blocks of exactly `block` threads, whose instructions `body` writes. The
@@ -87,6 +94,7 @@ impl Module {
         assert!(self.entries.iter().all(|entry| entry.name != name), "the module has an entry `{name}` already");
         let entry = Entry {
             sm: self.sm,
+            features: self.features,
             version: Cell::new(self.version),
             params: RefCell::default(),
             directives: RefCell::default(),
@@ -238,6 +246,7 @@ pub struct BytesParam {
 #[derive(Debug)]
 pub struct Entry {
     sm: Sm,
+    features: &'static [Feature],
     version: Cell<Version>,
     params: RefCell<Vec<Declared>>,
     directives: RefCell<Vec<String>>,
@@ -448,8 +457,12 @@ impl Entry {
     /// # Panics
     /// If the target lacks the instruction.
     #[track_caller]
-    pub(super) fn needs(&self, instruction: &str, version: Version, sm: Sm) {
-        assert!(self.sm >= sm, "{instruction} needs {} and the module is for {}", sm.target(), self.sm.target());
+    pub(super) fn needs(&self, instruction: &str, version: Version, feature: Feature) {
+        assert!(
+            self.features.contains(&feature),
+            "{instruction} needs {feature:?}, which {} does not have",
+            self.sm.target()
+        );
         self.version.set(self.version.get().max(version));
     }
 }

@@ -1,6 +1,6 @@
 //! What threads wait for: barriers of a block, phases in shared memory, fences, counters in device memory.
 
-use super::{Address, Entry, Global, Operand, Pred, Ptr, Reg, Shared, Sm, U32, U64, Version};
+use super::{Address, Entry, Feature, Global, Operand, Pred, Ptr, Reg, Shared, U32, U64, Version};
 
 /// A barrier of the block. The hardware has sixteen; the first is that of all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,11 @@ impl Entry {
             Fence::Block => "fence.acq_rel.cta",
             Fence::Device => "fence.acq_rel.gpu",
             Fence::AsyncShared => {
-                self.needs("fence.proxy.async", Version(8, 0), Sm::Sm90a);
+                self.needs("fence.proxy.async", Version(8, 0), Feature::BulkCopies);
                 "fence.proxy.async.shared::cta"
             }
             Fence::MbarrierInit => {
-                self.needs("fence.mbarrier_init", Version(8, 0), Sm::Sm90a);
+                self.needs("fence.mbarrier_init", Version(8, 0), Feature::BulkCopies);
                 "fence.mbarrier_init.release.cluster"
             }
         };
@@ -113,13 +113,13 @@ impl Entry {
     #[track_caller]
     pub fn mbarrier_init(&self, barrier: Address<Shared>, arrivals: u32) {
         self.write(format!("mbarrier.init.shared::cta.b64 {barrier}, {arrivals}"));
-        self.needs("mbarrier.init.shared::cta", Version(7, 8), Sm::Sm80);
+        self.needs("mbarrier.init.shared::cta", Version(7, 8), Feature::Mbarriers);
     }
 
     /// Arrives at a phase barrier.
     #[track_caller]
     pub fn mbarrier_arrive(&self, barrier: Address<Shared>) {
-        self.needs("mbarrier.arrive", Version(8, 0), Sm::Sm90a);
+        self.needs("mbarrier.arrive", Version(8, 0), Feature::MbarrierBytes);
         let state = self.fresh::<U64>();
         self.write(format!("mbarrier.arrive.shared::cta.b64 {state}, {barrier}"));
     }
@@ -127,7 +127,7 @@ impl Entry {
     /// Arrives at a phase barrier and lets its phase wait for `bytes` more bytes of bulk copies.
     #[track_caller]
     pub fn mbarrier_arrive_expect(&self, barrier: Address<Shared>, bytes: impl Operand<U32>) {
-        self.needs("mbarrier.arrive.expect_tx", Version(8, 0), Sm::Sm90a);
+        self.needs("mbarrier.arrive.expect_tx", Version(8, 0), Feature::MbarrierBytes);
         let state = self.fresh::<U64>();
         self.write(format!("mbarrier.arrive.expect_tx.shared::cta.b64 {state}, {barrier}, {}", bytes.text()));
     }
@@ -135,7 +135,7 @@ impl Entry {
     /// Whether the phase of the given parity is complete; waits a while before it says no.
     #[track_caller]
     pub fn mbarrier_try_wait(&self, barrier: Address<Shared>, parity: impl Operand<U32>) -> Reg<Pred> {
-        self.needs("mbarrier.try_wait", Version(8, 0), Sm::Sm90a);
+        self.needs("mbarrier.try_wait", Version(8, 0), Feature::MbarrierBytes);
         self.define(format_args!("mbarrier.try_wait.parity.shared::cta.b64"), &[barrier.to_string(), parity.text()])
     }
 
@@ -160,7 +160,7 @@ impl Entry {
 
     #[track_caller]
     fn setmaxnreg(&self, way: &str, registers: u32) {
-        self.needs("setmaxnreg", Version(8, 0), Sm::Sm90a);
+        self.needs("setmaxnreg", Version(8, 0), Feature::RegisterTransfer);
         assert!((24..=256).contains(&registers) && registers.is_multiple_of(8), "setmaxnreg {registers}");
         self.write(format!("setmaxnreg.{way}.sync.aligned.u32 {registers}"));
     }

@@ -2,10 +2,35 @@
 
 use std::fmt;
 
+/// Something that an architecture has or has not. Architectures are no order of features: what `sm_90a` has beyond `sm_90`
+/// (`wgmma`) is on no later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// `mbarrier.init` and the arrivals of threads.
+    Mbarriers,
+    /// `cvta.param`: generic addresses of parameters.
+    GenericParameters,
+    /// `ld` with `.L1::no_allocate`.
+    CacheHints,
+    /// mbarriers that count bytes, and waits for them: `expect_tx`, `try_wait`.
+    MbarrierBytes,
+    /// `cp.async.bulk`, tensor maps, and the fences of the asynchronous proxy.
+    BulkCopies,
+    /// `stmatrix`
+    Stmatrix,
+    /// `elect.sync`
+    Elect,
+    /// `wgmma`
+    Wgmma,
+    /// `setmaxnreg`
+    RegisterTransfer,
+}
+
 /// The architecture that a module is written for, the `.target` of its text.
 ///
 /// Text for [`Sm::Sm80`] runs on every GPU from Ampere up: the driver compiles it for what it finds. Text for
-/// [`Sm::Sm90a`] may use what Hopper alone has (`wgmma`, `setmaxnreg`, the bulk copy engine) and runs on nothing else.
+/// [`Sm::Sm90a`] may use what Hopper alone has (`wgmma`, `setmaxnreg`, bulk copies) and runs on nothing else. The order of
+/// the variants is for sorted tables only; [`Sm::features`] says which instructions a target has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sm {
     /// Compute capability 8.0: A100, and the common ground of everything later.
@@ -39,6 +64,24 @@ impl Sm {
         match self {
             Sm::Sm80 => &["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"],
             Sm::Sm90a => &["sm_90a"],
+        }
+    }
+
+    /// What the target's instructions may use.
+    pub fn features(self) -> &'static [Feature] {
+        match self {
+            Sm::Sm80 => &[Feature::Mbarriers, Feature::GenericParameters, Feature::CacheHints],
+            Sm::Sm90a => &[
+                Feature::Mbarriers,
+                Feature::GenericParameters,
+                Feature::CacheHints,
+                Feature::MbarrierBytes,
+                Feature::BulkCopies,
+                Feature::Stmatrix,
+                Feature::Elect,
+                Feature::Wgmma,
+                Feature::RegisterTransfer,
+            ],
         }
     }
 

@@ -187,3 +187,18 @@ fn names_that_ptx_could_not_read_are_refused() {
         assert!(built.is_err(), "`{name}` was taken");
     }
 }
+
+#[test]
+fn what_hopper_alone_has_is_refused_on_any_other_architecture() {
+    // As sm_90a but for what no later architecture has kept.
+    const LATER: &[Feature] = &[Feature::Mbarriers, Feature::MbarrierBytes, Feature::BulkCopies, Feature::Elect];
+    let writes = |features, body: fn(&Entry)| {
+        let mut module = Module::with_features(Sm::Sm90a, features);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| module.entry("kernel", [128, 1, 1], body))).is_ok()
+    };
+    let products: fn(&Entry) = |k| k.wgmma_fence();
+    let fence: fn(&Entry) = |k| k.fence(Fence::AsyncShared);
+    assert!(writes(Sm::Sm90a.features(), products) && writes(Sm::Sm90a.features(), fence));
+    assert!(!writes(LATER, products) && writes(LATER, fence));
+    assert!(!writes(Sm::Sm80.features(), products) && !writes(Sm::Sm80.features(), fence));
+}

@@ -1,6 +1,6 @@
 //! What the lanes of a warp say to each other: shuffles, votes, one elected lane.
 
-use super::{Entry, F32, Operand, Pred, Reg, Sm, Type, U32, Version};
+use super::{Entry, F32, Feature, Operand, Pred, Reg, Type, U32, Version};
 
 /// All lanes of a warp.
 const ALL: &str = "0xFFFFFFFF";
@@ -90,7 +90,7 @@ impl Entry {
     /// True in exactly one lane of the warp, which the driver's assembler knows to be one.
     #[track_caller]
     pub fn elect(&self) -> Reg<Pred> {
-        self.needs("elect.sync", Version(8, 0), Sm::Sm90a);
+        self.needs("elect.sync", Version(8, 0), Feature::Elect);
         let elected = self.fresh::<Pred>();
         let lane = self.fresh::<U32>();
         self.write(format!("elect.sync {lane}|{elected}, {ALL}"));

@@ -3,12 +3,12 @@
 use super::{
     FindingKind,
     block::Block,
-    clocks::{STRONG, Stamp, lanes},
+    clocks::{NARROW, STRONG, Stamp, lanes},
     decode::{Instruction, LOCAL_BASE, SHARED_BASE},
     execute::{Flow, Machine},
     metrics::{sectors, wavefronts},
     module::Space,
-    operation::{Access, Atomic, Fetch, Order},
+    operation::{Access, Atomic, Fetch},
     shadow::Conflict,
     types::{Lane, Type, halves, join},
 };
@@ -260,8 +260,11 @@ impl Machine<'_> {
     ) {
         let other = self.who(&conflict.other, block);
         let does = if conflict.other_writes { "writes" } else { "reads" };
-        let message =
-            format!("{verb} byte {} of `{name}`, which {other} {does}, and nothing orders the two", conflict.byte);
+        let scope = self.scope_note(block, pc, &conflict);
+        let message = format!(
+            "{verb} byte {} of `{name}`, which {other} {does}, and nothing orders the two{scope}",
+            conflict.byte
+        );
         self.report(FindingKind::Race, block, w, lane, pc, None, || message);
     }
 
@@ -279,7 +282,8 @@ impl Machine<'_> {
         let issuer = &self.entry.code[by as usize - 1];
         let message = format!(
             "{verb} byte {at} of shared memory, which `{}` ({}) is still bringing",
-            issuer.opcode, issuer.place
+            issuer.opcode,
+            issuer.place(&self.entry.files)
         );
         let address = Some(SHARED_BASE + at as u64);
         self.report(FindingKind::Pending, block, w, lane, pc, address, || message);
@@ -351,7 +355,7 @@ impl Machine<'_> {
         let size = access.ty.bits() as usize / 8;
         let whole = size * access.vector;
         let addresses = self.addresses(block, w, i, 0, 0);
-        let flags = if access.order.is_strong() { STRONG } else { 0 };
+        let flags = strong_flags(access);
         let mut values = [[0_u64; 32]; 8];
         let mut spots = Vec::with_capacity(32);
         for lane in lanes(mask) {
@@ -372,7 +376,7 @@ impl Machine<'_> {
                     if access.ty.is_signed() { ((raw << shift).cast_signed() >> shift).cast_unsigned() } else { raw };
             }
             if access.order.is_strong() {
-                self.observe(block, w, lane, spot, addresses[lane], access.order);
+                self.observe(block, w, lane, pc, spot, addresses[lane], access);
             }
         }
         self.measure(pc, &spots, &addresses, whole, false);
@@ -395,7 +399,7 @@ impl Machine<'_> {
         let size = access.ty.bits() as usize / 8;
         let whole = size * access.vector;
         let addresses = self.addresses(block, w, i, 0, 0);
-        let flags = if access.order.is_strong() { STRONG } else { 0 };
+        let flags = strong_flags(access);
         let mut spots = Vec::with_capacity(32);
         for lane in lanes(mask) {
             let found = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole);
@@ -407,56 +411,12 @@ impl Machine<'_> {
             }
             let stamp = self.stamp(block, w, lane as u8, pc, flags);
             if access.order.is_strong() {
-                self.publish(block, w, lane, spot, addresses[lane], access.order, false);
+                self.publish(block, w, lane, pc, spot, addresses[lane], access, false);
             }
             self.write(block, w, lane, pc, spot, &bytes[..whole], stamp);
         }
         self.measure(pc, &spots, &addresses, whole, true);
         Flow::Next
-    }
-
-    /// A strong load learns what strong stores to its address have published.
-    fn observe(&mut self, block: &mut Block, w: usize, lane: usize, spot: Spot, address: u64, order: Order) {
-        if let Some(knowledge) = self.published.get(&key(block, spot, address)) {
-            let warp = &mut block.warps[w];
-            if order.acquires() {
-                warp.clock.acquire(1 << lane, warp.live, knowledge);
-            } else {
-                warp.clock.meet(lane, knowledge);
-            }
-        }
-    }
-
-    /// A strong store publishes what its thread released; an atomic operation keeps what was published before.
-    fn publish(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        lane: usize,
-        spot: Spot,
-        address: u64,
-        order: Order,
-        keeps: bool,
-    ) {
-        let warp = &mut block.warps[w];
-        let released = if order.releases() {
-            Some(warp.clock.publish(1 << lane, warp.live))
-        } else {
-            warp.clock.publish_fenced(lane)
-        };
-        let key = key(block, spot, address);
-        match released {
-            Some(released) if keeps && self.published.contains_key(&key) => {
-                self.published.entry(key).and_modify(|published| published.join(&released));
-            }
-            Some(released) => {
-                self.published.insert(key, released);
-            }
-            None if keeps => {}
-            None => {
-                self.published.remove(&key);
-            }
-        }
     }
 
     pub(super) fn atomic(
@@ -481,9 +441,9 @@ impl Machine<'_> {
                 continue;
             };
             spots.push((lane, spot));
-            self.observe(block, w, lane, spot, addresses[lane], access.order);
-            let stamp = self.stamp(block, w, lane as u8, pc, STRONG);
-            self.publish(block, w, lane, spot, addresses[lane], access.order, true);
+            self.observe(block, w, lane, pc, spot, addresses[lane], access);
+            let stamp = self.stamp(block, w, lane as u8, pc, strong_flags(access));
+            self.publish(block, w, lane, pc, spot, addresses[lane], access, true);
             // Only what it overwrites counts as a race, so the value is taken without a check of its own.
             let before = self.peek(block, w, lane, pc, spot, whole);
             let mut after = [0; 16];
@@ -527,15 +487,17 @@ impl Machine<'_> {
     }
 }
 
-fn address_of(spot: Spot) -> Option<u64> {
-    if let Spot::Shared(at) = spot { Some(SHARED_BASE + at as u64) } else { None }
+/// The marks of an access's stamp.
+fn strong_flags(access: Access) -> u8 {
+    match access.order.is_strong() {
+        true if access.scope.reaches_other_blocks() => STRONG,
+        true => STRONG | NARROW,
+        false => 0,
+    }
 }
 
-fn key(block: &Block, spot: Spot, address: u64) -> (u32, u64) {
-    match spot {
-        Spot::Shared(at) => (block.linear + 1, at as u64),
-        _ => (0, address),
-    }
+fn address_of(spot: Spot) -> Option<u64> {
+    if let Spot::Shared(at) = spot { Some(SHARED_BASE + at as u64) } else { None }
 }
 
 /// The result of an atomic operation.

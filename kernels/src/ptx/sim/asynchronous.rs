@@ -12,8 +12,6 @@ use super::{
 pub(super) struct Engine {
     pub(super) flights: Vec<Flight>,
     pub(super) groups: Groups,
-    /// Counts flights.
-    pub(super) sequence: u32,
     /// For each warpgroup, the products that its warps issue.
     pub(super) issued: Vec<Vec<u32>>,
 }

@@ -88,7 +88,7 @@ impl Machine<'_> {
         state.expected = expected;
         state.arrived += 32;
         if expected.is_none() && place != pc {
-            let other = self.entry.code[place].place.clone();
+            let other = self.entry.place(place);
             let message =
                 || format!("meets threads that wait at {other}; all threads of a block meet at one instruction");
             self.report(FindingKind::Barrier, block, w, lane, pc, None, message);
@@ -166,10 +166,10 @@ impl Machine<'_> {
         self.fatal = true;
         let mut said = Vec::new();
         for (w, warp) in block.warps.iter().enumerate() {
-            let at = &self.entry.code[warp.last];
+            let (at, place) = (&self.entry.code[warp.last], self.entry.place(warp.last));
             match warp.state {
-                State::Barrier { id, .. } => said.push(format!("warp {w} waits at barrier {id} ({})", at.place)),
-                State::Polling { .. } => said.push(format!("warp {w} waits at `{}` ({})", at.opcode, at.place)),
+                State::Barrier { id, .. } => said.push(format!("warp {w} waits at barrier {id} ({place})")),
+                State::Polling { .. } => said.push(format!("warp {w} waits at `{}` ({place})", at.opcode)),
                 State::Ready | State::Done => {}
             }
         }

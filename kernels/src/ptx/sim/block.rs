@@ -9,6 +9,7 @@ use super::{
     execute::{Machine, position},
     mbarrier::Mbarriers,
     memory::Region,
+    order::Withheld,
     warp::{State, Warp},
 };
 use crate::operation::Launch;
@@ -27,6 +28,8 @@ pub(super) struct Block {
     pub(super) mbarriers: Mbarriers,
     pub(super) engine: Engine,
     pub(super) cluster: Cluster,
+    /// What a wider scope would have let threads of the block learn.
+    pub(super) withheld: Withheld,
     /// Grows when a phase ends: who polls may ask again.
     pub(super) version: u64,
 }
@@ -41,13 +44,14 @@ impl Block {
         let mut block = Block {
             linear: linear as u32,
             position,
-            shared: Region::new("shared memory", shared_bytes as usize),
+            shared: Region::new("shared memory", shared_bytes as usize, clocks::agents(warps)),
             pending: vec![0; shared_bytes.div_ceil(4) as usize],
             warps: (0..warps).map(|w| Warp::new(entry, base, w, warps, threads, machine.has_products)).collect(),
             barriers: std::array::from_fn(|_| Barrier::new(base, warps)),
             mbarriers: Mbarriers::default(),
             engine: Engine::default(),
             cluster: Cluster::default(),
+            withheld: Withheld::default(),
             version: 1,
         };
         for (warp, specials) in block.warps.iter_mut().zip(&machine.specials) {

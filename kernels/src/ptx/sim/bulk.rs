@@ -12,7 +12,7 @@ use super::{
     FindingKind,
     access::{Spot, fetched},
     block::Block,
-    clocks::{ASYNC, Knowledge, STRONG, Stamp, lanes},
+    clocks::{ASYNC, FLIGHT, Knowledge, READS, STRONG, Stamp, WRITES, lanes},
     decode::{Instruction, SHARED_BASE},
     execute::{Flow, Machine, first},
     module::Space,
@@ -73,12 +73,12 @@ impl Groups {
 impl Machine<'_> {
     /// The stamps of the reads and the writes of the next copy of warp `w`.
     fn flight_stamps(&self, block: &mut Block, w: usize, pc: usize) -> (Stamp, Stamp) {
-        let agent = block.warps[w].clock.agent + 2 * self.warps as u32;
-        let sequence = block.engine.sequence;
-        block.engine.sequence += 1;
-        let lane = (2 * sequence % 32) as u8;
-        let stamp = Stamp { agent, clock: sequence + 1, pc: pc as u32, lane, flags: ASYNC };
-        (stamp, Stamp { lane: lane + 1, ..stamp })
+        let warp = &mut block.warps[w];
+        let agent = warp.clock.agent + 2 * self.warps as u32;
+        // Copies end in any order, so a number says nothing about smaller ones.
+        warp.flights += 1;
+        let stamp = Stamp { agent, clock: warp.flights, pc: pc as u32, lane: READS, flags: ASYNC | FLIGHT };
+        (stamp, Stamp { lane: WRITES, ..stamp })
     }
 
     /// The tensor map at a generic address.
@@ -246,7 +246,7 @@ impl Machine<'_> {
     fn check_far_end(&mut self, block: &mut Block, flight: &Flight, stamp: Stamp, loads: bool) {
         let Flight { warp: w, lane, pc, .. } = *flight;
         let reduces = matches!(flight.goal, Goal::Store { reduction: Some(_), .. });
-        let stamp = if reduces { Stamp { flags: ASYNC | STRONG, ..stamp } } else { stamp };
+        let stamp = if reduces { Stamp { flags: stamp.flags | STRONG, ..stamp } } else { stamp };
         let (mut sectors, mut moved, copies) = (0, 0, self.options.copy_fence);
         for (address, bytes) in flight.stretches() {
             let Some(Spot::Global(index, at)) = self.locate(block, w, lane, pc, Some(Space::Global), address, bytes, 1)

@@ -12,6 +12,7 @@
 //! [`Knowledge`] holds two clocks. `seen` is happens-before; `fenced` is the part of it that a `fence.proxy.async`
 //! carried over to the asynchronous proxy.
 
+use super::{done::Done, scope::MemoryFence};
 use std::collections::BTreeMap;
 
 /// The lane of an access that all lanes of a warp make together.
@@ -28,6 +29,16 @@ pub(super) const ASYNC: u8 = 2;
 
 /// The access is a `cp.async`.
 pub(super) const COPY: u8 = 4;
+/// The access is a bulk copy's. Copies of a warp end in any order: the stamp's clock is the copy's number, and its lane is
+/// [`READS`] or [`WRITES`].
+pub(super) const FLIGHT: u8 = 8;
+/// The access is strong within its block only: its scope is `cta` or `cluster`.
+pub(super) const NARROW: u8 = 16;
+
+/// The lane of what a bulk copy reads.
+pub(super) const READS: u8 = 0;
+/// The lane of what a bulk copy writes.
+pub(super) const WRITES: u8 = 1;
 
 /// When and by whom memory was touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +78,8 @@ pub(super) struct Clock {
     lanes: Vec<(u32, u8, u32)>,
     /// Agents of other blocks.
     foreign: BTreeMap<u32, u32>,
+    /// For agents that start bulk copies, in order: the copies of which it is known that they have read and have written.
+    flights: Vec<(u32, [Done; 2])>,
 }
 
 impl Clock {
@@ -105,6 +118,10 @@ impl Clock {
     /// Whether the access is known.
     #[inline]
     pub(super) fn knows(&self, stamp: &Stamp) -> bool {
+        if stamp.flags & FLIGHT != 0 {
+            let known = self.flights.iter().find(|(agent, _)| *agent == stamp.agent);
+            return known.is_some_and(|(_, done)| done[usize::from(stamp.lane)].contains(stamp.clock));
+        }
         if self.uniform(stamp.agent) >= stamp.clock {
             return true;
         }
@@ -114,7 +131,19 @@ impl Clock {
         })
     }
 
+    /// What is known of the bulk copies of `agent`.
+    fn flights_of(&mut self, agent: u32) -> &mut [Done; 2] {
+        let at = self.flights.partition_point(|(known, _)| *known < agent);
+        if self.flights.get(at).is_none_or(|(known, _)| *known != agent) {
+            self.flights.insert(at, (agent, Default::default()));
+        }
+        &mut self.flights[at].1
+    }
+
     pub(super) fn join(&mut self, other: &Clock) {
+        for (agent, done) in &other.flights {
+            self.flights_of(*agent).iter_mut().zip(done).for_each(|(mine, theirs)| mine.join(theirs));
+        }
         if self.base == other.base && self.own.len() == other.own.len() {
             self.own.iter_mut().zip(&other.own).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
         } else {
@@ -151,6 +180,9 @@ impl Knowledge {
     pub(super) fn learn(&mut self, stamp: Stamp) {
         for clock in [&mut self.seen, &mut self.fenced] {
             match stamp.lane {
+                lane if stamp.flags & FLIGHT != 0 => {
+                    clock.flights_of(stamp.agent)[usize::from(lane)].insert(stamp.clock, stamp.clock);
+                }
                 ALL => clock.raise(stamp.agent, stamp.clock),
                 lane => clock.raise_lane(stamp.agent, lane, stamp.clock),
             }
@@ -176,11 +208,42 @@ pub(super) struct WarpClock {
     /// Up to when the lane of the row knows of the lane of the column, where warp barriers had some lanes only.
     pairs: Option<Box<[[u32; 32]; 32]>>,
     /// When each lane last executed a fence.
-    fences: [u32; 32],
+    fences: [Fenced; 32],
     /// For each lane, up to which of its own `cp.async` it has waited.
     copied: [u32; 32],
     /// What a lane has read in a strong load and not yet fenced.
-    unfenced: Vec<Option<Box<Knowledge>>>,
+    unfenced: Vec<Option<Box<Unfenced>>>,
+}
+
+/// The fences of a lane that release.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fenced {
+    /// When the last one was.
+    any: u32,
+    /// When the last one was whose scope reaches other blocks.
+    wide: u32,
+    /// The instruction of the last one whose scope does not.
+    narrow: u32,
+}
+
+/// What strong loads of a lane have met; it counts after a fence.
+#[derive(Clone, Debug)]
+struct Unfenced {
+    /// Published by the lane's own block.
+    near: Knowledge,
+    /// Published by any block: a fence must reach that far.
+    far: Option<Knowledge>,
+}
+
+/// What a strong store publishes without being a release itself: what came before a fence.
+#[derive(Debug, Default)]
+pub(super) struct Released {
+    /// For threads of the same block.
+    pub(super) near: Option<Knowledge>,
+    /// For threads of all blocks.
+    pub(super) far: Option<Knowledge>,
+    /// The instruction whose scope withholds something of `near` from other blocks.
+    pub(super) narrow: Option<u32>,
 }
 
 /// The lanes of a mask.
@@ -208,7 +271,7 @@ impl WarpClock {
             extra: vec![None; 32],
             has_extra: false,
             pairs: None,
-            fences: [0; 32],
+            fences: [Fenced::default(); 32],
             copied: [0; 32],
             unfenced: vec![None; 32],
         }
@@ -285,24 +348,28 @@ impl WarpClock {
         knowledge
     }
 
-    /// The knowledge of one who knows nothing.
+    /// The knowledge of a thread that knows nothing.
     pub(super) fn nothing(&self) -> Knowledge {
         Knowledge::new(self.base, self.warps)
     }
 
-    /// What `lane` had before its last fence, which a strong store publishes; `None` without a fence.
-    pub(super) fn publish_fenced(&self, lane: usize) -> Option<Knowledge> {
-        let fence = self.fences[lane];
-        if fence == 0 {
-            return None;
+    /// What `lane` had before its last fences, which a strong store publishes. `near` is left out unless it is wanted.
+    pub(super) fn publish_fenced(&self, lane: usize, wants_near: bool) -> Released {
+        let Fenced { any, wide, narrow } = self.fences[lane];
+        let until = |fence: u32| {
+            let mut knowledge = self.common.clone();
+            if let Some(extra) = &self.extra[lane] {
+                knowledge.join(extra);
+            }
+            knowledge.seen.raise(self.agent, self.synced.min(fence));
+            knowledge.seen.raise_lane(self.agent, lane as u8, fence);
+            knowledge
+        };
+        Released {
+            near: (wants_near && any > 0).then(|| until(any)),
+            far: (wide > 0).then(|| until(wide)),
+            narrow: (any > wide).then_some(narrow),
         }
-        let mut knowledge = self.common.clone();
-        if let Some(extra) = &self.extra[lane] {
-            knowledge.join(extra);
-        }
-        knowledge.seen.raise(self.agent, self.synced.min(fence));
-        knowledge.seen.raise_lane(self.agent, lane as u8, fence);
-        Some(knowledge)
     }
 
     /// The lanes of `mask` learn what another has published.
@@ -361,21 +428,51 @@ impl WarpClock {
         self.clock += 1;
     }
 
-    /// A memory fence of the lanes of `mask`.
-    pub(super) fn fence(&mut self, mask: u32, live: u32) {
+    /// A memory fence of the lanes of `mask`. Gives what they have met and may not learn, where the fence's scope does not
+    /// reach the blocks that have published it.
+    pub(super) fn fence(&mut self, mask: u32, live: u32, fence: MemoryFence, pc: u32) -> Option<Knowledge> {
+        let (wide, mut withheld) = (fence.scope.reaches_other_blocks(), None);
         for lane in lanes(mask) {
-            self.fences[lane] = self.clock;
-            if let Some(read) = self.unfenced[lane].take() {
-                self.acquire(1 << lane, live, &read);
+            if fence.releases {
+                let fenced = &mut self.fences[lane];
+                fenced.any = self.clock;
+                if wide {
+                    fenced.wide = self.clock;
+                } else {
+                    fenced.narrow = pc;
+                }
+            }
+            if let Some(read) = self.unfenced[lane].take_if(|_| fence.acquires) {
+                self.acquire(1 << lane, live, &read.near);
+                match read.far {
+                    Some(far) if wide => self.acquire(1 << lane, live, &far),
+                    Some(far) => {
+                        withheld = Some(far.clone());
+                        let near = self.nothing();
+                        self.unfenced[lane] = Some(Box::new(Unfenced { near, far: Some(far) }));
+                    }
+                    None => {}
+                }
             }
         }
         self.clock += 1;
+        withheld
     }
 
-    /// What a strong load of `lane` has met; it counts after the next fence.
-    pub(super) fn meet(&mut self, lane: usize, knowledge: &Knowledge) {
+    /// What a strong load of `lane` has met; it counts after the next fence, `far` after the next that reaches other blocks.
+    pub(super) fn meet(&mut self, lane: usize, near: Option<&Knowledge>, far: Option<&Knowledge>) {
+        if near.is_none() && far.is_none() {
+            return;
+        }
         let (base, warps) = (self.base, self.warps);
-        self.unfenced[lane].get_or_insert_with(|| Box::new(Knowledge::new(base, warps))).join(knowledge);
+        let nothing = || Knowledge::new(base, warps);
+        let met = self.unfenced[lane].get_or_insert_with(|| Box::new(Unfenced { near: nothing(), far: None }));
+        if let Some(near) = near {
+            met.near.join(near);
+        }
+        if let Some(far) = far {
+            met.far.get_or_insert_with(nothing).join(far);
+        }
     }
 
     /// `fence.proxy.async` of the lanes of `mask`.

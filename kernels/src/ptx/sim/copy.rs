@@ -77,7 +77,7 @@ impl Machine<'_> {
         let reads = match i.sources.get(3) {
             None => sizes,
             // A predicate asks to ignore the source, a number says how much of it there is.
-            Some(slot) if slot & CONSTANT == 0 && self.entry.registers[*slot as usize].mask == 1 => {
+            Some(slot) if slot & CONSTANT == 0 && self.entry.registers.masks[*slot as usize] == 1 => {
                 let ignored = *self.value(block, w, *slot);
                 std::array::from_fn(|lane| if ignored[lane] != 0 { 0 } else { sizes[lane] })
             }

@@ -7,11 +7,13 @@ use super::{
     Error, Place,
     alu::{self, Function, How},
     cfg,
-    module::{Constant, Meaning, Names, Register, Space, Statement, Written},
+    limits::{Limits, at_most},
+    module::{Constant, Meaning, Names, Registers, Source, Space, Statement, Written},
     operation::{self, Operation},
+    operation_async::Async,
     types::Type,
 };
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 /// Marks a slot of the table of constants.
 pub(super) const CONSTANT: u32 = 1 << 31;
@@ -36,15 +38,26 @@ pub(super) struct Instruction {
     pub(super) sources: Box<[u32]>,
     /// What is added to the bases of the addresses, in their order.
     pub(super) offsets: [i64; 3],
-    /// Where a branch may go.
-    pub(super) targets: Box<[usize]>,
+    /// Where a branch may go. Branches by one table share it.
+    pub(super) targets: Arc<[u32]>,
     /// Where lanes that part here meet again; the number of instructions where they meet at the end.
     pub(super) meeting: usize,
     /// FLOPs of a lane.
     pub(super) flops: u32,
-    pub(super) place: Place,
+    /// Line of the text.
+    pub(super) line: u32,
+    /// What the last `.loc` before it says.
+    pub(super) source: Option<Source>,
     /// The full name, for counts and messages.
-    pub(super) opcode: String,
+    pub(super) opcode: Arc<str>,
+}
+
+impl Instruction {
+    /// Where it stands; `files` are those of its entry.
+    pub(super) fn place(&self, files: &[Arc<str>]) -> Place {
+        let source = self.source.map(|source| (files[source.file as usize].to_string(), source.line));
+        Place { line: self.line, source }
+    }
 }
 
 /// The opcode's parts while it is understood.
@@ -148,73 +161,123 @@ pub(super) const SPECIALS: [&str; 40] = [
 /// The slot of the carry that `.cc` leaves.
 pub(super) const CARRY: u32 = SPECIALS.len() as u32;
 
-/// The registers that every kernel has.
-pub(super) fn special_registers() -> impl Iterator<Item = Register> {
-    let names = SPECIALS.iter().copied().chain(["the carry"]);
-    names.map(|name| Register { name: name.to_string(), mask: u64::MAX })
-}
-
-/// Resolves all statements and finds where diverging lanes meet.
-pub(super) fn decode_all(
-    statements: &[Statement<'_>],
-    names: &Names<'_>,
-    registers: &[Register],
-    constants: &mut Constants,
-    place: impl Fn(&Statement<'_>) -> Place,
-) -> Result<Vec<Instruction>, Error> {
-    let decoded = statements.iter().map(|statement| {
-        let mut decoder =
-            Decoder { statement, names, constants, instruction: blank(statement, place(statement)), address: 0 };
-        decoder.decode(registers)?;
-        Ok(decoder.instruction)
-    });
-    let mut code = decoded.collect::<Result<Vec<_>, Error>>()?;
-    cfg::find_meetings(&mut code);
-    Ok(code)
-}
-
-fn blank(statement: &Statement<'_>, place: Place) -> Instruction {
-    Instruction {
-        operation: Operation::Nothing,
-        how: How::default(),
-        guard: None,
-        destinations: Box::default(),
-        sources: Box::default(),
-        offsets: [0; 3],
-        targets: Box::default(),
-        meeting: usize::MAX,
-        flops: 0,
-        place,
-        opcode: statement.opcode.to_string(),
+/// Declares the registers that every kernel has.
+pub(super) fn declare_specials(registers: &mut Registers) {
+    for name in SPECIALS.iter().copied().chain(["the carry"]) {
+        registers.declare(name, None, u64::MAX);
     }
 }
 
-struct Decoder<'d, 'a> {
-    statement: &'d Statement<'a>,
-    names: &'d Names<'a>,
-    constants: &'d mut Constants,
-    instruction: Instruction,
-    /// How many addresses were met.
-    address: usize,
+/// The lowest `bits` bits, at most 64.
+pub(super) fn low_bits(bits: u32) -> u64 {
+    u64::MAX >> (64 - bits.clamp(1, 64))
 }
 
-impl Decoder<'_, '_> {
+/// The instructions of an entry while they are decoded.
+#[derive(Debug)]
+pub(super) struct Decoded<'d, 'a> {
+    names: &'d Names<'a>,
+    registers: &'d Registers,
+    limits: Limits,
+    constants: Constants,
+    code: Vec<Instruction>,
+    opcodes: HashMap<&'a str, Arc<str>>,
+    files: Vec<Arc<str>>,
+    file_numbers: HashMap<u64, u32>,
+    /// Resolved tables of indexed branches, by scope and name.
+    tables: HashMap<(u32, &'a str), Arc<[u32]>>,
+    branch_targets: usize,
+    nowhere: Arc<[u32]>,
+}
+
+impl<'d, 'a> Decoded<'d, 'a> {
+    /// Room for `statements` instructions.
+    pub(super) fn new(names: &'d Names<'a>, registers: &'d Registers, statements: usize, limits: Limits) -> Self {
+        Decoded {
+            names,
+            registers,
+            limits,
+            constants: Constants::default(),
+            code: Vec::with_capacity(statements),
+            opcodes: HashMap::new(),
+            files: Vec::new(),
+            file_numbers: HashMap::new(),
+            tables: HashMap::new(),
+            branch_targets: 0,
+            nowhere: Arc::new([]),
+        }
+    }
+
+    /// Decodes the next instruction.
+    pub(super) fn add(&mut self, statement: Statement<'a>) -> Result<(), Error> {
+        let opcode = self.opcodes.entry(statement.opcode).or_insert_with(|| statement.opcode.into()).clone();
+        let instruction = Instruction {
+            operation: Operation::Nothing,
+            how: How::default(),
+            guard: None,
+            destinations: Box::default(),
+            sources: Box::default(),
+            offsets: [0; 3],
+            targets: self.nowhere.clone(),
+            meeting: usize::MAX,
+            flops: 0,
+            line: statement.line,
+            source: statement.source.and_then(|(file, line)| Some(Source { file: self.file(file)?, line })),
+            opcode,
+        };
+        let mut decoder = Decoder { statement: &statement, all: self, instruction, address: 0, lengths: Vec::new() };
+        decoder.decode()?;
+        let instruction = decoder.instruction;
+        self.code.push(instruction);
+        Ok(())
+    }
+
+    /// The position in `files` of the file that the text gives this number.
+    fn file(&mut self, number: u64) -> Option<u32> {
+        if let Some(known) = self.file_numbers.get(&number) {
+            return Some(*known);
+        }
+        let name = self.names.module.files.get(&number)?;
+        let position = self.files.len() as u32;
+        self.files.push(name.clone());
+        self.file_numbers.insert(number, position);
+        Some(position)
+    }
+
+    /// The instructions, their constants and their source files.
+    pub(super) fn finish(mut self) -> (Vec<Instruction>, Vec<Constant>, Vec<Arc<str>>) {
+        cfg::find_meetings(&mut self.code);
+        (self.code, self.constants.all, self.files)
+    }
+}
+
+struct Decoder<'s, 'm, 'd, 'a> {
+    statement: &'s Statement<'a>,
+    all: &'m mut Decoded<'d, 'a>,
+    instruction: Instruction,
+    /// Number of addresses so far.
+    address: usize,
+    /// Slots of each operand.
+    lengths: Vec<usize>,
+}
+
+impl<'a> Decoder<'_, '_, '_, 'a> {
     fn syntax(&self, message: String) -> Error {
         Error::Syntax { line: self.statement.line, message }
     }
 
     fn unknown(&self) -> Error {
-        let place = self.instruction.place.clone();
+        let place = self.instruction.place(&self.all.files);
         Error::UnknownInstruction { place, instruction: self.statement.opcode.to_string() }
     }
 
-    fn decode(&mut self, registers: &[Register]) -> Result<(), Error> {
+    fn decode(&mut self) -> Result<(), Error> {
         if let Some((name, negated)) = self.statement.guard {
             self.instruction.guard = Some((self.register(name)?, negated));
         }
         let mut opcode = Opcode::new(self.statement.opcode);
         if opcode.name == "mov" {
-            return self.decode_move(&mut opcode, registers);
+            return self.decode_move(&mut opcode);
         }
         let shape = match alu::find(&mut opcode) {
             Some(form) => {
@@ -245,21 +308,63 @@ impl Decoder<'_, '_> {
 
     /// A load or store moves as many values as its vector says; other lists have their lengths too.
     fn check_lists(&self) -> Result<(), Error> {
-        let i = &self.instruction;
-        let opcode = self.statement.opcode;
+        let (i, opcode, lengths) = (&self.instruction, self.statement.opcode, &self.lengths);
+        let (to, from) = (i.destinations.len(), i.sources.len());
         let (moved, wanted) = match &i.operation {
-            Operation::Load(access) => (i.destinations.len(), access.vector),
-            Operation::Store(access) => ((i.sources.len() - 1).min(access.vector), access.vector),
-            operation if operation.fits(i.destinations.len(), i.sources.len()) => return Ok(()),
-            _ => {
-                let (to, from) = (i.destinations.len(), i.sources.len());
-                return Err(self.syntax(format!("`{opcode}` cannot write {to} and read {from} registers")));
+            Operation::Load(access) => (&lengths[..1], access.vector),
+            Operation::Store(access) => (&lengths[1..2], access.vector),
+            Operation::Atomic(atomic) => {
+                let data = 1 + usize::from(atomic.returns);
+                if atomic.returns && lengths[0] != atomic.access.vector {
+                    (&lengths[..1], atomic.access.vector)
+                } else {
+                    (&lengths[data..=data], atomic.access.vector)
+                }
             }
+            operation if operation.fits(to, from, lengths) && self.writes_all() => return Ok(()),
+            _ => return Err(self.syntax(format!("`{opcode}` cannot write {to} and read {from} registers"))),
         };
-        if moved == wanted {
-            return Ok(());
+        match moved.iter().find(|moved| **moved != wanted) {
+            Some(moved) => Err(self.syntax(format!("`{opcode}` moves {wanted} values and names {moved}"))),
+            None => Ok(()),
         }
-        Err(self.syntax(format!("`{opcode}` moves {wanted} values and names {moved}")))
+    }
+
+    /// Matrix operations have no `_` among their results.
+    fn writes_all(&self) -> bool {
+        let matrix = matches!(
+            self.instruction.operation,
+            Operation::Multiply(_) | Operation::LoadMatrix { .. } | Operation::Async(Async::Product(_))
+        );
+        !matrix || !self.instruction.destinations.contains(&SINK)
+    }
+
+    /// Refuses operands of a form that the operation does not take: their parts would be taken for other operands.
+    fn check_forms(&self) -> Result<(), Error> {
+        let (operation, operands) = (&self.instruction.operation, &self.statement.operands);
+        for (at, operand) in operands.iter().enumerate() {
+            // The predicate that a comparison combines with comes last.
+            let combines = self.statement.opcode.starts_with("set") && at + 1 == operands.len() && at == 3;
+            let (taken, form) = match operand {
+                Written::List(list) => {
+                    let flat = list.iter().all(|part| !matches!(part, Written::List(_) | Written::Not(_)));
+                    (operation.takes_lists() && flat, "a list")
+                }
+                Written::Pair(..) => (at == 0 && operation.takes_pairs(), "two destinations"),
+                Written::Not(_) => (combines || operation.takes_negation(), "a negated predicate"),
+                Written::Address(base, ..) if !matches!(**base, Written::Name(_) | Written::Number(_)) => {
+                    (false, "an address of this form")
+                }
+                Written::Address(.., rest) if !rest.is_empty() => {
+                    (operation.takes_coordinates(), "an address with coordinates")
+                }
+                _ => (true, ""),
+            };
+            if !taken {
+                return Err(self.syntax(format!("`{}` does not take {form}", self.statement.opcode)));
+            }
+        }
+        Ok(())
     }
 
     /// Matches the operands with `shape`: D writes, S reads, A is an address, L a label; what stands behind `?` may be
@@ -271,6 +376,7 @@ impl Decoder<'_, '_> {
             let (opcode, wanted) = (self.statement.opcode, required.len());
             return Err(self.syntax(format!("`{opcode}` has {found} operands, expected {wanted}")));
         }
+        self.check_forms()?;
         let (mut destinations, mut sources) = (Vec::new(), Vec::new());
         for (operand, kind) in self.statement.operands.iter().zip(required.chars().chain(optional.chars())) {
             match kind {
@@ -279,6 +385,8 @@ impl Decoder<'_, '_> {
                 'A' => self.address(operand, &mut sources)?,
                 _ => self.label(operand)?,
             }
+            let slots = destinations.len() + sources.len();
+            self.lengths.push(slots - self.lengths.iter().sum::<usize>());
         }
         self.instruction.destinations = destinations.into();
         self.instruction.sources = sources.into();
@@ -286,7 +394,7 @@ impl Decoder<'_, '_> {
     }
 
     fn register(&self, name: &str) -> Result<u32, Error> {
-        match self.names.find(self.statement.scope, name) {
+        match self.all.names.find(self.statement.scope, name) {
             Some(Meaning::Register(slot)) => Ok(slot),
             _ => {
                 let opcode = self.statement.opcode;
@@ -317,7 +425,7 @@ impl Decoder<'_, '_> {
                 self.instruction.how.negated = true;
                 slots.push(self.register(name)?);
             }
-            Written::Number(bits) => slots.push(self.constants.slot(Constant::Bits(*bits))),
+            Written::Number(bits) => slots.push(self.all.constants.slot(Constant::Bits(*bits))),
             Written::Name(name) => slots.push(self.named(name, 0)?),
             Written::Sum(name, offset) => slots.push(self.named(name, *offset)?),
             other => return Err(self.syntax(format!("`{}` cannot read {other:?}", self.statement.opcode))),
@@ -334,17 +442,25 @@ impl Decoder<'_, '_> {
             return Ok(3 * short as u32);
         }
         if name == "WARP_SZ" {
-            return Ok(self.constants.slot(Constant::Bits(32)));
+            return Ok(self.all.constants.slot(Constant::Bits(32)));
         }
-        let constant = match self.names.find(self.statement.scope, name) {
+        let constant = match self.all.names.find(self.statement.scope, name) {
             Some(Meaning::Register(slot)) if offset == 0 => return Ok(slot),
             Some(Meaning::Variable(space, at)) => {
                 Constant::Bits(base(space).wrapping_add(at).wrapping_add_signed(offset))
             }
-            Some(Meaning::Global(index)) => Constant::Global(index, offset),
+            Some(Meaning::Global(index)) => {
+                let variable = &self.all.names.module.globals[index];
+                if let Some(line) = variable.refused {
+                    let message =
+                        format!("the initialiser of `{}` (line {line}) is not made of numbers", variable.name);
+                    return Err(self.syntax(message));
+                }
+                Constant::Global(index, offset)
+            }
             _ => return self.register(name),
         };
-        Ok(self.constants.slot(constant))
+        Ok(self.all.constants.slot(constant))
     }
 
     fn address(&mut self, operand: &Written<'_>, slots: &mut Vec<u32>) -> Result<(), Error> {
@@ -354,7 +470,7 @@ impl Decoder<'_, '_> {
         self.instruction.offsets[self.address] = *offset;
         self.address += 1;
         if let (true, Written::Name(name)) = (self.statement.opcode.starts_with("ld.param"), &**written)
-            && self.names.find(self.statement.scope, name).is_none()
+            && self.all.names.find(self.statement.scope, name).is_none()
         {
             return Err(self.syntax(format!("there is no parameter {name}")));
         }
@@ -362,45 +478,95 @@ impl Decoder<'_, '_> {
         rest.iter().try_for_each(|operand| self.source(operand, slots))
     }
 
-    fn label(&mut self, operand: &Written<'_>) -> Result<(), Error> {
-        let Written::Name(name) = operand else {
+    /// The label of a branch, or the table of an indexed one.
+    fn label(&mut self, operand: &Written<'a>) -> Result<(), Error> {
+        let Written::Name(name) = *operand else {
             return Err(self.syntax(format!("`{}` wants a label, found {operand:?}", self.statement.opcode)));
         };
-        let scope = self.statement.scope;
-        let names = self.names.targets(scope, name).unwrap_or_else(|| vec![name]);
-        let found = names.iter().map(|name| {
-            let label = self.names.label(scope, name);
-            label.ok_or_else(|| self.syntax(format!("the label {name} stands nowhere")))
-        });
-        self.instruction.targets = found.collect::<Result<Vec<_>, _>>()?.into();
+        let (scope, names, line) = (self.statement.scope, self.all.names, self.statement.line);
+        let find = |name: &str| {
+            let message = || format!("the label {name} stands nowhere");
+            names.label(scope, name).ok_or_else(|| Error::Syntax { line, message: message() })
+        };
+        if !matches!(self.instruction.operation, Operation::BranchIndexed) {
+            self.instruction.targets = Arc::new([find(name)?]);
+            return Ok(());
+        }
+        let table = names.targets(scope, name);
+        let (owner, labels) = table.ok_or_else(|| self.syntax(format!("{name} is no table of branch targets")))?;
+        self.all.branch_targets += labels.len();
+        let most = self.all.limits.branch_targets as u64;
+        at_most(line, self.all.branch_targets as u64, most, "too many branch targets")?;
+        let table = match self.all.tables.get(&(owner, name)) {
+            Some(table) => table.clone(),
+            None => {
+                let table: Arc<[u32]> = labels.iter().map(|name| find(name)).collect::<Result<_, _>>()?;
+                self.all.tables.insert((owner, name), table.clone());
+                table
+            }
+        };
+        self.instruction.targets = table;
         Ok(())
     }
 
     /// `mov` copies, packs and unpacks.
-    fn decode_move(&mut self, opcode: &mut Opcode<'_>, registers: &[Register]) -> Result<(), Error> {
-        let Some(ty) = opcode.ty().filter(|_| opcode.parts.is_empty()) else { return Err(self.unknown()) };
+    fn decode_move(&mut self, opcode: &mut Opcode<'_>) -> Result<(), Error> {
+        let ty = opcode.ty().filter(|ty| opcode.parts.is_empty() && ty.bits() <= 64).ok_or_else(|| self.unknown())?;
         let operation = match self.statement.operands.as_slice() {
-            [_, Written::Name("%clock" | "%clock64" | "%clock_hi" | "%globaltimer" | "%globaltimer_lo")] => {
-                let [destination, _] = self.statement.operands.as_slice() else { return Err(self.unknown()) };
+            [destination, Written::Name("%clock" | "%clock64" | "%clock_hi" | "%globaltimer" | "%globaltimer_lo")] => {
+                if matches!(destination, Written::List(_) | Written::Pair(..)) {
+                    return Err(self.unknown());
+                }
                 let mut slots = Vec::new();
                 self.destination(destination, &mut slots)?;
                 self.instruction.destinations = slots.into();
                 self.instruction.operation = Operation::Clock;
                 return Ok(());
             }
-            [Written::List(parts), _] => Operation::Unpack(ty.bits() / parts.len().max(1) as u32),
-            [_, Written::List(parts)] => Operation::Pack(ty.bits() / parts.len().max(1) as u32),
+            [Written::List(parts), _] => Operation::Unpack(self.part_bits(ty, parts)?),
+            [_, Written::List(parts)] => Operation::Pack(self.part_bits(ty, parts)?),
             _ => Operation::Move,
         };
         self.instruction.operation = operation;
         self.operands("DS")?;
-        // A narrow register in a wide move would silently lose bits.
-        if let (Operation::Move, Some(register)) = (operation, registers.get(self.instruction.destinations[0] as usize))
-            && register.mask.count_ones() < ty.bits()
-        {
-            return Err(self.syntax(format!("`{}` does not fit the register {}", self.statement.opcode, register.name)));
+        match self.lengths[..] {
+            [_, 1] | [1, _] => self.check_widths(operation, ty),
+            _ => Err(self.syntax(format!("`{}` packs or unpacks, not both", self.statement.opcode))),
         }
-        Ok(())
+    }
+
+    /// Bits of each of the registers that are packed into a value of type `ty`: two or four of at least 8 bits.
+    fn part_bits(&self, ty: Type, parts: &[Written<'_>]) -> Result<u32, Error> {
+        let (bits, count) = (ty.bits(), parts.len() as u32);
+        let simple = parts.iter().all(|part| matches!(part, Written::Name(_) | Written::Number(_)));
+        if simple && matches!(count, 2 | 4) && bits / count >= 8 {
+            return Ok(bits / count);
+        }
+        Err(self.syntax(format!("`{}` cannot have a list of {count} parts", self.statement.opcode)))
+    }
+
+    /// A narrow register in a wide move would silently lose bits, and so would parts of other widths than the list's.
+    fn check_widths(&self, operation: Operation, ty: Type) -> Result<(), Error> {
+        let i = &self.instruction;
+        let width = |slot: u32| {
+            let declared = slot & CONSTANT == 0 && slot != SINK && slot > CARRY;
+            declared.then(|| self.all.registers.masks[slot as usize].count_ones())
+        };
+        let wrong = match operation {
+            Operation::Unpack(bits) => i.destinations.iter().find(|slot| width(**slot).is_some_and(|w| w != bits)),
+            Operation::Pack(bits) => i.sources.iter().find(|slot| width(**slot).is_some_and(|w| w != bits)),
+            _ => None,
+        };
+        let narrow = i.destinations.iter().find(|slot| {
+            !matches!(operation, Operation::Unpack(_)) && width(**slot).is_some_and(|width| width < ty.bits())
+        });
+        match wrong.or(narrow) {
+            Some(slot) => {
+                let name = self.all.registers.name(*slot);
+                Err(self.syntax(format!("`{}` does not fit the register {name}", self.statement.opcode)))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Forms with a carry read and write the register that no text names.
@@ -411,6 +577,9 @@ impl Decoder<'_, '_> {
         let leaves = self.statement.opcode.contains(".cc");
         let mut sources = self.instruction.sources.to_vec();
         let mut destinations = self.instruction.destinations.to_vec();
+        if destinations.len() != 1 {
+            return Err(self.syntax(format!("`{}` has one destination", self.statement.opcode)));
+        }
         sources.extend(takes.then_some(CARRY));
         destinations.push(if leaves { CARRY } else { SINK });
         (self.instruction.sources, self.instruction.destinations) = (sources.into(), destinations.into());

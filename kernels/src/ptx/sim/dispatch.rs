@@ -36,7 +36,7 @@ impl Machine<'_> {
             Operation::Elect => self.elect(block, w, i, mask, pc),
             Operation::WarpBarrier => self.warp_barrier(block, w, i, mask, pc),
             Operation::Barrier(barrier) => self.barrier(block, w, i, barrier, mask, pc),
-            Operation::Fence(fence) => self.fence(block, w, fence, mask),
+            Operation::Fence(fence) => self.fence(block, w, fence, mask, pc),
             Operation::CopyAsync => self.copy_async(block, w, i, mask, pc),
             Operation::CopyCommit => self.copy_commit(block, w, mask),
             Operation::CopyWait => self.copy_wait(block, w, i, mask),
@@ -213,15 +213,19 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    fn fence(&mut self, block: &mut Block, w: usize, fence: Fence, mask: u32) -> Flow {
-        let Block { warps, mbarriers, .. } = block;
+    fn fence(&mut self, block: &mut Block, w: usize, fence: Fence, mask: u32, pc: usize) -> Flow {
+        let Block { warps, mbarriers, withheld, .. } = block;
         let warp = &mut warps[w];
         match fence {
-            Fence::Memory => warp.clock.fence(mask, warp.live),
+            Fence::Memory(fence) => {
+                if let Some(knowledge) = warp.clock.fence(mask, warp.live, fence, pc as u32) {
+                    withheld.note(pc as u32, &knowledge);
+                }
+            }
             Fence::Proxy => warp.clock.fence_proxy(mask, warp.live),
             Fence::BarrierInit => {}
         }
-        if fence != Fence::Memory {
+        if !matches!(fence, Fence::Memory(_)) {
             let clock = &warp.clock;
             mbarriers.show(|init| lanes(mask).any(|lane| clock.knows(init, lane)));
         }

@@ -7,11 +7,13 @@
 use super::{
     Approximation, Argument, Error, Finding, FindingKind, Memory, Module, Options, Report,
     block::{Block, special_values},
-    clocks::{self, Knowledge, lanes},
+    clocks::{self, lanes},
     decode::{CONSTANT, Instruction, SINK},
+    limits::Limits,
     metrics::{Metrics, Site, SiteMemory, Traffic},
-    module::{Constant, Entry},
+    module::{Constant, Entry, Outline},
     operation::Operation,
+    order::Published,
     report::Findings,
     schedule::{Chooser, Completion, Draw},
     warp::State,
@@ -40,16 +42,21 @@ pub(super) struct Machine<'a> {
     pub(super) traffic: Vec<Traffic>,
     pub(super) metrics: Metrics,
     /// What strong stores have published, by address; those of shared memory with the block's number above.
-    pub(super) published: HashMap<(u32, u64), Knowledge>,
+    pub(super) published: HashMap<(u32, u64), Published>,
     pub(super) chooser: Chooser,
     pub(super) completions: Draw,
     /// The launch cannot go on.
     pub(super) fatal: bool,
     /// The kernel has products of warpgroups, so registers are watched.
     pub(super) has_products: bool,
+    /// The kernel has strong accesses or fences whose scope does not reach other blocks.
+    pub(super) has_scopes: bool,
     pub(super) warps: usize,
     /// The allocation that was touched last.
     pub(super) guess: usize,
+    /// Blocks that may wait for each other at the same time.
+    resident: usize,
+    most_instructions: u64,
 }
 
 /// What a warp does next.
@@ -80,22 +87,21 @@ impl Module {
         memory: &mut Memory,
         options: &Options,
     ) -> Result<Report, Error> {
-        let found = self.entries.iter().find(|candidate| candidate.name == entry);
-        let entry = found.ok_or_else(|| Error::Launch(format!("the module has no entry `{entry}`")))?;
-        let params = check(entry, launch, arguments)?;
-        memory.begin_launch();
-        let symbols = memory.symbols(self);
+        let (outline, entry) = self.decoded(entry)?;
+        let params = check(outline, entry, launch, arguments, &self.limits)?;
+        let warps = launch.block.iter().map(|n| *n as usize).product::<usize>().div_ceil(32);
+        memory.begin_launch(clocks::agents(warps));
         let constants = entry.constants.iter().map(|constant| match *constant {
             Constant::Bits(bits) => [bits; 32],
-            Constant::Global(index, offset) => [symbols[index].wrapping_add_signed(offset); 32],
+            Constant::Global(index, offset) => [memory.symbol(self, index).wrapping_add_signed(offset); 32],
         });
-        let warps = launch.block.iter().map(|n| *n as usize).product::<usize>().div_ceil(32);
+        let constants = constants.collect();
         let seed = if let Completion::Random(seed) = options.completion { seed } else { 0 };
         let mut machine = Machine {
             entry,
             launch,
             options,
-            constants: constants.collect(),
+            constants,
             params,
             specials: Vec::new(),
             memory,
@@ -108,46 +114,45 @@ impl Module {
             completions: Draw::new(seed, 1),
             fatal: false,
             has_products: entry.code.iter().any(|i| i.operation.is_product()),
+            has_scopes: entry.code.iter().any(|i| i.operation.is_narrow()),
             warps,
             guess: 0,
+            resident: (self.limits.resident_bytes / block_bytes(entry, launch)).max(1) as usize,
+            most_instructions: self.limits.instructions,
         };
-        machine.specials = special_values(launch, warps, machine.shared_bytes(), entry.cluster.is_some());
+        let shared_bytes = machine.shared_bytes() as u32;
+        machine.specials = special_values(launch, warps, shared_bytes, outline.cluster.is_some());
         machine.run();
         Ok(machine.into_report())
     }
 }
 
+/// Bytes of the host that a block takes: registers, local memory with its marks, shared memory with its shadow.
+fn block_bytes(entry: &Entry, launch: Launch) -> u64 {
+    /// Of a register of a warp, and of a byte of shared memory.
+    const REGISTER: u64 = 272;
+    const SHARED: u64 = 24;
+    let warps = launch.block.iter().map(|n| u64::from(*n)).product::<u64>().div_ceil(32);
+    let shared = entry.dynamic_shared + u64::from(launch.shared_bytes);
+    1024 + warps * (4096 + REGISTER * entry.registers.len() as u64 + 64 * entry.local_bytes) + SHARED * shared
+}
+
 /// The bytes of the parameters, if they and the launch fit `entry`.
-fn check(entry: &Entry, launch: Launch, arguments: &[Argument]) -> Result<Vec<u8>, Error> {
+fn check(
+    outline: &Outline,
+    entry: &Entry,
+    launch: Launch,
+    arguments: &[Argument],
+    limits: &Limits,
+) -> Result<Vec<u8>, Error> {
+    check_sizes(outline, entry, launch, limits)?;
     let (name, fail) = (&entry.name, |message: String| Err(Error::Launch(message)));
-    let threads = launch.block.iter().map(|n| u64::from(*n)).product::<u64>();
-    if let Some(block) = entry.block.filter(|block| *block != launch.block) {
-        return fail(format!("`{name}` wants blocks of {block:?} threads, not {:?}", launch.block));
-    }
-    if let Some(most) = entry.most_threads.filter(|most| *most < threads) {
-        return fail(format!("`{name}` takes at most {most} threads a block, not {threads}"));
-    }
-    if launch.grid.contains(&0) || launch.block.contains(&0) || launch.grid[1] > 65_535 || launch.grid[2] > 65_535 {
-        return fail(format!("the device takes no grid of {:?} blocks", launch.grid));
-    }
-    if threads > 1024 || launch.block[2] > 64 {
-        return fail(format!("the device takes no block of {:?} threads", launch.block));
-    }
-    if let Some(cluster) = entry.cluster.filter(|cluster| cluster.iter().product::<u32>() > 1) {
-        return fail(format!(
-            "`{name}` wants clusters of {cluster:?} blocks; the simulator runs clusters of one block only"
-        ));
-    }
-    let shared = u64::from(entry.dynamic_shared) + u64::from(launch.shared_bytes);
-    if shared > 227 * 1024 {
-        return fail(format!("`{name}` needs {shared} bytes of shared memory a block; no device has more than 232448"));
-    }
-    if entry.params.len() != arguments.len() {
-        let (wanted, given) = (entry.params.len(), arguments.len());
+    if outline.params.len() != arguments.len() {
+        let (wanted, given) = (outline.params.len(), arguments.len());
         return fail(format!("`{name}` has {wanted} parameters and got {given} arguments"));
     }
-    let mut bytes = vec![0; entry.param_bytes];
-    for (param, argument) in entry.params.iter().zip(arguments) {
+    let mut bytes = vec![0; outline.param_bytes as usize];
+    for (param, argument) in outline.params.iter().zip(arguments) {
         let value = argument.bytes();
         if value.len() as u64 != param.bytes {
             let (name, wanted, given) = (&param.name, param.bytes, value.len());
@@ -158,6 +163,47 @@ fn check(entry: &Entry, launch: Launch, arguments: &[Argument]) -> Result<Vec<u8
     Ok(bytes)
 }
 
+/// Checks grid, block and memory against what the entry, the device and the limits allow.
+fn check_sizes(outline: &Outline, entry: &Entry, launch: Launch, limits: &Limits) -> Result<(), Error> {
+    let (name, fail) = (&entry.name, |message: String| Err(Error::Launch(message)));
+    let product = |sizes: [u32; 3]| sizes.iter().fold(1, |all, n| u64::saturating_mul(all, u64::from(*n)));
+    let (threads, blocks) = (product(launch.block), product(launch.grid));
+    if let Some(block) = outline.block.filter(|block| *block != launch.block) {
+        return fail(format!("`{name}` wants blocks of {block:?} threads, not {:?}", launch.block));
+    }
+    if let Some(most) = outline.most_threads.filter(|most| *most < threads) {
+        return fail(format!("`{name}` takes at most {most} threads a block, not {threads}"));
+    }
+    if launch.grid.contains(&0) || launch.block.contains(&0) || launch.grid[1] > 65_535 || launch.grid[2] > 65_535 {
+        return fail(format!("the device takes no grid of {:?} blocks", launch.grid));
+    }
+    if threads > 1024 || launch.block[2] > 64 {
+        return fail(format!("the device takes no block of {:?} threads", launch.block));
+    }
+    if blocks > limits.blocks {
+        let most = limits.blocks;
+        return fail(format!("a grid of {:?} has {blocks} blocks; the simulator runs at most {most}", launch.grid));
+    }
+    if let Some(cluster) = outline.cluster.filter(|cluster| product(*cluster) > 1) {
+        return fail(format!(
+            "`{name}` wants clusters of {cluster:?} blocks; the simulator runs clusters of one block only"
+        ));
+    }
+    let (shared, most) = (entry.dynamic_shared + u64::from(launch.shared_bytes), limits.shared_bytes);
+    if shared > most {
+        return fail(format!("`{name}` needs {shared} bytes of shared memory a block; no device has more than {most}"));
+    }
+    let (bytes, most) = (block_bytes(entry, launch), limits.block_bytes);
+    if bytes > most {
+        let registers = entry.registers.len();
+        return fail(format!(
+            "a block of `{name}` with {threads} threads of {registers} registers takes {bytes} bytes of this machine; \
+             the simulator takes at most {most}"
+        ));
+    }
+    Ok(())
+}
+
 /// The position with number `index` in a box, x first.
 pub(super) fn position(index: usize, [x, y, _]: [u32; 3]) -> [u32; 3] {
     let index = index as u32;
@@ -166,10 +212,10 @@ pub(super) fn position(index: usize, [x, y, _]: [u32; 3]) -> [u32; 3] {
 
 impl<'a> Machine<'a> {
     /// Bytes of shared memory of a block.
-    pub(super) fn shared_bytes(&self) -> u32 {
+    pub(super) fn shared_bytes(&self) -> u64 {
         match self.launch.shared_bytes {
             0 => self.entry.static_shared,
-            bytes => self.entry.dynamic_shared + bytes,
+            bytes => self.entry.dynamic_shared + u64::from(bytes),
         }
     }
 
@@ -177,7 +223,7 @@ impl<'a> Machine<'a> {
         let count = self.launch.grid.iter().map(|n| *n as usize).product();
         let order = self.chooser.blocks(count);
         let turn = if self.entry.code.iter().any(|i| i.operation.may_spin()) { TURN } else { u64::MAX };
-        let mut next = order.into_iter();
+        let mut next = order;
         let mut resident: VecDeque<Block> = VecDeque::new();
         loop {
             // Everybody who has begun gets a turn before another one begins.
@@ -190,10 +236,13 @@ impl<'a> Machine<'a> {
                     return;
                 }
             }
-            match next.next() {
-                Some(index) => resident.push_back(Block::new(self, index)),
-                None if resident.is_empty() => return,
-                None => {}
+            if resident.len() < self.resident
+                && let Some(index) = next.next()
+            {
+                resident.push_back(Block::new(self, index));
+            }
+            if resident.is_empty() {
+                return;
             }
         }
     }
@@ -224,6 +273,8 @@ impl<'a> Machine<'a> {
             }
             if tired {
                 self.chooser.tire(warp);
+            } else {
+                self.chooser.give_up(warp);
             }
             if let Completion::Random(_) = self.options.completion {
                 self.complete_some(block);
@@ -278,9 +329,9 @@ impl<'a> Machine<'a> {
         path.pc += 1;
         warp.executed += 1;
         warp.last = pc;
-        if warp.executed > self.options.max_instructions {
-            let count = warp.executed;
-            let message = format!("is instruction {count} of its warp; a loop does not end");
+        if warp.executed > self.options.max_instructions || self.metrics.issued >= self.most_instructions {
+            let (count, all) = (warp.executed, self.metrics.issued);
+            let message = format!("is instruction {count} of its warp and {all} of the launch; a loop does not end");
             self.report(FindingKind::Endless, block, w, first(mask), pc, None, || message);
             self.fatal = true;
             return Flow::Yield;
@@ -330,7 +381,7 @@ impl<'a> Machine<'a> {
         let products = &mut block.warps[w].products;
         products.note(instruction);
         if let Some(slot) = products.find_busy(instruction) {
-            let name = &self.entry.registers[slot as usize].name;
+            let name = self.entry.registers.name(slot);
             let message = || format!("touches the register {name}, which a wgmma still uses");
             self.report(FindingKind::Pending, block, w, first(mask), pc, None, message);
         }
@@ -350,7 +401,7 @@ impl<'a> Machine<'a> {
     fn branch(&mut self, block: &mut Block, w: usize, instruction: &Instruction, taken: u32) {
         let warp = &mut block.warps[w];
         let Some(path) = warp.paths.last() else { return };
-        let (next, rest, target) = (path.pc, path.mask & !taken, instruction.targets[0]);
+        let (next, rest, target) = (path.pc, path.mask & !taken, instruction.targets[0] as usize);
         match (taken, rest) {
             (0, _) => {}
             (_, 0) => warp.part(&[(target, taken)], instruction.meeting),
@@ -378,7 +429,7 @@ impl<'a> Machine<'a> {
                 self.fatal = true;
                 return;
             };
-            send(*target, 1 << lane);
+            send(*target as usize, 1 << lane);
         }
         block.warps[w].part(&ways, instruction.meeting);
     }
@@ -405,7 +456,7 @@ impl<'a> Machine<'a> {
         if slot == SINK {
             return;
         }
-        let kept = self.entry.registers[slot as usize].mask;
+        let kept = self.entry.registers.masks[slot as usize];
         let warp = &mut block.warps[w];
         let register = &mut warp.registers[slot as usize];
         if mask == u32::MAX {
@@ -429,7 +480,7 @@ impl<'a> Machine<'a> {
 
     #[cold]
     fn undefined(&mut self, block: &Block, w: usize, missing: u32, pc: usize, slot: u32) {
-        let name = &self.entry.registers[slot as usize].name;
+        let name = self.entry.registers.name(slot);
         let message = || format!("uses the register {name}, which was never written or is made of what was not");
         self.report(FindingKind::Uninitialised, block, w, first(missing), pc, None, message);
     }
@@ -448,12 +499,12 @@ impl<'a> Machine<'a> {
     ) {
         self.fatal |= self.options.first_finding_ends;
         let (entry, launch) = (self.entry, self.launch);
-        let instruction = &entry.code[pc.min(entry.code.len() - 1)];
+        let pc = pc.min(entry.code.len() - 1);
         self.findings.add(kind, pc as u32, self.options.max_findings, || Finding {
             kind,
             kernel: entry.name.clone(),
-            place: instruction.place.clone(),
-            instruction: instruction.opcode.clone(),
+            place: entry.place(pc),
+            instruction: entry.code[pc].opcode.to_string(),
             block: block.position,
             thread: position(32 * w + lane, launch.block),
             address,
@@ -480,7 +531,7 @@ impl<'a> Machine<'a> {
             format!(" of block {:?}", position(other as usize, self.launch.grid))
         };
         let at = self.entry.code.get(stamp.pc as usize);
-        let at = at.map_or_else(String::new, |i| format!(" (`{}`, {})", i.opcode, i.place));
+        let at = at.map_or_else(String::new, |i| format!(" (`{}`, {})", i.opcode, i.place(&self.entry.files)));
         format!("{thread}{how}{place}{at}")
     }
 
@@ -490,8 +541,8 @@ impl<'a> Machine<'a> {
             for (memory, tally) in [(SiteMemory::Global, traffic.global), (SiteMemory::Shared, traffic.shared)] {
                 if tally.requests > 0 {
                     sites.push(Site {
-                        place: instruction.place.clone(),
-                        instruction: instruction.opcode.clone(),
+                        place: instruction.place(&self.entry.files),
+                        instruction: instruction.opcode.to_string(),
                         memory,
                         requests: tally.requests,
                         transactions: tally.transactions,
@@ -506,10 +557,13 @@ impl<'a> Machine<'a> {
 
     fn into_report(mut self) -> Report {
         for (instruction, times) in self.entry.code.iter().zip(&self.counts) {
-            *self.metrics.instructions.entry(instruction.opcode.clone()).or_default() += times;
+            match self.metrics.instructions.get_mut(&*instruction.opcode) {
+                Some(all) => *all += times,
+                None => drop(self.metrics.instructions.insert(instruction.opcode.to_string(), *times)),
+            }
             self.metrics.lanes += times;
             if *times == 0 {
-                self.metrics.unreached.push(instruction.place.line);
+                self.metrics.unreached.push(instruction.line);
             }
         }
         self.metrics.sites = self.report_sites();

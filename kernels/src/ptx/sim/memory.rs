@@ -19,6 +19,8 @@ pub struct Memory {
     next: u64,
     /// Number of the launch that runs or ran last.
     launch: u64,
+    /// Agents of a block of that launch.
+    agents: u32,
     /// Variables of modules, by the module's identity and the variable's position.
     symbols: HashMap<(u64, usize), u64>,
 }
@@ -37,12 +39,13 @@ pub(super) struct Region {
 }
 
 impl Region {
-    pub(super) fn new(name: &str, bytes: usize) -> Self {
+    /// Memory of a block with so many agents.
+    pub(super) fn new(name: &str, bytes: usize, agents: u32) -> Self {
         Region {
             name: name.to_string(),
             bytes: vec![0xFF; bytes],
             written: vec![0; bytes],
-            shadow: Shadow::new(bytes),
+            shadow: Shadow::new(bytes, agents),
             ..Region::default()
         }
     }
@@ -112,26 +115,22 @@ impl Memory {
         address
     }
 
-    /// The addresses of the variables of `module`; they live as long as this memory.
-    pub(super) fn symbols(&mut self, module: &Module) -> Vec<u64> {
-        let variables = module.globals.iter().enumerate();
-        variables
-            .map(|(index, variable)| {
-                let key = (module.identity, index);
-                if let Some(address) = self.symbols.get(&key) {
-                    return *address;
-                }
-                // Variables without an initialiser are zero.
-                let mut bytes = variable.initial.clone();
-                bytes.resize(variable.bytes as usize, 0);
-                let address = self.insert(&variable.name, bytes, true, variable.align.max(1));
-                if let Some(last) = self.allocations.last_mut() {
-                    last.region.read_only = variable.space == super::module::Space::Const;
-                }
-                self.symbols.insert(key, address);
-                address
-            })
-            .collect()
+    /// The address of variable `index` of `module`, which lives as long as this memory.
+    pub(super) fn symbol(&mut self, module: &Module, index: usize) -> u64 {
+        let key = (module.identity, index);
+        if let Some(address) = self.symbols.get(&key) {
+            return *address;
+        }
+        let variable = &module.globals[index];
+        // Variables without an initialiser are zero.
+        let mut bytes = variable.initial.clone();
+        bytes.resize(variable.bytes as usize, 0);
+        let address = self.insert(&variable.name, bytes, true, variable.align);
+        if let Some(last) = self.allocations.last_mut() {
+            last.region.read_only = variable.space == super::module::Space::Const;
+        }
+        self.symbols.insert(key, address);
+        address
     }
 
     fn allocation(&self, address: u64) -> Result<&Allocation, Error> {
@@ -218,6 +217,7 @@ impl Memory {
             allocations: self.allocations.iter().map(allocation).collect(),
             next: self.next,
             launch: self.launch,
+            agents: self.agents,
             symbols: self.symbols.clone(),
         }
     }
@@ -241,9 +241,10 @@ impl Memory {
         touched
     }
 
-    /// A launch begins after everything before it.
-    pub(super) fn begin_launch(&mut self) {
+    /// A launch begins after everything before it; its blocks have so many agents each.
+    pub(super) fn begin_launch(&mut self, agents: u32) {
         self.launch += 1;
+        self.agents = agents;
     }
 
     /// The region with number `index`, its shadow that of this launch.
@@ -252,7 +253,7 @@ impl Memory {
         let allocation = &mut self.allocations[index];
         if allocation.launch != self.launch {
             allocation.launch = self.launch;
-            allocation.region.shadow = Shadow::new(allocation.region.bytes.len());
+            allocation.region.shadow = Shadow::new(allocation.region.bytes.len(), self.agents);
             allocation.region.constant = Vec::new();
         }
         &mut allocation.region

@@ -25,21 +25,23 @@
 //! ```
 //!
 //! An `Err` says that a kernel could not be run: text that is not PTX, an instruction that is not known, a launch that
-//! does not fit. What a kernel does wrong while it runs is a [`Finding`] of its [`Report`], with the PTX line, the line
+//! does not fit or exceeds the [`Limits`]. Only the directives of a module and the bodies of the entries that are launched
+//! have to be understood. What a kernel does wrong while it runs is a [`Finding`] of its [`Report`], with the PTX line, the line
 //! of the source (`.loc`), block, thread and address; the run goes on where that makes sense.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `lex`, `parse`, `module` | text to variables, entries, scopes and statements |
+//! | `limits`, `lex`, `parse`, `body`, `module` | text to variables, entries, names and statements, within bounds |
 //! | `decode`, `operation`, `operation_async`, `alu`, `integer`, `convert`, `float16` | a statement to an operation with resolved operands; the list of what is known |
 //! | `cfg` | where diverging lanes meet |
 //! | `execute`, `dispatch`, `schedule`, `asynchronous` | grids, blocks, who runs when, what is over when |
 //! | `warp`, `collective`, `block`, `barrier`, `mbarrier`, `cluster` | lanes and paths, shuffles, barriers, deadlocks |
 //! | `memory`, `access` | allocations with gaps between them; loads, stores, atomic operations |
-//! | `clocks`, `shadow` | happens-before; who touched what |
+//! | `clocks`, `done`, `scope`, `order`, `shadow` | happens-before; scopes of strong accesses; who touched what |
 //! | `copy`, `bulk`, `tensor_map` | `cp.async`; bulk copies and tensor maps |
 //! | `matrix`, `wgmma` | `ldmatrix`, `stmatrix`, `mma.sync`; products of warpgroups |
 //! | `metrics`, `report` | what a launch costs, what it does wrong |
+//! | `exercise` | a text from anywhere through all of it, for fuzzers |
 //!
 //! # The model
 //!
@@ -50,7 +52,8 @@
 //!   global memory); then they take turns.
 //! * Happens-before is kept with vector clocks. What orders threads: barriers of the block, warp barriers and shuffles
 //!   (of the lanes in their mask), mbarriers, atomic operations and strong accesses with release, acquire and fences,
-//!   and waits for asynchronous operations. Lanes of a warp are *not* ordered by running together. Two accesses that
+//!   and waits for asynchronous operations. A release and an acquire of two blocks, and two atomic operations of two
+//!   blocks, must have a scope that holds both (`order`); a race because of a narrow scope names it. Lanes of a warp are *not* ordered by running together. Two accesses that
 //!   are not ordered, one of them a write and not both strong, are a race, whatever the values.
 //! * Asynchronous operations end as late as allowed, at once, or at random ([`Completion`]). Until then their
 //!   destination holds ones and may not be touched; who has not waited is found even where they have ended early.
@@ -66,7 +69,7 @@
 //!
 //! * Lanes that part run one side after the other; a side that waits for the other is reported as a deadlock or an
 //!   endless loop, which the device would let pass.
-//! * Executions are sequentially consistent: weak behaviour shows as a race, not as a value. Scopes are not told apart.
+//! * Executions are sequentially consistent: weak behaviour shows as a race, not as a value.
 //! * Barriers of the block take whole warps: `barrier.sync` of a part of a warp is refused as divergent.
 //! * Clusters have one block; multicast and remote arrivals are unknown instructions. Functions are not called (`call`
 //!   is unknown). No textures, surfaces, `.b128`, `im2col`, interleaved tensors, 8-bit floats or sparse products.
@@ -78,6 +81,7 @@ mod alu;
 mod asynchronous;
 mod barrier;
 mod block;
+mod body;
 mod bulk;
 mod cfg;
 mod clocks;
@@ -87,11 +91,14 @@ mod convert;
 mod copy;
 mod decode;
 mod dispatch;
+mod done;
 
 mod execute;
+mod exercise;
 mod float16;
 mod integer;
 mod lex;
+mod limits;
 mod matrix;
 mod mbarrier;
 mod memory;
@@ -100,15 +107,19 @@ mod module;
 mod operation;
 mod operation_async;
 mod options;
+mod order;
 mod parse;
 mod report;
 mod schedule;
+mod scope;
 mod shadow;
 mod tensor_map;
 mod types;
 mod warp;
 mod wgmma;
 
+pub use exercise::{Exercised, exercise};
+pub use limits::Limits;
 pub use memory::{Memory, Touched};
 pub use metrics::{Metrics, Site, SiteMemory};
 pub use module::Module;

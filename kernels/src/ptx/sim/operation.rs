@@ -5,6 +5,7 @@ use super::{
     decode::Opcode,
     module::Space,
     operation_async::{self, Async},
+    scope::{MemoryFence, Scope},
     types::Type,
 };
 
@@ -100,6 +101,8 @@ pub(super) struct Access {
     pub(super) ty: Type,
     pub(super) vector: usize,
     pub(super) order: Order,
+    /// Of a strong access.
+    pub(super) scope: Scope,
     /// The memory must not change during the launch.
     pub(super) constant: bool,
 }
@@ -166,7 +169,7 @@ pub(super) enum BarrierKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fence {
     /// Memory accesses of the thread.
-    Memory,
+    Memory(MemoryFence),
     /// Generic accesses before asynchronous ones.
     Proxy,
     /// Initialised barriers before asynchronous operations.
@@ -205,6 +208,26 @@ impl Operation {
         matches!(self, Operation::Async(Async::Product(_)))
     }
 
+    /// The scope of a strong access or a memory fence.
+    pub(super) fn scope(&self) -> Option<Scope> {
+        match self {
+            Operation::Load(access) | Operation::Store(access) => access.order.is_strong().then_some(access.scope),
+            Operation::Atomic(atomic) => Some(atomic.access.scope),
+            Operation::Fence(Fence::Memory(fence)) => Some(fence.scope),
+            _ => None,
+        }
+    }
+
+    /// Whether its scope may matter: it does not reach other blocks, though the memory does.
+    pub(super) fn is_narrow(&self) -> bool {
+        let space = match self {
+            Operation::Load(access) | Operation::Store(access) => access.space,
+            Operation::Atomic(atomic) => atomic.access.space,
+            _ => None,
+        };
+        space != Some(Space::Shared) && self.scope().is_some_and(|scope| !scope.reaches_other_blocks())
+    }
+
     /// Whether other blocks may be waited for with it.
     pub(super) fn may_spin(&self) -> bool {
         match self {
@@ -214,20 +237,56 @@ impl Operation {
         }
     }
 
-    /// Whether the lists of operands have as many registers as the form wants.
-    pub(super) fn fits(&self, destinations: usize, sources: usize) -> bool {
+    /// Whether an operand may be a list of registers.
+    pub(super) fn takes_lists(&self) -> bool {
+        matches!(
+            self,
+            Operation::Load(_)
+                | Operation::Store(_)
+                | Operation::Atomic(_)
+                | Operation::Pack(_)
+                | Operation::Unpack(_)
+                | Operation::LoadMatrix { .. }
+                | Operation::StoreMatrix { .. }
+                | Operation::Multiply(_)
+                | Operation::Async(Async::Product(_))
+        )
+    }
+
+    /// Whether it may have two destinations, `p|q`.
+    pub(super) fn takes_pairs(&self) -> bool {
+        matches!(self, Operation::Two(_) | Operation::Shuffle(_) | Operation::Match { all: true } | Operation::Elect)
+    }
+
+    /// Whether a source may be a negated predicate, `!p`; comparisons (`set`, `setp`) take one, too.
+    pub(super) fn takes_negation(&self) -> bool {
+        match self {
+            Operation::Vote(_) => true,
+            Operation::Barrier(barrier) => !matches!(barrier.kind, BarrierKind::Sync | BarrierKind::Arrive),
+            _ => false,
+        }
+    }
+
+    /// Whether an address may have the coordinates of a tensor map.
+    pub(super) fn takes_coordinates(&self) -> bool {
+        matches!(self, Operation::Async(Async::Bulk(_) | Async::Nothing))
+    }
+
+    /// Whether the lists of operands have as many registers as the form wants; `lengths` has the slots of each operand.
+    pub(super) fn fits(&self, destinations: usize, sources: usize, lengths: &[usize]) -> bool {
         match self {
             Operation::LoadMatrix { count, .. } => destinations == *count,
             Operation::StoreMatrix { count, .. } => sources == 1 + count,
             Operation::Multiply(multiply) => {
                 let [a, b, c] = multiply.registers();
-                (destinations, sources) == (c, a + b + c)
+                lengths == [c, a, b, c]
             }
-            Operation::Atomic(atomic) if atomic.access.vector > 1 => {
-                sources > atomic.access.vector && (!atomic.returns || destinations == atomic.access.vector)
+            Operation::Async(Async::Product(product)) => {
+                product.fits(destinations, sources)
+                    && matches!(lengths[1], 1 | 4)
+                    && lengths[2..].iter().all(|length| *length == 1)
             }
-            Operation::Async(Async::Product(product)) => product.fits(destinations, sources),
-            Operation::Async(Async::Bulk(bulk)) => sources >= bulk.dimensions + 2,
+            Operation::Async(Async::Bulk(bulk)) => bulk.fits(lengths),
             _ => true,
         }
     }
@@ -301,8 +360,8 @@ pub(super) fn space(opcode: &mut Opcode<'_>) -> Option<Space> {
     SPACES.iter().find(|(name, _)| opcode.take(name)).map(|(_, space)| *space)
 }
 
-/// Ordering and scope, taken from the opcode.
-fn order(opcode: &mut Opcode<'_>, default: Order) -> Order {
+/// Ordering and scope, taken from the opcode; `None` if one is named that does not go with the other.
+fn order(opcode: &mut Opcode<'_>, default: Order) -> Option<(Order, Scope)> {
     const ORDERS: [(&str, Order); 8] = [
         ("weak", Order::Weak),
         ("relaxed", Order::Relaxed),
@@ -313,10 +372,18 @@ fn order(opcode: &mut Opcode<'_>, default: Order) -> Order {
         ("volatile", Order::Relaxed),
         ("mmio", Order::Relaxed),
     ];
+    // `volatile` and `mmio` are relaxed accesses of the whole system.
+    let system = opcode.parts.contains(&"volatile") || opcode.parts.contains(&"mmio");
     let found = ORDERS.iter().find(|(name, _)| opcode.take(name)).map(|(_, order)| *order);
     opcode.take("mmio");
-    opcode.drop_all(&["cta", "cluster", "gpu", "sys"]);
-    found.unwrap_or(default)
+    match (found.unwrap_or(default), Scope::taken(opcode)) {
+        (Order::Weak, None) => Some((Order::Weak, Scope::Cta)),
+        (Order::Weak, Some(_)) => None,
+        (order, None) if system => Some((order, Scope::Sys)),
+        // Atomic operations have a scope of their own where none is named; loads and stores must name one.
+        (order, None) => (default != Order::Weak).then_some((order, Scope::Gpu)),
+        (order, Some(scope)) => Some((order, scope)),
+    }
 }
 
 /// Hints that change no result.
@@ -330,7 +397,7 @@ fn vector(opcode: &mut Opcode<'_>) -> usize {
 }
 
 fn access(opcode: &mut Opcode<'_>, default: Order) -> Option<Access> {
-    let order = order(opcode, default);
+    let (order, scope) = order(opcode, default)?;
     drop_hints(opcode);
     let space = space(opcode);
     let constant = opcode.take("nc");
@@ -338,7 +405,7 @@ fn access(opcode: &mut Opcode<'_>, default: Order) -> Option<Access> {
     let ty = opcode.ty()?;
     let bits = ty.bits() as usize * vector;
     let fits = bits <= 128 && ty != Type::Pred && ty != Type::B128;
-    fits.then_some(Access { space, ty, vector, order, constant })
+    fits.then_some(Access { space, ty, vector, order, scope, constant })
 }
 
 fn load(opcode: &mut Opcode<'_>) -> Option<(Operation, String)> {
@@ -450,9 +517,10 @@ fn barrier(opcode: &mut Opcode<'_>) -> Option<(Operation, String)> {
 }
 
 fn fence(opcode: &mut Opcode<'_>) -> Option<Fence> {
-    if opcode.name == "membar" {
-        opcode.drop_all(&["cta", "gl", "sys"]);
-        return Some(Fence::Memory);
+    if opcode.name == "membar" && !opcode.parts.contains(&"proxy") {
+        const LEVELS: [(&str, Scope); 3] = [("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)];
+        let scope = LEVELS.iter().find(|(name, _)| opcode.take(name)).map(|(_, scope)| *scope);
+        return scope.map(|scope| Fence::Memory(MemoryFence { scope, acquires: true, releases: true }));
     }
     if opcode.take("proxy") {
         opcode.take("async").then_some(())?;
@@ -463,8 +531,12 @@ fn fence(opcode: &mut Opcode<'_>) -> Option<Fence> {
         opcode.drop_all(&["release", "cluster"]);
         return Some(Fence::BarrierInit);
     }
-    opcode.drop_all(&["sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys"]);
-    Some(Fence::Memory)
+    let both = opcode.take("sc") || opcode.take("acq_rel");
+    let (acquires, releases) = (opcode.take("acquire"), opcode.take("release"));
+    // Without a word it is acq_rel.
+    let both = both || !(acquires || releases);
+    let scope = Scope::taken(opcode)?;
+    Some(Fence::Memory(MemoryFence { scope, acquires: acquires || both, releases: releases || both }))
 }
 
 fn copy(opcode: &mut Opcode<'_>) -> Option<(Operation, String)> {

@@ -73,6 +73,14 @@ pub(super) struct Product {
     pub(super) output: Type,
 }
 
+impl Bulk {
+    /// Whether each operand has the registers that it must: the map's address is followed by its coordinates.
+    pub(super) fn fits(self, lengths: &[usize]) -> bool {
+        let map = if self.loads { 1 } else { 0 };
+        lengths.iter().enumerate().all(|(at, length)| *length == if at == map { 1 + self.dimensions } else { 1 })
+    }
+}
+
 impl Product {
     /// Values along K.
     pub(super) fn k(self) -> usize {

@@ -64,7 +64,12 @@ pub(super) struct Chooser {
     /// Preference of an adversarial schedule, the best first.
     order: Vec<usize>,
     last: usize,
+    /// How often the warp with this number has given up its turn, with no other in between.
+    yields: (usize, u32),
 }
+
+/// A warp that gives up its turn so often and is chosen again is polling.
+const POLLS: u32 = 256;
 
 impl Chooser {
     pub(super) fn new(schedule: Schedule, warps: usize) -> Self {
@@ -81,7 +86,7 @@ impl Chooser {
             }
             _ => {}
         }
-        Chooser { schedule, draw, order, last: warps.saturating_sub(1) }
+        Chooser { schedule, draw, order, last: warps.saturating_sub(1), yields: (0, 0) }
     }
 
     /// One of the warps that `ready` allows, and how many instructions it runs at most.
@@ -117,6 +122,16 @@ impl Chooser {
         }
     }
 
+    /// A warp has given up its turn. One that does so again and again, and could go on, polls for what another warp will
+    /// do: others go first from now on.
+    pub(super) fn give_up(&mut self, warp: usize) {
+        self.yields = (warp, if self.yields.0 == warp { self.yields.1 + 1 } else { 1 });
+        if self.yields.1 == POLLS {
+            self.yields.1 = 0;
+            self.tire(warp);
+        }
+    }
+
     /// Whether the lanes that take a branch run before those that do not.
     pub(super) fn taken_first(&mut self) -> bool {
         match self.schedule {
@@ -127,18 +142,16 @@ impl Chooser {
     }
 
     /// The order in which `count` blocks begin.
-    pub(super) fn blocks(&mut self, count: usize) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..count).collect();
+    pub(super) fn blocks(&mut self, count: usize) -> Box<dyn Iterator<Item = usize>> {
         match self.schedule {
-            Schedule::RoundRobin => {}
-            Schedule::Random(_) => (1..count).rev().for_each(|i| order.swap(i, self.draw.below(i + 1))),
-            Schedule::Adversarial(seed) => {
-                if seed % 2 == 1 {
-                    order.reverse();
-                }
+            Schedule::Random(_) => {
+                let mut order: Vec<usize> = (0..count).collect();
+                (1..count).rev().for_each(|i| order.swap(i, self.draw.below(i + 1)));
+                Box::new(order.into_iter())
             }
+            Schedule::Adversarial(seed) if seed % 2 == 1 => Box::new((0..count).rev()),
+            Schedule::RoundRobin | Schedule::Adversarial(_) => Box::new(0..count),
         }
-        order
     }
 
     /// Whether a warp that polls gets a turn although nothing has changed.

@@ -1,9 +1,10 @@
 //! Shadow memory: for every word (or byte, where bytes are written) who wrote it last and who has read it since.
 //!
 //! The last write is one stamp. Reads are one stamp as long as each reader knows of the one before, and a list of one
-//! stamp a warp where several read without knowing of each other, as in FastTrack (Flanagan and Freund, 2009).
+//! stamp a warp where several read without knowing of each other, as in FastTrack (Flanagan and Freund, 2009). Bulk copies
+//! of a warp do not end in order, so each that the next reader does not know of has a stamp of its own.
 
-use super::clocks::{ALL, MANY, SET, STRONG, Stamp};
+use super::clocks::{ALL, FLIGHT, MANY, NARROW, SET, STRONG, Stamp};
 use std::cell::Cell;
 
 /// What is known of a word.
@@ -25,11 +26,16 @@ const PAGE: usize = 4096;
 pub(super) struct Shadow {
     pages: Vec<Option<Page>>,
     bytes: usize,
-    /// Sets of readers; they never change, so that cells share them.
-    sets: Vec<Vec<Stamp>>,
+    /// Agents of a block, which tell its accesses from those of others.
+    agents: u32,
+    /// Sets of readers: a reader and the position of the rest, or [`END`]. They never change, so that cells share them.
+    sets: Vec<(Stamp, u32)>,
     /// The last step from one state of readers by a reader to the next: neighbouring cells take the same.
     step: Option<(Stamp, Stamp, Stamp)>,
 }
+
+/// The end of a set of readers.
+const END: u32 = u32::MAX;
 
 /// Cells of 2^shift bytes each.
 #[derive(Clone, Debug)]
@@ -85,12 +91,14 @@ pub(super) struct Conflict {
     pub(super) byte: usize,
     pub(super) other: Stamp,
     pub(super) other_writes: bool,
+    /// Both are strong: they race because a scope is too narrow.
+    pub(super) both_strong: bool,
 }
 
 impl Shadow {
-    /// The shadow of `bytes` bytes that nobody has touched.
-    pub(super) fn new(bytes: usize) -> Self {
-        Shadow { pages: vec![None; bytes.div_ceil(PAGE)], bytes, ..Shadow::default() }
+    /// The shadow of `bytes` bytes that nobody has touched, in a launch whose blocks have so many agents.
+    pub(super) fn new(bytes: usize, agents: u32) -> Self {
+        Shadow { pages: vec![None; bytes.div_ceil(PAGE)], bytes, agents, ..Shadow::default() }
     }
 
     /// Notes a read and gives back the first write that races with it.
@@ -103,7 +111,12 @@ impl Shadow {
         knows: impl Fn(&Stamp) -> bool,
     ) -> Option<Conflict> {
         let mut found = None;
-        let races = |other: &Stamp| other.clock != 0 && !both_strong(other, &stamp) && !knows(other);
+        let agents = self.agents;
+        let races = |other: &Stamp| other.clock != 0 && !reach_each_other(other, &stamp, agents) && !knows(other);
+        let conflict = |byte: usize, other: Stamp, other_writes: bool| {
+            let both_strong = other.is_strong() && stamp.is_strong();
+            Some(Conflict { byte, other, other_writes, both_strong })
+        };
         for (number, start, bytes) in pieces(at, bytes) {
             let page = self.pages[number].get_or_insert_with(Page::new);
             for index in page.range(start, bytes) {
@@ -112,7 +125,7 @@ impl Shadow {
                 if found.is_none() {
                     let byte = (number * PAGE + (index << page.shift)).max(at);
                     let racing = [cell.write, cell.strong].into_iter().find(races);
-                    found = racing.map(|other| Conflict { byte, other, other_writes: true });
+                    found = racing.and_then(|other| conflict(byte, other, true));
                 }
                 if let Some((before, by, after)) = self.step
                     && before == cell.read
@@ -141,7 +154,12 @@ impl Shadow {
         knows: impl Fn(&Stamp) -> bool,
     ) -> Option<Conflict> {
         let mut found = None;
-        let races = |other: &Stamp| other.clock != 0 && !both_strong(other, &stamp) && !knows(other);
+        let agents = self.agents;
+        let races = |other: &Stamp| other.clock != 0 && !reach_each_other(other, &stamp, agents) && !knows(other);
+        let conflict = |byte: usize, other: Stamp, other_writes: bool| {
+            let both_strong = other.is_strong() && stamp.is_strong();
+            Some(Conflict { byte, other, other_writes, both_strong })
+        };
         for (number, start, bytes) in pieces(at, bytes) {
             let page = self.pages[number].get_or_insert_with(Page::new);
             for index in page.range(start, bytes) {
@@ -149,12 +167,12 @@ impl Shadow {
                 if found.is_none() {
                     let byte = (number * PAGE + (index << page.shift)).max(at);
                     if let Some(other) = [cell.write, cell.strong].into_iter().find(races) {
-                        found = Some(Conflict { byte, other, other_writes: true });
+                        found = conflict(byte, other, true);
                     } else if cell.read.lane == SET {
-                        let reader = self.sets[cell.read.clock as usize].iter().find(|reader| races(reader));
-                        found = reader.map(|reader| Conflict { byte, other: *reader, other_writes: false });
+                        let reader = members(&self.sets, cell.read).find(races);
+                        found = reader.and_then(|reader| conflict(byte, reader, false));
                     } else if races(&cell.read) {
-                        found = Some(Conflict { byte, other: cell.read, other_writes: false });
+                        found = conflict(byte, cell.read, false);
                     }
                 }
                 if stamp.is_strong() {
@@ -203,18 +221,43 @@ impl Shadow {
     }
 }
 
-fn both_strong(a: &Stamp, b: &Stamp) -> bool {
-    a.is_strong() && b.is_strong()
+/// Whether both accesses are strong, each with a scope that the other's thread is in: then they do not race.
+fn reach_each_other(a: &Stamp, b: &Stamp, agents: u32) -> bool {
+    let narrow = (a.flags | b.flags) & NARROW != 0;
+    a.is_strong() && b.is_strong() && (!narrow || a.agent / agents == b.agent / agents)
+}
+
+/// The flags of a stamp that stands for two reads: strong if both are, narrow if one is.
+fn common_flags(a: Stamp, b: Stamp) -> u8 {
+    a.flags & (b.flags | !STRONG) | b.flags & NARROW
+}
+
+/// The stamps of a set.
+fn members(sets: &[(Stamp, u32)], set: Stamp) -> impl Iterator<Item = Stamp> {
+    let first = (set.lane == SET).then_some(set.clock);
+    std::iter::successors(first, |at| Some(sets[*at as usize].1).filter(|next| *next != END))
+        .map(|at| sets[at as usize].0)
 }
 
 /// Takes `stamp` into `read` if one stamp can stand for both.
 fn merge(read: &mut Stamp, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) -> bool {
-    if read.clock == 0 || (read.agent == stamp.agent && (read.lane == stamp.lane || stamp.lane == ALL)) {
+    if read.clock == 0 {
+        *read = stamp;
+        return true;
+    }
+    if stamp.flags & FLIGHT != 0 {
+        let known = knows(read);
+        if known {
+            *read = stamp;
+        }
+        return known;
+    }
+    if read.agent == stamp.agent && (read.lane == stamp.lane || stamp.lane == ALL) {
         *read = stamp;
         return true;
     }
     if read.agent == stamp.agent && read.lane == MANY && read.clock == stamp.clock {
-        read.flags &= stamp.flags | !STRONG;
+        read.flags = common_flags(*read, stamp);
         return true;
     }
     if knows(read) {
@@ -224,25 +267,37 @@ fn merge(read: &mut Stamp, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) -> boo
     if read.agent == stamp.agent {
         read.lane = MANY;
         read.clock = read.clock.max(stamp.clock);
-        read.flags &= stamp.flags | !STRONG;
+        read.flags = common_flags(*read, stamp);
         return true;
     }
     false
 }
 
 /// The set of the readers in `before` and `stamp`.
-fn grow(sets: &mut Vec<Vec<Stamp>>, before: Stamp, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) -> Stamp {
-    let mut set = if before.lane == SET { sets[before.clock as usize].clone() } else { vec![before] };
-    match set.iter_mut().find(|reader| reader.agent == stamp.agent) {
-        Some(reader) => {
-            let old = *reader;
-            merge(reader, stamp, knows);
-            if *reader == old {
-                return before;
-            }
-        }
-        None => set.push(stamp),
+fn grow(sets: &mut Vec<(Stamp, u32)>, before: Stamp, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) -> Stamp {
+    let add = |sets: &mut Vec<(Stamp, u32)>, stamp: Stamp, rest: u32| {
+        sets.push((stamp, rest));
+        sets.len() as u32 - 1
+    };
+    let head = if before.lane == SET { before.clock } else { add(sets, before, END) };
+    let set = Stamp { lane: SET, clock: head, ..Stamp::default() };
+    let flies = stamp.flags & FLIGHT != 0;
+    let replaced = members(sets, set).any(|reader| if flies { knows(&reader) } else { reader.agent == stamp.agent });
+    if !replaced {
+        return Stamp { clock: add(sets, stamp, head), ..set };
     }
-    sets.push(set);
-    Stamp { lane: SET, clock: sets.len() as u32 - 1, ..Stamp::default() }
+    let mut readers: Vec<Stamp> = members(sets, set).collect();
+    if flies {
+        // Who knows of this copy knows of what its thread knew when it started it.
+        readers.retain(|reader| !knows(reader));
+        readers.push(stamp);
+    } else if let Some(reader) = readers.iter_mut().find(|reader| reader.agent == stamp.agent) {
+        let old = *reader;
+        merge(reader, stamp, knows);
+        if *reader == old {
+            return if before.lane == SET { before } else { set };
+        }
+    }
+    let head = readers.into_iter().fold(END, |rest, reader| add(sets, reader, rest));
+    Stamp { clock: head, ..set }
 }

@@ -128,6 +128,9 @@ pub struct TensorMap {
     pub fill_nan: bool,
 }
 
+/// Bytes of the largest tile: all shared memory that a block can have.
+const MOST_TILE: u64 = 227 << 10;
+
 /// What the 128 bytes begin with.
 const MAGIC: u64 = 0x7061_4D72_6F73_6E54;
 
@@ -190,6 +193,10 @@ impl TensorMap {
             return fail(format!(
                 "a tile whose rows have {inner} bytes with a swizzle of {span}; the simulator takes equal ones only"
             ));
+        }
+        let bytes = tile.iter().map(|n| u64::from(*n)).product::<u64>() * dtype.bytes() as u64;
+        if bytes > MOST_TILE {
+            return fail(format!("a tile of {bytes} bytes; shared memory has at most {MOST_TILE}"));
         }
         let mut map = TensorMap {
             address,
@@ -255,7 +262,7 @@ impl TensorMap {
         let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().unwrap_or_default());
         let [dtype, rank, swizzle, fill_nan, ..] = word(2).to_le_bytes();
         let valid = word(0) == MAGIC && (1..=5).contains(&rank);
-        valid.then(|| TensorMap {
+        let map = valid.then(|| TensorMap {
             address: word(1),
             dtype: TensorType::ALL[usize::from(dtype) % 10].0,
             rank: usize::from(rank),
@@ -265,7 +272,18 @@ impl TensorMap {
             element_strides: std::array::from_fn(|i| u32::from(bytes[106 + i])),
             swizzle: Swizzle::ALL[usize::from(swizzle) % 4],
             fill_nan: fill_nan != 0,
-        })
+        });
+        map.filter(TensorMap::is_sound)
+    }
+
+    /// Whether the fields are such that a copy by this map can be computed with.
+    fn is_sound(&self) -> bool {
+        let tile = self.tile.iter().fold(self.dtype.bytes() as u64, |all, n| all.saturating_mul(u64::from(*n)));
+        tile <= MOST_TILE
+            && tile > 0
+            && self.shape.iter().all(|n| (1..=1 << 32).contains(n))
+            && self.strides.iter().all(|bytes| *bytes < 1 << 40)
+            && self.element_strides.iter().all(|n| (1..=8).contains(n))
     }
 
     /// The rows of the tile at `corner`: byte of the tile where a row begins, the global address of its first element,

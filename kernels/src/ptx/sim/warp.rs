@@ -49,6 +49,8 @@ pub(super) struct Warp {
     pub(super) local: Vec<(u8, bool)>,
     pub(super) copies: Copies,
     pub(super) products: Products,
+    /// Bulk copies that it has started.
+    pub(super) flights: u32,
     /// Registers of each thread, once `setmaxnreg` has said it.
     pub(super) registers_held: Option<u32>,
     pub(super) executed: u64,
@@ -78,6 +80,7 @@ impl Warp {
             local: vec![(0xFF, false); 32 * entry.local_bytes as usize],
             copies: Copies::default(),
             products: if products { Products::new(count) } else { Products::default() },
+            flights: 0,
             registers_held: None,
             executed: 0,
             last: 0,

@@ -278,7 +278,7 @@ impl Machine<'_> {
             None => log.push(pc as u32),
             Some(other) if *other as usize == pc => {}
             Some(other) => {
-                let other = self.entry.code[*other as usize].place.clone();
+                let other = self.entry.place(*other as usize);
                 let message = || {
                     format!("is product {at} of its warp, and that of another warp of the warpgroup stands at {other}")
                 };
@@ -308,7 +308,7 @@ impl Machine<'_> {
             let message = || "stands before the first wgmma.fence of its warp".to_string();
             self.report(FindingKind::Fence, block, w, 0, pc, None, message);
         } else if let Some(slot) = found {
-            let name = &self.entry.registers[*slot as usize].name;
+            let name = self.entry.registers.name(*slot);
             let message = || format!("uses the register {name}, which was used since the last wgmma.fence");
             self.report(FindingKind::Fence, block, w, 0, pc, None, message);
         }
@@ -378,7 +378,7 @@ impl Machine<'_> {
         let bytes = u64::from(ty.bits() / 8);
         let value = |block: &Block, matrix: Matrix, r: usize, k: usize| {
             let at = matrix.address(r as u64, k as u64, bytes).wrapping_sub(SHARED_BASE) as usize;
-            let found = block.shared.bytes.get(at..at + bytes as usize);
+            let found = block.shared.bytes.get(at..at.saturating_add(bytes as usize));
             let mut raw = [0; 8];
             raw[..bytes as usize].copy_from_slice(found.unwrap_or(&[0xFF; 8][..bytes as usize]));
             element(u64::from_le_bytes(raw), 0, ty)

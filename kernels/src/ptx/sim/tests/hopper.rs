@@ -397,7 +397,10 @@ fn a_cluster_of_one_block_has_a_barrier_and_one_address_space() {
     Trial::new(64, &body.replace("SYNC", "barrier.cluster.arrive.release.aligned;")).found(FindingKind::Race);
     Trial::new(64, &body.replace("SYNC", "barrier.cluster.wait.acquire.aligned;")).found(FindingKind::Barrier);
     Trial::new(64, &good.replace("%r1, 0;", "%r1, 1;")).found(FindingKind::Operand);
-    let refused = |line: &str| Module::parse(&Trial::new(64, line).text()).expect_err("it is refused").to_string();
+    let refused = |line: &str| {
+        let module = Module::parse(&Trial::new(64, line).text()).expect("directives alone are read");
+        module.decode("kernel").expect_err("it is refused").to_string()
+    };
     for line in [
         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];",
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%d0, {%r2, %r3}], [%r4], %h0;",

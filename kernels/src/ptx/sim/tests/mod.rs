@@ -4,12 +4,15 @@ use super::*;
 use crate::operation::Launch;
 
 mod assembler;
+mod copies;
 mod faults;
 mod hopper;
 mod instructions;
+mod limits;
 mod matrices;
 mod products;
 mod races;
+mod scopes;
 mod warps;
 
 const ONE: Launch = Launch { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0 };

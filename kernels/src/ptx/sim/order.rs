@@ -1,0 +1,199 @@
+//! Strong accesses, and how far they synchronise.
+//!
+//! A release that thread A makes with a strong store to some address synchronises with an acquire that thread B makes
+//! with a strong load of the value. Both are patterns: the release is the store itself or a fence before it, the acquire is
+//! the load itself or a fence after it, and atomic operations in between pass on what they overwrite. Every one of these
+//! operations has a scope, and any two that meet must each reach the other's thread:
+//!
+//! | operations | threads of one block | threads of two blocks |
+//! |---|---|---|
+//! | the store (or atomic operation) and the one that reads its value | any scopes | both `gpu` or `sys` |
+//! | the first of the release and the last of the acquire | any scopes | both `gpu` or `sys` |
+//!
+//! Clusters have one block, so `cluster` reaches as far as `cta`. What a thread has learnt it passes on by any
+//! synchronisation, whatever its scope: order is transitive. What a narrow scope withholds is kept for messages alone.
+
+use super::{
+    access::Spot,
+    block::Block,
+    clocks::{Knowledge, Released},
+    execute::Machine,
+    operation::Access,
+    scope::Scope,
+    shadow::Conflict,
+};
+
+/// Blocks of which an address keeps what they have published for themselves. Only a kernel with narrow scopes on global
+/// memory needs any.
+const NEAR: usize = 16;
+
+/// What strong stores to an address have published.
+#[derive(Debug)]
+pub(super) struct Published {
+    /// Block, scope and instruction of the last store.
+    writer: u32,
+    scope: Scope,
+    pc: u32,
+    /// For threads of the same block only, by block.
+    near: Vec<(u32, Knowledge)>,
+    /// For threads of all blocks.
+    far: Option<Knowledge>,
+    /// An instruction whose scope has kept something from `far`.
+    narrow: Option<u32>,
+}
+
+impl Published {
+    fn near(&self, block: u32) -> Option<&Knowledge> {
+        self.near.iter().find(|(known, _)| *known == block).map(|(_, knowledge)| knowledge)
+    }
+
+    fn add(&mut self, block: u32, released: Released) {
+        if let Some(near) = released.near {
+            match self.near.iter_mut().find(|(known, _)| *known == block) {
+                Some((_, knowledge)) => knowledge.join(&near),
+                None => {
+                    self.near.truncate(NEAR - 1);
+                    self.near.insert(0, (block, near));
+                }
+            }
+        }
+        match (&mut self.far, released.far) {
+            (Some(far), Some(more)) => far.join(&more),
+            (far @ None, more) => *far = more,
+            _ => {}
+        }
+        self.narrow = released.narrow.or(self.narrow);
+    }
+}
+
+/// What threads of a block would have learnt, had an instruction's scope been wider.
+#[derive(Debug, Default)]
+pub(super) struct Withheld(Vec<(u32, Knowledge)>);
+
+impl Withheld {
+    /// Instructions that are remembered.
+    const MOST: usize = 8;
+
+    pub(super) fn note(&mut self, pc: u32, knowledge: &Knowledge) {
+        if let Some((_, all)) = self.0.iter_mut().find(|(known, _)| *known == pc) {
+            all.join(knowledge);
+        } else if self.0.len() < Self::MOST {
+            self.0.push((pc, knowledge.clone()));
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// A strong load learns what strong stores to its address have published.
+    pub(super) fn observe(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        spot: Spot,
+        address: u64,
+        access: Access,
+    ) {
+        let Some(published) = self.published.get(&key(block, spot, address)) else { return };
+        let (own, wide) = (block.linear, access.scope.reaches_other_blocks());
+        let Block { warps, withheld, .. } = block;
+        let foreign = published.writer != own;
+        let hidden = published.near(published.writer);
+        if foreign && !(wide && published.scope.reaches_other_blocks()) {
+            let narrow = if wide { published.pc } else { pc as u32 };
+            hidden.into_iter().for_each(|hidden| withheld.note(narrow, hidden));
+            return;
+        }
+        let near = published.near(own);
+        let far = published.far.as_ref().filter(|_| wide);
+        if foreign && let (Some(narrow), Some(hidden)) = (published.narrow, hidden) {
+            withheld.note(narrow, hidden);
+        }
+        if let (false, Some(hidden)) = (wide, &published.far) {
+            withheld.note(pc as u32, hidden);
+        }
+        let warp = &mut warps[w];
+        if access.order.acquires() {
+            near.into_iter().chain(far).for_each(|knowledge| warp.clock.acquire(1 << lane, warp.live, knowledge));
+        } else {
+            warp.clock.meet(lane, near, far);
+        }
+    }
+
+    /// A strong store publishes what its thread released; an atomic operation keeps what was published before.
+    pub(super) fn publish(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        spot: Spot,
+        address: u64,
+        access: Access,
+        keeps: bool,
+    ) {
+        let (own, wide) = (block.linear, access.scope.reaches_other_blocks());
+        let shared = matches!(spot, Spot::Shared(_));
+        let warp = &mut block.warps[w];
+        let releases = access.order.releases();
+        let mut released = match releases && wide {
+            true => Released::default(),
+            false => warp.clock.publish_fenced(lane, shared || self.has_scopes),
+        };
+        if releases {
+            let all = warp.clock.publish(1 << lane, warp.live);
+            if wide {
+                released.far = Some(all.clone());
+            }
+            released.narrow = (!wide).then_some(pc as u32);
+            released.near = (shared || self.has_scopes).then_some(all);
+        }
+        if shared {
+            released.far = None;
+        }
+        let key = key(block, spot, address);
+        let nothing = released.near.is_none() && released.far.is_none();
+        let before = self.published.remove(&key).filter(|before| {
+            // An atomic operation passes on what it overwrites if the two reach each other.
+            keeps && (before.writer == own || wide && before.scope.reaches_other_blocks())
+        });
+        if nothing && before.is_none() {
+            return;
+        }
+        let fresh =
+            Published { writer: own, scope: access.scope, pc: pc as u32, near: Vec::new(), far: None, narrow: None };
+        let mut published = before.unwrap_or(fresh);
+        (published.writer, published.scope, published.pc) = (own, access.scope, pc as u32);
+        published.add(own, released);
+        self.published.insert(key, published);
+    }
+
+    /// What a message about a race says of scopes: the instruction that would order the two if its scope were wider.
+    pub(super) fn scope_note(&self, block: &Block, pc: usize, conflict: &Conflict) -> String {
+        let narrow = |pc: usize| {
+            let scope = self.entry.code.get(pc)?.operation.scope();
+            scope.filter(|scope| !scope.reaches_other_blocks())
+        };
+        let both = [pc, conflict.other.pc as usize];
+        if let (true, Some((at, scope))) =
+            (conflict.both_strong, both.into_iter().find_map(|pc| Some((pc, narrow(pc)?))))
+        {
+            let name = &self.entry.code[at].opcode;
+            return format!(": the scope of `{name}`, {}, does not reach other blocks; use gpu", scope.name());
+        }
+        let found = block.withheld.0.iter().find(|(_, knowledge)| knowledge.seen.knows(&conflict.other));
+        let found = found.and_then(|(pc, _)| Some((*pc as usize, narrow(*pc as usize)?)));
+        found.map_or_else(String::new, |(pc, scope)| {
+            let (name, place) = (&self.entry.code[pc].opcode, self.entry.place(pc));
+            format!(": `{name}` ({place}) would, but its scope, {}, does not reach other blocks; use gpu", scope.name())
+        })
+    }
+}
+
+fn key(block: &Block, spot: Spot, address: u64) -> (u32, u64) {
+    match spot {
+        Spot::Shared(at) => (block.linear + 1, at as u64),
+        _ => (0, address),
+    }
+}
