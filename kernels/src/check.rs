@@ -20,6 +20,7 @@ use crate::ptx::Sm;
 use crate::simd::{DType, Element, Isa};
 use crate::simulated::only_names;
 use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// f64 (the reference) or f32 (the naive implementation).
 pub trait Real:
@@ -196,13 +197,20 @@ pub fn assert_within<X: Element>(case: &dyn std::fmt::Display, what: &str, got: 
     }
 }
 
-/// Numbers on either side of a guarded buffer.
-const BAND: usize = 67;
+/// Elements on either side of a guarded buffer.
+static BAND: AtomicUsize = AtomicUsize::new(67);
+
+/// Makes [`Guarded`] buffers from now on without bands, in every thread: for a process whose allocator puts every block beside
+/// a page without access, so that the buffer itself has to begin or end there (`kernels/tests/guard_pages.rs`).
+pub fn rely_on_guard_pages() {
+    BAND.store(0, Ordering::Relaxed);
+}
 
 /// A buffer between two bands of marked numbers. Behaves as the slice between them.
 #[derive(Clone, Debug)]
 pub struct Guarded<X> {
     items: Vec<X>,
+    band: usize,
 }
 
 impl<X: Element> Guarded<X> {
@@ -211,8 +219,11 @@ impl<X: Element> Guarded<X> {
     }
     /// The given numbers between bands.
     pub fn new(values: &[X]) -> Self {
-        let band = || (0..BAND).map(Self::mark);
-        Self { items: band().chain(values.iter().copied()).chain(band()).collect() }
+        let width = BAND.load(Ordering::Relaxed);
+        let mut items = Vec::with_capacity(values.len() + 2 * width);
+        let band = || (0..width).map(Self::mark);
+        items.extend(band().chain(values.iter().copied()).chain(band()));
+        Self { items, band: width }
     }
     /// `len` NaNs between bands: an output that nobody has written yet.
     pub fn poisoned(len: usize) -> Self {
@@ -223,11 +234,11 @@ impl<X: Element> Guarded<X> {
     /// # Errors
     /// Says how far off somebody wrote.
     pub fn intact(&self) -> Result<(), String> {
-        let end = self.items.len() - BAND;
-        for i in 0..BAND {
+        let end = self.items.len() - self.band;
+        for i in 0..self.band {
             let mark = Self::mark(i).to_f32().to_bits();
             if self.items[i].to_f32().to_bits() != mark {
-                return Err(format!("written {} before the start", BAND - i));
+                return Err(format!("written {} before the start", self.band - i));
             }
             if self.items[end + i].to_f32().to_bits() != mark {
                 return Err(format!("written {i} behind the end"));
@@ -248,14 +259,14 @@ impl<X: Element> Guarded<X> {
 impl<X> Deref for Guarded<X> {
     type Target = [X];
     fn deref(&self) -> &[X] {
-        &self.items[BAND..self.items.len() - BAND]
+        &self.items[self.band..self.items.len() - self.band]
     }
 }
 
 impl<X> DerefMut for Guarded<X> {
     fn deref_mut(&mut self) -> &mut [X] {
-        let end = self.items.len() - BAND;
-        &mut self.items[BAND..end]
+        let end = self.items.len() - self.band;
+        &mut self.items[self.band..end]
     }
 }
 

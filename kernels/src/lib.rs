@@ -1,10 +1,12 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 pub mod attention;
 pub mod check;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod elementwise;
 pub mod embedding;
+mod extent;
 pub mod gelu;
 pub mod gemm;
 mod hopper;
@@ -17,6 +19,7 @@ pub mod pool;
 pub mod predicted;
 pub mod ptx;
 pub mod reduce;
+mod register_tile;
 pub mod roofline;
 mod rows;
 pub mod simd;

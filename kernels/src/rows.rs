@@ -14,6 +14,7 @@
 //! The size of a block is chosen by the shape alone, so that who runs a task never shows in the result.
 #![allow(unsafe_code)]
 
+use crate::extent::area;
 use crate::pool::{Cpu, Disjoint};
 use std::ops::Range;
 
@@ -57,8 +58,8 @@ pub(crate) trait RowOutputs: Send + Sync {
 impl<'a, T: Send> RowOutputs for Rows<'a, T> {
     type Part = &'a mut [T];
     unsafe fn part(&self, rows: Range<usize>) -> &'a mut [T] {
-        // SAFETY: different rows are different items; the caller asks for a row once only.
-        unsafe { self.items.slice(rows.start * self.width..(rows.end * self.width).min(self.items.len())) }
+        // SAFETY: different rows are different items, because `area` does not wrap; the caller asks for a row once only.
+        unsafe { self.items.slice(area(rows.start, self.width)..area(rows.end, self.width).min(self.items.len())) }
     }
 }
 
@@ -103,7 +104,7 @@ pub(crate) fn for_each_block<O: RowOutputs>(
     task: impl Fn(Range<usize>, O::Part) + Send + Sync,
 ) {
     cpu.for_each(rows.div_ceil(block), |i| {
-        let range = i * block..((i + 1) * block).min(rows);
+        let range = i * block..(i * block).saturating_add(block).min(rows);
         // SAFETY: blocks do not overlap, every task runs once, and `outputs` is owned here: nobody else asks it.
         let part = unsafe { outputs.part(range.clone()) };
         task(range, part);

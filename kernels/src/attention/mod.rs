@@ -55,6 +55,7 @@ pub use cases::OPERATION;
 pub use cpu::{scratch_bytes, warm_up};
 
 use crate::dropout::Dropout;
+use crate::extent::{area, span};
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::Element;
 
@@ -89,6 +90,8 @@ impl Attention {
     fn tokens(&self, Ragged { cu_seqlens, keys }: Ragged<'_>) -> usize {
         assert!(self.heads > 0, "attention: no heads");
         assert!((1..=MAX_HEAD_SIZE).contains(&self.head_size), "attention: head size {}", self.head_size);
+        let hidden = self.heads.checked_mul(self.head_size);
+        assert!(hidden.is_some(), "attention: {} heads are more elements than memory can address", self.heads);
         assert!(self.scale > 0.0 && self.scale.is_finite(), "attention: scale {}", self.scale);
         assert_eq!(cu_seqlens.first(), Some(&0), "attention: cu_seqlens begins with 0");
         assert!(cu_seqlens.is_sorted(), "attention: cu_seqlens falls");
@@ -102,7 +105,7 @@ impl Attention {
         }
         if let Some(dropout) = &self.dropout {
             assert!((0.0..1.0).contains(&dropout.rate), "attention: dropout rate {}", dropout.rate);
-            assert!(u32::try_from(tokens * self.heads).is_ok(), "attention: more than 2^32 rows of dropout");
+            assert!(u32::try_from(area(tokens, self.heads)).is_ok(), "attention: more than 2^32 rows of dropout");
         }
         tokens
     }
@@ -110,7 +113,7 @@ impl Attention {
     /// Checks that the rows of an operand with row stride `ld` are there.
     fn assert_rows(&self, name: &str, len: usize, tokens: usize, ld: usize) {
         assert!(ld >= self.hidden(), "attention: rows of {name} are {ld} apart, but {} wide", self.hidden());
-        let least = if tokens == 0 { 0 } else { (tokens - 1) * ld + self.hidden() };
+        let least = span(tokens, self.hidden(), ld);
         assert!(len >= least, "attention: {name} holds {len} numbers, {tokens} rows take {least}");
     }
 }
@@ -163,22 +166,26 @@ pub struct Gradients<'a, X> {
     values: [Disjoint<'a, X>; 3],
     starts: [usize; 3],
     ld: usize,
+    /// H of a buffer that all three share.
+    fused: Option<usize>,
 }
 
 impl<'a, X: Element> Gradients<'a, X> {
     /// Side by side in rows of one buffer: dq in columns 0..H, dk in H..2H, dv in 2H..3H; rows `ld` >= 3H apart.
     ///
     /// # Panics
-    /// If `ld` is less than 3 · `hidden`.
+    /// If `hidden` is 0 or `ld` is less than 3 · `hidden`: then the three would overlap.
     pub fn fused(buffer: &'a mut [X], hidden: usize, ld: usize) -> Self {
-        assert!(ld >= 3 * hidden, "attention: rows of [dq|dk|dv] are {ld} apart, but {} wide", 3 * hidden);
+        assert!(hidden > 0, "attention: dq, dk and dv in one buffer overlap if H is 0");
+        let width = area(3, hidden);
+        assert!(ld >= width, "attention: rows of [dq|dk|dv] are {ld} apart, but {width} wide");
         let buffer = Disjoint::new(buffer);
-        Self { values: [buffer; 3], starts: [0, hidden, 2 * hidden], ld }
+        Self { values: [buffer; 3], starts: [0, hidden, 2 * hidden], ld, fused: Some(hidden) }
     }
 
     /// Three buffers, rows `ld` >= H apart.
     pub fn separate(dq: &'a mut [X], dk: &'a mut [X], dv: &'a mut [X], ld: usize) -> Self {
-        Self { values: [dq, dk, dv].map(Disjoint::new), starts: [0; 3], ld }
+        Self { values: [dq, dk, dv].map(Disjoint::new), starts: [0; 3], ld, fused: None }
     }
 }
 
@@ -205,15 +212,15 @@ pub fn forward<'s, X: Element>(
     for (name, values) in [("q", q), ("k", k), ("v", v)] {
         spec.assert_rows(name, values.len(), tokens, ld);
     }
-    assert_eq!(out.len(), tokens * spec.hidden(), "attention: out is not [T, H]");
-    assert_eq!(lse.len(), tokens * spec.heads, "attention: lse is not [T, A]");
+    assert_eq!(out.len(), area(tokens, spec.hidden()), "attention: out is not [T, H]");
+    assert_eq!(lse.len(), area(tokens, spec.heads), "attention: lse is not [T, A]");
     cpu::forward(cpu, spec, sequences, [q, k, v], ld, out, lse);
 }
 
 /// Floats of scratch that [`backward`] takes for `tokens` tokens of which no sequence has more than `longest`: none up
 /// to 512 tokens (D <= 64; 256 for D <= 128, 128 beyond), else T · H.
 pub fn backward_scratch_len(spec: &Attention, tokens: usize, longest: usize) -> usize {
-    if longest <= cpu::resident_keys(spec.head_size) { 0 } else { tokens * spec.hidden() }
+    if longest <= cpu::resident_keys(spec.head_size) { 0 } else { area(tokens, spec.hidden()) }
 }
 
 /// Gradients of q, k and v from that of `out`.
@@ -243,15 +250,15 @@ pub fn backward<'s, X: Element>(
         spec.assert_rows(name, values.len(), tokens, ld);
     }
     for (name, values) in [("out", out), ("dout", dout)] {
-        assert_eq!(values.len(), tokens * spec.hidden(), "attention: {name} is not [T, H]");
+        assert_eq!(values.len(), area(tokens, spec.hidden()), "attention: {name} is not [T, H]");
     }
-    assert_eq!(lse.len(), tokens * spec.heads, "attention: lse is not [T, A]");
+    assert_eq!(lse.len(), area(tokens, spec.heads), "attention: lse is not [T, A]");
     for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
         let len = gradients.values[i].len().saturating_sub(gradients.starts[i]);
         spec.assert_rows(name, len, tokens, gradients.ld);
     }
-    if gradients.starts[1] > 0 {
-        assert_eq!(gradients.starts[1], spec.hidden(), "attention: dq, dk and dv lie {} apart", gradients.starts[1]);
+    if let Some(hidden) = gradients.fused {
+        assert_eq!(hidden, spec.hidden(), "attention: dq, dk and dv lie {hidden} apart");
     }
     let longest = sequences.cu_seqlens.windows(2).map(|b| (b[1] - b[0]) as usize).max().unwrap_or(0);
     let least = backward_scratch_len(spec, tokens, longest);

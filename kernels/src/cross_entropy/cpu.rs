@@ -1,6 +1,7 @@
 //! Rows of logits on vectors: whole rows, or chunk after chunk of them.
 
 use super::IGNORED;
+use crate::extent::area;
 use crate::num::functions;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
@@ -31,9 +32,9 @@ pub fn rows_forward<X: Element>(
 ) {
     let rows = labels.len();
     check_labels(labels, classes);
-    assert_eq!(logits.len(), rows * classes, "cross_entropy: logits are not [{rows}, {classes}]");
+    assert_eq!(logits.len(), area(rows, classes), "cross_entropy: logits are not [{rows}, {classes}]");
     assert!(losses.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
-    assert_eq!(norms.len(), NORM * rows, "cross_entropy: norms are not [{rows}, {NORM}]");
+    assert_eq!(norms.len(), area(NORM, rows), "cross_entropy: norms are not [{rows}, {NORM}]");
     let isa = cpu.isa();
     let outputs = (Rows::new(losses, 1), Rows::new(norms, NORM), Rows::new(predictions, 1));
     for_each_block(cpu, rows, rows_per_task(classes), outputs, |rows, (losses, norms, predictions)| {
@@ -63,10 +64,10 @@ pub fn rows_backward<X: Element>(
 ) {
     let rows = labels.len();
     check_labels(labels, classes);
-    let fits = |len: usize| len == rows * classes;
+    let fits = |len: usize| len == area(rows, classes);
     assert!(fits(logits.len()) && fits(dlogits.len()), "cross_entropy: logits are not [{rows}, {classes}]");
     assert!(
-        norms.len() == NORM * rows && dlosses.len() == rows,
+        norms.len() == area(NORM, rows) && dlosses.len() == rows,
         "cross_entropy: norms or dlosses are not of {rows} rows"
     );
     differentiate(cpu, classes, 0, logits, labels, norms, dlosses, dlogits);
@@ -86,7 +87,10 @@ pub fn sequences_forward<X: Element>(
     norms: &mut [f32],
     predictions: &mut [u32],
 ) {
-    for (b, tokens) in sequences(offsets, logits.len(), labels.len()).enumerate() {
+    let count = labels.len();
+    assert!(losses.len() == count && predictions.len() == count, "cross_entropy: not {count} sequences");
+    assert_eq!(norms.len(), area(count, NORM), "cross_entropy: norms are not [{count}, {NORM}]");
+    for (b, tokens) in sequences(offsets, logits.len(), count).enumerate() {
         let (label, loss, norm) = (&labels[b..=b], &mut losses[b..=b], &mut norms[NORM * b..][..NORM]);
         rows_forward(cpu, tokens.len(), &logits[tokens], label, loss, norm, &mut predictions[b..=b]);
     }
@@ -105,7 +109,12 @@ pub fn sequences_backward<X: Element>(
     dlosses: &[f32],
     dlogits: &mut [X],
 ) {
-    for (b, tokens) in sequences(offsets, logits.len(), labels.len()).enumerate() {
+    let count = labels.len();
+    assert!(
+        norms.len() == area(count, NORM) && dlosses.len() == count && dlogits.len() == logits.len(),
+        "cross_entropy: norms, dlosses or dlogits are not of {count} sequences"
+    );
+    for (b, tokens) in sequences(offsets, logits.len(), count).enumerate() {
         let (label, norm, dloss) = (&labels[b..=b], &norms[NORM * b..][..NORM], &dlosses[b..=b]);
         rows_backward(cpu, tokens.len(), &logits[tokens.clone()], label, norm, dloss, &mut dlogits[tokens]);
     }

@@ -2,6 +2,7 @@
 
 use super::cpu::{NORM, STATE, check_labels, differentiate, finish, observe, reset};
 use crate::elementwise::cast;
+use crate::extent::area;
 use crate::gemm::{Epilogue, Gemm, gemm};
 use crate::pool::Cpu;
 use crate::reduce::{column_sums, column_sums_scratch_len};
@@ -32,8 +33,13 @@ impl<X: Element, W: Element> Projection<'_, X, W> {
     /// (M, V), with all lengths checked.
     fn shape(&self) -> (usize, usize) {
         let (rows, classes) = (self.labels.len(), self.bias.len());
-        assert_eq!(self.hidden.len(), rows * self.width, "cross_entropy: hidden is not [{rows}, {}]", self.width);
-        assert_eq!(self.weight.len(), classes * self.width, "cross_entropy: weight is not [{classes}, {}]", self.width);
+        assert_eq!(self.hidden.len(), area(rows, self.width), "cross_entropy: hidden is not [{rows}, {}]", self.width);
+        assert_eq!(
+            self.weight.len(),
+            area(classes, self.width),
+            "cross_entropy: weight is not [{classes}, {}]",
+            self.width
+        );
         check_labels(self.labels, classes);
         (rows, classes)
     }
@@ -78,16 +84,18 @@ impl Span {
 const fn scratch_parts(rows: usize, width: usize, classes: usize) -> [usize; 3] {
     let rows = if rows < CHUNK_ROWS { rows } else { CHUNK_ROWS };
     let classes = if classes < CHUNK_CLASSES { classes } else { CHUNK_CLASSES };
-    [rows * classes, rows * (if width > STATE { width } else { STATE }), column_sums_scratch_len(rows, classes)]
+    [area(rows, classes), area(rows, if width > STATE { width } else { STATE }), column_sums_scratch_len(rows, classes)]
 }
 
 /// Length of the scratch of [`forward`] and [`backward`] for M `rows` of `width` E and V `classes`.
 pub const fn scratch_len(rows: usize, width: usize, classes: usize) -> usize {
     let [logits, of_rows, sums] = scratch_parts(rows, width, classes);
-    logits + of_rows + sums
+    logits.saturating_add(of_rows).saturating_add(sums)
 }
 
 fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
+    let room = parts[0].saturating_add(parts[1]).saturating_add(parts[2]);
+    assert!(scratch.len() >= room, "cross_entropy: scratch holds {} floats, {room} are needed", scratch.len());
     let (logits, rest) = scratch.split_at_mut(parts[0]);
     let (of_rows, rest) = rest.split_at_mut(parts[1]);
     [logits, of_rows, &mut rest[..parts[2]]]
@@ -109,9 +117,9 @@ pub fn forward<X: Element, W: Element>(
 ) {
     let (rows, classes) = projection.shape();
     assert!(losses.len() == rows && predictions.len() == rows, "cross_entropy: not {rows} rows");
-    assert_eq!(norms.len(), NORM * rows, "cross_entropy: norms are not [{rows}, {NORM}]");
+    assert_eq!(norms.len(), area(NORM, rows), "cross_entropy: norms are not [{rows}, {NORM}]");
     assert!(
-        kept.as_ref().is_none_or(|kept| kept.len() == rows * classes),
+        kept.as_ref().is_none_or(|kept| kept.len() == area(rows, classes)),
         "cross_entropy: kept is not [{rows}, {classes}]"
     );
     let vocabulary = classes;
@@ -152,13 +160,13 @@ pub fn backward<X: Element, W: Element>(
     let (rows, classes) = projection.shape();
     let width = projection.width;
     assert!(
-        norms.len() == NORM * rows && dlosses.len() == rows,
+        norms.len() == area(NORM, rows) && dlosses.len() == rows,
         "cross_entropy: norms or dlosses are not of {rows} rows"
     );
-    assert_eq!(kept.len(), rows * classes, "cross_entropy: kept is not [{rows}, {classes}]");
+    assert_eq!(kept.len(), area(rows, classes), "cross_entropy: kept is not [{rows}, {classes}]");
     let vocabulary = classes;
-    assert_eq!(dhidden.len(), rows * width, "cross_entropy: dhidden is not [{rows}, {width}]");
-    assert!(dweight.len() == classes * width && dbias.len() == classes, "cross_entropy: not {classes} classes");
+    assert_eq!(dhidden.len(), area(rows, width), "cross_entropy: dhidden is not [{rows}, {width}]");
+    assert!(dweight.len() == area(classes, width) && dbias.len() == classes, "cross_entropy: not {classes} classes");
     let [logits, dh, sums] = cut(scratch, scratch_parts(rows, width, classes));
     for rows in Span::all(rows, CHUNK_ROWS) {
         let hidden = rows.of(projection.hidden, width);

@@ -13,6 +13,7 @@ use std::ops::Range;
 /// If the lengths differ, are no multiple of `columns`, or the rate is not in [0, 1).
 pub fn apply<X: Element>(cpu: &Cpu, dropout: &Dropout, columns: usize, x: &[X], y: &mut [X]) {
     assert_eq!(x.len(), y.len(), "dropout: x and y differ in length");
+    dropout.check();
     if x.is_empty() {
         return;
     }

@@ -63,8 +63,15 @@ impl Dropout {
     /// If the rate is not in [0, 1).
     #[inline]
     pub fn scale(self) -> f32 {
-        assert!((0.0..1.0).contains(&self.rate), "dropout rate {} is not in [0, 1)", self.rate);
+        self.check();
         1.0 / (1.0 - self.rate)
+    }
+
+    /// Panics if the rate is not in [0, 1).
+    #[inline]
+    #[track_caller]
+    pub(crate) fn check(self) {
+        assert!((0.0..1.0).contains(&self.rate), "dropout rate {} is not in [0, 1)", self.rate);
     }
 
     /// Words below this are dropped.

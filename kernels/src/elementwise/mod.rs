@@ -69,7 +69,7 @@ impl Broadcast {
     /// Numbers in the second operand.
     pub const fn len(self, rows: usize, columns: usize) -> usize {
         match self {
-            Self::Full => rows * columns,
+            Self::Full => rows.saturating_mul(columns),
             Self::Scalar => 1,
             Self::Row => columns,
             Self::Column => rows,

@@ -1,5 +1,6 @@
 //! Transposition in tiles that fit L1 both ways.
 
+use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block};
 use crate::simd::Element;
@@ -12,7 +13,11 @@ const TILE: usize = 32;
 /// # Panics
 /// If lengths do not fit.
 pub fn transpose<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], y: &mut [X]) {
-    assert!(x.len() == rows * columns && y.len() == rows * columns, "transpose: x or y is not {rows} x {columns}");
+    let fits = |len: usize| len == area(rows, columns);
+    assert!(fits(x.len()) && fits(y.len()), "transpose: x or y is not {rows} x {columns}");
+    if x.is_empty() {
+        return;
+    }
     for_each_block(cpu, columns, TILE, Rows::new(y, rows), |of_y, y| {
         for first in (0..rows).step_by(TILE) {
             let tile = first..(first + TILE).min(rows);

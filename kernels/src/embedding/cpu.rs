@@ -1,6 +1,7 @@
 //! Embedding on vectors.
 
 use super::Lookup;
+use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::simd::{Element, Kernel, Simd};
@@ -13,15 +14,22 @@ use std::ops::Range;
 /// If lengths do not fit, or an id is not below its table's number of rows.
 pub fn forward<X: Element, const N: usize>(cpu: &Cpu, width: usize, lookups: [Lookup<'_>; N], out: &mut [X]) {
     let tokens = lookups.first().expect("an embedding has a table").ids.len();
-    assert_eq!(out.len(), tokens * width, "embedding: out is not {tokens} rows of {width}");
+    assert_eq!(out.len(), area(tokens, width), "embedding: out is not {tokens} rows of {width}");
     for (k, Lookup { ids, table }) in lookups.iter().enumerate() {
         assert_eq!(ids.len(), tokens, "embedding: table {k} has {} ids for {tokens} tokens", ids.len());
         assert!(table.len().is_multiple_of(width.max(1)), "embedding: table {k} is no rows of {width}");
+        check_ids(ids, table.len() / width.max(1));
     }
     let isa = cpu.isa();
     for_each_block(cpu, tokens, rows_per_task(width), Rows::new(out, width), |tokens, out| {
         isa.run(Gather { width, lookups, tokens, out });
     });
+}
+
+/// Every id is below the number of rows, held against it before anything is written.
+fn check_ids(ids: &[u32], rows: usize) {
+    let bad = ids.iter().find(|&&id| id as usize >= rows);
+    assert!(bad.is_none(), "embedding: id {} of a table of {rows} rows", bad.expect("just found"));
 }
 
 struct Gather<'a, X, const N: usize> {
@@ -40,8 +48,6 @@ impl<X: Element, const N: usize> Kernel for Gather<'_, X, N> {
             let mut rows: [&[f32]; N] = [&[]; N];
             for (row, lookup) in rows.iter_mut().zip(&lookups) {
                 let id = lookup.ids[token] as usize;
-                let rows = lookup.table.len() / width.max(1);
-                assert!(id < rows, "embedding: id {id} of a table of {rows} rows");
                 *row = &lookup.table[id * width..(id + 1) * width];
             }
             sweep(simd, width, &SumOfRows, [], rows, [], [&mut out[i * width..(i + 1) * width]]);
@@ -72,7 +78,7 @@ impl<const N: usize> Columns<0, N, 0, 1, 0> for SumOfRows {
 
 /// Length of the scratch of [`backward`] for `tokens` tokens and a table of `vocabulary` rows.
 pub const fn backward_scratch_len(tokens: usize, vocabulary: usize) -> usize {
-    tokens + vocabulary + 1
+    tokens.saturating_add(vocabulary).saturating_add(1)
 }
 
 /// dtable [V, width] += for each token its row of `dout` [T, width]; `scratch` of [`backward_scratch_len`].
@@ -81,10 +87,13 @@ pub const fn backward_scratch_len(tokens: usize, vocabulary: usize) -> usize {
 /// If lengths do not fit, or an id is not below V.
 pub fn backward<X: Element>(cpu: &Cpu, width: usize, ids: &[u32], dout: &[X], dtable: &mut [f32], scratch: &mut [u32]) {
     let tokens = ids.len();
-    assert_eq!(dout.len(), tokens * width, "embedding: dout is not {tokens} rows of {width}");
+    assert_eq!(dout.len(), area(tokens, width), "embedding: dout is not {tokens} rows of {width}");
     let vocabulary = dtable.len().checked_div(width).unwrap_or(0);
     assert_eq!(dtable.len(), vocabulary * width, "embedding: dtable is no rows of {width}");
-    let (offsets, order) = scratch[..backward_scratch_len(tokens, vocabulary)].split_at_mut(vocabulary + 1);
+    check_ids(ids, vocabulary);
+    let room = backward_scratch_len(tokens, vocabulary);
+    assert!(scratch.len() >= room, "embedding: scratch holds {} words, {room} are needed", scratch.len());
+    let (offsets, order) = scratch[..room].split_at_mut(vocabulary + 1);
     sort_by_id(ids, offsets, order);
     let (offsets, order) = (&*offsets, &*order);
     let isa = cpu.isa();
@@ -100,7 +109,6 @@ fn sort_by_id(ids: &[u32], offsets: &mut [u32], order: &mut [u32]) {
     offsets.fill(0);
     let vocabulary = offsets.len() - 1;
     for &id in ids {
-        assert!((id as usize) < vocabulary, "embedding: id {id} of a table of {vocabulary} rows");
         offsets[id as usize + 1] += 1;
     }
     for v in 0..vocabulary {

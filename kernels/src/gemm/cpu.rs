@@ -5,7 +5,7 @@ use super::blocks::{BlockA, BlockB, PackB, a_lies_well, b_lies_well};
 use super::epilogue::{Finish, Mask};
 use super::packed::{Line, PackedB};
 use super::sweep::{Old, Output, Sweep, Tiles, part};
-use super::tile::Tile;
+use super::tile::{Tile, chain};
 use super::{Batch, Gemm, Layout, Operand, Write};
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::{Kernel, Simd};
@@ -109,7 +109,7 @@ pub(super) fn run(
 /// may decide.
 fn cut(tile: &Tile, threads: usize, spec: &Gemm, a: Operand<'_>, b: Right<'_>, c: Output<'_>) -> (usize, usize) {
     let Gemm { m, n, k, .. } = *spec;
-    let work = m * n * k.max(1);
+    let work = m.saturating_mul(n).saturating_mul(k.max(1));
     let wanted = match threads {
         1 => 1,
         _ if work < 1 << 20 => 1,
@@ -164,7 +164,7 @@ impl Kernel for Task<'_> {
         let Scratch { a: a_block, b: b_block, sums, spill, mask } = self.scratch;
         let a_block: &mut [f32] = bytemuck::cast_slice_mut(a_block);
         let b_block: &mut [f32] = bytemuck::cast_slice_mut(b_block);
-        let spill: &mut [f32] = bytemuck::cast_slice_mut(spill);
+        let spill = Disjoint::new(bytemuck::cast_slice_mut::<Line, f32>(spill));
         let mask: &mut [f32] = bytemuck::cast_slice_mut(mask);
         let sums = Disjoint::new(bytemuck::cast_slice_mut::<Line, f32>(sums));
         let block = tile.depth(spec.k);
@@ -192,6 +192,7 @@ impl Kernel for Task<'_> {
                 mask: &mut *mask,
                 tiles: Tiles {
                     depth,
+                    chain: chain(spec.k),
                     rows: self.rows.clone(),
                     columns: self.columns.clone(),
                     c: self.c,
@@ -201,7 +202,7 @@ impl Kernel for Task<'_> {
                     last,
                     finish: self.finish,
                     sums,
-                    spill: &mut *spill,
+                    spill,
                     by_columns,
                 },
             });

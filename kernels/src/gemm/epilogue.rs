@@ -81,6 +81,9 @@ impl<'a, C: Element> Epilogue<'a, C> {
                 Finish::BiasActivation { bias: vector(bias), activation, pre }
             }
             Self::BiasDropoutResidual { bias, dropout, residual } => {
+                if let Some(dropout) = &dropout {
+                    dropout.check();
+                }
                 let residual = residual.map(|residual| {
                     fits(residual.len());
                     Operand::new(residual)

@@ -22,8 +22,9 @@
 //! High-Performance Matrix Multiplication", ACM TOMS 2008, without its block of A: a panel of A goes past all panels of B
 //! at once. A weight that is used many times is packed once ([`PackedB`]).
 //!
-//! Each element of C is one chain of fused multiply-adds in order of p inside a block of kc, blocks added in order:
-//! the result does not depend on where tiles and tasks are cut, on the number of threads, or on who packed B.
+//! Each element of C is a sum of chains of at most 384 fused multiply-adds, in order of p, the chains added in order: k alone
+//! says where they are cut (`tile::chain`), so the result does not depend on tiles and tasks, on the number of threads, on who
+//! packed B, or on the instruction set (where it has a fused multiply-add).
 //! Limits: sums are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
 
@@ -62,6 +63,7 @@ pub use epilogue::Epilogue;
 pub use packed::{PackMismatch, PackedB};
 pub(crate) use sweep::part;
 
+use crate::extent::{area, span};
 use crate::pool::Cpu;
 use crate::simd::{DType, Element};
 use half::bf16;
@@ -142,7 +144,8 @@ impl Gemm {
     pub const fn flops(&self) -> u64 {
         2 * self.m as u64 * self.n as u64 * self.k as u64
     }
-    /// Elements that A, B and C span in memory; what the slices must hold at least.
+    /// Elements that A, B and C span in memory; what the slices must hold at least. `usize::MAX`, which no slice holds, where
+    /// there are more than `usize` counts.
     pub const fn spans(&self) -> [usize; 3] {
         let (ar, ac) = if matches!(self.a, Layout::Normal) { (self.m, self.k) } else { (self.k, self.m) };
         let (br, bc) = if matches!(self.b, Layout::Normal) { (self.k, self.n) } else { (self.n, self.k) };
@@ -165,11 +168,6 @@ impl Gemm {
         assert!(self.ldb >= width, "{self:?}: ldb is below the {width} elements of a stored row of B");
         assert!(b >= span_b, "{self:?}: B holds {b} elements but spans {span_b}");
     }
-}
-
-/// Elements from the first to the last of `rows` x `columns` with a leading dimension.
-const fn span(rows: usize, columns: usize, leading: usize) -> usize {
-    if rows == 0 || columns == 0 { 0 } else { (rows - 1) * leading + columns }
 }
 
 /// Several products of one specification in one call: element i uses A, B and C from i times the strides on.
@@ -284,11 +282,11 @@ pub fn batched<A: Element, B: Element, C: Element>(
         return;
     }
     let last = batch.count - 1;
-    let rest = |len: usize, stride: usize| len.saturating_sub(last * stride);
+    let rest = |len: usize, stride: usize| len.saturating_sub(area(last, stride));
     spec.check_a_and_c(rest(a.len(), batch.stride_a), rest(c.len(), batch.stride_c));
     spec.check_b(rest(b.len(), batch.stride_b));
     let behind = batch.stride_c >= spec.spans()[2];
-    let beside = batch.stride_c >= spec.n && last * batch.stride_c + spec.n <= spec.ldc;
+    let beside = batch.stride_c >= spec.n && span(batch.count, spec.n, batch.stride_c) <= spec.ldc;
     assert!(last == 0 || behind || beside, "{spec:?}, {batch:?}: the Cs overlap");
     let finish = Epilogue::<C>::None.check(spec);
     cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), sweep::Output::new(c), finish);

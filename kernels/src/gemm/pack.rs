@@ -1,6 +1,7 @@
 //! Packing: a block of A or B in the order in which the register tile reads it, widened to f32.
 
 use super::Operand;
+use crate::extent::{area, span};
 use crate::simd::{Element, Simd};
 
 /// Steps that are packed at a time where the sum runs down columns: a stored row is read from end to end, and what it
@@ -37,8 +38,8 @@ fn typed<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, 
     let Block { leading, along, count, depth, .. } = block;
     let (rows, columns) = if along { (count, depth) } else { (depth, count) };
     assert!(count > 0 && depth > 0 && count <= width);
-    assert!((rows - 1) * leading + columns <= x.len());
-    assert!(depth * width <= out.len());
+    assert!(span(rows, columns, leading) <= x.len());
+    assert!(area(depth, width) <= out.len());
     // SAFETY: the asserts are what the two functions ask for.
     unsafe {
         if along {
@@ -81,8 +82,10 @@ unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, wid
         for p in (0..depth).step_by(S::LANES) {
             let steps = S::LANES.min(depth - p);
             let square = if steps == S::LANES {
+                // With no valid row the address is behind the last one, and may wrap.
+                let start = x.as_ptr().wrapping_add(first.wrapping_mul(leading).wrapping_add(p));
                 // SAFETY: rows first .. first + valid hold LANES elements from p on; where there are none, none is read.
-                unsafe { X::load_transposed(simd, x.as_ptr().wrapping_add(first * leading + p), leading, valid) }
+                unsafe { X::load_transposed(simd, start, leading, valid) }
             } else {
                 let mut square = [simd.zero(); 16];
                 for (i, row) in square.iter_mut().enumerate().take(valid) {
@@ -125,7 +128,7 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
     let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
     for p in 0..depth {
         // The rows of the next call: they are too far apart for the machine to guess them.
-        prefetch(x.as_ptr().wrapping_add((p + STEPS) * leading));
+        prefetch(x.as_ptr().wrapping_add((p + STEPS).wrapping_mul(leading)));
         for first in (0..width).step_by(S::LANES) {
             let valid = count.saturating_sub(first).min(S::LANES);
             let start = p * leading + first;
@@ -133,6 +136,12 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
                 // SAFETY: the row holds LANES elements from `first` on.
                 unsafe { X::load_ptr(simd, x.as_ptr().add(start)) }
             } else {
+                #[cfg(planted_bug = "pack")]
+                if is_planted() && valid > 0 {
+                    // SAFETY: none. One element behind the row, and behind the operand if it is the last row: what .ci/asan.sh
+                    // has to find.
+                    std::hint::black_box(unsafe { x.as_ptr().add(start + valid).read_volatile() });
+                }
                 X::load_partial(simd, &x[start.min(x.len())..][..valid])
             };
             let lanes = S::LANES.min(width - first);
@@ -140,6 +149,13 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
             unsafe { put(simd, out.as_mut_ptr().add(p * width + first), whole(p), lanes, value) };
         }
     }
+}
+
+/// Whether the fault of `copy` is switched on, in builds that have it.
+#[cfg(planted_bug = "pack")]
+fn is_planted() -> bool {
+    static PLANTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *PLANTED.get_or_init(|| std::env::var_os("PLANTED_BUG").is_some_and(|name| name == "pack"))
 }
 
 /// Asks for the cache line of `p`, which may be any address.

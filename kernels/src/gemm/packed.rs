@@ -1,7 +1,8 @@
 //! B packed once and used many times: a weight of a layer that is applied N times.
 
-use super::{Layout, Operand, cpu, span, tile::Tile};
+use super::{Layout, Operand, cpu, tile::Tile};
 use crate::{
+    extent::span,
     pool::{Cpu, Disjoint},
     simd::{Element, Isa, IsaKind},
 };
@@ -80,8 +81,15 @@ impl fmt::Debug for PackedB {
 
 impl PackedB {
     /// Room for a k x n matrix on `isa`, filled with zeros. The only allocation.
+    ///
+    /// # Panics
+    /// If memory cannot address as many elements.
+    #[track_caller]
     pub fn new(isa: Isa, k: usize, n: usize) -> Self {
-        let floats = k * Tile::of(isa.kind()).padded(n);
+        let padded = n.checked_next_multiple_of(Tile::of(isa.kind()).nr);
+        let floats =
+            padded.and_then(|padded| padded.checked_mul(k)).filter(|&floats| floats <= isize::MAX as usize / 4);
+        let floats = floats.unwrap_or_else(|| panic!("B of {k} x {n} has more elements than memory can address"));
         Self { isa: isa.kind(), k, n, panels: vec![Line::ZERO; floats.div_ceil(16)] }
     }
 

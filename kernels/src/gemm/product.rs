@@ -11,6 +11,7 @@
 
 use super::pack::{prefetch, prefetch_near};
 use super::sweep::part;
+use crate::extent::span;
 use crate::simd::Simd;
 use std::array::from_fn;
 
@@ -58,7 +59,7 @@ impl Next {
     #[inline(always)]
     fn ask(self, i: usize, width: usize) {
         for matrix in [self.c, self.matrix] {
-            let row = matrix.wrapping_add(i * self.ldc);
+            let row = matrix.wrapping_add(i.wrapping_mul(self.ldc));
             for line in (0..width).step_by(16) {
                 prefetch(row.wrapping_add(line));
             }
@@ -73,7 +74,9 @@ impl Left<'_> {
     /// Panics if the panel does not hold `height` rows of `depth` steps.
     #[inline(always)]
     pub(super) fn check(&self, height: usize, depth: usize) {
-        assert!(depth == 0 || self.a.len() > (height - 1) * self.down + (depth - 1) * self.along);
+        assert!(self.down == 1 || self.along == 1);
+        let reach = if self.along == 1 { span(height, depth, self.down) } else { span(depth, height, self.along) };
+        assert!(self.a.len() >= reach);
     }
 }
 
@@ -81,29 +84,48 @@ impl Right<'_> {
     /// Panics if the panel does not hold `width` columns of `depth` steps.
     #[inline(always)]
     pub(super) fn check(&self, width: usize, depth: usize) {
-        assert!(depth == 0 || self.b.len() >= (depth - 1) * self.along + width);
+        assert!(self.b.len() >= span(depth, width, self.along));
     }
 }
 
-/// A\[H, depth\] · B\[depth, NR\].
+/// A\[H, depth\] · B\[depth, NR\], summed in chains of `chain` steps (at least 1 unless `depth` is 0), which are added in
+/// order. The sum of the chains so far waits in `waiting`, in L1, while the registers take the next one: two sets of
+/// accumulators do not fit the registers, and a store and a load of the tile cost a hundredth of a chain.
 ///
 /// # Safety
-/// `left` holds H rows and `right` NV vectors of `depth` steps, as their `check` has it.
+/// `left` holds H rows and `right` NV vectors of `depth` steps, as their `check` has it; `waiting` is valid for reading and
+/// writing H · NV vectors.
 #[inline(always)]
 pub(super) unsafe fn product<S: Simd, const H: usize, const NV: usize>(
     simd: S,
-    depth: usize,
+    [depth, chain]: [usize; 2],
     left: Left<'_>,
     right: Right<'_>,
     next: Next,
+    waiting: *mut f32,
 ) -> [[S::F32; NV]; H] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if left.along == 1 && H > 1 {
-            of_rows(simd, depth, left.a.as_ptr(), left.down, right, next)
-        } else {
-            of_groups(simd, depth, left.a.as_ptr(), left.along, right, next)
+    let mut start = 0;
+    loop {
+        let steps = chain.min(depth - start);
+        let last = start + steps == depth;
+        let (a, b) = (&left.a[start * left.along..], Right { b: &right.b[start * right.along..], ..right });
+        let next = last.then_some(next);
+        // SAFETY: the caller's promise, of which these are steps start .. start + steps.
+        unsafe {
+            let mut sums = if left.along == 1 && H > 1 {
+                of_rows(simd, steps, a.as_ptr(), left.down, b, next)
+            } else {
+                of_groups(simd, steps, a.as_ptr(), left.along, b, next)
+            };
+            if start > 0 {
+                add_rows(simd, &mut sums, waiting, NV * S::LANES);
+            }
+            if last {
+                return sums;
+            }
+            store_rows(simd, &sums, waiting, NV * S::LANES);
         }
+        start += steps;
     }
 }
 
@@ -126,17 +148,21 @@ unsafe fn of_groups<S: Simd, const H: usize, const NV: usize>(
     mut a: *const f32,
     group: usize,
     right: Right<'_>,
-    next: Next,
+    next: Option<Next>,
 ) -> [[S::F32; NV]; H] {
     let mut sums = [[simd.zero(); NV]; H];
     let mut b = right.b.as_ptr();
-    let (a_ahead, b_ahead) = (AHEAD * group, AHEAD * right.along);
-    for i in 0..H {
-        next.ask(i, NV * S::LANES);
-        for _ in part(depth, 1, H, i) {
+    let (a_ahead, b_ahead) = (AHEAD.wrapping_mul(group), AHEAD.wrapping_mul(right.along));
+    // One loop where nothing is prefetched in between: the end of each costs a mispredicted branch.
+    let parts = if next.is_some() { H } else { 1 };
+    for i in 0..parts {
+        if let Some(next) = next {
+            next.ask(i, NV * S::LANES);
+        }
+        for _ in part(depth, 1, parts, i) {
             prefetch_right::<S, NV>(b.wrapping_add(b_ahead));
             prefetch(a.wrapping_add(a_ahead));
-            prefetch(a.wrapping_add(a_ahead + H - 1));
+            prefetch(a.wrapping_add(a_ahead.wrapping_add(H - 1)));
             // SAFETY: the caller's promise; the pointers move one step.
             unsafe {
                 let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
@@ -165,18 +191,23 @@ unsafe fn of_rows<S: Simd, const H: usize, const NV: usize>(
     a: *const f32,
     down: usize,
     right: Right<'_>,
-    next: Next,
+    next: Option<Next>,
 ) -> [[S::F32; NV]; H] {
     const { assert!(H <= 15) };
     let mut sums = [[simd.zero(); NV]; H];
     let mut b = right.b.as_ptr();
-    let b_ahead = AHEAD * right.along;
+    let b_ahead = AHEAD.wrapping_mul(right.along);
     // Variables and not an array: an array would be kept in memory.
-    let (mut a0, mut a1, mut a2) = (a, a.wrapping_add(3 * down), a.wrapping_add(6 * down));
-    let (mut a3, mut a4) = (a.wrapping_add(9 * down), a.wrapping_add(12 * down));
-    for i in 0..H {
-        next.ask(i, NV * S::LANES);
-        for _ in part(depth, 1, H, i) {
+    let row = |i: usize| a.wrapping_add(i.wrapping_mul(down));
+    let (mut a0, mut a1, mut a2) = (row(0), row(3), row(6));
+    let (mut a3, mut a4) = (row(9), row(12));
+    // One loop where nothing is prefetched in between: the end of each costs a mispredicted branch.
+    let parts = if next.is_some() { H } else { 1 };
+    for i in 0..parts {
+        if let Some(next) = next {
+            next.ask(i, NV * S::LANES);
+        }
+        for _ in part(depth, 1, parts, i) {
             prefetch_right::<S, NV>(b.wrapping_add(b_ahead));
             // SAFETY: the caller's promise; the pointers move one step, and those of rows that do not exist are not read.
             unsafe {
@@ -236,12 +267,8 @@ pub(super) unsafe fn write<S: Simd, const H: usize, const NV: usize>(
 ) {
     // By reference: iterators over arrays by value do not unroll, and would take the sums out of the registers.
     if add {
-        for (i, row) in sums.iter_mut().enumerate() {
-            for (v, sum) in row.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                *sum = simd.add(unsafe { simd.load_ptr(c.add(i * ldc + v * S::LANES)) }, *sum);
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { add_rows(simd, &mut sums, c, ldc) };
     }
     if let Some(bias) = bias {
         let bias: [S::F32; NV] = from_fn(|v| simd.load(&bias[v * S::LANES..]));
@@ -251,6 +278,40 @@ pub(super) unsafe fn write<S: Simd, const H: usize, const NV: usize>(
             }
         }
     }
+    // SAFETY: the caller's promise.
+    unsafe { store_rows(simd, &sums, c, ldc) };
+}
+
+/// sums = C + sums
+///
+/// # Safety
+/// `c` is valid for reading H rows of NV vectors, `ldc` apart.
+#[inline(always)]
+unsafe fn add_rows<S: Simd, const H: usize, const NV: usize>(
+    simd: S,
+    sums: &mut [[S::F32; NV]; H],
+    c: *const f32,
+    ldc: usize,
+) {
+    for (i, row) in sums.iter_mut().enumerate() {
+        for (v, sum) in row.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *sum = simd.add(unsafe { simd.load_ptr(c.add(i * ldc + v * S::LANES)) }, *sum);
+        }
+    }
+}
+
+/// C = sums
+///
+/// # Safety
+/// `c` is valid for writing H rows of NV vectors, `ldc` apart.
+#[inline(always)]
+unsafe fn store_rows<S: Simd, const H: usize, const NV: usize>(
+    simd: S,
+    sums: &[[S::F32; NV]; H],
+    c: *mut f32,
+    ldc: usize,
+) {
     for (i, row) in sums.iter().enumerate() {
         for (v, &sum) in row.iter().enumerate() {
             // SAFETY: the caller's promise.

@@ -9,7 +9,9 @@ use super::epilogue::{Finish, Mask, Place};
 use super::product::{Left, Next, Right, product, write};
 use super::tile::Tile;
 use crate::dropout::BLOCK;
+use crate::extent::{area, index, span};
 use crate::pool::Disjoint;
+use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::{DType, Element, Kernel, Simd};
 use half::bf16;
 use std::ops::Range;
@@ -106,6 +108,8 @@ pub(super) struct Sweep<'a> {
 pub(super) struct Tiles<'a> {
     /// Steps of the sum in this block.
     pub depth: usize,
+    /// Steps of a chain of the sum.
+    pub chain: usize,
     /// Rows of C.
     pub rows: Range<usize>,
     /// Columns of C; the first is a multiple of NR.
@@ -124,8 +128,8 @@ pub(super) struct Tiles<'a> {
     pub finish: Finish<'a>,
     /// The thread's buffer for sums of a task whose C is bf16, `task_columns` a row.
     pub sums: Disjoint<'a, f32>,
-    /// The thread's buffer for a tile on its way to C: MR x NR.
-    pub spill: &'a mut [f32],
+    /// The thread's buffer for a tile on its way to C, or for the sum of the chains before the last: MR x NR.
+    pub spill: Disjoint<'a, f32>,
     /// Whether the tiles go down the columns of C first. Not with dropout, whose mask is drawn for whole rows.
     pub by_columns: bool,
 }
@@ -139,7 +143,7 @@ impl Kernel for Sweep<'_> {
     /// Panels of A are as equal in height as can be, none above MR.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { a, b, packed_a, mask, mut tiles } = self;
+        let Self { a, b, packed_a, mask, tiles } = self;
         let tile = Tile::of_lanes(S::LANES);
         let (rows, columns) = (tiles.rows.clone(), tiles.columns.clone());
         let first = columns.start / BLOCK * BLOCK;
@@ -158,29 +162,21 @@ impl Kernel for Sweep<'_> {
                 mask.draw(simd, dropout, row, height);
             }
             let right = b.panel(j, column + tile.nr <= columns.end);
-            macro_rules! heights {
-                ($nv:literal: $($h:literal)*) => {
-                    match height {
-                        $($h => tiles.tile::<S, $h, $nv>(simd, left, right, row, column),)*
-                        _ => unreachable!("no tile has {height} rows"),
-                    }
-                };
-            }
             let written = if S::EMULATED {
                 tiles.rows_of_tile(simd, height, left, right, row, column)
-            } else if S::LANES == 16 {
-                heights!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
-            } else if S::LANES == 8 {
-                heights!(2: 1 2 3 4 5 6)
             } else {
-                heights!(8: 1 2 3 4)
+                for_height!(RegisterTile::of::<S>(), height, |H, NV| {
+                    tiles.tile::<S, H, NV>(simd, left, right, row, column)
+                })
             };
             if written {
                 tiles.finish_tile(simd, height, row, column, &mask);
             } else {
                 for i in 0..height {
                     let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
-                    tiles.finish_row(simd, row + i, column, &tiles.spill[i * tile.nr..][..tile.nr], mask);
+                    // SAFETY: the buffer is this thread's, and no other reference to it is alive.
+                    let sums = unsafe { &*tiles.spill.slice(i * tile.nr..(i + 1) * tile.nr) };
+                    tiles.finish_row(simd, row + i, column, sums, mask);
                 }
             }
         }
@@ -191,7 +187,7 @@ impl<'a> Tiles<'a> {
     /// Computes one tile of H rows; true if it is written, false if it waits in `spill`.
     #[inline(always)]
     fn tile<S: Simd, const H: usize, const NV: usize>(
-        &mut self,
+        &self,
         simd: S,
         left: Left<'_>,
         right: Right<'_>,
@@ -201,11 +197,12 @@ impl<'a> Tiles<'a> {
         let (width, depth) = (NV * S::LANES, self.depth);
         left.check(H, depth);
         right.check(width, depth);
+        assert!(self.spill.len() >= area(H, width));
         let (out, ldc, bias, direct) = self.destination(width, H, row, column);
         let next = self.next(row, H, column, width, right);
-        // SAFETY: the checks hold the lengths of the panels, `destination` that of the output.
+        // SAFETY: the checks hold the lengths of the panels, the assert that of `spill`, `destination` that of the output.
         unsafe {
-            let sums = product::<S, H, NV>(simd, depth, left, right, next);
+            let sums = product::<S, H, NV>(simd, [depth, self.chain], left, right, next, self.spill.ptr(0));
             write(simd, sums, out, ldc, direct && self.old != Old::Nothing, bias);
         }
         direct
@@ -224,14 +221,15 @@ impl<'a> Tiles<'a> {
             false => (row + height, self.columns.start),
         };
         if self.by_columns {
-            let panel = self.depth * right.along;
+            let panel = self.depth.wrapping_mul(right.along);
             lines = (panel / self.rows.len()).div_ceil(16);
-            b = b.wrapping_add(panel + (row - self.rows.start) * panel / self.rows.len());
+            b = b.wrapping_add(panel.wrapping_add((row - self.rows.start).wrapping_mul(panel) / self.rows.len()));
         }
         match self.c {
             Output::F32(c) => {
-                let at = next_row * self.ldc + next_column;
-                let c = c.ptr(0).cast_const().wrapping_add(self.c_start + at);
+                // Possibly behind the last row: an address to prefetch, no more.
+                let at = next_row.wrapping_mul(self.ldc).wrapping_add(next_column);
+                let c = c.ptr(0).cast_const().wrapping_add(self.c_start.wrapping_add(at));
                 let matrix = if self.last { self.finish.matrix() } else { None };
                 Next { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc, b, lines }
             }
@@ -242,7 +240,7 @@ impl<'a> Tiles<'a> {
     /// The same, one row after the other: the same numbers to the bit from little code.
     #[inline(always)]
     fn rows_of_tile<S: Simd>(
-        &mut self,
+        &self,
         simd: S,
         height: usize,
         left: Left<'_>,
@@ -253,23 +251,27 @@ impl<'a> Tiles<'a> {
         let (width, depth) = (Tile::of_lanes(S::LANES).nr, self.depth);
         left.check(height, depth);
         right.check(width, depth);
+        assert!(self.spill.len() >= area(height, width));
         let (out, ldc, bias, direct) = self.destination(width, height, row, column);
         for i in 0..height {
             let left = Left { a: &left.a[(i * left.down).min(left.a.len())..], ..left };
-            // SAFETY: as in `tile`; every emulated tile is two vectors wide.
-            unsafe {
-                let sums = product::<S, 1, 2>(simd, depth, left, right, Next::NONE);
-                write(simd, sums, out.add(i * ldc), ldc, direct && self.old != Old::Nothing, bias);
-            }
+            let waiting = self.spill.ptr(i * width);
+            for_height!(RegisterTile::new(1, RegisterTile::of::<S>().vectors), 1, |H, NV| {
+                // SAFETY: as in `tile`: `width` is NV vectors, and row i of `spill` is free until row i of the tile goes there.
+                unsafe {
+                    let sums = product::<S, H, NV>(simd, [depth, self.chain], left, right, Next::NONE, waiting);
+                    write(simd, sums, out.add(i * ldc), ldc, direct && self.old != Old::Nothing, bias);
+                }
+            });
         }
         direct
     }
 
     /// Where a tile goes, with its leading dimension and the bias to add: C itself if the tile is whole and f32, else
-    /// `spill`. Valid for `height` rows of `width` floats, which are this task's alone.
+    /// `spill`, which holds a tile. Valid for `height` rows of `width` floats, which are this task's alone.
     #[inline(always)]
     fn destination(
-        &mut self,
+        &self,
         width: usize,
         height: usize,
         row: usize,
@@ -278,14 +280,11 @@ impl<'a> Tiles<'a> {
         let whole = column + width <= self.columns.end;
         match (whole, self.c) {
             (true, Output::F32(c)) => {
-                let at = self.c_start + row * self.ldc + column;
-                assert!(at + (height - 1) * self.ldc + width <= c.len());
+                let at = index(row, self.ldc, column).saturating_add(self.c_start);
+                assert!(span(height, width, self.ldc) <= c.len().saturating_sub(at));
                 (c.ptr(at), self.ldc, self.finish.bias(self.last).map(|bias| &bias[column..]), true)
             }
-            _ => {
-                assert!(self.spill.len() >= height * width);
-                (self.spill.as_mut_ptr(), width, None, false)
-            }
+            _ => (self.spill.ptr(0), width, None, false),
         }
     }
 

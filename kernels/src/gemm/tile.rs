@@ -1,6 +1,17 @@
 //! Tile and block sizes per instruction set. Mechanism: `super::cpu`; how each was found: docs/gemm.md.
 
+use crate::register_tile::RegisterTile;
 use crate::simd::IsaKind;
+
+/// Terms of a sum that are added one after the other, at most. A longer sum is cut into equal chains, whose results are added
+/// in order: the rounding error grows with the length of a chain (docs/gemm.md, Accuracy).
+pub(super) const CHAIN: usize = 384;
+
+/// Terms of each chain of a sum over k, the last of which may have fewer. With the order of the chains it fixes the bits of a
+/// product, so it depends on k alone, not on the machine.
+pub(super) const fn chain(k: usize) -> usize {
+    if k <= CHAIN { k } else { k.div_ceil(k.div_ceil(CHAIN)) }
+}
 
 /// Sizes of the loop nest for one instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +22,7 @@ pub(super) struct Tile {
     pub nv: usize,
     /// Columns of C that stay in registers: `nv` vectors.
     pub nr: usize,
-    /// Depth of a block: how far a long sum over k goes before C is touched.
+    /// Depth of a block of a long sum over k: how far it goes before C is touched.
     pub kc: usize,
     /// Depth of the deepest block: a sum that is no longer is one block, which spares reading C again.
     pub whole: usize,
@@ -23,26 +34,13 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    const fn new(
-        mr: usize,
-        nv: usize,
-        lanes: usize,
-        [kc, whole]: [usize; 2],
-        task_columns: usize,
-        task_rows: usize,
-    ) -> Self {
-        let nr = nv * lanes;
-        assert!(task_columns.is_multiple_of(nr));
-        Self { mr, nv, nr, kc, whole, task_columns, task_rows }
-    }
     /// The sizes for vectors of `lanes`: real and emulated instruction sets of one width share them.
     pub(super) const fn of_lanes(lanes: usize) -> Self {
-        match lanes {
-            16 => Self::new(14, 2, 16, [384, 1024], 768, 512),
-            8 => Self::new(6, 2, 8, [384, 1024], 768, 512),
-            4 => Self::new(6, 2, 4, [256, 512], 384, 256),
-            _ => Self::new(4, 8, 1, [256, 512], 384, 256),
-        }
+        let RegisterTile { rows: mr, vectors: nv } = RegisterTile::of_lanes(lanes);
+        let nr = nv * lanes;
+        let (task_columns, task_rows) = if lanes >= 8 { (768, 512) } else { (384, 256) };
+        assert!(task_columns % nr == 0);
+        Self { mr, nv, nr, kc: CHAIN, whole: 1024, task_columns, task_rows }
     }
     /// The sizes for `isa`.
     pub(super) const fn of(isa: IsaKind) -> Self {
@@ -58,9 +56,10 @@ impl Tile {
         n.next_multiple_of(self.nr)
     }
     /// Steps of each block of a sum over k, the last of which may have fewer: one block if it is not longer than `whole`,
-    /// else equal blocks of at most `kc`. It fixes the order of additions: the shape alone decides, not the machine.
+    /// else equal blocks of at most `kc`. Either a block is one chain, or all chains are in one block, so that blocks do not
+    /// change the order of additions.
     pub(super) const fn depth(&self, k: usize) -> usize {
-        if k <= self.whole { k } else { k.div_ceil(k.div_ceil(self.kc)) }
+        if k <= self.whole { k } else { chain(k) }
     }
     /// Columns of a task whose blocks are `depth` deep, at most.
     pub(super) const fn columns(&self, depth: usize) -> usize {

@@ -14,6 +14,7 @@ use super::{QuantizedWeight, scratch_len};
 use crate::gelu::Activation;
 use crate::gemm::part;
 use crate::pool::{Cpu, Disjoint};
+use crate::register_tile::{RegisterTile, TALLEST, for_height};
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -29,78 +30,93 @@ pub(super) struct Product<'a> {
 const PANELS: usize = 8;
 /// Tasks that a product is cut into where it has the columns for it.
 const TASKS: usize = 8;
-/// Rows of the tallest tile, columns of the widest.
-const TALLEST: usize = 14;
+/// Columns of the widest tile.
 const WIDEST: usize = 32;
+
+/// How rows are cut into panels.
+#[derive(Clone, Copy)]
+struct Panels {
+    /// Rows, and panels that they are cut into.
+    rows: usize,
+    count: usize,
+    /// Bytes of a row: k rounded up to groups of four.
+    stride: usize,
+}
+
+impl Panels {
+    /// The rows of a panel: as equal in height as can be.
+    #[inline(always)]
+    fn rows(&self, i: usize) -> Range<usize> {
+        part(self.rows, 1, self.count, i)
+    }
+    /// The bytes of these rows.
+    #[inline(always)]
+    fn bytes(&self, rows: &Range<usize>) -> Range<usize> {
+        rows.start * self.stride..rows.end * self.stride
+    }
+}
 
 /// The quantised rows.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
-    /// Rows, and panels that they are cut into.
-    count: usize,
-    panels: usize,
-    /// Bytes of a row: k rounded up to groups of four.
-    stride: usize,
+struct Quantized<'a> {
     /// Panels one behind the other.
-    bytes: Disjoint<'a, u8>,
+    bytes: &'a [u8],
     /// s_i and o_i.
-    scale: Disjoint<'a, f32>,
-    offset: Disjoint<'a, f32>,
-}
-
-impl<'a> Rows<'a> {
-    fn new(m: usize, k: usize, tallest: usize, scratch: &'a mut [u32]) -> Self {
-        let (numbers, bytes) = scratch[..scratch_len(m, k)].split_at_mut(2 * m);
-        let (scale, offset) = numbers.split_at_mut(m);
-        Self {
-            count: m,
-            panels: m.div_ceil(tallest),
-            stride: 4 * k.div_ceil(4),
-            bytes: Disjoint::new(bytemuck::cast_slice_mut(bytes)),
-            scale: Disjoint::new(bytemuck::cast_slice_mut(scale)),
-            offset: Disjoint::new(bytemuck::cast_slice_mut(offset)),
-        }
-    }
-
-    /// The rows of a panel: as equal in height as can be.
-    #[inline(always)]
-    fn panel(&self, i: usize) -> Range<usize> {
-        part(self.count, 1, self.panels, i)
-    }
+    scale: &'a [f32],
+    offset: &'a [f32],
 }
 
 /// Quantises the m rows of x, multiplies, finishes.
 pub(super) fn run<D: Dot>(cpu: &Cpu, dot: D, product: &Product<'_>, m: usize, y: &mut [f32], scratch: &mut [u32]) {
     let (n, k) = product.weight.size();
-    let rows = Rows::new(m, k, D::ROWS, scratch);
-    cpu.for_each(rows.panels, |panel| dot.vectorize(Quantize { x: product.x, k, rows, panel }));
-    let down = rows.panels.div_ceil(PANELS);
+    let panels = Panels { rows: m, count: m.div_ceil(D::ROWS), stride: 4 * k.div_ceil(4) };
+    let (numbers, bytes) = scratch[..scratch_len(m, k)].split_at_mut(2 * m);
+    let (scale, offset) = numbers.split_at_mut(m);
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(bytes);
+    let (scale, offset): (&mut [f32], &mut [f32]) = (bytemuck::cast_slice_mut(scale), bytemuck::cast_slice_mut(offset));
+    let to = Outputs {
+        bytes: Disjoint::new(&mut *bytes),
+        scale: Disjoint::new(&mut *scale),
+        offset: Disjoint::new(&mut *offset),
+    };
+    cpu.for_each(panels.count, |panel| dot.vectorize(Quantize { x: product.x, k, panels, panel, to }));
+    let quantized = Quantized { bytes, scale, offset };
+    let down = panels.count.div_ceil(PANELS);
     let width = VECTORS * D::Float::LANES;
     let across = TASKS.div_ceil(down).min(n.div_ceil(width));
     let y = Disjoint::new(y);
     cpu.for_each(down * across, |task| {
         let columns = part(n, width, across, task % across);
-        dot.vectorize(Task { product, rows, panels: part(rows.panels, 1, down, task / across), columns, y });
+        let of_task = part(panels.count, 1, down, task / across);
+        dot.vectorize(Task { product, quantized, panels, of_task, columns, y });
     });
+}
+
+/// Where quantised rows go.
+#[derive(Clone, Copy)]
+struct Outputs<'a> {
+    bytes: Disjoint<'a, u8>,
+    scale: Disjoint<'a, f32>,
+    offset: Disjoint<'a, f32>,
 }
 
 /// One panel of rows of x, to bytes.
 struct Quantize<'a> {
     x: &'a [f32],
     k: usize,
-    rows: Rows<'a>,
+    panels: Panels,
     panel: usize,
+    to: Outputs<'a>,
 }
 
 impl<D: Dot> DotKernel<D> for Quantize<'_> {
     #[inline(always)]
     fn run(self, dot: D) {
-        let rows = self.rows.panel(self.panel);
-        let stride = self.rows.stride;
+        let rows = self.panels.rows(self.panel);
         // SAFETY: panels are disjoint, in bytes and in rows, and one task has each.
         let (bytes, scale, offset) = unsafe {
-            let bytes = self.rows.bytes.slice(rows.start * stride..rows.end * stride);
-            (bytes, self.rows.scale.slice(rows.clone()), self.rows.offset.slice(rows.clone()))
+            let bytes = self.to.bytes.slice(self.panels.bytes(&rows));
+            (bytes, self.to.scale.slice(rows.clone()), self.to.offset.slice(rows.clone()))
         };
         for (i, row) in rows.clone().enumerate() {
             let x = &self.x[row * self.k..][..self.k];
@@ -170,8 +186,10 @@ fn quantize<D: Dot>(dot: D, x: &[f32], low: f32, inverse: f32, bytes: &mut [u8],
 /// A rectangle of y.
 struct Task<'a> {
     product: &'a Product<'a>,
-    rows: Rows<'a>,
-    panels: Range<usize>,
+    quantized: Quantized<'a>,
+    panels: Panels,
+    /// The task's panels.
+    of_task: Range<usize>,
     columns: Range<usize>,
     y: Disjoint<'a, f32>,
 }
@@ -180,27 +198,16 @@ impl<D: Dot> DotKernel<D> for Task<'_> {
     #[inline(always)]
     fn run(self, dot: D) {
         let width = VECTORS * D::Float::LANES;
-        let stride = self.rows.stride;
+        let stride = self.panels.stride;
         let weights: &[i8] = bytemuck::cast_slice(&self.product.weight.panels);
         let mut sums = [0f32; TALLEST * WIDEST];
         for column in self.columns.clone().step_by(width) {
             let panel = &weights[column * stride..][..width * stride];
-            for rows in self.panels.clone().map(|panel| self.rows.panel(panel)) {
-                // SAFETY: quantising is over, nobody writes the rows any more.
-                let bytes = unsafe { &*self.rows.bytes.slice(rows.start * stride..rows.end * stride) };
-                macro_rules! heights {
-                    ($($h:literal)*) => {
-                        match rows.len() {
-                            $($h => tile::<D, $h>(dot, bytes, panel, &mut sums),)*
-                            height => unreachable!("no tile has {height} rows"),
-                        }
-                    };
-                }
-                if D::ROWS == 14 {
-                    heights!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
-                } else {
-                    heights!(1 2 3 4 5 6);
-                }
+            for rows in self.of_task.clone().map(|panel| self.panels.rows(panel)) {
+                let bytes = &self.quantized.bytes[self.panels.bytes(&rows)];
+                for_height!(RegisterTile::new(D::ROWS, VECTORS), rows.len(), |H, NV| {
+                    tile::<D, H, NV>(dot, bytes, panel, &mut sums);
+                });
                 for (i, row) in rows.enumerate() {
                     self.finish(dot, row, column, &sums[i * width..][..width]);
                 }
@@ -211,31 +218,31 @@ impl<D: Dot> DotKernel<D> for Task<'_> {
 
 /// The sums of H rows and a panel of columns, as floats, a row of the panel's width behind the other.
 #[inline(always)]
-fn tile<D: Dot, const H: usize>(dot: D, rows: &[u8], panel: &[i8], out: &mut [f32; TALLEST * WIDEST]) {
+fn tile<D: Dot, const H: usize, const NV: usize>(dot: D, rows: &[u8], panel: &[i8], out: &mut [f32; TALLEST * WIDEST]) {
     let lanes = D::Float::LANES;
     let groups = rows.len() / (4 * H);
-    assert!(panel.len() >= groups * VECTORS * lanes * 4 && H * VECTORS * lanes <= out.len());
-    let mut sums: [[Ints<D>; VECTORS]; H] = [[dot.float().splat_u32(0); VECTORS]; H];
+    assert!(panel.len() >= groups * NV * lanes * 4 && H * NV * lanes <= out.len());
+    let mut sums: [[Ints<D>; NV]; H] = [[dot.float().splat_u32(0); NV]; H];
     let (mut a, mut b) = (rows.as_ptr(), panel.as_ptr());
     for _ in 0..groups {
-        // SAFETY: `rows` holds `groups` groups of H · 4 bytes, `panel` as many of VECTORS · LANES · 4.
+        // SAFETY: `rows` holds `groups` groups of H · 4 bytes, `panel` as many of NV · LANES · 4.
         unsafe {
-            let weights: [Ints<D>; VECTORS] = std::array::from_fn(|v| dot.weights(b.add(4 * lanes * v)));
+            let weights: [Ints<D>; NV] = std::array::from_fn(|v| dot.weights(b.add(4 * lanes * v)));
             for (i, sums) in sums.iter_mut().enumerate() {
                 let activations = dot.activations(a.add(4 * i));
-                for v in 0..VECTORS {
+                for v in 0..NV {
                     sums[v] = dot.dot(sums[v], activations, weights[v]);
                 }
             }
             a = a.add(4 * H);
-            b = b.add(4 * lanes * VECTORS);
+            b = b.add(4 * lanes * NV);
         }
     }
     for (i, sums) in sums.iter().enumerate() {
         for (v, &sum) in sums.iter().enumerate() {
             let float = dot.float().int_to_float(sum);
-            // SAFETY: H · VECTORS · LANES floats fit `out`.
-            unsafe { dot.float().store_ptr(out.as_mut_ptr().add((i * VECTORS + v) * lanes), float) };
+            // SAFETY: H · NV · LANES floats fit `out`.
+            unsafe { dot.float().store_ptr(out.as_mut_ptr().add((i * NV + v) * lanes), float) };
         }
     }
 }
@@ -246,10 +253,7 @@ impl Task<'_> {
     fn finish<D: Dot>(&self, dot: D, row: usize, column: usize, sums: &[f32]) {
         let (simd, lanes) = (dot.float(), D::Float::LANES);
         let Product { weight, bias, activation, .. } = self.product;
-        // SAFETY: quantising is over, nobody writes the rows' numbers any more.
-        let (scale, offset) =
-            unsafe { (self.rows.scale.slice(row..row + 1)[0], self.rows.offset.slice(row..row + 1)[0]) };
-        let (scale, offset) = (simd.splat(scale), simd.splat(offset));
+        let (scale, offset) = (simd.splat(self.quantized.scale[row]), simd.splat(self.quantized.offset[row]));
         for (v, sum) in sums.chunks_exact(lanes).enumerate() {
             let first = column + v * lanes;
             if first >= self.columns.end {

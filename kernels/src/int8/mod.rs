@@ -37,7 +37,7 @@ mod dot;
 #[cfg(test)]
 mod tests;
 
-use crate::{gelu::Activation, pool::Cpu};
+use crate::{extent::area, gelu::Activation, pool::Cpu};
 pub use dot::DotKind;
 use dot::with_dot;
 
@@ -80,7 +80,7 @@ impl QuantizedWeight {
     #[track_caller]
     fn of_kind(kind: DotKind, n: usize, k: usize, w: &[f32]) -> Self {
         assert!(k <= MAX_K, "sums over {k} products of 8 bits do not fit an i32; the most is {MAX_K}");
-        assert_eq!(w.len(), n * k, "a weight of {n} x {k}");
+        assert_eq!(w.len(), area(n, k), "a weight of {n} x {k}");
         let width = kind.columns();
         let groups = k.div_ceil(4);
         let mut panels = vec![Line([0; 64]); (n.next_multiple_of(width) * groups * 4).div_ceil(64)];
@@ -120,7 +120,7 @@ impl QuantizedWeight {
 
 /// Words of scratch that [`linear`] needs for m rows of k numbers: the quantised rows, with scale and offset.
 pub const fn scratch_len(m: usize, k: usize) -> usize {
-    m * (k.div_ceil(4) + 2)
+    area(m, k.div_ceil(4) + 2)
 }
 
 /// y = act(x·Wᵀ + b) for m rows: x [m, k], y [m, n], both without gaps.
@@ -146,7 +146,7 @@ pub fn linear(
 fn multiply(cpu: &Cpu, product: &cpu::Product<'_>, y: &mut [f32], scratch: &mut [u32]) {
     let (cpu::Product { x, bias, .. }, (n, k)) = (product, product.weight.size());
     let m = y.len().checked_div(n).unwrap_or(0);
-    assert_eq!((x.len(), y.len()), (m * k, m * n), "{m} rows through a weight of {n} x {k}");
+    assert_eq!((x.len(), y.len()), (area(m, k), area(m, n)), "{m} rows through a weight of {n} x {k}");
     assert!(bias.is_none_or(|bias| bias.len() == n), "the bias must hold one number an output");
     assert!(scratch.len() >= scratch_len(m, k), "{m} rows of {k} need {} words of scratch", scratch_len(m, k));
     if m > 0 {

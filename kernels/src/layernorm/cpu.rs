@@ -1,6 +1,7 @@
 //! LayerNorm on vectors.
 
 use super::Spec;
+use crate::extent::area;
 use crate::pool::Cpu;
 use crate::reduce::{add_blocks, column_sums_scratch_len, row_block};
 use crate::rows::{Rows, for_each_block, rows_per_task};
@@ -26,12 +27,12 @@ pub fn forward<X: Element>(
     stats: &mut [f32],
 ) {
     let Spec { rows, columns, eps } = *spec;
-    let fits = |len: usize| len == rows * columns;
+    let fits = |len: usize| len == area(rows, columns);
     assert!(fits(x.len()) && fits(y.len()), "layernorm: x or y is not {spec:?}");
     assert!(residual.is_none_or(|r| fits(r.len())), "layernorm: the residual is not {spec:?}");
     assert!(sum_out.as_ref().is_none_or(|s| fits(s.len())), "layernorm: the sum is not {spec:?}");
     assert!(gain.len() == columns && bias.len() == columns, "layernorm: gain or bias is not {spec:?}");
-    assert_eq!(stats.len(), 2 * rows, "layernorm: stats are not {spec:?}");
+    assert_eq!(stats.len(), area(2, rows), "layernorm: stats are not {spec:?}");
     let isa = cpu.isa();
     let outputs = (Rows::new(y, columns), Rows::optional(sum_out, columns), Rows::new(stats, 2));
     for_each_block(cpu, rows, rows_per_task(columns), outputs, |rows, (y, sum_out, stats)| {
@@ -199,7 +200,7 @@ impl<X: Element, const PARTS: usize> Columns<PARTS, 2, 0, 1, 0> for Normalise<X>
 
 /// Length of the scratch of [`backward`].
 pub const fn backward_scratch_len(spec: &Spec) -> usize {
-    column_sums_scratch_len(spec.rows, 2 * spec.columns)
+    column_sums_scratch_len(spec.rows, area(2, spec.columns))
 }
 
 /// ds [T, H] of s, its statistics and dy; dgain, dbias [H] are added to. `scratch` of [`backward_scratch_len`].
@@ -219,17 +220,19 @@ pub fn backward<X: Element>(
     scratch: &mut [f32],
 ) {
     let Spec { rows, columns, .. } = *spec;
-    let fits = |len: usize| len == rows * columns;
+    let fits = |len: usize| len == area(rows, columns);
     assert!(fits(s.len()) && fits(dy.len()) && fits(ds.len()), "layernorm: s, dy or ds is not {spec:?}");
     assert!(gain.len() == columns && dgain.len() == columns && dbias.len() == columns, "layernorm: not {spec:?}");
-    assert_eq!(stats.len(), 2 * rows, "layernorm: stats are not {spec:?}");
+    assert_eq!(stats.len(), area(2, rows), "layernorm: stats are not {spec:?}");
+    let room = backward_scratch_len(spec);
+    assert!(scratch.len() >= room, "layernorm: scratch holds {} floats, {room} are needed", scratch.len());
     if fits(0) {
         return;
     }
     let block = row_block(rows);
     let blocks = rows.div_ceil(block);
     // [2, blocks, H]: first all blocks' dgain, then all blocks' dbias.
-    let (gains, biases) = scratch[..backward_scratch_len(spec)].split_at_mut(blocks * columns);
+    let (gains, biases) = scratch[..room].split_at_mut(blocks * columns);
     let isa = cpu.isa();
     let outputs = (Rows::new(ds, block * columns), Rows::new(&mut *gains, columns), Rows::new(&mut *biases, columns));
     for_each_block(cpu, blocks, 1, outputs, |i, (ds, dgain, dbias)| {

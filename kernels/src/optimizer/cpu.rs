@@ -71,7 +71,9 @@ pub fn lamb(
     let isa = cpu.isa();
     let direction = Direction::new(hyper, step);
     let blocks = all_blocks(segments);
-    let (ratios, norms) = scratch[..lamb_scratch_len(segments)].split_at_mut(segments.len());
+    let room = lamb_scratch_len(segments);
+    assert!(scratch.len() >= room, "optimizer: scratch holds {} numbers, {room} are needed", scratch.len());
+    let (ratios, norms) = scratch[..room].split_at_mut(segments.len());
 
     let weights = &*params;
     let outputs = (Rows::new(&mut *m, 1), Rows::new(&mut *v, 1));

@@ -1,225 +1,318 @@
-//! A team: the pool's threads while a pass runs, awake between its loops.
+//! Thread team: one leader at a time opens parallel loops, which the members join.
 //!
-//! A step is thousands of loops of a few hundred microseconds. A thread that goes to sleep whenever its half of a loop is
-//! done is woken for the next by the operating system, which takes as long as a small loop; so members of a team look for
-//! the next loop themselves, and sleep only when there was none for [`STAY`].
+//! A training step is thousands of loops of some hundred microseconds. Waking a blocked thread takes as long as a small
+//! loop, so members poll for the next loop for a while before they block ([`Patience`]).
 //!
 //! ```text
-//! leader   open(loop 1) ── tasks ── close ─────── open(loop 2) ── tasks ── close ── ... ── over
-//! member        └ join ──── tasks ── leave    look   └ join ───── tasks ── leave    look      └ goes
+//! leader   open(loop 1) ── tasks ── close, wait ── open(loop 2) ── tasks ── close, wait ── ...
+//! member        └ join ──── tasks ── leave     poll    └ join ───── tasks ── leave     poll, then block
 //! ```
 //!
-//! One word says everything: the number of the loop, how many members are in it, whether it is open, whether all is over.
-//! A member that comes too late for a loop does not join it, and the leader waits for those alone that have joined.
+//! Any thread may lead: a caller that takes the lock `leader` opens its loop for the members. A caller that finds the lock
+//! taken runs its tasks itself, one by one, and tries again before each.
 //!
-//! Each participant has a share of the tasks, neighbours beside each other, the same share of every loop: what it wrote in
-//! the last loop is in its cache. Who is done helps the others.
+//! Liveness: a leader waits only for members that have joined its loop, and those run nothing but its tasks. No thread
+//! waits for another caller, except in [`run_on_all`](Team::run_on_all), which blocks until the current loop is over. So a
+//! loop ends if its tasks end.
+//!
+//! One atomic word holds the loop number, the number of members in the loop, the number of blocked members and the flags.
+//! A blocked thread is registered in the same word, so an update of the word either sees it or precedes its last check: no
+//! wake-up is lost, with no ordering stronger than acquire and release.
+//!
+//! Each participant has a contiguous range of the tasks, the same range in every loop of as many tasks: data that it wrote
+//! in the last loop is in its cache. A participant that has finished its range takes tasks of the other ranges.
 
+use super::sync::{AtomicU64, AtomicUsize, Cell, Condvar, Mutex, MutexGuard, Patience, catch_unwind, order};
 use std::{
     any::Any,
-    cell::UnsafeCell,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{
-        Condvar, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
+    ops::Range,
+    panic::{AssertUnwindSafe, resume_unwind},
+    sync::{TryLockError, atomic::Ordering::Relaxed},
 };
 
-/// Whether members may join the loop.
+/// Members may join the loop.
 const OPEN: u64 = 1;
-/// Whether there will be no more loops.
-const OVER: u64 = 2;
-/// A member in the loop.
-const MEMBER: u64 = 4;
-/// The place of the number of the loop.
-const NUMBER: u32 = 32;
+/// Every member has to take part in the loop, and is counted in it from the start.
+const ALL: u64 = 1 << 1;
+/// The leader is blocked until the last member leaves.
+const LEADER_BLOCKED: u64 = 1 << 2;
+/// A task of a member has panicked.
+const PANICKED: u64 = 1 << 3;
+/// There will be no more loops.
+const OVER: u64 = 1 << 4;
+/// One member in the loop.
+const MEMBER: u64 = 1 << 5;
+const MEMBERS: u64 = FIELD * MEMBER;
+/// One blocked member.
+const BLOCKED: u64 = 1 << 15;
+const ALL_BLOCKED: u64 = FIELD * BLOCKED;
+/// One loop. The number has 39 bits; a member would have to stay blocked for exactly 2^39 loops to take one for another.
+const LOOP: u64 = 1 << 25;
+/// Greatest number of members.
+const FIELD: u64 = MAX_THREADS as u64 - 1;
 
-/// How long a member looks for work before it lets other threads go first.
-const SPIN: Duration = Duration::from_micros(50);
-/// How long a member looks for work before it sleeps.
-const STAY: Duration = Duration::from_millis(2);
+/// Most participants of a team.
+pub(super) const MAX_THREADS: usize = 1024;
+
+/// Blocked members that one thread wakes for a loop; each that wakes up wakes as many.
+const FAN_OUT: u64 = 2;
+
+/// What a panic carries.
+type Payload = Box<dyn Any + Send>;
 
 /// The tasks of a loop.
 #[derive(Clone, Copy)]
-struct Loop {
+struct Job {
     task: *const (dyn Fn(usize) + Sync + 'static),
+    first: usize,
     tasks: usize,
-    /// Whether participants keep to their shares.
-    own_only: bool,
 }
 
-/// The next task of a participant's share; on a cache line of its own.
+/// Next task of a participant's range; on a cache line of its own, and of the adjacent-line prefetcher's pair.
 #[repr(align(128))]
-struct Share(AtomicUsize);
+struct Next(AtomicUsize);
 
 pub(super) struct Team {
     state: AtomicU64,
-    /// Written by the leader while no loop is open and no member in one, read by members that have joined.
-    job: UnsafeCell<Loop>,
-    shares: Box<[Share]>,
-    /// Participants that are done with the loop, where all have to take part.
-    done: AtomicUsize,
-    /// Participants that will not come.
-    away: AtomicUsize,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-    sleepers: Mutex<usize>,
-    news: Condvar,
-    /// As many as `sleepers` says, to be asked without the lock.
-    asleep: AtomicUsize,
+    /// Held by the leader of the current loop.
+    leader: Mutex<()>,
+    /// Written by the leader while no member is in a loop, read by members in the loop.
+    job: Cell<Job>,
+    /// By participant; the leader is the first.
+    next: Box<[Next]>,
+    /// First payload of a member of the current loop.
+    panic: Mutex<Option<Payload>>,
+    /// Awake threads from which on a loop wakes no others.
+    most_awake: u64,
+    /// Callers inside a pass.
+    passes: AtomicUsize,
+    /// Held while a thread changes from polling to blocking, and by those that wake it.
+    blocking: Mutex<()>,
+    /// Blocked members.
+    opened: Condvar,
+    /// A blocked leader.
+    left: Condvar,
 }
 
-// SAFETY: everything but `job` is shared by its own means. `job` is written by the leader alone, before it opens a loop
-// (release) and after all members have left the one before (acquire); members read it after joining (acquire) and before
-// leaving (release). The closure behind its pointer is Sync.
+// SAFETY: all fields but `job` are Sync. `job` is written by the holder of `leader` alone, after all members have left the
+// loop before (LEAVE, LEFT) and before it opens the next (OPEN); members read it after joining (JOIN) and before leaving.
+// The closure behind its pointer is Sync and outlives the loop (`lead`).
 unsafe impl Sync for Team {}
-// SAFETY: as above; nothing belongs to a thread.
+// SAFETY: the pointer in `job` is only used inside a loop (above); nothing else is bound to a thread.
 unsafe impl Send for Team {}
 
 fn nothing(_: usize) {}
 
+/// Locks; the data of these locks is valid at every point where a thread could unwind.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 impl Team {
-    /// A team of a leader and `participants - 1` members.
-    pub(super) fn new(participants: usize) -> Self {
+    /// A team of a leader and `participants - 1` members, each of which is a thread that calls
+    /// [`take_part`](Self::take_part). Where `most_awake` threads are awake, a loop wakes no others, except one of all.
+    pub(super) fn new(participants: usize, most_awake: usize) -> Self {
+        assert!(participants <= MAX_THREADS, "{participants} threads: expected at most {MAX_THREADS}");
         Self {
             state: AtomicU64::new(0),
-            job: UnsafeCell::new(Loop { task: &nothing, tasks: 0, own_only: false }),
-            shares: (0..participants).map(|_| Share(AtomicUsize::new(0))).collect(),
-            done: AtomicUsize::new(0),
-            away: AtomicUsize::new(0),
+            leader: Mutex::new(()),
+            job: Cell::new(Job { task: &nothing, first: 0, tasks: 0 }),
+            next: (0..participants).map(|_| Next(AtomicUsize::new(0))).collect(),
             panic: Mutex::new(None),
-            sleepers: Mutex::new(0),
-            news: Condvar::new(),
-            asleep: AtomicUsize::new(0),
+            most_awake: most_awake as u64,
+            passes: AtomicUsize::new(0),
+            blocking: Mutex::new(()),
+            opened: Condvar::new(),
+            left: Condvar::new(),
         }
     }
 
-    /// Runs `task(0)` ... `task(tasks - 1)`, each once, on whoever is there. The leader alone may call it, and not from a
-    /// task.
+    /// Runs `task(0)` ... `task(tasks - 1)`, each once, on the calling thread and the members. Not to be called by a member.
     pub(super) fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        self.lead(tasks, task, false);
+        for first in 0..tasks {
+            let leader = match self.leader.try_lock() {
+                Ok(leader) => leader,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    task(first);
+                    continue;
+                }
+            };
+            let result = self.lead(first..tasks, task, OPEN);
+            drop(leader);
+            return result.unwrap_or_else(|panic| resume_unwind(panic));
+        }
     }
 
-    /// Runs `work(i)` on every participant i at the same time, and waits until all have come who will.
+    /// Runs `work(i)` on every participant i at the same time. Blocks while another caller leads a loop. Not to be called
+    /// by a member, or inside a task.
     pub(super) fn run_on_all(&self, work: &(dyn Fn(usize) + Sync)) {
-        self.lead(self.shares.len(), work, true);
+        let leader = lock(&self.leader);
+        let result = self.lead(0..self.next.len(), work, ALL);
+        drop(leader);
+        result.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
-    fn lead(&self, tasks: usize, task: &(dyn Fn(usize) + Sync), own_only: bool) {
-        // SAFETY: the same fat pointer; the lifetime is over when this function returns or unwinds, which it does after
-        // `Close` has waited for everybody who could call it.
+    /// Leads one loop (OPEN or ALL); the caller holds `leader`. A panic of a task, of which there may be several, comes back.
+    fn lead(&self, tasks: Range<usize>, task: &(dyn Fn(usize) + Sync), kind: u64) -> Result<(), Payload> {
+        // SAFETY: only the lifetime changes. The pointer is used inside the loop alone, which is over when `close` returns;
+        // nothing between here and there unwinds, because `work` is caught.
         let task: *const (dyn Fn(usize) + Sync + 'static) = unsafe { std::mem::transmute(task as *const _) };
-        let job = Loop { task, tasks, own_only };
-        // SAFETY: no loop is open and no member in one: `Close` waited for that, or there was none yet.
-        unsafe { *self.job.get() = job };
-        for (i, share) in self.shares.iter().enumerate() {
-            share.0.store(self.share(tasks, i).start, Ordering::Relaxed);
+        let job = Job { task, first: tasks.start, tasks: tasks.len() };
+        // SAFETY: this thread holds `leader`, and no member is in a loop: the `close` of the loop before waited for that.
+        self.job.with_mut(|slot| unsafe { *slot = job });
+        for (i, next) in self.next.iter().enumerate() {
+            next.0.store(self.range(&job, i).start, Relaxed);
         }
-        self.done.store(0, Ordering::Relaxed);
-        let number = (self.state.load(Ordering::Relaxed) >> NUMBER) + 1;
-        // Sequentially consistent, like what a member does before it sleeps: either it sees the loop, or it is seen here.
-        self.state.store(number << NUMBER | OPEN, Ordering::SeqCst);
-        self.wake();
-        {
-            let _close = Close { team: self, all: own_only };
-            self.work(&job, 0);
+        let joined = if kind == ALL { (self.next.len() as u64 - 1) * MEMBER } else { 0 };
+        // The flags and the number of members are 0: `close` has cleared them.
+        let before = self.state.fetch_add(LOOP + kind + joined, order::OPEN);
+        if kind == ALL {
+            self.wake_all(before);
+        } else {
+            self.wake_some(before, job.tasks - 1);
         }
-        let panic = self.panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        if let Some(panic) = panic {
-            resume_unwind(panic);
+        let result = catch_unwind(AssertUnwindSafe(|| self.work(&job, 0, kind)));
+        let has_panicked = self.close();
+        let panic = if has_panicked { lock(&self.panic).take() } else { None };
+        result.and(panic.map_or(Ok(()), Err))
+    }
+
+    /// Closes the loop and waits for its members to leave. True if a task of theirs has panicked.
+    fn close(&self) -> bool {
+        let mut state = self.state.fetch_and(!OPEN, order::LEFT) & !OPEN;
+        let mut patience = Patience::new();
+        while state & MEMBERS != 0 {
+            if !patience.pause(true) {
+                self.block_until_left();
+            }
+            state = self.state.load(order::LEFT);
+        }
+        // The members are gone, so only numbers of blocked threads change.
+        if state & (ALL | LEADER_BLOCKED | PANICKED) != 0 {
+            self.state.fetch_and(!(ALL | LEADER_BLOCKED | PANICKED), Relaxed);
+        }
+        state & PANICKED != 0
+    }
+
+    /// Blocks the leader until no member is in the loop.
+    fn block_until_left(&self) {
+        let mut guard = lock(&self.blocking);
+        // The last member to leave after this sees the flag, and waits for the lock before it notifies.
+        let mut state = self.state.fetch_or(LEADER_BLOCKED, Relaxed);
+        while state & MEMBERS != 0 {
+            guard = self.left.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = self.state.load(Relaxed);
         }
     }
 
-    fn wake(&self) {
-        if self.asleep.load(Ordering::SeqCst) > 0 {
-            let _sleepers = self.sleepers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            self.news.notify_all();
-        }
-    }
-
-    /// Takes part in the leader's loops until they are over, as participant `me` (not 0, which is the leader).
+    /// Takes part in loops until the team is dissolved, as participant `me` (from 1; 0 is the leader).
     pub(super) fn take_part(&self, me: usize) {
         let mut seen = 0;
-        loop {
-            let state = self.look(seen);
-            if state & OVER != 0 {
-                return;
-            }
-            if self.state.compare_exchange(state, state + MEMBER, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        while let Some(state) = self.next_loop(seen) {
+            // A loop of all has counted this member; another has to be joined while it is open.
+            if state & OPEN != 0 && self.state.compare_exchange(state, state + MEMBER, order::JOIN, Relaxed).is_err() {
                 continue;
             }
-            seen = state >> NUMBER;
-            // SAFETY: this member has joined, so the leader does not write until it has left.
-            let job = unsafe { *self.job.get() };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(&job, me))) {
-                self.panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(panic);
+            seen = state / LOOP;
+            // SAFETY: this member is in the loop, so no leader writes before it has left.
+            let job = self.job.with(|job| unsafe { *job });
+            if state & OPEN != 0 {
+                let participants = (state & MEMBERS) / MEMBER + 2;
+                self.wake_some(state, job.tasks.saturating_sub(participants as usize));
             }
-            self.state.fetch_sub(MEMBER, Ordering::Release);
-        }
-    }
-
-    /// Tells that a member will not come.
-    pub(super) fn stay_away(&self) {
-        self.away.fetch_add(1, Ordering::Release);
-    }
-
-    /// Ends the team: members go. The leader alone may call it, and not from a task.
-    pub(super) fn end(&self) {
-        self.state.store(OVER, Ordering::SeqCst);
-        self.wake();
-    }
-
-    /// Waits for a loop of another number than `seen` to be open, or for the end.
-    fn look(&self, seen: u64) -> u64 {
-        let is_news = |state: u64| state & OVER != 0 || (state & OPEN != 0 && state >> NUMBER != seen);
-        let start = Instant::now();
-        loop {
-            for _ in 0..64 {
-                let state = self.state.load(Ordering::Acquire);
-                if is_news(state) {
-                    return state;
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(&job, me, state & (OPEN | ALL)))) {
+                match &mut *lock(&self.panic) {
+                    // Dropping a payload runs foreign code, which could panic.
+                    Some(_) => std::mem::forget(panic),
+                    slot => *slot = Some(panic),
                 }
-                std::hint::spin_loop();
+                self.state.fetch_or(PANICKED, Relaxed);
             }
-            match start.elapsed() {
-                waited if waited > STAY => break,
-                waited if waited > SPIN => thread::yield_now(),
-                _ => {}
+            let before = self.state.fetch_sub(MEMBER, order::LEAVE);
+            if before & MEMBERS == MEMBER && before & LEADER_BLOCKED != 0 {
+                let _guard = lock(&self.blocking);
+                self.left.notify_one();
             }
         }
-        let mut sleepers = self.sleepers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        *sleepers += 1;
-        self.asleep.store(*sleepers, Ordering::SeqCst);
-        let state = loop {
-            let state = self.state.load(Ordering::SeqCst);
-            if is_news(state) {
-                break state;
+    }
+
+    /// Waits for a loop other than number `seen`: the state with which it may be joined. None if the team is dissolved.
+    fn next_loop(&self, seen: u64) -> Option<u64> {
+        let is_next = |state: u64| state & OVER != 0 || state & (OPEN | ALL) != 0 && state / LOOP != seen;
+        let mut patience = Patience::new();
+        loop {
+            let state = self.state.load(order::JOIN);
+            if is_next(state) {
+                return (state & OVER == 0).then_some(state);
             }
-            sleepers = self.news.wait(sleepers).unwrap_or_else(|poisoned| poisoned.into_inner());
-        };
-        *sleepers -= 1;
-        self.asleep.store(*sleepers, Ordering::SeqCst);
-        state
+            if patience.pause(self.passes.load(Relaxed) > 0) {
+                continue;
+            }
+            let mut guard = lock(&self.blocking);
+            // Whoever opens a loop after this sees a blocked member, and waits for the lock before it notifies.
+            let mut state = self.state.fetch_add(BLOCKED, Relaxed);
+            while !is_next(state) {
+                guard = self.opened.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
+                state = self.state.load(Relaxed);
+            }
+            self.state.fetch_sub(BLOCKED, Relaxed);
+        }
     }
 
-    /// The tasks of participant `i`.
-    fn share(&self, tasks: usize, i: usize) -> std::ops::Range<usize> {
-        let participants = self.shares.len();
-        tasks * i / participants..tasks * (i + 1) / participants
+    /// Wakes some of the members that `state` counts as blocked, if they have tasks and few enough threads are awake.
+    fn wake_some(&self, state: u64, tasks: usize) {
+        let blocked = (state & ALL_BLOCKED) / BLOCKED;
+        if blocked == 0 {
+            return;
+        }
+        let awake = self.next.len() as u64 - blocked;
+        let wanted = FAN_OUT.min(blocked).min(self.most_awake.saturating_sub(awake)).min(tasks as u64);
+        if wanted > 0 {
+            let _guard = lock(&self.blocking);
+            (0..wanted).for_each(|_| self.opened.notify_one());
+        }
     }
 
-    /// Does what is left of the loop, participant `me`'s share first.
-    fn work(&self, job: &Loop, me: usize) {
-        let _done = Done(&self.done);
-        // SAFETY: whoever calls this has joined the loop or leads it, and it is not closed until they have left.
+    /// Wakes all members, if `state` counts one as blocked.
+    fn wake_all(&self, state: u64) {
+        if state & ALL_BLOCKED != 0 {
+            let _guard = lock(&self.blocking);
+            self.opened.notify_all();
+        }
+    }
+
+    /// Dissolves the team: its members return. There is no loop, and there will be none.
+    pub(super) fn dissolve(&self) {
+        let before = self.state.fetch_or(OVER, Relaxed);
+        self.wake_all(before);
+    }
+
+    /// Keeps members polling for loops until the guard is dropped.
+    pub(super) fn pass(&self) -> Pass<'_> {
+        self.passes.fetch_add(1, Relaxed);
+        Pass(&self.passes)
+    }
+
+    /// Tasks of participant `i`.
+    fn range(&self, job: &Job, i: usize) -> Range<usize> {
+        let (each, rest) = (job.tasks / self.next.len(), job.tasks % self.next.len());
+        let start = |i: usize| job.first + each * i + rest.min(i);
+        start(i)..start(i + 1)
+    }
+
+    /// Runs tasks of the loop, those of participant `me` first, until all are taken.
+    fn work(&self, job: &Job, me: usize, kind: u64) {
+        // SAFETY: the caller is in the loop or leads it; the closure lives until `close` returns.
         let task = unsafe { &*job.task };
-        let participants = self.shares.len();
-        let others = if job.own_only { 1 } else { participants };
-        for i in (0..others).map(|ahead| (me + ahead) % participants) {
-            let end = self.share(job.tasks, i).end;
+        if kind == ALL {
+            return task(me);
+        }
+        let participants = self.next.len();
+        for i in (0..participants).map(|ahead| (me + ahead) % participants) {
+            let end = self.range(job, i).end;
             loop {
-                let next = self.shares[i].0.fetch_add(1, Ordering::Relaxed);
+                let next = self.next[i].0.fetch_add(1, Relaxed);
                 if next >= end {
                     break;
                 }
@@ -229,45 +322,11 @@ impl Team {
     }
 }
 
-/// Counts a participant as done, also one that panics.
-struct Done<'a>(&'a AtomicUsize);
+/// A caller inside a pass.
+pub(super) struct Pass<'a>(&'a AtomicUsize);
 
-impl Drop for Done<'_> {
+impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::Release);
-    }
-}
-
-/// Closes the loop and waits for the members that have joined it (all members, if all have to), also if the leader's task
-/// panics: nobody may use the closure after this.
-struct Close<'a> {
-    team: &'a Team,
-    all: bool,
-}
-
-impl Drop for Close<'_> {
-    fn drop(&mut self) {
-        let team = self.team;
-        if self.all {
-            wait_until(|| team.done.load(Ordering::Acquire) + team.away.load(Ordering::Acquire) == team.shares.len());
-        }
-        team.state.fetch_and(!OPEN, Ordering::AcqRel);
-        wait_until(|| team.state.load(Ordering::Acquire) & ((1 << NUMBER) - MEMBER) == 0);
-    }
-}
-
-/// Looks until `is_so`; others may go first after a while.
-fn wait_until(is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    loop {
-        for _ in 0..64 {
-            if is_so() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-        if start.elapsed() > SPIN {
-            thread::yield_now();
-        }
+        self.0.fetch_sub(1, Relaxed);
     }
 }

@@ -203,13 +203,15 @@ impl Group {
     }
 }
 
-/// Every group with its table, in Markdown: what `docs/predicted.md` holds.
+/// Every group with its table, in Markdown: what `docs/predicted.md` holds. `begins` is called before each group with its
+/// position in [`GROUPS`] and its title.
 ///
 /// # Errors
 /// If a workload fails.
-pub fn report() -> Result<String, String> {
+pub fn report(mut begins: impl FnMut(usize, &str)) -> Result<String, String> {
     let mut text = String::new();
-    for group in GROUPS {
+    for (position, group) in GROUPS.iter().enumerate() {
+        begins(position, group.title);
         text += &format!("## {}\n\n{}\n", group.title, Table(&group.predict()?));
     }
     Ok(text)

@@ -1,5 +1,6 @@
 //! Reductions on vectors.
 
+use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
 use crate::simd::{Element, Kernel, Simd};
@@ -154,7 +155,13 @@ impl Columns<1, 0, 0, 0, 2> for Max {
 /// # Panics
 /// If lengths do not fit.
 pub fn row_sums<X: Element>(cpu: &Cpu, columns: usize, x: &[X], out: &mut [f32]) {
-    assert_eq!(x.len(), out.len() * columns, "row_sums: {} numbers are not {} rows of {columns}", x.len(), out.len());
+    assert_eq!(
+        x.len(),
+        area(out.len(), columns),
+        "row_sums: {} numbers are not {} rows of {columns}",
+        x.len(),
+        out.len()
+    );
     let isa = cpu.isa();
     for_each_block(cpu, out.len(), rows_per_task(columns), Rows::new(out, 1), |rows, out| {
         let x = &x[rows.start * columns..rows.end * columns];
@@ -187,7 +194,7 @@ pub(crate) fn row_block(rows: usize) -> usize {
 /// Length of the scratch of [`column_sums`].
 pub const fn column_sums_scratch_len(rows: usize, columns: usize) -> usize {
     let (even, least) = (rows.div_ceil(MAX_ROW_BLOCKS), MIN_BLOCK_ROWS);
-    rows.div_ceil(if even > least { even } else { least }) * columns
+    area(rows.div_ceil(if even > least { even } else { least }), columns)
 }
 
 /// out\[f\] += Σ_t x\[t, f\] for `x` [T, F], `out` [F]; `scratch` of [`column_sums_scratch_len`].
@@ -195,10 +202,12 @@ pub const fn column_sums_scratch_len(rows: usize, columns: usize) -> usize {
 /// # Panics
 /// If lengths do not fit.
 pub fn column_sums<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], out: &mut [f32], scratch: &mut [f32]) {
-    assert_eq!(x.len(), rows * columns, "column_sums: {} numbers are not {rows} rows of {columns}", x.len());
+    assert_eq!(x.len(), area(rows, columns), "column_sums: {} numbers are not {rows} rows of {columns}", x.len());
     assert_eq!(out.len(), columns, "column_sums: out must hold one number a column");
     let block = row_block(rows);
-    let partial = &mut scratch[..column_sums_scratch_len(rows, columns)];
+    let room = column_sums_scratch_len(rows, columns);
+    assert!(scratch.len() >= room, "column_sums: scratch holds {} floats, {room} are needed", scratch.len());
+    let partial = &mut scratch[..room];
     let isa = cpu.isa();
     for_each_block(cpu, rows.div_ceil(block), 1, Rows::new(&mut *partial, columns), |i, partial| {
         let x = &x[i.start * block * columns..(i.end * block).min(rows) * columns];

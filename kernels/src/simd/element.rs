@@ -1,6 +1,6 @@
 //! How numbers are stored: f32 or bf16. Arithmetic is always f32.
 
-use super::Simd;
+use super::{MAX_LANES, Simd};
 use half::bf16;
 
 /// A storage type, as a value.
@@ -154,18 +154,20 @@ impl Element for bf16 {
     }
     #[inline(always)]
     fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32 {
+        const { assert!(S::LANES <= MAX_LANES, "partial vectors of `Wide` do not exist") };
         assert!(x.len() <= S::LANES);
-        // A tail is met once a row: through a full vector on the stack; LANES is at most 16.
-        let mut full = [bf16::ZERO; 16];
+        // A tail occurs once a row: through a full vector on the stack.
+        let mut full = [bf16::ZERO; MAX_LANES];
         full[..x.len()].copy_from_slice(x);
-        // SAFETY: `full` holds 16 >= LANES numbers.
+        // SAFETY: `full` holds MAX_LANES >= LANES elements, which the compiler has checked.
         unsafe { simd.load_bf16_ptr(full.as_ptr()) }
     }
     #[inline(always)]
     fn store_partial<S: Simd>(simd: S, x: &mut [Self], value: S::F32) {
+        const { assert!(S::LANES <= MAX_LANES, "partial vectors of `Wide` do not exist") };
         assert!(x.len() <= S::LANES);
-        let mut full = [bf16::ZERO; 16];
-        // SAFETY: `full` holds 16 >= LANES numbers.
+        let mut full = [bf16::ZERO; MAX_LANES];
+        // SAFETY: as above.
         unsafe { simd.store_bf16_ptr(full.as_mut_ptr(), value) };
         x.copy_from_slice(&full[..x.len()]);
     }

@@ -76,6 +76,9 @@ pub(crate) fn prefetch_far<T>(p: *const T) {
     let _ = p;
 }
 
+/// The most lanes of an instruction set.
+pub(crate) const MAX_LANES: usize = 16;
+
 /// The vector operations of one instruction set. The value is a token: holding it proves that they can be executed.
 ///
 /// # Safety
@@ -83,7 +86,7 @@ pub(crate) fn prefetch_far<T>(p: *const T) {
 pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// f32 lanes in a vector. A power of two, at most 16 (`Wide`, which loops over whole vectors alone, has four times that).
     const LANES: usize;
-    /// Vector registers that the instruction set names; the GEMM tile is chosen by it.
+    /// Vector registers that the instruction set names; register tiles must fit them.
     const REGISTERS: usize;
     /// True where lanes are plain Rust, for tests: kernels with many unrolled variants may then compile one that loops.
     const EMULATED: bool = false;

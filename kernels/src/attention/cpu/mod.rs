@@ -83,7 +83,8 @@ impl<X> Output<'_, X> {
     fn row(&mut self, row: usize, width: usize) -> &mut [X] {
         let start = self.start + row * self.ld;
         // SAFETY: a task asks only for rows of its own queries or keys and columns of its own head, which are no other
-        // task's (heads are `width` apart and ld >= heads * width), and it holds one row at a time (&mut self).
+        // task's (heads are `width` apart and ld >= heads * width, which does not wrap: `Attention::tokens`; fused
+        // gradients are H apart and ld >= 3 H: `Gradients::fused`), and it holds one row at a time (&mut self).
         unsafe { self.values.slice(start..start + width) }
     }
 }
@@ -150,6 +151,9 @@ pub(super) fn forward<X: Element>(
     out: &mut [X],
     lse: &mut [f32],
 ) {
+    if batch.tokens() == 0 {
+        return;
+    }
     let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
     let sequences = batch.count();
     // Sequence b owns the slots from first_slot(b) on: at least as many as it has blocks of queries, found without a
@@ -242,6 +246,9 @@ pub(super) fn backward<X: Element>(
     gradients: &Gradients<'_, X>,
     scratch: &mut [f32],
 ) {
+    if batch.tokens() == 0 {
+        return;
+    }
     let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
     let (hidden, sums) = (heads * d, Disjoint::new(scratch));
     let tasks = batch.count() * heads;

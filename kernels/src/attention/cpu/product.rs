@@ -16,6 +16,8 @@
 
 use super::ahead::Ahead;
 use super::pack::CHUNK;
+use crate::extent::span;
+use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::{Kernel, Simd};
 use std::array::from_fn;
 
@@ -46,14 +48,10 @@ pub(super) struct Product<'a, const TRANSPOSED: bool> {
     pub(super) ahead: &'a mut Ahead,
 }
 
-/// Greatest height of a register tile and vectors in its width.
-const fn tile_size<S: Simd>() -> (usize, usize) {
-    match S::LANES {
-        _ if S::EMULATED => (1, 2),
-        16 => (14, 2),
-        8 => (6, 2),
-        _ => (4, 8),
-    }
+/// The register tile; with emulated lanes a row of it, which needs little code.
+const fn tile_of<S: Simd>() -> RegisterTile {
+    let tile = RegisterTile::of::<S>();
+    if S::EMULATED { RegisterTile::new(1, tile.vectors) } else { tile }
 }
 
 impl<const TRANSPOSED: bool> Kernel for Product<'_, TRANSPOSED> {
@@ -67,13 +65,13 @@ impl<const TRANSPOSED: bool> Kernel for Product<'_, TRANSPOSED> {
         let (left_rows, left_columns) = if TRANSPOSED { (terms, rows) } else { (rows, terms) };
         let width = columns.next_multiple_of(S::LANES);
         assert!(width <= CHUNK && left_columns <= CHUNK);
-        assert!(self.a.len() >= (left_rows - 1) * CHUNK + left_columns);
-        assert!(self.b.len() >= (terms - 1) * CHUNK + width);
-        assert!(self.c.len() >= (rows - 1) * CHUNK + width);
+        assert!(self.a.len() >= span(left_rows, left_columns, CHUNK));
+        assert!(self.b.len() >= span(terms, width, CHUNK));
+        assert!(self.c.len() >= span(rows, width, CHUNK));
         if let Begin::Scaled(factors) = self.begin {
             assert!(factors.len() >= rows);
         }
-        let (most, vectors) = tile_size::<S>();
+        let RegisterTile { rows: most, vectors } = const { tile_of::<S>() };
         let tiles = rows.div_ceil(most);
         for i in 0..tiles {
             let row = rows * i / tiles;
@@ -81,27 +79,17 @@ impl<const TRANSPOSED: bool> Kernel for Product<'_, TRANSPOSED> {
             let mut x = 0;
             while x < width {
                 let whole = x + vectors * S::LANES <= width;
-                macro_rules! heights {
-                    ($nv:literal: $($h:literal)*) => {
-                        // SAFETY: rows row..row + height and columns x..x + NV·LANES lie within what is asserted above.
-                        unsafe {
-                            match height {
-                                $($h if whole => self.tile::<S, $h, $nv>(simd, row, x),
-                                $h => self.tile::<S, $h, 1>(simd, row, x),)*
-                                _ => unreachable!("no tile has {height} rows"),
-                            }
+                for_height!(tile_of::<S>(), height, |H, NV| {
+                    // SAFETY: rows row..row + H lie within what is asserted above, and so do columns x..x + NV·LANES of a
+                    // whole tile, and x..x + LANES, because `width` is a number of whole vectors.
+                    unsafe {
+                        if whole {
+                            self.tile::<S, H, NV>(simd, row, x);
+                        } else {
+                            self.tile::<S, H, 1>(simd, row, x);
                         }
-                    };
-                }
-                if S::EMULATED {
-                    heights!(2: 1)
-                } else if S::LANES == 16 {
-                    heights!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
-                } else if S::LANES == 8 {
-                    heights!(2: 1 2 3 4 5 6)
-                } else {
-                    heights!(8: 1 2 3 4)
-                }
+                    }
+                });
                 self.ahead.ask();
                 x += if whole { vectors * S::LANES } else { S::LANES };
             }

@@ -1,5 +1,6 @@
 //! Every instruction set x forms x epilogues x sizes against the f64 definition, and what else the module promises.
 
+mod accuracy;
 mod machine_code;
 
 use super::cases::{After, FORMS, Problem};

@@ -1,0 +1,40 @@
+//! Elements that a matrix takes up in memory: the one place that multiplies rows by columns and strides.
+//!
+//! Bounds of unsafe code follow from these numbers, and callers choose the factors. So nothing wraps: what exceeds `usize` is
+//! `usize::MAX`, and no slice of elements is as long (a slice has at most `isize::MAX` bytes). A comparison of a length with
+//! an extent is therefore right in every build.
+
+/// Elements from the first to the last of `rows` x `columns`, rows `leading` apart; 0 if the matrix is empty.
+#[inline(always)]
+pub(crate) const fn span(rows: usize, columns: usize, leading: usize) -> usize {
+    if rows == 0 || columns == 0 { 0 } else { index(rows - 1, leading, columns) }
+}
+
+/// Elements of `rows` x `columns` without gaps.
+#[inline(always)]
+pub(crate) const fn area(rows: usize, columns: usize) -> usize {
+    rows.saturating_mul(columns)
+}
+
+/// Position of (`row`, `column`), rows `leading` apart.
+#[inline(always)]
+pub(crate) const fn index(row: usize, leading: usize, column: usize) -> usize {
+    row.saturating_mul(leading).saturating_add(column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extent_beyond_usize_exceeds_every_length() {
+        assert_eq!(span(9, 32, 32), 288);
+        assert_eq!((span(0, 5, 5), span(5, 0, 5), span(1, 5, usize::MAX)), (0, 0, 5));
+        // 8 · 2⁶¹, 4 · -1 + 32 and -1 + 32 in wrapping arithmetic.
+        for (rows, leading) in [(9, (1 << 61) + 32), (5, usize::MAX), (2, usize::MAX)] {
+            assert_eq!(span(rows, 32, leading), usize::MAX);
+        }
+        assert_eq!(area(1 << 63, 2), usize::MAX);
+        assert_eq!((index(2, 10, 3), index(2, 1 << 63, 3)), (23, usize::MAX));
+    }
+}

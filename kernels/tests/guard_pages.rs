@@ -1,0 +1,129 @@
+//! Every CPU kernel with its slices beside pages that nobody may touch: an element too far, read or written, ends the process.
+//!
+//! ```text
+//!              placement: end                                placement: start
+//!   ┌────────────┬─────────────┬────────────┐    ┌────────────┬─────────────┬────────────┐
+//!   │ no access  │      slice ▐│ no access  │    │ no access  │▌ slice      │ no access  │
+//!   └────────────┴─────────────┴────────────┘    └────────────┴─────────────┴────────────┘
+//! ```
+//!
+//! The allocator of this program places every block like this while a case runs: inputs, outputs, packed panels and the
+//! scratch of the worker threads. Run: the table of operations on every instruction set of this machine, and sweeps over the
+//! sizes at which tiles, vectors and blocks begin and end. Optimised without overflow checks:
+//! `cargo test --release -p kernels --test guard_pages`.
+#![cfg(unix)]
+#![allow(unsafe_code)]
+
+#[path = "guard_pages/allocator.rs"]
+mod allocator;
+#[path = "guard_pages/sizes.rs"]
+mod sizes;
+
+use allocator::{GuardPages, Placement};
+use kernels::operation::{Cost, Outcome, Target};
+use kernels::simd::{Kernel, Simd};
+use kernels::{Isa, OPERATIONS};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
+
+#[global_allocator]
+static ALLOCATOR: GuardPages = GuardPages;
+
+/// One test at a time: the placement is one for the whole process.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    kernels::check::rely_on_guard_pages();
+    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The most bytes that a case of the table moves, and the most operations that it takes: larger ones are timed, have no other
+/// borders than smaller ones, and would spend minutes in their reference.
+const MOST_BYTES: u64 = 4 << 20;
+const MOST_OPERATIONS: u64 = 1 << 25;
+
+#[test]
+fn no_case_of_the_table_leaves_its_slices() {
+    let _turn = turn();
+    for operation in OPERATIONS {
+        let small = |cost: Cost| cost.bytes <= MOST_BYTES && cost.flops <= MOST_OPERATIONS;
+        let cases: Vec<_> = (operation.cases)().into_iter().filter(|case| small((operation.cost)(case))).collect();
+        for isa in Isa::real() {
+            let mut ran = 0;
+            for placement in Placement::BOTH {
+                for case in &cases {
+                    let name = format!("{} {case} on {}, {placement:?}", operation.name, isa.kind());
+                    let outcome =
+                        allocator::guarded(&name, placement, || (operation.check)(case, Target::Cpu(isa.kind())));
+                    match outcome {
+                        Outcome::Passed { .. } => ran += 1,
+                        Outcome::Failed { message } => panic!("{name}: {message}"),
+                        Outcome::Skipped { .. } => {}
+                    }
+                }
+            }
+            println!("{} on {}: {ran} runs", operation.name, isa.kind());
+            assert!(ran > 0, "{} on {}: no case ran", operation.name, isa.kind());
+        }
+    }
+}
+
+/// Copies a slice as a kernel with an error in its first or last vector would.
+struct Faulty<'a> {
+    x: &'a [f32],
+    y: &'a mut [f32],
+    fault: &'a str,
+}
+
+impl Kernel for Faulty<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { x, y, fault } = self;
+        let last = x.len() - S::LANES;
+        // SAFETY: none, on purpose: one element before the start or behind the end, unless the fault is `none`.
+        unsafe {
+            match fault {
+                "none" => simd.store_ptr(y.as_mut_ptr().add(last), simd.load_ptr(x.as_ptr().add(last))),
+                "read behind" => simd.store(y, simd.load_ptr(x.as_ptr().add(last + 1))),
+                "read before" => simd.store(y, simd.load_ptr(x.as_ptr().sub(1))),
+                "write behind" => simd.store_ptr(y.as_mut_ptr().add(last + 1), simd.load(x)),
+                "write before" => simd.store_ptr(y.as_mut_ptr().sub(1), simd.load(x)),
+                fault => panic!("no such fault: {fault}"),
+            }
+        }
+    }
+}
+
+/// What the child processes of the next test run.
+#[test]
+#[ignore = "runs in a process of its own, which it is to end"]
+fn plant() {
+    let fault = std::env::var("PLANTED_FAULT").expect("the fault to run");
+    let (isa, fault) = fault.split_once(' ').expect("an instruction set and a fault");
+    let isa = Isa::new(isa.parse().expect("a name")).expect("this machine has it");
+    let placement = if fault.ends_with("before") { Placement::Start } else { Placement::End };
+    allocator::guarded(fault, placement, || {
+        let (x, mut y) = (vec![1f32; 53], vec![0f32; 53]);
+        isa.run(Faulty { x: &x, y: &mut y, fault });
+        assert!(y.contains(&1.0));
+    });
+}
+
+#[test]
+fn one_element_too_far_ends_the_process() {
+    let program = std::env::current_exe().expect("a test has a program");
+    for isa in Isa::real() {
+        for fault in ["none", "read behind", "read before", "write behind", "write before"] {
+            let mut child = Command::new(&program);
+            child.args(["--exact", "plant", "--ignored", "--nocapture"]);
+            let child = child.env("PLANTED_FAULT", format!("{} {fault}", isa.kind())).output().expect("a child");
+            let told = String::from_utf8_lossy(&child.stderr);
+            let wanted = if fault == "none" { None } else { Some(libc::SIGSEGV) };
+            assert_eq!(child.status.signal(), wanted, "{} {fault}: {}\n{told}", isa.kind(), child.status);
+            assert_eq!(child.status.success(), fault == "none", "{} {fault}: {}\n{told}", isa.kind(), child.status);
+            assert!(fault == "none" || told.contains(&format!("guard page touched: {fault}")), "{fault}: {told}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Models: a few threads, a few loops, cells that detect races.
+
+use super::team::Team;
+use crate::primitives::{Cell, Wait, check};
+use crate::shared_workers::{Job, Queue};
+use loom::{sync::Arc, thread};
+
+/// A team with its members; dissolved, and the members joined, by `end`.
+struct Threads {
+    team: Arc<Team>,
+    members: Vec<thread::JoinHandle<()>>,
+}
+
+impl Threads {
+    fn new(participants: usize) -> Self {
+        let team = Arc::new(Team::new(participants, participants));
+        let members = (1..participants).map(|me| {
+            let team = Arc::clone(&team);
+            thread::spawn(move || team.take_part(me))
+        });
+        Self { members: members.collect(), team }
+    }
+
+    fn end(self) {
+        self.team.dissolve();
+        self.members.into_iter().for_each(|member| member.join().unwrap());
+    }
+}
+
+/// Cells that tasks write; loom reports accesses that are not ordered.
+struct Cells(Vec<Cell<usize>>);
+
+// SAFETY: loom checks every access, and fails the model where two are not ordered.
+unsafe impl Sync for Cells {}
+// SAFETY: as above.
+unsafe impl Send for Cells {}
+
+impl Cells {
+    fn new(len: usize) -> Self {
+        Self((0..len).map(|_| Cell::new(0)).collect())
+    }
+    fn get(&self, i: usize) -> usize {
+        // SAFETY: as above.
+        self.0[i].with(|cell| unsafe { *cell })
+    }
+    fn add(&self, i: usize, value: usize) {
+        // SAFETY: as above.
+        self.0[i].with_mut(|cell| unsafe { *cell += value });
+    }
+}
+
+/// One loop of three tasks.
+pub(crate) fn three_tasks(name: &str, wait: Wait, preemptions: Option<usize>) {
+    check(name, wait, preemptions, || {
+        let threads = Threads::new(2);
+        let cells = Cells::new(3);
+        (0..3).for_each(|i| cells.add(i, 1));
+        threads.team.run(3, &|i| cells.add(i, 1 + i));
+        assert_eq!([0, 1, 2].map(|i| cells.get(i)), [2, 3, 4]);
+        threads.end();
+    });
+}
+
+/// Three loops of two tasks; each reads what the loop before wrote, of the other task's cell.
+pub(crate) fn three_loops(name: &str, wait: Wait, preemptions: Option<usize>) {
+    check(name, wait, preemptions, || {
+        let threads = Threads::new(2);
+        let cells = Cells::new(4);
+        threads.team.run(2, &|i| cells.add(i, 1 + i));
+        threads.team.run(2, &|i| cells.add(2 + i, cells.get(1 - i)));
+        threads.team.run(2, &|i| cells.add(i, 10 * cells.get(3 - i)));
+        assert_eq!([0, 1, 2, 3].map(|i| cells.get(i)), [11, 22, 2, 1]);
+        threads.end();
+    });
+}
+
+/// Loops in which every participant has to take part, before and after one in which it may.
+pub(crate) fn loops_of_all(name: &str, wait: Wait, preemptions: Option<usize>) {
+    check(name, wait, preemptions, || {
+        let threads = Threads::new(2);
+        let cells = Cells::new(2);
+        threads.team.run_on_all(&|i| cells.add(i, 1));
+        threads.team.run(2, &|i| cells.add(1 - i, 1));
+        threads.team.run_on_all(&|i| cells.add(i, 1));
+        assert_eq!([0, 1].map(|i| cells.get(i)), [3, 3]);
+        threads.end();
+    });
+}
+
+/// Runs `first` and `second` on two callers of one team of two.
+fn callers(first: fn(&Team, &Cells), second: fn(&Team, &Cells)) {
+    let threads = Threads::new(2);
+    let other = {
+        let team = Arc::clone(&threads.team);
+        thread::spawn(move || second(&team, &Cells::new(2)))
+    };
+    first(&threads.team, &Cells::new(2));
+    other.join().unwrap();
+    threads.end();
+}
+
+/// A caller of a loop beside another.
+pub(crate) fn two_callers(name: &str, wait: Wait, preemptions: Option<usize>) {
+    let one = |team: &Team, cells: &Cells| {
+        team.run(2, &|i| cells.add(i, 1));
+        assert_eq!([0, 1].map(|i| cells.get(i)), [1, 1]);
+    };
+    check(name, wait, preemptions, move || callers(one, one));
+}
+
+/// Two callers that need all threads at the same time.
+pub(crate) fn two_callers_of_all(name: &str, wait: Wait, preemptions: Option<usize>) {
+    let one = |team: &Team, cells: &Cells| {
+        let _pass = team.pass();
+        team.run_on_all(&|i| cells.add(i, 1));
+        assert_eq!([0, 1].map(|i| cells.get(i)), [1, 1]);
+    };
+    check(name, wait, preemptions, move || callers(one, one));
+}
+
+/// The placement of threads before the team had its own, with `callers` callers at a time. Each puts the leader of a team of
+/// two into a queue; a leader that begins puts up its member, and waits for it. Two workers take jobs from the queue.
+pub(crate) fn members_on_shared_workers(name: &str, callers: usize) {
+    check(name, Wait::Block, Some(2), move || {
+        let teams: Arc<[Team; 2]> = Arc::new([Team::new(2, 2), Team::new(2, 2)]);
+        let queue = Arc::new(Queue::new(callers));
+        let worker = |queue: &Queue, teams: &[Team; 2]| {
+            while let Some(job) = queue.take() {
+                match job {
+                    Job::Lead(team) => {
+                        queue.put_up_member(team);
+                        teams[team].run_on_all(&|_| ());
+                        teams[team].dissolve();
+                        queue.leader_is_done();
+                    }
+                    Job::TakePart(team) => teams[team].take_part(1),
+                }
+            }
+        };
+        let other = {
+            let (queue, teams) = (Arc::clone(&queue), Arc::clone(&teams));
+            thread::spawn(move || worker(&queue, &teams))
+        };
+        worker(&queue, &teams);
+        other.join().unwrap();
+    });
+}
