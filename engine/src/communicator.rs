@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The gradients of all parameters are one buffer ([`Gradients`]), so they are summed in one call. Today a run is one
-//! rank; the trainer calls it all the same, so that several ranks change this file and no other.
+//! rank; pre-training and fine-tuning call it all the same, in the one function that updates parameters.
 
 use crate::{error::Result, param::Gradients};
 

@@ -57,7 +57,7 @@ pub enum EngineError {
         step: u64,
     },
     /// The system has no memory left.
-    #[error("{bytes} bytes of memory are not to be had; use a smaller token budget or recompute activations")]
+    #[error("cannot allocate {bytes} bytes; lower batch.max_tokens or set compute.checkpointing=layer")]
     Memory {
         /// The size of the request.
         bytes: usize,

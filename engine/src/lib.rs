@@ -5,6 +5,7 @@
 //! ParamStore (values, packed panels)  ───────────┘                                            optim ──> ParamStore
 //! ```
 //! See `docs/engine.md` for how storage, tape and the memory plan work and how an operation is added.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 mod communicator;
 pub mod device;
 mod dtype;

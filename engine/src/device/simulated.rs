@@ -127,8 +127,9 @@ impl Driver for SimulatedDriver {
     }
 
     fn load(&self, ptx: &str, entry: &str) -> Result<FunctionHandle, DriverError> {
-        let module =
-            Module::parse(ptx).map_err(|error| DriverError::Ptx { entry: entry.to_owned(), log: error.to_string() })?;
+        // Decoded at once: a driver's error about a kernel comes when it is loaded.
+        let module = Module::parse(ptx).and_then(|module| module.decode(entry).map(|()| module));
+        let module = module.map_err(|error| DriverError::Ptx { entry: entry.to_owned(), log: error.to_string() })?;
         let mut state = self.state();
         state.loaded.push((module, entry.to_owned()));
         Ok(FunctionHandle(state.loaded.len() - 1))

@@ -5,7 +5,11 @@
 //! are: a new version is another file that takes over the name.
 #![allow(unsafe_code)]
 use crate::error::{EngineError, Result};
-use std::{fs::File, ops::Deref, path::Path};
+use std::{
+    fs::{File, Metadata},
+    ops::Deref,
+    path::Path,
+};
 
 /// A read-only memory map of a whole file.
 #[derive(Debug)]
@@ -18,11 +22,14 @@ impl Mmap {
     /// There is no such file, or it is a folder, or it cannot be mapped.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        let is_regular = |meta: Metadata| match meta.is_file() {
+            true => Ok(meta),
+            false => Err(EngineError::file(path, "a regular file was expected here, and this is none")),
+        };
+        // Before it is opened: opening a FIFO waits for a writer.
+        is_regular(std::fs::metadata(path).map_err(|e| EngineError::io(path, "open the file", e))?)?;
         let file = File::open(path).map_err(|e| EngineError::io(path, "open the file", e))?;
-        let meta = file.metadata().map_err(|e| EngineError::io(path, "look at the file", e))?;
-        if !meta.is_file() {
-            return Err(EngineError::file(path, "a regular file was expected here, and this is none"));
-        }
+        let meta = is_regular(file.metadata().map_err(|e| EngineError::io(path, "look at the file", e))?)?;
         if meta.len() == 0 {
             return Ok(Self(None));
         }
@@ -61,5 +68,15 @@ mod tests {
         assert!(missing.contains("missing: cannot open the file: No such file"), "{missing}");
         let directory = Mmap::open(folder.path()).unwrap_err().to_string();
         assert!(directory.contains("a regular file was expected"), "{directory}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn refuses_a_pipe_without_waiting_for_its_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let error = Mmap::open(&pipe).unwrap_err().to_string();
+        assert!(error.contains("a regular file was expected"), "{error}");
     }
 }

@@ -1,5 +1,6 @@
 //! A block of zeroed bytes, aligned to a cache line.
 #![allow(unsafe_code)]
+use super::allocator::fallible;
 use crate::error::{EngineError, Result};
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
@@ -31,7 +32,7 @@ impl Block {
             return Ok(Self { start: NonNull::<u64>::dangling().cast(), layout });
         }
         // SAFETY: the size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
+        let start = fallible(|| unsafe { alloc_zeroed(layout) });
         Ok(Self { start: NonNull::new(start).ok_or(EngineError::Memory { bytes })?, layout })
     }
 

@@ -11,10 +11,12 @@
 //! The dry run is the step itself with its kernels left out, so the plan cannot disagree with the code. Steps of one
 //! program make the same requests in the same order, only smaller for smaller batches; that is all the mechanism
 //! relies on for speed. For safety it relies on nothing: a slot is handed out only while its bytes are free.
+mod allocator;
 mod arena;
 mod block;
 mod plan;
 
+pub use allocator::ProgramAllocator;
 pub use arena::{Arena, ArenaReport};
 pub(crate) use arena::{Parts, Storage};
 pub use plan::Plan;

@@ -89,8 +89,8 @@ fn attention_mask(dropout: Option<Dropout>, start: usize, s: usize) -> Vec<f32> 
 fn composed(tape: &Tape<'_>, x: &Var, p: &[ParamId], activation_kind: Activation, rate: f32) -> Result<Var> {
     let layer = layer(p, activation_kind, rate, Recompute::None);
     let dense = |x: &Var, w: usize, b: usize| {
-        let y = matmul(tape, x, &tape.param(p[w]), Transpose::B)?;
-        add(tape, &y, &tape.param(p[b]))
+        let y = matmul(tape, x, &tape.param(p[w])?, Transpose::B)?;
+        add(tape, &y, &tape.param(p[b])?)
     };
     let d = H / HEADS;
     let (q, k, v) = (dense(x, 0, 3)?, dense(x, 1, 4)?, dense(x, 2, 5)?);

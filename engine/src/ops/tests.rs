@@ -118,7 +118,7 @@ fn operations_with_parameters_agree_with_differences() {
         gather_rows(tape, &x[0], &rows)
     });
     check("parameter as a value", &[(&[3, 4], 1.0)], &[weight(7, &[4])], |tape, x, p| {
-        let row = tape.param(p[0]);
+        let row = tape.param(p[0])?;
         mul(tape, &add(tape, &x[0], &row)?, &row)
     });
 }

@@ -177,8 +177,8 @@ impl Optimizer {
 
     /// The same where parameters, gradients and moments are on a GPU.
     fn step_on(&mut self, gpu: &Gpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
-        self.step += 1;
-        let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale: 1.0 };
+        let number = self.step + 1;
+        let step = Step { number, learning_rate: rate as f32, gradient_scale: 1.0 };
         let Self { rule, adam, segments, m, v, on_gpu, .. } = self;
         let on_gpu = match on_gpu {
             Some(on_gpu) => on_gpu,
@@ -204,7 +204,10 @@ impl Optimizer {
                     run(Update::Apply { half: false }, &[blocks, step, values, m, v, ratios], &hyper[4..])
                 }
             }
-        })
+        })?;
+        // Counted once nothing can fail any more: a step that was refused was not taken.
+        self.step = number;
+        Ok(())
     }
 
     /// Number of steps taken.

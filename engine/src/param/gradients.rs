@@ -2,7 +2,7 @@
 
 use super::ParamId;
 use crate::{error::Result, tensor::Tensor};
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 /// The gradients of all parameters of a store, summed over uses and micro-batches.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Gradients {
         &self.flat
     }
 
-    /// All gradients, parameter after parameter. Panics if they are on a GPU: see [`Gradients::tensor`].
+    /// All gradients, parameter after parameter. Panics if they are on a GPU: see [`Gradients::elements`].
     #[track_caller]
     pub fn all(&self) -> &[f32] {
         self.flat.slice()
@@ -44,13 +44,22 @@ impl Gradients {
         self.flat.slice_mut()
     }
 
-    /// The gradient of one parameter.
+    /// All gradients, parameter after parameter, copied if they are on a GPU.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    pub fn elements(&self) -> Result<Cow<'_, [f32]>> {
+        self.flat.elements()
+    }
+
+    /// The gradient of one parameter. Panics if it is on a GPU: see [`Gradients::elements`].
+    #[track_caller]
     pub fn get(&self, id: ParamId) -> &[f32] {
         &self.all()[self.ranges[id.index()].clone()]
     }
 
-    /// Place of a parameter's gradient.
-    pub(crate) fn range(&self, id: ParamId) -> Range<usize> {
+    /// Place of a parameter's gradient in the flat buffer.
+    pub fn range(&self, id: ParamId) -> Range<usize> {
         self.ranges[id.index()].clone()
     }
 

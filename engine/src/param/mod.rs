@@ -15,6 +15,8 @@
 //!
 //! Inference in 8-bit integers has copies of its own (`quantized.rs`), as has a GPU (`on_gpu.rs`); whoever changes values says so by the version.
 
+#[cfg(test)]
+mod gpu_tests;
 mod gradients;
 mod on_gpu;
 mod quantized;
@@ -109,23 +111,26 @@ impl ParamBuilder {
         Ok(id)
     }
 
-    /// Makes the buffers and draws the first values.
-    ///
-    /// A value depends on the seed, the parameter's name and its place in it: the order of adding, other parameters and
-    /// the number of threads do not matter.
+    /// Allocates the buffers and draws the initial values of all parameters: see [`ParamStore::draw`].
     ///
     /// # Errors
     /// There is not enough memory.
     pub fn build(self, cpu: &Cpu, seed: u64) -> Result<ParamStore> {
-        let mut values = Tensor::new(&Arena::default(), [self.len], DType::F32)?;
-        let flat = values.slice_mut::<f32>();
-        for info in &self.infos {
-            initialise(cpu, seed, info, &mut flat[info.range.clone()]);
-        }
+        let mut store = self.allocate()?;
+        store.draw(cpu, seed, |_| true)?;
+        Ok(store)
+    }
+
+    /// Allocates the buffers, all values zero: for values that are read from a file, and [`ParamStore::draw`] for those
+    /// that are not.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn allocate(self) -> Result<ParamStore> {
         Ok(ParamStore {
+            values: Tensor::new(&Arena::default(), [self.len], DType::F32)?,
             infos: self.infos,
             ids: self.ids,
-            values,
             host_version: 1,
             version: 1,
             packs: Mutex::default(),
@@ -271,15 +276,51 @@ impl ParamStore {
         Ok(&mut self.all_values_mut()?[range])
     }
 
+    /// Draws the initial values of the parameters that `wanted` selects, as their [`Init`] says.
+    ///
+    /// A value depends on the seed, the parameter's name and its place in it: the order of adding, other parameters and
+    /// the number of threads do not matter.
+    ///
+    /// # Errors
+    /// As [`ParamStore::all_values_mut`].
+    pub fn draw(&mut self, cpu: &Cpu, seed: u64, wanted: impl Fn(&ParamInfo) -> bool) -> Result<()> {
+        self.all_values_mut()?;
+        let values = self.values.slice_mut::<f32>();
+        for info in self.infos.iter().filter(|info| wanted(info)) {
+            initialise(cpu, seed, info, &mut values[info.range.clone()]);
+        }
+        Ok(())
+    }
+
     /// How often the values have changed.
     pub fn version(&self) -> u64 {
         self.version
     }
 
     /// A parameter as a tensor on the processor; it shares the store's memory.
-    pub fn tensor(&self, id: ParamId) -> Tensor {
+    ///
+    /// # Errors
+    /// A GPU has newer values: see [`ParamStore::download`].
+    pub fn tensor(&self, id: ParamId) -> Result<Tensor> {
         let info = self.info(id);
-        self.values.part(info.range.clone(), info.shape)
+        if self.host_version != self.version {
+            return Err(EngineError::parameter(&info.name, "the GPU has newer values; download them first"));
+        }
+        Ok(self.values.part(info.range.clone(), info.shape))
+    }
+
+    /// A parameter as a tensor in f32 on `device`, as it is now; it shares the memory of the values there.
+    ///
+    /// # Errors
+    /// There is not enough memory, the device failed, or another GPU has newer values.
+    pub fn tensor_on(&self, device: &Device, id: ParamId) -> Result<Tensor> {
+        match device {
+            Device::Cpu(_) => self.tensor(id),
+            Device::Cuda(gpu) => {
+                let info = self.info(id);
+                Ok(self.on_gpu(gpu)?.part(info.range.clone(), info.shape))
+            }
+        }
     }
 
     /// Room on the processor for the gradients of all parameters, all zero.
@@ -445,6 +486,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_drawn_stays_as_it_was() {
+        let build = || {
+            let mut builder = ParamBuilder::new();
+            for name in ["loaded", "drawn", "gain"] {
+                builder.add(name, [40, 50], if name == "gain" { Init::Ones } else { Init::Uniform(1.0) }).unwrap();
+            }
+            builder
+        };
+        let whole = build().build(&cpu(2), 3).unwrap();
+        let mut store = build().allocate().unwrap();
+        assert!(store.all_values().iter().all(|x| x.to_bits() == 0));
+        let [loaded, drawn, gain] = ["loaded", "drawn", "gain"].map(|name| store.find(name).unwrap());
+        store.values_mut(loaded).unwrap().fill(7.0);
+        let before = store.version();
+        store.draw(&cpu(2), 3, |info| info.name != "loaded").unwrap();
+        assert!(store.version() > before, "packed copies would be stale");
+        assert!(store.values(loaded).iter().all(|&x| x == 7.0));
+        assert_eq!([store.values(drawn), store.values(gain)], [whole.values(drawn), whole.values(gain)]);
+    }
+
+    #[test]
     fn errors_name_the_parameter() {
         let mut builder = ParamBuilder::new();
         let a = builder.add("a.weight", [2, 3], Init::Zeros).unwrap();
@@ -452,7 +514,7 @@ mod tests {
         let c = builder.add("c.weight", [2, 3], Init::Zeros).unwrap();
         let twice = builder.add("a.weight", [1], Init::Ones).unwrap_err();
         let mut store = builder.build(&cpu(1), 0).unwrap();
-        let held = store.tensor(a);
+        let held = store.tensor(a).unwrap();
         for (error, expected) in [
             (twice, "parameter a.weight: added twice"),
             (

@@ -95,15 +95,23 @@ impl ParamStore {
     /// Changes the values on the GPU: `change` gets all of them in f32.
     ///
     /// # Errors
-    /// As `change` says; or somebody still holds a parameter as a tensor.
+    /// As `change` says; or somebody still holds a parameter as a tensor. The values are then those before, if the
+    /// processor has them too, and otherwise what `change` has left of them.
     pub fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
         drop(self.on_gpu(gpu)?);
         let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");
         if !copy.master.is_unique() {
             return Err(held());
         }
+        if let Err(error) = change(&mut copy.master) {
+            if self.host_version == self.version {
+                // What is on the GPU may be half changed: the next use brings the values there again.
+                *self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+            return Err(error);
+        }
         self.version += 1;
         copy.version = self.version;
-        change(&mut copy.master)
+        Ok(())
     }
 }

@@ -221,10 +221,14 @@ impl<'w> Tape<'w> {
         Ok(Var::new(value, node))
     }
 
-    /// A parameter as a value, for operations that take no [`ParamId`].
-    pub fn param(&self, id: ParamId) -> Var {
+    /// A parameter as a value on the device, for operations that take no [`ParamId`].
+    ///
+    /// # Errors
+    /// There is not enough memory, the device failed, or the newest values are on another one.
+    pub fn param(&self, id: ParamId) -> Result<Var> {
+        let value = self.params.tensor_on(self.device(), id)?;
         let node = self.push(Source::Param(id), Box::default());
-        Var::new(self.params.tensor(id), node)
+        Ok(Var::new(value, node))
     }
 
     /// The same value without a gradient.

@@ -5,6 +5,7 @@
 //! a header may state any 64-bit number.
 //!
 //! Cost: memory proportional to the header, which is at most 100 MB as in other readers of the format.
+use crate::io::limits;
 use safetensors::{Dtype, tensor::TensorInfo};
 use serde::{
     Deserializer,
@@ -17,6 +18,8 @@ use std::{
 };
 
 const LARGEST: u64 = 100_000_000;
+/// As many as PyTorch has; messages show shapes.
+const MOST_DIMENSIONS: usize = 64;
 
 /// One tensor of the file.
 #[derive(Clone, Debug)]
@@ -45,6 +48,9 @@ impl Header {
             return Err(format!("it has {} bytes, and its header alone takes 8 or more; {again}", file.len()));
         };
         let length = u64::from_le_bytes(*length);
+        if let Some(what) = limits::mistaken(file).filter(|_| length > rest.len() as u64) {
+            return Err(what.to_owned());
+        }
         if length > rest.len() as u64 {
             return Err(format!(
                 "its first 8 bytes announce a header of {length} bytes, but {} follow; {again}",
@@ -127,6 +133,11 @@ impl<'de> Visitor<'de> for Entries {
             }
             let info: TensorInfo =
                 map.next_value().map_err(|error| A::Error::custom(format!("tensor {name}: {error}")))?;
+            if info.shape.len() > MOST_DIMENSIONS {
+                let found = info.shape.len();
+                let problem = format!("tensor {name} has {found} dimensions, expected {MOST_DIMENSIONS} at most");
+                return Err(A::Error::custom(problem));
+            }
             let (start, end) = info.data_offsets;
             tensors.push(Entry { name, dtype: info.dtype, shape: info.shape, bytes: start..end });
         }

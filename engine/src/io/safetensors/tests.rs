@@ -214,3 +214,25 @@ fn aligned_f32_is_borrowed_and_halves_are_rounded() {
     assert_eq!(file.f32s("h", &[4]).unwrap(), values.map(|x| f16::from_f32(x).to_f32()));
     assert_eq!(file.dtype("h"), Some(FileDType::F16));
 }
+
+#[test]
+fn a_file_of_another_kind_is_named() {
+    for (bytes, said) in [
+        (&b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1\n"[..], "run `git lfs pull`"),
+        (b"\x1f\x8b\x08\0\x04\x05\x06\x07\0\x03", "unpack it with `gunzip`"),
+        (b"<!DOCTYPE html><html>", "it is a web page"),
+    ] {
+        let error = Header::read(bytes).unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn a_tensor_of_absurd_rank_is_refused_without_showing_its_shape() {
+    let shape = vec!["0"; 100_000].join(",");
+    let header = format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{shape}],\"data_offsets\":[0,0]}}}}");
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    let error = Header::read(&bytes).unwrap_err();
+    assert!(error.contains("tensor a has 100000 dimensions, expected 64 at most"), "{error}");
+    assert!(error.len() < 200, "{} bytes of message", error.len());
+}

@@ -1,0 +1,197 @@
+//! Output folders of several files: all of them or none.
+//!
+//! ```text
+//! create .NAME.lock, lock  ->  create .NAME.partial/  ->  files in it  ->  rename to NAME  ->  remove .NAME.lock
+//! ```
+//!
+//! The lock is a file beside the folder: a lock on the folder itself does not work on every file system, and a lock file
+//! in it would be part of the result. Leftovers of a killed process are removed by the next writer of the same folder.
+use super::{
+    super::folder::{create_dir_synced, open_and_sync, parent_of},
+    partial,
+};
+use crate::error::{EngineError, Result};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+/// A folder that is being written. [`AtomicFolder::commit`] gives it its name; dropped without that, it vanishes.
+#[derive(Debug)]
+pub struct AtomicFolder {
+    target: PathBuf,
+    partial: PathBuf,
+    lock: PathBuf,
+    lock_file: File,
+}
+
+impl AtomicFolder {
+    /// Starts writing what will be the folder `path`, which must not exist or be empty. Missing folders above it are
+    /// created.
+    ///
+    /// # Errors
+    /// `path` is in use or names no folder, the folder above cannot be created or written to, or another process is
+    /// writing the same folder.
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        // A link to a folder: the folder is what is replaced.
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let Some(name) = target.file_name() else {
+            return Err(EngineError::file(path, "the name of a folder was expected"));
+        };
+        let hidden = |ending: &str| {
+            let mut hidden = std::ffi::OsString::from(".");
+            hidden.push(name);
+            hidden.push(ending);
+            target.with_file_name(hidden)
+        };
+        let (partial, lock) = (hidden(".partial"), hidden(".lock"));
+        create_dir_synced(parent_of(&target))?;
+        let lock_file = partial::claim(&lock, &target, path, "folder")?;
+        let folder = Self { target, partial, lock, lock_file };
+        // Behind the lock: another process may have finished this folder until now.
+        if is_in_use(&folder.target) {
+            return Err(EngineError::file(path, "is in use; choose a name that is free"));
+        }
+        remove_all(&folder.partial).map_err(|e| EngineError::io(&folder.partial, "remove the leftover", e))?;
+        std::fs::create_dir(&folder.partial).map_err(|e| EngineError::io(&folder.partial, "create the folder", e))?;
+        Ok(folder)
+    }
+
+    /// The folder to write the files to.
+    pub fn path(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Puts the folder on disk and gives it its name. Files in it are to be synced by their writers, as
+    /// [`super::AtomicFile`] does.
+    ///
+    /// # Errors
+    /// The folder has come into use meanwhile, or the disk is failing.
+    pub fn commit(self) -> Result<()> {
+        open_and_sync(&self.partial)
+            .and_then(|()| std::fs::rename(&self.partial, &self.target))
+            .and_then(|()| open_and_sync(parent_of(&self.target)))
+            .map_err(|e| EngineError::io(&self.target, "give the folder its name", e))
+    }
+}
+
+impl Drop for AtomicFolder {
+    fn drop(&mut self) {
+        // After a commit there is none. One that cannot be removed is removed by the next writer.
+        let _ = remove_all(&self.partial);
+        partial::remove(&self.lock, &self.lock_file);
+    }
+}
+
+/// Whether `path` is anything but a free name or an empty folder.
+fn is_in_use(path: &Path) -> bool {
+    match std::fs::read_dir(path) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(_) => path.symlink_metadata().is_ok(),
+    }
+}
+
+/// Removes a folder with its contents, a file or a link, if there is one.
+fn remove_all(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+        Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::write_atomically;
+    use std::os::unix::fs::symlink;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn fill(folder: &AtomicFolder, text: &str) {
+        for name in ["a", "b"] {
+            write_atomically(folder.path().join(name), |w| w.write_all(text.as_bytes())).unwrap();
+        }
+    }
+
+    #[test]
+    fn appears_with_all_files_or_not_at_all() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("new/model");
+        for commit in [false, true] {
+            let folder = AtomicFolder::create(&path).unwrap();
+            fill(&folder, "x");
+            assert!(!path.exists());
+            if commit {
+                folder.commit().unwrap()
+            } else {
+                drop(folder)
+            }
+            assert_eq!(path.exists(), commit);
+        }
+        assert_eq!(names(&path), ["a", "b"]);
+        assert_eq!(names(path.parent().unwrap()), ["model"], "neither lock nor leftover");
+        let error = AtomicFolder::create(&path).unwrap_err().to_string();
+        assert!(error.contains("model: is in use; choose a name that is free"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_folder_and_a_link_to_one_are_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let (empty, link) = (root.path().join("empty"), root.path().join("link"));
+        std::fs::create_dir(&empty).unwrap();
+        symlink("empty", &link).unwrap();
+        let folder = AtomicFolder::create(&link).unwrap();
+        fill(&folder, "x");
+        folder.commit().unwrap();
+        assert_eq!(
+            (names(&empty), names(root.path())),
+            (vec!["a".into(), "b".into()], vec!["empty".into(), "link".into()])
+        );
+    }
+
+    #[test]
+    fn two_writers_of_one_folder_are_told_apart() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("model");
+        let first = AtomicFolder::create(&path).unwrap();
+        fill(&first, "first");
+        let error = AtomicFolder::create(&path).unwrap_err().to_string();
+        assert!(error.contains("another process is writing this folder; wait for it or stop it"), "{error}");
+        assert_eq!(names(first.path()), ["a", "b"], "the second has removed nothing");
+        first.commit().unwrap();
+        assert_eq!(std::fs::read(path.join("a")).unwrap(), b"first");
+    }
+
+    #[test]
+    fn leftovers_of_a_killed_process_are_removed_and_links_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, partial) = (root.path().join("model"), root.path().join(".model.partial"));
+        let precious = root.path().join("precious");
+        std::fs::create_dir(&precious).unwrap();
+        std::fs::write(precious.join("file"), "kept").unwrap();
+        let plant: [fn(&Path, &Path) -> io::Result<()>; 3] = [
+            |_, partial| std::fs::create_dir(partial).and_then(|()| std::fs::write(partial.join("old"), "leftover")),
+            |precious, partial| symlink(precious, partial),
+            |_, partial| std::fs::write(partial, "a file"),
+        ];
+        for plant in plant {
+            plant(&precious, &partial).unwrap();
+            std::fs::write(root.path().join(".model.lock"), "").unwrap();
+            let folder = AtomicFolder::create(&path).unwrap();
+            fill(&folder, "new");
+            folder.commit().unwrap();
+            assert_eq!((names(&path), names(&precious)), (vec!["a".into(), "b".into()], vec!["file".to_owned()]));
+            assert_eq!(names(root.path()), ["model", "precious"]);
+            std::fs::remove_dir_all(&path).unwrap();
+        }
+    }
+}

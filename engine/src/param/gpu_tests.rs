@@ -1,0 +1,98 @@
+//! Values on the simulated GPU and on the processor: which are the newest, and what a failed change leaves.
+use crate::{
+    Device, EngineError, Init, ParamBuilder, ParamId, ParamStore, Workspace,
+    device::{Gpu, simulated::SimulatedDriver},
+    ops,
+    optim::{Adam, Optimizer, Rule, Treatment},
+};
+use kernels::{Cpu, Isa};
+
+fn cpu() -> Cpu {
+    Cpu::new(Isa::choose().unwrap(), 1).unwrap()
+}
+
+fn gpu() -> Gpu {
+    Gpu::new(SimulatedDriver::new((8, 0)), cpu()).unwrap()
+}
+
+fn store() -> (ParamStore, ParamId) {
+    let mut builder = ParamBuilder::new();
+    builder.add("other", [3], Init::Ones).unwrap();
+    let id = builder.add("w", [2, 4], Init::Ones).unwrap();
+    (builder.build(&cpu(), 0).unwrap(), id)
+}
+
+fn double(params: &mut ParamStore, gpu: &Gpu) {
+    let twice: Vec<f32> = params.on_gpu(gpu).unwrap().to_vec().unwrap().iter().map(|x| 2.0 * x).collect();
+    params.change_on_gpu(gpu, |values| values.copy_from(&twice)).unwrap();
+}
+
+#[test]
+fn tensors_of_a_parameter_are_never_stale() {
+    let (gpu, (mut params, id)) = (gpu(), store());
+    double(&mut params, &gpu);
+    let error = params.tensor(id).unwrap_err().to_string();
+    assert!(error.contains("parameter w: the GPU has newer values; download them first"), "{error}");
+    let device = Device::Cuda(gpu.clone());
+    assert_eq!(params.tensor_on(&device, id).unwrap().to_vec().unwrap(), [2.0; 8]);
+    // As a value of a step it is on the device of the step.
+    let mut workspace = Workspace::new(device.clone());
+    let mut gradients = params.gradients_on(&device).unwrap();
+    {
+        let tape = workspace.train(&params, None);
+        let w = tape.param(id).unwrap();
+        assert!(w.value().gpu().is_some());
+        assert_eq!(w.value().to_vec().unwrap(), [2.0; 8]);
+        let loss = ops::sum(&tape, &ops::mul(&tape, &w, &w).unwrap()).unwrap();
+        tape.backward(&loss, &mut gradients).unwrap();
+    }
+    let flat = gradients.elements().unwrap();
+    assert_eq!((&flat[..3], &flat[gradients.range(id)]), (&[0.0; 3][..], &[4.0; 8][..]));
+    let mut workspace = Workspace::new(Device::Cpu(cpu()));
+    let error = workspace.infer(&params, None).param(id).unwrap_err().to_string();
+    assert!(error.contains("download them first"), "{error}");
+    params.download().unwrap();
+    assert_eq!(params.tensor(id).unwrap().to_vec().unwrap(), [2.0; 8]);
+}
+
+#[test]
+fn a_change_that_fails_leaves_version_and_values() {
+    let (gpu, (mut params, id)) = (gpu(), store());
+    let before = params.version();
+    let refused = params.change_on_gpu(&gpu, |values| {
+        values.copy_from(&[9.0f32; 11])?;
+        Err(EngineError::Device("broken".into()))
+    });
+    assert!(refused.is_err());
+    assert_eq!(params.version(), before);
+    assert_eq!(params.values(id), [1.0; 8], "the processor's are the newest");
+    assert_eq!(params.on_gpu(&gpu).unwrap().to_vec().unwrap(), [1.0; 11], "what is half changed is replaced");
+    double(&mut params, &gpu);
+    let before = params.version();
+    assert!(params.change_on_gpu(&gpu, |_| Err(EngineError::Device("broken".into()))).is_err());
+    assert_eq!(params.version(), before);
+    params.download().unwrap();
+    assert_eq!(params.values(id), [2.0; 8]);
+}
+
+#[test]
+fn a_step_that_is_refused_is_not_counted() {
+    for rule in [Rule::Lamb, Rule::AdamW] {
+        let (gpu, (mut params, id)) = (gpu(), store());
+        let device = Device::Cuda(gpu.clone());
+        let mut gradients = params.gradients_on(&device).unwrap();
+        gradients.flat.copy_from(&[0.5f32; 11]).unwrap();
+        let plain = |_: &crate::param::ParamInfo| Treatment { decay: false, adapt: false };
+        let optimizer = Optimizer::new(&params, rule, Adam::default(), plain).unwrap();
+        let mut optimizer = optimizer.on(&device).unwrap();
+        let (held, version) = (params.on_gpu(&gpu).unwrap(), params.version());
+        let error = optimizer.step(&cpu(), &mut params, &gradients, 0.1).unwrap_err().to_string();
+        assert!(error.contains("still refers to it"), "{error}");
+        assert_eq!((optimizer.steps(), params.version()), (0, version), "{rule:?}");
+        drop(held);
+        optimizer.step(&cpu(), &mut params, &gradients, 0.1).unwrap();
+        assert_eq!((optimizer.steps(), params.version()), (1, version + 1), "{rule:?}");
+        params.download().unwrap();
+        assert!(params.values(id).iter().all(|&x| x < 1.0));
+    }
+}
