@@ -15,6 +15,7 @@ use std::path::Path;
 use engine::{Device, EngineError, ParamStore, Workspace, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
+use crate::finite::{NotFinite, check_finite};
 use crate::model::{Inputs, Mode, Model, ModelError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -36,6 +37,9 @@ pub enum EmbedError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// An output is NaN or infinite.
+    #[error(transparent)]
+    NotFinite(#[from] NotFinite),
     /// The model has no pooler, and pooling needs one.
     #[error("the model has no pooler; pool by `mean` or `cls`")]
     NoPooler,
@@ -111,7 +115,7 @@ impl Embedder {
         let mut cut = 0;
         let sequences: Vec<Vec<u32>> = self
             .tokenizer
-            .encode_batch(texts)
+            .encode_batch(texts)?
             .into_iter()
             .map(|ids| {
                 let room = longest - 2;
@@ -138,6 +142,7 @@ impl Embedder {
             }
             rest = &rest[count..];
         }
+        check_finite(&vectors, width, &self.params, |text| format!("the embedding of text {}", text + 1))?;
         if normalize {
             for vector in vectors.chunks_exact_mut(width) {
                 let norm = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();

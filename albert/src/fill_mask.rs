@@ -5,6 +5,7 @@ use std::path::Path;
 use engine::{Device, EngineError, Workspace, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
+use crate::finite::{NotFinite, check_finite};
 use crate::model::{Inputs, Mode, Model, ModelError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -23,6 +24,9 @@ pub enum FillMaskError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// An output is NaN or infinite.
+    #[error(transparent)]
+    NotFinite(#[from] NotFinite),
     /// The text has no mask, or is too long.
     #[error("{0}")]
     Text(String),
@@ -74,7 +78,7 @@ impl MaskFiller {
     pub fn fill(&mut self, text: &str, top: usize) -> Result<Vec<Vec<Candidate>>, FillMaskError> {
         let specials = self.tokenizer.specials();
         let mut ids = vec![specials.cls];
-        ids.extend(self.tokenizer.encode_with_specials(text).ids);
+        ids.extend(self.tokenizer.encode_with_specials(text)?.ids);
         ids.push(specials.sep);
         let masked: Vec<u32> =
             (0..).zip(&ids).filter(|&(_, &id)| id == specials.mask).map(|(position, _)| position).collect();
@@ -97,7 +101,9 @@ impl MaskFiller {
         drop(tape);
         // Rows of the table behind the last piece are padding and stand for nothing.
         let pieces = self.tokenizer.vocab_size();
-        let rows = logits.chunks_exact(self.model.config().vocab_size);
+        let width = self.model.config().vocab_size;
+        check_finite(&logits, width, &self.params, |mask| format!("the score of a piece for mask {}", mask + 1))?;
+        let rows = logits.chunks_exact(width);
         Ok(rows.map(|logits| self.best(&logits[..pieces], top)).collect())
     }
 

@@ -1,4 +1,5 @@
 //! ALBERT: the model, its data, its training.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]
 
 pub mod ablate;
@@ -9,6 +10,7 @@ pub mod data;
 pub mod embed;
 pub mod fill_mask;
 pub mod finetune;
+pub mod finite;
 pub mod forward;
 pub mod heads;
 pub mod metrics;

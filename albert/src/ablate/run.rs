@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::io::write_atomically;
+use engine::io::{create_dir_synced, write_atomically};
 use engine::{Device, EngineError};
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +49,8 @@ pub struct Learnt {
 pub struct TaskResult {
     /// Name of the figure.
     pub metric: String,
-    /// The best on the dev set, 0 to 1.
-    pub value: f64,
+    /// The best on the dev set: a fraction, as every [`crate::metrics::Metric`].
+    pub score: f64,
     /// Seconds of training.
     pub seconds: f64,
 }
@@ -124,7 +124,7 @@ pub fn ablate(
     let tokenizer = Tokenizer::load(&plan.input.tokenizer)?;
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
     let dataset = Dataset::open(&plan.input.data, &vocabulary)?;
-    let files = tokenizer.to_files();
+    let files = tokenizer.to_files()?;
     let sources = pretrain::Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &files };
     let variants = plan.variants(tokenizer.vocab_size())?;
     keep_plan(folder, text)?;
@@ -264,7 +264,7 @@ impl Runner<'_> {
         let place = self.place(variant, seed);
         let result = self.results.get_mut(&(variant.folder.clone(), seed)).expect("every run was read");
         change(result);
-        std::fs::create_dir_all(&place).map_err(|error| EngineError::io(&place, "create the folder", error))?;
+        create_dir_synced(&place)?;
         let mut text = serde_json::to_string_pretty(result).expect("a result has string keys");
         text.push('\n');
         Ok(write_atomically(place.join(RESULT), |out| out.write_all(text.as_bytes()))?)
@@ -336,7 +336,7 @@ impl Runner<'_> {
         let outcome = self.tune(task, seed, &place, watcher.finetuning()).map_err(failed)?;
         let summary = match outcome {
             finetune::Outcome::Finished(summary) => summary,
-            finetune::Outcome::Stopped(_) => return Ok(Ended::Stopped),
+            finetune::Outcome::Stopped { .. } => return Ok(Ended::Stopped),
             finetune::Outcome::Diverged { problem, step } => {
                 let problem = format!("{}, step {step}: {problem}", task.name);
                 self.note(variant, seed, |result| result.problem = Some(problem))?;
@@ -344,10 +344,10 @@ impl Runner<'_> {
             }
         };
         let best = summary.best.ok_or_else(|| failed(FinetuneError::Data("there is no dev set to score".into())))?;
-        let Some((metric, value)) = best.figures.into_iter().next() else {
+        let Some((metric, score)) = best.figures.into_iter().next() else {
             return Err(failed(FinetuneError::Data("nothing was measured".into())));
         };
-        let scored = TaskResult { metric, value, seconds: summary.seconds };
+        let scored = TaskResult { metric, score, seconds: summary.seconds };
         self.note(variant, seed, |result| {
             result.tasks.insert(task.name.clone(), scored);
         })?;

@@ -1,14 +1,16 @@
 //! The tables of an ablation: rows are recipes, columns what they cost and what they gave.
 //!
-//! A figure stands as mean ± standard deviation over the seeds (√(Σ (x - mean)² / (n - 1)); without ± for one seed). The
-//! average is that over the tasks, taken seed by seed, as the paper's last column.
+//! Accuracies and scores are stored as fractions and printed in percent. A figure is mean ± standard deviation over the
+//! seeds (√(Σ (x - mean)² / (n - 1)); without ± for one seed). The average is that over the tasks, taken seed by seed, as
+//! the paper's last column.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::plan::{Plan, Variant};
+use super::plan::{Plan, Row, Variant};
 use super::run::RunResult;
+use crate::metrics::percent;
 
 /// A figure over the seeds that have it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -32,13 +34,18 @@ impl Cell {
         Self { values, mean, deviation }
     }
 
-    /// The figure times `scale`.
-    fn text(&self, scale: f64, digits: usize) -> String {
+    /// Mean ± deviation, each as `text` prints it.
+    fn text(&self, text: impl Fn(f64) -> String) -> String {
         match (self.mean, self.deviation) {
             (None, _) => "-".to_owned(),
-            (Some(mean), None) => format!("{:.digits$}", scale * mean),
-            (Some(mean), Some(deviation)) => format!("{:.digits$} ± {:.digits$}", scale * mean, scale * deviation),
+            (Some(mean), None) => text(mean),
+            (Some(mean), Some(deviation)) => format!("{} ± {}", text(mean), text(deviation)),
         }
+    }
+
+    /// A fraction in percent.
+    fn percent(&self) -> String {
+        self.text(|fraction| percent(fraction, 1))
     }
 }
 
@@ -53,7 +60,7 @@ pub struct Line {
     pub speed: Cell,
     /// Accuracies 0 to 1 of masked pieces, of pairs from two documents, of swapped pairs.
     pub objectives: [Cell; 3],
-    /// A figure a task, 0 to 1 (correlations -1 to 1).
+    /// A fraction a task, 0 to 1 (correlations -1 to 1).
     pub tasks: Vec<Cell>,
     /// Their average.
     pub average: Cell,
@@ -83,16 +90,14 @@ pub fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult>]) -> 
         found.map_or_else(|| task.to_owned(), |metric| format!("{task} ({metric})"))
     };
     let table = |(s, section): (usize, &super::Section)| {
-        let found: Vec<usize> = (0..section.rows.len()).filter_map(|r| find(s, r)).collect();
+        // Each row with its own variant; a row that has none is left out together with its name.
+        let found: Vec<(usize, &Row)> =
+            (0..).zip(&section.rows).filter_map(|(r, row)| Some((find(s, r)?, row))).collect();
         Table {
             title: section.title.clone(),
             tasks: plan.tasks.iter().map(|task| metric(&task.name)).collect(),
-            lines: found
-                .iter()
-                .zip(&section.rows)
-                .map(|(&v, row)| line(plan, &row.name, &variants[v], &results[v]))
-                .collect(),
-            budget: budget(found.iter().map(|&v| &variants[v])),
+            lines: found.iter().map(|&(v, row)| line(plan, &row.name, &variants[v], &results[v])).collect(),
+            budget: budget(found.iter().map(|&(v, _)| &variants[v])),
         }
     };
     plan.sections.iter().enumerate().map(table).collect()
@@ -101,10 +106,10 @@ pub fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult>]) -> 
 fn line(plan: &Plan, name: &str, variant: &Variant, results: &[RunResult]) -> Line {
     let over = |value: &dyn Fn(&RunResult) -> Option<f64>| Cell::new(results.iter().filter_map(value).collect());
     let learnt = |result: &RunResult| result.learnt.clone();
-    let task = |name: &str| over(&|result| result.tasks.get(name).map(|scored| scored.value));
+    let task = |name: &str| over(&|result| result.tasks.get(name).map(|scored| scored.score));
     let average = |result: &RunResult| {
         let values: Option<Vec<f64>> =
-            plan.tasks.iter().map(|task| result.tasks.get(&task.name).map(|scored| scored.value)).collect();
+            plan.tasks.iter().map(|task| result.tasks.get(&task.name).map(|scored| scored.score)).collect();
         values.filter(|values| !values.is_empty()).map(|values| values.iter().sum::<f64>() / values.len() as f64)
     };
     Line {
@@ -151,11 +156,12 @@ impl fmt::Display for Table {
             let speed =
                 line.speed.mean.zip(first).map_or("-".to_owned(), |(own, first)| format!("{:.2}x", own / first));
             let parameters = format!("{:.2} M", line.parameters as f64 / 1e6);
-            let mut cells = vec![line.name.clone(), parameters, line.speed.text(1.0, 0), speed];
-            cells.extend(line.objectives.iter().map(|cell| cell.text(100.0, 1)));
-            cells.extend(line.tasks.iter().map(|cell| cell.text(100.0, 1)));
+            let mut cells =
+                vec![line.name.clone(), parameters, line.speed.text(|tokens| format!("{tokens:.0}")), speed];
+            cells.extend(line.objectives.iter().map(Cell::percent));
+            cells.extend(line.tasks.iter().map(Cell::percent));
             if self.tasks.len() > 1 {
-                cells.push(line.average.text(100.0, 1));
+                cells.push(line.average.percent());
             }
             writeln!(f, "| {} |", cells.join(" | "))?;
         }
@@ -166,5 +172,68 @@ impl fmt::Display for Table {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::run::{Learnt, TaskResult};
+    use super::*;
+    use crate::finetune::TaskName;
+
+    /// A plan of two rows and one task for each of `tasks`.
+    fn plan(tasks: &[TaskName]) -> Plan {
+        let mut text = "seeds = [1, 2]\n[input]\ndata = \"d\"\ntokenizer = \"t\"\n[base.model]\npreset = \"tiny\"\n\
+                        [base.schedule]\nwarmup_steps = 1\n"
+            .to_owned();
+        for task in tasks {
+            text += &format!("[[task]]\nname = \"{0}\"\ntask = \"{0}\"\ndata = \"d\"\n", task.name());
+        }
+        text += "[[section]]\ntitle = \"All\"\n[[section.row]]\nname = \"one\"\n[[section.row]]\nname = \"two\"\n\
+                 set = [\"schedule.steps=7\"]\n";
+        Plan::from_toml(&text).unwrap()
+    }
+
+    fn result(scores: &[(TaskName, f64)]) -> RunResult {
+        let of = |&(task, score): &(TaskName, f64)| {
+            let metric = task.metrics()[0].name().to_owned();
+            (task.name().to_owned(), TaskResult { metric, score, seconds: 1.0 })
+        };
+        let tasks: BTreeMap<_, _> = scores.iter().map(of).collect();
+        RunResult { learnt: Some(Learnt::default()), tasks, ..RunResult::default() }
+    }
+
+    #[test]
+    fn every_metric_is_printed_in_percent_once() {
+        // One task for each unit that a metric could have: answers, a correlation, Matthews' coefficient, classes, entities.
+        let names = ["squad2", "sts-b", "cola", "classify", "tag"].map(|name| name.parse::<TaskName>().unwrap());
+        let plan = plan(&names);
+        let variants = plan.variants(1000).unwrap();
+        let scores = [0.9125, 0.8, -0.25, 0.75, 0.5];
+        let run = result(&names.into_iter().zip(scores).collect::<Vec<_>>());
+        let text = tables(&plan, &variants, &[vec![run.clone(); 2], vec![run; 2]])[0].to_string();
+        assert!(
+            text.contains(
+                "squad2 (span_f1) | sts-b (pearson) | cola (matthews) | classify (accuracy) | tag (entity_f1)"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains("| 91.2 ± 0.0 | 80.0 ± 0.0 | -25.0 ± 0.0 | 75.0 ± 0.0 | 50.0 ± 0.0 | 54.2 ± 0.0 |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_row_without_a_variant_does_not_shift_the_others() {
+        let classify = "classify".parse::<TaskName>().unwrap();
+        let plan = plan(&[classify]);
+        let second = plan.variants(1000).unwrap().remove(1);
+        let tables = tables(&plan, &[second], &[vec![result(&[(classify, 0.5)])]]);
+        let names: Vec<&str> = tables[0].lines.iter().map(|line| line.name.as_str()).collect();
+        assert_eq!(names, ["two"]);
+        assert!(tables[0].budget.starts_with("Budget of each row: 7 steps"), "{}", tables[0].budget);
     }
 }

@@ -1,14 +1,15 @@
 //! From any model that is read to a Hugging Face folder, whole or not at all.
 //!
-//! Everything is written to `.NAME.partial` beside the target, which then takes the target's name in one step: a reader
-//! finds the whole model or none. The target must not exist or be empty.
+//! Everything is written to a folder beside the target, which then takes the target's name in one step
+//! ([`AtomicFolder`]): a reader finds the whole model or none, and of two conversions to one name one is refused. The
+//! target must not exist or be empty.
 //! Cost: the parameters once in memory.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use engine::EngineError;
-use engine::io::write_atomically;
+use engine::io::{AtomicFolder, write_atomically};
 
 use super::layout::Heads;
 use super::model_folder::{LoadReport, ModelFolder};
@@ -66,25 +67,15 @@ pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conver
         model = model.with_attention_heads(heads)?;
     }
     expect_free(to)?;
+    let folder = AtomicFolder::create(to)?;
     let (reading, heads) = (model.config().clone(), model.heads());
     let mut values: BTreeMap<String, Vec<f32>> = BTreeMap::new();
     let report = model.load(heads, &[], |spec, data| {
         values.insert(spec.name.clone(), data.to_vec());
         Ok(())
     })?;
-    let partial = partial_of(to)?;
-    // Left by a conversion that was killed.
-    if partial.exists() {
-        std::fs::remove_dir_all(&partial).map_err(|error| EngineError::io(&partial, "remove the folder", error))?;
-    }
-    let files = write(&partial, &model, heads, options.dtype, &values).and_then(|files| {
-        std::fs::rename(&partial, to).map_err(|error| EngineError::io(to, "give the folder its name", error))?;
-        Ok(files)
-    });
-    if files.is_err() {
-        // What is left is not a model; if it cannot be removed either, the next attempt does.
-        let _ = std::fs::remove_dir_all(&partial);
-    }
+    let files = write(folder.path(), &model, heads, options.dtype, &values)?;
+    folder.commit()?;
     let mut remarks = reading.notes;
     remarks.push(model.attention_heads_remark());
     Ok(Conversion {
@@ -94,7 +85,7 @@ pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conver
         report,
         remarks,
         ignored_keys: reading.ignored,
-        files: files?,
+        files,
     })
 }
 
@@ -110,11 +101,6 @@ fn expect_free(to: &Path) -> Result<(), CheckpointError> {
     Err(CheckpointError::Folder { path: to.to_owned(), problem })
 }
 
-fn partial_of(to: &Path) -> Result<PathBuf, EngineError> {
-    let name = to.file_name().ok_or_else(|| EngineError::file(to, "the name of a folder was expected"))?;
-    Ok(to.with_file_name(format!(".{}.partial", name.to_string_lossy())))
-}
-
 /// Writes the model to `folder` and copies what belongs to its tokenizer.
 fn write(
     folder: &Path,
@@ -128,7 +114,7 @@ fn write(
         Some(count) if count == reading.labels.len() => &reading.labels[..],
         _ => &[],
     };
-    let format = SaveFormat { family: reading.family, dtype, labels };
+    let format = SaveFormat { family: reading.family, dtype, labels, problem_type: reading.problem_type };
     save_model_as(folder, &reading.config, heads, format, |name| &values[name])?;
     let (google, ours) = GOOGLE_VOCABULARY;
     for (from, to) in TOKENIZER_FILES.map(|name| (name, name)).into_iter().chain([(google, ours)]) {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use engine::io::limits;
 use engine::{Cpu, EngineError, ParamStore};
 
 use super::CheckpointError;
@@ -140,7 +141,7 @@ impl ModelFolder {
         cpu: &Cpu,
         seed: u64,
     ) -> Result<(Model, ParamStore, LoadReport), CheckpointError> {
-        let (model, mut params) = Model::new(&self.reading.config, heads, cpu, seed).map_err(|error| match error {
+        let (model, mut params) = Model::allocate(&self.reading.config, heads).map_err(|error| match error {
             ModelError::Config(source) => CheckpointError::Config { path: self.config_path.clone(), source },
             ModelError::Engine(source) => source.into(),
         })?;
@@ -149,6 +150,9 @@ impl ModelFolder {
             params.values_mut(id)?.copy_from_slice(values);
             Ok(())
         })?;
+        if !report.fresh.is_empty() {
+            params.draw(cpu, seed, |info| report.fresh.contains(&info.name))?;
+        }
         Ok((model, params, report))
     }
 
@@ -349,7 +353,7 @@ fn open_weights(folder: &Path) -> Result<Weights, CheckpointError> {
 
 /// The checkpoint of TensorFlow in a folder: the one that the file `checkpoint` names, or the only one.
 fn tensorflow_index(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
-    if let Ok(text) = std::fs::read_to_string(folder.join("checkpoint")) {
+    if let Ok(text) = limits::read_text(&folder.join("checkpoint"), limits::LARGEST_SETTINGS) {
         let newest = text.lines().find_map(|line| line.strip_prefix("model_checkpoint_path: \"")?.strip_suffix('"'));
         // Often an absolute path of the machine that trained it.
         let name = newest.and_then(|path| Path::new(path).file_name()).map(|name| name.to_string_lossy());
@@ -388,8 +392,8 @@ fn read_config(folder: &Path) -> Result<(PathBuf, ConfigReading), CheckpointErro
             return Err(no_model(folder, problem));
         }
     };
-    let text =
-        std::fs::read_to_string(&path).map_err(|error| EngineError::io(&path, "read the configuration", error))?;
+    let text = limits::read_text(&path, limits::LARGEST_SETTINGS)
+        .map_err(|error| EngineError::io(&path, "read the configuration", error))?;
     let reading = if of_google { AlbertConfig::from_google_json(&text) } else { AlbertConfig::from_hf_json(&text) };
     match reading {
         Ok(reading) => Ok((path, reading)),

@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use engine::EngineError;
-use engine::io::{Data, TensorOut, save_safetensors, write_atomically};
+use engine::io::{Data, TensorOut, create_dir_synced, save_safetensors, write_atomically};
 
 use super::CheckpointError;
 use super::layout::{Content, Heads, stored_tensors};
 use super::model_folder::{CONFIG, WEIGHTS};
 use super::names::stored_name;
-use crate::config::{AlbertConfig, ConfigIdentity, Family};
+use crate::config::{AlbertConfig, ConfigIdentity, Family, ProblemType};
 
 /// Element type of the weights in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +42,8 @@ pub struct SaveFormat<'a> {
     pub dtype: StoredType,
     /// Names of the labels of the task's head; empty for `LABEL_0` and so on.
     pub labels: &'a [String],
+    /// Meaning of the scores of a sequence's head; `None`: derived from their number.
+    pub problem_type: Option<ProblemType>,
 }
 
 /// Writes the model to `folder` in f32 under ALBERT's names, each file whole or not at all; the weights come last.
@@ -59,7 +60,7 @@ pub fn save_model<'a>(
     tokenizer: &[(&str, Vec<u8>)],
     values: impl Fn(&str) -> &'a [f32],
 ) -> Result<(), CheckpointError> {
-    std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
+    create_dir_synced(folder)?;
     for (name, content) in tokenizer {
         write_atomically(folder.join(name), |out| out.write_all(content))?;
     }
@@ -82,7 +83,7 @@ pub fn save_model_as<'a>(
                        ALBERT, write it as one";
         return Err(CheckpointError::Folder { path: folder.to_owned(), problem: problem.to_owned() });
     }
-    std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
+    create_dir_synced(folder)?;
     let path = folder.join(WEIGHTS);
     let stored = stored_tensors(config, heads, format.family);
     let h = config.hidden_size;
@@ -120,6 +121,7 @@ pub fn save_model_as<'a>(
         torch_dtype: format.dtype.torch_name(),
         num_labels: heads.task.map(super::TaskHead::labels),
         labels: format.labels,
+        problem_type: format.problem_type,
     });
     write_atomically(folder.join(CONFIG), |out| out.write_all(text.as_bytes()))?;
     // `format` is what `transformers` asks for before it reads the tensors.

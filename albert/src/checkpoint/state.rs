@@ -14,7 +14,7 @@
 use std::path::{Path, PathBuf};
 
 use engine::EngineError;
-use engine::io::{Data, Safetensors, TensorOut, save_safetensors};
+use engine::io::{Data, Safetensors, TensorOut, create_dir_synced, remove_leftover, save_safetensors};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -122,20 +122,24 @@ impl Checkpoints {
     /// # Errors
     /// The folder exists and cannot be listed.
     pub fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
+        let mut steps: Vec<u64> = self.names()?.iter().filter_map(|name| step_of(name)).collect();
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(steps)
+    }
+
+    /// Names of all files in the folder that are text; none if there is no folder.
+    fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(EngineError::io(&self.folder, "list the checkpoints", error).into()),
         };
-        let mut steps = Vec::new();
+        let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|error| EngineError::io(&self.folder, "list the checkpoints", error))?;
-            let name = entry.file_name();
-            let step = name.to_str().and_then(|name| name.strip_prefix("step-")?.strip_suffix(".safetensors"));
-            steps.extend(step.and_then(|step| step.parse::<u64>().ok()));
+            names.extend(entry.file_name().into_string().ok());
         }
-        steps.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(steps)
+        Ok(names)
     }
 
     /// Writes a state, whole or not at all, and then removes the oldest beyond [`Checkpoints::KEPT`].
@@ -143,8 +147,7 @@ impl Checkpoints {
     /// # Errors
     /// The state cannot be written; the ones before are then untouched.
     pub fn save(&self, header: &StateHeader, groups: &[TensorGroup<'_>]) -> Result<PathBuf, CheckpointError> {
-        std::fs::create_dir_all(&self.folder)
-            .map_err(|error| EngineError::io(&self.folder, "create the folder", error))?;
+        create_dir_synced(&self.folder)?;
         let tensors: Vec<TensorOut<'_>> = groups
             .iter()
             .flat_map(|group| {
@@ -158,12 +161,35 @@ impl Checkpoints {
         let path = self.path(header.step);
         let text = serde_json::to_string(header).expect("a header has string keys");
         save_safetensors(&path, &tensors, &[("state", &text)])?;
-        // Only what is older than this state: a newer one that was found damaged is overwritten when its step comes.
-        for step in self.steps()?.into_iter().filter(|step| *step <= header.step).skip(Self::KEPT) {
+        self.remove_old(header.step)?;
+        Ok(path)
+    }
+
+    /// Removes what a kill during [`Checkpoints::save`] leaves: a half-written state, and one beyond
+    /// [`Checkpoints::KEPT`] if the kill came before its removal. `step` is that of the newest whole state. The caller has
+    /// locked the run.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn tidy(&self, step: u64) -> Result<(), CheckpointError> {
+        for name in self.names()? {
+            if let Some(name) = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial"))
+                && step_of(name).is_some()
+            {
+                remove_leftover(self.folder.join(name))?;
+            }
+        }
+        self.remove_old(step)
+    }
+
+    /// Removes all but the last [`Checkpoints::KEPT`] states up to `step`. A newer one that was found damaged is
+    /// overwritten when its step comes.
+    fn remove_old(&self, step: u64) -> Result<(), CheckpointError> {
+        for step in self.steps()?.into_iter().filter(|other| *other <= step).skip(Self::KEPT) {
             let old = self.path(step);
             std::fs::remove_file(&old).map_err(|error| EngineError::io(&old, "remove the old checkpoint", error))?;
         }
-        Ok(path)
+        Ok(())
     }
 
     /// The newest state that is whole, with the reason for every newer one that is not; `None` if there is no file.
@@ -187,6 +213,11 @@ impl Checkpoints {
             }),
         }
     }
+}
+
+/// The step in the name of a state's file.
+fn step_of(name: &str) -> Option<u64> {
+    name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()
 }
 
 fn open(path: &Path, step: u64) -> Result<(Safetensors, StateHeader), CheckpointError> {

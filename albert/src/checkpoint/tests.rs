@@ -416,3 +416,69 @@ fn resuming_with_another_configuration_names_the_key() {
     let message = found.expect_config(&added).unwrap_err().to_string();
     assert!(message.contains("`optimizer.clip` = absent, but now it is 1.0"), "{message}");
 }
+
+#[test]
+fn what_a_kill_during_a_save_leaves_is_removed_on_resuming() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::of_run(folder.path());
+    for step in [200, 300] {
+        save_state(&checkpoints, step);
+    }
+    // Killed between the rename of the third and the removal of the first, and once while it wrote a fourth.
+    std::fs::copy(checkpoints.path(200), checkpoints.path(100)).unwrap();
+    std::fs::write(folder.path().join("checkpoints/.step-0000000400.safetensors.partial"), "half").unwrap();
+    std::fs::write(folder.path().join("checkpoints/.mine.partial"), "of another program").unwrap();
+    let found = checkpoints.newest().unwrap().unwrap();
+    checkpoints.tidy(found.header.step).unwrap();
+    assert_eq!(checkpoints.steps().unwrap(), [300, 200]);
+    let entries = std::fs::read_dir(folder.path().join("checkpoints")).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, [".mine.partial", "step-0000000200.safetensors", "step-0000000300.safetensors"]);
+}
+
+#[test]
+fn of_two_conversions_to_one_folder_one_is_refused() {
+    let (from, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let wanted = save(from.path(), &small(Sharing::All), Heads::MASKED_LM);
+    let to = target.path().join("model");
+    let convert = || convert::convert(from.path(), &to, ConvertOptions::default());
+    // One that goes on while the other begins.
+    let first = engine::io::AtomicFolder::create(&to).unwrap();
+    std::fs::write(first.path().join("half"), "written").unwrap();
+    let error = convert().unwrap_err().to_string();
+    assert!(error.contains("model: another process is writing this folder; wait for it or stop it"), "{error}");
+    assert!(first.path().join("half").exists(), "the folder of the first is left alone");
+    drop(first);
+    // Both run at once; whichever commits first, the model is complete.
+    for _ in 0..10 {
+        let outcomes = std::thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(convert));
+            threads.map(|thread| thread.join().unwrap().map_err(|error| error.to_string()))
+        });
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+        assert_eq!(load(&to, Heads::MASKED_LM, &[]).unwrap().0, wanted);
+        assert!(to.join("config.json").exists() && to.join("tokenizer.json").exists());
+        assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 1);
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+}
+
+#[test]
+fn only_what_the_file_lacks_is_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = small(Sharing::All);
+    let wanted = save(folder.path(), &config, Heads::ENCODER);
+    let cpu = engine::Cpu::new(engine::Isa::choose().unwrap(), 1).unwrap();
+    let fresh = ["sop_classifier", "albert.pooler", "predictions"];
+    let files = ModelFolder::open(folder.path()).unwrap();
+    let (_, params, report) = files.model(Heads::PRE_TRAINING, &fresh, &cpu, 5).unwrap();
+    let (_, drawn) = crate::model::Model::new(&config, Heads::PRE_TRAINING, &cpu, 5).unwrap();
+    assert!(!report.fresh.is_empty());
+    for id in params.ids() {
+        let name = params.name(id);
+        let expected = wanted.get(name).map_or(drawn.values(drawn.find(name).unwrap()), Vec::as_slice);
+        assert_eq!(params.values(id), expected, "{name}");
+        assert_eq!(report.fresh.iter().any(|fresh| fresh == name), !wanted.contains_key(name), "{name}");
+    }
+}

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use engine::EngineError;
-use engine::io::{Mmap, Safetensors};
+use engine::io::{Mmap, Safetensors, limits};
 use serde_json::Value;
 
 use super::names::{self, Meaning};
@@ -56,6 +56,7 @@ impl Weights {
     pub(super) fn open_sharded(path: &Path) -> Result<Self, EngineError> {
         let wrong = |problem: String| EngineError::file(path, problem);
         let text = Mmap::open(path)?;
+        limits::check_json(&text).map_err(|error| wrong(format!("not JSON: {error}")))?;
         let index: Value = serde_json::from_slice(&text).map_err(|error| wrong(format!("not JSON: {error}")))?;
         let map = index.get("weight_map").and_then(Value::as_object);
         let map = map.ok_or_else(|| wrong("`weight_map`, which says where each tensor is, is missing".to_owned()))?;

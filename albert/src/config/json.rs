@@ -5,6 +5,8 @@
 //! would change the function that is computed (relative positions, untied embeddings, an unknown activation) is
 //! refused.
 
+use engine::io::limits;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Activation, AlbertConfig, ConfigError, EmbeddingMap, Family, Sharing};
@@ -18,12 +20,26 @@ pub struct ConfigReading {
     pub family: Family,
     /// Names of the labels of a task's head by their number (`id2label`); empty where the file has none.
     pub labels: Vec<String>,
+    /// Meaning of the scores of a sequence's head (`problem_type`), if the file states it.
+    pub problem_type: Option<ProblemType>,
     /// The class that the file names first in `architectures`, such as `AlbertForMaskedLM`.
     pub architecture: Option<String>,
     /// Keys of the file that have no meaning here, in the order of the file.
     pub ignored: Vec<String>,
     /// Remarks for a person: defaults taken, known traps.
     pub notes: Vec<String>,
+}
+
+/// Meaning of the n scores of a sequence's head, named as in Hugging Face's `problem_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProblemType {
+    /// Numbers; the loss is the mean squared error.
+    Regression,
+    /// One of n classes: softmax, cross-entropy.
+    SingleLabelClassification,
+    /// Any number of n labels, each by itself: sigmoid, binary cross-entropy.
+    MultiLabelClassification,
 }
 
 /// What a `config.json` says beside the configuration.
@@ -39,19 +55,13 @@ pub struct ConfigIdentity<'a> {
     pub num_labels: Option<usize>,
     /// Their names; empty for `LABEL_0` and so on.
     pub labels: &'a [String],
+    /// Meaning of the scores of a sequence's head; `None`: regression for one, one of the classes for several.
+    pub problem_type: Option<ProblemType>,
 }
 
 /// Keys that are understood without a value being kept: what they say is either fixed or about other software.
-const SILENT: &[&str] = &[
-    "model_type",
-    "architectures",
-    "transformers_version",
-    "torch_dtype",
-    "dtype",
-    "num_labels",
-    "label2id",
-    "problem_type",
-];
+const SILENT: &[&str] =
+    &["model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "num_labels", "label2id"];
 
 /// Whose reading of `"gelu"` holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,7 +91,14 @@ impl AlbertConfig {
     /// `AlbertForPreTraining`) as its class. Three keys of ours, which it passes over, make reading back exact.
     pub fn to_hf_json(&self, architecture: &str) -> String {
         let (family, torch_dtype) = (Family::Albert, "float32");
-        self.to_hf_json_as(&ConfigIdentity { family, architecture, torch_dtype, num_labels: None, labels: &[] })
+        self.to_hf_json_as(&ConfigIdentity {
+            family,
+            architecture,
+            torch_dtype,
+            num_labels: None,
+            labels: &[],
+            problem_type: None,
+        })
     }
 
     /// The same with everything that a file may say besides.
@@ -124,7 +141,11 @@ impl AlbertConfig {
             put("id2label", (0..count).map(|at| (at.to_string(), json!(name(at)))).collect::<Map<_, _>>().into());
             put("label2id", (0..count).map(|at| (name(at), json!(at))).collect::<Map<_, _>>().into());
             if identity.architecture.ends_with("ForSequenceClassification") {
-                put("problem_type", json!(if count == 1 { "regression" } else { "single_label_classification" }));
+                let usual = match count {
+                    1 => ProblemType::Regression,
+                    _ => ProblemType::SingleLabelClassification,
+                };
+                put("problem_type", json!(identity.problem_type.unwrap_or(usual)));
             }
         }
         if identity.family == Family::Albert {
@@ -148,6 +169,7 @@ struct Reader {
 
 impl Reader {
     fn new(text: &str, origin: Origin) -> Result<Self, ConfigError> {
+        limits::check_json(text.as_bytes()).map_err(|error| ConfigError::Json(error.to_string()))?;
         match serde_json::from_str(text) {
             Ok(Value::Object(keys)) => Ok(Self { family: Family::Albert, keys, origin, notes: Vec::new() }),
             Ok(other) => Err(ConfigError::Json(format!("found {}", kind(&other)))),
@@ -193,8 +215,17 @@ impl Reader {
         };
         config.validate()?;
         let labels = self.labels();
+        let problem_type = self.problem_type()?;
         let ignored = self.keys.into_iter().map(|(key, _)| key).filter(|key| !SILENT.contains(&key.as_str())).collect();
-        Ok(ConfigReading { config, family: self.family, labels, architecture, ignored, notes: self.notes })
+        Ok(ConfigReading {
+            config,
+            family: self.family,
+            labels,
+            problem_type,
+            architecture,
+            ignored,
+            notes: self.notes,
+        })
     }
 
     /// `model_type`; where that is missing, what the class or the lack of an embedding size tells.
@@ -251,6 +282,15 @@ impl Reader {
             .map(|at| Some(names.get(&at.to_string())?.as_str()?.to_owned()))
             .collect::<Option<_>>()
             .unwrap_or_default()
+    }
+
+    fn problem_type(&mut self) -> Result<Option<ProblemType>, ConfigError> {
+        let Some(value) = self.take("problem_type") else { return Ok(None) };
+        serde_json::from_value(value.clone()).map(Some).map_err(|_| ConfigError::WrongType {
+            key: "problem_type".to_owned(),
+            found: value.to_string(),
+            expected: "\"regression\", \"single_label_classification\" or \"multi_label_classification\"",
+        })
     }
 
     fn refuse_what_changes_the_function(&mut self) -> Result<(), ConfigError> {

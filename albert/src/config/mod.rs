@@ -16,7 +16,7 @@ mod sharing;
 #[cfg(test)]
 mod tests;
 
-pub use json::{ConfigIdentity, ConfigReading};
+pub use json::{ConfigIdentity, ConfigReading, ProblemType};
 pub use presets::PRESETS;
 pub use sharing::{Block, BlockId, Sharing};
 

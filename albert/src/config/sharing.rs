@@ -14,6 +14,7 @@
 //! `attention` and `ffn`. Those two are stored as N groups in which every layer carries a copy of the shared half, so
 //! that a program that knows nothing of the strategy computes the same function.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -95,13 +96,8 @@ impl Sharing {
 
 /// `ids` without repetitions, in the order of their first appearance.
 pub(super) fn distinct(ids: impl Iterator<Item = BlockId>) -> Vec<BlockId> {
-    let mut seen = Vec::new();
-    for id in ids {
-        if !seen.contains(&id) {
-            seen.push(id);
-        }
-    }
-    seen
+    let mut seen = HashSet::new();
+    ids.filter(|&id| seen.insert(id)).collect()
 }
 
 impl fmt::Display for Sharing {

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use engine::io::AtomicFile;
+use engine::io::{AtomicFile, create_dir_synced};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use super::settings::{CorpusSettings, SplitSettings};
 use super::shard_writer::{ShardWriter, is_shard_name};
 use super::split::{Side, Splitter};
 use super::vocabulary::Vocabulary;
-use crate::tokenizer::{Encoder, Tokenizer};
+use crate::tokenizer::{Encoder, Tokenizer, TokenizerError};
 
 /// Text that is tokenised at a time, in bytes.
 const BATCH_BYTES: usize = 4 << 20;
@@ -80,7 +80,7 @@ pub fn build(
 ///
 /// # Errors
 /// As for [`build`], and [`DataError::IdOutOfRange`] for an id that is not in `vocabulary`.
-pub fn build_with<E: FnMut(&str, &mut Vec<u32>) + Send>(
+pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send>(
     sources: Vec<Source>,
     out: &Path,
     corpus: &CorpusSettings,
@@ -91,7 +91,7 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) + Send>(
 ) -> Result<Index, DataError> {
     corpus.validate()?;
     split.validate()?;
-    std::fs::create_dir_all(out).map_err(DataError::io(out, "create"))?;
+    create_dir_synced(out)?;
     // Locked from here on: a second build in this directory would take the first one's shards for leftovers.
     let pending_index = AtomicFile::create(out.join(INDEX_FILE))?;
     // Encoders are handed from batch to batch: each remembers the words that it has seen.
@@ -110,6 +110,10 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) + Send>(
         if distinct < 2 {
             remove_unlisted(out);
             return Err(DataError::OneDocument);
+        }
+        if let Some(source) = sources.iter().find(|source| !source.is_lasting()) {
+            remove_unlisted(out);
+            return Err(DataError::ReadTwice { name: source.name() });
         }
         builder = run(Splitter::for_few_documents(split, distinct))?;
     }
@@ -187,7 +191,11 @@ struct Builder<'a, E, N> {
     report: BuildReport,
 }
 
-impl<'a, E: FnMut(&str, &mut Vec<u32>) + Send, N: Fn() -> E + Sync> Builder<'a, E, N> {
+impl<'a, E, N> Builder<'a, E, N>
+where
+    E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send,
+    N: Fn() -> E + Sync,
+{
     fn new(
         out: &'a Path,
         corpus: &'a CorpusSettings,
@@ -238,15 +246,20 @@ impl<'a, E: FnMut(&str, &mut Vec<u32>) + Send, N: Fn() -> E + Sync> Builder<'a, 
     /// Tokenises `documents` in parallel and appends them in order.
     fn add(&mut self, documents: &[Document]) -> Result<(), DataError> {
         let this = &*self;
-        let encode = |document| this.encoders.with(|encoder| this.encode(document, encoder));
-        let encoded: Vec<Encoded> = documents.par_iter().map(encode).collect();
+        let encode = |document: &Document| {
+            this.encoders.with(|encoder| this.encode(document, encoder)).map_err(|source| {
+                let name = this.sources[document.source].name.clone();
+                DataError::Encode { name, line: document.line, source: Box::new(source) }
+            })
+        };
+        let encoded: Vec<Encoded> = documents.par_iter().map(encode).collect::<Result<_, _>>()?;
         for (document, encoded) in documents.iter().zip(encoded) {
             self.append(document, &encoded)?;
         }
         Ok(())
     }
 
-    fn encode(&self, document: &Document, encoder: &mut E) -> Encoded {
+    fn encode(&self, document: &Document, encoder: &mut E) -> Result<Encoded, TokenizerError> {
         let mut encoded = Encoded {
             ids: Vec::with_capacity(document.bytes() / 4),
             ends: Vec::with_capacity(document.len()),
@@ -258,7 +271,7 @@ impl<'a, E: FnMut(&str, &mut Vec<u32>) + Send, N: Fn() -> E + Sync> Builder<'a, 
         let size = self.vocabulary.size();
         for sentence in document.sentences() {
             let start = encoded.ids.len();
-            encoder(sentence, &mut encoded.ids);
+            encoder(sentence, &mut encoded.ids)?;
             let ids = &encoded.ids[start..];
             encoded.bad_id = encoded.bad_id.or_else(|| ids.iter().copied().find(|&id| id as usize >= size));
             if ids.is_empty() {
@@ -270,7 +283,7 @@ impl<'a, E: FnMut(&str, &mut Vec<u32>) + Send, N: Fn() -> E + Sync> Builder<'a, 
                 cut_points(ids, self.corpus.longest_sentence, self.vocabulary, |at| encoded.ends.push(start + at));
             }
         }
-        encoded
+        Ok(encoded)
     }
 
     fn append(&mut self, document: &Document, encoded: &Encoded) -> Result<(), DataError> {

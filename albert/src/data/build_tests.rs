@@ -26,7 +26,7 @@ fn encoded_documents(texts: &[&str]) -> Vec<Vec<Vec<u32>>> {
     let documents = Documents::new(sources(texts), &CorpusSettings::default()).unwrap();
     let encode_sentence = |sentence: &str| {
         let mut ids = Vec::new();
-        encode(sentence, &mut ids);
+        encode(sentence, &mut ids).unwrap();
         ids
     };
     documents.map(|document| document.unwrap().sentences().map(encode_sentence).collect()).collect()
@@ -256,7 +256,7 @@ fn a_sentence_without_end_is_cut_at_word_starts() {
     let sentences = documents.iter().find(|d| d.len() > 1).unwrap();
     let pieces = &sentences[..sentences.len() - 1];
     let mut whole = Vec::new();
-    encode(&long, &mut whole);
+    encode(&long, &mut whole).unwrap();
     assert_eq!(pieces.concat(), whole);
     for piece in pieces {
         assert!((128..=256).contains(&piece.len()), "{}", piece.len());

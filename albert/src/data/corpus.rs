@@ -2,16 +2,18 @@
 //!
 //! Two layouts ([`TextLayout`]): one sentence a line with a blank line between documents, or running text whose
 //! paragraphs are cut by [`split_sentences`]. Sentences are trimmed, nothing else: cleaning belongs to the tokenizer. A
-//! byte-order mark and carriage returns are dropped. A line may be of any length that fits in memory.
+//! byte-order mark and carriage returns are dropped. A line of a file may be of any length that fits in memory; a document
+//! that comes through a pipe or device, whose size is unknown, may have [`limits::LARGEST_STREAM`] bytes. What is no text
+//! but a compressed file or a Git LFS pointer is refused by its first bytes, under `lossy`, too.
 //!
 //! Cost: reading and checking UTF-8, about 1 GB/s.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::io::hash64;
+use engine::io::{hash64, limits};
 
 use super::error::DataError;
 use super::sentences::split_sentences;
@@ -37,6 +39,14 @@ impl Source {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::Memory { name, .. } => name.clone(),
+        }
+    }
+
+    /// True if it can be read again; a pipe or device yields its text once.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self {
+            Self::File(path) => std::fs::metadata(path).is_ok_and(|about| about.is_file()),
+            Self::Memory { .. } => true,
         }
     }
 
@@ -190,6 +200,8 @@ pub struct Documents {
     sources: Vec<Source>,
     settings: CorpusSettings,
     reader: Option<Box<dyn BufRead + Send>>,
+    /// Most bytes of a document of this source.
+    limit: u64,
     /// Index of the source being read, or of the first one.
     source: usize,
     line: u64,
@@ -212,6 +224,7 @@ impl Documents {
             sources,
             settings: settings.clone(),
             reader: None,
+            limit: u64::MAX,
             source: 0,
             line: 0,
             raw: Vec::new(),
@@ -238,11 +251,23 @@ impl Documents {
             let Some(reader) = self.reader.as_mut() else {
                 let Some(source) = self.sources.get(self.source) else { return self.finish() };
                 self.reader = Some(source.open()?);
+                self.limit = if source.is_lasting() { u64::MAX } else { limits::LARGEST_STREAM };
                 (self.line, self.blank_lines) = (0, 0);
                 continue;
             };
             self.raw.clear();
-            let read = reader.read_until(b'\n', &mut self.raw).map_err(|source| DataError::Io {
+            let so_far = (self.document.bytes() + self.paragraph.len()) as u64;
+            let mut bounded = reader.take(self.limit.saturating_sub(so_far).saturating_add(1));
+            let read = bounded.read_until(b'\n', &mut self.raw);
+            let read = read.and_then(|read| match so_far.saturating_add(read as u64) > self.limit {
+                false => Ok(read),
+                true => Err(std::io::Error::other(format!(
+                    "a document of more than {} bytes from a pipe or device; put blank lines between documents, or write \
+                     the text to a file first",
+                    self.limit
+                ))),
+            });
+            let read = read.map_err(|source| DataError::Io {
                 path: PathBuf::from(self.sources[self.source].name()),
                 action: "read",
                 source,
@@ -269,6 +294,10 @@ impl Documents {
 
     /// Adds the line in `raw`; true if it ends the document.
     fn take_line(&mut self) -> Result<bool, DataError> {
+        // A page of HTML is text, too.
+        if let Some(what) = limits::mistaken(&self.raw).filter(|_| self.line == 1 && !self.raw.starts_with(b"<")) {
+            return Err(DataError::NotText { name: self.sources[self.source].name(), what });
+        }
         if self.line == 1 && self.raw.starts_with(b"\xEF\xBB\xBF") {
             self.raw.drain(..3);
         }
@@ -481,5 +510,37 @@ mod tests {
         ] {
             assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} on {name}");
         }
+    }
+
+    #[test]
+    fn compressed_files_and_pointers_are_named_even_where_damage_is_repaired() {
+        let settings = [CorpusSettings::default(), CorpusSettings { lossy: true, ..Default::default() }];
+        for (bytes, said) in [
+            (&b"\x1f\x8b\x08\0\0\0\0\0\0\x03KL"[..], "compressed with gzip; unpack it with `gunzip`"),
+            (b"PK\x03\x04\n\0", "a zip archive; unpack it with `unzip`"),
+            (b"\xfd7zXZ\0\0\x04", "`unxz`"),
+            (b"\x28\xb5\x2f\xfd\x04", "`unzstd`"),
+            (b"BZh91AY&SY", "`bunzip2`"),
+            (b"\xff\xfeA\0", "UTF-16"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n", "run `git lfs pull`"),
+        ] {
+            for settings in &settings {
+                let error = read(bytes, settings).unwrap_err().to_string();
+                assert!(error.starts_with("corpus.txt: not a text file: it is ") && error.contains(said), "{error}");
+            }
+        }
+        // Text that begins alike is text.
+        for text in ["BZh is a word.", "<!DOCTYPE html>", "version 2", "PAR1 and PAR2"] {
+            assert_eq!(read(text, &settings[0]).unwrap().len(), 1, "{text}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_endless_device_and_an_endless_document_end_in_an_error() {
+        let zero = Source::File("/dev/zero".into());
+        let error = Documents::new(vec![zero], &CorpusSettings::default()).unwrap().next().unwrap().unwrap_err();
+        assert!(error.to_string().contains("a document of more than 268435456 bytes from a pipe or device"), "{error}");
+        assert!(!Source::File("/dev/zero".into()).is_lasting());
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::io::{AtomicFile, hash64};
+use engine::io::{AtomicFile, hash64, limits};
 use serde::{Deserialize, Serialize};
 
 use super::build::BuildReport;
@@ -104,7 +104,7 @@ impl Index {
 /// [`DataError::NoDataset`] if there is none, [`DataError::Damaged`] if it cannot be understood.
 pub fn read_index(folder: &Path) -> Result<Index, DataError> {
     let path = folder.join(INDEX_FILE);
-    let text = match std::fs::read(&path) {
+    let text = match limits::read(&path, limits::LARGEST_FILE) {
         Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
             return Err(DataError::NoDataset { path: folder.to_path_buf() });
         }

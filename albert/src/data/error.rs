@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::shards::Shards;
+use crate::tokenizer::TokenizerError;
 
 /// An error of the data path. Every message names the file (and line) or the setting, and the next step.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,23 @@ pub enum DataError {
     /// A file of ours could not be mapped or written.
     #[error(transparent)]
     File(#[from] engine::EngineError),
+    /// A file that is no text.
+    #[error("{name}: not a text file: {what}")]
+    NotText {
+        /// Name of the source as it was given.
+        name: String,
+        /// Kind of the file, and the remedy.
+        what: &'static str,
+    },
+    /// A pipe or device that would have to be read twice.
+    #[error(
+        "{name}: a pipe or device gives its text once, and the held-out split of few documents takes two passes; write the \
+         text to a file first, or set held_out = 0"
+    )]
+    ReadTwice {
+        /// Name of the source as it was given.
+        name: String,
+    },
     /// Bytes that are not UTF-8.
     #[error("{name}:{line}: invalid UTF-8 at byte {byte} ({bytes}); re-encode the file or pass --lossy")]
     InvalidUtf8 {
@@ -69,6 +87,19 @@ pub enum DataError {
         value: String,
         /// What is allowed.
         expected: String,
+    },
+    /// The tokenizer cannot be written, so that data could not be tied to it.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The tokenizer gives up on a document.
+    #[error("{name}:{line}: {source}")]
+    Encode {
+        /// Name of the source.
+        name: String,
+        /// First line of the document.
+        line: u64,
+        /// Why.
+        source: Box<TokenizerError>,
     },
     /// The tokenizer gave an id outside its own vocabulary.
     #[error(

@@ -162,6 +162,12 @@ fn the_report_counts_what_is_there() {
             assert!(printed.contains(expected), "{expected:?} is not in\n{printed}");
         }
         assert!(serde_json::to_string(&report).unwrap().contains("\"mean_sentence\""));
+        assert!(!printed.contains("masking.max_predictions"), "{printed}");
+        let mut capping = settings.clone();
+        capping.masking.max_predictions = 2;
+        let printed = inspect(&dataset, &vocabulary, &capping, 7, 10_000, piece).unwrap().to_string();
+        let expected = "masking.max_predictions = 2 keeps ";
+        assert!(printed.contains(expected) && printed.contains("below masking.probability = 15 %; "), "{printed}");
     }
 }
 
@@ -186,7 +192,7 @@ fn english_text_becomes_batches_under_a_trained_vocabulary() {
     // An encoder without memory, sentence by sentence, gives the same number of tokens.
     let documents = Documents::new(source(), &corpus).unwrap().map(Result::unwrap);
     let tokens: usize =
-        documents.flat_map(|d| d.sentences().map(|s| tokenizer.encode(s).len()).collect::<Vec<_>>()).sum();
+        documents.flat_map(|d| d.sentences().map(|s| tokenizer.encode(s).unwrap().len()).collect::<Vec<_>>()).sum();
     assert_eq!(index.train.tokens + index.held_out.tokens, tokens as u64);
     assert!(index.held_out.documents >= 3, "{}", index.held_out.documents);
 
@@ -202,7 +208,7 @@ fn english_text_becomes_batches_under_a_trained_vocabulary() {
         for bounds in batch.cu_seqlens.windows(2) {
             let ids = &batch.ids[bounds[0] as usize + 1..bounds[1] as usize - 1];
             for segment in ids.split(|&id| id == vocabulary.specials().sep) {
-                let decoded = tokenizer.decode(segment);
+                let decoded = tokenizer.decode(segment).unwrap();
                 assert!(cleaned.contains(decoded.trim()), "not in the text: {decoded:?}");
             }
         }

@@ -61,6 +61,12 @@ pub struct EpochInspection {
     pub tokens_a_batch: f64,
     /// Masking over the sequences measured.
     pub masking: MaskingStatistics,
+    /// The share of the tokens that is to be predicted (`masking.probability`).
+    pub probability: f64,
+    /// The cap on the predictions of a sequence (`masking.max_predictions`).
+    pub max_predictions: usize,
+    /// The least cap that leaves the longest sequence its share.
+    pub uncapped_predictions: usize,
 }
 
 /// The result of [`inspect`]; its `Display` is a report for people.
@@ -117,6 +123,9 @@ pub fn inspect<'p>(
         sequences_a_batch: ratio(measured, batches),
         tokens_a_batch: ratio(tokens, batches),
         masking: sampler.masker().statistics().clone(),
+        probability: settings.masking.probability,
+        max_predictions: settings.masking.max_predictions,
+        uncapped_predictions: settings.masking.share(settings.instances.max_sequence_length),
     };
     let index = dataset.index();
     Ok(Inspection {
@@ -254,6 +263,7 @@ impl Display for Inspection {
             )?;
         }
         write!(f, "{}", masking_lines(&epoch.masking))?;
+        write!(f, "{}", cap_line(epoch))?;
         write!(f, "example: {}", self.example)?;
         writeln!(f)
     }
@@ -276,6 +286,22 @@ fn report_lines(report: &BuildReport) -> String {
     line(report.empty_sentences, "sentences gave no token", &[]);
     line(report.repaired_lines, "lines had invalid UTF-8, replaced by U+FFFD", &[]);
     out
+}
+
+/// Sequences that the cap on predictions keeps below their share of masked pieces.
+fn cap_line(epoch: &EpochInspection) -> String {
+    let masking = &epoch.masking;
+    if masking.capped == 0 {
+        return String::new();
+    }
+    format!(
+        "masking.max_predictions = {} keeps {:.1} % of the sequences below masking.probability = {:.0} %; {} or more would \
+         keep none\n",
+        epoch.max_predictions,
+        100.0 * ratio(masking.capped, masking.sequences),
+        100.0 * epoch.probability,
+        epoch.uncapped_predictions
+    )
 }
 
 fn masking_lines(masking: &MaskingStatistics) -> String {

@@ -41,6 +41,8 @@ pub struct Span {
 pub struct MaskingStatistics {
     /// Sequences masked.
     pub sequences: u64,
+    /// Of these, how many `max_predictions` kept below their share of predictions.
+    pub capped: u64,
     /// Tokens in them, specials included.
     pub tokens: u64,
     /// Pieces to be predicted.
@@ -111,6 +113,7 @@ impl Masker {
         let budget = self.settings.predictions(ids.len());
         self.choose_spans(stream, budget, second_segment);
         self.statistics.sequences += 1;
+        self.statistics.capped += u64::from(budget < self.settings.share(ids.len()));
         self.statistics.tokens += ids.len() as u64;
         for (word, _) in self.words.iter().zip(&self.chosen).filter(|&(_, &chosen)| chosen) {
             for at in word.0..word.1 {

@@ -16,7 +16,7 @@ fn sequence(len: usize, stream: &mut Stream) -> Vec<u32> {
         text.clear();
         word(SIZE, stream, &mut text);
         let before = ids.len();
-        encode(&text, &mut ids);
+        encode(&text, &mut ids).unwrap();
         if before <= middle && ids.len() > middle {
             ids.truncate(middle);
             ids.push(SPECIALS.sep);
@@ -245,4 +245,15 @@ fn the_number_of_predictions_rounds_halves_to_even() {
         assert_eq!(settings.predictions(tokens), expected, "of {tokens} tokens");
     }
     assert_eq!(MaskingSettings::default().predictions(512), 20);
+}
+
+#[test]
+fn sequences_that_the_cap_keeps_below_their_share_are_counted() {
+    let settings = MaskingSettings::default();
+    let capped = |len| mask_many(&settings, 5, len, |_, _, _, _, _| {}).capped;
+    // 20 of 133 tokens are 15 %.
+    assert_eq!([capped(100), capped(133), capped(140), capped(512)], [0, 0, 5, 5]);
+    let settings = MaskingSettings { max_predictions: settings.share(512), ..settings };
+    assert_eq!(settings.max_predictions, 77);
+    assert_eq!(mask_many(&settings, 5, 512, |_, _, _, _, _| {}).capped, 0);
 }

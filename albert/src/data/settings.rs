@@ -312,8 +312,12 @@ impl MaskingSettings {
     /// How many pieces of a sequence of `tokens` tokens (specials counted) are predicted:
     /// `min(max_predictions, max(1, round(tokens * probability)))`, halves rounded to even as Python does.
     pub fn predictions(&self, tokens: usize) -> usize {
-        let share = (tokens as f64 * self.probability).round_ties_even() as usize;
-        share.max(1).min(self.max_predictions)
+        self.share(tokens).min(self.max_predictions)
+    }
+
+    /// The same without the cap: `max(1, round(tokens * probability))`.
+    pub fn share(&self, tokens: usize) -> usize {
+        ((tokens as f64 * self.probability).round_ties_even() as usize).max(1)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::philox::Stream;
 
 use super::{CorpusSettings, Dataset, Index, Shards, Side, Source, SplitSettings, Vocabulary, build_with};
-use crate::tokenizer::SpecialIds;
+use crate::tokenizer::{SpecialIds, TokenizerError};
 
 pub(super) const SPECIALS: SpecialIds = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 3, mask: 4 };
 
@@ -17,8 +17,9 @@ pub(super) fn vocabulary(size: usize) -> Vocabulary {
 }
 
 /// The tokenizer of this module; whatever is not a number gives nothing.
-pub(super) fn encode(text: &str, ids: &mut Vec<u32>) {
+pub(super) fn encode(text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
     ids.extend(text.split_whitespace().flat_map(|word| word.split('-')).filter_map(|piece| piece.parse::<u32>().ok()));
+    Ok(())
 }
 
 /// A random word of a vocabulary of `size` pieces; 1 to 4 pieces, as often as in English under 8,000 pieces (measured with

@@ -50,7 +50,7 @@ impl Vocabulary {
     /// [`DataError::Setting`] if its vocabulary has nothing but special pieces.
     pub fn of(tokenizer: &Tokenizer) -> Result<Self, DataError> {
         let word_start = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.is_word_start(id)).collect();
-        Self::new(word_start, tokenizer.specials(), tokenizer.to_json().as_bytes())
+        Self::new(word_start, tokenizer.specials(), tokenizer.to_json()?.as_bytes())
     }
 
     /// Number of pieces, V.

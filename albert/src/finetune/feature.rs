@@ -158,11 +158,24 @@ pub struct Featurizer<'t> {
 pub struct Features {
     /// In the order of the examples.
     pub list: Vec<Feature>,
-    /// Examples of which some pieces did not fit.
-    pub cut: usize,
+    /// Pieces of each example that did not fit: of a question with options, of the option that loses most.
+    pub truncated: Vec<usize>,
     /// Questions whose answer begins or ends inside a piece, or is of no piece at all.
     pub inexact: Vec<usize>,
 }
+
+impl Features {
+    /// Examples of which some pieces did not fit.
+    pub fn cut(&self) -> usize {
+        self.truncated.iter().filter(|&&pieces| pieces > 0).count()
+    }
+}
+
+/// The features of an example, and its pieces that did not fit.
+type Made = (Vec<Feature>, usize);
+
+/// Bytes that a question with an option may have however often the option is in it, and how many times those of both.
+const GAPS: (usize, usize) = (1 << 20, 64);
 
 impl Featurizer<'_> {
     /// The features of `examples`, in their order, on all threads of the current pool.
@@ -170,14 +183,16 @@ impl Featurizer<'_> {
     /// # Errors
     /// The examples are of another problem, or a label is none of its classes.
     pub fn features(&self, examples: &Examples) -> Result<Features, FinetuneError> {
-        let of = |make: &(dyn Fn(usize) -> Result<(Vec<Feature>, bool), FinetuneError> + Sync)| {
+        let of = |make: &(dyn Fn(usize) -> Result<Made, FinetuneError> + Sync)| {
             let made: Vec<_> = (0..examples.len()).into_par_iter().map(make).collect::<Result<_, _>>()?;
-            let cut = made.iter().filter(|(_, cut)| *cut).count();
+            let truncated = made.iter().map(|(_, truncated)| *truncated).collect();
             let list = made.into_iter().flat_map(|(features, _)| features).collect();
-            Ok(Features { list, cut, inexact: Vec::new() })
+            Ok(Features { list, truncated, inexact: Vec::new() })
         };
         match (examples, self.problem) {
-            (Examples::Texts(texts), Problem::Classes { .. } | Problem::Number) => of(&|at| self.text(at, &texts[at])),
+            (Examples::Texts(texts), Problem::Classes { .. } | Problem::Labels { .. } | Problem::Number) => {
+                of(&|at| self.text(at, &texts[at]))
+            }
             (Examples::Tagged(tagged), Problem::Tags { labels }) => of(&|at| self.words(at, &tagged[at], labels.len())),
             (Examples::Choices(choices), Problem::Choice) => of(&|at| self.choice(at, &choices[at])),
             (Examples::Questions(questions), Problem::Span { .. }) => {
@@ -186,7 +201,9 @@ impl Featurizer<'_> {
                     .map(|at| self.windows(at, &questions[at]))
                     .collect::<Result<_, _>>()?;
                 let inexact = (0..made.len()).filter(|&at| made[at].1).collect();
-                Ok(Features { list: made.into_iter().flat_map(|(windows, _)| windows).collect(), cut: 0, inexact })
+                let truncated = made.iter().map(|((_, truncated), _)| *truncated).collect();
+                let list = made.into_iter().flat_map(|((windows, _), _)| windows).collect();
+                Ok(Features { list, truncated, inexact })
             }
             _ => Err(FinetuneError::Data(format!(
                 "{} cannot be examples of {}",
@@ -196,15 +213,15 @@ impl Featurizer<'_> {
         }
     }
 
-    fn text(&self, example: usize, text: &Text) -> Result<(Vec<Feature>, bool), FinetuneError> {
-        let mut first = self.tokenizer.encode(&text.first);
-        let mut second = text.second.as_ref().map(|second| self.tokenizer.encode(second));
+    fn text(&self, example: usize, text: &Text) -> Result<Made, FinetuneError> {
+        let mut first = self.tokenizer.encode(&text.first)?;
+        let mut second = text.second.as_ref().map(|second| self.tokenizer.encode(second)).transpose()?;
         let before = first.len() + second.as_ref().map_or(0, Vec::len);
         match &mut second {
             None => first.truncate(self.max_sequence_length - 2),
             Some(second) => cut_pair(&mut first, second, self.max_sequence_length - 3),
         }
-        let is_cut = first.len() + second.as_ref().map_or(0, Vec::len) < before;
+        let truncated = before - first.len() - second.as_ref().map_or(0, Vec::len);
         let wrong = |problem: String| FinetuneError::Data(format!("example {:?}: {problem}", text.id));
         let target = match (self.problem, text.label) {
             (Problem::Number, None) => Target::Number(None),
@@ -219,10 +236,10 @@ impl Featurizer<'_> {
             (_, Some(label)) => return Err(wrong(format!("its label is {label:?}, which is none of the classes"))),
         };
         let sequence = joined(&first, second.as_deref(), self.tokenizer.specials());
-        Ok((vec![Feature { example, content: Content::One(sequence), target }], is_cut))
+        Ok((vec![Feature { example, content: Content::One(sequence), target }], truncated))
     }
 
-    fn choice(&self, example: usize, choice: &Choice) -> Result<(Vec<Feature>, bool), FinetuneError> {
+    fn choice(&self, example: usize, choice: &Choice) -> Result<Made, FinetuneError> {
         let count = choice.options.len();
         if count < 2 || choice.answer.is_some_and(|answer| answer as usize >= count) {
             let answer = choice.answer.map_or("none".to_owned(), |answer| answer.to_string());
@@ -233,26 +250,24 @@ impl Featurizer<'_> {
             )));
         }
         let longest = self.max_sequence_length;
-        let mut is_cut = false;
-        let options: Vec<Vec<u32>> = choice
-            .options
-            .iter()
-            .map(|option| {
-                let mut pieces = self.tokenizer.encode(&with_option(&choice.question, option));
-                let kept = pieces.len().min(self.max_question_length).min(longest - 3);
-                is_cut |= kept < pieces.len();
-                pieces.drain(..pieces.len() - kept);
-                pieces
-            })
-            .collect();
-        let passage = self.tokenizer.encode(&choice.passage);
-        is_cut |= options.iter().any(|option| passage.len() + option.len() + 3 > longest);
+        let passage = self.tokenizer.encode(&choice.passage)?;
+        let (mut options, mut truncated) = (Vec::with_capacity(count), 0);
+        for option in &choice.options {
+            let text = with_option(&choice.question, option)
+                .map_err(|problem| FinetuneError::Data(format!("example {:?}: {problem}", choice.id)))?;
+            let mut pieces = self.tokenizer.encode(&text)?;
+            let kept = pieces.len().min(self.max_question_length).min(longest - 3);
+            let cut = pieces.len() - kept;
+            truncated = truncated.max(cut + passage.len() - Content::room(passage.len(), kept, longest));
+            pieces.drain(..cut);
+            options.push(pieces);
+        }
         let content = Content::Options { passage, options, longest };
-        Ok((vec![Feature { example, content, target: Target::Class(choice.answer) }], is_cut))
+        Ok((vec![Feature { example, content, target: Target::Class(choice.answer) }], truncated))
     }
 
     /// The windows of a question, and whether its answer is not made of whole pieces.
-    fn windows(&self, example: usize, question: &Question) -> Result<(Vec<Feature>, bool), FinetuneError> {
+    fn windows(&self, example: usize, question: &Question) -> Result<(Made, bool), FinetuneError> {
         let settings = SpanSettings {
             max_length: self.max_sequence_length,
             stride: self.stride,
@@ -271,10 +286,10 @@ impl Featurizer<'_> {
                 window: self.keep_windows.then(|| Box::new(window)),
             },
         });
-        Ok((windows.collect(), is_inexact))
+        Ok(((windows.collect(), made.truncated), is_inexact))
     }
 
-    fn words(&self, example: usize, tagged: &Tagged, labels: usize) -> Result<(Vec<Feature>, bool), FinetuneError> {
+    fn words(&self, example: usize, tagged: &Tagged, labels: usize) -> Result<Made, FinetuneError> {
         let (words, tags) = (tagged.words.len(), tagged.tags.len());
         let wrong = |problem: String| Err(FinetuneError::Data(format!("example {:?}: {problem}", tagged.id)));
         if tags != 0 && tags != words {
@@ -286,7 +301,7 @@ impl Featurizer<'_> {
         let SpecialIds { cls, sep, unk, .. } = self.tokenizer.specials();
         let room = self.max_sequence_length - 2;
         let mut out = Vec::new();
-        let mut is_cut = false;
+        let mut truncated = 0;
         let (mut ids, mut pieces, mut first) = (vec![cls], Vec::new(), 0);
         let mut close = |ids: &mut Vec<u32>, pieces: &mut Vec<u32>, first: usize, end: usize| {
             ids.push(sep);
@@ -296,12 +311,12 @@ impl Featurizer<'_> {
             out.push(Feature { example, content: Content::One(sequence), target });
         };
         for (at, word) in tagged.words.iter().enumerate() {
-            let mut word = self.tokenizer.encode(word);
+            let mut word = self.tokenizer.encode(word)?;
             if word.is_empty() {
                 // Nothing is left of it, but it is to have a prediction.
                 word.push(unk);
             }
-            is_cut |= word.len() > room;
+            truncated += word.len().saturating_sub(room);
             word.truncate(room);
             if ids.len() - 1 + word.len() > room {
                 close(&mut ids, &mut pieces, first, at);
@@ -313,7 +328,7 @@ impl Featurizer<'_> {
         if !pieces.is_empty() {
             close(&mut ids, &mut pieces, first, words);
         }
-        Ok((out, is_cut))
+        Ok((out, truncated))
     }
 }
 
@@ -340,8 +355,24 @@ fn cut_pair(first: &mut Vec<u32>, second: &mut Vec<u32>, longest: usize) {
 }
 
 /// The question with an option in it.
-fn with_option(question: &str, option: &str) -> String {
-    if question.contains('_') { question.replace('_', option) } else { format!("{question} {option}") }
+///
+/// # Errors
+/// A question of many gaps with a long option would be longer than any file: their product.
+fn with_option(question: &str, option: &str) -> Result<String, String> {
+    let gaps = question.matches('_').count();
+    if gaps == 0 {
+        return Ok(format!("{question} {option}"));
+    }
+    let (length, both) = (gaps.saturating_mul(option.len()), question.len() + option.len());
+    let (least, times) = GAPS;
+    if length > least && length > times * both {
+        return Err(format!(
+            "its question has {gaps} gaps (`_`), which an option of {} bytes would fill with {length} bytes; expected at \
+             most {times} times the text",
+            option.len()
+        ));
+    }
+    Ok(question.replace('_', option))
 }
 
 #[cfg(test)]
@@ -398,7 +429,8 @@ mod tests {
             let middle = 1 + sequence.ids.iter().position(|&id| id == tokenizer.specials().sep).unwrap();
             assert_eq!(sequence.second, middle, "{expected}");
             let words = first.split_whitespace().count() + second.map_or(0, |second| second.split_whitespace().count());
-            assert_eq!(features.cut, usize::from(words + 2 + usize::from(second.is_some()) > longest), "{expected}");
+            let truncated = (words + 2 + usize::from(second.is_some())).saturating_sub(longest);
+            assert_eq!(features.truncated, [truncated], "{expected}");
         }
     }
 
@@ -422,7 +454,7 @@ mod tests {
                 (0..content.sequences()).map(|at| shown(&tokenizer, &content.option(at, specials))).collect();
             let tokens = (0..content.sequences()).map(|at| content.option(at, specials).ids.len()).sum::<usize>();
             assert_eq!(content.tokens(), tokens);
-            (shown, features.cut)
+            (shown, features.truncated[0])
         };
         let (shown, cut) = options("a b", "c _ d _", &["x", "y"], 32);
         assert_eq!((&shown[0][..], cut), ("[CLS] a b [SEP] c x d x [SEP]", 0));
@@ -432,7 +464,8 @@ mod tests {
         // Four pieces of the question stay, its last; the passage is cut by what each option needs.
         let (shown, cut) = options("a b c d e f", "g h i j", &["x", "y z"], 9);
         assert_eq!(shown, ["[CLS] a b [SEP] h i j x [SEP]", "[CLS] a b [SEP] i j y z [SEP]"]);
-        assert_eq!(cut, 1);
+        // The second option loses two pieces of the question and four of the passage.
+        assert_eq!(cut, 6);
         let (shown, _) = options("a b c d e f", "g", &["x", "y z"], 9);
         assert_eq!(shown, ["[CLS] a b c d [SEP] g x [SEP]", "[CLS] a b c [SEP] g y z [SEP]"]);
     }
@@ -454,7 +487,7 @@ mod tests {
             assert!(sequence.ids.len() <= 8 && sequence.second == sequence.ids.len());
             assert_eq!(*first, next, "words follow each other");
             for (word, &piece) in words[next..].iter().zip(pieces) {
-                let expected = tokenizer.encode(word).first().copied().unwrap_or(tokenizer.specials().unk);
+                let expected = tokenizer.encode(word).unwrap().first().copied().unwrap_or(tokenizer.specials().unk);
                 assert_eq!(sequence.ids[piece as usize], expected, "{word}");
             }
             next += pieces.len();
@@ -462,6 +495,16 @@ mod tests {
         }
         assert_eq!((seen, next), (tags, words.len()));
         assert!(features.list.len() > 1);
+    }
+
+    #[test]
+    fn gaps_times_options_are_bounded() {
+        assert_eq!(with_option("a _ b", "x").unwrap(), "a x b");
+        assert_eq!(with_option("a", "x").unwrap(), "a x");
+        // 2 MB of file would become 10^12 bytes.
+        let message = with_option(&"_".repeat(1_000_000), &"x".repeat(1_000_000)).unwrap_err();
+        assert!(message.contains("1000000 gaps") && message.contains("1000000000000 bytes"), "{message}");
+        assert!(with_option("_ and _", &"x".repeat(1_000_000)).is_ok());
     }
 
     #[test]

@@ -82,6 +82,22 @@ impl Default for WindowScore {
 }
 
 impl WindowScore {
+    /// All its elements that a sound model keeps finite: the probability of a token that cannot be an answer is 0, whose
+    /// logarithm is left out.
+    pub(super) fn elements(&self) -> Vec<f32> {
+        match self {
+            Self::Logits(both) => both.concat(),
+            Self::Beam { starts, no_answer } => {
+                let of = |start: &BeamStart| {
+                    let ends = start.ends.iter().map(|&(_, log_probability)| log_probability as f32);
+                    ends.chain([start.log_probability as f32]).collect::<Vec<_>>()
+                };
+                let log_probabilities = starts.iter().flat_map(of).filter(|&value| value != f32::NEG_INFINITY);
+                log_probabilities.chain([*no_answer]).collect()
+            }
+        }
+    }
+
     /// As decoding takes it.
     pub(super) fn borrowed(&self) -> WindowScores<'_> {
         match self {

@@ -6,13 +6,17 @@
 //! ```text
 //! constant    all dev predictions are one class, of at least two that are right somewhere
 //!             numbers: their deviation is below 1 % of the right ones'
-//! at chance   after the warm-up, the mean training loss is not 1 % below that of guessing by frequency:
-//!             classes, words   -Σ_c p_c log p_c         p_c the share of class c in the training set
-//!             options          the mean of log(number of options)
-//!             numbers          the variance of the training set
-//!             answers          the mean of log(tokens of the window)
+//! at chance   after the warm-up, the mean training loss is not 1 % below that of the simplest constant answer:
+//!             classes, words   -Σ_c p_c log p_c                  guessing by frequency, p_c the share of class c
+//!             options          the mean of log(options)          guessing one of the options
+//!             numbers          the variance of the training set  always answering the mean
+//!             answers          the mean of log(window's tokens)  guessing the tokens
 //! ```
+//!
+//! Memory of a measurement is linear in the examples and in the classes: predictions are added in parts ([`Measurer`]),
+//! and of the confusion matrix only the pairs that occur are stored.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
@@ -21,25 +25,25 @@ use super::feature::{Content, Feature, Target};
 use super::prediction::{Gold, Prediction, gold, greatest, threshold_of};
 use super::{Examples, FinetuneError, Recipe, Task};
 use crate::metrics::{
-    self, Confusion, EntityCounts, LevelAccuracy, Mean, Metric, ThresholdPoint, evaluate_squad1, evaluate_squad2,
-    pearson, spearman, threshold_curve,
+    self, Confusion, EntityCounts, LevelAccuracy, Mean, Metric, PairCount, ThresholdPoint, evaluate_squad1,
+    evaluate_squad2, pearson, spearman, threshold_curve,
 };
 use crate::tasks::{Problem, Question};
 
 /// What was measured of predictions beside what is right.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Figures by name; the first is what checkpoints are chosen by. More is better.
+    /// Figures by name; the first is what checkpoints are chosen by. Metrics are fractions (see [`Metric`]).
     pub figures: Vec<(String, f64)>,
     /// Mean loss, as in training; absent for answers in text.
     pub loss: Option<f64>,
     /// Examples with a known answer.
     pub count: u64,
-    /// How often each class was right (rows) and predicted (columns); empty for numbers and options.
-    pub confusion: Vec<Vec<u64>>,
+    /// Pairs of a right and a predicted class that occur, with their counts; empty for numbers, options and answers.
+    pub confusions: Vec<PairCount>,
     /// What all predictions have in common, in words, if they do.
     pub constant: Option<String>,
-    /// Of answers that may be missing: (threshold of the null score, mean F1 in percent), by rising threshold.
+    /// Of answers that may be missing: (threshold of the null score, mean F1 from 0 to 1), by rising threshold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub thresholds: Vec<(f64, f64)>,
 }
@@ -48,6 +52,24 @@ impl Measured {
     /// The figure that checkpoints are chosen by.
     pub fn main(&self) -> f64 {
         self.figures.first().map_or(f64::NEG_INFINITY, |(_, value)| *value)
+    }
+
+    /// Whether this model replaces `best`, which was measured at an earlier step. The higher main figure wins; of equal
+    /// figures, the lower loss; of equal losses, the earlier step. A figure or a loss that is no number loses.
+    ///
+    /// This is the only rule for ties: the model that a run keeps, its patience and with them the results of seeds and
+    /// ablations follow it.
+    pub fn is_better_than(&self, best: &Self) -> bool {
+        let order = |a: f64, b: f64| a.partial_cmp(&b).unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()));
+        match order(self.main(), best.main()) {
+            Ordering::Greater => true,
+            Ordering::Less => false,
+            Ordering::Equal => {
+                // The lower loss is the greater of the negated ones.
+                let both = self.loss.zip(best.loss);
+                both.is_some_and(|(own, other)| order(-own, -other) == Ordering::Greater)
+            }
+        }
     }
 }
 
@@ -108,34 +130,63 @@ pub fn measure(
     if let Examples::Questions(questions) = examples {
         return measure_answers(task, questions, predictions).map(Some);
     }
-    let mut pairs = Pairs::default();
-    for (at, prediction) in predictions.iter().enumerate() {
-        if let Some(gold) = gold(examples, at) {
-            pairs.add(&gold, prediction);
+    let mut measurer = Measurer::new(task, examples);
+    measurer.add(0, predictions);
+    Ok(measurer.finish())
+}
+
+/// Measures predictions in parts, so that they need not be in memory together. Not for answers in text.
+pub(super) struct Measurer<'e> {
+    task: &'e Task,
+    examples: &'e Examples,
+    pairs: Pairs,
+    levels: LevelAccuracy,
+}
+
+impl<'e> Measurer<'e> {
+    pub(super) fn new(task: &'e Task, examples: &'e Examples) -> Self {
+        Self { task, examples, pairs: Pairs::default(), levels: LevelAccuracy::default() }
+    }
+
+    /// Adds the predictions of consecutive examples, of which the first is `first`.
+    pub(super) fn add(&mut self, first: usize, predictions: &[Prediction]) {
+        for (at, prediction) in (first..).zip(predictions) {
+            let Some(gold) = gold(self.examples, at) else { continue };
+            self.pairs.add(&gold, prediction);
+            if let (Examples::Choices(choices), Gold::Class(right), Prediction::Class(p)) =
+                (self.examples, &gold, prediction)
+                && let Some(level) = choices[at].level
+            {
+                self.levels.add(level, greatest(p) as u32 == *right);
+            }
         }
     }
-    if pairs.examples == 0 {
-        return Ok(None);
+
+    /// The figures; `None` if no example has a known answer.
+    pub(super) fn finish(self) -> Option<Measured> {
+        let Self { task, pairs, levels, .. } = self;
+        if pairs.examples == 0 {
+            return None;
+        }
+        let labels = super::start::labels_of(&task.problem);
+        let confusion = pairs.confusion(labels.len());
+        let mut figures: Vec<(String, f64)> = task
+            .metrics
+            .iter()
+            .map(|&metric| (metric.name().to_owned(), figure(metric, &pairs, &confusion, labels)))
+            .collect();
+        for (name, part) in [("accuracy_middle", levels.middle), ("accuracy_high", levels.high)] {
+            figures.extend(part.value().map(|value| (name.to_owned(), value)));
+        }
+        Some(Measured {
+            figures,
+            loss: pairs.loss.value(),
+            count: pairs.examples,
+            constant: constant(&task.problem, &pairs),
+            confusions: if labels.is_empty() { Vec::new() } else { confusion.outcomes().collect() },
+            thresholds: Vec::new(),
+        })
     }
-    let labels = super::start::labels_of(&task.problem);
-    let confusion = pairs.confusion(labels.len());
-    let mut figures: Vec<(String, f64)> = task
-        .metrics
-        .iter()
-        .map(|&metric| (metric.name().to_owned(), figure(metric, &pairs, &confusion, labels)))
-        .collect();
-    figures.extend(levels(examples, predictions));
-    let square = |classes: usize| {
-        (0..classes).map(|row| (0..classes).map(|column| confusion.count(row, column)).collect()).collect()
-    };
-    Ok(Some(Measured {
-        figures,
-        loss: pairs.loss.value(),
-        count: pairs.examples,
-        constant: constant(&task.problem, &pairs),
-        confusion: square(labels.len()),
-        thresholds: Vec::new(),
-    }))
 }
 
 /// One figure; a correlation with what is constant is 0.
@@ -167,8 +218,8 @@ pub(super) fn golds(questions: &[Question]) -> Vec<metrics::Gold> {
     questions.iter().map(|question| metrics::Gold { id: question.id.clone(), answers: texts(question) }).collect()
 }
 
-/// The official figures. Where there may be no answer, those at the fixed threshold come first; what was tuned on these
-/// very questions is called so.
+/// The official figures as fractions; the official scripts give percent. Where there may be no answer, those at the
+/// fixed threshold come first; what was tuned on these very questions is called so.
 fn measure_answers(task: &Task, questions: &[Question], predictions: &[Prediction]) -> Result<Measured, FinetuneError> {
     let (problem, threshold, golds) = (&task.problem, threshold_of(task), golds(questions));
     let (mut texts, mut nulls, mut answered) = (HashMap::new(), Vec::new(), 0);
@@ -182,20 +233,20 @@ fn measure_answers(task: &Task, questions: &[Question], predictions: &[Predictio
     let mut add = |name: &str, value: f64| figures.push((name.to_owned(), value));
     if *problem == (Problem::Span { may_be_impossible: false }) {
         let scores = evaluate_squad1(&golds, &texts)?;
-        add(Metric::SpanF1.name(), scores.all.f1);
-        add(Metric::ExactMatch.name(), scores.all.exact);
+        add(Metric::SpanF1.name(), scores.all.f1 / 100.0);
+        add(Metric::ExactMatch.name(), scores.all.exact / 100.0);
     } else {
         let scores = evaluate_squad2(&golds, &texts, Some(&nulls), threshold.value())?;
-        add(Metric::SpanF1.name(), scores.all.f1);
-        add(Metric::ExactMatch.name(), scores.all.exact);
+        add(Metric::SpanF1.name(), scores.all.f1 / 100.0);
+        add(Metric::ExactMatch.name(), scores.all.exact / 100.0);
         for (part, scores) in [("has_answer", scores.has_answer), ("no_answer", scores.no_answer)] {
             if let Some(scores) = scores {
-                add(&format!("{}_{part}", Metric::SpanF1.name()), scores.f1);
+                add(&format!("{}_{part}", Metric::SpanF1.name()), scores.f1 / 100.0);
             }
         }
         if let Some(best) = scores.best {
-            add("span_f1_tuned_here", best.f1);
-            add("exact_tuned_here", best.exact);
+            add("span_f1_tuned_here", best.f1 / 100.0);
+            add("exact_tuned_here", best.exact / 100.0);
             add("threshold_tuned_here", best.f1_threshold);
         }
     }
@@ -207,7 +258,7 @@ fn measure_answers(task: &Task, questions: &[Question], predictions: &[Predictio
         figures,
         loss: None,
         count: questions.len() as u64,
-        confusion: Vec::new(),
+        confusions: Vec::new(),
         constant: is_silent.then(|| "that there is no answer".to_owned()),
         thresholds,
     })
@@ -222,21 +273,9 @@ fn thinned(curve: &[ThresholdPoint]) -> Vec<(f64, f64)> {
     let last = curve.len().saturating_sub(1);
     let chosen = curve.iter().enumerate().filter(|(at, _)| at.is_multiple_of(every) || *at == last);
     // A question without any candidate has an infinite null score, which no axis reaches.
-    chosen.map(|(_, point)| (point.threshold, point.f1)).filter(|(threshold, _)| threshold.is_finite()).collect()
-}
-
-/// Accuracies of the levels of RACE.
-fn levels(examples: &Examples, predictions: &[Prediction]) -> Vec<(String, f64)> {
-    let Examples::Choices(choices) = examples else { return Vec::new() };
-    let mut levels = LevelAccuracy::default();
-    for (choice, prediction) in choices.iter().zip(predictions) {
-        if let (Some(answer), Some(level), Prediction::Class(p)) = (choice.answer, choice.level, prediction) {
-            levels.add(level, greatest(p) as u32 == answer);
-        }
-    }
-    [("accuracy_middle", levels.middle), ("accuracy_high", levels.high)]
-        .into_iter()
-        .filter_map(|(name, part)| Some((name.to_owned(), part.value()?)))
+    chosen
+        .map(|(_, point)| (point.threshold, point.f1 / 100.0))
+        .filter(|(threshold, _)| threshold.is_finite())
         .collect()
 }
 
@@ -271,7 +310,7 @@ fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n
 }
 
-/// The training loss of who guesses by frequency; see the module.
+/// The training loss of the constant answer that [`baseline`] names; see the module.
 pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
     let mut counts = vec![0u64; super::start::labels_of(problem).len()];
     let (mut options, mut numbers) = (Mean::default(), Vec::new());
@@ -297,35 +336,51 @@ pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
     }
 }
 
+/// What the loss of [`chance`] is that of, for a sentence.
+pub fn baseline(problem: &Problem) -> &'static str {
+    match problem {
+        Problem::Classes { .. } | Problem::Labels { .. } | Problem::Tags { .. } => "guessing by frequency",
+        Problem::Choice => "guessing one of the options",
+        Problem::Number => "always answering the mean",
+        Problem::Span { .. } => "guessing the tokens",
+    }
+}
+
 /// Steps before which a model that says the same of all has not collapsed but only begun, and a mean loss is noise.
 pub(super) const FEW_STEPS: u64 = 20;
 
-/// Whether a run has collapsed, as one sentence that says what to try. `loss` is the mean training loss since the last
-/// evaluation, if that is of enough steps to judge by, `chance` that of guessing, `step` the steps so far, `is_warm` whether
-/// the warm-up is over.
-pub(super) fn collapse(
-    recipe: &Recipe,
-    measured: &Measured,
-    loss: Option<f64>,
-    chance: f64,
-    step: u64,
-    is_warm: bool,
-) -> Option<String> {
-    if !is_warm {
+/// An evaluation, with what a collapse is told by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evaluated<'m> {
+    pub(super) problem: &'m Problem,
+    pub(super) measured: &'m Measured,
+    /// Mean training loss since the last evaluation, if that is of enough steps to judge by.
+    pub(super) loss: Option<f64>,
+    /// See [`chance`].
+    pub(super) chance: f64,
+    /// Steps so far.
+    pub(super) step: u64,
+    /// Whether the warm-up is over.
+    pub(super) is_warm: bool,
+    /// Whether no step follows.
+    pub(super) is_last: bool,
+}
+
+/// Whether a run has collapsed, as one sentence that says what to try. After few steps nothing is said while others
+/// follow.
+pub(super) fn collapse(recipe: &Recipe, evaluated: Evaluated<'_>) -> Option<String> {
+    let Evaluated { problem, measured, chance, step, .. } = evaluated;
+    if !evaluated.is_warm || (step < FEW_STEPS && !evaluated.is_last) {
         return None;
     }
-    let at_chance = loss.filter(|loss| chance > 0.0 && *loss >= 0.99 * chance);
+    let at_chance = evaluated.loss.filter(|loss| chance > 0.0 && *loss >= 0.99 * chance).map(|loss| {
+        let relation = if loss <= 1.05 * chance { "that" } else { "above that" };
+        format!("the training loss {loss:.4} is {relation} of {} ({chance:.4})", baseline(problem))
+    });
     let sign = match (&measured.constant, at_chance) {
-        (Some(what), Some(loss)) => {
-            format!(
-                "all {} dev predictions are {what}, and the training loss {loss:.4} is that of guessing ({chance:.4})",
-                measured.count
-            )
-        }
+        (Some(what), Some(loss)) => format!("all {} dev predictions are {what}, and {loss}", measured.count),
         (Some(what), None) => format!("all {} dev predictions are {what}", measured.count),
-        (None, Some(loss)) => {
-            format!("after the warm-up the training loss {loss:.4} is still that of guessing ({chance:.4})")
-        }
+        (None, Some(loss)) => format!("after the warm-up {loss}"),
         (None, None) => return None,
     };
     if step < FEW_STEPS {
@@ -364,9 +419,9 @@ mod tests {
         let mut poor = [0.4; 20];
         poor[7] = 0.6;
         assert_eq!(of(&poor).constant, None);
-        let confusion = of(&poor).confusion;
-        assert_eq!(confusion.iter().flatten().sum::<u64>(), 20);
-        assert_eq!(confusion[0][1] + confusion[1][1], 1);
+        let confusions = of(&poor).confusions;
+        assert_eq!(confusions.iter().map(|pair| pair.count).sum::<u64>(), 20);
+        assert_eq!(confusions.iter().filter(|pair| pair.predicted == 1).map(|pair| pair.count).sum::<u64>(), 1);
         let Examples::Texts(few) = made_up(problem, 4, 1) else { unreachable!() };
         let few = Examples::Texts(few);
         assert_eq!(measure(&task(problem), &few, &classes(&[0.4; 4])).unwrap().unwrap().constant, None);
@@ -399,27 +454,76 @@ mod tests {
         let recipe = Recipe::for_model(&crate::config::AlbertConfig::preset("xlarge").unwrap());
         let healthy = Measured { count: 100, ..Measured::default() };
         let constant = Measured { constant: Some("the class \"1\"".into()), ..healthy.clone() };
-        assert_eq!(collapse(&recipe, &healthy, Some(0.60), 0.693, 100, true), None);
-        assert_eq!(collapse(&recipe, &healthy, Some(0.70), 0.693, 100, false), None);
-        assert_eq!(collapse(&recipe, &healthy, None, 0.693, 100, true), None);
+        let classes = &problems()[0];
+        let after = |problem, measured, loss, step, is_warm, is_last| {
+            collapse(&recipe, Evaluated { problem, measured, loss, chance: 0.693, step, is_warm, is_last })
+        };
+        assert_eq!(after(classes, &healthy, Some(0.60), 100, true, false), None);
+        assert_eq!(after(classes, &healthy, Some(0.70), 100, false, false), None);
+        assert_eq!(after(classes, &healthy, None, 100, true, false), None);
         // In the warm-up a model may say the same of all.
-        assert_eq!(collapse(&recipe, &constant, Some(0.70), 0.693, 100, false), None);
-        for (measured, loss, expected) in [
-            (&constant, Some(0.60), "all 100 dev predictions are the class \"1\";"),
-            (&constant, None, "all 100 dev predictions are the class \"1\";"),
-            (&constant, Some(0.70), "and the training loss 0.7000 is that of guessing (0.6930)"),
-            (&healthy, Some(0.70), "the training loss 0.7000 is still that of guessing"),
+        assert_eq!(after(classes, &constant, Some(0.70), 100, false, false), None);
+        for (problem, measured, loss, expected) in [
+            (classes, &constant, Some(0.60), "all 100 dev predictions are the class \"1\";"),
+            (classes, &constant, None, "all 100 dev predictions are the class \"1\";"),
+            (classes, &constant, Some(0.70), "and the training loss 0.7000 is that of guessing by frequency (0.6930)"),
+            (classes, &healthy, Some(0.70), "the training loss 0.7000 is that of guessing by frequency (0.6930)"),
+            (&Problem::Choice, &healthy, Some(0.70), "is that of guessing one of the options (0.6930)"),
+            (&Problem::Number, &healthy, Some(0.70), "is that of always answering the mean (0.6930)"),
+            (&Problem::Number, &healthy, Some(1.4), "1.4000 is above that of always answering the mean (0.6930)"),
         ] {
-            let text = collapse(&recipe, measured, loss, 0.693, 100, true).unwrap();
+            let text = after(problem, measured, loss, 100, true, false).unwrap();
             assert!(text.contains(expected), "{text}");
             assert!(text.contains("learning_rate=2.5e-6, now 1e-5") && text.contains("examples_per_step=64"), "{text}");
         }
-        // Three steps teach nothing; no other rate helps.
-        let text = collapse(&recipe, &constant, Some(0.60), 0.693, 3, true).unwrap();
+        // Three steps teach nothing; no other rate helps. While others follow there is nothing to warn of.
+        assert_eq!(after(classes, &constant, Some(0.60), 3, true, false), None);
+        let text = after(classes, &constant, Some(0.60), 3, true, true).unwrap();
         assert!(
             text.contains("nothing in 3 steps") && text.contains("schedule.epochs") && !text.contains("rate"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn ties_go_to_the_lower_loss_and_then_to_the_earlier_step() {
+        let of = |figure: f64, loss: Option<f64>| Measured {
+            figures: vec![("accuracy".into(), figure)],
+            loss,
+            ..Measured::default()
+        };
+        for (later, earlier, is_better) in [
+            (of(0.9, Some(1.0)), of(0.8, Some(0.1)), true),
+            (of(0.8, Some(0.1)), of(0.9, Some(1.0)), false),
+            (of(1.0, Some(0.003)), of(1.0, Some(0.457)), true),
+            (of(1.0, Some(0.457)), of(1.0, Some(0.003)), false),
+            (of(1.0, Some(0.5)), of(1.0, Some(0.5)), false),
+            (of(1.0, None), of(1.0, None), false),
+            (of(f64::NAN, Some(0.1)), of(0.0, Some(0.5)), false),
+            (of(0.0, Some(0.5)), of(f64::NAN, Some(0.1)), true),
+            (of(1.0, Some(f64::NAN)), of(1.0, Some(0.5)), false),
+            (of(1.0, Some(0.5)), of(1.0, Some(f64::NAN)), true),
+        ] {
+            assert_eq!(later.is_better_than(&earlier), is_better, "{later:?} after {earlier:?}");
+        }
+    }
+
+    #[test]
+    fn every_figure_of_answers_is_a_fraction() {
+        let problem = Problem::Span { may_be_impossible: true };
+        let examples = made_up(&problem, 50, 3);
+        let Examples::Questions(questions) = &examples else { unreachable!() };
+        let right = |question: &Question| {
+            let text = question.answers.first().map_or(String::new(), |answer| answer.text.clone());
+            let candidates = vec![Candidate { text, bytes: 0..1, score: 0.0, probability: 1.0 }];
+            Prediction::Answers(Answers { candidates, null_score: if question.is_impossible { 1.0 } else { -1.0 } })
+        };
+        let predictions: Vec<_> = questions.iter().map(right).collect();
+        let measured = measure(&task(&problem), &examples, &predictions).unwrap().unwrap();
+        for (name, value) in measured.figures.iter().filter(|(name, _)| !name.starts_with("threshold")) {
+            assert_eq!(*value, 1.0, "{name}");
+        }
+        assert!(measured.thresholds.iter().all(|(_, f1)| (0.0..=1.0).contains(f1)), "{:?}", measured.thresholds);
     }
 
     #[test]
@@ -443,7 +547,7 @@ mod tests {
         let measured = measure(&task(&problem), &examples, &predictions).unwrap().unwrap();
         let named = |name: &str| measured.figures.iter().find(|(own, _)| own == name).unwrap().1;
         let highest = measured.thresholds.iter().map(|point| point.1).fold(0.0, f64::max);
-        assert!((highest - named("span_f1_tuned_here")).abs() < 1.0, "{highest}: {:?}", measured.figures);
+        assert!((highest - named("span_f1_tuned_here")).abs() < 0.01, "{highest}: {:?}", measured.figures);
         assert!(measured.thresholds.is_sorted_by(|a, b| a.0 <= b.0) && measured.thresholds.len() <= POINTS + 1);
         assert!(named("span_f1_tuned_here") >= measured.main());
     }

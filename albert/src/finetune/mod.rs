@@ -36,7 +36,7 @@ mod trainer;
 pub use crate::training::Begin;
 pub use batch::{Batch, Budget, Order};
 pub use feature::{Content, Feature, Features, Featurizer, Target};
-pub use measure::{Measured, chance, measure};
+pub use measure::{Measured, baseline, chance, measure};
 pub use observer::{EvaluationRecord, Observer, Record, Silent, Started, TrainRecord};
 pub use prediction::{Gold, Prediction, average, gold, threshold_of};
 pub use predictor::{Predictor, members_of};
@@ -45,11 +45,11 @@ pub use recipe::{
     BatchSettings, DropoutSettings, EvaluationSettings, Input, Recipe, RunSettings, ScheduleSettings, SpanHead,
     SpanRecipe, Steps, TextSettings,
 };
-pub use report::{rows, threshold_panel};
+pub use report::{confusion_section, rows, threshold_panel};
 pub use run::{Outcome, Sources, Summary, finetune};
 pub use seeds::{SeedSummary, Spread};
 pub use source::{DataSettings, DataSource, ExampleReader, Loaded, TaskName};
-pub use start::Start;
+pub use start::{HeadOrigin, Start};
 pub use task::{TASK_FILE, Task};
 pub use trainer::{StepReport, Trainer};
 
@@ -57,6 +57,7 @@ use engine::EngineError;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
+use crate::finite::NotFinite;
 use crate::metrics::EvaluationError;
 use crate::model::ModelError;
 use crate::report::ReportError;
@@ -90,6 +91,9 @@ pub enum FinetuneError {
     /// The model's tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A score is NaN or infinite.
+    #[error(transparent)]
+    NotFinite(#[from] NotFinite),
     /// A report.
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -158,6 +162,7 @@ impl Examples {
 fn name_of(problem: &Problem) -> &'static str {
     match problem {
         Problem::Classes { .. } => "classification",
+        Problem::Labels { .. } => "classification with several labels at once",
         Problem::Number => "regression",
         Problem::Tags { .. } => "tagging",
         Problem::Choice => "multiple choice",

@@ -5,7 +5,7 @@ use std::path::Path;
 use engine::profile::Profile;
 use serde::{Deserialize, Serialize};
 
-use super::{Measured, StepReport, Steps};
+use super::{HeadOrigin, Measured, StepReport, Steps};
 use crate::checkpoint::LoadReport;
 use crate::report::Logged;
 use crate::training::MemoryPlan;
@@ -19,6 +19,8 @@ pub struct Started<'a> {
     pub parameters: usize,
     /// What became of every tensor; what is fresh has to be learnt from nothing.
     pub report: &'a LoadReport,
+    /// Where the head is from.
+    pub head: &'a HeadOrigin,
     /// Step that the run goes on from; 0 at its beginning.
     pub step: u64,
     /// All steps.
@@ -29,10 +31,14 @@ pub struct Started<'a> {
     pub cut: [usize; 2],
     /// Ids of the questions to train on whose answer begins or ends inside a piece, or is of no piece at all.
     pub inexact: &'a [String],
+    /// What of the metrics a resumed run has lost or cut off, if anything.
+    pub note: Option<&'a str>,
     /// Examples to measure on.
     pub dev_examples: usize,
-    /// Loss of guessing by frequency.
+    /// Training loss of the constant answer that `baseline` names.
     pub chance: f64,
+    /// What `chance` is the loss of, for a sentence.
+    pub baseline: &'static str,
     /// Memory that the run will hold at its peak.
     pub memory: MemoryPlan,
 }
@@ -86,7 +92,7 @@ pub struct EvaluationRecord {
     pub train_loss: f64,
     /// Whether it is the best so far.
     pub is_best: bool,
-    /// What looks like a collapse, and what to try.
+    /// What looks like a collapse, and what to try; at the first of the evaluations that look like it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collapse: Option<String>,
     /// Seconds of training since the run began.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! classes, options    softmax of the scores                    average: of the probabilities
+//! labels              1 / (1 + exp(-z)) of each score z        average: of the probabilities
 //! number              the score                                average: of the numbers
 //! words               softmax of each word's scores            average: of the probabilities
 //! answers             decoded from windows, see `span`         average: of the probabilities of equal texts
@@ -23,7 +24,7 @@ use crate::tasks::{Label, Problem, Question};
 /// What a model, or several, says of an example.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prediction {
-    /// The probability of each class or option.
+    /// The probability of each class or option; of each label by itself where there may be several.
     Class(Vec<f32>),
     /// A number.
     Number(f32),
@@ -51,16 +52,26 @@ fn softmax(scores: &[f32]) -> Vec<f32> {
     powers.into_iter().map(|power| (power / sum) as f32).collect()
 }
 
-/// The predictions of `count` examples from the scores of their features.
+fn sigmoid(z: f32) -> f32 {
+    (1.0 / (1.0 + (-f64::from(z)).exp())) as f32
+}
+
+/// The labels whose probability is one half or more.
+fn likely<'l>(labels: &'l [String], p: &'l [f32]) -> impl Iterator<Item = &'l str> {
+    labels.iter().zip(p).filter(|&(_, &p)| p >= 0.5).map(|(label, _)| label.as_str())
+}
+
+/// The predictions of `examples` from the scores of their features.
 pub(super) fn predictions(
     problem: &Problem,
-    count: usize,
+    examples: Range<usize>,
     features: &[Feature],
     scores: &[Vec<f32>],
 ) -> Vec<Prediction> {
-    let mut out: Vec<Prediction> = (0..count).map(|_| Prediction::Words(Vec::new())).collect();
+    let first = examples.start;
+    let mut out: Vec<Prediction> = examples.map(|_| Prediction::Words(Vec::new())).collect();
     for (feature, scores) in features.iter().zip(scores) {
-        let place = &mut out[feature.example];
+        let place = &mut out[feature.example - first];
         match (&feature.target, problem) {
             (Target::Words { pieces, .. }, _) => {
                 let width = scores.len() / pieces.len().max(1);
@@ -69,6 +80,7 @@ pub(super) fn predictions(
                 }
             }
             (_, Problem::Number) => *place = Prediction::Number(scores[0]),
+            (_, Problem::Labels { .. }) => *place = Prediction::Class(scores.iter().map(|&z| sigmoid(z)).collect()),
             _ => *place = Prediction::Class(softmax(scores)),
         }
     }
@@ -186,8 +198,9 @@ impl Prediction {
         }
     }
 
-    /// One line of JSON about example `id`.
-    pub fn to_json(&self, id: &str, task: &Task) -> String {
+    /// One line of JSON about example `id`, of which `truncated` pieces did not fit the model (the key is there if some
+    /// did not). Of more than 100 classes the 100 likeliest have a probability in it.
+    pub fn to_json(&self, id: &str, task: &Task, truncated: usize) -> String {
         let rounded = |p: f32| json!((f64::from(p) * 1e6).round() / 1e6);
         let mut line = Map::new();
         line.insert("id".into(), json!(id));
@@ -197,6 +210,11 @@ impl Prediction {
             }
             (Self::Class(p), Problem::Classes { labels }) => {
                 line.insert("label".into(), json!(labels[greatest(p)]));
+                let named = likeliest(p).into_iter().map(|class| (labels[class].clone(), rounded(p[class])));
+                line.insert("probabilities".into(), Value::Object(named.collect()));
+            }
+            (Self::Class(p), Problem::Labels { labels }) => {
+                line.insert("labels".into(), likely(labels, p).collect());
                 let named: Map<_, _> = labels.iter().zip(p).map(|(label, p)| (label.clone(), rounded(*p))).collect();
                 line.insert("probabilities".into(), Value::Object(named));
             }
@@ -220,6 +238,9 @@ impl Prediction {
                 line.insert("candidates".into(), shown.collect());
             }
         }
+        if truncated > 0 {
+            line.insert("truncated".into(), json!(truncated));
+        }
         Value::Object(line).to_string()
     }
 
@@ -228,6 +249,7 @@ impl Prediction {
         match problem {
             Problem::Number => "id\tnumber".into(),
             Problem::Classes { labels } => format!("id\tlabel\t{}", labels.join("\t")),
+            Problem::Labels { labels } => format!("id\tlabels\t{}", labels.join("\t")),
             Problem::Tags { .. } => "id\ttags\tprobabilities".into(),
             Problem::Choice => "id\toption\tprobabilities".into(),
             Problem::Span { .. } => "id\tanswer\tprobability\tnull_score".into(),
@@ -243,6 +265,9 @@ impl Prediction {
             (Self::Number(number), _) => format!("{id}\t{number}"),
             (Self::Class(p), Problem::Classes { labels }) => {
                 format!("{id}\t{}\t{}", labels[greatest(p)], joined(p, "\t"))
+            }
+            (Self::Class(p), Problem::Labels { labels }) => {
+                format!("{id}\t{}\t{}", likely(labels, p).collect::<Vec<_>>().join(" "), joined(p, "\t"))
             }
             (Self::Class(p), _) => format!("{id}\t{}\t{}", greatest(p), joined(p, " ")),
             (Self::Words(words), problem) => {
@@ -262,6 +287,22 @@ impl Prediction {
 
 /// Candidates that a line of JSON has.
 const SHOWN: usize = 5;
+
+/// Classes whose probabilities a line of JSON has: with all of them, lines would grow with the number of classes, and a
+/// file with its square where every example has a class of its own.
+const NAMED: usize = 100;
+
+/// The classes that a line names, in the order of the classes: all, or the [`NAMED`] likeliest.
+fn likeliest(p: &[f32]) -> Vec<usize> {
+    let mut classes: Vec<usize> = (0..p.len()).collect();
+    if p.len() > NAMED {
+        // Stable: of equals the first.
+        classes.sort_by(|&a, &b| p[b].total_cmp(&p[a]));
+        classes.truncate(NAMED);
+        classes.sort_unstable();
+    }
+    classes
+}
 
 /// From which null score on there is no answer, as the task says ([`SpanRecipe::null_threshold`]).
 pub fn threshold_of(task: &Task) -> Threshold {
@@ -322,17 +363,33 @@ mod tests {
         let problem = Problem::Classes { labels: vec!["no".into(), "yes".into()] };
         let prediction = Prediction::Class(vec![0.25, 0.75]);
         assert_eq!(
-            prediction.to_json("a\t7", &task(&problem)),
+            prediction.to_json("a\t7", &task(&problem), 0),
             r#"{"id":"a\t7","label":"yes","probabilities":{"no":0.25,"yes":0.75}}"#
         );
         assert_eq!(Prediction::tsv_header(&problem), "id\tlabel\tno\tyes");
         assert_eq!(prediction.to_tsv("a\t7", &task(&problem)), "a 7\tyes\t0.250000\t0.750000");
         let tags = Problem::Tags { labels: vec!["O".into(), "B".into()] };
         let words = Prediction::Words(vec![vec![0.9, 0.1], vec![0.2, 0.8]]);
-        assert_eq!(words.to_json("s", &task(&tags)), r#"{"id":"s","tags":["O","B"],"probabilities":[0.9,0.8]}"#);
+        assert_eq!(words.to_json("s", &task(&tags), 0), r#"{"id":"s","tags":["O","B"],"probabilities":[0.9,0.8]}"#);
         assert_eq!(words.to_tsv("s", &task(&tags)), "s\tO B\t0.900000 0.800000");
         assert_eq!(Prediction::Class(vec![0.5, 0.5]).to_tsv("c", &task(&Problem::Choice)), "c\t0\t0.500000 0.500000");
-        assert_eq!(Prediction::Number(2.5).to_json("n", &task(&Problem::Number)), r#"{"id":"n","number":2.5}"#);
+        assert_eq!(Prediction::Number(2.5).to_json("n", &task(&Problem::Number), 0), r#"{"id":"n","number":2.5}"#);
+        assert_eq!(
+            Prediction::Number(2.5).to_json("n", &task(&Problem::Number), 436),
+            r#"{"id":"n","number":2.5,"truncated":436}"#
+        );
+    }
+
+    #[test]
+    fn a_line_has_the_likeliest_of_many_classes() {
+        let labels: Vec<String> = (0..5000).map(|class| format!("c{class}")).collect();
+        let problem = Problem::Classes { labels };
+        let mut p = vec![1e-4; 5000];
+        (p[4321], p[17]) = (0.3, 0.2);
+        let line: Value = serde_json::from_str(&Prediction::Class(p).to_json("a", &task(&problem), 0)).unwrap();
+        let named = line["probabilities"].as_object().unwrap();
+        assert_eq!((line["label"].as_str(), named.len()), (Some("c4321"), NAMED));
+        assert!(named.contains_key("c4321") && named.contains_key("c17") && named.contains_key("c0"));
     }
 
     #[test]

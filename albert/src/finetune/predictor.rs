@@ -7,12 +7,14 @@ use engine::profile::Profile;
 use engine::{Device, Workspace};
 
 use super::batch::Budget;
+use super::feature::Feature;
 use super::measure::golds;
 use super::prediction::{Prediction, answers, average, predictions};
 use super::start::{head_of, tokenizer_of};
 use super::trainer::Scorer;
 use super::{Examples, Features, Featurizer, FinetuneError, SpanHead, Task};
 use crate::checkpoint::{Heads, ModelFolder, TaskHead};
+use crate::finite::check_finite;
 use crate::model::Mode;
 use crate::span::{Threshold, tune};
 use crate::tasks::{Problem, Question};
@@ -31,6 +33,8 @@ pub struct Predictor {
     /// Of all members together.
     profile: Arc<Profile>,
     cut: usize,
+    /// Of the examples that were predicted last.
+    truncated: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -86,7 +90,7 @@ impl Predictor {
         let Some(task) = members.first().map(|member| member.task.clone()) else {
             return Err(FinetuneError::Data("no model was given".into()));
         };
-        Ok(Self { task, members, profile, cut: 0 })
+        Ok(Self { task, members, profile, cut: 0, truncated: Vec::new() })
     }
 
     /// What the models were made for.
@@ -141,23 +145,39 @@ impl Predictor {
         self.cut
     }
 
-    /// The mean prediction for each of `examples`, in their order.
+    /// Pieces that did not fit the longest sequence, of each example of the last [`predict`](Self::predict); of several
+    /// models the most.
+    pub fn truncated(&self) -> &[usize] {
+        &self.truncated
+    }
+
+    /// The mean prediction for each of `examples`, in their order; [`truncated`](Self::truncated) tells what was cut.
     ///
     /// # Errors
-    /// The examples are of another problem, or the engine failed.
+    /// The examples are of another problem: of one text where the model reads pairs, a pair where it reads one text, no
+    /// text at all. Or the engine failed.
     pub fn predict(&mut self, examples: &Examples) -> Result<Vec<Prediction>, FinetuneError> {
+        self.truncated = vec![0; examples.len()];
         if examples.is_empty() {
             return Ok(Vec::new());
         }
+        self.task.expect(examples)?;
         let mut lists = Vec::with_capacity(self.members.len());
-        let mut cut = 0;
         for member in &mut self.members {
             let (list, own) = member.predict(examples)?;
             lists.push(list);
-            cut = cut.max(own);
+            self.truncated.iter_mut().zip(own).for_each(|(most, own)| *most = own.max(*most));
         }
-        self.cut += cut;
+        self.cut += self.truncated.iter().filter(|&&pieces| pieces > 0).count();
         average(lists)
+    }
+}
+
+/// What a score of `feature` is called in a message.
+fn name(examples: &Examples, feature: &Feature) -> String {
+    match examples.id(feature.example) {
+        "" => "a score of the text".to_owned(),
+        id => format!("a score of example {id}"),
     }
 }
 
@@ -187,7 +207,7 @@ impl Member {
         Ok(Self { tokenizer, task, scorer, is_planned: false })
     }
 
-    fn predict(&mut self, examples: &Examples) -> Result<(Vec<Prediction>, usize), FinetuneError> {
+    fn predict(&mut self, examples: &Examples) -> Result<(Vec<Prediction>, Vec<usize>), FinetuneError> {
         let featurizer = Featurizer {
             tokenizer: &self.tokenizer,
             problem: &self.task.problem,
@@ -197,7 +217,7 @@ impl Member {
             keep_windows: true,
         };
         let cpu = self.scorer.workspace.device().processor().clone();
-        let Features { list, cut, .. } = cpu.install(|| featurizer.features(examples))?;
+        let Features { list, truncated, .. } = cpu.install(|| featurizer.features(examples))?;
         let budget = self.scorer.budget.with_room_for(&list);
         if budget != self.scorer.budget {
             (self.scorer.budget, self.is_planned) = (budget, false);
@@ -210,9 +230,15 @@ impl Member {
         }
         if let Examples::Questions(questions) = examples {
             let scores = self.scorer.window_scores(&list)?;
-            return Ok((answers(questions, &list, &scores, &self.task.span.decode), cut));
+            for (feature, score) in list.iter().zip(&scores) {
+                check_finite(&score.elements(), 1, &self.scorer.params, |_| name(examples, feature))?;
+            }
+            return Ok((answers(questions, &list, &scores, &self.task.span.decode), truncated));
         }
         let scores = self.scorer.scores(&list)?;
-        Ok((predictions(&self.task.problem, examples.len(), &list, &scores), cut))
+        for (feature, values) in list.iter().zip(&scores) {
+            check_finite(values, 1, &self.scorer.params, |_| name(examples, feature))?;
+        }
+        Ok((predictions(&self.task.problem, 0..examples.len(), &list, &scores), truncated))
     }
 }

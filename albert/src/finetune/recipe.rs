@@ -177,7 +177,8 @@ pub struct ScheduleSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvaluationSettings {
-    /// Steps between evaluations; 0 evaluates after every epoch. There is always one at the end.
+    /// Steps between evaluations; 0 evaluates after every epoch, but not more often than every 10 steps or three times a run,
+    /// and about 20 times in a run of more epochs. There is always one at the end.
     pub interval: u64,
     /// Stop after so many evaluations without a better one; 0 never stops early.
     pub patience: u64,
@@ -189,8 +190,10 @@ pub struct EvaluationSettings {
 pub struct RunSettings {
     /// Steps between records in the metrics.
     pub log_interval: u64,
-    /// Steps between checkpoints, from which a run can be resumed; 0 writes none.
-    pub checkpoint_interval: u64,
+    /// Steps between checkpoints, from which a run can be resumed. Left out, one is written when the run is stopped; with 0
+    /// none is written at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_interval: Option<u64>,
 }
 
 /// The steps of a run, resolved.
@@ -203,6 +206,12 @@ pub struct Steps {
     /// Between evaluations.
     pub evaluation: u64,
 }
+
+/// Evaluations of a run where no interval is set, about: fewer where there are fewer epochs.
+const EVALUATIONS: u64 = 20;
+
+/// Steps between them at least, in runs that have three times as many.
+const APART: u64 = 10;
 
 /// Keys of which the one that was given last holds.
 const ALTERNATIVES: [[&str; 2]; 2] = [["steps", "epochs"], ["warmup_steps", "warmup_share"]];
@@ -247,7 +256,7 @@ impl Recipe {
             },
             compute: ComputeSettings::default(),
             evaluation: EvaluationSettings { interval: 0, patience: 0 },
-            run: RunSettings { log_interval: 10, checkpoint_interval: 0 },
+            run: RunSettings { log_interval: 10, checkpoint_interval: None },
         }
     }
 
@@ -327,14 +336,23 @@ impl Recipe {
             )));
         }
         let epoch = of_epochs(1.0);
-        let evaluation = if self.evaluation.interval == 0 { epoch } else { self.evaluation.interval };
+        // An epoch of a tiny training set may be one step.
+        let usual = || total.div_ceil(EVALUATIONS).max(total.div_ceil(3).min(APART)).next_multiple_of(epoch);
+        let evaluation = if self.evaluation.interval == 0 { usual() } else { self.evaluation.interval };
         Ok(Steps { total, warmup, evaluation })
     }
 
     /// The schedule of a run of these steps.
     pub(super) fn schedule(&self, steps: Steps) -> training::ScheduleSettings {
         let ScheduleSettings { kind, power, end_learning_rate, .. } = self.schedule;
-        training::ScheduleSettings { kind, steps: steps.total, warmup_steps: steps.warmup, power, end_learning_rate }
+        training::ScheduleSettings {
+            kind,
+            steps: steps.total,
+            warmup_steps: steps.warmup,
+            power,
+            end_learning_rate,
+            replans: Vec::new(),
+        }
     }
 
     /// The configuration of `model` with the recipe's dropout.
@@ -480,6 +498,19 @@ mod tests {
         assert_eq!(recipe.steps(87_599).unwrap(), Steps { total: 3649, warmup: 7, evaluation: 1824 });
         let message = recipe.steps(3).unwrap_err().to_string();
         assert!(message.contains("the run has 1 steps"), "{message}");
+    }
+
+    #[test]
+    fn a_tiny_training_set_is_not_evaluated_after_every_step() {
+        let recipe = with(&["schedule.steps=100", "batch.examples_per_step=16"]).unwrap();
+        // An epoch of a step, of two, of seven.
+        for (examples, evaluation) in [(3, 10), (16, 10), (40, 10), (112, 14)] {
+            assert_eq!(recipe.steps(examples).unwrap().evaluation, evaluation, "{examples} examples");
+        }
+        let recipe = with(&["schedule.epochs=3", "batch.examples_per_step=16"]).unwrap();
+        assert_eq!(recipe.steps(160).unwrap().evaluation, 10);
+        assert_eq!(with(&["schedule.steps=6"]).unwrap().steps(3).unwrap().evaluation, 2);
+        assert_eq!(with(&["schedule.steps=9", "evaluation.interval=2"]).unwrap().steps(3).unwrap().evaluation, 2);
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::path::Path;
 use super::observer::Record;
 use super::start::labels_of;
 use super::{FinetuneError, Measured, Recipe, Task};
+use crate::metrics::PairCount;
 use crate::report::{Curve, Panel, Section, read_metrics, write_html, write_panels};
+use crate::tasks::Problem;
 
 const BLUE: [u8; 3] = [31, 119, 180];
 const ORANGE: [u8; 3] = [255, 127, 14];
@@ -18,15 +20,42 @@ pub(super) fn draw(folder: &Path, task: &Task, best: Option<&Measured>, recipe: 
     let mut sections = Vec::new();
     if let Some(best) = best {
         sections.push(Section::Table { title: "The best model on the dev set".into(), rows: rows(best) });
-        if !best.confusion.is_empty() {
-            let labels = labels_of(&task.problem).to_vec();
-            sections.push(Section::Confusion { labels, counts: best.confusion.clone() });
-        }
+        sections.extend(confusion_section(best, &task.problem));
         sections.extend(threshold_panel(best).map(|panel| Section::Panels(vec![panel])));
     }
     sections.push(Section::Panels(panels));
     sections.push(Section::Text { title: "Recipe".into(), text: recipe.to_toml() });
     Ok(write_html(&folder.join("report.html"), &format!("Fine-tuning: {}", task.name.name()), &sections)?)
+}
+
+/// Classes up to which the whole matrix is printed, and pairs that are listed beyond.
+const MATRIX: usize = 20;
+
+/// Which class was taken for which: the matrix of up to 20 classes, of more the 20 commonest mistakes. `None` where
+/// there are no classes.
+pub fn confusion_section(measured: &Measured, problem: &Problem) -> Option<Section> {
+    let labels = labels_of(problem);
+    let confusions = &measured.confusions;
+    if confusions.is_empty() || labels.is_empty() {
+        return None;
+    }
+    if labels.len() <= MATRIX {
+        let mut counts = vec![vec![0; labels.len()]; labels.len()];
+        for &PairCount { truth, predicted, count } in confusions {
+            counts[truth as usize][predicted as usize] = count;
+        }
+        return Some(Section::Confusion { labels: labels.to_vec(), counts });
+    }
+    let mut mistakes: Vec<_> = confusions.iter().filter(|pair| pair.truth != pair.predicted).collect();
+    // Stable: equal counts stay in the order of the classes.
+    mistakes.sort_by_key(|pair| std::cmp::Reverse(pair.count));
+    let title = format!("The commonest mistakes, of {} classes and {} pairs", labels.len(), mistakes.len());
+    let name = |class: u32| &labels[class as usize];
+    let rows = mistakes
+        .iter()
+        .take(MATRIX)
+        .map(|pair| (format!("{} taken for {}", name(pair.truth), name(pair.predicted)), pair.count.to_string()));
+    Some(Section::Table { title, rows: rows.collect() })
 }
 
 /// How F1 depends on the null score above which there is no answer; `None` where there always is one.
@@ -77,4 +106,30 @@ fn panels(records: &[Record]) -> Vec<Panel> {
         ),
         panel("learning rate", vec![curve("learning rate", BLUE, train(|r| Some(r.learning_rate)))]),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of every class one example, taken for the class after it; of class 3 three more.
+    fn shifted(classes: u32) -> (Measured, Problem) {
+        let pair = |truth| PairCount { truth, predicted: (truth + 1) % classes, count: if truth == 3 { 4 } else { 1 } };
+        let labels = (0..classes).map(|class| format!("c{class}")).collect();
+        (Measured { confusions: (0..classes).map(pair).collect(), ..Measured::default() }, Problem::Classes { labels })
+    }
+
+    #[test]
+    fn a_matrix_is_printed_of_few_classes_and_mistakes_of_many() {
+        let (measured, problem) = shifted(20);
+        let Some(Section::Confusion { labels, counts }) = confusion_section(&measured, &problem) else { panic!() };
+        assert_eq!((labels.len(), counts.len(), counts[3][4], counts[4][3], counts[19][0]), (20, 20, 4, 0, 1));
+        let (measured, problem) = shifted(8000);
+        let Some(Section::Table { title, rows }) = confusion_section(&measured, &problem) else { panic!() };
+        assert_eq!(title, "The commonest mistakes, of 8000 classes and 8000 pairs");
+        assert_eq!((rows.len(), &rows[0]), (20, &("c3 taken for c4".to_owned(), "4".to_owned())));
+        assert_eq!(confusion_section(&Measured::default(), &Problem::Number), None);
+        // A record of an evaluation is linear in the classes: a matrix of 8,000 would have 64 million numbers.
+        assert!(serde_json::to_string(&measured).unwrap().len() < 64 * 8000);
+    }
 }

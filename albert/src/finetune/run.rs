@@ -8,7 +8,8 @@
 //!                                              the best model by the task's first metric (the last, without a dev set)
 //!   summary.json                               how it ended
 //!   predictions.jsonl                          what that model says of the dev set
-//!   checkpoints/                               the last two training states, where `run.checkpoint_interval` wants them
+//!   checkpoints/                               the last two training states: one every `run.checkpoint_interval` steps and
+//!                                              one when the run is stopped; none with an interval of 0
 //! ```
 //!
 //! A resumed run ends with the bits of one that was never interrupted: a checkpoint holds parameters, moments and all
@@ -23,12 +24,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::feature::Feature;
-use super::measure::{FEW_STEPS, collapse};
+use super::measure::{Evaluated, FEW_STEPS, Measurer, collapse};
 use super::observer::{EvaluationRecord, Observer, Record, Started, TrainRecord};
 use super::prediction::{Prediction, answers, predictions};
 use super::report::draw;
-use super::start::labels_of;
-use super::{Examples, Featurizer, FinetuneError, Measured, Recipe, Start, StepReport, Task, Trainer, chance, measure};
+use super::start::{HeadOrigin, labels_of};
+use super::trainer::rows_of;
+use super::{
+    Examples, Featurizer, FinetuneError, Measured, Recipe, Start, StepReport, Task, Trainer, baseline, chance, measure,
+};
 use crate::checkpoint::{Checkpoints, LoadReport, SaveFormat, StateHeader, save_model_as};
 use crate::config::Family;
 use crate::report::MetricsLog;
@@ -53,7 +57,12 @@ pub enum Outcome {
     /// All steps are done, or no evaluation got better for long enough.
     Finished(Summary),
     /// It was told to stop.
-    Stopped(Summary),
+    Stopped {
+        /// The figures so far.
+        summary: Summary,
+        /// The checkpoint that the run can be resumed from; `None` with `run.checkpoint_interval = 0`.
+        saved: Option<PathBuf>,
+    },
     /// It went wrong.
     Diverged {
         /// What was noticed, in one sentence.
@@ -122,6 +131,9 @@ struct Progress {
     window: Window,
     /// Since the last evaluation.
     since: Window,
+    /// Records of the metrics that the checkpoint counts on; absent in checkpoints of programs that did not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    records: Option<u64>,
 }
 
 /// Sums over steps.
@@ -171,11 +183,10 @@ pub fn finetune(
             break Outcome::Finished(run.finish(observer)?);
         }
         if stop.load(Ordering::Relaxed) {
-            if run.trainer.recipe().run.checkpoint_interval > 0 {
-                run.save(observer)?;
-            }
+            let keeps_state = run.trainer.recipe().run.checkpoint_interval != Some(0);
+            let saved = keeps_state.then(|| run.save(observer)).transpose()?;
             run.draw()?;
-            break Outcome::Stopped(run.summary());
+            break Outcome::Stopped { summary: run.summary(), saved };
         }
         if let Some(diverged) = run.step(observer)? {
             run.draw()?;
@@ -192,6 +203,8 @@ struct Run<'s> {
     trainer: Trainer,
     sources: &'s Sources<'s>,
     dev: Vec<Feature>,
+    /// Pieces of each dev example that did not fit.
+    dev_cut: Vec<usize>,
     chance: f64,
     family: Family,
     tokenizer: Vec<(&'static str, Vec<u8>)>,
@@ -240,9 +253,10 @@ impl<'s> Run<'s> {
         let featurizer = Featurizer { keep_windows: true, ..featurizer };
         let dev = cpu.install(|| sources.dev.map(|dev| featurizer.features(dev)).transpose())?.unwrap_or_default();
         let inputs = json!({ "examples": format!("{:016x}", fingerprint_of(&train.list)) });
-        let (family, tokenizer, report) = (start.family, start.tokenizer.to_files(), start.report.clone());
+        let (family, tokenizer, report) = (start.family, start.tokenizer.to_files()?, start.report.clone());
+        let head = start.head.clone();
         let chance = chance(problem, &train.list);
-        let cut = [train.cut, dev.cut];
+        let cut = [train.cut(), dev.cut()];
         let inexact = train.inexact.iter().map(|&at| sources.train.id(at).to_owned()).collect::<Vec<_>>();
         let mut trainer = Trainer::new(recipe, problem, start, train.list, &dev.list, device)?;
         let fingerprint = recipe.fingerprint();
@@ -257,12 +271,18 @@ impl<'s> Run<'s> {
         let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
         let text = recipe.to_toml();
         write_atomically(folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?;
-        sources.task.save(folder)?;
-        let log = MetricsLog::resume::<Record>(&metrics, trainer.step())?;
+        sources.task.of_examples(sources.train).save(folder)?;
+        if found.is_some() {
+            checkpoints.tidy(trainer.step())?;
+        }
+        // Without a checkpoint the run begins anew, and nothing counts on what an earlier attempt has logged.
+        let counted = if found.is_some() { progress.records } else { Some(0) };
+        let (log, cut_off) = MetricsLog::resume::<Record>(&metrics, trainer.step(), counted)?;
         let run = Self {
             trainer,
             sources,
             dev: dev.list,
+            dev_cut: dev.truncated,
             chance,
             family,
             tokenizer,
@@ -274,22 +294,33 @@ impl<'s> Run<'s> {
             inputs,
             _lock: lock,
         };
-        run.tell(&report, cut, &inexact, observer);
+        run.tell(&report, &head, cut, &inexact, cut_off.as_deref(), observer);
         Ok(run)
     }
 
-    fn tell(&self, report: &LoadReport, cut: [usize; 2], inexact: &[String], observer: &mut dyn Observer) {
+    fn tell(
+        &self,
+        report: &LoadReport,
+        head: &HeadOrigin,
+        cut: [usize; 2],
+        inexact: &[String],
+        note: Option<&str>,
+        observer: &mut dyn Observer,
+    ) {
         observer.started(&Started {
             seed: self.trainer.recipe().seed,
             parameters: self.trainer.params().len(),
             report,
+            head,
             step: self.trainer.step(),
             steps: self.trainer.steps(),
             examples: self.sources.train.len(),
             cut,
             inexact,
+            note,
             dev_examples: self.sources.dev.map_or(0, Examples::len),
             chance: self.chance,
+            baseline: baseline(&self.sources.task.problem),
             memory: self.trainer.memory(),
         });
     }
@@ -314,7 +345,7 @@ impl<'s> Run<'s> {
         observer.stepped(&report);
         let (step, run) = (report.step, &self.trainer.recipe().run);
         let due = |interval: u64| interval > 0 && step.is_multiple_of(interval);
-        let (log, save) = (due(run.log_interval), due(run.checkpoint_interval));
+        let (log, save) = (due(run.log_interval), due(run.checkpoint_interval.unwrap_or(0)));
         if log {
             self.record(&report)?;
         }
@@ -344,32 +375,29 @@ impl<'s> Run<'s> {
     /// Measures the model on the dev set, and keeps it if it is the best.
     fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<(), FinetuneError> {
         let Some(examples) = self.sources.dev else { return Ok(()) };
-        let task = self.sources.task;
-        let predictions = match examples {
-            Examples::Questions(questions) => {
-                let scores = self.trainer.window_scores(&self.dev)?;
-                answers(questions, &self.dev, &scores, &task.span.decode)
-            }
-            _ => {
-                let scores = self.trainer.scores(&self.dev)?;
-                predictions(&task.problem, examples.len(), &self.dev, &scores)
-            }
-        };
-        let Some(measured) = measure(task, examples, &predictions)? else {
-            return Err(FinetuneError::Data(
-                "no example of the dev set has a label, so nothing can be measured".into(),
-            ));
-        };
+        let (measured, lines) = self.predict(examples)?;
         let step = self.trainer.step();
         let since = std::mem::take(&mut self.progress.since);
         let steps = self.trainer.steps();
         let train_loss = since.mean(since.loss);
         // The last evaluation of a run may come a step after the one before, and the loss of one step is mostly noise.
         let judged = (since.steps >= steps.evaluation.min(FEW_STEPS)).then_some(train_loss);
-        let is_warm = step >= steps.warmup && since.steps > 0;
-        let collapse = collapse(self.trainer.recipe(), &measured, judged, self.chance, step, is_warm);
-        let is_best = self.progress.best.as_ref().is_none_or(|best| measured.main() > best.main());
+        let is_best = self.progress.best.as_ref().is_none_or(|best| measured.is_better_than(best));
+        let patience = self.trainer.recipe().evaluation.patience;
+        let is_over = step >= steps.total || (patience > 0 && !is_best && self.progress.worse + 1 >= patience);
+        let evaluated = Evaluated {
+            problem: &self.sources.task.problem,
+            measured: &measured,
+            loss: judged,
+            chance: self.chance,
+            step,
+            is_warm: step >= steps.warmup && since.steps > 0,
+            is_last: is_over,
+        };
+        let collapse = collapse(self.trainer.recipe(), evaluated);
         self.progress.evaluated = step;
+        // One warning a collapse, not one an evaluation.
+        let is_news = self.progress.collapse.is_none();
         self.progress.collapse.clone_from(&collapse);
         self.progress.worse += 1;
         if is_best {
@@ -377,24 +405,48 @@ impl<'s> Run<'s> {
             self.progress.best_step = step;
             self.progress.best = Some(measured.clone());
             self.save_model()?;
-            self.write_predictions(examples, &predictions)?;
+            write_atomically(self.folder.join("predictions.jsonl"), |out| out.write_all(lines.as_bytes()))?;
         }
-        let seconds = self.progress.seconds;
+        let (seconds, collapse) = (self.progress.seconds, collapse.filter(|_| is_news));
         let record = EvaluationRecord { step, measured, train_loss, is_best, collapse, seconds };
         self.log.append(&Record::Evaluation(record.clone()))?;
         observer.evaluated(&record);
         self.draw()
     }
 
-    fn write_predictions(&self, examples: &Examples, predictions: &[Prediction]) -> Result<(), FinetuneError> {
+    /// What was measured of the dev set, and its predictions as lines of JSON.
+    fn predict(&mut self, examples: &Examples) -> Result<(Measured, String), FinetuneError> {
         let task = self.sources.task;
-        write_atomically(self.folder.join("predictions.jsonl"), |out| {
-            predictions
-                .iter()
-                .enumerate()
-                .try_for_each(|(at, prediction)| writeln!(out, "{}", prediction.to_json(examples.id(at), task)))
+        let mut lines = String::new();
+        let mut write = |first: usize, predictions: &[Prediction], cut: &[usize]| {
+            for (at, prediction) in (first..).zip(predictions) {
+                lines += &prediction.to_json(examples.id(at), task, cut[at]);
+                lines.push('\n');
+            }
+        };
+        if let Examples::Questions(questions) = examples {
+            let scores = self.trainer.window_scores(&self.dev)?;
+            let predictions = answers(questions, &self.dev, &scores, &task.span.decode);
+            write(0, &predictions, &self.dev_cut);
+            let measured = measure(task, examples, &predictions)?.expect("questions are measured");
+            return Ok((measured, lines));
+        }
+        let mut measurer = Measurer::new(task, examples);
+        let (mut rest, mut first) = (&self.dev[..], 0);
+        while first < examples.len() {
+            let part = part_of(rest, labels_of(&task.problem).len());
+            rest = &rest[part.len()..];
+            let end = rest.first().map_or(examples.len(), |next| next.example);
+            let scores = self.trainer.scores(part)?;
+            let predictions = predictions(&task.problem, first..end, part, &scores);
+            measurer.add(first, &predictions);
+            write(first, &predictions, &self.dev_cut);
+            first = end;
+        }
+        let measured = measurer.finish().ok_or_else(|| {
+            FinetuneError::Data("no example of the dev set has a label, so nothing can be measured".into())
         })?;
-        Ok(())
+        Ok((measured, lines))
     }
 
     fn save_model(&mut self) -> Result<(), FinetuneError> {
@@ -412,8 +464,11 @@ impl<'s> Run<'s> {
     }
 
     /// Writes a checkpoint of the run as it is.
-    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), FinetuneError> {
+    fn save(&mut self, observer: &mut dyn Observer) -> Result<PathBuf, FinetuneError> {
         let step = self.trainer.step();
+        // What the checkpoint counts on is on disk before it.
+        self.log.sync()?;
+        self.progress.records = Some(self.log.records());
         let header = StateHeader {
             version: StateHeader::VERSION,
             step,
@@ -424,7 +479,7 @@ impl<'s> Run<'s> {
         };
         let path = self.trainer.save(&self.checkpoints, &header)?;
         observer.saved(step, &path);
-        Ok(())
+        Ok(path)
     }
 
     fn finish(&mut self, observer: &mut dyn Observer) -> Result<Summary, FinetuneError> {
@@ -433,7 +488,12 @@ impl<'s> Run<'s> {
         } else if self.progress.evaluated != self.trainer.step() {
             self.evaluate(observer)?;
         }
-        if self.trainer.recipe().run.checkpoint_interval > 0 {
+        let keeps_state = match self.trainer.recipe().run.checkpoint_interval {
+            // A state that a stop has left would be older than the run.
+            None => self.checkpoints.newest()?.is_some(),
+            Some(interval) => interval > 0,
+        };
+        if keeps_state {
             self.save(observer)?;
         }
         self.draw()?;
@@ -454,10 +514,51 @@ impl<'s> Run<'s> {
     }
 }
 
+/// Scores that an evaluation holds at a time: 64 MiB.
+const SCORES: usize = 1 << 24;
+
+/// The first of `features`, of whole examples, whose scores of `classes` classes are no more than [`SCORES`]; of one
+/// example at least. Few classes are one part.
+fn part_of(features: &[Feature], classes: usize) -> &[Feature] {
+    let (mut end, mut rows) = (0, 0);
+    for example in features.chunk_by(|a, b| a.example == b.example) {
+        rows += example.iter().map(rows_of).sum::<usize>();
+        if end > 0 && rows.saturating_mul(classes.max(1)) > SCORES {
+            break;
+        }
+        end += example.len();
+    }
+    &features[..end]
+}
+
 /// A hash over what is trained on, so that a run is not resumed on other examples.
 fn fingerprint_of(features: &[Feature]) -> u64 {
     features.iter().fold(0, |hash, feature| {
         let text = format!("{hash:016x} {:?} {:?}", feature.content, feature.target);
         hash64(text.as_bytes())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::feature::{Content, Target};
+    use super::*;
+    use crate::tasks::Sequence;
+
+    #[test]
+    fn parts_are_of_whole_examples_and_bounded() {
+        let feature = |example| Feature {
+            example,
+            content: Content::One(Sequence { ids: vec![0; 4], second: 4 }),
+            target: Target::Words { first: 0, pieces: vec![1, 2], tags: vec![0, 0] },
+        };
+        // Two features an example, two rows a feature.
+        let features: Vec<Feature> = (0..200).map(|at| feature(at / 2)).collect();
+        assert_eq!(part_of(&features, 2).len(), 200);
+        // Ten examples have 40 rows.
+        assert_eq!(part_of(&features, SCORES / 40).len(), 20);
+        assert_eq!(part_of(&features, SCORES / 39).len(), 18);
+        assert_eq!(part_of(&features, usize::MAX).len(), 2);
+        assert_eq!(part_of(&features[..0], 2).len(), 0);
+    }
 }

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use super::{Examples, FinetuneError};
 use crate::metrics::Metric;
 use crate::tasks::{
-    GlueTask, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, labels_of_tagged,
-    labels_of_texts, read_choices, read_race, read_squad, read_tagged, read_texts,
+    GlueTask, Label, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, labels_of_tagged,
+    labels_of_texts, read_choices, read_race, read_race_at, read_squad, read_tagged, read_texts,
 };
 
 /// A task by name.
@@ -257,6 +257,7 @@ impl DataSource<'_> {
     pub fn load(&self, folder: &Path) -> Result<Loaded, FinetuneError> {
         let problem = self.problem(folder)?;
         let (train, mut remarks) = self.open(folder, Split::Train, &problem, Purpose::Training)?.all()?;
+        remarks.extend(looks_like_an_identifier(&problem, &train, &self.settings.label));
         let has_dev = self.task.own_endings().is_empty() || !self.own_files(folder, Split::Dev).is_empty();
         if has_dev {
             let (dev, more) = self.open(folder, Split::Dev, &problem, Purpose::Evaluation)?.all()?;
@@ -331,14 +332,17 @@ impl DataSource<'_> {
         }
     }
 
-    /// One file: in the layout of the task's test or dev set, or in that of files of one's own.
+    /// One file: in the layout of the task's test or dev set, or in that of files of one's own. Of RACE, whose passages are
+    /// a file each, also a folder (see [`read_race_at`]).
     ///
     /// # Errors
     /// The file cannot be opened, or its name says nothing.
     pub fn open_file(&self, path: &Path, problem: &Problem, purpose: Purpose) -> Result<ExampleReader, FinetuneError> {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_lowercase();
         let is_tsv = path.extension().is_some_and(|ending| ending == "tsv");
+        let is_passage = path.extension().is_some_and(|ending| ending == "txt");
         match self.task {
+            TaskName::Race if is_passage || path.is_dir() => Ok(ExampleReader::Choices(read_race_at(path, purpose)?)),
             TaskName::Glue(task) if is_tsv => {
                 let split = match () {
                     () if stem.starts_with("train") => Split::Train,
@@ -353,6 +357,18 @@ impl DataSource<'_> {
 
     fn open_own(&self, path: &Path, problem: &Problem, purpose: Purpose) -> Result<ExampleReader, FinetuneError> {
         Ok(match problem {
+            Problem::Labels { .. } if purpose != Purpose::Prediction => {
+                return Err(FinetuneError::Data(
+                    "a model that gives several labels at once cannot be evaluated: no layout of files has such labels; \
+                     use albert predict"
+                        .into(),
+                ));
+            }
+            Problem::Labels { .. } => {
+                // A name that no column has: labels of this kind are not read.
+                let columns = TextColumns { label: "\0".into(), ..self.settings.texts() };
+                ExampleReader::Texts(read_texts(path, &columns, &Problem::Number, purpose)?)
+            }
             Problem::Classes { .. } | Problem::Number => {
                 ExampleReader::Texts(read_texts(path, &self.settings.texts(), problem, purpose)?)
             }
@@ -383,12 +399,15 @@ impl DataSource<'_> {
         let wrong = |problem: String| Err(FinetuneError::Data(problem));
         match &self.own_files(folder, split)[..] {
             [one] => Ok(one.clone()),
-            [] => wrong(format!(
-                "{}: no {split}.{{{}}} here; `{}` reads its {split} set from such a file",
-                folder.display(),
-                self.task.own_endings().join(","),
-                self.task.name()
-            )),
+            [] => {
+                let names: Vec<_> = self.task.own_endings().iter().map(|ending| format!("{split}.{ending}")).collect();
+                let part = match split {
+                    Split::Train => "training",
+                    Split::Dev => "dev",
+                    Split::Test => "test",
+                };
+                wrong(format!("{}: no {part} file; expected {}", folder.display(), names.join(" or ")))
+            }
             [first, second, ..] => wrong(format!(
                 "{} and {} are both here; leave one of them as the {split} set",
                 first.display(),
@@ -396,6 +415,28 @@ impl DataSource<'_> {
             )),
         }
     }
+}
+
+/// Fewer labels than this may each be there once.
+const FEW_LABELS: usize = 20;
+
+/// A remark where nearly every label is there once: the column was given by mistake, for nothing can be learnt of it.
+fn looks_like_an_identifier(problem: &Problem, examples: &Examples, column: &str) -> Option<String> {
+    let (Problem::Classes { labels }, Examples::Texts(texts)) = (problem, examples) else { return None };
+    let mut counts = vec![0u64; labels.len()];
+    for text in texts {
+        if let Some(Label::Class(class)) = text.label {
+            counts[class as usize] += 1;
+        }
+    }
+    let once = counts.iter().filter(|&&count| count == 1).count();
+    (labels.len() >= FEW_LABELS && 10 * once >= 9 * labels.len()).then(|| {
+        format!(
+            "{once} of {} labels occur once; the label column {column:?} looks like an identifier; name another by --set \
+             data.label=NAME, or use `regress` for numbers",
+            labels.len()
+        )
+    })
 }
 
 /// Puts about `share` of the examples aside.
@@ -460,6 +501,48 @@ mod tests {
     }
 
     #[test]
+    fn labels_that_occur_once_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = DataSettings { dev_share: 0.0, ..DataSettings::default() };
+        let source = DataSource { task: TaskName::Classify, settings: &settings };
+        let remarks = |label: &dyn Fn(usize) -> usize| {
+            let rows: String = (0..200).map(|at| format!("text {at}\t{}\n", label(at))).collect();
+            std::fs::write(folder.path().join("train.tsv"), format!("text\tlabel\n{rows}")).unwrap();
+            source.load(folder.path()).unwrap().remarks
+        };
+        let told = remarks(&|at| at);
+        assert!(told[0].contains("200 of 200 labels occur once") && told[0].contains("identifier"), "{told:?}");
+        assert!(remarks(&|at| at / 2).is_empty());
+        assert!(remarks(&|at| at % 7).is_empty());
+        // A few rare labels beside common ones.
+        assert!(remarks(&|at| if at < 30 { at } else { 100 + at % 10 }).is_empty());
+    }
+
+    #[test]
+    fn race_is_predicted_from_where_it_is_published() {
+        let settings = DataSettings::default();
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tasks");
+        let of_race = DataSource { task: TaskName::Race, settings: &settings };
+        for (path, count, level) in [
+            ("race", 6, None),
+            ("race/RACE", 6, None),
+            ("race/RACE/dev", 6, None),
+            ("race/RACE/test/middle", 3, Some(Level::Middle)),
+            ("race/RACE/test/high/2.txt", 2, Some(Level::High)),
+            ("race-all/RACE/dev/high/all.txt", 1, Some(Level::High)),
+        ] {
+            let path = Path::new(golden).join(path);
+            let mut reader = of_race.open_file(&path, &Problem::Choice, Purpose::Prediction).unwrap();
+            let Examples::Choices(list) = reader.take(usize::MAX).unwrap() else { unreachable!() };
+            assert_eq!(list.len(), count, "{}", path.display());
+            assert!(level.is_none() || list.iter().all(|choice| choice.level == level), "{}", path.display());
+        }
+        // Other files of a task with options have their own layout.
+        let own = Path::new(golden).join("own/choices.jsonl");
+        assert_eq!(of_race.open_file(&own, &Problem::Choice, Purpose::Prediction).unwrap().take(9).unwrap().len(), 2);
+    }
+
+    #[test]
     fn a_folder_without_a_dev_file_gives_a_part_of_the_training_set() {
         let folder = tempfile::tempdir().unwrap();
         let rows: String = (0..200).map(|at| format!("text {at}\t{}\n", ["no", "yes"][at % 2])).collect();
@@ -480,6 +563,7 @@ mod tests {
         let message = source.open(folder.path(), Split::Dev, &loaded.problem, Purpose::Evaluation).err().unwrap();
         assert!(message.to_string().contains("are both here"), "{message}");
         let message = source.open(folder.path(), Split::Test, &loaded.problem, Purpose::Prediction).err().unwrap();
-        assert!(message.to_string().contains("no test.{tsv,csv,jsonl,ndjson} here"), "{message}");
+        let expected = ": no test file; expected test.tsv or test.csv or test.jsonl or test.ndjson";
+        assert!(message.to_string().ends_with(expected), "{message}");
     }
 }

@@ -6,10 +6,11 @@ use engine::EngineError;
 use engine::io::write_atomically;
 use serde::{Deserialize, Serialize};
 
-use super::{DataSettings, FinetuneError, Recipe, SpanRecipe, TaskName, TextSettings};
+use super::{DataSettings, Examples, FinetuneError, Recipe, SpanRecipe, TaskName, TextSettings};
 use crate::checkpoint::{CheckpointError, ModelFolder, TaskHead};
+use crate::config::ProblemType;
 use crate::metrics::Metric;
-use crate::tasks::Problem;
+use crate::tasks::{Problem, Text};
 
 /// The name of the file in a model folder.
 pub const TASK_FILE: &str = "task.json";
@@ -30,6 +31,9 @@ pub struct Task {
     pub span: SpanRecipe,
     /// Where what is read stands in its files.
     pub data: DataSettings,
+    /// Whether it was trained on pairs of texts; `None` if that is not known, or the problem is not about texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<bool>,
 }
 
 impl Task {
@@ -43,7 +47,42 @@ impl Task {
             Problem::Tags { labels } if !has_entities(labels) => vec![Metric::Accuracy, Metric::MacroF1],
             _ => name.metrics(),
         };
-        Self { name, problem, metrics, text, span, data }
+        Self { name, problem, metrics, text, span, data, pairs: None }
+    }
+
+    /// The same, with whether its `examples` are pairs.
+    #[must_use]
+    pub fn of_examples(&self, examples: &Examples) -> Self {
+        let pairs = match examples {
+            Examples::Texts(list) => list.first().map(|text| text.second.is_some()),
+            _ => None,
+        };
+        Self { pairs, ..self.clone() }
+    }
+
+    /// Refuses texts that the model was not trained for: pairs and single texts in each other's place, and no text at
+    /// all. Published files of GLUE have pairs of which one is empty.
+    ///
+    /// # Errors
+    /// The first such text.
+    pub(super) fn expect(&self, examples: &Examples) -> Result<(), FinetuneError> {
+        let Examples::Texts(list) = examples else { return Ok(()) };
+        let is_glue = matches!(self.name, TaskName::Glue(_));
+        let is_empty = |text: &str| text.trim().is_empty();
+        for Text { id, first, second, .. } in list {
+            let problem = match (self.pairs, second) {
+                (Some(true), None) => "the model was trained on pairs, and this is one text; give a second one",
+                (Some(false), Some(_)) => "the model was trained on single texts, and this is a pair; leave one out",
+                (_, None) if is_empty(first) => "the text is empty; there is nothing to predict from",
+                (_, Some(second)) if is_empty(first) && (!is_glue || is_empty(second)) => {
+                    "the first text is empty; there is nothing to predict from"
+                }
+                _ => continue,
+            };
+            let name = if id.is_empty() { String::new() } else { format!("example {id:?}: ") };
+            return Err(FinetuneError::Data(format!("{name}{problem}")));
+        }
+        Ok(())
     }
 
     /// Writes `task.json` to `folder`.
@@ -78,6 +117,16 @@ impl Task {
             _ => reading.labels.clone(),
         };
         let (problem, name) = match files.heads().task {
+            Some(TaskHead::Sequence { labels })
+                if reading.problem_type == Some(ProblemType::MultiLabelClassification) =>
+            {
+                (Problem::Labels { labels: named(labels) }, TaskName::Classify)
+            }
+            Some(TaskHead::Sequence { labels: 2.. }) if reading.problem_type == Some(ProblemType::Regression) => {
+                let problem = "its config.json says `problem_type` = \"regression\" with several numbers; models of one \
+                               number are supported";
+                return Err(wrong(problem.into()));
+            }
             Some(TaskHead::Sequence { labels: 1 }) => (Problem::Number, TaskName::Regress),
             Some(TaskHead::Sequence { labels }) => (Problem::Classes { labels: named(labels) }, TaskName::Classify),
             Some(TaskHead::Token { labels }) => (Problem::Tags { labels: named(labels) }, TaskName::Tag),

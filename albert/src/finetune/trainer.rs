@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use engine::optim::{Optimizer, Schedule};
-use engine::{Cpu, Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace};
+use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace};
 
 use super::batch::{Batch, Budget, Order};
 use super::feature::{Content, Feature, Target};
@@ -22,7 +22,7 @@ use crate::metrics::{Mean, Proportion};
 use crate::model::{Mode, Model, dropout_key};
 use crate::tasks::Problem;
 use crate::tokenizer::SpecialIds;
-use crate::training::{ActivationType, MemoryPlan, expect_finite, restore_state, save_state};
+use crate::training::{ActivationType, MemoryPlan, Update, expect_finite, restore_state, save_state};
 
 const TRAIN: &str = "train";
 const EVALUATE: &str = "evaluate";
@@ -67,6 +67,7 @@ pub struct Trainer {
     recipe: Recipe,
     steps: Steps,
     cpu: Cpu,
+    communicator: Communicator,
     scorer: Scorer,
     gradients: Gradients,
     optimizer: Optimizer,
@@ -168,7 +169,7 @@ impl Scorer {
 }
 
 /// Rows of scores that a feature has.
-fn rows_of(feature: &Feature) -> usize {
+pub(super) fn rows_of(feature: &Feature) -> usize {
     match &feature.target {
         Target::Words { pieces, .. } => pieces.len(),
         Target::Class(_) | Target::Number(_) | Target::Span { .. } => feature.content.sequences(),
@@ -225,8 +226,9 @@ impl Trainer {
         let (kind, _) = kind_of(problem, &features);
         let mode = recipe.compute.mode(&device, None);
         let mut trainer = Self {
+            communicator: Communicator::default(),
             gradients: start.params.gradients_on(&device)?,
-            schedule: recipe.schedule(steps).schedule(recipe.optimizer.learning_rate)?,
+            schedule: recipe.schedule(steps).schedule(recipe.optimizer.learning_rate, 0)?,
             order: Order::new(recipe.seed, features.len()),
             batch: Batch::default(),
             memory: MemoryPlan::default(),
@@ -359,8 +361,9 @@ impl Trainer {
         self.batch = batch;
         let tally = outcome?;
         let learning_rate = self.schedule.rate(step);
-        let Self { recipe, cpu, optimizer, scorer, gradients, .. } = self;
-        let gradient_norm = recipe.optimizer.update(cpu, optimizer, &mut scorer.params, gradients, learning_rate)?;
+        let Self { recipe, cpu, communicator, optimizer, scorer, gradients, .. } = self;
+        let update = Update { cpu, communicator: *communicator, optimizer, params: &mut scorer.params, gradients };
+        let gradient_norm = recipe.optimizer.update(update, learning_rate)?;
         Ok(StepReport {
             step: step + 1,
             loss: tally.loss.value().unwrap_or(0.0),

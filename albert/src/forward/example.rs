@@ -37,8 +37,10 @@ pub(super) enum Labels {
     Class(i64),
     /// The target of a regression.
     Number(f64),
-    /// A class or piece for each token; -100 for tokens that do not count.
+    /// A class or piece for each token, -100 for tokens that do not count; 0 or 1 for each of several labels.
     Tokens(Vec<i64>),
+    /// 0 or 1 for each of several labels, written as `transformers` wants them: 1.0.
+    Flags(Vec<f64>),
 }
 
 /// A line as it is written.

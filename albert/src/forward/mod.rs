@@ -18,6 +18,8 @@
 
 mod deviation;
 mod example;
+#[cfg(test)]
+mod gpu_tests;
 
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,8 @@ use engine::ops::Sequences;
 use engine::{Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace, ops, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, LoadReport, ModelFolder};
+use crate::config::ProblemType;
+use crate::finite::{NotFinite, check_finite};
 use crate::heads::{SquadV2Head, Task};
 use crate::model::{Inputs, Mode, Model, ModelError};
 pub use deviation::{Deviation, deviations};
@@ -43,6 +47,9 @@ pub enum ForwardError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// An output is NaN or infinite.
+    #[error(transparent)]
+    NotFinite(#[from] NotFinite),
     /// The example.
     #[error("{0}")]
     Line(String),
@@ -83,6 +90,7 @@ pub struct Forward {
     names: Vec<String>,
     report: LoadReport,
     folder: PathBuf,
+    problem_type: Option<ProblemType>,
 }
 
 impl Forward {
@@ -101,8 +109,10 @@ impl Forward {
         };
         let names = params.ids().map(name).collect();
         let folder = files.path().to_path_buf();
+        let problem_type = files.config().problem_type;
         Ok(Self {
-            gradients: params.gradients()?,
+            problem_type,
+            gradients: params.gradients_on(&device)?,
             workspace: Workspace::new(device),
             model,
             params,
@@ -148,16 +158,17 @@ impl Forward {
     /// Runs `example`; its gradients are added to those of the examples before.
     ///
     /// # Errors
-    /// Labels are wanted and missing or do not fit the model's heads, or the engine failed.
+    /// Labels are wanted and missing or do not fit the model's heads, an output is not finite, or the engine failed.
     pub fn run(&mut self, example: &Example, wanted: Wanted) -> Result<Vec<Named>, ForwardError> {
         let Self { model, params, gradients, workspace, .. } = self;
+        let problem_type = self.problem_type;
         let cpu = workspace.device().processor().clone();
         cpu.enter(|| {
             let tape = if wanted.gradients { workspace.train(params, None) } else { workspace.infer(params, None) };
             let mut pass = Pass::new(&tape, model, example)?;
             pass.encoder(wanted)?;
             let mut losses = pass.pretraining()?;
-            losses.extend(pass.task()?);
+            losses.extend(pass.task(problem_type)?);
             let loss = losses.into_iter().map(Ok).reduce(|a, b| ops::add(&tape, &a?, &b?)).transpose()?;
             match &loss {
                 Some(loss) => pass.keep("loss", vec![], loss)?,
@@ -172,18 +183,34 @@ impl Forward {
             if let Some(loss) = loss.filter(|_| wanted.gradients) {
                 tape.backward(&loss, gradients)?;
             }
+            drop(pass);
+            drop(tape);
+            for named in &out {
+                check_finite(&named.values, 1, params, |_| format!("tensor {}", named.name))?;
+            }
+            if wanted.gradients {
+                let flat = gradients.elements()?;
+                for id in params.ids() {
+                    let values = &flat[gradients.range(id)];
+                    check_finite(values, 1, params, |_| format!("the gradient of {}", params.name(id)))?;
+                }
+            }
             Ok(out)
         })
     }
 
     /// Gradients of the sum of all losses so far, as `grad.` and the parameter's name in the file.
-    pub fn gradients(&self) -> Vec<Named> {
+    ///
+    /// # Errors
+    /// The GPU that they are on failed.
+    pub fn gradients(&self) -> Result<Vec<Named>, ForwardError> {
+        let flat = self.gradients.elements()?;
         let of = |(id, name): (engine::ParamId, &String)| Named {
             name: format!("grad.{name}"),
             shape: self.params.shape(id).to_vec(),
-            values: self.gradients.get(id).to_vec(),
+            values: flat[self.gradients.range(id)].to_vec(),
         };
-        self.params.ids().zip(&self.names).map(of).collect()
+        Ok(self.params.ids().zip(&self.names).map(of).collect())
     }
 }
 
@@ -358,7 +385,7 @@ impl<'a, 'w> Pass<'a, 'w> {
     }
 
     /// The head of the task; gives its loss.
-    fn task(&mut self) -> Result<Option<Var>, ForwardError> {
+    fn task(&mut self, problem_type: Option<ProblemType>) -> Result<Option<Var>, ForwardError> {
         let (tape, x) = (self.tape, self.x());
         let Some(task) = self.model.task() else { return Ok(None) };
         match task {
@@ -369,16 +396,7 @@ impl<'a, 'w> Pass<'a, 'w> {
                 let mut shape = self.rows();
                 shape.push(labels);
                 self.keep("logits", shape, &logits)?;
-                match self.example.labels {
-                    Some(Labels::Class(label)) if labels > 1 => {
-                        let label = tape.input([1], &[class(label, labels)?])?;
-                        Ok(Some(ops::cross_entropy(tape, &logits, &label, 1.0)?.loss))
-                    }
-                    Some(Labels::Class(label)) => self.regression(&logits, label as f32),
-                    Some(Labels::Number(target)) if labels == 1 => self.regression(&logits, target as f32),
-                    Some(_) => Err(ForwardError::Line(format!("`labels` must be a class below {labels}"))),
-                    None => Ok(None),
-                }
+                self.sequence_loss(&logits, problem_type)
             }
             Task::Token(head) => {
                 let logits = head.logits(tape, &x, &Mode::EVALUATION)?;
@@ -411,6 +429,48 @@ impl<'a, 'w> Pass<'a, 'w> {
             }
             Task::SquadV2(head) => self.squad_v2(head),
         }
+    }
+
+    /// The loss of the scores z `[1, n]` of a sequence, as the model's `problem_type` has it.
+    fn sequence_loss(&self, z: &Var, problem_type: Option<ProblemType>) -> Result<Option<Var>, ForwardError> {
+        let (tape, n) = (self.tape, z.shape()[1]);
+        let Some(labels) = &self.example.labels else { return Ok(None) };
+        let usual = if n == 1 { ProblemType::Regression } else { ProblemType::SingleLabelClassification };
+        match (problem_type.unwrap_or(usual), labels) {
+            (ProblemType::MultiLabelClassification, Labels::Tokens(flags)) if flags.len() == n => {
+                let flags = flags.iter().map(|&flag| class(flag, 2)).collect::<Result<Vec<_>, _>>()?;
+                self.label_loss(z, &flags)
+            }
+            (ProblemType::MultiLabelClassification, Labels::Flags(flags))
+                if flags.len() == n && flags.iter().all(|&flag| flag == 0.0 || flag == 1.0) =>
+            {
+                self.label_loss(z, &flags.iter().map(|&flag| flag as u32).collect::<Vec<_>>())
+            }
+            (ProblemType::MultiLabelClassification, _) => Err(ForwardError::Line(format!(
+                "`labels` must be a list of {n} numbers, 0 or 1 for each label: the model gives several at once \
+                 (`problem_type` = \"multi_label_classification\")"
+            ))),
+            (ProblemType::Regression, _) if n > 1 => Err(ForwardError::Line(format!(
+                "the model is a regression of {n} numbers, whose loss is not supported"
+            ))),
+            (ProblemType::Regression, Labels::Class(label)) => self.regression(z, *label as f32),
+            (ProblemType::Regression, Labels::Number(target)) => self.regression(z, *target as f32),
+            (ProblemType::Regression, _) => Err(ForwardError::Line("`labels` must be a number".into())),
+            (ProblemType::SingleLabelClassification, Labels::Class(label)) => {
+                let label = tape.input([1], &[class(*label, n)?])?;
+                Ok(Some(ops::cross_entropy(tape, z, &label, 1.0)?.loss))
+            }
+            _ => Err(ForwardError::Line(format!("`labels` must be a class below {n}"))),
+        }
+    }
+
+    /// mean (log(1 + exp(z)) - y·z) over the labels: the cross-entropy of the two scores (0, z).
+    fn label_loss(&self, z: &Var, flags: &[u32]) -> Result<Option<Var>, ForwardError> {
+        let (tape, n) = (self.tape, flags.len());
+        let z = ops::reshape(tape, z, [n, 1])?;
+        let zero = ops::scale(tape, &tape.detach(&z), 0.0)?;
+        let pairs = ops::concat(tape, &[&zero, &z], 1)?;
+        Ok(Some(ops::cross_entropy(tape, &pairs, &tape.input([n], flags)?, n as f32)?.loss))
     }
 
     /// mean (z - target)².

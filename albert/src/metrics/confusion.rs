@@ -12,22 +12,42 @@
 //! sums and p the columns': (c·n - t·p) / √((n² - p·p)·(n² - t·t)); of two classes it is the classical one. A figure
 //! whose denominator is 0 is 0. Expressions are ordered as in scikit-learn, whose digits come out (`golden_tests`).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::pairwise_sum;
 
-/// Counts of truth against prediction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A pair of classes that occurs, with its count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PairCount {
+    /// The right class.
+    pub truth: u32,
+    /// The predicted class.
+    pub predicted: u32,
+    /// Examples.
+    pub count: u64,
+}
+
+/// Counts of truth against prediction. Memory: 16 bytes a class and one map entry a pair that occurs, of which there
+/// are at most as many as examples.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confusion {
-    classes: usize,
-    /// `[classes, classes]`: rows are the truth.
-    counts: Vec<u64>,
+    /// By (truth, prediction).
+    pairs: BTreeMap<(u32, u32), u64>,
+    /// [C], sums of rows.
+    truths: Vec<u64>,
+    /// [C], sums of columns.
+    predictions: Vec<u64>,
+    correct: u64,
+    total: u64,
 }
 
 impl Confusion {
     /// Nothing counted yet.
     pub fn new(classes: usize) -> Self {
-        Self { classes, counts: vec![0; classes * classes] }
+        Self { pairs: BTreeMap::new(), truths: vec![0; classes], predictions: vec![0; classes], correct: 0, total: 0 }
     }
 
     /// Counts an example.
@@ -35,39 +55,47 @@ impl Confusion {
     /// # Panics
     /// If a class is not below the number of classes.
     pub fn add(&mut self, truth: u32, prediction: u32) {
-        let (truth, prediction) = (truth as usize, prediction as usize);
-        assert!(truth < self.classes && prediction < self.classes, "class {truth} or {prediction} of {}", self.classes);
-        self.counts[truth * self.classes + prediction] += 1;
+        self.truths[truth as usize] += 1;
+        self.predictions[prediction as usize] += 1;
+        *self.pairs.entry((truth, prediction)).or_default() += 1;
+        self.correct += u64::from(truth == prediction);
+        self.total += 1;
     }
 
     /// Number of classes.
     pub fn classes(&self) -> usize {
-        self.classes
+        self.truths.len()
     }
 
     /// How often `truth` was taken for `prediction`.
     pub fn count(&self, truth: usize, prediction: usize) -> u64 {
-        self.counts[truth * self.classes + prediction]
+        let pair = u32::try_from(truth).ok().zip(u32::try_from(prediction).ok());
+        pair.and_then(|pair| self.pairs.get(&pair)).copied().unwrap_or(0)
+    }
+
+    /// The pairs that occur, by truth and then by prediction.
+    pub fn outcomes(&self) -> impl Iterator<Item = PairCount> {
+        self.pairs.iter().map(|(&(truth, predicted), &count)| PairCount { truth, predicted, count })
     }
 
     /// All examples.
     pub fn total(&self) -> u64 {
-        self.counts.iter().sum()
+        self.total
     }
 
     /// Examples of a class.
     pub fn truths(&self, class: usize) -> u64 {
-        (0..self.classes).map(|other| self.count(class, other)).sum()
+        self.truths[class]
     }
 
     /// Examples that were taken for a class.
     pub fn predictions(&self, class: usize) -> u64 {
-        (0..self.classes).map(|other| self.count(other, class)).sum()
+        self.predictions[class]
     }
 
     /// Examples that were right.
     pub fn correct(&self) -> u64 {
-        (0..self.classes).map(|class| self.count(class, class)).sum()
+        self.correct
     }
 
     /// Share of examples that were right.
@@ -93,7 +121,7 @@ impl Confusion {
     /// Mean of the F1 of all classes that are true or predicted at least once.
     pub fn macro_f1(&self) -> f64 {
         let is_seen = |&class: &usize| self.truths(class) + self.predictions(class) > 0;
-        let scores: Vec<f64> = (0..self.classes).filter(is_seen).map(|class| self.f1(class)).collect();
+        let scores: Vec<f64> = (0..self.classes()).filter(is_seen).map(|class| self.f1(class)).collect();
         if scores.is_empty() { 0.0 } else { pairwise_sum(&scores) / scores.len() as f64 }
     }
 
@@ -101,8 +129,8 @@ impl Confusion {
     pub fn matthews(&self) -> f64 {
         // Whole numbers: exact in f64 as long as n² is below 2^53, that is for 94 million examples.
         let n = self.total() as f64;
-        let truths: Vec<f64> = (0..self.classes).map(|class| self.truths(class) as f64).collect();
-        let predictions: Vec<f64> = (0..self.classes).map(|class| self.predictions(class) as f64).collect();
+        let truths: Vec<f64> = self.truths.iter().map(|&count| count as f64).collect();
+        let predictions: Vec<f64> = self.predictions.iter().map(|&count| count as f64).collect();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let covariance = self.correct() as f64 * n - dot(&truths, &predictions);
         let of_predictions = n * n - dot(&predictions, &predictions);
@@ -115,4 +143,23 @@ impl Confusion {
 /// a / b, or 0 where b is.
 pub(super) fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_that_do_not_occur_take_no_memory() {
+        // 4,000,000 classes squared are 1.6e13 pairs; only those that occur may be stored.
+        let mut confusion = Confusion::new(4_000_000);
+        for class in 0..1_000 {
+            confusion.add(class * 4_000, class * 3_999);
+        }
+        assert_eq!(confusion.outcomes().count(), 1_000);
+        assert_eq!((confusion.correct(), confusion.total()), (1, 1_000));
+        assert_eq!((confusion.count(4_000, 3_999), confusion.count(3_999, 4_000)), (1, 0));
+        assert_eq!(confusion.accuracy(), 0.001);
+        assert!(confusion.macro_f1() > 0.0 && confusion.matthews() > 0.0);
+    }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A metric. Of all of them, more is better.
+/// A metric. More is better, and every value is a fraction: 0 to 1, or -1 to 1 for a correlation. [`percent`] prints
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -20,9 +21,10 @@ pub enum Metric {
     Pearson,
     /// Spearman's rank correlation, from -1 to 1.
     Spearman,
-    /// Share of questions of SQuAD with exactly one of the answers given by people, in percent.
+    /// Share of questions of SQuAD with exactly one of the answers given by people, from 0 to 1; the official scripts
+    /// print it in percent.
     ExactMatch,
-    /// Mean F1 of the words of answers of SQuAD, in percent.
+    /// Mean F1 of the words of answers of SQuAD, from 0 to 1; the official scripts print it in percent.
     SpanF1,
     /// F1 of named entities, each right as a whole or not at all, from 0 to 1.
     EntityF1,
@@ -50,4 +52,10 @@ impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// A fraction in percent, without the sign: `percent(0.4567, 1)` is `45.7`. Tables print metrics through this function
+/// alone, so that no figure is scaled twice.
+pub fn percent(fraction: f64, digits: usize) -> String {
+    format!("{:.digits$}", 100.0 * fraction)
 }

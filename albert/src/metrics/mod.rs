@@ -20,11 +20,11 @@ mod squad;
 use serde::{Deserialize, Serialize};
 
 pub use answer_text::normalize_answer;
-pub use confusion::Confusion;
+pub use confusion::{Confusion, PairCount};
 pub use correlation::{pearson, spearman};
 pub use entities::EntityCounts;
 pub use levels::LevelAccuracy;
-pub use metric::Metric;
+pub use metric::{Metric, percent};
 pub use squad::{
     BestThresholds, EvaluationError, Gold, Squad1Scores, Squad2Scores, SquadScores, ThresholdPoint, answer_f1,
     evaluate_squad1, evaluate_squad2, is_exact, threshold_curve,

@@ -88,7 +88,7 @@ pub enum ModelError {
 }
 
 impl Model {
-    /// Lays the parameters out and gives them their first values: a normal of deviation `initializer_range` cut at two
+    /// Lays the parameters out and draws their initial values: a normal of deviation `initializer_range` cut at two
     /// deviations for matrices and tables, 0 for biases, 1 for gains. A value depends on the seed and the parameter's
     /// name alone.
     ///
@@ -100,6 +100,17 @@ impl Model {
         cpu: &engine::Cpu,
         seed: u64,
     ) -> Result<(Self, ParamStore), ModelError> {
+        let (model, mut params) = Self::allocate(config, heads)?;
+        params.draw(cpu, seed, |_| true)?;
+        Ok((model, params))
+    }
+
+    /// Lays the parameters out, all zero: for values that are read from a file. [`ParamStore::draw`] draws the others as
+    /// [`Self::new`] does.
+    ///
+    /// # Errors
+    /// The configuration is impossible, or there is not enough memory.
+    pub fn allocate(config: &AlbertConfig, heads: Heads) -> Result<(Self, ParamStore), ModelError> {
         config.validate()?;
         let mut builder = ParamBuilder::new();
         for ParameterSpec { name, shape, start } in parameters(config, heads) {
@@ -110,7 +121,7 @@ impl Model {
             };
             builder.add(name, &shape[..], init)?;
         }
-        let params = builder.build(cpu, seed)?;
+        let params = builder.allocate()?;
         Ok((Self::over(config, heads, &params)?, params))
     }
 

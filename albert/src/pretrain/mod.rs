@@ -20,7 +20,7 @@ mod tests;
 mod trainer;
 
 pub use crate::training::{
-    ActivationType, Begin, ComputeSettings, MemoryPlan, OptimizerKind, OptimizerSettings, ScheduleKind,
+    ActivationType, Begin, ComputeSettings, MemoryPlan, OptimizerKind, OptimizerSettings, Replan, ScheduleKind,
     ScheduleSettings,
 };
 pub use named::RECIPES;

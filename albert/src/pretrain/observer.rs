@@ -4,7 +4,7 @@ use std::path::Path;
 
 use engine::profile::Profile;
 
-use crate::report::EvaluationRecord;
+use crate::report::{EvaluationRecord, Sentence};
 use crate::training::MemoryPlan;
 
 /// What is known before the first step.
@@ -29,6 +29,10 @@ pub struct Started<'a> {
     pub no_evaluation: Option<&'a str>,
     /// Checkpoints that were damaged and passed over, each with the reason.
     pub damaged: &'a [String],
+    /// Settings of a run at its beginning that may not be what was meant ([`super::Recipe::warnings`]).
+    pub warnings: &'a [String],
+    /// What of the metrics a resumed run has cut off or lost, if anything.
+    pub note: Option<&'a str>,
     /// The checkpoint that the run goes on from.
     pub resumed_from: Option<&'a Path>,
 }
@@ -44,10 +48,8 @@ pub struct StepReport {
     pub mlm_loss: f64,
     /// Share of masked pieces that were guessed.
     pub mlm_accuracy: f64,
-    /// Mean cross-entropy of the sentence labels; `None` without that objective.
-    pub sop_loss: Option<f64>,
-    /// Share of sentence labels that were guessed.
-    pub sop_accuracy: Option<f64>,
+    /// The sentence objective; pairs are not counted.
+    pub sentence: Sentence,
     /// The rate of the step.
     pub learning_rate: f64,
     /// Global norm of the gradient before clipping.
@@ -73,6 +75,12 @@ pub trait Observer {
     /// A step is done.
     fn stepped(&mut self, report: &StepReport) {
         let _ = report;
+    }
+    /// Asked after every step: the number of steps that the whole run shall have from now on, where it is to change. The
+    /// change becomes part of the run's recipe (`schedule.replans`).
+    fn replanned(&mut self, report: &StepReport) -> Option<u64> {
+        let _ = report;
+        None
     }
     /// The model was measured; `is_best` says that it is the best so far and was saved as the run's model.
     fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {

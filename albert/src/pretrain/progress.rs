@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::observer::StepReport;
 use crate::metrics::{Mean, Proportion};
-use crate::report::TrainRecord;
+use crate::report::{Sentence, TrainRecord};
 
 /// f64 as its bits: a number that decides what comes next must come back from JSON exactly.
 mod bits {
@@ -37,6 +37,9 @@ pub(super) struct Progress {
     pub(super) window: Window,
     /// See [`Monitor`].
     pub(super) monitor: Monitor,
+    /// Records of the metrics that the checkpoint counts on; absent in checkpoints of programs that did not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) records: Option<u64>,
 }
 
 impl Progress {
@@ -48,6 +51,7 @@ impl Progress {
             evaluated: 0,
             window: Window::default(),
             monitor: Monitor::new(),
+            records: None,
         }
     }
 }
@@ -81,7 +85,7 @@ impl Window {
         self.loss += report.loss;
         self.mlm_loss += report.mlm_loss;
         self.mlm_accuracy += report.mlm_accuracy;
-        if let (Some(loss), Some(accuracy)) = (report.sop_loss, report.sop_accuracy) {
+        if let (Some(loss), Some(accuracy)) = (report.sentence.loss, report.sentence.accuracy) {
             self.sop_loss += loss;
             self.sop_accuracy += accuracy;
             self.sop_steps += 1;
@@ -103,8 +107,12 @@ impl Window {
             loss: over_steps(window.loss),
             mlm_loss: over_steps(window.mlm_loss),
             mlm_accuracy: over_steps(window.mlm_accuracy),
-            sop_loss: mean(window.sop_loss, window.sop_steps),
-            sop_accuracy: mean(window.sop_accuracy, window.sop_steps),
+            sentence: Sentence {
+                objective: last.sentence.objective,
+                loss: mean(window.sop_loss, window.sop_steps),
+                accuracy: mean(window.sop_accuracy, window.sop_steps),
+                ..Sentence::default()
+            },
             learning_rate: last.learning_rate,
             gradient_norm: last.gradient_norm,
             tokens,
@@ -182,7 +190,7 @@ mod tests {
             step,
             loss,
             mlm_loss: loss / 3.0,
-            sop_loss: Some(0.7),
+            sentence: Sentence { loss: Some(0.7), ..Sentence::default() },
             tokens: 10,
             seconds: 0.1,
             data_seconds: 0.001 * step as f64,
@@ -211,7 +219,7 @@ mod tests {
         assert!((record.tokens_per_second - 100.0).abs() < 1e-9);
         assert!((record.data_share - 0.025).abs() < 1e-12, "{}", record.data_share);
         // The sentence accuracy was never there, so its loss does not count either.
-        assert_eq!((record.sop_loss, record.sop_accuracy), (None, None));
+        assert_eq!((record.sentence.loss, record.sentence.accuracy), (None, None));
         assert_eq!(window, Window::default());
     }
 

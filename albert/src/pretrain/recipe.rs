@@ -22,11 +22,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::PretrainError;
+use super::{PretrainError, RECIPES};
 use crate::config::AlbertConfig;
 use crate::data::{DataSettings, Objective};
 use crate::training::{
-    ComputeSettings, OptimizerSettings, ScheduleSettings, expect, insert, lookup, one_line, parse, set,
+    ComputeSettings, OptimizerSettings, Replan, ScheduleSettings, expect, insert, lookup, one_line, parse, set,
 };
 
 /// Every setting of a run.
@@ -58,6 +58,9 @@ pub struct Recipe {
     /// Whether `model.vocab_size` was given, not taken from a preset.
     #[serde(skip)]
     is_vocab_size_given: bool,
+    /// See [`Recipe::warnings`].
+    #[serde(skip)]
+    warnings: Vec<String>,
 }
 
 /// Files that the run reads.
@@ -161,6 +164,7 @@ impl Recipe {
             Some(_) => return Err(PretrainError::Recipe("`model` must be a table: [model]".into())),
         };
         let is_vocab_size_given = model.contains_key("vocab_size");
+        let (preset, given) = (model.get("preset").cloned(), table.clone());
         let model = model_over_preset(&mut model)?;
         let sequence = ["data", "instances", "max_sequence_length"];
         let positions = model.max_position_embeddings;
@@ -177,7 +181,41 @@ impl Recipe {
             Value::Table(table).try_into().map_err(|error: toml::de::Error| PretrainError::Recipe(one_line(&error)))?;
         recipe.is_vocab_size_given = is_vocab_size_given;
         recipe.validate()?;
+        if let Some(Value::String(preset)) = preset {
+            recipe.warnings.extend(recipe.unlike_recipe_of(&preset, &given)?);
+        }
         Ok(recipe)
+    }
+
+    /// Settings that may not be what was meant, in sentences for a person. Only a recipe as it was given has them, not one
+    /// that was written with all its values.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Says which settings of training that are not in `given` differ from those of the recipe that is called as the
+    /// model's `preset`: a preset sets the shape of the model and nothing else.
+    fn unlike_recipe_of(&self, preset: &str, given: &Table) -> Result<Option<String>, PretrainError> {
+        let Some((_, _, text)) = RECIPES.iter().find(|(name, _, _)| *name == preset) else { return Ok(None) };
+        let named = parse(text).map_err(PretrainError::Recipe)?;
+        let resolved = Table::try_from(self).expect("a recipe is a table");
+        let mut unlike = Vec::new();
+        for (path, value) in leaves(&named) {
+            let keys: Vec<&str> = path.split('.').collect();
+            let own = lookup(&resolved, &keys);
+            let is_report = ["evaluation", "run"].contains(&keys[0]) || keys.starts_with(&["data", "evaluation"]);
+            if keys[0] != "model" && !is_report && lookup(given, &keys).is_none() && own != Some(&value) {
+                let own = own.map_or("absent".to_owned(), Value::to_string);
+                unlike.push(format!("{path} = {own} ({preset}: {value})"));
+            }
+        }
+        Ok((!unlike.is_empty()).then(|| {
+            format!(
+                "`model.preset = \"{preset}\"` sets the shape of the model only; these settings are the released \
+                 defaults, not those of the recipe `{preset}`: {}; set them, or start from the recipe `{preset}`",
+                unlike.join(", ")
+            )
+        }))
     }
 
     /// The text of `config.toml`: every value resolved. Reading it gives the same recipe.
@@ -211,6 +249,14 @@ impl Recipe {
         }
         // Through text, as a checkpoint stores it, so that both sides of a comparison were read by the same parser.
         serde_json::from_str(&value.to_string()).expect("what was just written")
+    }
+
+    /// [`Self::fingerprint`] of a run of which `done` steps are done: without changes of the number of steps that are still
+    /// to come.
+    pub(super) fn fingerprint_after(&self, done: u64) -> serde_json::Value {
+        let mut so_far = self.clone();
+        so_far.schedule.replans.retain(|replan| replan.after <= done);
+        so_far.fingerprint()
     }
 
     /// Checks every setting, alone and beside the others.
@@ -268,11 +314,32 @@ impl Recipe {
                  no more steps of warm-up than that"
             ));
         }
+        let mut before = 0;
+        for Replan { after, steps } in &self.schedule.replans {
+            if *after < before.max(1) || steps < after || warmup_steps > *steps || *steps > 1 << 40 {
+                return wrong(format!(
+                    "`schedule.replans` has {steps} steps after step {after}, expected rising `after` from 1 and no fewer \
+                     `steps` than that or `schedule.warmup_steps`"
+                ));
+            }
+            before = after + 1;
+        }
         if self.run.log_interval == 0 {
             return wrong("`run.log_interval` is 0, expected at least 1".into());
         }
         Ok(())
     }
+}
+
+/// The values of a table and of those in it, with their paths.
+fn leaves(table: &Table) -> Vec<(String, Value)> {
+    let of = |(key, value): (&String, &Value)| match value {
+        Value::Table(inner) => {
+            leaves(inner).into_iter().map(|(path, value)| (format!("{key}.{path}"), value)).collect()
+        }
+        value => vec![(key.clone(), value.clone())],
+    };
+    table.iter().flat_map(of).collect()
 }
 
 /// The defaults of the sections that a recipe may leave out.

@@ -110,3 +110,41 @@ fn says_in_one_sentence_what_is_wrong() {
         assert!(!message.contains('\n'), "{message:?} is more than one line");
     }
 }
+
+#[test]
+fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
+    let warnings = |text: &str, overrides: &[&str]| {
+        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        Recipe::from_toml(text, &overrides).unwrap().warnings().to_vec()
+    };
+    let said = warnings("[model]\npreset = \"tiny\"\n[optimizer]\nlearning_rate = 0.5", &[]);
+    let [said] = &said[..] else { panic!("one warning was expected: {said:?}") };
+    for part in [
+        "`model.preset = \"tiny\"` sets the shape of the model only",
+        "optimizer.kind = \"lamb\" (tiny: \"adamw\")",
+        "optimizer.bias_correction = false (tiny: true)",
+        "schedule.steps = 125000 (tiny: 2000)",
+        "data.batch.sequences_per_step = 0 (tiny: 32)",
+    ] {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
+    assert!(!said.contains("learning_rate"), "it was given: {said}");
+    assert!(!said.contains("evaluation.") && !said.contains("run."), "reports are no training: {said}");
+    // What is given is meant; a named recipe and a run's own have everything; base has the released values.
+    let given = [
+        "optimizer.kind=lamb",
+        "optimizer.learning_rate=0.5",
+        "optimizer.bias_correction=false",
+        "schedule.kind=smooth",
+        "schedule.steps=9",
+        "schedule.warmup_steps=3",
+        "data.batch={ max_tokens = 512, max_sequences = 4, sequences_per_step = 4 }",
+    ];
+    assert_eq!(warnings("model.preset = \"tiny\"", &given), [""; 0]);
+    assert_eq!(warnings("model.preset = \"base\"", &[]), [""; 0]);
+    assert_eq!(warnings("model.hidden_size = 1536", &[]), [""; 0]);
+    for (name, _, _) in RECIPES {
+        let recipe = Recipe::named(name, &[]).unwrap();
+        assert_eq!((recipe.warnings(), &warnings(&recipe.to_toml(), &[])[..]), (&[][..], &[][..]), "{name}");
+    }
+}

@@ -28,7 +28,7 @@ use super::trainer::Trainer;
 use super::{PretrainError, Recipe};
 use crate::checkpoint::{Checkpoints, Found, StateHeader, save_model};
 use crate::data::{Baseline, Batch, DataError, Dataset, EvaluationSet, Side, Unigram, Vocabulary};
-use crate::report::{EvaluationRecord, EventFile, MetricsLog, Record, read_metrics, write_curves};
+use crate::report::{EvaluationRecord, EventFile, MetricsLog, Record, Sentence, read_metrics, write_curves};
 use crate::training::{Begin, FolderLock, claim_folder, claim_present, expect_folder};
 
 /// What a run reads beside its recipe.
@@ -158,7 +158,7 @@ impl<'s> Run<'s> {
         let inputs = inputs(sources);
         let mut progress = Progress::new();
         if let Some(found) = &found {
-            found.expect_config(&fingerprint)?;
+            found.expect_config(&trainer.recipe().fingerprint_after(found.header.step))?;
             found.expect_inputs(&inputs)?;
             trainer.restore(found, sources.dataset, sources.vocabulary)?;
             progress = serde_json::from_value(found.header.progress.clone())
@@ -169,7 +169,12 @@ impl<'s> Run<'s> {
         let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
         let text = trainer.recipe().to_toml();
         write_atomically(folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?;
-        let log = MetricsLog::resume::<Record>(&metrics, step)?;
+        if found.is_some() {
+            checkpoints.tidy(step)?;
+        }
+        // Without a checkpoint the run begins anew, and nothing counts on what an earlier attempt has logged.
+        let counted = if found.is_some() { progress.records } else { Some(0) };
+        let (log, cut) = MetricsLog::resume::<Record>(&metrics, step, counted)?;
         let events = EventFile::create(folder, step)?;
         let run = Self {
             trainer,
@@ -185,27 +190,47 @@ impl<'s> Run<'s> {
             saved: found.as_ref().map(|_| step),
             _lock: lock,
         };
-        run.tell(found.as_ref(), no_evaluation.as_deref(), observer);
+        run.tell(found.as_ref(), no_evaluation.as_deref(), cut.as_deref(), observer);
         Ok(run)
     }
 
-    fn tell(&self, found: Option<&Found>, no_evaluation: Option<&str>, observer: &mut dyn Observer) {
+    fn tell(
+        &self,
+        found: Option<&Found>,
+        no_evaluation: Option<&str>,
+        note: Option<&str>,
+        observer: &mut dyn Observer,
+    ) {
         observer.started(&Started {
             parameters: self.trainer.params().len(),
             step: self.trainer.step(),
-            steps: self.trainer.recipe().schedule.steps,
+            steps: self.steps(),
             instances: self.trainer.instances(),
             evaluation_sequences: self.held_out.as_ref().map_or(0, |held_out| held_out.set.sequences()),
             unigram_loss: self.held_out.as_ref().and_then(|held_out| held_out.baseline.all.value()),
             memory: self.trainer.memory(),
             no_evaluation,
             damaged: found.map_or(&[], |found| &found.damaged),
+            warnings: if found.is_none() { self.trainer.recipe().warnings() } else { &[] },
+            note,
             resumed_from: found.map(|found| found.path.as_path()),
         });
     }
 
     fn is_done(&self) -> bool {
-        self.trainer.step() >= self.trainer.recipe().schedule.steps
+        self.trainer.step() >= self.steps()
+    }
+
+    fn steps(&self) -> u64 {
+        self.trainer.recipe().schedule.steps_after(self.trainer.step())
+    }
+
+    /// Changes the number of steps, in `config.toml` before it takes effect: a kill costs no decision.
+    fn replan(&mut self, steps: u64) -> Result<(), PretrainError> {
+        self.trainer.replan(steps)?;
+        self.fingerprint = self.trainer.recipe().fingerprint();
+        let text = self.trainer.recipe().to_toml();
+        Ok(write_atomically(self.folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?)
     }
 
     /// One step and what is due after it; tells if the run went wrong.
@@ -221,6 +246,9 @@ impl<'s> Run<'s> {
         self.progress.seconds += report.seconds;
         self.progress.window.add(&report);
         observer.stepped(&report);
+        if let Some(steps) = observer.replanned(&report) {
+            self.replan(steps)?;
+        }
         let margin = self.trainer.recipe().run.divergence_margin;
         if let Some(above) = self.progress.monitor.watch(report.loss, margin) {
             let problem = format!(
@@ -231,9 +259,14 @@ impl<'s> Run<'s> {
             return Ok(Some(self.diverged(problem)));
         }
         let (step, recipe) = (report.step, self.trainer.recipe());
-        let due = |interval: u64| interval > 0 && step.is_multiple_of(interval);
-        let (log, evaluate, save) =
-            (due(recipe.run.log_interval), due(recipe.evaluation.interval), due(recipe.run.checkpoint_interval));
+        // What the end of the run needs is part of its last step, so that its checkpoint has seen the last evaluation.
+        let is_last = step >= recipe.schedule.steps;
+        let due = |interval: u64| is_last || interval > 0 && step.is_multiple_of(interval);
+        let (log, evaluate, save) = (
+            step.is_multiple_of(recipe.run.log_interval),
+            due(recipe.evaluation.interval),
+            due(recipe.run.checkpoint_interval),
+        );
         if log {
             self.record(&report)?;
         }
@@ -273,14 +306,17 @@ impl<'s> Run<'s> {
             unigram_loss: held_out.baseline.all.value().unwrap_or(0.0),
             hidden_loss: tally.hidden.value().unwrap_or(0.0),
             hidden_unigram_loss: held_out.baseline.hidden.value().unwrap_or(0.0),
-            sop_loss: tally.sop.value(),
-            sop_accuracy: tally.sop_correct.value(),
-            sop_count: tally.sop.count,
-            sop_standard_error: tally.sop_correct.standard_error(),
+            sentence: Sentence {
+                objective: self.trainer.recipe().data.instances.objective.into(),
+                loss: tally.sop.value(),
+                accuracy: tally.sop_correct.value(),
+                count: tally.sop.count,
+                standard_error: tally.sop_correct.standard_error(),
+            },
             seconds: self.progress.seconds,
         };
         // The loss that is trained decides: the MLM loss, unless it has no weight.
-        let loss = match record.sop_loss {
+        let loss = match record.sentence.loss {
             Some(sop) if self.trainer.recipe().loss.mlm_weight == 0.0 => sop,
             _ => record.mlm_loss,
         };
@@ -310,6 +346,9 @@ impl<'s> Run<'s> {
         if self.saved == Some(step) {
             return Ok(());
         }
+        // What the checkpoint counts on is on disk before it.
+        self.log.sync()?;
+        self.progress.records = Some(self.log.records());
         let header = StateHeader {
             version: StateHeader::VERSION,
             step,
@@ -325,9 +364,10 @@ impl<'s> Run<'s> {
     }
 
     fn finish(&mut self, observer: &mut dyn Observer) -> Result<Summary, PretrainError> {
-        let step = self.trainer.step();
-        if self.held_out.is_some() && self.progress.evaluated != step {
+        // The last step has evaluated, and a program that did not do so has written this checkpoint.
+        if self.held_out.is_some() && self.progress.evaluated != self.trainer.step() {
             self.evaluate(observer)?;
+            self.saved = None;
         }
         if self.held_out.is_none() {
             self.save_model(&self.folder.clone())?;

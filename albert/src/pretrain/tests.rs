@@ -50,8 +50,10 @@ fn world_of(pieces: u32) -> World {
     let folder = tempfile::tempdir().unwrap();
     let specials = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 3, mask: 4 };
     let vocabulary = Vocabulary::new(vec![true; pieces as usize], specials, b"numbers").unwrap();
-    let encode =
-        |text: &str, ids: &mut Vec<u32>| ids.extend(text.split_whitespace().map(|w| w.parse::<u32>().unwrap()));
+    let encode = |text: &str, ids: &mut Vec<u32>| {
+        ids.extend(text.split_whitespace().map(|w| w.parse::<u32>().unwrap()));
+        Ok(())
+    };
     let source = Source::Memory { name: "numbers.txt".into(), text: text().into_bytes().into() };
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
     let data = folder.path().join("data");
@@ -105,12 +107,16 @@ pub(super) struct Listener<'s> {
     evaluations: Vec<(EvaluationRecord, bool)>,
     saved: Vec<u64>,
     damaged: Vec<String>,
+    warnings: Vec<String>,
+    note: Option<String>,
     first_step: u64,
 }
 
 impl Observer for Listener<'_> {
     fn started(&mut self, started: &Started<'_>) {
         self.damaged = started.damaged.to_vec();
+        self.warnings = started.warnings.to_vec();
+        self.note = started.note.map(str::to_owned);
         self.first_step = started.step;
     }
     fn stepped(&mut self, report: &StepReport) {
@@ -226,8 +232,8 @@ fn learns_what_follows_from_the_context() {
     let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
     let last = summary.evaluation.unwrap();
     assert!(last.mlm_loss < last.unigram_loss - 0.5, "MLM loss {} against {}", last.mlm_loss, last.unigram_loss);
-    let (accuracy, error) = (last.sop_accuracy.unwrap(), last.sop_standard_error.unwrap());
-    assert!(accuracy > 0.5 + 3.0 * error, "sentence order {accuracy} ± {error} over {}", last.sop_count);
+    let (accuracy, error) = (last.sentence.accuracy.unwrap(), last.sentence.standard_error.unwrap());
+    assert!(accuracy > 0.5 + 3.0 * error, "sentence order {accuracy} ± {error} over {}", last.sentence.count);
     assert_eq!(heard.steps.len(), 500);
     assert!(heard.steps.iter().all(|step| step.sequences > 0 && step.sequences <= 24));
     // The folder holds everything that it should, and the model opens as a Hugging Face folder.
@@ -304,6 +310,72 @@ fn a_killed_run_resumes_from_the_last_whole_checkpoint() {
     assert_same(&whole, &early, "killed before the first checkpoint");
 }
 
+/// The last step is one of a checkpoint and none of an evaluation.
+#[test]
+fn a_finished_run_evaluates_its_end_once_however_often_it_is_resumed() {
+    let world = world();
+    let recipe = recipe(&["run.checkpoint_interval=7", "evaluation.interval=5", "schedule.steps=14"]);
+    let (whole, folder) = (world.path("whole"), world.path("run"));
+    world.run(&recipe, &whole, Begin::New, 1, None).unwrap();
+    world.run(&recipe, &folder, Begin::New, 1, None).unwrap();
+    let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let at_end = |text: &str| text.matches(r#""kind":"evaluation","step":14,"#).count();
+    assert_eq!(at_end(&metrics), 1, "{metrics}");
+    for _ in 0..2 {
+        let (_, heard) = world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap();
+        assert_eq!((heard.evaluations.len(), heard.saved.len(), heard.note), (0, 0, None));
+        assert_eq!(std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap(), metrics);
+    }
+    // Killed behind the record of the last evaluation and before the checkpoint that counts on it.
+    let checkpoints = Checkpoints::of_run(&folder);
+    std::fs::remove_file(checkpoints.path(14)).unwrap();
+    let (_, heard) = world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap();
+    assert_eq!(heard.first_step, 7);
+    assert!(heard.note.as_ref().is_some_and(|note| note.contains("cut off behind step 7: ")), "{:?}", heard.note);
+    assert_same(&whole, &folder, "killed at its end");
+    // A record that the checkpoint does not count on, of a program that saved before it evaluated.
+    let last = metrics.lines().last().unwrap();
+    std::fs::write(folder.join("metrics.jsonl"), format!("{metrics}{last}\n")).unwrap();
+    world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap();
+    assert_same(&whole, &folder, "with a record too many");
+}
+
+/// Blocks of the metrics that a power cut has lost read as zeros.
+#[test]
+fn metrics_that_lack_what_the_checkpoint_counts_on_are_an_error() {
+    let world = world();
+    let (recipe, folder) = (recipe(&[]), world.path("run"));
+    // The recipe names a preset and leaves something out that the recipe of that name sets: the run says so once.
+    let (_, heard) = world.run(&recipe, &folder, Begin::New, 1, Some(10)).unwrap();
+    assert!(heard.warnings[0].contains("`model.preset = \"tiny\"` sets the shape of the model only"));
+    let metrics = folder.join("metrics.jsonl");
+    let whole = std::fs::read(&metrics).unwrap();
+    let mut zeroed = whole.clone();
+    zeroed[whole.len() / 2..].fill(0);
+    std::fs::write(&metrics, &zeroed).unwrap();
+    let error = world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap_err().to_string();
+    assert!(error.contains("records that the checkpoint of step 10 counts on; restore the file"), "{error}");
+    assert_eq!(std::fs::read(&metrics).unwrap(), zeroed, "nothing is touched");
+    std::fs::write(&metrics, [&whole[..], &[0; 300]].concat()).unwrap();
+    let (_, heard) = world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap();
+    let note = heard.note.unwrap();
+    assert!(note.contains("300 bytes that are no record") && heard.warnings.is_empty(), "{note}");
+}
+
+#[test]
+fn figures_of_sentences_are_called_by_their_objective() {
+    let world = world();
+    for (objective, name, other) in [("nsp", "nsp_accuracy", "sop_"), ("sop", "sop_accuracy", "nsp_")] {
+        let (recipe, folder) = (recipe(&[&format!("data.instances.objective={objective}")]), world.path(objective));
+        let (_, heard) = world.run(&recipe, &folder, Begin::New, 1, None).unwrap();
+        let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+        let lines = text.lines().count();
+        assert_eq!((text.matches(name).count(), text.matches(other).count()), (lines, 0), "{text}");
+        assert_eq!(heard.steps[0].sentence.objective.name().to_lowercase(), objective);
+        assert!(heard.evaluations.iter().all(|(record, _)| record.sentence.count > 0));
+    }
+}
+
 #[test]
 fn refuses_to_mix_runs() {
     let world = world();
@@ -337,6 +409,58 @@ fn refuses_to_mix_runs() {
     assert!(text.contains("is a file; choose another folder"), "{text}");
     let text = message(&recipe(&["model.vocab_size=61"]), &world.path("other"), Begin::New);
     assert!(text.contains("the tokenizer has 60 pieces"), "{text}");
+}
+
+/// Changes the number of steps after one of them, and stops the run after another.
+struct Replanner<'s> {
+    after: u64,
+    steps: u64,
+    stop: Option<(&'s AtomicBool, u64)>,
+}
+
+impl Observer for Replanner<'_> {
+    fn replanned(&mut self, report: &StepReport) -> Option<u64> {
+        if let Some((stop, at)) = self.stop {
+            stop.store(report.step >= at, Ordering::Relaxed);
+        }
+        (report.step == self.after).then_some(self.steps)
+    }
+}
+
+#[test]
+fn a_change_of_the_number_of_steps_is_repeated_by_the_recipe_that_the_run_leaves() {
+    let world = world();
+    let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, b"{}".to_vec()));
+    let sources = Sources { dataset: &world.dataset, vocabulary: &world.vocabulary, tokenizer: &tokenizer };
+    let run = |name: &str, steps: u64, stop_at: Option<u64>| {
+        let stop = AtomicBool::new(false);
+        let mut observer = Replanner { after: 6, steps, stop: stop_at.map(|at| (&stop, at)) };
+        pretrain(&recipe(&[]), &sources, &world.path(name), Begin::New, device(1), &stop, &mut observer).unwrap()
+    };
+    let left_by = |name: &str| {
+        let text = std::fs::read_to_string(world.path(name).join("config.toml")).unwrap();
+        Recipe::from_toml(&text, &[]).unwrap()
+    };
+    for steps in [9, 21] {
+        let [changed, repeated, stopped] = ["changed", "repeated", "stopped"].map(|name| format!("{name}-{steps}"));
+        let Outcome::Finished(summary) = run(&changed, steps, None) else { panic!("{steps} steps were planned") };
+        assert_eq!(summary.step, steps);
+        let own = left_by(&changed);
+        assert_eq!(own.schedule.replans, [Replan { after: 6, steps }]);
+        world.run(&own, &world.path(&repeated), Begin::New, 1, None).unwrap();
+        assert_same(&world.path(&changed), &world.path(&repeated), "repeated from its recipe");
+        // Stopped after the change; then as if killed: the checkpoint is older than the change, config.toml is not.
+        run(&stopped, steps, Some(7));
+        std::fs::remove_file(Checkpoints::of_run(&world.path(&stopped)).path(7)).unwrap();
+        assert_eq!(Checkpoints::of_run(&world.path(&stopped)).steps().unwrap(), [4]);
+        world.run(&left_by(&stopped), &world.path(&stopped), Begin::Resume, 1, None).unwrap();
+        assert_same(&world.path(&changed), &world.path(&stopped), "killed after the change");
+    }
+    for (after, steps) in [(0, 9), (6, 5), (6, 1)] {
+        let wrong = format!("schedule.replans=[{{after={after}, steps={steps}}}]");
+        let error = Recipe::from_toml(RECIPE, &[wrong]).unwrap_err().to_string();
+        assert!(error.contains("schedule.replans"), "{error}");
+    }
 }
 
 #[test]

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine::ops::Classified;
-use engine::optim::{Optimizer, Schedule};
+use engine::optim::Optimizer;
 use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Workspace};
 
 use super::observer::StepReport;
 use super::progress::Tally;
-use super::{MemoryPlan, OutputBias, PretrainError, Recipe};
+use super::{MemoryPlan, OutputBias, PretrainError, Recipe, Replan};
 use crate::checkpoint::{CheckpointError, Checkpoints, Found, Heads, ModelFolder, StateHeader};
 use crate::cost::Flops;
 use crate::data::{
@@ -29,7 +29,8 @@ use crate::data::{
 };
 use crate::heads::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 use crate::model::{Mode, Model, dropout_key};
-use crate::training::{expect_finite, restore_state, save_state};
+use crate::report::Sentence;
+use crate::training::{Update, expect_finite, restore_state, save_state};
 
 /// Batches that are made ahead of their use.
 const AHEAD: usize = 2;
@@ -47,7 +48,6 @@ pub struct Trainer {
     params: ParamStore,
     gradients: Gradients,
     optimizer: Optimizer,
-    schedule: Schedule,
     batches: Prefetch,
     instances: usize,
     /// Room for the batches of a step.
@@ -70,18 +70,20 @@ impl Trainer {
         let cpu = device.processor();
         let cpu = cpu.clone();
         let heads = heads_of(&recipe);
-        let (model, mut params) = Model::new(&recipe.model, heads, &cpu, recipe.seed)?;
-        if recipe.first_values.output_bias == OutputBias::Unigram {
+        let (model, mut params) = Model::allocate(&recipe.model, heads)?;
+        let loaded = match &recipe.input.start_from {
+            Some(folder) => start_from(folder, &recipe, heads, &mut params)?,
+            None => BTreeSet::new(),
+        };
+        params.draw(&cpu, recipe.seed, |info| !loaded.contains(&info.name))?;
+        if recipe.first_values.output_bias == OutputBias::Unigram && !loaded.contains("predictions.bias") {
             let unigram = Unigram::of(dataset.side(Side::Train), recipe.model.vocab_size);
             let bias = params.find("predictions.bias").expect("every pre-training model has an MLM head");
             let values = params.values_mut(bias)?.iter_mut();
             values.zip(0..).for_each(|(value, piece)| *value = -unigram.nats(piece) as f32);
         }
-        if let Some(folder) = &recipe.input.start_from {
-            start_from(folder, &recipe, heads, &mut params)?;
-        }
         let optimizer = recipe.optimizer.optimizer(&recipe.model, heads, &params)?.on(&device)?;
-        let schedule = recipe.schedule.schedule(recipe.optimizer.learning_rate)?;
+        recipe.schedule.schedule(recipe.optimizer.learning_rate, 0)?;
         let shards = Arc::clone(dataset.side(Side::Train));
         let sampler = Sampler::new(shards, Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
         let (instances, table) = (sampler.instances(), sampler.memory());
@@ -97,7 +99,6 @@ impl Trainer {
             model,
             params,
             optimizer,
-            schedule,
             instances,
             room,
         };
@@ -176,6 +177,19 @@ impl Trainer {
         &self.recipe
     }
 
+    /// Changes the number of steps of the run from now on, and notes it in the recipe.
+    ///
+    /// # Errors
+    /// So many steps are done already, or the warm-up is longer.
+    pub(super) fn replan(&mut self, steps: u64) -> Result<(), PretrainError> {
+        let after = self.step();
+        let mut recipe = self.recipe.clone();
+        recipe.schedule.replans.push(Replan { after, steps });
+        recipe.validate()?;
+        self.recipe = recipe;
+        Ok(())
+    }
+
     /// What the run will hold.
     pub fn memory(&self) -> MemoryPlan {
         self.memory
@@ -227,10 +241,10 @@ impl Trainer {
         let outcome = self.fill_and_run(&mut room, step);
         self.room = room;
         let tally = outcome?;
-        self.communicator.all_reduce(&mut self.gradients)?;
-        let learning_rate = self.schedule.rate(step);
-        let Self { recipe, cpu, optimizer, params, gradients, .. } = self;
-        let gradient_norm = recipe.optimizer.update(cpu, optimizer, params, gradients, learning_rate)?;
+        let learning_rate = self.recipe.schedule.schedule(self.recipe.optimizer.learning_rate, step)?.rate(step);
+        let Self { recipe, cpu, communicator, optimizer, params, gradients, .. } = self;
+        let update = Update { cpu, communicator: *communicator, optimizer, params, gradients };
+        let gradient_norm = recipe.optimizer.update(update, learning_rate)?;
         let (mlm_loss, sop_loss) = (tally.mlm.value(), tally.sop.value());
         let weights = self.loss_weights();
         Ok(StepReport {
@@ -239,8 +253,12 @@ impl Trainer {
                 + f64::from(weights.sentence) * sop_loss.unwrap_or(0.0),
             mlm_loss: mlm_loss.unwrap_or(0.0),
             mlm_accuracy: tally.mlm_correct.value().unwrap_or(0.0),
-            sop_loss,
-            sop_accuracy: tally.sop_correct.value(),
+            sentence: Sentence {
+                objective: self.recipe.data.instances.objective.into(),
+                loss: sop_loss,
+                accuracy: tally.sop_correct.value(),
+                ..Sentence::default()
+            },
             learning_rate,
             gradient_norm,
             tokens: tally.tokens,
@@ -390,8 +408,13 @@ pub(super) fn heads_of(recipe: &Recipe) -> Heads {
     }
 }
 
-/// Replaces first values by those of a model folder.
-fn start_from(folder: &Path, recipe: &Recipe, heads: Heads, params: &mut ParamStore) -> Result<(), PretrainError> {
+/// Reads initial values from a model folder; gives the names of the parameters that it has.
+fn start_from(
+    folder: &Path,
+    recipe: &Recipe,
+    heads: Heads,
+    params: &mut ParamStore,
+) -> Result<BTreeSet<String>, PretrainError> {
     let model = ModelFolder::open(folder)?;
     // Depth and rates may differ (a shared layer can be applied more often); what gives tensors their shapes may not.
     let (theirs, ours) = (&model.config().config, &recipe.model);
@@ -421,7 +444,7 @@ fn start_from(folder: &Path, recipe: &Recipe, heads: Heads, params: &mut ParamSt
     let names = params.ids().map(|id| params.name(id).to_owned());
     let missing: Vec<String> = names.filter(|name| !loaded.contains(name) && !is_fresh(name)).collect();
     if missing.is_empty() {
-        Ok(())
+        Ok(loaded)
     } else {
         Err(CheckpointError::Missing { path: folder.to_owned(), names: missing }.into())
     }

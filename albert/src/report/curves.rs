@@ -17,6 +17,10 @@ const POINTS: usize = 400;
 const WIDTH: u32 = 900;
 /// Of a panel.
 const HEIGHT: u32 = 350;
+/// Height of the row of names above a plot.
+const LEGEND: i32 = 22;
+/// Curves of at most this many points have a mark at each.
+const MARKED: usize = 20;
 
 /// A named curve.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +99,8 @@ fn panels_of(records: &[Record]) -> Vec<Panel> {
         points.collect::<Vec<_>>()
     };
     let curve = |name: &str, color, points| Curve { name: name.to_owned(), color, points };
+    let sentence = records.iter().map(Record::sentence).find(|sentence| sentence.accuracy.is_some());
+    let meaning = sentence.unwrap_or_default().objective.meaning();
     let panel = |title: &str, curves| Panel { title: title.to_owned(), axis: "step", curves };
     vec![
         panel(
@@ -111,8 +117,8 @@ fn panels_of(records: &[Record]) -> Vec<Panel> {
             vec![
                 curve("MLM, training", BLUE, train(|r| Some(r.mlm_accuracy))),
                 curve("MLM, held out", ORANGE, held_out(|r| Some(r.mlm_accuracy))),
-                curve("sentence order, training", GREEN, train(|r| r.sop_accuracy)),
-                curve("sentence order, held out", RED, held_out(|r| r.sop_accuracy)),
+                curve(&format!("{meaning}, training"), GREEN, train(|r| r.sentence.accuracy)),
+                curve(&format!("{meaning}, held out"), RED, held_out(|r| r.sentence.accuracy)),
             ],
         ),
         panel("learning rate", vec![curve("learning rate", BLUE, train(|r| Some(r.learning_rate)))]),
@@ -139,54 +145,88 @@ fn draw_panel(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel) -> Resul
     let last = all().map(|point| point.0).fold(first + 1.0, f64::max);
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(low, high), point| (low.min(point.1), high.max(point.1)));
     let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
-    let margin = ((high - low) * 0.05).max(high.abs() * 1e-3).max(1e-9);
-    let mut chart = ChartBuilder::on(area)
-        .caption(&panel.title, ("sans-serif", 18))
+    // A constant lies in the middle of a range of a tenth of its size.
+    let margin = if high > low { (high - low) * 0.05 } else { (high.abs() * 0.05).max(1e-9) };
+    let (low, high) = (low - margin, high + margin);
+    let shown: Vec<&Curve> =
+        panel.curves.iter().filter(|curve| curve.points.iter().any(|point| is_finite(&point))).collect();
+    let (strip, plot) = area.titled(&panel.title, ("sans-serif", 18))?.split_vertically(LEGEND);
+    draw_legend(&strip, &shown)?;
+    let mut chart = ChartBuilder::on(&plot)
         .margin(12)
+        .margin_top(4)
         .x_label_area_size(32)
         .y_label_area_size(64)
-        .build_cartesian_2d(first..last, low - margin..high + margin)?;
-    let small = high.abs() < 0.01;
-    let label = move |value: &f64| if small { format!("{value:.1e}") } else { format!("{value:.2}") };
+        .build_cartesian_2d(first..last, low..high)?;
     chart
         .configure_mesh()
         .x_desc(panel.axis)
         .x_label_formatter(&|x| if last - first < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") })
-        .y_label_formatter(&label)
+        .y_label_formatter(&|y| tick(*y, low, high))
         .light_line_style(WHITE)
         .draw()?;
-    for curve in panel.curves.iter().filter(|curve| curve.points.iter().any(|point| is_finite(&point))) {
-        let color = RGBColor(curve.color[0], curve.color[1], curve.color[2]);
-        let points = curve.points.iter().filter(is_finite).copied();
-        chart
-            .draw_series(LineSeries::new(points, color.stroke_width(2)))?
-            .label(&curve.name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2)));
-    }
-    if all().next().is_some() {
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.85))
-            .border_style(RGBColor(GREY[0], GREY[1], GREY[2]))
-            .draw()?;
+    for curve in shown {
+        let color = color(curve);
+        let points: Vec<_> = curve.points.iter().filter(is_finite).copied().collect();
+        // A line through one point is invisible, and few points are told apart by their marks.
+        let radius = if points.len() == 1 { 4 } else { 2 };
+        if points.len() <= MARKED {
+            chart.draw_series(points.iter().map(|&point| Circle::new(point, radius, color.filled())))?;
+        }
+        chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
     }
     Ok(())
 }
 
+fn color(curve: &Curve) -> RGBColor {
+    RGBColor(curve.color[0], curve.color[1], curve.color[2])
+}
+
+/// The names of `curves` in a row above the plot, where they cover no data.
+fn draw_legend(
+    strip: &DrawingArea<SVGBackend<'_>, Shift>,
+    curves: &[&Curve],
+) -> Result<(), Box<dyn std::error::Error>> {
+    const LETTER: i32 = 7;
+    let (mut x, y) = (76, LEGEND / 2);
+    for curve in curves {
+        strip.draw(&PathElement::new(vec![(x, y), (x + 18, y)], color(curve).stroke_width(3)))?;
+        strip.draw(&Text::new(curve.name.clone(), (x + 24, y - 6), ("sans-serif", 13)))?;
+        x += 24 + LETTER * curve.name.chars().count() as i32 + 20;
+    }
+    Ok(())
+}
+
+/// A number of the y axis, with as many digits as tell neighbours in `low..high` apart.
+fn tick(value: f64, low: f64, high: f64) -> String {
+    // The axis has at most ten steps of 1, 2 or 5 times a power of ten.
+    let power = ((high - low) / 11.0).log10().floor();
+    let largest = low.abs().max(high.abs());
+    if largest < 0.01 {
+        let digits = (largest.log10().floor() - power).clamp(0.0, 15.0) as usize;
+        return if value.abs() < 1e-3 * (high - low) { "0".to_owned() } else { format!("{value:.digits$e}") };
+    }
+    let digits = (-power).clamp(0.0, 15.0) as usize;
+    format!("{value:.digits$}")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::{EvaluationRecord, TrainRecord};
+    use super::super::{EvaluationRecord, Sentence, SentenceObjective, TrainRecord};
     use super::*;
 
     fn run(steps: u64) -> Vec<Record> {
+        run_of(steps, SentenceObjective::Sop)
+    }
+
+    fn run_of(steps: u64, objective: SentenceObjective) -> Vec<Record> {
         (1..=steps)
             .flat_map(|step| {
                 let loss = 8.0 - step as f64 * 2e-3;
                 let train = TrainRecord { step, mlm_loss: loss, learning_rate: 1e-3, ..Default::default() };
                 let evaluation = step.is_multiple_of(100).then(|| {
-                    let record =
-                        EvaluationRecord { step, mlm_loss: loss, sop_accuracy: Some(0.6), ..Default::default() };
+                    let sentence = Sentence { objective, accuracy: Some(0.6), ..Sentence::default() };
+                    let record = EvaluationRecord { step, mlm_loss: loss, sentence, ..Default::default() };
                     Record::Evaluation(record)
                 });
                 [Some(Record::Train(train)), evaluation].into_iter().flatten()
@@ -209,11 +249,51 @@ mod tests {
     }
 
     #[test]
+    fn the_curve_of_sentences_is_called_by_their_objective() {
+        let text = draw(&panels_of(&run_of(300, SentenceObjective::Nsp))).unwrap();
+        assert!(text.contains("next sentence, held out") && !text.contains("sentence order"));
+    }
+
+    #[test]
     fn stays_small_for_long_runs_and_works_without_records() {
         assert!(draw(&panels_of(&run(20_000))).unwrap().len() < 200_000);
         assert!(draw(&panels_of(&[])).unwrap().contains("learning rate"));
         let broken = [Record::Train(TrainRecord { step: 1, mlm_loss: f64::NAN, ..Default::default() })];
         assert!(!draw(&panels_of(&broken)).unwrap().contains("NaN"));
+    }
+
+    #[test]
+    fn ticks_of_any_range_differ() {
+        for (low, high) in
+            [(0.6925, 0.6945), (0.0, 1.0), (2.0, 9.5), (1e-5, 2e-3), (9.99e-4, 1.001e-3), (0.0, 3e4), (-5.0, 5.0)]
+        {
+            let panel = Panel {
+                title: "a".into(),
+                axis: "step",
+                curves: vec![Curve { name: "b".into(), color: BLUE, points: vec![(0.0, low), (100.0, high)] }],
+            };
+            let text = draw(&[panel]).unwrap();
+            let labels: Vec<&str> = text
+                .split("text-anchor=\"end\"")
+                .skip(1)
+                .filter_map(|part| Some(part.split_once('>')?.1.split_once('<')?.0.trim()))
+                .collect();
+            let mut different = labels.clone();
+            different.sort_unstable();
+            different.dedup();
+            assert!(labels.len() >= 4 && different.len() == labels.len(), "{low} to {high}: {labels:?}");
+        }
+    }
+
+    #[test]
+    fn a_single_point_is_visible_and_names_lie_above_the_data() {
+        let curve =
+            |name: &str, points: &[(f64, f64)]| Curve { name: name.into(), color: RED, points: points.to_vec() };
+        let panel =
+            Panel { title: "t".into(), axis: "step", curves: vec![curve("seen", &[(5.0, 0.5)]), curve("unseen", &[])] };
+        let text = draw(&[panel]).unwrap();
+        assert_eq!(text.matches("<circle").count(), 1, "{text}");
+        assert!(text.contains("seen") && !text.contains("unseen"), "{text}");
     }
 
     #[test]

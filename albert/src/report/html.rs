@@ -36,9 +36,14 @@ pub enum Section {
     },
 }
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}\
-    table{border-collapse:collapse}td{padding:.2em 1em .2em 0;border-bottom:1px solid #ddd}\
-    pre{background:#f6f6f6;padding:1em;overflow:auto}svg{max-width:100%;height:auto}";
+/// In a dark scheme pictures are inverted and their hues turned back, so that they keep their colors.
+const STYLE: &str = ":root{color-scheme:light dark}\
+    body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
+    overflow-wrap:anywhere}.wide{overflow-x:auto}\
+    table{border-collapse:collapse}td{padding:.2em 1em .2em 0;border-bottom:1px solid #ddd;vertical-align:top}\
+    pre{background:#f6f6f6;padding:1em;overflow:auto}svg{max-width:100%;height:auto}\
+    @media(prefers-color-scheme:dark){body{color:#ddd;background:#15171a}td{border-color:#444}pre{background:#22252a}\
+    svg{filter:invert(.91) hue-rotate(180deg)}}";
 
 /// Writes `sections` under `title` to `path`, whole or not at all.
 ///
@@ -52,20 +57,23 @@ pub fn write_html(path: &Path, title: &str, sections: &[Section]) -> Result<(), 
 fn html(title: &str, sections: &[Section]) -> Result<String, String> {
     let title = escaped(title);
     let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n\
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{title}</title>\n\
          <style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
     );
     for section in sections {
         match section {
             Section::Table { title, rows } => {
-                let _ = write!(out, "<h2>{}</h2>\n<table>", escaped(title));
+                let _ = write!(out, "<h2>{}</h2>\n<div class=\"wide\"><table>", escaped(title));
                 for (name, value) in rows {
                     let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));
                 }
-                out.push_str("</table>\n");
+                out.push_str("</table></div>\n");
             }
             Section::Panels(panels) => {
-                let _ = writeln!(out, "<h2>Curves</h2>\n{}", draw(panels)?);
+                // A single panel has its title inside.
+                let heading = if panels.len() == 1 { "" } else { "<h2>Curves</h2>\n" };
+                let _ = writeln!(out, "{heading}{}", draw(panels)?);
             }
             Section::Confusion { labels, counts } => {
                 let _ = writeln!(out, "<h2>Right and predicted classes</h2>\n{}", confusion(labels, counts));
@@ -140,6 +148,8 @@ mod tests {
             assert!(text.contains(part), "{part} is missing");
         }
         assert_eq!(text.matches("<svg").count(), 2);
+        assert!(text.contains("name=\"viewport\"") && text.contains("prefers-color-scheme:dark"));
+        assert!(!text.contains("<h2>Curves</h2>"), "the one panel has its own title");
         assert!(!text.contains("src=") && !text.contains("href="), "the report reads other files");
     }
 }

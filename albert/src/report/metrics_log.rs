@@ -1,14 +1,18 @@
-//! `metrics.jsonl`: one JSON object a line, flushed line by line.
+//! `metrics.jsonl`: one JSON object a line, written line by line.
+//!
+//! A checkpoint states how many records it counts on ([`MetricsLog::records`]), after they were synced
+//! ([`MetricsLog::sync`]). Resuming from it keeps exactly these: what was added later, and what a crash left half written
+//! or as zeros, is cut off and reported; a counted record that is missing is an error.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use engine::io::write_atomically;
+use engine::io::sync_parent;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::ReportError;
+use super::{ReportError, Sentence};
 
 /// A line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +22,16 @@ pub enum Record {
     Train(TrainRecord),
     /// What the model does on held-out text.
     Evaluation(EvaluationRecord),
+}
+
+impl Record {
+    /// Figures of the sentence objective.
+    pub(super) fn sentence(&self) -> Sentence {
+        match self {
+            Self::Train(record) => record.sentence,
+            Self::Evaluation(record) => record.sentence,
+        }
+    }
 }
 
 /// What a line of `metrics.jsonl` holds, whatever is trained.
@@ -46,10 +60,9 @@ pub struct TrainRecord {
     pub mlm_loss: f64,
     /// Share of masked pieces that were guessed.
     pub mlm_accuracy: f64,
-    /// Cross-entropy of the sentence label; absent without that objective.
-    pub sop_loss: Option<f64>,
-    /// Share of sentence labels that were guessed.
-    pub sop_accuracy: Option<f64>,
+    /// The sentence objective.
+    #[serde(flatten)]
+    pub sentence: Sentence,
     /// Rate of the last step.
     pub learning_rate: f64,
     /// Global norm of the last step's gradient before clipping.
@@ -83,14 +96,9 @@ pub struct EvaluationRecord {
     pub hidden_loss: f64,
     /// Cross-entropy of those under the frequencies of the training text.
     pub hidden_unigram_loss: f64,
-    /// Cross-entropy of the sentence label; absent without that objective.
-    pub sop_loss: Option<f64>,
-    /// Share of sentence labels that were guessed.
-    pub sop_accuracy: Option<f64>,
-    /// Number of pairs.
-    pub sop_count: u64,
-    /// Standard error of `sop_accuracy`.
-    pub sop_standard_error: Option<f64>,
+    /// The sentence objective.
+    #[serde(flatten)]
+    pub sentence: Sentence,
     /// Seconds of training since the run began, over all its starts.
     pub seconds: f64,
 }
@@ -100,32 +108,46 @@ pub struct EvaluationRecord {
 pub struct MetricsLog {
     path: PathBuf,
     file: File,
+    records: u64,
 }
 
 impl MetricsLog {
-    /// Opens the log at `path` to go on after `step` steps: records of later steps, and a last line that a killed run
-    /// left half written, are removed.
+    /// Opens the log at `path` to go on after `step` steps, with a remark on what was cut off, if anything.
+    ///
+    /// `counted` is the number of records that the checkpoint of `step` counts on; a program before that number was kept
+    /// has none, and all records up to `step` stay.
     ///
     /// # Errors
-    /// The file cannot be read, rewritten or opened, or holds a whole line that is no record.
-    pub fn resume<R: Logged>(path: &Path, step: u64) -> Result<Self, ReportError> {
-        if path.exists() {
-            let text = std::fs::read_to_string(path).map_err(ReportError::io(path, "read the metrics"))?;
-            let kept: Vec<&str> = whole_lines(&text)
-                .enumerate()
-                .map(|(at, line)| Ok((parse::<R>(path, at, line)?.step() <= step, line)))
-                .collect::<Result<Vec<_>, ReportError>>()?
-                .into_iter()
-                .filter_map(|(keep, line)| keep.then_some(line))
-                .collect();
-            write_atomically(path, |out| kept.iter().try_for_each(|line| writeln!(out, "{line}")))?;
+    /// The file cannot be read, cut or opened; it lacks a counted record; or, without `counted`, a whole line other than
+    /// zeros is no record.
+    pub fn resume<R: Logged>(
+        path: &Path,
+        step: u64,
+        counted: Option<u64>,
+    ) -> Result<(Self, Option<String>), ReportError> {
+        let is_new = !path.exists();
+        let bytes = if is_new { Vec::new() } else { read(path)? };
+        let kept = keep::<R>(path, &bytes, step, counted)?;
+        let missing = counted.unwrap_or(0).saturating_sub(kept.records);
+        if missing > 0 && !is_new {
+            let (found, counted) = (kept.records, kept.records + missing);
+            return Err(ReportError::Missing { path: path.to_owned(), found, counted, step });
         }
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .map_err(ReportError::io(path, "open the metrics"))?;
-        Ok(Self { path: path.to_owned(), file })
+        let remark = if missing > 0 {
+            Some(format!("{}: not there; the {missing} records up to step {step} are lost", path.display()))
+        } else {
+            kept.dropped.map(|dropped| format!("{}: cut off behind step {step}: {dropped}", path.display()))
+        };
+        let mut options = OpenOptions::new();
+        let file = options.create(true).append(true).open(path).map_err(ReportError::io(path, "open the metrics"))?;
+        if kept.bytes < bytes.len() {
+            let cut = file.set_len(kept.bytes as u64).and_then(|()| file.sync_all());
+            cut.map_err(ReportError::io(path, "cut the metrics"))?;
+        }
+        if is_new {
+            sync_parent(path)?;
+        }
+        Ok((Self { path: path.to_owned(), file, records: kept.records }, remark))
     }
 
     /// Adds one line.
@@ -136,41 +158,161 @@ impl MetricsLog {
         let mut line = serde_json::to_string(record).expect("a record has string keys");
         line.push('\n');
         // One write a line: a kill in between leaves at most one broken line, the last.
-        self.file.write_all(line.as_bytes()).map_err(ReportError::io(&self.path, "add to the metrics"))
+        self.file.write_all(line.as_bytes()).map_err(ReportError::io(&self.path, "add to the metrics"))?;
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Number of records in the file.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Puts all records on disk, so that a checkpoint may count on them.
+    ///
+    /// # Errors
+    /// The disk is full or failing.
+    pub fn sync(&self) -> Result<(), ReportError> {
+        self.file.sync_all().map_err(ReportError::io(&self.path, "sync the metrics"))
     }
 }
 
-/// All records of `path`, oldest first; a half-written last line is passed over.
+/// What stays of a log.
+struct Kept {
+    records: u64,
+    bytes: usize,
+    /// What does not, in words.
+    dropped: Option<String>,
+}
+
+/// The first `counted` records, or all up to `step`, of the log in `bytes`.
+fn keep<R: Logged>(path: &Path, bytes: &[u8], step: u64, counted: Option<u64>) -> Result<Kept, ReportError> {
+    let mut kept = Kept { records: 0, bytes: 0, dropped: None };
+    for line in Lines::of(bytes) {
+        if counted.is_some_and(|counted| kept.records >= counted) {
+            break;
+        }
+        match parse::<R>(path, &line) {
+            Ok(record) if record.step() <= step => {
+                kept.records += 1;
+                kept.bytes = line.end;
+            }
+            Ok(_) => break,
+            // Torn by a crash if nothing else follows; a counted record is then missing, which the caller sees.
+            Err(_) if line.is_torn() && Lines::of(&bytes[line.end..]).all(|line| line.is_torn()) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let rest = &bytes[kept.bytes..];
+    let records = Lines::of(rest).filter(|line| parse::<R>(path, line).is_ok()).count();
+    let other: usize = Lines::of(rest).filter(|line| parse::<R>(path, line).is_err()).map(|line| line.text.len()).sum();
+    kept.dropped = match (records, other) {
+        (0, 0) => None,
+        (records, 0) => Some(format!("{records} records")),
+        (0, other) => Some(format!("{other} bytes that are no record")),
+        (records, other) => Some(format!("{records} records and {other} bytes that are no record")),
+    };
+    Ok(kept)
+}
+
+/// All records of `path`, oldest first; what a crash left behind the last one, half a line or zeros, is passed over.
 ///
 /// # Errors
 /// The file cannot be read, or a whole line is no record.
 pub fn read_metrics<R: Logged>(path: &Path) -> Result<Vec<R>, ReportError> {
-    let text = std::fs::read_to_string(path).map_err(ReportError::io(path, "read the metrics"))?;
-    whole_lines(&text).enumerate().map(|(at, line)| parse(path, at, line)).collect()
+    let bytes = read(path)?;
+    let mut lines: Vec<_> = Lines::of(&bytes).collect();
+    while lines.last().is_some_and(Line::is_torn) {
+        lines.pop();
+    }
+    lines.iter().map(|line| parse(path, line)).collect()
 }
 
-fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).filter(|line| !line.trim().is_empty())
+fn read(path: &Path) -> Result<Vec<u8>, ReportError> {
+    std::fs::read(path).map_err(ReportError::io(path, "read the metrics"))
 }
 
-fn parse<R: Logged>(path: &Path, at: usize, line: &str) -> Result<R, ReportError> {
-    serde_json::from_str(line).map_err(|error| ReportError::Record {
-        path: path.to_owned(),
-        line: at + 1,
-        problem: error.to_string(),
-    })
+/// A line that is not blank.
+struct Line<'a> {
+    /// From 1.
+    number: usize,
+    text: &'a [u8],
+    /// Offset behind its line break.
+    end: usize,
+    is_ended: bool,
+}
+
+impl Line<'_> {
+    /// Whether a crash leaves such a line: without an end, or of zeros, for blocks that were allocated and not written.
+    fn is_torn(&self) -> bool {
+        !self.is_ended || self.text.contains(&0)
+    }
+}
+
+/// The lines of a log.
+struct Lines<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    number: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, number: 0 }
+    }
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = Line<'a>;
+
+    fn next(&mut self) -> Option<Line<'a>> {
+        while self.at < self.bytes.len() {
+            let rest = &self.bytes[self.at..];
+            let length = rest.iter().position(|&byte| byte == b'\n');
+            let text = &rest[..length.unwrap_or(rest.len())];
+            self.at += length.map_or(rest.len(), |length| length + 1);
+            self.number += 1;
+            if !text.trim_ascii().is_empty() {
+                return Some(Line { number: self.number, text, end: self.at, is_ended: length.is_some() });
+            }
+        }
+        None
+    }
+}
+
+fn parse<R: Logged>(path: &Path, line: &Line<'_>) -> Result<R, ReportError> {
+    let wrong = |problem: String| ReportError::Record { path: path.to_owned(), line: line.number, problem };
+    if !line.is_ended {
+        return Err(wrong("the line has no end".to_owned()));
+    }
+    serde_json::from_slice(line.text).map_err(|error| wrong(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::SentenceObjective;
 
     fn train(step: u64) -> Record {
-        Record::Train(TrainRecord { step, loss: 9.25, sop_loss: Some(0.7), ..TrainRecord::default() })
+        let sentence = Sentence { loss: Some(0.7), ..Sentence::default() };
+        Record::Train(TrainRecord { step, loss: 9.25, sentence, ..TrainRecord::default() })
     }
 
     fn evaluation(step: u64) -> Record {
         Record::Evaluation(EvaluationRecord { step, mlm_loss: 8.0, unigram_loss: 7.5, ..EvaluationRecord::default() })
+    }
+
+    fn resume(path: &Path, step: u64, counted: Option<u64>) -> (MetricsLog, Option<String>) {
+        MetricsLog::resume::<Record>(path, step, counted).unwrap()
+    }
+
+    /// A log of records at steps 10 and 20.
+    fn log_of_four(path: &Path) -> MetricsLog {
+        let (mut log, remark) = resume(path, 0, None);
+        assert_eq!(remark, None);
+        [train(10), evaluation(10), train(20), evaluation(20)].iter().for_each(|r| log.append(r).unwrap());
+        assert_eq!(log.records(), 4);
+        log
     }
 
     #[test]
@@ -178,7 +320,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let records = [train(10), evaluation(10), train(20)];
-        let mut log = MetricsLog::resume::<Record>(&path, 0).unwrap();
+        let (mut log, _) = resume(&path, 0, None);
         records.iter().for_each(|record| log.append(record).unwrap());
         assert_eq!(read_metrics::<Record>(&path).unwrap(), records);
         let text = std::fs::read_to_string(&path).unwrap();
@@ -189,13 +331,76 @@ mod tests {
     fn resuming_forgets_later_steps_and_a_broken_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let mut log = MetricsLog::resume::<Record>(&path, 0).unwrap();
-        [train(10), evaluation(10), train(20), evaluation(20)].iter().for_each(|r| log.append(r).unwrap());
-        log.file.write_all(br#"{"kind":"train","st"#).unwrap();
-        drop(log);
-        let mut log = MetricsLog::resume::<Record>(&path, 10).unwrap();
-        log.append(&train(15)).unwrap();
-        assert_eq!(read_metrics::<Record>(&path).unwrap(), [train(10), evaluation(10), train(15)]);
+        for (counted, tail) in
+            [(None, &br#"{"kind":"train","st"#[..]), (Some(2), br#"{"kind":"train","st"#), (None, &[0; 40])]
+        {
+            let _ = std::fs::remove_file(&path);
+            let mut log = log_of_four(&path);
+            log.file.write_all(tail).unwrap();
+            drop(log);
+            let (mut log, remark) = resume(&path, 10, counted);
+            let expected = format!("2 records and {} bytes that are no record", tail.len());
+            assert!(remark.as_deref().is_some_and(|remark| remark.ends_with(&expected)), "{remark:?}");
+            log.append(&train(15)).unwrap();
+            assert_eq!(log.records(), 3);
+            assert_eq!(read_metrics::<Record>(&path).unwrap(), [train(10), evaluation(10), train(15)]);
+        }
+    }
+
+    /// Zeros with and without line breaks and later records behind them: blocks of a file that a power cut lost.
+    #[test]
+    fn what_no_checkpoint_counts_on_never_blocks_resuming() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let record = serde_json::to_string(&train(20)).unwrap();
+        for tail in [&b"\0\0\0\n"[..], b"nonsense\n", &[&[0; 4096][..], record.as_bytes(), b"\n"].concat(), b"\xff\n"] {
+            let _ = std::fs::remove_file(&path);
+            log_of_four(&path).file.write_all(tail).unwrap();
+            let (log, remark) = resume(&path, 20, Some(4));
+            assert!(remark.is_some_and(|remark| remark.contains("no record")));
+            assert_eq!((log.records(), read_metrics::<Record>(&path).unwrap().len()), (4, 4));
+            let (_, remark) = resume(&path, 20, Some(4));
+            assert_eq!(remark, None, "nothing is left to cut off");
+        }
+    }
+
+    #[test]
+    fn a_counted_record_that_is_missing_is_an_error_and_nothing_is_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        drop(log_of_four(&path));
+        let whole = std::fs::read(&path).unwrap();
+        let mut zeroed = whole.clone();
+        zeroed[whole.len() / 2..].fill(0);
+        let mut holed = whole.clone();
+        holed[5..20].fill(0);
+        for (bytes, expected) in [
+            (&whole[..whole.len() - 9], "holds 3 of the 4 records that the checkpoint of step 20 counts on"),
+            (b"", "holds 0 of the 4 records"),
+            (&zeroed, "holds 2 of the 4 records"),
+            (&holed, "metrics.jsonl:1: not a metrics record"),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let error = MetricsLog::resume::<Record>(&path, 20, Some(4)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        }
+        // Removing the file is the way to go on without the records.
+        std::fs::remove_file(&path).unwrap();
+        let (log, remark) = resume(&path, 20, Some(4));
+        assert!(remark.is_some_and(|remark| remark.contains("the 4 records up to step 20 are lost")));
+        assert_eq!(log.records(), 0);
+    }
+
+    /// A run that was killed behind a record of the step of its checkpoint writes that record once more.
+    #[test]
+    fn a_record_of_the_same_step_that_is_not_counted_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        drop(log_of_four(&path));
+        let (mut log, _) = resume(&path, 20, Some(3));
+        log.append(&evaluation(20)).unwrap();
+        assert_eq!(read_metrics::<Record>(&path).unwrap(), [train(10), evaluation(10), train(20), evaluation(20)]);
     }
 
     #[test]
@@ -203,9 +408,50 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         std::fs::write(&path, format!("{}\nnonsense\n", serde_json::to_string(&train(1)).unwrap())).unwrap();
-        for result in [read_metrics::<Record>(&path).map(|_| ()), MetricsLog::resume::<Record>(&path, 5).map(|_| ())] {
+        let resumed = MetricsLog::resume::<Record>(&path, 5, None).map(|_| ());
+        for result in [read_metrics::<Record>(&path).map(|_| ()), resumed] {
             let message = result.unwrap_err().to_string();
             assert!(message.contains("metrics.jsonl:2: not a metrics record"), "{message}");
         }
+    }
+
+    #[test]
+    fn the_sentence_objective_names_its_figures() {
+        let sentence = |objective| Sentence {
+            objective,
+            loss: Some(0.5),
+            accuracy: Some(0.75),
+            count: 8,
+            standard_error: Some(0.125),
+        };
+        for (objective, key) in [(SentenceObjective::Sop, "sop"), (SentenceObjective::Nsp, "nsp")] {
+            let record = Record::Evaluation(EvaluationRecord { sentence: sentence(objective), ..Default::default() });
+            let text = serde_json::to_string(&record).unwrap();
+            let expected =
+                format!(r#""{key}_loss":0.5,"{key}_accuracy":0.75,"{key}_count":8,"{key}_standard_error":0.125"#);
+            assert!(text.contains(&expected), "{text}");
+            assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+        }
+    }
+
+    /// Lines as programs wrote them before figures were named by their objective.
+    #[test]
+    fn older_records_are_read() {
+        let line = r#"{"kind":"evaluation","step":3,"mlm_loss":5.5,"mlm_accuracy":0.1,"masked":7,"unigram_loss":6.0,
+            "hidden_loss":5.0,"hidden_unigram_loss":6.5,"sop_loss":0.7,"sop_accuracy":0.5,"sop_count":4,
+            "sop_standard_error":0.25,"seconds":1.5}"#;
+        let Record::Evaluation(record) = serde_json::from_str(line).unwrap() else { panic!("an evaluation") };
+        let expected = Sentence {
+            objective: SentenceObjective::Sop,
+            loss: Some(0.7),
+            accuracy: Some(0.5),
+            count: 4,
+            standard_error: Some(0.25),
+        };
+        assert_eq!((record.step, record.sentence), (3, expected));
+        let line = r#"{"kind":"train","step":10,"loss":9.25,"mlm_loss":9.25,"mlm_accuracy":0.0,"sop_loss":null,
+            "sop_accuracy":null,"learning_rate":0.1,"gradient_norm":1.0,"tokens":5,"tokens_per_second":1.0,"seconds":2.0}"#;
+        let Record::Train(record) = serde_json::from_str(line).unwrap() else { panic!("a training record") };
+        assert_eq!((record.tokens, record.sentence), (5, Sentence::default()));
     }
 }

@@ -14,11 +14,13 @@
 mod curves;
 mod html;
 mod metrics_log;
+mod sentence;
 mod tensorboard;
 
 pub use curves::{Curve, Panel, write_curves, write_panels};
 pub use html::{Section, write_html};
 pub use metrics_log::{EvaluationRecord, Logged, MetricsLog, Record, TrainRecord, read_metrics};
+pub use sentence::{Sentence, SentenceObjective};
 pub use tensorboard::EventFile;
 
 use std::path::{Path, PathBuf};
@@ -50,6 +52,22 @@ pub enum ReportError {
         line: usize,
         /// What the parser says.
         problem: String,
+    },
+    /// The metrics lack records that a checkpoint counts on.
+    #[error(
+        "{}: holds {found} of the {counted} records that the checkpoint of step {step} counts on; restore the file, or \
+         remove it to go on without its records",
+        path.display()
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// Records that are there.
+        found: u64,
+        /// Records that the checkpoint counts on.
+        counted: u64,
+        /// The step of the checkpoint.
+        step: u64,
     },
     /// The plot could not be drawn.
     #[error("{}: cannot draw the curves: {problem}", path.display())]

@@ -18,9 +18,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::io::crc32c;
+use engine::io::{crc32c, write_varint};
 
-use super::{EvaluationRecord, Logged, Record, ReportError, TrainRecord};
+use super::{EvaluationRecord, Logged, Record, ReportError, SentenceObjective, TrainRecord};
 
 /// An open event file.
 #[derive(Debug)]
@@ -111,8 +111,12 @@ fn train_scalars(record: &TrainRecord) -> Vec<(&'static str, f64)> {
         ("train/tokens_per_second", record.tokens_per_second),
         ("train/data_share", record.data_share),
     ];
-    scalars.extend(record.sop_loss.map(|value| ("train/sop_loss", value)));
-    scalars.extend(record.sop_accuracy.map(|value| ("train/sop_accuracy", value)));
+    let [loss, accuracy] = match record.sentence.objective {
+        SentenceObjective::Sop => ["train/sop_loss", "train/sop_accuracy"],
+        SentenceObjective::Nsp => ["train/nsp_loss", "train/nsp_accuracy"],
+    };
+    scalars.extend(record.sentence.loss.map(|value| (loss, value)));
+    scalars.extend(record.sentence.accuracy.map(|value| (accuracy, value)));
     scalars
 }
 
@@ -124,8 +128,12 @@ fn evaluation_scalars(record: &EvaluationRecord) -> Vec<(&'static str, f64)> {
         ("evaluation/hidden_loss", record.hidden_loss),
         ("evaluation/hidden_unigram_loss", record.hidden_unigram_loss),
     ];
-    scalars.extend(record.sop_loss.map(|value| ("evaluation/sop_loss", value)));
-    scalars.extend(record.sop_accuracy.map(|value| ("evaluation/sop_accuracy", value)));
+    let [loss, accuracy] = match record.sentence.objective {
+        SentenceObjective::Sop => ["evaluation/sop_loss", "evaluation/sop_accuracy"],
+        SentenceObjective::Nsp => ["evaluation/nsp_loss", "evaluation/nsp_accuracy"],
+    };
+    scalars.extend(record.sentence.loss.map(|value| (loss, value)));
+    scalars.extend(record.sentence.accuracy.map(|value| (accuracy, value)));
     scalars
 }
 
@@ -161,20 +169,12 @@ fn event(time: f64, step: u64, rest: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 
 fn tagged_varint(out: &mut Vec<u8>, field: u8, value: u64) {
     out.push(field << 3);
-    varint(out, value);
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
+    write_varint(out, value);
 }
 
 fn bytes(out: &mut Vec<u8>, field: u8, content: &[u8]) {
     out.push(field << 3 | 2);
-    varint(out, content.len() as u64);
+    write_varint(out, content.len() as u64);
     out.extend(content);
 }
 
@@ -185,6 +185,7 @@ fn string(out: &mut Vec<u8>, field: u8, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Sentence;
 
     /// A reader that shares nothing with the writer: walks frames, checks both checksums bit by bit.
     fn frames(mut file: &[u8]) -> Vec<Vec<u8>> {
@@ -237,16 +238,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut events = EventFile::create(folder.path(), 0).unwrap();
         events.scalars(7, &[("train/loss", 2.5), ("train/mlm_loss", 1.25)]).unwrap();
-        let record = Record::Evaluation(EvaluationRecord { step: 8, sop_loss: Some(0.5), ..Default::default() });
-        events.append(&record).unwrap();
+        for objective in [SentenceObjective::Sop, SentenceObjective::Nsp] {
+            let sentence = Sentence { objective, loss: Some(0.5), ..Sentence::default() };
+            events.append(&Record::Evaluation(EvaluationRecord { step: 8, sentence, ..Default::default() })).unwrap();
+        }
         let name = events.path().file_name().unwrap().to_str().unwrap().to_owned();
         assert!(name.contains("tfevents"), "{name}");
         let frames = frames(&std::fs::read(events.path()).unwrap());
-        assert_eq!(frames.len(), 3);
+        assert_eq!(frames.len(), 4);
         assert!(frames[0].ends_with(b"\x1a\x0dbrain.Event:2"), "{:?}", frames[0]);
         let has = |frame: &[u8], part: &[u8]| frame.windows(part.len()).any(|window| window == part);
         assert!(has(&frames[1], b"\x10\x07") && has(&frames[1], b"train/mlm_loss"));
         assert!(has(&frames[2], b"evaluation/sop_loss") && !has(&frames[2], b"sop_accuracy"));
+        assert!(has(&frames[3], b"evaluation/nsp_loss") && !has(&frames[3], b"sop_loss"));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use unicode_normalization::char::is_combining_mark;
 
 use crate::tasks::{Answer, Question, Sequence};
-use crate::tokenizer::{SpecialIds, Tokenizer};
+use crate::tokenizer::{SpecialIds, Tokenizer, TokenizerError};
 
 /// How passages are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,9 +50,12 @@ impl Default for SpanSettings {
 }
 
 /// Settings under which there is nothing to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpanError {
+    /// The tokenizer gives up on a question.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// No room beside the question.
     #[error(
         "max_length = {max_length}: no piece of the passage fits beside a question of {question} pieces and 3 special \
@@ -162,6 +165,8 @@ pub struct SpanFeatures {
     /// Where the right answer is. What is not [`GoldSpan::Whole`] though there is an answer is to be counted and
     /// listed.
     pub gold: GoldSpan,
+    /// Pieces of the question that did not fit; a passage is never cut.
+    pub truncated: usize,
 }
 
 /// The answer that a model learns: the first that is in the passage where it is said to be.
@@ -184,15 +189,16 @@ pub fn features(
     question: &Question,
     settings: &SpanSettings,
 ) -> Result<SpanFeatures, SpanError> {
-    let passage = tokenizer.encode_with_offsets(&question.passage);
-    let asked = tokenizer.encode(&question.question);
+    let passage = tokenizer.encode_with_offsets(&question.passage)?;
+    let asked = tokenizer.encode(&question.question)?;
     let gold = match answer_of(question) {
         Some(Answer { text, start }) => locate(&question.passage, &passage.offsets, *start..start + text.len()),
         None => GoldSpan::None,
     };
     let windows =
         windows_of(example, &asked, &passage.ids, &passage.offsets, gold.pieces(), tokenizer.specials(), settings)?;
-    Ok(SpanFeatures { windows, gold })
+    let truncated = asked.len().saturating_sub(settings.max_question);
+    Ok(SpanFeatures { windows, gold, truncated })
 }
 
 /// The windows of a question of the pieces `asked` over a passage of the pieces `ids` that cover the bytes `offsets`;

@@ -88,9 +88,9 @@ fn settings_without_room_are_refused() {
         let settings = SpanSettings { max_length, stride, max_question: 64 };
         windows_of(0, &[50; 70], &ids, &offsets, None, specials(), &settings).map(|windows| windows.len())
     };
-    assert_eq!(of(67, 1), Err(SpanError::NoRoom { max_length: 67, question: 64 }));
-    assert_eq!(of(68, 0), Err(SpanError::NoStride));
-    assert_eq!(of(68, 1), Ok(3));
+    assert!(matches!(of(67, 1), Err(SpanError::NoRoom { max_length: 67, question: 64 })));
+    assert!(matches!(of(68, 0), Err(SpanError::NoStride)));
+    assert!(matches!(of(68, 1), Ok(3)));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn answers_that_are_elsewhere_are_not_learnt() {
 fn is_broken(tokenizer: &Tokenizer, passage: &str, start: usize, end: usize) -> bool {
     let text = &passage[start..end];
     let (start, end) = (end - text.trim_start().len(), start + text.trim_end().len());
-    let pieces = tokenizer.encode_with_offsets(passage).offsets;
+    let pieces = tokenizer.encode_with_offsets(passage).unwrap().offsets;
     let is_covered = |at: usize| pieces.iter().any(|&(from, to)| from <= at && at < to);
     let is_inside = |at: usize| pieces.iter().any(|&(from, to)| from < at && at < to);
     is_inside(start) || is_inside(end) || !is_covered(start) || !is_covered(end - 1)
@@ -169,7 +169,7 @@ fn is_recovered(tokenizer: &Tokenizer, passage: &Arc<str>, start: usize, end: us
         GoldSpan::Within { pieces, .. } => (false, pieces.clone()),
         GoldSpan::None | GoldSpan::Nowhere => {
             // Every character of it is dropped or a space.
-            let covered = tokenizer.encode_with_offsets(passage).offsets;
+            let covered = tokenizer.encode_with_offsets(passage).unwrap().offsets;
             assert!(covered.iter().all(|&(from, to)| to <= start || from >= end || from == to), "{text:?} is covered");
             return false;
         }

@@ -8,16 +8,18 @@
 //! the index of the right option from 0, or its letter from "A". Without `id`, examples are numbered from 0.
 //! `passage` may also be called `article` or `context`, and may be missing where a question stands for itself.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::error::{Place, TaskError};
 use super::example::Choice;
 use super::json::Elements;
 use super::lines::Lines;
-use super::reader::{Purpose, Reader, Remark, Rows};
+use super::reader::{Purpose, Reader, Remarks, Rows};
 
 const EXPECTED: &str =
     "objects such as {\"passage\": \"...\", \"question\": \"...\", \"options\": [\"...\", \"...\"], \"answer\": 0}";
@@ -47,27 +49,67 @@ struct Object {
 }
 
 /// An id, which some write as a number.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum Id {
-    Text(String),
-    Number(i64),
-}
+///
+/// Both types here are read by hand: derived untagged enums buffer a value of any size before they refuse it.
+pub(super) struct Id(String);
 
 impl From<Id> for String {
     fn from(id: Id) -> Self {
-        match id {
-            Id::Text(text) => text,
-            Id::Number(number) => number.to_string(),
-        }
+        id.0
     }
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Id;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an id, text or a whole number")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Id, E> {
+                Ok(Id(text.to_owned()))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Id, E> {
+                Ok(Id(number.to_string()))
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Id, E> {
+                Ok(Id(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}
+
 enum Given {
     Index(u64),
     Letter(String),
+}
+
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Answer;
+        impl Visitor<'_> for Answer {
+            type Value = Given;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an index from 0 or a letter from \"A\"")
+            }
+
+            fn visit_str<E: Error>(self, letter: &str) -> Result<Given, E> {
+                Ok(Given::Letter(letter.to_owned()))
+            }
+
+            fn visit_u64<E: Error>(self, index: u64) -> Result<Given, E> {
+                Ok(Given::Index(index))
+            }
+        }
+        deserializer.deserialize_any(Answer)
+    }
 }
 
 /// The index of a letter, "A" being 0.
@@ -118,7 +160,7 @@ struct ChoiceRows {
 }
 
 impl Rows<Choice> for ChoiceRows {
-    fn next(&mut self, _remarks: &mut Vec<Remark>) -> Result<Option<Choice>, TaskError> {
+    fn next(&mut self, _remarks: &mut Remarks) -> Result<Option<Choice>, TaskError> {
         let Some(object) = self.objects.next()? else { return Ok(None) };
         let at = || self.objects.place();
         let id = object.id.map_or_else(|| self.count.to_string(), String::from);

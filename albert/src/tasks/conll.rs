@@ -8,18 +8,19 @@
 //! ```
 //!
 //! Columns are parted by spaces, or by single TABs. All lines have as many columns as the first. Sentences are
-//! numbered from 0; `-DOCSTART-` lines are no words.
+//! numbered from 0; `-DOCSTART-` lines are no words. A file whose first words are mostly of several words is refused: it
+//! is one of texts.
 //!
 //! Source: Tjong Kim Sang and De Meulder 2003 (CoNLL-2003).
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::classes::Classes;
 use super::error::{Place, TaskError};
 use super::example::Tagged;
-use super::glue::class_of;
 use super::lines::Lines;
-use super::reader::{Purpose, Reader, Remark, Rows};
+use super::reader::{Purpose, Reader, Remarks, Rows};
 use super::table::in_order;
 
 /// Which columns are read, counted from 0.
@@ -41,8 +42,8 @@ pub fn read_tagged(
     labels: &[String],
     purpose: Purpose,
 ) -> Result<Reader<Tagged>, TaskError> {
-    let words = Words { lines: Lines::open(path)?, columns, needs_tag: purpose.needs_labels(), width: None };
-    Ok(Reader::new(path, Sentences { words, labels: labels.to_vec(), count: 0, first_line: 0 }))
+    let words = Words::open(path, columns, purpose.needs_labels())?;
+    Ok(Reader::new(path, Sentences { words, labels: Classes::new(labels), count: 0, first_line: 0 }))
 }
 
 /// The tags in a file, in the order of the alphabet but for `O`, which comes first.
@@ -50,7 +51,7 @@ pub fn read_tagged(
 /// # Errors
 /// As [`read_tagged`] and its reader.
 pub fn labels_of_tagged(path: &Path, columns: TagColumns) -> Result<Vec<String>, TaskError> {
-    let mut words = Words { lines: Lines::open(path)?, columns, needs_tag: true, width: None };
+    let mut words = Words::open(path, columns, true)?;
     let mut tags = BTreeSet::new();
     while let Some(line) = words.next()? {
         if let Line::Word(_, Some(tag)) = line {
@@ -75,50 +76,113 @@ struct Words {
     needs_tag: bool,
     /// Columns of the first line.
     width: Option<usize>,
+    /// What the first words look like, until that is decided.
+    shape: Option<Shape>,
+}
+
+/// The first words of a file: a text is no word.
+#[derive(Default)]
+struct Shape {
+    words: usize,
+    /// Those with a space inside, and where the first of them is.
+    spaced: usize,
+    first: Option<(Place, String)>,
+}
+
+impl Shape {
+    /// Words after which a file is taken for one of words or refused.
+    const ENOUGH: usize = 20;
+
+    fn add(&mut self, word: &str, tag: Option<&str>, at: impl FnOnce() -> Place) {
+        self.words += 1;
+        let is_header = self.words == 1 && (word, tag) == ("text", Some("label"));
+        if is_header || word.contains(' ') {
+            // The columns of a classification's header are found whatever its texts are.
+            self.spaced += if is_header { Self::ENOUGH } else { 1 };
+            self.first.get_or_insert_with(|| (at(), word.to_owned()));
+        }
+    }
+
+    /// Some corpora have words with spaces in them; hardly one word in two.
+    fn judge(self) -> Result<(), TaskError> {
+        match self.first {
+            Some((at, found)) if 2 * self.spaced > self.words => Err(TaskError::NotAWord { at, found }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Words {
+    fn open(path: &Path, columns: TagColumns, needs_tag: bool) -> Result<Self, TaskError> {
+        Ok(Self { lines: Lines::open(path)?, columns, needs_tag, width: None, shape: Some(Shape::default()) })
+    }
+
     fn next(&mut self) -> Result<Option<Line>, TaskError> {
-        let Some(line) = self.lines.next()? else { return Ok(None) };
-        let fields: Vec<String> = if line.contains('\t') {
-            line.split('\t').map(|field| field.trim().to_owned()).collect()
-        } else {
-            line.split(' ').filter(|field| !field.is_empty()).map(str::to_owned).collect()
+        let Some(line) = self.line()? else {
+            self.shape.take().map_or(Ok(()), Shape::judge)?;
+            return Ok(None);
         };
-        if fields.iter().all(String::is_empty) || fields[0] == "-DOCSTART-" {
+        if let (Line::Word(word, tag), Some(shape)) = (&line, &mut self.shape) {
+            shape.add(word, tag.as_deref(), || self.lines.place());
+            if shape.words == Shape::ENOUGH {
+                self.shape.take().map_or(Ok(()), Shape::judge)?;
+            }
+        }
+        Ok(Some(line))
+    }
+
+    fn line(&mut self) -> Result<Option<Line>, TaskError> {
+        let columns = self.columns;
+        let Some(line) = self.lines.next()? else { return Ok(None) };
+        let by = if line.contains('\t') { '\t' } else { ' ' };
+        // One pass without a list: a line may have millions of columns.
+        let fields = || line.split(by).map(move |field| if by == '\t' { field.trim() } else { field });
+        let fields = || fields().filter(move |field| by == '\t' || !field.is_empty());
+        let (mut found, mut is_blank, mut last) = (0, true, "");
+        let (mut word, mut tag) = (None, None);
+        for field in fields() {
+            word = word.or((found == columns.word).then_some(field));
+            tag = tag.or((Some(found) == columns.tag).then_some(field));
+            is_blank &= field.is_empty();
+            last = field;
+            found += 1;
+        }
+        if is_blank || fields().next() == Some("-DOCSTART-") {
             return Ok(Some(Line::Blank));
         }
-        let at = || self.lines.place();
-        let width = *self.width.get_or_insert(fields.len());
-        let columns_error = |expected: String| {
-            Err(TaskError::Columns { at: at(), found: fields.len(), expected, separator: "spaces or TABs" })
+        let width = self.width.unwrap_or(found);
+        let tag_column = columns.tag.unwrap_or(width - 1);
+        let is_tagged = tag_column < width && tag_column != columns.word;
+        let expected = if found != width {
+            Some(format!("{width} as in the first line"))
+        } else if columns.word >= width || (self.needs_tag && !is_tagged) {
+            let least = columns.word.max(columns.tag.unwrap_or(columns.word + 1)) + 1;
+            Some(format!("at least {least}, the tag not being the word"))
+        } else {
+            None
         };
-        if fields.len() != width {
-            return columns_error(format!("{width} as in the first line"));
+        let tag = is_tagged.then(|| if columns.tag.is_none() { last } else { tag.unwrap_or_default() });
+        let (word, tag) = (word.unwrap_or_default().to_owned(), tag.map(str::to_owned));
+        self.width = Some(width);
+        if let Some(expected) = expected {
+            return Err(TaskError::Columns { at: self.lines.place(), found, expected, separator: "spaces or TABs" });
         }
-        let tag_column = self.columns.tag.unwrap_or(width - 1);
-        let is_tagged = tag_column < width && tag_column != self.columns.word;
-        if self.columns.word >= width || (self.needs_tag && !is_tagged) {
-            let least = self.columns.word.max(self.columns.tag.unwrap_or(self.columns.word + 1)) + 1;
-            return columns_error(format!("at least {least}, the tag not being the word"));
-        }
-        let word = fields[self.columns.word].clone();
         if word.is_empty() {
-            return Err(TaskError::NoText { at: at(), what: "the word" });
+            return Err(TaskError::NoText { at: self.lines.place(), what: "the word" });
         }
-        Ok(Some(Line::Word(word, is_tagged.then(|| fields[tag_column].clone()))))
+        Ok(Some(Line::Word(word, tag)))
     }
 }
 
 struct Sentences {
     words: Words,
-    labels: Vec<String>,
+    labels: Classes,
     count: u64,
     first_line: u64,
 }
 
 impl Rows<Tagged> for Sentences {
-    fn next(&mut self, _remarks: &mut Vec<Remark>) -> Result<Option<Tagged>, TaskError> {
+    fn next(&mut self, _remarks: &mut Remarks) -> Result<Option<Tagged>, TaskError> {
         let mut sentence = Tagged { id: self.count.to_string(), words: Vec::new(), tags: Vec::new() };
         while let Some(line) = self.words.next()? {
             let (word, tag) = match line {
@@ -132,14 +196,21 @@ impl Rows<Tagged> for Sentences {
             }
             sentence.words.push(word);
             if let Some(tag) = tag {
-                sentence.tags.push(class_of(&tag, &self.labels, || at)?);
+                sentence.tags.push(self.labels.find(&tag, || at)?);
             }
         }
         self.count += 1;
+        // A file of short sentences is kept in little more room than it has on disk.
+        sentence.words.shrink_to_fit();
+        sentence.tags.shrink_to_fit();
         Ok((!sentence.words.is_empty()).then_some(sentence))
     }
 
     fn place(&self) -> Place {
         Place { line: self.first_line, ..self.words.lines.place() }
+    }
+
+    fn are_numbered(&self) -> bool {
+        true
     }
 }

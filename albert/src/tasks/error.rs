@@ -1,13 +1,17 @@
 //! What can be wrong with a file of examples, each with what to do about it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::EngineError;
 
 /// A line of a file, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
-    pub path: PathBuf,
+    /// The file; shared, because a reader names places by the thousand.
+    pub path: Arc<Path>,
     /// The line; 0 for the file as a whole.
     pub line: u64,
 }
@@ -21,7 +25,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// An error of a reader or of a file that is written. Every message names the file and, where there is one, the line.
+/// An error of a reader or of a file that is written. Every message names the file and, where there is one, the line,
+/// and is short whatever the file holds.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
@@ -35,6 +40,9 @@ pub enum TaskError {
         /// The operating system's reason.
         source: std::io::Error,
     },
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] EngineError),
     /// A file of a task that is not where it is published.
     #[error("{}: no {file} here; give the folder that holds it, as it is published", folder.display())]
     Missing {
@@ -60,6 +68,14 @@ pub enum TaskError {
         path: PathBuf,
         /// The endings that are known.
         expected: &'static str,
+    },
+    /// A line longer than any example.
+    #[error("{at}: a line of more than {most} bytes; is it a file of examples?")]
+    LongLine {
+        /// File and line.
+        at: Place,
+        /// Most bytes of a line.
+        most: u64,
     },
     /// Bytes that are not UTF-8.
     #[error("{at}: invalid UTF-8 at byte {byte}; save the file as UTF-8")]
@@ -89,7 +105,8 @@ pub enum TaskError {
     },
     /// A first line that is not the header of the published file.
     #[error(
-        "{at}: column {column} of the header is called {found:?}, expected {expected:?}; is it the published file?"
+        "{at}: column {column} of the header is called {}, expected {expected:?}; is it the published file?",
+        shown(found)
     )]
     Header {
         /// File and line.
@@ -102,7 +119,7 @@ pub enum TaskError {
         expected: String,
     },
     /// A column or key that was asked for and is not there.
-    #[error("{at}: no column {column:?}; there are {known}; name the column to be used")]
+    #[error("{at}: no column {column:?}; there are {known}; name the one to be read by --set {setting}=NAME{example}")]
     NoColumn {
         /// File and line.
         at: Place,
@@ -110,9 +127,13 @@ pub enum TaskError {
         column: String,
         /// The columns that there are.
         known: String,
+        /// The setting that names the column.
+        setting: &'static str,
+        /// An example of it, from `, such as` on; empty if the file has no column.
+        example: String,
     },
     /// Two columns of one name.
-    #[error("{at}: two columns are called {column:?}; give each a name of its own")]
+    #[error("{at}: two columns are called {}; give each a name of its own", shown(column))]
     TwoColumns {
         /// File and line.
         at: Place,
@@ -126,7 +147,7 @@ pub enum TaskError {
         at: Place,
     },
     /// A label that is not one of the task's.
-    #[error("{at}: unknown label {found:?}; expected one of {expected}")]
+    #[error("{at}: unknown label {}; expected one of {expected}", shown(found))]
     UnknownLabel {
         /// File and line.
         at: Place,
@@ -136,7 +157,7 @@ pub enum TaskError {
         expected: String,
     },
     /// A score that is not a finite number.
-    #[error("{at}: {found:?} is no number; expected a decimal such as 3.25")]
+    #[error("{at}: {} is no number; expected a decimal such as 3.25", shown(found))]
     NotANumber {
         /// File and line.
         at: Place,
@@ -152,7 +173,7 @@ pub enum TaskError {
         what: &'static str,
     },
     /// Two examples under one name.
-    #[error("{at}: the id {id:?} was used before; predictions are written under ids, so each may be used once")]
+    #[error("{at}: the id {} was used before; predictions are written under ids, so each may be used once", shown(id))]
     DuplicateId {
         /// File and line of the second.
         at: Place,
@@ -160,7 +181,7 @@ pub enum TaskError {
         id: String,
     },
     /// What is not JSON, or not of the layout.
-    #[error("{at}: {problem}; expected {expected}")]
+    #[error("{at}: {}; expected {expected}", shortened(problem, 200))]
     Json {
         /// File and line.
         at: Place,
@@ -179,8 +200,20 @@ pub enum TaskError {
         /// What is wrong.
         problem: String,
     },
+    /// Texts in the place of words.
+    #[error(
+        "{at}: {} is not a word; a file for `tag` has a word and its tag in each line and an empty line between \
+         sentences, such as \"Oslo B-LOC\"; texts with a label are for `classify`",
+        shown(found)
+    )]
+    NotAWord {
+        /// File and line.
+        at: Place,
+        /// What is in the word's place.
+        found: String,
+    },
     /// An example that contradicts itself.
-    #[error("{at}: {subject}: {problem}")]
+    #[error("{at}: {}: {}", shortened(subject, 200), shortened(problem, 400))]
     Contradiction {
         /// File and line.
         at: Place,
@@ -190,7 +223,7 @@ pub enum TaskError {
         problem: String,
     },
     /// A prediction that a submission cannot hold.
-    #[error("prediction {id:?}: {problem}")]
+    #[error("prediction {}: {problem}", shown(id))]
     Prediction {
         /// The id of the example.
         id: String,
@@ -206,12 +239,38 @@ impl TaskError {
     }
 }
 
+/// The beginning of a text that may be of any length, as a message shows it.
+pub(super) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}... ({} bytes)", &text[..end], text.len())),
+    }
+}
+
+/// A value of a file in quotes.
+pub(super) fn shown(value: &str) -> String {
+    match shortened(value, 80) {
+        Cow::Borrowed(value) => format!("{value:?}"),
+        Cow::Owned(_) => {
+            let beginning: String = value.chars().take(80).collect();
+            format!("{beginning:?}... ({} bytes)", value.len())
+        }
+    }
+}
+
+/// Names that a message lists.
+pub(super) const LISTED: usize = 20;
+
 /// Names in a message: `"a", "b", "c"`; of many, the first.
-pub(super) fn listed<S: AsRef<str>>(names: &[S]) -> String {
-    const MOST: usize = 20;
-    let mut text = names.iter().take(MOST).map(|n| format!("{:?}", n.as_ref())).collect::<Vec<_>>().join(", ");
-    if names.len() > MOST {
-        text.push_str(&format!(" and {} more", names.len() - MOST));
+pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
+    listed_of(names.iter().take(LISTED), names.len())
+}
+
+/// The first of `count` names.
+pub(super) fn listed_of<S: AsRef<str>>(first: impl Iterator<Item = S>, count: usize) -> String {
+    let mut text = first.map(|name| shown(name.as_ref())).collect::<Vec<_>>().join(", ");
+    if count > LISTED {
+        text.push_str(&format!(" and {} more", count - LISTED));
     }
     if text.is_empty() { "none".to_owned() } else { text }
 }

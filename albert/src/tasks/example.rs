@@ -23,6 +23,12 @@ pub enum Problem {
         /// Names, by index.
         labels: Vec<String>,
     },
+    /// Any number of `labels` for a text or a pair, each by itself. Models of this kind predict; no layout of files has
+    /// such labels yet, so they are neither trained nor evaluated.
+    Labels {
+        /// Names, by index.
+        labels: Vec<String>,
+    },
     /// A number for a text or a pair.
     Number,
     /// One of `labels` for each word.

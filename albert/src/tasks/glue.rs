@@ -16,10 +16,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{Place, TaskError, listed};
+use super::classes::class_of;
+use super::error::{Place, TaskError};
 use super::example::{Label, Problem, Text};
 use super::lines::Lines;
-use super::reader::{Reader, Remark, RemarkKind, Rows};
+use super::reader::{Reader, RemarkKind, Remarks, Rows};
 use crate::metrics::Metric;
 
 /// A part of a data set.
@@ -349,15 +350,6 @@ impl FromStr for GlueTask {
     }
 }
 
-/// The index of a label among `labels`.
-pub(super) fn class_of<S: AsRef<str>>(found: &str, labels: &[S], at: impl FnOnce() -> Place) -> Result<u32, TaskError> {
-    match labels.iter().position(|label| label.as_ref() == found) {
-        Some(index) => Ok(index as u32),
-        None if found.is_empty() => Err(TaskError::NoLabel { at: at() }),
-        None => Err(TaskError::UnknownLabel { at: at(), found: found.to_owned(), expected: listed(labels) }),
-    }
-}
-
 /// A finite number.
 pub(super) fn number_of(found: &str, at: impl FnOnce() -> Place) -> Result<f32, TaskError> {
     match found.trim().parse::<f32>() {
@@ -379,10 +371,11 @@ struct GlueRows {
 impl GlueRows {
     fn check_header(&mut self) -> Result<(), TaskError> {
         let Some(line) = self.lines.next()? else { return Ok(()) };
-        let names: Vec<String> = line.split('\t').map(str::to_owned).collect();
+        let columns = line.split('\t').count();
+        let names: Vec<String> = line.split('\t').take(self.columns.count).map(str::to_owned).collect();
         let at = self.lines.place();
-        if names.len() != self.columns.count {
-            return Err(columns_error(at, names.len(), self.columns.count));
+        if columns != self.columns.count {
+            return Err(columns_error(at, columns, self.columns.count));
         }
         match self.columns.used().find(|&(column, name)| !names[column].trim().eq_ignore_ascii_case(name)) {
             None => Ok(()),
@@ -401,7 +394,7 @@ fn columns_error(at: Place, found: usize, expected: usize) -> TaskError {
 }
 
 impl Rows<Text> for GlueRows {
-    fn next(&mut self, remarks: &mut Vec<Remark>) -> Result<Option<Text>, TaskError> {
+    fn next(&mut self, remarks: &mut Remarks) -> Result<Option<Text>, TaskError> {
         if self.lines.place().line == 0 && self.columns.has_header {
             self.check_header()?;
         }
@@ -409,15 +402,15 @@ impl Rows<Text> for GlueRows {
             let place = self.lines.place();
             let at = || Place { path: place.path.clone(), line: place.line + 1 };
             let Some(line) = self.lines.next()? else { return Ok(None) };
-            let fields: Vec<&str> = line.split('\t').collect();
-            let columns = &self.columns;
-            if fields.len() < columns.count && columns.may_be_short {
-                remarks.push(Remark { at: at(), kind: RemarkKind::ShortRow { columns: fields.len() } });
+            let (found, columns) = (line.split('\t').count(), &self.columns);
+            if found < columns.count && columns.may_be_short {
+                remarks.push(at(), || RemarkKind::ShortRow { columns: found });
                 continue;
             }
-            if fields.len() != columns.count {
-                return Err(columns_error(at(), fields.len(), columns.count));
+            if found != columns.count {
+                return Err(columns_error(at(), found, columns.count));
             }
+            let fields: Vec<&str> = line.split('\t').collect();
             let label = match columns.label.map(|(column, _)| fields[column]) {
                 None => None,
                 Some(score) if self.labels.is_empty() => Some(Label::Number(number_of(score, at)?)),
@@ -436,5 +429,9 @@ impl Rows<Text> for GlueRows {
 
     fn place(&self) -> Place {
         self.lines.place()
+    }
+
+    fn are_numbered(&self) -> bool {
+        self.columns.id.is_none()
     }
 }

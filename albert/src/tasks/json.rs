@@ -3,18 +3,18 @@
 //!
 //! serde_json reads one byte at a time and, at a number alone, one byte too many: [`Bytes`] takes it back.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::error::{Place, TaskError};
-use super::lines;
+use super::lines::{self, Input};
 
 /// Bytes of a file, of which the last can be read again.
 struct Bytes {
-    file: BufReader<File>,
+    file: BufReader<Input>,
     last: u8,
     is_again: bool,
     line: u64,
@@ -52,7 +52,7 @@ impl Read for Bytes {
 
 /// The elements of an array.
 pub(super) struct Elements {
-    path: PathBuf,
+    path: Arc<Path>,
     bytes: Bytes,
     /// The key of the array, where the file is an object.
     key: &'static str,
@@ -72,7 +72,7 @@ impl Elements {
     /// Elements of the array that is the whole file, or the value of `key`; `expected` says so in messages.
     pub(super) fn open(path: &Path, key: &'static str, expected: &'static str) -> Result<Self, TaskError> {
         let bytes = Bytes { file: lines::open(path)?, last: 0, is_again: false, line: 1, is_over: false };
-        Ok(Self { path: path.to_owned(), bytes, key, expected, state: State::Before })
+        Ok(Self { path: path.into(), bytes, key, expected, state: State::Before })
     }
 
     /// The line that was read last.
@@ -101,7 +101,7 @@ impl Elements {
         let value = T::deserialize(&mut serde_json::Deserializer::from_reader(&mut self.bytes)).map_err(|error| {
             // Its own count of lines begins at the value.
             let problem = error.to_string();
-            self.error(problem.split(" at line ").next().unwrap_or_default())
+            self.error(problem.rsplit_once(" at line ").map_or(problem.as_str(), |(problem, _)| problem))
         })?;
         self.bytes.is_again = matches!(first, Some(b'-' | b'0'..=b'9')) && !self.bytes.is_over;
         Ok(value)
@@ -118,7 +118,7 @@ impl Elements {
             first = self.byte()?;
         }
         match first {
-            None => return Err(TaskError::Empty { path: self.path.clone() }),
+            None => return Err(TaskError::Empty { path: self.path.to_path_buf() }),
             Some(b'[') => return Ok(()),
             Some(b'{') => {}
             Some(_) => return Err(self.error("neither an object nor an array")),

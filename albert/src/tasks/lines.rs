@@ -1,35 +1,71 @@
 //! Lines of a UTF-8 file, one at a time: a byte-order mark and carriage returns before line feeds are dropped,
-//! nothing else is changed. A line may be of any length that fits in memory.
+//! nothing else is changed. A line may have up to 1 GiB; more is a device that never ends, or no text.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
 
 use super::error::{Place, TaskError};
 
 /// U+FEFF, which some editors put in front of a file.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
+/// A file; or a pipe or device, which may never end and of which at most [`STREAM`] bytes are read.
+pub(super) struct Input {
+    file: File,
+    /// Bytes that may still be read; `None` of a file.
+    left: Option<u64>,
+}
+
+impl Read for Input {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read(out)?;
+        if let Some(left) = &mut self.left {
+            *left = left.checked_sub(count as u64).ok_or_else(|| {
+                std::io::Error::other(format!("it is no file and has more than {STREAM} bytes; give a file"))
+            })?;
+        }
+        Ok(count)
+    }
+}
+
 /// Opens a file, but not a folder.
-pub(super) fn open(path: &Path) -> Result<BufReader<File>, TaskError> {
+pub(super) fn open(path: &Path) -> Result<BufReader<Input>, TaskError> {
     let file = File::open(path).map_err(TaskError::io(path, "read"))?;
-    if file.metadata().map_err(TaskError::io(path, "read"))?.is_dir() {
+    let about = file.metadata().map_err(TaskError::io(path, "read"))?;
+    if about.is_dir() {
         return Err(TaskError::io(path, "read")(std::io::Error::other("it is a folder; give a file")));
     }
-    Ok(BufReader::with_capacity(1 << 20, file))
+    let left = (!about.is_file()).then_some(STREAM);
+    Ok(BufReader::with_capacity(1 << 20, Input { file, left }))
 }
+
+/// Passes over a byte-order mark at the beginning of a file.
+pub(super) fn skip_mark(file: &mut BufReader<Input>) -> std::io::Result<()> {
+    if file.fill_buf()?.starts_with(BYTE_ORDER_MARK) {
+        file.consume(BYTE_ORDER_MARK.len());
+    }
+    Ok(())
+}
+
+/// Most bytes of a line.
+const LONGEST: u64 = 1 << 30;
+
+/// Most bytes of a pipe or device.
+const STREAM: u64 = 256 << 20;
 
 /// A file's lines.
 pub(super) struct Lines {
-    path: PathBuf,
-    file: BufReader<File>,
+    path: Arc<Path>,
+    file: BufReader<Input>,
     bytes: Vec<u8>,
     line: u64,
 }
 
 impl Lines {
     pub(super) fn open(path: &Path) -> Result<Self, TaskError> {
-        Ok(Self { path: path.to_owned(), file: open(path)?, bytes: Vec::new(), line: 0 })
+        Ok(Self { path: path.into(), file: open(path)?, bytes: Vec::new(), line: 0 })
     }
 
     /// The line that was read last.
@@ -40,10 +76,14 @@ impl Lines {
     /// The next line without its end, or `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<&str>, TaskError> {
         self.bytes.clear();
-        if self.file.read_until(b'\n', &mut self.bytes).map_err(TaskError::io(&self.path, "read"))? == 0 {
+        let mut file = self.file.by_ref().take(LONGEST + 1);
+        if file.read_until(b'\n', &mut self.bytes).map_err(TaskError::io(&self.path, "read"))? == 0 {
             return Ok(None);
         }
         self.line += 1;
+        if self.bytes.len() as u64 > LONGEST {
+            return Err(TaskError::LongLine { at: self.place(), most: LONGEST });
+        }
         let mut line = self.bytes.as_slice();
         line = line.strip_suffix(b"\n").unwrap_or(line);
         line = line.strip_suffix(b"\r").unwrap_or(line);

@@ -10,6 +10,7 @@
 //!
 //! Source: Lai et al. 2017 and the public archive; `all.txt` is what the released ALBERT `run_race.py` reads.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use super::error::{Place, TaskError};
 use super::example::{Choice, Level};
 use super::glue::Split;
 use super::lines::Lines;
-use super::reader::{Purpose, Reader, Remark, RemarkKind, Rows};
+use super::reader::{Purpose, Reader, RemarkKind, Remarks, Rows};
 
 const EXPECTED: &str =
     "{\"article\": \"...\", \"questions\": [...], \"options\": [[...]], \"answers\": [\"A\"], \"id\": \"...\"}";
@@ -39,6 +40,12 @@ impl Level {
             Self::High => "high",
         }
     }
+
+    /// The level that a folder is named after.
+    fn of(folder: Option<&Path>) -> Option<Self> {
+        let name = folder.and_then(Path::file_name).and_then(OsStr::to_str)?;
+        Self::ALL.into_iter().find(|level| level.name() == name)
+    }
 }
 
 /// Reads the given levels of a part of RACE; `folder` is the archive's `RACE`, or the folder that holds it. Answers
@@ -49,22 +56,61 @@ impl Level {
 pub fn read_race(folder: &Path, split: Split, levels: &[Level], purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
     let inner = folder.join("RACE");
     let root = if inner.is_dir() { inner } else { folder.to_owned() };
-    let mut files = Vec::new();
-    let mut remarks = Vec::new();
-    for &level in levels {
-        let part = root.join(split.name()).join(level.name());
-        files.extend(passages(&part, &mut remarks)?.into_iter().map(|path| (path, level)));
-    }
-    files.reverse();
-    let at = Place { path: root.clone(), line: 0 };
-    Ok(Reader::new(
-        &root,
-        RaceRows { files, current: None, ready: Vec::new(), remarks, needs: purpose.needs_labels(), at },
-    ))
+    let parts: Vec<PathBuf> = levels.iter().map(|level| root.join(split.name()).join(level.name())).collect();
+    read_parts(&root, &parts, purpose)
 }
 
+/// Reads what `path` names of RACE: a file of one passage or an `all.txt`, a folder of such files, a folder of levels
+/// (`middle`, `high`), or the archive's `RACE` or the folder that holds it, of which it takes the test set. Levels are
+/// told by the names of the folders.
+///
+/// # Errors
+/// As [`read_race`].
+pub fn read_race_at(path: &Path, purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
+    if path.is_file() {
+        let files = vec![(path.to_owned(), Level::of(path.parent()))];
+        return Ok(reader(path, files, Vec::new(), purpose));
+    }
+    let levels = |folder: &Path| {
+        let parts = Level::ALL.into_iter().map(|level| folder.join(level.name()));
+        parts.filter(|part| part.is_dir()).collect::<Vec<_>>()
+    };
+    let inner = path.join("RACE");
+    let root = if inner.is_dir() { inner } else { path.to_owned() };
+    for parts in [levels(path), levels(&root.join(Split::Test.name()))] {
+        if !parts.is_empty() {
+            return read_parts(path, &parts, purpose);
+        }
+    }
+    read_parts(path, &[path.to_owned()], purpose)
+}
+
+/// Reads the passages of folders, one after another.
+fn read_parts(root: &Path, parts: &[PathBuf], purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
+    let (mut files, mut beside) = (Vec::new(), Vec::new());
+    for part in parts {
+        let level = Level::of(Some(part));
+        files.extend(passages(part, &mut beside)?.into_iter().map(|path| (path, level)));
+    }
+    files.reverse();
+    Ok(reader(root, files, beside, purpose))
+}
+
+/// A reader of `files`, the last first; each of `beside` is read in place of so many others.
+fn reader(root: &Path, files: Files, beside: Vec<(PathBuf, usize)>, purpose: Purpose) -> Reader<Choice> {
+    let at = Place { path: root.into(), line: 0 };
+    let rows = RaceRows { files, current: None, ready: Vec::new(), beside, needs: purpose.needs_labels(), at };
+    Reader::new(root, rows)
+}
+
+/// Files of passages with their levels.
+type Files = Vec<(PathBuf, Option<Level>)>;
+
+/// Most bytes of a passage's id, which every one of its questions has a copy of.
+const LONGEST_ID: usize = 1000;
+
 /// The files of a folder, in the order of their numbers.
-fn passages(folder: &Path, remarks: &mut Vec<Remark>) -> Result<Vec<PathBuf>, TaskError> {
+fn passages(folder: &Path, beside: &mut Vec<(PathBuf, usize)>) -> Result<Vec<PathBuf>, TaskError> {
     let missing = |file: &str| TaskError::Missing { folder: folder.to_owned(), file: file.to_owned() };
     if !folder.is_dir() {
         return Err(missing("folder of passages"));
@@ -79,8 +125,7 @@ fn passages(folder: &Path, remarks: &mut Vec<Remark>) -> Result<Vec<PathBuf>, Ta
     let all = folder.join("all.txt");
     if files.contains(&all) {
         if files.len() > 1 {
-            let kind = RemarkKind::BesideAll { files: files.len() - 1 };
-            remarks.push(Remark { at: Place { path: all.clone(), line: 0 }, kind });
+            beside.push((all.clone(), files.len() - 1));
         }
         return Ok(vec![all]);
     }
@@ -101,20 +146,20 @@ struct Passage {
 
 struct RaceRows {
     /// Those to come, the next one last.
-    files: Vec<(PathBuf, Level)>,
+    files: Files,
     /// An `all.txt` that is being read.
-    current: Option<(Lines, Level)>,
+    current: Option<(Lines, Option<Level>)>,
     /// Examples of the passage that was read last, the next one last.
     ready: Vec<Choice>,
-    /// Those of the folders.
-    remarks: Vec<Remark>,
+    /// Each `all.txt` with other files beside it, and how many.
+    beside: Vec<(PathBuf, usize)>,
     needs: bool,
     at: Place,
 }
 
 impl RaceRows {
     /// The next passage as JSON, with its place.
-    fn passage(&mut self) -> Result<Option<(Passage, Level)>, TaskError> {
+    fn passage(&mut self) -> Result<Option<(Passage, Option<Level>)>, TaskError> {
         loop {
             if let Some((lines, level)) = &mut self.current {
                 let level = *level;
@@ -131,7 +176,7 @@ impl RaceRows {
             }
             let bytes = std::fs::read(&path).map_err(TaskError::io(&path, "read"))?;
             let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
-            self.at = Place { path, line: 0 };
+            self.at = Place { path: path.into(), line: 0 };
             return Ok(Some((self.checked(serde_json::from_slice(bytes))?, level)));
         }
     }
@@ -141,12 +186,15 @@ impl RaceRows {
     }
 
     /// The examples of a passage.
-    fn examples(&self, passage: Passage, level: Level) -> Result<Vec<Choice>, TaskError> {
+    fn examples(&self, passage: Passage, level: Option<Level>) -> Result<Vec<Choice>, TaskError> {
         let contradiction = |problem: String| {
             let subject = format!("passage {:?}", passage.id);
             Err(TaskError::Contradiction { at: self.at.clone(), subject, problem })
         };
         let count = passage.questions.len();
+        if passage.id.len() > LONGEST_ID {
+            return contradiction(format!("an id of {} bytes; expected at most {LONGEST_ID}", passage.id.len()));
+        }
         let answers = match &passage.answers {
             None if self.needs => return Err(TaskError::NoLabel { at: self.at.clone() }),
             Some(answers) if answers.len() != count => {
@@ -174,15 +222,17 @@ impl RaceRows {
                 }
             };
             let id = format!("{}#{index}", passage.id);
-            examples.push(Choice { id, passage: text.clone(), question, options, answer, level: Some(level) });
+            examples.push(Choice { id, passage: text.clone(), question, options, answer, level });
         }
         Ok(examples)
     }
 }
 
 impl Rows<Choice> for RaceRows {
-    fn next(&mut self, remarks: &mut Vec<Remark>) -> Result<Option<Choice>, TaskError> {
-        remarks.append(&mut self.remarks);
+    fn next(&mut self, remarks: &mut Remarks) -> Result<Option<Choice>, TaskError> {
+        for (path, files) in self.beside.drain(..) {
+            remarks.push(Place { path: path.into(), line: 0 }, || RemarkKind::BesideAll { files });
+        }
         while self.ready.is_empty() {
             let Some((passage, level)) = self.passage()? else { return Ok(None) };
             self.ready = self.examples(passage, level)?;

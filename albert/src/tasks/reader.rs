@@ -80,6 +80,11 @@ pub enum RemarkKind {
         /// Its id.
         id: String,
     },
+    /// Further remarks, which are counted and not kept: a file may give rise to one with every line.
+    Further {
+        /// How many.
+        count: u64,
+    },
     /// Files beside an `all.txt`, which is read in their place.
     BesideAll {
         /// How many.
@@ -105,7 +110,30 @@ impl fmt::Display for Remark {
                 write!(f, "{at}: question {id:?}: the answer {text:?} is not in the passage at character {start}")
             }
             RemarkKind::NoUsableAnswer { id } => write!(f, "{at}: left out: no answer to question {id:?} can be used"),
+            RemarkKind::Further { count } => write!(f, "{at}: and {count} more remarks like these"),
             RemarkKind::BesideAll { files } => write!(f, "{at}: read in place of {files} other files beside it"),
+        }
+    }
+}
+
+/// The first remarks about a file, and how many there are besides.
+#[derive(Default)]
+pub(super) struct Remarks {
+    list: Vec<Remark>,
+}
+
+impl Remarks {
+    /// Remarks that are kept.
+    const MOST: usize = 1000;
+
+    /// Adds a remark, which is not made if there are too many.
+    pub(super) fn push(&mut self, at: Place, kind: impl FnOnce() -> RemarkKind) {
+        if self.list.len() < Self::MOST {
+            return self.list.push(Remark { at, kind: kind() });
+        }
+        match self.list.last_mut().map(|last| &mut last.kind) {
+            Some(RemarkKind::Further { count }) => *count += 1,
+            _ => self.list.push(Remark { at: Place { line: 0, ..at }, kind: RemarkKind::Further { count: 1 } }),
         }
     }
 }
@@ -115,7 +143,7 @@ pub struct Reader<E> {
     path: PathBuf,
     rows: Box<dyn Rows<E>>,
     ids: Ids,
-    remarks: Vec<Remark>,
+    remarks: Remarks,
     count: u64,
     is_done: bool,
 }
@@ -123,16 +151,21 @@ pub struct Reader<E> {
 /// A layout: makes the examples of a [`Reader`].
 pub(super) trait Rows<E>: Send {
     /// The next example, or `None` after the last.
-    fn next(&mut self, remarks: &mut Vec<Remark>) -> Result<Option<E>, TaskError>;
+    fn next(&mut self, remarks: &mut Remarks) -> Result<Option<E>, TaskError>;
 
     /// Where the example that was read last is.
     fn place(&self) -> Place;
+
+    /// Whether ids are numbers that were given here, so that none can be there twice.
+    fn are_numbered(&self) -> bool {
+        false
+    }
 }
 
 impl<E: Example> Reader<E> {
     pub(super) fn new(path: &Path, rows: impl Rows<E> + 'static) -> Self {
         let path = path.to_owned();
-        Self { path, rows: Box::new(rows), ids: Ids::default(), remarks: Vec::new(), count: 0, is_done: false }
+        Self { path, rows: Box::new(rows), ids: Ids::default(), remarks: Remarks::default(), count: 0, is_done: false }
     }
 
     /// The file or folder.
@@ -142,7 +175,7 @@ impl<E: Example> Reader<E> {
 
     /// What is to be said about what was read so far; whoever reads to the end should print it.
     pub fn remarks(&self) -> &[Remark] {
-        &self.remarks
+        &self.remarks.list
     }
 
     /// All examples, and the remarks.
@@ -151,7 +184,7 @@ impl<E: Example> Reader<E> {
     /// The first that the reader finds.
     pub fn read_all(mut self) -> Result<(Vec<E>, Vec<Remark>), TaskError> {
         let examples = self.by_ref().collect::<Result<_, _>>()?;
-        Ok((examples, self.remarks))
+        Ok((examples, self.remarks.list))
     }
 
     fn read(&mut self) -> Result<Option<E>, TaskError> {
@@ -159,7 +192,7 @@ impl<E: Example> Reader<E> {
         match &example {
             None if self.count == 0 => return Err(TaskError::Empty { path: self.path.clone() }),
             None => {}
-            Some(example) if !self.ids.insert(example.id()) => {
+            Some(example) if !self.rows.are_numbered() && !self.ids.insert(example.id()) => {
                 return Err(TaskError::DuplicateId { at: self.rows.place(), id: example.id().to_owned() });
             }
             Some(_) => self.count += 1,

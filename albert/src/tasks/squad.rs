@@ -17,10 +17,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::choice::Id;
-use super::error::{Place, TaskError};
+use super::error::{Place, TaskError, shortened};
 use super::example::{Answer, Question};
 use super::json::Elements;
-use super::reader::{Purpose, Reader, Remark, RemarkKind, Rows};
+use super::reader::{Purpose, Reader, RemarkKind, Remarks, Rows};
 
 const EXPECTED: &str = "SQuAD's layout, {\"data\": [{\"paragraphs\": [{\"context\": \"...\", \"qas\": [{\"id\": \"...\", \
                         \"question\": \"...\", \"answers\": [{\"text\": \"...\", \"answer_start\": 0}]}]}]}]}";
@@ -96,9 +96,11 @@ impl SquadRows {
         asked: Asked,
         passage: &Arc<str>,
         starts: &Starts<'_>,
-        remarks: &mut Vec<Remark>,
+        remarks: &mut Remarks,
     ) -> Result<Option<Question>, TaskError> {
         let id = String::from(asked.id);
+        // Of a question there may be a remark for each of its answers.
+        let short = |text: &str| shortened(text, 200).into_owned();
         let at = Place { line: 0, ..self.articles.place() };
         let contradiction = |problem: &str| {
             let (at, subject) = (at.clone(), format!("question {id:?}"));
@@ -128,15 +130,18 @@ impl SquadRows {
             let start = starts.byte(answer_start);
             let is_there = !text.is_empty() && passage[start..].starts_with(&text);
             if !is_there {
-                let kind = RemarkKind::AnswerElsewhere { id: id.clone(), text: text.clone(), start: answer_start };
-                remarks.push(Remark { at: at.clone(), kind });
+                remarks.push(at.clone(), || RemarkKind::AnswerElsewhere {
+                    id: short(&id),
+                    text: short(&text),
+                    start: answer_start,
+                });
             }
             if is_there || !is_training {
                 answers.push(Answer { text, start });
             }
         }
         if is_training && count > 0 && answers.is_empty() {
-            remarks.push(Remark { at, kind: RemarkKind::NoUsableAnswer { id } });
+            remarks.push(at, || RemarkKind::NoUsableAnswer { id: short(&id) });
             return Ok(None);
         }
         Ok(Some(Question { id, passage: passage.clone(), question: asked.question, answers, is_impossible }))
@@ -144,7 +149,7 @@ impl SquadRows {
 }
 
 impl Rows<Question> for SquadRows {
-    fn next(&mut self, remarks: &mut Vec<Remark>) -> Result<Option<Question>, TaskError> {
+    fn next(&mut self, remarks: &mut Remarks) -> Result<Option<Question>, TaskError> {
         while self.ready.is_empty() {
             let Some(article) = self.articles.next::<Article>()? else { return Ok(None) };
             for paragraph in article.paragraphs {

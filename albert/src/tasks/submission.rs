@@ -8,8 +8,9 @@
 //! Source: the released ALBERT `run_classifier.py`, which writes scores as the model gives them.
 
 use std::fs;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+
+use engine::io::write_atomically;
 
 use super::error::TaskError;
 use super::example::Label;
@@ -20,7 +21,7 @@ use super::glue::GlueTask;
 ///
 /// # Errors
 /// [`TaskError::Prediction`] for a class that the task does not have, a class where a score is due or a score where a
-/// class is due, and for a score that is no number; [`TaskError::Io`].
+/// class is due, and for a score that is no number; the file cannot be written, and what was there before stays.
 pub fn write_submission<'a>(
     folder: &Path,
     task: GlueTask,
@@ -32,9 +33,7 @@ pub fn write_submission<'a>(
         lines.push_str(&format!("{id}\t{}\n", written(task, id, label)?));
     }
     fs::create_dir_all(folder).map_err(TaskError::io(folder, "make"))?;
-    let file = fs::File::create(&path).map_err(TaskError::io(&path, "write"))?;
-    let mut file = BufWriter::new(file);
-    file.write_all(lines.as_bytes()).and_then(|()| file.flush()).map_err(TaskError::io(&path, "write"))?;
+    write_atomically(&path, |out| out.write_all(lines.as_bytes()))?;
     Ok(path)
 }
 
@@ -49,5 +48,29 @@ fn written(task: GlueTask, id: &str, label: Label) -> Result<String, TaskError> 
         Label::Number(_) if !labels.is_empty() => Err(error(format!("a score, but {task} is about classes"))),
         Label::Number(score) if score.is_finite() => Ok(score.to_string()),
         Label::Number(score) => Err(error(format!("{score} is no score"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_submission_replaces_another_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |labels: &[Label]| {
+            write_submission(folder.path(), GlueTask::Cola, labels.iter().map(|&label| ("0", label)))
+        };
+        let path = write(&[Label::Class(1)]).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "index\tprediction\n0\t1\n");
+        // The first file under another name: a rename leaves it, writing in place would change it.
+        let first = folder.path().join("first");
+        fs::hard_link(&path, &first).unwrap();
+        write(&[Label::Class(0)]).unwrap();
+        assert_eq!(fs::read_to_string(&first).unwrap(), text, "the file was written in place");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "index\tprediction\n0\t0\n");
+        write(&[Label::Class(7)]).unwrap_err();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "index\tprediction\n0\t0\n");
     }
 }

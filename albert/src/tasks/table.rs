@@ -9,18 +9,20 @@
 //! The first row of TSV and CSV names the columns, of which there may be others. Examples without ids are numbered
 //! from 0.
 
-use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use super::error::{Place, TaskError, listed};
+use super::classes::Classes;
+use super::csv::CsvRecords;
+use super::error::{LISTED, Place, TaskError, listed_of, shortened};
 use super::example::{Label, Problem, Text};
-use super::glue::{class_of, number_of};
-use super::lines::{self, Lines};
-use super::reader::{Purpose, Reader, Remark, Rows};
+use super::glue::number_of;
+use super::lines::Lines;
+use super::reader::{Purpose, Reader, Remarks, Rows};
 
 /// Which columns are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,17 +45,41 @@ impl Default for TextColumns {
     }
 }
 
-/// A column and whether it must be there.
-type Wanted<'a> = (&'a str, bool);
+/// A column that is read.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    column: &'a str,
+    /// Whether it must be there.
+    is_needed: bool,
+    /// The setting that names it.
+    setting: &'static str,
+}
+
+impl Wanted<'_> {
+    /// That it is not among `count` columns, of which `first` are the first.
+    fn missing<S: AsRef<str>>(&self, at: Place, first: &[S], count: usize) -> TaskError {
+        // Labels are last more often than not, and texts first.
+        let guess = if self.setting == "data.label" { first.last() } else { first.first() };
+        let example = guess.map_or(String::new(), |name| {
+            let name = name.as_ref();
+            let needs_quotes = name.contains(|c: char| !c.is_alphanumeric() && !"-_.".contains(c));
+            let quote = if needs_quotes { "'" } else { "" };
+            format!(", such as {quote}--set {}={}{quote}", self.setting, shortened(name, 40))
+        });
+        let known = listed_of(first.iter(), count);
+        TaskError::NoColumn { at, column: self.column.to_owned(), known, setting: self.setting, example }
+    }
+}
 
 impl TextColumns {
     /// id, text, text_b, label.
     fn wanted(&self, needs_label: bool) -> [Wanted<'_>; 4] {
+        let wanted = |column, is_needed, setting| Wanted { column, is_needed, setting };
         [
-            (self.id.as_deref().unwrap_or("id"), self.id.is_some()),
-            (&self.text, true),
-            (self.text_b.as_deref().unwrap_or("text_b"), self.text_b.is_some()),
-            (&self.label, needs_label),
+            wanted(self.id.as_deref().unwrap_or("id"), self.id.is_some(), "data.id"),
+            wanted(&self.text, true, "data.text"),
+            wanted(self.text_b.as_deref().unwrap_or("text_b"), self.text_b.is_some(), "data.text_b"),
+            wanted(&self.label, needs_label, "data.label"),
         ]
     }
 }
@@ -73,7 +99,7 @@ pub fn read_texts(
     purpose: Purpose,
 ) -> Result<Reader<Text>, TaskError> {
     let labels = match problem {
-        Problem::Classes { labels } => Some(labels.clone()),
+        Problem::Classes { labels } => Some(Classes::new(labels)),
         Problem::Number => None,
         other => panic!("{other:?} is not about texts"),
     };
@@ -121,7 +147,7 @@ fn open(path: &Path) -> Result<Box<dyn Records>, TaskError> {
     let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
     Ok(match ending.as_deref() {
         Some("tsv") => Box::new(Tsv { lines: Lines::open(path)?, header: None }),
-        Some("csv") => Box::new(Csv::open(path)?),
+        Some("csv") => Box::new(Csv { records: CsvRecords::open(path)?, header: None }),
         Some("jsonl" | "ndjson") => Box::new(Jsonl { lines: Lines::open(path)? }),
         _ => return Err(TaskError::Layout { path: path.to_owned(), expected: ".tsv, .csv, .jsonl or .ndjson" }),
     })
@@ -134,13 +160,18 @@ trait Records: Send {
 
     /// Where the row that was read last begins.
     fn place(&self) -> Place;
+
+    /// Whether no row has an id.
+    fn are_numbered(&self) -> bool {
+        false
+    }
 }
 
 struct TextRows {
     records: Box<dyn Records>,
     columns: TextColumns,
     /// Names of the classes; `None` for numbers.
-    labels: Option<Vec<String>>,
+    labels: Option<Classes>,
     needs_label: bool,
     /// Examples so far.
     count: u64,
@@ -149,7 +180,7 @@ struct TextRows {
 }
 
 impl Rows<Text> for TextRows {
-    fn next(&mut self, _remarks: &mut Vec<Remark>) -> Result<Option<Text>, TaskError> {
+    fn next(&mut self, _remarks: &mut Remarks) -> Result<Option<Text>, TaskError> {
         let Some(values) = self.records.next(&self.columns.wanted(self.needs_label))? else { return Ok(None) };
         let at = || self.records.place();
         let [id, text, second, label] = values;
@@ -166,7 +197,7 @@ impl Rows<Text> for TextRows {
             None if self.needs_label => return Err(TaskError::NoLabel { at: at() }),
             None => None,
             Some(label) => Some(match &self.labels {
-                Some(labels) => Label::Class(class_of(&label, labels, at)?),
+                Some(labels) => Label::Class(labels.find(&label, at)?),
                 None => Label::Number(number_of(&label, at)?),
             }),
         };
@@ -183,31 +214,41 @@ impl Rows<Text> for TextRows {
     fn place(&self) -> Place {
         self.records.place()
     }
+
+    fn are_numbered(&self) -> bool {
+        self.records.are_numbered()
+    }
 }
 
-/// The names of columns, from the first row.
+/// The columns of a file, from its first row: how many, and where the wanted ones are.
 struct Header {
-    names: Vec<String>,
+    count: usize,
+    wanted: [Option<usize>; 4],
 }
 
 impl Header {
-    fn new(names: Vec<String>, at: Place) -> Result<Self, TaskError> {
-        match names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
-            Some((_, column)) => Err(TaskError::TwoColumns { at, column: column.clone() }),
-            None => Ok(Self { names }),
-        }
-    }
-
-    /// The indices of the wanted columns.
-    fn find(&self, wanted: &[Wanted<'_>; 4], at: impl Fn() -> Place) -> Result<[Option<usize>; 4], TaskError> {
+    fn new<'n>(
+        names: impl Iterator<Item = &'n str>,
+        wanted: &[Wanted<'_>; 4],
+        at: impl Fn() -> Place,
+    ) -> Result<Self, TaskError> {
+        let (mut seen, mut first) = (HashSet::new(), Vec::new());
         let mut found = [None; 4];
-        for (index, &(column, is_needed)) in found.iter_mut().zip(wanted) {
-            *index = self.names.iter().position(|name| name == column);
-            if is_needed && index.is_none() {
-                return Err(TaskError::NoColumn { at: at(), column: column.to_owned(), known: listed(&self.names) });
+        for (index, name) in names.map(str::trim).enumerate() {
+            if !seen.insert(name) {
+                return Err(TaskError::TwoColumns { at: at(), column: name.to_owned() });
+            }
+            let places = found.iter_mut().zip(wanted).filter(|(_, wanted)| wanted.column == name);
+            places.for_each(|(place, _)| *place = Some(index));
+            if first.len() < LISTED {
+                first.push(name);
             }
         }
-        Ok(found)
+        let missing = found.iter().zip(wanted).find(|(found, wanted)| found.is_none() && wanted.is_needed);
+        match missing {
+            Some((_, wanted)) => Err(wanted.missing(at(), &first, seen.len())),
+            None => Ok(Self { count: seen.len(), wanted: found }),
+        }
     }
 }
 
@@ -219,108 +260,72 @@ struct Tsv {
 impl Records for Tsv {
     fn next(&mut self, wanted: &[Wanted<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
         if self.header.is_none() {
+            let before = self.lines.place();
+            let at = || Place { line: before.line + 1, path: before.path.clone() };
             let Some(line) = self.lines.next()? else { return Ok(None) };
-            let names = line.split('\t').map(|name| name.trim().to_owned()).collect();
-            let header = Header::new(names, self.lines.place())?;
-            header.find(wanted, || self.lines.place())?;
-            self.header = Some(header);
+            self.header = Some(Header::new(line.split('\t'), wanted, at)?);
         }
         let Some(header) = &self.header else { return Ok(None) };
-        let columns = header.find(wanted, || self.lines.place())?;
-        let expected = header.names.len();
-        let Some(fields) = self.lines.next()?.map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>())
-        else {
-            return Ok(None);
-        };
-        if fields.len() != expected {
-            let expected = expected.to_string();
-            return Err(TaskError::Columns { at: self.lines.place(), found: fields.len(), expected, separator: "TAB" });
+        let Some(line) = self.lines.next()? else { return Ok(None) };
+        let mut values = [const { None }; 4];
+        let mut found = 0;
+        for field in line.split('\t') {
+            let places = values.iter_mut().zip(header.wanted).filter(|(_, column)| *column == Some(found));
+            places.for_each(|(value, _)| *value = Some(field.to_owned()));
+            found += 1;
         }
-        Ok(Some(columns.map(|column| column.map(|column| fields[column].clone()))))
+        if found != header.count {
+            let expected = header.count.to_string();
+            return Err(TaskError::Columns { at: self.lines.place(), found, expected, separator: "TAB" });
+        }
+        Ok(Some(values))
     }
 
     fn place(&self) -> Place {
         self.lines.place()
     }
-}
 
-/// Counts double quotes on their way: in a whole file they come in twos.
-struct QuoteCounter {
-    file: BufReader<File>,
-    quotes: u64,
-}
-
-impl Read for QuoteCounter {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.file.read(out)?;
-        self.quotes += out[..count].iter().filter(|&&byte| byte == b'"').count() as u64;
-        Ok(count)
+    fn are_numbered(&self) -> bool {
+        self.header.as_ref().is_some_and(|header| header.wanted[0].is_none())
     }
 }
 
 struct Csv {
-    path: PathBuf,
-    reader: csv::Reader<QuoteCounter>,
-    record: csv::ByteRecord,
+    records: CsvRecords,
     header: Option<Header>,
-    line: u64,
-}
-
-impl Csv {
-    fn open(path: &Path) -> Result<Self, TaskError> {
-        let file = QuoteCounter { file: lines::open(path)?, quotes: 0 };
-        let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(file);
-        Ok(Self { path: path.to_owned(), reader, record: csv::ByteRecord::new(), header: None, line: 0 })
-    }
-
-    /// The next row's values.
-    fn fields(&mut self) -> Result<Option<Vec<String>>, TaskError> {
-        let line = self.reader.position().line();
-        let is_row = self.reader.read_byte_record(&mut self.record).map_err(|error| match error.into_kind() {
-            csv::ErrorKind::Io(source) => TaskError::io(&self.path, "read")(source),
-            other => TaskError::Csv { at: Place { path: self.path.clone(), line }, problem: format!("{other:?}") },
-        })?;
-        if !is_row {
-            return if self.reader.get_ref().quotes.is_multiple_of(2) {
-                Ok(None)
-            } else {
-                let problem = "a double quote that is opened and never closed".to_owned();
-                Err(TaskError::Csv { at: self.place(), problem })
-            };
-        }
-        self.line = self.record.position().map_or(line, csv::Position::line);
-        let mut fields = Vec::with_capacity(self.record.len());
-        for (column, field) in self.record.iter().enumerate() {
-            let field = std::str::from_utf8(field).map_err(|_| TaskError::Csv {
-                at: self.place(),
-                problem: format!("invalid UTF-8 in column {}", column + 1),
-            })?;
-            fields.push(field.to_owned());
-        }
-        Ok(Some(fields))
-    }
 }
 
 impl Records for Csv {
     fn next(&mut self, wanted: &[Wanted<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
+        let records = &mut self.records;
         if self.header.is_none() {
-            let Some(names) = self.fields()? else { return Ok(None) };
-            let names = names.iter().map(|name| name.trim().to_owned()).collect();
-            let header = Header::new(names, self.place())?;
-            header.find(wanted, || self.place())?;
-            self.header = Some(header);
+            if !records.next()? {
+                return Ok(None);
+            }
+            self.header = Some(Header::new(records.values(), wanted, || records.place())?);
         }
-        let Some(fields) = self.fields()? else { return Ok(None) };
         let Some(header) = &self.header else { return Ok(None) };
-        if fields.len() != header.names.len() {
-            let expected = header.names.len().to_string();
-            return Err(TaskError::Columns { at: self.place(), found: fields.len(), expected, separator: "commas" });
+        if !records.next()? {
+            return Ok(None);
         }
-        Ok(Some(header.find(wanted, || self.place())?.map(|column| column.map(|column| fields[column].clone()))))
+        if records.len() != header.count {
+            let expected = header.count.to_string();
+            return Err(TaskError::Columns {
+                at: records.place(),
+                found: records.len(),
+                expected,
+                separator: "commas",
+            });
+        }
+        Ok(Some(header.wanted.map(|column| column.map(|column| records.value(column).to_owned()))))
     }
 
     fn place(&self) -> Place {
-        Place { path: self.path.clone(), line: self.line }
+        self.records.place()
+    }
+
+    fn are_numbered(&self) -> bool {
+        self.header.as_ref().is_some_and(|header| header.wanted[0].is_none())
     }
 }
 
@@ -328,43 +333,123 @@ struct Jsonl {
     lines: Lines,
 }
 
-/// A value as text; `None` for what is neither text, number, truth value nor null.
-fn plain(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => Some(String::new()),
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(truth) => Some(truth.to_string()),
-        Value::Array(_) | Value::Object(_) => None,
+/// A value as text.
+enum Plain {
+    Text(String),
+    /// Neither text, number, truth value nor null.
+    Nested,
+}
+
+impl<'de> Deserialize<'de> for Plain {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PlainVisitor)
+    }
+}
+
+struct PlainVisitor;
+
+impl<'de> Visitor<'de> for PlainVisitor {
+    type Value = Plain;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or a number")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Plain, E> {
+        Ok(Plain::Text(String::new()))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Plain, E> {
+        Ok(Plain::Text(text.to_owned()))
+    }
+
+    fn visit_bool<E: Error>(self, truth: bool) -> Result<Plain, E> {
+        Ok(Plain::Text(truth.to_string()))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Plain, E> {
+        Ok(Plain::Text(number.to_string()))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Plain, E> {
+        Ok(Plain::Text(number.to_string()))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Plain, E> {
+        Ok(Plain::Text(serde_json::Number::from_f64(number).map_or_else(|| number.to_string(), |n| n.to_string())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Plain, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Plain::Nested)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Plain, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Plain::Nested)
+    }
+}
+
+/// The wanted values of an object. The others are passed over as they are read: a line may have millions of them.
+struct Picker<'w>(&'w [Wanted<'w>; 4]);
+
+#[derive(Default)]
+struct Picked {
+    values: [Option<Plain>; 4],
+    /// The first keys, for messages.
+    keys: Vec<String>,
+    count: usize,
+}
+
+impl<'de> Visitor<'de> for Picker<'_> {
+    type Value = Picked;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Picked, A::Error> {
+        let mut picked = Picked::default();
+        while let Some(key) = map.next_key::<String>()? {
+            match self.0.iter().position(|wanted| wanted.column == key) {
+                // Two columns that are wanted may go by one name, such as the text for both of a pair.
+                Some(_) => {
+                    let value: Plain = map.next_value()?;
+                    let all = self.0.iter().zip(&mut picked.values).filter(|(wanted, _)| wanted.column == key);
+                    for (_, place) in all {
+                        *place = Some(match &value {
+                            Plain::Text(text) => Plain::Text(text.clone()),
+                            Plain::Nested => Plain::Nested,
+                        });
+                    }
+                }
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+            picked.count += 1;
+            if picked.keys.len() < LISTED {
+                picked.keys.push(key);
+            }
+        }
+        Ok(picked)
     }
 }
 
 impl Records for Jsonl {
     fn next(&mut self, wanted: &[Wanted<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
         const EXPECTED: &str = "one object a line, such as {\"text\": \"...\", \"label\": \"...\"}";
-        let parsed = match self.lines.next()? {
-            None => return Ok(None),
-            Some(line) => serde_json::from_str::<Map<String, Value>>(line),
-        };
+        let Some(line) = self.lines.next()? else { return Ok(None) };
+        let mut json = serde_json::Deserializer::from_str(line);
+        let parsed = json.deserialize_map(Picker(wanted)).and_then(|picked| json.end().map(|()| picked));
         let at = || self.lines.place();
-        let object =
-            parsed.map_err(|error| TaskError::Json { at: at(), problem: error.to_string(), expected: EXPECTED })?;
+        let error = |problem: String| TaskError::Json { at: at(), problem, expected: EXPECTED };
+        let picked = parsed.map_err(|problem| error(problem.to_string()))?;
         let mut values = [const { None }; 4];
-        for (value, &(key, is_needed)) in values.iter_mut().zip(wanted) {
-            match object.get(key) {
-                None if is_needed => {
-                    let known = listed(&object.keys().collect::<Vec<_>>());
-                    return Err(TaskError::NoColumn { at: at(), column: key.to_owned(), known });
-                }
+        for ((value, found), wanted) in values.iter_mut().zip(picked.values).zip(wanted) {
+            match found {
+                None if wanted.is_needed => return Err(wanted.missing(at(), &picked.keys, picked.count)),
                 None => {}
-                Some(found) => {
-                    let text = plain(found).ok_or_else(|| TaskError::Json {
-                        at: at(),
-                        problem: format!("{key:?} is neither text nor a number"),
-                        expected: EXPECTED,
-                    })?;
-                    *value = Some(text);
-                }
+                Some(Plain::Nested) => return Err(error(format!("{:?} is neither text nor a number", wanted.column))),
+                Some(Plain::Text(text)) => *value = Some(text),
             }
         }
         Ok(Some(values))

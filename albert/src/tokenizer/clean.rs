@@ -10,7 +10,8 @@
 //! 2. control characters are dropped;
 //! 3. with [`Cleaning::strip_accents`]: NFKD, and every character with a non-zero canonical combining class is dropped;
 //!    without: NFKC, so that one character has one spelling;
-//! 4. with [`Cleaning::lowercase`]: lower case, as Unicode's full mapping with the final-sigma rule has it.
+//! 4. with [`Cleaning::lowercase`]: lower case, by Unicode's full mapping. A capital sigma becomes `ς` or `σ` by its
+//!    neighbours in the text after step 3, as if steps 1 and 2 came last: the result is that of Python's `str.lower`.
 //!
 //! Dropping all combining characters makes NFKD's reordering unobservable, so decomposition goes character by
 //! character and each cleaned byte knows the source bytes it came from. ASCII takes a table look-up a byte.
@@ -204,6 +205,9 @@ impl Cleaning {
         } else {
             compose(&rest[..len], from, &mut decomposed);
         }
+        if self.lowercase {
+            lower_sigmas(&mut decomposed, text, from..from + len, self.strip_accents);
+        }
         // Compatibility forms may hold spaces of their own ("´" is a space and an accent): cut there.
         let mut characters = decomposed.as_slice();
         while !characters.is_empty() {
@@ -226,21 +230,71 @@ impl Cleaning {
                 *in_word = true;
             }
         };
-        if !self.lowercase {
-            part.iter().for_each(|&(c, start, end)| push(c, start, end));
-        } else if part.iter().any(|&(c, ..)| c == 'Σ') {
-            // Only whole words tell a final sigma, and the string method knows the rule; it lengthens nothing else.
-            let whole: String = part.iter().map(|&(c, ..)| c).collect();
-            let lower = whole.to_lowercase();
-            let mut lower = lower.chars();
-            for &(c, start, end) in part {
-                lower.by_ref().take(c.to_lowercase().count()).for_each(|l| push(l, start, end));
-            }
-        } else {
-            for &(c, start, end) in part {
+        for &(c, start, end) in part {
+            if self.lowercase {
                 c.to_lowercase().for_each(|l| push(l, start, end));
+            } else {
+                push(c, start, end);
             }
         }
+    }
+}
+
+/// How a character takes part in Unicode's condition Final_Sigma.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Casing {
+    Cased,
+    Ignorable,
+    Other,
+}
+
+impl Casing {
+    /// The properties Cased and Case_Ignorable are those that `str::to_lowercase` applies: it is asked for them.
+    fn of(c: char) -> Self {
+        let ends_word = |text: String| text.to_lowercase().ends_with('ς');
+        match c {
+            c if c.is_ascii_alphabetic() => Self::Cased,
+            c if ends_word(format!("{c}Σ")) => Self::Cased,
+            c if ends_word(format!("A{c}Σ")) => Self::Ignorable,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Replaces each capital sigma in `characters`, which are bytes `range` of `text` after decomposition, by `ς` where it ends
+/// a word and by `σ` elsewhere.
+///
+/// A sigma ends a word if a cased letter precedes it and none follows, case-ignorable characters passed over, anywhere in
+/// the text (Unicode 15, section 3.13). A search ends at the next sigma at the latest: the cost is linear.
+pub(super) fn lower_sigmas(
+    characters: &mut [(char, usize, usize)],
+    text: &str,
+    range: std::ops::Range<usize>,
+    strip_accents: bool,
+) {
+    let is_cased = |characters: &mut dyn Iterator<Item = char>| {
+        characters.map(Casing::of).find(|&casing| casing != Casing::Ignorable) == Some(Casing::Cased)
+    };
+    // Outside `range` the text is as it was; canonical equivalents have one casing, so their order does not matter.
+    let decomposed = |c: char| {
+        let mut out = Vec::new();
+        decompose_compatible(c, |d| {
+            if !strip_accents || canonical_combining_class(d) == 0 {
+                out.push(d);
+            }
+        });
+        out.into_iter()
+    };
+    for at in 0..characters.len() {
+        if characters[at].0 != 'Σ' {
+            continue;
+        }
+        let (before, after) = (&characters[..at], &characters[at + 1..]);
+        let outside = text[..range.start].chars().rev().flat_map(|c| decomposed(c).rev());
+        let is_inside = is_cased(&mut before.iter().rev().map(|&(c, ..)| c).chain(outside));
+        let outside = text[range.end..].chars().flat_map(decomposed);
+        let goes_on = is_cased(&mut after.iter().map(|&(c, ..)| c).chain(outside));
+        characters[at].0 = if is_inside && !goes_on { 'ς' } else { 'σ' };
     }
 }
 

@@ -5,11 +5,11 @@
 //! it; an entry says up to which sum they do not (`lattice.rs`), and beyond it the word is searched anew. Nothing is allocated once buffers have grown to the longest word.
 
 use super::unigram::{Scratch, append};
-use super::{Model, Tokenizer};
+use super::{Model, Tokenizer, TokenizerError};
 
 /// Encodes many texts on one thread, remembering the pieces of words it has seen.
 ///
-/// Results are those of [`Tokenizer::encode`], bit for bit; the memory is bounded (about 3 MB).
+/// Results are those of [`Tokenizer::encode`], bit for bit; the memory is bounded (about 6 MB).
 pub struct Encoder<'t> {
     tokenizer: &'t Tokenizer,
     scratch: Scratch,
@@ -23,7 +23,10 @@ impl<'t> Encoder<'t> {
     }
 
     /// Appends the ids of `text` to `out`, without `[CLS]` and `[SEP]`.
-    pub fn encode_into(&mut self, text: &str, out: &mut Vec<u32>) {
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_into(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let Self { tokenizer, scratch, memo } = self;
         let Model::Unigram(model) = &tokenizer.model else {
             return tokenizer.encode_into(text, out);
@@ -51,6 +54,7 @@ impl<'t> Encoder<'t> {
         });
         (scratch.word, scratch.pieces) = (buffer, pieces);
         scratch.shrink();
+        Ok(())
     }
 }
 

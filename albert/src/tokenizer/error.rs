@@ -52,11 +52,23 @@ pub enum TokenizerError {
         /// What the library says.
         reason: String,
     },
+    /// A `tokenizer.json` of other origin cannot do what it was asked for.
+    #[error("the tokenizer cannot {action} {bytes} bytes: {reason}")]
+    Pipeline {
+        /// What it was to do.
+        action: &'static str,
+        /// Size of the input.
+        bytes: usize,
+        /// What the `tokenizers` library says.
+        reason: String,
+    },
     /// The file is of no kind that is known here.
-    #[error("{}: neither a tokenizer.json, a spiece.model nor a BERT vocab.txt; it is damaged or another kind of file", .path.display())]
+    #[error("{}: neither a tokenizer.json, a spiece.model nor a BERT vocab.txt; {what}", .path.display())]
     Unrecognized {
         /// The file.
         path: PathBuf,
+        /// What it is, where that can be told.
+        what: &'static str,
     },
     /// A folder without any tokeniser file.
     #[error("{}: no {expected} in this folder; put the model's tokenizer file there", .path.display())]

@@ -14,11 +14,13 @@
 //!
 //! Differences that the layout cannot express: Hugging Face's StripAccents drops all marks, ours (as released) those
 //! with a non-zero combining class; its Lowercase knows no final sigma; and it takes special pieces typed in text for
-//! special.
+//! special. Here typed special pieces are text in every file of ours, the one that a `spiece.model` becomes included, as
+//! they are to the model itself ([`Tokenizer::encode_with_specials`] takes them as special).
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use engine::io::limits;
 use serde_json::{Map, Value, json};
 
 use super::unigram::TextRules;
@@ -46,8 +48,8 @@ fn normalizers(cleaning: Cleaning) -> Vec<Value> {
     list
 }
 
-/// Google's preprocessing and the rules of a SentencePiece model.
-fn spiece_normalizers(cleaning: Cleaning, charsmap: &[u8]) -> Vec<Value> {
+/// Google's preprocessing and the rules of a SentencePiece model, in base64.
+fn spiece_normalizers(cleaning: Cleaning, charsmap: &str) -> Vec<Value> {
     let space = json!({"type": "Replace", "pattern": {"Regex": "[\\s\u{1c}-\u{1f}\u{85}]+"}, "content": " "});
     let mut list = vec![space, json!({"type": "Strip", "strip_left": true, "strip_right": true})];
     if cleaning.strip_accents {
@@ -57,7 +59,7 @@ fn spiece_normalizers(cleaning: Cleaning, charsmap: &[u8]) -> Vec<Value> {
         list.push(json!({"type": "Lowercase"}));
     }
     if !charsmap.is_empty() {
-        list.push(json!({"type": "Precompiled", "precompiled_charsmap": base64(charsmap)}));
+        list.push(json!({"type": "Precompiled", "precompiled_charsmap": charsmap}));
     }
     list.push(json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}));
     list.push(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
@@ -117,14 +119,19 @@ impl Tokenizer {
     ///
     /// What was read from a `spiece.model` is written as Hugging Face's library can come closest to it: pieces under the
     /// digit-comma rule lose 100 of their score instead of being cut.
-    pub fn to_json(&self) -> String {
+    ///
+    /// # Errors
+    /// [`TokenizerError::Pipeline`] where a `tokenizer.json` of other origin cannot be written again.
+    pub fn to_json(&self) -> Result<String, TokenizerError> {
         let unigram = match &self.model {
             Model::Unigram(unigram) => unigram,
             Model::HuggingFace(pipeline) => return pipeline.to_json(),
         };
         let normalizers = match &unigram.text {
             TextRules::Own(cleaning) => normalizers(*cleaning),
-            TextRules::SentencePiece { normalizer, file } => spiece_normalizers(normalizer.cleaning(), file.charsmap()),
+            TextRules::SentencePiece { normalizer, file } => {
+                spiece_normalizers(normalizer.cleaning(), &base64(file.charsmap()))
+            }
         };
         let mut text = String::from("{\n");
         for (key, value) in frame(normalizers, self) {
@@ -147,7 +154,7 @@ impl Tokenizer {
             writeln!(text, "    {}{comma}", json!([piece.text, score])).expect("a string can be written to");
         }
         text.push_str("  ]}\n}\n");
-        text
+        Ok(text)
     }
 
     /// The content of a `tokenizer_config.json` for a folder with [`Self::to_json`]: it names the special pieces and the
@@ -177,15 +184,18 @@ impl Tokenizer {
 
     /// The files that a model folder has of it, by name and content, so that loading the folder here gives the same ids:
     /// [`Self::to_json`], [`Self::to_config_json`] and, where it came from one, the `spiece.model`.
-    pub fn to_files(&self) -> Vec<(&'static str, Vec<u8>)> {
+    ///
+    /// # Errors
+    /// As [`Self::to_json`].
+    pub fn to_files(&self) -> Result<Vec<(&'static str, Vec<u8>)>, TokenizerError> {
         let mut files = vec![
-            ("tokenizer.json", self.to_json().into_bytes()),
+            ("tokenizer.json", self.to_json()?.into_bytes()),
             ("tokenizer_config.json", self.to_config_json().into_bytes()),
         ];
-        if let (true, Ok(model)) = (self.is_from_spiece(), self.to_spiece()) {
-            files.push(("spiece.model", model));
+        if self.is_from_spiece() {
+            files.push(("spiece.model", self.to_spiece()?));
         }
-        files
+        Ok(files)
     }
 
     /// Whether a SentencePiece model's own rules cut the text: a `tokenizer.json` cannot say all of them.
@@ -199,7 +209,8 @@ impl Tokenizer {
     /// # Errors
     /// If the file cannot be written; what was there before is untouched.
     pub fn save(&self, path: &Path) -> Result<(), TokenizerError> {
-        Ok(engine::io::write_atomically(path, |file| file.write_all(self.to_json().as_bytes()))?)
+        let text = self.to_json()?;
+        Ok(engine::io::write_atomically(path, |file| file.write_all(text.as_bytes()))?)
     }
 
     /// Reads the content of a `tokenizer.json`, ours or another; `path` is for messages.
@@ -216,15 +227,16 @@ impl Tokenizer {
         path: &Path,
         changes: Vec<(&'static str, Value)>,
     ) -> Result<Self, TokenizerError> {
-        let mut root: Value = serde_json::from_str(text)
-            .map_err(|error| TokenizerError::Json { path: path.into(), reason: error.to_string() })?;
+        let not_json = |reason: String| TokenizerError::Json { path: path.into(), reason };
+        limits::check_json(text.as_bytes()).map_err(|error| not_json(error.to_string()))?;
+        let mut root: Value = serde_json::from_str(text).map_err(|error| not_json(error.to_string()))?;
         let reader = Reader { path };
         let Some(cleaning) = own_cleaning(&root) else {
             if changes.is_empty() || root["normalizer"]["type"] != "BertNormalizer" {
-                return Self::from_pipeline(text, path);
+                return Self::from_pipeline(text, root, path);
             }
             changes.into_iter().for_each(|(key, value)| root["normalizer"][key] = value);
-            return Self::from_pipeline(&root.to_string(), path);
+            return Self::from_pipeline(&root.to_string(), root, path);
         };
         reader.check_word_marks(&root)?;
         let pieces = reader.pieces(&root)?;
@@ -235,11 +247,23 @@ impl Tokenizer {
 
 /// The cleaning whose normaliser list the file holds, if it is one of ours.
 fn own_cleaning(root: &Value) -> Option<Cleaning> {
+    cleaning_of(root, normalizers)
+}
+
+/// Whether [`Tokenizer::to_json`] wrote the file from a `spiece.model`.
+pub(super) fn is_written_from_spiece(root: &Value) -> bool {
+    let steps = root.pointer("/normalizer/normalizers").and_then(Value::as_array);
+    let charsmap =
+        steps.into_iter().flatten().find_map(|step| step["precompiled_charsmap"].as_str()).unwrap_or_default();
+    cleaning_of(root, |cleaning| spiece_normalizers(cleaning, charsmap)).is_some()
+}
+
+fn cleaning_of(root: &Value, list: impl Fn(Cleaning) -> Vec<Value>) -> Option<Cleaning> {
     let found = root.pointer("/normalizer/normalizers")?.as_array()?;
     [(true, true), (true, false), (false, true), (false, false)]
         .into_iter()
         .map(|(lowercase, strip_accents)| Cleaning { lowercase, strip_accents })
-        .find(|&cleaning| *found == normalizers(cleaning))
+        .find(|&cleaning| *found == list(cleaning))
 }
 
 /// Finds things in the JSON and names the place when they are not there.

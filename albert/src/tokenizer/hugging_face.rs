@@ -5,15 +5,19 @@
 //! put into the same form: clean, space out CJK, lower-case and strip accents if asked, split at white space and
 //! punctuation, then the longest piece first; words over 100 characters are unknown.
 //!
-//! The pipeline's truncation and padding are taken off, as `transformers` does; special pieces typed in text are special.
+//! The pipeline's truncation and padding are taken off, as `transformers` does. Special pieces typed in text are special,
+//! but for files that we wrote ([`file`](super::file)).
 //! Cost: about 2 MB/s a core.
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
 
+use tokenizers::{DecoderWrapper, ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
+
+use super::bounds::{Limited, check_pipeline, watched};
+use super::file::is_written_from_spiece;
 use super::vocabulary::{Piece, PieceKind, Vocabulary};
 use super::{Encoding, Model, Tokenizer, TokenizerError};
 
@@ -34,23 +38,32 @@ impl Default for WordPiece {
     }
 }
 
+/// A pipeline of the library whose normalizer is bounded.
+type Pipeline = TokenizerImpl<ModelWrapper, Limited, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
 /// A pipeline of the library.
 #[derive(Debug, Clone)]
 pub(super) struct HuggingFace {
-    pipeline: tokenizers::Tokenizer,
-    unknown: u32,
+    pipeline: Pipeline,
+    /// Special pieces typed in text are text, as in our other files; the library takes them for special.
+    pub(super) specials_are_text: bool,
 }
 
 /// Ids may be sparse, but not so much that a table by id is out of proportion to the file.
 const SPARSE: usize = 16;
 
 impl Tokenizer {
-    /// A pipeline from the text of a `tokenizer.json`.
-    pub(super) fn from_pipeline(text: &str, path: &Path) -> Result<Self, TokenizerError> {
+    /// A pipeline from the text of a `tokenizer.json`, and the same as a value.
+    pub(super) fn from_pipeline(text: &str, root: Value, path: &Path) -> Result<Self, TokenizerError> {
         let refuse = |reason: String| TokenizerError::HuggingFace { path: path.into(), reason };
-        let mut pipeline = tokenizers::Tokenizer::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        check_pipeline(&root, text.len()).map_err(refuse)?;
+        let specials_are_text = is_written_from_spiece(&root);
+        // Its memory is not needed beside the library's.
+        drop(root);
+        let mut pipeline: Pipeline = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
         pipeline.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
         pipeline.with_padding(None);
+        pipeline.set_encode_special_tokens(specials_are_text);
         let by_text = pipeline.get_vocab(true);
         let size = by_text.values().max().map_or(0, |&id| id as usize + 1);
         if size > SPARSE * (by_text.len() + 64) {
@@ -69,7 +82,7 @@ impl Tokenizer {
         let mut vocabulary = Vocabulary::with_ids(pieces, ids, None).map_err(in_file)?;
         let unknown = vocabulary.specials.unk;
         vocabulary.pieces[unknown as usize].kind = PieceKind::Unknown;
-        Ok(Self { vocabulary, model: Model::HuggingFace(Box::new(HuggingFace { pipeline, unknown })) })
+        Ok(Self { vocabulary, model: Model::HuggingFace(Box::new(HuggingFace { pipeline, specials_are_text })) })
     }
 
     /// Reads the content of a BERT `vocab.txt`, a piece a line; `path` is for messages.
@@ -97,7 +110,8 @@ impl Tokenizer {
             };
             special_ids.push((special, id.clone()));
         }
-        Self::from_pipeline(&wordpiece_pipeline(ids, &special_ids, how).to_string(), path)
+        let pipeline = wordpiece_pipeline(ids, &special_ids, how);
+        Self::from_pipeline(&pipeline.to_string(), pipeline, path)
     }
 }
 
@@ -135,32 +149,38 @@ fn wordpiece_pipeline(ids: Map<String, Value>, special_ids: &[(&str, Value)], ho
 }
 
 impl HuggingFace {
-    /// The ids of `text` without those that the post-processor adds. A text that the library gives up on (its regular
-    /// expressions have a limit) is one unknown piece.
-    pub(super) fn encode(&self, text: &str) -> Encoding {
-        match self.pipeline.encode(text, false) {
-            Ok(encoding) => Encoding { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() },
-            Err(_) => Encoding { ids: vec![self.unknown], offsets: vec![(0, text.len())] },
-        }
+    /// The ids of `text` without those that the post-processor adds.
+    pub(super) fn encode(&self, text: &str) -> Result<Encoding, TokenizerError> {
+        let encoding = watched(|| self.pipeline.encode(text, false)).map_err(failed("encode", text.len()))?;
+        Ok(Encoding { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
     /// `text`, or `text` and `pair`, with what the post-processor adds; ids and segments.
-    pub(super) fn encode_finished(&self, text: &str, pair: Option<&str>) -> Option<(Vec<u32>, Vec<u8>)> {
-        let encoding = match pair {
+    pub(super) fn encode_finished(
+        &self,
+        text: &str,
+        pair: Option<&str>,
+    ) -> Result<(Vec<u32>, Vec<u8>), TokenizerError> {
+        let encoding = watched(|| match pair {
             Some(pair) => self.pipeline.encode((text, pair), true),
             None => self.pipeline.encode(text, true),
-        };
-        let encoding = encoding.ok()?;
+        });
+        let encoding = encoding.map_err(failed("encode", text.len() + pair.map_or(0, str::len)))?;
         let segments = encoding.get_type_ids().iter().map(|&segment| u8::from(segment > 0)).collect();
-        Some((encoding.get_ids().to_vec(), segments))
+        Ok((encoding.get_ids().to_vec(), segments))
     }
 
-    pub(super) fn decode(&self, ids: &[u32], skip_specials: bool) -> String {
-        self.pipeline.decode(ids, skip_specials).unwrap_or_default()
+    pub(super) fn decode(&self, ids: &[u32], skip_specials: bool) -> Result<String, TokenizerError> {
+        self.pipeline.decode(ids, skip_specials).map_err(failed("decode", size_of_val(ids)))
     }
 
     /// The pipeline as a `tokenizer.json`.
-    pub(super) fn to_json(&self) -> String {
-        self.pipeline.to_string(true).unwrap_or_default()
+    pub(super) fn to_json(&self) -> Result<String, TokenizerError> {
+        self.pipeline.to_string(true).map_err(failed("write as JSON", 0))
     }
+}
+
+/// The library could not do `action` on so many bytes.
+fn failed(action: &'static str, bytes: usize) -> impl FnOnce(tokenizers::Error) -> TokenizerError {
+    move |error| TokenizerError::Pipeline { action, bytes, reason: error.to_string() }
 }

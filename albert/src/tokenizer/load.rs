@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+use engine::io::limits;
 use serde_json::Value;
 
 use super::{Cleaning, Tokenizer, TokenizerError, WordPiece};
@@ -51,12 +52,16 @@ impl Tokenizer {
     }
 
     fn from_file(path: &Path, settings: &Settings) -> Result<Self, TokenizerError> {
-        let bytes = std::fs::read(path).map_err(|source| TokenizerError::Read { path: path.into(), source })?;
+        let bytes = limits::read(path, limits::LARGEST_FILE)
+            .map_err(|source| TokenizerError::Read { path: path.into(), source })?;
         match kind_of(&bytes) {
             Kind::Json(text) => Self::from_json_with(text, path, settings.bert_normalizer()),
             Kind::Spiece => Self::from_spiece(&bytes, settings.cleaning(), path),
             Kind::Vocabulary(text) => Self::from_wordpiece(text, settings.wordpiece(), path),
-            Kind::Other => Err(TokenizerError::Unrecognized { path: path.into() }),
+            Kind::Other => {
+                let what = limits::mistaken(&bytes).unwrap_or("it is damaged or another kind of file");
+                Err(TokenizerError::Unrecognized { path: path.into(), what })
+            }
         }
     }
 }
@@ -72,6 +77,7 @@ fn kind_of(bytes: &[u8]) -> Kind<'_> {
     let text = std::str::from_utf8(bytes).ok();
     let text = text.map(|text| text.strip_prefix('\u{feff}').unwrap_or(text));
     match text {
+        _ if limits::mistaken(bytes).is_some() => Kind::Other,
         Some(text) if text.trim_start().starts_with('{') => Kind::Json(text),
         Some(text) if text.lines().any(|line| line == "[UNK]" || line == "[CLS]") => Kind::Vocabulary(text),
         // The first field of a model is a piece: field 1, a message.
@@ -82,13 +88,14 @@ fn kind_of(bytes: &[u8]) -> Kind<'_> {
 
 impl Settings {
     fn read(path: &Path) -> Result<Self, TokenizerError> {
-        let bytes = match std::fs::read(path) {
+        let bytes = match limits::read(path, limits::LARGEST_SETTINGS) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(source) => return Err(TokenizerError::Read { path: path.into(), source }),
         };
-        let root: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| TokenizerError::Json { path: path.into(), reason: error.to_string() })?;
+        let not_json = |reason: String| TokenizerError::Json { path: path.into(), reason };
+        limits::check_json(&bytes).map_err(|error| not_json(error.to_string()))?;
+        let root: Value = serde_json::from_slice(&bytes).map_err(|error| not_json(error.to_string()))?;
         let flag = |key: &str| match &root[key] {
             Value::Null => Ok(None),
             Value::Bool(value) => Ok(Some(*value)),

@@ -19,13 +19,31 @@
 //! | `load.rs`         | any file or folder: which kind it is, by content                 |
 //! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                  |
 //! | `spiece/`         | `spiece.model`: protocol buffers, normaliser, charsmap           |
-//! | `hugging_face.rs` | other people's `tokenizer.json` and `vocab.txt`                  |
+//! | `hugging_face.rs` | third-party `tokenizer.json` and `vocab.txt`                     |
+//! | `bounds.rs`       | how far their steps may make a text grow                         |
 //! | `train/`          | the vocabulary trainer                                           |
 //!
 //! Sources: Kudo 2018 (unigram model), Kudo and Richardson 2018 (SentencePiece), the released ALBERT `tokenization.py`
 //! (cleaning, digit-comma rule, start-of-word rule). As there, special pieces typed in text are text:
-//! [`Tokenizer::encode_with_specials`] is for those who mean them.
+//! [`Tokenizer::encode_with_specials`] is for callers that mean them.
+//!
+//! # Which file decides
+//! A `tokenizer.json` cannot express all rules of a `spiece.model`, so the same folder gives other ids by the one than by the
+//! other where text is unusual (digits with commas, odd white space, marks of combining class 0, near ties).
+//!
+//! | in the folder                                  | ids are those of                                              |
+//! |------------------------------------------------|---------------------------------------------------------------|
+//! | `tokenizer.json`, or it and `spiece.model`     | `transformers`' fast tokenizer, by that file                  |
+//! | `spiece.model` alone                           | Google's code: the model and `preprocess_text`                |
+//! | both, written by [`Tokenizer::to_files`]       | the `spiece.model`: `ids_by` in `tokenizer_config.json`       |
+//! | our own `tokenizer.json`                       | our cleaning and search; `transformers` gives the same        |
+//!
+//! | `[MASK]` typed in text, to [`Tokenizer::encode`]                      | is      |
+//! |-----------------------------------------------------------------------|---------|
+//! | our `tokenizer.json`, a `spiece.model`, the file that one was made of | text    |
+//! | `tokenizer.json` and `vocab.txt` of other origin, `transformers`      | special |
 
+mod bounds;
 mod clean;
 mod encoder;
 mod error;
@@ -198,84 +216,123 @@ impl Tokenizer {
     }
 
     /// The ids of `text`, without `[CLS]` and `[SEP]`.
-    pub fn encode(&self, text: &str) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// [`TokenizerError::Pipeline`] where a `tokenizer.json` of other origin gives up on the text; our own vocabularies and
+    /// SentencePiece models encode every text. So do all methods that encode.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 4);
-        self.encode_into(text, &mut ids);
-        ids
+        self.encode_into(text, &mut ids)?;
+        Ok(ids)
     }
 
     /// Appends the ids of `text` to `out`, without `[CLS]` and `[SEP]`. For much text, an [`Encoder`] is faster.
-    pub fn encode_into(&self, text: &str, out: &mut Vec<u32>) {
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_into(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
         match &self.model {
             Model::Unigram(model) => model.encode_into(&self.vocabulary, text, out),
-            Model::HuggingFace(model) => out.extend(model.encode(text).ids),
+            Model::HuggingFace(model) => out.extend(model.encode(text)?.ids),
         }
+        Ok(())
     }
 
     /// The ids of `text` and the source bytes that each covers.
-    pub fn encode_with_offsets(&self, text: &str) -> Encoding {
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_with_offsets(&self, text: &str) -> Result<Encoding, TokenizerError> {
         match &self.model {
             Model::Unigram(model) => {
                 let mut encoding = Encoding::default();
                 model.encode_part(&self.vocabulary, text, 0, true, &mut encoding);
-                encoding
+                Ok(encoding)
             }
             Model::HuggingFace(model) => model.encode(text),
         }
     }
 
     /// `[CLS] text [SEP]`, or what the post-processor of a `tokenizer.json` of other origin makes of it.
-    pub fn encode_single(&self, text: &str) -> Vec<u32> {
-        if let Model::HuggingFace(model) = &self.model
-            && let Some((ids, _)) = model.encode_finished(text, None)
-        {
-            return ids;
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_single(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        if let Model::HuggingFace(model) = &self.model {
+            return Ok(model.encode_finished(text, None)?.0);
         }
         let SpecialIds { cls, sep, .. } = self.specials();
         let mut ids = vec![cls];
-        self.encode_into(text, &mut ids);
+        self.encode_into(text, &mut ids)?;
         ids.push(sep);
-        ids
+        Ok(ids)
     }
 
     /// `[CLS] a [SEP] b [SEP]` and the segment of each piece (0 up to the first `[SEP]`, then 1).
-    pub fn encode_pair(&self, a: &str, b: &str) -> (Vec<u32>, Vec<u8>) {
-        if let Model::HuggingFace(model) = &self.model
-            && let Some(finished) = model.encode_finished(a, Some(b))
-        {
-            return finished;
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_pair(&self, a: &str, b: &str) -> Result<(Vec<u32>, Vec<u8>), TokenizerError> {
+        if let Model::HuggingFace(model) = &self.model {
+            return model.encode_finished(a, Some(b));
         }
-        let mut ids = self.encode_single(a);
+        let mut ids = self.encode_single(a)?;
         let first = ids.len();
-        self.encode_into(b, &mut ids);
+        self.encode_into(b, &mut ids)?;
         ids.push(self.specials().sep);
         let segments = (0..ids.len()).map(|at| u8::from(at >= first)).collect();
-        (ids, segments)
+        Ok((ids, segments))
     }
 
     /// Like [`Self::encode_with_offsets`], but `[MASK]` and the other special pieces typed in `text` are themselves (a
     /// `tokenizer.json` of other origin always takes them so). White space before `[MASK]` belongs to it; in our own
     /// vocabularies, text that touches a special piece goes on in the same word.
-    pub fn encode_with_specials(&self, text: &str) -> Encoding {
-        let model = match &self.model {
-            Model::Unigram(model) => model,
-            Model::HuggingFace(model) => return model.encode(text),
-        };
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_with_specials(&self, text: &str) -> Result<Encoding, TokenizerError> {
+        if let Model::HuggingFace(model) = &self.model
+            && !model.specials_are_text
+        {
+            return model.encode(text);
+        }
         let mut encoding = Encoding::default();
         let (mut from, mut touches) = (0, false);
         while let Some((at, special)) = next_special(text, from) {
-            model.encode_part(&self.vocabulary, &text[from..at], from, !touches, &mut encoding);
+            self.encode_part(&text[from..at], from, !touches, &mut encoding)?;
             encoding.ids.push(self.vocabulary.ids.get(special).copied().unwrap_or(self.specials().unk));
             encoding.offsets.push((at, at + special.len()));
             from = at + special.len();
             touches = true;
         }
-        model.encode_part(&self.vocabulary, &text[from..], from, !touches, &mut encoding);
-        encoding
+        self.encode_part(&text[from..], from, !touches, &mut encoding)?;
+        Ok(encoding)
+    }
+
+    /// Appends what a part of a text becomes that starts at byte `from` of it.
+    fn encode_part(
+        &self,
+        part: &str,
+        from: usize,
+        opens_word: bool,
+        encoding: &mut Encoding,
+    ) -> Result<(), TokenizerError> {
+        match &self.model {
+            Model::Unigram(model) => model.encode_part(&self.vocabulary, part, from, opens_word, encoding),
+            Model::HuggingFace(model) => {
+                let found = model.encode(part)?;
+                encoding.ids.extend(found.ids);
+                encoding.offsets.extend(found.offsets.into_iter().map(|(start, end)| (from + start, from + end)));
+            }
+        }
+        Ok(())
     }
 
     /// The ids of many texts, in their order, on all threads of the current rayon pool.
-    pub fn encode_batch<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Vec<Vec<u32>> {
+    ///
+    /// # Errors
+    /// As [`Self::encode`], for the first text that fails.
+    pub fn encode_batch<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>, TokenizerError> {
         texts
             .par_iter()
             .with_min_len(256)
@@ -283,8 +340,8 @@ impl Tokenizer {
                 || Encoder::new(self),
                 |encoder, text| {
                     let mut ids = Vec::with_capacity(text.as_ref().len() / 4 + 4);
-                    encoder.encode_into(text.as_ref(), &mut ids);
-                    ids
+                    encoder.encode_into(text.as_ref(), &mut ids)?;
+                    Ok(ids)
                 },
             )
             .collect()
@@ -293,17 +350,23 @@ impl Tokenizer {
     /// The text of `ids`: pieces joined, word marks as spaces, none in front. Control pieces give nothing, an unknown
     /// piece gives `<unk>`, and so does an id that is not in the vocabulary. A `tokenizer.json` of other origin decodes as
     /// it says.
-    pub fn decode(&self, ids: &[u32]) -> String {
+    ///
+    /// # Errors
+    /// [`TokenizerError::Pipeline`] where a `tokenizer.json` of other origin gives up on the ids.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         match &self.model {
-            Model::Unigram(_) => self.join(ids, |kind| kind == PieceKind::Control),
+            Model::Unigram(_) => Ok(self.join(ids, |kind| kind == PieceKind::Control)),
             Model::HuggingFace(model) => model.decode(ids, true),
         }
     }
 
     /// Like [`Self::decode`], but control pieces are written as they are called, as words of their own.
-    pub fn decode_with_specials(&self, ids: &[u32]) -> String {
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    pub fn decode_with_specials(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         match &self.model {
-            Model::Unigram(_) => self.join(ids, |_| false),
+            Model::Unigram(_) => Ok(self.join(ids, |_| false)),
             Model::HuggingFace(model) => model.decode(ids, false),
         }
     }

@@ -2,7 +2,11 @@
 
 use std::collections::HashMap;
 
+use super::bounds::LONGEST_PIECE;
 use super::{TokenizerError, WORD_MARK};
+
+/// Bytes of all pieces together: the trie has at most 2^28 places, and at least half of them are used.
+const LARGEST: usize = 1 << 26;
 
 /// How a piece takes part in encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,11 +96,21 @@ impl Vocabulary {
         if pieces.len() >= 1 << 27 {
             return fail(format!("{} pieces; at most {} are possible", pieces.len(), (1 << 27) - 1));
         }
+        let bytes: usize = pieces.iter().map(|piece| piece.text.len()).sum();
+        if bytes > LARGEST {
+            return fail(format!("its pieces have {bytes} bytes in all; at most {LARGEST} are possible"));
+        }
         let mut ids = HashMap::with_capacity(pieces.len());
         let mut unknown = None;
         for (id, piece) in (0u32..).zip(&pieces) {
             if piece.text.is_empty() || piece.text.contains(['\0', ' ']) {
                 return fail(format!("piece {id} is {:?}; a piece is not empty and holds no space or NUL", piece.text));
+            }
+            if piece.text.len() > LONGEST_PIECE {
+                let (bytes, shown) = (piece.text.len(), piece.text.chars().take(20).collect::<String>());
+                return fail(format!(
+                    "piece {id}, {shown:?}..., has {bytes} bytes; at most {LONGEST_PIECE} are possible"
+                ));
             }
             if let Some(first) = ids.insert(piece.text.as_str().into(), id) {
                 return fail(format!("piece {id} repeats piece {first}, {:?}; each piece may occur once", piece.text));

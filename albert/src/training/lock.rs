@@ -7,6 +7,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use engine::EngineError;
+use engine::io::{create_dir_synced, open_lock_file};
 
 /// The folder is this process's as long as this lives.
 #[derive(Debug)]
@@ -41,9 +42,8 @@ impl FolderLock {
     }
 
     fn open(folder: &Path) -> Result<(File, PathBuf), EngineError> {
-        std::fs::create_dir_all(folder).map_err(|error| EngineError::io(folder, "create the folder", error))?;
+        create_dir_synced(folder)?;
         let path = folder.join(Self::FILE);
-        let file = File::options().write(true).create(true).truncate(false).open(&path);
-        Ok((file.map_err(|error| EngineError::io(&path, "create the file", error))?, path))
+        Ok((open_lock_file(&path)?, path))
     }
 }

@@ -8,11 +8,13 @@ mod settings;
 mod state;
 
 pub use begin::Begin;
-pub use settings::{ActivationType, ComputeSettings, OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+pub use settings::{
+    ActivationType, ComputeSettings, OptimizerKind, OptimizerSettings, Replan, ScheduleKind, ScheduleSettings,
+};
 pub use state::MemoryPlan;
 
 pub(crate) use begin::expect_finite;
 pub(crate) use lock::FolderLock;
 pub(crate) use overrides::{insert, lookup, one_line, parse, set};
-pub(crate) use settings::expect;
+pub(crate) use settings::{Update, expect};
 pub(crate) use state::{claim_folder, claim_present, expect_folder, restore_state, save_state};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment, clip_global_norm};
-use engine::{Cpu, DType, Device, EngineError, Gradients, ParamStore};
+use engine::{Communicator, Cpu, DType, Device, EngineError, Gradients, ParamStore};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Heads, parameters};
@@ -109,18 +109,13 @@ impl OptimizerSettings {
         })
     }
 
-    /// Clips the gradients and updates the parameters, in one pass; gives the norm that the gradients had.
+    /// Sums the gradients over all processes, clips them and updates the parameters; gives the norm that the sum had.
     ///
     /// # Errors
-    /// The norm is not finite, and nothing was updated; or the device failed.
-    pub(crate) fn update(
-        &self,
-        cpu: &Cpu,
-        optimizer: &mut Optimizer,
-        params: &mut ParamStore,
-        gradients: &mut Gradients,
-        learning_rate: f64,
-    ) -> Result<f64, EngineError> {
+    /// The norm is not finite, and nothing was updated; or the device or another process failed.
+    pub(crate) fn update(&self, update: Update<'_>, learning_rate: f64) -> Result<f64, EngineError> {
+        let Update { cpu, communicator, optimizer, params, gradients } = update;
+        communicator.all_reduce(gradients)?;
         let limit = Some(self.clip_norm).filter(|limit| *limit > 0.0);
         cpu.enter(|| {
             let norm = clip_global_norm(cpu, gradients, 1.0, limit, optimizer.steps() + 1)?;
@@ -128,6 +123,16 @@ impl OptimizerSettings {
             Ok(norm)
         })
     }
+}
+
+/// What an optimiser step works on. Every kind of training updates through it, so none leaves the sum over processes out.
+#[derive(Debug)]
+pub(crate) struct Update<'a> {
+    pub(crate) cpu: &'a Cpu,
+    pub(crate) communicator: Communicator,
+    pub(crate) optimizer: &'a mut Optimizer,
+    pub(crate) params: &'a mut ParamStore,
+    pub(crate) gradients: &'a mut Gradients,
 }
 
 /// The first of (key, value, whether it holds, what is expected) that does not hold, as a sentence.
@@ -163,24 +168,49 @@ pub struct ScheduleSettings {
     pub power: f64,
     /// Rate at the end.
     pub end_learning_rate: f64,
+    /// Changes of `steps` on the way, by rising step: what a run decided while it went, so that it can be repeated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replans: Vec<Replan>,
+}
+
+/// A change of the number of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replan {
+    /// Steps that were done when the number changed.
+    pub after: u64,
+    /// Optimiser steps of the whole run from then on.
+    pub steps: u64,
 }
 
 impl Default for ScheduleSettings {
     fn default() -> Self {
-        Self { kind: ScheduleKind::Released, steps: 125_000, warmup_steps: 3_125, power: 1.0, end_learning_rate: 0.0 }
+        Self {
+            kind: ScheduleKind::Released,
+            steps: 125_000,
+            warmup_steps: 3_125,
+            power: 1.0,
+            end_learning_rate: 0.0,
+            replans: Vec::new(),
+        }
     }
 }
 
 impl ScheduleSettings {
-    /// The rate of every step, up to `peak`.
+    /// Optimiser steps of the whole run, as planned when `done` are done.
+    pub fn steps_after(&self, done: u64) -> u64 {
+        self.replans.iter().rev().find(|replan| replan.after <= done).map_or(self.steps, |replan| replan.steps)
+    }
+
+    /// The rate of every step, up to `peak`, as planned when `done` are done.
     ///
     /// # Errors
     /// There are no steps, or fewer than the warm-up has.
-    pub(crate) fn schedule(&self, peak: f64) -> Result<Schedule, EngineError> {
+    pub(crate) fn schedule(&self, peak: f64, done: u64) -> Result<Schedule, EngineError> {
         let schedule = Schedule {
             peak,
             end: self.end_learning_rate,
-            steps: self.steps,
+            steps: self.steps_after(done),
             warmup: self.warmup_steps,
             power: self.power,
             decay: match self.kind {

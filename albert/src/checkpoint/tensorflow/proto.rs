@@ -8,6 +8,8 @@
 //!
 //! Fields that are not named are passed over, as the encoding foresees.
 
+use engine::io::read_varint;
+
 /// A reader of bytes that never reads beyond them.
 pub(super) struct Bytes<'a>(&'a [u8]);
 
@@ -29,21 +31,11 @@ impl<'a> Bytes<'a> {
         Ok(taken)
     }
 
-    /// A number of 7 bits a byte, the lowest first; at most 64 bits.
+    /// A varint.
     pub(super) fn varint(&mut self) -> Result<u64, String> {
-        let mut number = 0u64;
-        for at in 0..10 {
-            let byte = self.take(1)?[0];
-            let bits = u64::from(byte & 0x7F);
-            if at == 9 && bits > 1 {
-                break;
-            }
-            number |= bits << (7 * at);
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        Err("a number has more than 64 bits".to_owned())
+        let (number, length) = read_varint(self.0).map_err(|problem| problem.to_string())?;
+        self.0 = &self.0[length..];
+        Ok(number)
     }
 
     /// A varint that counts bytes.
@@ -135,6 +127,9 @@ impl BundleEntry {
                 (7, Value::Message(_)) => entry.in_parts = true,
                 _ => {}
             }
+        }
+        if entry.dtype == 0 {
+            return Err("it has no type".to_owned());
         }
         Ok(entry)
     }

@@ -13,7 +13,7 @@
 //! their sum is bounded by a multiple of the file's size. Blocks may not overlap, for the same reason.
 //! Source: LevelDB's doc/table_format.md. Limits: no compression, as TensorFlow writes its indexes.
 
-use engine::io::crc32c;
+use engine::io::{crc32c, limits};
 
 use super::proto::Bytes;
 
@@ -22,7 +22,7 @@ const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 /// Compression and checksum behind a block.
 const TRAILER: usize = 5;
 /// All keys together are at most this many times as long as the file.
-const KEY_BUDGET: usize = 32;
+const KEY_BUDGET: usize = 16;
 
 /// The checksum as it is stored: rotated and shifted, so that a CRC over bytes that hold CRCs stays useful.
 pub(super) fn masked_crc(parts: &[u8]) -> u32 {
@@ -51,7 +51,8 @@ pub(super) fn read(file: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> Result<(),
     let (body, footer) = file.split_at(start);
     let magic = footer.last_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     if magic != Some(MAGIC) {
-        return Err("it does not end with the magic number of an index; it was cut short or is none".to_owned());
+        let what = limits::mistaken(file).unwrap_or("it was cut short or is none");
+        return Err(format!("it does not end with the magic number of an index; {what}"));
     }
     let mut places = Bytes::new(&footer[..FOOTER - 8]);
     let _metaindex = Place::read(&mut places)?;

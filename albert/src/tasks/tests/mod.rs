@@ -2,6 +2,7 @@
 
 mod damage;
 mod glue;
+mod hostile;
 mod json_files;
 mod own;
 

@@ -25,6 +25,20 @@ pub(super) struct Charsmap {
 }
 
 const LEAF: u32 = 1 << 31;
+/// Bytes of a rule's key; a look-up at every position of a text may take as many steps. Rules of SentencePiece have 20.
+const LONGEST_KEY: usize = 256;
+/// Bytes that a rule may put in place of its key, so that a text cannot grow without bounds. Rules of SentencePiece have
+/// 33.
+const LONGEST_REPLACEMENT: usize = 64;
+
+/// How far the check of a node is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    /// Nodes below it are being checked.
+    Open,
+    Done,
+}
 /// A unit that nothing leads to: its label is no byte.
 const EMPTY: u32 = LEAF;
 
@@ -70,7 +84,8 @@ impl Charsmap {
     /// Units are sorted by `index ^ label`: the children of a node are those under `node ^ offset(node)`.
     fn check(&mut self) -> Result<(), String> {
         let n = self.units.len();
-        let is_node = |&index: &usize| self.units[index] & LEAF == 0;
+        // Label 0 is that of leaves, and of the root, which nothing leads to.
+        let is_node = |&index: &usize| self.units[index] & LEAF == 0 && self.units[index] & 0xff != 0;
         let parent_key = |index: usize| index ^ (self.units[index] & 0xff) as usize;
         let mut first = vec![0u32; n + 1]; // first[k]: where the units under key k start in `sorted`
         (0..n).filter(is_node).for_each(|index| first[parent_key(index) + 1] += 1);
@@ -82,21 +97,41 @@ impl Charsmap {
             sorted[*slot as usize] = index as u32;
             *slot += 1;
         }
-        let mut visited = vec![false; n];
+        // Depth first. Nodes may have several parents (Darts-clone shares equal ends), but no node may be below itself.
+        let mut longest = vec![0u16; n]; // of the keys below a node, by the key of its children
+        let mut state = vec![State::New; n];
         let mut stack = vec![0usize];
-        while let Some(node) = stack.pop() {
+        while let Some(&node) = stack.last() {
             let key = node ^ offset(self.units[node]) as usize;
-            if key >= n || std::mem::replace(&mut visited[key], true) {
+            if key >= n || state[key] == State::Done {
+                stack.pop();
                 continue;
             }
-            for &child in &sorted[first[key] as usize..first[key + 1] as usize] {
-                self.has_space_in_key |= self.units[child as usize] & 0xff == u32::from(b' ');
-                let child = child as usize;
-                if has_leaf(self.units[child]) {
-                    self.check_leaf(child ^ offset(self.units[child]) as usize)?;
+            let children = &sorted[first[key] as usize..first[key + 1] as usize];
+            if state[key] == State::New {
+                state[key] = State::Open;
+                for &child in children {
+                    let (unit, child) = (self.units[child as usize], child as usize);
+                    self.has_space_in_key |= unit & 0xff == u32::from(b' ');
+                    if has_leaf(unit) {
+                        self.check_leaf(child ^ offset(unit) as usize)?;
+                    }
+                    let below = child ^ offset(unit) as usize;
+                    match state.get(below) {
+                        Some(State::New) => stack.push(child),
+                        Some(State::Open) => return Err("precompiled_charsmap: its trie has a cycle".to_owned()),
+                        _ => {}
+                    }
                 }
-                stack.push(child);
+                continue;
             }
+            let below = |&child: &u32| longest.get(child as usize ^ offset(self.units[child as usize]) as usize);
+            let depth = children.iter().map(|child| 1 + below(child).copied().unwrap_or(0)).max().unwrap_or(0);
+            if usize::from(depth) > LONGEST_KEY {
+                return Err(format!("precompiled_charsmap: a rule for more than {LONGEST_KEY} bytes"));
+            }
+            (longest[key], state[key]) = (depth, State::Done);
+            stack.pop();
         }
         Ok(())
     }
@@ -112,6 +147,10 @@ impl Charsmap {
                 self.replacements.len()
             ));
         }
+        let rest = &self.replacements.as_bytes()[value..];
+        if !rest.iter().take(LONGEST_REPLACEMENT + 1).any(|&byte| byte == 0) {
+            return Err(format!("precompiled_charsmap: a rule that makes more than {LONGEST_REPLACEMENT} bytes"));
+        }
         Ok(())
     }
 
@@ -123,7 +162,7 @@ impl Charsmap {
         for (at, &byte) in text.iter().enumerate() {
             position ^= usize::from(byte);
             let Some(&unit) = self.units.get(position) else { break };
-            if label(unit) != u32::from(byte) {
+            if label(unit) != u32::from(byte) || byte == 0 {
                 break;
             }
             position ^= offset(unit) as usize;
@@ -145,7 +184,7 @@ impl Charsmap {
         let mut position = offset(self.units[0]) as usize;
         text.iter().all(|&byte| {
             position ^= usize::from(byte);
-            let unit = self.units.get(position).copied().filter(|&unit| label(unit) == u32::from(byte));
+            let unit = self.units.get(position).copied().filter(|&unit| byte != 0 && label(unit) == u32::from(byte));
             position ^= unit.map_or(0, offset) as usize;
             unit.is_some()
         })
@@ -216,5 +255,27 @@ mod tests {
         let mut far = blob.clone();
         far[*leaf..leaf + 4].copy_from_slice(&(LEAF | 99).to_le_bytes());
         assert!(error(&far).contains("points to byte 99 of 3"), "{}", error(&far));
+    }
+
+    #[test]
+    fn rules_that_multiply_a_text_or_never_end_are_errors() {
+        let error = |blob: &[u8]| Charsmap::read(blob).expect_err("hostile");
+        let long = "x".repeat(LONGEST_REPLACEMENT);
+        assert!(Charsmap::read(&Charsmap::write(&[("a", &long)])).is_ok());
+        let longer = "x".repeat(LONGEST_REPLACEMENT + 1);
+        assert!(error(&Charsmap::write(&[("a", &longer)])).contains("makes more than 64 bytes"));
+        let key = "k".repeat(LONGEST_KEY);
+        assert!(Charsmap::read(&Charsmap::write(&[(&key, "")])).is_ok());
+        let key = "k".repeat(LONGEST_KEY + 1);
+        assert!(error(&Charsmap::write(&[(&key, "")])).contains("a rule for more than 256 bytes"));
+        // A node for "a" that is its own child: each "a" of a text would be looked at from every position before it.
+        let mut units = vec![EMPTY; 256];
+        units[0] = u32::from(b'b') << 10;
+        let child = usize::from(b'b' ^ b'a');
+        units[child] = ((child ^ usize::from(b'b')) as u32) << 10 | u32::from(b'a');
+        let mut blob = 1024u32.to_le_bytes().to_vec();
+        units.iter().for_each(|unit| blob.extend_from_slice(&unit.to_le_bytes()));
+        blob.push(0);
+        assert!(error(&blob).contains("its trie has a cycle"), "{}", error(&blob));
     }
 }

@@ -25,6 +25,11 @@ use super::vocabulary::Vocabulary;
 use super::{Cleaning, DigitComma, Model, PieceKind, Tokenizer, TokenizerError, clean};
 use charsmap::Charsmap;
 
+/// Checks the precompiled rules of a `tokenizer.json` of other origin as those of a `spiece.model`.
+pub(super) fn check_charsmap(blob: &[u8]) -> Result<(), String> {
+    Charsmap::read(blob).map(drop)
+}
+
 /// What SentencePiece calls the model types.
 const MODEL_TYPES: [&str; 5] = ["0", "unigram", "BPE", "word", "character"];
 

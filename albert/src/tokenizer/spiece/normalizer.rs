@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use unicode_normalization::char::{canonical_combining_class, decompose_compatible};
 
+use super::super::clean::lower_sigmas;
 use super::super::lattice::character_len;
 use super::super::trie::Trie;
 use super::super::{Cleaning, Piece, PieceKind, WORD_MARK};
@@ -255,7 +256,10 @@ impl Normalizer {
             }
         }
         if cleaning.lowercase {
-            characters = lowercase(characters, text, from);
+            // `str.lower`: Unicode's full mapping, the final sigma by its context.
+            lower_sigmas(&mut characters, text, from..to, cleaning.strip_accents);
+            let lower = |(c, start, end): (char, usize, usize)| c.to_lowercase().map(move |l| (l, start, end));
+            characters = characters.into_iter().flat_map(lower).collect();
         }
         let mut buffer = Vec::with_capacity(2 * characters.len());
         let origins = characters
@@ -337,27 +341,6 @@ impl Normalizer {
         }
         state.after_space &= self.remove_extra_whitespaces;
     }
-}
-
-/// `str.lower` of the characters of `text[from..]`: Unicode's full mapping, the final sigma by its context.
-fn lowercase(characters: Vec<(char, usize, usize)>, text: &str, from: usize) -> Vec<(char, usize, usize)> {
-    let mut lower = Vec::with_capacity(characters.len());
-    if characters.iter().any(|&(c, ..)| c == 'Σ') {
-        // What decides may stand before this part of the word: ASCII, which went the fast way.
-        let before =
-            text[..from].bytes().rev().take_while(|&b| b.is_ascii() && !is_python_space(char::from(b))).count();
-        let whole: String = text[from - before..from].chars().chain(characters.iter().map(|&(c, ..)| c)).collect();
-        let whole = whole.to_lowercase();
-        let mut rest = whole[before..].chars();
-        for (c, start, end) in characters {
-            lower.extend(rest.by_ref().take(c.to_lowercase().count()).map(|l| (l, start, end)));
-        }
-    } else {
-        for (c, start, end) in characters {
-            lower.extend(c.to_lowercase().map(|l| (l, start, end)));
-        }
-    }
-    lower
 }
 
 /// Hands over one word at a time.

@@ -9,6 +9,8 @@
 //! lying file costs nothing. Groups (types 3 and 4, long deprecated) are refused.
 //! Source: Protocol Buffers, "Encoding".
 
+use engine::io::{read_varint, write_varint};
+
 /// What one field holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Payload<'a> {
@@ -81,19 +83,10 @@ impl<'a> Fields<'a> {
     }
 
     fn varint(&mut self) -> Result<u64, String> {
-        let start = self.at;
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let Some(&byte) = self.bytes.get(self.at) else {
-                return Err(format!("byte {}: the file ends inside a number; it is cut short", self.base + start));
-            };
-            self.at += 1;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(format!("byte {}: a number longer than ten bytes; the file is damaged", self.base + start))
+        let (value, length) = read_varint(&self.bytes[self.at..])
+            .map_err(|problem| format!("byte {}: {problem}", self.base + self.at))?;
+        self.at += length;
+        Ok(value)
     }
 
     fn take(&mut self, len: u64) -> Result<&'a [u8], String> {
@@ -156,14 +149,6 @@ impl<'a> Iterator for Fields<'a> {
         }
         Some(field)
     }
-}
-
-fn write_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 /// Appends an integer field.

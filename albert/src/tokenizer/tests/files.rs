@@ -27,7 +27,7 @@ fn a_saved_tokenizer_is_the_same_when_loaded() {
         assert_eq!(loaded.pieces(), original.pieces());
         assert_eq!(loaded.cleaning(), original.cleaning());
         assert_eq!(loaded.specials(), original.specials());
-        assert_eq!(loaded.to_json(), original.to_json());
+        assert_eq!(loaded.to_json().unwrap(), original.to_json().unwrap());
     }
     let names: Vec<_> =
         std::fs::read_dir(folder.path()).expect("readable").map(|entry| entry.expect("entry").file_name()).collect();
@@ -36,7 +36,7 @@ fn a_saved_tokenizer_is_the_same_when_loaded() {
 
 #[test]
 fn says_what_hugging_face_needs() {
-    let json: serde_json::Value = serde_json::from_str(&sample().to_json()).expect("valid JSON");
+    let json: serde_json::Value = serde_json::from_str(&sample().to_json().unwrap()).expect("valid JSON");
     assert_eq!(json["model"]["type"], "Unigram");
     assert_eq!(json["model"]["unk_id"], 1);
     assert_eq!(json["model"]["vocab"][5], serde_json::json!(["(", 0.0]));
@@ -61,13 +61,13 @@ fn a_folder_with_its_config_is_loaded() {
     std::fs::write(folder.path().join("tokenizer_config.json"), original.to_config_json()).expect("writable");
     let config: serde_json::Value = serde_json::from_str(&original.to_config_json()).expect("valid JSON");
     assert_eq!((&config["mask_token"], &config["pad_token"]), (&"[MASK]".into(), &"<pad>".into()));
-    assert_eq!(Tokenizer::load(folder.path()).expect("a folder").to_json(), original.to_json());
+    assert_eq!(Tokenizer::load(folder.path()).expect("a folder").to_json().unwrap(), original.to_json().unwrap());
     // As a SentencePiece model, the same pieces give the same ids.
     let path = folder.path().join("spiece.model");
     original.save_spiece(&path).expect("writable");
     let spiece = Tokenizer::load(&path).expect("just written");
     for text in ["", "a(日本 \u{200b}A\u{1}a\"\\ x", "[MASK] É"] {
-        assert_eq!(spiece.encode(text), original.encode(text), "{text:?}");
+        assert_eq!(spiece.encode(text).unwrap(), original.encode(text).unwrap(), "{text:?}");
     }
     assert!(sample_cleaned(Cleaning { lowercase: true, strip_accents: false }).to_spiece().is_err());
     assert!(original.expect_vocab_size(9).is_ok());
@@ -79,7 +79,7 @@ fn a_folder_with_its_config_is_loaded() {
 
 #[test]
 fn a_file_cut_short_anywhere_is_an_error_that_names_it() {
-    let json = sample().to_json();
+    let json = sample().to_json().unwrap();
     let last_brace = json.trim_end().len() - 1;
     for cut in (0..last_brace).filter(|&cut| json.is_char_boundary(cut)) {
         let error = error_of(&json[..cut]);
@@ -89,7 +89,7 @@ fn a_file_cut_short_anywhere_is_an_error_that_names_it() {
 
 #[test]
 fn a_file_that_says_something_else_is_an_error_that_names_the_key() {
-    let json = sample().to_json();
+    let json = sample().to_json().unwrap();
     let cases: [(&str, &str, &str); 12] = [
         ("\"model\"", "\"modell\"", "model.type: expected \"Unigram\", found nothing"),
         ("\"Unigram\"", "\"BPE\"", "model.type: expected \"Unigram\", found \"BPE\""),
@@ -126,4 +126,26 @@ fn files_that_cannot_be_read_or_written_are_named() {
     let error = sample().save(&below).expect_err("below a regular file").to_string();
     assert!(error.contains("tokenizer.json"), "{error}");
     assert_eq!(std::fs::read(&file).expect("still there"), b"\xff\xfe");
+}
+
+#[test]
+fn a_typed_special_piece_is_text_in_every_file_of_ours() {
+    let own = toy(&[("▁", -1.0), ("a", -2.0), ("[", -3.0), ("mask", -4.0), ("]", -5.0)]);
+    let spiece = own.to_spiece().expect("ours can be written");
+    let spiece = Tokenizer::from_spiece(&spiece, Cleaning::default(), Path::new("spiece.model")).expect("just written");
+    let json = Tokenizer::from_json(&spiece.to_json().unwrap(), Path::new("tokenizer.json")).expect("just written");
+    let mask = own.specials().mask;
+    for text in ["[MASK]", "a [MASK] a", "a [CLS]"] {
+        let expected = own.encode(text).unwrap();
+        assert!(!expected.contains(&mask), "{text}");
+        assert_eq!(spiece.encode(text).unwrap(), expected, "{text}");
+        assert_eq!(json.encode(text).unwrap(), expected, "{text}");
+    }
+    for tokenizer in [&own, &spiece, &json] {
+        let encoding = tokenizer.encode_with_specials("a [MASK] a").unwrap();
+        assert_eq!(encoding.ids.iter().filter(|&&id| id == mask).count(), 1);
+        let at = encoding.ids.iter().position(|&id| id == mask).expect("a mask");
+        assert_eq!(encoding.offsets[at], (2, 8));
+        assert_eq!(encoding.offsets.last(), Some(&(9, 10)));
+    }
 }

@@ -1,0 +1,252 @@
+//! Bounds on a `tokenizer.json` of other origin: what its steps may make of a text.
+//!
+//! ```text
+//! normalizer       after every step at most 16 × the text + 4 KiB                      checked as it runs (`Limited`)
+//! pre_tokenizer    at most 3 ByteLevel steps; each can double the text                 checked at load
+//! post_processor   a text at most 4 times in the result, at most 1,024 special ids     checked at load
+//! decoder          at most 64 × the pieces                                             checked at load
+//! model, tokens    pieces of at most 1 KiB, tries within `engine::io::limits`            checked at load
+//! ```
+//!
+//! Without them a file of some kilobytes exhausts memory: 40 replacements of a letter by two make 2^40 of one. Real files
+//! stay far below: NFKD, the worst of the normal forms, makes 11 bytes of one.
+
+use std::cell::RefCell;
+
+use engine::io::limits;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pattern::Pattern;
+use tokenizers::utils::SysRegex;
+use tokenizers::{NormalizedString, Normalizer};
+
+use super::spiece::check_charsmap;
+
+/// Bytes that a step of the normalizer may make of each byte of the text.
+const GROWTH: usize = 16;
+/// Bytes that it may add besides.
+const BESIDES: usize = 4096;
+/// Longest text in a file: a piece, a prefix, what is put in place of something.
+pub(super) const LONGEST_PIECE: usize = 1024;
+/// Bytes of a node of the library's trie: a hash map and its first table.
+const TRIE_NODE: usize = 320;
+
+/// A normalizer that runs step by step and ends with an error where the text outgrows its bound.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Limited(NormalizerWrapper);
+
+thread_local! {
+    /// Why the last normalization on this thread failed: the library drops the error and goes on with what there is.
+    static FAILURE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+impl Normalizer for Limited {
+    fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
+        let limit = text.get().len().saturating_mul(GROWTH).saturating_add(BESIDES);
+        run(&self.0, text, limit).inspect_err(|error| FAILURE.set(Some(error.to_string())))
+    }
+}
+
+/// Runs `encode`, which normalizes on this thread, and gives the error of its normalizer if there was one.
+pub(super) fn watched<R>(encode: impl FnOnce() -> tokenizers::Result<R>) -> tokenizers::Result<R> {
+    FAILURE.take();
+    let result = encode();
+    match FAILURE.take() {
+        Some(failure) => Err(failure.into()),
+        None => result,
+    }
+}
+
+fn run(step: &NormalizerWrapper, text: &mut NormalizedString, limit: usize) -> tokenizers::Result<()> {
+    if let NormalizerWrapper::Sequence(steps) = step {
+        return steps.as_ref().iter().try_for_each(|step| run(step, text, limit));
+    }
+    // Before the step where it can multiply the text, after it for all others, which at most make 64 bytes of one.
+    let length = text.get().len();
+    let grown = match step {
+        NormalizerWrapper::Prepend(step) => length.saturating_add(step.prepend.len()),
+        NormalizerWrapper::Replace(step) => {
+            let most = length.saturating_add((length + 1).saturating_mul(step.content.len()));
+            if most > limit { length.saturating_add(matches(step, text.get())? * step.content.len()) } else { most }
+        }
+        _ => length,
+    };
+    if grown <= limit {
+        step.normalize(text)?;
+    }
+    match grown.max(text.get().len()) {
+        grown if grown > limit => {
+            Err(format!("its normalizer makes {grown} bytes of this text; at most {limit} are allowed").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How often the pattern of a replacement occurs in `text`.
+fn matches(step: &tokenizers::normalizers::Replace, text: &str) -> tokenizers::Result<usize> {
+    let pattern = &serde_json::to_value(step)?["pattern"];
+    if let Some(plain) = pattern["String"].as_str().filter(|plain| !plain.is_empty()) {
+        return Ok(text.matches(plain).count());
+    }
+    let regex = SysRegex::new(pattern["Regex"].as_str().unwrap_or_default())?;
+    Ok((&regex).find_matches(text)?.iter().filter(|(_, is_match)| *is_match).count())
+}
+
+/// Checks what can be told from a `tokenizer.json` of `bytes` bytes before the library reads it.
+///
+/// # Errors
+/// The part of the file that exceeds its bound, in one sentence.
+pub(super) fn check_pipeline(root: &Value, bytes: usize) -> Result<(), String> {
+    check_normalizer(&root["normalizer"])?;
+    let byte_levels = steps(&root["pre_tokenizer"], "pretokenizers").filter(|step| step["type"] == "ByteLevel").count();
+    if byte_levels > 3 {
+        return Err(format!(
+            "pre_tokenizer has {byte_levels} ByteLevel steps, each of which can double a text; at most 3"
+        ));
+    }
+    for step in steps(&root["pre_tokenizer"], "pretokenizers") {
+        if step["type"] == "FixedLength" && step["length"].as_u64().unwrap_or(0) == 0 {
+            return Err(format!("pre_tokenizer FixedLength has length {}; expected 1 or more", step["length"]));
+        }
+    }
+    check_post_processor(&root["post_processor"])?;
+    check_decoder(&root["decoder"])?;
+    check_added(&root["added_tokens"], bytes)?;
+    check_model(&root["model"], bytes)
+}
+
+/// The steps of a part of the pipeline, whose sequences hold theirs under `key`.
+fn steps<'v>(part: &'v Value, key: &'static str) -> Box<dyn Iterator<Item = &'v Value> + 'v> {
+    match part[key].as_array() {
+        // Nesting is bounded: the JSON was checked.
+        Some(list) => Box::new(list.iter().flat_map(move |step| steps(step, key))),
+        None => Box::new(std::iter::once(part)),
+    }
+}
+
+fn check_normalizer(part: &Value) -> Result<(), String> {
+    for step in steps(part, "normalizers") {
+        if let Some(charsmap) = step["precompiled_charsmap"].as_str() {
+            let charsmap = unbase64(charsmap).ok_or("normalizer Precompiled: its rules are not base64")?;
+            check_charsmap(&charsmap).map_err(|problem| format!("normalizer Precompiled: {problem}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_post_processor(part: &Value) -> Result<(), String> {
+    let (mut copies, mut ids) = (1usize, 0usize);
+    for step in steps(part, "processors").filter(|step| step["type"] == "TemplateProcessing") {
+        let mut most = 1;
+        for template in ["single", "pair"].map(|key| step[key].as_array().map_or(&[][..], Vec::as_slice)) {
+            for id in ["A", "B"] {
+                most = most.max(template.iter().filter(|piece| piece["Sequence"]["id"] == *id).count());
+            }
+            let added = template.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str());
+            ids += added.map(|id| step["special_tokens"][id]["ids"].as_array().map_or(1, Vec::len)).sum::<usize>();
+        }
+        copies = copies.saturating_mul(most);
+    }
+    if copies > 4 {
+        return Err(format!("post_processor takes a text {copies} times; at most 4"));
+    }
+    if ids > 1024 {
+        return Err(format!("post_processor adds {ids} special ids; at most 1024"));
+    }
+    Ok(())
+}
+
+fn check_decoder(part: &Value) -> Result<(), String> {
+    let mut growth = 1usize;
+    for step in steps(part, "decoders") {
+        let factor = match (step["type"].as_str(), step["content"].as_str()) {
+            (Some("Replace"), Some(content)) => {
+                let pattern = step["pattern"]["String"].as_str().map_or(0, str::len);
+                content.len().div_ceil(pattern.max(1)) + usize::from(pattern == 0)
+            }
+            (Some("BPEDecoder"), _) if step["suffix"] == "" => 2,
+            _ => 1,
+        };
+        growth = growth.saturating_mul(factor.max(1));
+    }
+    if growth > 64 {
+        return Err(format!("decoder can make {growth} bytes of one; at most 64"));
+    }
+    Ok(())
+}
+
+fn check_model(model: &Value, bytes: usize) -> Result<(), String> {
+    for key in ["continuing_subword_prefix", "end_of_word_suffix", "unk_token"] {
+        let length = model[key].as_str().map_or(0, str::len);
+        if length > LONGEST_PIECE {
+            return Err(format!("model.{key} has {length} bytes; at most {LONGEST_PIECE}"));
+        }
+    }
+    if let Some(most) = model["max_input_chars_per_word"].as_u64().filter(|&most| most > 10_000) {
+        return Err(format!("model.max_input_chars_per_word is {most}, and the search is quadratic; at most 10000"));
+    }
+    let mut pieces: Vec<&str> = match &model["vocab"] {
+        Value::Object(entries) => entries.keys().map(String::as_str).collect(),
+        Value::Array(entries) => entries.iter().filter_map(|entry| entry[0].as_str()).collect(),
+        _ => return Ok(()),
+    };
+    check_lengths("piece", &pieces)?;
+    // The other models look pieces up by hash.
+    if model["vocab"].is_array() { check_trie("model.vocab", &mut pieces, bytes) } else { Ok(()) }
+}
+
+fn check_added(tokens: &Value, bytes: usize) -> Result<(), String> {
+    let tokens = tokens.as_array().map_or(&[][..], Vec::as_slice);
+    let mut texts: Vec<&str> = tokens.iter().filter_map(|token| token["content"].as_str()).collect();
+    check_lengths("added token", &texts)?;
+    check_trie("added_tokens", &mut texts, bytes)
+}
+
+fn check_lengths(what: &str, texts: &[&str]) -> Result<(), String> {
+    match texts.iter().find(|text| text.len() > LONGEST_PIECE) {
+        Some(long) => {
+            let shown: String = long.chars().take(20).collect();
+            Err(format!("the {what} {shown:?}... has {} bytes; at most {LONGEST_PIECE}", long.len()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether the library's trie of `texts` is in proportion to a file of `bytes` bytes.
+fn check_trie(part: &str, texts: &mut [&str], bytes: usize) -> Result<(), String> {
+    texts.sort_unstable();
+    let shared = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let first = texts.first().map_or(0, |text| text.len());
+    let nodes = first + texts.windows(2).map(|pair| pair[1].len() - shared(pair[0], pair[1])).sum::<usize>();
+    match nodes.saturating_mul(TRIE_NODE) > limits::memory_for(bytes) {
+        true => Err(format!("{part} needs a trie of {nodes} nodes; that is too many for {bytes} bytes of file")),
+        false => Ok(()),
+    }
+}
+
+/// The bytes that `text` encodes in base64 (RFC 4648), `None` if it is none.
+fn unbase64(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=');
+    if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
+        return None;
+    }
+    let (mut out, mut group, mut bits) = (Vec::with_capacity(text.len() / 4 * 3), 0u32, 0);
+    for digit in digits.bytes() {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        (group, bits) = (group << 6 | u32::from(value), bits + 6);
+        if bits >= 8 {
+            bits -= 8;
+            out.push((group >> bits) as u8);
+        }
+    }
+    Some(out)
+}
