@@ -2,16 +2,24 @@
 //!
 //! This crate knows people: arguments, progress, reports and messages. What it does is done by the library `albert`.
 //! An error is one sentence on standard error and exit code 1; wrong usage is exit code 2 (clap); an interrupted run
-//! that was saved cleanly ends with 130.
+//! that was saved cleanly ends with 130. `output` has closed pipes and full devices.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
+mod numbers;
+mod output;
 mod progress;
 mod roofline;
 mod signals;
 
-use clap::{Parser, Subcommand};
+use anyhow::{Result, ensure};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
+
+/// Ends the program with a sentence where memory is refused.
+#[global_allocator]
+static ALLOCATOR: engine::memory::ProgramAllocator = engine::memory::ProgramAllocator;
 
 /// ALBERT from scratch: train a vocabulary, build data, pre-train, inspect and use the model.
 #[derive(Debug, Parser)]
@@ -65,7 +73,21 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    output::exit_code(run(), 1)
+}
+
+fn run() -> Result<ExitCode> {
+    // Read as text where they are used; what is none would be taken for absent there.
+    for (name, value) in std::env::vars_os() {
+        let is_ours = name.to_str().is_some_and(|name| name.starts_with("ALBERT_"));
+        ensure!(!is_ours || value.to_str().is_some(), "{}: the value is not UTF-8", name.display());
+    }
+    let matches = numbers::negative_numbers_are_values(Cli::command()).try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(told) => return print_told(&told),
+    };
+    match cli.command {
         Command::Quickstart(arguments) => commands::quickstart::run(&arguments),
         Command::Tokenizer(command) => commands::tokenizer::run(&command),
         Command::Data(command) => commands::data::run(&command),
@@ -84,32 +106,16 @@ fn main() -> ExitCode {
         Command::Kernels(command) => commands::kernels::run(&command),
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
-    };
-    match result {
-        Ok(code) => code,
-        // A reader that went away (`albert ... | head`) is no error of ours.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", sentence(&error));
-            ExitCode::FAILURE
-        }
     }
 }
 
-/// The error with its causes. Many errors end with the text of their cause; it is not said twice.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut whole = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !whole.ends_with(&cause) {
-            whole = format!("{whole}: {cause}");
-        }
+/// Prints help and version to standard output and wrong usage to standard error, as clap decides.
+fn print_told(told: &clap::Error) -> Result<ExitCode> {
+    if told.use_stderr() {
+        // The exit code says it where standard error cannot.
+        let _ = told.print();
+    } else {
+        output::results().check(told.print())?;
     }
-    whole
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    Ok(ExitCode::from(told.exit_code().try_into().unwrap_or(u8::MAX)))
 }

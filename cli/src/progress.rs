@@ -1,5 +1,6 @@
-//! What a training run shows while it goes: a bar on a terminal, one line at a time elsewhere.
+//! Progress of a long command: a bar on a terminal, one line at a time elsewhere.
 
+use crate::output::tell;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     io::IsTerminal,
@@ -9,9 +10,10 @@ use std::{
 /// Without a terminal, lines come at least this far apart, so that logs stay short.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Progress of a run on standard error.
+/// Progress of a command on standard error.
 #[derive(Debug)]
 pub(crate) struct Progress {
+    unit: &'static str,
     bar: Option<ProgressBar>,
     total: u64,
     first_step: u64,
@@ -20,8 +22,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Progress from step `first_step` (0 unless resumed) to `total`.
-    pub(crate) fn new(first_step: u64, total: u64) -> Self {
+    /// Progress of a run that has not begun: only notes are shown.
+    pub(crate) fn idle() -> Self {
+        Self { unit: "step", bar: None, total: 0, first_step: 0, started: Instant::now(), last_line: None }
+    }
+
+    /// Progress from `first_step` (0 unless resumed) to `total`, counted in `unit`s.
+    pub(crate) fn new(unit: &'static str, first_step: u64, total: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
             let style = ProgressStyle::with_template("{pos}/{len} {wide_bar} {eta} left\n{msg}")
@@ -31,10 +38,10 @@ impl Progress {
             bar.reset_eta();
             bar
         });
-        Self { bar, total, first_step, started: Instant::now(), last_line: None }
+        Self { unit, bar, total, first_step, started: Instant::now(), last_line: None }
     }
 
-    /// Shows `line`, which describes the step that was just taken.
+    /// Shows that `step` of the total are done, and `line`, which describes the last or the next one.
     pub(crate) fn step(&mut self, step: u64, line: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(step);
@@ -43,15 +50,24 @@ impl Progress {
             self.last_line = Some(Instant::now());
             let done = step.saturating_sub(self.first_step).max(1);
             let seconds = self.started.elapsed().as_secs_f64() * self.total.saturating_sub(step) as f64 / done as f64;
-            eprintln!("step {step}/{}, {} left: {line}", self.total, duration(seconds));
+            let left = if step > self.first_step { format!(", {} left", duration(seconds)) } else { String::new() };
+            tell!("{} {step}/{}{left}: {line}", self.unit, self.total);
+        }
+    }
+
+    /// Changes the total.
+    pub(crate) fn set_total(&mut self, total: u64) {
+        self.total = total;
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
         }
     }
 
     /// Prints a line that stays.
     pub(crate) fn note(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| tell!("{line}")),
+            None => tell!("{line}"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What kernels cost against what this machine can do at most: `--profile`, the same switch for every command.
 
+use crate::output::tell;
 use clap::Args;
 use engine::{
     Device,
@@ -24,7 +25,7 @@ impl Profiling {
     /// Prints what `profile` collected to standard error, against the limits of `device`, where that was asked for.
     pub(crate) fn print(self, profile: &Profile, device: &Device) {
         if self.on {
-            eprintln!("{}", profile.table(device.peak()));
+            tell!("{}", profile.table(device.peak()));
         }
     }
 }

@@ -1,25 +1,55 @@
-//! Ctrl-C and SIGTERM: the first asks the run to stop after the step and to save, the second ends the program at once.
+//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first asks the run to stop after the step and to save, the second ends the
+//! program at once.
+//!
+//! A signal that the program was started to ignore stays ignored: `nohup albert pretrain ..` goes on when its terminal
+//! closes, and a script's background job is not stopped by the Ctrl-C meant for the script.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use crate::output::tell;
+use anyhow::Context;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
 };
 
 /// Exit code of a run that was interrupted and saved itself, as shells expect it (128 + SIGINT).
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// A flag that becomes true at the first Ctrl-C or SIGTERM.
+/// A flag that becomes true at the first signal.
 ///
 /// # Errors
-/// The handler cannot be installed.
+/// The handler or its thread cannot be installed.
 pub(crate) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    let handler = Arc::clone(&flag);
-    ctrlc::set_handler(move || {
-        if handler.swap(true, Ordering::SeqCst) {
-            std::process::exit(i32::from(INTERRUPTED));
+    let stop = Arc::clone(&flag);
+    let ignored = ignored_at_start();
+    let heeded = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = Signals::new(heeded).context("signal handlers cannot be installed")?;
+    let wait = move || {
+        for _ in signals.forever() {
+            if stop.swap(true, Ordering::SeqCst) {
+                std::process::exit(i32::from(INTERRUPTED));
+            }
+            tell!("\nstopping after this step and saving; once more to stop at once without saving");
         }
-        eprintln!("\nstopping after this step and saving; once more to stop at once without saving");
-    })?;
+    };
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(wait)
+        .context("the thread that waits for signals cannot be started")?;
     Ok(flag)
+}
+
+/// Signals that this process ignores, bit `n - 1` for signal `n`; none where the system does not tell.
+fn ignored_at_start() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

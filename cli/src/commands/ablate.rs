@@ -2,7 +2,11 @@
 
 use super::finetune::Watch as FinetuningWatch;
 use super::pretrain::Watch as PretrainingWatch;
-use crate::{roofline::Profiling, signals};
+use crate::{
+    output::{results, tell},
+    roofline::Profiling,
+    signals,
+};
 use albert::{
     ablate::{self, Budget, Ended, Stage, Watcher},
     finetune, pretrain,
@@ -10,7 +14,7 @@ use albert::{
 use anyhow::{Context, Result};
 use clap::Args;
 use engine::{Cpu, Device};
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{fs, io::Write, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -38,16 +42,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let ended = ablate::ablate(&plan, &arguments.output, &device, &stop, &mut watch)?;
     let table = arguments.output.join("table.md");
-    print!("{}", fs::read_to_string(&table).with_context(|| format!("{} cannot be read", table.display()))?);
+    let table = fs::read_to_string(&table).with_context(|| format!("{} cannot be read", table.display()))?;
+    write!(results(), "{table}")?;
     match ended {
         Ended::Finished => Ok(ExitCode::SUCCESS),
         Ended::Elsewhere(runs) => {
-            eprintln!("{runs} runs are with other processes, which will complete the table");
+            tell!("{runs} runs are with other processes, which will complete the table");
             Ok(ExitCode::SUCCESS)
         }
         Ended::Stopped => {
             let (path, output) = (path.display(), arguments.output.display());
-            eprintln!("stopped and saved; go on with: albert ablate {path} -o {output}");
+            tell!("stopped and saved; go on with: albert ablate {path} -o {output}");
             Ok(ExitCode::from(signals::INTERRUPTED))
         }
     }
@@ -61,9 +66,9 @@ struct Watch {
 
 impl Watcher for Watch {
     fn planned(&mut self, budgets: &[Budget], seeds: usize, done: usize) {
-        eprintln!("{} recipes under {seeds} seeds; {done} stages are done", budgets.len());
+        tell!("{} recipes under {seeds} seeds; {done} stages are done", budgets.len());
         for Budget { name, steps, sequences, tokens, parameters, flops } in budgets {
-            eprintln!(
+            tell!(
                 "  {name}: {:.2} M parameters, {steps} steps of {sequences} sequences, at most {tokens} tokens, \
                  {:.2} TFLOP",
                 *parameters as f64 / 1e6,
@@ -73,7 +78,7 @@ impl Watcher for Watch {
     }
 
     fn begins(&mut self, Stage { number, of, row, seed, task }: Stage<'_>) {
-        eprintln!("[{number}/{of}] {row}, seed {seed}: {}", task.unwrap_or("pre-training"));
+        tell!("[{number}/{of}] {row}, seed {seed}: {}", task.unwrap_or("pre-training"));
     }
 
     fn pretraining(&mut self) -> &mut dyn pretrain::Observer {

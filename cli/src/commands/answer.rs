@@ -1,7 +1,11 @@
 //! `albert answer`: what fine-tuned models find in a text that answers a question.
 
 use super::evaluate::NullThreshold;
-use crate::roofline::Profiling;
+use crate::{
+    numbers::whole,
+    output::{results, tell},
+    roofline::Profiling,
+};
 use albert::{
     finetune::{Examples, Prediction, Predictor, threshold_of},
     tasks::{Problem, Question},
@@ -9,7 +13,12 @@ use albert::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use engine::Device;
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -17,10 +26,13 @@ pub(crate) struct Arguments {
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
     /// The text that holds the answer, of any length
-    #[arg(long)]
-    context: PathBuf,
+    #[arg(long, value_name = "TEXT", required_unless_present = "context_file", conflicts_with = "context_file")]
+    context: Option<String>,
+    /// A file with the text that holds the answer
+    #[arg(long, value_name = "FILE")]
+    context_file: Option<PathBuf>,
     /// Most answers that are shown
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = whole::<1, usize>)]
     top: usize,
     #[command(flatten)]
     threshold: NullThreshold,
@@ -31,9 +43,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let text = fs::read_to_string(&arguments.context)
-        .with_context(|| format!("{} cannot be read", arguments.context.display()))?;
-    ensure!(!text.trim().is_empty(), "{}: there is no text to search", arguments.context.display());
+    let text = context(arguments)?;
     let device = Device::cpu()?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
     predictor.profile().set(arguments.profile.on);
@@ -53,12 +63,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.profile.print(predictor.profile(), &device);
     let Prediction::Answers(answers) = &predictions[0] else { unreachable!("questions are answered") };
     let threshold = threshold_of(predictor.task());
+    let mut out = results();
     if threshold.answer(answers).is_empty() {
-        println!("no answer");
+        writeln!(out, "no answer")?;
     }
     for candidate in answers.candidates.iter().take(arguments.top) {
-        println!("{:.4}\t{}", candidate.probability, candidate.text);
+        writeln!(out, "{:.4}\t{}", candidate.probability, candidate.text)?;
     }
-    eprintln!("null score {:.4}, threshold {threshold}", answers.null_score);
+    tell!("null score {:.4}, threshold {threshold}", answers.null_score);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The text to search.
+fn context(arguments: &Arguments) -> Result<String> {
+    if let Some(path) = &arguments.context_file {
+        let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        ensure!(!text.trim().is_empty(), "{}: there is no text to search", path.display());
+        return Ok(text);
+    }
+    let text = arguments.context.clone().unwrap_or_default();
+    ensure!(!text.trim().is_empty(), "--context: there is no text to search");
+    if Path::new(&text).is_file() {
+        tell!("note: --context is taken as the text itself; to search the file {text}, give --context-file {text}");
+    }
+    Ok(text)
 }

@@ -1,5 +1,9 @@
 //! `albert bench`: how fast kernels and whole steps are, beside the peak of this machine measured in the same run.
 
+use crate::{
+    numbers::whole,
+    output::{results, results_beside_files, tell},
+};
 use albert_benches::{
     cases::{Ready, Work},
     chart, html,
@@ -8,7 +12,11 @@ use albert_benches::{
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use engine::{Cpu, io::write_atomically, profile::Peak};
+use engine::{
+    Cpu,
+    io::{check_output, write_atomically},
+    profile::Peak,
+};
 use std::{
     io::{BufRead, Write},
     path::{Path, PathBuf},
@@ -32,7 +40,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
     /// Rounds for a case at least [default: 15, for a step 5]
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<1, usize>)]
     rounds: Option<usize>,
     /// Print JSON
     #[arg(long)]
@@ -60,8 +68,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(path) = &arguments.report {
         let known = path.extension().is_some_and(|end| end == "html" || end == "svg");
         ensure!(known, "--report {}: expected a file that ends in .html or .svg", path.display());
+        check_output(path)?;
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = if arguments.report.is_some() { results_beside_files() } else { results() };
     if arguments.profile {
         return profile(&mut out, &cpus, &works, arguments.rounds);
     }
@@ -93,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if let Some(path) = &arguments.report {
         write_report(path, &report)?;
-        eprintln!("the report is {}", path.display());
+        tell!("the report is {}", path.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -137,7 +146,7 @@ fn take_turns(cpus: &[Cpu], works: &[Work]) -> Result<ExitCode> {
             ready.push(Ready::new(cpu, work)?);
         }
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = results();
     for line in std::io::stdin().lock().lines() {
         line?;
         let records: Vec<Record> = ready.iter_mut().map(Ready::round).collect();

@@ -1,6 +1,9 @@
 //! `albert classify`: what a fine-tuned model says of one text or pair.
 
-use crate::roofline::Profiling;
+use crate::{
+    output::{results, tell},
+    roofline::Profiling,
+};
 use albert::{
     finetune::{Examples, Prediction, Predictor},
     tasks::{Problem, Tagged, Text},
@@ -8,7 +11,7 @@ use albert::{
 use anyhow::{Result, bail};
 use clap::Args;
 use engine::Device;
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::Write, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -31,7 +34,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (id, first, second) = (String::new(), arguments.text.clone(), arguments.second.clone());
     let words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
     let examples = match &problem {
-        Problem::Classes { .. } | Problem::Number => Examples::Texts(vec![Text { id, first, second, label: None }]),
+        Problem::Classes { .. } | Problem::Labels { .. } | Problem::Number => {
+            Examples::Texts(vec![Text { id, first, second, label: None }])
+        }
         Problem::Tags { .. } if second.is_some() => bail!("the model tags words and takes one text"),
         Problem::Tags { .. } if words.is_empty() => bail!("the text has no words to tag"),
         Problem::Tags { .. } => Examples::Tagged(vec![Tagged { id, words: words.clone(), tags: Vec::new() }]),
@@ -40,18 +45,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let predictions = predictor.predict(&examples)?;
     arguments.profile.print(predictor.profile(), &device);
+    if predictor.cut() > 0 {
+        tell!("note: the text is longer than the model was trained for and was cut; classify its parts one by one");
+    }
+    let mut out = results();
     match (&predictions[0], &problem) {
-        (Prediction::Class(probabilities), Problem::Classes { labels }) => {
+        (Prediction::Class(probabilities), Problem::Classes { labels } | Problem::Labels { labels }) => {
             let mut both: Vec<_> = labels.iter().zip(probabilities).collect();
             both.sort_by(|a, b| b.1.total_cmp(a.1));
-            both.iter().for_each(|(label, probability)| println!("{probability:.4}\t{label}"));
+            for (label, probability) in both {
+                writeln!(out, "{probability:.4}\t{label}")?;
+            }
         }
-        (Prediction::Number(number), _) => println!("{number}"),
+        (Prediction::Number(number), _) => writeln!(out, "{number}")?,
         (Prediction::Words(tags), Problem::Tags { labels }) => {
             for (word, probabilities) in words.iter().zip(tags) {
                 let best = (0..labels.len()).max_by(|&a, &b| probabilities[a].total_cmp(&probabilities[b]));
                 let best = best.expect("there are at least two labels");
-                println!("{word}\t{}\t{:.4}", labels[best], probabilities[best]);
+                writeln!(out, "{word}\t{}\t{:.4}", labels[best], probabilities[best])?;
             }
         }
         _ => unreachable!("predictions are made for the problem"),

@@ -1,5 +1,6 @@
 //! `albert convert`: a checkpoint of Google's or a Hugging Face folder to a Hugging Face folder.
 
+use crate::{numbers::whole, output::results};
 use albert::checkpoint::{Conversion, ConvertOptions, StoredType, convert};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -21,7 +22,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = DType::F32)]
     dtype: DType,
     /// Number of attention heads, where the configuration is wrong: no tensor tells it
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<1, usize>)]
     heads: Option<usize>,
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let options = ConvertOptions { dtype, attention_heads: arguments.heads };
     let conversion = convert(&arguments.from, &arguments.to, options)?;
-    print(&mut std::io::stdout().lock(), &arguments.to, dtype, &conversion)?;
+    print(&mut results(), &arguments.to, dtype, &conversion)?;
     Ok(ExitCode::SUCCESS)
 }
 

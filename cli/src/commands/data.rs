@@ -1,5 +1,9 @@
 //! `albert data`: turn text files into shards, and look into them.
 
+use crate::{
+    numbers::whole,
+    output::{results, tell},
+};
 use albert::{
     data::{self, CorpusSettings, DataSettings, Dataset, Index, Objective, SplitSettings, TextLayout, Vocabulary},
     tokenizer::Tokenizer,
@@ -34,7 +38,7 @@ pub(crate) struct Build {
     #[arg(long)]
     held_out: Option<f64>,
     /// Seed of the choice of held-out documents
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<0, u64>)]
     seed: Option<u64>,
     /// Replace bytes that are not UTF-8 instead of refusing the file
     #[arg(long)]
@@ -57,13 +61,13 @@ pub(crate) struct Inspect {
     #[arg(long)]
     tokenizer: PathBuf,
     /// Longest sequence in tokens, [CLS] and [SEP] included
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = whole::<1, usize>)]
     seq: usize,
     /// Most pieces masked in a sequence
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<1, usize>)]
     max_predictions: Option<usize>,
     /// Seed of the epoch shown
-    #[arg(long, default_value_t = 12_345)]
+    #[arg(long, default_value_t = 12_345, value_parser = whole::<0, u64>)]
     seed: u64,
     /// Mask without sentence pairs
     #[arg(long)]
@@ -93,9 +97,9 @@ fn build(arguments: &Build) -> Result<()> {
     split.seed = arguments.seed.unwrap_or(split.seed);
     let sources = data::files(&arguments.input)?;
     let cpu = engine::Cpu::detect()?;
-    let index = cpu.enter(|| data::build(sources, &arguments.output, &corpus, &split, &tokenizer, |_| ()))?;
+    let index = cpu.install(|| data::build(sources, &arguments.output, &corpus, &split, &tokenizer, |_| ()))?;
     report(&index);
-    eprintln!("written to {}", arguments.output.display());
+    tell!("written to {}", arguments.output.display());
     Ok(())
 }
 
@@ -103,10 +107,7 @@ fn build(arguments: &Build) -> Result<()> {
 pub(crate) fn report(index: &Index) {
     let (train, held_out, met) = (&index.train, &index.held_out, &index.report);
     for (name, side) in [("train", train), ("held out", held_out)] {
-        eprintln!(
-            "{name:<9} {:>9} documents {:>10} sentences {:>12} tokens",
-            side.documents, side.sentences, side.tokens
-        );
+        tell!("{name:<9} {:>9} documents {:>10} sentences {:>12} tokens", side.documents, side.sentences, side.tokens);
     }
     let places = |places: &[String]| places.first().map_or(String::new(), |first| format!(", the first at {first}"));
     for (count, what, place) in [
@@ -122,7 +123,7 @@ pub(crate) fn report(index: &Index) {
         (met.repaired_lines, "lines with invalid UTF-8 were repaired", String::new()),
     ] {
         if count > 0 {
-            eprintln!("{count} {what}{place}");
+            tell!("{count} {what}{place}");
         }
     }
 }
@@ -142,7 +143,7 @@ fn inspect(arguments: &Inspect) -> Result<()> {
     const MEASURED: usize = 2000;
     let piece = |id: u32| tokenizer.piece(id);
     let inspection = data::inspect(&dataset, &vocabulary, &settings, arguments.seed, MEASURED, piece)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = results();
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&inspection)?)?;
     } else {

@@ -1,5 +1,6 @@
 //! `albert doctor`: what the machine is, what of it will be used, and why.
 
+use crate::output::results;
 use anyhow::Result;
 use clap::Args;
 use engine::{Cpu, IsaKind};
@@ -13,7 +14,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
+    let mut out = results();
     let cpu = Cpu::detect()?;
     writeln!(out, "processor         {}", processor_name())?;
     let (chosen, why) = (

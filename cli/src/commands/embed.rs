@@ -1,11 +1,17 @@
 //! `albert embed`: one vector for each line of text.
 
 use super::Precision;
-use crate::roofline::Profiling;
+use crate::{
+    output::{results, tell},
+    roofline::Profiling,
+};
 use albert::embed::{Embedded, Embedder, Pooling};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use engine::{Device, io::write_atomically};
+use engine::{
+    Device,
+    io::{check_output, write_atomically},
+};
 use npyz::WriterBuilder;
 use std::{
     io::{BufWriter, Read, Write},
@@ -53,6 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Pool::Cls => Pooling::Cls,
         Pool::Pooler => Pooling::Pooler,
     };
+    arguments.output.as_ref().map_or(Ok(()), check_output)?;
     let device = Device::cpu()?;
     let mut embedder = Embedder::load(&arguments.model, pooling, device.clone())?;
     embedder.profile().set(arguments.profile.on);
@@ -60,19 +67,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let texts = lines(arguments)?;
     let embedded = embedder.embed(&texts, pooling, arguments.normalize)?;
     if embedded.cut > 0 {
-        eprintln!("{} lines were longer than the model's positions and were cut", embedded.cut);
+        tell!("{} lines were longer than the model's positions and were cut", embedded.cut);
     }
     arguments.profile.print(embedder.profile(), &device);
     match &arguments.output {
         Some(path) => {
             write_atomically(path, |out| write_npy(out, &embedded))?;
-            eprintln!("{} vectors of {} written to {}", texts.len(), embedded.width, path.display());
+            tell!("{} vectors of {} written to {}", texts.len(), embedded.width, path.display());
         }
         None => {
-            let mut out = BufWriter::new(std::io::stdout().lock());
+            let mut out = BufWriter::new(results());
             for vector in embedded.vectors.chunks_exact(embedded.width) {
-                serde_json::to_writer(&mut out, vector)?;
-                writeln!(out)?;
+                writeln!(out, "{}", serde_json::to_string(vector)?)?;
             }
             out.flush()?;
         }

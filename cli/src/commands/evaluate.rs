@@ -1,16 +1,32 @@
 //! `albert evaluate`: how good fine-tuned models are on examples with known answers.
 
 use super::finetune::figures;
-use crate::roofline::Profiling;
+use crate::{
+    output::{results, tell},
+    roofline::Profiling,
+};
 use albert::{
-    finetune::{DataSource, Examples, Predictor, Task, TaskName, measure, rows, threshold_panel},
+    finetune::{
+        DataSource, Examples, Measured, Predictor, Task, TaskName, confusion_section, measure, rows, threshold_panel,
+    },
     report::{Section, write_html},
-    tasks::{Problem, Purpose, Split},
+    tasks::{Purpose, Split},
 };
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use engine::{Cpu, Device};
-use std::{path::PathBuf, process::ExitCode};
+use engine::{
+    Cpu, Device,
+    io::{check_output, write_atomically},
+};
+use serde_json::{Value, json};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// The name of a file that stands for standard output.
+const STANDARD_OUTPUT: &str = "-";
 
 /// A part of the data.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -37,7 +53,7 @@ pub(crate) struct Arguments {
     /// The part of a folder that is measured
     #[arg(long, value_enum, default_value = "dev")]
     split: Part,
-    /// Write the figures as JSON
+    /// Write the figures as JSON; `-` is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write figures and confusion matrix as a page
@@ -77,7 +93,7 @@ impl NullThreshold {
                 bail!("--tune-null-threshold: the model does not answer questions about a text");
             };
             let threshold = predictor.tune_null_threshold(questions, &path.display().to_string())?;
-            eprintln!("null threshold {threshold}");
+            tell!("null threshold {threshold}");
         }
         Ok(())
     }
@@ -95,6 +111,10 @@ pub(super) fn as_task(task: &Task, name: Option<&str>) -> Result<Task> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let json = arguments.json.as_ref().filter(|path| *path != Path::new(STANDARD_OUTPUT));
+    for path in json.into_iter().chain(&arguments.report) {
+        check_output(path)?;
+    }
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
     predictor.profile().set(arguments.profile.on);
@@ -112,34 +132,51 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         source.open_file(&arguments.data, &task.problem, Purpose::Evaluation)?
     };
     let examples = reader.take(usize::MAX)?;
-    reader.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+    reader.remarks().iter().for_each(|remark| tell!("note: {remark}"));
     let predictions = predictor.predict(&examples)?;
     arguments.profile.print(predictor.profile(), &device);
     let measured = measure(&task, &examples, &predictions)?.with_context(|| {
         format!("{}: no example has a label, so nothing can be measured; use albert predict", arguments.data.display())
     })?;
-    for (name, value) in &measured.figures {
-        println!("{name}\t{value}");
-    }
-    eprintln!("{}", figures(&measured));
+    tell!("{}", figures(&measured));
     if let Some(constant) = &measured.constant {
-        eprintln!("warning: all predictions are {constant}");
+        tell!("warning: all predictions are {constant}");
     }
     if predictor.cut() > 0 {
-        eprintln!("{} examples were longer than the model was trained for, and were cut", predictor.cut());
-    }
-    if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&measured)?;
-        engine::io::write_atomically(path, |out| writeln!(out, "{text}"))?;
+        tell!("{} examples were longer than the model was trained for, and were cut", predictor.cut());
     }
     if let Some(path) = &arguments.report {
         let title = format!("{} on {}", task.name.name(), arguments.data.display());
         let mut sections = vec![Section::Table { title: "Figures".to_owned(), rows: rows(&measured) }];
-        if let Problem::Classes { labels } | Problem::Tags { labels } = &task.problem {
-            sections.push(Section::Confusion { labels: labels.clone(), counts: measured.confusion.clone() });
-        }
+        sections.extend(confusion_section(&measured, &task.problem));
         sections.extend(threshold_panel(&measured).map(|panel| Section::Panels(vec![panel])));
         write_html(path, &title, &sections)?;
     }
+    print(&measured, arguments.json.as_deref())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the figures: as lines to standard output, as JSON to `json`, to standard output alone if that is `-`.
+fn print(measured: &Measured, json: Option<&Path>) -> Result<()> {
+    let mut out = results();
+    match json {
+        Some(path) if path == Path::new(STANDARD_OUTPUT) => return Ok(writeln!(out, "{}", as_json(measured)?)?),
+        Some(path) => {
+            let text = as_json(measured)?;
+            write_atomically(path, |out| writeln!(out, "{text}"))?;
+        }
+        None => {}
+    }
+    for (name, value) in &measured.figures {
+        writeln!(out, "{name}\t{value}")?;
+    }
+    Ok(())
+}
+
+/// What was measured, the figures as an object by name.
+fn as_json(measured: &Measured) -> Result<String> {
+    let mut value = serde_json::to_value(measured)?;
+    let figures = measured.figures.iter().map(|(name, value)| (name.clone(), json!(value)));
+    value["figures"] = Value::Object(figures.collect());
+    Ok(serde_json::to_string_pretty(&value)?)
 }

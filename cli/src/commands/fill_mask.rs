@@ -1,6 +1,6 @@
 //! `albert fill-mask`: what a model puts where a text has `[MASK]`.
 
-use crate::roofline::Profiling;
+use crate::{numbers::whole, output::results, roofline::Profiling};
 use albert::fill_mask::{Candidate, MaskFiller};
 use anyhow::Result;
 use clap::Args;
@@ -16,21 +16,17 @@ pub(crate) struct Arguments {
     #[arg(long)]
     model: PathBuf,
     /// Candidates for each mask
-    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 5, value_parser = whole::<1, usize>)]
     top: usize,
     #[command(flatten)]
     profile: Profiling,
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a whole number of at least 1".to_owned())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::cpu()?;
     let mut filler = MaskFiller::load(&arguments.model, device.clone())?;
     filler.profile().set(arguments.profile.on);
-    let mut out = std::io::stdout().lock();
+    let mut out = results();
     for text in &arguments.text {
         print(&mut out, text, &filler.fill(text, arguments.top)?)?;
     }

@@ -1,6 +1,8 @@
 //! `albert finetune`: a pre-trained model and examples become a model of a task.
 
 use crate::{
+    numbers::whole,
+    output::{results, tell},
     progress::{Progress, duration},
     roofline::{self, Profiling},
     signals,
@@ -8,8 +10,8 @@ use crate::{
 use albert::{
     checkpoint::ModelFolder,
     finetune::{
-        self, Begin, DataSource, EvaluationRecord, Loaded, Measured, Observer, Outcome, Preset, Recipe, SeedSummary,
-        Sources, Started, StepReport, Summary, Task, TaskName,
+        self, Begin, DataSource, EvaluationRecord, HeadOrigin, Loaded, Measured, Observer, Outcome, Preset, Recipe,
+        SeedSummary, Sources, Started, StepReport, Summary, Task, TaskName,
     },
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -20,6 +22,7 @@ use engine::{
 };
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::atomic::AtomicBool,
@@ -64,13 +67,13 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "steps")]
     epochs: Option<f64>,
     /// Optimiser steps; sets schedule.steps
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<1, u64>)]
     steps: Option<u64>,
     /// A setting over all others, such as optimizer.learning_rate=3e-5; may be given several times
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
     /// Run under so many seeds, one after another, each in OUTPUT/seed-N
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<1, u64>)]
     seeds: u64,
     /// Go on from the newest whole checkpoint in the folder, with the run's own recipe; seeds that are done stay
     #[arg(long)]
@@ -93,16 +96,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recipe = recipe(arguments, name)?;
     let Loaded { problem, train, dev, remarks } =
         DataSource { task: name, settings: &recipe.data }.load(&arguments.data)?;
-    remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+    remarks.iter().for_each(|remark| tell!("note: {remark}"));
     let task = Task::new(name, problem, &recipe);
     let sources = Sources { task: &task, train: &train, dev: dev.as_ref() };
     let stop = signals::stop_flag()?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     if arguments.seeds == 1 {
         let begin = if arguments.resume { Begin::Resume } else { Begin::New };
-        let watch = Watch::new(device.peak(), arguments.profile);
-        let outcome = train_once(&recipe, &sources, &arguments.output, begin, &device, watch, &stop)?;
-        return Ok(finish(&outcome, &arguments.output));
+        let mut watch = Watch::new(device.peak(), arguments.profile);
+        let outcome = train_once(&recipe, &sources, &arguments.output, begin, &device, &mut watch, &stop)?;
+        return finish(&outcome, &arguments.output, &watch);
     }
     run_seeds(arguments, &recipe, &sources, &device, &stop)
 }
@@ -150,10 +153,10 @@ fn train_once(
     folder: &Path,
     begin: Begin,
     device: &Device,
-    mut watch: Watch,
+    watch: &mut Watch,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let outcome = finetune::finetune(recipe, sources, folder, begin, device.clone(), stop, &mut watch);
+    let outcome = finetune::finetune(recipe, sources, folder, begin, device.clone(), stop, watch);
     watch.progress.finish();
     Ok(outcome?)
 }
@@ -174,27 +177,29 @@ fn run_seeds(
         if arguments.resume
             && let Some(summary) = Summary::of_run(&folder)?
         {
-            eprintln!("seed {number} of {} is done already", arguments.seeds);
+            tell!("seed {number} of {} is done already", arguments.seeds);
             runs.push(summary);
             continue;
         }
-        eprintln!("seed {number} of {}", arguments.seeds);
+        tell!("seed {number} of {}", arguments.seeds);
         let recipe = Recipe { seed: first + number - 1, ..recipe.clone() };
         let begin = if arguments.resume { Begin::Resume } else { Begin::New };
-        let watch = Watch::new(peak, arguments.profile);
-        match train_once(&recipe, sources, &folder, begin, device, watch, stop)? {
+        let mut watch = Watch::new(peak, arguments.profile);
+        match train_once(&recipe, sources, &folder, begin, device, &mut watch, stop)? {
             Outcome::Finished(summary) => runs.push(summary),
-            outcome @ Outcome::Stopped(_) => return Ok(finish(&outcome, &folder)),
+            outcome @ Outcome::Stopped { .. } => return finish(&outcome, &folder, &watch),
             // The other seeds are not to blame.
-            outcome @ Outcome::Diverged { .. } => code = finish(&outcome, &folder),
+            outcome @ Outcome::Diverged { .. } => code = finish(&outcome, &folder, &watch)?,
         }
     }
     let collapsed = runs.iter().filter(|run| run.collapse.is_some()).count();
     let summary = SeedSummary::new(runs);
     summary.save(&arguments.output)?;
+    let mut out = results();
     for spread in &summary.figures {
         let values = spread.values.iter().map(|value| format!("{value:.4}")).collect::<Vec<_>>().join(" ");
-        println!(
+        writeln!(
+            out,
             "{}: median {:.4}, from {:.4} to {:.4}, standard deviation {:.4} over {} seeds ({values})",
             spread.name,
             spread.median,
@@ -202,41 +207,50 @@ fn run_seeds(
             spread.highest,
             spread.deviation,
             spread.values.len()
-        );
+        )?;
     }
     if collapsed > 0 {
-        eprintln!("warning: {collapsed} of {} seeds look collapsed; see above what to try", arguments.seeds);
+        tell!("warning: {collapsed} of {} seeds look collapsed; see above what to try", arguments.seeds);
     }
-    eprintln!("the figures are in {}", arguments.output.join("summary.json").display());
+    tell!("the figures are in {}", arguments.output.join("summary.json").display());
     Ok(code)
 }
 
-/// Says how a run ended and gives the exit code for it.
-fn finish(outcome: &Outcome, folder: &Path) -> ExitCode {
+/// Says how a run ended, beside what `watch` has said, and gives the exit code for it.
+fn finish(outcome: &Outcome, folder: &Path, watch: &Watch) -> Result<ExitCode> {
     let place = folder.display();
     match outcome {
         Outcome::Finished(summary) => {
             let early = if summary.stopped_early { ", nothing got better" } else { "" };
-            eprintln!("done: {} steps in {}{early}; the model is in {place}", summary.step, duration(summary.seconds));
+            tell!("done: {} steps in {}{early}; the model is in {place}", summary.step, duration(summary.seconds));
             if let Some(best) = &summary.best {
-                println!("best at step {}: {}", summary.best_step, figures(best));
+                writeln!(results(), "best at step {}: {}", summary.best_step, figures(best))?;
             }
-            if let Some(collapse) = &summary.collapse {
-                eprintln!("warning: {collapse}");
+            if let Some(collapse) =
+                summary.collapse.as_ref().filter(|&collapse| watch.warned.as_ref() != Some(collapse))
+            {
+                tell!("warning: {collapse}");
             }
-            ExitCode::SUCCESS
+            Ok(ExitCode::SUCCESS)
         }
-        Outcome::Stopped(summary) => {
-            eprintln!(
-                "stopped at step {}; add --resume to the command to go on, where it saves checkpoints \
-                       (run.checkpoint_interval)",
-                summary.step
-            );
-            ExitCode::from(signals::INTERRUPTED)
+        Outcome::Stopped { summary, saved } => {
+            match saved {
+                Some(path) => tell!(
+                    "stopped at step {} and saved as {}; add --resume to the command to go on",
+                    summary.step,
+                    path.display()
+                ),
+                None => tell!(
+                    "stopped at step {}; nothing is saved to go on from, because run.checkpoint_interval is 0; leave it \
+                     out to save when the run is stopped",
+                    summary.step
+                ),
+            }
+            Ok(ExitCode::from(signals::INTERRUPTED))
         }
         Outcome::Diverged { problem, step } => {
-            eprintln!("error: step {step}: {problem}; lower optimizer.learning_rate or clip harder");
-            ExitCode::FAILURE
+            tell!("error: step {step}: {problem}; lower optimizer.learning_rate or clip harder");
+            Ok(ExitCode::FAILURE)
         }
     }
 }
@@ -255,30 +269,33 @@ pub(crate) struct Watch {
     profile: Profiling,
     loss: f64,
     weight: f64,
+    /// The last warning.
+    warned: Option<String>,
 }
 
 impl Watch {
     /// `peak` is the device's ([`Device::peak`]), measured once for all runs of a command.
     pub(crate) fn new(peak: Option<Peak>, profile: Profiling) -> Self {
-        Self { progress: Progress::new(0, 0), peak, profile, loss: 0.0, weight: 0.0 }
+        Self { progress: Progress::idle(), peak, profile, loss: 0.0, weight: 0.0, warned: None }
     }
 }
 
 impl Observer for Watch {
     fn started(&mut self, started: &Started<'_>) {
         let report = started.report;
-        eprintln!(
-            "loaded {} tensors; fresh, to be learnt from nothing: {}",
-            report.loaded.len(),
-            listed(&report.fresh)
-        );
+        tell!("loaded {} tensors; fresh, to be learnt from nothing: {}", report.loaded.len(), listed(&report.fresh));
+        match started.head {
+            // What is fresh is listed above.
+            HeadOrigin::Initialized => {}
+            head => tell!("{head}"),
+        }
         if !report.ignored.is_empty() {
-            eprintln!("of no use here: {}", listed(&report.ignored));
+            tell!("of no use here: {}", listed(&report.ignored));
         }
         let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-        eprintln!(
+        tell!(
             "{} parameters; {} examples, {} in the dev set; {} steps, {} of warm-up, seed {}; memory at the token budget \
-             {:.1} MiB (activations {:.1}); who guesses has a loss of {:.4}",
+             {:.1} MiB (activations {:.1}); {} has a loss of {:.4}",
             started.parameters,
             started.examples,
             started.dev_examples,
@@ -287,25 +304,30 @@ impl Observer for Watch {
             started.seed,
             mib(started.memory.total()),
             mib(started.memory.step),
+            started.baseline,
             started.chance,
         );
         if started.cut != [0, 0] {
-            eprintln!(
+            tell!(
                 "longer than text.max_sequence_length, and cut: {} training examples, {} of the dev set",
-                started.cut[0], started.cut[1]
+                started.cut[0],
+                started.cut[1]
             );
         }
         if let [first, ..] = started.inexact {
-            eprintln!(
+            tell!(
                 "{} questions have an answer that is not made of whole pieces, such as {first:?}: its pieces are a little \
                  more, or there are none and it counts as no answer",
                 started.inexact.len()
             );
         }
-        if started.step > 0 {
-            eprintln!("going on at step {}", started.step);
+        if let Some(note) = started.note {
+            tell!("note: {note}");
         }
-        self.progress = Progress::new(started.step, started.steps.total);
+        if started.step > 0 {
+            tell!("going on at step {}", started.step);
+        }
+        self.progress = Progress::new("step", started.step, started.steps.total);
     }
 
     fn stepped(&mut self, report: &StepReport) {
@@ -326,6 +348,7 @@ impl Observer for Watch {
         self.progress.note(&format!("dev set at step {}: {}{best}", record.step, figures(&record.measured)));
         if let Some(collapse) = &record.collapse {
             self.progress.note(&format!("warning: {collapse}"));
+            self.warned = Some(collapse.clone());
         }
     }
 

@@ -1,7 +1,10 @@
 //! `albert forward`: every tensor that a model computes on given ids, in one file, to be compared with any other program.
 
 use super::Precision;
-use crate::roofline::Profiling;
+use crate::{
+    output::{results, tell},
+    roofline::Profiling,
+};
 use albert::{
     forward::{Deviation, Example, Forward, Named, Wanted, deviations},
     tokenizer::Tokenizer,
@@ -10,9 +13,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use engine::{
     Device,
-    io::{Data, TensorOut, save_safetensors},
+    io::{Data, TensorOut, check_output, save_safetensors},
 };
 use std::{
+    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -58,6 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.gradients && arguments.dtype == Precision::Int8 {
         bail!("--gradients needs --dtype f32: 8-bit products have no backward pass");
     }
+    check_output(&arguments.output)?;
     let device = Device::cpu()?;
     let mut forward = Forward::load(&arguments.model, device.clone())?;
     forward.profile().set(arguments.profile.on);
@@ -75,14 +80,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     forward.set_int8(arguments.dtype == Precision::Int8)?;
     let mut all = run_all(&mut forward, &examples, wanted)?;
     if arguments.gradients {
-        all.extend(forward.gradients());
+        all.extend(forward.gradients()?);
     }
     arguments.profile.print(forward.profile(), &device);
     save(&arguments.output, &all)?;
     if arguments.compare {
         compare(&mut forward, &examples, wanted, &all)?;
     }
-    eprintln!("{} tensors of {} lines written to {}", all.len(), examples.len(), arguments.output.display());
+    tell!("{} tensors of {} lines written to {}", all.len(), examples.len(), arguments.output.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -114,9 +119,10 @@ fn compare(forward: &mut Forward, examples: &[Example], wanted: Wanted, tensors:
             None => worst.push(deviation),
         }
     }
-    println!("{:<24}{:>14}{:>14}{:>12}", "against f32", "max |diff|", "relative", "cosine");
+    let mut out = results();
+    writeln!(out, "{:<24}{:>14}{:>14}{:>12}", "against f32", "max |diff|", "relative", "cosine")?;
     for Deviation { name, greatest, relative, cosine } in worst {
-        println!("{name:<24}{greatest:>14.3e}{relative:>14.3e}{cosine:>12.6}");
+        writeln!(out, "{name:<24}{greatest:>14.3e}{relative:>14.3e}{cosine:>12.6}")?;
     }
     Ok(())
 }
@@ -124,9 +130,9 @@ fn compare(forward: &mut Forward, examples: &[Example], wanted: Wanted, tensors:
 /// What was loaded, what the file has that no head uses.
 fn report(forward: &Forward) {
     let report = forward.report();
-    eprintln!("{} tensors loaded", report.loaded.len());
+    tell!("{} tensors loaded", report.loaded.len());
     if !report.ignored.is_empty() {
-        eprintln!("ignored, no part of the model uses them: {}", report.ignored.join(", "));
+        tell!("ignored, no part of the model uses them: {}", report.ignored.join(", "));
     }
 }
 
@@ -150,7 +156,7 @@ fn from_texts(arguments: &Arguments, forward: &Forward) -> Result<Vec<Example>> 
     tokenizer.expect_vocab_size(config.vocab_size)?;
     let specials = tokenizer.specials();
     let of = |text: &String| {
-        let ids = [&[specials.cls], &tokenizer.encode_with_specials(text).ids[..], &[specials.sep]].concat();
+        let ids = [&[specials.cls], &tokenizer.encode_with_specials(text)?.ids[..], &[specials.sep]].concat();
         Example::from_ids(&ids, &vec![0; ids.len()], config).with_context(|| format!("the text \"{text}\""))
     };
     arguments.text.iter().map(of).collect()

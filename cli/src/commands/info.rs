@@ -1,5 +1,9 @@
 //! `albert info`: what a configuration costs, before it exists.
 
+use crate::{
+    numbers::whole,
+    output::{results, tell},
+};
 use albert::{
     config::AlbertConfig,
     cost::{Report, Training, Workload},
@@ -14,10 +18,10 @@ pub(crate) struct Arguments {
     /// A preset (base, large, xlarge, xxlarge, tiny, ...), a model directory or a config.json
     model: String,
     /// Sequences in the batch that FLOPs and memory are for
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = whole::<1, usize>)]
     batch: usize,
     /// Tokens of a sequence [default: 512, or what the model has positions for]
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<1, usize>)]
     seq: Option<usize>,
     /// What forward keeps for backward: a run's choice on a processor is cheap, on a GPU none
     #[arg(long, value_enum, default_value_t = Keep::Cheap)]
@@ -41,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workload = Workload { sequences: arguments.batch, sequence_length, masked_per_sequence };
     let checkpointing = arguments.checkpointing.into();
     let report = Report::new(&config, workload, Training { activation_bytes: 4, checkpointing });
-    let mut out = std::io::stdout().lock();
+    let mut out = results();
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -60,7 +64,7 @@ pub(crate) fn config(model: &str) -> Result<AlbertConfig> {
     let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
     let reading = AlbertConfig::from_hf_json(&text).with_context(|| file.display().to_string())?;
     for note in &reading.notes {
-        eprintln!("note: {}: {note}", file.display());
+        tell!("note: {}: {note}", file.display());
     }
     Ok(reading.config)
 }

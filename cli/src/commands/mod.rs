@@ -6,6 +6,7 @@ pub(crate) mod bench;
 pub(crate) mod classify;
 pub(crate) mod convert;
 pub(crate) mod data;
+pub(crate) mod deadline;
 pub(crate) mod doctor;
 pub(crate) mod embed;
 pub(crate) mod evaluate;

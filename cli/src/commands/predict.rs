@@ -1,14 +1,17 @@
 //! `albert predict`: what fine-tuned models say of the examples in a file.
 
 use super::evaluate::{NullThreshold, as_task};
-use crate::roofline::Profiling;
+use crate::{output::tell, roofline::Profiling};
 use albert::{
     finetune::{DataSource, Prediction, Predictor, TaskName, threshold_of},
     tasks::{Label, Problem, Purpose, write_submission},
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use engine::{Cpu, Device, io::AtomicFile};
+use engine::{
+    Cpu, Device,
+    io::{AtomicFile, check_output},
+};
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -66,6 +69,7 @@ impl Format {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    arguments.output.as_ref().map_or(Ok(()), check_output)?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
     predictor.profile().set(arguments.profile.on);
@@ -91,7 +95,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if examples.is_empty() {
             break;
         }
-        for (at, prediction) in predictor.predict(&examples)?.iter().enumerate() {
+        let predictions = predictor.predict(&examples)?;
+        for (at, prediction) in predictions.iter().enumerate() {
             let id = examples.id(at);
             if let (Some(out), Some(format)) = (&mut out, format) {
                 let line = match (format, prediction) {
@@ -101,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
                         format!("{before}{}: {}", serde_json::to_string(id)?, serde_json::to_string(answer)?)
                     }
                     (Format::Tsv, _) => prediction.to_tsv(id, &task),
-                    (Format::Json | Format::Squad, _) => prediction.to_json(id, &task),
+                    (Format::Json | Format::Squad, _) => prediction.to_json(id, &task, predictor.truncated()[at]),
                 };
                 writeln!(out, "{line}").with_context(cannot_write)?;
             }
@@ -111,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         count += examples.len();
     }
-    reader.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+    reader.remarks().iter().for_each(|remark| tell!("note: {remark}"));
     arguments.profile.print(predictor.profile(), &device);
     if let Some(mut out) = out {
         if matches!(format, Some(Format::Squad)) {
@@ -121,13 +126,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if let Some((glue, folder)) = glue {
         let path = write_submission(folder, glue, submission.iter().map(|(id, label)| (id.as_str(), *label)))?;
-        eprintln!("the file for the server of GLUE is {}", path.display());
+        tell!("the file for the server of GLUE is {}", path.display());
     }
     let models =
         if predictor.models() > 1 { format!(", means of {} models", predictor.models()) } else { String::new() };
-    eprintln!("{count} predictions{models}");
+    tell!("{count} predictions{models}");
     if predictor.cut() > 0 {
-        eprintln!("{} examples were longer than the model was trained for, and were cut", predictor.cut());
+        tell!("{} examples were longer than the model was trained for, and were cut", predictor.cut());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,8 @@
 //! `albert pretrain`: a recipe, shards and a tokenizer become a model.
 
+use super::deadline::Deadline;
 use crate::{
+    output::tell,
     progress::{Progress, duration},
     roofline::{self, Profiling},
     signals,
@@ -55,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let begin = if arguments.resume { Begin::Resume } else { Begin::New };
     let stop = signals::stop_flag()?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
-    let outcome = train(&recipe, &arguments.output, begin, device, arguments.profile, &stop)?;
+    let outcome = train(&recipe, &arguments.output, begin, device, arguments.profile, None, &stop)?;
     Ok(finish(&outcome, &arguments.output))
 }
 
@@ -93,13 +95,14 @@ fn known_recipes() -> String {
     RECIPES.iter().map(|(name, about, _)| format!("  {name:<8} {about}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Runs a recipe in `folder` with progress on standard error.
+/// Runs a recipe in `folder` with progress on standard error. A `deadline` may change the number of steps.
 pub(crate) fn train(
     recipe: &Recipe,
     folder: &Path,
     begin: Begin,
     device: Device,
     profile: Profiling,
+    deadline: Option<Deadline>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Outcome> {
     let input = &recipe.input;
@@ -113,8 +116,8 @@ pub(crate) fn train(
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
     let dataset = Dataset::open(&input.data, &vocabulary)?;
     let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
-    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files() };
-    let mut watch = Watch::new(device.peak(), profile);
+    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files()? };
+    let mut watch = Watch { deadline, interval: recipe.evaluation.interval, ..Watch::new(device.peak(), profile) };
     let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, device, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -125,18 +128,18 @@ pub(crate) fn finish(outcome: &Outcome, folder: &Path) -> ExitCode {
     let place = folder.display();
     match outcome {
         Outcome::Finished(summary) => {
-            eprintln!("done: {}; the model is in {place}", describe(summary));
+            tell!("done: {}; the model is in {place}", describe(summary));
             ExitCode::SUCCESS
         }
         Outcome::Stopped(summary) => {
-            eprintln!("stopped and saved: {}; go on with: albert pretrain --resume -o {place}", describe(summary));
+            tell!("stopped and saved: {}; go on with: albert pretrain --resume -o {place}", describe(summary));
             ExitCode::from(signals::INTERRUPTED)
         }
         Outcome::Diverged { problem, step, checkpoint } => {
-            eprintln!("error: step {step}: {problem}");
+            tell!("error: step {step}: {problem}");
             match checkpoint {
-                Some(path) => eprintln!("the last good checkpoint is {}", path.display()),
-                None => eprintln!("there is no checkpoint yet"),
+                Some(path) => tell!("the last good checkpoint is {}", path.display()),
+                None => tell!("there is no checkpoint yet"),
             }
             ExitCode::FAILURE
         }
@@ -153,6 +156,10 @@ pub(crate) struct Watch {
     peak: Option<Peak>,
     profile: Profiling,
     smoothed: Smoothed,
+    deadline: Option<Deadline>,
+    /// Steps of the run, and between two evaluations.
+    steps: u64,
+    interval: u64,
 }
 
 /// Means over about the last fifty steps, so that the line can be read.
@@ -172,28 +179,42 @@ impl Smoothed {
         mix(&mut self.weight, 1.0);
         mix(&mut self.loss, report.loss);
         mix(&mut self.mlm, report.mlm_accuracy);
-        mix(&mut self.sop, report.sop_accuracy.unwrap_or(0.0));
+        mix(&mut self.sop, report.sentence.accuracy.unwrap_or(0.0));
     }
 }
 
 impl Watch {
     /// `peak` is the device's ([`Device::peak`]), measured once for all runs of a command.
     pub(crate) fn new(peak: Option<Peak>, profile: Profiling) -> Self {
-        Self { progress: Progress::new(0, 0), peak, profile, smoothed: Smoothed::default() }
+        Self {
+            progress: Progress::idle(),
+            peak,
+            profile,
+            smoothed: Smoothed::default(),
+            deadline: None,
+            steps: 0,
+            interval: 0,
+        }
     }
 }
 
 impl Observer for Watch {
     fn started(&mut self, started: &Started<'_>) {
         for damaged in started.damaged {
-            eprintln!("warning: {damaged}; going on from the one before");
+            tell!("warning: {damaged}; going on from the one before");
+        }
+        for warning in started.warnings {
+            tell!("warning: {warning}");
+        }
+        if let Some(note) = started.note {
+            tell!("note: {note}");
         }
         if let Some(path) = started.resumed_from {
-            eprintln!("going on from {} at step {}", path.display(), started.step);
+            tell!("going on from {} at step {}", path.display(), started.step);
         }
         let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
         let memory = &started.memory;
-        eprintln!(
+        tell!(
             "{} parameters; {} instances an epoch; {} steps; memory at the token budget {:.1} MiB (activations {:.1})",
             started.parameters,
             started.instances,
@@ -202,20 +223,23 @@ impl Observer for Watch {
             mib(memory.step),
         );
         match (started.no_evaluation, started.unigram_loss) {
-            (Some(reason), _) => eprintln!("nothing will be evaluated: {reason}"),
-            (None, Some(loss)) => eprintln!(
+            (Some(reason), _) => tell!("nothing will be evaluated: {reason}"),
+            (None, Some(loss)) => tell!(
                 "evaluation on {} held-out sequences; unigram baseline {loss:.4} nats",
                 started.evaluation_sequences
             ),
             (None, None) => {}
         }
-        self.progress = Progress::new(started.step, started.steps);
+        self.steps = started.steps;
+        self.progress = Progress::new("step", started.step, started.steps);
     }
 
     fn stepped(&mut self, report: &StepReport) {
         self.smoothed.add(report);
         let Smoothed { weight, loss, mlm, sop } = self.smoothed;
-        let sentence = report.sop_accuracy.map_or(String::new(), |_| format!(", SOP {:.1} %", 100.0 * sop / weight));
+        let name = report.sentence.objective.name();
+        let sentence =
+            report.sentence.accuracy.map_or(String::new(), |_| format!(", {name} {:.1} %", 100.0 * sop / weight));
         let line = format!(
             "loss {:.3}, MLM {:.1} %{sentence}, {:.0} tokens/s{}",
             loss / weight,
@@ -224,6 +248,17 @@ impl Observer for Watch {
             roofline::share(self.peak, report.flops, report.seconds),
         );
         self.progress.step(report.step, &line);
+    }
+
+    fn replanned(&mut self, report: &StepReport) -> Option<u64> {
+        let steps = self.deadline.as_mut()?.replan(report, self.steps, self.interval)?;
+        self.progress.note(&format!(
+            "the machine's speed has changed: {steps} steps instead of {} fit into the time (schedule.replans in config.toml)",
+            self.steps
+        ));
+        self.steps = steps;
+        self.progress.set_total(steps);
+        Some(steps)
     }
 
     fn wants_profile(&self) -> bool {
@@ -251,8 +286,10 @@ pub(crate) fn evaluation_line(record: &EvaluationRecord, is_best: bool) -> Strin
         record.hidden_unigram_loss - record.hidden_loss,
         100.0 * record.mlm_accuracy
     );
-    if let (Some(accuracy), Some(error)) = (record.sop_accuracy, record.sop_standard_error) {
-        line += &format!("; SOP {:.1} ± {:.1} % of {} pairs", 100.0 * accuracy, 100.0 * error, record.sop_count);
+    let sentence = &record.sentence;
+    if let (Some(accuracy), Some(error)) = (sentence.accuracy, sentence.standard_error) {
+        let (name, pairs) = (sentence.objective.name(), sentence.count);
+        line += &format!("; {name} {:.1} ± {:.1} % of {pairs} pairs", 100.0 * accuracy, 100.0 * error);
     }
     if is_best {
         line += "; best so far";

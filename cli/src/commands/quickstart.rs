@@ -1,11 +1,18 @@
 //! `albert quickstart`: the whole path on text that the program carries, within a number of minutes.
 //!
 //! The vocabulary is trained on the training documents alone, the split is by document, and the evaluation masks
-//! held-out text the default way under a fixed seed: the figures at the end are honest. The number of steps is chosen
-//! once, from the speed of a few trial steps; it is written to `config.toml`, so the run can be repeated to the bit.
+//! held-out text the default way under a fixed seed: the figures at the end are honest. The number of steps is chosen from
+//! the speed of a few trial steps, and again while the run goes on wherever the machine has become slower or faster
+//! ([`Deadline`]). What was decided, and after which step, is in the run's `config.toml` (`schedule.steps`,
+//! `schedule.replans`): `albert pretrain RUN/config.toml -o OTHER` repeats the run to the bit.
 
-use super::{data, fill_mask, pretrain};
-use crate::{progress::duration, roofline::Profiling, signals};
+use super::{data, deadline::Deadline, fill_mask, pretrain};
+use crate::{
+    output::{results, tell},
+    progress::duration,
+    roofline::Profiling,
+    signals,
+};
 use albert::{
     data::{CorpusSettings, Dataset, Documents, Side, Source, SplitSettings, Splitter, Vocabulary},
     fill_mask::MaskFiller,
@@ -18,10 +25,14 @@ use clap::Args;
 use engine::{Cpu, Device};
 use std::{
     fs,
+    io::{ErrorKind, Write},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, atomic::AtomicBool},
-    time::Instant,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 /// English in the public domain, one sentence a line, blank lines between documents: novels of Jane Austen, the CIA World
@@ -31,11 +42,21 @@ static RECIPE: &str = include_str!("quickstart.toml");
 
 /// Pieces of the vocabulary.
 const VOCABULARY: usize = 4096;
-/// Steps of the trial that measures the speed; the first ones are slower and are not counted.
+/// Most steps of the trial that measures the speed, and its most share of the time; the first steps are slower and are not
+/// counted where there are others.
 const TRIAL_STEPS: u64 = 24;
-const TRIAL_WARMUP: u64 = 8;
+const TRIAL_SHARE: f64 = 0.08;
+const TRIAL_WARMUP: usize = 8;
+/// Steps that take as long as an evaluation where the trial had no time for one: 680 held-out sequences against 64 a step,
+/// without the backward pass.
+const EVALUATION_STEPS: f64 = 4.0;
 /// Share of the time left that steps are planned for; speed varies while others use the machine.
 const CAUTION: f64 = 0.93;
+/// Most evaluations of a run, and their most share of its time.
+const EVALUATIONS: f64 = 9.0;
+const EVALUATION_SHARE: f64 = 0.15;
+/// Runs of fewer seconds of training are told what to expect; after 240 s the fills were frequent words.
+const SHORT: f64 = 600.0;
 /// Sentences that show what the model has learnt.
 const EXAMPLES: [&str; 3] = [
     "The [MASK] of the country is bordered by the sea.",
@@ -48,9 +69,12 @@ pub(crate) struct Arguments {
     /// Time for everything, from the text to the filled masks
     #[arg(long, default_value_t = 3.5)]
     minutes: f64,
-    /// Folder of the run; must not hold a run
+    /// Folder of the run; must not exist or be empty, unless --resume is given
     #[arg(short, long, default_value = "runs/quickstart")]
     output: PathBuf,
+    /// Go on with the run in the folder, as it was planned there
+    #[arg(long)]
+    resume: bool,
     #[command(flatten)]
     profile: Profiling,
     /// Settings over the recipe's, such as model.hidden_size=128
@@ -62,50 +86,91 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let started = Instant::now();
     let minutes = arguments.minutes;
     ensure!(minutes > 0.0 && minutes <= 10_000.0, "--minutes {minutes}: expected more than 0, at most 10000");
-    let folder = free_folder(&arguments.output)?;
+    let folder = arguments.output.clone();
+    if !arguments.resume {
+        expect_free(&folder)?;
+    }
     let stop = signals::stop_flag()?;
     let cpu = Cpu::detect()?;
-    eprintln!("1. vocabulary of {VOCABULARY} pieces, from the training documents");
-    let split = SplitSettings::default();
-    let tokenizer = train_tokenizer(&cpu, &split)?;
-    let inputs = Inputs { tokenizer: folder.join("tokenizer.json"), data: folder.join("data") };
-    fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
-    tokenizer.save(&inputs.tokenizer)?;
-    eprintln!("2. data: documents to shards, one document in ten held out");
-    let index = cpu.enter(|| {
-        albert::data::build(vec![source()], &inputs.data, &CorpusSettings::default(), &split, &tokenizer, |_| ())
-    })?;
-    data::report(&index);
-    eprintln!("3. speed of this machine");
-    let trial = trial(&inputs, &tokenizer, &arguments.settings, &cpu, &stop)?;
-    let left = 60.0 * minutes - started.elapsed().as_secs_f64() - trial.evaluation;
-    let steps = ((CAUTION * left / trial.step) as u64).max(TRIAL_STEPS);
-    let recipe = inputs.recipe(&arguments.settings, steps)?;
-    eprintln!(
-        "4. pre-training: {steps} steps of {:.0} ms, about {}",
-        1000.0 * trial.step,
-        duration(steps as f64 * trial.step)
-    );
-    let outcome = pretrain::train(&recipe, &folder, Begin::New, Device::Cpu(cpu.clone()), arguments.profile, &stop)?;
+    let own = folder.join("config.toml");
+    let (recipe, deadline, begin) = if arguments.resume && own.exists() {
+        let text = fs::read_to_string(&own).with_context(|| format!("{} cannot be read", own.display()))?;
+        let recipe = Recipe::from_toml(&text, &arguments.settings).with_context(|| own.display().to_string())?;
+        (recipe, None, Begin::Resume)
+    } else {
+        let (recipe, deadline) = prepare(arguments, &folder, &cpu, started, &stop)?;
+        // Who sets the number of steps gets it, however long it takes.
+        let is_set = arguments.settings.iter().any(|setting| setting.trim_start().starts_with("schedule.steps"));
+        (recipe, (!is_set).then_some(deadline), Begin::New)
+    };
+    let outcome =
+        pretrain::train(&recipe, &folder, begin, Device::Cpu(cpu.clone()), arguments.profile, deadline, &stop)?;
     let code = pretrain::finish(&outcome, &folder);
     if let Outcome::Finished(summary) = &outcome {
-        eprintln!("5. what it learnt");
         show(&folder, cpu, summary.evaluation.as_ref())?;
-        println!(
+        writeln!(
+            results(),
             "the curve is {}; {} in all",
             folder.join("curves.svg").display(),
             duration(started.elapsed().as_secs_f64())
-        );
+        )?;
+        if summary.seconds < SHORT {
+            tell!(
+                "masks filled with \"the\", \"of\" and \",\" are expected of a run of minutes: frequent words are learnt first; \
+                 more --minutes end further below the baseline"
+            );
+        }
     }
     Ok(code)
 }
 
-/// `wanted`, or the first of `wanted-2`, `wanted-3`, ... that does not exist yet.
-fn free_folder(wanted: &Path) -> Result<PathBuf> {
-    let name = wanted.file_name().context("--output must name a folder")?.to_string_lossy().into_owned();
-    let numbered = |n: u32| if n == 1 { wanted.to_owned() } else { wanted.with_file_name(format!("{name}-{n}")) };
-    let free = (1..10_000).map(numbered).find(|folder| !folder.exists());
-    free.with_context(|| format!("{} and all numbered folders beside it exist; remove some", wanted.display()))
+/// Vocabulary, data and plan: what the run needs, in its folder.
+fn prepare(
+    arguments: &Arguments,
+    folder: &Path,
+    cpu: &Cpu,
+    started: Instant,
+    stop: &Arc<AtomicBool>,
+) -> Result<(Recipe, Deadline)> {
+    tell!("1. vocabulary of {VOCABULARY} pieces, from the training documents");
+    let split = SplitSettings::default();
+    fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    let tokenizer = train_tokenizer(cpu, &split)?;
+    let inputs = Inputs { tokenizer: folder.join("tokenizer.json"), data: folder.join("data") };
+    tokenizer.save(&inputs.tokenizer)?;
+    tell!("2. data: documents to shards, one document in ten held out");
+    let index = cpu.install(|| {
+        albert::data::build(vec![source()], &inputs.data, &CorpusSettings::default(), &split, &tokenizer, |_| ())
+    })?;
+    data::report(&index);
+    tell!("3. speed of this machine");
+    let budget = Duration::from_secs_f64(60.0 * arguments.minutes);
+    let end = Instant::now() + budget.mul_f64(TRIAL_SHARE);
+    let trial = trial(&inputs, &tokenizer, &arguments.settings, cpu, (end, stop))?;
+    let left = budget.as_secs_f64() - started.elapsed().as_secs_f64();
+    let evaluations = (EVALUATION_SHARE * left / trial.evaluation).floor().clamp(1.0, EVALUATIONS);
+    let steps = ((CAUTION * (left - evaluations * trial.evaluation) / trial.step) as u64).max(1);
+    let recipe = inputs.recipe(&arguments.settings, steps, evaluations as u64)?;
+    tell!(
+        "4. pre-training: {steps} steps of {:.0} ms, about {}",
+        1000.0 * trial.step,
+        duration(steps as f64 * trial.step)
+    );
+    Ok((recipe, Deadline::new(started + budget, trial.evaluation)))
+}
+
+/// Refuses a folder with something in it.
+fn expect_free(folder: &Path) -> Result<()> {
+    let place = folder.display();
+    match fs::read_dir(folder) {
+        Ok(mut entries) => ensure!(
+            entries.next().is_none(),
+            "{place} is there already; remove it, choose another folder with --output, or go on with its run with --resume"
+        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("{place} cannot be used as a folder")),
+    }
+    Ok(())
 }
 
 fn source() -> Source {
@@ -123,7 +188,7 @@ fn train_tokenizer(cpu: &Cpu, split: &SplitSettings) -> Result<Tokenizer> {
         }
     }
     let config = TrainerConfig { vocab_size: VOCABULARY, ..TrainerConfig::default() };
-    Ok(cpu.enter(|| tokenizer::train(&lines, &config, |_| ()))?)
+    Ok(cpu.install(|| tokenizer::train(&lines, &config, |_| ()))?)
 }
 
 /// Where the run's inputs are.
@@ -133,12 +198,12 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// The recipe for `steps` steps.
-    fn recipe(&self, settings: &[String], steps: u64) -> Result<Recipe> {
+    /// The recipe for `steps` steps, measured `evaluations` times, the last at the end.
+    fn recipe(&self, settings: &[String], steps: u64, evaluations: u64) -> Result<Recipe> {
         let mut all = vec![
             format!("schedule.steps={steps}"),
             format!("schedule.warmup_steps={}", (steps / 10).clamp(1, 500)),
-            format!("evaluation.interval={}", (steps / 8).max(1)),
+            format!("evaluation.interval={}", steps.div_ceil(evaluations)),
             format!("run.checkpoint_interval={}", (steps / 4).max(1)),
             format!("input.data={:?}", self.data.to_str().context("the folder's path must be UTF-8")?),
             format!("input.tokenizer={:?}", self.tokenizer.to_str().context("the folder's path must be UTF-8")?),
@@ -148,30 +213,32 @@ impl Inputs {
     }
 }
 
-/// Seconds of a step and of all evaluations of a run.
+/// Seconds of a step and of an evaluation.
 struct Speed {
     step: f64,
     evaluation: f64,
 }
 
-/// Listens to the trial.
-#[derive(Default)]
-struct Clock {
+/// Listens to the trial, and ends it when its share of the time is over or the user stops the program.
+struct Clock<'s> {
     steps: Vec<f64>,
     last: Option<Instant>,
-    evaluation: f64,
+    evaluation: Option<f64>,
+    end: Instant,
+    user: &'s AtomicBool,
+    enough: &'s AtomicBool,
 }
 
-impl Observer for Clock {
+impl Observer for Clock<'_> {
     fn stepped(&mut self, report: &StepReport) {
-        if report.step > TRIAL_WARMUP {
-            self.steps.push(report.seconds);
-        }
+        self.steps.push(report.seconds);
         self.last = Some(Instant::now());
+        let is_enough = self.steps.len() >= 2 && Instant::now() >= self.end;
+        self.enough.store(is_enough || self.user.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     fn evaluated(&mut self, _: &EvaluationRecord, _: bool) {
-        self.evaluation = self.last.map_or(0.0, |last| last.elapsed().as_secs_f64());
+        self.evaluation = self.last.map(|last| last.elapsed().as_secs_f64());
     }
 }
 
@@ -181,34 +248,43 @@ fn trial(
     tokenizer: &Tokenizer,
     settings: &[String],
     cpu: &Cpu,
-    stop: &Arc<AtomicBool>,
+    (end, stop): (Instant, &AtomicBool),
 ) -> Result<Speed> {
     let folder = inputs.data.with_file_name("trial");
-    let mut recipe = inputs.recipe(settings, TRIAL_STEPS)?.with_vocabulary(tokenizer.vocab_size())?;
+    // Of an attempt that was killed.
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("{} cannot be removed", folder.display()))?;
+    }
+    let mut recipe = inputs.recipe(settings, TRIAL_STEPS, 1)?.with_vocabulary(tokenizer.vocab_size())?;
     recipe.evaluation.interval = 0;
     recipe.run.checkpoint_interval = 0;
     let vocabulary = Arc::new(Vocabulary::of(tokenizer)?);
     let dataset = Dataset::open(&inputs.data, &vocabulary)?;
-    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files() };
-    let mut clock = Clock::default();
+    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files()? };
+    let enough = AtomicBool::new(false);
+    let mut clock = Clock { steps: Vec::new(), last: None, evaluation: None, end, user: stop, enough: &enough };
     let device = Device::Cpu(cpu.clone());
-    albert::pretrain::pretrain(&recipe, &sources, &folder, Begin::New, device, stop, &mut clock)?;
+    albert::pretrain::pretrain(&recipe, &sources, &folder, Begin::New, device, &enough, &mut clock)?;
     fs::remove_dir_all(&folder).with_context(|| format!("{} cannot be removed", folder.display()))?;
-    clock.steps.sort_by(f64::total_cmp);
-    let step = clock.steps.get(clock.steps.len() / 2).copied().unwrap_or(1.0);
-    // Eight during the run and one at the end.
-    Ok(Speed { step, evaluation: 9.0 * clock.evaluation })
+    let warm = clock.steps.split_off(TRIAL_WARMUP.min(clock.steps.len() - 1));
+    let step = median(warm);
+    let evaluation = clock.evaluation.unwrap_or(EVALUATION_STEPS * step);
+    Ok(Speed { step, evaluation })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// Fills masks and says how far below the baseline the model ended.
 fn show(folder: &Path, cpu: Cpu, evaluation: Option<&EvaluationRecord>) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = results();
     let mut filler = MaskFiller::load(folder, Device::Cpu(cpu))?;
     for text in EXAMPLES {
         fill_mask::print(&mut out, text, &filler.fill(text, 5)?)?;
     }
-    drop(out);
     let record = evaluation.context("the run ended without an evaluation")?;
-    println!("{}", pretrain::evaluation_line(record, false));
+    writeln!(out, "{}", pretrain::evaluation_line(record, false))?;
     Ok(())
 }

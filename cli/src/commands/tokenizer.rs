@@ -1,8 +1,13 @@
 //! `albert tokenizer`: train a vocabulary, encode lines of text, decode lines of ids.
 
+use crate::{
+    numbers::whole,
+    output::{results, tell},
+};
 use albert::tokenizer::{self, Progress, Tokenizer, TrainerConfig};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
+use engine::io::check_output;
 use std::{
     io::{BufRead, BufWriter, Write},
     path::{Path, PathBuf},
@@ -30,7 +35,7 @@ pub(crate) struct Train {
     #[arg(short, long, default_value = "tokenizer.json")]
     output: PathBuf,
     /// Number of pieces, special ones included
-    #[arg(long, default_value_t = 30_000)]
+    #[arg(long, default_value_t = 30_000, value_parser = whole::<1, usize>)]
     vocab_size: usize,
     /// Share of the text's characters that get a piece of their own
     #[arg(long)]
@@ -78,6 +83,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
 }
 
 fn train(arguments: &Train) -> Result<()> {
+    check_output(&arguments.output)?;
     let mut lines = Vec::new();
     for path in &arguments.input {
         lines.extend(read_lines(path, arguments.lossy)?);
@@ -89,7 +95,7 @@ fn train(arguments: &Train) -> Result<()> {
     let cpu = engine::Cpu::detect()?;
     let tokenizer = cpu.install(|| tokenizer::train(&lines, &config, report))?;
     tokenizer.save(&arguments.output)?;
-    eprintln!("{} pieces written to {}", tokenizer.vocab_size(), arguments.output.display());
+    tell!("{} pieces written to {}", tokenizer.vocab_size(), arguments.output.display());
     Ok(())
 }
 
@@ -97,14 +103,14 @@ fn train(arguments: &Train) -> Result<()> {
 pub(crate) fn report(progress: Progress) {
     match progress {
         Progress::Counted { lines, skipped, words, distinct, characters } => {
-            eprintln!("{lines} lines, {words} words, {distinct} of them distinct, {characters} characters");
+            tell!("{lines} lines, {words} words, {distinct} of them distinct, {characters} characters");
             if skipped > 0 {
-                eprintln!("{skipped} lines were too long for training the vocabulary and were skipped");
+                tell!("{skipped} lines were too long for training the vocabulary and were skipped");
             }
         }
-        Progress::Seeded { pieces } => eprintln!("{pieces} pieces to start from"),
+        Progress::Seeded { pieces } => tell!("{pieces} pieces to start from"),
         Progress::Iterated { round, pieces, log_likelihood_per_word } => {
-            eprintln!("round {round}: {pieces} pieces, {log_likelihood_per_word:.4} nats a word");
+            tell!("round {round}: {pieces} pieces, {log_likelihood_per_word:.4} nats a word");
         }
         Progress::Pruned { .. } => {}
     }
@@ -139,7 +145,7 @@ const BATCH: usize = 4096;
 fn encode(arguments: &Encode) -> Result<()> {
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
     let specials = tokenizer.specials();
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(results());
     let mut input = std::io::stdin().lock();
     let cpu = engine::Cpu::detect()?;
     let mut lines = 0u64;
@@ -155,7 +161,7 @@ fn encode(arguments: &Encode) -> Result<()> {
         if texts.is_empty() {
             break;
         }
-        for ids in cpu.install(|| tokenizer.encode_batch(&texts)) {
+        for ids in cpu.install(|| tokenizer.encode_batch(&texts))? {
             let (before, behind) =
                 if arguments.specials { (Some(specials.cls), Some(specials.sep)) } else { (None, None) };
             let mut separator = "";
@@ -172,7 +178,7 @@ fn encode(arguments: &Encode) -> Result<()> {
 
 fn decode(arguments: &Decode) -> Result<()> {
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(results());
     for (i, line) in std::io::stdin().lock().lines().enumerate() {
         let line = line.context("standard input")?;
         let ids = line
@@ -185,7 +191,7 @@ fn decode(arguments: &Decode) -> Result<()> {
                 Ok(id)
             })
             .collect::<Result<Vec<_>>>()?;
-        writeln!(out, "{}", tokenizer.decode(&ids))?;
+        writeln!(out, "{}", tokenizer.decode(&ids)?)?;
     }
     out.flush()?;
     Ok(())
@@ -193,12 +199,13 @@ fn decode(arguments: &Decode) -> Result<()> {
 
 fn convert(arguments: &Convert) -> Result<()> {
     let Convert { tokenizer, output } = arguments;
+    check_output(output)?;
     let tokenizer = Tokenizer::load(tokenizer)?;
     match output.extension().and_then(|extension| extension.to_str()) {
         Some("model") => tokenizer.save_spiece(output)?,
         Some("json") => tokenizer.save(output)?,
         _ => bail!("{}: the name must end in .model or .json, which says the format", output.display()),
     }
-    eprintln!("{} pieces written to {}", tokenizer.vocab_size(), output.display());
+    tell!("{} pieces written to {}", tokenizer.vocab_size(), output.display());
     Ok(())
 }

@@ -5,7 +5,7 @@ use half::f16;
 use kernels::{
     num::philox::Stream,
     operation::Launch,
-    ptx::sim::{Argument, Memory, Swizzle, TensorMap, TensorType},
+    ptx::sim::{Argument, Limits, Memory, Swizzle, TensorMap, TensorType},
 };
 use npyz::{NpyFile, WriterBuilder};
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -13,7 +13,7 @@ use serde_json::{Number, Value};
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{BufReader, BufWriter, Write},
+    io::{BufReader, BufWriter, Read, Write},
     path::Path,
 };
 
@@ -226,12 +226,16 @@ pub(super) struct Prepared {
     pub(super) memory: Memory,
     pub(super) arguments: Vec<Argument>,
     buffers: BTreeMap<String, Placed>,
+    /// Bytes of all buffers, now and at most.
+    bytes: u64,
+    most: u64,
 }
 
 impl Prepared {
-    /// Files are looked for from `folder` on.
-    pub(super) fn new(description: &Description, folder: &Path) -> Result<Self> {
-        let mut prepared = Self { memory: Memory::new(), arguments: Vec::new(), buffers: BTreeMap::new() };
+    /// Relative paths begin in `folder`.
+    pub(super) fn new(description: &Description, folder: &Path, limits: &Limits) -> Result<Self> {
+        let (memory, arguments, buffers) = (Memory::new(), Vec::new(), BTreeMap::new());
+        let mut prepared = Self { memory, arguments, buffers, bytes: 0, most: limits.memory_bytes };
         // All buffers first: a map may stand before the buffer that it is of.
         for (position, given) in description.args.iter().enumerate() {
             let placed = match given {
@@ -277,10 +281,11 @@ impl Prepared {
         };
         let elements = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
         let bytes = elements.and_then(|elements| elements.checked_mul(in_files!(dtype, T => size_of::<T>())));
-        const MOST: usize = 1 << 34;
-        let (Some(elements), Some(bytes)) = (elements, bytes.filter(|&bytes| bytes <= MOST)) else {
-            bail!("{shape:?} is too large: at most {} GiB", MOST >> 30);
+        let all = bytes.and_then(|bytes| self.bytes.checked_add(bytes as u64));
+        let (Some(elements), Some(bytes), Some(all)) = (elements, bytes, all.filter(|&all| all <= self.most)) else {
+            bail!("{shape:?} is too large: the buffers of a launch have at most {} bytes together", self.most);
         };
+        self.bytes = all;
         let contents = match (from, random, fill) {
             (Some(file), _, _) => Some(load(&folder.join(file), dtype, &shape)?),
             (_, Some(seed), _) => Some(draw(*seed, dtype, elements)),
@@ -302,8 +307,9 @@ impl Prepared {
         };
         let dtype = dtype.of_tensor().with_context(|| format!("a tensor map has no {dtype:?}"))?;
         let shape: Vec<u64> = shape.iter().rev().map(|&size| size as u64).collect();
+        // An empty buffer may have any other sizes; the map is refused for its empty dimension.
         let dense = shape.iter().scan(dtype.bytes() as u64, |bytes, &size| {
-            *bytes *= size;
+            *bytes = bytes.saturating_mul(size);
             Some(*bytes)
         });
         let dense: Vec<u64> = dense.take(shape.len().saturating_sub(1)).collect();
@@ -338,6 +344,7 @@ impl Prepared {
 /// The elements of a NumPy file, which must be of this type and shape.
 fn load(path: &Path, dtype: DType, shape: &[usize]) -> Result<Vec<u8>> {
     let read = || -> Result<Vec<u8>> {
+        check_header(path)?;
         let file = NpyFile::new(BufReader::new(File::open(path)?))?;
         let found: Vec<usize> = file.shape().iter().map(|&size| size as usize).collect();
         ensure!(found == shape, "the file has shape {found:?}, the launch {shape:?}");
@@ -348,6 +355,20 @@ fn load(path: &Path, dtype: DType, shape: &[usize]) -> Result<Vec<u8>> {
         })
     };
     read().with_context(|| path.display().to_string())
+}
+
+/// Refuses what is no file, and a header that is longer than any of a plain array: it would be allocated unread.
+fn check_header(path: &Path) -> Result<()> {
+    const MOST: u32 = 4096;
+    ensure!(std::fs::metadata(path)?.is_file(), "this is no regular file");
+    let mut start = [0; 12];
+    File::open(path)?.read_exact(&mut start).context("the file is no NumPy file: it ends within its first 12 bytes")?;
+    let length = match start[6] {
+        1 => u32::from(u16::from_le_bytes([start[8], start[9]])),
+        _ => u32::from_le_bytes([start[8], start[9], start[10], start[11]]),
+    };
+    ensure!(length <= MOST, "the file's header has {length} bytes; expected at most {MOST}");
+    Ok(())
 }
 
 fn write(path: &Path, placed: &Placed, bytes: &[u8]) -> Result<()> {
@@ -407,3 +428,6 @@ fn repeat(value: &Number, dtype: DType, elements: usize) -> Result<Vec<u8>> {
     };
     Ok(element.repeat(elements))
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,10 @@
 //! while it runs (bytes: those of global memory that are read or written, each once).
 
 use super::{architecture, programs};
+use crate::{
+    output::{results, tell},
+    progress::Progress,
+};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kernels::{
@@ -14,9 +18,11 @@ use kernels::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::Write,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
+use tempfile::TempDir;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -44,29 +50,45 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if programs.is_empty() {
         bail!("no kernel fits; `albert kernels list` has all");
     }
+    let assembler = arguments.ptxas.as_deref().map(Assembler::new).transpose()?;
     let examples = examples(&programs)?;
-    println!(
-        "{:<64} {:>9} {:>7}  {:<24} {:>10} {:>10}  architectures",
-        "kernel", "registers", "spilled", "example", "FLOPs", "bytes"
-    );
-    for program in &programs {
-        let (registers, spilled) = match &arguments.ptxas {
+    let mut rows =
+        vec![["kernel", "registers", "spilled", "example", "FLOPs", "bytes", "architectures"].map(str::to_owned)];
+    let mut progress = Progress::idle();
+    if assembler.is_some() {
+        progress = Progress::new("kernel", 0, programs.len() as u64);
+    }
+    for (done, program) in programs.iter().enumerate() {
+        let (registers, spilled) = match &assembler {
             None => (format!("<= {}", program.registers), "-".to_owned()),
-            Some(ptxas) => {
-                let Assembled { registers, spilled_bytes } = assemble(ptxas, program)?;
+            Some(assembler) => {
+                progress.step(done as u64, program.name.as_str());
+                let Assembled { registers, spilled_bytes } = assembler.assemble(program)?;
                 (format!("{registers}/{}", program.registers), spilled_bytes.to_string())
             }
         };
         let [shape, flops, bytes] =
-            examples.get(&program.name).with_context(|| format!("{} is launched by no case", program.name))?;
-        println!(
-            "{:<64} {registers:>9} {spilled:>7}  {shape:<24} {flops:>10} {bytes:>10}  {}",
-            program.name,
-            program.sm.runs_on().join(" ")
-        );
+            examples.get(&program.name).with_context(|| format!("{} is launched by no case", program.name))?.clone();
+        let architectures = program.sm.runs_on().join(" ");
+        rows.push([program.name.to_string(), registers, spilled, shape, flops, bytes, architectures]);
     }
-    eprintln!("{} kernels", programs.len());
+    progress.finish();
+    print(&mut results(), &rows)?;
+    tell!("{} kernels", programs.len());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Columns as wide as their widest entry; names to the left, numbers to the right.
+fn print(out: &mut impl Write, rows: &[[String; 7]]) -> Result<()> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let [name, registers, spilled, example, flops, bytes] = [0, 1, 2, 3, 4, 5].map(width);
+    for [a, b, c, d, e, f, architectures] in rows {
+        writeln!(
+            out,
+            "{a:<name$}  {b:>registers$}  {c:>spilled$}  {d:<example$}  {e:>flops$}  {f:>bytes$}  {architectures}"
+        )?;
+    }
+    Ok(())
 }
 
 /// For each program the smallest case that launches it, run in the simulator: its sizes, FLOPs, bytes.
@@ -76,7 +98,10 @@ fn examples(programs: &[Program]) -> Result<BTreeMap<Name, [String; 3]>> {
     let are_wanted =
         |operation: &Operation, sm| (operation.ptx)(sm).iter().any(|program| wanted.contains(&program.name));
     let rows = OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm)));
-    for (operation, sm) in rows.filter(|&(operation, sm)| are_wanted(operation, sm)) {
+    let rows: Vec<_> = rows.filter(|&(operation, sm)| are_wanted(operation, sm)).collect();
+    let mut progress = Progress::new("operation", 0, rows.len() as u64);
+    for (done, (operation, sm)) in rows.into_iter().enumerate() {
+        progress.step(done as u64, &format!("simulating {} for {}", operation.name, sm.target()));
         let found = simulated::examples(operation, sm, |name| wanted.contains(name));
         for (name, (case, launched)) in found.map_err(anyhow::Error::msg)? {
             let shape: Vec<String> = case.dims.iter().map(|(letter, size)| format!("{letter}={size}")).collect();
@@ -85,39 +110,74 @@ fn examples(programs: &[Program]) -> Result<BTreeMap<Name, [String; 3]>> {
             all.insert(name, [shape.join(" "), flops.to_string(), bytes.to_string()]);
         }
     }
+    progress.finish();
     Ok(all)
 }
 
-/// Assembles a kernel for the first architecture that takes it.
-fn assemble(ptxas: &Path, program: &Program) -> Result<Assembled> {
-    let folder = std::env::temp_dir().join(format!("albert-kernels-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let (source, object) = (folder.join("kernel.ptx"), folder.join("kernel.cubin"));
-    std::fs::write(&source, &program.text).with_context(|| source.display().to_string())?;
-    let architecture = match program.sm {
-        Sm::Sm80 => "sm_80",
-        other => other.target(),
-    };
-    let run = Command::new(ptxas)
-        .args(["--verbose", "--gpu-name", architecture, "--output-file"])
-        .args([&object, &source])
-        .output()
-        .with_context(|| format!("{} cannot be run", ptxas.display()));
-    // The folder is only scratch.
-    let cleaned = std::fs::remove_dir_all(&folder);
-    let run = run?;
-    cleaned.with_context(|| folder.display().to_string())?;
-    let log = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
-    if !run.status.success() {
-        bail!("{} refuses {}: {}", ptxas.display(), program.name, log.trim());
+/// ptxas with a folder to work in.
+struct Assembler<'p> {
+    ptxas: &'p Path,
+    scratch: TempDir,
+}
+
+impl<'p> Assembler<'p> {
+    fn new(ptxas: &'p Path) -> Result<Self> {
+        // New, with a name that nobody can guess and for this user alone: no link that others planted is followed.
+        let scratch = tempfile::Builder::new().prefix("albert-kernels-").tempdir();
+        let scratch =
+            scratch.context("a temporary folder cannot be made; set TMPDIR to a folder that can be written")?;
+        Ok(Self { ptxas, scratch })
     }
-    let number_before = |what: &str| {
-        let at = log.find(what)?;
-        log[..at].split_whitespace().last()?.parse().ok()
-    };
-    let (Some(registers), Some(spilled_bytes)) = (number_before(" registers"), number_before(" bytes spill stores"))
-    else {
-        bail!("{} said nothing about registers or spills of {}: {}", ptxas.display(), program.name, log.trim());
-    };
-    Ok(Assembled { registers, spilled_bytes })
+
+    /// Assembles a kernel for the first architecture that takes it.
+    fn assemble(&self, program: &Program) -> Result<Assembled> {
+        let [source, object] = ["kernel.ptx", "kernel.cubin"].map(|name| self.scratch.path().join(name));
+        std::fs::write(&source, &program.text).with_context(|| source.display().to_string())?;
+        let architecture = match program.sm {
+            Sm::Sm80 => "sm_80",
+            other => other.target(),
+        };
+        let ptxas = self.ptxas.display();
+        let run = Command::new(self.ptxas)
+            .args(["--verbose", "--gpu-name", architecture, "--output-file"])
+            .args([&object, &source])
+            .output()
+            .with_context(|| format!("{ptxas} cannot be run"))?;
+        let log = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
+        if !run.status.success() {
+            bail!("{ptxas} refuses {}: {}", program.name, log.trim());
+        }
+        let number_before = |what: &str| {
+            let at = log.find(what)?;
+            log[..at].split_whitespace().last()?.parse().ok()
+        };
+        let (Some(registers), Some(spilled_bytes)) =
+            (number_before(" registers"), number_before(" bytes spill stores"))
+        else {
+            bail!("{ptxas} said nothing about registers or spills of {}: {}", program.name, log.trim());
+        };
+        Ok(Assembled { registers, spilled_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::print;
+
+    #[test]
+    fn columns_begin_at_the_same_place_in_every_row() {
+        let row = |name: &str, example: &str, flops: &str| {
+            [name, "<= 32", "-", example, flops, "96", "sm_80 sm_90a"].map(str::to_owned)
+        };
+        let rows = [
+            row("kernel", "example", "FLOPs"),
+            row(&"k".repeat(80), &"T=3 ".repeat(12), "0"),
+            row("b", "", "12345678901234"),
+        ];
+        let mut text = Vec::new();
+        print(&mut text, &rows).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let begins: Vec<_> = text.lines().map(|line| (line.find("<= 32"), line.find("sm_80"))).collect();
+        assert_eq!(begins, vec![begins[0]; 3], "{text}");
+    }
 }

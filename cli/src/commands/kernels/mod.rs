@@ -6,10 +6,11 @@ mod launch;
 mod list;
 mod simulate;
 
+use crate::{output::results, progress::Progress};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use kernels::{OPERATIONS, operation::Program, ptx::Sm};
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -40,7 +41,11 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::List(arguments) => list::run(arguments),
         Command::Ptx(arguments) => ptx(arguments),
         Command::Predict => {
-            print!("{}", kernels::predicted::report().map_err(anyhow::Error::msg)?);
+            let groups = kernels::predicted::GROUPS.len();
+            let mut progress = Progress::new("group", 0, groups as u64);
+            let report = kernels::predicted::report(|done, title| progress.step(done as u64, title));
+            progress.finish();
+            write!(results(), "{}", report.map_err(anyhow::Error::msg)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Simulate(arguments) => Ok(simulate::run(arguments)),
@@ -80,6 +85,6 @@ fn ptx(arguments: &PtxArguments) -> Result<ExitCode> {
             )
         }
     };
-    print!("{}", if arguments.lines { &program.text } else { &program.listing });
+    write!(results(), "{}", if arguments.lines { &program.text } else { &program.listing })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,11 +1,16 @@
 //! `albert kernels simulate`: one launch of any PTX text on the simulated GPU.
 
 use super::launch::{Description, Prepared};
-use anyhow::{Context, Result};
+use crate::output::{self, results_beside_files};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use kernels::ptx::sim::{Approximation, Completion, Finding, Metrics, Module, Options, Report, Schedule, SiteMemory};
+use kernels::ptx::sim::{
+    Approximation, Completion, Finding, Limits, Metrics, Module, Options, Report, Schedule, SiteMemory,
+};
 use serde_json::{Value, json};
 use std::{
+    fs::File,
+    io::{Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -76,22 +81,18 @@ const FOUND: u8 = 1;
 const COULD_NOT_RUN: u8 = 2;
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    match simulate(arguments) {
-        Ok(report) => ExitCode::from(if report.findings.is_empty() { CLEAN } else { FOUND }),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(COULD_NOT_RUN)
-        }
-    }
+    let code = |report: Report| ExitCode::from(if report.findings.is_empty() { CLEAN } else { FOUND });
+    output::exit_code(simulate(arguments).map(code), COULD_NOT_RUN)
 }
 
 fn simulate(arguments: &Arguments) -> Result<Report> {
-    let text = read(&arguments.file)?;
+    let limits = Limits::default();
+    let text = read(&arguments.file, limits.text_bytes)?;
     let module = Module::parse(&text).with_context(|| arguments.file.display().to_string())?;
-    let description = Description::parse(&read(&arguments.launch)?)
+    let description = Description::parse(&read(&arguments.launch, limits.text_bytes)?)
         .with_context(|| format!("{}: no launch", arguments.launch.display()))?;
     let folder = arguments.launch.parent().unwrap_or(Path::new("."));
-    let mut prepared = Prepared::new(&description, folder)?;
+    let mut prepared = Prepared::new(&description, folder, &limits)?;
     let options = Options {
         schedule: match arguments.schedule {
             Order::RoundRobin => Schedule::RoundRobin,
@@ -116,52 +117,61 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
         .launch(&description.entry, description.launch(), &prepared.arguments, &mut prepared.memory, &options)
         .with_context(|| arguments.file.display().to_string())?;
     let unwritten = prepared.save(&description, folder)?;
+    // The exit code tells of findings whether or not their text is read.
+    let mut out = results_beside_files();
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&as_json(&report, &unwritten)).expect("plain values"));
+        writeln!(out, "{}", serde_json::to_string_pretty(&as_json(&report, &unwritten))?)?;
     } else {
-        print(&report, &unwritten);
+        print(&mut out, &report, &unwritten)?;
     }
     Ok(report)
 }
 
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+/// A text of at most so many bytes.
+fn read(path: &Path, most: usize) -> Result<String> {
+    let what = || format!("{} cannot be read", path.display());
+    let mut text = String::new();
+    File::open(path).with_context(what)?.take(most as u64 + 1).read_to_string(&mut text).with_context(what)?;
+    ensure!(text.len() <= most, "{}: the text is too long; expected at most {most} bytes", path.display());
+    Ok(text)
 }
 
 /// Buffers of which some bytes were never written, with their number.
 type Unwritten = [(String, usize)];
 
-fn print(report: &Report, unwritten: &Unwritten) {
+fn print(out: &mut impl Write, report: &Report, unwritten: &Unwritten) -> Result<()> {
     for finding in &report.findings {
-        println!("{finding}");
+        writeln!(out, "{finding}")?;
     }
     if report.dropped > 0 {
-        println!("and {} findings more", report.dropped);
+        writeln!(out, "and {} findings more", report.dropped)?;
     }
     let Metrics { issued, lanes, scalar_flops, tensor_flops, global_read, global_written, barriers, phases, .. } =
         report.metrics;
-    println!("instructions     {issued} of warps, {lanes} of threads");
-    println!("FLOPs            {scalar_flops} scalar, {tensor_flops} of tensor cores");
-    println!("global memory    {global_read} bytes read, {global_written} written");
-    println!("barriers         {barriers} of blocks, {phases} phases of mbarriers");
+    writeln!(out, "instructions     {issued} of warps, {lanes} of threads")?;
+    writeln!(out, "FLOPs            {scalar_flops} scalar, {tensor_flops} of tensor cores")?;
+    writeln!(out, "global memory    {global_read} bytes read, {global_written} written")?;
+    writeln!(out, "barriers         {barriers} of blocks, {phases} phases of mbarriers")?;
     let wasteful = report.metrics.sites.iter().filter(|site| site.transactions > site.least);
     for site in wasteful {
         let (what, place) = (transactions(site.memory), &site.place);
-        println!(
+        writeln!(
+            out,
             "{place}: {}: {:.2} {what} a request, {:.2} would do, {} at worst",
             site.instruction,
             site.degree(),
             site.least as f64 / site.requests.max(1) as f64,
             site.worst
-        );
+        )?;
     }
     for (name, bytes) in unwritten {
-        println!("{name}: {bytes} bytes were never written; the file has ones there");
+        writeln!(out, "{name}: {bytes} bytes were never written; the file has ones there")?;
     }
     match report.findings.len() {
-        0 => println!("clean"),
-        count => println!("{count} findings"),
+        0 => writeln!(out, "clean")?,
+        count => writeln!(out, "{count} findings")?,
     }
+    Ok(())
 }
 
 fn transactions(memory: SiteMemory) -> &'static str {

@@ -1,0 +1,48 @@
+//! Numbers on the command line: what an option takes, said where it is given.
+
+use clap::Command;
+use std::str::FromStr;
+
+/// Parses a whole number from `LEAST`, for `value_parser`.
+///
+/// # Errors
+/// What was expected.
+pub(crate) fn whole<const LEAST: u64, T: TryFrom<u64> + FromStr>(text: &str) -> Result<T, String> {
+    let expected = || format!("expected a whole number from {LEAST}");
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        let number: u64 = text.parse().map_err(|_| format!("{}; this one is too large", expected()))?;
+        if number >= LEAST {
+            return T::try_from(number).map_err(|_| format!("{}; this one is too large", expected()));
+        }
+    }
+    Err(expected())
+}
+
+/// Makes `-5` the value of the option before it, in `command` and all its subcommands, so that the option says what it
+/// takes. Otherwise clap takes it for an unknown option and advises `-- -5`, which is then taken for another argument.
+pub(crate) fn negative_numbers_are_values(command: Command) -> Command {
+    command
+        .mut_args(|argument| {
+            let takes_values = argument.get_action().takes_values();
+            if takes_values { argument.allow_negative_numbers(true) } else { argument }
+        })
+        .mut_subcommands(negative_numbers_are_values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole;
+
+    #[test]
+    fn a_number_is_taken_only_if_it_is_whole_and_large_enough() {
+        assert_eq!(whole::<1, usize>("1"), Ok(1));
+        assert_eq!(whole::<0, u64>("18446744073709551615"), Ok(u64::MAX));
+        for text in ["0", "-5", "", "1.5", "five", "1e3", " 7"] {
+            assert_eq!(whole::<1, usize>(text), Err("expected a whole number from 1".to_owned()), "{text}");
+        }
+        for text in ["99999999999999999999", "4294967296"] {
+            assert!(whole::<1, u32>(text).unwrap_err().contains("too large"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The program's standard streams. All writing to them goes through this module; clippy's `print_stdout` and
+//! `print_stderr` are denied everywhere else.
+//!
+//! Standard output carries results, standard error messages and progress.
+//!
+//! | condition | standard output | standard error |
+//! |---|---|---|
+//! | pipe whose reader is gone | the command ends, exit code 0, no message ([`NobodyReads`]) | text is dropped, the command goes on |
+//! | full device, failed write | the command ends, exit code 1, one sentence on standard error | text is dropped, the command goes on |
+//! | closed at the start | `/dev/null`, which Rust's runtime opens in its place | the same |
+//! | non-blocking and not ready | the write is repeated until the reader is ready | the same |
+//!
+//! Exit code 0 for a closed pipe, because the reader has all it wants: `albert kernels list | head -1` is no failure, in a
+//! shell with `pipefail` neither. Commands that also write files do so before they print, or print through
+//! [`results_beside_files`], so that a closed pipe never costs a file.
+
+use std::{
+    fmt,
+    io::{self, ErrorKind, Write},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+/// Pause between two attempts to write to a stream that is not ready.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// Writes a line to standard error. Never fails: see the module.
+macro_rules! tell {
+    ($($argument:tt)*) => { $crate::output::message(format_args!($($argument)*)) };
+}
+pub(crate) use tell;
+
+/// The line that [`tell!`] writes, as one write, so that lines of two processes do not mix.
+pub(crate) fn message(line: fmt::Arguments<'_>) {
+    let line = format!("{line}\n");
+    // A message that cannot be delivered is no reason to end a run.
+    let _ = write_when_ready(line.as_bytes(), |bytes| io::stderr().lock().write(bytes));
+}
+
+/// Standard output, line by line. See the module for what its errors mean.
+#[derive(Debug)]
+pub(crate) struct Stdout {
+    goes_on_when_closed: bool,
+}
+
+/// Standard output of a command whose results are what it prints.
+pub(crate) fn results() -> Stdout {
+    Stdout { goes_on_when_closed: false }
+}
+
+/// Standard output of a command that writes files later: when the reader is gone, text is dropped.
+pub(crate) fn results_beside_files() -> Stdout {
+    Stdout { goes_on_when_closed: true }
+}
+
+impl Stdout {
+    /// The result of a write to standard output that went another way, under the rules of this module.
+    pub(crate) fn check(&self, written: io::Result<()>) -> io::Result<()> {
+        self.explain(written, ())
+    }
+
+    fn explain<T>(&self, result: io::Result<T>, when_closed: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                if self.goes_on_when_closed {
+                    Ok(when_closed)
+                } else {
+                    Err(io::Error::other(NobodyReads))
+                }
+            }
+            Err(error) => Err(io::Error::new(error.kind(), Failed(error))),
+            Ok(value) => Ok(value),
+        }
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = write_when_ready(bytes, |bytes| io::stdout().lock().write(bytes));
+        self.explain(written.map(|()| bytes.len()), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = loop {
+            match io::stdout().lock().flush() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(RETRY),
+                other => break other,
+            }
+        };
+        self.explain(flushed, ())
+    }
+}
+
+/// Writes all of `bytes` through `write`, also to a non-blocking stream.
+fn write_when_ready(mut bytes: &[u8], mut write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(RETRY),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Error of a write to standard output after its reader has gone.
+#[derive(Debug)]
+pub(crate) struct NobodyReads;
+
+impl fmt::Display for NobodyReads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("standard output is a pipe that is read no longer")
+    }
+}
+
+impl std::error::Error for NobodyReads {}
+
+/// Error of a write to standard output that failed otherwise.
+#[derive(Debug)]
+struct Failed(io::Error);
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "standard output cannot be written: {}", self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// Exit code of a command that ended with `result`, its error told on standard error. `failure` is the code of errors.
+pub(crate) fn exit_code(result: anyhow::Result<ExitCode>, failure: u8) -> ExitCode {
+    let result = match result {
+        // What is buffered still counts: a full device shows at the last byte.
+        Ok(code) => results().flush().map(|()| code).map_err(anyhow::Error::from),
+        Err(error) => {
+            // The error is the one to report.
+            let _ = results().flush();
+            Err(error)
+        }
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if nobody_reads(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell!("error: {}", sentence(&error));
+            ExitCode::from(failure)
+        }
+    }
+}
+
+fn nobody_reads(error: &anyhow::Error) -> bool {
+    let is_ours = |cause: &io::Error| cause.get_ref().is_some_and(|inner| inner.is::<NobodyReads>());
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_ours))
+}
+
+/// The error with its causes. Many errors end with the text of their cause, which is not repeated.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut whole = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !whole.ends_with(&cause) {
+            whole = format!("{whole}: {cause}");
+        }
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_stream_that_is_not_ready_gets_every_byte_in_order() {
+        let mut got = Vec::new();
+        let mut calls = 0;
+        let write = |bytes: &[u8]| {
+            calls += 1;
+            match calls % 3 {
+                0 => Err(ErrorKind::WouldBlock.into()),
+                1 => Err(ErrorKind::Interrupted.into()),
+                _ => {
+                    got.extend_from_slice(&bytes[..bytes.len().min(3)]);
+                    Ok(bytes.len().min(3))
+                }
+            }
+        };
+        write_when_ready(b"ten letters", write).unwrap();
+        assert_eq!(got, b"ten letters");
+    }
+
+    #[test]
+    fn only_standard_output_may_be_closed_without_an_error() {
+        let closed = |goes_on_when_closed| {
+            let out = Stdout { goes_on_when_closed };
+            out.explain::<()>(Err(ErrorKind::BrokenPipe.into()), ())
+        };
+        assert!(closed(true).is_ok());
+        let error = Err::<(), _>(closed(false).unwrap_err()).context("while printing").unwrap_err();
+        assert!(nobody_reads(&error), "{error:?}");
+        let file = anyhow::Error::from(io::Error::from(ErrorKind::BrokenPipe)).context("a FIFO given as output");
+        assert!(!nobody_reads(&file), "a closed FIFO is an error");
+        let full = results().explain::<()>(Err(ErrorKind::StorageFull.into()), ()).unwrap_err();
+        assert!(full.to_string().starts_with("standard output cannot be written: "), "{full}");
+    }
+}
