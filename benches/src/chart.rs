@@ -14,6 +14,8 @@ use crate::report::{Limits, Record};
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (900, 560);
+/// Width of the names beside the plot.
+const LEGEND: u32 = 120;
 /// One colour a kernel, in the order in which they appear.
 const COLORS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
@@ -53,13 +55,22 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         "{} thread(s), {}: {:.0} GFLOP/s, {:.1} GB/s",
         limits.threads, limits.isa, limits.peak_gflops, limits.copy_gbs
     );
-    let mut chart = ChartBuilder::on(&root)
+    // Names beside the plot cover no point.
+    let (plot, names) = root.split_horizontally(SIZE.0 - LEGEND);
+    let mut chart = ChartBuilder::on(&plot)
         .caption(title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(64)
         .build_cartesian_2d((left..right).log_scale(), (bottom / 2.0..top * 2.0).log_scale())?;
-    chart.configure_mesh().x_desc("FLOPs a byte").y_desc("GFLOP/s").light_line_style(WHITE).draw()?;
+    chart
+        .configure_mesh()
+        .x_desc("FLOPs a byte")
+        .y_desc("GFLOP/s")
+        .x_label_formatter(&|&x| tick(x))
+        .y_label_formatter(&|&y| tick(y))
+        .light_line_style(WHITE)
+        .draw()?;
     let roof = [left, ridge, right].map(|x| (x, (x * limits.copy_gbs).min(limits.peak_gflops)));
     chart.draw_series(LineSeries::new(roof, BLACK.stroke_width(2)))?;
     let mut kernels: Vec<&str> = Vec::new();
@@ -68,16 +79,19 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
             kernels.push(record.about.kernel);
         }
     }
-    for (kernel, color) in kernels.into_iter().zip(COLORS.into_iter().cycle()) {
+    for (line, (kernel, color)) in kernels.into_iter().zip(COLORS.into_iter().cycle()).enumerate() {
         let points = records.iter().filter(|record| record.about.kernel == kernel).map(|record| point(record));
-        chart
-            .draw_series(points.map(|point| Circle::new(point, 4, color.filled())))?
-            .label(kernel)
-            .legend(move |(x, y)| Circle::new((x + 9, y), 4, color.filled()));
-    }
-    if !records.is_empty() {
-        chart.configure_series_labels().background_style(WHITE).border_style(BLACK).draw()?;
+        chart.draw_series(points.map(|point| Circle::new(point, 4, color.filled())))?;
+        let y = 60 + 22 * line as i32;
+        names.draw(&Circle::new((10, y), 4, color.filled()))?;
+        names.draw(&Text::new(kernel, (20, y - 6), ("sans-serif", 13)))?;
     }
     root.present()?;
     Ok(())
+}
+
+/// A number of a logarithmic axis: 1, 2 and 5 times a power of ten; the others have no room.
+fn tick(value: f64) -> String {
+    let digit = (value / 10f64.powf(value.log10().floor() + 1e-9)).round() as u32;
+    if matches!(digit, 1 | 2 | 5 | 10) { format!("{value}") } else { String::new() }
 }

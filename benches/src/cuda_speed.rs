@@ -1,8 +1,8 @@
 //! How fast the engine is on a GPU at the sizes of ALBERT: products, attention, the encoder.
 //!
-//! Products and attention's forward pass run several times on one tape, then the device is waited for: single launches are
-//! not timed, because the host would be timed with them. What goes back runs once a turn, because a tape goes back once. The
-//! median of several turns counts. Names are those of
+//! Forward passes run several times on one tape, backward passes on as many tapes as a turn needs (a tape goes back once);
+//! then the device is waited for. Single launches are not timed, because the host would be timed with them. Inputs of
+//! products alternate, so that none is left in L2 by the call before. The median of several turns counts. Names are those of
 //! `benches/cuda/peers.py`, which times the same work in PyTorch.
 
 use engine::{
@@ -10,101 +10,196 @@ use engine::{
     ops::{self, Activation, Attention, EncoderLayer, LayerParams, Norm, Recompute, Sequences},
 };
 use half::bf16;
+use kernels::operation::Pass;
 use std::{fmt, time::Instant};
 
-/// Turns of which the median counts.
-const TURNS: usize = 7;
-/// Seconds that a turn should take at least.
-const TURN: f64 = 0.02;
+/// Bytes of inputs that alternate: several times the largest L2.
+const ALTERNATING: usize = 256 << 20;
+/// Elements that are drawn for a tensor.
+const DRAWN: usize = 1 << 22;
 
-/// What one kind of work took.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// `gemm 32768x3072x768`, `attention forward B=64 S=512 A=12 D=64`
-    pub name: String,
-    /// Median of one piece of work.
-    pub seconds: f64,
-    /// Floating-point operations of it.
-    pub flops: f64,
-    /// Bytes that it has to move at least.
-    pub bytes: f64,
+/// How often work is repeated.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Turns of which the median counts.
+    turns: usize,
+    /// Seconds that a turn of forward passes should take at least.
+    turn: f64,
+    /// Tapes that go back in one turn of attention's backward pass.
+    tapes: usize,
 }
 
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (speed, bandwidth) = (self.flops / self.seconds / 1e12, self.bytes / self.seconds / 1e12);
-        let micros = self.seconds * 1e6;
-        write!(f, "{:44} {micros:10.1} us {speed:8.1} TFLOP/s {bandwidth:6.2} TB/s", self.name)
+impl Effort {
+    /// For figures.
+    pub const FULL: Self = Self { turns: 7, turn: 0.02, tapes: 8 };
+    /// For a simulated GPU.
+    pub const LEAST: Self = Self { turns: 1, turn: 0.0, tapes: 1 };
+}
+
+/// Sequences, tokens of each, heads and head size of attention.
+type Sizes = (usize, usize, usize, usize);
+
+/// One kind of work at one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Work {
+    /// (rows, outputs, inputs) of a product.
+    Product(usize, usize, usize),
+    /// Attention, one way.
+    Attention(Pass, Sizes),
+    /// Applications of one layer with the given feed-forward size, as ALBERT has them, both ways, without dropout.
+    Encoder(Sizes, usize, usize),
+}
+
+/// Seconds of one piece of work.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The median of the turns.
+    pub median: f64,
+    /// The fastest turn.
+    pub fastest: f64,
+    /// The slowest turn.
+    pub slowest: f64,
+}
+
+impl Times {
+    /// Of turns, at least one.
+    fn of(mut turns: Vec<f64>) -> Self {
+        turns.sort_by(f64::total_cmp);
+        Self { median: turns[turns.len() / 2], fastest: turns[0], slowest: turns[turns.len() - 1] }
     }
 }
 
-/// (rows, outputs, inputs) of the products: ALBERT-base and xxlarge at 32,768 tokens, and the one that everybody quotes.
-const PRODUCTS: [(usize, usize, usize); 8] = [
-    (32_768, 2304, 768),
-    (32_768, 768, 768),
-    (32_768, 3072, 768),
-    (32_768, 768, 3072),
-    (8192, 12_288, 4096),
-    (8192, 16_384, 4096),
-    (8192, 4096, 16_384),
-    (8192, 8192, 8192),
-];
-
-/// (sequences, tokens of each, heads, head size) of attention: base at 512 tokens and at 128, xxlarge.
-const ATTENTIONS: [(usize, usize, usize, usize); 3] = [(64, 512, 12, 64), (256, 128, 12, 64), (16, 512, 64, 64)];
-
-/// Everything, one row after another.
-///
-/// # Errors
-/// There is not enough memory, or a kernel failed.
-pub fn measure(device: &Device) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for (m, n, k) in PRODUCTS {
-        rows.push(product(device, m, n, k)?);
+impl Work {
+    /// What is timed, most important first: ALBERT-base and xxlarge at 32,768 and 8,192 tokens, and the product that
+    /// everybody quotes. `small`: sizes for a simulated GPU, of which only the way is of interest.
+    pub fn all(small: bool) -> Vec<Self> {
+        let both = |sizes| Pass::ALL.map(|pass| Self::Attention(pass, sizes));
+        if small {
+            let sizes = (2, 64, 2, 64);
+            let products = [Self::Product(128, 256, 64), Self::Product(128, 128, 128)];
+            return [&products[..], &both(sizes), &[Self::Encoder((1, 64, 1, 64), 128, 1)]].concat();
+        }
+        let products = [
+            (32_768, 2304, 768),
+            (32_768, 768, 768),
+            (32_768, 3072, 768),
+            (32_768, 768, 3072),
+            (8192, 8192, 8192),
+            (8192, 12_288, 4096),
+            (8192, 16_384, 4096),
+            (8192, 4096, 16_384),
+        ];
+        let attentions: [Sizes; 3] = [(64, 512, 12, 64), (256, 128, 12, 64), (16, 512, 64, 64)];
+        let products = products.map(|(m, n, k)| Self::Product(m, n, k));
+        let encoders = [
+            Self::Encoder((64, 512, 12, 64), 3072, 12),
+            Self::Encoder((256, 128, 12, 64), 3072, 12),
+            Self::Encoder((16, 512, 64, 64), 16_384, 12),
+        ];
+        [&products[..], &attentions.map(both).concat(), &encoders].concat()
     }
-    for sizes in ATTENTIONS {
-        rows.extend(attention(device, sizes)?);
+
+    /// The kind: `gemm`, `attention`, `encoder`.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Product(..) => "gemm",
+            Self::Attention(..) => "attention",
+            Self::Encoder(..) => "encoder",
+        }
     }
-    rows.push(encoder(device, (64, 512, 12, 64), 3072)?);
-    rows.push(encoder(device, (16, 512, 64, 64), 16_384)?);
-    Ok(rows)
+
+    /// Floating-point operations, each product once and backward twice forward.
+    pub fn flops(self) -> f64 {
+        match self {
+            Self::Product(m, n, k) => 2.0 * (m * n * k) as f64,
+            Self::Attention(pass, (b, s, a, d)) => {
+                let products = if pass == Pass::Forward { 2.0 } else { 5.0 };
+                products * 2.0 * (b * s * s * a * d) as f64
+            }
+            // 8·H² + 4·H·F + 4·S·H a token and layer forward, twice that backward; what attention recomputes is left out.
+            Self::Encoder((b, s, a, d), f, layers) => {
+                let h = a * d;
+                3.0 * (layers * b * s * (8 * h * h + 4 * h * f + 4 * s * h)) as f64
+            }
+        }
+    }
+
+    /// Bytes that device memory has to move at least.
+    pub fn bytes(self) -> f64 {
+        match self {
+            Self::Product(m, n, k) => 2.0 * (m * k + n * k + m * n) as f64,
+            Self::Attention(pass, (b, s, a, d)) => {
+                let matrices = if pass == Pass::Forward { 4 } else { 8 };
+                2.0 * (matrices * b * s * a * d) as f64
+            }
+            Self::Encoder((b, s, a, d), f, layers) => 6.0 * (layers * b * s * (8 * a * d + 2 * f)) as f64,
+        }
+    }
+
+    /// Times it.
+    ///
+    /// # Errors
+    /// There is not enough memory, or a kernel failed.
+    pub fn measure(self, device: &Device, effort: Effort) -> Result<Times> {
+        match self {
+            Self::Product(m, n, k) => product(device, effort, m, n, k),
+            Self::Attention(Pass::Forward, sizes) => attention_forward(device, effort, sizes),
+            Self::Attention(Pass::Backward, sizes) => attention_backward(device, effort, sizes),
+            Self::Encoder(sizes, f, layers) => encoder(device, effort, sizes, f, layers),
+        }
+    }
 }
 
-/// The median time of `work`.
-fn time(device: &Device, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+impl fmt::Display for Work {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Product(m, n, k) => write!(out, "gemm {m}x{n}x{k}"),
+            Self::Attention(pass, (b, s, a, d)) => write!(out, "attention {} B={b} S={s} A={a} D={d}", pass.name()),
+            Self::Encoder((b, s, a, d), f, layers) => {
+                write!(out, "encoder both ways B={b} S={s} A={a} D={d} F={f} N={layers}")
+            }
+        }
+    }
+}
+
+/// Times `work`, which gets the number of the call.
+fn time(device: &Device, effort: Effort, mut work: impl FnMut(usize) -> Result<()>) -> Result<Times> {
     let gpu = device.gpu().expect("a GPU is timed");
+    let mut calls = 0;
     let mut turn = |times: usize| {
         let start = Instant::now();
         for _ in 0..times {
-            work()?;
+            work(calls)?;
+            calls += 1;
         }
         gpu.synchronize()?;
         Ok::<_, engine::EngineError>(start.elapsed().as_secs_f64() / times as f64)
     };
     // The first call loads kernels; the second says how many fit a turn.
     turn(1)?;
-    let times = (TURN / turn(1)?).ceil().clamp(1.0, 200.0) as usize;
-    let mut turns = (0..TURNS).map(|_| turn(times)).collect::<Result<Vec<_>>>()?;
-    turns.sort_by(f64::total_cmp);
-    Ok(turns[TURNS / 2])
+    let times = (effort.turn / turn(1)?).ceil().clamp(1.0, 200.0) as usize;
+    Ok(Times::of((0..effort.turns).map(|_| turn(times)).collect::<Result<Vec<_>>>()?))
 }
 
-/// Random numbers in bf16 on the device: zeros would take less power, and the clock would be higher than it ever is.
+/// Random elements in bf16 on the device: zeros would take less power, and the clock would be higher than it ever is. Large
+/// tensors repeat [`DRAWN`] elements, because drawing all of them would take longer than what is timed.
 fn random(tape: &Tape<'_>, shape: &[usize], name: u32) -> Result<Tensor> {
-    let values: Vec<bf16> = crate::random(shape.iter().product(), name).into_iter().map(bf16::from_f32).collect();
+    let len: usize = shape.iter().product();
+    let drawn: Vec<bf16> = crate::random(len.min(DRAWN), name).into_iter().map(bf16::from_f32).collect();
+    let values: Vec<bf16> = drawn.iter().copied().cycle().take(len).collect();
     Ok(tape.input(shape, &values)?.value().clone())
 }
 
-fn product(device: &Device, m: usize, n: usize, k: usize) -> Result<Row> {
+fn product(device: &Device, effort: Effort, m: usize, n: usize, k: usize) -> Result<Times> {
     let mut builder = ParamBuilder::new();
     let weight = builder.add("weight", [n, k], Init::Uniform(0.5))?;
     let params = builder.build(device.processor(), 1)?;
     let mut workspace = Workspace::new(device.clone());
     let tape = workspace.infer(&params, None);
-    let x = tape.constant(random(&tape, &[m, k], 1)?);
-    let seconds = time(device, || ops::linear(&tape, &x, weight, None).map(drop))?;
-    let bytes = 2.0 * (m * k + n * k + m * n) as f64;
-    Ok(Row { name: format!("gemm {m}x{n}x{k}"), seconds, flops: 2.0 * (m * n * k) as f64, bytes })
+    let count = (ALTERNATING / (2 * m * k)).clamp(2, 8);
+    let inputs =
+        (0..count).map(|i| Ok(tape.constant(random(&tape, &[m, k], 10 + i as u32)?))).collect::<Result<Vec<_>>>()?;
+    time(device, effort, |call| ops::linear(&tape, &inputs[call % count], weight, None).map(drop))
 }
 
 fn sequences(tape: &Tape<'_>, count: usize, length: usize) -> Result<Sequences> {
@@ -112,33 +207,28 @@ fn sequences(tape: &Tape<'_>, count: usize, length: usize) -> Result<Sequences> 
     Sequences::new(tape, &offsets)
 }
 
-fn attention(device: &Device, (b, s, a, d): (usize, usize, usize, usize)) -> Result<[Row; 2]> {
+fn attention_forward(device: &Device, effort: Effort, (b, s, a, d): Sizes) -> Result<Times> {
     let params = ParamBuilder::new().build(device.processor(), 0)?;
-    let (spec, tokens, hidden) = (Attention::new(a, d), b * s, a * d);
-    let row = |pass: &str, seconds, products: f64, matrices: f64| Row {
-        name: format!("attention {pass} B={b} S={s} A={a} D={d}"),
-        seconds,
-        flops: products * 2.0 * (tokens * s * hidden) as f64,
-        bytes: matrices * 2.0 * (tokens * hidden) as f64,
-    };
     let mut workspace = Workspace::new(device.clone());
-    let forward = {
-        let tape = workspace.infer(&params, None);
-        let qkv = tape.constant(random(&tape, &[tokens, 3 * hidden], 2)?);
-        let sequences = sequences(&tape, b, s)?;
-        time(device, || ops::attention(&tape, &qkv, &sequences, &spec).map(drop))?
-    };
-    // A tape can go back once, so both ways are timed together, and forward is taken off.
-    let both = both_ways(
+    let tape = workspace.infer(&params, None);
+    let qkv = tape.constant(random(&tape, &[b * s, 3 * a * d], 2)?);
+    let sequences = sequences(&tape, b, s)?;
+    time(device, effort, |_| ops::attention(&tape, &qkv, &sequences, &Attention::new(a, d)).map(drop))
+}
+
+fn attention_backward(device: &Device, effort: Effort, (b, s, a, d): Sizes) -> Result<Times> {
+    let params = ParamBuilder::new().build(device.processor(), 0)?;
+    let (_, backward) = both_ways(
         device,
         &params,
+        effort,
         |tape| {
-            let qkv = tape.leaf(random(tape, &[tokens, 3 * hidden], 2)?)?;
-            Ok(Inputs { x: qkv, sequences: sequences(tape, b, s)?, dy: random(tape, &[tokens, hidden], 3)? })
+            let x = tape.leaf(random(tape, &[b * s, 3 * a * d], 2)?)?;
+            Ok(Inputs { x, sequences: sequences(tape, b, s)?, dy: random(tape, &[b * s, a * d], 3)? })
         },
-        |tape, inputs| ops::attention(tape, &inputs.x, &inputs.sequences, &spec),
+        |tape, inputs| ops::attention(tape, &inputs.x, &inputs.sequences, &Attention::new(a, d)),
     )?;
-    Ok([row("forward", forward, 2.0, 4.0), row("backward", both - forward, 5.0, 8.0)])
+    Ok(Times::of(backward))
 }
 
 /// What a step has on the device before the clock starts.
@@ -148,37 +238,42 @@ struct Inputs {
     dy: Tensor,
 }
 
-/// The median time of forward and backward.
+/// Seconds of forward and of backward, in each turn, on so many tapes one after another.
 fn both_ways(
     device: &Device,
     params: &ParamStore,
+    effort: Effort,
     prepare: impl Fn(&Tape<'_>) -> Result<Inputs>,
     forward: impl Fn(&Tape<'_>, &Inputs) -> Result<Var>,
-) -> Result<f64> {
+) -> Result<(Vec<f64>, Vec<f64>)> {
     let gpu = device.gpu().expect("a GPU is timed");
     let mut gradients = params.gradients_on(device)?;
-    let mut workspace = Workspace::new(device.clone());
-    let mut turns = Vec::new();
-    for turn in 0..TURNS + 2 {
-        let tape = workspace.train(params, None);
-        let inputs = prepare(&tape)?;
+    let mut workspaces: Vec<_> = (0..effort.tapes).map(|_| Workspace::new(device.clone())).collect();
+    let (mut forwards, mut backwards) = (Vec::new(), Vec::new());
+    for turn in 0..effort.turns + 2 {
+        let tapes: Vec<_> = workspaces.iter_mut().map(|workspace| workspace.train(params, None)).collect();
+        let inputs = tapes.iter().map(&prepare).collect::<Result<Vec<_>>>()?;
         gpu.synchronize()?;
         let start = Instant::now();
-        let y = forward(&tape, &inputs)?;
-        tape.backward_from(&y, inputs.dy, &mut gradients)?;
+        let outputs =
+            tapes.iter().zip(&inputs).map(|(tape, inputs)| forward(tape, inputs)).collect::<Result<Vec<_>>>()?;
+        gpu.synchronize()?;
+        let between = Instant::now();
+        for ((tape, y), inputs) in tapes.iter().zip(&outputs).zip(inputs) {
+            tape.backward_from(y, inputs.dy, &mut gradients)?;
+        }
         gpu.synchronize()?;
         // The first turns load kernels and find memory.
         if turn >= 2 {
-            turns.push(start.elapsed().as_secs_f64());
+            let count = tapes.len() as f64;
+            forwards.push((between - start).as_secs_f64() / count);
+            backwards.push(between.elapsed().as_secs_f64() / count);
         }
     }
-    turns.sort_by(f64::total_cmp);
-    Ok(turns[TURNS / 2])
+    Ok((forwards, backwards))
 }
 
-/// Twelve applications of one layer, as ALBERT has them, forward and both ways, with dropout off.
-fn encoder(device: &Device, (b, s, a, d): (usize, usize, usize, usize), f: usize) -> Result<Row> {
-    const LAYERS: usize = 12;
+fn encoder(device: &Device, effort: Effort, (b, s, a, d): Sizes, f: usize, layers: usize) -> Result<Times> {
     let (tokens, h) = (b * s, a * d);
     let mut builder = ParamBuilder::new();
     let mut count = 0;
@@ -211,20 +306,18 @@ fn encoder(device: &Device, (b, s, a, d): (usize, usize, usize, usize), f: usize
         recompute: Recompute::None,
     };
     let store = builder.build(device.processor(), 1)?;
-    let seconds = both_ways(
+    let (forward, backward) = both_ways(
         device,
         &store,
+        Effort { tapes: 1, ..effort },
         |tape| {
             let x = tape.leaf(random(tape, &[tokens, h], 4)?)?;
             Ok(Inputs { x, sequences: sequences(tape, b, s)?, dy: random(tape, &[tokens, h], 5)? })
         },
         |tape, inputs| {
             let once = |x: Var| ops::encoder_layer(tape, &x, &inputs.sequences, &layer);
-            (0..LAYERS).try_fold(inputs.x.clone(), |x, _| once(x))
+            (0..layers).try_fold(inputs.x.clone(), |x, _| once(x))
         },
     )?;
-    // 8·H² + 4·H·F + 4·S·H a token and layer forward, twice that backward; what attention computes again does not count.
-    let flops = 3.0 * LAYERS as f64 * tokens as f64 * (8 * h * h + 4 * h * f + 4 * s * h) as f64;
-    let bytes = 3.0 * LAYERS as f64 * 2.0 * (tokens * (8 * h + 2 * f)) as f64;
-    Ok(Row { name: format!("encoder both ways B={b} S={s} A={a} D={d} F={f} N={LAYERS}"), seconds, flops, bytes })
+    Ok(Times::of(forward.iter().zip(&backward).map(|(forward, backward)| forward + backward).collect()))
 }

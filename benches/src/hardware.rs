@@ -60,6 +60,11 @@ impl<D: Driver> OnDriver<D> {
         &self.driver
     }
 
+    /// Gives the driver back.
+    pub fn into_driver(self) -> D {
+        self.driver
+    }
+
     fn function(&self, program: &Program) -> Result<FunctionHandle, DriverError> {
         let name = program.name.as_str();
         if let Some(&function) = self.functions.borrow().get(name) {

@@ -6,10 +6,15 @@ use crate::{
 };
 use std::fmt::Write;
 
-const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}\
+/// In a dark scheme pictures are inverted and their hues turned back, so that they keep their colors.
+const STYLE: &str = ":root{color-scheme:light dark}\
+body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
+overflow-wrap:anywhere}.wide{overflow-x:auto}td,th{white-space:nowrap}\
 table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}code{background:#f2f2f2;padding:2px 4px}\
-svg{max-width:100%;height:auto}";
+svg{max-width:100%;height:auto}\
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#15171a}td,th{border-color:#444}code{background:#22252a}\
+svg{filter:invert(.91) hue-rotate(180deg)}}";
 
 /// The report as a page.
 ///
@@ -17,6 +22,7 @@ svg{max-width:100%;height:auto}";
 /// A chart cannot be drawn.
 pub fn page(report: &Report) -> Result<String, String> {
     let mut page = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">";
     let (command, processor) = (escape(&report.command), escape(&report.machine.processor));
     let head = format!(
         "<title>albert bench</title><style>{STYLE}</style></head><body>\n<h1>albert bench</h1>\n\
@@ -30,12 +36,12 @@ pub fn page(report: &Report) -> Result<String, String> {
         page += &chart::roofline(limits, &report.records)?;
         page.push('\n');
     }
-    page += "<table><tr><th>kernel</th><th>case</th><th>dtype</th><th>threads</th><th>isa</th><th>time</th><th>±</th>\
+    page += "<div class=\"wide\"><table><tr><th>kernel</th><th>case</th><th>dtype</th><th>threads</th><th>isa</th><th>time</th><th>±</th>\
              <th>GFLOP/s</th><th>GB/s</th><th>of the limit</th><th>time over ours</th><th>peak RSS</th></tr>\n";
     for record in &report.records {
         row(&mut page, record).map_err(|error| error.to_string())?;
     }
-    page += "</table>\n</body></html>\n";
+    page += "</table></div>\n</body></html>\n";
     Ok(page)
 }
 
@@ -92,6 +98,7 @@ mod tests {
         // A point a case and one a kernel in the legend, on one thread and on two.
         assert_eq!(page.matches("<circle").count(), 6 + 4, "{page}");
         assert!(page.contains("bench &lt;all&gt;") && page.contains("nt 8x16x4") && !page.contains("NaN"), "{page}");
+        assert!(page.contains("name=\"viewport\"") && page.contains("prefers-color-scheme:dark"), "{page}");
         assert!(!page.contains("href") && !page.contains("src="), "{page}");
     }
 }

@@ -4,18 +4,23 @@
 //! ```text
 //! plan::Selection ──> [cases::Work] ──prepare──> calls ──measure::Turner──> turns ──> report::Record ──> table, JSON
 //! ```
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cases;
 pub mod chart;
 pub mod clock;
+pub mod cuda_cases;
 pub mod cuda_speed;
 pub mod hardware;
 pub mod html;
+pub mod journal;
+pub mod losses;
 pub mod measure;
 pub mod memory;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod plan;
+pub mod rehearsal;
 pub mod report;
 
 use kernels::{Cpu, gemm::Gemm, num::philox::Stream, roofline};

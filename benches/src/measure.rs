@@ -33,8 +33,8 @@ pub struct Contender {
     place: Place,
 }
 
-/// Where the calls of a slice are made. Going to a pool's thread takes some ten microseconds and is done once a slice, as a
-/// step does it once: it is no part of a kernel.
+/// Context of the calls of a slice. A pass or the pool is entered once a slice, as a step enters it once: entering is no part of
+/// a kernel.
 #[derive(Clone, Debug)]
 enum Place {
     Here,
@@ -261,13 +261,13 @@ mod tests {
                 *thread = std::thread::current().name().unwrap_or_default().to_owned();
             }
         };
-        let long = Contender::new("long", sleeper(22, 1)).within_pass(&cpu);
+        let long = Contender::new("long", sleeper(22, 1)).within_pool(&cpu);
         let contenders = vec![Contender::new("short", sleeper(11, 0)), long];
         let turns = Turner::new(&cpu, contenders, Some(1 << 16)).run(3, 0.0);
         // Two calls to warm up, then one a round, because one fills the slice.
         let [(short, here), (long, there)] = calls.lock().unwrap().clone();
         assert_eq!((short, long), (5, 5));
-        assert!(there == "kernel-0" && here != there, "{here} {there}");
+        assert!(there == "rayon-0" && here != there, "{here} {there}");
         assert_eq!((turns.peak.len(), turns.copy.wall.len(), turns.timings[1].wall.len()), (3, 3, 3));
         let [short, long] = [0, 1].map(|i| Spread::of(turns.timings[i].wall.iter().copied()).median);
         assert!(short >= 0.011 && long >= 0.022 && long > short, "{short} {long}");

@@ -55,9 +55,11 @@ def tune(options, start, rate, epochs, dropout, seed):
     return folder
 
 
-def accuracy_on_dev(folder):
+def on_dev(folder):
+    """Accuracy and negative loss on dev: of equal accuracies the lower loss wins, as in `albert finetune`."""
     with open(os.path.join(folder, "summary.json")) as file:
-        return dict(json.load(file)["best"]["figures"])["accuracy"]
+        best = json.load(file)["best"]
+    return dict(best["figures"])["accuracy"], -best["loss"]
 
 
 def curve(folder):
@@ -94,14 +96,14 @@ def described(rate, epochs, dropout):
 
 
 def search(options, pool):
-    """The accuracy on dev of every (rate, epochs, dropout), for each start."""
+    """Accuracy and negative loss on dev of every (rate, epochs, dropout), for each start."""
     tried = list(itertools.product(options.rates, options.epochs, options.dropouts))
     runs = {start: [pool.submit(tune, options, start, *which, 0) for which in tried] for start in STARTS}
     found = {start: {} for start in STARTS}
     for start in STARTS:
         for which, run in zip(tried, runs[start]):
-            found[start][which] = accuracy = accuracy_on_dev(run.result())
-            print(f"{start}: {described(*which)}: dev {100 * accuracy:.2f} %", flush=True)
+            found[start][which] = on_dev(run.result())
+            print(f"{start}: {described(*which)}: dev {100 * found[start][which][0]:.2f} %", flush=True)
     return found
 
 
@@ -121,7 +123,7 @@ def measure(options, pool, searched):
               + f" %, median {statistics.median(accuracies):.2f}")
         print("  on dev: " + "  ".join(f"{step}: {value:.1f}" for step, value in mean_curve), flush=True)
         found[start] = {**dict(zip(("rate", "epochs", "dropout"), which)), "test": accuracies, "curve": mean_curve,
-                        "search": [[*key, 100 * value] for key, value in searched[start].items()]}
+                        "search": [[*key, 100 * value[0]] for key, value in searched[start].items()]}
     return found, rights
 
 

@@ -1,12 +1,64 @@
-//! The program `cuda_suite` where there is no GPU: cases on the simulated one, and sentences instead of panics.
+//! The program `cuda_suite` and the script `first.sh` where there is no GPU: cases on the simulated one, sentences instead of
+//! panics, and results that survive whatever one operation does.
 
 use assert_cmd::Command;
+use kernels::OPERATIONS;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 fn suite(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cuda_suite"));
     command.args(arguments);
     command
+}
+
+/// A folder for results, removed in the end.
+struct Results(PathBuf);
+
+impl Results {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("albert-first-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.0.join(file)).unwrap_or_default()
+    }
+
+    /// Outcomes of the cases of an operation by number, as the journal has them.
+    fn outcomes(&self, operation: &str) -> Vec<(usize, String)> {
+        let text = self.read("cases.tsv");
+        let fields = text.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+        let own = fields.filter(|fields| fields[0] == operation);
+        own.map(|fields| (fields[1].parse().unwrap(), fields[3].to_owned())).collect()
+    }
+
+    /// `first.sh` with small sizes on the simulated GPU.
+    fn first(&self, options: &[&str], parts: &[&str]) -> Command {
+        let mut command = Command::new("bash");
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/first.sh"));
+        let programs = Path::new(env!("CARGO_BIN_EXE_cuda_suite")).parent().unwrap();
+        command.args(["--device", "cuda-sim:90", "--small", "--programs"]).arg(programs);
+        command.args(options).arg(&self.0).args(parts);
+        command
+    }
+}
+
+impl Drop for Results {
+    fn drop(&mut self) {
+        // A folder that stays behind in the temporary directory does no harm.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Numbers of the cases of an operation.
+fn numbers(operation: &str) -> Vec<usize> {
+    let row = OPERATIONS.iter().find(|row| row.name == operation).unwrap();
+    (1..=(row.cases)().len()).collect()
 }
 
 #[test]
@@ -19,13 +71,84 @@ fn cases_run_on_the_simulated_gpu() {
 
 #[test]
 fn what_cannot_run_is_said_in_a_sentence() {
-    suite(&["--only", "no_such"]).assert().failure().stderr(contains("`no_such` is no operation"));
-    suite(&["--device", "cuda:x"]).assert().failure().stderr(contains("names no GPU"));
-    suite(&["--device", "cpu"]).assert().failure().stderr(contains("cuda-sim:90 was expected"));
+    suite(&["--only", "no_such"]).assert().code(64).stderr(contains("`no_such` is no operation"));
+    suite(&["--device", "cuda:x"]).assert().code(64).stderr(contains("names no GPU"));
+    suite(&["--device", "cpu"]).assert().code(64).stderr(contains("cuda-sim:90 was expected"));
+    suite(&["--no-such"]).assert().code(64);
+    suite(&["--device", "cuda", "--rehearse", "hang=gelu:1"])
+        .assert()
+        .code(64)
+        .stderr(contains("is for the simulated GPU"));
     match engine::device::gpus() {
         Ok(_) => println!("SKIPPED: there is a GPU"),
         Err(reason) => {
-            suite(&["--device", "cuda"]).assert().failure().stderr(contains(reason.to_string()));
+            suite(&["--device", "cuda"]).assert().code(2).stderr(contains(reason.to_string()));
+            Results::new("none")
+                .first(&["--device", "cuda"], &[])
+                .assert()
+                .code(2)
+                .stdout(contains(reason.to_string()));
         }
     }
+}
+
+#[test]
+fn a_hang_a_crash_a_lost_device_and_a_wrong_kernel_cost_one_case_each() {
+    let results = Results::new("planted");
+    let planted = [(22, "hang", "hung"), (26, "crash", "crashed"), (30, "fault", "failed"), (34, "wrong", "failed")];
+    let faults = planted.map(|(number, fault, _)| format!("{fault}=dropout:{number}"));
+    let mut options = vec!["--patience", "20"];
+    faults.iter().for_each(|fault| options.extend(["--rehearse", fault]));
+    results.first(&options, &["cases=dropout,softmax"]).assert().code(3);
+    for operation in ["dropout", "softmax"] {
+        let outcomes = results.outcomes(operation);
+        let found: Vec<_> = outcomes.iter().map(|(number, _)| *number).collect();
+        assert_eq!(found, numbers(operation), "{operation}: each case has one line, in order");
+        for (number, outcome) in outcomes {
+            let bad = planted.iter().find(|(at, ..)| operation == "dropout" && *at == number).map(|(.., word)| *word);
+            let is_right = bad.map_or(["passed", "skipped"].contains(&outcome.as_str()), |word| outcome == word);
+            assert!(is_right, "{operation} {number}: {outcome}, planted: {bad:?}");
+        }
+    }
+    let summary = results.read("summary.txt");
+    for line in ["CRASHED  cases dropout", "passed   cases softmax", "1 hung", "1 crashed", "2 failed"] {
+        assert!(summary.contains(line), "{line} is missing in\n{summary}");
+    }
+}
+
+#[test]
+fn a_wrong_kernel_alone_ends_with_code_1() {
+    let results = Results::new("wrong");
+    results.first(&["--rehearse", "wrong=dropout:34"], &["cases=dropout"]).assert().code(1);
+    let failed: Vec<_> = results.outcomes("dropout").into_iter().filter(|(_, outcome)| outcome == "failed").collect();
+    assert_eq!(failed, [(34, "failed".to_owned())]);
+}
+
+#[test]
+fn speeds_are_measured_without_cases_and_around_what_hangs() {
+    let results = Results::new("speeds");
+    results.first(&["--patience", "120", "--rehearse", "crash=speed-gemm:1"], &["speeds"]).assert().code(3);
+    let text = results.read("speeds.tsv");
+    let words: Vec<Vec<_>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    let outcomes: Vec<_> = words.iter().map(|fields| (fields[0], fields[1], fields[3])).collect();
+    let wanted = [
+        ("gemm", "1", "crashed"),
+        ("gemm", "2", "measured"),
+        ("attention", "1", "measured"),
+        ("attention", "2", "measured"),
+        ("encoder", "1", "measured"),
+    ];
+    assert_eq!(outcomes, wanted);
+    assert!(results.read("cases.tsv").is_empty());
+}
+
+#[test]
+fn a_call_ends_in_time_and_says_what_was_cut_off() {
+    let results = Results::new("time");
+    let start = std::time::Instant::now();
+    // Less than the reserve at the end: nothing but the device is tried.
+    results.first(&["--minutes", "0.15"], &["cases=dropout"]).assert().code(3).stdout(contains("CUT"));
+    assert!(start.elapsed().as_secs() < 60);
+    results.first(&["--minutes", "soon"], &[]).assert().code(64).stderr(contains("a number was expected"));
+    results.first(&[], &["everything"]).assert().code(64).stderr(contains("there is no part everything"));
 }

@@ -1,0 +1,128 @@
+//! The cases of the table of operations on a GPU, one after another, each in the journal before it begins.
+
+use crate::{hardware::OnDriver, journal::Journal, rehearsal::Stage};
+use anyhow::Result;
+use engine::device::Driver;
+use kernels::{
+    operation::{Case, Operation, Outcome, Target},
+    ptx::Sm,
+    simulated::on_hardware,
+};
+use std::{
+    io::{self, Write},
+    rc::Rc,
+    time::Instant,
+};
+
+/// Which cases of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Selection {
+    /// The number of the first one, from 1.
+    pub from: usize,
+    /// The cheapest only, so many of them; all if `None`.
+    pub cheapest: Option<usize>,
+}
+
+/// What became of the cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Within their bounds.
+    pub passed: usize,
+    /// Out of their bounds, or refused by the device.
+    pub failed: usize,
+    /// Without a program.
+    pub skipped: usize,
+    /// The largest error over its bound of those that passed.
+    pub worst: f64,
+    /// The device answers nothing but errors, so the rest was not run: an illegal address needs a new process.
+    pub is_lost: bool,
+}
+
+/// Runs cases of one operation on `hardware`.
+///
+/// # Errors
+/// The journal cannot be written.
+pub fn run<D: Driver + 'static>(
+    hardware: &Rc<OnDriver<D>>,
+    operation: &Operation,
+    selection: Selection,
+    journal: &Journal,
+    stage: &Stage,
+) -> Result<Tally> {
+    let sm = if hardware.driver().info().compute_capability == (9, 0) { Sm::Sm90a } else { Sm::Sm80 };
+    // Operations without a program of Hopper's own are checked with that of sm_80, which serves every GPU.
+    let check = |case: &Case| {
+        let run = |sm| on_hardware(hardware.clone(), || (operation.check)(case, Target::Simulator(sm)));
+        match run(sm) {
+            Outcome::Skipped { .. } if sm != Sm::Sm80 => run(Sm::Sm80),
+            outcome => outcome,
+        }
+    };
+    let mut cases: Vec<_> = (1..).zip((operation.cases)()).collect();
+    if selection.cheapest.is_some() {
+        // Cases without elements launch nothing.
+        cases.retain(|(_, case)| (operation.cost)(case).bytes > 0);
+        cases.sort_by_key(|(_, case)| (operation.cost)(case).flops);
+    }
+    let mut tally = Tally::default();
+    for (number, case) in cases.iter().filter(|(number, _)| *number >= selection.from) {
+        if selection.cheapest.is_some_and(|most| tally.passed + tally.failed == most) {
+            break;
+        }
+        journal.begin(operation.name, *number, &case.to_string())?;
+        stage.enter(operation.name, *number);
+        let start = Instant::now();
+        let outcome = check(case);
+        let seconds = format!("{:.3}", start.elapsed().as_secs_f64());
+        match outcome {
+            Outcome::Passed { worst } => {
+                (tally.passed, tally.worst) = (tally.passed + 1, tally.worst.max(worst));
+                journal.end(&["passed".to_owned(), format!("{worst:.3}"), seconds])?;
+            }
+            Outcome::Skipped { reason } => {
+                tally.skipped += 1;
+                journal.end(&["skipped".to_owned(), String::new(), seconds, reason])?;
+            }
+            Outcome::Failed { message } => {
+                tally.failed += 1;
+                let ratio = ratio(&message).map_or(String::new(), |ratio| format!("{ratio:.3}"));
+                // A closed pipe loses the line, not the case: the journal has both.
+                let name = operation.name;
+                let _ = writeln!(io::stdout(), "FAILED {name} {number}, {ratio} of the bound: {message}");
+                let lost = hardware.driver().synchronize().err();
+                let end = lost.as_ref().map_or(String::new(), |error| format!("; the device is lost: {error}"));
+                journal.end(&["failed".to_owned(), ratio, seconds, message + &end])?;
+                if lost.is_some() {
+                    return Ok(Tally { is_lost: true, ..tally });
+                }
+            }
+        }
+    }
+    Ok(tally)
+}
+
+/// Error over bound of the element that a message of [`kernels::check::within_error`] names; a message of another origin has
+/// none.
+fn ratio(message: &str) -> Option<f64> {
+    let number = |name: &str| -> Option<f64> {
+        let (_, rest) = message.split_once(name)?;
+        rest.split([',', ' ', ';']).next()?.parse().ok()
+    };
+    Some(number("; error ")? / number(", bound ")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::check::within;
+
+    #[test]
+    fn the_ratio_of_a_failed_case_is_error_over_bound() {
+        // The naive result is exact, so the bound is one ulp of 1.
+        let message = within("y", &[1.0f32 + 3.0 * f32::EPSILON], &[1.0f32], &[1.0]).unwrap_err();
+        assert_eq!(ratio(&message), Some(3.0), "{message}");
+        let message = within("y", &[f32::NAN], &[1.0f32], &[1.0]).unwrap_err();
+        assert!(ratio(&message).is_some_and(f64::is_nan), "{message}");
+        assert_eq!(ratio("kernel gemm: CUDA_ERROR_ILLEGAL_ADDRESS"), None);
+    }
+}

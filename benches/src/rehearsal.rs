@@ -1,0 +1,208 @@
+//! Faults planted in a simulated GPU, so that the scripts for a real one can be rehearsed without one.
+//!
+//! | fault | what the driver does from the named piece of work on |
+//! |---|---|
+//! | hang | the launch never returns |
+//! | crash | the process aborts, as by a segmentation fault in a driver |
+//! | fault | the launch fails and so does every later call, as after an illegal address |
+//! | wrong | the kernel is not run, its outputs keep what they held; this piece of work only |
+
+use engine::device::{
+    Driver, DriverError, GpuInfo,
+    driver::{Argument, DeviceAddress, FunctionHandle, GraphUse, Node},
+};
+use kernels::operation::Launch;
+use std::{
+    str::FromStr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The launch never returns.
+    Hang,
+    /// The process aborts.
+    Crash,
+    /// The launch fails and so does every later call.
+    Fault,
+    /// The kernel is not run.
+    Wrong,
+}
+
+/// A fault and the piece of work that it strikes: `hang=gemm:3`, the third case of `gemm`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planted {
+    fault: Fault,
+    work: String,
+    number: usize,
+}
+
+impl FromStr for Planted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` plants nothing: hang, crash, fault or wrong was expected, as in hang=gemm:3");
+        let (fault, place) = text.split_once('=').ok_or_else(wrong)?;
+        let (work, number) = place.split_once(':').unwrap_or((place, "1"));
+        let fault = match fault {
+            "hang" => Fault::Hang,
+            "crash" => Fault::Crash,
+            "fault" => Fault::Fault,
+            "wrong" => Fault::Wrong,
+            _ => return Err(wrong()),
+        };
+        Ok(Self { fault, work: work.to_owned(), number: number.parse().map_err(|_| wrong())? })
+    }
+}
+
+/// What is planted, and which piece of work runs. Clones share the state.
+#[derive(Clone, Debug, Default)]
+pub struct Stage(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    planted: Vec<Planted>,
+    current: Mutex<Option<Fault>>,
+    /// The device answers nothing but errors.
+    lost: AtomicBool,
+}
+
+impl Stage {
+    /// A stage with these faults.
+    pub fn new(planted: Vec<Planted>) -> Self {
+        Self(Arc::new(State { planted, ..State::default() }))
+    }
+
+    /// Piece `number`, from 1, of `work` begins.
+    pub fn enter(&self, work: &str, number: usize) {
+        let found = self.0.planted.iter().find(|planted| planted.work == work && planted.number == number);
+        *self.0.current.lock().unwrap_or_else(PoisonError::into_inner) = found.map(|planted| planted.fault);
+    }
+
+    fn current(&self) -> Option<Fault> {
+        *self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the device still works.
+    fn alive(&self, call: &'static str) -> Result<(), DriverError> {
+        let reason = || "rehearsed: CUDA_ERROR_ILLEGAL_ADDRESS".to_owned();
+        if self.0.lost.load(Ordering::Relaxed) { Err(DriverError::Call { call, reason: reason() }) } else { Ok(()) }
+    }
+}
+
+/// A driver that the planted faults strike.
+#[derive(Debug)]
+pub struct Rehearsed<D> {
+    driver: D,
+    stage: Stage,
+}
+
+impl<D: Driver> Rehearsed<D> {
+    /// `driver` with the faults of `stage`.
+    pub fn new(driver: D, stage: Stage) -> Self {
+        Self { driver, stage }
+    }
+
+    /// Whether a launch happens.
+    fn launches(&self) -> Result<bool, DriverError> {
+        self.stage.alive("cuLaunchKernel")?;
+        match self.stage.current() {
+            None => return Ok(true),
+            Some(Fault::Hang) => loop {
+                std::thread::sleep(Duration::from_secs(1));
+            },
+            Some(Fault::Crash) => std::process::abort(),
+            Some(Fault::Fault) => self.stage.0.lost.store(true, Ordering::Relaxed),
+            Some(Fault::Wrong) => {}
+        }
+        Ok(false)
+    }
+}
+
+impl<D: Driver> Driver for Rehearsed<D> {
+    fn info(&self) -> &GpuInfo {
+        self.driver.info()
+    }
+
+    fn load(&self, ptx: &str, entry: &str) -> Result<FunctionHandle, DriverError> {
+        self.stage.alive("cuModuleLoadDataEx")?;
+        self.driver.load(ptx, entry)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<DeviceAddress, DriverError> {
+        self.stage.alive("cuMemAlloc")?;
+        self.driver.allocate(bytes)
+    }
+
+    fn free(&self, address: DeviceAddress) -> Result<(), DriverError> {
+        self.stage.alive("cuMemFree")?;
+        self.driver.free(address)
+    }
+
+    fn copy_in(&self, target: DeviceAddress, source: &[u8]) -> Result<(), DriverError> {
+        self.stage.alive("cuMemcpyHtoDAsync")?;
+        self.driver.copy_in(target, source)
+    }
+
+    fn copy_out(&self, target: &mut [u8], source: DeviceAddress) -> Result<(), DriverError> {
+        self.stage.alive("cuMemcpyDtoH")?;
+        self.driver.copy_out(target, source)
+    }
+
+    fn fill(&self, target: DeviceAddress, bytes: usize, value: u8) -> Result<(), DriverError> {
+        self.stage.alive("cuMemsetD8Async")?;
+        self.driver.fill(target, bytes, value)
+    }
+
+    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
+        if self.launches()? { self.driver.launch(function, launch, arguments) } else { Ok(()) }
+    }
+
+    fn has_graphs(&self) -> bool {
+        self.driver.has_graphs()
+    }
+
+    fn run_graph(&self, nodes: &[Node]) -> Result<GraphUse, DriverError> {
+        if self.launches()? { self.driver.run_graph(nodes) } else { Ok(GraphUse::Built) }
+    }
+
+    fn synchronize(&self) -> Result<(), DriverError> {
+        self.stage.alive("cuStreamSynchronize")?;
+        self.driver.synchronize()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::device::simulated::SimulatedDriver;
+
+    #[test]
+    fn a_plan_names_fault_work_and_number() {
+        let planted = |fault, number| Ok(Planted { fault, work: "gemm".to_owned(), number });
+        assert_eq!("hang=gemm:3".parse(), planted(Fault::Hang, 3));
+        assert_eq!("wrong=gemm".parse(), planted(Fault::Wrong, 1));
+        for text in ["hang", "burn=gemm", "crash=gemm:x"] {
+            assert!(text.parse::<Planted>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fault_strikes_its_piece_of_work_and_every_later_call() {
+        let stage = Stage::new(vec!["fault=gemm:2".parse().unwrap(), "wrong=gelu".parse().unwrap()]);
+        let driver = Rehearsed::new(SimulatedDriver::new((8, 0)), stage.clone());
+        stage.enter("gemm", 1);
+        assert_eq!(driver.launches(), Ok(true));
+        stage.enter("gelu", 1);
+        assert_eq!((driver.launches(), driver.synchronize()), (Ok(false), Ok(())));
+        stage.enter("gemm", 2);
+        assert_eq!(driver.launches(), Ok(false));
+        stage.enter("gemm", 3);
+        assert!(driver.synchronize().is_err() && driver.launches().is_err() && driver.allocate(1).is_err());
+    }
+}
