@@ -1,5 +1,8 @@
-//! Support shared by the cross-crate tests: an allocator that counts, and the program under test.
+//! Support shared by the cross-crate tests: an allocator that counts, the program under test, and readers
+//! of foreign bytes.
 
 pub mod allocator;
+pub mod mutate;
 pub mod program;
+pub mod readers;
 pub mod run_folder;

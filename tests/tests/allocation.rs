@@ -6,8 +6,10 @@
 //! Predicted is `MemoryPlan::total`.
 
 use std::{
+    panic::resume_unwind,
     path::Path,
     sync::{Arc, atomic::AtomicBool},
+    thread,
 };
 
 use albert::{
@@ -74,7 +76,7 @@ fn measure(world: &World, folder: &Path, variant: &[&str], kept: &mut Vec<Device
     let tokenizer = Tokenizer::load(&world.path("tokenizer.json")).unwrap();
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer).unwrap());
     let dataset = Dataset::open(&world.path("data"), &vocabulary).unwrap();
-    let files = tokenizer.to_files();
+    let files = tokenizer.to_files().unwrap();
     let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &files };
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 2).unwrap());
     kept.push(device.clone());
@@ -101,7 +103,11 @@ fn a_warm_step_asks_for_nothing_large_and_the_plan_is_what_a_run_takes() {
     .into_iter()
     .enumerate()
     {
-        let (measured, before) = measure(&world, &world.path(&format!("run-{i}")), variant, &mut kept);
+        let folder = world.path(&format!("run-{i}"));
+        // The caller is one of the threads and keeps its scratch, so each run has a caller of its own.
+        let run = || measure(&world, &folder, variant, &mut kept);
+        let joined = thread::scope(|scope| scope.spawn(run).join());
+        let (measured, before) = joined.unwrap_or_else(|panic| resume_unwind(panic));
         let (count, largest) = measured.large;
         let (peak, planned) = (measured.peak - before, measured.plan.total());
         let ratio = planned as f64 / peak as f64;

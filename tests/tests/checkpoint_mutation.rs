@@ -10,9 +10,11 @@
 
 use albert::checkpoint::{Heads, ModelFolder};
 use albert::config::AlbertConfig;
-use albert_tests::allocator::{Counting, live_and_peak, reset_peak};
+use albert_tests::{
+    allocator::{Counting, live_and_peak, reset_peak},
+    mutate::{Dice, NUMBERS, mutate_bytes, mutate_json},
+};
 use engine::io::{Safetensors, crc32c};
-use engine::philox::philox4x32;
 use std::{
     collections::BTreeMap,
     fs,
@@ -33,122 +35,6 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of memory for a byte of file, and those that do not depend on the file: path names, error texts.
 const PER_BYTE: usize = 16;
 const FIXED: usize = 1 << 15;
-
-/// Random numbers of one case.
-struct Dice {
-    case: u64,
-    drawn: u32,
-}
-
-impl Dice {
-    fn draw(&mut self) -> u64 {
-        self.drawn += 1;
-        let [a, b, ..] = philox4x32([self.case as u32, (self.case >> 32) as u32, self.drawn, 0], [7, 11]);
-        u64::from(a) << 32 | u64::from(b)
-    }
-
-    /// 0 to `n` - 1; 0 for none.
-    fn below(&mut self, n: usize) -> usize {
-        if n == 0 { 0 } else { (self.draw() % n as u64) as usize }
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        &items[self.below(items.len())]
-    }
-}
-
-const NUMBERS: [u64; 14] = [0, 1, 2, 3, 8, 127, 255, 4096, 1 << 31, 1 << 32, 1 << 53, 1 << 61, 1 << 63, u64::MAX];
-
-/// Changes raw bytes: flips, numbers, cuts, repetitions.
-fn mutate_bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
-    for _ in 0..1 + dice.below(4) {
-        let at = dice.below(bytes.len());
-        match dice.below(6) {
-            0 => bytes.truncate(at),
-            1 if !bytes.is_empty() => bytes[at] ^= 1 << dice.below(8),
-            2 if !bytes.is_empty() => bytes[at] = *dice.pick(&[0, 1, 0x7F, 0x80, 0xFF, b'"', b'{', b'[', b'9']),
-            3 => {
-                let number = dice.pick(&NUMBERS).to_le_bytes();
-                let end = bytes.len().min(at + 8);
-                bytes[at..end].copy_from_slice(&number[..end - at]);
-            }
-            4 => {
-                let end = bytes.len().min(at + 1 + dice.below(40));
-                let part = bytes[at..end].to_vec();
-                let to = dice.below(bytes.len());
-                bytes.splice(to..to, part);
-            }
-            _ => {
-                let end = bytes.len().min(at + 1 + dice.below(20));
-                bytes.drain(at..end);
-            }
-        }
-    }
-}
-
-/// Changes JSON where it means something: numbers, strings, keys, nesting.
-fn mutate_json(dice: &mut Dice, text: &mut String) {
-    const STRINGS: [&str; 14] = [
-        "F32",
-        "F16",
-        "BF16",
-        "I64",
-        "U8",
-        "F4",
-        "gelu",
-        "relu",
-        "bert",
-        "albert",
-        "",
-        "__metadata__",
-        "../x",
-        "\\u0000",
-    ];
-    for _ in 0..1 + dice.below(3) {
-        let spots = |wanted: fn(char) -> bool| text.char_indices().filter(move |&(_, c)| wanted(c)).map(|(at, _)| at);
-        match dice.below(4) {
-            0 | 1 => {
-                let digits: Vec<usize> = spots(|c| c.is_ascii_digit()).collect();
-                let Some(&at) = digits.get(dice.below(digits.len())) else { continue };
-                let end = text[at..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |length| at + length);
-                let number = *dice.pick(&NUMBERS);
-                let with = match dice.below(8) {
-                    0 => format!("-{number}"),
-                    1 => format!("{number}.5"),
-                    2 => "1e999".to_owned(),
-                    3 => "null".to_owned(),
-                    4 => format!("{}", text[at..end].parse::<u64>().unwrap_or(0).wrapping_add(1)),
-                    _ => number.to_string(),
-                };
-                text.replace_range(at..end, &with);
-            }
-            2 => {
-                let quotes: Vec<usize> = spots(|c| c == '"').collect();
-                if quotes.len() < 2 {
-                    continue;
-                }
-                let first = dice.below(quotes.len() / 2) * 2;
-                text.replace_range(quotes[first] + 1..quotes[first + 1], dice.pick::<&str>(&STRINGS));
-            }
-            _ => {
-                let places: Vec<usize> = spots(|c| ",:{}[]".contains(c)).collect();
-                let Some(&at) = places.get(dice.below(places.len())) else { continue };
-                let with = match dice.below(5) {
-                    0 => "[".repeat(1 + dice.below(300)),
-                    1 => "{}".to_owned(),
-                    2 => ",".to_owned(),
-                    3 => "\"x\":".to_owned(),
-                    _ => String::new(),
-                };
-                text.replace_range(at..=at, &with);
-            }
-        }
-    }
-}
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/checkpoints").join(name)
@@ -197,7 +83,7 @@ fn safetensors_cases(cases: u64) -> u64 {
     };
     let mut taken = 0;
     for case in 0..cases {
-        let mut dice = Dice { case, drawn: 0 };
+        let mut dice = Dice::new(case);
         let mut file = Vec::new();
         if dice.one_in(4) {
             file.extend_from_slice(&whole);
@@ -322,11 +208,11 @@ fn tensorflow_cases(cases: u64) -> u64 {
         model.load(Heads::PRE_TRAINING, &["cls"], |_, _| Ok(())).is_ok()
     };
     // What is changed below is a table that is read as the same checkpoint.
-    fs::write(&path, table_of(&valid, &mut Dice { case: 0, drawn: 0 }, false)).unwrap();
+    fs::write(&path, table_of(&valid, &mut Dice::new(0), false)).unwrap();
     assert!(read(), "the table is not written as TensorFlow does");
     let mut taken = 0;
     for case in 0..cases {
-        let mut dice = Dice { case, drawn: 0 };
+        let mut dice = Dice::new(case);
         let mut entries = valid.clone();
         let mut file = match dice.below(8) {
             0 => {
@@ -375,7 +261,7 @@ fn config_cases(cases: u64) -> u64 {
     let texts = files.map(|file| fs::read_to_string(golden(file)).unwrap());
     let mut taken = 0;
     for case in 0..cases {
-        let mut dice = Dice { case, drawn: 0 };
+        let mut dice = Dice::new(case);
         let at = dice.below(texts.len());
         let mut text = texts[at].clone();
         mutate_json(&mut dice, &mut text);
@@ -394,7 +280,7 @@ fn shard_cases(cases: u64) -> u64 {
     let whole = fs::read_to_string(&path).unwrap();
     let mut taken = 0;
     for case in 0..cases {
-        let mut dice = Dice { case, drawn: 0 };
+        let mut dice = Dice::new(case);
         let mut text = whole.clone();
         mutate_json(&mut dice, &mut text);
         fs::write(&path, &text).unwrap();

@@ -30,8 +30,10 @@ fn filling_a_warm_batch_makes_no_large_allocation() {
     }
     let source = Source::Memory { name: "numbers".into(), text: text.into_bytes().into() };
     let folder = std::env::temp_dir().join(format!("albert-data-allocations-{}", std::process::id()));
-    let encode =
-        |text: &str, ids: &mut Vec<u32>| ids.extend(text.split_whitespace().map(|n| n.parse::<u32>().unwrap()));
+    let encode = |text: &str, ids: &mut Vec<u32>| {
+        ids.extend(text.split_whitespace().map(|n| n.parse::<u32>().unwrap()));
+        Ok(())
+    };
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
     build_with(vec![source], &folder, &corpus, &split, &vocabulary, || encode, |_| {}).unwrap();
     let dataset = Dataset::open(&folder, &vocabulary).unwrap();

@@ -84,7 +84,9 @@ fn an_empty_corpus_is_refused() {
         fs::write(world.path("empty.txt"), text).unwrap();
         let [empty, tokenizer, new] = ["empty.txt", "tokenizer.json", "new"].map(|name| world.text_path(name));
         run(&["data", "build", &empty, "--tokenizer", &tokenizer, "-o", &new]).fails_with(&["corpus is empty", &empty]);
-        run(&["tokenizer", "train", &empty, "-o", &new]).fails_with(&["no text to train a vocabulary on"]);
+        let vocabulary = world.text_path("new.json");
+        run(&["tokenizer", "train", &empty, "-o", &vocabulary]).fails_with(&["no text to train a vocabulary on"]);
+        assert!(!world.path("new.json").exists());
         assert!(!world.path("new").exists() || files(&world.path("new")).is_empty());
     }
 }
@@ -157,10 +159,10 @@ fn impossible_vocabularies_are_refused() {
     let train = |size: &str| run(&["tokenizer", "train", &text, "-o", &tokenizer, &format!("--vocab-size={size}")]);
     train("30000").fails_with(&["vocab_size 30000 is more than this text can give", "at most"]);
     train("5").fails_with(&["vocab_size 5 is too small"]);
-    for size in ["0", "1000000000000"] {
-        train(size).fails_with(&["vocab_size", size, "expected"]);
+    train("1000000000000").fails_with(&["vocab_size", "1000000000000", "expected"]);
+    for size in ["0", "-3", "1.5"] {
+        train(size).is_wrong_usage(&[size, "expected a whole number from 1"]);
     }
-    train("-3").is_wrong_usage(&["-3"]);
     train("many").is_wrong_usage(&["many"]);
     assert_eq!(fs::read(world.path("tokenizer.json")).unwrap(), before);
 }
@@ -374,9 +376,9 @@ fn zero_and_absurd_sizes_are_refused() {
     assert!(!world.path("run").exists());
     run(&["info", "huge"]).fails_with(&["no model preset is called `huge`", "xxlarge"]);
     run(&["info", "base", "--seq", HUGE]).fails_with(&["--seq", "512"]);
-    run(&["info", "base", "--batch", "0"]).fails_with(&["--batch 0"]);
+    run(&["info", "base", "--batch", "0"]).is_wrong_usage(&["--batch", "a whole number from 1"]);
     run(&["pretrain", "huge", "-o", &world.text_path("run")]).fails_with(&["no recipe is called `huge`", "base"]);
-    run(&["fill-mask", "--model", "x", "a [MASK]", "--top", "0"]).is_wrong_usage(&["at least 1"]);
+    run(&["fill-mask", "--model", "x", "a [MASK]", "--top", "0"]).is_wrong_usage(&["a whole number from 1"]);
     run(&["quickstart", "--minutes", "0", "-o", &world.text_path("run")]).fails_with(&["--minutes 0"]);
 }
 
@@ -386,6 +388,14 @@ fn wrong_usage_is_exit_code_two() {
     run(&["pretrian"]).is_wrong_usage(&["pretrian", "pretrain"]);
     run(&["pretrain", "recipe.toml"]).is_wrong_usage(&["--output"]);
     run(&["info", "base", "--nonsense"]).is_wrong_usage(&["--nonsense"]);
+    for arguments in [
+        &["tokenizer", "train", "text", "--vocab-size", "-5"][..],
+        &["finetune", "classify", "--data", "x", "-o", "y", "--steps", "-4"],
+        &["info", "base", "--batch", "-1"],
+    ] {
+        let told = run(arguments).is_wrong_usage(&["expected a whole number from 1"]);
+        assert!(!told.stderr.contains("-- -"), "advice that leads astray: {}", told.stderr);
+    }
 }
 
 #[test]

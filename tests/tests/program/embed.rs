@@ -67,7 +67,7 @@ fn a_vector_is_pooled_from_the_hidden_states_of_its_text_alone() {
     let longest = forward.model().config().max_position_embeddings;
     let mut cut = 0;
     for (line, text) in TEXTS.iter().enumerate() {
-        let mut ids = tokenizer.encode_single(text);
+        let mut ids = tokenizer.encode_single(text).unwrap();
         if ids.len() > longest {
             ids.drain(longest - 1..ids.len() - 1);
             cut += 1;

@@ -10,3 +10,4 @@ mod forward;
 mod kernels_command;
 mod profile;
 mod resume;
+mod streams;

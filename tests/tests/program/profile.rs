@@ -71,7 +71,7 @@ fn every_command_with_a_model_prints_what_its_kernels_cost() {
     write("questions/dev.json", &questions);
     let (questions, finder) = (path("questions"), path("finder"));
     run(&["finetune", "qa", "--model", &model, "--data", &questions, "--output", &finder, "--steps", "1"]);
-    let answered = run(&["answer", "--model", &finder, "--context", &path("lines.txt"), "--profile", "where"]);
+    let answered = run(&["answer", "--model", &finder, "--context-file", &path("lines.txt"), "--profile", "where"]);
     assert_eq!(calls(&answered, "attention"), [2]);
 }
 

@@ -1,0 +1,106 @@
+//! Readers of foreign bytes, one function each: what fuzzing, mutation and regression tests call.
+//!
+//! | caller | command |
+//! |---|---|
+//! | coverage-guided fuzzing | `.ci/fuzz.sh` (package `tests/fuzz`, libFuzzer) |
+//! | mutation without coverage, by the million | `cargo test --release -p albert-tests --test readers -- --ignored` |
+//! | corpus and regressions of `tests/fuzz` | `cargo test -p albert-tests --test readers` |
+//!
+//! Contract of every reader, for any bytes: it returns a value or an error, in time linear in the input, with at most
+//! [`allowed`] bytes of memory. A panic, an abort, a stack overflow, a hang or more memory is a defect.
+//!
+//! Checksums would stop a fuzzer at the first byte, so inputs of formats that carry one are framed here: the function
+//! computes the checksum of the mutated bytes before it hands them to the reader.
+
+mod binary;
+mod kernel;
+mod model;
+mod task;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A reader of foreign bytes.
+#[derive(Clone, Copy)]
+pub struct Reader {
+    /// Name on the command line and of its folders under `tests/fuzz`.
+    pub name: &'static str,
+    /// Reads an input; true if it was accepted.
+    pub read: fn(&[u8]) -> bool,
+    /// Valid inputs, from which fuzzing and mutation begin.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Whether the format is text, which decides how it is mutated.
+    pub text: bool,
+}
+
+/// Every reader.
+pub const READERS: &[Reader] = &[
+    Reader { name: "safetensors", read: binary::safetensors, seeds: binary::safetensors_seeds, text: false },
+    Reader { name: "shard-index", read: model::shard_index, seeds: model::shard_index_seeds, text: true },
+    Reader { name: "tensorflow", read: binary::tensorflow, seeds: binary::tensorflow_seeds, text: false },
+    Reader { name: "spiece", read: binary::spiece, seeds: binary::spiece_seeds, text: false },
+    Reader { name: "tokenizer-json", read: model::tokenizer_json, seeds: model::tokenizer_json_seeds, text: true },
+    Reader { name: "vocab-txt", read: model::vocab_txt, seeds: model::vocab_txt_seeds, text: true },
+    Reader { name: "config", read: model::config, seeds: model::config_seeds, text: true },
+    Reader { name: "recipe", read: model::recipe, seeds: model::recipe_seeds, text: true },
+    Reader { name: "forward-line", read: model::forward_line, seeds: model::forward_line_seeds, text: true },
+    Reader { name: "table", read: task::table, seeds: task::table_seeds, text: true },
+    Reader { name: "glue", read: task::glue, seeds: task::glue_seeds, text: true },
+    Reader { name: "conll", read: task::conll, seeds: task::conll_seeds, text: true },
+    Reader { name: "choices", read: task::choices, seeds: task::choices_seeds, text: true },
+    Reader { name: "squad", read: task::squad, seeds: task::squad_seeds, text: true },
+    Reader { name: "race", read: task::race, seeds: task::race_seeds, text: true },
+    Reader { name: "shard", read: binary::shard, seeds: binary::shard_seeds, text: false },
+    Reader { name: "dataset-index", read: model::dataset_index, seeds: model::dataset_index_seeds, text: true },
+    Reader { name: "state", read: binary::state, seeds: binary::state_seeds, text: true },
+    Reader { name: "metrics", read: model::metrics, seeds: model::metrics_seeds, text: true },
+    Reader { name: "ptx", read: kernel::ptx, seeds: kernel::ptx_seeds, text: true },
+];
+
+/// The reader of that name.
+pub fn find(name: &str) -> Option<&'static Reader> {
+    READERS.iter().find(|reader| reader.name == name)
+}
+
+/// Bytes of memory that a reader may have for an input of `len` bytes.
+pub fn allowed(len: usize) -> usize {
+    engine::io::limits::memory_for(len)
+}
+
+/// `tests/golden`.
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+/// The files of `tests/golden` at `paths`.
+fn golden_files(paths: &[&str]) -> Vec<Vec<u8>> {
+    paths.iter().map(|path| fs::read(golden().join(path)).expect(path)).collect()
+}
+
+/// A folder of the calling thread, in memory where the system has such a file system; removed when the thread ends.
+fn with_folder<R>(use_it: impl FnOnce(&Path) -> R) -> R {
+    thread_local! {
+        static FOLDER: tempfile::TempDir = {
+            let memory = Path::new("/dev/shm");
+            if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a temporary folder")
+        };
+    }
+    FOLDER.with(|folder| use_it(folder.path()))
+}
+
+/// Runs `read` on a file of that name and content.
+fn with_file(name: &str, bytes: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
+    with_folder(|folder| {
+        let path = folder.join(name);
+        fs::write(&path, bytes).expect("a file in the temporary folder");
+        read(&path)
+    })
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,191 @@
+//! Outputs that are no plain files, and inputs that are none: devices, FIFOs, folders, links, missing folders, odd names.
+
+use crate::situation::{Situation, row};
+
+/// Commands that write one file, `{}`, and a name that they take.
+const WRITERS: [(&str, &str, &str); 8] = [
+    ("tokenizer train", "$A tokenizer train $T/text.txt --vocab-size 200 -o {}", "v.json"),
+    ("tokenizer convert", "$A tokenizer convert --tokenizer $T/tokenizer.json -o {}", "v.json"),
+    ("embed", "$A embed --model $T/run $T/text.txt -o {}", "v.npy"),
+    ("forward", "$A forward --model $T/run --ids $T/ids.jsonl -o {}", "t.safetensors"),
+    ("predict", "$A predict --model $T/tuned --input $T/task/dev.tsv --output {}", "p.jsonl"),
+    ("evaluate --json", "$A evaluate --model $T/tuned --data $T/task --json {}", "f.json"),
+    ("evaluate --report", "$A evaluate --model $T/tuned --data $T/task --report {}", "f.html"),
+    ("bench --report", "$A bench gelu --m 3 --n 8 --seconds 0 --rounds 1 --report {}", "b.html"),
+];
+
+/// Commands that write a folder, `{}`.
+const FOLDERS: [(&str, &str); 4] = [
+    ("data build", "$A data build $T/text.txt --tokenizer $T/tokenizer.json -o {}"),
+    ("convert", "$A convert --from $T/run --to {}"),
+    ("pretrain", "pretrain -o {} schedule.steps=4 evaluation.interval=0"),
+    ("finetune", "finetune -o {}"),
+];
+
+pub(crate) fn rows() -> Vec<Situation> {
+    let mut rows = Vec::new();
+    for (name, command, file) in WRITERS {
+        let to = |path: &str| command.replace("{}", path);
+        // Inputs are missing as well: outputs are checked before any work.
+        let early = to(&format!("missing/{file}")).replace("$T", "/nowhere");
+        rows.push(row("missing folder", name, early).fails("missing does not exist").then("test ! -e missing"));
+        rows.push(row("a folder of that name", name, format!("mkdir {file}; {}", to(file))).fails("folder"));
+        rows.push(
+            row("a file as folder", name, format!("touch f; {}", to(&format!("f/{file}")))).fails(&format!("f/{file}")),
+        );
+        rows.push(
+            row("link to /dev/null", name, format!("ln -s /dev/null {file}; {}", to(file)))
+                .then(&format!("test -L {file} && test -c /dev/null")),
+        );
+        rows.push(
+            row("link to /dev/full", name, format!("ln -s /dev/full {file}; {}", to(file))).fails("No space left"),
+        );
+        rows.push(
+            row("FIFO", name, format!("mkfifo {file}; cat {file} > got & {}; code=$?; wait; exit $code", to(file)))
+                .then(&format!("test -p {file} && test -s got")),
+        );
+        rows.push(
+            row("planted link", name, format!("echo precious > victim; ln -s victim .{file}.partial; {}", to(file)))
+                .ends_with(&[0, 1])
+                .then("test \"$(cat victim)\" = precious"),
+        );
+        rows.push(
+            row(
+                "files of 0 bytes at most",
+                name,
+                format!("echo old > {file}; trap '' XFSZ; ulimit -f 0; {} 2> /dev/full", to(file)),
+            )
+            .ends_with(&[1])
+            .then(&format!("test \"$(cat {file})\" = old")),
+        );
+    }
+    for (name, command) in FOLDERS {
+        let to = |path: &str| command.replace("{}", path);
+        rows.push(
+            row("a file of that name", name, format!("echo x > out; {}", to("out"))).fails("out").then("test -f out"),
+        );
+        rows.push(row("below a file", name, format!("echo x > f; {}", to("f/out"))).fails("f").then("test -f f"));
+        rows.push(row("device as folder", name, to("/dev/null")).fails("/dev/null").then("test -c /dev/null"));
+        rows.push(
+            row("dangling link", name, format!("ln -s nowhere/at/all out; {}", to("out")))
+                .fails("out")
+                .then("test -L out"),
+        );
+    }
+    rows.extend(devices());
+    rows.extend(inputs());
+    rows.extend(names());
+    rows
+}
+
+fn devices() -> Vec<Situation> {
+    vec![
+        row("/dev/stdout", "forward", "$A forward --model $T/run --ids $T/ids.jsonl -o /dev/stdout | cat > got")
+            .then("test -s got"),
+        row("/dev/fd/1", "tokenizer train", "$A tokenizer train $T/text.txt --vocab-size 200 -o /dev/fd/1 | cat > got")
+            .then("cmp got $T/tokenizer.json"),
+        row("/dev/null", "tokenizer train", "$A tokenizer train $T/text.txt --vocab-size 200 -o /dev/null")
+            .then("test -c /dev/null"),
+        row("/dev/null", "embed", "$A embed --model $T/run $T/text.txt -o /dev/null").then("test -c /dev/null"),
+        row("/dev/full", "tokenizer train", "$A tokenizer train $T/text.txt --vocab-size 200 -o /dev/full")
+            .fails("No space left"),
+        row("/dev/stdout", "a closed pipe as output", "no_reader; $A embed --model $T/run $T/text.txt -o /dev/fd/7")
+            .fails("Broken pipe"),
+        row(
+            "link as output",
+            "the target is replaced, or the link",
+            "echo old > real; ln -s real v.npy; $A embed --model $T/run $T/text.txt -o v.npy",
+        )
+        .then("test -s v.npy && ! grep -q old v.npy"),
+    ]
+}
+
+fn inputs() -> Vec<Situation> {
+    let train = |input: &str| format!("$A tokenizer train {input} --vocab-size 200 -o v.json");
+    vec![
+        row("input", "a process substitution", train("<(cat $T/text.txt)")).then("cmp v.json $T/tokenizer.json"),
+        row("input", "/dev/stdin", format!("cat $T/text.txt | {}", train("/dev/stdin")))
+            .then("cmp v.json $T/tokenizer.json"),
+        row("input", "/dev/null", train("/dev/null")).fails("").then("test ! -e v.json"),
+        row("input", "a folder", train("$T")).fails("cannot be read"),
+        row("input", "a missing file", train("nowhere")).fails("nowhere cannot be read"),
+        row("input", "an endless device under 500 MB", format!("ulimit -v 500000; {}", train("/dev/zero")))
+            .ends_with(&[1]),
+        row(
+            "input",
+            "an endless device as shards' text",
+            "ulimit -v 500000; $A data build /dev/zero --tokenizer $T/tokenizer.json -o out",
+        )
+        .ends_with(&[1]),
+        row(
+            "input",
+            "an endless device as tokenizer",
+            "ulimit -v 500000; $A tokenizer encode --tokenizer /dev/zero < /dev/null",
+        )
+        .ends_with(&[1]),
+        row(
+            "input",
+            "an endless device as examples",
+            "ulimit -v 500000; $A predict --model $T/tuned --input /dev/zero --output p.jsonl",
+        )
+        .ends_with(&[1]),
+        row("input", "a link to itself", "ln -s loop loop; $A embed --model $T/run loop").fails("loop"),
+        row(
+            "input",
+            "a model folder without its weights",
+            "cp -r $T/run m; rm m/model.safetensors; $A fill-mask --model m '[MASK]'",
+        )
+        .fails("model.safetensors"),
+        row(
+            "input",
+            "weights cut short",
+            "cp -r $T/run m; truncate -s -100 m/model.safetensors; $A fill-mask --model m '[MASK]'",
+        )
+        .fails("model.safetensors"),
+        row(
+            "input",
+            "/dev/null as weights",
+            "cp -r $T/run m; ln -sf /dev/null m/model.safetensors; $A fill-mask --model m '[MASK]'",
+        )
+        .fails("model.safetensors"),
+        row(
+            "input",
+            "output is the input",
+            "cp $T/task/dev.tsv x.tsv; $A predict --model $T/tuned --input x.tsv --output x.tsv",
+        )
+        .ends_with(&[0, 1])
+        .then("test -s x.tsv"),
+    ]
+}
+
+fn names() -> Vec<Situation> {
+    let train = |name: &str| format!("$A tokenizer train $T/text.txt --vocab-size 200 -o {name}");
+    let whole = |name: &str| format!("cmp {name} $T/tokenizer.json");
+    let mut rows = Vec::new();
+    for (name, path) in [
+        ("spaces", "'a name with spaces.json'"),
+        ("a newline", "$'a\\nb.json'"),
+        ("bytes that are no text", "$'\\xff\\xfe.json'"),
+        ("quotes", "\\\"\\'.json"),
+        ("a dollar and a star", "'$*.json'"),
+    ] {
+        rows.push(row("name", name, train(path)).then(&whole(path)));
+    }
+    rows.extend([
+        row("name", "a leading dash", "$A tokenizer train $T/text.txt --vocab-size 200 --output=-x.json").then(&whole("./-x.json")),
+        row("name", "230 bytes", train("$(printf 'n%.0s' {1..230})")).then(&whole("$(printf 'n%.0s' {1..230})")),
+        row("name", "300 bytes", train("$(printf 'n%.0s' {1..300})")).fails("File name too long"),
+        row("name", "empty", train("''")).ends_with(&[1, 2]),
+        row("name", "a dot", train(".")).fails(""),
+        row("name", "two dots", train("..")).fails(""),
+        row("name", "a run in a folder with spaces and a newline", "pretrain -o $'a b\\nc' schedule.steps=4 evaluation.interval=0")
+            .then("same_run $'a b\\nc' $T/run"),
+        row("name", "a run in a folder whose name is no text", "pretrain -o $'\\xff' schedule.steps=4 evaluation.interval=0")
+            .ends_with(&[0, 1]),
+        row("name", "shards in a folder whose name is no text", "cp -r $T/data $'\\xff'; $A pretrain $T/recipe.toml --data $'\\xff' --tokenizer $T/tokenizer.json -o out schedule.steps=4")
+            .fails("UTF-8"),
+        row("name", "an input whose name is no text", "cp $T/text.txt $'\\xff'; $A embed --model $T/run $'\\xff' -o v.npy").then("test -s v.npy"),
+        row("name", "an argument that is no text", "$A classify --model $T/tuned $'\\xff'").ends_with(&[2]),
+    ]);
+    rows
+}

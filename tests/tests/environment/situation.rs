@@ -1,0 +1,208 @@
+//! A situation: a script in bash, and what must hold when it has ended.
+
+use crate::world::Template;
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    path::Path,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+/// Exit code 0 to 255 of a script, or 128 and the number of the signal that ended it.
+type Code = i32;
+
+/// Exit codes of a panic, an abort and crashes; never right.
+const CRASHES: [Code; 7] = [101, 132, 133, 134, 135, 136, 139];
+
+const ABORT: Code = 134;
+
+/// Functions for scripts; `run`, for background jobs, is `pretrain` whose process is `$!`. `$A` is the program, `$T` the folder of inputs that must not change; the script runs in an empty
+/// folder of its own.
+const PRELUDE: &str = r#"
+no_reader() { exec 7> >(:); sleep 0.2; }
+wait_for() { for _ in $(seq 1500); do grep -q -e "$1" "$2" 2>/dev/null && return; sleep 0.02; done; echo "no $1" >&2; return 9; }
+pretrain() { "$A" pretrain "$T/recipe.toml" --data "$T/data" --tokenizer "$T/tokenizer.json" "$@"; }
+run() { exec "$A" pretrain "$T/recipe.toml" --data "$T/data" --tokenizer "$T/tokenizer.json" "$@"; }
+finetune() { "$A" finetune classify --model "$T/run" --data "$T/task" --steps 2 "$@"; }
+same_run() { cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/last/model.safetensors" "$2/last/model.safetensors"; }
+disk() { mkdir -p disk && mount -t tmpfs -o "size=$1" tmpfs disk; }
+nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups -- "$@"; }
+"#;
+
+/// How a situation ended.
+#[derive(Clone, Debug)]
+pub(crate) enum Verdict {
+    Green(String),
+    Red(String),
+    Skipped(String),
+}
+
+/// A row of the table.
+#[derive(Clone, Debug)]
+pub(crate) struct Situation {
+    pub(crate) group: &'static str,
+    pub(crate) name: String,
+    pub(crate) script: String,
+    codes: Vec<Code>,
+    says: Vec<String>,
+    after: String,
+    needs_root: bool,
+    leaves_partial: bool,
+    may_run_out_of_memory: bool,
+    seconds: u32,
+}
+
+/// A situation that must end with exit code 0.
+pub(crate) fn row(group: &'static str, name: impl Into<String>, script: impl Into<String>) -> Situation {
+    Situation {
+        group,
+        name: name.into(),
+        script: script.into(),
+        codes: vec![0],
+        says: Vec::new(),
+        after: String::new(),
+        needs_root: false,
+        leaves_partial: false,
+        may_run_out_of_memory: false,
+        seconds: 60,
+    }
+}
+
+impl Situation {
+    /// Exit codes that are right.
+    pub(crate) fn ends_with(mut self, codes: &[Code]) -> Self {
+        self.codes = codes.to_vec();
+        self
+    }
+
+    /// Exit code 1 and an error that contains `part`.
+    pub(crate) fn fails(self, part: &str) -> Self {
+        self.ends_with(&[1]).says("error: ").says(part)
+    }
+
+    /// Standard error contains `part`.
+    pub(crate) fn says(mut self, part: &str) -> Self {
+        self.says.push(part.to_owned());
+        self
+    }
+
+    /// A script that must succeed afterwards, in the same folder.
+    pub(crate) fn then(mut self, script: &str) -> Self {
+        self.after = script.to_owned();
+        self
+    }
+
+    /// Runs as root alone, with mounts of its own.
+    pub(crate) fn needing_root(mut self) -> Self {
+        self.needs_root = true;
+        self
+    }
+
+    /// Ended by a signal that nothing can catch: a temporary file may stay.
+    pub(crate) fn leaves_partial(mut self) -> Self {
+        self.leaves_partial = true;
+        self
+    }
+
+    /// Rust's runtime may abort (134) with its sentence where an allocation that cannot report failure fails: a temporary
+    /// file may stay.
+    pub(crate) fn may_run_out_of_memory(mut self) -> Self {
+        self.may_run_out_of_memory = true;
+        self.leaves_partial = true;
+        self
+    }
+
+    pub(crate) fn expected(&self) -> String {
+        let mut codes = self.codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+        if self.may_run_out_of_memory {
+            codes += " or 134 with \"memory allocation of N bytes failed\"";
+        }
+        let says = self.says.iter().map(|part| format!(", says \"{part}\"")).collect::<String>();
+        let after = if self.after.is_empty() { String::new() } else { format!(", then `{}`", self.after) };
+        format!("exit {codes}{says}{after}")
+    }
+
+    /// Runs the script in a new folder and looks at what it left.
+    pub(crate) fn judge(&self, template: &Template) -> Verdict {
+        if self.needs_root && !template.is_root {
+            return Verdict::Skipped("needs root".to_owned());
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("the folder is ours");
+        let begun = Instant::now();
+        let (code, stderr) = self.run(&self.script, folder.path(), template);
+        let seconds = begun.elapsed().as_secs_f64();
+        let mut wrong = Vec::new();
+        let out_of_memory = self.may_run_out_of_memory && code == ABORT && stderr.contains("memory allocation of ");
+        if !out_of_memory && (!self.codes.contains(&code) || CRASHES.contains(&code)) {
+            wrong.push(format!("exit {code}"));
+        }
+        for part in &self.says {
+            if !stderr.contains(part) {
+                wrong.push(format!("\"{part}\" is not said"));
+            }
+        }
+        if stderr.contains("panicked at") {
+            wrong.push("panic".to_owned());
+        }
+        if !self.after.is_empty() {
+            let (after, told) = self.run(&self.after, folder.path(), template);
+            if after != 0 {
+                wrong.push(format!("afterwards exit {after}: {}", told.trim()));
+            }
+        }
+        let partial = partial_files(folder.path());
+        if !partial.is_empty() && !self.leaves_partial {
+            wrong.push(format!("left {}", partial.join(", ")));
+        }
+        let last = stderr.trim().lines().last().unwrap_or_default();
+        let said: String = last.chars().take(160).collect();
+        if wrong.is_empty() {
+            Verdict::Green(format!("exit {code} in {seconds:.1} s: {said}"))
+        } else {
+            Verdict::Red(format!("{}; exit {code} in {seconds:.1} s: {said}", wrong.join("; ")))
+        }
+    }
+
+    fn run(&self, script: &str, folder: &Path, template: &Template) -> (Code, String) {
+        let stderr = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", &self.seconds.to_string()]);
+        if self.needs_root {
+            command.args(["unshare", "--mount"]);
+        }
+        let status = command
+            .args(["bash", "-c", &format!("{PRELUDE}\n{script}")])
+            .current_dir(folder)
+            .env("A", template.path("albert"))
+            .env("T", template.folder())
+            .env("ALBERT_THREADS", "2")
+            .env_remove("ALBERT_ISA")
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr.reopen().expect("it was just made"))
+            .status()
+            .expect("timeout, unshare and bash are programs");
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        let said = fs::read(stderr.path()).expect("it was just written");
+        (code, String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+/// Names below `folder` that end as temporary files do.
+fn partial_files(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type().expect("it was just listed");
+        // A link of that name was planted by the script.
+        if name.contains(".partial") && !kind.is_symlink() {
+            found.push(name);
+        } else if kind.is_dir() {
+            found.extend(partial_files(&entry.path()));
+        }
+    }
+    found
+}

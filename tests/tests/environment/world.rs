@@ -1,0 +1,135 @@
+//! What the situations read: a corpus, its vocabulary and shards, a tiny model of each kind, and the program itself, in one
+//! folder that every user may read.
+
+use albert_tests::{
+    program::{albert, finish, program},
+    run_folder::World,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+/// The folder and what it held before the first situation.
+pub(crate) struct Template {
+    world: World,
+    before: BTreeMap<PathBuf, u64>,
+    pub(crate) is_root: bool,
+}
+
+impl Template {
+    pub(crate) fn new() -> Self {
+        let world = World::new();
+        let write = |name: &str, text: &str| {
+            let path = world.path(name);
+            fs::create_dir_all(path.parent().expect("it lies in the world")).expect("the world is writable");
+            fs::write(path, text).expect("the world is writable");
+        };
+        finish(&mut albert(&world.pretrain("run", &["schedule.steps=4", "evaluation.interval=0"]))).succeeds();
+        for name in ["task/train.tsv", "task/dev.tsv"] {
+            write(name, "text\tlabel\nrain falls\twet\nthe sun\tdry\n");
+        }
+        let passage = r#"{"context": "rain falls on the hills", "qas": [{"id": "a", "question": "where", "answers":
+            [{"text": "the hills", "answer_start": 14}]}]}"#;
+        for name in ["questions/train.json", "questions/dev.json"] {
+            write(name, &format!(r#"{{"version": "v2.0", "data": [{{"title": "t", "paragraphs": [{passage}]}}]}}"#));
+        }
+        write("ids.jsonl", "{\"input_ids\": [2, 7, 3]}\n");
+        for (task, data, output) in [("classify", "task", "tuned"), ("qa", "questions", "finder")] {
+            let [model, data, output] = ["run", data, output].map(|name| world.text_path(name));
+            finish(&mut albert(&["finetune", task, "--model", &model, "--data", &data, "-o", &output, "--steps", "1"]))
+                .succeeds();
+        }
+        write("plan.toml", &plan(&world));
+        fs::copy(program(), world.path("albert")).expect("the program can be copied");
+        open_to_all(world.path("").as_path());
+        let is_root = fs::metadata("/proc/self").is_ok_and(|this| this.uid() == 0);
+        let before = sizes(&world.path(""));
+        Self { world, before, is_root }
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        // Without a slash at its end: shards name the files that they were made from.
+        self.world.path("text.txt").parent().expect("it lies in the world").to_owned()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.world.path(name)
+    }
+
+    /// Files that appeared, vanished or have other bytes.
+    pub(crate) fn changed(&self) -> Vec<PathBuf> {
+        let now = sizes(&self.folder());
+        let differs = |path: &&PathBuf| self.before.get(*path) != now.get(*path);
+        let mut changed: Vec<_> = self.before.keys().chain(now.keys()).filter(differs).cloned().collect();
+        changed.dedup();
+        changed
+    }
+}
+
+/// Two recipes of two steps, one task.
+fn plan(world: &World) -> String {
+    let [data, tokenizer, task] = ["data", "tokenizer.json", "task"].map(|name| world.text_path(name));
+    format!(
+        r#"
+seeds = [1]
+[input]
+data = "{data}"
+tokenizer = "{tokenizer}"
+[base.model]
+preset = "tiny"
+embedding_size = 16
+hidden_size = 32
+num_hidden_layers = 2
+num_attention_heads = 2
+max_position_embeddings = 64
+[base.data.batch]
+max_tokens = 512
+max_sequences = 8
+sequences_per_step = 8
+[base.schedule]
+steps = 40
+warmup_steps = 1
+[[task]]
+name = "weather"
+task = "classify"
+data = "{task}"
+set = ["schedule.steps=2"]
+[[section]]
+title = "Sharing"
+[[section.row]]
+name = "all"
+[[section.row]]
+name = "none"
+set = ["model.sharing=none"]
+"#
+    )
+}
+
+/// A hash of every file below `folder`.
+fn sizes(folder: &Path) -> BTreeMap<PathBuf, u64> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).expect("the folder can be read") {
+        let path = entry.expect("the folder can be read").path();
+        if path.is_dir() {
+            all.extend(sizes(&path));
+        } else {
+            all.insert(path.clone(), engine::io::hash64(&fs::read(&path).expect("it was just listed")));
+        }
+    }
+    all
+}
+
+/// Every user may read the folder; root alone may write it.
+fn open_to_all(path: &Path) {
+    let is_folder = path.is_dir();
+    let executes = is_folder || path.ends_with("albert");
+    fs::set_permissions(path, fs::Permissions::from_mode(if executes { 0o755 } else { 0o644 })).expect("it is ours");
+    if is_folder {
+        for entry in fs::read_dir(path).expect("the folder can be read") {
+            open_to_all(&entry.expect("the folder can be read").path());
+        }
+    }
+}

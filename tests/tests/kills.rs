@@ -1,0 +1,407 @@
+//! Kill campaign: every command that writes is killed with SIGKILL, at random moments and at system calls, and continued.
+//!
+//! | command | after a kill | must hold |
+//! |---|---|---|
+//! | pretrain, finetune, ablate | started again with `--resume` (ablate: again) | ends with the files of the run that nobody killed |
+//! | data build, tokenizer train, convert, predict | started again, as it was | the output is absent, the old one or the whole new one |
+//!
+//! After every kill, each file under a final name is whole: JSON parses, checksums hold, outputs that are renamed into
+//! place equal those of the reference. After the last start nothing is left over: the folder lists the same names as the
+//! reference. Compared are all files, byte by byte, except:
+//!
+//! * clocks (`seconds`, `tokens_per_second`, `speed`, `data_share`) in `metrics.jsonl` and JSON files, which measure the
+//!   machine, and `table.md`, which prints the speeds and figures of `table.json`;
+//! * the header of a checkpoint, which holds the seconds of the run; its tensors are compared;
+//! * TensorBoard's event files: each start opens one of its own, named after the time.
+//!
+//! A normal run makes a few kills of each kind. The campaign:
+//! `ALBERT_KILLS=1000 cargo test --release -p albert-tests --test kills -- --nocapture`. Kills at system calls
+//! need `strace`; without it they are reported as skipped.
+#![cfg(unix)]
+
+use albert_tests::{
+    program::{albert, finish, program},
+    run_folder::World,
+};
+use engine::{io::Safetensors, philox::Stream};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Decides moments and system calls.
+const SEED: u64 = 20_261_123;
+const SIGKILL: i32 = 9;
+
+/// Groups of system calls at which a command is killed. `?`: may be missing on an architecture.
+const CALLS: [(&str, &str); 5] = [
+    ("write", "write,pwrite64,writev,ftruncate,?fallocate,?copy_file_range"),
+    ("rename", "?rename,renameat,?renameat2,?link,linkat"),
+    ("sync", "fsync,fdatasync"),
+    ("unlink", "?unlink,unlinkat,?rmdir"),
+    ("create", "?mkdir,mkdirat,?open,openat"),
+];
+
+impl Target {
+    fn command_line(&self) -> Vec<String> {
+        let resume = if self.output.join("config.toml").exists() { self.resume } else { &[] };
+        self.arguments.iter().cloned().chain(resume.iter().map(|&flag| flag.to_owned())).collect()
+    }
+}
+
+/// Files by name; their bytes without what may differ.
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// A command of the campaign.
+struct Target {
+    name: &'static str,
+    /// Arguments of every start.
+    arguments: Vec<String>,
+    /// What a start adds that finds the run's `config.toml`.
+    resume: &'static [&'static str],
+    /// The file or folder that it writes.
+    output: PathBuf,
+    /// Whether a kill leaves work that the next start continues; otherwise the output appears whole or not at all.
+    continues: bool,
+}
+
+/// Everything below `path`, without clocks; a file alone is its own listing.
+fn files(path: &Path) -> Files {
+    let mut out = Files::new();
+    let mut open = vec![path.to_owned()];
+    while let Some(at) = open.pop() {
+        if at.is_dir() {
+            open.extend(
+                fs::read_dir(&at).expect("a folder can be listed").map(|entry| entry.expect("an entry").path()),
+            );
+            continue;
+        }
+        let name = at.strip_prefix(path).expect("below the folder").display().to_string();
+        let file = at.file_name().expect("files have names").to_string_lossy().into_owned();
+        if at.is_file() && !file.starts_with("events.out.tfevents") {
+            let bytes = fs::read(&at).expect("a file can be read");
+            out.insert(name, comparable(&at, bytes));
+        }
+    }
+    out
+}
+
+/// Removes clocks from JSON.
+fn without_clocks(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            object.retain(|key, _| !matches!(key.as_str(), "seconds" | "tokens_per_second" | "speed" | "data_share"));
+            object.values_mut().for_each(without_clocks);
+        }
+        Value::Array(values) => values.iter_mut().for_each(without_clocks),
+        _ => {}
+    }
+}
+
+fn json(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut value = serde_json::from_slice(bytes).ok()?;
+    without_clocks(&mut value);
+    Some(value.to_string().into_bytes())
+}
+
+fn comparable(path: &Path, bytes: Vec<u8>) -> Vec<u8> {
+    let in_checkpoints = path.parent().is_some_and(|folder| folder.ends_with("checkpoints"));
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("jsonl") => {
+            bytes.split_inclusive(|&byte| byte == b'\n').flat_map(|line| json(line).unwrap_or(line.to_vec())).collect()
+        }
+        Some("json") => json(&bytes).unwrap_or(bytes),
+        Some("md") => Vec::new(),
+        Some("safetensors") if in_checkpoints && bytes.len() > 8 => {
+            let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+            bytes.get(8 + header..).map_or(bytes.clone(), <[u8]>::to_vec)
+        }
+        _ => bytes,
+    }
+}
+
+/// The first name at which two listings differ.
+fn difference(expected: &Files, got: &Files) -> Option<String> {
+    let missing = expected.keys().find(|name| !got.contains_key(*name)).map(|name| format!("`{name}` is missing"));
+    let extra = got.keys().find(|name| !expected.contains_key(*name)).map(|name| format!("`{name}` is left over"));
+    let differs = expected.iter().find(|(name, bytes)| got.get(*name).is_some_and(|other| other != *bytes));
+    missing.or(extra).or(differs.map(|(name, bytes)| {
+        let at = bytes.iter().zip(&got[name]).position(|(a, b)| a != b);
+        format!("`{name}` differs from byte {at:?} on; {} and {} bytes", bytes.len(), got[name].len())
+    }))
+}
+
+/// What a kill left under final names that is not whole; `None` if all is.
+fn half_accepted(target: &Target, reference: &Files) -> Option<String> {
+    let hidden = |name: &str| name.split('/').any(|part| part.starts_with('.'));
+    let found: Files = files(&target.output).into_iter().filter(|(name, _)| !hidden(name)).collect();
+    if !target.continues {
+        // A data set is there once its index is; a file or a converted folder once its name is.
+        let accepted = !found.is_empty() && (target.name != "data build" || found.contains_key("dataset.json"));
+        return if accepted { difference(reference, &found) } else { None };
+    }
+    found.keys().find_map(|name| {
+        let path = target.output.join(name);
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("safetensors") => Safetensors::open(&path).err().map(|error| error.to_string()),
+            Some("json") => {
+                let parsed = serde_json::from_slice::<Value>(&fs::read(&path).expect("it was listed"));
+                parsed.err().map(|error| format!("{name}: {error}"))
+            }
+            _ => None,
+        }
+    })
+}
+
+/// The targets, with the model and the data that they read.
+fn targets(world: &World) -> Vec<Target> {
+    let path = |name: &str| world.text_path(name);
+    let strings = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+    let [model, tuned, task, plan] = ["model", "tuned", "task", "plan.toml"].map(path);
+    finish(&mut albert(&world.pretrain("model", &["schedule.steps=8", "run.checkpoint_interval=0"]))).succeeds();
+    fs::create_dir(&task).expect("the world is writable");
+    for (name, rows) in [("train", 48), ("dev", 16)] {
+        let row =
+            |at: usize| format!("{} the hills {at}\t{}\n", ["rain falls on", "a bird sings over"][at % 2], at % 2);
+        let text: String = (0..rows).map(row).collect();
+        fs::write(world.path("task").join(name).with_extension("tsv"), format!("text\tlabel\n{text}"))
+            .expect("writable");
+    }
+    let tune = |output: &str| {
+        let fixed = ["finetune", "classify", "--model", &model, "--data", &task, "--output", output, "--steps", "24"];
+        let set = [
+            "--set",
+            "run.checkpoint_interval=3",
+            "--set",
+            "batch.examples_per_step=8",
+            "--set",
+            "evaluation.interval=6",
+        ];
+        strings(&[&fixed[..], &set].concat())
+    };
+    finish(&mut albert(&tune(&tuned))).succeeds();
+    let text = format!(
+        "seeds = [1, 2]\n[input]\ndata = \"{}\"\ntokenizer = \"{}\"\n[base.model]\npreset = \"tiny\"\nembedding_size = 16\n\
+         hidden_size = 32\nnum_hidden_layers = 2\nnum_attention_heads = 2\nmax_position_embeddings = 64\n[base.data.batch]\n\
+         max_tokens = 512\nmax_sequences = 8\nsequences_per_step = 8\n[base.schedule]\nsteps = 6\nwarmup_steps = 1\n[base.run]\n\
+         checkpoint_interval = 2\n[[task]]\nname = \"weather\"\ntask = \"classify\"\ndata = \"{task}\"\n\
+         set = [\"schedule.steps=4\"]\n[[section]]\ntitle = \"Sharing\"\n[[section.row]]\nname = \"all\"\n[[section.row]]\n\
+         name = \"none\"\nset = ['model.sharing=\"none\"']\n",
+        path("data"),
+        path("tokenizer.json")
+    );
+    fs::write(&plan, text).expect("the world is writable");
+
+    let steps = ["schedule.steps=60", "run.checkpoint_interval=4", "evaluation.interval=15", "--resume"];
+    let target = |name, arguments: Vec<String>, output: &str, continues| Target {
+        name,
+        arguments,
+        resume: if name == "finetune" { &["--resume"] } else { &[] },
+        output: world.path(output),
+        continues,
+    };
+    let input = world.path("task").join("dev.tsv").display().to_string();
+    let [corpus, tokenizer] = ["text.txt", "tokenizer.json"].map(path);
+    let [data, vocabulary, converted, predicted] =
+        ["out-data", "out-tokenizer.json", "out-convert", "out-predict.jsonl"].map(path);
+    vec![
+        target("pretrain", world.pretrain("out-pretrain", &steps), "out-pretrain", true),
+        target("finetune", tune(&path("out-finetune")), "out-finetune", true),
+        target("ablate", strings(&["ablate", &plan, "-o", &path("out-ablate")]), "out-ablate", true),
+        target(
+            "data build",
+            strings(&["data", "build", &corpus, "--tokenizer", &tokenizer, "-o", &data]),
+            "out-data",
+            false,
+        ),
+        target(
+            "tokenizer train",
+            strings(&["tokenizer", "train", &corpus, "--vocab-size", "200", "-o", &vocabulary]),
+            "out-tokenizer.json",
+            false,
+        ),
+        target("convert", strings(&["convert", "--from", &model, "--to", &converted]), "out-convert", false),
+        target(
+            "predict",
+            strings(&["predict", "--model", &tuned, "--input", &input, "--output", &predicted]),
+            "out-predict.jsonl",
+            false,
+        ),
+    ]
+}
+
+fn remove(path: &Path) {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    assert!(removed.is_ok() || !path.exists(), "{}: {removed:?}", path.display());
+    // What a killed writer of a single file left beside it.
+    let folder = path.parent().expect("outputs are in the world");
+    let name = path.file_name().expect("outputs have names").to_string_lossy().into_owned();
+    for entry in fs::read_dir(folder).expect("the world can be listed").flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&format!(".{name}")) {
+            let left = entry.path();
+            let _ = if left.is_dir() { fs::remove_dir_all(left) } else { fs::remove_file(left) };
+        }
+    }
+}
+
+/// Hidden names beside a single file's output: what killed writers left there.
+fn leftovers(path: &Path) -> Vec<String> {
+    let name = path.file_name().expect("outputs have names").to_string_lossy().into_owned();
+    let entries = fs::read_dir(path.parent().expect("outputs are in the world")).expect("the world can be listed");
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|other| other.starts_with(&format!(".{name}"))).collect()
+}
+
+fn quiet(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
+}
+
+/// True if SIGKILL ended it; a command that had finished before is no kill.
+fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(SIGKILL) || status.code() == Some(128 + SIGKILL)
+}
+
+/// Kills after `delay`.
+fn kill_after(target: &Target, delay: Duration) -> bool {
+    let mut child = quiet(&mut albert(&target.command_line())).spawn().expect("the program starts");
+    thread::sleep(delay);
+    // Fails if it has ended; then its status says so.
+    let _ = child.kill();
+    was_killed(child.wait().expect("it can be waited for"))
+}
+
+/// `strace` in front of the program, with these options.
+fn traced(target: &Target, options: &[&str]) -> Command {
+    let mut command = Command::new("strace");
+    command.args(["-f", "--seccomp-bpf", "-qq"]).args(options).arg("--").arg(program()).args(target.command_line());
+    command.env_remove("ALBERT_ISA").env("ALBERT_THREADS", "2");
+    command
+}
+
+/// How often the thread that makes the most calls of a group makes them, by group.
+fn count_calls(target: &Target, log: &Path) -> [u32; CALLS.len()] {
+    CALLS.map(|(_, calls)| {
+        remove(&target.output);
+        let log_path = log.display().to_string();
+        let status = quiet(&mut traced(target, &["-o", &log_path, "-e", &format!("trace={calls}")])).status();
+        assert!(status.expect("strace starts").success(), "{}: not under strace", target.name);
+        let mut by_thread = BTreeMap::<String, u32>::new();
+        for line in fs::read_to_string(log).expect("strace writes its log").lines() {
+            let thread = line.split(' ').next().unwrap_or_default().to_owned();
+            *by_thread.entry(thread).or_default() += u32::from(line.contains('('));
+        }
+        by_thread.into_values().max().unwrap_or(0)
+    })
+}
+
+/// Kills at the `number`-th call of a group in a thread.
+fn kill_at_call(target: &Target, calls: &str, number: u32) -> bool {
+    let inject = format!("inject={calls}:signal=SIGKILL:when={number}");
+    let options = ["-o", "/dev/null", "-e", &format!("trace={calls}"), "-e", &inject];
+    was_killed(quiet(&mut traced(target, &options)).status().expect("strace starts"))
+}
+
+/// Results of one command.
+#[derive(Default)]
+struct Tally {
+    at_random: u32,
+    at_calls: [u32; CALLS.len()],
+    finished: u32,
+    longest_chain: u32,
+    failures: Vec<String>,
+}
+
+/// Kills `target` until `kills` kills have hit it; half of them at system calls.
+fn campaign(target: &Target, kills: u32, has_strace: bool, log: &Path) -> Tally {
+    remove(&target.output);
+    let start = Instant::now();
+    finish(&mut albert(&target.command_line())).succeeds();
+    let duration = start.elapsed();
+    let reference = files(&target.output);
+    let counts = if has_strace { count_calls(target, log) } else { [0; CALLS.len()] };
+    let groups: Vec<usize> = (0..CALLS.len()).filter(|&group| counts[group] > 0).collect();
+    remove(&target.output);
+
+    let mut tally = Tally::default();
+    let mut draw = Stream::new(SEED, [target.name.len() as u32, u32::from(target.name.as_bytes()[0]), 0]);
+    let (mut done, mut chain, mut misses) = (0, 0, 0);
+    while done < kills && misses < 50 + kills {
+        let with_call = !groups.is_empty() && draw.below(2) == 0;
+        let (hit, what) = if with_call {
+            let group = groups[draw.below(groups.len() as u32) as usize];
+            let number = 1 + draw.below(counts[group]);
+            let hit = kill_at_call(target, CALLS[group].1, number);
+            tally.at_calls[group] += u32::from(hit);
+            (hit, format!("{} number {number}", CALLS[group].0))
+        } else {
+            let delay = duration.mul_f64(f64::from(draw.below(1000)) / 950.0);
+            let hit = kill_after(target, delay);
+            tally.at_random += u32::from(hit);
+            (hit, format!("{delay:?}"))
+        };
+        done += u32::from(hit);
+        chain += u32::from(hit);
+        misses += u32::from(!hit);
+        let tell = |problem: String| format!("{}: kill {done} at {what}, {chain} in a row: {problem}", target.name);
+        if let Some(problem) = half_accepted(target, &reference) {
+            tally.failures.push(tell(problem));
+        }
+        // A chain of kills ends with a start that is left alone.
+        if !hit || draw.below(4) == 0 {
+            tally.longest_chain = tally.longest_chain.max(chain);
+            let last = finish(&mut albert(&target.command_line()));
+            // `convert` refuses a folder that is there: the kill came after the last rename.
+            let is_complete = difference(&reference, &files(&target.output)).is_none();
+            if last.code != Some(0) && !(target.name == "convert" && is_complete) {
+                tally.failures.push(tell(format!("the next start fails: {}", last.stderr)));
+            }
+            let problem = difference(&reference, &files(&target.output));
+            tally.failures.extend(problem.map(tell));
+            let left = leftovers(&target.output);
+            if !left.is_empty() {
+                tally.failures.push(tell(format!("left over: {}", left.join(", "))));
+            }
+            tally.finished += 1;
+            chain = 0;
+            remove(&target.output);
+        }
+    }
+    tally
+}
+
+#[test]
+fn killed_commands_lose_nothing_and_leave_nothing_half_accepted() {
+    let kills: u32 = std::env::var("ALBERT_KILLS").map_or(21, |text| text.parse().expect("ALBERT_KILLS is a number"));
+    let chosen = std::env::var("ALBERT_KILLS_OF").ok();
+    let has_strace = Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !has_strace {
+        println!("SKIPPED: kills at system calls: strace is not installed");
+    }
+    let world = World::new();
+    let targets: Vec<Target> = targets(&world)
+        .into_iter()
+        .filter(|target| chosen.as_ref().is_none_or(|names| names.split(',').any(|name| name == target.name)))
+        .collect();
+    let share = kills.div_ceil(targets.len() as u32);
+    println!(
+        "seed {SEED}\n| command | kills | at random | write | rename | sync | unlink | create | longest chain | compared |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    let mut failures = Vec::new();
+    for target in &targets {
+        let tally = campaign(target, share, has_strace, &world.path("strace.log"));
+        let calls = tally.at_calls.map(|count| count.to_string()).join(" | ");
+        let all = tally.at_random + tally.at_calls.iter().sum::<u32>();
+        let (name, chain, finished) = (target.name, tally.longest_chain, tally.finished);
+        println!("| {name} | {all} | {} | {calls} | {chain} | {finished} |", tally.at_random);
+        assert!(all >= share, "{name}: only {all} of {share} kills hit the command while it ran");
+        failures.extend(tally.failures);
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}

@@ -1,0 +1,148 @@
+//! Every reader of foreign bytes against its corpus, its regressions and mutated inputs: no panic, bounded memory and time.
+//!
+//! A normal run replays `tests/fuzz/{corpus,regressions}` and makes some thousand mutated inputs. Ten million:
+//! `cargo test --release -p albert-tests --test readers -- --ignored`; `ALBERT_READERS=ptx,config` chooses readers, so
+//! that several processes can share the work.
+
+use albert_tests::{
+    allocator::{Counting, live_and_peak, reset_peak},
+    mutate::{Dice, mutate_bytes, mutate_json, mutate_text},
+    readers::{READERS, Reader, allowed},
+};
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+/// The allocator counts all threads: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The longest that a reader may take for an input of at most 64 KiB, on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes, seconds and outcome of one input.
+struct Cost {
+    bytes: usize,
+    seconds: f64,
+    accepted: bool,
+}
+
+fn survives(reader: &Reader, what: &dyn std::fmt::Display, input: &[u8]) -> Cost {
+    let (before, _) = live_and_peak();
+    reset_peak();
+    let start = Instant::now();
+    let accepted = catch_unwind(AssertUnwindSafe(|| (reader.read)(input)));
+    let elapsed = start.elapsed();
+    let (_, peak) = live_and_peak();
+    let used = peak.saturating_sub(before);
+    let name = reader.name;
+    let accepted = accepted.unwrap_or_else(|_| panic!("{name}, {what}: the reader panicked"));
+    let most = allowed(input.len());
+    assert!(used <= most, "{name}, {what}: {used} bytes of memory for {} bytes, {most} allowed", input.len());
+    assert!(elapsed <= PATIENCE, "{name}, {what}: {elapsed:?} for {} bytes", input.len());
+    Cost { bytes: used, seconds: elapsed.as_secs_f64(), accepted }
+}
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The readers that `ALBERT_READERS` names; all without it.
+fn chosen() -> Vec<&'static Reader> {
+    let names = std::env::var("ALBERT_READERS").ok();
+    let chosen: Vec<_> = READERS
+        .iter()
+        .filter(|reader| names.as_ref().is_none_or(|names| names.split(',').any(|name| name == reader.name)))
+        .collect();
+    assert!(!chosen.is_empty(), "ALBERT_READERS names no reader");
+    chosen
+}
+
+fn files(kind: &str, reader: &Reader) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(kind).join(reader.name);
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_reader_accepts_a_valid_input() {
+    let _alone = alone();
+    for reader in READERS {
+        let seeds = (reader.seeds)();
+        let accepted = seeds.iter().filter(|seed| survives(reader, &"a seed", seed).accepted).count();
+        assert!(accepted > 0, "{}: none of {} valid inputs is accepted", reader.name, seeds.len());
+    }
+}
+
+#[test]
+fn corpus_and_regressions_stay_within_bounds() {
+    let _alone = alone();
+    let mut replayed = 0;
+    for reader in READERS {
+        for path in ["corpus", "regressions"].iter().flat_map(|kind| files(kind, reader)) {
+            survives(reader, &path.display(), &fs::read(&path).expect("a file of the corpus"));
+            replayed += 1;
+        }
+    }
+    println!("{replayed} inputs replayed");
+}
+
+/// Mutated input number `case`.
+fn mutated(reader: &Reader, seeds: &[Vec<u8>], case: u64) -> Vec<u8> {
+    let mut dice = Dice::new(case);
+    let mut bytes = dice.pick(seeds).clone();
+    let kind = if reader.text { dice.below(4) } else { 0 };
+    match (kind, String::from_utf8(bytes.clone())) {
+        (0, _) | (_, Err(_)) => mutate_bytes(&mut dice, &mut bytes),
+        (1, Ok(mut text)) => {
+            mutate_json(&mut dice, &mut text);
+            bytes = text.into_bytes();
+        }
+        (_, Ok(mut text)) => {
+            mutate_text(&mut dice, &mut text);
+            bytes = text.into_bytes();
+        }
+    }
+    bytes
+}
+
+fn mutate_all(cases: u64) {
+    let _alone = alone();
+    println!("| reader | inputs | accepted | most memory, MiB | longest, ms | seconds |");
+    println!("|---|---|---|---|---|---|");
+    for reader in chosen() {
+        let mut seeds = (reader.seeds)();
+        seeds.extend(files("corpus", reader).iter().map(|path| fs::read(path).expect("a file of the corpus")));
+        let start = Instant::now();
+        let (mut accepted, mut most, mut longest) = (0, 0, 0.0f64);
+        for case in 0..cases {
+            let cost = survives(reader, &format_args!("case {case}"), &mutated(reader, &seeds, case));
+            accepted += u64::from(cost.accepted);
+            most = most.max(cost.bytes);
+            longest = longest.max(cost.seconds);
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let (mib, ms) = (most as f64 / f64::from(1 << 20), 1000.0 * longest);
+        println!("| {} | {cases} | {accepted} | {mib:.1} | {ms:.1} | {seconds:.0} |", reader.name);
+        // If all were refused, mutations would not reach what lies behind the first check; if none, nothing was changed.
+        assert!(accepted > 0 && accepted < cases, "{}: {accepted} of {cases} inputs were accepted", reader.name);
+    }
+}
+
+#[test]
+fn no_mutated_input_makes_a_reader_panic_hang_or_hoard() {
+    mutate_all(400);
+}
+
+#[test]
+#[ignore = "about an hour"]
+fn ten_million_mutated_inputs_make_no_reader_panic_hang_or_hoard() {
+    mutate_all(10_000_000u64.div_ceil(READERS.len() as u64));
+}
