@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Checks the workspace for aarch64 and runs the tests of `num`, `simd` and the row kernels under emulation.
+#
+#   .ci/aarch64.sh
+#
+# Rust's standard library for aarch64 comes from Debian unstable: a chroot with its rustc, the cross compiler and
+# qemu-aarch64 is kept in ${XDG_CACHE_HOME:-~/.cache}/albert-ci, about 2 GB; the first run takes some minutes more. Needs
+# root (chroot) and Debian's packages. What cannot be had is SKIPPED with the reason, exit code 0. Last line:
+# `aarch64: N passed, M failed, K skipped`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=aarch64-unknown-linux-gnu
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/albert-ci/aarch64
+root=$cache/sid
+# Tests by module. `every_case_of` runs an operation's table on all targets, the simulated GPU among them, which takes
+# hours under emulation; the row kernels' own tests compare them with their f64 references.
+modules=(num:: simd:: rows:: softmax:: layernorm:: gelu:: elementwise:: dropout:: reduce:: embedding:: cross_entropy::
+  optimizer::)
+not=(every_case_of simulator ptx cuda)
+
+skip() {
+  echo "SKIPPED: $1"
+  echo "aarch64: 0 passed, 0 failed, 1 skipped"
+  exit 0
+}
+
+[ "$(id -u)" -eq 0 ] || skip "a chroot needs root"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# try COMMAND..: runs it quietly; skips the whole check with the last line that it wrote if it fails.
+try() {
+  "$@" >"$log" 2>&1 || skip "$*: $(tail -n 1 "$log")"
+}
+inside() {
+  chroot "$root" /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+    DEBIAN_FRONTEND=noninteractive "$@"
+}
+
+# --- tools ---
+if ! command -v debootstrap >/dev/null || ! [ -x /usr/bin/qemu-aarch64-static ]; then
+  command -v apt-get >/dev/null || skip "debootstrap and qemu-user-static are missing, and so is apt-get"
+  try apt-get update
+  try apt-get install --yes --no-install-recommends debootstrap qemu-user-static
+fi
+if ! [ -e "$root/complete" ]; then
+  # A chroot that was cut off half way is made anew.
+  rm -rf "$root"
+  mkdir -p "$cache"
+  try debootstrap --variant=minbase sid "$root"
+  # A mirror's snapshot of unstable may be older than its date of expiry; signatures are checked as ever.
+  echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90albert-ci"
+  try inside dpkg --add-architecture arm64
+  try inside apt-get update
+  try inside apt-get install --yes --no-install-recommends rustc cargo gcc libc6-dev gcc-aarch64-linux-gnu \
+    libc6-dev-arm64-cross
+  try inside apt-get install --yes --no-install-recommends libstd-rust-dev:arm64
+  inside apt-get clean
+  touch "$root/complete"
+fi
+cp /usr/bin/qemu-aarch64-static "$root/usr/bin/"
+inside rustc --version
+
+# --- source ---
+# The chroot's own target folder stays, so that a second run compiles only what has changed: unchanged files keep their
+# time.
+mkdir -p "$root/src" "$root/source"
+find "$root/source" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
+git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
+  [ -e "$file" ] && printf '%s\0' "$file"
+done | tar --create --null --files-from - | tar --extract --directory "$root/source"
+cargo vendor --quiet --locked "$root/vendor" >"$log" 2>&1 || skip "cargo vendor: $(tail -n 1 "$log")"
+mkdir -p "$root/source/.cargo"
+cat >"$root/source/.cargo/config.toml" <<'CONFIG'
+[source.crates-io]
+replace-with = "vendored"
+[source.vendored]
+directory = "/vendor"
+[target.aarch64-unknown-linux-gnu]
+linker = "aarch64-linux-gnu-gcc"
+runner = ["/usr/bin/qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
+CONFIG
+
+# --- check and tests ---
+cross() {
+  inside /bin/sh -c 'cd /source && CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_INCREMENTAL=0 exec "$@"' sh "$@"
+}
+started=$SECONDS
+passed=0 failed=0
+if cross cargo check --quiet --offline --workspace --target "$target" >"$log" 2>&1 && ! grep -q '^warning' "$log"; then
+  passed=1
+  echo "cargo check --workspace: no warning, $((SECONDS - started)) s"
+else
+  failed=1
+  echo "FAILED: cargo check --workspace --target $target:"
+  tail -n 40 "$log"
+fi
+started=$SECONDS
+status=0
+cross cargo test --offline --package kernels --lib --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}" \
+  >"$log" 2>&1 || status=$?
+line=$(grep '^test result:' "$log" || true)
+if [[ $line =~ ([0-9]+)\ passed\;\ ([0-9]+)\ failed\;\ ([0-9]+)\ ignored ]] && [ "${BASH_REMATCH[1]}" -gt 0 ]; then
+  passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) ignored=${BASH_REMATCH[3]}
+  [ "${BASH_REMATCH[2]}" -eq 0 ] || grep -A 20 '^failures:' "$log"
+else
+  failed=$((failed + 1)) ignored=0
+  echo "FAILED: the tests did not run (exit code $status):"
+  tail -n 40 "$log"
+fi
+echo "tests of ${modules[*]} under qemu-aarch64: $line, $((SECONDS - started)) s"
+echo "aarch64: $passed passed, $failed failed, $ignored skipped"
+[ "$failed" -eq 0 ]

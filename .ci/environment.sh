@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# The program in over 200 situations of its environment, as one table (tests/tests/environment); the last line counts them.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+table=${CARGO_TARGET_DIR:-target}/environment.md
+mkdir -p "${table%/*}"
+status=0
+cargo test --workspace --test environment -- --ignored --nocapture | tee "$table" || status=$?
+sed -n 's/^[0-9]* situations, \([0-9]*\) green, \([0-9]*\) red, \([0-9]*\) skipped$/\1 passed, \2 failed, \3 skipped/p' "$table"
+exit $status

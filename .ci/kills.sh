@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The kill campaign over every command that writes (tests/tests/kills.rs).
+#
+#   .ci/kills.sh [KILLS [COMMAND,..]]     140 kills over all commands
+#
+# Kills at system calls need strace, which is installed where that is possible; otherwise they are SKIPPED.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if ! command -v strace >/dev/null && command -v apt-get >/dev/null; then
+  { apt-get update && apt-get install --yes --no-install-recommends strace; } >/dev/null 2>&1 || true
+fi
+export ALBERT_KILLS=${1:-140}
+[ $# -lt 2 ] || export ALBERT_KILLS_OF=$2
+cargo test --quiet --release --workspace --test kills -- --nocapture

@@ -1,0 +1,93 @@
+# Steps with their time, and the sum of what passed and what was skipped; sourced by .ci/run.
+#
+#   step NAME COMMAND..    runs the command, shows what is of interest, ends the script if it fails
+#   finish                 prints the table of times and the last line
+#
+# A check is a test, a line `N passed, M failed, K skipped` of a script, or a step that has neither. Skipped is each line that
+# begins with SKIPPED (a script that counts gives the number itself), and each ignored test.
+
+steps_log=$(mktemp -d)
+trap 'rm -rf "$steps_log"' EXIT
+steps=0
+table=()
+
+# Sets `used` to the processor seconds of all finished commands. `times` counts those of the shell that calls it, so it is not
+# called in a subshell.
+count_processor_time() {
+  times >"$steps_log/times"
+  used=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += 60 * t[1] + t[2] } printf "%.0f", sum }' \
+    "$steps_log/times")
+}
+
+step() {
+  local name=$1 log started=$SECONDS before status=0
+  shift
+  steps=$((steps + 1))
+  log=$steps_log/$(printf '%02d' "$steps").log
+  count_processor_time
+  before=$used
+  printf '\n== %s\n' "$name"
+  "$@" >"$log" 2>&1 || status=$?
+  if [ "$status" -ne 0 ]; then
+    cat "$log"
+    printf '\nFAILED: %s, exit code %d\n' "$name" "$status"
+    exit 1
+  fi
+  # Tests that pass are many, their output is long: sums and what was skipped are enough.
+  if grep -q '^test result:' "$log"; then
+    grep -E '^test result: .* [1-9][0-9]* passed|^ *(Running|Doc-tests) ' "$log" |
+      awk '/Running|Doc-tests/ { name = $0; next } { print name; print }' || true
+    grep -E '^SKIPPED' "$log" | sort | uniq -c || true
+  else
+    cat "$log"
+  fi
+  # An empty log would not be counted.
+  echo "done: $name" >>"$log"
+  count_processor_time
+  table+=("$(printf '%6d s wall %6d s processor   %s' $((SECONDS - started)) $((used - before)) "$name")")
+  printf -- '-- %s' "${table[-1]}"$'\n'
+}
+
+# Prints passed, skipped and the reasons of all steps.
+finish() {
+  printf '\n'
+  printf '%s\n' "${table[@]}"
+  printf '\n'
+  count_processor_time
+  awk -v wall="$SECONDS" -v used="$used" '
+    function close_step() { if (file != "" && !counted) passed++; counted = 0 }
+    FNR == 1 { close_step(); file = FILENAME }
+    /^test result: ok/ { passed += $4; counted = 1 }
+    /^test .* \.\.\. ignored/ {
+      reason = $0
+      sub(/^test .* \.\.\. ignored,? */, "", reason)
+      reasons["ignored test: " reason]++
+      skipped++
+    }
+    /[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ {
+      match($0, /[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/)
+      split(substr($0, RSTART), words, " ")
+      passed += words[1]
+      # The script counts its own SKIPPED lines, of which one may stand for several checks.
+      skipped += words[5]
+      of_script[FILENAME] = words[5]
+      counted = 1
+    }
+    /^SKIPPED/ {
+      reason = $0
+      sub(/^SKIPPED:? */, "", reason)
+      reasons[reason]++
+      lines[FILENAME]++
+    }
+    END {
+      close_step()
+      for (f in lines) if (!(f in of_script)) skipped += lines[f]
+      printf "%d checks passed, %d skipped", passed, skipped
+      separator = ": "
+      for (reason in reasons) {
+        printf "%s%s%s", separator, (reasons[reason] > 1 ? reasons[reason] " x " : ""), reason
+        separator = "; "
+      }
+      printf " (%d s wall, %d s processor)\n", wall, used
+    }' "$steps_log"/*.log
+}
