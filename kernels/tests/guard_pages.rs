@@ -9,9 +9,9 @@
 //!
 //! The allocator of this program places every block like this while a case runs: inputs, outputs, packed panels and the
 //! scratch of the worker threads. Run: the table of operations on every instruction set of this machine, and sweeps over the
-//! sizes at which tiles, vectors and blocks begin and end. Optimised without overflow checks:
-//! `cargo test --release -p kernels --test guard_pages`.
-#![cfg(unix)]
+//! sizes at which tiles, vectors and blocks begin and end. In release mode alone, where nothing but the kernels' own checks
+//! stands between a wrong size and the slice: `cargo test --release -p kernels --test guard_pages`.
+#![cfg(all(unix, not(debug_assertions)))]
 #![allow(unsafe_code)]
 
 #[path = "guard_pages/allocator.rs"]

@@ -73,8 +73,8 @@ impl FromStr for IsaKind {
 
 /// An instruction set that this machine has. Owning the value proves it.
 ///
-/// The emulated ones exist in this crate's own tests alone: compiling every kernel three times more would slow down
-/// everybody's build.
+/// The emulated ones exist in this crate's own tests alone, and those of 8 and 16 lanes only with `--cfg emulated_isas`
+/// (`.ci/emulated.sh`): for machines without AVX2 or AVX-512. Emulated kernels are the greater part of the tests' code.
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
     /// Plain Rust.
@@ -89,10 +89,10 @@ pub enum Isa {
     #[cfg(test)]
     Emulated4(Emulated<4>),
     /// Eight emulated lanes.
-    #[cfg(test)]
+    #[cfg(all(test, emulated_isas))]
     Emulated8(Emulated<8>),
     /// Sixteen emulated lanes.
-    #[cfg(test)]
+    #[cfg(all(test, emulated_isas))]
     Emulated16(Emulated<16>),
 }
 
@@ -107,9 +107,9 @@ macro_rules! with_token {
             Isa::Avx512($simd) => $body,
             #[cfg(test)]
             Isa::Emulated4($simd) => $body,
-            #[cfg(test)]
+            #[cfg(all(test, emulated_isas))]
             Isa::Emulated8($simd) => $body,
-            #[cfg(test)]
+            #[cfg(all(test, emulated_isas))]
             Isa::Emulated16($simd) => $body,
         }
     };
@@ -131,12 +131,14 @@ impl Isa {
             #[cfg(not(target_arch = "x86_64"))]
             IsaKind::Avx2 | IsaKind::Avx512 => None,
             #[cfg(not(test))]
-            IsaKind::Emulated4 | IsaKind::Emulated8 | IsaKind::Emulated16 => None,
+            IsaKind::Emulated4 => None,
+            #[cfg(not(all(test, emulated_isas)))]
+            IsaKind::Emulated8 | IsaKind::Emulated16 => None,
             #[cfg(test)]
             IsaKind::Emulated4 => Some(Self::Emulated4(Emulated)),
-            #[cfg(test)]
+            #[cfg(all(test, emulated_isas))]
             IsaKind::Emulated8 => Some(Self::Emulated8(Emulated)),
-            #[cfg(test)]
+            #[cfg(all(test, emulated_isas))]
             IsaKind::Emulated16 => Some(Self::Emulated16(Emulated)),
         }
     }
@@ -172,9 +174,9 @@ impl Isa {
             Self::Avx512(_) => IsaKind::Avx512,
             #[cfg(test)]
             Self::Emulated4(_) => IsaKind::Emulated4,
-            #[cfg(test)]
+            #[cfg(all(test, emulated_isas))]
             Self::Emulated8(_) => IsaKind::Emulated8,
-            #[cfg(test)]
+            #[cfg(all(test, emulated_isas))]
             Self::Emulated16(_) => IsaKind::Emulated16,
         }
     }

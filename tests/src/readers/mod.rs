@@ -14,6 +14,7 @@
 
 mod binary;
 mod kernel;
+mod launch;
 mod model;
 mod task;
 
@@ -57,6 +58,7 @@ pub const READERS: &[Reader] = &[
     Reader { name: "state", read: binary::state, seeds: binary::state_seeds, text: true },
     Reader { name: "metrics", read: model::metrics, seeds: model::metrics_seeds, text: true },
     Reader { name: "ptx", read: kernel::ptx, seeds: kernel::ptx_seeds, text: true },
+    Reader { name: "launch", read: launch::launch, seeds: launch::launch_seeds, text: true },
 ];
 
 /// The reader of that name.

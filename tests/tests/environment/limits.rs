@@ -100,7 +100,7 @@ fn resources() -> Vec<Situation> {
             rows.push(
                 row("memory", format!("{name}, {mib} MiB of addresses"), script)
                     .ends_with(&[0, 1, 127])
-                    .may_run_out_of_memory(),
+                    .leaves_partial(),
             );
         }
     }

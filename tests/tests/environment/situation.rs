@@ -15,10 +15,8 @@ type Code = i32;
 /// Exit codes of a panic, an abort and crashes; never right.
 const CRASHES: [Code; 7] = [101, 132, 133, 134, 135, 136, 139];
 
-const ABORT: Code = 134;
-
-/// Functions for scripts; `run`, for background jobs, is `pretrain` whose process is `$!`. `$A` is the program, `$T` the folder of inputs that must not change; the script runs in an empty
-/// folder of its own.
+/// Functions for scripts; `run`, for background jobs, is `pretrain` whose process is `$!`. `$A` is the program, `$T` the folder
+/// of inputs that must not change; the script runs in an empty folder of its own.
 const PRELUDE: &str = r#"
 no_reader() { exec 7> >(:); sleep 0.2; }
 wait_for() { for _ in $(seq 1500); do grep -q -e "$1" "$2" 2>/dev/null && return; sleep 0.02; done; echo "no $1" >&2; return 9; }
@@ -49,7 +47,6 @@ pub(crate) struct Situation {
     after: String,
     needs_root: bool,
     leaves_partial: bool,
-    may_run_out_of_memory: bool,
     seconds: u32,
 }
 
@@ -64,7 +61,6 @@ pub(crate) fn row(group: &'static str, name: impl Into<String>, script: impl Int
         after: String::new(),
         needs_root: false,
         leaves_partial: false,
-        may_run_out_of_memory: false,
         seconds: 60,
     }
 }
@@ -99,25 +95,14 @@ impl Situation {
         self
     }
 
-    /// Ended by a signal that nothing can catch: a temporary file may stay.
+    /// Ended at once, by a signal that nothing can catch or for want of memory: a temporary file may stay.
     pub(crate) fn leaves_partial(mut self) -> Self {
         self.leaves_partial = true;
         self
     }
 
-    /// Rust's runtime may abort (134) with its sentence where an allocation that cannot report failure fails: a temporary
-    /// file may stay.
-    pub(crate) fn may_run_out_of_memory(mut self) -> Self {
-        self.may_run_out_of_memory = true;
-        self.leaves_partial = true;
-        self
-    }
-
     pub(crate) fn expected(&self) -> String {
-        let mut codes = self.codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
-        if self.may_run_out_of_memory {
-            codes += " or 134 with \"memory allocation of N bytes failed\"";
-        }
+        let codes = self.codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
         let says = self.says.iter().map(|part| format!(", says \"{part}\"")).collect::<String>();
         let after = if self.after.is_empty() { String::new() } else { format!(", then `{}`", self.after) };
         format!("exit {codes}{says}{after}")
@@ -134,8 +119,7 @@ impl Situation {
         let (code, stderr) = self.run(&self.script, folder.path(), template);
         let seconds = begun.elapsed().as_secs_f64();
         let mut wrong = Vec::new();
-        let out_of_memory = self.may_run_out_of_memory && code == ABORT && stderr.contains("memory allocation of ");
-        if !out_of_memory && (!self.codes.contains(&code) || CRASHES.contains(&code)) {
+        if !self.codes.contains(&code) || CRASHES.contains(&code) {
             wrong.push(format!("exit {code}"));
         }
         for part in &self.says {

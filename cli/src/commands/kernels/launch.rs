@@ -430,4 +430,5 @@ fn repeat(value: &Number, dtype: DType, elements: usize) -> Result<Vec<u8>> {
 }
 
 #[cfg(test)]
+#[path = "launch/tests.rs"] // The cross-crate tests compile this file, too.
 mod tests;

@@ -236,10 +236,10 @@ fn wrong_use_of_panels_is_named() {
     let a = [1f32; 12];
     let message = panic_message(|| gemm_packed(&cpu, &Gemm::nn(2, 8, 6), &a, &packed, &mut [0f32; 16], Epilogue::None));
     assert!(message.contains("packed as 8 x 6") && message.contains("6 x 8"), "{message}");
-    let other = Cpu::new(Isa::new(IsaKind::Emulated8).unwrap(), 1).unwrap();
+    let other = Cpu::new(Isa::new(IsaKind::Emulated4).unwrap(), 1).unwrap();
     let message =
         panic_message(|| gemm_packed(&other, &Gemm::nn(1, 6, 8), &a, &packed, &mut [0f32; 6], Epilogue::None));
-    assert!(message.contains("packed for scalar") && message.contains("emulated8"), "{message}");
+    assert!(message.contains("packed for scalar") && message.contains("emulated4"), "{message}");
 }
 
 #[test]

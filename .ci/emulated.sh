@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# The tests of kernels on emulated vectors of 8 and 16 lanes, beside the machine's own: all widths on every machine. They are
+# compiled apart, since emulated kernels are most of the code.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=target/emulated RUSTFLAGS='--cfg emulated_isas'
+# The simulated GPU has no vectors.
+cargo test --quiet -p kernels --lib -- --skip ptx:: --skip cuda
