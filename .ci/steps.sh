@@ -34,10 +34,10 @@ step() {
     exit 1
   fi
   # Tests that pass are many, their output is long: sums and what was skipped are enough.
-  if grep -q '^test result:' "$log"; then
-    grep -E '^test result: .* [1-9][0-9]* passed|^ *(Running|Doc-tests) ' "$log" |
+  if grep -qa '^test result:' "$log"; then
+    grep -aE '^test result: .* [1-9][0-9]* passed|^ *(Running|Doc-tests) ' "$log" |
       awk '/Running|Doc-tests/ { name = $0; next } { print name; print }' || true
-    grep -E '^SKIPPED' "$log" | sort | uniq -c || true
+    grep -aE '^SKIPPED' "$log" | sort | uniq -c || true
   else
     cat "$log"
   fi

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Lints and documentation of the benchmarks against third-party crates (the feature `peers`), which compile long.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo clippy --workspace --features albert-benches/peers --all-targets --quiet -- -D warnings
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --features albert-benches/peers --no-deps --quiet
+echo "no warnings"
