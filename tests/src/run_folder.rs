@@ -118,6 +118,50 @@ impl World {
     }
 }
 
+impl World {
+    /// Plan of an ablation of the tiny model: rows `all` and `none` (sharing), pre-trained for `steps` steps and fine-tuned
+    /// on the folder `task` for 2. `seeds` and `run` are TOML: a list, and settings of `[base.run]`.
+    pub fn plan(&self, seeds: &str, steps: u64, run: &str) -> String {
+        let [data, tokenizer, task] = ["data", "tokenizer.json", "task"].map(|name| self.text_path(name));
+        format!(
+            r#"
+seeds = {seeds}
+[input]
+data = "{data}"
+tokenizer = "{tokenizer}"
+[base.model]
+preset = "tiny"
+embedding_size = 16
+hidden_size = 32
+num_hidden_layers = 2
+num_attention_heads = 2
+max_position_embeddings = 64
+[base.data.batch]
+max_tokens = 512
+max_sequences = 8
+sequences_per_step = 8
+[base.schedule]
+steps = {steps}
+warmup_steps = 1
+[base.run]
+{run}
+[[task]]
+name = "weather"
+task = "classify"
+data = "{task}"
+set = ["schedule.steps=2"]
+[[section]]
+title = "Sharing"
+[[section.row]]
+name = "all"
+[[section.row]]
+name = "none"
+set = ["model.sharing=none"]
+"#
+        )
+    }
+}
+
 impl Default for World {
     fn default() -> Self {
         Self::new()

@@ -138,7 +138,7 @@ pub fn ablate(
         // All rows under the first seed come first, so that there soon is a table.
         for (s, &seed) in plan.seeds.iter().enumerate() {
             for (v, variant) in variants.iter().enumerate() {
-                if runner.is_done(variant, seed) {
+                if runner.is_done(variant, seed) && !runner.has_states(variant, seed) {
                     continue;
                 }
                 let Some(_claim) = FolderLock::take(&runner.place(variant, seed))? else {
@@ -202,6 +202,7 @@ impl Runner<'_> {
         // Another process may have got on with it before it let go.
         self.read(std::slice::from_ref(variant))?;
         let plan = self.plan;
+        self.forget_states_of_finished(variant, seed)?;
         let stages = 1 + plan.tasks.len();
         let of = variants.len() * plan.seeds.len() * stages;
         let stage = |at, task| Stage { number: before * stages + at, of, row: &variant.name, seed, task };
@@ -248,6 +249,24 @@ impl Runner<'_> {
         let result = &self.results[&(variant.folder.clone(), seed)];
         let has = |task: &TaskPlan| result.tasks.contains_key(&task.name);
         result.problem.is_some() || (result.learnt.is_some() && self.plan.tasks.iter().all(has))
+    }
+
+    /// Folders of the stages under a seed that are finished.
+    fn finished(&self, variant: &Variant, seed: u64) -> impl Iterator<Item = PathBuf> {
+        let result = &self.results[&(variant.folder.clone(), seed)];
+        let pretrained = result.learnt.is_some().then(|| "pretrain".to_owned());
+        let tuned = self.plan.tasks.iter().filter(|task| result.tasks.contains_key(&task.name));
+        let place = self.place(variant, seed);
+        pretrained.into_iter().chain(tuned.map(|task| folder_name(&task.name))).map(move |name| place.join(name))
+    }
+
+    /// Whether a kill between a stage's result and the removal of its states left some.
+    fn has_states(&self, variant: &Variant, seed: u64) -> bool {
+        self.finished(variant, seed).any(|folder| folder.join(STATES).exists())
+    }
+
+    fn forget_states_of_finished(&self, variant: &Variant, seed: u64) -> Result<(), AblationError> {
+        self.finished(variant, seed).try_for_each(|folder| forget_states(&folder))
     }
 
     /// Stages that are done, or will not be.
@@ -393,9 +412,12 @@ impl Runner<'_> {
     }
 }
 
+/// Folder of a run's training states.
+const STATES: &str = "checkpoints";
+
 /// Removes the training states of a run that is over: its model stays.
 fn forget_states(run: &Path) -> Result<(), AblationError> {
-    let states = run.join("checkpoints");
+    let states = run.join(STATES);
     match std::fs::remove_dir_all(&states) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(EngineError::io(&states, "remove the states of a finished run", error).into())

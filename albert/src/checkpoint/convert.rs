@@ -66,7 +66,6 @@ pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conver
     if let Some(heads) = options.attention_heads {
         model = model.with_attention_heads(heads)?;
     }
-    expect_free(to)?;
     let folder = AtomicFolder::create(to)?;
     let (reading, heads) = (model.config().clone(), model.heads());
     let mut values: BTreeMap<String, Vec<f32>> = BTreeMap::new();
@@ -87,18 +86,6 @@ pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conver
         ignored_keys: reading.ignored,
         files,
     })
-}
-
-fn expect_free(to: &Path) -> Result<(), CheckpointError> {
-    let in_use = match std::fs::read_dir(to) {
-        Ok(mut files) => files.next().is_some(),
-        Err(_) => to.exists(),
-    };
-    if !in_use {
-        return Ok(());
-    }
-    let problem = "is in use; a conversion writes a folder of its own, choose a name that is free".to_owned();
-    Err(CheckpointError::Folder { path: to.to_owned(), problem })
 }
 
 /// Writes the model to `folder` and copies what belongs to its tokenizer.

@@ -10,7 +10,7 @@
 //! Rust's `csv` reads a quote that is never closed to the end of the file without a word, so [`Quotes`] follows the same
 //! states beside it.
 
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ enum State {
 
 /// Bytes on their way to the parser, and whether a quote is open.
 struct Quotes {
-    file: BufReader<Input>,
+    file: Input,
     state: State,
     line: u64,
     /// The line of the quote that was opened last.

@@ -3,7 +3,7 @@
 //!
 //! serde_json reads one byte at a time and, at a number alone, one byte too many: [`Bytes`] takes it back.
 
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::lines::{self, Input};
 
 /// Bytes of a file, of which the last can be read again.
 struct Bytes {
-    file: BufReader<Input>,
+    file: Input,
     last: u8,
     is_again: bool,
     line: u64,

@@ -1,7 +1,7 @@
 //! Lines of a UTF-8 file, one at a time: a byte-order mark and carriage returns before line feeds are dropped,
 //! nothing else is changed. A line may have up to 1 GiB; more is a device that never ends, or no text.
 
-use std::fs::File;
+use engine::io::limits::{self, Bounded};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,38 +11,17 @@ use super::error::{Place, TaskError};
 /// U+FEFF, which some editors put in front of a file.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// A file; or a pipe or device, which may never end and of which at most [`STREAM`] bytes are read.
-pub(super) struct Input {
-    file: File,
-    /// Bytes that may still be read; `None` of a file.
-    left: Option<u64>,
-}
-
-impl Read for Input {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.file.read(out)?;
-        if let Some(left) = &mut self.left {
-            *left = left.checked_sub(count as u64).ok_or_else(|| {
-                std::io::Error::other(format!("it is no file and has more than {STREAM} bytes; give a file"))
-            })?;
-        }
-        Ok(count)
-    }
-}
+/// A file of any size, or at most [`limits::LARGEST_STREAM`] bytes of a pipe or device, which may never end.
+pub(super) type Input = BufReader<Bounded>;
 
 /// Opens a file, but not a folder.
-pub(super) fn open(path: &Path) -> Result<BufReader<Input>, TaskError> {
-    let file = File::open(path).map_err(TaskError::io(path, "read"))?;
-    let about = file.metadata().map_err(TaskError::io(path, "read"))?;
-    if about.is_dir() {
-        return Err(TaskError::io(path, "read")(std::io::Error::other("it is a folder; give a file")));
-    }
-    let left = (!about.is_file()).then_some(STREAM);
-    Ok(BufReader::with_capacity(1 << 20, Input { file, left }))
+pub(super) fn open(path: &Path) -> Result<Input, TaskError> {
+    let file = limits::open(path, u64::MAX).map_err(TaskError::io(path, "read"))?;
+    Ok(BufReader::with_capacity(1 << 20, file))
 }
 
 /// Passes over a byte-order mark at the beginning of a file.
-pub(super) fn skip_mark(file: &mut BufReader<Input>) -> std::io::Result<()> {
+pub(super) fn skip_mark(file: &mut Input) -> std::io::Result<()> {
     if file.fill_buf()?.starts_with(BYTE_ORDER_MARK) {
         file.consume(BYTE_ORDER_MARK.len());
     }
@@ -52,13 +31,10 @@ pub(super) fn skip_mark(file: &mut BufReader<Input>) -> std::io::Result<()> {
 /// Most bytes of a line.
 const LONGEST: u64 = 1 << 30;
 
-/// Most bytes of a pipe or device.
-const STREAM: u64 = 256 << 20;
-
 /// A file's lines.
 pub(super) struct Lines {
     path: Arc<Path>,
-    file: BufReader<Input>,
+    file: Input,
     bytes: Vec<u8>,
     line: u64,
 }

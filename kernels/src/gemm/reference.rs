@@ -9,11 +9,14 @@ use crate::gelu::{self, Activation};
 pub fn product<R: Real>(spec: &Gemm, a: &[R], b: &[R]) -> Vec<R> {
     let (a_row, a_step) = if spec.a == Layout::Normal { (spec.lda, 1) } else { (1, spec.lda) };
     let (b_step, b_column) = if spec.b == Layout::Normal { (spec.ldb, 1) } else { (1, spec.ldb) };
-    let mut c = Vec::with_capacity(spec.m * spec.n);
-    for i in 0..spec.m {
-        for j in 0..spec.n {
-            let term = |p| a[i * a_row + p * a_step] * b[p * b_step + j * b_column];
-            c.push((0..spec.k).fold(R::of(0.0), |sum, p| sum + term(p)));
+    let (n, k) = (spec.n, spec.k);
+    let b: Vec<R> = (0..k).flat_map(|p| (0..n).map(move |j| b[p * b_step + j * b_column])).collect();
+    let mut c = vec![R::of(0.0); spec.m * n];
+    // Every sum is in the order of p; columns are innermost, because they become vectors.
+    for (i, row) in c.chunks_exact_mut(n.max(1)).enumerate() {
+        for p in 0..k {
+            let a = a[i * a_row + p * a_step];
+            row.iter_mut().zip(&b[p * n..]).for_each(|(c, &b)| *c = *c + a * b);
         }
     }
     c

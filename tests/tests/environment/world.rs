@@ -42,7 +42,7 @@ impl Template {
             finish(&mut albert(&["finetune", task, "--model", &model, "--data", &data, "-o", &output, "--steps", "1"]))
                 .succeeds();
         }
-        write("plan.toml", &plan(&world));
+        write("plan.toml", &world.plan("[1]", 40, ""));
         fs::copy(program(), world.path("albert")).expect("the program can be copied");
         open_to_all(world.path("").as_path());
         let is_root = fs::metadata("/proc/self").is_ok_and(|this| this.uid() == 0);
@@ -67,45 +67,6 @@ impl Template {
         changed.dedup();
         changed
     }
-}
-
-/// Two recipes of two steps, one task.
-fn plan(world: &World) -> String {
-    let [data, tokenizer, task] = ["data", "tokenizer.json", "task"].map(|name| world.text_path(name));
-    format!(
-        r#"
-seeds = [1]
-[input]
-data = "{data}"
-tokenizer = "{tokenizer}"
-[base.model]
-preset = "tiny"
-embedding_size = 16
-hidden_size = 32
-num_hidden_layers = 2
-num_attention_heads = 2
-max_position_embeddings = 64
-[base.data.batch]
-max_tokens = 512
-max_sequences = 8
-sequences_per_step = 8
-[base.schedule]
-steps = 40
-warmup_steps = 1
-[[task]]
-name = "weather"
-task = "classify"
-data = "{task}"
-set = ["schedule.steps=2"]
-[[section]]
-title = "Sharing"
-[[section.row]]
-name = "all"
-[[section.row]]
-name = "none"
-set = ["model.sharing=none"]
-"#
-    )
 }
 
 /// A hash of every file below `folder`.

@@ -78,45 +78,13 @@ fn every_command_with_a_model_prints_what_its_kernels_cost() {
 #[test]
 fn an_ablation_prints_a_table_for_each_stage() {
     let world = World::new();
-    let [data, tokenizer, task, output] =
-        ["data", "tokenizer.json", "task", "ablation"].map(|name| world.text_path(name));
+    let [task, output] = ["task", "ablation"].map(|name| world.text_path(name));
     fs::create_dir(&task).expect("the world is writable");
     for name in ["train", "dev"] {
         let rows = "text\tlabel\nrain falls\twet\nthe sun\tdry\n";
         fs::write(world.path("task").join(name).with_extension("tsv"), rows).expect("the world is writable");
     }
-    let plan = format!(
-        r#"
-seeds = [1]
-[input]
-data = "{data}"
-tokenizer = "{tokenizer}"
-[base.model]
-preset = "tiny"
-embedding_size = 16
-hidden_size = 32
-num_hidden_layers = 2
-num_attention_heads = 2
-max_position_embeddings = 64
-[base.data.batch]
-max_tokens = 512
-max_sequences = 8
-sequences_per_step = 8
-[base.schedule]
-steps = 3
-warmup_steps = 1
-[[task]]
-name = "weather"
-task = "classify"
-data = "{task}"
-set = ["schedule.steps=2"]
-[[section]]
-title = "Sharing"
-[[section.row]]
-name = "all"
-"#
-    );
-    fs::write(world.path("plan.toml"), plan).expect("the world is writable");
+    fs::write(world.path("plan.toml"), world.plan("[1]", 3, "")).expect("the world is writable");
     let ablated = run(&["ablate", &world.text_path("plan.toml"), "--output", &output, "--profile"]);
-    assert_eq!(calls(&ablated, "attention.backward"), [2 * 3, 2 * 2]);
+    assert_eq!(calls(&ablated, "attention.backward"), [2 * 3, 2 * 2, 2 * 3, 2 * 2]);
 }

@@ -139,8 +139,11 @@ mod tests {
         }
         assert_eq!(names(&path), ["a", "b"]);
         assert_eq!(names(path.parent().unwrap()), ["model"], "neither lock nor leftover");
+        // The lock of a process that was killed after its rename.
+        std::fs::write(root.path().join("new/.model.lock"), "").unwrap();
         let error = AtomicFolder::create(&path).unwrap_err().to_string();
         assert!(error.contains("model: is in use; choose a name that is free"), "{error}");
+        assert_eq!(names(path.parent().unwrap()), ["model"], "the lock is removed");
     }
 
     #[test]
