@@ -39,7 +39,8 @@ else
 fi
 # Leaks are not looked for: a thread's temporary folder lives as long as the process.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
-limits=(-timeout=10 -rss_limit_mb=4096 -max_len=65536)
+# Seconds of wall time: the machine may do other work.
+limits=(-timeout=60 -rss_limit_mb=4096 -max_len=65536)
 log=$(mktemp -d)
 trap 'rm -rf "$log"' EXIT
 

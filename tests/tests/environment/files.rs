@@ -114,9 +114,11 @@ fn inputs() -> Vec<Situation> {
         row(
             "input",
             "an endless device as shards' text",
-            "ulimit -v 500000; $A data build /dev/zero --tokenizer $T/tokenizer.json -o out",
+            // 256 MiB are read, in a buffer that doubles.
+            "ulimit -v 1000000; $A data build /dev/zero --tokenizer $T/tokenizer.json -o out",
         )
-        .ends_with(&[1]),
+        .ends_with(&[1])
+        .says("from a pipe or device"),
         row(
             "input",
             "an endless device as tokenizer",

@@ -77,7 +77,7 @@ fn together() -> Vec<Situation> {
         row("at once", "a run and its resumption", "run -o out schedule.steps=2000 run.checkpoint_interval=10 2> log & wait_for 'memory at' log; pretrain -o out schedule.steps=2000 run.checkpoint_interval=10 --resume; code=$?; kill -TERM %1; wait; exit $code")
             .fails("out"),
     );
-    rows.push(row("at once", "the folder of a run is removed", "run -o out schedule.steps=2000 run.checkpoint_interval=10 2> log & wait_for 'memory at' log; sleep 0.3; rm -rf out; wait %1; code=$?; cat log >&2; exit $code").ends_with(&[0, 1]));
+    rows.push(row("at once", "the folder of a run is removed", "run -o out schedule.steps=2000 run.checkpoint_interval=10 2> log & wait_for 'memory at' log; pid=$!; sleep 0.3; rm -rf out; wait $pid; code=$?; cat log >&2; exit $code").ends_with(&[0, 1]));
     rows
 }
 
