@@ -81,12 +81,12 @@ if $minimise; then
     small=$(mktemp -d)
     ALBERT_READER=$reader "$fuzzer" -merge=1 "${limits[@]}" -max_len=4096 "$small" "$cache/$reader" \
       "tests/fuzz/corpus/$reader" >"$log/$reader" 2>&1
-    # The smallest inputs first, 64 KiB a reader.
+    # The smallest inputs first, at most 64 KiB and 200 files a reader.
     rm -f "tests/fuzz/corpus/$reader"/*
-    total=0
+    total=0 count=0
     while read -r size name; do
-      total=$((total + size))
-      [ "$total" -le 65536 ] || break
+      total=$((total + size)) count=$((count + 1))
+      [ "$total" -le 65536 ] && [ "$count" -le 200 ] || break
       cp "$small/$name" "tests/fuzz/corpus/$reader/"
     done < <(cd "$small" && stat -c '%s %n' -- * 2>/dev/null | sort -n)
     echo "$reader: $(find "tests/fuzz/corpus/$reader" -type f | wc -l) of $(find "$small" -type f | wc -l) inputs"
