@@ -126,8 +126,10 @@ impl Cpu {
             1 => task(0),
             _ if self.threads() == 1 || in_task_of(self.id()) => (0..tasks).for_each(task),
             _ => {
-                let _task = InTask::new(self.id());
-                self.pool.team.run(tasks, task);
+                inherited(task, |task| {
+                    let _task = InTask::new(self.id());
+                    self.pool.team.run(tasks, task);
+                });
             }
         }
     }
@@ -139,11 +141,14 @@ impl Cpu {
     /// Waits for the current loop of another caller. A task that waits for such a call on its own pool never ends.
     ///
     /// # Panics
-    /// Inside a task of the same pool, whose thread could not take part; and with the payload of a call that panics.
+    /// Inside a task of the same pool, also behind a loop of another pool: the task's thread could not take part. And with the
+    /// payload of a call that panics.
     pub fn on_every_thread(&self, work: impl Fn(usize) + Sync) {
         assert!(!in_task_of(self.id()), "`on_every_thread` inside a task would wait for the task's own thread");
-        let _task = InTask::new(self.id());
-        self.pool.team.run_on_all(&work);
+        inherited(&work, |work| {
+            let _task = InTask::new(self.id());
+            self.pool.team.run_on_all(work);
+        });
     }
 
     /// Address of the team, unique while it exists.
@@ -241,6 +246,19 @@ impl Drop for InTask {
     fn drop(&mut self) {
         TASKS.with_borrow_mut(|pools| pools.pop());
     }
+}
+
+/// Calls `lead` with `task`, whose runs on other threads count as inside of the tasks that this thread is in: a task behind a
+/// second pool holds up the loop of the first as well.
+fn inherited(task: &(dyn Fn(usize) + Sync), lead: impl FnOnce(&(dyn Fn(usize) + Sync))) {
+    let pools = TASKS.with_borrow(Vec::clone);
+    if pools.is_empty() {
+        return lead(task);
+    }
+    lead(&|i| {
+        let _tasks: Vec<InTask> = pools.iter().map(|&pool| InTask::new(pool)).collect();
+        task(i);
+    });
 }
 
 /// A mutable slice that tasks write in parallel, each a part of its own: the tiles of one output.

@@ -230,14 +230,23 @@ fn loops_of_rayons_threads_share_the_pool() {
 #[test]
 fn reaching_every_thread_inside_a_task_is_refused_also_behind_another_pool() {
     ends(|| {
-        // The task behind the other pool has to run on its caller: only a thread that is in a task of `cpu` is refused.
-        let (cpu, other) = (pool_of(2), pool_of(1));
+        let (cpu, other) = (pool_of(2), pool_of(2));
         let refused = |call: &(dyn Fn() + Sync)| {
             let message = *catch_unwind(AssertUnwindSafe(call)).unwrap_err().downcast::<&str>().unwrap();
             assert!(message.contains("inside a task"), "{message}");
         };
         refused(&|| cpu.for_each(2, |_| cpu.on_every_thread(|_| ())));
         refused(&|| cpu.for_each(2, |_| other.for_each(2, |_| cpu.on_every_thread(|_| ()))));
+        // On the other pool's own thread.
+        refused(&|| {
+            cpu.for_each(2, |_| {
+                other.on_every_thread(|i| {
+                    if i == 1 {
+                        cpu.on_every_thread(|_| ());
+                    }
+                })
+            })
+        });
         refused(&|| cpu.on_every_thread(|_| cpu.on_every_thread(|_| ())));
         cpu.for_each(2, |_| other.on_every_thread(|_| ()));
     });
