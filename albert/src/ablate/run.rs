@@ -260,7 +260,7 @@ impl Runner<'_> {
         pretrained.into_iter().chain(tuned.map(|task| folder_name(&task.name))).map(move |name| place.join(name))
     }
 
-    /// Whether a kill between a stage's result and the removal of its states left some.
+    /// True if a finished stage has training states: it was killed after it wrote its result.
     fn has_states(&self, variant: &Variant, seed: u64) -> bool {
         self.finished(variant, seed).any(|folder| folder.join(STATES).exists())
     }

@@ -336,7 +336,7 @@ pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
     }
 }
 
-/// What the loss of [`chance`] is that of, for a sentence.
+/// Baseline whose loss is [`chance`], as a phrase for messages.
 pub fn baseline(problem: &Problem) -> &'static str {
     match problem {
         Problem::Classes { .. } | Problem::Labels { .. } | Problem::Tags { .. } => "guessing by frequency",
@@ -349,25 +349,24 @@ pub fn baseline(problem: &Problem) -> &'static str {
 /// Steps before which a model that says the same of all has not collapsed but only begun, and a mean loss is noise.
 pub(super) const FEW_STEPS: u64 = 20;
 
-/// An evaluation, with what a collapse is told by.
+/// Evaluation and state of the run, from which [`collapse`] is judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evaluated<'m> {
     pub(super) problem: &'m Problem,
     pub(super) measured: &'m Measured,
     /// Mean training loss since the last evaluation, if that is of enough steps to judge by.
     pub(super) loss: Option<f64>,
-    /// See [`chance`].
+    /// Loss of the baseline: [`chance`].
     pub(super) chance: f64,
     /// Steps so far.
     pub(super) step: u64,
-    /// Whether the warm-up is over.
+    /// True after the warm-up.
     pub(super) is_warm: bool,
-    /// Whether no step follows.
+    /// True at the last step.
     pub(super) is_last: bool,
 }
 
-/// Whether a run has collapsed, as one sentence that says what to try. After few steps nothing is said while others
-/// follow.
+/// Warning about a collapsed run, with what to try. `None` in the first [`FEW_STEPS`] steps, unless they are all.
 pub(super) fn collapse(recipe: &Recipe, evaluated: Evaluated<'_>) -> Option<String> {
     let Evaluated { problem, measured, chance, step, .. } = evaluated;
     if !evaluated.is_warm || (step < FEW_STEPS && !evaluated.is_last) {

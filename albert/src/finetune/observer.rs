@@ -19,7 +19,7 @@ pub struct Started<'a> {
     pub parameters: usize,
     /// What became of every tensor; what is fresh has to be learnt from nothing.
     pub report: &'a LoadReport,
-    /// Where the head is from.
+    /// Origin of the head's parameters.
     pub head: &'a HeadOrigin,
     /// Step that the run goes on from; 0 at its beginning.
     pub step: u64,
@@ -31,7 +31,7 @@ pub struct Started<'a> {
     pub cut: [usize; 2],
     /// Ids of the questions to train on whose answer begins or ends inside a piece, or is of no piece at all.
     pub inexact: &'a [String],
-    /// What of the metrics a resumed run has lost or cut off, if anything.
+    /// Records of the metrics that a resumed run lost or cut off.
     pub note: Option<&'a str>,
     /// Examples to measure on.
     pub dev_examples: usize,

@@ -28,7 +28,7 @@ pub struct Start {
     pub params: ParamStore,
     /// What was loaded, what is fresh, what the folder holds besides. Nothing is fresh that is not listed.
     pub report: LoadReport,
-    /// Where the head is from.
+    /// Origin of the head's parameters.
     pub head: HeadOrigin,
 }
 

@@ -31,7 +31,7 @@ pub struct Started<'a> {
     pub damaged: &'a [String],
     /// Settings of a run at its beginning that may not be what was meant ([`super::Recipe::warnings`]).
     pub warnings: &'a [String],
-    /// What of the metrics a resumed run has cut off or lost, if anything.
+    /// Records of the metrics that a resumed run lost or cut off.
     pub note: Option<&'a str>,
     /// The checkpoint that the run goes on from.
     pub resumed_from: Option<&'a Path>,
