@@ -1,4 +1,5 @@
-//! The definition of attention, one number at a time.
+//! The definition of attention. Every sum is in the order of its index; the innermost loops run over what is not summed,
+//! because they become vectors.
 
 use super::{Attention, Ragged};
 use crate::check::Real;
@@ -19,32 +20,30 @@ fn mask<R: Real>(spec: &Attention, token: usize, head: usize, key: usize) -> R {
     }
 }
 
-/// First token, end and end of the keys of every sequence.
+/// First token, end and end of the keys of every sequence that has tokens.
 fn sequences(batch: Ragged<'_>) -> impl Iterator<Item = (usize, usize, usize)> {
-    (0..batch.count()).map(move |b| {
+    let all = (0..batch.count()).map(move |b| {
         let (start, end, keys) = batch.sequence(b);
         (start, end, start + keys)
-    })
+    });
+    all.filter(|(start, end, _)| start < end)
 }
 
-/// Σ_x a[ia + x] · b[ib + x] over a head.
-fn dot<R: Real>(d: usize, a: &[R], ia: usize, b: &[R], ib: usize) -> R {
-    (0..d).fold(R::of(0.0), |sum, x| sum + a[ia + x] * b[ib + x])
+/// Columns of a head over the tokens start..end of a matrix whose rows are `ld` apart: [D, end - start].
+fn transposed<R: Real>(spec: &Attention, ld: usize, (start, end): (usize, usize), head: usize, matrix: &[R]) -> Vec<R> {
+    (0..spec.head_size).flat_map(|x| (start..end).map(move |token| matrix[at(spec, ld, token, head, x)])).collect()
 }
 
-/// Scores of one query against the keys start..end.
-fn scores<R: Real>(
-    spec: &Attention,
-    (start, end): (usize, usize),
-    query: usize,
-    head: usize,
-    q: &[R],
-    k: &[R],
-    ld: usize,
-) -> Vec<R> {
-    let (scale, d) = (R::of(f64::from(spec.scale)), spec.head_size);
-    let row = |token| at(spec, ld, token, head, 0);
-    (start..end).map(|key| scale * dot(d, q, row(query), k, row(key))).collect()
+/// y += factor · x
+fn add_scaled<R: Real>(y: &mut [R], factor: R, x: &[R]) {
+    y.iter_mut().zip(x).for_each(|(y, &x)| *y = *y + factor * x);
+}
+
+/// Σ_x row[x] · columns[x, i] for each of the `len` columns i.
+fn products<R: Real>(row: &[R], columns: &[R], len: usize) -> Vec<R> {
+    let mut sums = vec![R::of(0.0); len];
+    row.iter().zip(columns.chunks_exact(len)).for_each(|(&factor, column)| add_scaled(&mut sums, factor, column));
+    sums
 }
 
 /// out [T, H] and lse [T, A].
@@ -57,24 +56,23 @@ pub fn forward<'s, R: Real>(
     ld: usize,
 ) -> (Vec<R>, Vec<R>) {
     let batch = batch.into();
+    let (d, scale) = (spec.head_size, R::of(f64::from(spec.scale)));
     let tokens = *batch.cu_seqlens.last().expect("cu_seqlens has T") as usize;
     let mut out = vec![R::of(0.0); tokens * spec.hidden()];
     let mut lse = vec![R::of(0.0); tokens * spec.heads];
-    for (start, end, keys) in sequences(batch) {
-        for (query, head) in (start..end).flat_map(|query| (0..spec.heads).map(move |head| (query, head))) {
-            let s = scores(spec, (start, keys), query, head, q, k, ld);
+    for ((start, end, keys), head) in sequences(batch).flat_map(|s| (0..spec.heads).map(move |head| (s, head))) {
+        let columns = transposed(spec, ld, (start, keys), head, k);
+        for query in start..end {
+            let s = products(&q[at(spec, ld, query, head, 0)..][..d], &columns, keys - start);
+            let s: Vec<R> = s.into_iter().map(|s| scale * s).collect();
             let max = s.iter().fold(s[0], |m, &s| m.max(s));
             let exps: Vec<R> = s.iter().map(|&s| (s - max).exp()).collect();
             let total = exps.iter().fold(R::of(0.0), |sum, &e| sum + e);
             lse[query * spec.heads + head] = max + total.ln();
-            let factors = exps.iter().enumerate().map(|(i, &e)| e / total * mask(spec, query, head, i));
-            let probabilities: Vec<R> = factors.collect();
-            for x in 0..spec.head_size {
-                let mut sum = R::of(0.0);
-                for (i, &p) in probabilities.iter().enumerate() {
-                    sum = sum + p * v[at(spec, ld, start + i, head, x)];
-                }
-                out[at(spec, spec.hidden(), query, head, x)] = sum;
+            let out = &mut out[at(spec, spec.hidden(), query, head, 0)..][..d];
+            for (i, &e) in exps.iter().enumerate() {
+                let p = e / total * mask(spec, query, head, i);
+                add_scaled(out, p, &v[at(spec, ld, start + i, head, 0)..]);
             }
         }
     }
@@ -96,26 +94,28 @@ pub fn backward<'s, R: Real>(
     dout: &[R],
 ) -> [Vec<R>; 3] {
     let batch = batch.into();
-    let computed = forward(spec, batch, q, k, v, ld);
-    let (out, lse) = saved.unwrap_or((&computed.0, &computed.1));
+    let computed = saved.is_none().then(|| forward(spec, batch, q, k, v, ld));
+    let computed = computed.as_ref().map(|(out, lse)| (&out[..], &lse[..]));
+    let (out, lse) = saved.or(computed).expect("one of the two");
     let (d, scale) = (spec.head_size, R::of(f64::from(spec.scale)));
     let mut gradients = [(); 3].map(|()| vec![R::of(0.0); out.len()]);
     let [dq, dk, dv] = &mut gradients;
-    for (start, end, keys) in sequences(batch) {
-        for (query, head) in (start..end).flat_map(|query| (0..spec.heads).map(move |head| (query, head))) {
-            let row = |token| at(spec, spec.hidden(), token, head, 0);
-            let delta = dot(d, out, row(query), dout, row(query));
-            let s = scores(spec, (start, keys), query, head, q, k, ld);
-            for (i, &s) in s.iter().enumerate() {
+    for ((start, end, keys), head) in sequences(batch).flat_map(|s| (0..spec.heads).map(move |head| (s, head))) {
+        let [k_columns, v_columns] = [k, v].map(|matrix| transposed(spec, ld, (start, keys), head, matrix));
+        let row = |token| at(spec, spec.hidden(), token, head, 0);
+        for query in start..end {
+            let q = &q[at(spec, ld, query, head, 0)..][..d];
+            let dout = &dout[row(query)..][..d];
+            let delta = out[row(query)..][..d].iter().zip(dout).fold(R::of(0.0), |sum, (&o, &d)| sum + o * d);
+            let s = products(q, &k_columns, keys - start);
+            let dp = products(dout, &v_columns, keys - start);
+            for (i, (&s, &dp)) in s.iter().zip(&dp).enumerate() {
                 let (key, m) = (start + i, mask(spec, query, head, i));
-                let p = (s - lse[query * spec.heads + head]).exp();
-                let dp = dot(d, dout, row(query), v, at(spec, ld, key, head, 0)) * m;
-                let ds = p * (dp - delta);
-                for x in 0..d {
-                    dv[row(key) + x] = dv[row(key) + x] + p * m * dout[row(query) + x];
-                    dq[row(query) + x] = dq[row(query) + x] + scale * ds * k[at(spec, ld, key, head, x)];
-                    dk[row(key) + x] = dk[row(key) + x] + scale * ds * q[at(spec, ld, query, head, x)];
-                }
+                let p = (scale * s - lse[query * spec.heads + head]).exp();
+                let ds = p * (dp * m - delta);
+                add_scaled(&mut dv[row(key)..][..d], p * m, dout);
+                add_scaled(&mut dq[row(query)..][..d], scale * ds, &k[at(spec, ld, key, head, 0)..]);
+                add_scaled(&mut dk[row(key)..][..d], scale * ds, q);
             }
         }
     }
