@@ -95,17 +95,22 @@ impl From<Keep> for Checkpointing {
     }
 }
 
+/// A whole number on the command line. Which ones an option takes, [`Selection::check`] knows.
+fn whole(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "expected a whole number from 1".to_owned())
+}
+
 /// What is asked for. Sizes may be lists; all their combinations are run.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Selection {
     /// Rows: of A and C, or of what GELU, LayerNorm and softmax walk, or those that have a label
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub m: Vec<usize>,
     /// Columns: of B and C, or of what GELU, LayerNorm and softmax walk, or words of the vocabulary
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub n: Vec<usize>,
     /// Columns of A, rows of B, or how wide a row is that is projected to the vocabulary
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub k: Vec<usize>,
     /// How A and B lie in memory [default: nt]
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -114,22 +119,22 @@ pub struct Selection {
     #[arg(long, value_enum)]
     pub shapes: Option<Shapes>,
     /// Rungs of the ladder from three loops (1) to the kernel (6), on one thread [default size: 512 x 768 x 768]
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["form", "shapes", "peers"])]
+    #[arg(long, value_parser = whole, value_delimiter = ',', conflicts_with_all = ["form", "shapes", "peers"])]
     pub rung: Vec<usize>,
     /// Heads of attention [default: 12]
-    #[arg(long)]
+    #[arg(long, value_parser = whole)]
     pub heads: Option<usize>,
     /// Size of a head [default: 64]
-    #[arg(long)]
+    #[arg(long, value_parser = whole)]
     pub head_size: Option<usize>,
     /// Sequences of attention or a step [default: 8]
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub batch: Vec<usize>,
     /// Tokens of a sequence [default: 128 and 512 for attention, 128 for a step]
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub seq: Vec<usize>,
     /// Tokens of every single sequence of a step, instead of --batch and --seq
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["batch", "seq", "shapes"])]
+    #[arg(long, value_parser = whole, value_delimiter = ',', conflicts_with_all = ["batch", "seq", "shapes"])]
     pub lengths: Vec<usize>,
     /// A file with the tokens of a sequence a line (# begins a remark), instead of --seq; --batch N takes N of them, spread
     /// evenly from the shortest to the longest [default: all]

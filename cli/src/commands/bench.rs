@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     selection: Selection,
     /// Worker threads; a list measures with each [default: all cores]
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole::<1, usize>)]
     threads: Vec<usize>,
     /// Instruction set: scalar, avx2 or avx512 [default: the widest]
     #[arg(long)]

@@ -148,7 +148,8 @@ fn what_cannot_be_measured_is_refused_in_one_sentence() {
         (&["gemm", "--dtype", "int8"], "forward steps"),
         (&["gelu", "--profile"], "--profile is about steps"),
         (&["gelu", "--report", "page.pdf"], "page.pdf"),
-        (&["gelu", "--threads", "0"], "--threads 0"),
+        (&["gelu", "--threads", "0"], "expected a whole number from 1"),
+        (&["step", "--batch", "-5"], "expected a whole number from 1"),
         (&["gelu", "--isa", "mmx"], "--isa mmx"),
         (&["gelu", "--seconds", "4000"], "--seconds 4000"),
     ] {
