@@ -116,9 +116,37 @@ impl World {
         let fixed = ["pretrain", &recipe, "-o", &run, "--data", &data, "--tokenizer", &tokenizer];
         fixed.iter().chain(more).map(|&argument| argument.to_owned()).collect()
     }
-}
 
-impl World {
+    /// A world with a pre-trained model in `run`, one fine-tuned to classify in `tuned`, one to answer questions in `finder`,
+    /// their examples in `task` and `questions`, and `ids.jsonl`, a line for `forward`.
+    ///
+    /// # Panics
+    /// If the program fails.
+    pub fn with_models() -> Self {
+        let world = Self::new();
+        let write = |name: &str, text: &str| {
+            let path = world.path(name);
+            fs::create_dir_all(path.parent().expect("it lies in the world")).expect("the folder is writable");
+            fs::write(path, text).expect("the folder is writable");
+        };
+        for name in ["task/train.tsv", "task/dev.tsv"] {
+            write(name, "text\tlabel\nrain falls\twet\nthe sun\tdry\n");
+        }
+        let passage = r#"{"context": "rain falls on the hills", "qas": [{"id": "a", "question": "where", "answers":
+            [{"text": "the hills", "answer_start": 14}]}]}"#;
+        for name in ["questions/train.json", "questions/dev.json"] {
+            write(name, &format!(r#"{{"version": "v2.0", "data": [{{"title": "t", "paragraphs": [{passage}]}}]}}"#));
+        }
+        write("ids.jsonl", "{\"input_ids\": [2, 7, 3]}\n");
+        finish(&mut albert(&world.pretrain("run", &["schedule.steps=4", "evaluation.interval=0"]))).succeeds();
+        for (task, data, output) in [("classify", "task", "tuned"), ("qa", "questions", "finder")] {
+            let [model, data, output] = ["run", data, output].map(|name| world.text_path(name));
+            finish(&mut albert(&["finetune", task, "--model", &model, "--data", &data, "-o", &output, "--steps", "1"]))
+                .succeeds();
+        }
+        world
+    }
+
     /// Plan of an ablation of the tiny model: rows `all` and `none` (sharing), pre-trained for `steps` steps and fine-tuned
     /// on the folder `task` for 2. `seeds` and `run` are TOML: a list, and settings of `[base.run]`.
     pub fn plan(&self, seeds: &str, steps: u64, run: &str) -> String {

@@ -26,7 +26,7 @@ use engine::{Cpu, Device, Isa};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const STEPS: u64 = 12;
+const STEPS: u64 = 6;
 
 /// Counts from the end of the first step to the end of the last.
 #[derive(Default)]

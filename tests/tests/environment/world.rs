@@ -1,10 +1,7 @@
 //! What the situations read: a corpus, its vocabulary and shards, a tiny model of each kind, and the program itself, in one
 //! folder that every user may read.
 
-use albert_tests::{
-    program::{albert, finish, program},
-    run_folder::World,
-};
+use albert_tests::{program::program, run_folder::World};
 use std::{
     collections::BTreeMap,
     fs,
@@ -21,28 +18,8 @@ pub(crate) struct Template {
 
 impl Template {
     pub(crate) fn new() -> Self {
-        let world = World::new();
-        let write = |name: &str, text: &str| {
-            let path = world.path(name);
-            fs::create_dir_all(path.parent().expect("it lies in the world")).expect("the world is writable");
-            fs::write(path, text).expect("the world is writable");
-        };
-        finish(&mut albert(&world.pretrain("run", &["schedule.steps=4", "evaluation.interval=0"]))).succeeds();
-        for name in ["task/train.tsv", "task/dev.tsv"] {
-            write(name, "text\tlabel\nrain falls\twet\nthe sun\tdry\n");
-        }
-        let passage = r#"{"context": "rain falls on the hills", "qas": [{"id": "a", "question": "where", "answers":
-            [{"text": "the hills", "answer_start": 14}]}]}"#;
-        for name in ["questions/train.json", "questions/dev.json"] {
-            write(name, &format!(r#"{{"version": "v2.0", "data": [{{"title": "t", "paragraphs": [{passage}]}}]}}"#));
-        }
-        write("ids.jsonl", "{\"input_ids\": [2, 7, 3]}\n");
-        for (task, data, output) in [("classify", "task", "tuned"), ("qa", "questions", "finder")] {
-            let [model, data, output] = ["run", data, output].map(|name| world.text_path(name));
-            finish(&mut albert(&["finetune", task, "--model", &model, "--data", &data, "-o", &output, "--steps", "1"]))
-                .succeeds();
-        }
-        write("plan.toml", &world.plan("[1]", 40, ""));
+        let world = World::with_models();
+        fs::write(world.path("plan.toml"), world.plan("[1]", 40, "")).expect("the world is writable");
         fs::copy(program(), world.path("albert")).expect("the program can be copied");
         open_to_all(world.path("").as_path());
         let is_root = fs::metadata("/proc/self").is_ok_and(|this| this.uid() == 0);

@@ -26,32 +26,6 @@ fn run<A: AsRef<std::ffi::OsStr>>(arguments: &[A], stdout: Stdio, stderr: Stdio)
     albert(arguments).stdout(stdout).stderr(stderr).spawn().unwrap().wait_with_output().unwrap()
 }
 
-/// A tiny pre-trained model in `run`, one fine-tuned to classify in `tuned`, one to answer in `finder`.
-fn models() -> World {
-    let world = World::new();
-    finish(&mut albert(&world.pretrain("run", &["schedule.steps=4", "evaluation.interval=0"]))).succeeds();
-    let write = |name: &str, text: &str| {
-        let path = world.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
-    for name in ["task/train.tsv", "task/dev.tsv"] {
-        write(name, "text\tlabel\nrain falls\twet\nthe sun\tdry\n");
-    }
-    let passage = r#"{"context": "rain falls on the hills", "qas": [{"id": "a", "question": "where", "answers":
-        [{"text": "the hills", "answer_start": 14}]}]}"#;
-    for name in ["questions/train.json", "questions/dev.json"] {
-        write(name, &format!(r#"{{"version": "v2.0", "data": [{{"title": "t", "paragraphs": [{passage}]}}]}}"#));
-    }
-    write("ids.jsonl", "{\"input_ids\": [2, 7, 3]}\n");
-    for (task, data, output) in [("classify", "task", "tuned"), ("qa", "questions", "finder")] {
-        let [model, data, output] = ["run", data, output].map(|name| world.text_path(name));
-        finish(&mut albert(&["finetune", task, "--model", &model, "--data", &data, "-o", &output, "--steps", "1"]))
-            .succeeds();
-    }
-    world
-}
-
 /// Commands whose result is what they print.
 fn printing(world: &World) -> Vec<Vec<String>> {
     let [text, data, tokenizer, run, tuned, finder, task, ids] =
@@ -86,7 +60,7 @@ fn printing(world: &World) -> Vec<Vec<String>> {
 
 #[test]
 fn a_printing_command_ends_quietly_when_nobody_reads_and_names_a_full_device() {
-    let world = models();
+    let world = World::with_models();
     for arguments in printing(&world) {
         let told = run(&arguments, closed_pipe(), Stdio::piped());
         let said = String::from_utf8_lossy(&told.stderr).into_owned();
@@ -137,7 +111,7 @@ fn a_run_that_nobody_listens_to_ends_with_the_same_bytes() {
 
 #[test]
 fn long_commands_keep_their_files_when_both_streams_are_gone() {
-    let world = models();
+    let world = World::with_models();
     let [text, tokenizer, data, run_folder, task] =
         ["text.txt", "tokenizer.json", "data", "run", "task"].map(|name| world.text_path(name));
     let same = |a: &Path, b: &Path| assert_eq!(fs::read(a).unwrap(), fs::read(b).unwrap(), "{}", b.display());
