@@ -4,7 +4,8 @@
 #   .ci/fuzz.sh [SECONDS [READER..]]     SECONDS of processor time for each reader (60); all readers
 #   .ci/fuzz.sh --minimise [READER..]    keeps the smallest inputs that cover the same code in tests/fuzz/corpus
 #
-# New inputs are kept between runs in ${XDG_CACHE_HOME:-~/.cache}/albert-fuzz. An input that makes a reader panic, hang or
+# New inputs are kept between runs in ${XDG_CACHE_HOME:-~/.cache}/albert-fuzz, with a line for each minute of a reader
+# (READER.slices: seconds of processor time, executions, edges). An input that makes a reader panic, hang or
 # hoard memory is written to tests/fuzz/regressions/READER, where `cargo test` replays it. Needs g++.
 # Exit code: 0 no finding, 1 findings.
 set -euo pipefail
@@ -37,6 +38,10 @@ if [ $# -eq 0 ]; then
 else
   readers=("$@")
 fi
+for reader in "${readers[@]}"; do
+  grep -q "Reader { name: \"$reader\"" tests/src/readers/mod.rs ||
+    { echo "error: no reader is called $reader; tests/src/readers/mod.rs names them" >&2 && exit 64; }
+done
 # Leaks are not looked for: a thread's temporary folder lives as long as the process.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 # Seconds of wall time: the machine may do other work.
@@ -65,6 +70,8 @@ fuzz() {
     executions=$((executions + ${ran:-0}))
     before=$covered
     read -r covered features inputs < <(awk '/ cov: / { for (i = 1; i < NF; i++) { if ($i == "cov:") c = $(i+1); if ($i == "ft:") f = $(i+1); if ($i == "corp:") split($(i+1), n, "/") } } END { print c + 0, f + 0, n[1] + 0 }' "$out")
+    # What an interrupted run has done is not lost: time, executions and edges of each slice.
+    tail -n 1 "$out" | awk -v ran="${ran:-0}" -v covered="$covered" '{ print int($1 + $2 + 1), ran, covered }' >>"$cache/$reader.slices"
     if [ "$status" -ne 0 ]; then
       finding=$(grep -m 1 -E 'SUMMARY|panicked at|ERROR:' "$out" | cut -c1-120)
       cp "$out" "$cache/$reader.finding.log"
