@@ -25,18 +25,9 @@ use kernels::simd::{Kernel, Simd};
 use kernels::{Isa, OPERATIONS};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
 
 #[global_allocator]
 static ALLOCATOR: GuardPages = GuardPages;
-
-/// One test at a time: the placement is one for the whole process.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    kernels::check::rely_on_guard_pages();
-    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 /// The most bytes that a case of the table moves, and the most operations that it takes: larger ones are timed, have no other
 /// borders than smaller ones, and would spend minutes in their reference.
@@ -45,7 +36,7 @@ const MOST_OPERATIONS: u64 = 1 << 25;
 
 #[test]
 fn no_case_of_the_table_leaves_its_slices() {
-    let _turn = turn();
+    kernels::check::rely_on_guard_pages();
     for operation in OPERATIONS {
         let small = |cost: Cost| cost.bytes <= MOST_BYTES && cost.flops <= MOST_OPERATIONS;
         let cases: Vec<_> = (operation.cases)().into_iter().filter(|case| small((operation.cost)(case))).collect();
@@ -54,8 +45,10 @@ fn no_case_of_the_table_leaves_its_slices() {
             for placement in Placement::BOTH {
                 for case in &cases {
                     let name = format!("{} {case} on {}, {placement:?}", operation.name, isa.kind());
-                    let outcome =
-                        allocator::guarded(&name, placement, || (operation.check)(case, Target::Cpu(isa.kind())));
+                    // The scratch of worker threads, too.
+                    let outcome = allocator::guarded_in_every_thread(&name, placement, || {
+                        (operation.check)(case, Target::Cpu(isa.kind()))
+                    });
                     match outcome {
                         Outcome::Passed { .. } => ran += 1,
                         Outcome::Failed { message } => panic!("{name}: {message}"),

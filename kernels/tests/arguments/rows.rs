@@ -6,7 +6,7 @@ use kernels::elementwise::{self, Binary, Broadcast, Unary};
 use kernels::embedding::{self, Lookup};
 use kernels::gelu::{self, Activation};
 use kernels::layernorm::{self, Spec};
-use kernels::optimizer::{self, Hyper, Segment, Step};
+use kernels::optimizer::{self, AdamConfig, Segment, Step};
 use kernels::{cross_entropy, reduce, softmax};
 
 /// Two rows of so many elements have none in wrapping arithmetic; one more row has as many as one.
@@ -147,7 +147,7 @@ fn cross_entropy_rejects_what_does_not_fit() {
 #[test]
 fn optimizer_rejects_segments_that_overlap_or_leave_the_buffers() {
     for cpu in cpus() {
-        let (hyper, step) = (Hyper::default(), Step { number: 1, learning_rate: 0.1, gradient_scale: 1.0 });
+        let (hyper, step) = (AdamConfig::default(), Step { number: 1, learning_rate: 0.1, gradient_scale: 1.0 });
         let segment = |range| Segment { range, decay: true, adapt: true };
         let grads = vec![1f32; 100];
         let both = |case: &str, says: &str, segments: &[Segment], lengths: [usize; 3]| {

@@ -1,10 +1,12 @@
 //! An allocator that, while it is told to, gives every block pages of its own between pages without access.
 //!
-//! Addresses are never used twice, so a block that was freed is without access, too.
+//! Freed blocks are filled with NaN and used again for blocks of as many pages: to change their access each time took four
+//! fifths of the test's time. AddressSanitizer finds what is used after it was freed (`.ci/asan.sh`).
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 const PAGE: usize = 4096;
 /// Bytes of address space for guarded blocks; memory is taken page by page.
@@ -14,46 +16,81 @@ const ARENA: usize = 1 << 42;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// Its last byte is the last of a page (up to its alignment).
-    End = 1,
+    End,
     /// Its first byte is the first of a page.
-    Start = 2,
+    Start,
 }
 
 impl Placement {
     pub(crate) const BOTH: [Self; 2] = [Self::End, Self::Start];
 }
 
-/// 0, or the placement of new blocks.
-static PLACEMENT: AtomicUsize = AtomicUsize::new(0);
+/// What runs with guarded blocks: 0, or the address of a leaked [`Work`].
+static IN_EVERY_THREAD: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// The same for one thread, which comes first.
+    static IN_THIS_THREAD: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Work {
+    placement: Placement,
+    /// The message of a fault.
+    message: String,
+}
+
+/// What the calling thread runs with guarded blocks.
+fn running() -> Option<&'static Work> {
+    // A thread that ends has no cells any more.
+    let own = IN_THIS_THREAD.try_with(Cell::get).unwrap_or(0);
+    let work = if own != 0 { own } else { IN_EVERY_THREAD.load(Ordering::SeqCst) };
+    // SAFETY: 0, or the address of a `Work` that is never freed.
+    unsafe { (work as *const Work).as_ref() }
+}
+
 /// First address of the arena; 0 before there is one.
 static ARENA_START: AtomicUsize = AtomicUsize::new(0);
 /// Pages of the arena that were given out.
 static USED: AtomicUsize = AtomicUsize::new(1);
-/// What runs, for the message of a fault: start and length of a leaked string.
-static CASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-static CASE_LEN: AtomicUsize = AtomicUsize::new(0);
-
-/// Runs `work` with every block that it allocates, in any thread, beside pages without access. A fault ends the process with
-/// SIGSEGV, after a line with `case`.
+/// Freed blocks of 1, 2, .. pages: the address of the first, which holds that of the next; 0 is none.
+static FREED: Mutex<[usize; 256]> = Mutex::new([0; 256]);
+/// Runs `work` with every block that it allocates in the calling thread beside pages without access. A fault ends the process
+/// with SIGSEGV, after a line with `case`.
 pub(crate) fn guarded<R>(case: &str, placement: Placement, work: impl FnOnce() -> R) -> R {
+    struct Off;
+    impl Drop for Off {
+        fn drop(&mut self) {
+            IN_THIS_THREAD.set(0);
+        }
+    }
+    let address = leaked(case, placement);
+    IN_THIS_THREAD.set(address);
+    let _off = Off;
+    work()
+}
+
+/// As [`guarded`], with the blocks of every thread that does not run its own case. One caller at a time.
+pub(crate) fn guarded_in_every_thread<R>(case: &str, placement: Placement, work: impl FnOnce() -> R) -> R {
+    struct Off;
+    impl Drop for Off {
+        fn drop(&mut self) {
+            IN_EVERY_THREAD.store(0, Ordering::SeqCst);
+        }
+    }
+    let address = leaked(case, placement);
+    let before = IN_EVERY_THREAD.swap(address, Ordering::SeqCst);
+    let _off = Off;
+    assert_eq!(before, 0, "one caller at a time");
+    work()
+}
+
+/// The address of a case's [`Work`]; before the first, what it relies on is made.
+fn leaked(case: &str, placement: Placement) -> usize {
     static READY: Once = Once::new();
     READY.call_once(|| {
         reserve();
         report_faults();
     });
-    let case = Box::leak(format!("guard page touched: {case}\n").into_boxed_str());
-    CASE_LEN.store(0, Ordering::SeqCst);
-    CASE.store(case.as_mut_ptr(), Ordering::SeqCst);
-    CASE_LEN.store(case.len(), Ordering::SeqCst);
-    PLACEMENT.store(placement as usize, Ordering::SeqCst);
-    struct Off;
-    impl Drop for Off {
-        fn drop(&mut self) {
-            PLACEMENT.store(0, Ordering::SeqCst);
-        }
-    }
-    let _off = Off;
-    work()
+    Box::leak(Box::new(Work { placement, message: format!("guard page touched: {case}\n") })) as *const Work as usize
 }
 
 fn reserve() {
@@ -69,14 +106,40 @@ fn reserve() {
 /// On SIGSEGV: the case to stderr, then what would have happened without a handler.
 fn report_faults() {
     extern "C" fn report(_: libc::c_int) {
-        // SAFETY: `write` and `signal` may be called in a handler; CASE points to CASE_LEN bytes that are never freed.
+        let message = running().map_or("", |work| &work.message);
+        // SAFETY: `write` and `signal` may be called in a handler.
         unsafe {
-            libc::write(2, CASE.load(Ordering::SeqCst).cast(), CASE_LEN.load(Ordering::SeqCst));
+            libc::write(2, message.as_ptr().cast(), message.len());
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
         }
     }
     // SAFETY: the handler does what handlers may do.
     unsafe { libc::signal(libc::SIGSEGV, report as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+}
+
+/// [`FREED`]. Nothing panics while it is locked.
+fn freed() -> MutexGuard<'static, [usize; 256]> {
+    FREED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Pages with access, as many as `bytes`, between pages without; 0 if there are none.
+fn take(bytes: usize) -> usize {
+    let pages = bytes / PAGE;
+    if let Some(head) = freed().get_mut(pages - 1).filter(|head| **head != 0) {
+        let start = *head;
+        // SAFETY: a freed block of the arena, whose first word is the address of the next.
+        *head = unsafe { *(start as *const usize) };
+        return start;
+    }
+    // A page without access is left behind each block; the first page of the arena is one, too.
+    let first = USED.fetch_add(pages + 1, Ordering::Relaxed);
+    if (first + 1) * PAGE + bytes > ARENA {
+        return 0;
+    }
+    let start = ARENA_START.load(Ordering::Relaxed) + first * PAGE;
+    // SAFETY: these pages are of the arena, and nobody else was given them.
+    let refused = unsafe { libc::mprotect(start as *mut _, bytes, libc::PROT_READ | libc::PROT_WRITE) } != 0;
+    if refused { 0 } else { start }
 }
 
 /// Whether an address is in the arena.
@@ -88,26 +151,19 @@ fn is_guarded(p: *mut u8) -> bool {
 pub(crate) struct GuardPages;
 
 // SAFETY: blocks of the arena are pages of their own, as many as the layout needs, at an address with its alignment; all
-// others are the system's.
+// others are the system's. The lock neither allocates nor panics.
 unsafe impl GlobalAlloc for GuardPages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let placement = PLACEMENT.load(Ordering::Relaxed);
-        if placement == 0 || layout.align() > PAGE {
+        let Some(work) = running().filter(|_| layout.align() <= PAGE) else {
             // SAFETY: the caller's promise.
             return unsafe { System.alloc(layout) };
-        }
+        };
         let bytes = layout.size().next_multiple_of(PAGE);
-        // A page without access is left behind each block; the first page of the arena is one, too.
-        let first = USED.fetch_add(bytes / PAGE + 1, Ordering::Relaxed);
-        if (first + 1) * PAGE + bytes > ARENA {
+        let start = take(bytes);
+        if start == 0 {
             return std::ptr::null_mut();
         }
-        let start = ARENA_START.load(Ordering::Relaxed) + first * PAGE;
-        // SAFETY: these pages are of the arena, and nobody else was given them.
-        if unsafe { libc::mprotect(start as *mut _, bytes, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
-            return std::ptr::null_mut();
-        }
-        let offset = if placement == Placement::Start as usize { 0 } else { bytes - layout.size() };
+        let offset = if work.placement == Placement::Start { 0 } else { bytes - layout.size() };
         (start + offset / layout.align() * layout.align()) as *mut u8
     }
 
@@ -120,8 +176,18 @@ unsafe impl GlobalAlloc for GuardPages {
         let bytes = (p as usize + layout.size()).next_multiple_of(PAGE) - start;
         // SAFETY: the block's own pages, which nobody uses any more.
         unsafe {
-            libc::madvise(start as *mut _, bytes, libc::MADV_DONTNEED);
-            libc::mprotect(start as *mut _, bytes, libc::PROT_NONE);
+            match freed().get_mut(bytes / PAGE - 1) {
+                Some(head) => {
+                    // All bits set: NaN in f32 and bf16.
+                    std::ptr::write_bytes(start as *mut u8, 0xFF, bytes);
+                    *(start as *mut usize) = *head;
+                    *head = start;
+                }
+                None => {
+                    libc::madvise(start as *mut _, bytes, libc::MADV_DONTNEED);
+                    libc::mprotect(start as *mut _, bytes, libc::PROT_NONE);
+                }
+            }
         }
     }
 }

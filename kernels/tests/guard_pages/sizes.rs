@@ -11,12 +11,12 @@ use kernels::gelu::{self, Activation};
 use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, batched, gemm, gemm_packed};
 use kernels::int8::{self, QuantizedWeight};
 use kernels::layernorm::{self, Spec};
-use kernels::optimizer::{self, Hyper, Segment, Step};
+use kernels::optimizer::{self, AdamConfig, Segment, Step};
 use kernels::{Cpu, Element, Isa, cross_entropy, reduce, softmax};
 
 /// Runs `work` with guarded blocks in both placements on every instruction set.
 fn on_every_cpu(case: &str, work: impl Fn(&Cpu)) {
-    let _turn = super::turn();
+    kernels::check::rely_on_guard_pages();
     for isa in Isa::real() {
         for placement in Placement::BOTH {
             let cpu = Cpu::new(isa, 1).expect("threads for a test");
@@ -239,7 +239,7 @@ fn kernels_over_rows_of_every_width() {
 #[test]
 fn optimizers_at_every_length() {
     on_every_cpu("optimizer", |cpu| {
-        let (hyper, step) = (Hyper::default(), Step { number: 1, learning_rate: 0.1, gradient_scale: 1.0 });
+        let (hyper, step) = (AdamConfig::default(), Step { number: 1, learning_rate: 0.1, gradient_scale: 1.0 });
         for len in widths() {
             let [mut w, g, mut m, mut v] = [(); 4].map(|()| ones::<f32>(len));
             let segment = |range| Segment { range, decay: true, adapt: true };

@@ -1,4 +1,4 @@
-//! Mutants of a PTX text: every way in which its synchronisation can be wrong by one edit.
+//! Mutants of a PTX text: every way in which its synchronization can be wrong by one edit.
 //!
 //! | what | how it is found | edits |
 //! |---|---|---|
@@ -157,7 +157,7 @@ impl Context<'_> {
         }
     }
 
-    /// Two neighbours in the other order, with the comments between them in front.
+    /// Two neighbors in the other order, with the comments between them in front.
     fn swapped(&self, first: &Unit<'_>, second: &Unit<'_>) -> (usize, usize, Vec<String>) {
         let between = self.lines[first.to..second.from].iter().map(|line| (*line).to_string());
         let new = between.chain(self.owned(second)).chain(self.owned(first)).collect();
@@ -301,7 +301,7 @@ $L0:
     }
 
     #[test]
-    fn neighbours_that_share_nothing_change_places_without_effect() {
+    fn neighbors_that_share_nothing_change_places_without_effect() {
         let lines: Vec<&str> = TEXT.lines().collect();
         let found = mutants(&lines);
         let waits: Vec<&Mutant> = found.iter().filter(|mutant| mutant.kind == Kind::Wait).collect();
@@ -347,7 +347,7 @@ $L0:
     }
 
     #[test]
-    fn mbarriers_are_initialised_in_any_order_where_they_are_two() {
+    fn mbarriers_are_initialized_in_any_order_where_they_are_two() {
         let init = |at: &str| format!("    mbarrier.init.shared::cta.b64 [{at}], 1;");
         let store = "    st.shared.u32 [%u0], %u1;";
         let order = |a: &str, b: &str| rule([&init(a), &init(b), store], Kind::Barrier, Change::Down);

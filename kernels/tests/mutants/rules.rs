@@ -9,8 +9,8 @@
 //!   by itself. (Not so what a whole warp has to do together.)
 //! * `LATER`: a wait for groups changes places with an arrival or a barrier behind which it stood. Others learn later, and
 //!   of more; what is waited for ends by itself, so nobody waits in a circle.
-//! * `DISJOINT`: two mbarriers at different distances from one register are initialised in the other order.
-//! * `APART`: two neighbours change places that share no register, of which one touches nothing but registers,
+//! * `DISJOINT`: two mbarriers at different distances from one register are initialized in the other order.
+//! * `APART`: two neighbors change places that share no register, of which one touches nothing but registers,
 //!   parameters and memory that is constant during a launch. (Registers of `wgmma` count as shared with its fences and waits.)
 //! * `OVERWRITTEN`: an assignment that does not read its destination, or that chooses between it and something else, is
 //!   done twice, under the same guard if it has one.
@@ -75,7 +75,7 @@ impl<'a> Rules<'a> {
             if meets && waits_for_groups(lower) && lower.guard.is_none() {
                 return Some(LATER);
             }
-            if let (Some((a, at)), Some((b, and))) = (initialised(upper), initialised(lower))
+            if let (Some((a, at)), Some((b, and))) = (initialized(upper), initialized(lower))
                 && a == b
                 && at.abs_diff(and) >= 8
             {
@@ -133,7 +133,7 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// Which of two neighbours is moved.
+/// Which of two neighbors is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
     First,
@@ -144,8 +144,8 @@ fn waits_for_groups(instruction: &Instruction<'_>) -> bool {
     ["wait_group", "wait_all"].iter().any(|wait| instruction.opcode.contains(wait))
 }
 
-/// The register and the distance from it of an mbarrier that is initialised.
-fn initialised<'a>(instruction: &Instruction<'a>) -> Option<(&'a str, u64)> {
+/// The register and the distance from it of an mbarrier that is initialized.
+fn initialized<'a>(instruction: &Instruction<'a>) -> Option<(&'a str, u64)> {
     let at = instruction.operands.first().filter(|_| instruction.opcode.starts_with("mbarrier.init"))?;
     let at = at.strip_prefix('[')?.strip_suffix(']')?;
     match at.split_once('+') {

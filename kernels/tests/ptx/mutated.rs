@@ -1,11 +1,11 @@
 //! Mutated PTX through the whole simulator: read, decoded and run within small limits, without a panic, an abort or a hang.
 //!
-//! Seeds are the listings in `kernels/ptx`, the third-party texts and `tests/mutated_ptx`. A mutation cuts, doubles, swaps or
+//! Seeds are the listings in `kernels/ptx`, the third-party texts and `tests/ptx/mutated`. A mutation cuts, doubles, swaps or
 //! replaces bytes, tokens, lines or numbers; the sequence is a function of the seed alone, and a panic names the mutant. The
 //! quick test runs a few thousand. The long one takes its number and first seed from the environment:
 //!
 //! ```text
-//! PTX_MUTANTS=500000 PTX_SEED=1 cargo test --release -p kernels --test mutated_ptx -- --ignored --nocapture
+//! PTX_MUTANTS=500000 PTX_SEED=1 cargo test --release -p kernels --test ptx mutated -- --ignored --nocapture
 //! ```
 
 use kernels::{
@@ -25,7 +25,7 @@ const HANG: Duration = Duration::from_secs(60);
 fn seeds() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut seeds = Vec::new();
-    for folder in ["ptx", "tests/third_party", "tests/mutated_ptx"] {
+    for folder in ["ptx", "tests/ptx/third_party", "tests/ptx/mutated"] {
         let files = std::fs::read_dir(root.join(folder)).expect("the folder is there");
         let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
         files.retain(|file| file.extension().is_some_and(|extension| extension == "ptx"));

@@ -45,7 +45,7 @@ fn text(name: &str) -> String {
         "open braces" => entry(repeated("{")),
         "variables" => format!(".version 8.0\n.target sm_80\n{}", repeated(".global .b8 a#;")),
         "entries" => format!(".version 8.0\n.target sm_80\n{}", repeated(".entry a#{ret;}")),
-        "initialiser" => format!(".version 8.0\n.target sm_80\n.global .b64 a[] = {{{}}};", repeated("1,")),
+        "initializer" => format!(".version 8.0\n.target sm_80\n.global .b64 a[] = {{{}}};", repeated("1,")),
         "opcode" => entry(repeated(".a").replacen('.', "add.", 1) + ";"),
         _ => panic!("no text {name}"),
     }
@@ -66,7 +66,7 @@ const NAMES: [&str; 16] = [
     "open braces",
     "variables",
     "entries",
-    "initialiser",
+    "initializer",
     "opcode",
 ];
 
@@ -101,7 +101,7 @@ fn reading_a_hostile_text_takes_little_memory_and_time() {
     for name in NAMES {
         let begin = Instant::now();
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "child", "--ignored", "--nocapture"]).env(TEXT, name);
+        command.args(["--exact", "hostile::child", "--ignored", "--nocapture"]).env(TEXT, name);
         let output = command.output().expect("the program starts");
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name}: {said}");

@@ -1,5 +1,5 @@
 //! The simulator runs PTX that this project did not write: what Triton and nvcc make of plain kernels
-//! (`tests/third_party`) gives what f64 gives, without a finding, under every schedule and completion; and the same text
+//! (`tests/ptx/third_party`) gives what f64 gives, without a finding, under every schedule and completion; and the same text
 //! with a barrier, a wait or a fence taken out is found out.
 
 use half::bf16;
@@ -12,7 +12,7 @@ use kernels::{
 };
 
 fn text(name: &str) -> String {
-    let path = format!("{}/tests/third_party/{name}.ptx", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/tests/ptx/third_party/{name}.ptx", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -31,7 +31,7 @@ fn wide(values: &[bf16]) -> Vec<f64> {
 
 /// Every schedule with latest completion, and every completion with one schedule.
 fn options() -> Vec<Options> {
-    // Triton leaves out two fences: between the initialisation of an mbarrier and its first use by a copy, and between
+    // Triton leaves out two fences: between the initialization of an mbarrier and its first use by a copy, and between
     // cp.async and wgmma.
     let base = Options { init_fence: false, copy_fence: false, ..Options::default() };
     let schedules = Schedule::FIVE.map(|schedule| Options { schedule, ..base });
@@ -180,7 +180,7 @@ fn gemm_of_triton_for_sm_90a_with_tensor_maps() {
     let kernel = Kernel { text: text("gemm_tma_sm90a"), entry: "gemm_tma", launch, set_up: &set_up };
     let wanted = product(&wide(&a), &wide(&b), sizes);
     kernel.agrees::<bf16>(&wanted, bf16_bound(&wanted), bf16::to_f64);
-    // The manual asks for a fence behind the initialisation of the barriers, and Triton has none.
+    // The manual asks for a fence behind the initialization of the barriers, and Triton has none.
     let (report, ..) = kernel.run(&Options::default()).expect("it runs");
     assert!(report.clean().expect_err("the fence is missing").contains("no fence has made visible"));
     kernel.misses("mbarrier.arrive.expect_tx", 0);
@@ -409,7 +409,7 @@ fn pairs_and_switches_of_nvcc() {
     let wanted: Vec<f64> = (0..2 * n)
         .map(|k| {
             let i = k / 2;
-            // Threads of a block swap neighbours; blocks have 64 threads and the last one is cut.
+            // Threads of a block swap neighbors; blocks have 64 threads and the last one is cut.
             let from = i ^ 1;
             let value = if from < n { x[2 * from + k % 2].to_f64() } else { 0.0 };
             match i / period % 5 {

@@ -51,7 +51,7 @@ fn snapshots_are_what_the_assembler_emits() {
     }
     assert!(
         complaints.is_empty(),
-        "{}\nif the change is meant, rewrite them: ALBERT_BLESS=1 cargo test -p kernels snapshots",
+        "{}\nif the change is meant, rewrite them: ALBERT_BLESS=1 cargo test -p kernels --test ptx",
         complaints.join("\n")
     );
 }
