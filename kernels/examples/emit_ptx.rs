@@ -36,7 +36,8 @@ fn write(directory: &std::path::Path) -> std::io::Result<usize> {
                 let file = format!("{}.ptx", program.name);
                 fs::write(directory.join(&file), &program.text)?;
                 let architectures = sm.runs_on().join(" ");
-                let machine = if program.machine.is_empty() { "-".to_string() } else { program.machine.join(",") };
+                let machine =
+                    if program.required_sass.is_empty() { "-".to_string() } else { program.required_sass.join(",") };
                 writeln!(list, "{file} {} {} {machine} {architectures}", program.name.entry(), program.registers)
                     .expect("writing to a string succeeds");
                 count += 1;

@@ -31,13 +31,13 @@ pub(crate) trait Body {
 pub(crate) fn program(name: Name, storage: Storage, body: &impl Body, machine: &'static [&'static str]) -> Program {
     let mut module = Module::new(Sm::Sm90a);
     module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-        k.resident_blocks(1);
+        k.min_ctas_per_sm(1);
         match storage {
             Storage::F16 => body.write::<F16x2>(k),
             _ => body.write::<Bf16x2>(k),
         }
     });
-    Program::new(name, &module, REGISTERS).made_of(machine)
+    Program::new(name, &module, REGISTERS).requiring(machine)
 }
 
 /// The number of the warp.

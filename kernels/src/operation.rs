@@ -220,7 +220,7 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// One specialisation of a CUDA kernel, ready for the driver.
+/// One specialization of a CUDA kernel, ready for the driver.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The kernel; its entry is [`Name::entry`].
@@ -235,19 +235,19 @@ pub struct Program {
     pub registers: u32,
     /// Machine instructions that the kernel must come down to on every architecture (`HMMA`, `LDGSTS`), as the
     /// disassembly begins their names; the gate looks for each.
-    pub machine: &'static [&'static str],
+    pub required_sass: &'static [&'static str],
 }
 
 impl Program {
     /// The only entry of `module`, which is called `name`.
     pub fn new(name: Name, module: &crate::ptx::Module, registers: u32) -> Self {
         let (text, listing) = (module.text(), module.listing());
-        Self { name, sm: module.sm(), text, listing, registers, machine: &[] }
+        Self { name, sm: module.sm(), text, listing, registers, required_sass: &[] }
     }
 
     /// The same, with the machine instructions that it must come down to.
-    pub fn made_of(self, machine: &'static [&'static str]) -> Self {
-        Self { machine, ..self }
+    pub fn requiring(self, required_sass: &'static [&'static str]) -> Self {
+        Self { required_sass, ..self }
     }
 }
 
@@ -262,7 +262,7 @@ pub struct Operation {
     pub cost: fn(&Case) -> Cost,
     /// Runs a case on random inputs and holds it against the f64 reference.
     pub check: fn(&Case, Target) -> Outcome,
-    /// All specialisations for an architecture. The first one is the operation's snapshot in `kernels/ptx`.
+    /// All specializations for an architecture. The first one is the operation's snapshot in `kernels/ptx`.
     pub ptx: fn(Sm) -> Vec<Program>,
 }
 
@@ -278,21 +278,38 @@ mod tests {
     use crate::{Isa, OPERATIONS, simulated};
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// A test for each row of the table, by its name, so that they run side by side. `--nocapture` shows what was skipped and
-    /// how close to its bound each operation comes.
+    /// Tests for each row of the table, by its name and target, so that they run side by side. `--nocapture` shows what was
+    /// skipped and how close to its bound each operation comes.
     mod every_case_of {
         use super::*;
 
         macro_rules! rows {
             ($($row:ident)*) => {
-                $(#[test]
-                fn $row() {
-                    agrees_on_every_target_and_launches_every_program(stringify!($row));
+                $(mod $row {
+                    use super::*;
+
+                    #[test]
+                    fn on_the_cpu() {
+                        for isa in IsaKind::ALL {
+                            agrees(stringify!($row), Target::Cpu(isa));
+                        }
+                    }
+
+                    #[test]
+                    fn on_a_simulated_sm80() {
+                        agrees_and_launches_every_program(stringify!($row), Sm::Sm80);
+                    }
+
+                    #[test]
+                    fn on_a_simulated_sm90a() {
+                        agrees_and_launches_every_program(stringify!($row), Sm::Sm90a);
+                    }
                 })*
 
                 #[test]
                 fn the_table_is_here() {
                     assert_eq!([$(stringify!($row)),*], OPERATIONS.iter().map(|row| row.name).collect::<Vec<_>>()[..]);
+                    assert_eq!(Sm::ALL, [Sm::Sm80, Sm::Sm90a]);
                 }
             };
         }
@@ -300,37 +317,45 @@ mod tests {
         rows!(gelu gemm attention layernorm softmax embedding cross_entropy optimizer dropout reduce elementwise);
     }
 
-    fn agrees_on_every_target_and_launches_every_program(name: &str) {
-        let operation = OPERATIONS.iter().find(|row| row.name == name).expect("a row of the table");
+    fn row(name: &str) -> &'static Operation {
+        OPERATIONS.iter().find(|row| row.name == name).expect("a row of the table")
+    }
+
+    /// Runs every case of an operation on a target; gives the programs that were launched there.
+    fn agrees(name: &str, target: Target) -> BTreeSet<Name> {
+        let operation = row(name);
         let (mut failures, mut launched) = (Vec::new(), BTreeSet::new());
-        for target in Target::all() {
-            let (mut passed, mut worst, mut skipped) = (0, BTreeMap::new(), BTreeMap::new());
-            for case in (operation.cases)() {
-                let outcome = match target {
-                    Target::Cpu(_) => (operation.check)(&case, target),
-                    Target::Simulator(sm) => {
-                        let (outcome, launches) = simulated::run(operation, &case, sm, &Default::default());
-                        launched.extend(launches.into_iter().map(|launched| launched.name));
-                        outcome
-                    }
-                };
-                match outcome {
-                    Outcome::Passed { worst: ratio } => {
-                        passed += 1;
-                        let worst = worst.entry(case.dtype).or_insert(0.0);
-                        *worst = ratio.max(*worst);
-                    }
-                    Outcome::Skipped { reason } => *skipped.entry(reason).or_insert(0) += 1,
-                    Outcome::Failed { message } => failures.push(message),
+        let (mut passed, mut worst, mut skipped) = (0, BTreeMap::new(), BTreeMap::new());
+        for case in (operation.cases)() {
+            let outcome = match target {
+                Target::Cpu(_) => (operation.check)(&case, target),
+                Target::Simulator(sm) => {
+                    let (outcome, launches) = simulated::run(operation, &case, sm, &Default::default());
+                    launched.extend(launches.into_iter().map(|launched| launched.name));
+                    outcome
                 }
+            };
+            match outcome {
+                Outcome::Passed { worst: ratio } => {
+                    passed += 1;
+                    let worst = worst.entry(case.dtype).or_insert(0.0);
+                    *worst = ratio.max(*worst);
+                }
+                Outcome::Skipped { reason } => *skipped.entry(reason).or_insert(0) += 1,
+                Outcome::Failed { message } => failures.push(message),
             }
-            println!("{name} on {target}: {passed} passed, the worst error over its bound {worst:.2?}");
-            skipped.iter().for_each(|(reason, count)| println!("    SKIPPED {count}: {reason}"));
-            let must_run = matches!(target, Target::Cpu(kind) if Isa::new(kind).is_some());
-            assert!(passed > 0 || (!must_run && !skipped.is_empty()), "{name} on {target}: no case ran");
         }
+        println!("{name} on {target}: {passed} passed, the worst error over its bound {worst:.2?}");
+        skipped.iter().for_each(|(reason, count)| println!("    SKIPPED {count}: {reason}"));
+        let must_run = matches!(target, Target::Cpu(kind) if Isa::new(kind).is_some());
+        assert!(passed > 0 || (!must_run && !skipped.is_empty()), "{name} on {target}: no case ran");
         assert!(failures.is_empty(), "{}", failures.join("\n"));
-        let programs = Sm::ALL.into_iter().flat_map(operation.ptx).map(|program| program.name);
+        launched
+    }
+
+    fn agrees_and_launches_every_program(name: &str, sm: Sm) {
+        let launched = agrees(name, Target::Simulator(sm));
+        let programs = (row(name).ptx)(sm).into_iter().map(|program| program.name);
         let idle: Vec<String> = programs.filter(|name| !launched.contains(name)).map(|name| name.to_string()).collect();
         assert!(idle.is_empty(), "programs that no case launches; add a small one to {name}'s: {}", idle.join(", "));
     }

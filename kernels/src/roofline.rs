@@ -5,7 +5,7 @@
 //!   line moves half as much again; it is not counted).
 //!
 //! A figure means nothing without the peak measured beside it: clocks move with load and with the width of vectors,
-//! and neighbours share the machine. Measure right before or after, on the same threads, and quote the ratio.
+//! and neighbors share the machine. Measure right before or after, on the same threads, and quote the ratio.
 
 use crate::pool::Cpu;
 use crate::simd::{Isa, Kernel, Simd};

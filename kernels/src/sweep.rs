@@ -1,6 +1,6 @@
 //! One pass over the columns of a row, LANES at a time: the loop that every row kernel shares.
 //!
-//! A kernel says what happens to LANES neighbouring columns ([`Columns::step`]), which reads like its equation;
+//! A kernel says what happens to LANES neighboring columns ([`Columns::step`]), which reads like its equation;
 //! [`sweep`] walks the row, four vectors side by side, and takes care of the tail: the last vector ends with the row and
 //! overlaps the one before. There are four kinds of streams:
 //!
@@ -23,7 +23,7 @@ const AHEAD: usize = 2048;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// What is done with LANES neighbouring columns. See the module for the kinds of streams.
+/// What is done with LANES neighboring columns. See the module for the kinds of streams.
 ///
 /// Mark `step` `#[inline(always)]`. It may see a column twice, and zeros beyond the end of a row of fewer than LANES
 /// columns: what it makes of them is neither stored nor summed.

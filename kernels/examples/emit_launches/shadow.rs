@@ -1,6 +1,6 @@
 //! The shadow of a Hopper program: the same text for a verifier that does not know `wgmma`.
 //!
-//! Everything that keeps threads and copies apart stays as it is: mbarriers, their phases, expected bytes, the copy engine,
+//! Everything that keeps threads and copies apart stays as it is: mbarriers, their phases, expected bytes, TMA,
 //! roles. A product becomes the loads of shared memory that it makes, by the 128 threads of its warpgroup, at the latest time
 //! at which it may make them: where it is waited for.
 //!

@@ -81,7 +81,7 @@ pub enum Step {
     Keys,
 }
 
-/// One specialisation of attention on the tensor cores.
+/// One specialization of attention on the tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flash {
     /// Which kernel.
@@ -97,7 +97,7 @@ pub struct Flash {
 }
 
 impl Flash {
-    /// The specialisation for heads of `head_size` in rows `ld` apart; `None` beyond [`MAX_HEAD_SIZE`].
+    /// The specialization for heads of `head_size` in rows `ld` apart; `None` beyond [`MAX_HEAD_SIZE`].
     pub fn new(step: Step, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
         let padded = [32, 64, 128].into_iter().find(|padded| head_size <= *padded as usize)?;
         // In f32 numbers are read one at a time anyway, but for δ.
@@ -106,7 +106,7 @@ impl Flash {
         Some(Self { step, storage, padded, dropout: dropout && step != Step::Delta, aligned })
     }
 
-    /// Every specialisation but those of f16, of which there is one example.
+    /// Every specialization but those of f16, of which there is one example.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for step in [Step::Forward, Step::Queries, Step::Keys, Step::Delta] {
@@ -189,7 +189,7 @@ impl Flash {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.most_registers(self.registers());
+            k.maxnreg(self.registers());
             match (self.step, self.storage) {
                 (Step::Delta, _) => self.delta(k),
                 (Step::Forward, Storage::F32) => self.forward_single(k),
@@ -203,13 +203,13 @@ impl Flash {
                 (Step::Keys, _) => self.keys::<Bf16x2>(k),
             }
         });
-        let machine: &[&str] = match (self.step, self.aligned) {
+        let required_sass: &[&str] = match (self.step, self.aligned) {
             (Step::Delta, _) => &[],
             _ if self.storage == Storage::F32 => &["FFMA", "SHFL"],
             (_, true) => &["HMMA.16816.F32", "LDSM.16", "LDGSTS.E.BYPASS.128"],
             (_, false) => &["HMMA.16816.F32", "LDSM.16"],
         };
-        Program::new(name, &module, self.registers()).made_of(machine)
+        Program::new(name, &module, self.registers()).requiring(required_sass)
     }
 
     fn forward<P: Pair>(&self, k: &Entry) {

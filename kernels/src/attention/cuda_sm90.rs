@@ -1,4 +1,4 @@
-//! Attention's forward pass on Hopper: scores and outputs by `wgmma`, keys and values by the copy engine.
+//! Attention's forward pass on Hopper: scores and outputs by `wgmma`, keys and values by TMA.
 //!
 //! ```text
 //! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`super`])
@@ -36,7 +36,7 @@
 //! (`gemm::cuda_sm90`).
 //! Source: FlashAttention-3 (Shah et al. 2024).
 //!
-//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::cuda::Flash`]. The copy engine
+//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::cuda::Flash`]. TMA
 //! knows no sequences: up to 63 tokens behind a sequence's keys are read and count nothing, unless they are not finite.
 
 use super::{
@@ -52,7 +52,7 @@ use crate::{
     },
 };
 
-/// One specialisation of the forward pass for Hopper.
+/// One specialization of the forward pass for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperFlash {
     /// Storage of q, k, v and out: 16 bits.
@@ -64,14 +64,14 @@ pub struct HopperFlash {
 }
 
 impl HopperFlash {
-    /// The specialisation for heads of `head_size` in rows `ld` apart; `None` where the copy engine or the tensor cores
+    /// The specialization for heads of `head_size` in rows `ld` apart; `None` where TMA or the tensor cores
     /// cannot serve. Then [`Flash`] computes it.
     pub fn new(storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
         let served = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
         served.then_some(Self { storage, head_size: head_size as u32, dropout })
     }
 
-    /// Every specialisation but those of f16, of which there is one example.
+    /// Every specialization but those of f16, of which there is one example.
     pub fn all() -> Vec<Self> {
         let of = |storage, head_size, dropout| Self { storage, head_size, dropout };
         let mut all: Vec<Self> =
@@ -80,7 +80,7 @@ impl HopperFlash {
         all
     }
 
-    /// What the copy engine must be told of q, k and v, which begin at these addresses: `tokens` rows, `ld` numbers apart,
+    /// Tensor maps of q, k and v, which begin at these addresses: `tokens` rows, `ld` numbers apart,
     /// of `hidden` columns.
     ///
     /// # Errors

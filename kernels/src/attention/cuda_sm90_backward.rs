@@ -1,4 +1,4 @@
-//! Attention's backward pass on Hopper: products by `wgmma`, tiles by the copy engine, without atomics.
+//! Attention's backward pass on Hopper: products by `wgmma`, tiles by TMA, without atomics.
 //!
 //! ```text
 //! δ  = Σ_d dout ∘ out            P = exp(scale · q kᵀ - lse)         dS = P ∘ (dout vᵀ ∘ M - δ)
@@ -85,7 +85,7 @@ pub enum Side {
     Keys,
 }
 
-/// One specialisation of the backward pass for Hopper.
+/// One specialization of the backward pass for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperBackward {
     /// Which of the two kernels.
@@ -99,14 +99,14 @@ pub struct HopperBackward {
 }
 
 impl HopperBackward {
-    /// The specialisation for heads of `head_size` in rows `ld` apart (those of the gradients begin at multiples of 16 bytes
-    /// too); `None` where the copy engine or the tensor cores cannot serve. Then [`Flash`] computes it.
+    /// The specialization for heads of `head_size` in rows `ld` apart (those of the gradients begin at multiples of 16 bytes
+    /// too); `None` where TMA or the tensor cores do not support the shape. Then [`Flash`] computes it.
     pub fn new(side: Side, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
         let served = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
         served.then_some(Self { side, storage, head_size: head_size as u32, dropout })
     }
 
-    /// Every specialisation but those of f16, of which there is one example of each kernel.
+    /// Every specialization but those of f16, of which there is one example of each kernel.
     pub fn all() -> Vec<Self> {
         let of = |side, storage, head_size, dropout| Self { side, storage, head_size, dropout };
         let mut all = Vec::new();
@@ -119,7 +119,7 @@ impl HopperBackward {
         all
     }
 
-    /// What the copy engine must be told of q, k, v and dout, which begin at these addresses: `tokens` rows of `hidden`
+    /// Tensor maps of q, k, v and dout, which begin at these addresses: `tokens` rows of `hidden`
     /// columns, `ld` numbers apart but for those of dout.
     ///
     /// # Errors

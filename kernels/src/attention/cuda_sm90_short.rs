@@ -82,7 +82,7 @@ const EMPTY: u32 = FULL + 8 * STAGES;
 /// The bits of the mask, two tiles of each consumer, where there is dropout.
 const BITS: u32 = EMPTY + 8 * STAGES;
 
-/// One specialisation.
+/// One specialization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperShort {
     /// Storage of q, k, v, dout and the gradients: 16 bits.
@@ -92,19 +92,19 @@ pub struct HopperShort {
 }
 
 impl HopperShort {
-    /// The specialisation for sequences of up to `longest` tokens and heads of `head_size` in rows `ld` apart (those of the
+    /// The specialization for sequences of up to `longest` tokens and heads of `head_size` in rows `ld` apart (those of the
     /// gradients begin at multiples of 16 bytes too); `None` where it does not serve.
     pub fn new(storage: Storage, head_size: usize, longest: usize, ld: usize, dropout: bool) -> Option<Self> {
         let served = storage != Storage::F32 && head_size == HEAD_SIZE as usize && ld.is_multiple_of(8);
         (served && longest <= LONGEST).then_some(Self { storage, dropout })
     }
 
-    /// Every specialisation but those of f16.
+    /// Every specialization but those of f16.
     pub fn all() -> Vec<Self> {
         [false, true].map(|dropout| Self { storage: Storage::Bf16, dropout }).to_vec()
     }
 
-    /// What the copy engine must be told of q, k, v and dout: see
+    /// Tensor maps of q, k, v and dout: see
     /// [`HopperBackward::maps`](super::cuda_sm90_backward::HopperBackward::maps).
     ///
     /// # Errors

@@ -211,7 +211,7 @@ impl Layout {
         }
     }
 
-    /// Sums [16, W] rounded to operands [16, 16] of a product: the registers of two neighbouring sums are those of one
+    /// Sums [16, W] rounded to operands [16, 16] of a product: the registers of two neighboring sums are those of one
     /// operand.
     pub(super) fn operand<P: Pair>(&self, k: &Entry, storage: Storage, s: &[Reg<F32>]) -> Vec<[Reg<P>; 4]> {
         let narrow = |low, high| k.reinterpret(k.narrow(storage, low, high));
@@ -286,7 +286,7 @@ impl Layout {
     }
 }
 
-/// Two neighbouring sums [16, 8] += a · b.
+/// Two neighboring sums [16, 8] += a · b.
 fn multiply<P: Pair>(k: &Entry, sums: &[Reg<F32>], a: [Reg<P>; 4], b: [Reg<P>; 4]) {
     k.mma([sums[0], sums[1], sums[2], sums[3]], a, [b[0], b[1]]);
     k.mma([sums[4], sums[5], sums[6], sums[7]], a, [b[2], b[3]]);

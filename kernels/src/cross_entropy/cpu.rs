@@ -12,12 +12,12 @@ use std::ops::Range;
 
 /// Numbers of a row's state: greatest logit so far, Σ exp(z - greatest), the label's logit.
 pub(super) const STATE: usize = 3;
-/// Numbers of a row's normaliser: greatest logit, 1 / Σ exp(z - greatest).
+/// Numbers of a row's normalizer: greatest logit, 1 / Σ exp(z - greatest).
 pub(super) const NORM: usize = 2;
 /// The state of a row of which no logit was seen.
 const UNSEEN: [f32; STATE] = [f32::NEG_INFINITY, 0.0, 0.0];
 
-/// Losses, normalisers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` [M].
+/// Losses, normalizers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` [M].
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
@@ -49,7 +49,7 @@ pub fn rows_forward<X: Element>(
     });
 }
 
-/// Gradient [M, classes] of the logits, from the normalisers [M, 2] of forward and the gradient of each loss [M].
+/// Gradient [M, classes] of the logits, from the normalizers [M, 2] of forward and the gradient of each loss [M].
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
@@ -158,7 +158,7 @@ pub(super) fn observe(
     });
 }
 
-/// Losses and normalisers of rows all of whose logits were seen.
+/// Losses and normalizers of rows all of whose logits were seen.
 pub(super) fn finish(cpu: &Cpu, labels: &[u32], state: &[f32], losses: &mut [f32], norms: &mut [f32]) {
     for (i, state) in state.chunks(STATE).enumerate() {
         let state = [state[0], state[1], state[2]];
@@ -186,7 +186,7 @@ pub(super) fn differentiate<X: Element>(
     });
 }
 
-/// Rows of logits of some neighbouring classes.
+/// Rows of logits of some neighboring classes.
 #[derive(Clone, Copy)]
 struct Chunk<'a, X> {
     classes: usize,
@@ -234,7 +234,7 @@ impl<X: Element> Kernel for Observe<'_, X> {
     }
 }
 
-/// The loss of a state, and its normaliser.
+/// The loss of a state, and its normalizer.
 struct Finish<'a> {
     label: u32,
     state: [f32; STATE],

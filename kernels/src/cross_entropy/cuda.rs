@@ -27,7 +27,7 @@
 //!
 //! Forward reads the logits twice, the second time from the second-level cache; bound by memory. A label of
 //! [`super::IGNORED`] has no loss and no gradient. exp is the polynomial of f32 whatever the storage: losses and
-//! normalisers are f32, and a certain label's gradient is exactly 0.
+//! normalizers are f32, and a certain label's gradient is exactly 0.
 //!
 //! Limits: rows · classes < 2³²; no sequence is empty.
 
@@ -54,7 +54,7 @@ pub enum Extent {
     Offsets,
 }
 
-/// One specialisation of the loss of rows.
+/// One specialization of the loss of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// Which way.
@@ -90,7 +90,7 @@ impl Rows {
         Self { extent: Extent::Offsets, ..rows }
     }
 
-    /// Every specialisation.
+    /// Every specialization.
     pub fn all() -> Vec<Self> {
         let both = [DType::F32, DType::Bf16];
         let mut all: Vec<Self> = both.iter().flat_map(|&d| [LONG, 2].map(|n| Self::forward(d, n))).collect();
@@ -139,7 +139,7 @@ impl Rows {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.most_registers(REGISTERS);
+            k.maxnreg(REGISTERS);
             match self.pass {
                 Pass::Forward => self.write_forward(k),
                 Pass::Backward => self.write_backward(k),
@@ -194,10 +194,10 @@ impl Rows {
         let leads = k.setp(Compare::Eq, team.position, 0u32);
         k.if_(k.and(exists, leads), || {
             let [label] = k.ld::<U32, 1>(k.index(labels, row, 4u32).at(0));
-            let labelled = k.lt(label, classes);
-            let of_label = number(k.selp(label, 0u32, labelled));
+            let labeled = k.lt(label, classes);
+            let of_label = number(k.selp(label, 0u32, labeled));
             let loss = k.add(k.ln(sum, Precision::Single), k.sub(greatest, of_label));
-            k.st(k.index(losses, row, 4u32).at(0), [k.selp(loss, 0.0f32, labelled)]);
+            k.st(k.index(losses, row, 4u32).at(0), [k.selp(loss, 0.0f32, labeled)]);
             k.st(k.index(norms, row, 8u32).at(0), [greatest, k.div(k.mov(1.0f32), sum)]);
             k.st(k.index(predictions, row, 4u32).at(0), [class]);
         });

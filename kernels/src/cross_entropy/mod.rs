@@ -24,7 +24,7 @@
 //!
 //! The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 //!
-//! A row's normaliser is the pair (g, 1/s). Its log-sum-exp in one number would be off by half an ulp of a number of about
+//! A row's normalizer is the pair (g, 1/s). Its log-sum-exp in one number would be off by half an ulp of a number of about
 //! ln V, and all probabilities of the row with it, in the same direction.
 //!
 //! Cost: forward 2·M·V·E FLOP, backward 4·M·V·E; W is read once for every 512 rows.
@@ -50,6 +50,6 @@ pub const IGNORED: u32 = u32::MAX;
 
 /// Rows with a label, and those of them that are predicted rightly.
 pub fn count_correct(labels: &[u32], predictions: &[u32]) -> (usize, usize) {
-    let labelled = || labels.iter().zip(predictions).filter(|(label, _)| **label != IGNORED);
-    (labelled().count(), labelled().filter(|(label, prediction)| label == prediction).count())
+    let labeled = || labels.iter().zip(predictions).filter(|(label, _)| **label != IGNORED);
+    (labeled().count(), labeled().filter(|(label, prediction)| label == prediction).count())
 }

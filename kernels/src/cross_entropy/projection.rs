@@ -59,7 +59,7 @@ fn place_of(rows: &Span, classes: &Span, vocabulary: usize) -> Range<usize> {
     start..start + rows.len * classes.len
 }
 
-/// Some neighbouring rows or classes.
+/// Some neighboring rows or classes.
 struct Span {
     start: usize,
     len: usize,
@@ -101,7 +101,7 @@ fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
     [logits, of_rows, &mut rest[..parts[2]]]
 }
 
-/// Losses and predictions [M] and normalisers [M, 2]. `kept` takes the logits for [`backward`], M·V numbers in an order of its
+/// Losses and predictions [M] and normalizers [M, 2]. `kept` takes the logits for [`backward`], M·V numbers in an order of its
 /// own, where one follows. `scratch` of [`scratch_len`].
 ///
 /// # Panics

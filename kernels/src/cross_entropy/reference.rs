@@ -14,7 +14,7 @@ pub fn ranges(offsets: &[u32]) -> impl Iterator<Item = Range<usize>> {
     offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize)
 }
 
-/// Losses [M] and normalisers [M, 2] of rows of `logits`.
+/// Losses [M] and normalizers [M, 2] of rows of `logits`.
 pub fn rows_forward<R: Real>(offsets: &[u32], logits: &[R], labels: &[u32]) -> (Vec<R>, Vec<R>) {
     let row = |(range, &label): (Range<usize>, &u32)| {
         let z = &logits[range];

@@ -4,7 +4,7 @@
 //! y = x · m(row, column)                            [T, F]; backward is the same kernel on the gradient
 //! ```
 //!
-//! A counter's four words are four elements 16 columns apart (see [`super`]), so a thread takes 8 neighbouring columns of
+//! A counter's four words are four elements 16 columns apart (see [`super`]), so a thread takes 8 neighboring columns of
 //! each quarter of a block of 64: eight counters, 32 elements, no word wasted, 16 bytes a load.
 //!
 //! ```text
@@ -19,7 +19,7 @@
 //! }   }
 //!
 //!   columns 64·b +    0 .. 8   8 .. 16   16 .. 24   24 .. 32   32 …
-//!   thread            2b       2b + 1    2b         2b + 1     2b …        neighbours fill whole sectors of 32 bytes
+//!   thread            2b       2b + 1    2b         2b + 1     2b …        neighbors fill whole sectors of 32 bytes
 //! ```
 //!
 //! Bound by memory: 2·T·F numbers. 80 integer instructions for four elements: on an H200 a fifth of what memory takes in
@@ -56,7 +56,7 @@ pub struct Mask {
     scale: Reg<F32>,
 }
 
-/// What eight neighbouring columns of each quarter of a block are multiplied by: 0 or the scale.
+/// What eight neighboring columns of each quarter of a block are multiplied by: 0 or the scale.
 #[derive(Clone, Copy, Debug)]
 pub struct Multipliers([[Reg<F32>; 4]; 8]);
 
@@ -122,7 +122,7 @@ impl Multipliers {
     }
 }
 
-/// One specialisation of the kernel.
+/// One specialization of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Apply {
     /// Storage of x and y.
@@ -134,14 +134,14 @@ pub struct Apply {
 }
 
 impl Apply {
-    /// The specialisation for rows of `columns` numbers.
+    /// The specialization for rows of `columns` numbers.
     pub fn new(dtype: DType, columns: usize) -> Self {
         let wanted = 2 * columns.div_ceil(BLOCK) as u32;
         let across = ACROSS.into_iter().find(|across| *across >= wanted).unwrap_or(THREADS);
         Self { dtype, across, aligned: columns.is_multiple_of(8) }
     }
 
-    /// Every specialisation.
+    /// Every specialization.
     pub fn all() -> Vec<Self> {
         let of = |dtype| ACROSS.map(|across| Self { dtype, across, aligned: true });
         let mut all: Vec<_> = [DType::F32, DType::Bf16].into_iter().flat_map(of).collect();
@@ -178,7 +178,7 @@ impl Apply {
     }
 
     fn body(&self, k: &Entry) {
-        k.most_registers(self.registers());
+        k.maxnreg(self.registers());
         let (x, y) = (k.load_pointer("x"), k.load_pointer("y"));
         let mask = MaskParams::declare(k).load(k);
         let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));

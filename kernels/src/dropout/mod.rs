@@ -18,7 +18,7 @@
 //! word           of counter i    0          1          2          3       with i = column % 16
 //! ```
 //!
-//! so that a vector of up to 16 lanes reads neighbouring columns from one word of neighbouring counters: no transpose.
+//! so that a vector of up to 16 lanes reads neighboring columns from one word of neighboring counters: no transpose.
 //! An element is dropped if its word is below rate · 2³².
 //!
 //! Cost: T·F·(read + write), and ten rounds of two 32×32-bit multiplications for every four elements, about 70 cycles

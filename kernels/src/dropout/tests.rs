@@ -17,7 +17,7 @@ fn is_bit_identical_for_any_thread_count() {
 }
 
 #[test]
-fn drops_its_share_of_every_row_and_column_and_of_neighbours_alike() {
+fn drops_its_share_of_every_row_and_column_and_of_neighbors_alike() {
     let (rows, columns, rate) = (512usize, 512usize, 0.3f32);
     let mask = Dropout { seed: 9, site: 1, rate };
     let kept: Vec<bool> = (0..rows * columns).map(|i| mask.keeps((i / columns) as u64, i % columns)).collect();

@@ -1,7 +1,7 @@
 //! Element-wise operations, casts, transposition and copies of some columns on the GPU.
 //!
 //! ```text
-//! __global__ __launch_bounds__(256) map(inputs.., y, [factor,] rows, columns) {   // a thread owns V neighbouring numbers:
+//! __global__ __launch_bounds__(256) map(inputs.., y, [factor,] rows, columns) {   // a thread owns V neighboring numbers:
 //!     i = (blockIdx.x * 256 + threadIdx.x) * V;                                   //   8, or 1 where rows are no multiple
 //!     if (i < rows * columns) y[i .. i + V] = f(a[i ..], b[spread(i) ..]);
 //! }
@@ -52,7 +52,7 @@ pub enum Function {
     Cast,
 }
 
-/// One specialisation of the map.
+/// One specialization of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Map {
     /// What is done.
@@ -66,7 +66,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// The specialisation for operands [rows, columns] in `from`.
+    /// The specialization for operands [rows, columns] in `from`.
     pub fn new(function: Function, from: DType, to: DType, rows: usize, columns: usize) -> Self {
         let spread = matches!(function, Function::Binary(_, Broadcast::Row | Broadcast::Column));
         let run = if spread { columns } else { rows * columns };
@@ -74,7 +74,7 @@ impl Map {
         Self { function, from, to, vector }
     }
 
-    /// Every specialisation.
+    /// Every specialization.
     pub fn all() -> Vec<Self> {
         let mut functions = vec![Function::Scale, Function::AddAssign];
         for operation in Binary::ALL {
@@ -127,7 +127,7 @@ impl Map {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.most_registers(REGISTERS);
+            k.maxnreg(REGISTERS);
             self.body(k);
         });
         Program::new(name, &module, REGISTERS)
@@ -231,7 +231,7 @@ fn slope(k: &Entry, function: Unary, kept: Reg<F32>) -> Reg<F32> {
     }
 }
 
-/// One specialisation of the transposition. Arguments: `x, y, rows, columns` of x.
+/// One specialization of the transposition. Arguments: `x, y, rows, columns` of x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transpose {
     /// Storage.
@@ -295,7 +295,7 @@ impl Transpose {
     }
 }
 
-/// One specialisation of the copy of some columns of a matrix into some of another. Arguments: `x, y` at their first column,
+/// One specialization of the copy of some columns of a matrix into some of another. Arguments: `x, y` at their first column,
 /// rows and columns of the part, numbers in a row of x and of y.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
@@ -306,14 +306,14 @@ pub struct Part {
 }
 
 impl Part {
-    /// The specialisation where columns, lengths of rows and first columns are these, and `is_aligned` says whether both
+    /// The specialization where columns, lengths of rows and first columns are these, and `is_aligned` says whether both
     /// matrices begin at whole vectors.
     pub fn new(dtype: DType, columns: &[usize], is_aligned: bool) -> Self {
         let whole = is_aligned && columns.iter().all(|n| n.is_multiple_of(VECTOR as usize));
         Self { dtype, vector: if whole { VECTOR } else { 1 } }
     }
 
-    /// Every specialisation.
+    /// Every specialization.
     pub fn all() -> Vec<Self> {
         let both = [DType::Bf16, DType::F32];
         both.into_iter().flat_map(|dtype| [VECTOR, 1].map(|vector| Self { dtype, vector })).collect()

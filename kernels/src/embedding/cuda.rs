@@ -99,7 +99,7 @@ pub struct AddPieces {
 fn program(name: Name, sm: Sm, registers: u32, body: impl FnOnce(&Entry)) -> Program {
     let mut module = Module::new(sm);
     module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-        k.most_registers(registers);
+        k.maxnreg(registers);
         body(k);
     });
     Program::new(name, &module, registers)
@@ -124,7 +124,7 @@ impl Gather {
         Self { table: dtype, dtype, tables: 1 }
     }
 
-    /// Every specialisation.
+    /// Every specialization.
     pub fn all() -> Vec<Self> {
         let both = [DType::Bf16, DType::F32];
         let sums = [3, 2, 1].into_iter().flat_map(|tables| both.map(|dtype| Self::sum(dtype, tables)));

@@ -8,7 +8,7 @@
 //! The bias gradient is the column sum of dx, a reduction with its own kernel.
 //!
 //! ```text
-//! __global__ __launch_bounds__(128)                       // one thread owns V neighbouring columns:
+//! __global__ __launch_bounds__(128)                       // one thread owns V neighboring columns:
 //! forward(x, bias, y, pre, rows, columns) {               //   16 bytes, 4 f32 or 8 bf16, or 1 where F is no
 //!     column = (blockIdx.x * 128 + threadIdx.x) * V;      //   multiple of that
 //!     if (column < columns) {
@@ -28,7 +28,7 @@
 //!   row 1    │ block (0,1)   │ (1,1)          row r belongs to block r mod gridDim.y
 //! ```
 //!
-//! Bound by memory: T·F·(2 + saved) numbers forward, 3·T·F backward. A warp reads 512 neighbouring bytes at a time. No
+//! Bound by memory: T·F·(2 + saved) numbers forward, 3·T·F backward. A warp reads 512 neighboring bytes at a time. No
 //! shared memory, no barrier, no communication. At most 40 registers a thread (28 with one number a thread), so that at
 //! least 12 of the 16 blocks that a multiprocessor has threads for are resident; `.ci/ptx-gate.sh` asserts it.
 //!
@@ -97,7 +97,7 @@ fn normal_distribution(k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32>
     k.fma(k.erf(k.mul(x, poly::FRAC_1_SQRT_2), precision), 0.5f32, 0.5f32)
 }
 
-/// One specialisation of the kernel.
+/// One specialization of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BiasActivation {
     /// Which way.
@@ -110,12 +110,12 @@ pub struct BiasActivation {
     pub bias: bool,
     /// Forward: whether x + b is written too. Backward has no such choice and leaves it false.
     pub save_pre: bool,
-    /// Neighbouring columns a thread owns: 16 bytes, or one number.
+    /// Neighboring columns a thread owns: 16 bytes, or one number.
     pub vector: u32,
 }
 
 impl BiasActivation {
-    /// The specialisation for rows of `columns` numbers: whole 16-byte vectors where rows consist of them.
+    /// The specialization for rows of `columns` numbers: whole 16-byte vectors where rows consist of them.
     pub fn new(pass: Pass, dtype: DType, activation: Activation, save_pre: bool, columns: usize) -> Self {
         let widest = 16 / dtype.bytes();
         let vector = if columns.is_multiple_of(widest) { widest as u32 } else { 1 };
@@ -128,7 +128,7 @@ impl BiasActivation {
         Self { bias: false, ..Self::new(Pass::Forward, dtype, activation, false, columns) }
     }
 
-    /// Every specialisation, the one that a reader should see first in front.
+    /// Every specialization, the one that a reader should see first in front.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for pass in Pass::ALL {
@@ -293,7 +293,7 @@ fn load_bias<const V: usize>(k: &Entry, bias: Ptr<Global>) -> [Reg<F32>; V] {
     values.try_into().expect("the loops load V values")
 }
 
-/// How `V` neighbouring numbers move between memory and float registers.
+/// How `V` neighboring numbers move between memory and float registers.
 trait Storage<const V: usize> {
     /// Reads what no thread writes, once.
     fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; V];

@@ -1,8 +1,8 @@
 //! Blocks of A and B as the register tile reads them: where they lie if they are f32 and lie well, else packed.
 //!
-//! A step of the sum takes up to MR numbers of A and NR of B. Numbers of a step that are neighbours (A transposed, B
-//! normal) or rows whose steps are neighbours (A normal) need no packing: the tile takes strides. B transposed has to be
-//! packed, because a vector holds neighbouring columns; so have bf16 numbers, which are widened once on the way.
+//! A step of the sum takes up to MR numbers of A and NR of B. Numbers of a step that are neighbors (A transposed, B
+//! normal) or rows whose steps are neighbors (A normal) need no packing: the tile takes strides. B transposed has to be
+//! packed, because a vector holds neighboring columns; so have bf16 numbers, which are widened once on the way.
 //!
 //! A stride of a multiple of 4 KiB puts all steps of a panel into the same few sets of the caches, where they push each
 //! other out: such operands are packed too.

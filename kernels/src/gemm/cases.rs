@@ -1,12 +1,15 @@
 //! The row of the product in the table of operations: its sizes, its cost, its check against f64.
 
-use super::{Epilogue, Gemm, Layout, PackedB, Write, cuda_cases, cuda_variants, gemm, gemm_packed, reference};
+use super::{
+    Beta, Epilogue, Gemm, Layout, PackedB, cuda_cases, cuda_sm90_cases, cuda_variants, gemm, gemm_packed, reference,
+};
 use crate::{
     Cpu, DType, Element, Isa,
     check::{Guarded, Real, greatest_error, store, uniform, widen, within_error},
     dropout::Dropout,
     gelu::Activation,
     operation::{Case, Cost, Operation, Outcome, Pass, Target},
+    ptx::Sm,
     simulated::{only_names, takes_large},
 };
 use half::bf16;
@@ -188,6 +191,9 @@ fn check(case: &Case, target: Target) -> Outcome {
         Target::Simulator(sm) if cuda_variants::only_on_gpu(&case.variant) => {
             cuda_variants::check(case, spec, after, sm)
         }
+        Target::Simulator(Sm::Sm90a) if !cuda_sm90_cases::has_program(&spec, case.dtype, after) => {
+            return skipped("the program for sm_80 serves sm_90a too");
+        }
         Target::Simulator(sm) => match case.dtype {
             DType::F32 => Problem::<f32, f32>::new(spec, after).check_simulated(sm),
             DType::Bf16 => Problem::<bf16, bf16>::new(spec, after).check_simulated(sm),
@@ -235,12 +241,12 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     pub(super) fn new(spec: Gemm, after: After) -> Self {
         let (ar, ac) = if spec.a == Layout::Normal { (spec.m, spec.k) } else { (spec.k, spec.m) };
         let (br, bc) = if spec.b == Layout::Normal { (spec.k, spec.n) } else { (spec.n, spec.k) };
-        let write = match after {
-            After::Accumulate | After::AccumulateBias => Write::Accumulate,
-            _ => Write::Overwrite,
+        let beta = match after {
+            After::Accumulate | After::AccumulateBias => Beta::One,
+            _ => Beta::Zero,
         };
         Self {
-            spec: Gemm { write, ..spec },
+            spec: Gemm { beta, ..spec },
             after,
             a: rows(1, ar, ac, spec.lda),
             b: rows(2, br, bc, spec.ldb),
@@ -257,9 +263,9 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     pub(super) fn compute(&self, cpu: &Cpu, packed: Option<&PackedB>) -> (Guarded<Y>, Guarded<Y>) {
         let span = self.spec.spans()[2];
         let mut pre = Guarded::<Y>::poisoned(span);
-        let mut c = match self.spec.write {
-            Write::Accumulate => Guarded::new(&self.matrix),
-            Write::Overwrite => Guarded::poisoned(span),
+        let mut c = match self.spec.beta {
+            Beta::One => Guarded::new(&self.matrix),
+            Beta::Zero => Guarded::poisoned(span),
         };
         let bias = &self.bias[..];
         let epilogue = match self.after {

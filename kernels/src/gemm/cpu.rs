@@ -6,7 +6,7 @@ use super::epilogue::{Finish, Mask};
 use super::packed::{Line, PackedB};
 use super::sweep::{Old, Output, Sweep, Tiles, part};
 use super::tile::{Tile, chain};
-use super::{Batch, Gemm, Layout, Operand, Write};
+use super::{Batch, Beta, Gemm, Layout, Operand};
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::{Kernel, Simd};
 use std::{cell::RefCell, ops::Range};
@@ -81,7 +81,7 @@ pub(super) fn run(
     let tile = Tile::of(cpu.isa().kind());
     let (down, across) = cut(&tile, cpu.threads().div_ceil(batch.count), spec, a, b, c);
     cpu.for_each(batch.count * down * across, |task| {
-        // Down first: neighbouring tasks share their columns of B.
+        // Down first: neighboring tasks share their columns of B.
         let (i, column, row) = (task / (down * across), task / down % across, task % down);
         let b = match b {
             Right::Plain(b) => Right::Plain(b.from(i * batch.stride_b)),
@@ -177,9 +177,9 @@ impl Kernel for Task<'_> {
                 Right::Packed(b) => BlockB::packed(b, &tile, k0, depth, columns.start),
                 Right::Plain(b) => BlockB::plain(simd, spec, b, k0, depth, columns, &mut *b_block),
             };
-            let old = match (k0, spec.write) {
-                (0, Write::Overwrite) => Old::Nothing,
-                (0, Write::Accumulate) => Old::C,
+            let old = match (k0, spec.beta) {
+                (0, Beta::Zero) => Old::Nothing,
+                (0, Beta::One) => Old::C,
                 _ => Old::Sums,
             };
             let a = BlockA { spec, a: self.a, k0, depth, rows: self.rows.clone() };

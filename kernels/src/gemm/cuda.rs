@@ -5,7 +5,7 @@
 //! ```
 //!
 //! One block computes one tile of C; its threads copy slices of A and B, k wide, through a ring of stages in shared
-//! memory that the copy engine of each multiprocessor fills while the tensor cores work on an older stage:
+//! memory that `cp.async` fills while the tensor cores work on an older stage:
 //!
 //! ```text
 //! __global__ product(a, b, c, ...) {                            // blockIdx.x names the tile, blockIdx.z the batch or slice
@@ -36,7 +36,7 @@
 //!
 //! Cost: 2·m·n·k FLOP; A is read n / BN times and B m / BM times, mostly from the second-level cache. A product with few
 //! tiles and a long k (a weight's gradient) is cut along k ([`Product::split`]): slice z of k gives its own f32 sums,
-//! and a second kernel (`cuda_split`) adds them in order of z, so results never depend on who was first.
+//! and a second kernel (`cuda_split_k`) adds them in order of z, so results never depend on who was first.
 //!
 //! Rows of operands begin at multiples of 16 bytes where their leading dimensions are multiples of eight: then copies are
 //! `cp.async` and tails are zero-filled. Any other leading dimension, or n, takes the same program with copies and stores
@@ -63,7 +63,7 @@
 //! [`Fused::None`] take one layer.
 
 use super::{
-    Gemm, Layout, Write,
+    Beta, Gemm, Layout,
     cuda_copy::{Loader, Ring, Side},
     cuda_epilogue::{Ending, Finish, Fused},
     cuda_place::{Arguments, FragmentPlace, TilePlace, WarpPlace},
@@ -123,7 +123,7 @@ impl Blocking {
     }
 }
 
-/// One specialisation of the product.
+/// One specialization of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Product {
     /// Storage of A and B.
@@ -135,7 +135,7 @@ pub struct Product {
     /// How B lies.
     pub b: Layout,
     /// What happens to the old values of C.
-    pub write: Write,
+    pub beta: Beta,
     /// What follows the sum.
     pub fused: Fused,
     /// Tiles.
@@ -145,7 +145,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// The specialisation for `spec`: the largest tiles that still give every one of `multiprocessors` a block, or the
+    /// The specialization for `spec`: the largest tiles that still give every one of `multiprocessors` a block, or the
     /// smallest.
     pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Self {
         let fills = |blocking: &Blocking| blocking.tiles(spec.m, spec.n) >= multiprocessors;
@@ -154,7 +154,7 @@ impl Product {
             _ => Blocking::ALL.into_iter().find(fills).unwrap_or(Blocking::SMALL),
         };
         let aligned = [spec.lda, spec.ldb, spec.ldc, spec.n].iter().all(|size| size.is_multiple_of(8));
-        Self { storage, output, a: spec.a, b: spec.b, write: spec.write, fused, blocking, aligned }
+        Self { storage, output, a: spec.a, b: spec.b, beta: spec.beta, fused, blocking, aligned }
     }
 
     /// The name; the tile is rows x columns x depth x stages.
@@ -209,20 +209,20 @@ impl Product {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [self.blocking.threads(), 1, 1], |k| {
-            k.resident_blocks(65_536 / (self.registers() * self.blocking.threads()));
+            k.min_ctas_per_sm(65_536 / (self.registers() * self.blocking.threads()));
             match self.storage {
                 Storage::Bf16 => self.tensor_cores::<Bf16x2>(k),
                 Storage::F16 => self.tensor_cores::<F16x2>(k),
                 Storage::F32 => self.single(k),
             }
         });
-        let machine: &[&str] = match (self.storage, self.aligned) {
+        let required_sass: &[&str] = match (self.storage, self.aligned) {
             (Storage::F32, _) => &["FFMA", "LDS.128"],
             (Storage::Bf16, true) => &["HMMA.16816.F32.BF16", "LDGSTS.E.BYPASS.128", "LDSM.16"],
             (Storage::F16, true) => &["HMMA.16816.F32", "LDGSTS.E.BYPASS.128", "LDSM.16"],
             (_, false) => &["HMMA.16816.F32", "LDSM.16"],
         };
-        Program::new(name, &module, self.registers()).made_of(machine)
+        Program::new(name, &module, self.registers()).requiring(required_sass)
     }
 
     fn tensor_cores<P: Pair>(&self, k: &Entry) {
@@ -259,8 +259,8 @@ impl Product {
     }
 
     pub(super) fn ending(&self) -> Ending {
-        let Self { output, write, fused, aligned, .. } = *self;
-        Ending { output, write, fused, aligned, sparing: false }
+        let Self { output, beta, fused, aligned, .. } = *self;
+        Ending { output, beta, fused, aligned, sparing: false }
     }
 
     /// Whether k runs along the rows in memory, of A and of B.

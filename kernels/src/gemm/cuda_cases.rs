@@ -1,13 +1,13 @@
-//! The product's PTX: which specialisations there are, and its cases in the simulator.
+//! The product's PTX: which specializations there are, and its cases in the simulator.
 
 use super::{
-    Gemm, Write,
+    Beta, Gemm,
     cases::{After, Problem},
     cuda::{Blocking, Product},
     cuda_epilogue::Fused,
     cuda_sm90::{HopperProduct, HopperTile},
     cuda_sm90_cases,
-    cuda_split::SumSlices,
+    cuda_split_k::SplitKReduce,
 };
 use crate::{
     Element,
@@ -20,7 +20,7 @@ use crate::{
 /// A multiprocessor count that the table's programs are chosen for: an H200's.
 const MULTIPROCESSORS: usize = 132;
 
-/// The specialisations that an encoder layer, its heads and their gradients need: every blocking in every form, every
+/// The specializations that an encoder layer, its heads and their gradients need: every blocking in every form, every
 /// epilogue on the largest tiles, and of the rest an example each. Any other combination is one more value.
 pub(super) fn programs(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm90a {
@@ -54,7 +54,7 @@ pub(super) fn programs(sm: Sm) -> Vec<Program> {
         all.push(Product { aligned: false, ..product(&form, storage, storage, Fused::Bias, blocking) });
     }
     let mut seen = std::collections::HashSet::new();
-    let sums = [Write::Overwrite, Write::Accumulate].map(|write| SumSlices { write }.program(sm));
+    let sums = [Beta::Zero, Beta::One].map(|beta| SplitKReduce { beta }.program(sm));
     all.retain(|product| seen.insert(*product));
     all.iter().map(|product| product.program(sm)).chain(sums).collect()
 }
@@ -68,6 +68,15 @@ pub(super) fn fused_of(after: After) -> Option<Fused> {
         After::BiasActivation(activation, save_pre) => Some(Fused::BiasActivation { activation, save_pre }),
         After::BiasDropoutResidual(dropout, residual) => Some(Fused::BiasDropoutResidual { dropout, residual }),
         After::ActivationBackward(activation) => Some(Fused::ActivationBackward(activation)),
+    }
+}
+
+/// The epilogue that a case's program has.
+pub(super) fn fused_in(after: After) -> Fused {
+    match after {
+        After::Accumulate => Fused::None,
+        After::AccumulateBias => Fused::Bias,
+        after => fused_of(after).expect("the others have an epilogue of their own"),
     }
 }
 
@@ -104,12 +113,12 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         Ok(worst)
     }
 
-    /// The programs that a check runs, by name. For Hopper its own where it has one, with one block for several tiles, else
-    /// the smallest of those for sm_80: that the others run there too is the gate's business.
+    /// The programs that a check runs, by name. For Hopper its own, with one block for several tiles; cases without one are
+    /// skipped before ([`cuda_sm90_cases::has_program`]).
     fn runs(&self, sm: Sm, approximation: Approximation) -> Vec<(Name, Run<'_, Y>)> {
         let aligned = self.product(Blocking::SMALL).aligned;
-        let hopper = self.hopper().filter(|_| sm == Sm::Sm90a);
-        if let Some(product) = hopper {
+        if sm == Sm::Sm90a {
+            let product = self.hopper().expect("TMA supports the operands of every case that is not skipped");
             // An epilogue on the two large tiles where C is wide, else on the others.
             let plain = self.after == After::Nothing || X::DTYPE != Y::DTYPE;
             let wide = self.spec.n > HopperTile::SQUARE.n as usize;
@@ -118,11 +127,10 @@ impl<X: Element, Y: Element> Problem<X, Y> {
                 let product = HopperProduct { tile, ..product };
                 (product.name(), Box::new(move || self.simulate_hopper(&product, 1, approximation)))
             };
-            return HopperTile::all(product.write).filter(tried).map(run).collect();
+            return HopperTile::all(product.beta).filter(tried).map(run).collect();
         }
         let blockings = match (Storage::from(X::DTYPE), self.after) {
             (Storage::F32, _) => vec![Blocking::SINGLE],
-            _ if sm == Sm::Sm90a => vec![Blocking::SMALL],
             (_, After::Nothing) if aligned => Blocking::ALL.to_vec(),
             // The gradient of a weight.
             (_, After::Accumulate) if aligned && X::DTYPE != Y::DTYPE => Blocking::ALL.to_vec(),
@@ -136,15 +144,10 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         blockings.into_iter().map(run).collect()
     }
 
-    /// The specialisation for the problem.
+    /// The specialization for the problem.
     pub(super) fn product(&self, blocking: Blocking) -> Product {
         let (storage, output) = (X::DTYPE.into(), Y::DTYPE.into());
-        let fused = match self.after {
-            After::Accumulate => Fused::None,
-            After::AccumulateBias => Fused::Bias,
-            after => fused_of(after).expect("the others have an epilogue of their own"),
-        };
-        Product { blocking, ..Product::new(&self.spec, storage, output, fused, MULTIPROCESSORS) }
+        Product { blocking, ..Product::new(&self.spec, storage, output, fused_in(self.after), MULTIPROCESSORS) }
     }
 
     /// C and the kept pre-activation as they lie.
@@ -152,7 +155,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let mut device = Simulated::default();
         let span = self.spec.spans()[2];
         let nothing = vec![Y::from_f32(f32::NAN); span];
-        let before = if self.spec.write == Write::Accumulate { &self.matrix } else { &nothing };
+        let before = if self.spec.beta == Beta::One { &self.matrix } else { &nothing };
         device.input("a", &self.a);
         device.input("b", &self.b);
         let c = device.input("c", before);
@@ -240,8 +243,8 @@ mod tests {
         let layers = Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, 72 * 40] };
         let partial: Vec<f32> = run(&product, &spec, layers, &a, &b, count * 72 * 40);
         let before = uniform::<f32>(3, 72 * 40, 1.0);
-        for write in [Write::Overwrite, Write::Accumulate] {
-            let sum = SumSlices { write };
+        for beta in [Beta::Zero, Beta::One] {
+            let sum = SplitKReduce { beta };
             let mut device = Simulated::default();
             device.input("partial", &partial);
             let c = device.input("c", &before);
@@ -250,10 +253,10 @@ mod tests {
             let c: Vec<f32> = device.read(c).expect("C is there");
             for (i, &c) in c.iter().enumerate() {
                 let plain = (1..count).fold(partial[i], |sum, z| sum + partial[z * 72 * 40 + i]);
-                let wanted = if write == Write::Accumulate { before[i] + plain } else { plain };
-                assert_eq!(c.to_bits(), wanted.to_bits(), "{write:?}: element {i} is {c:e}, {wanted:e} in order");
+                let wanted = if beta == Beta::One { before[i] + plain } else { plain };
+                assert_eq!(c.to_bits(), wanted.to_bits(), "{beta:?}: element {i} is {c:e}, {wanted:e} in order");
             }
-            if write == Write::Overwrite {
+            if beta == Beta::Zero {
                 assert_sums("slices", &spec, &widen_all(&a), &widen_all(&b), &c);
             }
         }

@@ -1,6 +1,6 @@
 //! What happens to a tile's sums between the registers and memory, on the GPU.
 //!
-//! The sums go through shared memory once, because the fragments of the tensor cores give a thread two neighbours and
+//! The sums go through shared memory once, because the fragments of the tensor cores give a thread two neighbors and
 //! memory wants 16 bytes. Any product that leaves a tile of f32 sums in shared memory ([`Finish::tile`]) ends here.
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //! [`Swizzle::Reversed`].
 
 use super::{
-    Write,
+    Beta,
     cuda::Blocking,
     cuda_place::{Arguments, Sizes, TilePlace, WarpPlace},
 };
@@ -100,7 +100,7 @@ pub(super) struct Ending {
     /// Storage of C and of the epilogue's matrices.
     pub output: Storage,
     /// What happens to the old values of C.
-    pub write: Write,
+    pub beta: Beta,
     /// What follows the sum.
     pub fused: Fused,
     /// Whether the leading dimension of C and n are multiples of eight.
@@ -114,7 +114,7 @@ impl Ending {
     /// Its words in a name.
     pub(super) fn words(&self) -> String {
         let mut words = Vec::new();
-        if self.write == Write::Accumulate {
+        if self.beta == Beta::One {
             words.push("accumulate".to_string());
         }
         words.extend(self.fused.words());
@@ -160,7 +160,7 @@ impl LanePlace {
     }
 }
 
-/// Eight neighbouring columns of a row.
+/// Eight neighboring columns of a row.
 struct Run {
     /// The first column.
     column: Reg<U32>,
@@ -357,7 +357,7 @@ impl Finish {
         };
         let add = |x: &[Reg<F32>], y: Vec<Reg<F32>>| x.iter().zip(y).map(|(&x, y)| k.add(x, y)).collect::<Vec<_>>();
         let precision = if output == Storage::F32 { Precision::Single } else { Precision::Half };
-        if self.ending.write == Write::Accumulate {
+        if self.ending.beta == Beta::One {
             sums = add(&load(matrices.c, output, Read::Mutable), sums);
         }
         if let Some(bias) = matrices.bias {

@@ -1,4 +1,4 @@
-//! Matrix products on Hopper: C = epilogue(A · B) with `wgmma`, fed by the copy engine through a ring of mbarriers.
+//! Matrix products on Hopper: C = epilogue(A · B) with `wgmma`, fed by TMA through a pipeline of mbarriers.
 //!
 //! ```text
 //! C[m, n] (+)= epilogue(Σ_p A[m, p] · B[p, n])        A, B bf16 or f16; C bf16, f16 or f32; sums f32
@@ -14,15 +14,15 @@
 //!     }   }
 //!     else {                                                                // two consumers
 //!         setmaxnreg.inc 240;
-//!         for (each tile of this block; with TURNS every other one) {
-//!             if (TURNS) { wait(turn[mine]); skip the slices of the tile before; }
+//!         for (each tile of this block; with PING_PONG every other one) {
+//!             if (PING_PONG) { wait(turn[mine]); skip the slices of the tile before; }
 //!             for (each slice of k) {
 //!                 wait(full[s], phase);
-//!                 wgmma 64 x BN x 16, four times (with TURNS for both halves of the rows); commit;
+//!                 wgmma 64 x BN x 16, four times (with PING_PONG for both halves of the rows); commit;
 //!                 wait until one group is under way; arrive(empty[s - 1]);   // one lane of each warp
 //!                 s = (s + 1) % STAGES;  if (s == 0) phase ^= 1;
 //!             }
-//!             if (TURNS) arrive(turn[other]);
+//!             if (PING_PONG) arrive(turn[other]);
 //!             wait for all groups; arrive(empty[s - 1]);
 //!             each warp: its rows, 16 at a time and 64 columns, through shared memory of its own -> epilogue -> C
 //! }   }   }
@@ -32,7 +32,7 @@
 //!
 //! Nothing but the ring ties the three warpgroups together, and it runs on from tile to tile: while consumers finish a
 //! tile, the producer fills the ring with slices of the next one. The two consumers share a tile by its rows, or take turns
-//! with tiles ([`Sharing`]): then one multiplies while the other one is in its epilogue. `docs/gemm.md` has the picture,
+//! with tiles ([`KernelSchedule`]): then one multiplies while the other one is in its epilogue. `docs/gemm.md` has the picture,
 //! who waits for what, and the floors.
 //!
 //! Operands lie in a stage as they lie in memory; `wgmma` takes either order, so nothing is ever transposed:
@@ -46,7 +46,7 @@
 //! Tails need no code on the way in: what a box has outside the matrix comes as zeros. On the way out rows and columns
 //! are guarded.
 //!
-//! Cost: 2·m·n·k FLOP. Per slice of 128 x 256 x 64, 1024 cycles of the tensor cores: the copy engine writes 48 KiB into
+//! Cost: 2·m·n·k FLOP. Per slice of 128 x 256 x 64, 1024 cycles of the tensor cores: TMA writes 48 KiB into
 //! shared memory and the eight `wgmma` read 10 KiB each, together 128 bytes a cycle, which is what shared memory gives
 //! ([`HopperTile::slice_cycles`]).
 //!
@@ -69,7 +69,7 @@
 //! its base address is a multiple of 16; epilogues other than [`Fused::None`] take one layer; no batches.
 
 use super::{
-    Gemm, Layout, Write,
+    Beta, Gemm, Layout,
     cuda_epilogue::{Ending, Finish, Fused},
     cuda_sm90_ring::{Consumer, Producer, Ring, Schedule},
 };
@@ -81,11 +81,11 @@ use crate::{
 
 /// How the two warpgroups that multiply share the tiles of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sharing {
+pub enum KernelSchedule {
     /// 64 rows of each tile each.
-    Halves,
+    Cooperative,
     /// Every other tile each, in turns: the epilogue of one runs beside the products of the other.
-    Turns,
+    PingPong,
 }
 
 /// How C is cut into tiles: 128 rows, slices of 64.
@@ -96,18 +96,18 @@ pub struct HopperTile {
     /// Slices in the ring.
     pub stages: u32,
     /// Who multiplies what.
-    pub sharing: Sharing,
+    pub schedule: KernelSchedule,
 }
 
 impl HopperTile {
     /// For long sums: as much arithmetic as shared memory can feed.
-    pub const WIDE: HopperTile = HopperTile { n: 256, stages: 4, sharing: Sharing::Halves };
+    pub const WIDE: HopperTile = HopperTile { n: 256, stages: 4, schedule: KernelSchedule::Cooperative };
     /// For products whose epilogue takes long beside their sums.
-    pub const TURNS: HopperTile = HopperTile { n: 192, stages: 4, sharing: Sharing::Turns };
+    pub const PING_PONG: HopperTile = HopperTile { n: 192, stages: 4, schedule: KernelSchedule::PingPong };
     /// For products that have few tiles.
-    pub const SQUARE: HopperTile = HopperTile { n: 128, stages: 5, sharing: Sharing::Halves };
+    pub const SQUARE: HopperTile = HopperTile { n: 128, stages: 5, schedule: KernelSchedule::Cooperative };
     /// All of them.
-    pub const ALL: [HopperTile; 3] = [Self::WIDE, Self::TURNS, Self::SQUARE];
+    pub const ALL: [HopperTile; 3] = [Self::WIDE, Self::PING_PONG, Self::SQUARE];
 
     /// Rows of a tile.
     pub const M: u32 = 128;
@@ -115,8 +115,8 @@ impl HopperTile {
     pub const K: u32 = 64;
 
     /// Those that C may be written in. Where a thread holds all rows of a tile, its sums leave no registers to old values.
-    pub fn all(write: Write) -> impl Iterator<Item = HopperTile> {
-        Self::ALL.into_iter().filter(move |tile| write == Write::Overwrite || tile.sharing == Sharing::Halves)
+    pub fn all(beta: Beta) -> impl Iterator<Item = HopperTile> {
+        Self::ALL.into_iter().filter(move |tile| beta == Beta::Zero || tile.schedule == KernelSchedule::Cooperative)
     }
 
     /// Tiles of an m x n matrix.
@@ -125,7 +125,7 @@ impl HopperTile {
     }
 
     /// Cycles that a slice takes at least: of the tensor cores, 8192 multiply-adds in four cycles, or of shared memory,
-    /// which gives 128 bytes in one: the copy engine writes both operands once, and each `wgmma` of 64 rows reads its rows
+    /// which gives 128 bytes in one: TMA writes both operands once, and each `wgmma` of 64 rows reads its rows
     /// of A and all of B.
     pub const fn slice_cycles(self) -> u32 {
         let products = Self::M * self.n * Self::K / 2048;
@@ -140,9 +140,9 @@ impl HopperTile {
         let rounds = self.tiles(m, n).div_ceil(multiprocessors.max(1));
         let products = k.div_ceil(Self::K as usize) * self.slice_cycles() as usize;
         let epilogue = (Self::M * self.n / 8) as usize;
-        match self.sharing {
-            Sharing::Halves => rounds * (products + epilogue),
-            Sharing::Turns => rounds * products.max((products + epilogue) / 2) + epilogue,
+        match self.schedule {
+            KernelSchedule::Cooperative => rounds * (products + epilogue),
+            KernelSchedule::PingPong => rounds * products.max((products + epilogue) / 2) + epilogue,
         }
     }
 }
@@ -175,7 +175,7 @@ impl HopperTile {
     }
 }
 
-/// One specialisation of the product for Hopper.
+/// One specialization of the product for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperProduct {
     /// Storage of A and B: 16 bits.
@@ -187,7 +187,7 @@ pub struct HopperProduct {
     /// How B lies.
     pub b: Layout,
     /// What happens to the old values of C.
-    pub write: Write,
+    pub beta: Beta,
     /// What follows the sum.
     pub fused: Fused,
     /// Tiles.
@@ -197,8 +197,8 @@ pub struct HopperProduct {
 }
 
 impl HopperProduct {
-    /// The specialisation for `spec`, with the tiles that should take `multiprocessors` least time: where the sums go to f32
-    /// as they are, with k cut ([`HopperProduct::split`]). `None` where the copy engine
+    /// The specialization for `spec`, with the tiles that should take `multiprocessors` least time: where the sums go to f32
+    /// as they are, with k cut ([`HopperProduct::split`]). `None` where TMA
     /// or the tensor cores cannot serve: operands in f32, rows of A or B that do not begin at multiples of 16 bytes
     /// (leading dimensions that are no multiples of eight), no k, no C. Then [`super::cuda::Product`] computes it.
     pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Option<Self> {
@@ -210,13 +210,13 @@ impl HopperProduct {
             true => tile.split(spec, multiprocessors).1,
             false => tile.cycles([spec.m, spec.n, spec.k], multiprocessors),
         };
-        let tile = HopperTile::all(spec.write).min_by_key(cycles).expect("there are tiles");
+        let tile = HopperTile::all(spec.beta).min_by_key(cycles).expect("there are tiles");
         let aligned = [spec.ldc, spec.n].iter().all(whole);
-        let Gemm { a, b, write, .. } = *spec;
-        (served && something).then_some(Self { storage, output, a, b, write, fused, tile, aligned })
+        let Gemm { a, b, beta, .. } = *spec;
+        (served && something).then_some(Self { storage, output, a, b, beta, fused, tile, aligned })
     }
 
-    /// What the copy engine must be told of A and B of `spec`, which begin at these addresses.
+    /// Tensor maps of A and B of `spec`, which begin at these addresses.
     ///
     /// # Errors
     /// An address is no multiple of 16, or the sizes are not those that [`HopperProduct::new`] takes; then
@@ -267,8 +267,8 @@ impl HopperProduct {
     }
 
     fn ending(&self) -> Ending {
-        let Self { output, write, fused, aligned, .. } = *self;
-        Ending { output, write, fused, aligned, sparing: self.tile.sharing == Sharing::Turns }
+        let Self { output, beta, fused, aligned, .. } = *self;
+        Ending { output, beta, fused, aligned, sparing: self.tile.schedule == KernelSchedule::PingPong }
     }
 
     fn ring(&self) -> Ring {
@@ -291,7 +291,7 @@ impl hopper::Body for HopperProduct {
         let ring = self.ring();
         let thread = k.special(Special::TidX);
         let warp = hopper::warp_number(k, thread);
-        k.if_(k.setp(Compare::Eq, thread, 0u32), || ring.initialise(k, base));
+        k.if_(k.setp(Compare::Eq, thread, 0u32), || ring.initialize(k, base));
         k.bar_sync();
         hopper::roles(
             k,

@@ -1,16 +1,15 @@
-//! Hopper's product: which specialisations there are, and its cases in the simulator.
+//! Hopper's product: which specializations there are, and its cases in the simulator.
 
 use super::{
-    Gemm, Write,
+    Beta, Gemm,
     cases::{After, Problem, read},
-    cuda::Blocking,
-    cuda_cases::fused_of,
+    cuda_cases::{fused_in, fused_of},
     cuda_epilogue::Fused,
     cuda_sm90::{HopperProduct, HopperTile},
     cuda_variants::INTO_F32,
 };
 use crate::{
-    Element,
+    DType, Element,
     operation::{Case, Name, Program},
     ptx::{Storage, sim::Approximation},
     simulated::Simulated,
@@ -19,12 +18,12 @@ use crate::{
 /// A multiprocessor count that the table's programs are chosen for: an H200's.
 const MULTIPROCESSORS: usize = 132;
 
-/// The specialisations that an encoder layer, its heads and their gradients need: every tile in every form, every
+/// The specializations that an encoder layer, its heads and their gradients need: every tile in every form, every
 /// epilogue on the two large tiles, and of the rest an example each.
 pub(super) fn programs() -> Vec<Program> {
     let product = |spec: &Gemm, storage, output, fused, tile| {
         let product = HopperProduct::new(spec, storage, output, fused, MULTIPROCESSORS);
-        HopperProduct { tile, ..product.expect("the copy engine takes rows of 16 bytes") }
+        HopperProduct { tile, ..product.expect("TMA loads rows of 16 bytes") }
     };
     let (brain, single) = (Storage::Bf16, Storage::F32);
     let [nt, nn, tn] = [Gemm::nt(8, 8, 8), Gemm::nn(8, 8, 8), Gemm::tn(8, 8, 8)];
@@ -33,13 +32,13 @@ pub(super) fn programs() -> Vec<Program> {
         all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, Fused::None, tile)));
         all.push(product(&tn, brain, single, Fused::None, tile));
     }
-    for tile in HopperTile::all(Write::Accumulate) {
+    for tile in HopperTile::all(Beta::One) {
         all.push(product(&tn.accumulate(), brain, single, Fused::None, tile));
     }
     let fused = After::all().into_iter().filter_map(|after| fused_of(after).filter(|fused| *fused != Fused::None));
     for fused in fused {
         let form = if matches!(fused, Fused::ActivationBackward(_)) { nn } else { nt };
-        all.extend([HopperTile::WIDE, HopperTile::TURNS].map(|tile| product(&form, brain, brain, fused, tile)));
+        all.extend([HopperTile::WIDE, HopperTile::PING_PONG].map(|tile| product(&form, brain, brain, fused, tile)));
     }
     all.push(product(&Gemm::tt(8, 8, 8), brain, brain, Fused::None, HopperTile::SQUARE));
     all.push(product(&nt, Storage::F16, Storage::F16, Fused::None, HopperTile::WIDE));
@@ -87,11 +86,20 @@ pub(crate) fn chosen(case: &Case, multiprocessors: usize) -> Option<Chosen> {
     })
 }
 
+/// Hopper's product for operands in `x` and C in `y`, where it has one.
+fn hopper_product(spec: &Gemm, x: DType, y: DType, after: After) -> Option<HopperProduct> {
+    HopperProduct::new(spec, x.into(), y.into(), fused_in(after), MULTIPROCESSORS)
+}
+
+/// Whether Hopper has a program for a case of the table in one storage type.
+pub(super) fn has_program(spec: &Gemm, dtype: DType, after: After) -> bool {
+    hopper_product(spec, dtype, dtype, after).is_some()
+}
+
 impl<X: Element, Y: Element> Problem<X, Y> {
     /// Hopper's product for the problem, where it has one.
     pub(super) fn hopper(&self) -> Option<HopperProduct> {
-        let product = self.product(Blocking::SMALL);
-        HopperProduct::new(&self.spec, product.storage, product.output, product.fused, MULTIPROCESSORS)
+        hopper_product(&self.spec, X::DTYPE, Y::DTYPE, self.after)
     }
 
     /// C and the kept pre-activation as they lie, from `multiprocessors` blocks.
@@ -104,7 +112,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let mut device = Simulated::default();
         let spec = &self.spec;
         let nothing = vec![Y::from_f32(f32::NAN); spec.spans()[2]];
-        let before = if spec.write == Write::Accumulate { &self.matrix } else { &nothing };
+        let before = if spec.beta == Beta::One { &self.matrix } else { &nothing };
         let operands = [device.buffer("a", &self.a), device.buffer("b", &self.b)];
         let maps = product.maps(spec, operands.map(|buffer| buffer.address())).map_err(|error| error.to_string())?;
         for map in &maps {
@@ -240,7 +248,7 @@ mod tests {
         }
     }
 
-    /// What the copy engine cannot bring is refused before a launch.
+    /// Operands that TMA does not support are refused before a launch.
     #[test]
     fn products_that_the_copy_engine_cannot_serve_are_refused() {
         let new = |spec: &Gemm, storage| HopperProduct::new(spec, storage, Storage::Bf16, Fused::None, 132);
@@ -261,7 +269,7 @@ mod tests {
             let product = HopperProduct::new(&Gemm::nt(m, n, k), Storage::Bf16, Storage::Bf16, Fused::None, 132);
             product.expect("whole chunks").tile
         };
-        assert_eq!(tile(32_768, 3072, 768), HopperTile::TURNS, "the epilogue takes a third of the sums' time");
+        assert_eq!(tile(32_768, 3072, 768), HopperTile::PING_PONG, "the epilogue takes a third of the sums' time");
         assert_eq!(tile(32_768, 768, 3072), HopperTile::WIDE, "and here a twelfth");
         assert_eq!(tile(8192, 8192, 8192), HopperTile::WIDE);
         assert_eq!(tile(512, 768, 768), HopperTile::SQUARE, "one round of any");

@@ -14,7 +14,7 @@ use super::{
     cuda::GROUP,
     cuda_epilogue::{Finish, LanePlace, Target, fragment_start, store_fragment},
     cuda_place::{WarpPlace, tile_origin, tiles},
-    cuda_sm90::{HopperTile, Sharing},
+    cuda_sm90::{HopperTile, KernelSchedule},
 };
 use crate::ptx::{
     Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Param, PointerParam,
@@ -59,9 +59,9 @@ impl Ring {
     /// Blocks of 16 rows x 64 columns of sums that a warp puts into shared memory at once. Two where a thread holds all
     /// rows of a tile: what it holds no more leaves registers to the epilogue.
     const fn panels(self) -> u32 {
-        match self.tile.sharing {
-            Sharing::Halves => 1,
-            Sharing::Turns => 2,
+        match self.tile.schedule {
+            KernelSchedule::Cooperative => 1,
+            KernelSchedule::PingPong => 2,
         }
     }
 
@@ -75,23 +75,23 @@ impl Ring {
 
     /// Shared memory of a block.
     pub(super) const fn shared_bytes(self) -> u32 {
-        match self.tile.sharing {
-            Sharing::Halves => self.turn(),
-            Sharing::Turns => self.turn() + 8 * 2,
+        match self.tile.schedule {
+            KernelSchedule::Cooperative => self.turn(),
+            KernelSchedule::PingPong => self.turn() + 8 * 2,
         }
     }
 
     /// Blocks of 64 rows of a tile that one warpgroup multiplies.
     const fn blocks(self) -> u32 {
-        match self.tile.sharing {
-            Sharing::Halves => 1,
-            Sharing::Turns => HopperTile::M / 64,
+        match self.tile.schedule {
+            KernelSchedule::Cooperative => 1,
+            KernelSchedule::PingPong => HopperTile::M / 64,
         }
     }
 
     /// Makes the barriers, for one thread: full after one arrival and all bytes, empty when all warps that multiply the
     /// slice have read it; a warpgroup's turn comes when the warps of the other have begun their last slice.
-    pub(super) fn initialise(self, k: &Entry, base: Ptr<Shared>) {
+    pub(super) fn initialize(self, k: &Entry, base: Ptr<Shared>) {
         k.comment("the barriers of the ring");
         let readers = WARPS / self.blocks();
         for stage in 0..self.tile.stages {
@@ -301,7 +301,7 @@ impl Consumer {
             let leading = if ring.along_k[operand] { 16 } else { BOX };
             descriptor(leading, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
         });
-        let a = if ring.tile.sharing == Sharing::Halves { k.index(base, group, BOX) } else { base };
+        let a = if ring.tile.schedule == KernelSchedule::Cooperative { k.index(base, group, BOX) } else { base };
         let b = k.offset(base, Ring::A);
         let operands = [k.matrix_descriptor(a, constant[0]), k.matrix_descriptor(b, constant[1])];
         Self { ring, base, group, warp, arrives, operands }
@@ -311,7 +311,7 @@ impl Consumer {
         let Self { ring, base, .. } = *self;
         let sums = k.registers::<F32>("acc", (ring.blocks() * ring.tile.n / 2) as usize);
         let place = Place::first(k, ring, 0);
-        let turns = (ring.tile.sharing == Sharing::Turns).then(|| self.turns(k));
+        let turns = (ring.tile.schedule == KernelSchedule::PingPong).then(|| self.turns(k));
         schedule.each(k, turns.as_ref().map(|_| self.group), |work| {
             if let Some(turns) = &turns {
                 turns.wait(k);
@@ -336,11 +336,11 @@ impl Consumer {
     }
 
     /// The barriers by which the two warpgroups take turns.
-    fn turns(&self, k: &Entry) -> Turns {
+    fn turns(&self, k: &Entry) -> PingPongBarriers {
         let at = |group| k.slot(self.base, group, 8).at(self.ring.turn() as i32);
         // The first turn is that of group 0: a fresh barrier is in its first phase, and that before is over.
         let first = k.xor(self.group, 1u32);
-        Turns { mine: at(self.group), other: at(first), parity: k.variable("turn", first) }
+        PingPongBarriers { mine: at(self.group), other: at(first), parity: k.variable("turn", first) }
     }
 
     /// Starts sums (+)= A · B of the slice in `stage`, as one group; the old sums count if `adds`.
@@ -421,14 +421,14 @@ impl Consumer {
 
 /// Two warpgroups that take turns: whose slices go through the ring is decided by the order of the tiles, and a wait for a
 /// phase that lies more than one ahead would take an older one for it.
-struct Turns {
+struct PingPongBarriers {
     mine: Address<Shared>,
     other: Address<Shared>,
     /// The parity of the phase to wait for.
     parity: Reg<U32>,
 }
 
-impl Turns {
+impl PingPongBarriers {
     /// Waits until the other warpgroup has begun its last slice.
     fn wait(&self, k: &Entry) {
         k.mbarrier_wait(self.mine, self.parity);

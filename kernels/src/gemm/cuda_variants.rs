@@ -1,14 +1,14 @@
 //! Cases of the product that only a GPU has: operands in f16, sums of bf16 operands in f32, k cut into slices.
 
 use super::{
-    Gemm, Write,
+    Beta, Gemm,
     cases::{After, Problem},
     cuda::{Blocking, Product},
     cuda_cases::{Layers, sizes},
     cuda_epilogue::Fused,
     cuda_sm90::{HopperProduct, HopperTile},
     cuda_sm90_cases,
-    cuda_split::SumSlices,
+    cuda_split_k::SplitKReduce,
     reference,
 };
 use crate::{
@@ -61,13 +61,13 @@ pub(super) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Result<f64
     if case.variant.ends_with(F16) {
         return check_f16(&spec, sm);
     }
-    let write = if after == After::Accumulate { Write::Accumulate } else { Write::Overwrite };
+    let beta = if after == After::Accumulate { Beta::One } else { Beta::Zero };
     if sm != Sm::Sm90a {
-        return check_slices(&spec, write, sm);
+        return check_slices(&spec, beta, sm);
     }
     let mut worst = 0.0f64;
     for tile in HopperTile::ALL {
-        let held = check_slices_on_hopper(&spec, write, tile);
+        let held = check_slices_on_hopper(&spec, beta, tile);
         worst = worst.max(held.map_err(|error| format!("{tile:?}: {error}"))?);
     }
     Ok(worst)
@@ -83,7 +83,7 @@ fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
     let c = device.unwritten::<f16>("c", span_c);
     if sm == Sm::Sm90a {
         let product = HopperProduct::new(spec, Storage::F16, Storage::F16, Fused::None, 1);
-        let product = HopperProduct { tile: HopperTile::WIDE, ..product.ok_or("the copy engine cannot bring them")? };
+        let product = HopperProduct { tile: HopperTile::WIDE, ..product.ok_or("TMA does not support the operands")? };
         let maps = product.maps(spec, operands.map(|buffer| buffer.address())).map_err(|error| error.to_string())?;
         for map in &maps {
             device.tensor_map(map);
@@ -106,11 +106,11 @@ fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
 }
 
 /// The gradient of a weight: k cut into slices, whose f32 sums a second pass adds in order.
-fn check_slices(spec: &Gemm, write: Write, sm: Sm) -> Result<f64, String> {
+fn check_slices(spec: &Gemm, beta: Beta, sm: Sm) -> Result<f64, String> {
     let product = Product::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
     let (count, chunk) = product.split(spec, 8);
     let elements = spec.m * spec.n;
-    hold_slices(spec, write, sm, count, |device, [a, b], partial| {
+    hold_slices(spec, beta, sm, count, |device, [a, b], partial| {
         device.pointer(a).pointer(b).pointer(partial);
         device.integers(sizes(spec, &Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, elements] }));
         device.run(&product.program(sm), product.launch(spec.m, spec.n, count), Approximation::Exact)
@@ -118,13 +118,13 @@ fn check_slices(spec: &Gemm, write: Write, sm: Sm) -> Result<f64, String> {
 }
 
 /// The same with Hopper's product, whose one block computes the tiles of all slices, the last of which is shorter.
-fn check_slices_on_hopper(spec: &Gemm, write: Write, tile: HopperTile) -> Result<f64, String> {
+fn check_slices_on_hopper(spec: &Gemm, beta: Beta, tile: HopperTile) -> Result<f64, String> {
     let product = HopperProduct::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
-    let product = HopperProduct { tile, ..product.ok_or("the copy engine cannot bring them")? };
+    let product = HopperProduct { tile, ..product.ok_or("TMA does not support the operands")? };
     let chunk = 4 * HopperTile::K as usize;
     let count = spec.k.div_ceil(chunk);
     let elements = spec.m * spec.n;
-    hold_slices(spec, write, Sm::Sm90a, count, |device, operands, partial| {
+    hold_slices(spec, beta, Sm::Sm90a, count, |device, operands, partial| {
         let maps = product.maps(spec, operands.map(Buffer::address)).map_err(|error| error.to_string())?;
         for map in &maps {
             device.tensor_map(map);
@@ -137,7 +137,7 @@ fn check_slices_on_hopper(spec: &Gemm, write: Write, tile: HopperTile) -> Result
 /// Sums of `count` slices by `multiply`, from A, B into partial sums, added by the second pass, against the rule.
 fn hold_slices(
     spec: &Gemm,
-    write: Write,
+    beta: Beta,
     sm: Sm,
     count: usize,
     multiply: impl FnOnce(&mut Simulated, [Buffer; 2], Buffer) -> Result<(), String>,
@@ -145,7 +145,7 @@ fn hold_slices(
     let elements = spec.m * spec.n;
     let [span_a, span_b, _] = spec.spans();
     let (a, b) = (uniform::<bf16>(1, span_a, 1.0), uniform::<bf16>(2, span_b, 1.0));
-    let before = if write == Write::Accumulate { uniform::<f32>(3, elements, 1.0) } else { vec![f32::NAN; elements] };
+    let before = if beta == Beta::One { uniform::<f32>(3, elements, 1.0) } else { vec![f32::NAN; elements] };
     let mut device = Simulated::default();
     let operands = [device.buffer("a", &a), device.buffer("b", &b)];
     let partial = device.unwritten::<f32>("partial", count * elements);
@@ -153,12 +153,12 @@ fn hold_slices(
     device.pointer(partial);
     let c = device.input("c", &before);
     // The second pass has no program of its own for Hopper.
-    let sum = SumSlices { write };
+    let sum = SplitKReduce { beta };
     device.integers([spec.m, spec.n, spec.n, count]);
     device.run(&sum.program(sm), sum.launch(spec.m, spec.n), Approximation::Exact)?;
     let mut exact = reference::product(spec, &widen::<f64, bf16>(&a), &widen::<f64, bf16>(&b));
     let mut naive = reference::product(spec, &widen::<f32, bf16>(&a), &widen::<f32, bf16>(&b));
-    if write == Write::Accumulate {
+    if beta == Beta::One {
         exact = reference::add(&widen(&before), &exact);
         naive = reference::add(&before, &naive);
     }

@@ -1,6 +1,6 @@
 //! What happens to a tile of C between the registers and memory.
 
-use super::{Gemm, Operand, Write, sweep::Output};
+use super::{Beta, Gemm, Operand, sweep::Output};
 use crate::dropout::{BLOCK, Dropout};
 use crate::gelu::Activation;
 use crate::pool::Disjoint;
@@ -61,7 +61,7 @@ impl<'a, C: Element> Epilogue<'a, C> {
     #[track_caller]
     pub(super) fn check(self, spec: &Gemm) -> Finish<'a> {
         let plain = matches!(self, Self::None | Self::Bias(_));
-        assert!(plain || spec.write == Write::Overwrite, "{spec:?}: only the epilogues None and Bias can accumulate");
+        assert!(plain || spec.beta == Beta::Zero, "{spec:?}: only the epilogues None and Bias can accumulate");
         let vector = |bias: &'a [f32]| {
             assert_eq!(bias.len(), spec.n, "{spec:?}: the bias must hold one number a column");
             bias
@@ -210,7 +210,7 @@ impl<'a> Finish<'a> {
         let (wide, vectors) = (Wide(simd), height * nv);
         let at = |v: usize| start + v / nv * ldc + v % nv * S::LANES;
         for first in (0..vectors).step_by(WIDTH) {
-            // Beyond the last one stands the last one: computed, and not stored.
+            // Past the end, the last vector is repeated and its result discarded.
             let of = |i: usize| (first + i).min(vectors - 1);
             let count = WIDTH.min(vectors - first);
             // SAFETY: the caller's promise for each of the vectors.

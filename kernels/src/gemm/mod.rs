@@ -40,7 +40,7 @@ mod cuda_single;
 pub mod cuda_sm90;
 mod cuda_sm90_cases;
 mod cuda_sm90_ring;
-pub mod cuda_split;
+pub mod cuda_split_k;
 mod cuda_variants;
 mod epilogue;
 mod pack;
@@ -77,13 +77,13 @@ pub enum Layout {
     Transposed,
 }
 
-/// What happens to the old values of C.
+/// The factor β of the old values of C, as in BLAS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Write {
-    /// They are not read: C = epilogue(A·B).
-    Overwrite,
-    /// They are added to: C = C + A·B. With [`Epilogue::None`] and [`Epilogue::Bias`] alone.
-    Accumulate,
+pub enum Beta {
+    /// C = epilogue(A·B); the old values are not read.
+    Zero,
+    /// C = C + A·B. With [`Epilogue::None`] and [`Epilogue::Bias`] alone.
+    One,
 }
 
 /// A product as a value: sizes, how the operands lie, what happens to C.
@@ -105,8 +105,8 @@ pub struct Gemm {
     pub ldb: usize,
     /// Elements from one row of C to the next; also for the epilogue's matrices.
     pub ldc: usize,
-    /// What happens to the old values of C.
-    pub write: Write,
+    /// Factor of the old values of C.
+    pub beta: Beta,
 }
 
 impl Gemm {
@@ -114,7 +114,7 @@ impl Gemm {
     pub const fn new(m: usize, n: usize, k: usize, a: Layout, b: Layout) -> Self {
         let lda = if matches!(a, Layout::Normal) { k } else { m };
         let ldb = if matches!(b, Layout::Normal) { n } else { k };
-        Self { m, n, k, a, b, lda, ldb, ldc: n, write: Write::Overwrite }
+        Self { m, n, k, a, b, lda, ldb, ldc: n, beta: Beta::Zero }
     }
     /// A [m, k], B [k, n]: dx = dy·W.
     pub const fn nn(m: usize, n: usize, k: usize) -> Self {
@@ -138,7 +138,7 @@ impl Gemm {
     }
     /// The same, adding to C.
     pub const fn accumulate(self) -> Self {
-        Self { write: Write::Accumulate, ..self }
+        Self { beta: Beta::One, ..self }
     }
     /// Floating-point operations, a multiply-add counted as two.
     pub const fn flops(&self) -> u64 {

@@ -106,7 +106,7 @@ unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, wid
     }
 }
 
-/// Lines lie across stored rows: each step is a run of `count` neighbours.
+/// Lines lie across stored rows: each step is a run of `count` neighbors.
 ///
 /// # Safety
 /// `x` holds `depth` rows of `count`, `leading` apart; `out` as for [`transpose`].

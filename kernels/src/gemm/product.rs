@@ -34,8 +34,8 @@ pub(super) struct Right<'a> {
 }
 
 /// What comes after this tile: where the next one will go (its lines of C, and of the epilogue's matrix), and a part of the
-/// panel of B that follows. They are asked for a row at a time, because a core has room for a dozen unanswered questions,
-/// and the operands need some of it.
+/// panel of B that follows. They are prefetched one row at a time, because a core has about a dozen line-fill buffers and
+/// the operands need some of them.
 #[derive(Clone, Copy)]
 pub(super) struct Next {
     /// Any address.
@@ -137,7 +137,7 @@ fn prefetch_right<S: Simd, const NV: usize>(b: *const f32) {
     }
 }
 
-/// [`product`] where the H numbers of a step are neighbours: A is packed, or lies transposed.
+/// [`product`] where the H numbers of a step are neighbors: A is packed, or lies transposed.
 ///
 /// # Safety
 /// As [`product`].
@@ -180,7 +180,7 @@ unsafe fn of_groups<S: Simd, const H: usize, const NV: usize>(
     sums
 }
 
-/// [`product`] where the steps of a row are neighbours: A as it lies. Five pointers reach 14 rows, three rows each.
+/// [`product`] where the steps of a row are neighbors: A as it lies. Five pointers reach 14 rows, three rows each.
 ///
 /// # Safety
 /// As [`product`].

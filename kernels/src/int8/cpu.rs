@@ -1,7 +1,7 @@
-//! The loops: rows are quantised into panels, panels of rows meet panels of columns in a register tile.
+//! The loops: rows are quantized into panels, panels of rows meet panels of columns in a register tile.
 //!
 //! ```text
-//! quantised rows, a panel of H <= ROWS rows:      │ row 0      │ row 1      │ … │ row H-1    │   k 0..4
+//! quantized rows, a panel of H <= ROWS rows:      │ row 0      │ row 1      │ … │ row H-1    │   k 0..4
 //!                                                 │ k0 k1 k2 k3│ k0 k1 k2 k3│   │ k0 k1 k2 k3│
 //!                                                 │ …                                        │   k 4..8
 //! ```
@@ -26,7 +26,7 @@ pub(super) struct Product<'a> {
     pub activation: Option<Activation>,
 }
 
-/// Panels of rows in a task at most: their quantised rows and a panel of columns fit L2 beside each other.
+/// Panels of rows in a task at most: their quantized rows and a panel of columns fit L2 beside each other.
 const PANELS: usize = 8;
 /// Tasks that a product is cut into where it has the columns for it.
 const TASKS: usize = 8;
@@ -56,7 +56,7 @@ impl Panels {
     }
 }
 
-/// The quantised rows.
+/// The quantized rows.
 #[derive(Clone, Copy)]
 struct Quantized<'a> {
     /// Panels one behind the other.
@@ -66,7 +66,7 @@ struct Quantized<'a> {
     offset: &'a [f32],
 }
 
-/// Quantises the m rows of x, multiplies, finishes.
+/// Quantizes the m rows of x, multiplies, finishes.
 pub(super) fn run<D: Dot>(cpu: &Cpu, dot: D, product: &Product<'_>, m: usize, y: &mut [f32], scratch: &mut [u32]) {
     let (n, k) = product.weight.size();
     let panels = Panels { rows: m, count: m.div_ceil(D::ROWS), stride: 4 * k.div_ceil(4) };
@@ -92,7 +92,7 @@ pub(super) fn run<D: Dot>(cpu: &Cpu, dot: D, product: &Product<'_>, m: usize, y:
     });
 }
 
-/// Where quantised rows go.
+/// Where quantized rows go.
 #[derive(Clone, Copy)]
 struct Outputs<'a> {
     bytes: Disjoint<'a, u8>,

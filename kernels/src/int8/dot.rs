@@ -6,7 +6,7 @@ use crate::simd::{IsaKind, Scalar, Simd};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Which instructions a weight is quantised for.
+/// Which instructions a weight is quantized for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotKind {
     /// Plain Rust.
@@ -71,7 +71,7 @@ pub(super) unsafe trait Dot: Copy + Send + Sync {
     type Float: Simd;
     /// Rows of the register tile.
     const ROWS: usize;
-    /// L: activations are quantised to 0 ..= L.
+    /// L: activations are quantized to 0 ..= L.
     const LEVELS: f32;
 
     /// Runs `kernel` with these instructions enabled for everything that is inlined into it.
@@ -103,10 +103,10 @@ pub(super) trait DotKernel<D: Dot> {
     fn run(self, dot: D);
 }
 
-/// The same expression for the token of a kind that was detected when a weight was quantised.
+/// The same expression for the token of a kind that was detected when a weight was quantized.
 macro_rules! with_dot {
     ($kind:expr, $dot:ident => $body:expr) => {{
-        const FOUND: &str = "a weight is quantised only for what was detected";
+        const FOUND: &str = "a weight is quantized only for what was detected";
         match $kind {
             $crate::int8::dot::DotKind::Scalar => {
                 let $dot = $crate::int8::dot::ScalarDot;

@@ -1,4 +1,4 @@
-//! A dense layer in 8-bit integers, for inference: y = act(x·Wᵀ + b) with weights quantised once and activations row by row.
+//! A dense layer in 8-bit integers, for inference: y = act(x·Wᵀ + b) with weights quantized once and activations row by row.
 //!
 //! ```text
 //! weights       W[j, :] ≈ w_j · V[j, :]            V in -127 ..= 127, w_j = max|W[j, :]| / 127      (output channel j)
@@ -19,7 +19,7 @@
 //!
 //! Sums of integers are exact, so results are the same to the bit for any number of threads and for all that share L.
 //! f32 multiplies 16 pairs a step of AVX-512: products are at most four times as fast, and what is not a product
-//! (quantising, GELU, attention, LayerNorm) weighs more.
+//! (quantizing, GELU, attention, LayerNorm) weighs more.
 //!
 //! Packed weights: panels of NR columns, in a panel one group of four k behind the other, k filled up with zeros.
 //!
@@ -68,7 +68,7 @@ unsafe impl bytemuck::Zeroable for Line {}
 unsafe impl bytemuck::Pod for Line {}
 
 impl QuantizedWeight {
-    /// Quantises W, rows [n] of k numbers one behind the other, for the instructions of `cpu`.
+    /// Quantizes W, rows [n] of k numbers one behind the other, for the instructions of `cpu`.
     ///
     /// # Panics
     /// If `w` does not hold n·k numbers, or k is above [`MAX_K`].
@@ -118,7 +118,7 @@ impl QuantizedWeight {
     }
 }
 
-/// Words of scratch that [`linear`] needs for m rows of k numbers: the quantised rows, with scale and offset.
+/// Words of scratch that [`linear`] needs for m rows of k numbers: the quantized rows, with scale and offset.
 pub const fn scratch_len(m: usize, k: usize) -> usize {
     area(m, k.div_ceil(4) + 2)
 }
@@ -126,7 +126,7 @@ pub const fn scratch_len(m: usize, k: usize) -> usize {
 /// y = act(x·Wᵀ + b) for m rows: x [m, k], y [m, n], both without gaps.
 ///
 /// # Panics
-/// If sizes do not fit, or the weight was quantised for other instructions than those of `cpu`.
+/// If sizes do not fit, or the weight was quantized for other instructions than those of `cpu`.
 #[track_caller]
 pub fn linear(
     cpu: &Cpu,
@@ -137,11 +137,11 @@ pub fn linear(
     y: &mut [f32],
     scratch: &mut [u32],
 ) {
-    assert!(weight.fits(cpu), "the weight was quantised for {:?}; quantise it on the same Cpu", weight.kind);
+    assert!(weight.fits(cpu), "the weight was quantized for {:?}; quantize it on the same Cpu", weight.kind);
     multiply(cpu, &cpu::Product { x, weight, bias, activation }, y, scratch);
 }
 
-/// The same with whatever instructions the weight was quantised for.
+/// The same with whatever instructions the weight was quantized for.
 #[track_caller]
 fn multiply(cpu: &Cpu, product: &cpu::Product<'_>, y: &mut [f32], scratch: &mut [u32]) {
     let (cpu::Product { x, bias, .. }, (n, k)) = (product, product.weight.size());

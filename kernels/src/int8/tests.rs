@@ -44,7 +44,7 @@ fn run((kind, cpu): &(DotKind, Cpu), [m, n, k]: [usize; 3], x: &[f32], w: &[f32]
     y
 }
 
-/// The definition in f64, with integers quantised to `levels` as the module says.
+/// The definition in f64, with integers quantized to `levels` as the module says.
 fn definition([m, n, k]: [usize; 3], x: &[f32], w: &[f32], bias: &[f32], levels: f32) -> Vec<f64> {
     let mut y = Vec::new();
     for row in x.chunks(k.max(1)).take(m) {
@@ -199,7 +199,7 @@ fn rows_of_one_value_are_exact_in_their_offset() {
 }
 
 #[test]
-#[should_panic(expected = "quantise it on the same Cpu")]
+#[should_panic(expected = "quantize it on the same Cpu")]
 fn a_weight_for_other_instructions_is_refused() {
     let cpu = Cpu::new(*Isa::real().last().unwrap(), 1).unwrap();
     let usual = DotKind::of(cpu.isa().kind());

@@ -104,15 +104,15 @@ struct Backward<'a, X> {
     dbias: &'a mut [f32],
 }
 
-/// Who normalises.
-trait Normalise {
+/// Who normalizes.
+trait Normalize {
     fn forward<X: Element>(&self, spec: &Spec, operands: Forward<'_, X>) -> Result<(), String>;
     fn backward<X: Element>(&self, spec: &Spec, operands: Backward<'_, X>) -> Result<(), String>;
 }
 
 struct OnCpu<'a>(&'a Cpu);
 
-impl Normalise for OnCpu<'_> {
+impl Normalize for OnCpu<'_> {
     fn forward<X: Element>(&self, spec: &Spec, f: Forward<'_, X>) -> Result<(), String> {
         forward(self.0, spec, f.x, f.residual, f.gain, f.bias, f.s, f.y, f.stats);
         Ok(())
@@ -135,7 +135,7 @@ fn launch(kernel: &LayerNorm, spec: &Spec) -> (Option<Launch>, usize) {
     }
 }
 
-impl Normalise for OnSimulator {
+impl Normalize for OnSimulator {
     fn forward<X: Element>(&self, spec: &Spec, f: Forward<'_, X>) -> Result<(), String> {
         let kernel = LayerNorm::forward(X::DTYPE, f.residual.is_some(), f.s.is_some(), spec.columns);
         let (kernel, mut device) = (kernel.ok_or("rows are too long")?, Simulated::default());
@@ -177,7 +177,7 @@ impl Normalise for OnSimulator {
     }
 }
 
-fn check_of<X: Element>(case: &Case, on: &impl Normalise) -> Result<f64, String> {
+fn check_of<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, String> {
     match case.pass {
         Pass::Forward => check_forward::<X>(case, on),
         Pass::Backward => check_backward::<X>(case, on),
@@ -194,7 +194,7 @@ fn activations<X: Element>(seed: u64, spec: &Spec) -> Vec<X> {
     deviations.into_iter().enumerate().map(|(i, x)| X::from_f32(x + (i / spec.columns) as f32 % 5.0)).collect()
 }
 
-fn check_forward<X: Element>(case: &Case, on: &impl Normalise) -> Result<f64, String> {
+fn check_forward<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, String> {
     let spec = spec(case);
     let (x, r) = (activations::<X>(1, &spec), activations::<X>(2, &spec));
     let (gain, bias) = (uniform::<f32>(3, spec.columns, 1.5), uniform::<f32>(4, spec.columns, 1.0));
@@ -221,7 +221,7 @@ fn check_forward<X: Element>(case: &Case, on: &impl Normalise) -> Result<f64, St
     Ok(worst.max(within("y", &y, &store::<X>(&naive.y), &exact.y)?))
 }
 
-fn check_backward<X: Element>(case: &Case, on: &impl Normalise) -> Result<f64, String> {
+fn check_backward<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, String> {
     let spec = spec(case);
     let (s, dy) = (activations::<X>(5, &spec), activations::<X>(6, &spec));
     let (gain, before) = (uniform::<f32>(7, spec.columns, 1.5), uniform::<f32>(8, spec.columns, 1.0));

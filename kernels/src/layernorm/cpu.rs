@@ -64,23 +64,23 @@ impl<X: Element> Kernel for Forward<'_, X> {
             let x = &x[of_input.clone()];
             let residual = residual.map(|r| &r[of_input]);
             let sum_out = sum_out.as_deref_mut().map(|s| &mut s[of_output.clone()]);
-            let normalise = Row { gain, bias, eps, y: &mut y[of_output] };
+            let normalize = Row { gain, bias, eps, y: &mut y[of_output] };
             let stats = &mut stats[2 * i..2 * i + 2];
             match (residual, sum_out) {
                 (Some(r), Some(s)) => {
-                    let written = [rows_on(1, s), rows_on(1, normalise.y)];
+                    let written = [rows_on(1, s), rows_on(1, normalize.y)];
                     let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], [&mut *s]);
-                    normalise.finish(simd, [&*s], sum, stats, [x, r]);
+                    normalize.finish(simd, [&*s], sum, stats, [x, r]);
                 }
                 (Some(r), None) => {
-                    let written = [rows_on(1, normalise.y)];
+                    let written = [rows_on(1, normalize.y)];
                     let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], []);
-                    normalise.finish(simd, [x, r], sum, stats, [x, r]);
+                    normalize.finish(simd, [x, r], sum, stats, [x, r]);
                 }
                 (None, s) => {
-                    let written = [rows_on(1, normalise.y)];
+                    let written = [rows_on(1, normalize.y)];
                     let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x], [], [], []);
-                    normalise.finish(simd, [x], sum, stats, [x]);
+                    normalize.finish(simd, [x], sum, stats, [x]);
                     if let Some(s) = s {
                         s.copy_from_slice(x);
                     }
@@ -114,8 +114,8 @@ impl<X: Element> Row<'_, X> {
         let (squared, read) = (SquaredDeviations::<X>(mean, PhantomData), read.map(|row| rows_on(2, row)));
         let [squares] = sweep_asking(simd, columns, &squared, read, parts, [], [], []);
         let rstd = 1.0 / (squares / columns as f32 + self.eps).sqrt();
-        let normalise = Normalise::<X> { mean, rstd, storage: PhantomData };
-        sweep_asking(simd, columns, &normalise, [], parts, [self.gain, self.bias], [], [self.y]);
+        let normalize = Normalize::<X> { mean, rstd, storage: PhantomData };
+        sweep_asking(simd, columns, &normalize, [], parts, [self.gain, self.bias], [], [self.y]);
         stats.copy_from_slice(&[mean, rstd]);
     }
 }
@@ -176,13 +176,13 @@ impl<X: Element, const PARTS: usize> Columns<PARTS, 0, 0, 0, 1> for SquaredDevia
 }
 
 /// y = (s - mean) · rstd · γ + β
-struct Normalise<X> {
+struct Normalize<X> {
     mean: f32,
     rstd: f32,
     storage: PhantomData<X>,
 }
 
-impl<X: Element, const PARTS: usize> Columns<PARTS, 2, 0, 1, 0> for Normalise<X> {
+impl<X: Element, const PARTS: usize> Columns<PARTS, 2, 0, 1, 0> for Normalize<X> {
     #[inline(always)]
     fn step<S: Simd>(
         &self,

@@ -11,7 +11,7 @@
 //! ```text
 //! __global__ forward(x, residual, gain, bias, s, y, stats, rows, columns, eps) {          // WARPS warps share a row
 //!     for (row = first; row < rows; row += rows of the grid) {
-//!         v[N][8] = x[row, ..] + residual[row, ..], rounded to storage;                   // 16 bytes a lane, neighbours
+//!         v[N][8] = x[row, ..] + residual[row, ..], rounded to storage;                   // 16 bytes a lane, neighbors
 //!         s[row, ..] = v;                                                                 // where it is kept
 //!         mean = sum(v) / columns;  rstd = 1 / sqrt(sum((v - mean)²) / columns + eps);    // shuffles; across warps
 //!         y[row, ..] = gain * (v - mean) * rstd + bias;  stats[row] = (mean, rstd);       //   through shared memory
@@ -55,7 +55,7 @@ pub const MAX_GROUPS: usize = 264;
 /// The greatest H.
 pub const MAX_COLUMNS: usize = 8192;
 
-/// One specialisation of the kernel.
+/// One specialization of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerNorm {
     /// Which way.
@@ -94,7 +94,7 @@ impl LayerNorm {
         (columns <= MAX_COLUMNS).then_some(kernel)
     }
 
-    /// The specialisations for ALBERT's widths: E = 128; H = 768 (base), 1024 (large), 2048 (xlarge), 4096 (xxlarge), and
+    /// The specializations for ALBERT's widths: E = 128; H = 768 (base), 1024 (large), 2048 (xlarge), 4096 (xxlarge), and
     /// one for rows that are no whole vectors.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
@@ -172,7 +172,7 @@ impl LayerNorm {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [self.threads(), 1, 1], |k| {
-            k.most_registers(self.registers());
+            k.maxnreg(self.registers());
             match self.pass {
                 Pass::Forward => self.write_forward(k),
                 Pass::Backward => self.write_backward(k),

@@ -18,7 +18,7 @@
 //!   1  Σ g, Σ g·x̂, and dγ, dβ of this block of rows           2  ds
 //! ```
 //!
-//! The variance is that of the second pass: a one-pass formula loses it where |mean| is large. ALBERT normalises after
+//! The variance is that of the second pass: a one-pass formula loses it where |mean| is large. ALBERT normalizes after
 //! the sum (post-LN) with ε = 1e-12 (Lan et al. 2019; released code), hence f32 statistics always.
 //!
 //! dγ and dβ: at most 64 blocks of rows each sum their own in scratch, then the blocks are added pairwise as a tree:
@@ -37,7 +37,7 @@ mod tests;
 pub use cases::OPERATION;
 pub use cpu::{backward, backward_scratch_len, forward};
 
-/// Sizes and ε of a normalisation.
+/// Sizes and ε of a normalization.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spec {
     /// Rows, T.

@@ -1,7 +1,7 @@
 //! Philox4x32-10: random numbers that are a pure function of a counter and a key.
 //!
 //! Ten rounds of multiply, swap and xor over a 128-bit counter under a 64-bit key (Salmon, Moraes, Dror, Shaw,
-//! "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). No state: dropout, masking and initialisation are drawn
+//! "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). No state: dropout, masking and initialization are drawn
 //! from (seed, what for, where), so they are the same for any number of threads, recomputed instead of stored, and
 //! resumed by knowing the step alone.
 

@@ -1,7 +1,7 @@
 //! The row of the optimizers in the table of operations: their sizes, their cost, their check against f64.
 
 use super::cuda::{Blocks, Update, hyper_values, step_values};
-use super::{Hyper, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
+use super::{AdamConfig, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
 use crate::check::{Guarded, On, on_device, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::ptx::{Sm, sim::Approximation};
@@ -64,7 +64,7 @@ fn check(case: &Case, target: Target) -> Outcome {
 fn simulate(
     sm: Sm,
     (lamb, half): (bool, bool),
-    (hyper, step, segments): (&Hyper, &Step, &[Segment]),
+    (hyper, step, segments): (&AdamConfig, &Step, &[Segment]),
     grads: &[f32],
     [w, m, v]: [&mut [f32]; 3],
 ) -> Result<Vec<f32>, String> {
@@ -111,7 +111,7 @@ fn simulate(
 fn check_of(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let params = case.dim("P");
     let segments = segments(params);
-    let hyper = Hyper { bias_correction: case.variant.ends_with("corrected"), ..Hyper::default() };
+    let hyper = AdamConfig { bias_correction: case.variant.ends_with("corrected"), ..AdamConfig::default() };
     let step = Step { number: 3, learning_rate: 0.01, gradient_scale: 0.37 };
     let grads = uniform::<f32>(1, params, 2.0);
     let start = reference::State {

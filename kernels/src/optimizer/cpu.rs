@@ -1,7 +1,7 @@
 //! LAMB and AdamW on vectors.
 #![allow(unsafe_code)]
 
-use super::{Hyper, Segment, Step};
+use super::{AdamConfig, Segment, Step};
 use crate::pool::Cpu;
 use crate::rows::{RowOutputs, Rows};
 use crate::simd::{Kernel, Simd};
@@ -58,7 +58,7 @@ pub fn lamb_scratch_len(segments: &[Segment]) -> usize {
 /// If lengths differ, or segments overlap, are out of order or lie outside the buffers.
 pub fn lamb(
     cpu: &Cpu,
-    hyper: &Hyper,
+    hyper: &AdamConfig,
     step: &Step,
     segments: &[Segment],
     params: &mut [f32],
@@ -113,7 +113,7 @@ pub fn lamb(
 /// If lengths differ, or segments overlap, are out of order or lie outside the buffers.
 pub fn adamw(
     cpu: &Cpu,
-    hyper: &Hyper,
+    hyper: &AdamConfig,
     step: &Step,
     segments: &[Segment],
     params: &mut [f32],
@@ -149,7 +149,7 @@ struct Direction {
 }
 
 impl Direction {
-    fn new(hyper: &Hyper, step: &Step) -> Self {
+    fn new(hyper: &AdamConfig, step: &Step) -> Self {
         let correction = |beta: f64| {
             assert!(step.number > 0, "optimizer: steps are counted from 1");
             (1.0 / (1.0 - beta.powf(step.number as f64))) as f32

@@ -25,7 +25,7 @@
 //! Bound by memory: AdamW 7 numbers of 4 bytes and one of 2 a parameter, LAMB 10 and one. Sums of squares: 16 numbers in
 //! f32 a thread, f64 beyond, in a fixed order. Limits: fewer than 2³² parameters.
 
-use super::{Hyper, Segment, Step};
+use super::{AdamConfig, Segment, Step};
 use crate::{
     operation::{Launch, Name, Program},
     ptx::{Address, Compare, Entry, F32, F64, Global, Module, Ptr, Read, Reg, Sm, Special, Storage, U32},
@@ -66,14 +66,14 @@ impl Blocks {
     }
 }
 
-/// What [`Hyper`] is on the device: β1, 1-β1, β2, 1-β2, ε, λ.
-pub fn hyper_values(hyper: &Hyper) -> [f32; 6] {
-    let Hyper { beta1, beta2, eps, weight_decay, .. } = *hyper;
+/// What [`AdamConfig`] is on the device: β1, 1-β1, β2, 1-β2, ε, λ.
+pub fn hyper_values(hyper: &AdamConfig) -> [f32; 6] {
+    let AdamConfig { beta1, beta2, eps, weight_decay, .. } = *hyper;
     [beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, weight_decay].map(|x| x as f32)
 }
 
 /// What a step is on the device: learning rate, gradient scale, corrections of m and v.
-pub fn step_values(hyper: &Hyper, step: &Step) -> [f32; 4] {
+pub fn step_values(hyper: &AdamConfig, step: &Step) -> [f32; 4] {
     let correction = |beta: f64| match hyper.bias_correction {
         true => (1.0 / (1.0 - beta.powf(step.number as f64))) as f32,
         false => 1.0,
@@ -81,7 +81,7 @@ pub fn step_values(hyper: &Hyper, step: &Step) -> [f32; 4] {
     [step.learning_rate, step.gradient_scale, correction(hyper.beta1), correction(hyper.beta2)]
 }
 
-/// One specialisation of the optimizers' kernels.
+/// One specialization of the optimizers' kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// AdamW.
@@ -101,7 +101,7 @@ pub enum Update {
 }
 
 impl Update {
-    /// Every specialisation.
+    /// Every specialization.
     pub const ALL: [Update; 6] = [
         Update::AdamW { half: true },
         Update::AdamW { half: false },
@@ -135,7 +135,7 @@ impl Update {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.most_registers(REGISTERS);
+            k.maxnreg(REGISTERS);
             match self {
                 Update::AdamW { half } => write_adamw(k, half),
                 Update::Moments => write_moments(k),
@@ -162,7 +162,7 @@ impl Part {
         Self { start, length, tensor, decays }
     }
 
-    /// Loops over this thread's parameters: neighbours in neighbouring threads.
+    /// Loops over this thread's parameters: neighbors in neighboring threads.
     fn each(&self, k: &Entry, body: impl FnOnce(Reg<U32>)) {
         let end = k.add(self.start, self.length);
         k.for_(k.add(self.start, k.special(Special::TidX)), end, THREADS, body);

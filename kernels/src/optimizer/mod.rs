@@ -51,7 +51,7 @@ pub struct Segment {
 /// What stays the same during a run. [`Default`] gives the released values. In f64, because 1-β must be: 1 - 0.999 is
 /// off by 1e-5 of itself in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hyper {
+pub struct AdamConfig {
     /// Decay of the mean of gradients, β1.
     pub beta1: f64,
     /// Decay of the mean of squared gradients, β2.
@@ -64,7 +64,7 @@ pub struct Hyper {
     pub bias_correction: bool,
 }
 
-impl Default for Hyper {
+impl Default for AdamConfig {
     fn default() -> Self {
         Self { beta1: 0.9, beta2: 0.999, eps: 1e-6, weight_decay: 0.01, bias_correction: false }
     }

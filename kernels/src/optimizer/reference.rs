@@ -1,6 +1,6 @@
 //! The definition of LAMB and AdamW, one tensor at a time.
 
-use super::{Hyper, Segment, Step};
+use super::{AdamConfig, Segment, Step};
 use crate::check::Real;
 
 /// The buffers of all tensors.
@@ -19,7 +19,7 @@ pub struct State<R> {
 /// # Panics
 /// If a segment lies outside the buffers or the step's number is absurd.
 pub fn step<R: Real>(
-    hyper: &Hyper,
+    hyper: &AdamConfig,
     step: &Step,
     adaptive: bool,
     segments: &[Segment],

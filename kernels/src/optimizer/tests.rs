@@ -24,7 +24,7 @@ fn lamb_takes_the_golden_steps() {
         for (i, (ratio, golden)) in ratios.into_iter().zip(weights).enumerate() {
             let step = Step { number: i as u64 + 1, learning_rate: 0.1, gradient_scale: 1.0 };
             let g = gradient(&w, &target);
-            lamb(&cpu, &Hyper::default(), &step, &segments, &mut w, &g, &mut m, &mut v, &mut scratch);
+            lamb(&cpu, &AdamConfig::default(), &step, &segments, &mut w, &g, &mut m, &mut v, &mut scratch);
             let isa = cpu.isa().kind();
             assert!((scratch[0] - ratio).abs() < 1e-8, "{isa} step {i}: ratio {} for {ratio}", scratch[0]);
             for (w, golden) in w.iter().zip(golden) {
@@ -40,7 +40,7 @@ fn adamw_reaches_the_target() {
     for cpu in testable_cpus() {
         let target = [0.4, 0.2, -0.5];
         let (mut w, mut m, mut v) = ([0.1f32, -0.2, -0.1], [0.0; 3], [0.0; 3]);
-        let hyper = Hyper { weight_decay: 0.0, ..Hyper::default() };
+        let hyper = AdamConfig { weight_decay: 0.0, ..AdamConfig::default() };
         for number in 1..=100 {
             let step = Step { number, learning_rate: 0.2, gradient_scale: 1.0 };
             let g = gradient(&w, &target);
@@ -58,7 +58,7 @@ fn steps_of_lamb(cpu: &Cpu, segments: &[Segment], params: usize) -> Vec<f32> {
     for number in 1..=3 {
         let step = Step { number, learning_rate: 0.01, gradient_scale: 0.5 };
         let grads = uniform::<f32>(10 + number, params, 1.0);
-        lamb(cpu, &Hyper::default(), &step, segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
+        lamb(cpu, &AdamConfig::default(), &step, segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
     }
     [w, m, v].concat()
 }
@@ -90,7 +90,7 @@ fn a_zero_norm_means_a_ratio_of_one_and_a_nan_shows() {
     for cpu in testable_cpus() {
         let step = Step { number: 1, learning_rate: 0.5, gradient_scale: 1.0 };
         for (start, gradient) in [(0.0, 1.0), (1.0, 0.0), (1.0, f32::NAN)] {
-            let hyper = Hyper { weight_decay: 0.0, ..Hyper::default() };
+            let hyper = AdamConfig { weight_decay: 0.0, ..AdamConfig::default() };
             let (mut w, mut m, mut v) = ([start; 5], [0.0; 5], [0.0; 5]);
             let mut scratch = [f64::NAN; 3];
             lamb(&cpu, &hyper, &step, &one_tensor(5), &mut w, &[gradient; 5], &mut m, &mut v, &mut scratch);
@@ -121,7 +121,7 @@ fn overlapping_segments_are_refused() {
         let step = Step { number: 1, learning_rate: 0.1, gradient_scale: 1.0 };
         let (mut w, mut m, mut v) = ([0.0; 4], [0.0; 4], [0.0; 4]);
         let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            adamw(&cpu, &Hyper::default(), &step, &bad, &mut w, &[1.0; 4], &mut m, &mut v);
+            adamw(&cpu, &AdamConfig::default(), &step, &bad, &mut w, &[1.0; 4], &mut m, &mut v);
         }));
         assert!(refused.is_err(), "{bad:?}");
     }

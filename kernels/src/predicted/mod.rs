@@ -11,9 +11,9 @@
 //! | issue | instructions of warps | 4 a cycle |
 //! | special | exponentials, logarithms, reciprocals, square roots, `tanh` of threads | 16 a cycle |
 //! | multiply | products of integers of threads (Philox) | 64 a cycle |
-//! | shared | wavefronts of 128 bytes: accesses, what `wgmma` reads, what the copy engine moves | 1 a cycle |
-//! | L1 | sectors of 32 bytes, what the copy engine moves not counted | 4 a cycle |
-//! | L2 | sectors that pass the first cache by: `cp.async`, the copy engine, stores | 5120 bytes a cycle of the device: 7.5 TB/s |
+//! | shared | wavefronts of 128 bytes: accesses, what `wgmma` reads, TMA traffic | 1 a cycle |
+//! | L1 | sectors of 32 bytes, TMA traffic not counted | 4 a cycle |
+//! | L2 | sectors that pass the first cache by: `cp.async`, TMA, stores | 5120 bytes a cycle of the device: 7.5 TB/s |
 //! | memory | bytes of global memory, each counted once | 4.3 TB/s |
 //!
 //! The clock is what makes the tensor cores 790 TFLOP/s: 1.46 GHz on 132 multiprocessors. For Hopper's product, whose blocks
@@ -203,18 +203,23 @@ impl Group {
     }
 }
 
-/// Every group with its table, in Markdown: what `docs/predicted.md` holds. `begins` is called before each group with its
-/// position in [`GROUPS`] and its title.
+/// The predictions of all of [`GROUPS`]. `begins` is called before each group with its position there and its title.
 ///
 /// # Errors
 /// If a workload fails.
-pub fn report(mut begins: impl FnMut(usize, &str)) -> Result<String, String> {
-    let mut text = String::new();
-    for (position, group) in GROUPS.iter().enumerate() {
+pub fn predict_all(mut begins: impl FnMut(usize, &str)) -> Result<Vec<Vec<Prediction>>, String> {
+    let groups = GROUPS.iter().enumerate();
+    let predicted = groups.map(|(position, group)| {
         begins(position, group.title);
-        text += &format!("## {}\n\n{}\n", group.title, Table(&group.predict()?));
-    }
-    Ok(text)
+        group.predict()
+    });
+    predicted.collect()
+}
+
+/// The predictions of all of [`GROUPS`] as tables in Markdown: the contents of `docs/predicted.md`.
+pub fn report(predictions: &[Vec<Prediction>]) -> String {
+    let tables = GROUPS.iter().zip(predictions);
+    tables.map(|(group, predictions)| format!("## {}\n\n{}\n", group.title, Table(predictions))).collect()
 }
 
 /// What is predicted of a workload.

@@ -1,5 +1,5 @@
 //! Copies from device memory to shared memory that run beside the program: `cp.async` by threads, and bulk tensor copies
-//! by the copy engine of Hopper.
+//! by the TMA of Hopper.
 
 use super::{
     Address, Entry, Feature, Generic, Global, Operand, Ptr, Reg, S32, Shared, U32, Version, module::BytesParam,

@@ -21,7 +21,7 @@ pub const LANES: u32 = 32;
 pub enum Fragment {
     /// A of `mma.m16n8k16`: [16, 16], two numbers of 16 bits a register.
     A,
-    /// B of `mma.m16n8k16`: [16 (k), 8 (n)], two numbers of 16 bits a register, neighbours in k.
+    /// B of `mma.m16n8k16`: [16 (k), 8 (n)], two numbers of 16 bits a register, neighbors in k.
     B,
     /// C and D of `mma.m16n8k16`: [16, 8], one f32 a register.
     C,

@@ -39,7 +39,7 @@ pub const fn descriptor(leading_bytes: u32, stride_bytes: u32, swizzle: Descript
 
 impl Entry {
     /// Loads `N` (1, 2 or 4) matrices of 8 x 8 numbers of 16 bits: lane l gives the address of row l % 8 of matrix
-    /// l / 8, 16 bytes, and receives two neighbouring numbers of each.
+    /// l / 8, 16 bytes, and receives two neighboring numbers of each.
     #[track_caller]
     pub fn ldmatrix<T: Type, const N: usize>(&self, row: Address<Shared>) -> [Reg<T>; N] {
         self.ldmatrix_form("", row)

@@ -157,7 +157,7 @@ impl Entry {
         Ptr::new(self.add(pointer.register, bytes))
     }
 
-    /// The address with `bits` flipped: how a swizzled tile finds a neighbour without computing it anew.
+    /// The address with `bits` flipped: how a swizzled tile finds a neighbor without computing it anew.
     #[track_caller]
     pub fn flip(&self, pointer: Ptr<Shared>, bits: impl Operand<U32>) -> Ptr<Shared> {
         Ptr::new(self.xor(pointer.register, bits))
@@ -185,7 +185,7 @@ impl Entry {
         Ptr::new(address)
     }
 
-    /// Reads `N` neighbouring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
+    /// Reads `N` neighboring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
     #[track_caller]
     pub fn ld<T: Type, const N: usize>(&self, address: Address<impl Space>) -> [Reg<T>; N] {
         self.load("", address)
@@ -222,7 +222,7 @@ impl Entry {
         self.write(format!("ld{}{how}{}{} {}, {address}", S::SUFFIX, vector(N), T::SUFFIX, list(&values)));
     }
 
-    /// Writes `N` neighbouring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
+    /// Writes `N` neighboring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
     #[track_caller]
     pub fn st<S: Space, T: Type, const N: usize>(&self, address: Address<S>, values: [Reg<T>; N]) {
         const { assert!(N as u32 * T::BYTES <= 16, "a store moves at most 16 bytes") };

@@ -1,7 +1,7 @@
 //! A small typed assembler for PTX, the assembly language that the NVIDIA driver compiles.
 //!
-//! One method call writes one instruction; what is repeated is repeated by plain Rust loops, and what is specialised is
-//! specialised by plain Rust values. There is no optimiser, no scheduler and no register allocator: the driver's own
+//! One method call writes one instruction; what is repeated is repeated by plain Rust loops, and what is specialized is
+//! specialized by plain Rust values. There is no optimizer, no scheduler and no register allocator: the driver's own
 //! assembler has all three, and better ones. What the types give instead is that a kernel cannot
 //!
 //! * mix register types: [`Reg<F32>`](Reg) never feeds an integer addition without a written conversion;
@@ -35,7 +35,7 @@
 //! | `module` | [`Module`], [`Entry`], parameters, the text and its `.loc` lines |
 //! | `arithmetic`, `memory`, `control` | one method an instruction |
 //! | `warp`, `sync`, `copy`, `matrix` | shuffles and votes; barriers, fences, phases; asynchronous copies; tensor cores |
-//! | `tensor_map` | [`TensorMap`]: a matrix as the copy engine is told of it |
+//! | `tensor_map` | [`TensorMap`]: description of a matrix for TMA |
 //! | [`tile`], [`fragment`] | shared tiles and their swizzles; which lane holds which element of a matrix fragment |
 //! | `numbers`, `bf16`, `functions`, `philox` | short sequences that several kernels share: runs of numbers of any storage, exp, erf, random words |
 //! | [`sim`] | the other end: reads PTX text and runs it, without a GPU |

@@ -330,13 +330,13 @@ impl Entry {
 
     /// Asks the driver's assembler to keep so many blocks resident on a multiprocessor: `.minnctapersm`, which bounds
     /// the registers.
-    pub fn resident_blocks(&self, blocks: u32) {
+    pub fn min_ctas_per_sm(&self, blocks: u32) {
         self.directives.borrow_mut().push(format!(".minnctapersm {blocks}"));
     }
 
     /// The most registers that the driver's assembler may give a thread: `.maxnreg`. Without it, it trades registers for
     /// loads that begin earlier as it sees fit.
-    pub fn most_registers(&self, registers: u32) {
+    pub fn maxnreg(&self, registers: u32) {
         self.directives.borrow_mut().push(format!(".maxnreg {registers}"));
     }
 

@@ -1,4 +1,4 @@
-//! Runs of neighbouring numbers between device memory and float registers, whatever they are stored as.
+//! Runs of neighboring numbers between device memory and float registers, whatever they are stored as.
 //!
 //! Arithmetic is f32 everywhere; storage is a value, so that one kernel source serves all of it. A bf16 is the upper half
 //! of the float with the same value: widening is a shift and exact on every target (`cvt.f32.bf16` would need sm_90).
@@ -62,7 +62,7 @@ pub enum Read {
 }
 
 impl Entry {
-    /// `count` neighbouring numbers, a power of two, as floats; the address is a multiple of their bytes, or of 16.
+    /// `count` neighboring numbers, a power of two, as floats; the address is a multiple of their bytes, or of 16.
     #[track_caller]
     pub fn load_numbers(&self, storage: Storage, at: Address<Global>, count: u32, read: Read) -> Vec<Reg<F32>> {
         let mut values = Vec::with_capacity(count as usize);

@@ -80,7 +80,7 @@ fn ptxas_takes_arithmetic_and_conversions() {
 #[test]
 fn ptxas_takes_shared_memory_warps_and_barriers() {
     let built = module(Sm::Sm80, |k| {
-        k.resident_blocks(2);
+        k.min_ctas_per_sm(2);
         let out = k.load_pointer("out");
         let (fixed, dynamic) = (k.shared_array("partial", 512, 16), k.dynamic_shared(128));
         let thread = k.special(Special::TidX);

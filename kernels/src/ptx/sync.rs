@@ -18,9 +18,9 @@ pub enum Fence {
     Block,
     /// This thread's reads and writes, as the whole device sees them.
     Device,
-    /// Writes of threads to shared memory before reads of it by the copy engine or the tensor cores.
+    /// Writes of threads to shared memory before reads of it by TMA or the tensor cores.
     AsyncShared,
-    /// The initialisation of mbarriers before their use by the copy engine and other blocks of the cluster.
+    /// The initialization of mbarriers before their use by TMA and other blocks of the cluster.
     MbarrierInit,
 }
 
@@ -40,7 +40,7 @@ impl Entry {
         self.named_barriers(name, 1)
     }
 
-    /// `count` of them with neighbouring numbers; gives the first.
+    /// `count` of them with neighboring numbers; gives the first.
     ///
     /// # Panics
     /// If the entry has more than fifteen then.

@@ -1,4 +1,4 @@
-//! What the copy engine of Hopper is told about a matrix in device memory, before a driver has put it in its own form.
+//! Description of a matrix in device memory for TMA, before the driver encodes it.
 //!
 //! ```text
 //! number (c0, c1)   at   address + c0 · bytes + c1 · stride          0 ≤ c0 < sizes[0], 0 ≤ c1 < sizes[1]
@@ -33,20 +33,20 @@ pub struct TensorMap {
     pub swizzle: DescriptorSwizzle,
 }
 
-/// Why the copy engine cannot bring a matrix.
+/// Reason why TMA cannot load a matrix.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TensorMapError {
-    /// The matrix begins anywhere.
-    #[error("the matrix begins at {0:#x}; the copy engine wants a multiple of 16")]
+    /// The base address is not 16-byte aligned.
+    #[error("base address {0:#x}: TMA expects a multiple of 16")]
     Address(u64),
-    /// Rows begin anywhere.
-    #[error("rows lie {0} bytes apart; the copy engine wants a multiple of 16 below 2^40")]
+    /// The row stride is not a multiple of 16 below 2^40.
+    #[error("row stride of {0} bytes: TMA expects a multiple of 16 below 2^40")]
     Stride(u64),
-    /// Nothing to copy, or too much.
-    #[error("the matrix has {0:?} numbers and rows; the copy engine takes 1 to 2^32 of each")]
+    /// An extent is 0 or above 2^32.
+    #[error("matrix of {0:?} elements and rows: TMA expects 1 to 2^32 of each")]
     Sizes([u64; 2]),
-    /// No box of the copy engine's.
-    #[error("a box of {0:?} numbers and rows; it has 1 to 256 of each, and rows as wide as its swizzle")]
+    /// The box exceeds 256, or its rows are not as wide as the swizzle.
+    #[error("box of {0:?} elements and rows: TMA expects 1 to 256 of each, and rows as wide as the swizzle")]
     Tile([u32; 2]),
 }
 
@@ -55,7 +55,7 @@ impl TensorMap {
     /// 128 bytes wide with the 128-byte exchange ([`tile`], [`DescriptorSwizzle::Bytes128`]).
     ///
     /// # Errors
-    /// What the copy engine cannot do; [`TensorMapError`] says it.
+    /// TMA does not support the matrix; see [`TensorMapError`].
     pub fn matrix(
         address: u64,
         storage: Storage,

@@ -14,7 +14,7 @@
 //!   …                                                              …
 //! ```
 //!
-//! With 128 bytes a row this is also the 128-byte swizzle of Hopper's copy engine and tensor cores.
+//! With 128 bytes a row this is also the 128-byte swizzle of Hopper's TMA and tensor cores.
 //!
 //! Because f is an exclusive or, who has the address of one chunk finds others by constants: down by whole periods of f it
 //! is an addition to the address ([`Step::add`]), along within a line an exclusive or ([`Step::flip`]).
@@ -31,11 +31,11 @@ pub const LINE: u32 = 128;
 pub enum Swizzle {
     /// None moves.
     None,
-    /// f(r) = the number of the row's line, modulo the chunks that a line has of one row: for chunks of eight neighbouring
+    /// f(r) = the number of the row's line, modulo the chunks that a line has of one row: for chunks of eight neighboring
     /// rows.
     Line,
     /// f(r) = r mod 8 with its three bits reversed, for rows of whole lines: for sums of `mma`, which are written in pairs
-    /// of 8 bytes from four neighbouring rows and read in chunks.
+    /// of 8 bytes from four neighboring rows and read in chunks.
     Reversed,
 }
 

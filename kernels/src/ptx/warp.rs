@@ -51,7 +51,7 @@ impl Entry {
         self.define(format_args!("shfl.sync.idx.b32"), &[value.text(), lane.text(), "31".to_string(), ALL.to_string()])
     }
 
-    /// The fold of `value` over groups of `lanes` neighbouring lanes (a power of two), in every one of them: two
+    /// The fold of `value` over groups of `lanes` neighboring lanes (a power of two), in every one of them: two
     /// instructions for each doubling. A tree of exchanges, so all lanes compute the same sum in the same order.
     #[track_caller]
     pub fn fold_lanes(&self, value: Reg<F32>, lanes: u32, fold: Fold) -> Reg<F32> {

@@ -294,7 +294,7 @@ impl Kernel for AddBlocks<'_> {
     fn run<S: Simd>(self, simd: S) {
         for (i, out) in self.out.chunks_mut(S::LANES).enumerate() {
             let column = self.first + i * S::LANES;
-            // Subtrees waiting for their equal-sized neighbour: one for each bit of the number of blocks.
+            // Subtrees waiting for their equal-sized neighbor: one for each bit of the number of blocks.
             let mut waiting = [simd.zero(); MAX_ROW_BLOCKS.ilog2() as usize + 1];
             let mut depth = 0;
             for (n, row) in self.partial.chunks_exact(self.columns).enumerate() {

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! __global__ __launch_bounds__(256) columns(x, out, rows, columns, pitch, rows_a_block) {     // 32 lanes x 8 warps
-//!     lane owns V neighbouring columns (16 bytes);  warp w adds rows w, w + 8, ... of the block's rows in f32
+//!     lane owns V neighboring columns (16 bytes);  warp w adds rows w, w + 8, ... of the block's rows in f32
 //!     shared[w][..] = sums; __syncthreads();  warp 0: out[blockIdx.y, ..] (+)= shared[0] + shared[1] + ... in order
 //! }
 //!                  32·V columns
@@ -43,7 +43,7 @@ const TOTAL_RUN: usize = 16_384;
 /// Numbers that a thread adds in f32 before it goes on in f64.
 const F32_RUN: u32 = 16;
 
-/// One specialisation of the column sums. Arguments: `x, out, rows, columns, pitch, rows_a_block` (pitch in numbers).
+/// One specialization of the column sums. Arguments: `x, out, rows, columns, pitch, rows_a_block` (pitch in numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ColumnSums {
     /// Storage of x; out is f32.
@@ -66,14 +66,14 @@ pub struct ColumnLaunch {
 }
 
 impl ColumnSums {
-    /// The specialisation for rows `pitch` numbers apart.
+    /// The specialization for rows `pitch` numbers apart.
     pub fn new(dtype: DType, accumulate: bool, columns: usize, pitch: usize) -> Self {
         let widest = 16 / dtype.bytes();
         let whole = columns.is_multiple_of(widest) && pitch.is_multiple_of(widest);
         Self { dtype, accumulate, vector: if whole { widest as u32 } else { 1 } }
     }
 
-    /// Every specialisation.
+    /// Every specialization.
     pub fn all() -> Vec<Self> {
         let of = |dtype: DType| [false, true].map(|accumulate| [8, 1].map(|n| Self::new(dtype, accumulate, n, n)));
         [DType::Bf16, DType::F32].into_iter().flat_map(of).flatten().collect()
@@ -103,7 +103,7 @@ impl ColumnSums {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.most_registers(64);
+            k.maxnreg(64);
             self.body(k);
         });
         Program::new(name, &module, 64)
@@ -197,12 +197,12 @@ pub struct RowSums {
 }
 
 impl Total {
-    /// The specialisation for `count` numbers.
+    /// The specialization for `count` numbers.
     pub fn new(dtype: DType, term: Term, count: usize) -> Self {
         Self { dtype, term, aligned: count.is_multiple_of(16 / dtype.bytes()) }
     }
 
-    /// Every specialisation.
+    /// Every specialization.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for dtype in [DType::F32, DType::Bf16] {
@@ -232,7 +232,7 @@ impl Total {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.most_registers(64);
+            k.maxnreg(64);
             self.body(k);
         });
         Program::new(name, &module, 64)

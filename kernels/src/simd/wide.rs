@@ -2,7 +2,7 @@
 //!
 //! A polynomial of degree five is a chain of five multiply-adds of four cycles each, while two of them could start in
 //! every cycle. A processor looks some hundred instructions ahead for independent ones, which are two or three elements of
-//! an activation one after the other. With four vectors side by side in every operation, neighbouring instructions
+//! an activation one after the other. With four vectors side by side in every operation, neighboring instructions
 //! are independent.
 
 use super::{Kernel, Simd};

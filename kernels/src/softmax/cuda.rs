@@ -28,7 +28,7 @@ const THREADS: u32 = 256;
 /// Rows of this many columns and more take a block each.
 const LONG: usize = 1024;
 
-/// One specialisation.
+/// One specialization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Softmax {
     /// Which way.
@@ -40,12 +40,12 @@ pub struct Softmax {
 }
 
 impl Softmax {
-    /// The specialisation for rows of `columns` numbers.
+    /// The specialization for rows of `columns` numbers.
     pub fn new(pass: Pass, dtype: DType, columns: usize) -> Self {
         Self { pass, dtype, warps: if columns >= LONG { THREADS / 32 } else { 1 } }
     }
 
-    /// Every specialisation.
+    /// Every specialization.
     pub fn all() -> Vec<Self> {
         let of = |pass, dtype| [LONG, 1].map(|columns| Self::new(pass, dtype, columns));
         let both = [DType::Bf16, DType::F32];
@@ -74,7 +74,7 @@ impl Softmax {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            k.most_registers(REGISTERS);
+            k.maxnreg(REGISTERS);
             self.body(k);
         });
         Program::new(name, &module, REGISTERS)

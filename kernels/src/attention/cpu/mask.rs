@@ -1,7 +1,7 @@
 //! Dropout of a tile of probabilities, queries along the lanes.
 //!
 //! The mask's counters name (row, block of 64 columns, column mod 16), a row being a (token, head) and a column a key.
-//! Sixteen neighbouring columns of one row are how rows of a matrix read it; here a vector is one column of neighbouring
+//! Sixteen neighboring columns of one row are how rows of a matrix read it; here a vector is one column of neighboring
 //! tokens, which differ in the counter's row word alone. One call gives four keys, 16 apart, of a vector of queries.
 
 use super::forward::KEYS;
@@ -20,7 +20,7 @@ pub(super) struct PanelMask {
     pub(super) dropout: Dropout,
     /// The mask's row of the panel's first query, token · A + head.
     pub(super) row: u64,
-    /// A, how far the rows of neighbouring tokens are apart.
+    /// A, how far the rows of neighboring tokens are apart.
     pub(super) heads: u32,
 }
 

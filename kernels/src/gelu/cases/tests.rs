@@ -15,7 +15,7 @@ fn case(pass: Pass, dtype: DType, variant: &str, rows: usize, columns: usize) ->
 }
 
 #[test]
-fn the_cases_reach_every_specialisation() {
+fn the_cases_reach_every_specialization() {
     for sm in Sm::ALL {
         let names =
             |kernels: Vec<BiasActivation>| kernels.iter().map(|kernel| kernel.name(sm)).collect::<BTreeSet<_>>();

@@ -1,7 +1,7 @@
 //! What the compiler made of the register tile: a program, disassembled.
 //!
-//! Builds with assertions have checks within the loops, so that only optimised programs say something. `MACHINE_CODE_OF`
-//! names one, so that a test without optimisation can look at what is shipped:
+//! Builds with assertions have checks within the loops, so that only optimized programs say something. `MACHINE_CODE_OF`
+//! names one, so that a test without optimization can look at what is shipped:
 //! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test -p kernels machine_code`. Without it the program is this one, and
 //! `cargo test --release -p kernels machine_code` tests it.
 
@@ -72,7 +72,7 @@ fn the_tile_s_loops_neither_call_nor_spill() {
     let program = match std::env::var_os("MACHINE_CODE_OF") {
         Some(program) => program.into(),
         None if cfg!(debug_assertions) => {
-            println!("SKIPPED: this build has assertions in its loops; name an optimised one in MACHINE_CODE_OF");
+            println!("SKIPPED: this build has assertions in its loops; name an optimized one in MACHINE_CODE_OF");
             return;
         }
         None => std::env::current_exe().expect("a test has a program"),

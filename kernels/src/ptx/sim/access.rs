@@ -3,7 +3,7 @@
 use super::{
     FindingKind,
     block::Block,
-    clocks::{NARROW, STRONG, Stamp, lanes},
+    clocks::{Epoch, NARROW, STRONG, lanes},
     decode::{Instruction, LOCAL_BASE, SHARED_BASE},
     execute::{Flow, Machine},
     metrics::{sectors, wavefronts},
@@ -116,10 +116,10 @@ impl Machine<'_> {
         found
     }
 
-    /// The stamp of an access that a lane makes now.
-    pub(super) fn stamp(&self, block: &Block, w: usize, lane: u8, pc: usize, flags: u8) -> Stamp {
+    /// The epoch of an access that a lane makes now.
+    pub(super) fn epoch(&self, block: &Block, w: usize, lane: u8, pc: usize, flags: u8) -> Epoch {
         let clock = &block.warps[w].clock;
-        Stamp { agent: clock.agent, clock: clock.clock, pc: pc as u32, lane, flags }
+        Epoch { timeline: clock.timeline, clock: clock.clock, pc: pc as u32, lane, flags }
     }
 
     /// Reads up to 16 bytes for a lane, with all checks.
@@ -131,15 +131,15 @@ impl Machine<'_> {
         pc: usize,
         spot: Spot,
         bytes: usize,
-        stamp: Stamp,
+        epoch: Epoch,
         constant: bool,
     ) -> [u8; 16] {
         let mut value = [0xFF; 16];
-        let knows = |stamp: &Stamp| block.warps[w].clock.knows(stamp, lane);
+        let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
         let (unwritten, conflict, name) = match spot {
             Spot::Shared(at) => {
                 let pending = block.pending[at / 4..(at + bytes).div_ceil(4)].iter().find(|by| **by != 0);
-                let conflict = block.shared.shadow.read(at, bytes, stamp, knows);
+                let conflict = block.shared.shadow.read(at, bytes, epoch, knows);
                 value[..bytes].copy_from_slice(&block.shared.bytes[at..at + bytes]);
                 if let Some(by) = pending {
                     self.report_pending(block, w, lane, pc, at, *by, "reads");
@@ -153,7 +153,7 @@ impl Machine<'_> {
             }
             Spot::Global(region, at) => {
                 let region = self.memory.region(region);
-                let conflict = region.shadow.read(at, bytes, stamp, knows);
+                let conflict = region.shadow.read(at, bytes, epoch, knows);
                 value[..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
                 if constant {
                     region.note_constant(at, bytes);
@@ -171,7 +171,7 @@ impl Machine<'_> {
                 value.iter_mut().zip(cells).for_each(|(value, cell)| *value = cell.0);
                 if cells.iter().any(|cell| !cell.1) {
                     let message = || "reads local memory that nobody has written".to_string();
-                    self.report(FindingKind::Uninitialised, block, w, lane, pc, None, message);
+                    self.report(FindingKind::Uninitialized, block, w, lane, pc, None, message);
                 }
                 return value;
             }
@@ -185,7 +185,7 @@ impl Machine<'_> {
             self.report_race(block, w, lane, pc, &name, conflict, "reads");
         } else if let Some(byte) = unwritten {
             let message = format!("reads byte {byte} of `{name}`, which nobody has written");
-            self.report(FindingKind::Uninitialised, block, w, lane, pc, address_of(spot), || message);
+            self.report(FindingKind::Uninitialized, block, w, lane, pc, address_of(spot), || message);
         }
         value
     }
@@ -199,14 +199,14 @@ impl Machine<'_> {
         pc: usize,
         spot: Spot,
         bytes: &[u8],
-        stamp: Stamp,
+        epoch: Epoch,
     ) {
-        let knows = |stamp: &Stamp| block.warps[w].clock.knows(stamp, lane);
+        let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
         let length = bytes.len();
         let (conflict, name) = match spot {
             Spot::Shared(at) => {
                 let pending = block.pending[at / 4..(at + length).div_ceil(4)].iter().find(|by| **by != 0);
-                let conflict = block.shared.shadow.write(at, length, stamp, knows);
+                let conflict = block.shared.shadow.write(at, length, epoch, knows);
                 block.shared.bytes[at..at + length].copy_from_slice(bytes);
                 block.shared.written[at..at + length].fill(1);
                 if let Some(by) = pending {
@@ -226,7 +226,7 @@ impl Machine<'_> {
                     self.report(FindingKind::Constant, block, w, lane, pc, None, || message);
                     return;
                 }
-                let conflict = region.shadow.write(at, length, stamp, knows);
+                let conflict = region.shadow.write(at, length, epoch, knows);
                 region.bytes[at..at + length].copy_from_slice(bytes);
                 region.written[at..at + length].fill(1);
                 (conflict, &region.name)
@@ -365,8 +365,8 @@ impl Machine<'_> {
                 continue;
             };
             spots.push((lane, spot));
-            let stamp = self.stamp(block, w, lane as u8, pc, flags);
-            let bytes = self.read(block, w, lane, pc, spot, whole, stamp, access.constant);
+            let epoch = self.epoch(block, w, lane as u8, pc, flags);
+            let bytes = self.read(block, w, lane, pc, spot, whole, epoch, access.constant);
             for (value, part) in values.iter_mut().zip(bytes[..whole].chunks_exact(size)) {
                 let mut raw = [0; 8];
                 raw[..size].copy_from_slice(part);
@@ -409,11 +409,11 @@ impl Machine<'_> {
             for (part, slot) in bytes[..whole].chunks_exact_mut(size).zip(&i.sources[1..]) {
                 part.copy_from_slice(&self.lane_value(block, w, *slot, lane).to_le_bytes()[..size]);
             }
-            let stamp = self.stamp(block, w, lane as u8, pc, flags);
+            let epoch = self.epoch(block, w, lane as u8, pc, flags);
             if access.order.is_strong() {
                 self.publish(block, w, lane, pc, spot, addresses[lane], access, false);
             }
-            self.write(block, w, lane, pc, spot, &bytes[..whole], stamp);
+            self.write(block, w, lane, pc, spot, &bytes[..whole], epoch);
         }
         self.measure(pc, &spots, &addresses, whole, true);
         Flow::Next
@@ -442,7 +442,7 @@ impl Machine<'_> {
             };
             spots.push((lane, spot));
             self.observe(block, w, lane, pc, spot, addresses[lane], access);
-            let stamp = self.stamp(block, w, lane as u8, pc, strong_flags(access));
+            let epoch = self.epoch(block, w, lane as u8, pc, strong_flags(access));
             self.publish(block, w, lane, pc, spot, addresses[lane], access, true);
             // Only what it overwrites counts as a race, so the value is taken without a check of its own.
             let before = self.peek(block, w, lane, pc, spot, whole);
@@ -459,7 +459,7 @@ impl Machine<'_> {
                 let new = fetched(fetch, access.ty, value, operand, second);
                 after[part].copy_from_slice(&new.to_le_bytes()[..size]);
             }
-            self.write(block, w, lane, pc, spot, &after[..whole], stamp);
+            self.write(block, w, lane, pc, spot, &after[..whole], epoch);
         }
         self.measure(pc, &spots, &addresses, whole, true);
         if returns {
@@ -481,13 +481,13 @@ impl Machine<'_> {
         value[..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
         if let Some(byte) = region.unwritten(at, bytes) {
             let message = format!("reads byte {byte} of `{}`, which nobody has written", region.name);
-            self.report(FindingKind::Uninitialised, block, w, lane, pc, address_of(spot), || message);
+            self.report(FindingKind::Uninitialized, block, w, lane, pc, address_of(spot), || message);
         }
         value
     }
 }
 
-/// The marks of an access's stamp.
+/// The marks of an access's epoch.
 fn strong_flags(access: Access) -> u8 {
     match access.order.is_strong() {
         true if access.scope.reaches_other_blocks() => STRONG,

@@ -14,7 +14,7 @@ use super::{
 
 /// What a form's function knows beside its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct How {
+pub(super) struct Modifiers {
     pub(super) rounding: Rounding,
     /// Subnormals count as zero.
     pub(super) ftz: bool,
@@ -38,9 +38,9 @@ pub(super) struct How {
     pub(super) selects: bool,
 }
 
-impl Default for How {
+impl Default for Modifiers {
     fn default() -> Self {
-        How {
+        Modifiers {
             rounding: Rounding::Nearest,
             ftz: false,
             saturate: false,
@@ -89,9 +89,9 @@ pub(super) enum Combine {
 }
 
 /// The result of one lane from its sources.
-pub(super) type Run = fn(&[u64; 4], &How, Approximation) -> u64;
+pub(super) type Run = fn(&[u64; 4], &Modifiers, Approximation) -> u64;
 /// Two results of one lane.
-pub(super) type RunTwo = fn(&[u64; 4], &How, Approximation) -> (u64, u64);
+pub(super) type RunTwo = fn(&[u64; 4], &Modifiers, Approximation) -> (u64, u64);
 
 /// A form of an instruction.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ pub(super) struct Form {
     pub(super) run: Function,
     pub(super) sources: usize,
     pub(super) flops: u32,
-    pub(super) how: How,
+    pub(super) modifiers: Modifiers,
 }
 
 /// Its function.
@@ -112,7 +112,7 @@ pub(super) enum Function {
 /// The form of `opcode`, if it is arithmetic of one lane. Modifiers that it understands are taken from the opcode;
 /// whatever is left over makes the instruction unknown.
 pub(super) fn find(opcode: &mut Opcode<'_>) -> Option<Form> {
-    let mut how = How::default();
+    let mut modifiers = Modifiers::default();
     let name = opcode.name;
     if name == "cvt" {
         return convert::find(opcode);
@@ -121,14 +121,14 @@ pub(super) fn find(opcode: &mut Opcode<'_>) -> Option<Form> {
         return comparison(opcode);
     }
     let parts = opcode.parts.len();
-    how.selects = name == "selp";
-    how.rounding = rounding(opcode);
-    how.ftz = opcode.take("ftz");
-    how.saturate = opcode.take("sat");
-    how.nan = opcode.take("NaN");
-    let for_floats = opcode.parts.len() + usize::from(how.saturate) < parts;
-    how.relu = opcode.take("relu");
-    let form = |run: Run, sources, flops| Some(Form { run: Function::One(run), sources, flops, how });
+    modifiers.selects = name == "selp";
+    modifiers.rounding = rounding(opcode);
+    modifiers.ftz = opcode.take("ftz");
+    modifiers.saturate = opcode.take("sat");
+    modifiers.nan = opcode.take("NaN");
+    let for_floats = opcode.parts.len() + usize::from(modifiers.saturate) < parts;
+    modifiers.relu = opcode.take("relu");
+    let form = |run: Run, sources, flops| Some(Form { run: Function::One(run), sources, flops, modifiers });
     if matches!(opcode.parts.last(), Some(&("f16" | "f16x2" | "bf16" | "bf16x2"))) {
         let ty = opcode.ty()?;
         let (run, sources, flops) = float16::find(name, ty, opcode)?;
@@ -146,13 +146,13 @@ pub(super) fn find(opcode: &mut Opcode<'_>) -> Option<Form> {
     }
     let clamps = matches!(name, "min" | "max") && opcode.parts.last() == Some(&"s32");
     let saturates = matches!(name, "add" | "sub") && opcode.parts.last() == Some(&"s32");
-    if for_floats || how.relu && !clamps || how.saturate && !saturates {
+    if for_floats || modifiers.relu && !clamps || modifiers.saturate && !saturates {
         return None;
     }
     if opcode.take("cc") || matches!(name, "addc" | "subc" | "madc") {
-        return integer::carried(name, opcode, how);
+        return integer::carried(name, opcode, modifiers);
     }
-    integer::find(name, opcode, how)
+    integer::find(name, opcode, modifiers)
 }
 
 pub(super) fn rounding(opcode: &mut Opcode<'_>) -> Rounding {
@@ -167,15 +167,15 @@ pub(super) fn rounding(opcode: &mut Opcode<'_>) -> Rounding {
 }
 
 /// An f32 operand.
-fn float(bits: u64, how: &How) -> f32 {
+fn float(bits: u64, modifiers: &Modifiers) -> f32 {
     let value = f32::from_bits(bits as u32);
-    if how.ftz { flushed(value) } else { value }
+    if modifiers.ftz { flushed(value) } else { value }
 }
 
 /// The bits of `high + low`, rounded as `how` says.
-fn out(high: f64, low: f64, how: &How) -> u64 {
-    let value = rounded(high, low, how.rounding);
-    finish(value, how)
+fn out(high: f64, low: f64, modifiers: &Modifiers) -> u64 {
+    let value = rounded(high, low, modifiers.rounding);
+    finish(value, modifiers)
 }
 
 /// Clamped to [0, 1]; NaN becomes 0.
@@ -183,9 +183,9 @@ pub(super) fn saturated(value: f32) -> f32 {
     if value > 0.0 { value.min(1.0) } else { 0.0 }
 }
 
-fn finish(value: f32, how: &How) -> u64 {
-    let value = if how.ftz { flushed(value) } else { value };
-    (if how.saturate { saturated(value) } else { value }).bits()
+fn finish(value: f32, modifiers: &Modifiers) -> u64 {
+    let value = if modifiers.ftz { flushed(value) } else { value };
+    (if modifiers.saturate { saturated(value) } else { value }).bits()
 }
 
 /// The sum of two f64 without error: the rounded sum and what was lost.
@@ -228,52 +228,52 @@ fn f32_form(name: &str, opcode: &mut Opcode<'_>) -> Option<(Run, usize, u32)> {
     })
 }
 
-fn add_f32(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
-    let (a, b) = (float(s[0], how), float(s[1], how));
-    if how.rounding == Rounding::Nearest {
-        return finish(a + b, how);
+fn add_f32(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let (a, b) = (float(s[0], modifiers), float(s[1], modifiers));
+    if modifiers.rounding == Rounding::Nearest {
+        return finish(a + b, modifiers);
     }
     let (high, low) = two_sum(f64::from(a), f64::from(b));
-    out(high, low, how)
+    out(high, low, modifiers)
 }
 
-fn fma_f32(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
-    let (a, b, c) = (float(s[0], how), float(s[1], how), float(s[2], how));
-    if how.rounding == Rounding::Nearest {
-        return finish(a.mul_add(b, c), how);
+fn fma_f32(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let (a, b, c) = (float(s[0], modifiers), float(s[1], modifiers), float(s[2], modifiers));
+    if modifiers.rounding == Rounding::Nearest {
+        return finish(a.mul_add(b, c), modifiers);
     }
     let (high, low) = two_sum(f64::from(a) * f64::from(b), f64::from(c));
-    out(high, low, how)
+    out(high, low, modifiers)
 }
 
 /// a / b rounded as asked: the remainder tells on which side of the f64 quotient the exact one lies.
-fn quotient(a: f32, b: f32, how: &How) -> u64 {
+fn quotient(a: f32, b: f32, modifiers: &Modifiers) -> u64 {
     let (a, b) = (f64::from(a), f64::from(b));
     let quotient = a / b;
     let remainder = (-quotient).mul_add(b, a) / b;
-    out(quotient, if remainder.is_finite() { remainder } else { 0.0 }, how)
+    out(quotient, if remainder.is_finite() { remainder } else { 0.0 }, modifiers)
 }
 
-fn root(x: f32, how: &How) -> u64 {
+fn root(x: f32, modifiers: &Modifiers) -> u64 {
     let x = f64::from(x);
     let root = x.sqrt();
     let rest = (-root).mul_add(root, x) / (2.0 * root);
-    out(root, if rest.is_finite() { rest } else { 0.0 }, how)
+    out(root, if rest.is_finite() { rest } else { 0.0 }, modifiers)
 }
 
 /// `exact`, anywhere within the relative error 2^`bound`.
-fn near(exact: f64, bound: f64, how: &How, approximation: Approximation) -> u64 {
-    finish(approximation.apply(exact, bound.exp2()), how)
+fn near(exact: f64, bound: f64, modifiers: &Modifiers, approximation: Approximation) -> u64 {
+    finish(approximation.apply(exact, bound.exp2()), modifiers)
 }
 
 /// `exact`, anywhere within the absolute error 2^`bound`.
-fn absolute(exact: f64, bound: f64, how: &How, approximation: Approximation) -> u64 {
+fn absolute(exact: f64, bound: f64, modifiers: &Modifiers, approximation: Approximation) -> u64 {
     let off = match approximation {
         Approximation::Exact => 0.0,
         Approximation::High => bound.exp2(),
         Approximation::Low => -bound.exp2(),
     };
-    finish((exact + off) as f32, how)
+    finish((exact + off) as f32, modifiers)
 }
 
 /// The lesser of two: the number where one is NaN, unless NaN shall win; -0 is less than +0.
@@ -299,7 +299,7 @@ pub(super) fn least(a: f32, b: f32, nan: bool) -> f32 {
     }
 }
 
-pub(super) fn select(s: &[u64; 4], _: &How, _: Approximation) -> u64 {
+pub(super) fn select(s: &[u64; 4], _: &Modifiers, _: Approximation) -> u64 {
     if s[2] != 0 { s[0] } else { s[1] }
 }
 
@@ -336,22 +336,22 @@ fn f64_form(name: &str) -> Option<(Run, usize, u32)> {
 
 fn comparison(opcode: &mut Opcode<'_>) -> Option<Form> {
     let to_predicate = opcode.name == "setp";
-    let mut how = How { ftz: opcode.take("ftz"), ..How::default() };
-    how.from = opcode.ty()?;
+    let mut modifiers = Modifiers { ftz: opcode.take("ftz"), ..Modifiers::default() };
+    modifiers.from = opcode.ty()?;
     if !to_predicate {
-        how.to = opcode.ty()?;
+        modifiers.to = opcode.ty()?;
     }
     if opcode.parts.is_empty() {
         return None;
     }
-    how.compare = compare(opcode.parts.remove(0), how.from)?;
+    modifiers.compare = compare(opcode.parts.remove(0), modifiers.from)?;
     for (name, combine) in [("and", Combine::And), ("or", Combine::Or), ("xor", Combine::Xor)] {
         if opcode.take(name) {
-            how.combine = combine;
+            modifiers.combine = combine;
         }
     }
-    let sources = if how.combine == Combine::None { 2 } else { 3 };
-    let run = match (to_predicate, how.from) {
+    let sources = if modifiers.combine == Combine::None { 2 } else { 3 };
+    let run = match (to_predicate, modifiers.from) {
         (true, Type::Bf16x2 | Type::F16x2) => Function::Two(float16::compare_pair),
         (true, _) => Function::Two(|s, h, _| {
             let holds = compared(s, h);
@@ -364,7 +364,7 @@ fn comparison(opcode: &mut Opcode<'_>) -> Option<Form> {
             _ => 0,
         }),
     };
-    Some(Form { run, sources, flops: 0, how })
+    Some(Form { run, sources, flops: 0, modifiers })
 }
 
 /// The comparison called `name`; `lo`, `ls`, `hi`, `hs` are unsigned ones.
@@ -393,9 +393,9 @@ fn compare(name: &str, ty: Type) -> Option<Compare> {
     })
 }
 
-pub(super) fn combined(holds: bool, s: &[u64; 4], how: &How) -> u64 {
-    let third = (s[2] != 0) != how.negated;
-    u64::from(match how.combine {
+pub(super) fn combined(holds: bool, s: &[u64; 4], modifiers: &Modifiers) -> u64 {
+    let third = (s[2] != 0) != modifiers.negated;
+    u64::from(match modifiers.combine {
         Combine::None => holds,
         Combine::And => holds && third,
         Combine::Or => holds || third,
@@ -403,15 +403,15 @@ pub(super) fn combined(holds: bool, s: &[u64; 4], how: &How) -> u64 {
     })
 }
 
-fn compared(s: &[u64; 4], how: &How) -> bool {
-    let shift = 64 - how.from.bits();
-    match how.from {
-        Type::F32 => holds(how.compare, float(s[0], how), float(s[1], how)),
-        Type::F64 => holds(how.compare, f64::of(s[0]), f64::of(s[1])),
-        Type::F16 => holds(how.compare, half::f16::of(s[0]), half::f16::of(s[1])),
-        Type::Bf16 => holds(how.compare, half::bf16::of(s[0]), half::bf16::of(s[1])),
-        ty if ty.is_signed() => holds(how.compare, (s[0] << shift).cast_signed(), (s[1] << shift).cast_signed()),
-        _ => holds(how.compare, s[0] << shift, s[1] << shift),
+fn compared(s: &[u64; 4], modifiers: &Modifiers) -> bool {
+    let shift = 64 - modifiers.from.bits();
+    match modifiers.from {
+        Type::F32 => holds(modifiers.compare, float(s[0], modifiers), float(s[1], modifiers)),
+        Type::F64 => holds(modifiers.compare, f64::of(s[0]), f64::of(s[1])),
+        Type::F16 => holds(modifiers.compare, half::f16::of(s[0]), half::f16::of(s[1])),
+        Type::Bf16 => holds(modifiers.compare, half::bf16::of(s[0]), half::bf16::of(s[1])),
+        ty if ty.is_signed() => holds(modifiers.compare, (s[0] << shift).cast_signed(), (s[1] << shift).cast_signed()),
+        _ => holds(modifiers.compare, s[0] << shift, s[1] << shift),
     }
 }
 

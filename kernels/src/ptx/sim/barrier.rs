@@ -6,7 +6,7 @@
 use super::{
     FindingKind,
     block::Block,
-    clocks::{Knowledge, lanes},
+    clocks::{View, lanes},
     decode::Instruction,
     execute::{Flow, Machine, first},
     operation::{self, BarrierKind},
@@ -23,16 +23,16 @@ pub(super) struct Barrier {
     /// The instruction of who arrived first.
     place: usize,
     /// What those who have arrived know.
-    joined: Knowledge,
+    joined: View,
     /// Of reductions: how many predicates held, and whether all did.
     held: u32,
     all_held: bool,
-    fresh: Knowledge,
+    fresh: View,
 }
 
 impl Barrier {
     pub(super) fn new(base: u32, warps: usize) -> Self {
-        let fresh = Knowledge::new(base, warps);
+        let fresh = View::new(base, warps);
         Barrier { arrived: 0, expected: None, place: 0, joined: fresh.clone(), held: 0, all_held: true, fresh }
     }
 }
@@ -95,7 +95,7 @@ impl Machine<'_> {
         }
         if reduces {
             let flags = *self.value(block, w, i.sources[counts]);
-            let held = lanes(mask).filter(|lane| (flags[*lane] != 0) != i.how.negated).count() as u32;
+            let held = lanes(mask).filter(|lane| (flags[*lane] != 0) != i.modifiers.negated).count() as u32;
             let state = &mut block.barriers[id];
             state.held += held;
             state.all_held &= held == mask.count_ones();

@@ -39,12 +39,12 @@ impl Block {
         let (entry, launch, warps) = (machine.entry, machine.launch, machine.warps);
         let threads = launch.block.iter().map(|n| *n as usize).product::<usize>();
         let shared_bytes = machine.shared_bytes();
-        let base = linear as u32 * clocks::agents(warps);
+        let base = linear as u32 * clocks::timelines(warps);
         let position = position(linear, launch.grid);
         let mut block = Block {
             linear: linear as u32,
             position,
-            shared: Region::new("shared memory", shared_bytes as usize, clocks::agents(warps)),
+            shared: Region::new("shared memory", shared_bytes as usize, clocks::timelines(warps)),
             pending: vec![0; shared_bytes.div_ceil(4) as usize],
             warps: (0..warps).map(|w| Warp::new(entry, base, w, warps, threads, machine.has_products)).collect(),
             barriers: std::array::from_fn(|_| Barrier::new(base, warps)),

@@ -233,7 +233,7 @@ impl Entry {
         let (code, constants, files) = decoding.decoded.finish();
         Ok(Entry {
             name: outline.name.clone(),
-            most_registers: outline.most_registers,
+            maxnreg: outline.maxnreg,
             registers,
             constants,
             code,

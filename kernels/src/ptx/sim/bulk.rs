@@ -12,7 +12,7 @@ use super::{
     FindingKind,
     access::{Spot, fetched},
     block::Block,
-    clocks::{ASYNC, FLIGHT, Knowledge, READS, STRONG, Stamp, WRITES, lanes},
+    clocks::{ASYNC, Epoch, FLIGHT, READS, STRONG, View, WRITES, lanes},
     decode::{Instruction, SHARED_BASE},
     execute::{Flow, Machine, first},
     module::Space,
@@ -36,8 +36,8 @@ pub(super) struct Flight {
     /// The other end, by rows.
     rows: Vec<Row>,
     map: Option<TensorMap>,
-    read: Stamp,
-    write: Stamp,
+    read: Epoch,
+    write: Epoch,
     goal: Goal,
 }
 
@@ -55,8 +55,8 @@ enum Goal {
 pub(super) struct Groups {
     /// (warp, lane, groups committed)
     committed: Vec<(usize, usize, u32)>,
-    /// Stores that have ended: thread, group, stamps of reading and of writing.
-    ended: Vec<(usize, usize, u32, Stamp, Stamp)>,
+    /// Stores that have ended: thread, group, epochs of reading and of writing.
+    ended: Vec<(usize, usize, u32, Epoch, Epoch)>,
 }
 
 impl Groups {
@@ -71,14 +71,14 @@ impl Groups {
 }
 
 impl Machine<'_> {
-    /// The stamps of the reads and the writes of the next copy of warp `w`.
-    fn flight_stamps(&self, block: &mut Block, w: usize, pc: usize) -> (Stamp, Stamp) {
+    /// The epochs of the reads and the writes of the next copy of warp `w`.
+    fn flight_epochs(&self, block: &mut Block, w: usize, pc: usize) -> (Epoch, Epoch) {
         let warp = &mut block.warps[w];
-        let agent = warp.clock.agent + 2 * self.warps as u32;
+        let timeline = warp.clock.timeline + 2 * self.warps as u32;
         // Copies end in any order, so a number says nothing about smaller ones.
         warp.flights += 1;
-        let stamp = Stamp { agent, clock: warp.flights, pc: pc as u32, lane: READS, flags: ASYNC | FLIGHT };
-        (stamp, Stamp { lane: WRITES, ..stamp })
+        let epoch = Epoch { timeline, clock: warp.flights, pc: pc as u32, lane: READS, flags: ASYNC | FLIGHT };
+        (epoch, Epoch { lane: WRITES, ..epoch })
     }
 
     /// The tensor map at a generic address.
@@ -95,8 +95,8 @@ impl Machine<'_> {
                     return None;
                 }
             };
-            let stamp = self.stamp(block, w, lane as u8, pc, 0);
-            part.copy_from_slice(&self.read(block, w, lane, pc, spot, 16, stamp, false));
+            let epoch = self.epoch(block, w, lane as u8, pc, 0);
+            part.copy_from_slice(&self.read(block, w, lane, pc, spot, 16, epoch, false));
         }
         let map = TensorMap::from_bytes(&bytes);
         if map.is_none() {
@@ -159,7 +159,7 @@ impl Machine<'_> {
                 let ty = map.map_or(bulk.ty, |map| map.dtype.ty());
                 Goal::Store { group: None, reduction: bulk.reduction.map(|fetch| (fetch, ty)) }
             };
-            let (read, write) = self.flight_stamps(block, w, pc);
+            let (read, write) = self.flight_epochs(block, w, pc);
             let flight = Flight { warp: w, lane, pc, shared: at, bytes, rows, map, read, write, goal };
             self.take_off(block, flight);
         }
@@ -204,9 +204,9 @@ impl Machine<'_> {
         let loads = matches!(flight.goal, Goal::Load { .. });
         let (near, far) = if loads { (flight.write, flight.read) } else { (flight.read, flight.write) };
         let clock = &block.warps[w].clock;
-        let knows = remembering(|stamp: &Stamp| clock.knows(stamp, lane));
+        let knows = remembering(|epoch: &Epoch| clock.knows(epoch, lane));
         let copies = self.options.copy_fence;
-        let fenced = remembering(|stamp: &Stamp| clock.knows_fenced(stamp, lane));
+        let fenced = remembering(|epoch: &Epoch| clock.knows_fenced(epoch, lane));
         let shadow = &mut block.shared.shadow;
         // Asked first: the write below takes the place of what is asked for.
         let unfenced = shadow.find_write(shared, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
@@ -233,7 +233,7 @@ impl Machine<'_> {
             block.pending[shared / 4..(shared + bytes) / 4].fill(pc as u32 + 1);
         } else if let Some(byte) = block.shared.unwritten(shared, bytes) {
             let message = || format!("reads byte {byte} of shared memory, which nobody has written");
-            self.report(FindingKind::Uninitialised, block, w, lane, pc, Some(SHARED_BASE + byte as u64), message);
+            self.report(FindingKind::Uninitialized, block, w, lane, pc, Some(SHARED_BASE + byte as u64), message);
         }
         self.check_far_end(block, &flight, far, loads);
         block.engine.flights.push(flight);
@@ -243,10 +243,10 @@ impl Machine<'_> {
     }
 
     /// Checks the end in global memory.
-    fn check_far_end(&mut self, block: &mut Block, flight: &Flight, stamp: Stamp, loads: bool) {
+    fn check_far_end(&mut self, block: &mut Block, flight: &Flight, epoch: Epoch, loads: bool) {
         let Flight { warp: w, lane, pc, .. } = *flight;
         let reduces = matches!(flight.goal, Goal::Store { reduction: Some(_), .. });
-        let stamp = if reduces { Stamp { flags: stamp.flags | STRONG, ..stamp } } else { stamp };
+        let epoch = if reduces { Epoch { flags: epoch.flags | STRONG, ..epoch } } else { epoch };
         let (mut sectors, mut moved, copies) = (0, 0, self.options.copy_fence);
         for (address, bytes) in flight.stretches() {
             let Some(Spot::Global(index, at)) = self.locate(block, w, lane, pc, Some(Space::Global), address, bytes, 1)
@@ -256,14 +256,14 @@ impl Machine<'_> {
             sectors += (address + bytes as u64 - 1) / 32 - address / 32 + 1;
             moved += bytes;
             let clock = &block.warps[w].clock;
-            let knows = remembering(|stamp: &Stamp| clock.knows(stamp, lane));
-            let fenced = remembering(|stamp: &Stamp| clock.knows_fenced(stamp, lane));
+            let knows = remembering(|epoch: &Epoch| clock.knows(epoch, lane));
+            let fenced = remembering(|epoch: &Epoch| clock.knows_fenced(epoch, lane));
             let region = self.memory.region(index);
             let unfenced = region.shadow.find_write(at, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
             let conflict = if loads {
-                region.shadow.read(at, bytes, stamp, &knows)
+                region.shadow.read(at, bytes, epoch, &knows)
             } else {
-                region.shadow.write(at, bytes, stamp, &knows)
+                region.shadow.write(at, bytes, epoch, &knows)
             };
             drop((knows, fenced));
             let (unwritten, name) = (region.unwritten(at, bytes), region.name.clone());
@@ -276,7 +276,7 @@ impl Machine<'_> {
             }
             if let Some(byte) = unwritten.filter(|_| loads || reduces) {
                 let message = || format!("reads byte {byte} of `{name}`, which nobody has written");
-                self.report(FindingKind::Uninitialised, block, w, lane, pc, Some(address), message);
+                self.report(FindingKind::Uninitialized, block, w, lane, pc, Some(address), message);
             }
         }
         self.traffic[pc].global.add(sectors, (moved as u64).div_ceil(32));
@@ -297,7 +297,7 @@ impl Machine<'_> {
         lane: usize,
         pc: usize,
         byte: usize,
-        by: Stamp,
+        by: Epoch,
         verb: &str,
     ) {
         let other = self.who(&by, block);
@@ -440,7 +440,7 @@ impl Machine<'_> {
                 self.land(block, at);
             }
             let Block { warps, engine, .. } = block;
-            let mut known: Option<Knowledge> = None;
+            let mut known: Option<View> = None;
             for (.., read, write) in
                 engine.groups.ended.iter().filter(|(ew, el, group, ..)| (*ew, *el) == (w, lane) && *group < over)
             {

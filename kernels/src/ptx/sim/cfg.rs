@@ -11,8 +11,8 @@ use super::{decode::Instruction, operation::Operation};
 /// No block.
 const NONE: u32 = u32::MAX;
 
-/// Sets [`Instruction::meeting`] of every branch.
-pub(super) fn find_meetings(code: &mut [Instruction]) {
+/// Sets [`Instruction::reconvergence`] of every branch.
+pub(super) fn find_reconvergence(code: &mut [Instruction]) {
     let end = code.len();
     let mut leader = vec![false; end + 1];
     leader[0] = true;
@@ -32,7 +32,7 @@ pub(super) fn find_meetings(code: &mut [Instruction]) {
     }
     // The last block is the node behind all ends.
     let exit = starts.len() - 1;
-    let meeting = {
+    let reconvergence = {
         let code = &*code;
         let successors = |block: u32| {
             let last = starts[block as usize + 1] as usize - 1;
@@ -46,8 +46,8 @@ pub(super) fn find_meetings(code: &mut [Instruction]) {
     };
     for (at, instruction) in code.iter_mut().enumerate() {
         if instruction.operation.ends_block() {
-            let block = meeting[block_of[at] as usize];
-            instruction.meeting = starts[if block == NONE { exit } else { block as usize }] as usize;
+            let block = reconvergence[block_of[at] as usize];
+            instruction.reconvergence = starts[if block == NONE { exit } else { block as usize }] as usize;
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Happens-before: who knows of what.
 //!
-//! Time is counted per *agent*. The agents of a block of W warps are, in this order, its W warps, and for each warp its
-//! `cp.async` copies, its bulk copies, and the `wgmma` of the warpgroup that it leads. An access is stamped with agent,
-//! lane and the agent's clock. A [`Clock`] says of every agent up to which time its accesses are known; mostly that is
+//! Time is counted per *timeline*. The timelines of a block of W warps are, in this order, its W warps, and for each warp its
+//! `cp.async` copies, its bulk copies, and the `wgmma` of the warpgroup that it leads. The [`Epoch`] of an access is its
+//! timeline, lane and clock. A [`VectorClock`] says of every timeline up to which time its accesses are known; mostly that is
 //! one number for all 32 lanes, and where it is not (one lane arrived at a barrier for itself), the lane stands in a
 //! short list beside.
 //!
-//! What synchronises moves clocks: a release publishes what the releasing lanes know, an acquire joins it. Within a
+//! What synchronizes moves clocks: a release publishes what the releasing lanes know, an acquire joins it. Within a
 //! warp, lanes know of each other only up to the last warp barrier or shuffle that had them both.
 //!
-//! [`Knowledge`] holds two clocks. `seen` is happens-before; `fenced` is the part of it that a `fence.proxy.async`
+//! [`View`] holds two clocks. `seen` is happens-before; `fenced` is the part of it that a `fence.proxy.async`
 //! carried over to the asynchronous proxy.
 
 use super::{done::Done, scope::MemoryFence};
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub(super) const ALL: u8 = 32;
 /// The lane of an access that several lanes have made, each for itself.
 pub(super) const MANY: u8 = 33;
-/// Marks a stamp that stands for a set of readers.
+/// Marks an epoch that stands for a set of readers.
 pub(super) const SET: u8 = 34;
 
 /// The access is atomic, volatile, relaxed or stronger.
@@ -29,7 +29,7 @@ pub(super) const ASYNC: u8 = 2;
 
 /// The access is a `cp.async`.
 pub(super) const COPY: u8 = 4;
-/// The access is a bulk copy's. Copies of a warp end in any order: the stamp's clock is the copy's number, and its lane is
+/// The access is a bulk copy's. Copies of a warp end in any order: the epoch's clock is the copy's number, and its lane is
 /// [`READS`] or [`WRITES`].
 pub(super) const FLIGHT: u8 = 8;
 /// The access is strong within its block only: its scope is `cta` or `cluster`.
@@ -42,8 +42,8 @@ pub(super) const WRITES: u8 = 1;
 
 /// When and by whom memory was touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stamp {
-    pub(super) agent: u32,
+pub(super) struct Epoch {
+    pub(super) timeline: u32,
     /// 0: never.
     pub(super) clock: u32,
     /// The instruction.
@@ -52,7 +52,7 @@ pub(super) struct Stamp {
     pub(super) flags: u8,
 }
 
-impl Stamp {
+impl Epoch {
     pub(super) fn is_strong(self) -> bool {
         self.flags & STRONG != 0
     }
@@ -62,87 +62,87 @@ impl Stamp {
     }
 }
 
-/// How many agents a block of `warps` warps has.
-pub(super) fn agents(warps: usize) -> u32 {
+/// How many timelines a block of `warps` warps has.
+pub(super) fn timelines(warps: usize) -> u32 {
     4 * warps as u32
 }
 
-/// Up to which time the accesses of every agent are known.
+/// Up to which time the accesses of every timeline are known.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Clock {
-    /// The first agent of the block.
+pub(super) struct VectorClock {
+    /// The first timeline of the block.
     base: u32,
-    /// Of the block's agents, for all of their lanes.
+    /// Of the block's timelines, for all of their lanes.
     own: Vec<u32>,
-    /// (agent, lane, time) where a lane is known further.
+    /// (timeline, lane, time) where a lane is known further.
     lanes: Vec<(u32, u8, u32)>,
-    /// Agents of other blocks.
+    /// Timelines of other blocks.
     foreign: BTreeMap<u32, u32>,
-    /// For agents that start bulk copies, in order: the copies of which it is known that they have read and have written.
+    /// For timelines that start bulk copies, in order: the copies of which it is known that they have read and have written.
     flights: Vec<(u32, [Done; 2])>,
 }
 
-impl Clock {
+impl VectorClock {
     pub(super) fn new(base: u32, warps: usize) -> Self {
-        Clock { base, own: vec![0; agents(warps) as usize], ..Clock::default() }
+        VectorClock { base, own: vec![0; timelines(warps) as usize], ..VectorClock::default() }
     }
 
-    /// What is known of all lanes of `agent`.
-    fn uniform(&self, agent: u32) -> u32 {
-        match agent.checked_sub(self.base).and_then(|at| self.own.get(at as usize)) {
+    /// What is known of all lanes of `timeline`.
+    fn uniform(&self, timeline: u32) -> u32 {
+        match timeline.checked_sub(self.base).and_then(|at| self.own.get(at as usize)) {
             Some(time) => *time,
-            None => self.foreign.get(&agent).copied().unwrap_or(0),
+            None => self.foreign.get(&timeline).copied().unwrap_or(0),
         }
     }
 
-    fn raise(&mut self, agent: u32, time: u32) {
-        match agent.checked_sub(self.base).and_then(|at| self.own.get_mut(at as usize)) {
+    fn raise(&mut self, timeline: u32, time: u32) {
+        match timeline.checked_sub(self.base).and_then(|at| self.own.get_mut(at as usize)) {
             Some(known) => *known = time.max(*known),
             None => {
-                let known = self.foreign.entry(agent).or_default();
+                let known = self.foreign.entry(timeline).or_default();
                 *known = time.max(*known);
             }
         }
     }
 
-    fn raise_lane(&mut self, agent: u32, lane: u8, time: u32) {
-        if self.uniform(agent) >= time {
+    fn raise_lane(&mut self, timeline: u32, lane: u8, time: u32) {
+        if self.uniform(timeline) >= time {
             return;
         }
-        match self.lanes.iter_mut().find(|(a, l, _)| (*a, *l) == (agent, lane)) {
+        match self.lanes.iter_mut().find(|(a, l, _)| (*a, *l) == (timeline, lane)) {
             Some(found) => found.2 = time.max(found.2),
-            None => self.lanes.push((agent, lane, time)),
+            None => self.lanes.push((timeline, lane, time)),
         }
     }
 
     /// Whether the access is known.
     #[inline]
-    pub(super) fn knows(&self, stamp: &Stamp) -> bool {
-        if stamp.flags & FLIGHT != 0 {
-            let known = self.flights.iter().find(|(agent, _)| *agent == stamp.agent);
-            return known.is_some_and(|(_, done)| done[usize::from(stamp.lane)].contains(stamp.clock));
+    pub(super) fn knows(&self, epoch: &Epoch) -> bool {
+        if epoch.flags & FLIGHT != 0 {
+            let known = self.flights.iter().find(|(timeline, _)| *timeline == epoch.timeline);
+            return known.is_some_and(|(_, done)| done[usize::from(epoch.lane)].contains(epoch.clock));
         }
-        if self.uniform(stamp.agent) >= stamp.clock {
+        if self.uniform(epoch.timeline) >= epoch.clock {
             return true;
         }
         let mut lanes = self.lanes.iter();
-        lanes.any(|(agent, lane, time)| {
-            *agent == stamp.agent && *time >= stamp.clock && (*lane == stamp.lane || stamp.lane == ALL)
+        lanes.any(|(timeline, lane, time)| {
+            *timeline == epoch.timeline && *time >= epoch.clock && (*lane == epoch.lane || epoch.lane == ALL)
         })
     }
 
-    /// What is known of the bulk copies of `agent`.
-    fn flights_of(&mut self, agent: u32) -> &mut [Done; 2] {
-        let at = self.flights.partition_point(|(known, _)| *known < agent);
-        if self.flights.get(at).is_none_or(|(known, _)| *known != agent) {
-            self.flights.insert(at, (agent, Default::default()));
+    /// What is known of the bulk copies of `timeline`.
+    fn flights_of(&mut self, timeline: u32) -> &mut [Done; 2] {
+        let at = self.flights.partition_point(|(known, _)| *known < timeline);
+        if self.flights.get(at).is_none_or(|(known, _)| *known != timeline) {
+            self.flights.insert(at, (timeline, Default::default()));
         }
         &mut self.flights[at].1
     }
 
-    pub(super) fn join(&mut self, other: &Clock) {
-        for (agent, done) in &other.flights {
-            self.flights_of(*agent).iter_mut().zip(done).for_each(|(mine, theirs)| mine.join(theirs));
+    pub(super) fn join(&mut self, other: &VectorClock) {
+        for (timeline, done) in &other.flights {
+            self.flights_of(*timeline).iter_mut().zip(done).for_each(|(mine, theirs)| mine.join(theirs));
         }
         if self.base == other.base && self.own.len() == other.own.len() {
             self.own.iter_mut().zip(&other.own).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
@@ -151,40 +151,40 @@ impl Clock {
                 self.raise(other.base + at as u32, *time);
             }
         }
-        other.foreign.iter().for_each(|(agent, time)| self.raise(*agent, *time));
-        other.lanes.iter().for_each(|(agent, lane, time)| self.raise_lane(*agent, *lane, *time));
+        other.foreign.iter().for_each(|(timeline, time)| self.raise(*timeline, *time));
+        other.lanes.iter().for_each(|(timeline, lane, time)| self.raise_lane(*timeline, *lane, *time));
         let mut lanes = std::mem::take(&mut self.lanes);
-        lanes.retain(|(agent, _, time)| self.uniform(*agent) < *time);
+        lanes.retain(|(timeline, _, time)| self.uniform(*timeline) < *time);
         self.lanes = lanes;
     }
 }
 
 /// What a thread knows, and what of it the asynchronous proxy may rely on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Knowledge {
-    pub(super) seen: Clock,
-    pub(super) fenced: Clock,
+pub(super) struct View {
+    pub(super) seen: VectorClock,
+    pub(super) fenced: VectorClock,
 }
 
-impl Knowledge {
+impl View {
     pub(super) fn new(base: u32, warps: usize) -> Self {
-        Knowledge { seen: Clock::new(base, warps), fenced: Clock::new(base, warps) }
+        View { seen: VectorClock::new(base, warps), fenced: VectorClock::new(base, warps) }
     }
 
-    pub(super) fn join(&mut self, other: &Knowledge) {
+    pub(super) fn join(&mut self, other: &View) {
         self.seen.join(&other.seen);
         self.fenced.join(&other.fenced);
     }
 
-    /// Learns that `stamp` is over. What the asynchronous proxy did itself needs no fence before it.
-    pub(super) fn learn(&mut self, stamp: Stamp) {
+    /// Learns that `epoch` is over. What the asynchronous proxy did itself needs no fence before it.
+    pub(super) fn learn(&mut self, epoch: Epoch) {
         for clock in [&mut self.seen, &mut self.fenced] {
-            match stamp.lane {
-                lane if stamp.flags & FLIGHT != 0 => {
-                    clock.flights_of(stamp.agent)[usize::from(lane)].insert(stamp.clock, stamp.clock);
+            match epoch.lane {
+                lane if epoch.flags & FLIGHT != 0 => {
+                    clock.flights_of(epoch.timeline)[usize::from(lane)].insert(epoch.clock, epoch.clock);
                 }
-                ALL => clock.raise(stamp.agent, stamp.clock),
-                lane => clock.raise_lane(stamp.agent, lane, stamp.clock),
+                ALL => clock.raise(epoch.timeline, epoch.clock),
+                lane => clock.raise_lane(epoch.timeline, lane, epoch.clock),
             }
         }
     }
@@ -193,7 +193,7 @@ impl Knowledge {
 /// What the lanes of a warp know.
 #[derive(Clone, Debug)]
 pub(super) struct WarpClock {
-    pub(super) agent: u32,
+    pub(super) timeline: u32,
     base: u32,
     warps: usize,
     /// Now.
@@ -201,9 +201,9 @@ pub(super) struct WarpClock {
     /// Up to when all lanes know of each other.
     synced: u32,
     /// What all lanes know.
-    common: Knowledge,
+    common: View,
     /// What one lane knows beyond that.
-    extra: Vec<Option<Box<Knowledge>>>,
+    extra: Vec<Option<Box<View>>>,
     has_extra: bool,
     /// Up to when the lane of the row knows of the lane of the column, where warp barriers had some lanes only.
     pairs: Option<Box<[[u32; 32]; 32]>>,
@@ -230,18 +230,18 @@ struct Fenced {
 #[derive(Clone, Debug)]
 struct Unfenced {
     /// Published by the lane's own block.
-    near: Knowledge,
+    near: View,
     /// Published by any block: a fence must reach that far.
-    far: Option<Knowledge>,
+    far: Option<View>,
 }
 
 /// What a strong store publishes without being a release itself: what came before a fence.
 #[derive(Debug, Default)]
 pub(super) struct Released {
     /// For threads of the same block.
-    pub(super) near: Option<Knowledge>,
+    pub(super) near: Option<View>,
     /// For threads of all blocks.
-    pub(super) far: Option<Knowledge>,
+    pub(super) far: Option<View>,
     /// The instruction whose scope withholds something of `near` from other blocks.
     pub(super) narrow: Option<u32>,
 }
@@ -259,15 +259,15 @@ pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
 }
 
 impl WarpClock {
-    /// The clock of warp `index` of a block whose first agent is `base`.
+    /// The clock of warp `index` of a block whose first timeline is `base`.
     pub(super) fn new(base: u32, index: usize, warps: usize) -> Self {
         WarpClock {
-            agent: base + index as u32,
+            timeline: base + index as u32,
             base,
             warps,
             clock: 1,
             synced: 0,
-            common: Knowledge::new(base, warps),
+            common: View::new(base, warps),
             extra: vec![None; 32],
             has_extra: false,
             pairs: None,
@@ -279,25 +279,25 @@ impl WarpClock {
 
     /// Whether `lane` knows of the access.
     #[inline]
-    pub(super) fn knows(&self, stamp: &Stamp, lane: usize) -> bool {
-        if stamp.agent == self.agent {
-            if usize::from(stamp.lane) == lane || stamp.lane == ALL || stamp.clock <= self.synced {
+    pub(super) fn knows(&self, epoch: &Epoch, lane: usize) -> bool {
+        if epoch.timeline == self.timeline {
+            if usize::from(epoch.lane) == lane || epoch.lane == ALL || epoch.clock <= self.synced {
                 return true;
             }
             if let Some(pairs) = &self.pairs
-                && stamp.lane < ALL
-                && stamp.clock <= pairs[lane][usize::from(stamp.lane)]
+                && epoch.lane < ALL
+                && epoch.clock <= pairs[lane][usize::from(epoch.lane)]
             {
                 return true;
             }
         }
-        if stamp.agent == self.agent + self.warps as u32
-            && usize::from(stamp.lane) == lane
-            && stamp.clock <= self.copied[lane]
+        if epoch.timeline == self.timeline + self.warps as u32
+            && usize::from(epoch.lane) == lane
+            && epoch.clock <= self.copied[lane]
         {
             return true;
         }
-        self.common.seen.knows(stamp) || self.extra[lane].as_ref().is_some_and(|extra| extra.seen.knows(stamp))
+        self.common.seen.knows(epoch) || self.extra[lane].as_ref().is_some_and(|extra| extra.seen.knows(epoch))
     }
 
     /// The lanes of `mask` have waited for their own copies up to these.
@@ -305,65 +305,65 @@ impl WarpClock {
         lanes(mask).for_each(|lane| self.copied[lane] = self.copied[lane].max(over[lane]));
     }
 
-    /// Tells `knowledge` of the copies that the lanes of `mask` have waited for.
-    fn tell_copies(&self, knowledge: &mut Knowledge, mask: u32, live: u32) {
-        let agent = self.agent + self.warps as u32;
+    /// Tells `view` of the copies that the lanes of `mask` have waited for.
+    fn tell_copies(&self, view: &mut View, mask: u32, live: u32) {
+        let timeline = self.timeline + self.warps as u32;
         let least = lanes(mask).map(|lane| self.copied[lane]).min().unwrap_or(0);
         if mask & live == live {
-            knowledge.seen.raise(agent, least);
+            view.seen.raise(timeline, least);
         }
         for lane in lanes(mask).filter(|lane| self.copied[*lane] > 0) {
-            knowledge.seen.raise_lane(agent, lane as u8, self.copied[lane]);
+            view.seen.raise_lane(timeline, lane as u8, self.copied[lane]);
         }
     }
 
     /// Whether the asynchronous proxy may rely on the access where `lane` starts it.
-    pub(super) fn knows_fenced(&self, stamp: &Stamp, lane: usize) -> bool {
-        self.common.fenced.knows(stamp) || self.extra[lane].as_ref().is_some_and(|extra| extra.fenced.knows(stamp))
+    pub(super) fn knows_fenced(&self, epoch: &Epoch, lane: usize) -> bool {
+        self.common.fenced.knows(epoch) || self.extra[lane].as_ref().is_some_and(|extra| extra.fenced.knows(epoch))
     }
 
     /// What the lanes of `mask` know, for others to join. What they do from now on is not part of it.
-    pub(super) fn publish(&mut self, mask: u32, live: u32) -> Knowledge {
-        let mut knowledge = self.common.clone();
+    pub(super) fn publish(&mut self, mask: u32, live: u32) -> View {
+        let mut view = self.common.clone();
         for lane in lanes(mask) {
             if let Some(extra) = &self.extra[lane] {
-                knowledge.join(extra);
+                view.join(extra);
             }
         }
-        self.tell_copies(&mut knowledge, mask, live);
+        self.tell_copies(&mut view, mask, live);
         if mask & live == live {
-            knowledge.seen.raise(self.agent, self.clock);
+            view.seen.raise(self.timeline, self.clock);
         } else {
-            knowledge.seen.raise(self.agent, self.synced);
+            view.seen.raise(self.timeline, self.synced);
             for lane in lanes(mask) {
-                knowledge.seen.raise_lane(self.agent, lane as u8, self.clock);
+                view.seen.raise_lane(self.timeline, lane as u8, self.clock);
                 if let Some(pairs) = &self.pairs {
                     for (other, time) in pairs[lane].iter().enumerate() {
-                        knowledge.seen.raise_lane(self.agent, other as u8, *time);
+                        view.seen.raise_lane(self.timeline, other as u8, *time);
                     }
                 }
             }
         }
         self.clock += 1;
-        knowledge
+        view
     }
 
-    /// The knowledge of a thread that knows nothing.
-    pub(super) fn nothing(&self) -> Knowledge {
-        Knowledge::new(self.base, self.warps)
+    /// The view of a thread that knows nothing.
+    pub(super) fn nothing(&self) -> View {
+        View::new(self.base, self.warps)
     }
 
     /// What `lane` had before its last fences, which a strong store publishes. `near` is left out unless it is wanted.
     pub(super) fn publish_fenced(&self, lane: usize, wants_near: bool) -> Released {
         let Fenced { any, wide, narrow } = self.fences[lane];
         let until = |fence: u32| {
-            let mut knowledge = self.common.clone();
+            let mut view = self.common.clone();
             if let Some(extra) = &self.extra[lane] {
-                knowledge.join(extra);
+                view.join(extra);
             }
-            knowledge.seen.raise(self.agent, self.synced.min(fence));
-            knowledge.seen.raise_lane(self.agent, lane as u8, fence);
-            knowledge
+            view.seen.raise(self.timeline, self.synced.min(fence));
+            view.seen.raise_lane(self.timeline, lane as u8, fence);
+            view
         };
         Released {
             near: (wants_near && any > 0).then(|| until(any)),
@@ -373,24 +373,24 @@ impl WarpClock {
     }
 
     /// The lanes of `mask` learn what another has published.
-    pub(super) fn acquire(&mut self, mask: u32, live: u32, knowledge: &Knowledge) {
+    pub(super) fn acquire(&mut self, mask: u32, live: u32, view: &View) {
         if mask & live == live {
-            self.common.join(knowledge);
-            self.synced = self.synced.max(self.common.seen.uniform(self.agent));
+            self.common.join(view);
+            self.synced = self.synced.max(self.common.seen.uniform(self.timeline));
             return;
         }
         for lane in lanes(mask) {
             let (base, warps) = (self.base, self.warps);
-            self.extra[lane].get_or_insert_with(|| Box::new(Knowledge::new(base, warps))).join(knowledge);
+            self.extra[lane].get_or_insert_with(|| Box::new(View::new(base, warps))).join(view);
             self.has_extra = true;
         }
     }
 
-    /// The lanes of `mask` learn that `stamp` is over.
-    pub(super) fn learn(&mut self, mask: u32, live: u32, stamp: Stamp) {
-        let mut knowledge = Knowledge::new(self.base, self.warps);
-        knowledge.learn(stamp);
-        self.acquire(mask, live, &knowledge);
+    /// The lanes of `mask` learn that `epoch` is over.
+    pub(super) fn learn(&mut self, mask: u32, live: u32, epoch: Epoch) {
+        let mut view = View::new(self.base, self.warps);
+        view.learn(epoch);
+        self.acquire(mask, live, &view);
     }
 
     /// A barrier or shuffle of the lanes of `mask`.
@@ -419,7 +419,7 @@ impl WarpClock {
             lanes(mask).for_each(|lane| pairs[lane] = row);
             if self.has_extra || lanes(mask).any(|lane| self.copied[lane] > 0) {
                 self.has_extra = true;
-                let mut joined = Knowledge::new(self.base, self.warps);
+                let mut joined = View::new(self.base, self.warps);
                 self.tell_copies(&mut joined, mask, live);
                 lanes(mask).filter_map(|lane| self.extra[lane].as_ref()).for_each(|extra| joined.join(extra));
                 lanes(mask).for_each(|lane| self.extra[lane] = Some(Box::new(joined.clone())));
@@ -430,7 +430,7 @@ impl WarpClock {
 
     /// A memory fence of the lanes of `mask`. Gives what they have met and may not learn, where the fence's scope does not
     /// reach the blocks that have published it.
-    pub(super) fn fence(&mut self, mask: u32, live: u32, fence: MemoryFence, pc: u32) -> Option<Knowledge> {
+    pub(super) fn fence(&mut self, mask: u32, live: u32, fence: MemoryFence, pc: u32) -> Option<View> {
         let (wide, mut withheld) = (fence.scope.reaches_other_blocks(), None);
         for lane in lanes(mask) {
             if fence.releases {
@@ -460,12 +460,12 @@ impl WarpClock {
     }
 
     /// What a strong load of `lane` has met; it counts after the next fence, `far` after the next that reaches other blocks.
-    pub(super) fn meet(&mut self, lane: usize, near: Option<&Knowledge>, far: Option<&Knowledge>) {
+    pub(super) fn observe_relaxed(&mut self, lane: usize, near: Option<&View>, far: Option<&View>) {
         if near.is_none() && far.is_none() {
             return;
         }
         let (base, warps) = (self.base, self.warps);
-        let nothing = || Knowledge::new(base, warps);
+        let nothing = || View::new(base, warps);
         let met = self.unfenced[lane].get_or_insert_with(|| Box::new(Unfenced { near: nothing(), far: None }));
         if let Some(near) = near {
             met.near.join(near);
@@ -478,22 +478,22 @@ impl WarpClock {
     /// `fence.proxy.async` of the lanes of `mask`.
     pub(super) fn fence_proxy(&mut self, mask: u32, live: u32) {
         if mask & live == live {
-            let Knowledge { seen, fenced } = &mut self.common;
+            let View { seen, fenced } = &mut self.common;
             fenced.join(seen);
-            fenced.raise(self.agent, self.clock);
+            fenced.raise(self.timeline, self.clock);
             for extra in self.extra.iter_mut().flatten() {
-                let Knowledge { seen, fenced } = &mut **extra;
+                let View { seen, fenced } = &mut **extra;
                 fenced.join(seen);
             }
         } else {
             for lane in lanes(mask) {
                 let (base, warps) = (self.base, self.warps);
-                let extra = self.extra[lane].get_or_insert_with(|| Box::new(Knowledge::new(base, warps)));
-                let Knowledge { seen, fenced } = &mut **extra;
+                let extra = self.extra[lane].get_or_insert_with(|| Box::new(View::new(base, warps)));
+                let View { seen, fenced } = &mut **extra;
                 fenced.join(&self.common.seen);
                 fenced.join(seen);
-                fenced.raise(self.agent, self.synced);
-                fenced.raise_lane(self.agent, lane as u8, self.clock);
+                fenced.raise(self.timeline, self.synced);
+                fenced.raise_lane(self.timeline, lane as u8, self.clock);
                 self.has_extra = true;
             }
         }

@@ -7,7 +7,7 @@
 use super::{
     FindingKind,
     block::Block,
-    clocks::{Knowledge, lanes},
+    clocks::{View, lanes},
     decode::Instruction,
     execute::{Flow, Machine, first},
     warp::State,
@@ -21,8 +21,8 @@ const REGISTERS: u32 = 65_536;
 pub(super) struct Cluster {
     arrived: usize,
     phase: u64,
-    joined: Option<Knowledge>,
-    completed: Option<Knowledge>,
+    joined: Option<View>,
+    completed: Option<View>,
     /// The phase that each warp has arrived for, plus 1.
     warps: Vec<u64>,
 }
@@ -31,7 +31,7 @@ impl Machine<'_> {
     /// Registers that each thread of a block begins with.
     fn initial_registers(&self) -> u32 {
         let share = ((REGISTERS / (32 * self.warps as u32)) & !7).min(255);
-        self.entry.most_registers.unwrap_or(share)
+        self.entry.maxnreg.unwrap_or(share)
     }
 
     pub(super) fn set_registers(

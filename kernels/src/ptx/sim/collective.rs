@@ -81,7 +81,7 @@ impl Machine<'_> {
         }
         if absent != 0 {
             let message = || "reads a lane that is not here".to_string();
-            self.report(FindingKind::Uninitialised, block, w, first(absent), pc, None, message);
+            self.report(FindingKind::Uninitialized, block, w, first(absent), pc, None, message);
         }
         self.set_known(block, w, i.destinations[0], mask, &values, missing);
         if let Some(predicate) = i.destinations.get(1) {
@@ -105,7 +105,7 @@ impl Machine<'_> {
         let flags = *self.value(block, w, i.sources[0]);
         let mut ballot = 0;
         for lane in lanes(mask) {
-            ballot |= u32::from((flags[lane] != 0) != i.how.negated) << lane;
+            ballot |= u32::from((flags[lane] != 0) != i.modifiers.negated) << lane;
         }
         let value = match vote {
             Vote::All => u64::from(ballot == mask),

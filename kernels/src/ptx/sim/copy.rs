@@ -2,14 +2,14 @@
 //!
 //! Each thread puts its copies into groups and waits until so many groups are left. A copy's bytes arrive when its
 //! thread waits for it (or earlier, as `Completion` says); until then its destination holds ones and may not be touched.
-//! A copy is an access of an agent of its own: who has not learnt that it is over, by a wait of its thread and a
+//! A copy is an access of a timeline of its own: who has not learnt that it is over, by a wait of its thread and a
 //! barrier, races with it.
 
 use super::{
     FindingKind,
     access::Spot,
     block::Block,
-    clocks::{COPY, Knowledge, Stamp, lanes},
+    clocks::{COPY, Epoch, View, lanes},
     decode::{CONSTANT, Instruction},
     execute::{Flow, Machine, first},
     module::Space,
@@ -48,7 +48,7 @@ struct Arrival {
     at: usize,
     pc: usize,
     sequence: u32,
-    known: Knowledge,
+    known: View,
 }
 
 impl Copies {
@@ -65,9 +65,9 @@ impl Copies {
 }
 
 impl Machine<'_> {
-    /// The agent of the copies of warp `w`.
-    fn copy_agent(&self, block: &Block, w: usize) -> u32 {
-        block.warps[w].clock.agent + self.warps as u32
+    /// The timeline of the copies of warp `w`.
+    fn copy_timeline(&self, block: &Block, w: usize) -> u32 {
+        block.warps[w].clock.timeline + self.warps as u32
     }
 
     pub(super) fn copy_async(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
@@ -83,7 +83,7 @@ impl Machine<'_> {
             }
             Some(slot) => *self.value(block, w, *slot),
         };
-        let agent = self.copy_agent(block, w);
+        let timeline = self.copy_timeline(block, w);
         block.warps[w].copies.sequence += 1;
         let sequence = block.warps[w].copies.sequence;
         let (mut sources, mut targets) = (Vec::with_capacity(32), Vec::with_capacity(32));
@@ -105,12 +105,12 @@ impl Machine<'_> {
             } else {
                 self.locate(block, w, lane, pc, Some(Space::Global), from[lane], read, bytes)
             };
-            let stamp = Stamp { agent, clock: sequence, pc: pc as u32, lane: lane as u8, flags: COPY };
+            let epoch = Epoch { timeline, clock: sequence, pc: pc as u32, lane: lane as u8, flags: COPY };
             if let Some(spot) = spot {
-                self.read(block, w, lane, pc, spot, read, stamp, false);
+                self.read(block, w, lane, pc, spot, read, epoch, false);
                 sources.push((lane, spot));
             }
-            self.write(block, w, lane, pc, Spot::Shared(at), &[0xFF; 16][..bytes], stamp);
+            self.write(block, w, lane, pc, Spot::Shared(at), &[0xFF; 16][..bytes], epoch);
             block.pending[at / 4..(at + bytes) / 4].fill(pc as u32 + 1);
             targets.push((lane, Spot::Shared(at)));
             let copy = Copy { lane: lane as u8, group: None, sequence, from: spot, to: at, bytes, read };
@@ -189,14 +189,14 @@ impl Machine<'_> {
     ) -> Flow {
         self.check_sources(block, w, &i.sources, mask, pc);
         let addresses = self.addresses(block, w, i, 0, 0);
-        let agent = self.copy_agent(block, w);
+        let timeline = self.copy_timeline(block, w);
         for lane in lanes(mask) {
             let space = i.opcode.contains(".shared").then_some(Space::Shared);
             let Some(Spot::Shared(at)) = self.locate(block, w, lane, pc, space, addresses[lane], 8, 8) else {
                 continue;
             };
             if block.mbarriers.get(at).is_none() {
-                let message = || "finds no initialised mbarrier".to_string();
+                let message = || "finds no initialized mbarrier".to_string();
                 self.report(FindingKind::Barrier, block, w, lane, pc, Some(addresses[lane]), message);
                 continue;
             }
@@ -206,7 +206,7 @@ impl Machine<'_> {
             let warp = &mut block.warps[w];
             let mut known = warp.clock.nothing();
             let sequence = warp.copies.sequence;
-            known.learn(Stamp { agent, clock: sequence, pc: pc as u32, lane: lane as u8, flags: 0 });
+            known.learn(Epoch { timeline, clock: sequence, pc: pc as u32, lane: lane as u8, flags: 0 });
             warp.copies.arrivals.push(Arrival { lane: lane as u8, at, pc, sequence, known });
         }
         if self.options.completion == Completion::Earliest {

@@ -5,10 +5,10 @@
 
 use super::{
     Error, Place,
-    alu::{self, Function, How},
+    alu::{self, Function, Modifiers},
     cfg,
     limits::{Limits, at_most},
-    module::{Constant, Meaning, Names, Registers, Source, Space, Statement, Written},
+    module::{Constant, Names, Operand, Registers, Source, Space, Statement, Symbol},
     operation::{self, Operation},
     operation_async::Async,
     types::Type,
@@ -29,7 +29,7 @@ pub(super) const LOCAL_BASE: u64 = 0x10;
 #[derive(Clone, Debug)]
 pub(super) struct Instruction {
     pub(super) operation: Operation,
-    pub(super) how: How,
+    pub(super) modifiers: Modifiers,
     /// The predicate under which it runs, and whether it is negated.
     pub(super) guard: Option<(u32, bool)>,
     /// Slots written.
@@ -41,7 +41,7 @@ pub(super) struct Instruction {
     /// Where a branch may go. Branches by one table share it.
     pub(super) targets: Arc<[u32]>,
     /// Where lanes that part here meet again; the number of instructions where they meet at the end.
-    pub(super) meeting: usize,
+    pub(super) reconvergence: usize,
     /// FLOPs of a lane.
     pub(super) flops: u32,
     /// Line of the text.
@@ -213,13 +213,13 @@ impl<'d, 'a> Decoded<'d, 'a> {
         let opcode = self.opcodes.entry(statement.opcode).or_insert_with(|| statement.opcode.into()).clone();
         let instruction = Instruction {
             operation: Operation::Nothing,
-            how: How::default(),
+            modifiers: Modifiers::default(),
             guard: None,
             destinations: Box::default(),
             sources: Box::default(),
             offsets: [0; 3],
             targets: self.nowhere.clone(),
-            meeting: usize::MAX,
+            reconvergence: usize::MAX,
             flops: 0,
             line: statement.line,
             source: statement.source.and_then(|(file, line)| Some(Source { file: self.file(file)?, line })),
@@ -246,7 +246,7 @@ impl<'d, 'a> Decoded<'d, 'a> {
 
     /// The instructions, their constants and their source files.
     pub(super) fn finish(mut self) -> (Vec<Instruction>, Vec<Constant>, Vec<Arc<str>>) {
-        cfg::find_meetings(&mut self.code);
+        cfg::find_reconvergence(&mut self.code);
         (self.code, self.constants.all, self.files)
     }
 }
@@ -281,7 +281,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         }
         let shape = match alu::find(&mut opcode) {
             Some(form) => {
-                self.instruction.how = form.how;
+                self.instruction.modifiers = form.modifiers;
                 self.instruction.flops = form.flops;
                 self.instruction.operation = match form.run {
                     Function::One(run) => Operation::One(run),
@@ -346,16 +346,16 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
             // The predicate that a comparison combines with comes last.
             let combines = self.statement.opcode.starts_with("set") && at + 1 == operands.len() && at == 3;
             let (taken, form) = match operand {
-                Written::List(list) => {
-                    let flat = list.iter().all(|part| !matches!(part, Written::List(_) | Written::Not(_)));
+                Operand::List(list) => {
+                    let flat = list.iter().all(|part| !matches!(part, Operand::List(_) | Operand::Not(_)));
                     (operation.takes_lists() && flat, "a list")
                 }
-                Written::Pair(..) => (at == 0 && operation.takes_pairs(), "two destinations"),
-                Written::Not(_) => (combines || operation.takes_negation(), "a negated predicate"),
-                Written::Address(base, ..) if !matches!(**base, Written::Name(_) | Written::Number(_)) => {
+                Operand::Pair(..) => (at == 0 && operation.takes_pairs(), "two destinations"),
+                Operand::Not(_) => (combines || operation.takes_negation(), "a negated predicate"),
+                Operand::Address(base, ..) if !matches!(**base, Operand::Name(_) | Operand::Number(_)) => {
                     (false, "an address of this form")
                 }
-                Written::Address(.., rest) if !rest.is_empty() => {
+                Operand::Address(.., rest) if !rest.is_empty() => {
                     (operation.takes_coordinates(), "an address with coordinates")
                 }
                 _ => (true, ""),
@@ -395,7 +395,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
 
     fn register(&self, name: &str) -> Result<u32, Error> {
         match self.all.names.find(self.statement.scope, name) {
-            Some(Meaning::Register(slot)) => Ok(slot),
+            Some(Symbol::Register(slot)) => Ok(slot),
             _ => {
                 let opcode = self.statement.opcode;
                 Err(self.syntax(format!("`{opcode}` names the register {name}, which is not declared")))
@@ -403,31 +403,31 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         }
     }
 
-    fn destination(&self, operand: &Written<'_>, slots: &mut Vec<u32>) -> Result<(), Error> {
+    fn destination(&self, operand: &Operand<'_>, slots: &mut Vec<u32>) -> Result<(), Error> {
         match operand {
-            Written::Name("_") => slots.push(SINK),
-            Written::Name(name) => slots.push(self.register(name)?),
-            Written::Pair(first, second) => {
+            Operand::Name("_") => slots.push(SINK),
+            Operand::Name(name) => slots.push(self.register(name)?),
+            Operand::Pair(first, second) => {
                 for name in [first, second] {
                     slots.push(if *name == "_" { SINK } else { self.register(name)? });
                 }
             }
-            Written::List(list) => list.iter().try_for_each(|operand| self.destination(operand, slots))?,
+            Operand::List(list) => list.iter().try_for_each(|operand| self.destination(operand, slots))?,
             other => return Err(self.syntax(format!("`{}` cannot write to {other:?}", self.statement.opcode))),
         }
         Ok(())
     }
 
-    fn source(&mut self, operand: &Written<'_>, slots: &mut Vec<u32>) -> Result<(), Error> {
+    fn source(&mut self, operand: &Operand<'_>, slots: &mut Vec<u32>) -> Result<(), Error> {
         match operand {
-            Written::List(list) => return list.iter().try_for_each(|operand| self.source(operand, slots)),
-            Written::Not(name) => {
-                self.instruction.how.negated = true;
+            Operand::List(list) => return list.iter().try_for_each(|operand| self.source(operand, slots)),
+            Operand::Not(name) => {
+                self.instruction.modifiers.negated = true;
                 slots.push(self.register(name)?);
             }
-            Written::Number(bits) => slots.push(self.all.constants.slot(Constant::Bits(*bits))),
-            Written::Name(name) => slots.push(self.named(name, 0)?),
-            Written::Sum(name, offset) => slots.push(self.named(name, *offset)?),
+            Operand::Number(bits) => slots.push(self.all.constants.slot(Constant::Bits(*bits))),
+            Operand::Name(name) => slots.push(self.named(name, 0)?),
+            Operand::Sum(name, offset) => slots.push(self.named(name, *offset)?),
             other => return Err(self.syntax(format!("`{}` cannot read {other:?}", self.statement.opcode))),
         }
         Ok(())
@@ -445,15 +445,15 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
             return Ok(self.all.constants.slot(Constant::Bits(32)));
         }
         let constant = match self.all.names.find(self.statement.scope, name) {
-            Some(Meaning::Register(slot)) if offset == 0 => return Ok(slot),
-            Some(Meaning::Variable(space, at)) => {
+            Some(Symbol::Register(slot)) if offset == 0 => return Ok(slot),
+            Some(Symbol::Variable(space, at)) => {
                 Constant::Bits(base(space).wrapping_add(at).wrapping_add_signed(offset))
             }
-            Some(Meaning::Global(index)) => {
+            Some(Symbol::Global(index)) => {
                 let variable = &self.all.names.module.globals[index];
                 if let Some(line) = variable.refused {
                     let message =
-                        format!("the initialiser of `{}` (line {line}) is not made of numbers", variable.name);
+                        format!("the initializer of `{}` (line {line}) is not made of numbers", variable.name);
                     return Err(self.syntax(message));
                 }
                 Constant::Global(index, offset)
@@ -463,13 +463,13 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         Ok(self.all.constants.slot(constant))
     }
 
-    fn address(&mut self, operand: &Written<'_>, slots: &mut Vec<u32>) -> Result<(), Error> {
-        let Written::Address(written, offset, rest) = operand else {
+    fn address(&mut self, operand: &Operand<'_>, slots: &mut Vec<u32>) -> Result<(), Error> {
+        let Operand::Address(written, offset, rest) = operand else {
             return Err(self.syntax(format!("`{}` wants an address, found {operand:?}", self.statement.opcode)));
         };
         self.instruction.offsets[self.address] = *offset;
         self.address += 1;
-        if let (true, Written::Name(name)) = (self.statement.opcode.starts_with("ld.param"), &**written)
+        if let (true, Operand::Name(name)) = (self.statement.opcode.starts_with("ld.param"), &**written)
             && self.all.names.find(self.statement.scope, name).is_none()
         {
             return Err(self.syntax(format!("there is no parameter {name}")));
@@ -479,8 +479,8 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
     }
 
     /// The label of a branch, or the table of an indexed one.
-    fn label(&mut self, operand: &Written<'a>) -> Result<(), Error> {
-        let Written::Name(name) = *operand else {
+    fn label(&mut self, operand: &Operand<'a>) -> Result<(), Error> {
+        let Operand::Name(name) = *operand else {
             return Err(self.syntax(format!("`{}` wants a label, found {operand:?}", self.statement.opcode)));
         };
         let (scope, names, line) = (self.statement.scope, self.all.names, self.statement.line);
@@ -513,8 +513,8 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
     fn decode_move(&mut self, opcode: &mut Opcode<'_>) -> Result<(), Error> {
         let ty = opcode.ty().filter(|ty| opcode.parts.is_empty() && ty.bits() <= 64).ok_or_else(|| self.unknown())?;
         let operation = match self.statement.operands.as_slice() {
-            [destination, Written::Name("%clock" | "%clock64" | "%clock_hi" | "%globaltimer" | "%globaltimer_lo")] => {
-                if matches!(destination, Written::List(_) | Written::Pair(..)) {
+            [destination, Operand::Name("%clock" | "%clock64" | "%clock_hi" | "%globaltimer" | "%globaltimer_lo")] => {
+                if matches!(destination, Operand::List(_) | Operand::Pair(..)) {
                     return Err(self.unknown());
                 }
                 let mut slots = Vec::new();
@@ -523,8 +523,8 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
                 self.instruction.operation = Operation::Clock;
                 return Ok(());
             }
-            [Written::List(parts), _] => Operation::Unpack(self.part_bits(ty, parts)?),
-            [_, Written::List(parts)] => Operation::Pack(self.part_bits(ty, parts)?),
+            [Operand::List(parts), _] => Operation::Unpack(self.part_bits(ty, parts)?),
+            [_, Operand::List(parts)] => Operation::Pack(self.part_bits(ty, parts)?),
             _ => Operation::Move,
         };
         self.instruction.operation = operation;
@@ -536,9 +536,9 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
     }
 
     /// Bits of each of the registers that are packed into a value of type `ty`: two or four of at least 8 bits.
-    fn part_bits(&self, ty: Type, parts: &[Written<'_>]) -> Result<u32, Error> {
+    fn part_bits(&self, ty: Type, parts: &[Operand<'_>]) -> Result<u32, Error> {
         let (bits, count) = (ty.bits(), parts.len() as u32);
-        let simple = parts.iter().all(|part| matches!(part, Written::Name(_) | Written::Number(_)));
+        let simple = parts.iter().all(|part| matches!(part, Operand::Name(_) | Operand::Number(_)));
         if simple && matches!(count, 2 | 4) && bits / count >= 8 {
             return Ok(bits / count);
         }

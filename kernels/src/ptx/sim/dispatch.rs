@@ -95,11 +95,11 @@ impl Machine<'_> {
         let [a, b, c, d] = self.operands(block, w, i);
         if mask == u32::MAX {
             for (lane, out) in out.iter_mut().enumerate() {
-                *out = run(&[a[lane], b[lane], c[lane], d[lane]], &i.how, approximation);
+                *out = run(&[a[lane], b[lane], c[lane], d[lane]], &i.modifiers, approximation);
             }
         } else {
             for lane in lanes(mask) {
-                out[lane] = run(&[a[lane], b[lane], c[lane], d[lane]], &i.how, approximation);
+                out[lane] = run(&[a[lane], b[lane], c[lane], d[lane]], &i.modifiers, approximation);
             }
         }
         self.metrics.scalar_flops += u64::from(i.flops * mask.count_ones());
@@ -112,7 +112,7 @@ impl Machine<'_> {
         let (approximation, mut first, mut second) = (self.approximation(), [0; 32], [0; 32]);
         let [a, b, c, d] = self.operands(block, w, i);
         for lane in lanes(mask) {
-            (first[lane], second[lane]) = run(&[a[lane], b[lane], c[lane], d[lane]], &i.how, approximation);
+            (first[lane], second[lane]) = run(&[a[lane], b[lane], c[lane], d[lane]], &i.modifiers, approximation);
         }
         self.set_known(block, w, i.destinations[0], mask, &first, unknown);
         if let Some(slot) = i.destinations.get(1) {
@@ -126,7 +126,7 @@ impl Machine<'_> {
     fn unknown(&self, block: &Block, w: usize, i: &Instruction, mask: u32) -> u32 {
         let known = |slot: u32| if slot & CONSTANT == 0 { block.warps[w].defined[slot as usize] } else { u32::MAX };
         let unknown = i.sources.iter().fold(0, |unknown, slot| unknown | mask & !known(*slot));
-        if unknown == 0 || !i.how.selects {
+        if unknown == 0 || !i.modifiers.selects {
             return unknown;
         }
         // A choice is known if what chooses and what is chosen are.
@@ -218,8 +218,8 @@ impl Machine<'_> {
         let warp = &mut warps[w];
         match fence {
             Fence::Memory(fence) => {
-                if let Some(knowledge) = warp.clock.fence(mask, warp.live, fence, pc as u32) {
-                    withheld.note(pc as u32, &knowledge);
+                if let Some(view) = warp.clock.fence(mask, warp.live, fence, pc as u32) {
+                    withheld.note(pc as u32, &view);
                 }
             }
             Fence::Proxy => warp.clock.fence_proxy(mask, warp.live),

@@ -90,7 +90,7 @@ impl Module {
         let (outline, entry) = self.decoded(entry)?;
         let params = check(outline, entry, launch, arguments, &self.limits)?;
         let warps = launch.block.iter().map(|n| *n as usize).product::<usize>().div_ceil(32);
-        memory.begin_launch(clocks::agents(warps));
+        memory.begin_launch(clocks::timelines(warps));
         let constants = entry.constants.iter().map(|constant| match *constant {
             Constant::Bits(bits) => [bits; 32],
             Constant::Global(index, offset) => [memory.symbol(self, index).wrapping_add_signed(offset); 32],
@@ -404,9 +404,11 @@ impl<'a> Machine<'a> {
         let (next, rest, target) = (path.pc, path.mask & !taken, instruction.targets[0] as usize);
         match (taken, rest) {
             (0, _) => {}
-            (_, 0) => warp.part(&[(target, taken)], instruction.meeting),
-            _ if self.chooser.taken_first() => warp.part(&[(target, taken), (next, rest)], instruction.meeting),
-            _ => warp.part(&[(next, rest), (target, taken)], instruction.meeting),
+            (_, 0) => warp.diverge(&[(target, taken)], instruction.reconvergence),
+            _ if self.chooser.taken_first() => {
+                warp.diverge(&[(target, taken), (next, rest)], instruction.reconvergence)
+            }
+            _ => warp.diverge(&[(next, rest), (target, taken)], instruction.reconvergence),
         }
     }
 
@@ -431,7 +433,7 @@ impl<'a> Machine<'a> {
             };
             send(*target as usize, 1 << lane);
         }
-        block.warps[w].part(&ways, instruction.meeting);
+        block.warps[w].diverge(&ways, instruction.reconvergence);
     }
 
     /// The values of a slot.
@@ -482,7 +484,7 @@ impl<'a> Machine<'a> {
     fn undefined(&mut self, block: &Block, w: usize, missing: u32, pc: usize, slot: u32) {
         let name = self.entry.registers.name(slot);
         let message = || format!("uses the register {name}, which was never written or is made of what was not");
-        self.report(FindingKind::Uninitialised, block, w, first(missing), pc, None, message);
+        self.report(FindingKind::Uninitialized, block, w, first(missing), pc, None, message);
     }
 
     /// Takes a finding.
@@ -514,25 +516,25 @@ impl<'a> Machine<'a> {
     }
 
     /// Who made an access, in words.
-    pub(super) fn who(&self, stamp: &clocks::Stamp, block: &Block) -> String {
-        let agents = clocks::agents(self.warps);
-        let (other, agent) = (stamp.agent / agents, stamp.agent % agents);
-        let (class, warp) = (agent as usize / self.warps, agent as usize % self.warps);
-        let thread = match (class, stamp.lane) {
+    pub(super) fn who(&self, epoch: &clocks::Epoch, block: &Block) -> String {
+        let timelines = clocks::timelines(self.warps);
+        let (other, timeline) = (epoch.timeline / timelines, epoch.timeline % timelines);
+        let (class, warp) = (timeline as usize / self.warps, timeline as usize % self.warps);
+        let thread = match (class, epoch.lane) {
             (0 | 1, lane) if lane < 32 => {
                 format!("thread {:?}", position(32 * warp + usize::from(lane), self.launch.block))
             }
             _ => format!("warp {warp}"),
         };
-        let how = ["", "'s cp.async", "'s bulk copy", "'s wgmma"][class];
+        let unit = ["", "'s cp.async", "'s bulk copy", "'s wgmma"][class];
         let place = if other == block.linear {
             String::new()
         } else {
             format!(" of block {:?}", position(other as usize, self.launch.grid))
         };
-        let at = self.entry.code.get(stamp.pc as usize);
+        let at = self.entry.code.get(epoch.pc as usize);
         let at = at.map_or_else(String::new, |i| format!(" (`{}`, {})", i.opcode, i.place(&self.entry.files)));
-        format!("{thread}{how}{place}{at}")
+        format!("{thread}{unit}{place}{at}")
     }
 
     fn report_sites(&self) -> Vec<Site> {

@@ -5,7 +5,7 @@
 
 use super::{
     Approximation,
-    alu::{How, Run, combined, holds, least, saturated, select, two_sum},
+    alu::{Modifiers, Run, combined, holds, least, saturated, select, two_sum},
     convert::odd,
     decode::Opcode,
     types::{Lane, Type, halves, join},
@@ -37,15 +37,15 @@ impl Short for bf16 {
 }
 
 /// What one value of up to three gives.
-type Each = fn([f32; 3], &How, Approximation) -> f32;
+type Each = fn([f32; 3], &Modifiers, Approximation) -> f32;
 
-fn each<T: Short, const PAIR: bool>(s: &[u64; 4], how: &How, approximation: Approximation, f: Each) -> u64 {
+fn each<T: Short, const PAIR: bool>(s: &[u64; 4], modifiers: &Modifiers, approximation: Approximation, f: Each) -> u64 {
     let one = |[a, b, c]: [T; 3]| {
-        let value = f([a.wide(), b.wide(), c.wide()], how, approximation);
-        let value = if how.relu && value < 0.0 { 0.0 } else { value };
-        let value = if how.saturate { saturated(value) } else { value };
+        let value = f([a.wide(), b.wide(), c.wide()], modifiers, approximation);
+        let value = if modifiers.relu && value < 0.0 { 0.0 } else { value };
+        let value = if modifiers.saturate { saturated(value) } else { value };
         let short = T::narrow(value);
-        if how.ftz && short.wide() != 0.0 && short.wide().abs() < 6.103_515_6e-5 {
+        if modifiers.ftz && short.wide() != 0.0 && short.wide().abs() < 6.103_515_6e-5 {
             T::narrow(0.0f32.copysign(value))
         } else {
             short
@@ -95,8 +95,12 @@ pub(super) fn find(name: &str, ty: Type, opcode: &mut Opcode<'_>) -> Option<(Run
         "fma" => (short!(ty, |[a, b, c], _, _| sum(f64::from(a) * f64::from(b), c.into())), 3, 2 * count),
         "min" => (short!(ty, |[a, b, _], h, _| least(a, b, h.nan)), 2, count),
         "max" => (short!(ty, |[a, b, _], h, _| -least(-a, -b, h.nan)), 2, count),
-        "ex2" if approx => (short!(ty, |[a, ..], _, how| how.apply(f64::from(a).exp2(), f64::exp2(-9.0))), 1, count),
-        "tanh" if approx => (short!(ty, |[a, ..], _, how| how.apply(f64::from(a).tanh(), f64::exp2(-8.0))), 1, count),
+        "ex2" if approx => {
+            (short!(ty, |[a, ..], _, modifiers| modifiers.apply(f64::from(a).exp2(), f64::exp2(-9.0))), 1, count)
+        }
+        "tanh" if approx => {
+            (short!(ty, |[a, ..], _, modifiers| modifiers.apply(f64::from(a).tanh(), f64::exp2(-8.0))), 1, count)
+        }
         "neg" => (signs(ty)?[0], 1, count),
         "abs" => (signs(ty)?[1], 1, count),
         "selp" => (select, 3, 0),
@@ -105,9 +109,9 @@ pub(super) fn find(name: &str, ty: Type, opcode: &mut Opcode<'_>) -> Option<(Run
 }
 
 /// `setp` of two pairs: a predicate for each half.
-pub(super) fn compare_pair(s: &[u64; 4], how: &How, _: Approximation) -> (u64, u64) {
-    let test = |a: f32, b: f32| combined(holds(how.compare, a, b), s, how);
-    let wide = |bits: u64| match how.from {
+pub(super) fn compare_pair(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> (u64, u64) {
+    let test = |a: f32, b: f32| combined(holds(modifiers.compare, a, b), s, modifiers);
+    let wide = |bits: u64| match modifiers.from {
         Type::F16x2 => halves::<f16>(bits).map(Short::wide),
         _ => halves::<bf16>(bits).map(Short::wide),
     };

@@ -2,7 +2,7 @@
 
 use super::{
     Approximation,
-    alu::{Form, Function, How, Run, RunTwo},
+    alu::{Form, Function, Modifiers, Run, RunTwo},
     decode::Opcode,
     types::{Lane, Type},
 };
@@ -44,13 +44,13 @@ macro_rules! bits {
 }
 
 /// The form `name` on integers, bits or predicates.
-pub(super) fn find(name: &str, opcode: &mut Opcode<'_>, mut how: How) -> Option<Form> {
+pub(super) fn find(name: &str, opcode: &mut Opcode<'_>, mut modifiers: Modifiers) -> Option<Form> {
     if name == "prmt" {
         const MODES: [&str; 6] = ["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"];
-        how.mode = MODES.iter().position(|mode| opcode.take(mode)).map_or(0, |at| at as u8 + 1);
+        modifiers.mode = MODES.iter().position(|mode| opcode.take(mode)).map_or(0, |at| at as u8 + 1);
     }
     if name == "shf" {
-        how.mode = u8::from(opcode.take("r")) | u8::from(opcode.take("wrap")) << 1;
+        modifiers.mode = u8::from(opcode.take("r")) | u8::from(opcode.take("wrap")) << 1;
         opcode.take("l");
         opcode.take("clamp");
     }
@@ -60,11 +60,11 @@ pub(super) fn find(name: &str, opcode: &mut Opcode<'_>, mut how: How) -> Option<
     let shiftamt = opcode.take("shiftamt");
     if name == "dp4a" {
         let (b, a) = (opcode.ty()?, opcode.ty()?);
-        how.mode = u8::from(a.is_signed()) | u8::from(b.is_signed()) << 1;
-        return Some(Form { run: Function::One(dp4a), sources: 3, flops: 0, how });
+        modifiers.mode = u8::from(a.is_signed()) | u8::from(b.is_signed()) << 1;
+        return Some(Form { run: Function::One(dp4a), sources: 3, flops: 0, modifiers });
     }
     let ty = opcode.ty()?;
-    (how.from, how.to) = (ty, ty);
+    (modifiers.from, modifiers.to) = (ty, ty);
     if ty == Type::Pred {
         let (run, sources): (Run, usize) = match name {
             "and" => (|s, _, _| s[0] & s[1], 2),
@@ -73,13 +73,13 @@ pub(super) fn find(name: &str, opcode: &mut Opcode<'_>, mut how: How) -> Option<
             "not" => (|s, _, _| s[0] ^ 1, 1),
             _ => return None,
         };
-        return Some(Form { run: Function::One(run), sources, flops: 0, how });
+        return Some(Form { run: Function::One(run), sources, flops: 0, modifiers });
     }
     let (run, sources) = match name {
-        "add" if how.saturate && ty == Type::S32 => {
+        "add" if modifiers.saturate && ty == Type::S32 => {
             (Some::<Run>(|s, _, _| i32::of(s[0]).saturating_add(i32::of(s[1])).bits()), 2)
         }
-        "sub" if how.saturate && ty == Type::S32 => {
+        "sub" if modifiers.saturate && ty == Type::S32 => {
             (Some::<Run>(|s, _, _| i32::of(s[0]).saturating_sub(i32::of(s[1])).bits()), 2)
         }
         "add" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_add(T::of(s[1])).bits()), 2),
@@ -149,7 +149,7 @@ pub(super) fn find(name: &str, opcode: &mut Opcode<'_>, mut how: How) -> Option<
         "selp" => (bits!(ty, |s, _, _| T::of(if s[2] != 0 { s[0] } else { s[1] }).bits()), 3),
         _ => return None,
     };
-    Some(Form { run: Function::One(run?), sources, flops: 0, how })
+    Some(Form { run: Function::One(run?), sources, flops: 0, modifiers })
 }
 
 fn ty_bits<T>() -> u32 {
@@ -164,8 +164,8 @@ fn leading<T: Lane + PartialOrd + Default>(value: T) -> u32 {
 }
 
 /// `.relu` of integers.
-fn clamp(value: u64, how: &How) -> u64 {
-    if how.relu && i32::of(value) < 0 { 0 } else { value }
+fn clamp(value: u64, modifiers: &Modifiers) -> u64 {
+    if modifiers.relu && i32::of(value) < 0 { 0 } else { value }
 }
 
 fn wide_product(ty: Type) -> Option<Run> {
@@ -233,10 +233,10 @@ fn mad24(ty: Type) -> Option<Run> {
 }
 
 /// Bits `start..start+length` of a; signed ones are extended from the field's highest bit.
-fn bfe(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
-    let bits = how.to.bits();
+fn bfe(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let bits = modifiers.to.bits();
     let (a, start, length) = (s[0], (s[1] & 0xFF) as u32, (s[2] & 0xFF) as u32);
-    let signed = how.to.is_signed();
+    let signed = modifiers.to.is_signed();
     let top = (start + length).saturating_sub(1).min(bits - 1);
     let sign = signed && length > 0 && a >> top & 1 == 1;
     let mut value = if start < bits { a >> start } else { 0 };
@@ -252,8 +252,8 @@ fn bfe(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
 }
 
 /// Bits of a put into b at `start..start+length`.
-fn bfi(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
-    let bits = how.to.bits();
+fn bfi(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let bits = modifiers.to.bits();
     let (start, length) = ((s[2] & 0xFF) as u32, (s[3] & 0xFF) as u32);
     if start >= bits || length == 0 {
         return s[1];
@@ -263,7 +263,7 @@ fn bfi(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
     s[1] & !mask | s[0] << start & mask
 }
 
-fn lop3(s: &[u64; 4], _: &How, _: Approximation) -> u64 {
+fn lop3(s: &[u64; 4], _: &Modifiers, _: Approximation) -> u64 {
     let (a, b, c, table) = (s[0] as u32, s[1] as u32, s[2] as u32, s[3]);
     let mut d = 0;
     for row in 0..8 {
@@ -275,13 +275,13 @@ fn lop3(s: &[u64; 4], _: &How, _: Approximation) -> u64 {
     u64::from(d)
 }
 
-fn prmt(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
+fn prmt(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
     let bytes = (s[0] & 0xFFFF_FFFF) | s[1] << 32;
     let selector = s[2] as u32;
     let first = selector & 3;
     let picks: [u32; 4] = std::array::from_fn(|i| {
         let i = i as u32;
-        match how.mode {
+        match modifiers.mode {
             0 => selector >> (4 * i) & 0xF,
             1 => first + i,
             2 => first.wrapping_sub(i) & 7,
@@ -293,52 +293,52 @@ fn prmt(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
     });
     let byte = |pick: u32| {
         let byte = (bytes >> (8 * (pick & 7))) as u8;
-        if how.mode == 0 && pick & 8 != 0 { (byte.cast_signed() >> 7).cast_unsigned() } else { byte }
+        if modifiers.mode == 0 && pick & 8 != 0 { (byte.cast_signed() >> 7).cast_unsigned() } else { byte }
     };
     u64::from(u32::from_le_bytes(picks.map(byte)))
 }
 
-fn shf(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
+fn shf(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
     let both = (s[0] & 0xFFFF_FFFF) | s[1] << 32;
-    let n = if how.mode & 2 != 0 { s[2] as u32 & 31 } else { (s[2] as u32).min(32) };
-    let shifted = if how.mode & 1 != 0 { both >> n } else { (both << n) >> 32 };
+    let n = if modifiers.mode & 2 != 0 { s[2] as u32 & 31 } else { (s[2] as u32).min(32) };
+    let shifted = if modifiers.mode & 1 != 0 { both >> n } else { (both << n) >> 32 };
     shifted & 0xFFFF_FFFF
 }
 
-fn dp4a(s: &[u64; 4], how: &How, _: Approximation) -> u64 {
+fn dp4a(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
     let part = |bits: u64, i: u32, signed: bool| {
         let byte = (bits >> (8 * i)) as u8;
         if signed { i32::from(byte.cast_signed()) } else { i32::from(byte) }
     };
-    let products = (0..4).map(|i| part(s[0], i, how.mode & 1 != 0) * part(s[1], i, how.mode & 2 != 0));
+    let products = (0..4).map(|i| part(s[0], i, modifiers.mode & 1 != 0) * part(s[1], i, modifiers.mode & 2 != 0));
     (s[2] as u32).wrapping_add(products.sum::<i32>() as u32).bits()
 }
 
 /// Forms that leave or take a carry: the last source, the second result.
-pub(super) fn carried(name: &str, opcode: &mut Opcode<'_>, mut how: How) -> Option<Form> {
+pub(super) fn carried(name: &str, opcode: &mut Opcode<'_>, mut modifiers: Modifiers) -> Option<Form> {
     let (low, high) = (opcode.take("lo"), opcode.take("hi"));
     opcode.take("cc");
     let ty = opcode.ty()?;
-    how.to = ty;
-    how.mode = u8::from(high);
-    fn cut(value: u128, how: &How) -> (u64, u64) {
-        let bits = how.to.bits();
+    modifiers.to = ty;
+    modifiers.mode = u8::from(high);
+    fn cut(value: u128, modifiers: &Modifiers) -> (u64, u64) {
+        let bits = modifiers.to.bits();
         let mask = u128::from(u64::MAX >> (64 - bits));
         ((value & mask) as u64, (value >> bits & 1) as u64)
     }
-    fn product(s: &[u64; 4], how: &How) -> u128 {
-        let bits = how.to.bits();
+    fn product(s: &[u64; 4], modifiers: &Modifiers) -> u128 {
+        let bits = modifiers.to.bits();
         let mask = u128::from(u64::MAX >> (64 - bits));
-        let product = if how.to.is_signed() {
+        let product = if modifiers.to.is_signed() {
             let sign = |v: u64| i128::from((v << (64 - bits)).cast_signed() >> (64 - bits));
             (sign(s[0]).wrapping_mul(sign(s[1]))).cast_unsigned()
         } else {
             u128::from(s[0]) * u128::from(s[1])
         };
-        if how.mode == 1 { product >> bits & mask } else { product & mask }
+        if modifiers.mode == 1 { product >> bits & mask } else { product & mask }
     }
-    fn inverted(value: u64, how: &How) -> u128 {
-        u128::from(!value & (u64::MAX >> (64 - how.to.bits())))
+    fn inverted(value: u64, modifiers: &Modifiers) -> u128 {
+        u128::from(!value & (u64::MAX >> (64 - modifiers.to.bits())))
     }
     let (run, sources): (RunTwo, usize) = match name {
         "add" => (|s, h, _| cut(u128::from(s[0]) + u128::from(s[1]), h), 2),
@@ -350,5 +350,5 @@ pub(super) fn carried(name: &str, opcode: &mut Opcode<'_>, mut how: How) -> Opti
         "madc" if low || high => (|s, h, _| cut(product(s, h) + u128::from(s[2]) + u128::from(s[3]), h), 4),
         _ => return None,
     };
-    Some(Form { run: Function::Two(run), sources, flops: 0, how })
+    Some(Form { run: Function::Two(run), sources, flops: 0, modifiers })
 }

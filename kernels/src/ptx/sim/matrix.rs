@@ -63,8 +63,8 @@ impl Machine<'_> {
                     continue;
                 };
                 spots.push((lane, spot));
-                let stamp = self.stamp(block, w, ALL, pc, 0);
-                let bytes = self.read(block, w, lane, pc, spot, 16, stamp, false);
+                let epoch = self.epoch(block, w, ALL, pc, 0);
+                let bytes = self.read(block, w, lane, pc, spot, 16, epoch, false);
                 *values = std::array::from_fn(|k| u16::from_le_bytes([bytes[2 * k], bytes[2 * k + 1]]));
             }
             let held: [u64; 32] = std::array::from_fn(|lane| {
@@ -111,8 +111,8 @@ impl Machine<'_> {
                     bytes[2 * column..2 * column + 2].copy_from_slice(&value.to_le_bytes());
                 }
                 // The rows come from several lanes, and nothing says that one lane's is there for another.
-                let stamp = self.stamp(block, w, MANY, pc, 0);
-                self.write(block, w, lane, pc, spot, &bytes, stamp);
+                let epoch = self.epoch(block, w, MANY, pc, 0);
+                self.write(block, w, lane, pc, spot, &bytes, epoch);
             }
         }
         self.measure(pc, &spots, &addresses, 16, true);

@@ -14,7 +14,7 @@ use super::{
     FindingKind,
     access::Spot,
     block::Block,
-    clocks::{Knowledge, Stamp, lanes},
+    clocks::{Epoch, View, lanes},
     decode::{Instruction, SHARED_BASE},
     execute::{Flow, Machine},
     module::Space,
@@ -40,15 +40,15 @@ pub(super) struct Mbarrier {
     bytes: i64,
     phase: u64,
     /// What the arrivals of the phase that runs have published.
-    joined: Knowledge,
+    joined: View,
     /// What those of the phase before had.
-    completed: Knowledge,
-    /// Who initialised it.
-    init: Stamp,
-    /// A fence has made the initialisation visible to asynchronous operations.
+    completed: View,
+    /// Who initialized it.
+    init: Epoch,
+    /// A fence has made the initialization visible to asynchronous operations.
     pub(super) visible: bool,
     /// Where bytes came from last, for messages.
-    fresh: Knowledge,
+    fresh: View,
 }
 
 impl Mbarriers {
@@ -72,7 +72,7 @@ impl Mbarriers {
     }
 
     /// A fence of a thread that `knows` makes what it knows of visible to asynchronous operations.
-    pub(super) fn show(&mut self, knows: impl Fn(&Stamp) -> bool) {
+    pub(super) fn show(&mut self, knows: impl Fn(&Epoch) -> bool) {
         for state in self.all.values_mut().filter(|state| !state.visible) {
             state.visible = knows(&state.init);
         }
@@ -93,7 +93,7 @@ impl Mbarrier {
 }
 
 impl Machine<'_> {
-    /// The mbarrier at a lane's address, which must be initialised and known to be.
+    /// The mbarrier at a lane's address, which must be initialized and known to be.
     fn mbarrier(
         &mut self,
         block: &mut Block,
@@ -112,14 +112,14 @@ impl Machine<'_> {
             return None;
         };
         let Some(state) = block.mbarriers.all.get(&at) else {
-            let message = || "finds no initialised mbarrier".to_string();
+            let message = || "finds no initialized mbarrier".to_string();
             self.report(FindingKind::Barrier, block, w, lane, pc, Some(address), message);
             return None;
         };
         let init = state.init;
         if !block.warps[w].clock.knows(&init, lane) {
             let who = self.who(&init, block);
-            let message = || format!("uses an mbarrier that {who} initialises, and nothing orders the two");
+            let message = || format!("uses an mbarrier that {who} initializes, and nothing orders the two");
             self.report(FindingKind::Race, block, w, lane, pc, Some(address), message);
         }
         Some(at)
@@ -144,11 +144,11 @@ impl Machine<'_> {
                 self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
             }
             if block.mbarriers.overlaps(at, 8) {
-                let message = || "initialises an mbarrier that is still in use".to_string();
+                let message = || "initializes an mbarrier that is still in use".to_string();
                 self.report(FindingKind::Barrier, block, w, lane, pc, Some(address), message);
                 block.mbarriers.all.remove(&at);
             }
-            let init = self.stamp(block, w, lane as u8, pc, 0);
+            let init = self.epoch(block, w, lane as u8, pc, 0);
             self.write(block, w, lane, pc, Spot::Shared(at), &[0; 8], init);
             let fresh = block.warps[w].clock.nothing();
             let state = Mbarrier {
@@ -182,8 +182,8 @@ impl Machine<'_> {
                 continue;
             };
             block.mbarriers.all.remove(&at);
-            let stamp = self.stamp(block, w, lane as u8, pc, 0);
-            self.write(block, w, lane, pc, Spot::Shared(at), &[0xFF; 8], stamp);
+            let epoch = self.epoch(block, w, lane as u8, pc, 0);
+            self.write(block, w, lane, pc, Spot::Shared(at), &[0xFF; 8], epoch);
             block.shared.written[at..at + 8].fill(0);
         }
         Flow::Next
@@ -270,7 +270,7 @@ impl Machine<'_> {
     }
 
     /// Bytes of a copy have arrived; what the copy publishes is `known`.
-    pub(super) fn complete_bytes(&mut self, block: &mut Block, at: usize, bytes: i64, known: &Knowledge) {
+    pub(super) fn complete_bytes(&mut self, block: &mut Block, at: usize, bytes: i64, known: &View) {
         if let Some(state) = block.mbarriers.get(at) {
             state.bytes -= bytes;
             state.joined.join(known);
@@ -374,7 +374,7 @@ impl Machine<'_> {
         let at = self.mbarrier(block, w, lane, pc, address, Some(Space::Shared))?;
         if self.options.init_fence && block.mbarriers.get(at).is_some_and(|state| !state.visible) {
             let message = || {
-                "completes on an mbarrier whose initialisation no fence has made visible to asynchronous operations"
+                "completes on an mbarrier whose initialization no fence has made visible to asynchronous operations"
                     .to_string()
             };
             self.report(FindingKind::Proxy, block, w, lane, pc, Some(address), message);

@@ -19,8 +19,8 @@ pub struct Memory {
     next: u64,
     /// Number of the launch that runs or ran last.
     launch: u64,
-    /// Agents of a block of that launch.
-    agents: u32,
+    /// Timelines of a block of that launch.
+    timelines: u32,
     /// Variables of modules, by the module's identity and the variable's position.
     symbols: HashMap<(u64, usize), u64>,
 }
@@ -39,13 +39,13 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Memory of a block with so many agents.
-    pub(super) fn new(name: &str, bytes: usize, agents: u32) -> Self {
+    /// Memory of a block with so many timelines.
+    pub(super) fn new(name: &str, bytes: usize, timelines: u32) -> Self {
         Region {
             name: name.to_string(),
             bytes: vec![0xFF; bytes],
             written: vec![0; bytes],
-            shadow: Shadow::new(bytes, agents),
+            shadow: Shadow::new(bytes, timelines),
             ..Region::default()
         }
     }
@@ -122,7 +122,7 @@ impl Memory {
             return *address;
         }
         let variable = &module.globals[index];
-        // Variables without an initialiser are zero.
+        // Variables without an initializer are zero.
         let mut bytes = variable.initial.clone();
         bytes.resize(variable.bytes as usize, 0);
         let address = self.insert(&variable.name, bytes, true, variable.align);
@@ -217,7 +217,7 @@ impl Memory {
             allocations: self.allocations.iter().map(allocation).collect(),
             next: self.next,
             launch: self.launch,
-            agents: self.agents,
+            timelines: self.timelines,
             symbols: self.symbols.clone(),
         }
     }
@@ -241,10 +241,10 @@ impl Memory {
         touched
     }
 
-    /// A launch begins after everything before it; its blocks have so many agents each.
-    pub(super) fn begin_launch(&mut self, agents: u32) {
+    /// A launch begins after everything before it; its blocks have so many timelines each.
+    pub(super) fn begin_launch(&mut self, timelines: u32) {
         self.launch += 1;
-        self.agents = agents;
+        self.timelines = timelines;
     }
 
     /// The region with number `index`, its shadow that of this launch.
@@ -253,7 +253,7 @@ impl Memory {
         let allocation = &mut self.allocations[index];
         if allocation.launch != self.launch {
             allocation.launch = self.launch;
-            allocation.region.shadow = Shadow::new(allocation.region.bytes.len(), self.agents);
+            allocation.region.shadow = Shadow::new(allocation.region.bytes.len(), self.timelines);
             allocation.region.constant = Vec::new();
         }
         &mut allocation.region

@@ -2,7 +2,7 @@
 //!
 //! It reads the *text*, ours or anybody's, never the assembler's own structures, so a mistake of the assembler is inside
 //! the test. An instruction that it does not know is an error with the instruction's name, never a guess. Text that nvcc
-//! wrote is run too and held against ours (`tests/nvcc.rs`), so the simulator is not only checked by its author.
+//! wrote is run too and held against ours (`tests/ptx/nvcc.rs`), so the simulator is not only checked by its author.
 //!
 //! ```
 //! use kernels::{operation::Launch, ptx::sim::{Argument, Memory, Module, Options}};
@@ -69,12 +69,12 @@
 //!
 //! * Lanes that part run one side after the other; a side that waits for the other is reported as a deadlock or an
 //!   endless loop, which the device would let pass.
-//! * Executions are sequentially consistent: weak behaviour shows as a race, not as a value.
+//! * Executions are sequentially consistent: weak behavior shows as a race, not as a value.
 //! * Barriers of the block take whole warps: `barrier.sync` of a part of a warp is refused as divergent.
 //! * Clusters have one block; multicast and remote arrivals are unknown instructions. Functions are not called (`call`
 //!   is unknown). No textures, surfaces, `.b128`, `im2col`, interleaved tensors, 8-bit floats or sparse products.
 //! * Tiles with a swizzle are as wide as the swizzle; `wgmma` descriptors have no base offset.
-//! * Time is not modelled; [`Metrics`] counts what time is made of.
+//! * Time is not modeled; [`Metrics`] counts what time is made of.
 
 mod access;
 mod alu;

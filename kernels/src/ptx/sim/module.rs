@@ -50,7 +50,7 @@ pub(super) struct Outline {
     /// The cluster that the text requires.
     pub(super) cluster: Option<[u32; 3]>,
     /// `.maxnreg`
-    pub(super) most_registers: Option<u32>,
+    pub(super) maxnreg: Option<u32>,
     /// Byte and line of the opening brace of its body.
     pub(super) body: (usize, u32),
     /// The decoded body, once somebody has needed it.
@@ -61,7 +61,7 @@ pub(super) struct Outline {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) name: String,
-    pub(super) most_registers: Option<u32>,
+    pub(super) maxnreg: Option<u32>,
     pub(super) registers: Registers,
     /// Operands that are no registers, the same for all lanes.
     pub(super) constants: Vec<Constant>,
@@ -144,15 +144,15 @@ pub(super) struct Variable {
     pub(super) align: u64,
     /// Its offset within its space; not for those of the module.
     pub(super) offset: u64,
-    /// What it holds at first, up to its last byte that the initialiser gives; the rest is zero.
+    /// What it holds at first, up to its last byte that the initializer gives; the rest is zero.
     pub(super) initial: Vec<u8>,
-    /// Line of an initialiser that is not understood: the variable cannot be used.
+    /// Line of an initializer that is not understood: the variable cannot be used.
     pub(super) refused: Option<u32>,
 }
 
 /// An operand as it is written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Written<'a> {
+pub(super) enum Operand<'a> {
     Name(&'a str),
     /// `!p`
     Not(&'a str),
@@ -162,9 +162,9 @@ pub(super) enum Written<'a> {
     /// `name+4`
     Sum(&'a str, i64),
     /// `{a, b}`
-    List(Vec<Written<'a>>),
+    List(Vec<Operand<'a>>),
     /// `[base+bytes, …]`
-    Address(Box<Written<'a>>, i64, Vec<Written<'a>>),
+    Address(Box<Operand<'a>>, i64, Vec<Operand<'a>>),
 }
 
 /// An instruction as it is written.
@@ -173,7 +173,7 @@ pub(super) struct Statement<'a> {
     /// The guard's register, and whether it is negated.
     pub(super) guard: Option<(&'a str, bool)>,
     pub(super) opcode: &'a str,
-    pub(super) operands: Vec<Written<'a>>,
+    pub(super) operands: Vec<Operand<'a>>,
     pub(super) line: u32,
     /// File and line of the `.loc` before it.
     pub(super) source: Option<(u64, u32)>,
@@ -207,7 +207,7 @@ pub(super) struct Names<'a> {
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum Symbol {
     Register(u32),
     Variable(Space, u64),
     Global(usize),
@@ -237,32 +237,32 @@ impl<'a> Names<'a> {
     }
 
     /// What `name` stands for in `scope`.
-    pub(super) fn find(&self, scope: u32, name: &str) -> Option<Meaning> {
+    pub(super) fn find(&self, scope: u32, name: &str) -> Option<Symbol> {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         for scope in self.up(scope) {
             if let Some((slot, None)) = self.registers.get(&(scope, name)) {
-                return Some(Meaning::Register(*slot));
+                return Some(Symbol::Register(*slot));
             }
             if let Some(&(space, offset)) = self.variables.get(&(scope, name)) {
                 let base = if space == Space::Shared { self.shared_base } else { 0 };
-                return Some(Meaning::Variable(space, base + offset));
+                return Some(Symbol::Variable(space, base + offset));
             }
             for cut in name.len() - digits.min(DIGITS)..name.len() {
                 if let Some((slot, Some(count))) = self.registers.get(&(scope, &name[..cut]))
                     && let Ok(number) = name[cut..].parse::<u32>()
                     && number < *count
                 {
-                    return Some(Meaning::Register(slot + number));
+                    return Some(Symbol::Register(slot + number));
                 }
             }
         }
         if let Some(&offset) = self.params.get(name) {
-            return Some(Meaning::Variable(Space::Param, offset));
+            return Some(Symbol::Variable(Space::Param, offset));
         }
         if let Some(offset) = self.module.shared.names.get(name) {
-            return Some(Meaning::Variable(Space::Shared, offset.unwrap_or(self.dynamic_shared)));
+            return Some(Symbol::Variable(Space::Shared, offset.unwrap_or(self.dynamic_shared)));
         }
-        self.module.global_names.get(name).map(|&index| Meaning::Global(index))
+        self.module.global_names.get(name).map(|&index| Symbol::Global(index))
     }
 
     /// The position of the statement behind the label `name`.

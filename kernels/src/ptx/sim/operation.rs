@@ -172,7 +172,7 @@ pub(super) enum Fence {
     Memory(MemoryFence),
     /// Generic accesses before asynchronous ones.
     Proxy,
-    /// Initialised barriers before asynchronous operations.
+    /// Initialized barriers before asynchronous operations.
     BarrierInit,
 }
 

@@ -70,7 +70,7 @@ pub struct Options {
     pub completion: Completion,
     /// What approximate instructions give.
     pub approximation: Approximation,
-    /// Whether an mbarrier must be fenced (`fence.mbarrier_init` or `fence.proxy.async`) between its initialisation and
+    /// Whether an mbarrier must be fenced (`fence.mbarrier_init` or `fence.proxy.async`) between its initialization and
     /// the first asynchronous operation on it. The manual asks for it; Triton leaves it out.
     pub init_fence: bool,
     /// Whether what `cp.async` has brought must be fenced (`fence.proxy.async`) before `wgmma` or a bulk copy reads it. The
@@ -78,7 +78,7 @@ pub struct Options {
     pub copy_fence: bool,
     /// More findings than this are counted and not kept.
     pub max_findings: usize,
-    /// Whether the launch ends with its first finding: enough for who only asks whether there is one.
+    /// Stop at the first finding.
     pub first_finding_ends: bool,
     /// More instructions than this in one warp are taken for a loop that does not end.
     pub max_instructions: u64,

@@ -1,6 +1,6 @@
-//! Strong accesses, and how far they synchronise.
+//! Strong accesses, and how far they synchronize.
 //!
-//! A release that thread A makes with a strong store to some address synchronises with an acquire that thread B makes
+//! A release that thread A makes with a strong store to some address synchronizes with an acquire that thread B makes
 //! with a strong load of the value. Both are patterns: the release is the store itself or a fence before it, the acquire is
 //! the load itself or a fence after it, and atomic operations in between pass on what they overwrite. Every one of these
 //! operations has a scope, and any two that meet must each reach the other's thread:
@@ -11,12 +11,12 @@
 //! | the first of the release and the last of the acquire | any scopes | both `gpu` or `sys` |
 //!
 //! Clusters have one block, so `cluster` reaches as far as `cta`. What a thread has learnt it passes on by any
-//! synchronisation, whatever its scope: order is transitive. What a narrow scope withholds is kept for messages alone.
+//! synchronization, whatever its scope: order is transitive. What a narrow scope withholds is kept for messages alone.
 
 use super::{
     access::Spot,
     block::Block,
-    clocks::{Knowledge, Released},
+    clocks::{Released, View},
     execute::Machine,
     operation::Access,
     scope::Scope,
@@ -35,22 +35,22 @@ pub(super) struct Published {
     scope: Scope,
     pc: u32,
     /// For threads of the same block only, by block.
-    near: Vec<(u32, Knowledge)>,
+    near: Vec<(u32, View)>,
     /// For threads of all blocks.
-    far: Option<Knowledge>,
+    far: Option<View>,
     /// An instruction whose scope has kept something from `far`.
     narrow: Option<u32>,
 }
 
 impl Published {
-    fn near(&self, block: u32) -> Option<&Knowledge> {
-        self.near.iter().find(|(known, _)| *known == block).map(|(_, knowledge)| knowledge)
+    fn near(&self, block: u32) -> Option<&View> {
+        self.near.iter().find(|(known, _)| *known == block).map(|(_, view)| view)
     }
 
     fn add(&mut self, block: u32, released: Released) {
         if let Some(near) = released.near {
             match self.near.iter_mut().find(|(known, _)| *known == block) {
-                Some((_, knowledge)) => knowledge.join(&near),
+                Some((_, view)) => view.join(&near),
                 None => {
                     self.near.truncate(NEAR - 1);
                     self.near.insert(0, (block, near));
@@ -68,17 +68,17 @@ impl Published {
 
 /// What threads of a block would have learnt, had an instruction's scope been wider.
 #[derive(Debug, Default)]
-pub(super) struct Withheld(Vec<(u32, Knowledge)>);
+pub(super) struct Withheld(Vec<(u32, View)>);
 
 impl Withheld {
     /// Instructions that are remembered.
     const MOST: usize = 8;
 
-    pub(super) fn note(&mut self, pc: u32, knowledge: &Knowledge) {
+    pub(super) fn note(&mut self, pc: u32, view: &View) {
         if let Some((_, all)) = self.0.iter_mut().find(|(known, _)| *known == pc) {
-            all.join(knowledge);
+            all.join(view);
         } else if self.0.len() < Self::MOST {
-            self.0.push((pc, knowledge.clone()));
+            self.0.push((pc, view.clone()));
         }
     }
 }
@@ -115,9 +115,9 @@ impl Machine<'_> {
         }
         let warp = &mut warps[w];
         if access.order.acquires() {
-            near.into_iter().chain(far).for_each(|knowledge| warp.clock.acquire(1 << lane, warp.live, knowledge));
+            near.into_iter().chain(far).for_each(|view| warp.clock.acquire(1 << lane, warp.live, view));
         } else {
-            warp.clock.meet(lane, near, far);
+            warp.clock.observe_relaxed(lane, near, far);
         }
     }
 
@@ -182,7 +182,7 @@ impl Machine<'_> {
             let name = &self.entry.code[at].opcode;
             return format!(": the scope of `{name}`, {}, does not reach other blocks; use gpu", scope.name());
         }
-        let found = block.withheld.0.iter().find(|(_, knowledge)| knowledge.seen.knows(&conflict.other));
+        let found = block.withheld.0.iter().find(|(_, view)| view.seen.knows(&conflict.other));
         let found = found.and_then(|(pc, _)| Some((*pc as usize, narrow(*pc as usize)?)));
         found.map_or_else(String::new, |(pc, scope)| {
             let (name, place) = (&self.entry.code[pc].opcode, self.entry.place(pc));

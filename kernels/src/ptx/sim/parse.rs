@@ -4,7 +4,7 @@ use super::{
     Error,
     lex::{Kind, Lexer, Token, shown},
     limits::{Limits, at_most},
-    module::{Module, ModuleShared, Outline, Space, Variable, Written},
+    module::{Module, ModuleShared, Operand, Outline, Space, Variable},
     types::Type,
 };
 use std::{
@@ -313,7 +313,7 @@ impl<'a> Parser<'a> {
             block: None,
             most_threads: None,
             cluster: None,
-            most_registers: None,
+            maxnreg: None,
             body: (0, 1),
             decoded: OnceLock::new(),
         };
@@ -327,7 +327,7 @@ impl<'a> Parser<'a> {
                     outline.most_threads = Some(size.iter().fold(1, |all, n| u64::saturating_mul(all, u64::from(*n))));
                 }
                 ".reqnctapercluster" => outline.cluster = Some(self.box_of("a number of blocks")?),
-                ".maxnreg" => outline.most_registers = Some(self.number_up_to(65_536, "a number of registers")? as u32),
+                ".maxnreg" => outline.maxnreg = Some(self.number_up_to(65_536, "a number of registers")? as u32),
                 ".minnctapersm" | ".maxclusterrank" => {
                     self.number("a number")?;
                 }
@@ -475,7 +475,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The bytes of an initialiser, nested braces flattened. An initialiser that is not made of numbers is skipped: its
+    /// The bytes of an initializer, nested braces flattened. An initializer that is not made of numbers is skipped: its
     /// line is returned, and whoever uses the variable is refused.
     fn initial(&mut self, size: usize, bytes: &mut Vec<u8>) -> Result<Option<u32>, Error> {
         let mut depth = 0_usize;
@@ -493,12 +493,12 @@ impl<'a> Parser<'a> {
                 }
                 Some(Kind::Mark(',')) if depth > 0 => drop(self.next()),
                 Some(Kind::Number(_) | Kind::Mark('-' | '+')) => {
-                    let value = self.signed("a number of an initialiser")?;
+                    let value = self.signed("a number of an initializer")?;
                     // 128 bits have no literal; the upper half is the sign's.
                     let raw = i128::from(value).to_le_bytes();
                     bytes.extend_from_slice(&raw[..size]);
                 }
-                Some(Kind::Mark(';')) | None => return Err(self.expected(line, "a number of an initialiser")),
+                Some(Kind::Mark(';')) | None => return Err(self.expected(line, "a number of an initializer")),
                 Some(_) => {
                     while self.peek().is_some_and(|kind| kind != Kind::Mark(';')) {
                         self.next();
@@ -513,7 +513,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The operands of an instruction up to its semicolon.
-    pub(super) fn operands(&mut self) -> Result<Vec<Written<'a>>, Error> {
+    pub(super) fn operands(&mut self) -> Result<Vec<Operand<'a>>, Error> {
         let (mut operands, mut left) = (Vec::new(), self.limits.operands);
         while !self.take(';') {
             operands.push(self.operand(self.limits.depth, &mut left)?);
@@ -523,7 +523,7 @@ impl<'a> Parser<'a> {
     }
 
     /// One operand with at most `depth` lists within each other, of at most `left` further operands.
-    fn operand(&mut self, depth: usize, left: &mut usize) -> Result<Written<'a>, Error> {
+    fn operand(&mut self, depth: usize, left: &mut usize) -> Result<Operand<'a>, Error> {
         let line = self.line();
         let Some(rest) = left.checked_sub(1) else {
             let message = format!("an instruction has more than {} operands", self.limits.operands);
@@ -542,12 +542,12 @@ impl<'a> Parser<'a> {
                     list.push(self.operand(depth - 1, left)?);
                     self.take(',');
                 }
-                return Ok(Written::List(list));
+                return Ok(Operand::List(list));
             }
         }
         if self.take('[') {
             let (base, offset) = match self.operand(depth - 1, left)? {
-                Written::Sum(name, offset) => (Written::Name(name), offset),
+                Operand::Sum(name, offset) => (Operand::Name(name), offset),
                 base => (base, 0),
             };
             let mut rest = Vec::new();
@@ -555,21 +555,21 @@ impl<'a> Parser<'a> {
                 rest.push(self.operand(depth - 1, left)?);
             }
             self.mark(']')?;
-            return Ok(Written::Address(Box::new(base), offset, rest));
+            return Ok(Operand::Address(Box::new(base), offset, rest));
         }
         if self.take('!') {
-            return Ok(Written::Not(self.word("a predicate")?));
+            return Ok(Operand::Not(self.word("a predicate")?));
         }
         if let Some(Kind::Number(_) | Kind::Mark('-')) = self.peek() {
-            return Ok(Written::Number(self.signed("a number")? as u64));
+            return Ok(Operand::Number(self.signed("a number")? as u64));
         }
         let name = self.word("an operand")?;
         if self.take('|') {
-            return Ok(Written::Pair(name, self.word("a second destination")?));
+            return Ok(Operand::Pair(name, self.word("a second destination")?));
         }
         match self.peek() {
-            Some(Kind::Mark('+' | '-')) => Ok(Written::Sum(name, self.signed("a number of bytes")?)),
-            _ => Ok(Written::Name(name)),
+            Some(Kind::Mark('+' | '-')) => Ok(Operand::Sum(name, self.signed("a number of bytes")?)),
+            _ => Ok(Operand::Name(name)),
         }
     }
 }

@@ -14,7 +14,7 @@ pub enum FindingKind {
     /// An address that is no multiple of what the access needs.
     Misaligned,
     /// A register or memory that nobody has written is read.
-    Uninitialised,
+    Uninitialized,
     /// Memory is written that the kernel has read, or was given, as constant.
     Constant,
     /// Lanes execute an instruction apart that they must execute together.
@@ -46,7 +46,7 @@ impl FindingKind {
             FindingKind::Race => "race",
             FindingKind::OutOfBounds => "out of bounds",
             FindingKind::Misaligned => "misaligned",
-            FindingKind::Uninitialised => "uninitialised",
+            FindingKind::Uninitialized => "uninitialized",
             FindingKind::Constant => "constant",
             FindingKind::Divergence => "divergence",
             FindingKind::Pending => "pending",

@@ -2,7 +2,7 @@
 
 use super::decode::Opcode;
 
-/// The threads that a strong access or a fence synchronises with, from the fewest to the most.
+/// The threads that a strong access or a fence synchronizes with, from the fewest to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
     Cta,

@@ -1,20 +1,20 @@
 //! Shadow memory: for every word (or byte, where bytes are written) who wrote it last and who has read it since.
 //!
-//! The last write is one stamp. Reads are one stamp as long as each reader knows of the one before, and a list of one
-//! stamp a warp where several read without knowing of each other, as in FastTrack (Flanagan and Freund, 2009). Bulk copies
-//! of a warp do not end in order, so each that the next reader does not know of has a stamp of its own.
+//! The last write is one epoch. Reads are one epoch as long as each reader knows of the one before, and a list of one
+//! epoch a warp where several read without knowing of each other, as in FastTrack (Flanagan and Freund, 2009). Bulk copies
+//! of a warp do not end in order, so each that the next reader does not know of has an epoch of its own.
 
-use super::clocks::{ALL, FLIGHT, MANY, NARROW, SET, STRONG, Stamp};
+use super::clocks::{ALL, Epoch, FLIGHT, MANY, NARROW, SET, STRONG};
 use std::cell::Cell;
 
 /// What is known of a word.
 #[derive(Clone, Copy, Debug, Default)]
 struct Word {
     /// The last ordinary write.
-    write: Stamp,
+    write: Epoch,
     /// The last strong write since. It hides nothing: who knows of it need not know of the ordinary one.
-    strong: Stamp,
-    read: Stamp,
+    strong: Epoch,
+    read: Epoch,
     was_read: bool,
 }
 
@@ -26,12 +26,12 @@ const PAGE: usize = 4096;
 pub(super) struct Shadow {
     pages: Vec<Option<Page>>,
     bytes: usize,
-    /// Agents of a block, which tell its accesses from those of others.
-    agents: u32,
+    /// Timelines of a block, which tell its accesses from those of others.
+    timelines: u32,
     /// Sets of readers: a reader and the position of the rest, or [`END`]. They never change, so that cells share them.
-    sets: Vec<(Stamp, u32)>,
-    /// The last step from one state of readers by a reader to the next: neighbouring cells take the same.
-    step: Option<(Stamp, Stamp, Stamp)>,
+    sets: Vec<(Epoch, u32)>,
+    /// The last step from one state of readers by a reader to the next: neighboring cells take the same.
+    step: Option<(Epoch, Epoch, Epoch)>,
 }
 
 /// The end of a set of readers.
@@ -67,20 +67,20 @@ fn pieces(at: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize)
     })
 }
 
-/// `knows`, which remembers its last answer: neighbouring cells were mostly touched by the same instruction.
-pub(super) fn remembering(knows: impl Fn(&Stamp) -> bool) -> impl Fn(&Stamp) -> bool {
-    let last = Cell::new((Stamp::default(), false));
-    move |stamp| remember(&last, stamp, &knows)
+/// `knows`, which remembers its last answer: neighboring cells were mostly touched by the same instruction.
+pub(super) fn remembering(knows: impl Fn(&Epoch) -> bool) -> impl Fn(&Epoch) -> bool {
+    let last = Cell::new((Epoch::default(), false));
+    move |epoch| remember(&last, epoch, &knows)
 }
 
 /// The answer of `knows`, or the last one where it is asked the same again.
-pub(super) fn remember(last: &Cell<(Stamp, bool)>, stamp: &Stamp, knows: impl Fn(&Stamp) -> bool) -> bool {
+pub(super) fn remember(last: &Cell<(Epoch, bool)>, epoch: &Epoch, knows: impl Fn(&Epoch) -> bool) -> bool {
     let (known, answer) = last.get();
-    if known == *stamp {
+    if known == *epoch {
         return answer;
     }
-    let answer = knows(stamp);
-    last.set((*stamp, answer));
+    let answer = knows(epoch);
+    last.set((*epoch, answer));
     answer
 }
 
@@ -89,16 +89,16 @@ pub(super) fn remember(last: &Cell<(Stamp, bool)>, stamp: &Stamp, knows: impl Fn
 pub(super) struct Conflict {
     /// Byte within the stretch.
     pub(super) byte: usize,
-    pub(super) other: Stamp,
+    pub(super) other: Epoch,
     pub(super) other_writes: bool,
     /// Both are strong: they race because a scope is too narrow.
     pub(super) both_strong: bool,
 }
 
 impl Shadow {
-    /// The shadow of `bytes` bytes that nobody has touched, in a launch whose blocks have so many agents.
-    pub(super) fn new(bytes: usize, agents: u32) -> Self {
-        Shadow { pages: vec![None; bytes.div_ceil(PAGE)], bytes, agents, ..Shadow::default() }
+    /// The shadow of `bytes` bytes that nobody has touched, in a launch whose blocks have so many timelines.
+    pub(super) fn new(bytes: usize, timelines: u32) -> Self {
+        Shadow { pages: vec![None; bytes.div_ceil(PAGE)], bytes, timelines, ..Shadow::default() }
     }
 
     /// Notes a read and gives back the first write that races with it.
@@ -107,14 +107,14 @@ impl Shadow {
         &mut self,
         at: usize,
         bytes: usize,
-        stamp: Stamp,
-        knows: impl Fn(&Stamp) -> bool,
+        epoch: Epoch,
+        knows: impl Fn(&Epoch) -> bool,
     ) -> Option<Conflict> {
         let mut found = None;
-        let agents = self.agents;
-        let races = |other: &Stamp| other.clock != 0 && !reach_each_other(other, &stamp, agents) && !knows(other);
-        let conflict = |byte: usize, other: Stamp, other_writes: bool| {
-            let both_strong = other.is_strong() && stamp.is_strong();
+        let timelines = self.timelines;
+        let races = |other: &Epoch| other.clock != 0 && !reach_each_other(other, &epoch, timelines) && !knows(other);
+        let conflict = |byte: usize, other: Epoch, other_writes: bool| {
+            let both_strong = other.is_strong() && epoch.is_strong();
             Some(Conflict { byte, other, other_writes, both_strong })
         };
         for (number, start, bytes) in pieces(at, bytes) {
@@ -129,16 +129,16 @@ impl Shadow {
                 }
                 if let Some((before, by, after)) = self.step
                     && before == cell.read
-                    && by == stamp
+                    && by == epoch
                 {
                     cell.read = after;
                     continue;
                 }
                 let before = cell.read;
-                if before.lane == SET || !merge(&mut cell.read, stamp, &knows) {
-                    cell.read = grow(&mut self.sets, before, stamp, &knows);
+                if before.lane == SET || !merge(&mut cell.read, epoch, &knows) {
+                    cell.read = grow(&mut self.sets, before, epoch, &knows);
                 }
-                self.step = Some((before, stamp, cell.read));
+                self.step = Some((before, epoch, cell.read));
             }
         }
         found
@@ -150,14 +150,14 @@ impl Shadow {
         &mut self,
         at: usize,
         bytes: usize,
-        stamp: Stamp,
-        knows: impl Fn(&Stamp) -> bool,
+        epoch: Epoch,
+        knows: impl Fn(&Epoch) -> bool,
     ) -> Option<Conflict> {
         let mut found = None;
-        let agents = self.agents;
-        let races = |other: &Stamp| other.clock != 0 && !reach_each_other(other, &stamp, agents) && !knows(other);
-        let conflict = |byte: usize, other: Stamp, other_writes: bool| {
-            let both_strong = other.is_strong() && stamp.is_strong();
+        let timelines = self.timelines;
+        let races = |other: &Epoch| other.clock != 0 && !reach_each_other(other, &epoch, timelines) && !knows(other);
+        let conflict = |byte: usize, other: Epoch, other_writes: bool| {
+            let both_strong = other.is_strong() && epoch.is_strong();
             Some(Conflict { byte, other, other_writes, both_strong })
         };
         for (number, start, bytes) in pieces(at, bytes) {
@@ -175,10 +175,10 @@ impl Shadow {
                         found = conflict(byte, cell.read, false);
                     }
                 }
-                if stamp.is_strong() {
-                    cell.strong = stamp;
+                if epoch.is_strong() {
+                    cell.strong = epoch;
                 } else {
-                    (cell.write, cell.strong, cell.read) = (stamp, Stamp::default(), Stamp::default());
+                    (cell.write, cell.strong, cell.read) = (epoch, Epoch::default(), Epoch::default());
                 }
             }
         }
@@ -190,8 +190,8 @@ impl Shadow {
         &mut self,
         at: usize,
         bytes: usize,
-        mut wanted: impl FnMut(&Stamp) -> bool,
-    ) -> Option<(usize, Stamp)> {
+        mut wanted: impl FnMut(&Epoch) -> bool,
+    ) -> Option<(usize, Epoch)> {
         for (number, start, bytes) in pieces(at, bytes) {
             let Some(page) = &mut self.pages[number] else { continue };
             for index in page.range(start, bytes) {
@@ -222,82 +222,83 @@ impl Shadow {
 }
 
 /// Whether both accesses are strong, each with a scope that the other's thread is in: then they do not race.
-fn reach_each_other(a: &Stamp, b: &Stamp, agents: u32) -> bool {
+fn reach_each_other(a: &Epoch, b: &Epoch, timelines: u32) -> bool {
     let narrow = (a.flags | b.flags) & NARROW != 0;
-    a.is_strong() && b.is_strong() && (!narrow || a.agent / agents == b.agent / agents)
+    a.is_strong() && b.is_strong() && (!narrow || a.timeline / timelines == b.timeline / timelines)
 }
 
-/// The flags of a stamp that stands for two reads: strong if both are, narrow if one is.
-fn common_flags(a: Stamp, b: Stamp) -> u8 {
+/// The flags of an epoch that stands for two reads: strong if both are, narrow if one is.
+fn common_flags(a: Epoch, b: Epoch) -> u8 {
     a.flags & (b.flags | !STRONG) | b.flags & NARROW
 }
 
-/// The stamps of a set.
-fn members(sets: &[(Stamp, u32)], set: Stamp) -> impl Iterator<Item = Stamp> {
+/// The epochs of a set.
+fn members(sets: &[(Epoch, u32)], set: Epoch) -> impl Iterator<Item = Epoch> {
     let first = (set.lane == SET).then_some(set.clock);
     std::iter::successors(first, |at| Some(sets[*at as usize].1).filter(|next| *next != END))
         .map(|at| sets[at as usize].0)
 }
 
-/// Takes `stamp` into `read` if one stamp can stand for both.
-fn merge(read: &mut Stamp, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) -> bool {
+/// Takes `epoch` into `read` if one epoch can stand for both.
+fn merge(read: &mut Epoch, epoch: Epoch, knows: &impl Fn(&Epoch) -> bool) -> bool {
     if read.clock == 0 {
-        *read = stamp;
+        *read = epoch;
         return true;
     }
-    if stamp.flags & FLIGHT != 0 {
+    if epoch.flags & FLIGHT != 0 {
         let known = knows(read);
         if known {
-            *read = stamp;
+            *read = epoch;
         }
         return known;
     }
-    if read.agent == stamp.agent && (read.lane == stamp.lane || stamp.lane == ALL) {
-        *read = stamp;
+    if read.timeline == epoch.timeline && (read.lane == epoch.lane || epoch.lane == ALL) {
+        *read = epoch;
         return true;
     }
-    if read.agent == stamp.agent && read.lane == MANY && read.clock == stamp.clock {
-        read.flags = common_flags(*read, stamp);
+    if read.timeline == epoch.timeline && read.lane == MANY && read.clock == epoch.clock {
+        read.flags = common_flags(*read, epoch);
         return true;
     }
     if knows(read) {
-        *read = stamp;
+        *read = epoch;
         return true;
     }
-    if read.agent == stamp.agent {
+    if read.timeline == epoch.timeline {
         read.lane = MANY;
-        read.clock = read.clock.max(stamp.clock);
-        read.flags = common_flags(*read, stamp);
+        read.clock = read.clock.max(epoch.clock);
+        read.flags = common_flags(*read, epoch);
         return true;
     }
     false
 }
 
-/// The set of the readers in `before` and `stamp`.
-fn grow(sets: &mut Vec<(Stamp, u32)>, before: Stamp, stamp: Stamp, knows: &impl Fn(&Stamp) -> bool) -> Stamp {
-    let add = |sets: &mut Vec<(Stamp, u32)>, stamp: Stamp, rest: u32| {
-        sets.push((stamp, rest));
+/// The set of the readers in `before` and `epoch`.
+fn grow(sets: &mut Vec<(Epoch, u32)>, before: Epoch, epoch: Epoch, knows: &impl Fn(&Epoch) -> bool) -> Epoch {
+    let add = |sets: &mut Vec<(Epoch, u32)>, epoch: Epoch, rest: u32| {
+        sets.push((epoch, rest));
         sets.len() as u32 - 1
     };
     let head = if before.lane == SET { before.clock } else { add(sets, before, END) };
-    let set = Stamp { lane: SET, clock: head, ..Stamp::default() };
-    let flies = stamp.flags & FLIGHT != 0;
-    let replaced = members(sets, set).any(|reader| if flies { knows(&reader) } else { reader.agent == stamp.agent });
+    let set = Epoch { lane: SET, clock: head, ..Epoch::default() };
+    let flies = epoch.flags & FLIGHT != 0;
+    let replaced =
+        members(sets, set).any(|reader| if flies { knows(&reader) } else { reader.timeline == epoch.timeline });
     if !replaced {
-        return Stamp { clock: add(sets, stamp, head), ..set };
+        return Epoch { clock: add(sets, epoch, head), ..set };
     }
-    let mut readers: Vec<Stamp> = members(sets, set).collect();
+    let mut readers: Vec<Epoch> = members(sets, set).collect();
     if flies {
         // Who knows of this copy knows of what its thread knew when it started it.
         readers.retain(|reader| !knows(reader));
-        readers.push(stamp);
-    } else if let Some(reader) = readers.iter_mut().find(|reader| reader.agent == stamp.agent) {
+        readers.push(epoch);
+    } else if let Some(reader) = readers.iter_mut().find(|reader| reader.timeline == epoch.timeline) {
         let old = *reader;
-        merge(reader, stamp, knows);
+        merge(reader, epoch, knows);
         if *reader == old {
             return if before.lane == SET { before } else { set };
         }
     }
     let head = readers.into_iter().fold(END, |rest, reader| add(sets, reader, rest));
-    Stamp { clock: head, ..set }
+    Epoch { clock: head, ..set }
 }

@@ -134,7 +134,7 @@ const MOST_TILE: u64 = 227 << 10;
 /// What the 128 bytes begin with.
 const MAGIC: u64 = 0x7061_4D72_6F73_6E54;
 
-/// What an operation says of a matrix, as the simulated copy engine takes it.
+/// The tensor map of an operation, as the simulated TMA reads it.
 impl From<ptx::TensorMap> for TensorMap {
     fn from(map: ptx::TensorMap) -> Self {
         let storage = match map.storage {

@@ -1,7 +1,7 @@
 //! A warp: 32 lanes with registers, and the stack of paths that diverging lanes take.
 //!
 //! A [`Path`] is a set of lanes with one place in the code and the place where it meets the others of its branch. The
-//! topmost path runs; when it reaches its meeting it is taken off, and the one below goes on with the lanes of both.
+//! topmost path runs; when it reaches its reconvergence it is taken off, and the one below goes on with the lanes of both.
 //! Lanes that part take one side after the other, which the schedule chooses; a side that waits for the other one never
 //! ends (the device would let both go on), and is reported as a deadlock or an endless loop.
 
@@ -14,7 +14,7 @@ use super::{
 pub(super) struct Path {
     pub(super) pc: usize,
     pub(super) mask: u32,
-    pub(super) meeting: usize,
+    pub(super) reconvergence: usize,
 }
 
 /// Whether a warp can run.
@@ -63,7 +63,7 @@ pub(super) struct Warp {
 }
 
 impl Warp {
-    /// The warp `index` of a block of `threads` threads and `warps` warps, whose first agent is `base`.
+    /// The warp `index` of a block of `threads` threads and `warps` warps, whose first timeline is `base`.
     pub(super) fn new(entry: &Entry, base: u32, index: usize, warps: usize, threads: usize, products: bool) -> Self {
         let lanes = (threads - 32 * index).min(32) as u32;
         let live = u32::MAX >> (32 - lanes);
@@ -73,7 +73,7 @@ impl Warp {
         Warp {
             registers: vec![[0; 32]; count],
             defined,
-            paths: vec![Path { pc: 0, mask: live, meeting: entry.code.len() }],
+            paths: vec![Path { pc: 0, mask: live, reconvergence: entry.code.len() }],
             live,
             state: State::Ready,
             clock: WarpClock::new(base, index, warps),
@@ -92,7 +92,7 @@ impl Warp {
     /// The path that runs; paths that have met, or whose lanes have all ended, are taken off.
     pub(super) fn top(&mut self) -> Option<&mut Path> {
         while let Some(path) = self.paths.last() {
-            let met = path.pc == path.meeting && self.paths.len() > 1;
+            let met = path.pc == path.reconvergence && self.paths.len() > 1;
             if path.mask != 0 && !met {
                 break;
             }
@@ -110,18 +110,18 @@ impl Warp {
         }
     }
 
-    /// The lanes of the running path go to the targets given with them; all meet at `meeting`. The first one runs first.
-    pub(super) fn part(&mut self, ways: &[(usize, u32)], meeting: usize) {
+    /// The lanes of the running path go to the targets given with them; all meet at `reconvergence`. The first one runs first.
+    pub(super) fn diverge(&mut self, ways: &[(usize, u32)], reconvergence: usize) {
         if let ([(target, _)], Some(path)) = (ways, self.paths.last_mut()) {
             path.pc = *target;
             return;
         }
         if let Some(path) = self.paths.last_mut() {
-            path.pc = meeting;
+            path.pc = reconvergence;
         }
         for &(pc, mask) in ways.iter().rev() {
-            if pc != meeting {
-                self.paths.push(Path { pc, mask, meeting });
+            if pc != reconvergence {
+                self.paths.push(Path { pc, mask, reconvergence });
             }
         }
     }

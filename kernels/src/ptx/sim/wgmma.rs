@@ -23,7 +23,7 @@
 use super::{
     FindingKind,
     block::Block,
-    clocks::{ALL, ASYNC, Stamp},
+    clocks::{ALL, ASYNC, Epoch},
     decode::{CONSTANT, Instruction, SHARED_BASE},
     execute::{Flow, Machine},
     matrix::element,
@@ -174,7 +174,7 @@ impl Machine<'_> {
             return Flow::Yield;
         }
         let left = self.lane_value(block, w, i.sources[0], 0) as u32;
-        let agent = block.warps[w].clock.agent + 3 * self.warps as u32;
+        let timeline = block.warps[w].clock.timeline + 3 * self.warps as u32;
         loop {
             let products = &block.warps[w].products;
             let over = products.committed.saturating_sub(left);
@@ -193,7 +193,7 @@ impl Machine<'_> {
                 }
             }
             let live = warp.live;
-            warp.clock.learn(live, live, Stamp { agent, clock: sequence, pc: at as u32, lane: ALL, flags: ASYNC });
+            warp.clock.learn(live, live, Epoch { timeline, clock: sequence, pc: at as u32, lane: ALL, flags: ASYNC });
         }
         Flow::Next
     }
@@ -328,13 +328,13 @@ impl Machine<'_> {
     ) {
         let bytes = u64::from(product.input.bits() / 8);
         let t = 16 / bytes;
-        let agent = block.warps[w].clock.agent + 3 * self.warps as u32;
-        let stamp = Stamp { agent, clock: sequence, pc: pc as u32, lane: ALL, flags: ASYNC };
+        let timeline = block.warps[w].clock.timeline + 3 * self.warps as u32;
+        let epoch = Epoch { timeline, clock: sequence, pc: pc as u32, lane: ALL, flags: ASYNC };
         let (outer, inner) =
             if matrix.transposed { (product.k() as u64, rows / t) } else { (rows, product.k() as u64 / t) };
         // What one piece has told is true for the next: the clock does not move in between.
         let copies = self.options.copy_fence;
-        let (known, shown) = (Cell::new((Stamp::default(), false)), Cell::new((Stamp::default(), false)));
+        let (known, shown) = (Cell::new((Epoch::default(), false)), Cell::new((Epoch::default(), false)));
         for o in 0..outer {
             for p in 0..inner {
                 let (r, k) = if matrix.transposed { (first + p * t, o) } else { (first + o, p * t) };
@@ -342,11 +342,11 @@ impl Machine<'_> {
                 let found = self.locate(block, w, 0, pc, Some(Space::Shared), address, 16, 16);
                 let Some(super::access::Spot::Shared(at)) = found else { return };
                 let clock = &block.warps[w].clock;
-                let knows = |stamp: &Stamp| remember(&known, stamp, |stamp| clock.knows(stamp, 0));
-                let fenced = |stamp: &Stamp| remember(&shown, stamp, |stamp| clock.knows_fenced(stamp, 0));
+                let knows = |epoch: &Epoch| remember(&known, epoch, |epoch| clock.knows(epoch, 0));
+                let fenced = |epoch: &Epoch| remember(&shown, epoch, |epoch| clock.knows_fenced(epoch, 0));
                 let shadow = &mut block.shared.shadow;
                 let unfenced = shadow.find_write(at, 16, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
-                let conflict = shadow.read(at, 16, stamp, knows);
+                let conflict = shadow.read(at, 16, epoch, knows);
                 let pending = block.pending[at / 4..at / 4 + 4].iter().find(|by| **by != 0).copied();
                 if let Some(by) = pending {
                     self.report_pending(block, w, 0, pc, at, by, "reads");
@@ -358,7 +358,7 @@ impl Machine<'_> {
                 }
                 if let Some(byte) = block.shared.unwritten(at, 16) {
                     let message = || format!("reads byte {byte} of shared memory, which nobody has written");
-                    self.report(FindingKind::Uninitialised, block, w, 0, pc, Some(SHARED_BASE + byte as u64), message);
+                    self.report(FindingKind::Uninitialized, block, w, 0, pc, Some(SHARED_BASE + byte as u64), message);
                 }
             }
         }

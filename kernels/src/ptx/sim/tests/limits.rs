@@ -175,7 +175,7 @@ fn only_what_is_launched_has_to_be_understood() {
         message("unknown").contains("line 4: `frobnicate.b32` is not known") || message("unknown").contains("line 4")
     );
     assert!(
-        message("uses").contains("the initialiser of `table` (line 3) is not made of numbers"),
+        message("uses").contains("the initializer of `table` (line 3) is not made of numbers"),
         "{}",
         message("uses")
     );

@@ -6,7 +6,7 @@ const TILE: &str =
     ".shared .align 16 .b8 tile[4096];\n mov.u32 %r9, tile; shl.b32 %r1, %t, 2; add.u32 %r1, %r1, %r9;\n";
 
 /// Every thread writes its word, then reads the next thread's; `between` stands between the two.
-fn neighbours(threads: u32, between: &str) -> Trial {
+fn neighbors(threads: u32, between: &str) -> Trial {
     let next = threads - 1;
     Trial::new(
         threads,
@@ -20,13 +20,13 @@ fn neighbours(threads: u32, between: &str) -> Trial {
 #[test]
 fn a_barrier_orders_the_warps_of_a_block() {
     let wanted: Vec<u32> = (0..128).map(|t| (t + 1) % 128).collect();
-    assert_eq!(&neighbours(128, "bar.sync 0;").agree()[..128], wanted);
-    assert_eq!(&neighbours(128, "barrier.sync.aligned 3, 128;").agree()[..128], wanted);
-    let message = neighbours(128, "").found(FindingKind::Race);
+    assert_eq!(&neighbors(128, "bar.sync 0;").agree()[..128], wanted);
+    assert_eq!(&neighbors(128, "barrier.sync.aligned 3, 128;").agree()[..128], wanted);
+    let message = neighbors(128, "").found(FindingKind::Race);
     assert!(message.contains("shared memory") && message.contains("nothing orders the two"), "{message}");
-    neighbours(128, "bar.warp.sync -1;").found(FindingKind::Race);
+    neighbors(128, "bar.warp.sync -1;").found(FindingKind::Race);
     // Two barriers with half of the warps each.
-    neighbours(128, "setp.lt.u32 %p0, %t, 64; @%p0 bra $a; bar.sync 1, 64; bra $b; $a: bar.sync 2, 64; $b:")
+    neighbors(128, "setp.lt.u32 %p0, %t, 64; @%p0 bra $a; bar.sync 1, 64; bra $b; $a: bar.sync 2, 64; $b:")
         .found(FindingKind::Race);
 }
 
@@ -34,14 +34,14 @@ fn a_barrier_orders_the_warps_of_a_block() {
 fn a_warp_barrier_or_a_shuffle_orders_the_lanes_of_a_warp() {
     let wanted: Vec<u32> = (0..32).map(|t| (t + 1) % 32).collect();
     for between in ["bar.warp.sync -1;", "shfl.sync.bfly.b32 %r5, %t, 1, 31, -1;", "bar.sync 0;"] {
-        assert_eq!(&neighbours(32, between).agree()[..32], wanted, "{between}");
+        assert_eq!(&neighbors(32, between).agree()[..32], wanted, "{between}");
     }
-    neighbours(32, "").found(FindingKind::Race);
-    neighbours(32, "activemask.b32 %r5;").found(FindingKind::Race);
+    neighbors(32, "").found(FindingKind::Race);
+    neighbors(32, "activemask.b32 %r5;").found(FindingKind::Race);
     // Halves of the warp sync for themselves; lane 15 reads what lane 16 writes.
     let halves =
         "setp.lt.u32 %p0, %t, 16; @%p0 bra $a; bar.warp.sync 0xFFFF0000; bra $b; $a: bar.warp.sync 0xFFFF; $b:";
-    let message = neighbours(32, halves).found(FindingKind::Race);
+    let message = neighbors(32, halves).found(FindingKind::Race);
     assert!(message.contains("thread [15, 0, 0]") || message.contains("thread [31, 0, 0]"), "{message}");
     let within = Trial::new(
         32,
@@ -248,7 +248,7 @@ fn asynchronous_copies_are_there_after_a_wait_and_a_barrier() {
 
 #[test]
 fn unwritten_and_foreign_shared_memory_is_found() {
-    let message = Trial::new(32, &format!("{TILE} ld.shared.u32 %r2, [%r1];")).found(FindingKind::Uninitialised);
+    let message = Trial::new(32, &format!("{TILE} ld.shared.u32 %r2, [%r1];")).found(FindingKind::Uninitialized);
     assert!(message.contains("byte 0 of `shared memory`") && message.contains("address 0x400"), "{message}");
     let message = Trial::new(32, &format!("{TILE} st.shared.u32 [%r1+4096], %t;")).found(FindingKind::OutOfBounds);
     assert!(message.contains("bytes 4096..4100 of shared memory, which has 4096"), "{message}");

@@ -1,4 +1,4 @@
-//! Scopes: each synchronisation with a scope that is too narrow, beside its twin whose scope reaches far enough.
+//! Scopes: each synchronization with a scope that is too narrow, beside its twin whose scope reaches far enough.
 
 use super::*;
 
@@ -125,7 +125,7 @@ fn within_a_block_the_narrowest_scope_is_enough() {
 }
 
 #[test]
-fn order_is_passed_on_by_synchronisations_of_any_scope() {
+fn order_is_passed_on_by_synchronizations_of_any_scope() {
     // Warp 0 of block 0 tells its warp 1 (cta), which tells warp 0 of block 1 (gpu), which tells its warp 1 (cta).
     let body = |inner: &str, outer: &str| {
         format!(
@@ -151,7 +151,7 @@ fn order_is_passed_on_by_synchronisations_of_any_scope() {
 }
 
 #[test]
-fn a_race_behind_a_barrier_names_the_narrow_scope_of_the_thread_that_synchronised() {
+fn a_race_behind_a_barrier_names_the_narrow_scope_of_the_thread_that_synchronized() {
     // Thread 0 of block 1 waits, then a barrier, then another warp reads what block 0 has written.
     let mut trial = Trial::new(
         64,

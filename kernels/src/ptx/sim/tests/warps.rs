@@ -100,7 +100,7 @@ fn lanes_elsewhere_are_found() {
     Trial::new(32, "setp.lt.u32 %p0, %t, 16; @%p0 shfl.sync.bfly.b32 %r0, %t, 1, 31, 0xFFFF;").agree();
     // A lane that is not in the mask has no value to give.
     Trial::new(32, "setp.lt.u32 %p0, %t, 16; @%p0 shfl.sync.idx.b32 %r0, %t, 20, 31, 0xFFFF;")
-        .found(FindingKind::Uninitialised);
+        .found(FindingKind::Uninitialized);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn local_memory_belongs_to_a_lane() {
         st.local.u32 [%SPL], %t; mul.lo.u32 %r1, %t, 7; st.u32 [%SP+4], %r1;\nld.local.v2.u32 {%r2, %r3}, [%SPL]; add.u32 %r0, %r2, %r3;";
     assert_eq!(lanes(body), each(|l| 8 * l));
     let unwritten = format!("{} ld.local.u32 %r4, [%SPL+8];", body);
-    assert!(Trial::new(32, &unwritten).found(FindingKind::Uninitialised).contains("local memory"));
+    assert!(Trial::new(32, &unwritten).found(FindingKind::Uninitialized).contains("local memory"));
     let outside = format!("{} st.local.u32 [%SPL+16], %r1;", body);
     assert!(
         Trial::new(32, &outside).found(FindingKind::OutOfBounds).contains("bytes 16..20 of local memory, which has 16")
@@ -117,7 +117,7 @@ fn local_memory_belongs_to_a_lane() {
 }
 
 #[test]
-fn variables_of_the_module_hold_their_initialisers() {
+fn variables_of_the_module_hold_their_initializers() {
     let mut trial = Trial::new(
         32,
         "mov.u64 %d0, table; cvta.const.u64 %d0, %d0; and.b32 %r1, %t, 3; mad.wide.u32 %d1, %r1, 2, %d0; ld.u16 %h0, [%d1]; cvt.u32.u16 %r0, %h0;\n\

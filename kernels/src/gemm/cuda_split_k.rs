@@ -12,7 +12,7 @@
 //! One order for every launch: the gradient of a weight has the same bits from run to run. Bound by memory: slices + 1
 //! (+ 1 where it accumulates) numbers of 4 bytes an element. Limits: rows · columns · slices < 2³².
 
-use super::Write;
+use super::Beta;
 use crate::{
     operation::{Launch, Name, Program},
     ptx::{Entry, F32, Global, Module, Ptr, Read, Reg, Sm, Special, Storage, U32},
@@ -23,18 +23,18 @@ const THREADS: u32 = 256;
 /// The most blocks: enough to fill any device several times.
 const MAX_BLOCKS: usize = 4096;
 
-/// One specialisation of the second pass.
+/// One specialization of the second pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SumSlices {
+pub struct SplitKReduce {
     /// What happens to the old values of C.
-    pub write: Write,
+    pub beta: Beta,
 }
 
-impl SumSlices {
+impl SplitKReduce {
     /// The name for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         let parts = ["f32", sm.name(), &THREADS.to_string(), "accumulate"];
-        Name::new("gemm.slices", &parts[..if self.write == Write::Accumulate { 4 } else { 3 }])
+        Name::new("gemm.slices", &parts[..if self.beta == Beta::One { 4 } else { 3 }])
     }
 
     /// The grid for C [rows, columns]; `None` where there is nothing to add.
@@ -68,7 +68,7 @@ impl SumSlices {
             let row = k.div_u32(i, columns);
             let column = k.sub(i, k.mul_lo(row, columns));
             let to = k.index(k.index(c, k.mul_lo(row, ldc), 4u32), column, 4u32);
-            if self.write == Write::Accumulate {
+            if self.beta == Beta::One {
                 k.add_into(sum, self.number(k, to, Read::Mutable), sum);
             }
             k.st(to.at(0), [sum]);
