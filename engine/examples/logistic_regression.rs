@@ -1,7 +1,7 @@
 //! Logistic regression on made points: which side of a line is a point on?
 //!
 //! `cargo run --release -p engine --example logistic_regression`
-use engine::optim::{Adam, Optimizer, Rule, Treatment};
+use engine::optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions};
 use engine::{Device, Init, ParamBuilder, Result, Workspace, ops, philox::Stream};
 
 fn main() -> Result<()> {
@@ -19,8 +19,11 @@ pub fn train() -> Result<[f32; 2]> {
     let bias = builder.add("bias", [2], Init::Zeros)?;
     let mut params = builder.build(&cpu, 1)?;
     let mut gradients = params.gradients()?;
-    let adam = Adam { weight_decay: 0.0, ..Adam::default() };
-    let mut optimizer = Optimizer::new(&params, Rule::AdamW, adam, |_| Treatment { decay: false, adapt: false })?;
+    let adam = AdamConfig { weight_decay: 0.0, ..AdamConfig::default() };
+    let mut optimizer = Optimizer::new(&params, OptimizerKind::AdamW, adam, |_| ParamOptions {
+        weight_decay: false,
+        trust_ratio: false,
+    })?;
 
     // The data: 256 points of a square, class 1 above the line y = 0.5·x + 0.1.
     let mut stream = Stream::new(7, [0; 3]);

@@ -1,7 +1,7 @@
 //! A network with one hidden layer learns what no line can: which points lie inside a circle.
 //!
 //! `cargo run --release -p engine --example two_layer_network`
-use engine::optim::{Adam, Optimizer, Rule, Schedule, Treatment, clip_global_norm};
+use engine::optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, Schedule, clip_global_norm};
 use engine::{Device, Init, ParamBuilder, Result, Workspace, ops, philox::Stream};
 
 const POINTS: usize = 512;
@@ -25,8 +25,11 @@ pub fn train() -> Result<[f32; 2]> {
     let mut params = builder.build(&cpu, 1)?;
     let mut gradients = params.gradients()?;
     // Weights decay, biases do not.
-    let rule = |info: &engine::param::ParamInfo| Treatment { decay: info.name.ends_with("weight"), adapt: false };
-    let mut optimizer = Optimizer::new(&params, Rule::AdamW, Adam::default(), rule)?;
+    let rule = |info: &engine::param::ParamInfo| ParamOptions {
+        weight_decay: info.name.ends_with("weight"),
+        trust_ratio: false,
+    };
+    let mut optimizer = Optimizer::new(&params, OptimizerKind::AdamW, AdamConfig::default(), rule)?;
     let schedule = Schedule::smooth(0.03, STEPS, 20);
 
     let mut stream = Stream::new(7, [0; 3]);

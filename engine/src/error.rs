@@ -35,7 +35,7 @@ pub enum EngineError {
         /// Shape of the input.
         shape: Vec<usize>,
     },
-    /// A gradient was asked for where none can be had.
+    /// `backward` was called on a value that does not require a gradient.
     #[error("backward: {0}")]
     Backward(String),
     /// A parameter is missing, doubled or not as an operation needs it.
@@ -53,7 +53,7 @@ pub enum EngineError {
         what: String,
         /// The value.
         value: f64,
-        /// The step of the optimiser.
+        /// The step of the optimizer.
         step: u64,
     },
     /// The system has no memory left.

@@ -27,5 +27,5 @@ pub use error::{EngineError, Result};
 pub use kernels::{Cpu, CpuError, Element, Isa, IsaKind, num::philox, roofline};
 pub use param::{Gradients, Init, ParamBuilder, ParamId, ParamStore};
 pub use shape::{MAX_RANK, Shape};
-pub use tape::{LeafGradients, Op, Pass, Tape, Var, WeightGradients, Workspace};
+pub use tape::{BackwardContext, LeafGradients, Op, Tape, Var, WeightGradients, Workspace};
 pub use tensor::Tensor;

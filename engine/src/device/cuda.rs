@@ -8,7 +8,7 @@
 use super::{
     cuda_graph::CudaGraph,
     driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, GraphUse, Node},
-    graph::Kept,
+    graph::GraphCache,
 };
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use kernels::{
@@ -30,7 +30,7 @@ pub struct CudaDriver {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     loaded: Mutex<Vec<Loaded>>,
-    graphs: Mutex<Kept<CudaGraph>>,
+    graphs: Mutex<GraphCache<CudaGraph>>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) fn failed(call: &'static str) -> impl Fn(result::DriverError) -> Driv
 /// # Errors
 /// There is no library, or it finds no device.
 pub fn device_count() -> Result<usize, DriverError> {
-    // SAFETY: opens and closes the library; its initialisers are the vendor's.
+    // SAFETY: opens and closes the library; its initializers are the vendor's.
     if !unsafe { sys::is_culib_present() } {
         return Err(DriverError::NoLibrary);
     }

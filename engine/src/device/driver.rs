@@ -27,7 +27,7 @@ pub enum Argument {
     U64(u64),
     /// `.f32`
     F32(f32),
-    /// `.align 64 .b8 [128]`: a matrix, as the copy engine of Hopper is told of it.
+    /// `.align 64 .b8 [128]`: the tensor map of a matrix.
     TensorMap(TensorMap),
 }
 
@@ -75,7 +75,7 @@ pub enum GraphUse {
 /// What a device says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// As the maker calls it.
+    /// Device name as reported by the driver.
     pub name: String,
     /// Major and minor number of the instruction set: (9, 0) is Hopper.
     pub compute_capability: (u32, u32),
@@ -184,7 +184,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The text is refused (with the compiler's log), or has no such entry.
     fn load(&self, ptx: &str, entry: &str) -> Result<FunctionHandle, DriverError>;
 
-    /// Memory for `bytes` bytes, 256-byte aligned, not initialised.
+    /// Memory for `bytes` bytes, 256-byte aligned, not initialized.
     ///
     /// # Errors
     /// There is not enough.

@@ -108,17 +108,17 @@ impl Gpu {
             }
     }
 
-    /// From here on work is gathered, until [`Gpu::end_recording`] or somebody has to see what it does.
+    /// Records launches until [`Gpu::end_recording`] or the first read-back.
     pub(crate) fn begin_recording(&self) {
         lock(&self.0.recorder).begin();
     }
 
-    /// Starts what was gathered. If that fails, the next call that can says so.
+    /// Submits the recorded launches. A failure is returned by the next fallible call.
     pub(crate) fn end_recording(&self) {
         lock(&self.0.recorder).end(&*self.0.driver);
     }
 
-    /// Starts what was gathered so far.
+    /// Submits what has been recorded so far.
     pub(crate) fn flush(&self) -> Result<()> {
         Ok(lock(&self.0.recorder).flush(&*self.0.driver)?)
     }

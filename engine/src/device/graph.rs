@@ -55,15 +55,15 @@ pub(super) trait Executable: Sized {
 
 /// The graphs of a driver, the one used last at the end.
 #[derive(Debug)]
-pub(super) struct Kept<E>(Vec<(Vec<Node>, E)>);
+pub(super) struct GraphCache<E>(Vec<(Vec<Node>, E)>);
 
-impl<E> Default for Kept<E> {
+impl<E> Default for GraphCache<E> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<E: Executable> Kept<E> {
+impl<E: Executable> GraphCache<E> {
     /// Runs `nodes` by a graph that is here or will be.
     pub(super) fn run(&mut self, driver: &E::Driver, nodes: &[Node]) -> Result<GraphUse, DriverError> {
         let alike = |kept: &[Node]| kept.len() == nodes.len() && kept.iter().zip(nodes).all(|(a, b)| a.is_like(b));
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_list_of_the_same_functions_changes_a_graph_and_another_builds_one() {
-        let (log, mut kept) = (Log::default(), Kept::<Graph>::default());
+        let (log, mut kept) = (Log::default(), GraphCache::<Graph>::default());
         let fill = Node::Fill { target: DeviceAddress(0), bytes: 1, value: 0 };
         assert_eq!(kept.run(&log, &[launch(1, 2), fill.clone(), launch(2, 3)]), Ok(GraphUse::Built));
         assert_eq!(log.heard(), ["build 3", "launch [2, 1, 3]"]);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_graph_that_could_not_be_changed_is_built_again() {
-        let (log, mut kept) = (Log::default(), Kept::<Graph>::default());
+        let (log, mut kept) = (Log::default(), GraphCache::<Graph>::default());
         kept.run(&log, &[launch(1, 2), launch(2, 3)]).unwrap();
         let error = kept.run(&log, &[launch(1, 5), launch(2, 0)]).unwrap_err();
         assert_eq!(error.to_string(), "kernel number 1: no blocks");
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_graph_that_was_not_used_longest_makes_room() {
-        let (log, mut kept) = (Log::default(), Kept::<Graph>::default());
+        let (log, mut kept) = (Log::default(), GraphCache::<Graph>::default());
         for function in 0..KEPT {
             kept.run(&log, &[launch(function, 1)]).unwrap();
         }

@@ -14,7 +14,7 @@ use kernels::{
     elementwise::cuda::{Function, Map, Part},
     embedding::cuda::{AddPieces, Gather, SumPieces},
     gelu::cuda::BiasActivation,
-    gemm::{cuda::Product, cuda_sm90::HopperProduct, cuda_split::SumSlices},
+    gemm::{cuda::Product, cuda_sm90::HopperProduct, cuda_split_k::SplitKReduce},
     layernorm::cuda::LayerNorm,
     operation::{Launch, Name, Program},
     optimizer::cuda::Update,
@@ -23,7 +23,7 @@ use kernels::{
     softmax::cuda::Softmax,
 };
 
-/// A specialisation of a kernel.
+/// A specialization of a kernel.
 pub(crate) trait Kernel {
     fn name(&self, sm: Sm) -> Name;
     fn program(&self, sm: Sm) -> Program;
@@ -57,7 +57,7 @@ kernels!(
     RowSums,
     Rows,
     SumPieces,
-    SumSlices,
+    SplitKReduce,
     Softmax,
     Total,
     Update,

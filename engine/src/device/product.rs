@@ -1,9 +1,9 @@
 //! Matrix products on a GPU: which kernel, which tiles, how k is cut, and the arguments.
 //!
 //! ```text
-//! Gpu::product ─┬─ sm_90a, operands that the copy engine can bring  HopperProduct: wgmma, tensor maps
+//! Gpu::product ─┬─ sm_90a, operands that TMA supports  HopperProduct: wgmma, tensor maps
 //!               └─ else                                              Product: mma.sync, cp.async
-//! few tiles and a long k (a weight's gradient): slices of k into f32 sums, then SumSlices adds them in order
+//! few tiles and a long k (a weight's gradient): slices of k into f32 sums, then SplitKReduce adds them in order
 //! ```
 //!
 //! The choice depends on shapes, addresses and the device alone, so two runs on one device agree to the bit.
@@ -16,7 +16,7 @@ use super::{
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
     dropout::Dropout,
-    gemm::{Fused, Gemm, Write, cuda::Product, cuda_sm90::HopperProduct, cuda_split::SumSlices},
+    gemm::{Beta, Fused, Gemm, cuda::Product, cuda_sm90::HopperProduct, cuda_split_k::SplitKReduce},
     ptx::{Sm, Storage, TensorMap},
 };
 
@@ -70,20 +70,20 @@ impl Finish {
 }
 
 /// The kernel of a product.
-enum Chosen {
+enum GemmKernel {
     Ampere(Product),
     Hopper(HopperProduct, [TensorMap; 2]),
 }
 
 /// A product with what it is of.
-struct Whole<'a> {
+struct GemmProblem<'a> {
     spec: &'a Gemm,
     operands: &'a Operands,
     finish: &'a Finish,
 }
 
-impl Whole<'_> {
-    fn choose(&self, gpu: &Gpu) -> Chosen {
+impl GemmProblem<'_> {
+    fn choose(&self, gpu: &Gpu) -> GemmKernel {
         let Self { spec, operands: Operands { a, b, c, inputs, output }, finish } = *self;
         let multiprocessors = gpu.info().multiprocessors as usize;
         let [inputs, output] = [*inputs, *output].map(|dtype| Storage::from(storage(dtype)));
@@ -93,26 +93,26 @@ impl Whole<'_> {
             && let Ok(maps) = product.maps(spec, [a.0, b.0])
         {
             product.aligned &= whole;
-            return Chosen::Hopper(product, maps);
+            return GemmKernel::Hopper(product, maps);
         }
         let mut product = Product::new(spec, inputs, output, finish.fused, multiprocessors);
         product.aligned &= whole && aligned(&[*a, *b]);
-        Chosen::Ampere(product)
+        GemmKernel::Ampere(product)
     }
 
     /// Starts `chosen` for layers of `chunk` of k each, with a C of its own for each.
-    fn start(&self, gpu: &Gpu, chosen: &Chosen, (layers, chunk): (usize, usize)) -> Result<()> {
+    fn start(&self, gpu: &Gpu, chosen: &GemmKernel, (layers, chunk): (usize, usize)) -> Result<()> {
         let Gemm { m, n, k, lda, ldb, ldc, .. } = *self.spec;
         let Operands { a, b, c, .. } = *self.operands;
         let stride = if layers > 1 { m * n } else { 0 };
         match chosen {
-            Chosen::Ampere(product) => {
+            GemmKernel::Ampere(product) => {
                 let mut arguments: Vec<Argument> = [a, b, c].map(Argument::from).into();
                 arguments.extend(self.finish.arguments());
                 arguments.extend([m, n, k, lda, ldb, ldc, chunk, chunk, 0, 0, stride].map(size));
                 gpu.run(product, product.launch(m, n, layers), &arguments)
             }
-            Chosen::Hopper(product, maps) => {
+            GemmKernel::Hopper(product, maps) => {
                 let mut arguments: Vec<Argument> = maps.map(Argument::TensorMap).into();
                 arguments.push(c.into());
                 arguments.extend(self.finish.arguments());
@@ -127,14 +127,14 @@ impl Whole<'_> {
 impl Gpu {
     /// C (+)= finish(A·B). A product with few tiles and a long k is cut along k, and the parts added in order.
     pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, finish: &Finish) -> Result<()> {
-        let whole = Whole { spec, operands, finish };
+        let whole = GemmProblem { spec, operands, finish };
         let multiprocessors = self.info().multiprocessors as usize;
         // In slices the sums are written as they are, whatever becomes of the old C.
-        let dense = Gemm { ldc: spec.n, write: Write::Overwrite, ..*spec };
-        let parts = Whole { spec: &dense, operands, finish }.choose(self);
+        let dense = Gemm { ldc: spec.n, beta: Beta::Zero, ..*spec };
+        let parts = GemmProblem { spec: &dense, operands, finish }.choose(self);
         let (slices, chunk) = match (finish.fused, operands.output, &parts) {
-            (Fused::None, DType::F32, Chosen::Ampere(product)) => product.split(spec, multiprocessors),
-            (Fused::None, DType::F32, Chosen::Hopper(product, _)) => product.split(spec, multiprocessors),
+            (Fused::None, DType::F32, GemmKernel::Ampere(product)) => product.split(spec, multiprocessors),
+            (Fused::None, DType::F32, GemmKernel::Hopper(product, _)) => product.split(spec, multiprocessors),
             _ => (1, spec.k),
         };
         if slices == 1 {
@@ -142,8 +142,8 @@ impl Gpu {
         }
         let partial = Tensor::new(&Arena::on_gpu(self), [slices, spec.m, spec.n], DType::F32)?;
         let into_partial = Operands { c: partial.address(), ..*operands };
-        Whole { spec: &dense, operands: &into_partial, finish }.start(self, &parts, (slices, chunk))?;
-        let sum = SumSlices { write: spec.write };
+        GemmProblem { spec: &dense, operands: &into_partial, finish }.start(self, &parts, (slices, chunk))?;
+        let sum = SplitKReduce { beta: spec.beta };
         let sizes = [spec.m, spec.n, spec.ldc, slices].map(size);
         let arguments = [&[partial.address(), operands.c].map(Argument::from)[..], &sizes[..]].concat();
         self.run(&sum, sum.launch(spec.m, spec.n), &arguments)
@@ -181,9 +181,9 @@ mod tests {
             inputs: DType::Bf16,
             output: DType::F32,
         };
-        let chosen = Whole { spec, operands: &operands, finish: &Finish::NOTHING }.choose(gpu);
+        let chosen = GemmProblem { spec, operands: &operands, finish: &Finish::NOTHING }.choose(gpu);
         gpu.product(spec, &operands, &Finish::NOTHING).unwrap();
-        (matches!(chosen, Chosen::Hopper(..)), c.to_vec().unwrap())
+        (matches!(chosen, GemmKernel::Hopper(..)), c.to_vec().unwrap())
     }
 
     #[test]

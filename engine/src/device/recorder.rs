@@ -1,4 +1,4 @@
-//! What a step would start one by one, gathered and started together.
+//! Records the launches of a step and submits them as one graph.
 //!
 //! ```text
 //! launch, fill ───> nodes: [ fill | kernel | copy | kernel | ... ]            flush: uploads ── one copy ──> staging

@@ -6,7 +6,7 @@
 
 use super::{
     driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, GraphUse, Node},
-    graph::{Executable, Kept},
+    graph::{Executable, GraphCache},
 };
 use kernels::{
     operation::Launch,
@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct SimulatedDriver {
     info: GpuInfo,
     state: Mutex<State>,
-    graphs: Mutex<Kept<SimulatedGraph>>,
+    graphs: Mutex<GraphCache<SimulatedGraph>>,
 }
 
 #[derive(Debug)]

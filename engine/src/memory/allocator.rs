@@ -77,7 +77,7 @@ fn out_of_memory(bytes: usize) -> ! {
     );
     let left = rest.len();
     let length = text.len() - left;
-    // SAFETY: `length` bytes of `text` are initialised, and `write` keeps no pointer. `_exit` runs no destructor and no
+    // SAFETY: `length` bytes of `text` are initialized, and `write` keeps no pointer. `_exit` runs no destructor and no
     // handler, which could allocate.
     unsafe {
         libc::write(2, text.as_ptr().cast(), length);

@@ -62,14 +62,15 @@ pub struct ArenaReport {
 #[derive(Debug)]
 pub(crate) struct Storage {
     bytes: usize,
-    home: Home,
+    backing: Backing,
     arena: Arena,
 }
 
+/// The memory behind a tensor.
 #[derive(Debug)]
-enum Home {
+enum Backing {
     /// A request of a dry run.
-    Nowhere {
+    DryRun {
         run: u64,
         request: usize,
     },
@@ -97,9 +98,9 @@ impl Parts {
 
     /// Part number `at`. Panics if it was taken before.
     pub(crate) fn take(&mut self, at: usize) -> Storage {
-        assert!(!std::mem::replace(&mut self.taken[at], true), "part {at} is somebody's already");
-        let (home, arena) = (Home::Part(self.whole.clone(), at * self.bytes), self.whole.arena.clone());
-        Storage { bytes: self.bytes, home, arena }
+        assert!(!std::mem::replace(&mut self.taken[at], true), "part {at} was already taken");
+        let (backing, arena) = (Backing::Part(self.whole.clone(), at * self.bytes), self.whole.arena.clone());
+        Storage { bytes: self.bytes, backing, arena }
     }
 
     /// All parts as one; `None` if one of them is still somebody's.
@@ -159,28 +160,28 @@ impl Arena {
     /// Memory for `bytes` bytes.
     pub(crate) fn request(&self, bytes: usize) -> Result<Storage> {
         let mut state = self.state();
-        let home = match state.mode {
+        let backing = match state.mode {
             Mode::Dry => {
                 state.events.push(Event::Request(bytes));
                 state.next += 1;
-                Home::Nowhere { run: state.runs, request: state.next - 1 }
+                Backing::DryRun { run: state.runs, request: state.next - 1 }
             }
             Mode::Planned(plan) => match state.slot(plan, bytes) {
-                Some((block, offset)) => Home::Slot(block, offset),
+                Some((block, offset)) => Backing::Slot(block, offset),
                 None => {
                     state.misses += 1;
-                    Home::Heap(Memory::new(state.gpu.as_ref(), bytes)?)
+                    Backing::Heap(Memory::new(state.gpu.as_ref(), bytes)?)
                 }
             },
-            Mode::Heap => Home::Heap(Memory::new(state.gpu.as_ref(), bytes)?),
+            Mode::Heap => Backing::Heap(Memory::new(state.gpu.as_ref(), bytes)?),
         };
-        if matches!(home, Home::Heap(_)) {
+        if matches!(backing, Backing::Heap(_)) {
             state.heap += bytes;
             state.heap_peak = state.heap_peak.max(state.heap);
         }
-        let poison = state.poison && !matches!(home, Home::Nowhere { .. });
+        let poison = state.poison && !matches!(backing, Backing::DryRun { .. });
         drop(state);
-        let mut storage = Storage { bytes, home, arena: self.clone() };
+        let mut storage = Storage { bytes, backing, arena: self.clone() };
         if poison {
             // All ones is NaN in both float types, and an index beyond every table.
             storage.fill(0..bytes, 0xFF)?;
@@ -303,25 +304,25 @@ impl Storage {
 
     /// The block on a GPU and the first byte in it.
     fn on_device(&self) -> Option<(&DeviceBlock, usize)> {
-        match &self.home {
-            Home::Heap(Memory::Device(block)) => Some((block, 0)),
-            Home::Slot(memory, offset) => match &**memory {
+        match &self.backing {
+            Backing::Heap(Memory::Device(block)) => Some((block, 0)),
+            Backing::Slot(memory, offset) => match &**memory {
                 Memory::Device(block) => Some((block, *offset)),
                 Memory::Host(_) => None,
             },
-            Home::Part(whole, offset) => whole.on_device().map(|(block, start)| (block, start + offset)),
-            Home::Heap(Memory::Host(_)) | Home::Nowhere { .. } => None,
+            Backing::Part(whole, offset) => whole.on_device().map(|(block, start)| (block, start + offset)),
+            Backing::Heap(Memory::Host(_)) | Backing::DryRun { .. } => None,
         }
     }
 
     /// The block on the processor and the first byte in it; `None` in a dry run. Panics if the bytes are on a GPU.
     #[track_caller]
     fn on_host(&self) -> Option<(&Block, usize)> {
-        match &self.home {
-            Home::Nowhere { .. } => None,
-            Home::Heap(memory) => Some((memory.host(), 0)),
-            Home::Slot(memory, offset) => Some((memory.host(), *offset)),
-            Home::Part(whole, offset) => whole.on_host().map(|(block, start)| (block, start + offset)),
+        match &self.backing {
+            Backing::DryRun { .. } => None,
+            Backing::Heap(memory) => Some((memory.host(), 0)),
+            Backing::Slot(memory, offset) => Some((memory.host(), *offset)),
+            Backing::Part(whole, offset) => whole.on_host().map(|(block, start)| (block, start + offset)),
         }
     }
 
@@ -380,18 +381,18 @@ impl Storage {
 impl Drop for Storage {
     fn drop(&mut self) {
         let mut state = self.arena.state();
-        match &self.home {
-            Home::Nowhere { run, request } => {
+        match &self.backing {
+            Backing::DryRun { run, request } => {
                 // One that outlives its dry run counts as alive to the end of it.
                 if state.mode == Mode::Dry && state.runs == *run {
                     state.events.push(Event::Release(*request));
                 }
             }
-            Home::Heap(_) => state.heap -= self.bytes,
+            Backing::Heap(_) => state.heap -= self.bytes,
             // The whole goes when nobody has a part of it.
-            Home::Part(..) => {}
-            Home::Slot(block, offset) => {
-                // A block that was replaced by a larger one is nobody's business any more.
+            Backing::Part(..) => {}
+            Backing::Slot(block, offset) => {
+                // Slots of a block that was replaced by a larger one are no longer tracked.
                 if state.block.as_ref().is_some_and(|now| Arc::ptr_eq(now, block)) && self.bytes > 0 {
                     let at = state.taken.iter().position(|range| range.start == *offset).expect("a slot in use");
                     state.taken.swap_remove(at);

@@ -46,7 +46,7 @@ impl Block {
     /// Nobody writes there while the slice is alive.
     pub(super) unsafe fn slice(&self, range: Range<usize>) -> &[u8] {
         let len = self.check(&range);
-        // SAFETY: the range lies in the block, which was zeroed, so the bytes are initialised; that nobody writes is
+        // SAFETY: the range lies in the block, which was zeroed, so the bytes are initialized; that nobody writes is
         // the caller's promise.
         unsafe { std::slice::from_raw_parts(self.at(range.start), len) }
     }

@@ -91,7 +91,7 @@ struct Placed {
 /// Most requests in a chunk.
 const CHUNK: usize = 64;
 
-/// Placed requests, neighbours by offset, and what tells whether all or none of them matter to another request.
+/// Placed requests, neighbors by offset, and what tells whether all or none of them matter to another request.
 #[derive(Debug)]
 struct Chunk {
     /// By offset; at least one.

@@ -38,8 +38,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Where the plan has chosen so, gradients of the weights wait for the first application's backward pass. Every
 /// application's input must then be the output of the one before, and no tensor of it may be held beyond backward.
 #[derive(Debug)]
-pub struct Applications {
-    joined: Option<Arc<Mutex<Joined>>>,
+pub struct SharedLayerBackward {
+    joined: Option<Arc<Mutex<FusedWeightGrad>>>,
 }
 
 /// A weight of the layer.
@@ -56,7 +56,7 @@ impl Weight {
 }
 
 #[derive(Debug)]
-struct Joined {
+struct FusedWeightGrad {
     count: usize,
     tokens: usize,
     dtype: DType,
@@ -102,7 +102,7 @@ pub(super) fn traffic(sizes: &[(usize, usize); 4], count: usize, tokens: usize, 
     Some(traffic)
 }
 
-impl Applications {
+impl SharedLayerBackward {
     /// Those of `layer`, `count` times in a row, to `tokens` rows of `dtype`.
     ///
     /// # Errors
@@ -123,7 +123,8 @@ impl Applications {
             *parts = Some(tape.parts(count, tokens * k * dtype.bytes())?);
         }
         let gradients = [const { None }; 4];
-        let joined = Joined { count, tokens, dtype, sizes, begun: 0, output: None, reached: 0, inputs, gradients };
+        let joined =
+            FusedWeightGrad { count, tokens, dtype, sizes, begun: 0, output: None, reached: 0, inputs, gradients };
         Ok(Self { joined: Some(Arc::new(Mutex::new(joined))) })
     }
 
@@ -152,7 +153,7 @@ impl Applications {
     }
 }
 
-fn lock(joined: &Mutex<Joined>) -> MutexGuard<'_, Joined> {
+fn lock(joined: &Mutex<FusedWeightGrad>) -> MutexGuard<'_, FusedWeightGrad> {
     // Whoever panicked has lost the step.
     joined.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -160,7 +161,7 @@ fn lock(joined: &Mutex<Joined>) -> MutexGuard<'_, Joined> {
 /// One application among those whose weight gradients are joined.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    joined: Arc<Mutex<Joined>>,
+    joined: Arc<Mutex<FusedWeightGrad>>,
     number: usize,
 }
 
@@ -213,7 +214,7 @@ impl Place {
     }
 }
 
-impl Joined {
+impl FusedWeightGrad {
     fn input(&mut self, weight: Weight, number: usize) -> Tensor {
         let parts = self.inputs[weight as usize].as_mut().expect("there until the last product");
         Tensor::over(parts.take(number), [self.tokens, self.sizes[weight as usize].1], self.dtype)

@@ -25,7 +25,7 @@ fn gpu(capability: (u32, u32)) -> Gpu {
 fn repeated(tape: &Tape<'_>, x: &Var, p: &[ParamId], rate: f32) -> Result<Var> {
     let layer = layer(p, Activation::GeluTanh, rate, Recompute::None);
     let sequences = Sequences::new(tape, &OFFSETS)?;
-    let applications = Applications::new(tape, &layer, TIMES, T, x.dtype())?;
+    let applications = SharedLayerBackward::new(tape, &layer, TIMES, T, x.dtype())?;
     let mut x = x.clone();
     for _ in 0..TIMES {
         x = repeated_encoder_layer(tape, &x, &sequences, &layer, &applications)?;
@@ -44,7 +44,7 @@ fn joined_gradients_agree_with_f64_as_well_as_those_one_by_one() {
             let worst = (0..NAMES.len()).map(|i| apart.error(&exact, i) / exact.scale(i)).fold(0.0, f64::max);
             let bound = 2.0 * worst + f64::from(f32::EPSILON);
             assert!(bound < 1e-4, "{}: one by one they are off by {worst:.2e}, so nothing is checked", isa.kind());
-            let joined = run(1, WeightGradients::Joined);
+            let joined = run(1, WeightGradients::Fused);
             for (i, name) in NAMES.iter().enumerate() {
                 let (error, bound) = (joined.error(&exact, i), bound * exact.scale(i));
                 assert!(error <= bound, "{name}, {}, dropout {rate}: {error:.2e} over {bound:.2e}", isa.kind());
@@ -53,7 +53,7 @@ fn joined_gradients_agree_with_f64_as_well_as_those_one_by_one() {
                 assert!(joined.parts[same] == apart.parts[same], "{} depends on how weights are summed", NAMES[same]);
             }
             for threads in [1, 2, 5] {
-                let again: Results = run(threads, WeightGradients::Joined);
+                let again: Results = run(threads, WeightGradients::Fused);
                 assert!(joined.parts == again.parts, "{threads} threads change bits");
             }
         }
@@ -86,16 +86,16 @@ fn run(device: &Device, store: &ParamStore, p: &[ParamId], dtype: DType, how: We
 fn on_a_gpu_both_ways_agree() {
     let (store, p) = store(&cpu(), &parameters());
     for dtype in [DType::F32, DType::Bf16] {
-        let [wanted, joined] = [WeightGradients::PerUse, WeightGradients::Joined]
+        let [wanted, joined] = [WeightGradients::PerUse, WeightGradients::Fused]
             .map(|how| run(&Device::Cpu(cpu()), &store, &p, dtype, how));
         gpu_tests::close(&format!("{dtype} on the processor"), &joined[1], &wanted[1], 0.5f32.powi(19));
         for capability in [(8, 0), (9, 0)] {
             let device = Device::Cuda(gpu(capability));
             let [wanted, joined] =
-                [WeightGradients::PerUse, WeightGradients::Joined].map(|how| run(&device, &store, &p, dtype, how));
+                [WeightGradients::PerUse, WeightGradients::Fused].map(|how| run(&device, &store, &p, dtype, how));
             assert_eq!(wanted[0], joined[0], "the output has nothing to do with it");
             gpu_tests::close(&format!("{dtype} on {capability:?}"), &joined[1], &wanted[1], 0.5f32.powi(19));
-            let again = run(&device, &store, &p, dtype, WeightGradients::Joined);
+            let again = run(&device, &store, &p, dtype, WeightGradients::Fused);
             assert_eq!(joined, again, "{dtype} on {capability:?}: two runs differ");
         }
     }
@@ -111,7 +111,7 @@ fn planned(device: Device, tokens: usize, how: WeightGradients) -> (bool, usize)
         let tape = workspace.train(&store, plan);
         let layer = layer(&p, Activation::GeluTanh, 0.0, Recompute::None);
         let sequences = Sequences::new(&tape, &[0, tokens as u32])?;
-        let applications = Applications::new(&tape, &layer, TIMES, tokens, DType::F32)?;
+        let applications = SharedLayerBackward::new(&tape, &layer, TIMES, tokens, DType::F32)?;
         let mut x = tape.input([tokens, H], &values(1, tokens * H, 1.0))?;
         for _ in 0..TIMES {
             x = repeated_encoder_layer(&tape, &x, &sequences, &layer, &applications)?;
@@ -120,7 +120,7 @@ fn planned(device: Device, tokens: usize, how: WeightGradients) -> (bool, usize)
         Ok(())
     };
     workspace.plan("step", |workspace| step(workspace, None, tokens)).unwrap();
-    let joins = workspace.joins_weight_gradients("step");
+    let joins = workspace.fuses_weight_gradients("step");
     for tokens in [tokens, tokens.div_ceil(2)] {
         step(&mut workspace, Some("step"), tokens).unwrap();
     }
@@ -138,10 +138,10 @@ fn a_plan_joins_where_fewer_bytes_are_moved_and_the_memory_is_there() {
     let (apart, smaller) = planned(small(1 << 30), 4, WeightGradients::PerUse);
     assert!(!apart && smaller < block, "{smaller} bytes apart, {block} joined");
     assert!(!planned(small(1 << 30), 5, WeightGradients::Planned).0, "too many tokens");
-    assert!(planned(small(1 << 30), 5, WeightGradients::Joined).0, "asked for");
+    assert!(planned(small(1 << 30), 5, WeightGradients::Fused).0, "asked for");
     assert!(!planned(small(2 * smaller as u64), 4, WeightGradients::Planned).0, "not enough memory");
     assert!(!planned(Device::Cpu(cpu()), 4, WeightGradients::Planned).0, "a processor gains nothing by it");
-    assert!(planned(Device::Cpu(cpu()), 4, WeightGradients::Joined).0, "asked for");
+    assert!(planned(Device::Cpu(cpu()), 4, WeightGradients::Fused).0, "asked for");
 }
 
 /// ALBERT-base: few tokens and many, not those whose dY a cache would hold; xxlarge until a matrix has 2³² elements.
@@ -162,7 +162,7 @@ fn what_is_moved_less_and_more_depends_on_the_cache() {
 
 #[test]
 fn joining_saves_launches() {
-    let nodes = [WeightGradients::PerUse, WeightGradients::Joined].map(|how| {
+    let nodes = [WeightGradients::PerUse, WeightGradients::Fused].map(|how| {
         let gpu = gpu((8, 0));
         gpu.set_graphs(Graphs::On);
         planned(Device::Cuda(gpu.clone()), 4, how);
@@ -178,22 +178,22 @@ fn joining_saves_launches() {
 fn what_cannot_be_joined_is_refused() {
     let (store, p) = store(&cpu(), &parameters());
     let mut workspace = Workspace::new(Device::Cpu(cpu()));
-    workspace.set_weight_gradients(WeightGradients::Joined);
+    workspace.set_weight_gradients(WeightGradients::Fused);
     let mut gradients = store.gradients().unwrap();
     let layer = layer(&p, Activation::GeluTanh, 0.0, Recompute::None);
-    let mut attempt = |f: &mut dyn FnMut(&Tape<'_>, &Var, &Sequences, &Applications) -> Result<Var>| {
+    let mut attempt = |f: &mut dyn FnMut(&Tape<'_>, &Var, &Sequences, &SharedLayerBackward) -> Result<Var>| {
         let tape = workspace.train(&store, None);
         let x = tape.leaf(Tensor::from_slice([T, H], &values(1, T * H, 1.0)).unwrap())?;
-        let applications = Applications::new(&tape, &layer, 2, T, DType::F32)?;
+        let applications = SharedLayerBackward::new(&tape, &layer, 2, T, DType::F32)?;
         let sequences = Sequences::new(&tape, &OFFSETS)?;
         let y = f(&tape, &x, &sequences, &applications)?;
         tape.backward(&sum(&tape, &y)?, &mut gradients).map(|_| ())
     };
-    let again = |tape: &Tape<'_>, x: &Var, sequences: &Sequences, applications: &Applications| {
+    let again = |tape: &Tape<'_>, x: &Var, sequences: &Sequences, applications: &SharedLayerBackward| {
         repeated_encoder_layer(tape, x, sequences, &layer, applications)
     };
     let mut held = None;
-    type Step<'a> = &'a mut dyn FnMut(&Tape<'_>, &Var, &Sequences, &Applications) -> Result<Var>;
+    type Step<'a> = &'a mut dyn FnMut(&Tape<'_>, &Var, &Sequences, &SharedLayerBackward) -> Result<Var>;
     let cases: [(Step<'_>, &str); 4] = [
         (&mut |t, x, s, a| again(t, &t.detach(&again(t, x, s, a)?), s, a), "must be the output of the one before"),
         (&mut |t, x, s, a| again(t, &again(t, &again(t, x, s, a)?, s, a)?, s, a), "2 applications were announced"),
@@ -219,7 +219,7 @@ fn what_cannot_be_joined_is_refused() {
     let mut first_of = |announced: usize| {
         let tape = workspace.train(&store, None);
         let x = tape.leaf(Tensor::from_slice([T, H], &values(1, T * H, 1.0)).unwrap()).unwrap();
-        let applications = Applications::new(&tape, &layer, announced, T, DType::F32).unwrap();
+        let applications = SharedLayerBackward::new(&tape, &layer, announced, T, DType::F32).unwrap();
         let y = again(&tape, &x, &Sequences::new(&tape, &OFFSETS).unwrap(), &applications).unwrap();
         let loss = sum(&tape, &mul(&tape, &y, &y).unwrap()).unwrap();
         drop(y);

@@ -19,7 +19,7 @@ use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
     shape::Shape,
-    tape::{Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
@@ -101,11 +101,11 @@ impl Op for Arithmetic {
     fn name(&self) -> &'static str {
         name(self.operation)
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         const NAME: &str = "arithmetic.backward";
-        let (tape, dtype) = (pass.tape, dy.dtype());
+        let (tape, dtype) = (ctx.tape, dy.dtype());
         let quotient = self.operation == Binary::Div;
-        if pass.wants(1) {
+        if ctx.needs_grad(1) {
             let terms = match self.operation {
                 Binary::Add | Binary::Sub => dy.clone(),
                 _ => combined(tape, NAME, Binary::Mul, Broadcast::Full, &dy, &self.a, dtype)?,
@@ -117,13 +117,13 @@ impl Op for Arithmetic {
                     db = combined(tape, NAME, Binary::Div, Broadcast::Full, &db, &self.b, dtype)?;
                 }
             }
-            pass.give(1, db)?;
+            ctx.accumulate_grad(1, db)?;
         }
         let da = match self.operation {
             Binary::Add | Binary::Sub => dy,
             operation => combined(tape, NAME, operation, self.broadcast, &dy, &self.b, dtype)?,
         };
-        pass.give(0, da)
+        ctx.accumulate_grad(0, da)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     },
     dtype::{DType, floats},
     error::{EngineError, Result},
-    tape::{Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
@@ -371,9 +371,9 @@ impl Op for AttentionOp {
     fn name(&self) -> &'static str {
         "attention"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let mut dqkv = pass.tape.alloc(*self.qkv.shape(), self.qkv.dtype())?;
-        backward(pass.tape, &self.spec, &self.sequences, &self.qkv, &self.out, &self.lse, &dy, &mut dqkv)?;
-        pass.give(0, dqkv)
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        let mut dqkv = ctx.tape.alloc(*self.qkv.shape(), self.qkv.dtype())?;
+        backward(ctx.tape, &self.spec, &self.sequences, &self.qkv, &self.out, &self.lse, &dy, &mut dqkv)?;
+        ctx.accumulate_grad(0, dqkv)
     }
 }

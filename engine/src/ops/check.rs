@@ -1,4 +1,4 @@
-//! The questions that every operation asks of its inputs, and the words in which it refuses.
+//! Input checks shared by all operations, and their error messages.
 use super::FLOATS;
 use crate::{
     dtype::DType,

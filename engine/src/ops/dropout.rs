@@ -14,7 +14,7 @@ use crate::{
     },
     dtype::floats,
     error::{EngineError, Result},
-    tape::{Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
@@ -74,9 +74,9 @@ impl Op for DropoutOp {
     fn name(&self) -> &'static str {
         "dropout"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
-        masked(pass.tape, &self.dropout, &dy, &mut dx)?;
-        pass.give(0, dx)
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        let mut dx = ctx.tape.alloc(*dy.shape(), dy.dtype())?;
+        masked(ctx.tape, &self.dropout, &dy, &mut dx)?;
+        ctx.accumulate_grad(0, dx)
     }
 }

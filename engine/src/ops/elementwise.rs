@@ -13,7 +13,7 @@ use crate::{
     },
     dtype::{DType, Float, floats},
     error::Result,
-    tape::{Op, Pass, Tape, Var, moved},
+    tape::{BackwardContext, Op, Tape, Var, moved},
     tensor::Tensor,
 };
 use kernels::{
@@ -106,10 +106,10 @@ impl Op for Elementwise {
     fn name(&self) -> &'static str {
         self.function.name()
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Self { function, saved } = *self;
-        let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
-        pass.tape.launch_on("elementwise.backward", cost(&dy, 3, 2), |device| match device {
+        let mut dx = ctx.tape.alloc(*dy.shape(), dy.dtype())?;
+        ctx.tape.launch_on("elementwise.backward", cost(&dy, 3, 2), |device| match device {
             Device::Cpu(cpu) => {
                 floats!(dy.dtype(), X => {
                     let saved = saved.as_ref().map(|saved| saved.slice::<X>());
@@ -123,7 +123,7 @@ impl Op for Elementwise {
                 (Ok(_), None) => unreachable!("every function but the scale saves its input or its output"),
             },
         })?;
-        pass.give(0, dx)
+        ctx.accumulate_grad(0, dx)
     }
 }
 
@@ -254,10 +254,10 @@ impl Op for ActivationOp {
     fn name(&self) -> &'static str {
         "activation"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
-        activate_backward(pass.tape, "activation.backward", self.activation, &self.x, &dy, &mut dx)?;
-        pass.give(0, dx)
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        let mut dx = ctx.tape.alloc(*dy.shape(), dy.dtype())?;
+        activate_backward(ctx.tape, "activation.backward", self.activation, &self.x, &dy, &mut dx)?;
+        ctx.accumulate_grad(0, dx)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     memory::Arena,
     param::ParamId,
     shape::Shape,
-    tape::{Op, Pass, Tape, Var, moved},
+    tape::{BackwardContext, Op, Tape, Var, moved},
     tensor::Tensor,
 };
 use kernels::embedding::{
@@ -155,14 +155,14 @@ impl Op for Embedding {
     fn name(&self) -> &'static str {
         "embedding"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         for (ids, table) in &self.lookups {
-            let range = pass.params.range(*table);
-            let flat = &mut pass.params.flat;
+            let range = ctx.params.range(*table);
+            let flat = &mut ctx.params.flat;
             let rows = range.len() / self.width.max(1);
-            let mut scratch = pass.tape.alloc([kernel::backward_scratch_len(ids.value().len(), rows)], DType::U32)?;
+            let mut scratch = ctx.tape.alloc([kernel::backward_scratch_len(ids.value().len(), rows)], DType::U32)?;
             let cost = moved(dy.len() * (dy.dtype().bytes() + 8));
-            pass.tape.launch_on("embedding.backward", cost, |device| match device {
+            ctx.tape.launch_on("embedding.backward", cost, |device| match device {
                 Device::Cpu(cpu) => {
                     let (dtable, scratch) = (&mut flat.slice_mut::<f32>()[range], scratch.slice_mut());
                     floats!(dy.dtype(), X => {
@@ -223,11 +223,11 @@ impl Op for GatherRows {
     fn name(&self) -> &'static str {
         "gather_rows"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let mut dx = pass.tape.alloc(self.from, dy.dtype())?;
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        let mut dx = ctx.tape.alloc(self.from, dy.dtype())?;
         let width: usize = self.from[1..].iter().product();
         let bytes = (dx.len() + 2 * dy.len()) * dy.dtype().bytes();
-        pass.tape.launch_on("gather_rows.backward", moved(bytes), |device| match device {
+        ctx.tape.launch_on("gather_rows.backward", moved(bytes), |device| match device {
             Device::Cpu(_) => {
                 let rows = self.rows.value().slice::<u32>();
                 floats!(dy.dtype(), X => {
@@ -245,6 +245,6 @@ impl Op for GatherRows {
                 add_rows(gpu, &self.rows, width, &dy, to, dtype)
             }
         })?;
-        pass.give(0, dx)
+        ctx.accumulate_grad(0, dx)
     }
 }

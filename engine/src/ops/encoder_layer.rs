@@ -7,7 +7,7 @@
 //!           └──────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! (Vaswani et al. 2017 with the normalisation after the residual, as BERT and ALBERT have it; dropout on the output of
+//! (Vaswani et al. 2017 with the normalization after the residual, as BERT and ALBERT have it; dropout on the output of
 //! the feed-forward part as in the released code, `ffn_output: None` for the variant without.)
 //! Query, key and value are one product with three parameters that lie side by side in the store.
 //!
@@ -22,10 +22,10 @@
 //! ```
 //!
 //! With `cheap`, x of a layer that follows another is computed again from that one's s₂; the first one's is kept.
-//! s is the sum that a LayerNorm normalises; statistics (2 floats a row each) and the softmax's (A floats) are kept
+//! s is the sum that a LayerNorm normalizes; statistics (2 floats a row each) and the softmax's (A floats) are kept
 //! beside them. Cost: 8·H² + 4·H·F + 4·S·H FLOPs a token forward, twice that and 2·S·H more backward.
 use super::{
-    applications::{Applications, Place, Weight},
+    applications::{Place, SharedLayerBackward, Weight},
     attention::{self, Attention, Sequences},
     check, copy,
     dropout::check_rate,
@@ -39,21 +39,42 @@ use crate::{
     error::{EngineError, Result},
     param::ParamId,
     shape::Shape,
-    tape::{Again, Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Recomputable, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{dropout::Dropout, gelu::Activation};
+use serde::{
+    Deserialize, Serialize,
+    de::{IntoDeserializer, value},
+};
+use std::str::FromStr;
 
-/// What backward computes again instead of keeping it; see the module for what each costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// Activations that backward recomputes instead of forward keeping them; the module lists the cost of each. In recipes and on
+/// the command line: `none`, `cheap`, `layer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Recompute {
-    /// Nothing.
+    /// Nothing: forward keeps everything that backward reads.
     #[default]
     None,
-    /// What costs no product: the activation and both normalisations.
+    /// The activation and both normalizations, which need no GEMM.
     Cheap,
     /// The whole layer, from its input.
     Layer,
+}
+
+impl Recompute {
+    /// The default on a CPU, where recomputing what `Cheap` leaves out takes no longer than storing and loading it.
+    pub const ON_CPU: Self = Self::Cheap;
+    /// The default on a GPU, where another pass over memory costs time, and weight gradients may be fused.
+    pub const ON_GPU: Self = Self::None;
+}
+
+impl FromStr for Recompute {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        Self::deserialize(text.into_deserializer()).map_err(|error: value::Error| error.to_string())
+    }
 }
 
 /// The parameters of a layer. Weights are [out, in].
@@ -115,7 +136,7 @@ pub fn repeated_encoder_layer(
     x: &Var,
     sequences: &Sequences,
     layer: &EncoderLayer,
-    applications: &Applications,
+    applications: &SharedLayerBackward,
 ) -> Result<Var> {
     let layer = Layer::new(tape, x, sequences, layer)?;
     let y = apply(tape, x, Layer { place: applications.next(x)?, ..layer })?;
@@ -129,7 +150,7 @@ fn apply(tape: &Tape<'_>, x: &Var, layer: Layer) -> Result<Var> {
         Some(out) => out,
         None => tape.alloc(*x.shape(), x.dtype())?,
     };
-    if layer.keeps_nothing(tape) {
+    if layer.recomputes_all(tape) {
         layer.infer(tape, x.value(), &mut out)?;
         return tape.record_with_parameters(&[x], out, || -> EncoderLayerOp { unreachable!("nothing is recorded") });
     }
@@ -150,10 +171,10 @@ fn apply(tape: &Tape<'_>, x: &Var, layer: Layer) -> Result<Var> {
         }
         Recompute::Cheap => {
             let (sum, norm) = (saved.s2.clone(), layer.spec.params.output_norm);
-            let input = x.again().map_or(Input::Kept(kept), |again| Input::Again(again.clone()));
+            let input = x.recompute().map_or(Input::Kept(kept), |recompute| Input::Recomputed(recompute.clone()));
             let op = || EncoderLayerOp { layer, x: input, saved: Some(saved) };
             let y = tape.record_with_parameters(&[x], out, op)?;
-            Ok(if tape.is_recording() { y.with_again(move |tape| normalise(tape, norm, &sum)) } else { y })
+            Ok(if tape.is_recording() { y.with_recompute(move |tape| normalize(tape, norm, &sum)) } else { y })
         }
         Recompute::Layer => {
             drop(saved);
@@ -164,7 +185,7 @@ fn apply(tape: &Tape<'_>, x: &Var, layer: Layer) -> Result<Var> {
 }
 
 /// LN of a stored sum, as forward computed it.
-fn normalise(tape: &Tape<'_>, norm: Norm, sum: &Tensor) -> Result<Tensor> {
+fn normalize(tape: &Tape<'_>, norm: Norm, sum: &Tensor) -> Result<Tensor> {
     let mut y = tape.alloc(*sum.shape(), sum.dtype())?;
     let mut stats = tape.alloc(Shape::from([sum.shape()[0], 2]), DType::F32)?;
     norm.forward(tape, sum, None, None, &mut y, &mut stats)?;
@@ -174,15 +195,15 @@ fn normalise(tape: &Tape<'_>, norm: Norm, sum: &Tensor) -> Result<Tensor> {
 /// What a layer was given, for its backward pass.
 enum Input {
     Kept(Tensor),
-    /// Its maker can compute it again.
-    Again(Again),
+    /// Recomputed by the layer before.
+    Recomputed(Recomputable),
 }
 
 impl Input {
     fn tensor(self, tape: &Tape<'_>) -> Result<Tensor> {
         match self {
             Self::Kept(x) => Ok(x),
-            Self::Again(again) => again.compute(tape),
+            Self::Recomputed(recompute) => recompute.compute(tape),
         }
     }
 }
@@ -248,17 +269,17 @@ impl Layer {
     }
 
     /// Whether nothing of a forward pass on the processor is wanted but its output.
-    fn keeps_nothing(&self, tape: &Tape<'_>) -> bool {
+    fn recomputes_all(&self, tape: &Tape<'_>) -> bool {
         let dropout = active(self.spec.attention_output).or(active(self.spec.ffn_output));
         !tape.is_recording() && matches!(tape.device(), Device::Cpu(_)) && dropout.is_none()
     }
 
     /// The forward pass where nothing is kept: the activation is done on the sums of its product, the residual's sum stays
-    /// in the registers of the normalisation, and memory is given back as soon as it has been read.
+    /// in the registers of the normalization, and memory is given back as soon as it has been read.
     fn infer(&self, tape: &Tape<'_>, x: &Tensor, out: &mut Tensor) -> Result<()> {
         let (t, h, dtype) = (x.shape()[0], self.spec.attention.hidden(), x.dtype());
         let params = &self.spec.params;
-        let normalised = |norm: Norm, branch: &Tensor, residual: &Tensor, y: &mut Tensor| {
+        let normalized = |norm: Norm, branch: &Tensor, residual: &Tensor, y: &mut Tensor| {
             let mut stats = tape.alloc([t, 2], DType::F32)?;
             norm.forward(tape, branch, Some(residual), None, y, &mut stats)
         };
@@ -272,11 +293,11 @@ impl Layer {
         let mut branch = tape.alloc([t, h], dtype)?;
         self.attention_output.infer(tape, "layer.attention_output", &context, None, &mut branch)?;
         let mut y = context;
-        normalised(params.attention_norm, &branch, x, &mut y)?;
+        normalized(params.attention_norm, &branch, x, &mut y)?;
         let mut f = tape.alloc([t, self.ffn.n], dtype)?;
         self.ffn.infer(tape, "layer.ffn", &y, Some(self.spec.activation), &mut f)?;
         self.ffn_output.infer(tape, "layer.ffn_output", &f, None, &mut branch)?;
-        normalised(params.output_norm, &branch, &y, out)
+        normalized(params.output_norm, &branch, &y, out)
     }
 
     /// The forward pass. Without `out` it stops before LN₂'s output: all that is missing then is known already.
@@ -342,19 +363,25 @@ impl Layer {
     }
 
     /// dW += dyᵀ·x and db += Σ dy; or nothing, where they wait for the other applications.
-    fn weight_gradient(&self, pass: &mut Pass<'_, '_>, weight: Weight, dy: &Tensor, x: &Tensor) -> Result<()> {
+    fn weight_gradient(
+        &self,
+        ctx: &mut BackwardContext<'_, '_>,
+        weight: Weight,
+        dy: &Tensor,
+        x: &Tensor,
+    ) -> Result<()> {
         match &self.place {
             Some(_) => Ok(()),
-            None => self.dense(weight).0.backward_weight(pass, self.dense(weight).1, dy, x),
+            None => self.dense(weight).0.backward_weight(ctx, self.dense(weight).1, dy, x),
         }
     }
 
     /// The weight gradients of all applications, once none is left to come.
-    fn joined_gradients(&self, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn fused_weight_gradients(&self, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Some(place) = self.place.as_ref().filter(|place| place.number() == 0) else { return Ok(()) };
         for weight in Weight::ALL {
             let ([dy, x], (dense, name)) = (place.whole(weight)?, self.dense(weight));
-            dense.backward_weight(pass, name, &dy, &x)?;
+            dense.backward_weight(ctx, name, &dy, &x)?;
         }
         Ok(())
     }
@@ -389,14 +416,14 @@ impl Layer {
     }
 
     /// dx from dout, in the order of the module's picture from its end.
-    fn backward(&self, pass: &mut Pass<'_, '_>, x: Input, saved: Saved, dout: Tensor) -> Result<Tensor> {
-        let (tape, dtype, shape) = (pass.tape, dout.dtype(), *dout.shape());
+    fn backward(&self, ctx: &mut BackwardContext<'_, '_>, x: Input, saved: Saved, dout: Tensor) -> Result<Tensor> {
+        let (tape, dtype, shape) = (ctx.tape, dout.dtype(), *dout.shape());
         let Saved { qkv, context, lse, s1, stats1, y, pre, f, s2, stats2 } = saved;
         let params = &self.spec.params;
 
         // LN₂: ds2 is the gradient of both branches of the sum.
         let mut ds2 = tape.alloc(shape, dtype)?;
-        params.output_norm.backward(pass, &s2, &stats2, &dout, &mut ds2)?;
+        params.output_norm.backward(ctx, &s2, &stats2, &dout, &mut ds2)?;
         drop((s2, stats2, dout));
         // Feed-forward
         let f = match f {
@@ -405,7 +432,7 @@ impl Layer {
         };
         let branch = self.unmask(tape, Weight::FfnOutput, self.spec.ffn_output, &ds2)?;
         let dbranch = branch.as_ref().unwrap_or(&ds2);
-        self.weight_gradient(pass, Weight::FfnOutput, dbranch, &f)?;
+        self.weight_gradient(ctx, Weight::FfnOutput, dbranch, &f)?;
         drop(f);
         // dpre = (dbranch·W₂)·act'(pre)
         let mut dpre = self.gradient(tape, Weight::Ffn, *pre.shape(), dtype)?;
@@ -420,9 +447,9 @@ impl Layer {
         drop((branch, pre));
         let y = match y {
             Some(y) => y,
-            None => normalise(tape, params.attention_norm, &s1)?,
+            None => normalize(tape, params.attention_norm, &s1)?,
         };
-        self.weight_gradient(pass, Weight::Ffn, &dpre, &y)?;
+        self.weight_gradient(ctx, Weight::Ffn, &dpre, &y)?;
         drop(y);
         // dy = ds2 + dpre·W₁
         let mut dy = ds2;
@@ -431,12 +458,12 @@ impl Layer {
 
         // LN₁
         let mut ds1 = tape.alloc(shape, dtype)?;
-        params.attention_norm.backward(pass, &s1, &stats1, &dy, &mut ds1)?;
+        params.attention_norm.backward(ctx, &s1, &stats1, &dy, &mut ds1)?;
         drop((s1, stats1, dy));
         // Attention
         let branch = self.unmask(tape, Weight::AttentionOutput, self.spec.attention_output, &ds1)?;
         let dbranch = branch.as_ref().unwrap_or(&ds1);
-        self.weight_gradient(pass, Weight::AttentionOutput, dbranch, &context)?;
+        self.weight_gradient(ctx, Weight::AttentionOutput, dbranch, &context)?;
         let mut dcontext = tape.alloc(shape, dtype)?;
         self.attention_output.backward_input(tape, "layer.attention_output.backward.input", dbranch, &mut dcontext)?;
         drop(branch);
@@ -445,7 +472,7 @@ impl Layer {
         attention::backward(tape, spec, &self.sequences, &qkv, &context, &lse, &dcontext, &mut dqkv)?;
         drop((qkv, context, lse, dcontext));
         let x = x.tensor(tape)?;
-        self.weight_gradient(pass, Weight::Qkv, &dqkv, &x)?;
+        self.weight_gradient(ctx, Weight::Qkv, &dqkv, &x)?;
         drop(x);
         // dx = ds1 + dqkv·Wqkv
         let mut dx = ds1;
@@ -463,7 +490,7 @@ struct Sublayer<'a> {
 }
 
 impl Sublayer<'_> {
-    /// s and the statistics of the normalisation; y is written.
+    /// s and the statistics of the normalization; y is written.
     fn forward(&self, tape: &Tape<'_>, x: &Tensor, residual: &Tensor, y: &mut Tensor) -> Result<(Tensor, Tensor)> {
         let mut s = tape.alloc(*residual.shape(), residual.dtype())?;
         let after = After::Residual { dropout: active(self.dropout), residual };
@@ -488,18 +515,18 @@ impl Op for EncoderLayerOp {
     fn name(&self) -> &'static str {
         NAME
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Self { layer, x, saved } = *self;
         let (x, saved) = match saved {
             Some(saved) => (x, saved),
             None => {
-                let x = x.tensor(pass.tape)?;
-                let saved = layer.forward(pass.tape, &x, None)?;
+                let x = x.tensor(ctx.tape)?;
+                let saved = layer.forward(ctx.tape, &x, None)?;
                 (Input::Kept(x), saved)
             }
         };
-        let dx = layer.backward(pass, x, saved, dy)?;
-        layer.joined_gradients(pass)?;
-        pass.give(0, dx)
+        let dx = layer.backward(ctx, x, saved, dy)?;
+        layer.fused_weight_gradients(ctx)?;
+        ctx.accumulate_grad(0, dx)
     }
 }

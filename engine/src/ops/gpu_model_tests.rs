@@ -91,7 +91,7 @@ fn model(e: usize, heads: usize, head_size: usize, recompute: Recompute) -> (Par
 
 impl Model {
     /// Losses of the masked tokens and of the sequences.
-    fn losses(&self, tape: &Tape<'_>, dtype: DType) -> Result<[Classified; 2]> {
+    fn losses(&self, tape: &Tape<'_>, dtype: DType) -> Result<[CrossEntropyOutput; 2]> {
         let ids: Vec<u32> = (0..TOKENS as u32).map(|t| t * t % VOCABULARY as u32).collect();
         let positions: Vec<u32> = OFFSETS.windows(2).flat_map(|pair| 0..pair[1] - pair[0]).collect();
         let segments: Vec<u32> = positions.iter().map(|position| u32::from(*position > 2)).collect();

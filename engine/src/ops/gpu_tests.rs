@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     DType, Device, Gradients, Init, ParamBuilder, ParamId, ParamStore, Result, Tape, Tensor, Var, Workspace,
     device::{Gpu, simulated::SimulatedDriver},
-    optim::{Adam, Optimizer, Rule, Treatment, clip_global_norm},
+    optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm},
 };
 use half::bf16;
 use kernels::{Cpu, Isa, dropout::Dropout};
@@ -279,13 +279,13 @@ fn layers_and_their_gradients_agree_with_the_processor() {
 }
 
 /// Parameters after steps with given gradients, and the norm before each was clipped.
-fn train(device: &Device, rule: Rule) -> (Vec<f32>, Vec<f64>) {
+fn train(device: &Device, rule: OptimizerKind) -> (Vec<f32>, Vec<f64>) {
     let (mut params, _) = parameters(16, 24);
     let treatment = |info: &crate::param::ParamInfo| {
         let matrix = info.shape.len() == 2;
-        Treatment { decay: matrix, adapt: matrix }
+        ParamOptions { weight_decay: matrix, trust_ratio: matrix }
     };
-    let mut optimizer = Optimizer::new(&params, rule, Adam::default(), treatment).unwrap().on(device).unwrap();
+    let mut optimizer = Optimizer::new(&params, rule, AdamConfig::default(), treatment).unwrap().on(device).unwrap();
     let mut gradients: Gradients = params.gradients_on(device).unwrap();
     let mut norms = Vec::new();
     for step in 1..=5 {
@@ -303,7 +303,7 @@ fn train(device: &Device, rule: Rule) -> (Vec<f32>, Vec<f64>) {
 #[test]
 fn optimizer_steps_agree_with_the_processor() {
     let [cpu, gpu] = devices();
-    for rule in [Rule::AdamW, Rule::Lamb] {
+    for rule in [OptimizerKind::AdamW, OptimizerKind::Lamb] {
         let ((wanted, wanted_norms), (got, got_norms)) = (train(&cpu, rule), train(&gpu, rule));
         close(&format!("{rule:?}"), &got, &wanted, 0.5f32.powi(20));
         for (got, wanted) in got_norms.iter().zip(&wanted_norms) {

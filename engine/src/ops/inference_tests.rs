@@ -44,7 +44,7 @@ fn eight_bits_are_near_f32_and_leave_training_alone() {
         assert!((1e-4..0.05).contains(&error), "{}: {error}", isa.kind());
         assert!(store.quantized_bytes() > 0);
         assert_eq!(output(&mut workspace, &store, &p, true, &x), single, "training is in f32");
-        // Changed weights are quantised again.
+        // Changed weights are quantized again.
         store.values_mut(p[12]).unwrap().iter_mut().for_each(|w| *w = -*w);
         workspace.set_int8(false).unwrap();
         let single = output(&mut workspace, &store, &p, false, &x);

@@ -5,7 +5,7 @@
 //! dx = dy·W           dW += dyᵀ·x        db += Σ_rows dy
 //! ```
 //!
-//! The weight is read from panels that are packed once per optimiser step (see [`crate::param`]). Several weights that lie
+//! The weight is read from panels that are packed once per optimizer step (see [`crate::param`]). Several weights that lie
 //! side by side in the store are one wider layer: query, key and value are one product with N = 3H.
 //! Cost: 2·T·N·K FLOPs forward, twice that backward.
 use super::check;
@@ -18,13 +18,13 @@ use crate::{
     dtype::{DType, Float, floats},
     error::{EngineError, Result},
     param::{ParamId, Side},
-    tape::{Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
     dropout::Dropout,
     gelu::Activation,
-    gemm::{Epilogue, Fused, Gemm, PackedB, Write, gemm, gemm_packed},
+    gemm::{Beta, Epilogue, Fused, Gemm, PackedB, gemm, gemm_packed},
     int8,
     operation::Cost,
 };
@@ -53,9 +53,9 @@ impl Dense {
             let problem = format!("{operation} needs shape [out, in], and it is {:?}", params.shape(*first));
             return Err(EngineError::parameter(params.name(*first), problem));
         };
-        let weight = params.neighbours(operation, weights, Some(k))?;
+        let weight = params.contiguous_range(operation, weights, Some(k))?;
         let n = weights.iter().map(|&id| params.shape(id)[0]).sum();
-        let bias = if biases.is_empty() { None } else { Some(params.neighbours(operation, biases, None)?) };
+        let bias = if biases.is_empty() { None } else { Some(params.contiguous_range(operation, biases, None)?) };
         if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != n) {
             let problem = format!("{operation} has {n} outputs, and the bias has {} values", bias.len());
             return Err(EngineError::parameter(params.name(biases[0]), problem));
@@ -211,7 +211,7 @@ impl Dense {
         dy: &Tensor,
         dx: &mut Tensor,
     ) -> Result<()> {
-        self.product_with_weight(tape, name, dy, dx, Write::Overwrite)
+        self.product_with_weight(tape, name, dy, dx, Beta::Zero)
     }
 
     /// dx += dy·W
@@ -222,7 +222,7 @@ impl Dense {
         dy: &Tensor,
         dx: &mut Tensor,
     ) -> Result<()> {
-        self.product_with_weight(tape, name, dy, dx, Write::Accumulate)
+        self.product_with_weight(tape, name, dy, dx, Beta::One)
     }
 
     fn product_with_weight(
@@ -231,11 +231,11 @@ impl Dense {
         name: &'static str,
         dy: &Tensor,
         dx: &mut Tensor,
-        write: Write,
+        beta: Beta,
     ) -> Result<()> {
         let (rows, _) = dy.shape().rows_cols();
         let panels = self.panels(tape, Side::Backward);
-        let spec = Gemm { write, ..Gemm::nn(rows, self.k, self.n) };
+        let spec = Gemm { beta, ..Gemm::nn(rows, self.k, self.n) };
         tape.launch_on(name, self.cost(rows, dy.dtype()), |device| match device {
             Device::Cpu(cpu) => {
                 let panels = panels.expect("made for the processor");
@@ -251,15 +251,15 @@ impl Dense {
     /// dW += dyᵀ·x, db += Σ dy
     pub(crate) fn backward_weight(
         &self,
-        pass: &mut Pass<'_, '_>,
+        ctx: &mut BackwardContext<'_, '_>,
         name: &'static str,
         dy: &Tensor,
         x: &Tensor,
     ) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
-        let flat = &mut pass.params.flat;
+        let flat = &mut ctx.params.flat;
         let spec = Gemm::tn(self.n, self.k, rows).accumulate();
-        pass.tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
+        ctx.tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
             Device::Cpu(cpu) => {
                 let dw = &mut flat.slice_mut::<f32>()[self.weight.clone()];
                 floats!(x.dtype(), X => gemm(cpu, &spec, dy.slice::<X>(), x.slice::<X>(), dw, Epilogue::None));
@@ -278,13 +278,13 @@ impl Dense {
             ),
         })?;
         if let Some(bias) = &self.bias {
-            super::column_sums(pass.tape, dy, &mut pass.params.flat, bias.clone())?;
+            super::column_sums(ctx.tape, dy, &mut ctx.params.flat, bias.clone())?;
         }
         Ok(())
     }
 }
 
-/// What follows the sums of a layer, and its bias, on their way to memory.
+/// Epilogue fused into the GEMM of a layer.
 pub(crate) enum After<'a> {
     /// p
     Nothing,
@@ -348,12 +348,12 @@ impl Op for Linear {
         "linear"
     }
 
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        self.dense.backward_weight(pass, "linear.backward.weight", &dy, &self.x)?;
-        if pass.wants(0) {
-            let mut dx = pass.tape.alloc(*self.x.shape(), self.x.dtype())?;
-            self.dense.backward_input(pass.tape, "linear.backward.input", &dy, &mut dx)?;
-            pass.give(0, dx)?;
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        self.dense.backward_weight(ctx, "linear.backward.weight", &dy, &self.x)?;
+        if ctx.needs_grad(0) {
+            let mut dx = ctx.tape.alloc(*self.x.shape(), self.x.dtype())?;
+            self.dense.backward_input(ctx.tape, "linear.backward.input", &dy, &mut dx)?;
+            ctx.accumulate_grad(0, dx)?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
     param::ParamId,
-    tape::{Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
@@ -28,7 +28,7 @@ use kernels::{
 
 /// A classification loss, and what reports want to know beside it.
 #[derive(Debug)]
-pub struct Classified {
+pub struct CrossEntropyOutput {
     /// Σ losses / denominator, one number, f32.
     pub loss: Var,
     /// Each row's negative log-likelihood [M], f32.
@@ -39,7 +39,7 @@ pub struct Classified {
     pub labels: Tensor,
 }
 
-impl Classified {
+impl CrossEntropyOutput {
     /// Number of rows whose prediction is the label.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ pub(super) fn factors(dy: &Tensor, denominator: f32, device: &Device, dlosses: &
 ///
 /// # Errors
 /// Shapes do not fit, a label is no class, or the denominator is not positive.
-pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f32) -> Result<Classified> {
+pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f32) -> Result<CrossEntropyOutput> {
     let dtype = check::float("cross_entropy", logits)?;
     check::rank("cross_entropy", "logits", logits, 2)?;
     let (rows, classes) = (logits.shape()[0], logits.shape()[1]);
@@ -118,7 +118,7 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
         norms,
         denominator,
     })?;
-    Ok(Classified { loss, losses, predictions, labels: labels.clone() })
+    Ok(CrossEntropyOutput { loss, losses, predictions, labels: labels.clone() })
 }
 
 struct CrossEntropy {
@@ -132,12 +132,12 @@ impl Op for CrossEntropy {
     fn name(&self) -> &'static str {
         "cross_entropy"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Self { logits, labels, norms, denominator } = *self;
-        let mut dx = pass.tape.alloc(*logits.shape(), logits.dtype())?;
-        let mut dlosses = pass.tape.alloc([labels.len()], DType::F32)?;
+        let mut dx = ctx.tape.alloc(*logits.shape(), logits.dtype())?;
+        let mut dlosses = ctx.tape.alloc([labels.len()], DType::F32)?;
         let cost = Cost { flops: 20 * dx.len() as u64, bytes: (2 * dx.len() * dx.dtype().bytes()) as u64 };
-        pass.tape.launch_on("cross_entropy.backward", cost, |device| {
+        ctx.tape.launch_on("cross_entropy.backward", cost, |device| {
             factors(&dy, denominator, device, &mut dlosses)?;
             match device {
                 Device::Cpu(cpu) => {
@@ -154,7 +154,7 @@ impl Op for CrossEntropy {
                 }
             }
         })?;
-        pass.give(0, dx)
+        ctx.accumulate_grad(0, dx)
     }
 }
 
@@ -171,7 +171,7 @@ pub fn projected_cross_entropy(
     bias: ParamId,
     labels: &Var,
     denominator: f32,
-) -> Result<Classified> {
+) -> Result<CrossEntropyOutput> {
     const NAME: &str = "projected_cross_entropy";
     let dtype = check::float(NAME, hidden)?;
     check::rank(NAME, "hidden", hidden, 2)?;
@@ -221,7 +221,7 @@ pub fn projected_cross_entropy(
         kept,
         denominator,
     })?;
-    Ok(Classified { loss, losses, predictions, labels: labels.clone() })
+    Ok(CrossEntropyOutput { loss, losses, predictions, labels: labels.clone() })
 }
 
 /// Numbers of scratch of a projection, f32.
@@ -246,15 +246,15 @@ impl Op for Projected {
     fn name(&self) -> &'static str {
         "projected_cross_entropy"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Self { dense, hidden, labels, norms, kept, denominator } = *self;
-        let (tape, rows, vocabulary, width) = (pass.tape, hidden.shape()[0], dense.n, dense.k);
+        let (tape, rows, vocabulary, width) = (ctx.tape, hidden.shape()[0], dense.n, dense.k);
         let mut dhidden = tape.alloc(*hidden.shape(), hidden.dtype())?;
         let mut scratch = tape.alloc([scratch_len(tape, &hidden, vocabulary)], DType::F32)?;
         let mut dlosses = tape.alloc([rows], DType::F32)?;
         let at_bias = dense.bias.clone().expect("the projection has a bias");
         let Cost { flops, bytes } = dense.cost(rows, hidden.dtype());
-        let flat = &mut pass.params.flat;
+        let flat = &mut ctx.params.flat;
         let cost = Cost { flops: 2 * flops, bytes: 2 * bytes };
         tape.launch_on("projected_cross_entropy.backward", cost, |device| {
             factors(&dy, denominator, device, &mut dlosses)?;
@@ -286,6 +286,6 @@ impl Op for Projected {
                 }
             }
         })?;
-        pass.give(0, dhidden)
+        ctx.accumulate_grad(0, dhidden)
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
     shape::Shape,
-    tape::{Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
@@ -161,11 +161,11 @@ impl Op for MatMul {
         "matmul"
     }
 
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Product { count, m, n, k, transpose, shared } = self.product;
-        let tape = pass.tape;
+        let tape = ctx.tape;
         // dA = dC·op(B)ᵀ, or its transpose op(B)·dCᵀ.
-        if pass.wants(0) {
+        if ctx.needs_grad(0) {
             let mut da = tape.alloc(*self.a.shape(), self.a.dtype())?;
             let layout_b = if transpose.b { Layout::Normal } else { Layout::Transposed };
             let stride_b = if shared { 0 } else { k * n };
@@ -179,9 +179,9 @@ impl Op for MatMul {
                 let batch = Batch { count, stride_a: m * n, stride_b, stride_c: m * k };
                 run(tape, "matmul.backward", &spec, &batch, &dy, &self.b, &mut da)?;
             }
-            pass.give(0, da)?;
+            ctx.accumulate_grad(0, da)?;
         }
-        if pass.wants(1) {
+        if ctx.needs_grad(1) {
             let mut db = tape.alloc(*self.b.shape(), self.b.dtype())?;
             if shared {
                 self.shared_gradient(tape, &dy, &mut db)?;
@@ -198,7 +198,7 @@ impl Op for MatMul {
                 };
                 run(tape, "matmul.backward", &spec, &batch, first, second, &mut db)?;
             }
-            pass.give(1, db)?;
+            ctx.accumulate_grad(1, db)?;
         }
         Ok(())
     }

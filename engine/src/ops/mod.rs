@@ -20,7 +20,7 @@ mod sequence_loss;
 mod softmax;
 mod view;
 
-pub use applications::Applications;
+pub use applications::SharedLayerBackward;
 pub(crate) use applications::Traffic;
 pub use arithmetic::{add, div, mul, sub};
 pub use attention::{Attention, Sequences, attention};
@@ -30,7 +30,7 @@ pub use embedding::{embedding, embedding_sum, gather_rows};
 pub use encoder_layer::{EncoderLayer, LayerParams, Recompute, encoder_layer, repeated_encoder_layer};
 pub use kernels::dropout::Dropout;
 pub use linear::linear;
-pub use loss::{Classified, cross_entropy, projected_cross_entropy};
+pub use loss::{CrossEntropyOutput, cross_entropy, projected_cross_entropy};
 pub use matmul::{Transpose, matmul};
 pub use norm::{Norm, layer_norm, layer_norm_residual};
 pub use reduce::{mean, mean_squared_error, sum};

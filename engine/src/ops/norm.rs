@@ -1,4 +1,4 @@
-//! Layer normalisation, alone or with the residual that comes before it.
+//! Layer normalization, alone or with the residual that comes before it.
 //!
 //! ```text
 //! s = x + r          mean = Σ s / H          rstd = 1 / √(Σ (s - mean)² / H + ε)
@@ -18,7 +18,7 @@ use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
     param::ParamId,
-    tape::{Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
@@ -26,7 +26,7 @@ use kernels::{
     operation::Cost,
 };
 
-/// What a layer normalisation is made of.
+/// What a layer normalization is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
     /// γ [H].
@@ -103,17 +103,17 @@ impl Norm {
     /// Writes ds and adds to the gradients of gain and bias.
     pub(super) fn backward(
         &self,
-        pass: &mut Pass<'_, '_>,
+        ctx: &mut BackwardContext<'_, '_>,
         s: &Tensor,
         stats: &Tensor,
         dy: &Tensor,
         ds: &mut Tensor,
     ) -> Result<()> {
-        let tape = pass.tape;
-        let (at_gain, at_bias) = (pass.params.range(self.gain), pass.params.range(self.bias));
+        let tape = ctx.tape;
+        let (at_gain, at_bias) = (ctx.params.range(self.gain), ctx.params.range(self.bias));
         let spec = self.spec(s);
         let mut scratch = tape.alloc([self.scratch_len(tape, s)], DType::F32)?;
-        let flat = &mut pass.params.flat;
+        let flat = &mut ctx.params.flat;
         tape.launch_on("layernorm.backward", cost(s, 3), |device| match device {
             Device::Cpu(cpu) => {
                 let gain = tape.params().values(self.gain);
@@ -221,12 +221,12 @@ impl Op for LayerNorm {
     fn name(&self) -> &'static str {
         "layer_norm"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let mut ds = pass.tape.alloc(*dy.shape(), dy.dtype())?;
-        self.norm.backward(pass, &self.s, &self.stats, &dy, &mut ds)?;
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        let mut ds = ctx.tape.alloc(*dy.shape(), dy.dtype())?;
+        self.norm.backward(ctx, &self.s, &self.stats, &dy, &mut ds)?;
         if self.residual {
-            pass.give(1, ds.clone())?;
+            ctx.accumulate_grad(1, ds.clone())?;
         }
-        pass.give(0, ds)
+        ctx.accumulate_grad(0, ds)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
     shape::Shape,
-    tape::{Op, Pass, Tape, Var, moved},
+    tape::{BackwardContext, Op, Tape, Var, moved},
     tensor::Tensor,
 };
 use kernels::{
@@ -68,9 +68,9 @@ impl Op for ScaledSum {
     fn name(&self) -> &'static str {
         self.name
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let mut dx = pass.tape.alloc(self.shape, self.dtype)?;
-        pass.tape.launch_on("sum.backward", moved(dx.len() * dx.dtype().bytes()), |device| match device {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        let mut dx = ctx.tape.alloc(self.shape, self.dtype)?;
+        ctx.tape.launch_on("sum.backward", moved(dx.len() * dx.dtype().bytes()), |device| match device {
             Device::Cpu(_) => {
                 let value = dy.slice::<f32>()[0] * self.factor;
                 floats!(self.dtype, X => dx.slice_mut::<X>().fill(X::from_f32(value)));
@@ -78,7 +78,7 @@ impl Op for ScaledSum {
             }
             Device::Cuda(gpu) => gpu.repeat(&dy, self.factor, &mut dx),
         })?;
-        pass.give(0, dx)
+        ctx.accumulate_grad(0, dx)
     }
 }
 
@@ -122,16 +122,16 @@ impl Op for SquaredError {
     fn name(&self) -> &'static str {
         "mean_squared_error"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Self { difference } = *self;
         for (input, sign) in [(0, 2.0f32), (1, -2.0)] {
-            if !pass.wants(input) {
+            if !ctx.needs_grad(input) {
                 continue;
             }
-            let mut dx = pass.tape.alloc(*difference.shape(), difference.dtype())?;
+            let mut dx = ctx.tape.alloc(*difference.shape(), difference.dtype())?;
             let bytes = 2 * dx.len() * dx.dtype().bytes();
-            let mut factor = pass.tape.alloc([], dx.dtype())?;
-            pass.tape.launch_on("mean_squared_error.backward", moved(bytes), |device| match device {
+            let mut factor = ctx.tape.alloc([], dx.dtype())?;
+            ctx.tape.launch_on("mean_squared_error.backward", moved(bytes), |device| match device {
                 Device::Cpu(cpu) => {
                     let factor = sign * dy.slice::<f32>()[0] / difference.len() as f32;
                     floats!(difference.dtype(), X => {
@@ -145,7 +145,7 @@ impl Op for SquaredError {
                     gpu.map(times, &[&difference, &factor], None, &mut dx)
                 }
             })?;
-            pass.give(input, dx)?;
+            ctx.accumulate_grad(input, dx)?;
         }
         Ok(())
     }

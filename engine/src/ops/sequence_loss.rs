@@ -9,13 +9,13 @@
 //! 2019, section 4.2 (spans) and 4.4 (choices).
 use super::{
     Sequences, check,
-    loss::{Classified, check_denominator, factors, reduce},
+    loss::{CrossEntropyOutput, check_denominator, factors, reduce},
 };
 use crate::{
     device::Device,
     dtype::{DType, floats},
     error::{EngineError, Result},
-    tape::{Op, Pass, Tape, Var, moved},
+    tape::{BackwardContext, Op, Tape, Var, moved},
     tensor::Tensor,
 };
 use kernels::cross_entropy as kernel;
@@ -32,7 +32,7 @@ pub fn sequence_cross_entropy(
     sequences: &Sequences,
     labels: &Var,
     denominator: f32,
-) -> Result<Classified> {
+) -> Result<CrossEntropyOutput> {
     let count = sequences.count();
     let dtype = check::float(NAME, logits)?;
     check::shape(NAME, "logits", logits, &[sequences.tokens()])?;
@@ -75,7 +75,7 @@ pub fn sequence_cross_entropy(
         norms,
         denominator,
     })?;
-    Ok(Classified { loss, losses, predictions, labels: labels.clone() })
+    Ok(CrossEntropyOutput { loss, losses, predictions, labels: labels.clone() })
 }
 
 struct SequenceCrossEntropy {
@@ -90,13 +90,13 @@ impl Op for SequenceCrossEntropy {
     fn name(&self) -> &'static str {
         NAME
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Self { logits, sequences, labels, norms, denominator } = *self;
         let (dtype, offsets) = (logits.dtype(), sequences.offsets().value());
-        let mut dlogits = pass.tape.alloc(*logits.shape(), dtype)?;
-        let mut dlosses = pass.tape.alloc([labels.len()], DType::F32)?;
+        let mut dlogits = ctx.tape.alloc(*logits.shape(), dtype)?;
+        let mut dlosses = ctx.tape.alloc([labels.len()], DType::F32)?;
         let moved = moved(2 * dtype.bytes() * logits.len());
-        pass.tape.launch_on("sequence_cross_entropy.backward", moved, |device| {
+        ctx.tape.launch_on("sequence_cross_entropy.backward", moved, |device| {
             factors(&dy, denominator, device, &mut dlosses)?;
             match device {
                 Device::Cpu(cpu) => {
@@ -113,6 +113,6 @@ impl Op for SequenceCrossEntropy {
                 }
             }
         })?;
-        pass.give(0, dlogits)
+        ctx.accumulate_grad(0, dlogits)
     }
 }

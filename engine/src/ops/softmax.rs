@@ -12,7 +12,7 @@ use crate::{
     },
     dtype::floats,
     error::{EngineError, Result},
-    tape::{Op, Pass, Tape, Var},
+    tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
@@ -64,10 +64,10 @@ impl Op for Softmax {
     fn name(&self) -> &'static str {
         "softmax"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let mut dx = pass.tape.alloc(*dy.shape(), dy.dtype())?;
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        let mut dx = ctx.tape.alloc(*dy.shape(), dy.dtype())?;
         let cols = dy.shape().rows_cols().1;
-        pass.tape.launch_on("softmax.backward", cost(&dy, 3), |device| match device {
+        ctx.tape.launch_on("softmax.backward", cost(&dy, 3), |device| match device {
             Device::Cpu(cpu) => {
                 floats!(dy.dtype(), X => {
                     kernel::backward(cpu, cols, self.y.slice::<X>(), dy.slice::<X>(), dx.slice_mut::<X>());
@@ -76,6 +76,6 @@ impl Op for Softmax {
             }
             Device::Cuda(gpu) => run_on(gpu, operation::Pass::Backward, &[&self.y, &dy], &mut dx),
         })?;
-        pass.give(0, dx)
+        ctx.accumulate_grad(0, dx)
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     dtype::{DType, Scalar},
     error::{EngineError, Result},
     shape::Shape,
-    tape::{Op, Pass, Tape, Var, moved},
+    tape::{BackwardContext, Op, Tape, Var, moved},
     tensor::Tensor,
 };
 use half::bf16;
@@ -31,8 +31,8 @@ impl Op for Reshape {
     fn name(&self) -> &'static str {
         "reshape"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        pass.give(0, dy.reshape(self.from)?)
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        ctx.accumulate_grad(0, dy.reshape(self.from)?)
     }
 }
 
@@ -126,9 +126,9 @@ impl Op for Swap {
     fn name(&self) -> &'static str {
         "transpose"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
-        let dx = swapped(pass.tape, &dy, self.a, self.b)?;
-        pass.give(0, dx)
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        let dx = swapped(ctx.tape, &dy, self.a, self.b)?;
+        ctx.accumulate_grad(0, dx)
     }
 }
 
@@ -219,14 +219,14 @@ impl Op for Slice {
     fn name(&self) -> &'static str {
         "slice"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Self { from, axis, start } = *self;
-        let mut dx = pass.tape.alloc(from, dy.dtype())?;
-        pass.tape.launch_on("slice.backward", moved(2 * dx.len() * dx.dtype().bytes()), |device| {
+        let mut dx = ctx.tape.alloc(from, dy.dtype())?;
+        ctx.tape.launch_on("slice.backward", moved(2 * dx.len() * dx.dtype().bytes()), |device| {
             dx.zero()?;
             Part { whole: &from, axis, start, len: dy.shape()[axis] }.place(device, &dy, &mut dx)
         })?;
-        pass.give(0, dx)
+        ctx.accumulate_grad(0, dx)
     }
 }
 
@@ -280,18 +280,18 @@ impl Op for Concat {
     fn name(&self) -> &'static str {
         "concat"
     }
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()> {
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let (axis, shape) = (self.axis, *dy.shape());
         let mut start = 0;
         for (input, &len) in self.lengths.iter().enumerate() {
-            if pass.wants(input) {
+            if ctx.needs_grad(input) {
                 let mut dims = shape.to_array();
                 dims[axis] = len;
-                let mut dx = pass.tape.alloc(&dims[..shape.len()], dy.dtype())?;
+                let mut dx = ctx.tape.alloc(&dims[..shape.len()], dy.dtype())?;
                 let part = Part { whole: &shape, axis, start, len };
                 let moved = moved(2 * dx.len() * dx.dtype().bytes());
-                pass.tape.launch_on("concat.backward", moved, |device| part.take(device, &dy, &mut dx))?;
-                pass.give(input, dx)?;
+                ctx.tape.launch_on("concat.backward", moved, |device| part.take(device, &dy, &mut dx))?;
+                ctx.accumulate_grad(input, dx)?;
             }
             start += len;
         }

@@ -2,5 +2,5 @@
 mod optimizer;
 mod schedule;
 
-pub use optimizer::{Adam, Optimizer, Rule, Treatment, clip_global_norm, global_norm};
+pub use optimizer::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm, global_norm};
 pub use schedule::{Decay, Schedule};

@@ -29,34 +29,36 @@ use kernels::{
         cuda::{Blocks, Update},
     },
 };
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// Which step is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// Layer-wise adapted.
+/// The optimizers. In recipes: `lamb`, `adamw`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerKind {
+    /// Adam's direction, scaled for every tensor by ‖w‖/‖u‖ (You et al. 2019): released pre-training.
     Lamb,
-    /// Adam with decoupled weight decay.
+    /// Adam with decoupled weight decay (Loshchilov and Hutter 2019).
     AdamW,
 }
 
-/// The numbers that both rules share, with the released values as default.
-pub use kernels::optimizer::Hyper as Adam;
+/// Hyperparameters that both optimizers share, with the released values as default.
+pub use kernels::optimizer::AdamConfig;
 
-/// How a parameter is treated.
+/// Options of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Treatment {
+pub struct ParamOptions {
     /// Weight decay applies.
-    pub decay: bool,
+    pub weight_decay: bool,
     /// The trust ratio applies (LAMB).
-    pub adapt: bool,
+    pub trust_ratio: bool,
 }
 
-/// An optimiser and its state.
+/// An optimizer and its state.
 #[derive(Debug)]
 pub struct Optimizer {
-    rule: Rule,
-    adam: Adam,
+    kind: OptimizerKind,
+    adam: AdamConfig,
     segments: Vec<Segment>,
     m: Tensor,
     v: Tensor,
@@ -101,15 +103,15 @@ impl OnGpu {
 }
 
 impl Optimizer {
-    /// An optimiser for the parameters of `params`, its moments zero. `treatment` says how each is treated.
+    /// An optimizer for the parameters of `params`, its moments zero. `options` are those of each.
     ///
     /// # Errors
     /// A number is out of range, or there is not enough memory.
     pub fn new(
         params: &ParamStore,
-        rule: Rule,
-        adam: Adam,
-        treatment: impl Fn(&ParamInfo) -> Treatment,
+        kind: OptimizerKind,
+        adam: AdamConfig,
+        options: impl Fn(&ParamInfo) -> ParamOptions,
     ) -> Result<Self> {
         let bounds = [
             ("beta1", adam.beta1, 1.0),
@@ -127,13 +129,13 @@ impl Optimizer {
             .ids()
             .map(|id| {
                 let info = params.info(id);
-                let Treatment { decay, adapt } = treatment(info);
+                let ParamOptions { weight_decay: decay, trust_ratio: adapt } = options(info);
                 Segment { range: info.range.clone(), decay, adapt }
             })
             .collect();
         let moments = || Tensor::new(&Arena::default(), [params.len()], DType::F32);
-        let scratch = vec![0.0; if rule == Rule::Lamb { kernel::lamb_scratch_len(&segments) } else { 0 }];
-        Ok(Self { rule, adam, segments, m: moments()?, v: moments()?, scratch, step: 0, on_gpu: None })
+        let scratch = vec![0.0; if kind == OptimizerKind::Lamb { kernel::lamb_scratch_len(&segments) } else { 0 }];
+        Ok(Self { kind, adam, segments, m: moments()?, v: moments()?, scratch, step: 0, on_gpu: None })
     }
 
     /// Moves the moments to `device`, where the gradients are.
@@ -152,7 +154,7 @@ impl Optimizer {
     /// Takes one step with the gradients as they are (clipped and averaged by the caller).
     ///
     /// # Errors
-    /// The parameters are in use (see [`ParamStore::all_values_mut`]) or are not those that the optimiser was made for.
+    /// The parameters are in use (see [`ParamStore::all_values_mut`]) or are not those that the optimizer was made for.
     pub fn step(&mut self, cpu: &Cpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
         if params.len() != self.m.len() || gradients.len() != self.m.len() {
             let (own, given, gradient) = (self.m.len(), params.len(), gradients.len());
@@ -166,11 +168,11 @@ impl Optimizer {
         self.step += 1;
         let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale: 1.0 };
         let (m, v, segments) = (self.m.slice_mut(), self.v.slice_mut(), &self.segments);
-        match self.rule {
-            Rule::Lamb => {
+        match self.kind {
+            OptimizerKind::Lamb => {
                 kernel::lamb(cpu, &self.adam, &step, segments, values, gradients.all(), m, v, &mut self.scratch)
             }
-            Rule::AdamW => kernel::adamw(cpu, &self.adam, &step, segments, values, gradients.all(), m, v),
+            OptimizerKind::AdamW => kernel::adamw(cpu, &self.adam, &step, segments, values, gradients.all(), m, v),
         }
         Ok(())
     }
@@ -179,7 +181,7 @@ impl Optimizer {
     fn step_on(&mut self, gpu: &Gpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
         let number = self.step + 1;
         let step = Step { number, learning_rate: rate as f32, gradient_scale: 1.0 };
-        let Self { rule, adam, segments, m, v, on_gpu, .. } = self;
+        let Self { kind, adam, segments, m, v, on_gpu, .. } = self;
         let on_gpu = match on_gpu {
             Some(on_gpu) => on_gpu,
             None => on_gpu.insert(OnGpu::new(gpu, segments)?),
@@ -195,9 +197,11 @@ impl Optimizer {
                     addresses.iter().copied().map(Argument::from).chain(numbers.iter().copied()).collect();
                 gpu.run(&update, update.launch(cut), &arguments)
             };
-            match rule {
-                Rule::AdamW => run(Update::AdamW { half: false }, &[blocks, step, gradients, values, m, v], &hyper),
-                Rule::Lamb => {
+            match kind {
+                OptimizerKind::AdamW => {
+                    run(Update::AdamW { half: false }, &[blocks, step, gradients, values, m, v], &hyper)
+                }
+                OptimizerKind::Lamb => {
                     let norms = norms.address_mut();
                     run(Update::Moments, &[blocks, step, gradients, values, m, v, norms], &hyper)?;
                     run(Update::Ratios, &[tensors.address(), norms, ratios], &[])?;
@@ -260,7 +264,7 @@ pub fn global_norm(cpu: &Cpu, gradients: &Gradients) -> Result<f64> {
 /// `limit`, if there is one. Gives the norm before the limit.
 ///
 /// # Errors
-/// The norm is NaN or infinite at optimiser step `step`; the gradients are then unchanged.
+/// The norm is NaN or infinite at optimizer step `step`; the gradients are then unchanged.
 pub fn clip_global_norm(
     cpu: &Cpu,
     gradients: &mut Gradients,
@@ -315,13 +319,13 @@ mod tests {
         }
     }
 
-    const ALL: fn(&ParamInfo) -> Treatment = |_| Treatment { decay: true, adapt: true };
+    const ALL: fn(&ParamInfo) -> ParamOptions = |_| ParamOptions { weight_decay: true, trust_ratio: true };
 
     #[test]
     fn lamb_takes_the_two_golden_steps() {
         let cpu = cpu();
         let (mut params, id, mut gradients) = toy(&cpu);
-        let mut lamb = Optimizer::new(&params, Rule::Lamb, Adam::default(), ALL).unwrap();
+        let mut lamb = Optimizer::new(&params, OptimizerKind::Lamb, AdamConfig::default(), ALL).unwrap();
         let golden = [[0.114_137_29f32, -0.185_848_73, -0.114_137_85], [0.128_341_44, -0.171_627_75, -0.128_348_8]];
         for (step, expected) in golden.into_iter().enumerate() {
             gradient(&params, id, &mut gradients);
@@ -337,8 +341,8 @@ mod tests {
     fn adamw_reaches_the_target_of_the_released_test() {
         let cpu = cpu();
         let (mut params, id, mut gradients) = toy(&cpu);
-        let adam = Adam { weight_decay: 0.0, ..Adam::default() };
-        let mut adamw = Optimizer::new(&params, Rule::AdamW, adam, ALL).unwrap();
+        let adam = AdamConfig { weight_decay: 0.0, ..AdamConfig::default() };
+        let mut adamw = Optimizer::new(&params, OptimizerKind::AdamW, adam, ALL).unwrap();
         for _ in 0..100 {
             gradient(&params, id, &mut gradients);
             adamw.step(&cpu, &mut params, &gradients, 0.2).unwrap();
@@ -352,8 +356,8 @@ mod tests {
     fn bias_correction_makes_the_first_step_as_long_as_the_rate() {
         let cpu = cpu();
         let (mut params, id, mut gradients) = toy(&cpu);
-        let adam = Adam { weight_decay: 0.0, bias_correction: true, ..Adam::default() };
-        let mut adamw = Optimizer::new(&params, Rule::AdamW, adam, ALL).unwrap();
+        let adam = AdamConfig { weight_decay: 0.0, bias_correction: true, ..AdamConfig::default() };
+        let mut adamw = Optimizer::new(&params, OptimizerKind::AdamW, adam, ALL).unwrap();
         let before = params.values(id).to_vec();
         gradient(&params, id, &mut gradients);
         adamw.step(&cpu, &mut params, &gradients, 0.01).unwrap();
@@ -371,9 +375,9 @@ mod tests {
         let mut params = builder.build(&cpu, 0).unwrap();
         let mut gradients = params.gradients().unwrap();
         gradients.all_mut().fill(0.5);
-        let mut lamb = Optimizer::new(&params, Rule::Lamb, Adam::default(), |info| {
+        let mut lamb = Optimizer::new(&params, OptimizerKind::Lamb, AdamConfig::default(), |info| {
             let plain = info.name.contains("bias");
-            Treatment { decay: !plain, adapt: !plain }
+            ParamOptions { weight_decay: !plain, trust_ratio: !plain }
         })
         .unwrap();
         lamb.step(&cpu, &mut params, &gradients, 0.1).unwrap();
@@ -411,15 +415,15 @@ mod tests {
     fn refuses_numbers_out_of_range_and_other_parameters() {
         let cpu = cpu();
         let (mut params, _, gradients) = toy(&cpu);
-        let adam = Adam { beta2: 1.0, ..Adam::default() };
-        let error = Optimizer::new(&params, Rule::Lamb, adam, ALL).unwrap_err().to_string();
+        let adam = AdamConfig { beta2: 1.0, ..AdamConfig::default() };
+        let error = Optimizer::new(&params, OptimizerKind::Lamb, adam, ALL).unwrap_err().to_string();
         assert!(error.contains("beta2 = 1: a number from 0 to below 1 was expected"), "{error}");
         let other = {
             let mut builder = ParamBuilder::new();
             builder.add("w", [4], Init::Zeros).unwrap();
             builder.build(&cpu, 0).unwrap()
         };
-        let mut lamb = Optimizer::new(&other, Rule::Lamb, Adam::default(), ALL).unwrap();
+        let mut lamb = Optimizer::new(&other, OptimizerKind::Lamb, AdamConfig::default(), ALL).unwrap();
         let error = lamb.step(&cpu, &mut params, &gradients, 0.1).unwrap_err().to_string();
         assert!(error.contains("made for 4 values, given 3 and 3 gradients"), "{error}");
     }

@@ -3,7 +3,7 @@ use crate::{
     Device, EngineError, Init, ParamBuilder, ParamId, ParamStore, Workspace,
     device::{Gpu, simulated::SimulatedDriver},
     ops,
-    optim::{Adam, Optimizer, Rule, Treatment},
+    optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions},
 };
 use kernels::{Cpu, Isa};
 
@@ -77,13 +77,13 @@ fn a_change_that_fails_leaves_version_and_values() {
 
 #[test]
 fn a_step_that_is_refused_is_not_counted() {
-    for rule in [Rule::Lamb, Rule::AdamW] {
+    for rule in [OptimizerKind::Lamb, OptimizerKind::AdamW] {
         let (gpu, (mut params, id)) = (gpu(), store());
         let device = Device::Cuda(gpu.clone());
         let mut gradients = params.gradients_on(&device).unwrap();
         gradients.flat.copy_from(&[0.5f32; 11]).unwrap();
-        let plain = |_: &crate::param::ParamInfo| Treatment { decay: false, adapt: false };
-        let optimizer = Optimizer::new(&params, rule, Adam::default(), plain).unwrap();
+        let plain = |_: &crate::param::ParamInfo| ParamOptions { weight_decay: false, trust_ratio: false };
+        let optimizer = Optimizer::new(&params, rule, AdamConfig::default(), plain).unwrap();
         let mut optimizer = optimizer.on(&device).unwrap();
         let (held, version) = (params.on_gpu(&gpu).unwrap(), params.version());
         let error = optimizer.step(&cpu(), &mut params, &gradients, 0.1).unwrap_err().to_string();

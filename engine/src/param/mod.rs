@@ -6,14 +6,14 @@
 //!              └──── read as one [3H, H] matrix ───────┘
 //! ```
 //!
-//! Parameters lie in the order in which they were added, without gaps, so neighbours of one width are one matrix, one
-//! all-reduce can take all gradients, and an optimiser is one pass over flat memory.
+//! Parameters lie in the order in which they were added, without gaps, so neighbors of one width are one matrix, one
+//! all-reduce can take all gradients, and an optimizer is one pass over flat memory.
 //!
 //! A weight that multiplies is packed into panels for the forward product and for the backward product. The panels
-//! remember the version they were packed from; an optimiser step raises the version, the next use packs again in
+//! remember the version they were packed from; an optimizer step raises the version, the next use packs again in
 //! place. So a weight is packed once a step, however many layers share it.
 //!
-//! Inference in 8-bit integers has copies of its own (`quantized.rs`), as has a GPU (`on_gpu.rs`); whoever changes values says so by the version.
+//! Inference in 8-bit integers has copies of its own (`quantized.rs`), as has a GPU (`on_gpu.rs`); each write of values increments `version`.
 
 #[cfg(test)]
 mod gpu_tests;
@@ -143,7 +143,7 @@ impl ParamBuilder {
 /// Numbers drawn from one stream of the generator.
 const CHUNK: usize = 1 << 14;
 
-fn initialise(cpu: &Cpu, seed: u64, info: &ParamInfo, values: &mut [f32]) {
+fn initialize(cpu: &Cpu, seed: u64, info: &ParamInfo, values: &mut [f32]) {
     let hash = crate::io::hash64(info.name.as_bytes());
     // The generator serves other purposes under the same seed; the constant keeps their streams apart.
     let stream =
@@ -259,7 +259,7 @@ impl ParamStore {
     /// Somebody still holds a parameter as a tensor, a [`crate::Var`] of an earlier step for instance.
     pub fn all_values_mut(&mut self) -> Result<&mut [f32]> {
         if !self.values.is_unique() {
-            return Err(held());
+            return Err(params_borrowed_error());
         }
         assert_eq!(self.host_version, self.version, "the GPU has newer values; download them first");
         self.version += 1;
@@ -287,7 +287,7 @@ impl ParamStore {
         self.all_values_mut()?;
         let values = self.values.slice_mut::<f32>();
         for info in self.infos.iter().filter(|info| wanted(info)) {
-            initialise(cpu, seed, info, &mut values[info.range.clone()]);
+            initialize(cpu, seed, info, &mut values[info.range.clone()]);
         }
         Ok(())
     }
@@ -350,7 +350,12 @@ impl ParamStore {
     ///
     /// # Errors
     /// They do not lie side by side or differ in width.
-    pub fn neighbours(&self, operation: &'static str, ids: &[ParamId], cols: Option<usize>) -> Result<Range<usize>> {
+    pub fn contiguous_range(
+        &self,
+        operation: &'static str,
+        ids: &[ParamId],
+        cols: Option<usize>,
+    ) -> Result<Range<usize>> {
         let mut range: Option<Range<usize>> = None;
         for &id in ids {
             let info = self.info(id);
@@ -410,7 +415,7 @@ impl ParamStore {
 }
 
 /// Why values that somebody refers to are not changed.
-fn held() -> EngineError {
+fn params_borrowed_error() -> EngineError {
     let problem = "cannot change while a tensor or variable of an earlier step still refers to it; drop it first";
     EngineError::parameter("(all)", problem)
 }
@@ -518,10 +523,10 @@ mod tests {
         for (error, expected) in [
             (twice, "parameter a.weight: added twice"),
             (
-                store.neighbours("linear", &[a, b], Some(3)).unwrap_err(),
+                store.contiguous_range("linear", &[a, b], Some(3)).unwrap_err(),
                 "parameter b.weight: linear needs shape [rows, 3]",
             ),
-            (store.neighbours("linear", &[a, c], Some(3)).unwrap_err(), "parameter c.weight: linear reads"),
+            (store.contiguous_range("linear", &[a, c], Some(3)).unwrap_err(), "parameter c.weight: linear reads"),
             (store.values_mut(a).unwrap_err(), "still refers to it"),
         ] {
             assert!(error.to_string().contains(expected), "{error}");

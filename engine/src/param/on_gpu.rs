@@ -1,9 +1,9 @@
-//! The values of all parameters on a GPU: f32, which the optimiser changes, and bf16, which products read.
+//! The values of all parameters on a GPU: f32, which the optimizer changes, and bf16, which products read.
 //!
 //! Processor and GPU each remember the version of what they hold; what is older is brought up to date at its next use,
 //! and what a GPU has changed only when somebody asks for it.
 
-use super::{ParamStore, held};
+use super::{ParamStore, params_borrowed_error};
 use crate::{
     device::Gpu,
     dtype::DType,
@@ -17,7 +17,7 @@ use std::sync::PoisonError;
 #[derive(Debug)]
 pub(super) struct OnGpu {
     version: u64,
-    /// [all values] in f32: what the optimiser changes.
+    /// [all values] in f32: what the optimizer changes.
     master: Tensor,
     /// The same in bf16, what products of bf16 read, and the version of it; made at its first use.
     half: Option<(u64, Tensor)>,
@@ -35,7 +35,7 @@ impl ParamStore {
         let on_gpu = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner);
         let newest = on_gpu.as_ref().expect("only a GPU has newer values").master.elements::<f32>()?;
         if !self.values.is_unique() {
-            return Err(held());
+            return Err(params_borrowed_error());
         }
         self.values.slice_mut().copy_from_slice(&newest);
         self.host_version = self.version;
@@ -101,7 +101,7 @@ impl ParamStore {
         drop(self.on_gpu(gpu)?);
         let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");
         if !copy.master.is_unique() {
-            return Err(held());
+            return Err(params_borrowed_error());
         }
         if let Err(error) = change(&mut copy.master) {
             if self.host_version == self.version {

@@ -15,7 +15,7 @@ pub(super) struct Quantized {
 }
 
 impl ParamStore {
-    /// The matrix [n, k] that lies at `range` of the values, quantised at most once a version.
+    /// The matrix [n, k] that lies at `range` of the values, quantized at most once a version.
     pub(crate) fn quantized(&self, cpu: &Cpu, range: Range<usize>, k: usize) -> Arc<QuantizedWeight> {
         let n = range.len().checked_div(k).unwrap_or(0);
         let mut all = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
@@ -28,7 +28,7 @@ impl ParamStore {
         weight
     }
 
-    /// Bytes that all quantised weights hold.
+    /// Bytes that all quantized weights hold.
     pub fn quantized_bytes(&self) -> usize {
         let all = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|kept| kept.weight.bytes()).sum()

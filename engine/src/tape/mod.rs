@@ -11,14 +11,14 @@
 //! are stored in, and are added to one flat buffer ([`Gradients`]).
 //!
 //! An operation has a backward pass or cannot be recorded: [`Tape::record`] takes one, and
-//! [`Tape::record_forward_only`] refuses inputs that want a gradient. [`Tape::detach`] is the one way to stop it, and
-//! is seen in the code.
+//! [`Tape::record_forward_only`] refuses inputs that require a gradient. Gradients stop only at an explicit
+//! [`Tape::detach`].
 //!
 //! All kernels are launched through [`Tape::launch`]. That is where a dry run leaves them out and the profiler looks.
 mod var;
 mod workspace;
 
-pub(crate) use var::Again;
+pub(crate) use var::Recomputable;
 pub use var::Var;
 pub use workspace::{WeightGradients, Workspace};
 
@@ -41,11 +41,11 @@ pub trait Op: Send {
     /// Name of the operation, for errors.
     fn name(&self) -> &'static str;
 
-    /// Takes the gradient of the output and gives those of the inputs ([`Pass::give`]) and parameters.
+    /// Takes the gradient of the output and gives those of the inputs ([`BackwardContext::accumulate_grad`]) and parameters.
     ///
     /// # Errors
     /// Not enough memory, or a device failed.
-    fn backward(self: Box<Self>, dy: Tensor, pass: &mut Pass<'_, '_>) -> Result<()>;
+    fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()>;
 }
 
 enum Source {
@@ -237,8 +237,8 @@ impl<'w> Tape<'w> {
     }
 
     /// True if a gradient has to pass an operation with these inputs.
-    pub fn wants_gradient(&self, inputs: &[&Var]) -> bool {
-        self.recording && inputs.iter().any(|x| x.wants_gradient())
+    pub fn requires_grad(&self, inputs: &[&Var]) -> bool {
+        self.recording && inputs.iter().any(|x| x.requires_grad())
     }
 
     /// Makes `value`, which an operation computed from `inputs`, a value on the tape. `backward` is called, to save what
@@ -247,7 +247,7 @@ impl<'w> Tape<'w> {
     /// # Errors
     /// An input belongs to another tape.
     pub fn record<O: Op + 'static>(&self, inputs: &[&Var], value: Tensor, backward: impl FnOnce() -> O) -> Result<Var> {
-        self.record_with(inputs, value, self.wants_gradient(inputs), backward)
+        self.record_with(inputs, value, self.requires_grad(inputs), backward)
     }
 
     /// The same for operations that reach parameters themselves: they are recorded in every step with gradients.
@@ -280,7 +280,7 @@ impl<'w> Tape<'w> {
     /// # Errors
     /// An input wants a gradient, which would be cut.
     pub fn record_forward_only(&self, operation: &'static str, inputs: &[&Var], value: Tensor) -> Result<Var> {
-        match inputs.iter().position(|x| self.recording && x.wants_gradient()) {
+        match inputs.iter().position(|x| self.recording && x.requires_grad()) {
             None => Ok(Var::new(value, None)),
             Some(input) => Err(EngineError::NoBackward {
                 operation: operation.into(),
@@ -378,14 +378,14 @@ impl<'w> Tape<'w> {
         let mut outcome = Ok(());
         while let Some(node) = nodes.pop() {
             let Some(dy) = gradients[nodes.len()].take() else { continue };
-            let mut pass = Pass { tape: self, gradients: &mut gradients, inputs: &node.inputs, params };
+            let mut ctx = BackwardContext { tape: self, gradients: &mut gradients, inputs: &node.inputs, params };
             outcome = match node.source {
                 Source::Leaf => {
                     leaves.gradients.push((nodes.len() as u32, dy));
                     Ok(())
                 }
-                Source::Param(id) => pass.add_parameter(id, &dy),
-                Source::Op(op) => op.backward(dy, &mut pass),
+                Source::Param(id) => ctx.add_parameter(id, &dy),
+                Source::Op(op) => op.backward(dy, &mut ctx),
             };
             if outcome.is_err() {
                 break;
@@ -421,7 +421,7 @@ impl Drop for Tape<'_> {
 
 /// What an operation's backward pass works with.
 #[derive(Debug)]
-pub struct Pass<'a, 'w> {
+pub struct BackwardContext<'a, 'w> {
     /// The step: memory and launches.
     pub tape: &'a Tape<'w>,
     gradients: &'a mut Vec<Option<Tensor>>,
@@ -430,9 +430,9 @@ pub struct Pass<'a, 'w> {
     pub(crate) params: &'a mut Gradients,
 }
 
-impl Pass<'_, '_> {
+impl BackwardContext<'_, '_> {
     /// True if input number `input` wants a gradient; one that is not wanted need not be computed.
-    pub fn wants(&self, input: usize) -> bool {
+    pub fn needs_grad(&self, input: usize) -> bool {
         self.inputs[input] != NO_NODE
     }
 
@@ -440,8 +440,8 @@ impl Pass<'_, '_> {
     ///
     /// # Errors
     /// There is not enough memory.
-    pub fn give(&mut self, input: usize, dx: Tensor) -> Result<()> {
-        if !self.wants(input) {
+    pub fn accumulate_grad(&mut self, input: usize, dx: Tensor) -> Result<()> {
+        if !self.needs_grad(input) {
             return Ok(());
         }
         let node = self.inputs[input] as usize;

@@ -13,25 +13,25 @@ pub struct Var {
     /// What was uploaded, where the value is integers on a GPU: see [`Var::integers`].
     pub(super) uploaded: Option<Arc<[u32]>>,
     /// How backward can have it without its being kept.
-    pub(super) again: Option<Again>,
+    pub(super) recompute: Option<Recomputable>,
 }
 
 /// Computes a value again, cheaply, from what the backward pass of its maker keeps anyway.
 #[derive(Clone)]
-pub(crate) struct Again(Arc<Compute>);
+pub(crate) struct Recomputable(Arc<Compute>);
 
 type Compute = dyn Fn(&Tape<'_>) -> Result<Tensor> + Send + Sync;
 
-impl Again {
+impl Recomputable {
     /// The value, the same bits.
     pub(crate) fn compute(&self, tape: &Tape<'_>) -> Result<Tensor> {
         (self.0)(tape)
     }
 }
 
-impl fmt::Debug for Again {
+impl fmt::Debug for Recomputable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Again")
+        f.write_str("Recomputable")
     }
 }
 
@@ -52,7 +52,7 @@ impl Var {
     }
 
     /// True if backward will bring a gradient here.
-    pub fn wants_gradient(&self) -> bool {
+    pub fn requires_grad(&self) -> bool {
         self.node.is_some()
     }
 
@@ -74,16 +74,16 @@ impl Var {
     }
 
     pub(super) fn new(value: Tensor, node: Option<(u32, u32)>) -> Self {
-        Self { value, node, uploaded: None, again: None }
+        Self { value, node, uploaded: None, recompute: None }
     }
 
     /// The same, that can be computed again by `compute`.
-    pub(crate) fn with_again(self, compute: impl Fn(&Tape<'_>) -> Result<Tensor> + Send + Sync + 'static) -> Self {
-        Self { again: Some(Again(Arc::new(compute))), ..self }
+    pub(crate) fn with_recompute(self, compute: impl Fn(&Tape<'_>) -> Result<Tensor> + Send + Sync + 'static) -> Self {
+        Self { recompute: Some(Recomputable(Arc::new(compute))), ..self }
     }
 
     /// How it is computed again, if that is possible.
-    pub(crate) fn again(&self) -> Option<&Again> {
-        self.again.as_ref()
+    pub(crate) fn recompute(&self) -> Option<&Recomputable> {
+        self.recompute.as_ref()
     }
 }

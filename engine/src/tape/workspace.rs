@@ -37,8 +37,8 @@ pub enum WeightGradients {
     /// One product an application.
     PerUse,
     /// One product for all applications ([`ops::Applications`]).
-    Joined,
-    /// Joined in the steps that are planned on a GPU where that moves fewer bytes and the memory is there.
+    Fused,
+    /// Fused in the steps that are planned on a GPU where that moves fewer bytes and the memory is there.
     #[default]
     Planned,
 }
@@ -77,11 +77,11 @@ pub(super) struct Spare {
 impl Workspace {
     /// A workspace on `device`, without plans.
     pub fn new(device: Device) -> Self {
-        Self::measured_by(device, Arc::default())
+        Self::with_profiler(device, Arc::default())
     }
 
     /// The same with a profiler that other workspaces may share: several models in one table.
-    pub fn measured_by(device: Device, profile: Arc<Profile>) -> Self {
+    pub fn with_profiler(device: Device, profile: Arc<Profile>) -> Self {
         Self {
             arena: Arena::on(&device),
             device,
@@ -123,7 +123,7 @@ impl Workspace {
     }
 
     /// Sets whether steps without gradients multiply in 8-bit integers inside encoder layers ([`kernels::int8`]): weights
-    /// are quantised by output, activations by row. Everything else stays in f32.
+    /// are quantized by output, activations by row. Everything else stays in f32.
     ///
     /// # Errors
     /// The device is a GPU.
@@ -142,7 +142,7 @@ impl Workspace {
     }
 
     /// Whether steps of the plan called `name` join them.
-    pub fn joins_weight_gradients(&self, name: &str) -> bool {
+    pub fn fuses_weight_gradients(&self, name: &str) -> bool {
         self.planned.iter().any(|planned| planned.name == name && planned.joins)
     }
 
@@ -165,7 +165,7 @@ impl Workspace {
         let joins = match (self.arena.is_dry(), self.weight_gradients) {
             (true, _) => self.dry.get().joins,
             (false, WeightGradients::PerUse) => false,
-            (false, WeightGradients::Joined) => true,
+            (false, WeightGradients::Fused) => true,
             (false, WeightGradients::Planned) => planned.is_some_and(|planned| planned.joins),
         };
         let recorded = self
@@ -206,13 +206,13 @@ impl Workspace {
         let cpu = self.device.processor();
         kernels::gemm::warm_up(cpu);
         self.scratch.set(Scratch { gemm: kernels::gemm::scratch_bytes(cpu), ..self.scratch.get() });
-        let always = self.weight_gradients == WeightGradients::Joined;
+        let always = self.weight_gradients == WeightGradients::Fused;
         let (mut plan, mut dry) = self.run_dry(always, &mut step)?;
         if let (WeightGradients::Planned, Some(gpu)) = (self.weight_gradients, self.device.gpu().cloned())
             && dry.traffic.saved > dry.traffic.added
         {
             let joined = self.run_dry(true, &mut step)?;
-            // What the block grows by must be there, beside what parameters and optimiser are still to get.
+            // What the block grows by must be there, beside what parameters and optimizer are still to get.
             if joined.0.bytes() <= plan.bytes().max(gpu.memory_left() / 2) {
                 (plan, dry) = joined;
             }

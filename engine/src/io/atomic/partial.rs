@@ -1,4 +1,4 @@
-//! The temporary file `.NAME.partial`: created exclusively, locked by its writer, recognised by its inode.
+//! The temporary file `.NAME.partial`: created exclusively, locked by its writer, recognized by its inode.
 //!
 //! A name alone says nothing here: between two system calls another writer may have renamed or removed the file and
 //! created its own. Two rules follow from it:
