@@ -16,7 +16,7 @@ use engine::{Device, EngineError, ParamStore, Workspace, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
 use crate::finite::{NotFinite, check_finite};
-use crate::model::{Inputs, Mode, Model, ModelError};
+use crate::model::{ForwardOptions, Inputs, Model, ModelError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Tokens of a batch.
@@ -168,7 +168,7 @@ impl Embedder {
                 Some(*end)
             }));
             let inputs = Inputs::from_slices(&tape, &ids, &vec![0; ids.len()], &positions, &offsets)?;
-            let x = model.encode(&tape, &inputs, &Mode::EVALUATION)?; // [T, H]
+            let x = model.encode(&tape, &inputs, &ForwardOptions::EVALUATION)?; // [T, H]
             let width = model.config().hidden_size;
             if pooling == Pooling::Pooler {
                 let pooler = model.pooler().ok_or(EmbedError::NoPooler)?;

@@ -6,7 +6,7 @@ use engine::{Device, EngineError, Workspace, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
 use crate::finite::{NotFinite, check_finite};
-use crate::model::{Inputs, Mode, Model, ModelError};
+use crate::model::{ForwardOptions, Inputs, Model, ModelError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Why masks cannot be filled.
@@ -95,7 +95,7 @@ impl MaskFiller {
         let tape = self.workspace.infer(&self.params, None);
         let positions: Vec<u32> = (0..tokens as u32).collect();
         let inputs = Inputs::from_slices(&tape, &ids, &vec![0; tokens], &positions, &[0, tokens as u32])?;
-        let x = self.model.encode(&tape, &inputs, &Mode::EVALUATION)?; // [T, H]
+        let x = self.model.encode(&tape, &inputs, &ForwardOptions::EVALUATION)?; // [T, H]
         let at = tape.input([masked.len()], &masked)?;
         let logits = head.logits(&tape, &x, &at)?.value().to_vec()?; // [M, V]
         drop(tape);

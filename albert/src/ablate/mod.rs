@@ -1,7 +1,7 @@
 //! Ablations: a set of recipes, each pre-trained and fine-tuned under several seeds at the same budget, in one table.
 //!
 //! ```text
-//! plan ── rows x seeds ──> pre-training ──> what it learnt of both sentence objectives ──> fine-tuning, a task each
+//! plan ── rows x seeds ──> pre-training ──> accuracy on both sentence objectives ──> fine-tuning, a task each
 //!                                                                                          └> table, with error bars
 //! OUTPUT/plan.toml                         what is run, as given
 //! OUTPUT/table.md  table.json              rewritten after every stage
@@ -21,7 +21,7 @@ mod table;
 mod tests;
 
 pub use plan::{Budget, Input, Plan, Row, Section, TaskPlan, Variant};
-pub use run::{Ended, Learnt, RunResult, Stage, TaskResult, Watcher, ablate};
+pub use run::{PretrainResult, RunOutcome, RunResult, Stage, TaskResult, Watcher, ablate};
 pub use table::{Cell, Table, tables};
 
 use engine::EngineError;

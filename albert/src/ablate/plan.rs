@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::AblationError;
-use crate::cost::{Checkpointing, Flops, ParameterCounts, Workload};
+use crate::cost::{Flops, ParameterCounts, Recompute, Workload};
 use crate::finetune::TaskName;
 use crate::pretrain::Recipe;
 
@@ -118,7 +118,7 @@ pub struct Variant {
 pub struct Budget {
     /// The variant.
     pub name: String,
-    /// Optimiser steps.
+    /// Optimizer steps.
     pub steps: u64,
     /// Sequences a step.
     pub sequences: usize,
@@ -207,7 +207,7 @@ impl Variant {
         let workload = Workload { sequences, sequence_length: longest, masked_per_sequence };
         let steps = schedule.steps;
         // What either device chooses by itself computes no product again.
-        let checkpointing = compute.checkpointing.unwrap_or(Checkpointing::ON_PROCESSOR);
+        let checkpointing = compute.checkpointing.unwrap_or(Recompute::ON_CPU);
         Budget {
             name: self.name.clone(),
             steps,

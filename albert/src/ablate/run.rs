@@ -28,7 +28,7 @@ const RESULT: &str = "result.json";
 /// What pre-training gave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Learnt {
+pub struct PretrainResult {
     /// Steps taken.
     pub steps: u64,
     /// Tokens seen.
@@ -62,7 +62,7 @@ pub struct RunResult {
     /// What decides the numbers of pre-training.
     pub recipe: serde_json::Value,
     /// Of pre-training.
-    pub learnt: Option<Learnt>,
+    pub pretrained: Option<PretrainResult>,
     /// Of each task, by name.
     pub tasks: BTreeMap<String, TaskResult>,
     /// What went wrong, if something did; the stages after it are not run.
@@ -98,7 +98,7 @@ pub trait Watcher {
 
 /// How an ablation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum RunOutcome {
     /// All stages are done.
     Finished,
     /// It was told to stop, and goes on from there.
@@ -119,7 +119,7 @@ pub fn ablate(
     device: &Device,
     stop: &AtomicBool,
     watcher: &mut dyn Watcher,
-) -> Result<Ended, AblationError> {
+) -> Result<RunOutcome, AblationError> {
     let plan = Plan::from_toml(text)?;
     let tokenizer = Tokenizer::load(&plan.input.tokenizer)?;
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
@@ -147,14 +147,14 @@ pub fn ablate(
                 };
                 taken += 1;
                 let before = s * variants.len() + v;
-                if runner.run(&variants, variant, seed, before, watcher)? == Ended::Stopped {
-                    return Ok(Ended::Stopped);
+                if runner.run(&variants, variant, seed, before, watcher)? == RunOutcome::Stopped {
+                    return Ok(RunOutcome::Stopped);
                 }
             }
         }
         match (taken, elsewhere) {
-            (_, 0) => return Ok(Ended::Finished),
-            (0, _) => return Ok(Ended::Elsewhere(elsewhere)),
+            (_, 0) => return Ok(RunOutcome::Finished),
+            (0, _) => return Ok(RunOutcome::Elsewhere(elsewhere)),
             // While this process was busy others have done some of theirs, or were ended.
             _ => runner.read(&variants)?,
         }
@@ -198,7 +198,7 @@ impl Runner<'_> {
         seed: u64,
         before: usize,
         watcher: &mut dyn Watcher,
-    ) -> Result<Ended, AblationError> {
+    ) -> Result<RunOutcome, AblationError> {
         // Another process may have got on with it before it let go.
         self.read(std::slice::from_ref(variant))?;
         let plan = self.plan;
@@ -206,17 +206,17 @@ impl Runner<'_> {
         let stages = 1 + plan.tasks.len();
         let of = variants.len() * plan.seeds.len() * stages;
         let stage = |at, task| Stage { number: before * stages + at, of, row: &variant.name, seed, task };
-        if self.pretrain(variant, seed, watcher, stage(1, None))? == Ended::Stopped {
-            return Ok(Ended::Stopped);
+        if self.pretrain(variant, seed, watcher, stage(1, None))? == RunOutcome::Stopped {
+            return Ok(RunOutcome::Stopped);
         }
         self.write_tables(variants)?;
         for (at, task) in plan.tasks.iter().enumerate() {
-            if self.finetune(variant, seed, task, watcher, stage(2 + at, Some(&task.name)))? == Ended::Stopped {
-                return Ok(Ended::Stopped);
+            if self.finetune(variant, seed, task, watcher, stage(2 + at, Some(&task.name)))? == RunOutcome::Stopped {
+                return Ok(RunOutcome::Stopped);
             }
             self.write_tables(variants)?;
         }
-        Ok(Ended::Finished)
+        Ok(RunOutcome::Finished)
     }
 
     /// Reads what earlier sittings, and other processes, left.
@@ -248,13 +248,13 @@ impl Runner<'_> {
     fn is_done(&self, variant: &Variant, seed: u64) -> bool {
         let result = &self.results[&(variant.folder.clone(), seed)];
         let has = |task: &TaskPlan| result.tasks.contains_key(&task.name);
-        result.problem.is_some() || (result.learnt.is_some() && self.plan.tasks.iter().all(has))
+        result.problem.is_some() || (result.pretrained.is_some() && self.plan.tasks.iter().all(has))
     }
 
     /// Folders of the stages under a seed that are finished.
     fn finished(&self, variant: &Variant, seed: u64) -> impl Iterator<Item = PathBuf> {
         let result = &self.results[&(variant.folder.clone(), seed)];
-        let pretrained = result.learnt.is_some().then(|| "pretrain".to_owned());
+        let pretrained = result.pretrained.is_some().then(|| "pretrain".to_owned());
         let tuned = self.plan.tasks.iter().filter(|task| result.tasks.contains_key(&task.name));
         let place = self.place(variant, seed);
         pretrained.into_iter().chain(tuned.map(|task| folder_name(&task.name))).map(move |name| place.join(name))
@@ -273,7 +273,7 @@ impl Runner<'_> {
     fn done(&self) -> usize {
         let of = |result: &RunResult| match result.problem {
             Some(_) => 1 + self.plan.tasks.len(),
-            None => usize::from(result.learnt.is_some()) + result.tasks.len(),
+            None => usize::from(result.pretrained.is_some()) + result.tasks.len(),
         };
         self.results.values().map(of).sum()
     }
@@ -295,13 +295,13 @@ impl Runner<'_> {
         seed: u64,
         watcher: &mut dyn Watcher,
         stage: Stage<'_>,
-    ) -> Result<Ended, AblationError> {
+    ) -> Result<RunOutcome, AblationError> {
         let result = &self.results[&(variant.folder.clone(), seed)];
-        if result.learnt.is_some() || result.problem.is_some() {
-            return Ok(Ended::Finished);
+        if result.pretrained.is_some() || result.problem.is_some() {
+            return Ok(RunOutcome::Finished);
         }
         if self.stop.load(Ordering::Relaxed) {
-            return Ok(Ended::Stopped);
+            return Ok(RunOutcome::Stopped);
         }
         watcher.begins(stage);
         let failed = |source: PretrainError| AblationError::Row { row: variant.name.clone(), source: Box::new(source) };
@@ -312,16 +312,16 @@ impl Runner<'_> {
         let outcome = pretrain(&recipe, &self.sources, &folder, begin, device, self.stop, observer).map_err(failed)?;
         let summary = match outcome {
             pretrain::Outcome::Finished(summary) => summary,
-            pretrain::Outcome::Stopped(_) => return Ok(Ended::Stopped),
+            pretrain::Outcome::Stopped(_) => return Ok(RunOutcome::Stopped),
             pretrain::Outcome::Diverged { problem, step, .. } => {
                 let problem = format!("pre-training, step {step}: {problem}");
                 self.note(variant, seed, |result| result.problem = Some(problem))?;
-                return Ok(Ended::Finished);
+                return Ok(RunOutcome::Finished);
             }
         };
         let last = folder.join("last");
         let ask = |objective| sentence_accuracy(&last, &recipe, &self.sources, objective, self.device.clone());
-        let learnt = Learnt {
+        let pretrained = PretrainResult {
             steps: summary.step,
             tokens: summary.tokens,
             seconds: summary.seconds,
@@ -329,9 +329,9 @@ impl Runner<'_> {
             nsp: ask(Objective::Nsp).map_err(failed)?,
             sop: ask(Objective::Sop).map_err(failed)?,
         };
-        self.note(variant, seed, |result| result.learnt = Some(learnt))?;
+        self.note(variant, seed, |result| result.pretrained = Some(pretrained))?;
         forget_states(&folder)?;
-        Ok(Ended::Finished)
+        Ok(RunOutcome::Finished)
     }
 
     fn finetune(
@@ -341,13 +341,13 @@ impl Runner<'_> {
         task: &TaskPlan,
         watcher: &mut dyn Watcher,
         stage: Stage<'_>,
-    ) -> Result<Ended, AblationError> {
+    ) -> Result<RunOutcome, AblationError> {
         let result = &self.results[&(variant.folder.clone(), seed)];
         if result.tasks.contains_key(&task.name) || result.problem.is_some() {
-            return Ok(Ended::Finished);
+            return Ok(RunOutcome::Finished);
         }
         if self.stop.load(Ordering::Relaxed) {
-            return Ok(Ended::Stopped);
+            return Ok(RunOutcome::Stopped);
         }
         watcher.begins(stage);
         let failed = |source: FinetuneError| AblationError::Task { task: task.name.clone(), source: Box::new(source) };
@@ -355,11 +355,11 @@ impl Runner<'_> {
         let outcome = self.tune(task, seed, &place, watcher.finetuning()).map_err(failed)?;
         let summary = match outcome {
             finetune::Outcome::Finished(summary) => summary,
-            finetune::Outcome::Stopped { .. } => return Ok(Ended::Stopped),
+            finetune::Outcome::Stopped { .. } => return Ok(RunOutcome::Stopped),
             finetune::Outcome::Diverged { problem, step } => {
                 let problem = format!("{}, step {step}: {problem}", task.name);
                 self.note(variant, seed, |result| result.problem = Some(problem))?;
-                return Ok(Ended::Finished);
+                return Ok(RunOutcome::Finished);
             }
         };
         let best = summary.best.ok_or_else(|| failed(FinetuneError::Data("there is no dev set to score".into())))?;
@@ -371,7 +371,7 @@ impl Runner<'_> {
             result.tasks.insert(task.name.clone(), scored);
         })?;
         forget_states(&place.join(folder_name(&task.name)))?;
-        Ok(Ended::Finished)
+        Ok(RunOutcome::Finished)
     }
 
     fn tune(

@@ -105,7 +105,7 @@ pub fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult>]) -> 
 
 fn line(plan: &Plan, name: &str, variant: &Variant, results: &[RunResult]) -> Line {
     let over = |value: &dyn Fn(&RunResult) -> Option<f64>| Cell::new(results.iter().filter_map(value).collect());
-    let learnt = |result: &RunResult| result.learnt.clone();
+    let pretrained = |result: &RunResult| result.pretrained.clone();
     let task = |name: &str| over(&|result| result.tasks.get(name).map(|scored| scored.score));
     let average = |result: &RunResult| {
         let values: Option<Vec<f64>> =
@@ -115,11 +115,13 @@ fn line(plan: &Plan, name: &str, variant: &Variant, results: &[RunResult]) -> Li
     Line {
         name: name.to_owned(),
         parameters: variant.budget().parameters,
-        speed: over(&|result| learnt(result).map(|learnt| learnt.tokens as f64 / learnt.seconds.max(1e-9))),
+        speed: over(&|result| {
+            pretrained(result).map(|pretrained| pretrained.tokens as f64 / pretrained.seconds.max(1e-9))
+        }),
         objectives: [
-            over(&|result| learnt(result)?.mlm_accuracy),
-            over(&|result| learnt(result)?.nsp?.value()),
-            over(&|result| learnt(result)?.sop?.value()),
+            over(&|result| pretrained(result)?.mlm_accuracy),
+            over(&|result| pretrained(result)?.nsp?.value()),
+            over(&|result| pretrained(result)?.sop?.value()),
         ],
         tasks: plan.tasks.iter().map(|entry| task(&entry.name)).collect(),
         average: over(&average),
@@ -179,7 +181,7 @@ impl fmt::Display for Table {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::run::{Learnt, TaskResult};
+    use super::super::run::{PretrainResult, TaskResult};
     use super::*;
     use crate::finetune::TaskName;
 
@@ -202,7 +204,7 @@ mod tests {
             (task.name().to_owned(), TaskResult { metric, score, seconds: 1.0 })
         };
         let tasks: BTreeMap<_, _> = scores.iter().map(of).collect();
-        RunResult { learnt: Some(Learnt::default()), tasks, ..RunResult::default() }
+        RunResult { pretrained: Some(PretrainResult::default()), tasks, ..RunResult::default() }
     }
 
     #[test]

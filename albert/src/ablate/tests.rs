@@ -13,7 +13,7 @@ use crate::finetune;
 use crate::pretrain;
 use crate::tokenizer::{TrainerConfig, train};
 
-/// Numbers in words, counting upwards from anywhere: what comes next can be learnt.
+/// Numbers in words, counting upwards from anywhere: the next word can be learned.
 fn sentences(documents: u32) -> Vec<Vec<String>> {
     const NAMES: [&str; 12] =
         ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
@@ -115,7 +115,7 @@ struct Stopper<'a> {
     stages: Vec<Begun>,
     budgets: Vec<Budget>,
     done: usize,
-    silent: (pretrain::Silent, finetune::Silent),
+    silent: (pretrain::NoopObserver, finetune::NoopObserver),
 }
 
 impl Watcher for Stopper<'_> {
@@ -138,10 +138,10 @@ impl Watcher for Stopper<'_> {
     }
 }
 
-fn run(text: &str, folder: &Path, stages: usize) -> (Ended, Vec<Begun>, Vec<Budget>) {
+fn run(text: &str, folder: &Path, stages: usize) -> (RunOutcome, Vec<Begun>, Vec<Budget>) {
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 1).unwrap());
     let stop = AtomicBool::new(false);
-    let silent = (pretrain::Silent, finetune::Silent);
+    let silent = (pretrain::NoopObserver, finetune::NoopObserver);
     let mut watcher = Stopper { stop: &stop, left: stages, stages: vec![], budgets: vec![], done: 0, silent };
     let ended = ablate(text, folder, &device, &stop, &mut watcher).unwrap();
     (ended, watcher.stages, watcher.budgets)
@@ -165,7 +165,7 @@ fn a_plan_that_is_interrupted_ends_with_the_same_table() {
     let text = plan(world.path());
     let (whole, parts) = (world.path().join("whole"), world.path().join("parts"));
     let (ended, stages, budgets) = run(&text, &whole, 0);
-    assert_eq!(ended, Ended::Finished);
+    assert_eq!(ended, RunOutcome::Finished);
     // "all" of the second table is "SOP" of the first: four recipes, two seeds, two stages.
     assert_eq!((stages.len(), budgets.len()), (16, 4));
     assert!(stages[..8].iter().all(|(_, seed, _)| *seed == 1));
@@ -176,7 +176,7 @@ fn a_plan_that_is_interrupted_ends_with_the_same_table() {
     for sitting in 0.. {
         let (ended, stages, _) = run(&text, &parts, 3);
         met += stages.len();
-        if ended == Ended::Finished {
+        if ended == RunOutcome::Finished {
             break;
         }
         assert!(sitting < 20, "it does not get on");
@@ -214,12 +214,12 @@ fn what_another_process_has_is_left_to_it() {
     let lock = std::fs::File::create(theirs.join(".lock")).unwrap();
     lock.lock().unwrap();
     let (ended, stages, _) = run(&text, &folder, 0);
-    assert_eq!((ended, stages.len()), (Ended::Elsewhere(1), 14));
+    assert_eq!((ended, stages.len()), (RunOutcome::Elsewhere(1), 14));
     assert!(!stages.contains(&("NSP".into(), 2, None)), "{stages:?}");
     // The other one was killed: its run is free again.
     drop(lock);
     let (ended, stages, _) = run(&text, &folder, 0);
-    assert_eq!((ended, stages.len()), (Ended::Finished, 2));
+    assert_eq!((ended, stages.len()), (RunOutcome::Finished, 2));
 
     // Two at once share the work, and both tables are whole.
     let shared = world.path().join("two");
@@ -239,7 +239,7 @@ fn another_plan_or_recipe_is_refused() {
     run(&text, &folder, 1);
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 1).unwrap());
     let stop = AtomicBool::new(true);
-    let silent = (pretrain::Silent, finetune::Silent);
+    let silent = (pretrain::NoopObserver, finetune::NoopObserver);
     let mut watcher = Stopper { stop: &stop, left: 0, stages: vec![], budgets: vec![], done: 0, silent };
     let mut message = |text: &str| ablate(text, &folder, &device, &stop, &mut watcher).unwrap_err().to_string();
     assert!(message(&text.replace("steps = 6", "steps = 7")).contains("is of another plan"));

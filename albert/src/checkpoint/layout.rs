@@ -67,7 +67,7 @@ impl TaskHead {
 pub struct Heads {
     /// tanh(x·Wᵀ + b) of the first token.
     pub pooler: bool,
-    /// Masked language modelling.
+    /// Masked language modeling.
     pub mlm: bool,
     /// Sentence order, on the pooler.
     pub sop: bool,
@@ -167,7 +167,7 @@ impl ParameterSpec {
     }
 
     /// Whether weight decay and the trust ratio apply: to matrices and tables, not to biases and LayerNorms.
-    pub fn is_regularised(&self) -> bool {
+    pub fn is_regularized(&self) -> bool {
         self.start == Start::TruncatedNormal
     }
 }

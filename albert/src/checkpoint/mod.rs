@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Every file is written under another name, flushed to disk and renamed; what stood there before stays whole until
-//! then. Nothing is ever initialised silently: [`LoadReport`] lists what was loaded, what was left fresh because it was
+//! then. Nothing is ever initialized silently: [`LoadReport`] lists what was loaded, what was left fresh because it was
 //! asked for by name, and what the file holds beyond the model; anything else that is missing is an error.
 
 mod convert;
@@ -34,7 +34,7 @@ pub use layout::{Content, Heads, ParameterSpec, Start, StoredTensor, TaskHead, p
 pub use model_folder::{LoadReport, ModelFolder};
 pub use names::stored_name;
 pub use save::{SaveFormat, StoredType, save_model, save_model_as};
-pub use state::{Checkpoints, Found, StateHeader, TensorGroup, first_difference};
+pub use state::{Checkpoints, LoadedState, StateHeader, TensorGroup, first_difference};
 
 use std::path::PathBuf;
 

@@ -24,11 +24,11 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub struct LoadReport {
     /// Parameters that were read from the file.
     pub loaded: Vec<String>,
-    /// Parameters that the file lacks and that stay freshly initialised, as asked for by name.
+    /// Parameters that the file lacks and that stay freshly initialized, as asked for by name.
     pub fresh: Vec<String>,
     /// Tensors of the file that the model has no use for.
     pub ignored: Vec<String>,
-    /// Tensors that are no part of any model: buffers of constants, moments of an optimiser, step counts.
+    /// Tensors that are no part of any model: buffers of constants, moments of an optimizer, step counts.
     pub not_needed: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ use crate::config::Family;
 
 /// What a tensor of a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum TensorRole {
     /// The values of a parameter.
     Parameter {
         /// Its name in `layout`.
@@ -26,8 +26,8 @@ pub(super) enum Meaning {
         /// A second name of a tied parameter.
         tied: bool,
     },
-    /// Understood and not needed: a buffer that holds constants, a moment of an optimiser, a step count.
-    NotNeeded,
+    /// Understood and not needed: a buffer that holds constants, a moment of an optimizer, a step count.
+    Ignored,
 }
 
 const WORDS: &str = "albert.embeddings.word_embeddings.weight";
@@ -78,12 +78,12 @@ fn numbered(text: &str) -> Option<(usize, &str)> {
 }
 
 /// What Hugging Face means by `name`.
-pub(super) fn hugging_face(name: &str) -> Meaning {
+pub(super) fn hugging_face(name: &str) -> TensorRole {
     let name = name.strip_prefix("module.").unwrap_or(name);
     let modern = |old: &str, new: &str| name.strip_suffix(old).map(|rest| format!("{rest}{new}"));
     let name = modern(".gamma", ".weight").or_else(|| modern(".beta", ".bias")).unwrap_or_else(|| name.to_owned());
     let name = replaced(&name, &BERT_HEADS).unwrap_or(name);
-    let parameter = |name: String, tied| Meaning::Parameter { name, transposed: false, tied };
+    let parameter = |name: String, tied| TensorRole::Parameter { name, transposed: false, tied };
     match name.as_str() {
         "predictions.decoder.weight" => return parameter(WORDS.to_owned(), true),
         "predictions.decoder.bias" => return parameter("predictions.bias".to_owned(), true),
@@ -91,7 +91,7 @@ pub(super) fn hugging_face(name: &str) -> Meaning {
     }
     let base = name.strip_prefix("albert.").or_else(|| name.strip_prefix("bert.")).unwrap_or(&name);
     if base == "embeddings.position_ids" || base == "embeddings.token_type_ids" {
-        return Meaning::NotNeeded;
+        return TensorRole::Ignored;
     }
     if let Some((layer, rest)) = base.strip_prefix("encoder.layer.").and_then(numbered)
         && let Some(rest) = replaced(rest, &BERT)
@@ -106,13 +106,13 @@ pub(super) fn hugging_face(name: &str) -> Meaning {
 }
 
 /// What Google means by `name`.
-pub(super) fn google(name: &str) -> Meaning {
+pub(super) fn google(name: &str) -> TensorRole {
     const SLOTS: [&str; 6] = ["adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1"];
     let name = name.strip_prefix("module/").unwrap_or(name);
     let (scope, leaf) = name.rsplit_once('/').unwrap_or(("", name));
     let counter = matches!(name, "global_step" | "beta1_power" | "beta2_power" | "_CHECKPOINTABLE_OBJECT_GRAPH");
     if counter || SLOTS.contains(&leaf) {
-        return Meaning::NotNeeded;
+        return TensorRole::Ignored;
     }
     let (scope, part) = match (scope, leaf) {
         ("", "output_weights") => ("classifier", "weight"),
@@ -127,8 +127,8 @@ pub(super) fn google(name: &str) -> Meaning {
     let dotted = format!("{}.{part}", scope.replace('/', "."));
     let translated = layer_of_google(&dotted).unwrap_or(dotted);
     match hugging_face(&translated) {
-        Meaning::Parameter { name, tied, .. } => Meaning::Parameter { name, transposed: leaf == "kernel", tied },
-        Meaning::NotNeeded => Meaning::NotNeeded,
+        TensorRole::Parameter { name, tied, .. } => TensorRole::Parameter { name, transposed: leaf == "kernel", tied },
+        TensorRole::Ignored => TensorRole::Ignored,
     }
 }
 
@@ -173,8 +173,8 @@ mod tests {
     use crate::checkpoint::{Heads, TaskHead, parameters};
     use crate::config::{AlbertConfig, Sharing};
 
-    fn parameter(name: &str, transposed: bool) -> Meaning {
-        Meaning::Parameter { name: name.to_owned(), transposed, tied: false }
+    fn parameter(name: &str, transposed: bool) -> TensorRole {
+        TensorRole::Parameter { name: name.to_owned(), transposed, tied: false }
     }
 
     #[test]
@@ -203,8 +203,8 @@ mod tests {
             );
         }
         assert_eq!(hugging_face("pooler.bias"), parameter("albert.pooler.bias", false));
-        assert_eq!(hugging_face("bert.embeddings.position_ids"), Meaning::NotNeeded);
-        let tied = Meaning::Parameter { name: WORDS.to_owned(), transposed: false, tied: true };
+        assert_eq!(hugging_face("bert.embeddings.position_ids"), TensorRole::Ignored);
+        let tied = TensorRole::Parameter { name: WORDS.to_owned(), transposed: false, tied: true };
         assert_eq!(hugging_face("cls.predictions.decoder.weight"), tied);
     }
 
@@ -238,10 +238,10 @@ mod tests {
         ] {
             assert_eq!(google(&theirs), parameter(&ours, transposed), "{theirs}");
             for slot in ["adam_m", "adam_v", "lamb_v"] {
-                assert_eq!(google(&format!("{theirs}/{slot}")), Meaning::NotNeeded);
+                assert_eq!(google(&format!("{theirs}/{slot}")), TensorRole::Ignored);
             }
         }
-        assert_eq!(google("global_step"), Meaning::NotNeeded);
+        assert_eq!(google("global_step"), TensorRole::Ignored);
     }
 
     #[test]
@@ -267,8 +267,8 @@ mod tests {
             "answer_class/dense_1/kernel",
         ];
         let translated = theirs.map(|name| match google(name) {
-            Meaning::Parameter { name, .. } => name,
-            Meaning::NotNeeded => panic!("{name} is needed"),
+            TensorRole::Parameter { name, .. } => name,
+            TensorRole::Ignored => panic!("{name} is needed"),
         });
         assert_eq!(ours, translated);
     }

@@ -48,7 +48,7 @@ pub struct SaveFormat<'a> {
 
 /// Writes the model to `folder` in f32 under ALBERT's names, each file whole or not at all; the weights come last.
 ///
-/// `values` gives the elements of a parameter of [`super::parameters`]; `tokenizer` are the files of the tokeniser, names
+/// `values` gives the elements of a parameter of [`super::parameters`]; `tokenizer` are the files of the tokenizer, names
 /// and contents (see [`crate::tokenizer::Tokenizer::to_files`]).
 ///
 /// # Errors

@@ -26,7 +26,7 @@ use super::CheckpointError;
 pub struct StateHeader {
     /// Version of this structure.
     pub version: u32,
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub step: u64,
     /// Every setting that decides the numbers, resolved; resuming with other values is refused.
     pub config: Value,
@@ -60,7 +60,7 @@ pub struct Checkpoints {
 
 /// The newest state that is whole.
 #[derive(Debug)]
-pub struct Found {
+pub struct LoadedState {
     /// The file.
     pub path: PathBuf,
     /// What it says.
@@ -70,7 +70,7 @@ pub struct Found {
     file: Safetensors,
 }
 
-impl Found {
+impl LoadedState {
     /// Reads `group/name` into `out`.
     ///
     /// # Errors
@@ -196,12 +196,12 @@ impl Checkpoints {
     ///
     /// # Errors
     /// There are states, but none is whole.
-    pub fn newest(&self) -> Result<Option<Found>, CheckpointError> {
+    pub fn newest(&self) -> Result<Option<LoadedState>, CheckpointError> {
         let mut damaged = Vec::new();
         for step in self.steps()? {
             let path = self.path(step);
             match open(&path, step) {
-                Ok((file, header)) => return Ok(Some(Found { path, header, damaged, file })),
+                Ok((file, header)) => return Ok(Some(LoadedState { path, header, damaged, file })),
                 Err(error) => damaged.push(error.to_string()),
             }
         }

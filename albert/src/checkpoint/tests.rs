@@ -150,10 +150,10 @@ fn names_and_shapes_are_hugging_faces() {
 }
 
 #[test]
-fn only_matrices_and_tables_are_regularised() {
+fn only_matrices_and_tables_are_regularized() {
     for spec in CLASSES.iter().flat_map(|&heads| parameters(&small(Sharing::None), heads)) {
         let excluded = spec.name.ends_with("bias") || spec.name.to_lowercase().contains("norm");
-        assert_eq!(spec.is_regularised(), !excluded, "{}", spec.name);
+        assert_eq!(spec.is_regularized(), !excluded, "{}", spec.name);
     }
 }
 
@@ -177,7 +177,7 @@ fn every_strategy_comes_back_bit_for_bit() {
 }
 
 #[test]
-fn every_class_comes_back_bit_for_bit_and_is_recognised() {
+fn every_class_comes_back_bit_for_bit_and_is_recognized() {
     for heads in CLASSES {
         let folder = tempfile::tempdir().unwrap();
         let saved = save(folder.path(), &small(Sharing::Groups(2)), heads);

@@ -14,7 +14,7 @@ use engine::EngineError;
 use engine::io::{Mmap, Safetensors, limits};
 use serde_json::Value;
 
-use super::names::{self, Meaning};
+use super::names::{self, TensorRole};
 use super::tensorflow::Bundle;
 
 /// A tensor of the files.
@@ -95,7 +95,7 @@ impl Weights {
     }
 
     fn new(path: &Path, files: Files) -> Self {
-        let meaning: fn(&str) -> Meaning = match files {
+        let meaning: fn(&str) -> TensorRole = match files {
             Files::Safetensors { .. } => names::hugging_face,
             Files::TensorFlow(_) => names::google,
         };
@@ -103,10 +103,10 @@ impl Weights {
         let mut not_needed = Vec::new();
         for name in names_of(&files) {
             match meaning(name) {
-                Meaning::Parameter { name: parameter, transposed, tied } => {
+                TensorRole::Parameter { name: parameter, transposed, tied } => {
                     sources.entry(parameter).or_default().push(Source { name: name.to_owned(), transposed, tied });
                 }
-                Meaning::NotNeeded => not_needed.push(name.to_owned()),
+                TensorRole::Ignored => not_needed.push(name.to_owned()),
             }
         }
         // The name of its own before those of tied copies, then the one that needed no translation.

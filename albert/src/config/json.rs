@@ -74,7 +74,7 @@ impl AlbertConfig {
     /// Reads the text of a Hugging Face `config.json`: `"gelu"` is the erf form.
     ///
     /// # Errors
-    /// Text that is no JSON object, a missing size, a value of the wrong type, or one that cannot be honoured.
+    /// Text that is no JSON object, a missing size, a value of the wrong type, or one that cannot be honored.
     pub fn from_hf_json(text: &str) -> Result<ConfigReading, ConfigError> {
         Reader::new(text, Origin::HuggingFace)?.read()
     }

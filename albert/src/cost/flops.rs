@@ -13,8 +13,8 @@
 
 use serde::Serialize;
 
-use super::memory::Checkpointing;
 use crate::config::AlbertConfig;
+use crate::model::Recompute;
 
 /// A batch: sequences of one length, with a number of masked positions each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -105,20 +105,20 @@ impl Flops {
     }
 
     /// Operations of one training step: three times forward, the attention scores once more (q·kᵀ is recomputed, not
-    /// kept), and with `Checkpointing::Layer` the layers once more.
-    pub fn training(config: &AlbertConfig, workload: &Workload, checkpointing: Checkpointing) -> f64 {
+    /// kept), and with `Recompute::Layer` the layers once more.
+    pub fn training(config: &AlbertConfig, workload: &Workload, checkpointing: Recompute) -> f64 {
         Self::forward(config, workload).trained(checkpointing)
     }
 
     /// The same for a ragged batch, as [`forward_of`](Self::forward_of) takes it.
-    pub fn training_of(config: &AlbertConfig, cu_seqlens: &[u32], masked: usize, checkpointing: Checkpointing) -> f64 {
+    pub fn training_of(config: &AlbertConfig, cu_seqlens: &[u32], masked: usize, checkpointing: Recompute) -> f64 {
         Self::forward_of(config, cu_seqlens, masked).trained(checkpointing)
     }
 
-    fn trained(&self, checkpointing: Checkpointing) -> f64 {
+    fn trained(&self, checkpointing: Recompute) -> f64 {
         let layers_again = match checkpointing {
-            Checkpointing::None | Checkpointing::Cheap => 0.0,
-            Checkpointing::Layer => self.layers(),
+            Recompute::None | Recompute::Cheap => 0.0,
+            Recompute::Layer => self.layers(),
         };
         3.0 * self.total() + self.attention_scores / 2.0 + layers_again
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! parameters   4 bytes each, and 2 more for the bfloat16 copy where activations are bfloat16
 //! gradients    4 bytes each, always f32: they are sums over all uses of a shared weight
-//! optimiser    8 bytes each: two moments
+//! optimizer    8 bytes each: two moments
 //! packed       8 bytes for each weight of a dense layer: one copy for forward, one for backward
 //! activations  what backward keeps, per token and block (x = bytes of an activation):
 //!                none    8H·x + 2F·x + 4A + 16    input, qkv, context, two sums, one LayerNorm output, pre, act
@@ -17,41 +17,12 @@
 //! Limits: an estimate for choosing a batch on a processor; a GPU has at most 64 MiB of the logits at a time. What a run will
 //! really take is planned by the engine and printed before the first step.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::flops::Workload;
 use super::parameters::{Head, ParameterCounts};
 use crate::config::AlbertConfig;
 use crate::model::Recompute;
-
-/// What forward keeps for backward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Checkpointing {
-    /// Everything that backward reads.
-    None,
-    /// All but what passes over rows give back.
-    Cheap,
-    /// The input of each layer; the layer is computed once more in backward.
-    Layer,
-}
-
-impl Checkpointing {
-    /// The choice on a processor: what `Cheap` computes again takes no longer than writing it and reading it back.
-    pub const ON_PROCESSOR: Self = Self::Cheap;
-    /// The choice on a GPU, where another pass over memory costs, and weight gradients may be taken together.
-    pub const ON_GPU: Self = Self::None;
-}
-
-impl From<Checkpointing> for Recompute {
-    fn from(checkpointing: Checkpointing) -> Self {
-        match checkpointing {
-            Checkpointing::None => Self::None,
-            Checkpointing::Cheap => Self::Cheap,
-            Checkpointing::Layer => Self::Layer,
-        }
-    }
-}
 
 /// How a step is run, as far as memory depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -59,7 +30,7 @@ pub struct Training {
     /// Bytes of a stored activation: 4 (f32) or 2 (bfloat16).
     pub activation_bytes: usize,
     /// What forward keeps.
-    pub checkpointing: Checkpointing,
+    pub checkpointing: Recompute,
 }
 
 /// Bytes of one training step, by purpose.
@@ -125,9 +96,9 @@ fn activations(config: &AlbertConfig, workload: &Workload, training: &Training) 
     // the last block: the gradient of the pre-activation takes the place of the activation, which is computed first where it
     // was not kept, and one gradient of the hidden state is there.
     let (layers, last) = match training.checkpointing {
-        Checkpointing::None => (blocks * block_in_full, h * x),
-        Checkpointing::Cheap => (blocks * ((6 * h + f) * x + statistics) + h * x, (f + h) * x),
-        Checkpointing::Layer => (blocks * h * x, block_in_full),
+        Recompute::None => (blocks * block_in_full, h * x),
+        Recompute::Cheap => (blocks * ((6 * h + f) * x + statistics) + h * x, (f + h) * x),
+        Recompute::Layer => (blocks * h * x, block_in_full),
     };
     let embeddings = (2 * e + h) * x + 8;
     let head = (h + 4 * e) * x + 12;

@@ -2,10 +2,10 @@
 //!
 //! * [`ParameterCounts`]: exact, by component and by head.
 //! * [`compute_parameters`]: weights times uses, V·E + E·H + N·(4H² + 8H²) + H², a proxy for cost that shows what
-//!   sharing does not save; times steps times tokens a batch it is the "normalised cost".
+//!   sharing does not save; times steps times tokens a batch it is the "normalized cost".
 //! * [`Flops`]: multiplications and additions of the matrix products, attention scores included, the MLM head at
 //!   masked positions only.
-//! * [`Memory`]: parameters, gradients, optimiser state and activations of one training step.
+//! * [`Memory`]: parameters, gradients, optimizer state and activations of one training step.
 //!
 //! Source: Lan et al. 2020, tables 1, 3 and 4; the counts equal those of the released checkpoints. Limits: `Flops`
 //! leaves out LayerNorm, softmax and activations (below 1 % at the released sizes), `Memory` is an estimate made from
@@ -17,8 +17,9 @@ mod parameters;
 #[cfg(test)]
 mod tests;
 
+pub use engine::ops::Recompute;
 pub use flops::{Flops, Workload};
-pub use memory::{Checkpointing, Memory, Training};
+pub use memory::{Memory, Training};
 pub use parameters::{Head, ParameterCounts};
 
 use serde::Serialize;
@@ -40,7 +41,7 @@ pub fn compute_parameters(config: &AlbertConfig) -> u64 {
 }
 
 /// [`compute_parameters`] · `steps` · `tokens_per_batch`.
-pub fn normalised_cost(config: &AlbertConfig, steps: u64, tokens_per_batch: u64) -> f64 {
+pub fn normalized_cost(config: &AlbertConfig, steps: u64, tokens_per_batch: u64) -> f64 {
     compute_parameters(config) as f64 * steps as f64 * tokens_per_batch as f64
 }
 
@@ -55,8 +56,8 @@ pub struct Report {
     pub heads: Vec<HeadCount>,
     /// See [`compute_parameters`].
     pub compute_parameters: u64,
-    /// See [`normalised_cost`], at the released number of steps and tokens.
-    pub normalised_cost: f64,
+    /// See [`normalized_cost`], at the released number of steps and tokens.
+    pub normalized_cost: f64,
     /// Floating-point operations of one forward pass of `workload`.
     pub forward: Flops,
     /// Operations a token, forward only.
@@ -93,7 +94,7 @@ impl Report {
                 .map(|head| HeadCount { head: head.to_string(), parameters: ParameterCounts::with_head(config, *head) })
                 .collect(),
             compute_parameters: compute_parameters(config),
-            normalised_cost: normalised_cost(config, RELEASED_STEPS, RELEASED_TOKENS_PER_BATCH),
+            normalized_cost: normalized_cost(config, RELEASED_STEPS, RELEASED_TOKENS_PER_BATCH),
             forward_flops_per_token: forward.total() / tokens,
             training_flops_per_token: Flops::training(config, &workload, training.checkpointing) / tokens,
             forward,

@@ -85,12 +85,12 @@ fn width_ablation_rounds_to_the_known_counts() {
 }
 
 #[test]
-fn compute_parameters_and_normalised_cost_equal_the_formula() {
+fn compute_parameters_and_normalized_cost_equal_the_formula() {
     let rows = [(89_462_784, 2.345e19), (307_009_536, 8.048e19), (1_216_256_000, 3.188e20), (2_437_060_608, 6.389e20)];
     for (name, (parameters, cost)) in FOUR.iter().zip(rows) {
         let config = preset(name);
         assert_eq!(compute_parameters(&config), parameters, "{name}");
-        let counted = normalised_cost(&config, RELEASED_STEPS, RELEASED_TOKENS_PER_BATCH);
+        let counted = normalized_cost(&config, RELEASED_STEPS, RELEASED_TOKENS_PER_BATCH);
         assert!((counted / cost - 1.0).abs() < 5e-4, "{name}: {counted:e}, expected {cost:e}");
     }
 }
@@ -127,17 +127,17 @@ fn checkpointing_trades_memory_for_operations() {
         let training = Training { activation_bytes: 4, checkpointing };
         (Memory::new(&config, &WORKLOAD, &training).activations, Flops::training(&config, &WORKLOAD, checkpointing))
     };
-    let (none, cheap, layer) = (at(Checkpointing::None), at(Checkpointing::Cheap), at(Checkpointing::Layer));
+    let (none, cheap, layer) = (at(Recompute::None), at(Recompute::Cheap), at(Recompute::Layer));
     assert!(none.0 > cheap.0 && cheap.0 > layer.0, "bytes {none:?} {cheap:?} {layer:?}");
     assert!(none.1 == cheap.1 && cheap.1 < layer.1, "operations {none:?} {cheap:?} {layer:?}");
-    let narrow = Training { activation_bytes: 2, checkpointing: Checkpointing::None };
+    let narrow = Training { activation_bytes: 2, checkpointing: Recompute::None };
     let memory = Memory::new(&config, &WORKLOAD, &narrow);
     assert!(memory.activations < none.0 * 6 / 10 && memory.parameters == 11_813_810 * 6, "{memory:?}");
 }
 
 #[test]
 fn the_report_is_complete_json() {
-    let training = Training { activation_bytes: 4, checkpointing: Checkpointing::None };
+    let training = Training { activation_bytes: 4, checkpointing: Recompute::None };
     let report = Report::new(&preset("base"), WORKLOAD, training);
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["components"]["word_embeddings"], 3_840_000);

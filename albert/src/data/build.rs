@@ -1,6 +1,6 @@
 //! Corpus to shards.
 //!
-//! Documents are read one after another, tokenised in parallel a few megabytes at a time, assigned to a side of the
+//! Documents are read one after another, tokenized in parallel a few megabytes at a time, assigned to a side of the
 //! split and appended to its shard, always in corpus order: the files are the same for any number of threads. Memory:
 //! the text and ids in flight, and 4 bytes a sentence and 16 a document until a shard is closed. The index is written
 //! last and replaced atomically, so a directory always holds the old data or the new.
@@ -21,7 +21,7 @@ use super::split::{Side, Splitter};
 use super::vocabulary::Vocabulary;
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerError};
 
-/// Text that is tokenised at a time, in bytes.
+/// Text that is tokenized at a time, in bytes.
 const BATCH_BYTES: usize = 4 << 20;
 /// How many places a report lists of each kind.
 const LISTED: usize = 20;
@@ -145,7 +145,7 @@ fn remove_unlisted(out: &Path) {
     }
 }
 
-/// A tokenised document.
+/// A tokenized document.
 struct Encoded {
     ids: Vec<u32>,
     ends: Vec<usize>,
@@ -243,7 +243,7 @@ where
         Ok(())
     }
 
-    /// Tokenises `documents` in parallel and appends them in order.
+    /// Tokenizes `documents` in parallel and appends them in order.
     fn add(&mut self, documents: &[Document]) -> Result<(), DataError> {
         let this = &*self;
         let encode = |document: &Document| {

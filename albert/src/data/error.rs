@@ -131,7 +131,7 @@ pub enum DataError {
     },
     /// Data that another tokenizer made.
     #[error(
-        "{}: tokenised with another tokenizer (fingerprint {found:016x}, this one has {expected:016x}); use the tokenizer that the data was built with, or build the data again", path.display()
+        "{}: tokenized with another tokenizer (fingerprint {found:016x}, this one has {expected:016x}); use the tokenizer that the data was built with, or build the data again", path.display()
     )]
     OtherTokenizer {
         /// The shard or index.

@@ -111,10 +111,10 @@ pub fn inspect<'p>(
         measured += batch.sequences() as u64;
         tokens += batch.tokens() as u64;
     }
-    let is_labelled = settings.instances.objective != Objective::None;
+    let is_labeled = settings.instances.objective != Objective::None;
     let epoch = EpochInspection {
         instances: counts.instances,
-        label_one: is_labelled.then(|| ratio(counts.label_one, counts.instances)),
+        label_one: is_labeled.then(|| ratio(counts.label_one, counts.instances)),
         skipped_sentences: counts.skipped_sentences,
         skipped_share: ratio(counts.skipped_tokens, train.tokens()),
         split_sentences: counts.split_sentences,

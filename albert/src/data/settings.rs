@@ -1,7 +1,7 @@
 //! Every number of the data path as a named setting, with the released value as default.
 //!
 //! Sources: `create_pretraining_data.py` of the released ALBERT code ("released"), Lan et al. 2020 ("paper"). Where the
-//! released code has a defect, the default is the repaired behaviour and one setting brings the original back;
+//! released code has a defect, the default is the repaired behavior and one setting brings the original back;
 //! [`DataSettings::released`] sets them all. Unknown keys are rejected.
 
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ pub enum Objective {
     /// BERT's next-sentence prediction: label 0 the true continuation, 1 a segment of another document. Released flag
     /// `random_next_sentence`.
     Nsp,
-    /// Masked language modelling alone: `[CLS] A [SEP]`, no label.
+    /// Masked language modeling alone: `[CLS] A [SEP]`, no label.
     None,
 }
 
@@ -88,7 +88,7 @@ pub enum LoneSentence {
     Skip,
     /// The sentence is cut in two at a random word start, and the halves are the pair.
     Split,
-    /// The released behaviour: B comes from a random other document with label 1, even under SOP. It makes label 1 more
+    /// The released behavior: B comes from a random other document with label 1, even under SOP. It makes label 1 more
     /// frequent than one half and lets the topic give the label away (google-research/albert 234).
     RandomDocument,
 }
@@ -213,7 +213,7 @@ pub struct DataSettings {
 }
 
 impl DataSettings {
-    /// The released code's behaviour with its defects: negatives from other documents for single sentences, one target
+    /// The released code's behavior with its defects: negatives from other documents for single sentences, one target
     /// length a document, random pieces that include the special ones.
     pub fn released() -> Self {
         let mut settings = Self::default();

@@ -1,4 +1,4 @@
-//! A shard: one file of tokenised documents, read in place.
+//! A shard: one file of tokenized documents, read in place.
 //!
 //! ```text
 //!   0  magic "ALBSHARD"          40  sentences     u64       section (each padded to 8 bytes)

@@ -11,12 +11,12 @@
 //! The denominator is that of the effective batch, so that gradients of its micro-batches add up to its own.
 //! Limits: the released head of SQuAD 2.0 in f32 alone.
 
-use engine::ops::{self, Classified, Sequences};
+use engine::ops::{self, CrossEntropyOutput, Sequences};
 use engine::{DType, EngineError, Tape, Var};
 
 use super::batch::Batch;
 use crate::heads::{SquadV2Head, Task};
-use crate::model::{Inputs, Mode, Model};
+use crate::model::{ForwardOptions, Inputs, Model};
 use crate::span::{BeamStart, WindowScores, log_softmax, top};
 
 /// How scores become a loss.
@@ -40,7 +40,7 @@ pub(super) struct Loss {
     /// Σ / denominator, what backward starts from.
     pub(super) total: Var,
     /// Classes beside the right ones; not for numbers and answers.
-    pub(super) classified: Option<Classified>,
+    pub(super) classified: Option<CrossEntropyOutput>,
 }
 
 /// What the head says of a batch, on the tape.
@@ -111,19 +111,24 @@ impl WindowScore {
 const BEAM: usize = 5;
 
 /// The scores of `batch`: see the module. Ends are those given the right starts.
-pub(super) fn scores(model: &Model, tape: &Tape<'_>, batch: &Batch, mode: &Mode) -> Result<Scores, EngineError> {
+pub(super) fn scores(
+    model: &Model,
+    tape: &Tape<'_>,
+    batch: &Batch,
+    options: &ForwardOptions,
+) -> Result<Scores, EngineError> {
     let inputs = Inputs::from_slices(tape, &batch.ids, &batch.segments, &batch.positions, &batch.cu_seqlens)?;
-    let x = model.encode(tape, &inputs, mode)?; // [T, H]
+    let x = model.encode(tape, &inputs, options)?; // [T, H]
     let pooled = || {
         let pooler = model.pooler().expect("heads on the pooled token have a pooler");
         pooler.forward(tape, &x, &inputs.first_tokens) // [B, H]
     };
     Ok(match model.task().expect("a model that is fine-tuned has the head of a task") {
-        Task::Sequence(head) if batch.numbers.is_empty() => Scores::Values(head.logits(tape, &pooled()?, mode)?),
-        Task::Sequence(head) | Task::Choice(head) => Scores::Values(head.scores(tape, &pooled()?, mode)?),
+        Task::Sequence(head) if batch.numbers.is_empty() => Scores::Values(head.logits(tape, &pooled()?, options)?),
+        Task::Sequence(head) | Task::Choice(head) => Scores::Values(head.scores(tape, &pooled()?, options)?),
         Task::Token(head) => {
             let words = tape.input([batch.words.len()], &batch.words)?;
-            Scores::Values(head.logits(tape, &ops::gather_rows(tape, &x, &words)?, mode)?)
+            Scores::Values(head.logits(tape, &ops::gather_rows(tape, &x, &words)?, options)?)
         }
         Task::Span(head) => {
             let logits = head.logits(tape, &x)?;
@@ -134,7 +139,7 @@ pub(super) fn scores(model: &Model, tape: &Tape<'_>, batch: &Batch, mode: &Mode)
             let rows = tape.input([batch.start_rows.len()], &batch.start_rows)?;
             let start = head.start_logits(tape, &x, &mask)?;
             let end = head.end_logits(tape, &x, &rows, &mask)?;
-            let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, mode)?;
+            let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options)?;
             Scores::Answers { logits: [start, end], no_answer: Some(none), sequences: inputs.sequences }
         }
     })
@@ -208,11 +213,11 @@ pub(super) fn window_scores(
     model: &Model,
     tape: &Tape<'_>,
     batch: &Batch,
-    mode: &Mode,
+    options: &ForwardOptions,
 ) -> Result<Vec<WindowScore>, EngineError> {
     let ranges = || batch.cu_seqlens.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
     let Some(Task::SquadV2(head)) = model.task() else {
-        let Scores::Answers { logits: [start, end], .. } = scores(model, tape, batch, mode)? else {
+        let Scores::Answers { logits: [start, end], .. } = scores(model, tape, batch, options)? else {
             unreachable!("windows are read by a head for answers")
         };
         if tape.is_dry() {
@@ -222,10 +227,10 @@ pub(super) fn window_scores(
         return Ok(ranges().map(|of| WindowScore::Logits([start[of.clone()].to_vec(), end[of].to_vec()])).collect());
     };
     let inputs = Inputs::from_slices(tape, &batch.ids, &batch.segments, &batch.positions, &batch.cu_seqlens)?;
-    let x = model.encode(tape, &inputs, mode)?; // [T, H]
+    let x = model.encode(tape, &inputs, options)?; // [T, H]
     let mask = SquadV2Head::mask(tape, &batch.hidden)?;
     let start = head.start_logits(tape, &x, &mask)?;
-    let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, mode)?;
+    let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options)?;
     // A dry run has no values; what it is for are the requests, which do not depend on them.
     let (start, none) = match tape.is_dry() {
         true => (vec![0.0; batch.tokens()], vec![0.0; batch.sequences()]),

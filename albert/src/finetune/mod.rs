@@ -6,7 +6,7 @@
 //! ```
 //!
 //! * [`Recipe`]: every setting of a run, from TOML.
-//! * [`Trainer`]: model, optimiser and examples; one optimiser step at a time.
+//! * [`Trainer`]: model, optimizer and examples; one optimizer step at a time.
 //! * [`finetune`]: a run in a folder: steps, evaluations, the best model, reports; resumable to the bit.
 //! * [`Predictor`]: fine-tuned models in use, alone or as an ensemble.
 
@@ -37,7 +37,7 @@ pub use crate::training::Begin;
 pub use batch::{Batch, Budget, Order};
 pub use feature::{Content, Feature, Features, Featurizer, Target};
 pub use measure::{Measured, baseline, chance, measure};
-pub use observer::{EvaluationRecord, Observer, Record, Silent, Started, TrainRecord};
+pub use observer::{EvaluationRecord, NoopObserver, Observer, Record, Started, TrainRecord};
 pub use prediction::{Gold, Prediction, average, gold, threshold_of};
 pub use predictor::{Predictor, members_of};
 pub use presets::Preset;

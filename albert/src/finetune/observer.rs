@@ -1,4 +1,4 @@
-//! What a run tells while it goes on, and the records that it leaves.
+//! Callbacks of a fine-tuning run and the records of its metrics.jsonl.
 
 use std::path::Path;
 
@@ -65,7 +65,7 @@ impl Logged for Record {
 /// Means over the steps since the record before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainRecord {
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub step: u64,
     /// Mean loss.
     pub loss: f64,
@@ -84,7 +84,7 @@ pub struct TrainRecord {
 /// An evaluation on the dev set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub step: u64,
     /// What was measured.
     pub measured: Measured,
@@ -129,6 +129,6 @@ pub trait Observer {
 
 /// Hears nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
+pub struct NoopObserver;
 
-impl Observer for Silent {}
+impl Observer for NoopObserver {}

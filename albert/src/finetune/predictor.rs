@@ -15,7 +15,7 @@ use super::trainer::Scorer;
 use super::{Examples, Features, Featurizer, FinetuneError, SpanHead, Task};
 use crate::checkpoint::{Heads, ModelFolder, TaskHead};
 use crate::finite::check_finite;
-use crate::model::Mode;
+use crate::model::ForwardOptions;
 use crate::span::{Threshold, tune};
 use crate::tasks::{Problem, Question};
 use crate::tokenizer::Tokenizer;
@@ -75,7 +75,7 @@ impl Predictor {
         let mut members: Vec<Member> = Vec::new();
         let profile = Arc::<Profile>::default();
         for folder in folders.iter().flat_map(|folder| members_of(folder)) {
-            let member = Member::load(&folder, Workspace::measured_by(device.clone(), Arc::clone(&profile)))?;
+            let member = Member::load(&folder, Workspace::with_profiler(device.clone(), Arc::clone(&profile)))?;
             if let Some(first) = members.first()
                 && first.task.problem != member.task.problem
             {
@@ -202,7 +202,7 @@ impl Member {
             params,
             specials: tokenizer.specials(),
             budget: Budget { tokens: TOKENS, sequences: SEQUENCES },
-            mode: Mode::EVALUATION,
+            options: ForwardOptions::EVALUATION,
         };
         Ok(Self { tokenizer, task, scorer, is_planned: false })
     }

@@ -1,7 +1,7 @@
 //! The paper's hyper-parameters (Lan et al. 2020, table 14), one row a task.
 //!
 //! Rows are those of the paper. For RACE the v1 row diverges on v2 models; the released notes give a rate of 1e-5 without
-//! dropout for those, which [`Preset::Paper`] takes, while [`Preset::PaperV1`] keeps the row as printed. Optimiser and
+//! dropout for those, which [`Preset::Paper`] takes, while [`Preset::PaperV1`] keeps the row as printed. Optimizer and
 //! schedule are the released ones: AdamW without bias correction, gradients clipped at 1, decay counted from step 0.
 
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,7 @@ impl Recipe {
         recipe.dropout.encoder = Some(encoder);
         recipe.dropout.classifier = Some(0.1);
         recipe.optimizer =
-            OptimizerSettings { kind: OptimizerKind::Adamw, learning_rate, ..OptimizerSettings::default() };
+            OptimizerSettings { kind: OptimizerKind::AdamW, learning_rate, ..OptimizerSettings::default() };
         recipe.schedule = ScheduleSettings {
             kind: ScheduleKind::Released,
             steps: Some(steps),

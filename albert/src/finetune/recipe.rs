@@ -128,7 +128,7 @@ impl Default for SpanRecipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchSettings {
-    /// Examples that one optimiser step takes, the effective batch.
+    /// Examples that one optimizer step takes, the effective batch.
     pub examples_per_step: usize,
     /// Most tokens that are computed at once; steps of more are cut into micro-batches, which changes nothing but
     /// rounding and dropout.
@@ -155,7 +155,7 @@ pub struct DropoutSettings {
 pub struct ScheduleSettings {
     /// Its shape.
     pub kind: ScheduleKind,
-    /// Optimiser steps of the whole run; or `epochs`.
+    /// Optimizer steps of the whole run; or `epochs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     /// How often every example is met; the steps are ⌊examples · epochs / `examples_per_step`⌋, as released.
@@ -239,7 +239,7 @@ impl Recipe {
             batch: BatchSettings { examples_per_step: 32, max_tokens: 4096, max_sequences: 64 },
             dropout: DropoutSettings { encoder: None, classifier: Some(0.1) },
             optimizer: OptimizerSettings {
-                kind: OptimizerKind::Adamw,
+                kind: OptimizerKind::AdamW,
                 learning_rate,
                 bias_correction: true,
                 clip_norm: if is_xlarge { 0.1 } else { 1.0 },

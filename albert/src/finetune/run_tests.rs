@@ -330,7 +330,7 @@ fn refuses_what_cannot_be_learnt() {
         let sources = Sources { task: &task, train, dev: None };
         let stop = AtomicBool::new(false);
         let folder = runs.path().join("run");
-        finetune(recipe, &sources, &folder, Begin::New, device(1), &stop, &mut Silent).unwrap_err().to_string()
+        finetune(recipe, &sources, &folder, Begin::New, device(1), &stop, &mut NoopObserver).unwrap_err().to_string()
     };
     let Examples::Texts(mut list) = made_up(problem, 5, 1) else { unreachable!() };
     list[3].label = None;

@@ -8,7 +8,7 @@ use super::batch::Batch;
 use super::loss::{Kind, loss, scores};
 use super::tests::{device, features, made_up, pretrained, recipe};
 use super::*;
-use crate::model::{Inputs, Mode};
+use crate::model::{ForwardOptions, Inputs};
 
 /// Parameters of a head by name.
 type Values = HashMap<String, Vec<f64>>;
@@ -91,7 +91,7 @@ fn losses_and_gradients_are_those_of_the_equations() {
         let mut gradients = params.gradients().unwrap();
         let got = {
             let tape = workspace.train(&params, None);
-            let scores = scores(&model, &tape, &batch, &Mode::EVALUATION).unwrap();
+            let scores = scores(&model, &tape, &batch, &ForwardOptions::EVALUATION).unwrap();
             let loss = loss(&model, &tape, &batch, &scores, Kind::Answers, batch.weight as f32).unwrap();
             tape.backward(&loss.total, &mut gradients).unwrap();
             f64::from(tape.item(&loss.total).unwrap())
@@ -99,7 +99,7 @@ fn losses_and_gradients_are_those_of_the_equations() {
         let tape = workspace.infer(&params, None);
         let inputs =
             Inputs::from_slices(&tape, &batch.ids, &batch.segments, &batch.positions, &batch.cu_seqlens).unwrap();
-        let x = model.encode(&tape, &inputs, &Mode::EVALUATION).unwrap().value().to_vec().unwrap();
+        let x = model.encode(&tape, &inputs, &ForwardOptions::EVALUATION).unwrap().value().to_vec().unwrap();
         let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
         let x: Vec<Vec<f64>> = x.chunks_exact(model.config().hidden_size).map(wide).collect();
         let is_head = |name: &str| ["qa_", "start_", "end_", "answer_"].iter().any(|head| name.starts_with(head));

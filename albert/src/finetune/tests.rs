@@ -388,10 +388,10 @@ fn trains_and_scores_on_a_simulated_gpu_as_on_the_processor() {
     all.push((made_up(&spans, 60, 1), spans, "span.head=\"released\""));
     for (examples, problem, head) in all {
         let run = |device: Device| {
-            let recipe = recipe(folder.path(), &["batch.examples_per_step=4", head]);
+            let recipe = recipe(folder.path(), &["batch.examples_per_step=2", head]);
             let start = Start::load(&recipe, &problem, device.processor()).unwrap();
             let features = features(&problem, &examples);
-            let few = features[..3].to_vec();
+            let few = features[..2].to_vec();
             let mut trainer = Trainer::new(&recipe, &problem, start, features, &[], device).unwrap();
             let mut found: Vec<f64> = (0..2).map(|_| trainer.train_step().unwrap().loss).collect();
             if let Problem::Span { .. } = problem {

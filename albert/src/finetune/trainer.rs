@@ -1,4 +1,4 @@
-//! One optimiser step of fine-tuning: micro-batches forward and backward, clipping, the optimiser. And scores of any
+//! One optimizer step of fine-tuning: micro-batches forward and backward, clipping, the optimizer. And scores of any
 //! features, in batches of similar length.
 //!
 //! As in pre-training, the denominator is that of the whole step, so the cut into micro-batches changes rounding alone;
@@ -16,10 +16,10 @@ use super::feature::{Content, Feature, Target};
 use super::loss::{Kind, Scores, WindowScore, loss, scores, window_scores};
 use super::start::Start;
 use super::{FinetuneError, Recipe, Steps};
-use crate::checkpoint::{Checkpoints, Found, Heads, StateHeader, TaskHead};
+use crate::checkpoint::{Checkpoints, Heads, LoadedState, StateHeader, TaskHead};
 use crate::cost::Flops;
 use crate::metrics::{Mean, Proportion};
-use crate::model::{Mode, Model, dropout_key};
+use crate::model::{ForwardOptions, Model, dropout_key};
 use crate::tasks::Problem;
 use crate::tokenizer::SpecialIds;
 use crate::training::{ActivationType, MemoryPlan, Update, expect_finite, restore_state, save_state};
@@ -27,7 +27,7 @@ use crate::training::{ActivationType, MemoryPlan, Update, expect_finite, restore
 const TRAIN: &str = "train";
 const EVALUATE: &str = "evaluate";
 
-/// One optimiser step.
+/// One optimizer step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepReport {
     /// Steps done, this one included.
@@ -58,10 +58,10 @@ pub(super) struct Scorer {
     pub(super) params: ParamStore,
     pub(super) specials: SpecialIds,
     pub(super) budget: Budget,
-    pub(super) mode: Mode,
+    pub(super) options: ForwardOptions,
 }
 
-/// Model, optimiser and examples of a run, without files.
+/// Model, optimizer and examples of a run, without files.
 #[derive(Debug)]
 pub struct Trainer {
     recipe: Recipe,
@@ -94,12 +94,12 @@ impl Scorer {
     /// Lays the memory of evaluation out for the largest batch like `like`.
     pub(super) fn plan(&mut self, like: &Feature) -> Result<usize, FinetuneError> {
         let batch = Batch::largest(self.budget, self.model.config().max_position_embeddings, like);
-        let Self { workspace, model, params, mode, .. } = self;
+        let Self { workspace, model, params, options, .. } = self;
         let plan = workspace.plan(EVALUATE, |workspace| {
             let tape = workspace.infer(params, None);
             match &like.target {
-                Target::Span { .. } => window_scores(model, &tape, &batch, mode).map(|_| ()),
-                _ => scores(model, &tape, &batch, mode).map(|_| ()),
+                Target::Span { .. } => window_scores(model, &tape, &batch, options).map(|_| ()),
+                _ => scores(model, &tape, &batch, options).map(|_| ()),
             }
         })?;
         Ok(plan.bytes())
@@ -109,8 +109,8 @@ impl Scorer {
     /// option. They are run by length, so that batches are even; no score depends on the others in its batch but for
     /// rounding.
     pub(super) fn scores(&mut self, features: &[Feature]) -> Result<Vec<Vec<f32>>, FinetuneError> {
-        self.by_length(features, |model, tape, batch, mode, batched| {
-            let values = match scores(model, tape, batch, mode)? {
+        self.by_length(features, |model, tape, batch, options, batched| {
+            let values = match scores(model, tape, batch, options)? {
                 Scores::Values(values) => values.value().to_vec()?,
                 Scores::Answers { .. } => unreachable!("windows have scores of their own"),
             };
@@ -128,7 +128,7 @@ impl Scorer {
 
     /// What the model says of windows, in their order.
     pub(super) fn window_scores(&mut self, features: &[Feature]) -> Result<Vec<WindowScore>, FinetuneError> {
-        self.by_length(features, |model, tape, batch, mode, _| window_scores(model, tape, batch, mode))
+        self.by_length(features, |model, tape, batch, options, _| window_scores(model, tape, batch, options))
     }
 
     /// Runs `score` over batches of `features`, by length; it gives one result for each feature of the batch, which it
@@ -136,7 +136,7 @@ impl Scorer {
     fn by_length<R: Clone + Default + Send>(
         &mut self,
         features: &[Feature],
-        score: impl Fn(&Model, &Tape<'_>, &Batch, &Mode, &[usize]) -> Result<Vec<R>, EngineError> + Sync,
+        score: impl Fn(&Model, &Tape<'_>, &Batch, &ForwardOptions, &[usize]) -> Result<Vec<R>, EngineError> + Sync,
     ) -> Result<Vec<R>, FinetuneError> {
         let mut by_length: Vec<usize> = (0..features.len()).collect();
         // Stable, so that batches are the same every time.
@@ -154,10 +154,10 @@ impl Scorer {
                 batch.push(&features[at], self.specials);
                 count += 1;
             }
-            let Self { workspace, model, params, mode, .. } = self;
+            let Self { workspace, model, params, options, .. } = self;
             let results = cpu.enter(|| {
                 let tape = workspace.infer(params, Some(EVALUATE));
-                score(model, &tape, &batch, mode, &rest[..count])
+                score(model, &tape, &batch, options, &rest[..count])
             })?;
             for (&at, result) in rest[..count].iter().zip(results) {
                 out[at] = result;
@@ -191,7 +191,7 @@ fn kind_of<'f>(problem: &Problem, features: &'f [Feature]) -> (Kind, &'f Feature
 }
 
 impl Trainer {
-    /// The model of `start` and the optimiser before their first step over `features`, and the memory laid out for them
+    /// The model of `start` and the optimizer before their first step over `features`, and the memory laid out for them
     /// and for evaluations of `others`.
     ///
     /// # Errors
@@ -224,7 +224,7 @@ impl Trainer {
         let optimizer = recipe.optimizer.optimizer(&start.config, heads, &start.params)?.on(&device)?;
         let budget = Budget { tokens: recipe.batch.max_tokens, sequences: recipe.batch.max_sequences };
         let (kind, _) = kind_of(problem, &features);
-        let mode = recipe.compute.mode(&device, None);
+        let options = recipe.compute.options(&device, None);
         let mut trainer = Self {
             communicator: Communicator::default(),
             gradients: start.params.gradients_on(&device)?,
@@ -238,7 +238,7 @@ impl Trainer {
                 params: start.params,
                 specials: start.tokenizer.specials(),
                 budget: budget.with_room_for(features.iter().chain(others)),
-                mode,
+                options,
             },
             recipe: recipe.clone(),
             steps,
@@ -257,11 +257,11 @@ impl Trainer {
         let like = like.clone();
         let positions = self.scorer.model.config().max_position_embeddings;
         let batch = Batch::largest(self.scorer.budget, positions, &like);
-        let (kind, mode, gradients) = (self.kind, self.mode(Some(0)), &mut self.gradients);
+        let (kind, options, gradients) = (self.kind, self.options(Some(0)), &mut self.gradients);
         let Scorer { workspace, model, params, .. } = &mut self.scorer;
         let train = workspace.plan(TRAIN, |workspace| {
             let tape = workspace.train(params, None);
-            let scores = scores(model, &tape, &batch, &mode)?;
+            let scores = scores(model, &tape, &batch, &options)?;
             let loss = loss(model, &tape, &batch, &scores, kind, batch.weight as f32)?;
             tape.backward(&loss.total, gradients)?;
             Ok(())
@@ -283,11 +283,11 @@ impl Trainer {
         Ok(())
     }
 
-    fn mode(&self, dropout: Option<u64>) -> Mode {
-        self.recipe.compute.mode(self.scorer.workspace.device(), dropout)
+    fn options(&self, dropout: Option<u64>) -> ForwardOptions {
+        self.recipe.compute.options(self.scorer.workspace.device(), dropout)
     }
 
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub fn step(&self) -> u64 {
         self.optimizer.steps()
     }
@@ -348,7 +348,7 @@ impl Trainer {
         self.scorer.window_scores(features)
     }
 
-    /// Takes one optimiser step.
+    /// Takes one optimizer step.
     ///
     /// # Errors
     /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
@@ -395,8 +395,8 @@ impl Trainer {
                 count += 1;
             }
             rest = &rest[count..];
-            let mode = self.mode(Some(dropout_key(self.recipe.seed, step, micro)));
-            self.backward(batch, &mode, weight as f32, &mut tally)?;
+            let options = self.options(Some(dropout_key(self.recipe.seed, step, micro)));
+            self.backward(batch, &options, weight as f32, &mut tally)?;
             expect_finite(tally.loss.sum, step + 1)?;
             micro += 1;
         }
@@ -407,7 +407,7 @@ impl Trainer {
     fn backward(
         &mut self,
         batch: &Batch,
-        mode: &Mode,
+        options: &ForwardOptions,
         denominator: f32,
         tally: &mut Tally,
     ) -> Result<(), FinetuneError> {
@@ -417,7 +417,7 @@ impl Trainer {
         // Inside the pool every kernel of the step finds its threads awake.
         cpu.enter(|| {
             let tape = workspace.train(params, Some(TRAIN));
-            let scores = scores(model, &tape, batch, mode)?;
+            let scores = scores(model, &tape, batch, options)?;
             let loss = loss(model, &tape, batch, &scores, *kind, denominator)?;
             tape.backward(&loss.total, gradients)?;
             tally.add(&tape, batch, &loss.total, denominator)?;
@@ -435,7 +435,7 @@ impl Trainer {
     }
 
     /// Puts everything back as it was when `found` was written.
-    pub(super) fn restore(&mut self, found: &Found) -> Result<(), FinetuneError> {
+    pub(super) fn restore(&mut self, found: &LoadedState) -> Result<(), FinetuneError> {
         Ok(restore_state(&mut self.scorer.params, &mut self.optimizer, found)?)
     }
 

@@ -10,7 +10,7 @@ use crate::config::{Family, ProblemType};
 use crate::embed::{Embedder, Pooling};
 use crate::fill_mask::MaskFiller;
 use crate::finetune::{Examples, Prediction, Predictor};
-use crate::forward::{Example, Forward, ForwardError, Named, Wanted};
+use crate::forward::{Example, Forward, ForwardError, NamedTensor, OutputSelection};
 use crate::model::Model;
 use crate::tasks::{Problem, Text};
 use crate::tokenizer::{Cleaning, Piece, PieceKind, SPECIAL_PIECES, Tokenizer};
@@ -62,10 +62,10 @@ fn with_nan(name: &str, values: &mut [f32]) {
     }
 }
 
-fn run(path: &Path, line: &str, wanted: Wanted) -> Result<Vec<Named>, ForwardError> {
+fn run(path: &Path, line: &str, selection: OutputSelection) -> Result<Vec<NamedTensor>, ForwardError> {
     let mut forward = Forward::load(path, device()).unwrap();
     let example = Example::from_json(line, forward.model().config()).unwrap();
-    forward.run(&example, wanted)
+    forward.run(&example, selection)
 }
 
 #[test]
@@ -83,10 +83,10 @@ fn embeddings_masks_and_tensors_of_a_damaged_model_are_errors() {
     let error = filler.fill("a [MASK]", 3).unwrap_err().to_string();
     assert!(error.starts_with(&format!("the score of a piece for mask 1 {expected}")), "{error}");
 
-    let error = run(folder.path(), r#"{"input_ids": [2, 6, 3]}"#, Wanted::default()).unwrap_err().to_string();
+    let error = run(folder.path(), r#"{"input_ids": [2, 6, 3]}"#, OutputSelection::default()).unwrap_err().to_string();
     assert!(error.starts_with(&format!("tensor hidden.2 {expected}")), "{error}");
     // The MLM head multiplies by the whole table.
-    let error = run(folder.path(), r#"{"input_ids": [2, 7, 3]}"#, Wanted::default()).unwrap_err().to_string();
+    let error = run(folder.path(), r#"{"input_ids": [2, 7, 3]}"#, OutputSelection::default()).unwrap_err().to_string();
     assert!(error.starts_with(&format!("tensor prediction_logits {expected}")), "{error}");
 }
 
@@ -121,8 +121,8 @@ fn predictions_of_a_damaged_model_are_errors() {
 fn several_labels_at_once_are_sigmoids_and_keep_their_problem_type() {
     let multi = Some(ProblemType::MultiLabelClassification);
     let folder = folder(Heads::sequence_classification(3), multi, |_, _| {});
-    let logits = |out: &[Named]| out.iter().find(|named| named.name == "logits").unwrap().values.clone();
-    let z = logits(&run(folder.path(), r#"{"input_ids": [2, 5, 6, 3]}"#, Wanted::default()).unwrap());
+    let logits = |out: &[NamedTensor]| out.iter().find(|named| named.name == "logits").unwrap().values.clone();
+    let z = logits(&run(folder.path(), r#"{"input_ids": [2, 5, 6, 3]}"#, OutputSelection::default()).unwrap());
     let sigmoid: Vec<f64> = z.iter().map(|&z| 1.0 / (1.0 + (-f64::from(z)).exp())).collect();
 
     let mut predictor = Predictor::load(&[PathBuf::from(folder.path())], &device()).unwrap();
@@ -135,16 +135,17 @@ fn several_labels_at_once_are_sigmoids_and_keep_their_problem_type() {
     assert!(json.contains(&format!("\"labels\":[{}]", likely.join(","))), "{json}");
 
     // The mean of -y·log p - (1 - y)·log (1 - p).
-    let wanted = Wanted { loss: true, ..Wanted::default() };
+    let selection = OutputSelection { loss: true, ..OutputSelection::default() };
     let expected = -(sigmoid[0].ln() + (1.0 - sigmoid[1]).ln() + sigmoid[2].ln()) / 3.0;
     for labels in ["[1, 0, 1]", "[1.0, 0.0, 1.0]"] {
-        let out = run(folder.path(), &format!(r#"{{"input_ids": [2, 5, 6, 3], "labels": {labels}}}"#), wanted).unwrap();
+        let out =
+            run(folder.path(), &format!(r#"{{"input_ids": [2, 5, 6, 3], "labels": {labels}}}"#), selection).unwrap();
         let loss = f64::from(out.iter().find(|named| named.name == "loss").unwrap().values[0]);
         assert!((loss - expected).abs() < 1e-5, "{labels}: {loss}, expected {expected}");
     }
     for labels in ["1", "[1, 0]", "[0.5, 0.0, 1.0]", "[2, 0, 1]"] {
         let line = format!(r#"{{"input_ids": [2, 5, 3], "labels": {labels}}}"#);
-        let error = run(folder.path(), &line, wanted).unwrap_err().to_string();
+        let error = run(folder.path(), &line, selection).unwrap_err().to_string();
         assert!(error.contains("several at once") || error.contains("`labels` holds 2"), "{labels}: {error}");
     }
 

@@ -6,7 +6,7 @@
 //! cosine     a·b / (‖a‖₂·‖b‖₂)
 //! ```
 
-use super::Named;
+use super::NamedTensor;
 
 /// How far a tensor lies from its reference.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,8 +36,8 @@ impl Deviation {
 }
 
 /// Each tensor of `values` against the one of the same name in `reference`; those that only one side has are left out.
-pub fn deviations(values: &[Named], reference: &[Named]) -> Vec<Deviation> {
-    let of = |tensor: &Named| {
+pub fn deviations(values: &[NamedTensor], reference: &[NamedTensor]) -> Vec<Deviation> {
+    let of = |tensor: &NamedTensor| {
         let other = reference.iter().find(|other| other.name == tensor.name && other.shape == tensor.shape)?;
         Some(Deviation::of(&tensor.name, &tensor.values, &other.values))
     };
@@ -48,8 +48,8 @@ pub fn deviations(values: &[Named], reference: &[Named]) -> Vec<Deviation> {
 mod tests {
     use super::*;
 
-    fn named(name: &str, values: &[f32]) -> Named {
-        Named { name: name.into(), shape: vec![values.len()], values: values.to_vec() }
+    fn named(name: &str, values: &[f32]) -> NamedTensor {
+        NamedTensor { name: name.into(), shape: vec![values.len()], values: values.to_vec() }
     }
 
     #[test]

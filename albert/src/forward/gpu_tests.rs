@@ -33,14 +33,14 @@ fn folder() -> tempfile::TempDir {
 #[test]
 fn gradients_on_a_gpu_are_those_of_the_processor() {
     let folder = folder();
-    let wanted = Wanted { layers: true, loss: true, gradients: true, ..Wanted::default() };
+    let selection = OutputSelection { layers: true, loss: true, gradients: true, ..OutputSelection::default() };
     let line = r#"{"input_ids": [2, 7, 11, 3, 9], "labels": [-100, 4, -100, 5, -100], "sentence_order_label": 1}"#;
     let run = |device: Device| {
         let mut forward = Forward::load(folder.path(), device).unwrap();
         let example = Example::from_json(line, forward.model().config()).unwrap();
         // Twice: gradients are summed over examples.
-        forward.run(&example, wanted).unwrap();
-        let mut all = forward.run(&example, wanted).unwrap();
+        forward.run(&example, selection).unwrap();
+        let mut all = forward.run(&example, selection).unwrap();
         all.extend(forward.gradients().unwrap());
         all
     };

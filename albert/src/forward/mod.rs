@@ -13,7 +13,7 @@
 //! With C choices hidden, attention and pooled have C as first dimension. Dropout is off. What an attention mask hides is
 //! no key for any token, and still has rows of its own, as in Hugging Face's classes; its outputs mean nothing.
 //!
-//! The loss is that of the example alone: means over its labelled tokens, sums of a model's several losses 1:1, spans
+//! The loss is that of the example alone: means over its labeled tokens, sums of a model's several losses 1:1, spans
 //! (start + end) / 2. [`Forward::gradients`] are those of the sum of the losses of all examples since the start.
 
 mod deviation;
@@ -30,7 +30,7 @@ use crate::checkpoint::{CheckpointError, Heads, LoadReport, ModelFolder};
 use crate::config::ProblemType;
 use crate::finite::{NotFinite, check_finite};
 use crate::heads::{SquadV2Head, Task};
-use crate::model::{Inputs, Mode, Model, ModelError};
+use crate::model::{ForwardOptions, Inputs, Model, ModelError};
 pub use deviation::{Deviation, deviations};
 pub use example::Example;
 use example::{IGNORED, Labels, Token};
@@ -57,7 +57,7 @@ pub enum ForwardError {
 
 /// Which tensors are wanted beside the outputs of the heads and the last hidden state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct OutputSelection {
     /// All hidden states.
     pub layers: bool,
     /// Attention probabilities.
@@ -70,7 +70,7 @@ pub struct Wanted {
 
 /// A tensor by name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Named {
+pub struct NamedTensor {
     /// Its name.
     pub name: String,
     /// Its shape.
@@ -159,20 +159,20 @@ impl Forward {
     ///
     /// # Errors
     /// Labels are wanted and missing or do not fit the model's heads, an output is not finite, or the engine failed.
-    pub fn run(&mut self, example: &Example, wanted: Wanted) -> Result<Vec<Named>, ForwardError> {
+    pub fn run(&mut self, example: &Example, selection: OutputSelection) -> Result<Vec<NamedTensor>, ForwardError> {
         let Self { model, params, gradients, workspace, .. } = self;
         let problem_type = self.problem_type;
         let cpu = workspace.device().processor().clone();
         cpu.enter(|| {
-            let tape = if wanted.gradients { workspace.train(params, None) } else { workspace.infer(params, None) };
+            let tape = if selection.gradients { workspace.train(params, None) } else { workspace.infer(params, None) };
             let mut pass = Pass::new(&tape, model, example)?;
-            pass.encoder(wanted)?;
+            pass.encoder(selection)?;
             let mut losses = pass.pretraining()?;
             losses.extend(pass.task(problem_type)?);
             let loss = losses.into_iter().map(Ok).reduce(|a, b| ops::add(&tape, &a?, &b?)).transpose()?;
             match &loss {
                 Some(loss) => pass.keep("loss", vec![], loss)?,
-                None if wanted.loss || wanted.gradients => {
+                None if selection.loss || selection.gradients => {
                     return Err(ForwardError::Line(
                         "no labels for any head of the model, and its loss is wanted".into(),
                     ));
@@ -180,7 +180,7 @@ impl Forward {
                 None => {}
             }
             let out = std::mem::take(&mut pass.out);
-            if let Some(loss) = loss.filter(|_| wanted.gradients) {
+            if let Some(loss) = loss.filter(|_| selection.gradients) {
                 tape.backward(&loss, gradients)?;
             }
             drop(pass);
@@ -188,7 +188,7 @@ impl Forward {
             for named in &out {
                 check_finite(&named.values, 1, params, |_| format!("tensor {}", named.name))?;
             }
-            if wanted.gradients {
+            if selection.gradients {
                 let flat = gradients.elements()?;
                 for id in params.ids() {
                     let values = &flat[gradients.range(id)];
@@ -203,9 +203,9 @@ impl Forward {
     ///
     /// # Errors
     /// The GPU that they are on failed.
-    pub fn gradients(&self) -> Result<Vec<Named>, ForwardError> {
+    pub fn gradients(&self) -> Result<Vec<NamedTensor>, ForwardError> {
         let flat = self.gradients.elements()?;
-        let of = |(id, name): (engine::ParamId, &String)| Named {
+        let of = |(id, name): (engine::ParamId, &String)| NamedTensor {
             name: format!("grad.{name}"),
             shape: self.params.shape(id).to_vec(),
             values: flat[self.gradients.range(id)].to_vec(),
@@ -215,7 +215,7 @@ impl Forward {
 }
 
 /// Tokens that have a label.
-struct Labelled {
+struct Labeled {
     /// Their rows among the T tokens, rising.
     rows: Vec<u32>,
     labels: Vec<u32>,
@@ -232,7 +232,7 @@ struct Pass<'a, 'w> {
     row_of: Vec<u32>,
     /// The encoder's output.
     x: Option<Var>,
-    out: Vec<Named>,
+    out: Vec<NamedTensor>,
 }
 
 impl<'a, 'w> Pass<'a, 'w> {
@@ -263,7 +263,7 @@ impl<'a, 'w> Pass<'a, 'w> {
 
     /// Keeps `value` as it is, under `shape`.
     fn keep(&mut self, name: &str, shape: Vec<usize>, value: &Var) -> Result<(), EngineError> {
-        self.out.push(Named { name: name.to_owned(), shape, values: value.value().to_vec()? });
+        self.out.push(NamedTensor { name: name.to_owned(), shape, values: value.value().to_vec()? });
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         let mut shape = self.rows();
         shape.push(self.example.length());
         shape.extend(width);
-        self.out.push(Named { name: name.to_owned(), shape, values });
+        self.out.push(NamedTensor { name: name.to_owned(), shape, values });
         Ok(())
     }
 
@@ -283,20 +283,20 @@ impl<'a, 'w> Pass<'a, 'w> {
         Some(self.example.rows.len()).filter(|&rows| rows > 1).into_iter().collect()
     }
 
-    fn encoder(&mut self, wanted: Wanted) -> Result<(), ForwardError> {
+    fn encoder(&mut self, selection: OutputSelection) -> Result<(), ForwardError> {
         let (tape, model) = (self.tape, self.model);
         let (hidden, inner) = (model.config().hidden_size, model.config().inner_group_num);
         let last = model.config().blocks().len();
         let mut states = Vec::new();
-        let x = model.encode_with(tape, &self.inputs, &Mode::EVALUATION, |_, x| {
+        let x = model.encode_with(tape, &self.inputs, &ForwardOptions::EVALUATION, |_, x| {
             states.push(x.clone());
             Ok(())
         })?;
         for (k, state) in states.iter().enumerate() {
-            if k.is_multiple_of(inner) && (wanted.layers || k == last) {
+            if k.is_multiple_of(inner) && (selection.layers || k == last) {
                 self.keep_tokens(&format!("hidden.{}", k / inner), Some(hidden), state)?;
             }
-            if wanted.attention && k < last {
+            if selection.attention && k < last {
                 self.keep_attention(k, &tape.detach(state))?;
             }
         }
@@ -318,7 +318,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         }
         let mut shape = self.rows();
         shape.extend([heads, length, length]);
-        self.out.push(Named { name: format!("attention.{block}"), shape, values });
+        self.out.push(NamedTensor { name: format!("attention.{block}"), shape, values });
         Ok(())
     }
 
@@ -347,7 +347,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             let all: Vec<u32> = (0..self.row_of.len() as u32).collect();
             let logits = head.logits(tape, &tape.detach(&x), &tape.input([all.len()], &all)?)?;
             self.keep_tokens("prediction_logits", Some(model.config().vocab_size), &logits)?;
-            if let Some(Labelled { rows, labels }) = self.token_labels(model.config().vocab_size)? {
+            if let Some(Labeled { rows, labels }) = self.token_labels(model.config().vocab_size)? {
                 let positions = tape.input([rows.len()], &rows)?;
                 let targets = tape.input([labels.len()], &labels)?;
                 losses.push(head.loss(tape, &x, &positions, &targets, rows.len() as f32)?.loss);
@@ -365,8 +365,8 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(losses)
     }
 
-    /// The tokens that are labelled, in the order of their rows.
-    fn token_labels(&self, classes: usize) -> Result<Option<Labelled>, ForwardError> {
+    /// The tokens that are labeled, in the order of their rows.
+    fn token_labels(&self, classes: usize) -> Result<Option<Labeled>, ForwardError> {
         let Some(Labels::Tokens(labels)) = &self.example.labels else { return Ok(None) };
         if labels.len() != self.row_of.len() {
             return Err(ForwardError::Line(format!(
@@ -375,13 +375,13 @@ impl<'a, 'w> Pass<'a, 'w> {
                 self.row_of.len()
             )));
         }
-        let mut labelled: Vec<(u32, u32)> = Vec::new();
+        let mut labeled: Vec<(u32, u32)> = Vec::new();
         for (&row, &label) in self.row_of.iter().zip(labels).filter(|(_, label)| **label != IGNORED) {
-            labelled.push((row, class(label, classes)?));
+            labeled.push((row, class(label, classes)?));
         }
-        labelled.sort_unstable();
-        let (rows, labels) = labelled.iter().copied().unzip();
-        Ok((!labelled.is_empty()).then_some(Labelled { rows, labels }))
+        labeled.sort_unstable();
+        let (rows, labels) = labeled.iter().copied().unzip();
+        Ok((!labeled.is_empty()).then_some(Labeled { rows, labels }))
     }
 
     /// The head of the task; gives its loss.
@@ -391,7 +391,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         match task {
             Task::Sequence(head) => {
                 let pooled = self.pooled()?.expect("the head's class has a pooler");
-                let logits = head.logits(tape, &pooled, &Mode::EVALUATION)?;
+                let logits = head.logits(tape, &pooled, &ForwardOptions::EVALUATION)?;
                 let labels = logits.shape()[1];
                 let mut shape = self.rows();
                 shape.push(labels);
@@ -399,10 +399,10 @@ impl<'a, 'w> Pass<'a, 'w> {
                 self.sequence_loss(&logits, problem_type)
             }
             Task::Token(head) => {
-                let logits = head.logits(tape, &x, &Mode::EVALUATION)?;
+                let logits = head.logits(tape, &x, &ForwardOptions::EVALUATION)?;
                 let classes = logits.shape()[1];
                 self.keep_tokens("logits", Some(classes), &logits)?;
-                let Some(Labelled { rows, labels }) = self.token_labels(classes)? else { return Ok(None) };
+                let Some(Labeled { rows, labels }) = self.token_labels(classes)? else { return Ok(None) };
                 let rows = tape.input([rows.len()], &rows)?;
                 let count = labels.len();
                 let labels = tape.input([count], &labels)?;
@@ -411,7 +411,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             }
             Task::Choice(head) => {
                 let pooled = self.pooled()?.expect("the head's class has a pooler");
-                let scores = head.scores(tape, &pooled, &Mode::EVALUATION)?;
+                let scores = head.scores(tape, &pooled, &ForwardOptions::EVALUATION)?;
                 let choices = scores.shape()[0];
                 self.keep("logits", vec![choices], &scores)?;
                 let Some(Labels::Class(label)) = self.example.labels else { return Ok(None) };
@@ -502,8 +502,14 @@ impl<'a, 'w> Pass<'a, 'w> {
         };
         let rows = tape.input([length], &vec![from; length])?;
         let end = head.end_logits(tape, &x, &rows, &mask)?;
-        let answer =
-            head.answer_logits(tape, &x, &start, &self.cu_seqlens, &self.inputs.first_tokens, &Mode::EVALUATION)?;
+        let answer = head.answer_logits(
+            tape,
+            &x,
+            &start,
+            &self.cu_seqlens,
+            &self.inputs.first_tokens,
+            &ForwardOptions::EVALUATION,
+        )?;
         self.keep_tokens("start_logits", None, &start)?;
         self.keep_tokens("end_logits", None, &end)?;
         self.keep("answer_logit", vec![], &answer)?;

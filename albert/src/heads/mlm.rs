@@ -1,6 +1,6 @@
-//! Masked language modelling: the encoder's output at the masked positions back to pieces.
+//! Masked language modeling: the encoder's output at the masked positions back to pieces.
 
-use engine::ops::{self, Classified, Norm};
+use engine::ops::{self, CrossEntropyOutput, Norm};
 use engine::{EngineError, ParamId, Tape, Var};
 
 use crate::config::AlbertConfig;
@@ -49,7 +49,7 @@ impl MlmHead {
         positions: &Var,
         labels: &Var,
         denominator: f32,
-    ) -> Result<Classified, EngineError> {
+    ) -> Result<CrossEntropyOutput, EngineError> {
         let h = self.hidden(tape, x, positions)?;
         ops::projected_cross_entropy(tape, &h, self.decoder, self.bias, labels, denominator)
     }

@@ -1,4 +1,4 @@
-//! What stands on the encoder.
+//! Task heads on top of the encoder.
 //!
 //! ```text
 //! MLM        h = LayerNorm_E(act(x[masked]·Wᵀ + b))      [M, E]       masked positions alone, gathered first

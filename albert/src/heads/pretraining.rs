@@ -1,15 +1,15 @@
 //! Both losses of pre-training over one micro-batch.
 
-use engine::ops::{self, Classified};
+use engine::ops::{self, CrossEntropyOutput};
 use engine::{EngineError, Tape, Var};
 
 use crate::data::Batch;
-use crate::model::{Inputs, Mode, Model};
+use crate::model::{ForwardOptions, Inputs, Model};
 
 /// Weights of the two losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossWeights {
-    /// Of masked language modelling.
+    /// Of masked language modeling.
     pub mlm: f32,
     /// Of the sentence objective.
     pub sentence: f32,
@@ -36,10 +36,10 @@ impl Denominators {
 pub struct PretrainingLoss {
     /// Their weighted sum, what backward starts from; `None` if both weights are 0.
     pub total: Option<Var>,
-    /// Masked language modelling, if the model has that head.
-    pub mlm: Option<Classified>,
+    /// Masked language modeling, if the model has that head.
+    pub mlm: Option<CrossEntropyOutput>,
     /// The sentence objective, if the model has that head and the batch has labels.
-    pub sentence: Option<Classified>,
+    pub sentence: Option<CrossEntropyOutput>,
 }
 
 /// Runs the model over `batch`.
@@ -50,12 +50,12 @@ pub fn pretraining_loss(
     model: &Model,
     tape: &Tape<'_>,
     batch: &Batch,
-    mode: &Mode,
+    options: &ForwardOptions,
     weights: LossWeights,
     denominators: Denominators,
 ) -> Result<PretrainingLoss, EngineError> {
     let inputs = Inputs::new(tape, batch)?;
-    let x = model.encode(tape, &inputs, mode)?; // [T, H]
+    let x = model.encode(tape, &inputs, options)?; // [T, H]
     let mlm = match model.mlm() {
         Some(head) if !batch.masked_positions.is_empty() => {
             let masked = batch.masked_positions.len();
@@ -73,7 +73,7 @@ pub fn pretraining_loss(
         }
         _ => None,
     };
-    let weighted = |loss: &Option<Classified>, weight: f32| -> Result<Option<Var>, EngineError> {
+    let weighted = |loss: &Option<CrossEntropyOutput>, weight: f32| -> Result<Option<Var>, EngineError> {
         match loss {
             Some(classified) if weight > 0.0 => {
                 let loss = &classified.loss;

@@ -1,6 +1,6 @@
 //! The pooler and the sentence-order head on it.
 
-use engine::ops::{self, Classified};
+use engine::ops::{self, CrossEntropyOutput};
 use engine::{EngineError, Tape, Var};
 
 use crate::model::{Finder, Linear};
@@ -56,7 +56,7 @@ impl SentenceHead {
         pooled: &Var,
         labels: &Var,
         denominator: f32,
-    ) -> Result<Classified, EngineError> {
+    ) -> Result<CrossEntropyOutput, EngineError> {
         let logits = self.logits(tape, pooled)?;
         ops::cross_entropy(tape, &logits, labels, denominator)
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Sequence   z = dropout(p)·Wᵀ + b      [B, n]   loss = Σ nll / denominator; n = 1: mean (z - y)²
-//! Token      z = dropout(x)·Wᵀ + b      [T, n]   loss over the labelled tokens alone
+//! Token      z = dropout(x)·Wᵀ + b      [T, n]   loss over the labeled tokens alone
 //! Choice     z = dropout(p)·Wᵀ + b      [C]      one score a choice, softmax over the choices of each example
 //! Span       z = x·Wᵀ + b               [T, 2]   softmax over the tokens of each sequence, one for the start, one for the
 //!                                                end; loss = (start + end) / 2
@@ -11,13 +11,13 @@
 //! p is the pooler's output. Dropout is `classifier_dropout_prob` and is drawn in training alone; spans have none.
 //! Sources: Devlin et al. 2019, section 4; the released code and Hugging Face's classes, which agree.
 
-use engine::ops::{self, Classified, Dropout, Sequences};
+use engine::ops::{self, CrossEntropyOutput, Dropout, Sequences};
 use engine::{EngineError, Tape, Var};
 
 use super::SquadV2Head;
 use crate::checkpoint::TaskHead;
 use crate::config::AlbertConfig;
-use crate::model::{Finder, Linear, Mode};
+use crate::model::{Finder, ForwardOptions, Linear};
 
 /// Dropout site of the heads, above all of the encoder's.
 pub(super) const SITE: u64 = u32::MAX as u64;
@@ -66,8 +66,8 @@ impl Classifier {
     ///
     /// # Errors
     /// The engine failed.
-    pub fn logits(&self, tape: &Tape<'_>, x: &Var, mode: &Mode) -> Result<Var, EngineError> {
-        let x = ops::dropout(tape, x, mode.dropout.map(|seed| Dropout { seed, site: SITE, rate: self.rate }))?;
+    pub fn logits(&self, tape: &Tape<'_>, x: &Var, options: &ForwardOptions) -> Result<Var, EngineError> {
+        let x = ops::dropout(tape, x, options.dropout.map(|seed| Dropout { seed, site: SITE, rate: self.rate }))?;
         self.map.forward(tape, &x)
     }
 
@@ -75,8 +75,8 @@ impl Classifier {
     ///
     /// # Errors
     /// The head has more labels, or the engine failed.
-    pub fn scores(&self, tape: &Tape<'_>, x: &Var, mode: &Mode) -> Result<Var, EngineError> {
-        let z = self.logits(tape, x, mode)?;
+    pub fn scores(&self, tape: &Tape<'_>, x: &Var, options: &ForwardOptions) -> Result<Var, EngineError> {
+        let z = self.logits(tape, x, options)?;
         ops::reshape(tape, &z, [x.shape()[0]])
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn span_losses(
     sequences: &Sequences,
     answers: [&Var; 2],
     denominator: f32,
-) -> Result<[Classified; 2], EngineError> {
+) -> Result<[CrossEntropyOutput; 2], EngineError> {
     let loss = |i: usize| ops::sequence_cross_entropy(tape, &logits[i], sequences, answers[i], denominator);
     Ok([loss(0)?, loss(1)?])
 }

@@ -55,7 +55,7 @@ fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
-/// How many words two normalised answers share and how many each has: shared, of the first, of the second.
+/// Word counts of two normalized answers: shared, of the first, of the second.
 pub(super) fn shared_words(a: &str, b: &str) -> (u64, u64, u64) {
     let words =
         |text: &'_ str| -> Vec<String> { text.split(' ').filter(|w| !w.is_empty()).map(str::to_owned).collect() };
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_normalised_as_officially() {
+    fn answers_are_normalized_as_officially() {
         let cases = [
             ("The  U.S.A.'s — a café", "usas — café"),
             ("a", ""),

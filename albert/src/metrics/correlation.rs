@@ -1,4 +1,4 @@
-//! How alike two rows of numbers go.
+//! Pearson and Spearman correlation.
 //!
 //! ```text
 //! Pearson    r = Σ (x-x̄)(y-ȳ) / √(Σ (x-x̄)² · Σ (y-ȳ)²)
@@ -51,9 +51,9 @@ fn mean(values: &[f64]) -> (f64, f64) {
 /// Pearson's correlation coefficient.
 ///
 /// # Panics
-/// If there are not as many of the one as of the other.
+/// If `x` and `y` differ in length.
 pub fn pearson(x: &[f64], y: &[f64]) -> Option<f64> {
-    assert_eq!(x.len(), y.len(), "as many of the one as of the other");
+    assert_eq!(x.len(), y.len(), "x and y must have equal length");
     let is_constant = |values: &[f64]| values.iter().all(|&value| value == values[0]);
     if x.len() < 2 || is_constant(x) || is_constant(y) {
         return None;
@@ -75,9 +75,9 @@ pub fn pearson(x: &[f64], y: &[f64]) -> Option<f64> {
 /// Spearman's rank correlation.
 ///
 /// # Panics
-/// If there are not as many of the one as of the other.
+/// If `x` and `y` differ in length.
 pub fn spearman(x: &[f64], y: &[f64]) -> Option<f64> {
-    assert_eq!(x.len(), y.len(), "as many of the one as of the other");
+    assert_eq!(x.len(), y.len(), "x and y must have equal length");
     if x.iter().chain(y).any(|value| value.is_nan()) {
         return None;
     }

@@ -1,7 +1,7 @@
 //! The official evaluations of SQuAD 1.1 and 2.0.
 //!
 //! ```text
-//! exact   the answer equals one that people gave, both normalised
+//! exact   the answer equals one that people gave, both normalized
 //! F1      2·p·r / (p + r) over the words that it shares with the nearest of them
 //! ```
 //!
@@ -136,7 +136,7 @@ impl Squad2Scores {
     }
 }
 
-/// Whether two answers are the same once they are normalised.
+/// Compares two answers after normalization.
 pub fn is_exact(gold: &str, prediction: &str) -> bool {
     normalize_answer(gold) == normalize_answer(prediction)
 }

@@ -10,7 +10,7 @@
 use engine::ops::{self, Dropout, Norm};
 use engine::{EngineError, ParamId, Tape, Var};
 
-use super::{Finder, Inputs, Linear, Mode};
+use super::{Finder, ForwardOptions, Inputs, Linear};
 use crate::config::AlbertConfig;
 
 /// Dropout site of the embeddings; the encoder's begin behind it.
@@ -39,11 +39,17 @@ impl Embeddings {
         })
     }
 
-    pub(super) fn forward(&self, tape: &Tape<'_>, inputs: &Inputs, mode: &Mode) -> Result<Var, EngineError> {
+    pub(super) fn forward(
+        &self,
+        tape: &Tape<'_>,
+        inputs: &Inputs,
+        options: &ForwardOptions,
+    ) -> Result<Var, EngineError> {
         let lookups = [(&inputs.ids, self.word), (&inputs.segments, self.segment), (&inputs.positions, self.position)];
-        let x = ops::embedding_sum(tape, &lookups, mode.dtype)?; // [T, E]
+        let x = ops::embedding_sum(tape, &lookups, options.dtype)?; // [T, E]
         let x = ops::layer_norm(tape, &x, self.norm)?;
-        let x = ops::dropout(tape, &x, mode.dropout.map(|seed| Dropout { seed, site: SITE, rate: self.dropout_rate }))?;
+        let x =
+            ops::dropout(tape, &x, options.dropout.map(|seed| Dropout { seed, site: SITE, rate: self.dropout_rate }))?;
         match self.map {
             Some(map) => map.forward(tape, &x), // [T, H]
             None => Ok(x),

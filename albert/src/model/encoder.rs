@@ -14,7 +14,7 @@ use engine::ops::{self, Dropout, EncoderLayer, LayerParams, Norm, Recompute};
 use engine::{EngineError, Tape, Var};
 
 use super::composed;
-use super::{Finder, Inputs, Linear, Mode};
+use super::{Finder, ForwardOptions, Inputs, Linear};
 use crate::checkpoint::block_prefix;
 use crate::config::{AlbertConfig, BlockId};
 
@@ -24,7 +24,7 @@ pub enum Blocks {
     /// Each as one operation with a backward pass of its own, which recomputes as told.
     Fused(Recompute),
     /// From small operations: slow, and plain to read.
-    Composed,
+    Reference,
 }
 
 /// The weights of the first half of a block.
@@ -150,7 +150,7 @@ impl Encoder {
         tape: &Tape<'_>,
         x: Var,
         inputs: &Inputs,
-        mode: &Mode,
+        options: &ForwardOptions,
         seen: &mut impl FnMut(usize, &Var) -> Result<(), EngineError>,
     ) -> Result<Var, EngineError> {
         let (mut x, mut at) = (x, 0);
@@ -158,20 +158,26 @@ impl Encoder {
         for alike in self.blocks.chunk_by(|a, b| a == b) {
             let mut applications = None;
             for block in alike {
-                let dropout = self.shape.dropout(at, mode.dropout);
-                x = match mode.blocks {
+                let dropout = self.shape.dropout(at, options.dropout);
+                x = match options.blocks {
                     Blocks::Fused(recompute) => {
                         let layer = block.fused(&self.shape, &dropout, recompute);
                         let applications = match &mut applications {
                             Some(applications) => applications,
                             none => {
                                 let tokens = x.shape()[0];
-                                none.insert(ops::Applications::new(tape, &layer, alike.len(), tokens, x.dtype())?)
+                                none.insert(ops::SharedLayerBackward::new(
+                                    tape,
+                                    &layer,
+                                    alike.len(),
+                                    tokens,
+                                    x.dtype(),
+                                )?)
                             }
                         };
                         ops::repeated_encoder_layer(tape, &x, &inputs.sequences, &layer, applications)?
                     }
-                    Blocks::Composed => composed::block(tape, &x, inputs, block, &self.shape, &dropout)?,
+                    Blocks::Reference => composed::block(tape, &x, inputs, block, &self.shape, &dropout)?,
                 };
                 at += 1;
                 seen(at, &x)?;

@@ -53,7 +53,7 @@ pub struct Model {
 
 /// How a pass is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mode {
+pub struct ForwardOptions {
     /// Storage of activations: f32 or bf16.
     pub dtype: DType,
     /// Key of the dropout masks of this pass; `None` drops nothing, as in evaluation.
@@ -62,12 +62,12 @@ pub struct Mode {
     pub blocks: Blocks,
 }
 
-impl Mode {
+impl ForwardOptions {
     /// Evaluation in f32.
     pub const EVALUATION: Self = Self { dtype: DType::F32, dropout: None, blocks: Blocks::Fused(Recompute::None) };
 }
 
-/// The key of the dropout masks of micro-batch `micro` of optimiser step `step`: a fresh one each time, the same
+/// The key of the dropout masks of micro-batch `micro` of optimizer step `step`: a fresh one each time, the same
 /// whenever the step is done again.
 pub fn dropout_key(seed: u64, step: u64, micro: u32) -> u64 {
     // The last counter word keeps these numbers apart from others drawn under the same seed.
@@ -174,8 +174,8 @@ impl Model {
     ///
     /// # Errors
     /// An id, segment or position is beyond its table, or the engine failed.
-    pub fn encode(&self, tape: &Tape<'_>, inputs: &Inputs, mode: &Mode) -> Result<Var, EngineError> {
-        self.encode_with(tape, inputs, mode, |_, _| Ok(()))
+    pub fn encode(&self, tape: &Tape<'_>, inputs: &Inputs, options: &ForwardOptions) -> Result<Var, EngineError> {
+        self.encode_with(tape, inputs, options, |_, _| Ok(()))
     }
 
     /// The same, and what is between the blocks: `seen` is called with 0 and the encoder's input, then with n and the
@@ -187,12 +187,12 @@ impl Model {
         &self,
         tape: &Tape<'_>,
         inputs: &Inputs,
-        mode: &Mode,
+        options: &ForwardOptions,
         mut seen: impl FnMut(usize, &Var) -> Result<(), EngineError>,
     ) -> Result<Var, EngineError> {
-        let x = self.embeddings.forward(tape, inputs, mode)?; // [T, H]
+        let x = self.embeddings.forward(tape, inputs, options)?; // [T, H]
         seen(0, &x)?;
-        self.encoder.forward(tape, x, inputs, mode, &mut seen)
+        self.encoder.forward(tape, x, inputs, options, &mut seen)
     }
 
     /// The attention probabilities `[A, S, S]` of block `block` for each sequence, from the block's input `x` `[T, H]`,

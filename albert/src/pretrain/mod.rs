@@ -1,7 +1,7 @@
 //! Pre-training: from shards to a model.
 //!
 //! * [`Recipe`]: every setting of a run, from TOML.
-//! * [`Trainer`]: model, optimiser and data; one optimiser step at a time.
+//! * [`Trainer`]: model, optimizer and data; one optimizer step at a time.
 //! * [`pretrain`]: a run in a folder: steps, evaluations, checkpoints, reports; resumable to the bit.
 //! * [`Observer`]: hears what the run does.
 
@@ -25,7 +25,7 @@ pub use crate::training::{
 };
 pub use named::RECIPES;
 pub use objectives::sentence_accuracy;
-pub use observer::{Observer, Silent, Started, StepReport};
+pub use observer::{NoopObserver, Observer, Started, StepReport};
 pub use recipe::{EvaluationSettings, FirstValues, Input, LossSettings, OutputBias, Recipe, RunSettings};
 pub use run::{Outcome, Sources, Summary, pretrain};
 pub use trainer::Trainer;

@@ -1,4 +1,4 @@
-//! What a run tells while it goes on.
+//! Callbacks of a pre-training run.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub struct Started<'a> {
     pub resumed_from: Option<&'a Path>,
 }
 
-/// One optimiser step.
+/// One optimizer step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepReport {
     /// Steps done, this one included.
@@ -102,6 +102,6 @@ pub trait Observer {
 
 /// Hears nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
+pub struct NoopObserver;
 
-impl Observer for Silent {}
+impl Observer for NoopObserver {}

@@ -135,9 +135,9 @@ pub(super) struct Monitor {
 }
 
 /// Share of the smoothed loss that a step replaces.
-const RENEWAL: f64 = 0.02;
+const EMA_WEIGHT: f64 = 0.02;
 /// Steps before the smoothed loss is trusted.
-const SETTLING: u64 = 50;
+const WARMUP_STEPS: u64 = 50;
 
 impl Monitor {
     fn new() -> Self {
@@ -149,13 +149,13 @@ impl Monitor {
     pub(super) fn watch(&mut self, loss: f64, margin: f64) -> Option<f64> {
         self.steps += 1;
         // The mean of the first steps, then an exponential average.
-        let renewal = RENEWAL.max(1.0 / self.steps as f64);
+        let renewal = EMA_WEIGHT.max(1.0 / self.steps as f64);
         self.smoothed += renewal * (loss - self.smoothed);
         if self.steps == 1 {
             // About ln V: where a run that blows up at once has come from.
             self.lowest = loss;
         }
-        if self.steps < SETTLING {
+        if self.steps < WARMUP_STEPS {
             return None;
         }
         self.lowest = self.lowest.min(self.smoothed);

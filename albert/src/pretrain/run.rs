@@ -26,7 +26,7 @@ use super::observer::{Observer, Started, StepReport};
 use super::progress::Progress;
 use super::trainer::Trainer;
 use super::{PretrainError, Recipe};
-use crate::checkpoint::{Checkpoints, Found, StateHeader, save_model};
+use crate::checkpoint::{Checkpoints, LoadedState, StateHeader, save_model};
 use crate::data::{Baseline, Batch, DataError, Dataset, EvaluationSet, Side, Unigram, Vocabulary};
 use crate::report::{EvaluationRecord, EventFile, MetricsLog, Record, Sentence, read_metrics, write_curves};
 use crate::training::{Begin, FolderLock, claim_folder, claim_present, expect_folder};
@@ -38,7 +38,7 @@ pub struct Sources<'a> {
     pub dataset: &'a Dataset,
     /// The vocabulary that they were made with.
     pub vocabulary: &'a Arc<Vocabulary>,
-    /// The files of the tokeniser, to be kept with the model: names and texts.
+    /// The files of the tokenizer, to be kept with the model: names and texts.
     pub tokenizer: &'a [(&'static str, Vec<u8>)],
 }
 
@@ -196,7 +196,7 @@ impl<'s> Run<'s> {
 
     fn tell(
         &self,
-        found: Option<&Found>,
+        found: Option<&LoadedState>,
         no_evaluation: Option<&str>,
         note: Option<&str>,
         observer: &mut dyn Observer,

@@ -9,14 +9,14 @@ use engine::{Cpu, Device, Isa, philox::Stream};
 
 use super::*;
 use crate::checkpoint::{Checkpoints, Heads, ModelFolder};
-use crate::cost::{Checkpointing, Memory, Training, Workload};
+use crate::cost::{Memory, Recompute, Training, Workload};
 use crate::data::{CorpusSettings, Dataset, Source, SplitSettings, Vocabulary, build_with};
 use crate::report::{EvaluationRecord, Record, read_metrics};
 use crate::tokenizer::SpecialIds;
 
 const PIECES: u32 = 60;
 
-/// Documents of numbers that count upwards from a random start: what is masked follows from its neighbours, and the
+/// Documents of numbers that count upwards from a random start: what is masked follows from its neighbors, and the
 /// order of two sentences from their numbers.
 fn text() -> String {
     let mut out = String::new();
@@ -538,9 +538,7 @@ fn a_processor_keeps_little_unless_the_recipe_says_otherwise() {
 fn estimates_of_memory_are_near_the_plan() {
     // With the second, logits are most of what is there at once.
     let worlds = [world(), world_of(8000)];
-    for (checkpointing, name) in
-        [(Checkpointing::None, "none"), (Checkpointing::Cheap, "cheap"), (Checkpointing::Layer, "layer")]
-    {
+    for (checkpointing, name) in [(Recompute::None, "none"), (Recompute::Cheap, "cheap"), (Recompute::Layer, "layer")] {
         for (world, layers) in [(&worlds[0], 2), (&worlds[0], 6), (&worlds[1], 2)] {
             let recipe = recipe(&[
                 "model.hidden_size=128",

@@ -1,4 +1,4 @@
-//! One optimiser step: micro-batches forward and backward, clipping, the optimiser.
+//! One optimizer step: micro-batches forward and backward, clipping, the optimizer.
 //!
 //! ```text
 //! batches of the step ──> M, B of all of them (the denominators)
@@ -15,29 +15,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::ops::Classified;
+use engine::ops::CrossEntropyOutput;
 use engine::optim::Optimizer;
 use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Workspace};
 
 use super::observer::StepReport;
 use super::progress::Tally;
 use super::{MemoryPlan, OutputBias, PretrainError, Recipe, Replan};
-use crate::checkpoint::{CheckpointError, Checkpoints, Found, Heads, ModelFolder, StateHeader};
+use crate::checkpoint::{CheckpointError, Checkpoints, Heads, LoadedState, ModelFolder, StateHeader};
 use crate::cost::Flops;
 use crate::data::{
     Batch, BatchCapacity, Cursor, Dataset, EvaluationSet, Objective, Prefetch, Sampler, Side, Unigram, Vocabulary,
 };
 use crate::heads::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
-use crate::model::{Mode, Model, dropout_key};
+use crate::model::{ForwardOptions, Model, dropout_key};
 use crate::report::Sentence;
 use crate::training::{Update, expect_finite, restore_state, save_state};
 
 /// Batches that are made ahead of their use.
-const AHEAD: usize = 2;
+const PREFETCH: usize = 2;
 const TRAIN: &str = "train";
 const EVALUATE: &str = "evaluate";
 
-/// Model, optimiser and data of a run, without files.
+/// Model, optimizer and data of a run, without files.
 #[derive(Debug)]
 pub struct Trainer {
     recipe: Recipe,
@@ -56,7 +56,7 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Builds the model with its first values, the optimiser and the data at their beginning, and plans the memory.
+    /// Builds the model with its first values, the optimizer and the data at their beginning, and plans the memory.
     ///
     /// # Errors
     /// The recipe, the data and the vocabulary do not belong together, or there is not enough memory.
@@ -90,7 +90,7 @@ impl Trainer {
         let room: Vec<Batch> = (0..most_micro_batches(&recipe)).map(|_| Batch::new(&recipe.data)).collect();
         let mut trainer = Self {
             gradients: params.gradients_on(&device)?,
-            batches: Prefetch::new(sampler, AHEAD)?,
+            batches: Prefetch::new(sampler, PREFETCH)?,
             workspace: Workspace::new(device),
             communicator: Communicator::default(),
             memory: MemoryPlan::default(),
@@ -110,20 +110,20 @@ impl Trainer {
     fn plan(&mut self, table: usize) -> Result<(), PretrainError> {
         let batch = largest_batch(&self.recipe);
         let denominators = Denominators::of(&batch);
-        let (mode, weights) = (self.mode(Some(0)), self.loss_weights());
+        let (options, weights) = (self.options(Some(0)), self.loss_weights());
         let Self { workspace, model, params, gradients, .. } = self;
         let train = workspace.plan(TRAIN, |workspace| {
             let tape = workspace.train(params, None);
-            let losses = pretraining_loss(model, &tape, &batch, &mode, weights, denominators)?;
+            let losses = pretraining_loss(model, &tape, &batch, &options, weights, denominators)?;
             if let Some(total) = losses.total {
                 tape.backward(&total, gradients)?;
             }
             Ok(())
         })?;
-        let mode = Mode { dropout: None, ..mode };
+        let options = ForwardOptions { dropout: None, ..options };
         let evaluate = workspace.plan(EVALUATE, |workspace| {
             let tape = workspace.infer(params, None);
-            pretraining_loss(model, &tape, &batch, &mode, weights, denominators).map(|_| ())
+            pretraining_loss(model, &tape, &batch, &options, weights, denominators).map(|_| ())
         })?;
         gradients.clear()?;
         let batch_bytes = |batch: &Batch| {
@@ -136,20 +136,20 @@ impl Trainer {
             packed: self.params.packed_bytes(),
             step: train.bytes().max(evaluate.bytes()),
             threads: self.workspace.scratch_bytes(),
-            data: table + (self.room.len() + AHEAD) * self.room.first().map_or(0, batch_bytes),
+            data: table + (self.room.len() + PREFETCH) * self.room.first().map_or(0, batch_bytes),
         };
         Ok(())
     }
 
-    fn mode(&self, dropout: Option<u64>) -> Mode {
-        self.recipe.compute.mode(self.workspace.device(), dropout)
+    fn options(&self, dropout: Option<u64>) -> ForwardOptions {
+        self.recipe.compute.options(self.workspace.device(), dropout)
     }
 
     fn loss_weights(&self) -> LossWeights {
         LossWeights { mlm: self.recipe.loss.mlm_weight as f32, sentence: self.recipe.loss.sentence_weight as f32 }
     }
 
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub fn step(&self) -> u64 {
         self.optimizer.steps()
     }
@@ -229,7 +229,7 @@ impl Trainer {
         self.room.len()
     }
 
-    /// Takes one optimiser step.
+    /// Takes one optimizer step.
     ///
     /// # Errors
     /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
@@ -291,14 +291,14 @@ impl Trainer {
         };
         self.gradients.clear()?;
         for (micro, batch) in batches.iter().enumerate() {
-            let mode = self.mode(Some(dropout_key(self.recipe.seed, step, micro as u32)));
+            let options = self.options(Some(dropout_key(self.recipe.seed, step, micro as u32)));
             let weights = self.loss_weights();
             let checkpointing = self.recipe.compute.checkpointing(self.workspace.device());
             let Self { workspace, model, params, gradients, cpu, .. } = self;
             // Inside the pool every kernel of the step finds its threads awake.
             cpu.enter(|| -> Result<(), PretrainError> {
                 let tape = workspace.train(params, Some(TRAIN));
-                let losses = pretraining_loss(model, &tape, batch, &mode, weights, denominators)?;
+                let losses = pretraining_loss(model, &tape, batch, &options, weights, denominators)?;
                 if let Some(total) = &losses.total {
                     tape.backward(total, gradients)?;
                 }
@@ -317,7 +317,7 @@ impl Trainer {
     /// # Errors
     /// The engine failed.
     pub(super) fn evaluate(&mut self, set: &mut EvaluationSet, batch: &mut Batch) -> Result<Tally, PretrainError> {
-        let (mode, weights) = (self.mode(None), self.loss_weights());
+        let (options, weights) = (self.options(None), self.loss_weights());
         let mask = set.mask_id();
         let mut tally = Tally::default();
         set.rewind();
@@ -327,7 +327,7 @@ impl Trainer {
             let tally = &mut tally;
             cpu.enter(|| -> Result<(), EngineError> {
                 let tape = workspace.infer(params, Some(EVALUATE));
-                let losses = pretraining_loss(model, &tape, batch, &mode, weights, Denominators::of(batch))?;
+                let losses = pretraining_loss(model, &tape, batch, &options, weights, Denominators::of(batch))?;
                 tally.add(batch, &losses)?;
                 tally.add_hidden(batch, &losses, mask)?;
                 Ok(())
@@ -350,7 +350,7 @@ impl Trainer {
     /// A tensor is missing, or the data has no such place.
     pub(super) fn restore(
         &mut self,
-        found: &Found,
+        found: &LoadedState,
         dataset: &Dataset,
         vocabulary: &Arc<Vocabulary>,
     ) -> Result<(), PretrainError> {
@@ -360,7 +360,7 @@ impl Trainer {
         let shards = Arc::clone(dataset.side(Side::Train));
         let mut sampler = Sampler::new(shards, Arc::clone(vocabulary), &self.recipe.data, self.recipe.seed)?;
         sampler.seek(cursor)?;
-        self.batches = Prefetch::new(sampler, AHEAD)?;
+        self.batches = Prefetch::new(sampler, PREFETCH)?;
         Ok(())
     }
 }
@@ -371,7 +371,7 @@ fn masked(batch: &Batch) -> usize {
 
 impl Tally {
     fn add(&mut self, batch: &Batch, losses: &PretrainingLoss) -> Result<(), EngineError> {
-        let sums = |classified: &Classified| {
+        let sums = |classified: &CrossEntropyOutput| {
             let sum: f64 = classified.losses.elements::<f32>()?.iter().map(|&x| f64::from(x)).sum();
             Ok::<_, EngineError>((sum, classified.correct()? as u64, classified.losses.len() as u64))
         };

@@ -1,6 +1,6 @@
 //! `curves.svg`: the run at a glance.
 //!
-//! Three panels over the optimiser steps: MLM loss (training, held out, and the unigram baseline that it has to beat),
+//! Three panels over the optimizer steps: MLM loss (training, held out, and the unigram baseline that it has to beat),
 //! accuracies (MLM and sentence order, training and held out), learning rate. Training curves are averaged down to at
 //! most [`POINTS`] points, so that the file stays small for a run of any length.
 
@@ -197,7 +197,7 @@ fn draw_legend(
     Ok(())
 }
 
-/// A number of the y axis, with as many digits as tell neighbours in `low..high` apart.
+/// A number of the y axis, with as many digits as tell neighbors in `low..high` apart.
 fn tick(value: f64, low: f64, high: f64) -> String {
     // The axis has at most ten steps of 1, 2 or 5 times a power of ten.
     let power = ((high - low) / 11.0).log10().floor();

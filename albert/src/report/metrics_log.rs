@@ -36,7 +36,7 @@ impl Record {
 
 /// What a line of `metrics.jsonl` holds, whatever is trained.
 pub trait Logged: Serialize + DeserializeOwned {
-    /// The optimiser steps that were done when the record was made.
+    /// The optimizer steps that were done when the record was made.
     fn step(&self) -> u64;
 }
 
@@ -52,7 +52,7 @@ impl Logged for Record {
 /// Means over the steps since the record before. Losses are in nats.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainRecord {
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub step: u64,
     /// Weighted sum of both losses.
     pub loss: f64,
@@ -81,7 +81,7 @@ pub struct TrainRecord {
 /// Figures over the held-out instances. Losses are in nats.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub step: u64,
     /// Cross-entropy of a masked piece.
     pub mlm_loss: f64,

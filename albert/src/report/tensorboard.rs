@@ -1,6 +1,6 @@
 //! TensorBoard event files, written by hand.
 //!
-//! A file is a sequence of TFRecords, each one serialised `Event` protocol buffer:
+//! A file is a sequence of TFRecords, each one serialized `Event` protocol buffer:
 //!
 //! ```text
 //! TFRecord   u64 length | u32 mask(crc32c(length bytes)) | payload | u32 mask(crc32c(payload))      little-endian

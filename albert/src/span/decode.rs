@@ -221,7 +221,7 @@ pub fn top(count: usize, values: &[f64]) -> Vec<(usize, f64)> {
 /// Log-probabilities of the tokens that are not hidden; those that are have -∞.
 ///
 /// # Panics
-/// If there are not as many of the one as of the other.
+/// If `logits` and `is_hidden` differ in length.
 pub fn log_softmax(logits: &[f32], is_hidden: &[bool]) -> Vec<f64> {
     assert_eq!(logits.len(), is_hidden.len(), "hidden or not for each token");
     let seen: Vec<f64> = (logits.iter().zip(is_hidden))

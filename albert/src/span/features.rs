@@ -21,7 +21,7 @@
 //! `[CLS]`.
 //!
 //! Source: the released ALBERT `squad_utils.py`. In place of its alignment by common subsequences, which is quadratic
-//! and leaves out examples that it cannot align, pieces carry the bytes that the normaliser made them from.
+//! and leaves out examples that it cannot align, pieces carry the bytes that the normalizer made them from.
 
 use std::ops::Range;
 

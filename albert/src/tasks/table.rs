@@ -47,7 +47,7 @@ impl Default for TextColumns {
 
 /// A column that is read.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct ColumnSpec<'a> {
     column: &'a str,
     /// Whether it must be there.
     is_needed: bool,
@@ -55,7 +55,7 @@ struct Wanted<'a> {
     setting: &'static str,
 }
 
-impl Wanted<'_> {
+impl ColumnSpec<'_> {
     /// That it is not among `count` columns, of which `first` are the first.
     fn missing<S: AsRef<str>>(&self, at: Place, first: &[S], count: usize) -> TaskError {
         // Labels are last more often than not, and texts first.
@@ -73,8 +73,8 @@ impl Wanted<'_> {
 
 impl TextColumns {
     /// id, text, text_b, label.
-    fn wanted(&self, needs_label: bool) -> [Wanted<'_>; 4] {
-        let wanted = |column, is_needed, setting| Wanted { column, is_needed, setting };
+    fn wanted(&self, needs_label: bool) -> [ColumnSpec<'_>; 4] {
+        let wanted = |column, is_needed, setting| ColumnSpec { column, is_needed, setting };
         [
             wanted(self.id.as_deref().unwrap_or("id"), self.id.is_some(), "data.id"),
             wanted(&self.text, true, "data.text"),
@@ -156,7 +156,7 @@ fn open(path: &Path) -> Result<Box<dyn Records>, TaskError> {
 /// Rows of named values.
 trait Records: Send {
     /// The values of the wanted columns in the next row; `None` for one that is not there and need not be.
-    fn next(&mut self, wanted: &[Wanted<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError>;
+    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError>;
 
     /// Where the row that was read last begins.
     fn place(&self) -> Place;
@@ -229,7 +229,7 @@ struct Header {
 impl Header {
     fn new<'n>(
         names: impl Iterator<Item = &'n str>,
-        wanted: &[Wanted<'_>; 4],
+        wanted: &[ColumnSpec<'_>; 4],
         at: impl Fn() -> Place,
     ) -> Result<Self, TaskError> {
         let (mut seen, mut first) = (HashSet::new(), Vec::new());
@@ -258,7 +258,7 @@ struct Tsv {
 }
 
 impl Records for Tsv {
-    fn next(&mut self, wanted: &[Wanted<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
+    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
         if self.header.is_none() {
             let before = self.lines.place();
             let at = || Place { line: before.line + 1, path: before.path.clone() };
@@ -296,7 +296,7 @@ struct Csv {
 }
 
 impl Records for Csv {
-    fn next(&mut self, wanted: &[Wanted<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
+    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
         let records = &mut self.records;
         if self.header.is_none() {
             if !records.next()? {
@@ -391,7 +391,7 @@ impl<'de> Visitor<'de> for PlainVisitor {
 }
 
 /// The wanted values of an object. The others are passed over as they are read: a line may have millions of them.
-struct Picker<'w>(&'w [Wanted<'w>; 4]);
+struct Picker<'w>(&'w [ColumnSpec<'w>; 4]);
 
 #[derive(Default)]
 struct Picked {
@@ -435,7 +435,7 @@ impl<'de> Visitor<'de> for Picker<'_> {
 }
 
 impl Records for Jsonl {
-    fn next(&mut self, wanted: &[Wanted<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
+    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
         const EXPECTED: &str = "one object a line, such as {\"text\": \"...\", \"label\": \"...\"}";
         let Some(line) = self.lines.next()? else { return Ok(None) };
         let mut json = serde_json::Deserializer::from_str(line);

@@ -140,12 +140,20 @@ fn check_post_processor(part: &Value) -> Result<(), String> {
     let (mut copies, mut ids) = (1usize, 0usize);
     for step in steps(part, "processors").filter(|step| step["type"] == "TemplateProcessing") {
         let mut most = 1;
-        for template in ["single", "pair"].map(|key| step[key].as_array().map_or(&[][..], Vec::as_slice)) {
-            for id in ["A", "B"] {
-                most = most.max(template.iter().filter(|piece| piece["Sequence"]["id"] == *id).count());
+        for key in ["single", "pair"] {
+            let template = step[key].as_array().map_or(&[][..], Vec::as_slice);
+            let count = |id: &str| template.iter().filter(|piece| piece["Sequence"]["id"] == *id).count();
+            most = most.max(count("A")).max(count("B"));
+            // The library indexes both without a check.
+            if key == "single" && count("B") > 0 {
+                return Err("post_processor: the template `single` contains sequence B; expected A alone".to_owned());
             }
-            let added = template.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str());
-            ids += added.map(|id| step["special_tokens"][id]["ids"].as_array().map_or(1, Vec::len)).sum::<usize>();
+            for id in template.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {
+                let token = step["special_tokens"].get(id).ok_or_else(|| {
+                    format!("post_processor: the template `{key}` contains {id:?}, which special_tokens lacks")
+                })?;
+                ids += token["ids"].as_array().map_or(1, Vec::len);
+            }
         }
         copies = copies.saturating_mul(most);
     }

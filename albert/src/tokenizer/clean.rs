@@ -11,7 +11,7 @@
 //! 3. with [`Cleaning::strip_accents`]: NFKD, and every character with a non-zero canonical combining class is dropped;
 //!    without: NFKC, so that one character has one spelling;
 //! 4. with [`Cleaning::lowercase`]: lower case, by Unicode's full mapping. A capital sigma becomes `ς` or `σ` by its
-//!    neighbours in the text after step 3, as if steps 1 and 2 came last: the result is that of Python's `str.lower`.
+//!    neighbors in the text after step 3, as if steps 1 and 2 came last: the result is that of Python's `str.lower`.
 //!
 //! Dropping all combining characters makes NFKD's reordering unobservable, so decomposition goes character by
 //! character and each cleaned byte knows the source bytes it came from. ASCII takes a table look-up a byte.

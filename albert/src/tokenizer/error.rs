@@ -1,8 +1,8 @@
-//! What can go wrong in the tokeniser, one clear sentence each.
+//! Errors of the tokenizer.
 
 use std::path::PathBuf;
 
-/// An error of loading, saving, building or training a tokeniser.
+/// An error of loading, saving, building or training a tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The file could not be read.
@@ -70,7 +70,7 @@ pub enum TokenizerError {
         /// What it is, where that can be told.
         what: &'static str,
     },
-    /// A folder without any tokeniser file.
+    /// A folder without any tokenizer file.
     #[error("{}: no {expected} in this folder; put the model's tokenizer file there", .path.display())]
     NoTokenizer {
         /// The folder.
@@ -78,7 +78,7 @@ pub enum TokenizerError {
         /// The names that were looked for.
         expected: &'static str,
     },
-    /// The tokeniser cannot be written in this format.
+    /// The tokenizer cannot be written in this format.
     #[error("this tokenizer cannot be written as {format}: {reason}")]
     Export {
         /// The format.
@@ -86,12 +86,12 @@ pub enum TokenizerError {
         /// Why.
         reason: &'static str,
     },
-    /// The tokeniser is not the one that belongs to the model.
+    /// The tokenizer is not the one that belongs to the model.
     #[error(
         "the tokenizer has {pieces} pieces and the model {model}; use the tokenizer that the model was trained with"
     )]
     VocabularySize {
-        /// Pieces of the tokeniser.
+        /// Pieces of the tokenizer.
         pieces: usize,
         /// V of the model.
         model: usize,

@@ -1,15 +1,15 @@
-//! `tokenizer.json` in the layout of Hugging Face's fast tokenisers.
+//! `tokenizer.json` in the layout of Hugging Face's fast tokenizers.
 //!
 //! ```text
-//! added_tokens    <pad> <unk> [CLS] [SEP] [MASK], special, not normalised; [MASK] takes the space before it
+//! added_tokens    <pad> <unk> [CLS] [SEP] [MASK], special, not normalized; [MASK] takes the space before it
 //! normalizer      Sequence: drop control characters, NFKD + StripAccents (or NFKC), Lowercase, spaces, Strip
 //! pre_tokenizer   Metaspace, mark before the first word too, split
 //! post_processor  [CLS] A [SEP] and [CLS] A [SEP] B [SEP]
 //! model           Unigram: vocab = [[piece, score], ...], score 0 = special or user-defined
 //! ```
 //!
-//! What is written says by its content all that either program needs: cleaning is read back from the normaliser list,
-//! kinds from `added_tokens`, `unk_id` and the scores. A file whose normaliser is none of ours is of other origin and goes
+//! The file determines what either program needs: cleaning is read back from the normalizer list,
+//! kinds from `added_tokens`, `unk_id` and the scores. A file whose normalizer is none of ours is of other origin and goes
 //! to Hugging Face's library (`hugging_face.rs`).
 //!
 //! Differences that the layout cannot express: Hugging Face's StripAccents drops all marks, ours (as released) those
@@ -115,7 +115,7 @@ fn frame(normalizers: Vec<Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
 }
 
 impl Tokenizer {
-    /// The content of `tokenizer.json`; equal tokenisers give equal bytes. `transformers` loads it.
+    /// The content of `tokenizer.json`; equal tokenizers give equal bytes. `transformers` loads it.
     ///
     /// What was read from a `spiece.model` is written as Hugging Face's library can come closest to it: pieces under the
     /// digit-comma rule lose 100 of their score instead of being cut.
@@ -221,7 +221,7 @@ impl Tokenizer {
         Self::from_json_with(text, path, Vec::new())
     }
 
-    /// As [`Self::from_json`]; a BERT normaliser gets `changes`.
+    /// As [`Self::from_json`]; a BERT normalizer gets `changes`.
     pub(super) fn from_json_with(
         text: &str,
         path: &Path,
@@ -245,7 +245,7 @@ impl Tokenizer {
     }
 }
 
-/// The cleaning whose normaliser list the file holds, if it is one of ours.
+/// The cleaning whose normalizer list the file holds, if it is one of ours.
 fn own_cleaning(root: &Value) -> Option<Cleaning> {
     cleaning_of(root, normalizers)
 }

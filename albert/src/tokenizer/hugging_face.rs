@@ -1,7 +1,7 @@
-//! Tokenisers of other origin, through Hugging Face's `tokenizers` library.
+//! Tokenizers of other origin, through Hugging Face's `tokenizers` library.
 //!
 //! A `tokenizer.json` describes a pipeline of any kind (BERT's WordPiece, byte-level BPE, ALBERT as `transformers`
-//! converts it). It is run by the library that defines it, so ids are those of the fast tokenisers. A BERT `vocab.txt` is
+//! converts it). It is run by the library that defines it, so ids are those of the fast tokenizers. A BERT `vocab.txt` is
 //! put into the same form: clean, space out CJK, lower-case and strip accents if asked, split at white space and
 //! punctuation, then the longest piece first; words over 100 characters are unknown.
 //!

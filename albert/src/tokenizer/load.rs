@@ -1,6 +1,6 @@
-//! Loading: which kind of tokeniser a file or folder is.
+//! Loading: which kind of tokenizer a file or folder is.
 //!
-//! A file is told by its content: JSON (ours if its normaliser is one that we write, otherwise Hugging Face's library runs
+//! A file is told by its content: JSON (ours if its normalizer is one that we write, otherwise Hugging Face's library runs
 //! it), a SentencePiece model, or a BERT vocabulary. In a model folder the order is `tokenizer.json`, then `spiece.model`
 //! (or Google's `30k-clean.model`), then `vocab.txt`, the last two swapped where `tokenizer_config.json` names a BERT class,
 //! and the first two where its `ids_by` says that the model has the rules (our own folders do, of models trained with one);
@@ -29,7 +29,7 @@ impl Tokenizer {
     /// Loads a `tokenizer.json`, a `spiece.model`, a `vocab.txt`, or what a model folder holds of these.
     ///
     /// # Errors
-    /// If nothing there is a tokeniser, or if the file cannot be read, is damaged, or asks for something that this program
+    /// If nothing there is a tokenizer, or if the file cannot be read, is damaged, or asks for something that this program
     /// does not do.
     pub fn load(path: &Path) -> Result<Self, TokenizerError> {
         if !path.is_dir() {
@@ -129,7 +129,7 @@ impl Settings {
         }
     }
 
-    /// What the settings change in a BERT normaliser: `transformers` sets these whatever `tokenizer.json` says.
+    /// Overrides of a BERT normalizer by the settings: `transformers` applies them over `tokenizer.json`.
     fn bert_normalizer(&self) -> Vec<(&'static str, Value)> {
         [
             ("lowercase", self.lowercase),

@@ -1,4 +1,4 @@
-//! The tokeniser: text to piece ids and back, and the training of its vocabulary.
+//! The tokenizer: text to piece ids and back, and the training of its vocabulary.
 //!
 //! ```text
 //! text ── clean ──> words ── best segmentation ──> pieces ── rule for "1," ──> ids
@@ -18,7 +18,7 @@
 //! | `encoder.rs`      | memo of words for much text                                      |
 //! | `load.rs`         | any file or folder: which kind it is, by content                 |
 //! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                  |
-//! | `spiece/`         | `spiece.model`: protocol buffers, normaliser, charsmap           |
+//! | `spiece/`         | `spiece.model`: protocol buffers, normalizer, charsmap           |
 //! | `hugging_face.rs` | third-party `tokenizer.json` and `vocab.txt`                     |
 //! | `bounds.rs`       | how far their steps may make a text grow                         |
 //! | `train/`          | the vocabulary trainer                                           |
@@ -98,13 +98,13 @@ pub struct Encoding {
     pub offsets: Vec<(usize, usize)>,
 }
 
-/// A tokeniser: everything needed to turn text into ids and back.
+/// A tokenizer: everything needed to turn text into ids and back.
 ///
-/// | loaded from                             | behaviour                                                             |
+/// | loaded from                             | behavior                                                             |
 /// |-----------------------------------------|-----------------------------------------------------------------------|
 /// | our `tokenizer.json`                    | our cleaning and unigram search, as trained                           |
 /// | `spiece.model`                          | Google's: `preprocess_text`, SentencePiece, digit-comma rule as meant |
-/// | any other `tokenizer.json`, `vocab.txt` | Hugging Face's fast tokenisers                                        |
+/// | any other `tokenizer.json`, `vocab.txt` | Hugging Face's fast tokenizers                                        |
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
@@ -119,7 +119,7 @@ enum Model {
 }
 
 impl Tokenizer {
-    /// A tokeniser of the given pieces; a piece's position is its id.
+    /// A tokenizer of the given pieces; a piece's position is its id.
     ///
     /// # Errors
     /// If a piece is empty, repeated, spans words or has no finite score, or if a special piece is missing.
@@ -130,7 +130,7 @@ impl Tokenizer {
         Ok(Self { vocabulary, model: Model::Unigram(Box::new(model)) })
     }
 
-    /// The same tokeniser under another rule for pieces such as `▁2010,`. The rule is not part of a saved file; a
+    /// The same tokenizer under another rule for pieces such as `▁2010,`. The rule is not part of a saved file; a
     /// `tokenizer.json` of other origin has no such rule.
     #[must_use]
     pub fn with_digit_comma(mut self, rule: DigitComma) -> Self {
@@ -145,7 +145,7 @@ impl Tokenizer {
         self.vocabulary.pieces.len()
     }
 
-    /// Checks that the tokeniser has as many pieces as the model that it is used with has rows in its table. Up to 127
+    /// Checks that the tokenizer has as many pieces as the model that it is used with has rows in its table. Up to 127
     /// rows more are taken for padding: tables are made multiples of 8, 64 or 128 for speed.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Tokenizer {
     }
 
     /// How text is cleaned before it is cut: our cleaning, or Google's preprocessing before a SentencePiece model. A
-    /// `tokenizer.json` of other origin does what its normaliser says: `None`.
+    /// `tokenizer.json` of other origin does what its normalizer says: `None`.
     pub fn cleaning(&self) -> Option<Cleaning> {
         match &self.model {
             Model::Unigram(model) => Some(match &model.text {

@@ -1,4 +1,4 @@
-//! Properties of the whole tokeniser, on small vocabularies whose results can be worked out by hand or by brute force.
+//! Properties of the whole tokenizer, on small vocabularies whose results can be worked out by hand or by brute force.
 
 mod files;
 mod hostile;

@@ -18,7 +18,7 @@ use super::{Cleaning, DigitComma, Encoding, TokenizerError, WORD_MARK, clean};
 pub(super) enum TextRules {
     /// Our own cleaning.
     Own(Cleaning),
-    /// Google's preprocessing and a SentencePiece normaliser; the file is kept to be written again.
+    /// Google's preprocessing and a SentencePiece normalizer; the file is kept to be written again.
     SentencePiece { normalizer: Box<Normalizer>, file: Box<ModelProto> },
 }
 
@@ -266,7 +266,7 @@ impl Unigram {
     }
 }
 
-/// The source of normalised bytes `start..end` without the word marks at their ends; nothing, but at its place, if they
+/// The source of normalized bytes `start..end` without the word marks at their ends; nothing, but at its place, if they
 /// are all marks or none.
 fn covered(bytes: &[u8], source: &[(usize, usize)], start: usize, end: usize) -> (usize, usize) {
     let is_content = |&at: &usize| bytes[at] != b' ';

@@ -11,10 +11,10 @@ pub enum Begin {
     Resume,
 }
 
-/// Ends a step whose loss is NaN or infinite, before the optimiser sees its gradients.
+/// Ends a step whose loss is NaN or infinite, before the optimizer sees its gradients.
 ///
 /// # Errors
-/// [`EngineError::NotFinite`] for optimiser step `step`.
+/// [`EngineError::NotFinite`] for optimizer step `step`.
 pub(crate) fn expect_finite(loss: f64, step: u64) -> Result<(), EngineError> {
     if loss.is_finite() {
         return Ok(());

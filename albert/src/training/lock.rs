@@ -1,4 +1,4 @@
-//! Folders that one process has at a time.
+//! Exclusive lock on a run folder.
 //!
 //! The lock is on a file in the folder, and the operating system lets go of it when the process ends, however it does: a
 //! run that was killed is free again, and nobody has to remove anything.

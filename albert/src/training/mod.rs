@@ -1,5 +1,5 @@
-//! What pre-training and fine-tuning have in common: settings of optimiser, schedule and computation, overrides of a
-//! recipe, the state in a checkpoint, where a run begins, whose its folder is.
+//! Shared by pre-training and fine-tuning: settings of optimizer, schedule and computation, overrides of a recipe, training
+//! state, resuming, the lock of the run folder.
 
 mod begin;
 mod lock;

@@ -2,26 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use engine::optim::{Adam, Decay, Optimizer, Rule, Schedule, Treatment, clip_global_norm};
+use engine::optim::{AdamConfig, Decay, Optimizer, ParamOptions, Schedule, clip_global_norm};
 use engine::{Communicator, Cpu, DType, Device, EngineError, Gradients, ParamStore};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Heads, parameters};
 use crate::config::AlbertConfig;
-use crate::cost::Checkpointing;
-use crate::model::{Blocks, Mode};
+use crate::model::{Blocks, ForwardOptions, Recompute};
 
-/// The optimisers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimizerKind {
-    /// Adam's direction, scaled for every tensor by ‖w‖/‖u‖ (You et al. 2019): released pre-training.
-    Lamb,
-    /// Adam with decoupled weight decay.
-    Adamw,
-}
+pub use engine::optim::OptimizerKind;
 
-/// Numbers of the optimiser.
+/// Settings of the optimizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSettings {
@@ -80,7 +71,7 @@ impl OptimizerSettings {
         ])
     }
 
-    /// The optimiser of the parameters of a model; biases and LayerNorms are neither decayed nor adapted.
+    /// The optimizer of the parameters of a model; biases and LayerNorms are neither decayed nor adapted.
     ///
     /// # Errors
     /// A number is impossible, or there is not enough memory.
@@ -90,22 +81,18 @@ impl OptimizerSettings {
         heads: Heads,
         params: &ParamStore,
     ) -> Result<Optimizer, EngineError> {
-        let rule = match self.kind {
-            OptimizerKind::Lamb => Rule::Lamb,
-            OptimizerKind::Adamw => Rule::AdamW,
-        };
-        let adam = Adam {
+        let adam = AdamConfig {
             beta1: self.beta1,
             beta2: self.beta2,
             eps: self.epsilon,
             weight_decay: self.weight_decay,
             bias_correction: self.bias_correction,
         };
-        let regularised: BTreeSet<String> =
-            parameters(config, heads).into_iter().filter(|spec| spec.is_regularised()).map(|spec| spec.name).collect();
-        Optimizer::new(params, rule, adam, |info| {
-            let is_regularised = regularised.contains(&info.name);
-            Treatment { decay: is_regularised, adapt: is_regularised }
+        let regularized: BTreeSet<String> =
+            parameters(config, heads).into_iter().filter(|spec| spec.is_regularized()).map(|spec| spec.name).collect();
+        Optimizer::new(params, self.kind, adam, |info| {
+            let is_regularized = regularized.contains(&info.name);
+            ParamOptions { weight_decay: is_regularized, trust_ratio: is_regularized }
         })
     }
 
@@ -125,7 +112,7 @@ impl OptimizerSettings {
     }
 }
 
-/// What an optimiser step works on. Every kind of training updates through it, so none leaves the sum over processes out.
+/// What an optimizer step works on. Every kind of training updates through it, so none leaves the sum over processes out.
 #[derive(Debug)]
 pub(crate) struct Update<'a> {
     pub(crate) cpu: &'a Cpu,
@@ -160,7 +147,7 @@ pub enum ScheduleKind {
 pub struct ScheduleSettings {
     /// Its shape.
     pub kind: ScheduleKind,
-    /// Optimiser steps of the whole run.
+    /// Optimizer steps of the whole run.
     pub steps: u64,
     /// Steps of linear warm-up.
     pub warmup_steps: u64,
@@ -179,7 +166,7 @@ pub struct ScheduleSettings {
 pub struct Replan {
     /// Steps that were done when the number changed.
     pub after: u64,
-    /// Optimiser steps of the whole run from then on.
+    /// Optimizer steps of the whole run from then on.
     pub steps: u64,
 }
 
@@ -197,7 +184,7 @@ impl Default for ScheduleSettings {
 }
 
 impl ScheduleSettings {
-    /// Optimiser steps of the whole run, as planned when `done` are done.
+    /// Optimizer steps of the whole run, as planned when `done` are done.
     pub fn steps_after(&self, done: u64) -> u64 {
         self.replans.iter().rev().find(|replan| replan.after <= done).map_or(self.steps, |replan| replan.steps)
     }
@@ -241,7 +228,7 @@ pub struct ComputeSettings {
     pub activations: ActivationType,
     /// What forward keeps for backward; left out, `cheap` on a processor and `none` on a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub checkpointing: Option<Checkpointing>,
+    pub checkpointing: Option<Recompute>,
 }
 
 impl Default for ComputeSettings {
@@ -252,20 +239,20 @@ impl Default for ComputeSettings {
 
 impl ComputeSettings {
     /// What forward keeps on `device`.
-    pub(crate) fn checkpointing(&self, device: &Device) -> Checkpointing {
+    pub(crate) fn checkpointing(&self, device: &Device) -> Recompute {
         let usual = match device {
-            Device::Cpu(_) => Checkpointing::ON_PROCESSOR,
-            Device::Cuda(_) => Checkpointing::ON_GPU,
+            Device::Cpu(_) => Recompute::ON_CPU,
+            Device::Cuda(_) => Recompute::ON_GPU,
         };
         self.checkpointing.unwrap_or(usual)
     }
 
     /// How a pass is run on `device`; `dropout` is the key of its masks.
-    pub(crate) fn mode(&self, device: &Device, dropout: Option<u64>) -> Mode {
+    pub(crate) fn options(&self, device: &Device, dropout: Option<u64>) -> ForwardOptions {
         let dtype = match self.activations {
             ActivationType::F32 => DType::F32,
             ActivationType::Bf16 => DType::Bf16,
         };
-        Mode { dtype, dropout, blocks: Blocks::Fused(self.checkpointing(device).into()) }
+        ForwardOptions { dtype, dropout, blocks: Blocks::Fused(self.checkpointing(device)) }
     }
 }

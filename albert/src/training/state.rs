@@ -6,7 +6,7 @@ use engine::ParamStore;
 use engine::optim::Optimizer;
 
 use super::FolderLock;
-use crate::checkpoint::{CheckpointError, Checkpoints, Found, StateHeader, TensorGroup};
+use crate::checkpoint::{CheckpointError, Checkpoints, LoadedState, StateHeader, TensorGroup};
 
 /// Bytes that a run holds, by purpose, known before the first step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct MemoryPlan {
     pub parameters: usize,
     /// f32 gradients.
     pub gradients: usize,
-    /// Moments of the optimiser, and its scratch.
+    /// Moments of the optimizer, and its scratch.
     pub optimizer: usize,
     /// Weights once more, in the order in which products read them.
     pub packed: usize,
@@ -64,7 +64,7 @@ pub(crate) fn save_state(
 pub(crate) fn restore_state(
     params: &mut ParamStore,
     optimizer: &mut Optimizer,
-    found: &Found,
+    found: &LoadedState,
 ) -> Result<(), CheckpointError> {
     let infos: Vec<_> = params.ids().map(|id| params.info(id).clone()).collect();
     params.download()?;

@@ -70,7 +70,7 @@ fn run(
     model: &Model,
     params: &ParamStore,
     batch: &Batch,
-    mode: &Mode,
+    options: &ForwardOptions,
     weights: LossWeights,
     denominators: Denominators,
     threads: usize,
@@ -78,7 +78,7 @@ fn run(
     let mut workspace = Workspace::new(Device::Cpu(cpu(threads)));
     let mut gradients = params.gradients().unwrap();
     let tape = workspace.train(params, None);
-    let losses = pretraining_loss(model, &tape, batch, mode, weights, denominators).unwrap();
+    let losses = pretraining_loss(model, &tape, batch, options, weights, denominators).unwrap();
     let total = losses.total.unwrap();
     let loss = tape.item(&total).unwrap();
     tape.backward(&total, &mut gradients).unwrap();
@@ -108,9 +108,9 @@ fn loss_and_gradient_agree_with_f64() {
         let batch = batch(&config, &[7, 1, 16, 5], 3);
         let denominators = Denominators::of(&batch);
         let weights = LossWeights { mlm: 0.7, sentence: 1.3 };
-        let composed = Mode { blocks: Blocks::Composed, ..Mode::EVALUATION };
+        let composed = ForwardOptions { blocks: Blocks::Reference, ..ForwardOptions::EVALUATION };
         let other = run(&model, &params, &batch, &composed, weights, denominators, 1);
-        let run = run(&model, &params, &batch, &Mode::EVALUATION, weights, denominators, 1);
+        let run = run(&model, &params, &batch, &ForwardOptions::EVALUATION, weights, denominators, 1);
         for id in params.ids() {
             let (fused, composed) = (run.gradients.get(id), other.gradients.get(id));
             let scale = composed.iter().fold(1e-3f32, |scale, x| scale.max(x.abs()));
@@ -164,11 +164,11 @@ fn fused_and_composed_blocks_drop_the_same_elements() {
         disturb(&mut params);
         let batch = batch(&config, lengths, 3);
         let of = |blocks| {
-            let mode = Mode { dropout: Some(21), blocks, ..Mode::EVALUATION };
-            run(&model, &params, &batch, &mode, WEIGHTS, Denominators::of(&batch), 1)
+            let options = ForwardOptions { dropout: Some(21), blocks, ..ForwardOptions::EVALUATION };
+            run(&model, &params, &batch, &options, WEIGHTS, Denominators::of(&batch), 1)
         };
-        let composed = of(Blocks::Composed);
-        let undropped = run(&model, &params, &batch, &Mode::EVALUATION, WEIGHTS, Denominators::of(&batch), 1);
+        let composed = of(Blocks::Reference);
+        let undropped = run(&model, &params, &batch, &ForwardOptions::EVALUATION, WEIGHTS, Denominators::of(&batch), 1);
         assert!((composed.loss - undropped.loss).abs() > 1e-3, "nothing was dropped: {}", composed.loss);
         for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
             let fused = of(Blocks::Fused(recompute));
@@ -196,8 +196,8 @@ fn bfloat16_activations_change_the_loss_by_rounding_alone() {
     let (model, params) = Model::new(&config, Heads::PRE_TRAINING, &cpu(1), 5).unwrap();
     let batch = batch(&config, &[16, 9, 12, 16], 3);
     let of = |dtype| {
-        let mode = Mode { dtype, ..Mode::EVALUATION };
-        run(&model, &params, &batch, &mode, WEIGHTS, Denominators::of(&batch), 1)
+        let options = ForwardOptions { dtype, ..ForwardOptions::EVALUATION };
+        run(&model, &params, &batch, &options, WEIGHTS, Denominators::of(&batch), 1)
     };
     let (wide, narrow) = (of(DType::F32), of(DType::Bf16));
     assert!((wide.loss - narrow.loss).abs() < 0.02 * wide.loss, "{} and {}", wide.loss, narrow.loss);
@@ -220,7 +220,7 @@ fn every_parameter_gets_a_finite_gradient_that_is_not_zero() {
             (LossWeights { mlm: 1.0, sentence: 0.0 }, "MLM alone"),
             (LossWeights { mlm: 0.0, sentence: 1.0 }, "sentence order alone"),
         ] {
-            let run = run(&model, &params, &batch, &Mode::EVALUATION, weights, Denominators::of(&batch), 1);
+            let run = run(&model, &params, &batch, &ForwardOptions::EVALUATION, weights, Denominators::of(&batch), 1);
             for id in params.ids() {
                 let (name, gradient) = (params.name(id), run.gradients.get(id));
                 let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
@@ -255,7 +255,7 @@ fn only_rows_that_are_used_get_a_gradient() {
     let (model, params) = Model::new(&config, Heads::PRE_TRAINING, &cpu(1), 5).unwrap();
     let batch = batch(&config, &[6, 4], 3);
     let weights = LossWeights { mlm: 0.0, sentence: 1.0 };
-    let run = run(&model, &params, &batch, &Mode::EVALUATION, weights, Denominators::of(&batch), 1);
+    let run = run(&model, &params, &batch, &ForwardOptions::EVALUATION, weights, Denominators::of(&batch), 1);
     for (table, used) in [("word", &batch.ids), ("position", &batch.positions), ("token_type", &batch.segments)] {
         let id = params.find(&format!("albert.embeddings.{table}_embeddings.weight")).unwrap();
         for (row, gradient) in run.gradients.get(id).chunks(config.embedding_size).enumerate() {
@@ -274,7 +274,7 @@ fn sequences_of_a_batch_do_not_see_each_other() {
         let mut workspace = Workspace::new(Device::Cpu(cpu(1)));
         let tape = workspace.infer(&params, None);
         let inputs = Inputs::new(&tape, batch).unwrap();
-        model.encode(&tape, &inputs, &Mode::EVALUATION).unwrap().value().to_vec().unwrap()
+        model.encode(&tape, &inputs, &ForwardOptions::EVALUATION).unwrap().value().to_vec().unwrap()
     };
     let all = encode(&together);
     for pair in together.cu_seqlens.windows(2) {
@@ -310,7 +310,8 @@ fn a_shared_gradient_is_the_sum_over_the_layers() {
         own.values_mut(id).unwrap().copy_from_slice(&from);
     }
     let batch = batch(&shared_config, &[7, 16, 3], 3);
-    let of = |model, params| run(model, params, &batch, &Mode::EVALUATION, WEIGHTS, Denominators::of(&batch), 1);
+    let of =
+        |model, params| run(model, params, &batch, &ForwardOptions::EVALUATION, WEIGHTS, Denominators::of(&batch), 1);
     let (one, many) = (of(&shared_model, &shared), of(&own_model, &own));
     assert_eq!(one.loss.to_bits(), many.loss.to_bits());
     for id in shared.ids() {
@@ -336,7 +337,7 @@ fn micro_batches_add_up_to_the_batch() {
     let (model, params) = Model::new(&config, Heads::PRE_TRAINING, &cpu(1), 5).unwrap();
     let whole = batch(&config, &[7, 16, 3, 11], 3);
     let denominators = Denominators::of(&whole);
-    let expected = run(&model, &params, &whole, &Mode::EVALUATION, WEIGHTS, denominators, 1);
+    let expected = run(&model, &params, &whole, &ForwardOptions::EVALUATION, WEIGHTS, denominators, 1);
     let (mut loss, mut sum) = (0.0, vec![0.0f32; params.len()]);
     for sequences in [0..1, 1..4] {
         let rows = whole.cu_seqlens[sequences.start]..whole.cu_seqlens[sequences.end];
@@ -353,7 +354,7 @@ fn micro_batches_add_up_to_the_batch() {
             sop_labels: whole.sop_labels[sequences].to_vec(),
             ..Batch::default()
         };
-        let part = run(&model, &params, &part, &Mode::EVALUATION, WEIGHTS, denominators, 1);
+        let part = run(&model, &params, &part, &ForwardOptions::EVALUATION, WEIGHTS, denominators, 1);
         loss += part.loss;
         sum.iter_mut().zip(part.gradients.all()).for_each(|(sum, g)| *sum += g);
     }
@@ -369,8 +370,8 @@ fn is_bit_identical_for_any_thread_count_with_dropout() {
     let config = AlbertConfig { hidden_dropout_prob: 0.3, attention_probs_dropout_prob: 0.2, ..small(Sharing::All) };
     let (model, params) = Model::new(&config, Heads::PRE_TRAINING, &cpu(1), 5).unwrap();
     let batch = batch(&config, &[7, 16, 3, 16, 16], 3);
-    let mode = |key| Mode { dropout: Some(key), ..Mode::EVALUATION };
-    let of = |key, threads| run(&model, &params, &batch, &mode(key), WEIGHTS, Denominators::of(&batch), threads);
+    let options = |key| ForwardOptions { dropout: Some(key), ..ForwardOptions::EVALUATION };
+    let of = |key, threads| run(&model, &params, &batch, &options(key), WEIGHTS, Denominators::of(&batch), threads);
     let bits = |run: &Run| run.gradients.all().iter().map(|g| g.to_bits()).collect::<Vec<_>>();
     let one = of(11, 1);
     for threads in [2, 5] {
@@ -412,7 +413,8 @@ fn refuses_batches_that_do_not_fit() {
         let mut workspace = Workspace::new(Device::Cpu(cpu(1)));
         let tape = workspace.train(&params, None);
         let denominators = Denominators::of(&good);
-        let error = pretraining_loss(&model, &tape, &batch, &Mode::EVALUATION, WEIGHTS, denominators).unwrap_err();
+        let error =
+            pretraining_loss(&model, &tape, &batch, &ForwardOptions::EVALUATION, WEIGHTS, denominators).unwrap_err();
         assert!(error.to_string().contains(expected), "{error} does not contain {expected:?}");
     }
 }

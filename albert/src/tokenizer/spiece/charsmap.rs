@@ -1,4 +1,4 @@
-//! The precompiled rules of a SentencePiece normaliser: which characters become which.
+//! The precompiled rules of a SentencePiece normalizer: which characters become which.
 //!
 //! ```text
 //! blob = size u32 | units u32 × size/4 | replacements, each ended by NUL
@@ -20,7 +20,7 @@ use super::super::trie::Builder;
 pub(super) struct Charsmap {
     units: Vec<u32>,
     replacements: String,
-    /// Whether some key holds a space: then words cannot be normalised one by one.
+    /// True if a key contains a space: then words cannot be normalized one by one.
     pub(super) has_space_in_key: bool,
 }
 

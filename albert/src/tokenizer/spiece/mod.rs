@@ -5,7 +5,7 @@
 //! | `wire.rs`       | the protocol-buffer format                             |
 //! | `proto.rs`      | `ModelProto`, what it says and everything else kept    |
 //! | `charsmap.rs`   | the precompiled rules: a double-array trie             |
-//! | `normalizer.rs` | Google's `preprocess_text` and the model's normaliser  |
+//! | `normalizer.rs` | Google's `preprocess_text` and the model's normalizer  |
 
 mod charsmap;
 mod normalizer;
@@ -51,11 +51,11 @@ impl Tokenizer {
         Ok(Self { vocabulary, model: Model::Unigram(Box::new(model)) })
     }
 
-    /// The content of a `spiece.model`: of a tokeniser that was read from one, that file; of one of our own, the same
+    /// The content of a `spiece.model`: of a tokenizer that was read from one, that file; of one of our own, the same
     /// pieces (scores in 32 bits) with rules for what our cleaning does beyond Google's preprocessing.
     ///
     /// # Errors
-    /// If the tokeniser is no unigram model, or if it keeps accents: then its cleaning is NFKC, which is not written.
+    /// If the tokenizer is no unigram model, or if it keeps accents: then its cleaning is NFKC, which is not written.
     pub fn to_spiece(&self) -> Result<Vec<u8>, TokenizerError> {
         match &self.model {
             Model::Unigram(unigram) => match &unigram.text {

@@ -1,12 +1,12 @@
-//! From text to the words that a SentencePiece model cuts: Google's `preprocess_text`, then the model's normaliser.
+//! From text to the words that a SentencePiece model cuts: Google's `preprocess_text`, then the model's normalizer.
 //!
 //! ```text
-//! "  Héllo,\tﬁne "  -- preprocess -->  "hello, fine"  -- normalise -->  "▁hello,▁fine"
+//! "  Héllo,\tﬁne "  -- preprocess -->  "hello, fine"  -- normalize -->  "▁hello,▁fine"
 //! ```
 //!
 //! 1. Preprocess: runs of white space (Python's `str.split`) become one space, none at the ends; unless accents are kept,
 //!    NFKD and characters with a non-zero combining class are dropped; unless case is kept, `str.lower`.
-//! 2. Normalise, at each position: a user-defined symbol passes as it is; else the longest rule of the charsmap applies;
+//! 2. Normalize, at each position: a user-defined symbol passes as it is; else the longest rule of the charsmap applies;
 //!    else the character stays. With `remove_extra_whitespaces` spaces are collapsed and trimmed once more (rules make
 //!    spaces too); with `add_dummy_prefix` a word mark is put in front; spaces become word marks.
 //!
@@ -48,7 +48,7 @@ pub(in crate::tokenizer) struct Normalizer {
     ascii: [u8; 128],
 }
 
-/// Where normalised bytes go.
+/// Sink of normalized bytes.
 pub(super) trait Sink {
     /// Bytes of a word, which came from source bytes `start..end`.
     fn bytes(&mut self, bytes: &[u8], start: usize, end: usize);
@@ -149,7 +149,7 @@ impl Normalizer {
         words.finish(self);
     }
 
-    /// The normalised text with the source bytes of each of its bytes.
+    /// The normalized text with the source bytes of each of its bytes.
     pub(in crate::tokenizer) fn with_source(&self, text: &str) -> (Vec<u8>, Vec<(usize, usize)>) {
         let mut sink = WithSource::default();
         self.run(text, &mut sink);
@@ -273,7 +273,7 @@ impl Normalizer {
         (buffer, origins)
     }
 
-    /// The model's own normaliser over preprocessed text.
+    /// The model's own normalizer over preprocessed text.
     fn normalize(&self, text: &[u8], origins: &[Origin], state: &mut State, sink: &mut impl Sink) {
         let (mut at, mut index) = (0, 0);
         while at < text.len() {

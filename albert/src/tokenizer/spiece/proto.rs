@@ -91,7 +91,7 @@ impl ModelProto {
         Ok(Self { pieces, piece_extras, trainer, normalizer, trainer_raw, normalizer_raw, rest })
     }
 
-    /// A model of `pieces` (scores are rounded to 32 bits) with the normaliser rules `charsmap`.
+    /// A model of `pieces` (scores are rounded to 32 bits) with the normalizer rules `charsmap`.
     pub(super) fn new(pieces: Vec<Piece>, charsmap: Vec<u8>) -> Self {
         let mut trainer_raw = Vec::new();
         write_integer(&mut trainer_raw, 3, 1);
@@ -129,7 +129,7 @@ impl ModelProto {
         }
     }
 
-    /// The normaliser's rules.
+    /// The normalizer's rules.
     pub(in crate::tokenizer) fn charsmap(&self) -> &[u8] {
         &self.normalizer.charsmap
     }

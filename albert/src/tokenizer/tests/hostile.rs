@@ -90,6 +90,11 @@ fn other_parts_cannot_multiply_a_text_either() {
     let special = json!({"SpecialToken": {"id": "x", "type_id": 0}});
     let adding = template([vec![a.clone()], vec![special; 1000]].concat(), 1000);
     assert!(refused(&[("post_processor", adding)]).contains("adds 1000000 special ids"));
+    // The library indexes a second text and the tokens without a check.
+    let second = template(vec![json!({"Sequence": {"id": "B", "type_id": 0}})], 1);
+    assert!(refused(&[("post_processor", second)]).contains("`single` contains sequence B"));
+    let unknown = template(vec![a.clone(), json!({"SpecialToken": {"id": "[SEP]", "type_id": 0}})], 1);
+    assert!(refused(&[("post_processor", unknown)]).contains("\"[SEP]\", which special_tokens lacks"));
 
     let decoder = json!({"type": "Sequence", "decoders": vec![replace("a", "aa"); 40]});
     assert!(refused(&[("decoder", decoder)]).contains("decoder can make"));

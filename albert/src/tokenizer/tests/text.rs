@@ -1,4 +1,4 @@
-//! Cleaning, and whatever text people may throw at a tokeniser.
+//! Cleaning, and whatever text people may throw at a tokenizer.
 
 use super::*;
 
