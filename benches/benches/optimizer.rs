@@ -9,7 +9,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kernels::check::uniform;
-use kernels::optimizer::{self, Hyper, Segment, Step};
+use kernels::optimizer::{self, AdamConfig, Segment, Step};
 use kernels::{Cpu, roofline};
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ fn optimizers(c: &mut Criterion, cpu: &Cpu) {
         .map(|i| Segment { range: i * PARAMETERS / 25..(i + 1) * PARAMETERS / 25, decay: true, adapt: true })
         .collect();
     let mut scratch = vec![0.0; optimizer::lamb_scratch_len(&segments)];
-    let (hyper, step) = (Hyper::default(), Step { number: 1, learning_rate: 1e-4, gradient_scale: 0.9 });
+    let (hyper, step) = (AdamConfig::default(), Step { number: 1, learning_rate: 1e-4, gradient_scale: 0.9 });
     let (case, resident) = (format!("f32-P{PARAMETERS}"), 16 * PARAMETERS);
     measure(c, cpu, "optimizer.lamb", &case, (resident, 40 * PARAMETERS), || {
         optimizer::lamb(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v, &mut scratch);

@@ -12,9 +12,9 @@ there of the same contenders is not measured again, so a run that was broken off
     gelu      with hidden_act gelu_pytorch_tanh: the same function as one fused operation
     arena     glibc is told to keep its memory, so that no temporary is faulted in again
     masked    the MLM head at masked positions alone
-    ort       ONNX Runtime on the exported AlbertModel, all graph optimisations; `ort+gelu` exports the fused GELU
+    ort       ONNX Runtime on the exported AlbertModel, all graph optimizations; `ort+gelu` exports the fused GELU
     fused     the graph goes through onnxruntime.transformers.optimizer first: attention as one operation
-    int8      its dynamic quantisation, one scale a weight; `channel`: one an output channel
+    int8      its dynamic quantization, one scale a weight; `channel`: one an output channel
     albert    ours once more, in another way: `albert+dropout` with 0.1, `albert+f32`, `albert+full` (below)
 
 A training step is zero_grad, forward with both losses, backward, fused AdamW; dropout 0, as in the v2 configurations. FLOPs
@@ -170,7 +170,7 @@ def model_folder(options_weights, size, folder):
 
 def unshare(path):
     """Writes the weights of a layer where they are used. The exporter passes those that layers share through Identity,
-    and the quantisation leaves every product alone whose weight is not a constant."""
+    and the quantization leaves every product alone whose weight is not a constant."""
     import onnx
 
     model = onnx.load(path)
@@ -227,26 +227,26 @@ def export(size, parts, weights, folder):
             ).save_model_to_file(fused)
             agree(plain, fused)
         path = fused
-    return quantise(path, "channel" in parts) if "int8" in parts else path
+    return quantize(path, "channel" in parts) if "int8" in parts else path
 
 
-def quantise(path, per_channel):
-    """Dynamic quantisation of every product with a weight, checked; the file."""
-    quantised = path.replace(".onnx", "-int8-channel.onnx" if per_channel else "-int8.onnx")
-    if os.path.exists(quantised):
-        return quantised
+def quantize(path, per_channel):
+    """Dynamic quantization of every product with a weight, checked; the file."""
+    quantized = path.replace(".onnx", "-int8-channel.onnx" if per_channel else "-int8.onnx")
+    if os.path.exists(quantized):
+        return quantized
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     # The types of what the optimizer's own operations give are not known otherwise.
     types = {"DefaultTensorType": onnx.TensorProto.FLOAT}
-    quantize_dynamic(path, quantised, weight_type=QuantType.QInt8, per_channel=per_channel, extra_options=types)
-    graph = onnx.load(quantised).graph
+    quantize_dynamic(path, quantized, weight_type=QuantType.QInt8, per_channel=per_channel, extra_options=types)
+    graph = onnx.load(quantized).graph
     constants = {tensor.name for tensor in graph.initializer}
     left = [node.name for node in graph.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in constants]
     if left:
-        sys.exit(f"{quantised}: {len(left)} products with weights are not quantised, the first is {left[0]}")
-    return quantised
+        sys.exit(f"{quantized}: {len(left)} products with weights are not quantized, the first is {left[0]}")
+    return quantized
 
 
 def ort_worker(path, lengths, threads):

@@ -16,7 +16,7 @@ use plotters::prelude::*;
 const SIZE: (u32, u32) = (900, 560);
 /// Width of the names beside the plot.
 const LEGEND: u32 = 120;
-/// One colour a kernel, in the order in which they appear.
+/// One color a kernel, in the order in which they appear.
 const COLORS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
     RGBColor(255, 127, 14),

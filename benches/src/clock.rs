@@ -1,4 +1,4 @@
-//! The time that this process was on a processor: what a kernel takes when neighbours hold the machine.
+//! The time that this process was on a processor: what a kernel takes when neighbors hold the machine.
 #![allow(unsafe_code)]
 
 use std::time::Duration;

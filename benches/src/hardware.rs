@@ -211,7 +211,7 @@ mod tests {
             at = 4 * at
         );
         let name = Name::new("touch", &[]);
-        Program { name, sm: Sm::Sm80, listing: text.clone(), text, registers: 8, machine: &[] }
+        Program { name, sm: Sm::Sm80, listing: text.clone(), text, registers: 8, required_sass: &[] }
     }
 
     #[test]

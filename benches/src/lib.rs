@@ -60,7 +60,7 @@ pub struct Speed {
     /// By the clock on the wall, best of all calls.
     pub wall: f64,
     /// By the time that the process was on processors, times the number of threads, best of all calls: on a machine
-    /// with neighbours this is what the kernel does, and the wall is what is left of it.
+    /// with neighbors this is what the kernel does, and the wall is what is left of it.
     pub processor: f64,
     /// The machine's fused multiply-adds on as many threads, best of all turns.
     pub peak: f64,

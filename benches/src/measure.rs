@@ -9,7 +9,7 @@
 //! median is taken, so that a clock that moves from round to round moves both sides of them.
 //!
 //! Beside the clock on the wall stands the time that the process was on processors, over its threads: on a machine with
-//! neighbours that is what the code takes, and the wall shows what is left of it.
+//! neighbors that is what the code takes, and the wall shows what is left of it.
 
 use crate::clock::processor_time;
 use kernels::{Cpu, roofline};
@@ -89,7 +89,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of `values`, between neighbours where a quartile falls between two; of none, NaN.
+    /// Of `values`, between neighbors where a quartile falls between two; of none, NaN.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -241,7 +241,7 @@ mod tests {
     };
 
     #[test]
-    fn quartiles_lie_between_neighbours() {
+    fn quartiles_lie_between_neighbors() {
         let spread = Spread::of([4.0, 1.0, 3.0, 2.0]);
         assert_eq!(spread, Spread { q1: 1.75, median: 2.5, q3: 3.25 });
         assert_eq!(Spread::of([7.0]), Spread { q1: 7.0, median: 7.0, q3: 7.0 });

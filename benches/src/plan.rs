@@ -1,7 +1,7 @@
 //! From what a person asks for to the list of what is run.
 
 use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, Rung, Step, Vocabulary, Work};
-use albert::{AlbertConfig, cost::Checkpointing};
+use albert::{AlbertConfig, cost::Recompute};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use engine::{Cpu, Isa, IsaKind};
@@ -74,27 +74,6 @@ pub enum Does {
     Train,
 }
 
-/// What forward keeps for backward, as a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Keep {
-    /// Everything that backward reads
-    None,
-    /// All but what passes over rows give back
-    Cheap,
-    /// The input of each layer
-    Layer,
-}
-
-impl From<Keep> for Checkpointing {
-    fn from(keep: Keep) -> Self {
-        match keep {
-            Keep::None => Self::None,
-            Keep::Cheap => Self::Cheap,
-            Keep::Layer => Self::Layer,
-        }
-    }
-}
-
 /// A whole number on the command line. Which ones an option takes, [`Selection::check`] knows.
 fn whole(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number from 1".to_owned())
@@ -149,13 +128,13 @@ pub struct Selection {
     /// Dropout of a training step, over the configuration's
     #[arg(long)]
     pub dropout: Option<f64>,
-    /// What the forward half of a training step keeps for backward [default: cheap]
-    #[arg(long, value_enum)]
-    pub checkpointing: Option<Keep>,
-    /// Other people's products beside ours; needs a program built with the feature `peers`
+    /// Activations that backward recomputes [default: cheap]
+    #[arg(long, value_name = "none|cheap|layer")]
+    pub checkpointing: Option<Recompute>,
+    /// Also time third-party libraries; requires a build with the feature `peers`
     #[arg(long)]
     pub peers: bool,
-    /// How operands or activations are stored
+    /// Storage type of operands or activations
     #[arg(long, value_enum, default_value_t)]
     pub dtype: Storage,
 }
@@ -360,7 +339,7 @@ impl Selection {
 
     fn steps(&self) -> Result<Vec<Work>> {
         let mode = if self.mode == Some(Does::Train) { Mode::Train } else { Mode::Forward };
-        let checkpointing = self.checkpointing.map_or(Checkpointing::ON_PROCESSOR, Checkpointing::from);
+        let checkpointing = self.checkpointing.unwrap_or(Recompute::ON_CPU);
         let step = |name: &str, lengths: Vec<usize>| {
             let config = AlbertConfig::preset(name)?;
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
@@ -470,7 +449,7 @@ mod tests {
             (What::Gemm, Selection { rung: vec![7], ..none() }, "--rung 7: expected 1 to 6"),
             (What::Step, Selection { peers: true, ..none() }, "--peers are products"),
             (What::Step, Selection { dropout: Some(0.1), ..none() }, "--mode train"),
-            (What::Step, Selection { checkpointing: Some(Keep::Layer), ..none() }, "--mode train"),
+            (What::Step, Selection { checkpointing: Some(Recompute::Layer), ..none() }, "--mode train"),
             (What::Gelu, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),
             (What::All, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),
         ] {

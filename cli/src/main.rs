@@ -21,7 +21,7 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: engine::memory::ProgramAllocator = engine::memory::ProgramAllocator;
 
-/// ALBERT from scratch: train a vocabulary, build data, pre-train, inspect and use the model.
+/// ALBERT from scratch: train a tokenizer, build data, pre-train, fine-tune, evaluate and run models.
 #[derive(Debug, Parser)]
 #[command(name = "albert", version, arg_required_else_help = true)]
 struct Cli {
@@ -31,44 +31,44 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// From the text inside this program to a trained model, its curve and filled masks, in a few minutes
+    /// Pre-train a small model on the text inside this program, in a few minutes
     Quickstart(commands::quickstart::Arguments),
-    /// Train a vocabulary; turn text into ids and back
+    /// Train a tokenizer; encode and decode text
     #[command(subcommand)]
     Tokenizer(commands::tokenizer::Command),
-    /// Turn a corpus into shards; look into them
+    /// Build a data set of shards from text; inspect one
     #[command(subcommand)]
     Data(commands::data::Command),
     /// Pre-train a model from a recipe
     Pretrain(commands::pretrain::Arguments),
-    /// Fine-tune a model for a task: GLUE, RACE, or files of your own
+    /// Fine-tune a model: GLUE, SQuAD, RACE or custom files
     Finetune(Box<commands::finetune::Arguments>),
-    /// Measure fine-tuned models on examples with known answers
+    /// Evaluate fine-tuned models on labeled examples
     Evaluate(commands::evaluate::Arguments),
-    /// Write what fine-tuned models say of the examples in a file
+    /// Write the predictions of fine-tuned models for the examples in a file
     Predict(commands::predict::Arguments),
-    /// What a fine-tuned model says of one text or pair
+    /// Classify one text or pair with a fine-tuned model
     Classify(commands::classify::Arguments),
     /// Pre-train and fine-tune a set of recipes at equal budgets, into one table
     Ablate(commands::ablate::Arguments),
-    /// What fine-tuned models find in a text that answers a question
+    /// Find the answer to a question in a text
     Answer(commands::answer::Arguments),
-    /// Turn a checkpoint of Google's or a Hugging Face folder into a Hugging Face folder
+    /// Convert a Google checkpoint or a Hugging Face folder to a Hugging Face folder
     Convert(commands::convert::Arguments),
     /// Fill the [MASK]s in a text
     FillMask(commands::fill_mask::Arguments),
-    /// Write every tensor that a model computes on given ids
+    /// Write hidden states, attention, logits, losses and gradients of a model as tensors
     Forward(commands::forward::Arguments),
-    /// One vector for each line of text
+    /// Compute an embedding of each line of text
     Embed(commands::embed::Arguments),
-    /// Parameters, FLOPs and memory of a configuration
+    /// Print parameters, FLOPs and memory of a configuration
     Info(commands::info::Arguments),
-    /// The CUDA kernels: their list, their PTX, and a simulated GPU that runs any PTX
+    /// List the CUDA kernels, print their PTX, run any PTX on a simulated GPU
     #[command(subcommand)]
     Kernels(commands::kernels::Command),
-    /// How fast kernels and steps are, beside the peak of this machine
+    /// Benchmark kernels and training steps against the peak of this machine
     Bench(Box<commands::bench::Arguments>),
-    /// What this machine is and what of it will be used
+    /// Print the hardware found and the settings that will be used
     Doctor(commands::doctor::Arguments),
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn share(peak: Option<Peak>, flops: f64, seconds: f64) -> String {
 /// The switch, part of a command's arguments.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Profiling {
-    /// Print what every kernel cost, against the roofline of the device
+    /// Print the cost of every kernel, against the roofline of the device
     #[arg(long = "profile")]
     pub(crate) on: bool,
 }

@@ -40,10 +40,7 @@ pub(crate) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
             tell!("\nstopping after this step and saving; once more to stop at once without saving");
         }
     };
-    thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(wait)
-        .context("the thread that waits for signals cannot be started")?;
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).context("cannot start the signal thread")?;
     Ok(flag)
 }
 

@@ -156,7 +156,7 @@ impl Kernel for Tile<'_> {
             return Vectors { product, c }.run(simd);
         }
         for j in (0..n).step_by(width) {
-            // The last tiles lie over their neighbours: what is computed twice is the same.
+            // The last tiles lie over their neighbors: what is computed twice is the same.
             let j = j.min(n - width);
             for i in (0..m).step_by(TILE_ROWS) {
                 let i = i.min(m - TILE_ROWS);

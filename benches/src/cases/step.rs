@@ -15,15 +15,15 @@ use crate::{
 use albert::{
     AlbertConfig,
     checkpoint::Heads,
-    cost::{Checkpointing, Flops},
+    cost::{Flops, Recompute},
     data::Batch,
     heads::{Denominators, LossWeights, pretraining_loss},
-    model::{Blocks, Inputs, Mode as Pass, Model, dropout_key},
+    model::{Blocks, ForwardOptions, Inputs, Model, dropout_key},
 };
 use anyhow::{Context, Result};
 use engine::{
     Cpu, DType, Device, Gradients, ParamStore, Workspace,
-    optim::{Adam, Optimizer, Rule, Treatment},
+    optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions},
     philox::Stream,
     profile::Profile,
 };
@@ -69,7 +69,7 @@ pub struct Step {
     /// Overrides the configuration's dropout of hidden states and attention, when training.
     pub dropout: Option<f64>,
     /// What the forward half of a training step keeps.
-    pub checkpointing: Checkpointing,
+    pub checkpointing: Recompute,
 }
 
 impl Step {
@@ -91,9 +91,9 @@ impl Step {
         let dropout = self.dropout.map_or(String::new(), |rate| format!(" dropout {rate}"));
         let keeps = match self.checkpointing {
             // What a run does on a processor unless it is told otherwise.
-            Checkpointing::Cheap => "",
-            Checkpointing::None => " checkpointing none",
-            Checkpointing::Layer => " checkpointing layer",
+            Recompute::Cheap => "",
+            Recompute::None => " checkpointing none",
+            Recompute::Layer => " checkpointing layer",
         };
         format!("{} {} {}{dropout}{keeps}", self.mode.name(), self.name, self.size())
     }
@@ -153,7 +153,7 @@ struct Running {
     params: ParamStore,
     training: Option<Training>,
     batch: Batch,
-    pass: Pass,
+    pass: ForwardOptions,
     done: u64,
 }
 
@@ -178,9 +178,9 @@ impl Running {
             Mode::Forward => None,
             Mode::Train => Some(Training {
                 gradients: params.gradients()?,
-                optimizer: Optimizer::new(&params, Rule::AdamW, Adam::default(), |_| Treatment {
-                    decay: true,
-                    adapt: false,
+                optimizer: Optimizer::new(&params, OptimizerKind::AdamW, AdamConfig::default(), |_| ParamOptions {
+                    weight_decay: true,
+                    trust_ratio: false,
                 })?,
                 drops: config.hidden_dropout_prob > 0.0 || config.attention_probs_dropout_prob > 0.0,
             }),
@@ -194,7 +194,7 @@ impl Running {
             params,
             training,
             batch: batch(step),
-            pass: Pass { dtype, dropout: None, blocks: Blocks::Fused(step.checkpointing.into()) },
+            pass: ForwardOptions { dtype, dropout: None, blocks: Blocks::Fused(step.checkpointing) },
             done: 0,
         };
         running.plan().context("the memory of a step cannot be planned")?;
@@ -207,7 +207,7 @@ impl Running {
         match training {
             None => workspace.plan(PLAN, |workspace| forward(workspace, model, params, batch, pass))?,
             Some(training) => {
-                let pass = Pass { dropout: training.drops.then_some(0), ..*pass };
+                let pass = ForwardOptions { dropout: training.drops.then_some(0), ..*pass };
                 let gradients = &mut training.gradients;
                 let plan =
                     workspace.plan(PLAN, |workspace| both_ways(workspace, model, params, gradients, batch, &pass))?;
@@ -225,7 +225,7 @@ impl Running {
         cpu.enter(|| match training {
             None => Ok(forward(workspace, model, params, batch, pass)?),
             Some(Training { gradients, optimizer, drops }) => {
-                let pass = Pass { dropout: drops.then(|| dropout_key(1, *done, 0)), ..*pass };
+                let pass = ForwardOptions { dropout: drops.then(|| dropout_key(1, *done, 0)), ..*pass };
                 gradients.clear()?;
                 both_ways(workspace, model, params, gradients, batch, &pass)?;
                 Ok(optimizer.step(cpu, params, gradients, 1e-6)?)
@@ -239,7 +239,7 @@ fn forward(
     model: &Model,
     params: &ParamStore,
     batch: &Batch,
-    pass: &Pass,
+    pass: &ForwardOptions,
 ) -> engine::Result<()> {
     let tape = workspace.infer(params, Some(PLAN));
     let inputs = Inputs::new(&tape, batch)?;
@@ -254,7 +254,7 @@ fn both_ways(
     params: &ParamStore,
     gradients: &mut Gradients,
     batch: &Batch,
-    pass: &Pass,
+    pass: &ForwardOptions,
 ) -> engine::Result<()> {
     let tape = workspace.train(params, Some(PLAN));
     let weights = LossWeights { mlm: 1.0, sentence: 1.0 };
@@ -290,12 +290,12 @@ mod tests {
 
     fn step(mode: Mode, dropout: Option<f64>) -> Step {
         let config = AlbertConfig::preset("tiny").unwrap();
-        let (name, lengths, checkpointing) = ("tiny".to_owned(), vec![9, 16], Checkpointing::ON_PROCESSOR);
+        let (name, lengths, checkpointing) = ("tiny".to_owned(), vec![9, 16], Recompute::ON_CPU);
         Step { name, config, lengths, mode, dtype: Dtype::F32, int8: false, dropout, checkpointing }
     }
 
     #[test]
-    fn int8_quantises_every_weight_of_a_layer_and_f32_none() {
+    fn int8_quantizes_every_weight_of_a_layer_and_f32_none() {
         let cpu = Cpu::detect().unwrap();
         let bytes = [false, true].map(|int8| {
             let mut running = Running::new(&Step { int8, ..step(Mode::Forward, None) }, &cpu).unwrap();

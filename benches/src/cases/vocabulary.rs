@@ -1,4 +1,4 @@
-//! The projection to the vocabulary with its cross-entropy, as the head of masked language modelling runs it.
+//! The projection to the vocabulary with its cross-entropy, as the head of masked language modeling runs it.
 //!
 //! ```text
 //! forward    z = h·Wᵀ + b, losses and predictions of the rows; the logits are kept, as in training

@@ -8,7 +8,7 @@ use crate::{
     signals,
 };
 use albert::{
-    ablate::{self, Budget, Ended, Stage, Watcher},
+    ablate::{self, Budget, RunOutcome, Stage, Watcher},
     finetune, pretrain,
 };
 use anyhow::{Context, Result};
@@ -18,12 +18,12 @@ use std::{fs, io::Write, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A plan in TOML: seeds, what all rows share, tasks, sections of rows
+    /// Plan in TOML: seeds, shared settings, tasks, sections of rows
     plan: PathBuf,
-    /// Folder of the runs and the table; what is done there already is not run again, and several processes may share it
+    /// Folder for the runs and the table; finished runs are kept, and several processes may share the folder
     #[arg(short, long)]
     output: PathBuf,
-    /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
@@ -45,20 +45,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let table = fs::read_to_string(&table).with_context(|| format!("{} cannot be read", table.display()))?;
     write!(results(), "{table}")?;
     match ended {
-        Ended::Finished => Ok(ExitCode::SUCCESS),
-        Ended::Elsewhere(runs) => {
-            tell!("{runs} runs are with other processes, which will complete the table");
+        RunOutcome::Finished => Ok(ExitCode::SUCCESS),
+        RunOutcome::Elsewhere(runs) => {
+            tell!("{runs} runs are in progress in other processes, which will complete the table");
             Ok(ExitCode::SUCCESS)
         }
-        Ended::Stopped => {
+        RunOutcome::Stopped => {
             let (path, output) = (path.display(), arguments.output.display());
-            tell!("stopped and saved; go on with: albert ablate {path} -o {output}");
+            tell!("stopped and saved; resume with: albert ablate {path} -o {output}");
             Ok(ExitCode::from(signals::INTERRUPTED))
         }
     }
 }
 
-/// Shows what the runs tell.
+/// Progress of the runs on standard error.
 struct Watch {
     pretraining: PretrainingWatch,
     finetuning: FinetuningWatch,

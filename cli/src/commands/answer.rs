@@ -22,23 +22,23 @@ use std::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Fine-tuned model folder; given several times, answers are averaged. A run over seeds stands for all of them
+    /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
-    /// The text that holds the answer, of any length
+    /// Text that contains the answer, of any length
     #[arg(long, value_name = "TEXT", required_unless_present = "context_file", conflicts_with = "context_file")]
     context: Option<String>,
-    /// A file with the text that holds the answer
+    /// File with the text that contains the answer
     #[arg(long, value_name = "FILE")]
     context_file: Option<PathBuf>,
-    /// Most answers that are shown
+    /// Maximum number of answers to print
     #[arg(long, default_value_t = 3, value_parser = whole::<1, usize>)]
     top: usize,
     #[command(flatten)]
     threshold: NullThreshold,
     #[command(flatten)]
     profile: Profiling,
-    /// The question
+    /// Question
     question: String,
 }
 
@@ -78,11 +78,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn context(arguments: &Arguments) -> Result<String> {
     if let Some(path) = &arguments.context_file {
         let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-        ensure!(!text.trim().is_empty(), "{}: there is no text to search", path.display());
+        ensure!(!text.trim().is_empty(), "{}: the file contains no text", path.display());
         return Ok(text);
     }
     let text = arguments.context.clone().unwrap_or_default();
-    ensure!(!text.trim().is_empty(), "--context: there is no text to search");
+    ensure!(!text.trim().is_empty(), "--context: the text is empty");
     if Path::new(&text).is_file() {
         tell!("note: --context is taken as the text itself; to search the file {text}, give --context-file {text}");
     }

@@ -25,33 +25,33 @@ use std::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// What is measured
+    /// Benchmark to run
     #[arg(value_enum)]
     what: What,
     #[command(flatten)]
     selection: Selection,
-    /// Worker threads; a list measures with each [default: all cores]
+    /// Worker threads; with a list, each is measured [default: all cores]
     #[arg(long, value_delimiter = ',', value_parser = whole::<1, usize>)]
     threads: Vec<usize>,
     /// Instruction set: scalar, avx2 or avx512 [default: the widest]
     #[arg(long)]
     isa: Option<String>,
-    /// Seconds for a case at least
+    /// Minimum seconds per case
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
-    /// Rounds for a case at least [default: 15, for a step 5]
+    /// Minimum rounds per case [default: 15, for a step 5]
     #[arg(long, value_parser = whole::<1, usize>)]
     rounds: Option<usize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Also write a page with rooflines and a table, or, to a file that ends in .svg, the roofline alone
+    /// Also write an HTML page with rooflines and a table, or the roofline alone if the name ends in .svg
     #[arg(long, value_name = "FILE.html|FILE.svg", conflicts_with = "turns")]
     report: Option<PathBuf>,
-    /// Instead of timing steps, print what every kernel of a step costs, against the roofline of this machine
+    /// Instead of timing steps, print the cost of every kernel of a step, against the roofline of this machine
     #[arg(long, conflicts_with_all = ["json", "report", "turns"])]
     profile: bool,
-    /// One round of all cases, as one line of JSON, for each line on standard input: for programs that let this one and
+    /// Run one round of all cases for each line on standard input and print it as a line of JSON, for paired timing
     /// others take turns
     #[arg(long, conflicts_with_all = ["json", "rounds"])]
     turns: bool,
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if let Some(path) = &arguments.report {
         write_report(path, &report)?;
-        tell!("the report is {}", path.display());
+        tell!("report written to {}", path.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -129,7 +129,7 @@ fn profile(out: &mut impl Write, cpus: &[Cpu], works: &[Work], rounds: Option<us
     for cpu in cpus {
         let peak = Some(Peak::measured(cpu));
         for work in works {
-            let Work::Step(step) = work else { bail!("--profile is about steps: albert bench step --profile") };
+            let Work::Step(step) = work else { bail!("--profile applies to steps: use albert bench step --profile") };
             let mut table = String::new();
             step.profile(cpu, rounds.unwrap_or(3), |profile| table = profile.table(peak).to_string())?;
             writeln!(out, "{}, {} thread(s)\n{table}", step.title(), cpu.threads())?;

@@ -15,14 +15,14 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Fine-tuned model folder; given several times, predictions are averaged. A run over seeds stands for all of them
+    /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
     #[command(flatten)]
     profile: Profiling,
-    /// The text, or the first of a pair; for a model that tags words, words parted by spaces
+    /// Text, or the first of a pair; for a tagging model, words separated by spaces
     text: String,
-    /// The second of a pair
+    /// Second text of a pair
     second: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             Examples::Texts(vec![Text { id, first, second, label: None }])
         }
         Problem::Tags { .. } if second.is_some() => bail!("the model tags words and takes one text"),
-        Problem::Tags { .. } if words.is_empty() => bail!("the text has no words to tag"),
+        Problem::Tags { .. } if words.is_empty() => bail!("the text contains no words to tag"),
         Problem::Tags { .. } => Examples::Tagged(vec![Tagged { id, words: words.clone(), tags: Vec::new() }]),
         Problem::Choice => bail!("the model chooses between options; write questions to a file for albert predict"),
         Problem::Span { .. } => bail!("the model answers questions; use albert answer"),
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let predictions = predictor.predict(&examples)?;
     arguments.profile.print(predictor.profile(), &device);
     if predictor.cut() > 0 {
-        tell!("note: the text is longer than the model was trained for and was cut; classify its parts one by one");
+        tell!("note: the text exceeds the model's maximum length and was truncated; classify its parts separately");
     }
     let mut out = results();
     match (&predictions[0], &problem) {

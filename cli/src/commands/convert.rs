@@ -12,16 +12,16 @@ use std::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A Hugging Face folder, a folder with Google's albert_config.json and checkpoint, or one such checkpoint
+    /// Hugging Face folder, folder with albert_config.json and a TensorFlow checkpoint, or such a checkpoint
     #[arg(long)]
     from: PathBuf,
-    /// Folder to write; must not exist or be empty
+    /// Output folder; must not exist or be empty
     #[arg(long)]
     to: PathBuf,
     /// Element type of the weights
     #[arg(long, value_enum, default_value_t = DType::F32)]
     dtype: DType,
-    /// Number of attention heads, where the configuration is wrong: no tensor tells it
+    /// Number of attention heads, if the configuration is wrong: tensors do not determine it
     #[arg(long, value_parser = whole::<1, usize>)]
     heads: Option<usize>,
 }

@@ -14,30 +14,30 @@ use std::{io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Tokenise text files into a folder of shards, some documents held out
+    /// Tokenize text files into a folder of shards, with held-out documents
     Build(Build),
-    /// Counts, balances and an example of what a run would see
+    /// Print counts, balances and an example batch
     Inspect(Inspect),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Build {
-    /// Text files: one sentence a line, a blank line between documents
+    /// Text files: one sentence per line, a blank line between documents
     #[arg(required = true)]
     input: Vec<PathBuf>,
-    /// The vocabulary: a tokenizer.json
+    /// Tokenizer: a tokenizer.json
     #[arg(long)]
     tokenizer: PathBuf,
-    /// Folder of the shards; data that is there is replaced once the new data is complete
+    /// Output folder; an existing data set is replaced once the new one is complete
     #[arg(short, long)]
     output: PathBuf,
-    /// How the text is laid out
+    /// Layout of the text
     #[arg(long, value_enum, default_value_t = Layout::Sentences)]
     layout: Layout,
-    /// Share of the documents of every source that is held out
+    /// Fraction of each source's documents to hold out
     #[arg(long)]
     held_out: Option<f64>,
-    /// Seed of the choice of held-out documents
+    /// Seed for choosing held-out documents
     #[arg(long, value_parser = whole::<0, u64>)]
     seed: Option<u64>,
     /// Replace bytes that are not UTF-8 instead of refusing the file
@@ -47,9 +47,9 @@ pub(crate) struct Build {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Layout {
-    /// One sentence a line
+    /// One sentence per line
     Sentences,
-    /// Running text, cut into sentences by rule
+    /// Running text, split into sentences by rule
     Paragraphs,
 }
 
@@ -57,16 +57,16 @@ enum Layout {
 pub(crate) struct Inspect {
     /// Folder of shards
     data: PathBuf,
-    /// The vocabulary that it was built with
+    /// Tokenizer that it was built with
     #[arg(long)]
     tokenizer: PathBuf,
-    /// Longest sequence in tokens, [CLS] and [SEP] included
+    /// Maximum sequence length in tokens, [CLS] and [SEP] included
     #[arg(long, default_value_t = 512, value_parser = whole::<1, usize>)]
     seq: usize,
-    /// Most pieces masked in a sequence
+    /// Maximum number of masked pieces per sequence
     #[arg(long, value_parser = whole::<1, usize>)]
     max_predictions: Option<usize>,
-    /// Seed of the epoch shown
+    /// Seed of the epoch to print
     #[arg(long, default_value_t = 12_345, value_parser = whole::<0, u64>)]
     seed: u64,
     /// Mask without sentence pairs

@@ -8,7 +8,7 @@ use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Seconds spent on measuring peaks; 0 measures nothing
+    /// Seconds for measuring peaks; 0 skips the measurement
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
 }

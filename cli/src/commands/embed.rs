@@ -35,20 +35,20 @@ pub(crate) struct Arguments {
     /// Model folder
     #[arg(long)]
     model: PathBuf,
-    /// How the tokens of a line become one vector
+    /// Pooling of a line's tokens into one vector
     #[arg(long, value_enum, default_value = "mean")]
     pool: Pool,
-    /// Scale each vector to length 1
+    /// Scale each vector to unit length
     #[arg(long)]
     normalize: bool,
     #[command(flatten)]
     profile: Profiling,
-    /// What the encoder's products are computed in
+    /// Arithmetic of the encoder's GEMMs
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Precision,
-    /// Text, one line each; standard input by default
+    /// Text file, one text per line [default: standard input]
     input: Option<PathBuf>,
-    /// A NumPy file [lines, H] in f32; without it, a JSON list a line goes to standard output
+    /// NumPy file [lines, H] in f32 [default: one JSON list per line on standard output]
     #[arg(short, long)]
     output: Option<PathBuf>,
 }
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let texts = lines(arguments)?;
     let embedded = embedder.embed(&texts, pooling, arguments.normalize)?;
     if embedded.cut > 0 {
-        tell!("{} lines were longer than the model's positions and were cut", embedded.cut);
+        tell!("{} lines exceeded the model's maximum length and were truncated", embedded.cut);
     }
     arguments.profile.print(embedder.profile(), &device);
     match &arguments.output {

@@ -31,35 +31,35 @@ const STANDARD_OUTPUT: &str = "-";
 /// A part of the data.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
-    /// What was trained on
+    /// Training set
     Train,
-    /// What checkpoints are chosen by
+    /// Development set
     Dev,
-    /// What neither has seen, where its answers are known
+    /// Test set, if it has labels
     Test,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Fine-tuned model folder; given several times, predictions are averaged. A run over seeds stands for all of them
+    /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
-    /// Folder of the examples as for training, or one file
+    /// Folder of examples as for training, or one file
     #[arg(long)]
     data: PathBuf,
-    /// Take the examples for those of another task with the same labels: mnli-mismatched for a model of mnli
+    /// Evaluate on another task with the same labels: mnli-mismatched for a model of mnli
     #[arg(long)]
     task: Option<String>,
-    /// The part of a folder that is measured
+    /// Split to evaluate
     #[arg(long, value_enum, default_value = "dev")]
     split: Part,
-    /// Write the figures as JSON; `-` is standard output
+    /// Write metrics as JSON to this file; `-` is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write figures and confusion matrix as a page
+    /// Write metrics and confusion matrix as an HTML page to this file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Where to compute: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
@@ -71,10 +71,10 @@ pub(crate) struct Arguments {
 /// From which null score on a question has no answer, for commands that answer.
 #[derive(Debug, Args)]
 pub(super) struct NullThreshold {
-    /// Null score above which there is no answer; 0 if nothing is said, for models that know questions without one
+    /// Null score above which a question has no answer [default: 0, for models trained on such questions]
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
     null_threshold: Option<f64>,
-    /// Take the null score with the best F1 on the questions in this file, whose answers are known
+    /// Choose the null score with the best F1 on the labeled questions in this file
     #[arg(long, value_name = "FILE", conflicts_with = "null_threshold")]
     tune_null_threshold: Option<PathBuf>,
 }
@@ -143,7 +143,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         tell!("warning: all predictions are {constant}");
     }
     if predictor.cut() > 0 {
-        tell!("{} examples were longer than the model was trained for, and were cut", predictor.cut());
+        tell!("{} examples exceeded the model's maximum length and were truncated", predictor.cut());
     }
     if let Some(path) = &arguments.report {
         let title = format!("{} on {}", task.name.name(), arguments.data.display());

@@ -9,13 +9,13 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Texts with one or more [MASK]
+    /// Texts that contain [MASK]
     #[arg(required = true)]
     text: Vec<String>,
     /// Model folder: config.json, model.safetensors, tokenizer.json
     #[arg(long)]
     model: PathBuf,
-    /// Candidates for each mask
+    /// Candidates per mask
     #[arg(long, default_value_t = 5, value_parser = whole::<1, usize>)]
     top: usize,
     #[command(flatten)]

@@ -39,46 +39,46 @@ enum PresetName {
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, squad1, squad2, race; or, in files of your
-    /// own, classify, regress, tag, choice, qa
+    /// cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, squad1, squad2, race; or, in custom files,
+    /// classify, regress, tag, choice, qa
     task: String,
-    /// Pre-trained model folder; the head of the task is fresh
+    /// Pre-trained model folder; the task head is randomly initialized
     #[arg(long)]
     model: Option<PathBuf>,
-    /// A model that was fine-tuned before, in the place of --model; its head too, where it has the same labels
+    /// Fine-tuned model to start from instead of --model; its head is kept if the labels are the same
     #[arg(long)]
     from: Option<PathBuf>,
-    /// Take nothing of --model but its shape and its tokenizer, with random weights: what pre-training is worth
+    /// Use only configuration and tokenizer of --model, with random weights: a baseline without pre-training
     #[arg(long, requires = "model", conflicts_with = "from")]
     from_scratch: bool,
-    /// Folder of the examples: of GLUE or RACE as published, or with train and dev files of your own
+    /// Folder of the examples: GLUE, SQuAD or RACE as published, or custom train and dev files
     #[arg(long)]
     data: PathBuf,
-    /// Folder of the run
+    /// Run folder
     #[arg(short, long)]
     output: PathBuf,
-    /// Hyper-parameters by name, in the place of the defaults for the model's size
+    /// Named hyperparameters instead of the defaults for the model's size
     #[arg(long, value_enum)]
     preset: Option<PresetName>,
-    /// A recipe in TOML over the defaults or the preset
+    /// Recipe in TOML; overrides the defaults or the preset
     #[arg(long)]
     recipe: Option<PathBuf>,
-    /// How often every example is met; sets schedule.epochs
+    /// Number of epochs; sets schedule.epochs
     #[arg(long, conflicts_with = "steps")]
     epochs: Option<f64>,
-    /// Optimiser steps; sets schedule.steps
+    /// Optimizer steps; sets schedule.steps
     #[arg(long, value_parser = whole::<1, u64>)]
     steps: Option<u64>,
-    /// A setting over all others, such as optimizer.learning_rate=3e-5; may be given several times
+    /// Override a setting, such as optimizer.learning_rate=3e-5; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
-    /// Run under so many seeds, one after another, each in OUTPUT/seed-N
+    /// Number of runs with different seeds, one after another, each in OUTPUT/seed-N
     #[arg(long, default_value_t = 1, value_parser = whole::<1, u64>)]
     seeds: u64,
-    /// Go on from the newest whole checkpoint in the folder, with the run's own recipe; seeds that are done stay
+    /// Resume from the newest intact checkpoint in the folder, with the run's recipe; finished seeds are kept
     #[arg(long)]
     resume: bool,
-    /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
@@ -124,7 +124,7 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<Recipe> {
         return Ok(own.with("", &settings)?);
     }
     let Some(folder) = arguments.from.as_ref().or(arguments.model.as_ref()) else {
-        bail!("a run begins with a model: give --model DIR, or --from DIR for one that was fine-tuned before");
+        bail!("no model given: use --model DIR, or --from DIR for a fine-tuned one");
     };
     let config = &ModelFolder::open(folder)?.config().config.clone();
     let mut base = match arguments.preset {
@@ -135,7 +135,7 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<Recipe> {
                 PresetName::PaperV1 => Preset::PaperV1,
             };
             Recipe::preset(preset, task, config)
-                .with_context(|| format!("the paper has no row for `{}`; leave --preset out", task.name()))?
+                .with_context(|| format!("the paper lists no settings for `{}`; omit --preset", task.name()))?
         }
     };
     base.input.model.clone_from(&arguments.model);
@@ -177,7 +177,7 @@ fn run_seeds(
         if arguments.resume
             && let Some(summary) = Summary::of_run(&folder)?
         {
-            tell!("seed {number} of {} is done already", arguments.seeds);
+            tell!("seed {number} of {} is already done", arguments.seeds);
             runs.push(summary);
             continue;
         }
@@ -210,9 +210,9 @@ fn run_seeds(
         )?;
     }
     if collapsed > 0 {
-        tell!("warning: {collapsed} of {} seeds look collapsed; see above what to try", arguments.seeds);
+        tell!("warning: {collapsed} of {} seeds collapsed; see the advice above", arguments.seeds);
     }
-    tell!("the figures are in {}", arguments.output.join("summary.json").display());
+    tell!("metrics written to {}", arguments.output.join("summary.json").display());
     Ok(code)
 }
 
@@ -236,7 +236,7 @@ fn finish(outcome: &Outcome, folder: &Path, watch: &Watch) -> Result<ExitCode> {
         Outcome::Stopped { summary, saved } => {
             match saved {
                 Some(path) => tell!(
-                    "stopped at step {} and saved as {}; add --resume to the command to go on",
+                    "stopped at step {} and saved as {}; add --resume to the command to continue",
                     summary.step,
                     path.display()
                 ),
@@ -283,7 +283,7 @@ impl Watch {
 impl Observer for Watch {
     fn started(&mut self, started: &Started<'_>) {
         let report = started.report;
-        tell!("loaded {} tensors; fresh, to be learnt from nothing: {}", report.loaded.len(), listed(&report.fresh));
+        tell!("loaded {} tensors; randomly initialized: {}", report.loaded.len(), listed(&report.fresh));
         match started.head {
             // What is fresh is listed above.
             HeadOrigin::Initialized => {}
@@ -309,7 +309,7 @@ impl Observer for Watch {
         );
         if started.cut != [0, 0] {
             tell!(
-                "longer than text.max_sequence_length, and cut: {} training examples, {} of the dev set",
+                "truncated to text.max_sequence_length: {} training examples, {} dev examples",
                 started.cut[0],
                 started.cut[1]
             );
@@ -325,7 +325,7 @@ impl Observer for Watch {
             tell!("note: {note}");
         }
         if started.step > 0 {
-            tell!("going on at step {}", started.step);
+            tell!("resuming at step {}", started.step);
         }
         self.progress = Progress::new("step", started.step, started.steps.total);
     }

@@ -6,7 +6,7 @@ use crate::{
     roofline::Profiling,
 };
 use albert::{
-    forward::{Deviation, Example, Forward, Named, Wanted, deviations},
+    forward::{Deviation, Example, Forward, NamedTensor, OutputSelection, deviations},
     tokenizer::Tokenizer,
 };
 use anyhow::{Context, Result, bail};
@@ -26,34 +26,34 @@ pub(crate) struct Arguments {
     /// Model folder: config.json and model.safetensors
     #[arg(long)]
     model: PathBuf,
-    /// A text; can be given more than once. Needs the folder's tokenizer
+    /// Text to run; may be repeated. Requires the folder's tokenizer
     #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
     text: Vec<String>,
-    /// Lines of JSON: input_ids and, where wanted, attention_mask, token_type_ids, labels, sentence_order_label,
-    /// start_positions and end_positions; a list of lists is the choices of one question
+    /// File of JSON lines: input_ids and optionally attention_mask, token_type_ids, labels, sentence_order_label,
+    /// start_positions, end_positions; a list of lists is the choices of one question
     #[arg(long)]
     ids: Option<PathBuf>,
-    /// Where the tensors go: {line}.hidden.{k}, {line}.pooled, {line}.logits, ..., lines counted from 0
+    /// Output file of tensors {line}.hidden.{k}, {line}.pooled, {line}.logits, ..., lines counted from 0
     #[arg(short, long)]
     output: PathBuf,
-    /// All hidden states, not the last alone; 0 is the encoder's input
+    /// Write all hidden states instead of the last one; 0 is the encoder's input
     #[arg(long)]
     layers: bool,
-    /// Attention probabilities of every block
+    /// Write the attention probabilities of every block
     #[arg(long)]
     attention: bool,
-    /// Refuse lines without labels (with labels the loss is always there)
+    /// Refuse lines without labels (with labels, the loss is always written)
     #[arg(long)]
     loss: bool,
-    /// Gradients of the sum of the lines' losses, as grad. and the parameter's name in the file
+    /// Write the gradients of the sum of the losses, as grad.NAME
     #[arg(long)]
     gradients: bool,
     #[command(flatten)]
     profile: Profiling,
-    /// What the encoder's products are computed in
+    /// Arithmetic of the encoder's GEMMs
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Precision,
-    /// Run in f32 too, and print how far each tensor lies from it
+    /// Also run in f32 and print the deviation of each tensor
     #[arg(long)]
     compare: bool,
 }
@@ -71,41 +71,46 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(path) => from_lines(path, &forward)?,
         None => from_texts(arguments, &forward)?,
     };
-    let wanted = Wanted {
+    let selection = OutputSelection {
         layers: arguments.layers,
         attention: arguments.attention,
         loss: arguments.loss,
         gradients: arguments.gradients,
     };
     forward.set_int8(arguments.dtype == Precision::Int8)?;
-    let mut all = run_all(&mut forward, &examples, wanted)?;
+    let mut all = run_all(&mut forward, &examples, selection)?;
     if arguments.gradients {
         all.extend(forward.gradients()?);
     }
     arguments.profile.print(forward.profile(), &device);
     save(&arguments.output, &all)?;
     if arguments.compare {
-        compare(&mut forward, &examples, wanted, &all)?;
+        compare(&mut forward, &examples, selection, &all)?;
     }
     tell!("{} tensors of {} lines written to {}", all.len(), examples.len(), arguments.output.display());
     Ok(ExitCode::SUCCESS)
 }
 
 /// The tensors of every line.
-fn run_all(forward: &mut Forward, examples: &[Example], wanted: Wanted) -> Result<Vec<Named>> {
+fn run_all(forward: &mut Forward, examples: &[Example], selection: OutputSelection) -> Result<Vec<NamedTensor>> {
     let mut all = Vec::new();
     for (line, example) in examples.iter().enumerate() {
-        let tensors = forward.run(example, wanted).with_context(|| format!("line {}", line + 1))?;
-        let named = |tensor: Named| Named { name: format!("{line}.{}", tensor.name), ..tensor };
+        let tensors = forward.run(example, selection).with_context(|| format!("line {}", line + 1))?;
+        let named = |tensor: NamedTensor| NamedTensor { name: format!("{line}.{}", tensor.name), ..tensor };
         all.extend(tensors.into_iter().map(named));
     }
     Ok(all)
 }
 
 /// Prints how far `tensors` lie from those in f32, the worst of all lines for each kind.
-fn compare(forward: &mut Forward, examples: &[Example], wanted: Wanted, tensors: &[Named]) -> Result<()> {
+fn compare(
+    forward: &mut Forward,
+    examples: &[Example],
+    selection: OutputSelection,
+    tensors: &[NamedTensor],
+) -> Result<()> {
     forward.set_int8(false)?;
-    let reference = run_all(forward, examples, Wanted { gradients: false, ..wanted })?;
+    let reference = run_all(forward, examples, OutputSelection { gradients: false, ..selection })?;
     let mut worst: Vec<Deviation> = Vec::new();
     for deviation in deviations(tensors, &reference) {
         let (_, kind) = deviation.name.split_once('.').expect("names begin with the line");
@@ -132,7 +137,7 @@ fn report(forward: &Forward) {
     let report = forward.report();
     tell!("{} tensors loaded", report.loaded.len());
     if !report.ignored.is_empty() {
-        tell!("ignored, no part of the model uses them: {}", report.ignored.join(", "));
+        tell!("ignored (not used by the model): {}", report.ignored.join(", "));
     }
 }
 
@@ -162,7 +167,7 @@ fn from_texts(arguments: &Arguments, forward: &Forward) -> Result<Vec<Example>> 
     arguments.text.iter().map(of).collect()
 }
 
-fn save(path: &Path, tensors: &[Named]) -> Result<()> {
+fn save(path: &Path, tensors: &[NamedTensor]) -> Result<()> {
     let out: Vec<TensorOut<'_>> = tensors
         .iter()
         .map(|tensor| TensorOut {

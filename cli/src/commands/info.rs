@@ -6,26 +6,25 @@ use crate::{
 };
 use albert::{
     config::AlbertConfig,
-    cost::{Report, Training, Workload},
+    cost::{Recompute, Report, Training, Workload},
 };
-use albert_benches::plan::Keep;
 use anyhow::{Context, Result};
 use clap::Args;
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A preset (base, large, xlarge, xxlarge, tiny, ...), a model directory or a config.json
+    /// Preset (base, large, xlarge, xxlarge, tiny, ...), model folder or config.json
     model: String,
-    /// Sequences in the batch that FLOPs and memory are for
+    /// Batch size for FLOPs and memory
     #[arg(long, default_value_t = 8, value_parser = whole::<1, usize>)]
     batch: usize,
-    /// Tokens of a sequence [default: 512, or what the model has positions for]
+    /// Sequence length [default: 512, or the model's maximum]
     #[arg(long, value_parser = whole::<1, usize>)]
     seq: Option<usize>,
-    /// What forward keeps for backward: a run's choice on a processor is cheap, on a GPU none
-    #[arg(long, value_enum, default_value_t = Keep::Cheap)]
-    checkpointing: Keep,
+    /// Activations to recompute in backward; the default of a run is cheap on a CPU, none on a GPU
+    #[arg(long, value_name = "none|cheap|layer", default_value = "cheap")]
+    checkpointing: Recompute,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -43,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // 15 % of a sequence, as pre-training masks.
     let masked_per_sequence = (0.15 * sequence_length as f64).round_ties_even().max(1.0) as usize;
     let workload = Workload { sequences: arguments.batch, sequence_length, masked_per_sequence };
-    let checkpointing = arguments.checkpointing.into();
+    let checkpointing = arguments.checkpointing;
     let report = Report::new(&config, workload, Training { activation_bytes: 4, checkpointing });
     let mut out = results();
     if arguments.json {
@@ -104,7 +103,7 @@ fn print(out: &mut impl Write, model: &str, report: &Report) -> Result<()> {
         writeln!(out, "  {:<44} {:>15}", head.head, thousands(head.parameters))?;
     }
     writeln!(out, "\ncompute parameters V·E + E·H + N·12·H² + H²   {:>15}", thousands(report.compute_parameters))?;
-    writeln!(out, "normalised cost (125,000 steps of 4096 x 512)  {:>15.3e}", report.normalised_cost)?;
+    writeln!(out, "normalized cost (125,000 steps of 4096 x 512)  {:>15.3e}", report.normalized_cost)?;
     let w = report.workload;
     writeln!(
         out,
@@ -116,7 +115,7 @@ fn print(out: &mut impl Write, model: &str, report: &Report) -> Result<()> {
     for (name, bytes) in [
         ("parameters", report.memory.parameters),
         ("gradients", report.memory.gradients),
-        ("optimiser", report.memory.optimizer),
+        ("optimizer", report.memory.optimizer),
         ("packed weights", report.memory.packed),
         ("activations", report.memory.activations),
         ("memory in total", report.memory.total()),

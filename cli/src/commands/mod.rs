@@ -23,8 +23,8 @@ pub(crate) mod tokenizer;
 /// What a forward pass computes its encoder's products in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Precision {
-    /// 32-bit floats
+    /// f32
     F32,
-    /// 8-bit integers, weights quantised by output and activations by row; the rest in f32
+    /// 8-bit integers, weights quantized per output and activations per row; the rest in f32
     Int8,
 }

@@ -23,23 +23,23 @@ const WINDOW: usize = 4096;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Fine-tuned model folder; given several times, predictions are averaged. A run over seeds stands for all of them
+    /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
-    /// Take the examples for those of another task with the same labels: mnli-mismatched or ax for a model of mnli
+    /// Read the examples of another task with the same labels: mnli-mismatched or ax for a model of mnli
     #[arg(long)]
     task: Option<String>,
-    /// The examples: a test or dev file of the task as published, or a file of your own; labels may be missing
+    /// Examples: a published test or dev file of the task, or a custom file; labels are optional
     #[arg(long)]
     input: PathBuf,
-    /// The predictions, a line an example: JSON in .jsonl, columns in .tsv; of answers in text also .json, as the official
-    /// evaluation of SQuAD takes them
+    /// Predictions, one line per example: JSON for .jsonl, columns for .tsv; for answers also .json, as the official
+    /// SQuAD evaluation reads them
     #[arg(long, required_unless_present = "glue_submission")]
     output: Option<PathBuf>,
-    /// Folder in which to write the file that the server of GLUE takes
+    /// Folder for the file to submit to the GLUE server
     #[arg(long, value_name = "DIR")]
     glue_submission: Option<PathBuf>,
-    /// Where to compute: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
@@ -79,7 +79,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let glue = match (task.name, &arguments.glue_submission) {
         (TaskName::Glue(glue), Some(folder)) => Some((glue, folder)),
         (_, None) => None,
-        (other, Some(_)) => bail!("--glue-submission: the model is of `{}`, which is no task of GLUE", other.name()),
+        (other, Some(_)) => {
+            bail!("--glue-submission: the model was fine-tuned for `{}`, which is not a GLUE task", other.name())
+        }
     };
     let source = DataSource { task: task.name, settings: &task.data };
     let mut reader = source.open_file(&arguments.input, &task.problem, Purpose::Prediction)?;
@@ -126,13 +128,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if let Some((glue, folder)) = glue {
         let path = write_submission(folder, glue, submission.iter().map(|(id, label)| (id.as_str(), *label)))?;
-        tell!("the file for the server of GLUE is {}", path.display());
+        tell!("GLUE submission written to {}", path.display());
     }
     let models =
         if predictor.models() > 1 { format!(", means of {} models", predictor.models()) } else { String::new() };
     tell!("{count} predictions{models}");
     if predictor.cut() > 0 {
-        tell!("{} examples were longer than the model was trained for, and were cut", predictor.cut());
+        tell!("{} examples exceeded the model's maximum length and were truncated", predictor.cut());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -28,24 +28,24 @@ use std::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A recipe in TOML, or the name of one that comes with the program; with --resume, the run's own is the default
+    /// Recipe in TOML, or the name of a built-in one; with --resume the run's own by default
     recipe: Option<String>,
-    /// Settings over the recipe's, such as optimizer.learning_rate=0.001
+    /// Settings that override the recipe, such as optimizer.learning_rate=0.001
     #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
-    /// Folder of the run
+    /// Run folder
     #[arg(short, long)]
     output: PathBuf,
     /// Folder of shards; sets input.data
     #[arg(long)]
     data: Option<PathBuf>,
-    /// The vocabulary that the shards were made with; sets input.tokenizer
+    /// Tokenizer that the shards were built with; sets input.tokenizer
     #[arg(long)]
     tokenizer: Option<PathBuf>,
-    /// Go on from the newest whole checkpoint in the folder
+    /// Resume from the newest intact checkpoint in the folder
     #[arg(long)]
     resume: bool,
-    /// Where to train: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
@@ -78,12 +78,11 @@ fn recipe(arguments: &Arguments) -> Result<Recipe> {
     let own = arguments.output.join("config.toml");
     let file = match named {
         None if arguments.resume => own,
-        None => bail!("no recipe given; name a TOML file or one of these:\n{}", known_recipes()),
+        None => bail!("no recipe given; expected a TOML file or one of:\n{}", known_recipes()),
         Some(name) if RECIPES.iter().any(|(known, _, _)| *known == name) => return Ok(Recipe::named(name, &settings)?),
-        Some(path) if !Path::new(path).exists() => bail!(
-            "no recipe is called `{path}`, and there is no such file; name a TOML file or one of these:\n{}",
-            known_recipes()
-        ),
+        Some(path) if !Path::new(path).exists() => {
+            bail!("no such file or built-in recipe: `{path}`; expected a TOML file or one of:\n{}", known_recipes())
+        }
         Some(path) => PathBuf::from(path),
     };
     let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
@@ -132,14 +131,14 @@ pub(crate) fn finish(outcome: &Outcome, folder: &Path) -> ExitCode {
             ExitCode::SUCCESS
         }
         Outcome::Stopped(summary) => {
-            tell!("stopped and saved: {}; go on with: albert pretrain --resume -o {place}", describe(summary));
+            tell!("stopped and saved: {}; resume with: albert pretrain --resume -o {place}", describe(summary));
             ExitCode::from(signals::INTERRUPTED)
         }
         Outcome::Diverged { problem, step, checkpoint } => {
             tell!("error: step {step}: {problem}");
             match checkpoint {
                 Some(path) => tell!("the last good checkpoint is {}", path.display()),
-                None => tell!("there is no checkpoint yet"),
+                None => tell!("no checkpoint exists yet"),
             }
             ExitCode::FAILURE
         }
@@ -201,7 +200,7 @@ impl Watch {
 impl Observer for Watch {
     fn started(&mut self, started: &Started<'_>) {
         for damaged in started.damaged {
-            tell!("warning: {damaged}; going on from the one before");
+            tell!("warning: {damaged}; using the previous checkpoint");
         }
         for warning in started.warnings {
             tell!("warning: {warning}");
@@ -210,7 +209,7 @@ impl Observer for Watch {
             tell!("note: {note}");
         }
         if let Some(path) = started.resumed_from {
-            tell!("going on from {} at step {}", path.display(), started.step);
+            tell!("resuming from {} at step {}", path.display(), started.step);
         }
         let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
         let memory = &started.memory;
@@ -223,7 +222,7 @@ impl Observer for Watch {
             mib(memory.step),
         );
         match (started.no_evaluation, started.unigram_loss) {
-            (Some(reason), _) => tell!("nothing will be evaluated: {reason}"),
+            (Some(reason), _) => tell!("evaluation is off: {reason}"),
             (None, Some(loss)) => tell!(
                 "evaluation on {} held-out sequences; unigram baseline {loss:.4} nats",
                 started.evaluation_sequences

@@ -66,18 +66,18 @@ const EXAMPLES: [&str; 3] = [
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Time for everything, from the text to the filled masks
+    /// Total time in minutes, from the text to the filled masks
     #[arg(long, default_value_t = 3.5)]
     minutes: f64,
-    /// Folder of the run; must not exist or be empty, unless --resume is given
+    /// Run folder; must not exist or be empty, unless --resume is given
     #[arg(short, long, default_value = "runs/quickstart")]
     output: PathBuf,
-    /// Go on with the run in the folder, as it was planned there
+    /// Resume the run in the folder with its plan
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
     profile: Profiling,
-    /// Settings over the recipe's, such as model.hidden_size=128
+    /// Settings that override the recipe, such as model.hidden_size=128
     #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
 }
@@ -165,7 +165,7 @@ fn expect_free(folder: &Path) -> Result<()> {
     match fs::read_dir(folder) {
         Ok(mut entries) => ensure!(
             entries.next().is_none(),
-            "{place} is there already; remove it, choose another folder with --output, or go on with its run with --resume"
+            "{place} already exists; remove it, choose another --output, or continue its run with --resume"
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| format!("{place} cannot be used as a folder")),

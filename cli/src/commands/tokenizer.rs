@@ -18,26 +18,26 @@ use std::{
 pub(crate) enum Command {
     /// Train a unigram vocabulary on text files
     Train(Train),
-    /// Read one text a line, write its ids a line, separated by spaces
+    /// Encode text: one text per line to one line of ids separated by spaces
     Encode(Encode),
-    /// Read ids separated by spaces a line, write their text a line
+    /// Decode ids: one line of ids separated by spaces to one line of text
     Decode(Decode),
-    /// Write a tokenizer as spiece.model or as tokenizer.json
+    /// Convert a tokenizer to spiece.model or tokenizer.json
     Convert(Convert),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Train {
-    /// Text files, one sentence a line
+    /// Text files, one sentence per line
     #[arg(required = true)]
     input: Vec<PathBuf>,
-    /// Where the vocabulary goes
+    /// Output file
     #[arg(short, long, default_value = "tokenizer.json")]
     output: PathBuf,
-    /// Number of pieces, special ones included
+    /// Number of pieces, special tokens included
     #[arg(long, default_value_t = 30_000, value_parser = whole::<1, usize>)]
     vocab_size: usize,
-    /// Share of the text's characters that get a piece of their own
+    /// Fraction of the text's characters that the alphabet covers
     #[arg(long)]
     character_coverage: Option<f64>,
     /// Replace bytes that are not UTF-8 instead of refusing the file
@@ -47,27 +47,27 @@ pub(crate) struct Train {
 
 #[derive(Debug, Args)]
 pub(crate) struct Encode {
-    /// The vocabulary: a tokenizer.json, a spiece.model, a vocab.txt, or a model folder with one of them
+    /// Tokenizer: tokenizer.json, spiece.model, vocab.txt, or a model folder with one of them
     #[arg(long)]
     tokenizer: PathBuf,
-    /// Put [CLS] before and [SEP] behind each text
+    /// Put [CLS] before and [SEP] after each text
     #[arg(long)]
     specials: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Decode {
-    /// The vocabulary: a tokenizer.json, a spiece.model, a vocab.txt, or a model folder with one of them
+    /// Tokenizer: tokenizer.json, spiece.model, vocab.txt, or a model folder with one of them
     #[arg(long)]
     tokenizer: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Convert {
-    /// The vocabulary: a tokenizer.json, a spiece.model, a vocab.txt, or a model folder with one of them
+    /// Tokenizer: tokenizer.json, spiece.model, vocab.txt, or a model folder with one of them
     #[arg(long)]
     tokenizer: PathBuf,
-    /// Where it goes; a name that ends in .model makes a SentencePiece model, one that ends in .json a tokenizer.json
+    /// Output file: .model writes a SentencePiece model, .json a tokenizer.json
     #[arg(short, long)]
     output: PathBuf,
 }
@@ -105,7 +105,7 @@ pub(crate) fn report(progress: Progress) {
         Progress::Counted { lines, skipped, words, distinct, characters } => {
             tell!("{lines} lines, {words} words, {distinct} of them distinct, {characters} characters");
             if skipped > 0 {
-                tell!("{skipped} lines were too long for training the vocabulary and were skipped");
+                tell!("{skipped} lines were too long and were skipped");
             }
         }
         Progress::Seeded { pieces } => tell!("{pieces} pieces to start from"),
@@ -186,7 +186,7 @@ fn decode(arguments: &Decode) -> Result<()> {
             .map(|word| {
                 let id: u32 =
                     word.parse().ok().filter(|&id| (id as usize) < tokenizer.vocab_size()).with_context(|| {
-                        format!("line {}: `{word}` is no id; expected 0 to {}", i + 1, tokenizer.vocab_size() - 1)
+                        format!("line {}: `{word}` is not an id; expected 0 to {}", i + 1, tokenizer.vocab_size() - 1)
                     })?;
                 Ok(id)
             })

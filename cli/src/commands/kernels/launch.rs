@@ -268,16 +268,19 @@ impl Prepared {
         let Buffer { buffer: name, dtype, shape, from, random, fill } = buffer;
         let sources = usize::from(from.is_some()) + usize::from(random.is_some()) + usize::from(fill.is_some());
         if self.buffers.contains_key(name) {
-            ensure!(dtype.is_none() && shape.is_none() && sources == 0, "the buffer is there already; name it alone");
+            ensure!(
+                dtype.is_none() && shape.is_none() && sources == 0,
+                "the buffer is already defined; give only its name"
+            );
             return Ok(());
         }
         ensure!(
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)),
-            "a name of letters, digits, `_`, `-` and `.` was expected: the buffer is written to a file of that name"
+            "expected a name of letters, digits, `_`, `-` and `.`: it becomes a file name"
         );
-        ensure!(sources <= 1, "one of `from`, `random` and `fill` was expected");
+        ensure!(sources <= 1, "expected one of `from`, `random` and `fill`");
         let (Some(dtype), Some(shape)) = (*dtype, shape.clone()) else {
-            bail!("`dtype` and `shape` were expected");
+            bail!("expected `dtype` and `shape`");
         };
         let elements = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
         let bytes = elements.and_then(|elements| elements.checked_mul(in_files!(dtype, T => size_of::<T>())));
@@ -303,7 +306,7 @@ impl Prepared {
     fn map(&self, map: &Map) -> Result<TensorMap> {
         let Interleave::None = map.interleave;
         let Some(Placed { address, dtype, shape }) = self.buffers.get(&map.tensor_map) else {
-            bail!("no argument is a buffer of that name, and `dtype` and `shape` are not given here");
+            bail!("no buffer has that name; give `dtype` and `shape` here");
         };
         let dtype = dtype.of_tensor().with_context(|| format!("a tensor map has no {dtype:?}"))?;
         let shape: Vec<u64> = shape.iter().rev().map(|&size| size as u64).collect();
@@ -360,9 +363,9 @@ fn load(path: &Path, dtype: DType, shape: &[usize]) -> Result<Vec<u8>> {
 /// Refuses what is no file, and a header that is longer than any of a plain array: it would be allocated unread.
 fn check_header(path: &Path) -> Result<()> {
     const MOST: u32 = 4096;
-    ensure!(std::fs::metadata(path)?.is_file(), "this is no regular file");
+    ensure!(std::fs::metadata(path)?.is_file(), "not a regular file");
     let mut start = [0; 12];
-    File::open(path)?.read_exact(&mut start).context("the file is no NumPy file: it ends within its first 12 bytes")?;
+    File::open(path)?.read_exact(&mut start).context("not a NumPy file: shorter than 12 bytes")?;
     let length = match start[6] {
         1 => u32::from(u16::from_le_bytes([start[8], start[9]])),
         _ => u32::from_le_bytes([start[8], start[9], start[10], start[11]]),
@@ -408,7 +411,7 @@ fn draw(seed: u64, dtype: DType, elements: usize) -> Vec<u8> {
 }
 
 fn repeat(value: &Number, dtype: DType, elements: usize) -> Result<Vec<u8>> {
-    let misfit = || anyhow::anyhow!("`fill` is {value}, which is no {dtype:?}");
+    let misfit = || anyhow::anyhow!("`fill` is {value}, which is not a {dtype:?}");
     let float = || value.as_f64().ok_or_else(misfit);
     let unsigned = || value.as_u64().ok_or_else(misfit);
     let signed = || value.as_i64().ok_or_else(misfit);

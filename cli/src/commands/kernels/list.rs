@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         |program: &Program| arguments.filter.as_deref().is_none_or(|part| program.name.as_str().contains(part));
     let programs: Vec<Program> = programs(only).into_iter().filter(wanted).collect();
     if programs.is_empty() {
-        bail!("no kernel fits; `albert kernels list` has all");
+        bail!("no kernel matches; `albert kernels list` prints all");
     }
     let assembler = arguments.ptxas.as_deref().map(Assembler::new).transpose()?;
     let examples = examples(&programs)?;
@@ -145,7 +145,7 @@ impl<'p> Assembler<'p> {
             .with_context(|| format!("{ptxas} cannot be run"))?;
         let log = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
         if !run.status.success() {
-            bail!("{ptxas} refuses {}: {}", program.name, log.trim());
+            bail!("{ptxas} rejects {}: {}", program.name, log.trim());
         }
         let number_before = |what: &str| {
             let at = log.find(what)?;
@@ -154,7 +154,7 @@ impl<'p> Assembler<'p> {
         let (Some(registers), Some(spilled_bytes)) =
             (number_before(" registers"), number_before(" bytes spill stores"))
         else {
-            bail!("{ptxas} said nothing about registers or spills of {}: {}", program.name, log.trim());
+            bail!("{ptxas} reported no registers or spills of {}: {}", program.name, log.trim());
         };
         Ok(Assembled { registers, spilled_bytes })
     }

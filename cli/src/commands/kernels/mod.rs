@@ -43,9 +43,10 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Predict => {
             let groups = kernels::predicted::GROUPS.len();
             let mut progress = Progress::new("group", 0, groups as u64);
-            let report = kernels::predicted::report(|done, title| progress.step(done as u64, title));
+            let predictions = kernels::predicted::predict_all(|done, title| progress.step(done as u64, title));
             progress.finish();
-            write!(results(), "{}", report.map_err(anyhow::Error::msg)?)?;
+            let predictions = predictions.map_err(anyhow::Error::msg)?;
+            write!(results(), "{}", kernels::predicted::report(&predictions))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Simulate(arguments) => Ok(simulate::run(arguments)),
@@ -73,12 +74,12 @@ fn ptx(arguments: &PtxArguments) -> Result<ExitCode> {
     let program = match (exact, &begins[..]) {
         (Some(program), _) => program,
         (None, [program]) => program,
-        (None, []) => bail!("no kernel's name begins with `{}`; `albert kernels list` has all", arguments.name),
+        (None, []) => bail!("no kernel name starts with `{}`; `albert kernels list` prints all", arguments.name),
         (None, several) => {
             let names: Vec<&str> = several.iter().take(12).map(|program| program.name.as_str()).collect();
             let more = if several.len() > names.len() { "\n  ..." } else { "" };
             bail!(
-                "{} kernels begin with `{}`, one was expected:\n  {}{more}",
+                "{} kernel names start with `{}`; expected one of:\n  {}{more}",
                 several.len(),
                 arguments.name,
                 names.join("\n  ")

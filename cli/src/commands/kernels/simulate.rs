@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     /// What approximate instructions give
     #[arg(long, value_enum, default_value = "exact")]
     approximation: Rounding,
-    /// Do not ask for a fence between an mbarrier's initialisation and its first asynchronous use; Triton leaves it out
+    /// Do not ask for a fence between an mbarrier's initialization and its first asynchronous use; Triton leaves it out
     #[arg(long)]
     ignore_init_fence: bool,
     /// Do not ask for a fence between cp.async and the wgmma or bulk copy that reads its bytes; Triton leaves it out
