@@ -41,7 +41,7 @@ PAIRS = [
     ("Tomatoes grow best in full sun.", "Plant them where there is plenty of light."),
     ("Tomatoes grow best in full sun.", "The newspaper printed the full story."),
     ("He forgot his umbrella on the tram.", "An umbrella was left behind in public transport."),
-    ("He forgot his umbrella on the tram.", "Umbrella organisations represent many clubs."),
+    ("He forgot his umbrella on the tram.", "Umbrella organizations represent many clubs."),
     ("Two chess players agreed to a draw.", "The game ended without a winner."),
     ("Two chess players agreed to a draw.", "The children like to draw horses."),
     ("The lecture on black holes was full.", "Many people came to hear about astronomy."),

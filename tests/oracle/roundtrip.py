@@ -4,7 +4,7 @@ to test.
     venv/bin/python tests/oracle/roundtrip.py --albert target/release/albert
 
 Runs with transformers 4.46.3 (requirements.txt) and 5.2.0 (requirements-5.txt). It trains a vocabulary and, for three steps
-each, a model with a sentence objective and one without; it has transformers write a folder with a tokeniser for each class
+each, a model with a sentence objective and one without; it has transformers write a folder with a tokenizer for each class
 of Albert and Bert, and converts it. For every folder that the program wrote:
 
 - AutoConfig, AutoModel, the Auto class of its heads and AutoTokenizer load it, and no tensor is missing or left over;
@@ -154,7 +154,7 @@ def check_again(albert, folder, name):
 
 
 def tokenizer_of(family, folder):
-    """A tokeniser of the family with the small golden vocabulary, as transformers writes it."""
+    """A tokenizer of the family with the small golden vocabulary, as transformers writes it."""
     if family == "Albert":
         made = transformers.AlbertTokenizerFast.from_pretrained(GOLDEN)
     else:
@@ -202,7 +202,7 @@ def pretrained(albert, root):
             ids = check_ids(albert, place, own=True)
             ratio = check_outputs(albert, place, "Albert", kind)
         check_again(albert, folder, objective)
-        # Our own converter takes the tokeniser along.
+        # Our own converter takes the tokenizer along.
         check_ids(albert, f"{folder}-again", own=True)
         print(f"pretrain, objective {objective}: ids {ids}; worst output {ratio:.2f} of its bound; "
               f"{' '.join(sorted(os.listdir(os.path.join(folder, 'last'))))}")

@@ -8,7 +8,7 @@ rules the losses of every step and the weights after the last (`adamw.safetensor
 `training.json`). The loss is transformers' own: MLM plus SOP, each a mean over the batch; dropout is off; gradients are
 scaled to a global norm of at most 1.
 
-AdamW is torch.optim.AdamW, with bias correction, run in f64 and in f32. LAMB is a transcription of the released optimiser
+AdamW is torch.optim.AdamW, with bias correction, run in f64 and in f32. LAMB is a transcription of the released optimizer
 to NumPy in f64 (`lamb`), fed with PyTorch's gradients in f64, and once more with those in f32. Weights of the f64 runs are
 kept; the distance of the f32 runs from them is kept beside them, as a measure of what rounding does.
 """
@@ -127,7 +127,7 @@ def adamw(model, data, schedule):
 
 
 def lamb(model, data, schedule):
-    """The optimiser as released, in NumPy and f64; PyTorch gives the gradients in the model's type."""
+    """The optimizer as released, in NumPy and f64; PyTorch gives the gradients in the model's type."""
     weights = {name: p.detach().double().numpy().copy() for name, p in model.named_parameters()}
     m = {name: np.zeros_like(w) for name, w in weights.items()}
     v = {name: np.zeros_like(w) for name, w in weights.items()}

@@ -155,7 +155,7 @@ fn narrow_files_are_converted_and_sharded_ones_joined() {
     }
 }
 
-/// Names of Google's, kernels transposed, moments of the optimiser and the step count beside them.
+/// Names of Google's, kernels transposed, moments of the optimizer and the step count beside them.
 #[test]
 fn a_checkpoint_of_tensorflow_holds_the_same_as_through_hugging_face() {
     let google = golden("google-albert");

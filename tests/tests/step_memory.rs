@@ -2,7 +2,7 @@
 
 use albert_tests::allocator::{Counting, large_requests, live_and_peak, reset_peak};
 use engine::ops::{self, Activation, Attention, Dropout, EncoderLayer, LayerParams, Norm, Recompute, Sequences};
-use engine::optim::{Adam, Optimizer, Rule, Treatment, clip_global_norm};
+use engine::optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm};
 use engine::{Cpu, DType, Device, Gradients, Init, Isa, ParamBuilder, ParamId, ParamStore, Result, Workspace};
 use std::{panic::resume_unwind, thread};
 
@@ -128,8 +128,8 @@ fn check(cpu: &Cpu) {
         let (before, _) = live_and_peak();
         let (network, mut params) = network(cpu, recompute);
         let mut gradients = params.gradients().unwrap();
-        let rule = |_: &engine::param::ParamInfo| Treatment { decay: true, adapt: true };
-        let mut lamb = Optimizer::new(&params, Rule::Lamb, Adam::default(), rule).unwrap();
+        let rule = |_: &engine::param::ParamInfo| ParamOptions { weight_decay: true, trust_ratio: true };
+        let mut lamb = Optimizer::new(&params, OptimizerKind::Lamb, AdamConfig::default(), rule).unwrap();
         let mut workspace = Workspace::new(Device::Cpu(cpu.clone()));
         let batches = batches();
         let plan = workspace

@@ -1,4 +1,4 @@
-//! Damaged SentencePiece models: whatever the bytes, an error or a tokeniser, no panic, and no memory out of proportion.
+//! Damaged SentencePiece models: whatever the bytes, an error or a tokenizer, no panic, and no memory out of proportion.
 //!
 //! Mutations know the format: they change tags, lengths, numbers, texts, units of the charsmap and whole fields of valid
 //! files, and put lengths right again half of the time so that damage reaches what lies deeper.
@@ -153,7 +153,7 @@ fn mutate_bytes(bytes: &[u8], draw: &mut Stream) -> Vec<u8> {
     bytes
 }
 
-/// Runs `count` inputs; says how many were tokenisers.
+/// Runs `count` inputs; says how many were tokenizers.
 fn run(count: u64, seed: u64) -> u64 {
     let models = models();
     let path = Path::new("x.model");

@@ -2,7 +2,7 @@
 
     metrics.py OUT.json [--sets N] [--seed S]
 
-SQuAD: the normalisation, scores and thresholds of transformers.data.metrics.squad_metrics, which carries the official
+SQuAD: the normalization, scores and thresholds of transformers.data.metrics.squad_metrics, which carries the official
 evaluation of SQuAD 2.0; the mean of SQuAD 1.1 is written here from its definition. Classes: scikit-learn. Correlations:
 SciPy, and beside it the value to 80 digits, rounded once. Entities: seqeval.
 """

@@ -3,11 +3,11 @@
     squad_features.py MODEL TEXT OUT.jsonl [--contexts N] [--seed S] [--lcs]
 
 Section by section what the released `squad_utils.py` does, but for its alignment: pieces carry the characters that the
-normaliser made them from. With `--lcs`, the alignment by common subsequences is run as well, and the contexts in which it
+normalizer made them from. With `--lcs`, the alignment by common subsequences is run as well, and the contexts in which it
 gives another answer span or other texts of pieces are listed, as
 
     mismatch   it would leave the example out
-    inexact    some character has no partner in it (one that is not a single character once it is normalised)
+    inexact    some character has no partner in it (one that is not a single character once it is normalized)
     space      all have, but the answer begins or ends with a space, which there is part of the next word's piece
     exact      all have, and it differs all the same
 """
@@ -21,7 +21,7 @@ import sentencepiece
 
 MARK = "\u2581"
 CLS, SEP = "[CLS]", "[SEP]"
-# White space, and what the normaliser of SentencePiece makes a space of.
+# White space, and what the normalizer of SentencePiece makes a space of.
 BLANK = " \t\n\r\u00a0\u2003\u3000\u200b\u200c\u200e\u200f\ufeff\ufffd"
 
 

@@ -1,4 +1,4 @@
-//! Labelled data: tables, GLUE, CoNLL, choices, SQuAD, RACE.
+//! Labeled data: tables, GLUE, CoNLL, choices, SQuAD, RACE.
 
 use super::{golden_files, with_file, with_folder};
 use albert::tasks::{

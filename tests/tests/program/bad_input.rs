@@ -213,7 +213,7 @@ fn a_damaged_last_checkpoint_falls_back_to_the_one_before() {
         damage(last);
         let untouched = fs::read(before).unwrap();
         let told = pretrain(&world, name, &["--resume"]).succeeds();
-        let told = told.says(&["warning: ", last.to_str().unwrap(), "going on from the one before", "at step 35"]);
+        let told = told.says(&["warning: ", last.to_str().unwrap(), "using the previous checkpoint", "at step 35"]);
         assert_eq!(fs::read(before).unwrap(), untouched, "{name}: {}", told.stderr);
         albert_tests::run_folder::assert_same_run(&whole, &world.path(name), name);
         // Both damaged: nothing is guessed, nothing is written.
@@ -295,7 +295,7 @@ fn ids_that_a_model_does_not_have_and_inputs_beyond_its_positions_are_refused() 
     let decode = ["tokenizer", "decode", "--tokenizer", &pieces];
     for (line, said) in [("7 1000", "`1000`"), ("-1", "`-1`"), ("4294967296", "`4294967296`"), ("x", "`x`")] {
         let told = finish_with_input(&mut albert(&decode), format!("7 999\n{line}\n").as_bytes());
-        told.fails_with(&["line 2: ", said, "is no id; expected 0 to 999"]);
+        told.fails_with(&["line 2: ", said, "is not an id; expected 0 to 999"]);
     }
 }
 
@@ -313,7 +313,7 @@ fn texts_and_tokenizers_that_a_model_was_not_made_for_are_refused() {
     run(&["fill-mask", "--model", &folder, "a [MASK]"]).fails_with(&["260 pieces and the model 200"]);
     run(&["forward", "--model", &folder, "--text", "a", "-o", &out]).fails_with(&["260 pieces and the model 200"]);
     fs::copy(&other, world.path("tokenizer.json")).unwrap();
-    pretrain(&world, "next", &[]).fails_with(&[".shard", "tokenised with another tokenizer"]);
+    pretrain(&world, "next", &[]).fails_with(&[".shard", "tokenized with another tokenizer"]);
     assert!(!world.path("next").exists());
 }
 
@@ -377,7 +377,8 @@ fn zero_and_absurd_sizes_are_refused() {
     run(&["info", "huge"]).fails_with(&["no model preset is called `huge`", "xxlarge"]);
     run(&["info", "base", "--seq", HUGE]).fails_with(&["--seq", "512"]);
     run(&["info", "base", "--batch", "0"]).is_wrong_usage(&["--batch", "a whole number from 1"]);
-    run(&["pretrain", "huge", "-o", &world.text_path("run")]).fails_with(&["no recipe is called `huge`", "base"]);
+    run(&["pretrain", "huge", "-o", &world.text_path("run")])
+        .fails_with(&["no such file or built-in recipe: `huge`", "base"]);
     run(&["fill-mask", "--model", "x", "a [MASK]", "--top", "0"]).is_wrong_usage(&["a whole number from 1"]);
     run(&["quickstart", "--minutes", "0", "-o", &world.text_path("run")]).fails_with(&["--minutes 0"]);
 }

@@ -146,7 +146,7 @@ fn what_cannot_be_measured_is_refused_in_one_sentence() {
         (&["step", "--dropout", "0.1"], "--mode train"),
         (&["step", "--mode", "train", "--dtype", "int8"], "no backward pass"),
         (&["gemm", "--dtype", "int8"], "forward steps"),
-        (&["gelu", "--profile"], "--profile is about steps"),
+        (&["gelu", "--profile"], "--profile applies to steps"),
         (&["gelu", "--report", "page.pdf"], "page.pdf"),
         (&["gelu", "--threads", "0"], "expected a whole number from 1"),
         (&["step", "--batch", "-5"], "expected a whole number from 1"),

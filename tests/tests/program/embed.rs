@@ -5,7 +5,7 @@ use albert::{
     checkpoint::{Heads, save_model},
     config::AlbertConfig,
     embed::{Embedder, Pooling},
-    forward::{Example, Forward, Wanted},
+    forward::{Example, Forward, OutputSelection},
     model::Model,
     tokenizer::Tokenizer,
 };
@@ -73,7 +73,7 @@ fn a_vector_is_pooled_from_the_hidden_states_of_its_text_alone() {
             cut += 1;
         }
         let example = Example::from_ids(&ids, &vec![0; ids.len()], forward.model().config()).unwrap();
-        let tensors = forward.run(&example, Wanted::default()).unwrap();
+        let tensors = forward.run(&example, OutputSelection::default()).unwrap();
         let tensor = |name: &str| &tensors.iter().find(|tensor| tensor.name == name).unwrap().values;
         let hidden: Vec<&[f32]> = tensor("hidden.2").chunks_exact(24).collect();
         for column in 0..24 {

@@ -91,7 +91,7 @@ fn texts_are_learnt_measured_predicted_and_classified() {
     world.texts("data/dev.tsv", 60, 2);
     let run = finish(&mut albert(&world.finetune("classify", "run", &["--steps", "80", "--seeds", "2"])))
         .succeeds()
-        .says(&["fresh, to be learnt from nothing: classifier.weight, classifier.bias", "best so far"]);
+        .says(&["randomly initialized: classifier.weight, classifier.bias", "best so far"]);
     assert!(run.stdout.contains("accuracy: median") && run.stdout.contains("over 2 seeds"), "{}", run.stdout);
     let summary: Value = serde_json::from_slice(&fs::read(world.path("run/summary.json")).unwrap()).unwrap();
     let accuracy = |seed: usize| summary["figures"][0]["values"][seed].as_f64().unwrap();
@@ -136,7 +136,7 @@ fn texts_are_learnt_measured_predicted_and_classified() {
     finish(&mut albert(&world.finetune("classify", "run/seed-1", &[]))).fails_with(&["already holds a run; resume it"]);
     finish(&mut albert(&world.finetune("classify", "run", &["--resume", "--seeds", "2"])))
         .succeeds()
-        .says(&["seed 2 of 2 is done already"]);
+        .says(&["seed 2 of 2 is already done"]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn questions_are_answered_from_a_text() {
     world.write("data/dev.json", &squad(30, 2));
     finish(&mut albert(&world.finetune("qa", "run", &["--steps", "400"])))
         .succeeds()
-        .says(&["fresh, to be learnt from nothing: start_logits.dense.weight"]);
+        .says(&["randomly initialized: start_logits.dense.weight"]);
     let model = world.arg("run");
     let evaluated = finish(&mut albert(&["evaluate", "--model", &model, "--data", &world.arg("data")])).succeeds();
     assert!(figure(&evaluated.stdout, "span_f1\t") > 0.8, "{}", evaluated.stdout);
@@ -253,7 +253,7 @@ fn mistakes_end_in_one_sentence() {
     with("sst3", &[]).fails_with(&["no task is called \"sst3\"; there are cola"]);
     with("cola", &[]).fails_with(&["train.tsv:1: 2 columns, expected 4"]);
     with("regress", &[]).fails_with(&["train.tsv:2: \"", "is no number"]);
-    with("classify", &["--preset", "paper"]).fails_with(&["the paper has no row for `classify`"]);
+    with("classify", &["--preset", "paper"]).fails_with(&["the paper lists no settings for `classify`"]);
     with("classify", &["--set", "optimizer.momentum=1"]).fails_with(&["unknown field `momentum`"]);
     with("classify", &["--set", "text.max_sequence_length=128"]).fails_with(&["unknown label"]);
     with("classify", &["--seeds", "1001"]).fails_with(&["--seeds 1001: expected 1 to 1000"]);
@@ -263,7 +263,7 @@ fn mistakes_end_in_one_sentence() {
     assert!(!world.path("run").exists(), "a refused run left a folder");
     let [model, data] = ["model", "data"].map(|name| world.arg(name));
     let none = ["finetune", "classify", "--data", &data, "--output", "x"];
-    finish(&mut albert(&none)).fails_with(&["give --model DIR, or --from DIR"]);
+    finish(&mut albert(&none)).fails_with(&["use --model DIR, or --from DIR"]);
     let untrained = ["evaluate", "--model", &model, "--data", &data];
     finish(&mut albert(&untrained)).fails_with(&["the model has no head for this"]);
 

@@ -49,7 +49,7 @@ fn every_kernel_of_the_list_has_a_text() {
         assert!(text.starts_with(".version") && text.contains(".target sm_80"), "{name}: {text}");
         assert!(text.contains(&name.replace('-', "__").replace('.', "$")), "{name}: {text}");
     }
-    finish(&mut albert(&["kernels", "ptx", "gelu"])).fails_with(&["kernels begin with `gelu`, one was expected"]);
+    finish(&mut albert(&["kernels", "ptx", "gelu"])).fails_with(&["kernel names start with `gelu`; expected one of"]);
     finish(&mut albert(&["kernels", "ptx", "nothing"])).fails_with(&["albert kernels list"]);
     finish(&mut albert(&["kernels", "list", "--arch", "sm_70"])).fails_with(&["sm_70", "sm_80 and sm_90a"]);
 }
@@ -90,7 +90,7 @@ fn a_finding_is_exit_code_one_and_says_where() {
     let run = simulate(folder.path(), DOUBLE, unwritten, 8, &["--json"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
-    assert_eq!(report["findings"][0]["kind"], "uninitialised", "{report}");
+    assert_eq!(report["findings"][0]["kind"], "uninitialized", "{report}");
     assert_eq!(report["unwritten_bytes"]["x"], 32, "{report}");
 }
 
@@ -104,14 +104,14 @@ fn what_cannot_run_is_exit_code_two_and_says_why() {
         (DOUBLE.replace("double", "triple"), x.clone(), "double"),
         (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "none.npy"}), "none.npy"),
         (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "text.npy"}), "text.npy"),
-        (DOUBLE.to_owned(), json!({"buffer": "x", "shape": [8]}), "`dtype` and `shape` were expected"),
-        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "u8", "shape": [8], "fill": 256}), "no U8"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "shape": [8]}), "expected `dtype` and `shape`"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "u8", "shape": [8], "fill": 256}), "not a U8"),
         (DOUBLE.to_owned(), json!({"buffer": "../x", "dtype": "u8", "shape": [8]}), "a name of letters"),
         (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "u8", "shape": [1u64 << 40]}), "too large"),
         (DOUBLE.to_owned(), json!({"u32": 1}), "x"),
         (DOUBLE.to_owned(), json!({"u31": 1}), "args[0]: unknown variant `u31`"),
-        (DOUBLE.to_owned(), json!({"buffer": "x", "colour": 1}), "args[0]: unknown field `colour`"),
-        (DOUBLE.to_owned(), json!({"tensor_map": "z", "box": [8]}), "no argument is a buffer of that name"),
+        (DOUBLE.to_owned(), json!({"buffer": "x", "color": 1}), "args[0]: unknown field `color`"),
+        (DOUBLE.to_owned(), json!({"tensor_map": "z", "box": [8]}), "no buffer has that name"),
     ] {
         let run = simulate(folder.path(), &text, x.clone(), 8, &[]);
         assert_eq!(run.code, Some(2), "{x}: {run:?}");

@@ -8,6 +8,7 @@ mod embed;
 mod finetune;
 mod forward;
 mod kernels_command;
+mod kills;
 mod profile;
 mod resume;
 mod streams;

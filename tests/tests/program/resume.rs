@@ -103,7 +103,7 @@ fn killed_at_any_moment_and_resumed_ends_with_the_bytes_of_an_uninterrupted_run(
     assert!(in_writes > 0, "no kill fell into the writing of a checkpoint");
     let saved = run.join("checkpoints").is_dir() && !checkpoints(&run).is_empty();
     let told = finish(&mut albert(&arguments)).succeeds();
-    assert_eq!(told.stderr.contains("going on from"), saved, "{}", told.stderr);
+    assert_eq!(told.stderr.contains("resuming from"), saved, "{}", told.stderr);
     assert!(!told.stderr.contains("warning"), "no checkpoint may be damaged: {}", told.stderr);
     assert_same_run(&world.path("whole"), &run, "killed 20 times");
 }
@@ -127,7 +127,7 @@ fn sigterm_saves_ends_with_130_and_resumes_to_the_same_bytes() {
     assert_eq!(saved.len(), 1, "{saved:?}");
     let run = world.text_path("stopped");
     // As the message says: the run's own recipe, and nothing else.
-    finish(&mut albert(&["pretrain", "--resume", "-o", &run])).succeeds().says(&["going on from"]);
+    finish(&mut albert(&["pretrain", "--resume", "-o", &run])).succeeds().says(&["resuming from"]);
     for run in ["whole", "stopped"] {
         // The earlier checkpoint is that of the signal in one run and absent in the other.
         checkpoints(&world.path(run)).iter().rev().skip(1).for_each(|path| fs::remove_file(path).expect("it is ours"));

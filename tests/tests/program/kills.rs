@@ -15,7 +15,7 @@
 //! * TensorBoard's event files: each start opens one of its own, named after the time.
 //!
 //! A normal run makes a few kills of each kind. The campaign:
-//! `ALBERT_KILLS=1000 cargo test --release -p albert-tests --test kills -- --nocapture`. Kills at system calls
+//! `ALBERT_KILLS=1000 cargo test --release -p albert-tests --test program kills -- --nocapture`. Kills at system calls
 //! need `strace`; without it they are reported as skipped.
 #![cfg(unix)]
 
