@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # The sanitizer is a nightly option of a compiler that has its runtime library in every channel.
 export RUSTC_BOOTSTRAP=1 CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=target/asan
 export RUSTFLAGS='-Zsanitizer=address --cfg planted_bug="pack"'
-# Assertions on, optimised a little: vector code without any inlining would take hours.
+# Assertions on, optimized a little: vector code without any inlining would take hours.
 export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only
 # Tests ask for more memory than there is, and expect an error.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1

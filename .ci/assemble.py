@@ -24,7 +24,7 @@ from collections import namedtuple
 
 Program = namedtuple("Program", "text entry registers instructions architecture")
 STRICT = ["--verbose", "--warn-on-spills", "--warn-on-local-memory-usage", "--generate-line-info"]
-# Serialised wgmma and an ignored setmaxnreg are no warnings to ptxas, only advice with a number C75...
+# Serialized wgmma and an ignored setmaxnreg are no warnings to ptxas, only advice with a number C75...
 WARNING = re.compile(r".*(?:warning|\(C75[0-9]+\)).*")
 NOTHING_SPILLED = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
 INSTRUCTION_BYTES = 16

@@ -2,7 +2,7 @@
 # Coverage-guided fuzzing (libFuzzer, AddressSanitizer) of the readers of foreign bytes, on stable Rust.
 #
 #   .ci/fuzz.sh [SECONDS [READER..]]     SECONDS of processor time for each reader (60); all readers
-#   .ci/fuzz.sh --minimise [READER..]    keeps the smallest inputs that cover the same code in tests/fuzz/corpus
+#   .ci/fuzz.sh --minimize [READER..]    keeps the smallest inputs that cover the same code in tests/fuzz/corpus
 #
 # New inputs are kept between runs in ${XDG_CACHE_HOME:-~/.cache}/albert-fuzz, with a line for each minute of a reader
 # (READER.slices: seconds of processor time, executions, edges). An input that makes a reader panic, hang or
@@ -10,10 +10,10 @@
 # Exit code: 0 no finding, 1 findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-minimise=false
+minimize=false
 seconds=60
 case "${1:-}" in
---minimise) minimise=true && shift ;;
+--minimize) minimize=true && shift ;;
 [0-9]*) seconds=$1 && shift ;;
 esac
 if ! command -v g++ >/dev/null; then
@@ -44,8 +44,8 @@ for reader in "${readers[@]}"; do
 done
 # Leaks are not looked for: a thread's temporary folder lives as long as the process.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
-# Seconds of wall time: the machine may do other work.
-limits=(-timeout=60 -rss_limit_mb=4096 -max_len=65536)
+# Seconds of wall time: the machine may do other work. What takes less than the limit is no finding.
+limits=(-timeout=60 -report_slow_units=60 -rss_limit_mb=4096 -max_len=65536)
 log=$(mktemp -d)
 trap 'rm -rf "$log"' EXIT
 
@@ -82,7 +82,7 @@ fuzz() {
   [ "$finding" = none ]
 }
 
-if $minimise; then
+if $minimize; then
   for reader in "${readers[@]}"; do
     corpus_of "$reader"
     small=$(mktemp -d)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The kill campaign over every command that writes (tests/tests/kills.rs).
+# The kill campaign over every command that writes (tests/tests/program/kills.rs).
 #
 #   .ci/kills.sh [KILLS [COMMAND,..]]     140 kills over all commands
 #
@@ -11,4 +11,4 @@ if ! command -v strace >/dev/null && command -v apt-get >/dev/null; then
 fi
 export ALBERT_KILLS=${1:-140}
 [ $# -lt 2 ] || export ALBERT_KILLS_OF=$2
-cargo test --quiet --release --workspace --test kills -- --nocapture
+cargo test --quiet --release --workspace --test program kills -- --nocapture

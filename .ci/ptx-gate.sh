@@ -2,7 +2,7 @@
 # Assembles every PTX program of the table of operations with NVIDIA's own assembler, which needs no GPU, for every
 # architecture that has to take it. A program fails if ptxas refuses it or warns, if it spills registers, needs a stack,
 # uses more registers than its row allows, or if the disassembly lacks a machine instruction that the row names (tensor
-# cores, asynchronous copies). Then PTX that nvcc writes from tests/nvcc is run in the simulator and held
+# cores, asynchronous copies). Then PTX that nvcc writes from kernels/tests/ptx/nvcc is run in the simulator and held
 # against ours.
 #
 # ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. What cannot be had is SKIPPED, visibly
@@ -76,9 +76,9 @@ if [ -z "$(tool nvvm/bin/cicc)" ]; then
   echo "SKIPPED: nvcc cannot be fetched: ${reason:-the wheels do not hold it}"
   skipped=$((skipped + 1))
 else
-  PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/nvcc/bias_gelu.cu \
+  PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/ptx/nvcc/bias_gelu.cu \
     --output-file "$work/nvcc.ptx"
-  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test nvcc -- --ignored >"$work/nvcc.log" 2>&1; then
+  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test ptx nvcc -- --ignored >"$work/nvcc.log" 2>&1; then
     passed=$((passed + 1))
   else
     failed=$((failed + 1))

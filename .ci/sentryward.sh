@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Asks a verifier that this project did not write, sentryward, whether the sm_80 programs, and the rings of Hopper's products
-# (shadows: each product replaced by the loads that it makes), are free of races and well synchronised. It reasons about all
+# (shadows: each product replaced by the loads that it makes), are free of races and well synchronized. It reasons about all
 # schedules of one launch, and takes seconds to minutes a program, so this is no part of `.ci/run`.
 #
 #   .ci/sentryward.sh [WORD ..]        programs whose names hold one of the words; all without
