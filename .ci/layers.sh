@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Imports go one way, cli -> albert -> engine -> kernels, and unsafe code stands only in the few named places.
+# Checks that imports go one way, cli -> albert -> engine -> kernels -> ptx, and that unsafe code occurs only in the listed places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -7,22 +7,23 @@ complain() {
   echo "$1" >&2
   status=1
 }
-# A crate's source must not name the crates above it or those that the layer below wraps.
+# A crate must not import the crates above it or those that the layer below wraps.
 forbidden() {
   local hits
   hits=$(grep -rnE "^[^/]*\b($2)::" "$1/src" --include='*.rs' | grep -vE '^cli/src/commands/kernels/|commands::kernels::' || true)
   [ -z "$hits" ] || complain "$1 must not import $2:
 $hits"
 }
+forbidden kernels/ptx 'kernels|engine|albert|cudarc'
 forbidden kernels 'engine|albert|cudarc'
 forbidden engine 'albert'
-forbidden albert 'kernels|cudarc|memmap2'
-# `albert kernels` is about kernels, so it alone may speak to them.
-forbidden cli 'kernels|cudarc|memmap2'
+forbidden albert 'ptx|kernels|cudarc|memmap2'
+# `albert kernels` is the only command that may import kernels.
+forbidden cli 'ptx|kernels|cudarc|memmap2'
 
 kernels='pool|simd|gemm|int8|attention|layernorm|gelu|softmax|cross_entropy|embedding|dropout|reduce|optimizer|elementwise'
 allowed="^(kernels/src/($kernels)/|kernels/src/(rows|sweep)\.rs|engine/src/(memory|device)/|engine/src/io/mmap\.rs|kernels/(examples|tests/team)/|kernels/tests/guard_pages|benches/|tests/)"
 while IFS= read -r file; do
-  [[ $file =~ $allowed ]] || complain "$file: unsafe code outside the places that docs/decisions.md names"
+  [[ $file =~ $allowed ]] || complain "$file: unsafe code outside the places listed in docs/decisions.md"
 done < <(grep -rlE '^[^/"]*\bunsafe (\{|fn|impl|trait)' --include='*.rs' kernels engine albert cli benches tests)
 exit $status

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Assembles every PTX program of the table of operations with NVIDIA's own assembler, which needs no GPU, for every
-# architecture that has to take it. A program fails if ptxas refuses it or warns, if it spills registers, needs a stack,
-# uses more registers than its row allows, or if the disassembly lacks a machine instruction that the row names (tensor
-# cores, asynchronous copies). Then PTX that nvcc writes from kernels/tests/ptx/nvcc is run in the simulator and held
-# against ours.
+# Assembles every PTX program of the table of operations with NVIDIA's assembler, which needs no GPU, for every architecture
+# that the program supports. A program fails if ptxas rejects it or warns, if it spills registers, needs a stack, uses more
+# registers than its row allows, or if the disassembly lacks a machine instruction that the row names (tensor cores,
+# asynchronous copies). Then PTX that nvcc writes from kernels/tests/programs/nvcc is run in the simulator and
+# compared with our kernel.
 #
-# ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. What cannot be had is SKIPPED, visibly
-# and with the count.
+# ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. Checks whose tool cannot be
+# installed are SKIPPED and counted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,7 +24,7 @@ assemblies=$(awk '{ n += NF - 4 } END { print n + 0 }' "$work/ptx/programs.txt")
 tool() {
   find .tools -path "*/nvidia/cu13/$1" 2>/dev/null | head -n 1 || true
 }
-# fetch WHEELS...: prints why it fails, nothing if it succeeds.
+# fetch WHEELS...: prints the reason if it fails, nothing if it succeeds.
 fetch() {
   if ! command -v python3 >/dev/null; then
     echo "python3 is missing"
@@ -40,7 +40,7 @@ if [ -z "$ptxas" ]; then
   reason=$(fetch "$assembler")
   ptxas=$(tool bin/ptxas)
   if [ -z "$ptxas" ]; then
-    echo "SKIPPED: ptxas cannot be fetched: ${reason:-the wheel does not hold it}"
+    echo "SKIPPED: ptxas cannot be installed: ${reason:-not in the wheel}"
     echo "PTX gate: 0 passed, 0 failed, $((assemblies + 1)) skipped"
     exit 0
   fi
@@ -53,7 +53,7 @@ if [ -z "$nvdisasm" ]; then
 fi
 skipped=0
 if [ -z "$nvdisasm" ]; then
-  echo "SKIPPED: machine instructions are not looked for, nvdisasm cannot be fetched: ${reason:-the wheel does not hold it}"
+  echo "SKIPPED: machine instructions are not checked, nvdisasm cannot be installed: ${reason:-not in the wheel}"
   skipped=1
 fi
 
@@ -63,7 +63,7 @@ python3 .ci/assemble.py "$work/ptx" --ptxas "$ptxas" ${nvdisasm:+--nvdisasm "$nv
 grep '^FAILED' "$work/rows.log" || true
 if [ "$status" -gt 1 ] || ! read -r passed _ failed _ < <(tail -n 1 "$work/rows.log") ||
   [ $((passed + failed)) -ne "$assemblies" ]; then
-  echo "the PTX gate ran ${passed:-0} + ${failed:-0} of $assemblies assemblies; nothing it says can be trusted" >&2
+  echo "the PTX gate ran ${passed:-0} + ${failed:-0} of $assemblies assemblies; the results are incomplete" >&2
   exit 1
 fi
 
@@ -73,12 +73,12 @@ if [ -z "$(tool nvvm/bin/cicc)" ] || [ -z "$(tool include/cuda_runtime.h)" ]; th
   reason=$(fetch $compiler)
 fi
 if [ -z "$(tool nvvm/bin/cicc)" ]; then
-  echo "SKIPPED: nvcc cannot be fetched: ${reason:-the wheels do not hold it}"
+  echo "SKIPPED: nvcc cannot be installed: ${reason:-not in the wheels}"
   skipped=$((skipped + 1))
 else
-  PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/ptx/nvcc/bias_gelu.cu \
+  PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/programs/nvcc/bias_gelu.cu \
     --output-file "$work/nvcc.ptx"
-  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test ptx nvcc -- --ignored >"$work/nvcc.log" 2>&1; then
+  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test programs nvcc -- --ignored >"$work/nvcc.log" 2>&1; then
     passed=$((passed + 1))
   else
     failed=$((failed + 1))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every command of the README (lines that begin with "$ " in its console blocks), from the root of the checkout,
-# so that the README stays true. Training runs are shortened; nothing else is changed.
+# Runs every command of the README and of the ptx crate's (lines that begin with "$ " in its console blocks) from the root of the checkout.
+# Training runs are shortened; nothing else is changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)
@@ -9,7 +9,7 @@ ran=0 failed=0 skipped=0 without_download=false
 while IFS= read -r command; do
   case "$command" in
   "cargo test"* | "cargo bench"* | "git clone"* | "cd "*)
-    echo "SKIPPED (part of another check, or takes long): $command"
+    echo "SKIPPED (part of another check, or too long): $command"
     skipped=$((skipped + 1))
     continue
     ;;
@@ -20,7 +20,7 @@ while IFS= read -r command; do
   *" finetune "*) command="$command --steps 3" ;;
   esac
   if $without_download && [[ "$command" == *minilm* ]]; then
-    echo "SKIPPED (needs what could not be downloaded): $command"
+    echo "SKIPPED (needs the failed download): $command"
     skipped=$((skipped + 1))
     continue
   fi
@@ -28,13 +28,13 @@ while IFS= read -r command; do
   if bash -c "$command" </dev/null >"$log" 2>&1; then
     ran=$((ran + 1))
   elif [[ "$command" == *"pip download"* ]]; then
-    echo "SKIPPED (no download: $(tail -n 1 "$log"))"
+    echo "SKIPPED (download failed: $(tail -n 1 "$log"))"
     without_download=true
     skipped=$((skipped + 1))
   else
     failed=$((failed + 1))
     tail -20 "$log"
   fi
-done < <(awk '/^```console/ { on = 1; next } /^```/ { on = 0 } on && /^\$ / { sub(/^\$ /, ""); print }' README.md)
+done < <(awk '/^```console/ { on = 1; next } /^```/ { on = 0 } on && /^\$ / { sub(/^\$ /, ""); print }' README.md kernels/ptx/README.md)
 echo "$ran passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ] && [ "$ran" -gt 0 ]

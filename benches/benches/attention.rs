@@ -1,4 +1,4 @@
-//! Attention, forward and backward, as `albert bench attention` runs it.
+//! Attention, forward and backward, with the cases of `albert bench attention`.
 //!
 //! ```text
 //! cargo bench -p albert-benches --bench attention

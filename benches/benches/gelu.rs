@@ -1,4 +1,4 @@
-//! GELU, forward and backward, as `albert bench gelu` runs it.
+//! GELU, forward and backward, with the cases of `albert bench gelu`.
 //!
 //! ```text
 //! cargo bench -p albert-benches --bench gelu

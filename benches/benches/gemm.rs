@@ -1,4 +1,4 @@
-//! Products of ALBERT-base as `albert bench gemm` runs them.
+//! GEMM at the shapes of ALBERT-base, with the cases of `albert bench gemm`.
 //!
 //! ```text
 //! cargo bench -p albert-benches --bench gemm

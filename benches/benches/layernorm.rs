@@ -1,4 +1,4 @@
-//! LayerNorm, forward and backward, as `albert bench layernorm` runs it.
+//! LayerNorm, forward and backward, with the cases of `albert bench layernorm`.
 //!
 //! ```text
 //! cargo bench -p albert-benches --bench layernorm

@@ -1,11 +1,11 @@
-//! The loader on one thread, in tokens/s: instances planned and shuffled, tokens read from the shards, masked, batched.
+//! Data loader on one thread, in tokens/s: plans and shuffles instances, reads tokens from the shards, masks, batches.
 //!
 //!     ALBERT_DATA=shards ALBERT_TOKENIZER=tokenizer.json cargo bench -p albert-benches --bench loader
 //!
-//! The shards are those of `albert data build`; without ALBERT_DATA they are built from the text that comes with the
-//! program, under a SentencePiece model. An iteration is the first two epochs, planning included, at the default masking
-//! and limits (512 tokens a sequence, 4096 a batch) and at those of short sequences (128, 1024). What a training run's own
-//! thread does with them, `Prefetch`, is to hand them over.
+//! ALBERT_DATA is a folder written by `albert data build`; without it, the bench builds shards from the text that the
+//! program carries, with a SentencePiece model. An iteration is the first two epochs, planning included, at the default
+//! masking and limits (512 tokens a sequence, 4096 a batch) and at those of short sequences (128, 1024). In training,
+//! `Prefetch` runs the same code on a thread of its own and hands the batches over.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use albert::data::{
 use albert::tokenizer::Tokenizer;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-/// Runs two epochs; returns their tokens.
+/// Runs two epochs; returns their number of tokens.
 fn two_epochs(sampler: &mut Sampler, batch: &mut Batch) -> u64 {
     sampler.seek(Cursor::default()).expect("the first instance is there");
     let mut tokens = 0;
@@ -38,7 +38,7 @@ fn loading(criterion: &mut Criterion) {
             let folder = std::env::temp_dir().join(format!("albert-loader-{}", std::process::id()));
             let text = vec![Source::File(root.join("cli/data/public_domain.txt"))];
             let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-            data::build(text, &folder, &corpus, &split, &tokenizer, |_| ()).expect("the text gives shards");
+            data::build(text, &folder, &corpus, &split, &tokenizer, |_| ()).expect("the text is long enough for shards");
             folder
         },
         PathBuf::from,
@@ -51,7 +51,7 @@ fn loading(criterion: &mut Criterion) {
         settings.instances.max_sequence_length = sequence;
         settings.batch.max_tokens = tokens;
         let shards = Arc::clone(dataset.side(Side::Train));
-        let mut sampler = Sampler::new(shards, Arc::clone(&vocabulary), &settings, 1).expect("documents give pairs");
+        let mut sampler = Sampler::new(shards, Arc::clone(&vocabulary), &settings, 1).expect("the documents contain sentence pairs");
         let mut batch = Batch::new(&settings);
         group.throughput(Throughput::Elements(two_epochs(&mut sampler, &mut batch)));
         group.bench_function(format!("sequences of {sequence}"), |bench| {
@@ -60,7 +60,7 @@ fn loading(criterion: &mut Criterion) {
     }
     group.finish();
     if std::env::var_os("ALBERT_DATA").is_none() {
-        std::fs::remove_dir_all(&folder).expect("the folder that was made can be removed");
+        std::fs::remove_dir_all(&folder).expect("the temporary folder can be removed");
     }
 }
 

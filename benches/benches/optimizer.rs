@@ -4,8 +4,8 @@
 //! cargo bench -p albert-benches --bench optimizer
 //! ```
 //!
-//! Each line gives the time by criterion and, printed before it, the share of the bandwidth of a plain copy of arrays of
-//! the same total size: what a kernel that only moved its bytes would reach.
+//! Before criterion's time, each bench prints its share of the bandwidth of a plain copy of arrays of the same total size,
+//! which is the upper bound of a memory-bound kernel.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kernels::check::uniform;
@@ -13,11 +13,11 @@ use kernels::optimizer::{self, AdamConfig, Segment, Step};
 use kernels::{Cpu, roofline};
 use std::time::{Duration, Instant};
 
-/// Parameters of ALBERT-base, about.
+/// Approximate number of parameters of ALBERT-base.
 const PARAMETERS: usize = 11_700_000;
 
-/// Runs `kernel`, which moves `bytes`, under criterion and prints its best share of what a copy within as many
-/// `resident` bytes reaches.
+/// Runs `kernel`, which moves `bytes`, under criterion. Prints its best bandwidth as a share of that of a copy whose
+/// arrays take `resident` bytes.
 fn measure(
     c: &mut Criterion,
     cpu: &Cpu,
@@ -65,7 +65,7 @@ fn optimizers(c: &mut Criterion, cpu: &Cpu) {
 }
 
 fn all(c: &mut Criterion) {
-    optimizers(c, &Cpu::detect().expect("a processor"));
+    optimizers(c, &Cpu::detect().expect("ALBERT_ISA and ALBERT_THREADS are usable"));
 }
 
 criterion_group! {

@@ -1,4 +1,4 @@
-//! Softmax, forward and backward, as `albert bench softmax` runs it.
+//! Softmax, forward and backward, with the cases of `albert bench softmax`.
 //!
 //! ```text
 //! cargo bench -p albert-benches --bench softmax

@@ -1,4 +1,4 @@
-//! A forward pass of ALBERT-base as `albert bench step` runs it.
+//! Forward pass of ALBERT-base, with the case of `albert bench step`.
 //!
 //! ```text
 //! cargo bench -p albert-benches --bench step

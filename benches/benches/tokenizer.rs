@@ -1,9 +1,9 @@
-//! Encoding prose on one thread, in MB/s, with a SentencePiece model and with a vocabulary of our own.
+//! Encoding of prose on one thread, in MB/s, with a SentencePiece model or a tokenizer.json.
 //!
 //!     ALBERT_TEXT=corpus.txt ALBERT_TOKENIZERS=spiece.model:tokenizer.json cargo bench -p albert-benches --bench tokenizer
 //!
-//! The first 5 MB of the text are used, line by line; without ALBERT_TEXT, the text that comes with the program.
-//! `plain` is `Tokenizer::encode_into`, `memo` is `Encoder`, which remembers words, `offsets` also tells where pieces are.
+//! The first 5 MB of the text are encoded line by line; without ALBERT_TEXT, the text that the program carries.
+//! `plain` is `Tokenizer::encode_into`, `memo` is `Encoder`, which caches words, `offsets` also returns byte offsets.
 
 use std::path::{Path, PathBuf};
 

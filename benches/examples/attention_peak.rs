@@ -1,9 +1,9 @@
-//! Share of the FMA peak that attention reaches, peak and attention measured in turns.
+//! Share of the FMA peak that attention reaches; peak and attention are measured interleaved.
 //!
 //!     cargo run --release -p albert-benches --example attention_peak -- [threads 1,2] [lengths 64,128,512] [seconds]
 //!
-//! A batch of 4,096 tokens, 12 heads of 64 (ALBERT-base); FLOPs are those of the products alone, 4·S·D a query and head
-//! forward and 10·S·D backward.
+//! A batch of 4,096 tokens, 12 heads of 64 (ALBERT-base). FLOPs count only the matrix products: 4·S·D per query and head
+//! forward, 10·S·D backward.
 
 use albert_benches::{beside_peak, random};
 use kernels::{
@@ -44,7 +44,7 @@ fn main() {
             });
             for (name, speed) in [("forward", ahead), ("backward", back)] {
                 println!(
-                    "{} {threads} threads, S {length:>3}, {name:>8}: {:>6.1} GFLOP/s, {:>5.1} % of the peak by the wall, {:>5.1} % by processor time",
+                    "{} {threads} threads, S {length:>3}, {name:>8}: {:>6.1} GFLOP/s, {:>5.1} % of the peak by wall time, {:>5.1} % by CPU time",
                     isa.kind(),
                     speed.wall / 1e9,
                     100.0 * speed.wall / speed.peak,

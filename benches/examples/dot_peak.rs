@@ -1,12 +1,12 @@
-//! What the instructions for dot products reach beside fused multiply-adds, on one thread, in turns: whether bf16 or 8-bit
-//! integers can be faster than f32 on this processor at all.
+//! Throughput of dot-product instructions and of fused multiply-adds on one thread, measured interleaved: an upper bound
+//! of the speedup of bf16 and 8-bit integers over f32 on this CPU.
 //!
 //!     cargo run --release -p albert-benches --example dot_peak
 //!
 //! ```text
 //! vfmadd231ps    16 multiply-adds     f32
-//! vdpbf16ps      32 multiply-adds     pairs of bf16, sums in f32          (AVX512-BF16)
-//! vpdpbusd       64 multiply-adds     fours of 8 bits, sums in 32         (AVX512-VNNI)
+//! vdpbf16ps      32 multiply-adds     pairs of bf16, f32 accumulators           (AVX512-BF16)
+//! vpdpbusd       64 multiply-adds     groups of four int8, int32 accumulators   (AVX512-VNNI)
 //! ```
 #![allow(unsafe_code)]
 
@@ -14,15 +14,15 @@
 mod dots {
     use std::{arch::x86_64::*, hint::black_box, time::Instant};
 
-    /// Sums in flight: more than two units of five cycles of latency need.
+    /// Independent accumulators: more than the 10 that two units with a latency of five cycles need.
     const CHAINS: usize = 16;
     const ROUNDS: usize = 100_000;
 
-    /// Operations a second of a loop over `CHAINS` sums of `$multiply_adds` each.
+    /// Defines a function that returns the operations per second of `CHAINS` accumulators, `$multiply_adds` per instruction.
     macro_rules! peak {
         ($name:ident, $features:literal, $multiply_adds:literal, $zero:expr, $operands:expr, $instruction:expr) => {
             /// # Safety
-            /// The processor has the features.
+            /// The CPU must have the features.
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name() -> f64 {
                 let (a, b) = black_box($operands);
@@ -62,13 +62,13 @@ mod dots {
 #[cfg(target_arch = "x86_64")]
 fn main() {
     if !is_x86_feature_detected!("avx512f") {
-        println!("SKIPPED: this processor has no AVX-512");
+        println!("SKIPPED: this CPU lacks AVX-512");
         return;
     }
     let has = [true, is_x86_feature_detected!("avx512bf16"), is_x86_feature_detected!("avx512vnni")];
     let mut speeds = [const { Vec::new() }; 3];
     for _ in 0..101 {
-        // SAFETY: each runs only where its features were found.
+        // SAFETY: each function runs only if its features were detected.
         let round = unsafe {
             [dots::f32s(), if has[1] { dots::bf16s() } else { 0.0 }, if has[2] { dots::bytes() } else { 0.0 }]
         };
@@ -83,7 +83,7 @@ fn main() {
     for ((name, has), speed) in ["f32  vfmadd231ps", "bf16 vdpbf16ps", "int8 vpdpbusd"].iter().zip(has).zip(medians) {
         match has {
             true => println!("{name:18}{:8.0} G/s   {:.2} of f32", speed / 1e9, speed / medians[0]),
-            false => println!("{name:18}SKIPPED: this processor does not have it"),
+            false => println!("{name:18}SKIPPED: this CPU lacks it"),
         }
     }
 }

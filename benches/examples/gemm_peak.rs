@@ -1,8 +1,8 @@
-//! Share of the FMA peak that products reach, peak and product measured in turns.
+//! Share of the FMA peak that GEMM reaches; peak and GEMM are measured interleaved.
 //!
 //!     cargo run --release -p albert-benches --example gemm_peak -- [threads 1,2] [forms nt,nn,tn] [m 512,2048,4096] [shape index,..] [seconds]
 //!
-//! `p` as a form is nt with B packed before.
+//! The form `p` is nt with B packed in advance.
 
 use albert_benches::{BASE_SHAPES, beside_peak, form, random};
 use kernels::{

@@ -1,9 +1,9 @@
-//! How long the sequences of an epoch are: quantiles, one a line, as `albert bench step --lengths-from` reads them.
+//! Quantiles of the sequence lengths of an epoch, one per line, for `albert bench step --lengths-from`.
 //!
 //!     cargo run --release -p albert-benches --example lengths -- DATA TOKENIZER [quantiles 64] [limit 512]
 //!
-//! DATA is what `albert data build` wrote. The i-th of n numbers is the length below which (i + 1/2)/n of the sequences of
-//! the first epoch lie, so that n sequences of these lengths have the distribution that a run meets.
+//! DATA is a folder written by `albert data build`. The i-th of n lengths is the quantile (i + 1/2)/n of the first epoch,
+//! counted from 0, so that n sequences of these lengths have the length distribution of a training run.
 
 use albert::{
     data::{Batch, DataSettings, Dataset, Sampler, Vocabulary, split::Side},

@@ -5,9 +5,9 @@ use anyhow::Result;
 use engine::device::Driver;
 use kernels::{
     operation::{Case, Operation, Outcome, Target},
-    ptx::Sm,
     simulated::on_hardware,
 };
+use ptx::Sm;
 use std::{
     io::{self, Write},
     rc::Rc,

@@ -13,13 +13,10 @@ use engine::device::{
     Driver, DriverError,
     driver::{Argument, DeviceAddress, FunctionHandle},
 };
-use kernels::{
-    operation::{Launch, Program},
-    ptx::{
-        DescriptorSwizzle, Storage, TensorMap,
-        sim::{self, Memory, Swizzle, TensorType},
-    },
-    simulated::Hardware,
+use kernels::{operation::Program, simulated::Hardware};
+use ptx::{
+    DescriptorSwizzle, Launch, Storage, TensorMap,
+    sim::{self, Memory, Swizzle, TensorType},
 };
 use std::{cell::RefCell, collections::HashMap};
 
@@ -166,9 +163,9 @@ mod tests {
     use kernels::{
         OPERATIONS,
         operation::{Case, Name, Operation, Outcome, Target},
-        ptx::Sm,
         simulated::on_hardware,
     };
+    use ptx::Sm;
     use std::rc::Rc;
 
     fn operation(name: &str) -> &'static Operation {

@@ -11,7 +11,7 @@ use engine::device::{
     Driver, DriverError, GpuInfo,
     driver::{Argument, DeviceAddress, FunctionHandle, GraphUse, Node},
 };
-use kernels::operation::Launch;
+use ptx::Launch;
 use std::{
     str::FromStr,
     sync::{

@@ -7,7 +7,8 @@
 //! `DIR/programs.txt` holds one program a line: file, entry, register budget, the machine instructions that it must come
 //! down to joined by commas (or `-`), then the architectures that take it.
 
-use kernels::{OPERATIONS, ptx::Sm};
+use kernels::OPERATIONS;
+use ptx::Sm;
 use std::{fmt::Write as _, fs, path::PathBuf, process::ExitCode};
 
 fn main() -> ExitCode {

@@ -16,9 +16,9 @@
 use crate::num::philox::Stream;
 use crate::operation::{Case, Outcome, Target};
 use crate::pool::Cpu;
-use crate::ptx::Sm;
 use crate::simd::{DType, Element, Isa};
 use crate::simulated::only_names;
+use ptx::Sm;
 use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -75,36 +75,13 @@ macro_rules! real {
                 <$t>::tanh(self)
             }
             fn erf(self) -> Self {
-                erf64(f64::from(self)) as $t
+                libm::erf(f64::from(self)) as $t
             }
         }
     };
 }
 real!(f64);
 real!(f32);
-
-/// erf by its series and continued fraction in f64 (Abramowitz & Stegun 7.1.6 and 7.1.14), good to 1e-15.
-pub fn erf64(x: f64) -> f64 {
-    let z = x.abs();
-    if z > 6.0 {
-        return x.signum();
-    }
-    if z < 3.0 {
-        let (mut term, mut sum, mut n) = (z, z, 0.0);
-        while term > 1e-17 * sum {
-            n += 1.0;
-            term *= 2.0 * z * z / (2.0 * n + 1.0);
-            sum += term;
-        }
-        return x.signum() * sum * std::f64::consts::FRAC_2_SQRT_PI * (-z * z).exp();
-    }
-    let mut fraction = 0.0;
-    for k in (1..60).rev() {
-        fraction = f64::from(k) / 2.0 / (z + fraction);
-    }
-    let erfc = (-z * z).exp() / (z + fraction) / std::f64::consts::PI.sqrt();
-    x.signum() * (1.0 - erfc)
-}
 
 /// `len` uniform numbers in [-scale, scale), the same ones for the same seed, rounded to storage; any number where nobody
 /// computes with them.

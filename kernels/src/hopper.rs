@@ -5,10 +5,8 @@
 //! warpgroups 1, 2  the consumers: take those registers, multiply
 //! ```
 
-use crate::{
-    operation::{Name, Program},
-    ptx::{Bf16x2, Entry, F16x2, Lane, Module, Pair, Reg, Sm, Storage, U32},
-};
+use crate::operation::{Name, Program};
+use ptx::{Bf16x2, Entry, F16x2, Lane, Module, Pair, Reg, Sm, Storage, U32};
 
 /// Threads of a warpgroup.
 pub(crate) const WARPGROUP: u32 = 128;

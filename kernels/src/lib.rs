@@ -17,7 +17,6 @@ pub mod operation;
 pub mod optimizer;
 pub mod pool;
 pub mod predicted;
-pub mod ptx;
 pub mod reduce;
 mod register_tile;
 pub mod roofline;

@@ -34,7 +34,8 @@
 //!
 //! Parts that a name does not need are left out; the order never changes.
 
-use crate::{IsaKind, ptx::Sm};
+use crate::IsaKind;
+use ptx::Sm;
 use std::fmt;
 
 pub use crate::simd::DType;
@@ -209,15 +210,13 @@ pub enum Outcome {
     },
 }
 
-/// How a kernel is started: the shape decides, never the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// Blocks in x, y and z.
-    pub grid: [u32; 3],
-    /// Threads of a block in x, y and z.
-    pub block: [u32; 3],
-    /// Dynamic shared memory of a block.
-    pub shared_bytes: u32,
+impl From<DType> for ptx::Storage {
+    fn from(dtype: DType) -> Self {
+        match dtype {
+            DType::F32 => ptx::Storage::F32,
+            DType::Bf16 => ptx::Storage::Bf16,
+        }
+    }
 }
 
 /// One specialization of a CUDA kernel, ready for the driver.
@@ -240,7 +239,7 @@ pub struct Program {
 
 impl Program {
     /// The only entry of `module`, which is called `name`.
-    pub fn new(name: Name, module: &crate::ptx::Module, registers: u32) -> Self {
+    pub fn new(name: Name, module: &ptx::Module, registers: u32) -> Self {
         let (text, listing) = (module.text(), module.listing());
         Self { name, sm: module.sm(), text, listing, registers, required_sass: &[] }
     }
@@ -262,7 +261,7 @@ pub struct Operation {
     pub cost: fn(&Case) -> Cost,
     /// Runs a case on random inputs and holds it against the f64 reference.
     pub check: fn(&Case, Target) -> Outcome,
-    /// All specializations for an architecture. The first one is the operation's snapshot in `kernels/ptx`.
+    /// All specializations for an architecture. The first one is the operation's snapshot in `kernels/listings`.
     pub ptx: fn(Sm) -> Vec<Program>,
 }
 

@@ -5,14 +5,12 @@
 //! another text ([`Launched::replay`]), which is how mutants are tried (`kernels/tests/mutants`): a defect that the text
 //! does not show by a finding shows by memory that differs, and [`Setting::replaced`] asks the check about it.
 
-use crate::{
-    operation::{Case, Launch, Name, Operation, Outcome, Program, Target},
-    ptx::{
-        Sm, TensorMap,
-        sim::{Approximation, Argument, Error, Memory, Metrics, Module, Options, Report, Touched},
-    },
-};
+use crate::operation::{Case, Name, Operation, Outcome, Program, Target};
 use bytemuck::Pod;
+use ptx::{
+    Launch, Sm, TensorMap,
+    sim::{Approximation, Argument, Error, Memory, Metrics, Module, Options, Report, Touched},
+};
 use rayon::prelude::*;
 use std::{
     cell::{Cell, RefCell},
@@ -402,10 +400,8 @@ impl Simulated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        OPERATIONS,
-        ptx::sim::{Completion, Schedule},
-    };
+    use crate::OPERATIONS;
+    use ptx::sim::{Completion, Schedule};
 
     /// The smallest case of each way in which threads wait for each other: rings of copies that fill and run over, with
     /// fragments and with numbers; warps with roles, and a ring through which more than one tile goes; sums across warps

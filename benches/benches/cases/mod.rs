@@ -1,4 +1,4 @@
-//! The cases of `albert bench` under criterion: one bench a kernel, the same operands and calls.
+//! The cases of `albert bench` under criterion: one bench per kernel, with the same operands and calls.
 
 use albert_benches::{
     cases::{Case, Ready},
@@ -9,7 +9,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use kernels::Cpu;
 use std::time::Instant;
 
-/// Every default case of `what`, before each a line with the share of the machine's peak, measured in turns.
+/// Runs every default case of `what`. Before each, prints a line with its share of the machine's peak, measured interleaved.
 pub(crate) fn run(c: &mut Criterion, name: &str, what: What) {
     let cpu = Cpu::detect().expect("ALBERT_ISA and ALBERT_THREADS are usable");
     let mut group = c.benchmark_group(name);

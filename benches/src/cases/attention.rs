@@ -1,7 +1,7 @@
 //! Attention over a batch of sequences of one length, forward and backward.
 //!
-//! FLOPs of the products: 4·S·D a query and head forward (q·kᵀ, probabilities·v), 8·S·D backward (four products); the scores
-//! that backward computes once more do not count.
+//! FLOPs of the matrix products: 4·S·D per query and head forward (q·kᵀ, probabilities·v), 8·S·D backward (four products);
+//! the scores that backward recomputes do not count.
 
 use super::{Case, Dtype, Random, sizes};
 use crate::{
@@ -17,17 +17,17 @@ use kernels::{
 /// Self-attention of B sequences of S tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attention {
-    /// B.
+    /// Number of sequences B.
     pub sequences: usize,
-    /// S.
+    /// Tokens per sequence S.
     pub length: usize,
-    /// A.
+    /// Number of heads A.
     pub heads: usize,
-    /// D.
+    /// Head size D.
     pub head_size: usize,
-    /// Backward instead of forward.
+    /// Times the backward pass instead of the forward pass.
     pub backward: bool,
-    /// Of q, k, v and the output.
+    /// Storage type of q, k, v and the output.
     pub dtype: Dtype,
 }
 

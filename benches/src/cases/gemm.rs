@@ -1,4 +1,4 @@
-//! Matrix products, B packed inside the timed call; beside it the same with B packed before.
+//! Matrix products with B packed inside the timed call (`ours`) and packed in advance (`prepacked`).
 
 use super::{Case, Dtype, Random, sizes};
 use crate::{
@@ -13,21 +13,21 @@ use kernels::{
 };
 use std::sync::Arc;
 
-/// How the operands of a product lie in memory: n as they are multiplied, t transposed; first A, then B.
+/// Layout of the operands of a product: n as multiplied, t transposed; first A, then B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// dx = dy·W
+    /// Neither transposed: dx = dy·W.
     Nn,
-    /// y = x·Wᵀ
+    /// B transposed: y = x·Wᵀ.
     Nt,
-    /// dW = dyᵀ·x
+    /// A transposed: dW = dyᵀ·x.
     Tn,
     /// Both transposed.
     Tt,
 }
 
 impl Form {
-    /// Whether A and B lie transposed.
+    /// Returns true for A and for B if it is stored transposed.
     pub const fn transposed(self) -> [bool; 2] {
         match self {
             Self::Nn => [false, false],
@@ -37,7 +37,7 @@ impl Form {
         }
     }
 
-    /// Two letters.
+    /// Two-letter name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nn => "nn",
@@ -48,7 +48,7 @@ impl Form {
     }
 }
 
-/// C [m, n] = A [m, k] · B [k, n].
+/// Problem C [m, n] = A [m, k] · B [k, n].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
     /// Rows of A and C.
@@ -57,21 +57,21 @@ pub struct Product {
     pub n: usize,
     /// Columns of A.
     pub k: usize,
-    /// How A and B lie.
+    /// Layout of A and B.
     pub form: Form,
-    /// Of A, B and C.
+    /// Storage type of A, B and C.
     pub dtype: Dtype,
-    /// Others beside ours, in f32 (with the feature `peers`).
+    /// Also times third-party GEMM, in f32 (needs the feature `peers`).
     pub peers: bool,
 }
 
 impl Product {
-    /// The products of ALBERT-base over `tokens` tokens, forward: projections, feed-forward, embedding map, vocabulary.
+    /// Forward products of ALBERT-base over `tokens` tokens: projections, feed-forward, embedding map, vocabulary.
     pub fn forward(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
         crate::BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype, peers: false })
     }
 
-    /// The weight gradients of ALBERT-base over `tokens` tokens: A transposed, the vocabulary's over the masked ones.
+    /// Weight gradients of ALBERT-base over `tokens` tokens, A transposed; that of the vocabulary over masked tokens only.
     pub fn backward(tokens: usize, dtype: Dtype) -> impl Iterator<Item = Self> {
         let of = move |(m, n, k)| Self { m, n, k, form: Form::Tn, dtype, peers: false };
         crate::WEIGHT_SHAPES.into_iter().map(move |(m, n)| of((m, n, tokens))).chain([of((
@@ -81,7 +81,7 @@ impl Product {
         ))])
     }
 
-    /// The feed-forward products of ALBERT-xxlarge over `tokens` tokens, and its attention's output.
+    /// Attention output and feed-forward products of ALBERT-xxlarge over `tokens` tokens.
     pub fn wide(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
         [(4096, 4096), (16_384, 4096)].into_iter().map(move |(n, k)| Self {
             m: tokens,
@@ -129,7 +129,7 @@ impl Product {
         if self.peers { crate::peers::contenders(cpu, self, a, b) } else { Vec::new() }
     }
 
-    /// None are compiled in.
+    /// No peers: the feature is off.
     #[cfg(not(feature = "peers"))]
     fn others(&self, _: &Cpu, _: &Arc<Vec<f32>>, _: &Arc<Vec<f32>>) -> [Contender; 0] {
         []

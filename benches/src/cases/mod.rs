@@ -1,7 +1,7 @@
-//! What can be timed: products, attention, the row kernels, the vocabulary's loss, and whole steps of a model.
+//! Benchmark cases: products, attention, row kernels, the vocabulary projection with its loss, and whole model steps.
 //!
-//! A [`Work`] is a value that says what; [`Work::prepare`] makes its operands (random, never zeros) and the calls. FLOPs are
-//! those of products, once each, nothing that is computed again; bytes are those that have to be read and written at least.
+//! A [`Work`] describes a case; [`Work::prepare`] creates its operands (random, never zeros) and calls. FLOPs count each
+//! matrix product once and no recomputation; bytes are the minimum to read and write.
 
 mod attention;
 mod gemm;
@@ -27,17 +27,17 @@ use half::bf16;
 use kernels::{Cpu, Element};
 use serde_json::{Map, Value};
 
-/// How operands are stored.
+/// Storage type of operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
-    /// 32 bits.
+    /// IEEE 754 single precision.
     F32,
     /// bfloat16.
     Bf16,
 }
 
 impl Dtype {
-    /// Its name.
+    /// Name in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -45,7 +45,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of an element.
+    /// Bytes per element.
     pub const fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -54,34 +54,34 @@ impl Dtype {
     }
 }
 
-/// Something to be timed.
+/// Description of a case to time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// A matrix product.
     Product(Product),
-    /// A rung of the ladder to it.
+    /// A rung of the ladder from three loops to the GEMM kernel.
     Rung(Rung),
     /// Attention, forward or backward.
     Attention(Attention),
-    /// A kernel that walks rows.
+    /// A row kernel: GELU, LayerNorm or softmax.
     Rows(Rows),
     /// The projection to the vocabulary with its loss.
     Vocabulary(Vocabulary),
-    /// A pass or a training step of a model.
+    /// A forward pass or a training step of a model.
     Step(Step),
 }
 
-/// Calls with their operands.
+/// Prepared calls with their operands.
 #[derive(Debug)]
 pub struct Case {
-    /// What it is.
+    /// Description of the case.
     pub about: About,
-    /// Ours first.
+    /// The implementations to time, ours first.
     pub contenders: Vec<Contender>,
 }
 
 impl Work {
-    /// Makes operands and calls.
+    /// Creates operands and calls.
     ///
     /// # Errors
     /// A model cannot be built, or a call fails.
@@ -96,7 +96,7 @@ impl Work {
         }
     }
 
-    /// Rounds that it is timed for at least.
+    /// Minimum number of timed rounds.
     pub const fn rounds(&self) -> usize {
         match self {
             Self::Step(_) | Self::Rung(_) => STEP_ROUNDS,
@@ -105,7 +105,7 @@ impl Work {
     }
 }
 
-/// A case that is ready for its rounds.
+/// Prepared and warmed-up case.
 #[derive(Debug)]
 pub struct Ready {
     cpu: Cpu,
@@ -115,7 +115,7 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Prepares `work` and warms it up. The process's peak of memory counts from here.
+    /// Prepares `work` and warms it up. Resets the process's peak RSS first.
     ///
     /// # Errors
     /// As [`Work::prepare`].
@@ -127,28 +127,28 @@ impl Ready {
         Ok(Self { cpu: cpu.clone(), about, names: turner.names(), turner })
     }
 
-    /// One round alone.
+    /// Runs one round.
     pub fn round(&mut self) -> Record {
         self.turner.round();
         let turns = self.turner.take();
         Record::new(&self.cpu, &self.about, &self.names, &turns, memory::peak())
     }
 
-    /// At least `rounds` rounds, and more until `seconds` have passed.
+    /// Runs at least `rounds` rounds, and more until `seconds` have passed.
     pub fn run(self, rounds: usize, seconds: f64) -> Record {
         let turns = self.turner.run(rounds, seconds);
         Record::new(&self.cpu, &self.about, &self.names, &turns, memory::peak())
     }
 }
 
-/// Sizes by their names.
+/// JSON object of sizes by name.
 fn sizes<const N: usize>(named: [(&str, usize); N]) -> Map<String, Value> {
     named.into_iter().map(|(name, size)| (name.to_owned(), Value::from(size))).collect()
 }
 
-/// A storage type that operands can be made of.
+/// Storage type with random elements.
 trait Random: Element {
-    /// `len` numbers in [-0.5, 0.5).
+    /// Returns `len` elements in [-0.5, 0.5); `name` selects the random stream.
     fn random(len: usize, name: u32) -> Vec<Self>;
 }
 

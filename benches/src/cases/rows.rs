@@ -1,10 +1,10 @@
-//! Kernels that walk rows: GELU, LayerNorm and softmax, against a copy within as many bytes.
+//! Row kernels: GELU, LayerNorm and softmax, compared with a copy of as many bytes.
 //!
 //! ```text
 //! gelu       forward    y = gelu(x)                  backward   dx = dy · gelu'(x)
-//!            fused      p = x + b, y = gelu(p), both kept
+//!            fused      p = x + b, y = gelu(p), both stored
 //! layernorm  forward    y = γ·x̂ + β                  backward   dx, dγ, dβ
-//!            fused      s = x + r, y of s, both kept
+//!            fused      s = x + r, y of s, both stored
 //! softmax    forward    y                            backward   dx
 //! ```
 
@@ -20,36 +20,36 @@ use kernels::{
     layernorm, softmax,
 };
 
-/// Which kernel.
+/// Row kernel and pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// GELU, as ALBERT was trained with.
+    /// GELU in its tanh form, as in ALBERT.
     GeluForward,
-    /// With a bias, the sum kept.
+    /// GELU of x + bias, which is stored for backward.
     GeluFused,
-    /// From the sum that forward kept.
+    /// Gradient of GELU, from the stored x + bias.
     GeluBackward,
     /// LayerNorm.
     LayerNormForward,
-    /// With the residual, the sum kept.
+    /// LayerNorm of x + residual, which is stored.
     LayerNormFused,
-    /// With the gradients of gain and bias.
+    /// Gradients of LayerNorm: input, gain and bias.
     LayerNormBackward,
     /// Softmax.
     SoftmaxForward,
-    /// From the output.
+    /// Gradient of softmax, from its output.
     SoftmaxBackward,
 }
 
 impl Kernel {
-    /// Those of GELU.
+    /// All GELU kernels.
     pub const GELU: [Self; 3] = [Self::GeluForward, Self::GeluFused, Self::GeluBackward];
-    /// Those of LayerNorm.
+    /// All LayerNorm kernels.
     pub const LAYERNORM: [Self; 3] = [Self::LayerNormForward, Self::LayerNormFused, Self::LayerNormBackward];
-    /// Those of softmax.
+    /// All softmax kernels.
     pub const SOFTMAX: [Self; 2] = [Self::SoftmaxForward, Self::SoftmaxBackward];
 
-    /// Operation and pass.
+    /// Names of operation and pass.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::GeluForward => ("gelu", "forward"),
@@ -63,7 +63,7 @@ impl Kernel {
         }
     }
 
-    /// Operations of an element, a transcendental function counted as one: those of the table of operations.
+    /// Operations per element as in the table of operations; a transcendental function counts as one.
     const fn flops(self) -> u64 {
         match self {
             Self::GeluForward | Self::GeluFused => 10,
@@ -75,7 +75,7 @@ impl Kernel {
         }
     }
 
-    /// Matrices that are read or written, each once.
+    /// Number of matrices read or written, each once.
     const fn matrices(self) -> usize {
         match self {
             Self::GeluForward | Self::LayerNormForward | Self::SoftmaxForward => 2,
@@ -85,16 +85,16 @@ impl Kernel {
     }
 }
 
-/// A kernel over a matrix.
+/// Row kernel over a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
-    /// Which.
+    /// Kernel and pass.
     pub kernel: Kernel,
-    /// T.
+    /// Number of rows T.
     pub rows: usize,
-    /// H, or what a row is wide.
+    /// Row width, such as H.
     pub columns: usize,
-    /// Of all matrices.
+    /// Storage type of all matrices.
     pub dtype: Dtype,
 }
 

@@ -1,17 +1,17 @@
-//! The ladder of the matrix product: from three loops to the kernel, one idea a rung, all on one thread and all of them C = A·B
-//! of row-major matrices as they are multiplied.
+//! GEMM in six steps from three loops to the kernel, one optimization per rung. Every rung computes C = A·B of row-major
+//! matrices, neither transposed, on one thread.
 //!
 //! ```text
-//! 1  three loops       for i, for j, Σ over p                  B is walked down its columns: a cache line a number
-//! 2  rows of B         for i, for p, row of C += A[i,p]·row    every line is read whole; the compiler's own vectors
-//! 3  vectors           the same with the widest FMA            C goes through memory once for every p
+//! 1  three loops       for i, for j, Σ over p                  walking B down a column touches one cache line per element
+//! 2  rows of B         for i, for p, row of C += A[i,p]·row    whole cache lines are used; the compiler vectorizes
+//! 3  vectors           the same with the widest FMA            C is loaded and stored once for every p
 //! 4  a tile            6 rows x 2 vectors of C in registers    C is written once; B is read 6 times less often
-//! 5  packed blocks     256 deep, B 1024 wide, A 96 rows        operands lie in the order of use, in the cache of their turn
-//! 6  the kernel        tiles, blocks and prefetches for the machine, edges by masks: `kernels::gemm`
+//! 5  packed blocks     kc 256, nc 1024, mc 96                  operands are packed in order of use and stay in cache
+//! 6  the kernel        tiles, blocks and prefetches tuned for the machine, masked edges: `kernels::gemm`
 //! ```
 //!
-//! The rungs are for reading: edges are done in the simplest way that is right. Source of the ideas: Goto and van de Geijn,
-//! "Anatomy of High-Performance Matrix Multiplication", 2008.
+//! The rungs are teaching code: edges are handled in the simplest correct way. Source: Goto and van de Geijn, "Anatomy of
+//! High-Performance Matrix Multiplication", 2008.
 
 use super::{Case, sizes};
 use crate::{
@@ -24,24 +24,24 @@ use kernels::{
     simd::{Kernel, Simd},
 };
 
-/// How many there are.
+/// Number of rungs.
 pub const RUNGS: usize = 6;
 const NAMES: [&str; RUNGS] = ["three loops", "rows of B", "vectors", "a tile", "packed blocks", "the kernel"];
 
-/// Rows of a tile; two vectors wide, it takes 12 sums: enough to hide the latency of two FMA units, few enough for 16
-/// registers.
+/// Rows of a tile. Two vectors wide, it needs 12 accumulators: enough to hide the latency of two FMA units, few enough for
+/// 16 registers.
 const TILE_ROWS: usize = 6;
-/// Depth of a block: a panel of B, two vectors of AVX-512 wide, is 32 KiB of L1.
+/// Depth of a block (kc): a panel of B, two AVX-512 vectors wide, takes 32 KiB of L1.
 const DEPTH: usize = 256;
-/// Columns of a block of B: 1 MiB, half of L2.
+/// Columns of a block of B (nc): 1 MiB, half of a 2 MiB L2.
 const WIDTH: usize = 1024;
-/// Rows of a block of A: 96 KiB.
+/// Rows of a block of A (mc): 96 KiB.
 const HEIGHT: usize = 96;
 
-/// A rung over one product.
+/// One rung at one problem size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rung {
-    /// 1 to [`RUNGS`].
+    /// Rung number, 1 to [`RUNGS`].
     pub number: usize,
     /// Rows of A and C.
     pub m: usize,
@@ -84,7 +84,7 @@ impl Rung {
     }
 }
 
-/// A [m, k] and B [k, n].
+/// Operands A [m, k] and B [k, n].
 #[derive(Clone, Copy)]
 struct Product<'a> {
     m: usize,
@@ -156,7 +156,7 @@ impl Kernel for Tile<'_> {
             return Vectors { product, c }.run(simd);
         }
         for j in (0..n).step_by(width) {
-            // The last tiles lie over their neighbors: what is computed twice is the same.
+            // The last tiles overlap their neighbors; both compute the same values.
             let j = j.min(n - width);
             for i in (0..m).step_by(TILE_ROWS) {
                 let i = i.min(m - TILE_ROWS);
@@ -215,8 +215,8 @@ impl Kernel for Packed<'_> {
     }
 }
 
-/// Panels of `width` of `lines` lines, each `depth` deep: number q of all lines of a panel stands together. The last panel
-/// is filled up with zeros.
+/// Packs `lines` lines (rows of A or columns of B) into panels of `width` lines, `depth` elements each. Within a panel,
+/// element q of all lines is contiguous. The last panel is padded with zeros.
 #[inline(always)]
 fn pack(panels: &mut [f32], width: usize, lines: usize, depth: usize, at: impl Fn(usize, usize) -> f32) {
     for (first, panel) in (0..lines).step_by(width).zip(panels.chunks_exact_mut(depth * width)) {

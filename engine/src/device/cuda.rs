@@ -11,10 +11,7 @@ use super::{
     graph::GraphCache,
 };
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
-use kernels::{
-    operation::Launch,
-    ptx::{DescriptorSwizzle, Storage, TensorMap},
-};
+use ptx::{DescriptorSwizzle, Launch, Storage, TensorMap};
 use std::{
     ffi::{CString, c_void},
     sync::{Arc, Mutex, PoisonError},

@@ -11,7 +11,7 @@ use super::{
     graph::Executable,
 };
 use cudarc::driver::sys;
-use kernels::operation::Launch;
+use ptx::Launch;
 use std::{ffi::c_void, ptr::null_mut};
 
 /// A graph and its executable form.

@@ -5,7 +5,7 @@
 //! beforehand can be given as a list ([`Driver::run_graph`]), which starts with one call.
 
 use crate::profile::Peak;
-use kernels::{operation::Launch, ptx::TensorMap};
+use ptx::{Launch, TensorMap};
 use std::fmt;
 
 /// An address in the memory of a device.

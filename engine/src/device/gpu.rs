@@ -19,9 +19,9 @@ use super::{
 use crate::error::{EngineError, Result};
 use kernels::{
     Cpu,
-    operation::{Launch, Name, Program},
-    ptx::Sm,
+    operation::{Name, Program},
 };
+use ptx::{Launch, Sm};
 use std::{
     collections::HashMap,
     fmt,

@@ -104,7 +104,7 @@ impl<E: Executable> GraphCache<E> {
 mod tests {
     use super::super::driver::{Argument, DeviceAddress};
     use super::*;
-    use kernels::operation::Launch;
+    use ptx::Launch;
     use std::sync::Mutex;
 
     /// Notes what it was asked to do; refuses a launch of zero blocks.

@@ -16,12 +16,12 @@ use kernels::{
     gelu::cuda::BiasActivation,
     gemm::{cuda::Product, cuda_sm90::HopperProduct, cuda_split_k::SplitKReduce},
     layernorm::cuda::LayerNorm,
-    operation::{Launch, Name, Program},
+    operation::{Name, Program},
     optimizer::cuda::Update,
-    ptx::Sm,
     reduce::cuda::{AddTotals, ColumnSums, RowSums, Term, Total},
     softmax::cuda::Softmax,
 };
+use ptx::{Launch, Sm};
 
 /// A specialization of a kernel.
 pub(crate) trait Kernel {

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_kernel_runs_and_a_wrong_one_says_why() {
         use driver::Argument;
-        use kernels::operation::Launch;
+        use ptx::Launch;
         let driver = match cuda::CudaDriver::open(0) {
             Ok(driver) => driver,
             Err(error) => return println!("SKIPPED: {error}"),

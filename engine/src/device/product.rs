@@ -17,8 +17,8 @@ use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
     dropout::Dropout,
     gemm::{Beta, Fused, Gemm, cuda::Product, cuda_sm90::HopperProduct, cuda_split_k::SplitKReduce},
-    ptx::{Sm, Storage, TensorMap},
 };
+use ptx::{Sm, Storage, TensorMap};
 
 /// A matrix product's operands: addresses and storage.
 #[derive(Clone, Copy, Debug)]

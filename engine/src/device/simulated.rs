@@ -1,4 +1,4 @@
-//! The simulator of `kernels::ptx::sim` behind [`Driver`]: a GPU on any machine, for tests.
+//! The simulator of `ptx::sim` behind [`Driver`]: a GPU on any machine, for tests.
 //!
 //! It runs the very text that a real driver would get, and a kernel that does something forbidden (a race, an access
 //! outside its memory, a value that nobody wrote) is an error of the launch, with the line of the Rust source. It is some
@@ -8,9 +8,9 @@ use super::{
     driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, GraphUse, Node},
     graph::{Executable, GraphCache},
 };
-use kernels::{
-    operation::Launch,
-    ptx::sim::{self, Memory, Module, Options},
+use ptx::{
+    Launch,
+    sim::{self, Memory, Module, Options},
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

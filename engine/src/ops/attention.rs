@@ -28,8 +28,8 @@ use kernels::{
         cuda_sm90_short::HopperShort,
     },
     operation::Cost,
-    ptx::{Sm, TensorMap},
 };
+use ptx::{Sm, TensorMap};
 
 pub use kernels::attention::Attention;
 

@@ -10,14 +10,10 @@
 
 mod shadow;
 
-use kernels::{
-    OPERATIONS,
-    operation::{Launch, Program},
-    ptx::{
-        Sm,
-        sim::{Argument, TensorMap},
-    },
-    simulated::examples,
+use kernels::{OPERATIONS, operation::Program, simulated::examples};
+use ptx::{
+    Launch, Sm,
+    sim::{Argument, TensorMap},
 };
 use std::{fs, path::PathBuf, process::ExitCode};
 

@@ -7,10 +7,10 @@ use super::{Attention, Gradients, backward, backward_scratch_len, forward, refer
 use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::dropout::Dropout;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
-use crate::ptx::{Sm, Storage};
 use crate::simd::{DType, Element};
 use crate::simulated::only_names;
 use half::{bf16, f16};
+use ptx::{Sm, Storage};
 
 /// Attention over sequences, forward and backward.
 pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: programs };

@@ -53,12 +53,10 @@
 
 use super::cuda_single::ROWS;
 use super::cuda_tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp};
-use crate::{
-    operation::{Launch, Name, Pass, Program},
-    ptx::{
-        Bf16x2, Compare, Entry, F16x2, F32, Fold, Global, Module, Pair, Precision, Ptr, Reg, Sm, Special, Storage, U32,
-        fragment::Load,
-    },
+use crate::operation::{Name, Pass, Program};
+use ptx::{
+    Bf16x2, Compare, Entry, F16x2, F32, Fold, Global, Launch, Module, Pair, Precision, Ptr, Reg, Sm, Special, Storage,
+    U32, fragment::Load,
 };
 
 /// Queries of a block, and keys of a tile.

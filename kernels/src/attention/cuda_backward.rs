@@ -41,11 +41,8 @@ use super::{
     cuda::{Flash, Step, THREADS, TILE, scale_half},
     cuda_tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
-use crate::{
-    dropout::cuda::Mask,
-    operation::Launch,
-    ptx::{Compare, Entry, F32, Fold, Global, Pair, Ptr, Read, Reg, Shared, Special, U32, fragment::Load},
-};
+use crate::dropout::cuda::Mask;
+use ptx::{Compare, Entry, F32, Fold, Global, Launch, Pair, Ptr, Read, Reg, Shared, Special, U32, fragment::Load};
 
 /// Bytes behind the tiles of the keys' kernel: lse and δ of two tiles of queries, and the bits of the mask.
 pub(super) const ROW_BYTES: u32 = 2 * PAIR_BYTES + MASK_BYTES;
@@ -315,7 +312,7 @@ struct QueryRows {
     base: Ptr<Shared>,
     /// What this thread copies: lse of one query, or δ of one.
     from: Ptr<Global>,
-    is_delta: Reg<crate::ptx::Pred>,
+    is_delta: Reg<ptx::Pred>,
     query: Reg<U32>,
     place: Ptr<Shared>,
     heads: Reg<U32>,

@@ -9,10 +9,10 @@ use super::{
 };
 use crate::{
     operation::Program,
-    ptx::{Sm, Storage, sim::Approximation},
     simulated::{Buffer, Simulated},
 };
 use bytemuck::Pod;
+use ptx::{Sm, Storage, sim::Approximation};
 
 /// All programs.
 pub(super) fn programs(sm: Sm) -> Vec<Program> {

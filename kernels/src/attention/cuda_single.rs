@@ -16,10 +16,8 @@ use super::{
     cuda::Flash,
     cuda_tile::{Gathered, Sequence, Sizes, SoftmaxMask},
 };
-use crate::{
-    dropout::cuda::Mask,
-    ptx::{Compare, Entry, F32, Fold, Global, Precision, Pred, Ptr, Read, Reg, Special, Storage, U32},
-};
+use crate::dropout::cuda::Mask;
+use ptx::{Compare, Entry, F32, Fold, Global, Precision, Pred, Ptr, Read, Reg, Special, Storage, U32};
 
 /// Warps of a block: rows that it computes.
 pub(super) const ROWS: u32 = super::cuda::THREADS / 32;

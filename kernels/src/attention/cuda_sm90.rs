@@ -46,10 +46,11 @@ use super::{
 };
 use crate::{
     hopper,
-    operation::{Launch, Name, Program},
-    ptx::{
-        Compare, Entry, F32, Global, Major, Pair, Ptr, Reg, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64,
-    },
+    operation::{Name, Program},
+};
+use ptx::{
+    Compare, Entry, F32, Global, Launch, Major, Pair, Ptr, Reg, Sm, Special, Storage, TensorMap, TensorMapError, U32,
+    U64,
 };
 
 /// One specialization of the forward pass for Hopper.

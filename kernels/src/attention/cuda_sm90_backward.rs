@@ -66,11 +66,11 @@ use super::{
 use crate::{
     dropout::cuda::Mask,
     hopper,
-    operation::{Launch, Name, Program},
-    ptx::{
-        Barrier, BytesParam, Compare, Entry, F32, Global, Major, Pair, Param, PointerParam, Ptr, Reg, Shared, Sm,
-        Special, Storage, TensorMap, TensorMapError, U32, U64,
-    },
+    operation::{Name, Program},
+};
+use ptx::{
+    Barrier, BytesParam, Compare, Entry, F32, Global, Launch, Major, Pair, Param, PointerParam, Ptr, Reg, Shared, Sm,
+    Special, Storage, TensorMap, TensorMapError, U32, U64,
 };
 
 /// Warps of the producer's warpgroup that bring them, a lane a query.

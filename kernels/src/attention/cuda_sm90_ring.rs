@@ -21,8 +21,8 @@ use super::{
 };
 use crate::gemm::load_fragment;
 use crate::hopper::{THREADS, warp_number};
-use crate::operation::Launch;
-use crate::ptx::{
+use ptx::Launch;
+use ptx::{
     Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Ptr, Reg, S32, Shared,
     Storage, TensorMap, TensorMapError, U32, U64, descriptor, fragment::Load,
 };

@@ -8,7 +8,7 @@
 //! memory, [-lse·log₂ e 64][δ 64] a tile, both queries at once; the eight lanes that share a t read the same bytes.
 
 use super::{cuda::TILE, cuda_tile::Sequence};
-use crate::ptx::{Entry, F32, Global, Ptr, Reg, Shared, U32};
+use ptx::{Entry, F32, Global, Ptr, Reg, Shared, U32};
 
 /// Bytes of -lse·log₂ e and δ of a tile of queries.
 pub(super) const ROW_BYTES: u32 = 2 * TILE * 4;

@@ -48,11 +48,11 @@ use super::{
 };
 use crate::{
     hopper::{self, THREADS},
-    operation::{Launch, Name, Program},
-    ptx::{
-        Address, Barrier, BytesParam, Compare, Entry, F32, Fence, Global, Major, Pair, Param, PointerParam, Ptr, Reg,
-        S32, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64, fragment::Load,
-    },
+    operation::{Name, Program},
+};
+use ptx::{
+    Address, Barrier, BytesParam, Compare, Entry, F32, Fence, Global, Launch, Major, Pair, Param, PointerParam, Ptr,
+    Reg, S32, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64, fragment::Load,
 };
 
 /// The head size.

@@ -4,10 +4,10 @@ use super::cuda::{Flash, THREADS, TILE};
 use crate::{
     dropout::cuda::{Mask, MaskParams},
     gemm::{copy_numbers, lane_start, load_fragment},
-    ptx::{
-        Address, Compare, Entry, F32, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32,
-        fragment::Load,
-    },
+};
+use ptx::{
+    Address, Compare, Entry, F32, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32,
+    fragment::Load,
 };
 
 /// The matrices that a kernel gathers rows of, `cu_seqlens` and `keys`, declared.
@@ -273,7 +273,7 @@ impl Layout {
             let to: Address<Global> = k.index(k.index(matrix, token, k.shl(pitch, 1)), place, 2u32).at(0);
             let exists = k.and(k.lt(k.add(first, row), sequence.length), k.lt(place, end));
             k.if_(exists, || {
-                let words = k.ld::<crate::ptx::B32, 4>(from.at(0));
+                let words = k.ld::<ptx::B32, 4>(from.at(0));
                 if kernel.aligned {
                     k.st(to, words);
                     return;

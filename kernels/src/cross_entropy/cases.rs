@@ -8,10 +8,10 @@ use crate::check::{Guarded, On, greatest_error, on_device, store, ulp, uniform, 
 use crate::num::philox::Stream;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
-use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
 use half::bf16;
+use ptx::{Sm, sim::Approximation};
 use std::ops::Range;
 
 /// The loss with its projection, of plain rows, and of sequences.

@@ -31,11 +31,10 @@
 //!
 //! Limits: rows · classes < 2³²; no sequence is empty.
 
-use crate::{
-    operation::{DType, Launch, Name, Pass, Program},
-    ptx::{
-        Compare, Entry, F32, Fold, Global, Lane, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32,
-    },
+use crate::operation::{DType, Name, Pass, Program};
+use ptx::{
+    Compare, Entry, F32, Fold, Global, Lane, Launch, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage,
+    U32,
 };
 
 /// Threads in a block.

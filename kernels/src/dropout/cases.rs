@@ -3,10 +3,10 @@
 use super::{Dropout, apply, cuda::Apply, reference};
 use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
-use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
 use half::bf16;
+use ptx::{Sm, sim::Approximation};
 
 /// Dropout; backward is the same kernel on the gradient.
 pub const OPERATION: Operation = Operation { name: "dropout", cases, cost, check, ptx };

@@ -28,10 +28,8 @@
 //! Limits: T < 2³², F < 2³⁰.
 
 use super::{BLOCK, Dropout};
-use crate::{
-    operation::{DType, Launch, Name, Program},
-    ptx::{Compare, Entry, F32, Module, Param, PhiloxKey, Pred, Read, Reg, Sm, Special, Storage, U32},
-};
+use crate::operation::{DType, Name, Program};
+use ptx::{Compare, Entry, F32, Launch, Module, Param, PhiloxKey, Pred, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 128;

@@ -6,10 +6,10 @@ use super::{unary_backward, unary_forward};
 use crate::check::{Guarded, On, Real, greatest_error, on_device, store, uniform, widen, within, within_error};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
-use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
 use half::bf16;
+use ptx::{Sm, sim::Approximation};
 
 /// Arithmetic with broadcasting, and elementary functions with their derivatives.
 pub const OPERATION: Operation = Operation { name: "elementwise", cases, cost, check, ptx };

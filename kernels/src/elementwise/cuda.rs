@@ -19,10 +19,8 @@
 //! Limits: T·F < 2³²; the division is correctly rounded, elementary functions as in `ptx::functions`.
 
 use super::{Binary, Broadcast, Unary};
-use crate::{
-    operation::{DType, Launch, Name, Program},
-    ptx::{Compare, Entry, F32, Global, Module, Precision, Ptr, Read, Reg, Sm, Special, Storage, U32},
-};
+use crate::operation::{DType, Name, Program};
+use ptx::{Compare, Entry, F32, Global, Launch, Module, Precision, Ptr, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;

@@ -5,10 +5,10 @@ use super::{Lookup, backward, backward_scratch_len, forward, reference};
 use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::num::philox::Stream;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
-use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
 use half::bf16;
+use ptx::{Sm, sim::Approximation};
 
 /// Gather-sum and its gradient.
 pub const OPERATION: Operation = Operation { name: "embedding", cases, cost, check, ptx };

@@ -19,10 +19,8 @@
 //! Bound by memory: gather T·E·(N + 1) numbers, backward T·E read, at most T·E written and read as pieces, and every used
 //! row of the table read and written. Limits: T·E < 2³².
 
-use crate::{
-    operation::{DType, Launch, Name, Pass, Program},
-    ptx::{Entry, F32, Module, Read, Sm, Special, Storage, U32},
-};
+use crate::operation::{DType, Name, Pass, Program};
+use ptx::{Entry, F32, Launch, Module, Read, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 128;

@@ -5,14 +5,14 @@ use super::{Activation, backward, bias_activation_forward, cuda::BiasActivation,
 use crate::{
     Cpu, DType, Element, Isa,
     check::{greatest_error, store, uniform, widen, within_error},
-    operation::{Case, Cost, Launch, Operation, Outcome, Pass, Program, Target},
-    ptx::{
-        Sm,
-        sim::{Approximation, Argument, Memory},
-    },
+    operation::{Case, Cost, Operation, Outcome, Pass, Program, Target},
     simulated::start,
 };
 use half::bf16;
+use ptx::{
+    Launch, Sm,
+    sim::{Approximation, Argument, Memory},
+};
 
 /// Bias and activation, forward and backward.
 pub const OPERATION: Operation = Operation { name: "gelu", cases, cost, check, ptx };

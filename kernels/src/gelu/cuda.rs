@@ -42,11 +42,11 @@
 use super::Activation;
 use crate::{
     num::poly,
-    operation::{DType, Launch, Name, Pass, Program},
-    ptx::{
-        Address, B16, Bf16x2, Cache, Compare, Entry, F32, Global, Module, PointerParam, Precision, Ptr, Reg, Sm,
-        Special, U32,
-    },
+    operation::{DType, Name, Pass, Program},
+};
+use ptx::{
+    Address, B16, Bf16x2, Cache, Compare, Entry, F32, Global, Launch, Module, PointerParam, Precision, Ptr, Reg, Sm,
+    Special, U32,
 };
 
 /// Threads in a block.

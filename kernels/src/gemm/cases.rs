@@ -9,10 +9,10 @@ use crate::{
     dropout::Dropout,
     gelu::Activation,
     operation::{Case, Cost, Operation, Outcome, Pass, Target},
-    ptx::Sm,
     simulated::{only_names, takes_large},
 };
 use half::bf16;
+use ptx::Sm;
 
 /// Matrix products with their epilogues.
 pub const OPERATION: Operation = Operation { name: "gemm", cases, cost, check, ptx: cuda_cases::programs };

@@ -69,10 +69,8 @@ use super::{
     cuda_place::{Arguments, FragmentPlace, TilePlace, WarpPlace},
     cuda_single::SINGLE_SHARED,
 };
-use crate::{
-    operation::{Launch, Name, Program},
-    ptx::{Bf16x2, Entry, F16x2, F32, Module, Pair, Reg, Sm, Special, Storage, Tile, fragment::Load},
-};
+use crate::operation::{Name, Program};
+use ptx::{Bf16x2, Entry, F16x2, F32, Launch, Module, Pair, Reg, Sm, Special, Storage, Tile, fragment::Load};
 
 /// Rows of tiles that are walked together.
 pub(super) const GROUP: u32 = 8;

@@ -13,9 +13,9 @@ use crate::{
     Element,
     gelu::Activation,
     operation::{Name, Program},
-    ptx::{Sm, Storage, sim::Approximation},
     simulated::{Buffer, Simulated},
 };
+use ptx::{Sm, Storage, sim::Approximation};
 
 /// A multiprocessor count that the table's programs are chosen for: an H200's.
 const MULTIPROCESSORS: usize = 132;

@@ -4,7 +4,7 @@ use super::{
     cuda::Blocking,
     cuda_place::{Arguments, Sizes, TilePlace},
 };
-use crate::ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, Tile, U32, U64, fragment::Load};
+use ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, Tile, U32, U64, fragment::Load};
 
 /// One operand as it comes into shared memory.
 #[derive(Clone, Copy, Debug)]

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     dropout::cuda::{Mask, MaskParams, Multipliers},
     gelu::Activation,
-    ptx::{Compare, Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32},
 };
+use ptx::{Compare, Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32};
 
 /// What follows the sum: [`super::Epilogue`] without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,9 +4,7 @@ use super::{
     cuda::{Blocking, GROUP, Product},
     cuda_copy::Side,
 };
-use crate::ptx::{
-    Entry, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32, fragment::Load,
-};
+use ptx::{Entry, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32, fragment::Load};
 
 /// The parameters that every product has, declared in the order of the kernel's documentation around those of the
 /// epilogue.

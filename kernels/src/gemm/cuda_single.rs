@@ -21,7 +21,7 @@ use super::{
     cuda_epilogue::Finish,
     cuda_place::{Arguments, Sizes, TilePlace},
 };
-use crate::ptx::{Entry, F32, Global, Pred, Ptr, Reg, Shared, Special, U32, U64};
+use ptx::{Entry, F32, Global, Pred, Ptr, Reg, Shared, Special, U32, U64};
 
 /// The one blocking of this kernel.
 const BLOCKING: Blocking = Blocking::SINGLE;

@@ -75,9 +75,9 @@ use super::{
 };
 use crate::{
     hopper::{self, THREADS, WARPGROUP},
-    operation::{Launch, Name, Program},
-    ptx::{Compare, Entry, Pair, Sm, Special, Storage, TensorMap, TensorMapError},
+    operation::{Name, Program},
 };
+use ptx::{Compare, Entry, Launch, Pair, Sm, Special, Storage, TensorMap, TensorMapError};
 
 /// How the two warpgroups that multiply share the tiles of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -11,9 +11,9 @@ use super::{
 use crate::{
     DType, Element,
     operation::{Case, Name, Program},
-    ptx::{Storage, sim::Approximation},
     simulated::Simulated,
 };
+use ptx::{Storage, sim::Approximation};
 
 /// A multiprocessor count that the table's programs are chosen for: an H200's.
 const MULTIPROCESSORS: usize = 132;
@@ -136,11 +136,9 @@ pub(super) fn sizes(spec: &Gemm, (layers, chunk): (usize, usize), stride_c: usiz
 mod tests {
     use super::super::{cases::FORMS, reference};
     use super::*;
-    use crate::{
-        check::{Real, greatest_error, store, uniform, widen, within_error},
-        ptx::TensorMapError,
-    };
+    use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
     use half::{bf16, f16};
+    use ptx::TensorMapError;
 
     const EXACT: Approximation = Approximation::ALL[0];
 
@@ -181,9 +179,9 @@ mod tests {
                 let spec = spec.with_leading_dimensions(spec.lda + 8, spec.ldb + 16, n + gap);
                 let problem = Problem::<bf16, bf16>::new(spec, After::BiasDropoutResidual(true, true));
                 assert!(problem.hopper().is_some(), "{spec:?} is served");
-                problem.check_simulated(crate::ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
+                problem.check_simulated(ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
                 let problem = Problem::<bf16, f32>::new(spec, After::Accumulate);
-                problem.check_simulated(crate::ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
+                problem.check_simulated(ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
             }
         }
     }

@@ -16,7 +16,7 @@ use super::{
     cuda_place::{WarpPlace, tile_origin, tiles},
     cuda_sm90::{HopperTile, KernelSchedule},
 };
-use crate::ptx::{
+use ptx::{
     Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Param, PointerParam,
     Pred, Ptr, Reg, S32, Shared, Special, Swizzle, Tile, U32, U64, descriptor,
 };

@@ -13,10 +13,8 @@
 //! (+ 1 where it accumulates) numbers of 4 bytes an element. Limits: rows · columns · slices < 2³².
 
 use super::Beta;
-use crate::{
-    operation::{Launch, Name, Program},
-    ptx::{Entry, F32, Global, Module, Ptr, Read, Reg, Sm, Special, Storage, U32},
-};
+use crate::operation::{Name, Program};
+use ptx::{Entry, F32, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;

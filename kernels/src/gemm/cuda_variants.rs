@@ -15,10 +15,10 @@ use crate::{
     DType,
     check::{greatest_error, store, uniform, widen, within_error},
     operation::{Case, Pass},
-    ptx::{Sm, Storage, sim::Approximation},
     simulated::{Buffer, Simulated},
 };
 use half::{bf16, f16};
+use ptx::{Sm, Storage, sim::Approximation};
 
 /// What a variant of these cases ends with.
 pub(super) const INTO_F32: &str = "_into_f32";

@@ -2,13 +2,14 @@
 
 use super::{Spec, backward, backward_scratch_len, cuda::LayerNorm, forward, reference};
 use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
-use crate::operation::{Case, Cost, Launch, Operation, Outcome, Pass, Program, Target};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
-use crate::ptx::{Sm, sim::Approximation};
 use crate::reduce::simulate_column_sums;
 use crate::simd::{DType, Element};
 use crate::simulated::{Simulated, takes_large};
 use half::bf16;
+use ptx::Launch;
+use ptx::{Sm, sim::Approximation};
 
 /// LayerNorm with residual, forward and backward.
 pub const OPERATION: Operation = Operation { name: "layernorm", cases, cost, check, ptx };

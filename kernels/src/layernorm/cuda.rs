@@ -43,10 +43,8 @@
 //!
 //! Limits: H ≤ 8192; T < 2³². Rows that are not whole vectors of 16 bytes are moved number by number.
 
-use crate::{
-    operation::{DType, Launch, Name, Pass, Program},
-    ptx::{Compare, Entry, F32, Fold, Global, Module, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32},
-};
+use crate::operation::{DType, Name, Pass, Program};
+use ptx::{Compare, Entry, F32, Fold, Global, Launch, Module, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
 
 /// Threads in a block, where a row takes no more.
 const THREADS: u32 = 128;

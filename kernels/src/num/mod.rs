@@ -1,6 +1,5 @@
 //! Numbers: elementary functions with known error bounds, and counter-based random numbers.
 pub mod functions;
-pub mod philox;
-pub mod poly;
+pub use ptx::num::{philox, poly};
 #[cfg(test)]
 mod tests;

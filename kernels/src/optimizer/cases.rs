@@ -4,10 +4,10 @@ use super::cuda::{Blocks, Update, hyper_values, step_values};
 use super::{AdamConfig, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
 use crate::check::{Guarded, On, on_device, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
-use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::DType;
 use crate::simulated::Simulated;
 use half::bf16;
+use ptx::{Sm, sim::Approximation};
 
 /// LAMB and AdamW.
 pub const OPERATION: Operation = Operation { name: "optimizer", cases, cost, check, ptx };

@@ -27,10 +27,10 @@
 
 use super::{AdamConfig, Segment, Step};
 use crate::{
-    operation::{Launch, Name, Program},
-    ptx::{Address, Compare, Entry, F32, F64, Global, Module, Ptr, Read, Reg, Sm, Special, Storage, U32},
+    operation::{Name, Program},
     reduce::cuda::add_block,
 };
+use ptx::{Address, Compare, Entry, F32, F64, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;

@@ -33,10 +33,10 @@ use crate::{
     OPERATIONS,
     gemm::chosen_on_hopper,
     operation::{Case, Cost, Operation, Pass},
-    ptx::Sm,
     simd::DType,
     simulated::{self, Launched},
 };
+use ptx::Sm;
 use rayon::prelude::*;
 use std::{collections::BTreeMap, fmt};
 
@@ -137,8 +137,8 @@ impl Amounts {
             found.map(|(_, times)| *times as f64).sum()
         };
         let is_integer = |name: &str| [".u32", ".s32", ".u64", ".s64", ".b32"].iter().any(|end| name.ends_with(end));
-        let shared = metrics.sites.iter().filter(|site| site.memory == crate::ptx::sim::SiteMemory::Shared);
-        let global = metrics.sites.iter().filter(|site| site.memory == crate::ptx::sim::SiteMemory::Global);
+        let shared = metrics.sites.iter().filter(|site| site.memory == ptx::sim::SiteMemory::Shared);
+        let global = metrics.sites.iter().filter(|site| site.memory == ptx::sim::SiteMemory::Global);
         let sectors = |wanted: &dyn Fn(&str) -> bool| {
             let found = global.clone().filter(|site| wanted(&site.instruction));
             found.map(|site| site.transactions as f64).sum()

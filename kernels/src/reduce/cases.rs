@@ -5,10 +5,10 @@ use super::{column_sums, column_sums_scratch_len, reference, row_sums, sum, sum_
 use crate::check::{Guarded, On, on_device, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
 use crate::pool::Cpu;
-use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::{Buffer, Simulated};
 use half::bf16;
+use ptx::{Sm, sim::Approximation};
 
 /// Sums.
 pub const OPERATION: Operation = Operation { name: "reduce", cases, cost, check, ptx };

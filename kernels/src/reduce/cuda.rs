@@ -25,10 +25,8 @@
 //!
 //! Bound by memory: x once. Limits: counts below 2³².
 
-use crate::{
-    operation::{DType, Launch, Name, Program},
-    ptx::{Compare, Entry, F32, F64, Fold, Module, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32},
-};
+use crate::operation::{DType, Name, Program};
+use ptx::{Compare, Entry, F32, F64, Fold, Launch, Module, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;

@@ -3,10 +3,10 @@
 use super::{backward, cuda::Softmax, forward, reference};
 use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
-use crate::ptx::{Sm, sim::Approximation};
 use crate::simd::{DType, Element};
 use crate::simulated::Simulated;
 use half::bf16;
+use ptx::{Sm, sim::Approximation};
 
 /// Softmax of rows, forward and backward.
 pub const OPERATION: Operation = Operation { name: "softmax", cases, cost, check, ptx };

@@ -19,9 +19,9 @@
 
 use crate::{
     cross_entropy::cuda::Team,
-    operation::{DType, Launch, Name, Pass, Program},
-    ptx::{Entry, F32, Fold, Module, Precision, Read, Reg, Sm, Special, Storage, U32},
+    operation::{DType, Name, Pass, Program},
 };
+use ptx::{Entry, F32, Fold, Launch, Module, Precision, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;

@@ -29,11 +29,11 @@ use generate::Mutant;
 use kernels::{
     OPERATIONS,
     operation::{Case, Operation, Outcome},
-    ptx::{
-        Sm,
-        sim::{Completion, Options, Schedule},
-    },
     simulated::{self, Setting},
+};
+use ptx::{
+    Sm,
+    sim::{Completion, Options, Schedule},
 };
 use rayon::prelude::*;
 use std::{

@@ -4,11 +4,11 @@ use crate::generate::{Mutant, mutants};
 use kernels::{
     OPERATIONS,
     operation::{Case, Operation, Outcome, Program},
-    ptx::{
-        Sm,
-        sim::{Completion, Options, Schedule},
-    },
     simulated::{self, Launched, Replayed, Setting},
+};
+use ptx::{
+    Sm,
+    sim::{Completion, Options, Schedule},
 };
 use rayon::prelude::*;
 use std::{

@@ -1,7 +1,7 @@
 //! Launch files of `albert kernels simulate`: read, prepared, and run on the simulated GPU.
 
 use description::{Description, Prepared};
-use kernels::ptx::sim::{Limits, Module, Options};
+use ptx::sim::{Limits, Module, Options};
 use std::path::Path;
 
 // The program is no library, so its module is compiled here, too; what writes results is not called.

@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
-use kernels::{
-    num::philox::Stream,
-    operation::Launch,
-    ptx::sim::{Argument, Limits, Memory, Swizzle, TensorMap, TensorType},
-};
+use kernels::num::philox::Stream;
 use npyz::{NpyFile, WriterBuilder};
+use ptx::{
+    Launch,
+    sim::{Argument, Limits, Memory, Swizzle, TensorMap, TensorType},
+};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Number, Value};
 use std::{

@@ -13,9 +13,9 @@ use clap::Args;
 use kernels::{
     OPERATIONS,
     operation::{Name, Operation, Program},
-    ptx::Sm,
     simulated,
 };
+use ptx::Sm;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write,

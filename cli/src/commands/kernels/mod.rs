@@ -9,7 +9,8 @@ mod simulate;
 use crate::{output::results, progress::Progress};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use kernels::{OPERATIONS, operation::Program, ptx::Sm};
+use kernels::{OPERATIONS, operation::Program};
+use ptx::Sm;
 use std::{io::Write, process::ExitCode};
 
 #[derive(Debug, Subcommand)]

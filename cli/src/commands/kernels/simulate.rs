@@ -4,9 +4,7 @@ use super::launch::{Description, Prepared};
 use crate::output::{self, results_beside_files};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use kernels::ptx::sim::{
-    Approximation, Completion, Finding, Limits, Metrics, Module, Options, Report, Schedule, SiteMemory,
-};
+use ptx::sim::{Approximation, Completion, Finding, Limits, Metrics, Module, Options, Report, Schedule, SiteMemory};
 use serde_json::{Value, json};
 use std::{
     fs::File,

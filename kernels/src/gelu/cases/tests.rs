@@ -1,7 +1,7 @@
 //! The PTX of bias + activation in the simulator.
 
 use super::*;
-use crate::ptx::sim::{Error, Module, Options, Touched};
+use ptx::sim::{Error, Module, Options, Touched};
 use std::{collections::BTreeSet, f64::consts::PI};
 
 /// The table's cases that are not too large.

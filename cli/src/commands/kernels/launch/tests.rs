@@ -1,7 +1,7 @@
 //! Launch files from anywhere: read, prepared and run without a panic, an abort or a hang.
 
 use super::*;
-use kernels::ptx::sim::{Module, Options};
+use ptx::sim::{Module, Options};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const TEXT: &str = ".version 7.4\n.target sm_80\n.entry kernel(.param .u64 x, .param .u64 y, .param .u32 n, .param .f32 s, .param .align 64 .b8 m[128])\n\

@@ -4,11 +4,11 @@ use kernels::{
     DType,
     gelu::{Activation, cuda::BiasActivation},
     num::philox::Stream,
-    operation::{Launch, Pass},
-    ptx::{
-        Sm,
-        sim::{Argument, Memory, Module, Options},
-    },
+    operation::Pass,
+};
+use ptx::{
+    Launch, Sm,
+    sim::{Argument, Memory, Module, Options},
 };
 
 /// Runs a forward kernel `(x, bias, y, rows, columns)` and gives back y.
@@ -25,9 +25,9 @@ fn run(text: &str, entry: &str, launch: Launch, x: &[f32], bias: &[f32]) -> Vec<
 }
 
 #[test]
-#[ignore = "needs ALBERT_NVCC_PTX, the PTX of tests/ptx/nvcc/bias_gelu.cu: .ci/ptx-gate.sh makes it"]
+#[ignore = "needs ALBERT_NVCC_PTX, the PTX of tests/programs/nvcc/bias_gelu.cu: .ci/ptx-gate.sh makes it"]
 fn ptx_of_nvcc_and_ours_agree_in_the_simulator() {
-    let path = std::env::var("ALBERT_NVCC_PTX").expect("ALBERT_NVCC_PTX names the PTX of tests/ptx/nvcc/bias_gelu.cu");
+    let path = std::env::var("ALBERT_NVCC_PTX").expect("ALBERT_NVCC_PTX names the PTX of tests/programs/nvcc/bias_gelu.cu");
     let theirs = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let (rows, columns) = (7, 131);
     let mut stream = Stream::new(1, [2, 3, 4]);

@@ -1,7 +1,7 @@
 //! Text written by hand: what is refused, and the faults that need neither barriers nor shared memory.
 
 use super::*;
-use crate::ptx::{self, Sm, U32};
+use crate::{Sm, U32};
 
 /// Forms that other compilers write and our kernels do not.
 #[test]
@@ -121,7 +121,7 @@ fn text_that_is_not_understood_is_refused_by_name_and_line() {
 
 #[test]
 fn a_launch_that_does_not_fit_is_refused() {
-    let mut module = ptx::Module::new(Sm::Sm80);
+    let mut module = crate::Module::new(Sm::Sm80);
     module.entry("kernel", [32, 1, 1], |k| {
         k.ld_param(k.param::<U32>("n"));
     });

@@ -4,7 +4,7 @@ use super::{
     Argument, Completion, Error, Limits, Memory, Module, Options, Schedule, Swizzle, TensorMap, TensorType,
     module::Outline,
 };
-use crate::operation::Launch;
+use crate::Launch;
 
 /// How far a text has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,15 +2,15 @@
 //!
 //! It reads the *text*, ours or anybody's, never the assembler's own structures, so a mistake of the assembler is inside
 //! the test. An instruction that it does not know is an error with the instruction's name, never a guess. Text that nvcc
-//! wrote is run too and held against ours (`tests/ptx/nvcc.rs`), so the simulator is not only checked by its author.
+//! wrote is run too and held against ours (`kernels/tests/programs/nvcc.rs`), so the simulator is not only checked by its author.
 //!
 //! ```
-//! use kernels::{operation::Launch, ptx::sim::{Argument, Memory, Module, Options}};
-//! # use kernels::ptx::{F32, Sm};
-//! # let mut double = kernels::ptx::Module::new(Sm::Sm80);
+//! use ptx::{Launch, sim::{Argument, Memory, Module, Options}};
+//! # use ptx::{F32, Sm};
+//! # let mut double = ptx::Module::new(Sm::Sm80);
 //! # double.entry("double", [2, 1, 1], |k| {
 //! #     let x = k.cvta_to_global(k.ld_param_pointer(k.pointer_param("x")));
-//! #     let at = k.index(x, k.special(kernels::ptx::Special::TidX), 4).at(0);
+//! #     let at = k.index(x, k.special(ptx::Special::TidX), 4).at(0);
 //! #     let [value] = k.ld::<F32, 1>(at);
 //! #     k.st(at, [k.add(value, value)]);
 //! # });
@@ -21,7 +21,7 @@
 //! let report = module.launch("double", launch, &[Argument::U64(x)], &mut memory, &Options::default())?;
 //! assert!(report.findings.is_empty());
 //! assert_eq!(memory.read::<f32>(x)?, [3.0, -4.0]);
-//! # Ok::<(), kernels::ptx::sim::Error>(())
+//! # Ok::<(), ptx::sim::Error>(())
 //! ```
 //!
 //! An `Err` says that a kernel could not be run: text that is not PTX, an instruction that is not known, a launch that

@@ -1,17 +1,15 @@
 //! Mutated PTX through the whole simulator: read, decoded and run within small limits, without a panic, an abort or a hang.
 //!
-//! Seeds are the listings in `kernels/ptx`, the third-party texts and `tests/ptx/mutated`. A mutation cuts, doubles, swaps or
+//! Seeds are the listings in `kernels/listings`, the third-party texts and `tests/texts/mutated`. A mutation cuts, doubles, swaps or
 //! replaces bytes, tokens, lines or numbers; the sequence is a function of the seed alone, and a panic names the mutant. The
 //! quick test runs a few thousand. The long one takes its number and first seed from the environment:
 //!
 //! ```text
-//! PTX_MUTANTS=500000 PTX_SEED=1 cargo test --release -p kernels --test ptx mutated -- --ignored --nocapture
+//! PTX_MUTANTS=500000 PTX_SEED=1 cargo test --release -p ptx --test texts mutated -- --ignored --nocapture
 //! ```
 
-use kernels::{
-    num::philox::Stream,
-    ptx::sim::{Exercised, Limits, exercise},
-};
+use ptx::num::philox::Stream;
+use ptx::sim::{Exercised, Limits, exercise};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
@@ -25,7 +23,7 @@ const HANG: Duration = Duration::from_secs(60);
 fn seeds() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut seeds = Vec::new();
-    for folder in ["ptx", "tests/ptx/third_party", "tests/ptx/mutated"] {
+    for folder in ["../listings", "tests/texts/third_party", "tests/texts/mutated"] {
         let files = std::fs::read_dir(root.join(folder)).expect("the folder is there");
         let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
         files.retain(|file| file.extension().is_some_and(|extension| extension == "ptx"));

@@ -12,7 +12,7 @@ use super::{
     order::Withheld,
     warp::{State, Warp},
 };
-use crate::operation::Launch;
+use crate::Launch;
 
 /// A block that has begun.
 #[derive(Debug)]

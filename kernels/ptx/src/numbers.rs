@@ -4,7 +4,6 @@
 //! of the float with the same value: widening is a shift and exact on every target (`cvt.f32.bf16` would need sm_90).
 
 use super::{Address, B16, B32, Bf16x2, Cache, Entry, F16x2, F32, Global, Pred, Reg, U32};
-use crate::simd::DType;
 
 /// How numbers are stored in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,15 +14,6 @@ pub enum Storage {
     Bf16,
     /// IEEE binary16.
     F16,
-}
-
-impl From<DType> for Storage {
-    fn from(dtype: DType) -> Self {
-        match dtype {
-            DType::F32 => Storage::F32,
-            DType::Bf16 => Storage::Bf16,
-        }
-    }
 }
 
 impl Storage {

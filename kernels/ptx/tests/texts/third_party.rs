@@ -1,18 +1,16 @@
 //! The simulator runs PTX that this project did not write: what Triton and nvcc make of plain kernels
-//! (`tests/ptx/third_party`) gives what f64 gives, without a finding, under every schedule and completion; and the same text
+//! (`tests/texts/third_party`) gives what f64 gives, without a finding, under every schedule and completion; and the same text
 //! with a barrier, a wait or a fence taken out is found out.
 
 use half::bf16;
-use kernels::{
-    num::philox::Stream,
-    operation::Launch,
-    ptx::sim::{
-        Argument, Completion, Error, Memory, Module, Options, Report, Schedule, Swizzle, TensorMap, TensorType,
-    },
+use ptx::num::philox::Stream;
+use ptx::{
+    Launch,
+    sim::{Argument, Completion, Error, Memory, Module, Options, Report, Schedule, Swizzle, TensorMap, TensorType},
 };
 
 fn text(name: &str) -> String {
-    let path = format!("{}/tests/ptx/third_party/{name}.ptx", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/tests/texts/third_party/{name}.ptx", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -395,7 +393,7 @@ fn transpositions_of_triton_and_of_nvcc() {
         kernel.agrees::<f32>(&wanted, 0.0, f64::from);
         // The padded tile is free of conflicts.
         let (report, ..) = kernel.run(&Options::default()).expect("it runs");
-        let shared = kernels::ptx::sim::SiteMemory::Shared;
+        let shared = ptx::sim::SiteMemory::Shared;
         assert!(report.metrics.sites.iter().filter(|site| site.memory == shared).all(|site| site.worst == 1));
     }
 }

@@ -1,7 +1,8 @@
 //! What holds for the PTX of every row of the table of operations: programs are named after it, and its snapshot in
-//! `kernels/ptx` is what the assembler emits.
+//! `kernels/listings` is what the assembler emits.
 
-use kernels::{OPERATIONS, ptx::Sm};
+use kernels::OPERATIONS;
+use ptx::Sm;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -19,12 +20,12 @@ fn wanted() -> BTreeMap<String, String> {
 
 #[test]
 fn snapshots_are_what_the_assembler_emits() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("listings");
     let wanted = wanted();
     if std::env::var_os("ALBERT_BLESS").is_some_and(|value| value == "1") {
-        fs::create_dir_all(&folder).expect("kernels/ptx can be made");
-        for file in fs::read_dir(&folder).expect("kernels/ptx can be listed") {
-            let path = file.expect("kernels/ptx can be listed").path();
+        fs::create_dir_all(&folder).expect("kernels/listings can be made");
+        for file in fs::read_dir(&folder).expect("kernels/listings can be listed") {
+            let path = file.expect("kernels/listings can be listed").path();
             if path.extension().is_some_and(|extension| extension == "ptx") {
                 fs::remove_file(path).expect("an old snapshot can be removed");
             }
@@ -43,15 +44,15 @@ fn snapshots_are_what_the_assembler_emits() {
             complaints.push(format!("{name} has {} bytes; a snapshot has at most {MAX_BYTES}", listing.len()));
         }
     }
-    for file in fs::read_dir(&folder).expect("kernels/ptx can be listed") {
-        let name = file.expect("kernels/ptx can be listed").file_name().to_string_lossy().into_owned();
+    for file in fs::read_dir(&folder).expect("kernels/listings can be listed") {
+        let name = file.expect("kernels/listings can be listed").file_name().to_string_lossy().into_owned();
         if name.ends_with(".ptx") && !wanted.contains_key(&name) {
             complaints.push(format!("{name} is no operation's snapshot any more"));
         }
     }
     assert!(
         complaints.is_empty(),
-        "{}\nif the change is meant, rewrite them: ALBERT_BLESS=1 cargo test -p kernels --test ptx",
+        "{}\nif the change is meant, rewrite them: ALBERT_BLESS=1 cargo test -p kernels --test programs",
         complaints.join("\n")
     );
 }
@@ -62,20 +63,20 @@ fn first_difference(name: &str, found: &str, listing: &str) -> Option<String> {
         return None;
     }
     if found.is_empty() {
-        return Some(format!("kernels/ptx/{name} is missing"));
+        return Some(format!("kernels/listings/{name} is missing"));
     }
     let (mut old, mut new) = (found.lines(), listing.lines());
     for line in 1.. {
         let (old, new) = (old.next(), new.next());
         if old != new {
             let show = |text: Option<&str>| text.unwrap_or("the end").trim().to_string();
-            return Some(format!("kernels/ptx/{name}:{line}: `{}`, the assembler emits `{}`", show(old), show(new)));
+            return Some(format!("kernels/listings/{name}:{line}: `{}`, the assembler emits `{}`", show(old), show(new)));
         }
         if old.is_none() {
             break;
         }
     }
-    Some(format!("kernels/ptx/{name} differs in its line ends"))
+    Some(format!("kernels/listings/{name} differs in its line ends"))
 }
 
 #[test]

@@ -10,7 +10,6 @@
 //! in a form of this simulator's own; a device's form is not documented, and no kernel looks inside.
 
 use super::{Error, types::Type};
-use crate::ptx;
 
 /// The element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,18 +134,18 @@ const MOST_TILE: u64 = 227 << 10;
 const MAGIC: u64 = 0x7061_4D72_6F73_6E54;
 
 /// The tensor map of an operation, as the simulated TMA reads it.
-impl From<ptx::TensorMap> for TensorMap {
-    fn from(map: ptx::TensorMap) -> Self {
+impl From<crate::TensorMap> for TensorMap {
+    fn from(map: crate::TensorMap) -> Self {
         let storage = match map.storage {
-            ptx::Storage::F32 => TensorType::F32,
-            ptx::Storage::Bf16 => TensorType::Bf16,
-            ptx::Storage::F16 => TensorType::F16,
+            crate::Storage::F32 => TensorType::F32,
+            crate::Storage::Bf16 => TensorType::Bf16,
+            crate::Storage::F16 => TensorType::F16,
         };
         let swizzle = match map.swizzle {
-            ptx::DescriptorSwizzle::None => Swizzle::None,
-            ptx::DescriptorSwizzle::Bytes32 => Swizzle::B32,
-            ptx::DescriptorSwizzle::Bytes64 => Swizzle::B64,
-            ptx::DescriptorSwizzle::Bytes128 => Swizzle::B128,
+            crate::DescriptorSwizzle::None => Swizzle::None,
+            crate::DescriptorSwizzle::Bytes32 => Swizzle::B32,
+            crate::DescriptorSwizzle::Bytes64 => Swizzle::B64,
+            crate::DescriptorSwizzle::Bytes128 => Swizzle::B128,
         };
         TensorMap::new(map.address, storage, &map.sizes, &[map.stride], &map.tile, swizzle)
             .expect("a tensor map is checked when it is made")

@@ -2,7 +2,7 @@
 //!
 //! Each text is read in a process of its own, whose peak the kernel counts; elsewhere than on Linux nothing is measured.
 
-use kernels::ptx::sim::{Limits, Module};
+use ptx::sim::{Limits, Module};
 use std::{
     process::Command,
     time::{Duration, Instant},

@@ -1,7 +1,7 @@
 //! The simulator's tests, by what they look at.
 
 use super::*;
-use crate::operation::Launch;
+use crate::Launch;
 
 mod assembler;
 mod copies;

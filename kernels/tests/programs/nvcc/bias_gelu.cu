@@ -1,5 +1,5 @@
 // Bias and GELU as anybody would write them in CUDA C++. nvcc's PTX of them is run in the simulator and held against our
-// own (tests/ptx/nvcc.rs), so that the simulator is checked by text and by mathematics that it shares no line with.
+// own (tests/programs/nvcc.rs), so that the simulator is checked by text and by mathematics that it shares no line with.
 
 extern "C" __global__ void bias_gelu_tanh(const float* __restrict__ x, const float* __restrict__ bias,
                                           float* __restrict__ y, unsigned rows, unsigned columns) {

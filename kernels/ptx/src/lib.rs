@@ -11,7 +11,7 @@
 //! * leave a label behind: [`Entry::if_`] and [`Entry::for_`] take closures and place the branches themselves.
 //!
 //! ```
-//! use kernels::ptx::{F32, Module, Sm, Special, U32};
+//! use ptx::{F32, Module, Sm, Special, U32};
 //!
 //! let mut module = Module::new(Sm::Sm80);
 //! module.entry("double", [128, 1, 1], |k| {
@@ -45,6 +45,8 @@
 //!
 //! Text is a function of the calls alone: no hash order, no path of the machine, no time. The same kernel gives the same
 //! bytes on every machine, so the driver's compilation cache hits and a difference in a listing is a difference in code.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arithmetic;
 mod bf16;
@@ -55,6 +57,7 @@ mod functions;
 mod matrix;
 mod memory;
 mod module;
+pub mod num;
 mod numbers;
 mod philox;
 pub mod sim;
@@ -64,6 +67,17 @@ mod tensor_map;
 pub mod tile;
 mod types;
 mod warp;
+
+/// Grid, block and shared memory of a kernel launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+}
 
 pub use control::Compare;
 pub use copy::TENSOR_MAP_BYTES;

@@ -18,7 +18,7 @@ use super::{
     schedule::{Chooser, Completion, Draw},
     warp::State,
 };
-use crate::operation::Launch;
+use crate::Launch;
 use std::collections::{HashMap, VecDeque};
 
 /// Instructions of warps in a block's turn, where blocks may wait for each other.

@@ -26,7 +26,7 @@ fn predictions_are_those_of_the_page_and_none_is_faster_than_its_floor() {
     let different = page[at..].lines().zip(report.lines()).find(|(held, now)| held != now);
     assert!(
         page[at..] == report,
-        "the kernels give other predictions than {}; if that is meant, ALBERT_BLESS=1 cargo test -p kernels --test ptx\n{different:#?}",
+        "the kernels give other predictions than {}; if that is meant, ALBERT_BLESS=1 cargo test -p kernels --test programs\n{different:#?}",
         path.display()
     );
 }
