@@ -100,14 +100,16 @@ fn matches(step: &tokenizers::normalizers::Replace, text: &str) -> tokenizers::R
 /// The part of the file that exceeds its bound, in one sentence.
 pub(super) fn check_pipeline(root: &Value, bytes: usize) -> Result<(), String> {
     check_normalizer(&root["normalizer"])?;
-    let byte_levels = steps(&root["pre_tokenizer"], "pretokenizers").filter(|step| step["type"] == "ByteLevel").count();
+    let is_byte_level = |step: &&Value| step["type"] == "ByteLevel" || step.get("trim_offsets").is_some();
+    let byte_levels = steps(&root["pre_tokenizer"], "pretokenizers").filter(is_byte_level).count();
     if byte_levels > 3 {
         return Err(format!(
             "pre_tokenizer has {byte_levels} ByteLevel steps, each of which can double a text; at most 3"
         ));
     }
     for step in steps(&root["pre_tokenizer"], "pretokenizers") {
-        if step["type"] == "FixedLength" && step["length"].as_u64().unwrap_or(0) == 0 {
+        let is_fixed_length = step["type"] == "FixedLength" || step.get("length").is_some();
+        if is_fixed_length && step["length"].as_u64().unwrap_or(0) == 0 {
             return Err(format!("pre_tokenizer FixedLength has length {}; expected 1 or more", step["length"]));
         }
     }
@@ -118,6 +120,9 @@ pub(super) fn check_pipeline(root: &Value, bytes: usize) -> Result<(), String> {
 }
 
 /// The steps of a part of the pipeline, whose sequences hold theirs under `key`.
+///
+/// The library takes a step whose `type` it does not know, or any post-processor, for the first kind that has its fields: the
+/// checks go by fields, too.
 fn steps<'v>(part: &'v Value, key: &'static str) -> Box<dyn Iterator<Item = &'v Value> + 'v> {
     match part[key].as_array() {
         // Nesting is bounded: the JSON was checked.
@@ -138,7 +143,7 @@ fn check_normalizer(part: &Value) -> Result<(), String> {
 
 fn check_post_processor(part: &Value) -> Result<(), String> {
     let (mut copies, mut ids) = (1usize, 0usize);
-    for step in steps(part, "processors").filter(|step| step["type"] == "TemplateProcessing") {
+    for step in steps(part, "processors").filter(|step| step.get("single").or(step.get("pair")).is_some()) {
         let mut most = 1;
         for key in ["single", "pair"] {
             let template = step[key].as_array().map_or(&[][..], Vec::as_slice);
@@ -169,12 +174,12 @@ fn check_post_processor(part: &Value) -> Result<(), String> {
 fn check_decoder(part: &Value) -> Result<(), String> {
     let mut growth = 1usize;
     for step in steps(part, "decoders") {
-        let factor = match (step["type"].as_str(), step["content"].as_str()) {
-            (Some("Replace"), Some(content)) => {
-                let pattern = step["pattern"]["String"].as_str().map_or(0, str::len);
+        let factor = match (step.get("pattern"), step["content"].as_str()) {
+            (Some(pattern), Some(content)) => {
+                let pattern = pattern["String"].as_str().map_or(0, str::len);
                 content.len().div_ceil(pattern.max(1)) + usize::from(pattern == 0)
             }
-            (Some("BPEDecoder"), _) if step["suffix"] == "" => 2,
+            _ if step["suffix"] == "" => 2,
             _ => 1,
         };
         growth = growth.saturating_mul(factor.max(1));

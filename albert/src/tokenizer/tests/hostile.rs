@@ -98,6 +98,14 @@ fn other_parts_cannot_multiply_a_text_either() {
 
     let decoder = json!({"type": "Sequence", "decoders": vec![replace("a", "aa"); 40]});
     assert!(refused(&[("decoder", decoder)]).contains("decoder can make"));
+
+    // The library goes by fields where it does not know the type.
+    let mut misspelled = template(vec![json!({"Sequence": {"id": "B", "type_id": 0}})], 1);
+    misspelled["type"] = json!("Template");
+    assert!(refused(&[("post_processor", misspelled)]).contains("`single` contains sequence B"));
+    assert!(refused(&[("pre_tokenizer", json!({"length": 0}))]).contains("FixedLength has length 0"));
+    let untyped = json!({"pattern": {"String": "a"}, "content": "aa"});
+    assert!(refused(&[("decoder", json!({"decoders": vec![untyped; 40]}))]).contains("decoder can make"));
 }
 
 #[test]
