@@ -4,9 +4,9 @@
 #   .ci/aarch64.sh
 #
 # Rust's standard library for aarch64 comes from Debian unstable: a chroot with its rustc, the cross compiler and
-# qemu-aarch64 is kept in ${XDG_CACHE_HOME:-~/.cache}/albert-ci, about 2 GB; the first run takes some minutes more. Needs
-# root (chroot) and Debian's packages. What cannot be had is SKIPPED with the reason, exit code 0. Last line:
-# `aarch64: N passed, M failed, K skipped`.
+# qemu-aarch64 is kept in ${XDG_CACHE_HOME:-~/.cache}/albert-ci, about 2 GB; the first run takes some minutes longer. Needs
+# root (chroot) and Debian's packages; if they are missing, the check is SKIPPED with the reason and exit code 0. Last
+# line: `aarch64: N passed, M failed, K skipped`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +28,7 @@ skip() {
 [ "$(id -u)" -eq 0 ] || skip "a chroot needs root"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# try COMMAND..: runs it quietly; skips the whole check with the last line that it wrote if it fails.
+# try COMMAND..: runs it quietly; if it fails, skips the whole check with the last line of its output.
 try() {
   "$@" >"$log" 2>&1 || skip "$*: $(tail -n 1 "$log")"
 }
@@ -39,16 +39,16 @@ inside() {
 
 # --- tools ---
 if ! command -v debootstrap >/dev/null || ! [ -x /usr/bin/qemu-aarch64-static ]; then
-  command -v apt-get >/dev/null || skip "debootstrap and qemu-user-static are missing, and so is apt-get"
+  command -v apt-get >/dev/null || skip "debootstrap and qemu-user-static are missing; no apt-get to install them"
   try apt-get update
   try apt-get install --yes --no-install-recommends debootstrap qemu-user-static
 fi
 if ! [ -e "$root/complete" ]; then
-  # A chroot that was cut off half way is made anew.
+  # An incomplete chroot is built from scratch.
   rm -rf "$root"
   mkdir -p "$cache"
   try debootstrap --variant=minbase sid "$root"
-  # A mirror's snapshot of unstable may be older than its date of expiry; signatures are checked as ever.
+  # A mirror's snapshot of unstable may be past its expiry date; signatures are still checked.
   echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90albert-ci"
   try inside dpkg --add-architecture arm64
   try inside apt-get update
@@ -62,8 +62,8 @@ cp /usr/bin/qemu-aarch64-static "$root/usr/bin/"
 inside rustc --version
 
 # --- source ---
-# The chroot's own target folder stays, so that a second run compiles only what has changed: unchanged files keep their
-# time.
+# The chroot keeps its own target folder and unchanged files keep their modification time, so that a second run compiles
+# only changed crates.
 mkdir -p "$root/src" "$root/source"
 find "$root/source" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do

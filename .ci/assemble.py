@@ -1,15 +1,15 @@
-"""Assembles PTX programs with ptxas and looks for machine instructions in what came out.
+"""Assembles PTX programs with ptxas and checks the disassembly for required machine instructions.
 
     python3 .ci/assemble.py FOLDER --ptxas FILE [--nvdisasm FILE]
 
-FOLDER is what the example `emit_ptx` writes: programs, and programs.txt with a line for each
+FOLDER is the output of the example `emit_ptx`: programs, and programs.txt with a line for each
 
     FILE ENTRY REGISTERS INSTRUCTIONS ARCHITECTURE..     instructions joined by commas, or `-`
 
-A program fails for an architecture if ptxas refuses it or warns, if it spills registers, needs a stack, takes more registers
-than its line allows, or if the disassembly lacks one of the instructions. Without nvdisasm none is looked for. Prints a line
-for each failure, then `N passed, M failed`. Ends with code 1 if something failed, 2 if the checks themselves let a wrong
-program through.
+A program fails for an architecture if ptxas rejects it or warns, if it spills registers, needs a stack, uses more registers
+than its line allows, or if the disassembly lacks one of the instructions. Without nvdisasm, instructions are not checked.
+Prints a line for each failure, then `N passed, M failed`. Exit code 1: a program failed; 2: the checks accepted a program
+that is wrong on purpose.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from collections import namedtuple
 
 Program = namedtuple("Program", "text entry registers instructions architecture")
 STRICT = ["--verbose", "--warn-on-spills", "--warn-on-local-memory-usage", "--generate-line-info"]
-# Serialized wgmma and an ignored setmaxnreg are no warnings to ptxas, only advice with a number C75...
+# ptxas reports serialized wgmma and an ignored setmaxnreg not as warnings but as advisories numbered C75..
 WARNING = re.compile(r".*(?:warning|\(C75[0-9]+\)).*")
 NOTHING_SPILLED = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
 INSTRUCTION_BYTES = 16
-# nvdisasm takes a quarter of a second to start: as many programs at once as keep every core busy to the end.
+# nvdisasm takes a quarter of a second to start; larger batches would leave cores idle at the end.
 PROGRAMS_AT_ONCE = 40
 
 
 def machine_code(cubin):
-    """The instructions of an ELF file with one kernel."""
+    """Returns the machine code of an ELF file with one kernel."""
     (sections,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, of_names = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", cubin, sections + i * size) for i in range(count)]
@@ -46,7 +46,7 @@ def machine_code(cubin):
 
 
 def assemble(ptxas, program, folder):
-    """(why it fails or None, its machine code)."""
+    """Returns (reason for failure or None, machine code)."""
     handle, cubin = tempfile.mkstemp(dir=folder)
     os.close(handle)
     command = [ptxas, *STRICT, "--gpu-name", program.architecture, program.text, "--output-file", cubin]
@@ -56,21 +56,21 @@ def assemble(ptxas, program, folder):
         code = file.read()
     os.remove(cubin)
     if done.returncode != 0:
-        lines = said.splitlines() or ["ptxas failed and did not say why"]
+        lines = said.splitlines() or ["ptxas failed without a message"]
         return next((line for line in lines if "error" in line or "fatal" in line), lines[-1]), b""
     if warning := WARNING.search(said):
         return warning.group(), b""
     if NOTHING_SPILLED not in said:
         frame = re.search(".*stack frame.*", said)
-        return f"spills or a stack: {frame.group() if frame else 'ptxas did not say'}", b""
+        return f"spills or a stack: {frame.group() if frame else 'unknown to ptxas'}", b""
     used = re.search(r"Used (\d+) registers", said)
     if not used or int(used.group(1)) > program.registers:
-        return f"{used.group(1) if used else 'an unknown number of'} registers, the budget is {program.registers}", b""
+        return f"{used.group(1) if used else 'an unknown number of'} registers, expected at most {program.registers}", b""
     return None, machine_code(code)
 
 
 def disassemble(nvdisasm, architecture, codes, folder):
-    """The instructions of each of some machine codes, as text: one call for all, told apart by their places."""
+    """Returns the disassembly of each of `codes`, from one nvdisasm call, split by instruction counts."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(b"".join(codes))
         file.flush()
@@ -81,13 +81,13 @@ def disassemble(nvdisasm, architecture, codes, folder):
     lines = re.findall(r"^\s*/\*[0-9a-f]+\*/(\s.*)$", done.stdout, re.MULTILINE)
     counts = [len(code) // INSTRUCTION_BYTES for code in codes]
     if len(lines) != sum(counts):
-        sys.exit(f"nvdisasm: {len(lines)} instructions in {sum(counts)} times {INSTRUCTION_BYTES} bytes of {architecture}")
+        sys.exit(f"nvdisasm: {len(lines)} instructions for {architecture}, expected {sum(counts)} of {INSTRUCTION_BYTES} bytes")
     lines = iter(lines)
     return ["\n".join(next(lines) for _ in range(count)) for count in counts]
 
 
 def check(tools, programs, folder):
-    """Why each program fails, or None."""
+    """Returns the reason for failure, or None, of each program."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda program: assemble(tools.ptxas, program, folder), programs))
         complaints = [complaint for complaint, _ in found]
@@ -132,7 +132,7 @@ def main():
         if tools.nvdisasm:
             wrong.append(programs[0]._replace(instructions=["NOSUCH"]))
         if None in check(tools, wrong, folder):
-            print("broken text, the budget or the instructions are passed over: nothing here can be trusted", file=sys.stderr)
+            print("a broken text, an exceeded register budget or a missing instruction was accepted; the results are invalid", file=sys.stderr)
             sys.exit(2)
         complaints = check(tools, programs, folder)
     for program, complaint in zip(programs, complaints):

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Hashes of what short runs leave: pre-training (LAMB, dropout), fine-tuning (AdamW) and `forward --layers`, in f32 and bf16, on
-# each instruction set of this machine. Two programs compute the same bits if their tables are equal:
+# Hashes of the results of short runs: pre-training (LAMB, dropout), fine-tuning (AdamW) and `forward --layers`, on each
+# instruction set of this machine, in f32 and bf16, forward in f32 and int8. Two programs compute the same bits if their
+# tables are equal:
 #
-#   .ci/bits.sh [PROGRAM]     target/release/albert, which is built first
+#   .ci/bits.sh [PROGRAM]     default: target/release/albert, which is built first
 #
-# Hashed are model.safetensors and metrics.jsonl without its clocks, and the tensors that forward writes. Instruction sets differ
+# Hashed files: model.safetensors, metrics.jsonl without its timings, and the tensors of forward. Instruction sets differ
 # from one another.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,7 +26,7 @@ hash() {
   sha256sum "$1" | cut -c1-16
 }
 
-# The same clocks as in tests/tests/program/kills.rs.
+# The same timings as in tests/tests/program/kills.rs.
 hash_metrics() {
   sed -E 's/"(seconds|tokens_per_second|speed|data_share)":[^,}]*//g' "$1" | sha256sum | cut -c1-16
 }
@@ -35,7 +36,7 @@ head -n 4000 "$text" >"$work/text.txt"
 quiet tokenizer train "$work/text.txt" --vocab-size 800 --output "$work/tokenizer.json"
 quiet data build "$work/text.txt" --tokenizer "$work/tokenizer.json" --output "$work/data"
 mkdir "$work/task"
-# A label that a model can learn: whether the line asks.
+# A label that a model can learn: question or statement.
 awk 'BEGIN { print "text\tlabel" }
   length > 40 && rows < 160 { gsub(/[\t\r]/, " "); print $0 "\t" (/\?/ ? "question" : "statement"); rows++ }' \
   "$work/text.txt" >"$work/task/train.tsv"

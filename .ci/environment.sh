@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The program in over 200 situations of its environment, as one table (tests/tests/environment); the last line counts them.
+# Runs the program in over 300 environments and prints one table (tests/tests/environment); the last line counts them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 table=${CARGO_TARGET_DIR:-target}/environment.md

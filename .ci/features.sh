@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# One build of the libraries serves the tests and the program that tests start: no dependency of the libraries may have a
-# feature in `cargo test` (with dev-dependencies) that it lacks in `cargo build`. Otherwise it and all that depends on it are
-# compiled twice, for minutes. Mend: name the feature in tests/Cargo.toml.
+# The tests and the program that tests start share one build of the libraries: no dependency of the libraries may have a
+# feature in `cargo test` (with dev-dependencies) that it lacks in `cargo build`. Otherwise it and all crates that depend on it
+# are compiled twice, for minutes. Fix: name the feature in tests/Cargo.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -14,7 +14,7 @@ crates normal,build >"$work/build"
 crates normal,build,dev >"$work/test"
 differ=$(comm -23 "$work/build" "$work/test")
 if [ -n "$differ" ]; then
-  echo "these have other features in \`cargo test\`; add those to tests/Cargo.toml:" >&2
+  echo "these crates have other features in \`cargo test\`; add the features to tests/Cargo.toml:" >&2
   echo "$differ" >&2
   exit 1
 fi

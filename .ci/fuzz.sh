@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Coverage-guided fuzzing (libFuzzer, AddressSanitizer) of the readers of foreign bytes, on stable Rust.
+# Coverage-guided fuzzing (libFuzzer, AddressSanitizer) of the readers of untrusted bytes, on stable Rust.
 #
-#   .ci/fuzz.sh [SECONDS [READER..]]     SECONDS of processor time for each reader (60); all readers
+#   .ci/fuzz.sh [SECONDS [READER..]]     SECONDS of CPU time for each reader (60); default: all readers
 #   .ci/fuzz.sh --minimize [READER..]    keeps the smallest inputs that cover the same code in tests/fuzz/corpus
 #
 # New inputs are kept between runs in ${XDG_CACHE_HOME:-~/.cache}/albert-fuzz, with a line for each minute of a reader
-# (READER.slices: seconds of processor time, executions, edges). An input that makes a reader panic, hang or
-# hoard memory is written to tests/fuzz/regressions/READER, where `cargo test` replays it. Needs g++.
+# (READER.slices: seconds of CPU time, executions, edges). An input that makes a reader panic, hang or exceed its memory limit
+# is written to tests/fuzz/regressions/READER, where `cargo test` replays it. Needs g++.
 # Exit code: 0 no finding, 1 findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,7 @@ if ! command -v g++ >/dev/null; then
   exit 0
 fi
 
-# What `cargo fuzz` passes, but for `--cfg fuzzing`, which would change what is tested.
+# The flags of `cargo fuzz` except `--cfg fuzzing`, which would change the tested code.
 triple=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTC_BOOTSTRAP=1
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -40,11 +40,11 @@ else
 fi
 for reader in "${readers[@]}"; do
   grep -q "Reader { name: \"$reader\"" tests/src/readers/mod.rs ||
-    { echo "error: no reader is called $reader; tests/src/readers/mod.rs names them" >&2 && exit 64; }
+    { echo "error: unknown reader $reader; see tests/src/readers/mod.rs for the list" >&2 && exit 64; }
 done
-# Leaks are not looked for: a thread's temporary folder lives as long as the process.
+# No leak detection: a thread's temporary folder is freed only at process exit.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
-# Seconds of wall time: the machine may do other work. What takes less than the limit is no finding.
+# Limits are wall-clock seconds on a shared machine, so only an input that reaches the limit is a finding.
 limits=(-timeout=60 -report_slow_units=60 -rss_limit_mb=4096 -max_len=65536)
 log=$(mktemp -d)
 trap 'rm -rf "$log"' EXIT
@@ -53,7 +53,7 @@ corpus_of() {
   mkdir -p "$cache/$1" "tests/fuzz/corpus/$1" "tests/fuzz/regressions/$1"
 }
 
-# fuzz READER: in slices, until the processor time is used up; one line of the table on standard output.
+# fuzz READER: runs slices until the CPU time is used up; prints one line of the table.
 fuzz() {
   local reader=$1 used=0 ran slice executions=0 covered=0 before=0 inputs=0 finding=none features=0
   corpus_of "$reader"
@@ -65,12 +65,12 @@ fuzz() {
       -artifact_prefix="tests/fuzz/regressions/$reader/" -max_total_time="$slice" -print_final_stats=1 "${limits[@]}" \
       >"$out" 2>&1 || status=$?
     used=$((used + $(tail -n 1 "$out" | awk '{ print int($1 + $2 + 1) }')))
-    # A slice that ends with a finding before its first report has no such line.
+    # A slice that ends with a finding before its first report lacks this line.
     ran=$(sed -n 's/^stat::number_of_executed_units: *//p' "$out" | tail -n 1)
     executions=$((executions + ${ran:-0}))
     before=$covered
     read -r covered features inputs < <(awk '/ cov: / { for (i = 1; i < NF; i++) { if ($i == "cov:") c = $(i+1); if ($i == "ft:") f = $(i+1); if ($i == "corp:") split($(i+1), n, "/") } } END { print c + 0, f + 0, n[1] + 0 }' "$out")
-    # What an interrupted run has done is not lost: time, executions and edges of each slice.
+    # Time, executions and edges of each slice survive an interrupted run.
     tail -n 1 "$out" | awk -v ran="${ran:-0}" -v covered="$covered" '{ print int($1 + $2 + 1), ran, covered }' >>"$cache/$reader.slices"
     if [ "$status" -ne 0 ]; then
       finding=$(grep -m 1 -E 'SUMMARY|panicked at|ERROR:' "$out" | cut -c1-120)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The first call of a GPU, rehearsed on the simulated one with the release programs: package, speeds, cases, training, and
-# the cases once more with a kernel that hangs, a process that crashes, a device that is lost and a wrong result planted.
-# The results of everything else have to survive, and the exit codes have to be right.
+# Rehearses the first session on a GPU on the simulated one, with the release programs: package, speeds, cases, training, and
+# the cases once more with a hanging kernel, a crashing process, a lost device and a wrong result planted. The results of all
+# other cases have to survive, and the exit codes have to be right.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -9,9 +9,9 @@ trap 'rm -rf "$work"' EXIT
 benches/cuda/package.sh >"$work/package.log" 2>&1 || { cat "$work/package.log" && exit 1; }
 tail -n 1 "$work/package.log"
 passed=0 failed=0
-# The folder as it is carried: copied to another place, where the checkout is not at hand.
+# The package is copied out of the checkout, as it would be to another machine.
 cp -r "${CARGO_TARGET_DIR:-target}/gpu" "$work/gpu"
-# The simulated GPU takes too long over 30,000 pieces.
+# A vocabulary of 30,000 pieces is too slow on the simulated GPU.
 rm -r "$work/gpu/data" && mkdir "$work/gpu/data"
 {
   head -c 300000 cli/data/public_domain.txt >"$work/text.txt"
@@ -20,7 +20,7 @@ rm -r "$work/gpu/data" && mkdir "$work/gpu/data"
     --output "$work/gpu/data/shards"
 } >"$work/data.log" 2>&1 || { cat "$work/data.log" && exit 1; }
 cd "$work"
-# call WANTED-CODE NAME ARGUMENT..
+# call EXPECTED-CODE NAME ARGUMENT..: runs first.sh and checks its exit code.
 call() {
   local wanted=$1 name=$2 code=0
   shift 2
@@ -37,7 +37,7 @@ call 0 whole --minutes 9 out
 call 3 planted --minutes 4 --patience 10 --rehearse hang=gelu:50 --rehearse crash=softmax:30 --rehearse fault=dropout:26 \
   --rehearse wrong=reduce:40 planted cases=gelu,softmax,dropout,reduce,elementwise
 for name in gelu softmax dropout reduce elementwise; do
-  # Each case has one line, whatever happened around it.
+  # Each case has one line, whatever faults are planted in others.
   all=$(grep -c "^$name"$'\t' out/cases.tsv) here=$(grep -c "^$name"$'\t' planted/cases.tsv)
   good=$(grep "^$name"$'\t' planted/cases.tsv | grep -cE $'\t(passed|skipped)\t')
   bad=$([ $name = elementwise ] && echo 0 || echo 1)
@@ -45,11 +45,11 @@ for name in gelu softmax dropout reduce elementwise; do
     passed=$((passed + 1))
   else
     failed=$((failed + 1))
-    echo "FAILED: $name has $all cases, $here lines with faults planted, $good of them good, expected all but $bad"
+    echo "FAILED: $name has $all cases, $here lines with faults planted, $good of them passed or skipped; expected $all lines, all but $bad passed or skipped"
   fi
 done
 files=$(find out planted -type f | awk -F/ '{ n[$1]++ } END { print (n["out"] > n["planted"] ? n["out"] : n["planted"]) }')
-[ "$files" -le 8 ] || { failed=$((failed + 1)) && echo "FAILED: $files files of results, at most 8 were expected"; }
+[ "$files" -le 8 ] || { failed=$((failed + 1)) && echo "FAILED: $files result files, expected at most 8"; }
 cat out/summary.txt
 echo "GPU rehearsal: $passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

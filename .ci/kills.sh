@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The kill campaign over every command that writes (tests/tests/program/kills.rs).
+# Kills every command that writes files, at random moments and system calls (tests/tests/program/kills.rs).
 #
-#   .ci/kills.sh [KILLS [COMMAND,..]]     140 kills over all commands
+#   .ci/kills.sh [KILLS [COMMAND,..]]     default: 140 kills over all commands
 #
-# Kills at system calls need strace, which is installed where that is possible; otherwise they are SKIPPED.
+# Kills at system calls need strace, which the script installs if it can; otherwise they are SKIPPED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! command -v strace >/dev/null && command -v apt-get >/dev/null; then

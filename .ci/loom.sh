@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Model check of the thread team (kernels/tests/team): executions and time of each model, and the planted faults found.
+# Model-checks the thread team (kernels/tests/team); prints executions and time of each model and the planted faults found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 started=$SECONDS

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The oldest supported compiler, which Cargo.toml names as rust-version: does everything still compile with it?
+# Checks that the workspace compiles with the oldest supported compiler, rust-version in Cargo.toml.
 #
-# Where rustup has that toolchain the workspace is checked with it. Debian's suites have 1.85 and 1.96 to 1.98 (November 2026),
-# none between; without the toolchain two checks stand for it:
+# If rustup has that toolchain, the workspace is checked with it. Debian's suites have 1.85 and 1.96 to 1.98 (November 2026),
+# none between; without the toolchain two checks replace it:
 #
-#   clippy's incompatible_msrv, denied in the workspace      no use of a library item that is newer (language features, which
-#                                                            it does not know, are not found)
+#   clippy's incompatible_msrv, denied in the workspace      no use of a newer library item (newer language features are not
+#                                                            detected)
 #   rust-version of each dependency in Cargo.lock            none needs a newer compiler; those of `peers` are left out
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,7 @@ if command -v rustup >/dev/null && toolchain=$(rustup toolchain list | grep -oE 
 fi
 echo "SKIPPED: a build with rustc $oldest: the toolchain is not installed"
 
-# The lint has to find a planted use: an item that is stable since 1.91.
+# The lint has to report a planted use of an item that is stable since 1.91.
 mkdir -p "$work/planted/src"
 cat >"$work/planted/Cargo.toml" <<CONFIG
 [package]
@@ -36,7 +36,7 @@ CONFIG
 echo 'pub fn area(x: u32) -> u32 { x.strict_mul(x) }' >"$work/planted/src/lib.rs"
 if cargo clippy --quiet --offline --manifest-path "$work/planted/Cargo.toml" --target-dir "$work/target" >"$work/log" 2>&1 ||
   ! grep -q 'incompatible_msrv' "$work/log"; then
-  echo "FAILED: clippy does not find a planted use of a newer item:"
+  echo "FAILED: clippy missed a planted use of a newer item:"
   cat "$work/log"
   exit 1
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lints and documentation of the benchmarks against third-party crates (the feature `peers`), which compile long.
+# Lints and documentation of the benchmarks against third-party crates (the feature `peers`), which take long to compile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo clippy --workspace --features albert-benches/peers --all-targets --quiet -- -D warnings

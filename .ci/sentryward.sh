@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Asks a verifier that this project did not write, sentryward, whether the sm_80 programs, and the rings of Hopper's products
-# (shadows: each product replaced by the loads that it makes), are free of races and well synchronized. It reasons about all
-# schedules of one launch, and takes seconds to minutes a program, so this is no part of `.ci/run`.
+# Verifies with sentryward, a third-party verifier, that the sm_80 programs and the pipelines of the Hopper GEMM (shadow
+# programs: each wgmma replaced by the loads that it makes) are free of races and well synchronized. It covers all schedules
+# of one launch and takes seconds to minutes a program, so it is not part of `.ci/run`.
 #
-#   .ci/sentryward.sh [WORD ..]        programs whose names hold one of the words; all without
+#   .ci/sentryward.sh [WORD ..]        programs whose names contain one of the words; default: all
 #
-# `race_free` passes; `unsupported` and a verdict that takes over five minutes are SKIPPED with the reason; anything else fails.
+# Results: `race_free` passes; `potential_race` and `not_wellsynced` fail; all others, such as `unsupported` and a time over
+# five minutes, are SKIPPED with the reason.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 verifier=sentryward==0.1.1
@@ -18,12 +19,12 @@ cargo build --quiet --workspace --example emit_launches
 sentryward=.tools/sentryward/bin/sentryward
 if [ ! -x "$sentryward" ]; then
   if ! { python3 -m venv .tools/sentryward && .tools/sentryward/bin/pip install --quiet --disable-pip-version-check --no-deps "$verifier"; } >"$work/pip.log" 2>&1; then
-    echo "SKIPPED: $verifier cannot be had: $(tail -n 1 "$work/pip.log")"
+    echo "SKIPPED: $verifier cannot be installed: $(tail -n 1 "$work/pip.log")"
     exit 0
   fi
 fi
 
-# verdict FILE: one line, `passed NAME`, `SKIPPED NAME: why` or `FAILED NAME: why`.
+# verdict FILE: prints one line, `passed NAME`, `SKIPPED NAME: why` or `FAILED NAME: why`.
 verdict() {
   local name out
   name=$(basename "$1" .ptx)
@@ -35,7 +36,7 @@ try:
     answer = json.loads(text)
     result = str(answer.get("result"))
 except ValueError:
-    answer, result = {}, "no answer: " + (text.strip().splitlines() or ["it took too long"])[-1]
+    answer, result = {}, "no answer: " + (text.strip().splitlines() or ["timeout"])[-1]
 reason = next((str(answer[key]) for key in ("reason", "message", "diagnostics", "details") if answer.get(key)), "")[:160]
 word = {"race_free": "passed", "potential_race": "FAILED", "not_wellsynced": "FAILED"}.get(result, "SKIPPED")
 print(word, name if word == "passed" else f"{name}: {result} {reason}")' "$name"

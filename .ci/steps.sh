@@ -1,18 +1,18 @@
-# Steps with their time, and the sum of what passed and what was skipped; sourced by .ci/run.
+# Runs and times steps, and counts passed and skipped checks; sourced by .ci/run.
 #
-#   step NAME COMMAND..    runs the command, shows what is of interest, ends the script if it fails
+#   step NAME COMMAND..    runs the command, prints its log or a summary of its tests, ends the script if it fails
 #   finish                 prints the table of times and the last line
 #
-# A check is a test, a line `N passed, M failed, K skipped` of a script, or a step that has neither. Skipped is each line that
-# begins with SKIPPED (a script that counts gives the number itself), and each ignored test.
+# A check is a test, a check that a script counts in a line `N passed, M failed, K skipped`, or a step that has neither. Each
+# ignored test counts as skipped, and so does each line that begins with SKIPPED, unless its script counts them itself.
 
 steps_log=$(mktemp -d)
 trap 'rm -rf "$steps_log"' EXIT
 steps=0
 table=()
 
-# Sets `used` to the processor seconds of all finished commands. `times` counts those of the shell that calls it, so it is not
-# called in a subshell.
+# Sets `used` to the CPU seconds of all finished commands. Not to be called in a subshell: `times` counts the children of the
+# calling shell only.
 count_processor_time() {
   times >"$steps_log/times"
   used=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += 60 * t[1] + t[2] } printf "%.0f", sum }' \
@@ -33,7 +33,7 @@ step() {
     printf '\nFAILED: %s, exit code %d\n' "$name" "$status"
     exit 1
   fi
-  # Tests that pass are many, their output is long: sums and what was skipped are enough.
+  # The output of tests is long: print only the totals and the SKIPPED lines.
   if grep -qa '^test result:' "$log"; then
     grep -aE '^test result: .* [1-9][0-9]* passed|^ *(Running|Doc-tests) ' "$log" |
       awk '/Running|Doc-tests/ { name = $0; next } { print name; print }' || true
@@ -41,14 +41,14 @@ step() {
   else
     cat "$log"
   fi
-  # An empty log would not be counted.
+  # awk in `finish` does not count an empty log.
   echo "done: $name" >>"$log"
   count_processor_time
-  table+=("$(printf '%6d s wall %6d s processor   %s' $((SECONDS - started)) $((used - before)) "$name")")
+  table+=("$(printf '%6d s wall %6d s CPU   %s' $((SECONDS - started)) $((used - before)) "$name")")
   printf -- '-- %s' "${table[-1]}"$'\n'
 }
 
-# Prints passed, skipped and the reasons of all steps.
+# Prints the table of times, the counts of passed and skipped checks and the reasons.
 finish() {
   printf '\n'
   printf '%s\n' "${table[@]}"
@@ -68,7 +68,7 @@ finish() {
       match($0, /[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/)
       split(substr($0, RSTART), words, " ")
       passed += words[1]
-      # The script counts its own SKIPPED lines, of which one may stand for several checks.
+      # The script counts its SKIPPED lines itself, since one may cover several checks.
       skipped += words[5]
       of_script[FILENAME] = words[5]
       counted = 1
@@ -88,6 +88,6 @@ finish() {
         printf "%s%s%s", separator, (reasons[reason] > 1 ? reasons[reason] " x " : ""), reason
         separator = "; "
       }
-      printf " (%d s wall, %d s processor)\n", wall, used
+      printf " (%d s wall, %d s CPU)\n", wall, used
     }' "$steps_log"/*.log
 }

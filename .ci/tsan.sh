@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ThreadSanitizer over the tests of the pool. The standard library comes without instrumentation: what its mutexes and
-# condition variables order is seen only where they are inlined. Data races end the run with a report and status 66.
+# ThreadSanitizer over the tests of the pool. The standard library is not instrumented: the sanitizer sees the ordering of its
+# mutexes and condition variables only where they are inlined. Data races end the run with a report and status 66.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=target/tsan
