@@ -1,36 +1,36 @@
-//! Outputs of a model that are not finite are errors, not results.
+//! Check that the outputs of a model are finite.
 //!
-//! A damaged checkpoint or one trained with too high a learning rate holds NaN or overflows. Its softmax is NaN for every
-//! class and its vectors are NaN throughout; printed, they look like answers. [`check_finite`] stands wherever scores leave
-//! a model: [`crate::embed`], [`crate::fill_mask`], [`crate::forward`] and predictions of [`crate::finetune`].
+//! A damaged checkpoint or one trained with too high a learning rate holds NaN or overflows. Its softmax is NaN for
+//! every class and its vectors are all NaN; printed, they look like results. [`check_finite`] is called wherever scores
+//! leave a model: [`crate::embed`], [`crate::fill_mask`], [`crate::forward`] and predictions of [`crate::finetune`].
 //!
-//! Cost: one pass over the outputs; the weights are searched after a failure alone.
+//! Cost: one pass over the outputs; the weights are searched only after a failure.
 
 use std::fmt;
 
 use engine::ParamStore;
 
-/// An output of a model that is NaN or infinite, and where it comes from.
+/// Error for an output that is NaN or infinite, with its cause.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{output} is not finite; {cause}")]
 pub struct NotFinite {
-    /// Which output, such as `the embedding of text 3`.
+    /// Description of the output, such as `the embedding of text 3`.
     pub output: String,
-    /// The cause, and what to do.
+    /// Cause and remedy.
     pub cause: Cause,
 }
 
-/// Why an output is not finite.
+/// Cause of an output that is not finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A parameter is not.
+    /// A parameter is not finite.
     Parameter {
-        /// Its name.
+        /// Name of the parameter.
         name: String,
-        /// Elements of it that are NaN or infinite.
+        /// Number of its elements that are NaN or infinite.
         count: usize,
     },
-    /// Every parameter is finite: sums overflow on the way.
+    /// Every parameter is finite; intermediate values overflow.
     Overflow,
 }
 
@@ -41,16 +41,16 @@ impl fmt::Display for Cause {
                 write!(out, "{count} elements of the model's tensor {name} are NaN or infinite: use another checkpoint")
             }
             Self::Overflow => out.write_str(
-                "the model's tensors are finite, but too large: its sums overflow in 32 bits; use another checkpoint",
+                "the model's tensors are finite, but too large: values overflow in f32; use another checkpoint",
             ),
         }
     }
 }
 
-/// Checks that all of `values` are finite, rows of `width` elements computed from `params`; `output` names a row.
+/// Checks that all of `values` (rows of `width` elements, computed from `params`) are finite; `output` names a row.
 ///
 /// # Errors
-/// [`NotFinite`] with the first row that is not.
+/// [`NotFinite`] for the first row that is not.
 pub fn check_finite(
     values: &[f32],
     width: usize,

@@ -1,18 +1,18 @@
-//! Ablations: a set of recipes, each pre-trained and fine-tuned under several seeds at the same budget, in one table.
+//! Ablations: a set of recipes, each pre-trained and fine-tuned under several seeds, compared in tables.
 //!
 //! ```text
-//! plan ── rows x seeds ──> pre-training ──> accuracy on both sentence objectives ──> fine-tuning, a task each
+//! plan ── rows x seeds ──> pre-training ──> accuracy on both sentence objectives ──> fine-tuning, once per task
 //!                                                                                          └> table, with error bars
-//! OUTPUT/plan.toml                         what is run, as given
+//! OUTPUT/plan.toml                         the plan, as given
 //! OUTPUT/table.md  table.json              rewritten after every stage
 //! OUTPUT/ROW/seed-N/pretrain/  TASK/       runs (see `pretrain` and `finetune`)
-//! OUTPUT/ROW/seed-N/result.json            figures of the stages that are done
+//! OUTPUT/ROW/seed-N/result.json            figures of the finished stages
 //! ```
 //!
-//! Stages that are done are not run again, and one that was interrupted goes on from its newest checkpoint. Several
-//! processes may share OUTPUT: each takes the runs that no other has. Rows that say the same in different sections are run
-//! once. The tables have the structure of the paper's (Lan et al. 2020, tables 3 to 6 and 11 to 12): parameters, speed,
-//! accuracies of the objectives themselves, scores of tasks, their average.
+//! Finished stages are not run again; an interrupted stage resumes from its newest checkpoint. Several processes may
+//! share OUTPUT: each takes runs that no other process holds. Rows with equal recipes are run once, also across
+//! sections. The tables have the structure of the paper's (Lan et al. 2020, tables 3 to 6 and 11 to 12): parameters,
+//! speed, accuracies of the pre-training objectives, task scores, their average.
 
 mod plan;
 mod run;
@@ -31,38 +31,38 @@ use crate::finetune::FinetuneError;
 use crate::pretrain::PretrainError;
 use crate::tokenizer::TokenizerError;
 
-/// Why an ablation cannot start or go on.
+/// Error of an ablation.
 #[derive(Debug, thiserror::Error)]
 pub enum AblationError {
-    /// The plan.
+    /// The plan is invalid.
     #[error("plan: {0}")]
     Plan(String),
-    /// A row's recipe.
+    /// The recipe of a row is invalid, or its pre-training failed.
     #[error("row {row:?}: {source}")]
     Row {
-        /// Its name.
+        /// Name of the row.
         row: String,
-        /// What is wrong with it.
+        /// The underlying error.
         source: Box<PretrainError>,
     },
-    /// Fine-tuning on a task.
+    /// Fine-tuning on a task failed.
     #[error("task {task:?}: {source}")]
     Task {
-        /// Its name.
+        /// Name of the task.
         task: String,
-        /// What is wrong.
+        /// The underlying error.
         source: Box<FinetuneError>,
     },
-    /// The shards.
+    /// The shards cannot be read, or were made by another tokenizer.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The tokenizer.
+    /// The tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// A file.
+    /// A file cannot be read, written or locked.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The folder holds something else.
+    /// The folder holds another plan, another recipe, or a damaged result.
     #[error("{0}")]
     Folder(String),
 }

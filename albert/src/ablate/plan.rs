@@ -1,15 +1,15 @@
-//! What is compared: a plan in TOML.
+//! The plan of an ablation, in TOML.
 //!
 //! ```toml
 //! seeds = [1, 2, 3]
 //! [input]
 //! data = "runs/data"                        # shards, and the tokenizer that made them
 //! tokenizer = "runs/tokenizer.json"
-//! [base.model]                              # a pre-training recipe that all rows share
+//! [base.model]                              # pre-training recipe shared by all rows
 //! preset = "tiny"
 //! [base.schedule]
 //! steps = 2000
-//! [[task]]                                  # fine-tuned from every row's last model
+//! [[task]]                                  # fine-tuned from the last model of every row
 //! name = "reviews"
 //! task = "classify"
 //! data = "runs/reviews"
@@ -21,8 +21,8 @@
 //! set = ["model.sharing=\"all\""]
 //! ```
 //!
-//! A budget is equal if steps, sequences a step and their longest length are. Rows with other budgets may stand in a plan,
-//! and the table says so.
+//! Two budgets are equal if steps, sequences per step and maximum sequence length are. A plan may mix budgets; the
+//! table then says so.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -34,107 +34,107 @@ use crate::cost::{Flops, ParameterCounts, Recompute, Workload};
 use crate::finetune::TaskName;
 use crate::pretrain::Recipe;
 
-/// A set of recipes to be compared.
+/// A set of recipes to compare.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Seeds that every row is run under.
+    /// Seeds; every row is run once per seed.
     pub seeds: Vec<u64>,
-    /// What pre-training reads.
+    /// Input of pre-training.
     pub input: Input,
-    /// The recipe that all rows share.
+    /// Pre-training recipe shared by all rows.
     #[serde(default)]
     pub base: toml::Table,
-    /// Tasks that every row is fine-tuned on.
+    /// Tasks for fine-tuning; every row runs all of them.
     #[serde(default, rename = "task")]
     pub tasks: Vec<TaskPlan>,
-    /// Tables.
+    /// Sections, each printed as one table.
     #[serde(rename = "section")]
     pub sections: Vec<Section>,
 }
 
-/// What pre-training reads.
+/// Input of pre-training.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
     /// Folder of shards.
     pub data: PathBuf,
-    /// The tokenizer that made them.
+    /// Tokenizer that encoded the shards.
     pub tokenizer: PathBuf,
 }
 
-/// A task that every row is fine-tuned on.
+/// A fine-tuning task of a plan.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskPlan {
-    /// Its name in the table and of its folders.
+    /// Name in the table; its folders are named after it.
     pub name: String,
-    /// What kind of task it is.
+    /// Task type.
     pub task: TaskName,
-    /// Folder of its files.
+    /// Folder of the task's files.
     pub data: PathBuf,
-    /// Settings over the defaults for the model's size.
+    /// `key=value` overrides of the default recipe for the model's size.
     #[serde(default)]
     pub set: Vec<String>,
 }
 
-/// A table.
+/// A section of a plan, printed as one table.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Section {
-    /// Its title.
+    /// Title of the table.
     pub title: String,
-    /// Its rows, in order.
+    /// Rows, in order.
     #[serde(rename = "row")]
     pub rows: Vec<Row>,
 }
 
-/// A recipe of a table.
+/// A row of a table: one recipe.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Its name in the table.
+    /// Name in the table.
     pub name: String,
-    /// Settings over the base.
+    /// `key=value` overrides of the base recipe.
     #[serde(default)]
     pub set: Vec<String>,
 }
 
-/// A recipe that is run, for one row or several.
+/// A recipe to run, shared by all rows that resolve to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
-    /// Name of its folder.
+    /// Folder name.
     pub folder: String,
-    /// The name of the first row that has it.
+    /// Name of the first row with this recipe.
     pub name: String,
-    /// The recipe; its seed is that of a run.
+    /// The recipe; each run replaces its seed.
     pub recipe: Recipe,
-    /// (section, row) of the rows that have it.
+    /// (section, row) indices of the rows with this recipe.
     pub rows: Vec<(usize, usize)>,
 }
 
-/// What a run of a variant may use.
+/// Budget of one run of a variant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Budget {
-    /// The variant.
+    /// Name of the variant.
     pub name: String,
     /// Optimizer steps.
     pub steps: u64,
-    /// Sequences a step.
+    /// Sequences per step.
     pub sequences: usize,
-    /// Tokens at most: steps · sequences · longest.
+    /// Upper bound of the tokens: steps · sequences · maximum sequence length.
     pub tokens: u64,
     /// Parameters of the encoder.
     pub parameters: u64,
-    /// Floating-point operations of pre-training if all sequences have the longest length.
+    /// Floating-point operations of pre-training if all sequences have the maximum length.
     pub flops: f64,
 }
 
 impl Plan {
-    /// Reads a plan.
+    /// Parses a plan.
     ///
     /// # Errors
-    /// Text that is no TOML, an unknown key, names that stand twice, nothing to run.
+    /// The text is not TOML, has an unknown key, repeats a name or a seed, or has no seed or row.
     pub fn from_toml(text: &str) -> Result<Self, AblationError> {
         let wrong = |problem: String| Err(AblationError::Plan(problem));
         let plan: Self = toml::from_str(text).map_err(|error| AblationError::Plan(error.to_string()))?;
@@ -142,7 +142,7 @@ impl Plan {
             return wrong(format!("`seeds` is {:?}; give at least one seed, each once", plan.seeds));
         }
         if plan.sections.iter().all(|section| section.rows.is_empty()) {
-            return wrong("there is no row; add a [[section]] with a [[section.row]]".into());
+            return wrong("no rows; add a [[section]] with a [[section.row]]".into());
         }
         for section in &plan.sections {
             let mut names = BTreeSet::new();
@@ -157,10 +157,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The recipes that are to be run, in the order of the rows, each once; `vocabulary` is the tokenizer's size.
+    /// Distinct recipes in the order of the rows; `vocabulary` is the size of the tokenizer.
     ///
     /// # Errors
-    /// A row's recipe cannot be.
+    /// The recipe of a row is invalid.
     pub fn variants(&self, vocabulary: usize) -> Result<Vec<Variant>, AblationError> {
         let base = toml::to_string(&self.base).expect("a table is TOML");
         let mut variants: Vec<Variant> = Vec::new();
@@ -183,14 +183,14 @@ impl Plan {
     }
 }
 
-/// `name`, or `name-2`, ...: what no variant has yet.
+/// First of `name`, `name-2`, `name-3`, ... that no variant uses.
 fn unused(name: &str, variants: &[Variant]) -> String {
     let is_free = |name: &String| variants.iter().all(|variant| variant.folder != *name);
     let numbered = (2..).map(|number| format!("{name}-{number}"));
     std::iter::once(name.to_owned()).chain(numbered).find(is_free).expect("there are more numbers than variants")
 }
 
-/// A name that every file system takes: letters, digits and dashes.
+/// Folder name that is valid on every file system: lower-case letters, digits and dashes.
 pub(super) fn folder_name(name: &str) -> String {
     let plain: String = name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let words: Vec<&str> = plain.split('-').filter(|word| !word.is_empty()).collect();
@@ -198,7 +198,7 @@ pub(super) fn folder_name(name: &str) -> String {
 }
 
 impl Variant {
-    /// What a run of it may use.
+    /// Budget of one run.
     pub fn budget(&self) -> Budget {
         let Recipe { model, data, schedule, compute, .. } = &self.recipe;
         let (sequences, longest) = (data.batch.sequences_per_step.max(1), data.instances.max_sequence_length);
@@ -206,7 +206,7 @@ impl Variant {
         let masked_per_sequence = masked.clamp(1, data.masking.max_predictions.max(1));
         let workload = Workload { sequences, sequence_length: longest, masked_per_sequence };
         let steps = schedule.steps;
-        // What either device chooses by itself computes no product again.
+        // The default of either device recomputes no GEMM of a layer, so the count is the same.
         let checkpointing = compute.checkpointing.unwrap_or(Recompute::ON_CPU);
         Budget {
             name: self.name.clone(),

@@ -1,7 +1,7 @@
-//! The runs of a plan, one after another, in as many processes as share the folder.
+//! Sequential execution of the runs of a plan, by any number of processes that share the folder.
 //!
-//! A process that takes a run holds the lock of its folder; so nothing is run twice, and nothing waits for the dead. The lock
-//! of the whole folder is held while the plan and the tables are written.
+//! A process holds the lock of a run's folder while it works there, so no run is done twice; a killed process releases
+//! its lock. The lock of the output folder is held while the plan and the tables are written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,94 +25,95 @@ use crate::training::{Begin, FolderLock};
 
 const RESULT: &str = "result.json";
 
-/// What pre-training gave.
+/// Result of pre-training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PretrainResult {
     /// Steps taken.
     pub steps: u64,
-    /// Tokens seen.
+    /// Tokens processed.
     pub tokens: u64,
-    /// Seconds of training.
+    /// Training time in seconds.
     pub seconds: f64,
-    /// Masked pieces of held-out text that were right, 0 to 1.
+    /// Masked-token accuracy on held-out text, 0 to 1.
     pub mlm_accuracy: Option<f64>,
-    /// Pairs that were told from pairs of two documents; absent for a model without a sentence objective.
+    /// Next-sentence accuracy on held-out text; `None` for a model without a sentence objective.
     pub nsp: Option<Proportion>,
-    /// Pairs that were told from swapped pairs.
+    /// Sentence-order accuracy on held-out text; `None` for a model without a sentence objective.
     pub sop: Option<Proportion>,
 }
 
-/// What fine-tuning gave.
+/// Result of fine-tuning on one task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskResult {
-    /// Name of the figure.
+    /// Name of the metric.
     pub metric: String,
-    /// The best on the dev set: a fraction, as every [`crate::metrics::Metric`].
+    /// Best dev score, as a fraction like every [`crate::metrics::Metric`].
     pub score: f64,
-    /// Seconds of training.
+    /// Training time in seconds.
     pub seconds: f64,
 }
 
-/// Figures of a row under one seed, as far as its stages are done.
+/// Results of the finished stages of a row under one seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunResult {
-    /// What decides the numbers of pre-training.
+    /// Fingerprint of the pre-training recipe.
     pub recipe: serde_json::Value,
-    /// Of pre-training.
+    /// Result of pre-training.
     pub pretrained: Option<PretrainResult>,
-    /// Of each task, by name.
+    /// Results of fine-tuning, by task name.
     pub tasks: BTreeMap<String, TaskResult>,
-    /// What went wrong, if something did; the stages after it are not run.
+    /// Message of a diverged stage; later stages are then skipped.
     pub problem: Option<String>,
 }
 
-/// What is run next.
+/// A stage that is about to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stage<'a> {
-    /// Number of the stage, from 1, of all.
+    /// Number of the stage, from 1.
     pub number: usize,
-    /// All stages.
+    /// Number of all stages of the plan.
     pub of: usize,
-    /// The row.
+    /// Name of the row.
     pub row: &'a str,
-    /// The seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// The task; `None` is pre-training.
+    /// Name of the task; `None` for pre-training.
     pub task: Option<&'a str>,
 }
 
-/// Hears what an ablation does.
+/// Progress callbacks of an ablation.
 pub trait Watcher {
-    /// Before the first stage: what each row may use, the number of its runs, and the stages that are done already.
+    /// Called before the first stage with the budget of each variant, the number of seeds and the number of stages
+    /// already done.
     fn planned(&mut self, _budgets: &[Budget], _seeds: usize, _done: usize) {}
-    /// Before a stage.
+    /// Called before each stage.
     fn begins(&mut self, _stage: Stage<'_>) {}
-    /// Who hears the next pre-training.
+    /// Observer of the next pre-training run.
     fn pretraining(&mut self) -> &mut dyn pretrain::Observer;
-    /// Who hears the next fine-tuning.
+    /// Observer of the next fine-tuning run.
     fn finetuning(&mut self) -> &mut dyn finetune::Observer;
 }
 
-/// How an ablation ended.
+/// Outcome of [`ablate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     /// All stages are done.
     Finished,
-    /// It was told to stop, and goes on from there.
+    /// `stop` was set; the next call resumes.
     Stopped,
-    /// Other processes have so many runs that are not done; there is nothing left for this one.
+    /// Number of unfinished runs that other processes hold; no run is left for this one.
     Elsewhere(usize),
 }
 
-/// Runs what is not done yet of the plan in `text`, in `folder`, and what no other process has. `stop` may be set at any
-/// time.
+/// Runs the stages of the plan in `text` that are neither done nor held by another process, in `folder`. `stop` may be
+/// set at any time.
 ///
 /// # Errors
-/// The plan cannot be run, `folder` holds another plan, or a file cannot be written. A run that goes wrong is no error: the
-/// table says so.
+/// The plan cannot be run, `folder` holds another plan, or a file cannot be written. A run that diverges is not an
+/// error; it is reported in the table.
 pub fn ablate(
     text: &str,
     folder: &Path,
@@ -135,7 +136,7 @@ pub fn ablate(
     runner.write_tables(&variants)?;
     loop {
         let (mut taken, mut elsewhere) = (0, 0);
-        // All rows under the first seed come first, so that there soon is a table.
+        // Seeds in the outer loop: every row has a first figure early.
         for (s, &seed) in plan.seeds.iter().enumerate() {
             for (v, variant) in variants.iter().enumerate() {
                 if runner.is_done(variant, seed) && !runner.has_states(variant, seed) {
@@ -155,19 +156,19 @@ pub fn ablate(
         match (taken, elsewhere) {
             (_, 0) => return Ok(RunOutcome::Finished),
             (0, _) => return Ok(RunOutcome::Elsewhere(elsewhere)),
-            // While this process was busy others have done some of theirs, or were ended.
+            // Other processes may have finished or been killed in the meantime.
             _ => runner.read(&variants)?,
         }
     }
 }
 
-/// Leaves the plan in the folder; refuses a folder of another plan.
+/// Writes the plan to the folder; rejects a folder with another plan.
 fn keep_plan(folder: &Path, text: &str) -> Result<(), AblationError> {
     let _lock = FolderLock::wait(folder)?;
     let path = folder.join("plan.toml");
     match std::fs::read_to_string(&path) {
         Ok(found) if Plan::from_toml(&found).ok() != Plan::from_toml(text).ok() => Err(AblationError::Folder(format!(
-            "{} is of another plan; choose another folder for this one",
+            "{} holds another plan; choose another folder",
             path.display()
         ))),
         Ok(_) => Ok(()),
@@ -175,7 +176,7 @@ fn keep_plan(folder: &Path, text: &str) -> Result<(), AblationError> {
     }
 }
 
-/// Runs stages, and remembers what they gave by folder and seed.
+/// Runs stages and keeps their results by folder and seed.
 struct Runner<'a> {
     plan: &'a Plan,
     sources: pretrain::Sources<'a>,
@@ -190,7 +191,7 @@ impl Runner<'_> {
         self.folder.join(&variant.folder).join(format!("seed-{seed}"))
     }
 
-    /// All stages of a run that was claimed; `before` runs stand before it in the plan.
+    /// Runs all stages of a claimed run; `before` runs precede it in the plan.
     fn run(
         &mut self,
         variants: &[Variant],
@@ -199,7 +200,7 @@ impl Runner<'_> {
         before: usize,
         watcher: &mut dyn Watcher,
     ) -> Result<RunOutcome, AblationError> {
-        // Another process may have got on with it before it let go.
+        // Another process may have finished stages of this run before it released the lock.
         self.read(std::slice::from_ref(variant))?;
         let plan = self.plan;
         self.forget_states_of_finished(variant, seed)?;
@@ -219,7 +220,7 @@ impl Runner<'_> {
         Ok(RunOutcome::Finished)
     }
 
-    /// Reads what earlier sittings, and other processes, left.
+    /// Reads the results of earlier calls and of other processes.
     fn read(&mut self, variants: &[Variant]) -> Result<(), AblationError> {
         for variant in variants {
             for &seed in &self.plan.seeds {
@@ -232,7 +233,7 @@ impl Runner<'_> {
                             AblationError::Folder(format!("{} is damaged: {error}; delete it", path.display()))
                         })?;
                         if found.recipe != recipe {
-                            let problem = format!("{} is of another recipe; delete its folder", path.display());
+                            let problem = format!("{} was made with another recipe; delete its folder", path.display());
                             return Err(AblationError::Folder(problem));
                         }
                         found
@@ -244,14 +245,14 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Whether nothing is left to do under a seed.
+    /// True if every stage under a seed is done or will not be run.
     fn is_done(&self, variant: &Variant, seed: u64) -> bool {
         let result = &self.results[&(variant.folder.clone(), seed)];
         let has = |task: &TaskPlan| result.tasks.contains_key(&task.name);
         result.problem.is_some() || (result.pretrained.is_some() && self.plan.tasks.iter().all(has))
     }
 
-    /// Folders of the stages under a seed that are finished.
+    /// Folders of the finished stages under a seed.
     fn finished(&self, variant: &Variant, seed: u64) -> impl Iterator<Item = PathBuf> {
         let result = &self.results[&(variant.folder.clone(), seed)];
         let pretrained = result.pretrained.is_some().then(|| "pretrain".to_owned());
@@ -269,7 +270,7 @@ impl Runner<'_> {
         self.finished(variant, seed).try_for_each(|folder| forget_states(&folder))
     }
 
-    /// Stages that are done, or will not be.
+    /// Number of stages that are done or will not be run.
     fn done(&self) -> usize {
         let of = |result: &RunResult| match result.problem {
             Some(_) => 1 + self.plan.tasks.len(),
@@ -278,7 +279,7 @@ impl Runner<'_> {
         self.results.values().map(of).sum()
     }
 
-    /// Changes a result, and writes it.
+    /// Changes a result and writes it to its file.
     fn note(&mut self, variant: &Variant, seed: u64, change: impl FnOnce(&mut RunResult)) -> Result<(), AblationError> {
         let place = self.place(variant, seed);
         let result = self.results.get_mut(&(variant.folder.clone(), seed)).expect("every run was read");
@@ -362,9 +363,9 @@ impl Runner<'_> {
                 return Ok(RunOutcome::Finished);
             }
         };
-        let best = summary.best.ok_or_else(|| failed(FinetuneError::Data("there is no dev set to score".into())))?;
+        let best = summary.best.ok_or_else(|| failed(FinetuneError::Data("no dev set to score".into())))?;
         let Some((metric, score)) = best.figures.into_iter().next() else {
-            return Err(failed(FinetuneError::Data("nothing was measured".into())));
+            return Err(failed(FinetuneError::Data("no metric was measured on the dev set".into())));
         };
         let scored = TaskResult { metric, score, seconds: summary.seconds };
         self.note(variant, seed, |result| {
@@ -394,7 +395,7 @@ impl Runner<'_> {
         finetune(&recipe, &sources, &folder, Begin::Resume, self.device.clone(), self.stop, observer)
     }
 
-    /// Writes both tables as they are now, with what other processes have done.
+    /// Writes both table files, with the results of other processes.
     fn write_tables(&mut self, variants: &[Variant]) -> Result<(), AblationError> {
         let _lock = FolderLock::wait(self.folder)?;
         self.read(variants)?;
@@ -415,7 +416,7 @@ impl Runner<'_> {
 /// Folder of a run's training states.
 const STATES: &str = "checkpoints";
 
-/// Removes the training states of a run that is over: its model stays.
+/// Removes the training states of a finished run; its model is kept.
 fn forget_states(run: &Path) -> Result<(), AblationError> {
     let states = run.join(STATES);
     match std::fs::remove_dir_all(&states) {

@@ -1,8 +1,8 @@
-//! The tables of an ablation: rows are recipes, columns what they cost and what they gave.
+//! The tables of an ablation: a row per recipe, with its size, speed and scores as columns.
 //!
 //! Accuracies and scores are stored as fractions and printed in percent. A figure is mean ± standard deviation over the
-//! seeds (√(Σ (x - mean)² / (n - 1)); without ± for one seed). The average is that over the tasks, taken seed by seed, as
-//! the paper's last column.
+//! seeds (√(Σ (x - mean)² / (n - 1)); without ± for one seed). The last column averages the tasks seed by seed, like
+//! the paper's.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ use super::plan::{Plan, Row, Variant};
 use super::run::RunResult;
 use crate::metrics::percent;
 
-/// A figure over the seeds that have it.
+/// A figure over the seeds for which it was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cell {
-    /// One a seed, in their order.
+    /// One value per seed, in the order of the seeds.
     pub values: Vec<f64>,
-    /// Their mean.
+    /// Mean of the values; `None` without values.
     pub mean: Option<f64>,
-    /// Their standard deviation; of one value there is none.
+    /// Sample standard deviation; `None` for fewer than two values.
     pub deviation: Option<f64>,
 }
 
@@ -34,7 +34,7 @@ impl Cell {
         Self { values, mean, deviation }
     }
 
-    /// Mean ± deviation, each as `text` prints it.
+    /// Mean ± deviation, each formatted by `text`.
     fn text(&self, text: impl Fn(f64) -> String) -> String {
         match (self.mean, self.deviation) {
             (None, _) => "-".to_owned(),
@@ -43,7 +43,7 @@ impl Cell {
         }
     }
 
-    /// A fraction in percent.
+    /// Mean ± deviation of a fraction, in percent.
     fn percent(&self) -> String {
         self.text(|fraction| percent(fraction, 1))
     }
@@ -52,36 +52,36 @@ impl Cell {
 /// One line of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// The row's name.
+    /// Name of the row.
     pub name: String,
     /// Parameters of the encoder.
     pub parameters: u64,
-    /// Tokens a second of pre-training.
+    /// Pre-training speed in tokens per second.
     pub speed: Cell,
-    /// Accuracies 0 to 1 of masked pieces, of pairs from two documents, of swapped pairs.
+    /// Accuracies of MLM, NSP and SOP on held-out text, 0 to 1.
     pub objectives: [Cell; 3],
-    /// A fraction a task, 0 to 1 (correlations -1 to 1).
+    /// Score of each task, 0 to 1 (correlations -1 to 1).
     pub tasks: Vec<Cell>,
-    /// Their average.
+    /// Average over the tasks.
     pub average: Cell,
-    /// What went wrong.
+    /// Messages of diverged runs.
     pub problems: Vec<String>,
 }
 
-/// A section of the plan.
+/// Results of a section of the plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
-    /// Its title.
+    /// Title of the section.
     pub title: String,
-    /// Names of the tasks, with their figures.
+    /// Column headings of the tasks, `NAME (METRIC)`.
     pub tasks: Vec<String>,
-    /// Its lines.
+    /// Lines, one per row of the section.
     pub lines: Vec<Line>,
-    /// The budget of its rows, in words.
+    /// Sentence about the budget of the rows.
     pub budget: String,
 }
 
-/// The tables of `plan`: `results[v][s]` are those of variant v under seed s.
+/// The tables of `plan`; `results[v][s]` is the result of variant v under seed s.
 pub fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult>]) -> Vec<Table> {
     let find = |s: usize, r: usize| variants.iter().position(|variant| variant.rows.contains(&(s, r)));
     let metric = |task: &str| {
@@ -90,7 +90,7 @@ pub fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult>]) -> 
         found.map_or_else(|| task.to_owned(), |metric| format!("{task} ({metric})"))
     };
     let table = |(s, section): (usize, &super::Section)| {
-        // Each row with its own variant; a row that has none is left out together with its name.
+        // Each row with its variant; a row without one is left out, name included.
         let found: Vec<(usize, &Row)> =
             (0..).zip(&section.rows).filter_map(|(r, row)| Some((find(s, r)?, row))).collect();
         Table {
@@ -129,7 +129,7 @@ fn line(plan: &Plan, name: &str, variant: &Variant, results: &[RunResult]) -> Li
     }
 }
 
-/// The budget that all rows have, or that they have different ones.
+/// Sentence about the budget that all rows share, or about their different budgets.
 fn budget<'v>(variants: impl Iterator<Item = &'v Variant>) -> String {
     let mut budgets: Vec<_> = variants.map(|variant| (variant.budget().steps, variant.budget().tokens)).collect();
     budgets.sort_unstable();
@@ -138,7 +138,7 @@ fn budget<'v>(variants: impl Iterator<Item = &'v Variant>) -> String {
         [(steps, tokens)] => format!("Budget of each row: {steps} steps, at most {tokens} tokens."),
         _ => {
             let all: Vec<_> = budgets.iter().map(|(steps, tokens)| format!("{steps} steps, {tokens} tokens")).collect();
-            format!("The rows do not have the same budget: {}.", all.join("; "))
+            format!("The rows have different budgets: {}.", all.join("; "))
         }
     }
 }
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_printed_in_percent_once() {
-        // One task for each unit that a metric could have: answers, a correlation, Matthews' coefficient, classes, entities.
+        // One task per kind of metric: answers, correlation, Matthews' coefficient, classes, entities.
         let names = ["squad2", "sts-b", "cola", "classify", "tag"].map(|name| name.parse::<TaskName>().unwrap());
         let plan = plan(&names);
         let variants = plan.variants(1000).unwrap();

@@ -1,4 +1,4 @@
-//! Small plans, run to their end, interrupted, and refused.
+//! Small plans: run to the end, interrupted and rejected.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::finetune;
 use crate::pretrain;
 use crate::tokenizer::{TrainerConfig, train};
 
-/// Numbers in words, counting upwards from anywhere: the next word can be learned.
+/// Documents of number words that count upwards from a random start, so that the next word can be learned.
 fn sentences(documents: u32) -> Vec<Vec<String>> {
     const NAMES: [&str; 12] =
         ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
@@ -30,7 +30,7 @@ fn sentences(documents: u32) -> Vec<Vec<String>> {
     (0..documents).map(document).collect()
 }
 
-/// A folder with shards, a tokenizer and a task: does a text begin with an even number?
+/// A folder with shards, a tokenizer and a task: is the first number of a text even?
 fn world() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let documents = sentences(300);
@@ -108,7 +108,7 @@ set = ['model.sharing="none"']
 /// Row, seed and task of a stage.
 type Begun = (String, u64, Option<String>);
 
-/// Stops when so many stages have begun; 0 never.
+/// Sets `stop` when `left` stages have begun; never if `left` is 0.
 struct Stopper<'a> {
     stop: &'a AtomicBool,
     left: usize,
@@ -147,7 +147,7 @@ fn run(text: &str, folder: &Path, stages: usize) -> (RunOutcome, Vec<Begun>, Vec
     (ended, watcher.stages, watcher.budgets)
 }
 
-/// The table without what a clock decides.
+/// The tables without measured speeds.
 fn numbers(folder: &Path) -> serde_json::Value {
     let mut tables: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(folder.join("table.json")).unwrap()).unwrap();
@@ -166,7 +166,7 @@ fn a_plan_that_is_interrupted_ends_with_the_same_table() {
     let (whole, parts) = (world.path().join("whole"), world.path().join("parts"));
     let (ended, stages, budgets) = run(&text, &whole, 0);
     assert_eq!(ended, RunOutcome::Finished);
-    // "all" of the second table is "SOP" of the first: four recipes, two seeds, two stages.
+    // "all" in the second table has the recipe of "SOP" in the first: four recipes, two seeds, two stages.
     assert_eq!((stages.len(), budgets.len()), (16, 4));
     assert!(stages[..8].iter().all(|(_, seed, _)| *seed == 1));
     assert!(budgets.iter().all(|budget| budget.tokens == 6 * 6 * 32 && budget.flops > 0.0));
@@ -179,11 +179,11 @@ fn a_plan_that_is_interrupted_ends_with_the_same_table() {
         if ended == RunOutcome::Finished {
             break;
         }
-        assert!(sitting < 20, "it does not get on");
+        assert!(sitting < 20, "no progress");
     }
     assert!(met > 16, "nothing was interrupted");
     assert_eq!(numbers(&whole), numbers(&parts));
-    // Nothing is left to do but what a kill after a stage's result leaves: its training states.
+    // A process killed after it wrote a stage's result leaves training states; the next call only removes them.
     let states = ["sop/seed-1/pretrain/checkpoints", "nsp/seed-2/even/checkpoints"].map(|name| parts.join(name));
     states.iter().for_each(|states| std::fs::create_dir(states).unwrap());
     assert_eq!(run(&text, &parts, 0).1.len(), 0);
@@ -216,12 +216,12 @@ fn what_another_process_has_is_left_to_it() {
     let (ended, stages, _) = run(&text, &folder, 0);
     assert_eq!((ended, stages.len()), (RunOutcome::Elsewhere(1), 14));
     assert!(!stages.contains(&("NSP".into(), 2, None)), "{stages:?}");
-    // The other one was killed: its run is free again.
+    // The other process was killed, which releases its run.
     drop(lock);
     let (ended, stages, _) = run(&text, &folder, 0);
     assert_eq!((ended, stages.len()), (RunOutcome::Finished, 2));
 
-    // Two at once share the work, and both tables are whole.
+    // Two concurrent calls share the work and produce the complete table.
     let shared = world.path().join("two");
     let met: Vec<usize> = std::thread::scope(|scope| {
         let both = [(); 2].map(|()| scope.spawn(|| run(&text, &shared, 0).1.len()));
@@ -242,7 +242,7 @@ fn another_plan_or_recipe_is_refused() {
     let silent = (pretrain::NoopObserver, finetune::NoopObserver);
     let mut watcher = Stopper { stop: &stop, left: 0, stages: vec![], budgets: vec![], done: 0, silent };
     let mut message = |text: &str| ablate(text, &folder, &device, &stop, &mut watcher).unwrap_err().to_string();
-    assert!(message(&text.replace("steps = 6", "steps = 7")).contains("is of another plan"));
+    assert!(message(&text.replace("steps = 6", "steps = 7")).contains("holds another plan"));
     for (from, to, expected) in [
         ("seeds = [1, 2]", "seeds = [1, 1]", "`seeds` is [1, 1]"),
         ("seeds = [1, 2]", "sseeds = [1]", "unknown field `sseeds`"),

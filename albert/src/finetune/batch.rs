@@ -1,34 +1,34 @@
-//! Ragged batches of features, and the order in which training meets examples.
+//! Ragged batches of features, and the order of the training examples.
 //!
 //! ```text
 //! epoch 0            epoch 1                 each a permutation by Philox(seed, epoch)
 //! 3 0 2 4 1 │ 1 3 4 2 0 │ ...
-//! └ step 0 ┘└ step 1 ┘└ step 2 ┘             n examples a step, across the ends of epochs, so that a step's place is
-//!                                            step · n and every step is as large as any other
-//! step: features in this order, cut where the next would not fit the token budget
+//! └ step 0 ┘└ step 1 ┘└ step 2 ┘             n examples per step, across epoch boundaries: a step starts at
+//!                                            step · n, and all steps have the same size
+//! step: features in this order, split where the next would exceed the token budget
 //! ```
 //!
-//! All that is random follows from (seed, step), so a resumed run needs no more than its step to go on.
+//! All randomness is a function of (seed, step), so resuming a run needs only its step.
 
 use engine::philox::Stream;
 
 use super::feature::{Content, Feature, Target};
 use crate::tokenizer::SpecialIds;
 
-/// Name of the stream of permutations.
+/// Name of the Philox stream of the permutations.
 const ORDER: u32 = u32::from_be_bytes(*b"ordr");
 
-/// What fits a batch.
+/// Maximum size of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Most tokens.
+    /// Maximum tokens.
     pub tokens: usize,
-    /// Most sequences.
+    /// Maximum sequences.
     pub sequences: usize,
 }
 
 impl Budget {
-    /// The same, with room for the largest of `features` alone.
+    /// This budget, raised so that each of `features` fits on its own.
     #[must_use]
     pub fn with_room_for<'f>(self, features: impl IntoIterator<Item = &'f Feature>) -> Self {
         features.into_iter().fold(self, |budget, feature| Self {
@@ -38,7 +38,7 @@ impl Budget {
     }
 }
 
-/// Features, one after another without padding.
+/// Features, concatenated without padding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Piece ids [T].
@@ -47,25 +47,25 @@ pub struct Batch {
     pub segments: Vec<u32>,
     /// Positions [T].
     pub positions: Vec<u32>,
-    /// Where sequences begin [B + 1].
+    /// First token of each sequence, and T [B + 1].
     pub cu_seqlens: Vec<u32>,
-    /// Where the options of each example begin, in sequences [X + 1]; choices alone.
+    /// First sequence of each example, and B [X + 1]; multiple choice only.
     pub options: Vec<u32>,
-    /// The token that each word begins with [W]; words alone.
+    /// First token of each word [W]; word tags only.
     pub words: Vec<u32>,
-    /// Classes, of sequences [B], of words [W], of options [X]; 0 where they are unknown.
+    /// Classes of sequences [B], of words [W] or of examples with options [X]; 0 if unknown.
     pub classes: Vec<u32>,
-    /// Numbers [B]; 0 where they are unknown.
+    /// Regression targets [B]; 0 if unknown.
     pub numbers: Vec<f32>,
-    /// The first and the last token of each answer [B], within their sequences; answers in text alone.
+    /// First and last token of each answer [B], within its sequence; answer spans only.
     pub answers: [Vec<u32>; 2],
-    /// Whether the answer is not in the window [B], 0 or 1; answers in text alone.
+    /// 1 if the window does not contain the answer, else 0 [B]; answer spans only.
     pub impossible: Vec<u32>,
-    /// Whether no answer may be at a token [T]; answers in text alone.
+    /// True for tokens that cannot be part of an answer [T]; answer spans only.
     pub hidden: Vec<bool>,
-    /// The row of the right start of each token's sequence [T]; answers in text alone.
+    /// Token row of the gold start of each token's sequence [T]; answer spans only.
     pub start_rows: Vec<u32>,
-    /// What the loss is a sum over.
+    /// Number of terms in the loss.
     pub weight: usize,
 }
 
@@ -80,7 +80,7 @@ impl Batch {
         self.ids.len()
     }
 
-    /// Removes everything and keeps the buffers.
+    /// Empties the batch; the buffers keep their capacity.
     pub fn clear(&mut self) {
         for vec in [
             &mut self.ids,
@@ -103,7 +103,7 @@ impl Batch {
         self.weight = 0;
     }
 
-    /// Whether `feature` still fits; the first always does.
+    /// True if `feature` still fits; the first always does.
     pub fn has_room_for(&self, feature: &Feature, budget: Budget) -> bool {
         self.sequences() == 0
             || (self.tokens() + feature.content.tokens() <= budget.tokens
@@ -132,7 +132,7 @@ impl Batch {
                 let length = self.ids.len() - first as usize;
                 self.answers.iter_mut().zip(answer).for_each(|(list, &token)| list.push(token));
                 self.impossible.push(u32::from(*is_impossible));
-                // [CLS] stands for there being no answer.
+                // [CLS] is the span that means "no answer".
                 self.hidden.extend((0..length).map(|token| token != 0 && !paragraph.contains(&token)));
                 self.start_rows.resize(self.ids.len(), first + answer[0]);
             }
@@ -143,17 +143,18 @@ impl Batch {
         self.weight += feature.target.weight();
     }
 
-    /// A batch of the whole budget whose every vector is as long as it can be: what memory is planned for. `like` says
-    /// which vectors there are and how many options an example has at least, `positions` how long a sequence may be.
+    /// The largest batch of a budget, for the memory planner: every vector has its maximum length. `like` determines
+    /// the vectors in use and the minimum number of options of an example, `positions` the maximum length of a
+    /// sequence.
     pub fn largest(budget: Budget, positions: usize, like: &Feature) -> Self {
         let mut batch = Self::default();
         batch.clear();
-        // Of options, whole examples; a sequence has two tokens at least.
+        // Whole examples only; a sequence has at least two tokens.
         let each = like.content.sequences();
         let sequences = budget.sequences.min(budget.tokens / 2).max(1).next_multiple_of(each);
         let tokens = budget.tokens.min(sequences * positions).max(sequences);
         for left in (0..sequences).rev() {
-            // As long as possible, so that one token is left for each sequence that follows.
+            // As long as possible while one token is left for each later sequence.
             let length = (tokens - batch.ids.len() - left).min(positions);
             batch.ids.resize(batch.ids.len() + length, 0);
             batch.positions.extend(0..length as u32);
@@ -182,7 +183,7 @@ impl Batch {
     }
 }
 
-/// Permutations of n examples, one an epoch; the two newest are kept.
+/// Permutations of n examples, one per epoch; the two newest are cached.
 #[derive(Clone, Debug)]
 pub struct Order {
     seed: u64,
@@ -191,13 +192,13 @@ pub struct Order {
 }
 
 impl Order {
-    /// The order of `count` examples (at least one) under `seed`.
+    /// The order of `count` examples (at least one) for `seed`.
     pub fn new(seed: u64, count: usize) -> Self {
-        assert!(count > 0, "no examples have no order");
+        assert!(count > 0, "`count` is 0; expected at least one example");
         Self { seed, count, epochs: Vec::new() }
     }
 
-    /// The example at place `at` of the endless run.
+    /// The example at index `at` of the endless concatenation of epochs.
     pub fn at(&mut self, at: u64) -> usize {
         let (epoch, index) = (at / self.count as u64, (at % self.count as u64) as usize);
         if let Some((_, order)) = self.epochs.iter().find(|(known, _)| *known == epoch) {
@@ -236,7 +237,7 @@ mod tests {
             assert_eq!(sorted, (0..97).collect::<Vec<_>>());
         }
         assert_ne!(epochs[0], epochs[1]);
-        // A run that begins in the middle meets the same.
+        // A run that starts in the middle gets the same order.
         let mut later = Order::new(5, 97);
         assert_eq!((0..97).map(|at| later.at(2 * 97 + at)).collect::<Vec<_>>(), epochs[2]);
         assert_ne!((0..97).map(|at| Order::new(6, 97).at(at)).collect::<Vec<_>>(), epochs[0]);

@@ -1,18 +1,18 @@
-//! From examples to what the model reads.
+//! Conversion of examples to input sequences and targets.
 //!
 //! ```text
-//! text       [CLS] a [SEP]              cut at its end
+//! text       [CLS] a [SEP]              truncated at its end
 //! pair       [CLS] a [SEP] b [SEP]      the longer loses its last piece until both fit; b if they are equal
-//! choice     [CLS] passage [SEP] question with an option [SEP], one sequence an option
-//!            `_` of the question is the option wherever it stands; without `_`, the option follows the question;
-//!            the last `max_question_length` pieces stay, and the passage is cut at its end
+//! choice     [CLS] passage [SEP] question with an option [SEP], one sequence per option
+//!            the option replaces every `_` of the question; without `_`, the option follows the question;
+//!            the last `max_question_length` pieces are kept, and the passage is truncated at its end
 //! words      [CLS] pieces of words [SEP]; a word is predicted at its first piece
-//!            words that do not fit make another sequence: each is predicted once
+//!            words that do not fit start another sequence: each is predicted once
 //! question   windows over its passage, see `span`
 //! ```
 //!
-//! Sources: the released `run_classifier.py` and `run_race.py`; Devlin et al. 2019, section 5.3 (words). What was cut is
-//! counted, never dropped.
+//! Sources: the released `run_classifier.py` and `run_race.py`; Devlin et al. 2019, section 5.3 (words). Truncated
+//! pieces are counted and reported.
 
 use std::ops::Range;
 
@@ -23,58 +23,58 @@ use crate::span::{self, GoldSpan, SpanFeature, SpanSettings};
 use crate::tasks::{Choice, Label, Problem, Question, Sequence, Tagged, Text};
 use crate::tokenizer::{SpecialIds, Tokenizer};
 
-/// What the model reads of an example, and what it should say.
+/// Model input and target made from an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feature {
-    /// Index of its example.
+    /// Index of the example.
     pub example: usize,
-    /// What is read.
+    /// Input of the model.
     pub content: Content,
-    /// What is right.
+    /// Expected output.
     pub target: Target,
 }
 
-/// What is read.
+/// Input of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// One sequence.
     One(Sequence),
     /// A sequence for each option; see [`Content::option`].
     Options {
-        /// Pieces of the passage, before it is cut.
+        /// Pieces of the passage, not truncated.
         passage: Vec<u32>,
         /// Pieces of the question with each option.
         options: Vec<Vec<u32>>,
-        /// Longest sequence.
+        /// Maximum sequence length.
         longest: usize,
     },
 }
 
-/// What is right.
+/// Expected output.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
-    /// A class, or an option; `None` if unknown.
+    /// Index of the class or of the option; `None` if unknown.
     Class(Option<u32>),
-    /// A number; `None` if unknown.
+    /// Regression target; `None` if unknown.
     Number(Option<f32>),
-    /// A class for each of some words.
+    /// A class for each of some consecutive words.
     Words {
-        /// Which word of the example is the first here.
+        /// Index of the first of these words in the example.
         first: usize,
-        /// The piece of the sequence that each word begins with.
+        /// Index of each word's first piece in the sequence.
         pieces: Vec<u32>,
-        /// The classes; empty if unknown.
+        /// Classes of the words; empty if unknown.
         tags: Vec<u32>,
     },
-    /// A part of the window.
+    /// An answer span in a window.
     Span {
-        /// Tokens of the first and of the last piece of the answer; both 0 if it is not in the window.
+        /// Tokens of the first and last piece of the answer; both 0 if it is not in the window.
         answer: [u32; 2],
-        /// Whether the answer is not in the window.
+        /// True if the window does not contain the answer.
         is_impossible: bool,
-        /// The tokens that are of the passage.
+        /// Tokens of the window that belong to the passage.
         paragraph: Range<usize>,
-        /// What decoding needs; not kept for training.
+        /// Window for decoding; `None` in training.
         window: Option<Box<SpanFeature>>,
     },
 }
@@ -88,12 +88,12 @@ impl Content {
         }
     }
 
-    /// Pieces of the passage that go with an option of `length` pieces.
+    /// Number of passage pieces that fit beside an option of `length` pieces.
     fn room(passage: usize, length: usize, longest: usize) -> usize {
         passage.min(longest - 3 - length)
     }
 
-    /// Tokens of all sequences.
+    /// Number of tokens of all sequences.
     pub fn tokens(&self) -> usize {
         match self {
             Self::One(sequence) => sequence.ids.len(),
@@ -103,7 +103,7 @@ impl Content {
         }
     }
 
-    /// The sequence of option `at`; of a single sequence, that one.
+    /// The sequence of option `at`, or the only sequence.
     pub fn option(&self, at: usize, specials: SpecialIds) -> Sequence {
         match self {
             Self::One(sequence) => sequence.clone(),
@@ -117,7 +117,7 @@ impl Content {
 }
 
 impl Target {
-    /// Whether what is right is known.
+    /// True if the expected output is known.
     pub fn is_known(&self) -> bool {
         match self {
             Self::Class(class) => class.is_some(),
@@ -127,7 +127,7 @@ impl Target {
         }
     }
 
-    /// By how much the example counts in a mean over examples: words count one by one.
+    /// Weight in a mean over examples: the number of words, or 1.
     pub fn weight(&self) -> usize {
         match self {
             Self::Class(_) | Self::Number(_) | Self::Span { .. } => 1,
@@ -136,52 +136,53 @@ impl Target {
     }
 }
 
-/// Makes features.
+/// Converter of examples to features.
 #[derive(Clone, Copy, Debug)]
 pub struct Featurizer<'t> {
-    /// Cuts text into pieces.
+    /// Tokenizer of the model.
     pub tokenizer: &'t Tokenizer,
-    /// What is to be predicted.
+    /// Problem of the task.
     pub problem: &'t Problem,
-    /// Longest sequence, special pieces included; at least 8.
+    /// Maximum sequence length in tokens, special tokens included; at least 8.
     pub max_sequence_length: usize,
-    /// Most pieces of a question, of multiple choice with its option.
+    /// Maximum pieces of a question; for multiple choice, of the question with an option.
     pub max_question_length: usize,
-    /// Pieces from the beginning of a window over a passage to that of the next.
+    /// Offset in pieces between the starts of consecutive windows over a passage.
     pub stride: usize,
-    /// Whether windows keep what decoding needs.
+    /// True to keep the windows for decoding.
     pub keep_windows: bool,
 }
 
-/// Features, and what had to be cut.
+/// Features with counts of the truncated pieces.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Features {
-    /// In the order of the examples.
+    /// Features in the order of the examples.
     pub list: Vec<Feature>,
-    /// Pieces of each example that did not fit: of a question with options, of the option that loses most.
+    /// Number of truncated pieces of each example; with options, the maximum over the options.
     pub truncated: Vec<usize>,
-    /// Questions whose answer begins or ends inside a piece, or is of no piece at all.
+    /// Indices of questions whose answer starts or ends inside a piece, or is covered by no piece.
     pub inexact: Vec<usize>,
 }
 
 impl Features {
-    /// Examples of which some pieces did not fit.
+    /// Number of truncated examples.
     pub fn cut(&self) -> usize {
         self.truncated.iter().filter(|&&pieces| pieces > 0).count()
     }
 }
 
-/// The features of an example, and its pieces that did not fit.
+/// Features of an example, and the number of its truncated pieces.
 type Made = (Vec<Feature>, usize);
 
-/// Bytes that a question with an option may have however often the option is in it, and how many times those of both.
+/// Limits on the bytes that an option may fill into the gaps of a question: the larger of `GAPS.0` bytes and `GAPS.1`
+/// times the question and the option together.
 const GAPS: (usize, usize) = (1 << 20, 64);
 
 impl Featurizer<'_> {
-    /// The features of `examples`, in their order, on all threads of the current pool.
+    /// Features of `examples` in their order, made by all threads of the current pool.
     ///
     /// # Errors
-    /// The examples are of another problem, or a label is none of its classes.
+    /// The examples belong to another problem, or a label is not one of its classes.
     pub fn features(&self, examples: &Examples) -> Result<Features, FinetuneError> {
         let of = |make: &(dyn Fn(usize) -> Result<Made, FinetuneError> + Sync)| {
             let made: Vec<_> = (0..examples.len()).into_par_iter().map(make).collect::<Result<_, _>>()?;
@@ -227,13 +228,13 @@ impl Featurizer<'_> {
             (Problem::Number, None) => Target::Number(None),
             (Problem::Number, Some(Label::Number(number))) if number.is_finite() => Target::Number(Some(number)),
             (Problem::Number, Some(label)) => {
-                return Err(wrong(format!("its label is {label:?}, a finite number was expected")));
+                return Err(wrong(format!("label {label:?}; expected a finite number")));
             }
             (_, None) => Target::Class(None),
             (Problem::Classes { labels }, Some(Label::Class(class))) if (class as usize) < labels.len() => {
                 Target::Class(Some(class))
             }
-            (_, Some(label)) => return Err(wrong(format!("its label is {label:?}, which is none of the classes"))),
+            (_, Some(label)) => return Err(wrong(format!("label {label:?} is not one of the classes"))),
         };
         let sequence = joined(&first, second.as_deref(), self.tokenizer.specials());
         Ok((vec![Feature { example, content: Content::One(sequence), target }], truncated))
@@ -244,8 +245,8 @@ impl Featurizer<'_> {
         if count < 2 || choice.answer.is_some_and(|answer| answer as usize >= count) {
             let answer = choice.answer.map_or("none".to_owned(), |answer| answer.to_string());
             return Err(FinetuneError::Data(format!(
-                "example {:?} has {count} options and answer {answer}; at least two options and an answer among them \
-                 were expected",
+                "example {:?} has {count} options and answer {answer}; expected at least two options and an answer \
+                 among them",
                 choice.id
             )));
         }
@@ -266,7 +267,7 @@ impl Featurizer<'_> {
         Ok((vec![Feature { example, content, target: Target::Class(choice.answer) }], truncated))
     }
 
-    /// The windows of a question, and whether its answer is not made of whole pieces.
+    /// The windows of a question, and true if its answer does not consist of whole pieces.
     fn windows(&self, example: usize, question: &Question) -> Result<(Made, bool), FinetuneError> {
         let settings = SpanSettings {
             max_length: self.max_sequence_length,
@@ -293,10 +294,10 @@ impl Featurizer<'_> {
         let (words, tags) = (tagged.words.len(), tagged.tags.len());
         let wrong = |problem: String| Err(FinetuneError::Data(format!("example {:?}: {problem}", tagged.id)));
         if tags != 0 && tags != words {
-            return wrong(format!("it has {words} words and {tags} tags"));
+            return wrong(format!("{words} words but {tags} tags; expected a tag for each word"));
         }
         if let Some(tag) = tagged.tags.iter().find(|tag| **tag as usize >= labels) {
-            return wrong(format!("tag {tag} is none of the {labels} classes"));
+            return wrong(format!("tag {tag} is out of range; expected one of {labels} classes"));
         }
         let SpecialIds { cls, sep, unk, .. } = self.tokenizer.specials();
         let room = self.max_sequence_length - 2;
@@ -313,7 +314,7 @@ impl Featurizer<'_> {
         for (at, word) in tagged.words.iter().enumerate() {
             let mut word = self.tokenizer.encode(word)?;
             if word.is_empty() {
-                // Nothing is left of it, but it is to have a prediction.
+                // A word that cleaning left empty still gets a prediction.
                 word.push(unk);
             }
             truncated += word.len().saturating_sub(room);
@@ -332,7 +333,7 @@ impl Featurizer<'_> {
     }
 }
 
-/// `[CLS] first [SEP]`, and if there is a second, `second [SEP]` as segment 1.
+/// `[CLS] first [SEP]`, followed by `second [SEP]` as segment 1 if there is a second part.
 fn joined(first: &[u32], second: Option<&[u32]>, specials: SpecialIds) -> Sequence {
     let mut ids = Vec::with_capacity(3 + first.len() + second.map_or(0, <[u32]>::len));
     ids.push(specials.cls);
@@ -346,7 +347,8 @@ fn joined(first: &[u32], second: Option<&[u32]>, specials: SpecialIds) -> Sequen
     Sequence { ids, second: middle }
 }
 
-/// Shortens a pair to `longest` pieces in all: the longer loses its last, the second where they are equal.
+/// Truncates a pair to `longest` pieces in total: the longer part loses its last piece, the second part if both are
+/// equal.
 fn cut_pair(first: &mut Vec<u32>, second: &mut Vec<u32>, longest: usize) {
     while first.len() + second.len() > longest {
         let longer = if first.len() > second.len() { &mut *first } else { &mut *second };
@@ -354,10 +356,10 @@ fn cut_pair(first: &mut Vec<u32>, second: &mut Vec<u32>, longest: usize) {
     }
 }
 
-/// The question with an option in it.
+/// The question with the option in its gaps, or after it.
 ///
 /// # Errors
-/// A question of many gaps with a long option would be longer than any file: their product.
+/// Many gaps and a long option, whose product would exceed [`GAPS`].
 fn with_option(question: &str, option: &str) -> Result<String, String> {
     let gaps = question.matches('_').count();
     if gaps == 0 {
@@ -367,8 +369,8 @@ fn with_option(question: &str, option: &str) -> Result<String, String> {
     let (least, times) = GAPS;
     if length > least && length > times * both {
         return Err(format!(
-            "its question has {gaps} gaps (`_`), which an option of {} bytes would fill with {length} bytes; expected at \
-             most {times} times the text",
+            "the question has {gaps} gaps (`_`), which an option of {} bytes would fill with {length} bytes; expected \
+             at most {times} times the text",
             option.len()
         ));
     }
@@ -395,7 +397,7 @@ mod tests {
         Examples::Texts(vec![Text { id: "7".into(), first: first.into(), second: second.map(str::to_owned), label }])
     }
 
-    /// The pieces as text, so that cases can be read.
+    /// The pieces as text, to keep the test cases readable.
     fn shown(tokenizer: &Tokenizer, sequence: &Sequence) -> String {
         sequence
             .ids
@@ -412,7 +414,7 @@ mod tests {
             (32, "a b c", None, "[CLS] a b c [SEP]"),
             (8, "a b c d e f g h", None, "[CLS] a b c d e f [SEP]"),
             (32, "a b c", Some("d e"), "[CLS] a b c [SEP] d e [SEP]"),
-            // The first is longer until both have 3; then the second gives way.
+            // The first loses pieces until both have 3; then the second loses one.
             (8, "a b c d e f", Some("g h i"), "[CLS] a b c [SEP] g h [SEP]"),
             (9, "a b c d e f", Some("g h i"), "[CLS] a b c [SEP] g h i [SEP]"),
             (8, "a", Some("b c d e f g"), "[CLS] a [SEP] b c d e [SEP]"),
@@ -461,7 +463,7 @@ mod tests {
         assert_eq!(shown[1], "[CLS] a b [SEP] c y d y [SEP]");
         let (shown, _) = options("a b", "c d", &["x", "y z"], 32);
         assert_eq!(shown, ["[CLS] a b [SEP] c d x [SEP]", "[CLS] a b [SEP] c d y z [SEP]"]);
-        // Four pieces of the question stay, its last; the passage is cut by what each option needs.
+        // The last four pieces of the question are kept; each option truncates the passage by its own length.
         let (shown, cut) = options("a b c d e f", "g h i j", &["x", "y z"], 9);
         assert_eq!(shown, ["[CLS] a b [SEP] h i j x [SEP]", "[CLS] a b [SEP] i j y z [SEP]"]);
         // The second option loses two pieces of the question and four of the passage.
@@ -512,9 +514,9 @@ mod tests {
         let tokenizer = tokenizer();
         let classes = Problem::Classes { labels: vec!["no".into(), "yes".into()] };
         for (problem, examples, expected) in [
-            (&classes, text("a", None, Some(Label::Class(2))), "none of the classes"),
-            (&classes, text("a", None, Some(Label::Number(1.0))), "none of the classes"),
-            (&Problem::Number, text("a", None, Some(Label::Number(f32::NAN))), "a finite number was expected"),
+            (&classes, text("a", None, Some(Label::Class(2))), "is not one of the classes"),
+            (&classes, text("a", None, Some(Label::Number(1.0))), "is not one of the classes"),
+            (&Problem::Number, text("a", None, Some(Label::Number(f32::NAN))), "expected a finite number"),
             (&Problem::Choice, text("a", None, None), "texts cannot be examples of multiple choice"),
         ] {
             let message = featurizer(&tokenizer, problem, 8).features(&examples).unwrap_err().to_string();

@@ -1,15 +1,15 @@
-//! What the head says of a batch, and the loss of it.
+//! Scores of the task head for a batch, and their loss.
 //!
 //! ```text
 //! classes   z [B, n]   Σ_b -log softmax(z_b)[class_b] / denominator
 //! number    z [B]      Σ_b (z_b - y_b)² / denominator
 //! words     z [W, n]   Σ_w -log softmax(z_w)[class_w] / denominator      w the first piece of each word
 //! options   z [C]      Σ_x -log softmax(z of x's options)[right_x] / denominator
-//! answers   s, e [T]   see `heads`: two logits a token, or the released head of SQuAD 2.0
+//! answers   s, e [T]   see `heads`: two logits per token, or the released head of SQuAD 2.0
 //! ```
 //!
-//! The denominator is that of the effective batch, so that gradients of its micro-batches add up to its own.
-//! Limits: the released head of SQuAD 2.0 in f32 alone.
+//! The denominator is that of the effective batch, so that the gradients of its micro-batches add up to its gradient.
+//! Limits: the released head of SQuAD 2.0 runs in f32 only.
 
 use engine::ops::{self, CrossEntropyOutput, Sequences};
 use engine::{DType, EngineError, Tape, Var};
@@ -19,58 +19,58 @@ use crate::heads::{SquadV2Head, Task};
 use crate::model::{ForwardOptions, Inputs, Model};
 use crate::span::{BeamStart, WindowScores, log_softmax, top};
 
-/// How scores become a loss.
+/// Loss function of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A class for each row.
+    /// Cross-entropy over the classes of each row.
     Classes,
-    /// A number for each row.
+    /// Squared error of one number per row.
     Number,
-    /// One of as many options for each example.
+    /// Cross-entropy over the given number of options of each example.
     Options(usize),
-    /// One of several options, of which examples have different numbers.
+    /// Cross-entropy over options whose number differs between examples.
     Ragged,
-    /// The first and the last token of an answer.
+    /// Loss of the first and the last token of an answer.
     Answers,
 }
 
-/// A loss on the tape, and what reports want to know.
+/// A loss on the tape, with statistics for reports.
 #[derive(Debug)]
 pub(super) struct Loss {
-    /// Σ / denominator, what backward starts from.
+    /// Σ / denominator, the root of backward.
     pub(super) total: Var,
-    /// Classes beside the right ones; not for numbers and answers.
+    /// Statistics of the classification; `None` for numbers and answers.
     pub(super) classified: Option<CrossEntropyOutput>,
 }
 
-/// What the head says of a batch, on the tape.
+/// Scores of a batch, on the tape.
 #[derive(Debug)]
-// There is one at a time, and a step takes no memory of its own.
+// Only one exists at a time, and boxing would allocate in every step.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Scores {
-    /// A row for each sequence or word, or a number for each sequence or option.
+    /// A row of logits per sequence or word, or one score per sequence or option.
     Values(Var),
-    /// Start and end logits of every token, and that there is no answer.
+    /// Start and end logits of every token.
     Answers {
-        /// [T] each.
+        /// Start and end logits, [T] each.
         logits: [Var; 2],
-        /// [B], of the released head of SQuAD 2.0 alone.
+        /// No-answer logits [B]; only for the released head of SQuAD 2.0.
         no_answer: Option<Var>,
-        /// Where the sequences begin.
+        /// Offsets of the sequences.
         sequences: Sequences,
     },
 }
 
-/// What a model says of a window.
+/// Scores of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum WindowScore {
-    /// Logits of every token, of being the first and the last.
+    /// Start and end logits of every token.
     Logits([Vec<f32>; 2]),
-    /// The best starts with the best ends of each.
+    /// The best starts, each with its best ends.
     Beam {
-        /// The best first.
+        /// Starts, best first.
         starts: Vec<BeamStart>,
-        /// The logit of there being no answer.
+        /// No-answer logit.
         no_answer: f32,
     },
 }
@@ -82,8 +82,8 @@ impl Default for WindowScore {
 }
 
 impl WindowScore {
-    /// All its elements that a sound model keeps finite: the probability of a token that cannot be an answer is 0, whose
-    /// logarithm is left out.
+    /// All elements that must be finite. Log-probabilities of -∞, those of tokens that cannot be an answer, are left
+    /// out.
     pub(super) fn elements(&self) -> Vec<f32> {
         match self {
             Self::Logits(both) => both.concat(),
@@ -98,7 +98,7 @@ impl WindowScore {
         }
     }
 
-    /// As decoding takes it.
+    /// Borrowed view for decoding.
     pub(super) fn borrowed(&self) -> WindowScores<'_> {
         match self {
             Self::Logits([start, end]) => WindowScores::Independent { start, end },
@@ -107,10 +107,10 @@ impl WindowScore {
     }
 }
 
-/// Starts, and ends of each, that the released head of SQuAD 2.0 is asked for.
+/// Beam width of the released head of SQuAD 2.0: number of starts, and of ends for each start.
 const BEAM: usize = 5;
 
-/// The scores of `batch`: see the module. Ends are those given the right starts.
+/// Scores of `batch`, see the module. The released head of SQuAD 2.0 computes end logits from the gold starts.
 pub(super) fn scores(
     model: &Model,
     tape: &Tape<'_>,
@@ -123,7 +123,7 @@ pub(super) fn scores(
         let pooler = model.pooler().expect("heads on the pooled token have a pooler");
         pooler.forward(tape, &x, &inputs.first_tokens) // [B, H]
     };
-    Ok(match model.task().expect("a model that is fine-tuned has the head of a task") {
+    Ok(match model.task().expect("a fine-tuned model has a task head") {
         Task::Sequence(head) if batch.numbers.is_empty() => Scores::Values(head.logits(tape, &pooled()?, options)?),
         Task::Sequence(head) | Task::Choice(head) => Scores::Values(head.scores(tape, &pooled()?, options)?),
         Task::Token(head) => {
@@ -145,7 +145,7 @@ pub(super) fn scores(
     })
 }
 
-/// The loss of `scores`.
+/// Loss of `scores`.
 pub(super) fn loss(
     model: &Model,
     tape: &Tape<'_>,
@@ -166,7 +166,7 @@ pub(super) fn loss(
                     head.loss(tape, logits, none, sequences, [&starts, &ends, &impossible], denominator)?
                 }
                 (Some(Task::Span(head)), _) => head.loss(tape, logits, sequences, [&starts, &ends], denominator)?,
-                _ => unreachable!("scores of answers are of a head for answers"),
+                _ => unreachable!("only span heads give answer scores"),
             };
             Ok(Loss { total, classified: None })
         }
@@ -208,7 +208,7 @@ fn loss_of_classes(
     Ok(Loss { total: classified.loss.clone(), classified: Some(classified) })
 }
 
-/// What the model says of each window of `batch`.
+/// Scores of each window of `batch`; empty in a dry run of a head without a beam.
 pub(super) fn window_scores(
     model: &Model,
     tape: &Tape<'_>,
@@ -218,7 +218,7 @@ pub(super) fn window_scores(
     let ranges = || batch.cu_seqlens.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
     let Some(Task::SquadV2(head)) = model.task() else {
         let Scores::Answers { logits: [start, end], .. } = scores(model, tape, batch, options)? else {
-            unreachable!("windows are read by a head for answers")
+            unreachable!("only span heads score windows")
         };
         if tape.is_dry() {
             return Ok(Vec::new());
@@ -231,7 +231,7 @@ pub(super) fn window_scores(
     let mask = SquadV2Head::mask(tape, &batch.hidden)?;
     let start = head.start_logits(tape, &x, &mask)?;
     let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options)?;
-    // A dry run has no values; what it is for are the requests, which do not depend on them.
+    // A dry run has no values; its allocation requests do not depend on them.
     let (start, none) = match tape.is_dry() {
         true => (vec![0.0; batch.tokens()], vec![0.0; batch.sequences()]),
         false => (start.value().to_vec()?, none.value().to_vec()?),

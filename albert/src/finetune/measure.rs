@@ -1,11 +1,11 @@
-//! How good predictions are, and whether a model has collapsed.
+//! Metrics of predictions, and detection of a collapsed model.
 //!
-//! A model collapses when it gives up on the examples and says the same of all of them: the commonest class, or the mean.
-//! Two signs are looked for, which have to be told from a slow start:
+//! A collapsed model predicts the same for all examples: the most frequent class, or the mean. Two signs are checked,
+//! and distinguished from a slow start:
 //!
 //! ```text
-//! constant    all dev predictions are one class, of at least two that are right somewhere
-//!             numbers: their deviation is below 1 % of the right ones'
+//! constant    all dev predictions are one class, while at least two classes occur in the gold labels
+//!             numbers: their deviation is below 1 % of that of the gold values
 //! at chance   after the warm-up, the mean training loss is not 1 % below that of the simplest constant answer:
 //!             classes, words   -Σ_c p_c log p_c                  guessing by frequency, p_c the share of class c
 //!             options          the mean of log(options)          guessing one of the options
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Memory of a measurement is linear in the examples and in the classes: predictions are added in parts ([`Measurer`]),
-//! and of the confusion matrix only the pairs that occur are stored.
+//! and the confusion matrix stores only pairs that occur.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -30,42 +30,42 @@ use crate::metrics::{
 };
 use crate::tasks::{Problem, Question};
 
-/// What was measured of predictions beside what is right.
+/// Metrics of predictions against the gold answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Figures by name; the first is what checkpoints are chosen by. Metrics are fractions (see [`Metric`]).
+    /// Figures by name; the first one selects checkpoints. Metrics are fractions (see [`Metric`]).
     pub figures: Vec<(String, f64)>,
-    /// Mean loss, as in training; absent for answers in text.
+    /// Mean loss, as in training; `None` for answer spans.
     pub loss: Option<f64>,
-    /// Examples with a known answer.
+    /// Number of examples with a known answer.
     pub count: u64,
-    /// Pairs of a right and a predicted class that occur, with their counts; empty for numbers, options and answers.
+    /// Pairs of a gold and a predicted class that occur, with counts; empty for numbers, options and answers.
     pub confusions: Vec<PairCount>,
-    /// What all predictions have in common, in words, if they do.
+    /// Description of the common value if all predictions are the same.
     pub constant: Option<String>,
-    /// Of answers that may be missing: (threshold of the null score, mean F1 from 0 to 1), by rising threshold.
+    /// Curve of (null-score threshold, mean F1 from 0 to 1) by rising threshold, for questions that may have no answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub thresholds: Vec<(f64, f64)>,
 }
 
 impl Measured {
-    /// The figure that checkpoints are chosen by.
+    /// The figure that selects checkpoints.
     pub fn main(&self) -> f64 {
         self.figures.first().map_or(f64::NEG_INFINITY, |(_, value)| *value)
     }
 
-    /// Whether this model replaces `best`, which was measured at an earlier step. The higher main figure wins; of equal
-    /// figures, the lower loss; of equal losses, the earlier step. A figure or a loss that is no number loses.
+    /// True if this model replaces `best`, which was measured at an earlier step. The higher main figure wins; on equal
+    /// figures, the lower loss; on equal losses, the earlier step. A NaN figure or loss loses.
     ///
-    /// This is the only rule for ties: the model that a run keeps, its patience and with them the results of seeds and
-    /// ablations follow it.
+    /// This is the only rule for ties: it decides the model that a run keeps and its patience, and so the results of
+    /// seeds and ablations.
     pub fn is_better_than(&self, best: &Self) -> bool {
         let order = |a: f64, b: f64| a.partial_cmp(&b).unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()));
         match order(self.main(), best.main()) {
             Ordering::Greater => true,
             Ordering::Less => false,
             Ordering::Equal => {
-                // The lower loss is the greater of the negated ones.
+                // Negated, because the lower loss wins.
                 let both = self.loss.zip(best.loss);
                 both.is_some_and(|(own, other)| order(-own, -other) == Ordering::Greater)
             }
@@ -73,12 +73,12 @@ impl Measured {
     }
 }
 
-/// Pairs of classes, right and predicted, and pairs of numbers.
+/// Pairs of gold and predicted classes, and of gold and predicted numbers.
 #[derive(Default)]
 struct Pairs {
     classes: Vec<(u32, u32)>,
     numbers: Vec<(f64, f64)>,
-    /// Classes of the words of each sentence.
+    /// Gold and predicted classes of the words of each sentence.
     sentences: Vec<(Vec<u32>, Vec<u32>)>,
     loss: Mean,
     examples: u64,
@@ -89,7 +89,7 @@ impl Pairs {
         self.examples += 1;
         let mut class = |right: u32, p: &[f32]| {
             self.classes.push((right, greatest(p) as u32));
-            // A probability of 0 is one that f32 cannot tell from it.
+            // A probability that underflowed to 0 counts as the smallest normal f32.
             self.loss.add(-f64::from(p[right as usize].max(f32::MIN_POSITIVE)).ln(), 1);
         };
         match (gold, prediction) {
@@ -104,24 +104,23 @@ impl Pairs {
                 self.numbers.push((right, number));
                 self.loss.add((right - number).powi(2), 1);
             }
-            _ => unreachable!("predictions are made for the problem of the examples"),
+            _ => unreachable!("predictions and examples belong to the same problem"),
         }
     }
 
     fn confusion(&self, labels: usize) -> Confusion {
         let classes = self.classes.iter().map(|pair| pair.0.max(pair.1) as usize + 1).max().unwrap_or(0);
-        // F1 is that of class 1, which may be neither right nor predicted.
+        // F1 is computed for class 1, which may occur neither in the gold labels nor in the predictions.
         let mut confusion = Confusion::new(classes.max(labels).max(2));
         self.classes.iter().for_each(|&(right, predicted)| confusion.add(right, predicted));
         confusion
     }
 }
 
-/// Measures `predictions` of `examples` in the task's metrics; examples whose answer is unknown do not count. `None` if
-/// all are unknown.
+/// Computes the task's metrics of `predictions`. Examples with unknown answers are skipped; `None` if all are unknown.
 ///
 /// # Errors
-/// Questions cannot be evaluated: two have one id, or a model's scores are not finite.
+/// Questions cannot be evaluated: two share an id, or a model's scores are not finite.
 pub fn measure(
     task: &Task,
     examples: &Examples,
@@ -135,7 +134,7 @@ pub fn measure(
     Ok(measurer.finish())
 }
 
-/// Measures predictions in parts, so that they need not be in memory together. Not for answers in text.
+/// Incremental [`measure`], so that predictions need not be in memory together. Not for answer spans.
 pub(super) struct Measurer<'e> {
     task: &'e Task,
     examples: &'e Examples,
@@ -148,7 +147,7 @@ impl<'e> Measurer<'e> {
         Self { task, examples, pairs: Pairs::default(), levels: LevelAccuracy::default() }
     }
 
-    /// Adds the predictions of consecutive examples, of which the first is `first`.
+    /// Adds the predictions of consecutive examples, starting at index `first`.
     pub(super) fn add(&mut self, first: usize, predictions: &[Prediction]) {
         for (at, prediction) in (first..).zip(predictions) {
             let Some(gold) = gold(self.examples, at) else { continue };
@@ -162,7 +161,7 @@ impl<'e> Measurer<'e> {
         }
     }
 
-    /// The figures; `None` if no example has a known answer.
+    /// Metrics of all added predictions; `None` if no example has a known answer.
     pub(super) fn finish(self) -> Option<Measured> {
         let Self { task, pairs, levels, .. } = self;
         if pairs.examples == 0 {
@@ -189,7 +188,7 @@ impl<'e> Measurer<'e> {
     }
 }
 
-/// One figure; a correlation with what is constant is 0.
+/// Value of one metric; a correlation with constant values is 0.
 fn figure(metric: Metric, pairs: &Pairs, confusion: &Confusion, labels: &[String]) -> f64 {
     let [right, given]: [Vec<f64>; 2] =
         [pairs.numbers.iter().map(|pair| pair.0).collect(), pairs.numbers.iter().map(|pair| pair.1).collect()];
@@ -208,23 +207,23 @@ fn figure(metric: Metric, pairs: &Pairs, confusion: &Confusion, labels: &[String
             }
             counts.f1()
         }
-        Metric::ExactMatch | Metric::SpanF1 => unreachable!("answers are measured apart"),
+        Metric::ExactMatch | Metric::SpanF1 => unreachable!("`measure_answers` computes these"),
     }
 }
 
-/// What is right about questions, as the official evaluations take it.
+/// Gold answers of questions, in the form of the official evaluations.
 pub(super) fn golds(questions: &[Question]) -> Vec<metrics::Gold> {
     let texts = |question: &Question| question.answers.iter().map(|answer| answer.text.clone()).collect();
     questions.iter().map(|question| metrics::Gold { id: question.id.clone(), answers: texts(question) }).collect()
 }
 
-/// The official figures as fractions; the official scripts give percent. Where there may be no answer, those at the
-/// fixed threshold come first; what was tuned on these very questions is called so.
+/// The official figures as fractions (the official scripts give percent). If questions may have no answer, figures at
+/// the fixed threshold come first; figures tuned on these same questions end in `_tuned_here`.
 fn measure_answers(task: &Task, questions: &[Question], predictions: &[Prediction]) -> Result<Measured, FinetuneError> {
     let (problem, threshold, golds) = (&task.problem, threshold_of(task), golds(questions));
     let (mut texts, mut nulls, mut answered) = (HashMap::new(), Vec::new(), 0);
     for (question, prediction) in questions.iter().zip(predictions) {
-        let Prediction::Answers(answers) = prediction else { unreachable!("questions are answered") };
+        let Prediction::Answers(answers) = prediction else { unreachable!("questions have answer predictions") };
         texts.insert(question.id.clone(), answers.best().to_owned());
         nulls.push((question.id.clone(), answers.null_score));
         answered += usize::from(!threshold.answer(answers).is_empty());
@@ -259,27 +258,27 @@ fn measure_answers(task: &Task, questions: &[Question], predictions: &[Predictio
         loss: None,
         count: questions.len() as u64,
         confusions: Vec::new(),
-        constant: is_silent.then(|| "that there is no answer".to_owned()),
+        constant: is_silent.then(|| "\"no answer\"".to_owned()),
         thresholds,
     })
 }
 
-/// Most points of a curve of thresholds.
+/// Maximum number of evenly spaced points of a threshold curve.
 const POINTS: usize = 200;
 
-/// Evenly chosen points of the curve of F1 over thresholds, the last among them.
+/// Evenly spaced points of the curve of F1 over thresholds, including the last.
 fn thinned(curve: &[ThresholdPoint]) -> Vec<(f64, f64)> {
     let every = curve.len().div_ceil(POINTS).max(1);
     let last = curve.len().saturating_sub(1);
     let chosen = curve.iter().enumerate().filter(|(at, _)| at.is_multiple_of(every) || *at == last);
-    // A question without any candidate has an infinite null score, which no axis reaches.
+    // A question without any candidate has an infinite null score, which cannot be plotted.
     chosen
         .map(|(_, point)| (point.threshold, point.f1 / 100.0))
         .filter(|(threshold, _)| threshold.is_finite())
         .collect()
 }
 
-/// What all predictions have in common.
+/// Description of the common value of all predictions; `None` if they differ or are too few.
 fn constant(problem: &Problem, pairs: &Pairs) -> Option<String> {
     if pairs.examples < FEWEST {
         return None;
@@ -290,7 +289,7 @@ fn constant(problem: &Problem, pairs: &Pairs) -> Option<String> {
             variance(&values).sqrt()
         });
         return (given < 0.01 * right)
-            .then(|| format!("the same number (deviation {given:.1e}, of the right ones {right:.2})"));
+            .then(|| format!("the same number (deviation {given:.1e}, of the gold values {right:.2})"));
     }
     let (first, predicted) = *pairs.classes.first()?;
     let is_constant = pairs.classes.iter().all(|pair| pair.1 == predicted);
@@ -301,7 +300,7 @@ fn constant(problem: &Problem, pairs: &Pairs) -> Option<String> {
     })
 }
 
-/// Fewer examples than this may well be alike.
+/// Minimum number of examples to judge by; fewer may be equal by chance.
 const FEWEST: u64 = 8;
 
 fn variance(values: &[f64]) -> f64 {
@@ -310,7 +309,7 @@ fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n
 }
 
-/// The training loss of the constant answer that [`baseline`] names; see the module.
+/// Training loss of the constant answer named by [`baseline`], see the module.
 pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
     let mut counts = vec![0u64; super::start::labels_of(problem).len()];
     let (mut options, mut numbers) = (Mean::default(), Vec::new());
@@ -320,7 +319,7 @@ pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
             (Target::Class(Some(class)), _) => counts[*class as usize] += 1,
             (Target::Words { tags, .. }, _) => tags.iter().for_each(|&tag| counts[tag as usize] += 1),
             (Target::Number(Some(number)), _) => numbers.push(f64::from(*number)),
-            // Two uniform guesses of a token each.
+            // The mean of two uniform guesses, of the start and the end token.
             (Target::Span { .. }, content) => options.add((content.tokens() as f64).ln(), 1),
             (Target::Class(None) | Target::Number(None), _) => {}
         }
@@ -346,19 +345,19 @@ pub fn baseline(problem: &Problem) -> &'static str {
     }
 }
 
-/// Steps before which a model that says the same of all has not collapsed but only begun, and a mean loss is noise.
+/// Steps before which constant predictions only mean an early stage of training, and a mean loss is noise.
 pub(super) const FEW_STEPS: u64 = 20;
 
-/// Evaluation and state of the run, from which [`collapse`] is judged.
+/// Evaluation and state of the run, the input of [`collapse`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evaluated<'m> {
     pub(super) problem: &'m Problem,
     pub(super) measured: &'m Measured,
-    /// Mean training loss since the last evaluation, if that is of enough steps to judge by.
+    /// Mean training loss since the last evaluation; `None` if it covers too few steps.
     pub(super) loss: Option<f64>,
     /// Loss of the baseline: [`chance`].
     pub(super) chance: f64,
-    /// Steps so far.
+    /// Optimizer steps done.
     pub(super) step: u64,
     /// True after the warm-up.
     pub(super) is_warm: bool,
@@ -366,7 +365,7 @@ pub(super) struct Evaluated<'m> {
     pub(super) is_last: bool,
 }
 
-/// Warning about a collapsed run, with what to try. `None` in the first [`FEW_STEPS`] steps, unless they are all.
+/// Warning about a collapsed run, with remedies. `None` in the first [`FEW_STEPS`] steps, except at the last step.
 pub(super) fn collapse(recipe: &Recipe, evaluated: Evaluated<'_>) -> Option<String> {
     let Evaluated { problem, measured, chance, step, .. } = evaluated;
     if !evaluated.is_warm || (step < FEW_STEPS && !evaluated.is_last) {
@@ -383,7 +382,7 @@ pub(super) fn collapse(recipe: &Recipe, evaluated: Evaluated<'_>) -> Option<Stri
         (None, None) => return None,
     };
     if step < FEW_STEPS {
-        let text = format!("the model has learnt nothing in {step} steps: {sign}; give it more (schedule.epochs)");
+        let text = format!("the model has learned nothing in {step} steps: {sign}; train longer (schedule.epochs)");
         return Some(text);
     }
     let rate = recipe.optimizer.learning_rate;
@@ -460,7 +459,7 @@ mod tests {
         assert_eq!(after(classes, &healthy, Some(0.60), 100, true, false), None);
         assert_eq!(after(classes, &healthy, Some(0.70), 100, false, false), None);
         assert_eq!(after(classes, &healthy, None, 100, true, false), None);
-        // In the warm-up a model may say the same of all.
+        // Constant predictions are normal during the warm-up.
         assert_eq!(after(classes, &constant, Some(0.70), 100, false, false), None);
         for (problem, measured, loss, expected) in [
             (classes, &constant, Some(0.60), "all 100 dev predictions are the class \"1\";"),
@@ -475,7 +474,7 @@ mod tests {
             assert!(text.contains(expected), "{text}");
             assert!(text.contains("learning_rate=2.5e-6, now 1e-5") && text.contains("examples_per_step=64"), "{text}");
         }
-        // Three steps teach nothing; no other rate helps. While others follow there is nothing to warn of.
+        // After three steps no other rate helps. There is no warning while steps remain.
         assert_eq!(after(classes, &constant, Some(0.60), 3, true, false), None);
         let text = after(classes, &constant, Some(0.60), 3, true, true).unwrap();
         assert!(
@@ -532,7 +531,7 @@ mod tests {
         let predictions: Vec<_> = (0..)
             .zip(&questions)
             .map(|(at, question)| {
-                // Every third answer is wrong; null scores know something, and cross.
+                // Every third answer is wrong; null scores of the two kinds of question differ but overlap.
                 let text = match question.answers.first() {
                     Some(answer) if at % 3 > 0 => answer.text.clone(),
                     _ => "x y".to_owned(),

@@ -1,4 +1,4 @@
-//! Fine-tuning: from a pre-trained model and examples to a model of a task.
+//! Fine-tuning of a pre-trained model on the examples of a task.
 //!
 //! ```text
 //! example ── `feature` ──> sequences ── `batch` ──> ragged batch ── `loss` ──> gradients ── `trainer` ──> step
@@ -7,8 +7,8 @@
 //!
 //! * [`Recipe`]: every setting of a run, from TOML.
 //! * [`Trainer`]: model, optimizer and examples; one optimizer step at a time.
-//! * [`finetune`]: a run in a folder: steps, evaluations, the best model, reports; resumable to the bit.
-//! * [`Predictor`]: fine-tuned models in use, alone or as an ensemble.
+//! * [`finetune`]: a run in a folder: steps, evaluations, the best model, reports; bit-exact when resumed.
+//! * [`Predictor`]: inference with a fine-tuned model or an ensemble.
 
 mod batch;
 mod feature;
@@ -64,37 +64,37 @@ use crate::report::ReportError;
 use crate::tasks::{Choice, Problem, Question, Tagged, TaskError, Text};
 use crate::tokenizer::TokenizerError;
 
-/// Why a run cannot start or go on, or a model not be used.
+/// Error of fine-tuning, evaluation or prediction.
 #[derive(Debug, thiserror::Error)]
 pub enum FinetuneError {
-    /// A setting of the recipe.
+    /// A setting of the recipe is invalid.
     #[error("recipe: {0}")]
     Recipe(String),
     /// The examples do not fit the problem.
     #[error("{0}")]
     Data(String),
-    /// A file of examples.
+    /// A file of examples cannot be read.
     #[error(transparent)]
     Task(#[from] TaskError),
-    /// Questions that cannot be measured.
+    /// Questions cannot be evaluated.
     #[error(transparent)]
     Evaluation(#[from] EvaluationError),
-    /// A setting of the model.
+    /// The configuration of the model is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The engine.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A model or a state on disk.
+    /// A model or a training state cannot be loaded or saved.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The model's tokenizer.
+    /// The tokenizer cannot be loaded or does not fit the model.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// A score is NaN or infinite.
     #[error(transparent)]
     NotFinite(#[from] NotFinite),
-    /// A report.
+    /// A report cannot be read or written.
     #[error(transparent)]
     Report(#[from] ReportError),
 }
@@ -122,7 +122,7 @@ pub enum Examples {
 }
 
 impl Examples {
-    /// How many there are.
+    /// Number of examples.
     pub fn len(&self) -> usize {
         match self {
             Self::Texts(list) => list.len(),
@@ -132,7 +132,7 @@ impl Examples {
         }
     }
 
-    /// Whether there are none.
+    /// True if there are no examples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -147,7 +147,7 @@ impl Examples {
         }
     }
 
-    /// What they are, in a sentence.
+    /// Name of the kind of examples, as a phrase for messages.
     fn name(&self) -> &'static str {
         match self {
             Self::Texts(_) => "texts",
@@ -158,11 +158,11 @@ impl Examples {
     }
 }
 
-/// What a problem is called, in a sentence.
+/// Name of a problem, as a phrase for messages.
 fn name_of(problem: &Problem) -> &'static str {
     match problem {
         Problem::Classes { .. } => "classification",
-        Problem::Labels { .. } => "classification with several labels at once",
+        Problem::Labels { .. } => "multi-label classification",
         Problem::Number => "regression",
         Problem::Tags { .. } => "tagging",
         Problem::Choice => "multiple choice",

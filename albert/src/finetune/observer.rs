@@ -10,36 +10,36 @@ use crate::checkpoint::LoadReport;
 use crate::report::Logged;
 use crate::training::MemoryPlan;
 
-/// What is known before the first step.
+/// Description of a run before its first step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Started<'a> {
-    /// The seed of the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// Parameters of the model.
+    /// Number of parameters of the model.
     pub parameters: usize,
-    /// What became of every tensor; what is fresh has to be learnt from nothing.
+    /// Loaded, ignored and randomly initialized tensors.
     pub report: &'a LoadReport,
     /// Origin of the head's parameters.
     pub head: &'a HeadOrigin,
-    /// Step that the run goes on from; 0 at its beginning.
+    /// Step from which the run continues; 0 for a new run.
     pub step: u64,
-    /// All steps.
+    /// Numbers of steps of the run.
     pub steps: Steps,
-    /// Examples to train on.
+    /// Number of training examples.
     pub examples: usize,
-    /// Examples of which something did not fit the longest sequence, of those to train on and of the dev set.
+    /// Number of truncated examples of the training set and of the dev set.
     pub cut: [usize; 2],
-    /// Ids of the questions to train on whose answer begins or ends inside a piece, or is of no piece at all.
+    /// Ids of training questions whose answer starts or ends inside a piece, or is covered by no piece.
     pub inexact: &'a [String],
-    /// Records of the metrics that a resumed run lost or cut off.
+    /// Message about metrics records that a resumed run lost or cut off.
     pub note: Option<&'a str>,
-    /// Examples to measure on.
+    /// Number of dev examples.
     pub dev_examples: usize,
-    /// Training loss of the constant answer that `baseline` names.
+    /// Training loss of the constant answer named by `baseline`.
     pub chance: f64,
-    /// What `chance` is the loss of, for a sentence.
+    /// Baseline with the loss `chance`, as a phrase for messages.
     pub baseline: &'static str,
-    /// Memory that the run will hold at its peak.
+    /// Planned peak memory of the run.
     pub memory: MemoryPlan,
 }
 
@@ -47,9 +47,9 @@ pub struct Started<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Record {
-    /// What training met since the record before.
+    /// Training since the previous record.
     Train(TrainRecord),
-    /// What the model does on the dev set.
+    /// Evaluation on the dev set.
     Evaluation(EvaluationRecord),
 }
 
@@ -62,22 +62,22 @@ impl Logged for Record {
     }
 }
 
-/// Means over the steps since the record before.
+/// Means over the steps since the previous record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainRecord {
     /// Optimizer steps done.
     pub step: u64,
     /// Mean loss.
     pub loss: f64,
-    /// Share of classes that were right; absent for numbers.
+    /// Accuracy on the training examples, 0 to 1; `None` for numbers and answers.
     pub accuracy: Option<f64>,
-    /// Rate of the last step.
+    /// Learning rate of the last step.
     pub learning_rate: f64,
     /// Global norm of the last step's gradient before clipping.
     pub gradient_norm: f64,
-    /// Speed since the record before.
+    /// Tokens per second since the previous record.
     pub tokens_per_second: f64,
-    /// Seconds of training since the run began.
+    /// Seconds of training since the start of the run.
     pub seconds: f64,
 }
 
@@ -86,48 +86,48 @@ pub struct TrainRecord {
 pub struct EvaluationRecord {
     /// Optimizer steps done.
     pub step: u64,
-    /// What was measured.
+    /// Metrics on the dev set.
     pub measured: Measured,
-    /// Mean training loss since the evaluation before.
+    /// Mean training loss since the previous evaluation.
     pub train_loss: f64,
-    /// Whether it is the best so far.
+    /// True if the model is the best so far.
     pub is_best: bool,
-    /// What looks like a collapse, and what to try; at the first of the evaluations that look like it.
+    /// Warning about a collapse, with remedies; set at the first of consecutive evaluations that show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collapse: Option<String>,
-    /// Seconds of training since the run began.
+    /// Seconds of training since the start of the run.
     pub seconds: f64,
 }
 
-/// Hears what a run does; every method may be left out.
+/// Callbacks of a fine-tuning run; the default implementations do nothing.
 pub trait Observer {
-    /// The first step is about to begin.
+    /// Called before the first step.
     fn started(&mut self, started: &Started<'_>) {
         let _ = started;
     }
-    /// A step is done.
+    /// Called after each step.
     fn stepped(&mut self, report: &StepReport) {
         let _ = report;
     }
-    /// The model was measured; if it is the best so far, it was saved as the run's model.
+    /// Called after each evaluation; the best model so far is already saved.
     fn evaluated(&mut self, record: &EvaluationRecord) {
         let _ = record;
     }
-    /// Whether kernels are to be measured, which makes small steps slower.
+    /// True to profile kernels, which slows down small steps.
     fn wants_profile(&self) -> bool {
         false
     }
-    /// The run is over, and its kernels were measured, as [`Self::wants_profile`] asked for.
+    /// Called at the end of a run with [`Self::wants_profile`].
     fn profiled(&mut self, profile: &Profile) {
         let _ = profile;
     }
-    /// A checkpoint is on disk.
+    /// Called when a checkpoint is on disk.
     fn saved(&mut self, step: u64, path: &Path) {
         let _ = (step, path);
     }
 }
 
-/// Hears nothing.
+/// Observer that does nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoopObserver;
 

@@ -1,4 +1,4 @@
-//! From scores to predictions, their averages over models, and how they are written.
+//! Predictions: conversion from scores, averages over models, and output as JSON and TSV.
 //!
 //! ```text
 //! classes, options    softmax of the scores                    average: of the probabilities
@@ -8,8 +8,8 @@
 //! answers             decoded from windows, see `span`         average: of the probabilities of equal texts
 //! ```
 //!
-//! As JSON, one object a line: `{"id":"7","label":"yes","probabilities":{"no":0.1,"yes":0.9}}`; as TSV, columns under a
-//! header. Averages are taken in f64, in the order of the models.
+//! As JSON, one object per line: `{"id":"7","label":"yes","probabilities":{"no":0.1,"yes":0.9}}`; as TSV, columns under
+//! a header. Averages are computed in f64, in the order of the models.
 
 use std::ops::Range;
 
@@ -21,20 +21,20 @@ use super::{Examples, FinetuneError, Task};
 use crate::span::{self, Absent, Answers, DecodeSettings, SpanFeature, Threshold, WindowScores};
 use crate::tasks::{Label, Problem, Question};
 
-/// What a model, or several, says of an example.
+/// Prediction of a model, or of an ensemble, for an example.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prediction {
-    /// The probability of each class or option; of each label by itself where there may be several.
+    /// Probability of each class or option; for a multi-label problem, independent probabilities of the labels.
     Class(Vec<f32>),
-    /// A number.
+    /// Predicted number of a regression.
     Number(f32),
-    /// The probability of each class, word by word.
+    /// Probability of each class, for each word.
     Words(Vec<Vec<f32>>),
-    /// Parts of the passage.
+    /// Answer spans of the passage.
     Answers(Answers),
 }
 
-/// The index of the greatest, the first of equals.
+/// Index of the greatest value; the first one on ties.
 pub(super) fn greatest(values: &[f32]) -> usize {
     let mut best = 0;
     for (at, value) in values.iter().enumerate() {
@@ -56,12 +56,12 @@ fn sigmoid(z: f32) -> f32 {
     (1.0 / (1.0 + (-f64::from(z)).exp())) as f32
 }
 
-/// The labels whose probability is one half or more.
+/// Labels with a probability of at least one half.
 fn likely<'l>(labels: &'l [String], p: &'l [f32]) -> impl Iterator<Item = &'l str> {
     labels.iter().zip(p).filter(|&(_, &p)| p >= 0.5).map(|(label, _)| label.as_str())
 }
 
-/// The predictions of `examples` from the scores of their features.
+/// Predictions for `examples` from the scores of their features.
 pub(super) fn predictions(
     problem: &Problem,
     examples: Range<usize>,
@@ -87,7 +87,7 @@ pub(super) fn predictions(
     out
 }
 
-/// The answers to `questions` from what was said of their windows, which stand one after another.
+/// Answers to `questions` from the scores of their windows, which are in the order of the questions.
 pub(super) fn answers(
     questions: &[Question],
     features: &[Feature],
@@ -97,7 +97,7 @@ pub(super) fn answers(
     let mut of_question: Vec<(Vec<SpanFeature>, Vec<WindowScores<'_>>)> = vec![Default::default(); questions.len()];
     for (feature, score) in features.iter().zip(scores) {
         let Target::Span { window: Some(window), .. } = &feature.target else {
-            unreachable!("questions that are predicted keep their windows")
+            unreachable!("features for prediction keep their windows")
         };
         let (windows, all) = &mut of_question[feature.example];
         windows.push((**window).clone());
@@ -111,19 +111,19 @@ pub(super) fn answers(
         .collect()
 }
 
-/// The mean of what several models say of the same examples.
+/// Mean of the predictions of several models for the same examples.
 ///
 /// # Errors
-/// They do not speak of the same classes.
+/// There is no model, or the models have different classes.
 pub fn average(lists: Vec<Vec<Prediction>>) -> Result<Vec<Prediction>, FinetuneError> {
     let count = lists.len() as f64;
     if let Some(Prediction::Answers(_)) = lists.first().and_then(|list| list.first()) {
         return Ok(average_answers(&lists));
     }
-    let other = || FinetuneError::Data("the models have different classes, so their predictions have no mean".into());
+    let other = || FinetuneError::Data("the models have different classes; predictions cannot be averaged".into());
     let mut lists = lists.into_iter();
     let Some(mut sums) = lists.next().map(|list| list.iter().map(Sum::of).collect::<Vec<_>>()) else {
-        return Err(FinetuneError::Data("no model was given".into()));
+        return Err(FinetuneError::Data("no model given".into()));
     };
     for list in lists {
         if list.len() != sums.len() {
@@ -143,7 +143,7 @@ pub fn average(lists: Vec<Vec<Prediction>>) -> Result<Vec<Prediction>, FinetuneE
 fn average_answers(lists: &[Vec<Prediction>]) -> Vec<Prediction> {
     let of = |prediction: &Prediction| match prediction {
         Prediction::Answers(answers) => answers.clone(),
-        _ => unreachable!("models of one problem"),
+        _ => unreachable!("all models have the same problem"),
     };
     if let [only] = lists {
         return only.clone();
@@ -156,7 +156,7 @@ fn average_answers(lists: &[Vec<Prediction>]) -> Vec<Prediction> {
         .collect()
 }
 
-/// The values of a prediction one after another, and how they belong together.
+/// Flattened values of a prediction, with the widths of their groups.
 struct Sum {
     kind: u8,
     widths: Vec<usize>,
@@ -189,7 +189,7 @@ impl Sum {
 }
 
 impl Prediction {
-    /// As a label, where there is one for the whole example.
+    /// The prediction as a label; `None` for words and answers.
     pub fn label(&self) -> Option<Label> {
         match self {
             Self::Class(probabilities) => Some(Label::Class(greatest(probabilities) as u32)),
@@ -198,8 +198,8 @@ impl Prediction {
         }
     }
 
-    /// One line of JSON about example `id`, of which `truncated` pieces did not fit the model (the key is there if some
-    /// did not). Of more than 100 classes the 100 likeliest have a probability in it.
+    /// One line of JSON for example `id`, of which `truncated` pieces did not fit the model (the key is left out for
+    /// 0). Of more than 100 classes, only the 100 most probable are listed.
     pub fn to_json(&self, id: &str, task: &Task, truncated: usize) -> String {
         let rounded = |p: f32| json!((f64::from(p) * 1e6).round() / 1e6);
         let mut line = Map::new();
@@ -244,7 +244,7 @@ impl Prediction {
         Value::Object(line).to_string()
     }
 
-    /// The header of the lines that [`Prediction::to_tsv`] gives.
+    /// Header of the lines of [`Prediction::to_tsv`].
     pub fn tsv_header(problem: &Problem) -> String {
         match problem {
             Problem::Number => "id\tnumber".into(),
@@ -256,9 +256,9 @@ impl Prediction {
         }
     }
 
-    /// One line of columns about example `id`; several values of one column stand beside each other with spaces.
+    /// One tab-separated line for example `id`; values within a column are separated by spaces.
     pub fn to_tsv(&self, id: &str, task: &Task) -> String {
-        // A tab or a line break in an id would be a column or a row.
+        // A tab or line break in an id would add a column or row.
         let id = id.replace(['\t', '\n', '\r'], " ");
         let joined = |p: &[f32], by: &str| p.iter().map(|p| format!("{p:.6}")).collect::<Vec<_>>().join(by);
         match (self, &task.problem) {
@@ -285,18 +285,18 @@ impl Prediction {
     }
 }
 
-/// Candidates that a line of JSON has.
+/// Maximum number of candidate answers in a line of JSON.
 const SHOWN: usize = 5;
 
-/// Classes whose probabilities a line of JSON has: with all of them, lines would grow with the number of classes, and a
-/// file with its square where every example has a class of its own.
+/// Maximum number of classes in a line of JSON. With all of them, lines would grow with the number of classes, and a
+/// file with its square if every example has its own class.
 const NAMED: usize = 100;
 
-/// The classes that a line names, in the order of the classes: all, or the [`NAMED`] likeliest.
+/// Classes listed in a line of JSON, in ascending order: all, or the [`NAMED`] most probable.
 fn likeliest(p: &[f32]) -> Vec<usize> {
     let mut classes: Vec<usize> = (0..p.len()).collect();
     if p.len() > NAMED {
-        // Stable: of equals the first.
+        // The sort is stable: ties keep the lower class.
         classes.sort_by(|&a, &b| p[b].total_cmp(&p[a]));
         classes.truncate(NAMED);
         classes.sort_unstable();
@@ -304,7 +304,7 @@ fn likeliest(p: &[f32]) -> Vec<usize> {
     classes
 }
 
-/// From which null score on there is no answer, as the task says ([`SpanRecipe::null_threshold`]).
+/// Null-score threshold of the task ([`SpanRecipe::null_threshold`]).
 pub fn threshold_of(task: &Task) -> Threshold {
     match task.problem {
         Problem::Span { may_be_impossible: true } => Threshold::Fixed(task.span.null_threshold.unwrap_or(0.0)),
@@ -312,18 +312,18 @@ pub fn threshold_of(task: &Task) -> Threshold {
     }
 }
 
-/// What is right about each example, as far as it is known; compare [`Prediction`].
+/// Gold answer of an example, the counterpart of [`Prediction`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Gold {
-    /// A class or an option.
+    /// Index of the class or option.
     Class(u32),
-    /// A number.
+    /// Regression target.
     Number(f32),
-    /// A class for each word.
+    /// Class of each word.
     Words(Vec<u32>),
 }
 
-/// What is right about example `at`; `None` if unknown.
+/// Gold answer of example `at`; `None` if unknown, and for questions about passages.
 pub fn gold(examples: &Examples, at: usize) -> Option<Gold> {
     match examples {
         Examples::Texts(list) => list[at].label.map(|label| match label {

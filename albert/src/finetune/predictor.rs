@@ -1,4 +1,4 @@
-//! Fine-tuned models in use: what one, or the mean of several, says of examples.
+//! Inference with a fine-tuned model, or with an ensemble whose predictions are averaged.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::span::{Threshold, tune};
 use crate::tasks::{Problem, Question};
 use crate::tokenizer::Tokenizer;
 
-/// Tokens of a batch.
+/// Maximum tokens of a batch, raised for longer examples.
 const TOKENS: usize = 4096;
-/// Sequences of a batch.
+/// Maximum sequences of a batch, raised for examples with more options.
 const SEQUENCES: usize = 128;
 
-/// Fine-tuned models of one task.
+/// One or more fine-tuned models of the same task.
 #[derive(Debug)]
 pub struct Predictor {
     task: Task,
     members: Vec<Member>,
-    /// Of all members together.
+    /// Profiler shared by all members.
     profile: Arc<Profile>,
     cut: usize,
-    /// Of the examples that were predicted last.
+    /// Truncated pieces of each example of the last call.
     truncated: Vec<usize>,
 }
 
@@ -45,10 +45,8 @@ struct Member {
     is_planned: bool,
 }
 
-/// The model folders that `path` stands for: itself, or the seeds of a run over several.
-///
-/// # Errors
-/// Never for a folder that can be listed.
+/// Model folders at `path`: its `seed-*` folders if it is a run over several seeds, otherwise `path` itself, which need
+/// not exist.
 pub fn members_of(path: &Path) -> Vec<PathBuf> {
     if path.join("config.json").is_file() {
         return vec![path.to_owned()];
@@ -67,10 +65,10 @@ pub fn members_of(path: &Path) -> Vec<PathBuf> {
 }
 
 impl Predictor {
-    /// Loads the models in `folders` (see [`members_of`]), whose predictions will be averaged.
+    /// Loads the models in `folders` (see [`members_of`]); their predictions are averaged.
     ///
     /// # Errors
-    /// A model cannot be read, has no head of a task, or is of another problem than the first.
+    /// A model cannot be read, has no task head, or was trained for another problem than the first.
     pub fn load(folders: &[PathBuf], device: &Device) -> Result<Self, FinetuneError> {
         let mut members: Vec<Member> = Vec::new();
         let profile = Arc::<Profile>::default();
@@ -80,7 +78,7 @@ impl Predictor {
                 && first.task.problem != member.task.problem
             {
                 return Err(FinetuneError::Data(format!(
-                    "{} was made for another problem than {}, so their predictions have no mean; give models of one task",
+                    "{} was trained for another problem than {}; give models of one task",
                     folder.display(),
                     folders[0].display()
                 )));
@@ -88,17 +86,17 @@ impl Predictor {
             members.push(member);
         }
         let Some(task) = members.first().map(|member| member.task.clone()) else {
-            return Err(FinetuneError::Data("no model was given".into()));
+            return Err(FinetuneError::Data("no model given".into()));
         };
         Ok(Self { task, members, profile, cut: 0, truncated: Vec::new() })
     }
 
-    /// What the models were made for.
+    /// Task of the models.
     pub fn task(&self) -> &Task {
         &self.task
     }
 
-    /// What kernels cost, in all models together, once it is switched on.
+    /// Kernel timings of all models together; empty until profiling is switched on.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -106,56 +104,56 @@ impl Predictor {
     /// Sets the null score above which there is no answer.
     ///
     /// # Errors
-    /// The models do not know questions without an answer, or the score is not finite.
+    /// The models were not trained on questions without an answer, or the score is not finite.
     pub fn set_null_threshold(&mut self, score: f64) -> Result<(), FinetuneError> {
         if !matches!(self.task.problem, Problem::Span { may_be_impossible: true }) {
-            let problem = "a null threshold is for models that know questions without an answer, and this one does not";
+            let problem = "a null threshold needs a model trained on questions without an answer; this one was not";
             return Err(FinetuneError::Data(problem.into()));
         }
         if !score.is_finite() {
-            return Err(FinetuneError::Data(format!("the null threshold is {score}; expected a number")));
+            return Err(FinetuneError::Data(format!("the null threshold is {score}; expected a finite number")));
         }
         self.task.span.null_threshold = Some(score);
         Ok(())
     }
 
-    /// Sets it to the score with the best F1 on `questions`, whose answers are known; `on` names them.
+    /// Sets the null threshold to the value with the best F1 on `questions`, whose answers are known; `on` names them.
     ///
     /// # Errors
-    /// As [`set_null_threshold`](Self::set_null_threshold) and [`predict`](Self::predict); two questions have one id.
+    /// As [`set_null_threshold`](Self::set_null_threshold) and [`predict`](Self::predict), or two questions share an
+    /// id.
     pub fn tune_null_threshold(&mut self, questions: &[Question], on: &str) -> Result<Threshold, FinetuneError> {
         self.set_null_threshold(0.0)?;
         let predictions = self.predict(&Examples::Questions(questions.to_vec()))?;
         let answers = predictions.into_iter().map(|prediction| match prediction {
             Prediction::Answers(answers) => answers,
-            _ => unreachable!("questions are answered"),
+            _ => unreachable!("questions have answer predictions"),
         });
         let threshold = tune(&golds(questions), &answers.collect::<Vec<_>>(), on)?;
         self.set_null_threshold(threshold.value())?;
         Ok(threshold)
     }
 
-    /// How many models there are, at least one.
+    /// Number of models, at least one.
     pub fn models(&self) -> usize {
         self.members.len()
     }
 
-    /// Examples so far of which something did not fit the longest sequence.
+    /// Number of truncated examples of all calls so far.
     pub fn cut(&self) -> usize {
         self.cut
     }
 
-    /// Pieces that did not fit the longest sequence, of each example of the last [`predict`](Self::predict); of several
-    /// models the most.
+    /// Number of truncated pieces of each example of the last [`predict`](Self::predict), the maximum over the models.
     pub fn truncated(&self) -> &[usize] {
         &self.truncated
     }
 
-    /// The mean prediction for each of `examples`, in their order; [`truncated`](Self::truncated) tells what was cut.
+    /// Mean prediction for each of `examples`, in their order; [`truncated`](Self::truncated) counts truncated pieces.
     ///
     /// # Errors
-    /// The examples are of another problem: of one text where the model reads pairs, a pair where it reads one text, no
-    /// text at all. Or the engine failed.
+    /// The examples do not fit the problem (single texts for a model of pairs, pairs for a model of single texts, no
+    /// texts), a score is not finite, or the engine failed.
     pub fn predict(&mut self, examples: &Examples) -> Result<Vec<Prediction>, FinetuneError> {
         self.truncated = vec![0; examples.len()];
         if examples.is_empty() {
@@ -173,7 +171,7 @@ impl Predictor {
     }
 }
 
-/// What a score of `feature` is called in a message.
+/// Description of a score of `feature` for messages.
 fn name(examples: &Examples, feature: &Feature) -> String {
     match examples.id(feature.example) {
         "" => "a score of the text".to_owned(),
@@ -186,7 +184,7 @@ impl Member {
         let files = ModelFolder::open(folder)?;
         let mut task = Task::of_folder(&files)?;
         if task.span.head.is_none() {
-            // What the weights have decides.
+            // The weights decide.
             task.span.head = match files.heads().task {
                 Some(TaskHead::Span) => Some(SpanHead::Logits),
                 Some(TaskHead::SquadV2) => Some(SpanHead::Released),
@@ -222,7 +220,7 @@ impl Member {
         if budget != self.scorer.budget {
             (self.scorer.budget, self.is_planned) = (budget, false);
         }
-        // Few examples are not worth memory laid out for the largest batch.
+        // For few examples, memory for the largest batch is not worth planning.
         let tokens: usize = list.iter().map(|feature| feature.content.tokens()).sum();
         if let (false, Some(like)) = (self.is_planned || tokens < TOKENS, list.first()) {
             self.scorer.plan(&like.clone())?;

@@ -1,8 +1,8 @@
-//! The paper's hyper-parameters (Lan et al. 2020, table 14), one row a task.
+//! The paper's hyper-parameters (Lan et al. 2020, table 14), one row per task.
 //!
-//! Rows are those of the paper. For RACE the v1 row diverges on v2 models; the released notes give a rate of 1e-5 without
-//! dropout for those, which [`Preset::Paper`] takes, while [`Preset::PaperV1`] keeps the row as printed. Optimizer and
-//! schedule are the released ones: AdamW without bias correction, gradients clipped at 1, decay counted from step 0.
+//! For RACE the v1 row diverges on v2 models, for which the released notes give a rate of 1e-5 without dropout:
+//! [`Preset::Paper`] uses those values, [`Preset::PaperV1`] the row as printed. Optimizer and schedule are the released
+//! ones: AdamW without bias correction, gradients clipped at 1, decay counted from step 0.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::config::AlbertConfig;
 use crate::tasks::GlueTask;
 use crate::training::{OptimizerKind, OptimizerSettings, ScheduleKind};
 
-/// A set of hyper-parameters by name.
+/// A named set of hyper-parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
@@ -21,7 +21,7 @@ pub enum Preset {
     PaperV1,
 }
 
-/// A row: rate, examples a step, dropout of the encoder, steps, of warm-up, longest sequence.
+/// A row: learning rate, examples per step, encoder dropout, steps, warm-up steps, maximum sequence length.
 type Row = (f64, usize, f64, u64, u64, usize);
 
 fn row(task: TaskName, preset: Preset) -> Option<Row> {
@@ -49,8 +49,8 @@ fn row(task: TaskName, preset: Preset) -> Option<Row> {
 }
 
 impl Recipe {
-    /// The recipe of `preset` for `task`, sequences no longer than the model's positions; `None` if the paper has no row
-    /// for the task.
+    /// The recipe of `preset` for `task`, with sequences limited to the model's positions; `None` if the paper has no
+    /// row for the task.
     pub fn preset(preset: Preset, task: TaskName, config: &AlbertConfig) -> Option<Self> {
         let (learning_rate, examples_per_step, encoder, steps, warmup, longest) = row(task, preset)?;
         let mut recipe = Self::for_task(task, config);
@@ -96,7 +96,7 @@ mod tests {
             (recipe.optimizer.learning_rate, recipe.dropout.encoder)
         };
         assert_eq!((race(Preset::Paper), race(Preset::PaperV1)), ((1e-5, Some(0.0)), (2e-5, Some(0.1))));
-        // Steps of the row hold whatever the number of examples.
+        // The steps of a row do not depend on the number of examples.
         let cola = Recipe::preset(Preset::Paper, TaskName::Glue(GlueTask::Cola), &base).unwrap();
         assert_eq!(cola.steps(8551).unwrap().total, 5336);
         assert!(Recipe::preset(Preset::Paper, TaskName::Classify, &base).is_none());

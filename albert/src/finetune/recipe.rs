@@ -1,4 +1,4 @@
-//! A fine-tuning recipe: every number of a run as a named setting, in TOML.
+//! The fine-tuning recipe: every setting of a run, in TOML.
 //!
 //! ```toml
 //! seed = 1
@@ -18,9 +18,9 @@
 //! patience = 5
 //! ```
 //!
-//! What is left out comes from the model's size, or from the paper's table (see `presets`). Unknown keys are refused.
-//! Every key can be overridden by `section.key=value`; `steps` and `epochs` replace each other, and so do `warmup_steps`
-//! and `warmup_share`.
+//! Defaults depend on the model's size, or come from the paper's table (see `presets`). Unknown keys are rejected.
+//! Every key can be overridden by `section.key=value`; `steps` and `epochs` replace each other, and so do
+//! `warmup_steps` and `warmup_share`.
 
 use std::path::PathBuf;
 
@@ -38,83 +38,83 @@ use crate::training::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// Seed of the head's first values, of dropout and of the order of examples.
+    /// Seed of the head's initialization, of dropout and of the order of examples.
     pub seed: u64,
-    /// Where the run begins.
+    /// Initial model.
     pub input: Input,
-    /// Where what is read stands in files.
+    /// Names of columns and keys in the input files.
     pub data: DataSettings,
-    /// From text to pieces.
+    /// Length limits of sequences.
     pub text: TextSettings,
-    /// Answers in text.
+    /// Answer spans.
     pub span: SpanRecipe,
-    /// From examples to steps.
+    /// Batch sizes.
     pub batch: BatchSettings,
-    /// What is dropped in training.
+    /// Dropout rates in training.
     pub dropout: DropoutSettings,
-    /// How gradients become steps.
+    /// Optimizer.
     pub optimizer: OptimizerSettings,
-    /// The learning rate over the steps.
+    /// Learning-rate schedule.
     pub schedule: ScheduleSettings,
-    /// How steps are computed.
+    /// Storage type and checkpointing of activations.
     pub compute: ComputeSettings,
-    /// Measurements on the dev set.
+    /// Evaluations on the dev set.
     pub evaluation: EvaluationSettings,
     /// Reports and checkpoints; may change when a run is resumed.
     pub run: RunSettings,
 }
 
-/// Where the run begins; files may move between a start and a resumption.
+/// Initial model; its files may move before a run is resumed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Input {
-    /// A pre-trained model: its encoder and pooler, the head is fresh.
+    /// Folder of a pre-trained model, for encoder and pooler; the head is initialized at random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<PathBuf>,
-    /// A model that was fine-tuned before, in the place of `model`: its head too, if it has the same labels.
+    /// Folder of a fine-tuned model, in place of `model`; its head is loaded too if it has the same labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<PathBuf>,
-    /// Of `model` only its shape and its tokenizer, with random weights: what pre-training is worth.
+    /// Load only configuration and tokenizer of `model`, with random weights: a baseline without pre-training.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub from_scratch: bool,
 }
 
-/// From text to pieces.
+/// Length limits of sequences.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextSettings {
-    /// Longest sequence, `[CLS]` and `[SEP]` included.
+    /// Maximum sequence length in tokens, `[CLS]` and `[SEP]` included.
     pub max_sequence_length: usize,
-    /// Most pieces of a question: of multiple choice with its option (its end stays), of answers in text alone (its
-    /// beginning stays).
+    /// Maximum pieces of a question: for multiple choice, of question and option (the end is kept); for answer spans,
+    /// of the question alone (the start is kept).
     pub max_question_length: usize,
 }
 
-/// The heads that answer in text.
+/// Heads for answer spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpanHead {
-    /// Two logits a token, as for SQuAD 1.1 and in Hugging Face; that there is no answer is an answer of `[CLS]` alone.
+    /// Two logits per token, as for SQuAD 1.1 and in Hugging Face; the span of `[CLS]` alone means no answer.
     Logits,
-    /// The released head of SQuAD 2.0: the end follows the start, and a classifier says that there is no answer. In this
-    /// program alone: Hugging Face has no such head.
+    /// The released head of SQuAD 2.0: the end depends on the start, and a classifier predicts questions without an
+    /// answer. Hugging Face has no such head.
     Released,
 }
 
-/// Answers in text; of no effect on other problems.
+/// Settings for answer spans; ignored for other problems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpanRecipe {
-    /// Which head; if left out, the released one where there may be no answer, else two logits.
+    /// Head; by default the released one if questions may have no answer, otherwise two logits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<SpanHead>,
-    /// Pieces from the beginning of a window over a passage to that of the next.
+    /// Offset in pieces between the starts of consecutive windows over a passage.
     pub stride: usize,
-    /// Null score above which there is no answer; if left out, 0, where a margin says that no answer is as likely as the
-    /// best one, and a logit that there is none with even chances.
+    /// Null score above which there is no answer; 0 by default. A null score of 0 means, for a margin, that no answer
+    /// is as likely as the best one, and for a no-answer logit, a probability of one half.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub null_threshold: Option<f64>,
-    /// How many and how long answers may be.
+    /// Number and length of candidate answers.
     pub decode: DecodeSettings,
 }
 
@@ -124,63 +124,62 @@ impl Default for SpanRecipe {
     }
 }
 
-/// From examples to steps.
+/// Batch sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchSettings {
-    /// Examples that one optimizer step takes, the effective batch.
+    /// Examples per optimizer step, the effective batch size.
     pub examples_per_step: usize,
-    /// Most tokens that are computed at once; steps of more are cut into micro-batches, which changes nothing but
-    /// rounding and dropout.
+    /// Maximum tokens of a micro-batch; splitting a step into micro-batches affects only rounding and dropout.
     pub max_tokens: usize,
-    /// Most sequences that are computed at once.
+    /// Maximum sequences of a micro-batch.
     pub max_sequences: usize,
 }
 
-/// What is dropped in training.
+/// Dropout rates in training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DropoutSettings {
-    /// In the encoder, of hidden states and of attention; the model's own rates if left out.
+    /// Rate of hidden states and attention in the encoder; the model's own rates by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encoder: Option<f64>,
-    /// Before the head; the model's own rate if left out.
+    /// Rate before the head; the model's own rate if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classifier: Option<f64>,
 }
 
-/// The learning rate over the steps.
+/// Learning-rate schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSettings {
-    /// Its shape.
+    /// Shape of the schedule.
     pub kind: ScheduleKind,
-    /// Optimizer steps of the whole run; or `epochs`.
+    /// Optimizer steps of the whole run; alternative to `epochs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// How often every example is met; the steps are ⌊examples · epochs / `examples_per_step`⌋, as released.
+    /// Passes over the examples; the run has ⌊examples · epochs / `examples_per_step`⌋ steps, as released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// Steps of linear warm-up; or `warmup_share`.
+    /// Steps of linear warm-up; alternative to `warmup_share`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_steps: Option<u64>,
-    /// Share of the steps that is warm-up, 0 to 1.
+    /// Warm-up as a share of the steps, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_share: Option<f64>,
     /// Exponent of the decay; 1 is linear.
     pub power: f64,
-    /// Rate at the end.
+    /// Learning rate at the end.
     pub end_learning_rate: f64,
 }
 
-/// Measurements on the dev set.
+/// Evaluations on the dev set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvaluationSettings {
-    /// Steps between evaluations; 0 evaluates after every epoch, but not more often than every 10 steps or three times a run,
-    /// and about 20 times in a run of more epochs. There is always one at the end.
+    /// Steps between evaluations. 0 evaluates after every epoch, but at most about 20 times per run and at least 10
+    /// steps apart (a third of the run if that is less). The end of the run is always evaluated.
     pub interval: u64,
-    /// Stop after so many evaluations without a better one; 0 never stops early.
+    /// Number of evaluations without improvement after which the run stops; 0 never stops early.
     pub patience: u64,
 }
 
@@ -188,37 +187,36 @@ pub struct EvaluationSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSettings {
-    /// Steps between records in the metrics.
+    /// Steps between records in `metrics.jsonl`.
     pub log_interval: u64,
-    /// Steps between checkpoints, from which a run can be resumed. Left out, one is written when the run is stopped; with 0
-    /// none is written at all.
+    /// Steps between checkpoints for resuming. By default one is written only when the run is stopped; 0 writes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_interval: Option<u64>,
 }
 
-/// The steps of a run, resolved.
+/// Resolved numbers of steps of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// All of them.
+    /// Steps of the whole run.
     pub total: u64,
-    /// Of warm-up.
+    /// Steps of warm-up.
     pub warmup: u64,
-    /// Between evaluations.
+    /// Steps between evaluations.
     pub evaluation: u64,
 }
 
-/// Evaluations of a run where no interval is set, about: fewer where there are fewer epochs.
+/// Maximum number of evaluations of a run without a set interval, approximately.
 const EVALUATIONS: u64 = 20;
 
-/// Steps between them at least, in runs that have three times as many.
+/// Minimum number of steps between evaluations without a set interval, in runs of at least three times as many.
 const APART: u64 = 10;
 
-/// Keys of which the one that was given last holds.
+/// Pairs of alternative keys; the one given last replaces the other.
 const ALTERNATIVES: [[&str; 2]; 2] = [["steps", "epochs"], ["warmup_steps", "warmup_share"]];
 
 impl Recipe {
-    /// What is used where nothing else is said. Rates follow the model's width: wide models collapse to one class at
-    /// BERT's rates, and xlarge and xxlarge also need their gradients clipped at 0.1.
+    /// Default recipe for a model. Learning rates depend on the model's width: wide models collapse to one class at
+    /// BERT's rates, and xlarge and xxlarge also need gradients clipped at 0.1.
     pub fn for_model(config: &AlbertConfig) -> Self {
         let learning_rate = match config.hidden_size {
             0..=256 => 1e-4,
@@ -260,7 +258,7 @@ impl Recipe {
         }
     }
 
-    /// The same for a task: windows over passages and short questions where answers are in text.
+    /// Default recipe for a task: [`Recipe::for_model`], with shorter windows and questions for answer spans.
     #[must_use]
     pub fn for_task(task: TaskName, config: &AlbertConfig) -> Self {
         let mut recipe = Self::for_model(config);
@@ -273,10 +271,10 @@ impl Recipe {
         recipe
     }
 
-    /// This recipe with the settings of `text` (TOML) over it, and then `overrides` (`section.key=value`), in order.
+    /// This recipe with the settings of `text` (TOML) applied, then `overrides` (`section.key=value`) in order.
     ///
     /// # Errors
-    /// Text that is no TOML, an unknown key, or a value that is impossible.
+    /// The text is not TOML, a key is unknown, or a value is invalid.
     pub fn with(&self, text: &str, overrides: &[String]) -> Result<Self, FinetuneError> {
         let wrong = FinetuneError::Recipe;
         let mut table = Table::try_from(self).expect("a recipe is a table");
@@ -291,10 +289,10 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Reads what [`Recipe::to_toml`] wrote.
+    /// Parses the output of [`Recipe::to_toml`].
     ///
     /// # Errors
-    /// As [`Recipe::with`]; a setting is missing.
+    /// As [`Recipe::with`], or a setting is missing.
     pub fn from_toml(text: &str) -> Result<Self, FinetuneError> {
         let table = parse(text).map_err(FinetuneError::Recipe)?;
         let recipe: Self =
@@ -303,25 +301,25 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// The text of `config.toml`: every value resolved.
+    /// The recipe as TOML, the content of `config.toml`.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a recipe is a table")
     }
 
-    /// The settings that decide the numbers of the run: all but `input` and `run`, as JSON.
+    /// Settings that determine the results of the run, as JSON: all except `input` and `run`.
     pub fn fingerprint(&self) -> serde_json::Value {
         let mut value = serde_json::to_value(self).expect("a recipe has string keys");
         if let Some(keys) = value.as_object_mut() {
             keys.shift_remove("input");
             keys.shift_remove("run");
         }
-        serde_json::from_str(&value.to_string()).expect("what was just written")
+        serde_json::from_str(&value.to_string()).expect("serialized JSON parses")
     }
 
-    /// The steps of a run over `examples` examples.
+    /// Numbers of steps of a run over `examples` examples.
     ///
     /// # Errors
-    /// More warm-up than there are steps.
+    /// The warm-up is longer than the run.
     pub fn steps(&self, examples: usize) -> Result<Steps, FinetuneError> {
         let per_step = self.batch.examples_per_step as f64;
         let of_epochs = |epochs: f64| (examples as f64 * epochs / per_step).floor().max(1.0) as u64;
@@ -331,8 +329,8 @@ impl Recipe {
         let warmup = schedule.warmup_steps.unwrap_or((share * total as f64) as u64);
         if warmup > total {
             return Err(FinetuneError::Recipe(format!(
-                "`schedule.warmup_steps` is {warmup}, but the run has {total} steps; give less, or a share \
-                 (`schedule.warmup_share`)"
+                "`schedule.warmup_steps` is {warmup}, but the run has {total} steps; lower it or set \
+                 `schedule.warmup_share`"
             )));
         }
         let epoch = of_epochs(1.0);
@@ -342,7 +340,7 @@ impl Recipe {
         Ok(Steps { total, warmup, evaluation })
     }
 
-    /// The schedule of a run of these steps.
+    /// Schedule of a run of `steps`.
     pub(super) fn schedule(&self, steps: Steps) -> training::ScheduleSettings {
         let ScheduleSettings { kind, power, end_learning_rate, .. } = self.schedule;
         training::ScheduleSettings {
@@ -367,15 +365,15 @@ impl Recipe {
         config
     }
 
-    /// Checks every setting, alone and beside the others.
+    /// Checks every setting, also against the others.
     ///
     /// # Errors
-    /// The first impossible one.
+    /// The first invalid setting.
     pub fn validate(&self) -> Result<(), FinetuneError> {
         let wrong = |message: String| Err(FinetuneError::Recipe(message));
         if self.input.from_scratch && self.input.from.is_some() {
             return wrong(
-                "`input.from_scratch` leaves weights out that `input.from` is there for; give one of them".into(),
+                "`input.from_scratch` discards the weights that `input.from` loads; set only one of them".into(),
             );
         }
         self.optimizer.check().map_err(FinetuneError::Recipe)?;
@@ -434,10 +432,10 @@ impl Recipe {
         Ok(())
     }
 
-    /// Checks the recipe beside the model.
+    /// Checks the recipe against the model.
     ///
     /// # Errors
-    /// Sequences are longer than the model has positions.
+    /// The maximum sequence length exceeds the model's positions.
     pub(super) fn expect_positions(&self, model: &AlbertConfig) -> Result<(), FinetuneError> {
         let (longest, positions) = (self.text.max_sequence_length, model.max_position_embeddings);
         if longest <= positions {
@@ -449,7 +447,7 @@ impl Recipe {
     }
 }
 
-/// Replaces what `over` has, key by key. Of two keys that say the same in different ways the new one holds.
+/// Inserts the values of `over` into `table`, recursively. A key removes its alternative.
 fn lay_over(table: &mut Table, over: Table) {
     for (key, value) in over {
         for [a, b] in ALTERNATIVES {
@@ -503,7 +501,7 @@ mod tests {
     #[test]
     fn a_tiny_training_set_is_not_evaluated_after_every_step() {
         let recipe = with(&["schedule.steps=100", "batch.examples_per_step=16"]).unwrap();
-        // An epoch of a step, of two, of seven.
+        // Epochs of one, one, two and seven steps.
         for (examples, evaluation) in [(3, 10), (16, 10), (40, 10), (112, 14)] {
             assert_eq!(recipe.steps(examples).unwrap().evaluation, evaluation, "{examples} examples");
         }
@@ -528,7 +526,7 @@ mod tests {
 
     #[test]
     fn refuses_what_cannot_be() {
-        // Short sequences need no other change.
+        // Shorter sequences are valid without other changes.
         with(&["text.max_sequence_length=16"]).unwrap();
         for (change, expected) in [
             ("schedule.epochs=0", "`schedule.epochs` is 0, expected above 0"),
@@ -541,7 +539,7 @@ mod tests {
             ("optimizer.learning_rate=-1", "`optimizer.learning_rate` is -1"),
             ("optimizer.momentum=0.9", "unknown field `momentum`"),
             ("seed=x", "seed"),
-            ("nonsense", "`nonsense` is no override; write section.key=value"),
+            ("nonsense", "`nonsense` is not an override; write section.key=value"),
         ] {
             let message = with(&[change]).unwrap_err().to_string();
             assert!(message.contains(expected), "{change}: {message}");

@@ -1,4 +1,4 @@
-//! Pictures of a run: `curves.svg`, and `report.html` with everything in one file.
+//! Reports of a run: `curves.svg`, and `report.html` with curves, tables and recipe in one file.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::tasks::Problem;
 const BLUE: [u8; 3] = [31, 119, 180];
 const ORANGE: [u8; 3] = [255, 127, 14];
 
-/// Writes both for the run in `folder`, whose best model was measured as `best`.
+/// Writes both reports for the run in `folder`; `best` are the metrics of its best model.
 pub(super) fn draw(folder: &Path, task: &Task, best: Option<&Measured>, recipe: &Recipe) -> Result<(), FinetuneError> {
     let records: Vec<Record> = read_metrics(&folder.join("metrics.jsonl"))?;
     let panels = panels(&records);
@@ -28,11 +28,11 @@ pub(super) fn draw(folder: &Path, task: &Task, best: Option<&Measured>, recipe: 
     Ok(write_html(&folder.join("report.html"), &format!("Fine-tuning: {}", task.name.name()), &sections)?)
 }
 
-/// Classes up to which the whole matrix is printed, and pairs that are listed beyond.
+/// Maximum number of classes of a full matrix; with more classes, number of listed pairs.
 const MATRIX: usize = 20;
 
-/// Which class was taken for which: the matrix of up to 20 classes, of more the 20 commonest mistakes. `None` where
-/// there are no classes.
+/// Confusion matrix for up to 20 classes, or the 20 most frequent mistakes for more. `None` for problems without
+/// classes.
 pub fn confusion_section(measured: &Measured, problem: &Problem) -> Option<Section> {
     let labels = labels_of(problem);
     let confusions = &measured.confusions;
@@ -47,25 +47,25 @@ pub fn confusion_section(measured: &Measured, problem: &Problem) -> Option<Secti
         return Some(Section::Confusion { labels: labels.to_vec(), counts });
     }
     let mut mistakes: Vec<_> = confusions.iter().filter(|pair| pair.truth != pair.predicted).collect();
-    // Stable: equal counts stay in the order of the classes.
+    // The sort is stable: equal counts keep the order of the classes.
     mistakes.sort_by_key(|pair| std::cmp::Reverse(pair.count));
-    let title = format!("The commonest mistakes, of {} classes and {} pairs", labels.len(), mistakes.len());
+    let title = format!("Most frequent mistakes ({} classes, {} confused pairs)", labels.len(), mistakes.len());
     let name = |class: u32| &labels[class as usize];
     let rows = mistakes
         .iter()
         .take(MATRIX)
-        .map(|pair| (format!("{} taken for {}", name(pair.truth), name(pair.predicted)), pair.count.to_string()));
+        .map(|pair| (format!("{} predicted as {}", name(pair.truth), name(pair.predicted)), pair.count.to_string()));
     Some(Section::Table { title, rows: rows.collect() })
 }
 
-/// How F1 depends on the null score above which there is no answer; `None` where there always is one.
+/// Curve of F1 over the null-score threshold; `None` if every question has an answer.
 pub fn threshold_panel(measured: &Measured) -> Option<Panel> {
     let curve = Curve { name: "F1 (tuned here)".into(), color: BLUE, points: measured.thresholds.clone() };
     let title = "F1 over the threshold of the null score".to_owned();
     (!measured.thresholds.is_empty()).then(|| Panel { title, axis: "threshold", curves: vec![curve] })
 }
 
-/// Figures as a table has them.
+/// Metrics as (name, value) rows of a table.
 pub fn rows(measured: &Measured) -> Vec<(String, String)> {
     let figures = measured.figures.iter().map(|(name, value)| (name.clone(), format!("{value:.4}")));
     let loss = measured.loss.map(|loss| ("loss".to_owned(), format!("{loss:.4}")));
@@ -112,7 +112,7 @@ fn panels(records: &[Record]) -> Vec<Panel> {
 mod tests {
     use super::*;
 
-    /// Of every class one example, taken for the class after it; of class 3 three more.
+    /// One example of every class, predicted as the next class, and three more of class 3.
     fn shifted(classes: u32) -> (Measured, Problem) {
         let pair = |truth| PairCount { truth, predicted: (truth + 1) % classes, count: if truth == 3 { 4 } else { 1 } };
         let labels = (0..classes).map(|class| format!("c{class}")).collect();
@@ -126,10 +126,10 @@ mod tests {
         assert_eq!((labels.len(), counts.len(), counts[3][4], counts[4][3], counts[19][0]), (20, 20, 4, 0, 1));
         let (measured, problem) = shifted(8000);
         let Some(Section::Table { title, rows }) = confusion_section(&measured, &problem) else { panic!() };
-        assert_eq!(title, "The commonest mistakes, of 8000 classes and 8000 pairs");
-        assert_eq!((rows.len(), &rows[0]), (20, &("c3 taken for c4".to_owned(), "4".to_owned())));
+        assert_eq!(title, "Most frequent mistakes (8000 classes, 8000 confused pairs)");
+        assert_eq!((rows.len(), &rows[0]), (20, &("c3 predicted as c4".to_owned(), "4".to_owned())));
         assert_eq!(confusion_section(&Measured::default(), &Problem::Number), None);
-        // A record of an evaluation is linear in the classes: a matrix of 8,000 would have 64 million numbers.
+        // An evaluation record is linear in the classes: a matrix of 8,000 classes would have 64 million elements.
         assert!(serde_json::to_string(&measured).unwrap().len() < 64 * 8000);
     }
 }

@@ -1,18 +1,18 @@
-//! A run in a folder: steps, evaluations, the best model, reports; resumable to the bit.
+//! A run in a folder: steps, evaluations, the best model, reports; bit-exact when resumed.
 //!
 //! ```text
 //! RUN/
-//!   config.toml  task.json                     every setting, resolved; what the model is for
+//!   config.toml  task.json                     every setting, resolved; the task of the model
 //!   metrics.jsonl  curves.svg  report.html
 //!   config.json  model.safetensors  tokenizer.json  tokenizer_config.json
 //!                                              the best model by the task's first metric (the last, without a dev set)
-//!   summary.json                               how it ended
-//!   predictions.jsonl                          what that model says of the dev set
+//!   summary.json                               result of the finished run
+//!   predictions.jsonl                          predictions of the best model for the dev set
 //!   checkpoints/                               the last two training states: one every `run.checkpoint_interval` steps and
 //!                                              one when the run is stopped; none with an interval of 0
 //! ```
 //!
-//! A resumed run ends with the bits of one that was never interrupted: a checkpoint holds parameters, moments and all
+//! A resumed run ends with the same bits as an uninterrupted one: a checkpoint holds parameters, moments and all
 //! counters; the order of examples and dropout are functions of seed and step.
 
 use std::path::{Path, PathBuf};
@@ -40,62 +40,62 @@ use crate::training::{Begin, FolderLock, claim_folder, claim_present, expect_fol
 
 const METRICS: &str = "metrics.jsonl";
 
-/// What a run learns, and from what.
+/// Task and examples of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// What is to be predicted.
+    /// Task of the model.
     pub task: &'a Task,
-    /// Examples to learn from.
+    /// Training examples.
     pub train: &'a Examples,
-    /// Examples to measure on, if there are any.
+    /// Dev examples, if there are any.
     pub dev: Option<&'a Examples>,
 }
 
-/// How a run ended.
+/// Outcome of [`finetune`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// All steps are done, or no evaluation got better for long enough.
+    /// All steps are done, or the patience is exhausted.
     Finished(Summary),
-    /// It was told to stop.
+    /// `stop` was set.
     Stopped {
-        /// The figures so far.
+        /// Results so far.
         summary: Summary,
-        /// The checkpoint that the run can be resumed from; `None` with `run.checkpoint_interval = 0`.
+        /// Checkpoint for resuming; `None` with `run.checkpoint_interval = 0`.
         saved: Option<PathBuf>,
     },
-    /// It went wrong.
+    /// A loss or gradient norm was not finite.
     Diverged {
-        /// What was noticed, in one sentence.
+        /// Message in one sentence.
         problem: String,
         /// The step that was not taken.
         step: u64,
     },
 }
 
-/// Figures of a run at its end.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The seed.
+    /// Seed of the run.
     pub seed: u64,
     /// Steps done.
     pub step: u64,
-    /// Seconds of training, over all starts.
+    /// Training time in seconds, including the time before a resumption.
     pub seconds: f64,
-    /// Whether it stopped because nothing got better.
+    /// True if the run stopped before its last step because the patience was exhausted.
     pub stopped_early: bool,
     /// Step of the best model.
     pub best_step: u64,
-    /// What was measured of the best model; absent without a dev set.
+    /// Metrics of the best model; `None` without a dev set.
     pub best: Option<Measured>,
-    /// What looked like a collapse at the last evaluation, and what to try.
+    /// Warning about a collapse at the last evaluation, with remedies.
     pub collapse: Option<String>,
 }
 
-/// The name of the file that a finished run leaves.
+/// Name of the summary file of a finished run.
 const SUMMARY: &str = "summary.json";
 
 impl Summary {
-    /// How the run in `folder` ended; `None` if it is not finished.
+    /// Summary of the run in `folder`; `None` if it is not finished.
     ///
     /// # Errors
     /// The file is damaged.
@@ -115,23 +115,23 @@ impl Summary {
     }
 }
 
-/// What a run remembers between steps beside its tensors; part of every checkpoint.
+/// State of a run besides its tensors; part of every checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Progress {
     seconds: f64,
     best_step: u64,
     best: Option<Measured>,
-    /// Evaluations since the best.
+    /// Evaluations since the best one.
     worse: u64,
     /// Step of the last evaluation.
     evaluated: u64,
     collapse: Option<String>,
-    /// Since the last record.
+    /// Sums since the last record.
     window: Window,
-    /// Since the last evaluation.
+    /// Sums since the last evaluation.
     since: Window,
-    /// Records of the metrics that the checkpoint counts on; absent in checkpoints of programs that did not count them.
+    /// Number of metrics records at the time of the checkpoint; absent in checkpoints of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     records: Option<u64>,
 }
@@ -161,11 +161,11 @@ impl Window {
     }
 }
 
-/// Fine-tunes in `folder`. `stop` may be set at any time, by a signal for instance; it is looked at after every step.
+/// Runs fine-tuning in `folder`. `stop` may be set at any time, for instance by a signal; it is checked after every
+/// step.
 ///
 /// # Errors
-/// Recipe, examples, model and folder do not belong together, resuming was asked for with other settings, or a file
-/// cannot be written.
+/// Recipe, examples, model and folder do not match, a resumed run has other settings, or a file cannot be written.
 pub fn finetune(
     recipe: &Recipe,
     sources: &Sources<'_>,
@@ -203,7 +203,7 @@ struct Run<'s> {
     trainer: Trainer,
     sources: &'s Sources<'s>,
     dev: Vec<Feature>,
-    /// Pieces of each dev example that did not fit.
+    /// Number of truncated pieces of each dev example.
     dev_cut: Vec<usize>,
     chance: f64,
     family: Family,
@@ -227,7 +227,7 @@ impl<'s> Run<'s> {
         observer: &mut dyn Observer,
     ) -> Result<Self, FinetuneError> {
         expect_folder(folder)?;
-        // Before anything in it is read: what another process still writes must not be taken for the run's last state.
+        // Locked before anything is read: another process may still be writing its state there.
         let claimed = claim_present(folder)?;
         let (metrics, checkpoints) = (folder.join(METRICS), Checkpoints::of_run(folder));
         if begin == Begin::New && (metrics.exists() || folder.join("model.safetensors").exists()) {
@@ -266,7 +266,7 @@ impl<'s> Run<'s> {
             found.expect_inputs(&inputs)?;
             trainer.restore(found)?;
             progress = serde_json::from_value(found.header.progress.clone())
-                .map_err(|error| FinetuneError::Recipe(format!("{}: its counters: {error}", found.path.display())))?;
+                .map_err(|error| FinetuneError::Recipe(format!("{}: bad counters: {error}", found.path.display())))?;
         }
         let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
         let text = recipe.to_toml();
@@ -275,7 +275,7 @@ impl<'s> Run<'s> {
         if found.is_some() {
             checkpoints.tidy(trainer.step())?;
         }
-        // Without a checkpoint the run begins anew, and nothing counts on what an earlier attempt has logged.
+        // Without a checkpoint the run starts over, and records of an earlier attempt are dropped.
         let counted = if found.is_some() { progress.records } else { Some(0) };
         let (log, cut_off) = MetricsLog::resume::<Record>(&metrics, trainer.step(), counted)?;
         let run = Self {
@@ -330,7 +330,7 @@ impl<'s> Run<'s> {
         self.trainer.step() >= self.trainer.steps().total || (patience > 0 && self.progress.worse >= patience)
     }
 
-    /// One step and what is due after it; tells if the run went wrong.
+    /// Runs one step, then logging, evaluation and checkpoint if due. Returns an outcome if the run diverged.
     fn step(&mut self, observer: &mut dyn Observer) -> Result<Option<Outcome>, FinetuneError> {
         let report = match self.trainer.train_step() {
             Ok(report) => report,
@@ -372,7 +372,7 @@ impl<'s> Run<'s> {
         Ok(self.log.append(&Record::Train(record))?)
     }
 
-    /// Measures the model on the dev set, and keeps it if it is the best.
+    /// Evaluates the model on the dev set and saves it if it is the best so far.
     fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<(), FinetuneError> {
         let Some(examples) = self.sources.dev else { return Ok(()) };
         let (measured, lines) = self.predict(examples)?;
@@ -380,7 +380,7 @@ impl<'s> Run<'s> {
         let since = std::mem::take(&mut self.progress.since);
         let steps = self.trainer.steps();
         let train_loss = since.mean(since.loss);
-        // The last evaluation of a run may come a step after the one before, and the loss of one step is mostly noise.
+        // The last evaluation may follow the previous one after a single step, whose loss is mostly noise.
         let judged = (since.steps >= steps.evaluation.min(FEW_STEPS)).then_some(train_loss);
         let is_best = self.progress.best.as_ref().is_none_or(|best| measured.is_better_than(best));
         let patience = self.trainer.recipe().evaluation.patience;
@@ -396,7 +396,7 @@ impl<'s> Run<'s> {
         };
         let collapse = collapse(self.trainer.recipe(), evaluated);
         self.progress.evaluated = step;
-        // One warning a collapse, not one an evaluation.
+        // One warning per collapse, not per evaluation.
         let is_news = self.progress.collapse.is_none();
         self.progress.collapse.clone_from(&collapse);
         self.progress.worse += 1;
@@ -414,7 +414,7 @@ impl<'s> Run<'s> {
         self.draw()
     }
 
-    /// What was measured of the dev set, and its predictions as lines of JSON.
+    /// Metrics on the dev set, and its predictions as JSON lines.
     fn predict(&mut self, examples: &Examples) -> Result<(Measured, String), FinetuneError> {
         let task = self.sources.task;
         let mut lines = String::new();
@@ -444,7 +444,7 @@ impl<'s> Run<'s> {
             first = end;
         }
         let measured = measurer.finish().ok_or_else(|| {
-            FinetuneError::Data("no example of the dev set has a label, so nothing can be measured".into())
+            FinetuneError::Data("no example of the dev set has a label; nothing can be measured".into())
         })?;
         Ok((measured, lines))
     }
@@ -463,10 +463,10 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// Writes a checkpoint of the run as it is.
+    /// Writes a checkpoint of the current state.
     fn save(&mut self, observer: &mut dyn Observer) -> Result<PathBuf, FinetuneError> {
         let step = self.trainer.step();
-        // What the checkpoint counts on is on disk before it.
+        // Records that the checkpoint counts must be on disk before it.
         self.log.sync()?;
         self.progress.records = Some(self.log.records());
         let header = StateHeader {
@@ -489,7 +489,7 @@ impl<'s> Run<'s> {
             self.evaluate(observer)?;
         }
         let keeps_state = match self.trainer.recipe().run.checkpoint_interval {
-            // A state that a stop has left would be older than the run.
+            // A state written at an earlier stop would otherwise stay older than the run.
             None => self.checkpoints.newest()?.is_some(),
             Some(interval) => interval > 0,
         };
@@ -514,11 +514,11 @@ impl<'s> Run<'s> {
     }
 }
 
-/// Scores that an evaluation holds at a time: 64 MiB.
+/// Maximum number of scores that an evaluation holds at a time: 64 MiB.
 const SCORES: usize = 1 << 24;
 
-/// The first of `features`, of whole examples, whose scores of `classes` classes are no more than [`SCORES`]; of one
-/// example at least. Few classes are one part.
+/// Longest prefix of `features` of whole examples with at most [`SCORES`] scores over `classes` classes; at least one
+/// example.
 fn part_of(features: &[Feature], classes: usize) -> &[Feature] {
     let (mut end, mut rows) = (0, 0);
     for example in features.chunk_by(|a, b| a.example == b.example) {
@@ -531,7 +531,7 @@ fn part_of(features: &[Feature], classes: usize) -> &[Feature] {
     &features[..end]
 }
 
-/// A hash over what is trained on, so that a run is not resumed on other examples.
+/// Hash of the training features, so that a run is not resumed with other examples.
 fn fingerprint_of(features: &[Feature]) -> u64 {
     features.iter().fold(0, |hash, feature| {
         let text = format!("{hash:016x} {:?} {:?}", feature.content, feature.target);
@@ -552,7 +552,7 @@ mod tests {
             content: Content::One(Sequence { ids: vec![0; 4], second: 4 }),
             target: Target::Words { first: 0, pieces: vec![1, 2], tags: vec![0, 0] },
         };
-        // Two features an example, two rows a feature.
+        // Two features per example, two rows per feature.
         let features: Vec<Feature> = (0..200).map(|at| feature(at / 2)).collect();
         assert_eq!(part_of(&features, 2).len(), 200);
         // Ten examples have 40 rows.

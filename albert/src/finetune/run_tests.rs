@@ -1,4 +1,4 @@
-//! Whole runs on made-up tasks: what they leave, going on, what they are refused for.
+//! Whole runs on synthetic tasks: their files, resuming, and rejected input.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use super::*;
 use crate::report::read_metrics;
 use crate::tasks::Label;
 
-/// Keeps what it hears; sets the stop flag after some steps.
+/// Observer that records its calls and can set the stop flag after a number of steps.
 #[derive(Default)]
 struct Listener<'s> {
     head: HeadOrigin,
@@ -53,7 +53,7 @@ fn run(
     Ok((outcome, listener))
 }
 
-/// What is left of the metrics without times.
+/// The metrics records with times and speeds set to 0.
 fn timeless(folder: &Path) -> Vec<Record> {
     let mut records: Vec<Record> = read_metrics(&folder.join("metrics.jsonl")).unwrap();
     for record in &mut records {
@@ -81,7 +81,7 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
         let all = heard.evaluations.iter().map(|record| &record.measured);
         let first_of_best = all.reduce(|best, own| if own.is_better_than(best) { own } else { best }).unwrap();
         assert_eq!(&best, first_of_best, "{problem:?}");
-        // What a number is called in is decided once: every figure but a threshold is a fraction.
+        // Every figure except a threshold is a fraction.
         for (name, value) in best.figures.iter().filter(|(name, _)| !name.starts_with("threshold")) {
             assert!((-1.0..=1.0).contains(value), "{problem:?}: {name} {value}");
         }
@@ -97,7 +97,7 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
         let lines = std::fs::read_to_string(folder.join("predictions.jsonl")).unwrap();
         assert_eq!(lines.lines().count(), 60);
         assert_eq!(lines.lines().nth(7).unwrap(), predictions[7].to_json("7", &task(problem), 0), "{problem:?}");
-        // A threshold is for questions that may have no answer; the best one is no worse than 0.
+        // Only questions that may have no answer have a threshold; the tuned one is at least as good as 0.
         match &dev {
             Examples::Questions(questions) if *problem == (Problem::Span { may_be_impossible: true }) => {
                 let threshold = predictor.tune_null_threshold(questions, "dev.json").unwrap();
@@ -114,7 +114,7 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
                 assert!(message.contains("questions without an answer"), "{message}");
             }
         }
-        // One example alone has the prediction that it has among others, but for rounding.
+        // Up to rounding, the prediction for an example does not depend on the other examples.
         let Examples::Texts(list) = &dev else { continue };
         let alone = predictor.predict(&Examples::Texts(vec![list[7].clone()])).unwrap();
         if let (Prediction::Class(a), Prediction::Class(b)) = (&alone[0], &predictions[7]) {
@@ -200,7 +200,7 @@ fn a_head_follows_its_labels_into_another_order() {
         let rows: Vec<_> = own.chunks(own.len() / 2).rev().flatten().copied().collect();
         assert_eq!(mapped, rows, "{name}");
     }
-    // What was learnt counts under the new order at once: the labels of the examples are swapped with the names.
+    // The loaded head works in the new order: the labels of the examples are swapped along with the names.
     let swapped = |seed| {
         let Examples::Texts(mut list) = made_up(&early, 60, seed) else { unreachable!() };
         for text in &mut list {
@@ -238,17 +238,17 @@ fn what_does_not_fit_is_counted_and_what_is_no_text_refused() {
     };
     let mut predictor = Predictor::load(&[single], &device(1)).unwrap();
     predictor.predict(&text(&"a ".repeat(33), None)).unwrap();
-    // Thirty pieces fit between the two special ones.
+    // Thirty pieces fit between the two special tokens.
     assert_eq!((predictor.truncated(), predictor.cut()), (&[3][..], 1));
     predictor.predict(&text("a b", None)).unwrap();
     assert_eq!((predictor.truncated(), predictor.cut()), (&[0][..], 1));
     let mut refused = |examples: Examples| predictor.predict(&examples).unwrap_err().to_string();
     assert!(refused(text(" \n", None)).contains("example \"7\": the text is empty"));
-    assert!(refused(text("a", Some("b"))).contains("trained on single texts, and this is a pair"));
+    assert!(refused(text("a", Some("b"))).contains("trained on single texts, but this is a pair"));
     let mut predictor = Predictor::load(&[pairs], &device(1)).unwrap();
     predictor.predict(&text("a b", Some("c"))).unwrap();
     let mut refused = |examples: Examples| predictor.predict(&examples).unwrap_err().to_string();
-    assert!(refused(text("a", None)).contains("trained on pairs, and this is one text; give a second"));
+    assert!(refused(text("a", None)).contains("trained on pairs, but this is one text; give a second"));
     assert!(refused(text("", Some("a"))).contains("the first text is empty"));
 }
 
@@ -261,7 +261,7 @@ fn a_collapse_is_warned_of_once_and_ties_keep_the_lower_loss() {
         run(&recipe(pretrained.path(), &dead), &problems()[1], &folder, Begin::New, device(1), None).unwrap();
     let warnings = heard.evaluations.iter().filter(|record| record.collapse.is_some()).count();
     assert_eq!((heard.evaluations.len(), warnings), (10, 1));
-    // All dev examples are right long before the loss has reached its lowest.
+    // The dev accuracy reaches 1 long before the loss reaches its minimum.
     let easy = recipe(pretrained.path(), &["schedule.steps=120", "evaluation.interval=20"]);
     let (outcome, heard) = run(&easy, &problems()[0], &runs.path().join("easy"), Begin::New, device(1), None).unwrap();
     let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
@@ -290,21 +290,21 @@ fn an_earlier_fine_tuning_lends_its_head_where_labels_agree() {
         let (_, heard) = run(&from, problem, &folder, Begin::New, device(1), None).unwrap();
         assert_eq!(heard.fresh, ["classifier.weight", "classifier.bias"], "{problem:?}");
     }
-    // Two models of one task have a mean; of two tasks, none.
+    // Models of one task can be averaged, models of two tasks cannot.
     let mut both = Predictor::load(&[first.clone(), runs.path().join("same")], &device(1)).unwrap();
     let dev = made_up(&three, 20, 2);
     let mean = both.predict(&dev).unwrap();
     let single = Predictor::load(std::slice::from_ref(&first), &device(1)).unwrap().predict(&dev).unwrap();
     assert!(mean != single && mean.len() == single.len());
     let message = Predictor::load(&[first, runs.path().join("0")], &device(1)).unwrap_err().to_string();
-    assert!(message.contains("made for another problem"), "{message}");
+    assert!(message.contains("trained for another problem"), "{message}");
 }
 
 #[test]
 fn a_run_without_learning_is_called_a_collapse_and_patience_ends_it() {
     let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
     let problem = &problems()[1];
-    // No weight changes by so little: every evaluation is a tie, and the earliest stays.
+    // Updates this small change no weight: every evaluation is a tie, and the earliest model is kept.
     let dead =
         ["schedule.steps=200", "evaluation.interval=5", "evaluation.patience=3", "optimizer.learning_rate=1e-30"];
     let (outcome, heard) =

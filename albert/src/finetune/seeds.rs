@@ -1,12 +1,12 @@
-//! The same run under several seeds, each in a folder of its own, and what they have in common.
+//! Statistics over runs with the same recipe and different seeds.
 //!
 //! ```text
-//! RUN/seed-1/  seed-2/  ...        a run each (see `run`)
+//! RUN/seed-1/  seed-2/  ...        one run each (see `run`)
 //! RUN/summary.json                 figures of each, median, lowest and highest, standard deviation
 //! ```
 //!
-//! Fine-tuning on little data varies from seed to seed by more than most methods differ by (Devlin et al. 2019; the paper
-//! reports medians of five). Run together, the folders are an ensemble.
+//! On small data, fine-tuning results differ more between seeds than between most methods (Devlin et al. 2019; the
+//! paper reports medians of five). The folders together can be used as an ensemble.
 
 use std::path::Path;
 
@@ -18,31 +18,31 @@ use super::{FinetuneError, Summary};
 /// A figure over the seeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// Its name.
+    /// Name of the figure.
     pub name: String,
-    /// One value a seed, in their order.
+    /// One value per seed, in the order of the seeds.
     pub values: Vec<f64>,
-    /// The middle one; of an even number the mean of both.
+    /// Median; the mean of the two middle values for an even number of values.
     pub median: f64,
-    /// The lowest.
+    /// Lowest value.
     pub lowest: f64,
-    /// The highest.
+    /// Highest value.
     pub highest: f64,
-    /// √(Σ (x - mean)² / (n - 1)); 0 of one.
+    /// Sample standard deviation √(Σ (x - mean)² / (n - 1)); 0 for one value.
     pub deviation: f64,
 }
 
-/// Several runs.
+/// Summary of several runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SeedSummary {
-    /// Each run.
+    /// Summary of each run.
     pub runs: Vec<Summary>,
-    /// Each figure over them.
+    /// Statistics of each figure over the runs.
     pub figures: Vec<Spread>,
 }
 
 impl Spread {
-    /// The spread of `values`, of which there is at least one.
+    /// Statistics of `values`, which must not be empty.
     pub fn new(name: &str, values: Vec<f64>) -> Self {
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
@@ -61,7 +61,7 @@ impl Spread {
 }
 
 impl SeedSummary {
-    /// The spread of every figure that all `runs` have.
+    /// Statistics of every figure that all `runs` have.
     pub fn new(runs: Vec<Summary>) -> Self {
         let of = |run: &Summary, name: &str| {
             let figures = &run.best.as_ref()?.figures;

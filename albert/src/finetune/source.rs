@@ -1,17 +1,17 @@
-//! Which tasks there are, and where their files lie.
+//! Names of the tasks, and the layout and loading of their files.
 //!
 //! ```text
 //! cola ... ax       GLUE as published: DIR/CoLA/train.tsv, or DIR/train.tsv
 //! race              DIR/RACE/train/middle/...
 //! squad1 squad2     DIR/train-v1.1.json, DIR/dev-v1.1.json, and v2.0
 //! classify regress  DIR/{train,dev,test}.{tsv,csv,jsonl}     named columns
-//! tag               DIR/{train,dev,test}.{conll,txt,tsv,bio} a word a line
+//! tag               DIR/{train,dev,test}.{conll,txt,tsv,bio} one word per line
 //! choice            DIR/{train,dev,test}.{jsonl,json}
 //! qa                DIR/{train,dev,test}.json                in SQuAD 2.0's layout
 //! ```
 //!
-//! Where files of one's own have no dev set, a share of the training set is held out: by a hash of its text, so that
-//! copies of one text, and all questions about one passage, are on the same side.
+//! For custom files without a dev set, a share of the training set is held out, chosen by a hash of the text, so that
+//! copies of a text and all questions about a passage are on the same side.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -31,37 +31,37 @@ use crate::tasks::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum TaskName {
-    /// Of GLUE.
+    /// A GLUE task.
     Glue(GlueTask),
-    /// Reading comprehension of English examinations.
+    /// RACE: reading comprehension of English examinations.
     Race,
-    /// Classes of texts or pairs, in files of one's own.
+    /// Classification of texts or pairs, custom files.
     Classify,
-    /// Numbers for texts or pairs, in files of one's own.
+    /// Regression on texts or pairs, custom files.
     Regress,
-    /// Classes of words, in files of one's own.
+    /// Classification of words, custom files.
     Tag,
-    /// Multiple choice, in files of one's own.
+    /// Multiple choice, custom files.
     Choice,
-    /// Answers in text, each question with one.
+    /// SQuAD 1.1: answer spans; every question has an answer.
     Squad1,
-    /// Answers in text, if there is one.
+    /// SQuAD 2.0: answer spans; questions may have no answer.
     Squad2,
-    /// Answers in text in files of one's own, if there is one.
+    /// Answer spans, custom files; questions may have no answer.
     Qa,
 }
 
 impl TaskName {
-    /// Those that are not of GLUE.
+    /// Tasks outside GLUE.
     const OTHERS: [Self; 8] =
         [Self::Squad1, Self::Squad2, Self::Race, Self::Classify, Self::Regress, Self::Tag, Self::Choice, Self::Qa];
 
-    /// All of them.
+    /// All tasks.
     pub fn all() -> impl Iterator<Item = Self> {
         GlueTask::ALL.into_iter().map(Self::Glue).chain(Self::OTHERS)
     }
 
-    /// The name that commands know it by.
+    /// Name of the task on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Glue(task) => task.name(),
@@ -76,12 +76,12 @@ impl TaskName {
         }
     }
 
-    /// Whether answers are parts of passages.
+    /// True if answers are spans of passages.
     pub fn is_about_spans(self) -> bool {
         matches!(self, Self::Squad1 | Self::Squad2 | Self::Qa)
     }
 
-    /// What it is measured in; checkpoints are chosen by the first.
+    /// Metrics of the task; the first one selects checkpoints.
     pub fn metrics(self) -> Vec<Metric> {
         match self {
             Self::Glue(task) => task.metrics().to_vec(),
@@ -135,31 +135,31 @@ impl From<TaskName> for String {
     }
 }
 
-/// Where what is read stands in files.
+/// Column names and split settings of the input files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSettings {
-    /// Column of the name of an example; `id` if there is one and nothing is said.
+    /// Column of an example's id; by default `id`, if present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Column of the text, or of the first of a pair.
+    /// Column of the text, or of the first text of a pair.
     pub text: String,
-    /// Column of the second of a pair; `text_b` if there is one and nothing is said.
+    /// Column of the second text of a pair; by default `text_b`, if present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_b: Option<String>,
     /// Column of the label or number.
     pub label: String,
     /// Column of a word, counted from 0.
     pub word: usize,
-    /// Column of a word's tag; the last if nothing is said.
+    /// Column of a word's tag, counted from 0; by default the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<usize>,
-    /// The only level of RACE that is read; both if nothing is said.
+    /// Level of RACE to read; by default both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
-    /// Share of the training set that is held out where there is no dev file.
+    /// Share of the training set held out if there is no dev file, 0 to 0.5.
     pub dev_share: f64,
-    /// Seed of that choice; the same for all seeds of a run.
+    /// Seed of the held-out split; not changed by the seeds of a run.
     pub dev_seed: u64,
 }
 
@@ -181,7 +181,7 @@ impl DataSettings {
     }
 }
 
-/// Examples of any kind, as a file has them.
+/// Streaming reader of a file of examples of any kind.
 pub enum ExampleReader {
     /// Texts or pairs.
     Texts(Reader<crate::tasks::Text>),
@@ -194,10 +194,10 @@ pub enum ExampleReader {
 }
 
 impl ExampleReader {
-    /// At most `count` more examples; fewer only at the end of the file.
+    /// Reads up to `count` more examples; fewer only at the end of the file.
     ///
     /// # Errors
-    /// What the reader finds.
+    /// The file cannot be read, or an example is invalid.
     pub fn take(&mut self, count: usize) -> Result<Examples, FinetuneError> {
         fn some<E: crate::tasks::Example>(reader: &mut Reader<E>, count: usize) -> Result<Vec<E>, FinetuneError> {
             Ok(reader.by_ref().take(count).collect::<Result<_, _>>()?)
@@ -210,7 +210,7 @@ impl ExampleReader {
         })
     }
 
-    /// What is to be said about what was read so far.
+    /// Remarks for the user about the examples read so far.
     pub fn remarks(&self) -> Vec<String> {
         let remarks = match self {
             Self::Texts(reader) => reader.remarks(),
@@ -227,33 +227,33 @@ impl ExampleReader {
     }
 }
 
-/// What a run reads.
+/// Loaded problem and examples of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
-    /// What is to be predicted.
+    /// Problem of the task, with its labels.
     pub problem: Problem,
-    /// Examples to learn from.
+    /// Training examples.
     pub train: Examples,
-    /// Examples to measure on.
+    /// Dev examples, if there are any.
     pub dev: Option<Examples>,
-    /// What a user should know about the files.
+    /// Remarks for the user about the files.
     pub remarks: Vec<String>,
 }
 
-/// A task with the place of its files.
+/// A task with the settings of its files.
 #[derive(Clone, Copy, Debug)]
 pub struct DataSource<'s> {
-    /// The task.
+    /// Name of the task.
     pub task: TaskName,
-    /// Its settings.
+    /// Settings of its files.
     pub settings: &'s DataSettings,
 }
 
 impl DataSource<'_> {
-    /// The training and dev examples in `folder`.
+    /// Loads the training and dev examples in `folder`.
     ///
     /// # Errors
-    /// A file is missing or damaged.
+    /// A file is missing or invalid, or there are too few examples to hold out a dev set.
     pub fn load(&self, folder: &Path) -> Result<Loaded, FinetuneError> {
         let problem = self.problem(folder)?;
         let (train, mut remarks) = self.open(folder, Split::Train, &problem, Purpose::Training)?.all()?;
@@ -271,8 +271,8 @@ impl DataSource<'_> {
         let (train, dev) = split(train, dev_share, dev_seed);
         if train.is_empty() || dev.is_empty() {
             return Err(FinetuneError::Data(format!(
-                "{}: there is no dev file, and {} examples are too few to hold out a share of {dev_share} \
-                 (data.dev_share); add a dev file, or give data.dev_share=0 to measure nothing",
+                "{}: no dev file, and {} examples are too few to hold out a share of {dev_share} (data.dev_share); \
+                 add a dev file, or set data.dev_share=0 to train without evaluation",
                 folder.display(),
                 train.len() + dev.len()
             )));
@@ -286,7 +286,7 @@ impl DataSource<'_> {
         Ok(Loaded { problem, train, dev: Some(dev), remarks })
     }
 
-    /// What is to be predicted, with the labels of the training set.
+    /// Problem of the task, with the labels of the training set in `folder`.
     ///
     /// # Errors
     /// A file is missing or damaged.
@@ -303,10 +303,10 @@ impl DataSource<'_> {
         })
     }
 
-    /// A part of the data in `folder`.
+    /// Opens a split of the data in `folder`.
     ///
     /// # Errors
-    /// There is no such part.
+    /// The file of the split is missing, ambiguous or unreadable.
     pub fn open(
         &self,
         folder: &Path,
@@ -332,11 +332,11 @@ impl DataSource<'_> {
         }
     }
 
-    /// One file: in the layout of the task's test or dev set, or in that of files of one's own. Of RACE, whose passages are
-    /// a file each, also a folder (see [`read_race_at`]).
+    /// Opens a single file, in the published layout of the task or in the layout of custom files. RACE stores one file
+    /// per passage, so a folder is accepted too (see [`read_race_at`]).
     ///
     /// # Errors
-    /// The file cannot be opened, or its name says nothing.
+    /// The file cannot be opened, or its format is unknown.
     pub fn open_file(&self, path: &Path, problem: &Problem, purpose: Purpose) -> Result<ExampleReader, FinetuneError> {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_lowercase();
         let is_tsv = path.extension().is_some_and(|ending| ending == "tsv");
@@ -359,13 +359,13 @@ impl DataSource<'_> {
         Ok(match problem {
             Problem::Labels { .. } if purpose != Purpose::Prediction => {
                 return Err(FinetuneError::Data(
-                    "a model that gives several labels at once cannot be evaluated: no layout of files has such labels; \
-                     use albert predict"
+                    "a multi-label model cannot be evaluated: no file layout has several labels per example; use \
+                     albert predict"
                         .into(),
                 ));
             }
             Problem::Labels { .. } => {
-                // A name that no column has: labels of this kind are not read.
+                // A column name that cannot occur: labels of this kind are not read.
                 let columns = TextColumns { label: "\0".into(), ..self.settings.texts() };
                 ExampleReader::Texts(read_texts(path, &columns, &Problem::Number, purpose)?)
             }
@@ -382,7 +382,7 @@ impl DataSource<'_> {
         })
     }
 
-    /// The files that can be a part in a folder of one's own.
+    /// Existing custom files in `folder` for a split.
     fn own_files(&self, folder: &Path, split: Split) -> Vec<PathBuf> {
         let names: &[&str] = match split {
             Split::Train => &["train"],
@@ -394,7 +394,7 @@ impl DataSource<'_> {
         all.map(|name| folder.join(name)).filter(|path| path.is_file()).collect()
     }
 
-    /// The file of a part in a folder of one's own.
+    /// The custom file in `folder` for a split.
     fn own_file(&self, folder: &Path, split: Split) -> Result<PathBuf, FinetuneError> {
         let wrong = |problem: String| Err(FinetuneError::Data(problem));
         match &self.own_files(folder, split)[..] {
@@ -409,7 +409,7 @@ impl DataSource<'_> {
                 wrong(format!("{}: no {part} file; expected {}", folder.display(), names.join(" or ")))
             }
             [first, second, ..] => wrong(format!(
-                "{} and {} are both here; leave one of them as the {split} set",
+                "{} and {} both exist; keep one of them as the {split} set",
                 first.display(),
                 second.display()
             )),
@@ -417,10 +417,11 @@ impl DataSource<'_> {
     }
 }
 
-/// Fewer labels than this may each be there once.
+/// Minimum number of labels for the identifier check; fewer may each occur once by chance.
 const FEW_LABELS: usize = 20;
 
-/// A remark where nearly every label is there once: the column was given by mistake, for nothing can be learnt of it.
+/// Remark if at least 90 % of the labels occur once: nothing can be learned from them, so the column is likely a
+/// mistake.
 fn looks_like_an_identifier(problem: &Problem, examples: &Examples, column: &str) -> Option<String> {
     let (Problem::Classes { labels }, Examples::Texts(texts)) = (problem, examples) else { return None };
     let mut counts = vec![0u64; labels.len()];
@@ -432,14 +433,14 @@ fn looks_like_an_identifier(problem: &Problem, examples: &Examples, column: &str
     let once = counts.iter().filter(|&&count| count == 1).count();
     (labels.len() >= FEW_LABELS && 10 * once >= 9 * labels.len()).then(|| {
         format!(
-            "{once} of {} labels occur once; the label column {column:?} looks like an identifier; name another by --set \
-             data.label=NAME, or use `regress` for numbers",
+            "{once} of {} labels occur once; the label column {column:?} looks like an identifier; choose another with \
+             --set data.label=NAME, or use `regress` for numbers",
             labels.len()
         )
     })
 }
 
-/// Puts about `share` of the examples aside.
+/// Splits about `share` of the examples off, as (train, dev).
 fn split(examples: Examples, share: f64, seed: u64) -> (Examples, Examples) {
     let is_dev = |text: &str| {
         let hash = hash64(text.as_bytes());
@@ -457,7 +458,7 @@ fn split(examples: Examples, share: f64, seed: u64) -> (Examples, Examples) {
             (Examples::Tagged(train), Examples::Tagged(dev))
         }
         Examples::Choices(list) => {
-            // Without a passage the question stands for itself.
+            // Without a passage, the question is the key.
             let key = |choice: &crate::tasks::Choice| format!("{}", choice.passage);
             let (dev, train) = list.into_iter().partition(|choice| match key(choice) {
                 passage if passage.is_empty() => is_dev(&choice.question),
@@ -514,7 +515,7 @@ mod tests {
         assert!(told[0].contains("200 of 200 labels occur once") && told[0].contains("identifier"), "{told:?}");
         assert!(remarks(&|at| at / 2).is_empty());
         assert!(remarks(&|at| at % 7).is_empty());
-        // A few rare labels beside common ones.
+        // A few rare labels among common ones.
         assert!(remarks(&|at| if at < 30 { at } else { 100 + at % 10 }).is_empty());
     }
 
@@ -537,7 +538,7 @@ mod tests {
             assert_eq!(list.len(), count, "{}", path.display());
             assert!(level.is_none() || list.iter().all(|choice| choice.level == level), "{}", path.display());
         }
-        // Other files of a task with options have their own layout.
+        // Other files are read in the layout of custom multiple-choice files.
         let own = Path::new(golden).join("own/choices.jsonl");
         assert_eq!(of_race.open_file(&own, &Problem::Choice, Purpose::Prediction).unwrap().take(9).unwrap().len(), 2);
     }
@@ -559,9 +560,9 @@ mod tests {
         let loaded = source.load(folder.path()).unwrap();
         assert_eq!((loaded.train.len(), loaded.dev.unwrap().len()), (200, 1));
         std::fs::write(folder.path().join("dev.tsv"), "text\tlabel\nx\tyes\n").unwrap();
-        // Two dev files: neither is silently passed over.
+        // Two dev files are an error; neither is silently ignored.
         let message = source.open(folder.path(), Split::Dev, &loaded.problem, Purpose::Evaluation).err().unwrap();
-        assert!(message.to_string().contains("are both here"), "{message}");
+        assert!(message.to_string().contains("both exist"), "{message}");
         let message = source.open(folder.path(), Split::Test, &loaded.problem, Purpose::Prediction).err().unwrap();
         let expected = ": no test file; expected test.tsv or test.csv or test.jsonl or test.ndjson";
         assert!(message.to_string().ends_with(expected), "{message}");

@@ -1,4 +1,4 @@
-//! The heads that answer in text beside their equations, in f64: losses and gradients of their parameters.
+//! Losses and parameter gradients of the span heads, compared with their equations in f64.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::model::{ForwardOptions, Inputs};
 /// Parameters of a head by name.
 type Values = HashMap<String, Vec<f64>>;
 
-/// W·x + b of row `row` alone.
+/// W·x + b for one row x.
 fn dense(values: &Values, name: &str, x: &[f64]) -> Vec<f64> {
     let weight = &values[&format!("{name}.weight")];
     let bias = values.get(&format!("{name}.bias"));
@@ -35,7 +35,7 @@ fn log_sum(z: &[f64]) -> f64 {
     most + z.iter().map(|z| (z - most).exp()).sum::<f64>().ln()
 }
 
-/// The mean loss over the windows of `batch`, whose encoder output is `x` [T, H].
+/// Mean loss over the windows of `batch`, with encoder output `x` [T, H].
 fn expected(values: &Values, batch: &Batch, x: &[Vec<f64>], is_released: bool) -> f64 {
     let mut sum = 0.0;
     for (at, pair) in batch.cu_seqlens.windows(2).enumerate() {

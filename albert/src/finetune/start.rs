@@ -1,4 +1,4 @@
-//! What a run begins with: the encoder of a model folder under the head of a task.
+//! Initial model of a run: the encoder of a model folder with a task head.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,42 +13,42 @@ use crate::model::Model;
 use crate::tasks::{Problem, listed};
 use crate::tokenizer::Tokenizer;
 
-/// A model under the head of a task, and where its parameters are from.
+/// A model with a task head, and the origin of its parameters.
 #[derive(Debug)]
 pub struct Start {
-    /// The configuration, with the recipe's dropout.
+    /// Configuration, with the recipe's dropout.
     pub config: AlbertConfig,
-    /// Whose names the folder uses.
+    /// Model family, whose parameter names the folder uses.
     pub family: Family,
-    /// The tokenizer of the folder.
+    /// Tokenizer of the folder.
     pub tokenizer: Tokenizer,
-    /// The model.
+    /// Model with its task head.
     pub model: Model,
-    /// Its parameters.
+    /// Parameters of the model.
     pub params: ParamStore,
-    /// What was loaded, what is fresh, what the folder holds besides. Nothing is fresh that is not listed.
+    /// Loaded, ignored and randomly initialized tensors. Every randomly initialized parameter is listed.
     pub report: LoadReport,
     /// Origin of the head's parameters.
     pub head: HeadOrigin,
 }
 
-/// Where the head of a task is from.
+/// Origin of a task head's parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HeadOrigin {
-    /// It is initialized at random, as for a pre-trained model.
+    /// Initialized at random, because the run starts from a pre-trained model.
     #[default]
     Initialized,
-    /// It is initialized at random though the earlier model has one, because of this.
+    /// Initialized at random, because the head of the earlier model does not fit for this reason.
     Refused(String),
-    /// It is that of the earlier model.
+    /// Loaded from the earlier model.
     Loaded,
-    /// It is that of the earlier model, whose labels are the same in another order: a label of this task and the row
-    /// that it has there, row by row.
+    /// Loaded from the earlier model, which has the same labels in another order: for each row, its label and the row
+    /// of that label in the earlier model.
     Mapped(Vec<(String, usize)>),
 }
 
 impl HeadOrigin {
-    /// Of a head `own` under `labels`, where the earlier model has the head `earlier` under `theirs`.
+    /// Origin of the head `own` with `labels`, given the earlier model's head `earlier` with labels `theirs`.
     fn new(own: TaskHead, labels: &[String], earlier: Option<TaskHead>, theirs: &[String]) -> Self {
         if earlier != Some(own) {
             return Self::Refused("the earlier model has no head of this kind and number of labels".into());
@@ -58,19 +58,19 @@ impl HeadOrigin {
         }
         let places: HashMap<&String, usize> = theirs.iter().zip(0..).collect();
         let row = |label: &String| Some((label.clone(), *places.get(label)?));
-        // As many labels on both sides, and none twice here: where each is found, it is a permutation.
+        // Both sides have the same number of labels, without duplicates here, so finding each gives a permutation.
         match labels.iter().map(row).collect() {
             Some(rows) => Self::Mapped(rows),
             None => Self::Refused(format!("the earlier model has other labels: {}", listed(theirs))),
         }
     }
 
-    /// Whether the values of the earlier model are taken.
+    /// True if the values of the earlier model are used.
     fn is_taken(&self) -> bool {
         matches!(self, Self::Loaded | Self::Mapped(_))
     }
 
-    /// Copies a parameter of the head, whose first dimension is that of the labels.
+    /// Copies a parameter of the head, whose first dimension is the labels.
     fn copy(&self, values: &[f32], out: &mut [f32]) {
         let Self::Mapped(rows) = self else { return out.copy_from_slice(values) };
         let width = values.len() / rows.len();
@@ -85,7 +85,7 @@ impl fmt::Display for HeadOrigin {
         match self {
             Self::Initialized => f.write_str("the head is initialized at random"),
             Self::Refused(reason) => write!(f, "the head is initialized at random: {reason}"),
-            Self::Loaded => f.write_str("the head is that of the earlier model"),
+            Self::Loaded => f.write_str("the head is loaded from the earlier model"),
             Self::Mapped(rows) => {
                 let all: Vec<String> = rows.iter().map(|(label, row)| format!("{label:?} from row {row}")).collect();
                 let shown = all.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
@@ -93,20 +93,20 @@ impl fmt::Display for HeadOrigin {
                     0 => String::new(),
                     more => format!(" and {more} more"),
                 };
-                write!(f, "the head is that of the earlier model, its rows mapped by label: {shown}{more}")
+                write!(f, "the head is loaded from the earlier model, its rows mapped by label: {shown}{more}")
             }
         }
     }
 }
 
-/// Labels that a message names.
+/// Maximum number of labels listed in a message.
 const LISTED: usize = 10;
 
-/// The head that a problem is solved with.
+/// Head for a problem.
 pub(super) fn head_of(problem: &Problem, span: &SpanRecipe) -> Result<TaskHead, FinetuneError> {
     let labels = |labels: &[String]| match labels.len() {
         0 | 1 => Err(FinetuneError::Data(format!(
-            "{} of {} classes; at least two are needed to tell apart",
+            "{} of {} classes; expected at least two",
             name_of(problem),
             labels.len()
         ))),
@@ -128,7 +128,7 @@ pub(super) fn head_of(problem: &Problem, span: &SpanRecipe) -> Result<TaskHead, 
     })
 }
 
-/// The names of the classes; empty where there are none.
+/// Labels of a problem; empty if it has none.
 pub(super) fn labels_of(problem: &Problem) -> &[String] {
     match problem {
         Problem::Classes { labels } | Problem::Labels { labels } | Problem::Tags { labels } => labels,
@@ -137,18 +137,19 @@ pub(super) fn labels_of(problem: &Problem) -> &[String] {
 }
 
 impl Start {
-    /// Loads what `recipe` begins with. The head is fresh, unless `input.from` has one of the same kind and labels, in any
-    /// order; the pooler is fresh where the folder has none; everything is with `input.from_scratch`.
+    /// Loads the initial model of `recipe`. The head is initialized at random unless `input.from` has one of the same
+    /// kind with the same labels in any order; the pooler is if the folder has none; with `input.from_scratch` all
+    /// parameters are.
     ///
     /// # Errors
-    /// There is no model, or it does not fit.
+    /// The recipe names no model, or the model does not fit the recipe.
     pub fn load(recipe: &Recipe, problem: &Problem, cpu: &Cpu) -> Result<Self, FinetuneError> {
         let (folder, is_earlier) = match (&recipe.input.from, &recipe.input.model) {
             (Some(from), _) => (from, true),
             (None, Some(model)) => (model, false),
             (None, None) => {
                 let problem =
-                    "a run begins with a model: give --model DIR (`input.model`), or --from DIR (`input.from`)";
+                    "no model to start from; give --model DIR (`input.model`) or --from DIR (`input.from`)";
                 return Err(FinetuneError::Recipe(problem.into()));
             }
         };
@@ -168,7 +169,7 @@ impl Start {
         let take = |spec: &ParameterSpec, values: &[f32]| {
             let id = params.find(&spec.name).ok_or_else(|| EngineError::Parameter {
                 name: spec.name.clone(),
-                problem: "the model of the task does not have it".into(),
+                problem: "not a parameter of the task's model".into(),
             })?;
             let out = params.values_mut(id)?;
             match spec.name.starts_with("classifier.") {
@@ -190,7 +191,7 @@ impl Start {
     }
 }
 
-/// The tokenizer of a model folder.
+/// Loads the tokenizer of a model folder.
 pub(super) fn tokenizer_of(files: &ModelFolder) -> Result<Tokenizer, FinetuneError> {
     let folder: &Path = files.path();
     let tokenizer = Tokenizer::load(folder)?;

@@ -1,4 +1,4 @@
-//! `task.json`: what a fine-tuned model was made for, beside what `config.json` can say.
+//! `task.json`: the task of a fine-tuned model, as far as `config.json` cannot store it.
 
 use std::path::Path;
 
@@ -12,35 +12,35 @@ use crate::config::ProblemType;
 use crate::metrics::Metric;
 use crate::tasks::{Problem, Text};
 
-/// The name of the file in a model folder.
+/// File name in a model folder.
 pub const TASK_FILE: &str = "task.json";
 
-/// What a model was made for.
+/// Task of a fine-tuned model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// Its name; of a model that somebody else has made, that of files of one's own.
+    /// Name of the task; for third-party models, the task of custom files (`squad2` for span heads).
     pub name: TaskName,
-    /// What is to be predicted.
+    /// Problem, with its labels.
     pub problem: Problem,
-    /// What it is measured in; a checkpoint is chosen by the first.
+    /// Metrics; the first one selects checkpoints.
     pub metrics: Vec<Metric>,
-    /// How text was cut.
+    /// Length limits of sequences.
     pub text: TextSettings,
-    /// How answers in text are found; of no effect on other problems.
+    /// Settings for answer spans; ignored for other problems.
     #[serde(default)]
     pub span: SpanRecipe,
-    /// Where what is read stands in its files.
+    /// Column names of its files.
     pub data: DataSettings,
-    /// Whether it was trained on pairs of texts; `None` if that is not known, or the problem is not about texts.
+    /// True if trained on pairs of texts; `None` if unknown, or if the problem is not about texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs: Option<bool>,
 }
 
 impl Task {
-    /// `name` under `recipe`.
+    /// Task `name` with the settings of `recipe`.
     pub fn new(name: TaskName, problem: Problem, recipe: &Recipe) -> Self {
         let (text, span, data) = (recipe.text.clone(), recipe.span.clone(), recipe.data.clone());
-        // Without B- and I- there are no entities to find.
+        // Without B- and I- labels there are no entities.
         let has_entities =
             |labels: &[String]| labels.iter().any(|label| label.starts_with("B-") || label.starts_with("I-"));
         let metrics = match &problem {
@@ -50,7 +50,7 @@ impl Task {
         Self { name, problem, metrics, text, span, data, pairs: None }
     }
 
-    /// The same, with whether its `examples` are pairs.
+    /// This task with `pairs` set according to `examples`.
     #[must_use]
     pub fn of_examples(&self, examples: &Examples) -> Self {
         let pairs = match examples {
@@ -60,19 +60,19 @@ impl Task {
         Self { pairs, ..self.clone() }
     }
 
-    /// Refuses texts that the model was not trained for: pairs and single texts in each other's place, and no text at
-    /// all. Published files of GLUE have pairs of which one is empty.
+    /// Checks that texts fit the model: no pair for a model of single texts, no single text for a model of pairs, no
+    /// empty text. One text of a GLUE pair may be empty, as in the published files.
     ///
     /// # Errors
-    /// The first such text.
+    /// The first text that does not fit.
     pub(super) fn expect(&self, examples: &Examples) -> Result<(), FinetuneError> {
         let Examples::Texts(list) = examples else { return Ok(()) };
         let is_glue = matches!(self.name, TaskName::Glue(_));
         let is_empty = |text: &str| text.trim().is_empty();
         for Text { id, first, second, .. } in list {
             let problem = match (self.pairs, second) {
-                (Some(true), None) => "the model was trained on pairs, and this is one text; give a second one",
-                (Some(false), Some(_)) => "the model was trained on single texts, and this is a pair; leave one out",
+                (Some(true), None) => "the model was trained on pairs, but this is one text; give a second one",
+                (Some(false), Some(_)) => "the model was trained on single texts, but this is a pair; leave one out",
                 (_, None) if is_empty(first) => "the text is empty; there is nothing to predict from",
                 (_, Some(second)) if is_empty(first) && (!is_glue || is_empty(second)) => {
                     "the first text is empty; there is nothing to predict from"
@@ -95,11 +95,11 @@ impl Task {
         Ok(write_atomically(folder.join(TASK_FILE), |out| out.write_all(text.as_bytes()))?)
     }
 
-    /// What the model in `folder` was made for: its `task.json`, or what the head in its weights and the labels in its
-    /// `config.json` tell.
+    /// Task of the model in a folder, from its `task.json`, or else from the head in its weights and the labels in its
+    /// `config.json`.
     ///
     /// # Errors
-    /// The file is damaged, or the model has no head of a task.
+    /// The file is damaged, or the model has no task head.
     pub fn of_folder(files: &ModelFolder) -> Result<Self, FinetuneError> {
         let path = files.path().join(TASK_FILE);
         let wrong = |problem: String| {
@@ -123,8 +123,8 @@ impl Task {
                 (Problem::Labels { labels: named(labels) }, TaskName::Classify)
             }
             Some(TaskHead::Sequence { labels: 2.. }) if reading.problem_type == Some(ProblemType::Regression) => {
-                let problem = "its config.json says `problem_type` = \"regression\" with several numbers; models of one \
-                               number are supported";
+                let problem = "its config.json sets `problem_type` = \"regression\" with several outputs; only one \
+                               output is supported";
                 return Err(wrong(problem.into()));
             }
             Some(TaskHead::Sequence { labels: 1 }) => (Problem::Number, TaskName::Regress),
