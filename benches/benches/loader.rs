@@ -38,7 +38,8 @@ fn loading(criterion: &mut Criterion) {
             let folder = std::env::temp_dir().join(format!("albert-loader-{}", std::process::id()));
             let text = vec![Source::File(root.join("cli/data/public_domain.txt"))];
             let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-            data::build(text, &folder, &corpus, &split, &tokenizer, |_| ()).expect("the text is long enough for shards");
+            data::build(text, &folder, &corpus, &split, &tokenizer, |_| ())
+                .expect("the text is long enough for shards");
             folder
         },
         PathBuf::from,
@@ -51,7 +52,8 @@ fn loading(criterion: &mut Criterion) {
         settings.instances.max_sequence_length = sequence;
         settings.batch.max_tokens = tokens;
         let shards = Arc::clone(dataset.side(Side::Train));
-        let mut sampler = Sampler::new(shards, Arc::clone(&vocabulary), &settings, 1).expect("the documents contain sentence pairs");
+        let mut sampler =
+            Sampler::new(shards, Arc::clone(&vocabulary), &settings, 1).expect("the documents contain sentence pairs");
         let mut batch = Batch::new(&settings);
         group.throughput(Throughput::Elements(two_epochs(&mut sampler, &mut batch)));
         group.bench_function(format!("sequences of {sequence}"), |bench| {

@@ -105,11 +105,9 @@ const LISTED: usize = 10;
 /// Head for a problem.
 pub(super) fn head_of(problem: &Problem, span: &SpanRecipe) -> Result<TaskHead, FinetuneError> {
     let labels = |labels: &[String]| match labels.len() {
-        0 | 1 => Err(FinetuneError::Data(format!(
-            "{} of {} classes; expected at least two",
-            name_of(problem),
-            labels.len()
-        ))),
+        0 | 1 => {
+            Err(FinetuneError::Data(format!("{} of {} classes; expected at least two", name_of(problem), labels.len())))
+        }
         count => Ok(count),
     };
     Ok(match problem {
@@ -148,8 +146,7 @@ impl Start {
             (Some(from), _) => (from, true),
             (None, Some(model)) => (model, false),
             (None, None) => {
-                let problem =
-                    "no model to start from; give --model DIR (`input.model`) or --from DIR (`input.from`)";
+                let problem = "no model to start from; give --model DIR (`input.model`) or --from DIR (`input.from`)";
                 return Err(FinetuneError::Recipe(problem.into()));
             }
         };

@@ -1,11 +1,11 @@
-//! Blocks of A and B as the register tile reads them: where they lie if they are f32 and lie well, else packed.
+//! Blocks of A and B as the microkernel reads them: f32 operands of a suitable layout in place, all others packed.
 //!
-//! A step of the sum takes up to MR numbers of A and NR of B. Numbers of a step that are neighbors (A transposed, B
-//! normal) or rows whose steps are neighbors (A normal) need no packing: the tile takes strides. B transposed has to be
-//! packed, because a vector holds neighboring columns; so have bf16 numbers, which are widened once on the way.
+//! A step of k takes up to MR elements of A and NR of B. The microkernel takes strides, so A in either layout and B
+//! normal need no packing. B transposed is packed, because a vector holds neighboring columns; bf16 operands are
+//! packed, so that they are widened once.
 //!
-//! A stride of a multiple of 4 KiB puts all steps of a panel into the same few sets of the caches, where they push each
-//! other out: such operands are packed too.
+//! A row stride that is a multiple of 4 KiB maps all steps of a panel to a few cache sets, where they evict each other:
+//! such operands are packed too.
 
 use super::pack;
 use super::packed::PackedB;
@@ -15,40 +15,40 @@ use super::{Gemm, Layout, Operand};
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
-/// Numbers in 4 KiB.
+/// Elements in 4 KiB.
 const SETS: usize = 1024;
 
-/// Rows of C up to which a B of up to [`NEAR`] numbers is read where it lies: with more, a panel that is packed is used
-/// often enough; and a larger B comes from far away, which is faster row by row, as packing reads it, than panel by panel.
+/// Maximum rows of C for which a B of up to [`NEAR`] elements is read in place. With more rows packing pays off. A
+/// larger B is not in L2 and is read faster row by row, as packing does, than panel by panel.
 const FEW_ROWS: usize = 192;
 
-/// Numbers that the second-level cache holds beside what else a product needs.
+/// Elements of B that fit L2 together with the other data of a product.
 const NEAR: usize = 400_000;
 
-/// Numbers of a block of A that stay in the second-level cache while the panels of B go by.
+/// Elements of a block of A that stay in L2 while the panels of B stream.
 const KEPT: usize = 300_000;
 
-/// Columns of the narrowest panel of B that is read where it lies: two cache lines of each row. One alone is too little
-/// for what it costs to reach it.
+/// Minimum width of a panel of B that is read in place: two cache lines per row. A single line per row costs too much
+/// per access.
 const WIDE: usize = 32;
 
-/// Whether an operand with this leading dimension can be read where it lies.
+/// True if an operand with this leading dimension can be read in place.
 fn lies_well(x: Operand<'_>, leading: usize) -> bool {
     matches!(x, Operand::F32(_)) && !leading.is_multiple_of(SETS)
 }
 
-/// Whether panels of A are read where they lie.
+/// True if panels of A are read in place.
 pub(super) fn a_lies_well(spec: &Gemm, a: Operand<'_>) -> bool {
     lies_well(a, spec.lda)
 }
 
-/// Whether whole panels of B are read where they lie.
+/// True if full panels of B are read in place.
 pub(super) fn b_lies_well(tile: &Tile, spec: &Gemm, b: Operand<'_>) -> bool {
     let wide = tile.nr >= WIDE;
     wide && spec.b == Layout::Normal && spec.m <= FEW_ROWS && spec.n * spec.k <= NEAR && lies_well(b, spec.ldb)
 }
 
-/// Some rows of A for some steps of the sum.
+/// Rows of A for some steps of k.
 #[derive(Clone)]
 pub(super) struct BlockA<'a> {
     pub spec: &'a Gemm,
@@ -59,21 +59,21 @@ pub(super) struct BlockA<'a> {
 }
 
 impl<'a> BlockA<'a> {
-    /// Where the row `start` of the block begins.
+    /// Index in `a` of row `start` of the block.
     #[inline(always)]
     fn at(&self, start: usize) -> usize {
         let row = self.rows.start + start;
         if self.spec.a == Layout::Normal { row * self.spec.lda + self.k0 } else { self.k0 * self.spec.lda + row }
     }
 
-    /// Whether its panels are read where they lie, and all of them stay in the second-level cache.
+    /// True if its panels are read in place and all of them stay in L2.
     #[inline(always)]
     pub(super) fn stays(&self) -> bool {
         a_lies_well(self.spec, self.a) && self.rows.len() * self.depth <= KEPT
     }
 
-    /// The panel of `height` rows from `start` on. If it has to be packed it is in `out`: packed now, or, unless it
-    /// `is_new`, by the last call.
+    /// Panel of `height` rows from `start` on. If A needs packing, the panel is packed into `out`, or was by the last
+    /// call if `is_new` is false.
     #[inline(always)]
     pub(super) fn panel<'o, S: Simd>(
         &self,
@@ -107,22 +107,22 @@ impl<'a> BlockA<'a> {
     }
 }
 
-/// Some columns of B, the first a multiple of NR, for some steps of the sum.
+/// Columns of B for some steps of k; the first column is a multiple of NR.
 #[derive(Clone, Copy)]
 pub(super) struct BlockB<'a> {
-    /// Panel j begins at j · `step`, and its steps are `along` apart.
+    /// All panels, or the full ones if `rest` is not empty: panel j starts at j · `step`, its steps are `along` apart.
     whole: &'a [f32],
     step: usize,
     along: usize,
-    /// Packed, if it is not empty: the last panel, which is not whole.
+    /// Packed copy of a partial last panel, or empty.
     rest: &'a [f32],
     nr: usize,
-    /// Whether it was packed before the product, so that it comes from further away than the second-level cache.
+    /// True if B was packed before the product, so that it is not in L2.
     pub is_far: bool,
 }
 
 impl<'a> BlockB<'a> {
-    /// The block of B packed before.
+    /// Block of a packed B.
     pub(super) fn packed(b: &'a PackedB, tile: &Tile, k0: usize, depth: usize, column: usize) -> Self {
         Self {
             whole: b.block(k0, depth, column),
@@ -134,7 +134,7 @@ impl<'a> BlockB<'a> {
         }
     }
 
-    /// The block of `b`; what has to be packed goes to `out`.
+    /// Block of `b`, packed into `out` unless it is read in place.
     #[inline(always)]
     pub(super) fn plain<S: Simd>(
         simd: S,
@@ -173,7 +173,7 @@ impl<'a> BlockB<'a> {
         }
     }
 
-    /// Panel `j`; `whole` if all its columns exist.
+    /// Panel `j`; `whole` is true if all its columns exist.
     #[inline(always)]
     pub(super) fn panel(&self, j: usize, whole: bool) -> Right<'a> {
         if whole || self.rest.is_empty() {
@@ -199,7 +199,7 @@ impl Kernel for Pack<'_> {
     }
 }
 
-/// Packs a block of B, panel behind panel.
+/// Packs a block of B, panel by panel.
 pub(super) struct PackB<'a> {
     pub spec: &'a Gemm,
     pub b: Operand<'a>,

@@ -1,4 +1,4 @@
-//! The row of the product in the table of operations: its sizes, its cost, its check against f64.
+//! The product's row in the table of operations: its sizes, its cost, its check against f64.
 
 use super::{
     Beta, Epilogue, Gemm, Layout, PackedB, cuda_cases, cuda_sm90_cases, cuda_variants, gemm, gemm_packed, reference,
@@ -17,18 +17,18 @@ use ptx::Sm;
 /// Matrix products with their epilogues.
 pub const OPERATION: Operation = Operation { name: "gemm", cases, cost, check, ptx: cuda_cases::programs };
 
-/// The products of ALBERT-base, (n, k): attention output, joined query-key-value, feed-forward in and out, embedding
+/// Products of ALBERT-base as (n, k): attention output, fused query-key-value, feed-forward in and out, embedding
 /// projection, MLM projection, vocabulary.
 pub const BASE_SHAPES: [(usize, usize); 7] =
     [(768, 768), (2304, 768), (3072, 768), (768, 3072), (768, 128), (128, 768), (30_000, 128)];
 
-/// Rows of the timed cases: a short and a long batch of tokens, and the largest.
+/// Rows of the timed cases: short, long, and the largest batch of tokens.
 pub const BASE_ROWS: [usize; 4] = [128, 512, 2048, 4096];
 
-/// Products that are checked in the definition's plain loops have no more multiply-adds than this.
+/// Maximum multiply-adds of a case that is checked against the naive reference loops.
 const CHECKED_WORK: usize = 1 << 21;
 
-/// What is fused behind the sum, by name.
+/// Epilogue of a case, including β.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum After {
     Nothing,
@@ -52,7 +52,7 @@ impl After {
         all
     }
 
-    /// Its words in a variant.
+    /// Suffix of a case's variant.
     pub(super) fn name(self) -> String {
         match self {
             Self::Nothing => String::new(),
@@ -71,7 +71,7 @@ impl After {
         }
     }
 
-    /// Whether old values of C, a residual or a pre-activation are read: a matrix like C.
+    /// True if a matrix like C is read: old values of C, a residual or a pre-activation.
     fn reads_matrix(self) -> bool {
         match self {
             Self::Nothing | Self::Bias | Self::BiasActivation(..) => false,
@@ -81,7 +81,7 @@ impl After {
     }
 }
 
-/// The forms by name.
+/// Names and layouts of the four forms.
 pub(super) const FORMS: [(&str, Layout, Layout); 4] = [
     ("nt", Layout::Normal, Layout::Transposed),
     ("nn", Layout::Normal, Layout::Normal),
@@ -90,7 +90,7 @@ pub(super) const FORMS: [(&str, Layout, Layout); 4] = [
 ];
 
 fn case(form: &str, after: After, dtype: DType, m: usize, n: usize, k: usize) -> Case {
-    // y = x·Wᵀ goes forward; dx = dy·W and dW = dyᵀ·x go backward.
+    // y = x·Wᵀ is a forward pass; dx = dy·W and dW = dyᵀ·x are backward passes.
     let pass = if form.ends_with('t') { Pass::Forward } else { Pass::Backward };
     Case { pass, dtype, variant: format!("{form}{}", after.name()), dims: vec![("m", m), ("n", n), ("k", k)] }
 }
@@ -105,7 +105,7 @@ fn cases() -> Vec<Case> {
             }
         }
     }
-    // Rows of whole 16-byte vectors, as a GPU likes them: more slices of k than a ring has stages, tiles with tails.
+    // Rows of whole 16-byte vectors, the GPU's fast path: more k-tiles than pipeline stages, tiles with tails.
     for (form, ..) in FORMS {
         for (m, n, k) in [(72, 136, 200), (130, 8, 40)] {
             all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, m, n, k)));
@@ -114,27 +114,27 @@ fn cases() -> Vec<Case> {
             all.extend(After::all().into_iter().map(|after| case(form, after, DType::F32, m, n, k)));
         }
     }
-    // Fewer slices than a ring has stages: one, and two where A lies transposed.
+    // Fewer k-tiles than pipeline stages: one, and two if A is stored transposed.
     for (form, ..) in FORMS {
         all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, 72, 8, 24)));
     }
     all.push(case("tn", After::Nothing, DType::Bf16, 136, 8, 40));
-    // Rows that begin anywhere, in the first slices of a ring, and columns that end within any vector of a panel.
+    // Unaligned rows, in the first k-tiles of a pipeline, and columns that end inside any vector of a panel.
     for (form, ..) in FORMS {
         all.extend([(5, 17, 33), (5, 49, 65)].map(|(m, n, k)| case(form, After::Bias, DType::Bf16, m, n, k)));
     }
-    // Several tiles for each warpgroup of a block, and more slices than stages of any ring.
+    // Several tiles per warpgroup of a block, and more k-tiles than any pipeline has stages.
     for (form, after) in [("nt", After::Nothing), ("tn", After::BiasDropoutResidual(true, true))] {
         all.push(case(form, after, DType::Bf16, 264, 40, 184));
     }
-    // The same with every epilogue, with more slices of each tile than stages, so that who takes turns may not begin
-    // before it is his; and all columns and rows of a tile.
+    // The same with every epilogue and more k-tiles per tile than stages, so that a ping-pong consumer must wait for
+    // its turn; and all columns and rows of a tile.
     for (form, ..) in &FORMS[..2] {
         for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
             all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, m, n, k)));
         }
     }
-    // On Hopper's wide tiles: several of them, all their rows; and rows of C that begin anywhere.
+    // Hopper's wide tiles: several of them, all their rows; and unaligned rows of C.
     for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
         all.extend(["tn", "tt"].map(|form| case(form, After::Nothing, DType::Bf16, m, n, k)));
     }
@@ -149,16 +149,16 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// The specification and the epilogue of a case.
+/// Specification and epilogue of a case.
 pub(super) fn read(case: &Case) -> (Gemm, After) {
     let (form, rest) = cuda_variants::plain(&case.variant).split_at(2);
     let (_, a, b) = FORMS.into_iter().find(|(name, ..)| *name == form).unwrap_or_else(|| panic!("{case}: no form"));
     let after = After::all().into_iter().find(|after| after.name() == rest);
     let spec = Gemm::new(case.dim("m"), case.dim("n"), case.dim("k"), a, b);
-    (spec, after.unwrap_or_else(|| panic!("{case}: no epilogue is called `{rest}`")))
+    (spec, after.unwrap_or_else(|| panic!("{case}: unknown epilogue `{rest}`")))
 }
 
-/// Every operand once. What is fused behind the sum costs one operation an element and reads and writes its matrices.
+/// Cost of a case: every operand is moved once; an epilogue adds one operation per element and its matrices.
 fn cost(case: &Case) -> Cost {
     let (spec, after) = read(case);
     let [a, b, c] = spec.spans().map(|span| (span * case.dtype.bytes()) as u64);
@@ -205,19 +205,19 @@ fn check(case: &Case, target: Target) -> Outcome {
     }
 }
 
-/// Random operands of a product; `X` stores A and B, `Y` stores C and its like.
+/// Random operands of a product; `X` stores A and B, `Y` stores C and matrices like C.
 pub(super) struct Problem<X, Y> {
     pub spec: Gemm,
     pub after: After,
-    /// As they lie, NaN between the rows.
+    /// A in its layout, NaN between the rows.
     pub a: Vec<X>,
     pub b: Vec<X>,
     pub bias: Vec<f32>,
-    /// Old values of C, a residual or a pre-activation: [m, n] with the leading dimension of C, NaN between the rows.
+    /// Old values of C, residual or pre-activation: [m, n] with the leading dimension of C, NaN between the rows.
     pub matrix: Vec<Y>,
 }
 
-/// `rows` rows of random numbers with NaN between them.
+/// `rows` rows of random elements with NaN between them.
 fn rows<X: Element>(seed: u64, rows: usize, columns: usize, leading: usize) -> Vec<X> {
     let values = uniform::<X>(seed, rows * columns, 1.0);
     let mut out = vec![X::from_f32(f32::NAN); super::span(rows, columns, leading)];
@@ -227,7 +227,7 @@ fn rows<X: Element>(seed: u64, rows: usize, columns: usize, leading: usize) -> V
     out
 }
 
-/// The rows without what lies between them.
+/// Copies the rows without the gaps between them.
 fn dense<X: Copy>(x: &[X], rows: usize, columns: usize, leading: usize) -> Vec<X> {
     if columns == 0 {
         return Vec::new();
@@ -259,7 +259,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         matches!(self.after, After::BiasDropoutResidual(true, _)).then_some(Self::DROPOUT)
     }
 
-    /// C and the kept pre-activation as they lie, between guard bands.
+    /// Runs the kernel: C and the saved pre-activation with their gaps, between guard bands.
     pub(super) fn compute(&self, cpu: &Cpu, packed: Option<&PackedB>) -> (Guarded<Y>, Guarded<Y>) {
         let span = self.spec.spans()[2];
         let mut pre = Guarded::<Y>::poisoned(span);
@@ -288,7 +288,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         (c, pre)
     }
 
-    /// C and the pre-activation by the definition, without gaps.
+    /// C and the pre-activation by the reference, without gaps.
     pub(super) fn define<R: Real>(&self) -> (Vec<R>, Vec<R>) {
         let Gemm { m, n, ldc, .. } = self.spec;
         let acc = match only_names() {
@@ -317,14 +317,14 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         }
     }
 
-    /// What a naive implementation errs by on a few thousand elements of the same depth.
+    /// Greatest errors of C and the pre-activation of a naive implementation, on 48 x 48 elements of the same k.
     pub(super) fn naive_errors(&self) -> (f64, f64) {
         let sample = Problem::<X, Y>::new(Gemm::new(48, 48, self.spec.k, self.spec.a, self.spec.b), self.after);
         let (naive, exact) = (sample.define::<f32>(), sample.define::<f64>());
         (greatest_error(&store::<Y>(&naive.0), &exact.0), greatest_error(&store::<Y>(&naive.1), &exact.1))
     }
 
-    /// Holds C and the kept pre-activation, as they lie, against the rule.
+    /// Checks C and the saved pre-activation, with gaps, against the error bound; returns the error over the bound.
     pub(super) fn hold(
         &self,
         c: &[Y],
@@ -335,7 +335,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let Gemm { m, n, ldc, .. } = self.spec;
         let mut gaps = (0..c.len()).filter(|i| i % ldc >= n);
         if let Some(i) = gaps.find(|&i| !c[i].to_f32().is_nan() || !pre[i].to_f32().is_nan()) {
-            return Err(format!("written between the rows, at {i}"));
+            return Err(format!("element {i} in the gap between rows was written"));
         }
         let mut worst = within_error("c", &dense(c, m, n, ldc), naive.0, &exact.0)?;
         if let After::BiasActivation(_, true) = self.after {
@@ -344,7 +344,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         Ok(worst)
     }
 
-    /// Holds the kernel against the rule, with B as it lies and packed; gives the error over the bound.
+    /// Checks the kernel against the error bound, with B plain and packed; returns the error over the bound.
     pub(super) fn check(&self, cpu: &Cpu) -> Result<f64, String> {
         let Gemm { m, n, k, b, ldb, ldc, .. } = self.spec;
         let mut packed = PackedB::new(cpu.isa(), k, n);
@@ -362,7 +362,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             let bits: Vec<u32> = c.iter().map(|c| c.to_f32().to_bits()).collect();
             match &first {
                 Some(first) if *first != bits => {
-                    return Err(format!("{place}: other bits than without packing before"));
+                    return Err(format!("{place}: bits differ from the run without packed B"));
                 }
                 _ => first = Some(bits),
             }

@@ -1,5 +1,5 @@
-//! The loop nest, generic over the instruction set. One task computes a rectangle of C; nothing is shared between
-//! tasks but what they read.
+//! Loop nest of a product, generic over the instruction set. A task computes a rectangle of C; tasks share only their
+//! inputs.
 
 use super::blocks::{BlockA, BlockB, PackB, a_lies_well, b_lies_well};
 use super::epilogue::{Finish, Mask};
@@ -11,14 +11,14 @@ use crate::pool::{Cpu, Disjoint};
 use crate::simd::{Kernel, Simd};
 use std::{cell::RefCell, ops::Range};
 
-/// B as it comes.
+/// B in either of its forms: a matrix to be packed as needed, or packed panels.
 #[derive(Clone, Copy)]
 pub(super) enum Right<'a> {
     Plain(Operand<'a>),
     Packed(&'a PackedB),
 }
 
-/// Packed blocks and partial sums of one thread: allocated once, at the first product on it.
+/// Packed blocks and partial sums of one thread, allocated by its first product.
 struct Scratch {
     a: Vec<Line>,
     b: Vec<Line>,
@@ -46,7 +46,7 @@ impl Scratch {
         fit(&mut self.mask, mask);
     }
 
-    /// Floats of a, b, sums, spill and mask.
+    /// Floats in a, b, sums, spill and mask.
     fn floats(tile: &Tile) -> [usize; 5] {
         let sums = tile.task_columns * tile.task_rows;
         let mask = Mask::len(tile.mr, tile.columns(0));
@@ -54,13 +54,13 @@ impl Scratch {
     }
 }
 
-/// Allocates the scratch of every worker thread, so that no later product does.
+/// Allocates the scratch of every worker thread, so that later products allocate nothing.
 pub fn warm_up(cpu: &Cpu) {
     let tile = Tile::of(cpu.isa().kind());
     cpu.on_every_thread(|_| SCRATCH.with_borrow_mut(|scratch| scratch.fit(&tile)));
 }
 
-/// Bytes of scratch that each worker thread holds from its first product, or [`warm_up`], on.
+/// Bytes of scratch per worker thread, held from its first product or [`warm_up`] on.
 pub fn scratch_bytes(cpu: &Cpu) -> usize {
     Scratch::floats(&Tile::of(cpu.isa().kind())).iter().map(|floats| floats.div_ceil(16) * 64).sum()
 }
@@ -81,7 +81,7 @@ pub(super) fn run(
     let tile = Tile::of(cpu.isa().kind());
     let (down, across) = cut(&tile, cpu.threads().div_ceil(batch.count), spec, a, b, c);
     cpu.for_each(batch.count * down * across, |task| {
-        // Down first: neighboring tasks share their columns of B.
+        // Column-major order: neighboring tasks share their columns of B.
         let (i, column, row) = (task / (down * across), task / down % across, task % down);
         let b = match b {
             Right::Plain(b) => Right::Plain(b.from(i * batch.stride_b)),
@@ -104,9 +104,9 @@ pub(super) fn run(
     });
 }
 
-/// Tasks down the rows and across the columns of C, for some threads: as few as keep them busy, because what two tasks
-/// read they read, and pack, twice. No number depends on where C is cut (see the module), so that the number of threads
-/// may decide.
+/// Number of tasks along the rows and the columns of C. As few as keep `threads` busy, because an operand that two
+/// tasks read is read, and packed, twice. The cut does not change the result (see the module), so it may depend on the
+/// number of threads.
 fn cut(tile: &Tile, threads: usize, spec: &Gemm, a: Operand<'_>, b: Right<'_>, c: Output<'_>) -> (usize, usize) {
     let Gemm { m, n, k, .. } = *spec;
     let work = m.saturating_mul(n).saturating_mul(k.max(1));
@@ -122,8 +122,8 @@ fn cut(tile: &Tile, threads: usize, spec: &Gemm, a: Operand<'_>, b: Right<'_>, c
     };
     let down = m.div_ceil(rows);
     let (units_down, units_across) = (m.div_ceil(tile.mr), n.div_ceil(tile.nr));
-    // What each cut costs, in multiply-adds for each step of the sum: A is read once for each column of tasks and B once
-    // for each row of them; to pack a number takes as long as PACKING multiply-adds. And the largest task may be the last.
+    // Cost of a cut, in multiply-adds per step of k: A is read once per column of tasks and B once per row of tasks;
+    // packing an element costs as much as PACKING multiply-adds. The largest task may also run last.
     const PACKING: usize = 12;
     let weight = |lies_well: bool| if lies_well { 1 } else { PACKING };
     let weight_a = weight(a_lies_well(spec, a));
@@ -143,7 +143,7 @@ fn cut(tile: &Tile, threads: usize, spec: &Gemm, a: Operand<'_>, b: Right<'_>, c
     cuts.filter(enough).min_by_key(|&cut| cost(cut)).unwrap_or((down, across))
 }
 
-/// A rectangle of C.
+/// Computes a rectangle of C.
 struct Task<'a> {
     spec: &'a Gemm,
     rows: Range<usize>,
@@ -214,7 +214,7 @@ impl Kernel for Task<'_> {
     }
 }
 
-/// Packs all of B, as [`PackedB`] has it.
+/// Packs all of B into `out`, in the order of [`PackedB`].
 pub(super) fn pack_all(
     cpu: &Cpu,
     k: usize,

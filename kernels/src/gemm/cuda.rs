@@ -1,66 +1,65 @@
-//! Matrix products on the tensor cores of Ampere and later: C = epilogue(A · B), f32 sums.
+//! Matrix products on the tensor cores of Ampere and later: C = epilogue(A · B), f32 accumulators.
 //!
 //! ```text
 //! C[m, n] (+)= epilogue(Σ_p A[m, p] · B[p, n])        A, B bf16 or f16 (f32: `cuda_single`); C bf16, f16 or f32
 //! ```
 //!
-//! One block computes one tile of C; its threads copy slices of A and B, k wide, through a ring of stages in shared
-//! memory that `cp.async` fills while the tensor cores work on an older stage:
+//! A block computes one tile of C; its threads copy k-tiles of A and B with `cp.async` through a pipeline of stages in
+//! shared memory while the tensor cores work on an older stage:
 //!
 //! ```text
-//! __global__ product(a, b, c, ...) {                            // blockIdx.x names the tile, blockIdx.z the batch or slice
-//!     for (s = 0; s < STAGES - 1; s++) { copy slice s -> stage s; commit; }           // cp.async, 16 bytes a thread
-//!     for (i = 0; i < slices; i++) {
-//!         wait until at most STAGES - 2 groups are under way;                         // mine of slice i are there
-//!         __syncthreads();            // everybody's are there, and nobody reads the stage that is overwritten next
-//!         copy slice i + STAGES - 1 -> stage (i + STAGES - 1) % STAGES; commit;
+//! __global__ product(a, b, c, ...) {                        // blockIdx.x: tile, blockIdx.z: batch element or split
+//!     for (s = 0; s < STAGES - 1; s++) { copy k-tile s -> stage s; commit; }          // cp.async, 16 bytes a thread
+//!     for (i = 0; i < k_tiles; i++) {
+//!         wait until at most STAGES - 2 groups are in flight;             // this thread's copies of k-tile i are done
+//!         __syncthreads();               // all threads' copies are, and no thread reads the stage to be overwritten
+//!         copy k-tile i + STAGES - 1 -> stage (i + STAGES - 1) % STAGES; commit;
 //!         for (kk = 0; kk < BK; kk += 16) {
 //!             ldmatrix A[WM, 16], B[16, WN] of this warp;                             // one step ahead of
 //!             mma.m16n8k16 for each 16 x 8 of the warp's tile;                        // these
 //!     }   }
 //!     __syncthreads();                                                               // all have read
-//!     sums -> shared memory; __syncthreads();                                         // f32, over the ring
+//!     accumulators -> shared memory; __syncthreads();                                 // f32, over the stages
 //!     each warp: 16 rows x 64 columns at a time, 16 bytes a thread -> epilogue -> C
 //! }
 //!
-//!         BN columns: warps side by side                 a stage: A as it lies, then B as it lies
-//!       ┌────────┬────────┐                               normal A      [BM rows][BK]      transposed A  [BK rows][BM]
-//!   BM  │ warp 0 │ warp 1 │  WM = BM / warps down          normal B      [BK rows][BN]      transposed B  [BN rows][BK]
-//!       ├────────┼────────┤  WN = BN / warps along        16-byte chunks exchanged by `Tile::of_halves`: no access meets
-//!       │ warp 2 │ warp 3 │                               itself in a bank; transposed reading is `ldmatrix.trans`
+//!         BN columns: warps side by side                 a stage: A, then B, each in its memory layout
+//!       ┌────────┬────────┐                               normal A      [BM rows][BK]     transposed A  [BK rows][BM]
+//!   BM  │ warp 0 │ warp 1 │  WM = BM / warps down          normal B      [BK rows][BN]     transposed B  [BN rows][BK]
+//!       ├────────┼────────┤  WN = BN / warps along        16-byte chunks swizzled by `Tile::of_halves`: accesses are
+//!       │ warp 2 │ warp 3 │                               free of bank conflicts; `ldmatrix.trans` transposes
 //!       └────────┴────────┘
 //! ```
 //!
-//! Tiles of C are walked in groups of eight rows of tiles, so that the blocks that run together share their operands in
-//! the second-level cache.
+//! Tiles of C are rasterized in groups of eight rows of tiles, so that concurrent blocks share their operands in L2.
 //!
-//! Cost: 2·m·n·k FLOP; A is read n / BN times and B m / BM times, mostly from the second-level cache. A product with few
-//! tiles and a long k (a weight's gradient) is cut along k ([`Product::split`]): slice z of k gives its own f32 sums,
-//! and a second kernel (`cuda_split_k`) adds them in order of z, so results never depend on who was first.
+//! Cost: 2·m·n·k FLOP; A is read n / BN times and B m / BM times, mostly from L2. A product with few tiles and a long k
+//! (a weight's gradient) uses split-K ([`Product::split`]): split z writes its own f32 sums, and a second kernel
+//! (`cuda_split_k`) adds them in order of z, so the result does not depend on the order in which blocks finish.
 //!
-//! Rows of operands begin at multiples of 16 bytes where their leading dimensions are multiples of eight: then copies are
-//! `cp.async` and tails are zero-filled. Any other leading dimension, or n, takes the same program with copies and stores
-//! number by number (`unaligned` in its name), several times slower.
+//! If leading dimensions are multiples of eight, rows start at multiples of 16 bytes: copies are `cp.async`, and tails
+//! are zero-filled. Any other leading dimension, or n, takes the same program with copies and stores element by element
+//! (`unaligned` in its name), several times slower.
 //!
-//! Budget: 128 registers a thread with eight warps (two blocks resident), 168 with four or with a ring of 96 KiB (one).
-//! Source: the stage ring is that of CUTLASS 2 (Thakkar et al. 2023), the exchange that of its
+//! Budget: 128 registers a thread with eight warps (two resident blocks), 168 with four or with stages of 96 KiB (one).
+//! Source: the pipeline is that of CUTLASS 2 (Thakkar et al. 2023), the swizzle that of its
 //! `RowMajorTensorOpMultiplicandCrosswise` layouts.
 //!
 //! # Arguments
 //!
 //! ```text
 //! a, b, c                                       addresses
-//! bias                                          [n] f32, where the epilogue has one
-//! matrix                                        pre-activation or residual, like C, where the epilogue reads one
-//! pre                                           like C, where the epilogue keeps the pre-activation
-//! seed_low, seed_high, site_low, site_high, threshold, scale      of the dropout, where the epilogue has one
-//! m, n, k, lda, ldb, ldc                        u32, leading dimensions in numbers
-//! k_step, k_chunk                               u32: block layer z sums p = z·k_step .. min(z·k_step + k_chunk, k)
-//! stride_a, stride_b, stride_c                  u32: numbers from one layer's operand to the next
+//! bias                                          [n] f32, if the epilogue has one
+//! matrix                                        pre-activation or residual, like C, if the epilogue reads one
+//! pre                                           like C, if the epilogue saves the pre-activation
+//! seed_low, seed_high, site_low, site_high, threshold, scale      of the dropout, if the epilogue has one
+//! m, n, k, lda, ldb, ldc                        u32, leading dimensions in elements
+//! k_step, k_chunk                               u32: blockIdx.z = z sums p = z·k_step .. min(z·k_step + k_chunk, k)
+//! stride_a, stride_b, stride_c                  u32: elements from the operands of one z to those of the next
 //! ```
 //!
-//! Limits: every matrix spans fewer than 2³² numbers; base addresses are multiples of 16; epilogues other than
-//! [`Fused::None`] take one layer.
+//! Limits: every matrix spans fewer than 2³² elements; base addresses are multiples of 16; epilogues other than
+//! [`Fused::None`] need a grid of one z.
 
 use super::{
     Beta, Gemm, Layout,
@@ -72,37 +71,37 @@ use super::{
 use crate::operation::{Name, Program};
 use ptx::{Bf16x2, Entry, F16x2, F32, Launch, Module, Pair, Reg, Sm, Special, Storage, Tile, fragment::Load};
 
-/// Rows of tiles that are walked together.
+/// Rows of tiles per rasterization group.
 pub(super) const GROUP: u32 = 8;
 
-/// How C is cut into tiles and a tile into warps.
+/// Sizes of a block's tile, of its k-tiles and of its warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Blocking {
     /// Rows of a tile.
     pub m: u32,
     /// Columns of a tile.
     pub n: u32,
-    /// Depth of a slice.
+    /// Depth of a k-tile.
     pub k: u32,
-    /// Slices in the ring.
+    /// Stages of the pipeline, a k-tile each.
     pub stages: u32,
-    /// Warps down and along a tile.
+    /// Warps along the rows and the columns of a tile.
     pub warps: (u32, u32),
 }
 
 impl Blocking {
     /// For products with many tiles.
     pub const LARGE: Blocking = Blocking { m: 128, n: 128, k: 32, stages: 4, warps: (2, 4) };
-    /// [`Blocking::LARGE`] with half the barriers and three eighths more shared memory.
+    /// [`Blocking::LARGE`] with half the barriers and half as much shared memory again (96 KiB).
     pub const DEEP: Blocking = Blocking { m: 128, n: 128, k: 64, stages: 3, warps: (2, 4) };
-    /// For products that have few tiles of 128 x 128.
+    /// For products with few tiles of 128 x 128.
     pub const MIDDLE: Blocking = Blocking { m: 128, n: 64, k: 32, stages: 4, warps: (2, 2) };
-    /// For products that have few tiles of any size.
+    /// For products with few tiles of any size.
     pub const SMALL: Blocking = Blocking { m: 64, n: 64, k: 32, stages: 4, warps: (2, 2) };
-    /// The only one for f32.
+    /// The only blocking for f32.
     pub const SINGLE: Blocking = Blocking { m: 64, n: 64, k: 16, stages: 2, warps: (4, 2) };
 
-    /// Those of the tensor cores, the largest first.
+    /// Blockings for the tensor cores, largest first.
     pub const ALL: [Blocking; 4] = [Self::DEEP, Self::LARGE, Self::MIDDLE, Self::SMALL];
 
     /// Threads of a block.
@@ -110,40 +109,40 @@ impl Blocking {
         32 * self.warps.0 * self.warps.1
     }
 
-    /// Rows and columns of a warp's part of a tile.
+    /// Rows and columns of a tile per warp.
     pub(super) const fn warp(self) -> (u32, u32) {
         (self.m / self.warps.0, self.n / self.warps.1)
     }
 
-    /// Tiles of an m x n matrix.
+    /// Number of tiles of an m x n matrix.
     pub const fn tiles(self, m: usize, n: usize) -> usize {
         m.div_ceil(self.m as usize) * n.div_ceil(self.n as usize)
     }
 }
 
-/// One specialization of the product.
+/// Specialization of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Product {
     /// Storage of A and B.
     pub storage: Storage,
     /// Storage of C and of the epilogue's matrices.
     pub output: Storage,
-    /// How A lies.
+    /// Layout of A.
     pub a: Layout,
-    /// How B lies.
+    /// Layout of B.
     pub b: Layout,
-    /// What happens to the old values of C.
+    /// Factor of the old values of C.
     pub beta: Beta,
-    /// What follows the sum.
+    /// Epilogue.
     pub fused: Fused,
-    /// Tiles.
+    /// Tile sizes.
     pub blocking: Blocking,
-    /// Whether leading dimensions and n are multiples of eight.
+    /// True if leading dimensions and n are multiples of eight.
     pub aligned: bool,
 }
 
 impl Product {
-    /// The specialization for `spec`: the largest tiles that still give every one of `multiprocessors` a block, or the
+    /// Specialization for `spec`, with the largest tiles that give each of `multiprocessors` a block, else the
     /// smallest.
     pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Self {
         let fills = |blocking: &Blocking| blocking.tiles(spec.m, spec.n) >= multiprocessors;
@@ -155,7 +154,7 @@ impl Product {
         Self { storage, output, a: spec.a, b: spec.b, beta: spec.beta, fused, blocking, aligned }
     }
 
-    /// The name; the tile is rows x columns x depth x stages.
+    /// Name of the program for `sm`; the tile is rows x columns x depth x stages.
     pub fn name(&self, sm: Sm) -> Name {
         let letter = |layout| if layout == Layout::Normal { "n" } else { "t" };
         let operation = format!("gemm.{}{}", letter(self.a), letter(self.b));
@@ -170,8 +169,8 @@ impl Product {
         Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
     }
 
-    /// The layers that k is cut into so that `multiprocessors` have work, and k of each: (1, k) where there are tiles
-    /// enough. A layer has at least 256 of k.
+    /// Number of splits of k that gives `multiprocessors` work, and the steps of k per split, at least 256. (1, k
+    /// rounded up to whole k-tiles) if there are enough tiles.
     pub fn split(&self, spec: &Gemm, multiprocessors: usize) -> (usize, usize) {
         let tiles = self.blocking.tiles(spec.m, spec.n).max(1);
         let wanted = (multiprocessors / tiles).clamp(1, spec.k.div_ceil(256).max(1));
@@ -179,14 +178,14 @@ impl Product {
         (spec.k.div_ceil(chunk).max(1), chunk)
     }
 
-    /// The grid for `layers` products or slices of k; `None` where C has no element.
+    /// Launch for `layers` batch elements or splits of k; `None` if `layers` is 0 or C is empty.
     pub fn launch(&self, m: usize, n: usize, layers: usize) -> Option<Launch> {
         let grid = [self.blocking.tiles(m, n) as u32, 1, layers as u32];
         let block = [self.blocking.threads(), 1, 1];
         (m > 0 && n > 0 && layers > 0).then_some(Launch { grid, block, shared_bytes: self.shared_bytes() })
     }
 
-    /// Shared memory of a block: the ring, or the sums where they take more.
+    /// Shared memory of a block, bytes: the stages or the f32 tile of sums, whichever is larger.
     pub fn shared_bytes(&self) -> u32 {
         let Blocking { m, n, k, stages, .. } = self.blocking;
         let ring = match self.storage {
@@ -196,13 +195,13 @@ impl Product {
         ring.max(m * n * 4)
     }
 
-    /// Registers a thread may use at most.
+    /// Maximum registers per thread.
     fn registers(&self) -> u32 {
-        // The ring of `DEEP` leaves room for one block anyway, but on Hopper.
+        // The stages of `DEEP` leave room for only one block, except on Hopper.
         if self.blocking.threads() == 256 && self.blocking != Blocking::DEEP { 128 } else { 168 }
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         let name = self.name(sm);
         let mut module = Module::new(sm);
@@ -261,12 +260,12 @@ impl Product {
         Ending { output, beta, fused, aligned, sparing: false }
     }
 
-    /// Whether k runs along the rows in memory, of A and of B.
+    /// True if k runs along the rows in memory: for A, for B.
     pub(super) fn along_k(&self) -> [bool; 2] {
         [self.a == Layout::Normal, self.b == Layout::Transposed]
     }
 
-    /// A and B as they come into shared memory.
+    /// Layouts of A and B in shared memory.
     fn sides(&self) -> [Side; 2] {
         let Blocking { m, n, k, .. } = self.blocking;
         let tile = |extent, along_k| if along_k { Tile::of_halves(extent, k) } else { Tile::of_halves(k, extent) };
@@ -296,12 +295,12 @@ impl Product {
     }
 }
 
-/// D += A · B of a warp: every 16 x 8 of its tile.
+/// Emits D += A · B of a warp: every 16 x 8 of its tile.
 fn multiply<P: Pair>(k: &Entry, sums: &[Reg<F32>], a: &[[Reg<P>; 4]], b: &[[Reg<P>; 4]]) {
     let mut sums = sums.chunks_exact(4).map(|sums| [sums[0], sums[1], sums[2], sums[3]]);
     for &a in a {
         for b in b.iter().flat_map(|b| [[b[0], b[1]], [b[2], b[3]]]) {
-            k.mma(sums.next().expect("four sums for each 16 x 8"), a, b);
+            k.mma(sums.next().expect("four accumulators for each 16 x 8"), a, b);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The product's PTX: which specializations there are, and its cases in the simulator.
+//! The product's PTX programs: the list of specializations, and the cases in the simulator.
 
 use super::{
     Beta, Gemm,
@@ -17,11 +17,11 @@ use crate::{
 };
 use ptx::{Sm, Storage, sim::Approximation};
 
-/// A multiprocessor count that the table's programs are chosen for: an H200's.
+/// Multiprocessors of an H200, for which the table's programs are chosen.
 const MULTIPROCESSORS: usize = 132;
 
-/// The specializations that an encoder layer, its heads and their gradients need: every blocking in every form, every
-/// epilogue on the largest tiles, and of the rest an example each. Any other combination is one more value.
+/// Programs for an encoder layer, its heads and their gradients: every blocking in every form, every epilogue on the
+/// largest tiles, and an example of each other option.
 pub(super) fn programs(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm90a {
         return cuda_sm90_cases::programs();
@@ -59,7 +59,7 @@ pub(super) fn programs(sm: Sm) -> Vec<Program> {
     all.iter().map(|product| product.program(sm)).chain(sums).collect()
 }
 
-/// The epilogue of a case; `None` where the case differs from another in [`Write`] alone.
+/// Epilogue of a case; `None` if the case differs from another in [`Beta`] only.
 pub(super) fn fused_of(after: After) -> Option<Fused> {
     match after {
         After::Nothing => Some(Fused::None),
@@ -71,19 +71,19 @@ pub(super) fn fused_of(after: After) -> Option<Fused> {
     }
 }
 
-/// The epilogue that a case's program has.
+/// Epilogue of a case's program.
 pub(super) fn fused_in(after: After) -> Fused {
     match after {
         After::Accumulate => Fused::None,
         After::AccumulateBias => Fused::Bias,
-        after => fused_of(after).expect("the others have an epilogue of their own"),
+        after => fused_of(after).expect("all other cases have an epilogue"),
     }
 }
 
-/// A program on a problem: C and the kept pre-activation as they lie.
+/// Runs a program on a problem: C and the saved pre-activation, with their gaps.
 type Run<'a, Y> = Box<dyn FnOnce() -> Result<(Vec<Y>, Vec<Y>), String> + 'a>;
 
-/// Which layers a launch computes: see the arguments of [`super::cuda`].
+/// Batch elements or splits of a launch: see the arguments of [`super::cuda`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layers {
     pub count: usize,
@@ -93,13 +93,13 @@ pub(super) struct Layers {
 }
 
 impl<X: Element, Y: Element> Problem<X, Y> {
-    /// Holds the PTX against the rule: on every tile where nothing is fused, on the smallest and a large one where an
-    /// epilogue is, and where it computes approximately with the approximations at either end of what they may be.
+    /// Checks the PTX against the error bound: on every tile without an epilogue, on the smallest and a large one with
+    /// an epilogue, and with the approximate instructions at either end of their error range if the program uses them.
     pub(super) fn check_simulated(&self, sm: Sm) -> Result<f64, String> {
         let (exact, naive) = (self.define::<f64>(), self.naive_errors());
         let nt = Gemm::nt(self.spec.m, self.spec.n, self.spec.k);
         let approximate = match self.after {
-            // In one form: the epilogue does not know how the operands lay.
+            // In one form: the epilogue does not depend on the layout of the operands.
             After::BiasActivation(a, _) | After::ActivationBackward(a) => a != Activation::Relu && self.spec == nt,
             _ => false,
         };
@@ -113,13 +113,13 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         Ok(worst)
     }
 
-    /// The programs that a check runs, by name. For Hopper its own, with one block for several tiles; cases without one are
-    /// skipped before ([`cuda_sm90_cases::has_program`]).
+    /// Names and runs of the programs that a check covers. For Hopper its own programs, on one block that computes
+    /// several tiles; cases without one are skipped earlier ([`cuda_sm90_cases::has_program`]).
     fn runs(&self, sm: Sm, approximation: Approximation) -> Vec<(Name, Run<'_, Y>)> {
         let aligned = self.product(Blocking::SMALL).aligned;
         if sm == Sm::Sm90a {
             let product = self.hopper().expect("TMA supports the operands of every case that is not skipped");
-            // An epilogue on the two large tiles where C is wide, else on the others.
+            // With an epilogue: all tiles except SQUARE if C is wide, all except WIDE otherwise.
             let plain = self.after == After::Nothing || X::DTYPE != Y::DTYPE;
             let wide = self.spec.n > HopperTile::SQUARE.n as usize;
             let tried = |tile: &HopperTile| plain || *tile != if wide { HopperTile::SQUARE } else { HopperTile::WIDE };
@@ -132,7 +132,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let blockings = match (Storage::from(X::DTYPE), self.after) {
             (Storage::F32, _) => vec![Blocking::SINGLE],
             (_, After::Nothing) if aligned => Blocking::ALL.to_vec(),
-            // The gradient of a weight.
+            // Gradient of a weight.
             (_, After::Accumulate) if aligned && X::DTYPE != Y::DTYPE => Blocking::ALL.to_vec(),
             _ if aligned => vec![Blocking::SMALL, Blocking::LARGE],
             _ => vec![Blocking::SMALL],
@@ -144,13 +144,13 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         blockings.into_iter().map(run).collect()
     }
 
-    /// The specialization for the problem.
+    /// Specialization for the problem.
     pub(super) fn product(&self, blocking: Blocking) -> Product {
         let (storage, output) = (X::DTYPE.into(), Y::DTYPE.into());
         Product { blocking, ..Product::new(&self.spec, storage, output, fused_in(self.after), MULTIPROCESSORS) }
     }
 
-    /// C and the kept pre-activation as they lie.
+    /// Runs the program: C and the saved pre-activation, with their gaps.
     fn simulate(&self, sm: Sm, product: &Product, approximation: Approximation) -> Result<(Vec<Y>, Vec<Y>), String> {
         let mut device = Simulated::default();
         let span = self.spec.spans()[2];
@@ -167,7 +167,8 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         Ok((device.read(c)?, device.read(pre)?))
     }
 
-    /// Adds the arguments of the epilogue; gives the buffer of the pre-activation, `nothing` before the launch.
+    /// Adds the arguments of the epilogue; returns the buffer of the pre-activation, which holds `nothing` before the
+    /// launch.
     pub(super) fn epilogue_arguments(&self, device: &mut Simulated, fused: Fused, nothing: &[Y]) -> Buffer {
         if fused.has_bias() {
             device.input("bias", &self.bias);
@@ -187,7 +188,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     }
 }
 
-/// The arguments behind those of the epilogue.
+/// Arguments after those of the epilogue.
 pub(super) fn sizes(spec: &Gemm, layers: &Layers) -> impl Iterator<Item = usize> {
     let Gemm { m, n, k, lda, ldb, ldc, .. } = *spec;
     [m, n, k, lda, ldb, ldc, layers.k_step, layers.k_chunk].into_iter().chain(layers.strides)
@@ -200,7 +201,7 @@ mod tests {
     use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
     use half::{bf16, f16};
 
-    /// Runs `product` on `a` and `b`; gives C, `len` numbers from NaN on.
+    /// Runs `product` on `a` and `b`; returns C, whose `len` elements are NaN before.
     fn run<X: bytemuck::Pod, Y: Element>(
         product: &Product,
         spec: &Gemm,
@@ -220,7 +221,7 @@ mod tests {
         device.read(c).expect("C is there")
     }
 
-    /// The rule for plain sums: twice what plain f32 errs by.
+    /// Checks sums without an epilogue against the error bound: twice the error of naive f32.
     #[track_caller]
     fn assert_sums<Y: Element>(case: &str, spec: &Gemm, a: &[f32], b: &[f32], c: &[Y]) {
         fn define<R: Real>(spec: &Gemm, a: &[f32], b: &[f32]) -> Vec<R> {
@@ -231,14 +232,14 @@ mod tests {
         within_error(case, c, naive, &exact).unwrap_or_else(|message| panic!("{message}"));
     }
 
-    /// The gradient of a weight: bf16 operands, k cut into slices, f32 sums added in order onto an f32 gradient.
+    /// Gradient of a weight: bf16 operands, split-K, f32 sums added in order to an f32 gradient.
     #[test]
     fn slices_of_k_add_up_to_the_product_and_always_to_the_same_bits() {
         let spec = Gemm::tn(72, 40, 700);
         let product = Product::new(&spec, Storage::Bf16, Storage::F32, Fused::None, 8);
         assert_eq!(product.blocking, Blocking::SMALL);
         let (count, chunk) = product.split(&spec, 8);
-        assert_eq!((count, chunk), (3, 256), "two tiles for eight multiprocessors, and 256 of k at least");
+        assert_eq!((count, chunk), (3, 256), "2 tiles, 8 multiprocessors, at least 256 of k per split");
         let (a, b) = (uniform::<bf16>(1, 72 * 700, 1.0), uniform::<bf16>(2, 40 * 700, 1.0));
         let layers = Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, 72 * 40] };
         let partial: Vec<f32> = run(&product, &spec, layers, &a, &b, count * 72 * 40);
@@ -254,7 +255,7 @@ mod tests {
             for (i, &c) in c.iter().enumerate() {
                 let plain = (1..count).fold(partial[i], |sum, z| sum + partial[z * 72 * 40 + i]);
                 let wanted = if beta == Beta::One { before[i] + plain } else { plain };
-                assert_eq!(c.to_bits(), wanted.to_bits(), "{beta:?}: element {i} is {c:e}, {wanted:e} in order");
+                assert_eq!(c.to_bits(), wanted.to_bits(), "{beta:?}: element {i} is {c:e}, expected {wanted:e}");
             }
             if beta == Beta::Zero {
                 assert_sums("slices", &spec, &widen_all(&a), &widen_all(&b), &c);
@@ -281,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Operands and results within wider rows, NaN between them, in every form.
+    /// Operands and results in wider rows, NaN between them, in every form.
     #[test]
     fn rows_may_lie_apart() {
         for (form, a, b) in FORMS {
@@ -330,6 +331,6 @@ mod tests {
         let product =
             Product { a: Layout::Transposed, ..Product::new(&spec, Storage::Bf16, Storage::F32, Fused::None, 132) };
         let (layers, chunk) = product.split(&spec, 132);
-        assert!(layers * chunk >= spec.k && (layers - 1) * chunk < spec.k, "{layers} slices of {chunk}");
+        assert!(layers * chunk >= spec.k && (layers - 1) * chunk < spec.k, "{layers} splits of {chunk}");
     }
 }

@@ -1,4 +1,4 @@
-//! Slices of A and B on their way into shared memory, and the ring of stages that they go through.
+//! `cp.async` pipeline: copies of the k-tiles of A and B into the stages of shared memory.
 
 use super::{
     cuda::Blocking,
@@ -6,48 +6,49 @@ use super::{
 };
 use ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, Tile, U32, U64, fragment::Load};
 
-/// One operand as it comes into shared memory.
+/// Layout of one operand's k-tile in shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side {
     /// 0 for A, 1 for B.
     pub operand: usize,
-    /// Whether k runs along the rows in memory: A normal, B transposed.
+    /// True if k runs along the rows in memory: A normal, B transposed.
     pub along_k: bool,
-    /// The slice in a stage.
+    /// The k-tile in a stage.
     pub tile: Tile,
-    /// Bytes from the start of a stage.
+    /// Offset of `tile` in a stage, bytes.
     pub offset: u32,
-    /// How fragments are read.
+    /// Load of a fragment.
     pub load: Load,
-    /// Rows (of A) or columns (of B) that a warp multiplies.
+    /// Rows of A or columns of B per warp.
     pub warp_extent: u32,
-    /// Threads that copy.
+    /// Threads of the block; all of them copy.
     pub threads: u32,
-    /// Whether rows begin at multiples of 16 bytes.
+    /// True if rows start at multiples of 16 bytes.
     pub aligned: bool,
 }
 
 impl Side {
-    /// Rows of the tile that all threads copy at once.
+    /// Rows of the tile that all threads copy in one step.
     const fn rows_at_once(&self) -> u32 {
         self.threads / self.tile.chunks()
     }
 }
 
-/// What one thread copies of one operand: a chunk of 16 bytes in every `rows_at_once`-th row of a slice.
+/// One thread's copies of one operand: a chunk of 16 bytes in every `rows_at_once`-th row of a k-tile.
 pub(super) struct Loader {
     side: Side,
-    /// Where the thread's chunk of the tile's first row comes from; it moves on with the slices.
+    /// Source of the thread's chunk in the k-tile's first row; advances by `stride` per k-tile.
     from: Ptr<Global>,
-    /// Bytes from there to the chunk of each of the thread's rows.
+    /// Bytes from `from` to the chunk of each of the thread's rows.
     rows: Vec<Reg<U32>>,
-    /// Where the first chunk goes, in the first stage.
+    /// Destination of the first chunk in the first stage.
     to: Ptr<Shared>,
-    /// Bytes from a slice to the next.
+    /// Bytes from a k-tile to the next.
     stride: Reg<U64>,
-    /// Along k: numbers of k from the chunk on. Else: rows of k from the thread's first row on. Falls by a slice's depth.
+    /// Along k: elements of k from the chunk on. Else: rows of k from the thread's first row on. Decreases by the depth
+    /// of each k-tile.
     left: Reg<S32>,
-    /// Else: bytes of the chunk that exist, because m or n may end within it.
+    /// Bytes of the chunk inside m or n, if k runs down columns.
     width: Option<Reg<U32>>,
 }
 
@@ -74,7 +75,7 @@ impl Loader {
         let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
         let at = |row, column| k.mov_pointer(k.index(k.index(matrix, row, pitch), column, 2u32));
         if side.along_k {
-            // A row beyond the last is read as the last: what it gives is never stored.
+            // Rows past the last read the last row; their results are never stored.
             let last = k.sub(k.sub(extent, 1u32), origin);
             let first = k.add(place.k_begin, column);
             let rows = rows.map(|row| k.mul_lo(k.min_u32(row, last), pitch)).collect();
@@ -91,8 +92,8 @@ impl Loader {
         }
     }
 
-    /// Copies the next slice into the stage that lies `stage` bytes behind the first, and moves on. What lies outside
-    /// the operand is zero.
+    /// Copies the next k-tile into the stage `stage` bytes after the first, zero-filled outside the operand, and
+    /// advances.
     pub(super) fn issue(&self, k: &Entry, stage: Reg<U32>) {
         let stage = k.offset(self.to, stage);
         let along = self.width.is_none().then(|| bytes_left(k, self.left));
@@ -101,7 +102,7 @@ impl Loader {
             let row = i as u32 * self.side.rows_at_once();
             let bytes = along.unwrap_or_else(|| {
                 let exists = k.setp(Compare::Gt, self.left, row as i32);
-                k.selp(self.width.expect("one of the two"), 0u32, exists)
+                k.selp(self.width.expect("width is set unless k runs along rows"), 0u32, exists)
             });
             let to = self.side.tile.step(row, 0).take(k, stage);
             match self.side.aligned {
@@ -115,13 +116,13 @@ impl Loader {
     }
 }
 
-/// Bytes of a chunk of which `numbers` numbers of 16 bits exist, 0 to 16.
+/// Valid bytes, 0 to 16, of a chunk of 16-bit elements of which `numbers` remain.
 fn bytes_left(k: &Entry, numbers: Reg<S32>) -> Reg<U32> {
     let within = k.max_s32(k.min_s32(numbers, 8), 0);
     k.shl(k.reinterpret::<S32, U32>(within), 1)
 }
 
-/// Copies a chunk number by number, through registers: rows that begin anywhere.
+/// Copies a chunk of 16-bit elements one by one through registers, for unaligned rows.
 pub(crate) fn copy_numbers(k: &Entry, to: Address<Shared>, from: Ptr<Global>, bytes: Reg<U32>) {
     let number = |i: u32| {
         let value: Reg<B16> = k.split(k.mov::<B32>(0u32))[0];
@@ -134,7 +135,7 @@ pub(crate) fn copy_numbers(k: &Entry, to: Address<Shared>, from: Ptr<Global>, by
     k.st(to, words);
 }
 
-/// The ring of stages.
+/// Pipeline of `blocking.stages` stages.
 pub(super) struct Ring<'a> {
     pub k: &'a Entry,
     pub blocking: Blocking,
@@ -143,8 +144,8 @@ pub(super) struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Brings slice after slice in and calls `multiply` with the bytes from the first stage to that of the slice; behind
-    /// it shared memory is free for everybody.
+    /// Streams the k-tiles through the stages and calls `multiply` with the byte offset of each k-tile's stage.
+    /// Afterwards all threads may reuse shared memory.
     pub(super) fn run(&self, place: &TilePlace, multiply: impl FnOnce(Reg<U32>)) {
         let Self { k, blocking, .. } = *self;
         let ahead = blocking.stages - 1;
@@ -166,11 +167,11 @@ impl Ring<'_> {
             multiply(read);
             self.advance(read);
         });
-        // Every slice has been waited for, and nothing was copied behind the last.
+        // All copies have been waited for: none was issued past the last k-tile.
         k.bar_sync();
     }
 
-    /// Rows that begin anywhere go through registers, and there is nothing to wait for but the barrier.
+    /// True if copies are `cp.async`. Unaligned rows go through registers and need only the barrier.
     fn copies_are_asynchronous(&self) -> bool {
         self.loaders.iter().any(|loader| loader.side.aligned)
     }
@@ -186,7 +187,7 @@ impl Ring<'_> {
         self.advance(write);
     }
 
-    /// To the next stage, from the last to the first.
+    /// Advances `stage` to the next stage, wrapping after the last.
     fn advance(&self, stage: Reg<U32>) {
         let k = self.k;
         let next = k.add(stage, self.stage_bytes);

@@ -1,18 +1,19 @@
-//! What happens to a tile's sums between the registers and memory, on the GPU.
+//! Epilogues on the GPU: from a tile's accumulators to C.
 //!
-//! The sums go through shared memory once, because the fragments of the tensor cores give a thread two neighbors and
-//! memory wants 16 bytes. Any product that leaves a tile of f32 sums in shared memory ([`Finish::tile`]) ends here.
+//! The accumulators go through shared memory once, because an `mma` fragment gives a thread two neighboring elements
+//! and efficient stores take 16 bytes. Any product that leaves a tile of f32 sums in shared memory ([`Finish::tile`])
+//! can use this epilogue.
 //!
 //! ```text
-//! a warp takes 16 rows x 64 columns at a time; a lane takes 8 columns of each quarter of a row:
+//! a warp computes 16 rows x 64 columns at a time; a lane computes 8 columns of each quarter of a row:
 //!
 //!   columns  0 .. 8   8 .. 16   16 .. 24   24 .. 32   …          lane bits   4  3  2  1  0
 //!            h = 0    h = 1     h = 0      h = 1                 row bits    3  1  2  0        half = bit 0
 //! ```
 //!
-//! so that a dropout's counters serve whole (four words are four quarters), two lanes fill a sector of 32 bytes, and the
-//! eight lanes that shared memory serves at once (rows of two bits, two halves) meet no bank twice with
-//! [`Swizzle::Reversed`].
+//! so that all words of a dropout counter are used (four words for four quarters), two lanes fill a sector of 32 bytes,
+//! and the eight lanes that shared memory serves at once (rows that differ in two bits, two halves) have no bank
+//! conflict with [`Swizzle::Reversed`].
 
 use super::{
     Beta,
@@ -25,25 +26,25 @@ use crate::{
 };
 use ptx::{Compare, Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32};
 
-/// What follows the sum: [`super::Epilogue`] without its data.
+/// Kind of epilogue: [`super::Epilogue`] without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fused {
     /// acc
     None,
     /// acc + bias\[j\]
     Bias,
-    /// act(p) with p = acc + bias\[j\]; p is kept where backward will need it.
+    /// act(p) with p = acc + bias\[j\]; p is saved if backward needs it.
     BiasActivation {
         /// act
         activation: Activation,
-        /// Whether p is written too.
+        /// True if p is saved.
         save_pre: bool,
     },
     /// (acc + bias\[j\]) · mask + residual
     BiasDropoutResidual {
-        /// Whether there is a mask.
+        /// True if there is a dropout mask.
         dropout: bool,
-        /// Whether there is a residual.
+        /// True if there is a residual.
         residual: bool,
     },
     /// acc · act'(pre)
@@ -54,7 +55,7 @@ pub enum Fused {
 }
 
 impl Fused {
-    /// Its words in a name.
+    /// Words of a program's name.
     fn words(self) -> Vec<String> {
         let word = |word: &str| word.to_string();
         match self {
@@ -73,45 +74,45 @@ impl Fused {
         }
     }
 
-    /// Whether the epilogue has a bias.
+    /// True if the epilogue adds a bias.
     pub fn has_bias(self) -> bool {
         !matches!(self, Fused::None | Fused::ActivationBackward(_))
     }
 
-    /// Whether the epilogue reads a matrix: a pre-activation or a residual.
+    /// True if the epilogue reads a matrix: a pre-activation or a residual.
     pub fn reads_matrix(self) -> bool {
         matches!(self, Fused::ActivationBackward(_) | Fused::BiasDropoutResidual { residual: true, .. })
     }
 
-    /// Whether the epilogue keeps the pre-activation.
+    /// True if the epilogue saves the pre-activation.
     pub fn keeps_pre(self) -> bool {
         matches!(self, Fused::BiasActivation { save_pre: true, .. })
     }
 
-    /// Whether the epilogue has a dropout.
+    /// True if the epilogue applies dropout.
     pub fn has_dropout(self) -> bool {
         matches!(self, Fused::BiasDropoutResidual { dropout: true, .. })
     }
 }
 
-/// What the end of a product depends on.
+/// Options of a product's epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ending {
     /// Storage of C and of the epilogue's matrices.
     pub output: Storage,
-    /// What happens to the old values of C.
+    /// Factor of the old values of C.
     pub beta: Beta,
-    /// What follows the sum.
+    /// Kind of epilogue.
     pub fused: Fused,
-    /// Whether the leading dimension of C and n are multiples of eight.
+    /// True if the leading dimension of C and n are multiples of eight.
     pub aligned: bool,
-    /// Whether the mask of a row's 32 elements is kept as bits of one register, for two more instructions an element:
-    /// where sums take the registers.
+    /// True if the mask of a lane's 32 elements is kept as bits of one register, for two more instructions per element:
+    /// for kernels whose accumulators leave few registers.
     pub sparing: bool,
 }
 
 impl Ending {
-    /// Its words in a name.
+    /// Suffix of a program's name.
     pub(super) fn words(&self) -> String {
         let mut words = Vec::new();
         if self.beta == Beta::One {
@@ -125,7 +126,7 @@ impl Ending {
     }
 }
 
-/// The end of a product: its parameters and the tile of sums.
+/// Epilogue of a kernel: its options and declared parameters.
 pub(super) struct Finish {
     ending: Ending,
     bias: Option<PointerParam>,
@@ -134,21 +135,21 @@ pub(super) struct Finish {
     mask: Option<MaskParams>,
 }
 
-/// Where C lies, and how wide it is.
+/// Address and row size of C.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub c: Ptr<Global>,
     /// Columns of C.
     pub columns: Reg<U32>,
-    /// Numbers from a row to the next.
+    /// Leading dimension, elements.
     pub leading: Reg<U32>,
 }
 
-/// The lane's place in a block of 16 rows x 64 columns.
+/// Position of a lane in a block of 16 rows x 64 columns.
 pub(super) struct LanePlace {
     /// 0 to 15
     pub row: Reg<U32>,
-    /// 0 or 1: which run of each quarter's sixteen columns.
+    /// 0 or 1: the half of each quarter's sixteen columns.
     pub half: Reg<U32>,
 }
 
@@ -160,20 +161,20 @@ impl LanePlace {
     }
 }
 
-/// Eight neighboring columns of a row.
+/// Eight contiguous columns of a row.
 struct Run {
     /// The first column.
     column: Reg<U32>,
     /// Columns of C.
     columns: Reg<U32>,
-    /// Which quarter of the block of 64.
+    /// Quarter of the block of 64 columns.
     quarter: u32,
 }
 
-/// What the 32 elements of a lane's row are multiplied by.
+/// Dropout multipliers of the 32 elements of a lane's row.
 enum Factors {
     Numbers(Box<Multipliers>),
-    /// Eight bits a quarter, and what elements are multiplied by whose bit is set.
+    /// Eight bits per quarter, and the multiplier of elements whose bit is set.
     Bits(Reg<U32>, Reg<F32>),
 }
 
@@ -192,7 +193,7 @@ impl Factors {
         Self::Bits(bits, mask.scale())
     }
 
-    /// Those of the eight columns in `quarter`.
+    /// Multipliers of the eight columns in `quarter`.
     fn quarter(&self, k: &Entry, quarter: usize) -> [Reg<F32>; 8] {
         match *self {
             Self::Numbers(ref factors) => factors.quarter(quarter),
@@ -204,15 +205,15 @@ impl Factors {
     }
 }
 
-/// 64 columns of C as a lane of a warp that finishes 16 rows of them sees them.
+/// A lane's addresses and counters for 64 columns of C.
 pub(super) struct Panel {
     matrices: Matrices,
     /// Storage of C and of the epilogue's matrices.
     output: Storage,
     mask: Option<Mask>,
-    /// Bytes from a row to the next.
+    /// Row stride of the matrices, bytes.
     pitch: Reg<U32>,
-    /// The lane's first counter of the dropout.
+    /// The lane's first dropout counter.
     counter: Reg<U32>,
     /// The lane's first column.
     column: Reg<U32>,
@@ -220,7 +221,7 @@ pub(super) struct Panel {
     columns: Reg<U32>,
 }
 
-/// The matrices of an epilogue at the lane's first column of its row.
+/// Addresses of an epilogue's matrices at the lane's first column.
 #[derive(Clone, Copy)]
 struct Matrices {
     c: Ptr<Global>,
@@ -246,12 +247,12 @@ impl Finish {
         self.ending.output
     }
 
-    /// The tile of f32 sums in shared memory.
+    /// Layout of the f32 tile of sums in shared memory.
     pub(super) const fn tile(blocking: Blocking) -> Tile {
         Tile::new(blocking.m, blocking.n, 4, Swizzle::Reversed)
     }
 
-    /// Puts the fragments of a warp's sums into the tile at `base`, for everybody to see.
+    /// Stores the fragments of a warp's accumulators in the tile at `base`, then synchronizes the block.
     pub(super) fn store_fragments(
         &self,
         k: &Entry,
@@ -300,7 +301,7 @@ impl Finish {
         });
     }
 
-    /// What the lane needs to know of 64 columns of C, of which `column` is its first.
+    /// Addresses and counters of the lane for 64 columns of C; `column` is its first column.
     pub(super) fn panel(&self, k: &Entry, target: &Target, column: Reg<U32>, half: Reg<U32>) -> Panel {
         let at_column = |matrix: Ptr<Global>, storage: Storage| k.index(matrix, column, storage.bytes());
         let load = |param: &PointerParam| k.cvta_to_global(k.ld_param_pointer(param.clone()));
@@ -322,7 +323,7 @@ impl Finish {
         }
     }
 
-    /// The epilogue of a lane's four runs of row `row`, whose sums begin at `start` in `tile`.
+    /// Applies the epilogue to a lane's four runs of row `row` and stores them; its sums start at `start` in `tile`.
     pub(super) fn write_row(&self, k: &Entry, tile: &Tile, start: Ptr<Shared>, panel: &Panel, row: Reg<U32>) {
         let factors = panel.mask.as_ref().map(|mask| Factors::new(k, mask, row, panel.counter, self.ending.sparing));
         let in_row = panel.matrices.at_row(k, row, panel.pitch);
@@ -336,7 +337,7 @@ impl Finish {
         }
     }
 
-    /// The epilogue of eight sums.
+    /// Applies the epilogue to eight sums and stores them.
     fn finish_run(
         &self,
         k: &Entry,
@@ -381,7 +382,7 @@ impl Finish {
                 }
             }
             Fused::ActivationBackward(activation) => {
-                let pre = load(matrices.matrix.expect("the pre-activation is read"), output, Read::Once);
+                let pre = load(matrices.matrix.expect("ActivationBackward reads a matrix"), output, Read::Once);
                 let slope = |p| activation.emit_derivative(k, p, precision);
                 sums = sums.into_iter().zip(pre).map(|(sum, p)| k.mul(sum, slope(p))).collect();
             }
@@ -391,7 +392,7 @@ impl Finish {
 }
 
 impl Panel {
-    /// `panels` times 64 columns further.
+    /// The panel `panels` · 64 columns to the right.
     pub(super) fn along(&self, k: &Entry, panels: u32) -> Self {
         let along = |matrix: Ptr<Global>, storage: Storage| match panels {
             0 => matrix,
@@ -411,22 +412,22 @@ impl Panel {
 }
 
 impl Matrices {
-    /// The same in row `row`; the bias has one row.
+    /// Addresses in row `row`; the bias has a single row.
     fn at_row(&self, k: &Entry, row: Reg<U32>, pitch: Reg<U32>) -> Self {
         let in_row = |matrix: Ptr<Global>| k.index(matrix, row, pitch);
         Self { c: in_row(self.c), bias: self.bias, matrix: self.matrix.map(in_row), pre: self.pre.map(in_row) }
     }
 }
 
-/// Where a lane's first pair of sums goes in `tile`: it holds columns 2·(lane mod 4) and the next of row lane / 4, and of
-/// the eighth row below.
+/// Address of a lane's first pair of accumulators in `tile`. A fragment holds columns 2·(lane mod 4) and the next one,
+/// of rows lane / 4 and lane / 4 + 8.
 pub(super) fn fragment_start(k: &Entry, tile: &Tile, base: Ptr<Shared>, warp: &WarpPlace) -> Ptr<Shared> {
     let (group, pair) = (k.shr(warp.lane, 2), k.and(warp.lane, 3u32));
     let (row, chunk) = (k.add(warp.origin[0], group), k.add(k.shr(warp.origin[1], 2), k.shr(pair, 1)));
     k.index(tile.chunk_address(k, base, row, chunk), k.and(pair, 1u32), 8)
 }
 
-/// Stores the four sums of the fragment that begins `down` rows and `along` columns from the first.
+/// Stores the four accumulators of the fragment `down` rows and `along` columns from the first.
 pub(super) fn store_fragment(k: &Entry, tile: &Tile, start: Ptr<Shared>, [down, along]: [u32; 2], sums: &[Reg<F32>]) {
     k.st(tile.step(down, along).take(k, start), [sums[0], sums[1]]);
     k.st(tile.step(down + 8, along).take(k, start), [sums[2], sums[3]]);

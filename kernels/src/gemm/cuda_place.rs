@@ -1,4 +1,4 @@
-//! Which tile a block computes, which part of it a warp, and where the warp's fragments lie in shared memory.
+//! Positions: the tile of a block, the part of a warp, and the warp's fragments in shared memory.
 
 use super::{
     cuda::{Blocking, GROUP, Product},
@@ -6,14 +6,13 @@ use super::{
 };
 use ptx::{Entry, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32, fragment::Load};
 
-/// The parameters that every product has, declared in the order of the kernel's documentation around those of the
-/// epilogue.
+/// Parameters of every product, declared around those of the epilogue in the order of the kernel's documentation.
 pub(super) struct Arguments {
     pointers: [PointerParam; 3],
     storage: [Storage; 3],
 }
 
-/// The parameters behind those of the epilogue, loaded.
+/// Parameters after those of the epilogue; the sizes are loaded.
 pub(super) struct Sizes {
     pub m: Reg<U32>,
     pub n: Reg<U32>,
@@ -39,7 +38,7 @@ impl Arguments {
         Sizes { m, n, k: depth, leading, k_step, k_chunk, strides }
     }
 
-    /// Operand 0, 1 or 2 (A, B, C) of this block's layer.
+    /// Address of operand 0, 1 or 2 (A, B, C) for this block's batch element or split.
     pub(super) fn layer(&self, k: &Entry, sizes: &Sizes, operand: usize) -> Ptr<Global> {
         let base = k.cvta_to_global(k.ld_param_pointer(self.pointers[operand].clone()));
         let stride = k.ld_param(sizes.strides[operand].clone());
@@ -48,15 +47,15 @@ impl Arguments {
     }
 }
 
-/// The tile of a block.
+/// Tile of a block.
 pub(super) struct TilePlace {
     /// First row and first column of C.
     pub origin: [Reg<U32>; 2],
-    /// First p of the sums.
+    /// First p of the split.
     pub k_begin: Reg<U32>,
-    /// The p behind the last of the sums.
+    /// End of the split, exclusive.
     pub k_end: Reg<U32>,
-    /// Slices of k.
+    /// Number of k-tiles.
     pub slices: Reg<U32>,
 }
 
@@ -73,14 +72,14 @@ impl TilePlace {
     }
 }
 
-/// How many pieces of `tile` make `size`.
+/// ⌈size / tile⌉
 pub(super) fn tiles(k: &Entry, size: Reg<U32>, tile: u32) -> Reg<U32> {
     let last = k.add(size, tile - 1);
     if tile.is_power_of_two() { k.shr(last, tile.ilog2()) } else { k.div_u32(last, tile) }
 }
 
-/// First row and first column of tile `index` of `size` in a grid of so many tiles down and along: in groups of `group`
-/// rows of tiles, a power of two, in each of them down first.
+/// First row and first column of tile `index`, for tiles of `size` in a grid of `grid` tiles (rows, columns).
+/// Rasterization: groups of `group` rows of tiles (a power of two), column-major in each group.
 pub(super) fn tile_origin(
     k: &Entry,
     size: [u32; 2],
@@ -98,7 +97,7 @@ pub(super) fn tile_origin(
     [k.mul_lo(row, size[0]), k.mul_lo(column, size[1])]
 }
 
-/// The part of a tile that a warp computes.
+/// Part of a tile that a warp computes.
 pub(super) struct WarpPlace {
     pub lane: Reg<U32>,
     /// First row and first column within the tile.
@@ -113,7 +112,7 @@ impl WarpPlace {
     }
 }
 
-/// Where the fragments of one operand begin for this lane, in the first stage.
+/// Address of this lane's first fragment of one operand, in the first stage.
 pub(super) struct FragmentPlace {
     side: Side,
     start: Ptr<Shared>,
@@ -124,7 +123,7 @@ impl FragmentPlace {
         let (row, chunk) = lane_start(k, side.load, warp.lane);
         let origin = warp.origin[side.operand];
         let (row, chunk) = match side.load.transposes() {
-            // The warp's numbers lie along the rows of the tile.
+            // The warp's rows or columns run along the rows of the tile.
             true => (row, k.add(chunk, k.shr(origin, 3))),
             false => (k.add(row, origin), chunk),
         };
@@ -132,29 +131,29 @@ impl FragmentPlace {
         Self { side, start }
     }
 
-    /// The fragments in the stage that lies `stage` bytes behind the first.
+    /// Fragments in the stage `stage` bytes after the first.
     pub(super) fn in_stage(&self, k: &Entry, stage: Reg<U32>) -> StagedFragments {
         StagedFragments { side: self.side, start: k.offset(self.start, stage) }
     }
 }
 
-/// Row and chunk in a tile that `lane` names in an `ldmatrix.x4` ([`Load::start`], in instructions).
+/// Emits the row and chunk of a tile that `lane` addresses in an `ldmatrix.x4` ([`Load::start`] in PTX).
 pub(crate) fn lane_start(k: &Entry, load: Load, lane: Reg<U32>) -> (Reg<U32>, Reg<U32>) {
     let (row, low, high) = (k.and(lane, 7u32), k.and(k.shr(lane, 3), 1u32), k.shr(lane, 4));
-    // The bit of the lane that goes down is the one in which the two starts differ.
+    // The lane bit that selects the lower rows is the one that `Load::start` maps to row 8.
     let low_goes_down = load.start(8).0 == 8;
     let (down, along) = if low_goes_down { (low, high) } else { (high, low) };
     (k.add(row, k.shl(down, 3)), along)
 }
 
-/// The fragments of one operand in one stage.
+/// Fragments of one operand in one stage.
 pub(super) struct StagedFragments {
     side: Side,
     start: Ptr<Shared>,
 }
 
 impl StagedFragments {
-    /// All fragments of the warp at depth `16 · step`.
+    /// Loads all fragments of the warp at k = 16 · `step` of the k-tile.
     pub(super) fn load<P: Pair>(&self, k: &Entry, step: u32) -> Vec<[Reg<P>; 4]> {
         (0..self.side.warp_extent / 16)
             .map(|i| load_fragment(k, self.side.load, &self.side.tile, self.start, i, step))
@@ -162,7 +161,7 @@ impl StagedFragments {
     }
 }
 
-/// Fragment `i` (of 16 rows of A or columns of B) at depth `16 · step`, of a lane whose first one begins at `start`.
+/// Loads fragment `i` (16 rows of A or columns of B) at k = 16 · `step`; `start` is the lane's address in fragment 0.
 pub(crate) fn load_fragment<P: Pair>(
     k: &Entry,
     load: Load,

@@ -1,19 +1,19 @@
-//! The product of f32 operands with fused multiply-adds: each sum one chain in order of p, as on the processor.
+//! Product of f32 operands with fused multiply-adds (SIMT): each sum is one chain in order of p.
 //!
 //! ```text
-//! 256 threads, a tile of 64 x 64, slices 16 deep; thread (ty, tx) computes rows 4·ty .. +4, columns 4·tx .. +4
+//! 256 threads, a tile of 64 x 64, k-tiles of 16; thread (ty, tx) computes rows 4·ty .. +4, columns 4·tx .. +4
 //!
-//! slice 0 -> registers -> stage 0; __syncthreads();
-//! for (i = 0; i < slices; i++) {
-//!     slice i + 1 -> registers                                    // under way while this one is multiplied
+//! k-tile 0 -> registers -> stage 0; __syncthreads();
+//! for (i = 0; i < k_tiles; i++) {
+//!     k-tile i + 1 -> registers                                   // in flight while this one is multiplied
 //!     for (p = 0; p < 16; p++) sum[4][4] += A[p][4·ty ..] * B[p][4·tx ..];     // two loads of 16 bytes, 16 multiply-adds
 //!     registers -> stage (i + 1) % 2; __syncthreads();
 //! }
 //!
-//! a stage: A as [16][64 + 4], B as [16][64 + 4]; the four spare numbers keep columns of k out of each other's banks
+//! a stage: A as [16][64 + 4], B as [16][64 + 4]; four padding elements spread the p of a column over the banks
 //! ```
 //!
-//! The tensor cores have no f32: their tf32 would lose 13 bits. This is for parity with the processor and for what is kept
+//! The tensor cores have no f32: their tf32 loses 13 bits. This kernel is for parity with the CPU and for operands kept
 //! in f32, not for speed: at best half of the 67 TFLOP/s that an H200 has without tensor cores.
 
 use super::{
@@ -23,24 +23,24 @@ use super::{
 };
 use ptx::{Entry, F32, Global, Pred, Ptr, Reg, Shared, Special, U32, U64};
 
-/// The one blocking of this kernel.
+/// Blocking of this kernel.
 const BLOCKING: Blocking = Blocking::SINGLE;
-/// Bytes from one p of a slice to the next.
+/// Bytes from one p of a k-tile to the next.
 const PITCH: u32 = (BLOCKING.m + 4) * 4;
-/// Bytes of a slice of one operand.
+/// Bytes of one operand's k-tile.
 const SLICE: u32 = BLOCKING.k * PITCH;
 /// Shared memory of a block.
 pub(super) const SINGLE_SHARED: u32 = BLOCKING.stages * 2 * SLICE;
-/// Numbers of a slice of one operand that a thread copies.
+/// Elements of one operand's k-tile that a thread copies.
 const COPIED: u32 = BLOCKING.m * BLOCKING.k / BLOCKING.threads();
 
-/// What one thread copies of one operand.
+/// One thread's copies of one operand.
 struct Loader {
     along_k: bool,
     from: Vec<Ptr<Global>>,
-    /// Whether the row or column exists; along k all do, because the last one stands in.
+    /// True if the thread's column exists. `None` along k, where rows past the last read the last row.
     exists: Option<Reg<Pred>>,
-    /// The p of each number in this slice, moving on with the slices.
+    /// p of the thread's first element; advances with the k-tiles.
     depth: Reg<U32>,
     end: Reg<U32>,
     stride: Reg<U64>,
@@ -65,7 +65,7 @@ impl Loader {
         let at = |row, column| k.mov_pointer(k.index(k.index(matrix, row, pitch), column, 4u32));
         let end = place.k_end;
         if along_k {
-            // p = thread mod 16, rows thread / 16 and every sixteenth below.
+            // p = thread mod 16, rows thread / 16, + 16, ...
             let (row, p) = (k.shr(thread, 4), k.and(thread, 15u32));
             let depth = k.variable("depth", k.add(place.k_begin, p));
             let last = k.sub(extent, 1u32);
@@ -73,7 +73,7 @@ impl Loader {
             let to = k.index(k.index(base, p, PITCH), row, 4u32);
             Self { along_k, from, exists: None, depth, end, stride: k.mov(u64::from(4 * BLOCKING.k)), to }
         } else {
-            // Column thread mod 64, p = thread / 64 and every fourth below.
+            // Column thread mod 64, p = thread / 64, + 4, ...
             let (p, column) = (k.shr(thread, 6), k.and(thread, 63u32));
             let depth = k.variable("depth", k.add(place.k_begin, p));
             let place = k.add(origin, column);
@@ -84,7 +84,7 @@ impl Loader {
         }
     }
 
-    /// The numbers of the next slice, zero where there are none; moves on.
+    /// Loads the thread's elements of the next k-tile, zero outside the operand, and advances.
     fn load(&self, k: &Entry) -> Vec<Reg<F32>> {
         let number = |(i, &from): (u32, &Ptr<Global>)| {
             let value = k.mov(0.0f32);

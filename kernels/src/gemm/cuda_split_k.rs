@@ -1,4 +1,4 @@
-//! The second pass of a product whose k was cut into slices: C (+)= Σ_z partial[z], in order of z.
+//! Second pass of split-K: C (+)= Σ_z partial[z], in order of z.
 //!
 //! ```text
 //! __global__ __launch_bounds__(256)
@@ -9,8 +9,8 @@
 //! }   }
 //! ```
 //!
-//! One order for every launch: the gradient of a weight has the same bits from run to run. Bound by memory: slices + 1
-//! (+ 1 where it accumulates) numbers of 4 bytes an element. Limits: rows · columns · slices < 2³².
+//! The order is the same in every launch, so the gradient of a weight has the same bits from run to run. Bound by
+//! memory: 4·(slices + 1) bytes per element, 4 more if β = 1. Limits: rows · columns · slices < 2³².
 
 use super::Beta;
 use crate::operation::{Name, Program};
@@ -18,30 +18,30 @@ use ptx::{Entry, F32, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Stora
 
 /// Threads in a block.
 const THREADS: u32 = 256;
-/// The most blocks: enough to fill any device several times.
+/// Maximum number of blocks: enough to fill any device several times.
 const MAX_BLOCKS: usize = 4096;
 
-/// One specialization of the second pass.
+/// Specialization of the second pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SplitKReduce {
-    /// What happens to the old values of C.
+    /// Factor of the old values of C.
     pub beta: Beta,
 }
 
 impl SplitKReduce {
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         let parts = ["f32", sm.name(), &THREADS.to_string(), "accumulate"];
         Name::new("gemm.slices", &parts[..if self.beta == Beta::One { 4 } else { 3 }])
     }
 
-    /// The grid for C [rows, columns]; `None` where there is nothing to add.
+    /// Launch for C [rows, columns]; `None` if C is empty.
     pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
         let blocks = (rows * columns).div_ceil(THREADS as usize).min(MAX_BLOCKS) as u32;
         (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         let name = self.name(sm);
         let mut module = Module::new(sm);

@@ -1,4 +1,4 @@
-//! Cases of the product that only a GPU has: operands in f16, sums of bf16 operands in f32, k cut into slices.
+//! Cases of the product that only run on a GPU: f16 operands, bf16 operands with f32 output, split-K.
 
 use super::{
     Beta, Gemm,
@@ -20,17 +20,17 @@ use crate::{
 use half::{bf16, f16};
 use ptx::{Sm, Storage, sim::Approximation};
 
-/// What a variant of these cases ends with.
+/// Suffixes of the variants of these cases.
 pub(super) const INTO_F32: &str = "_into_f32";
 const F16: &str = "_f16";
 const SLICES: &str = "_slices";
 
-/// A variant without the word that only a GPU has.
+/// A variant without the suffix of a GPU-only case.
 pub(super) fn plain(variant: &str) -> &str {
     [INTO_F32, F16, SLICES].into_iter().find_map(|word| variant.strip_suffix(word)).unwrap_or(variant)
 }
 
-/// Whether only a GPU has a variant.
+/// True if the variant only runs on a GPU.
 pub(super) fn only_on_gpu(variant: &str) -> bool {
     plain(variant) != variant
 }
@@ -41,7 +41,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case { pass, dtype: DType::Bf16, variant, dims: vec![("m", m), ("n", n), ("k", k)] }
     };
     let mut all = Vec::new();
-    // Several tiles, each with more slices of k than a ring has stages; one slice and two; rows that end within a warp's.
+    // Several tiles, each with more k-tiles than pipeline stages; one k-tile and two; rows that end inside a warp's
+    // part.
     let sizes = [(16, 392, 328), (40, 8, 24), (40, 8, 40), (136, 200, 72)];
     for write in ["", "_accumulate"] {
         all.extend(sizes.map(|size| case(format!("tn{write}{INTO_F32}"), size)));
@@ -53,7 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// Holds a case that only a GPU has against the rule.
+/// Checks a GPU-only case against the error bound; returns the error over the bound.
 pub(super) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Result<f64, String> {
     if case.variant.ends_with(INTO_F32) {
         return Problem::<bf16, f32>::new(spec, after).check_simulated(sm);
@@ -73,7 +74,7 @@ pub(super) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Result<f64
     Ok(worst)
 }
 
-/// f16 all the way; one of the larger tiles.
+/// Checks f16 operands and f16 output, on a large tile.
 fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
     let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
     let [span_a, span_b, span_c] = spec.spans();
@@ -105,7 +106,7 @@ fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
     within_error("c", &c, greatest_error(&naive, &exact), &exact)
 }
 
-/// The gradient of a weight: k cut into slices, whose f32 sums a second pass adds in order.
+/// Checks the gradient of a weight with split-K: a second pass adds the f32 sums of the splits in order.
 fn check_slices(spec: &Gemm, beta: Beta, sm: Sm) -> Result<f64, String> {
     let product = Product::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
     let (count, chunk) = product.split(spec, 8);
@@ -117,7 +118,8 @@ fn check_slices(spec: &Gemm, beta: Beta, sm: Sm) -> Result<f64, String> {
     })
 }
 
-/// The same with Hopper's product, whose one block computes the tiles of all slices, the last of which is shorter.
+/// [`check_slices`] with Hopper's product: one block computes the tiles of all splits, the last of which may be
+/// shorter.
 fn check_slices_on_hopper(spec: &Gemm, beta: Beta, tile: HopperTile) -> Result<f64, String> {
     let product = HopperProduct::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
     let product = HopperProduct { tile, ..product.ok_or("TMA does not support the operands")? };
@@ -134,7 +136,8 @@ fn check_slices_on_hopper(spec: &Gemm, beta: Beta, tile: HopperTile) -> Result<f
     })
 }
 
-/// Sums of `count` slices by `multiply`, from A, B into partial sums, added by the second pass, against the rule.
+/// Checks split-K against the error bound: `multiply` computes the partial sums of `count` splits, the second pass adds
+/// them.
 fn hold_slices(
     spec: &Gemm,
     beta: Beta,
@@ -152,7 +155,7 @@ fn hold_slices(
     multiply(&mut device, operands, partial)?;
     device.pointer(partial);
     let c = device.input("c", &before);
-    // The second pass has no program of its own for Hopper.
+    // The second pass has the same program on Hopper.
     let sum = SplitKReduce { beta };
     device.integers([spec.m, spec.n, spec.n, count]);
     device.run(&sum.program(sm), sum.launch(spec.m, spec.n), Approximation::Exact)?;

@@ -1,4 +1,4 @@
-//! What happens to a tile of C between the registers and memory.
+//! Epilogues: operations on a tile of C before it is stored.
 
 use super::{Beta, Gemm, Operand, sweep::Output};
 use crate::dropout::{BLOCK, Dropout};
@@ -8,10 +8,11 @@ use crate::simd::{Element, Simd, WIDTH, Wide};
 use half::bf16;
 use std::array::from_fn;
 
-/// Applied to the sums before they are stored. Row r, column j of C; acc = A·B (plus the old C when accumulating).
+/// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C if β =
+/// 1).
 ///
-/// Matrices have the shape and the leading dimension of C; vectors hold n numbers. Everything is computed in f32 and
-/// rounded where it is stored, in the order in which the separate kernels would do it.
+/// Matrices have the shape and the leading dimension of C; vectors have n elements. The arithmetic is f32, in the order
+/// of the separate kernels; results are rounded when stored.
 #[derive(Debug)]
 pub enum Epilogue<'a, C: Element> {
     /// acc
@@ -24,15 +25,15 @@ pub enum Epilogue<'a, C: Element> {
         bias: &'a [f32],
         /// act
         activation: Activation,
-        /// \[m, n\] receives p, for backward; then the activation is of p as it was rounded, so that it can be computed
-        /// again.
+        /// \[m, n\] receives p for backward. Then the activation is computed from p as rounded, so that backward can
+        /// recompute it.
         pre: Option<&'a mut [C]>,
     },
     /// (acc + bias\[j\]) · mask(r, j) + residual\[r, j\]
     BiasDropoutResidual {
         /// \[n\]
         bias: &'a [f32],
-        /// The mask, the same as [`crate::dropout::apply`] draws for rows of C.
+        /// Dropout with the mask that [`crate::dropout::apply`] draws for the rows of C.
         dropout: Option<Dropout>,
         /// \[m, n\]
         residual: Option<&'a [C]>,
@@ -41,12 +42,12 @@ pub enum Epilogue<'a, C: Element> {
     ActivationBackward {
         /// act
         activation: Activation,
-        /// \[m, n\]: what [`Epilogue::BiasActivation`] kept.
+        /// \[m, n\]: the pre-activation saved by [`Epilogue::BiasActivation`].
         pre: &'a [C],
     },
 }
 
-/// An epilogue whose sizes fit, without the type of C.
+/// Epilogue with checked sizes and the storage type of C as a value.
 #[derive(Clone, Copy)]
 pub(super) enum Finish<'a> {
     None,
@@ -57,13 +58,13 @@ pub(super) enum Finish<'a> {
 }
 
 impl<'a, C: Element> Epilogue<'a, C> {
-    /// Holds the sizes against `spec`.
+    /// Checks the sizes against `spec`.
     #[track_caller]
     pub(super) fn check(self, spec: &Gemm) -> Finish<'a> {
         let plain = matches!(self, Self::None | Self::Bias(_));
         assert!(plain || spec.beta == Beta::Zero, "{spec:?}: only the epilogues None and Bias can accumulate");
         let vector = |bias: &'a [f32]| {
-            assert_eq!(bias.len(), spec.n, "{spec:?}: the bias must hold one number a column");
+            assert_eq!(bias.len(), spec.n, "{spec:?}: the bias must hold one element per column");
             bias
         };
         let fits = |len: usize| {
@@ -99,7 +100,7 @@ impl<'a, C: Element> Epilogue<'a, C> {
 }
 
 impl Operand<'_> {
-    /// `count` <= LANES numbers from `start` on; zeros in the other lanes.
+    /// `count` <= LANES elements from `start` on; zeros in the other lanes.
     #[inline(always)]
     fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
         match self {
@@ -109,19 +110,19 @@ impl Operand<'_> {
     }
 }
 
-/// Where a vector of C is.
+/// Position of a vector of C.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     /// Column of C.
     pub column: usize,
     /// Elements from the start of C, and of the epilogue's matrices.
     pub at: usize,
-    /// Columns that exist, at most LANES.
+    /// Valid lanes, at most LANES.
     pub count: usize,
 }
 
 impl<'a> Finish<'a> {
-    /// The bias (or none) to add to the sums on their way from the registers. What is left to do is [`Self::finish_tile`]'s.
+    /// Bias to add to the accumulators before they are stored, if any. [`Self::finish_tile`] does the rest.
     #[inline(always)]
     pub(super) fn bias(&self, last: bool) -> Option<&'a [f32]> {
         match self {
@@ -132,13 +133,13 @@ impl<'a> Finish<'a> {
         }
     }
 
-    /// Whether more than a bias follows the sums.
+    /// True if the epilogue does more than add a bias.
     #[inline(always)]
     pub(super) fn has_more(&self) -> bool {
         !matches!(self, Self::None | Self::Bias(_))
     }
 
-    /// The matrix beside C that it reads or writes, if there is one and it is of f32.
+    /// The f32 matrix that the epilogue reads or writes besides C, if there is one.
     #[inline(always)]
     pub(super) fn matrix(&self) -> Option<*const f32> {
         match self {
@@ -149,7 +150,7 @@ impl<'a> Finish<'a> {
         }
     }
 
-    /// The mask, if there is one.
+    /// The dropout, if there is one.
     #[inline(always)]
     pub(super) fn dropout(&self) -> Option<Dropout> {
         match self {
@@ -158,10 +159,10 @@ impl<'a> Finish<'a> {
         }
     }
 
-    /// The finished values of a vector; `mask` holds the dropout's multipliers for it.
+    /// Values of C for a vector of sums; `mask` holds its dropout multipliers.
     ///
     /// # Safety
-    /// No other thread touches this place of the epilogue's outputs.
+    /// No other thread accesses `place` in the epilogue's outputs.
     #[inline(always)]
     pub(super) unsafe fn apply<S: Simd>(&self, simd: S, sum: S::F32, place: Place, mask: &[f32]) -> S::F32 {
         let Place { column, at, count } = place;
@@ -193,11 +194,13 @@ impl<'a> Finish<'a> {
         }
     }
 
-    /// Does the rest for a whole tile of `height` rows and `nv` vectors, which stands in C with its bias, in f32: four vectors
-    /// side by side, because an activation is a chain of some twenty steps. `tile` is where it begins in C.
+    /// Applies the rest of the epilogue to a full tile of `height` rows and `nv` vectors, which is stored in C in f32
+    /// with its bias. `[start, ldc, column]`: index of the tile in C, leading dimension, first column. Four vectors are
+    /// computed together, because an activation is a dependency chain of some twenty steps.
     ///
     /// # Safety
-    /// The tile lies within C, and within the epilogue's matrices, which are of f32 as C is; no other thread touches it there.
+    /// The tile is within C and within the epilogue's matrices, which are f32 like C; no other thread accesses it
+    /// there.
     #[inline(always)]
     pub(super) unsafe fn finish_tile<S: Simd>(
         &self,
@@ -243,17 +246,17 @@ impl<'a> Finish<'a> {
                         _ => y,
                     }
                 }
-                _ => unreachable!("the matrices of an epilogue are stored as C is, and the others leave nothing to do"),
+                _ => unreachable!("f32 C has f32 epilogue matrices; other epilogues end with the bias"),
             };
             store(c.ptr(0), y);
         }
     }
 }
 
-/// The multipliers of a dropout for some rows of a task: whole blocks of 64 columns, which are cheaper to draw than
-/// their parts.
+/// Dropout multipliers of some rows of a task, in whole blocks of 64 columns, which are cheaper to draw than parts of
+/// them.
 pub(super) struct Mask<'a> {
-    /// `width` a row.
+    /// `width` per row.
     pub multipliers: &'a mut [f32],
     /// Columns in `multipliers`.
     pub width: usize,
@@ -277,7 +280,7 @@ impl Mask<'_> {
         }
     }
 
-    /// The multipliers of row `i` from `column` on.
+    /// Multipliers of row `i` from `column` on.
     #[inline(always)]
     pub(super) fn row(&self, i: usize, column: usize) -> &[f32] {
         &self.multipliers[i * self.width + column - self.origin..]

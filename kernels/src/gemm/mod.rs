@@ -1,12 +1,11 @@
-//! Matrix products with what follows them fused in: C = epilogue(A · B), f32 arithmetic, f32 or bf16 storage.
+//! Matrix products with fused epilogues: C = epilogue(A · B), f32 arithmetic, f32 or bf16 storage.
 //!
 //! ```text
 //! C[m, n] (+)= Σ_p A[m, p] · B[p, n]              p = 0 .. k
 //! ```
 //!
-//! A, B and C are row-major with leading dimensions; A and B may lie transposed in memory, so the four forms of a
-//! linear layer are one specification: forward y = x·Wᵀ (NT, weights lie [out, in]), dx = dy·W (NN),
-//! dW = dyᵀ·x (TN).
+//! A, B and C are row-major with leading dimensions; A and B may be stored transposed. One specification covers the
+//! forms of a linear layer: forward y = x·Wᵀ (NT, weights stored as [out, in]), dx = dy·W (NN), dW = dyᵀ·x (TN).
 //!
 //! ```text
 //!              n: tasks cut columns …            one task:      for each block of kc of k
@@ -17,15 +16,15 @@
 //!        └──────┴──────┴──────┘
 //! ```
 //!
-//! Cost: 2·m·n·k FLOP; every operand read once. What lies as the register tile can read it is not packed
-//! (`blocks`); what has to be is packed once for each task that uses it. Loop nest: Goto and van de Geijn, "Anatomy of
-//! High-Performance Matrix Multiplication", ACM TOMS 2008, without its block of A: a panel of A goes past all panels of B
-//! at once. A weight that is used many times is packed once ([`PackedB`]).
+//! Cost: 2·m·n·k FLOP; every operand read once. Operands that the microkernel can read in place are not packed
+//! (`blocks`); the others are packed once per task that uses them. Loop nest: Goto and van de Geijn, "Anatomy of
+//! High-Performance Matrix Multiplication", ACM TOMS 2008, without its block of A: each panel of A is multiplied with
+//! all panels of B in turn. A weight that is used many times is packed once ([`PackedB`]).
 //!
-//! Each element of C is a sum of chains of at most 384 fused multiply-adds, in order of p, the chains added in order: k alone
-//! says where they are cut (`tile::chain`), so the result does not depend on tiles and tasks, on the number of threads, on who
-//! packed B, or on the instruction set (where it has a fused multiply-add).
-//! Limits: sums are f32; with bf16 storage of C they are rounded once, at the end.
+//! Each element of C is a sum of chains of at most 384 fused multiply-adds in order of p; the chains are added in
+//! order. Their bounds depend on k only (`tile::chain`), so the result does not depend on tiling, tasks, the number of
+//! threads, prior packing of B, or the instruction set (if it has a fused multiply-add).
+//! Limits: accumulators are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
 
 mod blocks;
@@ -68,12 +67,12 @@ use crate::pool::Cpu;
 use crate::simd::{DType, Element};
 use half::bf16;
 
-/// How an operand lies in memory.
+/// Memory layout of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Layout {
-    /// Row-major as it is multiplied: A is [m, k], B is [k, n].
+    /// Row-major, not transposed: A is [m, k], B is [k, n].
     Normal,
-    /// Row-major transposed: A lies as [k, m], B as [n, k].
+    /// Row-major, transposed: A is stored as [k, m], B as [n, k].
     Transposed,
 }
 
@@ -82,35 +81,35 @@ pub enum Layout {
 pub enum Beta {
     /// C = epilogue(A·B); the old values are not read.
     Zero,
-    /// C = C + A·B. With [`Epilogue::None`] and [`Epilogue::Bias`] alone.
+    /// C = C + A·B; only with [`Epilogue::None`] and [`Epilogue::Bias`].
     One,
 }
 
-/// A product as a value: sizes, how the operands lie, what happens to C.
+/// Specification of a product: sizes, layouts, leading dimensions and β.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gemm {
     /// Rows of A and C.
     pub m: usize,
     /// Columns of B and C.
     pub n: usize,
-    /// Columns of A, rows of B: the length of the sums.
+    /// Columns of A, rows of B: terms of each sum.
     pub k: usize,
-    /// How A lies.
+    /// Layout of A.
     pub a: Layout,
-    /// How B lies.
+    /// Layout of B.
     pub b: Layout,
-    /// Elements from one stored row of A to the next.
+    /// Elements between the starts of two stored rows of A.
     pub lda: usize,
-    /// Elements from one stored row of B to the next. Ignored where B is packed.
+    /// Elements between the starts of two stored rows of B. Ignored if B is packed.
     pub ldb: usize,
-    /// Elements from one row of C to the next; also for the epilogue's matrices.
+    /// Elements between the starts of two rows of C and of the epilogue's matrices.
     pub ldc: usize,
     /// Factor of the old values of C.
     pub beta: Beta,
 }
 
 impl Gemm {
-    /// Contiguous operands, C overwritten.
+    /// Product of contiguous operands that overwrites C.
     pub const fn new(m: usize, n: usize, k: usize, a: Layout, b: Layout) -> Self {
         let lda = if matches!(a, Layout::Normal) { k } else { m };
         let ldb = if matches!(b, Layout::Normal) { n } else { k };
@@ -120,32 +119,32 @@ impl Gemm {
     pub const fn nn(m: usize, n: usize, k: usize) -> Self {
         Self::new(m, n, k, Layout::Normal, Layout::Normal)
     }
-    /// A [m, k], B lies as [n, k]: y = x·Wᵀ.
+    /// A [m, k], B stored as [n, k]: y = x·Wᵀ.
     pub const fn nt(m: usize, n: usize, k: usize) -> Self {
         Self::new(m, n, k, Layout::Normal, Layout::Transposed)
     }
-    /// A lies as [k, m], B [k, n]: dW = dyᵀ·x.
+    /// A stored as [k, m], B [k, n]: dW = dyᵀ·x.
     pub const fn tn(m: usize, n: usize, k: usize) -> Self {
         Self::new(m, n, k, Layout::Transposed, Layout::Normal)
     }
-    /// A lies as [k, m], B as [n, k].
+    /// A stored as [k, m], B as [n, k].
     pub const fn tt(m: usize, n: usize, k: usize) -> Self {
         Self::new(m, n, k, Layout::Transposed, Layout::Transposed)
     }
-    /// The same with these leading dimensions.
+    /// The same product with these leading dimensions.
     pub const fn with_leading_dimensions(self, lda: usize, ldb: usize, ldc: usize) -> Self {
         Self { lda, ldb, ldc, ..self }
     }
-    /// The same, adding to C.
+    /// The same product, added to C.
     pub const fn accumulate(self) -> Self {
         Self { beta: Beta::One, ..self }
     }
-    /// Floating-point operations, a multiply-add counted as two.
+    /// Floating-point operations; a multiply-add counts as two.
     pub const fn flops(&self) -> u64 {
         2 * self.m as u64 * self.n as u64 * self.k as u64
     }
-    /// Elements that A, B and C span in memory; what the slices must hold at least. `usize::MAX`, which no slice holds, where
-    /// there are more than `usize` counts.
+    /// Elements that A, B and C span in memory: the least lengths of their slices. `usize::MAX`, which no slice can
+    /// have, if a span overflows `usize`.
     pub const fn spans(&self) -> [usize; 3] {
         let (ar, ac) = if matches!(self.a, Layout::Normal) { (self.m, self.k) } else { (self.k, self.m) };
         let (br, bc) = if matches!(self.b, Layout::Normal) { (self.k, self.n) } else { (self.n, self.k) };
@@ -170,30 +169,30 @@ impl Gemm {
     }
 }
 
-/// Several products of one specification in one call: element i uses A, B and C from i times the strides on.
+/// Several products of one specification in one call: product i uses A, B and C at i times the strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Batch {
     /// Number of products.
     pub count: usize,
-    /// Elements from one A to the next; 0 to share one.
+    /// Elements from one A to the next; 0 if all products share A.
     pub stride_a: usize,
-    /// Elements from one B to the next; 0 to share one.
+    /// Elements from one B to the next; 0 if all products share B.
     pub stride_b: usize,
-    /// Elements from one C to the next. The Cs must not overlap; they may lie side by side in wider rows.
+    /// Elements from one C to the next. The Cs must not overlap; they may be column blocks of wider rows.
     pub stride_c: usize,
 }
 
 impl Batch {
     const ONE: Self = Self { count: 1, stride_a: 0, stride_b: 0, stride_c: 0 };
 
-    /// Contiguous operands one behind the other.
+    /// `count` products whose operands are stored contiguously, one after the other.
     pub const fn contiguous(count: usize, spec: &Gemm) -> Self {
         let [stride_a, stride_b, stride_c] = spec.spans();
         Self { count, stride_a, stride_b, stride_c }
     }
 }
 
-/// A matrix whose storage type is a value: one compiled loop nest serves all of them.
+/// Matrix with its storage type as a value, so that one compiled loop nest serves all types.
 #[derive(Clone, Copy)]
 enum Operand<'a> {
     F32(&'a [f32]),
@@ -219,8 +218,8 @@ impl<'a> Operand<'a> {
 /// C = epilogue(A · B), or C += A · B.
 ///
 /// # Panics
-/// If a slice is shorter than the specification spans, a leading dimension is below its row, or the epilogue's
-/// vectors and matrices do not fit C.
+/// If a slice is shorter than the specification spans, a leading dimension is less than a row, or the epilogue's
+/// vectors and matrices do not match C.
 #[track_caller]
 pub fn gemm<A: Element, B: Element, C: Element>(
     cpu: &Cpu,
@@ -244,7 +243,7 @@ pub fn gemm<A: Element, B: Element, C: Element>(
     );
 }
 
-/// [`gemm`] with B packed before ([`PackedB::pack`]): the same result to the bit, without packing again.
+/// [`gemm`] with B already packed by [`PackedB::pack`]: the same bits, without packing again.
 ///
 /// # Panics
 /// As [`gemm`]; and if `b` is not k x n or was packed for another instruction set.

@@ -1,29 +1,29 @@
-//! Packing: a block of A or B in the order in which the register tile reads it, widened to f32.
+//! Packing of a block of A or B into the order in which the microkernel reads it, widened to f32.
 
 use super::Operand;
 use crate::extent::{area, span};
 use crate::simd::{Element, Simd};
 
-/// Steps that are packed at a time where the sum runs down columns: a stored row is read from end to end, and what it
-/// fills is still in L1 when the next rows come.
+/// Steps packed at a time if k runs down columns: a stored row is read from end to end, and the packed lines are still
+/// in L1 for the next rows.
 pub(super) const STEPS: usize = 16;
 
-/// A block of an operand: `depth` steps of the sum over k, `count` rows of A or columns of B ("lines").
+/// Block of an operand: `depth` steps of k, `count` rows of A or columns of B ("lines").
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
-    /// From the first element of the block on.
+    /// The operand from the first element of the block on.
     pub source: Operand<'a>,
-    /// Elements from one stored row to the next.
+    /// Elements between the starts of two stored rows.
     pub leading: usize,
-    /// True if the sum runs along stored rows (A normal, B transposed), false if it runs down columns.
+    /// True if k runs along stored rows (A normal, B transposed), false if it runs down columns.
     pub along: bool,
     /// Rows of A or columns of B.
     pub count: usize,
-    /// Steps of the sum.
+    /// Steps of k.
     pub depth: usize,
 }
 
-/// Packs the block as `depth` groups of `width` >= `count` numbers, zeros for what is missing:
+/// Packs the block as `depth` groups of `width` >= `count` elements, padded with zeros:
 /// out[p · width + i] = line i at step p.
 #[inline(always)]
 pub(super) fn panel<S: Simd>(simd: S, block: Block<'_>, width: usize, out: &mut [f32]) {
@@ -40,7 +40,7 @@ fn typed<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, 
     assert!(count > 0 && depth > 0 && count <= width);
     assert!(span(rows, columns, leading) <= x.len());
     assert!(area(depth, width) <= out.len());
-    // SAFETY: the asserts are what the two functions ask for.
+    // SAFETY: the asserts are the conditions of both functions.
     unsafe {
         if along {
             transpose(simd, x, block, width, out);
@@ -50,8 +50,8 @@ fn typed<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, 
     }
 }
 
-/// Stores a vector of a group at `p`: the first `n` lanes, or all of them if `whole`, because the group that is stored
-/// next overwrites the rest. (Masked stores are slow on some processors.)
+/// Stores a vector of a group at `p`: the first `n` lanes, or all of them if `whole`, since the next group overwrites
+/// the rest. (Masked stores are slow on some CPUs.)
 ///
 /// # Safety
 /// `p` is valid for writing LANES floats if `whole`, and else n.
@@ -67,7 +67,7 @@ unsafe fn put<S: Simd>(simd: S, p: *mut f32, whole: bool, n: usize, value: S::F3
     }
 }
 
-/// Lines lie along stored rows: LANES x LANES squares are transposed in registers.
+/// Packs lines stored along rows: LANES x LANES squares are transposed in registers.
 ///
 /// # Safety
 /// `x` holds `count` rows of `depth`, `leading` apart; `out` holds `depth` groups of `width`.
@@ -82,9 +82,9 @@ unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, wid
         for p in (0..depth).step_by(S::LANES) {
             let steps = S::LANES.min(depth - p);
             let square = if steps == S::LANES {
-                // With no valid row the address is behind the last one, and may wrap.
+                // Without a valid row the address is past the operand and may wrap.
                 let start = x.as_ptr().wrapping_add(first.wrapping_mul(leading).wrapping_add(p));
-                // SAFETY: rows first .. first + valid hold LANES elements from p on; where there are none, none is read.
+                // SAFETY: rows first .. first + valid hold LANES elements from p on; with no valid row nothing is read.
                 unsafe { X::load_transposed(simd, start, leading, valid) }
             } else {
                 let mut square = [simd.zero(); 16];
@@ -98,7 +98,7 @@ unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, wid
             for (step, &group) in square.iter().enumerate().take(S::LANES) {
                 if step < steps {
                     let p = p + step;
-                    // SAFETY: group p < depth starts there, and a whole vector stays within `out`.
+                    // SAFETY: group p < depth starts there, and a full vector stays within `out`.
                     unsafe { put(simd, out.as_mut_ptr().add(p * width + first), whole(p), lanes, group) };
                 }
             }
@@ -106,7 +106,7 @@ unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, wid
     }
 }
 
-/// Lines lie across stored rows: each step is a run of `count` neighbors.
+/// Packs lines stored across rows: each step is a run of `count` contiguous elements.
 ///
 /// # Safety
 /// `x` holds `depth` rows of `count`, `leading` apart; `out` as for [`transpose`].
@@ -127,7 +127,7 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
     // A group narrower than a vector, with room for a vector behind its start.
     let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
     for p in 0..depth {
-        // The rows of the next call: they are too far apart for the machine to guess them.
+        // Rows of the next call: the hardware prefetcher does not follow strides this large.
         prefetch(x.as_ptr().wrapping_add((p + STEPS).wrapping_mul(leading)));
         for first in (0..width).step_by(S::LANES) {
             let valid = count.saturating_sub(first).min(S::LANES);
@@ -138,27 +138,27 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
             } else {
                 #[cfg(planted_bug = "pack")]
                 if is_planted() && valid > 0 {
-                    // SAFETY: none. One element behind the row, and behind the operand if it is the last row: what .ci/asan.sh
-                    // has to find.
+                    // SAFETY: none. Reads one element past the row, which is past the operand in the last row: the
+                    // fault that .ci/asan.sh must find.
                     std::hint::black_box(unsafe { x.as_ptr().add(start + valid).read_volatile() });
                 }
                 X::load_partial(simd, &x[start.min(x.len())..][..valid])
             };
             let lanes = S::LANES.min(width - first);
-            // SAFETY: group p < depth starts there, and a whole vector stays within `out`.
+            // SAFETY: group p < depth starts there, and a full vector stays within `out`.
             unsafe { put(simd, out.as_mut_ptr().add(p * width + first), whole(p), lanes, value) };
         }
     }
 }
 
-/// Whether the fault of `copy` is switched on, in builds that have it.
+/// True if the planted fault of `copy` is enabled.
 #[cfg(planted_bug = "pack")]
 fn is_planted() -> bool {
     static PLANTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *PLANTED.get_or_init(|| std::env::var_os("PLANTED_BUG").is_some_and(|name| name == "pack"))
 }
 
-/// Asks for the cache line of `p`, which may be any address.
+/// Prefetches the cache line of `p`, which may be any address.
 #[inline(always)]
 pub(super) fn prefetch<X>(p: *const X) {
     #[cfg(target_arch = "x86_64")]
@@ -170,7 +170,7 @@ pub(super) fn prefetch<X>(p: *const X) {
     let _ = p;
 }
 
-/// The same, into the second-level cache alone.
+/// Prefetches the cache line of `p`, which may be any address, into L2 only.
 #[inline(always)]
 pub(super) fn prefetch_near<X>(p: *const X) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! B packed once and used many times: a weight of a layer that is applied N times.
+//! B packed once and used many times, such as the weight of a layer that is applied N times.
 
 use super::{Layout, Operand, cpu, tile::Tile};
 use crate::{
@@ -8,14 +8,14 @@ use crate::{
 };
 use std::fmt;
 
-/// B in the order in which the register tile reads it, in f32, for one instruction set.
+/// B in f32, packed in the order in which the microkernel of one instruction set reads it.
 ///
 /// ```text
-/// blocks of kc rows of B, one behind the other; in a block, panels of NR columns; in a panel, row after row:
+/// blocks of kc rows of B, one after the other; in a block, panels of NR columns; in a panel, row after row:
 ///
 ///   │ k 0..kc                        │ k kc..2kc …
 ///   │ panel 0      │ panel 1      │ … │
-///   │ NR │ NR │ …  │ NR │ NR │ …  │     the last panel is filled up with zeros
+///   │ NR │ NR │ …  │ NR │ NR │ …  │     the last panel is padded with zeros
 /// ```
 #[derive(Clone)]
 pub struct PackedB {
@@ -39,14 +39,14 @@ impl Line {
     pub(super) const ZERO: Self = Self([0.0; 16]);
 }
 
-/// Why a [`PackedB`] cannot be used for a product.
+/// Reason why a [`PackedB`] cannot be used for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackMismatch {
-    /// Packed for another instruction set, whose panels have another width.
+    /// Packed for another instruction set, whose panels differ in width.
     Isa {
-        /// What it was packed for.
+        /// Instruction set that B was packed for.
         packed: IsaKind,
-        /// What the product runs on.
+        /// Instruction set that the product runs on.
         wanted: IsaKind,
     },
     /// Packed from a matrix of another size.
@@ -80,10 +80,10 @@ impl fmt::Debug for PackedB {
 }
 
 impl PackedB {
-    /// Room for a k x n matrix on `isa`, filled with zeros. The only allocation.
+    /// Allocates panels for a k x n matrix on `isa`, filled with zeros. No other method allocates.
     ///
     /// # Panics
-    /// If memory cannot address as many elements.
+    /// If the panels have more bytes than memory can address.
     #[track_caller]
     pub fn new(isa: Isa, k: usize, n: usize) -> Self {
         let padded = n.checked_next_multiple_of(Tile::of(isa.kind()).nr);
@@ -93,10 +93,11 @@ impl PackedB {
         Self { isa: isa.kind(), k, n, panels: vec![Line::ZERO; floats.div_ceil(16)] }
     }
 
-    /// Packs `b` (k x n, lying as `layout` with leading dimension `ldb`) over what was there. Allocates nothing.
+    /// Packs `b` (k x n, stored as `layout` with leading dimension `ldb`), overwriting the panels. Allocates nothing.
     ///
     /// # Panics
-    /// If `b` is shorter than it spans, or `cpu` runs another instruction set than this was made for.
+    /// If `b` is shorter than it spans, `ldb` is less than a stored row, or `cpu` runs another instruction set than the
+    /// panels are for.
     #[track_caller]
     pub fn pack<B: Element>(&mut self, cpu: &Cpu, layout: Layout, ldb: usize, b: &[B]) {
         if let Err(mismatch) = self.check(cpu.isa().kind(), self.k, self.n) {
@@ -111,10 +112,10 @@ impl PackedB {
         cpu::pack_all(cpu, k, n, layout, ldb, Operand::new(b), out);
     }
 
-    /// Whether this can be B of a product of sums over k with n columns on `isa`.
+    /// Checks that this can be the k x n matrix B of a product on `isa`.
     ///
     /// # Errors
-    /// It was packed for another instruction set or from another size.
+    /// If it was packed for another instruction set or has another size.
     pub fn check(&self, isa: IsaKind, k: usize, n: usize) -> Result<(), PackMismatch> {
         if isa != self.isa {
             return Err(PackMismatch::Isa { packed: self.isa, wanted: isa });
@@ -130,17 +131,17 @@ impl PackedB {
         (self.k, self.n)
     }
 
-    /// The instruction set that it is for.
+    /// Instruction set that the panels are for.
     pub fn isa(&self) -> IsaKind {
         self.isa
     }
 
-    /// Memory that it holds.
+    /// Bytes of the panels.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.panels[..])
     }
 
-    /// The panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
+    /// Panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
     pub(super) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
         let tile = Tile::of(self.isa);
         let padded = tile.padded(self.n);

@@ -1,4 +1,4 @@
-//! The register tile: the innermost loop of all products.
+//! Microkernel: computes one register tile of C.
 //!
 //! ```text
 //!            NR columns: NV vectors              per step of k: NV loads of B, H broadcasts of A,
@@ -15,10 +15,10 @@ use crate::extent::span;
 use crate::simd::Simd;
 use std::array::from_fn;
 
-/// Steps of the sum by which operands are asked for ahead of their use.
+/// Prefetch distance of the operands, in steps of k.
 const AHEAD: usize = 8;
 
-/// H rows of A for some steps of the sum: row i at step p is `a[i · down + p · along]`, and either `down` or `along` is 1.
+/// H rows of A for some steps of k: row i at step p is `a[i · down + p · along]`; `down` or `along` is 1.
 #[derive(Clone, Copy)]
 pub(super) struct Left<'a> {
     pub a: &'a [f32],
@@ -26,36 +26,36 @@ pub(super) struct Left<'a> {
     pub along: usize,
 }
 
-/// NR columns of B for some steps of the sum: step p begins at `b[p · along]`.
+/// NR columns of B for some steps of k: step p starts at `b[p · along]`.
 #[derive(Clone, Copy)]
 pub(super) struct Right<'a> {
     pub b: &'a [f32],
     pub along: usize,
 }
 
-/// What comes after this tile: where the next one will go (its lines of C, and of the epilogue's matrix), and a part of the
-/// panel of B that follows. They are prefetched one row at a time, because a core has about a dozen line-fill buffers and
-/// the operands need some of them.
+/// Prefetches issued during a tile: the next tile's lines of C and of the epilogue's matrix, and a part of the next
+/// panel of B. They are issued one row at a time, because a core has about a dozen line-fill buffers and the operands
+/// need some of them.
 #[derive(Clone, Copy)]
 pub(super) struct Next {
-    /// Any address.
+    /// C at the next tile; any address.
     pub c: *const f32,
-    /// Any address: where the tile is in the epilogue's matrix, or `c` again.
+    /// The epilogue's matrix at the next tile, or `c` if it has none; any address.
     pub matrix: *const f32,
-    /// Elements from one row of either to the next.
+    /// Leading dimension of both.
     pub ldc: usize,
-    /// Any address: the part of the next panel of B.
+    /// Part of the next panel of B; any address.
     pub b: *const f32,
-    /// Cache lines of it that are asked for with each row.
+    /// Cache lines of `b` to prefetch per row.
     pub lines: usize,
 }
 
 impl Next {
-    /// Nowhere: asking there has no effect.
+    /// Null addresses: the prefetches have no effect.
     pub(super) const NONE: Self =
         Self { c: std::ptr::null(), matrix: std::ptr::null(), ldc: 0, b: std::ptr::null(), lines: 0 };
 
-    /// Asks for row `i`, `width` columns wide.
+    /// Prefetches row `i`, `width` columns wide.
     #[inline(always)]
     fn ask(self, i: usize, width: usize) {
         for matrix in [self.c, self.matrix] {
@@ -88,12 +88,12 @@ impl Right<'_> {
     }
 }
 
-/// A\[H, depth\] · B\[depth, NR\], summed in chains of `chain` steps (at least 1 unless `depth` is 0), which are added in
-/// order. The sum of the chains so far waits in `waiting`, in L1, while the registers take the next one: two sets of
-/// accumulators do not fit the registers, and a store and a load of the tile cost a hundredth of a chain.
+/// A\[H, depth\] · B\[depth, NR\], summed in chains of `chain` steps (at least 1 unless `depth` is 0), which are added
+/// in order. The sum of the previous chains is kept in `waiting`, in L1, because registers do not hold two sets of
+/// accumulators; the store and the load of the tile cost a hundredth of a chain.
 ///
 /// # Safety
-/// `left` holds H rows and `right` NV vectors of `depth` steps, as their `check` has it; `waiting` is valid for reading and
+/// `left` holds H rows and `right` NV vectors of `depth` steps (their `check`); `waiting` is valid for reading and
 /// writing H · NV vectors.
 #[inline(always)]
 pub(super) unsafe fn product<S: Simd, const H: usize, const NV: usize>(
@@ -110,7 +110,7 @@ pub(super) unsafe fn product<S: Simd, const H: usize, const NV: usize>(
         let last = start + steps == depth;
         let (a, b) = (&left.a[start * left.along..], Right { b: &right.b[start * right.along..], ..right });
         let next = last.then_some(next);
-        // SAFETY: the caller's promise, of which these are steps start .. start + steps.
+        // SAFETY: the caller's promise, for steps start .. start + steps.
         unsafe {
             let mut sums = if left.along == 1 && H > 1 {
                 of_rows(simd, steps, a.as_ptr(), left.down, b, next)
@@ -129,7 +129,7 @@ pub(super) unsafe fn product<S: Simd, const H: usize, const NV: usize>(
     }
 }
 
-/// Asks for the columns of B some steps ahead.
+/// Prefetches NR columns of B at `b`.
 #[inline(always)]
 fn prefetch_right<S: Simd, const NV: usize>(b: *const f32) {
     for line in (0..NV * S::LANES).step_by(16) {
@@ -137,7 +137,7 @@ fn prefetch_right<S: Simd, const NV: usize>(b: *const f32) {
     }
 }
 
-/// [`product`] where the H numbers of a step are neighbors: A is packed, or lies transposed.
+/// [`product`] of an A whose H elements of a step are contiguous: packed, or stored transposed.
 ///
 /// # Safety
 /// As [`product`].
@@ -153,7 +153,7 @@ unsafe fn of_groups<S: Simd, const H: usize, const NV: usize>(
     let mut sums = [[simd.zero(); NV]; H];
     let mut b = right.b.as_ptr();
     let (a_ahead, b_ahead) = (AHEAD.wrapping_mul(group), AHEAD.wrapping_mul(right.along));
-    // One loop where nothing is prefetched in between: the end of each costs a mispredicted branch.
+    // One loop if nothing is prefetched between rows: each loop exit costs a branch misprediction.
     let parts = if next.is_some() { H } else { 1 };
     for i in 0..parts {
         if let Some(next) = next {
@@ -163,7 +163,7 @@ unsafe fn of_groups<S: Simd, const H: usize, const NV: usize>(
             prefetch_right::<S, NV>(b.wrapping_add(b_ahead));
             prefetch(a.wrapping_add(a_ahead));
             prefetch(a.wrapping_add(a_ahead.wrapping_add(H - 1)));
-            // SAFETY: the caller's promise; the pointers move one step.
+            // SAFETY: the caller's promise; the pointers advance by one step.
             unsafe {
                 let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
                 for (i, sums) in sums.iter_mut().enumerate() {
@@ -180,7 +180,8 @@ unsafe fn of_groups<S: Simd, const H: usize, const NV: usize>(
     sums
 }
 
-/// [`product`] where the steps of a row are neighbors: A as it lies. Five pointers reach 14 rows, three rows each.
+/// [`product`] of an A whose rows are contiguous along k, read in place. Five pointers address up to 15 rows, three
+/// each.
 ///
 /// # Safety
 /// As [`product`].
@@ -197,11 +198,11 @@ unsafe fn of_rows<S: Simd, const H: usize, const NV: usize>(
     let mut sums = [[simd.zero(); NV]; H];
     let mut b = right.b.as_ptr();
     let b_ahead = AHEAD.wrapping_mul(right.along);
-    // Variables and not an array: an array would be kept in memory.
+    // Five variables: an array would be kept in memory.
     let row = |i: usize| a.wrapping_add(i.wrapping_mul(down));
     let (mut a0, mut a1, mut a2) = (row(0), row(3), row(6));
     let (mut a3, mut a4) = (row(9), row(12));
-    // One loop where nothing is prefetched in between: the end of each costs a mispredicted branch.
+    // One loop if nothing is prefetched between rows: each loop exit costs a branch misprediction.
     let parts = if next.is_some() { H } else { 1 };
     for i in 0..parts {
         if let Some(next) = next {
@@ -209,7 +210,7 @@ unsafe fn of_rows<S: Simd, const H: usize, const NV: usize>(
         }
         for _ in part(depth, 1, parts, i) {
             prefetch_right::<S, NV>(b.wrapping_add(b_ahead));
-            // SAFETY: the caller's promise; the pointers move one step, and those of rows that do not exist are not read.
+            // SAFETY: the caller's promise; the pointers advance by one step, and pointers to rows past H are not read.
             unsafe {
                 let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
                 for (i, sums) in sums.iter_mut().enumerate() {
@@ -238,13 +239,13 @@ unsafe fn of_rows<S: Simd, const H: usize, const NV: usize>(
     sums
 }
 
-/// The next step of a row. The compiler is kept from seeing that all rows move alike: it would give each a pointer of its
-/// own, more than there are registers.
+/// Pointer to the next step of a row. The empty assembly hides that all pointers advance alike: the compiler would
+/// otherwise give each row its own pointer, more than there are registers.
 #[allow(clippy::pointers_in_nomem_asm_block)]
 #[inline(always)]
 fn in_register(mut p: *const f32) -> *const f32 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: no instruction: the pointer stays as it is, and nothing is read or written.
+    // SAFETY: no instruction: the pointer is unchanged, and nothing is read or written.
     unsafe {
         std::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags));
     }
@@ -252,7 +253,7 @@ fn in_register(mut p: *const f32) -> *const f32 {
     p
 }
 
-/// C = sums (+ C) (+ bias), from the registers.
+/// Stores C = sums (+ C) (+ bias) from registers.
 ///
 /// # Safety
 /// `c` is valid for reading and writing H rows of NV vectors, `ldc` apart.
@@ -265,7 +266,7 @@ pub(super) unsafe fn write<S: Simd, const H: usize, const NV: usize>(
     add: bool,
     bias: Option<&[f32]>,
 ) {
-    // By reference: iterators over arrays by value do not unroll, and would take the sums out of the registers.
+    // By reference: iterators over arrays by value do not unroll and would spill the accumulators.
     if add {
         // SAFETY: the caller's promise.
         unsafe { add_rows(simd, &mut sums, c, ldc) };

@@ -1,8 +1,7 @@
-//! All register tiles of a block of A with a block of B.
+//! Macrokernel: all register tiles of a block of A with a block of B.
 //!
-//! A whole tile of f32 goes from the registers to C, bias included; what else follows its sums is done there at once,
-//! while it is in L1. Tiles at the right edge and tiles of bf16 pass through a buffer in L1, row by row, in masked
-//! vectors.
+//! A full tile of f32 goes from registers to C, bias included; the rest of the epilogue runs at once, while the tile is
+//! in L1. Partial tiles at the right edge and tiles of bf16 go through a buffer in L1, row by row, in masked vectors.
 
 use super::blocks::{BlockA, BlockB};
 use super::epilogue::{Finish, Mask, Place};
@@ -16,7 +15,7 @@ use crate::simd::{DType, Element, Kernel, Simd};
 use half::bf16;
 use std::ops::Range;
 
-/// C without its storage type.
+/// C with its storage type as a value.
 #[derive(Clone, Copy)]
 pub(super) enum Output<'a> {
     F32(Disjoint<'a, f32>),
@@ -54,7 +53,7 @@ impl<'a> Output<'a> {
             }
         }
     }
-    /// Stores, and gives the value as it was rounded.
+    /// Stores `value` and returns it as rounded to storage.
     ///
     /// # Safety
     /// As [`store`](Self::store).
@@ -71,14 +70,14 @@ impl<'a> Output<'a> {
     }
 }
 
-/// What a tile is added to.
+/// Source of the values that a tile is added to.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Old {
-    /// Nothing: it is the first block of the sum.
+    /// None: first block of k.
     Nothing,
     /// The values of C before the product.
     C,
-    /// What the blocks of k before this one gave: in C if it is f32, else in the task's own buffer.
+    /// Partial sums of the previous blocks of k: in C if it is f32, else in the task's own buffer.
     Sums,
 }
 
@@ -90,57 +89,57 @@ pub(crate) fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usi
     bound(i)..bound(i + 1)
 }
 
-/// All tiles of a block of A with a block of B.
+/// Arguments of the macrokernel.
 pub(super) struct Sweep<'a> {
-    /// A for the rows and steps.
+    /// Rows of A for the block's steps of k.
     pub a: BlockA<'a>,
-    /// B for the columns and steps.
+    /// Columns of B for the block's steps of k.
     pub b: BlockB<'a>,
-    /// The thread's buffer for a panel of A that has to be packed.
+    /// The thread's buffer for a packed panel of A.
     pub packed_a: &'a mut [f32],
-    /// The thread's buffer for the multipliers of a dropout: MR rows.
+    /// The thread's buffer for dropout multipliers: MR rows.
     pub mask: &'a mut [f32],
-    /// Where the sums go.
+    /// Output and epilogue.
     pub tiles: Tiles<'a>,
 }
 
-/// What all register tiles of a sweep share.
+/// Parameters shared by all register tiles of a macrokernel.
 pub(super) struct Tiles<'a> {
-    /// Steps of the sum in this block.
+    /// Steps of k in this block.
     pub depth: usize,
-    /// Steps of a chain of the sum.
+    /// Steps of k in a chain.
     pub chain: usize,
     /// Rows of C.
     pub rows: Range<usize>,
     /// Columns of C; the first is a multiple of NR.
     pub columns: Range<usize>,
-    /// C of the whole product.
+    /// C of all products of the batch.
     pub c: Output<'a>,
-    /// Where this element of the batch starts in `c`.
+    /// Start of this product's C in `c`.
     pub c_start: usize,
-    /// Elements from one row of C to the next.
+    /// Leading dimension of C.
     pub ldc: usize,
-    /// What the tiles are added to.
+    /// Source of the values that the tiles are added to.
     pub old: Old,
-    /// Whether this block ends the sum.
+    /// True if this is the last block of k.
     pub last: bool,
-    /// What follows the sum.
+    /// Epilogue of the last block.
     pub finish: Finish<'a>,
-    /// The thread's buffer for sums of a task whose C is bf16, `task_columns` a row.
+    /// The thread's buffer for partial sums of a task with bf16 C, `task_columns` per row.
     pub sums: Disjoint<'a, f32>,
-    /// The thread's buffer for a tile on its way to C, or for the sum of the chains before the last: MR x NR.
+    /// The thread's buffer for a tile on its way to C, or for the sum of the previous chains: MR x NR.
     pub spill: Disjoint<'a, f32>,
-    /// Whether the tiles go down the columns of C first. Not with dropout, whose mask is drawn for whole rows.
+    /// True if tiles are visited column by column of tiles. Never with dropout, whose mask is drawn for whole rows.
     pub by_columns: bool,
 }
 
 impl Kernel for Sweep<'_> {
     type Output = ();
-    /// Panel after panel of A, which stays in L1, against all panels of B, which stream from L2: C is written row by
-    /// row, so that its pages and lines are met in order. Few rows with a B that comes from further away go the other way
-    /// round: panel after panel of B against all of A, which stays in L2, while the next panel of B is on its way.
+    /// By rows: each panel of A stays in L1 and is multiplied with all panels of B, which stream from L2. C is written
+    /// row by row, so its pages and cache lines are visited in order. By columns (few rows, and a packed B beyond L2):
+    /// each panel of B is multiplied with all of A, which stays in L2, while the next panel of B is prefetched.
     ///
-    /// Panels of A are as equal in height as can be, none above MR.
+    /// Panels of A have nearly equal heights, at most MR.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { a, b, packed_a, mask, tiles } = self;
@@ -151,7 +150,7 @@ impl Kernel for Sweep<'_> {
         let mut mask = Mask { multipliers: mask, width, origin: first };
         let dropout = if tiles.last { tiles.finish.dropout() } else { None };
         let (down, across) = (rows.len().div_ceil(tile.mr), columns.len().div_ceil(tile.nr));
-        debug_assert!(!tiles.by_columns || dropout.is_none(), "a mask is drawn for whole rows");
+        debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
         for at in 0..down * across {
             let (i, j) = if tiles.by_columns { (at % down, at / down) } else { (at / across, at % across) };
             let panel = part(rows.len(), 1, down, i);
@@ -184,7 +183,7 @@ impl Kernel for Sweep<'_> {
 }
 
 impl<'a> Tiles<'a> {
-    /// Computes one tile of H rows; true if it is written, false if it waits in `spill`.
+    /// Computes one tile of H rows. Returns true if it is in C, false if it is in `spill`.
     #[inline(always)]
     fn tile<S: Simd, const H: usize, const NV: usize>(
         &self,
@@ -200,7 +199,7 @@ impl<'a> Tiles<'a> {
         assert!(self.spill.len() >= area(H, width));
         let (out, ldc, bias, direct) = self.destination(width, H, row, column);
         let next = self.next(row, H, column, width, right);
-        // SAFETY: the checks hold the lengths of the panels, the assert that of `spill`, `destination` that of the output.
+        // SAFETY: the checks bound the panels, the assert bounds `spill`, `destination` bounds the output.
         unsafe {
             let sums = product::<S, H, NV>(simd, [depth, self.chain], left, right, next, self.spill.ptr(0));
             write(simd, sums, out, ldc, direct && self.old != Old::Nothing, bias);
@@ -208,8 +207,9 @@ impl<'a> Tiles<'a> {
         direct
     }
 
-    /// What follows the tile of `height` rows at this place: the one beside it, or first of the panel below; by columns the
-    /// one below it, or first of the panel beside, whose numbers of B are then asked for in as many parts as there are rows.
+    /// Addresses to prefetch during the tile of `height` rows at (`row`, `column`). By rows the next tile is the one to
+    /// the right, or the first of the panel below. By columns it is the one below, or the first of the next panel of B;
+    /// each row of a tile then prefetches an equal part of that panel.
     #[inline(always)]
     fn next(&self, row: usize, height: usize, column: usize, width: usize, right: Right<'_>) -> Next {
         let (mut b, mut lines) = (right.b.as_ptr(), 0);
@@ -227,7 +227,7 @@ impl<'a> Tiles<'a> {
         }
         match self.c {
             Output::F32(c) => {
-                // Possibly behind the last row: an address to prefetch, no more.
+                // May be past the last row: the address is only prefetched.
                 let at = next_row.wrapping_mul(self.ldc).wrapping_add(next_column);
                 let c = c.ptr(0).cast_const().wrapping_add(self.c_start.wrapping_add(at));
                 let matrix = if self.last { self.finish.matrix() } else { None };
@@ -237,7 +237,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// The same, one row after the other: the same numbers to the bit from little code.
+    /// [`Self::tile`] one row at a time: the same bits from less code.
     #[inline(always)]
     fn rows_of_tile<S: Simd>(
         &self,
@@ -257,7 +257,8 @@ impl<'a> Tiles<'a> {
             let left = Left { a: &left.a[(i * left.down).min(left.a.len())..], ..left };
             let waiting = self.spill.ptr(i * width);
             for_height!(RegisterTile::new(1, RegisterTile::of::<S>().vectors), 1, |H, NV| {
-                // SAFETY: as in `tile`: `width` is NV vectors, and row i of `spill` is free until row i of the tile goes there.
+                // SAFETY: as in `tile`: `width` is NV vectors, and row i of `spill` is unused until row i of the tile
+                // is stored.
                 unsafe {
                     let sums = product::<S, H, NV>(simd, [depth, self.chain], left, right, Next::NONE, waiting);
                     write(simd, sums, out.add(i * ldc), ldc, direct && self.old != Old::Nothing, bias);
@@ -267,8 +268,9 @@ impl<'a> Tiles<'a> {
         direct
     }
 
-    /// Where a tile goes, with its leading dimension and the bias to add: C itself if the tile is whole and f32, else
-    /// `spill`, which holds a tile. Valid for `height` rows of `width` floats, which are this task's alone.
+    /// Address and leading dimension to store a tile to, the bias to add, and true if the address is in C: C itself if
+    /// the tile is complete and f32, else `spill`, which holds a tile. Valid for `height` rows of `width` floats, which
+    /// only this task accesses.
     #[inline(always)]
     fn destination(
         &self,
@@ -288,7 +290,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Does what is left for a whole tile of f32 whose sum is complete.
+    /// Applies the rest of the epilogue to a full tile of f32 after the last block.
     #[inline(always)]
     fn finish_tile<S: Simd>(&self, simd: S, height: usize, row: usize, column: usize, mask: &Mask<'_>) {
         if let Output::F32(c) = self.c
@@ -297,8 +299,9 @@ impl<'a> Tiles<'a> {
         {
             let nr = Tile::of_lanes(S::LANES).nr;
             let start = row * self.ldc + column;
-            // SAFETY: `destination` found the tile within C, and `Epilogue::check` the epilogue's matrices as long as C;
-            // batches, which begin elsewhere in C, have no epilogue with matrices. A task's rectangle is its own.
+            // SAFETY: `destination` bounds the tile in C, and `Epilogue::check` requires the epilogue's matrices to be
+            // as long as C; batches, which start elsewhere in C, have no epilogue with matrices. Only this task
+            // accesses its rectangle.
             unsafe {
                 let place = [start, self.ldc, column];
                 self.finish.finish_tile(simd, c, place, [height, nr / S::LANES], mask);
@@ -306,7 +309,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Adds a row of a tile to what was there, finishes it if the sum is complete, and stores it.
+    /// Adds the old values to a row of a tile, applies the epilogue after the last block, and stores the row.
     #[inline(always)]
     fn finish_row<S: Simd>(&self, simd: S, row: usize, column: usize, sums: &[f32], mask: &[f32]) {
         for first in (0..sums.len().min(self.columns.end - column)).step_by(S::LANES) {
@@ -317,7 +320,8 @@ impl<'a> Tiles<'a> {
             let own = (row - self.rows.start) * Tile::of_lanes(S::LANES).task_columns + column - self.columns.start;
             let own = own..own + count;
             let mut value = simd.load(&sums[first..]);
-            // SAFETY: a task touches its own rectangle of C and its like alone, and its thread's own buffer of sums.
+            // SAFETY: a task accesses only its rectangle of C and of the matrices like C, and its thread's buffer of
+            // sums.
             unsafe {
                 match (self.old, self.c) {
                     (Old::Nothing, _) => {}

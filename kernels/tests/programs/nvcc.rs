@@ -27,7 +27,8 @@ fn run(text: &str, entry: &str, launch: Launch, x: &[f32], bias: &[f32]) -> Vec<
 #[test]
 #[ignore = "needs ALBERT_NVCC_PTX, the PTX of tests/programs/nvcc/bias_gelu.cu: .ci/ptx-gate.sh makes it"]
 fn ptx_of_nvcc_and_ours_agree_in_the_simulator() {
-    let path = std::env::var("ALBERT_NVCC_PTX").expect("ALBERT_NVCC_PTX names the PTX of tests/programs/nvcc/bias_gelu.cu");
+    let path =
+        std::env::var("ALBERT_NVCC_PTX").expect("ALBERT_NVCC_PTX names the PTX of tests/programs/nvcc/bias_gelu.cu");
     let theirs = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let (rows, columns) = (7, 131);
     let mut stream = Stream::new(1, [2, 3, 4]);

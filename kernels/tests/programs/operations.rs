@@ -70,7 +70,11 @@ fn first_difference(name: &str, found: &str, listing: &str) -> Option<String> {
         let (old, new) = (old.next(), new.next());
         if old != new {
             let show = |text: Option<&str>| text.unwrap_or("the end").trim().to_string();
-            return Some(format!("kernels/listings/{name}:{line}: `{}`, the assembler emits `{}`", show(old), show(new)));
+            return Some(format!(
+                "kernels/listings/{name}:{line}: `{}`, the assembler emits `{}`",
+                show(old),
+                show(new)
+            ));
         }
         if old.is_none() {
             break;

@@ -1,4 +1,4 @@
-//! How sums are rounded: in chains of bounded length, cut by k alone.
+//! Rounding of sums: chains of bounded length whose bounds depend on k only.
 
 use super::super::{Epilogue, Gemm, gemm};
 use crate::Cpu;
@@ -10,19 +10,19 @@ fn normal(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| stream.normal() as f32).collect()
 }
 
-/// C = A·Bᵀ of two matrices with rows of k.
+/// C = A·Bᵀ for A [m, k] and B [n, k].
 fn product(cpu: &Cpu, [m, n, k]: [usize; 3], a: &[f32], b: &[f32]) -> Vec<f32> {
     let mut c = vec![f32::NAN; m * n];
     gemm(cpu, &Gemm::nt(m, n, k), a, b, &mut c, Epilogue::None);
     c
 }
 
-/// The instruction sets that round a multiply-add once.
+/// One [`Cpu`] per instruction set that rounds a multiply-add once.
 fn fused_cpus() -> impl Iterator<Item = Cpu> {
     testable_cpus().into_iter().filter(|cpu| cpu.isa().lanes() > 1)
 }
 
-/// Σ x·y in blocks of 384 terms, each one chain of fused multiply-adds, as common BLAS libraries sum.
+/// Σ x·y in blocks of 384 terms, each a chain of fused multiply-adds, like common BLAS libraries.
 fn in_blocks_of_384(x: &[f32], y: &[f32]) -> f32 {
     let blocks = x.chunks(384).zip(y.chunks(384));
     let sums = blocks.map(|(x, y)| x.iter().zip(y).fold(0f32, |sum, (&x, &y)| x.mul_add(y, sum)));
@@ -33,7 +33,7 @@ fn in_blocks_of_384(x: &[f32], y: &[f32]) -> f32 {
 fn the_error_of_long_sums_is_that_of_blocks_of_384_terms() {
     let (m, n) = (32, 32);
     for k in [385, 512, 768, 1024, 1025, 3072] {
-        // Squares of the errors of each instruction set, then of the blocks.
+        // Sums of squared errors: of each instruction set, and of the sum in blocks.
         let cpus: Vec<Cpu> = fused_cpus().collect();
         let (mut ours, mut blocks) = (vec![0f64; cpus.len()], 0f64);
         for draw in 0..3 {
@@ -50,7 +50,7 @@ fn the_error_of_long_sums_is_that_of_blocks_of_384_terms() {
         }
         for (cpu, squares) in cpus.iter().zip(&ours) {
             let ratio = (squares / blocks).sqrt();
-            assert!(ratio <= 1.05, "{} k={k}: rms error {ratio:.3} of that of blocks of 384", cpu.isa().kind());
+            assert!(ratio <= 1.05, "{} k={k}: rms error is {ratio:.3} times that of blocks of 384", cpu.isa().kind());
         }
     }
 }

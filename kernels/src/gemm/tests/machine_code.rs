@@ -1,9 +1,9 @@
-//! What the compiler made of the register tile: a program, disassembled.
+//! Checks the machine code of the microkernel in a disassembled program.
 //!
-//! Builds with assertions have checks within the loops, so that only optimized programs say something. `MACHINE_CODE_OF`
-//! names one, so that a test without optimization can look at what is shipped:
-//! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test -p kernels machine_code`. Without it the program is this one, and
-//! `cargo test --release -p kernels machine_code` tests it.
+//! Builds with assertions have checks inside the loops, so the test needs an optimized program. `MACHINE_CODE_OF` names
+//! one, so that a test without optimization can check a shipped program: `MACHINE_CODE_OF=$PWD/target/release/albert
+//! cargo test -p kernels machine_code`. Without the variable the test checks its own program: `cargo test --release -p
+//! kernels machine_code`.
 
 use crate::gemm::tile::Tile;
 use std::{collections::BTreeMap, process::Command};
@@ -23,7 +23,7 @@ fn parse(line: &str) -> Option<Instruction<'_>> {
 }
 
 impl Instruction<'_> {
-    /// Where it jumps to, if it does.
+    /// Target of a jump.
     fn target(&self) -> Option<u64> {
         let target = self.name.starts_with('j').then(|| self.operands.split(' ').next())??;
         u64::from_str_radix(target, 16).ok()
@@ -31,20 +31,20 @@ impl Instruction<'_> {
     fn is_multiply_add(&self, register: &str) -> bool {
         self.name.starts_with("vfmadd") && self.name.ends_with("ps") && self.operands.starts_with(register)
     }
-    /// Whether it writes to memory: in this notation the destination stands first.
+    /// True if it writes to memory: in this syntax the destination comes first.
     fn stores(&self) -> bool {
         let reads = ["cmp", "test", "prefetch", "nop", "j", "vucomiss"];
         self.operands.split(',').next().is_some_and(|first| first.contains('['))
             && !reads.iter().any(|read| self.name.starts_with(read))
     }
-    /// Whether it takes a vector from the stack. Below a frame pointer lies the stack; any other use of `rbp` is a pointer
-    /// like those of other registers.
+    /// True if it reads a vector from the stack: relative to `rsp`, or below `rbp`. Other uses of `rbp` are ordinary
+    /// pointers.
     fn reloads(&self) -> bool {
         self.operands.contains("mm") && (self.operands.contains("[rsp") || self.operands.contains("[rbp-"))
     }
 }
 
-/// Innermost loops: from where a jump goes back to, up to the jump, without another jump between.
+/// Innermost loops: from the target of a backward jump to the jump, without another jump in between.
 fn innermost<'a>(code: &'a [Instruction<'a>]) -> Vec<&'a [Instruction<'a>]> {
     let mut loops = Vec::new();
     let mut after_jump = 0;
@@ -61,7 +61,7 @@ fn innermost<'a>(code: &'a [Instruction<'a>]) -> Vec<&'a [Instruction<'a>]> {
     loops
 }
 
-/// What is wrong with a loop of the tile.
+/// Calls, stores and stack reloads in a loop.
 fn flaws(body: &[Instruction<'_>]) -> Vec<String> {
     let bad = |i: &&Instruction<'_>| i.name.starts_with("call") || i.stores() || i.reloads();
     body.iter().filter(bad).map(|i| format!("{:x}: {} {}", i.address, i.name, i.operands)).collect()
@@ -72,15 +72,15 @@ fn the_tile_s_loops_neither_call_nor_spill() {
     let program = match std::env::var_os("MACHINE_CODE_OF") {
         Some(program) => program.into(),
         None if cfg!(debug_assertions) => {
-            println!("SKIPPED: this build has assertions in its loops; name an optimized one in MACHINE_CODE_OF");
+            println!("SKIPPED: this build has assertions in its loops; set MACHINE_CODE_OF to an optimized program");
             return;
         }
         None => std::env::current_exe().expect("a test has a program"),
     };
-    assert!(program.is_file(), "{}: no such program", program.display());
+    assert!(program.is_file(), "MACHINE_CODE_OF: {} is not a file", program.display());
     let listing = Command::new("objdump").args(["-d", "--no-show-raw-insn", "-M", "intel"]).arg(program).output();
     let Some(listing) = listing.ok().filter(|listing| cfg!(target_arch = "x86_64") && listing.status.success()) else {
-        println!("SKIPPED: no objdump that reads x86-64");
+        println!("SKIPPED: objdump for x86-64 is not available");
         return;
     };
     let listing = String::from_utf8_lossy(&listing.stdout);
@@ -97,17 +97,17 @@ fn the_tile_s_loops_neither_call_nor_spill() {
                 let flaws = flaws(body);
                 assert!(
                     flaws.is_empty(),
-                    "a loop of {factors} x {nv} {register}, at {:x}: {flaws:#?}",
+                    "the loop of {factors} x {nv} {register} at {:x} calls or spills: {flaws:#?}",
                     body[0].address
                 );
                 *found.entry(factors).or_insert(0) += 1;
             }
         }
-        println!("{register}: rows of a tile and loops of it: {found:?}");
-        // One for A in rows and one for A in groups.
+        println!("{register}: loops by rows of the tile: {found:?}");
+        // One loop for A in rows (`of_rows`) and one for A in groups (`of_groups`).
         assert!(
             found.get(&mr).is_some_and(|&loops| loops >= 2),
-            "{register}: the tile's loops were not found: {found:?}"
+            "{register}: expected at least 2 loops of {mr} rows, found {found:?}"
         );
     }
 }

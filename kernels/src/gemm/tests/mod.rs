@@ -1,4 +1,4 @@
-//! Every instruction set x forms x epilogues x sizes against the f64 definition, and what else the module promises.
+//! Checks of every instruction set x form x epilogue x size against f64, and of the module's other guarantees.
 
 mod accuracy;
 mod machine_code;
@@ -19,7 +19,7 @@ fn assert_agrees<X: Element, Y: Element>(cpu: &Cpu, spec: Gemm, after: After) {
     }
 }
 
-/// Sizes around every border of the loop nest.
+/// Sizes around every block boundary of the loop nest.
 fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
     let Tile { mr, nr, kc, whole, task_rows, task_columns, .. } = *tile;
     vec![
@@ -64,7 +64,7 @@ fn agrees_with_f64_at_every_border() {
 fn every_epilogue_agrees_with_f64() {
     for cpu in testable_cpus() {
         let Tile { mr, nr, kc, .. } = Tile::of(cpu.isa().kind());
-        // Whole tiles are finished four vectors at a time: the third leaves a remainder.
+        // `finish_tile` takes four vectors at a time: the third size leaves a remainder.
         for (m, n, k) in [(mr + 2, nr + nr / 2 + 1, 33), (mr, 2 * nr, kc + 5), (mr - 1, 2 * nr, 9)] {
             let spec = Gemm::nt(m, n, k);
             let spec = spec.with_leading_dimensions(spec.lda, spec.ldb, spec.ldc + 3);
@@ -78,7 +78,7 @@ fn every_epilogue_agrees_with_f64() {
     }
 }
 
-/// The rows of `x` with another distance between them, NaN in the gaps.
+/// Copies the rows of `x` to a leading dimension of `leading`, NaN in the gaps.
 fn spread(x: &[f32], columns: usize, leading: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.len() / columns * leading];
     x.chunks(columns).zip(out.chunks_mut(leading)).for_each(|(x, out)| out[..columns].copy_from_slice(x));
@@ -99,7 +99,7 @@ fn what_is_packed_and_what_is_read_where_it_lies_gives_the_same_bits() {
                     c.to_vec()
                 };
                 let wanted = product(&spec, &a, &b);
-                // Rows 4 KiB apart are packed, rows a little further apart are not.
+                // Rows 4 KiB apart are packed, rows slightly further apart are read in place.
                 for (lda, ldb) in [(1024, 1030), (1030, 1024), (1024, 1024)] {
                     let far = spec.with_leading_dimensions(lda, ldb, n);
                     let got = product(&far, &spread(&a, spec.lda, lda), &spread(&b, spec.ldb, ldb));
@@ -129,7 +129,7 @@ fn is_bit_identical_for_any_thread_count() {
 fn assert_same_bits(case: &str, got: &[f32], want: &[f32]) {
     assert_eq!(got.len(), want.len());
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
-        assert_eq!(got.to_bits(), want.to_bits(), "{case}: element {i} is {got:e}, the separate kernels give {want:e}");
+        assert_eq!(got.to_bits(), want.to_bits(), "{case}: element {i} is {got:e}, expected {want:e}");
     }
 }
 
@@ -166,7 +166,7 @@ fn fused_epilogues_give_the_bits_of_separate_kernels() {
         wanted.iter_mut().zip(&matrix).for_each(|(y, r)| *y += r);
         assert_same_bits(&format!("{isa} dropout"), &fused, &wanted);
         let dropped = (0..m * n).filter(|i| !mask.keeps((i / n) as u64, i % n)).count();
-        assert!(dropped > m * n / 20, "{dropped} of {} dropped: the case tests nothing", m * n);
+        assert!(dropped > m * n / 20, "{dropped} of {} elements were dropped: too few to test the mask", m * n);
     }
 }
 
@@ -178,7 +178,7 @@ fn batches_equal_their_products() {
             let spec = Gemm::new(m, n, k, a_layout, b_layout);
             let (a, b) = (uniform::<f32>(1, count * m * k, 1.0), uniform::<f32>(2, count * n * k, 1.0));
             let behind = Batch::contiguous(count, &spec);
-            // Side by side in wider rows, as the heads of attention lie; and one B for all.
+            // Column blocks of wider rows, like the heads of attention; one B for all products.
             let beside = Batch { stride_c: n + 1, stride_b: 0, ..behind };
             for (spec, batch) in [(spec, behind), (Gemm { ldc: count * (n + 1), ..spec }, beside)] {
                 let span = (count - 1) * batch.stride_c + spec.spans()[2];
@@ -255,7 +255,7 @@ fn sizes_that_do_not_fit_are_named() {
     let message = run(Gemm { lda: 2, ..spec }, 4, &[0.0; 2]);
     assert!(message.contains("lda is below the 3 elements"), "{message}");
     let message = run(spec, 4, &[0.0; 3]);
-    assert!(message.contains("one number a column"), "{message}");
+    assert!(message.contains("one element per column"), "{message}");
     let batch = Batch { stride_c: 3, ..Batch::contiguous(2, &spec) };
     let message = panic_message(|| batched(&cpu, &spec, &batch, &[1f32; 12], &[1f32; 12], &mut [0f32; 8]));
     assert!(message.contains("overlap"), "{message}");
