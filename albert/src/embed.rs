@@ -1,4 +1,4 @@
-//! One vector a text: the encoder's output, pooled.
+//! Text embeddings: one vector per text, pooled from the output of the encoder.
 //!
 //! ```text
 //! mean      Σ_t x_t / S over all tokens of the text, [CLS] and [SEP] included
@@ -7,8 +7,8 @@
 //! normalize v / ‖v‖₂, so that a dot product is a cosine
 //! ```
 //!
-//! Texts are run in batches of similar length, cut to a token budget; no padding. A text longer than the model's positions
-//! is cut, and counted. Mean pooling is that of Reimers & Gurevych 2019, section 3.
+//! Texts are run in batches of similar length within a token budget, without padding. A text longer than the model's
+//! positions is truncated, and counted. Mean pooling is that of Reimers & Gurevych 2019, section 3.
 
 use std::path::Path;
 
@@ -19,40 +19,40 @@ use crate::finite::{NotFinite, check_finite};
 use crate::model::{ForwardOptions, Inputs, Model, ModelError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// Tokens of a batch.
+/// Maximum tokens of a batch of several texts.
 const BUDGET: usize = 4096;
 
-/// Why texts cannot be embedded.
+/// Error of loading an [`Embedder`] or of embedding texts.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
-    /// The model folder.
+    /// The model folder cannot be loaded.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Its tokenizer.
+    /// The tokenizer cannot be loaded or does not fit the model.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// Its configuration.
+    /// The model cannot be built or evaluated.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The engine.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// An output is NaN or infinite.
     #[error(transparent)]
     NotFinite(#[from] NotFinite),
-    /// The model has no pooler, and pooling needs one.
+    /// [`Pooling::Pooler`] with a model that has no pooler.
     #[error("the model has no pooler; pool by `mean` or `cls`")]
     NoPooler,
 }
 
-/// How the tokens of a text become one vector.
+/// Reduction of the token vectors of a text to one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// The mean of all tokens.
     Mean,
-    /// The first token.
+    /// The first token, `[CLS]`.
     Cls,
-    /// The first token through the pooler.
+    /// The pooler's output for the first token.
     Pooler,
 }
 
@@ -70,9 +70,9 @@ pub struct Embedder {
 pub struct Embedded {
     /// `[N, H]`, in the order of the texts.
     pub vectors: Vec<f32>,
-    /// H
+    /// Width of a vector, H.
     pub width: usize,
-    /// Texts that were longer than the model's positions, and were cut.
+    /// Number of texts truncated to the model's positions.
     pub cut: usize,
 }
 
@@ -80,7 +80,7 @@ impl Embedder {
     /// Loads the encoder in `folder`, with the pooler if `pooling` needs it.
     ///
     /// # Errors
-    /// A file is missing or damaged, or the tokenizer is of another vocabulary.
+    /// A file is missing or damaged, or the tokenizer has another vocabulary size than the model.
     pub fn load(folder: &Path, pooling: Pooling, device: Device) -> Result<Self, EmbedError> {
         let files = ModelFolder::open(folder)?;
         let tokenizer = Tokenizer::load(files.path())?;
@@ -91,12 +91,12 @@ impl Embedder {
         Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
     }
 
-    /// What kernels cost, once it is switched on.
+    /// Kernel timings; empty until profiling is switched on.
     pub fn profile(&self) -> &Profile {
         self.workspace.profile()
     }
 
-    /// Sets whether encoder layers multiply in 8-bit integers from now on.
+    /// Turns int8 products in encoder layers on or off for later calls.
     ///
     /// # Errors
     /// The device is a GPU.
@@ -104,10 +104,10 @@ impl Embedder {
         Ok(self.workspace.set_int8(int8)?)
     }
 
-    /// The vectors of `texts`. `normalize` scales each to length 1 (a vector of zeros stays).
+    /// Embeds `texts`. `normalize` scales each vector to length 1 (a zero vector is left as it is).
     ///
     /// # Errors
-    /// The model has no pooler and `pooling` needs it, or the engine failed.
+    /// The model has no pooler and `pooling` needs it, a vector is not finite, or the engine failed.
     pub fn embed(&mut self, texts: &[String], pooling: Pooling, normalize: bool) -> Result<Embedded, EmbedError> {
         let width = self.model.config().hidden_size;
         let longest = self.model.config().max_position_embeddings;
@@ -124,7 +124,7 @@ impl Embedder {
             })
             .collect();
         let mut order: Vec<usize> = (0..texts.len()).collect();
-        // Stable, so that batches are the same every time.
+        // A stable sort: the batches of the same texts are always the same.
         order.sort_by_key(|&text| sequences[text].len());
         let mut vectors = vec![0.0; texts.len() * width];
         let mut rest = &order[..];
@@ -154,7 +154,7 @@ impl Embedder {
         Ok(Embedded { vectors, width, cut })
     }
 
-    /// `[B, H]` of one batch.
+    /// Vectors of one batch, `[B, H]`.
     fn run(&mut self, batch: &[&[u32]], pooling: Pooling) -> Result<Vec<f32>, EmbedError> {
         let Self { model, params, workspace, .. } = self;
         let cpu = workspace.device().processor().clone();
@@ -187,7 +187,7 @@ impl Embedder {
     }
 }
 
-/// The mean of rows, summed in f64.
+/// Mean of rows, accumulated in f64.
 fn mean(rows: &[f32], width: usize) -> Vec<f32> {
     let mut sums = vec![0.0f64; width];
     for row in rows.chunks_exact(width) {

@@ -1,4 +1,4 @@
-//! Filling masks: the pieces that a model thinks likely where a text has `[MASK]`.
+//! Mask filling: the pieces with the highest probability at each `[MASK]` of a text.
 
 use std::path::Path;
 
@@ -9,37 +9,37 @@ use crate::finite::{NotFinite, check_finite};
 use crate::model::{ForwardOptions, Inputs, Model, ModelError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// Why masks cannot be filled.
+/// Error of loading a [`MaskFiller`] or of filling masks.
 #[derive(Debug, thiserror::Error)]
 pub enum FillMaskError {
-    /// The model folder.
+    /// The model folder cannot be loaded.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Its tokenizer.
+    /// The tokenizer cannot be loaded or does not fit the model.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// Its configuration.
+    /// The model cannot be built or evaluated.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The engine.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// An output is NaN or infinite.
     #[error(transparent)]
     NotFinite(#[from] NotFinite),
-    /// The text has no mask, or is too long.
+    /// The text has no mask or is too long.
     #[error("{0}")]
     Text(String),
 }
 
-/// A piece and how likely it is.
+/// A piece and its probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Id of the piece.
     pub id: u32,
     /// The piece as the vocabulary spells it, `▁` for the start of a word.
     pub piece: String,
-    /// Its probability among all pieces.
+    /// Probability, by a softmax over all pieces.
     pub probability: f64,
 }
 
@@ -53,7 +53,7 @@ pub struct MaskFiller {
 }
 
 impl MaskFiller {
-    /// Loads the model in `folder` to `device`. A tensor that is missing is an error: nothing is made up.
+    /// Loads the model in `folder` to `device`. A missing tensor is an error, never initialized at random.
     ///
     /// # Errors
     /// A file is missing or damaged, or the model has no MLM head.
@@ -66,15 +66,15 @@ impl MaskFiller {
         Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
     }
 
-    /// What kernels cost, once it is switched on.
+    /// Kernel timings; empty until profiling is switched on.
     pub fn profile(&self) -> &Profile {
         self.workspace.profile()
     }
 
-    /// For every `[MASK]` of `text`, the `top` likeliest pieces, best first.
+    /// The `top` most probable pieces for every `[MASK]` of `text`, best first.
     ///
     /// # Errors
-    /// The text has no `[MASK]` or is longer than the model's positions.
+    /// The text has no `[MASK]` or is longer than the model's positions, a score is not finite, or the engine failed.
     pub fn fill(&mut self, text: &str, top: usize) -> Result<Vec<Vec<Candidate>>, FillMaskError> {
         let specials = self.tokenizer.specials();
         let mut ids = vec![specials.cls];
@@ -99,7 +99,7 @@ impl MaskFiller {
         let at = tape.input([masked.len()], &masked)?;
         let logits = head.logits(&tape, &x, &at)?.value().to_vec()?; // [M, V]
         drop(tape);
-        // Rows of the table behind the last piece are padding and stand for nothing.
+        // Rows of the embedding table past the last piece are padding.
         let pieces = self.tokenizer.vocab_size();
         let width = self.model.config().vocab_size;
         check_finite(&logits, width, &self.params, |mask| format!("the score of a piece for mask {}", mask + 1))?;
@@ -111,7 +111,7 @@ impl MaskFiller {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-        // Equal logits in order of id, so that the answer never depends on the sort.
+        // Ties are broken by id, so that the result does not depend on the sort.
         order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
         let candidate = |id: u32| Candidate {
             id,

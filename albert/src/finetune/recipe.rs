@@ -539,7 +539,7 @@ mod tests {
             ("optimizer.learning_rate=-1", "`optimizer.learning_rate` is -1"),
             ("optimizer.momentum=0.9", "unknown field `momentum`"),
             ("seed=x", "seed"),
-            ("nonsense", "`nonsense` is not an override; write section.key=value"),
+            ("nonsense", "`nonsense` is no override; write section.key=value"),
         ] {
             let message = with(&[change]).unwrap_err().to_string();
             assert!(message.contains(expected), "{change}: {message}");

@@ -1,4 +1,4 @@
-//! A model whose weights hold NaN or overflow answers nothing: every way out of it is an error that names the tensor.
+//! Every output of a model whose weights are NaN or overflow is an error that names the tensor.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ fn device() -> Device {
     Device::cpu().unwrap()
 }
 
-/// A small model with random weights, of which `change` may change some.
+/// Folder of a small model with random weights, modified by `change`.
 fn folder(heads: Heads, problem_type: Option<ProblemType>, change: impl Fn(&str, &mut [f32])) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let tokenizer = tokenizer();
@@ -73,7 +73,7 @@ fn embeddings_masks_and_tensors_of_a_damaged_model_are_errors() {
     let folder = folder(Heads::PRE_TRAINING, None, with_nan);
     let expected = format!("is not finite; 1 elements of the model's tensor {TABLE} are NaN or infinite: use another");
     let mut embedder = Embedder::load(folder.path(), Pooling::Mean, device()).unwrap();
-    // Texts without the damaged row are as good as ever.
+    // Texts that do not use the damaged row still work.
     assert!(embedder.embed(&["b".into()], Pooling::Mean, true).is_ok());
     let texts = ["b", "b b", "a"].map(str::to_owned);
     let error = embedder.embed(&texts, Pooling::Mean, true).unwrap_err().to_string();
