@@ -156,7 +156,7 @@ fn each_instruction_points_to_the_rust_line_that_wrote_it() {
         k.add(n, 1u32);
     });
     let text = module.text();
-    assert!(text.contains("\n.file 1 \"src/ptx/tests.rs\"\n"), "{text}");
+    assert!(text.contains("\n.file 1 \"src/tests.rs\"\n"), "{text}");
     for (line, instruction) in [(first, "ld.param.u32"), (first + 1, "add.u32")] {
         let at = text.find(instruction).expect("the instruction is there");
         let loc = text[..at].lines().rev().nth(1).expect("a line stands before it").trim();
