@@ -4,8 +4,8 @@
 //! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`super`])
 //! ```
 //!
-//! One block takes 64 queries of one head of one sequence; each of its four warps takes 16 of them, and everything that is
-//! per query (maximum, sum, output) stays in that warp's registers. Keys and values come 64 at a time through two stages of
+//! A block computes 64 queries of one head of one sequence, each of its four warps 16 of them; the values per query
+//! (maximum, sum, output) stay in that warp's registers. Keys and values are loaded 64 at a time into two stages of
 //! shared memory.
 //!
 //! ```text
@@ -16,40 +16,40 @@
 //!     for (j = 0; j < ⌈keys / 64⌉; j++) {
 //!         wait; __syncthreads();  copy k, v of tile j + 1; commit;
 //!         s[16, 64] = q kᵀ;                                                   // mma, q from registers
-//!         s = -inf beyond the keys;                                           // the last tile alone
+//!         s = -inf beyond the keys;                                           // only in the last tile
 //!         m' = max(m, rows of s);  p = exp2((s - m') · scale · log2 e);       // four lanes share a row: two shuffles
 //!         l = l · exp2((m - m') ..) + Σ p;  o *= exp2((m - m') ..);  m = m';
-//!         o += (p ∘ M) v;                                                     // the sums' registers are p's operand
+//!         o += (p ∘ M) v;                                                     // the registers of s are the operand p
 //!     }
 //!     out = o / l;  lse = m · scale + ln l;
 //! }
 //!
-//! shared memory: [q 64 x D] [k 64 x D] [v 64 x D] [k] [v], 16-byte chunks exchanged by `Tile::of_halves`;
-//! D padded with zeros to 32, 64 or 128; the output goes out through q's place, 16 bytes a lane
+//! shared memory: [q 64 x D] [k 64 x D] [v 64 x D] [k] [v], 16-byte chunks swizzled by `Tile::of_halves`;
+//! D padded with zeros to 32, 64 or 128; the output is stored through q's tile, 16 bytes a lane
 //! ```
 //!
-//! A lane holds columns 2t, 2t + 1 of each 8 of its rows g and g + 8 (t = lane mod 4, g = lane / 4), so the keys of a tile
-//! that it holds are 2t, 2t + 1, 2t + 8, 2t + 9 of every 16: exactly the four words of four Philox counters a row, and no
-//! word of the mask is wasted.
+//! A lane holds columns 2t, 2t + 1 of each 8 of its rows g and g + 8 (t = lane mod 4, g = lane / 4). Its keys of a tile
+//! are thus 2t, 2t + 1, 2t + 8, 2t + 9 of every 16: exactly the four words of four Philox counters a row, so all words
+//! of the mask are used.
 //!
-//! Source: FlashAttention-2 (Dao 2023). Cost: 4·S·D FLOP a query and head, q, out once, k and v once for every 64 queries
-//! (from the second-level cache). Budget: 168 registers with D ≤ 64 (three blocks a multiprocessor), 240 beyond.
+//! Source: FlashAttention-2 (Dao 2023). Cost: 4·S·D FLOP a query and head; q and out are moved once, k and v once per
+//! 64 queries (from L2). Budget: 168 registers with D ≤ 64 (three blocks a multiprocessor), 255 beyond.
 //!
 //! # Arguments
 //!
 //! ```text
-//! q, k, v            row t begins at t · ld; head h at column h · head_size
-//! cu_seqlens, keys   [B + 1], [B] u32: first tokens; how many tokens of each sequence are keys
+//! q, k, v            row t starts at t · ld, head h at column h · head_size
+//! cu_seqlens, keys   [B + 1], [B] u32: first tokens; number of tokens of each sequence that are keys
 //! out, lse           [T, H], [T, A] f32
-//! seed_low, seed_high, site_low, site_high, threshold, scale      of the dropout, where there is one
+//! seed_low, seed_high, site_low, site_high, threshold, scale      of the dropout, if there is one
 //! ld, head_size      u32
 //! score_scale        f32
 //! ```
 //!
-//! The grid is ⌈longest / 64⌉ x A x B; a block beyond its sequence's end has nothing to do.
+//! The grid is ⌈longest / 64⌉ x A x B; a block past its sequence's end returns at once.
 //!
-//! Limits: D ≤ 128; T·A < 2³². f32 has the same arguments and a plain program (`cuda_single`). Rows of q, k, v that are not whole vectors of 16 bytes
-//! (ld or D no multiple of eight) are copied number by number.
+//! Limits: D ≤ 128; T·A < 2³². f32 has the same arguments and a SIMT program (`cuda_single`). Rows of q, k, v that are
+//! not whole vectors of 16 bytes (ld or D not a multiple of eight) are copied element by element.
 
 use super::cuda_single::ROWS;
 use super::cuda_tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp};
@@ -59,19 +59,19 @@ use ptx::{
     U32, fragment::Load,
 };
 
-/// Queries of a block, and keys of a tile.
+/// Queries per block, and keys per tile.
 pub(super) const TILE: u32 = 64;
-/// Threads of a block.
+/// Threads per block.
 pub(super) const THREADS: u32 = 128;
-/// The greatest head size.
+/// Maximum head size.
 pub const MAX_HEAD_SIZE: usize = 128;
 
-/// One of the kernels.
+/// Kernel of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// out and lse.
     Forward,
-    /// δ = Σ_d dout ∘ out, which both of the following need.
+    /// δ = Σ_d dout ∘ out, an input of the two kernels below.
     Delta,
     /// dq.
     Queries,
@@ -79,32 +79,32 @@ pub enum Step {
     Keys,
 }
 
-/// One specialization of attention on the tensor cores.
+/// Specialization of attention on the tensor cores (f32: SIMT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flash {
-    /// Which kernel.
+    /// Kernel.
     pub step: Step,
     /// Storage of q, k, v, out and their gradients.
     pub storage: Storage,
     /// D padded: 32, 64 or 128.
     pub padded: u32,
-    /// Whether probabilities are dropped.
+    /// True if probabilities are dropped.
     pub dropout: bool,
-    /// Whether rows are whole vectors.
+    /// True if rows are whole vectors of 16 bytes.
     pub aligned: bool,
 }
 
 impl Flash {
-    /// The specialization for heads of `head_size` in rows `ld` apart; `None` beyond [`MAX_HEAD_SIZE`].
+    /// Specialization for heads of `head_size` in rows `ld` apart; `None` if `head_size` exceeds [`MAX_HEAD_SIZE`].
     pub fn new(step: Step, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
         let padded = [32, 64, 128].into_iter().find(|padded| head_size <= *padded as usize)?;
-        // In f32 numbers are read one at a time anyway, but for δ.
+        // Except for δ, f32 elements are read one at a time anyway.
         let any = storage == Storage::F32 && step != Step::Delta;
         let aligned = any || head_size.is_multiple_of(8) && ld.is_multiple_of(8);
         Some(Self { step, storage, padded, dropout: dropout && step != Step::Delta, aligned })
     }
 
-    /// Every specialization but those of f16, of which there is one example.
+    /// Every specialization for f32 and bf16, and an example of each kernel for f16.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for step in [Step::Forward, Step::Queries, Step::Keys, Step::Delta] {
@@ -125,7 +125,7 @@ impl Flash {
         all
     }
 
-    /// The name for `sm`; the tile is queries by keys by padded head size.
+    /// Name of the program for `sm`; the tile is queries x keys x padded head size.
     pub fn name(&self, sm: Sm) -> Name {
         let (pass, step) = match self.step {
             Step::Forward => (Pass::Forward, ""),
@@ -143,8 +143,8 @@ impl Flash {
         Name::new(&format!("attention.{}", pass.name()), &parts[..if variant.is_empty() { 3 } else { 4 }])
     }
 
-    /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; for [`Step::Delta`] see
-    /// there. `None` where there is nothing to compute.
+    /// Launch for `sequences` sequences of at most `longest` tokens and `heads` heads; `None` if one of them is 0.
+    /// [`Step::Delta`] has its own [`Flash::delta_launch`].
     pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
         let rows = if self.storage == Storage::F32 { ROWS } else { TILE };
         let grid = [longest.div_ceil(rows as usize) as u32, heads as u32, sequences as u32];
@@ -152,7 +152,7 @@ impl Flash {
         filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.shared_bytes() })
     }
 
-    /// The grid of [`Step::Delta`] for T tokens; `None` where there is nothing to compute.
+    /// Launch of [`Step::Delta`] for T tokens; `None` if there are no rows.
     pub fn delta_launch(tokens: usize, heads: usize) -> Option<Launch> {
         super::cuda_backward::delta_launch(tokens * heads)
     }
@@ -171,7 +171,7 @@ impl Flash {
         }
     }
 
-    /// Registers a thread may use at most.
+    /// Maximum registers per thread.
     fn registers(&self) -> u32 {
         match (self.step, self.padded) {
             (Step::Delta, _) => 40,
@@ -182,7 +182,7 @@ impl Flash {
         }
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         let name = self.name(sm);
         let mut module = Module::new(sm);
@@ -275,7 +275,7 @@ impl Flash {
     }
 }
 
-/// Multiplies the rows of one half (0: rows g, 1: rows g + 8) of fragments by `factor`.
+/// Multiplies one half (0: rows g, 1: rows g + 8) of the fragments by `factor`.
 pub(super) fn scale_half(k: &Entry, fragments: &[Reg<F32>], half: usize, factor: Reg<F32>) {
     for four in fragments.chunks_exact(4) {
         for &x in &four[2 * half..2 * half + 2] {
@@ -284,7 +284,7 @@ pub(super) fn scale_half(k: &Entry, fragments: &[Reg<F32>], half: usize, factor:
     }
 }
 
-/// The running maximum and sum of one row of a lane.
+/// Running maximum and sum of one row of a lane.
 pub(super) struct RowState {
     max: Reg<F32>,
     sum: Reg<F32>,
@@ -295,7 +295,7 @@ impl RowState {
         Self { max: k.variable("max", f32::NEG_INFINITY), sum: k.variable("sum", 0.0f32) }
     }
 
-    /// Takes the scores of half `half` in and leaves exponentials in their place; gives what earlier sums are to be scaled by.
+    /// Replaces the scores of half `half` by exponentials and updates the state; returns the factor of earlier sums.
     pub(super) fn absorb(&self, k: &Entry, s: &[Reg<F32>], half: usize, factor: Reg<F32>) -> Reg<F32> {
         let own: Vec<Reg<F32>> = s.chunks_exact(4).flat_map(|four| four[2 * half..2 * half + 2].to_vec()).collect();
         let greatest = own[1..].iter().fold(own[0], |max, &s| k.max(max, s));
@@ -314,7 +314,7 @@ impl RowState {
         shrink
     }
 
-    /// Divides the outputs of both halves of a warp's rows by their sums, and writes lse of the rows that exist.
+    /// Divides the outputs of both halves of a warp's rows by their sums, and writes lse of existing rows.
     pub(super) fn finish_rows(
         k: &Entry,
         state: &[RowState; 2],

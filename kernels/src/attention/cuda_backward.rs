@@ -5,23 +5,23 @@
 //! dq = scale · dS k              dk = scale · dSᵀ q                  dv = (P ∘ M)ᵀ dout
 //! ```
 //!
-//! dq is a sum over keys, dk and dv are sums over queries. One kernel for both would have to add one of them across
-//! blocks, in whatever order blocks finish; so there are two, each the only writer of what it writes, and the scores are
+//! dq is a sum over keys, dk and dv are sums over queries. A single kernel would have to add one of them across blocks,
+//! in the order in which blocks finish. So there are two, each the only writer of its outputs, and the scores are
 //! computed twice (seven products instead of five).
 //!
 //! ```text
-//! queries   64 queries a block: q, dout stay; k, v tile after tile        dS [16 queries, 64 keys] a warp   dq += dS k
-//! keys      64 keys a block: k, v stay; q, dout, lse, δ tile after tile   dSᵀ [16 keys, 64 queries] a warp  dk += dSᵀ q
-//!           scores are computed transposed, so that Pᵀ and dSᵀ are operands where they are     dv += (P ∘ M)ᵀ dout
+//! queries   64 queries a block: q, dout resident; k, v streamed          dS [16 queries, 64 keys] a warp  dq += dS k
+//! keys      64 keys a block: k, v resident; q, dout, lse, δ streamed     dSᵀ [16 keys, 64 queries] a warp  dk += dSᵀ q
+//!           scores are computed transposed, so that Pᵀ and dSᵀ are operands in place        dv += (P ∘ M)ᵀ dout
 //! delta     eight lanes a row
 //! ```
 //!
-//! Transposed, a lane's keys are g and g + 8 of its warp's 16, all in one quarter of a block of the mask: three words of
-//! four would be wasted. So each warp draws the mask of 16 queries for all 64 keys, votes turn it into bits, and shared
-//! memory hands them round:
+//! Transposed, a lane's keys are g and g + 8 of its warp's 16, all in one quarter of a block of the mask: three words
+//! of four would be wasted. So each warp draws the mask of 16 queries for all 64 keys, converts it to bits by votes,
+//! and shares them through shared memory:
 //!
 //! ```text
-//! lane l, turn r: words of query 16·warp + 2r + l / 16, counter l mod 16        a vote over each of the four words:
+//! lane l, step r: words of query 16·warp + 2r + l / 16, counter l mod 16        a vote over each of the four words:
 //! bits [32 pairs of queries][4 warps] u32: bits 0..16 the even query's, 16..32 the odd one's, by key of the warp
 //! ```
 //!
@@ -35,7 +35,7 @@
 //! keys      q, k, v, dout, cu_seqlens, keys, lse, delta, dk, dv, [mask], ld, head_size, score_scale, gradient_ld
 //! ```
 //!
-//! dout, like out, is [T, H]; rows of dq, dk and dv are `gradient_ld` numbers apart.
+//! dout, like out, is [T, H]; rows of dq, dk and dv are `gradient_ld` elements apart.
 
 use super::{
     cuda::{Flash, Step, THREADS, TILE, scale_half},
@@ -44,16 +44,16 @@ use super::{
 use crate::dropout::cuda::Mask;
 use ptx::{Compare, Entry, F32, Fold, Global, Launch, Pair, Ptr, Read, Reg, Shared, Special, U32, fragment::Load};
 
-/// Bytes behind the tiles of the keys' kernel: lse and δ of two tiles of queries, and the bits of the mask.
+/// Shared memory after the tiles of the keys' kernel, bytes: lse and δ of two tiles of queries, and the mask bits.
 pub(super) const ROW_BYTES: u32 = 2 * PAIR_BYTES + MASK_BYTES;
 /// Bytes of lse and δ of a tile.
 const PAIR_BYTES: u32 = 2 * TILE * 4;
-/// Bytes of the mask of a tile.
+/// Bytes of a tile's mask bits.
 pub(super) const MASK_BYTES: u32 = TILE / 2 * 16;
 /// Lanes that share a row of δ.
 const DELTA_LANES: u32 = 8;
 
-/// Launch of δ for `rows` = T·A rows; `None` where there are none.
+/// Launch of δ for `rows` = T·A rows; `None` if there are none.
 pub(super) fn delta_launch(rows: usize) -> Option<Launch> {
     let grid = [rows.div_ceil((THREADS / DELTA_LANES) as usize) as u32, 1, 1];
     (rows > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
@@ -66,7 +66,7 @@ impl Flash {
         let thread = k.special(Special::TidX);
         let row = k.mad_lo(k.special(Special::CtaidX), THREADS / DELTA_LANES, k.shr(thread, DELTA_LANES.ilog2()));
         let lane = k.and(thread, DELTA_LANES - 1);
-        // A group without a row computes the last one: its lanes take part in the exchange.
+        // A group of lanes without a row computes the last one, because all lanes take part in the shuffles.
         let exists = k.lt(row, rows);
         let row = k.min_u32(row, k.sub(rows, 1u32));
         let first = k.mul_lo(row, head_size);
@@ -86,7 +86,8 @@ impl Flash {
         k.when(writes, || k.st(k.index(delta, row, 4u32).at(0), [sum]));
     }
 
-    /// Rows of the moving tile that a warp works on at a time: fewer where the sums of D columns fill the registers.
+    /// Rows of the streamed tile that a warp processes at a time: fewer if the accumulators of D columns fill the
+    /// registers.
     fn width(&self) -> u32 {
         match (self.step, self.padded) {
             (Step::Keys, 128) => 32,
@@ -179,7 +180,7 @@ impl Flash {
             let factor = k.mul(*scale, std::f32::consts::LOG2_E);
             let mask = kernel.mask.mask(k);
             let offset = k.variable::<U32>("stage", 0u32);
-            // Tokens that are no keys have no gradient here, whoever asks.
+            // The gradients of tokens that are not keys are 0: the loop is empty if the block has no key.
             let queries = k.selp(sequence.length, 0u32, k.lt(*first, sequence.keys));
             k.for_(0u32, queries, TILE, |query| {
                 k.cp_async_wait(0);
@@ -200,8 +201,8 @@ impl Flash {
                     [q_at, dout_at, q_down, dout_down].map(|at| k.offset(at, offset));
                 for part in (0..TILE).step_by(self.width() as usize) {
                     if self.width() < TILE {
-                        // Nothing to wait for: it keeps the fragments of later parts from being loaded early, for which
-                        // there are no registers.
+                        // Not for synchronization: it keeps the compiler from loading the fragments of later parts
+                        // early, for which there are no registers.
                         k.warp_sync();
                     }
                     let [s, dp] = &scores;
@@ -224,7 +225,7 @@ impl Flash {
                     four[2 * half..2 * half + 2].iter().for_each(|&x| k.assign(x, k.selp(x, 0.0f32, is_key)));
                 }
             }
-            // Everybody has read k and v; their places carry the results out.
+            // All threads have read k and v: their tiles are reused for the results.
             k.bar_sync();
             for (i, (sums, matrix)) in [(dk_sums, dk), (dv_sums, dv)].into_iter().enumerate() {
                 kernel.store(k, self, places[i], &warp, &sums, matrix);
@@ -232,7 +233,7 @@ impl Flash {
         });
     }
 
-    /// Declares and loads the parameters of a kernel, `vectors` among them, and finds the block's sequence.
+    /// Declares and loads the parameters of a kernel, including `vectors`, and finds the block's sequence.
     fn begin<const N: usize>(&self, k: &Entry, vectors: [&str; N]) -> ([Ptr<Global>; N], Begun) {
         let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
         let vectors = vectors.map(|name| k.load_pointer(name));
@@ -246,7 +247,7 @@ impl Flash {
     }
 }
 
-/// What the kernels of queries and of keys begin with.
+/// State common to the kernels of queries and of keys.
 struct Begun {
     gathered: Gathered,
     sizes: Sizes,
@@ -257,11 +258,11 @@ struct Begun {
     base: Ptr<Shared>,
     layout: Layout,
     sequence: Sequence,
-    /// The first row of the block's tile, in its sequence.
+    /// First row of the block's tile in its sequence.
     first: Reg<U32>,
 }
 
-/// Who a thread is, and what copies tiles of q, k, v and dout to the first four places.
+/// Thread position, and copiers of q, k, v and dout with the addresses of the first four tiles.
 struct Operands {
     warp: Warp,
     copiers: [Copier; 4],
@@ -281,14 +282,14 @@ impl Begun {
         Operands { warp, copiers: [q, keys, values, dout], places }
     }
 
-    /// The block's rows of a gradient, by way of the tile at `place`.
+    /// Stores the block's rows of a gradient through the tile at `place`.
     fn store(&self, k: &Entry, flash: &Flash, place: Ptr<Shared>, warp: &Warp, sums: &[Reg<F32>], to: Ptr<Global>) {
         let Self { gradient_ld, first, sequence, sizes, layout, .. } = self;
         layout.store_rows(k, flash, place, warp, sums, to, *gradient_ld, *first, sequence, sizes);
     }
 }
 
-/// Puts dS into the place of the scores.
+/// Replaces the scores by dS.
 fn score_gradients(
     k: &Entry,
     [s, dp]: &[Vec<Reg<F32>>; 2],
@@ -306,11 +307,11 @@ fn score_gradients(
     }
 }
 
-/// What the keys' kernel knows of each query of a tile: -lse·log₂ e, δ, and the mask.
+/// Values per query of a tile in the keys' kernel: -lse·log₂ e, δ, and the mask.
 struct QueryRows {
     /// Two stages of [lse 64, δ 64], then the bits of the mask.
     base: Ptr<Shared>,
-    /// What this thread copies: lse of one query, or δ of one.
+    /// Source of this thread's copies: lse or δ of one query.
     from: Ptr<Global>,
     is_delta: Reg<ptx::Pred>,
     query: Reg<U32>,
@@ -335,12 +336,12 @@ impl QueryRows {
         Self { base, from, is_delta, query, place, heads: sequence.heads }
     }
 
-    /// The stage whose tiles begin `offset` bytes behind the first's (0, or two tiles), as bytes from `base`.
+    /// Offset in `base` of the stage whose tiles are `offset` bytes (0, or two tiles) after the first's.
     fn stage(&self, k: &Entry, offset: Reg<U32>) -> Reg<U32> {
         k.selp(0u32, PAIR_BYTES, k.setp(Compare::Eq, offset, 0u32))
     }
 
-    /// Copies what belongs to queries `first .. first + 64`; a query from `end` on has p = 0 and δ = 0.
+    /// Copies lse and δ of queries `first .. first + 64`; a query from `end` on gets p = 0 and δ = 0.
     fn copy(&self, k: &Entry, offset: Reg<U32>, first: Reg<U32>, end: Reg<U32>) {
         let query = k.add(first, self.query);
         let value = k.selp(0.0f32, f32::INFINITY, self.is_delta);
@@ -350,7 +351,7 @@ impl QueryRows {
         k.st(k.offset(self.place, self.stage(k, offset)).at(0), [scaled]);
     }
 
-    /// -lse·log₂ e and δ of the lane's two queries in the `i`-th eight.
+    /// Loads -lse·log₂ e and δ of the lane's two queries of the `i`-th eight.
     fn of_eight(&self, k: &Entry, offset: Reg<U32>, i: u32, warp: &Warp) -> ([Reg<F32>; 2], [Reg<F32>; 2]) {
         let at = k.index(k.offset(self.base, self.stage(k, offset)), warp.pair, 8u32);
         let bytes = 32 * i as i32;
@@ -361,7 +362,7 @@ impl QueryRows {
         QueryMask(k.offset(self.base, 2 * PAIR_BYTES))
     }
 
-    /// Puts (P ∘ M)ᵀ into the place of the scores, dSᵀ into that of dP.
+    /// Replaces the scores by (P ∘ M)ᵀ and dP by dSᵀ.
     fn score_gradients(
         &self,
         k: &Entry,
@@ -389,7 +390,7 @@ impl QueryRows {
     }
 }
 
-/// The mask of 64 queries and 64 keys in shared memory, drawn by four warps together, for lanes that hold it transposed.
+/// Mask of 64 queries and 64 keys in shared memory, drawn by four warps, read transposed.
 pub(super) struct QueryMask(pub Ptr<Shared>);
 
 impl QueryMask {
@@ -414,7 +415,7 @@ impl QueryMask {
         }
     }
 
-    /// What the four elements of the `i`-th eight queries that the lane holds are multiplied by, in their order.
+    /// Dropout factors of the lane's four elements of the `i`-th eight queries, in register order.
     pub(super) fn factors(&self, k: &Entry, mask: &Mask, i: u32, warp: &Warp) -> [Reg<F32>; 4] {
         let pair = k.index(self.0, warp.pair, 16u32);
         let [bits] = k.ld::<U32, 1>(k.index(pair, k.shr(warp.row, 4), 4u32).at(64 * i as i32));

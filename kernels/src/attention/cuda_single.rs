@@ -1,16 +1,18 @@
-//! Attention in f32 on the GPU: for parity with the processor, not for speed.
+//! Attention in f32 on the GPU (SIMT): for parity with the CPU, not for speed.
 //!
-//! The arguments and results of the tensor cores' kernels; a warp takes one query (or one key) of one head:
+//! Arguments and results are those of the tensor cores' kernels; a warp computes one query (or one key) of one head:
 //!
 //! ```text
-//! forward   for each 32 keys: a lane a key:  s = scale · Σ_d q[d] k[key, d];   the running maximum and sum by shuffles
+//! forward   for each 32 keys: a lane a key:  s = scale · Σ_d q[d] k[key, d];   running maximum and sum by shuffles
 //!                             a lane a column: o[d] = o[d] · shrink + Σ_j p of lane j · v[key j, d]
-//! queries   likewise with p = exp(s - lse), ds = p (Σ_d dout[d] v[key, d] · M - δ);   dq[d] += Σ_j ds of lane j · k[key j, d]
-//! keys      a lane a query of each 32;   dv[d] += Σ_j (p M) of lane j · dout[query j, d],   dk[d] += Σ_j ds of lane j · q[..]
+//! queries   likewise:  p = exp(s - lse);  ds = p (Σ_d dout[d] v[key, d] · M - δ);
+//!                             dq[d] += Σ_j ds of lane j · k[key j, d]
+//! keys      a lane a query of each 32:  dv[d] += Σ_j (p M) of lane j · dout[query j, d];
+//!                             dk[d] += Σ_j ds of lane j · q[query j, d]
 //! ```
 //!
-//! Each warp is the only writer of its row, keys (queries) are added in order: no atomics, the same bits on every run.
-//! A lane reads a row of keys from its own address, so loads are scattered and only the caches make it bearable.
+//! Each warp is the only writer of its row, and keys (queries) are added in order: no atomics, the same bits on every
+//! run. Each lane reads a different row of keys, so loads are not coalesced and rely on the caches.
 
 use super::{
     cuda::Flash,
@@ -19,32 +21,32 @@ use super::{
 use crate::dropout::cuda::Mask;
 use ptx::{Compare, Entry, F32, Fold, Global, Precision, Pred, Ptr, Read, Reg, Special, Storage, U32};
 
-/// Warps of a block: rows that it computes.
+/// Rows per block, one per warp.
 pub(super) const ROWS: u32 = super::cuda::THREADS / 32;
 
-/// What the three kernels share: a warp's row, and the sequence that it belongs to.
+/// State common to the three kernels: a warp's row and its sequence.
 struct Row<'a> {
     k: &'a Entry,
     sequence: Sequence,
     sizes: Sizes,
     hidden: Reg<U32>,
     lane: Reg<U32>,
-    /// The row's number in its sequence.
+    /// Index of the row in its sequence.
     own: Reg<U32>,
     mask: Option<Mask>,
-    /// Columns that a lane sums: D / 32, rounded up.
+    /// Columns per lane: padded D / 32.
     columns: u32,
 }
 
 impl Row<'_> {
-    /// Where column 0 of the head begins in row `row` of the sequence.
+    /// Address of column 0 of the head in row `row` of the sequence.
     fn at(&self, matrix: Ptr<Global>, ld: Reg<U32>, row: Reg<U32>) -> Ptr<Global> {
         let k = self.k;
         let row = k.index(matrix, k.add(self.sequence.start, row), k.shl(ld, 2));
         k.index(row, self.sequence.column, 4u32)
     }
 
-    /// The number of a vector [T, A] that belongs to row `row` and the head.
+    /// Loads the element of a vector [T, A] for row `row` and the head.
     fn of_row(&self, vector: Ptr<Global>, row: Reg<U32>) -> Reg<F32> {
         let k = self.k;
         let token = k.add(self.sequence.start, row);
@@ -52,7 +54,7 @@ impl Row<'_> {
         k.load_numbers(Storage::F32, k.index(vector, place, 4u32).at(0), 1, Read::Once)[0]
     }
 
-    /// Σ_d a[d] · b[d] for pairs of rows at once.
+    /// Σ_d a[d] · b[d] for `N` pairs of rows in one loop.
     fn dots<const N: usize>(&self, pairs: [(Ptr<Global>, Ptr<Global>); N]) -> [Reg<F32>; N] {
         let k = self.k;
         let sums = pairs.map(|_| k.variable("dot", 0.0f32));
@@ -65,7 +67,7 @@ impl Row<'_> {
         sums
     }
 
-    /// This lane's columns of the sums over a row, zero at first.
+    /// This lane's accumulators of a row, initialized to zero.
     fn sums(&self, name: &'static str) -> Vec<Reg<F32>> {
         let sums = self.k.registers::<F32>(name, self.columns as usize);
         sums.iter().for_each(|&sum| self.k.assign(sum, 0.0f32));
@@ -106,7 +108,7 @@ impl Row<'_> {
         }
     }
 
-    /// What the probability of (query, key) is multiplied by.
+    /// Dropout factor of the probability of (query, key); `None` without dropout.
     fn factor(&self, query: Reg<U32>, key: Reg<U32>) -> Option<Reg<F32>> {
         let (k, mask) = (self.k, self.mask.as_ref()?);
         let row = k.mad_lo(k.add(self.sequence.start, query), self.sequence.heads, self.sequence.head);
@@ -124,7 +126,7 @@ impl Row<'_> {
 }
 
 impl Flash {
-    /// Finds the warp's row and runs `body` where it exists.
+    /// Finds the warp's row and runs `body` if it exists.
     fn of_row<'a>(
         &self,
         k: &'a Entry,
@@ -217,7 +219,7 @@ impl Flash {
             let ld = row.sizes.ld;
             let (key, value) = (row.at(keys, ld, row.own), row.at(values, ld, row.own));
             let [dk_sums, dv_sums] = ["dk", "dv"].map(|name| row.sums(name));
-            // A token that is no key has no gradient here, whoever asks.
+            // The gradient of a token that is not a key is 0: the loop is empty.
             let end = k.selp(row.sequence.length, 0u32, k.lt(row.own, row.sequence.keys));
             let last = k.sub(row.sequence.length, 1u32);
             k.for_(0u32, end, 32u32, |first| {

@@ -169,8 +169,8 @@ impl Product {
         Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
     }
 
-    /// Number of splits of k that gives `multiprocessors` work, and the steps of k per split, at least 256. (1, k
-    /// rounded up to whole k-tiles) if there are enough tiles.
+    /// Number of splits of k that gives `multiprocessors` work, at most ⌈k / 256⌉, and the steps of k per split. With
+    /// enough tiles: (1, k rounded up to whole k-tiles).
     pub fn split(&self, spec: &Gemm, multiprocessors: usize) -> (usize, usize) {
         let tiles = self.blocking.tiles(spec.m, spec.n).max(1);
         let wanted = (multiprocessors / tiles).clamp(1, spec.k.div_ceil(256).max(1));

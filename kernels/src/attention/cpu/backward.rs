@@ -1,4 +1,4 @@
-//! Backward, one task: one head of one sequence.
+//! Backward pass, one task: one head of one sequence.
 //!
 //! ```text
 //! for each 512 keys (fewer for D > 64):       K, V packed
@@ -10,11 +10,11 @@
 //!       dV[key, d]   += Pᵀ · dO
 //!       dK[key, d]   += dSᵀ · Q
 //!       dQ[query, d] += dS · K
-//!     scale · dQ -> dq          (longer sequences: summed in the caller's scratch first)
+//!     scale · dQ -> dq          (longer sequences: accumulated in the caller's scratch first)
 //!   scale · dK -> dk, dV -> dv
 //! ```
 //!
-//! The order of all sums follows from the shape; one task does them all, so nothing is shared between threads.
+//! The order of all sums depends on the shape only; a task computes all of them, so threads share nothing.
 
 use super::ahead::Ahead;
 use super::forward::KEYS;
@@ -25,7 +25,7 @@ use super::scores::{QUERIES, ScoreGradients};
 use super::{Head, Output, scratch_of, split};
 use crate::simd::{Element, Kernel, Simd};
 
-/// Numbers of each of K, V, dK and dV that a task holds at once: 128 KiB.
+/// Elements of each of K, V, dK and dV that a task holds at once: 128 KiB.
 const RESIDENT: usize = 32 * 1024;
 
 /// Keys that a task holds at once: 512 for D <= 64, at least one tile.
@@ -34,14 +34,14 @@ pub(in crate::attention) const fn resident_keys(d: usize) -> usize {
     KEYS * if tiles == 0 { 1 } else { tiles }
 }
 
-/// Floats of K, V, dK and dV of a task, of five matrices of a panel of queries, and of three tiles.
+/// Floats of the buffers K, V, dK and dV of a task, of five matrices of a panel of queries, and of three tiles.
 fn buffers(d: usize) -> [usize; 12] {
     let columns = chunks(d) * CHUNK;
     let (held, wide, tile) = (resident_keys(d) * columns, QUERIES * columns, KEYS * QUERIES);
     [held, held, held, held, wide, wide, wide, wide, wide, tile, tile, tile]
 }
 
-/// Floats of scratch of a task.
+/// Floats of scratch per task.
 pub(super) fn scratch_len(d: usize) -> usize {
     scratch_of(buffers(d))
 }
@@ -58,9 +58,9 @@ pub(super) struct Backward<'a, X> {
     pub(super) dq: Output<'a, X>,
     pub(super) dk: Output<'a, X>,
     pub(super) dv: Output<'a, X>,
-    /// Where dQ is summed if the keys do not fit at once.
+    /// Accumulators of dQ, if the keys do not fit at once.
     pub(super) dq_sums: Option<Output<'a, f32>>,
-    /// What the next task needs.
+    /// Prefetches for the next task.
     pub(super) ahead: Ahead,
     pub(super) scratch: &'a mut [f32],
 }
@@ -72,7 +72,7 @@ struct Queries<'a> {
     q_transposed: &'a mut [f32],
     dout_transposed: &'a mut [f32],
     dq: &'a mut [f32],
-    /// -lse; far below zero where there is no query.
+    /// -lse; -1000 if there is no query, so that P is nearly 0.
     shift: [f32; QUERIES],
     /// δ
     delta: [f32; QUERIES],
@@ -126,7 +126,7 @@ impl<X: Element> Kernel for Backward<'_, X> {
                 unpack_row(simd, dv, resident, i, 1.0, self.dv.row(start + i, d));
             }
         }
-        // What is no key has no part in any output but its own.
+        // Tokens that are not keys do not affect other outputs: their dk and dv are 0.
         for token in head.keys..head.length {
             self.dk.row(token, d).fill(X::from_f32(0.0));
             self.dv.row(token, d).fill(X::from_f32(0.0));
@@ -135,7 +135,7 @@ impl<X: Element> Kernel for Backward<'_, X> {
 }
 
 impl<X: Element> Backward<'_, X> {
-    /// Packs and transposes the queries from `row` on and their gradients, and takes δ and lse.
+    /// Packs and transposes the queries from `row` on and their gradients; computes δ and loads lse.
     #[inline(always)]
     fn load<S: Simd>(&self, simd: S, row: usize, rows: usize, queries: &mut Queries<'_>) {
         let d = self.head.size;
@@ -163,7 +163,8 @@ impl<X: Element> Backward<'_, X> {
         }
     }
 
-    /// Writes scale · dQ of the queries from `row` on, or adds it to what earlier keys gave.
+    /// Adds dQ of the queries from `row` on to the sum over earlier keys, if any; after the last keys writes scale ·
+    /// dQ.
     #[inline(always)]
     fn write_dq<S: Simd>(&mut self, simd: S, row: usize, rows: usize, start: usize, last: bool, dq: &mut [f32]) {
         let d = self.head.size;
@@ -190,15 +191,15 @@ struct Panel<'a, 'b> {
     d: usize,
     keys: usize,
     queries: usize,
-    /// The tile is the first of those that add to dQ.
+    /// True if the tile is the first that adds to dQ.
     first_keys: bool,
-    /// The panel is the first of those that add to dK and dV.
+    /// True if the panel is the first that adds to dK and dV.
     first_queries: bool,
     /// Index of the first key in its sequence.
     start: usize,
     scale: f32,
     mask: Option<PanelMask>,
-    /// Keys that k, v, dk and dv have room for.
+    /// Rows of the buffers k, v, dk and dv.
     capacity: usize,
     k: &'a [f32],
     v: &'a [f32],
@@ -266,7 +267,7 @@ impl Kernel for Panel<'_, '_> {
     }
 }
 
-/// P and dS of a tile.
+/// Computes P ∘ M and dS of a tile.
 struct Gradients<'a> {
     scores: ScoreGradients<'a>,
     queries: usize,

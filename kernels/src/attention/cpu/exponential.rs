@@ -1,5 +1,5 @@
-//! e^x and ln x as the softmax needs them: fewer instructions than the general functions, because the arguments are
-//! known to lie on one side.
+//! e^x and ln x for the softmax, with fewer instructions than the general functions, because the arguments are bounded
+//! on one side.
 
 use crate::num::functions::polynomial;
 use crate::num::poly::{EXP2, LOG2_E};
@@ -19,8 +19,8 @@ const LN: [f32; 9] = [
     0.089_599_23,
 ];
 
-/// e^x for x <= 1 (a difference to a maximum, but for rounding). Results below 2^-126 are next to 0 (less than 2^-125),
-/// so that hardly a product with them is subnormal and slow; NaN stays.
+/// e^x for x <= 1 (a difference to a maximum, up to rounding). Results below 2^-126 are replaced by a value near 0
+/// (less than 2^-125), so that few products with them are subnormal and slow; NaN stays NaN.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     let (whole, rest) = simd.split_exponent(simd.mul(x, simd.splat(LOG2_E)));
@@ -38,7 +38,7 @@ pub(super) fn ln<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     let mantissa = simd.add_u32(simd.and(offset, simd.splat_u32(0x007f_ffff)), simd.splat_u32(SQRT_HALF));
     let f = simd.sub(simd.as_floats(mantissa), simd.splat(1.0));
     let p = polynomial(simd, LN, f);
-    // x · 0 carries infinity and NaN into the sum.
+    // x · 0 propagates infinity and NaN to the result.
     let special = simd.mul(x, simd.zero());
     simd.add(simd.mul_add(simd.int_to_float(exponent), simd.splat(LN_2), simd.mul(p, f)), special)
 }

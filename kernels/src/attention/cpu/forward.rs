@@ -1,15 +1,15 @@
-//! Forward, one task: the queries of a block against all keys of their sequence, one head.
+//! Forward pass, one task: a block of queries of one head against all keys of their sequence.
 //!
 //! ```text
 //! for each 64 keys:                    K, V packed once for the block's queries
 //!   for each panel of 64 queries:      Qᵀ packed and transposed the first time
 //!     Sᵀ[key, query] = K · Qᵀ          tile in L1
-//!     P = exp(scale · Sᵀ - M)          M the running maximum of scale · Sᵀ; old sums are scaled to it
+//!     P = exp(scale · Sᵀ - M)          M the running maximum of scale · Sᵀ; old sums are rescaled
 //!     O[query, d]   += Pᵀ · V
 //!     with the last keys: O / Σ P -> out,   M + ln Σ P -> lse
 //! ```
 //!
-//! Because queries are the lanes, maximum and sum go down the columns of the tile: no sums over lanes.
+//! Lanes are queries, so maximum and sum run down the columns of the tile, without reductions across lanes.
 
 use super::ahead::Ahead;
 use super::exponential::{exp, ln};
@@ -20,21 +20,20 @@ use super::scores::{QUERIES, exponentials, maxima};
 use super::{Head, Output, scratch_of, split};
 use crate::simd::{Element, Kernel, Simd};
 
-/// Queries of a task: enough to pay for packing the keys, few enough to give a long sequence to several threads.
+/// Queries of a task: enough to amortize packing the keys, few enough to divide a long sequence among threads.
 pub(in crate::attention) const BLOCK: usize = 256;
-// A block is a whole number of panels.
 const _: () = assert!(BLOCK.is_multiple_of(QUERIES));
 
-/// Keys of a tile: the tile of a panel, 16 KiB, stays in L1 beside its queries and a tile of keys or values.
+/// Keys of a tile: the tile of a panel, 16 KiB, stays in L1 with its queries and a tile of keys or values.
 pub(super) const KEYS: usize = 64;
 
-/// Floats of K, V, Qᵀ and O of a task, and of a tile.
+/// Floats of the buffers K, V, Qᵀ and O of a task, and of a tile.
 fn buffers(d: usize) -> [usize; 5] {
     let columns = chunks(d) * CHUNK;
     [KEYS * columns, KEYS * columns, BLOCK * columns, BLOCK * columns, KEYS * QUERIES]
 }
 
-/// Floats of scratch of a task.
+/// Floats of scratch per task.
 pub(super) fn scratch_len(d: usize) -> usize {
     scratch_of(buffers(d))
 }
@@ -50,12 +49,12 @@ pub(super) struct Forward<'a, X> {
     pub(super) v: Rows<'a, X>,
     pub(super) out: Output<'a, X>,
     pub(super) lse: Output<'a, f32>,
-    /// What the next task needs.
+    /// Prefetches for the next task.
     pub(super) ahead: Ahead,
     pub(super) scratch: &'a mut [f32],
 }
 
-/// What a panel has of the keys so far: M and Σ exp(scale · s - M) of each query.
+/// Running M and Σ exp(scale · s - M) of each query of a panel.
 #[derive(Clone, Copy)]
 struct Running {
     max: [f32; QUERIES],
@@ -100,7 +99,7 @@ impl<X: Element> Kernel for Forward<'_, X> {
                     tile,
                     ahead: &mut ahead,
                 });
-                // At once, so that the stores wait for memory while the next panel's products run.
+                // At once, so that the stores overlap the next panel's products.
                 if start + n == head.keys {
                     finish(simd, d, (first + row, rows), outputs, running, (&mut out, &mut lse));
                 }
@@ -196,15 +195,15 @@ impl Kernel for Panel<'_> {
     }
 }
 
-/// Scores of a tile to P, with what it changes of the panel's maxima and sums.
+/// Turns the scores of a tile into P and updates the panel's maxima and sums.
 struct Softmax<'a> {
     tile: &'a mut [f32],
     queries: usize,
     scale: f32,
-    /// There was no tile before.
+    /// True for the first tile of keys.
     first: bool,
     running: &'a mut Running,
-    /// What old sums are to be multiplied with.
+    /// Factors of the old sums.
     factors: &'a mut [f32; QUERIES],
 }
 

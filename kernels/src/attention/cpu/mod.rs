@@ -1,4 +1,4 @@
-//! Attention on vectors: how the work is cut into tasks; the tasks are in `forward` and `backward`.
+//! Attention on CPUs: partitioning into tasks and scratch; the tasks are in `forward` and `backward`.
 
 mod ahead;
 mod backward;
@@ -23,12 +23,12 @@ pub(super) use backward::resident_keys;
 /// One head of one sequence.
 #[derive(Clone, Copy)]
 struct Head {
-    /// D
+    /// D: elements of the head.
     size: usize,
     scale: f32,
-    /// S
+    /// S: tokens of the sequence.
     length: usize,
-    /// How many of them, from the first on, are keys.
+    /// Number of tokens, from the first on, that are keys.
     keys: usize,
     dropout: Option<Dropout>,
     /// Index of the sequence's first token.
@@ -38,39 +38,39 @@ struct Head {
 }
 
 impl Head {
-    /// The mask of a panel of queries that begins with query `query` of the sequence.
+    /// Mask of the panel of queries that starts at query `query` of the sequence.
     fn mask(&self, query: usize) -> Option<PanelMask> {
         let row = ((self.token + query) * self.heads + self.index) as u64;
         self.dropout.map(|dropout| PanelMask { dropout, row, heads: self.heads as u32 })
     }
 
-    /// The head's columns of the rows of the sequence.
+    /// The head's columns in the rows of the sequence.
     fn rows<'a, X>(&self, values: &'a [X], ld: usize) -> Rows<'a, X> {
         Rows { values, start: self.token * ld + self.index * self.size, ld }
     }
 
-    /// The head's columns of the rows of the sequence, to be written; `width` numbers a head.
+    /// The head's columns in the rows of the sequence of an output with `width` elements per head.
     fn output<'a, X>(&self, values: Disjoint<'a, X>, ld: usize, width: usize) -> Output<'a, X> {
         Output { values, start: self.token * ld + self.index * width, ld }
     }
 }
 
 impl<'a, X> Rows<'a, X> {
-    /// Without the first `rows` rows.
+    /// The rows after the first `rows`.
     #[inline(always)]
     fn skip(self, rows: usize) -> Self {
         Self { start: self.start + rows * self.ld, ..self }
     }
-    /// Row `row`, `width` numbers.
+    /// Row `row`, `width` elements.
     #[inline(always)]
     fn row(self, row: usize, width: usize) -> &'a [X] {
         &self.values[self.start + row * self.ld..][..width]
     }
 }
 
-/// The columns of one head in the rows of one output: what one task alone writes.
+/// Columns of one head in the rows of one output, written by one task.
 ///
-/// Neither copied nor cloned, so that no row is lent twice at a time.
+/// Neither `Copy` nor `Clone`, so that a row is borrowed once at a time.
 struct Output<'a, X> {
     values: Disjoint<'a, X>,
     start: usize,
@@ -78,27 +78,27 @@ struct Output<'a, X> {
 }
 
 impl<X> Output<'_, X> {
-    /// Row `row`, `width` numbers.
+    /// Row `row`, `width` elements.
     #[inline(always)]
     fn row(&mut self, row: usize, width: usize) -> &mut [X] {
         let start = self.start + row * self.ld;
-        // SAFETY: a task asks only for rows of its own queries or keys and columns of its own head, which are no other
-        // task's (heads are `width` apart and ld >= heads * width, which does not wrap: `Attention::tokens`; fused
-        // gradients are H apart and ld >= 3 H: `Gradients::fused`), and it holds one row at a time (&mut self).
+        // SAFETY: a task borrows only rows of its own queries or keys and columns of its own head, which no other task
+        // accesses (heads are `width` apart and ld >= heads * width, which does not wrap: `Attention::tokens`; fused
+        // gradients are H apart and ld >= 3 H: `Gradients::fused`), and one row at a time (&mut self).
         unsafe { self.values.slice(start..start + width) }
     }
 }
 
-/// Floats between two buffers of scratch: with a power of two between them, a load of one would seem to depend on the
-/// store to another before it, of which the machine compares the lower 12 bits of the address.
+/// Floats between two scratch buffers. At a distance of a power of two a load from one would alias (4 KiB aliasing)
+/// with an earlier store to another, because the CPU compares only the lower 12 bits of their addresses.
 const GAP: usize = 5 * LINE;
 
-/// Floats of scratch that [`split`] cuts into buffers of these lengths.
+/// Floats of scratch for buffers of these lengths, cut by [`split`].
 fn scratch_of<const N: usize>(lengths: [usize; N]) -> usize {
     lengths.iter().sum::<usize>() + N * GAP
 }
 
-/// Cuts scratch into buffers.
+/// Splits scratch into buffers of these lengths.
 fn split<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut [f32]; N] {
     let mut rest = scratch;
     lengths.map(|length| {
@@ -112,11 +112,11 @@ fn split<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut [f32
 const LINE: usize = 16;
 
 thread_local! {
-    /// Grows to what D needs and stays.
+    /// Scratch of this thread; grows to the size for D and is kept.
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `task` with `len` floats of this thread's scratch that begin with a cache line. What they hold is undefined.
+/// Runs `task` with `len` floats of this thread's scratch, aligned to a cache line, with unspecified values.
 fn with_scratch(len: usize, task: impl FnOnce(&mut [f32])) {
     SCRATCH.with_borrow_mut(|scratch| {
         if scratch.len() < len + LINE {
@@ -127,17 +127,17 @@ fn with_scratch(len: usize, task: impl FnOnce(&mut [f32])) {
     });
 }
 
-/// Floats of scratch that the passes take on a thread.
+/// Floats of scratch per thread for both passes.
 fn thread_scratch_len(d: usize) -> usize {
     forward::scratch_len(d).max(backward::scratch_len(d))
 }
 
-/// Bytes of scratch that each worker thread holds from its first task, or [`warm_up`], on.
+/// Bytes of scratch per worker thread, held from its first task or [`warm_up`] on.
 pub fn scratch_bytes(head_size: usize) -> usize {
     4 * (thread_scratch_len(head_size) + LINE)
 }
 
-/// Allocates the scratch of every worker thread for heads of this size, so that no later call does.
+/// Allocates the scratch of every worker thread for heads of this size, so that later calls allocate nothing.
 pub fn warm_up(cpu: &Cpu, head_size: usize) {
     cpu.on_every_thread(|_| with_scratch(thread_scratch_len(head_size), |_| {}));
 }
@@ -156,11 +156,10 @@ pub(super) fn forward<X: Element>(
     }
     let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
     let sequences = batch.count();
-    // Sequence b owns the slots from first_slot(b) on: at least as many as it has blocks of queries, found without a
-    // table.
+    // Sequence b has the slots from first_slot(b) on: at least as many as blocks of queries, computed without a table.
     let first_slot = |b: usize| batch.cu_seqlens[b] as usize / forward::BLOCK + b;
     let (out, lse) = (Disjoint::new(out), Disjoint::new(lse));
-    // Head and first query of a task, if it has one.
+    // Head, first query and number of queries of a task; `None` for an unused slot.
     let place = |task: usize| {
         let (slot, index) = (task / heads, task % heads);
         let b = partition_point(sequences, |b| first_slot(b) <= slot) - 1;
@@ -197,7 +196,7 @@ pub(super) fn forward<X: Element>(
     });
 }
 
-/// The first of `0..n` for which `before` does not hold.
+/// First i of 0..n for which `before` is false, or n.
 fn partition_point(n: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, n);
     while low < high {
@@ -227,7 +226,7 @@ impl Attention {
     }
 }
 
-/// What backward reads.
+/// Inputs of backward, some saved by forward.
 pub(super) struct Saved<'a, X> {
     pub(super) q: &'a [X],
     pub(super) k: &'a [X],

@@ -1,6 +1,6 @@
-//! Heads cut out of the rows of a batch, widened to f32, and put back.
+//! Packing of a head's rows into scratch, widened to f32, and unpacking.
 //!
-//! A head's D columns of some rows lie in scratch in chunks of 64 columns, the last one partly used:
+//! In scratch, the D columns of a head are stored in chunks of 64 columns, the last one partly used:
 //!
 //! ```text
 //!   chunk 0              chunk 1
@@ -9,31 +9,31 @@
 //!   ...    (capacity rows)
 //! ```
 //!
-//! Transposed, a panel of up to 64 queries lies as D rows of 64 queries. So every matrix in scratch has rows of 64
-//! numbers; see `product` for what that is good for.
+//! A transposed panel of up to 64 queries is D rows of 64 queries. So every matrix in scratch has rows of 64 elements;
+//! `product` explains the benefit.
 
 use crate::simd::{Element, Simd};
 
-/// Columns of a chunk, a multiple of every number of lanes.
+/// Columns of a chunk, a multiple of the lanes of every instruction set.
 pub(super) const CHUNK: usize = 64;
 
-/// Chunks of a head of `d` columns.
+/// Number of chunks of a head of `d` columns.
 pub(super) const fn chunks(d: usize) -> usize {
     d.div_ceil(CHUNK)
 }
 
-/// The chunks of a head: their number and the columns of each.
+/// Index and number of columns of each chunk of a head.
 pub(super) fn chunk_widths(d: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..chunks(d)).map(move |c| (c, CHUNK.min(d - c * CHUNK)))
 }
 
-/// Row `row` of chunk `chunk` where there is room for `capacity` rows.
+/// Index of row `row` of chunk `chunk` in a buffer for `capacity` rows.
 #[inline(always)]
 pub(super) fn at(chunk: usize, capacity: usize, row: usize) -> usize {
     (chunk * capacity + row) * CHUNK
 }
 
-/// Some rows of one head in a batch: row i is `width` numbers from `values[start + i * ld]`.
+/// Rows of one head in a batch: row i starts at `values[start + i * ld]`.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a, X> {
     pub(super) values: &'a [X],
@@ -42,8 +42,8 @@ pub(super) struct Rows<'a, X> {
 }
 
 impl<X: Element> Rows<'_, X> {
-    /// The `width` columns from `column` on of `rows` rows, widened, rows CHUNK apart; the vector that is begun is
-    /// filled with zeros.
+    /// Packs the `width` columns from `column` on of `rows` rows, widened, rows CHUNK apart; the last vector is padded
+    /// with zeros.
     #[inline(always)]
     pub(super) fn pack_chunk<S: Simd>(self, simd: S, rows: usize, column: usize, width: usize, out: &mut [f32]) {
         let full = width / S::LANES * S::LANES;
@@ -60,8 +60,8 @@ impl<X: Element> Rows<'_, X> {
         }
     }
 
-    /// The `width` columns from `column` on of up to CHUNK rows, transposed: `out[x * CHUNK + i]` is column x of row i;
-    /// rows are filled up to whole vectors with zeros.
+    /// Packs the `width` columns from `column` on of up to CHUNK rows, transposed: `out[x * CHUNK + i]` is column x of
+    /// row i; rows of `out` are padded to whole vectors with zeros.
     #[inline(always)]
     pub(super) fn pack_transposed<S: Simd>(
         self,
@@ -75,7 +75,7 @@ impl<X: Element> Rows<'_, X> {
                 let (lines, count) = (S::LANES.min(rows - first), S::LANES.min(width - x));
                 let from = &self.values[self.start + first * self.ld + column + x..];
                 let mut square = [simd.zero(); 16];
-                // Whole squares apart, so that they stay in registers.
+                // Full squares have their own branch, so that they stay in registers.
                 if lines == S::LANES && count == S::LANES {
                     assert!(from.len() >= (S::LANES - 1) * self.ld + S::LANES);
                     for (i, line) in square.iter_mut().enumerate().take(S::LANES) {
@@ -104,7 +104,7 @@ impl<X: Element> Rows<'_, X> {
         }
     }
 
-    /// All `d` columns of `rows` rows.
+    /// Packs all `d` columns of `rows` rows.
     #[inline(always)]
     pub(super) fn pack<S: Simd>(self, simd: S, rows: usize, d: usize, capacity: usize, out: &mut [f32]) {
         for (c, width) in chunk_widths(d) {
@@ -113,7 +113,7 @@ impl<X: Element> Rows<'_, X> {
     }
 }
 
-/// Writes row `row` of `packed`, times `factor`, as the numbers of `out`.
+/// Writes row `row` of `packed`, times `factor`, to `out`, rounded to its storage type.
 #[inline(always)]
 pub(super) fn unpack_row<S: Simd, X: Element>(
     simd: S,

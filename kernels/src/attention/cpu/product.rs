@@ -1,4 +1,4 @@
-//! The one kind of product that attention is made of: matrices whose rows are 64 numbers apart, in scratch memory.
+//! Microkernel of attention's products: matrices in scratch memory whose rows are 64 elements apart.
 //!
 //! ```text
 //! C[i, x] (+)= Σ_p A[i, p] · B[p, x]        x along the lanes
@@ -6,13 +6,13 @@
 //!            NV vectors                     per p: NV loads of B, H broadcasts of A,
 //!          ┌────────┬────────┐              H·NV fused multiply-adds into H·NV registers
 //!   H ≤ MR │ sums   │ sums   │
-//!   rows   │ in     │ regis- │              AVX-512: MR = 14, NV = 2      A is read along its rows or down its columns:
-//!          │        │  ters  │              AVX2:    MR = 6,  NV = 2      nothing but the queries is ever transposed
+//!   rows   │ in     │ regis- │              AVX-512: MR = 14, NV = 2      A is read along rows or down columns:
+//!          │        │  ters  │              AVX2:    MR = 6,  NV = 2      only the queries are transposed
 //!          └────────┴────────┘
 //! ```
 //!
-//! The distance of rows is the same everywhere, so the compiler folds it into the addresses, and rows of a batch, a
-//! power of two apart more often than not, do not compete for the same lines of L1.
+//! The row stride is a constant, so the compiler folds it into the addresses. It also avoids the cache conflicts of
+//! rows of a batch, which are often a power of two apart and compete for the same lines of L1.
 
 use super::ahead::Ahead;
 use super::pack::CHUNK;
@@ -21,19 +21,18 @@ use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::{Kernel, Simd};
 use std::array::from_fn;
 
-/// What a sum begins with.
+/// Initial value of the accumulators.
 #[derive(Clone, Copy)]
 pub(super) enum Begin<'a> {
     /// Zero: the output is overwritten.
     Zero,
-    /// What is there.
+    /// Old values of C.
     Old,
-    /// What is there, times a number of each row.
+    /// Old values of C, times a factor per row.
     Scaled(&'a [f32]),
 }
 
-/// C = A · B, added to what `begin` says. With `TRANSPOSED` element (i, p) of A is `a[p * CHUNK + i]`, without it is
-/// `a[i * CHUNK + p]`.
+/// Computes C = `begin` + A · B. Element (i, p) of A is `a[p * CHUNK + i]` if `TRANSPOSED`, else `a[i * CHUNK + p]`.
 pub(super) struct Product<'a, const TRANSPOSED: bool> {
     /// Rows and columns of C; columns are rounded up to whole vectors.
     pub(super) rows: usize,
@@ -44,11 +43,11 @@ pub(super) struct Product<'a, const TRANSPOSED: bool> {
     pub(super) b: &'a [f32],
     pub(super) begin: Begin<'a>,
     pub(super) c: &'a mut [f32],
-    /// What is asked for meanwhile.
+    /// Prefetches issued between register tiles.
     pub(super) ahead: &'a mut Ahead,
 }
 
-/// The register tile; with emulated lanes a row of it, which needs little code.
+/// Register tile of S; a single row with emulated lanes, to keep the code small.
 const fn tile_of<S: Simd>() -> RegisterTile {
     let tile = RegisterTile::of::<S>();
     if S::EMULATED { RegisterTile::new(1, tile.vectors) } else { tile }
@@ -80,8 +79,8 @@ impl<const TRANSPOSED: bool> Kernel for Product<'_, TRANSPOSED> {
             while x < width {
                 let whole = x + vectors * S::LANES <= width;
                 for_height!(tile_of::<S>(), height, |H, NV| {
-                    // SAFETY: rows row..row + H lie within what is asserted above, and so do columns x..x + NV·LANES of a
-                    // whole tile, and x..x + LANES, because `width` is a number of whole vectors.
+                    // SAFETY: by the asserts above rows row..row + H are in bounds, and so are columns x..x + NV·LANES
+                    // of a full tile and x..x + LANES, because `width` is a multiple of LANES.
                     unsafe {
                         if whole {
                             self.tile::<S, H, NV>(simd, row, x);
@@ -98,10 +97,10 @@ impl<const TRANSPOSED: bool> Kernel for Product<'_, TRANSPOSED> {
 }
 
 impl<const TRANSPOSED: bool> Product<'_, TRANSPOSED> {
-    /// Rows `row..row + H` and NV vectors of columns from `x` on.
+    /// Computes rows `row..row + H` and NV vectors of columns from `x` on.
     ///
     /// # Safety
-    /// They lie within C, and A and B hold all terms of them.
+    /// They are within C, and A and B hold all their terms.
     #[inline(always)]
     unsafe fn tile<S: Simd, const H: usize, const NV: usize>(&mut self, simd: S, row: usize, x: usize) {
         let c = self.c[row * CHUNK + x..].as_mut_ptr();

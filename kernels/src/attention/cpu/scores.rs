@@ -1,23 +1,23 @@
-//! What is done to a tile of scores [key, query] between its products, queries along the lanes: rows of 64 queries, so
-//! that maxima and sums go down the columns.
+//! Operations on a tile of scores [key, query] between its products. Lanes are queries, rows have 64 queries, so maxima
+//! and sums run down the columns.
 
 use super::exponential::exp;
 use super::pack::CHUNK;
 use crate::simd::Simd;
 
-/// Queries of a panel: the numbers of a row of a tile.
+/// Queries of a panel: elements in a row of a tile.
 pub(super) const QUERIES: usize = CHUNK;
 
-/// Rows that are looked at together, each with a maximum (or a sum) of its own: enough to hide what an operation takes.
+/// Rows reduced together, each into its own maximum (or sum): enough to hide the latency of an operation.
 const TOGETHER: usize = 8;
 
-/// One of eight, pairwise.
+/// Reduces eight values to one, pairwise.
 #[inline(always)]
 fn fold<V: Copy>([a, b, c, d, e, f, g, h]: [V; TOGETHER], two: impl Fn(V, V) -> V) -> V {
     two(two(two(a, b), two(c, d)), two(two(e, f), two(g, h)))
 }
 
-/// The greatest score of each query, of whole vectors of `queries` queries.
+/// Greatest score of each query, for whole vectors of `queries` queries.
 #[inline(always)]
 pub(super) fn maxima<S: Simd>(simd: S, tile: &[f32], queries: usize, max: &mut [f32; QUERIES]) {
     for x in (0..queries).step_by(S::LANES) {
@@ -31,7 +31,7 @@ pub(super) fn maxima<S: Simd>(simd: S, tile: &[f32], queries: usize, max: &mut [
     }
 }
 
-/// P = exp(scale · s + shift) in place for whole vectors of `queries` queries; gives the sum of each query.
+/// Computes P = exp(scale · s + shift) in place and the sum of each query, for whole vectors of `queries` queries.
 #[inline(always)]
 pub(super) fn exponentials<S: Simd>(
     simd: S,
@@ -56,21 +56,21 @@ pub(super) fn exponentials<S: Simd>(
     }
 }
 
-/// What the gradient of the scores is made of.
+/// Operands of the gradient of a tile's scores.
 pub(super) struct ScoreGradients<'a> {
-    /// P before, P ∘ M after.
+    /// Scores before, P ∘ M after.
     pub(super) probabilities: &'a mut [f32],
     /// dP before, dS after.
     pub(super) gradients: &'a mut [f32],
-    /// M, or nothing without dropout.
+    /// M; empty without dropout.
     pub(super) mask: &'a [f32],
     /// δ of each query.
     pub(super) delta: &'a [f32; QUERIES],
 }
 
 impl ScoreGradients<'_> {
-    /// P = exp(scale · s + shift) of the scores in `probabilities`, and dS = P ∘ (dP ∘ M - δ), for whole vectors of
-    /// `queries` queries.
+    /// Computes P = exp(scale · s + shift) of the scores in `probabilities`, and dS = P ∘ (dP ∘ M - δ), for whole
+    /// vectors of `queries` queries.
     #[inline(always)]
     pub(super) fn compute<S: Simd>(self, simd: S, queries: usize, scale: f32, shift: &[f32; QUERIES]) {
         let Self { probabilities, gradients, mask, delta } = self;
