@@ -1,4 +1,4 @@
-//! Attention's PTX in the simulator.
+//! Attention's PTX programs: the list of specializations, and runs in the simulator.
 
 use super::{
     Attention,
@@ -14,7 +14,7 @@ use crate::{
 use bytemuck::Pod;
 use ptx::{Sm, Storage, sim::Approximation};
 
-/// All programs.
+/// Programs for `sm`.
 pub(super) fn programs(sm: Sm) -> Vec<Program> {
     match sm {
         Sm::Sm80 => Flash::all().iter().map(|kernel| kernel.program(sm)).collect(),
@@ -27,13 +27,13 @@ pub(super) fn programs(sm: Sm) -> Vec<Program> {
     }
 }
 
-/// A batch in one buffer [q | k | v], rows `ld` apart.
+/// Simulation of a batch in one buffer [q | k | v], rows `ld` apart.
 pub(super) struct Simulation<'a, X> {
     pub spec: &'a Attention,
-    /// What `X` is on the device.
+    /// Storage type of `X` on the device.
     pub storage: Storage,
     pub cu_seqlens: &'a [u32],
-    /// Keys of each sequence; none where all tokens are keys.
+    /// Keys of each sequence; empty if all tokens are keys.
     pub keys: &'a [u32],
     pub qkv: &'a [X],
     pub ld: usize,
@@ -49,7 +49,7 @@ impl<X: Pod> Simulation<'_, X> {
         self.cu_seqlens.last().map_or(0, |&tokens| tokens as usize)
     }
 
-    /// q, k and v as the next arguments; gives the buffer.
+    /// Adds q, k and v as the next arguments.
     fn gather(&self, device: &mut Simulated) {
         let qkv = device.buffer("qkv", self.qkv);
         for part in 0..3 {
@@ -63,32 +63,32 @@ impl<X: Pod> Simulation<'_, X> {
         device.input("keys", if self.keys.is_empty() { &lengths } else { self.keys });
     }
 
-    /// The kernel for Hopper, where there is one.
+    /// Hopper's forward kernel, if the shape is supported.
     pub(super) fn hopper(&self) -> Option<HopperFlash> {
         HopperFlash::new(self.storage, self.spec.head_size, self.ld, self.spec.dropout.is_some())
     }
 
-    /// Hopper's kernel for the rows that stay, where `sm` has one.
+    /// Hopper's backward kernel for the resident rows `side`, if `sm` and the shape are supported.
     fn hopper_backward(&self, sm: Sm, side: Side) -> Option<HopperBackward> {
         let Attention { head_size, dropout, .. } = *self.spec;
         let kernel = HopperBackward::new(side, self.storage, head_size, self.ld, dropout.is_some());
         kernel.filter(|_| sm == Sm::Sm90a && self.tokens() > 0)
     }
 
-    /// Hopper's kernel for short sequences, where `sm` has one.
+    /// Hopper's backward kernel for short sequences, if `sm` and the shape are supported.
     fn short(&self, sm: Sm) -> Option<HopperShort> {
         let Attention { head_size, dropout, .. } = *self.spec;
         let kernel = HopperShort::new(self.storage, head_size, self.longest(), self.ld, dropout.is_some());
         kernel.filter(|_| sm == Sm::Sm90a && self.tokens() > 0)
     }
 
-    /// Where q, k and v begin, in a new buffer.
+    /// Addresses of q, k and v in a new buffer.
     fn parts(&self, device: &mut Simulated) -> [u64; 3] {
         let qkv = device.buffer("qkv", self.qkv);
         [0, 1, 2].map(|part| qkv.plus(part * self.spec.hidden() * size_of::<X>()).address())
     }
 
-    /// The tensor maps of q, k and v as the next arguments.
+    /// Adds the tensor maps of q, k and v as the next arguments.
     fn gather_maps(&self, device: &mut Simulated, kernel: HopperFlash) -> Result<(), String> {
         let maps = kernel.maps(self.parts(device), self.tokens(), self.spec.hidden(), self.ld);
         maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
@@ -99,7 +99,7 @@ impl<X: Pod> Simulation<'_, X> {
         self.cu_seqlens.windows(2).map(|bounds| (bounds[1] - bounds[0]) as usize).max().unwrap_or(0)
     }
 
-    /// The arguments behind the pointers.
+    /// Adds the arguments after the pointers.
     fn numbers(&self, device: &mut Simulated, gradient_ld: Option<usize>) {
         if let Some(dropout) = self.spec.dropout {
             let (words, scale) = dropout.cuda_arguments();
@@ -108,14 +108,14 @@ impl<X: Pod> Simulation<'_, X> {
         device.integers([self.ld, self.spec.head_size]).float(self.spec.scale).integers(gradient_ld);
     }
 
-    /// The arguments behind the pointers, and the launch.
+    /// Adds the arguments after the pointers and runs the launch.
     fn run(&self, device: &mut Simulated, sm: Sm, kernel: Flash, gradient_ld: Option<usize>) -> Result<(), String> {
         self.numbers(device, gradient_ld);
         let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), self.spec.heads);
         device.run(&kernel.program(sm), launch, Approximation::Exact)
     }
 
-    /// [`super::forward`].
+    /// Runs [`super::forward`] in the simulator.
     pub(super) fn forward(&self, sm: Sm, out: &mut [X], lse: &mut [f32]) -> Result<(), String> {
         let mut device = Simulated::default();
         let hopper = self.hopper().filter(|_| sm == Sm::Sm90a && self.tokens() > 0);
@@ -138,7 +138,7 @@ impl<X: Pod> Simulation<'_, X> {
         Ok(())
     }
 
-    /// [`super::backward`], with gradients [T, H] each.
+    /// Runs [`super::backward`] in the simulator, with gradients [T, H] each.
     pub(super) fn backward(
         &self,
         sm: Sm,
@@ -166,7 +166,7 @@ impl<X: Pod> Simulation<'_, X> {
             self.numbers(&mut device, Some(hidden));
             let sequences = self.cu_seqlens.len() - 1;
             device.integers([sequences]);
-            // Three sequences a block where there are so many, so that the ring goes round.
+            // Three sequences a block, if there are enough, so that the pipeline wraps.
             let blocks = sequences.div_ceil(3).max(sequences.min(2));
             let launch = kernel.launch(sequences, heads, blocks * heads);
             device.run(&kernel.program(), launch, Approximation::Exact)?;
@@ -217,7 +217,7 @@ mod tests {
     use crate::dropout::Dropout;
     use half::bf16;
 
-    /// Sequences of very different lengths, empty ones among them, tokens that are queries alone, rows with gaps.
+    /// Sequences of very different lengths, some empty, tokens that are queries only, rows with gaps.
     #[test]
     fn ragged_batches_agree_with_their_definition() {
         let lengths = [3usize, 0, 70, 1, 129, 64];

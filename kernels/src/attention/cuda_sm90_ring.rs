@@ -1,19 +1,19 @@
-//! What the kernels of attention on Hopper share: roles, shared memory, barriers, and the thread that fills the ring.
+//! Code shared by the attention kernels on Hopper: roles, shared memory, barriers, and the producer of the pipeline.
 //!
 //! ```text
-//! block            128 rows of two (forward: one) matrices stay; of two others 64 rows at a time come by
+//! block            128 rows of two (forward: one) matrices are resident; two others are streamed, 64 rows at a time
 //! warpgroup 0      the producer: one thread starts all copies
-//! warpgroups 1, 2  64 of the rows that stay, each
+//! warpgroups 1, 2  the consumers: 64 of the resident rows each
 //!
-//! shared memory    what stays: [matrix][64 rows of a warpgroup][64 columns] | stage: two tiles, four times | more | barriers
-//! barrier          arrivals of a phase                       bytes            who waits          parity of the first wait
-//! ready            the producer                              what stays       the consumers      0
-//! full[s]          the producer, and who else fills          two tiles        the consumers      0
-//! empty[s]         a lane of each of the eight warps                          the producer       1: that before the first is over
+//! shared memory  resident: [matrix][64 rows of a warpgroup][64 columns] | stage: two tiles, 4 times | more | barriers
+//! barrier        arrivals of a phase                   bytes            who waits       parity of the first wait
+//! ready          the producer                          resident tiles   the consumers   0
+//! full[s]        the producer and the filler warps     two tiles        the consumers   0
+//! empty[s]       a lane of each of the eight warps                      the producer    1: a new barrier passes
 //! ```
 //!
-//! A tile is 64 rows of one head, in boxes of 64 columns: 128 bytes a row, chunks exchanged by the row modulo 8. `wgmma`
-//! takes a box with k along its rows and with k down ([`along`], [`down`]), so nothing is ever transposed.
+//! A tile is 64 rows of one head, in boxes of 64 columns: 128 bytes a row, chunks swizzled by the row modulo 8. `wgmma`
+//! reads a box with k along its rows or down its columns ([`along`], [`down`]), so nothing is transposed.
 
 use super::{
     cuda::TILE,
@@ -27,23 +27,23 @@ use ptx::{
     Storage, TensorMap, TensorMapError, U32, U64, descriptor, fragment::Load,
 };
 
-/// Warpgroups that multiply.
+/// Consumer warpgroups.
 pub(super) const CONSUMERS: u32 = 2;
-/// Rows that stay.
+/// Resident rows of a block.
 pub(super) const STAY: u32 = CONSUMERS * TILE;
-/// Stages of the ring, a power of two.
+/// Stages of the pipeline, a power of two.
 pub(super) const STAGES: u32 = 4;
-/// Bytes of 64 x 64 numbers.
+/// Bytes of 64 x 64 elements.
 const BOX: u32 = 64 * 128;
-/// Bytes from one group of eight rows to the next.
+/// Bytes of eight rows: the stride of a descriptor.
 const EIGHT_ROWS: u32 = 8 * 128;
 
-/// What lies where in shared memory, in bytes from its start.
+/// Layout of shared memory; offsets are in bytes from its start.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
-    /// Boxes of 64 columns that a row has.
+    /// Boxes of 64 columns per row.
     pub boxes: u32,
-    /// Matrices of which rows stay.
+    /// Number of resident matrices.
     pub stay: u32,
     /// Bytes between the stages and the barriers.
     pub more: u32,
@@ -57,22 +57,22 @@ pub(super) struct Places {
 }
 
 impl Plan {
-    /// 64 rows of a matrix.
+    /// Bytes of 64 rows of a matrix.
     pub(super) const fn tile_bytes(self) -> u32 {
         self.boxes * BOX
     }
 
-    /// Two tiles.
+    /// Bytes of a stage: two tiles.
     const fn stage_bytes(self) -> u32 {
         2 * self.tile_bytes()
     }
 
-    /// The first stage, behind what stays.
+    /// Offset of the first stage, after the resident tiles.
     const fn stages(self) -> u32 {
         self.stay * CONSUMERS * self.tile_bytes()
     }
 
-    /// What lies between the stages and the barriers.
+    /// Offset of the area between the stages and the barriers.
     pub(super) const fn more(self) -> u32 {
         self.stages() + STAGES * self.stage_bytes()
     }
@@ -93,8 +93,7 @@ impl Plan {
         self.empty() + 8 * STAGES
     }
 
-    /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
-    /// to compute.
+    /// Launch for `sequences` sequences of at most `longest` tokens and `heads` heads; `None` if one of them is 0.
     pub(super) fn launch(self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
         let grid = [longest.div_ceil(STAY as usize) as u32, heads as u32, sequences as u32];
         let filled = grid.iter().all(|&n| n > 0);
@@ -102,22 +101,22 @@ impl Plan {
     }
 }
 
-/// The parity of the phase in which tile `tile` goes through its stage.
+/// Parity of the phase in which tile `tile` is in its stage.
 fn parity(k: &Entry, tile: Reg<U32>) -> Reg<U32> {
     k.and(k.shr(tile, STAGES.ilog2()), 1u32)
 }
 
-/// The stage of tile `tile`.
+/// Stage of tile `tile`.
 pub(super) fn stage(k: &Entry, tile: Reg<U32>) -> Reg<U32> {
     k.and(tile, STAGES - 1)
 }
 
-/// The constant part of the descriptor of a tile that is read along its rows.
+/// Constant part of the descriptor of a tile with k along its rows.
 pub(super) const fn along() -> u64 {
     descriptor(16, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
 }
 
-/// The constant part of the descriptor of a tile that is read down its columns, 64 of which are a box.
+/// Constant part of the descriptor of a tile with k down its columns, 64 of which are a box.
 pub(super) const fn down() -> u64 {
     descriptor(BOX, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
 }
@@ -132,14 +131,14 @@ pub(super) const fn step_down(step: u32) -> u32 {
     step * 16 * 128
 }
 
-/// `descriptor`, `bytes` further.
+/// `descriptor` advanced by `bytes`.
 pub(super) fn further(k: &Entry, descriptor: Reg<U64>, bytes: u32) -> Reg<U64> {
     if bytes == 0 { descriptor } else { k.add(descriptor, u64::from(bytes / 16)) }
 }
 
 impl Places {
-    /// Begins a kernel: finds the number of the warp, the same for all lanes, so that roles are whole warps, and makes the
-    /// barriers. `fillers` arrive at a stage that they have filled.
+    /// Starts a kernel: initializes the barriers and returns the warp index, uniform over the lanes so that roles are
+    /// whole warps. `fillers` is the number of arrivals that fill a stage.
     pub(super) fn begin(self, k: &Entry, thread: Reg<U32>, fillers: u32) -> Reg<U32> {
         let Self { base, plan } = self;
         let warp = warp_number(k, thread);
@@ -155,56 +154,56 @@ impl Places {
         warp
     }
 
-    /// The tile of matrix `i` of those that stay, for consumer `group`.
+    /// Tile of resident matrix `i` for consumer `group`.
     pub(super) fn staying(self, k: &Entry, i: u32, group: Reg<U32>) -> Ptr<Shared> {
         let tile = self.plan.tile_bytes();
         let own = k.index(self.base, group, tile);
         if i == 0 { own } else { k.offset(own, i * CONSUMERS * tile) }
     }
 
-    /// The descriptor of matrix `i` of those that come by in stage 0; `constant` says how it is read.
+    /// Descriptor of streamed matrix `i` in stage 0; `constant` is [`along()`] or [`down()`].
     pub(super) fn moving(self, k: &Entry, i: u32, constant: u64) -> Reg<U64> {
         k.matrix_descriptor(k.offset(self.base, self.plan.stages() + i * self.plan.tile_bytes()), constant)
     }
 
-    /// A descriptor in stage 0 moved to that of tile `tile`.
+    /// A descriptor in stage 0 moved to `stage`.
     pub(super) fn at_stage(self, k: &Entry, descriptor: Reg<U64>, stage: Reg<U32>) -> Reg<U64> {
         k.mad_wide(stage, self.plan.stage_bytes() / 16, descriptor)
     }
 
-    /// The barrier of tile `tile` among those that begin `first` bytes behind the start.
+    /// Barrier of tile `tile` in the array at offset `first`.
     fn barrier(self, k: &Entry, first: u32, tile: Reg<U32>) -> Address<Shared> {
         k.slot(self.base, stage(k, tile), 8).at(first as i32)
     }
 
-    /// Waits for what stays.
+    /// Waits until the resident tiles have arrived.
     pub(super) fn wait_ready(self, k: &Entry) {
         k.mbarrier_wait(self.base.at(self.plan.ready() as i32), 0u32);
     }
 
-    /// Waits for tile `tile`.
+    /// Waits until tile `tile` has arrived.
     pub(super) fn wait_full(self, k: &Entry, tile: Reg<U32>) {
         k.mbarrier_wait(self.barrier(k, self.plan.full(), tile), parity(k, tile));
     }
 
-    /// Waits until nobody reads what was in tile `tile`'s stage before.
+    /// Waits until the previous tile in the stage of tile `tile` has been read.
     pub(super) fn wait_empty(self, k: &Entry, tile: Reg<U32>) {
-        // A fresh barrier is in its first phase: that before is over.
+        // A wait for the other parity passes on a new barrier.
         k.mbarrier_wait(self.barrier(k, self.plan.empty(), tile), k.xor(parity(k, tile), 1u32));
     }
 
-    /// Where it is said that tile `tile` is there.
+    /// Barrier that completes when tile `tile` has arrived.
     pub(super) fn full(self, k: &Entry, tile: Reg<U32>) -> Address<Shared> {
         self.barrier(k, self.plan.full(), tile)
     }
 
-    /// Where it is said that tile `tile` has been read.
+    /// Barrier that completes when tile `tile` has been read.
     pub(super) fn empty(self, k: &Entry, tile: Reg<U32>) -> Address<Shared> {
         self.barrier(k, self.plan.empty(), tile)
     }
 }
 
-/// The thread that fills the ring: the maps of what stays and of what comes by.
+/// Producer: the thread that loads resident and streamed tiles, with their tensor maps.
 pub(super) struct Producer<'a> {
     pub places: Places,
     pub stay: &'a [&'a BytesParam],
@@ -212,7 +211,7 @@ pub(super) struct Producer<'a> {
 }
 
 impl Producer<'_> {
-    /// Copies rows `first ..` of the sequence that stay, then rows `0 .. end` 64 at a time.
+    /// Copies the resident rows `first ..` of the sequence, then streams rows `0 .. end`, 64 at a time.
     pub(super) fn run(&self, k: &Entry, sequence: &Sequence, first: Reg<U32>, end: Reg<U32>) {
         let Self { places, .. } = *self;
         let Plan { boxes, .. } = places.plan;
@@ -249,8 +248,8 @@ impl Producer<'_> {
     }
 }
 
-/// Starts, as a group each, two products: sums [64, 64] = x [64, D] · (the tile whose descriptor, read along its rows, is
-/// `tile`)ᵀ.
+/// Starts two products, each as one `wgmma` group: sums [64, 64] = x [64, D] · (tile)ᵀ, with `tiles` the descriptors of
+/// tiles read along their rows.
 pub(super) fn multiply_along<P: Pair>(
     k: &Entry,
     sums: &[Vec<Reg<F32>>; 2],
@@ -271,7 +270,7 @@ pub(super) fn multiply_along<P: Pair>(
     }
 }
 
-/// The maps of q, k, v and dout, which begin at these addresses.
+/// Tensor maps of q, k, v (rows `ld` apart) and dout (rows `hidden` apart) at these addresses.
 pub(super) fn backward_maps(
     storage: Storage,
     [q, k, v, dout]: [u64; 4],
@@ -283,7 +282,8 @@ pub(super) fn backward_maps(
     Ok([map(q, ld)?, map(k, ld)?, map(v, ld)?, map(dout, hidden)?])
 }
 
-/// Starts, as a group, sums [64, D] += x [64, 64] · the tile whose descriptor, read down its columns, is `tile`.
+/// Starts sums [64, D] += x [64, 64] · tile as one `wgmma` group, with `tile` the descriptor of a tile read down its
+/// columns.
 pub(super) fn add_down<P: Pair>(k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], tile: Reg<U64>) {
     let adds = k.condition(true);
     let steps: Vec<_> = (0..TILE / 16).map(|step| further(k, tile, step_down(step))).collect();
@@ -294,7 +294,7 @@ pub(super) fn add_down<P: Pair>(k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]],
     k.wgmma_commit();
 }
 
-/// This warp's 16 rows of a tile as operands, 16 columns each.
+/// Loads this warp's 16 rows of a tile as operands of 16 columns.
 pub(super) fn fragments<P: Pair>(k: &Entry, boxes: u32, tile: Ptr<Shared>, warp: &Warp) -> Vec<[Reg<P>; 4]> {
     let boxed = Layout::new(64);
     let start = boxed.start(k, Load::A, tile, warp, warp.row);
@@ -303,7 +303,7 @@ pub(super) fn fragments<P: Pair>(k: &Entry, boxes: u32, tile: Ptr<Shared>, warp:
     steps.map(|(start, step)| load_fragment(k, Load::A, &boxed.tile, start, 0, step)).collect()
 }
 
-/// Consumer `group` of warp `warp` of the block, and where a lane is in it.
+/// Index of the consumer that warp `warp` of the block belongs to, and the thread's position in it.
 pub(super) fn consumer(k: &Entry, warp: Reg<U32>, thread: Reg<U32>) -> (Reg<U32>, Warp) {
     let group = k.sub(k.shr(warp, 2), 1u32);
     let (thread, lane) = (k.and(thread, 127u32), k.and(thread, 31u32));

@@ -1,11 +1,12 @@
-//! P and dS as Hopper's backward kernels make them where keys run down: transposed, in the registers of `wgmma`'s sums.
+//! P and dS of Hopper's backward kernels with keys down the rows: transposed, in the accumulator registers of `wgmma`.
 //!
 //! ```text
 //! pᵀ = exp2(sᵀ · scale · log2 e - lse · log2 e)          dsᵀ = pᵀ ∘ (dpᵀ ∘ mᵀ - δ)
 //! ```
 //!
-//! A lane holds queries 2t, 2t + 1 of each eight (t = lane mod 4), so lse and δ belong to its columns. They come from shared
-//! memory, [-lse·log₂ e 64][δ 64] a tile, both queries at once; the eight lanes that share a t read the same bytes.
+//! A lane holds queries 2t, 2t + 1 of each eight (t = lane mod 4), so lse and δ belong to its columns. They are loaded
+//! from shared memory, [-lse·log₂ e 64][δ 64] a tile, both queries at once; the eight lanes with the same t read the
+//! same bytes.
 
 use super::{cuda::TILE, cuda_tile::Sequence};
 use ptx::{Entry, F32, Global, Ptr, Reg, Shared, U32};
@@ -15,14 +16,14 @@ pub(super) const ROW_BYTES: u32 = 2 * TILE * 4;
 /// Bytes from -lse·log₂ e of a query to its δ.
 const DELTA: i32 = 4 * TILE as i32;
 
-/// What belongs to one query, on its way to shared memory.
+/// -lse·log₂ e and δ of one query, to be stored to shared memory.
 pub(super) struct QueryRow {
     minus_lse: Reg<F32>,
     delta: Reg<F32>,
 }
 
 impl QueryRow {
-    /// From lse and δ [T, A]. A query that does not exist has p = 0 and δ = 0.
+    /// Loads from lse and δ [T, A]. A query past the sequence's end gets p = 0 and δ = 0.
     pub(super) fn load(k: &Entry, vectors: [Ptr<Global>; 2], sequence: &Sequence, query: Reg<U32>) -> Self {
         let place = k.mad_lo(k.add(sequence.start, query), sequence.heads, sequence.head);
         let exists = k.lt(query, sequence.length);
@@ -35,7 +36,7 @@ impl QueryRow {
         Self { minus_lse: k.mul(lse, -std::f32::consts::LOG2_E), delta }
     }
 
-    /// As query `own` of the tile whose rows lie at `rows`.
+    /// Stores them as query `own` of the tile at `rows`.
     pub(super) fn store(&self, k: &Entry, rows: Ptr<Shared>, own: Reg<U32>) {
         let to = k.index(rows, own, 4u32);
         k.st(to.at(0), [self.minus_lse]);
@@ -43,10 +44,10 @@ impl QueryRow {
     }
 }
 
-/// What the four elements of the i-th eight queries are multiplied by, where there is a mask.
+/// Dropout factors of a lane's four elements of the i-th eight queries; `None` without dropout.
 pub(super) type Factors<'a> = &'a dyn Fn(u32) -> Option<[Reg<F32>; 4]>;
 
-/// Puts Pᵀ into the place of the scores and gives (P ∘ M)ᵀ. `rows` is where the lane's first two queries are told of.
+/// Replaces the scores by Pᵀ and returns (P ∘ M)ᵀ. `rows` is the address of the lane's first two queries.
 pub(super) fn probabilities(
     k: &Entry,
     s: &[Reg<F32>],
@@ -67,7 +68,7 @@ pub(super) fn probabilities(
     dropped
 }
 
-/// Puts dSᵀ into the place of Pᵀ.
+/// Replaces Pᵀ by dSᵀ.
 pub(super) fn gradients(k: &Entry, [p, dp]: &[Vec<Reg<F32>>; 2], rows: Ptr<Shared>, factors: Factors<'_>) {
     k.comment("ds^T = p^T (dp^T m - delta)");
     for (i, (p, dp)) in (0..).zip(p.chunks_exact(4).zip(dp.chunks_exact(4))) {

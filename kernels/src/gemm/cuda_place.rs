@@ -137,7 +137,7 @@ impl FragmentPlace {
     }
 }
 
-/// Emits the row and chunk of a tile that `lane` addresses in an `ldmatrix.x4` ([`Load::start`] in PTX).
+/// Emits the row and chunk of a tile that `lane` addresses in an `ldmatrix.x4`: [`Load::start`] as instructions.
 pub(crate) fn lane_start(k: &Entry, load: Load, lane: Reg<U32>) -> (Reg<U32>, Reg<U32>) {
     let (row, low, high) = (k.and(lane, 7u32), k.and(k.shr(lane, 3), 1u32), k.shr(lane, 4));
     // The lane bit that selects the lower rows is the one that `Load::start` maps to row 8.

@@ -8,8 +8,8 @@ use crate::simd::{Element, Simd, WIDTH, Wide};
 use half::bf16;
 use std::array::from_fn;
 
-/// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C if β =
-/// 1).
+/// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C with
+/// [`Beta::One`]).
 ///
 /// Matrices have the shape and the leading dimension of C; vectors have n elements. The arithmetic is f32, in the order
 /// of the separate kernels; results are rounded when stored.

@@ -74,7 +74,7 @@ unsafe fn put<S: Simd>(simd: S, p: *mut f32, whole: bool, n: usize, value: S::F3
 #[inline(always)]
 unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
     let Block { leading, count, depth, .. } = block;
-    // A group narrower than a vector, with room for a vector behind its start.
+    // The group is narrower than a vector, and a full vector at its start fits `out`.
     let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
     for first in (0..width).step_by(S::LANES) {
         let valid = count.saturating_sub(first).min(S::LANES);
@@ -124,7 +124,7 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
         }
         return;
     }
-    // A group narrower than a vector, with room for a vector behind its start.
+    // The group is narrower than a vector, and a full vector at its start fits `out`.
     let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
     for p in 0..depth {
         // Rows of the next call: the hardware prefetcher does not follow strides this large.

@@ -163,8 +163,8 @@ impl<X: Element> Backward<'_, X> {
         }
     }
 
-    /// Adds dQ of the queries from `row` on to the sum over earlier keys, if any; after the last keys writes scale ·
-    /// dQ.
+    /// Adds dQ of the queries from `row` on to the sum over earlier keys, if any, and writes scale · dQ after the last
+    /// keys.
     #[inline(always)]
     fn write_dq<S: Simd>(&mut self, simd: S, row: usize, rows: usize, start: usize, last: bool, dq: &mut [f32]) {
         let d = self.head.size;

@@ -1,9 +1,10 @@
 //! Checks the machine code of the microkernel in a disassembled program.
 //!
 //! Builds with assertions have checks inside the loops, so the test needs an optimized program. `MACHINE_CODE_OF` names
-//! one, so that a test without optimization can check a shipped program: `MACHINE_CODE_OF=$PWD/target/release/albert
-//! cargo test -p kernels machine_code`. Without the variable the test checks its own program: `cargo test --release -p
-//! kernels machine_code`.
+//! one, so that a test without optimization can check a shipped program:
+//! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test -p kernels machine_code`.
+//! Without the variable the test checks its own program:
+//! `cargo test --release -p kernels machine_code`.
 
 use crate::gemm::tile::Tile;
 use std::{collections::BTreeMap, process::Command};
