@@ -41,7 +41,7 @@
 //! | [`sim`] | the other end: reads PTX text and runs it, without a GPU |
 //!
 //! An instruction form is added when a kernel needs it: the method in the file of its kind, with its minimal version
-//! where that is above the target's own, and its execution in `sim::operation` or `sim::alu`.
+//! where that is above the target's own, and its execution in `sim::isa::table` or `sim::isa::alu`.
 //!
 //! Text is a function of the calls alone: no hash order, no path of the machine, no time. The same kernel gives the same
 //! bytes on every machine, so the driver's compilation cache hits and a difference in a listing is a difference in code.

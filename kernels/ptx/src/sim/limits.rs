@@ -86,7 +86,7 @@ impl Limits {
 }
 
 /// An error at `line` unless `found` is at most `most`.
-pub(super) fn at_most(line: u32, found: u64, most: u64, what: &str) -> Result<(), Error> {
+pub(crate) fn at_most(line: u32, found: u64, most: u64, what: &str) -> Result<(), Error> {
     if found <= most {
         return Ok(());
     }

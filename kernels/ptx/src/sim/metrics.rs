@@ -80,22 +80,22 @@ pub enum SiteMemory {
 
 /// Counts of one instruction while a launch runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Traffic {
-    pub(super) global: Tally,
-    pub(super) shared: Tally,
+pub(crate) struct Traffic {
+    pub(crate) global: Tally,
+    pub(crate) shared: Tally,
 }
 
 /// Requests and transactions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) requests: u64,
-    pub(super) transactions: u64,
-    pub(super) least: u64,
-    pub(super) worst: u64,
+pub(crate) struct Tally {
+    pub(crate) requests: u64,
+    pub(crate) transactions: u64,
+    pub(crate) least: u64,
+    pub(crate) worst: u64,
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, transactions: u64, least: u64) {
+    pub(crate) fn add(&mut self, transactions: u64, least: u64) {
         self.requests += 1;
         self.transactions += transactions;
         self.least += least;
@@ -104,7 +104,7 @@ impl Tally {
 }
 
 /// Sectors that accesses of `bytes` at these addresses touch, and the fewest for as many different bytes.
-pub(super) fn sectors(addresses: &[u64], bytes: u64) -> (u64, u64) {
+pub(crate) fn sectors(addresses: &[u64], bytes: u64) -> (u64, u64) {
     // Naturally aligned accesses of up to 16 bytes lie in one sector each.
     let (mut sorted, count) = ([0; 32], addresses.len().min(32));
     sorted[..count].copy_from_slice(&addresses[..count]);
@@ -120,7 +120,7 @@ pub(super) fn sectors(addresses: &[u64], bytes: u64) -> (u64, u64) {
 }
 
 /// Wavefronts that accesses of `bytes` at these shared addresses take, and the fewest for as many different words.
-pub(super) fn wavefronts(addresses: &[u64], bytes: u64) -> (u64, u64) {
+pub(crate) fn wavefronts(addresses: &[u64], bytes: u64) -> (u64, u64) {
     let together = (128 / bytes.max(4)) as usize;
     let (mut total, mut least) = (0, 0);
     for group in addresses.chunks(together) {

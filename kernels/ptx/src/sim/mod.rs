@@ -29,19 +29,21 @@
 //! have to be understood. What a kernel does wrong while it runs is a [`Finding`] of its [`Report`], with the PTX line, the line
 //! of the source (`.loc`), block, thread and address; the run goes on where that makes sense.
 //!
-//! | file | holds |
-//! |---|---|
-//! | `limits`, `lex`, `parse`, `body`, `module` | text to variables, entries, names and statements, within bounds |
-//! | `decode`, `operation`, `operation_async`, `alu`, `integer`, `convert`, `float16` | a statement to an operation with resolved operands; the list of what is known |
-//! | `cfg` | where diverging lanes meet |
-//! | `execute`, `dispatch`, `schedule`, `asynchronous` | grids, blocks, who runs when, what is over when |
-//! | `warp`, `collective`, `block`, `barrier`, `mbarrier`, `cluster` | lanes and paths, shuffles, barriers, deadlocks |
-//! | `memory`, `access` | allocations with gaps between them; loads, stores, atomic operations |
-//! | `clocks`, `done`, `scope`, `order`, `shadow` | happens-before; scopes of strong accesses; who touched what |
-//! | `copy`, `bulk`, `tensor_map` | `cp.async`; bulk copies and tensor maps |
-//! | `matrix`, `wgmma` | `ldmatrix`, `stmatrix`, `mma.sync`; products of warpgroups |
-//! | `metrics`, `report` | what a launch costs, what it does wrong |
-//! | `exercise` | a text from anywhere through all of it, for fuzzers |
+//! # Layers
+//!
+//! Files import from their own layer and from those above it in this list, never from below, and no two import each other:
+//!
+//! 1. values that callers choose or read: `limits`, `options`, `schedule`, `tensor_map`, `metrics`, `report`;
+//! 2. `isa`, the instruction set: `types`, `space`, `scope`, `opcode`; arithmetic of one lane (`form`, `rounding`, `convert`,
+//!    `float16`, `integer`, `alu`); `operation` and `asynchronous`, the operations; `table` and `table_async`, from names to
+//!    operations; `instruction`, a decoded instruction;
+//! 3. `text`, from PTX to decoded kernels: `lex`, `parse`, `module`; `entry`, `names`; `cfg`, reconvergence of branches;
+//!    `decode`, `body`;
+//! 4. `state` of a launch: `memory`, `shadow`; `clocks`, `done`, `published`, happens-before; `barrier`, `mbarrier`, `copy`,
+//!    `bulk`, `products`, what blocks and warps wait for; `warp`, `block`, `machine`;
+//! 5. `exec`, what instructions do to that state: `grid` runs blocks and warps, `dispatch` selects the operation, the rest
+//!    execute it; `completion` ends asynchronous operations;
+//! 6. `exercise`, all layers on one text, for fuzzers.
 //!
 //! # The model
 //!
@@ -76,57 +78,27 @@
 //! * Tiles with a swizzle are as wide as the swizzle; `wgmma` descriptors have no base offset.
 //! * Time is not modeled; [`Metrics`] counts what time is made of.
 
-mod access;
-mod alu;
-mod asynchronous;
-mod barrier;
-mod block;
-mod body;
-mod bulk;
-mod cfg;
-mod clocks;
-mod cluster;
-mod collective;
-mod convert;
-mod copy;
-mod decode;
-mod dispatch;
-mod done;
-
-mod execute;
+mod exec;
 mod exercise;
-mod float16;
-mod integer;
-mod lex;
+mod isa;
 mod limits;
-mod matrix;
-mod mbarrier;
-mod memory;
 mod metrics;
-mod module;
-mod operation;
-mod operation_async;
 mod options;
-mod order;
-mod parse;
 mod report;
 mod schedule;
-mod scope;
-mod shadow;
+mod state;
 mod tensor_map;
-mod types;
-mod warp;
-mod wgmma;
+mod text;
 
 pub use exercise::{Exercised, exercise};
 pub use limits::Limits;
-pub use memory::{Memory, Touched};
 pub use metrics::{Metrics, Site, SiteMemory};
-pub use module::Module;
 pub use options::{Approximation, Argument, Options};
 pub use report::{Finding, FindingKind, Report};
 pub use schedule::{Completion, Schedule};
+pub use state::memory::{Memory, Touched};
 pub use tensor_map::{Swizzle, TensorMap, TensorType};
+pub use text::module::Module;
 
 /// Where in the text something happened, and in which Rust line it was written where the text says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +131,7 @@ pub enum Error {
     },
     /// An instruction that the simulator does not know.
     #[error(
-        "{place}: `{instruction}` is not known to the simulator; add it to `ptx::sim::operation` or `ptx::sim::alu`"
+        "{place}: `{instruction}` is not known to the simulator; add it to `ptx::sim::isa::table` or `ptx::sim::isa::alu`"
     )]
     UnknownInstruction {
         /// Where it stands.

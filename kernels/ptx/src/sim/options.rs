@@ -27,7 +27,7 @@ impl Approximation {
     pub const ALL: [Approximation; 3] = [Approximation::Exact, Approximation::High, Approximation::Low];
 
     /// `exact`, moved by the relative error `bound`, rounded.
-    pub(super) fn apply(self, exact: f64, bound: f64) -> f32 {
+    pub(crate) fn apply(self, exact: f64, bound: f64) -> f32 {
         match self {
             Approximation::Exact => exact as f32,
             Approximation::High => (exact * (1.0 + bound)) as f32,
@@ -51,7 +51,7 @@ pub enum Argument {
 
 impl Argument {
     /// What the parameter holds.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         match self {
             Argument::U64(value) => value.to_le_bytes().to_vec(),
             Argument::U32(value) => value.to_le_bytes().to_vec(),

@@ -130,15 +130,15 @@ impl Report {
 
 /// Findings while they are collected.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
-    pub(super) all: Vec<Finding>,
+pub(crate) struct Findings {
+    pub(crate) all: Vec<Finding>,
     known: HashMap<(FindingKind, u32), usize>,
-    pub(super) dropped: u64,
+    pub(crate) dropped: u64,
 }
 
 impl Findings {
     /// Takes a finding at instruction `pc`, made by `make` if it is the first of its kind there.
-    pub(super) fn add(&mut self, kind: FindingKind, pc: u32, limit: usize, make: impl FnOnce() -> Finding) {
+    pub(crate) fn add(&mut self, kind: FindingKind, pc: u32, limit: usize, make: impl FnOnce() -> Finding) {
         match self.known.get(&(kind, pc)) {
             Some(at) => self.all[*at].times += 1,
             None if self.all.len() >= limit => self.dropped += 1,

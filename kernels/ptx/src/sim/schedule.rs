@@ -43,22 +43,22 @@ impl Completion {
 
 /// The numbers that a run draws.
 #[derive(Clone, Debug)]
-pub(super) struct Draw(Stream);
+pub(crate) struct Draw(Stream);
 
 impl Draw {
-    pub(super) fn new(seed: u64, what: u32) -> Self {
+    pub(crate) fn new(seed: u64, what: u32) -> Self {
         Draw(Stream::new(seed, [0x51, what, 0]))
     }
 
     /// A number below `n`.
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         ((u64::from(self.0.next_u32()) * n as u64) >> 32) as usize
     }
 }
 
 /// The choices of a launch.
 #[derive(Clone, Debug)]
-pub(super) struct Chooser {
+pub(crate) struct Chooser {
     schedule: Schedule,
     draw: Draw,
     /// Preference of an adversarial schedule, the best first.
@@ -72,7 +72,7 @@ pub(super) struct Chooser {
 const POLLS: u32 = 256;
 
 impl Chooser {
-    pub(super) fn new(schedule: Schedule, warps: usize) -> Self {
+    pub(crate) fn new(schedule: Schedule, warps: usize) -> Self {
         let seed = match schedule {
             Schedule::RoundRobin => 0,
             Schedule::Random(seed) | Schedule::Adversarial(seed) => seed,
@@ -90,7 +90,7 @@ impl Chooser {
     }
 
     /// One of the warps that `ready` allows, and how many instructions it runs at most.
-    pub(super) fn next(&mut self, ready: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
+    pub(crate) fn next(&mut self, ready: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
         let warps = self.order.len();
         match self.schedule {
             Schedule::RoundRobin => {
@@ -113,7 +113,7 @@ impl Chooser {
     }
 
     /// A warp that ran all of its turn without waiting may be spinning: others go first from now on.
-    pub(super) fn tire(&mut self, warp: usize) {
+    pub(crate) fn tire(&mut self, warp: usize) {
         if let (Schedule::Adversarial(_), Some(at)) =
             (self.schedule, self.order.iter().position(|other| *other == warp))
         {
@@ -124,7 +124,7 @@ impl Chooser {
 
     /// A warp has given up its turn. One that does so again and again, and could go on, polls for what another warp will
     /// do: others go first from now on.
-    pub(super) fn give_up(&mut self, warp: usize) {
+    pub(crate) fn give_up(&mut self, warp: usize) {
         self.yields = (warp, if self.yields.0 == warp { self.yields.1 + 1 } else { 1 });
         if self.yields.1 == POLLS {
             self.yields.1 = 0;
@@ -133,7 +133,7 @@ impl Chooser {
     }
 
     /// Whether the lanes that take a branch run before those that do not.
-    pub(super) fn taken_first(&mut self) -> bool {
+    pub(crate) fn taken_first(&mut self) -> bool {
         match self.schedule {
             Schedule::RoundRobin => false,
             Schedule::Random(_) => self.draw.below(2) == 0,
@@ -142,7 +142,7 @@ impl Chooser {
     }
 
     /// The order in which `count` blocks begin.
-    pub(super) fn blocks(&mut self, count: usize) -> Box<dyn Iterator<Item = usize>> {
+    pub(crate) fn blocks(&mut self, count: usize) -> Box<dyn Iterator<Item = usize>> {
         match self.schedule {
             Schedule::Random(_) => {
                 let mut order: Vec<usize> = (0..count).collect();
@@ -155,7 +155,7 @@ impl Chooser {
     }
 
     /// Whether a warp that polls gets a turn although nothing has changed.
-    pub(super) fn wakes_early(&mut self) -> bool {
+    pub(crate) fn wakes_early(&mut self) -> bool {
         matches!(self.schedule, Schedule::Random(_)) && self.draw.below(16) == 0
     }
 }

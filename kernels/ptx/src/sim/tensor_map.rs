@@ -9,7 +9,7 @@
 //! Dimension 0 is the contiguous one, as in `cuTensorMapEncodeTiled`. The 128 bytes that a kernel gets hold the fields
 //! in a form of this simulator's own; a device's form is not documented, and no kernel looks inside.
 
-use super::{Error, types::Type};
+use super::{Error, isa::types::Type};
 
 /// The element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl TensorType {
         self.ty().bits() as usize / 8
     }
 
-    pub(super) fn ty(self) -> Type {
+    pub(crate) fn ty(self) -> Type {
         Self::ALL.iter().find(|(ty, ..)| *ty == self).map_or(Type::B32, |(.., ty)| *ty)
     }
 }
@@ -235,7 +235,7 @@ impl TensorMap {
     }
 
     /// Elements that a tile has in each dimension.
-    pub(super) fn taken(&self) -> [usize; 5] {
+    pub(crate) fn taken(&self) -> [usize; 5] {
         std::array::from_fn(|i| self.tile[i].div_ceil(self.element_strides[i]) as usize)
     }
 
@@ -287,7 +287,7 @@ impl TensorMap {
 
     /// The rows of the tile at `corner`: byte of the tile where a row begins, the global address of its first element,
     /// and which of its elements lie within the tensor (none where an outer coordinate lies outside).
-    pub(super) fn rows(&self, corner: [i64; 5]) -> Vec<Row> {
+    pub(crate) fn rows(&self, corner: [i64; 5]) -> Vec<Row> {
         let taken = self.taken();
         let bytes = self.dtype.bytes();
         let step = i64::from(self.element_strides[0]);
@@ -318,13 +318,13 @@ impl TensorMap {
 
 /// A row of a tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(crate) struct Row {
     /// Byte within the tile.
-    pub(super) offset: usize,
+    pub(crate) offset: usize,
     /// Of the row's first element, whether it lies within the tensor or not.
-    pub(super) address: u64,
+    pub(crate) address: u64,
     /// Those within the tensor.
-    pub(super) elements: std::ops::Range<usize>,
+    pub(crate) elements: std::ops::Range<usize>,
     /// Bytes from one element to the next in global memory.
-    pub(super) step: u64,
+    pub(crate) step: u64,
 }

@@ -1,0 +1,467 @@
+//! Loads, stores and atomic operations, with everything that is checked about them.
+
+use crate::sim::{
+    FindingKind,
+    isa::{
+        fetch::{Fetch, fetched},
+        instruction::Instruction,
+        operation::{Access, Atomic},
+        space::{LOCAL_BASE, SHARED_BASE, Space, space_of},
+    },
+    metrics::{sectors, wavefronts},
+    state::{
+        block::Block,
+        clocks::{Epoch, NARROW, STRONG, lanes},
+        machine::{Flow, Machine},
+        memory::Spot,
+        shadow::Conflict,
+    },
+};
+
+impl Machine<'_> {
+    /// Where `bytes` from `address` lie, if they lie anywhere and the address is a multiple of `align`.
+    pub(crate) fn locate(
+        &mut self,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        space: Option<Space>,
+        address: u64,
+        bytes: usize,
+        align: usize,
+    ) -> Option<Spot> {
+        if !address.is_multiple_of(align as u64) {
+            let message = || format!("goes to {address:#x}, which is no multiple of its {align} bytes");
+            self.report(FindingKind::Misaligned, block, w, lane, pc, Some(address), message);
+            return None;
+        }
+        let (space, within) = match space {
+            None => space_of(address),
+            // Addresses of shared memory are numbers of 32 bits.
+            Some(Space::Shared) => (Space::Shared, address & 0xFFFF_FFFF),
+            Some(space) => (space, address),
+        };
+        let inside = |base: u64, length: usize| {
+            let at = within.checked_sub(base)?;
+            (at.saturating_add(bytes as u64) <= length as u64).then_some(at as usize)
+        };
+        let (found, name, length, base) = match space {
+            Space::Global | Space::Const => match self.memory.find(within, bytes as u64, self.guess) {
+                Ok((region, at)) => {
+                    self.guess = region;
+                    return Some(Spot::Global(region, at));
+                }
+                Err(message) => {
+                    self.report(FindingKind::OutOfBounds, block, w, lane, pc, Some(address), || message);
+                    return None;
+                }
+            },
+            Space::Shared => {
+                let length = block.shared.bytes.len();
+                (inside(SHARED_BASE, length).map(Spot::Shared), "shared memory", length, SHARED_BASE)
+            }
+            Space::Local => {
+                let length = self.entry.local_bytes as usize;
+                (
+                    inside(LOCAL_BASE, length).map(|at| Spot::Local(lane * length + at)),
+                    "local memory",
+                    length,
+                    LOCAL_BASE,
+                )
+            }
+            Space::Param => (inside(0, self.params.len()).map(Spot::Param), "the parameters", self.params.len(), 0),
+        };
+        if found.is_none() {
+            let message = || {
+                let at = within.wrapping_sub(base).cast_signed();
+                format!("touches bytes {at}..{} of {name}, which has {length}", at.wrapping_add(bytes as i64))
+            };
+            self.report(FindingKind::OutOfBounds, block, w, lane, pc, Some(address), message);
+        }
+        found
+    }
+
+    /// The epoch of an access that a lane makes now.
+    pub(crate) fn epoch(&self, block: &Block, w: usize, lane: u8, pc: usize, flags: u8) -> Epoch {
+        let clock = &block.warps[w].clock;
+        Epoch { timeline: clock.timeline, clock: clock.clock, pc: pc as u32, lane, flags }
+    }
+
+    /// Reads up to 16 bytes for a lane, with all checks.
+    pub(crate) fn read(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        spot: Spot,
+        bytes: usize,
+        epoch: Epoch,
+        constant: bool,
+    ) -> [u8; 16] {
+        let mut value = [0xFF; 16];
+        let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
+        let (unwritten, conflict, name) = match spot {
+            Spot::Shared(at) => {
+                let pending = block.pending[at / 4..(at + bytes).div_ceil(4)].iter().find(|by| **by != 0);
+                let conflict = block.shared.shadow.read(at, bytes, epoch, knows);
+                value[..bytes].copy_from_slice(&block.shared.bytes[at..at + bytes]);
+                if let Some(by) = pending {
+                    self.report_pending(block, w, lane, pc, at, *by, "reads");
+                    return value;
+                }
+                if block.mbarriers.overlaps(at, bytes) {
+                    let message = || format!("reads byte {at} of shared memory, which holds an mbarrier");
+                    self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + at as u64), message);
+                }
+                (block.shared.unwritten(at, bytes), conflict, &block.shared.name)
+            }
+            Spot::Global(region, at) => {
+                let region = self.memory.region(region);
+                let conflict = region.shadow.read(at, bytes, epoch, knows);
+                value[..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
+                if constant {
+                    region.note_constant(at, bytes);
+                    if region.shadow.find_write(at, bytes, |_| true).is_some() {
+                        let message =
+                            format!("reads byte {at} of `{}` as constant, and the kernel has written it", region.name);
+                        self.report(FindingKind::Constant, block, w, lane, pc, None, || message);
+                        return value;
+                    }
+                }
+                (region.unwritten(at, bytes), conflict, &region.name)
+            }
+            Spot::Local(at) => {
+                let cells = &block.warps[w].local[at..at + bytes];
+                value.iter_mut().zip(cells).for_each(|(value, cell)| *value = cell.0);
+                if cells.iter().any(|cell| !cell.1) {
+                    let message = || "reads local memory that nobody has written".to_string();
+                    self.report(FindingKind::Uninitialized, block, w, lane, pc, None, message);
+                }
+                return value;
+            }
+            Spot::Param(at) => {
+                value[..bytes].copy_from_slice(&self.params[at..at + bytes]);
+                return value;
+            }
+        };
+        if let Some(conflict) = conflict {
+            let name = name.clone();
+            self.report_race(block, w, lane, pc, &name, conflict, "reads");
+        } else if let Some(byte) = unwritten {
+            let message = format!("reads byte {byte} of `{name}`, which nobody has written");
+            self.report(FindingKind::Uninitialized, block, w, lane, pc, address_of(spot), || message);
+        }
+        value
+    }
+
+    /// Writes up to 16 bytes for a lane, with all checks.
+    pub(crate) fn write(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        spot: Spot,
+        bytes: &[u8],
+        epoch: Epoch,
+    ) {
+        let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
+        let length = bytes.len();
+        let (conflict, name) = match spot {
+            Spot::Shared(at) => {
+                let pending = block.pending[at / 4..(at + length).div_ceil(4)].iter().find(|by| **by != 0);
+                let conflict = block.shared.shadow.write(at, length, epoch, knows);
+                block.shared.bytes[at..at + length].copy_from_slice(bytes);
+                block.shared.written[at..at + length].fill(1);
+                if let Some(by) = pending {
+                    self.report_pending(block, w, lane, pc, at, *by, "writes");
+                    return;
+                }
+                if block.mbarriers.overlaps(at, length) {
+                    let message = || format!("writes byte {at} of shared memory, which holds an mbarrier");
+                    self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + at as u64), message);
+                }
+                (conflict, &block.shared.name)
+            }
+            Spot::Global(index, at) => {
+                let region = self.memory.region(index);
+                if let Some(why) = region.is_constant(at, length) {
+                    let message = format!("writes byte {at} of `{}`, {why}", region.name);
+                    self.report(FindingKind::Constant, block, w, lane, pc, None, || message);
+                    return;
+                }
+                let conflict = region.shadow.write(at, length, epoch, knows);
+                region.bytes[at..at + length].copy_from_slice(bytes);
+                region.written[at..at + length].fill(1);
+                (conflict, &region.name)
+            }
+            Spot::Local(at) => {
+                let cells = &mut block.warps[w].local[at..at + length];
+                cells.iter_mut().zip(bytes).for_each(|(cell, byte)| *cell = (*byte, true));
+                return;
+            }
+            Spot::Param(_) => {
+                self.report(FindingKind::Constant, block, w, lane, pc, None, || "writes a parameter".to_string());
+                return;
+            }
+        };
+        if let Some(conflict) = conflict {
+            let name = name.clone();
+            self.report_race(block, w, lane, pc, &name, conflict, "writes");
+        }
+    }
+
+    #[cold]
+    pub(crate) fn report_race(
+        &mut self,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        name: &str,
+        conflict: Conflict,
+        verb: &str,
+    ) {
+        let other = self.who(&conflict.other, block);
+        let does = if conflict.other_writes { "writes" } else { "reads" };
+        let scope = self.scope_note(block, pc, &conflict);
+        let message = format!(
+            "{verb} byte {} of `{name}`, which {other} {does}, and nothing orders the two{scope}",
+            conflict.byte
+        );
+        self.report(FindingKind::Race, block, w, lane, pc, None, || message);
+    }
+
+    #[cold]
+    pub(crate) fn report_pending(
+        &mut self,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        at: usize,
+        by: u32,
+        verb: &str,
+    ) {
+        let issuer = &self.entry.code[by as usize - 1];
+        let message = format!(
+            "{verb} byte {at} of shared memory, which `{}` ({}) is still bringing",
+            issuer.opcode,
+            issuer.place(&self.entry.files)
+        );
+        let address = Some(SHARED_BASE + at as u64);
+        self.report(FindingKind::Pending, block, w, lane, pc, address, || message);
+    }
+
+    /// Notes what the accesses of a warp cost.
+    pub(crate) fn measure(
+        &mut self,
+        pc: usize,
+        spots: &[(usize, Spot)],
+        addresses: &[u64; 32],
+        bytes: usize,
+        writes: bool,
+    ) {
+        let (mut shared, mut global) = ([0; 32], [0; 32]);
+        let (mut s, mut g) = (0, 0);
+        for (lane, spot) in spots {
+            match spot {
+                Spot::Shared(at) => {
+                    shared[s] = *at as u64 + SHARED_BASE;
+                    s += 1;
+                }
+                Spot::Global(..) => {
+                    global[g] = addresses[*lane];
+                    g += 1;
+                }
+                _ => {}
+            }
+        }
+        if s > 0 {
+            let (transactions, least) = wavefronts(&shared[..s], bytes as u64);
+            self.traffic[pc].shared.add(transactions, least);
+        }
+        if g > 0 {
+            let (transactions, least) = sectors(&global[..g], bytes as u64);
+            self.traffic[pc].global.add(transactions, least);
+            let moved = (g * bytes) as u64;
+            if writes {
+                self.metrics.global_written += moved;
+            } else {
+                self.metrics.global_read += moved;
+            }
+        }
+    }
+
+    /// The addresses of the lanes.
+    pub(crate) fn addresses(
+        &self,
+        block: &Block,
+        w: usize,
+        instruction: &Instruction,
+        operand: usize,
+        offset: usize,
+    ) -> [u64; 32] {
+        self.value(block, w, instruction.sources[operand])
+            .map(|base| base.wrapping_add_signed(instruction.offsets[offset]))
+    }
+
+    pub(crate) fn load(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        access: Access,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        self.check_sources(block, w, &i.sources[..1], mask, pc);
+        let size = access.ty.bits() as usize / 8;
+        let whole = size * access.vector;
+        let addresses = self.addresses(block, w, i, 0, 0);
+        let flags = strong_flags(access);
+        let mut values = [[0_u64; 32]; 8];
+        let mut spots = Vec::with_capacity(32);
+        for lane in lanes(mask) {
+            let found = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole);
+            let Some(spot) = found else {
+                values.iter_mut().for_each(|value| value[lane] = u64::MAX);
+                continue;
+            };
+            spots.push((lane, spot));
+            let epoch = self.epoch(block, w, lane as u8, pc, flags);
+            let bytes = self.read(block, w, lane, pc, spot, whole, epoch, access.constant);
+            for (value, part) in values.iter_mut().zip(bytes[..whole].chunks_exact(size)) {
+                let mut raw = [0; 8];
+                raw[..size].copy_from_slice(part);
+                let raw = u64::from_le_bytes(raw);
+                let shift = 64 - access.ty.bits();
+                value[lane] =
+                    if access.ty.is_signed() { ((raw << shift).cast_signed() >> shift).cast_unsigned() } else { raw };
+            }
+            if access.order.is_strong() {
+                self.observe(block, w, lane, pc, spot, addresses[lane], access);
+            }
+        }
+        self.measure(pc, &spots, &addresses, whole, false);
+        for (slot, values) in i.destinations.iter().zip(&values) {
+            self.set(block, w, *slot, mask, values);
+        }
+        if access.order.is_strong() { Flow::Yield } else { Flow::Next }
+    }
+
+    pub(crate) fn store(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        access: Access,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        self.check_sources(block, w, &i.sources[..=access.vector], mask, pc);
+        let size = access.ty.bits() as usize / 8;
+        let whole = size * access.vector;
+        let addresses = self.addresses(block, w, i, 0, 0);
+        let flags = strong_flags(access);
+        let mut spots = Vec::with_capacity(32);
+        for lane in lanes(mask) {
+            let found = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole);
+            let Some(spot) = found else { continue };
+            spots.push((lane, spot));
+            let mut bytes = [0; 16];
+            for (part, slot) in bytes[..whole].chunks_exact_mut(size).zip(&i.sources[1..]) {
+                part.copy_from_slice(&self.lane_value(block, w, *slot, lane).to_le_bytes()[..size]);
+            }
+            let epoch = self.epoch(block, w, lane as u8, pc, flags);
+            if access.order.is_strong() {
+                self.publish(block, w, lane, pc, spot, addresses[lane], access, false);
+            }
+            self.write(block, w, lane, pc, spot, &bytes[..whole], epoch);
+        }
+        self.measure(pc, &spots, &addresses, whole, true);
+        Flow::Next
+    }
+
+    pub(crate) fn atomic(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        atomic: Atomic,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        let Atomic { access, fetch, returns } = atomic;
+        let operands = if fetch == Fetch::CompareExchange { 2 } else { access.vector };
+        self.check_sources(block, w, &i.sources[..=operands], mask, pc);
+        let size = access.ty.bits() as usize / 8;
+        let whole = size * access.vector;
+        let addresses = self.addresses(block, w, i, 0, 0);
+        let mut old = [[0_u64; 32]; 8];
+        let mut spots = Vec::with_capacity(32);
+        for lane in lanes(mask) {
+            let Some(spot) = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole) else {
+                continue;
+            };
+            spots.push((lane, spot));
+            self.observe(block, w, lane, pc, spot, addresses[lane], access);
+            let epoch = self.epoch(block, w, lane as u8, pc, strong_flags(access));
+            self.publish(block, w, lane, pc, spot, addresses[lane], access, true);
+            // Only what it overwrites counts as a race, so the value is taken without a check of its own.
+            let before = self.peek(block, w, lane, pc, spot, whole);
+            let mut after = [0; 16];
+            for (element, old) in old[..access.vector].iter_mut().enumerate() {
+                let part = element * size..(element + 1) * size;
+                let mut raw = [0; 8];
+                raw[..size].copy_from_slice(&before[part.clone()]);
+                let value = u64::from_le_bytes(raw);
+                old[lane] = value;
+                let operand = self.lane_value(block, w, i.sources[1 + element], lane);
+                let second =
+                    if fetch == Fetch::CompareExchange { self.lane_value(block, w, i.sources[2], lane) } else { 0 };
+                let new = fetched(fetch, access.ty, value, operand, second);
+                after[part].copy_from_slice(&new.to_le_bytes()[..size]);
+            }
+            self.write(block, w, lane, pc, spot, &after[..whole], epoch);
+        }
+        self.measure(pc, &spots, &addresses, whole, true);
+        if returns {
+            for (slot, old) in i.destinations.iter().zip(&old) {
+                self.set(block, w, *slot, mask, old);
+            }
+        }
+        if returns { Flow::Yield } else { Flow::Next }
+    }
+
+    /// The bytes at a spot, which must have been written.
+    fn peek(&mut self, block: &Block, w: usize, lane: usize, pc: usize, spot: Spot, bytes: usize) -> [u8; 16] {
+        let mut value = [0; 16];
+        let (region, at) = match spot {
+            Spot::Shared(at) => (&block.shared, at),
+            Spot::Global(region, at) => (&*self.memory.region(region), at),
+            Spot::Local(_) | Spot::Param(_) => return value,
+        };
+        value[..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
+        if let Some(byte) = region.unwritten(at, bytes) {
+            let message = format!("reads byte {byte} of `{}`, which nobody has written", region.name);
+            self.report(FindingKind::Uninitialized, block, w, lane, pc, address_of(spot), || message);
+        }
+        value
+    }
+}
+
+/// The marks of an access's epoch.
+fn strong_flags(access: Access) -> u8 {
+    match access.order.is_strong() {
+        true if access.scope.reaches_other_blocks() => STRONG,
+        true => STRONG | NARROW,
+        false => 0,
+    }
+}
+
+fn address_of(spot: Spot) -> Option<u64> {
+    if let Spot::Shared(at) = spot { Some(SHARED_BASE + at as u64) } else { None }
+}

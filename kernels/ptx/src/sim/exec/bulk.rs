@@ -1,0 +1,431 @@
+//! Bulk copies: `cp.async.bulk` of bytes and of tiles, in both directions, and `cp.reduce.async.bulk`.
+//!
+//! A copy is a *flight*: started by one thread, flown by the asynchronous proxy, over when `Completion` says. What is
+//! checked when it starts, with what its thread knows then: everybody else's accesses to both ends must be known
+//! (otherwise a race), and ordinary writes among them must have been fenced for the asynchronous proxy (otherwise a
+//! proxy finding). Data moves when the flight ends, so a buffer that is used again too early corrupts it visibly.
+//!
+//! Loads count their bytes at an mbarrier; stores belong to groups of their thread, which waits until they have been
+//! read or are written.
+
+use crate::sim::{
+    FindingKind,
+    isa::{
+        asynchronous::Bulk,
+        fetch::{Fetch, fetched},
+        instruction::Instruction,
+        space::{SHARED_BASE, Space},
+        types::Type,
+    },
+    schedule::Completion,
+    state::{
+        block::Block,
+        bulk::{Flight, Goal},
+        clocks::{ASYNC, Epoch, FLIGHT, READS, STRONG, View, WRITES, lanes},
+        machine::{Flow, Machine, first},
+        memory::Spot,
+        shadow::remembering,
+    },
+    tensor_map::{Row, TensorMap},
+};
+
+impl Machine<'_> {
+    /// The epochs of the reads and the writes of the next copy of warp `w`.
+    fn flight_epochs(&self, block: &mut Block, w: usize, pc: usize) -> (Epoch, Epoch) {
+        let warp = &mut block.warps[w];
+        let timeline = warp.clock.timeline + 2 * self.warps as u32;
+        // Copies end in any order, so a number says nothing about smaller ones.
+        warp.flights += 1;
+        let epoch = Epoch { timeline, clock: warp.flights, pc: pc as u32, lane: READS, flags: ASYNC | FLIGHT };
+        (epoch, Epoch { lane: WRITES, ..epoch })
+    }
+
+    /// The tensor map at a generic address.
+    fn tensor_map(&mut self, block: &mut Block, w: usize, lane: usize, pc: usize, address: u64) -> Option<TensorMap> {
+        let spot = self.locate(block, w, lane, pc, None, address, 128, 64)?;
+        let mut bytes = [0; 128];
+        for (i, part) in bytes.chunks_exact_mut(16).enumerate() {
+            let spot = match spot {
+                Spot::Param(at) => Spot::Param(at + 16 * i),
+                Spot::Global(region, at) => Spot::Global(region, at + 16 * i),
+                Spot::Shared(_) | Spot::Local(_) => {
+                    let message = || "takes its tensor map from shared or local memory".to_string();
+                    self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+                    return None;
+                }
+            };
+            let epoch = self.epoch(block, w, lane as u8, pc, 0);
+            part.copy_from_slice(&self.read(block, w, lane, pc, spot, 16, epoch, false));
+        }
+        let map = TensorMap::from_bytes(&bytes);
+        if map.is_none() {
+            let message = || "finds no tensor map".to_string();
+            self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+        }
+        map
+    }
+
+    /// Starts a copy in each lane of `mask`.
+    pub(crate) fn bulk(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        bulk: Bulk,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        self.check_sources(block, w, &i.sources, mask, pc);
+        for lane in lanes(mask) {
+            let operand = |machine: &Self, block: &Block, at: usize| machine.lane_value(block, w, i.sources[at], lane);
+            let address = |machine: &Self, block: &Block, at: usize, offset: usize| {
+                operand(machine, block, at).wrapping_add_signed(i.offsets[offset])
+            };
+            // Sources: addresses in the order of the text, that of a map followed by its coordinates.
+            let d = bulk.dimensions;
+            let (shared, other, size, mbarrier) = match (bulk.loads, d) {
+                (true, 0) => (
+                    address(self, block, 0, 0),
+                    address(self, block, 1, 1),
+                    operand(self, block, 2),
+                    address(self, block, 3, 2),
+                ),
+                (true, d) => {
+                    (address(self, block, 0, 0), address(self, block, 1, 1), 0, address(self, block, 2 + d, 2))
+                }
+                (false, 0) => (address(self, block, 1, 1), address(self, block, 0, 0), operand(self, block, 2), 0),
+                (false, d) => (address(self, block, 1 + d, 1), address(self, block, 0, 0), 0, 0),
+            };
+            let start = if bulk.loads { 2 } else { 1 };
+            let corner =
+                std::array::from_fn(
+                    |k| {
+                        if k < d { i64::from(operand(self, block, start + k) as u32 as i32) } else { 0 }
+                    },
+                );
+            let Some((map, rows, bytes)) = self.other_end(block, w, lane, pc, bulk, other, corner, size) else {
+                continue;
+            };
+            let align = if d > 0 { 128 } else { 16 };
+            let Some(Spot::Shared(at)) = self.locate(block, w, lane, pc, Some(Space::Shared), shared, bytes, align)
+            else {
+                continue;
+            };
+            let goal = if bulk.loads {
+                let Some(mbarrier) = self.mbarrier_of_copy(block, w, lane, pc, mbarrier) else { continue };
+                Goal::Load { mbarrier }
+            } else {
+                let ty = map.map_or(bulk.ty, |map| map.dtype.ty());
+                Goal::Store { group: None, reduction: bulk.reduction.map(|fetch| (fetch, ty)) }
+            };
+            let (read, write) = self.flight_epochs(block, w, pc);
+            let flight = Flight { warp: w, lane, pc, shared: at, bytes, rows, map, read, write, goal };
+            self.take_off(block, flight);
+        }
+        Flow::Next
+    }
+
+    /// The map, the rows in global memory and the bytes of a copy.
+    fn other_end(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        bulk: Bulk,
+        address: u64,
+        corner: [i64; 5],
+        size: u64,
+    ) -> Option<(Option<TensorMap>, Vec<Row>, usize)> {
+        if bulk.dimensions == 0 {
+            let bytes = size as u32 as usize;
+            if bytes == 0 || !bytes.is_multiple_of(16) || !address.is_multiple_of(16) {
+                let message = || format!("copies {bytes} bytes from or to {address:#x}; both must be multiples of 16");
+                self.report(FindingKind::Misaligned, block, w, lane, pc, Some(address), message);
+                return None;
+            }
+            let row = Row { offset: 0, address, elements: 0..bytes, step: 1 };
+            return Some((None, vec![row], bytes));
+        }
+        let map = self.tensor_map(block, w, lane, pc, address)?;
+        if map.rank != bulk.dimensions {
+            let (given, wanted) = (bulk.dimensions, map.rank);
+            let message = || format!("gives {given} coordinates for a tensor of {wanted} dimensions");
+            self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+            return None;
+        }
+        Some((Some(map), map.rows(corner), map.tile_bytes()))
+    }
+
+    /// Checks both ends of a copy that starts, and lets it wait for its end.
+    fn take_off(&mut self, block: &mut Block, flight: Flight) {
+        let Flight { warp: w, lane, pc, shared, bytes, .. } = flight;
+        let loads = matches!(flight.goal, Goal::Load { .. });
+        let (near, far) = if loads { (flight.write, flight.read) } else { (flight.read, flight.write) };
+        let clock = &block.warps[w].clock;
+        let knows = remembering(|epoch: &Epoch| clock.knows(epoch, lane));
+        let copies = self.options.copy_fence;
+        let fenced = remembering(|epoch: &Epoch| clock.knows_fenced(epoch, lane));
+        let shadow = &mut block.shared.shadow;
+        // Asked first: the write below takes the place of what is asked for.
+        let unfenced = shadow.find_write(shared, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
+        let conflict =
+            if loads { shadow.write(shared, bytes, near, &knows) } else { shadow.read(shared, bytes, near, &knows) };
+        drop((knows, fenced));
+        let verb = if loads { "writes" } else { "reads" };
+        if let Some(conflict) = conflict {
+            self.report_race(block, w, lane, pc, "shared memory", conflict, verb);
+        }
+        if let Some((byte, by)) = unfenced {
+            self.report_proxy(block, w, lane, pc, byte, by, verb);
+        }
+        if let Some(by) = block.pending[shared / 4..(shared + bytes) / 4].iter().find(|by| **by != 0) {
+            self.report_pending(block, w, lane, pc, shared, *by, verb);
+        }
+        if block.mbarriers.overlaps(shared, bytes) {
+            let message = || format!("{verb} shared memory that holds an mbarrier");
+            self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + shared as u64), message);
+        }
+        if loads {
+            block.shared.bytes[shared..shared + bytes].fill(0xFF);
+            block.shared.written[shared..shared + bytes].fill(1);
+            block.pending[shared / 4..(shared + bytes) / 4].fill(pc as u32 + 1);
+        } else if let Some(byte) = block.shared.unwritten(shared, bytes) {
+            let message = || format!("reads byte {byte} of shared memory, which nobody has written");
+            self.report(FindingKind::Uninitialized, block, w, lane, pc, Some(SHARED_BASE + byte as u64), message);
+        }
+        self.check_far_end(block, &flight, far, loads);
+        block.engine.flights.push(flight);
+        if self.options.completion == Completion::Earliest {
+            while self.land_one(block) {}
+        }
+    }
+
+    /// Checks the end in global memory.
+    fn check_far_end(&mut self, block: &mut Block, flight: &Flight, epoch: Epoch, loads: bool) {
+        let Flight { warp: w, lane, pc, .. } = *flight;
+        let reduces = matches!(flight.goal, Goal::Store { reduction: Some(_), .. });
+        let epoch = if reduces { Epoch { flags: epoch.flags | STRONG, ..epoch } } else { epoch };
+        let (mut sectors, mut moved, copies) = (0, 0, self.options.copy_fence);
+        for (address, bytes) in flight.stretches() {
+            let Some(Spot::Global(index, at)) = self.locate(block, w, lane, pc, Some(Space::Global), address, bytes, 1)
+            else {
+                return;
+            };
+            sectors += (address + bytes as u64 - 1) / 32 - address / 32 + 1;
+            moved += bytes;
+            let clock = &block.warps[w].clock;
+            let knows = remembering(|epoch: &Epoch| clock.knows(epoch, lane));
+            let fenced = remembering(|epoch: &Epoch| clock.knows_fenced(epoch, lane));
+            let region = self.memory.region(index);
+            let unfenced = region.shadow.find_write(at, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
+            let conflict = if loads {
+                region.shadow.read(at, bytes, epoch, &knows)
+            } else {
+                region.shadow.write(at, bytes, epoch, &knows)
+            };
+            drop((knows, fenced));
+            let (unwritten, name) = (region.unwritten(at, bytes), region.name.clone());
+            let verb = if loads { "reads" } else { "writes" };
+            if let Some(conflict) = conflict {
+                self.report_race(block, w, lane, pc, &name, conflict, verb);
+            }
+            if let Some((byte, by)) = unfenced.filter(|_| loads) {
+                self.report_proxy(block, w, lane, pc, byte, by, verb);
+            }
+            if let Some(byte) = unwritten.filter(|_| loads || reduces) {
+                let message = || format!("reads byte {byte} of `{name}`, which nobody has written");
+                self.report(FindingKind::Uninitialized, block, w, lane, pc, Some(address), message);
+            }
+        }
+        self.traffic[pc].global.add(sectors, (moved as u64).div_ceil(32));
+        let wavefronts = (flight.bytes as u64).div_ceil(128);
+        self.traffic[pc].shared.add(wavefronts, wavefronts);
+        if loads {
+            self.metrics.global_read += moved as u64;
+        } else {
+            self.metrics.global_written += moved as u64;
+        }
+    }
+
+    #[cold]
+    pub(crate) fn report_proxy(
+        &mut self,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        byte: usize,
+        by: Epoch,
+        verb: &str,
+    ) {
+        let other = self.who(&by, block);
+        let message = format!(
+            "{verb} byte {byte} through the asynchronous proxy, which {other} writes through the generic one, without fence.proxy.async"
+        );
+        self.report(FindingKind::Proxy, block, w, lane, pc, Some(SHARED_BASE + byte as u64), || message);
+    }
+
+    /// Ends one copy into shared memory: the oldest, or any at random.
+    pub(crate) fn land_one(&mut self, block: &mut Block) -> bool {
+        let flights = &block.engine.flights;
+        let everything = self.options.completion == Completion::Earliest;
+        let loads: Vec<usize> =
+            (0..flights.len()).filter(|at| everything || matches!(flights[*at].goal, Goal::Load { .. })).collect();
+        if loads.is_empty() {
+            return false;
+        }
+        let at = match self.options.completion {
+            Completion::Random(_) => loads[self.completions.below(loads.len())],
+            _ => loads[0],
+        };
+        self.land(block, at);
+        true
+    }
+
+    /// Ends the copy with number `at`: its data moves.
+    fn land(&mut self, block: &mut Block, at: usize) {
+        let flight = block.engine.flights.remove(at);
+        let tile = flight.tile();
+        match flight.goal {
+            Goal::Load { mbarrier } => {
+                let data = self.gather_tile(&flight);
+                for (piece, values) in data.chunks(16).enumerate() {
+                    let at = tile(16 * piece);
+                    block.shared.bytes[at..at + values.len()].copy_from_slice(values);
+                }
+                block.pending[flight.shared / 4..(flight.shared + flight.bytes) / 4].fill(0);
+                let mut known = block.warps[flight.warp].clock.nothing();
+                known.learn(flight.write);
+                known.learn(flight.read);
+                self.complete_bytes(block, mbarrier, flight.bytes as i64, &known);
+            }
+            Goal::Store { group, reduction } => {
+                let mut data = vec![0; flight.bytes];
+                for (piece, values) in data.chunks_mut(16).enumerate() {
+                    let at = tile(16 * piece);
+                    values.copy_from_slice(&block.shared.bytes[at..at + values.len()]);
+                }
+                self.scatter_tile(&flight, &data, reduction);
+                // One that ends before it is committed belongs to the group that is open.
+                let group = group.unwrap_or(*block.engine.groups.committed(flight.warp, flight.lane));
+                block.engine.groups.ended.push((flight.warp, flight.lane, group, flight.read, flight.write));
+            }
+        }
+    }
+
+    /// The bytes of a tile from global memory, with what lies outside filled.
+    fn gather_tile(&mut self, flight: &Flight) -> Vec<u8> {
+        let mut data = vec![0; flight.bytes];
+        let element = flight.element_bytes();
+        if let Some(map) = flight.map.filter(|map| map.fill_nan) {
+            let nan: &[u8] = match map.dtype.ty() {
+                Type::F16 => &[0xFF, 0x7F],
+                Type::Bf16 => &[0xFF, 0x7F],
+                Type::F32 => &[0xFF, 0xFF, 0xFF, 0x7F],
+                _ => &[0],
+            };
+            data.iter_mut().enumerate().for_each(|(at, byte)| *byte = nan[at % nan.len()]);
+        }
+        for row in &flight.rows {
+            let (start, count) = (row.elements.start, row.elements.len());
+            if row.step == element as u64 && count > 0 {
+                let (address, bytes) = (row.address.wrapping_add(start as u64 * row.step), count * element);
+                if let Ok((index, at)) = self.memory.find(address, bytes as u64, self.guess) {
+                    let region = self.memory.region(index);
+                    data[row.offset + start * element..][..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
+                }
+                continue;
+            }
+            for k in row.elements.clone() {
+                let address = row.address.wrapping_add(k as u64 * row.step);
+                if let Ok((index, at)) = self.memory.find(address, element as u64, self.guess) {
+                    let region = self.memory.region(index);
+                    data[row.offset + k * element..][..element].copy_from_slice(&region.bytes[at..at + element]);
+                }
+            }
+        }
+        data
+    }
+
+    fn scatter_tile(&mut self, flight: &Flight, data: &[u8], reduction: Option<(Fetch, Type)>) {
+        let element = reduction.map_or(flight.element_bytes(), |(_, ty)| ty.bits() as usize / 8);
+        for row in &flight.rows {
+            let unit = flight.element_bytes();
+            let bytes = row.elements.start * unit..row.elements.end * unit;
+            for from in bytes.step_by(element) {
+                let k = from / unit;
+                let address = row.address.wrapping_add(k as u64 * row.step + (from % unit) as u64);
+                let Ok((index, at)) = self.memory.find(address, element as u64, self.guess) else { continue };
+                let region = self.memory.region(index);
+                let new = &data[row.offset + from..][..element];
+                let word = |bytes: &[u8]| {
+                    let mut raw = [0; 8];
+                    raw[..element].copy_from_slice(bytes);
+                    u64::from_le_bytes(raw)
+                };
+                let value = match reduction {
+                    Some((fetch, ty)) => fetched(fetch, ty, word(&region.bytes[at..at + element]), word(new), 0),
+                    None => word(new),
+                };
+                region.bytes[at..at + element].copy_from_slice(&value.to_le_bytes()[..element]);
+                region.written[at..at + element].fill(1);
+            }
+        }
+    }
+
+    pub(crate) fn bulk_commit(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
+        for lane in lanes(mask) {
+            let group = *block.engine.groups.committed(w, lane);
+            *block.engine.groups.committed(w, lane) += 1;
+            for flight in block.engine.flights.iter_mut().filter(|flight| (flight.warp, flight.lane) == (w, lane)) {
+                if let Goal::Store { group: own @ None, .. } = &mut flight.goal {
+                    *own = Some(group);
+                }
+            }
+        }
+        Flow::Next
+    }
+
+    /// Waits until so many groups of a thread are left: until they are read, or until they are written.
+    pub(crate) fn bulk_wait(&mut self, block: &mut Block, w: usize, i: &Instruction, reads: bool, mask: u32) -> Flow {
+        let left = self.lane_value(block, w, i.sources[0], first(mask)) as u32;
+        for lane in lanes(mask) {
+            let over = block.engine.groups.committed(w, lane).saturating_sub(left);
+            while let Some(at) = block.engine.flights.iter().position(|flight| {
+                (flight.warp, flight.lane) == (w, lane)
+                    && matches!(flight.goal, Goal::Store { group: Some(group), .. } if group < over)
+            }) {
+                self.land(block, at);
+            }
+            let Block { warps, engine, .. } = block;
+            let mut known: Option<View> = None;
+            for (.., read, write) in
+                engine.groups.ended.iter().filter(|(ew, el, group, ..)| (*ew, *el) == (w, lane) && *group < over)
+            {
+                let known = known.get_or_insert_with(|| warps[w].clock.nothing());
+                known.learn(*read);
+                if !reads {
+                    known.learn(*write);
+                }
+            }
+            if let Some(known) = known {
+                let warp = &mut warps[w];
+                warp.clock.acquire(1 << lane, warp.live, &known);
+                if !reads {
+                    engine.groups.ended.retain(|(ew, el, group, ..)| (*ew, *el) != (w, lane) || *group >= over);
+                }
+            }
+        }
+        Flow::Next
+    }
+
+    /// A block ends: its shared memory is gone, so stores that nobody has waited for may read anything.
+    pub(crate) fn finish_flights(&mut self, block: &mut Block) {
+        let flights = std::mem::take(&mut block.engine.flights);
+        for flight in &flights {
+            let message = || "is not waited for, and the block that owns its shared memory ends".to_string();
+            self.report(FindingKind::Unfinished, block, flight.warp, flight.lane, flight.pc, None, message);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! `cp.async`: copies from global to shared memory that a thread starts and later waits for.
+//!
+//! Each thread puts its copies into groups and waits until so many groups are left. A copy's bytes arrive when its
+//! thread waits for it (or earlier, as `Completion` says); until then its destination holds ones and may not be touched.
+//! A copy is an access of a timeline of its own: who has not learnt that it is over, by a wait of its thread and a
+//! barrier, races with it.
+
+use crate::sim::{
+    FindingKind,
+    isa::{
+        instruction::{CONSTANT, Instruction},
+        space::Space,
+    },
+    schedule::Completion,
+    state::{
+        block::Block,
+        clocks::{COPY, Epoch, lanes},
+        copy::{Arrival, Copies, Copy},
+        machine::{Flow, Machine, first},
+        memory::Spot,
+    },
+};
+
+impl Machine<'_> {
+    /// The timeline of the copies of warp `w`.
+    fn copy_timeline(&self, block: &Block, w: usize) -> u32 {
+        block.warps[w].clock.timeline + self.warps as u32
+    }
+
+    pub(crate) fn copy_async(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
+        self.check_sources(block, w, &i.sources, mask, pc);
+        let (to, from) = (self.addresses(block, w, i, 0, 0), self.addresses(block, w, i, 1, 1));
+        let sizes = *self.value(block, w, i.sources[2]);
+        let reads = match i.sources.get(3) {
+            None => sizes,
+            // A predicate asks to ignore the source, a number says how much of it there is.
+            Some(slot) if slot & CONSTANT == 0 && self.entry.registers.masks[*slot as usize] == 1 => {
+                let ignored = *self.value(block, w, *slot);
+                std::array::from_fn(|lane| if ignored[lane] != 0 { 0 } else { sizes[lane] })
+            }
+            Some(slot) => *self.value(block, w, *slot),
+        };
+        let timeline = self.copy_timeline(block, w);
+        block.warps[w].copies.sequence += 1;
+        let sequence = block.warps[w].copies.sequence;
+        let (mut sources, mut targets) = (Vec::with_capacity(32), Vec::with_capacity(32));
+        let whole = sizes[first(mask)] as usize;
+        for lane in lanes(mask) {
+            let (bytes, read) = (sizes[lane] as usize, reads[lane] as usize & 0xFFFF_FFFF);
+            let allowed: &[usize] = if i.opcode.contains(".cg") { &[16] } else { &[4, 8, 16] };
+            if !allowed.contains(&bytes) || read > bytes {
+                let message = || format!("copies {read} of {bytes} bytes, which it cannot");
+                self.report(FindingKind::Operand, block, w, lane, pc, None, message);
+                continue;
+            }
+            let Some(Spot::Shared(at)) = self.locate(block, w, lane, pc, Some(Space::Shared), to[lane], bytes, bytes)
+            else {
+                continue;
+            };
+            let spot = if read == 0 {
+                None
+            } else {
+                self.locate(block, w, lane, pc, Some(Space::Global), from[lane], read, bytes)
+            };
+            let epoch = Epoch { timeline, clock: sequence, pc: pc as u32, lane: lane as u8, flags: COPY };
+            if let Some(spot) = spot {
+                self.read(block, w, lane, pc, spot, read, epoch, false);
+                sources.push((lane, spot));
+            }
+            self.write(block, w, lane, pc, Spot::Shared(at), &[0xFF; 16][..bytes], epoch);
+            block.pending[at / 4..(at + bytes) / 4].fill(pc as u32 + 1);
+            targets.push((lane, Spot::Shared(at)));
+            let copy = Copy { lane: lane as u8, group: None, sequence, from: spot, to: at, bytes, read };
+            block.warps[w].copies.all.push(copy);
+        }
+        self.measure(pc, &sources, &from, whole, false);
+        self.measure(pc, &targets, &to, whole, true);
+        if self.options.completion == Completion::Earliest {
+            self.bring(block, w, |_, _| true);
+        }
+        Flow::Next
+    }
+
+    /// The bytes of the copies that `wanted` takes arrive.
+    fn bring(&mut self, block: &mut Block, w: usize, wanted: impl Fn(&Copies, &Copy) -> bool) {
+        let mut copies = std::mem::take(&mut block.warps[w].copies.all);
+        copies.retain(|copy| {
+            if !wanted(&block.warps[w].copies, copy) {
+                return true;
+            }
+            let mut bytes = [0; 16];
+            if let Some(Spot::Global(region, at)) = copy.from {
+                bytes[..copy.read].copy_from_slice(&self.memory.region(region).bytes[at..at + copy.read]);
+            }
+            block.shared.bytes[copy.to..copy.to + copy.bytes].copy_from_slice(&bytes[..copy.bytes]);
+            block.pending[copy.to / 4..(copy.to + copy.bytes) / 4].fill(0);
+            false
+        });
+        block.warps[w].copies.all = copies;
+    }
+
+    pub(crate) fn copy_commit(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
+        let copies = &mut block.warps[w].copies;
+        for copy in copies.all.iter_mut().filter(|copy| copy.group.is_none() && mask >> copy.lane & 1 == 1) {
+            copy.group = Some(copies.ends[usize::from(copy.lane)].len() as u32);
+        }
+        lanes(mask).for_each(|lane| copies.ends[lane].push(copies.sequence));
+        Flow::Next
+    }
+
+    pub(crate) fn copy_wait(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32) -> Flow {
+        let left = i.sources.first().map(|slot| self.lane_value(block, w, *slot, first(mask)) as u32);
+        self.bring(block, w, |copies, copy| {
+            let committed = copies.committed(usize::from(copy.lane));
+            let over = match (left, copy.group) {
+                (None, _) => true,
+                (Some(left), Some(group)) => group + left < committed,
+                (Some(_), None) => false,
+            };
+            mask >> copy.lane & 1 == 1 && over
+        });
+        self.learn_copies(block, w, mask, left);
+        Flow::Next
+    }
+
+    /// The lanes of `mask` learn that their copies are over, but for those of the last `left` groups.
+    fn learn_copies(&self, block: &mut Block, w: usize, mask: u32, left: Option<u32>) {
+        let warp = &mut block.warps[w];
+        let copies = &warp.copies;
+        // With early completion a copy may have arrived that the wait does not cover, so groups decide, not arrivals.
+        let over = std::array::from_fn(|lane| match left {
+            None => copies.sequence,
+            Some(left) => copies.over(lane, left),
+        });
+        warp.clock.wait_copies(mask, &over);
+    }
+
+    pub(crate) fn copy_arrive(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        expected: bool,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        self.check_sources(block, w, &i.sources, mask, pc);
+        let addresses = self.addresses(block, w, i, 0, 0);
+        let timeline = self.copy_timeline(block, w);
+        for lane in lanes(mask) {
+            let space = i.opcode.contains(".shared").then_some(Space::Shared);
+            let Some(Spot::Shared(at)) = self.locate(block, w, lane, pc, space, addresses[lane], 8, 8) else {
+                continue;
+            };
+            if block.mbarriers.get(at).is_none() {
+                let message = || "finds no initialized mbarrier".to_string();
+                self.report(FindingKind::Barrier, block, w, lane, pc, Some(addresses[lane]), message);
+                continue;
+            }
+            if !expected {
+                self.count_arrivals(block, w, lane, pc, at, -1);
+            }
+            let warp = &mut block.warps[w];
+            let mut known = warp.clock.nothing();
+            let sequence = warp.copies.sequence;
+            known.learn(Epoch { timeline, clock: sequence, pc: pc as u32, lane: lane as u8, flags: 0 });
+            warp.copies.arrivals.push(Arrival { lane: lane as u8, at, pc, sequence, known });
+        }
+        if self.options.completion == Completion::Earliest {
+            while self.arrive_copies(block, w) {}
+        }
+        Flow::Next
+    }
+
+    /// Lets the oldest arrival of a warp happen, and the copies before it.
+    pub(crate) fn arrive_copies(&mut self, block: &mut Block, w: usize) -> bool {
+        if block.warps[w].copies.arrivals.is_empty() {
+            return false;
+        }
+        let arrival = block.warps[w].copies.arrivals.remove(0);
+        self.bring(block, w, |_, copy| copy.lane == arrival.lane && copy.sequence <= arrival.sequence);
+        self.complete_bytes(block, arrival.at, 0, &arrival.known);
+        self.count_arrivals(block, w, usize::from(arrival.lane), arrival.pc, arrival.at, 1);
+        true
+    }
+
+    /// Lets the copies of the warp's oldest group arrive: at random times, or when its lanes end.
+    pub(crate) fn bring_oldest(&mut self, block: &mut Block, w: usize) {
+        if let Some(group) = block.warps[w].copies.all.iter().filter_map(|copy| copy.group).min() {
+            self.bring(block, w, |_, copy| copy.group == Some(group));
+        }
+    }
+
+    /// Lanes end: what they have started still arrives.
+    pub(crate) fn end_copies(&mut self, block: &mut Block, w: usize, mask: u32) {
+        if !block.warps[w].copies.all.is_empty() {
+            self.bring(block, w, |_, copy| mask >> copy.lane & 1 == 1);
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! Runs a grid.
+//!
+//! Blocks run one after the other. A kernel that can wait for another block (it has strong loads or atomic operations on
+//! global memory) gives every block a limited turn, and blocks that have not ended by then take turns with those that
+//! follow: as long as some order of turns lets a spinning block go on, it does.
+
+use crate::Launch;
+use crate::sim::{
+    Argument, Error, FindingKind, Module, Options, Report,
+    isa::{
+        instruction::{Instruction, SPECIALS},
+        operation::Operation,
+    },
+    limits::Limits,
+    metrics::{Metrics, Site, SiteMemory, Traffic},
+    report::Findings,
+    schedule::{Chooser, Completion, Draw},
+    state::{
+        barrier::Barrier,
+        barrier::Cluster,
+        block::Block,
+        bulk::Engine,
+        clocks::{self, lanes},
+        machine::{Flow, Machine, first, position},
+        mbarrier::Mbarriers,
+        memory::{Memory, Region},
+        published::Withheld,
+        warp::{State, Warp},
+    },
+    text::{
+        entry::{Constant, Entry},
+        module::Outline,
+    },
+};
+use std::collections::{HashMap, VecDeque};
+
+/// Instructions of warps in a block's turn, where blocks may wait for each other.
+const TURN: u64 = 50_000;
+
+/// The version of a block that stands for being woken without a change.
+const WOKEN: u64 = u64::MAX;
+
+/// How a block's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Done,
+    Paused,
+}
+
+impl Module {
+    /// Runs the kernel `entry` over a grid. What the kernel does wrong is in the report.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if grid, block or arguments do not fit the kernel.
+    pub fn launch(
+        &self,
+        entry: &str,
+        launch: Launch,
+        arguments: &[Argument],
+        memory: &mut Memory,
+        options: &Options,
+    ) -> Result<Report, Error> {
+        let (outline, entry) = self.decoded(entry)?;
+        let params = check(outline, entry, launch, arguments, &self.limits)?;
+        let warps = launch.block.iter().map(|n| *n as usize).product::<usize>().div_ceil(32);
+        memory.begin_launch(clocks::timelines(warps));
+        let constants = entry.constants.iter().map(|constant| match *constant {
+            Constant::Bits(bits) => [bits; 32],
+            Constant::Global(index, offset) => [memory.symbol(self, index).wrapping_add_signed(offset); 32],
+        });
+        let constants = constants.collect();
+        let seed = if let Completion::Random(seed) = options.completion { seed } else { 0 };
+        let mut machine = Machine {
+            entry,
+            launch,
+            options,
+            constants,
+            params,
+            specials: Vec::new(),
+            memory,
+            findings: Findings::default(),
+            counts: vec![0; entry.code.len()],
+            traffic: vec![Traffic::default(); entry.code.len()],
+            metrics: Metrics::default(),
+            published: HashMap::new(),
+            chooser: Chooser::new(options.schedule, warps),
+            completions: Draw::new(seed, 1),
+            fatal: false,
+            has_products: entry.code.iter().any(|i| i.operation.is_product()),
+            has_scopes: entry.code.iter().any(|i| i.operation.is_narrow()),
+            warps,
+            guess: 0,
+            resident: (self.limits.resident_bytes / block_bytes(entry, launch)).max(1) as usize,
+            most_instructions: self.limits.instructions,
+        };
+        let shared_bytes = machine.shared_bytes() as u32;
+        machine.specials = special_values(launch, warps, shared_bytes, outline.cluster.is_some());
+        machine.run();
+        Ok(machine.into_report())
+    }
+}
+
+/// Bytes of the host that a block takes: registers, local memory with its marks, shared memory with its shadow.
+fn block_bytes(entry: &Entry, launch: Launch) -> u64 {
+    /// Of a register of a warp, and of a byte of shared memory.
+    const REGISTER: u64 = 272;
+    const SHARED: u64 = 24;
+    let warps = launch.block.iter().map(|n| u64::from(*n)).product::<u64>().div_ceil(32);
+    let shared = entry.dynamic_shared + u64::from(launch.shared_bytes);
+    1024 + warps * (4096 + REGISTER * entry.registers.len() as u64 + 64 * entry.local_bytes) + SHARED * shared
+}
+
+/// The bytes of the parameters, if they and the launch fit `entry`.
+fn check(
+    outline: &Outline,
+    entry: &Entry,
+    launch: Launch,
+    arguments: &[Argument],
+    limits: &Limits,
+) -> Result<Vec<u8>, Error> {
+    check_sizes(outline, entry, launch, limits)?;
+    let (name, fail) = (&entry.name, |message: String| Err(Error::Launch(message)));
+    if outline.params.len() != arguments.len() {
+        let (wanted, given) = (outline.params.len(), arguments.len());
+        return fail(format!("`{name}` has {wanted} parameters and got {given} arguments"));
+    }
+    let mut bytes = vec![0; outline.param_bytes as usize];
+    for (param, argument) in outline.params.iter().zip(arguments) {
+        let value = argument.bytes();
+        if value.len() as u64 != param.bytes {
+            let (name, wanted, given) = (&param.name, param.bytes, value.len());
+            return fail(format!("parameter `{name}` has {wanted} bytes and its argument {given}"));
+        }
+        bytes[param.offset as usize..][..value.len()].copy_from_slice(&value);
+    }
+    Ok(bytes)
+}
+
+/// Checks grid, block and memory against what the entry, the device and the limits allow.
+fn check_sizes(outline: &Outline, entry: &Entry, launch: Launch, limits: &Limits) -> Result<(), Error> {
+    let (name, fail) = (&entry.name, |message: String| Err(Error::Launch(message)));
+    let product = |sizes: [u32; 3]| sizes.iter().fold(1, |all, n| u64::saturating_mul(all, u64::from(*n)));
+    let (threads, blocks) = (product(launch.block), product(launch.grid));
+    if let Some(block) = outline.block.filter(|block| *block != launch.block) {
+        return fail(format!("`{name}` wants blocks of {block:?} threads, not {:?}", launch.block));
+    }
+    if let Some(most) = outline.most_threads.filter(|most| *most < threads) {
+        return fail(format!("`{name}` takes at most {most} threads a block, not {threads}"));
+    }
+    if launch.grid.contains(&0) || launch.block.contains(&0) || launch.grid[1] > 65_535 || launch.grid[2] > 65_535 {
+        return fail(format!("the device takes no grid of {:?} blocks", launch.grid));
+    }
+    if threads > 1024 || launch.block[2] > 64 {
+        return fail(format!("the device takes no block of {:?} threads", launch.block));
+    }
+    if blocks > limits.blocks {
+        let most = limits.blocks;
+        return fail(format!("a grid of {:?} has {blocks} blocks; the simulator runs at most {most}", launch.grid));
+    }
+    if let Some(cluster) = outline.cluster.filter(|cluster| product(*cluster) > 1) {
+        return fail(format!(
+            "`{name}` wants clusters of {cluster:?} blocks; the simulator runs clusters of one block only"
+        ));
+    }
+    let (shared, most) = (entry.dynamic_shared + u64::from(launch.shared_bytes), limits.shared_bytes);
+    if shared > most {
+        return fail(format!("`{name}` needs {shared} bytes of shared memory a block; no device has more than {most}"));
+    }
+    let (bytes, most) = (block_bytes(entry, launch), limits.block_bytes);
+    if bytes > most {
+        let registers = entry.registers.len();
+        return fail(format!(
+            "a block of `{name}` with {threads} threads of {registers} registers takes {bytes} bytes of this machine; \
+             the simulator takes at most {most}"
+        ));
+    }
+    Ok(())
+}
+
+impl<'a> Machine<'a> {
+    fn run(&mut self) {
+        let count = self.launch.grid.iter().map(|n| *n as usize).product();
+        let order = self.chooser.blocks(count);
+        let turn = if self.entry.code.iter().any(|i| i.operation.may_spin()) { TURN } else { u64::MAX };
+        let mut next = order;
+        let mut resident: VecDeque<Block> = VecDeque::new();
+        loop {
+            // Everybody who has begun gets a turn before another one begins.
+            for _ in 0..resident.len() {
+                let Some(mut block) = resident.pop_front() else { break };
+                if self.turn(&mut block, turn) == Turn::Paused {
+                    resident.push_back(block);
+                }
+                if self.fatal {
+                    return;
+                }
+            }
+            if resident.len() < self.resident
+                && let Some(index) = next.next()
+            {
+                resident.push_back(new_block(self, index));
+            }
+            if resident.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Runs a block for so many instructions of its warps, or to its end.
+    fn turn(&mut self, block: &mut Block, instructions: u64) -> Turn {
+        let mut left = instructions;
+        loop {
+            let wakes = self.chooser.wakes_early();
+            let chosen = self.chooser.next(|warp| block.can_run(warp, wakes));
+            let Some((warp, slice)) = chosen else {
+                if block.warps.iter().all(|warp| warp.state == State::Done) {
+                    self.finish(block);
+                    return Turn::Done;
+                }
+                if !self.unblock(block) {
+                    return Turn::Done;
+                }
+                continue;
+            };
+            let mut tired = true;
+            for _ in 0..slice {
+                left -= 1;
+                if self.step(block, warp) == Flow::Yield {
+                    tired = false;
+                    break;
+                }
+            }
+            if tired {
+                self.chooser.tire(warp);
+            } else {
+                self.chooser.give_up(warp);
+            }
+            if let Completion::Random(_) = self.options.completion {
+                self.complete_some(block);
+            }
+            if self.fatal {
+                return Turn::Done;
+            }
+            if left < 5000 {
+                return Turn::Paused;
+            }
+        }
+    }
+
+    /// Nobody can run: lets an asynchronous operation end, or those who poll ask again. Otherwise it is a deadlock.
+    fn unblock(&mut self, block: &mut Block) -> bool {
+        if self.complete_one(block) {
+            return true;
+        }
+        let mut woken = false;
+        for warp in &mut block.warps {
+            if let State::Polling { version: seen, times } = &mut warp.state
+                && *times < 3
+            {
+                // It asks again, and is told again that the phase is not over.
+                *seen = WOKEN;
+                *times += 1;
+                woken = true;
+            }
+        }
+        if !woken {
+            self.deadlock(block);
+        }
+        woken
+    }
+
+    /// Runs one instruction of a warp.
+    fn step(&mut self, block: &mut Block, w: usize) -> Flow {
+        let entry = self.entry;
+        let warp = &mut block.warps[w];
+        if let State::Polling { version, times } = warp.state {
+            warp.state = State::Ready;
+            warp.polls = if version == WOKEN { times } else { 0 };
+        }
+        let Some(path) = warp.top() else {
+            warp.state = State::Done;
+            return Flow::Yield;
+        };
+        let (pc, mut mask) = (path.pc, path.mask);
+        let Some(instruction) = entry.code.get(pc) else {
+            return self.leave(block, w, mask);
+        };
+        path.pc += 1;
+        warp.executed += 1;
+        warp.last = pc;
+        if warp.executed > self.options.max_instructions || self.metrics.issued >= self.most_instructions {
+            let (count, all) = (warp.executed, self.metrics.issued);
+            let message = format!("is instruction {count} of its warp and {all} of the launch; a loop does not end");
+            self.report(FindingKind::Endless, block, w, first(mask), pc, None, || message);
+            self.fatal = true;
+            return Flow::Yield;
+        }
+        self.counts[pc] += u64::from(mask.count_ones());
+        self.metrics.issued += 1;
+        if let Some((guard, negated)) = instruction.guard {
+            let missing = mask & !warp.defined[guard as usize];
+            let flags = &warp.registers[guard as usize];
+            let all = mask;
+            mask = 0;
+            for lane in lanes(all) {
+                mask |= u32::from((flags[lane] != 0) != negated) << lane;
+            }
+            if missing != 0 {
+                self.undefined(block, w, missing, pc, guard);
+            }
+        }
+        if self.has_products {
+            self.watch_registers(block, w, instruction, mask, pc);
+        }
+        match instruction.operation {
+            Operation::Branch => {
+                self.branch(block, w, instruction, mask);
+                Flow::Next
+            }
+            _ if mask == 0 => Flow::Next,
+            Operation::BranchIndexed => {
+                self.branch_indexed(block, w, instruction, mask, pc);
+                Flow::Next
+            }
+            Operation::Return => self.leave(block, w, mask),
+            Operation::Trap => {
+                self.report(FindingKind::Trap, block, w, first(mask), pc, None, || "was executed".to_string());
+                self.fatal = true;
+                Flow::Yield
+            }
+            _ => self.execute(block, w, instruction, mask, pc),
+        }
+    }
+
+    /// Registers that a product still uses may not be touched; others are noted as used.
+    fn watch_registers(&mut self, block: &mut Block, w: usize, instruction: &Instruction, mask: u32, pc: usize) {
+        if instruction.operation.is_product() {
+            return;
+        }
+        let products = &mut block.warps[w].products;
+        products.note(instruction);
+        if let Some(slot) = products.find_busy(instruction) {
+            let name = self.entry.registers.name(slot);
+            let message = || format!("touches the register {name}, which a wgmma still uses");
+            self.report(FindingKind::Pending, block, w, first(mask), pc, None, message);
+        }
+    }
+
+    /// The lanes of `mask` end.
+    fn leave(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
+        self.end_copies(block, w, mask);
+        block.warps[w].exit(mask);
+        if block.warps[w].state == State::Done {
+            self.check_barriers(block);
+            return Flow::Yield;
+        }
+        Flow::Next
+    }
+
+    fn branch(&mut self, block: &mut Block, w: usize, instruction: &Instruction, taken: u32) {
+        let warp = &mut block.warps[w];
+        let Some(path) = warp.paths.last() else { return };
+        let (next, rest, target) = (path.pc, path.mask & !taken, instruction.targets[0] as usize);
+        match (taken, rest) {
+            (0, _) => {}
+            (_, 0) => warp.diverge(&[(target, taken)], instruction.reconvergence),
+            _ if self.chooser.taken_first() => {
+                warp.diverge(&[(target, taken), (next, rest)], instruction.reconvergence)
+            }
+            _ => warp.diverge(&[(next, rest), (target, taken)], instruction.reconvergence),
+        }
+    }
+
+    fn branch_indexed(&mut self, block: &mut Block, w: usize, instruction: &Instruction, mask: u32, pc: usize) {
+        let index = *self.value(block, w, instruction.sources[0]);
+        let Some(path) = block.warps[w].paths.last() else { return };
+        let (next, rest) = (path.pc, path.mask & !mask);
+        let mut ways: Vec<(usize, u32)> = Vec::new();
+        let mut send = |target: usize, lane: u32| match ways.iter_mut().find(|(pc, _)| *pc == target) {
+            Some((_, mask)) => *mask |= lane,
+            None => ways.push((target, lane)),
+        };
+        if rest != 0 {
+            send(next, rest);
+        }
+        for lane in lanes(mask) {
+            let Some(target) = instruction.targets.get(index[lane] as usize) else {
+                let message = format!("goes to entry {} of {}", index[lane], instruction.targets.len());
+                self.report(FindingKind::Operand, block, w, lane, pc, None, || message);
+                self.fatal = true;
+                return;
+            };
+            send(*target as usize, 1 << lane);
+        }
+        block.warps[w].diverge(&ways, instruction.reconvergence);
+    }
+
+    fn report_sites(&self) -> Vec<Site> {
+        let mut sites = Vec::new();
+        for (instruction, traffic) in self.entry.code.iter().zip(&self.traffic) {
+            for (memory, tally) in [(SiteMemory::Global, traffic.global), (SiteMemory::Shared, traffic.shared)] {
+                if tally.requests > 0 {
+                    sites.push(Site {
+                        place: instruction.place(&self.entry.files),
+                        instruction: instruction.opcode.to_string(),
+                        memory,
+                        requests: tally.requests,
+                        transactions: tally.transactions,
+                        least: tally.least,
+                        worst: tally.worst,
+                    });
+                }
+            }
+        }
+        sites
+    }
+
+    fn into_report(mut self) -> Report {
+        for (instruction, times) in self.entry.code.iter().zip(&self.counts) {
+            match self.metrics.instructions.get_mut(&*instruction.opcode) {
+                Some(all) => *all += times,
+                None => drop(self.metrics.instructions.insert(instruction.opcode.to_string(), *times)),
+            }
+            self.metrics.lanes += times;
+            if *times == 0 {
+                self.metrics.unreached.push(instruction.line);
+            }
+        }
+        self.metrics.sites = self.report_sites();
+        Report { findings: self.findings.all, dropped: self.findings.dropped, metrics: self.metrics }
+    }
+}
+
+/// Block `linear` of the grid before its first instruction.
+fn new_block(machine: &Machine<'_>, linear: usize) -> Block {
+    let (entry, launch, warps) = (machine.entry, machine.launch, machine.warps);
+    let threads = launch.block.iter().map(|n| *n as usize).product::<usize>();
+    let shared_bytes = machine.shared_bytes();
+    let base = linear as u32 * clocks::timelines(warps);
+    let position = position(linear, launch.grid);
+    let mut block = Block {
+        linear: linear as u32,
+        position,
+        shared: Region::new("shared memory", shared_bytes as usize, clocks::timelines(warps)),
+        pending: vec![0; shared_bytes.div_ceil(4) as usize],
+        warps: (0..warps).map(|w| Warp::new(entry, base, w, warps, threads, machine.has_products)).collect(),
+        barriers: std::array::from_fn(|_| Barrier::new(base, warps)),
+        mbarriers: Mbarriers::default(),
+        engine: Engine::default(),
+        cluster: Cluster::default(),
+        withheld: Withheld::default(),
+        version: 1,
+    };
+    for (warp, specials) in block.warps.iter_mut().zip(&machine.specials) {
+        warp.registers[..specials.len()].copy_from_slice(specials);
+        let values = position.map(|at| [u64::from(at); 32]);
+        warp.registers[CTAID..CTAID + 3].copy_from_slice(&values);
+        warp.registers[CLUSTERID..CLUSTERID + 3].copy_from_slice(&values);
+    }
+    block
+}
+
+/// The special registers of every warp, but for those that tell the blocks apart.
+fn special_values(launch: Launch, warps: usize, shared_bytes: u32, clustered: bool) -> Vec<Vec<[u64; 32]>> {
+    let value = |name: &str, w: usize, lane: usize| -> u64 {
+        let (base, axis) = name.split_once('.').unwrap_or((name, "x"));
+        let axis = usize::from(axis.as_bytes()[0] - b'x').min(2);
+        let lane = lane as u64;
+        match base {
+            "%tid" => u64::from(position(32 * w + lane as usize, launch.block)[axis]),
+            "%ntid" => u64::from(launch.block[axis]),
+            "%nctaid" | "%nclusterid" => u64::from(launch.grid[axis]),
+            "%laneid" => lane,
+            "%warpid" => w as u64,
+            "%nwarpid" => warps as u64,
+            "%nsmid" | "%cluster_nctaid" | "%cluster_nctarank" => 1,
+            "%lanemask_eq" => 1 << lane,
+            "%lanemask_le" => (2 << lane) - 1,
+            "%lanemask_lt" => (1 << lane) - 1,
+            "%lanemask_ge" => 0xFFFF_FFFF & !((1 << lane) - 1),
+            "%lanemask_gt" => 0xFFFF_FFFF & !((2 << lane) - 1),
+            "%dynamic_smem_size" => u64::from(launch.shared_bytes),
+            "%total_smem_size" => u64::from(shared_bytes),
+            "%is_explicit_cluster" => u64::from(clustered),
+            _ => 0,
+        }
+    };
+    let of_warp = |w| SPECIALS.iter().map(|name| std::array::from_fn(|lane| value(name, w, lane))).collect();
+    (0..warps).map(of_warp).collect()
+}
+
+/// Where the special registers of the block's position begin.
+const CTAID: usize = 6;
+const CLUSTERID: usize = 26;

@@ -1,0 +1,321 @@
+//! `wgmma`: products of 64 × N × 32 bytes by the four warps of a warpgroup, executed by the asynchronous proxy.
+//!
+//! Warp i of the group makes rows 16i … 16i + 15 of D from the same rows of A and all of B, so each warp's part is
+//! executed for itself. With g = lane / 4 and t = lane mod 4, register 4j + v of f32 accumulators is row g + 8·(v / 2),
+//! column 8j + 2t + v mod 2; A in registers lies as in `mma.m16n8k16`.
+//!
+//! A matrix in shared memory is described by start, two offsets and a swizzle, all in units of 16 bytes. With T values
+//! in 16 bytes, r along M or N and k along K, the byte of (r, k) before swizzling is
+//!
+//! ```text
+//! K-major   none:      start + (r mod 8)·16 + (r / 8)·stride + (k / T)·leading
+//!           S bytes:   start + (r mod 8)·S  + (r / 8)·stride + (k / T)·16
+//! MN-major  none:      start + (k mod 8)·16 + (k / 8)·leading + (r / 8)·stride
+//!           S bytes:   start + (k mod 8)·S  + (k / 8)·stride + (r mod (S / 2))·2 + (r / (S / 2))·leading
+//! ```
+//!
+//! and the swizzle then permutes 16-byte pieces of the address itself, as `tensor_map` says.
+//!
+//! Rules that are checked: all lanes and all four warps issue the same products; `wgmma.fence` stands between any other
+//! access to a register and a product that uses it; registers of a product are left alone until a wait covers it;
+//! shared memory that it reads was ordered before, and fenced where it was written through the generic proxy.
+
+use crate::sim::{
+    FindingKind,
+    isa::{
+        asynchronous::Product,
+        instruction::{CONSTANT, Instruction},
+        space::{SHARED_BASE, Space},
+        types::{Lane, Type, element},
+    },
+    schedule::Completion,
+    state::{
+        block::Block,
+        clocks::{ALL, ASYNC, Epoch},
+        machine::{Flow, Machine},
+        memory::Spot,
+        products::{A, Matrix, Pending},
+        shadow::remember,
+    },
+};
+use half::f16;
+use std::cell::Cell;
+
+impl Machine<'_> {
+    pub(crate) fn product_fence(&mut self, block: &mut Block, w: usize, mask: u32, pc: usize) -> Flow {
+        if self.check_whole(block, w, mask, pc) {
+            block.warps[w].products.fences += 1;
+        }
+        Flow::Next
+    }
+
+    pub(crate) fn product_commit(&mut self, block: &mut Block, w: usize, mask: u32, pc: usize) -> Flow {
+        if self.check_whole(block, w, mask, pc) {
+            let products = &mut block.warps[w].products;
+            let group = products.committed;
+            products.pending.iter_mut().filter(|pending| pending.group.is_none()).for_each(|p| p.group = Some(group));
+            products.committed += 1;
+        }
+        Flow::Next
+    }
+
+    pub(crate) fn product_wait(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
+        if !self.check_whole(block, w, mask, pc) {
+            return Flow::Yield;
+        }
+        let left = self.lane_value(block, w, i.sources[0], 0) as u32;
+        let timeline = block.warps[w].clock.timeline + 3 * self.warps as u32;
+        loop {
+            let products = &block.warps[w].products;
+            let over = products.committed.saturating_sub(left);
+            let Some(pending) = products.pending.front().filter(|p| p.group.is_some_and(|group| group < over)) else {
+                break;
+            };
+            let (sequence, at) = (pending.sequence, pending.pc);
+            if !pending.executed {
+                self.execute_product(block, w, 0);
+            }
+            let warp = &mut block.warps[w];
+            warp.products.pending.pop_front();
+            for slot in self.entry.code[at].destinations.iter().chain(&self.entry.code[at].sources) {
+                if slot & CONSTANT == 0 && warp.products.busy[*slot as usize] <= sequence {
+                    warp.products.busy[*slot as usize] = 0;
+                }
+            }
+            let live = warp.live;
+            warp.clock.learn(live, live, Epoch { timeline, clock: sequence, pc: at as u32, lane: ALL, flags: ASYNC });
+        }
+        Flow::Next
+    }
+
+    pub(crate) fn product(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        i: &Instruction,
+        product: Product,
+        mask: u32,
+        pc: usize,
+    ) -> Flow {
+        if !self.check_whole(block, w, mask, pc) || !self.check_warpgroup(block, w, pc) {
+            return Flow::Yield;
+        }
+        let from_registers = product.takes_registers(i.sources.len());
+        let inputs = if from_registers { 4 } else { 1 };
+        self.check_sources(block, w, &i.sources, mask, pc);
+        let flag = |machine: &Self, block: &Block, at: usize| {
+            i.sources.get(at).map_or(0, |slot| machine.lane_value(block, w, *slot, 0))
+        };
+        let accumulates = flag(self, block, inputs + 1) != 0;
+        let (scale_a, scale_b) = (flag(self, block, inputs + 2) as i64, flag(self, block, inputs + 3) as i64);
+        let (trans_a, trans_b) = match (product.input.bits(), from_registers) {
+            (16, false) => (flag(self, block, inputs + 4) != 0, flag(self, block, inputs + 5) != 0),
+            (16, true) => (false, flag(self, block, inputs + 4) != 0),
+            _ => (false, false),
+        };
+        if accumulates {
+            self.check_sources(block, w, &i.destinations, mask, pc);
+        }
+        self.check_fences(block, w, i, inputs, from_registers, pc);
+        let matrix = |machine: &mut Self, block: &Block, at: usize, transposed| {
+            let descriptors = *machine.value(block, w, i.sources[at]);
+            let decoded =
+                Matrix::decode(descriptors[0], transposed).filter(|_| descriptors.iter().all(|d| *d == descriptors[0]));
+            if decoded.is_none() {
+                let message = || {
+                    format!("has the descriptor {:#x}, with a base offset or not the same in all lanes", descriptors[0])
+                };
+                machine.report(FindingKind::Operand, block, w, 0, pc, None, message);
+            }
+            decoded
+        };
+        let a = if from_registers { Some(A::Registers) } else { matrix(self, block, 0, trans_a).map(A::Shared) };
+        let (Some(a), Some(b)) = (a, matrix(self, block, inputs, trans_b)) else { return Flow::Next };
+        let products = &mut block.warps[w].products;
+        products.sequence += 1;
+        let sequence = products.sequence;
+        let registers = i.destinations.iter().chain(if from_registers { &i.sources[..4] } else { &[] });
+        registers.for_each(|slot| products.busy[*slot as usize] = sequence);
+        // Written from here on as far as later products are concerned; others may not look before a wait.
+        i.destinations.iter().for_each(|slot| block.warps[w].defined[*slot as usize] = u32::MAX);
+        if let A::Shared(a) = a {
+            self.check_matrix(block, w, a, product, 16 * (w as u64 % 4), 16, sequence, pc);
+        }
+        self.check_matrix(block, w, b, product, 0, product.n as u64, sequence, pc);
+        let negated = (scale_a < 0) != (scale_b < 0);
+        let pending = Pending { pc, product, a, b, accumulates, negated, group: None, sequence, executed: false };
+        block.warps[w].products.pending.push_back(pending);
+        self.metrics.tensor_flops += 2 * 16 * product.n as u64 * product.k() as u64;
+        // A warp's 16 rows of A; B comes once for the four warps. Rows of 32 bytes either way, 128 bytes a wavefront.
+        let rows = if from_registers { 0 } else { 16 } + if w.is_multiple_of(4) { product.n as u64 } else { 0 };
+        if rows > 0 {
+            self.traffic[pc].shared.add(rows.div_ceil(4), rows.div_ceil(4));
+        }
+        if self.options.completion == Completion::Earliest {
+            self.execute_oldest_product(block, w);
+        }
+        Flow::Next
+    }
+
+    /// All four warps of a group issue the same products in the same order.
+    fn check_warpgroup(&mut self, block: &mut Block, w: usize, pc: usize) -> bool {
+        let group = w / 4;
+        if block.engine.issued.len() <= group {
+            block.engine.issued.resize(group + 1, Vec::new());
+        }
+        let (log, at) = (&mut block.engine.issued[group], block.warps[w].products.sequence as usize);
+        match log.get(at) {
+            None => log.push(pc as u32),
+            Some(other) if *other as usize == pc => {}
+            Some(other) => {
+                let other = self.entry.place(*other as usize);
+                let message = || {
+                    format!("is product {at} of its warp, and that of another warp of the warpgroup stands at {other}")
+                };
+                self.report(FindingKind::Divergence, block, w, 0, pc, None, message);
+                self.fatal = true;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A fence must stand between other accesses to a register and a product that uses it.
+    fn check_fences(
+        &mut self,
+        block: &Block,
+        w: usize,
+        i: &Instruction,
+        inputs: usize,
+        from_registers: bool,
+        pc: usize,
+    ) {
+        let products = &block.warps[w].products;
+        let late = |slot: &&u32| **slot & CONSTANT == 0 && products.used[**slot as usize] == products.fences + 1;
+        let inputs = if from_registers { &i.sources[..inputs] } else { &[] };
+        let found = inputs.iter().chain(&i.destinations).find(late);
+        if products.fences == 0 {
+            let message = || "stands before the first wgmma.fence of its warp".to_string();
+            self.report(FindingKind::Fence, block, w, 0, pc, None, message);
+        } else if let Some(slot) = found {
+            let name = self.entry.registers.name(*slot);
+            let message = || format!("uses the register {name}, which was used since the last wgmma.fence");
+            self.report(FindingKind::Fence, block, w, 0, pc, None, message);
+        }
+    }
+
+    /// Checks the shared memory of rows `first .. first + rows` of a matrix.
+    fn check_matrix(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        matrix: Matrix,
+        product: Product,
+        first: u64,
+        rows: u64,
+        sequence: u32,
+        pc: usize,
+    ) {
+        let bytes = u64::from(product.input.bits() / 8);
+        let t = 16 / bytes;
+        let timeline = block.warps[w].clock.timeline + 3 * self.warps as u32;
+        let epoch = Epoch { timeline, clock: sequence, pc: pc as u32, lane: ALL, flags: ASYNC };
+        let (outer, inner) =
+            if matrix.transposed { (product.k() as u64, rows / t) } else { (rows, product.k() as u64 / t) };
+        // What one piece has told is true for the next: the clock does not move in between.
+        let copies = self.options.copy_fence;
+        let (known, shown) = (Cell::new((Epoch::default(), false)), Cell::new((Epoch::default(), false)));
+        for o in 0..outer {
+            for p in 0..inner {
+                let (r, k) = if matrix.transposed { (first + p * t, o) } else { (first + o, p * t) };
+                let address = matrix.address(r, k, bytes);
+                let found = self.locate(block, w, 0, pc, Some(Space::Shared), address, 16, 16);
+                let Some(Spot::Shared(at)) = found else { return };
+                let clock = &block.warps[w].clock;
+                let knows = |epoch: &Epoch| remember(&known, epoch, |epoch| clock.knows(epoch, 0));
+                let fenced = |epoch: &Epoch| remember(&shown, epoch, |epoch| clock.knows_fenced(epoch, 0));
+                let shadow = &mut block.shared.shadow;
+                let unfenced = shadow.find_write(at, 16, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
+                let conflict = shadow.read(at, 16, epoch, knows);
+                let pending = block.pending[at / 4..at / 4 + 4].iter().find(|by| **by != 0).copied();
+                if let Some(by) = pending {
+                    self.report_pending(block, w, 0, pc, at, by, "reads");
+                } else if let Some(conflict) = conflict {
+                    self.report_race(block, w, 0, pc, "shared memory", conflict, "reads");
+                }
+                if let Some((byte, by)) = unfenced {
+                    self.report_proxy(block, w, 0, pc, byte, by, "reads");
+                }
+                if let Some(byte) = block.shared.unwritten(at, 16) {
+                    let message = || format!("reads byte {byte} of shared memory, which nobody has written");
+                    self.report(FindingKind::Uninitialized, block, w, 0, pc, Some(SHARED_BASE + byte as u64), message);
+                }
+            }
+        }
+    }
+
+    /// Executes the oldest product of a warp that was not.
+    pub(crate) fn execute_oldest_product(&mut self, block: &mut Block, w: usize) -> bool {
+        let found = block.warps[w].products.pending.iter().position(|pending| !pending.executed);
+        found.map(|at| self.execute_product(block, w, at)).is_some()
+    }
+
+    fn execute_product(&mut self, block: &mut Block, w: usize, at: usize) {
+        let pending = &block.warps[w].products.pending[at];
+        let Pending { pc, product, a, b, accumulates, negated, .. } = *pending;
+        let i = &self.entry.code[pc];
+        let (n, k, ty) = (product.n, product.k(), product.input);
+        let bytes = u64::from(ty.bits() / 8);
+        let value = |block: &Block, matrix: Matrix, r: usize, k: usize| {
+            let at = matrix.address(r as u64, k as u64, bytes).wrapping_sub(SHARED_BASE) as usize;
+            let found = block.shared.bytes.get(at..at.saturating_add(bytes as usize));
+            let mut raw = [0; 8];
+            raw[..bytes as usize].copy_from_slice(found.unwrap_or(&[0xFF; 8][..bytes as usize]));
+            element(u64::from_le_bytes(raw), 0, ty)
+        };
+        let mut rows = [[0.0_f64; 16]; 16];
+        match a {
+            A::Shared(matrix) => {
+                for (r, row) in rows.iter_mut().enumerate() {
+                    (0..k).for_each(|k| row[k] = value(block, matrix, 16 * (w % 4) + r, k));
+                }
+            }
+            A::Registers => {
+                let e = if bytes == 2 { 2 } else { 1 };
+                for (r, slot) in i.sources[..4].iter().enumerate() {
+                    for (lane, bits) in self.value(block, w, *slot).iter().enumerate() {
+                        let (g, t) = (lane / 4, lane % 4);
+                        (0..e).for_each(|v| rows[g + 8 * (r % 2)][t * e + v + 4 * e * (r / 2)] = element(*bits, v, ty));
+                    }
+                }
+            }
+        }
+        let columns: Vec<Vec<f64>> = (0..k).map(|k| (0..n).map(|c| value(block, b, c, k)).collect()).collect();
+        let mut sums = vec![vec![0.0_f64; n]; 16];
+        for (row, sums) in rows.iter().zip(&mut sums) {
+            for (x, column) in row.iter().zip(&columns) {
+                sums.iter_mut().zip(column).for_each(|(sum, y)| *sum += x * y);
+            }
+        }
+        let sign = if negated { -1.0 } else { 1.0 };
+        let half = product.output == Type::F16;
+        for (register, slot) in i.destinations.iter().enumerate() {
+            let before = *self.value(block, w, *slot);
+            let out: [u64; 32] = std::array::from_fn(|lane| {
+                let (g, t) = (lane / 4, lane % 4);
+                let sum = |v: usize, j: usize| sign * sums[g + 8 * (v / 2)][8 * j + 2 * t + v % 2];
+                if !half {
+                    let old = if accumulates { f64::from(f32::of(before[lane])) } else { 0.0 };
+                    return ((sum(register % 4, register / 4) + old) as f32).bits();
+                }
+                let part = |v: usize| {
+                    let old = if accumulates { f16::of(before[lane] >> (16 * v) & 0xFFFF).to_f64() } else { 0.0 };
+                    f16::from_f64(sum(2 * (register % 2) + v, register / 2) + old).bits()
+                };
+                part(0) | part(1) << 16
+            });
+            self.set(block, w, *slot, u32::MAX, &out);
+        }
+        block.warps[w].products.pending[at].executed = true;
+    }
+}

@@ -1,0 +1,101 @@
+//! Instructions of sm_90 that move data, synchronize and multiply asynchronously.
+
+use super::{fetch::Fetch, types::Type};
+
+/// An instruction of the asynchronous machinery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Async {
+    /// `mbarrier.init`
+    Init,
+    Invalidate,
+    Arrive(Arrive),
+    ExpectBytes,
+    CompleteBytes,
+    Wait(Wait),
+    PendingCount,
+    Bulk(Bulk),
+    BulkCommit,
+    /// Whether it is enough that the sources are read.
+    BulkWait {
+        reads: bool,
+    },
+    Product(Product),
+    ProductFence,
+    ProductCommit,
+    ProductWait,
+    SetRegisters {
+        increases: bool,
+    },
+    ClusterArrive,
+    ClusterWait,
+    MapShared,
+    /// Hints and what needs no model with one block a cluster and one kernel at a time.
+    Nothing,
+}
+
+/// `mbarrier.arrive`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrive {
+    /// Bytes are expected first.
+    pub(crate) expects: bool,
+    /// Later phases expect fewer arrivals.
+    pub(crate) drops: bool,
+    pub(crate) releases: bool,
+}
+
+/// `mbarrier.test_wait` and `mbarrier.try_wait`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// It asks for a phase by its parity, not by the state of an arrival.
+    pub(crate) parity: bool,
+    pub(crate) acquires: bool,
+}
+
+/// `cp.async.bulk` and `cp.reduce.async.bulk`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bulk {
+    /// Into shared memory.
+    pub(crate) loads: bool,
+    /// Of the tensor; 0 for plain bytes.
+    pub(crate) dimensions: usize,
+    pub(crate) reduction: Option<Fetch>,
+    /// Of a reduction of plain bytes.
+    pub(crate) ty: Type,
+}
+
+/// `wgmma.mma_async` of 64 × n × 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Product {
+    pub(crate) n: usize,
+    /// bf16, f16 or tf32.
+    pub(crate) input: Type,
+    /// f32 or f16.
+    pub(crate) output: Type,
+}
+
+impl Bulk {
+    /// Whether each operand has the registers that it must: the map's address is followed by its coordinates.
+    pub(crate) fn fits(self, lengths: &[usize]) -> bool {
+        let map = if self.loads { 1 } else { 0 };
+        lengths.iter().enumerate().all(|(at, length)| *length == if at == map { 1 + self.dimensions } else { 1 })
+    }
+}
+
+impl Product {
+    /// Values along K.
+    pub(crate) fn k(self) -> usize {
+        if self.input == Type::Tf32 { 8 } else { 16 }
+    }
+
+    /// Whether A comes from registers, by the number of sources.
+    pub(crate) fn takes_registers(self, sources: usize) -> bool {
+        sources >= 8
+    }
+
+    /// Whether the lists have as many registers as they must.
+    pub(crate) fn fits(self, destinations: usize, sources: usize) -> bool {
+        let wanted = if self.output == Type::F16 { self.n / 4 } else { self.n / 2 };
+        let lengths: &[usize] = if self.input == Type::Tf32 { &[5, 8] } else { &[7, 9] };
+        destinations == wanted && lengths.contains(&sources)
+    }
+}

@@ -1,0 +1,91 @@
+//! Read-modify-write operations: `atom`, `red`, `redux` and bulk reductions.
+
+use super::{
+    opcode::Opcode,
+    types::{Lane, Type, halves, join},
+};
+use half::{bf16, f16};
+
+/// What an atomic operation does to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fetch {
+    Add,
+    Min,
+    Max,
+    And,
+    Or,
+    Xor,
+    Exchange,
+    CompareExchange,
+    Increment,
+    Decrement,
+}
+
+pub(crate) fn fetch(opcode: &mut Opcode<'_>) -> Option<Fetch> {
+    const FETCHES: [(&str, Fetch); 10] = [
+        ("add", Fetch::Add),
+        ("min", Fetch::Min),
+        ("max", Fetch::Max),
+        ("and", Fetch::And),
+        ("or", Fetch::Or),
+        ("xor", Fetch::Xor),
+        ("exch", Fetch::Exchange),
+        ("cas", Fetch::CompareExchange),
+        ("inc", Fetch::Increment),
+        ("dec", Fetch::Decrement),
+    ];
+    FETCHES.iter().find(|(name, _)| opcode.take(name)).map(|(_, fetch)| *fetch)
+}
+
+/// The result of an atomic operation.
+pub(crate) fn fetched(fetch: Fetch, ty: Type, old: u64, a: u64, b: u64) -> u64 {
+    let shift = 64 - ty.bits();
+    let mask = u64::MAX >> shift;
+    let signed = |bits: u64| (bits << shift).cast_signed() >> shift;
+    match fetch {
+        Fetch::Add => match ty {
+            Type::F32 => (f32::of(old) + f32::of(a)).bits(),
+            Type::F64 => (f64::of(old) + f64::of(a)).bits(),
+            Type::F16 => f16::from_f32(f16::of(old).to_f32() + f16::of(a).to_f32()).bits(),
+            Type::Bf16 => bf16::from_f32(bf16::of(old).to_f32() + bf16::of(a).to_f32()).bits(),
+            Type::F16x2 => {
+                let (old, a) = (halves::<f16>(old), halves::<f16>(a));
+                join([f16::from_f32(old[0].to_f32() + a[0].to_f32()), f16::from_f32(old[1].to_f32() + a[1].to_f32())])
+            }
+            Type::Bf16x2 => {
+                let (old, a) = (halves::<bf16>(old), halves::<bf16>(a));
+                join([bf16::from_f32(old[0].to_f32() + a[0].to_f32()), bf16::from_f32(old[1].to_f32() + a[1].to_f32())])
+            }
+            _ => old.wrapping_add(a) & mask,
+        },
+        Fetch::Min if ty.is_signed() => (signed(old).min(signed(a)) as u64) & mask,
+        Fetch::Max if ty.is_signed() => (signed(old).max(signed(a)) as u64) & mask,
+        Fetch::Min => old.min(a & mask),
+        Fetch::Max => old.max(a & mask),
+        Fetch::And => old & a,
+        Fetch::Or => (old | a) & mask,
+        Fetch::Xor => (old ^ a) & mask,
+        Fetch::Exchange => a & mask,
+        Fetch::CompareExchange => {
+            if old == a & mask {
+                b & mask
+            } else {
+                old
+            }
+        }
+        Fetch::Increment => {
+            if old >= a & mask {
+                0
+            } else {
+                old + 1
+            }
+        }
+        Fetch::Decrement => {
+            if old == 0 || old > a & mask {
+                a & mask
+            } else {
+                old - 1
+            }
+        }
+    }
+}

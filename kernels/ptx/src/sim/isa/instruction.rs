@@ -1,0 +1,104 @@
+//! Decoded instructions and the slots of their operands.
+//!
+//! Every operand is the number of a slot: a register of the warp, or, with [`CONSTANT`] set, an entry of the kernel's table
+//! of constants. So a lane reads all operands the same way, without a branch on their kind.
+
+use super::{form::Modifiers, operation::Operation};
+use crate::sim::Place;
+use std::sync::Arc;
+
+/// Marks a slot of the table of constants.
+pub(crate) const CONSTANT: u32 = 1 << 31;
+
+/// The slot of `_`: what is written there is lost.
+pub(crate) const SINK: u32 = CONSTANT - 1;
+
+/// An instruction, ready to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Instruction {
+    pub(crate) operation: Operation,
+    pub(crate) modifiers: Modifiers,
+    /// The predicate under which it runs, and whether it is negated.
+    pub(crate) guard: Option<(u32, bool)>,
+    /// Slots written.
+    pub(crate) destinations: Box<[u32]>,
+    /// Slots read; an address is its base, then its coordinates.
+    pub(crate) sources: Box<[u32]>,
+    /// What is added to the bases of the addresses, in their order.
+    pub(crate) offsets: [i64; 3],
+    /// Where a branch may go. Branches by one table share it.
+    pub(crate) targets: Arc<[u32]>,
+    /// Where lanes that part here meet again; the number of instructions where they meet at the end.
+    pub(crate) reconvergence: usize,
+    /// FLOPs of a lane.
+    pub(crate) flops: u32,
+    /// Line of the text.
+    pub(crate) line: u32,
+    /// What the last `.loc` before it says.
+    pub(crate) source: Option<Source>,
+    /// The full name, for counts and messages.
+    pub(crate) opcode: Arc<str>,
+}
+
+impl Instruction {
+    /// Where it stands; `files` are those of its entry.
+    pub(crate) fn place(&self, files: &[Arc<str>]) -> Place {
+        let source = self.source.map(|source| (files[source.file as usize].to_string(), source.line));
+        Place { line: self.line, source }
+    }
+}
+
+/// Where `.loc` says that an instruction comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// Position in [`Entry::files`].
+    pub(crate) file: u32,
+    pub(crate) line: u32,
+}
+
+/// Special registers, each with a slot of its own at the front of the register file.
+pub(crate) const SPECIALS: [&str; 40] = [
+    "%tid.x",
+    "%tid.y",
+    "%tid.z",
+    "%ntid.x",
+    "%ntid.y",
+    "%ntid.z",
+    "%ctaid.x",
+    "%ctaid.y",
+    "%ctaid.z",
+    "%nctaid.x",
+    "%nctaid.y",
+    "%nctaid.z",
+    "%laneid",
+    "%warpid",
+    "%nwarpid",
+    "%smid",
+    "%nsmid",
+    "%gridid",
+    "%lanemask_eq",
+    "%lanemask_le",
+    "%lanemask_lt",
+    "%lanemask_ge",
+    "%lanemask_gt",
+    "%dynamic_smem_size",
+    "%total_smem_size",
+    "%is_explicit_cluster",
+    "%clusterid.x",
+    "%clusterid.y",
+    "%clusterid.z",
+    "%nclusterid.x",
+    "%nclusterid.y",
+    "%nclusterid.z",
+    "%cluster_ctaid.x",
+    "%cluster_ctaid.y",
+    "%cluster_ctaid.z",
+    "%cluster_nctaid.x",
+    "%cluster_nctaid.y",
+    "%cluster_nctaid.z",
+    "%cluster_ctarank",
+    "%cluster_nctarank",
+];
+
+/// The slot of the carry that `.cc` leaves.
+pub(crate) const CARRY: u32 = SPECIALS.len() as u32;

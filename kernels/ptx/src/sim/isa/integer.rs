@@ -1,0 +1,354 @@
+//! Arithmetic of one lane on integers, bits and predicates.
+
+use super::{
+    form::{Form, Function, Modifiers, Run, RunTwo},
+    opcode::Opcode,
+    types::{Lane, Type},
+};
+use crate::sim::Approximation;
+
+/// The same closure for several integer types: `T` is the type within it.
+macro_rules! integers {
+    ($ty:expr, [$($kind:ident $prim:ident),*], $f:expr) => {
+        match $ty {
+            $(Type::$kind => { type T = $prim; let f: Run = $f; Some(f) })*
+            _ => None,
+        }
+    };
+    ($ty:expr, $f:expr) => {
+        integers!($ty, [U16 u16, U32 u32, U64 u64, S16 i16, S32 i32, S64 i64], $f)
+    };
+}
+
+macro_rules! bits {
+    ($ty:expr, $f:expr) => {
+        match $ty {
+            Type::B16 | Type::U16 | Type::S16 => {
+                type T = u16;
+                let f: Run = $f;
+                Some(f)
+            }
+            Type::B32 | Type::U32 | Type::S32 => {
+                type T = u32;
+                let f: Run = $f;
+                Some(f)
+            }
+            Type::B64 | Type::U64 | Type::S64 => {
+                type T = u64;
+                let f: Run = $f;
+                Some(f)
+            }
+            _ => None,
+        }
+    };
+}
+
+/// The form `name` on integers, bits or predicates.
+pub(crate) fn find(name: &str, opcode: &mut Opcode<'_>, mut modifiers: Modifiers) -> Option<Form> {
+    if name == "prmt" {
+        const MODES: [&str; 6] = ["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"];
+        modifiers.mode = MODES.iter().position(|mode| opcode.take(mode)).map_or(0, |at| at as u8 + 1);
+    }
+    if name == "shf" {
+        modifiers.mode = u8::from(opcode.take("r")) | u8::from(opcode.take("wrap")) << 1;
+        opcode.take("l");
+        opcode.take("clamp");
+    }
+    let lo = opcode.take("lo");
+    let hi = opcode.take("hi");
+    let wide = opcode.take("wide");
+    let shiftamt = opcode.take("shiftamt");
+    if name == "dp4a" {
+        let (b, a) = (opcode.ty()?, opcode.ty()?);
+        modifiers.mode = u8::from(a.is_signed()) | u8::from(b.is_signed()) << 1;
+        return Some(Form { run: Function::One(dp4a), sources: 3, flops: 0, modifiers });
+    }
+    let ty = opcode.ty()?;
+    (modifiers.from, modifiers.to) = (ty, ty);
+    if ty == Type::Pred {
+        let (run, sources): (Run, usize) = match name {
+            "and" => (|s, _, _| s[0] & s[1], 2),
+            "or" => (|s, _, _| s[0] | s[1], 2),
+            "xor" => (|s, _, _| s[0] ^ s[1], 2),
+            "not" => (|s, _, _| s[0] ^ 1, 1),
+            _ => return None,
+        };
+        return Some(Form { run: Function::One(run), sources, flops: 0, modifiers });
+    }
+    let (run, sources) = match name {
+        "add" if modifiers.saturate && ty == Type::S32 => {
+            (Some::<Run>(|s, _, _| i32::of(s[0]).saturating_add(i32::of(s[1])).bits()), 2)
+        }
+        "sub" if modifiers.saturate && ty == Type::S32 => {
+            (Some::<Run>(|s, _, _| i32::of(s[0]).saturating_sub(i32::of(s[1])).bits()), 2)
+        }
+        "add" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_add(T::of(s[1])).bits()), 2),
+        "sub" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_sub(T::of(s[1])).bits()), 2),
+        "mul" if wide => (wide_product(ty), 2),
+        "mul" if hi => (high_product(ty), 2),
+        "mul" if lo => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_mul(T::of(s[1])).bits()), 2),
+        "mad" if wide => (wide_sum(ty), 3),
+        "mad" if hi => (high_sum(ty), 3),
+        "mad" if lo => {
+            (integers!(ty, |s, _, _| T::of(s[0]).wrapping_mul(T::of(s[1])).wrapping_add(T::of(s[2])).bits()), 3)
+        }
+        "mul24" if lo => (mul24(ty), 2),
+        "mad24" if lo => (mad24(ty), 3),
+        "sad" => (
+            integers!(ty, |s, _, _| {
+                let (a, b) = (T::of(s[0]), T::of(s[1]));
+                T::of(s[2]).wrapping_add(if a < b { b.wrapping_sub(a) } else { a.wrapping_sub(b) }).bits()
+            }),
+            3,
+        ),
+        // Division by zero gives all ones on the device.
+        "div" => (
+            integers!(ty, |s, _, _| match T::of(s[1]) {
+                0 => u64::MAX,
+                b => T::of(s[0]).wrapping_div(b).bits(),
+            }),
+            2,
+        ),
+        "rem" => (
+            integers!(ty, |s, _, _| match T::of(s[1]) {
+                0 => s[0],
+                b => T::of(s[0]).wrapping_rem(b).bits(),
+            }),
+            2,
+        ),
+        "neg" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_neg().bits()), 1),
+        "abs" => (integers!(ty, [S16 i16, S32 i32, S64 i64], |s, _, _| T::of(s[0]).wrapping_abs().bits()), 1),
+        "min" => (integers!(ty, |s, h, _| clamp(T::of(s[0]).min(T::of(s[1])).bits(), h)), 2),
+        "max" => (integers!(ty, |s, h, _| clamp(T::of(s[0]).max(T::of(s[1])).bits(), h)), 2),
+        "and" => (bits!(ty, |s, _, _| T::of(s[0] & s[1]).bits()), 2),
+        "or" => (bits!(ty, |s, _, _| T::of(s[0] | s[1]).bits()), 2),
+        "xor" => (bits!(ty, |s, _, _| T::of(s[0] ^ s[1]).bits()), 2),
+        "not" => (bits!(ty, |s, _, _| T::of(!s[0]).bits()), 1),
+        "cnot" => (bits!(ty, |s, _, _| u64::from(T::of(s[0]) == 0)), 1),
+        "shl" => (bits!(ty, |s, _, _| T::of(s[0]).checked_shl(s[1] as u32).unwrap_or(0).bits()), 2),
+        "shr" if ty.is_signed() => {
+            (integers!(ty, |s, _, _| (T::of(s[0]) >> (s[1] as u32).min(ty_bits::<T>() - 1)).bits()), 2)
+        }
+        "shr" => (bits!(ty, |s, _, _| T::of(s[0]).checked_shr(s[1] as u32).unwrap_or(0).bits()), 2),
+        "popc" => (bits!(ty, |s, _, _| u64::from(T::of(s[0]).count_ones())), 1),
+        "clz" => (bits!(ty, |s, _, _| u64::from(T::of(s[0]).leading_zeros())), 1),
+        "brev" => (bits!(ty, |s, _, _| T::of(s[0]).reverse_bits().bits()), 1),
+        "bfind" if shiftamt => (
+            integers!(ty, |s, _, _| match u64::from(leading(T::of(s[0]))) {
+                n if n >= u64::from(ty_bits::<T>()) => 0xFFFF_FFFF,
+                n => n,
+            }),
+            1,
+        ),
+        "bfind" => (integers!(ty, |s, _, _| u64::from((ty_bits::<T>() - 1).wrapping_sub(leading(T::of(s[0]))))), 1),
+        "bfe" => (Some(bfe as Run), 3),
+        "bfi" => (Some(bfi as Run), 4),
+        "lop3" => (Some(lop3 as Run), 4),
+        "prmt" => (Some(prmt as Run), 3),
+        "shf" => (Some(shf as Run), 3),
+        "selp" => (bits!(ty, |s, _, _| T::of(if s[2] != 0 { s[0] } else { s[1] }).bits()), 3),
+        _ => return None,
+    };
+    Some(Form { run: Function::One(run?), sources, flops: 0, modifiers })
+}
+
+fn ty_bits<T>() -> u32 {
+    8 * size_of::<T>() as u32
+}
+
+/// Leading bits that say nothing: zeros, or copies of the sign.
+fn leading<T: Lane + PartialOrd + Default>(value: T) -> u32 {
+    let bits = ty_bits::<T>();
+    let raw = if value < T::default() { !value.bits() & (u64::MAX >> (64 - bits)) } else { value.bits() };
+    raw.leading_zeros() - (64 - bits)
+}
+
+/// `.relu` of integers.
+fn clamp(value: u64, modifiers: &Modifiers) -> u64 {
+    if modifiers.relu && i32::of(value) < 0 { 0 } else { value }
+}
+
+fn wide_product(ty: Type) -> Option<Run> {
+    Some(match ty {
+        Type::U16 => |s, _, _| u64::from(u16::of(s[0])) * u64::from(u16::of(s[1])),
+        Type::S16 => |s, _, _| (i32::from(i16::of(s[0])) * i32::from(i16::of(s[1]))).bits(),
+        Type::U32 => |s, _, _| u64::from(u32::of(s[0])) * u64::from(u32::of(s[1])),
+        Type::S32 => |s, _, _| (i64::from(i32::of(s[0])) * i64::from(i32::of(s[1]))).bits(),
+        _ => return None,
+    })
+}
+
+fn wide_sum(ty: Type) -> Option<Run> {
+    Some(match ty {
+        Type::U16 => |s, _, _| (u32::from(u16::of(s[0])) * u32::from(u16::of(s[1]))).wrapping_add(s[2] as u32).bits(),
+        Type::S16 => |s, _, _| (i32::from(i16::of(s[0])) * i32::from(i16::of(s[1]))).wrapping_add(s[2] as i32).bits(),
+        Type::U32 => |s, _, _| (u64::from(u32::of(s[0])) * u64::from(u32::of(s[1]))).wrapping_add(s[2]),
+        Type::S32 => |s, _, _| (i64::from(i32::of(s[0])) * i64::from(i32::of(s[1]))).bits().wrapping_add(s[2]),
+        _ => return None,
+    })
+}
+
+fn high_product(ty: Type) -> Option<Run> {
+    Some(match ty {
+        Type::U16 => |s, _, _| (u64::from(u16::of(s[0])) * u64::from(u16::of(s[1]))) >> 16,
+        Type::S16 => |s, _, _| ((i32::from(i16::of(s[0])) * i32::from(i16::of(s[1]))) >> 16) as u16 as u64,
+        Type::U32 => |s, _, _| (u64::from(u32::of(s[0])) * u64::from(u32::of(s[1]))) >> 32,
+        Type::S32 => |s, _, _| ((i64::from(i32::of(s[0])) * i64::from(i32::of(s[1]))) >> 32) as u32 as u64,
+        Type::U64 => |s, _, _| ((u128::from(s[0]) * u128::from(s[1])) >> 64) as u64,
+        Type::S64 => |s, _, _| ((i128::from(i64::of(s[0])) * i128::from(i64::of(s[1]))) >> 64) as u64,
+        _ => return None,
+    })
+}
+
+fn high_sum(ty: Type) -> Option<Run> {
+    Some(match ty {
+        Type::U32 => {
+            |s, h, a| (high_product(Type::U32).map_or(0, |f| f(s, h, a)) as u32).wrapping_add(s[2] as u32).bits()
+        }
+        Type::S32 => {
+            |s, h, a| (high_product(Type::S32).map_or(0, |f| f(s, h, a)) as u32).wrapping_add(s[2] as u32).bits()
+        }
+        Type::U64 => |s, h, a| high_product(Type::U64).map_or(0, |f| f(s, h, a)).wrapping_add(s[2]),
+        Type::S64 => |s, h, a| high_product(Type::S64).map_or(0, |f| f(s, h, a)).wrapping_add(s[2]),
+        _ => return None,
+    })
+}
+
+fn mul24(ty: Type) -> Option<Run> {
+    Some(match ty {
+        Type::U32 => |s, _, _| ((s[0] & 0xFF_FFFF) * (s[1] & 0xFF_FFFF)) as u32 as u64,
+        Type::S32 => |s, _, _| (i32::of(s[0]) << 8 >> 8).wrapping_mul(i32::of(s[1]) << 8 >> 8).bits(),
+        _ => return None,
+    })
+}
+
+fn mad24(ty: Type) -> Option<Run> {
+    Some(match ty {
+        Type::U32 => |s, _, _| (((s[0] & 0xFF_FFFF) * (s[1] & 0xFF_FFFF)) as u32).wrapping_add(s[2] as u32).bits(),
+        Type::S32 => {
+            |s, _, _| (i32::of(s[0]) << 8 >> 8).wrapping_mul(i32::of(s[1]) << 8 >> 8).wrapping_add(i32::of(s[2])).bits()
+        }
+        _ => return None,
+    })
+}
+
+/// Bits `start..start+length` of a; signed ones are extended from the field's highest bit.
+fn bfe(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let bits = modifiers.to.bits();
+    let (a, start, length) = (s[0], (s[1] & 0xFF) as u32, (s[2] & 0xFF) as u32);
+    let signed = modifiers.to.is_signed();
+    let top = (start + length).saturating_sub(1).min(bits - 1);
+    let sign = signed && length > 0 && a >> top & 1 == 1;
+    let mut value = if start < bits { a >> start } else { 0 };
+    if length < 64 {
+        value &= (1 << length) - 1;
+    }
+    // Beyond the register's own bits the field holds copies of the sign.
+    let kept = length.min(bits.saturating_sub(start));
+    if sign && kept < bits {
+        value |= u64::MAX << kept;
+    }
+    value & (u64::MAX >> (64 - bits))
+}
+
+/// Bits of a put into b at `start..start+length`.
+fn bfi(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let bits = modifiers.to.bits();
+    let (start, length) = ((s[2] & 0xFF) as u32, (s[3] & 0xFF) as u32);
+    if start >= bits || length == 0 {
+        return s[1];
+    }
+    let field = if length >= 64 { u64::MAX } else { (1 << length) - 1 };
+    let mask = (field << start) & (u64::MAX >> (64 - bits));
+    s[1] & !mask | s[0] << start & mask
+}
+
+fn lop3(s: &[u64; 4], _: &Modifiers, _: Approximation) -> u64 {
+    let (a, b, c, table) = (s[0] as u32, s[1] as u32, s[2] as u32, s[3]);
+    let mut d = 0;
+    for row in 0..8 {
+        if table >> row & 1 == 1 {
+            let pick = |value: u32, bit: u32| if row >> bit & 1 == 1 { value } else { !value };
+            d |= pick(a, 2) & pick(b, 1) & pick(c, 0);
+        }
+    }
+    u64::from(d)
+}
+
+fn prmt(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let bytes = (s[0] & 0xFFFF_FFFF) | s[1] << 32;
+    let selector = s[2] as u32;
+    let first = selector & 3;
+    let picks: [u32; 4] = std::array::from_fn(|i| {
+        let i = i as u32;
+        match modifiers.mode {
+            0 => selector >> (4 * i) & 0xF,
+            1 => first + i,
+            2 => first.wrapping_sub(i) & 7,
+            3 => first,
+            4 => first.max(i),
+            5 => first.min(i),
+            _ => (selector & 1) * 2 + (i & 1),
+        }
+    });
+    let byte = |pick: u32| {
+        let byte = (bytes >> (8 * (pick & 7))) as u8;
+        if modifiers.mode == 0 && pick & 8 != 0 { (byte.cast_signed() >> 7).cast_unsigned() } else { byte }
+    };
+    u64::from(u32::from_le_bytes(picks.map(byte)))
+}
+
+fn shf(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let both = (s[0] & 0xFFFF_FFFF) | s[1] << 32;
+    let n = if modifiers.mode & 2 != 0 { s[2] as u32 & 31 } else { (s[2] as u32).min(32) };
+    let shifted = if modifiers.mode & 1 != 0 { both >> n } else { (both << n) >> 32 };
+    shifted & 0xFFFF_FFFF
+}
+
+fn dp4a(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
+    let part = |bits: u64, i: u32, signed: bool| {
+        let byte = (bits >> (8 * i)) as u8;
+        if signed { i32::from(byte.cast_signed()) } else { i32::from(byte) }
+    };
+    let products = (0..4).map(|i| part(s[0], i, modifiers.mode & 1 != 0) * part(s[1], i, modifiers.mode & 2 != 0));
+    (s[2] as u32).wrapping_add(products.sum::<i32>() as u32).bits()
+}
+
+/// Forms that leave or take a carry: the last source, the second result.
+pub(crate) fn carried(name: &str, opcode: &mut Opcode<'_>, mut modifiers: Modifiers) -> Option<Form> {
+    let (low, high) = (opcode.take("lo"), opcode.take("hi"));
+    opcode.take("cc");
+    let ty = opcode.ty()?;
+    modifiers.to = ty;
+    modifiers.mode = u8::from(high);
+    fn cut(value: u128, modifiers: &Modifiers) -> (u64, u64) {
+        let bits = modifiers.to.bits();
+        let mask = u128::from(u64::MAX >> (64 - bits));
+        ((value & mask) as u64, (value >> bits & 1) as u64)
+    }
+    fn product(s: &[u64; 4], modifiers: &Modifiers) -> u128 {
+        let bits = modifiers.to.bits();
+        let mask = u128::from(u64::MAX >> (64 - bits));
+        let product = if modifiers.to.is_signed() {
+            let sign = |v: u64| i128::from((v << (64 - bits)).cast_signed() >> (64 - bits));
+            (sign(s[0]).wrapping_mul(sign(s[1]))).cast_unsigned()
+        } else {
+            u128::from(s[0]) * u128::from(s[1])
+        };
+        if modifiers.mode == 1 { product >> bits & mask } else { product & mask }
+    }
+    fn inverted(value: u64, modifiers: &Modifiers) -> u128 {
+        u128::from(!value & (u64::MAX >> (64 - modifiers.to.bits())))
+    }
+    let (run, sources): (RunTwo, usize) = match name {
+        "add" => (|s, h, _| cut(u128::from(s[0]) + u128::from(s[1]), h), 2),
+        "addc" => (|s, h, _| cut(u128::from(s[0]) + u128::from(s[1]) + u128::from(s[2]), h), 3),
+        // a - b = a + ~b + 1: the carry is the absence of a borrow.
+        "sub" => (|s, h, _| cut(u128::from(s[0]) + inverted(s[1], h) + 1, h), 2),
+        "subc" => (|s, h, _| cut(u128::from(s[0]) + inverted(s[1], h) + u128::from(s[2]), h), 3),
+        "mad" if low || high => (|s, h, _| cut(product(s, h) + u128::from(s[2]), h), 3),
+        "madc" if low || high => (|s, h, _| cut(product(s, h) + u128::from(s[2]) + u128::from(s[3]), h), 4),
+        _ => return None,
+    };
+    Some(Form { run: Function::Two(run), sources, flops: 0, modifiers })
+}

@@ -1,0 +1,48 @@
+//! The name of an instruction, taken apart.
+
+use super::types::Type;
+
+/// The opcode's parts while it is understood.
+#[derive(Clone, Debug)]
+pub(crate) struct Opcode<'a> {
+    pub(crate) name: &'a str,
+    /// What stands behind the name and was not taken yet.
+    pub(crate) parts: Vec<&'a str>,
+}
+
+impl<'a> Opcode<'a> {
+    pub(crate) fn new(full: &'a str) -> Self {
+        let mut parts = full.split('.');
+        let name = parts.next().unwrap_or_default();
+        Self { name, parts: parts.collect() }
+    }
+
+    /// Whether `part` is there; takes it if so.
+    pub(crate) fn take(&mut self, part: &str) -> bool {
+        let at = self.parts.iter().position(|found| *found == part);
+        at.map(|at| self.parts.remove(at)).is_some()
+    }
+
+    /// Takes all of `parts` that are there.
+    pub(crate) fn drop_all(&mut self, parts: &[&str]) {
+        self.parts.retain(|found| !parts.contains(found));
+    }
+
+    /// Takes what begins with `prefix`.
+    pub(crate) fn drop_prefixed(&mut self, prefixes: &[&str]) {
+        self.parts.retain(|found| !prefixes.iter().any(|prefix| found.starts_with(prefix)));
+    }
+
+    /// Takes the type at the end.
+    pub(crate) fn ty(&mut self) -> Option<Type> {
+        let ty = Type::named(self.parts.last()?)?;
+        self.parts.pop();
+        Some(ty)
+    }
+
+    /// Takes the hints that change no result: caching, prefetching, unified addressing.
+    pub(crate) fn drop_hints(&mut self) {
+        self.drop_prefixed(&["L1::", "L2::", "level::"]);
+        self.drop_all(&["ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"]);
+    }
+}

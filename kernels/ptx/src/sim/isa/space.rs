@@ -1,0 +1,74 @@
+//! State spaces and their addresses.
+
+use super::opcode::Opcode;
+
+/// Where a variable lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    Global,
+    Const,
+    Shared,
+    Local,
+    Param,
+}
+
+/// The space that the opcode names, taken from it.
+pub(crate) fn space(opcode: &mut Opcode<'_>) -> Option<Space> {
+    const SPACES: [(&str, Space); 7] = [
+        ("global", Space::Global),
+        ("shared", Space::Shared),
+        ("shared::cta", Space::Shared),
+        ("shared::cluster", Space::Shared),
+        ("local", Space::Local),
+        ("param", Space::Param),
+        ("const", Space::Const),
+    ];
+    SPACES.iter().find(|(name, _)| opcode.take(name)).map(|(_, space)| *space)
+}
+
+/// Where the shared memory of a block begins: the first KiB belongs to the system on sm_90, and an address that was
+/// never computed shall not hit anything.
+pub(crate) const SHARED_BASE: u64 = 0x400;
+
+/// Where a thread's local memory begins.
+pub(crate) const LOCAL_BASE: u64 = 0x10;
+
+/// Where addresses of a space begin.
+pub(crate) fn base(space: Space) -> u64 {
+    match space {
+        Space::Shared => SHARED_BASE,
+        Space::Local => LOCAL_BASE,
+        Space::Param | Space::Global | Space::Const => 0,
+    }
+}
+
+/// Generic addresses of these spaces begin here; those of global memory are what they are.
+const SHARED_WINDOW: u64 = 0x7D00_0000_0000;
+
+const LOCAL_WINDOW: u64 = 0x7C00_0000_0000;
+
+const PARAM_WINDOW: u64 = 0x7B00_0000_0000;
+
+/// Bytes of a window.
+const WINDOW: u64 = 1 << 32;
+
+/// The start of a space's window.
+pub(crate) fn window(space: Space) -> u64 {
+    match space {
+        Space::Shared => SHARED_WINDOW,
+        Space::Local => LOCAL_WINDOW,
+        Space::Param => PARAM_WINDOW,
+        Space::Global | Space::Const => 0,
+    }
+}
+
+/// The space of a generic address, and the address within it.
+pub(crate) fn space_of(address: u64) -> (Space, u64) {
+    for space in [Space::Shared, Space::Local, Space::Param] {
+        let start = window(space);
+        if (start..start + WINDOW).contains(&address) {
+            return (space, address - start);
+        }
+    }
+    (Space::Global, address)
+}

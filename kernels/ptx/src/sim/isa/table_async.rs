@@ -1,0 +1,140 @@
+//! The forms of sm_90 that wait for and move data asynchronously: which are known, and the shapes of their operands.
+
+use super::{
+    asynchronous::{Arrive, Async, Bulk, Product, Wait},
+    fetch::fetch,
+    opcode::Opcode,
+    types::Type,
+};
+
+/// The form of `opcode` and the shape of its operands.
+pub(crate) fn find(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
+    match opcode.name {
+        "mbarrier" => mbarrier(opcode),
+        "wgmma" => wgmma(opcode),
+        "setmaxnreg" => {
+            let increases = opcode.take("inc");
+            let known = (increases || opcode.take("dec")) && opcode.take("sync") && opcode.take("aligned");
+            opcode.ty().filter(|ty| known && *ty == Type::U32)?;
+            Some((Async::SetRegisters { increases }, "S"))
+        }
+        "mapa" => {
+            opcode.drop_all(&["shared::cluster"]);
+            opcode.ty().filter(|ty| matches!(ty, Type::U32 | Type::U64))?;
+            Some((Async::MapShared, "DSS"))
+        }
+        "griddepcontrol" => {
+            opcode.drop_all(&["launch_dependents", "wait"]);
+            Some((Async::Nothing, ""))
+        }
+        "barrier" if opcode.parts.first() == Some(&"cluster") => {
+            opcode.take("cluster");
+            opcode.drop_all(&["release", "relaxed", "acquire", "aligned"]);
+            let arrives = opcode.take("arrive");
+            if arrives {
+                return Some((Async::ClusterArrive, ""));
+            }
+            opcode.take("wait").then_some((Async::ClusterWait, ""))
+        }
+        "prefetch" if opcode.parts.contains(&"tensormap") => {
+            opcode.drop_all(&["tensormap", "param", "const"]);
+            Some((Async::Nothing, "A"))
+        }
+        "cp" if opcode.parts.contains(&"bulk") => bulk(opcode),
+        _ => None,
+    }
+}
+
+fn mbarrier(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
+    if opcode.take("pending_count") {
+        opcode.ty().filter(|ty| *ty == Type::B64)?;
+        return Some((Async::PendingCount, "DS"));
+    }
+    let relaxed = opcode.take("relaxed");
+    opcode.drop_all(&["release", "acquire", "cta", "cluster", "shared", "shared::cta"]);
+    let expects = opcode.take("expect_tx");
+    let parity = opcode.take("parity");
+    opcode.take("noComplete");
+    opcode.ty().filter(|ty| *ty == Type::B64)?;
+    if opcode.parts.is_empty() {
+        return expects.then_some((Async::ExpectBytes, "AS"));
+    }
+    let [action] = opcode.parts[..] else { return None };
+    opcode.parts.clear();
+    let arrive = Arrive { expects, drops: action == "arrive_drop", releases: !relaxed };
+    Some(match action {
+        "init" => (Async::Init, "AS"),
+        "inval" => (Async::Invalidate, "A"),
+        "arrive" | "arrive_drop" => (Async::Arrive(arrive), if expects { "DAS" } else { "DA?S" }),
+        "complete_tx" => (Async::CompleteBytes, "AS"),
+        "test_wait" => (Async::Wait(Wait { parity, acquires: !relaxed }), "DAS"),
+        "try_wait" => (Async::Wait(Wait { parity, acquires: !relaxed }), "DAS?S"),
+        _ => return None,
+    })
+}
+
+fn wgmma(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
+    if !(opcode.take("sync") && opcode.take("aligned")) {
+        return None;
+    }
+    let simple = [
+        ("fence", Async::ProductFence, ""),
+        ("commit_group", Async::ProductCommit, ""),
+        ("wait_group", Async::ProductWait, "S"),
+    ];
+    if let Some((_, what, shape)) = simple.into_iter().find(|(name, ..)| opcode.take(name)) {
+        return Some((what, shape));
+    }
+    opcode.take("mma_async").then_some(())?;
+    let (b, a, d) = (opcode.ty()?, opcode.ty()?, opcode.ty()?);
+    let shape = opcode.parts.pop()?;
+    let (n, k) = shape.strip_prefix("m64n")?.split_once('k')?;
+    let (n, k): (usize, usize) = (n.parse().ok()?, k.parse().ok()?);
+    let product = Product { n, input: a, output: d };
+    let known = a == b
+        && matches!((a, d), (Type::Bf16 | Type::Tf32, Type::F32) | (Type::F16, Type::F32 | Type::F16))
+        && (8..=256).contains(&n)
+        && n % 8 == 0
+        && k == product.k();
+    known.then_some((Async::Product(product), if a == Type::Tf32 { "DSSSSS" } else { "DSSSSSS?S" }))
+}
+
+fn bulk(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
+    opcode.drop_all(&["async", "bulk"]);
+    if opcode.take("commit_group") {
+        return Some((Async::BulkCommit, ""));
+    }
+    if opcode.take("wait_group") {
+        return Some((Async::BulkWait { reads: opcode.take("read") }, "S"));
+    }
+    let dimensions = (1..=5).find(|d| opcode.take(&format!("{d}d"))).unwrap_or(0);
+    if opcode.take("tensor") != (dimensions > 0) {
+        return None;
+    }
+    opcode.drop_hints();
+    opcode.take("tile");
+    if opcode.take("prefetch") {
+        opcode.parts.retain(|part| !part.starts_with("L2") && *part != "global");
+        return Some((Async::Nothing, if dimensions > 0 { "A?S" } else { "AS?S" }));
+    }
+    let reduces = opcode.take("reduce");
+    let reduction = if reduces { Some(fetch(opcode)?) } else { None };
+    opcode.take("noftz");
+    let ty = if reduces && dimensions == 0 { opcode.ty()? } else { Type::B8 };
+    let loads = opcode.take("mbarrier::complete_tx::bytes");
+    let bulk = Bulk { loads, dimensions, reduction, ty };
+    // The order of the spaces says the direction.
+    let known = if loads {
+        !reduces && matches!(opcode.parts[..], ["shared::cluster" | "shared::cta", "global"])
+    } else {
+        opcode.take("bulk_group") && matches!(opcode.parts[..], ["global", "shared::cta"])
+    };
+    opcode.parts.clear();
+    let shape = match (loads, dimensions > 0) {
+        (true, true) => "AAA?S",
+        (true, false) => "AASA?S",
+        (false, true) => "AA?S",
+        (false, false) => "AAS?S",
+    };
+    known.then_some((Async::Bulk(bulk), shape))
+}

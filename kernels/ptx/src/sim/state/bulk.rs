@@ -1,0 +1,92 @@
+//! The bulk copies of a block.
+
+use super::clocks::Epoch;
+use crate::sim::{
+    isa::{fetch::Fetch, space::SHARED_BASE, types::Type},
+    tensor_map::{Row, TensorMap},
+};
+
+/// A copy that is not over.
+#[derive(Clone, Debug)]
+pub(crate) struct Flight {
+    pub(crate) warp: usize,
+    pub(crate) lane: usize,
+    pub(crate) pc: usize,
+    /// Byte of shared memory.
+    pub(crate) shared: usize,
+    pub(crate) bytes: usize,
+    /// The other end, by rows.
+    pub(crate) rows: Vec<Row>,
+    pub(crate) map: Option<TensorMap>,
+    pub(crate) read: Epoch,
+    pub(crate) write: Epoch,
+    pub(crate) goal: Goal,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// Into shared memory; the mbarrier counts.
+    Load { mbarrier: usize },
+    /// Out of shared memory, in a group of its thread once that is committed.
+    Store { group: Option<u32>, reduction: Option<(Fetch, Type)> },
+}
+
+/// What threads know of their groups of stores.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    /// (warp, lane, groups committed)
+    pub(crate) committed: Vec<(usize, usize, u32)>,
+    /// Stores that have ended: thread, group, epochs of reading and of writing.
+    pub(crate) ended: Vec<(usize, usize, u32, Epoch, Epoch)>,
+}
+
+impl Groups {
+    pub(crate) fn committed(&mut self, warp: usize, lane: usize) -> &mut u32 {
+        let found = self.committed.iter().position(|(w, l, _)| (*w, *l) == (warp, lane));
+        let at = found.unwrap_or_else(|| {
+            self.committed.push((warp, lane, 0));
+            self.committed.len() - 1
+        });
+        &mut self.committed[at].2
+    }
+}
+
+impl Flight {
+    pub(crate) fn element_bytes(&self) -> usize {
+        self.map.map_or(1, |map| map.dtype.bytes())
+    }
+
+    /// The stretches of global memory: address and bytes.
+    pub(crate) fn stretches(&self) -> Vec<(u64, usize)> {
+        let element = self.element_bytes();
+        let mut all = Vec::new();
+        for row in self.rows.iter().filter(|row| !row.elements.is_empty()) {
+            let start = row.address.wrapping_add(row.elements.start as u64 * row.step);
+            if row.step == element as u64 {
+                all.push((start, row.elements.len() * element));
+            } else {
+                all.extend((0..row.elements.len()).map(|k| (start + k as u64 * row.step, element)));
+            }
+        }
+        all
+    }
+
+    /// Where a piece of 16 bytes of the tile lies in shared memory.
+    pub(crate) fn tile(&self) -> impl Fn(usize) -> usize {
+        let (shared, swizzle) = (self.shared as u64 + SHARED_BASE, self.map.map(|map| map.swizzle));
+        move |byte| {
+            let address = shared + byte as u64;
+            (swizzle.map_or(address, |swizzle| swizzle.apply(address)) - SHARED_BASE) as usize
+        }
+    }
+}
+
+/// Operations of a block that no warp runs.
+#[derive(Debug, Default)]
+pub(crate) struct Engine {
+    pub(crate) flights: Vec<Flight>,
+    pub(crate) groups: Groups,
+    /// For each warpgroup, the products that its warps issue.
+    pub(crate) issued: Vec<Vec<u32>>,
+}

@@ -1,0 +1,184 @@
+//! A launch while it runs: registers, findings and counts.
+
+use super::{
+    block::Block,
+    clocks::{self, lanes},
+    memory::Memory,
+    published::Published,
+};
+use crate::Launch;
+use crate::sim::{
+    Approximation, Finding, FindingKind, Options,
+    isa::instruction::{CONSTANT, SINK},
+    metrics::{Metrics, Traffic},
+    report::Findings,
+    schedule::{Chooser, Draw},
+    text::entry::Entry,
+};
+use std::collections::HashMap;
+
+/// A launch while it runs.
+pub(crate) struct Machine<'a> {
+    pub(crate) entry: &'a Entry,
+    pub(crate) launch: Launch,
+    pub(crate) options: &'a Options,
+    pub(crate) constants: Vec<[u64; 32]>,
+    pub(crate) params: Vec<u8>,
+    /// Of each warp, the special registers.
+    pub(crate) specials: Vec<Vec<[u64; 32]>>,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) findings: Findings,
+    pub(crate) counts: Vec<u64>,
+    pub(crate) traffic: Vec<Traffic>,
+    pub(crate) metrics: Metrics,
+    /// What strong stores have published, by address; those of shared memory with the block's number above.
+    pub(crate) published: HashMap<(u32, u64), Published>,
+    pub(crate) chooser: Chooser,
+    pub(crate) completions: Draw,
+    /// The launch cannot go on.
+    pub(crate) fatal: bool,
+    /// The kernel has products of warpgroups, so registers are watched.
+    pub(crate) has_products: bool,
+    /// The kernel has strong accesses or fences whose scope does not reach other blocks.
+    pub(crate) has_scopes: bool,
+    pub(crate) warps: usize,
+    /// The allocation that was touched last.
+    pub(crate) guess: usize,
+    /// Blocks that may wait for each other at the same time.
+    pub(crate) resident: usize,
+    pub(crate) most_instructions: u64,
+}
+
+/// What a warp does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Next,
+    /// The warp's turn is over: it waits, has ended, or ought to let others run.
+    Yield,
+}
+
+/// The position with number `index` in a box, x first.
+pub(crate) fn position(index: usize, [x, y, _]: [u32; 3]) -> [u32; 3] {
+    let index = index as u32;
+    [index % x, index / x % y, index / x / y]
+}
+
+/// The first lane of a mask.
+pub(crate) fn first(mask: u32) -> usize {
+    mask.trailing_zeros().min(31) as usize
+}
+
+impl Machine<'_> {
+    /// Bytes of shared memory of a block.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        match self.launch.shared_bytes {
+            0 => self.entry.static_shared,
+            bytes => self.entry.dynamic_shared + u64::from(bytes),
+        }
+    }
+
+    /// The values of a slot.
+    #[inline]
+    pub(crate) fn value<'v>(&'v self, block: &'v Block, w: usize, slot: u32) -> &'v [u64; 32] {
+        if slot & CONSTANT != 0 {
+            &self.constants[(slot & !CONSTANT) as usize]
+        } else {
+            &block.warps[w].registers[slot as usize]
+        }
+    }
+
+    /// The value of a slot in one lane.
+    #[inline]
+    pub(crate) fn lane_value(&self, block: &Block, w: usize, slot: u32, lane: usize) -> u64 {
+        self.value(block, w, slot)[lane]
+    }
+
+    /// Writes a register in the lanes of `mask`.
+    #[inline]
+    pub(crate) fn set(&self, block: &mut Block, w: usize, slot: u32, mask: u32, values: &[u64; 32]) {
+        if slot == SINK {
+            return;
+        }
+        let kept = self.entry.registers.masks[slot as usize];
+        let warp = &mut block.warps[w];
+        let register = &mut warp.registers[slot as usize];
+        if mask == u32::MAX {
+            register.iter_mut().zip(values).for_each(|(to, from)| *to = from & kept);
+        } else {
+            lanes(mask).for_each(|lane| register[lane] = values[lane] & kept);
+        }
+        warp.defined[slot as usize] |= mask;
+    }
+
+    /// Reports sources that were never written.
+    #[inline]
+    pub(crate) fn check_sources(&mut self, block: &Block, w: usize, sources: &[u32], mask: u32, pc: usize) {
+        for slot in sources.iter().filter(|slot| **slot & CONSTANT == 0) {
+            let missing = mask & !block.warps[w].defined[*slot as usize];
+            if missing != 0 {
+                self.undefined(block, w, missing, pc, *slot);
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn undefined(&mut self, block: &Block, w: usize, missing: u32, pc: usize, slot: u32) {
+        let name = self.entry.registers.name(slot);
+        let message = || format!("uses the register {name}, which was never written or is made of what was not");
+        self.report(FindingKind::Uninitialized, block, w, first(missing), pc, None, message);
+    }
+
+    /// Takes a finding.
+    #[cold]
+    pub(crate) fn report(
+        &mut self,
+        kind: FindingKind,
+        block: &Block,
+        w: usize,
+        lane: usize,
+        pc: usize,
+        address: Option<u64>,
+        message: impl FnOnce() -> String,
+    ) {
+        self.fatal |= self.options.first_finding_ends;
+        let (entry, launch) = (self.entry, self.launch);
+        let pc = pc.min(entry.code.len() - 1);
+        self.findings.add(kind, pc as u32, self.options.max_findings, || Finding {
+            kind,
+            kernel: entry.name.clone(),
+            place: entry.place(pc),
+            instruction: entry.code[pc].opcode.to_string(),
+            block: block.position,
+            thread: position(32 * w + lane, launch.block),
+            address,
+            message: message(),
+            times: 1,
+        });
+    }
+
+    /// Who made an access, in words.
+    pub(crate) fn who(&self, epoch: &clocks::Epoch, block: &Block) -> String {
+        let timelines = clocks::timelines(self.warps);
+        let (other, timeline) = (epoch.timeline / timelines, epoch.timeline % timelines);
+        let (class, warp) = (timeline as usize / self.warps, timeline as usize % self.warps);
+        let thread = match (class, epoch.lane) {
+            (0 | 1, lane) if lane < 32 => {
+                format!("thread {:?}", position(32 * warp + usize::from(lane), self.launch.block))
+            }
+            _ => format!("warp {warp}"),
+        };
+        let unit = ["", "'s cp.async", "'s bulk copy", "'s wgmma"][class];
+        let place = if other == block.linear {
+            String::new()
+        } else {
+            format!(" of block {:?}", position(other as usize, self.launch.grid))
+        };
+        let at = self.entry.code.get(epoch.pc as usize);
+        let at = at.map_or_else(String::new, |i| format!(" (`{}`, {})", i.opcode, i.place(&self.entry.files)));
+        format!("{thread}{unit}{place}{at}")
+    }
+
+    pub(crate) fn approximation(&self) -> Approximation {
+        self.options.approximation
+    }
+}

@@ -1,0 +1,71 @@
+//! The mbarriers of a block.
+
+use super::clocks::{Epoch, View};
+use crate::sim::isa::space::SHARED_BASE;
+use std::collections::BTreeMap;
+
+/// The mbarriers of a block, by their offset in shared memory.
+#[derive(Debug, Default)]
+pub(crate) struct Mbarriers {
+    pub(crate) all: BTreeMap<usize, Mbarrier>,
+}
+
+/// An mbarrier.
+#[derive(Debug)]
+pub(crate) struct Mbarrier {
+    pub(crate) expected: u32,
+    pub(crate) pending: i64,
+    pub(crate) bytes: i64,
+    pub(crate) phase: u64,
+    /// What the arrivals of the phase that runs have published.
+    pub(crate) joined: View,
+    /// What those of the phase before had.
+    pub(crate) completed: View,
+    /// Who initialized it.
+    pub(crate) init: Epoch,
+    /// A fence has made the initialization visible to asynchronous operations.
+    pub(crate) visible: bool,
+    /// Where bytes came from last, for messages.
+    pub(crate) fresh: View,
+}
+
+impl Mbarriers {
+    /// Whether an mbarrier lies in these bytes.
+    #[inline]
+    pub(crate) fn overlaps(&self, at: usize, bytes: usize) -> bool {
+        !self.all.is_empty() && self.all.range(at.saturating_sub(7)..at + bytes).next().is_some()
+    }
+
+    pub(crate) fn get(&mut self, at: usize) -> Option<&mut Mbarrier> {
+        self.all.get_mut(&at)
+    }
+
+    /// The state of each, in words.
+    pub(crate) fn describe(&self) -> impl Iterator<Item = String> {
+        self.all.iter().map(|(at, state)| {
+            let Mbarrier { expected, pending, bytes, phase, .. } = state;
+            let address = SHARED_BASE + *at as u64;
+            format!("mbarrier at {address:#x}: phase {phase}, {pending} of {expected} arrivals and {bytes} bytes are missing")
+        })
+    }
+
+    /// A fence of a thread that `knows` makes what it knows of visible to asynchronous operations.
+    pub(crate) fn show(&mut self, knows: impl Fn(&Epoch) -> bool) {
+        for state in self.all.values_mut().filter(|state| !state.visible) {
+            state.visible = knows(&state.init);
+        }
+    }
+}
+
+impl Mbarrier {
+    /// Whether the phase is over; starts the next one if so.
+    pub(crate) fn turn(&mut self) -> bool {
+        let over = self.pending == 0 && self.bytes == 0;
+        if over {
+            self.phase += 1;
+            self.pending = i64::from(self.expected);
+            self.completed = std::mem::replace(&mut self.joined, self.fresh.clone());
+        }
+        over
+    }
+}

@@ -1,0 +1,304 @@
+//! Shadow memory: for every word (or byte, where bytes are written) who wrote it last and who has read it since.
+//!
+//! The last write is one epoch. Reads are one epoch as long as each reader knows of the one before, and a list of one
+//! epoch a warp where several read without knowing of each other, as in FastTrack (Flanagan and Freund, 2009). Bulk copies
+//! of a warp do not end in order, so each that the next reader does not know of has an epoch of its own.
+
+use super::clocks::{ALL, Epoch, FLIGHT, MANY, NARROW, SET, STRONG};
+use std::cell::Cell;
+
+/// What is known of a word.
+#[derive(Clone, Copy, Debug, Default)]
+struct Word {
+    /// The last ordinary write.
+    write: Epoch,
+    /// The last strong write since. It hides nothing: who knows of it need not know of the ordinary one.
+    strong: Epoch,
+    read: Epoch,
+    was_read: bool,
+}
+
+/// Bytes that one page of a shadow stands for.
+const PAGE: usize = 4096;
+
+/// The shadow of a stretch of memory. Only pages that somebody touches take any memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shadow {
+    pages: Vec<Option<Page>>,
+    bytes: usize,
+    /// Timelines of a block, which tell its accesses from those of others.
+    timelines: u32,
+    /// Sets of readers: a reader and the position of the rest, or [`END`]. They never change, so that cells share them.
+    sets: Vec<(Epoch, u32)>,
+    /// The last step from one state of readers by a reader to the next: neighboring cells take the same.
+    step: Option<(Epoch, Epoch, Epoch)>,
+}
+
+/// The end of a set of readers.
+const END: u32 = u32::MAX;
+
+/// Cells of 2^shift bytes each.
+#[derive(Clone, Debug)]
+struct Page {
+    shift: u32,
+    cells: Vec<Word>,
+}
+
+impl Page {
+    fn new() -> Self {
+        Page { shift: 2, cells: vec![Word::default(); PAGE / 4] }
+    }
+
+    /// The cells of bytes of the page; they become smaller where it is not made of whole ones.
+    fn range(&mut self, at: usize, bytes: usize) -> std::ops::Range<usize> {
+        while self.shift > 0 && (at | bytes) & ((1 << self.shift) - 1) != 0 {
+            self.shift -= 1;
+            self.cells = self.cells.iter().flat_map(|cell| [*cell, *cell]).collect();
+        }
+        at >> self.shift..(at + bytes) >> self.shift
+    }
+}
+
+/// The pages of an access: number, first byte within it, bytes.
+fn pieces(at: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (at / PAGE..(at + bytes).div_ceil(PAGE)).map(move |page| {
+        let (start, end) = (at.max(page * PAGE), (at + bytes).min((page + 1) * PAGE));
+        (page, start - page * PAGE, end - start)
+    })
+}
+
+/// `knows`, which remembers its last answer: neighboring cells were mostly touched by the same instruction.
+pub(crate) fn remembering(knows: impl Fn(&Epoch) -> bool) -> impl Fn(&Epoch) -> bool {
+    let last = Cell::new((Epoch::default(), false));
+    move |epoch| remember(&last, epoch, &knows)
+}
+
+/// The answer of `knows`, or the last one where it is asked the same again.
+pub(crate) fn remember(last: &Cell<(Epoch, bool)>, epoch: &Epoch, knows: impl Fn(&Epoch) -> bool) -> bool {
+    let (known, answer) = last.get();
+    if known == *epoch {
+        return answer;
+    }
+    let answer = knows(epoch);
+    last.set((*epoch, answer));
+    answer
+}
+
+/// A race: the other access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// Byte within the stretch.
+    pub(crate) byte: usize,
+    pub(crate) other: Epoch,
+    pub(crate) other_writes: bool,
+    /// Both are strong: they race because a scope is too narrow.
+    pub(crate) both_strong: bool,
+}
+
+impl Shadow {
+    /// The shadow of `bytes` bytes that nobody has touched, in a launch whose blocks have so many timelines.
+    pub(crate) fn new(bytes: usize, timelines: u32) -> Self {
+        Shadow { pages: vec![None; bytes.div_ceil(PAGE)], bytes, timelines, ..Shadow::default() }
+    }
+
+    /// Notes a read and gives back the first write that races with it.
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        at: usize,
+        bytes: usize,
+        epoch: Epoch,
+        knows: impl Fn(&Epoch) -> bool,
+    ) -> Option<Conflict> {
+        let mut found = None;
+        let timelines = self.timelines;
+        let races = |other: &Epoch| other.clock != 0 && !reach_each_other(other, &epoch, timelines) && !knows(other);
+        let conflict = |byte: usize, other: Epoch, other_writes: bool| {
+            let both_strong = other.is_strong() && epoch.is_strong();
+            Some(Conflict { byte, other, other_writes, both_strong })
+        };
+        for (number, start, bytes) in pieces(at, bytes) {
+            let page = self.pages[number].get_or_insert_with(Page::new);
+            for index in page.range(start, bytes) {
+                let cell = &mut page.cells[index];
+                cell.was_read = true;
+                if found.is_none() {
+                    let byte = (number * PAGE + (index << page.shift)).max(at);
+                    let racing = [cell.write, cell.strong].into_iter().find(races);
+                    found = racing.and_then(|other| conflict(byte, other, true));
+                }
+                if let Some((before, by, after)) = self.step
+                    && before == cell.read
+                    && by == epoch
+                {
+                    cell.read = after;
+                    continue;
+                }
+                let before = cell.read;
+                if before.lane == SET || !merge(&mut cell.read, epoch, &knows) {
+                    cell.read = grow(&mut self.sets, before, epoch, &knows);
+                }
+                self.step = Some((before, epoch, cell.read));
+            }
+        }
+        found
+    }
+
+    /// Notes a write and gives back the first access that races with it.
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        at: usize,
+        bytes: usize,
+        epoch: Epoch,
+        knows: impl Fn(&Epoch) -> bool,
+    ) -> Option<Conflict> {
+        let mut found = None;
+        let timelines = self.timelines;
+        let races = |other: &Epoch| other.clock != 0 && !reach_each_other(other, &epoch, timelines) && !knows(other);
+        let conflict = |byte: usize, other: Epoch, other_writes: bool| {
+            let both_strong = other.is_strong() && epoch.is_strong();
+            Some(Conflict { byte, other, other_writes, both_strong })
+        };
+        for (number, start, bytes) in pieces(at, bytes) {
+            let page = self.pages[number].get_or_insert_with(Page::new);
+            for index in page.range(start, bytes) {
+                let cell = &mut page.cells[index];
+                if found.is_none() {
+                    let byte = (number * PAGE + (index << page.shift)).max(at);
+                    if let Some(other) = [cell.write, cell.strong].into_iter().find(races) {
+                        found = conflict(byte, other, true);
+                    } else if cell.read.lane == SET {
+                        let reader = members(&self.sets, cell.read).find(races);
+                        found = reader.and_then(|reader| conflict(byte, reader, false));
+                    } else if races(&cell.read) {
+                        found = conflict(byte, cell.read, false);
+                    }
+                }
+                if epoch.is_strong() {
+                    cell.strong = epoch;
+                } else {
+                    (cell.write, cell.strong, cell.read) = (epoch, Epoch::default(), Epoch::default());
+                }
+            }
+        }
+        found
+    }
+
+    /// The last writes of the bytes that `wanted` asks about: the first that it takes, with its byte.
+    pub(crate) fn find_write(
+        &mut self,
+        at: usize,
+        bytes: usize,
+        mut wanted: impl FnMut(&Epoch) -> bool,
+    ) -> Option<(usize, Epoch)> {
+        for (number, start, bytes) in pieces(at, bytes) {
+            let Some(page) = &mut self.pages[number] else { continue };
+            for index in page.range(start, bytes) {
+                let cell = &page.cells[index];
+                let found = [cell.write, cell.strong].into_iter().find(|write| write.clock != 0 && wanted(write));
+                if let Some(write) = found {
+                    return Some(((number * PAGE + (index << page.shift)).max(at), write));
+                }
+            }
+        }
+        None
+    }
+
+    /// How many bytes were read and how many written.
+    pub(crate) fn touched(&self) -> (u64, u64) {
+        let (mut read, mut written) = (0, 0);
+        for (number, page) in self.pages.iter().enumerate().filter_map(|(at, page)| Some((at, page.as_ref()?))) {
+            for (index, cell) in page.cells.iter().enumerate() {
+                // The last cell may be cut.
+                let left = self.bytes.saturating_sub(number * PAGE + (index << page.shift));
+                let size = left.min(1 << page.shift) as u64;
+                read += if cell.was_read { size } else { 0 };
+                written += if cell.write.clock != 0 || cell.strong.clock != 0 { size } else { 0 };
+            }
+        }
+        (read, written)
+    }
+}
+
+/// Whether both accesses are strong, each with a scope that the other's thread is in: then they do not race.
+fn reach_each_other(a: &Epoch, b: &Epoch, timelines: u32) -> bool {
+    let narrow = (a.flags | b.flags) & NARROW != 0;
+    a.is_strong() && b.is_strong() && (!narrow || a.timeline / timelines == b.timeline / timelines)
+}
+
+/// The flags of an epoch that stands for two reads: strong if both are, narrow if one is.
+fn common_flags(a: Epoch, b: Epoch) -> u8 {
+    a.flags & (b.flags | !STRONG) | b.flags & NARROW
+}
+
+/// The epochs of a set.
+fn members(sets: &[(Epoch, u32)], set: Epoch) -> impl Iterator<Item = Epoch> {
+    let first = (set.lane == SET).then_some(set.clock);
+    std::iter::successors(first, |at| Some(sets[*at as usize].1).filter(|next| *next != END))
+        .map(|at| sets[at as usize].0)
+}
+
+/// Takes `epoch` into `read` if one epoch can stand for both.
+fn merge(read: &mut Epoch, epoch: Epoch, knows: &impl Fn(&Epoch) -> bool) -> bool {
+    if read.clock == 0 {
+        *read = epoch;
+        return true;
+    }
+    if epoch.flags & FLIGHT != 0 {
+        let known = knows(read);
+        if known {
+            *read = epoch;
+        }
+        return known;
+    }
+    if read.timeline == epoch.timeline && (read.lane == epoch.lane || epoch.lane == ALL) {
+        *read = epoch;
+        return true;
+    }
+    if read.timeline == epoch.timeline && read.lane == MANY && read.clock == epoch.clock {
+        read.flags = common_flags(*read, epoch);
+        return true;
+    }
+    if knows(read) {
+        *read = epoch;
+        return true;
+    }
+    if read.timeline == epoch.timeline {
+        read.lane = MANY;
+        read.clock = read.clock.max(epoch.clock);
+        read.flags = common_flags(*read, epoch);
+        return true;
+    }
+    false
+}
+
+/// The set of the readers in `before` and `epoch`.
+fn grow(sets: &mut Vec<(Epoch, u32)>, before: Epoch, epoch: Epoch, knows: &impl Fn(&Epoch) -> bool) -> Epoch {
+    let add = |sets: &mut Vec<(Epoch, u32)>, epoch: Epoch, rest: u32| {
+        sets.push((epoch, rest));
+        sets.len() as u32 - 1
+    };
+    let head = if before.lane == SET { before.clock } else { add(sets, before, END) };
+    let set = Epoch { lane: SET, clock: head, ..Epoch::default() };
+    let flies = epoch.flags & FLIGHT != 0;
+    let replaced =
+        members(sets, set).any(|reader| if flies { knows(&reader) } else { reader.timeline == epoch.timeline });
+    if !replaced {
+        return Epoch { clock: add(sets, epoch, head), ..set };
+    }
+    let mut readers: Vec<Epoch> = members(sets, set).collect();
+    if flies {
+        // Who knows of this copy knows of what its thread knew when it started it.
+        readers.retain(|reader| !knows(reader));
+        readers.push(epoch);
+    } else if let Some(reader) = readers.iter_mut().find(|reader| reader.timeline == epoch.timeline) {
+        let old = *reader;
+        merge(reader, epoch, knows);
+        if *reader == old {
+            return if before.lane == SET { before } else { set };
+        }
+    }
+    let head = readers.into_iter().fold(END, |rest, reader| add(sets, reader, rest));
+    Epoch { clock: head, ..set }
+}
