@@ -6,15 +6,13 @@ use super::{
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
-    attention::{
-        cuda::Flash, cuda_sm90::HopperFlash, cuda_sm90_backward::HopperBackward, cuda_sm90_short::HopperShort,
-    },
+    attention::cuda::{sm80::Flash, sm90::HopperFlash, sm90_backward::HopperBackward, sm90_short::HopperShort},
     cross_entropy::cuda::Rows,
     dropout::{Dropout, cuda::Apply},
     elementwise::cuda::{Function, Map, Part},
     embedding::cuda::{AddPieces, Gather, SumPieces},
     gelu::cuda::BiasActivation,
-    gemm::{cuda::Product, cuda_sm90::HopperProduct, cuda_split_k::SplitKReduce},
+    gemm::cuda::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
     layernorm::cuda::LayerNorm,
     operation::{Name, Program},
     optimizer::cuda::Update,

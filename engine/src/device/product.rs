@@ -16,7 +16,10 @@ use super::{
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
     dropout::Dropout,
-    gemm::{Beta, Fused, Gemm, cuda::Product, cuda_sm90::HopperProduct, cuda_split_k::SplitKReduce},
+    gemm::{
+        Beta, Fused, Gemm,
+        cuda::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
+    },
 };
 use ptx::{Sm, Storage, TensorMap};
 

@@ -22,10 +22,12 @@ use crate::{
 use kernels::{
     attention::{
         self, Gradients, Ragged, backward_scratch_len,
-        cuda::{Flash, Step},
-        cuda_sm90::HopperFlash,
-        cuda_sm90_backward::{HopperBackward, Side},
-        cuda_sm90_short::HopperShort,
+        cuda::{
+            sm80::{Flash, Step},
+            sm90::HopperFlash,
+            sm90_backward::{HopperBackward, Side},
+            sm90_short::HopperShort,
+        },
     },
     operation::Cost,
 };
@@ -201,7 +203,7 @@ impl OnGpu<'_> {
         let dropout = self.dropout().is_some();
         let kernel =
             Flash::new(step, storage(self.qkv.dtype()).into(), head_size, 3 * h, dropout).ok_or_else(|| {
-                let most = attention::cuda::MAX_HEAD_SIZE;
+                let most = attention::cuda::sm80::MAX_HEAD_SIZE;
                 EngineError::shape(
                     "attention",
                     format!("heads of size {head_size}; kernels of the GPU take up to {most}"),

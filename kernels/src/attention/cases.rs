@@ -1,8 +1,8 @@
 //! The row of attention in the table of operations: its sizes, its cost, its check against f64. The ragged batches, and
 //! what only tests need, stand in `tests.rs`.
 
-use super::cuda_cases::{Simulation, programs};
-use super::cuda_sm90::HopperFlash;
+use super::cuda::cases::{Simulation, programs};
+use super::cuda::sm90::HopperFlash;
 use super::{Attention, Gradients, backward, backward_scratch_len, forward, reference};
 use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
 use crate::dropout::Dropout;

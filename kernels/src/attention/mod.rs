@@ -38,15 +38,6 @@
 mod cases;
 mod cpu;
 pub mod cuda;
-mod cuda_backward;
-mod cuda_cases;
-mod cuda_single;
-pub mod cuda_sm90;
-pub mod cuda_sm90_backward;
-mod cuda_sm90_ring;
-mod cuda_sm90_scores;
-pub mod cuda_sm90_short;
-mod cuda_tile;
 pub mod reference;
 #[cfg(test)]
 mod tests;

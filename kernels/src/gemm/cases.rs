@@ -1,7 +1,9 @@
 //! The product's row in the table of operations: its sizes, its cost, its check against f64.
 
 use super::{
-    Beta, Epilogue, Gemm, Layout, PackedB, cuda_cases, cuda_sm90_cases, cuda_variants, gemm, gemm_packed, reference,
+    Beta, Epilogue, Gemm, Layout, PackedB,
+    cuda::{cases as cuda_cases, sm90_cases, variants},
+    gemm, gemm_packed, reference,
 };
 use crate::{
     Cpu, DType, Element, Isa,
@@ -140,7 +142,7 @@ fn cases() -> Vec<Case> {
     }
     all.push(case("nt", After::Bias, DType::Bf16, 40, 125, 72));
     all.push(case("nt", After::Bias, DType::Bf16, 264, 13, 392));
-    all.extend(cuda_variants::cases());
+    all.extend(variants::cases());
     for (form, ..) in &FORMS[..3] {
         for m in BASE_ROWS {
             all.extend(BASE_SHAPES.map(|(n, k)| case(form, After::Nothing, DType::F32, m, n, k)));
@@ -151,7 +153,7 @@ fn cases() -> Vec<Case> {
 
 /// Specification and epilogue of a case.
 pub(super) fn read(case: &Case) -> (Gemm, After) {
-    let (form, rest) = cuda_variants::plain(&case.variant).split_at(2);
+    let (form, rest) = variants::plain(&case.variant).split_at(2);
     let (_, a, b) = FORMS.into_iter().find(|(name, ..)| *name == form).unwrap_or_else(|| panic!("{case}: no form"));
     let after = After::all().into_iter().find(|after| after.name() == rest);
     let spec = Gemm::new(case.dim("m"), case.dim("n"), case.dim("k"), a, b);
@@ -177,7 +179,7 @@ fn check(case: &Case, target: Target) -> Outcome {
         return skipped("larger cases are timed, not checked");
     }
     let checked = match target {
-        Target::Cpu(_) if cuda_variants::only_on_gpu(&case.variant) => return skipped("only a GPU has this variant"),
+        Target::Cpu(_) if variants::only_on_gpu(&case.variant) => return skipped("only a GPU has this variant"),
         Target::Cpu(kind) => {
             let Some(isa) = Isa::new(kind) else { return skipped("this machine lacks the instruction set") };
             match Cpu::new(isa, 2) {
@@ -188,10 +190,8 @@ fn check(case: &Case, target: Target) -> Outcome {
                 Err(error) => Err(error.to_string()),
             }
         }
-        Target::Simulator(sm) if cuda_variants::only_on_gpu(&case.variant) => {
-            cuda_variants::check(case, spec, after, sm)
-        }
-        Target::Simulator(Sm::Sm90a) if !cuda_sm90_cases::has_program(&spec, case.dtype, after) => {
+        Target::Simulator(sm) if variants::only_on_gpu(&case.variant) => variants::check(case, spec, after, sm),
+        Target::Simulator(Sm::Sm90a) if !sm90_cases::has_program(&spec, case.dtype, after) => {
             return skipped("the program for sm_80 serves sm_90a too");
         }
         Target::Simulator(sm) => match case.dtype {

@@ -1,6 +1,6 @@
 //! Epilogues: operations on a tile of C before it is stored.
 
-use super::{Beta, Gemm, Operand, sweep::Output};
+use super::{Beta, Gemm, Operand, cpu::macrokernel::Output};
 use crate::dropout::{BLOCK, Dropout};
 use crate::gelu::Activation;
 use crate::pool::Disjoint;

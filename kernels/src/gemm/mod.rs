@@ -17,50 +17,34 @@
 //! ```
 //!
 //! Cost: 2·m·n·k FLOP; every operand read once. Operands that the microkernel can read in place are not packed
-//! (`blocks`); the others are packed once per task that uses them. Loop nest: Goto and van de Geijn, "Anatomy of
+//! (`cpu::blocks`); the others are packed once per task that uses them. Loop nest: Goto and van de Geijn, "Anatomy of
 //! High-Performance Matrix Multiplication", ACM TOMS 2008, without its block of A: each panel of A is multiplied with
 //! all panels of B in turn. A weight that is used many times is packed once ([`PackedB`]).
 //!
 //! Each element of C is a sum of chains of at most 384 fused multiply-adds in order of p; the chains are added in
-//! order. Their bounds depend on k only (`tile::chain`), so the result does not depend on tiling, tasks, the number of
+//! order. Their bounds depend on k only (`cpu::tile::chain`), so the result does not depend on tiling, tasks, the number of
 //! threads, prior packing of B, or the instruction set (if it has a fused multiply-add).
 //! Limits: accumulators are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
 
-mod blocks;
 mod cases;
 mod cpu;
 pub mod cuda;
-mod cuda_cases;
-mod cuda_copy;
-mod cuda_epilogue;
-mod cuda_place;
-mod cuda_single;
-pub mod cuda_sm90;
-mod cuda_sm90_cases;
-mod cuda_sm90_ring;
-pub mod cuda_split_k;
-mod cuda_variants;
 mod epilogue;
-mod pack;
-mod packed;
-mod product;
 pub mod reference;
-mod sweep;
-mod tile;
 
 #[cfg(test)]
 mod tests;
 
 pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
+pub(crate) use cpu::macrokernel::part;
+pub use cpu::packed::{PackMismatch, PackedB};
 pub use cpu::{scratch_bytes, warm_up};
-pub(crate) use cuda_copy::copy_numbers;
-pub use cuda_epilogue::Fused;
-pub(crate) use cuda_place::{lane_start, load_fragment};
-pub(crate) use cuda_sm90_cases::chosen as chosen_on_hopper;
+pub(crate) use cuda::copy::copy_numbers;
+pub use cuda::epilogue::Fused;
+pub(crate) use cuda::place::{lane_start, load_fragment};
+pub(crate) use cuda::sm90_cases::chosen as chosen_on_hopper;
 pub use epilogue::Epilogue;
-pub use packed::{PackMismatch, PackedB};
-pub(crate) use sweep::part;
 
 use crate::extent::{area, span};
 use crate::pool::Cpu;
@@ -238,7 +222,7 @@ pub fn gemm<A: Element, B: Element, C: Element>(
         &Batch::ONE,
         Operand::new(a),
         cpu::Right::Plain(Operand::new(b)),
-        sweep::Output::new(c),
+        cpu::macrokernel::Output::new(c),
         finish,
     );
 }
@@ -261,7 +245,7 @@ pub fn gemm_packed<A: Element, C: Element>(
         panic!("{mismatch}");
     }
     let finish = epilogue.check(spec);
-    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), sweep::Output::new(c), finish);
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), cpu::macrokernel::Output::new(c), finish);
 }
 
 /// `batch.count` independent products of one specification.
@@ -288,5 +272,13 @@ pub fn batched<A: Element, B: Element, C: Element>(
     let beside = batch.stride_c >= spec.n && span(batch.count, spec.n, batch.stride_c) <= spec.ldc;
     assert!(last == 0 || behind || beside, "{spec:?}, {batch:?}: the Cs overlap");
     let finish = Epilogue::<C>::None.check(spec);
-    cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), sweep::Output::new(c), finish);
+    cpu::run(
+        cpu,
+        spec,
+        batch,
+        Operand::new(a),
+        cpu::Right::Plain(Operand::new(b)),
+        cpu::macrokernel::Output::new(c),
+        finish,
+    );
 }

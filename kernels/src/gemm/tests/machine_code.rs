@@ -6,7 +6,7 @@
 //! Without the variable the test checks its own program:
 //! `cargo test --release -p kernels machine_code`.
 
-use crate::gemm::tile::Tile;
+use crate::gemm::cpu::tile::Tile;
 use std::{collections::BTreeMap, process::Command};
 
 /// An instruction as objdump prints it.

@@ -4,7 +4,7 @@ mod accuracy;
 mod machine_code;
 
 use super::cases::{After, FORMS, Problem};
-use super::{Batch, Epilogue, Gemm, Layout, PackMismatch, PackedB, batched, gemm, gemm_packed, tile::Tile};
+use super::{Batch, Epilogue, Gemm, Layout, PackMismatch, PackedB, batched, cpu::tile::Tile, gemm, gemm_packed};
 use crate::check::{Guarded, assert_same_for_any_thread_count, testable_cpus, uniform};
 use crate::dropout::Dropout;
 use crate::gelu::{self, Activation};

@@ -7,11 +7,11 @@
 //! A row stride that is a multiple of 4 KiB maps all steps of a panel to a few cache sets, where they evict each other:
 //! such operands are packed too.
 
+use super::microkernel::{Left, Right};
 use super::pack;
 use super::packed::PackedB;
-use super::product::{Left, Right};
 use super::tile::Tile;
-use super::{Gemm, Layout, Operand};
+use crate::gemm::{Gemm, Layout, Operand};
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 

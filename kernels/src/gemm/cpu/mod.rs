@@ -1,19 +1,26 @@
 //! Loop nest of a product, generic over the instruction set. A task computes a rectangle of C; tasks share only their
 //! inputs.
 
-use super::blocks::{BlockA, BlockB, PackB, a_lies_well, b_lies_well};
-use super::epilogue::{Finish, Mask};
-use super::packed::{Line, PackedB};
-use super::sweep::{Old, Output, Sweep, Tiles, part};
-use super::tile::{Tile, chain};
-use super::{Batch, Beta, Gemm, Layout, Operand};
+mod blocks;
+pub(in crate::gemm) mod macrokernel;
+mod microkernel;
+mod pack;
+pub(in crate::gemm) mod packed;
+pub(in crate::gemm) mod tile;
+
+use crate::gemm::epilogue::{Finish, Mask};
+use crate::gemm::{Batch, Beta, Gemm, Layout, Operand};
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::{Kernel, Simd};
+use blocks::{BlockA, BlockB, PackB, a_lies_well, b_lies_well};
+use macrokernel::{Old, Output, Sweep, Tiles, part};
+use packed::{Line, PackedB};
 use std::{cell::RefCell, ops::Range};
+use tile::{Tile, chain};
 
 /// B in either of its forms: a matrix to be packed as needed, or packed panels.
 #[derive(Clone, Copy)]
-pub(super) enum Right<'a> {
+pub(in crate::gemm) enum Right<'a> {
     Plain(Operand<'a>),
     Packed(&'a PackedB),
 }
@@ -66,7 +73,7 @@ pub fn scratch_bytes(cpu: &Cpu) -> usize {
 }
 
 /// Runs `batch.count` checked products.
-pub(super) fn run(
+pub(in crate::gemm) fn run(
     cpu: &Cpu,
     spec: &Gemm,
     batch: &Batch,
@@ -215,7 +222,7 @@ impl Kernel for Task<'_> {
 }
 
 /// Packs all of B into `out`, in the order of [`PackedB`].
-pub(super) fn pack_all(
+pub(in crate::gemm) fn pack_all(
     cpu: &Cpu,
     k: usize,
     n: usize,

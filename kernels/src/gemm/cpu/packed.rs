@@ -1,6 +1,7 @@
 //! B packed once and used many times, such as the weight of a layer that is applied N times.
 
-use super::{Layout, Operand, cpu, tile::Tile};
+use super::tile::Tile;
+use crate::gemm::{Layout, Operand, cpu};
 use crate::{
     extent::span,
     pool::{Cpu, Disjoint},
@@ -28,7 +29,7 @@ pub struct PackedB {
 /// A cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Line([f32; 16]);
+pub(in crate::gemm) struct Line([f32; 16]);
 
 // SAFETY: sixteen floats without padding (64 bytes, aligned to 64); every bit pattern is valid.
 unsafe impl bytemuck::Zeroable for Line {}
@@ -36,7 +37,7 @@ unsafe impl bytemuck::Zeroable for Line {}
 unsafe impl bytemuck::Pod for Line {}
 
 impl Line {
-    pub(super) const ZERO: Self = Self([0.0; 16]);
+    pub(in crate::gemm) const ZERO: Self = Self([0.0; 16]);
 }
 
 /// Reason why a [`PackedB`] cannot be used for a product.
@@ -142,7 +143,7 @@ impl PackedB {
     }
 
     /// Panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
-    pub(super) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
+    pub(in crate::gemm) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
         let tile = Tile::of(self.isa);
         let padded = tile.padded(self.n);
         assert!(column.is_multiple_of(tile.nr) && k0.is_multiple_of(tile.depth(self.k)) && k0 + depth <= self.k);

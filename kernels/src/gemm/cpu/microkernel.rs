@@ -9,8 +9,8 @@
 //!          └────────┴────────┘
 //! ```
 
+use super::macrokernel::part;
 use super::pack::{prefetch, prefetch_near};
-use super::sweep::part;
 use crate::extent::span;
 use crate::simd::Simd;
 use std::array::from_fn;

@@ -33,16 +33,16 @@
 //!
 //! Cost: 4·S·D FLOP a query and head; k and v once for every 128 queries. Of 64 queries and keys with D of 64 the products
 //! take 256 cycles, the 4096 exponentials as many of their unit, and 1000 instructions of warps 250. Budget: as the product's
-//! (`gemm::cuda_sm90`).
+//! (`gemm::cuda::sm90`).
 //! Source: FlashAttention-3 (Shah et al. 2024).
 //!
-//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::cuda::Flash`]. TMA
+//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::sm80::Flash`]. TMA
 //! knows no sequences: up to 63 tokens behind a sequence's keys are read and count nothing, unless they are not finite.
 
 use super::{
-    cuda::{Flash, RowState, Step, TILE, scale_half},
-    cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, STAY},
-    cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+    sm80::{Flash, RowState, Step, TILE, scale_half},
+    sm90_pipeline::{self as ring, CONSUMERS, Places, Plan, Producer, STAY},
+    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
     hopper,

@@ -4,11 +4,11 @@
 //! in L1. Partial tiles at the right edge and tiles of bf16 go through a buffer in L1, row by row, in masked vectors.
 
 use super::blocks::{BlockA, BlockB};
-use super::epilogue::{Finish, Mask, Place};
-use super::product::{Left, Next, Right, product, write};
+use super::microkernel::{Left, Next, Right, product, write};
 use super::tile::Tile;
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
+use crate::gemm::epilogue::{Finish, Mask, Place};
 use crate::pool::Disjoint;
 use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::{DType, Element, Kernel, Simd};
@@ -17,13 +17,13 @@ use std::ops::Range;
 
 /// C with its storage type as a value.
 #[derive(Clone, Copy)]
-pub(super) enum Output<'a> {
+pub(in crate::gemm) enum Output<'a> {
     F32(Disjoint<'a, f32>),
     Bf16(Disjoint<'a, bf16>),
 }
 
 impl<'a> Output<'a> {
-    pub(super) fn new<C: Element>(c: &'a mut [C]) -> Self {
+    pub(in crate::gemm) fn new<C: Element>(c: &'a mut [C]) -> Self {
         match C::DTYPE {
             DType::F32 => Self::F32(Disjoint::new(bytemuck::cast_slice_mut(c))),
             DType::Bf16 => Self::Bf16(Disjoint::new(bytemuck::cast_slice_mut(c))),
@@ -44,7 +44,7 @@ impl<'a> Output<'a> {
     /// # Safety
     /// No other thread touches these `count` elements from `start` on.
     #[inline(always)]
-    pub(super) unsafe fn store<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) {
+    pub(in crate::gemm) unsafe fn store<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) {
         // SAFETY: the caller's promise; the slice is gone when this returns.
         unsafe {
             match self {
@@ -58,7 +58,7 @@ impl<'a> Output<'a> {
     /// # Safety
     /// As [`store`](Self::store).
     #[inline(always)]
-    pub(super) unsafe fn keep<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) -> S::F32 {
+    pub(in crate::gemm) unsafe fn keep<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) -> S::F32 {
         // SAFETY: the caller's promise.
         unsafe {
             self.store(simd, start, count, value);

@@ -12,7 +12,7 @@
 //! The order is the same in every launch, so the gradient of a weight has the same bits from run to run. Bound by
 //! memory: 4·(slices + 1) bytes per element, 4 more if β = 1. Limits: rows · columns · slices < 2³².
 
-use super::Beta;
+use crate::gemm::Beta;
 use crate::operation::{Name, Program};
 use ptx::{Entry, F32, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Storage, U32};
 

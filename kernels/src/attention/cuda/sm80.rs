@@ -48,11 +48,11 @@
 //!
 //! The grid is ⌈longest / 64⌉ x A x B; a block past its sequence's end returns at once.
 //!
-//! Limits: D ≤ 128; T·A < 2³². f32 has the same arguments and a SIMT program (`cuda_single`). Rows of q, k, v that are
+//! Limits: D ≤ 128; T·A < 2³². f32 has the same arguments and a SIMT program (`simt`). Rows of q, k, v that are
 //! not whole vectors of 16 bytes (ld or D not a multiple of eight) are copied element by element.
 
-use super::cuda_single::ROWS;
-use super::cuda_tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp};
+use super::simt::ROWS;
+use super::tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp};
 use crate::operation::{Name, Pass, Program};
 use ptx::{
     Bf16x2, Compare, Entry, F16x2, F32, Fold, Global, Launch, Module, Pair, Precision, Ptr, Reg, Sm, Special, Storage,
@@ -154,7 +154,7 @@ impl Flash {
 
     /// Launch of [`Step::Delta`] for T tokens; `None` if there are no rows.
     pub fn delta_launch(tokens: usize, heads: usize) -> Option<Launch> {
-        super::cuda_backward::delta_launch(tokens * heads)
+        super::sm80_backward::delta_launch(tokens * heads)
     }
 
     pub(super) fn layout(&self) -> Layout {
@@ -167,7 +167,7 @@ impl Flash {
             Step::Delta => 0,
             Step::Forward => 5 * self.layout().tile.bytes(),
             Step::Queries => 6 * self.layout().tile.bytes(),
-            Step::Keys => 6 * self.layout().tile.bytes() + super::cuda_backward::ROW_BYTES,
+            Step::Keys => 6 * self.layout().tile.bytes() + super::sm80_backward::ROW_BYTES,
         }
     }
 

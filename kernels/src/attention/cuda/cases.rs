@@ -1,12 +1,12 @@
 //! Attention's PTX programs: the list of specializations, and runs in the simulator.
 
 use super::{
-    Attention,
-    cuda::{Flash, Step},
-    cuda_sm90::HopperFlash,
-    cuda_sm90_backward::{HopperBackward, Side},
-    cuda_sm90_short::HopperShort,
+    sm80::{Flash, Step},
+    sm90::HopperFlash,
+    sm90_backward::{HopperBackward, Side},
+    sm90_short::HopperShort,
 };
+use crate::attention::Attention;
 use crate::{
     operation::Program,
     simulated::{Buffer, Simulated},
@@ -15,7 +15,7 @@ use bytemuck::Pod;
 use ptx::{Sm, Storage, sim::Approximation};
 
 /// Programs for `sm`.
-pub(super) fn programs(sm: Sm) -> Vec<Program> {
+pub(in crate::attention) fn programs(sm: Sm) -> Vec<Program> {
     match sm {
         Sm::Sm80 => Flash::all().iter().map(|kernel| kernel.program(sm)).collect(),
         Sm::Sm90a => {
@@ -28,7 +28,7 @@ pub(super) fn programs(sm: Sm) -> Vec<Program> {
 }
 
 /// Simulation of a batch in one buffer [q | k | v], rows `ld` apart.
-pub(super) struct Simulation<'a, X> {
+pub(in crate::attention) struct Simulation<'a, X> {
     pub spec: &'a Attention,
     /// Storage type of `X` on the device.
     pub storage: Storage,
@@ -64,7 +64,7 @@ impl<X: Pod> Simulation<'_, X> {
     }
 
     /// Hopper's forward kernel, if the shape is supported.
-    pub(super) fn hopper(&self) -> Option<HopperFlash> {
+    pub(in crate::attention) fn hopper(&self) -> Option<HopperFlash> {
         HopperFlash::new(self.storage, self.spec.head_size, self.ld, self.spec.dropout.is_some())
     }
 
@@ -115,8 +115,8 @@ impl<X: Pod> Simulation<'_, X> {
         device.run(&kernel.program(sm), launch, Approximation::Exact)
     }
 
-    /// Runs [`super::forward`] in the simulator.
-    pub(super) fn forward(&self, sm: Sm, out: &mut [X], lse: &mut [f32]) -> Result<(), String> {
+    /// Runs [`crate::attention::forward`] in the simulator.
+    pub(in crate::attention) fn forward(&self, sm: Sm, out: &mut [X], lse: &mut [f32]) -> Result<(), String> {
         let mut device = Simulated::default();
         let hopper = self.hopper().filter(|_| sm == Sm::Sm90a && self.tokens() > 0);
         match hopper {
@@ -138,8 +138,8 @@ impl<X: Pod> Simulation<'_, X> {
         Ok(())
     }
 
-    /// Runs [`super::backward`] in the simulator, with gradients [T, H] each.
-    pub(super) fn backward(
+    /// Runs [`crate::attention::backward`] in the simulator, with gradients [T, H] each.
+    pub(in crate::attention) fn backward(
         &self,
         sm: Sm,
         (out, lse): (&[X], &[f32]),
@@ -211,8 +211,8 @@ impl<X: Pod> Simulation<'_, X> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Ragged, reference};
     use super::*;
+    use crate::attention::{Ragged, reference};
     use crate::check::{store, uniform, widen, within};
     use crate::dropout::Dropout;
     use half::bf16;

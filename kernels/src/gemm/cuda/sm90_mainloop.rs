@@ -11,10 +11,10 @@
 //! producer and of consumers that read every slice the ring itself sees to that; of consumers that take turns, the turns.
 
 use super::{
-    cuda::GROUP,
-    cuda_epilogue::{Finish, LanePlace, Target, fragment_start, store_fragment},
-    cuda_place::{WarpPlace, tile_origin, tiles},
-    cuda_sm90::{HopperTile, KernelSchedule},
+    epilogue::{Finish, LanePlace, Target, fragment_start, store_fragment},
+    place::{WarpPlace, tile_origin, tiles},
+    sm80::GROUP,
+    sm90::{HopperTile, KernelSchedule},
 };
 use ptx::{
     Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Param, PointerParam,

@@ -38,8 +38,8 @@
 //! dout, like out, is [T, H]; rows of dq, dk and dv are `gradient_ld` elements apart.
 
 use super::{
-    cuda::{Flash, Step, THREADS, TILE, scale_half},
-    cuda_tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+    sm80::{Flash, Step, THREADS, TILE, scale_half},
+    tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::dropout::cuda::Mask;
 use ptx::{Compare, Entry, F32, Fold, Global, Launch, Pair, Ptr, Read, Reg, Shared, Special, U32, fragment::Load};

@@ -1,13 +1,15 @@
 //! The product's PTX programs: the list of specializations, and the cases in the simulator.
 
 use super::{
+    epilogue::Fused,
+    sm80::{Blocking, Product},
+    sm90::{HopperProduct, HopperTile},
+    sm90_cases,
+    split_k::SplitKReduce,
+};
+use crate::gemm::{
     Beta, Gemm,
     cases::{After, Problem},
-    cuda::{Blocking, Product},
-    cuda_epilogue::Fused,
-    cuda_sm90::{HopperProduct, HopperTile},
-    cuda_sm90_cases,
-    cuda_split_k::SplitKReduce,
 };
 use crate::{
     Element,
@@ -22,9 +24,9 @@ const MULTIPROCESSORS: usize = 132;
 
 /// Programs for an encoder layer, its heads and their gradients: every blocking in every form, every epilogue on the
 /// largest tiles, and an example of each other option.
-pub(super) fn programs(sm: Sm) -> Vec<Program> {
+pub(in crate::gemm) fn programs(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm90a {
-        return cuda_sm90_cases::programs();
+        return sm90_cases::programs();
     }
     let product = |spec: &Gemm, storage, output, fused, blocking| Product {
         blocking,
@@ -60,7 +62,7 @@ pub(super) fn programs(sm: Sm) -> Vec<Program> {
 }
 
 /// Epilogue of a case; `None` if the case differs from another in [`Beta`] only.
-pub(super) fn fused_of(after: After) -> Option<Fused> {
+pub(in crate::gemm) fn fused_of(after: After) -> Option<Fused> {
     match after {
         After::Nothing => Some(Fused::None),
         After::Bias => Some(Fused::Bias),
@@ -72,7 +74,7 @@ pub(super) fn fused_of(after: After) -> Option<Fused> {
 }
 
 /// Epilogue of a case's program.
-pub(super) fn fused_in(after: After) -> Fused {
+pub(in crate::gemm) fn fused_in(after: After) -> Fused {
     match after {
         After::Accumulate => Fused::None,
         After::AccumulateBias => Fused::Bias,
@@ -83,9 +85,9 @@ pub(super) fn fused_in(after: After) -> Fused {
 /// Runs a program on a problem: C and the saved pre-activation, with their gaps.
 type Run<'a, Y> = Box<dyn FnOnce() -> Result<(Vec<Y>, Vec<Y>), String> + 'a>;
 
-/// Batch elements or splits of a launch: see the arguments of [`super::cuda`].
+/// Batch elements or splits of a launch: see the arguments of [`super::sm80`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layers {
+pub(in crate::gemm) struct Layers {
     pub count: usize,
     pub k_step: usize,
     pub k_chunk: usize,
@@ -95,7 +97,7 @@ pub(super) struct Layers {
 impl<X: Element, Y: Element> Problem<X, Y> {
     /// Checks the PTX against the error bound: on every tile without an epilogue, on the smallest and a large one with
     /// an epilogue, and with the approximate instructions at either end of their error range if the program uses them.
-    pub(super) fn check_simulated(&self, sm: Sm) -> Result<f64, String> {
+    pub(in crate::gemm) fn check_simulated(&self, sm: Sm) -> Result<f64, String> {
         let (exact, naive) = (self.define::<f64>(), self.naive_errors());
         let nt = Gemm::nt(self.spec.m, self.spec.n, self.spec.k);
         let approximate = match self.after {
@@ -114,7 +116,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     }
 
     /// Names and runs of the programs that a check covers. For Hopper its own programs, on one block that computes
-    /// several tiles; cases without one are skipped earlier ([`cuda_sm90_cases::has_program`]).
+    /// several tiles; cases without one are skipped earlier ([`sm90_cases::has_program`]).
     fn runs(&self, sm: Sm, approximation: Approximation) -> Vec<(Name, Run<'_, Y>)> {
         let aligned = self.product(Blocking::SMALL).aligned;
         if sm == Sm::Sm90a {
@@ -145,7 +147,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     }
 
     /// Specialization for the problem.
-    pub(super) fn product(&self, blocking: Blocking) -> Product {
+    pub(in crate::gemm) fn product(&self, blocking: Blocking) -> Product {
         let (storage, output) = (X::DTYPE.into(), Y::DTYPE.into());
         Product { blocking, ..Product::new(&self.spec, storage, output, fused_in(self.after), MULTIPROCESSORS) }
     }
@@ -169,7 +171,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 
     /// Adds the arguments of the epilogue; returns the buffer of the pre-activation, which holds `nothing` before the
     /// launch.
-    pub(super) fn epilogue_arguments(&self, device: &mut Simulated, fused: Fused, nothing: &[Y]) -> Buffer {
+    pub(in crate::gemm) fn epilogue_arguments(&self, device: &mut Simulated, fused: Fused, nothing: &[Y]) -> Buffer {
         if fused.has_bias() {
             device.input("bias", &self.bias);
         }
@@ -189,16 +191,16 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 }
 
 /// Arguments after those of the epilogue.
-pub(super) fn sizes(spec: &Gemm, layers: &Layers) -> impl Iterator<Item = usize> {
+pub(in crate::gemm) fn sizes(spec: &Gemm, layers: &Layers) -> impl Iterator<Item = usize> {
     let Gemm { m, n, k, lda, ldb, ldc, .. } = *spec;
     [m, n, k, lda, ldb, ldc, layers.k_step, layers.k_chunk].into_iter().chain(layers.strides)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Layout, cases::FORMS};
     use super::*;
     use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
+    use crate::gemm::{Layout, cases::FORMS};
     use half::{bf16, f16};
 
     /// Runs `product` on `a` and `b`; returns C, whose `len` elements are NaN before.
@@ -225,7 +227,7 @@ mod tests {
     #[track_caller]
     fn assert_sums<Y: Element>(case: &str, spec: &Gemm, a: &[f32], b: &[f32], c: &[Y]) {
         fn define<R: Real>(spec: &Gemm, a: &[f32], b: &[f32]) -> Vec<R> {
-            super::super::reference::product(spec, &widen::<R, f32>(a), &widen::<R, f32>(b))
+            crate::gemm::reference::product(spec, &widen::<R, f32>(a), &widen::<R, f32>(b))
         }
         let exact = define::<f64>(spec, a, b);
         let naive = greatest_error(&store::<Y>(&define::<f32>(spec, a, b)), &exact);

@@ -1,8 +1,8 @@
 //! Positions: the tile of a block, the part of a warp, and the warp's fragments in shared memory.
 
 use super::{
-    cuda::{Blocking, GROUP, Product},
-    cuda_copy::Side,
+    copy::Side,
+    sm80::{Blocking, GROUP, Product},
 };
 use ptx::{Entry, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32, fragment::Load};
 

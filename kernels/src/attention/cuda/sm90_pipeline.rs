@@ -16,8 +16,8 @@
 //! reads a box with k along its rows or down its columns ([`along`], [`down`]), so nothing is transposed.
 
 use super::{
-    cuda::TILE,
-    cuda_tile::{Layout, Sequence, Warp},
+    sm80::TILE,
+    tile::{Layout, Sequence, Warp},
 };
 use crate::gemm::load_fragment;
 use crate::hopper::{THREADS, warp_number};

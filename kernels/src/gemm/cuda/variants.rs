@@ -1,14 +1,16 @@
 //! Cases of the product that only run on a GPU: f16 operands, bf16 operands with f32 output, split-K.
 
 use super::{
+    cases::{Layers, sizes},
+    epilogue::Fused,
+    sm80::{Blocking, Product},
+    sm90::{HopperProduct, HopperTile},
+    sm90_cases,
+    split_k::SplitKReduce,
+};
+use crate::gemm::{
     Beta, Gemm,
     cases::{After, Problem},
-    cuda::{Blocking, Product},
-    cuda_cases::{Layers, sizes},
-    cuda_epilogue::Fused,
-    cuda_sm90::{HopperProduct, HopperTile},
-    cuda_sm90_cases,
-    cuda_split_k::SplitKReduce,
     reference,
 };
 use crate::{
@@ -21,21 +23,21 @@ use half::{bf16, f16};
 use ptx::{Sm, Storage, sim::Approximation};
 
 /// Suffixes of the variants of these cases.
-pub(super) const INTO_F32: &str = "_into_f32";
+pub(in crate::gemm) const INTO_F32: &str = "_into_f32";
 const F16: &str = "_f16";
 const SLICES: &str = "_slices";
 
 /// A variant without the suffix of a GPU-only case.
-pub(super) fn plain(variant: &str) -> &str {
+pub(in crate::gemm) fn plain(variant: &str) -> &str {
     [INTO_F32, F16, SLICES].into_iter().find_map(|word| variant.strip_suffix(word)).unwrap_or(variant)
 }
 
 /// True if the variant only runs on a GPU.
-pub(super) fn only_on_gpu(variant: &str) -> bool {
+pub(in crate::gemm) fn only_on_gpu(variant: &str) -> bool {
     plain(variant) != variant
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(in crate::gemm) fn cases() -> Vec<Case> {
     let case = |variant: String, (m, n, k)| {
         let pass = if variant[..2].ends_with('t') { Pass::Forward } else { Pass::Backward };
         Case { pass, dtype: DType::Bf16, variant, dims: vec![("m", m), ("n", n), ("k", k)] }
@@ -55,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Checks a GPU-only case against the error bound; returns the error over the bound.
-pub(super) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Result<f64, String> {
+pub(in crate::gemm) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Result<f64, String> {
     if case.variant.ends_with(INTO_F32) {
         return Problem::<bf16, f32>::new(spec, after).check_simulated(sm);
     }
@@ -89,7 +91,7 @@ fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
         for map in &maps {
             device.tensor_map(map);
         }
-        device.pointer(c).integers(cuda_sm90_cases::sizes(spec, (1, spec.k), 0));
+        device.pointer(c).integers(sm90_cases::sizes(spec, (1, spec.k), 0));
         device.run(&product.program(), product.launch(spec.m, spec.n, 1, 1), Approximation::Exact)?;
     } else {
         let product = Product::new(spec, Storage::F16, Storage::F16, Fused::None, 1);
@@ -131,7 +133,7 @@ fn check_slices_on_hopper(spec: &Gemm, beta: Beta, tile: HopperTile) -> Result<f
         for map in &maps {
             device.tensor_map(map);
         }
-        device.pointer(partial).integers(cuda_sm90_cases::sizes(spec, (count, chunk), elements));
+        device.pointer(partial).integers(sm90_cases::sizes(spec, (count, chunk), elements));
         device.run(&product.program(), product.launch(spec.m, spec.n, count, 1), Approximation::Exact)
     })
 }

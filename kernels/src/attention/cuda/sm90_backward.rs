@@ -30,7 +30,7 @@
 //!
 //! A consumer's rows are those of the gradients that it sums. So P and dS are operands in the registers in which they were
 //! made, in either kernel, and what comes by is read along its rows by the first two products and down by the last: nothing
-//! is transposed, nothing but tiles and rows of lse and δ goes through shared memory. `cuda_sm90_ring` has the ring.
+//! is transposed, nothing but tiles and rows of lse and δ goes through shared memory. `sm90_pipeline` has the ring.
 //!
 //! # Why two kernels
 //!
@@ -50,18 +50,18 @@
 //! the third one's blocks of a sequence run one behind the other. Computing the scores twice needs neither.
 //!
 //! Cost: 14·S·D FLOP a query and head; of device memory 13·D numbers a token and head with δ. `docs/attention.md` has the
-//! shares of the floor that the counts predict. Budget: as the product's (`gemm::cuda_sm90`).
+//! shares of the floor that the counts predict. Budget: as the product's (`gemm::cuda::sm90`).
 //! Source: FlashAttention-3 (Shah et al. 2024) for the roles; the transposed scores are FlashAttention-2's (Dao 2023).
 //!
-//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperBackward::new`]), else [`super::cuda::Flash`]. As in
-//! `cuda_sm90`, up to 63 tokens behind a sequence's end (or keys) are read and count nothing, unless they are not finite.
+//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperBackward::new`]), else [`super::sm80::Flash`]. As in
+//! `sm90`, up to 63 tokens behind a sequence's end (or keys) are read and count nothing, unless they are not finite.
 
 use super::{
-    cuda::{Flash, Step, TILE, scale_half},
-    cuda_backward::{MASK_BYTES, QueryMask},
-    cuda_sm90_ring::{self as ring, CONSUMERS, Places, Plan, Producer, STAGES, STAY},
-    cuda_sm90_scores::{self as scores, QueryRow, ROW_BYTES},
-    cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+    sm80::{Flash, Step, TILE, scale_half},
+    sm80_backward::{MASK_BYTES, QueryMask},
+    sm90_pipeline::{self as ring, CONSUMERS, Places, Plan, Producer, STAGES, STAY},
+    sm90_scores::{self as scores, QueryRow, ROW_BYTES},
+    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
     dropout::cuda::Mask,

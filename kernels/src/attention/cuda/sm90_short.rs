@@ -33,18 +33,18 @@
 //! transposed. A block goes from sequence to sequence, and the copies of the next one run beside this one's products.
 //!
 //! Cost: 10·S·D FLOP a query and head, an exponential a score; of device memory 7·D numbers a token and head, with δ's two 9,
-//! where [`cuda_sm90_backward`](super::cuda_sm90_backward) takes 14·S·D and 13: memory is what bounds it (128 tokens: 5140 cycles of a
-//! multiprocessor for the bytes, 2560 for the products). Budget: as the product's (`gemm::cuda_sm90`).
+//! where [`sm90_backward`](super::sm90_backward) takes 14·S·D and 13: memory is what bounds it (128 tokens: 5140 cycles of a
+//! multiprocessor for the bytes, 2560 for the products). Budget: as the product's (`gemm::cuda::sm90`).
 //!
 //! Limits: D of 64, sequences of up to 128 tokens, rows of whole 16-byte chunks ([`HopperShort::new`]). Always 128 rows are
 //! copied: those behind a sequence's end, or keys, count nothing, unless they are not finite.
 
 use super::{
-    cuda::{Flash, Step, TILE, scale_half},
-    cuda_backward::{MASK_BYTES, QueryMask},
-    cuda_sm90_ring::{self as ring, CONSUMERS},
-    cuda_sm90_scores::{self as scores, QueryRow, ROW_BYTES},
-    cuda_tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+    sm80::{Flash, Step, TILE, scale_half},
+    sm80_backward::{MASK_BYTES, QueryMask},
+    sm90_pipeline::{self as ring, CONSUMERS},
+    sm90_scores::{self as scores, QueryRow, ROW_BYTES},
+    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
 };
 use crate::{
     hopper::{self, THREADS},
@@ -105,7 +105,7 @@ impl HopperShort {
     }
 
     /// Tensor maps of q, k, v and dout: see
-    /// [`HopperBackward::maps`](super::cuda_sm90_backward::HopperBackward::maps).
+    /// [`HopperBackward::maps`](super::sm90_backward::HopperBackward::maps).
     ///
     /// # Errors
     /// As there.

@@ -16,17 +16,17 @@
 //! conflict with [`Swizzle::Reversed`].
 
 use super::{
-    Beta,
-    cuda::Blocking,
-    cuda_place::{Arguments, Sizes, TilePlace, WarpPlace},
+    place::{Arguments, Sizes, TilePlace, WarpPlace},
+    sm80::Blocking,
 };
+use crate::gemm::Beta;
 use crate::{
     dropout::cuda::{Mask, MaskParams, Multipliers},
     gelu::Activation,
 };
 use ptx::{Compare, Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32};
 
-/// Kind of epilogue: [`super::Epilogue`] without its data.
+/// Kind of epilogue: [`crate::gemm::Epilogue`] without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fused {
     /// acc

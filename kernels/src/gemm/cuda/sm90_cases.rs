@@ -1,12 +1,14 @@
 //! Hopper's product: which specializations there are, and its cases in the simulator.
 
 use super::{
+    cases::{fused_in, fused_of},
+    epilogue::Fused,
+    sm90::{HopperProduct, HopperTile},
+    variants::INTO_F32,
+};
+use crate::gemm::{
     Beta, Gemm,
     cases::{After, Problem, read},
-    cuda_cases::{fused_in, fused_of},
-    cuda_epilogue::Fused,
-    cuda_sm90::{HopperProduct, HopperTile},
-    cuda_variants::INTO_F32,
 };
 use crate::{
     DType, Element,
@@ -20,7 +22,7 @@ const MULTIPROCESSORS: usize = 132;
 
 /// The specializations that an encoder layer, its heads and their gradients need: every tile in every form, every
 /// epilogue on the two large tiles, and of the rest an example each.
-pub(super) fn programs() -> Vec<Program> {
+pub(in crate::gemm) fn programs() -> Vec<Program> {
     let product = |spec: &Gemm, storage, output, fused, tile| {
         let product = HopperProduct::new(spec, storage, output, fused, MULTIPROCESSORS);
         HopperProduct { tile, ..product.expect("TMA loads rows of 16 bytes") }
@@ -92,18 +94,18 @@ fn hopper_product(spec: &Gemm, x: DType, y: DType, after: After) -> Option<Hoppe
 }
 
 /// Whether Hopper has a program for a case of the table in one storage type.
-pub(super) fn has_program(spec: &Gemm, dtype: DType, after: After) -> bool {
+pub(in crate::gemm) fn has_program(spec: &Gemm, dtype: DType, after: After) -> bool {
     hopper_product(spec, dtype, dtype, after).is_some()
 }
 
 impl<X: Element, Y: Element> Problem<X, Y> {
     /// Hopper's product for the problem, where it has one.
-    pub(super) fn hopper(&self) -> Option<HopperProduct> {
+    pub(in crate::gemm) fn hopper(&self) -> Option<HopperProduct> {
         hopper_product(&self.spec, X::DTYPE, Y::DTYPE, self.after)
     }
 
     /// C and the kept pre-activation as they lie, from `multiprocessors` blocks.
-    pub(super) fn simulate_hopper(
+    pub(in crate::gemm) fn simulate_hopper(
         &self,
         product: &HopperProduct,
         multiprocessors: usize,
@@ -128,15 +130,15 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 }
 
 /// The arguments behind those of the epilogue, for so many layers of so much of k each.
-pub(super) fn sizes(spec: &Gemm, (layers, chunk): (usize, usize), stride_c: usize) -> [usize; 8] {
+pub(in crate::gemm) fn sizes(spec: &Gemm, (layers, chunk): (usize, usize), stride_c: usize) -> [usize; 8] {
     [spec.m, spec.n, spec.k, spec.ldc, chunk, chunk, layers, stride_c]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{cases::FORMS, reference};
     use super::*;
     use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
+    use crate::gemm::{cases::FORMS, reference};
     use half::{bf16, f16};
     use ptx::TensorMapError;
 

@@ -1,7 +1,7 @@
 //! Matrix products on the tensor cores of Ampere and later: C = epilogue(A · B), f32 accumulators.
 //!
 //! ```text
-//! C[m, n] (+)= epilogue(Σ_p A[m, p] · B[p, n])        A, B bf16 or f16 (f32: `cuda_single`); C bf16, f16 or f32
+//! C[m, n] (+)= epilogue(Σ_p A[m, p] · B[p, n])        A, B bf16 or f16 (f32: `simt`); C bf16, f16 or f32
 //! ```
 //!
 //! A block computes one tile of C; its threads copy k-tiles of A and B with `cp.async` through a pipeline of stages in
@@ -35,7 +35,7 @@
 //!
 //! Cost: 2·m·n·k FLOP; A is read n / BN times and B m / BM times, mostly from L2. A product with few tiles and a long k
 //! (a weight's gradient) uses split-K ([`Product::split`]): split z writes its own f32 sums, and a second kernel
-//! (`cuda_split_k`) adds them in order of z, so the result does not depend on the order in which blocks finish.
+//! (`split_k`) adds them in order of z, so the result does not depend on the order in which blocks finish.
 //!
 //! If leading dimensions are multiples of eight, rows start at multiples of 16 bytes: copies are `cp.async`, and tails
 //! are zero-filled. Any other leading dimension, or n, takes the same program with copies and stores element by element
@@ -62,12 +62,12 @@
 //! [`Fused::None`] need a grid of one z.
 
 use super::{
-    Beta, Gemm, Layout,
-    cuda_copy::{Loader, Ring, Side},
-    cuda_epilogue::{Ending, Finish, Fused},
-    cuda_place::{Arguments, FragmentPlace, TilePlace, WarpPlace},
-    cuda_single::SINGLE_SHARED,
+    copy::{Loader, Ring, Side},
+    epilogue::{Ending, Finish, Fused},
+    place::{Arguments, FragmentPlace, TilePlace, WarpPlace},
+    simt::SINGLE_SHARED,
 };
+use crate::gemm::{Beta, Gemm, Layout};
 use crate::operation::{Name, Program};
 use ptx::{Bf16x2, Entry, F16x2, F32, Launch, Module, Pair, Reg, Sm, Special, Storage, Tile, fragment::Load};
 

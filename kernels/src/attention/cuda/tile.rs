@@ -1,6 +1,6 @@
 //! What the kernels of attention share: sequences, tiles of 64 rows in shared memory, products of fragments.
 
-use super::cuda::{Flash, THREADS, TILE};
+use super::sm80::{Flash, THREADS, TILE};
 use crate::{
     dropout::cuda::{Mask, MaskParams},
     gemm::{copy_numbers, lane_start, load_fragment},

@@ -17,9 +17,9 @@
 //! in f32, not for speed: at best half of the 67 TFLOP/s that an H200 has without tensor cores.
 
 use super::{
-    cuda::{Blocking, Product},
-    cuda_epilogue::Finish,
-    cuda_place::{Arguments, Sizes, TilePlace},
+    epilogue::Finish,
+    place::{Arguments, Sizes, TilePlace},
+    sm80::{Blocking, Product},
 };
 use ptx::{Entry, F32, Global, Pred, Ptr, Reg, Shared, Special, U32, U64};
 

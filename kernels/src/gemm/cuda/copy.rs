@@ -1,8 +1,8 @@
 //! `cp.async` pipeline: copies of the k-tiles of A and B into the stages of shared memory.
 
 use super::{
-    cuda::Blocking,
-    cuda_place::{Arguments, Sizes, TilePlace},
+    place::{Arguments, Sizes, TilePlace},
+    sm80::Blocking,
 };
 use ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, Tile, U32, U64, fragment::Load};
 

@@ -8,7 +8,7 @@
 //! from shared memory, [-lse·log₂ e 64][δ 64] a tile, both queries at once; the eight lanes with the same t read the
 //! same bytes.
 
-use super::{cuda::TILE, cuda_tile::Sequence};
+use super::{sm80::TILE, tile::Sequence};
 use ptx::{Entry, F32, Global, Ptr, Reg, Shared, U32};
 
 /// Bytes of -lse·log₂ e and δ of a tile of queries.

@@ -1,4 +1,4 @@
-//! Tile and block sizes per instruction set. The loop nest is in `super::cpu`; docs/gemm.md says how each size was
+//! Tile and block sizes per instruction set. The loop nest is in `super`; docs/gemm.md says how each size was
 //! found.
 
 use crate::register_tile::RegisterTile;
@@ -6,17 +6,17 @@ use crate::simd::IsaKind;
 
 /// Maximum number of terms of a chain of dependent additions. A longer sum is cut into equal chains whose results are
 /// added in order, because the rounding error grows with the length of a chain (docs/gemm.md, Accuracy).
-pub(super) const CHAIN: usize = 384;
+pub(in crate::gemm) const CHAIN: usize = 384;
 
 /// Terms per chain of a sum over k; the last chain may be shorter. The length and the order of the chains determine the
 /// bits of a product, so the length depends on k only, not on the machine.
-pub(super) const fn chain(k: usize) -> usize {
+pub(in crate::gemm) const fn chain(k: usize) -> usize {
     if k <= CHAIN { k } else { k.div_ceil(k.div_ceil(CHAIN)) }
 }
 
 /// Sizes of the loop nest for one instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tile {
+pub(in crate::gemm) struct Tile {
     /// Rows of the register tile.
     pub mr: usize,
     /// Vectors in a row of the register tile.
@@ -36,7 +36,7 @@ pub(super) struct Tile {
 
 impl Tile {
     /// Sizes for vectors of `lanes` lanes, the same for real and emulated instruction sets.
-    pub(super) const fn of_lanes(lanes: usize) -> Self {
+    pub(in crate::gemm) const fn of_lanes(lanes: usize) -> Self {
         let RegisterTile { rows: mr, vectors: nv } = RegisterTile::of_lanes(lanes);
         let nr = nv * lanes;
         let (task_columns, task_rows) = if lanes >= 8 { (768, 512) } else { (384, 256) };
@@ -44,7 +44,7 @@ impl Tile {
         Self { mr, nv, nr, kc: CHAIN, whole: 1024, task_columns, task_rows }
     }
     /// Sizes for `isa`.
-    pub(super) const fn of(isa: IsaKind) -> Self {
+    pub(in crate::gemm) const fn of(isa: IsaKind) -> Self {
         Self::of_lanes(match isa {
             IsaKind::Scalar => 1,
             IsaKind::Avx2 | IsaKind::Emulated8 => 8,
@@ -53,17 +53,17 @@ impl Tile {
         })
     }
     /// `n` rounded up to whole panels.
-    pub(super) const fn padded(&self, n: usize) -> usize {
+    pub(in crate::gemm) const fn padded(&self, n: usize) -> usize {
         n.next_multiple_of(self.nr)
     }
     /// Steps of k per block; the last block may be shorter. One block if k is at most `whole`, else equal blocks of at
     /// most `kc`. Either a block is one chain, or all chains are in one block, so blocks do not change the order of
     /// additions.
-    pub(super) const fn depth(&self, k: usize) -> usize {
+    pub(in crate::gemm) const fn depth(&self, k: usize) -> usize {
         if k <= self.whole { k } else { chain(k) }
     }
     /// Maximum columns of a task with blocks of `depth` steps.
-    pub(super) const fn columns(&self, depth: usize) -> usize {
+    pub(in crate::gemm) const fn columns(&self, depth: usize) -> usize {
         let quarter = self.kc.div_ceil(4);
         let depth = if depth > quarter { depth } else { quarter };
         self.task_columns * self.kc / depth / self.nr * self.nr

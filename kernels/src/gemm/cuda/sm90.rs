@@ -69,10 +69,10 @@
 //! its base address is a multiple of 16; epilogues other than [`Fused::None`] take one layer; no batches.
 
 use super::{
-    Beta, Gemm, Layout,
-    cuda_epilogue::{Ending, Finish, Fused},
-    cuda_sm90_ring::{Consumer, Producer, Ring, Schedule},
+    epilogue::{Ending, Finish, Fused},
+    sm90_mainloop::{Consumer, Producer, Ring, Schedule},
 };
+use crate::gemm::{Beta, Gemm, Layout};
 use crate::{
     hopper::{self, THREADS, WARPGROUP},
     operation::{Name, Program},
@@ -200,7 +200,7 @@ impl HopperProduct {
     /// The specialization for `spec`, with the tiles that should take `multiprocessors` least time: where the sums go to f32
     /// as they are, with k cut ([`HopperProduct::split`]). `None` where TMA
     /// or the tensor cores cannot serve: operands in f32, rows of A or B that do not begin at multiples of 16 bytes
-    /// (leading dimensions that are no multiples of eight), no k, no C. Then [`super::cuda::Product`] computes it.
+    /// (leading dimensions that are no multiples of eight), no k, no C. Then [`super::sm80::Product`] computes it.
     pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Option<Self> {
         let whole = |size: &usize| size.is_multiple_of(8);
         let served = storage != Storage::F32 && [spec.lda, spec.ldb].iter().all(whole);
@@ -220,7 +220,7 @@ impl HopperProduct {
     ///
     /// # Errors
     /// An address is no multiple of 16, or the sizes are not those that [`HopperProduct::new`] takes; then
-    /// [`super::cuda::Product`] computes it.
+    /// [`super::sm80::Product`] computes it.
     pub fn maps(&self, spec: &Gemm, [a, b]: [u64; 2]) -> Result<[TensorMap; 2], TensorMapError> {
         let Gemm { m, n, k, lda, ldb, .. } = *spec;
         let [a_along_k, b_along_k] = self.along_k();

@@ -1,0 +1,13 @@
+//! Products on a GPU: tensor cores of Ampere (`sm80`) and Hopper (`sm90`), f32 operands (`simt`), split-K.
+
+pub(in crate::gemm) mod cases;
+pub(crate) mod copy;
+pub(crate) mod epilogue;
+pub(crate) mod place;
+mod simt;
+pub mod sm80;
+pub mod sm90;
+pub(crate) mod sm90_cases;
+mod sm90_mainloop;
+pub mod split_k;
+pub(in crate::gemm) mod variants;
