@@ -10,10 +10,11 @@ use std::sync::Mutex;
 
 use engine::io::{AtomicFile, create_dir_synced};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use super::corpus::{Document, Documents, Source};
-use super::dataset::{FORMAT, INDEX_FILE, Index, SideIndex, SourceCounts, VERSION, read_index, write_index};
+use super::dataset::{
+    BuildReport, FORMAT, INDEX_FILE, Index, SideIndex, SourceCounts, VERSION, read_index, write_index,
+};
 use super::error::DataError;
 use super::settings::{CorpusSettings, SplitSettings};
 use super::shard_writer::{ShardWriter, is_shard_name};
@@ -25,32 +26,6 @@ use crate::tokenizer::{Encoder, Tokenizer, TokenizerError};
 const BATCH_BYTES: usize = 4 << 20;
 /// How many places a report lists of each kind.
 const LISTED: usize = 20;
-
-/// What the build met that a person may want to know.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BuildReport {
-    /// Bytes of text read.
-    pub bytes: u64,
-    /// Documents kept.
-    pub documents: u64,
-    /// Documents that are copies of an earlier one up to case, punctuation and white space; they are kept, on its side.
-    pub duplicate_documents: u64,
-    /// Documents of which no sentence gave a token; dropped.
-    pub empty_documents: u64,
-    /// Documents of one sentence. They give no sentence pair; `lone_sentence` says what becomes of them.
-    pub one_sentence_documents: u64,
-    /// Where the first of them begin, as `file:line`.
-    pub one_sentence_places: Vec<String>,
-    /// Sentences that gave no token; dropped.
-    pub empty_sentences: u64,
-    /// Sentences longer than `longest_sentence`, which were cut into pieces.
-    pub cut_sentences: u64,
-    /// Where the first of their documents begin, as `file:line`.
-    pub cut_places: Vec<String>,
-    /// Lines with invalid UTF-8 that were repaired (`lossy`).
-    pub repaired_lines: u64,
-}
 
 /// Builds the shards and the index of `sources` in directory `out`, which is made if need be. `progress` is called now
 /// and then with the bytes of text read so far.

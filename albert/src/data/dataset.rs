@@ -7,7 +7,6 @@ use std::sync::Arc;
 use engine::io::{AtomicFile, hash64, limits};
 use serde::{Deserialize, Serialize};
 
-use super::build::BuildReport;
 use super::error::DataError;
 use super::settings::{CorpusSettings, SplitSettings};
 use super::shard::Shard;
@@ -53,6 +52,32 @@ pub struct SideIndex {
     pub tokens: u64,
     /// The files, in order.
     pub shards: Vec<ShardEntry>,
+}
+
+/// What the build met that a person may want to know.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BuildReport {
+    /// Bytes of text read.
+    pub bytes: u64,
+    /// Documents kept.
+    pub documents: u64,
+    /// Documents that are copies of an earlier one up to case, punctuation and white space; they are kept, on its side.
+    pub duplicate_documents: u64,
+    /// Documents of which no sentence gave a token; dropped.
+    pub empty_documents: u64,
+    /// Documents of one sentence. They give no sentence pair; `lone_sentence` says what becomes of them.
+    pub one_sentence_documents: u64,
+    /// Where the first of them begin, as `file:line`.
+    pub one_sentence_places: Vec<String>,
+    /// Sentences that gave no token; dropped.
+    pub empty_sentences: u64,
+    /// Sentences longer than `longest_sentence`, which were cut into pieces.
+    pub cut_sentences: u64,
+    /// Where the first of their documents begin, as `file:line`.
+    pub cut_places: Vec<String>,
+    /// Lines with invalid UTF-8 that were repaired (`lossy`).
+    pub repaired_lines: u64,
 }
 
 /// The index of a data directory.

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::shards::Shards;
 use crate::tokenizer::TokenizerError;
 
 /// An error of the data path. Every message names the file (and line) or the setting, and the next step.
@@ -162,18 +161,6 @@ impl DataError {
             std::io::ErrorKind::NotFound if action == "read" => Self::Missing { path },
             _ => Self::Io { path, action, source },
         }
-    }
-
-    /// A side of which the settings make no instance.
-    pub(super) fn no_instances(shards: &Shards) -> Self {
-        let reason = match shards.documents() {
-            0 => "it has no document; raise held_out or add documents".into(),
-            n => format!(
-                "none of its {n} documents has two sentences for a pair; set lone_sentence = \"split\" or \
-                 objective = \"none\""
-            ),
-        };
-        Self::NoInstances { split: shards.side().name(), reason }
     }
 
     /// A setting out of range.

@@ -51,7 +51,7 @@ impl EvaluationSet {
         let is_swapping = settings.instances.objective == Objective::Sop;
         table.retain(|instance| seen.insert(text_hash(&shards, instance, is_swapping, &mut tokens)));
         if table.is_empty() {
-            return Err(DataError::no_instances(&shards));
+            return Err(shards.no_instances());
         }
         if settings.evaluation.max_sequences > 0 {
             table.truncate(settings.evaluation.max_sequences);

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::batch::Batch;
-use super::build::BuildReport;
-use super::dataset::{Dataset, SourceCounts};
+use super::dataset::{BuildReport, Dataset, SourceCounts};
 use super::error::DataError;
 use super::masking::{MaskingStatistics, Span};
 use super::sampler::Sampler;

@@ -44,9 +44,9 @@ mod testing;
 pub mod vocabulary;
 
 pub use batch::{Batch, BatchCapacity, Cursor};
-pub use build::{BuildReport, build, build_with};
+pub use build::{build, build_with};
 pub use corpus::{Document, Documents, Source, files};
-pub use dataset::{Dataset, Index};
+pub use dataset::{BuildReport, Dataset, Index};
 pub use error::DataError;
 pub use evaluation::{Baseline, EvaluationSet, Unigram};
 pub use inspect::{Inspection, inspect};

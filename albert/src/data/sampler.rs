@@ -47,7 +47,7 @@ impl Sampler {
         let mut table = Vec::new();
         let counts = plan_epoch(&shards, instances, seed, 0, |_| true, &mut table);
         if table.is_empty() {
-            return Err(DataError::no_instances(&shards));
+            return Err(shards.no_instances());
         }
         table.reserve_exact(table.len() / 4 + 1024);
         let assembler = Assembler::new(shards, vocabulary, settings, seed);

@@ -47,6 +47,18 @@ impl Shards {
         &self.shards
     }
 
+    /// The error of settings under which these documents give no instance.
+    pub(super) fn no_instances(&self) -> DataError {
+        let reason = match self.documents() {
+            0 => "it has no document; raise held_out or add documents".into(),
+            n => format!(
+                "none of its {n} documents has two sentences for a pair; set lone_sentence = \"split\" or \
+                 objective = \"none\""
+            ),
+        };
+        DataError::NoInstances { split: self.side.name(), reason }
+    }
+
     /// Number of documents.
     pub fn documents(&self) -> u32 {
         self.document_bases[self.shards.len()]

@@ -22,13 +22,12 @@ use tokenizers::utils::SysRegex;
 use tokenizers::{NormalizedString, Normalizer};
 
 use super::spiece::check_charsmap;
+use super::vocabulary::LONGEST_PIECE;
 
 /// Bytes that a step of the normalizer may make of each byte of the text.
 const GROWTH: usize = 16;
 /// Bytes that it may add besides.
 const BESIDES: usize = 4096;
-/// Longest text in a file: a piece, a prefix, what is put in place of something.
-pub(super) const LONGEST_PIECE: usize = 1024;
 /// Bytes of a node of the library's trie: a hash map and its first table.
 const TRIE_NODE: usize = 320;
 

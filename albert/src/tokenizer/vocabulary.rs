@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::bounds::LONGEST_PIECE;
 use super::{TokenizerError, WORD_MARK};
 
+/// Bytes of the longest text in a file: a piece, a prefix, a replacement.
+pub(super) const LONGEST_PIECE: usize = 1024;
 /// Bytes of all pieces together: the trie has at most 2^28 places, and at least half of them are used.
 const LARGEST: usize = 1 << 26;
 

@@ -4,7 +4,6 @@ use super::{golden, golden_files, with_file, with_folder};
 use albert::{
     checkpoint::{Checkpoints, Heads, ModelFolder},
     data::shard::{HEADER_BYTES, Shard},
-    tokenizer::Tokenizer,
 };
 use engine::io::{Data, Safetensors, TensorOut, crc32c, hash64, save_safetensors};
 use std::{fs, path::Path};
@@ -117,27 +116,6 @@ fn frame(entries: &[u8]) -> Vec<u8> {
     file.extend_from_slice(&footer);
     file.extend_from_slice(&0xdb47_7524_8b80_fb57u64.to_le_bytes());
     file
-}
-
-/// A text with what tokenizers stumble over.
-pub(super) const TEXT: &str = "The café's 20,000 «ＡＢ» naïve ΑΣ.\u{301} [MASK] 日本 \u{1F600}\u{200D}\t(1)";
-
-/// Encodes a text with a tokenizer that was loaded; true if the tokenizer can.
-pub(super) fn encodes(tokenizer: &Tokenizer) -> bool {
-    let Ok(encoding) = tokenizer.encode_with_offsets(TEXT) else { return false };
-    for &(start, end) in &encoding.offsets {
-        assert!(TEXT.get(start..end).is_some(), "bytes {start} to {end} are no range of characters");
-    }
-    true
-}
-
-pub(super) fn spiece(bytes: &[u8]) -> bool {
-    with_file("spiece.model", bytes, |path| Tokenizer::load(path).is_ok_and(|tokenizer| encodes(&tokenizer)))
-}
-
-pub(super) fn spiece_seeds() -> Vec<Vec<u8>> {
-    let tokenizer = super::model::small_tokenizer();
-    vec![tokenizer.to_spiece().expect("a tokenizer of ours can be written")]
 }
 
 /// A shard; both hashes are computed anew.

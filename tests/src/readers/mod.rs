@@ -17,6 +17,7 @@ mod kernel;
 mod launch;
 mod model;
 mod task;
+mod tokenizer;
 
 use std::{
     fs,
@@ -41,9 +42,14 @@ pub const READERS: &[Reader] = &[
     Reader { name: "safetensors", read: binary::safetensors, seeds: binary::safetensors_seeds, text: false },
     Reader { name: "shard-index", read: model::shard_index, seeds: model::shard_index_seeds, text: true },
     Reader { name: "tensorflow", read: binary::tensorflow, seeds: binary::tensorflow_seeds, text: false },
-    Reader { name: "spiece", read: binary::spiece, seeds: binary::spiece_seeds, text: false },
-    Reader { name: "tokenizer-json", read: model::tokenizer_json, seeds: model::tokenizer_json_seeds, text: true },
-    Reader { name: "vocab-txt", read: model::vocab_txt, seeds: model::vocab_txt_seeds, text: true },
+    Reader { name: "spiece", read: tokenizer::spiece, seeds: tokenizer::spiece_seeds, text: false },
+    Reader {
+        name: "tokenizer-json",
+        read: tokenizer::tokenizer_json,
+        seeds: tokenizer::tokenizer_json_seeds,
+        text: true,
+    },
+    Reader { name: "vocab-txt", read: tokenizer::vocab_txt, seeds: tokenizer::vocab_txt_seeds, text: true },
     Reader { name: "config", read: model::config, seeds: model::config_seeds, text: true },
     Reader { name: "recipe", read: model::recipe, seeds: model::recipe_seeds, text: true },
     Reader { name: "forward-line", read: model::forward_line, seeds: model::forward_line_seeds, text: true },
