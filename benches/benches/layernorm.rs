@@ -6,8 +6,8 @@
 
 mod cases;
 
-use albert_benches::plan::What;
 use criterion::{Criterion, criterion_group, criterion_main};
+use measure::plan::What;
 
 fn all(c: &mut Criterion) {
     cases::run(c, "layernorm", What::LayerNorm);

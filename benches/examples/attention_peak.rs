@@ -5,11 +5,12 @@
 //! A batch of 4,096 tokens, 12 heads of 64 (ALBERT-base). FLOPs count only the matrix products: 4·S·D per query and head
 //! forward, 10·S·D backward.
 
-use albert_benches::{beside_peak, random};
+use albert_benches::beside_peak;
 use kernels::{
     Cpu, Isa,
     attention::{Attention, Gradients, backward, backward_scratch_len, forward},
 };
+use measure::random;
 
 const TOKENS: usize = 4096;
 

@@ -4,10 +4,15 @@
 //!
 //! The form `p` is nt with B packed in advance.
 
-use albert_benches::{BASE_SHAPES, beside_peak, form, random};
+use albert_benches::beside_peak;
+use clap::ValueEnum;
 use kernels::{
     Cpu, Isa,
-    gemm::{Epilogue, Layout, PackedB, gemm, gemm_packed},
+    gemm::{Epilogue, Gemm, Layout, PackedB, gemm, gemm_packed},
+};
+use measure::{
+    cases::{BASE_SHAPES, Form},
+    random,
 };
 
 fn main() {
@@ -32,11 +37,11 @@ fn main() {
                     let speed = if name == "p" {
                         let mut packed = PackedB::new(isa, k, n);
                         packed.pack(&cpu, Layout::Transposed, k, &b);
-                        let spec = form("nt", m, n, k);
+                        let spec = Gemm::nt(m, n, k);
                         let call = || cpu.enter(|| gemm_packed(&cpu, &spec, &a, &packed, &mut c, Epilogue::None));
                         beside_peak(&cpu, spec.flops(), seconds, call)
                     } else {
-                        let spec = form(&name, m, n, k);
+                        let spec = Form::from_str(&name, false).expect("a form: nn, nt, tn, tt or p").gemm(m, n, k);
                         let call = || cpu.enter(|| gemm(&cpu, &spec, &a, &b, &mut c, Epilogue::None));
                         beside_peak(&cpu, spec.flops(), seconds, call)
                     };

@@ -185,7 +185,7 @@ fn time(device: &Device, effort: Effort, mut work: impl FnMut(usize) -> Result<(
 /// tensors repeat [`DRAWN`] elements, because drawing all of them would take longer than what is timed.
 fn random(tape: &Tape<'_>, shape: &[usize], name: u32) -> Result<Tensor> {
     let len: usize = shape.iter().product();
-    let drawn: Vec<bf16> = crate::random(len.min(DRAWN), name).into_iter().map(bf16::from_f32).collect();
+    let drawn: Vec<bf16> = measure::random(len.min(DRAWN), name).into_iter().map(bf16::from_f32).collect();
     let values: Vec<bf16> = drawn.iter().copied().cycle().take(len).collect();
     Ok(tape.input(shape, &values)?.value().clone())
 }

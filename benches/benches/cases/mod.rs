@@ -1,12 +1,12 @@
 //! The cases of `albert bench` under criterion: one bench per kernel, with the same operands and calls.
 
-use albert_benches::{
+use criterion::{BenchmarkId, Criterion, Throughput};
+use kernels::Cpu;
+use measure::{
     cases::{Case, Ready},
     plan::{Selection, What},
     report::Bound,
 };
-use criterion::{BenchmarkId, Criterion, Throughput};
-use kernels::Cpu;
 use std::time::Instant;
 
 /// Runs every default case of `what`. Before each, prints a line with its share of the machine's peak, measured interleaved.

@@ -1,21 +1,21 @@
-//! `albert bench`: how fast kernels and whole steps are, beside the peak of this machine measured in the same run.
+//! `albert bench`: speed of kernels and steps, against the peak of the machine measured in the same run.
 
 use crate::{
     numbers::whole,
     output::{results, results_beside_files, tell},
 };
-use albert_benches::{
-    cases::{Ready, Work},
-    chart, html,
-    plan::{Selection, What, processors},
-    report::{Limits, Machine, Record, Report},
-};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use engine::{
     Cpu,
     io::{check_output, write_atomically},
     profile::Peak,
+};
+use measure::{
+    cases::{Ready, Work},
+    chart, html,
+    plan::{Selection, What, processors},
+    report::{Limits, Machine, Record, Report},
 };
 use std::{
     io::{BufRead, Write},
@@ -48,11 +48,11 @@ pub(crate) struct Arguments {
     /// Also write an HTML page with rooflines and a table, or the roofline alone if the name ends in .svg
     #[arg(long, value_name = "FILE.html|FILE.svg", conflicts_with = "turns")]
     report: Option<PathBuf>,
-    /// Instead of timing steps, print the cost of every kernel of a step, against the roofline of this machine
+    /// Print the cost of each kernel of a step against the roofline of this machine, instead of timing steps
     #[arg(long, conflicts_with_all = ["json", "report", "turns"])]
     profile: bool,
-    /// Run one round of all cases for each line on standard input and print it as a line of JSON, for paired timing
-    /// others take turns
+    /// Run one round of all cases per line on standard input and print it as one line of JSON, so that a script can
+    /// interleave it with other programs
     #[arg(long, conflicts_with_all = ["json", "rounds"])]
     turns: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let works = arguments.selection.works(arguments.what)?;
     let cpus = processors(&arguments.threads, arguments.isa.as_deref())?;
     if arguments.turns {
-        return take_turns(&cpus, &works);
+        return rounds_on_request(&cpus, &works);
     }
     if let Some(path) = &arguments.report {
         let known = path.extension().is_some_and(|end| end == "html" || end == "svg");
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.json {
         writeln!(
             out,
-            "{}, {} cores; time: median ± half the width of the middle half",
+            "{}, {} cores; time: median ± half the interquartile range",
             report.machine.processor, report.machine.cores
         )?;
     }
@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was typed, without the folder of the program.
+/// Command line, without the folder of the program.
 fn command() -> String {
     let arguments = std::env::args().skip(1);
     ["albert".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
@@ -115,16 +115,16 @@ fn command() -> String {
 
 fn write_report(path: &Path, report: &Report) -> Result<()> {
     let text = if path.extension().is_some_and(|end| end == "svg") {
-        let limits = report.limits.last().context("there is always a processor")?;
+        let limits = report.limits.last().expect("`processors` returns at least one");
         chart::roofline(limits, &report.records)
     } else {
         html::page(report)
     };
-    let text = text.map_err(|problem| anyhow!("{}: the roofline cannot be drawn: {problem}", path.display()))?;
+    let text = text.map_err(|problem| anyhow!("{}: cannot draw the roofline: {problem}", path.display()))?;
     Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
 }
 
-/// The kernels of steps, as a table each.
+/// Prints a table of kernels per step.
 fn profile(out: &mut impl Write, cpus: &[Cpu], works: &[Work], rounds: Option<usize>) -> Result<ExitCode> {
     for cpu in cpus {
         let peak = Some(Peak::measured(cpu));
@@ -138,8 +138,8 @@ fn profile(out: &mut impl Write, cpus: &[Cpu], works: &[Work], rounds: Option<us
     Ok(ExitCode::SUCCESS)
 }
 
-/// A round for each line that comes in.
-fn take_turns(cpus: &[Cpu], works: &[Work]) -> Result<ExitCode> {
+/// Runs one round per input line.
+fn rounds_on_request(cpus: &[Cpu], works: &[Work]) -> Result<ExitCode> {
     let mut ready = Vec::new();
     for cpu in cpus {
         for work in works {

@@ -1,4 +1,4 @@
-//! `albert bench` as people and programs call it: what it prints can be read, and what cannot be measured is refused.
+//! `albert bench`: JSON, table, reports, rounds on request, and errors.
 
 use albert_tests::program::{albert, finish, finish_with_input};
 use serde_json::Value;
@@ -83,20 +83,20 @@ fn lengths_come_from_a_file() {
     assert_eq!(lengths(&[]), [(serde_json::json!([3, 5, 7, 9]), 24.into())]);
     let two = [(serde_json::json!([5, 9]), 14.into()), (serde_json::json!([7]), 7.into())];
     assert_eq!(lengths(&["--batch", "2,1"]), two);
-    for (text, said) in [("3\nx\n", "lengths.txt:2: `x`"), ("# none\n", "has no lengths"), ("129\n", "128 positions")] {
+    for (text, said) in [("3\nx\n", "lengths.txt:2: `x`"), ("# none\n", "no lengths"), ("129\n", "128 positions")] {
         let output = run(text, &[]);
         assert!(output.code != Some(0) && output.stderr.contains(said), "{said}: {}", output.stderr);
     }
 }
 
 #[test]
-fn takes_a_turn_for_each_line_it_is_given() {
+fn each_input_line_runs_one_round() {
     let mut command = albert(&["bench", "gelu", "--m", "3", "--n", "8", "--threads", "1,2", "--turns"]);
     let output = finish_with_input(&mut command, b"\n\n").succeeds();
     let lines: Vec<Value> = output.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{}", output.stdout);
     for line in lines {
-        // Three passes, each on one thread and on two.
+        // Three kernels, each on one thread and on two.
         let threads: Vec<_> = line.as_array().unwrap().iter().map(|record| record["threads"].clone()).collect();
         assert_eq!(threads, [1, 1, 1, 2, 2, 2]);
         assert_eq!(line[0]["rounds"], 1);
@@ -137,7 +137,7 @@ fn a_report_is_a_page_or_a_picture_and_a_profile_a_table() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_in_one_sentence() {
+fn an_impossible_benchmark_is_an_error_that_names_the_option() {
     for (arguments, said) in [
         (&["gemm", "--m", "3"][..], "--m, --n and --k"),
         (&["gemm", "--m", "0", "--n", "1", "--k", "1"], "--m 0"),

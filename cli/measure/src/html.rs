@@ -1,4 +1,4 @@
-//! A report in one file that needs nothing else: the roofline of each number of threads, and the table.
+//! HTML report in one self-contained file: a roofline per number of threads, and the table.
 
 use crate::{
     chart,
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::fmt::Write;
 
-/// In a dark scheme pictures are inverted and their hues turned back, so that they keep their colors.
+/// A dark scheme inverts the plots and rotates their hues back, which keeps the colors.
 const STYLE: &str = ":root{color-scheme:light dark}\
 body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
 overflow-wrap:anywhere}.wide{overflow-x:auto}td,th{white-space:nowrap}\
@@ -16,7 +16,7 @@ svg{max-width:100%;height:auto}\
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#15171a}td,th{border-color:#444}code{background:#22252a}\
 svg{filter:invert(.91) hue-rotate(180deg)}}";
 
-/// The report as a page.
+/// Renders the report as a page.
 ///
 /// # Errors
 /// A chart cannot be drawn.
@@ -27,8 +27,8 @@ pub fn page(report: &Report) -> Result<String, String> {
     let head = format!(
         "<title>albert bench</title><style>{STYLE}</style></head><body>\n<h1>albert bench</h1>\n\
          <p><code>{command}</code> on {processor}, {} cores.</p>\n\
-         <p>Medians over rounds in which the FMA peak, our call and all others take turns; ± is half the width of the middle \
-         half. Shares and ratios are formed within a round; in parentheses by the time on processors.</p>\n",
+         <p>Medians over rounds in which the FMA peak, our call and all peers run interleaved; ± is half the interquartile \
+         range. Shares and ratios are formed within a round; in parentheses by CPU time.</p>\n",
         report.machine.cores
     );
     page += &head;
@@ -59,9 +59,9 @@ fn row(page: &mut String, record: &Record) -> std::fmt::Result {
     write!(page, "<td>{:.1} %</td>", 50.0 * (seconds.q3 - seconds.q1) / seconds.median)?;
     write!(page, "<td>{:.1}</td><td>{:.1}</td>", record.gflops, record.gbs)?;
     write!(page, "<td>{wall:.1} ({processor:.1}) % of {limit}</td><td>")?;
-    for beside in &record.beside {
-        let (ratio, processor) = (beside.ratio.median, beside.processor_ratio.median);
-        write!(page, "{} {ratio:.2} ({processor:.2}) ", escape(&beside.name))?;
+    for peer in &record.peers {
+        let (ratio, processor) = (peer.ratio.median, peer.processor_ratio.median);
+        write!(page, "{} {ratio:.2} ({processor:.2}) ", escape(&peer.name))?;
     }
     let rss = record.peak_rss_bytes.map_or(f64::NAN, |bytes| bytes as f64 / f64::from(1 << 20));
     writeln!(page, "</td><td>{rss:.0} MiB</td></tr>")
@@ -95,7 +95,7 @@ mod tests {
         let report = Report { command, machine: Machine::this(), limits, records };
         let page = page(&report).unwrap();
         assert_eq!((page.matches("<svg").count(), page.matches("<tr><td>").count()), (2, 6), "{page}");
-        // A point a case and one a kernel in the legend, on one thread and on two.
+        // One point per case and one per kernel in the legend, on one thread and on two.
         assert_eq!(page.matches("<circle").count(), 6 + 4, "{page}");
         assert!(page.contains("bench &lt;all&gt;") && page.contains("nt 8x16x4") && !page.contains("NaN"), "{page}");
         assert!(page.contains("name=\"viewport\"") && page.contains("prefers-color-scheme:dark"), "{page}");

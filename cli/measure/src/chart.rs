@@ -1,5 +1,5 @@
-//! The roofline as a picture (Williams, Waterman, Patterson 2009): what each case reached, against what its arithmetic
-//! intensity allows.
+//! Roofline plot (Williams, Waterman, Patterson 2009): the speed of each case against the bound of its arithmetic
+//! intensity.
 //!
 //! ```text
 //! GFLOP/s     ______________  FMA peak
@@ -8,15 +8,15 @@
 //!          / copy bandwidth
 //! ```
 //!
-//! The slope is that of a copy that no cache holds; a kernel whose operands stay in cache may lie above it.
+//! The slope is the bandwidth of a copy larger than the caches; a kernel whose operands stay in cache may lie above it.
 
 use crate::report::{Limits, Record};
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (900, 560);
-/// Width of the names beside the plot.
+/// Width of the legend beside the plot.
 const LEGEND: u32 = 120;
-/// One color a kernel, in the order in which they appear.
+/// Colors of the kernels, in order of appearance.
 const COLORS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
     RGBColor(255, 127, 14),
@@ -26,10 +26,10 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(110, 110, 110),
 ];
 
-/// An SVG of the cases that were run under `limits`. Steps have no number of bytes and are left out.
+/// Draws an SVG of the cases that ran under `limits`. Steps have no byte count and are left out.
 ///
 /// # Errors
-/// The picture cannot be drawn.
+/// The plot cannot be drawn.
 pub fn roofline(limits: &Limits, records: &[Record]) -> Result<String, String> {
     let mut text = String::new();
     draw(&mut text, limits, records).map_err(|error| error.to_string())?;
@@ -55,7 +55,7 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         "{} thread(s), {}: {:.0} GFLOP/s, {:.1} GB/s",
         limits.threads, limits.isa, limits.peak_gflops, limits.copy_gbs
     );
-    // Names beside the plot cover no point.
+    // The legend is beside the plot, where it covers no point.
     let (plot, names) = root.split_horizontally(SIZE.0 - LEGEND);
     let mut chart = ChartBuilder::on(&plot)
         .caption(title, ("sans-serif", 18))
@@ -65,7 +65,7 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         .build_cartesian_2d((left..right).log_scale(), (bottom / 2.0..top * 2.0).log_scale())?;
     chart
         .configure_mesh()
-        .x_desc("FLOPs a byte")
+        .x_desc("FLOPs per byte")
         .y_desc("GFLOP/s")
         .x_label_formatter(&|&x| tick(x))
         .y_label_formatter(&|&y| tick(y))
@@ -90,7 +90,7 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
     Ok(())
 }
 
-/// A number of a logarithmic axis: 1, 2 and 5 times a power of ten; the others have no room.
+/// Label of a logarithmic axis: 1, 2 and 5 times a power of ten; others are empty.
 fn tick(value: f64) -> String {
     let digit = (value / 10f64.powf(value.log10().floor() + 1e-9)).round() as u32;
     if matches!(digit, 1 | 2 | 5 | 10) { format!("{value}") } else { String::new() }

@@ -1,4 +1,4 @@
-//! The projection to the vocabulary with its cross-entropy, as the head of masked language modeling runs it.
+//! Projection to the vocabulary with its cross-entropy, as in the MLM head.
 //!
 //! ```text
 //! forward    z = h·Wᵀ + b, losses and predictions of the rows; the logits are kept, as in training
@@ -9,7 +9,7 @@
 
 use super::{Case, Dtype, Random, sizes};
 use crate::{
-    measure::Contender,
+    interleaved::Contender,
     report::{About, Bound},
 };
 use half::bf16;
@@ -19,18 +19,18 @@ use kernels::{
     num::philox::Stream,
 };
 
-/// A projection of rows that have a label.
+/// Projection of labeled rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
-    /// M.
+    /// Labeled rows M.
     pub rows: usize,
-    /// V.
+    /// Vocabulary size V.
     pub classes: usize,
-    /// E.
+    /// Width of a row E.
     pub width: usize,
-    /// Backward instead of forward.
+    /// Times the backward pass instead of the forward pass.
     pub backward: bool,
-    /// Of h; the weight is f32, as it is where models are trained.
+    /// Storage type of h; the weight is f32, as in training.
     pub dtype: Dtype,
 }
 
@@ -78,7 +78,7 @@ impl Vocabulary {
                 forward(&cpu, &projection, &mut losses, &mut norms, &mut predictions, kept, &mut scratch);
             }
         };
-        // Backward reads what this leaves.
+        // Backward reads the logits that this stores.
         call(false);
         Contender::new("ours", move || call(backwards))
     }

@@ -5,7 +5,7 @@
 
 use super::{Case, Dtype, Random, sizes};
 use crate::{
-    measure::Contender,
+    interleaved::Contender,
     report::{About, Bound},
 };
 use half::bf16;

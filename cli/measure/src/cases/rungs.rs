@@ -15,7 +15,7 @@
 
 use super::{Case, sizes};
 use crate::{
-    measure::Contender,
+    interleaved::Contender,
     report::{About, Bound},
 };
 use kernels::{

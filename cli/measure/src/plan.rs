@@ -1,4 +1,4 @@
-//! From what a person asks for to the list of what is run.
+//! The options of `albert bench` and the list of cases that they select.
 
 use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, Rung, Step, Vocabulary, Work};
 use albert::{AlbertConfig, cost::Recompute};
@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is measured.
+/// Benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
     /// Matrix products
@@ -26,109 +26,86 @@ pub enum What {
     Softmax,
     /// Projection to the vocabulary with its cross-entropy, forward and backward
     Vocabulary,
-    /// A pass or a training step of a model
+    /// Forward pass or training step of a model
     Step,
     /// A few of each
     All,
 }
 
-/// A list of shapes with a name.
+/// Named list of shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shapes {
-    /// Those of ALBERT: every product of base, the wide ones of xxlarge; for steps, base and large
+    /// Products of ALBERT-base and the wide ones of xxlarge; for steps, base and large
     Albert,
 }
 
-/// How operands are stored, as a word.
+/// Storage type of operands on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Storage {
-    /// 32 bits
+    /// IEEE 754 single precision
     #[default]
     F32,
-    /// bfloat16; sums stay f32
+    /// bfloat16 with f32 accumulators
     Bf16,
-    /// Of forward steps: f32, but layers multiply in 8-bit integers
+    /// Forward steps only: f32 activations, layers multiply in 8-bit integers
     Int8,
 }
 
-/// How the operands of a product lie, as a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layouts {
-    /// A and B as they are multiplied
-    Nn,
-    /// B transposed, as forward has it
-    Nt,
-    /// A transposed, as weight gradients have it
-    Tn,
-    /// Both transposed
-    Tt,
-}
-
-/// What a step does, as a word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Does {
-    /// Forward to the pooler, no dropout
-    #[default]
-    Forward,
-    /// Forward, both losses, backward, AdamW
-    Train,
-}
-
-/// A whole number on the command line. Which ones an option takes, [`Selection::check`] knows.
+/// Parses a whole number; [`Selection::check`] checks its range.
 fn whole(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number from 1".to_owned())
 }
 
-/// What is asked for. Sizes may be lists; all their combinations are run.
+/// Options that select cases. Sizes may be lists; all combinations run.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Selection {
-    /// Rows: of A and C, or of what GELU, LayerNorm and softmax walk, or those that have a label
+    /// Rows of A and C, of the matrix of a row kernel, or labeled rows of the vocabulary projection
     #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub m: Vec<usize>,
-    /// Columns: of B and C, or of what GELU, LayerNorm and softmax walk, or words of the vocabulary
+    /// Columns of B and C, of the matrix of a row kernel, or words of the vocabulary
     #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub n: Vec<usize>,
-    /// Columns of A, rows of B, or how wide a row is that is projected to the vocabulary
+    /// Columns of A and rows of B, or width of the rows of the vocabulary projection
     #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub k: Vec<usize>,
-    /// How A and B lie in memory [default: nt]
+    /// Layout of A and B, n as multiplied, t transposed [default: nt]
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub form: Vec<Layouts>,
-    /// A list of shapes instead of sizes
+    pub form: Vec<Form>,
+    /// Named list of shapes instead of sizes
     #[arg(long, value_enum)]
     pub shapes: Option<Shapes>,
-    /// Rungs of the ladder from three loops (1) to the kernel (6), on one thread [default size: 512 x 768 x 768]
+    /// Steps of the ladder from three loops (1) to the kernel (6), on one thread [default size: 512 x 768 x 768]
     #[arg(long, value_parser = whole, value_delimiter = ',', conflicts_with_all = ["form", "shapes", "peers"])]
     pub rung: Vec<usize>,
-    /// Heads of attention [default: 12]
+    /// Attention heads [default: 12]
     #[arg(long, value_parser = whole)]
     pub heads: Option<usize>,
-    /// Size of a head [default: 64]
+    /// Head size [default: 64]
     #[arg(long, value_parser = whole)]
     pub head_size: Option<usize>,
-    /// Sequences of attention or a step [default: 8]
+    /// Number of sequences of attention or a step [default: 8]
     #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub batch: Vec<usize>,
-    /// Tokens of a sequence [default: 128 and 512 for attention, 128 for a step]
+    /// Tokens per sequence [default: 128 and 512 for attention, 128 for a step]
     #[arg(long, value_parser = whole, value_delimiter = ',')]
     pub seq: Vec<usize>,
-    /// Tokens of every single sequence of a step, instead of --batch and --seq
+    /// Tokens of each sequence of a step, instead of --batch and --seq
     #[arg(long, value_parser = whole, value_delimiter = ',', conflicts_with_all = ["batch", "seq", "shapes"])]
     pub lengths: Vec<usize>,
-    /// A file with the tokens of a sequence a line (# begins a remark), instead of --seq; --batch N takes N of them, spread
-    /// evenly from the shortest to the longest [default: all]
+    /// File with the tokens of one sequence per line (# starts a comment), instead of --seq; --batch N selects N of them,
+    /// spread evenly from the shortest to the longest [default: all]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lengths", "seq", "shapes"])]
     pub lengths_from: Option<PathBuf>,
-    /// The model of a step: base, large, tiny, ... [default: base]
+    /// Model of a step: base, large, tiny, ... [default: base]
     #[arg(long)]
     pub config: Option<String>,
-    /// What a step does [default: forward]
+    /// Forward pass or training step [default: forward]
     #[arg(long, value_enum)]
-    pub mode: Option<Does>,
-    /// Dropout of a training step, over the configuration's
+    pub mode: Option<Mode>,
+    /// Dropout rate of a training step [default: the model's]
     #[arg(long)]
     pub dropout: Option<f64>,
-    /// Activations that backward recomputes [default: cheap]
+    /// Activations that a training step recomputes in backward [default: cheap]
     #[arg(long, value_name = "none|cheap|layer")]
     pub checkpointing: Option<Recompute>,
     /// Also time third-party libraries; requires a build with the feature `peers`
@@ -139,7 +116,8 @@ pub struct Selection {
     pub dtype: Storage,
 }
 
-/// The processors to measure on: `threads` (all cores if there are none) of instruction set `isa` (the widest).
+/// The CPU contexts to measure: one per number of `threads` (all cores if empty), on instruction set `isa` (the widest if
+/// `None`).
 ///
 /// # Errors
 /// The machine lacks the instruction set, or a number of threads is not 1 to 1024.
@@ -164,10 +142,10 @@ pub fn processors(threads: &[usize], isa: Option<&str>) -> Result<Vec<Cpu>> {
 }
 
 impl Selection {
-    /// The list, in order.
+    /// Selected cases, in order.
     ///
     /// # Errors
-    /// A size is 0 or does not belong to `what`, or the model is unknown.
+    /// A size is out of range or does not apply to `what`, or the model is unknown.
     pub fn works(&self, what: What) -> Result<Vec<Work>> {
         self.check(what)?;
         let rows = |kernels: &[Kernel]| kernels.iter().flat_map(|&kernel| self.rows(kernel)).collect();
@@ -186,7 +164,7 @@ impl Selection {
                 {
                     all.extend(self.works(what)?);
                 }
-                let train = Self { mode: Some(Does::Train), ..self.clone() };
+                let train = Self { mode: Some(Mode::Train), ..self.clone() };
                 all.extend(train.works(What::Step)?);
                 all
             }
@@ -216,30 +194,30 @@ impl Selection {
         ensure!((1..=most).contains(&size), "--head-size {size}: expected 1 to {most}");
         let rate = self.dropout.unwrap_or(0.0);
         ensure!((0.0..1.0).contains(&rate), "--dropout {rate}: expected 0 or more, below 1");
-        let trains = self.mode == Some(Does::Train);
+        let trains = self.mode == Some(Mode::Train);
         for (option, given) in
             [("--dropout", self.dropout.is_some()), ("--checkpointing", self.checkpointing.is_some())]
         {
-            ensure!(!given || trains, "{option} is for training steps; add --mode train");
+            ensure!(!given || trains, "{option} applies to training steps; add --mode train");
         }
         let is_int8 = self.dtype == Storage::Int8;
-        ensure!(!is_int8 || what == What::Step, "--dtype int8 is for forward steps: bench step --dtype int8");
+        ensure!(!is_int8 || what == What::Step, "--dtype int8 applies to forward steps: use bench step --dtype int8");
         ensure!(
             !is_int8 || !trains,
-            "--dtype int8 has no backward pass: leave --mode train out, or train in f32 or bf16"
+            "--dtype int8 has no backward pass; remove --mode train or use --dtype f32 or bf16"
         );
         ensure!(
             !self.peers || (what == What::Gemm && self.dtype == Storage::F32),
-            "--peers are products in f32: bench gemm --dtype f32"
+            "--peers applies to products in f32: use bench gemm --dtype f32"
         );
-        ensure!(
-            !self.peers || cfg!(feature = "peers"),
-            "--peers: this program was built without them; build it with --features peers"
-        );
+        ensure!(!self.peers || cfg!(feature = "peers"), "--peers: not in this build; rebuild with --features peers");
         let given = [!self.m.is_empty(), !self.n.is_empty(), !self.k.is_empty()];
         let is_product = what == What::Gemm;
         let is_sized = self.shapes.is_some() || given == [true; 3] || given == [false; 3];
-        ensure!(!is_product || is_sized, "a product has three sizes: give --m, --n and --k, or none for ALBERT's");
+        ensure!(
+            !is_product || is_sized,
+            "a product needs all of --m, --n and --k, or none of them for the shapes of ALBERT"
+        );
         Ok(())
     }
 
@@ -252,18 +230,12 @@ impl Selection {
 
     fn products(&self) -> Vec<Work> {
         let dtype = self.dtype();
-        let form = |layouts: &Layouts| match layouts {
-            Layouts::Nn => Form::Nn,
-            Layouts::Nt => Form::Nt,
-            Layouts::Tn => Form::Tn,
-            Layouts::Tt => Form::Tt,
-        };
-        let forms: Vec<Form> = if self.form.is_empty() { vec![Form::Nt] } else { self.form.iter().map(form).collect() };
+        let forms = if self.form.is_empty() { &[Form::Nt][..] } else { &self.form };
         let mut products = Vec::new();
         if self.m.is_empty() || self.shapes.is_some() {
             let tokens = |all: &[usize]| if self.m.is_empty() { all.to_vec() } else { self.m.clone() };
             let full = self.shapes.is_some();
-            for &form in &forms {
+            for &form in forms {
                 for tokens in tokens(if full { &[128, 512, 2048, 4096] } else { &[512] }) {
                     products.extend(Product::forward(tokens, form, dtype));
                 }
@@ -275,7 +247,7 @@ impl Selection {
                 products.extend(Product::backward(tokens, dtype));
             }
         } else {
-            for &form in &forms {
+            for &form in forms {
                 for (&m, &n, &k) in
                     self.m.iter().flat_map(|m| self.n.iter().flat_map(move |n| self.k.iter().map(move |k| (m, n, k))))
                 {
@@ -289,9 +261,9 @@ impl Selection {
 
     fn rungs(&self) -> Vec<Work> {
         let mut all = Vec::new();
-        for &m in or(&self.m, &[512]) {
-            for &n in or(&self.n, &[768]) {
-                for &k in or(&self.k, &[768]) {
+        for &m in unless_given(&self.m, &[512]) {
+            for &n in unless_given(&self.n, &[768]) {
+                for &k in unless_given(&self.k, &[768]) {
                     all.extend(self.rung.iter().map(|&number| Work::Rung(Rung { number, m, n, k })));
                 }
             }
@@ -302,8 +274,8 @@ impl Selection {
     fn attention(&self) -> Vec<Work> {
         let (heads, head_size) = (self.heads.unwrap_or(12), self.head_size.unwrap_or(64));
         let mut all = Vec::new();
-        for &sequences in or(&self.batch, &[8]) {
-            for &length in or(&self.seq, &[128, 512]) {
+        for &sequences in unless_given(&self.batch, &[8]) {
+            for &length in unless_given(&self.seq, &[128, 512]) {
                 for backward in [false, true] {
                     let dtype = self.dtype();
                     all.push(Work::Attention(Attention { sequences, length, heads, head_size, backward, dtype }));
@@ -315,20 +287,20 @@ impl Selection {
 
     fn rows(&self, kernel: Kernel) -> Vec<Work> {
         let mut all = Vec::new();
-        for &rows in or(&self.m, &[512, 4096]) {
-            for &columns in or(&self.n, &[768, 3072]) {
+        for &rows in unless_given(&self.m, &[512, 4096]) {
+            for &columns in unless_given(&self.n, &[768, 3072]) {
                 all.push(Work::Rows(Rows { kernel, rows, columns, dtype: self.dtype() }));
             }
         }
         all
     }
 
-    /// The head of base: the masked tokens of 32 sequences of 128, 15 %.
+    /// MLM head of base: the masked tokens, 15 %, of 32 sequences of 128.
     fn vocabulary(&self) -> Vec<Work> {
         let (dtype, mut all) = (self.dtype(), Vec::new());
-        for &rows in or(&self.m, &[614]) {
-            for &classes in or(&self.n, &[30_000]) {
-                for &width in or(&self.k, &[128]) {
+        for &rows in unless_given(&self.m, &[614]) {
+            for &classes in unless_given(&self.n, &[30_000]) {
+                for &width in unless_given(&self.k, &[128]) {
                     let case = |backward| Work::Vocabulary(Vocabulary { rows, classes, width, backward, dtype });
                     all.extend([false, true].map(case));
                 }
@@ -338,12 +310,12 @@ impl Selection {
     }
 
     fn steps(&self) -> Result<Vec<Work>> {
-        let mode = if self.mode == Some(Does::Train) { Mode::Train } else { Mode::Forward };
+        let mode = self.mode.unwrap_or_default();
         let checkpointing = self.checkpointing.unwrap_or(Recompute::ON_CPU);
         let step = |name: &str, lengths: Vec<usize>| {
             let config = AlbertConfig::preset(name)?;
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
-            ensure!(longest <= most, "a sequence of {longest} tokens: `{name}` has {most} positions");
+            ensure!(longest <= most, "sequence of {longest} tokens: `{name}` has {most} positions");
             let (dtype, int8) = (self.dtype(), self.dtype == Storage::Int8);
             let (name, dropout) = (name.to_owned(), self.dropout);
             Ok(Work::Step(Step { name, config, lengths, mode, dtype, int8, dropout, checkpointing }))
@@ -354,7 +326,10 @@ impl Selection {
         }
         if let Some(path) = &self.lengths_from {
             let known = lengths_in(path)?;
-            return or(&self.batch, &[known.len()]).iter().map(|&count| step(name, spread(&known, count))).collect();
+            return unless_given(&self.batch, &[known.len()])
+                .iter()
+                .map(|&count| step(name, spread(&known, count)))
+                .collect();
         }
         if self.shapes.is_some() {
             let cells: &[(&str, usize, usize)] = match mode {
@@ -373,8 +348,8 @@ impl Selection {
             return cells.iter().map(|&(name, batch, seq)| step(name, vec![seq; batch])).collect();
         }
         let mut all = Vec::new();
-        for &batch in or(&self.batch, &[8]) {
-            for &seq in or(&self.seq, &[128]) {
+        for &batch in unless_given(&self.batch, &[8]) {
+            for &seq in unless_given(&self.seq, &[128]) {
                 all.push(step(name, vec![seq; batch])?);
             }
         }
@@ -382,29 +357,29 @@ impl Selection {
     }
 }
 
-/// The numbers of a file, ascending.
+/// Lengths in a file, ascending.
 fn lengths_in(path: &Path) -> Result<Vec<usize>> {
     let name = path.display();
-    let text = fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let length = |(number, line): (usize, &str)| match line.parse() {
         Ok(length) if (1..=1 << 24).contains(&length) => Ok(length),
-        _ => bail!("{name}:{number}: `{line}`: expected one number a line, 1 to 16777216"),
+        _ => bail!("{name}:{number}: `{line}`: expected one number per line, 1 to 16777216"),
     };
     let numbers = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let mut lengths: Vec<usize> = numbers.map(length).collect::<Result<_>>()?;
-    ensure!(!lengths.is_empty(), "{name} has no lengths: expected one number a line");
+    ensure!(!lengths.is_empty(), "{name}: no lengths; expected one number per line");
     lengths.sort_unstable();
     Ok(lengths)
 }
 
-/// `count` of them: with n numbers, those in the middle of the n-th parts.
+/// `count` of them: the middle of each of `count` equal parts.
 fn spread(sorted: &[usize], count: usize) -> Vec<usize> {
     (0..count).map(|i| sorted[(2 * i + 1) * sorted.len() / (2 * count)]).collect()
 }
 
-/// What was given, or else the default.
-fn or<'a>(given: &'a [usize], default: &'a [usize]) -> &'a [usize] {
+/// `given`, or `default` if it is empty.
+fn unless_given<'a>(given: &'a [usize], default: &'a [usize]) -> &'a [usize] {
     if given.is_empty() { default } else { given }
 }
 
@@ -438,16 +413,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused_in_one_sentence() {
+    fn an_impossible_selection_is_an_error_of_one_line() {
         let none = Selection::default;
         for (what, selection, said) in [
-            (What::Gemm, Selection { m: vec![3], ..none() }, "three sizes"),
+            (What::Gemm, Selection { m: vec![3], ..none() }, "all of --m, --n and --k"),
             (What::Gemm, Selection { m: vec![0], n: vec![1], k: vec![1], ..none() }, "--m 0: expected 1 to"),
             (What::Attention, Selection { head_size: Some(300), ..none() }, "--head-size 300"),
             (What::Step, Selection { config: Some("bse".into()), ..none() }, "bse"),
             (What::Step, Selection { seq: vec![513], ..none() }, "`base` has 512 positions"),
             (What::Gemm, Selection { rung: vec![7], ..none() }, "--rung 7: expected 1 to 6"),
-            (What::Step, Selection { peers: true, ..none() }, "--peers are products"),
+            (What::Step, Selection { peers: true, ..none() }, "--peers applies to products"),
             (What::Step, Selection { dropout: Some(0.1), ..none() }, "--mode train"),
             (What::Step, Selection { checkpointing: Some(Recompute::Layer), ..none() }, "--mode train"),
             (What::Gelu, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),

@@ -2,10 +2,11 @@
 
 use super::{Case, Dtype, Random, sizes};
 use crate::{
-    measure::Contender,
+    interleaved::Contender,
     report::{About, Bound},
 };
 use anyhow::Result;
+use clap::ValueEnum;
 use half::bf16;
 use kernels::{
     Cpu,
@@ -13,16 +14,24 @@ use kernels::{
 };
 use std::sync::Arc;
 
+/// (n, k) of the forward products of ALBERT-base: attention output, joined query-key-value, feed-forward in and out,
+/// embedding projection, MLM projection, vocabulary.
+pub const BASE_SHAPES: [(usize, usize); 7] =
+    [(768, 768), (2304, 768), (3072, 768), (768, 3072), (768, 128), (128, 768), (30_000, 128)];
+
+/// (m, n) of the weight gradients of ALBERT-base: projections, feed-forward in and out, embedding map.
+const WEIGHT_SHAPES: [(usize, usize); 5] = [(768, 768), (768, 2304), (768, 3072), (3072, 768), (128, 768)];
+
 /// Layout of the operands of a product: n as multiplied, t transposed; first A, then B.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
-    /// Neither transposed: dx = dy·W.
+    /// Neither transposed: dx = dy·W
     Nn,
-    /// B transposed: y = x·Wᵀ.
+    /// B transposed: y = x·Wᵀ
     Nt,
-    /// A transposed: dW = dyᵀ·x.
+    /// A transposed: dW = dyᵀ·x
     Tn,
-    /// Both transposed.
+    /// Both transposed
     Tt,
 }
 
@@ -34,6 +43,16 @@ impl Form {
             Self::Nt => [false, true],
             Self::Tn => [true, false],
             Self::Tt => [true, true],
+        }
+    }
+
+    /// The product C [m, n] = A [m, k] · B [k, n] with operands in this layout.
+    pub const fn gemm(self, m: usize, n: usize, k: usize) -> Gemm {
+        match self {
+            Self::Nn => Gemm::nn(m, n, k),
+            Self::Nt => Gemm::nt(m, n, k),
+            Self::Tn => Gemm::tn(m, n, k),
+            Self::Tt => Gemm::tt(m, n, k),
         }
     }
 
@@ -68,17 +87,13 @@ pub struct Product {
 impl Product {
     /// Forward products of ALBERT-base over `tokens` tokens: projections, feed-forward, embedding map, vocabulary.
     pub fn forward(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
-        crate::BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype, peers: false })
+        BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype, peers: false })
     }
 
     /// Weight gradients of ALBERT-base over `tokens` tokens, A transposed; that of the vocabulary over masked tokens only.
     pub fn backward(tokens: usize, dtype: Dtype) -> impl Iterator<Item = Self> {
         let of = move |(m, n, k)| Self { m, n, k, form: Form::Tn, dtype, peers: false };
-        crate::WEIGHT_SHAPES.into_iter().map(move |(m, n)| of((m, n, tokens))).chain([of((
-            30_000,
-            128,
-            tokens * 3 / 20,
-        ))])
+        WEIGHT_SHAPES.into_iter().map(move |(m, n)| of((m, n, tokens))).chain([of((30_000, 128, tokens * 3 / 20))])
     }
 
     /// Attention output and feed-forward products of ALBERT-xxlarge over `tokens` tokens.
@@ -98,7 +113,7 @@ impl Product {
             Dtype::F32 => {
                 let [a, b] = self.operands();
                 let mut all = self.contenders::<f32>(cpu, &a, &b);
-                all.extend(self.others(cpu, &a, &b));
+                all.extend(self.peers(cpu, &a, &b));
                 all
             }
             Dtype::Bf16 => {
@@ -121,17 +136,18 @@ impl Product {
     }
 
     fn spec(&self) -> Gemm {
-        crate::form(self.form.name(), self.m, self.n, self.k)
+        self.form.gemm(self.m, self.n, self.k)
     }
 
     #[cfg(feature = "peers")]
-    fn others(&self, cpu: &Cpu, a: &Arc<Vec<f32>>, b: &Arc<Vec<f32>>) -> Vec<Contender> {
-        if self.peers { crate::peers::contenders(cpu, self, a, b) } else { Vec::new() }
+    fn peers(&self, cpu: &Cpu, a: &Arc<Vec<f32>>, b: &Arc<Vec<f32>>) -> Vec<Contender> {
+        let &Self { m, n, k, form, peers, .. } = self;
+        if peers { crate::peers::contenders(cpu, [m, n, k], form.transposed(), [a, b]) } else { Vec::new() }
     }
 
     /// No peers: the feature is off.
     #[cfg(not(feature = "peers"))]
-    fn others(&self, _: &Cpu, _: &Arc<Vec<f32>>, _: &Arc<Vec<f32>>) -> [Contender; 0] {
+    fn peers(&self, _: &Cpu, _: &Arc<Vec<f32>>, _: &Arc<Vec<f32>>) -> [Contender; 0] {
         []
     }
 

@@ -11,14 +11,14 @@ mod step;
 mod vocabulary;
 
 pub use attention::Attention;
-pub use gemm::{Form, Product};
+pub use gemm::{BASE_SHAPES, Form, Product};
 pub use rows::{Kernel, Rows};
 pub use rungs::{RUNGS, Rung};
 pub use step::{Mode, Step};
 pub use vocabulary::Vocabulary;
 
 use crate::{
-    measure::{Contender, KERNEL_ROUNDS, STEP_ROUNDS, Turner},
+    interleaved::{Contender, Interleaved, KERNEL_ROUNDS, STEP_ROUNDS},
     memory,
     report::{About, Bound, Record},
 };
@@ -111,7 +111,7 @@ pub struct Ready {
     cpu: Cpu,
     about: About,
     names: Vec<String>,
-    turner: Turner,
+    interleaved: Interleaved,
 }
 
 impl Ready {
@@ -123,21 +123,21 @@ impl Ready {
         memory::reset_peak();
         let Case { about, contenders } = work.prepare(cpu)?;
         let copied = (about.bound == Bound::Traffic).then_some(about.bytes as usize);
-        let turner = Turner::new(cpu, contenders, copied);
-        Ok(Self { cpu: cpu.clone(), about, names: turner.names(), turner })
+        let interleaved = Interleaved::new(cpu, contenders, copied);
+        Ok(Self { cpu: cpu.clone(), about, names: interleaved.names(), interleaved })
     }
 
     /// Runs one round.
     pub fn round(&mut self) -> Record {
-        self.turner.round();
-        let turns = self.turner.take();
-        Record::new(&self.cpu, &self.about, &self.names, &turns, memory::peak())
+        self.interleaved.round();
+        let rounds = self.interleaved.take();
+        Record::new(&self.cpu, &self.about, &self.names, &rounds, memory::peak())
     }
 
     /// Runs at least `rounds` rounds, and more until `seconds` have passed.
     pub fn run(self, rounds: usize, seconds: f64) -> Record {
-        let turns = self.turner.run(rounds, seconds);
-        Record::new(&self.cpu, &self.about, &self.names, &turns, memory::peak())
+        let rounds = self.interleaved.run(rounds, seconds);
+        Record::new(&self.cpu, &self.about, &self.names, &rounds, memory::peak())
     }
 }
 

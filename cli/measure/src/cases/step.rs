@@ -1,15 +1,15 @@
-//! A pass forward, or a whole training step, of a model with random weights over random ids.
+//! Forward pass or training step of a model with random weights on random ids.
 //!
 //! ```text
 //! forward    embeddings, N blocks, pooler; no dropout                             what `AlbertModel` computes
 //! train      forward, both losses (MLM at the masked positions alone, sentence order), backward, AdamW
 //! ```
 //!
-//! FLOPs: every product once, backward twice forward ([`Flops`]); nothing that is computed again counts.
+//! FLOPs: every product once, backward twice forward ([`Flops`]); recomputation does not count.
 
 use super::{Case, Dtype};
 use crate::{
-    measure::Contender,
+    interleaved::Contender,
     report::{About, Bound},
 };
 use albert::{
@@ -21,6 +21,7 @@ use albert::{
     model::{Blocks, ForwardOptions, Inputs, Model, dropout_key},
 };
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use engine::{
     Cpu, DType, Device, Gradients, ParamStore, Workspace,
     optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions},
@@ -29,16 +30,17 @@ use engine::{
 };
 use serde_json::{Map, Value};
 
-/// Share of the tokens that are predicted.
+/// Share of masked tokens.
 const MASKED: f64 = 0.15;
 const PLAN: &str = "bench";
 
-/// What a step does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Forward pass or training step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// Forward to the pooler.
+    /// Forward to the pooler, no dropout
+    #[default]
     Forward,
-    /// A training step.
+    /// Forward, both losses, backward, AdamW
     Train,
 }
 
@@ -54,21 +56,21 @@ impl Mode {
 /// A step of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Its name, for people.
+    /// Name of the model in titles.
     pub name: String,
-    /// The model.
+    /// Configuration of the model.
     pub config: AlbertConfig,
     /// S of each sequence.
     pub lengths: Vec<usize>,
-    /// What is done.
+    /// Forward pass or training step.
     pub mode: Mode,
-    /// Of activations.
+    /// Storage type of activations.
     pub dtype: Dtype,
     /// Layers multiply in 8-bit integers; only forward, with f32 activations.
     pub int8: bool,
     /// Overrides the configuration's dropout of hidden states and attention, when training.
     pub dropout: Option<f64>,
-    /// What the forward half of a training step keeps.
+    /// Activations that backward recomputes.
     pub checkpointing: Recompute,
 }
 
@@ -77,7 +79,7 @@ impl Step {
         self.lengths.iter().sum()
     }
 
-    /// B x S where all sequences are as long, else B sequences and their tokens.
+    /// B x S for sequences of one length, else B and the number of tokens.
     fn size(&self) -> String {
         let count = self.lengths.len();
         match self.lengths.first() {
@@ -90,7 +92,7 @@ impl Step {
     pub fn title(&self) -> String {
         let dropout = self.dropout.map_or(String::new(), |rate| format!(" dropout {rate}"));
         let keeps = match self.checkpointing {
-            // What a run does on a processor unless it is told otherwise.
+            // The default of a run on a CPU.
             Recompute::Cheap => "",
             Recompute::None => " checkpointing none",
             Recompute::Layer => " checkpointing layer",
@@ -128,10 +130,10 @@ impl Step {
         }
     }
 
-    /// What every kernel of `calls` calls took.
+    /// Profile of `calls` steps, handed to `show`.
     ///
     /// # Errors
-    /// The model cannot be built, or there is not enough memory.
+    /// The model cannot be built, or memory is short.
     pub fn profile(&self, cpu: &Cpu, calls: usize, show: impl FnOnce(&Profile)) -> Result<()> {
         let mut running = Running::new(self, cpu)?;
         running.run()?;
@@ -144,7 +146,7 @@ impl Step {
     }
 }
 
-/// A model that runs steps.
+/// Prepared model and batch.
 #[derive(Debug)]
 struct Running {
     cpu: Cpu,
@@ -157,7 +159,7 @@ struct Running {
     done: u64,
 }
 
-/// What training needs beside the model.
+/// State of a training step.
 #[derive(Debug)]
 struct Training {
     gradients: Gradients,
@@ -201,7 +203,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Lays the memory of a step out, so that no step has to look for any.
+    /// Plans the memory of a step, so that no step allocates.
     fn plan(&mut self) -> Result<()> {
         let Self { workspace, model, params, training, batch, pass, .. } = self;
         match training {
@@ -263,7 +265,7 @@ fn both_ways(
     tape.backward(&total, gradients).map(drop)
 }
 
-/// Random ids, two segments a sequence, every seventh token or so to be predicted.
+/// Random ids, two segments per sequence, 15 % of the tokens masked.
 fn batch(step: &Step) -> Batch {
     let mut stream = Stream::new(1, [7, 0, 0]);
     let vocabulary = step.config.vocab_size as u32;
@@ -303,7 +305,7 @@ mod tests {
             assert_eq!(running.workspace.arena().report().misses, 0);
             running.params.quantized_bytes()
         });
-        // tiny: H 256, F 1024; a byte a weight, and the channels' scales and sums beside them.
+        // tiny: H 256, F 1024; one byte per weight, and a scale and a sum per channel.
         let weights = 4 * 256 * 256 + 2 * 256 * 1024;
         assert!(bytes[0] == 0 && (weights..weights * 11 / 10).contains(&bytes[1]), "{bytes:?} for {weights} weights");
     }

@@ -1,11 +1,11 @@
-//! BLAS libraries, opened while the program runs: nothing of them is needed to build it.
+//! BLAS libraries, opened at run time; the build needs none.
 //!
-//! A library is looked for at the path in its variable, then under its usual names. One that cannot be opened, or that has no
-//! `cblas_sgemm`, is left out.
+//! A library is opened at the path in its variable, then under its usual names. One that cannot be opened or has no
+//! `cblas_sgemm` is left out.
 #![allow(unsafe_code)]
 
 use super::Operands;
-use crate::measure::Contender;
+use crate::interleaved::Contender;
 use libloading::Library;
 use std::{
     ffi::{OsString, c_int},
@@ -34,7 +34,7 @@ type Sgemm = unsafe extern "C" fn(
     c_int,
 );
 
-/// A library by its name, the variable that may say where it is, its usual names, and what sets its number of threads.
+/// Known library: name, variable with its path, usual file names, function that sets the number of threads.
 struct Known {
     name: &'static str,
     variable: &'static str,
@@ -68,7 +68,7 @@ const KNOWN: [Known; 3] = [
 struct Blas {
     name: &'static str,
     sgemm: Sgemm,
-    /// Keeps the code of `sgemm` where it is.
+    /// Keeps the code of `sgemm` mapped.
     _library: Library,
 }
 
@@ -76,11 +76,11 @@ impl Blas {
     fn open(known: &Known, threads: usize) -> Option<Self> {
         let named = std::env::var_os(known.variable);
         let files = named.into_iter().chain(known.files.iter().map(OsString::from));
-        // SAFETY: these are BLAS libraries by name or by the user's word; what they run when opened sets up their own state.
+        // SAFETY: these are BLAS libraries by name or as the user stated; their initializers set up their own state.
         let library = files.into_iter().find_map(|file| unsafe { Library::new(file) }.ok())?;
         // SAFETY: the C interface to BLAS fixes the type of `cblas_sgemm`; the builds under these names take 32-bit integers.
         let sgemm = *unsafe { library.get::<Sgemm>(b"cblas_sgemm\0") }.ok()?;
-        // SAFETY: the three functions take one integer and give nothing back. BLIS's is of 64 bits: a register holds both.
+        // SAFETY: the three functions take one integer and return nothing. That of BLIS has 64 bits: a register holds both.
         let set_threads = unsafe { library.get::<unsafe extern "C" fn(i64)>(known.set_threads) }.ok()?;
         // SAFETY: as above.
         unsafe { set_threads(threads as i64) };
@@ -95,7 +95,7 @@ impl Blas {
         let [m, n, k, lda, ldb] = [m, n, k, lda, ldb].map(|size| c_int::try_from(size).expect("sizes are below 2^31"));
         let (a, b) = (operands.a.as_ptr(), operands.b.as_ptr());
         let (ta, tb) = (transposed(a_transposed), transposed(b_transposed));
-        // SAFETY: `operands` checked that A and B hold m·k and k·n numbers, which the leading dimensions span exactly; C,
+        // SAFETY: `operands` checked that A and B hold m·k and k·n elements, which the leading dimensions span exactly; C,
         // checked above, is borrowed for the call.
         unsafe { (self.sgemm)(ROW_MAJOR, ta, tb, m, n, k, 1.0, a, lda, b, ldb, 0.0, c.as_mut_ptr(), n) };
     }
@@ -113,7 +113,7 @@ pub(super) fn contenders(threads: usize, operands: &Operands) -> Vec<Contender> 
     open(threads).map(of).collect()
 }
 
-/// What each of them computes.
+/// Product of each library.
 #[cfg(test)]
 pub(super) fn products(threads: usize, operands: &Operands) -> Vec<(String, Vec<f32>)> {
     let of = |blas: Blas| {

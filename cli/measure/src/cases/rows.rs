@@ -10,7 +10,7 @@
 
 use super::{Case, Dtype, Random, sizes};
 use crate::{
-    measure::Contender,
+    interleaved::Contender,
     report::{About, Bound},
 };
 use half::bf16;

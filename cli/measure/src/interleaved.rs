@@ -1,33 +1,33 @@
-//! Timing in turns, so that what disturbs one contender most likely disturbs the others too.
+//! Interleaved timing: a disturbance of the machine most likely affects all contenders.
 //!
 //! ```text
 //! round 1:   peak  ours  peak  another  peak  copy          round 2:   peak  ours  ...
 //! ```
 //!
-//! A contender's figure of a round is its best call of a slice of about 10 ms (one call, where a call takes longer). What
-//! is reported are the median and the quartiles over all rounds; shares and ratios are formed within a round, before the
-//! median is taken, so that a clock that moves from round to round moves both sides of them.
+//! A contender's time in a round is its best call in a slice of about 10 ms (one call, if a call takes longer). Reports state
+//! the median and the quartiles over all rounds. Shares and ratios are formed within a round, before the median is taken, so
+//! that a clock frequency that drifts between rounds cancels.
 //!
-//! Beside the clock on the wall stands the time that the process was on processors, over its threads: on a machine with
-//! neighbors that is what the code takes, and the wall shows what is left of it.
+//! Each time is given twice: wall time, and CPU time over the number of threads, which other processes on the machine
+//! disturb less.
 
 use crate::clock::processor_time;
 use kernels::{Cpu, roofline};
 use serde::Serialize;
 use std::{hint::black_box, time::Instant};
 
-/// Rounds that a kernel is timed for at least.
+/// Minimum number of rounds of a kernel.
 pub const KERNEL_ROUNDS: usize = 15;
-/// Rounds that a whole step is timed for at least.
+/// Minimum number of rounds of a step.
 pub const STEP_ROUNDS: usize = 5;
-/// Seconds of calls of one contender in a round.
+/// Seconds that one contender is called in a round.
 const SLICE: f64 = 0.01;
-/// Seconds of one look at the FMA peak.
+/// Seconds of one measurement of the FMA peak.
 const PEAK_SLICE: f64 = 0.000_5;
 
-/// Something that is called again and again.
+/// Implementation to time.
 pub struct Contender {
-    /// `ours`, `prepacked`, `openblas`
+    /// Name in reports: `ours`, `prepacked`, `openblas`.
     pub name: String,
     call: Box<dyn FnMut() + Send>,
     place: Place,
@@ -43,24 +43,24 @@ enum Place {
 }
 
 impl Contender {
-    /// Something that is called from the main thread, and has threads of its own if any.
+    /// Contender that is called from the main thread and manages its own threads.
     pub fn new(name: impl Into<String>, call: impl FnMut() + Send + 'static) -> Self {
         Self { name: name.into(), call: Box::new(call), place: Place::Here }
     }
 
-    /// Its calls are made inside a pass ([`Cpu::enter`]), as kernels are.
+    /// Calls it inside a pass ([`Cpu::enter`]), like kernels.
     #[must_use]
     pub fn within_pass(self, cpu: &Cpu) -> Self {
         Self { place: Place::Pass(cpu.clone()), ..self }
     }
 
-    /// Its calls are made on a thread of the pool ([`Cpu::install`]), for what runs on rayon.
+    /// Calls it on a thread of the pool ([`Cpu::install`]), for code that uses rayon.
     #[must_use]
     pub fn within_pool(self, cpu: &Cpu) -> Self {
         Self { place: Place::Pool(cpu.clone()), ..self }
     }
 
-    /// Makes calls where they belong.
+    /// Runs `calls` in the contender's context.
     pub fn with<R: Send>(&mut self, calls: impl FnOnce(&mut dyn FnMut()) -> R + Send) -> R {
         let Self { call, place, .. } = self;
         match place {
@@ -77,19 +77,19 @@ impl std::fmt::Debug for Contender {
     }
 }
 
-/// The middle half of what was measured.
+/// Median and quartiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// A quarter lies below.
+    /// First quartile.
     pub q1: f64,
-    /// Half lies below.
+    /// Median.
     pub median: f64,
-    /// Three quarters lie below.
+    /// Third quartile.
     pub q3: f64,
 }
 
 impl Spread {
-    /// Of `values`, between neighbors where a quartile falls between two; of none, NaN.
+    /// Quartiles of `values`, linearly interpolated; NaN if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -105,27 +105,27 @@ impl Spread {
     }
 }
 
-/// What one contender took in each round, in seconds a call (a copy: in seconds a byte).
+/// Time of one contender in each round, in seconds per call (of the copy: seconds per byte).
 #[derive(Clone, Debug, Default)]
 pub struct Timing {
-    /// By the clock on the wall.
+    /// Wall time.
     pub wall: Vec<f64>,
-    /// Time on processors, all threads together, over the number of threads.
+    /// CPU time of all threads over the number of threads.
     pub processor: Vec<f64>,
 }
 
-/// All rounds.
+/// Measurements of all rounds.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
-    /// FLOP/s of the machine in each round.
+pub struct Rounds {
+    /// FMA peak of the machine, FLOP/s.
     pub peak: Vec<f64>,
-    /// Of a copy, over the bytes that it reads and writes; empty where none was asked for.
+    /// Copy, per byte read or written; empty without one.
     pub copy: Timing,
-    /// Of each contender.
+    /// Times of each contender.
     pub timings: Vec<Timing>,
 }
 
-/// A copy within as many bytes as a kernel touches.
+/// Copy whose source and target take as many bytes as a kernel touches.
 #[derive(Debug)]
 struct Copy {
     source: Vec<f32>,
@@ -153,17 +153,17 @@ impl Copy {
     }
 }
 
-/// Takes the turns of one case.
+/// Contenders of one case, timed round by round.
 #[derive(Debug)]
-pub struct Turner {
+pub struct Interleaved {
     cpu: Cpu,
     contenders: Vec<Contender>,
     copy: Option<Copy>,
-    turns: Turns,
+    rounds: Rounds,
 }
 
-impl Turner {
-    /// Warms every contender up with two calls. `copied`: how many bytes a copy beside them touches, if it is wanted.
+impl Interleaved {
+    /// Warms up every contender with two calls. `copied`: bytes of a copy to time in each round, if any.
     pub fn new(cpu: &Cpu, mut contenders: Vec<Contender>, copied: Option<usize>) -> Self {
         for contender in &mut contenders {
             contender.with(|call| {
@@ -171,53 +171,53 @@ impl Turner {
                 call();
             });
         }
-        let turns = Turns { timings: vec![Timing::default(); contenders.len()], ..Turns::default() };
-        Self { cpu: cpu.clone(), contenders, copy: copied.map(Copy::within), turns }
+        let rounds = Rounds { timings: vec![Timing::default(); contenders.len()], ..Rounds::default() };
+        Self { cpu: cpu.clone(), contenders, copy: copied.map(Copy::within), rounds }
     }
 
-    /// One round.
+    /// Runs one round.
     pub fn round(&mut self) {
-        let Self { cpu, contenders, copy, turns } = self;
+        let Self { cpu, contenders, copy, rounds } = self;
         let threads = cpu.threads() as f64;
         let mut peak = roofline::fma_peak(cpu, PEAK_SLICE);
-        for (contender, timing) in contenders.iter_mut().zip(&mut turns.timings) {
+        for (contender, timing) in contenders.iter_mut().zip(&mut rounds.timings) {
             let (wall, processor) = contender.with(slice);
             timing.wall.push(wall);
             timing.processor.push(processor / threads);
             peak = peak.max(roofline::fma_peak(cpu, PEAK_SLICE));
         }
-        turns.peak.push(peak);
+        rounds.peak.push(peak);
         if let Some(copy) = copy {
             let (wall, processor) = cpu.enter(|| slice(&mut || copy.run(cpu)));
-            turns.copy.wall.push(wall / copy.bytes());
-            turns.copy.processor.push(processor / threads / copy.bytes());
+            rounds.copy.wall.push(wall / copy.bytes());
+            rounds.copy.processor.push(processor / threads / copy.bytes());
         }
     }
 
-    /// At least `rounds` rounds, and more until `seconds` have passed.
-    pub fn run(mut self, rounds: usize, seconds: f64) -> Turns {
+    /// Runs at least `rounds` rounds, and more until `seconds` have passed.
+    pub fn run(mut self, rounds: usize, seconds: f64) -> Rounds {
         let start = Instant::now();
         let mut done = 0;
         while done < rounds.max(1) || start.elapsed().as_secs_f64() < seconds {
             self.round();
             done += 1;
         }
-        self.turns
+        self.rounds
     }
 
-    /// The names of the contenders.
+    /// Names of the contenders.
     pub fn names(&self) -> Vec<String> {
         self.contenders.iter().map(|contender| contender.name.clone()).collect()
     }
 
-    /// What was measured since the last call.
-    pub fn take(&mut self) -> Turns {
-        let empty = Turns { timings: vec![Timing::default(); self.contenders.len()], ..Turns::default() };
-        std::mem::replace(&mut self.turns, empty)
+    /// Measurements since the last call.
+    pub fn take(&mut self) -> Rounds {
+        let empty = Rounds { timings: vec![Timing::default(); self.contenders.len()], ..Rounds::default() };
+        std::mem::replace(&mut self.rounds, empty)
     }
 }
 
-/// The best call of a slice: seconds on the wall and on processors.
+/// Best call of a slice: wall time and CPU time in seconds.
 fn slice(call: &mut dyn FnMut()) -> (f64, f64) {
     let (mut wall, mut processor) = (f64::INFINITY, f64::INFINITY);
     let start = Instant::now();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn contenders_take_turns_and_the_slower_one_takes_longer() {
+    fn contenders_run_interleaved_and_the_slower_one_takes_longer() {
         let cpu = Cpu::new(kernels::Isa::choose().unwrap(), 1).unwrap();
         let calls = Arc::new(Mutex::new([(0, String::new()), (0, String::new())]));
         let sleeper = |millis: u64, which: usize| {
@@ -263,15 +263,15 @@ mod tests {
         };
         let long = Contender::new("long", sleeper(22, 1)).within_pool(&cpu);
         let contenders = vec![Contender::new("short", sleeper(11, 0)), long];
-        let turns = Turner::new(&cpu, contenders, Some(1 << 16)).run(3, 0.0);
-        // Two calls to warm up, then one a round, because one fills the slice.
+        let rounds = Interleaved::new(&cpu, contenders, Some(1 << 16)).run(3, 0.0);
+        // Two warm-up calls, then one per round, because one call fills the slice.
         let [(short, here), (long, there)] = calls.lock().unwrap().clone();
         assert_eq!((short, long), (5, 5));
         assert!(there == "rayon-0" && here != there, "{here} {there}");
-        assert_eq!((turns.peak.len(), turns.copy.wall.len(), turns.timings[1].wall.len()), (3, 3, 3));
-        let [short, long] = [0, 1].map(|i| Spread::of(turns.timings[i].wall.iter().copied()).median);
+        assert_eq!((rounds.peak.len(), rounds.copy.wall.len(), rounds.timings[1].wall.len()), (3, 3, 3));
+        let [short, long] = [0, 1].map(|i| Spread::of(rounds.timings[i].wall.iter().copied()).median);
         assert!(short >= 0.011 && long >= 0.022 && long > short, "{short} {long}");
-        assert!(turns.peak.iter().all(|&speed| speed > 1e7), "{turns:?}");
-        assert!(turns.copy.wall.iter().chain(&turns.copy.processor).all(|&time| time < 1e-7), "{turns:?}");
+        assert!(rounds.peak.iter().all(|&speed| speed > 1e7), "{rounds:?}");
+        assert!(rounds.copy.wall.iter().chain(&rounds.copy.processor).all(|&time| time < 1e-7), "{rounds:?}");
     }
 }

@@ -2,20 +2,20 @@
 #![allow(unsafe_code)]
 
 use super::Operands;
-use crate::measure::Contender;
+use crate::interleaved::Contender;
 use faer::{Accum, MatMut, MatRef, Par};
 use kernels::Cpu;
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_tensor::NdTensorView;
 use std::sync::OnceLock;
 
-/// C = A·B by one of them.
+/// Computes C = A·B on a number of threads.
 type Multiply = fn(&Operands, usize, &mut [f32]);
 
 const CRATES: [(&str, Multiply); 4] =
     [("gemm", by_gemm), ("matrixmultiply", by_matrixmultiply), ("faer", by_faer), ("rten", by_rten)];
 
-/// Those that can run on as many threads as `cpu` has.
+/// The crates that can run on the number of threads of `cpu`.
 fn usable(cpu: &Cpu) -> impl Iterator<Item = (&'static str, Multiply)> {
     let threads = cpu.threads();
     CRATES.into_iter().filter(move |(name, _)| *name != "matrixmultiply" || matrixmultiply_runs(threads))
@@ -30,7 +30,7 @@ pub(super) fn contenders(cpu: &Cpu, operands: &Operands) -> Vec<Contender> {
     usable(cpu).map(of).collect()
 }
 
-/// What each of them computes.
+/// Product of each crate.
 #[cfg(test)]
 pub(super) fn products(cpu: &Cpu, operands: &Operands) -> Vec<(String, Vec<f32>)> {
     let of = |(name, multiply): (&str, Multiply)| {
@@ -46,7 +46,7 @@ fn by_gemm(operands: &Operands, threads: usize, c: &mut [f32]) {
     let &Operands { m, n, k, .. } = operands;
     assert_eq!(c.len(), m * n, "C is [m, n]");
     let threads = if threads == 1 { gemm::Parallelism::None } else { gemm::Parallelism::Rayon(threads) };
-    // SAFETY: `operands` checked that A and B hold m·k and k·n numbers, strides stay within them, and C, checked above, is
+    // SAFETY: `operands` checked that A and B hold m·k and k·n elements, strides stay within them, and C, checked above, is
     // borrowed for the call.
     unsafe {
         gemm::gemm(
@@ -73,12 +73,12 @@ fn by_gemm(operands: &Operands, threads: usize, c: &mut [f32]) {
     }
 }
 
-/// Whether `matrixmultiply` runs on `threads` threads: it reads their number once, from its variable, at its first product.
+/// Returns true if `matrixmultiply` runs on `threads` threads: it reads its variable once, at its first product.
 fn matrixmultiply_runs(threads: usize) -> bool {
     static THREADS: OnceLock<usize> = OnceLock::new();
     let set = || {
-        // SAFETY: nothing else in this process reads or writes the environment while contenders are made: the workers
-        // of our pools wait for kernels.
+        // SAFETY: no other thread reads or writes the environment while contenders are created: the workers of our pools
+        // wait for kernels.
         unsafe { std::env::set_var("MATMUL_NUM_THREADS", threads.to_string()) };
         threads
     };
@@ -114,7 +114,7 @@ fn by_rten(operands: &Operands, _threads: usize, c: &mut [f32]) {
     };
     let (a, b) = (matrix(&operands.a[..], m, k, a_transposed), matrix(&operands.b[..], k, n, b_transposed));
     let (a, b) = (GemmInputA::Unpacked(a), GemmInputB::Unpacked(b));
-    // It chooses its kernel; packing buffers are kept by its threads.
+    // The executor chooses its kernel; its threads keep packing buffers.
     let executor: GemmExecutor = GemmExecutor::new();
     executor.gemm(c, a, b, GemmOptions::default()).expect("shapes fit together");
 }

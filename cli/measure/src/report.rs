@@ -1,148 +1,147 @@
-//! What was measured, for programs (JSON) and for people (a table).
+//! Records of measured cases, as JSON and as lines of a table.
 
-use crate::measure::{Spread, Timing, Turns};
+use crate::interleaved::{Rounds, Spread, Timing};
 use kernels::{Cpu, roofline};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::{fmt, fs};
 
-/// Which limit of the machine a case is held against.
+/// The limit of the machine that bounds a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// Fused multiply-adds.
+    /// FMA peak.
     Arithmetic,
-    /// A copy within as many bytes.
+    /// Copy bandwidth within as many bytes.
     Traffic,
 }
 
-/// What a case is, apart from how it is run.
+/// Description of a case.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
-    /// `gemm`, `attention`, `gelu`, `layernorm`, `softmax`, `step`
+    /// `gemm`, `attention`, `gelu`, `layernorm`, `softmax`, `vocabulary` or `step`.
     pub kernel: &'static str,
-    /// What tells it from the other cases of the kernel: `nt 512x768x768`
+    /// Name among the cases of the kernel, such as `nt 512x768x768`.
     pub case: String,
-    /// The sizes by their names.
+    /// Sizes by name.
     pub sizes: Map<String, Value>,
-    /// How operands are stored.
+    /// Storage type of operands.
     pub dtype: &'static str,
-    /// What limits it.
+    /// Limit that applies.
     pub bound: Bound,
-    /// Floating-point operations of a call: products once, nothing that is computed again; of rows, those that their
-    /// definition names.
+    /// FLOPs of a call: each product once, no recomputation; of row kernels, those of the definition.
     pub flops: u64,
-    /// Bytes that a call has to read and write at least; 0 for a step, which has no such number.
+    /// Minimum bytes that a call reads and writes; 0 for a step, which has no such bound.
     pub bytes: u64,
-    /// Tokens of a call, where it is about tokens.
+    /// Tokens of a call, for attention and steps.
     pub tokens: Option<u64>,
 }
 
-/// One contender beside ours.
+/// Another contender of the same rounds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Beside {
-    /// Who.
+pub struct Peer {
+    /// Name.
     pub name: String,
-    /// Seconds a call.
+    /// Seconds per call, wall time.
     pub seconds: Spread,
-    /// Its time over ours in the same round: above 1 where ours is faster.
+    /// Its time over ours in the same round: above 1 if ours is faster.
     pub ratio: Spread,
-    /// The same by the time on processors.
+    /// The same by CPU time.
     pub processor_ratio: Spread,
 }
 
-/// What was measured of one case.
+/// Measurements of one case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Record {
-    /// What was run.
+    /// Description of the case.
     #[serde(flatten)]
     pub about: About,
     /// Instruction set.
     pub isa: &'static str,
     /// Worker threads.
     pub threads: usize,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// Seconds a call by the clock on the wall.
+    /// Seconds per call, wall time.
     pub seconds: Spread,
-    /// Seconds on processors, all threads together, over the number of threads.
+    /// Seconds per call, CPU time of all threads over the number of threads.
     pub processor_seconds: Spread,
-    /// FLOP/s over 10⁹.
+    /// GFLOP/s.
     pub gflops: f64,
-    /// Bytes a second over 10⁹.
+    /// GB/s.
     pub gbs: f64,
-    /// Tokens a second.
+    /// Tokens per second.
     pub tokens_per_second: Option<f64>,
-    /// The FMA peak beside it, over 10⁹.
+    /// FMA peak in the same rounds, GFLOP/s.
     pub peak_gflops: f64,
-    /// A copy beside it within as many bytes, read and written, over 10⁹.
+    /// Bandwidth of a copy within as many bytes in the same rounds, read and written, GB/s.
     pub copy_gbs: Option<f64>,
-    /// FLOP/s over the peak of the same round.
+    /// FLOP/s over the FMA peak of the same round.
     pub share_of_peak: Spread,
-    /// The same by the time on processors.
+    /// The same by CPU time.
     pub processor_share_of_peak: Spread,
-    /// Bytes a second over those of the copy of the same round.
+    /// GB/s over that of the copy of the same round.
     pub share_of_copy: Option<Spread>,
-    /// The same by the time on processors.
+    /// The same by CPU time.
     pub processor_share_of_copy: Option<Spread>,
-    /// The other contenders of the same rounds.
-    pub beside: Vec<Beside>,
-    /// The most memory that the process held at once while it prepared and ran this case.
+    /// Other contenders of the same rounds: `prepacked` and third-party libraries.
+    pub peers: Vec<Peer>,
+    /// Peak RSS of the process while it prepared and ran this case.
     pub peak_rss_bytes: Option<u64>,
 }
 
 impl Record {
-    /// From all turns of a case; `names[0]` is ours.
-    pub fn new(cpu: &Cpu, about: &About, names: &[String], turns: &Turns, peak_rss_bytes: Option<u64>) -> Self {
+    /// Evaluates the rounds of a case; `names[0]` is ours.
+    pub fn new(cpu: &Cpu, about: &About, names: &[String], rounds: &Rounds, peak_rss_bytes: Option<u64>) -> Self {
         let spread = |values: &[f64]| Spread::of(values.iter().copied());
-        let ours = &turns.timings[0];
+        let ours = &rounds.timings[0];
         let (flops, bytes) = (about.flops as f64, about.bytes as f64);
         let seconds = spread(&ours.wall);
-        let share = |times: &[f64]| Spread::of(times.iter().zip(&turns.peak).map(|(time, peak)| flops / time / peak));
+        let share = |times: &[f64]| Spread::of(times.iter().zip(&rounds.peak).map(|(time, peak)| flops / time / peak));
         let ratio =
             |theirs: &[f64], ours: &[f64]| Spread::of(theirs.iter().zip(ours).map(|(theirs, ours)| theirs / ours));
-        let beside = |(name, timing): (&String, &Timing)| Beside {
+        let peer = |(name, timing): (&String, &Timing)| Peer {
             name: name.clone(),
             seconds: spread(&timing.wall),
             ratio: ratio(&timing.wall, &ours.wall),
             processor_ratio: ratio(&timing.processor, &ours.processor),
         };
-        let copied = (!turns.copy.wall.is_empty()).then_some(&turns.copy);
+        let copied = (!rounds.copy.wall.is_empty()).then_some(&rounds.copy);
         let share_of_copy =
             |copy: &[f64], ours: &[f64]| Spread::of(copy.iter().zip(ours).map(|(copy, ours)| copy * bytes / ours));
         Self {
             about: about.clone(),
             isa: cpu.isa().kind().name(),
             threads: cpu.threads(),
-            rounds: turns.peak.len(),
+            rounds: rounds.peak.len(),
             seconds,
             processor_seconds: spread(&ours.processor),
             gflops: flops / seconds.median / 1e9,
             gbs: bytes / seconds.median / 1e9,
             tokens_per_second: about.tokens.map(|tokens| tokens as f64 / seconds.median),
-            peak_gflops: spread(&turns.peak).median / 1e9,
+            peak_gflops: spread(&rounds.peak).median / 1e9,
             copy_gbs: copied.map(|copy| 1e-9 / spread(&copy.wall).median),
             share_of_peak: share(&ours.wall),
             processor_share_of_peak: share(&ours.processor),
             share_of_copy: copied.map(|copy| share_of_copy(&copy.wall, &ours.wall)),
             processor_share_of_copy: copied.map(|copy| share_of_copy(&copy.processor, &ours.processor)),
-            beside: names.iter().zip(&turns.timings).skip(1).map(beside).collect(),
+            peers: names.iter().zip(&rounds.timings).skip(1).map(peer).collect(),
             peak_rss_bytes,
         }
     }
 }
 
-/// The machine that was measured.
+/// Machine of a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// Its processor, by the name that it gives itself.
+    /// CPU model.
     pub processor: String,
     /// Cores that this process may use.
     pub cores: usize,
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub fn this() -> Self {
         let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -153,21 +152,21 @@ impl Machine {
     }
 }
 
-/// What the machine can do at most on some threads.
+/// Limits of the machine on some threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Limits {
     /// Instruction set.
     pub isa: &'static str,
     /// Worker threads.
     pub threads: usize,
-    /// FMA peak, FLOP/s over 10⁹.
+    /// FMA peak, GFLOP/s.
     pub peak_gflops: f64,
-    /// A copy that no cache holds, bytes read and written a second over 10⁹.
+    /// Bandwidth of a copy larger than the caches, read and written, GB/s.
     pub copy_gbs: f64,
 }
 
 impl Limits {
-    /// Of `cpu`, measured now.
+    /// Measures `cpu`.
     pub fn of(cpu: &Cpu) -> Self {
         Self {
             isa: cpu.isa().kind().name(),
@@ -178,16 +177,16 @@ impl Limits {
     }
 }
 
-/// Everything of one run.
+/// Results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What was typed.
+    /// Command line.
     pub command: String,
-    /// Where.
+    /// Machine.
     pub machine: Machine,
-    /// What is possible there.
+    /// Limits per number of threads.
     pub limits: Vec<Limits>,
-    /// What.
+    /// Cases.
     pub records: Vec<Record>,
 }
 
@@ -201,10 +200,10 @@ impl fmt::Display for Record {
         if *bound == Bound::Arithmetic {
             let share = 100.0 * self.share_of_peak.median;
             let processor = 100.0 * self.processor_share_of_peak.median;
-            write!(f, "  {:>8.1} GFLOP/s  {share:>5.1} % of peak ({processor:.1} % on processor)", self.gflops)?;
+            write!(f, "  {:>8.1} GFLOP/s  {share:>5.1} % of peak ({processor:.1} % by CPU time)", self.gflops)?;
         } else {
             let (share, processor) = (percent(&self.share_of_copy), percent(&self.processor_share_of_copy));
-            write!(f, "  {:>8.1} GB/s  {share:>5.1} % of a copy ({processor:.1} % on processor)", self.gbs)?;
+            write!(f, "  {:>8.1} GB/s  {share:>5.1} % of a copy ({processor:.1} % by CPU time)", self.gbs)?;
         }
         if let (Some(speed), Some(_)) = (self.tokens_per_second, tokens) {
             write!(f, "  {speed:>8.0} tokens/s")?;
@@ -212,14 +211,14 @@ impl fmt::Display for Record {
         if let (Some(bytes), "step") = (self.peak_rss_bytes, *kernel) {
             write!(f, "  {:.0} MiB", bytes as f64 / f64::from(1 << 20))?;
         }
-        for Beside { name, ratio, processor_ratio, .. } in &self.beside {
+        for Peer { name, ratio, processor_ratio, .. } in &self.peers {
             write!(f, "  {name} {:.3} ({:.3})", ratio.median, processor_ratio.median)?;
         }
         Ok(())
     }
 }
 
-/// A time with a unit that keeps it between 1 and 1000.
+/// Formats a time with a unit that keeps the number between 1 and 1000.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.3} s"),
@@ -245,15 +244,15 @@ mod tests {
             bytes: 0,
             tokens: Some(100),
         };
-        // The clock halves in the second round and is back in the third: nobody's share moves.
+        // The clock frequency halves in the second round and recovers in the third: no share changes.
         let wall = |scale: f64| vec![scale, 2.0 * scale, scale];
         let timing = |scale: f64| Timing { wall: wall(scale), processor: wall(scale / 2.0) };
-        let turns =
-            Turns { peak: vec![2e9, 1e9, 2e9], copy: Timing::default(), timings: vec![timing(1.0), timing(1.5)] };
-        let record = Record::new(&cpu, &about, &["ours".into(), "peer".into()], &turns, Some(7));
+        let rounds =
+            Rounds { peak: vec![2e9, 1e9, 2e9], copy: Timing::default(), timings: vec![timing(1.0), timing(1.5)] };
+        let record = Record::new(&cpu, &about, &["ours".into(), "peer".into()], &rounds, Some(7));
         let flat = |value: f64| Spread { q1: value, median: value, q3: value };
         assert_eq!((record.share_of_peak, record.processor_share_of_peak), (flat(0.5), flat(1.0)));
-        assert_eq!((record.beside[0].ratio, record.rounds, record.gflops), (flat(1.5), 3, 1.0));
+        assert_eq!((record.peers[0].ratio, record.rounds, record.gflops), (flat(1.5), 3, 1.0));
         assert_eq!(record.tokens_per_second, Some(100.0));
         let text = record.to_string();
         assert!(
