@@ -1,11 +1,11 @@
 //! Epilogues: operations on a tile of C before it is stored.
 
-use super::{Beta, Gemm, Operand, cpu::macrokernel::Output};
+use super::operand::{Operand, Output};
+use super::{Beta, Gemm};
 use crate::dropout::{BLOCK, Dropout};
 use crate::gelu::Activation;
 use crate::pool::Disjoint;
 use crate::simd::{Element, Simd, WIDTH, Wide};
-use half::bf16;
 use std::array::from_fn;
 
 /// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C with
@@ -95,17 +95,6 @@ impl<'a, C: Element> Epilogue<'a, C> {
                 fits(pre.len());
                 Finish::ActivationBackward { activation, pre: Operand::new(pre) }
             }
-        }
-    }
-}
-
-impl Operand<'_> {
-    /// `count` <= LANES elements from `start` on; zeros in the other lanes.
-    #[inline(always)]
-    fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
-        match self {
-            Self::F32(x) => f32::load_partial(simd, &x[start..start + count]),
-            Self::Bf16(x) => bf16::load_partial(simd, &x[start..start + count]),
         }
     }
 }

@@ -31,13 +31,13 @@ mod cases;
 mod cpu;
 pub mod cuda;
 mod epilogue;
+mod operand;
 pub mod reference;
 
 #[cfg(test)]
 mod tests;
 
 pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
-pub(crate) use cpu::macrokernel::part;
 pub use cpu::packed::{PackMismatch, PackedB};
 pub use cpu::{scratch_bytes, warm_up};
 pub(crate) use cuda::copy::copy_numbers;
@@ -48,8 +48,8 @@ pub use epilogue::Epilogue;
 
 use crate::extent::{area, span};
 use crate::pool::Cpu;
-use crate::simd::{DType, Element};
-use half::bf16;
+use crate::simd::Element;
+use operand::{Operand, Output};
 
 /// Memory layout of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -176,29 +176,6 @@ impl Batch {
     }
 }
 
-/// Matrix with its storage type as a value, so that one compiled loop nest serves all types.
-#[derive(Clone, Copy)]
-enum Operand<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [bf16]),
-}
-
-impl<'a> Operand<'a> {
-    fn new<X: Element>(x: &'a [X]) -> Self {
-        match X::DTYPE {
-            DType::F32 => Self::F32(bytemuck::cast_slice(x)),
-            DType::Bf16 => Self::Bf16(bytemuck::cast_slice(x)),
-        }
-    }
-    #[inline(always)]
-    fn from(self, start: usize) -> Self {
-        match self {
-            Self::F32(x) => Self::F32(&x[start..]),
-            Self::Bf16(x) => Self::Bf16(&x[start..]),
-        }
-    }
-}
-
 /// C = epilogue(A · B), or C += A · B.
 ///
 /// # Panics
@@ -216,15 +193,7 @@ pub fn gemm<A: Element, B: Element, C: Element>(
     spec.check_a_and_c(a.len(), c.len());
     spec.check_b(b.len());
     let finish = epilogue.check(spec);
-    cpu::run(
-        cpu,
-        spec,
-        &Batch::ONE,
-        Operand::new(a),
-        cpu::Right::Plain(Operand::new(b)),
-        cpu::macrokernel::Output::new(c),
-        finish,
-    );
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Plain(Operand::new(b)), Output::new(c), finish);
 }
 
 /// [`gemm`] with B already packed by [`PackedB::pack`]: the same bits, without packing again.
@@ -245,7 +214,7 @@ pub fn gemm_packed<A: Element, C: Element>(
         panic!("{mismatch}");
     }
     let finish = epilogue.check(spec);
-    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), cpu::macrokernel::Output::new(c), finish);
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), Output::new(c), finish);
 }
 
 /// `batch.count` independent products of one specification.
@@ -272,13 +241,5 @@ pub fn batched<A: Element, B: Element, C: Element>(
     let beside = batch.stride_c >= spec.n && span(batch.count, spec.n, batch.stride_c) <= spec.ldc;
     assert!(last == 0 || behind || beside, "{spec:?}, {batch:?}: the Cs overlap");
     let finish = Epilogue::<C>::None.check(spec);
-    cpu::run(
-        cpu,
-        spec,
-        batch,
-        Operand::new(a),
-        cpu::Right::Plain(Operand::new(b)),
-        cpu::macrokernel::Output::new(c),
-        finish,
-    );
+    cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), Output::new(c), finish);
 }

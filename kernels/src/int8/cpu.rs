@@ -12,7 +12,7 @@
 use super::dot::{Dot, DotKernel, Ints, VECTORS};
 use super::{QuantizedWeight, scratch_len};
 use crate::gelu::Activation;
-use crate::gemm::part;
+use crate::pool::part;
 use crate::pool::{Cpu, Disjoint};
 use crate::register_tile::{RegisterTile, TALLEST, for_height};
 use crate::simd::Simd;

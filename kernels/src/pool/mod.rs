@@ -261,6 +261,14 @@ fn inherited(task: &(dyn Fn(usize) + Sync), lead: impl FnOnce(&(dyn Fn(usize) + 
     });
 }
 
+/// Part `i` of `parts` equal parts of `len` units of `unit` items; the last unit may be short.
+#[inline(always)]
+pub(crate) fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usize> {
+    let units = len.div_ceil(unit);
+    let bound = |i: usize| (units * i / parts * unit).min(len);
+    bound(i)..bound(i + 1)
+}
+
 /// A mutable slice that tasks write in parallel, each a part of its own: the tiles of one output.
 ///
 /// The borrow excludes all other access; callers of the unsafe methods guarantee that the parts are disjoint.

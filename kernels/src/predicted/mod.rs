@@ -17,7 +17,7 @@
 //! | memory | bytes of global memory, each counted once | 4.3 TB/s |
 //!
 //! The clock is what makes the tensor cores 790 TFLOP/s: 1.46 GHz on 132 multiprocessors. For Hopper's product, whose blocks
-//! stay, [`crate::gemm::cuda::sm90::HopperTile::cycles`] takes the place of tensor and issue: it knows what of an epilogue is
+//! stay, [`crate::gemm::cuda::tiles::HopperTile::cycles`] takes the place of tensor and issue: it knows what of an epilogue is
 //! not hidden. Of everything else perfect overlap is assumed: a prediction is the most to be hoped for, not a measurement,
 //! and says which resource to look at first. Not in it: launches, latencies, the first loads of a block, misses of caches.
 //!

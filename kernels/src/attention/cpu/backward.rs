@@ -17,9 +17,8 @@
 //! The order of all sums depends on the shape only; a task computes all of them, so threads share nothing.
 
 use super::ahead::Ahead;
-use super::forward::KEYS;
 use super::mask::{PanelMask, Store};
-use super::pack::{CHUNK, Rows, at, chunk_widths, chunks, unpack_row};
+use super::pack::{CHUNK, KEYS, Rows, at, chunk_widths, chunks, unpack_row};
 use super::product::{Begin, Product};
 use super::scores::{QUERIES, ScoreGradients};
 use super::{Head, Output, scratch_of, split};

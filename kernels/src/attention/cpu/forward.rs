@@ -14,7 +14,7 @@
 use super::ahead::Ahead;
 use super::exponential::{exp, ln};
 use super::mask::{Multiply, PanelMask};
-use super::pack::{CHUNK, Rows, at, chunk_widths, chunks, unpack_row};
+use super::pack::{CHUNK, KEYS, Rows, at, chunk_widths, chunks, unpack_row};
 use super::product::{Begin, Product};
 use super::scores::{QUERIES, exponentials, maxima};
 use super::{Head, Output, scratch_of, split};
@@ -23,9 +23,6 @@ use crate::simd::{Element, Kernel, Simd};
 /// Queries of a task: enough to amortize packing the keys, few enough to divide a long sequence among threads.
 pub(in crate::attention) const BLOCK: usize = 256;
 const _: () = assert!(BLOCK.is_multiple_of(QUERIES));
-
-/// Keys of a tile: the tile of a panel, 16 KiB, stays in L1 with its queries and a tile of keys or values.
-pub(super) const KEYS: usize = 64;
 
 /// Floats of the buffers K, V, Qᵀ and O of a task, and of a tile.
 fn buffers(d: usize) -> [usize; 5] {

@@ -4,8 +4,7 @@
 //! Sixteen neighboring columns of one row are how rows of a matrix read it; here a vector is one column of neighboring
 //! tokens, which differ in the counter's row word alone. One call gives four keys, 16 apart, of a vector of queries.
 
-use super::forward::KEYS;
-use super::pack::CHUNK;
+use super::pack::{CHUNK, KEYS};
 use crate::dropout::{BLOCK, Dropout};
 use crate::num::functions::philox4x32;
 use crate::simd::Simd;

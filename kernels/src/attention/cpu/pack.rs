@@ -17,6 +17,9 @@ use crate::simd::{Element, Simd};
 /// Columns of a chunk, a multiple of the lanes of every instruction set.
 pub(super) const CHUNK: usize = 64;
 
+/// Keys of a tile: the tile of a panel, 16 KiB, stays in L1 with its queries and a tile of keys or values.
+pub(super) const KEYS: usize = 64;
+
 /// Number of chunks of a head of `d` columns.
 pub(super) const fn chunks(d: usize) -> usize {
     d.div_ceil(CHUNK)

@@ -4,6 +4,7 @@ pub(in crate::attention) mod cases;
 mod simt;
 pub mod sm80;
 mod sm80_backward;
+mod sm80_forward;
 pub mod sm90;
 pub mod sm90_backward;
 mod sm90_pipeline;

@@ -15,14 +15,11 @@
 //! run. Each lane reads a different row of keys, so loads are not coalesced and rely on the caches.
 
 use super::{
-    sm80::Flash,
+    sm80::{Flash, ROWS},
     tile::{Gathered, Sequence, Sizes, SoftmaxMask},
 };
 use crate::dropout::cuda::Mask;
 use ptx::{Compare, Entry, F32, Fold, Global, Precision, Pred, Ptr, Read, Reg, Special, Storage, U32};
-
-/// Rows per block, one per warp.
-pub(super) const ROWS: u32 = super::sm80::THREADS / 32;
 
 /// State common to the three kernels: a warp's row and its sequence.
 struct Row<'a> {

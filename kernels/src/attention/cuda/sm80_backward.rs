@@ -38,26 +38,11 @@
 //! dout, like out, is [T, H]; rows of dq, dk and dv are `gradient_ld` elements apart.
 
 use super::{
-    sm80::{Flash, Step, THREADS, TILE, scale_half},
-    tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+    sm80::{DELTA_LANES, Flash, PAIR_BYTES, Step, THREADS, TILE},
+    tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, scale_half},
 };
 use crate::dropout::cuda::Mask;
-use ptx::{Compare, Entry, F32, Fold, Global, Launch, Pair, Ptr, Read, Reg, Shared, Special, U32, fragment::Load};
-
-/// Shared memory after the tiles of the keys' kernel, bytes: lse and δ of two tiles of queries, and the mask bits.
-pub(super) const ROW_BYTES: u32 = 2 * PAIR_BYTES + MASK_BYTES;
-/// Bytes of lse and δ of a tile.
-const PAIR_BYTES: u32 = 2 * TILE * 4;
-/// Bytes of a tile's mask bits.
-pub(super) const MASK_BYTES: u32 = TILE / 2 * 16;
-/// Lanes that share a row of δ.
-const DELTA_LANES: u32 = 8;
-
-/// Launch of δ for `rows` = T·A rows; `None` if there are none.
-pub(super) fn delta_launch(rows: usize) -> Option<Launch> {
-    let grid = [rows.div_ceil((THREADS / DELTA_LANES) as usize) as u32, 1, 1];
-    (rows > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
-}
+use ptx::{Compare, Entry, F32, Fold, Global, Pair, Ptr, Read, Reg, Shared, Special, U32, fragment::Load};
 
 impl Flash {
     pub(super) fn delta(&self, k: &Entry) {
@@ -240,7 +225,7 @@ impl Flash {
         let mask = SoftmaxMask::declare(k, self.dropout);
         let sizes = gathered.sizes(k);
         let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
-        let (base, layout) = (k.dynamic_shared(128), self.layout());
+        let (base, layout) = (k.dynamic_shared(128), Layout::new(self.padded));
         let sequence = Sequence::find(k, &gathered, &sizes);
         let first = k.mul_lo(k.special(Special::CtaidX), TILE);
         (vectors, Begun { gathered, sizes, mask, scale, gradient_ld, base, layout, sequence, first })

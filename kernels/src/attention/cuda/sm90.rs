@@ -40,9 +40,10 @@
 //! knows no sequences: up to 63 tokens behind a sequence's keys are read and count nothing, unless they are not finite.
 
 use super::{
-    sm80::{Flash, RowState, Step, TILE, scale_half},
+    sm80::{Flash, Step, TILE},
+    sm80_forward::RowState,
     sm90_pipeline::{self as ring, CONSUMERS, Places, Plan, Producer, STAY},
-    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, scale_half},
 };
 use crate::{
     hopper,

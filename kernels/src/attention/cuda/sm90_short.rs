@@ -40,11 +40,11 @@
 //! copied: those behind a sequence's end, or keys, count nothing, unless they are not finite.
 
 use super::{
-    sm80::{Flash, Step, TILE, scale_half},
-    sm80_backward::{MASK_BYTES, QueryMask},
+    sm80::{Flash, MASK_BYTES, Step, TILE},
+    sm80_backward::QueryMask,
     sm90_pipeline::{self as ring, CONSUMERS},
     sm90_scores::{self as scores, QueryRow, ROW_BYTES},
-    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp},
+    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, scale_half},
 };
 use crate::{
     hopper::{self, THREADS},

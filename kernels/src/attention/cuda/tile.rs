@@ -286,6 +286,15 @@ impl Layout {
     }
 }
 
+/// Multiplies one half (0: rows g, 1: rows g + 8) of the fragments by `factor`.
+pub(super) fn scale_half(k: &Entry, fragments: &[Reg<F32>], half: usize, factor: Reg<F32>) {
+    for four in fragments.chunks_exact(4) {
+        for &x in &four[2 * half..2 * half + 2] {
+            k.mul_into(x, x, factor);
+        }
+    }
+}
+
 /// Two neighboring sums [16, 8] += a · b.
 fn multiply<P: Pair>(k: &Entry, sums: &[Reg<F32>], a: [Reg<P>; 4], b: [Reg<P>; 4]) {
     k.mma([sums[0], sums[1], sums[2], sums[3]], a, [b[0], b[1]]);

@@ -11,7 +11,8 @@ use super::microkernel::{Left, Right};
 use super::pack;
 use super::packed::PackedB;
 use super::tile::Tile;
-use crate::gemm::{Gemm, Layout, Operand};
+use crate::gemm::operand::Operand;
+use crate::gemm::{Gemm, Layout};
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 

@@ -9,66 +9,11 @@ use super::tile::Tile;
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
 use crate::gemm::epilogue::{Finish, Mask, Place};
-use crate::pool::Disjoint;
+use crate::gemm::operand::Output;
+use crate::pool::{Disjoint, part};
 use crate::register_tile::{RegisterTile, for_height};
-use crate::simd::{DType, Element, Kernel, Simd};
-use half::bf16;
+use crate::simd::{Kernel, Simd};
 use std::ops::Range;
-
-/// C with its storage type as a value.
-#[derive(Clone, Copy)]
-pub(in crate::gemm) enum Output<'a> {
-    F32(Disjoint<'a, f32>),
-    Bf16(Disjoint<'a, bf16>),
-}
-
-impl<'a> Output<'a> {
-    pub(in crate::gemm) fn new<C: Element>(c: &'a mut [C]) -> Self {
-        match C::DTYPE {
-            DType::F32 => Self::F32(Disjoint::new(bytemuck::cast_slice_mut(c))),
-            DType::Bf16 => Self::Bf16(Disjoint::new(bytemuck::cast_slice_mut(c))),
-        }
-    }
-    /// # Safety
-    /// No other thread writes these `count` elements from `start` on.
-    #[inline(always)]
-    unsafe fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
-        // SAFETY: the caller's promise; the slice is gone when this returns.
-        unsafe {
-            match self {
-                Self::F32(c) => f32::load_partial(simd, c.slice(start..start + count)),
-                Self::Bf16(c) => bf16::load_partial(simd, c.slice(start..start + count)),
-            }
-        }
-    }
-    /// # Safety
-    /// No other thread touches these `count` elements from `start` on.
-    #[inline(always)]
-    pub(in crate::gemm) unsafe fn store<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) {
-        // SAFETY: the caller's promise; the slice is gone when this returns.
-        unsafe {
-            match self {
-                Self::F32(c) => f32::store_partial(simd, c.slice(start..start + count), value),
-                Self::Bf16(c) => bf16::store_partial(simd, c.slice(start..start + count), value),
-            }
-        }
-    }
-    /// Stores `value` and returns it as rounded to storage.
-    ///
-    /// # Safety
-    /// As [`store`](Self::store).
-    #[inline(always)]
-    pub(in crate::gemm) unsafe fn keep<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) -> S::F32 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.store(simd, start, count, value);
-            match self {
-                Self::F32(_) => value,
-                Self::Bf16(_) => self.load(simd, start, count),
-            }
-        }
-    }
-}
 
 /// Source of the values that a tile is added to.
 #[derive(Clone, Copy, PartialEq)]
@@ -79,14 +24,6 @@ pub(super) enum Old {
     C,
     /// Partial sums of the previous blocks of k: in C if it is f32, else in the task's own buffer.
     Sums,
-}
-
-/// Part `i` of `parts` equal parts of `len` units of `unit` items; the last unit may be short.
-#[inline(always)]
-pub(crate) fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usize> {
-    let units = len.div_ceil(unit);
-    let bound = |i: usize| (units * i / parts * unit).min(len);
-    bound(i)..bound(i + 1)
 }
 
 /// Arguments of the macrokernel.

@@ -9,9 +9,9 @@
 //!          └────────┴────────┘
 //! ```
 
-use super::macrokernel::part;
 use super::pack::{prefetch, prefetch_near};
 use crate::extent::span;
+use crate::pool::part;
 use crate::simd::Simd;
 use std::array::from_fn;
 

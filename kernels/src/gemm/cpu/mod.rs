@@ -2,18 +2,19 @@
 //! inputs.
 
 mod blocks;
-pub(in crate::gemm) mod macrokernel;
+mod macrokernel;
 mod microkernel;
 mod pack;
 pub(in crate::gemm) mod packed;
 pub(in crate::gemm) mod tile;
 
 use crate::gemm::epilogue::{Finish, Mask};
-use crate::gemm::{Batch, Beta, Gemm, Layout, Operand};
-use crate::pool::{Cpu, Disjoint};
+use crate::gemm::operand::{Operand, Output};
+use crate::gemm::{Batch, Beta, Gemm, Layout};
+use crate::pool::{Cpu, Disjoint, part};
 use crate::simd::{Kernel, Simd};
 use blocks::{BlockA, BlockB, PackB, a_lies_well, b_lies_well};
-use macrokernel::{Old, Output, Sweep, Tiles, part};
+use macrokernel::{Old, Sweep, Tiles};
 use packed::{Line, PackedB};
 use std::{cell::RefCell, ops::Range};
 use tile::{Tile, chain};

@@ -1,7 +1,7 @@
 //! Packing of a block of A or B into the order in which the microkernel reads it, widened to f32.
 
 use crate::extent::{area, span};
-use crate::gemm::Operand;
+use crate::gemm::operand::Operand;
 use crate::simd::{Element, Simd};
 
 /// Steps packed at a time if k runs down columns: a stored row is read from end to end, and the packed lines are still

@@ -1,7 +1,8 @@
 //! B packed once and used many times, such as the weight of a layer that is applied N times.
 
 use super::tile::Tile;
-use crate::gemm::{Layout, Operand, cpu};
+use crate::gemm::operand::Operand;
+use crate::gemm::{Layout, cpu};
 use crate::{
     extent::span,
     pool::{Cpu, Disjoint},

@@ -1,38 +1,10 @@
 //! `cp.async` pipeline: copies of the k-tiles of A and B into the stages of shared memory.
 
 use super::{
-    place::{Arguments, Sizes, TilePlace},
-    sm80::Blocking,
+    place::{Arguments, Side, Sizes, TilePlace},
+    tiles::Blocking,
 };
-use ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, Tile, U32, U64, fragment::Load};
-
-/// Layout of one operand's k-tile in shared memory.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Side {
-    /// 0 for A, 1 for B.
-    pub operand: usize,
-    /// True if k runs along the rows in memory: A normal, B transposed.
-    pub along_k: bool,
-    /// The k-tile in a stage.
-    pub tile: Tile,
-    /// Offset of `tile` in a stage, bytes.
-    pub offset: u32,
-    /// Load of a fragment.
-    pub load: Load,
-    /// Rows of A or columns of B per warp.
-    pub warp_extent: u32,
-    /// Threads of the block; all of them copy.
-    pub threads: u32,
-    /// True if rows start at multiples of 16 bytes.
-    pub aligned: bool,
-}
-
-impl Side {
-    /// Rows of the tile that all threads copy in one step.
-    const fn rows_at_once(&self) -> u32 {
-        self.threads / self.tile.chunks()
-    }
-}
+use ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, U32, U64};
 
 /// One thread's copies of one operand: a chunk of 16 bytes in every `rows_at_once`-th row of a k-tile.
 pub(super) struct Loader {

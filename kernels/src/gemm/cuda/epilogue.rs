@@ -17,7 +17,7 @@
 
 use super::{
     place::{Arguments, Sizes, TilePlace, WarpPlace},
-    sm80::Blocking,
+    tiles::Blocking,
 };
 use crate::gemm::Beta;
 use crate::{

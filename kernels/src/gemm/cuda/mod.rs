@@ -10,4 +10,5 @@ pub mod sm90;
 pub(crate) mod sm90_cases;
 mod sm90_mainloop;
 pub mod split_k;
+pub mod tiles;
 pub(in crate::gemm) mod variants;

@@ -1,9 +1,6 @@
 //! Positions: the tile of a block, the part of a warp, and the warp's fragments in shared memory.
 
-use super::{
-    copy::Side,
-    sm80::{Blocking, GROUP, Product},
-};
+use super::tiles::{Blocking, GROUP};
 use ptx::{Entry, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32, fragment::Load};
 
 /// Parameters of every product, declared around those of the epilogue in the order of the kernel's documentation.
@@ -25,9 +22,10 @@ pub(super) struct Sizes {
 }
 
 impl Arguments {
-    pub(super) fn declare(k: &Entry, product: &Product) -> Self {
+    /// For A and B in `storage`, C in `output`.
+    pub(super) fn declare(k: &Entry, storage: Storage, output: Storage) -> Self {
         let pointers = ["a", "b", "c"].map(|name| k.pointer_param(name));
-        Self { pointers, storage: [product.storage, product.storage, product.output] }
+        Self { pointers, storage: [storage, storage, output] }
     }
 
     pub(super) fn sizes(&self, k: &Entry) -> Sizes {
@@ -95,6 +93,34 @@ pub(super) fn tile_origin(
     let column = k.div_u32(within, rows);
     let row = k.add(first, k.sub(within, k.mul_lo(column, rows)));
     [k.mul_lo(row, size[0]), k.mul_lo(column, size[1])]
+}
+
+/// Layout of one operand's k-tile in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Side {
+    /// 0 for A, 1 for B.
+    pub operand: usize,
+    /// True if k runs along the rows in memory: A normal, B transposed.
+    pub along_k: bool,
+    /// The k-tile in a stage.
+    pub tile: Tile,
+    /// Offset of `tile` in a stage, bytes.
+    pub offset: u32,
+    /// Load of a fragment.
+    pub load: Load,
+    /// Rows of A or columns of B per warp.
+    pub warp_extent: u32,
+    /// Threads of the block; all of them copy.
+    pub threads: u32,
+    /// True if rows start at multiples of 16 bytes.
+    pub aligned: bool,
+}
+
+impl Side {
+    /// Rows of the tile that all threads copy in one step.
+    pub(super) const fn rows_at_once(&self) -> u32 {
+        self.threads / self.tile.chunks()
+    }
 }
 
 /// Part of a tile that a warp computes.

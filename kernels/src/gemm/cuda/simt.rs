@@ -17,11 +17,11 @@
 //! in f32, not for speed: at best half of the 67 TFLOP/s that an H200 has without tensor cores.
 
 use super::{
-    epilogue::Finish,
+    epilogue::{Ending, Finish},
     place::{Arguments, Sizes, TilePlace},
-    sm80::{Blocking, Product},
+    tiles::Blocking,
 };
-use ptx::{Entry, F32, Global, Pred, Ptr, Reg, Shared, Special, U32, U64};
+use ptx::{Entry, F32, Global, Pred, Ptr, Reg, Shared, Special, Storage, U32, U64};
 
 /// Blocking of this kernel.
 const BLOCKING: Blocking = Blocking::SINGLE;
@@ -30,7 +30,7 @@ const PITCH: u32 = (BLOCKING.m + 4) * 4;
 /// Bytes of one operand's k-tile.
 const SLICE: u32 = BLOCKING.k * PITCH;
 /// Shared memory of a block.
-pub(super) const SINGLE_SHARED: u32 = BLOCKING.stages * 2 * SLICE;
+pub(super) const SHARED_BYTES: u32 = BLOCKING.stages * 2 * SLICE;
 /// Elements of one operand's k-tile that a thread copies.
 const COPIED: u32 = BLOCKING.m * BLOCKING.k / BLOCKING.threads();
 
@@ -110,48 +110,46 @@ impl Loader {
     }
 }
 
-impl Product {
-    pub(super) fn single(&self, k: &Entry) {
-        let arguments = Arguments::declare(k, self);
-        let finish = Finish::declare(k, self.ending());
-        let sizes = arguments.sizes(k);
-        let place = TilePlace::find(k, BLOCKING, &sizes);
-        let base = k.dynamic_shared(128);
-        let along_k = self.along_k();
-        let loaders = [0, 1].map(|side| Loader::new(k, side, along_k[side], &arguments, &sizes, &place, base));
-        let thread = k.special(Special::TidX);
-        let (down, along) = (k.shr(thread, 4), k.and(thread, 15u32));
-        let (rows, columns) = (k.index(base, down, 16), k.index(k.offset(base, SLICE), along, 16));
-        let sums = k.registers::<F32>("acc", 16);
-        sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
+/// Emits the product; `along_k` as in [`Side`](super::place::Side), of A and B.
+pub(super) fn product(k: &Entry, ending: Ending, along_k: [bool; 2]) {
+    let arguments = Arguments::declare(k, Storage::F32, ending.output);
+    let finish = Finish::declare(k, ending);
+    let sizes = arguments.sizes(k);
+    let place = TilePlace::find(k, BLOCKING, &sizes);
+    let base = k.dynamic_shared(128);
+    let loaders = [0, 1].map(|side| Loader::new(k, side, along_k[side], &arguments, &sizes, &place, base));
+    let thread = k.special(Special::TidX);
+    let (down, along) = (k.shr(thread, 4), k.and(thread, 15u32));
+    let (rows, columns) = (k.index(base, down, 16), k.index(k.offset(base, SLICE), along, 16));
+    let sums = k.registers::<F32>("acc", 16);
+    sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
 
-        k.comment("the first slice");
-        let stage = k.variable::<U32>("stage", 0u32);
-        loaders.iter().for_each(|loader| loader.store(k, stage, loader.load(k)));
-        k.bar_sync();
-        k.comment("every slice, the next one under way");
-        k.for_(0u32, place.slices, 1u32, |_| {
-            let next = loaders.each_ref().map(|loader| loader.load(k));
-            let (rows, columns) = (k.offset(rows, stage), k.offset(columns, stage));
-            for p in 0..BLOCKING.k {
-                let at = (p * PITCH) as i32;
-                let (a, b) = (k.ld::<F32, 4>(rows.at(at)), k.ld::<F32, 4>(columns.at(at)));
-                for (i, &sum) in sums.iter().enumerate() {
-                    k.fma_into(sum, a[i / 4], b[i % 4], sum);
-                }
+    k.comment("the first slice");
+    let stage = k.variable::<U32>("stage", 0u32);
+    loaders.iter().for_each(|loader| loader.store(k, stage, loader.load(k)));
+    k.bar_sync();
+    k.comment("every slice, the next one under way");
+    k.for_(0u32, place.slices, 1u32, |_| {
+        let next = loaders.each_ref().map(|loader| loader.load(k));
+        let (rows, columns) = (k.offset(rows, stage), k.offset(columns, stage));
+        for p in 0..BLOCKING.k {
+            let at = (p * PITCH) as i32;
+            let (a, b) = (k.ld::<F32, 4>(rows.at(at)), k.ld::<F32, 4>(columns.at(at)));
+            for (i, &sum) in sums.iter().enumerate() {
+                k.fma_into(sum, a[i / 4], b[i % 4], sum);
             }
-            k.assign(stage, k.sub(2 * SLICE, stage));
-            loaders.iter().zip(next).for_each(|(loader, values)| loader.store(k, stage, values));
-            k.bar_sync();
-        });
-
-        k.comment("sums -> shared memory");
-        let tile = Finish::tile(BLOCKING);
-        for (i, sums) in (0u32..).zip(sums.chunks_exact(4)) {
-            let row = k.mad_lo(down, 4, i);
-            k.st(tile.chunk_address(k, base, row, along).at(0), [sums[0], sums[1], sums[2], sums[3]]);
         }
+        k.assign(stage, k.sub(2 * SLICE, stage));
+        loaders.iter().zip(next).for_each(|(loader, values)| loader.store(k, stage, values));
         k.bar_sync();
-        finish.write(k, BLOCKING, &arguments, base, thread, &sizes, &place);
+    });
+
+    k.comment("sums -> shared memory");
+    let tile = Finish::tile(BLOCKING);
+    for (i, sums) in (0u32..).zip(sums.chunks_exact(4)) {
+        let row = k.mad_lo(down, 4, i);
+        k.st(tile.chunk_address(k, base, row, along).at(0), [sums[0], sums[1], sums[2], sums[3]]);
     }
+    k.bar_sync();
+    finish.write(k, BLOCKING, &arguments, base, thread, &sizes, &place);
 }

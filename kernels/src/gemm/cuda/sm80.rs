@@ -62,63 +62,15 @@
 //! [`Fused::None`] need a grid of one z.
 
 use super::{
-    copy::{Loader, Ring, Side},
+    copy::{Loader, Ring},
     epilogue::{Ending, Finish, Fused},
-    place::{Arguments, FragmentPlace, TilePlace, WarpPlace},
-    simt::SINGLE_SHARED,
+    place::{Arguments, FragmentPlace, Side, TilePlace, WarpPlace},
+    simt,
+    tiles::Blocking,
 };
 use crate::gemm::{Beta, Gemm, Layout};
 use crate::operation::{Name, Program};
 use ptx::{Bf16x2, Entry, F16x2, F32, Launch, Module, Pair, Reg, Sm, Special, Storage, Tile, fragment::Load};
-
-/// Rows of tiles per rasterization group.
-pub(super) const GROUP: u32 = 8;
-
-/// Sizes of a block's tile, of its k-tiles and of its warps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Blocking {
-    /// Rows of a tile.
-    pub m: u32,
-    /// Columns of a tile.
-    pub n: u32,
-    /// Depth of a k-tile.
-    pub k: u32,
-    /// Stages of the pipeline, a k-tile each.
-    pub stages: u32,
-    /// Warps along the rows and the columns of a tile.
-    pub warps: (u32, u32),
-}
-
-impl Blocking {
-    /// For products with many tiles.
-    pub const LARGE: Blocking = Blocking { m: 128, n: 128, k: 32, stages: 4, warps: (2, 4) };
-    /// [`Blocking::LARGE`] with half the barriers and half as much shared memory again (96 KiB).
-    pub const DEEP: Blocking = Blocking { m: 128, n: 128, k: 64, stages: 3, warps: (2, 4) };
-    /// For products with few tiles of 128 x 128.
-    pub const MIDDLE: Blocking = Blocking { m: 128, n: 64, k: 32, stages: 4, warps: (2, 2) };
-    /// For products with few tiles of any size.
-    pub const SMALL: Blocking = Blocking { m: 64, n: 64, k: 32, stages: 4, warps: (2, 2) };
-    /// The only blocking for f32.
-    pub const SINGLE: Blocking = Blocking { m: 64, n: 64, k: 16, stages: 2, warps: (4, 2) };
-
-    /// Blockings for the tensor cores, largest first.
-    pub const ALL: [Blocking; 4] = [Self::DEEP, Self::LARGE, Self::MIDDLE, Self::SMALL];
-
-    /// Threads of a block.
-    pub const fn threads(self) -> u32 {
-        32 * self.warps.0 * self.warps.1
-    }
-
-    /// Rows and columns of a tile per warp.
-    pub(super) const fn warp(self) -> (u32, u32) {
-        (self.m / self.warps.0, self.n / self.warps.1)
-    }
-
-    /// Number of tiles of an m x n matrix.
-    pub const fn tiles(self, m: usize, n: usize) -> usize {
-        m.div_ceil(self.m as usize) * n.div_ceil(self.n as usize)
-    }
-}
 
 /// Specialization of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -189,7 +141,7 @@ impl Product {
     pub fn shared_bytes(&self) -> u32 {
         let Blocking { m, n, k, stages, .. } = self.blocking;
         let ring = match self.storage {
-            Storage::F32 => SINGLE_SHARED,
+            Storage::F32 => simt::SHARED_BYTES,
             _ => stages * (m + n) * k * self.storage.bytes(),
         };
         ring.max(m * n * 4)
@@ -210,7 +162,7 @@ impl Product {
             match self.storage {
                 Storage::Bf16 => self.tensor_cores::<Bf16x2>(k),
                 Storage::F16 => self.tensor_cores::<F16x2>(k),
-                Storage::F32 => self.single(k),
+                Storage::F32 => simt::product(k, self.ending(), self.along_k()),
             }
         });
         let required_sass: &[&str] = match (self.storage, self.aligned) {
@@ -223,7 +175,7 @@ impl Product {
     }
 
     fn tensor_cores<P: Pair>(&self, k: &Entry) {
-        let arguments = Arguments::declare(k, self);
+        let arguments = Arguments::declare(k, self.storage, self.output);
         let finish = Finish::declare(k, self.ending());
         let sizes = arguments.sizes(k);
         let place = TilePlace::find(k, self.blocking, &sizes);
@@ -255,13 +207,13 @@ impl Product {
         finish.write(k, self.blocking, &arguments, base, thread, &sizes, &place);
     }
 
-    pub(super) fn ending(&self) -> Ending {
+    fn ending(&self) -> Ending {
         let Self { output, beta, fused, aligned, .. } = *self;
         Ending { output, beta, fused, aligned, sparing: false }
     }
 
     /// True if k runs along the rows in memory: for A, for B.
-    pub(super) fn along_k(&self) -> [bool; 2] {
+    fn along_k(&self) -> [bool; 2] {
         [self.a == Layout::Normal, self.b == Layout::Transposed]
     }
 

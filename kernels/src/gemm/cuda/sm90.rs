@@ -59,7 +59,7 @@
 //! ```text
 //! map_a, map_b                                  tensor maps, by value: `HopperProduct::maps`
 //! c                                             address
-//! bias, matrix, pre, seed_low, …, scale         as in `cuda`
+//! bias, matrix, pre, seed_low, …, scale         as in `sm80`
 //! m, n, k, ldc                                  u32
 //! k_step, k_chunk, layers, stride_c             u32: layer z sums p = z·k_step .. min(z·k_step + k_chunk, k) into the C that
 //!                                               begins z·stride_c numbers behind `c`; k_chunk a multiple of 64 but for one layer
@@ -71,6 +71,7 @@
 use super::{
     epilogue::{Ending, Finish, Fused},
     sm90_mainloop::{Consumer, Producer, Ring, Schedule},
+    tiles::{HopperTile, KernelSchedule},
 };
 use crate::gemm::{Beta, Gemm, Layout};
 use crate::{
@@ -78,102 +79,6 @@ use crate::{
     operation::{Name, Program},
 };
 use ptx::{Compare, Entry, Launch, Pair, Sm, Special, Storage, TensorMap, TensorMapError};
-
-/// How the two warpgroups that multiply share the tiles of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KernelSchedule {
-    /// 64 rows of each tile each.
-    Cooperative,
-    /// Every other tile each, in turns: the epilogue of one runs beside the products of the other.
-    PingPong,
-}
-
-/// How C is cut into tiles: 128 rows, slices of 64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HopperTile {
-    /// Columns of a tile.
-    pub n: u32,
-    /// Slices in the ring.
-    pub stages: u32,
-    /// Who multiplies what.
-    pub schedule: KernelSchedule,
-}
-
-impl HopperTile {
-    /// For long sums: as much arithmetic as shared memory can feed.
-    pub const WIDE: HopperTile = HopperTile { n: 256, stages: 4, schedule: KernelSchedule::Cooperative };
-    /// For products whose epilogue takes long beside their sums.
-    pub const PING_PONG: HopperTile = HopperTile { n: 192, stages: 4, schedule: KernelSchedule::PingPong };
-    /// For products that have few tiles.
-    pub const SQUARE: HopperTile = HopperTile { n: 128, stages: 5, schedule: KernelSchedule::Cooperative };
-    /// All of them.
-    pub const ALL: [HopperTile; 3] = [Self::WIDE, Self::PING_PONG, Self::SQUARE];
-
-    /// Rows of a tile.
-    pub const M: u32 = 128;
-    /// Depth of a slice.
-    pub const K: u32 = 64;
-
-    /// Those that C may be written in. Where a thread holds all rows of a tile, its sums leave no registers to old values.
-    pub fn all(beta: Beta) -> impl Iterator<Item = HopperTile> {
-        Self::ALL.into_iter().filter(move |tile| beta == Beta::Zero || tile.schedule == KernelSchedule::Cooperative)
-    }
-
-    /// Tiles of an m x n matrix.
-    pub const fn tiles(self, m: usize, n: usize) -> usize {
-        m.div_ceil(Self::M as usize) * n.div_ceil(self.n as usize)
-    }
-
-    /// Cycles that a slice takes at least: of the tensor cores, 8192 multiply-adds in four cycles, or of shared memory,
-    /// which gives 128 bytes in one: TMA writes both operands once, and each `wgmma` of 64 rows reads its rows
-    /// of A and all of B.
-    pub const fn slice_cycles(self) -> u32 {
-        let products = Self::M * self.n * Self::K / 2048;
-        let bytes = (Self::M + self.n) * Self::K * 2 + Self::M / 64 * (64 + self.n) * Self::K * 2;
-        let memory = bytes / 128;
-        if products > memory { products } else { memory }
-    }
-
-    /// Cycles that the busiest of `multiprocessors` takes for an m x n x k product, predicted: an element of the epilogue
-    /// takes an eighth of a cycle, and only turns hide it.
-    pub fn cycles(self, [m, n, k]: [usize; 3], multiprocessors: usize) -> usize {
-        let rounds = self.tiles(m, n).div_ceil(multiprocessors.max(1));
-        let products = k.div_ceil(Self::K as usize) * self.slice_cycles() as usize;
-        let epilogue = (Self::M * self.n / 8) as usize;
-        match self.schedule {
-            KernelSchedule::Cooperative => rounds * (products + epilogue),
-            KernelSchedule::PingPong => rounds * products.max((products + epilogue) / 2) + epilogue,
-        }
-    }
-}
-
-/// Bytes of device memory that an H200 moves in a cycle of its multiprocessors, for each of them: 4.3 TB/s at 1.46 GHz.
-const MEMORY_BYTES: usize = 22;
-/// Cycles that the launch of a second kernel costs, about three microseconds.
-const LAUNCH: usize = 4400;
-/// The most layers that k is cut into.
-const MAX_LAYERS: usize = 64;
-
-impl HopperTile {
-    /// The cut of k into layers, and k of each, that `multiprocessors` are soonest done with, and their cycles: tiles that
-    /// are no multiple of the multiprocessors leave some idle, twice as many half as long. What it costs is a second
-    /// kernel, and that the sums of each layer are written and read.
-    fn split(self, spec: &Gemm, multiprocessors: usize) -> ((usize, usize), usize) {
-        let Gemm { m, n, k, .. } = *spec;
-        let cut = |wanted: usize| {
-            let chunk = k.max(1).div_ceil(wanted).next_multiple_of(Self::K as usize);
-            let layers = k.max(1).div_ceil(chunk);
-            // Layers lie like more rows of tiles.
-            let rows = m.next_multiple_of(Self::M as usize) * layers;
-            let sums =
-                if layers > 1 { LAUNCH + 8 * layers * m * n / (MEMORY_BYTES * multiprocessors.max(1)) } else { 0 };
-            let chunk = if layers > 1 { chunk } else { k };
-            ((layers, chunk), self.cycles([rows, n, chunk], multiprocessors) + sums)
-        };
-        let most = k.div_ceil(256).clamp(1, MAX_LAYERS);
-        (1..=most).map(cut).min_by_key(|(_, cycles)| *cycles).expect("one layer is a cut")
-    }
-}
 
 /// One specialization of the product for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

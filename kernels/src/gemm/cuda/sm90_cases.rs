@@ -3,7 +3,8 @@
 use super::{
     cases::{fused_in, fused_of},
     epilogue::Fused,
-    sm90::{HopperProduct, HopperTile},
+    sm90::HopperProduct,
+    tiles::HopperTile,
     variants::INTO_F32,
 };
 use crate::gemm::{

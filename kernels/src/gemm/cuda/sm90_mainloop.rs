@@ -13,8 +13,7 @@
 use super::{
     epilogue::{Finish, LanePlace, Target, fragment_start, store_fragment},
     place::{WarpPlace, tile_origin, tiles},
-    sm80::GROUP,
-    sm90::{HopperTile, KernelSchedule},
+    tiles::{GROUP, HopperTile, KernelSchedule},
 };
 use ptx::{
     Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Param, PointerParam,

@@ -3,10 +3,11 @@
 use super::{
     cases::{Layers, sizes},
     epilogue::Fused,
-    sm80::{Blocking, Product},
-    sm90::{HopperProduct, HopperTile},
+    sm80::Product,
+    sm90::HopperProduct,
     sm90_cases,
     split_k::SplitKReduce,
+    tiles::{Blocking, HopperTile},
 };
 use crate::gemm::{
     Beta, Gemm,

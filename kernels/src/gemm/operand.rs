@@ -1,0 +1,91 @@
+//! Matrices with their storage type as a value, so that one compiled loop nest serves all types.
+
+use crate::pool::Disjoint;
+use crate::simd::{DType, Element, Simd};
+use half::bf16;
+
+/// Matrix that a product reads.
+#[derive(Clone, Copy)]
+pub(super) enum Operand<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Operand<'a> {
+    pub(super) fn new<X: Element>(x: &'a [X]) -> Self {
+        match X::DTYPE {
+            DType::F32 => Self::F32(bytemuck::cast_slice(x)),
+            DType::Bf16 => Self::Bf16(bytemuck::cast_slice(x)),
+        }
+    }
+    #[inline(always)]
+    pub(super) fn from(self, start: usize) -> Self {
+        match self {
+            Self::F32(x) => Self::F32(&x[start..]),
+            Self::Bf16(x) => Self::Bf16(&x[start..]),
+        }
+    }
+    /// `count` <= LANES elements from `start` on; zeros in the other lanes.
+    #[inline(always)]
+    pub(super) fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
+        match self {
+            Self::F32(x) => f32::load_partial(simd, &x[start..start + count]),
+            Self::Bf16(x) => bf16::load_partial(simd, &x[start..start + count]),
+        }
+    }
+}
+
+/// Matrix that a product writes.
+#[derive(Clone, Copy)]
+pub(super) enum Output<'a> {
+    F32(Disjoint<'a, f32>),
+    Bf16(Disjoint<'a, bf16>),
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn new<C: Element>(c: &'a mut [C]) -> Self {
+        match C::DTYPE {
+            DType::F32 => Self::F32(Disjoint::new(bytemuck::cast_slice_mut(c))),
+            DType::Bf16 => Self::Bf16(Disjoint::new(bytemuck::cast_slice_mut(c))),
+        }
+    }
+    /// # Safety
+    /// No other thread writes these `count` elements from `start` on.
+    #[inline(always)]
+    pub(super) unsafe fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
+        // SAFETY: the caller's promise; the slice is gone when this returns.
+        unsafe {
+            match self {
+                Self::F32(c) => f32::load_partial(simd, c.slice(start..start + count)),
+                Self::Bf16(c) => bf16::load_partial(simd, c.slice(start..start + count)),
+            }
+        }
+    }
+    /// # Safety
+    /// No other thread touches these `count` elements from `start` on.
+    #[inline(always)]
+    pub(super) unsafe fn store<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) {
+        // SAFETY: the caller's promise; the slice is gone when this returns.
+        unsafe {
+            match self {
+                Self::F32(c) => f32::store_partial(simd, c.slice(start..start + count), value),
+                Self::Bf16(c) => bf16::store_partial(simd, c.slice(start..start + count), value),
+            }
+        }
+    }
+    /// Stores `value` and returns it as rounded to storage.
+    ///
+    /// # Safety
+    /// As [`store`](Self::store).
+    #[inline(always)]
+    pub(super) unsafe fn keep<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) -> S::F32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.store(simd, start, count, value);
+            match self {
+                Self::F32(_) => value,
+                Self::Bf16(_) => self.load(simd, start, count),
+            }
+        }
+    }
+}
