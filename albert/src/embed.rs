@@ -16,7 +16,7 @@ use engine::{Device, EngineError, ParamStore, Workspace, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
 use crate::finite::{NotFinite, check_finite};
-use crate::model::{ForwardOptions, Inputs, Model, ModelError};
+use crate::model::{ForwardOptions, Inputs, Model, ModelError, Tokens};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Maximum tokens of a batch of several texts.
@@ -161,13 +161,17 @@ impl Embedder {
         cpu.enter(|| {
             let tape = workspace.infer(params, None);
             let ids = batch.concat();
+            let segments = vec![0; ids.len()];
             let positions: Vec<u32> = batch.iter().flat_map(|ids| 0..ids.len() as u32).collect();
             let mut offsets = vec![0];
             offsets.extend(batch.iter().scan(0, |end, ids| {
                 *end += ids.len() as u32;
                 Some(*end)
             }));
-            let inputs = Inputs::from_slices(&tape, &ids, &vec![0; ids.len()], &positions, &offsets)?;
+            let inputs = Inputs::new(
+                &tape,
+                Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &offsets },
+            )?;
             let x = model.encode(&tape, &inputs, &ForwardOptions::EVALUATION)?; // [T, H]
             let width = model.config().hidden_size;
             if pooling == Pooling::Pooler {

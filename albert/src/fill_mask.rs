@@ -6,7 +6,7 @@ use engine::{Device, EngineError, Workspace, profile::Profile};
 
 use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
 use crate::finite::{NotFinite, check_finite};
-use crate::model::{ForwardOptions, Inputs, Model, ModelError};
+use crate::model::{ForwardOptions, Inputs, Model, ModelError, Tokens};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Error of loading a [`MaskFiller`] or of filling masks.
@@ -94,7 +94,9 @@ impl MaskFiller {
         let head = self.model.mlm().expect("the model was loaded with this head");
         let tape = self.workspace.infer(&self.params, None);
         let positions: Vec<u32> = (0..tokens as u32).collect();
-        let inputs = Inputs::from_slices(&tape, &ids, &vec![0; tokens], &positions, &[0, tokens as u32])?;
+        let text =
+            Tokens { ids: &ids, segments: &vec![0; tokens], positions: &positions, cu_seqlens: &[0, tokens as u32] };
+        let inputs = Inputs::new(&tape, text)?;
         let x = self.model.encode(&tape, &inputs, &ForwardOptions::EVALUATION)?; // [T, H]
         let at = tape.input([masked.len()], &masked)?;
         let logits = head.logits(&tape, &x, &at)?.value().to_vec()?; // [M, V]

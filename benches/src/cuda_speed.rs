@@ -247,7 +247,7 @@ fn both_ways(
     forward: impl Fn(&Tape<'_>, &Inputs) -> Result<Var>,
 ) -> Result<(Vec<f64>, Vec<f64>)> {
     let gpu = device.gpu().expect("a GPU is timed");
-    let mut gradients = params.gradients_on(device)?;
+    let mut gradients = params.gradients(device)?;
     let mut workspaces: Vec<_> = (0..effort.tapes).map(|_| Workspace::new(device.clone())).collect();
     let (mut forwards, mut backwards) = (Vec::new(), Vec::new());
     for turn in 0..effort.turns + 2 {

@@ -18,7 +18,7 @@ pub fn train() -> Result<[f32; 2]> {
     let weight = builder.add("weight", [2, 2], Init::TruncatedNormal(0.1))?; // [classes, inputs]
     let bias = builder.add("bias", [2], Init::Zeros)?;
     let mut params = builder.build(&cpu, 1)?;
-    let mut gradients = params.gradients()?;
+    let mut gradients = params.gradients(&device)?;
     let adam = AdamConfig { weight_decay: 0.0, ..AdamConfig::default() };
     let mut optimizer = Optimizer::new(&params, OptimizerKind::AdamW, adam, |_| ParamOptions {
         weight_decay: false,
@@ -46,7 +46,7 @@ pub fn train() -> Result<[f32; 2]> {
             println!("step {step:3}  loss {:.4}  {right} of 256 right", losses[usize::from(step > 0)]);
         }
         drop((tape, x, labels, logits, result));
-        optimizer.step(&cpu, &mut params, &gradients, 0.05)?;
+        optimizer.step(&mut params, &gradients, 0.05)?;
     }
     println!("the line: {:?}, {:?}", params.values(weight), params.values(bias));
     Ok(losses)

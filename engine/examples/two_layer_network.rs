@@ -23,7 +23,7 @@ pub fn train() -> Result<[f32; 2]> {
     let w2 = builder.add("output.weight", [2, HIDDEN], Init::TruncatedNormal(0.2))?;
     let b2 = builder.add("output.bias", [2], Init::Zeros)?;
     let mut params = builder.build(&cpu, 1)?;
-    let mut gradients = params.gradients()?;
+    let mut gradients = params.gradients(&device)?;
     // Weights decay, biases do not.
     let rule = |info: &engine::param::ParamInfo| ParamOptions {
         weight_decay: info.name.ends_with("weight"),
@@ -54,8 +54,8 @@ pub fn train() -> Result<[f32; 2]> {
             println!("step {step:3}  loss {:.4}  {right} of {POINTS} right", losses[usize::from(step > 0)]);
         }
         drop((tape, x, labels, h, logits, result));
-        clip_global_norm(&cpu, &mut gradients, 1.0, Some(1.0), step)?;
-        optimizer.step(&cpu, &mut params, &gradients, schedule.rate(step))?;
+        clip_global_norm(&mut gradients, 1.0, Some(1.0), step)?;
+        optimizer.step(&mut params, &gradients, schedule.rate(step))?;
     }
     Ok(losses)
 }

@@ -52,14 +52,14 @@ impl Communicator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Init, Isa, ParamBuilder};
+    use crate::{Cpu, Device, Init, Isa, ParamBuilder};
 
     #[test]
     fn one_rank_keeps_its_gradients_to_the_bit() {
         let mut builder = ParamBuilder::new();
         builder.add("w", [3, 5], Init::Zeros).unwrap();
-        let params = builder.build(&Cpu::new(Isa::choose().unwrap(), 1).unwrap(), 0).unwrap();
-        let mut gradients = params.gradients().unwrap();
+        let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
+        let mut gradients = builder.build(&cpu, 0).unwrap().gradients(&Device::Cpu(cpu)).unwrap();
         gradients.all_mut().iter_mut().zip(0..).for_each(|(x, i)| *x = i as f32 - 0.1);
         let before: Vec<u32> = gradients.all().iter().map(|x| x.to_bits()).collect();
         let alone = Communicator::default();

@@ -127,7 +127,7 @@ fn check(cpu: &Cpu) {
     for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
         let (before, _) = live_and_peak();
         let (network, mut params) = network(cpu, recompute);
-        let mut gradients = params.gradients().unwrap();
+        let mut gradients = params.gradients(&Device::Cpu(cpu.clone())).unwrap();
         let rule = |_: &engine::param::ParamInfo| ParamOptions { weight_decay: true, trust_ratio: true };
         let mut lamb = Optimizer::new(&params, OptimizerKind::Lamb, AdamConfig::default(), rule).unwrap();
         let mut workspace = Workspace::new(Device::Cpu(cpu.clone()));
@@ -146,8 +146,8 @@ fn check(cpu: &Cpu) {
                 let loss = step(&mut workspace, Some("train"), &network, &params, batch, &mut gradients).unwrap();
                 losses.push(loss);
             });
-            clip_global_norm(cpu, &mut gradients, 1.0, Some(1.0), 1).unwrap();
-            lamb.step(cpu, &mut params, &gradients, 0.01).unwrap();
+            clip_global_norm(&mut gradients, 1.0, Some(1.0), 1).unwrap();
+            lamb.step(&mut params, &gradients, 0.01).unwrap();
         };
         reset_peak();
         train(&batches[0]);

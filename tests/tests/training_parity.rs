@@ -6,21 +6,20 @@
 //! and 4e-7. Final weights are held to the distance between the runs in f32 and in f64 there.
 
 use albert::{
-    checkpoint::{Heads, ModelFolder, parameters},
+    checkpoint::ModelFolder,
+    config::Heads,
     data::Batch,
-    heads::{Denominators, LossWeights, pretraining_loss},
     model::{Blocks, ForwardOptions, Model, Recompute},
+    pretrain::{Denominators, LossWeights, pretraining_loss},
 };
 use engine::{
     Cpu, DType, Device, Gradients, Isa, ParamStore, Workspace,
     io::Safetensors,
     optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm},
+    param::ParamInfo,
 };
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 const HEADS: Heads = Heads::PRE_TRAINING;
 const STEPS: usize = 20;
@@ -74,21 +73,14 @@ fn load(cpu: &Cpu) -> (Model, ParamStore) {
     (model, params)
 }
 
-fn optimizer(model: &Model, params: &ParamStore, rule: OptimizerKind) -> Optimizer {
-    let specs = parameters(model.config(), HEADS);
-    let is_regularized: BTreeMap<&str, bool> =
-        specs.iter().map(|spec| (&spec.name[..], spec.is_regularized())).collect();
+fn optimizer(params: &ParamStore, rule: OptimizerKind) -> Optimizer {
     let adam = AdamConfig { bias_correction: rule == OptimizerKind::AdamW, ..AdamConfig::default() };
-    Optimizer::new(params, rule, adam, |info| {
-        let yes = is_regularized[&info.name[..]];
-        ParamOptions { weight_decay: yes, trust_ratio: yes }
-    })
-    .unwrap()
+    let options = |info: &ParamInfo| ParamOptions { weight_decay: info.is_weight(), trust_ratio: info.is_weight() };
+    Optimizer::new(params, rule, adam, options).unwrap()
 }
 
 /// One step; its loss, and the norm of its gradients before they are clipped.
 struct Training<'a> {
-    cpu: Cpu,
     workspace: Workspace,
     model: &'a Model,
     gradients: Gradients,
@@ -117,8 +109,8 @@ impl Training<'_> {
                 .sum()
         };
         let step = self.optimizer.steps() + 1;
-        let norm = clip_global_norm(&self.cpu, &mut self.gradients, 1.0, Some(1.0), step).unwrap();
-        self.optimizer.step(&self.cpu, params, &self.gradients, rate).unwrap();
+        let norm = clip_global_norm(&mut self.gradients, 1.0, Some(1.0), step).unwrap();
+        self.optimizer.step(params, &self.gradients, rate).unwrap();
         (loss, norm)
     }
 }
@@ -137,11 +129,10 @@ fn follows(name: &str, rule: OptimizerKind, bound: f64, blocks: Blocks, isa: Isa
     let (model, mut params) = load(&cpu);
     let mut training = Training {
         workspace: Workspace::new(Device::Cpu(cpu.clone())),
-        optimizer: optimizer(&model, &params, rule),
-        gradients: params.gradients().unwrap(),
+        optimizer: optimizer(&params, rule),
+        gradients: params.gradients(&Device::Cpu(cpu.clone())).unwrap(),
         model: &model,
         mode: ForwardOptions { dtype: DType::F32, dropout: None, blocks },
-        cpu,
     };
     let (mut worst, mut worst_rough, mut worst_norm) = (0.0f64, 0.0f64, 0.0f64);
     for step in 0..STEPS {

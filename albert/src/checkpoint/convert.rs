@@ -11,11 +11,10 @@ use std::path::Path;
 use engine::EngineError;
 use engine::io::{AtomicFolder, write_atomically};
 
-use super::layout::Heads;
+use super::CheckpointError;
 use super::model_folder::{LoadReport, ModelFolder};
 use super::save::{SaveFormat, StoredType, save_model_as};
-use super::{CheckpointError, TaskHead};
-use crate::config::{AlbertConfig, Family};
+use crate::config::{AlbertConfig, Family, Heads, TaskHead};
 
 /// Files of a tokenizer that are copied as they are.
 const TOKENIZER_FILES: [&str; 6] = [

@@ -28,9 +28,10 @@ mod tensorflow;
 mod tests;
 mod weights;
 
+pub use crate::config::{Heads, TaskHead};
 pub use convert::{Conversion, ConvertOptions, convert};
 pub(crate) use layout::block_prefix;
-pub use layout::{Content, Heads, ParameterSpec, Start, StoredTensor, TaskHead, parameters, stored_tensors};
+pub use layout::{Content, ParameterSpec, Start, StoredTensor, parameters, stored_tensors};
 pub use model_folder::{LoadReport, ModelFolder};
 pub use names::stored_name;
 pub use save::{SaveFormat, StoredType, save_model, save_model_as};

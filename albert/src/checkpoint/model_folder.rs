@@ -8,9 +8,9 @@ use engine::io::limits;
 use engine::{Cpu, EngineError, ParamStore};
 
 use super::CheckpointError;
-use super::layout::{Content, Heads, ParameterSpec, StoredTensor, TaskHead, parameters, stored_tensors};
+use super::layout::{Content, ParameterSpec, StoredTensor, parameters, stored_tensors};
 use super::weights::{Source, Weights};
-use crate::config::{AlbertConfig, ConfigReading, Family};
+use crate::config::{AlbertConfig, ConfigReading, Family, Heads, TaskHead};
 use crate::model::{Model, ModelError};
 
 pub(super) const CONFIG: &str = "config.json";

@@ -5,10 +5,10 @@ use std::path::Path;
 use engine::io::{Data, TensorOut, create_dir_synced, save_safetensors, write_atomically};
 
 use super::CheckpointError;
-use super::layout::{Content, Heads, stored_tensors};
+use super::layout::{Content, stored_tensors};
 use super::model_folder::{CONFIG, WEIGHTS};
 use super::names::stored_name;
-use crate::config::{AlbertConfig, ConfigIdentity, Family, ProblemType};
+use crate::config::{AlbertConfig, ConfigIdentity, Family, Heads, ProblemType, TaskHead};
 
 /// Element type of the weights in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub fn save_model_as<'a>(
         family: format.family,
         architecture: heads.architecture(format.family),
         torch_dtype: format.dtype.torch_name(),
-        num_labels: heads.task.map(super::TaskHead::labels),
+        num_labels: heads.task.map(TaskHead::labels),
         labels: format.labels,
         problem_type: format.problem_type,
     });

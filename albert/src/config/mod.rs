@@ -10,12 +10,14 @@
 //! Source: Lan et al. 2020, tables 1 to 4; the released configurations. Limits: absolute learned positions and tied
 //! input and output embeddings only, as in every release.
 
+mod heads;
 mod json;
 mod presets;
 mod sharing;
 #[cfg(test)]
 mod tests;
 
+pub use heads::{Heads, TaskHead};
 pub use json::{ConfigIdentity, ConfigReading, ProblemType};
 pub use presets::PRESETS;
 pub use sharing::{Block, BlockId, Sharing};

@@ -17,6 +17,7 @@ use super::masking::Masker;
 use super::settings::{DataSettings, Objective};
 use super::shards::Shards;
 use super::vocabulary::Vocabulary;
+use crate::model::Tokens;
 
 const MASK: u32 = u32::from_be_bytes(*b"dMSK");
 const TRIM: u32 = u32::from_be_bytes(*b"dTRM");
@@ -135,6 +136,12 @@ impl Batch {
             vec.clear();
         }
         self.cu_seqlens.push(0);
+    }
+}
+
+impl<'a> From<&'a Batch> for Tokens<'a> {
+    fn from(batch: &'a Batch) -> Self {
+        Self { ids: &batch.ids, segments: &batch.segments, positions: &batch.positions, cu_seqlens: &batch.cu_seqlens }
     }
 }
 

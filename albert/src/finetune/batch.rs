@@ -13,6 +13,7 @@
 use engine::philox::Stream;
 
 use super::feature::{Content, Feature, Target};
+use crate::model::Tokens;
 use crate::tokenizer::SpecialIds;
 
 /// Name of the Philox stream of the permutations.
@@ -67,6 +68,12 @@ pub struct Batch {
     pub start_rows: Vec<u32>,
     /// Number of terms in the loss.
     pub weight: usize,
+}
+
+impl<'a> From<&'a Batch> for Tokens<'a> {
+    fn from(batch: &'a Batch) -> Self {
+        Self { ids: &batch.ids, segments: &batch.segments, positions: &batch.positions, cu_seqlens: &batch.cu_seqlens }
+    }
 }
 
 impl Batch {

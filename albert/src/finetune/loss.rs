@@ -117,18 +117,20 @@ pub(super) fn scores(
     batch: &Batch,
     options: &ForwardOptions,
 ) -> Result<Scores, EngineError> {
-    let inputs = Inputs::from_slices(tape, &batch.ids, &batch.segments, &batch.positions, &batch.cu_seqlens)?;
+    let inputs = Inputs::new(tape, batch)?;
     let x = model.encode(tape, &inputs, options)?; // [T, H]
     let pooled = || {
         let pooler = model.pooler().expect("heads on the pooled token have a pooler");
         pooler.forward(tape, &x, &inputs.first_tokens) // [B, H]
     };
     Ok(match model.task().expect("a fine-tuned model has a task head") {
-        Task::Sequence(head) if batch.numbers.is_empty() => Scores::Values(head.logits(tape, &pooled()?, options)?),
-        Task::Sequence(head) | Task::Choice(head) => Scores::Values(head.scores(tape, &pooled()?, options)?),
+        Task::Sequence(head) if batch.numbers.is_empty() => {
+            Scores::Values(head.logits(tape, &pooled()?, options.dropout)?)
+        }
+        Task::Sequence(head) | Task::Choice(head) => Scores::Values(head.scores(tape, &pooled()?, options.dropout)?),
         Task::Token(head) => {
             let words = tape.input([batch.words.len()], &batch.words)?;
-            Scores::Values(head.logits(tape, &ops::gather_rows(tape, &x, &words)?, options)?)
+            Scores::Values(head.logits(tape, &ops::gather_rows(tape, &x, &words)?, options.dropout)?)
         }
         Task::Span(head) => {
             let logits = head.logits(tape, &x)?;
@@ -139,7 +141,8 @@ pub(super) fn scores(
             let rows = tape.input([batch.start_rows.len()], &batch.start_rows)?;
             let start = head.start_logits(tape, &x, &mask)?;
             let end = head.end_logits(tape, &x, &rows, &mask)?;
-            let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options)?;
+            let none =
+                head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options.dropout)?;
             Scores::Answers { logits: [start, end], no_answer: Some(none), sequences: inputs.sequences }
         }
     })
@@ -226,11 +229,11 @@ pub(super) fn window_scores(
         let (start, end) = (start.value().to_vec()?, end.value().to_vec()?);
         return Ok(ranges().map(|of| WindowScore::Logits([start[of.clone()].to_vec(), end[of].to_vec()])).collect());
     };
-    let inputs = Inputs::from_slices(tape, &batch.ids, &batch.segments, &batch.positions, &batch.cu_seqlens)?;
+    let inputs = Inputs::new(tape, batch)?;
     let x = model.encode(tape, &inputs, options)?; // [T, H]
     let mask = SquadV2Head::mask(tape, &batch.hidden)?;
     let start = head.start_logits(tape, &x, &mask)?;
-    let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options)?;
+    let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options.dropout)?;
     // A dry run has no values; its allocation requests do not depend on them.
     let (start, none) = match tape.is_dry() {
         true => (vec![0.0; batch.tokens()], vec![0.0; batch.sequences()]),

@@ -88,7 +88,7 @@ fn losses_and_gradients_are_those_of_the_equations() {
         windows.iter().for_each(|window| batch.push(window, tokenizer.specials()));
         assert!(!is_released || (batch.impossible.contains(&0) && batch.impossible.contains(&1)));
         let mut workspace = Workspace::new(device);
-        let mut gradients = params.gradients().unwrap();
+        let mut gradients = params.gradients(workspace.device()).unwrap();
         let got = {
             let tape = workspace.train(&params, None);
             let scores = scores(&model, &tape, &batch, &ForwardOptions::EVALUATION).unwrap();
@@ -97,8 +97,7 @@ fn losses_and_gradients_are_those_of_the_equations() {
             f64::from(tape.item(&loss.total).unwrap())
         };
         let tape = workspace.infer(&params, None);
-        let inputs =
-            Inputs::from_slices(&tape, &batch.ids, &batch.segments, &batch.positions, &batch.cu_seqlens).unwrap();
+        let inputs = Inputs::new(&tape, &batch).unwrap();
         let x = model.encode(&tape, &inputs, &ForwardOptions::EVALUATION).unwrap().value().to_vec().unwrap();
         let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
         let x: Vec<Vec<f64>> = x.chunks_exact(model.config().hidden_size).map(wide).collect();

@@ -220,14 +220,13 @@ impl Trainer {
         }
         let steps = recipe.steps(features.len())?;
         let cpu = device.processor().clone();
-        let heads = start.model.heads();
-        let optimizer = recipe.optimizer.optimizer(&start.config, heads, &start.params)?.on(&device)?;
+        let optimizer = recipe.optimizer.optimizer(&start.params)?.on(&device)?;
         let budget = Budget { tokens: recipe.batch.max_tokens, sequences: recipe.batch.max_sequences };
         let (kind, _) = kind_of(problem, &features);
         let options = recipe.compute.options(&device, None);
         let mut trainer = Self {
             communicator: Communicator::default(),
-            gradients: start.params.gradients_on(&device)?,
+            gradients: start.params.gradients(&device)?,
             schedule: recipe.schedule(steps).schedule(recipe.optimizer.learning_rate, 0)?,
             order: Order::new(recipe.seed, features.len()),
             batch: Batch::default(),

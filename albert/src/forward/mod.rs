@@ -30,7 +30,7 @@ use crate::checkpoint::{CheckpointError, Heads, LoadReport, ModelFolder};
 use crate::config::ProblemType;
 use crate::finite::{NotFinite, check_finite};
 use crate::heads::{SquadV2Head, Task};
-use crate::model::{ForwardOptions, Inputs, Model, ModelError};
+use crate::model::{ForwardOptions, Inputs, Model, ModelError, Tokens};
 pub use deviation::{Deviation, deviations};
 pub use example::Example;
 use example::{IGNORED, Labels, Token};
@@ -112,7 +112,7 @@ impl Forward {
         let problem_type = files.config().problem_type;
         Ok(Self {
             problem_type,
-            gradients: params.gradients_on(&device)?,
+            gradients: params.gradients(&device)?,
             workspace: Workspace::new(device),
             model,
             params,
@@ -252,7 +252,10 @@ impl<'a, 'w> Pass<'a, 'w> {
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         let segments: Vec<u32> = tokens.iter().map(|token| token.segment).collect();
         let positions: Vec<u32> = tokens.iter().map(|token| token.position).collect();
-        let mut inputs = Inputs::from_slices(tape, &ids, &segments, &positions, &cu_seqlens)?;
+        let mut inputs = Inputs::new(
+            tape,
+            Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &cu_seqlens },
+        )?;
         if keys.iter().any(|&keys| (keys as usize) < length) {
             inputs = inputs.with_keys(tape, &cu_seqlens, &keys)?;
         }
@@ -391,7 +394,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         match task {
             Task::Sequence(head) => {
                 let pooled = self.pooled()?.expect("the head's class has a pooler");
-                let logits = head.logits(tape, &pooled, &ForwardOptions::EVALUATION)?;
+                let logits = head.logits(tape, &pooled, None)?;
                 let labels = logits.shape()[1];
                 let mut shape = self.rows();
                 shape.push(labels);
@@ -399,7 +402,7 @@ impl<'a, 'w> Pass<'a, 'w> {
                 self.sequence_loss(&logits, problem_type)
             }
             Task::Token(head) => {
-                let logits = head.logits(tape, &x, &ForwardOptions::EVALUATION)?;
+                let logits = head.logits(tape, &x, None)?;
                 let classes = logits.shape()[1];
                 self.keep_tokens("logits", Some(classes), &logits)?;
                 let Some(Labeled { rows, labels }) = self.token_labels(classes)? else { return Ok(None) };
@@ -411,7 +414,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             }
             Task::Choice(head) => {
                 let pooled = self.pooled()?.expect("the head's class has a pooler");
-                let scores = head.scores(tape, &pooled, &ForwardOptions::EVALUATION)?;
+                let scores = head.scores(tape, &pooled, None)?;
                 let choices = scores.shape()[0];
                 self.keep("logits", vec![choices], &scores)?;
                 let Some(Labels::Class(label)) = self.example.labels else { return Ok(None) };
@@ -502,14 +505,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         };
         let rows = tape.input([length], &vec![from; length])?;
         let end = head.end_logits(tape, &x, &rows, &mask)?;
-        let answer = head.answer_logits(
-            tape,
-            &x,
-            &start,
-            &self.cu_seqlens,
-            &self.inputs.first_tokens,
-            &ForwardOptions::EVALUATION,
-        )?;
+        let answer = head.answer_logits(tape, &x, &start, &self.cu_seqlens, &self.inputs.first_tokens, None)?;
         self.keep_tokens("start_logits", None, &start)?;
         self.keep_tokens("end_logits", None, &end)?;
         self.keep("answer_logit", vec![], &answer)?;

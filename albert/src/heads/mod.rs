@@ -10,18 +10,14 @@
 //! task       see `task`: classification of sequences and tokens, regression, choices, spans
 //! ```
 //!
-//! The loss of pre-training is `mlm_weight` · MLM + `sentence_weight` · sentence, 1:1 as released. Denominators are those
-//! of the effective batch, so that the gradients of its micro-batches add up to its own.
-//! Source: the released code; it adds 1e-5 to M, which changes the eighth digit.
+//! Source: the released code.
 
 mod mlm;
-mod pretraining;
 mod sentence;
 mod squad_v2;
 mod task;
 
 pub use mlm::MlmHead;
-pub use pretraining::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 pub use sentence::{Pooler, SentenceHead};
 pub use squad_v2::SquadV2Head;
 pub use task::{Classifier, SpanHead, Task};

@@ -17,7 +17,7 @@ use engine::{EngineError, ParamId, Tape, Var};
 
 use super::task::{SITE, column, span_losses};
 use crate::config::AlbertConfig;
-use crate::model::{Finder, ForwardOptions, Linear};
+use crate::model::{Finder, Linear};
 
 /// What is added to the logit of a token that cannot be an answer.
 const NEVER: f32 = -1e30;
@@ -78,7 +78,8 @@ impl SquadV2Head {
         ops::add(tape, &column(tape, &z, 0)?, mask)
     }
 
-    /// a `[B]` from s: high where there is no answer. `offsets` `[B + 1]` are where the sequences begin.
+    /// a `[B]` from s: high where there is no answer. `offsets` `[B + 1]` are where the sequences begin, `dropout` is the
+    /// key of the masks.
     ///
     /// # Errors
     /// The engine failed.
@@ -89,7 +90,7 @@ impl SquadV2Head {
         start_logits: &Var,
         offsets: &[u32],
         first_tokens: &Var,
-        options: &ForwardOptions,
+        dropout: Option<u64>,
     ) -> Result<Var, EngineError> {
         // A row for each sequence, in which the tokens of the others are hidden: the operations are then as many for any
         // batch, as planned memory wants it.
@@ -106,7 +107,7 @@ impl SquadV2Head {
         let first = ops::gather_rows(tape, x, first_tokens)?;
         let h = self.answer_dense.forward(tape, &ops::concat(tape, &[&features, &first], 1)?)?;
         let h = ops::tanh(tape, &h)?;
-        let dropout = options.dropout.map(|seed| Dropout { seed, site: SITE, rate: self.dropout_rate });
+        let dropout = dropout.map(|seed| Dropout { seed, site: SITE, rate: self.dropout_rate });
         let z = ops::linear(tape, &ops::dropout(tape, &h, dropout)?, self.answer, None)?;
         column(tape, &z, 0)
     }

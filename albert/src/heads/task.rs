@@ -15,9 +15,8 @@ use engine::ops::{self, CrossEntropyOutput, Dropout, Sequences};
 use engine::{EngineError, Tape, Var};
 
 use super::SquadV2Head;
-use crate::checkpoint::TaskHead;
-use crate::config::AlbertConfig;
-use crate::model::{Finder, ForwardOptions, Linear};
+use crate::config::{AlbertConfig, TaskHead};
+use crate::model::{Finder, Linear};
 
 /// Dropout site of the heads, above all of the encoder's.
 pub(super) const SITE: u64 = u32::MAX as u64;
@@ -62,12 +61,12 @@ impl Classifier {
         Ok(Self { map: find.linear("classifier.")?, rate: config.classifier_dropout_prob as f32 })
     }
 
-    /// z `[M, n]` of rows `[M, H]`: pooled tokens, or all.
+    /// z `[M, n]` of rows `[M, H]`: pooled tokens, or all. `dropout` is the key of the masks; `None` drops nothing.
     ///
     /// # Errors
     /// The engine failed.
-    pub fn logits(&self, tape: &Tape<'_>, x: &Var, options: &ForwardOptions) -> Result<Var, EngineError> {
-        let x = ops::dropout(tape, x, options.dropout.map(|seed| Dropout { seed, site: SITE, rate: self.rate }))?;
+    pub fn logits(&self, tape: &Tape<'_>, x: &Var, dropout: Option<u64>) -> Result<Var, EngineError> {
+        let x = ops::dropout(tape, x, dropout.map(|seed| Dropout { seed, site: SITE, rate: self.rate }))?;
         self.map.forward(tape, &x)
     }
 
@@ -75,8 +74,8 @@ impl Classifier {
     ///
     /// # Errors
     /// The head has more labels, or the engine failed.
-    pub fn scores(&self, tape: &Tape<'_>, x: &Var, options: &ForwardOptions) -> Result<Var, EngineError> {
-        let z = self.logits(tape, x, options)?;
+    pub fn scores(&self, tape: &Tape<'_>, x: &Var, dropout: Option<u64>) -> Result<Var, EngineError> {
+        let z = self.logits(tape, x, dropout)?;
         ops::reshape(tape, &z, [x.shape()[0]])
     }
 }

@@ -5,7 +5,18 @@ use std::ops::Range;
 use engine::ops::Sequences;
 use engine::{EngineError, Tape, Var};
 
-use crate::data::Batch;
+/// The integers of a ragged batch: T tokens of B sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens<'a> {
+    /// `[T]` ids.
+    pub ids: &'a [u32],
+    /// `[T]` segments.
+    pub segments: &'a [u32],
+    /// `[T]` positions.
+    pub positions: &'a [u32],
+    /// `[B + 1]` first token of each sequence, and T.
+    pub cu_seqlens: &'a [u32],
+}
 
 /// What the encoder reads of a batch.
 #[derive(Clone, Debug)]
@@ -27,25 +38,12 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Copies the integers of `batch` to the step's memory.
+    /// Copies the integers of a batch to the step's memory.
     ///
     /// # Errors
-    /// The vectors do not belong together, or there is not enough memory.
-    pub fn new(tape: &Tape<'_>, batch: &Batch) -> Result<Self, EngineError> {
-        Self::from_slices(tape, &batch.ids, &batch.segments, &batch.positions, &batch.cu_seqlens)
-    }
-
-    /// The same from slices: `ids`, `segments` and `positions` have T elements each, `cu_seqlens` B + 1.
-    ///
-    /// # Errors
-    /// The lengths do not belong together, or there is not enough memory.
-    pub fn from_slices(
-        tape: &Tape<'_>,
-        ids: &[u32],
-        segments: &[u32],
-        positions: &[u32],
-        cu_seqlens: &[u32],
-    ) -> Result<Self, EngineError> {
+    /// The lengths do not fit together, or there is not enough memory.
+    pub fn new<'a>(tape: &Tape<'_>, batch: impl Into<Tokens<'a>>) -> Result<Self, EngineError> {
+        let Tokens { ids, segments, positions, cu_seqlens } = batch.into();
         let tokens = ids.len();
         let rises = cu_seqlens.windows(2).all(|pair| pair[0] < pair[1]);
         if cu_seqlens.first() != Some(&0) || cu_seqlens.last().map(|&t| t as usize) != Some(tokens) || !rises {

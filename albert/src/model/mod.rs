@@ -26,14 +26,14 @@ mod tests;
 
 pub use encoder::Blocks;
 pub use engine::ops::Recompute;
-pub use inputs::Inputs;
+pub use inputs::{Inputs, Tokens};
 
 use engine::ops::{self, Norm};
 use engine::philox::philox4x32;
 use engine::{DType, EngineError, Init, ParamBuilder, ParamId, ParamStore, Tape, Var};
 
-use crate::checkpoint::{Heads, ParameterSpec, Start, parameters};
-use crate::config::{Activation, AlbertConfig, ConfigError};
+use crate::checkpoint::{ParameterSpec, Start, parameters};
+use crate::config::{Activation, AlbertConfig, ConfigError, Heads};
 use crate::heads::{MlmHead, Pooler, SentenceHead, Task};
 use embeddings::Embeddings;
 use encoder::Encoder;

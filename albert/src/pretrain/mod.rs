@@ -7,6 +7,7 @@
 
 #[cfg(test)]
 mod gpu_tests;
+mod loss;
 mod named;
 mod objectives;
 mod observer;
@@ -23,6 +24,7 @@ pub use crate::training::{
     ActivationType, Begin, ComputeSettings, MemoryPlan, OptimizerKind, OptimizerSettings, Replan, ScheduleKind,
     ScheduleSettings,
 };
+pub use loss::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 pub use named::RECIPES;
 pub use objectives::sentence_accuracy;
 pub use observer::{NoopObserver, Observer, Started, StepReport};

@@ -27,8 +27,8 @@ use crate::cost::Flops;
 use crate::data::{
     Batch, BatchCapacity, Cursor, Dataset, EvaluationSet, Objective, Prefetch, Sampler, Side, Unigram, Vocabulary,
 };
-use crate::heads::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 use crate::model::{ForwardOptions, Model, dropout_key};
+use crate::pretrain::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 use crate::report::Sentence;
 use crate::training::{Update, expect_finite, restore_state, save_state};
 
@@ -82,14 +82,14 @@ impl Trainer {
             let values = params.values_mut(bias)?.iter_mut();
             values.zip(0..).for_each(|(value, piece)| *value = -unigram.nats(piece) as f32);
         }
-        let optimizer = recipe.optimizer.optimizer(&recipe.model, heads, &params)?.on(&device)?;
+        let optimizer = recipe.optimizer.optimizer(&params)?.on(&device)?;
         recipe.schedule.schedule(recipe.optimizer.learning_rate, 0)?;
         let shards = Arc::clone(dataset.side(Side::Train));
         let sampler = Sampler::new(shards, Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
         let (instances, table) = (sampler.instances(), sampler.memory());
         let room: Vec<Batch> = (0..most_micro_batches(&recipe)).map(|_| Batch::new(&recipe.data)).collect();
         let mut trainer = Self {
-            gradients: params.gradients_on(&device)?,
+            gradients: params.gradients(&device)?,
             batches: Prefetch::new(sampler, PREFETCH)?,
             workspace: Workspace::new(device),
             communicator: Communicator::default(),

@@ -1,13 +1,10 @@
 //! How gradients become steps, and how steps are computed: settings that every kind of training has.
 
-use std::collections::BTreeSet;
-
 use engine::optim::{AdamConfig, Decay, Optimizer, ParamOptions, Schedule, clip_global_norm};
+use engine::param::ParamInfo;
 use engine::{Communicator, Cpu, DType, Device, EngineError, Gradients, ParamStore};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Heads, parameters};
-use crate::config::AlbertConfig;
 use crate::model::{Blocks, ForwardOptions, Recompute};
 
 pub use engine::optim::OptimizerKind;
@@ -75,12 +72,7 @@ impl OptimizerSettings {
     ///
     /// # Errors
     /// A number is impossible, or there is not enough memory.
-    pub(crate) fn optimizer(
-        &self,
-        config: &AlbertConfig,
-        heads: Heads,
-        params: &ParamStore,
-    ) -> Result<Optimizer, EngineError> {
+    pub(crate) fn optimizer(&self, params: &ParamStore) -> Result<Optimizer, EngineError> {
         let adam = AdamConfig {
             beta1: self.beta1,
             beta2: self.beta2,
@@ -88,12 +80,8 @@ impl OptimizerSettings {
             weight_decay: self.weight_decay,
             bias_correction: self.bias_correction,
         };
-        let regularized: BTreeSet<String> =
-            parameters(config, heads).into_iter().filter(|spec| spec.is_regularized()).map(|spec| spec.name).collect();
-        Optimizer::new(params, self.kind, adam, |info| {
-            let is_regularized = regularized.contains(&info.name);
-            ParamOptions { weight_decay: is_regularized, trust_ratio: is_regularized }
-        })
+        let options = |info: &ParamInfo| ParamOptions { weight_decay: info.is_weight(), trust_ratio: info.is_weight() };
+        Optimizer::new(params, self.kind, adam, options)
     }
 
     /// Sums the gradients over all processes, clips them and updates the parameters; gives the norm that the sum had.
@@ -105,8 +93,8 @@ impl OptimizerSettings {
         communicator.all_reduce(gradients)?;
         let limit = Some(self.clip_norm).filter(|limit| *limit > 0.0);
         cpu.enter(|| {
-            let norm = clip_global_norm(cpu, gradients, 1.0, limit, optimizer.steps() + 1)?;
-            optimizer.step(cpu, params, gradients, learning_rate)?;
+            let norm = clip_global_norm(gradients, 1.0, limit, optimizer.steps() + 1)?;
+            optimizer.step(params, gradients, learning_rate)?;
             Ok(norm)
         })
     }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    cuda::{CudaDriver, Passed, failed},
+    cuda_session::{CudaSession, Passed, failed},
     driver::{Argument, DriverError, FunctionHandle, Node},
     graph::Executable,
 };
@@ -28,12 +28,12 @@ unsafe impl Send for CudaGraph {}
 
 /// Calls `then` with a kernel as the driver wants it described.
 fn with_kernel<R>(
-    driver: &CudaDriver,
+    session: &CudaSession,
     (function, launch, arguments): (FunctionHandle, Launch, &[Argument]),
     then: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> Result<R, DriverError>,
 ) -> Result<R, DriverError> {
     let described = || {
-        let func = driver.function_with_room(function, launch.shared_bytes)?;
+        let func = session.function_with_room(function, launch.shared_bytes)?;
         let mut values = arguments.iter().map(Passed::new).collect::<Result<Vec<_>, _>>()?;
         let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, launch.block);
@@ -52,7 +52,7 @@ fn with_kernel<R>(
             ctx: null_mut(),
         })
     };
-    described().map_err(|error| driver.refused(function, error))
+    described().map_err(|error| session.refused(function, error))
 }
 
 /// One row of bytes from one place on the device to another.
@@ -100,7 +100,7 @@ fn fill(target: u64, bytes: usize, value: u8) -> sys::CUDA_MEMSET_NODE_PARAMS {
 
 impl CudaGraph {
     /// Adds `node` behind the last one.
-    fn add(&mut self, driver: &CudaDriver, node: &Node) -> Result<(), DriverError> {
+    fn add(&mut self, session: &CudaSession, node: &Node) -> Result<(), DriverError> {
         let (graph, before) = (self.graph, self.nodes.last().copied());
         let (dependencies, count) = match &before {
             Some(before) => (std::ptr::from_ref(before), 1),
@@ -109,7 +109,7 @@ impl CudaGraph {
         let mut added = null_mut();
         match *node {
             Node::Launch { function, launch, ref arguments } => {
-                with_kernel(driver, (function, launch, arguments), |kernel| {
+                with_kernel(session, (function, launch, arguments), |kernel| {
                     // SAFETY: the graph is alive, the dependency is a node of it, and the description is copied with all
                     // arguments before the call returns. What the kernel does with addresses stays within device memory.
                     unsafe { sys::cuGraphAddKernelNode_v2(&mut added, graph, dependencies, count, kernel) }
@@ -118,14 +118,14 @@ impl CudaGraph {
                 })?;
             }
             Node::Copy { target, source, bytes } => {
-                let (copy, context) = (copy(target.0, source.0, bytes), driver.current_context()?);
+                let (copy, context) = (copy(target.0, source.0, bytes), session.current_context()?);
                 // SAFETY: as above; both places are device memory of this context.
                 unsafe { sys::cuGraphAddMemcpyNode(&mut added, graph, dependencies, count, &copy, context) }
                     .result()
                     .map_err(failed("cuGraphAddMemcpyNode"))?;
             }
             Node::Fill { target, bytes, value } => {
-                let (fill, context) = (fill(target.0, bytes, value), driver.current_context()?);
+                let (fill, context) = (fill(target.0, bytes, value), session.current_context()?);
                 // SAFETY: as above.
                 unsafe { sys::cuGraphAddMemsetNode(&mut added, graph, dependencies, count, &fill, context) }
                     .result()
@@ -138,13 +138,13 @@ impl CudaGraph {
 }
 
 impl Executable for CudaGraph {
-    type Driver = CudaDriver;
+    type Driver = CudaSession;
 
-    fn build(driver: &CudaDriver, nodes: &[Node]) -> Result<Self, DriverError> {
+    fn build(session: &CudaSession, nodes: &[Node]) -> Result<Self, DriverError> {
         let mut built = Self { graph: null_mut(), executable: null_mut(), nodes: Vec::with_capacity(nodes.len()) };
         // SAFETY: writes one name to a live variable.
         unsafe { sys::cuGraphCreate(&mut built.graph, 0) }.result().map_err(failed("cuGraphCreate"))?;
-        nodes.iter().try_for_each(|node| built.add(driver, node))?;
+        nodes.iter().try_for_each(|node| built.add(session, node))?;
         // SAFETY: the graph is alive and complete; the name goes to a live variable.
         unsafe { sys::cuGraphInstantiateWithFlags(&mut built.executable, built.graph, 0) }
             .result()
@@ -152,11 +152,11 @@ impl Executable for CudaGraph {
         Ok(built)
     }
 
-    fn set(&mut self, driver: &CudaDriver, at: usize, node: &Node) -> Result<(), DriverError> {
+    fn set(&mut self, session: &CudaSession, at: usize, node: &Node) -> Result<(), DriverError> {
         let (executable, own) = (self.executable, self.nodes[at]);
         match *node {
             Node::Launch { function, launch, ref arguments } => {
-                with_kernel(driver, (function, launch, arguments), |kernel| {
+                with_kernel(session, (function, launch, arguments), |kernel| {
                     // SAFETY: the node is of the graph that this executable was made from; the description is copied
                     // before the call returns.
                     unsafe { sys::cuGraphExecKernelNodeSetParams_v2(executable, own, kernel) }
@@ -165,14 +165,14 @@ impl Executable for CudaGraph {
                 })
             }
             Node::Copy { target, source, bytes } => {
-                let (copy, context) = (copy(target.0, source.0, bytes), driver.current_context()?);
+                let (copy, context) = (copy(target.0, source.0, bytes), session.current_context()?);
                 // SAFETY: as above.
                 unsafe { sys::cuGraphExecMemcpyNodeSetParams(executable, own, &copy, context) }
                     .result()
                     .map_err(failed("cuGraphExecMemcpyNodeSetParams"))
             }
             Node::Fill { target, bytes, value } => {
-                let (fill, context) = (fill(target.0, bytes, value), driver.current_context()?);
+                let (fill, context) = (fill(target.0, bytes, value), session.current_context()?);
                 // SAFETY: as above.
                 unsafe { sys::cuGraphExecMemsetNodeSetParams(executable, own, &fill, context) }
                     .result()
@@ -181,9 +181,9 @@ impl Executable for CudaGraph {
         }
     }
 
-    fn launch(&self, driver: &CudaDriver) -> Result<(), DriverError> {
+    fn launch(&self, session: &CudaSession) -> Result<(), DriverError> {
         // SAFETY: graph and stream are alive; memory that it reaches is freed only after waiting for the stream.
-        unsafe { sys::cuGraphLaunch(self.executable, driver.stream()) }.result().map_err(failed("cuGraphLaunch"))
+        unsafe { sys::cuGraphLaunch(self.executable, session.stream()) }.result().map_err(failed("cuGraphLaunch"))
     }
 }
 

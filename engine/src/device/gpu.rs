@@ -438,7 +438,7 @@ mod tests {
         let mut builder = ParamBuilder::new();
         builder.add("w", [700], Init::Ones).unwrap();
         let params = builder.build(gpu.host(), 5).unwrap();
-        let mut gradients = params.gradients_on(&Device::Cuda(gpu)).unwrap();
+        let mut gradients = params.gradients(&Device::Cuda(gpu)).unwrap();
         assert_eq!(gradients.tensor().to_vec().unwrap(), [0.0; 700]);
         gradients.flat.copy_from(&[3f32; 700]).unwrap();
         gradients.clear().unwrap();

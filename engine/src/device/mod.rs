@@ -4,6 +4,8 @@
 pub mod cuda;
 #[cfg(feature = "cuda")]
 mod cuda_graph;
+#[cfg(feature = "cuda")]
+mod cuda_session;
 pub mod driver;
 pub(crate) mod gpu;
 mod graph;

@@ -54,7 +54,7 @@ fn bits(gpu: &Gpu) -> Vec<u32> {
     let (params, ids) = parameters(gpu);
     let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
     workspace.arena().set_poison(true);
-    let mut gradients = params.gradients_on(&Device::Cuda(gpu.clone())).unwrap();
+    let mut gradients = params.gradients(&Device::Cuda(gpu.clone())).unwrap();
     let mut seen = Vec::new();
     for (batch, depth) in STEPS {
         let loss = step(&workspace.train(&params, None), ids, batch, depth, &mut gradients).unwrap();
@@ -83,7 +83,7 @@ fn a_kernel_that_fails_within_a_graph_is_named_and_nothing_is_left() {
     let gpu = gpu(Graphs::On);
     let (params, ids) = parameters(&gpu);
     let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
-    let mut gradients = params.gradients_on(&Device::Cuda(gpu.clone())).unwrap();
+    let mut gradients = params.gradients(&Device::Cuda(gpu.clone())).unwrap();
     let kernel = BiasActivation::new(Pass::Forward, operation::DType::F32, Activation::GeluTanh, false, 12);
     let (name, launch) = (kernel.name(gpu.sm()), kernel.launch(3, 12).unwrap());
     let nowhere = Argument::Address(DeviceAddress(64));
@@ -142,7 +142,7 @@ fn a_small_step_is_recorded_and_a_large_one_is_not() {
     let gpu = gpu(Graphs::Automatic);
     let (params, ids) = parameters(&gpu);
     let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
-    let mut gradients = params.gradients_on(&Device::Cuda(gpu.clone())).unwrap();
+    let mut gradients = params.gradients(&Device::Cuda(gpu.clone())).unwrap();
     workspace
         .plan("step", |workspace| step(&workspace.train(&params, None), ids, (30, 1), 2, &mut gradients).map(|_| ()))
         .unwrap();

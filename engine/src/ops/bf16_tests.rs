@@ -57,7 +57,7 @@ fn run(
 ) -> Run {
     let (store, ids) = store(&kernels::Cpu::new(isa, 1).unwrap(), params);
     let mut workspace = workspace(isa, threads);
-    let mut gradients = store.gradients().unwrap();
+    let mut gradients = store.gradients(workspace.device()).unwrap();
     let tape = workspace.train(&store, None);
     let leaf = |(i, (shape, range)): (usize, &(&[usize], f32))| {
         let values = values(i as u64 + 1, shape.iter().product(), *range);

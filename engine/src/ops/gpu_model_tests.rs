@@ -121,7 +121,7 @@ impl Model {
     fn run(&self, params: &ParamStore, device: &Device, dtype: DType) -> [Vec<f32>; 3] {
         let mut workspace = Workspace::new(device.clone());
         workspace.arena().set_poison(true);
-        let mut gradients = params.gradients_on(device).unwrap();
+        let mut gradients = params.gradients(device).unwrap();
         let tape = workspace.train(params, None);
         let [words, order] = self.losses(&tape, dtype).unwrap();
         let loss = add(&tape, &words.loss, &scale(&tape, &order.loss, 0.5).unwrap()).unwrap();
@@ -212,7 +212,7 @@ fn attention_of_hopper_agrees(offsets: &[u32], keys: &[u32]) {
     let run = |device: Device| {
         let mut workspace = Workspace::new(device.clone());
         workspace.arena().set_poison(true);
-        let mut gradients = params.gradients_on(&device).unwrap();
+        let mut gradients = params.gradients(&device).unwrap();
         let tape = workspace.train(&params, None);
         let given =
             |columns: usize, values: &[half::bf16]| tape.input([tokens, columns], values).unwrap().value().clone();

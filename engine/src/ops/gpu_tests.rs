@@ -67,7 +67,7 @@ fn run(device: &Device, dtype: DType, (narrow, wide): (usize, usize)) -> [Vec<f3
     let (params, ids) = parameters(narrow, wide);
     let mut workspace = Workspace::new(device.clone());
     workspace.arena().set_poison(true);
-    let mut gradients = params.gradients_on(device).unwrap();
+    let mut gradients = params.gradients(device).unwrap();
     let tape = workspace.train(&params, None);
     let x = tape.leaf(input(&tape, dtype, [ROWS, narrow], &draw(1, ROWS * narrow))).unwrap();
     let y = network(&tape, &x, &ids).unwrap();
@@ -82,7 +82,7 @@ fn of_two(device: &Device, dtype: DType, b_shape: &[usize], function: Binary) ->
     let params = ParamBuilder::new().build(&cpu(), 0).unwrap();
     let mut workspace = Workspace::new(device.clone());
     workspace.arena().set_poison(true);
-    let mut gradients = params.gradients_on(device).unwrap();
+    let mut gradients = params.gradients(device).unwrap();
     let tape = workspace.train(&params, None);
     let positive = |seed, count| draw(seed, count).iter().map(|x| x + 2.0).collect::<Vec<_>>();
     let a = tape.leaf(input(&tape, dtype, [ROWS, 24], &draw(5, ROWS * 24))).unwrap();
@@ -226,7 +226,7 @@ fn elementwise(device: &Device, dtype: DType, count: usize) -> Vec<[Vec<f32>; 2]
     let mut workspace = Workspace::new(device.clone());
     workspace.arena().set_poison(true);
     let mut one = |function: Function| {
-        let mut gradients = params.gradients_on(device).unwrap();
+        let mut gradients = params.gradients(device).unwrap();
         let tape = workspace.train(&params, None);
         // Positive, for the logarithm.
         let values: Vec<f32> = draw(3, count).iter().map(|x| x + 1.5).collect();
@@ -286,14 +286,14 @@ fn train(device: &Device, rule: OptimizerKind) -> (Vec<f32>, Vec<f64>) {
         ParamOptions { weight_decay: matrix, trust_ratio: matrix }
     };
     let mut optimizer = Optimizer::new(&params, rule, AdamConfig::default(), treatment).unwrap().on(device).unwrap();
-    let mut gradients: Gradients = params.gradients_on(device).unwrap();
+    let mut gradients: Gradients = params.gradients(device).unwrap();
     let mut norms = Vec::new();
     for step in 1..=5 {
         gradients.clear().unwrap();
         let len = gradients.len();
         gradients.flat.copy_from(&draw(100 + step, len)).unwrap();
-        norms.push(clip_global_norm(&cpu(), &mut gradients, 2.0, Some(1.0), step).unwrap());
-        optimizer.step(&cpu(), &mut params, &gradients, 0.01).unwrap();
+        norms.push(clip_global_norm(&mut gradients, 2.0, Some(1.0), step).unwrap());
+        optimizer.step(&mut params, &gradients, 0.01).unwrap();
     }
     params.download().unwrap();
     let [first, second] = optimizer.moments().unwrap();

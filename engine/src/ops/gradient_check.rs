@@ -67,7 +67,7 @@ pub(super) fn differentiate(
     ids: &[ParamId],
     function: &impl Function,
 ) -> (Vec<f32>, Vec<Vec<f32>>, Gradients) {
-    let mut gradients = params.gradients().unwrap();
+    let mut gradients = params.gradients(workspace.device()).unwrap();
     let tape = workspace.train(params, None);
     let leaves: Vec<_> = inputs
         .iter()

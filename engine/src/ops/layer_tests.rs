@@ -313,7 +313,7 @@ fn layers_of_no_tokens_and_wrong_parameters_are_handled() {
     let (store, p) = store(&cpu, &parameters());
     let mut workspace = workspace(Isa::choose().unwrap(), 1);
     let good = layer(&p, Activation::GeluTanh, 0.0, Recompute::None);
-    let mut gradients = store.gradients().unwrap();
+    let mut gradients = store.gradients(workspace.device()).unwrap();
     {
         let tape = workspace.train(&store, None);
         let none = tape.input([0, H], &[0f32; 0]).unwrap();

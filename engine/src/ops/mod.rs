@@ -2,7 +2,6 @@
 //!
 //! Every function checks shapes and types first and answers what does not fit with an error that names the operation
 //! and the shapes; then it launches its kernel; then it records its backward pass, if a gradient has to pass.
-mod applications;
 mod arithmetic;
 mod attention;
 mod check;
@@ -20,14 +19,14 @@ mod sequence_loss;
 mod softmax;
 mod view;
 
-pub use applications::SharedLayerBackward;
-pub(crate) use applications::Traffic;
 pub use arithmetic::{add, div, mul, sub};
 pub use attention::{Attention, Sequences, attention};
 pub use dropout::dropout;
 pub use elementwise::{Activation, activation, exp, log, relu, scale, sigmoid, tanh};
 pub use embedding::{embedding, embedding_sum, gather_rows};
-pub use encoder_layer::{EncoderLayer, LayerParams, Recompute, encoder_layer, repeated_encoder_layer};
+pub use encoder_layer::{
+    EncoderLayer, LayerParams, Recompute, SharedLayerBackward, encoder_layer, repeated_encoder_layer,
+};
 pub use kernels::dropout::Dropout;
 pub use linear::linear;
 pub use loss::{CrossEntropyOutput, cross_entropy, projected_cross_entropy};
@@ -46,39 +45,7 @@ use crate::{
     tensor::Tensor,
 };
 use elementwise::column_sums;
-use kernels::{Element, elementwise::add_assign};
-
-/// The sum of two gradients of one value, in the memory of one of them where nobody else holds it.
-pub(crate) fn add_gradients(tape: &Tape<'_>, a: Tensor, b: Tensor) -> Result<Tensor> {
-    let (mut sum, x) = match (a.is_unique(), b.is_unique()) {
-        (true, _) => (a, b),
-        (false, true) => (b, a),
-        (false, false) => {
-            let mut sum = tape.alloc(*a.shape(), a.dtype())?;
-            copy(tape, &a, &mut sum)?;
-            (sum, b)
-        }
-    };
-    tape.launch_on("add.gradient", moved(3 * sum.len() * sum.dtype().bytes()), |device| match device {
-        Device::Cpu(cpu) => {
-            floats!(sum.dtype(), X => add_assign(cpu, x.slice::<X>(), sum.slice_mut::<X>()));
-            Ok(())
-        }
-        Device::Cuda(gpu) => gpu.add_assign(x.address(), sum.address_mut(), sum.dtype(), sum.len()),
-    })?;
-    Ok(sum)
-}
-
-/// y = x
-fn copy(tape: &Tape<'_>, x: &Tensor, y: &mut Tensor) -> Result<()> {
-    tape.launch_on("copy", moved(2 * x.len() * x.dtype().bytes()), |device| match device {
-        Device::Cpu(_) => {
-            floats!(x.dtype(), X => y.slice_mut::<X>().copy_from_slice(x.slice::<X>()));
-            Ok(())
-        }
-        Device::Cuda(gpu) => gpu.copy(x, y),
-    })
-}
+use kernels::Element;
 
 /// Keeps the dtype list in one place for messages.
 pub(crate) const FLOATS: [DType; 2] = [DType::F32, DType::Bf16];
@@ -109,8 +76,6 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
 }
 
 #[cfg(test)]
-mod applications_tests;
-#[cfg(test)]
 mod bf16_tests;
 #[cfg(test)]
 mod gpu_model_tests;
@@ -122,5 +87,7 @@ mod gradient_check;
 mod inference_tests;
 #[cfg(test)]
 mod layer_tests;
+#[cfg(test)]
+mod shared_layer_tests;
 #[cfg(test)]
 mod tests;

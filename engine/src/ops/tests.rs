@@ -183,7 +183,7 @@ fn steps() -> (Workspace, ParamStore, Gradients, ParamId, ParamId) {
     let w = builder.add("ffn.weight", [4, 3], Init::Uniform(1.0)).unwrap();
     let b = builder.add("ffn.bias", [4], Init::Zeros).unwrap();
     let params = builder.build(&kernels::Cpu::new(Isa::choose().unwrap(), 1).unwrap(), 0).unwrap();
-    let gradients = params.gradients().unwrap();
+    let gradients = params.gradients(workspace.device()).unwrap();
     (workspace, params, gradients, w, b)
 }
 

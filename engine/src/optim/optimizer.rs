@@ -22,12 +22,9 @@ use crate::{
     param::{Gradients, ParamInfo, ParamStore},
     tensor::Tensor,
 };
-use kernels::{
-    Cpu,
-    optimizer::{
-        self as kernel, Segment, Step,
-        cuda::{Blocks, Update},
-    },
+use kernels::optimizer::{
+    self as kernel, Segment, Step,
+    cuda::{Blocks, Update},
 };
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -155,15 +152,16 @@ impl Optimizer {
     ///
     /// # Errors
     /// The parameters are in use (see [`ParamStore::all_values_mut`]) or are not those that the optimizer was made for.
-    pub fn step(&mut self, cpu: &Cpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
+    pub fn step(&mut self, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
         if params.len() != self.m.len() || gradients.len() != self.m.len() {
             let (own, given, gradient) = (self.m.len(), params.len(), gradients.len());
             let problem = format!("made for {own} values, given {given} and {gradient} gradients");
             return Err(EngineError::shape("optimizer", problem));
         }
-        if let Some(gpu) = gradients.tensor().gpu().cloned() {
-            return self.step_on(&gpu, params, gradients, rate);
-        }
+        let cpu = match gradients.device() {
+            Device::Cpu(cpu) => cpu,
+            Device::Cuda(gpu) => return self.step_on(gpu, params, gradients, rate),
+        };
         let values = params.all_values_mut()?;
         self.step += 1;
         let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale: 1.0 };
@@ -253,10 +251,10 @@ impl Optimizer {
 ///
 /// # Errors
 /// The GPU that they are on failed.
-pub fn global_norm(cpu: &Cpu, gradients: &Gradients) -> Result<f64> {
-    match gradients.tensor().gpu() {
-        None => Ok(kernels::reduce::sum_of_squares(cpu, gradients.all()).sqrt()),
-        Some(gpu) => Ok(gpu.sum_of_squares(gradients.tensor())?.sqrt()),
+pub fn global_norm(gradients: &Gradients) -> Result<f64> {
+    match gradients.device() {
+        Device::Cpu(cpu) => Ok(kernels::reduce::sum_of_squares(cpu, gradients.all()).sqrt()),
+        Device::Cuda(gpu) => Ok(gpu.sum_of_squares(gradients.tensor())?.sqrt()),
     }
 }
 
@@ -265,27 +263,19 @@ pub fn global_norm(cpu: &Cpu, gradients: &Gradients) -> Result<f64> {
 ///
 /// # Errors
 /// The norm is NaN or infinite at optimizer step `step`; the gradients are then unchanged.
-pub fn clip_global_norm(
-    cpu: &Cpu,
-    gradients: &mut Gradients,
-    divisor: f32,
-    limit: Option<f64>,
-    step: u64,
-) -> Result<f64> {
-    let norm = global_norm(cpu, gradients)? / f64::from(divisor);
+pub fn clip_global_norm(gradients: &mut Gradients, divisor: f32, limit: Option<f64>, step: u64) -> Result<f64> {
+    let norm = global_norm(gradients)? / f64::from(divisor);
     if !norm.is_finite() {
         return Err(EngineError::NotFinite { what: "the norm of the gradient".into(), value: norm, step });
     }
     let clip = limit.map_or(1.0, |limit| if norm > limit { limit / norm } else { 1.0 });
     let factor = (clip / f64::from(divisor)) as f32;
     if factor != 1.0 {
-        match gradients.tensor().gpu().cloned() {
-            None => {
-                cpu.for_each_chunk(gradients.all_mut(), 1 << 14, |_, chunk| {
-                    chunk.iter_mut().for_each(|x| *x *= factor)
-                });
+        match gradients.device().clone() {
+            Device::Cpu(cpu) => {
+                cpu.for_each_chunk(gradients.all_mut(), 1 << 14, |_, chunk| chunk.iter_mut().for_each(|x| *x *= factor))
             }
-            Some(gpu) => gpu.scale(&mut gradients.flat, factor)?,
+            Device::Cuda(gpu) => gpu.scale(&mut gradients.flat, factor)?,
         }
     }
     Ok(norm)
@@ -295,7 +285,7 @@ pub fn clip_global_norm(
 mod tests {
     use super::*;
     use crate::{Init, ParamBuilder, ParamId};
-    use kernels::Isa;
+    use kernels::{Cpu, Isa};
 
     const TARGET: [f32; 3] = [0.4, 0.2, -0.5];
 
@@ -308,7 +298,7 @@ mod tests {
         let id = builder.add("w", [3], Init::Zeros).unwrap();
         let mut params = builder.build(cpu, 0).unwrap();
         params.values_mut(id).unwrap().copy_from_slice(&[0.1, -0.2, -0.1]);
-        let gradients = params.gradients().unwrap();
+        let gradients = params.gradients(&Device::Cpu(cpu.clone())).unwrap();
         (params, id, gradients)
     }
 
@@ -329,7 +319,7 @@ mod tests {
         let golden = [[0.114_137_29f32, -0.185_848_73, -0.114_137_85], [0.128_341_44, -0.171_627_75, -0.128_348_8]];
         for (step, expected) in golden.into_iter().enumerate() {
             gradient(&params, id, &mut gradients);
-            lamb.step(&cpu, &mut params, &gradients, 0.1).unwrap();
+            lamb.step(&mut params, &gradients, 0.1).unwrap();
             for (got, expected) in params.values(id).iter().zip(expected) {
                 assert!((got - expected).abs() <= 2e-8, "step {}: {got}, expected {expected}", step + 1);
             }
@@ -345,7 +335,7 @@ mod tests {
         let mut adamw = Optimizer::new(&params, OptimizerKind::AdamW, adam, ALL).unwrap();
         for _ in 0..100 {
             gradient(&params, id, &mut gradients);
-            adamw.step(&cpu, &mut params, &gradients, 0.2).unwrap();
+            adamw.step(&mut params, &gradients, 0.2).unwrap();
         }
         for (got, expected) in params.values(id).iter().zip([0.401_65f32, 0.197_82, -0.497_82]) {
             assert!((got - expected).abs() <= 1e-4, "{got}, expected {expected}");
@@ -360,7 +350,7 @@ mod tests {
         let mut adamw = Optimizer::new(&params, OptimizerKind::AdamW, adam, ALL).unwrap();
         let before = params.values(id).to_vec();
         gradient(&params, id, &mut gradients);
-        adamw.step(&cpu, &mut params, &gradients, 0.01).unwrap();
+        adamw.step(&mut params, &gradients, 0.01).unwrap();
         for (now, before) in params.values(id).iter().zip(before) {
             assert!(((now - before).abs() - 0.01).abs() < 1e-6, "{before} to {now}");
         }
@@ -373,14 +363,14 @@ mod tests {
         let weight = builder.add("weight", [2, 2], Init::Ones).unwrap();
         let bias = builder.add("bias", [2], Init::Ones).unwrap();
         let mut params = builder.build(&cpu, 0).unwrap();
-        let mut gradients = params.gradients().unwrap();
+        let mut gradients = params.gradients(&Device::Cpu(cpu.clone())).unwrap();
         gradients.all_mut().fill(0.5);
         let mut lamb = Optimizer::new(&params, OptimizerKind::Lamb, AdamConfig::default(), |info| {
             let plain = info.name.contains("bias");
             ParamOptions { weight_decay: !plain, trust_ratio: !plain }
         })
         .unwrap();
-        lamb.step(&cpu, &mut params, &gradients, 0.1).unwrap();
+        lamb.step(&mut params, &gradients, 0.1).unwrap();
         // One step of Adam without correction is 0.1·g / √(0.001·g²) = √10 long; adapted, it is as long as the weight.
         assert!((params.values(bias)[0] - (1.0 - 0.1 * 10f32.sqrt())).abs() < 1e-4, "{:?}", params.values(bias));
         assert!((params.values(weight)[0] - 0.9).abs() < 1e-6, "{:?}", params.values(weight));
@@ -388,13 +378,12 @@ mod tests {
 
     #[test]
     fn clipping_averages_first_and_reports_the_norm_before() {
-        let cpu = cpu();
-        let (_, id, mut gradients) = toy(&cpu);
+        let (_, id, mut gradients) = toy(&cpu());
         for (limit, expected) in
             [(None, [1.5f32, 2.0, 0.0]), (Some(3.0), [1.5, 2.0, 0.0]), (Some(1.0), [0.6, 0.8, 0.0])]
         {
             gradients.all_mut().copy_from_slice(&[3.0, 4.0, 0.0]);
-            let norm = clip_global_norm(&cpu, &mut gradients, 2.0, limit, 1).unwrap();
+            let norm = clip_global_norm(&mut gradients, 2.0, limit, 1).unwrap();
             assert!((norm - 2.5).abs() < 1e-12, "{norm}");
             assert!(gradients.get(id).iter().zip(expected).all(|(g, e)| (g - e).abs() < 1e-6), "{limit:?}");
         }
@@ -402,11 +391,10 @@ mod tests {
 
     #[test]
     fn not_a_number_is_an_error_that_names_the_step() {
-        let cpu = cpu();
-        let (_, _, mut gradients) = toy(&cpu);
+        let (_, _, mut gradients) = toy(&cpu());
         for bad in [f32::NAN, f32::INFINITY] {
             gradients.all_mut()[1] = bad;
-            let error = clip_global_norm(&cpu, &mut gradients, 1.0, Some(1.0), 17).unwrap_err().to_string();
+            let error = clip_global_norm(&mut gradients, 1.0, Some(1.0), 17).unwrap_err().to_string();
             assert!(error.contains("the norm of the gradient is") && error.contains("at step 17"), "{error}");
         }
     }
@@ -424,7 +412,7 @@ mod tests {
             builder.build(&cpu, 0).unwrap()
         };
         let mut lamb = Optimizer::new(&other, OptimizerKind::Lamb, AdamConfig::default(), ALL).unwrap();
-        let error = lamb.step(&cpu, &mut params, &gradients, 0.1).unwrap_err().to_string();
+        let error = lamb.step(&mut params, &gradients, 0.1).unwrap_err().to_string();
         assert!(error.contains("made for 4 values, given 3 and 3 gradients"), "{error}");
     }
 }

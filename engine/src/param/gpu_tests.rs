@@ -37,7 +37,7 @@ fn tensors_of_a_parameter_are_never_stale() {
     assert_eq!(params.tensor_on(&device, id).unwrap().to_vec().unwrap(), [2.0; 8]);
     // As a value of a step it is on the device of the step.
     let mut workspace = Workspace::new(device.clone());
-    let mut gradients = params.gradients_on(&device).unwrap();
+    let mut gradients = params.gradients(&device).unwrap();
     {
         let tape = workspace.train(&params, None);
         let w = tape.param(id).unwrap();
@@ -80,17 +80,17 @@ fn a_step_that_is_refused_is_not_counted() {
     for rule in [OptimizerKind::Lamb, OptimizerKind::AdamW] {
         let (gpu, (mut params, id)) = (gpu(), store());
         let device = Device::Cuda(gpu.clone());
-        let mut gradients = params.gradients_on(&device).unwrap();
+        let mut gradients = params.gradients(&device).unwrap();
         gradients.flat.copy_from(&[0.5f32; 11]).unwrap();
         let plain = |_: &crate::param::ParamInfo| ParamOptions { weight_decay: false, trust_ratio: false };
         let optimizer = Optimizer::new(&params, rule, AdamConfig::default(), plain).unwrap();
         let mut optimizer = optimizer.on(&device).unwrap();
         let (held, version) = (params.on_gpu(&gpu).unwrap(), params.version());
-        let error = optimizer.step(&cpu(), &mut params, &gradients, 0.1).unwrap_err().to_string();
+        let error = optimizer.step(&mut params, &gradients, 0.1).unwrap_err().to_string();
         assert!(error.contains("still refers to it"), "{error}");
         assert_eq!((optimizer.steps(), params.version()), (0, version), "{rule:?}");
         drop(held);
-        optimizer.step(&cpu(), &mut params, &gradients, 0.1).unwrap();
+        optimizer.step(&mut params, &gradients, 0.1).unwrap();
         assert_eq!((optimizer.steps(), params.version()), (1, version + 1), "{rule:?}");
         params.download().unwrap();
         assert!(params.values(id).iter().all(|&x| x < 1.0));

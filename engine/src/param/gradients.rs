@@ -1,21 +1,27 @@
-//! The gradients of all parameters, in one buffer, in the places that the values have in theirs.
+//! Gradients of all parameters, in one buffer, at the same places as the values in theirs.
 
 use super::ParamId;
-use crate::{error::Result, tensor::Tensor};
+use crate::{device::Device, error::Result, tensor::Tensor};
 use std::{borrow::Cow, ops::Range};
 
 /// The gradients of all parameters of a store, summed over uses and micro-batches.
 #[derive(Debug)]
 pub struct Gradients {
     pub(crate) flat: Tensor,
+    device: Device,
     ranges: Vec<Range<usize>>,
     batches: u32,
 }
 
 impl Gradients {
-    /// Those in `flat`, of no batch yet; `ranges` are the places of the parameters.
-    pub(super) fn new(flat: Tensor, ranges: Vec<Range<usize>>) -> Self {
-        Self { flat, ranges, batches: 0 }
+    /// Gradients in `flat`, which is on `device`, of no batch yet; `ranges` are the places of the parameters.
+    pub(super) fn new(flat: Tensor, device: Device, ranges: Vec<Range<usize>>) -> Self {
+        Self { flat, device, ranges, batches: 0 }
+    }
+
+    /// Device of the buffer, where clipping and the optimizer run.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Number of values.

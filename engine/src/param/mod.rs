@@ -77,8 +77,15 @@ pub struct ParamInfo {
     pub shape: Shape,
     /// Its place in the flat buffers.
     pub range: Range<usize>,
-    /// How it began.
+    /// Initial values.
     pub init: Init,
+}
+
+impl ParamInfo {
+    /// True for matrices and tables, which start at random; false for biases and gains, which start at a constant.
+    pub fn is_weight(&self) -> bool {
+        !matches!(self.init, Init::Zeros | Init::Ones)
+    }
 }
 
 /// Collects parameters; [`ParamBuilder::build`] makes the buffers.
@@ -323,26 +330,14 @@ impl ParamStore {
         }
     }
 
-    /// Room on the processor for the gradients of all parameters, all zero.
-    ///
-    /// # Errors
-    /// There is not enough memory.
-    pub fn gradients(&self) -> Result<Gradients> {
-        self.gradients_in(&Arena::default())
-    }
-
-    /// Room on `device` for the gradients of all parameters, all zero.
+    /// A buffer on `device` for the gradients of all parameters, all zero.
     ///
     /// # Errors
     /// There is not enough memory, or the device failed.
-    pub fn gradients_on(&self, device: &Device) -> Result<Gradients> {
-        self.gradients_in(&Arena::on(device))
-    }
-
-    fn gradients_in(&self, arena: &Arena) -> Result<Gradients> {
-        let mut flat = Tensor::new(arena, [self.len()], DType::F32)?;
+    pub fn gradients(&self, device: &Device) -> Result<Gradients> {
+        let mut flat = Tensor::new(&Arena::on(device), [self.len()], DType::F32)?;
         flat.zero()?;
-        Ok(Gradients::new(flat, self.infos.iter().map(|info| info.range.clone()).collect()))
+        Ok(Gradients::new(flat, device.clone(), self.infos.iter().map(|info| info.range.clone()).collect()))
     }
 
     /// The place of parameters that lie side by side and have `cols` columns each, or one dimension if `cols` is `None`:

@@ -15,11 +15,14 @@
 //! [`Tape::detach`].
 //!
 //! All kernels are launched through [`Tape::launch`]. That is where a dry run leaves them out and the profiler looks.
+mod sum;
 mod var;
 mod workspace;
 
+pub(crate) use sum::copy;
 pub(crate) use var::Recomputable;
 pub use var::Var;
+pub(crate) use workspace::Traffic;
 pub use workspace::{WeightGradients, Workspace};
 
 use crate::{
@@ -27,7 +30,6 @@ use crate::{
     dtype::{DType, Scalar},
     error::{EngineError, Result},
     memory::Parts,
-    ops::{self, Traffic},
     param::{Gradients, ParamId, ParamStore},
     shape::Shape,
     tensor::Tensor,
@@ -447,7 +449,7 @@ impl BackwardContext<'_, '_> {
         let node = self.inputs[input] as usize;
         let sum = match self.gradients[node].take() {
             None => dx,
-            Some(sum) => ops::add_gradients(self.tape, sum, dx)?,
+            Some(sum) => sum::sum(self.tape, sum, dx)?,
         };
         self.gradients[node] = Some(sum);
         Ok(())

@@ -4,7 +4,6 @@ use crate::{
     device::{Device, Work},
     error::{EngineError, Result},
     memory::{Arena, Plan},
-    ops::Traffic,
     param::ParamStore,
     profile::Profile,
     tensor::Tensor,
@@ -36,7 +35,7 @@ pub struct Workspace {
 pub enum WeightGradients {
     /// One product an application.
     PerUse,
-    /// One product for all applications ([`ops::Applications`]).
+    /// One product for all applications ([`crate::ops::SharedLayerBackward`]).
     Fused,
     /// Fused in the steps that are planned on a GPU where that moves fewer bytes and the memory is there.
     #[default]
@@ -51,6 +50,13 @@ pub(super) struct Dry {
     joins: bool,
     /// What joining them would move, where that is possible.
     pub(super) traffic: Traffic,
+}
+
+/// Bytes that fusing weight gradients moves less, and more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) saved: u64,
+    pub(crate) added: u64,
 }
 
 /// What is known of a planned step.

@@ -8,7 +8,7 @@ use reference::Reference;
 use super::*;
 use crate::config::{EmbeddingMap, Sharing};
 use crate::data::Batch;
-use crate::heads::{Denominators, LossWeights, pretraining_loss};
+use crate::pretrain::{Denominators, LossWeights, pretraining_loss};
 
 const WEIGHTS: LossWeights = LossWeights { mlm: 1.0, sentence: 1.0 };
 const STRATEGIES: [Sharing; 5] = [Sharing::All, Sharing::Attention, Sharing::Ffn, Sharing::None, Sharing::Groups(2)];
@@ -76,7 +76,7 @@ fn run(
     threads: usize,
 ) -> Run {
     let mut workspace = Workspace::new(Device::Cpu(cpu(threads)));
-    let mut gradients = params.gradients().unwrap();
+    let mut gradients = params.gradients(workspace.device()).unwrap();
     let tape = workspace.train(params, None);
     let losses = pretraining_loss(model, &tape, batch, options, weights, denominators).unwrap();
     let total = losses.total.unwrap();

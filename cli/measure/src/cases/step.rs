@@ -17,8 +17,8 @@ use albert::{
     checkpoint::Heads,
     cost::{Flops, Recompute},
     data::Batch,
-    heads::{Denominators, LossWeights, pretraining_loss},
     model::{Blocks, ForwardOptions, Inputs, Model, dropout_key},
+    pretrain::{Denominators, LossWeights, pretraining_loss},
 };
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -179,7 +179,7 @@ impl Running {
         let training = match step.mode {
             Mode::Forward => None,
             Mode::Train => Some(Training {
-                gradients: params.gradients()?,
+                gradients: params.gradients(&Device::Cpu(cpu.clone()))?,
                 optimizer: Optimizer::new(&params, OptimizerKind::AdamW, AdamConfig::default(), |_| ParamOptions {
                     weight_decay: true,
                     trust_ratio: false,
@@ -230,7 +230,7 @@ impl Running {
                 let pass = ForwardOptions { dropout: drops.then(|| dropout_key(1, *done, 0)), ..*pass };
                 gradients.clear()?;
                 both_ways(workspace, model, params, gradients, batch, &pass)?;
-                Ok(optimizer.step(cpu, params, gradients, 1e-6)?)
+                Ok(optimizer.step(params, gradients, 1e-6)?)
             }
         })
     }

@@ -1,6 +1,6 @@
 //! Weight gradients of a layer applied several times, taken as one product, against those taken one by one and f64.
 use super::{
-    applications::traffic,
+    encoder_layer::traffic,
     gradient_check::{store, values},
     layer_tests::{H, NAMES, OFFSETS, Results, T, exact_results, layer, parameters, results},
     *,
@@ -65,7 +65,7 @@ fn run(device: &Device, store: &ParamStore, p: &[ParamId], dtype: DType, how: We
     let mut workspace = Workspace::new(device.clone());
     workspace.arena().set_poison(true);
     workspace.set_weight_gradients(how);
-    let mut gradients = store.gradients_on(device).unwrap();
+    let mut gradients = store.gradients(device).unwrap();
     let tape = workspace.train(store, None);
     let given = |seed| {
         let values = values(seed, T * H, 1.0);
@@ -106,7 +106,7 @@ fn planned(device: Device, tokens: usize, how: WeightGradients) -> (bool, usize)
     let (store, p) = store(&cpu(), &parameters());
     let mut workspace = Workspace::new(device.clone());
     workspace.set_weight_gradients(how);
-    let mut gradients = store.gradients_on(&device).unwrap();
+    let mut gradients = store.gradients(&device).unwrap();
     let mut step = |workspace: &mut Workspace, plan, tokens: usize| -> Result<()> {
         let tape = workspace.train(&store, plan);
         let layer = layer(&p, Activation::GeluTanh, 0.0, Recompute::None);
@@ -150,7 +150,7 @@ fn what_is_moved_less_and_more_depends_on_the_cache() {
     let of = |h: usize, tokens| traffic(&[(3 * h, h), (h, h), (4 * h, h), (h, 4 * h)], 12, tokens, DType::Bf16);
     let joins = |h, tokens| of(h, tokens).is_some_and(|traffic| traffic.saved > traffic.added);
     let (h, tokens) = (768, 512);
-    let wanted = Traffic { saved: 8 * 11 * 12 * h * h, added: 4 * 12 * tokens * 9 * h };
+    let wanted = crate::tape::Traffic { saved: 8 * 11 * 12 * h * h, added: 4 * 12 * tokens * 9 * h };
     assert_eq!(of(h as usize, tokens as usize), Some(wanted));
     assert_eq!(
         [512, 1800, 2000, 2400, 2500, 32_768].map(|tokens| joins(768, tokens)),
@@ -179,7 +179,7 @@ fn what_cannot_be_joined_is_refused() {
     let (store, p) = store(&cpu(), &parameters());
     let mut workspace = Workspace::new(Device::Cpu(cpu()));
     workspace.set_weight_gradients(WeightGradients::Fused);
-    let mut gradients = store.gradients().unwrap();
+    let mut gradients = store.gradients(workspace.device()).unwrap();
     let layer = layer(&p, Activation::GeluTanh, 0.0, Recompute::None);
     let mut attempt = |f: &mut dyn FnMut(&Tape<'_>, &Var, &Sequences, &SharedLayerBackward) -> Result<Var>| {
         let tape = workspace.train(&store, None);

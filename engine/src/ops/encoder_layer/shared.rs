@@ -20,20 +20,20 @@
 //!                          cache holds, because then they do so anyway
 //! ```
 //!
-//! and by the memory that is there. It is offered where nothing is computed again ([`super::Recompute`]): the products need
+//! and by the memory that is there. It is offered where nothing is computed again ([`Recompute`]): the products need
 //! every X until the last of them, which is what computing again saves.
 
-use super::encoder_layer::{EncoderLayer, Recompute};
+use super::spec::{EncoderLayer, Recompute};
 use crate::{
     dtype::DType,
     error::{EngineError, Result},
     memory::{Parts, Storage},
-    tape::{Tape, Var},
+    tape::{Tape, Traffic, Var},
     tensor::Tensor,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The applications of one layer in a step, to be given to [`super::encoder_layer_again`] each time.
+/// The applications of one layer in a step, to be given to [`super::repeated_encoder_layer`] each time.
 ///
 /// Where the plan has chosen so, gradients of the weights wait for the first application's backward pass. Every
 /// application's input must then be the output of the one before, and no tensor of it may be held beyond backward.
@@ -72,13 +72,6 @@ struct FusedWeightGrad {
     gradients: [Option<Parts>; 4],
 }
 
-/// Bytes that joining moves less, and more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traffic {
-    pub(crate) saved: u64,
-    pub(crate) added: u64,
-}
-
 /// Sizes of the four weights of a layer.
 fn sizes(tape: &Tape<'_>, layer: &EncoderLayer) -> [(usize, usize); 4] {
     let h = layer.attention.hidden();
@@ -90,7 +83,12 @@ fn sizes(tape: &Tape<'_>, layer: &EncoderLayer) -> [(usize, usize); 4] {
 const CACHE: usize = 32 << 20;
 
 /// See the module; `None` if a matrix of all applications would be too large for a kernel.
-pub(super) fn traffic(sizes: &[(usize, usize); 4], count: usize, tokens: usize, dtype: DType) -> Option<Traffic> {
+pub(in crate::ops) fn traffic(
+    sizes: &[(usize, usize); 4],
+    count: usize,
+    tokens: usize,
+    dtype: DType,
+) -> Option<Traffic> {
     let rows = count.checked_mul(tokens)?;
     let application: usize = sizes.iter().map(|(m, _)| dtype.bytes() * tokens * m).sum();
     let mut traffic = Traffic::default();

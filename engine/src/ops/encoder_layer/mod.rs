@@ -24,10 +24,17 @@
 //! With `cheap`, x of a layer that follows another is computed again from that one's s₂; the first one's is kept.
 //! s is the sum that a LayerNorm normalizes; statistics (2 floats a row each) and the softmax's (A floats) are kept
 //! beside them. Cost: 8·H² + 4·H·F + 4·S·H FLOPs a token forward, twice that and 2·S·H more backward.
+mod shared;
+mod spec;
+
+pub use shared::SharedLayerBackward;
+#[cfg(test)]
+pub(super) use shared::traffic;
+pub use spec::{EncoderLayer, LayerParams, Recompute};
+
 use super::{
-    applications::{Place, SharedLayerBackward, Weight},
-    attention::{self, Attention, Sequences},
-    check, copy,
+    attention::{self, Sequences},
+    check,
     dropout::check_rate,
     elementwise::activate,
     linear::{After, Dense},
@@ -39,85 +46,11 @@ use crate::{
     error::{EngineError, Result},
     param::ParamId,
     shape::Shape,
-    tape::{BackwardContext, Op, Recomputable, Tape, Var},
+    tape::{BackwardContext, Op, Recomputable, Tape, Var, copy},
     tensor::Tensor,
 };
-use kernels::{dropout::Dropout, gelu::Activation};
-use serde::{
-    Deserialize, Serialize,
-    de::{IntoDeserializer, value},
-};
-use std::str::FromStr;
-
-/// Activations that backward recomputes instead of forward keeping them; the module lists the cost of each. In recipes and on
-/// the command line: `none`, `cheap`, `layer`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Recompute {
-    /// Nothing: forward keeps everything that backward reads.
-    #[default]
-    None,
-    /// The activation and both normalizations, which need no GEMM.
-    Cheap,
-    /// The whole layer, from its input.
-    Layer,
-}
-
-impl Recompute {
-    /// The default on a CPU, where recomputing what `Cheap` leaves out takes no longer than storing and loading it.
-    pub const ON_CPU: Self = Self::Cheap;
-    /// The default on a GPU, where another pass over memory costs time, and weight gradients may be fused.
-    pub const ON_GPU: Self = Self::None;
-}
-
-impl FromStr for Recompute {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        Self::deserialize(text.into_deserializer()).map_err(|error: value::Error| error.to_string())
-    }
-}
-
-/// The parameters of a layer. Weights are [out, in].
-#[derive(Clone, Copy, Debug)]
-pub struct LayerParams {
-    /// Query, key and value weights [H, H], added to the store one directly after another.
-    pub qkv_weight: [ParamId; 3],
-    /// Query, key and value biases [H], likewise.
-    pub qkv_bias: [ParamId; 3],
-    /// Wo [H, H].
-    pub attention_weight: ParamId,
-    /// [H]
-    pub attention_bias: ParamId,
-    /// LN₁.
-    pub attention_norm: Norm,
-    /// W₁ [F, H].
-    pub ffn_weight: ParamId,
-    /// [F]
-    pub ffn_bias: ParamId,
-    /// W₂ [H, F].
-    pub ffn_output_weight: ParamId,
-    /// [H]
-    pub ffn_output_bias: ParamId,
-    /// LN₂.
-    pub output_norm: Norm,
-}
-
-/// A layer as a value: parameters and settings of one application.
-#[derive(Clone, Copy, Debug)]
-pub struct EncoderLayer {
-    /// The parameters.
-    pub params: LayerParams,
-    /// Heads, head size, scale, and dropout on the attention probabilities.
-    pub attention: Attention,
-    /// Between the two products of the feed-forward part.
-    pub activation: Activation,
-    /// Dropout before the first residual.
-    pub attention_output: Option<Dropout>,
-    /// Dropout before the second residual.
-    pub ffn_output: Option<Dropout>,
-    /// What backward computes again.
-    pub recompute: Recompute,
-}
+use kernels::dropout::Dropout;
+use shared::{Place, Weight};
 
 /// Applies `layer` to x [T, H].
 ///

@@ -1,0 +1,211 @@
+//! Context, stream and loaded kernels of a GPU: what launches and graphs share.
+#![allow(unsafe_code)]
+
+use super::driver::{Argument, DeviceAddress, DriverError, FunctionHandle};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use ptx::{DescriptorSwizzle, Storage, TensorMap};
+use std::{
+    ffi::{CString, c_void},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// Bytes for the log of the driver's PTX compiler.
+const LOG_BYTES: usize = 16 * 1024;
+
+/// Context, stream and kernels of one GPU.
+#[derive(Debug)]
+pub(super) struct CudaSession {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    loaded: Mutex<Vec<Loaded>>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    entry: String,
+    module: sys::CUmodule,
+    function: sys::CUfunction,
+    /// Dynamic shared memory that a launch may ask for.
+    shared_bytes: u32,
+}
+
+/// Dynamic shared memory that every function may ask for; more has to be allowed first.
+const SHARED_BYTES: u32 = 48 * 1024;
+
+// SAFETY: both are names for objects of the driver, which may be used from any thread with the context current.
+unsafe impl Send for Loaded {}
+
+pub(super) fn failed(call: &'static str) -> impl Fn(result::DriverError) -> DriverError {
+    move |error| DriverError::Call { call, reason: format!("{error:?}") }
+}
+
+impl CudaSession {
+    pub(super) fn new(context: Arc<CudaContext>, stream: Arc<CudaStream>) -> Self {
+        Self { context, stream, loaded: Mutex::default() }
+    }
+
+    /// Makes the context current on this thread, as every call of the driver needs.
+    pub(super) fn bind(&self) -> Result<(), DriverError> {
+        self.context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))
+    }
+
+    /// The stream that everything is in order on.
+    pub(super) fn stream(&self) -> sys::CUstream {
+        self.stream.cu_stream()
+    }
+
+    /// The context that memory belongs to, which is current on this thread.
+    pub(super) fn current_context(&self) -> Result<sys::CUcontext, DriverError> {
+        self.bind()?;
+        let current = result::ctx::get_current().map_err(failed("cuCtxGetCurrent"))?;
+        Ok(current.expect("the context was just made current"))
+    }
+
+    /// `error` of this kernel.
+    pub(super) fn refused(&self, function: FunctionHandle, error: DriverError) -> DriverError {
+        match self.loaded().get(function.0) {
+            Some(loaded) => DriverError::Kernel { entry: loaded.entry.clone(), reason: error.to_string() },
+            None => error,
+        }
+    }
+
+    /// The function, allowed to be launched with so much shared memory.
+    pub(super) fn function_with_room(
+        &self,
+        function: FunctionHandle,
+        shared_bytes: u32,
+    ) -> Result<sys::CUfunction, DriverError> {
+        let mut loaded = self.loaded();
+        let loaded = loaded.get_mut(function.0).ok_or(DriverError::Call {
+            call: "cuLaunchKernel",
+            reason: "the function belongs to another driver".to_owned(),
+        })?;
+        if shared_bytes > loaded.shared_bytes {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is of a module that stays loaded as long as this driver.
+            unsafe { sys::cuFuncSetAttribute(loaded.function, attribute, shared_bytes as i32) }
+                .result()
+                .map_err(failed("cuFuncSetAttribute"))?;
+            loaded.shared_bytes = shared_bytes;
+        }
+        Ok(loaded.function)
+    }
+
+    /// Compiles `ptx` and finds its kernel `entry`.
+    pub(super) fn load(&self, ptx: &str, entry: &str) -> Result<FunctionHandle, DriverError> {
+        self.bind()?;
+        let refused = |log: &str| DriverError::Ptx { entry: entry.to_owned(), log: log.to_owned() };
+        let text = CString::new(ptx).map_err(|_| refused("the text holds a NUL byte"))?;
+        let name = CString::new(entry).map_err(|_| refused("the name holds a NUL byte"))?;
+        let module = load_module(&text, entry)?;
+        // SAFETY: the module was just loaded.
+        match unsafe { result::module::get_function(module, name) } {
+            Ok(function) => {
+                let mut loaded = self.loaded();
+                loaded.push(Loaded { entry: entry.to_owned(), module, function, shared_bytes: SHARED_BYTES });
+                Ok(FunctionHandle(loaded.len() - 1))
+            }
+            Err(error) => {
+                // SAFETY: nothing else knows the module.
+                unsafe { result::module::unload(module) }.map_err(failed("cuModuleUnload"))?;
+                Err(refused(&format!("the module has no such entry ({error:?})")))
+            }
+        }
+    }
+
+    /// Waits for everything on the stream.
+    pub(super) fn synchronize(&self) -> Result<(), DriverError> {
+        self.bind()?;
+        self.stream.synchronize().map_err(failed("cuStreamSynchronize"))
+    }
+
+    /// Unloads all kernels; none may be running.
+    pub(super) fn unload(&self) {
+        for Loaded { module, .. } in self.loaded().drain(..) {
+            // SAFETY: nothing runs any more, and the handles die with this session.
+            let _ = unsafe { result::module::unload(module) };
+        }
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Vec<Loaded>> {
+        self.loaded.lock().expect("no thread panics while it loads a module")
+    }
+}
+
+/// Loads a module and gives the compiler's log if it is refused.
+fn load_module(ptx: &CString, entry: &str) -> Result<sys::CUmodule, DriverError> {
+    let mut log = vec![0u8; LOG_BYTES];
+    let mut options =
+        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    // The driver takes every option as a pointer-sized value; the size is passed by value.
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the text ends in NUL, options and values are two each, and the log outlives the call.
+    let status = unsafe {
+        sys::cuModuleLoadDataEx(&mut module, ptx.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr())
+    };
+    status.result().map_err(|error| {
+        let text = String::from_utf8_lossy(&log);
+        let text = text.trim_end_matches('\0').trim();
+        let log = if text.is_empty() { format!("{error:?}") } else { text.to_owned() };
+        DriverError::Ptx { entry: entry.to_owned(), log }
+    })?;
+    Ok(module)
+}
+
+/// An argument as the driver reads it: as many bytes from the beginning as the PTX declares.
+#[repr(C, align(64))]
+pub(super) struct Passed([u64; 16]);
+
+impl Passed {
+    pub(super) fn new(argument: &Argument) -> Result<Self, DriverError> {
+        let word = match *argument {
+            Argument::Address(DeviceAddress(address)) => address,
+            Argument::U32(value) => u64::from(value),
+            Argument::U64(value) => value,
+            Argument::F32(value) => u64::from(value.to_bits()),
+            Argument::TensorMap(map) => return encode(&map),
+        };
+        let mut words = [0; 16];
+        words[0] = word;
+        Ok(Self(words))
+    }
+}
+
+/// A tensor map in the driver's own form.
+fn encode(map: &TensorMap) -> Result<Passed, DriverError> {
+    use sys::{CUtensorMapDataType as Type, CUtensorMapSwizzle as Exchange};
+    let storage = match map.storage {
+        Storage::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        Storage::Bf16 => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        Storage::F16 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    };
+    let exchange = match map.swizzle {
+        DescriptorSwizzle::None => Exchange::CU_TENSOR_MAP_SWIZZLE_NONE,
+        DescriptorSwizzle::Bytes32 => Exchange::CU_TENSOR_MAP_SWIZZLE_32B,
+        DescriptorSwizzle::Bytes64 => Exchange::CU_TENSOR_MAP_SWIZZLE_64B,
+        DescriptorSwizzle::Bytes128 => Exchange::CU_TENSOR_MAP_SWIZZLE_128B,
+    };
+    const DENSE: [u32; 2] = [1, 1];
+    let mut encoded = Passed([0; 16]);
+    // SAFETY: writes the 128 bytes of `encoded`, which are aligned to 64; sizes, strides and box are live arrays of two, one
+    // and two numbers, as two dimensions ask for. The address is only noted.
+    let status = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            std::ptr::from_mut(&mut encoded).cast(),
+            storage,
+            2,
+            std::ptr::without_provenance_mut(map.address as usize),
+            map.sizes.as_ptr(),
+            std::ptr::from_ref(&map.stride),
+            map.tile.as_ptr(),
+            DENSE.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            exchange,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    status.result().map_err(failed("cuTensorMapEncodeTiled"))?;
+    Ok(encoded)
+}
