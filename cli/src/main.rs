@@ -1,8 +1,8 @@
 //! `albert`: from raw text to a trained ALBERT, in one program.
 //!
-//! This crate knows people: arguments, progress, reports and messages. What it does is done by the library `albert`.
-//! An error is one sentence on standard error and exit code 1; wrong usage is exit code 2 (clap); an interrupted run
-//! that was saved cleanly ends with 130. `output` has closed pipes and full devices.
+//! This crate holds arguments, progress, reports and messages; the library `albert` does the work. An error is one sentence
+//! on standard error and exit code 1. Wrong usage is exit code 2 (clap). An interrupted run that was saved ends with 130.
+//! Module `output` defines the behavior on closed pipes and full devices.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -17,7 +17,7 @@ use anyhow::{Result, ensure};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Ends the program with a sentence where memory is refused.
+/// Ends the program with a message if an allocation fails.
 #[global_allocator]
 static ALLOCATOR: engine::memory::ProgramAllocator = engine::memory::ProgramAllocator;
 
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode> {
-    // Read as text where they are used; what is none would be taken for absent there.
+    // They are read as text where they are used, and a value that is not UTF-8 would count as absent.
     for (name, value) in std::env::vars_os() {
         let is_ours = name.to_str().is_some_and(|name| name.starts_with("ALBERT_"));
         ensure!(!is_ours || value.to_str().is_some(), "{}: the value is not UTF-8", name.display());
@@ -85,7 +85,7 @@ fn run() -> Result<ExitCode> {
     let matches = numbers::negative_numbers_are_values(Cli::command()).try_get_matches();
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(told) => return print_told(&told),
+        Err(message) => return print_message(&message),
     };
     match cli.command {
         Command::Quickstart(arguments) => commands::quickstart::run(&arguments),
@@ -110,12 +110,12 @@ fn run() -> Result<ExitCode> {
 }
 
 /// Prints help and version to standard output and wrong usage to standard error, as clap decides.
-fn print_told(told: &clap::Error) -> Result<ExitCode> {
-    if told.use_stderr() {
-        // The exit code says it where standard error cannot.
-        let _ = told.print();
+fn print_message(message: &clap::Error) -> Result<ExitCode> {
+    if message.use_stderr() {
+        // If standard error is closed, the exit code remains.
+        let _ = message.print();
     } else {
-        output::results().check(told.print())?;
+        output::results().check(message.print())?;
     }
-    Ok(ExitCode::from(told.exit_code().try_into().unwrap_or(u8::MAX)))
+    Ok(ExitCode::from(message.exit_code().try_into().unwrap_or(u8::MAX)))
 }

@@ -1,12 +1,12 @@
-//! Numbers on the command line: what an option takes, said where it is given.
+//! Parsing of numbers on the command line, with the expected range in the error.
 
 use clap::Command;
 use std::str::FromStr;
 
-/// Parses a whole number from `LEAST`, for `value_parser`.
+/// Parses a whole number of at least `LEAST`, for `value_parser`.
 ///
 /// # Errors
-/// What was expected.
+/// The expected range.
 pub(crate) fn whole<const LEAST: u64, T: TryFrom<u64> + FromStr>(text: &str) -> Result<T, String> {
     let expected = || format!("expected a whole number from {LEAST}");
     let digits = text.strip_prefix('+').unwrap_or(text);
@@ -19,8 +19,8 @@ pub(crate) fn whole<const LEAST: u64, T: TryFrom<u64> + FromStr>(text: &str) -> 
     Err(expected())
 }
 
-/// Makes `-5` the value of the option before it, in `command` and all its subcommands, so that the option says what it
-/// takes. Otherwise clap takes it for an unknown option and advises `-- -5`, which is then taken for another argument.
+/// Makes `-5` the value of the option before it, in `command` and all its subcommands, so that the error states the range of
+/// the option. By default clap reads it as an unknown option and suggests `-- -5`, which would be a positional argument.
 pub(crate) fn negative_numbers_are_values(command: Command) -> Command {
     command
         .mut_args(|argument| {

@@ -5,14 +5,14 @@
 //!
 //! | condition | standard output | standard error |
 //! |---|---|---|
-//! | pipe whose reader is gone | the command ends, exit code 0, no message ([`NobodyReads`]) | text is dropped, the command goes on |
+//! | closed pipe | the command ends, exit code 0, no message ([`ClosedPipe`]) | text is dropped, the command goes on |
 //! | full device, failed write | the command ends, exit code 1, one sentence on standard error | text is dropped, the command goes on |
 //! | closed at the start | `/dev/null`, which Rust's runtime opens in its place | the same |
 //! | non-blocking and not ready | the write is repeated until the reader is ready | the same |
 //!
-//! Exit code 0 for a closed pipe, because the reader has all it wants: `albert kernels list | head -1` is no failure, in a
-//! shell with `pipefail` neither. Commands that also write files do so before they print, or print through
-//! [`results_beside_files`], so that a closed pipe never costs a file.
+//! A closed pipe is exit code 0, because the reader stopped on purpose: `albert kernels list | head -1` does not fail, even
+//! with `pipefail`. Commands that also write files write them before they print, or print through [`results_beside_files`],
+//! so that a closed pipe never costs a file.
 
 use std::{
     fmt,
@@ -31,10 +31,10 @@ macro_rules! tell {
 }
 pub(crate) use tell;
 
-/// The line that [`tell!`] writes, as one write, so that lines of two processes do not mix.
+/// Writes the line of [`tell!`] in one call, so that lines of two processes do not mix.
 pub(crate) fn message(line: fmt::Arguments<'_>) {
     let line = format!("{line}\n");
-    // A message that cannot be delivered is no reason to end a run.
+    // A run goes on if a message cannot be written.
     let _ = write_when_ready(line.as_bytes(), |bytes| io::stderr().lock().write(bytes));
 }
 
@@ -44,18 +44,18 @@ pub(crate) struct Stdout {
     goes_on_when_closed: bool,
 }
 
-/// Standard output of a command whose results are what it prints.
+/// Standard output of a command without other results: a closed pipe ends the command.
 pub(crate) fn results() -> Stdout {
     Stdout { goes_on_when_closed: false }
 }
 
-/// Standard output of a command that writes files later: when the reader is gone, text is dropped.
+/// Standard output of a command that also writes files: a closed pipe drops text.
 pub(crate) fn results_beside_files() -> Stdout {
     Stdout { goes_on_when_closed: true }
 }
 
 impl Stdout {
-    /// The result of a write to standard output that went another way, under the rules of this module.
+    /// Applies the rules of this module to a write that bypassed this type.
     pub(crate) fn check(&self, written: io::Result<()>) -> io::Result<()> {
         self.explain(written, ())
     }
@@ -66,7 +66,7 @@ impl Stdout {
                 if self.goes_on_when_closed {
                     Ok(when_closed)
                 } else {
-                    Err(io::Error::other(NobodyReads))
+                    Err(io::Error::other(ClosedPipe))
                 }
             }
             Err(error) => Err(io::Error::new(error.kind(), Failed(error))),
@@ -106,44 +106,44 @@ fn write_when_ready(mut bytes: &[u8], mut write: impl FnMut(&[u8]) -> io::Result
     Ok(())
 }
 
-/// Error of a write to standard output after its reader has gone.
+/// Error of a write to a closed pipe.
 #[derive(Debug)]
-pub(crate) struct NobodyReads;
+pub(crate) struct ClosedPipe;
 
-impl fmt::Display for NobodyReads {
+impl fmt::Display for ClosedPipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("standard output is a pipe that is read no longer")
+        f.write_str("standard output is a closed pipe")
     }
 }
 
-impl std::error::Error for NobodyReads {}
+impl std::error::Error for ClosedPipe {}
 
-/// Error of a write to standard output that failed otherwise.
+/// Any other failed write to standard output.
 #[derive(Debug)]
 struct Failed(io::Error);
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "standard output cannot be written: {}", self.0)
+        write!(f, "cannot write to standard output: {}", self.0)
     }
 }
 
 impl std::error::Error for Failed {}
 
-/// Exit code of a command that ended with `result`, its error told on standard error. `failure` is the code of errors.
+/// Exit code of a command that ended with `result`; prints its error. `failure` is the code of errors.
 pub(crate) fn exit_code(result: anyhow::Result<ExitCode>, failure: u8) -> ExitCode {
     let result = match result {
-        // What is buffered still counts: a full device shows at the last byte.
+        // A full device may fail only at the flush.
         Ok(code) => results().flush().map(|()| code).map_err(anyhow::Error::from),
         Err(error) => {
-            // The error is the one to report.
+            // The first error is reported.
             let _ = results().flush();
             Err(error)
         }
     };
     match result {
         Ok(code) => code,
-        Err(error) if nobody_reads(&error) => ExitCode::SUCCESS,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             tell!("error: {}", sentence(&error));
             ExitCode::from(failure)
@@ -151,12 +151,12 @@ pub(crate) fn exit_code(result: anyhow::Result<ExitCode>, failure: u8) -> ExitCo
     }
 }
 
-fn nobody_reads(error: &anyhow::Error) -> bool {
-    let is_ours = |cause: &io::Error| cause.get_ref().is_some_and(|inner| inner.is::<NobodyReads>());
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let is_ours = |cause: &io::Error| cause.get_ref().is_some_and(|inner| inner.is::<ClosedPipe>());
     error.chain().any(|cause| cause.downcast_ref().is_some_and(is_ours))
 }
 
-/// The error with its causes. Many errors end with the text of their cause, which is not repeated.
+/// The error and its causes. A cause that the error already ends with is not repeated.
 fn sentence(error: &anyhow::Error) -> String {
     let mut whole = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -199,10 +199,10 @@ mod tests {
         };
         assert!(closed(true).is_ok());
         let error = Err::<(), _>(closed(false).unwrap_err()).context("while printing").unwrap_err();
-        assert!(nobody_reads(&error), "{error:?}");
+        assert!(is_closed_pipe(&error), "{error:?}");
         let file = anyhow::Error::from(io::Error::from(ErrorKind::BrokenPipe)).context("a FIFO given as output");
-        assert!(!nobody_reads(&file), "a closed FIFO is an error");
+        assert!(!is_closed_pipe(&file), "a closed FIFO is an error");
         let full = results().explain::<()>(Err(ErrorKind::StorageFull.into()), ()).unwrap_err();
-        assert!(full.to_string().starts_with("standard output cannot be written: "), "{full}");
+        assert!(full.to_string().starts_with("cannot write to standard output: "), "{full}");
     }
 }

@@ -1,4 +1,4 @@
-//! Progress of a long command: a bar on a terminal, one line at a time elsewhere.
+//! Progress of a long command: a bar on a terminal, lines elsewhere.
 
 use crate::output::tell;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Without a terminal, lines come at least this far apart, so that logs stay short.
+/// Minimum time between two lines without a terminal, which keeps logs short.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Progress of a command on standard error.
@@ -41,7 +41,7 @@ impl Progress {
         Self { unit, bar, total, first_step, started: Instant::now(), last_line: None }
     }
 
-    /// Shows that `step` of the total are done, and `line`, which describes the last or the next one.
+    /// Shows that `step` of the total are done, with `line` about the last or the next one.
     pub(crate) fn step(&mut self, step: u64, line: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(step);
@@ -63,7 +63,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line that stays.
+    /// Prints a permanent line.
     pub(crate) fn note(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| tell!("{line}")),
@@ -71,7 +71,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -79,7 +79,7 @@ impl Progress {
     }
 }
 
-/// Seconds as people say them: 45 s, 12 min 5 s, 3 h 20 min.
+/// Formats seconds: 45 s, 12 min 5 s, 3 h 20 min.
 pub(crate) fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match (whole / 3600, whole / 60 % 60, whole % 60) {
@@ -94,7 +94,7 @@ mod tests {
     use super::duration;
 
     #[test]
-    fn durations_read_as_people_say_them() {
+    fn durations_have_at_most_two_units() {
         assert_eq!(duration(44.6), "45 s");
         assert_eq!(duration(725.0), "12 min 5 s");
         assert_eq!(duration(12_000.0), "3 h 20 min");

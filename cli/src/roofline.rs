@@ -1,4 +1,4 @@
-//! What kernels cost against what this machine can do at most: `--profile`, the same switch for every command.
+//! `--profile`, the table of kernel costs against the roofline of the device.
 
 use crate::output::tell;
 use clap::Args;
@@ -7,22 +7,21 @@ use engine::{
     profile::{Peak, Profile},
 };
 
-/// The share of the device's peak that so many operations in so many seconds are, at the end of a line; nothing where the
-/// peak is not known.
+/// Share of the device's peak that `flops` in `seconds` reach, as the end of a line; empty if the peak is unknown.
 pub(crate) fn share(peak: Option<Peak>, flops: f64, seconds: f64) -> String {
     peak.map_or(String::new(), |peak| format!(", {:.0} % of peak", 100.0 * flops / seconds / peak.flops))
 }
 
-/// The switch, part of a command's arguments.
+/// The option `--profile`.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Profiling {
-    /// Print the cost of every kernel, against the roofline of the device
+    /// Print the cost of each kernel against the roofline of the device
     #[arg(long = "profile")]
     pub(crate) on: bool,
 }
 
 impl Profiling {
-    /// Prints what `profile` collected to standard error, against the limits of `device`, where that was asked for.
+    /// Prints `profile` against the roofline of `device` to standard error, if the option is set.
     pub(crate) fn print(self, profile: &Profile, device: &Device) {
         if self.on {
             tell!("{}", profile.table(device.peak()));

@@ -1,8 +1,8 @@
-//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first asks the run to stop after the step and to save, the second ends the
-//! program at once.
+//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first stops the run after the current step and saves, the second ends the program
+//! immediately.
 //!
-//! A signal that the program was started to ignore stays ignored: `nohup albert pretrain ..` goes on when its terminal
-//! closes, and a script's background job is not stopped by the Ctrl-C meant for the script.
+//! A signal that was ignored at the start stays ignored: `nohup albert pretrain ..` goes on when its terminal closes, and a
+//! Ctrl-C in a script does not stop the script's background jobs.
 
 use crate::output::tell;
 use anyhow::Context;
@@ -19,10 +19,10 @@ use std::{
     thread,
 };
 
-/// Exit code of a run that was interrupted and saved itself, as shells expect it (128 + SIGINT).
+/// Exit code of an interrupted and saved run: 128 + SIGINT, by the convention of shells.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// A flag that becomes true at the first signal.
+/// Returns a flag that the first signal sets.
 ///
 /// # Errors
 /// The handler or its thread cannot be installed.
@@ -31,20 +31,20 @@ pub(crate) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::clone(&flag);
     let ignored = ignored_at_start();
     let heeded = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-    let mut signals = Signals::new(heeded).context("signal handlers cannot be installed")?;
+    let mut signals = Signals::new(heeded).context("cannot install signal handlers")?;
     let wait = move || {
         for _ in signals.forever() {
             if stop.swap(true, Ordering::SeqCst) {
                 std::process::exit(i32::from(INTERRUPTED));
             }
-            tell!("\nstopping after this step and saving; once more to stop at once without saving");
+            tell!("\nstopping after this step and saving; press again to stop immediately without saving");
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait).context("cannot start the signal thread")?;
     Ok(flag)
 }
 
-/// Signals that this process ignores, bit `n - 1` for signal `n`; none where the system does not tell.
+/// Signals that this process ignores, bit `n - 1` for signal `n`; none if /proc does not report them.
 fn ignored_at_start() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -360,7 +360,7 @@ impl Selection {
 /// Lengths in a file, ascending.
 fn lengths_in(path: &Path) -> Result<Vec<usize>> {
     let name = path.display();
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let text = fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let length = |(number, line): (usize, &str)| match line.parse() {
         Ok(length) if (1..=1 << 24).contains(&length) => Ok(length),

@@ -1,4 +1,4 @@
-//! `albert ablate`: a plan of recipes becomes one table.
+//! `albert ablate`: pre-trains and fine-tunes a plan of recipes into one table.
 
 use super::finetune::Watch as FinetuningWatch;
 use super::pretrain::Watch as PretrainingWatch;

@@ -1,4 +1,4 @@
-//! `albert answer`: what fine-tuned models find in a text that answers a question.
+//! `albert answer`: answers of fine-tuned models to a question about a text.
 
 use super::evaluate::NullThreshold;
 use crate::{

@@ -1,4 +1,4 @@
-//! `albert classify`: what a fine-tuned model says of one text or pair.
+//! `albert classify`: prediction of fine-tuned models for one text or pair.
 
 use crate::{
     output::{results, tell},

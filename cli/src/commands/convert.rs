@@ -1,4 +1,4 @@
-//! `albert convert`: a checkpoint of Google's or a Hugging Face folder to a Hugging Face folder.
+//! `albert convert`: converts a Google checkpoint or a Hugging Face folder to a Hugging Face folder.
 
 use crate::{numbers::whole, output::results};
 use albert::checkpoint::{Conversion, ConvertOptions, StoredType, convert};
@@ -61,14 +61,14 @@ fn print(out: &mut impl Write, to: &Path, dtype: StoredType, conversion: &Conver
         writeln!(out, "note: {remark}")?;
     }
     writeln!(out, "loaded {} tensors, {} missing", report.loaded.len(), report.fresh.len())?;
-    listed(out, "of no use here", &report.ignored)?;
-    listed(out, "no part of a model (buffers, moments, counts)", &report.not_needed)?;
-    listed(out, "keys of the configuration without meaning here", ignored_keys)?;
+    listed(out, "ignored", &report.ignored)?;
+    listed(out, "not model weights (buffers, moments, counters)", &report.not_needed)?;
+    listed(out, "configuration keys ignored", ignored_keys)?;
     writeln!(out, "wrote {}: {}", to.display(), files.join(", "))?;
     Ok(())
 }
 
-/// A count and the first names.
+/// Prints a count and the first names.
 fn listed(out: &mut impl Write, what: &str, names: &[String]) -> Result<()> {
     const SHOWN: usize = 8;
     if names.is_empty() {

@@ -1,4 +1,4 @@
-//! `albert data`: turn text files into shards, and look into them.
+//! `albert data`: builds shards from text files and prints their contents.
 
 use crate::{
     numbers::whole,
@@ -103,7 +103,7 @@ fn build(arguments: &Build) -> Result<()> {
     Ok(())
 }
 
-/// What a build found, on standard error.
+/// Prints the counts and remarks of a build to standard error.
 pub(crate) fn report(index: &Index) {
     let (train, held_out, met) = (&index.train, &index.held_out, &index.report);
     for (name, side) in [("train", train), ("held out", held_out)] {
@@ -111,7 +111,11 @@ pub(crate) fn report(index: &Index) {
     }
     let places = |places: &[String]| places.first().map_or(String::new(), |first| format!(", the first at {first}"));
     for (count, what, place) in [
-        (met.duplicate_documents, "documents are copies of others and went to the same side", String::new()),
+        (
+            met.duplicate_documents,
+            "documents are duplicates and were assigned to the split of the first copy",
+            String::new(),
+        ),
         (met.empty_documents, "documents without a token were dropped", String::new()),
         (
             met.one_sentence_documents,
@@ -139,7 +143,7 @@ fn inspect(arguments: &Inspect) -> Result<()> {
     if arguments.mlm_only {
         settings.instances.objective = Objective::None;
     }
-    /// Sequences that the masking is measured on.
+    /// Sequences that masking statistics are computed from.
     const MEASURED: usize = 2000;
     let piece = |id: u32| tokenizer.piece(id);
     let inspection = data::inspect(&dataset, &vocabulary, &settings, arguments.seed, MEASURED, piece)?;

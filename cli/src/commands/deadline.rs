@@ -1,25 +1,25 @@
-//! The number of steps that fits into the time that is left, while a run goes on.
+//! Replans the number of steps of a run from the remaining time.
 
 use albert::pretrain::StepReport;
 use std::time::Instant;
 
 /// Share of the time left that steps are planned for.
 const CAUTION: f64 = 0.97;
-/// Weight of what was known against the step that was just taken: about the last fifty steps count.
+/// Weight of earlier steps in the mean; about the last fifty steps count.
 const KEEP: f64 = 0.98;
-/// A plan changes only if the steps that are left change by this share: small changes are noise.
+/// Minimum relative change of the remaining steps that changes the plan; smaller ones are noise.
 const TOLERANCE: f64 = 0.15;
-/// The steps that are left count as at least this share of those that are done, so that a plan rests near its end.
+/// The remaining steps count as at least this share of the completed ones, so that the plan is stable near its end.
 const LEAST: f64 = 0.2;
-/// Steps before the first change and between two, or this share of the time where steps are slow.
+/// Minimum steps between two changes, or this share of the time if steps are slow.
 const PAUSE: u64 = 50;
 const PAUSE_SHARE: f64 = 0.05;
 
-/// Watches the clock of a run that must end at a given time.
+/// End time of a run and the measured speed of its steps.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     end: Instant,
-    /// Seconds of an evaluation.
+    /// Seconds per evaluation.
     evaluation: f64,
     /// Mean seconds of a step, and the weight of the steps in it.
     step: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// A run that must end at `end`, whose evaluations take `evaluation` seconds.
+    /// Run that must end at `end` and whose evaluations take `evaluation` seconds.
     pub(crate) fn new(end: Instant, evaluation: f64) -> Self {
         Self::within(end.saturating_duration_since(Instant::now()).as_secs_f64(), end, evaluation)
     }
@@ -40,7 +40,7 @@ impl Deadline {
         Self { end, evaluation, step: 0.0, weight: 0.0, last_change: (0, left), pause: PAUSE_SHARE * left }
     }
 
-    /// The number of steps that the run of `steps` steps, evaluated every `interval`, shall have instead, if another.
+    /// New number of steps of a run of `steps` steps, evaluated every `interval`; `None` if the plan holds.
     pub(crate) fn replan(&mut self, report: &StepReport, steps: u64, interval: u64) -> Option<u64> {
         let left = self.end.saturating_duration_since(Instant::now()).as_secs_f64();
         self.replan_in(left, report, steps, interval)
@@ -51,7 +51,7 @@ impl Deadline {
         self.weight = KEEP * self.weight + (1.0 - KEEP);
         let done = report.step;
         let (step, before) = self.last_change;
-        // A run that is over too early may go on at once.
+        // A run that would end too early is extended without a pause.
         if done < steps && done < step + PAUSE && before - left < self.pause {
             return None;
         }
@@ -70,8 +70,8 @@ impl Deadline {
 mod tests {
     use super::*;
 
-    /// A run of `budget` seconds on a machine whose step `k` takes `seconds(k)`; gives the seconds that it took and how
-    /// often the plan changed.
+    /// Simulates a run of `budget` seconds on a machine whose step `k` takes `seconds(k)`. Returns the total seconds and the
+    /// number of changes of the plan.
     fn run(budget: f64, mut steps: u64, seconds: impl Fn(u64) -> f64) -> (f64, u32) {
         let mut deadline = Deadline::within(budget, Instant::now(), 0.5);
         let (mut clock, mut changes, mut step) = (0.0, 0, 0);

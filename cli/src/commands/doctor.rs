@@ -1,4 +1,4 @@
-//! `albert doctor`: what the machine is, what of it will be used, and why.
+//! `albert doctor`: the hardware of this machine, the settings that will be used, and why.
 
 use crate::output::results;
 use anyhow::Result;
@@ -19,11 +19,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     writeln!(out, "processor         {}", processor_name())?;
     let (chosen, why) = (
         cpu.isa().kind(),
-        if std::env::var_os("ALBERT_ISA").is_some() {
-            "ALBERT_ISA says so"
-        } else {
-            "the widest that this machine has"
-        },
+        if std::env::var_os("ALBERT_ISA").is_some() { "set by ALBERT_ISA" } else { "the widest of this machine" },
     );
     writeln!(out, "instruction set   {chosen}: {why}")?;
     for kind in IsaKind::REAL {
@@ -31,7 +27,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         writeln!(out, "                  {:<8} {state}", kind.name())?;
     }
     let why = if std::env::var_os("ALBERT_THREADS").is_some() {
-        "ALBERT_THREADS says so"
+        "set by ALBERT_THREADS"
     } else {
         "all cores that this process may use"
     };

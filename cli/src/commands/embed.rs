@@ -1,4 +1,4 @@
-//! `albert embed`: one vector for each line of text.
+//! `albert embed`: one vector per line of text.
 
 use super::Precision;
 use crate::{
@@ -19,14 +19,14 @@ use std::{
     process::ExitCode,
 };
 
-/// How the tokens of a line become one vector.
+/// Pooling of the tokens of a line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Pool {
-    /// The mean of all tokens
+    /// Mean of all tokens
     Mean,
-    /// The first token
+    /// First token
     Cls,
-    /// The first token through the model's pooler
+    /// First token through the model's pooler
     Pooler,
 }
 
@@ -98,7 +98,7 @@ fn lines(arguments: &Arguments) -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// A NumPy file of shape [lines, H].
+/// Writes a NumPy file of shape `[lines, H]`.
 fn write_npy(out: &mut dyn Write, embedded: &Embedded) -> std::io::Result<()> {
     let shape = [embedded.vectors.len() / embedded.width, embedded.width].map(|size| size as u64);
     let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(out).begin_nd()?;

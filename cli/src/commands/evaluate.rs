@@ -1,4 +1,4 @@
-//! `albert evaluate`: how good fine-tuned models are on examples with known answers.
+//! `albert evaluate`: metrics of fine-tuned models on labeled examples.
 
 use super::finetune::figures;
 use crate::{
@@ -25,10 +25,10 @@ use std::{
     process::ExitCode,
 };
 
-/// The name of a file that stands for standard output.
+/// File name that means standard output.
 const STANDARD_OUTPUT: &str = "-";
 
-/// A part of the data.
+/// Split of the data.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
     /// Training set
@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     profile: Profiling,
 }
 
-/// From which null score on a question has no answer, for commands that answer.
+/// Options for the null score above which a question has no answer.
 #[derive(Debug, Args)]
 pub(super) struct NullThreshold {
     /// Null score above which a question has no answer [default: 0, for models trained on such questions]
@@ -80,7 +80,7 @@ pub(super) struct NullThreshold {
 }
 
 impl NullThreshold {
-    /// Sets what was asked for.
+    /// Applies the options.
     pub(super) fn set(&self, predictor: &mut Predictor) -> Result<()> {
         if let Some(score) = self.null_threshold {
             predictor.set_null_threshold(score)?;
@@ -99,14 +99,16 @@ impl NullThreshold {
     }
 }
 
-/// `task` under another name, whose labels are the same.
+/// `task` under another name with the same labels.
 pub(super) fn as_task(task: &Task, name: Option<&str>) -> Result<Task> {
     let Some(name) = name.map(str::parse::<TaskName>).transpose()? else { return Ok(task.clone()) };
     match name {
         TaskName::Glue(glue) if glue.problem() == task.problem => {
             Ok(Task { name, metrics: name.metrics(), ..task.clone() })
         }
-        _ => bail!("--task {}: the model was made for `{}`, which has other labels", name.name(), task.name.name()),
+        _ => {
+            bail!("--task {}: the model was fine-tuned for `{}`, which has other labels", name.name(), task.name.name())
+        }
     }
 }
 
@@ -135,9 +137,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     reader.remarks().iter().for_each(|remark| tell!("note: {remark}"));
     let predictions = predictor.predict(&examples)?;
     arguments.profile.print(predictor.profile(), &device);
-    let measured = measure(&task, &examples, &predictions)?.with_context(|| {
-        format!("{}: no example has a label, so nothing can be measured; use albert predict", arguments.data.display())
-    })?;
+    let measured = measure(&task, &examples, &predictions)?
+        .with_context(|| format!("{}: no example has a label; use albert predict", arguments.data.display()))?;
     tell!("{}", figures(&measured));
     if let Some(constant) = &measured.constant {
         tell!("warning: all predictions are {constant}");
@@ -156,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the figures: as lines to standard output, as JSON to `json`, to standard output alone if that is `-`.
+/// Writes the metrics: as lines to standard output, and as JSON to `json` if given; `-` prints JSON only.
 fn print(measured: &Measured, json: Option<&Path>) -> Result<()> {
     let mut out = results();
     match json {
@@ -173,7 +174,7 @@ fn print(measured: &Measured, json: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// What was measured, the figures as an object by name.
+/// JSON of the measurements, with the figures as an object by name.
 fn as_json(measured: &Measured) -> Result<String> {
     let mut value = serde_json::to_value(measured)?;
     let figures = measured.figures.iter().map(|(name, value)| (name.clone(), json!(value)));

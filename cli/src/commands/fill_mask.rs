@@ -1,4 +1,4 @@
-//! `albert fill-mask`: what a model puts where a text has `[MASK]`.
+//! `albert fill-mask`: predictions of a model for the `[MASK]`s in a text.
 
 use crate::{numbers::whole, output::results, roofline::Profiling};
 use albert::fill_mask::{Candidate, MaskFiller};
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text, and under it one line a mask.
+/// Prints the text and one line per mask.
 pub(crate) fn print(out: &mut impl Write, text: &str, masks: &[Vec<Candidate>]) -> Result<()> {
     writeln!(out, "{text}")?;
     for candidates in masks {

@@ -1,4 +1,4 @@
-//! `albert finetune`: a pre-trained model and examples become a model of a task.
+//! `albert finetune`: trains a pre-trained model on the examples of a task.
 
 use crate::{
     numbers::whole,
@@ -28,7 +28,7 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-/// Hyper-parameters by name.
+/// Named hyperparameters.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PresetName {
     /// The paper's table, with the released correction of RACE for v2 models
@@ -161,7 +161,7 @@ fn train_once(
     Ok(outcome?)
 }
 
-/// One run a seed, and what they have in common.
+/// Runs one seed after another and summarizes them.
 fn run_seeds(
     arguments: &Arguments,
     recipe: &Recipe,
@@ -188,7 +188,7 @@ fn run_seeds(
         match train_once(&recipe, sources, &folder, begin, device, &mut watch, stop)? {
             Outcome::Finished(summary) => runs.push(summary),
             outcome @ Outcome::Stopped { .. } => return finish(&outcome, &folder, &watch),
-            // The other seeds are not to blame.
+            // The other seeds still run.
             outcome @ Outcome::Diverged { .. } => code = finish(&outcome, &folder, &watch)?,
         }
     }
@@ -216,12 +216,12 @@ fn run_seeds(
     Ok(code)
 }
 
-/// Says how a run ended, beside what `watch` has said, and gives the exit code for it.
+/// Prints the outcome of a run, except warnings that `watch` has printed, and returns its exit code.
 fn finish(outcome: &Outcome, folder: &Path, watch: &Watch) -> Result<ExitCode> {
     let place = folder.display();
     match outcome {
         Outcome::Finished(summary) => {
-            let early = if summary.stopped_early { ", nothing got better" } else { "" };
+            let early = if summary.stopped_early { ", stopped early: no improvement" } else { "" };
             tell!("done: {} steps in {}{early}; the model is in {place}", summary.step, duration(summary.seconds));
             if let Some(best) = &summary.best {
                 writeln!(results(), "best at step {}: {}", summary.best_step, figures(best))?;
@@ -241,28 +241,28 @@ fn finish(outcome: &Outcome, folder: &Path, watch: &Watch) -> Result<ExitCode> {
                     path.display()
                 ),
                 None => tell!(
-                    "stopped at step {}; nothing is saved to go on from, because run.checkpoint_interval is 0; leave it \
-                     out to save when the run is stopped",
+                    "stopped at step {}; not saved, because run.checkpoint_interval is 0; remove that setting to save \
+                     stopped runs",
                     summary.step
                 ),
             }
             Ok(ExitCode::from(signals::INTERRUPTED))
         }
         Outcome::Diverged { problem, step } => {
-            tell!("error: step {step}: {problem}; lower optimizer.learning_rate or clip harder");
+            tell!("error: step {step}: {problem}; lower optimizer.learning_rate or optimizer.clip_norm");
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
-/// Figures in one line.
+/// Formats figures as one line.
 pub(super) fn figures(measured: &Measured) -> String {
     let figures: Vec<_> = measured.figures.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
     let loss = measured.loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
     format!("{}{loss} on {} examples", figures.join(", "), measured.count)
 }
 
-/// Shows what a run tells.
+/// Progress of a run on standard error.
 pub(crate) struct Watch {
     progress: Progress,
     peak: Option<Peak>,
@@ -285,12 +285,12 @@ impl Observer for Watch {
         let report = started.report;
         tell!("loaded {} tensors; randomly initialized: {}", report.loaded.len(), listed(&report.fresh));
         match started.head {
-            // What is fresh is listed above.
+            // Listed above.
             HeadOrigin::Initialized => {}
             head => tell!("{head}"),
         }
         if !report.ignored.is_empty() {
-            tell!("of no use here: {}", listed(&report.ignored));
+            tell!("ignored: {}", listed(&report.ignored));
         }
         let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
         tell!(
@@ -316,8 +316,8 @@ impl Observer for Watch {
         }
         if let [first, ..] = started.inexact {
             tell!(
-                "{} questions have an answer that is not made of whole pieces, such as {first:?}: its pieces are a little \
-                 more, or there are none and it counts as no answer",
+                "{} questions have an answer that does not align with token boundaries, such as {first:?}: it is widened to \
+                 whole tokens, or counts as no answer if it has none",
                 started.inexact.len()
             );
         }
@@ -361,7 +361,7 @@ impl Observer for Watch {
     }
 }
 
-/// Names in one line; all of them, so that nothing is fresh in silence.
+/// Lists all names: random initialization is never silent.
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }

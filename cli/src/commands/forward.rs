@@ -1,4 +1,4 @@
-//! `albert forward`: every tensor that a model computes on given ids, in one file, to be compared with any other program.
+//! `albert forward`: writes the tensors of a model on given ids to one file, for comparison with another implementation.
 
 use super::Precision;
 use crate::{
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Write the attention probabilities of every block
     #[arg(long)]
     attention: bool,
-    /// Refuse lines without labels (with labels, the loss is always written)
+    /// Require labels on every line (with labels, the loss is always written)
     #[arg(long)]
     loss: bool,
     /// Write the gradients of the sum of the losses, as grad.NAME
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.gradients && arguments.dtype == Precision::Int8 {
-        bail!("--gradients needs --dtype f32: 8-bit products have no backward pass");
+        bail!("--gradients needs --dtype f32: int8 has no backward pass");
     }
     check_output(&arguments.output)?;
     let device = Device::cpu()?;
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tensors of every line.
+/// Runs every line.
 fn run_all(forward: &mut Forward, examples: &[Example], selection: OutputSelection) -> Result<Vec<NamedTensor>> {
     let mut all = Vec::new();
     for (line, example) in examples.iter().enumerate() {
@@ -102,7 +102,7 @@ fn run_all(forward: &mut Forward, examples: &[Example], selection: OutputSelecti
     Ok(all)
 }
 
-/// Prints how far `tensors` lie from those in f32, the worst of all lines for each kind.
+/// Prints the deviation of `tensors` from f32, the largest of all lines for each kind.
 fn compare(
     forward: &mut Forward,
     examples: &[Example],
@@ -132,7 +132,7 @@ fn compare(
     Ok(())
 }
 
-/// What was loaded, what the file has that no head uses.
+/// Prints the loaded and the ignored tensors.
 fn report(forward: &Forward) {
     let report = forward.report();
     tell!("{} tensors loaded", report.loaded.len());
@@ -150,7 +150,7 @@ fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Example>> {
         .map(|(i, line)| Example::from_json(line, config).with_context(|| format!("{name}:{}", i + 1)))
         .collect::<Result<_>>()?;
     if examples.is_empty() {
-        bail!("{name} has no lines");
+        bail!("{name}: the file has no lines");
     }
     Ok(examples)
 }

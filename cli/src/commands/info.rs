@@ -1,4 +1,4 @@
-//! `albert info`: what a configuration costs, before it exists.
+//! `albert info`: parameters, FLOPs and memory of a configuration.
 
 use crate::{
     numbers::whole,
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     /// Sequence length [default: 512, or the model's maximum]
     #[arg(long, value_parser = whole::<1, usize>)]
     seq: Option<usize>,
-    /// Activations to recompute in backward; the default of a run is cheap on a CPU, none on a GPU
+    /// Activations to recompute in backward; runs default to cheap on a CPU and to none on a GPU
     #[arg(long, value_name = "none|cheap|layer", default_value = "cheap")]
     checkpointing: Recompute,
     /// Print JSON
@@ -36,10 +36,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let most = config.max_position_embeddings;
     anyhow::ensure!(
         (1..=most).contains(&sequence_length),
-        "--seq {sequence_length}: the model has positions 1 to {most}"
+        "--seq {sequence_length}: expected 1 to {most}, the positions of the model"
     );
     anyhow::ensure!((1..=1 << 20).contains(&arguments.batch), "--batch {}: expected 1 to 1048576", arguments.batch);
-    // 15 % of a sequence, as pre-training masks.
+    // Pre-training masks 15 % of a sequence.
     let masked_per_sequence = (0.15 * sequence_length as f64).round_ties_even().max(1.0) as usize;
     let workload = Workload { sequences: arguments.batch, sequence_length, masked_per_sequence };
     let checkpointing = arguments.checkpointing;
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The configuration that `model` names: a preset, or a path.
+/// Reads the configuration of a preset or a path.
 pub(crate) fn config(model: &str) -> Result<AlbertConfig> {
     let path = Path::new(model);
     if !path.exists() {
@@ -107,11 +107,11 @@ fn print(out: &mut impl Write, model: &str, report: &Report) -> Result<()> {
     let w = report.workload;
     writeln!(
         out,
-        "\na batch of {} sequences of {} tokens, {} masked each",
+        "\nbatch of {} sequences of {} tokens, {} of them masked",
         w.sequences, w.sequence_length, w.masked_per_sequence
     )?;
-    writeln!(out, "  FLOPs a token, forward  {:>10.1} M", report.forward_flops_per_token / 1e6)?;
-    writeln!(out, "  FLOPs a token, training {:>10.1} M", report.training_flops_per_token / 1e6)?;
+    writeln!(out, "  FLOPs/token, forward    {:>10.1} M", report.forward_flops_per_token / 1e6)?;
+    writeln!(out, "  FLOPs/token, training   {:>10.1} M", report.training_flops_per_token / 1e6)?;
     for (name, bytes) in [
         ("parameters", report.memory.parameters),
         ("gradients", report.memory.gradients),
@@ -125,7 +125,7 @@ fn print(out: &mut impl Write, model: &str, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// 11683584 as 11,683,584.
+/// Formats 11683584 as 11,683,584.
 pub(crate) fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! One module a command: its arguments, what it asks of the library, what it prints.
+//! One module per command: arguments, calls of the library, output.
 
 pub(crate) mod ablate;
 pub(crate) mod answer;
@@ -20,11 +20,11 @@ pub(crate) mod pretrain;
 pub(crate) mod quickstart;
 pub(crate) mod tokenizer;
 
-/// What a forward pass computes its encoder's products in.
+/// Arithmetic of the encoder's GEMMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Precision {
     /// f32
     F32,
-    /// 8-bit integers, weights quantized per output and activations per row; the rest in f32
+    /// 8-bit integers: weights quantized per output channel, activations per row; everything else in f32
     Int8,
 }

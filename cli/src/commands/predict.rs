@@ -1,4 +1,4 @@
-//! `albert predict`: what fine-tuned models say of the examples in a file.
+//! `albert predict`: writes the predictions of fine-tuned models for the examples in a file.
 
 use super::evaluate::{NullThreshold, as_task};
 use crate::{output::tell, roofline::Profiling};
@@ -18,7 +18,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Examples that are read before they are put in order of their length.
+/// Examples that are read and sorted by length together.
 const WINDOW: usize = 4096;
 
 #[derive(Debug, Args)]
@@ -48,12 +48,12 @@ pub(crate) struct Arguments {
     profile: Profiling,
 }
 
-/// How predictions are written.
+/// Output format.
 #[derive(Clone, Copy)]
 enum Format {
     Json,
     Tsv,
-    /// One object of ids and answers.
+    /// One JSON object of ids and answers.
     Squad,
 }
 
@@ -63,7 +63,7 @@ impl Format {
             Some("json") if matches!(problem, Problem::Span { .. }) => Ok(Self::Squad),
             Some("jsonl" | "ndjson") => Ok(Self::Json),
             Some("tsv") => Ok(Self::Tsv),
-            _ => bail!("{}: predictions are written to .jsonl or .tsv; name such a file", path.display()),
+            _ => bail!("{}: expected a file that ends in .jsonl or .tsv", path.display()),
         }
     }
 }

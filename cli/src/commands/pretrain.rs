@@ -1,4 +1,4 @@
-//! `albert pretrain`: a recipe, shards and a tokenizer become a model.
+//! `albert pretrain`: trains a model from a recipe, shards and a tokenizer.
 
 use super::deadline::Deadline;
 use crate::{
@@ -89,7 +89,7 @@ fn recipe(arguments: &Arguments) -> Result<Recipe> {
     Recipe::from_toml(&text, &settings).with_context(|| file.display().to_string())
 }
 
-/// The recipes that come with the program, one a line.
+/// Built-in recipes, one per line.
 fn known_recipes() -> String {
     RECIPES.iter().map(|(name, about, _)| format!("  {name:<8} {about}")).collect::<Vec<_>>().join("\n")
 }
@@ -106,10 +106,10 @@ pub(crate) fn train(
 ) -> Result<Outcome> {
     let input = &recipe.input;
     for (path, what, flag) in [
-        (&input.data, "shards", "--data DIR (or input.data in the recipe); albert data build makes them"),
-        (&input.tokenizer, "a tokenizer", "--tokenizer FILE (or input.tokenizer in the recipe)"),
+        (&input.data, "shards", "--data DIR or input.data in the recipe; albert data build creates them"),
+        (&input.tokenizer, "tokenizer", "--tokenizer FILE or input.tokenizer in the recipe"),
     ] {
-        anyhow::ensure!(!path.as_os_str().is_empty(), "the run needs {what}: give {flag}");
+        anyhow::ensure!(!path.as_os_str().is_empty(), "no {what} given: use {flag}");
     }
     let tokenizer = Tokenizer::load(&input.tokenizer)?;
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
@@ -122,7 +122,7 @@ pub(crate) fn train(
     Ok(outcome?)
 }
 
-/// Says how a run ended and gives the exit code for it.
+/// Prints the outcome of a run and returns its exit code.
 pub(crate) fn finish(outcome: &Outcome, folder: &Path) -> ExitCode {
     let place = folder.display();
     match outcome {
@@ -149,7 +149,7 @@ fn describe(summary: &Summary) -> String {
     format!("{} steps, {} tokens in {}", summary.step, summary.tokens, duration(summary.seconds))
 }
 
-/// Shows what a run tells.
+/// Progress of a run on standard error.
 pub(crate) struct Watch {
     progress: Progress,
     peak: Option<Peak>,
@@ -161,7 +161,7 @@ pub(crate) struct Watch {
     interval: u64,
 }
 
-/// Means over about the last fifty steps, so that the line can be read.
+/// Means over about the last fifty steps.
 #[derive(Clone, Copy, Default)]
 struct Smoothed {
     weight: f64,
@@ -214,7 +214,7 @@ impl Observer for Watch {
         let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
         let memory = &started.memory;
         tell!(
-            "{} parameters; {} instances an epoch; {} steps; memory at the token budget {:.1} MiB (activations {:.1})",
+            "{} parameters; {} instances per epoch; {} steps; memory at the token budget {:.1} MiB (activations {:.1})",
             started.parameters,
             started.instances,
             started.steps,
@@ -252,7 +252,7 @@ impl Observer for Watch {
     fn replanned(&mut self, report: &StepReport) -> Option<u64> {
         let steps = self.deadline.as_mut()?.replan(report, self.steps, self.interval)?;
         self.progress.note(&format!(
-            "the machine's speed has changed: {steps} steps instead of {} fit into the time (schedule.replans in config.toml)",
+            "the speed of the machine changed: {steps} steps instead of {} fit the time (schedule.replans in config.toml)",
             self.steps
         ));
         self.steps = steps;
@@ -273,7 +273,7 @@ impl Observer for Watch {
     }
 }
 
-/// An evaluation in one line.
+/// Formats an evaluation as one line.
 pub(crate) fn evaluation_line(record: &EvaluationRecord, is_best: bool) -> String {
     let mut line = format!(
         "held out at step {}: MLM {:.4} nats, {:.4} below the unigram baseline of {:.4} ({:.4} below where \

@@ -1,10 +1,10 @@
-//! `albert quickstart`: the whole path on text that the program carries, within a number of minutes.
+//! `albert quickstart`: from the text inside the program to a trained model, within a number of minutes.
 //!
 //! The vocabulary is trained on the training documents alone, the split is by document, and the evaluation masks
-//! held-out text the default way under a fixed seed: the figures at the end are honest. The number of steps is chosen from
-//! the speed of a few trial steps, and again while the run goes on wherever the machine has become slower or faster
-//! ([`Deadline`]). What was decided, and after which step, is in the run's `config.toml` (`schedule.steps`,
-//! `schedule.replans`): `albert pretrain RUN/config.toml -o OTHER` repeats the run to the bit.
+//! held-out text under a fixed seed, so that no figure is measured on training text. The number of steps follows from the
+//! speed of a few trial steps, and changes during the run if the machine becomes slower or faster ([`Deadline`]). The run's
+//! `config.toml` records each change and its step (`schedule.steps`, `schedule.replans`):
+//! `albert pretrain RUN/config.toml -o OTHER` repeats the run to the bit.
 
 use super::{data, deadline::Deadline, fill_mask, pretrain};
 use crate::{
@@ -35,29 +35,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// English in the public domain, one sentence a line, blank lines between documents: novels of Jane Austen, the CIA World
+/// Public-domain English, one sentence per line, blank lines between documents: novels of Jane Austen, the CIA World
 /// Factbook, the manual of SQLite, the World English Bible, Spurgeon's Treasury of David.
 static TEXT: &[u8] = include_bytes!("../../data/public_domain.txt");
 static RECIPE: &str = include_str!("quickstart.toml");
 
 /// Pieces of the vocabulary.
 const VOCABULARY: usize = 4096;
-/// Most steps of the trial that measures the speed, and its most share of the time; the first steps are slower and are not
-/// counted where there are others.
+/// Maximum steps of the trial that measures the speed, and its maximum share of the time; the first steps are slower and are
+/// not counted if there are others.
 const TRIAL_STEPS: u64 = 24;
 const TRIAL_SHARE: f64 = 0.08;
 const TRIAL_WARMUP: usize = 8;
 /// Steps that take as long as an evaluation where the trial had no time for one: 680 held-out sequences against 64 a step,
 /// without the backward pass.
 const EVALUATION_STEPS: f64 = 4.0;
-/// Share of the time left that steps are planned for; speed varies while others use the machine.
+/// Share of the time left that steps are planned for; the speed of a shared machine varies.
 const CAUTION: f64 = 0.93;
-/// Most evaluations of a run, and their most share of its time.
+/// Maximum evaluations of a run, and their maximum share of its time.
 const EVALUATIONS: f64 = 9.0;
 const EVALUATION_SHARE: f64 = 0.15;
-/// Runs of fewer seconds of training are told what to expect; after 240 s the fills were frequent words.
+/// Training time in seconds below which a note says what to expect; after 240 s the fills were frequent words.
 const SHORT: f64 = 600.0;
-/// Sentences that show what the model has learnt.
+/// Sentences to fill at the end.
 const EXAMPLES: [&str; 3] = [
     "The [MASK] of the country is bordered by the sea.",
     "She was very [MASK] to see her sister.",
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (recipe, None, Begin::Resume)
     } else {
         let (recipe, deadline) = prepare(arguments, &folder, &cpu, started, &stop)?;
-        // Who sets the number of steps gets it, however long it takes.
+        // An explicit number of steps has no deadline.
         let is_set = arguments.settings.iter().any(|setting| setting.trim_start().starts_with("schedule.steps"));
         (recipe, (!is_set).then_some(deadline), Begin::New)
     };
@@ -116,15 +116,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         )?;
         if summary.seconds < SHORT {
             tell!(
-                "masks filled with \"the\", \"of\" and \",\" are expected of a run of minutes: frequent words are learnt first; \
-                 more --minutes end further below the baseline"
+                "a run of a few minutes fills masks with \"the\", \"of\" and \",\", because frequent words are learned first; \
+                 raise --minutes for a lower loss"
             );
         }
     }
     Ok(code)
 }
 
-/// Vocabulary, data and plan: what the run needs, in its folder.
+/// Writes vocabulary and data to the run's folder and plans the run.
 fn prepare(
     arguments: &Arguments,
     folder: &Path,
@@ -134,7 +134,7 @@ fn prepare(
 ) -> Result<(Recipe, Deadline)> {
     tell!("1. vocabulary of {VOCABULARY} pieces, from the training documents");
     let split = SplitSettings::default();
-    fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let tokenizer = train_tokenizer(cpu, &split)?;
     let inputs = Inputs { tokenizer: folder.join("tokenizer.json"), data: folder.join("data") };
     tokenizer.save(&inputs.tokenizer)?;
@@ -159,7 +159,7 @@ fn prepare(
     Ok((recipe, Deadline::new(started + budget, trial.evaluation)))
 }
 
-/// Refuses a folder with something in it.
+/// Returns an error if the folder is not empty.
 fn expect_free(folder: &Path) -> Result<()> {
     let place = folder.display();
     match fs::read_dir(folder) {
@@ -177,7 +177,7 @@ fn source() -> Source {
     Source::Memory { name: "the program's public-domain text".to_owned(), text: Arc::from(TEXT) }
 }
 
-/// A vocabulary of the documents that will not be held out.
+/// Trains a vocabulary on the documents that are not held out.
 fn train_tokenizer(cpu: &Cpu, split: &SplitSettings) -> Result<Tokenizer> {
     let mut splitter = Splitter::new(split);
     let mut lines = Vec::new();
@@ -191,14 +191,14 @@ fn train_tokenizer(cpu: &Cpu, split: &SplitSettings) -> Result<Tokenizer> {
     Ok(cpu.install(|| tokenizer::train(&lines, &config, |_| ()))?)
 }
 
-/// Where the run's inputs are.
+/// Paths of the run's inputs.
 struct Inputs {
     tokenizer: PathBuf,
     data: PathBuf,
 }
 
 impl Inputs {
-    /// The recipe for `steps` steps, measured `evaluations` times, the last at the end.
+    /// Recipe of `steps` steps and `evaluations` evaluations, the last at the end.
     fn recipe(&self, settings: &[String], steps: u64, evaluations: u64) -> Result<Recipe> {
         let mut all = vec![
             format!("schedule.steps={steps}"),
@@ -219,7 +219,7 @@ struct Speed {
     evaluation: f64,
 }
 
-/// Listens to the trial, and ends it when its share of the time is over or the user stops the program.
+/// Times the trial, and ends it when its share of the time is over or the user stops the program.
 struct Clock<'s> {
     steps: Vec<f64>,
     last: Option<Instant>,
@@ -242,7 +242,7 @@ impl Observer for Clock<'_> {
     }
 }
 
-/// Trains a few steps in a folder that is removed again.
+/// Trains a few steps in a temporary folder.
 fn trial(
     inputs: &Inputs,
     tokenizer: &Tokenizer,
@@ -251,7 +251,7 @@ fn trial(
     (end, stop): (Instant, &AtomicBool),
 ) -> Result<Speed> {
     let folder = inputs.data.with_file_name("trial");
-    // Of an attempt that was killed.
+    // Left by a killed attempt.
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("{} cannot be removed", folder.display()))?;
     }
@@ -277,7 +277,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Fills masks and says how far below the baseline the model ended.
+/// Prints filled masks and the loss relative to the baseline.
 fn show(folder: &Path, cpu: Cpu, evaluation: Option<&EvaluationRecord>) -> Result<()> {
     let mut out = results();
     let mut filler = MaskFiller::load(folder, Device::Cpu(cpu))?;

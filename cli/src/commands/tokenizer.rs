@@ -108,15 +108,15 @@ pub(crate) fn report(progress: Progress) {
                 tell!("{skipped} lines were too long and were skipped");
             }
         }
-        Progress::Seeded { pieces } => tell!("{pieces} pieces to start from"),
+        Progress::Seeded { pieces } => tell!("{pieces} seed pieces"),
         Progress::Iterated { round, pieces, log_likelihood_per_word } => {
-            tell!("round {round}: {pieces} pieces, {log_likelihood_per_word:.4} nats a word");
+            tell!("round {round}: {pieces} pieces, {log_likelihood_per_word:.4} nats per word");
         }
         Progress::Pruned { .. } => {}
     }
 }
 
-/// The lines of a text file. Bytes that are not UTF-8 are refused by line, or replaced if `lossy`.
+/// Reads the lines of a text file. Bytes that are not UTF-8 are an error with the line, or replaced if `lossy`.
 fn read_lines(path: &Path, lossy: bool) -> Result<Vec<String>> {
     let name = path.display();
     let bytes = std::fs::read(path).with_context(|| format!("{name} cannot be read"))?;
@@ -130,7 +130,7 @@ fn read_lines(path: &Path, lossy: bool) -> Result<Vec<String>> {
         .collect()
 }
 
-/// A line without its end; or where it is not UTF-8.
+/// The line without its line break, or the first byte that is not UTF-8.
 fn text_of(line: &[u8]) -> Result<&str, String> {
     let text = std::str::from_utf8(line).map_err(|error| {
         let at = error.valid_up_to();
@@ -139,7 +139,7 @@ fn text_of(line: &[u8]) -> Result<&str, String> {
     Ok(text.trim_end_matches(['\n', '\r']))
 }
 
-/// Texts that are encoded together: enough to keep all cores busy, few enough to answer soon.
+/// Texts that are encoded together: enough to keep all cores busy, few enough for early output.
 const BATCH: usize = 4096;
 
 fn encode(arguments: &Encode) -> Result<()> {
@@ -204,7 +204,7 @@ fn convert(arguments: &Convert) -> Result<()> {
     match output.extension().and_then(|extension| extension.to_str()) {
         Some("model") => tokenizer.save_spiece(output)?,
         Some("json") => tokenizer.save(output)?,
-        _ => bail!("{}: the name must end in .model or .json, which says the format", output.display()),
+        _ => bail!("{}: expected a name that ends in .model or .json, which sets the format", output.display()),
     }
     tell!("{} pieces written to {}", tokenizer.vocab_size(), output.display());
     Ok(())

@@ -38,7 +38,7 @@ pub(crate) fn rows() -> Vec<Situation> {
     for (name, command) in PRINTING {
         rows.push(row("closed pipe", name, format!("no_reader; {command} >&7")));
         rows.push(
-            row("full device", name, format!("{command} > /dev/full")).fails("standard output cannot be written"),
+            row("full device", name, format!("{command} > /dev/full")).fails("cannot write to standard output"),
         );
         rows.push(row("standard error closed pipe", name, format!("no_reader; {command} 2>&7")));
     }

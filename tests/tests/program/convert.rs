@@ -28,8 +28,8 @@ fn a_checkpoint_of_googles_becomes_a_folder_and_everything_is_told() {
         "AlbertForPreTraining: 2 layers, H 8, E 4, V 30; weights as bfloat16",
         "note: 4 attention heads of 2 columns; the weights cannot confirm this number",
         "loaded 48 tensors, 0 missing",
-        "97 no part of a model (buffers, moments, counts): bert/embeddings/LayerNorm/beta/adam_m,",
-        "keys of the configuration without meaning here: net_structure_type",
+        "97 not model weights (buffers, moments, counters): bert/embeddings/LayerNorm/beta/adam_m,",
+        "configuration keys ignored: net_structure_type",
         "config.json, model.safetensors",
     ] {
         assert!(told.contains(part), "`{part}` is not said:\n{told}");

@@ -120,7 +120,7 @@ fn texts_are_learnt_measured_predicted_and_classified() {
     finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--output", &world.arg("out.json")]))
         .fails_with(&["written to .jsonl or .tsv"]);
     finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--task", "ax", "--glue-submission", "x"]))
-        .fails_with(&["--task ax: the model was made for `classify`, which has other labels"]);
+        .fails_with(&["--task ax: the model was fine-tuned for `classify`, which has other labels"]);
     let lines = fs::read_to_string(world.path("out.jsonl")).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((lines[0]["id"].as_str(), lines[0]["label"].as_str()), (Some("a"), Some("pos")));

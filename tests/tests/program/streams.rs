@@ -70,7 +70,7 @@ fn a_printing_command_ends_quietly_when_nobody_reads_and_names_a_full_device() {
         let told = run(&arguments, full_device(), Stdio::piped());
         let said = String::from_utf8_lossy(&told.stderr).into_owned();
         assert_eq!(told.status.code(), Some(1), "{arguments:?}, full device: {said}");
-        assert!(said.contains("error: standard output cannot be written: No space left"), "{arguments:?}: {said}");
+        assert!(said.contains("error: cannot write to standard output: No space left"), "{arguments:?}: {said}");
         let _ = fs::remove_dir_all(world.path("converted"));
         for (stderr, name) in [(closed_pipe(), "closed"), (full_device(), "full")] {
             let told = run(&arguments, Stdio::null(), stderr);

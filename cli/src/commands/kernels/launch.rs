@@ -1,4 +1,4 @@
-//! A launch of a kernel as JSON: what `docs/simulator.md` describes.
+//! Launch file of `albert kernels simulate`, described in `docs/simulator.md`.
 
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
@@ -17,7 +17,7 @@ use std::{
     path::Path,
 };
 
-/// The launch, as written.
+/// Contents of a launch file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Description {
@@ -28,11 +28,11 @@ pub(super) struct Description {
     shared_bytes: u32,
     #[serde(deserialize_with = "arguments")]
     args: Vec<Given>,
-    /// Where the buffers are written afterwards, each as NAME.npy.
+    /// Folder for the buffers after the launch, each as NAME.npy.
     outputs: Option<String>,
 }
 
-/// An argument, told by its keys.
+/// Argument; its keys determine the kind.
 #[derive(Debug)]
 enum Given {
     Number(Scalar),
@@ -40,7 +40,7 @@ enum Given {
     TensorMap(Map),
 }
 
-/// Messages say which argument it is.
+/// Parses arguments; errors name the position.
 fn arguments<'de, D: Deserializer<'de>>(list: D) -> Result<Vec<Given>, D::Error> {
     let given = |(position, value): (usize, Value)| {
         let parsed = if value.get("buffer").is_some() {
@@ -68,7 +68,7 @@ enum Scalar {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Buffer {
-    /// Its name; the same name again is the same buffer, and needs nothing else.
+    /// Name; a repeated name refers to the same buffer and takes no other keys.
     buffer: String,
     dtype: Option<DType>,
     shape: Option<Vec<usize>>,
@@ -85,7 +85,7 @@ struct Buffer {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Map {
-    /// The buffer's name. The buffer stands somewhere in the arguments, or is described here.
+    /// Name of a buffer among the arguments, or of one that is described here.
     tensor_map: String,
     dtype: Option<DType>,
     shape: Option<Vec<usize>>,
@@ -95,7 +95,7 @@ struct Map {
     /// Elements of a tile in each dimension.
     #[serde(rename = "box")]
     tile: Vec<u32>,
-    /// Bytes from one element to the next of dimensions 1, 2, ...; without them the buffer has no gaps.
+    /// Strides of dimensions 1, 2, ... in bytes; contiguous by default.
     strides: Option<Vec<u64>>,
     /// `none`, `32B`, `64B` or `128B`.
     #[serde(default)]
@@ -117,7 +117,7 @@ enum Exchange {
     B128,
 }
 
-/// Only what the simulator knows.
+/// Interleaved layouts, of which the simulator supports none.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 enum Interleave {
     #[default]
@@ -125,7 +125,7 @@ enum Interleave {
     None,
 }
 
-/// What a buffer holds. bf16 is `u16` in files, which have no such type.
+/// Element type of a buffer. NumPy files have no bf16 and store it as `u16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum DType {
@@ -143,7 +143,7 @@ enum DType {
     S64,
 }
 
-/// Runs `$body` with `$T` as the Rust type that files have for a type of buffers.
+/// Runs `$body` with `$T` as the Rust type of the elements in files.
 macro_rules! in_files {
     ($dtype:expr, $T:ident => $body:expr) => {
         in_files!(@each $dtype, $T, $body,
@@ -178,7 +178,7 @@ impl DType {
 }
 
 impl Given {
-    /// The name of its buffer.
+    /// Name of its buffer.
     fn name(&self) -> &str {
         match self {
             Given::Number(_) => "",
@@ -189,7 +189,7 @@ impl Given {
 }
 
 impl Map {
-    /// The buffer, if it is described here.
+    /// The buffer, if it is defined here.
     fn buffer(&self) -> Option<Buffer> {
         let Self { tensor_map, dtype, shape, from, random, fill, .. } = self;
         let described = dtype.is_some() || shape.is_some() || from.is_some() || random.is_some() || fill.is_some();
@@ -226,17 +226,17 @@ pub(super) struct Prepared {
     pub(super) memory: Memory,
     pub(super) arguments: Vec<Argument>,
     buffers: BTreeMap<String, Placed>,
-    /// Bytes of all buffers, now and at most.
+    /// Bytes of all buffers, and their limit.
     bytes: u64,
     most: u64,
 }
 
 impl Prepared {
-    /// Relative paths begin in `folder`.
+    /// Relative paths start at `folder`.
     pub(super) fn new(description: &Description, folder: &Path, limits: &Limits) -> Result<Self> {
         let (memory, arguments, buffers) = (Memory::new(), Vec::new(), BTreeMap::new());
         let mut prepared = Self { memory, arguments, buffers, bytes: 0, most: limits.memory_bytes };
-        // All buffers first: a map may stand before the buffer that it is of.
+        // Buffers first: a map may precede its buffer.
         for (position, given) in description.args.iter().enumerate() {
             let placed = match given {
                 Given::Number(_) => Ok(()),
@@ -263,7 +263,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Puts a buffer into memory, if it is not there already.
+    /// Allocates and fills a buffer, if it is not allocated yet.
     fn place(&mut self, buffer: &Buffer, folder: &Path) -> Result<()> {
         let Buffer { buffer: name, dtype, shape, from, random, fill } = buffer;
         let sources = usize::from(from.is_some()) + usize::from(random.is_some()) + usize::from(fill.is_some());
@@ -308,9 +308,9 @@ impl Prepared {
         let Some(Placed { address, dtype, shape }) = self.buffers.get(&map.tensor_map) else {
             bail!("no buffer has that name; give `dtype` and `shape` here");
         };
-        let dtype = dtype.of_tensor().with_context(|| format!("a tensor map has no {dtype:?}"))?;
+        let dtype = dtype.of_tensor().with_context(|| format!("tensor maps do not support {dtype:?}"))?;
         let shape: Vec<u64> = shape.iter().rev().map(|&size| size as u64).collect();
-        // An empty buffer may have any other sizes; the map is refused for its empty dimension.
+        // The other sizes of an empty buffer are arbitrary; the map is rejected for its empty dimension.
         let dense = shape.iter().scan(dtype.bytes() as u64, |bytes, &size| {
             *bytes = bytes.saturating_mul(size);
             Some(*bytes)
@@ -325,7 +325,7 @@ impl Prepared {
         Ok(TensorMap::new(*address, dtype, &shape, map.strides.as_deref().unwrap_or(&dense), &map.tile, swizzle)?)
     }
 
-    /// Writes every buffer to the folder of outputs, if there is one; gives those with bytes that nobody wrote.
+    /// Writes every buffer to the folder of outputs, if any. Returns the buffers with bytes that were never written.
     pub(super) fn save(&self, description: &Description, folder: &Path) -> Result<Vec<(String, usize)>> {
         let Some(outputs) = &description.outputs else { return Ok(Vec::new()) };
         let outputs = folder.join(outputs);
@@ -344,7 +344,7 @@ impl Prepared {
     }
 }
 
-/// The elements of a NumPy file, which must be of this type and shape.
+/// Reads the elements of a NumPy file of this type and shape.
 fn load(path: &Path, dtype: DType, shape: &[usize]) -> Result<Vec<u8>> {
     let read = || -> Result<Vec<u8>> {
         check_header(path)?;
@@ -353,14 +353,14 @@ fn load(path: &Path, dtype: DType, shape: &[usize]) -> Result<Vec<u8>> {
         ensure!(found == shape, "the file has shape {found:?}, the launch {shape:?}");
         ensure!(file.order() == npyz::Order::C || shape.len() < 2, "the file is in column order; save it in row order");
         in_files!(dtype, T => {
-            let values: Vec<T> = file.into_vec().with_context(|| format!("{dtype:?} was expected"))?;
+            let values: Vec<T> = file.into_vec().with_context(|| format!("expected {dtype:?}"))?;
             Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
         })
     };
     read().with_context(|| path.display().to_string())
 }
 
-/// Refuses what is no file, and a header that is longer than any of a plain array: it would be allocated unread.
+/// Rejects special files and headers longer than that of any plain array, which would be allocated unread.
 fn check_header(path: &Path) -> Result<()> {
     const MOST: u32 = 4096;
     ensure!(std::fs::metadata(path)?.is_file(), "not a regular file");
@@ -388,7 +388,7 @@ fn write(path: &Path, placed: &Placed, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Floats from -1 to 1, integers from 0 to 255.
+/// Random floats in [-1, 1), integers in 0..256.
 fn draw(seed: u64, dtype: DType, elements: usize) -> Vec<u8> {
     let mut stream = Stream::new(seed, [0, 0, 0]);
     let unit = |stream: &mut Stream| 2.0 * stream.next_f32() - 1.0;
@@ -411,7 +411,7 @@ fn draw(seed: u64, dtype: DType, elements: usize) -> Vec<u8> {
 }
 
 fn repeat(value: &Number, dtype: DType, elements: usize) -> Result<Vec<u8>> {
-    let misfit = || anyhow::anyhow!("`fill` is {value}, which is not a {dtype:?}");
+    let misfit = || anyhow::anyhow!("`fill` is {value}; expected a value of type {dtype:?}");
     let float = || value.as_f64().ok_or_else(misfit);
     let unsigned = || value.as_u64().ok_or_else(misfit);
     let signed = || value.as_i64().ok_or_else(misfit);

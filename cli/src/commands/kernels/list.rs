@@ -1,7 +1,7 @@
-//! `albert kernels list`: every CUDA kernel with what it needs and what it costs.
+//! `albert kernels list`: registers, spills, FLOPs, bytes and architectures of every CUDA kernel.
 //!
-//! The example is the smallest case of the table that launches the kernel; FLOPs and bytes are counted by the simulator
-//! while it runs (bytes: those of global memory that are read or written, each once).
+//! The example is the smallest case that launches the kernel. The simulator counts its FLOPs and the bytes of global memory
+//! that are read or written, each once.
 
 use super::{architecture, programs};
 use crate::{
@@ -29,14 +29,14 @@ pub(crate) struct Arguments {
     /// Only kernels for sm_80 or sm_90a
     #[arg(long)]
     arch: Option<String>,
-    /// Only kernels whose name holds this
+    /// Only kernels whose name contains this text
     filter: Option<String>,
-    /// Assemble each with this ptxas, and show the registers it takes and what it spills
+    /// Assemble each kernel with this ptxas and print its registers and spills
     #[arg(long)]
     ptxas: Option<PathBuf>,
 }
 
-/// What ptxas says of a kernel.
+/// Report of ptxas on a kernel.
 struct Assembled {
     registers: u32,
     spilled_bytes: u32,
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         |program: &Program| arguments.filter.as_deref().is_none_or(|part| program.name.as_str().contains(part));
     let programs: Vec<Program> = programs(only).into_iter().filter(wanted).collect();
     if programs.is_empty() {
-        bail!("no kernel matches; `albert kernels list` prints all");
+        bail!("no kernel matches; `albert kernels list` without a filter prints all");
     }
     let assembler = arguments.ptxas.as_deref().map(Assembler::new).transpose()?;
     let examples = examples(&programs)?;
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Columns as wide as their widest entry; names to the left, numbers to the right.
+/// Prints a table; text is aligned left, numbers right.
 fn print(out: &mut impl Write, rows: &[[String; 7]]) -> Result<()> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let [name, registers, spilled, example, flops, bytes] = [0, 1, 2, 3, 4, 5].map(width);
@@ -91,7 +91,7 @@ fn print(out: &mut impl Write, rows: &[[String; 7]]) -> Result<()> {
     Ok(())
 }
 
-/// For each program the smallest case that launches it, run in the simulator: its sizes, FLOPs, bytes.
+/// Sizes, FLOPs and bytes of the smallest case that launches each program, from the simulator.
 fn examples(programs: &[Program]) -> Result<BTreeMap<Name, [String; 3]>> {
     let wanted: BTreeSet<&Name> = programs.iter().map(|program| &program.name).collect();
     let mut all = BTreeMap::new();
@@ -114,7 +114,7 @@ fn examples(programs: &[Program]) -> Result<BTreeMap<Name, [String; 3]>> {
     Ok(all)
 }
 
-/// ptxas with a folder to work in.
+/// ptxas and its temporary folder.
 struct Assembler<'p> {
     ptxas: &'p Path,
     scratch: TempDir,
@@ -122,14 +122,13 @@ struct Assembler<'p> {
 
 impl<'p> Assembler<'p> {
     fn new(ptxas: &'p Path) -> Result<Self> {
-        // New, with a name that nobody can guess and for this user alone: no link that others planted is followed.
+        // New, with an unpredictable name and private to this user, so that no planted link is followed.
         let scratch = tempfile::Builder::new().prefix("albert-kernels-").tempdir();
-        let scratch =
-            scratch.context("a temporary folder cannot be made; set TMPDIR to a folder that can be written")?;
+        let scratch = scratch.context("cannot create a temporary folder; set TMPDIR to a writable folder")?;
         Ok(Self { ptxas, scratch })
     }
 
-    /// Assembles a kernel for the first architecture that takes it.
+    /// Assembles a kernel for the oldest architecture that it supports.
     fn assemble(&self, program: &Program) -> Result<Assembled> {
         let [source, object] = ["kernel.ptx", "kernel.cubin"].map(|name| self.scratch.path().join(name));
         std::fs::write(&source, &program.text).with_context(|| source.display().to_string())?;
@@ -142,7 +141,7 @@ impl<'p> Assembler<'p> {
             .args(["--verbose", "--gpu-name", architecture, "--output-file"])
             .args([&object, &source])
             .output()
-            .with_context(|| format!("{ptxas} cannot be run"))?;
+            .with_context(|| format!("cannot run {ptxas}; --ptxas names the program"))?;
         let log = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
         if !run.status.success() {
             bail!("{ptxas} rejects {}: {}", program.name, log.trim());
@@ -154,7 +153,7 @@ impl<'p> Assembler<'p> {
         let (Some(registers), Some(spilled_bytes)) =
             (number_before(" registers"), number_before(" bytes spill stores"))
         else {
-            bail!("{ptxas} reported no registers or spills of {}: {}", program.name, log.trim());
+            bail!("{ptxas} reports no registers or spills of {}: {}", program.name, log.trim());
         };
         Ok(Assembled { registers, spilled_bytes })
     }

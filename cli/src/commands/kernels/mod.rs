@@ -1,6 +1,6 @@
-//! `albert kernels`: the CUDA kernels as text, and a GPU to run any PTX on without having one.
+//! `albert kernels`: the CUDA kernels as PTX, and a simulated GPU that runs any PTX.
 //!
-//! The one command that speaks to the layer of kernels itself: they are its subject.
+//! The only command that uses the crates `kernels` and `ptx` directly.
 
 mod launch;
 mod list;
@@ -15,24 +15,24 @@ use std::{io::Write, process::ExitCode};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// All CUDA kernels: architectures, registers, spills (with ptxas), FLOPs and bytes
+    /// List the CUDA kernels: architectures, registers, spills (with ptxas), FLOPs and bytes
     List(list::Arguments),
     /// Print the PTX of a kernel
     Ptx(PtxArguments),
-    /// What the kernels of a training step should take on an H200, predicted from the simulator's counts
+    /// Predict the time of each kernel of a training step on an H200, from the simulator's counts
     Predict,
-    /// Run a PTX file, anybody's, on a simulated GPU: values, races, bank conflicts
+    /// Run any PTX file on a simulated GPU: values, races, bank conflicts
     Simulate(simulate::Arguments),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PtxArguments {
-    /// A name of `albert kernels list`, or its beginning if only one kernel begins so
+    /// Kernel name as printed by `albert kernels list`, or a prefix of exactly one name
     name: String,
-    /// sm_80 or sm_90a; by default what the name says, or the first that has the kernel
+    /// Architecture: sm_80 or sm_90a [default: that of the name, or the first that has the kernel]
     #[arg(long)]
     arch: Option<String>,
-    /// With the lines of the Rust source (.loc), as the driver gets it
+    /// Include the lines of the Rust source (.loc), as passed to the driver
     #[arg(long)]
     lines: bool,
 }
@@ -63,7 +63,7 @@ fn programs(only: Option<Sm>) -> Vec<Program> {
 fn architecture(name: &str) -> Result<Sm> {
     let found = Sm::ALL.into_iter().find(|sm| sm.target() == name || sm.name() == name);
     let known: Vec<&str> = Sm::ALL.iter().map(|sm| sm.target()).collect();
-    found.ok_or_else(|| anyhow::anyhow!("no kernels are written for `{name}`; there are {}", known.join(" and ")))
+    found.ok_or_else(|| anyhow::anyhow!("no kernels for architecture `{name}`; expected {}", known.join(" or ")))
 }
 
 fn ptx(arguments: &PtxArguments) -> Result<ExitCode> {

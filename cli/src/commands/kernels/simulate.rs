@@ -1,4 +1,4 @@
-//! `albert kernels simulate`: one launch of any PTX text on the simulated GPU.
+//! `albert kernels simulate`: one launch of any PTX on the simulated GPU.
 
 use super::launch::{Description, Prepared};
 use crate::output::{self, results_beside_files};
@@ -15,65 +15,65 @@ use std::{
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Order {
-    /// Warps take turns
+    /// One instruction of each warp in turn
     RoundRobin,
-    /// Warps run at random, a few instructions each
+    /// Random warps, a few instructions each
     Random,
-    /// One warp runs as far as it can before any other
+    /// One warp runs until it blocks before another runs
     Adversarial,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Ending {
-    /// As late as allowed
+    /// As late as the memory model allows
     Latest,
-    /// At once
+    /// Immediately
     Earliest,
-    /// At some time in between
+    /// At a random time in between
     Random,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Rounding {
-    /// Correctly rounded
+    /// Correctly rounded results
     Exact,
-    /// The largest that the documented error allows
+    /// Largest results within the documented error
     High,
-    /// The smallest
+    /// Smallest results within the documented error
     Low,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The PTX text, from our assembler, nvcc, Triton or by hand
+    /// PTX file, from our assembler, nvcc, Triton or by hand
     file: PathBuf,
-    /// The launch as JSON: entry, grid, block, shared_bytes, args, outputs (docs/simulator.md)
+    /// Launch as JSON: entry, grid, block, shared_bytes, args, outputs (docs/simulator.md)
     #[arg(long)]
     launch: PathBuf,
-    /// The order in which warps run
+    /// Order in which warps run
     #[arg(long, value_enum, default_value = "round-robin")]
     schedule: Order,
-    /// When asynchronous operations are over
+    /// Completion time of asynchronous operations
     #[arg(long, value_enum, default_value = "latest")]
     completion: Ending,
-    /// For random orders
+    /// Seed of random orders
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// What approximate instructions give
+    /// Results of approximate instructions
     #[arg(long, value_enum, default_value = "exact")]
     approximation: Rounding,
-    /// Do not ask for a fence between an mbarrier's initialization and its first asynchronous use; Triton leaves it out
+    /// Do not require a fence between the initialization of an mbarrier and its first asynchronous use (Triton omits it)
     #[arg(long)]
     ignore_init_fence: bool,
-    /// Do not ask for a fence between cp.async and the wgmma or bulk copy that reads its bytes; Triton leaves it out
+    /// Do not require a fence between cp.async and the wgmma or bulk copy that reads its bytes (Triton omits it)
     #[arg(long)]
     ignore_copy_fence: bool,
-    /// Findings and measurements as JSON on standard output
+    /// Print findings and metrics as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Exit code of a run without, and of one with a finding, and where the kernel could not be run.
+/// Exit codes: no findings, findings, kernel not run.
 const CLEAN: u8 = 0;
 const FOUND: u8 = 1;
 const COULD_NOT_RUN: u8 = 2;
@@ -88,7 +88,7 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
     let text = read(&arguments.file, limits.text_bytes)?;
     let module = Module::parse(&text).with_context(|| arguments.file.display().to_string())?;
     let description = Description::parse(&read(&arguments.launch, limits.text_bytes)?)
-        .with_context(|| format!("{}: no launch", arguments.launch.display()))?;
+        .with_context(|| format!("{}: not a launch", arguments.launch.display()))?;
     let folder = arguments.launch.parent().unwrap_or(Path::new("."));
     let mut prepared = Prepared::new(&description, folder, &limits)?;
     let options = Options {
@@ -115,7 +115,7 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
         .launch(&description.entry, description.launch(), &prepared.arguments, &mut prepared.memory, &options)
         .with_context(|| arguments.file.display().to_string())?;
     let unwritten = prepared.save(&description, folder)?;
-    // The exit code tells of findings whether or not their text is read.
+    // The exit code reports findings even if standard output is closed.
     let mut out = results_beside_files();
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&as_json(&report, &unwritten))?)?;
@@ -125,7 +125,7 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
     Ok(report)
 }
 
-/// A text of at most so many bytes.
+/// Reads a text of at most `most` bytes.
 fn read(path: &Path, most: usize) -> Result<String> {
     let what = || format!("{} cannot be read", path.display());
     let mut text = String::new();
@@ -134,7 +134,7 @@ fn read(path: &Path, most: usize) -> Result<String> {
     Ok(text)
 }
 
-/// Buffers of which some bytes were never written, with their number.
+/// Buffers with bytes that were never written, and how many.
 type Unwritten = [(String, usize)];
 
 fn print(out: &mut impl Write, report: &Report, unwritten: &Unwritten) -> Result<()> {
@@ -142,7 +142,7 @@ fn print(out: &mut impl Write, report: &Report, unwritten: &Unwritten) -> Result
         writeln!(out, "{finding}")?;
     }
     if report.dropped > 0 {
-        writeln!(out, "and {} findings more", report.dropped)?;
+        writeln!(out, "and {} more findings", report.dropped)?;
     }
     let Metrics { issued, lanes, scalar_flops, tensor_flops, global_read, global_written, barriers, phases, .. } =
         report.metrics;
@@ -155,7 +155,7 @@ fn print(out: &mut impl Write, report: &Report, unwritten: &Unwritten) -> Result
         let (what, place) = (transactions(site.memory), &site.place);
         writeln!(
             out,
-            "{place}: {}: {:.2} {what} a request, {:.2} would do, {} at worst",
+            "{place}: {}: {:.2} {what} per request, {:.2} needed, {} at worst",
             site.instruction,
             site.degree(),
             site.least as f64 / site.requests.max(1) as f64,
