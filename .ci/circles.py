@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 
-CRATES = ["kernels/ptx", "kernels", "engine", "albert", "cli", "cli/measure", "benches", "tests"]
+CRATES = ["kernels/ptx", "kernels", "engine/bounded-input", "engine", "albert/tokenizer", "albert", "cli/measure", "cli", "benches", "tests"]
 DEFINITION = re.compile(r"^(?:pub(?:\([^)]*\))? )?(?:default |const |async |unsafe |extern \"C\" )*"
                         r"(?:fn|struct|enum|union|trait|type|const|static|macro_rules!) ?(?:mut )?([A-Za-z_]\w*)", re.M)
 PATH = re.compile(r"\b((?:crate|super|self)(?:::(?:super))*(?:::[A-Za-z_]\w*)+)")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that imports go one way, cli -> albert -> engine -> kernels -> ptx, and that unsafe code occurs only in the listed places.
+# Checks that imports go one way, cli -> albert -> engine -> kernels -> ptx and albert -> tokenizer -> bounded-input, and that unsafe code occurs only in the listed places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -17,6 +17,8 @@ $hits"
 forbidden kernels/ptx 'kernels|engine|albert|cudarc'
 forbidden kernels 'engine|albert|cudarc'
 forbidden engine 'albert'
+forbidden engine/bounded-input 'ptx|kernels|engine|albert|cudarc|memmap2'
+forbidden albert/tokenizer 'ptx|kernels|engine|albert|cudarc|memmap2'
 forbidden albert 'ptx|kernels|cudarc|memmap2'
 forbidden cli/measure 'ptx|cudarc|albert_benches'
 # `albert kernels` is the only command that may import kernels; `albert bench` does so through cli/measure.

@@ -19,7 +19,7 @@ pub mod pretrain;
 pub mod report;
 pub mod span;
 pub mod tasks;
-pub mod tokenizer;
 pub mod training;
 
+pub use albert_tokenizer as tokenizer;
 pub use config::AlbertConfig;

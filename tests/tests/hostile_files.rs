@@ -14,7 +14,7 @@ use albert::config::AlbertConfig;
 use albert::data::{Dataset, Vocabulary};
 use albert::tokenizer::{Cleaning, SpecialIds, Tokenizer, WordPiece};
 use albert_tests::allocator::{Counting, live_and_peak, reset_peak};
-use engine::io::{Safetensors, crc32c, limits};
+use engine::io::{Safetensors, limits, masked_crc};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -160,11 +160,11 @@ fn spiece_model() {
         blob.push(0);
         let mut field = Vec::new();
         field.push(2 << 3 | 2);
-        engine::io::write_varint(&mut field, blob.len() as u64);
+        engine::io::proto::write_varint(&mut field, blob.len() as u64);
         field.extend(blob);
         let mut out = special();
         out.push(0x1a);
-        engine::io::write_varint(&mut out, field.len() as u64);
+        engine::io::proto::write_varint(&mut out, field.len() as u64);
         [out, field].concat()
     };
     check("a charsmap of one block", 1 << 18, normalizer, read);
@@ -270,17 +270,16 @@ fn safetensors() {
 
 #[test]
 fn tensorflow_index() {
-    let masked = |bytes: &[u8]| crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8);
     let block = |entries: &[u8]| {
         let mut out = entries.to_vec();
         out.extend([0, 0, 0, 0, 1, 0, 0, 0, 0]);
-        let crc = masked(&out);
+        let crc = masked_crc(&out);
         out.extend(crc.to_le_bytes());
         out
     };
     let varints = |numbers: &[u64]| {
         let mut out = Vec::new();
-        numbers.iter().for_each(|&number| engine::io::write_varint(&mut out, number));
+        numbers.iter().for_each(|&number| engine::io::proto::write_varint(&mut out, number));
         out
     };
     let index = move |entries: Vec<u8>| {

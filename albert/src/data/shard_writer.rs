@@ -6,9 +6,10 @@
 //!
 //! Memory: the shard until it is written, 2 or 4 bytes a token, 4 a sentence and 16 a document.
 
+use std::hash::Hasher as _;
 use std::path::{Path, PathBuf};
 
-use engine::io::{Hasher64, write_atomically};
+use engine::io::{XxHash64, write_atomically};
 use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
@@ -121,9 +122,9 @@ impl ShardWriter {
             bytemuck::cast_slice(&self.hashes),
         ];
         let padded = sections.iter().flat_map(|s| [*s, &[0; 8][..s.len().next_multiple_of(8) - s.len()]]);
-        let (mut hasher, mut bytes) = (Hasher64::new(), HEADER_BYTES as u64);
+        let (mut hasher, mut bytes) = (XxHash64::with_seed(0), HEADER_BYTES as u64);
         for part in padded.clone() {
-            hasher.update(part);
+            hasher.write(part);
             bytes += part.len() as u64;
         }
         self.header.content_hash = hasher.finish();

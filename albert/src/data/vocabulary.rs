@@ -1,6 +1,8 @@
 //! What the data path must know of a tokenizer: a plain value, so that masking and shards depend on no tokenizer code.
 
-use engine::io::Hasher64;
+use std::hash::Hasher as _;
+
+use engine::io::XxHash64;
 
 use super::error::DataError;
 use crate::tokenizer::{SpecialIds, Tokenizer};
@@ -34,13 +36,13 @@ impl Vocabulary {
         if size <= sorted_specials.len() {
             return Err(DataError::setting("vocabulary size", size, "more pieces than the special ones"));
         }
-        let mut hash = Hasher64::new();
-        hash.update(&(size as u64).to_le_bytes());
+        let mut hash = XxHash64::with_seed(0);
+        hash.write(&(size as u64).to_le_bytes());
         for id in [pad, unk, cls, sep, mask] {
-            hash.update(&id.to_le_bytes());
+            hash.write(&id.to_le_bytes());
         }
-        hash.update(&word_start.iter().map(|&b| u8::from(b)).collect::<Vec<_>>());
-        hash.update(content);
+        hash.write(&word_start.iter().map(|&b| u8::from(b)).collect::<Vec<_>>());
+        hash.write(content);
         Ok(Self { word_start, specials, sorted_specials, fingerprint: hash.finish() })
     }
 

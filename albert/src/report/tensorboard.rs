@@ -18,9 +18,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::io::{crc32c, write_varint};
+use engine::io::masked_crc;
+use engine::io::proto::{Value, write_field};
 
 use super::{EvaluationRecord, Logged, Record, ReportError, SentenceObjective, TrainRecord};
+
+/// `SessionLog { status: START }`.
+const SESSION_START: [u8; 2] = [0x08, 1];
 
 /// An open event file.
 #[derive(Debug)]
@@ -44,14 +48,10 @@ impl EventFile {
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Ok(file) => {
                     let mut events = Self { path, file };
-                    events.write(&event(now, 0, |out| string(out, 3, "brain.Event:2")))?;
+                    events.write(&event(now, 0, |out| write_field(out, 3, Value::Bytes(b"brain.Event:2"))))?;
                     if step > 0 {
                         events.write(&event(now, step + 1, |out| {
-                            bytes(out, 7, &{
-                                let mut log = Vec::new();
-                                tagged_varint(&mut log, 1, 1);
-                                log
-                            });
+                            write_field(out, 7, Value::Bytes(&SESSION_START));
                         }))?;
                     }
                     return Ok(events);
@@ -88,12 +88,11 @@ impl EventFile {
         let mut summary = Vec::new();
         for (tag, value) in scalars {
             let mut entry = Vec::new();
-            string(&mut entry, 1, tag);
-            entry.push(2 << 3 | 5);
-            entry.extend((*value as f32).to_le_bytes());
-            bytes(&mut summary, 1, &entry);
+            write_field(&mut entry, 1, Value::Bytes(tag.as_bytes()));
+            write_field(&mut entry, 2, Value::Fixed32((*value as f32).to_bits()));
+            write_field(&mut summary, 1, Value::Bytes(&entry));
         }
-        self.write(&event(wall_time(), step, |out| bytes(out, 5, &summary)))
+        self.write(&event(wall_time(), step, |out| write_field(out, 5, Value::Bytes(&summary))))
     }
 
     fn write(&mut self, payload: &[u8]) -> Result<(), ReportError> {
@@ -152,34 +151,15 @@ fn tf_record(payload: &[u8]) -> Vec<u8> {
     record
 }
 
-fn masked_crc(bytes: &[u8]) -> u32 {
-    crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
 /// An `Event` of `time` and `step` with what `rest` adds.
 fn event(time: f64, step: u64, rest: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut out = vec![1 << 3 | 1];
-    out.extend(time.to_le_bytes());
+    let mut out = Vec::new();
+    write_field(&mut out, 1, Value::Fixed64(time.to_bits()));
     if step > 0 {
-        tagged_varint(&mut out, 2, step);
+        write_field(&mut out, 2, Value::Varint(step));
     }
     rest(&mut out);
     out
-}
-
-fn tagged_varint(out: &mut Vec<u8>, field: u8, value: u64) {
-    out.push(field << 3);
-    write_varint(out, value);
-}
-
-fn bytes(out: &mut Vec<u8>, field: u8, content: &[u8]) {
-    out.push(field << 3 | 2);
-    write_varint(out, content.len() as u64);
-    out.extend(content);
-}
-
-fn string(out: &mut Vec<u8>, field: u8, text: &str) {
-    bytes(out, field, text.as_bytes());
 }
 
 #[cfg(test)]
@@ -225,12 +205,11 @@ mod tests {
         ]
         .concat();
         let mut entry = Vec::new();
-        string(&mut entry, 1, "a");
-        entry.push(0x15);
-        entry.extend(1.5f32.to_le_bytes());
+        write_field(&mut entry, 1, Value::Bytes(b"a"));
+        write_field(&mut entry, 2, Value::Fixed32(1.5f32.to_bits()));
         let mut summary = Vec::new();
-        bytes(&mut summary, 1, &entry);
-        assert_eq!(event(2.0, 300, |out| bytes(out, 5, &summary)), expected);
+        write_field(&mut summary, 1, Value::Bytes(&entry));
+        assert_eq!(event(2.0, 300, |out| write_field(out, 5, Value::Bytes(&summary))), expected);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use albert::{
 };
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use engine::{Cpu, Device};
+use engine::{Cpu, Device, io::write_atomically};
 use std::{
     fs,
     io::{ErrorKind, Write},
@@ -137,7 +137,8 @@ fn prepare(
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let tokenizer = train_tokenizer(cpu, &split)?;
     let inputs = Inputs { tokenizer: folder.join("tokenizer.json"), data: folder.join("data") };
-    tokenizer.save(&inputs.tokenizer)?;
+    let json = tokenizer.to_json()?;
+    write_atomically(&inputs.tokenizer, |out| out.write_all(json.as_bytes()))?;
     tell!("2. data: documents to shards, one document in ten held out");
     let index = cpu.install(|| {
         albert::data::build(vec![source()], &inputs.data, &CorpusSettings::default(), &split, &tokenizer, |_| ())

@@ -7,7 +7,7 @@ use crate::{
 use albert::tokenizer::{self, Progress, Tokenizer, TrainerConfig};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use engine::io::check_output;
+use engine::io::{check_output, write_atomically};
 use std::{
     io::{BufRead, BufWriter, Write},
     path::{Path, PathBuf},
@@ -94,7 +94,8 @@ fn train(arguments: &Train) -> Result<()> {
     }
     let cpu = engine::Cpu::detect()?;
     let tokenizer = cpu.install(|| tokenizer::train(&lines, &config, report))?;
-    tokenizer.save(&arguments.output)?;
+    let json = tokenizer.to_json()?;
+    write_atomically(&arguments.output, |out| out.write_all(json.as_bytes()))?;
     tell!("{} pieces written to {}", tokenizer.vocab_size(), arguments.output.display());
     Ok(())
 }
@@ -201,11 +202,12 @@ fn convert(arguments: &Convert) -> Result<()> {
     let Convert { tokenizer, output } = arguments;
     check_output(output)?;
     let tokenizer = Tokenizer::load(tokenizer)?;
-    match output.extension().and_then(|extension| extension.to_str()) {
-        Some("model") => tokenizer.save_spiece(output)?,
-        Some("json") => tokenizer.save(output)?,
+    let content = match output.extension().and_then(|extension| extension.to_str()) {
+        Some("model") => tokenizer.to_spiece()?,
+        Some("json") => tokenizer.to_json()?.into_bytes(),
         _ => bail!("{}: expected a name that ends in .model or .json, which sets the format", output.display()),
-    }
+    };
+    write_atomically(output, |out| out.write_all(&content))?;
     tell!("{} pieces written to {}", tokenizer.vocab_size(), output.display());
     Ok(())
 }

@@ -14,7 +14,7 @@
 //! little-endian machines.
 mod header;
 
-use super::{Hasher64, Mmap, write_atomically};
+use super::{Mmap, write_atomically};
 use crate::error::{EngineError, Result};
 use half::{bf16, f16};
 use header::Header;
@@ -23,9 +23,11 @@ use serde_json::{Map, Value, json};
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
+    hash::Hasher as _,
     io::{self, Write},
     path::{Path, PathBuf},
 };
+use twox_hash::XxHash64;
 
 const CHECKSUM: &str = "checksum";
 const PREFIX: &str = "xxh64:";
@@ -216,27 +218,27 @@ impl Safetensors {
     }
 
     fn digest(&self) -> String {
-        let mut hasher = Hasher64::new();
+        let mut hasher = XxHash64::with_seed(0);
         for tensor in &self.header.tensors {
             hash_entry(&mut hasher, &tensor.name, tensor.dtype, &tensor.shape);
         }
         for (key, value) in self.metadata().iter().filter(|(key, _)| *key != CHECKSUM) {
             hash_metadata(&mut hasher, key, value);
         }
-        hasher.update(&self.map[self.start..]);
+        hasher.write(&self.map[self.start..]);
         digest_text(&hasher)
     }
 }
 
-fn hash_entry(hasher: &mut Hasher64, name: &str, dtype: Dtype, shape: &[usize]) {
-    hasher.update(format!("{name}\0{dtype}{shape:?}\0").as_bytes());
+fn hash_entry(hasher: &mut XxHash64, name: &str, dtype: Dtype, shape: &[usize]) {
+    hasher.write(format!("{name}\0{dtype}{shape:?}\0").as_bytes());
 }
 
-fn hash_metadata(hasher: &mut Hasher64, key: &str, value: &str) {
-    hasher.update(format!("{key}\0{value}\0").as_bytes());
+fn hash_metadata(hasher: &mut XxHash64, key: &str, value: &str) {
+    hasher.write(format!("{key}\0{value}\0").as_bytes());
 }
 
-fn digest_text(hasher: &Hasher64) -> String {
+fn digest_text(hasher: &XxHash64) -> String {
     format!("{PREFIX}{:016x}", hasher.finish())
 }
 
@@ -342,7 +344,7 @@ pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[TensorOut], metadata:
 }
 
 fn header(order: &[&TensorOut], metadata: &[(&str, &str)], path: &Path) -> Result<Vec<u8>> {
-    let mut hasher = Hasher64::new();
+    let mut hasher = XxHash64::with_seed(0);
     let mut entries = Map::new();
     let mut at = 0;
     for tensor in order {
@@ -355,10 +357,10 @@ fn header(order: &[&TensorOut], metadata: &[(&str, &str)], path: &Path) -> Resul
     }
     let metadata: BTreeMap<_, _> = metadata.iter().copied().filter(|(key, _)| *key != CHECKSUM).collect();
     metadata.iter().for_each(|(key, value)| hash_metadata(&mut hasher, key, value));
-    struct Into<'a>(&'a mut Hasher64);
+    struct Into<'a>(&'a mut XxHash64);
     impl Write for Into<'_> {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.update(bytes);
+            self.0.write(bytes);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {

@@ -5,7 +5,7 @@ use albert::{
     checkpoint::{Checkpoints, Heads, ModelFolder},
     data::shard::{HEADER_BYTES, Shard},
 };
-use engine::io::{Data, Safetensors, TensorOut, crc32c, hash64, save_safetensors};
+use engine::io::{Data, Safetensors, TensorOut, hash64, masked_crc, proto::write_varint, save_safetensors};
 use std::{fs, path::Path};
 
 /// A tensor file: structure, then every tensor as f32 and as i64.
@@ -80,14 +80,6 @@ pub(super) fn tensorflow_seeds() -> Vec<Vec<u8>> {
     [(0, index), (1, block)].into_iter().map(|(kind, bytes)| [&[kind][..], &bytes].concat()).collect()
 }
 
-fn put_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 /// A table with `entries` as the bytes of its only data block.
 fn frame(entries: &[u8]) -> Vec<u8> {
     let mut file = Vec::new();
@@ -97,20 +89,20 @@ fn frame(entries: &[u8]) -> Vec<u8> {
         file.extend_from_slice(&[0, 0, 0, 0, 1, 0, 0, 0]);
         let size = file.len() - start;
         file.push(0);
-        let crc = crc32c(&file[start..]).rotate_right(15).wrapping_add(0xa282_ead8);
+        let crc = masked_crc(&file[start..]);
         file.extend_from_slice(&crc.to_le_bytes());
         (start as u64, size as u64)
     };
     let data = block(&mut file, entries);
     let metaindex = block(&mut file, &[]);
     let mut handle = Vec::new();
-    put_varint(&mut handle, data.0);
-    put_varint(&mut handle, data.1);
+    write_varint(&mut handle, data.0);
+    write_varint(&mut handle, data.1);
     let entry = [&[0, 1, handle.len() as u8][..], b"~", &handle].concat();
     let index = block(&mut file, &entry);
     let mut footer = Vec::new();
     for number in [metaindex.0, metaindex.1, index.0, index.1] {
-        put_varint(&mut footer, number);
+        write_varint(&mut footer, number);
     }
     footer.resize(40, 0);
     file.extend_from_slice(&footer);

@@ -1,8 +1,7 @@
 //! Files of tokenizers: SentencePiece models, `tokenizer.json`, `vocab.txt`.
 
-use super::{with_file, with_folder};
+use super::with_file;
 use albert::tokenizer::{Cleaning, Piece, PieceKind, SPECIAL_PIECES, Tokenizer};
-use std::fs;
 
 /// A vocabulary of a few pieces.
 pub(super) fn small_tokenizer() -> Tokenizer {
@@ -41,11 +40,7 @@ pub(super) fn tokenizer_json(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn tokenizer_json_seeds() -> Vec<Vec<u8>> {
-    let ours = with_folder(|folder| {
-        let path = folder.join("seed.json");
-        small_tokenizer().save(&path).expect("a tokenizer of ours can be written");
-        fs::read(&path).expect("a seed")
-    });
+    let ours = small_tokenizer().to_json().expect("a tokenizer of ours can be written").into_bytes();
     let word_piece = r###"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":0,"content":"[UNK]","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true},{"id":4,"content":"[MASK]","single_word":false,"lstrip":true,"rstrip":false,"normalized":false,"special":true}],"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"},"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"[CLS]","type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"[SEP]","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"[CLS]":{"id":"[CLS]","ids":[2],"tokens":["[CLS]"]},"[SEP]":{"id":"[SEP]","ids":[3],"tokens":["[SEP]"]}}},"decoder":{"type":"WordPiece","prefix":"##","cleanup":true},"model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":100,"vocab":{"[UNK]":0,"[PAD]":1,"[CLS]":2,"[SEP]":3,"[MASK]":4,"the":5,"ca":6,"##fe":7}}}"###;
     let unigram = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{"type":"Sequence","normalizers":[{"type":"Replace","pattern":{"String":"``"},"content":"\""},{"type":"NFKD"},{"type":"StripAccents"},{"type":"Lowercase"},{"type":"Prepend","prepend":"_"},{"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}]},"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true},"post_processor":null,"decoder":{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true},"model":{"type":"Unigram","unk_id":1,"vocab":[["<pad>",0.0],["<unk>",0.0],["[CLS]",0.0],["[SEP]",0.0],["[MASK]",0.0],["▁the",-1.5],["a",-2.0],["▁",-3.0]],"byte_fallback":false}}"#;
     vec![ours, word_piece.as_bytes().to_vec(), unigram.as_bytes().to_vec()]

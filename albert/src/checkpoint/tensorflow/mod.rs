@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use engine::EngineError;
-use engine::io::Mmap;
+use engine::io::{Mmap, masked_crc};
 use proto::{BundleEntry, BundleHeader};
 
 /// Bytes of one element of TensorFlow's `DataType`, by its number; 0 for those of no fixed size.
@@ -145,7 +145,7 @@ impl Bundle {
         }
         let (path, shard) = &self.shards[&entry.shard];
         let bytes = &shard[entry.offset as usize..][..entry.size as usize];
-        let found = table::masked_crc(bytes);
+        let found = masked_crc(bytes);
         if found != entry.crc {
             return Err(wrong(format!(
                 "has the checksum {found:08x} in {}, but the index says {:08x}: one of them is damaged, fetch them again",

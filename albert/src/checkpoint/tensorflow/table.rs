@@ -13,9 +13,7 @@
 //! their sum is bounded by a multiple of the file's size. Blocks may not overlap, for the same reason.
 //! Source: LevelDB's doc/table_format.md. Limits: no compression, as TensorFlow writes its indexes.
 
-use engine::io::{crc32c, limits};
-
-use super::proto::Bytes;
+use engine::io::{limits, masked_crc, proto::Reader};
 
 const FOOTER: usize = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
@@ -24,11 +22,6 @@ const TRAILER: usize = 5;
 /// All keys together are at most this many times as long as the file.
 const KEY_BUDGET: usize = 16;
 
-/// The checksum as it is stored: rotated and shifted, so that a CRC over bytes that hold CRCs stays useful.
-pub(super) fn masked_crc(parts: &[u8]) -> u32 {
-    crc32c(parts).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
 #[derive(Clone, Copy)]
 struct Place {
     offset: usize,
@@ -36,7 +29,7 @@ struct Place {
 }
 
 impl Place {
-    fn read(bytes: &mut Bytes<'_>) -> Result<Self, String> {
+    fn read(bytes: &mut Reader<'_>) -> Result<Self, String> {
         let [offset, size] = [bytes.varint()?, bytes.varint()?]
             .map(|number| usize::try_from(number).map_err(|_| "a block lies beyond every file".to_owned()));
         Ok(Self { offset: offset?, size: size? })
@@ -54,13 +47,13 @@ pub(super) fn read(file: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> Result<(),
         let what = limits::mistaken(file).unwrap_or("it was cut short or is none");
         return Err(format!("it does not end with the magic number of an index; {what}"));
     }
-    let mut places = Bytes::new(&footer[..FOOTER - 8]);
+    let mut places = Reader::new(&footer[..FOOTER - 8], 0);
     let _metaindex = Place::read(&mut places)?;
     let index = block(body, Place::read(&mut places)?)?;
     let mut budget = KEY_BUDGET * file.len();
     let mut end = 0;
     entries(index, &mut budget.clone(), |_, value| {
-        let place = Place::read(&mut Bytes::new(value))?;
+        let place = Place::read(&mut Reader::new(value, 0))?;
         if place.offset < end {
             return Err(format!("the block at byte {} overlaps with the one before", place.offset));
         }
@@ -109,21 +102,22 @@ fn entries(
     budget: &mut usize,
     mut take: impl FnMut(&[u8], &[u8]) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut bytes = Bytes::new(block);
-    let mut key = Vec::new();
+    let mut bytes = Reader::new(block, 0);
+    let mut key: Vec<u8> = Vec::new();
     while !bytes.is_empty() {
-        let [shared, own, length] = [bytes.length()?, bytes.length()?, bytes.length()?];
-        if shared > key.len() {
+        let [shared, own, length] = [bytes.varint()?, bytes.varint()?, bytes.varint()?];
+        if shared > key.len() as u64 {
             return Err(format!("a key takes {shared} bytes from the one before, which has {}", key.len()));
         }
-        let own = bytes.take(own)?;
+        let shared = shared as usize;
+        let own = bytes.bytes(own)?;
         if key.get(shared..).is_some_and(|before| before > own) {
             return Err("its keys are not in order".to_owned());
         }
         key.truncate(shared);
         key.extend_from_slice(own);
         *budget = budget.checked_sub(key.len()).ok_or("its keys are longer than such a file can mean")?;
-        take(&key, bytes.take(length)?)?;
+        take(&key, bytes.bytes(length)?)?;
     }
     Ok(())
 }

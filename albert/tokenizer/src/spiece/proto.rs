@@ -10,11 +10,11 @@
 //! Source: `sentencepiece_model.proto`.
 
 use super::super::{Piece, PieceKind};
-use super::wire::{Fields, write_bytes, write_float, write_integer};
+use bounded_input::proto::{Reader, Value, write_field};
 
 /// A SentencePiece model file.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::tokenizer) struct ModelProto {
+pub(crate) struct ModelProto {
     pub(super) pieces: Vec<Piece>,
     /// Fields of pieces that this program does not know: the piece's id and the fields.
     piece_extras: Vec<(u32, Box<[u8]>)>,
@@ -54,7 +54,7 @@ const TYPES: [PieceKind; 6] = [
 
 impl ModelProto {
     /// Reads a model; errors say at which byte.
-    pub(in crate::tokenizer) fn read(bytes: &[u8]) -> Result<Self, String> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         let (mut pieces, mut piece_extras) = (Vec::new(), Vec::new());
         let (mut trainer_raw, mut normalizer_raw, mut rest) = (Vec::new(), Vec::new(), Vec::new());
         let mut trainer = TrainerSpec { model_type: 1, whitespace_as_suffix: false, byte_fallback: false };
@@ -64,7 +64,7 @@ impl ModelProto {
             remove_extra_whitespaces: true,
             escape_whitespaces: true,
         };
-        for field in Fields::new(bytes, 0) {
+        for field in Reader::new(bytes, 0) {
             let field = field?;
             match field.number {
                 1 => {
@@ -94,24 +94,24 @@ impl ModelProto {
     /// A model of `pieces` (scores are rounded to 32 bits) with the normalizer rules `charsmap`.
     pub(super) fn new(pieces: Vec<Piece>, charsmap: Vec<u8>) -> Self {
         let mut trainer_raw = Vec::new();
-        write_integer(&mut trainer_raw, 3, 1);
-        write_integer(&mut trainer_raw, 4, pieces.len() as u64);
+        write_field(&mut trainer_raw, 3, Value::Varint(1));
+        write_field(&mut trainer_raw, 4, Value::Varint(pieces.len() as u64));
         let texts = |kind: PieceKind| pieces.iter().filter(move |piece| piece.kind == kind).map(|piece| &piece.text);
         for text in texts(PieceKind::Control).filter(|&text| text != "<pad>") {
-            write_bytes(&mut trainer_raw, 30, text.as_bytes());
+            write_field(&mut trainer_raw, 30, Value::Bytes(text.as_bytes()));
         }
         for text in texts(PieceKind::UserDefined) {
-            write_bytes(&mut trainer_raw, 31, text.as_bytes());
+            write_field(&mut trainer_raw, 31, Value::Bytes(text.as_bytes()));
         }
         let id = |text: &str| pieces.iter().position(|piece| piece.text == text).map_or(u64::MAX, |id| id as u64);
         for (field, id) in [(40, id("<unk>")), (41, u64::MAX), (42, u64::MAX), (43, id("<pad>"))] {
-            write_integer(&mut trainer_raw, field, id);
+            write_field(&mut trainer_raw, field, Value::Varint(id));
         }
         let mut normalizer_raw = Vec::new();
-        write_bytes(&mut normalizer_raw, 1, b"albert");
-        write_bytes(&mut normalizer_raw, 2, &charsmap);
+        write_field(&mut normalizer_raw, 1, Value::Bytes(b"albert"));
+        write_field(&mut normalizer_raw, 2, Value::Bytes(&charsmap));
         for field in 3..=5 {
-            write_integer(&mut normalizer_raw, field, 1);
+            write_field(&mut normalizer_raw, field, Value::Varint(1));
         }
         Self {
             pieces,
@@ -130,30 +130,30 @@ impl ModelProto {
     }
 
     /// The normalizer's rules.
-    pub(in crate::tokenizer) fn charsmap(&self) -> &[u8] {
+    pub(crate) fn charsmap(&self) -> &[u8] {
         &self.normalizer.charsmap
     }
 
     /// The model as a file.
-    pub(in crate::tokenizer) fn write(&self) -> Vec<u8> {
+    pub(crate) fn write(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut extras = self.piece_extras.iter().peekable();
         let mut message = Vec::new();
         for (id, piece) in self.pieces.iter().enumerate() {
             message.clear();
-            write_bytes(&mut message, 1, piece.text.as_bytes());
-            write_float(&mut message, 2, piece.score as f32);
+            write_field(&mut message, 1, Value::Bytes(piece.text.as_bytes()));
+            write_field(&mut message, 2, Value::Fixed32((piece.score as f32).to_bits()));
             if piece.kind != PieceKind::Normal {
                 let number = TYPES.iter().position(|&kind| kind == piece.kind).expect("every kind has a number");
-                write_integer(&mut message, 3, number as u64 + 1);
+                write_field(&mut message, 3, Value::Varint(number as u64 + 1));
             }
             if let Some((_, extra)) = extras.next_if(|(of, _)| *of as usize == id) {
                 message.extend_from_slice(extra);
             }
-            write_bytes(&mut out, 1, &message);
+            write_field(&mut out, 1, Value::Bytes(&message));
         }
-        write_bytes(&mut out, 2, &self.trainer_raw);
-        write_bytes(&mut out, 3, &self.normalizer_raw);
+        write_field(&mut out, 2, Value::Bytes(&self.trainer_raw));
+        write_field(&mut out, 3, Value::Bytes(&self.normalizer_raw));
         out.extend_from_slice(&self.rest);
         out
     }
@@ -163,7 +163,7 @@ impl ModelProto {
 fn read_piece(message: &[u8], at: usize) -> Result<(Piece, Vec<u8>), String> {
     let mut piece = Piece::normal("", 0.0);
     let mut extra = Vec::new();
-    for field in Fields::new(message, at) {
+    for field in Reader::new(message, at) {
         let field = field?;
         match field.number {
             1 => piece.text = field.text()?.to_owned(),
@@ -184,7 +184,7 @@ fn read_piece(message: &[u8], at: usize) -> Result<(Piece, Vec<u8>), String> {
 
 impl TrainerSpec {
     fn read(&mut self, message: &[u8], at: usize) -> Result<(), String> {
-        for field in Fields::new(message, at) {
+        for field in Reader::new(message, at) {
             let field = field?;
             match field.number {
                 3 => self.model_type = field.varint()?,
@@ -199,7 +199,7 @@ impl TrainerSpec {
 
 impl NormalizerSpec {
     fn read(&mut self, message: &[u8], at: usize) -> Result<(), String> {
-        for field in Fields::new(message, at) {
+        for field in Reader::new(message, at) {
             let field = field?;
             match field.number {
                 2 => self.charsmap = field.bytes()?.to_vec(),

@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::io::limits;
+use bounded_input as limits;
 use serde_json::Value;
 
 use super::{Cleaning, Tokenizer, TokenizerError, WordPiece};

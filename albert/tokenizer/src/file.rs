@@ -20,7 +20,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use engine::io::limits;
+use base64::prelude::*;
+use bounded_input as limits;
 use serde_json::{Map, Value, json};
 
 use super::unigram::TextRules;
@@ -64,20 +65,6 @@ fn spiece_normalizers(cleaning: Cleaning, charsmap: &str) -> Vec<Value> {
     list.push(json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}));
     list.push(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
     list
-}
-
-/// Base64 with padding (RFC 4648).
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0u32, |group, &byte| group << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let digit = ALPHABET[(group >> (18 - 6 * place) & 63) as usize];
-            text.push(if place <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
 }
 
 /// Everything around the vocabulary that does not depend on it.
@@ -130,7 +117,7 @@ impl Tokenizer {
         let normalizers = match &unigram.text {
             TextRules::Own(cleaning) => normalizers(*cleaning),
             TextRules::SentencePiece { normalizer, file } => {
-                spiece_normalizers(normalizer.cleaning(), &base64(file.charsmap()))
+                spiece_normalizers(normalizer.cleaning(), &BASE64_STANDARD.encode(file.charsmap()))
             }
         };
         let mut text = String::from("{\n");
@@ -201,16 +188,6 @@ impl Tokenizer {
     /// Whether a SentencePiece model's own rules cut the text: a `tokenizer.json` cannot say all of them.
     fn is_from_spiece(&self) -> bool {
         matches!(&self.model, Model::Unigram(unigram) if matches!(unigram.text, TextRules::SentencePiece { .. }))
-    }
-
-    /// Writes `tokenizer.json`: to a temporary file beside it, flushed to disk, then renamed over it, so that a crash
-    /// leaves the old file or the new one.
-    ///
-    /// # Errors
-    /// If the file cannot be written; what was there before is untouched.
-    pub fn save(&self, path: &Path) -> Result<(), TokenizerError> {
-        let text = self.to_json()?;
-        Ok(engine::io::write_atomically(path, |file| file.write_all(text.as_bytes()))?)
     }
 
     /// Reads the content of a `tokenizer.json`, ours or another; `path` is for messages.

@@ -34,7 +34,7 @@ const SPACE: u8 = b' ';
 
 /// The text rules of one model.
 #[derive(Debug, Clone)]
-pub(in crate::tokenizer) struct Normalizer {
+pub(crate) struct Normalizer {
     /// Google's preprocessing; `None` leaves it out (the digit-comma rule encodes parts of pieces so).
     preprocess: Option<Cleaning>,
     charsmap: Option<Arc<Charsmap>>,
@@ -110,12 +110,12 @@ impl Normalizer {
     }
 
     /// How text is preprocessed.
-    pub(in crate::tokenizer) fn cleaning(&self) -> Cleaning {
+    pub(crate) fn cleaning(&self) -> Cleaning {
         self.preprocess.unwrap_or(Cleaning { lowercase: false, strip_accents: false })
     }
 
     /// The same rules without preprocessing.
-    pub(in crate::tokenizer) fn bare(&self) -> Self {
+    pub(crate) fn bare(&self) -> Self {
         Self { preprocess: None, ascii: [SLOW; 128], ..self.clone() }
     }
 
@@ -142,7 +142,7 @@ impl Normalizer {
 
     /// Calls `each` with every word of `text`, in order, as it stands in the trie. `word` is scratch space.
     #[inline]
-    pub(in crate::tokenizer) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
+    pub(crate) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
         word.clear();
         let mut words = Words { word, pending: 0, whole: self.whole, each };
         self.run(text, &mut words);
@@ -150,7 +150,7 @@ impl Normalizer {
     }
 
     /// The normalized text with the source bytes of each of its bytes.
-    pub(in crate::tokenizer) fn with_source(&self, text: &str) -> (Vec<u8>, Vec<(usize, usize)>) {
+    pub(crate) fn with_source(&self, text: &str) -> (Vec<u8>, Vec<(usize, usize)>) {
         let mut sink = WithSource::default();
         self.run(text, &mut sink);
         let WithSource { mut bytes, mut source } = sink;
@@ -167,7 +167,7 @@ impl Normalizer {
     }
 
     /// Whether the whole text is one word to the search.
-    pub(in crate::tokenizer) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
 

@@ -5,7 +5,7 @@
 //! pre_tokenizer    at most 3 ByteLevel steps; each can double the text                 checked at load
 //! post_processor   a text at most 4 times in the result, at most 1,024 special ids     checked at load
 //! decoder          at most 64 × the pieces                                             checked at load
-//! model, tokens    pieces of at most 1 KiB, tries within `engine::io::limits`            checked at load
+//! model, tokens    pieces of at most 1 KiB, tries within `bounded_input`                 checked at load
 //! ```
 //!
 //! Without them a file of some kilobytes exhausts memory: 40 replacements of a letter by two make 2^40 of one. Real files
@@ -13,7 +13,8 @@
 
 use std::cell::RefCell;
 
-use engine::io::limits;
+use base64::prelude::*;
+use bounded_input as limits;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -133,7 +134,9 @@ fn steps<'v>(part: &'v Value, key: &'static str) -> Box<dyn Iterator<Item = &'v 
 fn check_normalizer(part: &Value) -> Result<(), String> {
     for step in steps(part, "normalizers") {
         if let Some(charsmap) = step["precompiled_charsmap"].as_str() {
-            let charsmap = unbase64(charsmap).ok_or("normalizer Precompiled: its rules are not base64")?;
+            let charsmap = BASE64_STANDARD
+                .decode(charsmap)
+                .map_err(|error| format!("normalizer Precompiled: its rules are not base64 ({error})"))?;
             check_charsmap(&charsmap).map_err(|problem| format!("normalizer Precompiled: {problem}"))?;
         }
     }
@@ -236,29 +239,4 @@ fn check_trie(part: &str, texts: &mut [&str], bytes: usize) -> Result<(), String
         true => Err(format!("{part} needs a trie of {nodes} nodes; that is too many for {bytes} bytes of file")),
         false => Ok(()),
     }
-}
-
-/// The bytes that `text` encodes in base64 (RFC 4648), `None` if it is none.
-fn unbase64(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=');
-    if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
-        return None;
-    }
-    let (mut out, mut group, mut bits) = (Vec::with_capacity(text.len() / 4 * 3), 0u32, 0);
-    for digit in digits.bytes() {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        (group, bits) = (group << 6 | u32::from(value), bits + 6);
-        if bits >= 8 {
-            bits -= 8;
-            out.push((group >> bits) as u8);
-        }
-    }
-    Some(out)
 }

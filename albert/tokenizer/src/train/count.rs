@@ -5,48 +5,17 @@
 //! after a user-defined symbol, and at characters that are too rare to be covered. A word's mark (a space here) goes
 //! with what follows it.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 use unicode_script::{Script, UnicodeScript};
 
 use super::TrainerConfig;
-use crate::tokenizer::TokenizerError;
+use crate::TokenizerError;
 
-/// Hash tables whose order is never looked at: a fast hash that is the same in every run.
-type Counts<K> = HashMap<K, u64, BuildHasherDefault<WordHasher>>;
-
-/// Multiply and rotate, eight bytes a time.
-#[derive(Default)]
-struct WordHasher(u64);
-
-impl Hasher for WordHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut value = [0; 8];
-            value[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(value));
-        }
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(value.into());
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(23) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 29
-    }
-}
+/// Hash table whose order does not reach the result.
+type Counts<K> = FxHashMap<K, u64>;
 
 /// Distinct strings, sorted by bytes, with their counts.
 pub(super) type Counted = Vec<(Box<[u8]>, u64)>;

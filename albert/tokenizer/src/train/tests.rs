@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::tokenizer::tests::sample_text;
+use crate::tests::sample_text;
 
 fn config(vocab_size: usize) -> TrainerConfig {
     TrainerConfig { vocab_size, ..TrainerConfig::default() }

@@ -13,9 +13,6 @@ pub enum TokenizerError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// The file could not be written; what stood there before is untouched.
-    #[error(transparent)]
-    Write(#[from] engine::EngineError),
     /// The file is not JSON: cut short, damaged, or another kind of file.
     #[error("{}: not valid JSON ({reason}); the file is cut short or damaged, restore it or train it again", .path.display())]
     Json {

@@ -1,4 +1,4 @@
-//! Bounded input: how much a file from elsewhere may cost to read.
+//! Bounded input: what a file from elsewhere may cost to read.
 //!
 //! ```text
 //! memory   at most 64 × the bytes read + 64 MiB       MEMORY_FACTOR, MEMORY_BASE
@@ -6,12 +6,22 @@
 //! depth    at most 128 levels of nesting              DEEPEST
 //! ```
 //!
-//! Every reader of files that this program did not write keeps to these bounds:
-//! 1. [`read`] and [`read_text`] (or [`open`], for streams) check a regular file's size before anything is read, and stop
+//! Readers of files that this program did not write keep these bounds:
+//! 1. [`read`] and [`read_text`] (or [`open`], for streams) check the size of a regular file before they read it, and stop
 //!    reading a pipe or an endless device at [`LARGEST_STREAM`];
-//! 2. a length or count that a file states is held against the bytes that are left before it is used;
+//! 2. a length or count in a file is compared with the bytes that are left before it is used ([`proto`] does so);
 //! 3. [`check_json`] precedes every parse of JSON into a tree, whose nodes are far larger than their text;
-//! 4. an error that a file of another kind explains (compressed, a Git LFS pointer) names that kind: [`mistaken`].
+//! 4. an error message names the kind of a file that is another one (compressed, a Git LFS pointer): [`mistaken`].
+//!
+//! ```
+//! let folder = std::env::temp_dir();
+//! assert!(bounded_input::read(&folder, 1 << 20).is_err());
+//! let nested = "[".repeat(1000);
+//! assert_eq!(bounded_input::check_json(nested.as_bytes()).unwrap_err().to_string(), "byte 127: more than 128 levels of nesting");
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod proto;
 
 use std::fs::File;
 use std::io::{self, Read};

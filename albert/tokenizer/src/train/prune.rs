@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use super::Pieces;
 use super::lattice::{Lattices, for_each_piece, is_start};
-use crate::tokenizer::trie::Trie;
+use crate::trie::Trie;
 
 /// What is to become of a piece.
 #[derive(Clone, Copy, PartialEq)]

@@ -19,8 +19,8 @@
 use rayon::prelude::*;
 
 use super::Pieces;
-use crate::tokenizer::lattice::UNKNOWN_PENALTY;
-use crate::tokenizer::trie::Trie;
+use crate::lattice::UNKNOWN_PENALTY;
+use crate::trie::Trie;
 
 /// Each chunk needs 8 bytes a piece while counts are summed: 128 MB for a million seed pieces.
 const MAX_CHUNKS: usize = 16;

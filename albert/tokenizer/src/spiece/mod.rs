@@ -2,7 +2,6 @@
 //!
 //! | file            | what                                                   |
 //! |-----------------|--------------------------------------------------------|
-//! | `wire.rs`       | the protocol-buffer format                             |
 //! | `proto.rs`      | `ModelProto`, what it says and everything else kept    |
 //! | `charsmap.rs`   | the precompiled rules: a double-array trie             |
 //! | `normalizer.rs` | Google's `preprocess_text` and the model's normalizer  |
@@ -10,7 +9,6 @@
 mod charsmap;
 mod normalizer;
 mod proto;
-mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -72,15 +70,6 @@ impl Tokenizer {
                 Err(TokenizerError::Export { format: "spiece.model", reason: "it is a tokenizer.json of other origin" })
             }
         }
-    }
-
-    /// Writes a `spiece.model` as [`Self::save`] writes a `tokenizer.json`.
-    ///
-    /// # Errors
-    /// As [`Self::to_spiece`], and if the file cannot be written; what was there before is untouched.
-    pub fn save_spiece(&self, path: &Path) -> Result<(), TokenizerError> {
-        let bytes = self.to_spiece()?;
-        Ok(engine::io::write_atomically(path, |file| file.write_all(&bytes))?)
     }
 }
 

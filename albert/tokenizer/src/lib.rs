@@ -1,47 +1,66 @@
-//! The tokenizer: text to piece ids and back, and the training of its vocabulary.
+//! Unigram tokenizer: text to piece ids and back, and the training of its vocabulary.
 //!
 //! ```text
-//! text ── clean ──> words ── best segmentation ──> pieces ── rule for "1," ──> ids
-//! "Hello, World"    ▁hello, ▁world                  ▁hello  ,  ▁world          [10975, 15, 126]
+//! text ── clean ──> words ── best segmentation ──> pieces ── digit-comma rule ──> ids
+//! "Hello, World"    ▁hello, ▁world                 ▁hello  ,  ▁world              [10975, 15, 126]
 //! ```
 //!
-//! A unigram model: each piece has a log-probability, and a word is cut so that the sum over its pieces is greatest.
-//! `▁` (U+2581) marks the start of a word, so pieces of a text joined together give the text back.
+//! Each piece has a log-probability, and a word is cut into the pieces with the greatest sum. `▁` (U+2581) marks the start
+//! of a word, so the joined pieces of a text are the text again.
 //!
-//! | file              | what                                                             |
+//! ```
+//! use albert_tokenizer::{TrainerConfig, train};
+//!
+//! let lines = ["the cat sat on the mat", "the rat sat on the cat", "a cat, a rat, a mat"];
+//! let config = TrainerConfig { vocab_size: 32, ..TrainerConfig::default() };
+//! let tokenizer = train(lines, &config, |_| ())?;
+//!
+//! let ids = tokenizer.encode("The cat sat.")?;
+//! assert_eq!(tokenizer.decode(&ids)?, "the cat sat.");
+//! let json = tokenizer.to_json()?; // for `Tokenizer::from_json` and for transformers
+//! # assert!(json.contains("Unigram"));
+//! # Ok::<(), albert_tokenizer::TokenizerError>(())
+//! ```
+//!
+//! Training and encoding give the same result for any number of threads. [`train`] and [`Tokenizer::encode_batch`] run on
+//! the current rayon pool.
+//!
+//! | file              | content                                                          |
 //! |-------------------|------------------------------------------------------------------|
-//! | `clean.rs`        | our cleaning: white space, NFKD, accents, lower case, offsets    |
-//! | `vocabulary.rs`   | pieces, kinds, checks, starts of words                           |
-//! | `trie.rs`         | all pieces that start at a position, one memory access a byte    |
-//! | `lattice.rs`      | Viterbi search, in our arithmetic and in SentencePiece's         |
+//! | `clean.rs`        | text cleaning: white space, NFKD, accents, lower case, offsets   |
+//! | `vocabulary.rs`   | pieces, kinds, checks, word starts                               |
+//! | `trie.rs`         | double-array trie: all pieces that start at a position           |
+//! | `lattice.rs`      | Viterbi search, in f64 and in SentencePiece's f32                |
 //! | `unigram.rs`      | text rules, lattice and digit-comma rule together                |
-//! | `encoder.rs`      | memo of words for much text                                      |
-//! | `load.rs`         | any file or folder: which kind it is, by content                 |
+//! | `encoder.rs`      | word cache for large texts                                       |
+//! | `load.rs`         | files and folders, recognized by content                         |
 //! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                  |
-//! | `spiece/`         | `spiece.model`: protocol buffers, normalizer, charsmap           |
+//! | `spiece/`         | `spiece.model`: messages, normalizer, character map              |
 //! | `hugging_face.rs` | third-party `tokenizer.json` and `vocab.txt`                     |
-//! | `bounds.rs`       | how far their steps may make a text grow                         |
-//! | `train/`          | the vocabulary trainer                                           |
+//! | `bounds.rs`       | bounds on third-party pipelines                                  |
+//! | `train/`          | vocabulary trainer                                               |
 //!
 //! Sources: Kudo 2018 (unigram model), Kudo and Richardson 2018 (SentencePiece), the released ALBERT `tokenization.py`
-//! (cleaning, digit-comma rule, start-of-word rule). As there, special pieces typed in text are text:
-//! [`Tokenizer::encode_with_specials`] is for callers that mean them.
+//! (cleaning, digit-comma rule, word starts). As there, special pieces typed in a text are text:
+//! [`Tokenizer::encode_with_specials`] encodes them as special pieces.
 //!
-//! # Which file decides
-//! A `tokenizer.json` cannot express all rules of a `spiece.model`, so the same folder gives other ids by the one than by the
-//! other where text is unusual (digits with commas, odd white space, marks of combining class 0, near ties).
+//! # Precedence of files
+//! A `tokenizer.json` cannot express all rules of a `spiece.model`, so the two give different ids for unusual text (digits
+//! with commas, odd white space, marks of combining class 0, near ties).
 //!
-//! | in the folder                                  | ids are those of                                              |
+//! | files in the folder                            | ids are those of                                              |
 //! |------------------------------------------------|---------------------------------------------------------------|
-//! | `tokenizer.json`, or it and `spiece.model`     | `transformers`' fast tokenizer, by that file                  |
+//! | `tokenizer.json`, with or without a `spiece.model` | the fast tokenizer of `transformers` with that file       |
 //! | `spiece.model` alone                           | Google's code: the model and `preprocess_text`                |
-//! | both, written by [`Tokenizer::to_files`]       | the `spiece.model`: `ids_by` in `tokenizer_config.json`       |
+//! | both, from [`Tokenizer::to_files`]             | the `spiece.model`: `ids_by` in `tokenizer_config.json`       |
 //! | our own `tokenizer.json`                       | our cleaning and search; `transformers` gives the same        |
 //!
-//! | `[MASK]` typed in text, to [`Tokenizer::encode`]                      | is      |
-//! |-----------------------------------------------------------------------|---------|
-//! | our `tokenizer.json`, a `spiece.model`, the file that one was made of | text    |
-//! | `tokenizer.json` and `vocab.txt` of other origin, `transformers`      | special |
+//! | source of `[MASK]` typed in text, to [`Tokenizer::encode`]         | result  |
+//! |--------------------------------------------------------------------|---------|
+//! | our `tokenizer.json`, a `spiece.model`, a file converted from one  | text    |
+//! | third-party `tokenizer.json` and `vocab.txt`, `transformers`       | special |
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+#![forbid(unsafe_code)]
 
 mod bounds;
 mod clean;

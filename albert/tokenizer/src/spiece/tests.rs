@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::tokenizer::Piece;
+use crate::Piece;
+use bounded_input::proto::{Reader, Value, write_field};
 
 /// A model of the special pieces and `more`; a score of 0 makes a user-defined symbol.
 fn toy(more: &[(&str, f64)]) -> ModelProto {
@@ -32,17 +33,17 @@ fn a_written_model_is_read_back_byte_for_byte() {
     assert_eq!(load(&model).to_spiece().expect("it came from one"), bytes);
     // Fields that are not known, in a piece and in the model, are kept.
     let mut piece = Vec::new();
-    wire::write_bytes(&mut piece, 1, "x".as_bytes());
-    wire::write_float(&mut piece, 2, -4.0);
-    wire::write_integer(&mut piece, 200, 7);
+    write_field(&mut piece, 1, Value::Bytes("x".as_bytes()));
+    write_field(&mut piece, 2, Value::Fixed32(f32::to_bits(-4.0)));
+    write_field(&mut piece, 200, Value::Varint(7));
     let mut with_unknown = Vec::new();
-    let fields: Vec<_> = wire::Fields::new(&bytes, 0).map(|field| field.expect("valid").raw).collect();
+    let fields: Vec<_> = Reader::new(&bytes, 0).map(|field| field.expect("valid").raw).collect();
     let first_rest = fields.iter().position(|field| field[0] != 0x0a).expect("a trainer spec");
     fields[..first_rest].iter().for_each(|field| with_unknown.extend_from_slice(field));
-    wire::write_bytes(&mut with_unknown, 1, &piece);
+    write_field(&mut with_unknown, 1, Value::Bytes(&piece));
     fields[first_rest..].iter().for_each(|field| with_unknown.extend_from_slice(field));
-    wire::write_bytes(&mut with_unknown, 4, b"");
-    wire::write_bytes(&mut with_unknown, 300, b"anything");
+    write_field(&mut with_unknown, 4, Value::Bytes(b""));
+    write_field(&mut with_unknown, 300, Value::Bytes(b"anything"));
     assert_eq!(ModelProto::read(&with_unknown).expect("valid").write(), with_unknown);
 }
 
@@ -64,7 +65,7 @@ fn unknown_characters_become_bytes_where_the_model_has_them() {
     let mut bytes = model.write();
     let error = |bytes: &[u8]| Tokenizer::from_spiece(bytes, Cleaning::default(), Path::new("x.model")).unwrap_err();
     assert_eq!(error(&bytes).to_string(), "x.model: trainer_spec.byte_fallback is false, but 256 bytes are pieces");
-    wire::write_bytes(&mut bytes, 2, &[0x98, 0x02, 1]);
+    write_field(&mut bytes, 2, Value::Bytes(&[0x98, 0x02, 1]));
     let tokenizer = Tokenizer::from_spiece(&bytes, Cleaning::default(), Path::new("x.model")).expect("valid");
     let pieces = ["<0xE2>", "<0x96>", "<0x81>", "a", "<0xE6>", "<0x97>", "<0xA5>"];
     assert_eq!(texts(&tokenizer, "a日"), pieces);
@@ -87,16 +88,16 @@ fn what_is_wrong_with_a_model_is_said_in_a_sentence() {
     let appended = |more: &[u8]| error(&[&bytes[..], more].concat());
     for (found, expected) in [
         (error(b""), "no pieces"),
-        (error(&bytes[..10]), "a field of 14 bytes where only 8 are left; the file is cut short"),
+        (error(&bytes[..10]), "14 bytes expected, 8 left; the file is cut short"),
         (error(&bytes[..bytes.len() - 1]), "the file is cut short or damaged"),
         (
             appended(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
-            "a field of 9223372036854775807 bytes",
+            "9223372036854775807 bytes expected, 0 left",
         ),
-        (appended(&[0x0b]), "wire type 3; this is no SentencePiece model"),
+        (appended(&[0x0b]), "wire type 3; the file is damaged or of another format"),
         (appended(&[0x08, 1]), "field 1 is not a string or a message"),
         (appended(&[0x0a, 2, 0x18, 9]), "piece type 9; 1 to 6 exist"),
-        (appended(&[0x0a, 4, 0x0a, 2, 0xc3, 0x28]), "a text that is not UTF-8"),
+        (appended(&[0x0a, 4, 0x0a, 2, 0xc3, 0x28]), "text that is not UTF-8"),
         (appended(&[0x0a, 0]), "a piece without text"),
         (appended(&[0x12, 2, 0x18, 2]), "a SentencePiece model of type BPE (2); only unigram (1) is supported"),
         (appended(&[0x1a, 2, 0x28, 0]), "escape_whitespaces is false"),

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Syllables made into words, words drawn with Zipf's frequencies: text that has something to learn.
-pub(in crate::tokenizer) fn sample_text(lines: usize, seed: u64) -> Vec<String> {
+pub(crate) fn sample_text(lines: usize, seed: u64) -> Vec<String> {
     let mut draw = Draw(seed);
     let onsets = ["b", "c", "d", "f", "g", "l", "m", "n", "p", "r", "s", "t", "th", "st", "ch", "br"];
     let rests = ["a", "e", "i", "o", "an", "en", "in", "on", "ar", "er", "al", "ed", "ing", "ous", "y"];
