@@ -38,11 +38,11 @@ fn main() {
                         let mut packed = PackedB::new(isa, k, n);
                         packed.pack(&cpu, Layout::Transposed, k, &b);
                         let spec = Gemm::nt(m, n, k);
-                        let call = || cpu.enter(|| gemm_packed(&cpu, &spec, &a, &packed, &mut c, Epilogue::None));
+                        let call = || cpu.enter(|| gemm_packed(&cpu, &spec, &a, &packed, &mut c, Epilogue::NONE));
                         beside_peak(&cpu, spec.flops(), seconds, call)
                     } else {
                         let spec = Form::from_str(&name, false).expect("a form: nn, nt, tn, tt or p").gemm(m, n, k);
-                        let call = || cpu.enter(|| gemm(&cpu, &spec, &a, &b, &mut c, Epilogue::None));
+                        let call = || cpu.enter(|| gemm(&cpu, &spec, &a, &b, &mut c, Epilogue::NONE));
                         beside_peak(&cpu, spec.flops(), seconds, call)
                     };
                     println!(

@@ -126,7 +126,7 @@ impl Pass {
             for _ in 0..LAYERS {
                 for rows in [16, 32] {
                     let spec = Gemm::nt(rows, WIDTH, WIDTH);
-                    gemm(cpu, &spec, &x[..rows * WIDTH], weight, &mut y[..rows * WIDTH], Epilogue::None);
+                    gemm(cpu, &spec, &x[..rows * WIDTH], weight, &mut y[..rows * WIDTH], Epilogue::NONE);
                 }
                 cpu.for_each_chunk(y, 2 * WIDTH, |_, rows| rows.iter_mut().for_each(|y| *y = y.max(0.0) * 0.5));
                 let sum: f32 = y.iter().sum();

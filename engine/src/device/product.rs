@@ -14,12 +14,9 @@ use super::{
     kernel::{aligned, dropout_arguments, size, storage},
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
-use kernels::{
-    dropout::Dropout,
-    gemm::{
-        Beta, Fused, Gemm,
-        cuda::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
-    },
+use kernels::gemm::{
+    Beta, Epilogue, EpilogueKind, Gemm,
+    cuda::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
 };
 use ptx::{Sm, Storage, TensorMap};
 
@@ -35,41 +32,10 @@ pub(crate) struct Operands {
     pub(crate) output: DType,
 }
 
-/// What follows the sums of a product, with the operands that it has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Finish {
-    pub(crate) fused: Fused,
-    /// [n] f32.
-    pub(crate) bias: Option<DeviceAddress>,
-    /// Like C: a pre-activation or a residual, which is read.
-    pub(crate) matrix: Option<DeviceAddress>,
-    /// Like C: where the pre-activation is kept.
-    pub(crate) pre: Option<DeviceAddress>,
-    pub(crate) dropout: Option<Dropout>,
-}
-
-impl Finish {
-    /// The sums as they are.
-    pub(crate) const NOTHING: Finish =
-        Finish { fused: Fused::None, bias: None, matrix: None, pre: None, dropout: None };
-
-    /// The bias added, where there is one.
-    pub(crate) fn bias(bias: Option<DeviceAddress>) -> Self {
-        let fused = if bias.is_some() { Fused::Bias } else { Fused::None };
-        Finish { fused, bias, ..Self::NOTHING }
-    }
-
-    /// Addresses and numbers, in the order in which a product declares them.
-    fn arguments(&self) -> Vec<Argument> {
-        let addresses = [self.bias, self.matrix, self.pre].into_iter().flatten();
-        let mut arguments: Vec<Argument> = addresses.map(Argument::from).collect();
-        arguments.extend(self.dropout.iter().flat_map(dropout_arguments));
-        arguments
-    }
-
-    fn is_aligned(&self) -> bool {
-        aligned(&[self.bias, self.matrix, self.pre].into_iter().flatten().collect::<Vec<_>>())
-    }
+/// Arguments of an epilogue, in the order in which a product declares them.
+fn epilogue_arguments(epilogue: &Epilogue<DeviceAddress>) -> impl Iterator<Item = Argument> {
+    let dropout = epilogue.dropout_settings();
+    epilogue.addresses().map(Argument::from).chain(dropout.into_iter().flat_map(|dropout| dropout_arguments(&dropout)))
 }
 
 /// The kernel of a product.
@@ -82,23 +48,23 @@ enum GemmKernel {
 struct GemmProblem<'a> {
     spec: &'a Gemm,
     operands: &'a Operands,
-    finish: &'a Finish,
+    epilogue: &'a Epilogue<DeviceAddress>,
 }
 
 impl GemmProblem<'_> {
     fn choose(&self, gpu: &Gpu) -> GemmKernel {
-        let Self { spec, operands: Operands { a, b, c, inputs, output }, finish } = *self;
+        let Self { spec, operands: Operands { a, b, c, inputs, output }, epilogue } = *self;
         let multiprocessors = gpu.info().multiprocessors as usize;
         let [inputs, output] = [*inputs, *output].map(|dtype| Storage::from(storage(dtype)));
-        let whole = aligned(&[*c]) && finish.is_aligned();
+        let whole = aligned(&[*c]) && aligned(&epilogue.addresses().collect::<Vec<_>>());
         if gpu.sm() == Sm::Sm90a
-            && let Some(mut product) = HopperProduct::new(spec, inputs, output, finish.fused, multiprocessors)
+            && let Some(mut product) = HopperProduct::new(spec, inputs, output, epilogue.kind(), multiprocessors)
             && let Ok(maps) = product.maps(spec, [a.0, b.0])
         {
             product.aligned &= whole;
             return GemmKernel::Hopper(product, maps);
         }
-        let mut product = Product::new(spec, inputs, output, finish.fused, multiprocessors);
+        let mut product = Product::new(spec, inputs, output, epilogue.kind(), multiprocessors);
         product.aligned &= whole && aligned(&[*a, *b]);
         GemmKernel::Ampere(product)
     }
@@ -111,14 +77,14 @@ impl GemmProblem<'_> {
         match chosen {
             GemmKernel::Ampere(product) => {
                 let mut arguments: Vec<Argument> = [a, b, c].map(Argument::from).into();
-                arguments.extend(self.finish.arguments());
+                arguments.extend(epilogue_arguments(self.epilogue));
                 arguments.extend([m, n, k, lda, ldb, ldc, chunk, chunk, 0, 0, stride].map(size));
                 gpu.run(product, product.launch(m, n, layers), &arguments)
             }
             GemmKernel::Hopper(product, maps) => {
                 let mut arguments: Vec<Argument> = maps.map(Argument::TensorMap).into();
                 arguments.push(c.into());
-                arguments.extend(self.finish.arguments());
+                arguments.extend(epilogue_arguments(self.epilogue));
                 arguments.extend([m, n, k, ldc, chunk, chunk, layers, stride].map(size));
                 let multiprocessors = gpu.info().multiprocessors as usize;
                 gpu.run(product, product.launch(m, n, layers, multiprocessors), &arguments)
@@ -128,16 +94,16 @@ impl GemmProblem<'_> {
 }
 
 impl Gpu {
-    /// C (+)= finish(A·B). A product with few tiles and a long k is cut along k, and the parts added in order.
-    pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, finish: &Finish) -> Result<()> {
-        let whole = GemmProblem { spec, operands, finish };
+    /// C (+)= epilogue(A·B). A product with few tiles and a long k is cut along k, and the parts added in order.
+    pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, epilogue: &Epilogue<DeviceAddress>) -> Result<()> {
+        let whole = GemmProblem { spec, operands, epilogue };
         let multiprocessors = self.info().multiprocessors as usize;
         // In slices the sums are written as they are, whatever becomes of the old C.
         let dense = Gemm { ldc: spec.n, beta: Beta::Zero, ..*spec };
-        let parts = GemmProblem { spec: &dense, operands, finish }.choose(self);
-        let (slices, chunk) = match (finish.fused, operands.output, &parts) {
-            (Fused::None, DType::F32, GemmKernel::Ampere(product)) => product.split(spec, multiprocessors),
-            (Fused::None, DType::F32, GemmKernel::Hopper(product, _)) => product.split(spec, multiprocessors),
+        let parts = GemmProblem { spec: &dense, operands, epilogue }.choose(self);
+        let (slices, chunk) = match (epilogue.kind(), operands.output, &parts) {
+            (EpilogueKind::None, DType::F32, GemmKernel::Ampere(product)) => product.split(spec, multiprocessors),
+            (EpilogueKind::None, DType::F32, GemmKernel::Hopper(product, _)) => product.split(spec, multiprocessors),
             _ => (1, spec.k),
         };
         if slices == 1 {
@@ -145,7 +111,7 @@ impl Gpu {
         }
         let partial = Tensor::new(&Arena::on_gpu(self), [slices, spec.m, spec.n], DType::F32)?;
         let into_partial = Operands { c: partial.address(), ..*operands };
-        GemmProblem { spec: &dense, operands: &into_partial, finish }.start(self, &parts, (slices, chunk))?;
+        GemmProblem { spec: &dense, operands: &into_partial, epilogue }.start(self, &parts, (slices, chunk))?;
         let sum = SplitKReduce { beta: spec.beta };
         let sizes = [spec.m, spec.n, spec.ldc, slices].map(size);
         let arguments = [&[partial.address(), operands.c].map(Argument::from)[..], &sizes[..]].concat();
@@ -184,8 +150,8 @@ mod tests {
             inputs: DType::Bf16,
             output: DType::F32,
         };
-        let chosen = GemmProblem { spec, operands: &operands, finish: &Finish::NOTHING }.choose(gpu);
-        gpu.product(spec, &operands, &Finish::NOTHING).unwrap();
+        let chosen = GemmProblem { spec, operands: &operands, epilogue: &Epilogue::NONE }.choose(gpu);
+        gpu.product(spec, &operands, &Epilogue::NONE).unwrap();
         (matches!(chosen, GemmKernel::Hopper(..)), c.to_vec().unwrap())
     }
 

@@ -10,21 +10,16 @@
 //! Cost: 2·T·N·K FLOPs forward, twice that backward.
 use super::check;
 use crate::{
-    device::{
-        Device, Gpu,
-        driver::DeviceAddress,
-        product::{Finish, Operands},
-    },
-    dtype::{DType, Float, floats},
+    device::{Device, Gpu, driver::DeviceAddress, product::Operands},
+    dtype::{DType, floats},
     error::{EngineError, Result},
     param::{ParamId, Side},
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
-    dropout::Dropout,
     gelu::Activation,
-    gemm::{Beta, Epilogue, Fused, Gemm, PackedB, gemm, gemm_packed},
+    gemm::{Beta, Epilogue, Gemm, PackedB, gemm, gemm_packed},
     int8,
     operation::Cost,
 };
@@ -83,13 +78,13 @@ impl Dense {
         Cost { flops: spec.flops(), bytes: (rows * (self.n + self.k) * dtype.bytes() + self.n * self.k * 4) as u64 }
     }
 
-    /// y = x·Wᵀ + b, and what comes after.
+    /// y = epilogue(x·Wᵀ)
     pub(crate) fn forward(
         &self,
         tape: &Tape<'_>,
         name: &'static str,
         x: &Tensor,
-        after: After<'_>,
+        epilogue: LayerEpilogue<'_>,
         y: &mut Tensor,
     ) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
@@ -97,15 +92,18 @@ impl Dense {
         tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
             Device::Cpu(cpu) => {
                 let (panels, spec) = (panels.expect("made for the processor"), Gemm::nt(rows, self.n, self.k));
+                let values = tape.params().all_values();
                 floats!(x.dtype(), X => {
-                    let epilogue = after.epilogue::<X>(self.bias_values(tape));
+                    let epilogue = epilogue.map(|bias| &values[bias], |x| x.slice::<X>(), |x| x.slice_mut::<X>());
                     gemm_packed(cpu, &spec, x.slice::<X>(), &panels, y.slice_mut::<X>(), epilogue);
                 });
                 Ok(())
             }
             Device::Cuda(gpu) => {
-                let finish = after.finish(self.bias_on(tape, gpu)?);
-                self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &finish)
+                let values = tape.params().on_gpu(gpu)?.address();
+                let bias = |range: Range<usize>| values.element(range.start, 4);
+                let epilogue = epilogue.map(bias, Tensor::address, Tensor::address_mut);
+                self.product(tape, gpu, &Gemm::nt(rows, self.n, self.k), x, y, &epilogue)
             }
         })
     }
@@ -121,8 +119,11 @@ impl Dense {
         y: &mut Tensor,
     ) -> Result<()> {
         if !tape.multiplies_in_int8() || x.dtype() != DType::F32 {
-            let after = activation.map_or(After::Nothing, |activation| After::Activation { activation, pre: None });
-            return self.forward(tape, name, x, after, y);
+            let epilogue = match activation {
+                Some(activation) => Epilogue::bias_activation(self.bias(), activation, None),
+                None => self.plain(),
+            };
+            return self.forward(tape, name, x, epilogue, y);
         }
         let (rows, _) = x.shape().rows_cols();
         let weight = tape.params().quantized(tape.cpu(), self.weight.clone(), self.k);
@@ -155,7 +156,7 @@ impl Dense {
         spec: &Gemm,
         a: &Tensor,
         c: &mut Tensor,
-        finish: &Finish,
+        epilogue: &Epilogue<DeviceAddress>,
     ) -> Result<()> {
         let weights = tape.params().on_gpu_as(gpu, a.dtype())?;
         let operands = Operands {
@@ -165,13 +166,17 @@ impl Dense {
             inputs: a.dtype(),
             output: c.dtype(),
         };
-        gpu.product(spec, &operands, finish)
+        gpu.product(spec, &operands, epilogue)
     }
 
-    /// Where the bias lies on the GPU, if there is one.
-    fn bias_on(&self, tape: &Tape<'_>, gpu: &Gpu) -> Result<Option<DeviceAddress>> {
-        let values = tape.params().on_gpu(gpu)?;
-        Ok(self.bias.as_ref().map(|range| values.address().element(range.start, 4)))
+    /// Range of the bias in the parameters; a layer that more than its bias follows has one.
+    pub(crate) fn bias(&self) -> Range<usize> {
+        self.bias.clone().expect("the layer has a bias")
+    }
+
+    /// The epilogue that adds the bias, if there is one.
+    pub(crate) fn plain<'a>(&self) -> LayerEpilogue<'a> {
+        self.bias.clone().map_or(Epilogue::NONE, Epilogue::bias)
     }
 
     /// dx = (dy·W) · act'(pre)
@@ -190,15 +195,14 @@ impl Dense {
             Device::Cpu(cpu) => {
                 let panels = panels.expect("made for the processor");
                 floats!(dy.dtype(), X => {
-                    let epilogue = Epilogue::ActivationBackward { activation, pre: pre.slice::<X>() };
+                    let epilogue = Epilogue::activation_backward(activation, pre.slice::<X>());
                     gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), epilogue);
                 });
                 Ok(())
             }
             Device::Cuda(gpu) => {
-                let fused = Fused::ActivationBackward(activation);
-                let finish = Finish { fused, matrix: Some(pre.address()), ..Finish::NOTHING };
-                self.product(tape, gpu, &spec, dy, dx, &finish)
+                let epilogue = Epilogue::activation_backward(activation, pre.address());
+                self.product(tape, gpu, &spec, dy, dx, &epilogue)
             }
         })
     }
@@ -240,11 +244,11 @@ impl Dense {
             Device::Cpu(cpu) => {
                 let panels = panels.expect("made for the processor");
                 floats!(dy.dtype(), X => {
-                    gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), Epilogue::None);
+                    gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), Epilogue::NONE);
                 });
                 Ok(())
             }
-            Device::Cuda(gpu) => self.product(tape, gpu, &spec, dy, dx, &Finish::NOTHING),
+            Device::Cuda(gpu) => self.product(tape, gpu, &spec, dy, dx, &Epilogue::NONE),
         })
     }
 
@@ -262,7 +266,7 @@ impl Dense {
         ctx.tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
             Device::Cpu(cpu) => {
                 let dw = &mut flat.slice_mut::<f32>()[self.weight.clone()];
-                floats!(x.dtype(), X => gemm(cpu, &spec, dy.slice::<X>(), x.slice::<X>(), dw, Epilogue::None));
+                floats!(x.dtype(), X => gemm(cpu, &spec, dy.slice::<X>(), x.slice::<X>(), dw, Epilogue::NONE));
                 Ok(())
             }
             Device::Cuda(gpu) => gpu.product(
@@ -274,7 +278,7 @@ impl Dense {
                     inputs: x.dtype(),
                     output: DType::F32,
                 },
-                &Finish::NOTHING,
+                &Epilogue::NONE,
             ),
         })?;
         if let Some(bias) = &self.bias {
@@ -284,46 +288,8 @@ impl Dense {
     }
 }
 
-/// Epilogue fused into the GEMM of a layer.
-pub(crate) enum After<'a> {
-    /// p
-    Nothing,
-    /// act(p); p itself is written where backward will need it.
-    Activation { activation: Activation, pre: Option<&'a mut Tensor> },
-    /// dropout(p) + residual
-    Residual { dropout: Option<Dropout>, residual: &'a Tensor },
-}
-
-impl<'a> After<'a> {
-    /// For the processor, from matrices of X.
-    fn epilogue<X: Float>(self, bias: Option<&'a [f32]>) -> Epilogue<'a, X> {
-        match (self, bias) {
-            (Self::Nothing, bias) => bias.map_or(Epilogue::None, Epilogue::Bias),
-            (Self::Activation { activation, pre }, Some(bias)) => {
-                Epilogue::BiasActivation { bias, activation, pre: pre.map(Tensor::slice_mut::<X>) }
-            }
-            (Self::Residual { dropout, residual }, Some(bias)) => {
-                Epilogue::BiasDropoutResidual { bias, dropout, residual: Some(residual.slice::<X>()) }
-            }
-            (_, None) => unreachable!("a layer that more than its bias follows has one"),
-        }
-    }
-
-    /// For a GPU.
-    fn finish(self, bias: Option<DeviceAddress>) -> Finish {
-        match self {
-            Self::Nothing => Finish::bias(bias),
-            Self::Activation { activation, pre } => {
-                let fused = Fused::BiasActivation { activation, save_pre: pre.is_some() };
-                Finish { fused, bias, pre: pre.map(Tensor::address_mut), ..Finish::NOTHING }
-            }
-            Self::Residual { dropout, residual } => {
-                let fused = Fused::BiasDropoutResidual { dropout: dropout.is_some(), residual: true };
-                Finish { fused, bias, matrix: Some(residual.address()), dropout, ..Finish::NOTHING }
-            }
-        }
-    }
-}
+/// Epilogue fused into the GEMM of a layer; its bias is a range of the parameters.
+pub(crate) type LayerEpilogue<'a> = Epilogue<Range<usize>, &'a Tensor, &'a mut Tensor>;
 
 /// y = x·Wᵀ + b over the last dimension of `x`; see the module.
 ///
@@ -334,7 +300,7 @@ pub fn linear(tape: &Tape<'_>, x: &Var, weight: ParamId, bias: Option<ParamId>) 
     let dense = Dense::new(tape, "linear", &[weight], bias.as_slice())?;
     dense.check_input(tape, "linear", weight, x)?;
     let mut y = tape.alloc(x.shape().with_last(dense.n), dtype)?;
-    dense.forward(tape, "linear", x.value(), After::Nothing, &mut y)?;
+    dense.forward(tape, "linear", x.value(), dense.plain(), &mut y)?;
     tape.record_with_parameters(&[x], y, || Linear { dense, x: x.value().clone() })
 }
 

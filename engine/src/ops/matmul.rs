@@ -10,10 +10,7 @@
 //! stack is a launch of its own.
 use super::check;
 use crate::{
-    device::{
-        Device, Gpu,
-        product::{Finish, Operands},
-    },
+    device::{Device, Gpu, product::Operands},
     dtype::{DType, floats},
     error::{EngineError, Result},
     shape::Shape,
@@ -123,7 +120,7 @@ fn run(
             floats!(a.dtype(), X => match c.dtype() {
                 DType::F32 if batch.count == 1 => {
                     let (a, b) = (a.slice::<X>(), b.slice::<X>());
-                    kernels::gemm::gemm(cpu, spec, a, b, c.slice_mut::<f32>(), Epilogue::None);
+                    kernels::gemm::gemm(cpu, spec, a, b, c.slice_mut::<f32>(), Epilogue::NONE);
                 }
                 _ => kernels::gemm::batched(cpu, spec, batch, a.slice::<X>(), b.slice::<X>(), c.slice_mut::<X>()),
             });
@@ -145,7 +142,7 @@ fn on_gpu(gpu: &Gpu, spec: &Gemm, batch: &Batch, a: &Tensor, b: &Tensor, c: &mut
             inputs,
             output,
         };
-        gpu.product(spec, &operands, &Finish::NOTHING)?;
+        gpu.product(spec, &operands, &Epilogue::NONE)?;
     }
     Ok(())
 }
@@ -236,7 +233,7 @@ impl MatMul {
                     let a = &self.a.slice::<X>()[i * m * k..(i + 1) * m * k];
                     let dy = &dy.slice::<X>()[i * m * n..(i + 1) * m * n];
                     let (first, second) = if transpose.b { (dy, a) } else { (a, dy) };
-                    kernels::gemm::gemm(cpu, &spec.accumulate(), first, second, sum, Epilogue::None);
+                    kernels::gemm::gemm(cpu, &spec.accumulate(), first, second, sum, Epilogue::NONE);
                 }
                 for (db, &sum) in db.slice_mut::<X>().iter_mut().zip(sum.iter()) {
                     *db = kernels::Element::from_f32(sum);

@@ -15,14 +15,18 @@ use crate::{
         Gpu,
         driver::{Argument, DeviceAddress},
         kernel::{size, storage},
-        product::{Finish, Operands},
+        product::Operands,
     },
     dtype::DType,
     error::Result,
     tape::Tape,
     tensor::Tensor,
 };
-use kernels::{cross_entropy::cuda::Rows, gemm::Gemm, operation::Pass};
+use kernels::{
+    cross_entropy::cuda::Rows,
+    gemm::{Epilogue, Gemm},
+    operation::Pass,
+};
 use std::ops::Range;
 
 /// Numbers of a chunk of logits, where it has more rows than one: 64 MiB in f32.
@@ -99,7 +103,7 @@ impl<'a> ProjectionOnGpu<'a> {
         let logits = scratch.address_mut();
         let (a, b, inputs) = (self.hidden_at(rows.start), self.weight(), self.hidden.dtype());
         let operands = Operands { a, b, c: logits, inputs, output: DType::F32 };
-        self.gpu.product(&Gemm::nt(rows.len(), *n, *k), &operands, &Finish::bias(bias))?;
+        self.gpu.product(&Gemm::nt(rows.len(), *n, *k), &operands, &bias.map_or(Epilogue::NONE, Epilogue::bias))?;
         Ok(logits)
     }
 
@@ -138,10 +142,10 @@ impl<'a> ProjectionOnGpu<'a> {
             gpu.cross_entropy_backward(inputs, DType::F32, dz, dtype, rows.len(), *n)?;
             let c = dhidden.address_mut().element(first * k, self.bytes());
             let operands = Operands { a: dz, b: self.weight(), c, inputs: dtype, output: dtype };
-            gpu.product(&Gemm::nn(rows.len(), *k, *n), &operands, &Finish::NOTHING)?;
+            gpu.product(&Gemm::nn(rows.len(), *k, *n), &operands, &Epilogue::NONE)?;
             let c = flat.address_mut().element(weight.start, 4);
             let operands = Operands { a: dz, b: self.hidden_at(first), c, inputs: dtype, output: DType::F32 };
-            gpu.product(&Gemm::tn(*n, *k, rows.len()).accumulate(), &operands, &Finish::NOTHING)?;
+            gpu.product(&Gemm::tn(*n, *k, rows.len()).accumulate(), &operands, &Epilogue::NONE)?;
             if let Some(bias) = bias {
                 let dbias = flat.address_mut().element(bias.start, 4);
                 gpu.add_column_sums(dz, dtype, rows.len(), *n, dbias)?;

@@ -474,7 +474,7 @@ mod tests {
             let panels = store.packed(&cpu, range.clone(), 3, Side::Forward);
             let mut y = [f32::NAN; 5];
             let spec = kernels::gemm::Gemm::nt(1, 5, 3);
-            kernels::gemm::gemm_packed(&cpu, &spec, &[1f32, 0., 0.], &panels, &mut y, kernels::gemm::Epilogue::None);
+            kernels::gemm::gemm_packed(&cpu, &spec, &[1f32, 0., 0.], &panels, &mut y, kernels::gemm::Epilogue::NONE);
             y
         };
         let column = |store: &ParamStore| std::array::from_fn::<f32, 5, _>(|row| store.values(id)[row * 3]);

@@ -48,7 +48,7 @@ impl<X: Element, W: Element> Projection<'_, X, W> {
     fn chunk(&self, cpu: &Cpu, rows: &Span, classes: &Span, logits: &mut [f32]) {
         let spec = Gemm::nt(rows.len, classes.len, self.width);
         let (hidden, weight) = (rows.of(self.hidden, self.width), classes.of(self.weight, self.width));
-        gemm(cpu, &spec, hidden, weight, logits, Epilogue::Bias(classes.of(self.bias, 1)));
+        gemm(cpu, &spec, hidden, weight, logits, Epilogue::bias(classes.of(self.bias, 1)));
     }
 }
 
@@ -179,9 +179,9 @@ pub fn backward<X: Element, W: Element>(
             let z = &kept[place_of(&rows, &classes, vocabulary)];
             differentiate(cpu, classes.len, classes.start, z, labels, norms, dlosses, dz);
             let weight = classes.of(projection.weight, width);
-            gemm(cpu, &Gemm::nn(rows.len, width, classes.len).accumulate(), dz, weight, dh, Epilogue::None);
+            gemm(cpu, &Gemm::nn(rows.len, width, classes.len).accumulate(), dz, weight, dh, Epilogue::NONE);
             let dw = classes.of_mut(dweight, width);
-            gemm(cpu, &Gemm::tn(classes.len, width, rows.len).accumulate(), dz, hidden, dw, Epilogue::None);
+            gemm(cpu, &Gemm::tn(classes.len, width, rows.len).accumulate(), dz, hidden, dw, Epilogue::NONE);
             column_sums(cpu, rows.len, classes.len, dz, classes.of_mut(dbias, 1), sums);
         }
         cast(cpu, dh, rows.of_mut(dhidden, width));

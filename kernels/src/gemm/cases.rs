@@ -1,7 +1,7 @@
 //! The product's row in the table of operations: its sizes, its cost, its check against f64.
 
 use super::{
-    Beta, Epilogue, Gemm, Layout, PackedB,
+    Beta, Epilogue, EpilogueKind, Gemm, Layout, PackedB,
     cuda::{cases as cuda_cases, sm90_cases, variants},
     gemm, gemm_packed, reference,
 };
@@ -9,7 +9,6 @@ use crate::{
     Cpu, DType, Element, Isa,
     check::{Guarded, Real, greatest_error, store, uniform, widen, within_error},
     dropout::Dropout,
-    gelu::Activation,
     operation::{Case, Cost, Operation, Outcome, Pass, Target},
     simulated::{only_names, takes_large},
 };
@@ -30,58 +29,20 @@ pub const BASE_ROWS: [usize; 4] = [128, 512, 2048, 4096];
 /// Maximum multiply-adds of a case that is checked against the naive reference loops.
 const CHECKED_WORK: usize = 1 << 21;
 
-/// Epilogue of a case, including β.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum After {
-    Nothing,
-    Accumulate,
-    Bias,
-    AccumulateBias,
-    BiasActivation(Activation, bool),
-    BiasDropoutResidual(bool, bool),
-    ActivationBackward(Activation),
+/// Every β and kind of epilogue that go together.
+pub(super) fn epilogues() -> Vec<(Beta, EpilogueKind)> {
+    let betas = |kind: EpilogueKind| [Beta::Zero, Beta::One].into_iter().take(if kind.accumulates() { 2 } else { 1 });
+    EpilogueKind::all().into_iter().flat_map(|kind| betas(kind).map(move |beta| (beta, kind))).collect()
 }
 
-impl After {
-    pub(super) fn all() -> Vec<Self> {
-        let mut all = vec![Self::Nothing, Self::Accumulate, Self::Bias, Self::AccumulateBias];
-        for activation in Activation::ALL {
-            all.extend([false, true].map(|pre| Self::BiasActivation(activation, pre)));
-            all.push(Self::ActivationBackward(activation));
-        }
-        let flags = [(false, false), (false, true), (true, false), (true, true)];
-        all.extend(flags.map(|(dropout, residual)| Self::BiasDropoutResidual(dropout, residual)));
-        all
-    }
-
-    /// Suffix of a case's variant.
-    pub(super) fn name(self) -> String {
-        match self {
-            Self::Nothing => String::new(),
-            Self::Accumulate => "_accumulate".into(),
-            Self::Bias => "_bias".into(),
-            Self::AccumulateBias => "_accumulate_bias".into(),
-            Self::BiasActivation(activation, pre) => {
-                format!("_bias_{}{}", activation.name(), if pre { "_pre" } else { "" })
-            }
-            Self::BiasDropoutResidual(dropout, residual) => {
-                let (dropout, residual) =
-                    (if dropout { "_dropout" } else { "" }, if residual { "_residual" } else { "" });
-                format!("_bias{dropout}{residual}_epilogue")
-            }
-            Self::ActivationBackward(activation) => format!("_{}_backward", activation.name()),
-        }
-    }
-
-    /// True if a matrix like C is read: old values of C, a residual or a pre-activation.
-    fn reads_matrix(self) -> bool {
-        match self {
-            Self::Nothing | Self::Bias | Self::BiasActivation(..) => false,
-            Self::BiasDropoutResidual(_, residual) => residual,
-            Self::Accumulate | Self::AccumulateBias | Self::ActivationBackward(_) => true,
-        }
-    }
+/// Suffix of a case's variant.
+pub(super) fn suffix(beta: Beta, kind: EpilogueKind) -> String {
+    let words = [if beta == Beta::One { "accumulate".to_string() } else { String::new() }, kind.words()];
+    words.into_iter().filter(|word| !word.is_empty()).map(|word| format!("_{word}")).collect()
 }
+
+/// No epilogue.
+const PLAIN: (Beta, EpilogueKind) = (Beta::Zero, EpilogueKind::None);
 
 /// Names and layouts of the four forms.
 pub(super) const FORMS: [(&str, Layout, Layout); 4] = [
@@ -91,10 +52,10 @@ pub(super) const FORMS: [(&str, Layout, Layout); 4] = [
     ("tt", Layout::Transposed, Layout::Transposed),
 ];
 
-fn case(form: &str, after: After, dtype: DType, m: usize, n: usize, k: usize) -> Case {
+fn case(form: &str, (beta, kind): (Beta, EpilogueKind), dtype: DType, m: usize, n: usize, k: usize) -> Case {
     // y = x·Wᵀ is a forward pass; dx = dy·W and dW = dyᵀ·x are backward passes.
     let pass = if form.ends_with('t') { Pass::Forward } else { Pass::Backward };
-    Case { pass, dtype, variant: format!("{form}{}", after.name()), dims: vec![("m", m), ("n", n), ("k", k)] }
+    Case { pass, dtype, variant: format!("{form}{}", suffix(beta, kind)), dims: vec![("m", m), ("n", n), ("k", k)] }
 }
 
 fn cases() -> Vec<Case> {
@@ -103,100 +64,104 @@ fn cases() -> Vec<Case> {
     for dtype in DType::ALL {
         for (form, ..) in FORMS {
             for (m, n, k) in tiny {
-                all.extend(After::all().into_iter().map(|after| case(form, after, dtype, m, n, k)));
+                all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, dtype, m, n, k)));
             }
         }
     }
     // Rows of whole 16-byte vectors, the GPU's fast path: more k-tiles than pipeline stages, tiles with tails.
     for (form, ..) in FORMS {
         for (m, n, k) in [(72, 136, 200), (130, 8, 40)] {
-            all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, m, n, k)));
+            all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, DType::Bf16, m, n, k)));
         }
         for (m, n, k) in [(72, 72, 40), (72, 8, 8), (24, 8, 56)] {
-            all.extend(After::all().into_iter().map(|after| case(form, after, DType::F32, m, n, k)));
+            all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, DType::F32, m, n, k)));
         }
     }
     // Fewer k-tiles than pipeline stages: one, and two if A is stored transposed.
     for (form, ..) in FORMS {
-        all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, 72, 8, 24)));
+        all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, DType::Bf16, 72, 8, 24)));
     }
-    all.push(case("tn", After::Nothing, DType::Bf16, 136, 8, 40));
+    all.push(case("tn", PLAIN, DType::Bf16, 136, 8, 40));
     // Unaligned rows, in the first k-tiles of a pipeline, and columns that end inside any vector of a panel.
     for (form, ..) in FORMS {
-        all.extend([(5, 17, 33), (5, 49, 65)].map(|(m, n, k)| case(form, After::Bias, DType::Bf16, m, n, k)));
+        all.extend(
+            [(5, 17, 33), (5, 49, 65)]
+                .map(|(m, n, k)| case(form, (Beta::Zero, EpilogueKind::Bias), DType::Bf16, m, n, k)),
+        );
     }
     // Several tiles per warpgroup of a block, and more k-tiles than any pipeline has stages.
-    for (form, after) in [("nt", After::Nothing), ("tn", After::BiasDropoutResidual(true, true))] {
-        all.push(case(form, after, DType::Bf16, 264, 40, 184));
+    for (form, epilogue) in
+        [("nt", PLAIN), ("tn", (Beta::Zero, EpilogueKind::BiasDropoutResidual { dropout: true, residual: true }))]
+    {
+        all.push(case(form, epilogue, DType::Bf16, 264, 40, 184));
     }
     // The same with every epilogue and more k-tiles per tile than stages, so that a ping-pong consumer must wait for
     // its turn; and all columns and rows of a tile.
     for (form, ..) in &FORMS[..2] {
         for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
-            all.extend(After::all().into_iter().map(|after| case(form, after, DType::Bf16, m, n, k)));
+            all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, DType::Bf16, m, n, k)));
         }
     }
     // Hopper's wide tiles: several of them, all their rows; and unaligned rows of C.
     for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
-        all.extend(["tn", "tt"].map(|form| case(form, After::Nothing, DType::Bf16, m, n, k)));
+        all.extend(["tn", "tt"].map(|form| case(form, PLAIN, DType::Bf16, m, n, k)));
     }
-    all.push(case("nt", After::Bias, DType::Bf16, 40, 125, 72));
-    all.push(case("nt", After::Bias, DType::Bf16, 264, 13, 392));
+    all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 40, 125, 72));
+    all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 264, 13, 392));
     all.extend(variants::cases());
     for (form, ..) in &FORMS[..3] {
         for m in BASE_ROWS {
-            all.extend(BASE_SHAPES.map(|(n, k)| case(form, After::Nothing, DType::F32, m, n, k)));
+            all.extend(BASE_SHAPES.map(|(n, k)| case(form, PLAIN, DType::F32, m, n, k)));
         }
     }
     all
 }
 
 /// Specification and epilogue of a case.
-pub(super) fn read(case: &Case) -> (Gemm, After) {
+pub(super) fn read(case: &Case) -> (Gemm, EpilogueKind) {
     let (form, rest) = variants::plain(&case.variant).split_at(2);
     let (_, a, b) = FORMS.into_iter().find(|(name, ..)| *name == form).unwrap_or_else(|| panic!("{case}: no form"));
-    let after = After::all().into_iter().find(|after| after.name() == rest);
-    let spec = Gemm::new(case.dim("m"), case.dim("n"), case.dim("k"), a, b);
-    (spec, after.unwrap_or_else(|| panic!("{case}: unknown epilogue `{rest}`")))
+    let found = epilogues().into_iter().find(|&(beta, kind)| suffix(beta, kind) == rest);
+    let (beta, kind) = found.unwrap_or_else(|| panic!("{case}: unknown epilogue `{rest}`"));
+    (Gemm { beta, ..Gemm::new(case.dim("m"), case.dim("n"), case.dim("k"), a, b) }, kind)
 }
 
 /// Cost of a case: every operand is moved once; an epilogue adds one operation per element and its matrices.
 fn cost(case: &Case) -> Cost {
-    let (spec, after) = read(case);
+    let (spec, kind) = read(case);
     let [a, b, c] = spec.spans().map(|span| (span * case.dtype.bytes()) as u64);
-    let outputs = 1 + u64::from(matches!(after, After::BiasActivation(_, true)));
-    let matrices = outputs + u64::from(after.reads_matrix());
-    let bias = matches!(after, After::Nothing | After::Accumulate | After::ActivationBackward(_));
-    let bias = if bias { 0 } else { 4 * spec.n as u64 };
-    let fused = if after == After::Nothing { 0 } else { (spec.m * spec.n) as u64 };
+    let accumulates = spec.beta == Beta::One;
+    let matrices = 1 + u64::from(kind.saves_pre()) + u64::from(accumulates || kind.reads_matrix());
+    let bias = if kind.has_bias() { 4 * spec.n as u64 } else { 0 };
+    let fused = if accumulates || kind != EpilogueKind::None { (spec.m * spec.n) as u64 } else { 0 };
     Cost { flops: spec.flops() + fused, bytes: a + b + matrices * c + bias }
 }
 
 fn check(case: &Case, target: Target) -> Outcome {
     let skipped = |reason: &str| Outcome::Skipped { reason: reason.to_string() };
-    let (spec, after) = read(case);
+    let (spec, kind) = read(case);
     if spec.m * spec.n * spec.k > CHECKED_WORK && !takes_large() {
         return skipped("larger cases are timed, not checked");
     }
     let checked = match target {
         Target::Cpu(_) if variants::only_on_gpu(&case.variant) => return skipped("only a GPU has this variant"),
-        Target::Cpu(kind) => {
-            let Some(isa) = Isa::new(kind) else { return skipped("this machine lacks the instruction set") };
+        Target::Cpu(isa) => {
+            let Some(isa) = Isa::new(isa) else { return skipped("this machine lacks the instruction set") };
             match Cpu::new(isa, 2) {
                 Ok(cpu) => match case.dtype {
-                    DType::F32 => Problem::<f32, f32>::new(spec, after).check(&cpu),
-                    DType::Bf16 => Problem::<bf16, bf16>::new(spec, after).check(&cpu),
+                    DType::F32 => Problem::<f32, f32>::new(spec, kind).check(&cpu),
+                    DType::Bf16 => Problem::<bf16, bf16>::new(spec, kind).check(&cpu),
                 },
                 Err(error) => Err(error.to_string()),
             }
         }
-        Target::Simulator(sm) if variants::only_on_gpu(&case.variant) => variants::check(case, spec, after, sm),
-        Target::Simulator(Sm::Sm90a) if !sm90_cases::has_program(&spec, case.dtype, after) => {
+        Target::Simulator(sm) if variants::only_on_gpu(&case.variant) => variants::check(case, spec, kind, sm),
+        Target::Simulator(Sm::Sm90a) if !sm90_cases::has_program(&spec, case.dtype, kind) => {
             return skipped("the program for sm_80 serves sm_90a too");
         }
         Target::Simulator(sm) => match case.dtype {
-            DType::F32 => Problem::<f32, f32>::new(spec, after).check_simulated(sm),
-            DType::Bf16 => Problem::<bf16, bf16>::new(spec, after).check_simulated(sm),
+            DType::F32 => Problem::<f32, f32>::new(spec, kind).check_simulated(sm),
+            DType::Bf16 => Problem::<bf16, bf16>::new(spec, kind).check_simulated(sm),
         },
     };
     match checked {
@@ -208,7 +173,7 @@ fn check(case: &Case, target: Target) -> Outcome {
 /// Random operands of a product; `X` stores A and B, `Y` stores C and matrices like C.
 pub(super) struct Problem<X, Y> {
     pub spec: Gemm,
-    pub after: After,
+    pub kind: EpilogueKind,
     /// A in its layout, NaN between the rows.
     pub a: Vec<X>,
     pub b: Vec<X>,
@@ -238,25 +203,17 @@ fn dense<X: Copy>(x: &[X], rows: usize, columns: usize, leading: usize) -> Vec<X
 impl<X: Element, Y: Element> Problem<X, Y> {
     pub(super) const DROPOUT: Dropout = Dropout { seed: 77, site: 5, rate: 0.3 };
 
-    pub(super) fn new(spec: Gemm, after: After) -> Self {
+    pub(super) fn new(spec: Gemm, kind: EpilogueKind) -> Self {
         let (ar, ac) = if spec.a == Layout::Normal { (spec.m, spec.k) } else { (spec.k, spec.m) };
         let (br, bc) = if spec.b == Layout::Normal { (spec.k, spec.n) } else { (spec.n, spec.k) };
-        let beta = match after {
-            After::Accumulate | After::AccumulateBias => Beta::One,
-            _ => Beta::Zero,
-        };
         Self {
-            spec: Gemm { beta, ..spec },
-            after,
+            spec,
+            kind,
             a: rows(1, ar, ac, spec.lda),
             b: rows(2, br, bc, spec.ldb),
             bias: uniform(3, spec.n, 1.0),
             matrix: rows(4, spec.m, spec.n, spec.ldc),
         }
-    }
-
-    pub(super) fn dropout(&self) -> Option<Dropout> {
-        matches!(self.after, After::BiasDropoutResidual(true, _)).then_some(Self::DROPOUT)
     }
 
     /// Runs the kernel: C and the saved pre-activation with their gaps, between guard bands.
@@ -267,20 +224,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             Beta::One => Guarded::new(&self.matrix),
             Beta::Zero => Guarded::poisoned(span),
         };
-        let bias = &self.bias[..];
-        let epilogue = match self.after {
-            After::Nothing | After::Accumulate => Epilogue::None,
-            After::Bias | After::AccumulateBias => Epilogue::Bias(bias),
-            After::BiasActivation(activation, keep) => {
-                Epilogue::BiasActivation { bias, activation, pre: keep.then_some(&mut pre[..]) }
-            }
-            After::BiasDropoutResidual(_, residual) => Epilogue::BiasDropoutResidual {
-                bias,
-                dropout: self.dropout(),
-                residual: residual.then_some(&self.matrix[..]),
-            },
-            After::ActivationBackward(activation) => Epilogue::ActivationBackward { activation, pre: &self.matrix },
-        };
+        let epilogue = Epilogue::of_kind(self.kind, &self.bias[..], &self.matrix[..], &mut pre[..], Self::DROPOUT);
         match packed {
             Some(packed) => gemm_packed(cpu, &self.spec, &self.a, packed, &mut c, epilogue),
             None => gemm(cpu, &self.spec, &self.a, &self.b, &mut c, epilogue),
@@ -296,30 +240,15 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             false => reference::product(&self.spec, &widen::<R, X>(&self.a), &widen::<R, X>(&self.b)),
         };
         let matrix = widen::<R, Y>(&dense(&self.matrix, m, n, ldc));
-        let bias = widen::<R, f32>(&self.bias);
-        let with_bias = || reference::bias(&acc, &bias);
-        match self.after {
-            After::Nothing => (acc, vec![]),
-            After::Accumulate => (reference::add(&matrix, &acc), vec![]),
-            After::Bias => (with_bias(), vec![]),
-            After::AccumulateBias => (reference::bias(&reference::add(&matrix, &acc), &bias), vec![]),
-            After::BiasActivation(activation, _) => {
-                let p = with_bias();
-                (reference::activation(activation, &p), p)
-            }
-            After::BiasDropoutResidual(_, residual) => {
-                let y = reference::dropout(self.dropout(), n.max(1), &with_bias());
-                (if residual { reference::add(&y, &matrix) } else { y }, vec![])
-            }
-            After::ActivationBackward(activation) => {
-                (reference::activation_backward(activation, &matrix, &acc), vec![])
-            }
-        }
+        let acc = if self.spec.beta == Beta::One { reference::add(&matrix, &acc) } else { acc };
+        let dropout = self.kind.has_dropout().then_some(Self::DROPOUT);
+        reference::epilogue(self.kind, &acc, &widen::<R, f32>(&self.bias), &matrix, dropout)
     }
 
     /// Greatest errors of C and the pre-activation of a naive implementation, on 48 x 48 elements of the same k.
     pub(super) fn naive_errors(&self) -> (f64, f64) {
-        let sample = Problem::<X, Y>::new(Gemm::new(48, 48, self.spec.k, self.spec.a, self.spec.b), self.after);
+        let Gemm { k, a, b, beta, .. } = self.spec;
+        let sample = Problem::<X, Y>::new(Gemm { beta, ..Gemm::new(48, 48, k, a, b) }, self.kind);
         let (naive, exact) = (sample.define::<f32>(), sample.define::<f64>());
         (greatest_error(&store::<Y>(&naive.0), &exact.0), greatest_error(&store::<Y>(&naive.1), &exact.1))
     }
@@ -338,7 +267,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             return Err(format!("element {i} in the gap between rows was written"));
         }
         let mut worst = within_error("c", &dense(c, m, n, ldc), naive.0, &exact.0)?;
-        if let After::BiasActivation(_, true) = self.after {
+        if self.kind.saves_pre() {
             worst = worst.max(within_error("pre", &dense(pre, m, n, ldc), naive.1, &exact.1)?);
         }
         Ok(worst)
@@ -354,7 +283,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let mut first: Option<Vec<u32>> = None;
         for packed in [None, Some(&packed)] {
             let (c, pre) = self.compute(cpu, packed);
-            let place = format!("{:?} {:?} packed {}", self.spec, self.after, packed.is_some());
+            let place = format!("{:?} {:?} packed {}", self.spec, self.kind, packed.is_some());
             c.assert_intact(&place);
             pre.assert_intact(&place);
             worst = worst.max(self.hold(&c, &pre, naive, &exact).map_err(|error| format!("{place}: {error}"))?);

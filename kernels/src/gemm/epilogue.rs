@@ -11,91 +11,192 @@ use std::array::from_fn;
 /// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C with
 /// [`Beta::One`]).
 ///
-/// Matrices have the shape and the leading dimension of C; vectors have n elements. The arithmetic is f32, in the order
-/// of the separate kernels; results are rounded when stored.
-#[derive(Debug)]
-pub enum Epilogue<'a, C: Element> {
+/// The arithmetic is f32, in the order of the separate kernels; results are rounded when stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EpilogueKind {
     /// acc
     None,
     /// acc + bias\[j\]
-    Bias(&'a [f32]),
+    Bias,
     /// act(p) with p = acc + bias\[j\]
     BiasActivation {
-        /// \[n\]
-        bias: &'a [f32],
         /// act
         activation: Activation,
-        /// \[m, n\] receives p for backward. Then the activation is computed from p as rounded, so that backward can
-        /// recompute it.
-        pre: Option<&'a mut [C]>,
+        /// True if p is saved for backward. Then the activation is computed from p as rounded to storage, so that
+        /// backward can recompute it.
+        save_pre: bool,
     },
     /// (acc + bias\[j\]) · mask(r, j) + residual\[r, j\]
     BiasDropoutResidual {
-        /// \[n\]
-        bias: &'a [f32],
-        /// Dropout with the mask that [`crate::dropout::apply`] draws for the rows of C.
-        dropout: Option<Dropout>,
-        /// \[m, n\]
-        residual: Option<&'a [C]>,
+        /// True if there is a dropout mask: the one that [`crate::dropout::apply`] draws for the rows of C.
+        dropout: bool,
+        /// True if there is a residual.
+        residual: bool,
     },
-    /// acc · act'(pre\[r, j\])
-    ActivationBackward {
+    /// acc · act'(pre\[r, j\]), with the pre-activation that [`EpilogueKind::BiasActivation`] saved.
+    ActivationBackward(
         /// act
-        activation: Activation,
-        /// \[m, n\]: the pre-activation saved by [`Epilogue::BiasActivation`].
-        pre: &'a [C],
-    },
+        Activation,
+    ),
 }
 
-/// Epilogue with checked sizes and the storage type of C as a value.
-#[derive(Clone, Copy)]
-pub(super) enum Finish<'a> {
-    None,
-    Bias(&'a [f32]),
-    BiasActivation { bias: &'a [f32], activation: Activation, pre: Option<Output<'a>> },
-    BiasDropoutResidual { bias: &'a [f32], dropout: Option<Dropout>, residual: Option<Operand<'a>> },
-    ActivationBackward { activation: Activation, pre: Operand<'a> },
+impl EpilogueKind {
+    /// All kinds.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::None, Self::Bias];
+        for activation in Activation::ALL {
+            all.extend([false, true].map(|save_pre| Self::BiasActivation { activation, save_pre }));
+            all.push(Self::ActivationBackward(activation));
+        }
+        let flags = [(false, false), (false, true), (true, false), (true, true)];
+        all.extend(flags.map(|(dropout, residual)| Self::BiasDropoutResidual { dropout, residual }));
+        all
+    }
+
+    /// Words of a program's or a case's name, joined by `_`; empty for [`EpilogueKind::None`].
+    pub fn words(self) -> String {
+        let word = |holds: bool, word: &'static str| if holds { word } else { "" };
+        match self {
+            Self::None => String::new(),
+            Self::Bias => "bias".to_string(),
+            Self::BiasActivation { activation, save_pre } => {
+                format!("bias_{}{}", activation.name(), word(save_pre, "_pre"))
+            }
+            Self::BiasDropoutResidual { dropout, residual } => {
+                format!("bias{}{}_epilogue", word(dropout, "_dropout"), word(residual, "_residual"))
+            }
+            Self::ActivationBackward(activation) => format!("{}_backward", activation.name()),
+        }
+    }
+
+    /// True if the epilogue adds a bias.
+    pub fn has_bias(self) -> bool {
+        !matches!(self, Self::None | Self::ActivationBackward(_))
+    }
+
+    /// True if the epilogue reads a matrix: a pre-activation or a residual.
+    pub fn reads_matrix(self) -> bool {
+        matches!(self, Self::ActivationBackward(_) | Self::BiasDropoutResidual { residual: true, .. })
+    }
+
+    /// True if the epilogue saves the pre-activation.
+    pub fn saves_pre(self) -> bool {
+        matches!(self, Self::BiasActivation { save_pre: true, .. })
+    }
+
+    /// True if the epilogue applies dropout.
+    pub fn has_dropout(self) -> bool {
+        matches!(self, Self::BiasDropoutResidual { dropout: true, .. })
+    }
+
+    /// True if the epilogue takes [`Beta::One`].
+    pub fn accumulates(self) -> bool {
+        matches!(self, Self::None | Self::Bias)
+    }
 }
 
-impl<'a, C: Element> Epilogue<'a, C> {
+/// [`EpilogueKind`] with its data: `V` is a vector of n elements, `I` a matrix that is read, `O` one that is written.
+/// Matrices have the shape and the leading dimension of C.
+///
+/// For [`gemm`](super::gemm) they are slices ([`SliceEpilogue`]), for a GPU addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Epilogue<V, I = V, O = I> {
+    kind: EpilogueKind,
+    bias: Option<V>,
+    matrix: Option<I>,
+    pre: Option<O>,
+    dropout: Option<Dropout>,
+}
+
+/// Epilogue of a product on the processor whose C is stored as `C`.
+pub type SliceEpilogue<'a, C> = Epilogue<&'a [f32], &'a [C], &'a mut [C]>;
+
+/// [`SliceEpilogue`] with checked sizes and the storage type of C as a value.
+pub(super) type TileEpilogue<'a> = Epilogue<&'a [f32], Operand<'a>, Output<'a>>;
+
+impl<V, I, O> Epilogue<V, I, O> {
+    /// [`EpilogueKind::None`]
+    pub const NONE: Self = Self { kind: EpilogueKind::None, bias: None, matrix: None, pre: None, dropout: None };
+
+    /// [`EpilogueKind::Bias`]
+    pub fn bias(bias: V) -> Self {
+        Self { kind: EpilogueKind::Bias, bias: Some(bias), ..Self::NONE }
+    }
+
+    /// [`EpilogueKind::BiasActivation`]; `pre` receives the pre-activation.
+    pub fn bias_activation(bias: V, activation: Activation, pre: Option<O>) -> Self {
+        let kind = EpilogueKind::BiasActivation { activation, save_pre: pre.is_some() };
+        Self { kind, bias: Some(bias), pre, ..Self::NONE }
+    }
+
+    /// [`EpilogueKind::BiasDropoutResidual`]
+    pub fn bias_dropout_residual(bias: V, dropout: Option<Dropout>, residual: Option<I>) -> Self {
+        let kind = EpilogueKind::BiasDropoutResidual { dropout: dropout.is_some(), residual: residual.is_some() };
+        Self { kind, bias: Some(bias), matrix: residual, dropout, ..Self::NONE }
+    }
+
+    /// [`EpilogueKind::ActivationBackward`] with the saved pre-activation.
+    pub fn activation_backward(activation: Activation, pre: I) -> Self {
+        Self { kind: EpilogueKind::ActivationBackward(activation), matrix: Some(pre), ..Self::NONE }
+    }
+
+    /// The epilogue of this kind with what it needs of the data.
+    pub fn of_kind(kind: EpilogueKind, bias: V, matrix: I, pre: O, dropout: Dropout) -> Self {
+        Self {
+            kind,
+            bias: kind.has_bias().then_some(bias),
+            matrix: kind.reads_matrix().then_some(matrix),
+            pre: kind.saves_pre().then_some(pre),
+            dropout: kind.has_dropout().then_some(dropout),
+        }
+    }
+
+    /// What it computes.
+    pub fn kind(&self) -> EpilogueKind {
+        self.kind
+    }
+
+    /// The same epilogue of other data: of `vector` of its vector, `read` and `written` of its matrices.
+    pub fn map<W, J, P>(
+        self,
+        vector: impl FnOnce(V) -> W,
+        read: impl FnOnce(I) -> J,
+        written: impl FnOnce(O) -> P,
+    ) -> Epilogue<W, J, P> {
+        let Self { kind, bias, matrix, pre, dropout } = self;
+        Epilogue { kind, bias: bias.map(vector), matrix: matrix.map(read), pre: pre.map(written), dropout }
+    }
+}
+
+impl<A: Copy> Epilogue<A> {
+    /// Its vector and its matrices: bias, matrix that is read, pre-activation that is saved.
+    pub fn addresses(&self) -> impl Iterator<Item = A> {
+        [self.bias, self.matrix, self.pre].into_iter().flatten()
+    }
+
+    /// The dropout, if there is one.
+    pub fn dropout_settings(&self) -> Option<Dropout> {
+        self.dropout
+    }
+}
+
+impl<'a, C: Element> SliceEpilogue<'a, C> {
     /// Checks the sizes against `spec`.
     #[track_caller]
-    pub(super) fn check(self, spec: &Gemm) -> Finish<'a> {
-        let plain = matches!(self, Self::None | Self::Bias(_));
-        assert!(plain || spec.beta == Beta::Zero, "{spec:?}: only the epilogues None and Bias can accumulate");
-        let vector = |bias: &'a [f32]| {
+    pub(super) fn check(self, spec: &Gemm) -> TileEpilogue<'a> {
+        let accumulates = self.kind.accumulates();
+        assert!(accumulates || spec.beta == Beta::Zero, "{spec:?}: only the epilogues None and Bias can accumulate");
+        if let Some(bias) = self.bias {
             assert_eq!(bias.len(), spec.n, "{spec:?}: the bias must hold one element per column");
-            bias
-        };
-        let fits = |len: usize| {
+        }
+        for len in [self.matrix.map(<[C]>::len), self.pre.as_ref().map(|pre| pre.len())].into_iter().flatten() {
             let span = spec.spans()[2];
             assert!(len >= span, "{spec:?}: the epilogue's matrix holds {len} elements but spans {span}");
-        };
-        match self {
-            Self::None => Finish::None,
-            Self::Bias(bias) => Finish::Bias(vector(bias)),
-            Self::BiasActivation { bias, activation, pre } => {
-                let pre = pre.map(|pre| {
-                    fits(pre.len());
-                    Output::new(pre)
-                });
-                Finish::BiasActivation { bias: vector(bias), activation, pre }
-            }
-            Self::BiasDropoutResidual { bias, dropout, residual } => {
-                if let Some(dropout) = &dropout {
-                    dropout.check();
-                }
-                let residual = residual.map(|residual| {
-                    fits(residual.len());
-                    Operand::new(residual)
-                });
-                Finish::BiasDropoutResidual { bias: vector(bias), dropout, residual }
-            }
-            Self::ActivationBackward { activation, pre } => {
-                fits(pre.len());
-                Finish::ActivationBackward { activation, pre: Operand::new(pre) }
-            }
         }
+        if let Some(dropout) = &self.dropout {
+            dropout.check();
+        }
+        self.map(|bias| bias, Operand::new, Output::new)
     }
 }
 
@@ -110,31 +211,25 @@ pub(super) struct Place {
     pub count: usize,
 }
 
-impl<'a> Finish<'a> {
+impl<'a> TileEpilogue<'a> {
     /// Bias to add to the accumulators before they are stored, if any. [`Self::finish_tile`] does the rest.
     #[inline(always)]
-    pub(super) fn bias(&self, last: bool) -> Option<&'a [f32]> {
-        match self {
-            Self::Bias(bias) | Self::BiasActivation { bias, .. } | Self::BiasDropoutResidual { bias, .. } if last => {
-                Some(bias)
-            }
-            _ => None,
-        }
+    pub(super) fn bias_in_registers(&self, last: bool) -> Option<&'a [f32]> {
+        self.bias.filter(|_| last)
     }
 
     /// True if the epilogue does more than add a bias.
     #[inline(always)]
     pub(super) fn has_more(&self) -> bool {
-        !matches!(self, Self::None | Self::Bias(_))
+        !matches!(self.kind, EpilogueKind::None | EpilogueKind::Bias)
     }
 
     /// The f32 matrix that the epilogue reads or writes besides C, if there is one.
     #[inline(always)]
     pub(super) fn matrix(&self) -> Option<*const f32> {
-        match self {
-            Self::BiasActivation { pre: Some(Output::F32(pre)), .. } => Some(pre.ptr(0).cast_const()),
-            Self::BiasDropoutResidual { residual: Some(Operand::F32(residual)), .. } => Some(residual.as_ptr()),
-            Self::ActivationBackward { pre: Operand::F32(pre), .. } => Some(pre.as_ptr()),
+        match (self.matrix, self.pre) {
+            (Some(Operand::F32(matrix)), _) => Some(matrix.as_ptr()),
+            (_, Some(Output::F32(pre))) => Some(pre.ptr(0).cast_const()),
             _ => None,
         }
     }
@@ -142,10 +237,7 @@ impl<'a> Finish<'a> {
     /// The dropout, if there is one.
     #[inline(always)]
     pub(super) fn dropout(&self) -> Option<Dropout> {
-        match self {
-            Self::BiasDropoutResidual { dropout, .. } => *dropout,
-            _ => None,
-        }
+        self.dropout
     }
 
     /// Values of C for a vector of sums; `mask` holds its dropout multipliers.
@@ -155,30 +247,28 @@ impl<'a> Finish<'a> {
     #[inline(always)]
     pub(super) unsafe fn apply<S: Simd>(&self, simd: S, sum: S::F32, place: Place, mask: &[f32]) -> S::F32 {
         let Place { column, at, count } = place;
-        let add = |bias: &[f32]| simd.add(sum, simd.load_partial(&bias[column..column + count]));
-        match self {
-            Self::None => sum,
-            Self::Bias(bias) => add(bias),
-            Self::BiasActivation { bias, activation, pre } => {
-                let p = match pre {
+        let sum = match self.bias {
+            Some(bias) => simd.add(sum, simd.load_partial(&bias[column..column + count])),
+            None => sum,
+        };
+        let matrix = |matrix: Operand<'a>| matrix.load(simd, at, count);
+        match self.kind {
+            EpilogueKind::None | EpilogueKind::Bias => sum,
+            EpilogueKind::BiasActivation { activation, .. } => {
+                let p = match self.pre {
                     // SAFETY: the caller's promise.
-                    Some(pre) => unsafe { pre.keep(simd, at, count, add(bias)) },
-                    None => add(bias),
+                    Some(pre) => unsafe { pre.keep(simd, at, count, sum) },
+                    None => sum,
                 };
                 activation.apply(simd, p)
             }
-            Self::BiasDropoutResidual { bias, dropout, residual } => {
-                let mut y = add(bias);
-                if dropout.is_some() {
-                    y = simd.mul(y, simd.load(mask));
-                }
-                match residual {
-                    Some(residual) => simd.add(y, residual.load(simd, at, count)),
-                    None => y,
-                }
+            EpilogueKind::BiasDropoutResidual { .. } => {
+                let y = if self.dropout.is_some() { simd.mul(sum, simd.load(mask)) } else { sum };
+                self.matrix.map_or(y, |residual| simd.add(y, matrix(residual)))
             }
-            Self::ActivationBackward { activation, pre } => {
-                simd.mul(sum, activation.derivative(simd, pre.load(simd, at, count)))
+            EpilogueKind::ActivationBackward(activation) => {
+                let pre = self.matrix.expect("an epilogue of this kind has a matrix");
+                simd.mul(sum, activation.derivative(simd, matrix(pre)))
             }
         }
     }
@@ -199,6 +289,7 @@ impl<'a> Finish<'a> {
         [height, nv]: [usize; 2],
         mask: &Mask<'_>,
     ) {
+        let Self { kind, matrix, pre, dropout, .. } = *self;
         let (wide, vectors) = (Wide(simd), height * nv);
         let at = |v: usize| start + v / nv * ldc + v % nv * S::LANES;
         for first in (0..vectors).step_by(WIDTH) {
@@ -214,23 +305,23 @@ impl<'a> Finish<'a> {
                 }
             };
             let p = load(c.ptr(0));
-            let y = match *self {
-                Self::BiasActivation { activation, pre, .. } => {
+            let y = match (kind, matrix) {
+                (EpilogueKind::BiasActivation { activation, .. }, _) => {
                     if let Some(Output::F32(pre)) = pre {
                         store(pre.ptr(0), p);
                     }
                     activation.apply(wide, p)
                 }
-                Self::ActivationBackward { activation, pre: Operand::F32(pre) } => {
+                (EpilogueKind::ActivationBackward(activation), Some(Operand::F32(pre))) => {
                     wide.mul(p, activation.derivative(wide, load(pre.as_ptr())))
                 }
-                Self::BiasDropoutResidual { dropout, residual, .. } => {
+                (EpilogueKind::BiasDropoutResidual { .. }, matrix) => {
                     let mut y = p;
                     if dropout.is_some() {
                         let multipliers = |v: usize| &mask.row(v / nv, column)[v % nv * S::LANES..];
                         y = wide.mul(y, from_fn(|i| simd.load(multipliers(of(i)))));
                     }
-                    match residual {
+                    match matrix {
                         Some(Operand::F32(residual)) => wide.add(y, load(residual.as_ptr())),
                         _ => y,
                     }

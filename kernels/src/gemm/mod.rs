@@ -41,10 +41,9 @@ pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
 pub use cpu::packed::{PackMismatch, PackedB};
 pub use cpu::{scratch_bytes, warm_up};
 pub(crate) use cuda::copy::copy_numbers;
-pub use cuda::epilogue::Fused;
 pub(crate) use cuda::place::{lane_start, load_fragment};
 pub(crate) use cuda::sm90_cases::chosen as chosen_on_hopper;
-pub use epilogue::Epilogue;
+pub use epilogue::{Epilogue, EpilogueKind, SliceEpilogue};
 
 use crate::extent::{area, span};
 use crate::pool::Cpu;
@@ -65,7 +64,7 @@ pub enum Layout {
 pub enum Beta {
     /// C = epilogue(A·B); the old values are not read.
     Zero,
-    /// C = C + A·B; only with [`Epilogue::None`] and [`Epilogue::Bias`].
+    /// C = C + A·B; only with [`EpilogueKind::None`] and [`EpilogueKind::Bias`].
     One,
 }
 
@@ -188,12 +187,12 @@ pub fn gemm<A: Element, B: Element, C: Element>(
     a: &[A],
     b: &[B],
     c: &mut [C],
-    epilogue: Epilogue<'_, C>,
+    epilogue: SliceEpilogue<'_, C>,
 ) {
     spec.check_a_and_c(a.len(), c.len());
     spec.check_b(b.len());
-    let finish = epilogue.check(spec);
-    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Plain(Operand::new(b)), Output::new(c), finish);
+    let epilogue = epilogue.check(spec);
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Plain(Operand::new(b)), Output::new(c), epilogue);
 }
 
 /// [`gemm`] with B already packed by [`PackedB::pack`]: the same bits, without packing again.
@@ -207,14 +206,14 @@ pub fn gemm_packed<A: Element, C: Element>(
     a: &[A],
     b: &PackedB,
     c: &mut [C],
-    epilogue: Epilogue<'_, C>,
+    epilogue: SliceEpilogue<'_, C>,
 ) {
     spec.check_a_and_c(a.len(), c.len());
     if let Err(mismatch) = b.check(cpu.isa().kind(), spec.k, spec.n) {
         panic!("{mismatch}");
     }
-    let finish = epilogue.check(spec);
-    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), Output::new(c), finish);
+    let epilogue = epilogue.check(spec);
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), Output::new(c), epilogue);
 }
 
 /// `batch.count` independent products of one specification.
@@ -240,6 +239,6 @@ pub fn batched<A: Element, B: Element, C: Element>(
     let behind = batch.stride_c >= spec.spans()[2];
     let beside = batch.stride_c >= spec.n && span(batch.count, spec.n, batch.stride_c) <= spec.ldc;
     assert!(last == 0 || behind || beside, "{spec:?}, {batch:?}: the Cs overlap");
-    let finish = Epilogue::<C>::None.check(spec);
-    cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), Output::new(c), finish);
+    let epilogue = SliceEpilogue::<C>::NONE.check(spec);
+    cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), Output::new(c), epilogue);
 }

@@ -1,10 +1,10 @@
 //! Reference implementation: the exact result in f64, a naive implementation in f32. Matrices without gaps, except for
 //! A and B of [`product`].
 
-use super::{Gemm, Layout};
+use super::{EpilogueKind, Gemm, Layout};
 use crate::check::Real;
 use crate::dropout::{self, Dropout};
-use crate::gelu::{self, Activation};
+use crate::gelu;
 
 /// Σ_p A[i, p]·B[p, j]: [m, n], with `a` and `b` in the layouts of `spec`.
 pub fn product<R: Real>(spec: &Gemm, a: &[R], b: &[R]) -> Vec<R> {
@@ -23,27 +23,34 @@ pub fn product<R: Real>(spec: &Gemm, a: &[R], b: &[R]) -> Vec<R> {
     c
 }
 
-/// acc + bias[j]: [m, n]
-pub fn bias<R: Real>(acc: &[R], bias: &[R]) -> Vec<R> {
-    acc.iter().zip(bias.iter().cycle()).map(|(&acc, &bias)| acc + bias).collect()
+/// C and the pre-activation (empty if it is not saved) of an epilogue on `acc` [m, n]; `bias` [n], `matrix` [m, n].
+pub fn epilogue<R: Real>(
+    kind: EpilogueKind,
+    acc: &[R],
+    bias: &[R],
+    matrix: &[R],
+    dropout: Option<Dropout>,
+) -> (Vec<R>, Vec<R>) {
+    let biased = || acc.iter().zip(bias.iter().cycle()).map(|(&acc, &bias)| acc + bias).collect::<Vec<_>>();
+    match kind {
+        EpilogueKind::None => (acc.to_vec(), vec![]),
+        EpilogueKind::Bias => (biased(), vec![]),
+        EpilogueKind::BiasActivation { activation, .. } => {
+            let p = biased();
+            (p.iter().map(|&p| gelu::reference::apply(activation, p)).collect(), p)
+        }
+        EpilogueKind::BiasDropoutResidual { residual, .. } => {
+            let mut y = biased();
+            if let Some(dropout) = dropout {
+                y = dropout::reference::apply(&dropout, bias.len().max(1), &y);
+            }
+            (if residual { add(&y, matrix) } else { y }, vec![])
+        }
+        EpilogueKind::ActivationBackward(activation) => (gelu::reference::backward(activation, matrix, acc), vec![]),
+    }
 }
 
 /// x + y, element by element.
 pub fn add<R: Real>(x: &[R], y: &[R]) -> Vec<R> {
     x.iter().zip(y).map(|(&x, &y)| x + y).collect()
-}
-
-/// act(p), element by element.
-pub fn activation<R: Real>(activation: Activation, p: &[R]) -> Vec<R> {
-    p.iter().map(|&p| gelu::reference::apply(activation, p)).collect()
-}
-
-/// acc · act'(pre), element by element.
-pub fn activation_backward<R: Real>(activation: Activation, pre: &[R], acc: &[R]) -> Vec<R> {
-    gelu::reference::backward(activation, pre, acc)
-}
-
-/// x · mask(row, column) for `x` with `columns` columns.
-pub fn dropout<R: Real>(dropout: Option<Dropout>, columns: usize, x: &[R]) -> Vec<R> {
-    dropout.map_or_else(|| x.to_vec(), |dropout| dropout::reference::apply(&dropout, columns, x))
 }

@@ -4,7 +4,7 @@ use super::{BEFORE, cpus, refuses, wraps_nine_rows};
 use half::bf16;
 use kernels::dropout::Dropout;
 use kernels::gelu::Activation;
-use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, batched, gemm, gemm_packed};
+use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, SliceEpilogue, batched, gemm, gemm_packed};
 use kernels::int8::{self, QuantizedWeight};
 
 /// Nine rows, nine steps and nine columns, so that every operand wraps with the same leading dimension.
@@ -27,7 +27,7 @@ fn rejects_a_leading_dimension_whose_span_overflows() {
                 ] {
                     let case = format!("{} {spec:?}", cpu.isa().kind());
                     refuses(&case, &format!("{what} holds 200 elements"), [200], |[c]| {
-                        gemm(&cpu, &spec, &x, &x, c, Epilogue::None);
+                        gemm(&cpu, &spec, &x, &x, c, Epilogue::NONE);
                     });
                 }
             }
@@ -41,9 +41,9 @@ fn rejects_the_product_of_review_b1() {
     let spec = Gemm::nn(9, 32, 4).with_leading_dimensions(4, 32, (1 << 61) + 32);
     let (a, b) = (vec![1f32; 36], vec![1f32; 128]);
     for cpu in cpus() {
-        refuses("ldc", "C holds 288 elements", [288], |[c]| gemm(&cpu, &spec, &a, &b, c, Epilogue::None));
+        refuses("ldc", "C holds 288 elements", [288], |[c]| gemm(&cpu, &spec, &a, &b, c, Epilogue::NONE));
         let spec = Gemm::nn(9, 32, 4).with_leading_dimensions((1 << 61) + 4, 32, 32);
-        refuses("lda", "A holds 36 elements", [288], |[c]| gemm(&cpu, &spec, &a, &b, c, Epilogue::None));
+        refuses("lda", "A holds 36 elements", [288], |[c]| gemm(&cpu, &spec, &a, &b, c, Epilogue::NONE));
     }
 }
 
@@ -59,7 +59,7 @@ fn rejects_sizes_whose_span_overflows() {
             (Gemm::nt(8, huge, 8), "C holds 64 elements"),
             (Gemm::tn(8, 8, huge), "A holds 64 elements"),
         ] {
-            refuses(&format!("{spec:?}"), says, [64], |[c]| gemm(&cpu, &spec, &x, &x, c, Epilogue::None));
+            refuses(&format!("{spec:?}"), says, [64], |[c]| gemm(&cpu, &spec, &x, &x, c, Epilogue::NONE));
         }
     }
 }
@@ -72,10 +72,10 @@ fn a_leading_dimension_of_a_single_row_is_never_used() {
             let (a, b) = (vec![1f32; 40], vec![2f32; 40]);
             let spec = Gemm { lda: leading, ldc: leading, ..Gemm::nn(1, 40, 1) };
             let mut c = vec![0f32; 40];
-            gemm(&cpu, &Gemm { ldb: leading, ..spec }, &a, &b, &mut c, Epilogue::None);
+            gemm(&cpu, &Gemm { ldb: leading, ..spec }, &a, &b, &mut c, Epilogue::NONE);
             assert_eq!(c, vec![2f32; 40], "{} {spec:?}", cpu.isa().kind());
             let spec = Gemm { lda: leading, ldb: leading, ldc: leading, ..Gemm::nt(1, 1, 40) };
-            gemm(&cpu, &spec, &a, &b, &mut c[..1], Epilogue::None);
+            gemm(&cpu, &spec, &a, &b, &mut c[..1], Epilogue::NONE);
             assert_eq!(c[0], 80.0, "{} {spec:?}", cpu.isa().kind());
         }
     }
@@ -95,11 +95,11 @@ fn rejects_slices_that_are_one_element_short() {
                     let (la, lb, lc) = (len(0, a), len(1, b), len(2, c));
                     let (a, b) = (vec![1f32; la], vec![1f32; lb]);
                     refuses(&format!("f32 {spec:?}"), &says, [lc], |[c]| {
-                        gemm(&cpu, &spec, &a, &b, c, Epilogue::None);
+                        gemm(&cpu, &spec, &a, &b, c, Epilogue::NONE);
                     });
                     let (a, b) = (vec![bf16::ONE; la], vec![bf16::ONE; lb]);
                     refuses(&format!("bf16 {spec:?}"), &says, [lc], |[c]| {
-                        gemm(&cpu, &spec, &a, &b, c, Epilogue::None);
+                        gemm(&cpu, &spec, &a, &b, c, Epilogue::NONE);
                     });
                 }
             }
@@ -116,7 +116,7 @@ fn slices_of_exactly_the_span_are_enough() {
                 let spec = spec.with_leading_dimensions(spec.lda + 3, spec.ldb + 1, spec.ldc + 5);
                 let [a, b, c] = spec.spans();
                 let (a, b, mut c) = (vec![1f32; a], vec![1f32; b], vec![0f32; c]);
-                gemm(&cpu, &spec, &a, &b, &mut c, Epilogue::None);
+                gemm(&cpu, &spec, &a, &b, &mut c, Epilogue::NONE);
                 assert_eq!((c[0], c[c.len() - 1]), (k as f32, k as f32), "{} {spec:?}", cpu.isa().kind());
             }
         }
@@ -135,7 +135,7 @@ fn rejects_leading_dimensions_below_a_row() {
                 ("ldc is below", Gemm { ldc: spec.ldc - 1, ..spec }),
                 ("ldc is below", Gemm { ldc: 0, ..spec }),
             ] {
-                refuses(&format!("{spec:?}"), says, [1000], |[c]| gemm(&cpu, &spec, &x, &x, c, Epilogue::None));
+                refuses(&format!("{spec:?}"), says, [1000], |[c]| gemm(&cpu, &spec, &x, &x, c, Epilogue::NONE));
             }
         }
     }
@@ -147,20 +147,20 @@ fn rejects_an_epilogue_that_does_not_fit() {
     let x = vec![1f32; 700];
     let (bias, short) = (vec![1f32; 33], vec![1f32; spec.spans()[2] - 1]);
     for cpu in cpus() {
-        let run = |case: &str, says: &str, spec: Gemm, epilogue: Epilogue<'_, f32>| {
+        let run = |case: &str, says: &str, spec: Gemm, epilogue: SliceEpilogue<'_, f32>| {
             refuses(case, says, [700], |[c]| gemm(&cpu, &spec, &x, &x, c, epilogue));
         };
         for wrong in [0, 32, 34] {
             let bias = vec![1f32; wrong];
-            run("bias", "the bias must hold one", spec, Epilogue::Bias(&bias));
+            run("bias", "the bias must hold one", spec, Epilogue::bias(&bias));
         }
         let activation = Activation::GeluTanh;
-        run("pre", "matrix holds", spec, Epilogue::ActivationBackward { activation, pre: &short });
+        run("pre", "matrix holds", spec, Epilogue::activation_backward(activation, &short));
         let mut pre = vec![BEFORE; short.len()];
-        run("kept", "matrix holds", spec, Epilogue::BiasActivation { bias: &bias, activation, pre: Some(&mut pre) });
+        run("kept", "matrix holds", spec, Epilogue::bias_activation(&bias, activation, Some(&mut pre)));
         assert!(pre.iter().all(|&x| x == BEFORE), "kept values were written");
-        let residual = |dropout, residual| Epilogue::BiasDropoutResidual { bias: &bias, dropout, residual };
-        run("residual", "matrix holds", spec, residual(None, Some(&short)));
+        let residual = |dropout, residual| Epilogue::bias_dropout_residual(&bias[..], dropout, residual);
+        run("residual", "matrix holds", spec, residual(None, Some(&short[..])));
         for rate in [1.0, -0.1, f32::NAN, 2.0] {
             run("rate", "dropout rate", spec, residual(Some(Dropout { seed: 1, site: 1, rate }), None));
         }
@@ -209,15 +209,15 @@ fn rejects_panels_that_do_not_fit() {
         packed.pack(&cpu, Layout::Normal, 9, &x);
         for (m, n, k) in [(2, 9, 8), (2, 8, 9), (2, 10, 9), (2, 9, 10)] {
             refuses("size", "packed as 9 x 9", [64], |[c]| {
-                gemm_packed(&cpu, &Gemm::nn(m, n, k), &x, &packed, c, Epilogue::None);
+                gemm_packed(&cpu, &Gemm::nn(m, n, k), &x, &packed, c, Epilogue::NONE);
             });
         }
         let spec = Gemm::nn(NINE, NINE, NINE);
         refuses("ldc", "C holds 81", [81], |[c]| {
-            gemm_packed(&cpu, &Gemm { ldc: wide, ..spec }, &x, &packed, c, Epilogue::None);
+            gemm_packed(&cpu, &Gemm { ldc: wide, ..spec }, &x, &packed, c, Epilogue::NONE);
         });
         refuses("lda", "A holds 512", [81], |[c]| {
-            gemm_packed(&cpu, &Gemm { lda: wide, ..spec }, &x, &packed, c, Epilogue::None);
+            gemm_packed(&cpu, &Gemm { lda: wide, ..spec }, &x, &packed, c, Epilogue::NONE);
         });
         // k times the padded columns is 0 in wrapping arithmetic.
         refuses("new", "more elements than", [], |[]| drop(PackedB::new(cpu.isa(), 1 << 62, NINE)));

@@ -47,7 +47,7 @@ fn products<A: Element, B: Element, C: Element>(cpu: &Cpu) {
                     let spec = if (m + n + k) % 2 == 0 { tight } else { loose };
                     let [a, b, c] = spec.spans();
                     let (a, b, mut c) = (ones::<A>(a), ones::<B>(b), ones::<C>(c));
-                    gemm(cpu, &spec, &a, &b, &mut c, Epilogue::None);
+                    gemm(cpu, &spec, &a, &b, &mut c, Epilogue::NONE);
                     let first = c.first().map_or(k as f32, |c| c.to_f32());
                     assert_eq!(first, k as f32, "{spec:?}");
                 }
@@ -84,25 +84,18 @@ fn products_with_blocks_of_k_epilogues_and_batches() {
                 let (a, b, bias) = (ones::<f32>(a_len), ones::<f32>(b_len), ones::<f32>(n));
                 let (mut c, mut pre) = (ones::<f32>(c_len), ones::<f32>(c_len));
                 let activation = Activation::GeluTanh;
-                gemm(
-                    cpu,
-                    &spec,
-                    &a,
-                    &b,
-                    &mut c,
-                    Epilogue::BiasActivation { bias: &bias, activation, pre: Some(&mut pre) },
-                );
-                gemm(cpu, &spec, &a, &b, &mut c, Epilogue::ActivationBackward { activation, pre: &pre });
+                gemm(cpu, &spec, &a, &b, &mut c, Epilogue::bias_activation(&bias, activation, Some(&mut pre)));
+                gemm(cpu, &spec, &a, &b, &mut c, Epilogue::activation_backward(activation, &pre));
                 let dropout = Some(Dropout { seed: 1, site: 2, rate: 0.1 });
-                let residual = Epilogue::BiasDropoutResidual { bias: &bias, dropout, residual: Some(&pre) };
+                let residual = Epilogue::bias_dropout_residual(&bias, dropout, Some(&pre));
                 gemm(cpu, &spec, &a, &b, &mut c, residual);
-                gemm(cpu, &spec.accumulate(), &a, &b, &mut c, Epilogue::Bias(&bias));
+                gemm(cpu, &spec.accumulate(), &a, &b, &mut c, Epilogue::bias(&bias));
                 let mut packed = PackedB::new(cpu.isa(), k, n);
                 packed.pack(cpu, spec.b, spec.ldb, &b);
-                gemm_packed(cpu, &spec, &a, &packed, &mut c, Epilogue::None);
+                gemm_packed(cpu, &spec, &a, &packed, &mut c, Epilogue::NONE);
                 assert_eq!(c[0], k as f32);
                 let mut narrow = ones::<bf16>(c_len);
-                gemm_packed(cpu, &spec, &a, &packed, &mut narrow, Epilogue::Bias(&bias));
+                gemm_packed(cpu, &spec, &a, &packed, &mut narrow, Epilogue::bias(&bias));
                 let batch = Batch { count: 3, stride_a: 0, stride_b: 0, stride_c: c_len };
                 let mut all = ones::<f32>(3 * c_len);
                 batched(cpu, &spec, &batch, &a, &b, &mut all);

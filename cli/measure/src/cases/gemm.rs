@@ -161,14 +161,14 @@ impl Product {
         let spec = self.spec();
         let ours = {
             let (cpu, a, b, mut c) = (cpu.clone(), Arc::clone(a), Arc::clone(b), X::random(m * n, 3));
-            move || gemm(&cpu, &spec, &a[..], &b[..], &mut c, Epilogue::None)
+            move || gemm(&cpu, &spec, &a[..], &b[..], &mut c, Epilogue::NONE)
         };
         let prepacked = {
             let mut packed = PackedB::new(cpu.isa(), k, n);
             let (layout, ldb) = (spec.b, if spec.b == Layout::Normal { n } else { k });
             packed.pack(cpu, layout, ldb, &b[..]);
             let (cpu, a, mut c) = (cpu.clone(), Arc::clone(a), X::random(m * n, 3));
-            move || gemm_packed(&cpu, &spec, &a[..], &packed, &mut c, Epilogue::None)
+            move || gemm_packed(&cpu, &spec, &a[..], &packed, &mut c, Epilogue::NONE)
         };
         vec![Contender::new("ours", ours).within_pass(cpu), Contender::new("prepacked", prepacked).within_pass(cpu)]
     }

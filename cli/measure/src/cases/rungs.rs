@@ -79,7 +79,7 @@ impl Rung {
             3 => cpu.isa().run(Vectors { product, c }),
             4 => cpu.isa().run(Tile { product, c }),
             5 => cpu.isa().run(Packed { product, c }),
-            _ => gemm(cpu, &Gemm::nn(m, n, k), a, b, c, Epilogue::None),
+            _ => gemm(cpu, &Gemm::nn(m, n, k), a, b, c, Epilogue::NONE),
         }
     }
 }

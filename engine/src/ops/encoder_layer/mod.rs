@@ -37,7 +37,7 @@ use super::{
     check,
     dropout::check_rate,
     elementwise::activate,
-    linear::{After, Dense},
+    linear::Dense,
     norm::Norm,
 };
 use crate::{
@@ -49,7 +49,7 @@ use crate::{
     tape::{BackwardContext, Op, Recomputable, Tape, Var, copy},
     tensor::Tensor,
 };
-use kernels::dropout::Dropout;
+use kernels::{dropout::Dropout, gemm::Epilogue};
 use shared::{Place, Weight};
 
 /// Applies `layer` to x [T, H].
@@ -239,7 +239,7 @@ impl Layer {
         let params = &self.spec.params;
         let keep = tape.is_recording() && self.spec.recompute == Recompute::None || out.is_none();
         let mut qkv = tape.alloc([t, 3 * h], dtype)?;
-        self.qkv.forward(tape, "layer.qkv", x, After::Nothing, &mut qkv)?;
+        self.qkv.forward(tape, "layer.qkv", x, self.qkv.plain(), &mut qkv)?;
         let mut context = self.input(tape, Weight::AttentionOutput, [t, h].into(), dtype)?;
         let mut lse = tape.alloc([t, self.spec.attention.heads], DType::F32)?;
         attention::forward(tape, &self.spec.attention, &self.sequences, &qkv, &mut context, &mut lse)?;
@@ -274,8 +274,8 @@ impl Layer {
     fn ffn(&self, tape: &Tape<'_>, y: &Tensor) -> Result<(Tensor, Tensor)> {
         let mut pre = tape.alloc([y.shape()[0], self.ffn.n], y.dtype())?;
         let mut f = self.input(tape, Weight::FfnOutput, *pre.shape(), pre.dtype())?;
-        let after = After::Activation { activation: self.spec.activation, pre: Some(&mut pre) };
-        self.ffn.forward(tape, "layer.ffn", y, after, &mut f)?;
+        let epilogue = Epilogue::bias_activation(self.ffn.bias(), self.spec.activation, Some(&mut pre));
+        self.ffn.forward(tape, "layer.ffn", y, epilogue, &mut f)?;
         Ok((pre, f))
     }
 
@@ -426,8 +426,8 @@ impl Sublayer<'_> {
     /// s and the statistics of the normalization; y is written.
     fn forward(&self, tape: &Tape<'_>, x: &Tensor, residual: &Tensor, y: &mut Tensor) -> Result<(Tensor, Tensor)> {
         let mut s = tape.alloc(*residual.shape(), residual.dtype())?;
-        let after = After::Residual { dropout: active(self.dropout), residual };
-        self.dense.forward(tape, self.name, x, after, &mut s)?;
+        let epilogue = Epilogue::bias_dropout_residual(self.dense.bias(), active(self.dropout), Some(residual));
+        self.dense.forward(tape, self.name, x, epilogue, &mut s)?;
         let mut stats = tape.alloc([s.shape()[0], 2], DType::F32)?;
         self.norm.forward(tape, &s, None, None, y, &mut stats)?;
         Ok((s, stats))

@@ -8,7 +8,7 @@ use super::microkernel::{Left, Next, Right, product, write};
 use super::tile::Tile;
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
-use crate::gemm::epilogue::{Finish, Mask, Place};
+use crate::gemm::epilogue::{Mask, Place, TileEpilogue};
 use crate::gemm::operand::Output;
 use crate::pool::{Disjoint, part};
 use crate::register_tile::{RegisterTile, for_height};
@@ -61,7 +61,7 @@ pub(super) struct Tiles<'a> {
     /// True if this is the last block of k.
     pub last: bool,
     /// Epilogue of the last block.
-    pub finish: Finish<'a>,
+    pub epilogue: TileEpilogue<'a>,
     /// The thread's buffer for partial sums of a task with bf16 C, `task_columns` per row.
     pub sums: Disjoint<'a, f32>,
     /// The thread's buffer for a tile on its way to C, or for the sum of the previous chains: MR x NR.
@@ -85,7 +85,7 @@ impl Kernel for Sweep<'_> {
         let first = columns.start / BLOCK * BLOCK;
         let width = (columns.end - first).next_multiple_of(BLOCK);
         let mut mask = Mask { multipliers: mask, width, origin: first };
-        let dropout = if tiles.last { tiles.finish.dropout() } else { None };
+        let dropout = if tiles.last { tiles.epilogue.dropout() } else { None };
         let (down, across) = (rows.len().div_ceil(tile.mr), columns.len().div_ceil(tile.nr));
         debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
         for at in 0..down * across {
@@ -167,7 +167,7 @@ impl<'a> Tiles<'a> {
                 // May be past the last row: the address is only prefetched.
                 let at = next_row.wrapping_mul(self.ldc).wrapping_add(next_column);
                 let c = c.ptr(0).cast_const().wrapping_add(self.c_start.wrapping_add(at));
-                let matrix = if self.last { self.finish.matrix() } else { None };
+                let matrix = if self.last { self.epilogue.matrix() } else { None };
                 Next { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc, b, lines }
             }
             Output::Bf16(_) => Next { b, lines, ..Next::NONE },
@@ -221,7 +221,7 @@ impl<'a> Tiles<'a> {
             (true, Output::F32(c)) => {
                 let at = index(row, self.ldc, column).saturating_add(self.c_start);
                 assert!(span(height, width, self.ldc) <= c.len().saturating_sub(at));
-                (c.ptr(at), self.ldc, self.finish.bias(self.last).map(|bias| &bias[column..]), true)
+                (c.ptr(at), self.ldc, self.epilogue.bias_in_registers(self.last).map(|bias| &bias[column..]), true)
             }
             _ => (self.spill.ptr(0), width, None, false),
         }
@@ -232,7 +232,7 @@ impl<'a> Tiles<'a> {
     fn finish_tile<S: Simd>(&self, simd: S, height: usize, row: usize, column: usize, mask: &Mask<'_>) {
         if let Output::F32(c) = self.c
             && self.last
-            && self.finish.has_more()
+            && self.epilogue.has_more()
         {
             let nr = Tile::of_lanes(S::LANES).nr;
             let start = row * self.ldc + column;
@@ -241,7 +241,7 @@ impl<'a> Tiles<'a> {
             // accesses its rectangle.
             unsafe {
                 let place = [start, self.ldc, column];
-                self.finish.finish_tile(simd, c, place, [height, nr / S::LANES], mask);
+                self.epilogue.finish_tile(simd, c, place, [height, nr / S::LANES], mask);
             }
         }
     }
@@ -269,7 +269,7 @@ impl<'a> Tiles<'a> {
                 }
                 if self.last {
                     let mask = if mask.is_empty() { mask } else { &mask[first..] };
-                    self.c.store(simd, at, count, self.finish.apply(simd, value, place, mask));
+                    self.c.store(simd, at, count, self.epilogue.apply(simd, value, place, mask));
                 } else if let Output::F32(_) = self.c {
                     self.c.store(simd, at, count, value);
                 } else {

@@ -8,7 +8,7 @@ mod pack;
 pub(in crate::gemm) mod packed;
 pub(in crate::gemm) mod tile;
 
-use crate::gemm::epilogue::{Finish, Mask};
+use crate::gemm::epilogue::{Mask, TileEpilogue};
 use crate::gemm::operand::{Operand, Output};
 use crate::gemm::{Batch, Beta, Gemm, Layout};
 use crate::pool::{Cpu, Disjoint, part};
@@ -81,7 +81,7 @@ pub(in crate::gemm) fn run(
     a: Operand<'_>,
     b: Right<'_>,
     c: Output<'_>,
-    finish: Finish<'_>,
+    epilogue: TileEpilogue<'_>,
 ) {
     if spec.m == 0 || spec.n == 0 || batch.count == 0 {
         return;
@@ -105,7 +105,7 @@ pub(in crate::gemm) fn run(
                 b,
                 c,
                 c_start: i * batch.stride_c,
-                finish,
+                epilogue,
                 scratch,
             });
         });
@@ -160,7 +160,7 @@ struct Task<'a> {
     b: Right<'a>,
     c: Output<'a>,
     c_start: usize,
-    finish: Finish<'a>,
+    epilogue: TileEpilogue<'a>,
     scratch: &'a mut Scratch,
 }
 
@@ -191,7 +191,7 @@ impl Kernel for Task<'_> {
                 _ => Old::Sums,
             };
             let a = BlockA { spec, a: self.a, k0, depth, rows: self.rows.clone() };
-            let draws_mask = last && self.finish.dropout().is_some();
+            let draws_mask = last && self.epilogue.dropout().is_some();
             let by_columns = b.is_far && a.stays() && !draws_mask;
             simd.vectorize(Sweep {
                 a,
@@ -208,7 +208,7 @@ impl Kernel for Task<'_> {
                     ldc: spec.ldc,
                     old,
                     last,
-                    finish: self.finish,
+                    epilogue: self.epilogue,
                     sums,
                     spill,
                     by_columns,

@@ -1,17 +1,13 @@
 //! The product's PTX programs: the list of specializations, and the cases in the simulator.
 
 use super::{
-    epilogue::Fused,
     sm80::Product,
     sm90::HopperProduct,
     sm90_cases,
     split_k::SplitKReduce,
     tiles::{Blocking, HopperTile},
 };
-use crate::gemm::{
-    Beta, Gemm,
-    cases::{After, Problem},
-};
+use crate::gemm::{Beta, EpilogueKind, Gemm, cases::Problem};
 use crate::{
     Element,
     gelu::Activation,
@@ -29,58 +25,36 @@ pub(in crate::gemm) fn programs(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm90a {
         return sm90_cases::programs();
     }
-    let product = |spec: &Gemm, storage, output, fused, blocking| Product {
+    let product = |spec: &Gemm, storage, output, epilogue, blocking| Product {
         blocking,
         aligned: true,
-        ..Product::new(spec, storage, output, fused, MULTIPROCESSORS)
+        ..Product::new(spec, storage, output, epilogue, MULTIPROCESSORS)
     };
     let (brain, single) = (Storage::Bf16, Storage::F32);
     let [nt, nn, tn] = [Gemm::nt(8, 8, 8), Gemm::nn(8, 8, 8), Gemm::tn(8, 8, 8)];
-    let mut all = vec![product(&nt, brain, brain, Fused::None, Blocking::SMALL)];
+    let mut all = vec![product(&nt, brain, brain, EpilogueKind::None, Blocking::SMALL)];
     for blocking in Blocking::ALL {
-        all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, Fused::None, blocking)));
-        all.push(product(&tn.accumulate(), brain, single, Fused::None, blocking));
+        all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, EpilogueKind::None, blocking)));
+        all.push(product(&tn.accumulate(), brain, single, EpilogueKind::None, blocking));
     }
     let large = Blocking::LARGE;
-    let fused = After::all().into_iter().filter_map(|after| fused_of(after).filter(|fused| *fused != Fused::None));
-    for fused in fused {
-        let form = if matches!(fused, Fused::ActivationBackward(_)) { nn } else { nt };
-        all.push(product(&form, brain, brain, fused, large));
-        all.push(product(&form, single, single, fused, Blocking::SINGLE));
+    for epilogue in EpilogueKind::all().into_iter().filter(|kind| *kind != EpilogueKind::None) {
+        let form = if matches!(epilogue, EpilogueKind::ActivationBackward(_)) { nn } else { nt };
+        all.push(product(&form, brain, brain, epilogue, large));
+        all.push(product(&form, single, single, epilogue, Blocking::SINGLE));
     }
-    all.extend([nt, nn, tn].map(|form| product(&form, single, single, Fused::None, Blocking::SINGLE)));
-    all.push(product(&tn.accumulate(), single, single, Fused::None, Blocking::SINGLE));
-    all.push(product(&tn, brain, single, Fused::None, large));
-    all.extend([nt, nn, tn].map(|form| product(&form, Storage::F16, Storage::F16, Fused::None, large)));
+    all.extend([nt, nn, tn].map(|form| product(&form, single, single, EpilogueKind::None, Blocking::SINGLE)));
+    all.push(product(&tn.accumulate(), single, single, EpilogueKind::None, Blocking::SINGLE));
+    all.push(product(&tn, brain, single, EpilogueKind::None, large));
+    all.extend([nt, nn, tn].map(|form| product(&form, Storage::F16, Storage::F16, EpilogueKind::None, large)));
     for (form, storage) in [(nt, brain), (nn, brain), (tn, brain), (nt, single)] {
         let blocking = if storage == single { Blocking::SINGLE } else { Blocking::SMALL };
-        all.push(Product { aligned: false, ..product(&form, storage, storage, Fused::Bias, blocking) });
+        all.push(Product { aligned: false, ..product(&form, storage, storage, EpilogueKind::Bias, blocking) });
     }
     let mut seen = std::collections::HashSet::new();
     let sums = [Beta::Zero, Beta::One].map(|beta| SplitKReduce { beta }.program(sm));
     all.retain(|product| seen.insert(*product));
     all.iter().map(|product| product.program(sm)).chain(sums).collect()
-}
-
-/// Epilogue of a case; `None` if the case differs from another in [`Beta`] only.
-pub(in crate::gemm) fn fused_of(after: After) -> Option<Fused> {
-    match after {
-        After::Nothing => Some(Fused::None),
-        After::Bias => Some(Fused::Bias),
-        After::Accumulate | After::AccumulateBias => None,
-        After::BiasActivation(activation, save_pre) => Some(Fused::BiasActivation { activation, save_pre }),
-        After::BiasDropoutResidual(dropout, residual) => Some(Fused::BiasDropoutResidual { dropout, residual }),
-        After::ActivationBackward(activation) => Some(Fused::ActivationBackward(activation)),
-    }
-}
-
-/// Epilogue of a case's program.
-pub(in crate::gemm) fn fused_in(after: After) -> Fused {
-    match after {
-        After::Accumulate => Fused::None,
-        After::AccumulateBias => Fused::Bias,
-        after => fused_of(after).expect("all other cases have an epilogue"),
-    }
 }
 
 /// Runs a program on a problem: C and the saved pre-activation, with their gaps.
@@ -101,9 +75,11 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     pub(in crate::gemm) fn check_simulated(&self, sm: Sm) -> Result<f64, String> {
         let (exact, naive) = (self.define::<f64>(), self.naive_errors());
         let nt = Gemm::nt(self.spec.m, self.spec.n, self.spec.k);
-        let approximate = match self.after {
+        let approximate = match self.kind {
             // In one form: the epilogue does not depend on the layout of the operands.
-            After::BiasActivation(a, _) | After::ActivationBackward(a) => a != Activation::Relu && self.spec == nt,
+            EpilogueKind::BiasActivation { activation: a, .. } | EpilogueKind::ActivationBackward(a) => {
+                a != Activation::Relu && self.spec == nt
+            }
             _ => false,
         };
         let mut worst = 0.0f64;
@@ -123,7 +99,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         if sm == Sm::Sm90a {
             let product = self.hopper().expect("TMA supports the operands of every case that is not skipped");
             // With an epilogue: all tiles except SQUARE if C is wide, all except WIDE otherwise.
-            let plain = self.after == After::Nothing || X::DTYPE != Y::DTYPE;
+            let plain = (self.spec.beta, self.kind) == (Beta::Zero, EpilogueKind::None) || X::DTYPE != Y::DTYPE;
             let wide = self.spec.n > HopperTile::SQUARE.n as usize;
             let tried = |tile: &HopperTile| plain || *tile != if wide { HopperTile::SQUARE } else { HopperTile::WIDE };
             let run = |tile| -> (Name, Run<'_, Y>) {
@@ -132,11 +108,11 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             };
             return HopperTile::all(product.beta).filter(tried).map(run).collect();
         }
-        let blockings = match (Storage::from(X::DTYPE), self.after) {
-            (Storage::F32, _) => vec![Blocking::SINGLE],
-            (_, After::Nothing) if aligned => Blocking::ALL.to_vec(),
+        let blockings = match (Storage::from(X::DTYPE), self.spec.beta, self.kind) {
+            (Storage::F32, ..) => vec![Blocking::SINGLE],
+            (_, Beta::Zero, EpilogueKind::None) if aligned => Blocking::ALL.to_vec(),
             // Gradient of a weight.
-            (_, After::Accumulate) if aligned && X::DTYPE != Y::DTYPE => Blocking::ALL.to_vec(),
+            (_, Beta::One, EpilogueKind::None) if aligned && X::DTYPE != Y::DTYPE => Blocking::ALL.to_vec(),
             _ if aligned => vec![Blocking::SMALL, Blocking::LARGE],
             _ => vec![Blocking::SMALL],
         };
@@ -150,7 +126,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     /// Specialization for the problem.
     pub(in crate::gemm) fn product(&self, blocking: Blocking) -> Product {
         let (storage, output) = (X::DTYPE.into(), Y::DTYPE.into());
-        Product { blocking, ..Product::new(&self.spec, storage, output, fused_in(self.after), MULTIPROCESSORS) }
+        Product { blocking, ..Product::new(&self.spec, storage, output, self.kind, MULTIPROCESSORS) }
     }
 
     /// Runs the program: C and the saved pre-activation, with their gaps.
@@ -162,7 +138,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         device.input("a", &self.a);
         device.input("b", &self.b);
         let c = device.input("c", before);
-        let pre = self.epilogue_arguments(&mut device, product.fused, &nothing);
+        let pre = self.epilogue_arguments(&mut device, &nothing);
         let layers = Layers { count: 1, k_step: 0, k_chunk: self.spec.k, strides: [0; 3] };
         device.integers(sizes(&self.spec, &layers));
         let launch = product.launch(self.spec.m, self.spec.n, layers.count);
@@ -172,19 +148,19 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 
     /// Adds the arguments of the epilogue; returns the buffer of the pre-activation, which holds `nothing` before the
     /// launch.
-    pub(in crate::gemm) fn epilogue_arguments(&self, device: &mut Simulated, fused: Fused, nothing: &[Y]) -> Buffer {
-        if fused.has_bias() {
+    pub(in crate::gemm) fn epilogue_arguments(&self, device: &mut Simulated, nothing: &[Y]) -> Buffer {
+        if self.kind.has_bias() {
             device.input("bias", &self.bias);
         }
-        if fused.reads_matrix() {
+        if self.kind.reads_matrix() {
             device.input("matrix", &self.matrix);
         }
         let pre = device.buffer("pre", nothing);
-        if fused.keeps_pre() {
+        if self.kind.saves_pre() {
             device.pointer(pre);
         }
-        if let Some(dropout) = self.dropout() {
-            let (words, scale) = dropout.cuda_arguments();
+        if self.kind.has_dropout() {
+            let (words, scale) = Self::DROPOUT.cuda_arguments();
             device.integers(words.map(|word| word as usize)).float(scale);
         }
         pre
@@ -239,7 +215,7 @@ mod tests {
     #[test]
     fn slices_of_k_add_up_to_the_product_and_always_to_the_same_bits() {
         let spec = Gemm::tn(72, 40, 700);
-        let product = Product::new(&spec, Storage::Bf16, Storage::F32, Fused::None, 8);
+        let product = Product::new(&spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8);
         assert_eq!(product.blocking, Blocking::SMALL);
         let (count, chunk) = product.split(&spec, 8);
         assert_eq!((count, chunk), (3, 256), "2 tiles, 8 multiprocessors, at least 256 of k per split");
@@ -273,8 +249,10 @@ mod tests {
     #[test]
     fn layers_are_products_of_their_own() {
         let spec = Gemm::nt(40, 24, 72);
-        let product =
-            Product { blocking: Blocking::SMALL, ..Product::new(&spec, Storage::Bf16, Storage::Bf16, Fused::None, 1) };
+        let product = Product {
+            blocking: Blocking::SMALL,
+            ..Product::new(&spec, Storage::Bf16, Storage::Bf16, EpilogueKind::None, 1)
+        };
         let [span_a, span_b, span_c] = spec.spans();
         let (a, b) = (uniform::<bf16>(1, 3 * span_a, 1.0), uniform::<bf16>(2, 3 * span_b, 1.0));
         let layers = Layers { count: 3, k_step: 0, k_chunk: 72, strides: [span_a, span_b, span_c] };
@@ -296,11 +274,17 @@ mod tests {
                     spec.ldb.next_multiple_of(8) + gap,
                     24 + gap,
                 );
-                let problem = Problem::<bf16, bf16>::new(spec, After::BiasDropoutResidual(true, true));
+                let problem = Problem::<bf16, bf16>::new(
+                    spec,
+                    EpilogueKind::BiasDropoutResidual { dropout: true, residual: true },
+                );
                 problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
-                let problem = Problem::<f32, f32>::new(spec, After::BiasActivation(Activation::GeluErf, true));
+                let problem = Problem::<f32, f32>::new(
+                    spec,
+                    EpilogueKind::BiasActivation { activation: Activation::GeluErf, save_pre: true },
+                );
                 problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
-                let problem = Problem::<bf16, f32>::new(spec, After::Accumulate);
+                let problem = Problem::<bf16, f32>::new(spec.accumulate(), EpilogueKind::None);
                 problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
             }
         }
@@ -312,7 +296,7 @@ mod tests {
             let spec = Gemm::new(72, 64, 96, a, b);
             let product = Product {
                 blocking: Blocking::LARGE,
-                ..Product::new(&spec, Storage::F16, Storage::F32, Fused::None, 1)
+                ..Product::new(&spec, Storage::F16, Storage::F32, EpilogueKind::None, 1)
             };
             let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
             let (a, b) = (random(1, 72 * 96), random(2, 64 * 96));
@@ -326,13 +310,15 @@ mod tests {
     #[test]
     fn few_tiles_take_small_ones_and_many_large_ones() {
         let blocking =
-            |m, n| Product::new(&Gemm::nt(m, n, 768), Storage::Bf16, Storage::Bf16, Fused::None, 132).blocking;
+            |m, n| Product::new(&Gemm::nt(m, n, 768), Storage::Bf16, Storage::Bf16, EpilogueKind::None, 132).blocking;
         assert_eq!(blocking(32_768, 3072), Blocking::DEEP);
         assert_eq!(blocking(2048, 768), Blocking::MIDDLE);
         assert_eq!(blocking(128, 768), Blocking::SMALL);
         let spec = Gemm::tn(768, 768, 32_768);
-        let product =
-            Product { a: Layout::Transposed, ..Product::new(&spec, Storage::Bf16, Storage::F32, Fused::None, 132) };
+        let product = Product {
+            a: Layout::Transposed,
+            ..Product::new(&spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 132)
+        };
         let (layers, chunk) = product.split(&spec, 132);
         assert!(layers * chunk >= spec.k && (layers - 1) * chunk < spec.k, "{layers} splits of {chunk}");
     }

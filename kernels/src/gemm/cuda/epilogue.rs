@@ -1,7 +1,7 @@
 //! Epilogues on the GPU: from a tile's accumulators to C.
 //!
 //! The accumulators go through shared memory once, because an `mma` fragment gives a thread two neighboring elements
-//! and efficient stores take 16 bytes. Any product that leaves a tile of f32 sums in shared memory ([`Finish::tile`])
+//! and efficient stores take 16 bytes. Any product that leaves a tile of f32 sums in shared memory ([`EpilogueEmitter::tile`])
 //! can use this epilogue.
 //!
 //! ```text
@@ -19,91 +19,19 @@ use super::{
     place::{Arguments, Sizes, TilePlace, WarpPlace},
     tiles::Blocking,
 };
-use crate::gemm::Beta;
-use crate::{
-    dropout::cuda::{Mask, MaskParams, Multipliers},
-    gelu::Activation,
-};
+use crate::dropout::cuda::{Mask, MaskParams, Multipliers};
+use crate::gemm::{Beta, EpilogueKind};
 use ptx::{Compare, Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32};
-
-/// Kind of epilogue: [`crate::gemm::Epilogue`] without its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fused {
-    /// acc
-    None,
-    /// acc + bias\[j\]
-    Bias,
-    /// act(p) with p = acc + bias\[j\]; p is saved if backward needs it.
-    BiasActivation {
-        /// act
-        activation: Activation,
-        /// True if p is saved.
-        save_pre: bool,
-    },
-    /// (acc + bias\[j\]) · mask + residual
-    BiasDropoutResidual {
-        /// True if there is a dropout mask.
-        dropout: bool,
-        /// True if there is a residual.
-        residual: bool,
-    },
-    /// acc · act'(pre)
-    ActivationBackward(
-        /// act
-        Activation,
-    ),
-}
-
-impl Fused {
-    /// Words of a program's name.
-    fn words(self) -> Vec<String> {
-        let word = |word: &str| word.to_string();
-        match self {
-            Fused::None => vec![],
-            Fused::Bias => vec![word("bias")],
-            Fused::BiasActivation { activation, save_pre } => {
-                let pre = if save_pre { "_pre" } else { "" };
-                vec![format!("bias_{}{pre}", activation.name())]
-            }
-            Fused::BiasDropoutResidual { dropout, residual } => {
-                let (dropout, residual) =
-                    (if dropout { "_dropout" } else { "" }, if residual { "_residual" } else { "" });
-                vec![format!("bias{dropout}{residual}_epilogue")]
-            }
-            Fused::ActivationBackward(activation) => vec![format!("{}_backward", activation.name())],
-        }
-    }
-
-    /// True if the epilogue adds a bias.
-    pub fn has_bias(self) -> bool {
-        !matches!(self, Fused::None | Fused::ActivationBackward(_))
-    }
-
-    /// True if the epilogue reads a matrix: a pre-activation or a residual.
-    pub fn reads_matrix(self) -> bool {
-        matches!(self, Fused::ActivationBackward(_) | Fused::BiasDropoutResidual { residual: true, .. })
-    }
-
-    /// True if the epilogue saves the pre-activation.
-    pub fn keeps_pre(self) -> bool {
-        matches!(self, Fused::BiasActivation { save_pre: true, .. })
-    }
-
-    /// True if the epilogue applies dropout.
-    pub fn has_dropout(self) -> bool {
-        matches!(self, Fused::BiasDropoutResidual { dropout: true, .. })
-    }
-}
 
 /// Options of a product's epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ending {
+pub(super) struct EpilogueOptions {
     /// Storage of C and of the epilogue's matrices.
     pub output: Storage,
     /// Factor of the old values of C.
     pub beta: Beta,
     /// Kind of epilogue.
-    pub fused: Fused,
+    pub kind: EpilogueKind,
     /// True if the leading dimension of C and n are multiples of eight.
     pub aligned: bool,
     /// True if the mask of a lane's 32 elements is kept as bits of one register, for two more instructions per element:
@@ -111,24 +39,18 @@ pub(super) struct Ending {
     pub sparing: bool,
 }
 
-impl Ending {
+impl EpilogueOptions {
     /// Suffix of a program's name.
     pub(super) fn words(&self) -> String {
-        let mut words = Vec::new();
-        if self.beta == Beta::One {
-            words.push("accumulate".to_string());
-        }
-        words.extend(self.fused.words());
-        if !self.aligned {
-            words.push("unaligned".to_string());
-        }
-        words.join("_")
+        let word = |holds: bool, word: &str| if holds { word.to_string() } else { String::new() };
+        let words = [word(self.beta == Beta::One, "accumulate"), self.kind.words(), word(!self.aligned, "unaligned")];
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_")
     }
 }
 
 /// Epilogue of a kernel: its options and declared parameters.
-pub(super) struct Finish {
-    ending: Ending,
+pub(super) struct EpilogueEmitter {
+    options: EpilogueOptions,
     bias: Option<PointerParam>,
     matrix: Option<PointerParam>,
     pre: Option<PointerParam>,
@@ -230,21 +152,21 @@ struct Matrices {
     pre: Option<Ptr<Global>>,
 }
 
-impl Finish {
-    pub(super) fn declare(k: &Entry, ending: Ending) -> Self {
-        let fused = ending.fused;
+impl EpilogueEmitter {
+    pub(super) fn declare(k: &Entry, options: EpilogueOptions) -> Self {
+        let kind = options.kind;
         Self {
-            ending,
-            bias: fused.has_bias().then(|| k.pointer_param("bias")),
-            matrix: fused.reads_matrix().then(|| k.pointer_param("matrix")),
-            pre: fused.keeps_pre().then(|| k.pointer_param("pre")),
-            mask: fused.has_dropout().then(|| MaskParams::declare(k)),
+            options,
+            bias: kind.has_bias().then(|| k.pointer_param("bias")),
+            matrix: kind.reads_matrix().then(|| k.pointer_param("matrix")),
+            pre: kind.saves_pre().then(|| k.pointer_param("pre")),
+            mask: kind.has_dropout().then(|| MaskParams::declare(k)),
         }
     }
 
     /// Storage of C.
     pub(super) fn output(&self) -> Storage {
-        self.ending.output
+        self.options.output
     }
 
     /// Layout of the f32 tile of sums in shared memory.
@@ -305,7 +227,7 @@ impl Finish {
     pub(super) fn panel(&self, k: &Entry, target: &Target, column: Reg<U32>, half: Reg<U32>) -> Panel {
         let at_column = |matrix: Ptr<Global>, storage: Storage| k.index(matrix, column, storage.bytes());
         let load = |param: &PointerParam| k.cvta_to_global(k.ld_param_pointer(param.clone()));
-        let output = self.ending.output;
+        let output = self.options.output;
         let matrices = Matrices {
             c: at_column(target.c, output),
             bias: self.bias.as_ref().map(|bias| at_column(load(bias), Storage::F32)),
@@ -325,7 +247,7 @@ impl Finish {
 
     /// Applies the epilogue to a lane's four runs of row `row` and stores them; its sums start at `start` in `tile`.
     pub(super) fn write_row(&self, k: &Entry, tile: &Tile, start: Ptr<Shared>, panel: &Panel, row: Reg<U32>) {
-        let factors = panel.mask.as_ref().map(|mask| Factors::new(k, mask, row, panel.counter, self.ending.sparing));
+        let factors = panel.mask.as_ref().map(|mask| Factors::new(k, mask, row, panel.counter, self.options.sparing));
         let in_row = panel.matrices.at_row(k, row, panel.pitch);
         for quarter in 0..4 {
             let at = [0, 4].map(|i| tile.step(0, 16 * quarter + i).take(k, start));
@@ -346,19 +268,19 @@ impl Finish {
         matrices: &Matrices,
         factors: Option<&Factors>,
     ) {
-        let output = self.ending.output;
+        let output = self.options.output;
         let at = |matrix: Ptr<Global>, storage: Storage| matrix.at((16 * run.quarter * storage.bytes()) as i32);
-        let load = |matrix: Ptr<Global>, storage: Storage, read: Read| match self.ending.aligned {
+        let load = |matrix: Ptr<Global>, storage: Storage, read: Read| match self.options.aligned {
             true => k.load_numbers(storage, at(matrix, storage), 8, read),
             false => k.load_numbers_below(storage, at(matrix, storage), 8, run.column, run.columns, read),
         };
-        let store = |matrix: Ptr<Global>, values: &[Reg<F32>]| match self.ending.aligned {
+        let store = |matrix: Ptr<Global>, values: &[Reg<F32>]| match self.options.aligned {
             true => k.store_numbers(output, at(matrix, output), values),
             false => k.store_numbers_below(output, at(matrix, output), values, run.column, run.columns),
         };
         let add = |x: &[Reg<F32>], y: Vec<Reg<F32>>| x.iter().zip(y).map(|(&x, y)| k.add(x, y)).collect::<Vec<_>>();
         let precision = if output == Storage::F32 { Precision::Single } else { Precision::Half };
-        if self.ending.beta == Beta::One {
+        if self.options.beta == Beta::One {
             sums = add(&load(matrices.c, output, Read::Mutable), sums);
         }
         if let Some(bias) = matrices.bias {
@@ -367,12 +289,12 @@ impl Finish {
         if let Some(pre) = matrices.pre {
             store(pre, &sums);
         }
-        match self.ending.fused {
-            Fused::None | Fused::Bias => {}
-            Fused::BiasActivation { activation, .. } => {
+        match self.options.kind {
+            EpilogueKind::None | EpilogueKind::Bias => {}
+            EpilogueKind::BiasActivation { activation, .. } => {
                 sums = sums.into_iter().map(|p| activation.emit(k, p, precision)).collect();
             }
-            Fused::BiasDropoutResidual { .. } => {
+            EpilogueKind::BiasDropoutResidual { .. } => {
                 if let Some(factors) = factors {
                     let factors = factors.quarter(k, run.quarter as usize);
                     sums = sums.into_iter().zip(factors).map(|(sum, factor)| k.mul(sum, factor)).collect();
@@ -381,7 +303,7 @@ impl Finish {
                     sums = add(&sums, load(residual, output, Read::Once));
                 }
             }
-            Fused::ActivationBackward(activation) => {
+            EpilogueKind::ActivationBackward(activation) => {
                 let pre = load(matrices.matrix.expect("ActivationBackward reads a matrix"), output, Read::Once);
                 let slope = |p| activation.emit_derivative(k, p, precision);
                 sums = sums.into_iter().zip(pre).map(|(sum, p)| k.mul(sum, slope(p))).collect();

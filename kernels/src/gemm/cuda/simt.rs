@@ -17,7 +17,7 @@
 //! in f32, not for speed: at best half of the 67 TFLOP/s that an H200 has without tensor cores.
 
 use super::{
-    epilogue::{Ending, Finish},
+    epilogue::{EpilogueEmitter, EpilogueOptions},
     place::{Arguments, Sizes, TilePlace},
     tiles::Blocking,
 };
@@ -111,9 +111,9 @@ impl Loader {
 }
 
 /// Emits the product; `along_k` as in [`Side`](super::place::Side), of A and B.
-pub(super) fn product(k: &Entry, ending: Ending, along_k: [bool; 2]) {
-    let arguments = Arguments::declare(k, Storage::F32, ending.output);
-    let finish = Finish::declare(k, ending);
+pub(super) fn product(k: &Entry, options: EpilogueOptions, along_k: [bool; 2]) {
+    let arguments = Arguments::declare(k, Storage::F32, options.output);
+    let epilogue = EpilogueEmitter::declare(k, options);
     let sizes = arguments.sizes(k);
     let place = TilePlace::find(k, BLOCKING, &sizes);
     let base = k.dynamic_shared(128);
@@ -145,11 +145,11 @@ pub(super) fn product(k: &Entry, ending: Ending, along_k: [bool; 2]) {
     });
 
     k.comment("sums -> shared memory");
-    let tile = Finish::tile(BLOCKING);
+    let tile = EpilogueEmitter::tile(BLOCKING);
     for (i, sums) in (0u32..).zip(sums.chunks_exact(4)) {
         let row = k.mad_lo(down, 4, i);
         k.st(tile.chunk_address(k, base, row, along).at(0), [sums[0], sums[1], sums[2], sums[3]]);
     }
     k.bar_sync();
-    finish.write(k, BLOCKING, &arguments, base, thread, &sizes, &place);
+    epilogue.write(k, BLOCKING, &arguments, base, thread, &sizes, &place);
 }

@@ -35,7 +35,7 @@
 //!
 //! Cost: 2·m·n·k FLOP; A is read n / BN times and B m / BM times, mostly from L2. A product with few tiles and a long k
 //! (a weight's gradient) uses split-K ([`Product::split`]): split z writes its own f32 sums, and a second kernel
-//! (`split_k`) adds them in order of z, so the result does not depend on the order in which blocks finish.
+//! (`split_k`) adds them in order of z, so the result does not depend on the order in which blocks epilogue.
 //!
 //! If leading dimensions are multiples of eight, rows start at multiples of 16 bytes: copies are `cp.async`, and tails
 //! are zero-filled. Any other leading dimension, or n, takes the same program with copies and stores element by element
@@ -59,16 +59,16 @@
 //! ```
 //!
 //! Limits: every matrix spans fewer than 2³² elements; base addresses are multiples of 16; epilogues other than
-//! [`Fused::None`] need a grid of one z.
+//! [`EpilogueKind::None`] need a grid of one z.
 
 use super::{
     copy::{Loader, Ring},
-    epilogue::{Ending, Finish, Fused},
+    epilogue::{EpilogueEmitter, EpilogueOptions},
     place::{Arguments, FragmentPlace, Side, TilePlace, WarpPlace},
     simt,
     tiles::Blocking,
 };
-use crate::gemm::{Beta, Gemm, Layout};
+use crate::gemm::{Beta, EpilogueKind, Gemm, Layout};
 use crate::operation::{Name, Program};
 use ptx::{Bf16x2, Entry, F16x2, F32, Launch, Module, Pair, Reg, Sm, Special, Storage, Tile, fragment::Load};
 
@@ -86,7 +86,7 @@ pub struct Product {
     /// Factor of the old values of C.
     pub beta: Beta,
     /// Epilogue.
-    pub fused: Fused,
+    pub epilogue: EpilogueKind,
     /// Tile sizes.
     pub blocking: Blocking,
     /// True if leading dimensions and n are multiples of eight.
@@ -96,14 +96,14 @@ pub struct Product {
 impl Product {
     /// Specialization for `spec`, with the largest tiles that give each of `multiprocessors` a block, else the
     /// smallest.
-    pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Self {
+    pub fn new(spec: &Gemm, storage: Storage, output: Storage, epilogue: EpilogueKind, multiprocessors: usize) -> Self {
         let fills = |blocking: &Blocking| blocking.tiles(spec.m, spec.n) >= multiprocessors;
         let blocking = match storage {
             Storage::F32 => Blocking::SINGLE,
             _ => Blocking::ALL.into_iter().find(fills).unwrap_or(Blocking::SMALL),
         };
         let aligned = [spec.lda, spec.ldb, spec.ldc, spec.n].iter().all(|size| size.is_multiple_of(8));
-        Self { storage, output, a: spec.a, b: spec.b, beta: spec.beta, fused, blocking, aligned }
+        Self { storage, output, a: spec.a, b: spec.b, beta: spec.beta, epilogue, blocking, aligned }
     }
 
     /// Name of the program for `sm`; the tile is rows x columns x depth x stages.
@@ -116,7 +116,7 @@ impl Product {
         };
         let Blocking { m, n, k, stages, .. } = self.blocking;
         let tile = format!("{m}x{n}x{k}x{stages}");
-        let variant = self.ending().words();
+        let variant = self.options().words();
         let parts = [&types, sm.name(), &tile, &variant];
         Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
     }
@@ -162,7 +162,7 @@ impl Product {
             match self.storage {
                 Storage::Bf16 => self.tensor_cores::<Bf16x2>(k),
                 Storage::F16 => self.tensor_cores::<F16x2>(k),
-                Storage::F32 => simt::product(k, self.ending(), self.along_k()),
+                Storage::F32 => simt::product(k, self.options(), self.along_k()),
             }
         });
         let required_sass: &[&str] = match (self.storage, self.aligned) {
@@ -176,7 +176,7 @@ impl Product {
 
     fn tensor_cores<P: Pair>(&self, k: &Entry) {
         let arguments = Arguments::declare(k, self.storage, self.output);
-        let finish = Finish::declare(k, self.ending());
+        let epilogue = EpilogueEmitter::declare(k, self.options());
         let sizes = arguments.sizes(k);
         let place = TilePlace::find(k, self.blocking, &sizes);
         let (base, sides) = (k.dynamic_shared(128), self.sides());
@@ -203,13 +203,13 @@ impl Product {
                 multiply(k, &sums, &a, &b);
             }
         });
-        finish.store_fragments(k, self.blocking, base, &warp, &sums);
-        finish.write(k, self.blocking, &arguments, base, thread, &sizes, &place);
+        epilogue.store_fragments(k, self.blocking, base, &warp, &sums);
+        epilogue.write(k, self.blocking, &arguments, base, thread, &sizes, &place);
     }
 
-    fn ending(&self) -> Ending {
-        let Self { output, beta, fused, aligned, .. } = *self;
-        Ending { output, beta, fused, aligned, sparing: false }
+    fn options(&self) -> EpilogueOptions {
+        let Self { output, beta, epilogue, aligned, .. } = *self;
+        EpilogueOptions { output, beta, kind: epilogue, aligned, sparing: false }
     }
 
     /// True if k runs along the rows in memory: for A, for B.

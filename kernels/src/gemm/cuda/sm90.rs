@@ -66,14 +66,14 @@
 //! ```
 //!
 //! Limits: [`HopperProduct::new`] and [`HopperProduct::maps`] say for which operands; C spans fewer than 2³² numbers and
-//! its base address is a multiple of 16; epilogues other than [`Fused::None`] take one layer; no batches.
+//! its base address is a multiple of 16; epilogues other than [`EpilogueKind::None`] take one layer; no batches.
 
 use super::{
-    epilogue::{Ending, Finish, Fused},
+    epilogue::{EpilogueEmitter, EpilogueOptions},
     sm90_mainloop::{Consumer, Producer, Ring, Schedule},
     tiles::{HopperTile, KernelSchedule},
 };
-use crate::gemm::{Beta, Gemm, Layout};
+use crate::gemm::{Beta, EpilogueKind, Gemm, Layout};
 use crate::{
     hopper::{self, THREADS, WARPGROUP},
     operation::{Name, Program},
@@ -94,7 +94,7 @@ pub struct HopperProduct {
     /// What happens to the old values of C.
     pub beta: Beta,
     /// What follows the sum.
-    pub fused: Fused,
+    pub epilogue: EpilogueKind,
     /// Tiles.
     pub tile: HopperTile,
     /// Whether the leading dimension of C and n are multiples of eight.
@@ -106,11 +106,17 @@ impl HopperProduct {
     /// as they are, with k cut ([`HopperProduct::split`]). `None` where TMA
     /// or the tensor cores cannot serve: operands in f32, rows of A or B that do not begin at multiples of 16 bytes
     /// (leading dimensions that are no multiples of eight), no k, no C. Then [`super::sm80::Product`] computes it.
-    pub fn new(spec: &Gemm, storage: Storage, output: Storage, fused: Fused, multiprocessors: usize) -> Option<Self> {
+    pub fn new(
+        spec: &Gemm,
+        storage: Storage,
+        output: Storage,
+        epilogue: EpilogueKind,
+        multiprocessors: usize,
+    ) -> Option<Self> {
         let whole = |size: &usize| size.is_multiple_of(8);
         let served = storage != Storage::F32 && [spec.lda, spec.ldb].iter().all(whole);
         let something = [spec.m, spec.n, spec.k].iter().all(|&size| size > 0);
-        let sums = output == Storage::F32 && fused == Fused::None;
+        let sums = output == Storage::F32 && epilogue == EpilogueKind::None;
         let cycles = |tile: &HopperTile| match sums {
             true => tile.split(spec, multiprocessors).1,
             false => tile.cycles([spec.m, spec.n, spec.k], multiprocessors),
@@ -118,7 +124,7 @@ impl HopperProduct {
         let tile = HopperTile::all(spec.beta).min_by_key(cycles).expect("there are tiles");
         let aligned = [spec.ldc, spec.n].iter().all(whole);
         let Gemm { a, b, beta, .. } = *spec;
-        (served && something).then_some(Self { storage, output, a, b, beta, fused, tile, aligned })
+        (served && something).then_some(Self { storage, output, a, b, beta, epilogue, tile, aligned })
     }
 
     /// Tensor maps of A and B of `spec`, which begin at these addresses.
@@ -146,7 +152,7 @@ impl HopperProduct {
         };
         let HopperTile { n, stages, .. } = self.tile;
         let tile = format!("{}x{n}x{}x{stages}", HopperTile::M, HopperTile::K);
-        let variant = self.ending().words();
+        let variant = self.options().words();
         let parts = [&types, Sm::Sm90a.name(), &tile, &variant];
         Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
     }
@@ -171,9 +177,15 @@ impl HopperProduct {
         hopper::program(self.name(), self.storage, self, machine)
     }
 
-    fn ending(&self) -> Ending {
-        let Self { output, beta, fused, aligned, .. } = *self;
-        Ending { output, beta, fused, aligned, sparing: self.tile.schedule == KernelSchedule::PingPong }
+    fn options(&self) -> EpilogueOptions {
+        let Self { output, beta, epilogue, aligned, .. } = *self;
+        EpilogueOptions {
+            output,
+            beta,
+            kind: epilogue,
+            aligned,
+            sparing: self.tile.schedule == KernelSchedule::PingPong,
+        }
     }
 
     fn ring(&self) -> Ring {
@@ -190,7 +202,7 @@ impl hopper::Body for HopperProduct {
     fn write<P: Pair>(&self, k: &Entry) {
         let maps = ["map_a", "map_b"].map(|name| k.tensor_map_param(name));
         let c = k.pointer_param("c");
-        let finish = Finish::declare(k, self.ending());
+        let epilogue = EpilogueEmitter::declare(k, self.options());
         let schedule = Schedule::declare(k, self.tile);
         let base = k.dynamic_shared(1024);
         let ring = self.ring();
@@ -209,7 +221,7 @@ impl hopper::Body for HopperProduct {
             },
             || {
                 let warp = k.sub(warp, WARPGROUP / 32);
-                Consumer::new(k, ring, base, warp).run::<P>(k, &schedule, &finish, &c);
+                Consumer::new(k, ring, base, warp).run::<P>(k, &schedule, &epilogue, &c);
             },
         );
     }

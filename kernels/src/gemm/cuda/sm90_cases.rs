@@ -1,15 +1,9 @@
 //! Hopper's product: which specializations there are, and its cases in the simulator.
 
-use super::{
-    cases::{fused_in, fused_of},
-    epilogue::Fused,
-    sm90::HopperProduct,
-    tiles::HopperTile,
-    variants::INTO_F32,
-};
+use super::{sm90::HopperProduct, tiles::HopperTile, variants::INTO_F32};
 use crate::gemm::{
-    Beta, Gemm,
-    cases::{After, Problem, read},
+    Beta, EpilogueKind, Gemm,
+    cases::{Problem, read},
 };
 use crate::{
     DType, Element,
@@ -24,28 +18,27 @@ const MULTIPROCESSORS: usize = 132;
 /// The specializations that an encoder layer, its heads and their gradients need: every tile in every form, every
 /// epilogue on the two large tiles, and of the rest an example each.
 pub(in crate::gemm) fn programs() -> Vec<Program> {
-    let product = |spec: &Gemm, storage, output, fused, tile| {
-        let product = HopperProduct::new(spec, storage, output, fused, MULTIPROCESSORS);
+    let product = |spec: &Gemm, storage, output, epilogue, tile| {
+        let product = HopperProduct::new(spec, storage, output, epilogue, MULTIPROCESSORS);
         HopperProduct { tile, ..product.expect("TMA loads rows of 16 bytes") }
     };
     let (brain, single) = (Storage::Bf16, Storage::F32);
     let [nt, nn, tn] = [Gemm::nt(8, 8, 8), Gemm::nn(8, 8, 8), Gemm::tn(8, 8, 8)];
     let mut all = Vec::new();
     for tile in HopperTile::ALL {
-        all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, Fused::None, tile)));
-        all.push(product(&tn, brain, single, Fused::None, tile));
+        all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, EpilogueKind::None, tile)));
+        all.push(product(&tn, brain, single, EpilogueKind::None, tile));
     }
     for tile in HopperTile::all(Beta::One) {
-        all.push(product(&tn.accumulate(), brain, single, Fused::None, tile));
+        all.push(product(&tn.accumulate(), brain, single, EpilogueKind::None, tile));
     }
-    let fused = After::all().into_iter().filter_map(|after| fused_of(after).filter(|fused| *fused != Fused::None));
-    for fused in fused {
-        let form = if matches!(fused, Fused::ActivationBackward(_)) { nn } else { nt };
-        all.extend([HopperTile::WIDE, HopperTile::PING_PONG].map(|tile| product(&form, brain, brain, fused, tile)));
+    for epilogue in EpilogueKind::all().into_iter().filter(|kind| *kind != EpilogueKind::None) {
+        let form = if matches!(epilogue, EpilogueKind::ActivationBackward(_)) { nn } else { nt };
+        all.extend([HopperTile::WIDE, HopperTile::PING_PONG].map(|tile| product(&form, brain, brain, epilogue, tile)));
     }
-    all.push(product(&Gemm::tt(8, 8, 8), brain, brain, Fused::None, HopperTile::SQUARE));
-    all.push(product(&nt, Storage::F16, Storage::F16, Fused::None, HopperTile::WIDE));
-    all.push(HopperProduct { aligned: false, ..product(&nt, brain, brain, Fused::Bias, HopperTile::SQUARE) });
+    all.push(product(&Gemm::tt(8, 8, 8), brain, brain, EpilogueKind::None, HopperTile::SQUARE));
+    all.push(product(&nt, Storage::F16, Storage::F16, EpilogueKind::None, HopperTile::WIDE));
+    all.push(HopperProduct { aligned: false, ..product(&nt, brain, brain, EpilogueKind::Bias, HopperTile::SQUARE) });
     all.iter().map(HopperProduct::program).collect()
 }
 
@@ -63,20 +56,16 @@ pub(crate) struct Chosen {
 
 /// The choice for a case; `None` where Hopper's product cannot serve it.
 pub(crate) fn chosen(case: &Case, multiprocessors: usize) -> Option<Chosen> {
-    let (spec, after) = read(case);
-    let accumulates = matches!(after, After::Accumulate | After::AccumulateBias);
-    let fused = match after {
-        After::AccumulateBias => Fused::Bias,
-        after => fused_of(after).unwrap_or(Fused::None),
-    };
+    let (wanted, epilogue) = read(case);
+    let spec = Gemm { beta: Beta::Zero, ..wanted };
     let output = if case.variant.ends_with(INTO_F32) { Storage::F32 } else { Storage::Bf16 };
-    let new = |spec: &Gemm| HopperProduct::new(spec, Storage::Bf16, output, fused, multiprocessors);
+    let new = |spec: &Gemm| HopperProduct::new(spec, Storage::Bf16, output, epilogue, multiprocessors);
     let (mut product, mut cut) = (new(&spec)?, (1, spec.k));
-    if output == Storage::F32 && fused == Fused::None {
+    if output == Storage::F32 && epilogue == EpilogueKind::None {
         cut = product.split(&spec, multiprocessors);
     }
-    if cut.0 == 1 && accumulates {
-        product = new(&spec.accumulate())?;
+    if cut.0 == 1 {
+        product = new(&wanted)?;
     }
     let (layers, chunk) = cut;
     // Layers lie like more rows of tiles.
@@ -90,19 +79,19 @@ pub(crate) fn chosen(case: &Case, multiprocessors: usize) -> Option<Chosen> {
 }
 
 /// Hopper's product for operands in `x` and C in `y`, where it has one.
-fn hopper_product(spec: &Gemm, x: DType, y: DType, after: After) -> Option<HopperProduct> {
-    HopperProduct::new(spec, x.into(), y.into(), fused_in(after), MULTIPROCESSORS)
+fn hopper_product(spec: &Gemm, x: DType, y: DType, kind: EpilogueKind) -> Option<HopperProduct> {
+    HopperProduct::new(spec, x.into(), y.into(), kind, MULTIPROCESSORS)
 }
 
 /// Whether Hopper has a program for a case of the table in one storage type.
-pub(in crate::gemm) fn has_program(spec: &Gemm, dtype: DType, after: After) -> bool {
-    hopper_product(spec, dtype, dtype, after).is_some()
+pub(in crate::gemm) fn has_program(spec: &Gemm, dtype: DType, kind: EpilogueKind) -> bool {
+    hopper_product(spec, dtype, dtype, kind).is_some()
 }
 
 impl<X: Element, Y: Element> Problem<X, Y> {
     /// Hopper's product for the problem, where it has one.
     pub(in crate::gemm) fn hopper(&self) -> Option<HopperProduct> {
-        hopper_product(&self.spec, X::DTYPE, Y::DTYPE, self.after)
+        hopper_product(&self.spec, X::DTYPE, Y::DTYPE, self.kind)
     }
 
     /// C and the kept pre-activation as they lie, from `multiprocessors` blocks.
@@ -122,7 +111,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             device.tensor_map(map);
         }
         let c = device.input("c", before);
-        let pre = self.epilogue_arguments(&mut device, product.fused, &nothing);
+        let pre = self.epilogue_arguments(&mut device, &nothing);
         device.integers(sizes(spec, (1, spec.k), 0));
         let launch = product.launch(spec.m, spec.n, 1, multiprocessors);
         device.run(&product.program(), launch, approximation)?;
@@ -151,7 +140,8 @@ mod tests {
     fn results_are_the_same_bits_for_any_number_of_blocks() {
         for (form, a, b) in FORMS {
             let spec = Gemm::new(136, 264, 328, a, b);
-            let problem = Problem::<bf16, bf16>::new(spec, After::BiasDropoutResidual(true, true));
+            let problem =
+                Problem::<bf16, bf16>::new(spec, EpilogueKind::BiasDropoutResidual { dropout: true, residual: true });
             let (exact, naive) = (problem.define::<f64>(), problem.naive_errors());
             let product = problem.hopper().expect("rows of whole chunks");
             for tile in HopperTile::ALL {
@@ -180,10 +170,13 @@ mod tests {
             for (n, gap) in [(24, 8), (24, 3), (if form.ends_with('t') { 37 } else { 40 }, 1)] {
                 let spec = Gemm::new(72, n, 72, a, b);
                 let spec = spec.with_leading_dimensions(spec.lda + 8, spec.ldb + 16, n + gap);
-                let problem = Problem::<bf16, bf16>::new(spec, After::BiasDropoutResidual(true, true));
+                let problem = Problem::<bf16, bf16>::new(
+                    spec,
+                    EpilogueKind::BiasDropoutResidual { dropout: true, residual: true },
+                );
                 assert!(problem.hopper().is_some(), "{spec:?} is served");
                 problem.check_simulated(ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
-                let problem = Problem::<bf16, f32>::new(spec, After::Accumulate);
+                let problem = Problem::<bf16, f32>::new(spec.accumulate(), EpilogueKind::None);
                 problem.check_simulated(ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
             }
         }
@@ -225,7 +218,8 @@ mod tests {
     #[test]
     fn slices_of_k_add_up_to_the_product() {
         let spec = Gemm::tn(72, 40, 712);
-        let product = HopperProduct::new(&spec, Storage::Bf16, Storage::F32, Fused::None, 8).expect("whole chunks");
+        let product =
+            HopperProduct::new(&spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8).expect("whole chunks");
         let (layers, chunk) = product.split(&spec, 8);
         assert_eq!((layers, chunk), (3, 256), "one tile for eight multiprocessors, and 256 of k at least");
         let (a, b) = (uniform::<bf16>(1, 72 * 712, 1.0), uniform::<bf16>(2, 40 * 712, 1.0));
@@ -240,7 +234,8 @@ mod tests {
     fn f16_operands_are_multiplied_like_bf16() {
         for (form, a, b) in FORMS {
             let spec = Gemm::new(72, 64, 96, a, b);
-            let product = HopperProduct::new(&spec, Storage::F16, Storage::F32, Fused::None, 1).expect("whole chunks");
+            let product =
+                HopperProduct::new(&spec, Storage::F16, Storage::F32, EpilogueKind::None, 1).expect("whole chunks");
             let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
             let (a, b) = (random(1, 72 * 96), random(2, 64 * 96));
             let c = run(&product, &spec, (1, 96), &a, &b);
@@ -252,7 +247,7 @@ mod tests {
     /// Operands that TMA does not support are refused before a launch.
     #[test]
     fn products_that_the_copy_engine_cannot_serve_are_refused() {
-        let new = |spec: &Gemm, storage| HopperProduct::new(spec, storage, Storage::Bf16, Fused::None, 132);
+        let new = |spec: &Gemm, storage| HopperProduct::new(spec, storage, Storage::Bf16, EpilogueKind::None, 132);
         for spec in [Gemm::nt(64, 64, 60), Gemm::nn(64, 60, 64), Gemm::tn(60, 64, 64), Gemm::nt(64, 64, 0)] {
             assert_eq!(new(&spec, Storage::Bf16), None, "{spec:?}");
         }
@@ -267,7 +262,7 @@ mod tests {
     #[test]
     fn tiles_are_those_that_take_least_time() {
         let tile = |m, n, k| {
-            let product = HopperProduct::new(&Gemm::nt(m, n, k), Storage::Bf16, Storage::Bf16, Fused::None, 132);
+            let product = HopperProduct::new(&Gemm::nt(m, n, k), Storage::Bf16, Storage::Bf16, EpilogueKind::None, 132);
             product.expect("whole chunks").tile
         };
         assert_eq!(tile(32_768, 3072, 768), HopperTile::PING_PONG, "the epilogue takes a third of the sums' time");

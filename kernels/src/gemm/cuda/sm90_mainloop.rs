@@ -11,7 +11,7 @@
 //! producer and of consumers that read every slice the ring itself sees to that; of consumers that take turns, the turns.
 
 use super::{
-    epilogue::{Finish, LanePlace, Target, fragment_start, store_fragment},
+    epilogue::{EpilogueEmitter, LanePlace, Target, fragment_start, store_fragment},
     place::{WarpPlace, tile_origin, tiles},
     tiles::{GROUP, HopperTile, KernelSchedule},
 };
@@ -306,7 +306,7 @@ impl Consumer {
         Self { ring, base, group, warp, arrives, operands }
     }
 
-    pub(super) fn run<P: Pair>(&self, k: &Entry, schedule: &Schedule, finish: &Finish, c: &PointerParam) {
+    pub(super) fn run<P: Pair>(&self, k: &Entry, schedule: &Schedule, epilogue: &EpilogueEmitter, c: &PointerParam) {
         let Self { ring, base, .. } = *self;
         let sums = k.registers::<F32>("acc", (ring.blocks() * ring.tile.n / 2) as usize);
         let place = Place::first(k, ring, 0);
@@ -330,7 +330,7 @@ impl Consumer {
             }
             k.wgmma_wait(0);
             self.release(k, &place, self.arrives);
-            self.finish(k, schedule, finish, c, work, &sums);
+            self.finish(k, schedule, epilogue, c, work, &sums);
         });
     }
 
@@ -376,7 +376,7 @@ impl Consumer {
         &self,
         k: &Entry,
         schedule: &Schedule,
-        finish: &Finish,
+        epilogue: &EpilogueEmitter,
         c: &PointerParam,
         work: &Work,
         sums: &[Reg<F32>],
@@ -401,17 +401,19 @@ impl Consumer {
             let warp = if self.ring.blocks() == 1 { self.warp } else { k.and(self.warp, 3u32) };
             let row = k.add(k.add(work.origin[0], k.shl(warp, 4)), row);
             let layer = k.mul_wide(work.layer, k.ld_param(schedule.stride_c.clone()));
-            let c = k
-                .offset(k.cvta_to_global(k.ld_param_pointer(c.clone())), k.shl(layer, finish.output().bytes().ilog2()));
+            let c = k.offset(
+                k.cvta_to_global(k.ld_param_pointer(c.clone())),
+                k.shl(layer, epilogue.output().bytes().ilog2()),
+            );
             let target = Target { c, columns: schedule.n, leading: k.ld_param(schedule.leading.clone()) };
-            let panel = finish.panel(k, &target, k.add(work.origin[1], k.shl(half, 3)), half);
+            let panel = epilogue.panel(k, &target, k.add(work.origin[1], k.shl(half, 3)), half);
             for (part, i) in (i..i + sums.len() as u32 / 32).enumerate() {
                 let (block, column) = (i / along, i % along);
                 let row = if block == 0 { row } else { k.add(row, 64 * block) };
                 let exists = k.lt(k.add(work.origin[1], 64 * column), schedule.n);
                 k.if_(k.and(exists, k.lt(row, schedule.m)), || {
                     let from = if part == 0 { from } else { k.offset(from, SUMS.bytes()) };
-                    finish.write_row(k, &SUMS, from, &panel.along(k, column), row);
+                    epilogue.write_row(k, &SUMS, from, &panel.along(k, column), row);
                 });
             }
         }

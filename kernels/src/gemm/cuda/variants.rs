@@ -2,18 +2,13 @@
 
 use super::{
     cases::{Layers, sizes},
-    epilogue::Fused,
     sm80::Product,
     sm90::HopperProduct,
     sm90_cases,
     split_k::SplitKReduce,
     tiles::{Blocking, HopperTile},
 };
-use crate::gemm::{
-    Beta, Gemm,
-    cases::{After, Problem},
-    reference,
-};
+use crate::gemm::{Beta, EpilogueKind, Gemm, cases::Problem, reference};
 use crate::{
     DType,
     check::{greatest_error, store, uniform, widen, within_error},
@@ -58,14 +53,14 @@ pub(in crate::gemm) fn cases() -> Vec<Case> {
 }
 
 /// Checks a GPU-only case against the error bound; returns the error over the bound.
-pub(in crate::gemm) fn check(case: &Case, spec: Gemm, after: After, sm: Sm) -> Result<f64, String> {
+pub(in crate::gemm) fn check(case: &Case, spec: Gemm, kind: EpilogueKind, sm: Sm) -> Result<f64, String> {
     if case.variant.ends_with(INTO_F32) {
-        return Problem::<bf16, f32>::new(spec, after).check_simulated(sm);
+        return Problem::<bf16, f32>::new(spec, kind).check_simulated(sm);
     }
     if case.variant.ends_with(F16) {
         return check_f16(&spec, sm);
     }
-    let beta = if after == After::Accumulate { Beta::One } else { Beta::Zero };
+    let (beta, spec) = (spec.beta, Gemm { beta: Beta::Zero, ..spec });
     if sm != Sm::Sm90a {
         return check_slices(&spec, beta, sm);
     }
@@ -86,7 +81,7 @@ fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
     let operands = [device.buffer("a", &a), device.buffer("b", &b)];
     let c = device.unwritten::<f16>("c", span_c);
     if sm == Sm::Sm90a {
-        let product = HopperProduct::new(spec, Storage::F16, Storage::F16, Fused::None, 1);
+        let product = HopperProduct::new(spec, Storage::F16, Storage::F16, EpilogueKind::None, 1);
         let product = HopperProduct { tile: HopperTile::WIDE, ..product.ok_or("TMA does not support the operands")? };
         let maps = product.maps(spec, operands.map(|buffer| buffer.address())).map_err(|error| error.to_string())?;
         for map in &maps {
@@ -95,7 +90,7 @@ fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
         device.pointer(c).integers(sm90_cases::sizes(spec, (1, spec.k), 0));
         device.run(&product.program(), product.launch(spec.m, spec.n, 1, 1), Approximation::Exact)?;
     } else {
-        let product = Product::new(spec, Storage::F16, Storage::F16, Fused::None, 1);
+        let product = Product::new(spec, Storage::F16, Storage::F16, EpilogueKind::None, 1);
         let product = Product { blocking: Blocking::LARGE, ..product };
         device.pointer(operands[0]).pointer(operands[1]).pointer(c);
         device.integers(sizes(spec, &Layers { count: 1, k_step: 0, k_chunk: spec.k, strides: [0; 3] }));
@@ -111,7 +106,7 @@ fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
 
 /// Checks the gradient of a weight with split-K: a second pass adds the f32 sums of the splits in order.
 fn check_slices(spec: &Gemm, beta: Beta, sm: Sm) -> Result<f64, String> {
-    let product = Product::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
+    let product = Product::new(spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8);
     let (count, chunk) = product.split(spec, 8);
     let elements = spec.m * spec.n;
     hold_slices(spec, beta, sm, count, |device, [a, b], partial| {
@@ -124,7 +119,7 @@ fn check_slices(spec: &Gemm, beta: Beta, sm: Sm) -> Result<f64, String> {
 /// [`check_slices`] with Hopper's product: one block computes the tiles of all splits, the last of which may be
 /// shorter.
 fn check_slices_on_hopper(spec: &Gemm, beta: Beta, tile: HopperTile) -> Result<f64, String> {
-    let product = HopperProduct::new(spec, Storage::Bf16, Storage::F32, Fused::None, 8);
+    let product = HopperProduct::new(spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8);
     let product = HopperProduct { tile, ..product.ok_or("TMA does not support the operands")? };
     let chunk = 4 * HopperTile::K as usize;
     let count = spec.k.div_ceil(chunk);
@@ -174,13 +169,14 @@ fn hold_slices(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::cases::FORMS;
+    use crate::gemm::cases::{FORMS, epilogues, suffix};
 
     #[test]
     fn variants_of_gpus_alone_are_told_from_the_others() {
         assert!(cases().iter().all(|case| only_on_gpu(&case.variant)));
-        for (form, after) in FORMS.iter().flat_map(|(form, ..)| After::all().into_iter().map(move |a| (form, a))) {
-            assert!(!only_on_gpu(&format!("{form}{}", after.name())), "{form} {after:?}");
+        for (form, (beta, kind)) in FORMS.iter().flat_map(|(form, ..)| epilogues().into_iter().map(move |e| (form, e)))
+        {
+            assert!(!only_on_gpu(&format!("{form}{}", suffix(beta, kind))), "{form} {beta:?} {kind:?}");
         }
     }
 }

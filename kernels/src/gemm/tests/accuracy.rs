@@ -13,7 +13,7 @@ fn normal(seed: u64, len: usize) -> Vec<f32> {
 /// C = A·Bᵀ for A [m, k] and B [n, k].
 fn product(cpu: &Cpu, [m, n, k]: [usize; 3], a: &[f32], b: &[f32]) -> Vec<f32> {
     let mut c = vec![f32::NAN; m * n];
-    gemm(cpu, &Gemm::nt(m, n, k), a, b, &mut c, Epilogue::None);
+    gemm(cpu, &Gemm::nt(m, n, k), a, b, &mut c, Epilogue::NONE);
     c
 }
 

@@ -3,8 +3,11 @@
 mod accuracy;
 mod machine_code;
 
-use super::cases::{After, FORMS, Problem};
-use super::{Batch, Epilogue, Gemm, Layout, PackMismatch, PackedB, batched, cpu::tile::Tile, gemm, gemm_packed};
+use super::cases::{FORMS, Problem, epilogues, suffix};
+use super::{
+    Batch, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, SliceEpilogue, batched, cpu::tile::Tile, gemm,
+    gemm_packed,
+};
 use crate::check::{Guarded, assert_same_for_any_thread_count, testable_cpus, uniform};
 use crate::dropout::Dropout;
 use crate::gelu::{self, Activation};
@@ -13,9 +16,9 @@ use crate::{Cpu, dropout};
 use half::bf16;
 
 #[track_caller]
-fn assert_agrees<X: Element, Y: Element>(cpu: &Cpu, spec: Gemm, after: After) {
-    if let Err(message) = Problem::<X, Y>::new(spec, after).check(cpu) {
-        panic!("{} {} {} in, {} out: {message}", cpu.isa().kind(), after.name(), X::DTYPE, Y::DTYPE);
+fn assert_agrees<X: Element, Y: Element>(cpu: &Cpu, spec: Gemm, kind: EpilogueKind) {
+    if let Err(message) = Problem::<X, Y>::new(spec, kind).check(cpu) {
+        panic!("{} {} {} in, {} out: {message}", cpu.isa().kind(), suffix(spec.beta, kind), X::DTYPE, Y::DTYPE);
     }
 }
 
@@ -53,8 +56,8 @@ fn agrees_with_f64_at_every_border() {
                 let tight = Gemm::new(m, n, k, a, b);
                 let loose = tight.with_leading_dimensions(tight.lda + 3, tight.ldb + 1, tight.ldc + 5);
                 let spec = if (i + j) % 2 == 0 { tight } else { loose };
-                assert_agrees::<f32, f32>(&cpu, spec, After::Bias);
-                assert_agrees::<bf16, bf16>(&cpu, spec, After::Nothing);
+                assert_agrees::<f32, f32>(&cpu, spec, EpilogueKind::Bias);
+                assert_agrees::<bf16, bf16>(&cpu, spec, EpilogueKind::None);
             }
         }
     }
@@ -68,11 +71,12 @@ fn every_epilogue_agrees_with_f64() {
         for (m, n, k) in [(mr + 2, nr + nr / 2 + 1, 33), (mr, 2 * nr, kc + 5), (mr - 1, 2 * nr, 9)] {
             let spec = Gemm::nt(m, n, k);
             let spec = spec.with_leading_dimensions(spec.lda, spec.ldb, spec.ldc + 3);
-            for after in After::all() {
-                assert_agrees::<f32, f32>(&cpu, spec, after);
-                assert_agrees::<bf16, bf16>(&cpu, spec, after);
-                assert_agrees::<bf16, f32>(&cpu, spec, after);
-                assert_agrees::<f32, bf16>(&cpu, spec, after);
+            for (beta, kind) in epilogues() {
+                let spec = Gemm { beta, ..spec };
+                assert_agrees::<f32, f32>(&cpu, spec, kind);
+                assert_agrees::<bf16, bf16>(&cpu, spec, kind);
+                assert_agrees::<bf16, f32>(&cpu, spec, kind);
+                assert_agrees::<f32, bf16>(&cpu, spec, kind);
             }
         }
     }
@@ -94,7 +98,7 @@ fn what_is_packed_and_what_is_read_where_it_lies_gives_the_same_bits() {
                 let (a, b) = (uniform::<f32>(1, m * k, 1.0), uniform::<f32>(2, n * k, 1.0));
                 let product = |spec: &Gemm, a: &[f32], b: &[f32]| {
                     let mut c = Guarded::<f32>::poisoned(m * n);
-                    gemm(&cpu, spec, a, b, &mut c, Epilogue::None);
+                    gemm(&cpu, spec, a, b, &mut c, Epilogue::NONE);
                     c.assert_intact(&name);
                     c.to_vec()
                 };
@@ -118,7 +122,10 @@ fn what_is_packed_and_what_is_read_where_it_lies_gives_the_same_bits() {
 fn is_bit_identical_for_any_thread_count() {
     for (m, n, k) in [(128, 96, 70), (1030, 33, 65), (17, 1700, 40)] {
         for (name, a, b) in FORMS {
-            let problem = Problem::<f32, f32>::new(Gemm::new(m, n, k, a, b), After::BiasDropoutResidual(true, true));
+            let problem = Problem::<f32, f32>::new(
+                Gemm::new(m, n, k, a, b),
+                EpilogueKind::BiasDropoutResidual { dropout: true, residual: true },
+            );
             assert_same_for_any_thread_count(&format!("{name} {m} x {n} x {k}"), |cpu| {
                 problem.compute(cpu, None).0.to_vec()
             });
@@ -140,27 +147,27 @@ fn fused_epilogues_give_the_bits_of_separate_kernels() {
     let (a, b) = (uniform::<f32>(1, m * k, 1.0), uniform::<f32>(2, n * k, 1.0));
     let (bias, matrix) = (uniform::<f32>(3, n, 1.0), uniform::<f32>(4, m * n, 2.0));
     for cpu in testable_cpus() {
-        let product = |epilogue: Epilogue<'_, f32>| {
+        let product = |epilogue: SliceEpilogue<'_, f32>| {
             let mut c = vec![f32::NAN; m * n];
             gemm(&cpu, &spec, &a, &b, &mut c, epilogue);
             c
         };
         let isa = cpu.isa().kind();
-        let (plain, with_bias) = (product(Epilogue::None), product(Epilogue::Bias(&bias)));
+        let (plain, with_bias) = (product(Epilogue::NONE), product(Epilogue::bias(&bias)));
         for activation in Activation::ALL {
             let [mut pre, mut wanted_pre, mut wanted] = [(); 3].map(|()| vec![f32::NAN; m * n]);
-            let fused = product(Epilogue::BiasActivation { bias: &bias, activation, pre: Some(&mut pre) });
+            let fused = product(Epilogue::bias_activation(&bias, activation, Some(&mut pre)));
             gelu::bias_activation_forward(&cpu, activation, &plain, Some(&bias), Some(&mut wanted_pre), &mut wanted);
             assert_same_bits(&format!("{isa} {activation:?}"), &fused, &wanted);
             assert_same_bits(&format!("{isa} {activation:?} pre"), &pre, &wanted_pre);
 
-            let fused = product(Epilogue::ActivationBackward { activation, pre: &matrix });
+            let fused = product(Epilogue::activation_backward(activation, &matrix));
             gelu::backward(&cpu, activation, &matrix, &plain, &mut wanted);
             assert_same_bits(&format!("{isa} {activation:?} backward"), &fused, &wanted);
         }
         let mask = Dropout { seed: 9, site: 1 << 40 | 3, rate: 0.1 };
         let residual = Some(&matrix[..]);
-        let fused = product(Epilogue::BiasDropoutResidual { bias: &bias, dropout: Some(mask), residual });
+        let fused = product(Epilogue::bias_dropout_residual(&bias, Some(mask), residual));
         let mut wanted = vec![f32::NAN; m * n];
         dropout::apply(&cpu, &mask, n, &with_bias, &mut wanted);
         wanted.iter_mut().zip(&matrix).for_each(|(y, r)| *y += r);
@@ -188,7 +195,7 @@ fn batches_equal_their_products() {
                 let mut wanted = vec![f32::NAN; span];
                 for i in 0..count {
                     let (a, b) = (&a[i * batch.stride_a..], &b[i * batch.stride_b..]);
-                    gemm(&cpu, &spec, a, b, &mut wanted[i * batch.stride_c..], Epilogue::None);
+                    gemm(&cpu, &spec, a, b, &mut wanted[i * batch.stride_c..], Epilogue::NONE);
                 }
                 let same = c.iter().zip(&wanted).all(|(c, w)| c.to_bits() == w.to_bits());
                 assert!(same, "{} {name} {batch:?}: the batch differs from its products", cpu.isa().kind());
@@ -209,10 +216,10 @@ fn panels_are_repacked_in_place_and_used_many_times() {
             let after = (format!("{:p}", packed.block(0, 1, 0)), packed.bytes());
             assert_eq!(before, after, "packing again moved the panels");
             let mut wanted = vec![f32::NAN; m * n];
-            gemm(&cpu, &Gemm::nt(m, n, k), &a, &b, &mut wanted, Epilogue::None);
+            gemm(&cpu, &Gemm::nt(m, n, k), &a, &b, &mut wanted, Epilogue::NONE);
             for _ in 0..2 {
                 let mut c = vec![f32::NAN; m * n];
-                gemm_packed(&cpu, &Gemm::nt(m, n, k), &a, &packed, &mut c, Epilogue::None);
+                gemm_packed(&cpu, &Gemm::nt(m, n, k), &a, &packed, &mut c, Epilogue::NONE);
                 assert_same_bits(cpu.isa().kind().name(), &c, &wanted);
             }
         }
@@ -234,11 +241,11 @@ fn wrong_use_of_panels_is_named() {
     let isa = PackMismatch::Isa { packed: IsaKind::Scalar, wanted: IsaKind::Avx2 };
     assert_eq!(packed.check(IsaKind::Avx2, 8, 6), Err(isa));
     let a = [1f32; 12];
-    let message = panic_message(|| gemm_packed(&cpu, &Gemm::nn(2, 8, 6), &a, &packed, &mut [0f32; 16], Epilogue::None));
+    let message = panic_message(|| gemm_packed(&cpu, &Gemm::nn(2, 8, 6), &a, &packed, &mut [0f32; 16], Epilogue::NONE));
     assert!(message.contains("packed as 8 x 6") && message.contains("6 x 8"), "{message}");
     let other = Cpu::new(Isa::new(IsaKind::Emulated4).unwrap(), 1).unwrap();
     let message =
-        panic_message(|| gemm_packed(&other, &Gemm::nn(1, 6, 8), &a, &packed, &mut [0f32; 6], Epilogue::None));
+        panic_message(|| gemm_packed(&other, &Gemm::nn(1, 6, 8), &a, &packed, &mut [0f32; 6], Epilogue::NONE));
     assert!(message.contains("packed for scalar") && message.contains("emulated4"), "{message}");
 }
 
@@ -247,7 +254,7 @@ fn sizes_that_do_not_fit_are_named() {
     let cpu = Cpu::new(Isa::new(IsaKind::Scalar).unwrap(), 1).unwrap();
     let (a, b) = ([1f32; 6], [1f32; 6]);
     let run = |spec: Gemm, len: usize, bias: &[f32]| {
-        panic_message(|| gemm(&cpu, &spec, &a, &b, &mut vec![0f32; len], Epilogue::Bias(bias)))
+        panic_message(|| gemm(&cpu, &spec, &a, &b, &mut vec![0f32; len], Epilogue::bias(bias)))
     };
     let spec = Gemm::nn(2, 2, 3);
     let message = run(spec, 3, &[0.0; 2]);
