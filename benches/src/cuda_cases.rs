@@ -4,13 +4,12 @@ use crate::{hardware::OnDriver, journal::Journal, rehearsal::Stage};
 use anyhow::Result;
 use engine::device::Driver;
 use kernels::{
-    operation::{Case, Operation, Outcome, Target},
-    simulated::on_hardware,
+    operation::{Case, Operation, Outcome},
+    runner::Runner,
 };
 use ptx::Sm;
 use std::{
     io::{self, Write},
-    rc::Rc,
     time::Instant,
 };
 
@@ -42,8 +41,8 @@ pub struct Tally {
 ///
 /// # Errors
 /// The journal cannot be written.
-pub fn run<D: Driver + 'static>(
-    hardware: &Rc<OnDriver<D>>,
+pub fn run<D: Driver>(
+    hardware: &OnDriver<D>,
     operation: &Operation,
     selection: Selection,
     journal: &Journal,
@@ -52,7 +51,7 @@ pub fn run<D: Driver + 'static>(
     let sm = if hardware.driver().info().compute_capability == (9, 0) { Sm::Sm90a } else { Sm::Sm80 };
     // Operations without a program of Hopper's own are checked with that of sm_80, which serves every GPU.
     let check = |case: &Case| {
-        let run = |sm| on_hardware(hardware.clone(), || (operation.check)(case, Target::Simulator(sm)));
+        let run = |sm| (operation.check)(case, &Runner::hardware(sm, hardware));
         match run(sm) {
             Outcome::Skipped { .. } if sm != Sm::Sm80 => run(Sm::Sm80),
             outcome => outcome,

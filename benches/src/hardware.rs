@@ -13,7 +13,7 @@ use engine::device::{
     Driver, DriverError,
     driver::{Argument, DeviceAddress, FunctionHandle},
 };
-use kernels::{operation::Program, simulated::Hardware};
+use kernels::{operation::Program, runner::Hardware};
 use ptx::{
     DescriptorSwizzle, Launch, Storage, TensorMap,
     sim::{self, Memory, Swizzle, TensorType},
@@ -162,11 +162,10 @@ mod tests {
     use engine::device::simulated::SimulatedDriver;
     use kernels::{
         OPERATIONS,
-        operation::{Case, Name, Operation, Outcome, Target},
-        simulated::on_hardware,
+        operation::{Case, Name, Operation, Outcome},
+        runner::Runner,
     };
     use ptx::Sm;
-    use std::rc::Rc;
 
     fn operation(name: &str) -> &'static Operation {
         OPERATIONS.iter().find(|operation| operation.name == name).expect("a row of the table")
@@ -180,11 +179,11 @@ mod tests {
             // Tensor maps.
             ("gemm", Sm::Sm90a, (9, 0)),
         ] {
-            let hardware = Rc::new(OnDriver::new(SimulatedDriver::new(capability)));
+            let hardware = OnDriver::new(SimulatedDriver::new(capability));
             let mut passed = 0;
             let small = |case: &&Case| (operation(name).cost)(case).flops < 100_000;
             for case in (operation(name).cases)().iter().filter(small).step_by(7) {
-                match on_hardware(hardware.clone(), || (operation(name).check)(case, Target::Simulator(sm))) {
+                match (operation(name).check)(case, &Runner::hardware(sm, &hardware)) {
                     Outcome::Failed { message } => panic!("{name}: {message}"),
                     Outcome::Passed { .. } => passed += 1,
                     Outcome::Skipped { .. } => {}

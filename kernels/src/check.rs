@@ -13,11 +13,11 @@
 //! Outputs start as NaN ([`Guarded::poisoned`]), so an element that was forgotten fails; bands of marked numbers around
 //! them tell who wrote too far.
 
+use crate::case::{Case, Outcome};
 use crate::num::philox::Stream;
-use crate::operation::{Case, Outcome, Target};
 use crate::pool::Cpu;
+use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element, Isa};
-use crate::simulated::only_names;
 use ptx::Sm;
 use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,12 +83,8 @@ macro_rules! real {
 real!(f64);
 real!(f32);
 
-/// `len` uniform numbers in [-scale, scale), the same ones for the same seed, rounded to storage; any number where nobody
-/// computes with them.
+/// `len` uniform numbers in [-scale, scale), the same ones for the same seed, rounded to storage.
 pub fn uniform<X: Element>(seed: u64, len: usize, scale: f32) -> Vec<X> {
-    if only_names() {
-        return vec![X::from_f32(scale); len];
-    }
     let mut stream = Stream::new(seed, [0x6368_6563, 0, 0]);
     (0..len).map(|_| X::from_f32(scale * (2.0 * stream.next_f32() - 1.0))).collect()
 }
@@ -143,9 +139,6 @@ pub fn within<X: Element>(what: &str, got: &[X], naive: &[X], exact: &[f64]) -> 
 /// If the lengths differ.
 pub fn within_error<X: Element>(what: &str, got: &[X], naive_error: f64, exact: &[f64]) -> Result<f64, String> {
     assert_eq!(got.len(), exact.len(), "{what}: lengths differ");
-    if only_names() {
-        return Ok(0.0);
-    }
     let scale = exact.iter().fold(0.0f64, |m, x| m.max(x.abs()));
     let bound = 2.0 * naive_error + ulp(scale, X::DTYPE);
     let mut worst = 0.0f64;
@@ -247,41 +240,60 @@ impl<X> DerefMut for Guarded<X> {
     }
 }
 
-/// Answers a [`Target`]: runs `check` where it is an instruction set that this machine has.
-pub fn on_cpu(case: &Case, target: Target, check: impl FnOnce(&Cpu) -> Result<f64, String>) -> Outcome {
-    let Target::Cpu(kind) = target else {
-        return Outcome::Skipped { reason: "the operation has no CUDA side yet".to_string() };
-    };
-    let Some(isa) = Isa::new(kind) else {
-        return Outcome::Skipped { reason: format!("this machine lacks {kind}") };
-    };
-    let result = Cpu::new(isa, 2).map_err(|error| error.to_string()).and_then(|cpu| check(&cpu));
-    match result {
-        Ok(worst) => Outcome::Passed { worst },
-        Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
-    }
-}
-
-/// Who computes a case.
+/// What computes a case.
 pub(crate) enum On<'a> {
     /// The processor.
     Cpu(&'a Cpu),
-    /// The PTX, in the simulator.
-    Simulator(Sm),
+    /// The programs.
+    Gpu(&'a GpuRunner<'a>),
 }
 
-/// Answers a [`Target`] for an operation whose program for sm_80 serves every GPU: runs `check` where the target is an
-/// instruction set that this machine has, or the simulator of sm_80.
-pub(crate) fn on_device(case: &Case, target: Target, check: impl FnOnce(&On<'_>) -> Result<f64, String>) -> Outcome {
-    match target {
-        Target::Cpu(_) => on_cpu(case, target, |cpu| check(&On::Cpu(cpu))),
-        Target::Simulator(Sm::Sm90a) => {
+impl On<'_> {
+    /// [`within`]; 0 if nothing is computed.
+    pub(crate) fn within<X: Element>(&self, what: &str, got: &[X], naive: &[X], exact: &[f64]) -> Result<f64, String> {
+        self.compared(|| within(what, got, naive, exact))
+    }
+
+    /// The verdict of `compare` on results; 0 if nothing is computed.
+    pub(crate) fn compared(&self, compare: impl FnOnce() -> Result<f64, String>) -> Result<f64, String> {
+        match self {
+            Self::Cpu(_) => compare(),
+            Self::Gpu(gpu) => gpu.compared(compare),
+        }
+    }
+}
+
+/// Outcome of a case of an operation whose program for sm_80 serves every GPU: runs `check` on a processor that has the
+/// runner's instruction set, or on a GPU for sm_80.
+pub(crate) fn on_runner(
+    case: &Case,
+    runner: &Runner<'_>,
+    check: impl FnOnce(&On<'_>) -> Result<f64, String>,
+) -> Outcome {
+    match runner {
+        Runner::Gpu(gpu) if gpu.sm() == Sm::Sm90a => {
             Outcome::Skipped { reason: "the program for sm_80 serves sm_90a too".to_string() }
         }
-        Target::Simulator(sm) => match check(&On::Simulator(sm)) {
-            Ok(worst) => Outcome::Passed { worst },
-            Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
+        _ => on_any_runner(case, runner, check),
+    }
+}
+
+/// [`on_runner`] for an operation that has programs for every architecture.
+pub(crate) fn on_any_runner(
+    case: &Case,
+    runner: &Runner<'_>,
+    check: impl FnOnce(&On<'_>) -> Result<f64, String>,
+) -> Outcome {
+    let result = match runner {
+        Runner::Cpu(kind) => match Isa::new(*kind) {
+            None => return Outcome::Skipped { reason: format!("this machine lacks {kind}") },
+            Some(isa) => Cpu::new(isa, 2).map_err(|error| error.to_string()).and_then(|cpu| check(&On::Cpu(&cpu))),
         },
+        Runner::Gpu(gpu) => check(&On::Gpu(gpu)),
+    };
+    match result {
+        Ok(worst) => Outcome::Passed { worst },
+        Err(message) => Outcome::Failed { message: format!("{case} on {runner}: {message}") },
     }
 }
 

@@ -1,6 +1,7 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 pub mod attention;
+mod case;
 pub mod check;
 pub mod cross_entropy;
 pub mod dropout;
@@ -9,6 +10,7 @@ pub mod embedding;
 mod extent;
 pub mod gelu;
 pub mod gemm;
+pub mod gpu_spec;
 mod hopper;
 pub mod int8;
 pub mod layernorm;
@@ -21,6 +23,7 @@ pub mod reduce;
 mod register_tile;
 pub mod roofline;
 mod rows;
+pub mod runner;
 pub mod simd;
 pub mod simulated;
 pub mod softmax;
@@ -42,4 +45,5 @@ pub const OPERATIONS: &[operation::Operation] = &[
     dropout::OPERATION,
     reduce::OPERATION,
     elementwise::OPERATION,
+    int8::OPERATION,
 ];

@@ -15,7 +15,7 @@
 //! cycles), folded in a fixed order, so the result depends on the lane width but on nothing else.
 #![allow(unsafe_code)]
 
-use crate::simd::{Element, Simd, WIDTH, Wide, prefetch, prefetch_far};
+use crate::simd::{Element, Simd, WIDTH, Wide, prefetch, prefetch_l2};
 
 /// Bytes by which rows that do not come from a near cache are asked for ahead: the machine's own guess ends with each
 /// page.
@@ -113,7 +113,7 @@ pub(crate) fn sweep_asking<
     let ask = |c| {
         for stream in far {
             for line in lines::<S, X>(stream.wrapping_add(c)) {
-                prefetch_far(line);
+                prefetch_l2(line);
             }
         }
     };

@@ -20,7 +20,8 @@ mod allocator;
 mod sizes;
 
 use allocator::{GuardPages, Placement};
-use kernels::operation::{Cost, Outcome, Target};
+use kernels::operation::{Cost, Outcome};
+use kernels::runner::Runner;
 use kernels::simd::{Kernel, Simd};
 use kernels::{Isa, OPERATIONS};
 use std::os::unix::process::ExitStatusExt;
@@ -47,7 +48,7 @@ fn no_case_of_the_table_leaves_its_slices() {
                     let name = format!("{} {case} on {}, {placement:?}", operation.name, isa.kind());
                     // The scratch of worker threads, too.
                     let outcome = allocator::guarded_in_every_thread(&name, placement, || {
-                        (operation.check)(case, Target::Cpu(isa.kind()))
+                        (operation.check)(case, &Runner::Cpu(isa.kind()))
                     });
                     match outcome {
                         Outcome::Passed { .. } => ran += 1,

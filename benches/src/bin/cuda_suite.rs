@@ -33,7 +33,7 @@ use engine::{
     device::{Driver, Gpu, Graphs, cuda::CudaDriver, simulated::SimulatedDriver},
 };
 use kernels::{OPERATIONS, operation::Operation};
-use std::{path::PathBuf, process::ExitCode, rc::Rc, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 const FAILED: u8 = 1;
 const NO_DEVICE: u8 = 2;
@@ -189,7 +189,7 @@ fn suite<D: Driver + 'static>(driver: D, arguments: &Arguments, stage: &Stage) -
     let is_simulated = arguments.device.starts_with("cuda-sim");
     let journal = Journal::new(arguments.journal.as_deref(), Duration::from_secs_f64(arguments.patience))?;
     let wanted = |name: &str| arguments.only.as_deref().is_none_or(|only| only == name);
-    let hardware = Rc::new(OnDriver::new(driver));
+    let hardware = OnDriver::new(driver);
     let mut code = 0;
     if !arguments.no_cases {
         let selection = Selection { from: arguments.from, cheapest: arguments.cheapest };
@@ -211,7 +211,7 @@ fn suite<D: Driver + 'static>(driver: D, arguments: &Arguments, stage: &Stage) -
     if arguments.no_speed || (is_simulated && !arguments.small) {
         return Ok(code);
     }
-    let driver = Rc::into_inner(hardware).expect("no case keeps the driver").into_driver();
+    let driver = hardware.into_driver();
     let gpu = Gpu::new(driver, Cpu::detect()?)?;
     gpu.set_graphs(Graphs::from_environment()?);
     let device = Device::Cuda(gpu);

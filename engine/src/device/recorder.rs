@@ -20,7 +20,7 @@ use crate::{
     error::{EngineError, Result},
     profile::Peak,
 };
-use kernels::operation::Cost;
+use kernels::{gpu_spec::GpuSpec, operation::Cost};
 
 /// Lists shorter than this are started one by one.
 const SHORT: usize = 8;
@@ -81,8 +81,11 @@ pub(crate) struct Work {
     seconds: f64,
 }
 
-/// What one multiprocessor of an H200 reaches at most: 790 TFLOP/s and 4.3 TB/s over 132.
-const MULTIPROCESSOR: Peak = Peak { flops: 790e12 / 132.0, bandwidth: 4.3e12 / 132.0 };
+/// What one multiprocessor of an H200 reaches at most.
+const MULTIPROCESSOR: Peak = {
+    let GpuSpec { multiprocessors, tensor_flops, bandwidth, .. } = GpuSpec::H200;
+    Peak { flops: tensor_flops / multiprocessors as f64, bandwidth: bandwidth / multiprocessors as f64 }
+};
 
 impl Work {
     pub(crate) fn add(&mut self, cost: Cost) {

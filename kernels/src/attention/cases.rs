@@ -4,13 +4,13 @@
 use super::cuda::cases::{Simulation, programs};
 use super::cuda::sm90::HopperFlash;
 use super::{Attention, Gradients, backward, backward_scratch_len, forward, reference};
-use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
+use crate::check::{Guarded, On, on_any_runner, on_runner, store, uniform, widen, within};
 use crate::dropout::Dropout;
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Target};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass};
+use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
-use crate::simulated::only_names;
 use half::{bf16, f16};
-use ptx::{Sm, Storage};
+use ptx::Storage;
 
 /// Attention over sequences, forward and backward.
 pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: programs };
@@ -88,31 +88,22 @@ fn cost(case: &Case) -> Cost {
 /// The plain program of f32 is simulated up to so many scores.
 const SIMULATED_SCORES: usize = 10_000;
 
-fn check(case: &Case, target: Target) -> Outcome {
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     let scores = case.dim("B") * case.dim("S").pow(2) * case.dim("A");
-    if matches!(target, Target::Simulator(_)) && case.dtype == DType::F32 && scores > SIMULATED_SCORES {
+    if matches!(runner, Runner::Gpu(_)) && case.dtype == DType::F32 && scores > SIMULATED_SCORES {
         return Outcome::Skipped { reason: "the plain program of f32 is simulated on smaller cases".to_string() };
     }
-    if case.variant == F16 && matches!(target, Target::Cpu(_)) {
+    if case.variant == F16 && matches!(runner, Runner::Cpu(_)) {
         return Outcome::Skipped { reason: "only a GPU has f16".to_string() };
     }
     let storage = if case.variant == F16 { Storage::F16 } else { case.dtype.into() };
     let hopper = HopperFlash::new(storage, case.dim("D"), 3 * case.dim("A") * case.dim("D"), false);
-    if let (Target::Simulator(Sm::Sm90a), Some(_)) = (target, hopper) {
-        let checked = match storage {
-            Storage::F16 => check_f16(case, Sm::Sm90a),
-            _ => check_of::<bf16>(case, &On::Simulator(Sm::Sm90a)),
-        };
-        return match checked {
-            Ok(worst) => Outcome::Passed { worst },
-            Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
-        };
-    }
-    on_device(case, target, |on| match (on, case.dtype) {
-        (On::Simulator(sm), _) if case.variant == F16 => check_f16(case, *sm),
+    let check = |on: &On<'_>| match (on, case.dtype) {
+        (On::Gpu(gpu), _) if case.variant == F16 => check_f16(case, gpu),
         (_, DType::F32) => check_of::<f32>(case, on),
         (_, DType::Bf16) => check_of::<bf16>(case, on),
-    })
+    };
+    if hopper.is_some() { on_any_runner(case, runner, check) } else { on_runner(case, runner, check) }
 }
 
 fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
@@ -132,20 +123,20 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let simulation = Simulation { spec: &spec, storage, cu_seqlens: &cu_seqlens, keys: &[], qkv: &qkv, ld };
     match on {
         On::Cpu(cpu) => forward(cpu, &spec, &cu_seqlens, q, k, v, ld, &mut out, &mut lse),
-        On::Simulator(sm) => simulation.forward(*sm, &mut out, &mut lse)?,
+        On::Gpu(gpu) => simulation.forward(gpu, &mut out, &mut lse)?,
     }
-    // Nobody looks at results where only the names of programs are asked for.
-    let forward_reference = || reference::forward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld);
-    let (naive_out, naive_lse) = if only_names() { (vec![], vec![]) } else { forward_reference() };
-    let naive_out = store::<X>(&naive_out);
+    let naive_forward = || {
+        let (out, lse) = reference::forward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld);
+        (store::<X>(&out), lse)
+    };
     if case.pass == Pass::Forward {
-        if only_names() {
-            return Ok(0.0);
-        }
-        out.intact()?;
-        lse.intact()?;
-        let (exact_out, exact_lse) = reference::forward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld);
-        return Ok(within("out", &out, &naive_out, &exact_out)?.max(within("lse", &lse, &naive_lse, &exact_lse)?));
+        return on.compared(|| {
+            out.intact()?;
+            lse.intact()?;
+            let (naive_out, naive_lse) = naive_forward();
+            let (exact_out, exact_lse) = reference::forward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld);
+            Ok(within("out", &out, &naive_out, &exact_out)?.max(within("lse", &lse, &naive_lse, &exact_lse)?))
+        });
     }
     let dout = uniform::<X>(2, tokens * h, 1.0);
     let mut d_qkv = [(); 3].map(|()| Guarded::<X>::poisoned(tokens * h));
@@ -156,26 +147,26 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
             let gradients = Gradients::separate(dq, dk, dv, h);
             backward(cpu, &spec, &cu_seqlens, q, k, v, ld, &out, &lse, &dout, gradients, &mut scratch);
         }
-        On::Simulator(sm) => simulation.backward(*sm, (&out, &lse), &dout, [dq, dk, dv])?,
+        On::Gpu(gpu) => simulation.backward(gpu, (&out, &lse), &dout, [dq, dk, dv])?,
     }
-    scratch.intact()?;
-    if only_names() {
-        return Ok(0.0);
-    }
-    // The naive implementation keeps what a kernel keeps: out as stored, and lse.
-    let saved = Some((&widen::<f32, X>(&naive_out)[..], &naive_lse[..]));
-    let naive = reference::backward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld, saved, &widen(&dout));
-    let exact = reference::backward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld, None, &widen(&dout));
-    let mut worst = 0.0f64;
-    for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
-        d_qkv[i].intact()?;
-        worst = worst.max(within(name, &d_qkv[i], &store::<X>(&naive[i]), &exact[i])?);
-    }
-    Ok(worst)
+    on.compared(|| {
+        scratch.intact()?;
+        // The naive implementation keeps what a kernel keeps: out as stored, and lse.
+        let (naive_out, naive_lse) = naive_forward();
+        let saved = Some((&widen::<f32, X>(&naive_out)[..], &naive_lse[..]));
+        let naive = reference::backward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld, saved, &widen(&dout));
+        let exact = reference::backward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld, None, &widen(&dout));
+        let mut worst = 0.0f64;
+        for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+            d_qkv[i].intact()?;
+            worst = worst.max(within(name, &d_qkv[i], &store::<X>(&naive[i]), &exact[i])?);
+        }
+        Ok(worst)
+    })
 }
 
 /// f16 on a GPU, held against the definition on the same numbers. The naive implementation's results are rounded to f16.
-fn check_f16(case: &Case, sm: Sm) -> Result<f64, String> {
+fn check_f16(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
     let spec = Attention { dropout: Some(DROPOUT), ..Attention::new(a, d) };
     let (tokens, h, ld) = (b * s, spec.hidden(), 3 * spec.hidden());
@@ -188,23 +179,25 @@ fn check_f16(case: &Case, sm: Sm) -> Result<f64, String> {
     let storage = Storage::F16;
     let simulation = Simulation { spec: &spec, storage, cu_seqlens: &cu_seqlens, keys: &[], qkv: &qkv, ld };
     let (mut out, mut lse) = (vec![f16::NAN; tokens * h], vec![f32::NAN; tokens * a]);
-    simulation.forward(sm, &mut out, &mut lse)?;
+    simulation.forward(gpu, &mut out, &mut lse)?;
     let naive = reference::forward::<f32>(&spec, &cu_seqlens, &plain, &plain[h..], &plain[2 * h..], ld);
     let naive_out = round(&naive.0);
     if case.pass == Pass::Forward {
         let exact = reference::forward::<f64>(&spec, &cu_seqlens, &exact, &exact[h..], &exact[2 * h..], ld);
-        return Ok(within("out", &single(&out), &naive_out, &exact.0)?.max(within("lse", &lse, &naive.1, &exact.1)?));
+        return gpu.compared(|| {
+            Ok(within("out", &single(&out), &naive_out, &exact.0)?.max(within("lse", &lse, &naive.1, &exact.1)?))
+        });
     }
     let mut gradients = [(); 3].map(|()| vec![f16::NAN; tokens * h]);
     let [dq, dk, dv] = &mut gradients;
-    simulation.backward(sm, (&out, &lse), &dout, [dq, dk, dv])?;
+    simulation.backward(gpu, (&out, &lse), &dout, [dq, dk, dv])?;
     let (p, w): (Vec<f32>, Vec<f64>) = (single(&dout), widen(&single(&dout)));
     let saved = Some((&naive_out[..], &naive.1[..]));
     let naive = reference::backward(&spec, &cu_seqlens, &plain, &plain[h..], &plain[2 * h..], ld, saved, &p);
     let exact = reference::backward(&spec, &cu_seqlens, &exact, &exact[h..], &exact[2 * h..], ld, None, &w);
     let mut worst = 0.0f64;
     for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
-        worst = worst.max(within(name, &single(&gradients[i]), &round(&naive[i]), &exact[i])?);
+        worst = worst.max(gpu.compared(|| within(name, &single(&gradients[i]), &round(&naive[i]), &exact[i]))?);
     }
     Ok(worst)
 }

@@ -4,12 +4,12 @@ use super::cuda::Rows;
 use super::reference::{equal, ranges};
 use super::{IGNORED, Projection, backward, forward, reference, rows_backward, rows_forward, scratch_len};
 use super::{sequences_backward, sequences_forward};
-use crate::check::{Guarded, On, greatest_error, on_device, store, ulp, uniform, widen, within};
+use crate::check::{Guarded, On, greatest_error, on_runner, store, ulp, uniform, widen};
 use crate::num::philox::Stream;
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
+use crate::runner::{Device, GpuRunner, Runner};
 use crate::simd::{DType, Element};
-use crate::simulated::Simulated;
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
 use std::ops::Range;
@@ -71,17 +71,17 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: m * v * (2 * products * e + row_flops), bytes: operands + 4 * m * v + gradients }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
-    if let (Target::Simulator(_), "projection") = (target, case.variant.as_str()) {
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    if let (Runner::Gpu(_), "projection") = (runner, case.variant.as_str()) {
         let reason = "on a GPU the products are the product's kernels, and rows are rows";
         return Outcome::Skipped { reason: reason.to_string() };
     }
-    if let (Target::Cpu(_), "rows_into_bf16") = (target, case.variant.as_str()) {
+    if let (Runner::Cpu(_), "rows_into_bf16") = (runner, case.variant.as_str()) {
         return Outcome::Skipped { reason: "gradients are stored as the logits are".to_string() };
     }
-    on_device(case, target, |on| match (on, case.variant.as_str(), case.dtype) {
-        (On::Cpu(cpu), "projection", DType::F32) => check_projection::<f32>(case, cpu),
-        (On::Cpu(cpu), "projection", DType::Bf16) => check_projection::<bf16>(case, cpu),
+    on_runner(case, runner, |on| match (on, case.variant.as_str(), case.dtype) {
+        (On::Cpu(cpu), "projection", DType::F32) => check_projection::<f32>(case, on, cpu),
+        (On::Cpu(cpu), "projection", DType::Bf16) => check_projection::<bf16>(case, on, cpu),
         (on, _, DType::F32) => check_rows::<f32>(case, on),
         (on, _, DType::Bf16) => check_rows::<bf16>(case, on),
     })
@@ -92,7 +92,7 @@ impl On<'_> {
     fn approximations(&self) -> &'static [Approximation] {
         match self {
             On::Cpu(_) => &Approximation::ALL[..1],
-            On::Simulator(_) => &Approximation::ALL,
+            On::Gpu(_) => &Approximation::ALL,
         }
     }
 }
@@ -122,7 +122,13 @@ impl<X: Element> Given<'_, X> {
     }
 
     /// The last arguments of a kernel, and its launch.
-    fn run(&self, kernel: &Rows, sm: Sm, device: &mut Simulated, approximation: Approximation) -> Result<(), String> {
+    fn run(
+        &self,
+        kernel: &Rows,
+        gpu: &GpuRunner<'_>,
+        device: &mut Device<'_>,
+        approximation: Approximation,
+    ) -> Result<(), String> {
         let (rows, classes) = (self.labels.len(), self.classes());
         if self.case.variant == "sequences" {
             device.input("offsets", self.offsets);
@@ -130,7 +136,7 @@ impl<X: Element> Given<'_, X> {
         } else {
             device.integers([rows, classes]);
         }
-        device.run(&kernel.program(sm), kernel.launch(rows, classes), approximation)
+        device.run(&kernel.program(gpu.sm()), kernel.launch(rows, classes), approximation)
     }
 
     /// [`rows_forward`] or [`sequences_forward`].
@@ -146,13 +152,13 @@ impl<X: Element> Given<'_, X> {
                 sequences_forward(cpu, offsets, logits, labels, losses, norms, predictions);
             }
             On::Cpu(cpu) => rows_forward(cpu, self.case.dim("V"), logits, labels, losses, norms, predictions),
-            On::Simulator(sm) => {
-                let (kernel, mut device) = (self.kernel(X::DTYPE), Simulated::default());
+            On::Gpu(gpu) => {
+                let (kernel, mut device) = (self.kernel(X::DTYPE), gpu.device());
                 device.input("logits", logits);
                 device.input("labels", labels);
                 let (l, n) = (device.output::<f32>("losses", losses.len()), device.output::<f32>("norms", norms.len()));
                 let p = device.output::<u32>("predictions", predictions.len());
-                self.run(&kernel, *sm, &mut device, approximation)?;
+                self.run(&kernel, gpu, &mut device, approximation)?;
                 losses.copy_from_slice(&device.read(l)?);
                 norms.copy_from_slice(&device.read(n)?);
                 predictions.copy_from_slice(&device.read(p)?);
@@ -164,18 +170,18 @@ impl<X: Element> Given<'_, X> {
     /// [`rows_backward`] or [`sequences_backward`] by the PTX.
     fn simulate_backward<Y: Element>(
         &self,
-        sm: Sm,
+        gpu: &GpuRunner<'_>,
         approximation: Approximation,
         (norms, dlosses): (&[f32], &[f32]),
         dlogits: &mut [Y],
     ) -> Result<(), String> {
-        let (kernel, mut device) = (self.kernel(Y::DTYPE), Simulated::default());
+        let (kernel, mut device) = (self.kernel(Y::DTYPE), gpu.device());
         device.input("logits", self.logits);
         device.input("labels", self.labels);
         device.input("norms", norms);
         device.input("dlosses", dlosses);
         let out = device.output::<Y>("dlogits", dlogits.len());
-        self.run(&kernel, sm, &mut device, approximation)?;
+        self.run(&kernel, gpu, &mut device, approximation)?;
         dlogits.copy_from_slice(&device.read(out)?);
         Ok(())
     }
@@ -217,6 +223,7 @@ fn check_predictions(offsets: &[u32], predictions: &[u32], naive: &[f32], exact:
 
 /// What all variants give in forward, held against the logits of both precisions.
 fn check_losses(
+    on: &On<'_>,
     offsets: &[u32],
     labels: &[u32],
     logits: (&[f32], &[f64]),
@@ -230,11 +237,11 @@ fn check_losses(
     check_predictions(offsets, &predictions, logits.0, logits.1)?;
     let naive = reference::rows_forward::<f32>(offsets, logits.0, labels);
     let exact = reference::rows_forward::<f64>(offsets, logits.1, labels);
-    let mut worst = within("losses", &losses, &naive.0, &exact.0)?;
+    let mut worst = on.within("losses", &losses, &naive.0, &exact.0)?;
     for (at, what) in ["the greatest logits", "the inverses of sums"].into_iter().enumerate() {
         let column = |x: &[f32]| x.iter().skip(at).step_by(2).copied().collect::<Vec<_>>();
         let exact: Vec<f64> = exact.1.iter().skip(at).step_by(2).copied().collect();
-        worst = worst.max(within(what, &column(&norms), &column(&naive.1), &exact)?);
+        worst = worst.max(on.within(what, &column(&norms), &column(&naive.1), &exact)?);
     }
     Ok(worst)
 }
@@ -251,7 +258,7 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let given = Given { case, offsets: &offsets, logits: &logits, labels: &labels };
     if case.pass == Pass::Forward {
         let with = |approximation| {
-            check_losses(&offsets, &labels, (&plain, &wide), |losses, norms, predictions| {
+            check_losses(on, &offsets, &labels, (&plain, &wide), |losses, norms, predictions| {
                 given.forward(on, approximation, (losses, norms, predictions))
             })
         };
@@ -261,11 +268,11 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let dlosses = uniform::<f32>(2, labels.len(), 1.0);
     let naive = reference::rows_backward::<f32>(&offsets, &plain, &labels, &norms, &dlosses);
     let exact = reference::rows_backward::<f64>(&offsets, &wide, &labels, &widen(&norms), &widen(&dlosses));
-    if let (On::Simulator(sm), "rows_into_bf16") = (on, case.variant.as_str()) {
+    if let (On::Gpu(gpu), "rows_into_bf16") = (on, case.variant.as_str()) {
         return Approximation::ALL.into_iter().try_fold(0.0f64, |worst, how| {
             let mut dlogits = Guarded::<bf16>::poisoned(logits.len());
-            given.simulate_backward(*sm, how, (&norms, &dlosses), &mut dlogits[..])?;
-            Ok(worst.max(within("dlogits", &dlogits, &store::<bf16>(&naive), &exact)?))
+            given.simulate_backward(gpu, how, (&norms, &dlosses), &mut dlogits[..])?;
+            Ok(worst.max(on.within("dlogits", &dlogits, &store::<bf16>(&naive), &exact)?))
         });
     }
     on.approximations().iter().try_fold(0.0f64, |worst, how| {
@@ -275,14 +282,14 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
                 sequences_backward(cpu, &offsets, &logits, &labels, &norms, &dlosses, &mut dlogits);
             }
             On::Cpu(cpu) => rows_backward(cpu, case.dim("V"), &logits, &labels, &norms, &dlosses, &mut dlogits),
-            On::Simulator(sm) => given.simulate_backward(*sm, *how, (&norms, &dlosses), &mut dlogits[..])?,
+            On::Gpu(gpu) => given.simulate_backward(gpu, *how, (&norms, &dlosses), &mut dlogits[..])?,
         }
         dlogits.intact()?;
-        Ok(worst.max(within("dlogits", &dlogits, &store::<X>(&naive), &exact)?))
+        Ok(worst.max(on.within("dlogits", &dlogits, &store::<X>(&naive), &exact)?))
     })
 }
 
-fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
+fn check_projection<X: Element>(case: &Case, on: &On<'_>, cpu: &Cpu) -> Result<f64, String> {
     let (rows, width, classes) = (case.dim("M"), case.dim("E"), case.dim("V"));
     let (hidden, weight) = (uniform::<X>(1, rows * width, 1.5), uniform::<X>(2, classes * width, 1.0));
     let offsets = equal(rows, classes);
@@ -297,7 +304,7 @@ fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     if case.pass == Pass::Forward {
         let mut worst = 0.0f64;
         for keeps in [false, true] {
-            worst = worst.max(check_losses(&offsets, &labels, (&z32, &z64), |losses, norms, predictions| {
+            worst = worst.max(check_losses(on, &offsets, &labels, (&z32, &z64), |losses, norms, predictions| {
                 let kept = keeps.then_some(&mut kept[..]);
                 forward(cpu, &projection, losses, norms, predictions, kept, &mut scratch);
                 Ok(())
@@ -319,14 +326,14 @@ fn check_projection<X: Element>(case: &Case, cpu: &Cpu) -> Result<f64, String> {
     let dz64 = reference::rows_backward::<f64>(&offsets, &z64, &labels, &widen(&norms), &widen(&dlosses));
     let naive = reference::projection_backward::<f32>(width, &h32, &w32, &dz32);
     let exact = reference::projection_backward::<f64>(width, &h64, &w64, &dz64);
-    let mut worst = within("dhidden", &dhidden, &store::<X>(&naive.dhidden), &exact.dhidden)?;
+    let mut worst = on.within("dhidden", &dhidden, &store::<X>(&naive.dhidden), &exact.dhidden)?;
     for (what, got, before, naive, exact) in [
         ("dweight", &dweight, before_w, naive.dweight, exact.dweight),
         ("dbias", &dbias, before_b, naive.dbias, exact.dbias),
     ] {
         let naive: Vec<f32> = before.iter().zip(naive).map(|(b, n)| b + n).collect();
         let exact: Vec<f64> = before.iter().zip(exact).map(|(&b, e)| f64::from(b) + e).collect();
-        worst = worst.max(within(what, got, &naive, &exact)?);
+        worst = worst.max(on.within(what, got, &naive, &exact)?);
     }
     Ok(worst)
 }

@@ -1,10 +1,10 @@
 //! The row of dropout in the table of operations: its sizes, its cost, its check against f64.
 
 use super::{Dropout, apply, cuda::Apply, reference};
-use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::check::{Guarded, On, on_runner, store, uniform, widen};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
+use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
-use crate::simulated::Simulated;
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
 
@@ -62,47 +62,41 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: elements, bytes: 2 * elements * case.dtype.bytes() as u64 }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
-    on_device(case, target, |on| match case.dtype {
-        DType::F32 => check_of::<f32>(case, |x, y| compute(case, on, x, y)),
-        DType::Bf16 => check_of::<bf16>(case, |x, y| compute(case, on, x, y)),
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    on_runner(case, runner, |on| match case.dtype {
+        DType::F32 => check_of::<f32>(case, on),
+        DType::Bf16 => check_of::<bf16>(case, on),
     })
 }
 
 const DROPOUT: Dropout = Dropout { seed: 0x0123_4567_89ab_cdef, site: 42, rate: 0.1 };
 
-fn compute<X: Element>(case: &Case, on: &On<'_>, x: &[X], y: &mut [X]) -> Result<(), String> {
-    match on {
-        On::Cpu(cpu) => apply(cpu, &DROPOUT, case.dim("F"), x, y),
-        On::Simulator(sm) => simulate(case, *sm, x, y)?,
-    }
-    Ok(())
-}
-
-fn simulate<X: Element>(case: &Case, sm: Sm, x: &[X], y: &mut [X]) -> Result<(), String> {
+fn simulate<X: Element>(case: &Case, gpu: &GpuRunner<'_>, x: &[X], y: &mut [X]) -> Result<(), String> {
     let (rows, columns) = (case.dim("T"), case.dim("F"));
     let kernel = Apply::new(X::DTYPE, columns);
-    let mut device = Simulated::default();
+    let mut device = gpu.device();
     device.input("x", x);
     let output = device.output::<X>("y", y.len());
     let (words, scale) = DROPOUT.cuda_arguments();
     device.integers(words.map(|word| word as usize)).float(scale).integers([rows, columns]);
-    device.run(&kernel.program(sm), kernel.launch(rows, columns), Approximation::Exact)?;
+    device.run(&kernel.program(gpu.sm()), kernel.launch(rows, columns), Approximation::Exact)?;
     y.copy_from_slice(&device.read(output)?);
     Ok(())
 }
 
-/// Holds what `run` makes of x against the definition.
-fn check_of<X: Element>(case: &Case, run: impl FnOnce(&[X], &mut [X]) -> Result<(), String>) -> Result<f64, String> {
+fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let columns = case.dim("F");
     let x = uniform::<X>(7, case.dim("T") * columns, 3.0);
     let mut y = Guarded::<X>::poisoned(x.len());
-    run(&x, &mut y)?;
+    match on {
+        On::Cpu(cpu) => apply(cpu, &DROPOUT, columns, &x, &mut y),
+        On::Gpu(gpu) => simulate(case, gpu, &x, &mut y[..])?,
+    }
     y.intact()?;
     let naive = store::<X>(&reference::apply::<f32>(&DROPOUT, columns, &widen(&x)));
     let exact = reference::apply::<f64>(&DROPOUT, columns, &widen(&x));
     if let Some(i) = (0..x.len()).find(|&i| (y[i].to_f32() == 0.0) != (exact[i] == 0.0)) {
         return Err(format!("element {i} is kept by one and dropped by the other"));
     }
-    within("y", &y, &naive, &exact)
+    on.within("y", &y, &naive, &exact)
 }

@@ -3,11 +3,11 @@
 use super::cuda::{Function, Map, Part, Transpose};
 use super::{Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, reference, scale, transpose};
 use super::{unary_backward, unary_forward};
-use crate::check::{Guarded, On, Real, greatest_error, on_device, store, uniform, widen, within, within_error};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::check::{Guarded, On, Real, greatest_error, on_runner, store, uniform, widen, within_error};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
+use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
-use crate::simulated::Simulated;
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
 
@@ -87,20 +87,20 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: elements as u64, bytes: ((read + elements) * case.dtype.bytes()) as u64 }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
-    if let (Target::Cpu(_), "repeat" | "part") = (target, case.variant.as_str()) {
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    if let (Runner::Cpu(_), "repeat" | "part") = (runner, case.variant.as_str()) {
         return Outcome::Skipped {
             reason: "the processor has no kernel for what the standard library does".to_string(),
         };
     }
-    on_device(case, target, |on| check_on(case, on))
+    on_runner(case, runner, |on| check_on(case, on))
 }
 
 fn check_on(case: &Case, on: &On<'_>) -> Result<f64, String> {
-    if let (On::Simulator(sm), "part") = (on, case.variant.as_str()) {
+    if let (On::Gpu(gpu), "part") = (on, case.variant.as_str()) {
         return match case.dtype {
-            DType::F32 => check_part::<f32>(case, *sm),
-            DType::Bf16 => check_part::<bf16>(case, *sm),
+            DType::F32 => check_part::<f32>(case, gpu),
+            DType::Bf16 => check_part::<bf16>(case, gpu),
         };
     }
     if MOVES.contains(&case.variant.as_str()) {
@@ -125,7 +125,7 @@ fn check_on(case: &Case, on: &On<'_>) -> Result<f64, String> {
 
 /// y of the operands by the PTX.
 pub(super) fn simulate<X: Element, Y: Element>(
-    sm: Sm,
+    gpu: &GpuRunner<'_>,
     function: Function,
     (rows, columns): (usize, usize),
     operands: &[&[X]],
@@ -133,7 +133,7 @@ pub(super) fn simulate<X: Element, Y: Element>(
     approximation: Approximation,
 ) -> Result<(), String> {
     let kernel = Map::new(function, X::DTYPE, Y::DTYPE, rows, columns);
-    let mut device = Simulated::default();
+    let mut device = gpu.device();
     for operand in operands {
         device.input("operand", operand);
     }
@@ -145,7 +145,7 @@ pub(super) fn simulate<X: Element, Y: Element>(
         device.float(FACTOR);
     }
     device.integers([rows, columns]);
-    device.run(&kernel.program(sm), kernel.launch(rows, columns), approximation)?;
+    device.run(&kernel.program(gpu.sm()), kernel.launch(rows, columns), approximation)?;
     y.copy_from_slice(&device.read(out)?);
     Ok(())
 }
@@ -165,9 +165,9 @@ fn check_binary<X: Element>(case: &Case, which: (Binary, Broadcast), on: &On<'_>
     let mut y = Guarded::<X>::poisoned(a.len());
     match on {
         On::Cpu(cpu) => binary(cpu, operation, broadcast, columns, &a, &b, &mut y),
-        On::Simulator(sm) => {
+        On::Gpu(gpu) => {
             let function = Function::Binary(operation, broadcast);
-            simulate(*sm, function, (rows, columns), &[&a, &b], &mut y[..], Approximation::Exact)?;
+            simulate(gpu, function, (rows, columns), &[&a, &b], &mut y[..], Approximation::Exact)?;
         }
     }
     y.intact()?;
@@ -176,7 +176,7 @@ fn check_binary<X: Element>(case: &Case, which: (Binary, Broadcast), on: &On<'_>
     if let Some(i) = (0..a.len()).find(|&i| y[i].to_f32() != naive[i].to_f32()) {
         return Err(format!("y[{i}] is {}, but one operation rounds to {}", y[i].to_f32(), naive[i].to_f32()));
     }
-    within("y", &y, &naive, &exact)
+    on.within("y", &y, &naive, &exact)
 }
 
 /// What one of [`MOVES`] makes of x and, where it adds to it, of y.
@@ -220,36 +220,36 @@ fn check_move<X: Element, Y: Element>(
     };
     match (on, function) {
         (On::Cpu(cpu), _) => compute(cpu, &x, &mut y),
-        (On::Simulator(sm), Some(function)) => {
+        (On::Gpu(gpu), Some(function)) => {
             let x = if function == Function::Repeat { &x[..x.len().min(1)] } else { &x[..] };
-            simulate(*sm, function, shape, &[x], &mut y[..], Approximation::Exact)?;
+            simulate(gpu, function, shape, &[x], &mut y[..], Approximation::Exact)?;
         }
-        (On::Simulator(sm), None) => {
-            let (kernel, mut device) = (Transpose { dtype: X::DTYPE }, Simulated::default());
+        (On::Gpu(gpu), None) => {
+            let (kernel, mut device) = (Transpose { dtype: X::DTYPE }, gpu.device());
             device.input("x", &x);
             let out = device.output::<Y>("y", y.len());
             device.integers([shape.0, shape.1]);
-            device.run(&kernel.program(*sm), kernel.launch(shape.0, shape.1), Approximation::Exact)?;
+            device.run(&kernel.program(gpu.sm()), kernel.launch(shape.0, shape.1), Approximation::Exact)?;
             y.copy_from_slice(&device.read(out)?);
         }
     }
     y.intact()?;
     let naive = store::<Y>(&moved::<f32>(case, &widen(&x), &widen(&before)));
-    within("y", &y, &naive, &moved::<f64>(case, &widen(&x), &widen(&before)))
+    on.within("y", &y, &naive, &moved::<f64>(case, &widen(&x), &widen(&before)))
 }
 
 /// Some columns of a matrix into some of another: those that are named, to the bit, and nothing else.
-fn check_part<X: Element>(case: &Case, sm: Sm) -> Result<f64, String> {
+fn check_part<X: Element>(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     let (rows, columns) = (case.dim("T"), case.dim("F"));
     // First columns and lengths of rows that are whole vectors, and that are not.
     for (first, length) in [([8, 16], [columns + 8, columns + 24]), ([2, 1], [columns + 3, columns + 5])] {
         let (x, before) = (uniform::<X>(1, rows * length[0], 2.0), uniform::<X>(2, rows * length[1], 2.0));
         let kernel = Part::new(X::DTYPE, &[columns, first[0], first[1], length[0], length[1]], true);
-        let mut device = Simulated::default();
+        let mut device = gpu.device();
         device.input_from("x", &x, first[0].min(x.len()));
         let out = device.input_from("y", &before, first[1].min(before.len()));
         device.integers([rows, columns, length[0], length[1]]);
-        device.run(&kernel.program(sm), kernel.launch(rows, columns), Approximation::Exact)?;
+        device.run(&kernel.program(gpu.sm()), kernel.launch(rows, columns), Approximation::Exact)?;
         let y: Vec<X> = device.read(out)?;
         let mut expected = before.clone();
         for (to, from) in expected.chunks_mut(length[1]).zip(x.chunks(length[0])) {
@@ -312,12 +312,12 @@ fn check_unary<X: Element>(case: &Case, function: Unary, on: &On<'_>) -> Result<
             unary_backward(cpu, function, &inputs.kept, &inputs.dy, out);
             Ok(())
         }),
-        (On::Simulator(sm), pass) => {
+        (On::Gpu(gpu), pass) => {
             let (function, operands) = match pass {
                 Pass::Forward => (Function::Unary(function), vec![&inputs.x[..]]),
                 Pass::Backward => (Function::UnaryBackward(function), vec![&inputs.kept[..], &inputs.dy[..]]),
             };
-            let run = |approximation| check(&|out| simulate(*sm, function, shape, &operands, out, approximation));
+            let run = |approximation| check(&|out| simulate(gpu, function, shape, &operands, out, approximation));
             Approximation::ALL.into_iter().try_fold(0.0f64, |worst, how| Ok(worst.max(run(how)?)))
         }
     }

@@ -2,11 +2,11 @@
 
 use super::cuda::{AddPieces, Gather, Pieces, SumPieces};
 use super::{Lookup, backward, backward_scratch_len, forward, reference};
-use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
+use crate::check::{Guarded, On, on_runner, store, uniform, widen};
 use crate::num::philox::Stream;
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
+use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
-use crate::simulated::Simulated;
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
 
@@ -73,11 +73,11 @@ fn cost(case: &Case) -> Cost {
     }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
-    if let (Target::Cpu(_), "rows") = (target, case.variant.as_str()) {
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    if let (Runner::Cpu(_), "rows") = (runner, case.variant.as_str()) {
         return Outcome::Skipped { reason: "a processor copies rows of activations without a kernel".to_string() };
     }
-    on_device(case, target, |on| match case.dtype {
+    on_runner(case, runner, |on| match case.dtype {
         DType::F32 => check_of::<f32>(case, on),
         DType::Bf16 => check_of::<bf16>(case, on),
     })
@@ -85,13 +85,13 @@ fn check(case: &Case, target: Target) -> Outcome {
 
 /// The gather of pairs of ids and table by the PTX.
 fn simulate_forward<X: Element, Y: Element>(
-    sm: Sm,
+    gpu: &GpuRunner<'_>,
     kernel: Gather,
     width: usize,
     lookups: &[(&[u32], &[X])],
     out: &mut [Y],
 ) -> Result<(), String> {
-    let mut device = Simulated::default();
+    let mut device = gpu.device();
     for (ids, table) in lookups {
         device.input("ids", ids);
         device.input("table", table);
@@ -99,32 +99,32 @@ fn simulate_forward<X: Element, Y: Element>(
     let buffer = device.output::<Y>("out", out.len());
     let tokens = lookups[0].0.len();
     device.integers([tokens, width]);
-    device.run(&kernel.program(sm), kernel.launch(tokens, width), Approximation::Exact)?;
+    device.run(&kernel.program(gpu.sm()), kernel.launch(tokens, width), Approximation::Exact)?;
     out.copy_from_slice(&device.read(buffer)?);
     Ok(())
 }
 
 /// [`backward`] by the PTX, with a table of any storage.
 fn simulate_backward<X: Element, Y: Element>(
-    sm: Sm,
+    gpu: &GpuRunner<'_>,
     width: usize,
     ids: &[u32],
     dout: &[X],
     dtable: &mut [Y],
 ) -> Result<(), String> {
-    let (pieces, mut device) = (Pieces::new(ids), Simulated::default());
+    let (pieces, mut device) = (Pieces::new(ids), gpu.device());
     let (sum, add) = (SumPieces { dtype: X::DTYPE }, AddPieces { dtype: Y::DTYPE });
     let run = Approximation::Exact;
     device.input("dout", dout);
     device.input("order", &pieces.order);
     device.input("starts", &pieces.starts);
     let partial = device.output::<f32>("partial", pieces.count() * width);
-    device.integers([width]).run(&sum.program(sm), sum.launch(&pieces), run)?;
+    device.integers([width]).run(&sum.program(gpu.sm()), sum.launch(&pieces), run)?;
     device.pointer(partial);
     device.input("used", &pieces.used);
     device.input("first", &pieces.first);
     let table = device.input("dtable", dtable);
-    device.integers([width]).run(&add.program(sm), add.launch(&pieces), run)?;
+    device.integers([width]).run(&add.program(gpu.sm()), add.launch(&pieces), run)?;
     dtable.copy_from_slice(&device.read(table)?);
     Ok(())
 }
@@ -154,13 +154,13 @@ fn check_sum<X: Element, const N: usize>(case: &Case, on: &On<'_>) -> Result<f64
     let pairs: [(&[u32], &[f32]); N] = std::array::from_fn(|k| (&ids[k][..], &tables[k][..]));
     match on {
         On::Cpu(cpu) => forward(cpu, e, pairs.map(|(ids, table)| Lookup { ids, table }), &mut out),
-        On::Simulator(sm) => simulate_forward(*sm, Gather::sum(X::DTYPE, N), e, &pairs, &mut out[..])?,
+        On::Gpu(gpu) => simulate_forward(gpu, Gather::sum(X::DTYPE, N), e, &pairs, &mut out[..])?,
     }
     out.intact()?;
     let naive = reference::forward::<f32>(e, &pairs);
     let wide: [Vec<f64>; N] = std::array::from_fn(|k| widen(&tables[k]));
     let exact = reference::forward::<f64>(e, &std::array::from_fn::<_, N, _>(|k| (&ids[k][..], &wide[k][..])));
-    within("out", &out, &store::<X>(&naive), &exact)
+    on.within("out", &out, &store::<X>(&naive), &exact)
 }
 
 fn check_gradient<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
@@ -172,28 +172,28 @@ fn check_gradient<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
             let mut scratch = vec![u32::MAX; backward_scratch_len(t, v)];
             backward(cpu, e, &ids, &dout, &mut dtable, &mut scratch);
         }
-        On::Simulator(sm) => simulate_backward(*sm, e, &ids, &dout, &mut dtable[..])?,
+        On::Gpu(gpu) => simulate_backward(gpu, e, &ids, &dout, &mut dtable[..])?,
     }
     dtable.intact()?;
     let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &before);
-    within("dtable", &dtable, &naive, &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&before)))
+    on.within("dtable", &dtable, &naive, &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&before)))
 }
 
 /// Rows of an activation in its own storage, and the gradient added to them.
 fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
-    let On::Simulator(sm) = on else { return Err("rows are picked by the PTX alone".to_string()) };
+    let On::Gpu(gpu) = on else { return Err("rows are picked by the PTX alone".to_string()) };
     let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
     let (ids, x, dout) = (ids(4, t, v), uniform::<X>(1, v * e, 1.0), uniform::<X>(5, t * e, 1.0));
     if case.pass == Pass::Forward {
         let mut out = Guarded::<X>::poisoned(t * e);
-        simulate_forward(*sm, Gather::rows(X::DTYPE), e, &[(&ids, &x)], &mut out[..])?;
+        simulate_forward(gpu, Gather::rows(X::DTYPE), e, &[(&ids, &x)], &mut out[..])?;
         out.intact()?;
         let exact = reference::forward::<f64>(e, &[(&ids, &widen(&x))]);
-        return within("out", &out, &store::<X>(&exact.iter().map(|x| *x as f32).collect::<Vec<_>>()), &exact);
+        return on.within("out", &out, &store::<X>(&exact.iter().map(|x| *x as f32).collect::<Vec<_>>()), &exact);
     }
     let mut dx = Guarded::new(&x);
-    simulate_backward(*sm, e, &ids, &dout, &mut dx[..])?;
+    simulate_backward(gpu, e, &ids, &dout, &mut dx[..])?;
     dx.intact()?;
     let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &widen(&x));
-    within("dx", &dx, &store::<X>(&naive), &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&x)))
+    on.within("dx", &dx, &store::<X>(&naive), &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&x)))
 }

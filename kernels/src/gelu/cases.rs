@@ -3,14 +3,14 @@
 
 use super::{Activation, backward, bias_activation_forward, cuda::BiasActivation, reference};
 use crate::{
-    Cpu, DType, Element, Isa,
-    check::{greatest_error, store, uniform, widen, within_error},
-    operation::{Case, Cost, Operation, Outcome, Pass, Program, Target},
-    simulated::start,
+    Cpu, DType, Element,
+    check::{On, greatest_error, on_any_runner, store, uniform, widen, within_error},
+    operation::{Case, Cost, Operation, Outcome, Pass, Program},
+    runner::{GpuRunner, Runner},
 };
 use half::bf16;
 use ptx::{
-    Launch, Sm,
+    Sm,
     sim::{Approximation, Argument, Memory},
 };
 
@@ -91,40 +91,29 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: flops * rows * columns, bytes }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     match case.dtype {
-        DType::F32 => check_as::<f32>(case, target),
-        DType::Bf16 => check_as::<bf16>(case, target),
+        DType::F32 => check_as::<f32>(case, runner),
+        DType::Bf16 => check_as::<bf16>(case, runner),
     }
 }
 
-fn check_as<X: Element>(case: &Case, target: Target) -> Outcome {
-    let skipped = |reason: &str| Outcome::Skipped { reason: reason.to_string() };
+fn check_as<X: Element>(case: &Case, runner: &Runner<'_>) -> Outcome {
     if case.dim("T") * case.dim("F") > CHECKED_ELEMENTS {
-        return skipped("larger cases are timed, not checked");
+        return Outcome::Skipped { reason: "larger cases are timed, not checked".to_string() };
     }
-    let problem = Problem::<X>::new(case);
-    let runs: Vec<Result<Vec<Vec<X>>, String>> = match target {
-        Target::Cpu(kind) => {
-            let Some(isa) = Isa::new(kind) else { return skipped("this machine lacks the instruction set") };
-            vec![Cpu::new(isa, 2).map(|cpu| problem.compute(&cpu)).map_err(|error| error.to_string())]
+    on_any_runner(case, runner, |on| {
+        let problem = Problem::<X>::new(case);
+        let sample = Problem::<X>::new(&Case { dims: SAMPLE.to_vec(), ..case.clone() });
+        let (wanted, naive) = (problem.wanted(), sample.naive_errors());
+        match on {
+            On::Cpu(cpu) => compare(&problem.compute(cpu), &wanted, &naive),
+            On::Gpu(gpu) => Approximation::ALL.into_iter().try_fold(0.0f64, |worst, how| {
+                let outputs = problem.simulate(gpu, how).map_err(|error| format!("approximations {how:?}: {error}"))?;
+                Ok(worst.max(gpu.compared(|| compare(&outputs, &wanted, &naive))?))
+            }),
         }
-        Target::Simulator(sm) => {
-            let run = |how| problem.simulate(sm, how).map_err(|error| format!("approximations {how:?}: {error}"));
-            Approximation::ALL.map(run).into()
-        }
-    };
-    let (wanted, naive) =
-        (problem.wanted(), Problem::<X>::new(&Case { dims: SAMPLE.to_vec(), ..case.clone() }).naive_errors());
-    let mut worst: f64 = 0.0;
-    for run in runs {
-        let compared = run.and_then(|outputs| compare(&outputs, &wanted, &naive));
-        match compared {
-            Ok(ratio) => worst = worst.max(ratio),
-            Err(message) => return Outcome::Failed { message: format!("{case} on {target}: {message}") },
-        }
-    }
-    Outcome::Passed { worst }
+    })
 }
 
 /// A naive implementation's error is taken from so many numbers, because that of a handful is a matter of luck.
@@ -227,11 +216,14 @@ impl<X: Element> Problem<X> {
         }
     }
 
-    /// The outputs of the PTX.
-    fn simulate(&self, sm: Sm, approximation: Approximation) -> Result<Vec<Vec<X>>, String> {
+    /// The outputs of the program.
+    fn simulate(&self, gpu: &GpuRunner<'_>, approximation: Approximation) -> Result<Vec<Vec<X>>, String> {
         let (mut memory, arguments, outputs) = self.set_up();
         if let Some(launch) = self.kernel.launch(self.rows, self.columns) {
-            self.launch(sm, launch, &arguments, &mut memory, approximation)?;
+            gpu.launch(&self.kernel.program(gpu.sm()), launch, &arguments, &mut memory, approximation)?;
+        }
+        if gpu.only_names() {
+            return Ok(Vec::new());
         }
         outputs.into_iter().map(|address| memory.read(address).map_err(|error| error.to_string())).collect()
     }
@@ -253,18 +245,6 @@ impl<X: Element> Problem<X> {
         let mut arguments: Vec<Argument> = addresses.map(Argument::U64).collect();
         arguments.extend([self.rows, self.columns].map(|size| Argument::U32(size as u32)));
         (memory, arguments, outputs)
-    }
-
-    /// Runs the PTX; an error says what it did wrong.
-    fn launch(
-        &self,
-        sm: Sm,
-        launch: Launch,
-        arguments: &[Argument],
-        memory: &mut Memory,
-        approximation: Approximation,
-    ) -> Result<(), String> {
-        start(&self.kernel.program(sm), launch, arguments, memory, approximation)
     }
 }
 

@@ -6,11 +6,11 @@ use super::{
     gemm, gemm_packed, reference,
 };
 use crate::{
-    Cpu, DType, Element, Isa,
-    check::{Guarded, Real, greatest_error, store, uniform, widen, within_error},
+    Cpu, DType, Element,
+    check::{Guarded, On, Real, greatest_error, on_any_runner, store, uniform, widen, within_error},
     dropout::Dropout,
-    operation::{Case, Cost, Operation, Outcome, Pass, Target},
-    simulated::{only_names, takes_large},
+    operation::{Case, Cost, Operation, Outcome, Pass},
+    runner::Runner,
 };
 use half::bf16;
 use ptx::Sm;
@@ -137,37 +137,29 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: spec.flops() + fused, bytes: a + b + matrices * c + bias }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     let skipped = |reason: &str| Outcome::Skipped { reason: reason.to_string() };
     let (spec, kind) = read(case);
-    if spec.m * spec.n * spec.k > CHECKED_WORK && !takes_large() {
+    let only_on_gpu = variants::only_on_gpu(&case.variant);
+    if spec.m * spec.n * spec.k > CHECKED_WORK && !runner.takes_large() {
         return skipped("larger cases are timed, not checked");
     }
-    let checked = match target {
-        Target::Cpu(_) if variants::only_on_gpu(&case.variant) => return skipped("only a GPU has this variant"),
-        Target::Cpu(isa) => {
-            let Some(isa) = Isa::new(isa) else { return skipped("this machine lacks the instruction set") };
-            match Cpu::new(isa, 2) {
-                Ok(cpu) => match case.dtype {
-                    DType::F32 => Problem::<f32, f32>::new(spec, kind).check(&cpu),
-                    DType::Bf16 => Problem::<bf16, bf16>::new(spec, kind).check(&cpu),
-                },
-                Err(error) => Err(error.to_string()),
-            }
-        }
-        Target::Simulator(sm) if variants::only_on_gpu(&case.variant) => variants::check(case, spec, kind, sm),
-        Target::Simulator(Sm::Sm90a) if !sm90_cases::has_program(&spec, case.dtype, kind) => {
+    match runner {
+        Runner::Cpu(_) if only_on_gpu => return skipped("only a GPU has this variant"),
+        Runner::Gpu(gpu)
+            if gpu.sm() == Sm::Sm90a && !only_on_gpu && !sm90_cases::has_program(&spec, case.dtype, kind) =>
+        {
             return skipped("the program for sm_80 serves sm_90a too");
         }
-        Target::Simulator(sm) => match case.dtype {
-            DType::F32 => Problem::<f32, f32>::new(spec, kind).check_simulated(sm),
-            DType::Bf16 => Problem::<bf16, bf16>::new(spec, kind).check_simulated(sm),
-        },
-    };
-    match checked {
-        Ok(worst) => Outcome::Passed { worst },
-        Err(message) => Outcome::Failed { message: format!("{case} on {target}: {message}") },
+        _ => {}
     }
+    on_any_runner(case, runner, |on| match (on, case.dtype) {
+        (On::Gpu(gpu), _) if only_on_gpu => variants::check(case, spec, kind, gpu),
+        (On::Gpu(gpu), DType::F32) => Problem::<f32, f32>::new(spec, kind).check_simulated(gpu),
+        (On::Gpu(gpu), DType::Bf16) => Problem::<bf16, bf16>::new(spec, kind).check_simulated(gpu),
+        (On::Cpu(cpu), DType::F32) => Problem::<f32, f32>::new(spec, kind).check(cpu),
+        (On::Cpu(cpu), DType::Bf16) => Problem::<bf16, bf16>::new(spec, kind).check(cpu),
+    })
 }
 
 /// Random operands of a product; `X` stores A and B, `Y` stores C and matrices like C.
@@ -235,10 +227,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     /// C and the pre-activation by the reference, without gaps.
     pub(super) fn define<R: Real>(&self) -> (Vec<R>, Vec<R>) {
         let Gemm { m, n, ldc, .. } = self.spec;
-        let acc = match only_names() {
-            true => vec![R::of(0.0); m * n],
-            false => reference::product(&self.spec, &widen::<R, X>(&self.a), &widen::<R, X>(&self.b)),
-        };
+        let acc = reference::product(&self.spec, &widen::<R, X>(&self.a), &widen::<R, X>(&self.b));
         let matrix = widen::<R, Y>(&dense(&self.matrix, m, n, ldc));
         let acc = if self.spec.beta == Beta::One { reference::add(&matrix, &acc) } else { acc };
         let dropout = self.kind.has_dropout().then_some(Self::DROPOUT);

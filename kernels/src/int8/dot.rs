@@ -49,6 +49,11 @@ impl DotKind {
         }
     }
 
+    /// L: the greatest quantized activation.
+    pub const fn levels(self) -> f32 {
+        if matches!(self, Self::Avx2) { 127.0 } else { 255.0 }
+    }
+
     /// Columns of a panel.
     pub(super) const fn columns(self) -> usize {
         match self {
@@ -142,7 +147,7 @@ pub(super) struct ScalarDot;
 unsafe impl Dot for ScalarDot {
     type Float = Scalar;
     const ROWS: usize = 4;
-    const LEVELS: f32 = 255.0;
+    const LEVELS: f32 = DotKind::Scalar.levels();
 
     fn vectorize<K: DotKernel<Self>>(self, kernel: K) {
         kernel.run(self);
@@ -231,7 +236,7 @@ macro_rules! two_hundred_and_fifty_six {
 #[cfg(target_arch = "x86_64")]
 unsafe impl Dot for Maddubs {
     const ROWS: usize = 4;
-    const LEVELS: f32 = 127.0;
+    const LEVELS: f32 = DotKind::Avx2.levels();
     two_hundred_and_fifty_six!("avx2,fma,f16c");
 
     /// |q·v + q'·v'| <= 2·127·127 = 32,258 fits the 16 bits of the first step.
@@ -262,7 +267,7 @@ impl Vnni256 {
 #[cfg(target_arch = "x86_64")]
 unsafe impl Dot for Vnni256 {
     const ROWS: usize = 6;
-    const LEVELS: f32 = 255.0;
+    const LEVELS: f32 = DotKind::AvxVnni.levels();
     two_hundred_and_fifty_six!("avx2,fma,f16c,avxvnni");
 
     #[inline(always)]
@@ -290,7 +295,7 @@ impl Vnni512 {
 unsafe impl Dot for Vnni512 {
     type Float = Avx512;
     const ROWS: usize = 14;
-    const LEVELS: f32 = 255.0;
+    const LEVELS: f32 = DotKind::Avx512Vnni.levels();
 
     #[inline]
     fn vectorize<K: DotKernel<Self>>(self, kernel: K) {

@@ -32,12 +32,15 @@
 //! Limits: f32 in and out; k up to 65,536, where Σ 255·127 still fits an i32.
 #![allow(unsafe_code)]
 
+mod cases;
 mod cpu;
 mod dot;
+pub mod reference;
 #[cfg(test)]
 mod tests;
 
 use crate::{extent::area, gelu::Activation, pool::Cpu};
+pub use cases::OPERATION;
 pub use dot::DotKind;
 use dot::with_dot;
 

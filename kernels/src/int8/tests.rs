@@ -27,10 +27,6 @@ fn machines() -> Vec<(DotKind, Cpu)> {
     found.into_iter().flat_map(|kind| [1, 2].map(|threads| (kind, Cpu::new(isa, threads).unwrap()))).collect()
 }
 
-fn levels(kind: DotKind) -> f32 {
-    if kind == DotKind::Avx2 { 127.0 } else { 255.0 }
-}
-
 /// y with sentinels behind it, from x and w.
 fn run((kind, cpu): &(DotKind, Cpu), [m, n, k]: [usize; 3], x: &[f32], w: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     let weight = QuantizedWeight::of_kind(*kind, n, k, w);
@@ -44,26 +40,6 @@ fn run((kind, cpu): &(DotKind, Cpu), [m, n, k]: [usize; 3], x: &[f32], w: &[f32]
     y
 }
 
-/// The definition in f64, with integers quantized to `levels` as the module says.
-fn definition([m, n, k]: [usize; 3], x: &[f32], w: &[f32], bias: &[f32], levels: f32) -> Vec<f64> {
-    let mut y = Vec::new();
-    for row in x.chunks(k.max(1)).take(m) {
-        let low = row.iter().copied().fold(f32::INFINITY, f32::min);
-        let high = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let inverse = levels / (high - low);
-        let q: Vec<f64> = row.iter().map(|x| f64::from(((x - low) * inverse).round_ties_even())).collect();
-        let scale = f64::from((high - low) / levels);
-        for (row, &bias) in w.chunks(k.max(1)).zip(bias) {
-            let greatest = row.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
-            let quantized = row.iter().map(|x| f64::from((x * (127.0 / greatest)).round_ties_even()));
-            let sum: f64 = quantized.zip(&q).map(|(v, q)| v * (q * scale + f64::from(low))).sum();
-            y.push(f64::from(greatest / 127.0) * sum + f64::from(bias));
-        }
-    }
-    assert_eq!(y.len(), m * n);
-    y
-}
-
 #[test]
 fn it_is_the_definition_on_every_instruction_set() {
     for machine in machines() {
@@ -73,13 +49,9 @@ fn it_is_the_definition_on_every_instruction_set() {
                 continue;
             }
             let (x, w) = (uniform::<f32>(1, m * k, 3.0), uniform::<f32>(2, n * k, 0.1));
-            // A row of one number has no range: it is its own offset.
             let bias = uniform::<f32>(3, n, 1.0);
             let y = run(&machine, size, &x, &w, Some(&bias));
-            if k == 1 {
-                continue;
-            }
-            let exact = definition(size, &x, &w, &bias, levels(machine.0));
+            let exact = reference::linear::<f64>(size, &x, &w, Some(&bias), None, machine.0.levels());
             let scale = exact.iter().fold(0f64, |scale, y| scale.max(y.abs()));
             for (i, (y, exact)) in y.iter().zip(&exact).enumerate() {
                 let error = (f64::from(*y) - exact).abs();
@@ -96,7 +68,7 @@ fn it_comes_as_near_to_the_product_in_f64_as_eight_bits_can() {
         let (x, w) = (uniform::<f32>(4, m * k, 2.0), uniform::<f32>(5, n * k, 0.05));
         let y = run(&machine, size, &x, &w, None);
         // Each of the k products is off by half a step of x times |w| and half a step of w times |x|, at random.
-        let step_x = 4.0 / f64::from(levels(machine.0));
+        let step_x = 4.0 / f64::from(machine.0.levels());
         let (rms_x, rms_w, step_w) = (2.0 / 3f64.sqrt(), 0.05 / 3f64.sqrt(), 0.05 / 127.0);
         let expected = ((k as f64) / 12.0 * ((step_x * rms_w).powi(2) + (step_w * rms_x).powi(2))).sqrt();
         let mut squares = 0.0;

@@ -1,12 +1,12 @@
 //! The row of LayerNorm in the table of operations: its sizes, its cost, its check against f64.
 
 use super::{Spec, backward, backward_scratch_len, cuda::LayerNorm, forward, reference};
-use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::check::{Guarded, On, on_runner, store, uniform, widen};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
 use crate::reduce::simulate_column_sums;
+use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
-use crate::simulated::{Simulated, takes_large};
 use half::bf16;
 use ptx::Launch;
 use ptx::{Sm, sim::Approximation};
@@ -74,12 +74,12 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: flops * rows * columns, bytes: matrices * rows * columns * case.dtype.bytes() as u64 + 8 * rows }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
-    on_device(case, target, |on| match (on, case.dtype) {
-        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, &OnCpu(cpu)),
-        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, &OnCpu(cpu)),
-        (&On::Simulator(sm), DType::F32) => check_of::<f32>(case, &OnSimulator(sm)),
-        (&On::Simulator(sm), DType::Bf16) => check_of::<bf16>(case, &OnSimulator(sm)),
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    on_runner(case, runner, |on| match (on, case.dtype) {
+        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, on, *cpu),
+        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, on, *cpu),
+        (On::Gpu(gpu), DType::F32) => check_of::<f32>(case, on, *gpu),
+        (On::Gpu(gpu), DType::Bf16) => check_of::<bf16>(case, on, *gpu),
     })
 }
 
@@ -111,36 +111,32 @@ trait Normalize {
     fn backward<X: Element>(&self, spec: &Spec, operands: Backward<'_, X>) -> Result<(), String>;
 }
 
-struct OnCpu<'a>(&'a Cpu);
-
-impl Normalize for OnCpu<'_> {
+impl Normalize for Cpu {
     fn forward<X: Element>(&self, spec: &Spec, f: Forward<'_, X>) -> Result<(), String> {
-        forward(self.0, spec, f.x, f.residual, f.gain, f.bias, f.s, f.y, f.stats);
+        forward(self, spec, f.x, f.residual, f.gain, f.bias, f.s, f.y, f.stats);
         Ok(())
     }
     fn backward<X: Element>(&self, spec: &Spec, b: Backward<'_, X>) -> Result<(), String> {
         let mut scratch = Guarded::<f32>::poisoned(backward_scratch_len(spec));
-        backward(self.0, spec, b.s, b.stats, b.gain, b.dy, b.ds, b.dgain, b.dbias, &mut scratch);
+        backward(self, spec, b.s, b.stats, b.gain, b.dy, b.ds, b.dgain, b.dbias, &mut scratch);
         scratch.intact()
     }
 }
 
-struct OnSimulator(Sm);
-
 /// The launch and its groups of rows: on a third of the blocks, so that every block has more than one turn where there are
 /// rows enough. Who asks for the cost of a large case gets the host's.
-fn launch(kernel: &LayerNorm, spec: &Spec) -> (Option<Launch>, usize) {
-    match takes_large() {
+fn launch(gpu: &GpuRunner<'_>, kernel: &LayerNorm, spec: &Spec) -> (Option<Launch>, usize) {
+    match gpu.takes_large() {
         true => (kernel.launch(spec.rows, spec.columns), kernel.groups(spec.rows)),
         false => kernel.folded(spec.rows, spec.columns),
     }
 }
 
-impl Normalize for OnSimulator {
+impl Normalize for GpuRunner<'_> {
     fn forward<X: Element>(&self, spec: &Spec, f: Forward<'_, X>) -> Result<(), String> {
         let kernel = LayerNorm::forward(X::DTYPE, f.residual.is_some(), f.s.is_some(), spec.columns);
-        let (kernel, mut device) = (kernel.ok_or("rows are too long")?, Simulated::default());
-        let (launch, _) = launch(&kernel, spec);
+        let (kernel, mut device) = (kernel.ok_or("rows are too long")?, self.device());
+        let (launch, _) = launch(self, &kernel, spec);
         device.input("x", f.x);
         f.residual.map(|residual| device.input("residual", residual));
         device.input("gain", f.gain);
@@ -148,7 +144,7 @@ impl Normalize for OnSimulator {
         let s = f.s.map(|s| (device.output::<X>("s", s.len()), s));
         let (y, stats) = (device.output::<X>("y", f.y.len()), device.output::<f32>("stats", f.stats.len()));
         device.integers([spec.rows, spec.columns]).float(spec.eps);
-        device.run(&kernel.program(self.0), launch, Approximation::Exact)?;
+        device.run(&kernel.program(self.sm()), launch, Approximation::Exact)?;
         f.y.copy_from_slice(&device.read(y)?);
         f.stats.copy_from_slice(&device.read(stats)?);
         if let Some((buffer, s)) = s {
@@ -158,7 +154,7 @@ impl Normalize for OnSimulator {
     }
     fn backward<X: Element>(&self, spec: &Spec, b: Backward<'_, X>) -> Result<(), String> {
         let kernel = LayerNorm::backward(X::DTYPE, spec.columns).ok_or("rows are too long")?;
-        let (mut device, (launch, groups)) = (Simulated::default(), launch(&kernel, spec));
+        let (mut device, (launch, groups)) = (self.device(), launch(self, &kernel, spec));
         device.input("s", b.s);
         device.input("stats", b.stats);
         device.input("gain", b.gain);
@@ -166,22 +162,22 @@ impl Normalize for OnSimulator {
         let ds = device.output::<X>("ds", b.ds.len());
         let partial = ["dgain_partial", "dbias_partial"].map(|name| device.output::<f32>(name, groups * spec.columns));
         device.integers([spec.rows, spec.columns]);
-        device.run(&kernel.program(self.0), launch, Approximation::Exact)?;
+        device.run(&kernel.program(self.sm()), launch, Approximation::Exact)?;
         b.ds.copy_from_slice(&device.read(ds)?);
         for (partial, out) in partial.into_iter().zip([b.dgain, b.dbias]) {
             let sums = device.buffer("gradient", out);
             let shape = (groups, spec.columns, spec.columns);
-            simulate_column_sums(&mut device, self.0, DType::F32, shape, partial, sums)?;
+            simulate_column_sums(&mut device, DType::F32, shape, partial, sums)?;
             out.copy_from_slice(&device.read(sums)?);
         }
         Ok(())
     }
 }
 
-fn check_of<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, String> {
+fn check_of<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> Result<f64, String> {
     match case.pass {
-        Pass::Forward => check_forward::<X>(case, on),
-        Pass::Backward => check_backward::<X>(case, on),
+        Pass::Forward => check_forward::<X>(case, on, by),
+        Pass::Backward => check_backward::<X>(case, on, by),
     }
 }
 
@@ -195,7 +191,7 @@ fn activations<X: Element>(seed: u64, spec: &Spec) -> Vec<X> {
     deviations.into_iter().enumerate().map(|(i, x)| X::from_f32(x + (i / spec.columns) as f32 % 5.0)).collect()
 }
 
-fn check_forward<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, String> {
+fn check_forward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> Result<f64, String> {
     let spec = spec(case);
     let (x, r) = (activations::<X>(1, &spec), activations::<X>(2, &spec));
     let (gain, bias) = (uniform::<f32>(3, spec.columns, 1.5), uniform::<f32>(4, spec.columns, 1.0));
@@ -205,7 +201,7 @@ fn check_forward<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, St
     let residual = fused(case, "residual").then_some(&r[..]);
     let kept = fused(case, "sum").then_some(&mut s[..]);
     let (y_out, stats_out) = (&mut y[..], &mut stats[..]);
-    on.forward(&spec, Forward { x: &x, residual, gain: &gain, bias: &bias, s: kept, y: y_out, stats: stats_out })?;
+    by.forward(&spec, Forward { x: &x, residual, gain: &gain, bias: &bias, s: kept, y: y_out, stats: stats_out })?;
     (y.intact().and(s.intact())).and(stats.intact())?;
 
     let sum: Vec<X> = match residual {
@@ -214,15 +210,15 @@ fn check_forward<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, St
     };
     let mut worst = 0.0f64;
     if fused(case, "sum") {
-        worst = within("s", &s, &sum, &widen::<f64, X>(&sum))?;
+        worst = on.within("s", &s, &sum, &widen::<f64, X>(&sum))?;
     }
     let naive = reference::forward::<f32>(&spec, &widen(&sum), &gain, &bias);
     let exact = reference::forward::<f64>(&spec, &widen(&sum), &widen(&gain), &widen(&bias));
-    worst = worst.max(within("stats", &stats, &naive.stats, &exact.stats)?);
-    Ok(worst.max(within("y", &y, &store::<X>(&naive.y), &exact.y)?))
+    worst = worst.max(on.within("stats", &stats, &naive.stats, &exact.stats)?);
+    Ok(worst.max(on.within("y", &y, &store::<X>(&naive.y), &exact.y)?))
 }
 
-fn check_backward<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, String> {
+fn check_backward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> Result<f64, String> {
     let spec = spec(case);
     let (s, dy) = (activations::<X>(5, &spec), activations::<X>(6, &spec));
     let (gain, before) = (uniform::<f32>(7, spec.columns, 1.5), uniform::<f32>(8, spec.columns, 1.0));
@@ -239,18 +235,18 @@ fn check_backward<X: Element>(case: &Case, on: &impl Normalize) -> Result<f64, S
         dgain: &mut dgain[..],
         dbias: &mut dbias[..],
     };
-    on.backward(&spec, operands)?;
+    by.backward(&spec, operands)?;
     ds.intact().and(dgain.intact()).and(dbias.intact())?;
 
     let naive = reference::backward::<f32>(&spec, &widen(&s), &stats, &gain, &widen(&dy));
     let exact = reference::backward::<f64>(&spec, &widen(&s), &widen(&stats), &widen(&gain), &widen(&dy));
-    let mut worst = within("ds", &ds, &store::<X>(&naive.ds), &exact.ds)?;
+    let mut worst = on.within("ds", &ds, &store::<X>(&naive.ds), &exact.ds)?;
     for (what, got, naive, exact) in
         [("dgain", &dgain, naive.dgain, exact.dgain), ("dbias", &dbias, naive.dbias, exact.dbias)]
     {
         let naive: Vec<f32> = before.iter().zip(naive).map(|(b, n)| b + n).collect();
         let exact: Vec<f64> = before.iter().zip(exact).map(|(&b, e)| f64::from(b) + e).collect();
-        worst = worst.max(within(what, got, &naive, &exact)?);
+        worst = worst.max(on.within(what, got, &naive, &exact)?);
     }
     Ok(worst)
 }

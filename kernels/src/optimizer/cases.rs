@@ -2,10 +2,10 @@
 
 use super::cuda::{Blocks, Update, hyper_values, step_values};
 use super::{AdamConfig, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
-use crate::check::{Guarded, On, on_device, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::check::{Guarded, On, on_runner, uniform, widen};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
+use crate::runner::{GpuRunner, Runner};
 use crate::simd::DType;
-use crate::simulated::Simulated;
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
 
@@ -56,19 +56,19 @@ pub(super) fn segments(params: usize) -> Vec<Segment> {
     cuts.windows(2).zip(kinds).map(segment).collect()
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
-    on_device(case, target, |on| check_of(case, on))
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    on_runner(case, runner, |on| check_of(case, on))
 }
 
 /// A step by the PTX, the bf16 copy held against the parameters; gives the ratios, where it is LAMB's.
 fn simulate(
-    sm: Sm,
+    gpu: &GpuRunner<'_>,
     (lamb, half): (bool, bool),
     (hyper, step, segments): (&AdamConfig, &Step, &[Segment]),
     grads: &[f32],
     [w, m, v]: [&mut [f32]; 3],
 ) -> Result<Vec<f32>, String> {
-    let (table, mut device) = (Blocks::new(segments), Simulated::default());
+    let (table, mut device) = (Blocks::new(segments), gpu.device());
     let flat = |table: &[[u32; 4]]| table.concat();
     let (blocks, tensors) =
         (device.buffer("blocks", &flat(&table.blocks)), device.buffer("tensors", &flat(&table.tensors)));
@@ -86,7 +86,7 @@ fn simulate(
         for &float in floats {
             device.float(float);
         }
-        device.run(&update.program(sm), update.launch(&table), Approximation::Exact)
+        device.run(&update.program(gpu.sm()), update.launch(&table), Approximation::Exact)
     };
     if lamb {
         run(Update::Moments, &[blocks, of_step, gradients, params, mean, square, norms], &hyper)?;
@@ -137,8 +137,8 @@ fn check_of(case: &Case, on: &On<'_>) -> Result<f64, String> {
             adamw(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v);
             Vec::new()
         }
-        (On::Simulator(sm), lamb) => simulate(
-            *sm,
+        (On::Gpu(gpu), lamb) => simulate(
+            gpu,
             (lamb, !case.variant.ends_with("alone")),
             (&hyper, &step, &segments),
             &grads,
@@ -146,10 +146,10 @@ fn check_of(case: &Case, on: &On<'_>) -> Result<f64, String> {
         )?,
     };
     if is_lamb(case) {
-        worst = within("ratios", &ratios, &naive_ratios, &exact_ratios)?;
+        worst = on.within("ratios", &ratios, &naive_ratios, &exact_ratios)?;
     }
     w.intact().and(m.intact()).and(v.intact())?;
-    worst = worst.max(within("m", &m, &naive.m, &exact.m)?);
-    worst = worst.max(within("v", &v, &naive.v, &exact.v)?);
-    Ok(worst.max(within("w", &w, &naive.params, &exact.params)?))
+    worst = worst.max(on.within("m", &m, &naive.m, &exact.m)?);
+    worst = worst.max(on.within("v", &v, &naive.v, &exact.v)?);
+    Ok(worst.max(on.within("w", &w, &naive.params, &exact.params)?))
 }

@@ -32,22 +32,23 @@ pub use workloads::{GROUPS, Group};
 use crate::{
     OPERATIONS,
     gemm::chosen_on_hopper,
+    gpu_spec::GpuSpec,
     operation::{Case, Cost, Operation, Pass},
+    runner::Launched,
     simd::DType,
-    simulated::{self, Launched},
+    simulated,
 };
 use ptx::Sm;
 use rayon::prelude::*;
 use std::{collections::BTreeMap, fmt};
 
 /// An H200, as the module says.
-const MULTIPROCESSORS: usize = 132;
-const TENSOR_PEAK: f64 = 790e12;
-const TENSOR: f64 = 4096.0;
-const CLOCK: f64 = TENSOR_PEAK / (TENSOR * MULTIPROCESSORS as f64);
+const GPU: GpuSpec = GpuSpec::H200;
+const MULTIPROCESSORS: usize = GPU.multiprocessors;
+const TENSOR: f64 = GPU.tensor_flops_per_cycle;
+const CLOCK: f64 = GPU.clock();
 /// The share of the tensor cores' rate that `mma.sync` reaches.
 const MMA_SYNC: f64 = 0.62;
-const MEMORY: f64 = 4.3e12;
 /// 5120 bytes a cycle, what NVIDIA states for Ampere's; hand-written products on Hopper have drawn as much.
 const SECOND_LEVEL: f64 = 5120.0 * CLOCK;
 
@@ -188,7 +189,7 @@ impl Amounts {
             self.shared * cycle,
             self.first_level / 4.0 * cycle,
             self.second_level * 32.0 / SECOND_LEVEL,
-            self.bytes / MEMORY,
+            self.bytes / GPU.bandwidth,
         ]
     }
 }
@@ -265,10 +266,10 @@ impl Workload {
     fn counted(&self, doubled: bool, variant: &str) -> Result<Vec<(String, Amounts)>, String> {
         let case = Case { variant: variant.to_string(), ..self.case(|size| size.simulated(doubled)) };
         let mut found: Vec<(String, Amounts)> = Vec::new();
-        let mut launches = simulated::large_launches(self.operation(), &case, Sm::Sm90a)?;
+        let mut launches = simulated::launches(self.operation(), &case, Sm::Sm90a, true)?;
         if launches.is_empty() {
             // Hopper runs the other one's program.
-            launches = simulated::large_launches(self.operation(), &case, Sm::Sm80)?;
+            launches = simulated::launches(self.operation(), &case, Sm::Sm80, true)?;
         }
         for launched in launches {
             let name = launched.name.to_string();
@@ -332,7 +333,7 @@ impl Workload {
     fn judge(&self, cost: Cost, launches: &[(String, Amounts)], product: Option<f64>) -> Prediction {
         // Rows that several ids name lie in a cache.
         let bytes = launches.iter().map(|(_, amounts)| amounts.bytes).sum::<f64>().min(cost.bytes as f64);
-        let floor = Cost { bytes: bytes as u64, ..cost }.seconds(TENSOR_PEAK, MEMORY);
+        let floor = Cost { bytes: bytes as u64, ..cost }.seconds(GPU.tensor_flops, GPU.bandwidth);
         let (mut seconds, mut resources) = (0.0, [0.0; RESOURCES]);
         for (at, (_, amounts)) in launches.iter().enumerate() {
             let of = amounts.seconds();

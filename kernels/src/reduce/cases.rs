@@ -2,11 +2,11 @@
 
 use super::cuda::{AddTotals, ColumnSums, RowSums, Term, Total};
 use super::{column_sums, column_sums_scratch_len, reference, row_sums, sum, sum_of_squares};
-use crate::check::{Guarded, On, on_device, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::check::{Guarded, On, on_runner, uniform, widen};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
+use crate::runner::{Buffer, Device, GpuRunner, Runner};
 use crate::simd::{DType, Element};
-use crate::simulated::{Buffer, Simulated};
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
 
@@ -74,12 +74,12 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: flops * rows * columns, bytes: rows * columns * case.dtype.bytes() as u64 + out }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
-    on_device(case, target, |on| match (on, case.dtype) {
-        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, &OnCpu(cpu)),
-        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, &OnCpu(cpu)),
-        (&On::Simulator(sm), DType::F32) => check_of::<f32>(case, &OnSimulator(sm)),
-        (&On::Simulator(sm), DType::Bf16) => check_of::<bf16>(case, &OnSimulator(sm)),
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    on_runner(case, runner, |on| match (on, case.dtype) {
+        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, on, *cpu),
+        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, on, *cpu),
+        (On::Gpu(gpu), DType::F32) => check_of::<f32>(case, on, *gpu),
+        (On::Gpu(gpu), DType::Bf16) => check_of::<bf16>(case, on, *gpu),
     })
 }
 
@@ -90,43 +90,39 @@ trait Reduce {
     fn column_sums<X: Element>(&self, rows: usize, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String>;
 }
 
-struct OnCpu<'a>(&'a Cpu);
-
-impl Reduce for OnCpu<'_> {
+impl Reduce for Cpu {
     fn total<X: Element>(&self, term: Term, x: &[X]) -> Result<f64, String> {
         Ok(match term {
-            Term::Number => sum(self.0, x),
-            Term::Square => sum_of_squares(self.0, x),
+            Term::Number => sum(self, x),
+            Term::Square => sum_of_squares(self, x),
         })
     }
     fn row_sums<X: Element>(&self, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
-        row_sums(self.0, columns, x, out);
+        row_sums(self, columns, x, out);
         Ok(())
     }
     fn column_sums<X: Element>(&self, rows: usize, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
         let mut scratch = Guarded::poisoned(column_sums_scratch_len(rows, columns));
-        column_sums(self.0, rows, columns, x, out, &mut scratch);
+        column_sums(self, rows, columns, x, out, &mut scratch);
         scratch.intact()
     }
 }
 
-struct OnSimulator(Sm);
-
-impl Reduce for OnSimulator {
+impl Reduce for GpuRunner<'_> {
     fn total<X: Element>(&self, term: Term, x: &[X]) -> Result<f64, String> {
         let kernel = Total::new(X::DTYPE, term, x.len());
         let Some(launch) = kernel.launch(x.len()) else { return Ok(0.0) };
-        let (mut device, parts) = (Simulated::default(), launch.grid[0] as usize);
+        let (mut device, parts) = (self.device(), launch.grid[0] as usize);
         device.input("x", x);
         let partial = device.output::<f64>("partial", parts);
-        device.integers([x.len()]).run(&kernel.program(self.0), Some(launch), Approximation::Exact)?;
+        device.integers([x.len()]).run(&kernel.program(self.sm()), Some(launch), Approximation::Exact)?;
         let mut add = |scaled, bytes| {
             let (kernel, out) = (AddTotals { scaled }, device.unwritten::<u8>("out", bytes));
             device.pointer(partial).pointer(out).integers([parts]);
             if scaled {
                 device.float(0.25);
             }
-            device.run(&kernel.program(self.0), Some(kernel.launch()), Approximation::Exact)?;
+            device.run(&kernel.program(self.sm()), Some(kernel.launch()), Approximation::Exact)?;
             Ok::<_, String>(out)
         };
         let (whole, scaled) = (add(false, 8)?, add(true, 4)?);
@@ -137,18 +133,18 @@ impl Reduce for OnSimulator {
         Ok(whole)
     }
     fn row_sums<X: Element>(&self, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
-        let (kernel, mut device) = (RowSums { dtype: X::DTYPE }, Simulated::default());
+        let (kernel, mut device) = (RowSums { dtype: X::DTYPE }, self.device());
         device.input("x", x);
         let sums = device.output::<f32>("out", out.len());
         device.integers([out.len(), columns]);
-        device.run(&kernel.program(self.0), kernel.launch(out.len()), Approximation::Exact)?;
+        device.run(&kernel.program(self.sm()), kernel.launch(out.len()), Approximation::Exact)?;
         out.copy_from_slice(&device.read(sums)?);
         Ok(())
     }
     fn column_sums<X: Element>(&self, rows: usize, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
-        let mut device = Simulated::default();
+        let mut device = self.device();
         let (x, sums) = (device.buffer("x", x), device.buffer("out", out));
-        simulate_column_sums(&mut device, self.0, X::DTYPE, (rows, columns, columns), x, sums)?;
+        simulate_column_sums(&mut device, X::DTYPE, (rows, columns, columns), x, sums)?;
         out.copy_from_slice(&device.read(sums)?);
         Ok(())
     }
@@ -157,8 +153,7 @@ impl Reduce for OnSimulator {
 /// out [columns] += the sums over the columns of x [rows, columns], whose rows are `pitch` numbers apart: one launch, or two
 /// with partial sums between them.
 pub(crate) fn simulate_column_sums(
-    device: &mut Simulated,
-    sm: Sm,
+    device: &mut Device<'_>,
     dtype: DType,
     (rows, columns, pitch): (usize, usize, usize),
     x: Buffer,
@@ -171,7 +166,7 @@ pub(crate) fn simulate_column_sums(
         let kernel = ColumnSums::new(dtype, accumulate, columns, pitch);
         let Some(found) = kernel.launch(rows, columns, in_one) else { return Ok(()) };
         device.pointer(x).pointer(out).integers([rows, columns, pitch, found.rows_a_block as usize]);
-        device.run(&kernel.program(sm), Some(found.launch), Approximation::Exact)
+        device.run(&kernel.program(device.sm()), Some(found.launch), Approximation::Exact)
     };
     if blocks == 1 {
         return run((dtype, true), (x, out), rows, pitch, true);
@@ -180,36 +175,37 @@ pub(crate) fn simulate_column_sums(
     run((DType::F32, true), (partial, out), blocks, columns, true)
 }
 
-fn check_of<X: Element>(case: &Case, on: &impl Reduce) -> Result<f64, String> {
+fn check_of<X: Element>(case: &Case, on: &On<'_>, by: &impl Reduce) -> Result<f64, String> {
     let (rows, columns) = (case.dim("T"), case.dim("F"));
     match case.variant.as_str() {
-        "sum" => check_total::<X>(rows * columns, &|x| on.total(Term::Number, x), reference::sum, reference::sum),
+        "sum" => check_total::<X>(on, rows * columns, &|x| by.total(Term::Number, x), reference::sum, reference::sum),
         "squares" => {
             let (naive, exact) = (reference::sum_of_squares, reference::sum_of_squares);
-            check_total::<X>(rows * columns, &|x| on.total(Term::Square, x), naive, exact)
+            check_total::<X>(on, rows * columns, &|x| by.total(Term::Square, x), naive, exact)
         }
         "rows" => {
             let x = uniform::<X>(7, rows * columns, 3.0);
             let mut out = Guarded::<f32>::poisoned(rows);
-            on.row_sums(columns, &x, &mut out)?;
+            by.row_sums(columns, &x, &mut out)?;
             out.intact()?;
             let naive = reference::row_sums::<f32>(columns, &widen(&x));
-            within("row sums", &out, &naive, &reference::row_sums(columns, &widen(&x)))
+            on.within("row sums", &out, &naive, &reference::row_sums(columns, &widen(&x)))
         }
         _ => {
             let (x, before) = (uniform::<X>(7, rows * columns, 3.0), uniform::<f32>(8, columns, 1.0));
             let mut out = Guarded::new(&before);
-            on.column_sums(rows, columns, &x, &mut out)?;
+            by.column_sums(rows, columns, &x, &mut out)?;
             out.intact()?;
             let naive = reference::column_sums::<f32>(columns, &widen(&x), &before);
             let exact = reference::column_sums::<f64>(columns, &widen(&x), &widen(&before));
-            within("column sums", &out, &naive, &exact)
+            on.within("column sums", &out, &naive, &exact)
         }
     }
 }
 
 /// Many sums of the same length, because the error of a single one is a matter of luck.
 fn check_total<X: Element>(
+    on: &On<'_>,
     len: usize,
     total: &dyn Fn(&[X]) -> Result<f64, String>,
     naive: fn(&[f32]) -> f32,
@@ -219,5 +215,5 @@ fn check_total<X: Element>(
     let got = draws.iter().map(|x| total(x).map(|total| total as f32)).collect::<Result<Vec<f32>, _>>()?;
     let naive: Vec<f32> = draws.iter().map(|x| naive(&widen(x))).collect();
     let exact: Vec<f64> = draws.iter().map(|x| exact(&widen(x))).collect();
-    within("total", &got, &naive, &exact)
+    on.within("total", &got, &naive, &exact)
 }

@@ -52,7 +52,7 @@ pub trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
-/// Asks for the cache line of `p`, which may be any address, to be in L1 soon.
+/// Prefetches the cache line of `p`, which may be any address.
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -64,9 +64,9 @@ pub(crate) fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// Asks for the cache line of `p`, which may be any address, to be in L2 when it is needed.
+/// Prefetches the cache line of `p`, which may be any address, into L2 only.
 #[inline(always)]
-pub(crate) fn prefetch_far<T>(p: *const T) {
+pub(crate) fn prefetch_l2<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint; no address makes it fault.
     unsafe {

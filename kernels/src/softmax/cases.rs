@@ -1,10 +1,10 @@
 //! The row of softmax in the table of operations: its sizes, its cost, its check against f64.
 
 use super::{backward, cuda::Softmax, forward, reference};
-use crate::check::{Guarded, On, on_device, store, uniform, widen, within};
-use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program, Target};
+use crate::check::{Guarded, On, on_runner, store, uniform, widen};
+use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
+use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
-use crate::simulated::Simulated;
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
 
@@ -51,22 +51,28 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: flops * elements, bytes: matrices * elements * case.dtype.bytes() as u64 }
 }
 
-fn check(case: &Case, target: Target) -> Outcome {
-    on_device(case, target, |on| match case.dtype {
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    on_runner(case, runner, |on| match case.dtype {
         DType::F32 => check_of::<f32>(case, on),
         DType::Bf16 => check_of::<bf16>(case, on),
     })
 }
 
 /// The result by the PTX: of x, or of y and dy.
-fn simulate<X: Element>(sm: Sm, pass: Pass, columns: usize, operands: &[&[X]], out: &mut [X]) -> Result<(), String> {
-    let (kernel, mut device) = (Softmax::new(pass, X::DTYPE, columns), Simulated::default());
+fn simulate<X: Element>(
+    gpu: &GpuRunner<'_>,
+    pass: Pass,
+    columns: usize,
+    operands: &[&[X]],
+    out: &mut [X],
+) -> Result<(), String> {
+    let (kernel, mut device) = (Softmax::new(pass, X::DTYPE, columns), gpu.device());
     for operand in operands {
         device.input("operand", operand);
     }
     let (rows, result) = (out.len() / columns, device.output::<X>("out", out.len()));
     device.integers([rows, columns]);
-    device.run(&kernel.program(sm), kernel.launch(rows, columns), Approximation::Exact)?;
+    device.run(&kernel.program(gpu.sm()), kernel.launch(rows, columns), Approximation::Exact)?;
     out.copy_from_slice(&device.read(result)?);
     Ok(())
 }
@@ -84,19 +90,19 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     if case.pass == Pass::Forward {
         match on {
             On::Cpu(cpu) => forward(cpu, columns, &x, &mut out),
-            On::Simulator(sm) => simulate(*sm, case.pass, columns, &[&x], &mut out)?,
+            On::Gpu(gpu) => simulate(gpu, case.pass, columns, &[&x], &mut out)?,
         }
         out.intact()?;
         let naive = store::<X>(&reference::forward::<f32>(columns, &widen(&x)));
-        return within("y", &out, &naive, &reference::forward::<f64>(columns, &widen(&x)));
+        return on.within("y", &out, &naive, &reference::forward::<f64>(columns, &widen(&x)));
     }
     let y = store::<X>(&reference::forward::<f32>(columns, &widen(&x)));
     let dy = uniform::<X>(2, y.len(), 2.0);
     match on {
         On::Cpu(cpu) => backward(cpu, columns, &y, &dy, &mut out),
-        On::Simulator(sm) => simulate(*sm, case.pass, columns, &[&y, &dy], &mut out)?,
+        On::Gpu(gpu) => simulate(gpu, case.pass, columns, &[&y, &dy], &mut out)?,
     }
     out.intact()?;
     let naive = store::<X>(&reference::backward::<f32>(columns, &widen(&y), &widen(&dy)));
-    within("dx", &out, &naive, &reference::backward::<f64>(columns, &widen(&y), &widen(&dy)))
+    on.within("dx", &out, &naive, &reference::backward::<f64>(columns, &widen(&y), &widen(&dy)))
 }

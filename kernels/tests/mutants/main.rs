@@ -29,7 +29,8 @@ use generate::Mutant;
 use kernels::{
     OPERATIONS,
     operation::{Case, Operation, Outcome},
-    simulated::{self, Setting},
+    runner::Setting,
+    simulated,
 };
 use ptx::{
     Sm,
@@ -242,7 +243,7 @@ fn run_everyhow(operation: &Operation, sm: Sm, case: &Case) -> (usize, Vec<Strin
     let (mut passed, mut failures) = (0, Vec::new());
     for (schedule, completion) in Schedule::FIVE.into_iter().flat_map(|s| Completion::ALL.map(|c| (s, c))) {
         let setting = Setting { options: Options { schedule, completion, ..Options::default() }, ..Setting::default() };
-        match simulated::run(operation, case, sm, &setting).0 {
+        match simulated::run(operation, case, sm, setting).0 {
             Outcome::Passed { .. } => passed += 1,
             Outcome::Skipped { .. } => break,
             Outcome::Failed { message } => {

@@ -4,7 +4,8 @@ use crate::generate::{Mutant, mutants};
 use kernels::{
     OPERATIONS,
     operation::{Case, Operation, Outcome, Program},
-    simulated::{self, Launched, Replayed, Setting},
+    runner::{Launched, Replayed, Setting},
+    simulated,
 };
 use ptx::{
     Sm,
@@ -134,7 +135,7 @@ impl Subject {
     pub(crate) fn prepare(&self) -> Prepared<'_> {
         let mut stages = Vec::new();
         for case in &self.cases {
-            let launches = simulated::launches(self.operation, case, self.sm);
+            let launches = simulated::launches(self.operation, case, self.sm, false);
             let mut launches = launches.unwrap_or_else(|error| panic!("{} {case}: {error}", self.operation.name));
             if let Some(at) = launches.iter().position(|launched| launched.name == self.program.name) {
                 let launched = launches.remove(at);
@@ -227,7 +228,7 @@ impl Prepared<'_> {
                 let mut recorded = stage.others.clone();
                 recorded.push(Rc::new(stage.launched.leaving(&memory)));
                 let setting = Setting { options, replaced, recorded };
-                let (outcome, _) = simulated::run(self.subject.operation, case, self.subject.sm, &setting);
+                let (outcome, _) = simulated::run(self.subject.operation, case, self.subject.sm, setting);
                 matches!(outcome, Outcome::Failed { .. }).then(|| "wrong result".to_string())
             }
         }

@@ -6,7 +6,7 @@
 
 use super::Output;
 use super::pack::Rows;
-use crate::simd::prefetch_far;
+use crate::simd::prefetch_l2;
 
 /// Rows prefetched after each register tile.
 const ROWS: usize = 16;
@@ -72,7 +72,7 @@ impl Ahead {
         let region = &mut self.regions[self.current];
         for _ in 0..ROWS.min(region.rows) {
             for line in (0..region.bytes).step_by(LINE) {
-                prefetch_far(region.next.wrapping_add(line));
+                prefetch_l2(region.next.wrapping_add(line));
             }
             region.next = region.next.wrapping_add(region.step);
             region.rows -= 1;

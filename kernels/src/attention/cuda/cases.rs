@@ -9,7 +9,7 @@ use super::{
 use crate::attention::Attention;
 use crate::{
     operation::Program,
-    simulated::{Buffer, Simulated},
+    runner::{Buffer, Device, GpuRunner},
 };
 use bytemuck::Pod;
 use ptx::{Sm, Storage, sim::Approximation};
@@ -50,14 +50,14 @@ impl<X: Pod> Simulation<'_, X> {
     }
 
     /// Adds q, k and v as the next arguments.
-    fn gather(&self, device: &mut Simulated) {
+    fn gather(&self, device: &mut Device<'_>) {
         let qkv = device.buffer("qkv", self.qkv);
         for part in 0..3 {
             device.pointer(qkv.plus(part * self.spec.hidden() * size_of::<X>()));
         }
     }
 
-    fn sequences(&self, device: &mut Simulated) {
+    fn sequences(&self, device: &mut Device<'_>) {
         let lengths: Vec<u32> = self.cu_seqlens.windows(2).map(|bounds| bounds[1] - bounds[0]).collect();
         device.input("cu_seqlens", self.cu_seqlens);
         device.input("keys", if self.keys.is_empty() { &lengths } else { self.keys });
@@ -83,13 +83,13 @@ impl<X: Pod> Simulation<'_, X> {
     }
 
     /// Addresses of q, k and v in a new buffer.
-    fn parts(&self, device: &mut Simulated) -> [u64; 3] {
+    fn parts(&self, device: &mut Device<'_>) -> [u64; 3] {
         let qkv = device.buffer("qkv", self.qkv);
         [0, 1, 2].map(|part| qkv.plus(part * self.spec.hidden() * size_of::<X>()).address())
     }
 
     /// Adds the tensor maps of q, k and v as the next arguments.
-    fn gather_maps(&self, device: &mut Simulated, kernel: HopperFlash) -> Result<(), String> {
+    fn gather_maps(&self, device: &mut Device<'_>, kernel: HopperFlash) -> Result<(), String> {
         let maps = kernel.maps(self.parts(device), self.tokens(), self.spec.hidden(), self.ld);
         maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
         Ok(())
@@ -100,7 +100,7 @@ impl<X: Pod> Simulation<'_, X> {
     }
 
     /// Adds the arguments after the pointers.
-    fn numbers(&self, device: &mut Simulated, gradient_ld: Option<usize>) {
+    fn numbers(&self, device: &mut Device<'_>, gradient_ld: Option<usize>) {
         if let Some(dropout) = self.spec.dropout {
             let (words, scale) = dropout.cuda_arguments();
             device.integers(words.map(|word| word as usize)).float(scale);
@@ -109,16 +109,21 @@ impl<X: Pod> Simulation<'_, X> {
     }
 
     /// Adds the arguments after the pointers and runs the launch.
-    fn run(&self, device: &mut Simulated, sm: Sm, kernel: Flash, gradient_ld: Option<usize>) -> Result<(), String> {
+    fn run(&self, device: &mut Device<'_>, kernel: Flash, gradient_ld: Option<usize>) -> Result<(), String> {
         self.numbers(device, gradient_ld);
         let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), self.spec.heads);
-        device.run(&kernel.program(sm), launch, Approximation::Exact)
+        device.run(&kernel.program(device.sm()), launch, Approximation::Exact)
     }
 
     /// Runs [`crate::attention::forward`] in the simulator.
-    pub(in crate::attention) fn forward(&self, sm: Sm, out: &mut [X], lse: &mut [f32]) -> Result<(), String> {
-        let mut device = Simulated::default();
-        let hopper = self.hopper().filter(|_| sm == Sm::Sm90a && self.tokens() > 0);
+    pub(in crate::attention) fn forward(
+        &self,
+        gpu: &GpuRunner<'_>,
+        out: &mut [X],
+        lse: &mut [f32],
+    ) -> Result<(), String> {
+        let mut device = gpu.device();
+        let hopper = self.hopper().filter(|_| gpu.sm() == Sm::Sm90a && self.tokens() > 0);
         match hopper {
             Some(kernel) => self.gather_maps(&mut device, kernel)?,
             None => self.gather(&mut device),
@@ -131,7 +136,7 @@ impl<X: Pod> Simulation<'_, X> {
                 let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), self.spec.heads);
                 device.run(&kernel.program(), launch, Approximation::Exact)?;
             }
-            None => self.run(&mut device, sm, self.kernel(Step::Forward)?, None)?,
+            None => self.run(&mut device, self.kernel(Step::Forward)?, None)?,
         }
         out.copy_from_slice(&device.read(o)?);
         lse.copy_from_slice(&device.read(l)?);
@@ -141,23 +146,23 @@ impl<X: Pod> Simulation<'_, X> {
     /// Runs [`crate::attention::backward`] in the simulator, with gradients [T, H] each.
     pub(in crate::attention) fn backward(
         &self,
-        sm: Sm,
+        gpu: &GpuRunner<'_>,
         (out, lse): (&[X], &[f32]),
         dout: &[X],
         gradients: [&mut [X]; 3],
     ) -> Result<(), String> {
         let (heads, head_size, hidden) = (self.spec.heads, self.spec.head_size, self.spec.hidden());
         let rows = self.tokens() * heads;
-        let mut device = Simulated::default();
+        let mut device = gpu.device();
         let dout = device.buffer("dout", dout);
         let lse = device.buffer("lse", lse);
         let delta = device.unwritten::<f32>("delta", rows);
         device.input("out", out);
         device.pointer(dout).pointer(delta).integers([rows, head_size]);
         let step = self.kernel(Step::Delta)?;
-        device.run(&step.program(sm), Flash::delta_launch(self.tokens(), heads), Approximation::Exact)?;
+        device.run(&step.program(gpu.sm()), Flash::delta_launch(self.tokens(), heads), Approximation::Exact)?;
         let [dq, dk, dv]: [Buffer; 3] = ["dq", "dk", "dv"].map(|name| device.unwritten::<X>(name, gradients[0].len()));
-        if let Some(kernel) = self.short(sm) {
+        if let Some(kernel) = self.short(gpu.sm()) {
             let [q, k, v] = self.parts(&mut device);
             let maps = kernel.maps([q, k, v, dout.address()], self.tokens(), hidden, self.ld);
             maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
@@ -176,7 +181,7 @@ impl<X: Pod> Simulation<'_, X> {
             return Ok(());
         }
         for (side, step, outputs) in [(Side::Queries, Step::Queries, &[dq][..]), (Side::Keys, Step::Keys, &[dk, dv])] {
-            let hopper = self.hopper_backward(sm, side);
+            let hopper = self.hopper_backward(gpu.sm(), side);
             match hopper {
                 Some(kernel) => {
                     let [q, k, v] = self.parts(&mut device);
@@ -199,7 +204,7 @@ impl<X: Pod> Simulation<'_, X> {
                     let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), heads);
                     device.run(&kernel.program(), launch, Approximation::Exact)?;
                 }
-                None => self.run(&mut device, sm, self.kernel(step)?, Some(hidden))?,
+                None => self.run(&mut device, self.kernel(step)?, Some(hidden))?,
             }
         }
         for (buffer, gradient) in [dq, dk, dv].into_iter().zip(gradients) {
@@ -253,7 +258,8 @@ mod tests {
                 let case = format!("{case}, {sm:?}");
                 out.fill(bf16::NAN);
                 lse.fill(f32::NAN);
-                simulation.forward(sm, &mut out, &mut lse).unwrap_or_else(|message| panic!("{case}: {message}"));
+                let gpu = GpuRunner::simulator(sm);
+                simulation.forward(&gpu, &mut out, &mut lse).unwrap_or_else(|message| panic!("{case}: {message}"));
                 within("out", &out, &naive_out, &exact.0).unwrap_or_else(|message| panic!("{case}: {message}"));
                 within("lse", &lse, &naive.1, &exact.1).unwrap_or_else(|message| panic!("{case}: {message}"));
             }
@@ -266,7 +272,7 @@ mod tests {
                 let case = format!("{case}, {sm:?}");
                 let mut gradients = [(); 3].map(|()| vec![bf16::NAN; tokens * h]);
                 let [dq, dk, dv] = &mut gradients;
-                let ran = simulation.backward(sm, (&out, &lse), &dout, [dq, dk, dv]);
+                let ran = simulation.backward(&GpuRunner::simulator(sm), (&out, &lse), &dout, [dq, dk, dv]);
                 ran.unwrap_or_else(|message| panic!("{case}: {message}"));
                 for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
                     let held = within(name, &gradients[i], &store(&naive[i]), &exact[i]);

@@ -1,8 +1,25 @@
 //! The PTX of bias + activation in the simulator.
 
 use super::*;
-use ptx::sim::{Error, Module, Options, Touched};
+use ptx::{
+    Launch,
+    sim::{Error, Module, Options, Touched},
+};
 use std::{collections::BTreeSet, f64::consts::PI};
+
+fn simulator() -> GpuRunner<'static> {
+    GpuRunner::simulator(Sm::Sm80)
+}
+
+fn launch_on<X: Element>(
+    problem: &Problem<X>,
+    launch: Launch,
+    arguments: &[Argument],
+    memory: &mut Memory,
+    approximation: Approximation,
+) -> Result<(), String> {
+    simulator().launch(&problem.kernel.program(Sm::Sm80), launch, arguments, memory, approximation)
+}
 
 /// The table's cases that are not too large.
 fn checked() -> Vec<Case> {
@@ -29,7 +46,7 @@ fn the_cost_counts_the_bytes_that_the_kernel_touches() {
         let problem = Problem::<X>::new(case);
         let Some(launch) = problem.kernel.launch(problem.rows, problem.columns) else { return 0 };
         let (mut memory, arguments, _) = problem.set_up();
-        problem.launch(Sm::Sm80, launch, &arguments, &mut memory, Approximation::Exact).expect("the kernel runs");
+        launch_on(&problem, launch, &arguments, &mut memory, Approximation::Exact).expect("the kernel runs");
         let Touched { read, written } = memory.touched();
         read + written
     }
@@ -46,7 +63,7 @@ fn every_grid_gives_the_same_bits() {
     let outputs = [1, 2, 3, 11, 40].map(|rows_of_blocks| {
         let launch = Launch { grid: [launch.grid[0], rows_of_blocks, 1], ..launch };
         let (mut memory, arguments, outputs) = problem.set_up();
-        problem.launch(Sm::Sm80, launch, &arguments, &mut memory, Approximation::Exact).expect("the kernel runs");
+        launch_on(&problem, launch, &arguments, &mut memory, Approximation::Exact).expect("the kernel runs");
         outputs.into_iter().map(|y| memory.read::<u16>(y).expect("all is written")).collect::<Vec<_>>()
     });
     for other in &outputs[1..] {
@@ -57,12 +74,12 @@ fn every_grid_gives_the_same_bits() {
 #[test]
 fn backward_may_write_over_the_gradient_that_it_reads() {
     let problem = Problem::<f32>::new(&case(Pass::Backward, DType::F32, "erf", 3, 12));
-    let apart = problem.simulate(Sm::Sm80, Approximation::Exact).expect("the kernel runs");
+    let apart = problem.simulate(&simulator(), Approximation::Exact).expect("the kernel runs");
     let launch = problem.kernel.launch(3, 12).expect("the case is not empty");
     let (mut memory, mut arguments, _) = problem.set_up();
     let Argument::U64(dy) = arguments[1] else { panic!("the second argument is an address") };
     arguments[2] = arguments[1];
-    problem.launch(Sm::Sm80, launch, &arguments, &mut memory, Approximation::Exact).expect("the kernel runs");
+    launch_on(&problem, launch, &arguments, &mut memory, Approximation::Exact).expect("the kernel runs");
     assert_eq!(memory.read::<f32>(dy).expect("all is written"), apart[0]);
 }
 
@@ -74,7 +91,7 @@ fn a_matrix_smaller_than_the_launch_says_is_found() {
         let (mut memory, mut arguments, _) = problem.set_up();
         let rows = arguments.len() - 2;
         arguments[rows] = Argument::U32(5);
-        let error = problem.launch(Sm::Sm80, launch, &arguments, &mut memory, Approximation::Exact);
+        let error = launch_on(&problem, launch, &arguments, &mut memory, Approximation::Exact);
         let message = error.expect_err("the fifth row is not there");
         assert!(message.contains("src/gelu/cuda.rs:") && message.contains("touches bytes 256.."), "{message}");
     }
@@ -89,7 +106,7 @@ fn the_tanh_form_keeps_its_relative_accuracy_in_the_negative_tail() {
         problem.x = (0..96).map(|i| X::from_f32(-0.09 * i as f32 - 0.05)).collect();
         problem.bias = problem.bias.map(|bias| vec![0.0; bias.len()]);
         for approximation in Approximation::ALL {
-            let y = &problem.simulate(Sm::Sm80, approximation).expect("the kernel runs")[0];
+            let y = &problem.simulate(&simulator(), approximation).expect("the kernel runs")[0];
             for (x, y) in problem.x.iter().zip(y) {
                 let (x, y) = (f64::from(x.to_f32()), f64::from(y.to_f32()));
                 // The definition in f64 has the same cancellation, so the exact value is written without it.
@@ -119,7 +136,7 @@ fn far_from_zero_the_outputs_are_the_limits() {
         problem.bias = problem.bias.map(|bias| vec![0.0; bias.len()]);
         problem.dy.fill(X::from_f32(1.0));
         for approximation in Approximation::ALL {
-            let outputs = problem.simulate(Sm::Sm80, approximation).expect("the kernel runs");
+            let outputs = problem.simulate(&simulator(), approximation).expect("the kernel runs");
             for (x, y) in problem.x.iter().zip(&outputs[0]) {
                 let (x, y) = (x.to_f32(), y.to_f32());
                 let limit = if kernel.pass == Pass::Forward { x.max(0.0) } else { f32::from(x > 0.0) };
@@ -127,7 +144,7 @@ fn far_from_zero_the_outputs_are_the_limits() {
             }
         }
         problem.x[3] = X::from_f32(f32::NAN);
-        let y = problem.simulate(Sm::Sm80, Approximation::Exact).expect("the kernel runs")[0][3];
+        let y = problem.simulate(&simulator(), Approximation::Exact).expect("the kernel runs")[0][3];
         let a_step = (kernel.pass, kernel.activation) == (Pass::Backward, Activation::Relu);
         assert!(y.to_f32().is_nan() || a_step, "{case}: NaN is lost");
     }
@@ -147,7 +164,7 @@ fn the_kernel_has_its_golden_values() {
     for (variant, golden) in [("bias_tanh", tanh), ("bias_erf", erf)] {
         let mut problem = Problem::<f32>::new(&case(Pass::Forward, DType::F32, variant, 1, 7));
         (problem.x, problem.bias) = (x.to_vec(), Some(vec![0.0; 7]));
-        let y = problem.simulate(Sm::Sm80, Approximation::Exact).expect("the kernel runs");
+        let y = problem.simulate(&simulator(), Approximation::Exact).expect("the kernel runs");
         for (y, golden) in y[0].iter().zip(golden) {
             assert!((f64::from(*y) - golden).abs() < 3e-7, "{variant}: {y} for {golden}");
         }

@@ -9,10 +9,9 @@
 //!          └────────┴────────┘
 //! ```
 
-use super::pack::{prefetch, prefetch_near};
 use crate::extent::span;
 use crate::pool::part;
-use crate::simd::Simd;
+use crate::simd::{Simd, prefetch, prefetch_l2};
 use std::array::from_fn;
 
 /// Prefetch distance of the operands, in steps of k.
@@ -65,7 +64,7 @@ impl Next {
             }
         }
         for line in i * self.lines..(i + 1) * self.lines {
-            prefetch_near(self.b.wrapping_add(16 * line));
+            prefetch_l2(self.b.wrapping_add(16 * line));
         }
     }
 }

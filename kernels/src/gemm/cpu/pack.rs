@@ -2,7 +2,7 @@
 
 use crate::extent::{area, span};
 use crate::gemm::operand::Operand;
-use crate::simd::{Element, Simd};
+use crate::simd::{Element, Simd, prefetch};
 
 /// Steps packed at a time if k runs down columns: a stored row is read from end to end, and the packed lines are still
 /// in L1 for the next rows.
@@ -156,28 +156,4 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
 fn is_planted() -> bool {
     static PLANTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *PLANTED.get_or_init(|| std::env::var_os("PLANTED_BUG").is_some_and(|name| name == "pack"))
-}
-
-/// Prefetches the cache line of `p`, which may be any address.
-#[inline(always)]
-pub(super) fn prefetch<X>(p: *const X) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; no address makes it fault.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
-}
-
-/// Prefetches the cache line of `p`, which may be any address, into L2 only.
-#[inline(always)]
-pub(super) fn prefetch_near<X>(p: *const X) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
 }

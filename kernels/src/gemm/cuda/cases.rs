@@ -11,13 +11,14 @@ use crate::gemm::{Beta, EpilogueKind, Gemm, cases::Problem};
 use crate::{
     Element,
     gelu::Activation,
+    gpu_spec::GpuSpec,
     operation::{Name, Program},
-    simulated::{Buffer, Simulated},
+    runner::{Buffer, Device, GpuRunner},
 };
 use ptx::{Sm, Storage, sim::Approximation};
 
-/// Multiprocessors of an H200, for which the table's programs are chosen.
-const MULTIPROCESSORS: usize = 132;
+/// Multiprocessors of the GPU for which the table's programs are chosen.
+const MULTIPROCESSORS: usize = GpuSpec::H200.multiprocessors;
 
 /// Programs for an encoder layer, its heads and their gradients: every blocking in every form, every epilogue on the
 /// largest tiles, and an example of each other option.
@@ -72,8 +73,12 @@ pub(in crate::gemm) struct Layers {
 impl<X: Element, Y: Element> Problem<X, Y> {
     /// Checks the PTX against the error bound: on every tile without an epilogue, on the smallest and a large one with
     /// an epilogue, and with the approximate instructions at either end of their error range if the program uses them.
-    pub(in crate::gemm) fn check_simulated(&self, sm: Sm) -> Result<f64, String> {
-        let (exact, naive) = (self.define::<f64>(), self.naive_errors());
+    pub(in crate::gemm) fn check_simulated(&self, gpu: &GpuRunner<'_>) -> Result<f64, String> {
+        let expected = std::cell::OnceCell::new();
+        let compare = |c: &[Y], pre: &[Y]| {
+            let (exact, naive) = expected.get_or_init(|| (self.define::<f64>(), self.naive_errors()));
+            self.hold(c, pre, *naive, exact)
+        };
         let nt = Gemm::nt(self.spec.m, self.spec.n, self.spec.k);
         let approximate = match self.kind {
             // In one form: the epilogue does not depend on the layout of the operands.
@@ -84,8 +89,8 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         };
         let mut worst = 0.0f64;
         for approximation in if approximate { &Approximation::ALL[..] } else { &Approximation::ALL[..1] } {
-            for (name, run) in self.runs(sm, *approximation) {
-                let held = run().and_then(|(c, pre)| self.hold(&c, &pre, naive, &exact));
+            for (name, run) in self.runs(gpu, *approximation) {
+                let held = run().and_then(|(c, pre)| gpu.compared(|| compare(&c, &pre)));
                 worst = worst.max(held.map_err(|error| format!("{name} {approximation:?}: {error}"))?);
             }
         }
@@ -94,17 +99,17 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 
     /// Names and runs of the programs that a check covers. For Hopper its own programs, on one block that computes
     /// several tiles; cases without one are skipped earlier ([`sm90_cases::has_program`]).
-    fn runs(&self, sm: Sm, approximation: Approximation) -> Vec<(Name, Run<'_, Y>)> {
+    fn runs<'a>(&'a self, gpu: &'a GpuRunner<'_>, approximation: Approximation) -> Vec<(Name, Run<'a, Y>)> {
         let aligned = self.product(Blocking::SMALL).aligned;
-        if sm == Sm::Sm90a {
+        if gpu.sm() == Sm::Sm90a {
             let product = self.hopper().expect("TMA supports the operands of every case that is not skipped");
             // With an epilogue: all tiles except SQUARE if C is wide, all except WIDE otherwise.
             let plain = (self.spec.beta, self.kind) == (Beta::Zero, EpilogueKind::None) || X::DTYPE != Y::DTYPE;
             let wide = self.spec.n > HopperTile::SQUARE.n as usize;
             let tried = |tile: &HopperTile| plain || *tile != if wide { HopperTile::SQUARE } else { HopperTile::WIDE };
-            let run = |tile| -> (Name, Run<'_, Y>) {
+            let run = |tile| -> (Name, Run<'a, Y>) {
                 let product = HopperProduct { tile, ..product };
-                (product.name(), Box::new(move || self.simulate_hopper(&product, 1, approximation)))
+                (product.name(), Box::new(move || self.simulate_hopper(gpu, &product, 1, approximation)))
             };
             return HopperTile::all(product.beta).filter(tried).map(run).collect();
         }
@@ -116,9 +121,9 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             _ if aligned => vec![Blocking::SMALL, Blocking::LARGE],
             _ => vec![Blocking::SMALL],
         };
-        let run = |blocking| -> (Name, Run<'_, Y>) {
+        let run = |blocking| -> (Name, Run<'a, Y>) {
             let product = self.product(blocking);
-            (product.name(sm), Box::new(move || self.simulate(sm, &product, approximation)))
+            (product.name(gpu.sm()), Box::new(move || self.simulate(gpu, &product, approximation)))
         };
         blockings.into_iter().map(run).collect()
     }
@@ -130,8 +135,13 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     }
 
     /// Runs the program: C and the saved pre-activation, with their gaps.
-    fn simulate(&self, sm: Sm, product: &Product, approximation: Approximation) -> Result<(Vec<Y>, Vec<Y>), String> {
-        let mut device = Simulated::default();
+    fn simulate(
+        &self,
+        gpu: &GpuRunner<'_>,
+        product: &Product,
+        approximation: Approximation,
+    ) -> Result<(Vec<Y>, Vec<Y>), String> {
+        let mut device = gpu.device();
         let span = self.spec.spans()[2];
         let nothing = vec![Y::from_f32(f32::NAN); span];
         let before = if self.spec.beta == Beta::One { &self.matrix } else { &nothing };
@@ -142,13 +152,13 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let layers = Layers { count: 1, k_step: 0, k_chunk: self.spec.k, strides: [0; 3] };
         device.integers(sizes(&self.spec, &layers));
         let launch = product.launch(self.spec.m, self.spec.n, layers.count);
-        device.run(&product.program(sm), launch, approximation)?;
+        device.run(&product.program(gpu.sm()), launch, approximation)?;
         Ok((device.read(c)?, device.read(pre)?))
     }
 
     /// Adds the arguments of the epilogue; returns the buffer of the pre-activation, which holds `nothing` before the
     /// launch.
-    pub(in crate::gemm) fn epilogue_arguments(&self, device: &mut Simulated, nothing: &[Y]) -> Buffer {
+    pub(in crate::gemm) fn epilogue_arguments(&self, device: &mut Device<'_>, nothing: &[Y]) -> Buffer {
         if self.kind.has_bias() {
             device.input("bias", &self.bias);
         }
@@ -189,7 +199,8 @@ mod tests {
         b: &[X],
         len: usize,
     ) -> Vec<Y> {
-        let mut device = Simulated::default();
+        let gpu = GpuRunner::simulator(Sm::Sm80);
+        let mut device = gpu.device();
         device.input("a", a);
         device.input("b", b);
         let c = device.input("c", &vec![Y::from_f32(f32::NAN); len]);
@@ -225,7 +236,8 @@ mod tests {
         let before = uniform::<f32>(3, 72 * 40, 1.0);
         for beta in [Beta::Zero, Beta::One] {
             let sum = SplitKReduce { beta };
-            let mut device = Simulated::default();
+            let gpu = GpuRunner::simulator(Sm::Sm80);
+            let mut device = gpu.device();
             device.input("partial", &partial);
             let c = device.input("c", &before);
             device.integers([72, 40, 40, count]);
@@ -278,14 +290,20 @@ mod tests {
                     spec,
                     EpilogueKind::BiasDropoutResidual { dropout: true, residual: true },
                 );
-                problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
+                problem
+                    .check_simulated(&GpuRunner::simulator(Sm::Sm80))
+                    .unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
                 let problem = Problem::<f32, f32>::new(
                     spec,
                     EpilogueKind::BiasActivation { activation: Activation::GeluErf, save_pre: true },
                 );
-                problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
+                problem
+                    .check_simulated(&GpuRunner::simulator(Sm::Sm80))
+                    .unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
                 let problem = Problem::<bf16, f32>::new(spec.accumulate(), EpilogueKind::None);
-                problem.check_simulated(Sm::Sm80).unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
+                problem
+                    .check_simulated(&GpuRunner::simulator(Sm::Sm80))
+                    .unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
             }
         }
     }

@@ -7,13 +7,14 @@ use crate::gemm::{
 };
 use crate::{
     DType, Element,
+    gpu_spec::GpuSpec,
     operation::{Case, Name, Program},
-    simulated::Simulated,
+    runner::GpuRunner,
 };
 use ptx::{Storage, sim::Approximation};
 
-/// A multiprocessor count that the table's programs are chosen for: an H200's.
-const MULTIPROCESSORS: usize = 132;
+/// Multiprocessors of the GPU for which the table's programs are chosen.
+const MULTIPROCESSORS: usize = GpuSpec::H200.multiprocessors;
 
 /// The specializations that an encoder layer, its heads and their gradients need: every tile in every form, every
 /// epilogue on the two large tiles, and of the rest an example each.
@@ -97,11 +98,12 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     /// C and the kept pre-activation as they lie, from `multiprocessors` blocks.
     pub(in crate::gemm) fn simulate_hopper(
         &self,
+        gpu: &GpuRunner<'_>,
         product: &HopperProduct,
         multiprocessors: usize,
         approximation: Approximation,
     ) -> Result<(Vec<Y>, Vec<Y>), String> {
-        let mut device = Simulated::default();
+        let mut device = gpu.device();
         let spec = &self.spec;
         let nothing = vec![Y::from_f32(f32::NAN); spec.spans()[2]];
         let before = if spec.beta == Beta::One { &self.matrix } else { &nothing };
@@ -147,7 +149,7 @@ mod tests {
             for tile in HopperTile::ALL {
                 let product = HopperProduct { tile, ..product };
                 let run = |blocks| {
-                    let ran = problem.simulate_hopper(&product, blocks, EXACT);
+                    let ran = problem.simulate_hopper(&GpuRunner::simulator(ptx::Sm::Sm90a), &product, blocks, EXACT);
                     ran.unwrap_or_else(|error| panic!("{form} {tile:?}, {blocks} blocks: {error}"))
                 };
                 let (c, pre) = run(1);
@@ -175,9 +177,13 @@ mod tests {
                     EpilogueKind::BiasDropoutResidual { dropout: true, residual: true },
                 );
                 assert!(problem.hopper().is_some(), "{spec:?} is served");
-                problem.check_simulated(ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
+                problem
+                    .check_simulated(&GpuRunner::simulator(ptx::Sm::Sm90a))
+                    .unwrap_or_else(|error| panic!("{form}: {error}"));
                 let problem = Problem::<bf16, f32>::new(spec.accumulate(), EpilogueKind::None);
-                problem.check_simulated(ptx::Sm::Sm90a).unwrap_or_else(|error| panic!("{form}: {error}"));
+                problem
+                    .check_simulated(&GpuRunner::simulator(ptx::Sm::Sm90a))
+                    .unwrap_or_else(|error| panic!("{form}: {error}"));
             }
         }
     }
@@ -190,7 +196,8 @@ mod tests {
         a: &[X],
         b: &[X],
     ) -> Vec<f32> {
-        let mut device = Simulated::default();
+        let gpu = GpuRunner::simulator(ptx::Sm::Sm90a);
+        let mut device = gpu.device();
         let operands = [device.buffer("a", a), device.buffer("b", b)];
         let maps = product.maps(spec, operands.map(|buffer| buffer.address())).expect("buffers begin at chunks");
         for map in &maps {

@@ -1,6 +1,7 @@
 //! Tile sizes of the products on a GPU.
 
 use crate::gemm::{Beta, Gemm};
+use crate::gpu_spec::GpuSpec;
 
 /// Rows of tiles per rasterization group.
 pub(super) const GROUP: u32 = 8;
@@ -119,8 +120,8 @@ impl HopperTile {
     }
 }
 
-/// Bytes of device memory that an H200 moves in a cycle of its multiprocessors, for each of them: 4.3 TB/s at 1.46 GHz.
-const MEMORY_BYTES: usize = 22;
+/// Bytes of device memory per cycle and multiprocessor.
+const MEMORY_BYTES: usize = GpuSpec::H200.bytes_per_cycle();
 /// Cycles that the launch of a second kernel costs, about three microseconds.
 const LAUNCH: usize = 4400;
 /// The most layers that k is cut into.

@@ -13,7 +13,7 @@ use crate::{
     DType,
     check::{greatest_error, store, uniform, widen, within_error},
     operation::{Case, Pass},
-    simulated::{Buffer, Simulated},
+    runner::{Buffer, Device, GpuRunner},
 };
 use half::{bf16, f16};
 use ptx::{Sm, Storage, sim::Approximation};
@@ -53,34 +53,34 @@ pub(in crate::gemm) fn cases() -> Vec<Case> {
 }
 
 /// Checks a GPU-only case against the error bound; returns the error over the bound.
-pub(in crate::gemm) fn check(case: &Case, spec: Gemm, kind: EpilogueKind, sm: Sm) -> Result<f64, String> {
+pub(in crate::gemm) fn check(case: &Case, spec: Gemm, kind: EpilogueKind, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     if case.variant.ends_with(INTO_F32) {
-        return Problem::<bf16, f32>::new(spec, kind).check_simulated(sm);
+        return Problem::<bf16, f32>::new(spec, kind).check_simulated(gpu);
     }
     if case.variant.ends_with(F16) {
-        return check_f16(&spec, sm);
+        return check_f16(&spec, gpu);
     }
     let (beta, spec) = (spec.beta, Gemm { beta: Beta::Zero, ..spec });
-    if sm != Sm::Sm90a {
-        return check_slices(&spec, beta, sm);
+    if gpu.sm() != Sm::Sm90a {
+        return check_slices(&spec, beta, gpu);
     }
     let mut worst = 0.0f64;
     for tile in HopperTile::ALL {
-        let held = check_slices_on_hopper(&spec, beta, tile);
+        let held = check_slices_on_hopper(&spec, beta, gpu, tile);
         worst = worst.max(held.map_err(|error| format!("{tile:?}: {error}"))?);
     }
     Ok(worst)
 }
 
 /// Checks f16 operands and f16 output, on a large tile.
-fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
+fn check_f16(spec: &Gemm, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
     let [span_a, span_b, span_c] = spec.spans();
     let (a, b) = (random(1, span_a), random(2, span_b));
-    let mut device = Simulated::default();
+    let mut device = gpu.device();
     let operands = [device.buffer("a", &a), device.buffer("b", &b)];
     let c = device.unwritten::<f16>("c", span_c);
-    if sm == Sm::Sm90a {
+    if gpu.sm() == Sm::Sm90a {
         let product = HopperProduct::new(spec, Storage::F16, Storage::F16, EpilogueKind::None, 1);
         let product = HopperProduct { tile: HopperTile::WIDE, ..product.ok_or("TMA does not support the operands")? };
         let maps = product.maps(spec, operands.map(|buffer| buffer.address())).map_err(|error| error.to_string())?;
@@ -94,37 +94,37 @@ fn check_f16(spec: &Gemm, sm: Sm) -> Result<f64, String> {
         let product = Product { blocking: Blocking::LARGE, ..product };
         device.pointer(operands[0]).pointer(operands[1]).pointer(c);
         device.integers(sizes(spec, &Layers { count: 1, k_step: 0, k_chunk: spec.k, strides: [0; 3] }));
-        device.run(&product.program(sm), product.launch(spec.m, spec.n, 1), Approximation::Exact)?;
+        device.run(&product.program(gpu.sm()), product.launch(spec.m, spec.n, 1), Approximation::Exact)?;
     }
     let c: Vec<f32> = device.read::<f16>(c)?.into_iter().map(f16::to_f32).collect();
     let [a32, b32] = [a, b].map(|x| x.into_iter().map(f16::to_f32).collect::<Vec<f32>>());
     let exact = reference::product(spec, &widen::<f64, f32>(&a32), &widen::<f64, f32>(&b32));
     let naive = reference::product(spec, &a32, &b32);
     let naive: Vec<f32> = naive.into_iter().map(|x| f16::from_f32(x).to_f32()).collect();
-    within_error("c", &c, greatest_error(&naive, &exact), &exact)
+    gpu.compared(|| within_error("c", &c, greatest_error(&naive, &exact), &exact))
 }
 
 /// Checks the gradient of a weight with split-K: a second pass adds the f32 sums of the splits in order.
-fn check_slices(spec: &Gemm, beta: Beta, sm: Sm) -> Result<f64, String> {
+fn check_slices(spec: &Gemm, beta: Beta, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     let product = Product::new(spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8);
     let (count, chunk) = product.split(spec, 8);
     let elements = spec.m * spec.n;
-    hold_slices(spec, beta, sm, count, |device, [a, b], partial| {
+    hold_slices(spec, beta, gpu, count, |device, [a, b], partial| {
         device.pointer(a).pointer(b).pointer(partial);
         device.integers(sizes(spec, &Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, elements] }));
-        device.run(&product.program(sm), product.launch(spec.m, spec.n, count), Approximation::Exact)
+        device.run(&product.program(gpu.sm()), product.launch(spec.m, spec.n, count), Approximation::Exact)
     })
 }
 
 /// [`check_slices`] with Hopper's product: one block computes the tiles of all splits, the last of which may be
 /// shorter.
-fn check_slices_on_hopper(spec: &Gemm, beta: Beta, tile: HopperTile) -> Result<f64, String> {
+fn check_slices_on_hopper(spec: &Gemm, beta: Beta, gpu: &GpuRunner<'_>, tile: HopperTile) -> Result<f64, String> {
     let product = HopperProduct::new(spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8);
     let product = HopperProduct { tile, ..product.ok_or("TMA does not support the operands")? };
     let chunk = 4 * HopperTile::K as usize;
     let count = spec.k.div_ceil(chunk);
     let elements = spec.m * spec.n;
-    hold_slices(spec, beta, Sm::Sm90a, count, |device, operands, partial| {
+    hold_slices(spec, beta, gpu, count, |device, operands, partial| {
         let maps = product.maps(spec, operands.map(Buffer::address)).map_err(|error| error.to_string())?;
         for map in &maps {
             device.tensor_map(map);
@@ -139,15 +139,15 @@ fn check_slices_on_hopper(spec: &Gemm, beta: Beta, tile: HopperTile) -> Result<f
 fn hold_slices(
     spec: &Gemm,
     beta: Beta,
-    sm: Sm,
+    gpu: &GpuRunner<'_>,
     count: usize,
-    multiply: impl FnOnce(&mut Simulated, [Buffer; 2], Buffer) -> Result<(), String>,
+    multiply: impl FnOnce(&mut Device<'_>, [Buffer; 2], Buffer) -> Result<(), String>,
 ) -> Result<f64, String> {
     let elements = spec.m * spec.n;
     let [span_a, span_b, _] = spec.spans();
     let (a, b) = (uniform::<bf16>(1, span_a, 1.0), uniform::<bf16>(2, span_b, 1.0));
     let before = if beta == Beta::One { uniform::<f32>(3, elements, 1.0) } else { vec![f32::NAN; elements] };
-    let mut device = Simulated::default();
+    let mut device = gpu.device();
     let operands = [device.buffer("a", &a), device.buffer("b", &b)];
     let partial = device.unwritten::<f32>("partial", count * elements);
     multiply(&mut device, operands, partial)?;
@@ -156,14 +156,15 @@ fn hold_slices(
     // The second pass has the same program on Hopper.
     let sum = SplitKReduce { beta };
     device.integers([spec.m, spec.n, spec.n, count]);
-    device.run(&sum.program(sm), sum.launch(spec.m, spec.n), Approximation::Exact)?;
+    device.run(&sum.program(gpu.sm()), sum.launch(spec.m, spec.n), Approximation::Exact)?;
     let mut exact = reference::product(spec, &widen::<f64, bf16>(&a), &widen::<f64, bf16>(&b));
     let mut naive = reference::product(spec, &widen::<f32, bf16>(&a), &widen::<f32, bf16>(&b));
     if beta == Beta::One {
         exact = reference::add(&widen(&before), &exact);
         naive = reference::add(&before, &naive);
     }
-    within_error("c", &device.read::<f32>(c)?, greatest_error(&store::<f32>(&naive), &exact), &exact)
+    let c = device.read::<f32>(c)?;
+    gpu.compared(|| within_error("c", &c, greatest_error(&store::<f32>(&naive), &exact), &exact))
 }
 
 #[cfg(test)]

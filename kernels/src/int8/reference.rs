@@ -1,0 +1,58 @@
+//! Definition of the layer in 8-bit integers. Quantization is part of it, in f32; what follows is exact in f64, and a naive
+//! implementation in f32.
+
+use crate::check::Real;
+use crate::gelu::{self, Activation};
+
+/// Quantized numbers, and their scale and offset: x ≈ scale · q + offset.
+struct Row {
+    q: Vec<f32>,
+    scale: f32,
+    offset: f32,
+}
+
+/// A row of finite activations in 0 ..= `levels`.
+fn activations(x: &[f32], levels: f32) -> Row {
+    let low = x.iter().copied().fold(f32::INFINITY, f32::min);
+    let width = x.iter().copied().fold(f32::NEG_INFINITY, f32::max) - low;
+    let inverse = levels / width;
+    match inverse.is_finite() && !x.is_empty() {
+        true => {
+            let q = x.iter().map(|x| ((x - low) * inverse).round_ties_even()).collect();
+            Row { q, scale: width / levels, offset: low }
+        }
+        false => Row { q: vec![0.0; x.len()], scale: 0.0, offset: if x.is_empty() { 0.0 } else { low } },
+    }
+}
+
+/// A row of weights in -127 ..= 127.
+fn weights(w: &[f32]) -> Row {
+    let greatest = w.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
+    let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+    Row { q: w.iter().map(|x| (x * inverse).round_ties_even()).collect(), scale: greatest / 127.0, offset: 0.0 }
+}
+
+/// y \[m, n\] = act(x·Wᵀ + b) for x \[m, k\] and W \[n, k\], both quantized; activations in 0 ..= `levels`.
+pub fn linear<R: Real>(
+    [m, n, k]: [usize; 3],
+    x: &[f32],
+    w: &[f32],
+    bias: Option<&[f32]>,
+    activation: Option<Activation>,
+    levels: f32,
+) -> Vec<R> {
+    let row = |matrix: &[f32], i: usize| matrix[i * k..][..k].to_vec();
+    let of = |x: f32| R::of(f64::from(x));
+    let weights: Vec<Row> = (0..n).map(|j| weights(&row(w, j))).collect();
+    let mut y = Vec::with_capacity(m * n);
+    for x in (0..m).map(|i| activations(&row(x, i), levels)) {
+        for (j, w) in weights.iter().enumerate() {
+            let products = x.q.iter().zip(&w.q).fold(R::of(0.0), |sum, (&q, &v)| sum + of(q) * of(v));
+            let sum = w.q.iter().fold(R::of(0.0), |sum, &v| sum + of(v));
+            let p = of(x.scale) * of(w.scale) * products + of(x.offset) * (of(w.scale) * sum);
+            let p = bias.map_or(p, |bias| p + of(bias[j]));
+            y.push(activation.map_or(p, |activation| gelu::reference::apply(activation, p)));
+        }
+    }
+    y
+}

@@ -1,0 +1,400 @@
+//! What runs a case: a processor, the simulator, hardware, or nothing, which only collects the names of programs.
+//!
+//! A check of the table gets a [`Runner`] and launches through it. A recording simulator keeps every [`Launched`]: the
+//! program, its grid, what it cost, and memory before and after. A launch can be replayed with another text
+//! ([`Launched::replay`]), which is how mutants are tried (`kernels/tests/mutants`): a defect that gives no finding gives
+//! different memory, and [`Setting::replaced`] lets the check decide whether that matters.
+
+use crate::IsaKind;
+use crate::case::{Name, Program, Target};
+use bytemuck::Pod;
+use ptx::{
+    Launch, Sm, TensorMap,
+    sim::{Approximation, Argument, Error, Memory, Metrics, Module, Options, Report, Touched},
+};
+use std::{cell::RefCell, collections::BTreeSet, fmt, rc::Rc};
+
+/// A device for programs other than the simulator.
+pub trait Hardware {
+    /// Runs `program` on a copy of `memory`, waits, and copies all of it back; bytes that are not initialized are NaN.
+    ///
+    /// # Errors
+    /// The device refuses the program or the launch, or reports a fault.
+    fn launch(
+        &self,
+        program: &Program,
+        launch: Launch,
+        arguments: &[Argument],
+        memory: &mut Memory,
+    ) -> Result<(), String>;
+}
+
+/// What runs a case.
+pub enum Runner<'a> {
+    /// The processor, with this instruction set and two threads.
+    Cpu(IsaKind),
+    /// The programs for a GPU.
+    Gpu(GpuRunner<'a>),
+}
+
+impl<'a> Runner<'a> {
+    /// The simulator with default options.
+    pub fn simulator(sm: Sm) -> Self {
+        Self::Gpu(GpuRunner::simulator(sm))
+    }
+
+    /// A GPU that takes programs for `sm`.
+    pub fn hardware(sm: Sm, hardware: &'a dyn Hardware) -> Self {
+        Self::Gpu(GpuRunner { sm, takes_large: false, backend: Backend::Hardware(hardware) })
+    }
+
+    /// Where the case runs.
+    pub fn target(&self) -> Target {
+        match self {
+            Self::Cpu(isa) => Target::Cpu(*isa),
+            Self::Gpu(gpu) => Target::Simulator(gpu.sm),
+        }
+    }
+
+    /// True if cases that are too large for the tests run too.
+    pub(crate) fn takes_large(&self) -> bool {
+        matches!(self, Self::Gpu(gpu) if gpu.takes_large)
+    }
+}
+
+impl From<Target> for Runner<'_> {
+    /// The processor, or the simulator with default options.
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Cpu(isa) => Self::Cpu(isa),
+            Target::Simulator(sm) => Self::simulator(sm),
+        }
+    }
+}
+
+impl fmt::Display for Runner<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpu(GpuRunner { sm, backend: Backend::Hardware(_), .. }) => f.write_str(sm.name()),
+            _ => self.target().fmt(f),
+        }
+    }
+}
+
+/// What runs the launches of a case on a GPU.
+pub struct GpuRunner<'a> {
+    sm: Sm,
+    takes_large: bool,
+    backend: Backend<'a>,
+}
+
+enum Backend<'a> {
+    Simulator {
+        setting: Setting,
+        /// The launches so far, if they are recorded.
+        launched: Option<RefCell<Vec<Launched>>>,
+    },
+    Hardware(&'a dyn Hardware),
+    /// Runs nothing: buffers keep their contents, and results are not compared.
+    NamesOnly(RefCell<BTreeSet<Name>>),
+}
+
+impl GpuRunner<'_> {
+    /// The simulator with default options.
+    pub fn simulator(sm: Sm) -> Self {
+        Self { sm, takes_large: false, backend: Backend::Simulator { setting: Setting::default(), launched: None } }
+    }
+
+    /// The simulator, which keeps its launches; `takes_large`: cases that are too large for the tests run too.
+    pub fn recording(sm: Sm, setting: Setting, takes_large: bool) -> Self {
+        Self { sm, takes_large, backend: Backend::Simulator { setting, launched: Some(RefCell::default()) } }
+    }
+
+    /// Collects the names of the programs that are launched, without running them.
+    pub fn names_only(sm: Sm) -> Self {
+        Self { sm, takes_large: false, backend: Backend::NamesOnly(RefCell::default()) }
+    }
+
+    /// The architecture of the programs.
+    pub fn sm(&self) -> Sm {
+        self.sm
+    }
+
+    /// The recorded launches.
+    pub fn into_launched(self) -> Vec<Launched> {
+        match self.backend {
+            Backend::Simulator { launched: Some(launched), .. } => launched.into_inner(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The collected names.
+    pub fn into_names(self) -> BTreeSet<Name> {
+        match self.backend {
+            Backend::NamesOnly(names) => names.into_inner(),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// True if cases that are too large for the tests run too.
+    pub(crate) fn takes_large(&self) -> bool {
+        self.takes_large
+    }
+
+    /// True if nothing is computed.
+    pub(crate) fn only_names(&self) -> bool {
+        matches!(self.backend, Backend::NamesOnly(_))
+    }
+
+    /// The verdict of `compare` on results; 0 if nothing is computed.
+    pub(crate) fn compared(&self, compare: impl FnOnce() -> Result<f64, String>) -> Result<f64, String> {
+        if self.only_names() { Ok(0.0) } else { compare() }
+    }
+
+    /// Empty device memory.
+    pub(crate) fn device(&self) -> Device<'_> {
+        Device { gpu: self, memory: Memory::default(), arguments: Vec::new() }
+    }
+
+    /// Runs `program` on `memory`.
+    ///
+    /// # Errors
+    /// All findings of the simulator, or the error of the hardware.
+    pub(crate) fn launch(
+        &self,
+        program: &Program,
+        launch: Launch,
+        arguments: &[Argument],
+        memory: &mut Memory,
+        approximation: Approximation,
+    ) -> Result<(), String> {
+        let (setting, launched) = match &self.backend {
+            Backend::NamesOnly(names) => {
+                names.borrow_mut().insert(program.name.clone());
+                return Ok(());
+            }
+            Backend::Hardware(hardware) => return hardware.launch(program, launch, arguments, memory),
+            Backend::Simulator { setting, launched } => (setting, launched),
+        };
+        let same = |before: &&Rc<Launched>| {
+            before.is(program, launch, arguments, approximation) && memory.holds_the_same_as(&before.before)
+        };
+        if let Some(before) = setting.recorded.iter().find(same) {
+            *memory = before.after.snapshot();
+            return Ok(());
+        }
+        let replaced = setting.replaced.as_ref().filter(|(name, _)| *name == program.name);
+        let text = replaced.map_or(&program.text, |(_, text)| text);
+        let module = Module::parse(text).map_err(|error| error.to_string())?;
+        let options = Options { approximation, ..setting.options };
+        let before = launched.is_some().then(|| memory.snapshot());
+        let report = module.launch(&program.name.entry(), launch, arguments, memory, &options);
+        let metrics = report.map_err(|error| error.to_string())?.clean()?;
+        if let (Some(before), Some(all)) = (before, launched) {
+            let (name, touched, arguments) = (program.name.clone(), memory.touched(), arguments.to_vec());
+            let after = memory.snapshot();
+            let launched = Launched { name, launch, metrics, touched, arguments, approximation, before, after };
+            all.borrow_mut().push(launched);
+        }
+        Ok(())
+    }
+}
+
+/// How the simulator runs the launches of a case.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// Schedule and completion. A check that tries several approximations does so regardless of these options.
+    pub options: Options,
+    /// A program that runs with another text.
+    pub replaced: Option<(Name, String)>,
+    /// Launches that have run before: one of the same program with the same arguments on the same memory is not run again
+    /// but leaves the recorded memory.
+    pub recorded: Vec<Rc<Launched>>,
+}
+
+/// One launch of a program by a case.
+#[derive(Clone, Debug)]
+pub struct Launched {
+    /// The program.
+    pub name: Name,
+    /// Grid and block.
+    pub launch: Launch,
+    /// Its cost.
+    pub metrics: Metrics,
+    /// Bytes of global memory that it read or wrote, each counted once.
+    pub touched: Touched,
+    arguments: Vec<Argument>,
+    approximation: Approximation,
+    before: Memory,
+    after: Memory,
+}
+
+/// Outcome of a replay.
+#[derive(Clone, Debug)]
+pub enum Replayed {
+    /// Clean, and every byte of memory as before.
+    Same,
+    /// Clean, but memory is this, and differs: the check decides whether that matters.
+    Different(Memory),
+    /// Findings of the simulator.
+    Found(Report),
+    /// The text cannot be run.
+    Refused(Error),
+}
+
+impl Launched {
+    /// Arguments in the order of the parameters.
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments
+    }
+
+    /// The launch with another grid, for a program with a grid-stride loop: `None` if the program, whose `text` this is,
+    /// then leaves different memory.
+    pub fn on_grid(&self, text: &str, grid: [u32; 3]) -> Option<Launched> {
+        let mut other = Launched { launch: Launch { grid, ..self.launch }, ..self.clone() };
+        let options = Options { approximation: self.approximation, ..Options::default() };
+        let mut memory = self.before.snapshot();
+        let module = Module::parse(text).ok()?;
+        let report = module.launch(&self.name.entry(), other.launch, &self.arguments, &mut memory, &options).ok()?;
+        other.metrics = report.clean().ok()?;
+        memory.holds_the_same_as(&self.after).then_some(other)
+    }
+
+    /// Runs the launch with another text of the same program.
+    pub fn replay(&self, text: &str, options: &Options) -> Replayed {
+        let options = Options { approximation: self.approximation, ..*options };
+        let mut memory = self.before.snapshot();
+        let report = Module::parse(text)
+            .and_then(|module| module.launch(&self.name.entry(), self.launch, &self.arguments, &mut memory, &options));
+        match report {
+            Err(error) => Replayed::Refused(error),
+            Ok(report) if !report.findings.is_empty() => Replayed::Found(report),
+            Ok(_) if memory.holds_the_same_as(&self.after) => Replayed::Same,
+            Ok(_) => Replayed::Different(memory),
+        }
+    }
+
+    /// The launch as if it had left `memory`.
+    pub fn leaving(&self, memory: &Memory) -> Launched {
+        Launched { after: memory.snapshot(), ..self.clone() }
+    }
+
+    /// True if this is a launch of `program` with the same arguments.
+    fn is(&self, program: &Program, launch: Launch, arguments: &[Argument], approximation: Approximation) -> bool {
+        self.name == program.name
+            && (self.launch, self.approximation) == (launch, approximation)
+            && self.arguments == arguments
+    }
+}
+
+/// Memory of a GPU, and the arguments of its next launch in order.
+pub(crate) struct Device<'a> {
+    gpu: &'a GpuRunner<'a>,
+    memory: Memory,
+    arguments: Vec<Argument>,
+}
+
+/// A buffer in device memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer(u64);
+
+impl Buffer {
+    /// Address of its first byte.
+    pub(crate) fn address(self) -> u64 {
+        self.0
+    }
+
+    /// The address `bytes` behind the buffer's start, to be passed as a pointer.
+    pub(crate) fn plus(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u64)
+    }
+}
+
+impl Device<'_> {
+    /// The architecture of the programs.
+    pub(crate) fn sm(&self) -> Sm {
+        self.gpu.sm
+    }
+
+    /// A buffer that holds `values`, not yet an argument.
+    pub(crate) fn buffer<T: Pod>(&mut self, name: &str, values: &[T]) -> Buffer {
+        Buffer(self.memory.allocate_from(name, values))
+    }
+
+    /// An uninitialized buffer of `len` elements, not yet an argument.
+    pub(crate) fn unwritten<T: Pod>(&mut self, name: &str, len: usize) -> Buffer {
+        Buffer(self.memory.allocate(name, len * size_of::<T>()))
+    }
+
+    /// The next argument: a buffer's address.
+    pub(crate) fn pointer(&mut self, buffer: Buffer) -> &mut Self {
+        self.arguments.push(Argument::U64(buffer.0));
+        self
+    }
+
+    /// The next argument: a new buffer that holds `values`.
+    pub(crate) fn input<T: Pod>(&mut self, name: &str, values: &[T]) -> Buffer {
+        let buffer = self.buffer(name, values);
+        self.pointer(buffer);
+        buffer
+    }
+
+    /// The next argument: element `first` of a new buffer that holds `values`.
+    pub(crate) fn input_from<T: Pod>(&mut self, name: &str, values: &[T], first: usize) -> Buffer {
+        let buffer = self.buffer(name, values);
+        self.arguments.push(Argument::U64(buffer.0 + (first * size_of::<T>()) as u64));
+        buffer
+    }
+
+    /// The next argument: a new, uninitialized buffer.
+    pub(crate) fn output<T: Pod>(&mut self, name: &str, len: usize) -> Buffer {
+        let buffer = self.unwritten::<T>(name, len);
+        self.pointer(buffer);
+        buffer
+    }
+
+    /// The next arguments: integers.
+    pub(crate) fn integers(&mut self, values: impl IntoIterator<Item = usize>) -> &mut Self {
+        let number = |value| u32::try_from(value).expect("sizes of cases fit 32 bits");
+        self.arguments.extend(values.into_iter().map(|value| Argument::U32(number(value))));
+        self
+    }
+
+    /// The next argument: a float.
+    pub(crate) fn float(&mut self, value: f32) -> &mut Self {
+        self.arguments.push(Argument::F32(value));
+        self
+    }
+
+    /// The next argument: the tensor map of a matrix in device memory.
+    pub(crate) fn tensor_map(&mut self, map: &TensorMap) -> &mut Self {
+        self.arguments.push(Argument::TensorMap((*map).into()));
+        self
+    }
+
+    /// Runs `program` with the arguments, if there is anything to launch, and clears them; memory is kept.
+    ///
+    /// # Errors
+    /// All findings of the simulator, or the error of the hardware.
+    pub(crate) fn run(
+        &mut self,
+        program: &Program,
+        launch: Option<Launch>,
+        approximation: Approximation,
+    ) -> Result<(), String> {
+        let arguments = std::mem::take(&mut self.arguments);
+        match launch {
+            Some(launch) => self.gpu.launch(program, launch, &arguments, &mut self.memory, approximation),
+            None => Ok(()),
+        }
+    }
+
+    /// Contents of a buffer, every byte of which must have been written.
+    pub(crate) fn read<T: Pod>(&self, buffer: Buffer) -> Result<Vec<T>, String> {
+        if self.gpu.only_names() {
+            let bytes = self.memory.bytes(buffer.0).map_err(|error| error.to_string())?.0;
+            return Ok(bytemuck::pod_collect_to_vec(bytes));
+        }
+        self.memory.read(buffer.0).map_err(|error| error.to_string())
+    }
+}
