@@ -19,7 +19,7 @@ pub mod pretrain;
 pub mod report;
 pub mod span;
 pub mod tasks;
-pub mod training;
+pub mod train;
 
 pub use albert_tokenizer as tokenizer;
 pub use config::AlbertConfig;

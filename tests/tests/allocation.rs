@@ -5,17 +5,12 @@
 //! last step, over what was live before. Files that are mapped (the shards) are not in it, nor are stacks of threads.
 //! Predicted is `MemoryPlan::total`.
 
-use std::{
-    panic::resume_unwind,
-    path::Path,
-    sync::{Arc, atomic::AtomicBool},
-    thread,
-};
+use std::{panic::resume_unwind, path::Path, sync::atomic::AtomicBool, thread};
 
 use albert::{
-    data::{Dataset, Vocabulary},
-    pretrain::{Begin, MemoryPlan, Observer, Outcome, Recipe, Sources, Started, StepReport, pretrain},
+    pretrain::{PretrainDetails, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining, pretrain},
     tokenizer::Tokenizer,
+    train::{MemoryPlan, Observer, Outcome, StartMode, Started, StepReport},
 };
 use albert_tests::{
     allocator::{Counting, arm, disarm, live_and_peak, reset_peak},
@@ -37,11 +32,11 @@ struct Measure {
     tokens: u64,
 }
 
-impl Observer for Measure {
-    fn started(&mut self, started: &Started<'_>) {
+impl Observer<Pretraining> for Measure {
+    fn started(&mut self, started: &Started<'_, PretrainDetails>) {
         self.plan = started.memory;
     }
-    fn stepped(&mut self, report: &StepReport) {
+    fn stepped(&mut self, report: &StepReport<PretrainFigures>) {
         self.tokens += report.tokens;
         match report.step {
             1 => arm(),
@@ -72,19 +67,16 @@ fn measure(world: &World, folder: &Path, variant: &[&str], kept: &mut Vec<Device
     let steps = format!("schedule.steps={STEPS}");
     let settings: Vec<String> = MODEL.iter().chain(variant).map(|&text| text.to_owned()).chain([steps]).collect();
     let text = std::fs::read_to_string(world.path("recipe.toml")).unwrap();
-    let recipe = Recipe::from_toml(&text, &settings).unwrap();
+    let recipe = PretrainRecipe::from_toml(&text, &settings).unwrap();
     let tokenizer = Tokenizer::load(&world.path("tokenizer.json")).unwrap();
-    let vocabulary = Arc::new(Vocabulary::of(&tokenizer).unwrap());
-    let dataset = Dataset::open(&world.path("data"), &vocabulary).unwrap();
-    let files = tokenizer.to_files().unwrap();
-    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &files };
+    let sources = PretrainSources::open(&world.path("data"), &tokenizer).unwrap();
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 2).unwrap());
     kept.push(device.clone());
     let stop = AtomicBool::new(false);
     let mut measured = Measure::default();
     let (before, _) = live_and_peak();
     reset_peak();
-    let outcome = pretrain(&recipe, &sources, folder, Begin::New, device, &stop, &mut measured).unwrap();
+    let outcome = pretrain(&recipe, &sources, folder, StartMode::New, device, &stop, &mut measured).unwrap();
     assert!(matches!(outcome, Outcome::Finished(_)), "{variant:?}: {outcome:?}");
     (measured, before)
 }

@@ -15,18 +15,19 @@
 //! speed, accuracies of the pre-training objectives, task scores, their average.
 
 mod plan;
+mod result;
 mod run;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use plan::{Budget, Input, Plan, Row, Section, TaskPlan, Variant};
-pub use run::{PretrainResult, RunOutcome, RunResult, Stage, TaskResult, Watcher, ablate};
+pub use result::{PretrainResult, RunResult, TaskResult};
+pub use run::{RunOutcome, Stage, Watcher, ablate};
 pub use table::{Cell, Table, tables};
 
 use engine::EngineError;
 
-use crate::data::DataError;
 use crate::finetune::FinetuneError;
 use crate::pretrain::PretrainError;
 use crate::tokenizer::TokenizerError;
@@ -53,9 +54,9 @@ pub enum AblationError {
         /// The underlying error.
         source: Box<FinetuneError>,
     },
-    /// The shards cannot be read, or were made by another tokenizer.
+    /// The shards cannot be read, or were encoded by another tokenizer.
     #[error(transparent)]
-    Data(#[from] DataError),
+    Sources(#[from] PretrainError),
     /// The tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

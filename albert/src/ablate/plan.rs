@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use super::AblationError;
 use crate::cost::{Flops, ParameterCounts, Recompute, Workload};
 use crate::finetune::TaskName;
-use crate::pretrain::Recipe;
+use crate::pretrain::PretrainRecipe;
 
 /// A set of recipes to compare.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -108,7 +108,7 @@ pub struct Variant {
     /// Name of the first row with this recipe.
     pub name: String,
     /// The recipe; each run replaces its seed.
-    pub recipe: Recipe,
+    pub recipe: PretrainRecipe,
     /// (section, row) indices of the rows with this recipe.
     pub rows: Vec<(usize, usize)>,
 }
@@ -166,10 +166,9 @@ impl Plan {
         let mut variants: Vec<Variant> = Vec::new();
         for (s, section) in self.sections.iter().enumerate() {
             for (r, row) in section.rows.iter().enumerate() {
-                let recipe =
-                    Recipe::from_toml(&base, &row.set)
-                        .and_then(|recipe| recipe.with_vocabulary(vocabulary))
-                        .map_err(|source| AblationError::Row { row: row.name.clone(), source: Box::new(source) })?;
+                let recipe = PretrainRecipe::from_toml(&base, &row.set)
+                    .and_then(|recipe| recipe.with_vocabulary(vocabulary))
+                    .map_err(|source| AblationError::Row { row: row.name.clone(), source: Box::new(source) })?;
                 match variants.iter_mut().find(|variant| variant.recipe == recipe) {
                     Some(variant) => variant.rows.push((s, r)),
                     None => {
@@ -200,7 +199,7 @@ pub(super) fn folder_name(name: &str) -> String {
 impl Variant {
     /// Budget of one run.
     pub fn budget(&self) -> Budget {
-        let Recipe { model, data, schedule, compute, .. } = &self.recipe;
+        let PretrainRecipe { model, data, schedule, compute, .. } = &self.recipe;
         let (sequences, longest) = (data.batch.sequences_per_step.max(1), data.instances.max_sequence_length);
         let masked = (data.masking.probability * longest as f64).round() as usize;
         let masked_per_sequence = masked.clamp(1, data.masking.max_predictions.max(1));

@@ -5,69 +5,25 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::io::{create_dir_synced, write_atomically};
 use engine::{Device, EngineError};
-use serde::{Deserialize, Serialize};
 
 use super::AblationError;
 use super::plan::{Budget, Plan, TaskPlan, Variant, folder_name};
+use super::result::{PretrainResult, RunResult, TaskResult};
 use super::table::tables;
 use crate::checkpoint::ModelFolder;
-use crate::data::{Dataset, Objective, Vocabulary};
-use crate::finetune::{self, DataSource, FinetuneError, Loaded, finetune};
-use crate::metrics::Proportion;
-use crate::pretrain::{self, PretrainError, pretrain, sentence_accuracy};
+use crate::data::Objective;
+use crate::finetune::{
+    DataSource, FinetuneError, FinetuneRecipe, FinetuneSources, FinetuneSummary, Finetuning, Loaded, Task, finetune,
+};
+use crate::pretrain::{PretrainError, PretrainSources, Pretraining, pretrain, sentence_accuracy};
 use crate::tokenizer::Tokenizer;
-use crate::training::{Begin, FolderLock};
+use crate::train::{FolderLock, Observer, Outcome, StartMode};
 
 const RESULT: &str = "result.json";
-
-/// Result of pre-training.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PretrainResult {
-    /// Steps taken.
-    pub steps: u64,
-    /// Tokens processed.
-    pub tokens: u64,
-    /// Training time in seconds.
-    pub seconds: f64,
-    /// Masked-token accuracy on held-out text, 0 to 1.
-    pub mlm_accuracy: Option<f64>,
-    /// Next-sentence accuracy on held-out text; `None` for a model without a sentence objective.
-    pub nsp: Option<Proportion>,
-    /// Sentence-order accuracy on held-out text; `None` for a model without a sentence objective.
-    pub sop: Option<Proportion>,
-}
-
-/// Result of fine-tuning on one task.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TaskResult {
-    /// Name of the metric.
-    pub metric: String,
-    /// Best dev score, as a fraction like every [`crate::metrics::Metric`].
-    pub score: f64,
-    /// Training time in seconds.
-    pub seconds: f64,
-}
-
-/// Results of the finished stages of a row under one seed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunResult {
-    /// Fingerprint of the pre-training recipe.
-    pub recipe: serde_json::Value,
-    /// Result of pre-training.
-    pub pretrained: Option<PretrainResult>,
-    /// Results of fine-tuning, by task name.
-    pub tasks: BTreeMap<String, TaskResult>,
-    /// Message of a diverged stage; later stages are then skipped.
-    pub problem: Option<String>,
-}
 
 /// A stage that is about to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +48,9 @@ pub trait Watcher {
     /// Called before each stage.
     fn begins(&mut self, _stage: Stage<'_>) {}
     /// Observer of the next pre-training run.
-    fn pretraining(&mut self) -> &mut dyn pretrain::Observer;
+    fn pretraining(&mut self) -> &mut dyn Observer<Pretraining>;
     /// Observer of the next fine-tuning run.
-    fn finetuning(&mut self) -> &mut dyn finetune::Observer;
+    fn finetuning(&mut self) -> &mut dyn Observer<Finetuning>;
 }
 
 /// Outcome of [`ablate`].
@@ -123,10 +79,7 @@ pub fn ablate(
 ) -> Result<RunOutcome, AblationError> {
     let plan = Plan::from_toml(text)?;
     let tokenizer = Tokenizer::load(&plan.input.tokenizer)?;
-    let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
-    let dataset = Dataset::open(&plan.input.data, &vocabulary)?;
-    let files = tokenizer.to_files()?;
-    let sources = pretrain::Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &files };
+    let sources = PretrainSources::open(&plan.input.data, &tokenizer)?;
     let variants = plan.variants(tokenizer.vocab_size())?;
     keep_plan(folder, text)?;
     let mut runner = Runner { plan: &plan, sources, folder, device, stop, results: BTreeMap::new() };
@@ -178,7 +131,7 @@ fn keep_plan(folder: &Path, text: &str) -> Result<(), AblationError> {
 /// Runs stages and keeps their results by folder and seed.
 struct Runner<'a> {
     plan: &'a Plan,
-    sources: pretrain::Sources<'a>,
+    sources: PretrainSources,
     folder: &'a Path,
     device: &'a Device,
     stop: &'a AtomicBool,
@@ -308,12 +261,12 @@ impl Runner<'_> {
         let mut recipe = variant.recipe.clone();
         recipe.seed = seed;
         let folder = self.place(variant, seed).join("pretrain");
-        let (begin, device, observer) = (Begin::Resume, self.device.clone(), watcher.pretraining());
-        let outcome = pretrain(&recipe, &self.sources, &folder, begin, device, self.stop, observer).map_err(failed)?;
+        let (mode, device, observer) = (StartMode::Resume, self.device.clone(), watcher.pretraining());
+        let outcome = pretrain(&recipe, &self.sources, &folder, mode, device, self.stop, observer).map_err(failed)?;
         let summary = match outcome {
-            pretrain::Outcome::Finished(summary) => summary,
-            pretrain::Outcome::Stopped(_) => return Ok(RunOutcome::Stopped),
-            pretrain::Outcome::Diverged { problem, step, .. } => {
+            Outcome::Finished(summary) => summary,
+            Outcome::Stopped { .. } => return Ok(RunOutcome::Stopped),
+            Outcome::Diverged { problem, step, .. } => {
                 let problem = format!("pre-training, step {step}: {problem}");
                 self.note(variant, seed, |result| result.problem = Some(problem))?;
                 return Ok(RunOutcome::Finished);
@@ -325,7 +278,7 @@ impl Runner<'_> {
             steps: summary.step,
             tokens: summary.tokens,
             seconds: summary.seconds,
-            mlm_accuracy: summary.evaluation.map(|record| record.mlm_accuracy),
+            mlm_accuracy: summary.evaluation.map(|record| record.figures.mlm_accuracy),
             nsp: ask(Objective::Nsp).map_err(failed)?,
             sop: ask(Objective::Sop).map_err(failed)?,
         };
@@ -354,9 +307,9 @@ impl Runner<'_> {
         let place = self.place(variant, seed);
         let outcome = self.tune(task, seed, &place, watcher.finetuning()).map_err(failed)?;
         let summary = match outcome {
-            finetune::Outcome::Finished(summary) => summary,
-            finetune::Outcome::Stopped { .. } => return Ok(RunOutcome::Stopped),
-            finetune::Outcome::Diverged { problem, step } => {
+            Outcome::Finished(summary) => summary,
+            Outcome::Stopped { .. } => return Ok(RunOutcome::Stopped),
+            Outcome::Diverged { problem, step, .. } => {
                 let problem = format!("{}, step {step}: {problem}", task.name);
                 self.note(variant, seed, |result| result.problem = Some(problem))?;
                 return Ok(RunOutcome::Finished);
@@ -379,19 +332,19 @@ impl Runner<'_> {
         task: &TaskPlan,
         seed: u64,
         place: &Path,
-        observer: &mut dyn finetune::Observer,
-    ) -> Result<finetune::Outcome, FinetuneError> {
+        observer: &mut dyn Observer<Finetuning>,
+    ) -> Result<Outcome<FinetuneSummary>, FinetuneError> {
         let model = place.join("pretrain").join("last");
         let config = ModelFolder::open(&model)?.config().config.clone();
-        let mut recipe = finetune::Recipe::for_task(task.task, &config).with("", &task.set)?;
+        let mut recipe = FinetuneRecipe::for_task(task.task, &config).with("", &task.set)?;
         recipe.seed = seed;
         recipe.input.model = Some(model);
         let source = DataSource { task: task.task, settings: &recipe.data };
         let Loaded { problem, train, dev, .. } = source.load(&task.data)?;
-        let of_model = finetune::Task::new(task.task, problem, &recipe);
-        let sources = finetune::Sources { task: &of_model, train: &train, dev: dev.as_ref() };
+        let of_model = Task::new(task.task, problem, &recipe);
+        let sources = FinetuneSources { task: &of_model, train: &train, dev: dev.as_ref() };
         let folder = place.join(folder_name(&task.name));
-        finetune(&recipe, &sources, &folder, Begin::Resume, self.device.clone(), self.stop, observer)
+        finetune(&recipe, &sources, &folder, StartMode::Resume, self.device.clone(), self.stop, observer)
     }
 
     /// Writes both table files, with the results of other processes.

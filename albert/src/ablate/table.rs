@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::plan::{Plan, Row, Variant};
-use super::run::RunResult;
+use super::result::RunResult;
 use crate::metrics::percent;
 
 /// A figure over the seeds for which it was measured.
@@ -181,7 +181,7 @@ impl fmt::Display for Table {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::run::{PretrainResult, TaskResult};
+    use super::super::result::{PretrainResult, TaskResult};
     use super::*;
     use crate::finetune::TaskName;
 

@@ -9,9 +9,10 @@ use engine::{Cpu, Device, Isa, philox::Stream};
 use super::plan::folder_name;
 use super::*;
 use crate::data::{CorpusSettings, Source, SplitSettings, build};
-use crate::finetune;
-use crate::pretrain;
+use crate::finetune::Finetuning;
+use crate::pretrain::Pretraining;
 use crate::tokenizer::{TrainerConfig, train};
+use crate::train::{NoopObserver, Observer};
 
 /// Documents of number words that count upwards from a random start, so that the next word can be learned.
 fn sentences(documents: u32) -> Vec<Vec<String>> {
@@ -115,7 +116,7 @@ struct Stopper<'a> {
     stages: Vec<Begun>,
     budgets: Vec<Budget>,
     done: usize,
-    silent: (pretrain::NoopObserver, finetune::NoopObserver),
+    silent: NoopObserver,
 }
 
 impl Watcher for Stopper<'_> {
@@ -130,18 +131,18 @@ impl Watcher for Stopper<'_> {
             self.stop.store(true, Ordering::Relaxed);
         }
     }
-    fn pretraining(&mut self) -> &mut dyn pretrain::Observer {
-        &mut self.silent.0
+    fn pretraining(&mut self) -> &mut dyn Observer<Pretraining> {
+        &mut self.silent
     }
-    fn finetuning(&mut self) -> &mut dyn finetune::Observer {
-        &mut self.silent.1
+    fn finetuning(&mut self) -> &mut dyn Observer<Finetuning> {
+        &mut self.silent
     }
 }
 
 fn run(text: &str, folder: &Path, stages: usize) -> (RunOutcome, Vec<Begun>, Vec<Budget>) {
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 1).unwrap());
     let stop = AtomicBool::new(false);
-    let silent = (pretrain::NoopObserver, finetune::NoopObserver);
+    let silent = NoopObserver;
     let mut watcher = Stopper { stop: &stop, left: stages, stages: vec![], budgets: vec![], done: 0, silent };
     let ended = ablate(text, folder, &device, &stop, &mut watcher).unwrap();
     (ended, watcher.stages, watcher.budgets)
@@ -239,7 +240,7 @@ fn another_plan_or_recipe_is_refused() {
     run(&text, &folder, 1);
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 1).unwrap());
     let stop = AtomicBool::new(true);
-    let silent = (pretrain::NoopObserver, finetune::NoopObserver);
+    let silent = NoopObserver;
     let mut watcher = Stopper { stop: &stop, left: 0, stages: vec![], budgets: vec![], done: 0, silent };
     let mut message = |text: &str| ablate(text, &folder, &device, &stop, &mut watcher).unwrap_err().to_string();
     assert!(message(&text.replace("steps = 6", "steps = 7")).contains("holds another plan"));
@@ -273,6 +274,6 @@ fn the_plans_that_come_with_the_project_can_be_run() {
         assert_eq!(budgets.len(), count, "{budgets:?}");
         assert!(budgets.iter().all(|budget| budget.tokens == budgets[0].tokens), "{budgets:?}");
     }
-    let own = crate::pretrain::Recipe::from_toml(include_str!("../../../benches/tasks/own.toml"), &[]).unwrap();
+    let own = crate::pretrain::PretrainRecipe::from_toml(include_str!("../../../benches/tasks/own.toml"), &[]).unwrap();
     own.with_vocabulary(8192).unwrap();
 }

@@ -19,21 +19,6 @@ use crate::heads::{SquadV2Head, Task};
 use crate::model::{ForwardOptions, Inputs, Model};
 use crate::span::{BeamStart, WindowScores, log_softmax, top};
 
-/// Loss function of a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Cross-entropy over the classes of each row.
-    Classes,
-    /// Squared error of one number per row.
-    Number,
-    /// Cross-entropy over the given number of options of each example.
-    Options(usize),
-    /// Cross-entropy over options whose number differs between examples.
-    Ragged,
-    /// Loss of the first and the last token of an answer.
-    Answers,
-}
-
 /// A loss on the tape, with statistics for reports.
 #[derive(Debug)]
 pub(super) struct Loss {
@@ -148,18 +133,20 @@ pub(super) fn scores(
     })
 }
 
-/// Loss of `scores`.
+/// Loss of `scores`. `options` is the number of options that all examples have, if it is one number.
 pub(super) fn loss(
     model: &Model,
     tape: &Tape<'_>,
     batch: &Batch,
     scores: &Scores,
-    kind: Kind,
+    options: Option<usize>,
     denominator: f32,
 ) -> Result<Loss, EngineError> {
     match scores {
-        Scores::Values(scores) if kind == Kind::Number => loss_of_numbers(tape, batch, scores, denominator),
-        Scores::Values(scores) => loss_of_classes(tape, batch, scores, kind, denominator),
+        Scores::Values(scores) if batch.numbers.is_empty() => {
+            loss_of_classes(tape, batch, scores, options, denominator)
+        }
+        Scores::Values(scores) => loss_of_numbers(tape, batch, scores, denominator),
         Scores::Answers { logits, no_answer, sequences } => {
             let input = |list: &[u32]| tape.input([list.len()], list);
             let [starts, ends] = [input(&batch.answers[0])?, input(&batch.answers[1])?];
@@ -193,20 +180,21 @@ fn loss_of_classes(
     tape: &Tape<'_>,
     batch: &Batch,
     scores: &Var,
-    kind: Kind,
+    options: Option<usize>,
     denominator: f32,
 ) -> Result<Loss, EngineError> {
     let classes = tape.input([batch.classes.len()], &batch.classes)?;
-    let classified = match kind {
-        Kind::Options(count) => {
+    let has_options = batch.options.len() > 1;
+    let classified = match options.filter(|_| has_options) {
+        Some(count) => {
             let rows = ops::reshape(tape, scores, [batch.classes.len(), count])?;
             ops::cross_entropy(tape, &rows, &classes, denominator)?
         }
-        Kind::Ragged => {
+        None if has_options => {
             let options = Sequences::new(tape, &batch.options)?;
             ops::sequence_cross_entropy(tape, scores, &options, &classes, denominator)?
         }
-        Kind::Classes | Kind::Number | Kind::Answers => ops::cross_entropy(tape, scores, &classes, denominator)?,
+        None => ops::cross_entropy(tape, scores, &classes, denominator)?,
     };
     Ok(Loss { total: classified.loss.clone(), classified: Some(classified) })
 }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::feature::{Content, Feature, Target};
 use super::prediction::{Gold, Prediction, gold, greatest, threshold_of};
-use super::{Examples, FinetuneError, Recipe, Task};
+use super::{Examples, FinetuneError, FinetuneRecipe, Task};
 use crate::metrics::{
     self, Confusion, EntityCounts, LevelAccuracy, Mean, Metric, PairCount, ThresholdPoint, evaluate_squad1,
     evaluate_squad2, pearson, spearman, threshold_curve,
@@ -350,7 +350,7 @@ pub(super) const FEW_STEPS: u64 = 20;
 
 /// Evaluation and state of the run, the input of [`collapse`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Evaluated<'m> {
+pub(super) struct CollapseCheck<'m> {
     pub(super) problem: &'m Problem,
     pub(super) measured: &'m Measured,
     /// Mean training loss since the last evaluation; `None` if it covers too few steps.
@@ -366,12 +366,12 @@ pub(super) struct Evaluated<'m> {
 }
 
 /// Warning about a collapsed run, with remedies. `None` in the first [`FEW_STEPS`] steps, except at the last step.
-pub(super) fn collapse(recipe: &Recipe, evaluated: Evaluated<'_>) -> Option<String> {
-    let Evaluated { problem, measured, chance, step, .. } = evaluated;
-    if !evaluated.is_warm || (step < FEW_STEPS && !evaluated.is_last) {
+pub(super) fn collapse(recipe: &FinetuneRecipe, check: CollapseCheck<'_>) -> Option<String> {
+    let CollapseCheck { problem, measured, chance, step, .. } = check;
+    if !check.is_warm || (step < FEW_STEPS && !check.is_last) {
         return None;
     }
-    let at_chance = evaluated.loss.filter(|loss| chance > 0.0 && *loss >= 0.99 * chance).map(|loss| {
+    let at_chance = check.loss.filter(|loss| chance > 0.0 && *loss >= 0.99 * chance).map(|loss| {
         let relation = if loss <= 1.05 * chance { "that" } else { "above that" };
         format!("the training loss {loss:.4} is {relation} of {} ({chance:.4})", baseline(problem))
     });
@@ -449,12 +449,12 @@ mod tests {
 
     #[test]
     fn a_collapse_says_what_to_try() {
-        let recipe = Recipe::for_model(&crate::config::AlbertConfig::preset("xlarge").unwrap());
+        let recipe = FinetuneRecipe::for_model(&crate::config::AlbertConfig::preset("xlarge").unwrap());
         let healthy = Measured { count: 100, ..Measured::default() };
         let constant = Measured { constant: Some("the class \"1\"".into()), ..healthy.clone() };
         let classes = &problems()[0];
         let after = |problem, measured, loss, step, is_warm, is_last| {
-            collapse(&recipe, Evaluated { problem, measured, loss, chance: 0.693, step, is_warm, is_last })
+            collapse(&recipe, CollapseCheck { problem, measured, loss, chance: 0.693, step, is_warm, is_last })
         };
         assert_eq!(after(classes, &healthy, Some(0.60), 100, true, false), None);
         assert_eq!(after(classes, &healthy, Some(0.70), 100, false, false), None);

@@ -1,20 +1,21 @@
 //! Fine-tuning of a pre-trained model on the examples of a task.
 //!
 //! ```text
-//! example ── `feature` ──> sequences ── `batch` ──> ragged batch ── `loss` ──> gradients ── `trainer` ──> step
+//! example ── `feature` ──> sequences ── `batch` ──> ragged batch ── `loss` ──> gradients ── `train` ──> step
 //!                                                                └> scores ── `prediction` ──> metrics, answers
 //! ```
 //!
-//! * [`Recipe`]: every setting of a run, from TOML.
-//! * [`Trainer`]: model, optimizer and examples; one optimizer step at a time.
-//! * [`finetune`]: a run in a folder: steps, evaluations, the best model, reports; bit-exact when resumed.
+//! * [`FinetuneRecipe`]: every setting of a run, from TOML.
+//! * [`Finetuning`]: batches, losses and evaluation, for the training core in [`crate::train`].
+//! * [`finetune`]: a run in a folder.
 //! * [`Predictor`]: inference with a fine-tuned model or an ensemble.
 
 mod batch;
 mod feature;
+mod figures;
 mod loss;
 mod measure;
-mod observer;
+mod objective;
 mod prediction;
 mod predictor;
 mod presets;
@@ -23,35 +24,37 @@ mod report;
 mod run;
 #[cfg(test)]
 mod run_tests;
-mod seeds;
+mod scorer;
 mod source;
 #[cfg(test)]
 mod span_tests;
 mod start;
+mod summary;
 mod task;
 #[cfg(test)]
 mod tests;
-mod trainer;
 
-pub use crate::training::Begin;
 pub use batch::{Batch, Budget, Order};
 pub use feature::{Content, Feature, Features, Featurizer, Target};
+pub use figures::{DevFigures, FinetuneFigures};
 pub use measure::{Measured, baseline, chance, measure};
-pub use observer::{EvaluationRecord, NoopObserver, Observer, Record, Started, TrainRecord};
+pub use objective::{FinetuneDetails, FinetuneSources, Finetuning};
 pub use prediction::{Gold, Prediction, average, gold, threshold_of};
 pub use predictor::{Predictor, members_of};
 pub use presets::Preset;
 pub use recipe::{
-    BatchSettings, DropoutSettings, EvaluationSettings, Input, Recipe, RunSettings, ScheduleSettings, SpanHead,
-    SpanRecipe, Steps, TextSettings,
+    BatchSettings, DropoutSettings, FinetuneInput, FinetuneRecipe, FinetuneSchedule, SpanHead, SpanRecipe, Steps,
+    TextSettings,
 };
 pub use report::{confusion_section, rows, threshold_panel};
-pub use run::{Outcome, Sources, Summary, finetune};
-pub use seeds::{SeedSummary, Spread};
+pub use run::finetune;
 pub use source::{DataSettings, DataSource, ExampleReader, Loaded, TaskName};
 pub use start::{HeadOrigin, Start};
+pub use summary::{FinetuneSummary, SeedSummary, Spread};
 pub use task::{TASK_FILE, Task};
-pub use trainer::{StepReport, Trainer};
+
+/// A line of `metrics.jsonl`.
+pub type FinetuneRecord = Record<FinetuneFigures, DevFigures>;
 
 use engine::EngineError;
 
@@ -63,6 +66,7 @@ use crate::model::ModelError;
 use crate::report::ReportError;
 use crate::tasks::{Choice, Problem, Question, Tagged, TaskError, Text};
 use crate::tokenizer::TokenizerError;
+use crate::train::{Record, SettingError};
 
 /// Error of fine-tuning, evaluation or prediction.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +109,12 @@ impl From<ModelError> for FinetuneError {
             ModelError::Config(error) => Self::Config(error),
             ModelError::Engine(error) => Self::Engine(error),
         }
+    }
+}
+
+impl From<SettingError> for FinetuneError {
+    fn from(SettingError(problem): SettingError) -> Self {
+        Self::Recipe(problem)
     }
 }
 

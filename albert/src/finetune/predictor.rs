@@ -10,8 +10,8 @@ use super::batch::Budget;
 use super::feature::Feature;
 use super::measure::golds;
 use super::prediction::{Prediction, answers, average, predictions};
+use super::scorer::Scorer;
 use super::start::{head_of, tokenizer_of};
-use super::trainer::Scorer;
 use super::{Examples, Features, Featurizer, FinetuneError, SpanHead, Task};
 use crate::checkpoint::{Heads, ModelFolder, TaskHead};
 use crate::finite::check_finite;
@@ -19,6 +19,7 @@ use crate::model::ForwardOptions;
 use crate::span::{Threshold, tune};
 use crate::tasks::{Problem, Question};
 use crate::tokenizer::Tokenizer;
+use crate::train::Runtime;
 
 /// Maximum tokens of a batch, raised for longer examples.
 const TOKENS: usize = 4096;
@@ -41,6 +42,7 @@ pub struct Predictor {
 struct Member {
     tokenizer: Tokenizer,
     task: Task,
+    runtime: Runtime,
     scorer: Scorer,
     is_planned: bool,
 }
@@ -195,14 +197,11 @@ impl Member {
         let heads = Heads::for_task(head_of(&task.problem, &task.span)?);
         let (model, params, _) = files.model(heads, &[], workspace.device().processor(), 0)?;
         let scorer = Scorer {
-            workspace,
-            model,
-            params,
             specials: tokenizer.specials(),
             budget: Budget { tokens: TOKENS, sequences: SEQUENCES },
             options: ForwardOptions::EVALUATION,
         };
-        Ok(Self { tokenizer, task, scorer, is_planned: false })
+        Ok(Self { tokenizer, task, runtime: Runtime { workspace, model, params }, scorer, is_planned: false })
     }
 
     fn predict(&mut self, examples: &Examples) -> Result<(Vec<Prediction>, Vec<usize>), FinetuneError> {
@@ -214,7 +213,7 @@ impl Member {
             stride: self.task.span.stride,
             keep_windows: true,
         };
-        let cpu = self.scorer.workspace.device().processor().clone();
+        let cpu = self.runtime.workspace.device().processor().clone();
         let Features { list, truncated, .. } = cpu.install(|| featurizer.features(examples))?;
         let budget = self.scorer.budget.with_room_for(&list);
         if budget != self.scorer.budget {
@@ -223,19 +222,19 @@ impl Member {
         // For few examples, memory for the largest batch is not worth planning.
         let tokens: usize = list.iter().map(|feature| feature.content.tokens()).sum();
         if let (false, Some(like)) = (self.is_planned || tokens < TOKENS, list.first()) {
-            self.scorer.plan(&like.clone())?;
+            self.scorer.plan(&mut self.runtime, like)?;
             self.is_planned = true;
         }
         if let Examples::Questions(questions) = examples {
-            let scores = self.scorer.window_scores(&list)?;
+            let scores = self.scorer.window_scores(&mut self.runtime, &list)?;
             for (feature, score) in list.iter().zip(&scores) {
-                check_finite(&score.elements(), 1, &self.scorer.params, |_| name(examples, feature))?;
+                check_finite(&score.elements(), 1, &self.runtime.params, |_| name(examples, feature))?;
             }
             return Ok((answers(questions, &list, &scores, &self.task.span.decode), truncated));
         }
-        let scores = self.scorer.scores(&list)?;
+        let scores = self.scorer.scores(&mut self.runtime, &list)?;
         for (feature, values) in list.iter().zip(&scores) {
-            check_finite(values, 1, &self.scorer.params, |_| name(examples, feature))?;
+            check_finite(values, 1, &self.runtime.params, |_| name(examples, feature))?;
         }
         Ok((predictions(&self.task.problem, 0..examples.len(), &list, &scores), truncated))
     }

@@ -25,23 +25,24 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
+use toml::Table;
 
 use super::{DataSettings, FinetuneError, TaskName};
 use crate::config::AlbertConfig;
 use crate::span::DecodeSettings;
-use crate::training::{
-    self, ComputeSettings, OptimizerKind, OptimizerSettings, ScheduleKind, expect, one_line, parse, set,
+use crate::train::{
+    ComputeSettings, EvaluationSettings, OptimizerKind, OptimizerSettings, RunSettings, ScheduleKind, ScheduleSettings,
+    TrainSettings, check_decay, expect, fingerprint, lay_over, parse, recipe_of, set,
 };
 
 /// Every setting of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recipe {
+pub struct FinetuneRecipe {
     /// Seed of the head's initialization, of dropout and of the order of examples.
     pub seed: u64,
     /// Initial model.
-    pub input: Input,
+    pub input: FinetuneInput,
     /// Names of columns and keys in the input files.
     pub data: DataSettings,
     /// Length limits of sequences.
@@ -55,7 +56,7 @@ pub struct Recipe {
     /// Optimizer.
     pub optimizer: OptimizerSettings,
     /// Learning-rate schedule.
-    pub schedule: ScheduleSettings,
+    pub schedule: FinetuneSchedule,
     /// Storage type and checkpointing of activations.
     pub compute: ComputeSettings,
     /// Evaluations on the dev set.
@@ -67,7 +68,7 @@ pub struct Recipe {
 /// Initial model; its files may move before a run is resumed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Input {
+pub struct FinetuneInput {
     /// Folder of a pre-trained model, for encoder and pooler; the head is initialized at random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<PathBuf>,
@@ -151,7 +152,7 @@ pub struct DropoutSettings {
 /// Learning-rate schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ScheduleSettings {
+pub struct FinetuneSchedule {
     /// Shape of the schedule.
     pub kind: ScheduleKind,
     /// Optimizer steps of the whole run; alternative to `epochs`.
@@ -170,28 +171,6 @@ pub struct ScheduleSettings {
     pub power: f64,
     /// Learning rate at the end.
     pub end_learning_rate: f64,
-}
-
-/// Evaluations on the dev set.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EvaluationSettings {
-    /// Steps between evaluations. 0 evaluates after every epoch, but at most about 20 times per run and at least 10
-    /// steps apart (a third of the run if that is less). The end of the run is always evaluated.
-    pub interval: u64,
-    /// Number of evaluations without improvement after which the run stops; 0 never stops early.
-    pub patience: u64,
-}
-
-/// Reports and checkpoints.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunSettings {
-    /// Steps between records in `metrics.jsonl`.
-    pub log_interval: u64,
-    /// Steps between checkpoints for resuming. By default one is written only when the run is stopped; 0 writes none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint_interval: Option<u64>,
 }
 
 /// Resolved numbers of steps of a run.
@@ -214,7 +193,7 @@ const APART: u64 = 10;
 /// Pairs of alternative keys; the one given last replaces the other.
 const ALTERNATIVES: [[&str; 2]; 2] = [["steps", "epochs"], ["warmup_steps", "warmup_share"]];
 
-impl Recipe {
+impl FinetuneRecipe {
     /// Default recipe for a model. Learning rates depend on the model's width: wide models collapse to one class at
     /// BERT's rates, and xlarge and xxlarge also need gradients clipped at 0.1.
     pub fn for_model(config: &AlbertConfig) -> Self {
@@ -227,7 +206,7 @@ impl Recipe {
         let is_xlarge = config.hidden_size >= 2048;
         Self {
             seed: 12_345,
-            input: Input::default(),
+            input: FinetuneInput::default(),
             data: DataSettings::default(),
             text: TextSettings {
                 max_sequence_length: config.max_position_embeddings.min(512),
@@ -243,7 +222,7 @@ impl Recipe {
                 clip_norm: if is_xlarge { 0.1 } else { 1.0 },
                 ..OptimizerSettings::default()
             },
-            schedule: ScheduleSettings {
+            schedule: FinetuneSchedule {
                 kind: ScheduleKind::Smooth,
                 steps: None,
                 epochs: Some(3.0),
@@ -253,12 +232,12 @@ impl Recipe {
                 end_learning_rate: 0.0,
             },
             compute: ComputeSettings::default(),
-            evaluation: EvaluationSettings { interval: 0, patience: 0 },
-            run: RunSettings { log_interval: 10, checkpoint_interval: None },
+            evaluation: EvaluationSettings { interval: 0, patience: Some(0) },
+            run: RunSettings { log_interval: 10, checkpoint_interval: None, divergence_margin: 0.0 },
         }
     }
 
-    /// Default recipe for a task: [`Recipe::for_model`], with shorter windows and questions for answer spans.
+    /// Default recipe for a task: [`FinetuneRecipe::for_model`], with shorter windows and questions for answer spans.
     #[must_use]
     pub fn for_task(task: TaskName, config: &AlbertConfig) -> Self {
         let mut recipe = Self::for_model(config);
@@ -276,27 +255,26 @@ impl Recipe {
     /// # Errors
     /// The text is not TOML, a key is unknown, or a value is invalid.
     pub fn with(&self, text: &str, overrides: &[String]) -> Result<Self, FinetuneError> {
-        let wrong = FinetuneError::Recipe;
         let mut table = Table::try_from(self).expect("a recipe is a table");
-        lay_over(&mut table, parse(text).map_err(wrong)?);
+        lay_over(&mut table, parse(text)?, &ALTERNATIVES);
         for text in overrides {
             let mut one = Table::new();
-            set(&mut one, text).map_err(wrong)?;
-            lay_over(&mut table, one);
+            set(&mut one, text)?;
+            lay_over(&mut table, one, &ALTERNATIVES);
         }
-        let recipe: Self = Value::Table(table).try_into().map_err(|error: toml::de::Error| wrong(one_line(&error)))?;
-        recipe.validate()?;
-        Ok(recipe)
+        Self::of(table)
     }
 
-    /// Parses the output of [`Recipe::to_toml`].
+    /// Parses the output of [`FinetuneRecipe::to_toml`].
     ///
     /// # Errors
-    /// As [`Recipe::with`], or a setting is missing.
+    /// As [`FinetuneRecipe::with`], or a setting is missing.
     pub fn from_toml(text: &str) -> Result<Self, FinetuneError> {
-        let table = parse(text).map_err(FinetuneError::Recipe)?;
-        let recipe: Self =
-            Value::Table(table).try_into().map_err(|error: toml::de::Error| FinetuneError::Recipe(one_line(&error)))?;
+        Self::of(parse(text)?)
+    }
+
+    fn of(table: Table) -> Result<Self, FinetuneError> {
+        let recipe: Self = recipe_of(table)?;
         recipe.validate()?;
         Ok(recipe)
     }
@@ -308,12 +286,7 @@ impl Recipe {
 
     /// Settings that determine the results of the run, as JSON: all except `input` and `run`.
     pub fn fingerprint(&self) -> serde_json::Value {
-        let mut value = serde_json::to_value(self).expect("a recipe has string keys");
-        if let Some(keys) = value.as_object_mut() {
-            keys.shift_remove("input");
-            keys.shift_remove("run");
-        }
-        serde_json::from_str(&value.to_string()).expect("serialized JSON parses")
+        fingerprint(self)
     }
 
     /// Numbers of steps of a run over `examples` examples.
@@ -340,17 +313,20 @@ impl Recipe {
         Ok(Steps { total, warmup, evaluation })
     }
 
-    /// Schedule of a run of `steps`.
-    pub(super) fn schedule(&self, steps: Steps) -> training::ScheduleSettings {
-        let ScheduleSettings { kind, power, end_learning_rate, .. } = self.schedule;
-        training::ScheduleSettings {
+    /// Settings for the training core of a run of `steps`.
+    pub(super) fn train_settings(&self, steps: Steps) -> TrainSettings {
+        let Self { seed, optimizer, schedule, compute, evaluation, run, .. } = self.clone();
+        let FinetuneSchedule { kind, power, end_learning_rate, .. } = schedule;
+        let schedule = ScheduleSettings {
             kind,
             steps: steps.total,
             warmup_steps: steps.warmup,
             power,
             end_learning_rate,
             replans: Vec::new(),
-        }
+        };
+        let evaluation = EvaluationSettings { interval: steps.evaluation, ..evaluation };
+        TrainSettings { seed, optimizer, schedule, compute, evaluation, run }
     }
 
     /// The configuration of `model` with the recipe's dropout.
@@ -376,32 +352,22 @@ impl Recipe {
                 "`input.from_scratch` discards the weights that `input.from` loads; set only one of them".into(),
             );
         }
-        self.optimizer.check().map_err(FinetuneError::Recipe)?;
-        let (schedule, rate) = (&self.schedule, self.optimizer.learning_rate);
+        self.optimizer.check()?;
+        let (schedule, rate) = (&self.schedule, |key, rate: Option<f64>| {
+            let rate = rate.unwrap_or(0.0);
+            expect(key, rate, (0.0..1.0).contains(&rate), "at least 0, below 1")
+        });
         let (epochs, share) = (schedule.epochs.unwrap_or(1.0), schedule.warmup_share.unwrap_or(0.0));
-        let [encoder, classifier] = [self.dropout.encoder, self.dropout.classifier].map(|rate| rate.unwrap_or(0.0));
-        let (end, threshold) = (schedule.end_learning_rate, self.span.null_threshold.unwrap_or(0.0));
-        expect(&[
-            ("schedule.epochs", epochs, epochs > 0.0 && epochs <= 1e6, "above 0, at most 1000000"),
-            ("schedule.warmup_share", share, (0.0..=1.0).contains(&share), "0 to 1"),
-            ("schedule.power", schedule.power, schedule.power > 0.0 && schedule.power <= 100.0, "above 0, at most 100"),
-            (
-                "schedule.end_learning_rate",
-                end,
-                (0.0..=rate).contains(&end),
-                "at least 0, at most `optimizer.learning_rate`",
-            ),
-            (
-                "data.dev_share",
-                self.data.dev_share,
-                (0.0..=0.5).contains(&self.data.dev_share),
-                "0 (nothing is held out) to 0.5",
-            ),
-            ("span.null_threshold", threshold, threshold.is_finite(), "a finite number"),
-            ("dropout.encoder", encoder, (0.0..1.0).contains(&encoder), "at least 0, below 1"),
-            ("dropout.classifier", classifier, (0.0..1.0).contains(&classifier), "at least 0, below 1"),
-        ])
-        .map_err(FinetuneError::Recipe)?;
+        expect("schedule.epochs", epochs, epochs > 0.0 && epochs <= 1e6, "above 0, at most 1000000")?;
+        expect("schedule.warmup_share", share, (0.0..=1.0).contains(&share), "0 to 1")?;
+        check_decay(schedule.power, schedule.end_learning_rate, self.optimizer.learning_rate)?;
+        let dev_share = self.data.dev_share;
+        expect("data.dev_share", dev_share, (0.0..=0.5).contains(&dev_share), "0 (nothing is held out) to 0.5")?;
+        let threshold = self.span.null_threshold.unwrap_or(0.0);
+        expect("span.null_threshold", threshold, threshold.is_finite(), "a finite number")?;
+        rate("dropout.encoder", self.dropout.encoder)?;
+        rate("dropout.classifier", self.dropout.classifier)?;
+        self.run.check()?;
         if schedule.steps.is_some() == schedule.epochs.is_some() {
             return wrong("give either `schedule.steps` or `schedule.epochs`".into());
         }
@@ -420,7 +386,6 @@ impl Recipe {
             ("batch.examples_per_step", examples_per_step, 1, 1 << 24),
             ("batch.max_tokens", max_tokens, longest, 1 << 30),
             ("batch.max_sequences", max_sequences, 1, 1 << 24),
-            ("run.log_interval", self.run.log_interval as usize, 1, usize::MAX),
             ("span.stride", self.span.stride, 1, 1 << 20),
             ("span.decode.n_best", self.span.decode.n_best, 1, 1 << 10),
             ("span.decode.max_answer", self.span.decode.max_answer, 1, 1 << 20),
@@ -447,41 +412,22 @@ impl Recipe {
     }
 }
 
-/// Inserts the values of `over` into `table`, recursively. A key removes its alternative.
-fn lay_over(table: &mut Table, over: Table) {
-    for (key, value) in over {
-        for [a, b] in ALTERNATIVES {
-            for (one, other) in [(a, b), (b, a)] {
-                if key == one {
-                    table.remove(other);
-                }
-            }
-        }
-        match (table.get_mut(&key), value) {
-            (Some(Value::Table(old)), Value::Table(new)) => lay_over(old, new),
-            (_, value) => {
-                table.insert(key, value);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn base() -> Recipe {
-        Recipe::for_model(&AlbertConfig::preset("base").unwrap())
+    fn base() -> FinetuneRecipe {
+        FinetuneRecipe::for_model(&AlbertConfig::preset("base").unwrap())
     }
 
-    fn with(overrides: &[&str]) -> Result<Recipe, FinetuneError> {
+    fn with(overrides: &[&str]) -> Result<FinetuneRecipe, FinetuneError> {
         base().with("", &overrides.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
     fn is_read_back_as_written() {
         for recipe in [base(), with(&["schedule.steps=10", "dropout.encoder=0.2", "input.model=/m"]).unwrap()] {
-            assert_eq!(Recipe::from_toml(&recipe.to_toml()).unwrap(), recipe);
+            assert_eq!(FinetuneRecipe::from_toml(&recipe.to_toml()).unwrap(), recipe);
         }
     }
 
@@ -514,7 +460,7 @@ mod tests {
     #[test]
     fn rates_follow_the_size_of_the_model() {
         let of = |name| {
-            let recipe = Recipe::for_model(&AlbertConfig::preset(name).unwrap());
+            let recipe = FinetuneRecipe::for_model(&AlbertConfig::preset(name).unwrap());
             recipe.validate().unwrap();
             (recipe.optimizer.learning_rate, recipe.optimizer.clip_norm)
         };

@@ -2,20 +2,23 @@
 
 use std::path::Path;
 
-use super::observer::Record;
+use super::figures::FinetuneFigures;
 use super::start::labels_of;
-use super::{FinetuneError, Measured, Recipe, Task};
+use super::{FinetuneRecipe, FinetuneRecord, Measured, Task};
 use crate::metrics::PairCount;
-use crate::report::{Curve, Panel, Section, read_metrics, write_html, write_panels};
+use crate::report::{BLUE, Curve, ORANGE, Panel, ReportError, Section, write_html, write_panels};
 use crate::tasks::Problem;
-
-const BLUE: [u8; 3] = [31, 119, 180];
-const ORANGE: [u8; 3] = [255, 127, 14];
+use crate::train::{Record, TrainRecord, evaluation_points, train_points};
 
 /// Writes both reports for the run in `folder`; `best` are the metrics of its best model.
-pub(super) fn draw(folder: &Path, task: &Task, best: Option<&Measured>, recipe: &Recipe) -> Result<(), FinetuneError> {
-    let records: Vec<Record> = read_metrics(&folder.join("metrics.jsonl"))?;
-    let panels = panels(&records);
+pub(super) fn draw(
+    folder: &Path,
+    records: &[FinetuneRecord],
+    task: &Task,
+    best: Option<&Measured>,
+    recipe: &FinetuneRecipe,
+) -> Result<(), ReportError> {
+    let panels = panels(records);
     write_panels(&folder.join("curves.svg"), &panels)?;
     let mut sections = Vec::new();
     if let Some(best) = best {
@@ -25,7 +28,7 @@ pub(super) fn draw(folder: &Path, task: &Task, best: Option<&Measured>, recipe: 
     }
     sections.push(Section::Panels(panels));
     sections.push(Section::Text { title: "Recipe".into(), text: recipe.to_toml() });
-    Ok(write_html(&folder.join("report.html"), &format!("Fine-tuning: {}", task.name.name()), &sections)?)
+    write_html(&folder.join("report.html"), &format!("Fine-tuning: {}", task.name.name()), &sections)
 }
 
 /// Maximum number of classes of a full matrix; with more classes, number of listed pairs.
@@ -73,35 +76,23 @@ pub fn rows(measured: &Measured) -> Vec<(String, String)> {
     figures.chain(others).collect()
 }
 
-fn panels(records: &[Record]) -> Vec<Panel> {
-    let train = |value: fn(&super::TrainRecord) -> Option<f64>| {
-        let points = records.iter().filter_map(|record| match record {
-            Record::Train(record) => Some((record.step as f64, value(record)?)),
-            Record::Evaluation(_) => None,
-        });
-        points.collect::<Vec<_>>()
-    };
-    let dev = |value: &dyn Fn(&Measured) -> Option<f64>| {
-        let points = records.iter().filter_map(|record| match record {
-            Record::Evaluation(record) => Some((record.step as f64, value(&record.measured)?)),
-            Record::Train(_) => None,
-        });
-        points.collect::<Vec<_>>()
-    };
+fn panels(records: &[FinetuneRecord]) -> Vec<Panel> {
+    let train = |value: fn(&TrainRecord<FinetuneFigures>) -> Option<f64>| train_points(records, value);
+    let dev = |value: fn(&Measured) -> Option<f64>| evaluation_points(records, |r| value(&r.figures.measured));
     let name = records.iter().find_map(|record| match record {
-        Record::Evaluation(record) => record.measured.figures.first().map(|(name, _)| name.clone()),
+        Record::Evaluation(record) => record.figures.measured.figures.first().map(|(name, _)| name.clone()),
         Record::Train(_) => None,
     });
     let name = name.unwrap_or_else(|| "dev set".into());
     let curve = |name: &str, color, points| Curve { name: name.to_owned(), color, points };
     let panel = |title: &str, curves| Panel { title: title.to_owned(), axis: "step", curves };
     vec![
-        panel("loss", vec![curve("training", BLUE, train(|r| Some(r.loss))), curve("dev", ORANGE, dev(&|m| m.loss))]),
+        panel("loss", vec![curve("training", BLUE, train(|r| Some(r.loss))), curve("dev", ORANGE, dev(|m| m.loss))]),
         panel(
             &name,
             vec![
-                curve("accuracy, training", BLUE, train(|r| r.accuracy)),
-                curve(&format!("{name}, dev"), ORANGE, dev(&|m| Some(m.main()))),
+                curve("accuracy, training", BLUE, train(|r| r.figures.accuracy)),
+                curve(&format!("{name}, dev"), ORANGE, dev(|m| Some(m.main()))),
             ],
         ),
         panel("learning rate", vec![curve("learning rate", BLUE, train(|r| Some(r.learning_rate)))]),

@@ -9,53 +9,54 @@ use super::tests::{device, made_up, pretrained, problems, recipe, task};
 use super::*;
 use crate::report::read_metrics;
 use crate::tasks::Label;
+use crate::train::{EvaluationRecord, NoopObserver, Observer, Outcome, StartMode, Started, StepReport};
 
 /// Observer that records its calls and can set the stop flag after a number of steps.
 #[derive(Default)]
 struct Listener<'s> {
     head: HeadOrigin,
     stop: Option<(&'s AtomicBool, u64)>,
-    steps: Vec<StepReport>,
-    evaluations: Vec<EvaluationRecord>,
+    steps: Vec<StepReport<FinetuneFigures>>,
+    evaluations: Vec<EvaluationRecord<DevFigures>>,
     fresh: Vec<String>,
 }
 
-impl Observer for Listener<'_> {
-    fn started(&mut self, started: &Started<'_>) {
-        self.fresh.clone_from(&started.report.fresh);
-        self.head.clone_from(started.head);
+impl Observer<Finetuning> for Listener<'_> {
+    fn started(&mut self, started: &Started<'_, FinetuneDetails>) {
+        self.fresh.clone_from(&started.details.report.fresh);
+        self.head.clone_from(&started.details.head);
     }
-    fn stepped(&mut self, report: &StepReport) {
+    fn stepped(&mut self, report: &StepReport<FinetuneFigures>) {
         self.steps.push(*report);
         if let Some((stop, at)) = self.stop {
             stop.store(report.step >= at, Ordering::Relaxed);
         }
     }
-    fn evaluated(&mut self, record: &EvaluationRecord) {
+    fn evaluated(&mut self, record: &EvaluationRecord<DevFigures>, _: bool) {
         self.evaluations.push(record.clone());
     }
 }
 
 fn run(
-    recipe: &Recipe,
+    recipe: &FinetuneRecipe,
     problem: &Problem,
     folder: &Path,
-    begin: Begin,
+    mode: StartMode,
     device: Device,
     stop_at: Option<u64>,
-) -> Result<(Outcome, Listener<'static>), FinetuneError> {
+) -> Result<(Outcome<FinetuneSummary>, Listener<'static>), FinetuneError> {
     let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
     let (train, dev) = (made_up(problem, 200, 1), made_up(problem, 60, 2));
     let task = task(problem);
-    let sources = Sources { task: &task, train: &train, dev: Some(&dev) };
-    let outcome = finetune(recipe, &sources, folder, begin, device, stop, &mut listener)?;
+    let sources = FinetuneSources { task: &task, train: &train, dev: Some(&dev) };
+    let outcome = finetune(recipe, &sources, folder, mode, device, stop, &mut listener)?;
     Ok((outcome, listener))
 }
 
 /// The metrics records with times and speeds set to 0.
-fn timeless(folder: &Path) -> Vec<Record> {
-    let mut records: Vec<Record> = read_metrics(&folder.join("metrics.jsonl")).unwrap();
+fn timeless(folder: &Path) -> Vec<FinetuneRecord> {
+    let mut records: Vec<FinetuneRecord> = read_metrics(&folder.join("metrics.jsonl")).unwrap();
     for record in &mut records {
         match record {
             Record::Train(record) => (record.tokens_per_second, record.seconds) = (0.0, 0.0),
@@ -74,11 +75,11 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
     for (at, problem) in problems().iter().enumerate() {
         let folder = runs.path().join(at.to_string());
         let recipe = recipe(pretrained.path(), &SHORT);
-        let (outcome, heard) = run(&recipe, problem, &folder, Begin::New, device(2), None).unwrap();
+        let (outcome, heard) = run(&recipe, problem, &folder, StartMode::New, device(2), None).unwrap();
         let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
         let best = summary.best.unwrap();
         assert_eq!(heard.evaluations.len(), 4);
-        let all = heard.evaluations.iter().map(|record| &record.measured);
+        let all = heard.evaluations.iter().map(|record| &record.figures.measured);
         let first_of_best = all.reduce(|best, own| if own.is_better_than(best) { own } else { best }).unwrap();
         assert_eq!(&best, first_of_best, "{problem:?}");
         // Every figure except a threshold is a fraction.
@@ -88,6 +89,13 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
         for file in ["config.toml", "task.json", "config.json", "tokenizer.json", "curves.svg", "report.html"] {
             assert!(folder.join(file).is_file(), "{file}");
         }
+        let is_event_file = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.unwrap().file_name().to_string_lossy().contains("tfevents")
+        };
+        assert_eq!(
+            std::fs::read_dir(&folder).unwrap().filter_map(|entry| is_event_file(entry).then_some(())).count(),
+            1
+        );
         let mut predictor = Predictor::load(std::slice::from_ref(&folder), &device(1)).unwrap();
         assert_eq!((predictor.task().name, &predictor.task().problem), (task(problem).name, problem));
         let dev = made_up(problem, 60, 2);
@@ -129,20 +137,23 @@ fn an_interrupted_run_ends_as_one_that_was_not() {
     let problem = &problems()[3];
     let recipe = recipe(pretrained.path(), &SHORT);
     let [whole, parts] = ["whole", "parts"].map(|name| runs.path().join(name));
-    run(&recipe, problem, &whole, Begin::New, device(2), None).unwrap();
-    let (outcome, _) = run(&recipe, problem, &parts, Begin::New, device(1), Some(13)).unwrap();
-    assert!(matches!(outcome, Outcome::Stopped { summary: Summary { step: 13, .. }, saved: Some(_) }), "{outcome:?}");
-    let message = run(&recipe, problem, &parts, Begin::New, device(1), None).err().unwrap().to_string();
+    run(&recipe, problem, &whole, StartMode::New, device(2), None).unwrap();
+    let (outcome, _) = run(&recipe, problem, &parts, StartMode::New, device(1), Some(13)).unwrap();
+    assert!(
+        matches!(outcome, Outcome::Stopped { summary: FinetuneSummary { step: 13, .. }, saved: Some(_) }),
+        "{outcome:?}"
+    );
+    let message = run(&recipe, problem, &parts, StartMode::New, device(1), None).err().unwrap().to_string();
     assert!(message.contains("already holds a run; resume it"), "{message}");
     let theirs = std::fs::File::open(parts.join(".lock")).unwrap();
     theirs.lock().unwrap();
-    let message = run(&recipe, problem, &parts, Begin::Resume, device(1), None).err().unwrap().to_string();
+    let message = run(&recipe, problem, &parts, StartMode::Resume, device(1), None).err().unwrap().to_string();
     assert!(message.contains("another process trains there"), "{message}");
     drop(theirs);
     let other = recipe.with("", &["optimizer.learning_rate=0.01".into()]).unwrap();
-    let message = run(&other, problem, &parts, Begin::Resume, device(1), None).err().unwrap().to_string();
+    let message = run(&other, problem, &parts, StartMode::Resume, device(1), None).err().unwrap().to_string();
     assert!(message.contains("`optimizer.learning_rate` = 0.003, but now it is 0.01"), "{message}");
-    run(&recipe, problem, &parts, Begin::Resume, device(2), None).unwrap();
+    run(&recipe, problem, &parts, StartMode::Resume, device(2), None).unwrap();
     assert_eq!(timeless(&parts), timeless(&whole));
     for file in ["model.safetensors", "predictions.jsonl", "config.toml"] {
         assert!(std::fs::read(parts.join(file)).unwrap() == std::fs::read(whole.join(file)).unwrap(), "{file}");
@@ -156,23 +167,23 @@ fn a_stop_saves_without_an_interval_and_says_so_where_nothing_is_kept() {
     let usual = recipe(pretrained.path(), &["schedule.steps=40", "evaluation.interval=10", "dropout.encoder=0.1"]);
     assert_eq!(usual.run.checkpoint_interval, None);
     let [whole, parts, none] = ["whole", "parts", "none"].map(|name| runs.path().join(name));
-    run(&usual, problem, &whole, Begin::New, device(2), None).unwrap();
+    run(&usual, problem, &whole, StartMode::New, device(2), None).unwrap();
     assert!(!whole.join("checkpoints").exists(), "a run that was not stopped keeps no state");
-    let (outcome, _) = run(&usual, problem, &parts, Begin::New, device(1), Some(17)).unwrap();
+    let (outcome, _) = run(&usual, problem, &parts, StartMode::New, device(1), Some(17)).unwrap();
     let Outcome::Stopped { saved: Some(path), .. } = outcome else { panic!("{outcome:?}") };
     assert!(path.is_file(), "{}", path.display());
-    let (_, heard) = run(&usual, problem, &parts, Begin::Resume, device(2), None).unwrap();
+    let (_, heard) = run(&usual, problem, &parts, StartMode::Resume, device(2), None).unwrap();
     assert_eq!(heard.steps.first().map(|report| report.step), Some(18));
     assert_eq!(timeless(&parts), timeless(&whole));
     for file in ["model.safetensors", "predictions.jsonl", "config.toml", "task.json", "config.json"] {
         assert!(std::fs::read(parts.join(file)).unwrap() == std::fs::read(whole.join(file)).unwrap(), "{file}");
     }
     // Resumed once more, the finished run takes no further step.
-    let (_, heard) = run(&usual, problem, &parts, Begin::Resume, device(1), None).unwrap();
+    let (_, heard) = run(&usual, problem, &parts, StartMode::Resume, device(1), None).unwrap();
     assert_eq!(heard.steps.len(), 0);
 
     let never = usual.with("", &["run.checkpoint_interval=0".into()]).unwrap();
-    let (outcome, _) = run(&never, problem, &none, Begin::New, device(1), Some(17)).unwrap();
+    let (outcome, _) = run(&never, problem, &none, StartMode::New, device(1), Some(17)).unwrap();
     assert!(matches!(outcome, Outcome::Stopped { saved: None, .. }), "{outcome:?}");
     assert!(!none.join("checkpoints").exists());
 }
@@ -183,7 +194,7 @@ fn a_head_follows_its_labels_into_another_order() {
     let (early, late) =
         (problems()[0].clone(), Problem::Classes { labels: ["late", "early"].map(str::to_owned).to_vec() });
     let first = runs.path().join("first");
-    run(&recipe(pretrained.path(), &[]), &early, &first, Begin::New, device(1), None).unwrap();
+    run(&recipe(pretrained.path(), &[]), &early, &first, StartMode::New, device(1), None).unwrap();
     let little = ["schedule.steps=1", "optimizer.learning_rate=1e-6", "dropout.classifier=0"];
     let from = format!("input.from={}", first.display());
     let recipe = recipe(pretrained.path(), &[&little[..], &[&from]].concat());
@@ -212,11 +223,11 @@ fn a_head_follows_its_labels_into_another_order() {
         Examples::Texts(list)
     };
     let (train, dev, task) = (swapped(1), swapped(2), task(&late));
-    let sources = Sources { task: &task, train: &train, dev: Some(&dev) };
+    let sources = FinetuneSources { task: &task, train: &train, dev: Some(&dev) };
     let (stop, folder) = (AtomicBool::new(false), runs.path().join("second"));
     let mut heard = Listener::default();
-    finetune(&recipe, &sources, &folder, Begin::New, device(1), &stop, &mut heard).unwrap();
-    assert!(heard.evaluations[0].measured.main() > 0.95, "{:?}", heard.evaluations[0]);
+    finetune(&recipe, &sources, &folder, StartMode::New, device(1), &stop, &mut heard).unwrap();
+    assert!(heard.evaluations[0].figures.measured.main() > 0.95, "{:?}", heard.evaluations[0]);
 }
 
 #[test]
@@ -225,7 +236,8 @@ fn what_does_not_fit_is_counted_and_what_is_no_text_refused() {
     let [two, three, ..] = problems();
     let [single, pairs] = [(two, "single"), (three, "pairs")].map(|(problem, name)| {
         let folder = runs.path().join(name);
-        run(&recipe(pretrained.path(), &["schedule.steps=1"]), &problem, &folder, Begin::New, device(1), None).unwrap();
+        run(&recipe(pretrained.path(), &["schedule.steps=1"]), &problem, &folder, StartMode::New, device(1), None)
+            .unwrap();
         folder
     });
     let text = |first: &str, second: Option<&str>| {
@@ -258,17 +270,19 @@ fn a_collapse_is_warned_of_once_and_ties_keep_the_lower_loss() {
     let dead = ["schedule.steps=100", "evaluation.interval=10", "optimizer.learning_rate=1e-9"];
     let folder = runs.path().join("dead");
     let (_, heard) =
-        run(&recipe(pretrained.path(), &dead), &problems()[1], &folder, Begin::New, device(1), None).unwrap();
-    let warnings = heard.evaluations.iter().filter(|record| record.collapse.is_some()).count();
+        run(&recipe(pretrained.path(), &dead), &problems()[1], &folder, StartMode::New, device(1), None).unwrap();
+    let warnings = heard.evaluations.iter().filter(|record| record.figures.collapse.is_some()).count();
     assert_eq!((heard.evaluations.len(), warnings), (10, 1));
     // The dev accuracy reaches 1 long before the loss reaches its minimum.
     let easy = recipe(pretrained.path(), &["schedule.steps=120", "evaluation.interval=20"]);
-    let (outcome, heard) = run(&easy, &problems()[0], &runs.path().join("easy"), Begin::New, device(1), None).unwrap();
+    let (outcome, heard) =
+        run(&easy, &problems()[0], &runs.path().join("easy"), StartMode::New, device(1), None).unwrap();
     let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
-    let perfect: Vec<_> = heard.evaluations.iter().filter(|record| record.measured.main() == 1.0).collect();
+    let perfect: Vec<_> = heard.evaluations.iter().filter(|record| record.figures.measured.main() == 1.0).collect();
     assert!(perfect.len() > 1, "{:?}", heard.evaluations);
-    let lowest = perfect.iter().min_by(|a, b| a.measured.loss.partial_cmp(&b.measured.loss).unwrap()).unwrap();
-    assert_eq!((summary.best_step, summary.best.as_ref()), (lowest.step, Some(&lowest.measured)));
+    let lowest =
+        perfect.iter().min_by(|a, b| a.figures.measured.loss.partial_cmp(&b.figures.measured.loss).unwrap()).unwrap();
+    assert_eq!((summary.best_step, summary.best.as_ref()), (lowest.step, Some(&lowest.figures.measured)));
     assert!(lowest.step > perfect[0].step, "{perfect:?}");
 }
 
@@ -278,16 +292,16 @@ fn an_earlier_fine_tuning_lends_its_head_where_labels_agree() {
     let [_, three, number, ..] = problems();
     let recipe = recipe(pretrained.path(), &[]);
     let first = runs.path().join("first");
-    run(&recipe, &three, &first, Begin::New, device(1), None).unwrap();
+    run(&recipe, &three, &first, StartMode::New, device(1), None).unwrap();
     let little = ["schedule.steps=1", "optimizer.learning_rate=1e-6"].map(str::to_owned).to_vec();
     let from = recipe.with("", &[little, vec![format!("input.from={}", first.display())]].concat()).unwrap();
-    let (_, heard) = run(&from, &three, &runs.path().join("same"), Begin::New, device(1), None).unwrap();
+    let (_, heard) = run(&from, &three, &runs.path().join("same"), StartMode::New, device(1), None).unwrap();
     assert_eq!(heard.fresh, Vec::<String>::new());
-    assert!(heard.evaluations[0].measured.main() > 0.9, "the head is not that of the earlier run");
+    assert!(heard.evaluations[0].figures.measured.main() > 0.9, "the head is not that of the earlier run");
     let other = Problem::Classes { labels: ["x", "y", "z"].map(str::to_owned).to_vec() };
     for (at, problem) in [number, other].iter().enumerate() {
         let folder = runs.path().join(at.to_string());
-        let (_, heard) = run(&from, problem, &folder, Begin::New, device(1), None).unwrap();
+        let (_, heard) = run(&from, problem, &folder, StartMode::New, device(1), None).unwrap();
         assert_eq!(heard.fresh, ["classifier.weight", "classifier.bias"], "{problem:?}");
     }
     // Models of one task can be averaged, models of two tasks cannot.
@@ -308,16 +322,16 @@ fn a_run_without_learning_is_called_a_collapse_and_patience_ends_it() {
     let dead =
         ["schedule.steps=200", "evaluation.interval=5", "evaluation.patience=3", "optimizer.learning_rate=1e-30"];
     let (outcome, heard) =
-        run(&recipe(pretrained.path(), &dead), problem, &runs.path().join("dead"), Begin::New, device(1), None)
+        run(&recipe(pretrained.path(), &dead), problem, &runs.path().join("dead"), StartMode::New, device(1), None)
             .unwrap();
     let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
     assert!(summary.stopped_early && summary.step < 200, "{summary:?}");
-    assert_eq!(heard.evaluations.iter().filter(|record| record.is_best).count(), 1);
+    assert_eq!(heard.evaluations.iter().filter(|record| record.figures.is_best).count(), 1);
     let text = summary.collapse.expect("a model that learns nothing");
     assert!(text.contains("optimizer.learning_rate=2.5e-31, now 1e-30"), "{text}");
     let alive = recipe(pretrained.path(), &["schedule.steps=60"]);
-    let (_, heard) = run(&alive, problem, &runs.path().join("alive"), Begin::New, device(1), None).unwrap();
-    assert_eq!(heard.evaluations.last().unwrap().collapse, None);
+    let (_, heard) = run(&alive, problem, &runs.path().join("alive"), StartMode::New, device(1), None).unwrap();
+    assert_eq!(heard.evaluations.last().unwrap().figures.collapse, None);
 }
 
 #[test]
@@ -325,12 +339,14 @@ fn refuses_what_cannot_be_learnt() {
     let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
     let recipe = recipe(pretrained.path(), &[]);
     let problem = &problems()[0];
-    let of = |train: &Examples, problem: &Problem, recipe: &Recipe| {
+    let of = |train: &Examples, problem: &Problem, recipe: &FinetuneRecipe| {
         let task = task(problem);
-        let sources = Sources { task: &task, train, dev: None };
+        let sources = FinetuneSources { task: &task, train, dev: None };
         let stop = AtomicBool::new(false);
         let folder = runs.path().join("run");
-        finetune(recipe, &sources, &folder, Begin::New, device(1), &stop, &mut NoopObserver).unwrap_err().to_string()
+        finetune(recipe, &sources, &folder, StartMode::New, device(1), &stop, &mut NoopObserver)
+            .unwrap_err()
+            .to_string()
     };
     let Examples::Texts(mut list) = made_up(problem, 5, 1) else { unreachable!() };
     list[3].label = None;

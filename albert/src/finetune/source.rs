@@ -344,10 +344,12 @@ impl DataSource<'_> {
         match self.task {
             TaskName::Race if is_passage || path.is_dir() => Ok(ExampleReader::Choices(read_race_at(path, purpose)?)),
             TaskName::Glue(task) if is_tsv => {
-                let split = match () {
-                    () if stem.starts_with("train") => Split::Train,
-                    () if stem.starts_with("dev") => Split::Dev,
-                    () => Split::Test,
+                let split = if stem.starts_with("train") {
+                    Split::Train
+                } else if stem.starts_with("dev") {
+                    Split::Dev
+                } else {
+                    Split::Test
                 };
                 Ok(ExampleReader::Texts(task.read_file(path, split)?))
             }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use engine::Workspace;
 
 use super::batch::Batch;
-use super::loss::{Kind, loss, scores};
+use super::loss::{loss, scores};
 use super::tests::{device, features, made_up, pretrained, recipe};
 use super::*;
 use crate::model::{ForwardOptions, Inputs};
@@ -92,7 +92,7 @@ fn losses_and_gradients_are_those_of_the_equations() {
         let got = {
             let tape = workspace.train(&params, None);
             let scores = scores(&model, &tape, &batch, &ForwardOptions::EVALUATION).unwrap();
-            let loss = loss(&model, &tape, &batch, &scores, Kind::Answers, batch.weight as f32).unwrap();
+            let loss = loss(&model, &tape, &batch, &scores, None, batch.weight as f32).unwrap();
             tape.backward(&loss.total, &mut gradients).unwrap();
             f64::from(tape.item(&loss.total).unwrap())
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use engine::{Cpu, EngineError, ParamStore};
 
-use super::{FinetuneError, Recipe, SpanHead, SpanRecipe, name_of};
+use super::{FinetuneError, FinetuneRecipe, SpanHead, SpanRecipe, name_of};
 use crate::checkpoint::{Heads, LoadReport, ModelFolder, ParameterSpec, TaskHead, parameters};
 use crate::config::{AlbertConfig, Family};
 use crate::model::Model;
@@ -141,7 +141,7 @@ impl Start {
     ///
     /// # Errors
     /// The recipe names no model, or the model does not fit the recipe.
-    pub fn load(recipe: &Recipe, problem: &Problem, cpu: &Cpu) -> Result<Self, FinetuneError> {
+    pub fn load(recipe: &FinetuneRecipe, problem: &Problem, cpu: &Cpu) -> Result<Self, FinetuneError> {
         let (folder, is_earlier) = match (&recipe.input.from, &recipe.input.model) {
             (Some(from), _) => (from, true),
             (None, Some(model)) => (model, false),

@@ -6,7 +6,7 @@ use engine::EngineError;
 use engine::io::write_atomically;
 use serde::{Deserialize, Serialize};
 
-use super::{DataSettings, Examples, FinetuneError, Recipe, SpanRecipe, TaskName, TextSettings};
+use super::{DataSettings, Examples, FinetuneError, FinetuneRecipe, SpanRecipe, TaskName, TextSettings};
 use crate::checkpoint::{CheckpointError, ModelFolder, TaskHead};
 use crate::config::ProblemType;
 use crate::metrics::Metric;
@@ -38,7 +38,7 @@ pub struct Task {
 
 impl Task {
     /// Task `name` with the settings of `recipe`.
-    pub fn new(name: TaskName, problem: Problem, recipe: &Recipe) -> Self {
+    pub fn new(name: TaskName, problem: Problem, recipe: &FinetuneRecipe) -> Self {
         let (text, span, data) = (recipe.text.clone(), recipe.span.clone(), recipe.data.clone());
         // Without B- and I- labels there are no entities.
         let has_entities =
@@ -137,7 +137,7 @@ impl Task {
                 return Err(wrong(problem.into()));
             }
         };
-        let defaults = Recipe::for_task(name, &reading.config);
+        let defaults = FinetuneRecipe::for_task(name, &reading.config);
         Ok(Self::new(name, problem, &defaults))
     }
 }

@@ -10,6 +10,7 @@ use crate::model::Model;
 use crate::span::DecodeSettings;
 use crate::tasks::{Answer, Label};
 use crate::tokenizer::{Cleaning, Piece, PieceKind, SPECIAL_PIECES, Tokenizer};
+use crate::train::Trainer;
 
 /// Every letter is a word of one piece; words of several letters have a piece each.
 pub(super) fn tokenizer() -> Tokenizer {
@@ -138,7 +139,7 @@ pub(super) fn problems() -> [Problem; 7] {
     ]
 }
 
-pub(super) fn recipe(folder: &std::path::Path, overrides: &[&str]) -> Recipe {
+pub(super) fn recipe(folder: &std::path::Path, overrides: &[&str]) -> FinetuneRecipe {
     let config = crate::checkpoint::ModelFolder::open(folder).unwrap().config().config.clone();
     let mut all = vec![
         format!("input.model={}", folder.display()),
@@ -151,7 +152,7 @@ pub(super) fn recipe(folder: &std::path::Path, overrides: &[&str]) -> Recipe {
         "span.stride=8".into(),
     ];
     all.extend(overrides.iter().map(|&text| text.to_owned()));
-    Recipe::for_model(&config).with("", &all).unwrap()
+    FinetuneRecipe::for_model(&config).with("", &all).unwrap()
 }
 
 pub(super) fn features(problem: &Problem, examples: &Examples) -> Vec<Feature> {
@@ -167,15 +168,23 @@ pub(super) fn features(problem: &Problem, examples: &Examples) -> Vec<Feature> {
     featurizer.features(examples).unwrap().list
 }
 
-fn trainer(folder: &std::path::Path, problem: &Problem, overrides: &[&str], device: Device) -> Trainer {
-    let recipe = recipe(folder, overrides);
-    let features = features(problem, &made_up(problem, 200, 1));
-    let start = Start::load(&recipe, problem, device.processor()).unwrap();
-    Trainer::new(&recipe, problem, start, features, &[], device).unwrap()
+/// A trainer on `examples`, without a dev set.
+fn trainer_of(
+    recipe: &FinetuneRecipe,
+    problem: &Problem,
+    examples: &Examples,
+    device: Device,
+) -> Result<Trainer<Finetuning>, FinetuneError> {
+    let sources = FinetuneSources { task: &task(problem), train: examples, dev: None };
+    Trainer::<Finetuning>::new(recipe, &sources, device)
+}
+
+fn trainer(folder: &std::path::Path, problem: &Problem, overrides: &[&str], device: Device) -> Trainer<Finetuning> {
+    trainer_of(&recipe(folder, overrides), problem, &made_up(problem, 200, 1), device).unwrap()
 }
 
 /// The task's first figure on examples that were not trained on, from 0 to 1.
-fn quality(trainer: &mut Trainer, problem: &Problem) -> f64 {
+fn quality(trainer: &mut Trainer<Finetuning>, problem: &Problem) -> f64 {
     let examples = made_up(problem, 100, 2);
     let features = features(problem, &examples);
     let predictions = match &examples {
@@ -283,9 +292,9 @@ fn options_may_differ_in_number() {
     }
     let undropped = ["dropout.encoder=0", "dropout.classifier=0", "batch.examples_per_step=60"];
     let recipe = recipe(folder.path(), &undropped);
-    let features = features(&Problem::Choice, &Examples::Choices(list));
-    let start = Start::load(&recipe, &Problem::Choice, device(1).processor()).unwrap();
-    let mut trainer = Trainer::new(&recipe, &Problem::Choice, start, features.clone(), &[], device(1)).unwrap();
+    let examples = Examples::Choices(list);
+    let features = features(&Problem::Choice, &examples);
+    let mut trainer = trainer_of(&recipe, &Problem::Choice, &examples, device(1)).unwrap();
     let scores = trainer.scores(&features).unwrap();
     let losses = features.iter().zip(&scores).map(|(feature, scores)| {
         let Target::Class(Some(right)) = feature.target else { unreachable!() };
@@ -305,9 +314,7 @@ fn sixteen_bits_learn_as_thirty_two_but_for_rounding() {
     let folder = pretrained();
     for problem in problems() {
         let recipe = recipe(folder.path(), &["compute.activations=bf16"]);
-        let list = features(&problem, &made_up(&problem, 200, 1));
-        let start = Start::load(&recipe, &problem, device(1).processor()).unwrap();
-        let made = Trainer::new(&recipe, &problem, start, list, &[], device(1));
+        let made = trainer_of(&recipe, &problem, &made_up(&problem, 200, 1), device(1));
         if problem == (Problem::Span { may_be_impossible: true }) {
             let message = made.unwrap_err().to_string();
             assert!(message.contains("`compute.activations` must be \"f32\""), "{message}");
@@ -333,8 +340,8 @@ fn what_is_fresh_is_listed() {
         assert!(start.report.fresh.iter().all(is_head), "{:?}", start.report.fresh);
         assert!(start.report.ignored.iter().any(|name| name == "predictions.bias"), "{:?}", start.report.ignored);
     }
-    let input = Input { from_scratch: true, ..recipe.input.clone() };
-    let (whole, scratch) = (recipe.clone(), Recipe { input, ..recipe.clone() });
+    let input = FinetuneInput { from_scratch: true, ..recipe.input.clone() };
+    let (whole, scratch) = (recipe.clone(), FinetuneRecipe { input, ..recipe.clone() });
     let [whole, scratch] =
         [whole, scratch].map(|recipe| Start::load(&recipe, &problems()[0], device(1).processor()).unwrap());
     assert_eq!((scratch.report.loaded.len(), &scratch.config), (0, &whole.config));
@@ -347,7 +354,7 @@ fn what_is_fresh_is_listed() {
     let both = "input.from=\"x\"".to_owned();
     let message = recipe.with("[input]\nfrom_scratch = true", &[both]).unwrap_err().to_string();
     assert!(message.contains("`input.from_scratch`"), "{message}");
-    let recipe = Recipe { input: Input::default(), ..recipe };
+    let recipe = FinetuneRecipe { input: FinetuneInput::default(), ..recipe };
     let message = Start::load(&recipe, &problems()[0], device(1).processor()).unwrap_err().to_string();
     assert!(message.contains("give --model DIR"), "{message}");
 }
@@ -389,10 +396,8 @@ fn trains_and_scores_on_a_simulated_gpu_as_on_the_processor() {
     for (examples, problem, head) in all {
         let run = |device: Device| {
             let recipe = recipe(folder.path(), &["batch.examples_per_step=2", head]);
-            let start = Start::load(&recipe, &problem, device.processor()).unwrap();
-            let features = features(&problem, &examples);
-            let few = features[..2].to_vec();
-            let mut trainer = Trainer::new(&recipe, &problem, start, features, &[], device).unwrap();
+            let few = features(&problem, &examples)[..2].to_vec();
+            let mut trainer = trainer_of(&recipe, &problem, &examples, device).unwrap();
             let mut found: Vec<f64> = (0..2).map(|_| trainer.train_step().unwrap().loss).collect();
             if let Problem::Span { .. } = problem {
                 let of_window = |score| match score {

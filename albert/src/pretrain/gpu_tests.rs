@@ -4,7 +4,7 @@ use engine::device::{GraphReport, Graphs};
 use engine::{Cpu, Device, Isa};
 
 use super::tests::{device, recipe, world};
-use super::*;
+use crate::train::{Outcome, StartMode};
 
 fn gpu() -> Device {
     Device::named("cuda-sim", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
@@ -22,7 +22,7 @@ fn twelve_steps_in_bf16_have_losses_that_rounding_explains() {
     let world = world();
     let losses = |device: Device, activations: &str| {
         let recipe = recipe(&["schedule.steps=12", &format!("compute.activations={activations}")]);
-        let mut trainer = Trainer::new(&recipe, &world.dataset, &world.vocabulary, device).unwrap();
+        let mut trainer = world.trainer(&recipe, device);
         (0..12).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
     };
     let exact = losses(device(1), "f32");
@@ -35,13 +35,15 @@ fn twelve_steps_in_bf16_have_losses_that_rounding_explains() {
 fn a_checkpoint_moves_between_devices() {
     let world = world();
     let (recipe, whole, moved) = (recipe(&[]), world.path("whole"), world.path("moved"));
-    let (outcome, wanted) = world.run_on(device(1), &recipe, &whole, Begin::New, None).unwrap();
+    let (outcome, wanted) = world.run_on(device(1), &recipe, &whole, StartMode::New, None).unwrap();
     assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
     let mut losses = Vec::new();
-    for (device, begin, stop) in
-        [(device(1), Begin::New, Some(5)), (gpu(), Begin::Resume, Some(7)), (device(1), Begin::Resume, None)]
-    {
-        let (_, heard) = world.run_on(device, &recipe, &moved, begin, stop).unwrap();
+    for (device, mode, stop) in [
+        (device(1), StartMode::New, Some(5)),
+        (gpu(), StartMode::Resume, Some(7)),
+        (device(1), StartMode::Resume, None),
+    ] {
+        let (_, heard) = world.run_on(device, &recipe, &moved, mode, stop).unwrap();
         losses.extend(heard.steps.iter().map(|step| step.loss));
     }
     let wanted: Vec<f64> = wanted.steps.iter().map(|step| step.loss).collect();
@@ -59,7 +61,7 @@ fn three_steps_started_as_graphs_have_the_same_bits() {
     let run = |graphs: Graphs| {
         let device = gpu();
         device.gpu().unwrap().set_graphs(graphs);
-        let mut trainer = Trainer::new(&recipe, &world.dataset, &world.vocabulary, device.clone()).unwrap();
+        let mut trainer = world.trainer(&recipe, device.clone());
         let losses: Vec<u64> = (0..3).map(|_| trainer.train_step().unwrap().loss.to_bits()).collect();
         trainer.download().unwrap();
         let values: Vec<u32> = trainer.params().all_values().iter().map(|x| x.to_bits()).collect();
@@ -89,10 +91,10 @@ fn a_plan_that_joins_weight_gradients_trains_as_well() {
             "data.batch.sequences_per_step=3",
             &format!("compute.activations={activations}"),
         ]);
-        let mut trainer = Trainer::new(&recipe, &world.dataset, &world.vocabulary, device).unwrap();
+        let mut trainer = world.trainer(&recipe, device);
         let joins = trainer.workspace().fuses_weight_gradients("train");
         if per_use {
-            trainer.take_weight_gradients_per_use();
+            trainer.runtime.workspace.set_weight_gradients(engine::WeightGradients::PerUse);
         }
         for _ in 0..5 {
             trainer.train_step().unwrap();

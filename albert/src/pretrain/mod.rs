@@ -1,36 +1,34 @@
 //! Pre-training: from shards to a model.
 //!
-//! * [`Recipe`]: every setting of a run, from TOML.
-//! * [`Trainer`]: model, optimizer and data; one optimizer step at a time.
-//! * [`pretrain`]: a run in a folder: steps, evaluations, checkpoints, reports; resumable to the bit.
-//! * [`Observer`]: hears what the run does.
+//! * [`PretrainRecipe`]: every setting of a run, from TOML.
+//! * [`Pretraining`]: batches, losses and evaluation, for the training core in [`crate::train`].
+//! * [`pretrain`]: a run in a folder.
 
+mod figures;
 #[cfg(test)]
 mod gpu_tests;
 mod loss;
 mod named;
-mod objectives;
-mod observer;
-mod progress;
+mod objective;
 mod recipe;
 #[cfg(test)]
 mod recipe_tests;
+mod report;
 mod run;
+mod sentence;
 #[cfg(test)]
 mod tests;
-mod trainer;
 
-pub use crate::training::{
-    ActivationType, Begin, ComputeSettings, MemoryPlan, OptimizerKind, OptimizerSettings, Replan, ScheduleKind,
-    ScheduleSettings,
-};
+pub use figures::{HeldOutFigures, PretrainFigures};
 pub use loss::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
-pub use named::RECIPES;
-pub use objectives::sentence_accuracy;
-pub use observer::{NoopObserver, Observer, Started, StepReport};
-pub use recipe::{EvaluationSettings, FirstValues, Input, LossSettings, OutputBias, Recipe, RunSettings};
-pub use run::{Outcome, Sources, Summary, pretrain};
-pub use trainer::Trainer;
+pub use named::{NamedRecipe, RECIPES};
+pub use objective::{PretrainDetails, PretrainSources, PretrainSummary, Pretraining};
+pub use recipe::{FirstValues, LossSettings, OutputBias, PretrainInput, PretrainRecipe};
+pub use run::{pretrain, sentence_accuracy};
+pub use sentence::{Sentence, SentenceObjective};
+
+/// A line of `metrics.jsonl`.
+pub type PretrainRecord = Record<PretrainFigures, HeldOutFigures>;
 
 use engine::EngineError;
 
@@ -39,26 +37,31 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::model::ModelError;
 use crate::report::ReportError;
+use crate::tokenizer::TokenizerError;
+use crate::train::{Record, SettingError};
 
-/// Why a run cannot start or go on.
+/// Error of pre-training.
 #[derive(Debug, thiserror::Error)]
 pub enum PretrainError {
-    /// A setting of the recipe.
+    /// A setting of the recipe is invalid.
     #[error("recipe: {0}")]
     Recipe(String),
-    /// A setting of the model.
+    /// The configuration of the model is invalid.
     #[error("recipe: {0}")]
     Config(#[from] ConfigError),
-    /// The data.
+    /// The data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The engine.
+    /// The tokenizer cannot be written.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A model or a state on disk.
+    /// A model or a training state cannot be loaded or saved.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A report.
+    /// A report cannot be read or written.
     #[error(transparent)]
     Report(#[from] ReportError),
 }
@@ -69,5 +72,11 @@ impl From<ModelError> for PretrainError {
             ModelError::Config(error) => Self::Config(error),
             ModelError::Engine(error) => Self::Engine(error),
         }
+    }
+}
+
+impl From<SettingError> for PretrainError {
+    fn from(SettingError(problem): SettingError) -> Self {
+        Self::Recipe(problem)
     }
 }

@@ -1,17 +1,30 @@
-//! Recipes that come with the program.
+//! Built-in recipes.
 
-use super::{PretrainError, Recipe};
+/// A built-in recipe.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedRecipe {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Size and duration, as a phrase.
+    pub about: &'static str,
+    /// The recipe in TOML.
+    pub text: &'static str,
+}
 
-/// The names that [`Recipe::named`] knows, each with what it is and its text. The released ones give what the released
-/// scripts used: LAMB, 125,000 steps of 4,096 sequences of 512 tokens.
-pub const RECIPES: &[(&str, &str, &str)] = &[
-    ("tiny", "1.4 M parameters, sequences of 128; minutes on two cores", TINY),
-    ("mini", "3 M parameters, sequences of 256; hours on a laptop", MINI),
-    ("small", "5.6 M parameters, sequences of 512; a day on a workstation", SMALL),
-    ("base", "12 M parameters, as released", "model.preset = \"base\""),
-    ("large", "18 M parameters, as released", "model.preset = \"large\""),
-    ("xlarge", "60 M parameters, as released", "model.preset = \"xlarge\""),
-    ("xxlarge", "223 M parameters, as released", "model.preset = \"xxlarge\""),
+const fn named(name: &'static str, about: &'static str, text: &'static str) -> NamedRecipe {
+    NamedRecipe { name, about, text }
+}
+
+/// The built-in recipes. Those of released models have the settings of the released scripts: LAMB, 125,000 steps of 4,096
+/// sequences of 512 tokens.
+pub const RECIPES: &[NamedRecipe] = &[
+    named("tiny", "1.4 M parameters, sequences of 128; minutes on two cores", TINY),
+    named("mini", "3 M parameters, sequences of 256; hours on a laptop", MINI),
+    named("small", "5.6 M parameters, sequences of 512; a day on a workstation", SMALL),
+    named("base", "12 M parameters, as released", "model.preset = \"base\""),
+    named("large", "18 M parameters, as released", "model.preset = \"large\""),
+    named("xlarge", "60 M parameters, as released", "model.preset = \"xlarge\""),
+    named("xxlarge", "223 M parameters, as released", "model.preset = \"xxlarge\""),
 ];
 
 const TINY: &str = r#"
@@ -46,19 +59,3 @@ data.evaluation = { max_sequences = 4000 }
 evaluation = { interval = 1000 }
 run = { checkpoint_interval = 500 }
 "#;
-
-impl Recipe {
-    /// The recipe called `name` in [`RECIPES`], with `overrides` (`section.key=value`) applied.
-    ///
-    /// # Errors
-    /// No recipe has this name, or an override is impossible.
-    pub fn named(name: &str, overrides: &[String]) -> Result<Self, PretrainError> {
-        match RECIPES.iter().find(|(known, _, _)| *known == name) {
-            Some((_, _, text)) => Self::from_toml(text, overrides),
-            None => {
-                let known: Vec<_> = RECIPES.iter().map(|(name, _, _)| *name).collect();
-                Err(PretrainError::Recipe(format!("no recipe is called `{name}`; known are {}", known.join(", "))))
-            }
-        }
-    }
-}

@@ -1,4 +1,4 @@
-//! A pre-training recipe: every number of a run as a named setting, in TOML.
+//! The pre-training recipe: every setting of a run, in TOML.
 //!
 //! ```toml
 //! seed = 12345
@@ -13,8 +13,8 @@
 //! steps = 125000
 //! ```
 //!
-//! What is left out has the released value (Lan et al. 2020, section 4.1 and the released scripts). Unknown keys are
-//! refused. Every key can be overridden by `section.key=value`. Two defaults depend on others: `intermediate_size` is
+//! Keys that are left out have the released values (Lan et al. 2020, section 4.1 and the released scripts). Unknown keys are
+//! rejected. Every key can be overridden by `section.key=value`. Two defaults depend on others: `intermediate_size` is
 //! 4 · `hidden_size` where only the latter is given, and `max_sequence_length` is the number of positions, at most 512.
 
 use std::path::PathBuf;
@@ -22,43 +22,45 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::{PretrainError, RECIPES};
+use super::PretrainError;
+use super::named::RECIPES;
 use crate::config::AlbertConfig;
 use crate::data::{DataSettings, Objective};
-use crate::training::{
-    ComputeSettings, OptimizerSettings, Replan, ScheduleSettings, expect, insert, lookup, one_line, parse, set,
+use crate::train::{
+    ComputeSettings, EvaluationSettings, OptimizerSettings, RunSettings, ScheduleSettings, TrainSettings, expect,
+    fingerprint, insert, lay_over, lookup, parse, recipe_of, set,
 };
 
 /// Every setting of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recipe {
-    /// Seed of the first values, of dropout and of the data.
+pub struct PretrainRecipe {
+    /// Seed of the initial values, of dropout and of the data.
     pub seed: u64,
-    /// Files that the run reads; they may move between a start and a resumption.
-    pub input: Input,
+    /// Files that the run reads; they may move before a run is resumed.
+    pub input: PretrainInput,
     /// The model.
     pub model: AlbertConfig,
-    /// From sentences to masked batches.
+    /// Sentence pairs, masking and batches.
     pub data: DataSettings,
-    /// What parameters are before the first step, where it differs from the released code.
+    /// Initial values that differ from the released code.
     pub first_values: FirstValues,
-    /// How both losses add up.
+    /// Weights of the losses.
     pub loss: LossSettings,
-    /// How gradients become steps.
+    /// Optimizer.
     pub optimizer: OptimizerSettings,
-    /// The learning rate over the steps.
+    /// Learning-rate schedule.
     pub schedule: ScheduleSettings,
-    /// How steps are computed.
+    /// Storage type and checkpointing of activations.
     pub compute: ComputeSettings,
-    /// Measurements on held-out text.
+    /// Evaluations on held-out text; for the text, see `data.evaluation`.
     pub evaluation: EvaluationSettings,
     /// Reports and checkpoints; may change when a run is resumed.
     pub run: RunSettings,
     /// Whether `model.vocab_size` was given, not taken from a preset.
     #[serde(skip)]
     is_vocab_size_given: bool,
-    /// See [`Recipe::warnings`].
+    /// See [`PretrainRecipe::warnings`].
     #[serde(skip)]
     warnings: Vec<String>,
 }
@@ -66,32 +68,32 @@ pub struct Recipe {
 /// Files that the run reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Input {
-    /// Folder of shards, made by `albert data build`.
+pub struct PretrainInput {
+    /// Folder of shards, built by `albert data build`.
     pub data: PathBuf,
-    /// The tokenizer that made them.
+    /// Tokenizer that encoded the shards.
     pub tokenizer: PathBuf,
     /// A model folder to start from instead of random values, such as one of fewer layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_from: Option<PathBuf>,
-    /// Beginnings of the names of parameters that `start_from` need not have.
+    /// Name prefixes of parameters that may be missing in `start_from`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fresh: Vec<String>,
 }
 
-/// The bias of the MLM head's output before the first step.
+/// Initial bias of the MLM head's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputBias {
     /// As released.
     #[default]
     Zeros,
-    /// The logarithm of each piece's frequency in the training text: the model begins at the unigram baseline instead of
-    /// spending hundreds of steps on learning it. Worth it in short runs.
+    /// The logarithm of each piece's frequency in the training text: the model starts at the unigram baseline instead of
+    /// learning it in hundreds of steps. Useful for short runs.
     Unigram,
 }
 
-/// What parameters are before the first step; matrices and tables are always drawn with `model.initializer_range`.
+/// Initial values of parameters; matrices and tables are always drawn with `model.initializer_range`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FirstValues {
@@ -115,48 +117,29 @@ impl Default for LossSettings {
     }
 }
 
-/// Measurements on held-out text; which text, see `data.evaluation`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EvaluationSettings {
-    /// Steps between evaluations; 0 leaves the one at the end. (Released: every 5,000.)
-    pub interval: u64,
-}
-
-impl Default for EvaluationSettings {
-    fn default() -> Self {
-        Self { interval: 5_000 }
+impl PretrainRecipe {
+    /// The recipe called `name` in [`RECIPES`], with `overrides` (`section.key=value`) applied.
+    ///
+    /// # Errors
+    /// No recipe has this name, or an override is invalid.
+    pub fn named(name: &str, overrides: &[String]) -> Result<Self, PretrainError> {
+        match RECIPES.iter().find(|recipe| recipe.name == name) {
+            Some(recipe) => Self::from_toml(recipe.text, overrides),
+            None => {
+                let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
+                Err(PretrainError::Recipe(format!("no recipe is called `{name}`; known are {}", known.join(", "))))
+            }
+        }
     }
-}
 
-/// Reports and checkpoints.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RunSettings {
-    /// Steps between records in the metrics.
-    pub log_interval: u64,
-    /// Steps between checkpoints; 0 leaves the one at the end. (Released: 5,000.)
-    pub checkpoint_interval: u64,
-    /// Stop if the smoothed loss is this many nats above its lowest value so far; 0 turns that off. A loss or gradient
-    /// that is not finite always stops the run.
-    pub divergence_margin: f64,
-}
-
-impl Default for RunSettings {
-    fn default() -> Self {
-        Self { log_interval: 10, checkpoint_interval: 5_000, divergence_margin: 2.0 }
-    }
-}
-
-impl Recipe {
     /// Reads a recipe; `overrides` are `section.key=value`, applied in order.
     ///
     /// # Errors
-    /// Text that is no TOML, an unknown key, or a value that is impossible.
+    /// The text is not TOML, a key is unknown, or a value is invalid.
     pub fn from_toml(text: &str, overrides: &[String]) -> Result<Self, PretrainError> {
-        let mut table = parse(text).map_err(PretrainError::Recipe)?;
+        let mut table = parse(text)?;
         for text in overrides {
-            set(&mut table, text).map_err(PretrainError::Recipe)?;
+            set(&mut table, text)?;
         }
         let mut model = match table.remove("model") {
             None => Table::new(),
@@ -170,15 +153,13 @@ impl Recipe {
         let positions = model.max_position_embeddings;
         if lookup(&table, &sequence).is_none() {
             let longest = Value::Integer(positions.min(512) as i64);
-            insert(&mut table, &sequence, longest).map_err(PretrainError::Recipe)?;
+            insert(&mut table, &sequence, longest)?;
         }
         let model = Value::try_from(&model).expect("a configuration is a table");
         table.insert("model".into(), model);
-        for (section, default) in sections() {
-            table.entry(section).or_insert(default);
-        }
-        let mut recipe: Self =
-            Value::Table(table).try_into().map_err(|error: toml::de::Error| PretrainError::Recipe(one_line(&error)))?;
+        let mut full = defaults();
+        lay_over(&mut full, table, &[]);
+        let mut recipe: Self = recipe_of(full)?;
         recipe.is_vocab_size_given = is_vocab_size_given;
         recipe.validate()?;
         if let Some(Value::String(preset)) = preset {
@@ -187,17 +168,17 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Settings that may not be what was meant, in sentences for a person. Only a recipe as it was given has them, not one
-    /// that was written with all its values.
+    /// Warnings about settings that may be unintended, as sentences. A recipe that was written with all its values has
+    /// none.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Says which settings of training that are not in `given` differ from those of the recipe that is called as the
-    /// model's `preset`: a preset sets the shape of the model and nothing else.
+    /// Warning about settings of training that are not in `given` and differ from those of the recipe with the name of the
+    /// model's `preset`: a preset sets the shape of the model only.
     fn unlike_recipe_of(&self, preset: &str, given: &Table) -> Result<Option<String>, PretrainError> {
-        let Some((_, _, text)) = RECIPES.iter().find(|(name, _, _)| *name == preset) else { return Ok(None) };
-        let named = parse(text).map_err(PretrainError::Recipe)?;
+        let Some(recipe) = RECIPES.iter().find(|recipe| recipe.name == preset) else { return Ok(None) };
+        let named = parse(recipe.text)?;
         let resolved = Table::try_from(self).expect("a recipe is a table");
         let mut unlike = Vec::new();
         for (path, value) in leaves(&named) {
@@ -218,15 +199,15 @@ impl Recipe {
         }))
     }
 
-    /// The text of `config.toml`: every value resolved. Reading it gives the same recipe.
+    /// The recipe as TOML with every value resolved, the content of `config.toml`.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a recipe is a table")
     }
 
-    /// Fits the model to the tokenizer.
+    /// The recipe with the vocabulary size of the tokenizer.
     ///
     /// # Errors
-    /// The recipe gives another `vocab_size`.
+    /// The recipe sets another `vocab_size`.
     pub fn with_vocabulary(mut self, size: usize) -> Result<Self, PretrainError> {
         if self.is_vocab_size_given && self.model.vocab_size != size {
             return Err(PretrainError::Recipe(format!(
@@ -240,29 +221,28 @@ impl Recipe {
         Ok(self)
     }
 
-    /// The settings that decide the numbers of the run: all but `input` and `run`, as JSON.
+    /// Settings that determine the results of the run, as JSON: all except `input` and `run`.
     pub fn fingerprint(&self) -> serde_json::Value {
-        let mut value = serde_json::to_value(self).expect("a recipe has string keys");
-        if let Some(keys) = value.as_object_mut() {
-            keys.shift_remove("input");
-            keys.shift_remove("run");
-        }
-        // Through text, as a checkpoint stores it, so that both sides of a comparison were read by the same parser.
-        serde_json::from_str(&value.to_string()).expect("what was just written")
+        fingerprint(self)
     }
 
-    /// [`Self::fingerprint`] of a run of which `done` steps are done: without changes of the number of steps that are still
-    /// to come.
+    /// [`Self::fingerprint`] of a run of which `done` steps are done, without later changes of the number of steps.
     pub(super) fn fingerprint_after(&self, done: u64) -> serde_json::Value {
         let mut so_far = self.clone();
         so_far.schedule.replans.retain(|replan| replan.after <= done);
-        so_far.fingerprint()
+        fingerprint(&so_far)
     }
 
-    /// Checks every setting, alone and beside the others.
+    /// Settings for the training core.
+    pub(super) fn train_settings(&self) -> TrainSettings {
+        let Self { seed, optimizer, schedule, compute, evaluation, run, .. } = self.clone();
+        TrainSettings { seed, optimizer, schedule, compute, evaluation, run }
+    }
+
+    /// Checks every setting, also against the others.
     ///
     /// # Errors
-    /// The first impossible one.
+    /// The first invalid one.
     pub fn validate(&self) -> Result<(), PretrainError> {
         self.model.validate()?;
         self.data.validate()?;
@@ -277,61 +257,22 @@ impl Recipe {
         if self.data.instances.objective != Objective::None && self.model.type_vocab_size < 2 {
             return wrong("`model.type_vocab_size` is 1, but sequences of two segments need 2".into());
         }
-        self.optimizer.check().map_err(PretrainError::Recipe)?;
-        let learning_rate = self.optimizer.learning_rate;
-        let ScheduleSettings { steps, warmup_steps, power, end_learning_rate, .. } = self.schedule;
-        let checks = [
-            ("schedule.power", power, power > 0.0 && power <= 100.0, "above 0, at most 100"),
-            (
-                "schedule.end_learning_rate",
-                end_learning_rate,
-                (0.0..=learning_rate).contains(&end_learning_rate),
-                "at least 0, at most `optimizer.learning_rate`",
-            ),
-            ("loss.mlm_weight", self.loss.mlm_weight, (0.0..1e6).contains(&self.loss.mlm_weight), "at least 0"),
-            (
-                "loss.sentence_weight",
-                self.loss.sentence_weight,
-                (0.0..1e6).contains(&self.loss.sentence_weight),
-                "at least 0",
-            ),
-            (
-                "run.divergence_margin",
-                self.run.divergence_margin,
-                self.run.divergence_margin >= 0.0,
-                "at least 0 (0 is off)",
-            ),
-        ];
-        expect(&checks).map_err(PretrainError::Recipe)?;
+        let weight = |key, value| expect(key, value, (0.0..1e6).contains(&value), "at least 0");
+        self.optimizer.check()?;
+        self.schedule.check(self.optimizer.learning_rate)?;
+        weight("loss.mlm_weight", self.loss.mlm_weight)?;
+        weight("loss.sentence_weight", self.loss.sentence_weight)?;
+        self.run.check()?;
         let sentence_weight =
             if self.data.instances.objective == Objective::None { 0.0 } else { self.loss.sentence_weight };
         if self.loss.mlm_weight + sentence_weight <= 0.0 {
             return wrong("`loss.mlm_weight` and `loss.sentence_weight` leave nothing to train on".into());
         }
-        if steps == 0 || steps > 1 << 40 || warmup_steps > steps {
-            return wrong(format!(
-                "`schedule.steps` is {steps} and `schedule.warmup_steps` {warmup_steps}, expected at least one step and \
-                 no more steps of warm-up than that"
-            ));
-        }
-        let mut before = 0;
-        for Replan { after, steps } in &self.schedule.replans {
-            if *after < before.max(1) || steps < after || warmup_steps > *steps || *steps > 1 << 40 {
-                return wrong(format!(
-                    "`schedule.replans` has {steps} steps after step {after}, expected rising `after` from 1 and no fewer \
-                     `steps` than that or `schedule.warmup_steps`"
-                ));
-            }
-            before = after + 1;
-        }
-        if self.run.log_interval == 0 {
-            return wrong("`run.log_interval` is 0, expected at least 1".into());
-        }
         Ok(())
     }
 }
 
-/// The values of a table and of those in it, with their paths.
+/// All values of a table and its subtables, with their paths.
 fn leaves(table: &Table) -> Vec<(String, Value)> {
     let of = |(key, value): (&String, &Value)| match value {
         Value::Table(inner) => {
@@ -342,26 +283,29 @@ fn leaves(table: &Table) -> Vec<(String, Value)> {
     table.iter().flat_map(of).collect()
 }
 
-/// The defaults of the sections that a recipe may leave out.
-fn sections() -> Vec<(&'static str, Value)> {
+/// Default of every setting but those of the model.
+fn defaults() -> Table {
     fn table(value: impl Serialize) -> Value {
         Value::try_from(value).expect("settings are a table")
     }
-    vec![
+    let evaluation = EvaluationSettings { interval: 5_000, patience: None };
+    let run = RunSettings { log_interval: 10, checkpoint_interval: Some(5_000), divergence_margin: 2.0 };
+    let sections = [
         ("seed", Value::Integer(12_345)),
-        ("input", table(Input::default())),
+        ("input", table(PretrainInput::default())),
         ("data", table(DataSettings::default())),
         ("first_values", table(FirstValues::default())),
         ("loss", table(LossSettings::default())),
         ("optimizer", table(OptimizerSettings::default())),
         ("schedule", table(ScheduleSettings::default())),
         ("compute", table(ComputeSettings::default())),
-        ("evaluation", table(EvaluationSettings::default())),
-        ("run", table(RunSettings::default())),
-    ]
+        ("evaluation", table(evaluation)),
+        ("run", table(run)),
+    ];
+    sections.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// `model` with the values of its preset (`base` if it names none) where it has none of its own.
+/// `model` laid over the values of its preset (`base` by default).
 fn model_over_preset(model: &mut Table) -> Result<AlbertConfig, PretrainError> {
     let preset = match model.remove("preset") {
         None => "base".to_owned(),
@@ -373,7 +317,5 @@ fn model_over_preset(model: &mut Table) -> Result<AlbertConfig, PretrainError> {
     }
     let mut merged = Table::try_from(AlbertConfig::preset(&preset)?).expect("a configuration is a table");
     merged.extend(std::mem::take(model));
-    Value::Table(merged)
-        .try_into()
-        .map_err(|error: toml::de::Error| PretrainError::Recipe(format!("in [model]: {}", one_line(&error))))
+    recipe_of(merged).map_err(|error| PretrainError::Recipe(format!("in [model]: {error}")))
 }

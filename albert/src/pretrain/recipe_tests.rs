@@ -1,14 +1,15 @@
 use super::*;
 use crate::config::{Activation, Sharing};
+use crate::train::{OptimizerKind, ScheduleKind};
 
 fn message(text: &str, overrides: &[&str]) -> String {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-    Recipe::from_toml(text, &overrides).expect_err(text).to_string()
+    PretrainRecipe::from_toml(text, &overrides).expect_err(text).to_string()
 }
 
 #[test]
 fn what_is_left_out_has_the_released_value() {
-    let recipe = Recipe::from_toml("", &[]).unwrap();
+    let recipe = PretrainRecipe::from_toml("", &[]).unwrap();
     assert_eq!(recipe.model, crate::AlbertConfig::preset("base").unwrap());
     assert_eq!((recipe.optimizer.kind, recipe.optimizer.learning_rate), (OptimizerKind::Lamb, 0.00176));
     assert_eq!((recipe.schedule.steps, recipe.schedule.warmup_steps), (125_000, 3_125));
@@ -23,14 +24,14 @@ fn what_is_left_out_has_the_released_value() {
 
 #[test]
 fn every_named_recipe_is_valid_and_survives_toml() {
-    for (name, _, _) in RECIPES {
-        let recipe = Recipe::named(name, &[]).unwrap().with_vocabulary(5000).unwrap();
-        let again = Recipe::from_toml(&recipe.to_toml(), &[]).unwrap();
+    for NamedRecipe { name, .. } in RECIPES {
+        let recipe = PretrainRecipe::named(name, &[]).unwrap().with_vocabulary(5000).unwrap();
+        let again = PretrainRecipe::from_toml(&recipe.to_toml(), &[]).unwrap();
         assert_eq!(again.to_toml(), recipe.to_toml(), "{name}");
         assert_eq!(again.fingerprint(), recipe.fingerprint(), "{name}");
         assert_eq!(again.model.vocab_size, 5000);
     }
-    assert!(Recipe::named("gigantic", &[]).unwrap_err().to_string().contains("known are tiny, mini"));
+    assert!(PretrainRecipe::named("gigantic", &[]).unwrap_err().to_string().contains("known are tiny, mini"));
 }
 
 #[test]
@@ -40,23 +41,24 @@ fn presets_are_overlaid_and_overrides_come_last() {
     let overrides =
         ["optimizer.learning_rate=0.5", "model.hidden_act=relu", "data.batch.max_tokens = 999", "run.log_interval=1"]
             .map(str::to_owned);
-    let recipe = Recipe::from_toml(text, &overrides).unwrap();
+    let recipe = PretrainRecipe::from_toml(text, &overrides).unwrap();
     assert_eq!((recipe.seed, recipe.model.hidden_size, recipe.model.intermediate_size), (3, 128, 512));
     assert_eq!((recipe.model.sharing, recipe.model.hidden_act), (Sharing::None, Activation::Relu));
     assert_eq!((recipe.optimizer.learning_rate, recipe.data.batch.max_tokens), (0.5, 999));
     // Tiny has 128 positions.
     assert_eq!(recipe.data.instances.max_sequence_length, 128);
-    let kept = Recipe::from_toml("", &["model.hidden_size=1536".into(), "model.intermediate_size=10".into()]).unwrap();
+    let kept =
+        PretrainRecipe::from_toml("", &["model.hidden_size=1536".into(), "model.intermediate_size=10".into()]).unwrap();
     assert_eq!(kept.model.intermediate_size, 10);
-    let grouped = Recipe::from_toml("", &["model.sharing=groups-3".into()]).unwrap();
+    let grouped = PretrainRecipe::from_toml("", &["model.sharing=groups-3".into()]).unwrap();
     assert_eq!(grouped.model.sharing, Sharing::Groups(3));
 }
 
 #[test]
 fn the_vocabulary_is_the_tokenizers_unless_the_recipe_insists() {
-    let recipe = Recipe::from_toml("model.preset = \"tiny\"", &[]).unwrap().with_vocabulary(7777).unwrap();
+    let recipe = PretrainRecipe::from_toml("model.preset = \"tiny\"", &[]).unwrap().with_vocabulary(7777).unwrap();
     assert_eq!(recipe.model.vocab_size, 7777);
-    let insists = Recipe::from_toml("model.vocab_size = 100", &[]).unwrap();
+    let insists = PretrainRecipe::from_toml("model.vocab_size = 100", &[]).unwrap();
     let message = insists.with_vocabulary(7777).unwrap_err().to_string();
     assert!(message.contains("`model.vocab_size` is 100, but the tokenizer has 7777 pieces"), "{message}");
 }
@@ -65,7 +67,7 @@ fn the_vocabulary_is_the_tokenizers_unless_the_recipe_insists() {
 fn inputs_and_reports_are_not_part_of_what_decides_the_numbers() {
     let recipe = |overrides: &[&str]| {
         let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-        Recipe::from_toml("", &overrides).unwrap().fingerprint()
+        PretrainRecipe::from_toml("", &overrides).unwrap().fingerprint()
     };
     assert_eq!(recipe(&[]), recipe(&["run.log_interval=77", "input.data=/elsewhere"]));
     for change in ["seed=1", "optimizer.beta1=0.8", "data.masking.ngram=1", "schedule.steps=5000", "model.sharing=none"]
@@ -115,7 +117,7 @@ fn says_in_one_sentence_what_is_wrong() {
 fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
     let warnings = |text: &str, overrides: &[&str]| {
         let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-        Recipe::from_toml(text, &overrides).unwrap().warnings().to_vec()
+        PretrainRecipe::from_toml(text, &overrides).unwrap().warnings().to_vec()
     };
     let said = warnings("[model]\npreset = \"tiny\"\n[optimizer]\nlearning_rate = 0.5", &[]);
     let [said] = &said[..] else { panic!("one warning was expected: {said:?}") };
@@ -143,8 +145,8 @@ fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
     assert_eq!(warnings("model.preset = \"tiny\"", &given), [""; 0]);
     assert_eq!(warnings("model.preset = \"base\"", &[]), [""; 0]);
     assert_eq!(warnings("model.hidden_size = 1536", &[]), [""; 0]);
-    for (name, _, _) in RECIPES {
-        let recipe = Recipe::named(name, &[]).unwrap();
+    for NamedRecipe { name, .. } in RECIPES {
+        let recipe = PretrainRecipe::named(name, &[]).unwrap();
         assert_eq!((recipe.warnings(), &warnings(&recipe.to_toml(), &[])[..]), (&[][..], &[][..]), "{name}");
     }
 }

@@ -11,8 +11,9 @@ use super::*;
 use crate::checkpoint::{Checkpoints, Heads, ModelFolder};
 use crate::cost::{Memory, Recompute, Training, Workload};
 use crate::data::{CorpusSettings, Dataset, Source, SplitSettings, Vocabulary, build_with};
-use crate::report::{EvaluationRecord, Record, read_metrics};
+use crate::report::read_metrics;
 use crate::tokenizer::SpecialIds;
+use crate::train::{EvaluationRecord, Observer, Outcome, Replan, StartMode, Started, StepReport, Trainer};
 
 const PIECES: u32 = 60;
 
@@ -37,8 +38,7 @@ fn text() -> String {
 
 pub(super) struct World {
     folder: tempfile::TempDir,
-    pub(super) dataset: Dataset,
-    pub(super) vocabulary: Arc<Vocabulary>,
+    sources: PretrainSources,
 }
 
 pub(super) fn world() -> World {
@@ -58,7 +58,9 @@ fn world_of(pieces: u32) -> World {
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
     let data = folder.path().join("data");
     build_with(vec![source], &data, &corpus, &split, &vocabulary, || encode, |_| {}).unwrap();
-    World { dataset: Dataset::open(&data, &vocabulary).unwrap(), vocabulary: Arc::new(vocabulary), folder }
+    let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, b"{}".to_vec())).to_vec();
+    let dataset = Dataset::open(&data, &vocabulary).unwrap();
+    World { sources: PretrainSources { dataset, vocabulary: Arc::new(vocabulary), tokenizer }, folder }
 }
 
 const RECIPE: &str = r#"
@@ -90,9 +92,9 @@ log_interval = 3
 checkpoint_interval = 4
 "#;
 
-pub(super) fn recipe(overrides: &[&str]) -> Recipe {
+pub(super) fn recipe(overrides: &[&str]) -> PretrainRecipe {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-    Recipe::from_toml(RECIPE, &overrides).unwrap()
+    PretrainRecipe::from_toml(RECIPE, &overrides).unwrap()
 }
 
 pub(super) fn device(threads: usize) -> Device {
@@ -103,8 +105,8 @@ pub(super) fn device(threads: usize) -> Device {
 #[derive(Debug, Default)]
 pub(super) struct Listener<'s> {
     stop: Option<(&'s AtomicBool, u64)>,
-    pub(super) steps: Vec<StepReport>,
-    evaluations: Vec<(EvaluationRecord, bool)>,
+    pub(super) steps: Vec<StepReport<PretrainFigures>>,
+    evaluations: Vec<(EvaluationRecord<HeldOutFigures>, bool)>,
     saved: Vec<u64>,
     damaged: Vec<String>,
     warnings: Vec<String>,
@@ -112,20 +114,20 @@ pub(super) struct Listener<'s> {
     first_step: u64,
 }
 
-impl Observer for Listener<'_> {
-    fn started(&mut self, started: &Started<'_>) {
+impl Observer<Pretraining> for Listener<'_> {
+    fn started(&mut self, started: &Started<'_, PretrainDetails>) {
         self.damaged = started.damaged.to_vec();
         self.warnings = started.warnings.to_vec();
         self.note = started.note.map(str::to_owned);
         self.first_step = started.step;
     }
-    fn stepped(&mut self, report: &StepReport) {
+    fn stepped(&mut self, report: &StepReport<PretrainFigures>) {
         self.steps.push(*report);
         if let Some((stop, at)) = self.stop {
             stop.store(report.step >= at, Ordering::Relaxed);
         }
     }
-    fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {
+    fn evaluated(&mut self, record: &EvaluationRecord<HeldOutFigures>, is_best: bool) {
         self.evaluations.push((record.clone(), is_best));
     }
     fn saved(&mut self, step: u64, _: &Path) {
@@ -136,29 +138,39 @@ impl Observer for Listener<'_> {
 impl World {
     fn run(
         &self,
-        recipe: &Recipe,
+        recipe: &PretrainRecipe,
         folder: &Path,
-        begin: Begin,
+        mode: StartMode,
         threads: usize,
         stop_at: Option<u64>,
-    ) -> Result<(Outcome, Listener<'static>), PretrainError> {
-        self.run_on(device(threads), recipe, folder, begin, stop_at)
+    ) -> Result<(Outcome<PretrainSummary>, Listener<'static>), PretrainError> {
+        self.run_on(device(threads), recipe, folder, mode, stop_at)
     }
 
     pub(super) fn run_on(
         &self,
         device: Device,
-        recipe: &Recipe,
+        recipe: &PretrainRecipe,
         folder: &Path,
-        begin: Begin,
+        mode: StartMode,
         stop_at: Option<u64>,
-    ) -> Result<(Outcome, Listener<'static>), PretrainError> {
+    ) -> Result<(Outcome<PretrainSummary>, Listener<'static>), PretrainError> {
         let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
-        let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, b"{}".to_vec()));
-        let sources = Sources { dataset: &self.dataset, vocabulary: &self.vocabulary, tokenizer: &tokenizer };
-        let outcome = pretrain(recipe, &sources, folder, begin, device, stop, &mut listener)?;
+        let outcome = pretrain(recipe, &self.sources, folder, mode, device, stop, &mut listener)?;
         Ok((outcome, listener))
+    }
+
+    pub(super) fn try_trainer(
+        &self,
+        recipe: &PretrainRecipe,
+        device: Device,
+    ) -> Result<Trainer<Pretraining>, PretrainError> {
+        Trainer::<Pretraining>::new(recipe, &self.sources, device)
+    }
+
+    pub(super) fn trainer(&self, recipe: &PretrainRecipe, device: Device) -> Trainer<Pretraining> {
+        self.try_trainer(recipe, device).unwrap()
     }
 
     pub(super) fn path(&self, name: &str) -> std::path::PathBuf {
@@ -190,10 +202,10 @@ fn result(folder: &Path) -> Vec<(String, Vec<u8>)> {
     for name in ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"] {
         out.push((name.to_owned(), std::fs::read(folder.join(name)).unwrap()));
     }
-    let records = read_metrics(&folder.join("metrics.jsonl")).unwrap();
+    let records: Vec<PretrainRecord> = read_metrics(&folder.join("metrics.jsonl")).unwrap();
     let timeless = records.into_iter().map(|record| match record {
         Record::Train(mut record) => {
-            (record.seconds, record.tokens_per_second, record.data_share) = (0.0, 0.0, 0.0);
+            (record.seconds, record.tokens_per_second, record.data_share) = (0.0, 0.0, None);
             Record::Train(record)
         }
         Record::Evaluation(mut record) => {
@@ -228,9 +240,9 @@ fn learns_what_follows_from_the_context() {
         "run.checkpoint_interval=0",
     ]);
     let folder = world.path("run");
-    let (outcome, heard) = world.run(&recipe, &folder, Begin::New, 2, None).unwrap();
+    let (outcome, heard) = world.run(&recipe, &folder, StartMode::New, 2, None).unwrap();
     let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
-    let last = summary.evaluation.unwrap();
+    let last = summary.evaluation.unwrap().figures;
     assert!(last.mlm_loss < last.unigram_loss - 0.5, "MLM loss {} against {}", last.mlm_loss, last.unigram_loss);
     let (accuracy, error) = (last.sentence.accuracy.unwrap(), last.sentence.standard_error.unwrap());
     assert!(accuracy > 0.5 + 3.0 * error, "sentence order {accuracy} ± {error} over {}", last.sentence.count);
@@ -241,7 +253,7 @@ fn learns_what_follows_from_the_context() {
         assert!(folder.join(name).is_file(), "{name} is missing");
     }
     assert!(std::fs::read_dir(&folder).unwrap().any(|e| e.unwrap().file_name().to_string_lossy().contains("tfevents")));
-    let again = Recipe::from_toml(&std::fs::read_to_string(folder.join("config.toml")).unwrap(), &[]).unwrap();
+    let again = PretrainRecipe::from_toml(&std::fs::read_to_string(folder.join("config.toml")).unwrap(), &[]).unwrap();
     assert_eq!(again.fingerprint(), recipe.with_vocabulary(PIECES as usize).unwrap().fingerprint());
     assert_eq!(ModelFolder::open(&folder).unwrap().heads(), Heads::PRE_TRAINING);
 }
@@ -250,7 +262,7 @@ fn learns_what_follows_from_the_context() {
 fn is_bit_identical_for_any_thread_count() {
     let world = world();
     for (threads, name) in [(1, "one"), (2, "two"), (5, "five")] {
-        world.run(&recipe(&[]), &world.path(name), Begin::New, threads, None).unwrap();
+        world.run(&recipe(&[]), &world.path(name), StartMode::New, threads, None).unwrap();
         assert_same(&world.path("one"), &world.path(name), &format!("{threads} threads"));
     }
 }
@@ -263,24 +275,38 @@ fn interrupted_and_resumed_ends_as_if_nothing_had_happened() {
     {
         let recipe = recipe(variant);
         let whole = world.path(&format!("whole-{}", variant.len()));
-        world.run(&recipe, &whole, Begin::New, 1, None).unwrap();
+        world.run(&recipe, &whole, StartMode::New, 1, None).unwrap();
         let parts = world.path(&format!("parts-{}", variant.len()));
-        let mut begin = Begin::New;
+        let mut mode = StartMode::New;
         for stop in [1, 5, 7, 11] {
-            let (outcome, heard) = world.run(&recipe, &parts, begin, 2, Some(stop)).unwrap();
-            assert!(matches!(&outcome, Outcome::Stopped(summary) if summary.step == stop), "{outcome:?}");
+            let (outcome, heard) = world.run(&recipe, &parts, mode, 2, Some(stop)).unwrap();
+            assert!(matches!(&outcome, Outcome::Stopped { summary, .. } if summary.step == stop), "{outcome:?}");
             assert_eq!(heard.saved.last(), Some(&stop));
-            begin = Begin::Resume;
+            mode = StartMode::Resume;
         }
-        let (outcome, heard) = world.run(&recipe, &parts, begin, 1, None).unwrap();
+        let (outcome, heard) = world.run(&recipe, &parts, mode, 1, None).unwrap();
         assert!(matches!(outcome, Outcome::Finished(_)));
         assert_eq!((heard.first_step, heard.steps.len()), (11, 3));
         assert_same(&whole, &parts, "stopped four times");
         // A run that is done has nothing left to do, and says so in the same words.
-        let (outcome, heard) = world.run(&recipe, &parts, Begin::Resume, 1, None).unwrap();
+        let (outcome, heard) = world.run(&recipe, &parts, StartMode::Resume, 1, None).unwrap();
         assert!(matches!(outcome, Outcome::Finished(_)) && heard.steps.is_empty());
         assert_same(&whole, &parts, "resumed at its end");
     }
+}
+
+#[test]
+fn patience_ends_a_run_that_does_not_improve() {
+    let world = world();
+    // Updates this small change no weight: every evaluation is a tie.
+    let recipe = recipe(&["evaluation.interval=2", "evaluation.patience=2", "optimizer.learning_rate=1e-30"]);
+    let folder = world.path("run");
+    let (outcome, heard) = world.run(&recipe, &folder, StartMode::New, 1, None).unwrap();
+    let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((summary.step, summary.stopped_early, heard.evaluations.len()), (6, true, 3));
+    let (outcome, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
+    assert!(matches!(outcome, Outcome::Finished(again) if again == summary));
+    assert_eq!(heard.steps.len(), 0);
 }
 
 /// What a kill leaves: metrics beyond the checkpoint, half a line, half a checkpoint.
@@ -289,8 +315,8 @@ fn a_killed_run_resumes_from_the_last_whole_checkpoint() {
     let world = world();
     let recipe = recipe(&[]);
     let (whole, killed) = (world.path("whole"), world.path("killed"));
-    world.run(&recipe, &whole, Begin::New, 1, None).unwrap();
-    world.run(&recipe, &killed, Begin::New, 1, Some(10)).unwrap();
+    world.run(&recipe, &whole, StartMode::New, 1, None).unwrap();
+    world.run(&recipe, &killed, StartMode::New, 1, Some(10)).unwrap();
     let checkpoints = Checkpoints::of_run(&killed);
     assert_eq!(checkpoints.steps().unwrap(), [10, 8]);
     let bytes = std::fs::read(checkpoints.path(10)).unwrap();
@@ -298,7 +324,7 @@ fn a_killed_run_resumes_from_the_last_whole_checkpoint() {
     let metrics = killed.join("metrics.jsonl");
     let text = std::fs::read_to_string(&metrics).unwrap();
     std::fs::write(&metrics, format!("{text}{{\"kind\":\"tra")).unwrap();
-    let (_, heard) = world.run(&recipe, &killed, Begin::Resume, 1, None).unwrap();
+    let (_, heard) = world.run(&recipe, &killed, StartMode::Resume, 1, None).unwrap();
     assert_eq!(heard.first_step, 8);
     assert!(heard.damaged.len() == 1 && heard.damaged[0].contains("step-0000000010"), "{:?}", heard.damaged);
     assert_same(&whole, &killed, "killed");
@@ -306,7 +332,7 @@ fn a_killed_run_resumes_from_the_last_whole_checkpoint() {
     let early = world.path("early");
     std::fs::create_dir(&early).unwrap();
     std::fs::write(early.join("metrics.jsonl"), text).unwrap();
-    world.run(&recipe, &early, Begin::Resume, 1, None).unwrap();
+    world.run(&recipe, &early, StartMode::Resume, 1, None).unwrap();
     assert_same(&whole, &early, "killed before the first checkpoint");
 }
 
@@ -316,27 +342,27 @@ fn a_finished_run_evaluates_its_end_once_however_often_it_is_resumed() {
     let world = world();
     let recipe = recipe(&["run.checkpoint_interval=7", "evaluation.interval=5", "schedule.steps=14"]);
     let (whole, folder) = (world.path("whole"), world.path("run"));
-    world.run(&recipe, &whole, Begin::New, 1, None).unwrap();
-    world.run(&recipe, &folder, Begin::New, 1, None).unwrap();
+    world.run(&recipe, &whole, StartMode::New, 1, None).unwrap();
+    world.run(&recipe, &folder, StartMode::New, 1, None).unwrap();
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let at_end = |text: &str| text.matches(r#""kind":"evaluation","step":14,"#).count();
     assert_eq!(at_end(&metrics), 1, "{metrics}");
     for _ in 0..2 {
-        let (_, heard) = world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap();
+        let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
         assert_eq!((heard.evaluations.len(), heard.saved.len(), heard.note), (0, 0, None));
         assert_eq!(std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap(), metrics);
     }
     // Killed behind the record of the last evaluation and before the checkpoint that counts on it.
     let checkpoints = Checkpoints::of_run(&folder);
     std::fs::remove_file(checkpoints.path(14)).unwrap();
-    let (_, heard) = world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap();
+    let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
     assert_eq!(heard.first_step, 7);
     assert!(heard.note.as_ref().is_some_and(|note| note.contains("cut off behind step 7: ")), "{:?}", heard.note);
     assert_same(&whole, &folder, "killed at its end");
     // A record that the checkpoint does not count on, of a program that saved before it evaluated.
     let last = metrics.lines().last().unwrap();
     std::fs::write(folder.join("metrics.jsonl"), format!("{metrics}{last}\n")).unwrap();
-    world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap();
+    world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
     assert_same(&whole, &folder, "with a record too many");
 }
 
@@ -346,18 +372,18 @@ fn metrics_that_lack_what_the_checkpoint_counts_on_are_an_error() {
     let world = world();
     let (recipe, folder) = (recipe(&[]), world.path("run"));
     // The recipe names a preset and leaves something out that the recipe of that name sets: the run says so once.
-    let (_, heard) = world.run(&recipe, &folder, Begin::New, 1, Some(10)).unwrap();
+    let (_, heard) = world.run(&recipe, &folder, StartMode::New, 1, Some(10)).unwrap();
     assert!(heard.warnings[0].contains("`model.preset = \"tiny\"` sets the shape of the model only"));
     let metrics = folder.join("metrics.jsonl");
     let whole = std::fs::read(&metrics).unwrap();
     let mut zeroed = whole.clone();
     zeroed[whole.len() / 2..].fill(0);
     std::fs::write(&metrics, &zeroed).unwrap();
-    let error = world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap_err().to_string();
+    let error = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap_err().to_string();
     assert!(error.contains("records that the checkpoint of step 10 counts on; restore the file"), "{error}");
     assert_eq!(std::fs::read(&metrics).unwrap(), zeroed, "nothing is touched");
     std::fs::write(&metrics, [&whole[..], &[0; 300]].concat()).unwrap();
-    let (_, heard) = world.run(&recipe, &folder, Begin::Resume, 1, None).unwrap();
+    let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
     let note = heard.note.unwrap();
     assert!(note.contains("300 bytes that are no record") && heard.warnings.is_empty(), "{note}");
 }
@@ -367,12 +393,12 @@ fn figures_of_sentences_are_called_by_their_objective() {
     let world = world();
     for (objective, name, other) in [("nsp", "nsp_accuracy", "sop_"), ("sop", "sop_accuracy", "nsp_")] {
         let (recipe, folder) = (recipe(&[&format!("data.instances.objective={objective}")]), world.path(objective));
-        let (_, heard) = world.run(&recipe, &folder, Begin::New, 1, None).unwrap();
+        let (_, heard) = world.run(&recipe, &folder, StartMode::New, 1, None).unwrap();
         let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
         let lines = text.lines().count();
         assert_eq!((text.matches(name).count(), text.matches(other).count()), (lines, 0), "{text}");
-        assert_eq!(heard.steps[0].sentence.objective.name().to_lowercase(), objective);
-        assert!(heard.evaluations.iter().all(|(record, _)| record.sentence.count > 0));
+        assert_eq!(heard.steps[0].figures.sentence.objective.name().to_lowercase(), objective);
+        assert!(heard.evaluations.iter().all(|(record, _)| record.figures.sentence.count > 0));
     }
 }
 
@@ -380,15 +406,16 @@ fn figures_of_sentences_are_called_by_their_objective() {
 fn refuses_to_mix_runs() {
     let world = world();
     let folder = world.path("run");
-    world.run(&recipe(&[]), &folder, Begin::New, 1, Some(2)).unwrap();
+    world.run(&recipe(&[]), &folder, StartMode::New, 1, Some(2)).unwrap();
     let before = std::fs::read(folder.join("metrics.jsonl")).unwrap();
-    let message =
-        |recipe: &Recipe, folder: &Path, begin| world.run(recipe, folder, begin, 1, None).unwrap_err().to_string();
-    let text = message(&recipe(&[]), &folder, Begin::New);
+    let message = |recipe: &PretrainRecipe, folder: &Path, mode| {
+        world.run(recipe, folder, mode, 1, None).unwrap_err().to_string()
+    };
+    let text = message(&recipe(&[]), &folder, StartMode::New);
     assert!(text.contains("already holds a run; resume it"), "{text}");
     let theirs = std::fs::File::open(folder.join(".lock")).unwrap();
     theirs.lock().unwrap();
-    let text = message(&recipe(&[]), &folder, Begin::Resume);
+    let text = message(&recipe(&[]), &folder, StartMode::Resume);
     assert!(text.contains("another process trains there"), "{text}");
     drop(theirs);
     for (change, expected) in [
@@ -397,17 +424,17 @@ fn refuses_to_mix_runs() {
         ("data.masking.ngram=1", "`data.masking.ngram` = 3, but now it is 1"),
         ("model.sharing=none", "`model.sharing` = \"all\", but now it is \"none\""),
     ] {
-        let text = message(&recipe(&[change]), &folder, Begin::Resume);
+        let text = message(&recipe(&[change]), &folder, StartMode::Resume);
         assert!(text.contains(expected), "{text:?} does not contain {expected:?}");
     }
     // How often the run reports may change.
-    world.run(&recipe(&["run.log_interval=1"]), &folder, Begin::Resume, 1, Some(3)).unwrap();
+    world.run(&recipe(&["run.log_interval=1"]), &folder, StartMode::Resume, 1, Some(3)).unwrap();
     assert!(std::fs::read(folder.join("metrics.jsonl")).unwrap().starts_with(&before));
     let file = world.path("file");
     std::fs::write(&file, "").unwrap();
-    let text = message(&recipe(&[]), &file.join("run"), Begin::New);
+    let text = message(&recipe(&[]), &file.join("run"), StartMode::New);
     assert!(text.contains("is a file; choose another folder"), "{text}");
-    let text = message(&recipe(&["model.vocab_size=61"]), &world.path("other"), Begin::New);
+    let text = message(&recipe(&["model.vocab_size=61"]), &world.path("other"), StartMode::New);
     assert!(text.contains("the tokenizer has 60 pieces"), "{text}");
 }
 
@@ -418,8 +445,8 @@ struct Replanner<'s> {
     stop: Option<(&'s AtomicBool, u64)>,
 }
 
-impl Observer for Replanner<'_> {
-    fn replanned(&mut self, report: &StepReport) -> Option<u64> {
+impl Observer<Pretraining> for Replanner<'_> {
+    fn replanned(&mut self, report: &StepReport<PretrainFigures>) -> Option<u64> {
         if let Some((stop, at)) = self.stop {
             stop.store(report.step >= at, Ordering::Relaxed);
         }
@@ -430,16 +457,15 @@ impl Observer for Replanner<'_> {
 #[test]
 fn a_change_of_the_number_of_steps_is_repeated_by_the_recipe_that_the_run_leaves() {
     let world = world();
-    let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, b"{}".to_vec()));
-    let sources = Sources { dataset: &world.dataset, vocabulary: &world.vocabulary, tokenizer: &tokenizer };
     let run = |name: &str, steps: u64, stop_at: Option<u64>| {
         let stop = AtomicBool::new(false);
         let mut observer = Replanner { after: 6, steps, stop: stop_at.map(|at| (&stop, at)) };
-        pretrain(&recipe(&[]), &sources, &world.path(name), Begin::New, device(1), &stop, &mut observer).unwrap()
+        pretrain(&recipe(&[]), &world.sources, &world.path(name), StartMode::New, device(1), &stop, &mut observer)
+            .unwrap()
     };
     let left_by = |name: &str| {
         let text = std::fs::read_to_string(world.path(name).join("config.toml")).unwrap();
-        Recipe::from_toml(&text, &[]).unwrap()
+        PretrainRecipe::from_toml(&text, &[]).unwrap()
     };
     for steps in [9, 21] {
         let [changed, repeated, stopped] = ["changed", "repeated", "stopped"].map(|name| format!("{name}-{steps}"));
@@ -447,18 +473,18 @@ fn a_change_of_the_number_of_steps_is_repeated_by_the_recipe_that_the_run_leaves
         assert_eq!(summary.step, steps);
         let own = left_by(&changed);
         assert_eq!(own.schedule.replans, [Replan { after: 6, steps }]);
-        world.run(&own, &world.path(&repeated), Begin::New, 1, None).unwrap();
+        world.run(&own, &world.path(&repeated), StartMode::New, 1, None).unwrap();
         assert_same(&world.path(&changed), &world.path(&repeated), "repeated from its recipe");
         // Stopped after the change; then as if killed: the checkpoint is older than the change, config.toml is not.
         run(&stopped, steps, Some(7));
         std::fs::remove_file(Checkpoints::of_run(&world.path(&stopped)).path(7)).unwrap();
         assert_eq!(Checkpoints::of_run(&world.path(&stopped)).steps().unwrap(), [4]);
-        world.run(&left_by(&stopped), &world.path(&stopped), Begin::Resume, 1, None).unwrap();
+        world.run(&left_by(&stopped), &world.path(&stopped), StartMode::Resume, 1, None).unwrap();
         assert_same(&world.path(&changed), &world.path(&stopped), "killed after the change");
     }
     for (after, steps) in [(0, 9), (6, 5), (6, 1)] {
         let wrong = format!("schedule.replans=[{{after={after}, steps={steps}}}]");
-        let error = Recipe::from_toml(RECIPE, &[wrong]).unwrap_err().to_string();
+        let error = PretrainRecipe::from_toml(RECIPE, &[wrong]).unwrap_err().to_string();
         assert!(error.contains("schedule.replans"), "{error}");
     }
 }
@@ -477,7 +503,7 @@ fn a_diverging_run_stops_and_keeps_the_last_good_checkpoint() {
         "evaluation.interval=0",
         "run.divergence_margin=0.5",
     ]);
-    let (outcome, heard) = world.run(&recipe, &folder, Begin::New, 1, None).unwrap();
+    let (outcome, heard) = world.run(&recipe, &folder, StartMode::New, 1, None).unwrap();
     let Outcome::Diverged { problem, step, checkpoint } = outcome else { panic!("{outcome:?}") };
     assert!(problem.contains("not finite") || problem.contains("above its lowest value"), "{problem}");
     assert!(step <= 400 && checkpoint.as_deref().is_none_or(Path::is_file), "{step}, {checkpoint:?}");
@@ -488,12 +514,14 @@ fn a_diverging_run_stops_and_keeps_the_last_good_checkpoint() {
 #[test]
 fn a_loss_that_is_not_finite_changes_nothing() {
     let world = world();
-    let mut trainer = Trainer::new(&recipe(&[]), &world.dataset, &world.vocabulary, device(1)).unwrap();
+    let mut trainer = world.trainer(&recipe(&[]), device(1));
     trainer.train_step().unwrap();
-    trainer.poison("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.bias");
+    let params = &mut trainer.runtime.params;
+    let id = params.find("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.bias").unwrap();
+    params.values_mut(id).unwrap().fill(f32::NAN);
     let before: Vec<u32> = trainer.params().all_values().iter().map(|x| x.to_bits()).collect();
     let error = trainer.train_step().unwrap_err();
-    assert!(matches!(error, PretrainError::Engine(EngineError::NotFinite { step: 2, .. })), "{error:?}");
+    assert!(matches!(error, EngineError::NotFinite { step: 2, .. }), "{error:?}");
     assert_eq!(trainer.step(), 1);
     assert!(trainer.params().all_values().iter().map(|x| x.to_bits()).eq(before));
 }
@@ -509,14 +537,14 @@ fn every_step_fits_the_memory_that_was_planned() {
         &["compute.activations=bf16"],
         &["model.sharing=attention", "data.batch.max_sequences=1000"],
     ] {
-        let mut trainer = Trainer::new(&recipe(variant), &world.dataset, &world.vocabulary, device(1)).unwrap();
-        let room = trainer.room();
+        let mut trainer = world.trainer(&recipe(variant), device(1));
+        let room = trainer.room.len();
         for _ in 0..12 {
             trainer.train_step().unwrap();
         }
         let report = trainer.workspace().arena().report();
         assert_eq!(report.misses, 0, "{variant:?}: {report:?}");
-        assert_eq!(trainer.room(), room, "{variant:?}: a step had more micro-batches than foreseen");
+        assert_eq!(trainer.room.len(), room, "{variant:?}: a step had more micro-batches than foreseen");
         assert_eq!(trainer.memory().packed, trainer.params().packed_bytes(), "{variant:?}");
     }
 }
@@ -525,9 +553,7 @@ fn every_step_fits_the_memory_that_was_planned() {
 #[test]
 fn a_processor_keeps_little_unless_the_recipe_says_otherwise() {
     let world = world();
-    let kept = |variant: &[&str]| {
-        Trainer::new(&recipe(variant), &world.dataset, &world.vocabulary, device(1)).unwrap().memory().step
-    };
+    let kept = |variant: &[&str]| world.trainer(&recipe(variant), device(1)).memory().step;
     let unsaid = kept(&[]);
     assert_eq!(unsaid, kept(&["compute.checkpointing=cheap"]));
     assert!(unsaid < kept(&["compute.checkpointing=none"]), "{unsaid} bytes");
@@ -546,7 +572,7 @@ fn estimates_of_memory_are_near_the_plan() {
                 &format!("model.num_hidden_layers={layers}"),
                 &format!("compute.checkpointing={name}"),
             ]);
-            let trainer = Trainer::new(&recipe, &world.dataset, &world.vocabulary, device(1)).unwrap();
+            let trainer = world.trainer(&recipe, device(1));
             let workload = Workload { sequences: 64, sequence_length: 32, masked_per_sequence: 5 };
             let training = Training { activation_bytes: 4, checkpointing };
             let estimate = Memory::new(&trainer.recipe().model, &workload, &training);
@@ -569,7 +595,7 @@ fn estimates_of_memory_are_near_the_plan() {
 fn checkpointing_gives_the_same_bits() {
     let world = world();
     let losses = |variant: &[&str]| {
-        let mut trainer = Trainer::new(&recipe(variant), &world.dataset, &world.vocabulary, device(1)).unwrap();
+        let mut trainer = world.trainer(&recipe(variant), device(1));
         (0..6).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
     };
     let whole = losses(&[]);
@@ -589,9 +615,9 @@ fn checkpointing_gives_the_same_bits() {
 fn starts_from_a_shallower_model_and_refuses_what_does_not_fit() {
     let world = world();
     let shallow = world.path("shallow");
-    world.run(&recipe(&["schedule.steps=2", "model.num_hidden_layers=1"]), &shallow, Begin::New, 1, None).unwrap();
+    world.run(&recipe(&["schedule.steps=2", "model.num_hidden_layers=1"]), &shallow, StartMode::New, 1, None).unwrap();
     let from = format!("input.start_from={}", shallow.join("last").display());
-    let deep = Trainer::new(&recipe(&[&from]), &world.dataset, &world.vocabulary, device(1)).unwrap();
+    let deep = world.trainer(&recipe(&[&from]), device(1));
     ModelFolder::open(&shallow.join("last"))
         .unwrap()
         .load(Heads::PRE_TRAINING, &[], |spec, values| {
@@ -599,9 +625,7 @@ fn starts_from_a_shallower_model_and_refuses_what_does_not_fit() {
             Ok(())
         })
         .unwrap();
-    let message = |variant: &[&str]| {
-        Trainer::new(&recipe(variant), &world.dataset, &world.vocabulary, device(1)).unwrap_err().to_string()
-    };
+    let message = |variant: &[&str]| world.try_trainer(&recipe(variant), device(1)).unwrap_err().to_string();
     let text = message(&[&from, "model.hidden_size=48"]);
     assert!(text.contains("in the recipe's model"), "{text}");
     let text = message(&[&from, "model.sharing=none"]);

@@ -1,8 +1,4 @@
-//! `curves.svg`: the run at a glance.
-//!
-//! Three panels over the optimizer steps: MLM loss (training, held out, and the unigram baseline that it has to beat),
-//! accuracies (MLM and sentence order, training and held out), learning rate. Training curves are averaged down to at
-//! most [`POINTS`] points, so that the file stays small for a run of any length.
+//! Curves as SVG: panels below each other.
 
 use std::path::Path;
 
@@ -10,22 +6,22 @@ use engine::io::write_atomically;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::{Record, ReportError};
+use super::ReportError;
 
-/// Most points of a curve.
+/// Maximum number of points of an averaged curve.
 const POINTS: usize = 400;
 const WIDTH: u32 = 900;
-/// Of a panel.
+/// Height of a panel.
 const HEIGHT: u32 = 350;
 /// Height of the row of names above a plot.
 const LEGEND: i32 = 22;
-/// Curves of at most this many points have a mark at each.
+/// Curves of at most this many points have a mark at each point.
 const MARKED: usize = 20;
 
 /// A named curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// What the legend says.
+    /// Name in the legend.
     pub name: String,
     /// Red, green, blue.
     pub color: [u8; 3],
@@ -36,9 +32,9 @@ pub struct Curve {
 /// Curves over a common axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// What stands above.
+    /// Heading.
     pub title: String,
-    /// What the x axis counts.
+    /// Name of the x axis.
     pub axis: &'static str,
     /// The curves; those without points have no legend.
     pub curves: Vec<Curve>,
@@ -50,14 +46,6 @@ pub(crate) const GREEN: [u8; 3] = [44, 160, 44];
 pub(crate) const RED: [u8; 3] = [214, 39, 40];
 pub(crate) const GREY: [u8; 3] = [110, 110, 110];
 
-/// Draws `records` (oldest first) to `path`, whole or not at all. Without records, the panels are empty.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write_curves(path: &Path, records: &[Record]) -> Result<(), ReportError> {
-    write_panels(path, &panels_of(records))
-}
-
 /// Draws `panels` below each other to `path`, whole or not at all.
 ///
 /// # Errors
@@ -67,7 +55,7 @@ pub fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), ReportError> {
     Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
 }
 
-/// `panels` below each other as the text of an SVG.
+/// SVG of `panels` below each other.
 pub(crate) fn draw(panels: &[Panel]) -> Result<String, String> {
     let mut text = String::new();
     {
@@ -83,49 +71,7 @@ pub(crate) fn draw(panels: &[Panel]) -> Result<String, String> {
     Ok(text)
 }
 
-fn panels_of(records: &[Record]) -> Vec<Panel> {
-    let train = |value: fn(&super::TrainRecord) -> Option<f64>| {
-        let points = records.iter().filter_map(|record| match record {
-            Record::Train(record) => value(record).map(|value| (record.step as f64, value)),
-            Record::Evaluation(_) => None,
-        });
-        averaged(points.collect())
-    };
-    let held_out = |value: fn(&super::EvaluationRecord) -> Option<f64>| {
-        let points = records.iter().filter_map(|record| match record {
-            Record::Evaluation(record) => value(record).map(|value| (record.step as f64, value)),
-            Record::Train(_) => None,
-        });
-        points.collect::<Vec<_>>()
-    };
-    let curve = |name: &str, color, points| Curve { name: name.to_owned(), color, points };
-    let sentence = records.iter().map(Record::sentence).find(|sentence| sentence.accuracy.is_some());
-    let meaning = sentence.unwrap_or_default().objective.meaning();
-    let panel = |title: &str, curves| Panel { title: title.to_owned(), axis: "step", curves };
-    vec![
-        panel(
-            "MLM loss (nats a masked piece)",
-            vec![
-                curve("training", BLUE, train(|r| Some(r.mlm_loss))),
-                curve("held out", ORANGE, held_out(|r| Some(r.mlm_loss))),
-                curve("held out, shown as [MASK]", RED, held_out(|r| Some(r.hidden_loss))),
-                curve("unigram baseline", GREY, held_out(|r| Some(r.unigram_loss))),
-            ],
-        ),
-        panel(
-            "accuracy",
-            vec![
-                curve("MLM, training", BLUE, train(|r| Some(r.mlm_accuracy))),
-                curve("MLM, held out", ORANGE, held_out(|r| Some(r.mlm_accuracy))),
-                curve(&format!("{meaning}, training"), GREEN, train(|r| r.sentence.accuracy)),
-                curve(&format!("{meaning}, held out"), RED, held_out(|r| r.sentence.accuracy)),
-            ],
-        ),
-        panel("learning rate", vec![curve("learning rate", BLUE, train(|r| Some(r.learning_rate)))]),
-    ]
-}
-
-/// Means of runs of equal length, at most [`POINTS`] of them.
+/// Means of runs of equal length, at most [`POINTS`] of them, so that the file stays small for a run of any length.
 pub(crate) fn averaged(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.retain(|(_, value)| value.is_finite());
     let run = points.len().div_ceil(POINTS).max(1);
@@ -145,7 +91,7 @@ fn draw_panel(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel) -> Resul
     let last = all().map(|point| point.0).fold(first + 1.0, f64::max);
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(low, high), point| (low.min(point.1), high.max(point.1)));
     let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
-    // A constant lies in the middle of a range of a tenth of its size.
+    // A constant is drawn in the middle of a range of a tenth of its size.
     let margin = if high > low { (high - low) * 0.05 } else { (high.abs() * 0.05).max(1e-9) };
     let (low, high) = (low - margin, high + margin);
     let shown: Vec<&Curve> =
@@ -168,7 +114,7 @@ fn draw_panel(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel) -> Resul
     for curve in shown {
         let color = color(curve);
         let points: Vec<_> = curve.points.iter().filter(is_finite).copied().collect();
-        // A line through one point is invisible, and few points are told apart by their marks.
+        // A line through one point is invisible, and marks make few points distinguishable.
         let radius = if points.len() == 1 { 4 } else { 2 };
         if points.len() <= MARKED {
             chart.draw_series(points.iter().map(|&point| Circle::new(point, radius, color.filled())))?;
@@ -182,7 +128,7 @@ fn color(curve: &Curve) -> RGBColor {
     RGBColor(curve.color[0], curve.color[1], curve.color[2])
 }
 
-/// The names of `curves` in a row above the plot, where they cover no data.
+/// Draws the names of `curves` in a row above the plot, where they cover no data.
 fn draw_legend(
     strip: &DrawingArea<SVGBackend<'_>, Shift>,
     curves: &[&Curve],
@@ -197,7 +143,7 @@ fn draw_legend(
     Ok(())
 }
 
-/// A number of the y axis, with as many digits as tell neighbors in `low..high` apart.
+/// Label of the y axis, with as many digits as distinguish neighboring labels in `low..high`.
 fn tick(value: f64, low: f64, high: f64) -> String {
     // The axis has at most ten steps of 1, 2 or 5 times a power of ten.
     let power = ((high - low) / 11.0).log10().floor();
@@ -212,55 +158,7 @@ fn tick(value: f64, low: f64, high: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EvaluationRecord, Sentence, SentenceObjective, TrainRecord};
     use super::*;
-
-    fn run(steps: u64) -> Vec<Record> {
-        run_of(steps, SentenceObjective::Sop)
-    }
-
-    fn run_of(steps: u64, objective: SentenceObjective) -> Vec<Record> {
-        (1..=steps)
-            .flat_map(|step| {
-                let loss = 8.0 - step as f64 * 2e-3;
-                let train = TrainRecord { step, mlm_loss: loss, learning_rate: 1e-3, ..Default::default() };
-                let evaluation = step.is_multiple_of(100).then(|| {
-                    let sentence = Sentence { objective, accuracy: Some(0.6), ..Sentence::default() };
-                    let record = EvaluationRecord { step, mlm_loss: loss, sentence, ..Default::default() };
-                    Record::Evaluation(record)
-                });
-                [Some(Record::Train(train)), evaluation].into_iter().flatten()
-            })
-            .collect()
-    }
-
-    #[test]
-    fn draws_every_curve_that_has_points() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("curves.svg");
-        write_curves(&path, &run(300)).unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
-        for name in ["MLM loss", "unigram baseline", "sentence order, held out", "learning rate", "step"] {
-            assert!(text.contains(name), "{name} is not in the picture");
-        }
-        assert!(!text.contains("sentence order, training"), "a curve without points has a legend");
-        assert!(!text.contains("NaN"), "a coordinate is not a number");
-    }
-
-    #[test]
-    fn the_curve_of_sentences_is_called_by_their_objective() {
-        let text = draw(&panels_of(&run_of(300, SentenceObjective::Nsp))).unwrap();
-        assert!(text.contains("next sentence, held out") && !text.contains("sentence order"));
-    }
-
-    #[test]
-    fn stays_small_for_long_runs_and_works_without_records() {
-        assert!(draw(&panels_of(&run(20_000))).unwrap().len() < 200_000);
-        assert!(draw(&panels_of(&[])).unwrap().contains("learning rate"));
-        let broken = [Record::Train(TrainRecord { step: 1, mlm_loss: f64::NAN, ..Default::default() })];
-        assert!(!draw(&panels_of(&broken)).unwrap().contains("NaN"));
-    }
 
     #[test]
     fn ticks_of_any_range_differ() {

@@ -9,98 +9,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use engine::io::sync_parent;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::{ReportError, Sentence};
+use super::ReportError;
 
 /// A line of `metrics.jsonl`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Record {
-    /// What training met since the record before.
-    Train(TrainRecord),
-    /// What the model does on held-out text.
-    Evaluation(EvaluationRecord),
-}
-
-impl Record {
-    /// Figures of the sentence objective.
-    pub(super) fn sentence(&self) -> Sentence {
-        match self {
-            Self::Train(record) => record.sentence,
-            Self::Evaluation(record) => record.sentence,
-        }
-    }
-}
-
-/// What a line of `metrics.jsonl` holds, whatever is trained.
 pub trait Logged: Serialize + DeserializeOwned {
-    /// The optimizer steps that were done when the record was made.
+    /// Optimizer steps done at the time of the record.
     fn step(&self) -> u64;
-}
-
-impl Logged for Record {
-    fn step(&self) -> u64 {
-        match self {
-            Self::Train(record) => record.step,
-            Self::Evaluation(record) => record.step,
-        }
-    }
-}
-
-/// Means over the steps since the record before. Losses are in nats.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TrainRecord {
-    /// Optimizer steps done.
-    pub step: u64,
-    /// Weighted sum of both losses.
-    pub loss: f64,
-    /// Cross-entropy of a masked piece.
-    pub mlm_loss: f64,
-    /// Share of masked pieces that were guessed.
-    pub mlm_accuracy: f64,
-    /// The sentence objective.
-    #[serde(flatten)]
-    pub sentence: Sentence,
-    /// Rate of the last step.
-    pub learning_rate: f64,
-    /// Global norm of the last step's gradient before clipping.
-    pub gradient_norm: f64,
-    /// Tokens seen since the run began.
-    pub tokens: u64,
-    /// Speed since the record before.
-    pub tokens_per_second: f64,
-    /// Share of that time in which steps waited for their batches; 0 in logs of programs that did not measure it.
-    #[serde(default)]
-    pub data_share: f64,
-    /// Seconds of training since the run began, over all its starts.
-    pub seconds: f64,
-}
-
-/// Figures over the held-out instances. Losses are in nats.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EvaluationRecord {
-    /// Optimizer steps done.
-    pub step: u64,
-    /// Cross-entropy of a masked piece.
-    pub mlm_loss: f64,
-    /// Share of masked pieces that were guessed.
-    pub mlm_accuracy: f64,
-    /// Number of masked pieces.
-    pub masked: u64,
-    /// Cross-entropy of the same pieces under the frequencies of the training text.
-    pub unigram_loss: f64,
-    /// Cross-entropy of the masked pieces that the model sees as `[MASK]`. The others stand there, kept or replaced, and
-    /// can be guessed without context; this loss falls by context alone.
-    pub hidden_loss: f64,
-    /// Cross-entropy of those under the frequencies of the training text.
-    pub hidden_unigram_loss: f64,
-    /// The sentence objective.
-    #[serde(flatten)]
-    pub sentence: Sentence,
-    /// Seconds of training since the run began, over all its starts.
-    pub seconds: f64,
 }
 
 /// The open `metrics.jsonl` of a run.
@@ -291,15 +208,18 @@ fn parse<R: Logged>(path: &Path, line: &Line<'_>) -> Result<R, ReportError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::SentenceObjective;
+    use crate::pretrain::{HeldOutFigures, PretrainFigures, PretrainRecord as Record, Sentence, SentenceObjective};
+    use crate::train::{EvaluationRecord, TrainRecord};
 
     fn train(step: u64) -> Record {
         let sentence = Sentence { loss: Some(0.7), ..Sentence::default() };
-        Record::Train(TrainRecord { step, loss: 9.25, sentence, ..TrainRecord::default() })
+        let figures = PretrainFigures { sentence, ..PretrainFigures::default() };
+        Record::Train(TrainRecord { step, loss: 9.25, figures, ..TrainRecord::default() })
     }
 
     fn evaluation(step: u64) -> Record {
-        Record::Evaluation(EvaluationRecord { step, mlm_loss: 8.0, unigram_loss: 7.5, ..EvaluationRecord::default() })
+        let figures = HeldOutFigures { mlm_loss: 8.0, unigram_loss: 7.5, ..HeldOutFigures::default() };
+        Record::Evaluation(EvaluationRecord { step, figures, ..EvaluationRecord::default() })
     }
 
     fn resume(path: &Path, step: u64, counted: Option<u64>) -> (MetricsLog, Option<String>) {
@@ -425,7 +345,8 @@ mod tests {
             standard_error: Some(0.125),
         };
         for (objective, key) in [(SentenceObjective::Sop, "sop"), (SentenceObjective::Nsp, "nsp")] {
-            let record = Record::Evaluation(EvaluationRecord { sentence: sentence(objective), ..Default::default() });
+            let figures = HeldOutFigures { sentence: sentence(objective), ..Default::default() };
+            let record = Record::Evaluation(EvaluationRecord { figures, ..Default::default() });
             let text = serde_json::to_string(&record).unwrap();
             let expected =
                 format!(r#""{key}_loss":0.5,"{key}_accuracy":0.75,"{key}_count":8,"{key}_standard_error":0.125"#);
@@ -448,10 +369,10 @@ mod tests {
             count: 4,
             standard_error: Some(0.25),
         };
-        assert_eq!((record.step, record.sentence), (3, expected));
+        assert_eq!((record.step, record.figures.sentence), (3, expected));
         let line = r#"{"kind":"train","step":10,"loss":9.25,"mlm_loss":9.25,"mlm_accuracy":0.0,"sop_loss":null,
             "sop_accuracy":null,"learning_rate":0.1,"gradient_norm":1.0,"tokens":5,"tokens_per_second":1.0,"seconds":2.0}"#;
         let Record::Train(record) = serde_json::from_str(line).unwrap() else { panic!("a training record") };
-        assert_eq!((record.tokens, record.sentence), (5, Sentence::default()));
+        assert_eq!((record.tokens, record.figures.sentence), (Some(5), Sentence::default()));
     }
 }

@@ -1,33 +1,33 @@
-//! What a run leaves behind for people and for other programs.
+//! Files that report on a run.
 //!
 //! ```text
-//! config.toml                every setting, resolved (written by `pretrain`)
-//! metrics.jsonl              one JSON object a line: `train` and `evaluation` records
-//! events.out.tfevents.*      the same numbers for TensorBoard; one file for every start of the run
+//! metrics.jsonl              one JSON object per line: `train` and `evaluation` records
+//! events.out.tfevents.*      the same figures for TensorBoard; one file for every start of the run
 //! curves.svg                 loss, accuracy and learning rate over the steps
-//! report.html                figures, confusion matrix and curves of a fine-tuning, in one file
+//! report.html                figures, confusion matrix and curves of fine-tuning, in one file
 //! ```
 //!
-//! A killed run may have logged steps beyond its last checkpoint. Resuming cuts them off the metrics and tells
-//! TensorBoard to forget them, so that the files end as those of a run that was never interrupted.
+//! A killed run may have logged steps beyond its last checkpoint. Resuming cuts them off the metrics and makes TensorBoard
+//! drop them, so that the files end as those of a run that was never interrupted.
 
 mod curves;
 mod html;
 mod metrics_log;
-mod sentence;
 mod tensorboard;
 
-pub use curves::{Curve, Panel, write_curves, write_panels};
+#[cfg(test)]
+pub(crate) use curves::draw;
+pub(crate) use curves::{BLUE, GREEN, GREY, ORANGE, RED, averaged};
+pub use curves::{Curve, Panel, write_panels};
 pub use html::{Section, write_html};
-pub use metrics_log::{EvaluationRecord, Logged, MetricsLog, Record, TrainRecord, read_metrics};
-pub use sentence::{Sentence, SentenceObjective};
+pub use metrics_log::{Logged, MetricsLog, read_metrics};
 pub use tensorboard::EventFile;
 
 use std::path::{Path, PathBuf};
 
 use engine::EngineError;
 
-/// Why a report could not be written or read.
+/// Error of a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// A file could not be written.
@@ -38,9 +38,9 @@ pub enum ReportError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried, in the infinitive.
+        /// The action that failed, in the infinitive.
         action: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// A line of the metrics is not a record.
@@ -50,7 +50,7 @@ pub enum ReportError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What the parser says.
+        /// Message of the parser.
         problem: String,
     },
     /// The metrics lack records that a checkpoint counts on.
@@ -62,9 +62,9 @@ pub enum ReportError {
     Missing {
         /// The file.
         path: PathBuf,
-        /// Records that are there.
+        /// Number of records in the file.
         found: u64,
-        /// Records that the checkpoint counts on.
+        /// Number of records that the checkpoint counts on.
         counted: u64,
         /// The step of the checkpoint.
         step: u64,
@@ -74,7 +74,7 @@ pub enum ReportError {
     Plot {
         /// The file.
         path: PathBuf,
-        /// What the plotter says.
+        /// Message of the plotter.
         problem: String,
     },
 }

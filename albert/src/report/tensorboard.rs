@@ -21,7 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::io::masked_crc;
 use engine::io::proto::{Value, write_field};
 
-use super::{EvaluationRecord, Logged, Record, ReportError, SentenceObjective, TrainRecord};
+use super::ReportError;
 
 /// `SessionLog { status: START }`.
 const SESSION_START: [u8; 2] = [0x08, 1];
@@ -68,27 +68,15 @@ impl EventFile {
         &self.path
     }
 
-    /// Adds the numbers of a record.
-    ///
-    /// # Errors
-    /// The event cannot be written.
-    pub fn append(&mut self, record: &Record) -> Result<(), ReportError> {
-        let scalars = match record {
-            Record::Train(record) => train_scalars(record),
-            Record::Evaluation(record) => evaluation_scalars(record),
-        };
-        self.scalars(record.step(), &scalars)
-    }
-
     /// Adds one event with `scalars` at `step`.
     ///
     /// # Errors
     /// The event cannot be written.
-    pub fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> Result<(), ReportError> {
+    pub fn scalars(&mut self, step: u64, scalars: &[(impl AsRef<str>, f64)]) -> Result<(), ReportError> {
         let mut summary = Vec::new();
         for (tag, value) in scalars {
             let mut entry = Vec::new();
-            write_field(&mut entry, 1, Value::Bytes(tag.as_bytes()));
+            write_field(&mut entry, 1, Value::Bytes(tag.as_ref().as_bytes()));
             write_field(&mut entry, 2, Value::Fixed32((*value as f32).to_bits()));
             write_field(&mut summary, 1, Value::Bytes(&entry));
         }
@@ -98,42 +86,6 @@ impl EventFile {
     fn write(&mut self, payload: &[u8]) -> Result<(), ReportError> {
         self.file.write_all(&tf_record(payload)).map_err(ReportError::io(&self.path, "add to the event file"))
     }
-}
-
-fn train_scalars(record: &TrainRecord) -> Vec<(&'static str, f64)> {
-    let mut scalars = vec![
-        ("train/loss", record.loss),
-        ("train/mlm_loss", record.mlm_loss),
-        ("train/mlm_accuracy", record.mlm_accuracy),
-        ("train/learning_rate", record.learning_rate),
-        ("train/gradient_norm", record.gradient_norm),
-        ("train/tokens_per_second", record.tokens_per_second),
-        ("train/data_share", record.data_share),
-    ];
-    let [loss, accuracy] = match record.sentence.objective {
-        SentenceObjective::Sop => ["train/sop_loss", "train/sop_accuracy"],
-        SentenceObjective::Nsp => ["train/nsp_loss", "train/nsp_accuracy"],
-    };
-    scalars.extend(record.sentence.loss.map(|value| (loss, value)));
-    scalars.extend(record.sentence.accuracy.map(|value| (accuracy, value)));
-    scalars
-}
-
-fn evaluation_scalars(record: &EvaluationRecord) -> Vec<(&'static str, f64)> {
-    let mut scalars = vec![
-        ("evaluation/mlm_loss", record.mlm_loss),
-        ("evaluation/mlm_accuracy", record.mlm_accuracy),
-        ("evaluation/unigram_loss", record.unigram_loss),
-        ("evaluation/hidden_loss", record.hidden_loss),
-        ("evaluation/hidden_unigram_loss", record.hidden_unigram_loss),
-    ];
-    let [loss, accuracy] = match record.sentence.objective {
-        SentenceObjective::Sop => ["evaluation/sop_loss", "evaluation/sop_accuracy"],
-        SentenceObjective::Nsp => ["evaluation/nsp_loss", "evaluation/nsp_accuracy"],
-    };
-    scalars.extend(record.sentence.loss.map(|value| (loss, value)));
-    scalars.extend(record.sentence.accuracy.map(|value| (accuracy, value)));
-    scalars
 }
 
 fn wall_time() -> f64 {
@@ -165,7 +117,8 @@ fn event(time: f64, step: u64, rest: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Sentence;
+    use crate::pretrain::{HeldOutFigures, PretrainRecord, Sentence, SentenceObjective};
+    use crate::train::EvaluationRecord;
 
     /// A reader that shares nothing with the writer: walks frames, checks both checksums bit by bit.
     fn frames(mut file: &[u8]) -> Vec<Vec<u8>> {
@@ -219,7 +172,9 @@ mod tests {
         events.scalars(7, &[("train/loss", 2.5), ("train/mlm_loss", 1.25)]).unwrap();
         for objective in [SentenceObjective::Sop, SentenceObjective::Nsp] {
             let sentence = Sentence { objective, loss: Some(0.5), ..Sentence::default() };
-            events.append(&Record::Evaluation(EvaluationRecord { step: 8, sentence, ..Default::default() })).unwrap();
+            let figures = HeldOutFigures { sentence, ..Default::default() };
+            let record = EvaluationRecord { step: 8, figures, ..Default::default() };
+            events.scalars(8, &PretrainRecord::Evaluation(record).scalars()).unwrap();
         }
         let name = events.path().file_name().unwrap().to_str().unwrap().to_owned();
         assert!(name.contains("tfevents"), "{name}");

@@ -9,7 +9,9 @@ use crate::{
 };
 use albert::{
     ablate::{self, Budget, RunOutcome, Stage, Watcher},
-    finetune, pretrain,
+    finetune::Finetuning,
+    pretrain::Pretraining,
+    train::Observer,
 };
 use anyhow::{Context, Result};
 use clap::Args;
@@ -81,11 +83,11 @@ impl Watcher for Watch {
         tell!("[{number}/{of}] {row}, seed {seed}: {}", task.unwrap_or("pre-training"));
     }
 
-    fn pretraining(&mut self) -> &mut dyn pretrain::Observer {
+    fn pretraining(&mut self) -> &mut dyn Observer<Pretraining> {
         &mut self.pretraining
     }
 
-    fn finetuning(&mut self) -> &mut dyn finetune::Observer {
+    fn finetuning(&mut self) -> &mut dyn Observer<Finetuning> {
         &mut self.finetuning
     }
 }

@@ -1,6 +1,6 @@
 //! Replans the number of steps of a run from the remaining time.
 
-use albert::pretrain::StepReport;
+use albert::{pretrain::PretrainFigures, train::StepReport};
 use std::time::Instant;
 
 /// Share of the time left that steps are planned for.
@@ -41,12 +41,12 @@ impl Deadline {
     }
 
     /// New number of steps of a run of `steps` steps, evaluated every `interval`; `None` if the plan holds.
-    pub(crate) fn replan(&mut self, report: &StepReport, steps: u64, interval: u64) -> Option<u64> {
+    pub(crate) fn replan(&mut self, report: &StepReport<PretrainFigures>, steps: u64, interval: u64) -> Option<u64> {
         let left = self.end.saturating_duration_since(Instant::now()).as_secs_f64();
         self.replan_in(left, report, steps, interval)
     }
 
-    fn replan_in(&mut self, left: f64, report: &StepReport, steps: u64, interval: u64) -> Option<u64> {
+    fn replan_in(&mut self, left: f64, report: &StepReport<PretrainFigures>, steps: u64, interval: u64) -> Option<u64> {
         self.step = KEEP * self.step + (1.0 - KEEP) * report.seconds;
         self.weight = KEEP * self.weight + (1.0 - KEEP);
         let done = report.step;

@@ -1,5 +1,6 @@
 //! `albert finetune`: trains a pre-trained model on the examples of a task.
 
+use super::pretrain::{memory_text, tell_start};
 use crate::{
     numbers::whole,
     output::{results, tell},
@@ -10,9 +11,10 @@ use crate::{
 use albert::{
     checkpoint::ModelFolder,
     finetune::{
-        self, Begin, DataSource, EvaluationRecord, HeadOrigin, Loaded, Measured, Observer, Outcome, Preset, Recipe,
-        SeedSummary, Sources, Started, StepReport, Summary, Task, TaskName,
+        self, DataSource, DevFigures, FinetuneDetails, FinetuneFigures, FinetuneRecipe, FinetuneSources,
+        FinetuneSummary, Finetuning, HeadOrigin, Loaded, Measured, Preset, SeedSummary, Task, TaskName,
     },
+    train::{EvaluationRecord, Observer, Outcome, StartMode, Started, StepReport},
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -98,20 +100,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         DataSource { task: name, settings: &recipe.data }.load(&arguments.data)?;
     remarks.iter().for_each(|remark| tell!("note: {remark}"));
     let task = Task::new(name, problem, &recipe);
-    let sources = Sources { task: &task, train: &train, dev: dev.as_ref() };
+    let sources = FinetuneSources { task: &task, train: &train, dev: dev.as_ref() };
     let stop = signals::stop_flag()?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     if arguments.seeds == 1 {
-        let begin = if arguments.resume { Begin::Resume } else { Begin::New };
+        let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
         let mut watch = Watch::new(device.peak(), arguments.profile);
-        let outcome = train_once(&recipe, &sources, &arguments.output, begin, &device, &mut watch, &stop)?;
+        let outcome = train_once(&recipe, &sources, &arguments.output, mode, &device, &mut watch, &stop)?;
         return finish(&outcome, &arguments.output, &watch);
     }
     run_seeds(arguments, &recipe, &sources, &device, &stop)
 }
 
 /// The recipe of the run: defaults of the model's size or the preset, the file over it, and the settings over both.
-fn recipe(arguments: &Arguments, task: TaskName) -> Result<Recipe> {
+fn recipe(arguments: &Arguments, task: TaskName) -> Result<FinetuneRecipe> {
     let mut settings = Vec::new();
     settings.extend(arguments.epochs.map(|epochs| format!("schedule.epochs={epochs:?}")));
     settings.extend(arguments.steps.map(|steps| format!("schedule.steps={steps}")));
@@ -120,7 +122,7 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<Recipe> {
     if arguments.resume {
         let run = if arguments.seeds > 1 { arguments.output.join("seed-1") } else { arguments.output.clone() };
         let path = run.join("config.toml");
-        let own = Recipe::from_toml(&read(&path)?).with_context(|| path.display().to_string())?;
+        let own = FinetuneRecipe::from_toml(&read(&path)?).with_context(|| path.display().to_string())?;
         return Ok(own.with("", &settings)?);
     }
     let Some(folder) = arguments.from.as_ref().or(arguments.model.as_ref()) else {
@@ -128,13 +130,13 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<Recipe> {
     };
     let config = &ModelFolder::open(folder)?.config().config.clone();
     let mut base = match arguments.preset {
-        None => Recipe::for_task(task, config),
+        None => FinetuneRecipe::for_task(task, config),
         Some(name) => {
             let preset = match name {
                 PresetName::Paper => Preset::Paper,
                 PresetName::PaperV1 => Preset::PaperV1,
             };
-            Recipe::preset(preset, task, config)
+            FinetuneRecipe::preset(preset, task, config)
                 .with_context(|| format!("the paper lists no settings for `{}`; omit --preset", task.name()))?
         }
     };
@@ -148,15 +150,15 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<Recipe> {
 }
 
 fn train_once(
-    recipe: &Recipe,
-    sources: &Sources<'_>,
+    recipe: &FinetuneRecipe,
+    sources: &FinetuneSources<'_>,
     folder: &Path,
-    begin: Begin,
+    mode: StartMode,
     device: &Device,
     watch: &mut Watch,
     stop: &AtomicBool,
-) -> Result<Outcome> {
-    let outcome = finetune::finetune(recipe, sources, folder, begin, device.clone(), stop, watch);
+) -> Result<Outcome<FinetuneSummary>> {
+    let outcome = finetune::finetune(recipe, sources, folder, mode, device.clone(), stop, watch);
     watch.progress.finish();
     Ok(outcome?)
 }
@@ -164,8 +166,8 @@ fn train_once(
 /// Runs one seed after another and summarizes them.
 fn run_seeds(
     arguments: &Arguments,
-    recipe: &Recipe,
-    sources: &Sources<'_>,
+    recipe: &FinetuneRecipe,
+    sources: &FinetuneSources<'_>,
     device: &Device,
     stop: &AtomicBool,
 ) -> Result<ExitCode> {
@@ -175,17 +177,17 @@ fn run_seeds(
     for number in 1..=arguments.seeds {
         let folder = arguments.output.join(format!("seed-{number}"));
         if arguments.resume
-            && let Some(summary) = Summary::of_run(&folder)?
+            && let Some(summary) = FinetuneSummary::of_run(&folder)?
         {
             tell!("seed {number} of {} is already done", arguments.seeds);
             runs.push(summary);
             continue;
         }
         tell!("seed {number} of {}", arguments.seeds);
-        let recipe = Recipe { seed: first + number - 1, ..recipe.clone() };
-        let begin = if arguments.resume { Begin::Resume } else { Begin::New };
+        let recipe = FinetuneRecipe { seed: first + number - 1, ..recipe.clone() };
+        let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
         let mut watch = Watch::new(peak, arguments.profile);
-        match train_once(&recipe, sources, &folder, begin, device, &mut watch, stop)? {
+        match train_once(&recipe, sources, &folder, mode, device, &mut watch, stop)? {
             Outcome::Finished(summary) => runs.push(summary),
             outcome @ Outcome::Stopped { .. } => return finish(&outcome, &folder, &watch),
             // The other seeds still run.
@@ -217,7 +219,7 @@ fn run_seeds(
 }
 
 /// Prints the outcome of a run, except warnings that `watch` has printed, and returns its exit code.
-fn finish(outcome: &Outcome, folder: &Path, watch: &Watch) -> Result<ExitCode> {
+fn finish(outcome: &Outcome<FinetuneSummary>, folder: &Path, watch: &Watch) -> Result<ExitCode> {
     let place = folder.display();
     match outcome {
         Outcome::Finished(summary) => {
@@ -248,7 +250,7 @@ fn finish(outcome: &Outcome, folder: &Path, watch: &Watch) -> Result<ExitCode> {
             }
             Ok(ExitCode::from(signals::INTERRUPTED))
         }
-        Outcome::Diverged { problem, step } => {
+        Outcome::Diverged { problem, step, .. } => {
             tell!("error: step {step}: {problem}; lower optimizer.learning_rate or optimizer.clip_norm");
             Ok(ExitCode::FAILURE)
         }
@@ -280,11 +282,13 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
-    fn started(&mut self, started: &Started<'_>) {
-        let report = started.report;
+impl Observer<Finetuning> for Watch {
+    fn started(&mut self, started: &Started<'_, FinetuneDetails>) {
+        tell_start(started);
+        let details = started.details;
+        let report = &details.report;
         tell!("loaded {} tensors; randomly initialized: {}", report.loaded.len(), listed(&report.fresh));
-        match started.head {
+        match &details.head {
             // Listed above.
             HeadOrigin::Initialized => {}
             head => tell!("{head}"),
@@ -292,45 +296,36 @@ impl Observer for Watch {
         if !report.ignored.is_empty() {
             tell!("ignored: {}", listed(&report.ignored));
         }
-        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
         tell!(
-            "{} parameters; {} examples, {} in the dev set; {} steps, {} of warm-up, seed {}; memory at the token budget \
-             {:.1} MiB (activations {:.1}); {} has a loss of {:.4}",
+            "{} parameters; {} examples, {} in the dev set; {} steps, {} of warm-up, seed {}; {}; {} has a loss of {:.4}",
             started.parameters,
-            started.examples,
-            started.dev_examples,
-            started.steps.total,
-            started.steps.warmup,
-            started.seed,
-            mib(started.memory.total()),
-            mib(started.memory.step),
-            started.baseline,
-            started.chance,
+            details.examples,
+            details.dev_examples,
+            started.steps,
+            details.warmup,
+            details.seed,
+            memory_text(&started.memory),
+            details.baseline,
+            details.chance,
         );
-        if started.cut != [0, 0] {
+        if details.cut != [0, 0] {
             tell!(
                 "truncated to text.max_sequence_length: {} training examples, {} dev examples",
-                started.cut[0],
-                started.cut[1]
+                details.cut[0],
+                details.cut[1]
             );
         }
-        if let [first, ..] = started.inexact {
+        if let [first, ..] = &details.inexact[..] {
             tell!(
                 "{} questions have an answer that does not align with token boundaries, such as {first:?}: it is widened to \
                  whole tokens, or counts as no answer if it has none",
-                started.inexact.len()
+                details.inexact.len()
             );
         }
-        if let Some(note) = started.note {
-            tell!("note: {note}");
-        }
-        if started.step > 0 {
-            tell!("resuming at step {}", started.step);
-        }
-        self.progress = Progress::new("step", started.step, started.steps.total);
+        self.progress = Progress::new("step", started.step, started.steps);
     }
 
-    fn stepped(&mut self, report: &StepReport) {
+    fn stepped(&mut self, report: &StepReport<FinetuneFigures>) {
         const KEEP: f64 = 0.95;
         self.weight = KEEP * self.weight + (1.0 - KEEP);
         self.loss = KEEP * self.loss + (1.0 - KEEP) * report.loss;
@@ -343,10 +338,10 @@ impl Observer for Watch {
         self.progress.step(report.step, &line);
     }
 
-    fn evaluated(&mut self, record: &EvaluationRecord) {
-        let best = if record.is_best { "; best so far" } else { "" };
-        self.progress.note(&format!("dev set at step {}: {}{best}", record.step, figures(&record.measured)));
-        if let Some(collapse) = &record.collapse {
+    fn evaluated(&mut self, record: &EvaluationRecord<DevFigures>, is_best: bool) {
+        let best = if is_best { "; best so far" } else { "" };
+        self.progress.note(&format!("dev set at step {}: {}{best}", record.step, figures(&record.figures.measured)));
+        if let Some(collapse) = &record.figures.collapse {
             self.progress.note(&format!("warning: {collapse}"));
             self.warned = Some(collapse.clone());
         }

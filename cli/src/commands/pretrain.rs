@@ -8,10 +8,12 @@ use crate::{
     signals,
 };
 use albert::{
-    data::{Dataset, Vocabulary},
-    pretrain::{self, Begin, Observer, Outcome, RECIPES, Recipe, Sources, Started, StepReport, Summary},
-    report::EvaluationRecord,
+    pretrain::{
+        self, HeldOutFigures, PretrainDetails, PretrainFigures, PretrainRecipe, PretrainSources, PretrainSummary,
+        Pretraining, RECIPES,
+    },
     tokenizer::Tokenizer,
+    train::{EvaluationRecord, MemoryPlan, Observer, Outcome, StartMode, Started, StepReport},
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -28,7 +30,7 @@ use std::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Recipe in TOML, or the name of a built-in one; with --resume the run's own by default
+    /// PretrainRecipe in TOML, or the name of a built-in one; with --resume the run's own by default
     recipe: Option<String>,
     /// Settings that override the recipe, such as optimizer.learning_rate=0.001
     #[arg(value_name = "SECTION.KEY=VALUE")]
@@ -54,14 +56,14 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recipe = recipe(arguments)?;
-    let begin = if arguments.resume { Begin::Resume } else { Begin::New };
+    let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
     let stop = signals::stop_flag()?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
-    let outcome = train(&recipe, &arguments.output, begin, device, arguments.profile, None, &stop)?;
+    let outcome = train(&recipe, &arguments.output, mode, device, arguments.profile, None, &stop)?;
     Ok(finish(&outcome, &arguments.output))
 }
 
-fn recipe(arguments: &Arguments) -> Result<Recipe> {
+fn recipe(arguments: &Arguments) -> Result<PretrainRecipe> {
     let mut settings = arguments.settings.clone();
     let mut named = arguments.recipe.as_deref();
     // `albert pretrain --resume -o RUN schedule.steps=9`: the first word is a setting, not a recipe.
@@ -79,31 +81,33 @@ fn recipe(arguments: &Arguments) -> Result<Recipe> {
     let file = match named {
         None if arguments.resume => own,
         None => bail!("no recipe given; expected a TOML file or one of:\n{}", known_recipes()),
-        Some(name) if RECIPES.iter().any(|(known, _, _)| *known == name) => return Ok(Recipe::named(name, &settings)?),
+        Some(name) if RECIPES.iter().any(|recipe| recipe.name == name) => {
+            return Ok(PretrainRecipe::named(name, &settings)?);
+        }
         Some(path) if !Path::new(path).exists() => {
             bail!("no such file or built-in recipe: `{path}`; expected a TOML file or one of:\n{}", known_recipes())
         }
         Some(path) => PathBuf::from(path),
     };
     let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
-    Recipe::from_toml(&text, &settings).with_context(|| file.display().to_string())
+    PretrainRecipe::from_toml(&text, &settings).with_context(|| file.display().to_string())
 }
 
 /// Built-in recipes, one per line.
 fn known_recipes() -> String {
-    RECIPES.iter().map(|(name, about, _)| format!("  {name:<8} {about}")).collect::<Vec<_>>().join("\n")
+    RECIPES.iter().map(|recipe| format!("  {:<8} {}", recipe.name, recipe.about)).collect::<Vec<_>>().join("\n")
 }
 
 /// Runs a recipe in `folder` with progress on standard error. A `deadline` may change the number of steps.
 pub(crate) fn train(
-    recipe: &Recipe,
+    recipe: &PretrainRecipe,
     folder: &Path,
-    begin: Begin,
+    mode: StartMode,
     device: Device,
     profile: Profiling,
     deadline: Option<Deadline>,
     stop: &Arc<AtomicBool>,
-) -> Result<Outcome> {
+) -> Result<Outcome<PretrainSummary>> {
     let input = &recipe.input;
     for (path, what, flag) in [
         (&input.data, "shards", "--data DIR or input.data in the recipe; albert data build creates them"),
@@ -112,25 +116,24 @@ pub(crate) fn train(
         anyhow::ensure!(!path.as_os_str().is_empty(), "no {what} given: use {flag}");
     }
     let tokenizer = Tokenizer::load(&input.tokenizer)?;
-    let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
-    let dataset = Dataset::open(&input.data, &vocabulary)?;
+    let sources = PretrainSources::open(&input.data, &tokenizer)?;
     let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
-    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files()? };
     let mut watch = Watch { deadline, interval: recipe.evaluation.interval, ..Watch::new(device.peak(), profile) };
-    let outcome = pretrain::pretrain(&recipe, &sources, folder, begin, device, stop, &mut watch);
+    let outcome = pretrain::pretrain(&recipe, &sources, folder, mode, device, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
 }
 
 /// Prints the outcome of a run and returns its exit code.
-pub(crate) fn finish(outcome: &Outcome, folder: &Path) -> ExitCode {
+pub(crate) fn finish(outcome: &Outcome<PretrainSummary>, folder: &Path) -> ExitCode {
     let place = folder.display();
     match outcome {
         Outcome::Finished(summary) => {
-            tell!("done: {}; the model is in {place}", describe(summary));
+            let early = if summary.stopped_early { ", stopped early: no improvement" } else { "" };
+            tell!("done: {}{early}; the model is in {place}", describe(summary));
             ExitCode::SUCCESS
         }
-        Outcome::Stopped(summary) => {
+        Outcome::Stopped { summary, .. } => {
             tell!("stopped and saved: {}; resume with: albert pretrain --resume -o {place}", describe(summary));
             ExitCode::from(signals::INTERRUPTED)
         }
@@ -145,7 +148,7 @@ pub(crate) fn finish(outcome: &Outcome, folder: &Path) -> ExitCode {
     }
 }
 
-fn describe(summary: &Summary) -> String {
+fn describe(summary: &PretrainSummary) -> String {
     format!("{} steps, {} tokens in {}", summary.step, summary.tokens, duration(summary.seconds))
 }
 
@@ -173,12 +176,12 @@ struct Smoothed {
 impl Smoothed {
     const KEEP: f64 = 0.98;
 
-    fn add(&mut self, report: &StepReport) {
+    fn add(&mut self, report: &StepReport<PretrainFigures>) {
         let mix = |mean: &mut f64, value: f64| *mean = Self::KEEP * *mean + (1.0 - Self::KEEP) * value;
         mix(&mut self.weight, 1.0);
         mix(&mut self.loss, report.loss);
-        mix(&mut self.mlm, report.mlm_accuracy);
-        mix(&mut self.sop, report.sentence.accuracy.unwrap_or(0.0));
+        mix(&mut self.mlm, report.figures.mlm_accuracy);
+        mix(&mut self.sop, report.figures.sentence.accuracy.unwrap_or(0.0));
     }
 }
 
@@ -197,35 +200,22 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
-    fn started(&mut self, started: &Started<'_>) {
-        for damaged in started.damaged {
-            tell!("warning: {damaged}; using the previous checkpoint");
-        }
-        for warning in started.warnings {
-            tell!("warning: {warning}");
-        }
-        if let Some(note) = started.note {
-            tell!("note: {note}");
-        }
-        if let Some(path) = started.resumed_from {
-            tell!("resuming from {} at step {}", path.display(), started.step);
-        }
-        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-        let memory = &started.memory;
+impl Observer<Pretraining> for Watch {
+    fn started(&mut self, started: &Started<'_, PretrainDetails>) {
+        tell_start(started);
+        let details = started.details;
         tell!(
-            "{} parameters; {} instances per epoch; {} steps; memory at the token budget {:.1} MiB (activations {:.1})",
+            "{} parameters; {} instances per epoch; {} steps; {}",
             started.parameters,
-            started.instances,
+            details.instances,
             started.steps,
-            mib(memory.total()),
-            mib(memory.step),
+            memory_text(&started.memory),
         );
-        match (started.no_evaluation, started.unigram_loss) {
+        match (&details.no_evaluation, details.unigram_loss) {
             (Some(reason), _) => tell!("evaluation is off: {reason}"),
             (None, Some(loss)) => tell!(
                 "evaluation on {} held-out sequences; unigram baseline {loss:.4} nats",
-                started.evaluation_sequences
+                details.evaluation_sequences
             ),
             (None, None) => {}
         }
@@ -233,12 +223,15 @@ impl Observer for Watch {
         self.progress = Progress::new("step", started.step, started.steps);
     }
 
-    fn stepped(&mut self, report: &StepReport) {
+    fn stepped(&mut self, report: &StepReport<PretrainFigures>) {
         self.smoothed.add(report);
         let Smoothed { weight, loss, mlm, sop } = self.smoothed;
-        let name = report.sentence.objective.name();
-        let sentence =
-            report.sentence.accuracy.map_or(String::new(), |_| format!(", {name} {:.1} %", 100.0 * sop / weight));
+        let name = report.figures.sentence.objective.name();
+        let sentence = report
+            .figures
+            .sentence
+            .accuracy
+            .map_or(String::new(), |_| format!(", {name} {:.1} %", 100.0 * sop / weight));
         let line = format!(
             "loss {:.3}, MLM {:.1} %{sentence}, {:.0} tokens/s{}",
             loss / weight,
@@ -249,7 +242,7 @@ impl Observer for Watch {
         self.progress.step(report.step, &line);
     }
 
-    fn replanned(&mut self, report: &StepReport) -> Option<u64> {
+    fn replanned(&mut self, report: &StepReport<PretrainFigures>) -> Option<u64> {
         let steps = self.deadline.as_mut()?.replan(report, self.steps, self.interval)?;
         self.progress.note(&format!(
             "the speed of the machine changed: {steps} steps instead of {} fit the time (schedule.replans in config.toml)",
@@ -268,24 +261,47 @@ impl Observer for Watch {
         self.progress.note(&profile.table(self.peak).to_string());
     }
 
-    fn evaluated(&mut self, record: &EvaluationRecord, is_best: bool) {
+    fn evaluated(&mut self, record: &EvaluationRecord<HeldOutFigures>, is_best: bool) {
         self.progress.note(&evaluation_line(record, is_best));
     }
 }
 
+/// Prints where a run starts: skipped checkpoints, warnings, cut metrics, the checkpoint that it continues from.
+pub(super) fn tell_start<D>(started: &Started<'_, D>) {
+    for damaged in started.damaged {
+        tell!("warning: {damaged}; using the previous checkpoint");
+    }
+    for warning in started.warnings {
+        tell!("warning: {warning}");
+    }
+    if let Some(note) = started.note {
+        tell!("note: {note}");
+    }
+    if let Some(path) = started.resumed_from {
+        tell!("resuming from {} at step {}", path.display(), started.step);
+    }
+}
+
+/// Planned memory as a phrase.
+pub(super) fn memory_text(memory: &MemoryPlan) -> String {
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    format!("memory at the token budget {:.1} MiB (activations {:.1})", mib(memory.total()), mib(memory.step))
+}
+
 /// Formats an evaluation as one line.
-pub(crate) fn evaluation_line(record: &EvaluationRecord, is_best: bool) -> String {
+pub(crate) fn evaluation_line(record: &EvaluationRecord<HeldOutFigures>, is_best: bool) -> String {
+    let figures = &record.figures;
     let mut line = format!(
         "held out at step {}: MLM {:.4} nats, {:.4} below the unigram baseline of {:.4} ({:.4} below where \
          [MASK] is shown), accuracy {:.1} %",
         record.step,
-        record.mlm_loss,
-        record.unigram_loss - record.mlm_loss,
-        record.unigram_loss,
-        record.hidden_unigram_loss - record.hidden_loss,
-        100.0 * record.mlm_accuracy
+        figures.mlm_loss,
+        figures.unigram_loss - figures.mlm_loss,
+        figures.unigram_loss,
+        figures.hidden_unigram_loss - figures.hidden_loss,
+        100.0 * figures.mlm_accuracy
     );
-    let sentence = &record.sentence;
+    let sentence = &figures.sentence;
     if let (Some(accuracy), Some(error)) = (sentence.accuracy, sentence.standard_error) {
         let (name, pairs) = (sentence.objective.name(), sentence.count);
         line += &format!("; {name} {:.1} ± {:.1} % of {pairs} pairs", 100.0 * accuracy, 100.0 * error);

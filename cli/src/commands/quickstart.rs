@@ -14,11 +14,11 @@ use crate::{
     signals,
 };
 use albert::{
-    data::{CorpusSettings, Dataset, Documents, Side, Source, SplitSettings, Splitter, Vocabulary},
+    data::{CorpusSettings, Documents, Side, Source, SplitSettings, Splitter},
     fill_mask::MaskFiller,
-    pretrain::{Begin, Observer, Outcome, Recipe, Sources, StepReport},
-    report::EvaluationRecord,
+    pretrain::{HeldOutFigures, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining},
     tokenizer::{self, Tokenizer, TrainerConfig},
+    train::{EvaluationRecord, Observer, Outcome, StartMode, StepReport},
 };
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -93,18 +93,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop = signals::stop_flag()?;
     let cpu = Cpu::detect()?;
     let own = folder.join("config.toml");
-    let (recipe, deadline, begin) = if arguments.resume && own.exists() {
+    let (recipe, deadline, mode) = if arguments.resume && own.exists() {
         let text = fs::read_to_string(&own).with_context(|| format!("{} cannot be read", own.display()))?;
-        let recipe = Recipe::from_toml(&text, &arguments.settings).with_context(|| own.display().to_string())?;
-        (recipe, None, Begin::Resume)
+        let recipe =
+            PretrainRecipe::from_toml(&text, &arguments.settings).with_context(|| own.display().to_string())?;
+        (recipe, None, StartMode::Resume)
     } else {
         let (recipe, deadline) = prepare(arguments, &folder, &cpu, started, &stop)?;
         // An explicit number of steps has no deadline.
         let is_set = arguments.settings.iter().any(|setting| setting.trim_start().starts_with("schedule.steps"));
-        (recipe, (!is_set).then_some(deadline), Begin::New)
+        (recipe, (!is_set).then_some(deadline), StartMode::New)
     };
     let outcome =
-        pretrain::train(&recipe, &folder, begin, Device::Cpu(cpu.clone()), arguments.profile, deadline, &stop)?;
+        pretrain::train(&recipe, &folder, mode, Device::Cpu(cpu.clone()), arguments.profile, deadline, &stop)?;
     let code = pretrain::finish(&outcome, &folder);
     if let Outcome::Finished(summary) = &outcome {
         show(&folder, cpu, summary.evaluation.as_ref())?;
@@ -131,7 +132,7 @@ fn prepare(
     cpu: &Cpu,
     started: Instant,
     stop: &Arc<AtomicBool>,
-) -> Result<(Recipe, Deadline)> {
+) -> Result<(PretrainRecipe, Deadline)> {
     tell!("1. vocabulary of {VOCABULARY} pieces, from the training documents");
     let split = SplitSettings::default();
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -200,7 +201,7 @@ struct Inputs {
 
 impl Inputs {
     /// Recipe of `steps` steps and `evaluations` evaluations, the last at the end.
-    fn recipe(&self, settings: &[String], steps: u64, evaluations: u64) -> Result<Recipe> {
+    fn recipe(&self, settings: &[String], steps: u64, evaluations: u64) -> Result<PretrainRecipe> {
         let mut all = vec![
             format!("schedule.steps={steps}"),
             format!("schedule.warmup_steps={}", (steps / 10).clamp(1, 500)),
@@ -210,7 +211,7 @@ impl Inputs {
             format!("input.tokenizer={:?}", self.tokenizer.to_str().context("the folder's path must be UTF-8")?),
         ];
         all.extend_from_slice(settings);
-        Ok(Recipe::from_toml(RECIPE, &all)?)
+        Ok(PretrainRecipe::from_toml(RECIPE, &all)?)
     }
 }
 
@@ -230,15 +231,15 @@ struct Clock<'s> {
     enough: &'s AtomicBool,
 }
 
-impl Observer for Clock<'_> {
-    fn stepped(&mut self, report: &StepReport) {
+impl Observer<Pretraining> for Clock<'_> {
+    fn stepped(&mut self, report: &StepReport<PretrainFigures>) {
         self.steps.push(report.seconds);
         self.last = Some(Instant::now());
         let is_enough = self.steps.len() >= 2 && Instant::now() >= self.end;
         self.enough.store(is_enough || self.user.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    fn evaluated(&mut self, _: &EvaluationRecord, _: bool) {
+    fn evaluated(&mut self, _: &EvaluationRecord<HeldOutFigures>, _: bool) {
         self.evaluation = self.last.map(|last| last.elapsed().as_secs_f64());
     }
 }
@@ -258,14 +259,12 @@ fn trial(
     }
     let mut recipe = inputs.recipe(settings, TRIAL_STEPS, 1)?.with_vocabulary(tokenizer.vocab_size())?;
     recipe.evaluation.interval = 0;
-    recipe.run.checkpoint_interval = 0;
-    let vocabulary = Arc::new(Vocabulary::of(tokenizer)?);
-    let dataset = Dataset::open(&inputs.data, &vocabulary)?;
-    let sources = Sources { dataset: &dataset, vocabulary: &vocabulary, tokenizer: &tokenizer.to_files()? };
+    recipe.run.checkpoint_interval = Some(0);
+    let sources = PretrainSources::open(&inputs.data, tokenizer)?;
     let enough = AtomicBool::new(false);
     let mut clock = Clock { steps: Vec::new(), last: None, evaluation: None, end, user: stop, enough: &enough };
     let device = Device::Cpu(cpu.clone());
-    albert::pretrain::pretrain(&recipe, &sources, &folder, Begin::New, device, &enough, &mut clock)?;
+    albert::pretrain::pretrain(&recipe, &sources, &folder, StartMode::New, device, &enough, &mut clock)?;
     fs::remove_dir_all(&folder).with_context(|| format!("{} cannot be removed", folder.display()))?;
     let warm = clock.steps.split_off(TRIAL_WARMUP.min(clock.steps.len() - 1));
     let step = median(warm);
@@ -279,7 +278,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Prints filled masks and the loss relative to the baseline.
-fn show(folder: &Path, cpu: Cpu, evaluation: Option<&EvaluationRecord>) -> Result<()> {
+fn show(folder: &Path, cpu: Cpu, evaluation: Option<&EvaluationRecord<HeldOutFigures>>) -> Result<()> {
     let mut out = results();
     let mut filler = MaskFiller::load(folder, Device::Cpu(cpu))?;
     for text in EXAMPLES {

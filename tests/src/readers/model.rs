@@ -8,8 +8,11 @@ use albert::{
         CorpusSettings, Source, SplitSettings, build,
         dataset::{INDEX_FILE, read_index},
     },
-    finetune, forward, pretrain,
-    report::{EvaluationRecord, Record, TrainRecord, read_metrics},
+    finetune::FinetuneRecipe,
+    forward,
+    pretrain::{HeldOutFigures, PretrainRecipe, PretrainRecord},
+    report::read_metrics,
+    train::{EvaluationRecord, TrainRecord},
 };
 use std::fs;
 
@@ -38,11 +41,11 @@ pub(super) fn config_seeds() -> Vec<Vec<u8>> {
 /// A recipe, read as each kind of recipe.
 pub(super) fn recipe(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let pretrained = pretrain::Recipe::from_toml(text, &[]).inspect(|recipe| {
-        let again = pretrain::Recipe::from_toml(&recipe.to_toml(), &[]);
+    let pretrained = PretrainRecipe::from_toml(text, &[]).inspect(|recipe| {
+        let again = PretrainRecipe::from_toml(&recipe.to_toml(), &[]);
         assert!(again.is_ok(), "a recipe that was read is written so that it cannot be read: {again:?}");
     });
-    let finetuned = finetune::Recipe::from_toml(text);
+    let finetuned = FinetuneRecipe::from_toml(text);
     let plan = ablate::Plan::from_toml(text).map(|plan| drop(plan.variants(100)));
     pretrained.is_ok() | finetuned.is_ok() | plan.is_ok()
 }
@@ -50,7 +53,7 @@ pub(super) fn recipe(bytes: &[u8]) -> bool {
 pub(super) fn recipe_seeds() -> Vec<Vec<u8>> {
     let plan = include_str!("../../../benches/tasks/ablation.toml");
     let own = include_str!("../../../benches/tasks/own.toml");
-    let tuned = finetune::Recipe::for_model(&base()).to_toml();
+    let tuned = FinetuneRecipe::for_model(&base()).to_toml();
     [crate::run_folder::RECIPE, plan, own, &tuned].map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
@@ -111,13 +114,17 @@ pub(super) fn dataset_index_seeds() -> Vec<Vec<u8>> {
 
 /// The metrics of a run.
 pub(super) fn metrics(bytes: &[u8]) -> bool {
-    with_file("metrics.jsonl", bytes, |path| read_metrics::<Record>(path).is_ok())
+    with_file("metrics.jsonl", bytes, |path| read_metrics::<PretrainRecord>(path).is_ok())
 }
 
 pub(super) fn metrics_seeds() -> Vec<Vec<u8>> {
     let records = [
-        Record::Train(TrainRecord { step: 10, loss: 7.5, ..TrainRecord::default() }),
-        Record::Evaluation(EvaluationRecord { step: 10, mlm_loss: 6.5, ..EvaluationRecord::default() }),
+        PretrainRecord::Train(TrainRecord { step: 10, loss: 7.5, ..TrainRecord::default() }),
+        PretrainRecord::Evaluation(EvaluationRecord {
+            step: 10,
+            figures: HeldOutFigures { mlm_loss: 6.5, ..HeldOutFigures::default() },
+            ..EvaluationRecord::default()
+        }),
     ];
     let lines = records.map(|record| serde_json::to_string(&record).expect("a record has string keys") + "\n");
     vec![lines.concat().into_bytes()]

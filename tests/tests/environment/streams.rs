@@ -37,9 +37,7 @@ pub(crate) fn rows() -> Vec<Situation> {
     let mut rows = Vec::new();
     for (name, command) in PRINTING {
         rows.push(row("closed pipe", name, format!("no_reader; {command} >&7")));
-        rows.push(
-            row("full device", name, format!("{command} > /dev/full")).fails("cannot write to standard output"),
-        );
+        rows.push(row("full device", name, format!("{command} > /dev/full")).fails("cannot write to standard output"));
         rows.push(row("standard error closed pipe", name, format!("no_reader; {command} 2>&7")));
     }
     for (name, command, whole) in LONG {

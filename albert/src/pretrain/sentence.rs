@@ -1,10 +1,10 @@
-//! Figures of the sentence objective, under the name of that objective: `sop_loss`, or `nsp_loss`.
+//! Figures of the sentence objective, named after the objective in files: `sop_loss` or `nsp_loss`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::data::Objective;
 
-/// The sentence objective that figures are of.
+/// Sentence objective of figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SentenceObjective {
     /// Sentence-order prediction.
@@ -15,7 +15,7 @@ pub enum SentenceObjective {
 }
 
 impl SentenceObjective {
-    /// SOP or NSP.
+    /// Abbreviation, SOP or NSP.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sop => "SOP",
@@ -23,7 +23,7 @@ impl SentenceObjective {
         }
     }
 
-    /// What the label says, for legends.
+    /// Meaning of the label, for legends.
     pub(super) fn meaning(self) -> &'static str {
         match self {
             Self::Sop => "sentence order",
@@ -46,11 +46,11 @@ impl From<Objective> for SentenceObjective {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Keys", into = "Keys")]
 pub struct Sentence {
-    /// Which objective it is.
+    /// The objective.
     pub objective: SentenceObjective,
     /// Cross-entropy of the label in nats; `None` without the objective.
     pub loss: Option<f64>,
-    /// Share of labels that were guessed.
+    /// Share of labels that were predicted.
     pub accuracy: Option<f64>,
     /// Number of pairs; 0 where they are not counted.
     pub count: u64,

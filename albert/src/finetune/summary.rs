@@ -1,7 +1,8 @@
-//! Statistics over runs with the same recipe and different seeds.
+//! Results of a run, and statistics over runs with the same recipe and different seeds.
 //!
 //! ```text
-//! RUN/seed-1/  seed-2/  ...        one run each (see `run`)
+//! RUN/summary.json                 results of a finished run
+//! RUN/seed-1/  seed-2/  ...        one run each
 //! RUN/summary.json                 figures of each, median, lowest and highest, standard deviation
 //! ```
 //!
@@ -13,7 +14,54 @@ use std::path::Path;
 use engine::io::write_atomically;
 use serde::{Deserialize, Serialize};
 
-use super::{FinetuneError, Summary};
+use super::{FinetuneError, Measured};
+
+/// Results of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FinetuneSummary {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Steps done.
+    pub step: u64,
+    /// Training time in seconds, including the time before a resumption.
+    pub seconds: f64,
+    /// True if the run stopped before its last step because the patience was exhausted.
+    pub stopped_early: bool,
+    /// Step of the best model.
+    pub best_step: u64,
+    /// Metrics of the best model; `None` without a dev set.
+    pub best: Option<Measured>,
+    /// Warning about a collapse at the last evaluation, with remedies.
+    pub collapse: Option<String>,
+}
+
+impl FinetuneSummary {
+    /// Summary of the run in `folder`; `None` if it is not finished.
+    ///
+    /// # Errors
+    /// The file is damaged.
+    pub fn of_run(folder: &Path) -> Result<Option<Self>, FinetuneError> {
+        let path = folder.join(SUMMARY);
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
+        let summary = serde_json::from_str(&text);
+        summary
+            .map(Some)
+            .map_err(|error| FinetuneError::Data(format!("{}: {error}; remove the folder", path.display())))
+    }
+
+    pub(super) fn save(&self, folder: &Path) -> Result<(), FinetuneError> {
+        write_summary(self, folder)
+    }
+}
+
+/// Name of the summary file.
+const SUMMARY: &str = "summary.json";
+
+fn write_summary(summary: &impl Serialize, folder: &Path) -> Result<(), FinetuneError> {
+    let mut text = serde_json::to_string_pretty(summary).expect("a summary has string keys");
+    text.push('\n');
+    Ok(write_atomically(folder.join(SUMMARY), |out| out.write_all(text.as_bytes()))?)
+}
 
 /// A figure over the seeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,7 +84,7 @@ pub struct Spread {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SeedSummary {
     /// Summary of each run.
-    pub runs: Vec<Summary>,
+    pub runs: Vec<FinetuneSummary>,
     /// Statistics of each figure over the runs.
     pub figures: Vec<Spread>,
 }
@@ -62,8 +110,8 @@ impl Spread {
 
 impl SeedSummary {
     /// Statistics of every figure that all `runs` have.
-    pub fn new(runs: Vec<Summary>) -> Self {
-        let of = |run: &Summary, name: &str| {
+    pub fn new(runs: Vec<FinetuneSummary>) -> Self {
+        let of = |run: &FinetuneSummary, name: &str| {
             let figures = &run.best.as_ref()?.figures;
             figures.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
         };
@@ -84,9 +132,7 @@ impl SeedSummary {
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<(), FinetuneError> {
-        let mut text = serde_json::to_string_pretty(self).expect("a summary has string keys");
-        text.push('\n');
-        Ok(write_atomically(folder.join("summary.json"), |out| out.write_all(text.as_bytes()))?)
+        write_summary(self, folder)
     }
 }
 

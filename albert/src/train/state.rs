@@ -1,4 +1,4 @@
-//! Parameters and moments to and from a checkpoint, and what a run holds in memory.
+//! Parameters and moments to and from a checkpoint, the memory plan of a run, and its folder.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use engine::optim::Optimizer;
 use super::FolderLock;
 use crate::checkpoint::{CheckpointError, Checkpoints, LoadedState, StateHeader, TensorGroup};
 
-/// Bytes that a run holds, by purpose, known before the first step.
+/// Planned bytes of a run by purpose, known before the first step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// f32 parameters.
@@ -17,18 +17,18 @@ pub struct MemoryPlan {
     pub gradients: usize,
     /// Moments of the optimizer, and its scratch.
     pub optimizer: usize,
-    /// Weights once more, in the order in which products read them.
+    /// Packed copies of the weights for GEMM.
     pub packed: usize,
     /// Activations and scratch of the largest step.
     pub step: usize,
-    /// What the worker threads keep for kernels.
+    /// Scratch memory of the worker threads.
     pub threads: usize,
     /// Instances and batches.
     pub data: usize,
 }
 
 impl MemoryPlan {
-    /// All purposes together.
+    /// Sum over all purposes.
     pub fn total(&self) -> usize {
         self.parameters + self.gradients + self.optimizer + self.packed + self.step + self.threads + self.data
     }
@@ -57,7 +57,7 @@ pub(crate) fn save_state(
     checkpoints.save(header, &groups)
 }
 
-/// Puts parameters and moments back as they were when `found` was written.
+/// Restores parameters and moments from `found`.
 ///
 /// # Errors
 /// A tensor is missing, or the device failed.
@@ -80,7 +80,7 @@ pub(crate) fn restore_state(
     Ok(optimizer.restore(found.header.step, [&first, &second])?)
 }
 
-/// Refuses a `folder` that cannot be made because a file stands in its way.
+/// Refuses a `folder` that cannot be created because a file is in its path.
 ///
 /// # Errors
 /// [`CheckpointError::Folder`] that names the file.
@@ -94,8 +94,8 @@ pub(crate) fn expect_folder(folder: &std::path::Path) -> Result<(), CheckpointEr
     }
 }
 
-/// Takes the folder of a run if it is there. One that is not is made by [`claim_folder`] when the run has been found right: a
-/// run that is refused leaves no folder.
+/// Locks the folder of a run if it exists. Otherwise [`claim_folder`] creates it once the run is known to be valid: a run
+/// that is refused leaves no folder.
 ///
 /// # Errors
 /// As for [`claim_folder`].
@@ -103,7 +103,7 @@ pub(crate) fn claim_present(folder: &std::path::Path) -> Result<Option<FolderLoc
     if folder.is_dir() { claim_folder(folder).map(Some) } else { Ok(None) }
 }
 
-/// Makes the folder of a run and takes it for this process, for as long as what is returned lives.
+/// Creates and locks the folder of a run.
 ///
 /// # Errors
 /// [`CheckpointError::Folder`] if another process trains there.

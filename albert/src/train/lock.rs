@@ -1,7 +1,7 @@
 //! Exclusive lock on a run folder.
 //!
-//! The lock is on a file in the folder, and the operating system lets go of it when the process ends, however it does: a
-//! run that was killed is free again, and nobody has to remove anything.
+//! The lock is on a file in the folder. The operating system releases it when the process ends, also when it is killed, so
+//! no stale lock has to be removed.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use engine::EngineError;
 use engine::io::{create_dir_synced, open_lock_file};
 
-/// The folder is this process's as long as this lives.
+/// Exclusive lock on a folder, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct FolderLock {
     _file: File,
@@ -18,10 +18,10 @@ pub(crate) struct FolderLock {
 impl FolderLock {
     const FILE: &str = ".lock";
 
-    /// Takes `folder`, which is made if it is not there; `None` if another process has it.
+    /// Locks `folder`, which is created if missing; `None` if another process holds the lock.
     ///
     /// # Errors
-    /// The folder or the file in it cannot be made, or the file system has no locks.
+    /// The folder or the lock file cannot be created, or the file system has no locks.
     pub(crate) fn take(folder: &Path) -> Result<Option<Self>, EngineError> {
         let (file, path) = Self::open(folder)?;
         match file.try_lock() {
@@ -31,7 +31,7 @@ impl FolderLock {
         }
     }
 
-    /// Takes `folder` as soon as no other process has it.
+    /// Locks `folder` as soon as no other process holds the lock.
     ///
     /// # Errors
     /// As for [`FolderLock::take`].

@@ -1,0 +1,533 @@
+//! Pre-training as an objective: masked tokens and sentence pairs of a corpus.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::io::hash64;
+use engine::{Cpu, Device, EngineError, Gradients, ParamStore};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::figures::{HeldOutFigures, PretrainFigures, Tally};
+use super::loss::{Denominators, LossWeights, pretraining_loss};
+use super::report::panels;
+use super::sentence::Sentence;
+use super::{OutputBias, PretrainError, PretrainRecipe};
+use crate::checkpoint::{CheckpointError, Heads, ModelFolder, save_model};
+use crate::data::{
+    Baseline, Batch, BatchCapacity, Cursor, DataError, Dataset, EvaluationSet, Objective as SentencePairs, Prefetch,
+    Sampler, Shards, Side, Unigram, Vocabulary,
+};
+use crate::model::{ForwardOptions, Model};
+use crate::report::{ReportError, write_panels};
+use crate::tokenizer::Tokenizer;
+use crate::train::{
+    About, BatchShape, EVALUATE, Evaluated, EvaluationRecord, Objective, Pass, Position, ProgressOf, RecordOf, Replan,
+    RunObjective, Runtime, TrainSettings, Trainer, bits,
+};
+
+/// Batches that are made ahead of their use.
+const PREFETCH: usize = 2;
+
+/// Inputs of a run beside its recipe.
+#[derive(Debug)]
+pub struct PretrainSources {
+    /// The shards.
+    pub dataset: Dataset,
+    /// The vocabulary that they were encoded with.
+    pub vocabulary: Arc<Vocabulary>,
+    /// Files of the tokenizer, kept with the model: names and contents.
+    pub tokenizer: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl PretrainSources {
+    /// Opens the shards in the folder `data`, which `tokenizer` encoded.
+    ///
+    /// # Errors
+    /// The shards cannot be read, or were encoded by another tokenizer.
+    pub fn open(data: &Path, tokenizer: &Tokenizer) -> Result<Self, PretrainError> {
+        let vocabulary = Arc::new(Vocabulary::of(tokenizer)?);
+        Ok(Self { dataset: Dataset::open(data, &vocabulary)?, vocabulary, tokenizer: tokenizer.to_files()? })
+    }
+}
+
+/// Masked language modeling and, unless the recipe turns it off, sentence order or next sentence.
+#[derive(Debug)]
+pub struct Pretraining {
+    recipe: PretrainRecipe,
+    shards: Arc<Shards>,
+    vocabulary: Arc<Vocabulary>,
+    batches: Prefetch,
+    /// Bytes of the sampler's tables.
+    table: usize,
+    held_out: Option<HeldOut>,
+    /// Files of the tokenizer, kept with the model.
+    tokenizer: Vec<(&'static str, Vec<u8>)>,
+    about: About<PretrainDetails>,
+}
+
+/// Details of a run before its first step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PretrainDetails {
+    /// Instances of an epoch.
+    pub instances: usize,
+    /// Held-out sequences of an evaluation.
+    pub evaluation_sequences: usize,
+    /// Cross-entropy of the held-out masked pieces under the frequencies of the training text; `None` without held-out
+    /// text.
+    pub unigram_loss: Option<f64>,
+    /// Why nothing is evaluated, if so.
+    pub no_evaluation: Option<String>,
+}
+
+/// Results of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PretrainSummary {
+    /// Steps done.
+    pub step: u64,
+    /// Tokens seen.
+    pub tokens: u64,
+    /// Seconds of training, over all starts.
+    pub seconds: f64,
+    /// True if the run stopped before its last step because the patience was exhausted.
+    pub stopped_early: bool,
+    /// The last evaluation, if there was one.
+    pub evaluation: Option<EvaluationRecord<HeldOutFigures>>,
+}
+
+/// Lowest held-out loss so far; infinite before the first evaluation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    #[serde(rename = "best", with = "bits")]
+    pub(super) loss: f64,
+}
+
+impl Default for Best {
+    fn default() -> Self {
+        Self { loss: f64::INFINITY }
+    }
+}
+
+/// Held-out text with its baseline.
+#[derive(Debug)]
+pub(super) struct HeldOut {
+    set: EvaluationSet,
+    batch: Batch,
+    baseline: Baseline,
+}
+
+impl HeldOut {
+    /// The held-out text of `sources`, or the reason for having none.
+    pub(super) fn open(
+        recipe: &PretrainRecipe,
+        sources: &PretrainSources,
+    ) -> Result<Result<Self, String>, PretrainError> {
+        let shards = Arc::clone(sources.dataset.side(Side::HeldOut));
+        match EvaluationSet::new(shards, Arc::clone(&sources.vocabulary), &recipe.data) {
+            Ok(mut set) => {
+                let unigram = Unigram::of(sources.dataset.side(Side::Train), sources.vocabulary.size());
+                let baseline = set.baseline(&unigram);
+                let batch = Batch::new(set.settings());
+                Ok(Ok(Self { set, batch, baseline }))
+            }
+            Err(error @ DataError::NoInstances { .. }) => Ok(Err(error.to_string())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Runs the model over the whole text, without dropout.
+    pub(super) fn tally(
+        &mut self,
+        runtime: &mut Runtime,
+        options: &ForwardOptions,
+        weights: LossWeights,
+    ) -> Result<Tally, EngineError> {
+        let Self { set, batch, .. } = self;
+        let mask = set.mask_id();
+        let cpu = runtime.workspace.device().processor().clone();
+        let mut tally = Tally::default();
+        set.rewind();
+        while set.fill(batch) {
+            let Runtime { workspace, model, params } = runtime;
+            let (batch, tally) = (&*batch, &mut tally);
+            cpu.enter(|| -> Result<(), EngineError> {
+                let tape = workspace.infer(params, Some(EVALUATE));
+                let losses = pretraining_loss(model, &tape, batch, options, weights, Denominators::of(batch))?;
+                tally.add(&losses)?;
+                tally.add_hidden(batch, &losses, mask)
+            })?;
+        }
+        Ok(tally)
+    }
+}
+
+impl Trainer<Pretraining> {
+    /// Builds the model with its initial values, the optimizer and the data at their beginning, and plans the memory.
+    ///
+    /// # Errors
+    /// Recipe, data and vocabulary do not match, or there is not enough memory.
+    pub fn new(recipe: &PretrainRecipe, sources: &PretrainSources, device: Device) -> Result<Self, PretrainError> {
+        let recipe = recipe.clone().with_vocabulary(sources.vocabulary.size())?;
+        let model = initial_model(&recipe, sources, device.processor())?;
+        let settings = recipe.train_settings();
+        Self::over(Pretraining::new(recipe, sources)?, settings, model, device)
+    }
+
+    /// The recipe, with the vocabulary's size.
+    pub fn recipe(&self) -> &PretrainRecipe {
+        &self.objective.recipe
+    }
+}
+
+impl Pretraining {
+    fn new(recipe: PretrainRecipe, sources: &PretrainSources) -> Result<Self, PretrainError> {
+        let PretrainSources { dataset, vocabulary, tokenizer } = sources;
+        let shards = Arc::clone(dataset.side(Side::Train));
+        let sampler = Sampler::new(Arc::clone(&shards), Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
+        let (held_out, no_evaluation) = match HeldOut::open(&recipe, sources)? {
+            Ok(held_out) => (Some(held_out), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let details = PretrainDetails {
+            instances: sampler.instances(),
+            evaluation_sequences: held_out.as_ref().map_or(0, |held_out| held_out.set.sequences()),
+            unigram_loss: held_out.as_ref().and_then(|held_out| held_out.baseline.all.value()),
+            no_evaluation,
+        };
+        // The index holds the checksum of every shard.
+        let index = serde_json::to_string(&dataset.index().train).expect("an index has string keys");
+        let inputs = json!({
+            "tokenizer": format!("{:016x}", vocabulary.fingerprint()),
+            "data": format!("{:016x}", hash64(index.as_bytes())),
+        });
+        Ok(Self {
+            table: sampler.memory(),
+            batches: Prefetch::new(sampler, PREFETCH)?,
+            vocabulary: Arc::clone(vocabulary),
+            tokenizer: tokenizer.clone(),
+            about: About { details, warnings: recipe.warnings().to_vec(), inputs, is_evaluated: held_out.is_some() },
+            recipe,
+            shards,
+            held_out,
+        })
+    }
+}
+
+impl PretrainRecipe {
+    pub(super) fn weights(&self) -> LossWeights {
+        LossWeights { mlm: self.loss.mlm_weight as f32, sentence: self.loss.sentence_weight as f32 }
+    }
+}
+
+/// Plans the memory of evaluations, on the largest batch of `recipe`.
+pub(super) fn plan_evaluation(
+    recipe: &PretrainRecipe,
+    runtime: &mut Runtime,
+    options: &ForwardOptions,
+) -> Result<usize, EngineError> {
+    let batch = largest_batch(recipe);
+    let Runtime { workspace, model, params } = runtime;
+    let plan = workspace.plan(EVALUATE, |workspace| {
+        let tape = workspace.infer(params, None);
+        pretraining_loss(model, &tape, &batch, options, recipe.weights(), Denominators::of(&batch)).map(|_| ())
+    })?;
+    Ok(plan.bytes())
+}
+
+impl Objective for Pretraining {
+    type Error = PretrainError;
+    type Batch = Batch;
+    type Denominator = Denominators;
+    type Sums = Tally;
+    type Figures = PretrainFigures;
+    type Evaluation = HeldOutFigures;
+    type State = Best;
+
+    fn draw(&mut self, _step: u64, room: &mut Vec<Batch>) -> usize {
+        for count in 0.. {
+            if count == room.len() {
+                room.push(Batch::new(&self.recipe.data));
+            }
+            self.batches.fill(&mut room[count]);
+            if room[count].ends_step {
+                return count + 1;
+            }
+        }
+        unreachable!("some batch ends the step")
+    }
+
+    fn shape(batch: &Batch) -> BatchShape<'_> {
+        BatchShape { cu_seqlens: &batch.cu_seqlens, masked: batch.masked_positions.len() }
+    }
+
+    fn denominator(&self, batches: &[Batch]) -> Denominators {
+        Denominators {
+            masked: batches.iter().map(|batch| batch.masked_positions.len()).sum::<usize>() as f32,
+            sequences: batches.iter().map(Batch::sequences).sum::<usize>() as f32,
+        }
+    }
+
+    fn run(
+        &self,
+        pass: &Pass<'_, '_>,
+        batch: &Batch,
+        denominator: Denominators,
+        gradients: &mut Gradients,
+        sums: &mut Tally,
+    ) -> Result<f64, EngineError> {
+        let Pass { model, tape, options } = pass;
+        let losses = pretraining_loss(model, tape, batch, options, self.recipe.weights(), denominator)?;
+        if let Some(total) = &losses.total {
+            tape.backward(total, gradients)?;
+        }
+        // The first read of a loss: a GPU gets the whole micro-batch before anything waits for it.
+        if !tape.is_dry() {
+            sums.add(&losses)?;
+        }
+        Ok(sums.mlm.sum + sums.sentence.sum)
+    }
+
+    fn figures(&self, sums: &Tally) -> (f64, PretrainFigures) {
+        let (mlm, sentence, weights) = (sums.mlm.value(), sums.sentence.value(), self.recipe.weights());
+        let loss = f64::from(weights.mlm) * mlm.unwrap_or(0.0) + f64::from(weights.sentence) * sentence.unwrap_or(0.0);
+        let figures = PretrainFigures {
+            mlm_loss: mlm.unwrap_or(0.0),
+            mlm_accuracy: sums.mlm_correct.value().unwrap_or(0.0),
+            sentence: Sentence {
+                objective: self.recipe.data.instances.objective.into(),
+                loss: sentence,
+                accuracy: sums.sentence_correct.value(),
+                ..Sentence::default()
+            },
+        };
+        (loss, figures)
+    }
+
+    fn largest(&self) -> Batch {
+        largest_batch(&self.recipe)
+    }
+
+    fn plan_evaluation(&self, runtime: &mut Runtime, settings: &TrainSettings) -> Result<usize, PretrainError> {
+        let options = settings.compute.options(runtime.workspace.device(), None);
+        Ok(plan_evaluation(&self.recipe, runtime, &options)?)
+    }
+
+    fn room(&self) -> (Vec<Batch>, usize) {
+        let room: Vec<Batch> = (0..most_micro_batches(&self.recipe)).map(|_| Batch::new(&self.recipe.data)).collect();
+        let bytes = |batch: &Batch| {
+            4 * (3 * batch.ids.capacity() + batch.cu_seqlens.capacity() + 2 * batch.masked_positions.capacity())
+        };
+        let data = self.table + (room.len() + PREFETCH) * room.first().map_or(0, bytes);
+        (room, data)
+    }
+}
+
+impl RunObjective for Pretraining {
+    type Details = PretrainDetails;
+    type Summary = PretrainSummary;
+
+    const IS_PRETRAINING: bool = true;
+
+    fn about(&self) -> &About<PretrainDetails> {
+        &self.about
+    }
+
+    fn evaluate(
+        &mut self,
+        runtime: &mut Runtime,
+        settings: &TrainSettings,
+        progress: &mut ProgressOf<Self>,
+        _position: Position,
+    ) -> Result<Option<Evaluated<HeldOutFigures>>, PretrainError> {
+        let Some(held_out) = &mut self.held_out else { return Ok(None) };
+        let options = settings.compute.options(runtime.workspace.device(), None);
+        let tally = held_out.tally(runtime, &options, self.recipe.weights())?;
+        let figures = HeldOutFigures {
+            mlm_loss: tally.mlm.value().unwrap_or(0.0),
+            mlm_accuracy: tally.mlm_correct.value().unwrap_or(0.0),
+            masked: tally.mlm.count,
+            unigram_loss: held_out.baseline.all.value().unwrap_or(0.0),
+            hidden_loss: tally.hidden.value().unwrap_or(0.0),
+            hidden_unigram_loss: held_out.baseline.hidden.value().unwrap_or(0.0),
+            sentence: Sentence {
+                objective: self.recipe.data.instances.objective.into(),
+                loss: tally.sentence.value(),
+                accuracy: tally.sentence_correct.value(),
+                count: tally.sentence.count,
+                standard_error: tally.sentence_correct.standard_error(),
+            },
+        };
+        // The loss that is trained decides: the MLM loss, unless its weight is 0.
+        let loss = match figures.sentence.loss {
+            Some(sentence) if self.recipe.loss.mlm_weight == 0.0 => sentence,
+            _ => figures.mlm_loss,
+        };
+        let best = &mut progress.objective.loss;
+        let is_best = loss < *best;
+        *best = best.min(loss);
+        Ok(Some(Evaluated { figures, is_best, files: Vec::new() }))
+    }
+
+    fn config(&self) -> String {
+        self.recipe.to_toml()
+    }
+
+    fn fingerprint(&self, step: u64) -> Value {
+        self.recipe.fingerprint_after(step)
+    }
+
+    fn cursor(&self) -> Value {
+        serde_json::to_value(self.batches.cursor()).expect("a cursor has string keys")
+    }
+
+    fn seek(&mut self, cursor: &Value) -> Result<(), PretrainError> {
+        let cursor: Cursor = serde_json::from_value(cursor.clone())
+            .map_err(|error| PretrainError::Recipe(format!("the cursor of the checkpoint: {error}")))?;
+        let Self { shards, vocabulary, recipe, .. } = self;
+        let mut sampler = Sampler::new(Arc::clone(shards), Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
+        sampler.seek(cursor)?;
+        self.batches = Prefetch::new(sampler, PREFETCH)?;
+        Ok(())
+    }
+
+    fn replan(&mut self, replan: Replan) -> Result<(), PretrainError> {
+        let mut recipe = self.recipe.clone();
+        recipe.schedule.replans.push(replan);
+        recipe.validate()?;
+        self.recipe = recipe;
+        Ok(())
+    }
+
+    fn save_model(&self, runtime: &Runtime, folder: &Path) -> Result<(), CheckpointError> {
+        let Runtime { model, params, .. } = runtime;
+        save_model(folder, model.config(), model.heads(), &self.tokenizer, |name| {
+            params.values(params.find(name).expect("the store was built from the same list"))
+        })
+    }
+
+    fn report(&self, folder: &Path, records: &[RecordOf<Self>], _state: &Best) -> Result<(), ReportError> {
+        write_panels(&folder.join("curves.svg"), &panels(records))
+    }
+
+    fn summary(
+        &self,
+        position: Position,
+        progress: &ProgressOf<Self>,
+        last: Option<&EvaluationRecord<HeldOutFigures>>,
+    ) -> PretrainSummary {
+        let (tokens, seconds) = (progress.tokens, progress.seconds);
+        let stopped_early = position.stopped_early(progress.worse);
+        PretrainSummary { step: position.step, tokens, seconds, stopped_early, evaluation: last.cloned() }
+    }
+}
+
+/// Heads that the recipe trains: without a sentence objective, no pooler.
+fn heads_of(recipe: &PretrainRecipe) -> Heads {
+    match recipe.data.instances.objective {
+        SentencePairs::None => Heads::MASKED_LM,
+        SentencePairs::Sop | SentencePairs::Nsp => Heads::PRE_TRAINING,
+    }
+}
+
+/// The model of `recipe` with its initial values: those of `input.start_from`, and random ones.
+pub(super) fn initial_model(
+    recipe: &PretrainRecipe,
+    sources: &PretrainSources,
+    cpu: &Cpu,
+) -> Result<(Model, ParamStore), PretrainError> {
+    let heads = heads_of(recipe);
+    let (model, mut params) = Model::allocate(&recipe.model, heads)?;
+    let loaded = match &recipe.input.start_from {
+        Some(folder) => start_from(folder, recipe, heads, &mut params)?,
+        None => BTreeSet::new(),
+    };
+    params.draw(cpu, recipe.seed, |info| !loaded.contains(&info.name))?;
+    if recipe.first_values.output_bias == OutputBias::Unigram && !loaded.contains("predictions.bias") {
+        let unigram = Unigram::of(sources.dataset.side(Side::Train), recipe.model.vocab_size);
+        let bias = params.find("predictions.bias").expect("every pre-training model has an MLM head");
+        let values = params.values_mut(bias)?.iter_mut();
+        values.zip(0..).for_each(|(value, piece)| *value = -unigram.nats(piece) as f32);
+    }
+    Ok((model, params))
+}
+
+/// Reads initial values from a model folder and returns the names of the parameters that it has.
+fn start_from(
+    folder: &Path,
+    recipe: &PretrainRecipe,
+    heads: Heads,
+    params: &mut ParamStore,
+) -> Result<BTreeSet<String>, PretrainError> {
+    let model = ModelFolder::open(folder)?;
+    // Depth and dropout rates may differ (a shared layer can be applied more often); settings of tensor shapes may not.
+    let (theirs, ours) = (&model.config().config, &recipe.model);
+    if theirs.sharing != ours.sharing || theirs.has_embedding_map() != ours.has_embedding_map() {
+        return Err(PretrainError::Recipe(format!(
+            "`input.start_from`: {} shares `{}`, but the recipe `{}`; give both the same `model.sharing`",
+            folder.display(),
+            theirs.sharing,
+            ours.sharing
+        )));
+    }
+    let fresh: Vec<&str> = recipe.input.fresh.iter().map(String::as_str).collect();
+    let mut loaded = BTreeSet::new();
+    model.load(heads, &fresh, |spec, values| {
+        let wrong = |problem: String| EngineError::Parameter { name: spec.name.clone(), problem };
+        let id = params.find(&spec.name).ok_or_else(|| wrong("the recipe's model does not have it".into()))?;
+        if params.shape(id)[..] != spec.shape[..] {
+            let problem =
+                format!("its shape is {:?} there, but {:?} in the recipe's model", spec.shape, params.shape(id));
+            return Err(wrong(problem));
+        }
+        params.values_mut(id)?.copy_from_slice(values);
+        loaded.insert(spec.name.clone());
+        Ok(())
+    })?;
+    let is_fresh = |name: &str| fresh.iter().any(|prefix| name.starts_with(prefix));
+    let names = params.ids().map(|id| params.name(id).to_owned());
+    let missing: Vec<String> = names.filter(|name| !loaded.contains(name) && !is_fresh(name)).collect();
+    if missing.is_empty() {
+        Ok(loaded)
+    } else {
+        Err(CheckpointError::Missing { path: folder.to_owned(), names: missing }.into())
+    }
+}
+
+/// Upper bound of the micro-batches of a step: each but the last is full of sequences or of tokens.
+fn most_micro_batches(recipe: &PretrainRecipe) -> usize {
+    let batch = &recipe.data.batch;
+    let longest = recipe.data.instances.max_sequence_length;
+    match batch.sequences_per_step {
+        0 => 1,
+        sequences => {
+            let full_of_tokens = batch.max_tokens - longest.min(batch.max_tokens) + 1;
+            1 + sequences.div_ceil(batch.max_sequences) + (sequences * longest).div_ceil(full_of_tokens)
+        }
+    }
+    .min(recipe.data.batch.sequences_per_step.max(1))
+}
+
+/// A batch of the whole budget, with the maximum number of sequences and tokens, and one sequence of maximum length.
+fn largest_batch(recipe: &PretrainRecipe) -> Batch {
+    let capacity = BatchCapacity::of(&recipe.data);
+    let longest = recipe.data.instances.max_sequence_length;
+    let sequences = capacity.sequences.max(1);
+    let tokens = capacity.tokens.min(sequences * longest);
+    let mut batch = Batch { cu_seqlens: vec![0], ..Batch::default() };
+    for left in (0..sequences).rev() {
+        // As long as possible while one token is left for each later sequence.
+        let length = (tokens - batch.ids.len() - left).min(longest);
+        batch.ids.resize(batch.ids.len() + length, 0);
+        batch.positions.extend(0..length as u32);
+        batch.cu_seqlens.push(batch.ids.len() as u32);
+    }
+    batch.segments.resize(batch.ids.len(), 0);
+    let masked = capacity.masked.min(batch.ids.len());
+    batch.masked_positions.extend(0..masked as u32);
+    batch.masked_labels.resize(masked, 0);
+    if recipe.data.instances.objective != SentencePairs::None {
+        batch.sop_labels.resize(sequences, 0);
+    }
+    batch
+}

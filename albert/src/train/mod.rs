@@ -1,0 +1,44 @@
+//! Training core: what every run does, whatever it trains.
+//!
+//! ```text
+//! recipe, data ──> objective (batches, loss, evaluation) ──> Trainer (one optimizer step at a time)
+//!                                                              └> run (folder: steps, evaluations, checkpoints, reports)
+//! ```
+//!
+//! * [`Objective`]: batches of a step, their loss, figures and evaluation. [`RunObjective`]: its files and summary.
+//!   Pre-training and fine-tuning are two objectives.
+//! * [`Trainer`]: model, parameters, gradients, optimizer and workspace of an objective.
+//! * [`run`]: a run in a folder, resumable to the bit.
+//! * [`Observer`]: callbacks of a run.
+
+mod lock;
+mod objective;
+mod observer;
+mod overrides;
+mod progress;
+mod records;
+mod run;
+mod settings;
+mod state;
+mod trainer;
+
+pub use objective::{About, BatchShape, Evaluated, Objective, Pass, Position, RunObjective, Runtime};
+pub use observer::{NoopObserver, Observer, Started};
+pub use overrides::SettingError;
+pub use progress::Progress;
+pub use records::{EvaluationRecord, Figures, Record, StepFigures, StepReport, TrainRecord};
+pub use run::{Outcome, StartMode};
+pub use settings::{
+    ActivationType, ComputeSettings, EvaluationSettings, OptimizerKind, OptimizerSettings, Replan, RunSettings,
+    ScheduleKind, ScheduleSettings, TrainSettings,
+};
+pub use state::MemoryPlan;
+pub use trainer::Trainer;
+
+pub(crate) use lock::FolderLock;
+pub(crate) use objective::{EVALUATE, ProgressOf, RecordOf};
+pub(crate) use overrides::{fingerprint, insert, lay_over, lookup, parse, recipe_of, set};
+pub(crate) use progress::{Window, bits};
+pub(crate) use records::{evaluation_points, train_points};
+pub(crate) use run::run;
+pub(crate) use settings::{check_decay, expect};

@@ -1,0 +1,250 @@
+//! Interface between the training core and what is trained.
+
+use std::path::Path;
+
+use engine::{EngineError, Gradients, ParamStore, Tape, Workspace};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::overrides::SettingError;
+use super::progress::Progress;
+use super::records::{EvaluationRecord, Figures, Record, StepFigures, StepReport};
+use super::settings::{Replan, TrainSettings};
+use crate::checkpoint::CheckpointError;
+use crate::model::{ForwardOptions, Model};
+use crate::report::ReportError;
+
+/// Plan of the memory of an evaluation.
+pub(crate) const EVALUATE: &str = "evaluate";
+
+/// A model with its parameters and the memory that it runs in.
+#[derive(Debug)]
+pub struct Runtime {
+    pub(crate) workspace: Workspace,
+    pub(crate) model: Model,
+    pub(crate) params: ParamStore,
+}
+
+/// A forward pass that records for backward.
+#[derive(Debug)]
+pub struct Pass<'p, 'w> {
+    pub(crate) model: &'p Model,
+    pub(crate) tape: &'p Tape<'w>,
+    pub(crate) options: &'p ForwardOptions,
+}
+
+/// Tokens of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchShape<'b> {
+    /// First token of each sequence, and T `[B + 1]`.
+    pub cu_seqlens: &'b [u32],
+    /// Tokens whose vocabulary logits are computed.
+    pub masked: usize,
+}
+
+/// What a model is trained on: batches, their loss, and evaluation.
+pub trait Objective: Sized {
+    /// Error of a run.
+    type Error: From<EngineError>;
+    /// A micro-batch.
+    type Batch;
+    /// What the loss of a micro-batch is divided by.
+    type Denominator: Copy;
+    /// Sums of losses over the micro-batches of a step.
+    type Sums: Default;
+    /// Figures of a step beside its loss.
+    type Figures: StepFigures;
+    /// Figures of an evaluation.
+    type Evaluation: Figures;
+    /// State between evaluations; part of every checkpoint.
+    type State: Clone + Default + Serialize + DeserializeOwned;
+
+    /// Fills the first places of `room` with the micro-batches of step `step` (from 0) and returns their number.
+    fn draw(&mut self, step: u64, room: &mut Vec<Self::Batch>) -> usize;
+
+    /// Shape of a batch.
+    fn shape(batch: &Self::Batch) -> BatchShape<'_>;
+
+    /// Denominator of the effective batch `batches`, so that the gradients of its micro-batches add up to its own.
+    fn denominator(&self, batches: &[Self::Batch]) -> Self::Denominator;
+
+    /// Runs a micro-batch forward and backward, adds its gradients, and adds its losses to `sums` unless the run is dry.
+    /// Returns the sum of all losses of the step so far, which must be finite.
+    ///
+    /// # Errors
+    /// The engine failed.
+    fn run(
+        &self,
+        pass: &Pass<'_, '_>,
+        batch: &Self::Batch,
+        denominator: Self::Denominator,
+        gradients: &mut Gradients,
+        sums: &mut Self::Sums,
+    ) -> Result<f64, EngineError>;
+
+    /// Loss and figures of a step.
+    fn figures(&self, sums: &Self::Sums) -> (f64, Self::Figures);
+
+    /// The largest batch, for the memory planner: no vector of any other batch is longer.
+    fn largest(&self) -> Self::Batch;
+
+    /// Plans the memory of evaluations as [`EVALUATE`] and returns its bytes.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    fn plan_evaluation(&self, runtime: &mut Runtime, settings: &TrainSettings) -> Result<usize, Self::Error>;
+
+    /// Room for the micro-batches of a step, and the bytes of it and of the data.
+    fn room(&self) -> (Vec<Self::Batch>, usize);
+}
+
+/// Result of [`RunObjective::evaluate`].
+#[derive(Debug)]
+pub struct Evaluated<E> {
+    /// Figures of the record.
+    pub figures: E,
+    /// True if the model is the best so far.
+    pub is_best: bool,
+    /// Files to write beside the best model: name and content.
+    pub files: Vec<(&'static str, String)>,
+}
+
+/// Description of a run.
+#[derive(Debug)]
+pub struct About<D> {
+    /// Details for [`super::Started`].
+    pub details: D,
+    /// Warnings about settings of a new run that may be unintended.
+    pub warnings: Vec<String>,
+    /// Fingerprints of the data and other inputs that determine the results.
+    pub inputs: Value,
+    /// True if there is data to evaluate on.
+    pub is_evaluated: bool,
+}
+
+/// Position of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    /// Steps done.
+    pub step: u64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Evaluations without improvement after which the run stops; 0: never.
+    pub patience: u64,
+}
+
+impl Position {
+    /// True if all steps are done, or the last `worse` evaluations exhaust the patience.
+    pub(crate) fn is_over(&self, worse: u64) -> bool {
+        self.step >= self.steps || (self.patience > 0 && worse >= self.patience)
+    }
+
+    /// True if the patience is exhausted before all steps are done.
+    pub(crate) fn stopped_early(&self, worse: u64) -> bool {
+        self.step < self.steps && self.is_over(worse)
+    }
+}
+
+/// [`Progress`] of an objective.
+pub(crate) type ProgressOf<O> = Progress<<<O as Objective>::Figures as StepFigures>::Sums, <O as Objective>::State>;
+
+/// [`Record`] of an objective.
+pub(crate) type RecordOf<O> = Record<<O as Objective>::Figures, <O as Objective>::Evaluation>;
+
+/// What a run in a folder needs of an objective beside training: files, evaluation, summary.
+pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportError> + From<SettingError>> {
+    /// What an observer learns before the first step.
+    type Details;
+    /// Results of a run.
+    type Summary;
+
+    /// True for runs over a corpus: records count tokens and the time spent waiting for data, and a run always leaves a
+    /// checkpoint and, in `last/`, its last model. False for runs that matter only for their best model.
+    const IS_PRETRAINING: bool;
+
+    /// Description of the run.
+    fn about(&self) -> &About<Self::Details>;
+
+    /// Adds a step to the state.
+    fn stepped(&self, state: &mut Self::State, report: &StepReport<Self::Figures>) {
+        let _ = (state, report);
+    }
+
+    /// Evaluates the model; `None` if [`About::is_evaluated`] is false.
+    ///
+    /// # Errors
+    /// The engine failed, or the data cannot be evaluated.
+    fn evaluate(
+        &mut self,
+        runtime: &mut Runtime,
+        settings: &TrainSettings,
+        progress: &mut ProgressOf<Self>,
+        position: Position,
+    ) -> Result<Option<Evaluated<Self::Evaluation>>, Self::Error>;
+
+    /// Content of `config.toml`.
+    fn config(&self) -> String;
+
+    /// Settings that determine the results of a run, of which `step` steps are done: later changes of the number of steps
+    /// are left out.
+    fn fingerprint(&self, step: u64) -> Value;
+
+    /// Place in the data, for a checkpoint.
+    fn cursor(&self) -> Value {
+        Value::Null
+    }
+
+    /// Continues at a cursor.
+    ///
+    /// # Errors
+    /// The data has no such place.
+    fn seek(&mut self, cursor: &Value) -> Result<(), Self::Error> {
+        let _ = cursor;
+        Ok(())
+    }
+
+    /// Notes a change of the number of steps in the recipe.
+    ///
+    /// # Errors
+    /// The change is not possible.
+    fn replan(&mut self, replan: Replan) -> Result<(), Self::Error>;
+
+    /// Writes what a new run keeps beside its recipe.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    fn prepare(&self, folder: &Path) -> Result<(), Self::Error> {
+        let _ = folder;
+        Ok(())
+    }
+
+    /// Writes the model with its tokenizer to `folder`; the parameters are on the host.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    fn save_model(&self, runtime: &Runtime, folder: &Path) -> Result<(), CheckpointError>;
+
+    /// Draws the reports of a run from its records.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    fn report(&self, folder: &Path, records: &[RecordOf<Self>], state: &Self::State) -> Result<(), ReportError>;
+
+    /// Results of the run at `position`, of which `last` is the last evaluation.
+    fn summary(
+        &self,
+        position: Position,
+        progress: &ProgressOf<Self>,
+        last: Option<&EvaluationRecord<Self::Evaluation>>,
+    ) -> Self::Summary;
+
+    /// Keeps the results of a finished run.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    fn finish(&self, folder: &Path, summary: &Self::Summary) -> Result<(), Self::Error> {
+        let _ = (folder, summary);
+        Ok(())
+    }
+}

@@ -1,0 +1,365 @@
+//! A run in a folder: steps, evaluations, checkpoints and reports until it is done, stopped, or has diverged.
+//!
+//! ```text
+//! RUN/
+//!   config.toml                     every setting, resolved
+//!   metrics.jsonl  events.out.tfevents.*  curves.svg
+//!   config.json  model.safetensors  tokenizer.json  tokenizer_config.json
+//!                                   the best model so far (the last, if nothing is evaluated)
+//!   last/                           pre-training: the model at the end, in the same layout
+//!   task.json  report.html  predictions.jsonl  summary.json
+//!                                   fine-tuning: the task; figures and curves; the best model's predictions for the dev
+//!                                   set; results of the finished run
+//!   checkpoints/                    the last two training states
+//! ```
+//!
+//! A resumed run ends with the same bits as an uninterrupted one: a checkpoint holds parameters, moments, the place in the
+//! data and all counters; masks, dropout and the order of examples are functions of seed and step. A kill at any moment
+//! costs the steps since the last checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::EngineError;
+use engine::io::write_atomically;
+
+use super::lock::FolderLock;
+use super::objective::{Evaluated, Position, ProgressOf, RecordOf, RunObjective};
+use super::observer::{Observer, Started};
+use super::overrides::SettingError;
+use super::progress::Progress;
+use super::records::{EvaluationRecord, METRICS, Record, StepReport};
+use super::settings::Replan;
+use super::state::{claim_folder, claim_present, expect_folder};
+use super::trainer::Trainer;
+use crate::checkpoint::{Checkpoints, LoadedState, StateHeader};
+use crate::report::{EventFile, Logged, MetricsLog, read_metrics};
+
+/// Where a run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartMode {
+    /// At step 0, in a folder without a run.
+    New,
+    /// At the newest intact checkpoint of the folder; at step 0 if it holds none yet.
+    Resume,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome<S> {
+    /// All steps are done, or the patience is exhausted.
+    Finished(S),
+    /// `stop` was set.
+    Stopped {
+        /// Results so far.
+        summary: S,
+        /// Checkpoint for resuming; `None` for fine-tuning with `run.checkpoint_interval = 0`.
+        saved: Option<PathBuf>,
+    },
+    /// A loss or gradient was not finite, or the loss rose by `run.divergence_margin`. The state after that was not saved.
+    Diverged {
+        /// Message in one sentence.
+        problem: String,
+        /// The step that was not or should not have been taken.
+        step: u64,
+        /// The last checkpoint, if there is one.
+        checkpoint: Option<PathBuf>,
+    },
+}
+
+/// Runs the trainer that `build` makes in `folder`. `stop` may be set at any time, by a signal for instance; it is checked
+/// after every step.
+///
+/// # Errors
+/// Recipe, data and folder do not match, a resumed run has other settings, or a file cannot be written. Earlier
+/// checkpoints are kept.
+pub(crate) fn run<O: RunObjective>(
+    folder: &Path,
+    mode: StartMode,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer<O>,
+    build: impl FnOnce() -> Result<Trainer<O>, O::Error>,
+) -> Result<Outcome<O::Summary>, O::Error> {
+    let mut run = Run::open(folder, mode, observer, build)?;
+    let profile = observer.wants_profile();
+    run.trainer.workspace().profile().set(profile);
+    let outcome = loop {
+        if run.is_done() {
+            break Outcome::Finished(run.finish(observer)?);
+        }
+        if stop.load(Ordering::Relaxed) {
+            let keeps_state = O::IS_PRETRAINING || run.trainer.settings.run.checkpoint_interval != Some(0);
+            let saved = keeps_state.then(|| run.save(observer)).transpose()?;
+            run.report()?;
+            break Outcome::Stopped { summary: run.summary(), saved };
+        }
+        if let Some(diverged) = run.step(observer)? {
+            run.report()?;
+            break diverged;
+        }
+    };
+    if profile {
+        observer.profiled(run.trainer.workspace().profile());
+    }
+    Ok(outcome)
+}
+
+struct Run<O: RunObjective> {
+    trainer: Trainer<O>,
+    folder: PathBuf,
+    checkpoints: Checkpoints,
+    log: MetricsLog,
+    events: EventFile,
+    progress: ProgressOf<O>,
+    last_evaluation: Option<EvaluationRecord<O::Evaluation>>,
+    /// Step of the newest checkpoint.
+    saved: Option<u64>,
+    _lock: FolderLock,
+}
+
+impl<O: RunObjective> Run<O> {
+    fn open(
+        folder: &Path,
+        mode: StartMode,
+        observer: &mut dyn Observer<O>,
+        build: impl FnOnce() -> Result<Trainer<O>, O::Error>,
+    ) -> Result<Self, O::Error> {
+        expect_folder(folder)?;
+        // Locked before anything is read: another process may still be writing its state there.
+        let claimed = claim_present(folder)?;
+        let (metrics, checkpoints) = (folder.join(METRICS), Checkpoints::of_run(folder));
+        let is_used = || -> Result<bool, O::Error> {
+            let has_model = !O::IS_PRETRAINING && folder.join("model.safetensors").exists();
+            Ok(metrics.exists() || has_model || !checkpoints.steps()?.is_empty())
+        };
+        if mode == StartMode::New && is_used()? {
+            let problem = format!("{} already holds a run; resume it, or choose another folder", folder.display());
+            return Err(SettingError(problem).into());
+        }
+        let state = if mode == StartMode::Resume { checkpoints.newest()? } else { None };
+        let mut trainer = build()?;
+        let mut progress = Progress::default();
+        if let Some(state) = &state {
+            state.expect_config(&trainer.objective.fingerprint(state.header.step))?;
+            state.expect_inputs(&trainer.objective.about().inputs)?;
+            trainer.restore(state)?;
+            trainer.objective.seek(&state.header.cursor)?;
+            progress = serde_json::from_value(state.header.progress.clone())
+                .map_err(|error| SettingError(format!("{}: its counters: {error}", state.path.display())))?;
+        }
+        let step = trainer.step();
+        let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
+        write_config(&trainer.objective, folder)?;
+        trainer.objective.prepare(folder)?;
+        if state.is_some() {
+            checkpoints.tidy(step)?;
+        }
+        // Without a checkpoint the run starts over, and records of an earlier attempt are dropped.
+        let counted = if state.is_some() { progress.records } else { Some(0) };
+        let (log, note) = MetricsLog::resume::<RecordOf<O>>(&metrics, step, counted)?;
+        let mut run = Self {
+            trainer,
+            folder: folder.to_owned(),
+            checkpoints,
+            log,
+            events: EventFile::create(folder, step)?,
+            progress,
+            last_evaluation: None,
+            saved: state.as_ref().map(|_| step),
+            _lock: lock,
+        };
+        run.last_evaluation = run.records()?.into_iter().rev().find_map(|record| match record {
+            Record::Evaluation(record) => Some(record),
+            Record::Train(_) => None,
+        });
+        run.report_start(state.as_ref(), note.as_deref(), observer);
+        Ok(run)
+    }
+
+    fn report_start(&self, state: Option<&LoadedState>, note: Option<&str>, observer: &mut dyn Observer<O>) {
+        let about = self.trainer.objective.about();
+        observer.started(&Started {
+            parameters: self.trainer.params().len(),
+            step: self.trainer.step(),
+            steps: self.position().steps,
+            memory: self.trainer.memory(),
+            damaged: state.map_or(&[], |state| &state.damaged),
+            warnings: if state.is_none() { &about.warnings } else { &[] },
+            note,
+            resumed_from: state.map(|state| state.path.as_path()),
+            details: &about.details,
+        });
+    }
+
+    fn position(&self) -> Position {
+        let (step, settings) = (self.trainer.step(), &self.trainer.settings);
+        let patience = settings.evaluation.patience.unwrap_or(0);
+        Position { step, steps: settings.schedule.steps_after(step), patience }
+    }
+
+    fn is_done(&self) -> bool {
+        self.position().is_over(self.progress.worse)
+    }
+
+    /// Changes the number of steps, in `config.toml` before it takes effect: a kill costs no decision.
+    fn replan(&mut self, steps: u64) -> Result<(), O::Error> {
+        let replan = Replan { after: self.trainer.step(), steps };
+        self.trainer.objective.replan(replan)?;
+        self.trainer.settings.schedule.replans.push(replan);
+        write_config(&self.trainer.objective, &self.folder)
+    }
+
+    /// Runs one step, then logging, evaluation and checkpoint if due. Returns an outcome if the run diverged.
+    fn step(&mut self, observer: &mut dyn Observer<O>) -> Result<Option<Outcome<O::Summary>>, O::Error> {
+        let report = match self.trainer.train_step() {
+            Ok(report) => report,
+            Err(error @ EngineError::NotFinite { .. }) => return Ok(Some(self.diverged(error.to_string()))),
+            Err(error) => return Err(error.into()),
+        };
+        self.progress.tokens += report.tokens;
+        self.progress.seconds += report.seconds;
+        self.progress.window.add(&report);
+        self.trainer.objective.stepped(&mut self.progress.objective, &report);
+        observer.stepped(&report);
+        if let Some(steps) = observer.replanned(&report) {
+            self.replan(steps)?;
+        }
+        let margin = self.trainer.settings.run.divergence_margin;
+        if let Some(above) = self.progress.monitor.watch(report.loss, margin) {
+            let problem = format!(
+                "the smoothed loss is {above:.2} nats above its lowest value at step {} (`run.divergence_margin` is \
+                 {margin}); resume from the last checkpoint with another seed, or lower the learning rate",
+                report.step
+            );
+            return Ok(Some(self.diverged(problem)));
+        }
+        let (step, settings) = (report.step, &self.trainer.settings);
+        let due = |interval: u64| interval > 0 && step.is_multiple_of(interval);
+        // The last step includes what the end of the run needs, so that its checkpoint is taken after the last evaluation.
+        let is_last = step >= settings.schedule.steps;
+        let evaluate = is_last || due(settings.evaluation.interval);
+        let save = (is_last && O::IS_PRETRAINING) || due(settings.run.checkpoint_interval.unwrap_or(0));
+        if due(settings.run.log_interval) {
+            self.record(&report)?;
+        }
+        if evaluate {
+            self.evaluate(observer)?;
+        }
+        if save {
+            self.save(observer)?;
+        }
+        Ok(None)
+    }
+
+    fn diverged(&self, problem: String) -> Outcome<O::Summary> {
+        let checkpoint = self.saved.map(|step| self.checkpoints.path(step));
+        Outcome::Diverged { problem, step: self.trainer.step() + 1, checkpoint }
+    }
+
+    /// Writes the record of the window that `last` closes.
+    fn record(&mut self, last: &StepReport<O::Figures>) -> Result<(), O::Error> {
+        let mut record = std::mem::take(&mut self.progress.window).record(last);
+        record.seconds = self.progress.seconds;
+        record.tokens = O::IS_PRETRAINING.then_some(self.progress.tokens);
+        record.data_share = record.data_share.filter(|_| O::IS_PRETRAINING);
+        self.write(&Record::Train(record))
+    }
+
+    fn write(&mut self, record: &RecordOf<O>) -> Result<(), O::Error> {
+        self.log.append(record)?;
+        Ok(self.events.scalars(record.step(), &record.scalars())?)
+    }
+
+    /// Evaluates the model and saves it if it is the best so far.
+    fn evaluate(&mut self, observer: &mut dyn Observer<O>) -> Result<(), O::Error> {
+        let position = self.position();
+        let Trainer { objective, runtime, settings, .. } = &mut self.trainer;
+        let evaluated = objective.evaluate(runtime, settings, &mut self.progress, position)?;
+        let Some(Evaluated { figures, is_best, files }) = evaluated else { return Ok(()) };
+        self.progress.evaluated = position.step;
+        self.progress.worse = if is_best { 0 } else { self.progress.worse + 1 };
+        if is_best {
+            self.save_model(&self.folder.clone())?;
+            for (name, content) in files {
+                write_atomically(self.folder.join(name), |out| out.write_all(content.as_bytes()))?;
+            }
+        }
+        let record = EvaluationRecord { step: position.step, figures, seconds: self.progress.seconds };
+        self.write(&Record::Evaluation(record.clone()))?;
+        observer.evaluated(&record, is_best);
+        self.last_evaluation = Some(record);
+        self.report()
+    }
+
+    fn save_model(&mut self, folder: &Path) -> Result<(), O::Error> {
+        self.trainer.download()?;
+        Ok(self.trainer.objective.save_model(&self.trainer.runtime, folder)?)
+    }
+
+    /// Writes a checkpoint of the current state, unless there is one of this step.
+    fn save(&mut self, observer: &mut dyn Observer<O>) -> Result<PathBuf, O::Error> {
+        let step = self.trainer.step();
+        if self.saved == Some(step) {
+            return Ok(self.checkpoints.path(step));
+        }
+        // Records that the checkpoint counts must be on disk before it.
+        self.log.sync()?;
+        self.progress.records = Some(self.log.records());
+        let objective = &self.trainer.objective;
+        let header = StateHeader {
+            version: StateHeader::VERSION,
+            step,
+            config: objective.fingerprint(step),
+            cursor: objective.cursor(),
+            inputs: objective.about().inputs.clone(),
+            progress: serde_json::to_value(&self.progress).expect("counters have string keys"),
+        };
+        let path = self.trainer.save(&self.checkpoints, &header)?;
+        self.saved = Some(step);
+        observer.saved(step, &path);
+        Ok(path)
+    }
+
+    fn finish(&mut self, observer: &mut dyn Observer<O>) -> Result<O::Summary, O::Error> {
+        if !self.trainer.objective.about().is_evaluated {
+            self.save_model(&self.folder.clone())?;
+        } else if self.progress.evaluated != self.trainer.step() {
+            // The number of steps was changed to those done, or an older version saved before it evaluated.
+            self.evaluate(observer)?;
+            self.saved = None;
+        }
+        if O::IS_PRETRAINING {
+            self.save_model(&self.folder.join("last"))?;
+        }
+        let keeps_state = match self.trainer.settings.run.checkpoint_interval {
+            _ if O::IS_PRETRAINING => true,
+            // A state written at an earlier stop would otherwise stay older than the run.
+            None => self.checkpoints.newest()?.is_some(),
+            Some(interval) => interval > 0,
+        };
+        if keeps_state {
+            self.save(observer)?;
+        }
+        self.report()?;
+        let summary = self.summary();
+        self.trainer.objective.finish(&self.folder, &summary)?;
+        Ok(summary)
+    }
+
+    fn records(&self) -> Result<Vec<RecordOf<O>>, O::Error> {
+        Ok(read_metrics(&self.folder.join(METRICS))?)
+    }
+
+    fn report(&self) -> Result<(), O::Error> {
+        Ok(self.trainer.objective.report(&self.folder, &self.records()?, &self.progress.objective)?)
+    }
+
+    fn summary(&self) -> O::Summary {
+        self.trainer.objective.summary(self.position(), &self.progress, self.last_evaluation.as_ref())
+    }
+}
+
+fn write_config<O: RunObjective>(objective: &O, folder: &Path) -> Result<(), O::Error> {
+    let text = objective.config();
+    Ok(write_atomically(folder.join("config.toml"), |out| out.write_all(text.as_bytes()))?)
+}

@@ -1,0 +1,329 @@
+//! Settings that every objective shares: optimizer, schedule, computation, evaluation, reports and checkpoints.
+
+use engine::optim::{AdamConfig, Decay, Optimizer, ParamOptions, Schedule, clip_global_norm};
+use engine::param::ParamInfo;
+use engine::{Communicator, Cpu, DType, Device, EngineError, Gradients, ParamStore};
+use serde::{Deserialize, Serialize};
+
+use super::overrides::SettingError;
+use crate::model::{Blocks, ForwardOptions, Recompute};
+
+pub use engine::optim::OptimizerKind;
+
+/// Settings of the optimizer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerSettings {
+    /// Optimizer.
+    pub kind: OptimizerKind,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to √v, outside the root.
+    pub epsilon: f64,
+    /// Factor of the weights that is added to the update; not for biases and LayerNorms.
+    pub weight_decay: f64,
+    /// Divide the moments by 1 - βᵗ; the released code does not.
+    pub bias_correction: bool,
+    /// Gradients of a larger global norm are scaled down to it; 0 turns clipping off.
+    pub clip_norm: f64,
+}
+
+impl Default for OptimizerSettings {
+    fn default() -> Self {
+        Self {
+            kind: OptimizerKind::Lamb,
+            learning_rate: 0.00176,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-6,
+            weight_decay: 0.01,
+            bias_correction: false,
+            clip_norm: 1.0,
+        }
+    }
+}
+
+impl OptimizerSettings {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// A sentence about the first invalid one.
+    pub fn check(&self) -> Result<(), SettingError> {
+        let Self { learning_rate, beta1, beta2, epsilon, weight_decay, clip_norm, .. } = *self;
+        let is_rate = learning_rate > 0.0 && learning_rate <= 10.0;
+        expect("optimizer.learning_rate", learning_rate, is_rate, "above 0, at most 10")?;
+        expect("optimizer.beta1", beta1, (0.0..1.0).contains(&beta1), "at least 0, below 1")?;
+        expect("optimizer.beta2", beta2, (0.0..1.0).contains(&beta2), "at least 0, below 1")?;
+        expect("optimizer.epsilon", epsilon, epsilon > 0.0 && epsilon < 1.0, "above 0, below 1")?;
+        expect("optimizer.weight_decay", weight_decay, (0.0..10.0).contains(&weight_decay), "at least 0, below 10")?;
+        expect("optimizer.clip_norm", clip_norm, clip_norm >= 0.0 && clip_norm.is_finite(), "at least 0 (0 is off)")
+    }
+
+    /// The optimizer of the parameters of a model; biases and LayerNorms are neither decayed nor adapted.
+    ///
+    /// # Errors
+    /// A setting is invalid, or there is not enough memory.
+    pub(crate) fn optimizer(&self, params: &ParamStore) -> Result<Optimizer, EngineError> {
+        let adam = AdamConfig {
+            beta1: self.beta1,
+            beta2: self.beta2,
+            eps: self.epsilon,
+            weight_decay: self.weight_decay,
+            bias_correction: self.bias_correction,
+        };
+        let options = |info: &ParamInfo| ParamOptions { weight_decay: info.is_weight(), trust_ratio: info.is_weight() };
+        Optimizer::new(params, self.kind, adam, options)
+    }
+
+    /// Sums the gradients over all processes, clips them and updates the parameters. Returns the norm before clipping.
+    ///
+    /// # Errors
+    /// The norm is not finite, and nothing was updated; or the device or another process failed.
+    pub(crate) fn update(&self, update: Update<'_>, learning_rate: f64) -> Result<f64, EngineError> {
+        let Update { cpu, communicator, optimizer, params, gradients } = update;
+        communicator.all_reduce(gradients)?;
+        let limit = Some(self.clip_norm).filter(|limit| *limit > 0.0);
+        cpu.enter(|| {
+            let norm = clip_global_norm(gradients, 1.0, limit, optimizer.steps() + 1)?;
+            optimizer.step(params, gradients, learning_rate)?;
+            Ok(norm)
+        })
+    }
+}
+
+/// Operands of an optimizer step.
+#[derive(Debug)]
+pub(crate) struct Update<'a> {
+    pub(crate) cpu: &'a Cpu,
+    pub(crate) communicator: Communicator,
+    pub(crate) optimizer: &'a mut Optimizer,
+    pub(crate) params: &'a mut ParamStore,
+    pub(crate) gradients: &'a mut Gradients,
+}
+
+/// Refuses `value` of the setting `key` unless it `holds`.
+///
+/// # Errors
+/// A sentence with the key, its value and what is `expected`.
+pub(crate) fn expect(key: &str, value: f64, holds: bool, expected: &str) -> Result<(), SettingError> {
+    if holds { Ok(()) } else { Err(SettingError(format!("`{key}` is {value}, expected {expected}"))) }
+}
+
+/// Refuses a power or an end of a decay from `peak` that is out of range.
+///
+/// # Errors
+/// A sentence about the first such value.
+pub(crate) fn check_decay(power: f64, end_learning_rate: f64, peak: f64) -> Result<(), SettingError> {
+    expect("schedule.power", power, power > 0.0 && power <= 100.0, "above 0, at most 100")?;
+    let is_end = (0.0..=peak).contains(&end_learning_rate);
+    expect("schedule.end_learning_rate", end_learning_rate, is_end, "at least 0, at most `optimizer.learning_rate`")
+}
+
+/// Shape of the learning-rate schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// As released: decay is counted from step 0, so that the rate drops at the end of the warm-up and is 0 in the first
+    /// step.
+    Released,
+    /// Linear warm-up to the peak, then decay from there.
+    Smooth,
+}
+
+/// Learning-rate schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleSettings {
+    /// Shape.
+    pub kind: ScheduleKind,
+    /// Optimizer steps of the whole run.
+    pub steps: u64,
+    /// Steps of linear warm-up.
+    pub warmup_steps: u64,
+    /// Exponent of the decay; 1 is linear.
+    pub power: f64,
+    /// Learning rate at the end.
+    pub end_learning_rate: f64,
+    /// Changes of `steps` during the run, by rising step, so that the run can be repeated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replans: Vec<Replan>,
+}
+
+/// A change of the number of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replan {
+    /// Steps done when the number changed.
+    pub after: u64,
+    /// Optimizer steps of the whole run from then on.
+    pub steps: u64,
+}
+
+impl Default for ScheduleSettings {
+    fn default() -> Self {
+        Self {
+            kind: ScheduleKind::Released,
+            steps: 125_000,
+            warmup_steps: 3_125,
+            power: 1.0,
+            end_learning_rate: 0.0,
+            replans: Vec::new(),
+        }
+    }
+}
+
+impl ScheduleSettings {
+    /// Checks the schedule up to the rate `peak`.
+    ///
+    /// # Errors
+    /// A sentence about the first invalid setting.
+    pub(crate) fn check(&self, peak: f64) -> Result<(), SettingError> {
+        let Self { steps, warmup_steps, .. } = *self;
+        check_decay(self.power, self.end_learning_rate, peak)?;
+        if steps == 0 || steps > 1 << 40 || warmup_steps > steps {
+            return Err(SettingError(format!(
+                "`schedule.steps` is {steps} and `schedule.warmup_steps` {warmup_steps}, expected at least one step and \
+                 no more steps of warm-up than that"
+            )));
+        }
+        let mut before = 0;
+        for Replan { after, steps } in &self.replans {
+            if *after < before.max(1) || steps < after || warmup_steps > *steps || *steps > 1 << 40 {
+                return Err(SettingError(format!(
+                    "`schedule.replans` has {steps} steps after step {after}, expected rising `after` from 1 and no fewer \
+                     `steps` than that or `schedule.warmup_steps`"
+                )));
+            }
+            before = after + 1;
+        }
+        Ok(())
+    }
+
+    /// Optimizer steps of the whole run, as planned after `done` steps.
+    pub fn steps_after(&self, done: u64) -> u64 {
+        self.replans.iter().rev().find(|replan| replan.after <= done).map_or(self.steps, |replan| replan.steps)
+    }
+
+    /// The schedule up to `peak`, as planned after `done` steps.
+    ///
+    /// # Errors
+    /// There are no steps, or fewer than those of the warm-up.
+    pub(crate) fn schedule(&self, peak: f64, done: u64) -> Result<Schedule, EngineError> {
+        let schedule = Schedule {
+            peak,
+            end: self.end_learning_rate,
+            steps: self.steps_after(done),
+            warmup: self.warmup_steps,
+            power: self.power,
+            decay: match self.kind {
+                ScheduleKind::Released => Decay::Released,
+                ScheduleKind::Smooth => Decay::Smooth,
+            },
+        };
+        schedule.check()?;
+        Ok(schedule)
+    }
+}
+
+/// Storage type of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivationType {
+    /// 32 bits.
+    F32,
+    /// 16 bits; sums, statistics, parameters and gradients stay f32.
+    Bf16,
+}
+
+/// Computation of a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ComputeSettings {
+    /// Storage type of activations.
+    pub activations: ActivationType,
+    /// Activations that forward keeps for backward; by default `cheap` on a CPU and `none` on a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpointing: Option<Recompute>,
+}
+
+impl Default for ComputeSettings {
+    fn default() -> Self {
+        Self { activations: ActivationType::F32, checkpointing: None }
+    }
+}
+
+impl ComputeSettings {
+    /// Activations that forward keeps on `device`.
+    pub(crate) fn checkpointing(&self, device: &Device) -> Recompute {
+        let usual = match device {
+            Device::Cpu(_) => Recompute::ON_CPU,
+            Device::Cuda(_) => Recompute::ON_GPU,
+        };
+        self.checkpointing.unwrap_or(usual)
+    }
+
+    /// Options of a forward pass on `device`; `dropout` is the key of its masks.
+    pub(crate) fn options(&self, device: &Device, dropout: Option<u64>) -> ForwardOptions {
+        let dtype = match self.activations {
+            ActivationType::F32 => DType::F32,
+            ActivationType::Bf16 => DType::Bf16,
+        };
+        ForwardOptions { dtype, dropout, blocks: Blocks::Fused(self.checkpointing(device)) }
+    }
+}
+
+/// Evaluations during a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvaluationSettings {
+    /// Steps between evaluations; the end of a run is always evaluated. Released for pre-training: every 5,000. 0 leaves
+    /// pre-training the evaluation at the end; in fine-tuning it stands for one per epoch, but at most about 20 per run and
+    /// at least 10 steps apart (a third of the run if that is less).
+    pub interval: u64,
+    /// Number of evaluations without improvement after which the run stops; 0, the default, never stops early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience: Option<u64>,
+}
+
+/// Reports and checkpoints; they may change when a run is resumed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSettings {
+    /// Steps between training records in `metrics.jsonl`.
+    pub log_interval: u64,
+    /// Steps between checkpoints. Pre-training also writes one whenever the run stops or ends (released: every 5,000).
+    /// Fine-tuning by default writes one only when the run is stopped, and with 0 none at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_interval: Option<u64>,
+    /// Stop if the smoothed loss is this many nats above its lowest value so far; 0 turns that off. A loss or gradient
+    /// that is not finite always stops the run.
+    #[serde(default)]
+    pub divergence_margin: f64,
+}
+
+impl RunSettings {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// A sentence about the first invalid one.
+    pub(crate) fn check(&self) -> Result<(), SettingError> {
+        let margin = self.divergence_margin;
+        expect("run.divergence_margin", margin, margin >= 0.0, "at least 0 (0 is off)")?;
+        expect("run.log_interval", self.log_interval as f64, self.log_interval > 0, "at least 1")
+    }
+}
+
+/// What the training core takes from a recipe, resolved.
+#[derive(Clone, Debug)]
+pub struct TrainSettings {
+    pub(crate) seed: u64,
+    pub(crate) optimizer: OptimizerSettings,
+    pub(crate) schedule: ScheduleSettings,
+    pub(crate) compute: ComputeSettings,
+    pub(crate) evaluation: EvaluationSettings,
+    pub(crate) run: RunSettings,
+}

@@ -1,0 +1,194 @@
+//! One optimizer step: micro-batches forward and backward, clipping, the optimizer.
+//!
+//! ```text
+//! micro-batches of the step ──> denominator of all of them
+//! each: tape ── loss / denominator ── backward ──> gradients +=
+//! gradients ── sum over ranks ── clip to a global norm ── LAMB or AdamW ──> parameters
+//! ```
+//!
+//! All batches of a step are drawn before the first is run, because the mean over the effective batch needs its counts.
+//! The split into micro-batches changes rounding and dropout alone. Results are the same for any number of threads.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use engine::optim::Optimizer;
+use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Workspace};
+
+use super::objective::{BatchShape, Objective, Pass, Runtime};
+use super::records::StepReport;
+use super::settings::{TrainSettings, Update};
+use super::state::{MemoryPlan, restore_state, save_state};
+use crate::checkpoint::{CheckpointError, Checkpoints, LoadedState, StateHeader};
+use crate::cost::Flops;
+use crate::model::{Model, dropout_key};
+
+/// Plan of the memory of a step.
+const TRAIN: &str = "train";
+
+/// Model, optimizer and objective of a run, without files.
+#[derive(Debug)]
+pub struct Trainer<O: Objective> {
+    pub(crate) objective: O,
+    pub(crate) settings: TrainSettings,
+    pub(crate) runtime: Runtime,
+    cpu: Cpu,
+    communicator: Communicator,
+    gradients: Gradients,
+    optimizer: Optimizer,
+    /// Room for the batches of a step.
+    pub(crate) room: Vec<O::Batch>,
+    memory: MemoryPlan,
+}
+
+impl<O: Objective> Trainer<O> {
+    /// Combines a model with the optimizer of `settings` and plans the memory of steps and evaluations.
+    ///
+    /// # Errors
+    /// A setting is invalid, or there is not enough memory.
+    pub(crate) fn over(
+        objective: O,
+        settings: TrainSettings,
+        (model, params): (Model, ParamStore),
+        device: Device,
+    ) -> Result<Self, O::Error> {
+        let optimizer = settings.optimizer.optimizer(&params)?.on(&device)?;
+        settings.schedule.schedule(settings.optimizer.learning_rate, 0)?;
+        let (room, data) = objective.room();
+        let mut trainer = Self {
+            gradients: params.gradients(&device)?,
+            cpu: device.processor().clone(),
+            runtime: Runtime { workspace: Workspace::new(device), model, params },
+            communicator: Communicator::default(),
+            memory: MemoryPlan { data, ..MemoryPlan::default() },
+            objective,
+            settings,
+            optimizer,
+            room,
+        };
+        trainer.plan()?;
+        Ok(trainer)
+    }
+
+    /// Runs the largest step and evaluation dry, so that all later ones find their memory planned.
+    fn plan(&mut self) -> Result<(), O::Error> {
+        let Self { objective, settings, runtime, gradients, .. } = self;
+        let batch = objective.largest();
+        let denominator = objective.denominator(std::slice::from_ref(&batch));
+        let Runtime { workspace, model, params } = runtime;
+        let options = settings.compute.options(workspace.device(), Some(0));
+        let train = workspace.plan(TRAIN, |workspace| {
+            let tape = workspace.train(params, None);
+            let pass = Pass { model, tape: &tape, options: &options };
+            objective.run(&pass, &batch, denominator, gradients, &mut O::Sums::default()).map(|_| ())
+        })?;
+        let evaluate = objective.plan_evaluation(runtime, settings)?;
+        gradients.clear()?;
+        let params = &runtime.params;
+        self.memory = MemoryPlan {
+            parameters: 4 * params.len(),
+            gradients: 4 * params.len(),
+            optimizer: self.optimizer.bytes(),
+            packed: params.packed_bytes(),
+            step: train.bytes().max(evaluate),
+            threads: runtime.workspace.scratch_bytes(),
+            data: self.memory.data,
+        };
+        Ok(())
+    }
+
+    /// Takes one optimizer step.
+    ///
+    /// # Errors
+    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
+    /// those before it. Or the engine failed.
+    pub(crate) fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
+        let start = Instant::now();
+        let step = self.step();
+        let Self { objective, settings, runtime, cpu, communicator, gradients, optimizer, room, .. } = self;
+        let Runtime { workspace, model, params } = runtime;
+        let checkpointing = settings.compute.checkpointing(workspace.device());
+        let count = objective.draw(step, room);
+        let mut report =
+            StepReport { step: step + 1, data_seconds: start.elapsed().as_secs_f64(), ..Default::default() };
+        let batches = &room[..count];
+        let denominator = objective.denominator(batches);
+        let mut sums = O::Sums::default();
+        gradients.clear()?;
+        for (micro, batch) in (0..).zip(batches) {
+            let key = dropout_key(settings.seed, step, micro);
+            let options = settings.compute.options(workspace.device(), Some(key));
+            let BatchShape { cu_seqlens, masked } = O::shape(batch);
+            // One entry into the pool per micro-batch, so that the worker threads spin from kernel to kernel.
+            cpu.enter(|| -> Result<(), EngineError> {
+                let tape = workspace.train(params, Some(TRAIN));
+                let pass = Pass { model, tape: &tape, options: &options };
+                // Gradients of a loss that is not finite are cleared by the next step.
+                let sum = objective.run(&pass, batch, denominator, gradients, &mut sums)?;
+                if sum.is_finite() {
+                    Ok(())
+                } else {
+                    Err(EngineError::NotFinite { what: "the loss".into(), value: sum, step: step + 1 })
+                }
+            })?;
+            report.tokens += u64::from(cu_seqlens.last().copied().unwrap_or(0));
+            report.sequences += cu_seqlens.len() as u64 - 1;
+            report.flops += Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
+        }
+        report.learning_rate = settings.schedule.schedule(settings.optimizer.learning_rate, step)?.rate(step);
+        let update = Update { cpu, communicator: *communicator, optimizer, params, gradients };
+        report.gradient_norm = settings.optimizer.update(update, report.learning_rate)?;
+        (report.loss, report.figures) = objective.figures(&sums);
+        report.seconds = start.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// Optimizer steps done.
+    pub fn step(&self) -> u64 {
+        self.optimizer.steps()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.runtime.model
+    }
+
+    /// The parameters; see [`Trainer::download`].
+    pub fn params(&self) -> &ParamStore {
+        &self.runtime.params
+    }
+
+    /// Memory of the steps, and the profiler.
+    pub fn workspace(&self) -> &Workspace {
+        &self.runtime.workspace
+    }
+
+    /// Planned peak memory.
+    pub fn memory(&self) -> MemoryPlan {
+        self.memory
+    }
+
+    /// Copies the parameters from the device that trains them to the host.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn download(&mut self) -> Result<(), EngineError> {
+        self.runtime.params.download()
+    }
+
+    /// Writes the tensors of a checkpoint.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the device failed.
+    pub(crate) fn save(&mut self, checkpoints: &Checkpoints, header: &StateHeader) -> Result<PathBuf, CheckpointError> {
+        save_state(&mut self.runtime.params, &self.optimizer, checkpoints, header)
+    }
+
+    /// Restores parameters and moments.
+    ///
+    /// # Errors
+    /// A tensor is missing, or the device failed.
+    pub(crate) fn restore(&mut self, state: &LoadedState) -> Result<(), CheckpointError> {
+        restore_state(&mut self.runtime.params, &mut self.optimizer, state)
+    }
+}
