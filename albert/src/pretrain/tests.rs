@@ -473,6 +473,13 @@ fn a_change_of_the_number_of_steps_is_repeated_by_the_recipe_that_the_run_leaves
         assert_eq!(summary.step, steps);
         let own = left_by(&changed);
         assert_eq!(own.schedule.replans, [Replan { after: 6, steps }]);
+        let records: Vec<PretrainRecord> = read_metrics(&world.path(&changed).join("metrics.jsonl")).unwrap();
+        let evaluated = records.into_iter().filter_map(|record| match record {
+            Record::Evaluation(record) => Some(record.step),
+            Record::Train(_) => None,
+        });
+        let due = (1..=steps).filter(|&step| step % 5 == 0 || step == steps);
+        assert!(evaluated.eq(due), "evaluated after every step behind the first plan");
         world.run(&own, &world.path(&repeated), StartMode::New, 1, None).unwrap();
         assert_same(&world.path(&changed), &world.path(&repeated), "repeated from its recipe");
         // Stopped after the change; then as if killed: the checkpoint is older than the change, config.toml is not.

@@ -236,7 +236,7 @@ impl<O: RunObjective> Run<O> {
         let (step, settings) = (report.step, &self.trainer.settings);
         let due = |interval: u64| interval > 0 && step.is_multiple_of(interval);
         // The last step includes what the end of the run needs, so that its checkpoint is taken after the last evaluation.
-        let is_last = step >= settings.schedule.steps;
+        let is_last = step >= settings.schedule.steps_after(step);
         let evaluate = is_last || due(settings.evaluation.interval);
         let save = (is_last && O::IS_PRETRAINING) || due(settings.run.checkpoint_interval.unwrap_or(0));
         if due(settings.run.log_interval) {
