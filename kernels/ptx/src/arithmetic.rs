@@ -4,13 +4,157 @@ use super::{
     B16, B32, Bf16x2, Entry, F16x2, F32, F64, Float, Integer, Number, Operand, Pred, Reg, S32, Type, U32, U64,
 };
 
-impl Entry {
-    /// `mov`: a copy into a fresh register, or a number into a register.
-    #[track_caller]
-    pub fn mov<T: Type>(&self, source: impl Operand<T>) -> Reg<T> {
-        self.define(format_args!("mov{}", T::SUFFIX), &[source.text()])
-    }
+/// A method for each instruction: its operands, its result, and its mnemonic with the suffixes.
+macro_rules! instructions {
+    ($($(#[$doc:meta])* $name:ident $(<$T:ident: $bound:ident>)? ($($operand:ident: $ty:ty),*) -> $to:ty = $($part:expr),+;)*) => {
+        impl Entry {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name $(<$T: $bound>)? (&self, $($operand: $ty),*) -> Reg<$to> {
+                self.define(format_args!("{}", [$($part),+].concat()), &[$($operand.text()),*])
+            }
+        )*}
+    };
+}
 
+instructions! {
+    /// `mov`: a copy into a fresh register, or a number into a register.
+    mov<T: Type>(source: impl Operand<T>) -> T = "mov", T::SUFFIX;
+
+    /// a + b.
+    add<T: Number>(a: Reg<T>, b: impl Operand<T>) -> T = "add", T::ROUNDED;
+
+    /// a - b.
+    sub<T: Number>(a: impl Operand<T>, b: impl Operand<T>) -> T = "sub", T::ROUNDED;
+
+    /// a · b of floats.
+    mul<T: Float>(a: Reg<T>, b: impl Operand<T>) -> T = "mul", T::ROUNDED;
+
+    /// a · b + c of floats, rounded once.
+    fma<T: Float>(a: Reg<T>, b: impl Operand<T>, c: impl Operand<T>) -> T = "fma", T::ROUNDED;
+
+    /// -a.
+    neg(a: Reg<F32>) -> F32 = "neg.f32";
+
+    /// |a|.
+    abs(a: Reg<F32>) -> F32 = "abs.f32";
+
+    /// The magnitude of `magnitude` with the sign of `sign`.
+    copysign(sign: Reg<F32>, magnitude: Reg<F32>) -> F32 = "copysign.f32";
+
+    /// The smaller of two floats; the number where one is NaN.
+    min(a: Reg<F32>, b: impl Operand<F32>) -> F32 = "min.f32";
+
+    /// The larger of two floats; the number where one is NaN.
+    max(a: Reg<F32>, b: impl Operand<F32>) -> F32 = "max.f32";
+
+    /// The larger of two floats; NaN where one is NaN.
+    max_nan(a: Reg<F32>, b: impl Operand<F32>) -> F32 = "max.NaN.f32";
+
+    /// a / b, correctly rounded. Costs about eight instructions and a branch on the device.
+    div<T: Float>(a: Reg<T>, b: Reg<T>) -> T = "div", T::ROUNDED;
+
+    /// 1 / a within 1 ulp, subnormals as zero: one instruction of the special-function unit.
+    rcp_approx(a: Reg<F32>) -> F32 = "rcp.approx.ftz.f32";
+
+    /// √a, correctly rounded.
+    sqrt<T: Float>(a: Reg<T>) -> T = "sqrt", T::ROUNDED;
+
+    /// 1 / √a within 2 ulp, subnormals as zero: one instruction of the special-function unit.
+    rsqrt_approx(a: Reg<F32>) -> F32 = "rsqrt.approx.ftz.f32";
+
+    /// log₂ a within 2⁻²² of itself or of 1, subnormals as zero: one instruction of the special-function unit.
+    lg2_approx(a: Reg<F32>) -> F32 = "lg2.approx.ftz.f32";
+
+    /// 2^a within 2 ulp, subnormals as zero: one instruction of the special-function unit.
+    ex2_approx(a: Reg<F32>) -> F32 = "ex2.approx.ftz.f32";
+
+    /// tanh a within 2⁻¹¹ relative: one instruction of the special-function unit.
+    tanh_approx(a: Reg<F32>) -> F32 = "tanh.approx.f32";
+
+    /// a · b + c of integers, the lower 32 bits.
+    mad_lo(a: Reg<U32>, b: impl Operand<U32>, c: impl Operand<U32>) -> U32 = "mad.lo.u32";
+
+    /// a · b + c of integers, all 64 bits.
+    mad_wide(a: Reg<U32>, b: impl Operand<U32>, c: impl Operand<U64>) -> U64 = "mad.wide.u32";
+
+    /// a · b of integers, the lower 32 bits.
+    mul_lo(a: Reg<U32>, b: impl Operand<U32>) -> U32 = "mul.lo.u32";
+
+    /// a · b of integers, the upper 32 bits.
+    mul_hi(a: Reg<U32>, b: impl Operand<U32>) -> U32 = "mul.hi.u32";
+
+    /// a / b of integers, towards zero. Costs about twenty instructions: once a block, never in a loop.
+    div_u32(a: Reg<U32>, b: impl Operand<U32>) -> U32 = "div.u32";
+
+    /// The remainder of a / b of integers. Costs as much as the division.
+    rem_u32(a: Reg<U32>, b: impl Operand<U32>) -> U32 = "rem.u32";
+
+    /// The smaller of two unsigned integers.
+    min_u32(a: Reg<U32>, b: impl Operand<U32>) -> U32 = "min.u32";
+
+    /// The larger of two unsigned integers.
+    max_u32(a: Reg<U32>, b: impl Operand<U32>) -> U32 = "max.u32";
+
+    /// The smaller of two signed integers.
+    min_s32(a: Reg<S32>, b: impl Operand<S32>) -> S32 = "min.s32";
+
+    /// The larger of two signed integers.
+    max_s32(a: Reg<S32>, b: impl Operand<S32>) -> S32 = "max.s32";
+
+    /// a · b of integers, all 64 bits.
+    mul_wide(a: Reg<U32>, b: impl Operand<U32>) -> U64 = "mul.wide.u32";
+
+    /// a shifted left by `bits`, zeros behind.
+    shl<T: Integer>(a: Reg<T>, bits: impl Operand<U32>) -> T = "shl", T::BITS;
+
+    /// a shifted right by `bits`, zeros in front.
+    shr(a: Reg<U32>, bits: impl Operand<U32>) -> U32 = "shr.u32";
+
+    /// Bitwise and.
+    and<T: Integer>(a: Reg<T>, b: impl Operand<T>) -> T = "and", T::BITS;
+
+    /// Bitwise or.
+    or<T: Integer>(a: Reg<T>, b: impl Operand<T>) -> T = "or", T::BITS;
+
+    /// Bitwise exclusive or.
+    xor<T: Integer>(a: Reg<T>, b: impl Operand<T>) -> T = "xor", T::BITS;
+
+    /// Every bit flipped; of a condition its opposite.
+    not<T: Integer>(a: Reg<T>) -> T = "not", T::BITS;
+
+    /// a where the condition holds, else b.
+    selp<T: Type>(a: impl Operand<T>, b: impl Operand<T>, condition: Reg<Pred>) -> T = "selp", T::SUFFIX;
+
+    /// 16 bits widened to 32, zeros above.
+    cvt_u32_u16(a: Reg<B16>) -> B32 = "cvt.u32.u16";
+
+    /// A float rounded to the nearest bf16, ties to even.
+    cvt_bf16(a: Reg<F32>) -> B16 = "cvt.rn.bf16.f32";
+
+    /// A float rounded to the nearest f16, ties to even.
+    cvt_f16(a: Reg<F32>) -> B16 = "cvt.rn.f16.f32";
+
+    /// The float that an f16 is.
+    cvt_f32_f16(a: Reg<B16>) -> F32 = "cvt.f32.f16";
+
+    /// An unsigned integer as 64 bits.
+    cvt_u64(a: Reg<U32>) -> U64 = "cvt.u64.u32";
+
+    /// The lower 32 bits of 64.
+    cvt_u32_u64(a: Reg<U64>) -> U32 = "cvt.u32.u64";
+
+    /// The float nearest to an unsigned integer.
+    cvt_f32_u32(a: Reg<U32>) -> F32 = "cvt.rn.f32.u32";
+
+    /// A float as a double: exact.
+    cvt_f64(a: Reg<F32>) -> F64 = "cvt.f64.f32";
+
+    /// A double rounded to the nearest float.
+    cvt_f32_f64(a: Reg<F64>) -> F32 = "cvt.rn.f32.f64";
+}
+
+impl Entry {
     /// `mov` into a register that exists: how a value is carried from one turn of a loop to the next.
     #[track_caller]
     pub fn assign<T: Type>(&self, destination: Reg<T>, source: impl Operand<T>) {
@@ -24,28 +168,10 @@ impl Entry {
         self.define(format_args!("mov.b32"), &[source.to_string()])
     }
 
-    /// a + b.
-    #[track_caller]
-    pub fn add<T: Number>(&self, a: Reg<T>, b: impl Operand<T>) -> Reg<T> {
-        self.define(format_args!("add{}", T::ROUNDED), &[a.text(), b.text()])
-    }
-
     /// a + b, into a register that exists.
     #[track_caller]
     pub fn add_into<T: Number>(&self, destination: Reg<T>, a: Reg<T>, b: impl Operand<T>) {
         self.write(format!("add{} {destination}, {a}, {}", T::ROUNDED, b.text()));
-    }
-
-    /// a - b.
-    #[track_caller]
-    pub fn sub<T: Number>(&self, a: impl Operand<T>, b: impl Operand<T>) -> Reg<T> {
-        self.define(format_args!("sub{}", T::ROUNDED), &[a.text(), b.text()])
-    }
-
-    /// a · b of floats.
-    #[track_caller]
-    pub fn mul<T: Float>(&self, a: Reg<T>, b: impl Operand<T>) -> Reg<T> {
-        self.define(format_args!("mul{}", T::ROUNDED), &[a.text(), b.text()])
     }
 
     /// a · b of floats, into a register that exists.
@@ -54,202 +180,16 @@ impl Entry {
         self.write(format!("mul{} {destination}, {a}, {}", T::ROUNDED, b.text()));
     }
 
-    /// a · b + c of floats, rounded once.
-    #[track_caller]
-    pub fn fma<T: Float>(&self, a: Reg<T>, b: impl Operand<T>, c: impl Operand<T>) -> Reg<T> {
-        self.define(format_args!("fma{}", T::ROUNDED), &[a.text(), b.text(), c.text()])
-    }
-
     /// a · b + c of floats, rounded once, into a register that exists: how a sum grows.
     #[track_caller]
     pub fn fma_into<T: Float>(&self, destination: Reg<T>, a: Reg<T>, b: impl Operand<T>, c: impl Operand<T>) {
         self.write(format!("fma{} {destination}, {a}, {}, {}", T::ROUNDED, b.text(), c.text()));
     }
 
-    /// -a.
-    #[track_caller]
-    pub fn neg(&self, a: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("neg.f32"), &[a.text()])
-    }
-
-    /// |a|.
-    #[track_caller]
-    pub fn abs(&self, a: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("abs.f32"), &[a.text()])
-    }
-
-    /// The magnitude of `magnitude` with the sign of `sign`.
-    #[track_caller]
-    pub fn copysign(&self, sign: Reg<F32>, magnitude: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("copysign.f32"), &[sign.text(), magnitude.text()])
-    }
-
-    /// The smaller of two floats; the number where one is NaN.
-    #[track_caller]
-    pub fn min(&self, a: Reg<F32>, b: impl Operand<F32>) -> Reg<F32> {
-        self.define(format_args!("min.f32"), &[a.text(), b.text()])
-    }
-
-    /// The larger of two floats; the number where one is NaN.
-    #[track_caller]
-    pub fn max(&self, a: Reg<F32>, b: impl Operand<F32>) -> Reg<F32> {
-        self.define(format_args!("max.f32"), &[a.text(), b.text()])
-    }
-
-    /// The larger of two floats; NaN where one is NaN.
-    #[track_caller]
-    pub fn max_nan(&self, a: Reg<F32>, b: impl Operand<F32>) -> Reg<F32> {
-        self.define(format_args!("max.NaN.f32"), &[a.text(), b.text()])
-    }
-
-    /// a / b, correctly rounded. Costs about eight instructions and a branch on the device.
-    #[track_caller]
-    pub fn div<T: Float>(&self, a: Reg<T>, b: Reg<T>) -> Reg<T> {
-        self.define(format_args!("div{}", T::ROUNDED), &[a.text(), b.text()])
-    }
-
-    /// 1 / a within 1 ulp, subnormals as zero: one instruction of the special-function unit.
-    #[track_caller]
-    pub fn rcp_approx(&self, a: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("rcp.approx.ftz.f32"), &[a.text()])
-    }
-
-    /// √a, correctly rounded.
-    #[track_caller]
-    pub fn sqrt<T: Float>(&self, a: Reg<T>) -> Reg<T> {
-        self.define(format_args!("sqrt{}", T::ROUNDED), &[a.text()])
-    }
-
-    /// 1 / √a within 2 ulp, subnormals as zero: one instruction of the special-function unit.
-    #[track_caller]
-    pub fn rsqrt_approx(&self, a: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("rsqrt.approx.ftz.f32"), &[a.text()])
-    }
-
-    /// log₂ a within 2⁻²² of itself or of 1, subnormals as zero: one instruction of the special-function unit.
-    #[track_caller]
-    pub fn lg2_approx(&self, a: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("lg2.approx.ftz.f32"), &[a.text()])
-    }
-
-    /// 2^a within 2 ulp, subnormals as zero: one instruction of the special-function unit.
-    #[track_caller]
-    pub fn ex2_approx(&self, a: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("ex2.approx.ftz.f32"), &[a.text()])
-    }
-
-    /// tanh a within 2⁻¹¹ relative: one instruction of the special-function unit.
-    #[track_caller]
-    pub fn tanh_approx(&self, a: Reg<F32>) -> Reg<F32> {
-        self.define(format_args!("tanh.approx.f32"), &[a.text()])
-    }
-
-    /// a · b + c of integers, the lower 32 bits.
-    #[track_caller]
-    pub fn mad_lo(&self, a: Reg<U32>, b: impl Operand<U32>, c: impl Operand<U32>) -> Reg<U32> {
-        self.define(format_args!("mad.lo.u32"), &[a.text(), b.text(), c.text()])
-    }
-
-    /// a · b + c of integers, all 64 bits.
-    #[track_caller]
-    pub fn mad_wide(&self, a: Reg<U32>, b: impl Operand<U32>, c: impl Operand<U64>) -> Reg<U64> {
-        self.define(format_args!("mad.wide.u32"), &[a.text(), b.text(), c.text()])
-    }
-
-    /// a · b of integers, the lower 32 bits.
-    #[track_caller]
-    pub fn mul_lo(&self, a: Reg<U32>, b: impl Operand<U32>) -> Reg<U32> {
-        self.define(format_args!("mul.lo.u32"), &[a.text(), b.text()])
-    }
-
-    /// a · b of integers, the upper 32 bits.
-    #[track_caller]
-    pub fn mul_hi(&self, a: Reg<U32>, b: impl Operand<U32>) -> Reg<U32> {
-        self.define(format_args!("mul.hi.u32"), &[a.text(), b.text()])
-    }
-
-    /// a / b of integers, towards zero. Costs about twenty instructions: once a block, never in a loop.
-    #[track_caller]
-    pub fn div_u32(&self, a: Reg<U32>, b: impl Operand<U32>) -> Reg<U32> {
-        self.define(format_args!("div.u32"), &[a.text(), b.text()])
-    }
-
-    /// The remainder of a / b of integers. Costs as much as the division.
-    #[track_caller]
-    pub fn rem_u32(&self, a: Reg<U32>, b: impl Operand<U32>) -> Reg<U32> {
-        self.define(format_args!("rem.u32"), &[a.text(), b.text()])
-    }
-
-    /// The smaller of two unsigned integers.
-    #[track_caller]
-    pub fn min_u32(&self, a: Reg<U32>, b: impl Operand<U32>) -> Reg<U32> {
-        self.define(format_args!("min.u32"), &[a.text(), b.text()])
-    }
-
-    /// The larger of two unsigned integers.
-    #[track_caller]
-    pub fn max_u32(&self, a: Reg<U32>, b: impl Operand<U32>) -> Reg<U32> {
-        self.define(format_args!("max.u32"), &[a.text(), b.text()])
-    }
-
-    /// The smaller of two signed integers.
-    #[track_caller]
-    pub fn min_s32(&self, a: Reg<S32>, b: impl Operand<S32>) -> Reg<S32> {
-        self.define(format_args!("min.s32"), &[a.text(), b.text()])
-    }
-
-    /// The larger of two signed integers.
-    #[track_caller]
-    pub fn max_s32(&self, a: Reg<S32>, b: impl Operand<S32>) -> Reg<S32> {
-        self.define(format_args!("max.s32"), &[a.text(), b.text()])
-    }
-
-    /// a · b of integers, all 64 bits.
-    #[track_caller]
-    pub fn mul_wide(&self, a: Reg<U32>, b: impl Operand<U32>) -> Reg<U64> {
-        self.define(format_args!("mul.wide.u32"), &[a.text(), b.text()])
-    }
-
-    /// a shifted left by `bits`, zeros behind.
-    #[track_caller]
-    pub fn shl<T: Integer>(&self, a: Reg<T>, bits: impl Operand<U32>) -> Reg<T> {
-        self.define(format_args!("shl{}", T::BITS), &[a.text(), bits.text()])
-    }
-
-    /// a shifted right by `bits`, zeros in front.
-    #[track_caller]
-    pub fn shr(&self, a: Reg<U32>, bits: impl Operand<U32>) -> Reg<U32> {
-        self.define(format_args!("shr.u32"), &[a.text(), bits.text()])
-    }
-
-    /// Bitwise and.
-    #[track_caller]
-    pub fn and<T: Integer>(&self, a: Reg<T>, b: impl Operand<T>) -> Reg<T> {
-        self.define(format_args!("and{}", T::BITS), &[a.text(), b.text()])
-    }
-
-    /// Bitwise or.
-    #[track_caller]
-    pub fn or<T: Integer>(&self, a: Reg<T>, b: impl Operand<T>) -> Reg<T> {
-        self.define(format_args!("or{}", T::BITS), &[a.text(), b.text()])
-    }
-
-    /// Bitwise exclusive or.
-    #[track_caller]
-    pub fn xor<T: Integer>(&self, a: Reg<T>, b: impl Operand<T>) -> Reg<T> {
-        self.define(format_args!("xor{}", T::BITS), &[a.text(), b.text()])
-    }
-
     /// Bitwise exclusive or, into a register that exists.
     #[track_caller]
     pub fn xor_into<T: Integer>(&self, destination: Reg<T>, a: Reg<T>, b: impl Operand<T>) {
         self.write(format!("xor{} {destination}, {a}, {}", T::BITS, b.text()));
-    }
-
-    /// Every bit flipped; of a condition its opposite.
-    #[track_caller]
-    pub fn not<T: Integer>(&self, a: Reg<T>) -> Reg<T> {
-        self.define(format_args!("not{}", T::BITS), &[a.text()])
     }
 
     /// Any function of three bits, 32 times: bit i of the result is bit 4a + 2b + c of `table`.
@@ -265,24 +205,6 @@ impl Entry {
         self.define(format_args!("prmt.b32"), &[a.text(), b.text(), format!("0x{selector:04X}")])
     }
 
-    /// a where the condition holds, else b.
-    #[track_caller]
-    pub fn selp<T: Type>(&self, a: impl Operand<T>, b: impl Operand<T>, condition: Reg<Pred>) -> Reg<T> {
-        self.define(format_args!("selp{}", T::SUFFIX), &[a.text(), b.text(), condition.text()])
-    }
-
-    /// 16 bits widened to 32, zeros above.
-    #[track_caller]
-    pub fn cvt_u32_u16(&self, a: Reg<B16>) -> Reg<B32> {
-        self.define(format_args!("cvt.u32.u16"), &[a.text()])
-    }
-
-    /// A float rounded to the nearest bf16, ties to even.
-    #[track_caller]
-    pub fn cvt_bf16(&self, a: Reg<F32>) -> Reg<B16> {
-        self.define(format_args!("cvt.rn.bf16.f32"), &[a.text()])
-    }
-
     /// Two floats rounded to bf16 and packed; `low` is the one at the lower address.
     #[track_caller]
     pub fn cvt_bf16x2(&self, low: Reg<F32>, high: Reg<F32>) -> Reg<Bf16x2> {
@@ -293,18 +215,6 @@ impl Entry {
     #[track_caller]
     pub fn cvt_f16x2(&self, low: Reg<F32>, high: Reg<F32>) -> Reg<F16x2> {
         self.define(format_args!("cvt.rn.f16x2.f32"), &[high.text(), low.text()])
-    }
-
-    /// A float rounded to the nearest f16, ties to even.
-    #[track_caller]
-    pub fn cvt_f16(&self, a: Reg<F32>) -> Reg<B16> {
-        self.define(format_args!("cvt.rn.f16.f32"), &[a.text()])
-    }
-
-    /// The float that an f16 is.
-    #[track_caller]
-    pub fn cvt_f32_f16(&self, a: Reg<B16>) -> Reg<F32> {
-        self.define(format_args!("cvt.f32.f16"), &[a.text()])
     }
 
     /// The two halves of 32 bits, the lower first: one `mov`.
@@ -321,35 +231,5 @@ impl Entry {
     pub fn join<T: Type>(&self, low: Reg<B16>, high: Reg<B16>) -> Reg<T> {
         const { assert!(T::BYTES == 4, "halves are joined to 32 bits") };
         self.define(format_args!("mov.b32"), &[format!("{{{low}, {high}}}")])
-    }
-
-    /// An unsigned integer as 64 bits.
-    #[track_caller]
-    pub fn cvt_u64(&self, a: Reg<U32>) -> Reg<U64> {
-        self.define(format_args!("cvt.u64.u32"), &[a.text()])
-    }
-
-    /// The lower 32 bits of 64.
-    #[track_caller]
-    pub fn cvt_u32_u64(&self, a: Reg<U64>) -> Reg<U32> {
-        self.define(format_args!("cvt.u32.u64"), &[a.text()])
-    }
-
-    /// The float nearest to an unsigned integer.
-    #[track_caller]
-    pub fn cvt_f32_u32(&self, a: Reg<U32>) -> Reg<F32> {
-        self.define(format_args!("cvt.rn.f32.u32"), &[a.text()])
-    }
-
-    /// A float as a double: exact.
-    #[track_caller]
-    pub fn cvt_f64(&self, a: Reg<F32>) -> Reg<F64> {
-        self.define(format_args!("cvt.f64.f32"), &[a.text()])
-    }
-
-    /// A double rounded to the nearest float.
-    #[track_caller]
-    pub fn cvt_f32_f64(&self, a: Reg<F64>) -> Reg<F32> {
-        self.define(format_args!("cvt.rn.f32.f64"), &[a.text()])
     }
 }

@@ -2,42 +2,42 @@
 //! by the TMA of Hopper.
 
 use super::{
-    Address, Entry, Feature, Generic, Global, Operand, Ptr, Reg, S32, Shared, U32, Version, module::BytesParam,
+    Address, Entry, Feature, Generic, Global, Operand, Ptr, Reg, S32, Shared, U32, Version,
+    module::{BytesParam, statements},
 };
 
 /// Bytes of a tensor map, the descriptor that the driver makes for bulk tensor copies.
 pub const TENSOR_MAP_BYTES: u32 = 128;
 
-impl Entry {
+statements! {
     /// Copies 16 bytes without going through registers or the first-level cache; both addresses are multiples of 16.
-    #[track_caller]
-    pub fn cp_async(&self, to: Address<Shared>, from: Address<Global>) {
-        self.write(format!("cp.async.cg.shared.global {to}, {from}, 16"));
-    }
+    cp_async(to: Address<Shared>, from: Address<Global>) = "cp.async.cg.shared.global {to}, {from}, 16";
 
     /// [`Entry::cp_async`] of the first `bytes` of the 16 (0 to 16) with zeros behind them: nothing beyond is read.
-    #[track_caller]
-    pub fn cp_async_zero_fill(&self, to: Address<Shared>, from: Address<Global>, bytes: Reg<U32>) {
-        self.write(format!("cp.async.cg.shared.global {to}, {from}, 16, {bytes}"));
-    }
+    cp_async_zero_fill(to: Address<Shared>, from: Address<Global>, bytes: Reg<U32>) = "cp.async.cg.shared.global {to}, {from}, 16, {bytes}";
 
+    /// Closes the group of all copies that this thread has begun since the last one.
+    cp_async_commit() = "cp.async.commit_group";
+
+    /// Waits until at most `groups` of this thread's groups are under way. Other threads see the bytes after a barrier.
+    cp_async_wait(groups: u32) = "cp.async.wait_group {groups}";
+
+    /// Closes the group of all bulk stores that this thread has begun since the last one.
+    bulk_commit() = "cp.async.bulk.commit_group" needs "cp.async.bulk.commit_group" 8 0 BulkCopies;
+
+    /// Waits until at most `groups` of this thread's bulk groups still read their source.
+    bulk_wait_read(groups: u32) = "cp.async.bulk.wait_group.read {groups}" needs "cp.async.bulk.wait_group" 8 0 BulkCopies;
+
+    /// Waits until at most `groups` of this thread's bulk groups are not complete.
+    bulk_wait(groups: u32) = "cp.async.bulk.wait_group {groups}" needs "cp.async.bulk.wait_group" 8 0 BulkCopies;
+}
+
+impl Entry {
     /// Copies 4 or 8 bytes through the first-level cache, the first `bytes` of them with zeros behind.
     #[track_caller]
     pub fn cp_async_small(&self, to: Address<Shared>, from: Address<Global>, size: u32, bytes: Reg<U32>) {
         assert!([4, 8].contains(&size), "cp.async.ca moves 4, 8 or 16 bytes, not {size}");
         self.write(format!("cp.async.ca.shared.global {to}, {from}, {size}, {bytes}"));
-    }
-
-    /// Closes the group of all copies that this thread has begun since the last one.
-    #[track_caller]
-    pub fn cp_async_commit(&self) {
-        self.write("cp.async.commit_group".to_string());
-    }
-
-    /// Waits until at most `groups` of this thread's groups are under way. Other threads see the bytes after a barrier.
-    #[track_caller]
-    pub fn cp_async_wait(&self, groups: u32) {
-        self.write(format!("cp.async.wait_group {groups}"));
     }
 
     /// Declares a tensor map parameter.
@@ -105,26 +105,5 @@ impl Entry {
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {to}, {from}, {}, {barrier}",
             bytes.text()
         ));
-    }
-
-    /// Closes the group of all bulk stores that this thread has begun since the last one.
-    #[track_caller]
-    pub fn bulk_commit(&self) {
-        self.needs("cp.async.bulk.commit_group", Version(8, 0), Feature::BulkCopies);
-        self.write("cp.async.bulk.commit_group".to_string());
-    }
-
-    /// Waits until at most `groups` of this thread's bulk groups still read their source.
-    #[track_caller]
-    pub fn bulk_wait_read(&self, groups: u32) {
-        self.needs("cp.async.bulk.wait_group", Version(8, 0), Feature::BulkCopies);
-        self.write(format!("cp.async.bulk.wait_group.read {groups}"));
-    }
-
-    /// Waits until at most `groups` of this thread's bulk groups are not complete.
-    #[track_caller]
-    pub fn bulk_wait(&self, groups: u32) {
-        self.needs("cp.async.bulk.wait_group", Version(8, 0), Feature::BulkCopies);
-        self.write(format!("cp.async.bulk.wait_group {groups}"));
     }
 }

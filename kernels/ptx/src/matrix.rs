@@ -2,7 +2,9 @@
 //!
 //! Which lane holds which element of a fragment is in [`super::fragment`].
 
-use super::{Address, B32, Entry, F32, Feature, Pair, Pred, Reg, Shared, Type, U64, Version, memory::braced};
+use super::{
+    Address, B32, Entry, F32, Feature, Pair, Pred, Reg, Shared, Type, U64, Version, memory::braced, module::statements,
+};
 
 /// How a `wgmma` operand lies in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,17 @@ pub const fn descriptor(leading_bytes: u32, stride_bytes: u32, swizzle: Descript
     assert!(leading_bytes.is_multiple_of(16) && stride_bytes.is_multiple_of(16));
     assert!(leading_bytes < 1 << 18 && stride_bytes < 1 << 18);
     ((leading_bytes / 16) as u64) << 16 | ((stride_bytes / 16) as u64) << 32 | (swizzle as u64) << 62
+}
+
+statements! {
+    /// Lets the tensor cores use registers and shared memory that the warpgroup wrote before.
+    wgmma_fence() = "wgmma.fence.sync.aligned" needs "wgmma" 8 0 Wgmma;
+
+    /// Closes the group of products begun since the last one.
+    wgmma_commit() = "wgmma.commit_group.sync.aligned" needs "wgmma" 8 0 Wgmma;
+
+    /// Waits until at most `groups` groups of products are under way.
+    wgmma_wait(groups: u32) = "wgmma.wait_group.sync.aligned {groups}" needs "wgmma" 8 0 Wgmma;
 }
 
 impl Entry {
@@ -101,13 +114,6 @@ impl Entry {
         ));
     }
 
-    /// Lets the tensor cores use registers and shared memory that the warpgroup wrote before.
-    #[track_caller]
-    pub fn wgmma_fence(&self) {
-        self.needs("wgmma", Version(8, 0), Feature::Wgmma);
-        self.write("wgmma.fence.sync.aligned".to_string());
-    }
-
     /// Starts D (+)= A · B for 64 rows, `d.len()` · 2 columns and 16 numbers of k, by the four warps of a warpgroup. Both
     /// operands lie in shared memory; `keep` says whether the old D is added.
     ///
@@ -149,20 +155,6 @@ impl Entry {
         let n = 2 * d.len();
         assert!(n.is_multiple_of(8) && (8..=256).contains(&n), "wgmma makes 8 to 256 columns in eights, not {n}");
         n
-    }
-
-    /// Closes the group of products begun since the last one.
-    #[track_caller]
-    pub fn wgmma_commit(&self) {
-        self.needs("wgmma", Version(8, 0), Feature::Wgmma);
-        self.write("wgmma.commit_group.sync.aligned".to_string());
-    }
-
-    /// Waits until at most `groups` groups of products are under way.
-    #[track_caller]
-    pub fn wgmma_wait(&self, groups: u32) {
-        self.needs("wgmma", Version(8, 0), Feature::Wgmma);
-        self.write(format!("wgmma.wait_group.sync.aligned {groups}"));
     }
 
     /// The descriptor of a matrix at `address` in shared memory: two instructions and the constant part.

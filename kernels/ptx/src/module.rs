@@ -16,22 +16,9 @@ pub struct Module {
     sm: Sm,
     features: &'static [Feature],
     version: Version,
-    entries: Vec<Finished>,
+    entries: Vec<Entry>,
     /// Alignment of the dynamic shared memory, where an entry uses it.
     dynamic_shared: Option<u32>,
-}
-
-/// One entry whose body has been written.
-#[derive(Debug)]
-struct Finished {
-    name: String,
-    block: [u32; 3],
-    params: Vec<Declared>,
-    directives: Vec<String>,
-    registers: [u32; CLASSES],
-    named: Vec<Named>,
-    shared: Vec<SharedArray>,
-    lines: Vec<Line>,
 }
 
 /// Registers with a name of their own.
@@ -93,6 +80,8 @@ impl Module {
         assert!(legal, "`{name}` is no PTX identifier: letters, digits, `_` and `$`, a letter first");
         assert!(self.entries.iter().all(|entry| entry.name != name), "the module has an entry `{name}` already");
         let entry = Entry {
+            name: name.to_string(),
+            block,
             sm: self.sm,
             features: self.features,
             version: Cell::new(self.version),
@@ -111,16 +100,7 @@ impl Module {
         entry.ret();
         self.version = entry.version.get();
         self.dynamic_shared = self.dynamic_shared.max(entry.dynamic_shared.get());
-        self.entries.push(Finished {
-            name: name.to_string(),
-            block,
-            params: entry.params.into_inner(),
-            directives: entry.directives.into_inner(),
-            registers: entry.registers.into_inner(),
-            named: entry.named.into_inner(),
-            shared: entry.shared.into_inner(),
-            lines: entry.lines.into_inner(),
-        });
+        self.entries.push(entry);
     }
 
     /// The architecture that the module is written for.
@@ -161,34 +141,35 @@ impl Module {
     }
 }
 
-impl Finished {
+impl Entry {
     fn render(&self, text: &mut String, with_lines: bool, files: &mut Vec<String>) {
         let mut put = |line: std::fmt::Arguments<'_>| {
             text.write_fmt(line).and_then(|()| text.write_char('\n')).expect("writing to a string succeeds");
         };
         put(format_args!("\n.visible .entry {}(", self.name));
-        for (i, param) in self.params.iter().enumerate() {
-            let comma = if i + 1 < self.params.len() { "," } else { "" };
+        let params = self.params.borrow();
+        for (i, param) in params.iter().enumerate() {
+            let comma = if i + 1 < params.len() { "," } else { "" };
             put(format_args!("    .param {}{comma}", param.text));
         }
         let [x, y, z] = self.block;
         put(format_args!(")\n.reqntid {x}, {y}, {z}"));
-        self.directives.iter().for_each(|directive| put(format_args!("{directive}")));
+        self.directives.borrow().iter().for_each(|directive| put(format_args!("{directive}")));
         put(format_args!("{{"));
-        for ((prefix, declared), count) in DECLARATIONS.iter().zip(self.registers) {
+        for ((prefix, declared), count) in DECLARATIONS.iter().zip(*self.registers.borrow()) {
             if count > 0 {
                 put(format_args!("    .reg {declared} %{prefix}<{count}>;"));
             }
         }
-        for Named { name, declared, count } in &self.named {
+        for Named { name, declared, count } in &*self.named.borrow() {
             put(format_args!("    .reg {declared} %{name}<{count}>;"));
         }
-        for SharedArray { name, bytes, align } in &self.shared {
+        for SharedArray { name, bytes, align } in &*self.shared.borrow() {
             put(format_args!("    .shared .align {align} .b8 {name}[{bytes}];"));
         }
         put(format_args!(""));
         let mut last = None;
-        for line in &self.lines {
+        for line in &*self.lines.borrow() {
             match line {
                 Line::Comment(comment) => put(format_args!("    // {comment}")),
                 Line::Label(label) => put(format_args!("{label}:")),
@@ -239,12 +220,30 @@ pub struct BytesParam {
     pub(super) name: String,
 }
 
+/// Methods that write an instruction without a result: its operands, its text, and what it needs of the target.
+macro_rules! statements {
+    ($($(#[$doc:meta])* $name:ident($($operand:ident: $ty:ty),*) = $text:literal
+        $(needs $what:literal $major:literal $minor:literal $feature:ident)?;)*) => {
+        impl Entry {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self, $($operand: $ty),*) {
+                $(self.needs($what, $crate::Version($major, $minor), $crate::Feature::$feature);)?
+                self.write(format!($text));
+            }
+        )*}
+    };
+}
+pub(super) use statements;
+
 /// The body of an entry while it is written. Methods write one instruction each and return the register that they
 /// define; the few that write more say so.
 ///
 /// Methods take `&self`, so that calls nest as expressions do: `k.fma(x, k.mul(a, b), c)`.
 #[derive(Debug)]
 pub struct Entry {
+    name: String,
+    block: [u32; 3],
     sm: Sm,
     features: &'static [Feature],
     version: Cell<Version>,

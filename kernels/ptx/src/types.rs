@@ -24,7 +24,7 @@ mod sealed {
 }
 
 /// What a register may hold. Closed: the types of this module implement it.
-pub trait Type: sealed::Sealed + Copy + 'static {
+pub trait Type: sealed::Sealed + Copy + Eq + 'static {
     /// The suffix of instructions on this type: `.f32`.
     const SUFFIX: &'static str;
     /// The type in a `.reg` declaration; differs from the suffix for packed pairs.
@@ -40,22 +40,9 @@ pub trait Type: sealed::Sealed + Copy + 'static {
 /// How many classes of registers there are.
 pub(super) const CLASSES: usize = 10;
 
-/// `(prefix, declared type)` of each class, in the order in which a listing declares them.
-pub(super) const DECLARATIONS: [(&str, &str); CLASSES] = [
-    (Pred::PREFIX, Pred::DECLARED),
-    (B16::PREFIX, B16::DECLARED),
-    (B32::PREFIX, B32::DECLARED),
-    (Bf16x2::PREFIX, Bf16x2::DECLARED),
-    (U32::PREFIX, U32::DECLARED),
-    (F32::PREFIX, F32::DECLARED),
-    (U64::PREFIX, U64::DECLARED),
-    (S32::PREFIX, S32::DECLARED),
-    (F16x2::PREFIX, F16x2::DECLARED),
-    (F64::PREFIX, F64::DECLARED),
-];
-
 macro_rules! register_types {
-    ($($(#[$doc:meta])* $name:ident: $class:literal $suffix:literal $declared:literal $prefix:literal $bytes:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $class:literal $suffix:literal $declared:literal $prefix:literal $bytes:literal;)*) => {
+        $(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name;
@@ -67,7 +54,11 @@ macro_rules! register_types {
             const BYTES: u32 = $bytes;
             const CLASS: usize = $class;
         }
-    )*};
+        )*
+
+        /// `(prefix, declared type)` of each class, in the order in which a listing declares them.
+        pub(super) const DECLARATIONS: [(&str, &str); CLASSES] = [$(($prefix, $declared)),*];
+    };
 }
 
 register_types! {
@@ -93,27 +84,22 @@ register_types! {
     F64: 9 ".f64" ".f64" "d" 8;
 }
 
+/// Implements a trait with one constant.
+macro_rules! constants {
+    ($trait:ident::$name:ident: $($ty:ident $value:literal),*) => {$(
+        impl $trait for $ty {
+            const $name: &'static str = $value;
+        }
+    )*};
+}
+
 /// Types with addition: floats round to nearest even, integers wrap.
 pub trait Number: Type {
     /// What follows the mnemonic: `.rn.f32` for floats. Written out because an unmarked multiplication and addition may
     /// be fused by the driver, and then the result would depend on its version.
     const ROUNDED: &'static str;
 }
-impl Number for F32 {
-    const ROUNDED: &'static str = ".rn.f32";
-}
-impl Number for F64 {
-    const ROUNDED: &'static str = ".rn.f64";
-}
-impl Number for U32 {
-    const ROUNDED: &'static str = ".u32";
-}
-impl Number for S32 {
-    const ROUNDED: &'static str = ".s32";
-}
-impl Number for U64 {
-    const ROUNDED: &'static str = ".u64";
-}
+constants!(Number::ROUNDED: F32 ".rn.f32", F64 ".rn.f64", U32 ".u32", S32 ".s32", U64 ".u64");
 
 /// Floating-point types.
 pub trait Float: Number {}
@@ -125,35 +111,17 @@ pub trait Integer: Type {
     /// What follows the mnemonic of a bitwise operation: the width.
     const BITS: &'static str;
 }
-impl Integer for U32 {
-    const BITS: &'static str = ".b32";
-}
-impl Integer for S32 {
-    const BITS: &'static str = ".b32";
-}
-impl Integer for B32 {
-    const BITS: &'static str = ".b32";
-}
-impl Integer for U64 {
-    const BITS: &'static str = ".b64";
-}
-impl Integer for Pred {
-    const BITS: &'static str = ".pred";
-}
+constants!(Integer::BITS: U32 ".b32", S32 ".b32", B32 ".b32", U64 ".b64", Pred ".pred");
 
 /// Pairs of 16-bit floats, the operands of the tensor cores.
 pub trait Pair: Type {
     /// The type of one number, as matrix instructions name it.
     const HALF: &'static str;
 }
-impl Pair for Bf16x2 {
-    const HALF: &'static str = "bf16";
-}
-impl Pair for F16x2 {
-    const HALF: &'static str = "f16";
-}
+constants!(Pair::HALF: Bf16x2 "bf16", F16x2 "f16");
 
 /// A virtual register of type `T`. There is any number of them; the driver's assembler finds real ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Reg<T: Type> {
     pub(super) index: u32,
     pub(super) name: &'static str,
@@ -169,22 +137,6 @@ impl<T: Type> Reg<T> {
         Self { index, name, kind: PhantomData }
     }
 }
-
-impl<T: Type> Clone for Reg<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T: Type> Copy for Reg<T> {}
-
-impl<T: Type> PartialEq for Reg<T> {
-    fn eq(&self, other: &Self) -> bool {
-        (self.name, self.index) == (other.name, other.index)
-    }
-}
-
-impl<T: Type> Eq for Reg<T> {}
 
 impl<T: Type> fmt::Display for Reg<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -210,42 +162,24 @@ impl<T: Type> Operand<T> for Reg<T> {
     }
 }
 
-impl Operand<F32> for f32 {
-    /// The bits in hexadecimal: exact, and the same on every machine.
-    fn text(self) -> String {
-        format!("0f{:08X}", self.to_bits())
-    }
+macro_rules! literals {
+    ($($ty:ident $literal:ident $text:expr,)*) => {$(
+        impl Operand<$ty> for $literal {
+            fn text(self) -> String {
+                let text: fn($literal) -> String = $text;
+                text(self)
+            }
+        }
+    )*};
 }
-
-impl Operand<F64> for f64 {
-    /// The bits in hexadecimal: exact, and the same on every machine.
-    fn text(self) -> String {
-        format!("0d{:016X}", self.to_bits())
-    }
-}
-
-impl Operand<U32> for u32 {
-    fn text(self) -> String {
-        self.to_string()
-    }
-}
-
-impl Operand<S32> for i32 {
-    fn text(self) -> String {
-        self.to_string()
-    }
-}
-
-impl Operand<B32> for u32 {
-    fn text(self) -> String {
-        format!("0x{self:08X}")
-    }
-}
-
-impl Operand<U64> for u64 {
-    fn text(self) -> String {
-        self.to_string()
-    }
+literals! {
+    // The bits of floats in hexadecimal: exact, and the same on every machine.
+    F32 f32 |value| format!("0f{:08X}", value.to_bits()),
+    F64 f64 |value| format!("0d{:016X}", value.to_bits()),
+    U32 u32 |value| value.to_string(),
+    S32 i32 |value| value.to_string(),
+    U64 u64 |value| value.to_string(),
+    B32 u32 |value| format!("0x{value:08X}"),
 }
 
 /// An address space.
@@ -287,14 +221,10 @@ pub trait Word: Number {
     /// The multiply-add that gives `base + i · size` for a 32-bit i.
     const INDEX: &'static str;
 }
-impl Word for U64 {
-    const INDEX: &'static str = "mad.wide.u32";
-}
-impl Word for U32 {
-    const INDEX: &'static str = "mad.lo.u32";
-}
+constants!(Word::INDEX: U64 "mad.wide.u32", U32 "mad.lo.u32");
 
 /// A register that holds an address in space `S`.
+#[derive(Clone, Copy)]
 pub struct Ptr<S: Space> {
     pub(super) register: Reg<S::Word>,
 }
@@ -304,14 +234,6 @@ impl<S: Space> Ptr<S> {
         Self { register }
     }
 }
-
-impl<S: Space> Clone for Ptr<S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<S: Space> Copy for Ptr<S> {}
 
 impl<S: Space> fmt::Debug for Ptr<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

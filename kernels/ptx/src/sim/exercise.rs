@@ -2,7 +2,7 @@
 
 use super::{
     Argument, Completion, Error, Limits, Memory, Module, Options, Schedule, Swizzle, TensorMap, TensorType,
-    text::module::Outline,
+    text::{Entry, Outline},
 };
 use crate::Launch;
 
@@ -27,7 +27,7 @@ pub fn exercise(text: &str, limits: Limits, seed: u64) -> Result<Exercised, Erro
     let module = Module::parse_within(text, limits)?;
     let mut exercised = Exercised { entries: module.outlines.len(), ..Exercised::default() };
     for outline in &module.outlines {
-        if outline.decoded.get_or_init(|| super::text::entry::Entry::read(&module, outline)).is_err() {
+        if outline.decoded.get_or_init(|| Entry::read(&module, outline)).is_err() {
             continue;
         }
         exercised.decoded += 1;

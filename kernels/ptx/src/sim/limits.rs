@@ -42,47 +42,50 @@ pub struct Limits {
     pub instructions: u64,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            text_bytes: 64 << 20,
-            depth: 64,
-            registers: 1 << 20,
-            variables: 1 << 16,
-            operands: 512,
-            branch_targets: 1 << 20,
-            alignment: 1 << 16,
-            param_bytes: 32_764,
-            local_bytes: 512 << 10,
-            shared_bytes: 227 << 10,
-            memory_bytes: 4 << 30,
-            blocks: 1 << 22,
-            block_bytes: 1 << 30,
-            resident_bytes: 4 << 30,
-            instructions: 1 << 36,
-        }
-    }
-}
-
 impl Limits {
+    const DEVICE: Limits = Limits {
+        text_bytes: 64 << 20,
+        depth: 64,
+        registers: 1 << 20,
+        variables: 1 << 16,
+        operands: 512,
+        branch_targets: 1 << 20,
+        alignment: 1 << 16,
+        param_bytes: 32_764,
+        local_bytes: 512 << 10,
+        shared_bytes: 227 << 10,
+        memory_bytes: 4 << 30,
+        blocks: 1 << 22,
+        block_bytes: 1 << 30,
+        resident_bytes: 4 << 30,
+        instructions: 1 << 36,
+    };
+
     /// Limits for mutated texts: a launch within them takes milliseconds and a few MiB.
     pub const SMALL: Limits = Limits {
         text_bytes: 1 << 20,
-        depth: 64,
         registers: 1 << 14,
         variables: 1 << 10,
-        operands: 512,
         branch_targets: 1 << 12,
-        alignment: 1 << 16,
-        param_bytes: 32_764,
         local_bytes: 1 << 12,
-        shared_bytes: 227 << 10,
         memory_bytes: 1 << 20,
         blocks: 1 << 10,
         block_bytes: 32 << 20,
         resident_bytes: 64 << 20,
         instructions: 2_000,
+        ..Self::DEVICE
     };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::DEVICE
+    }
+}
+
+/// An error of a launch unless `holds`.
+pub(crate) fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), Error> {
+    if holds { Ok(()) } else { Err(Error::Launch(message())) }
 }
 
 /// An error at `line` unless `found` is at most `most`.

@@ -96,9 +96,9 @@ pub use metrics::{Metrics, Site, SiteMemory};
 pub use options::{Approximation, Argument, Options};
 pub use report::{Finding, FindingKind, Report};
 pub use schedule::{Completion, Schedule};
-pub use state::memory::{Memory, Touched};
+pub use state::{Memory, Touched};
 pub use tensor_map::{Swizzle, TensorMap, TensorType};
-pub use text::module::Module;
+pub use text::Module;
 
 /// Where in the text something happened, and in which Rust line it was written where the text says so.
 #[derive(Clone, Debug, PartialEq, Eq)]

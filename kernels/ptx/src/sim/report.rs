@@ -88,10 +88,11 @@ pub struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Finding { kind, kernel, place, instruction, block, thread, message, .. } = self;
-        write!(f, "{}: {kernel}, {place}: block {block:?}, thread {thread:?}: `{instruction}` {message}", kind.name())?;
+        write!(f, "{place}: {}: `{instruction}` {message} (", kind.name())?;
         if let Some(address) = self.address {
-            write!(f, " (address {address:#x})")?;
+            write!(f, "address {address:#x}, ")?;
         }
+        write!(f, "block {block:?}, thread {thread:?} of {kernel})")?;
         if self.times > 1 {
             write!(f, "; {} times", self.times)?;
         }

@@ -9,7 +9,7 @@
 //! Dimension 0 is the contiguous one, as in `cuTensorMapEncodeTiled`. The 128 bytes that a kernel gets hold the fields
 //! in a form of this simulator's own; a device's form is not documented, and no kernel looks inside.
 
-use super::{Error, isa::types::Type};
+use super::{Error, isa::Type, limits::ensure};
 
 /// The element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,37 +166,32 @@ impl TensorMap {
         tile: &[u32],
         swizzle: Swizzle,
     ) -> Result<Self, Error> {
-        let fail = |message: String| Err(Error::Launch(format!("tensor map: {message}")));
-        let rank = shape.len();
-        if !(1..=5).contains(&rank) || strides.len() + 1 != rank || tile.len() != rank {
-            let (strides, tile) = (strides.len(), tile.len());
-            return fail(format!("{rank} dimensions with {strides} strides and a tile of {tile} dimensions"));
+        let check = |holds: bool, message: &dyn Fn() -> String| ensure(holds, || format!("tensor map: {}", message()));
+        let (rank, gaps, extents) = (shape.len(), strides.len(), tile.len());
+        check((1..=5).contains(&rank) && gaps + 1 == rank && extents == rank, &|| {
+            format!("{rank} dimensions with {gaps} strides and a tile of {extents} dimensions")
+        })?;
+        check(address.is_multiple_of(16), &|| format!("address {address:#x}; expected a multiple of 16"))?;
+        for n in shape {
+            check((1..=1 << 32).contains(n), &|| format!("dimension of {n} elements; expected 1 to 2^32"))?;
         }
-        if !address.is_multiple_of(16) {
-            return fail(format!("the address {address:#x} is no multiple of 16"));
+        for bytes in strides {
+            let fits = bytes.is_multiple_of(16) && *bytes < 1 << 40;
+            check(fits, &|| format!("stride of {bytes} bytes; expected a multiple of 16 below 2^40"))?;
         }
-        if let Some(bad) = shape.iter().find(|n| **n == 0 || **n > 1 << 32) {
-            return fail(format!("a dimension of {bad} elements"));
-        }
-        if let Some(bad) = strides.iter().find(|bytes| !bytes.is_multiple_of(16) || **bytes >= 1 << 40) {
-            return fail(format!("a stride of {bad} bytes; it must be a multiple of 16 below 2^40"));
-        }
-        if let Some(bad) = tile.iter().find(|n| **n == 0 || **n > 256) {
-            return fail(format!("a tile with {bad} elements in a dimension; it has 1 to 256"));
+        for n in tile {
+            check((1..=256).contains(n), &|| format!("tile with {n} elements in a dimension; expected 1 to 256"))?;
         }
         let inner = tile[0] as usize * dtype.bytes();
-        if !inner.is_multiple_of(16) {
-            return fail(format!("a tile whose rows have {inner} bytes, no multiple of 16"));
-        }
-        if let Some(span) = swizzle.span().filter(|span| *span != inner) {
-            return fail(format!(
-                "a tile whose rows have {inner} bytes with a swizzle of {span}; the simulator takes equal ones only"
-            ));
-        }
+        check(inner.is_multiple_of(16), &|| format!("tile with rows of {inner} bytes; expected a multiple of 16"))?;
+        let span = swizzle.span().unwrap_or(inner);
+        check(span == inner, &|| {
+            format!("tile with rows of {inner} bytes; expected {span}, the width of the swizzle")
+        })?;
         let bytes = tile.iter().map(|n| u64::from(*n)).product::<u64>() * dtype.bytes() as u64;
-        if bytes > MOST_TILE {
-            return fail(format!("a tile of {bytes} bytes; shared memory has at most {MOST_TILE}"));
-        }
+        check(bytes <= MOST_TILE, &|| {
+            format!("tile of {bytes} bytes; expected at most {MOST_TILE}, all shared memory")
+        })?;
         let mut map = TensorMap {
             address,
             dtype,

@@ -2,20 +2,9 @@
 
 use crate::sim::{
     FindingKind,
-    isa::{
-        fetch::{Fetch, fetched},
-        instruction::Instruction,
-        operation::{Access, Atomic},
-        space::{LOCAL_BASE, SHARED_BASE, Space, space_of},
-    },
+    isa::{Access, Atomic, Fetch, LOCAL_BASE, SHARED_BASE, Space, fetched, space_of, word},
     metrics::{sectors, wavefronts},
-    state::{
-        block::Block,
-        clocks::{Epoch, NARROW, STRONG, lanes},
-        machine::{Flow, Machine},
-        memory::Spot,
-        shadow::Conflict,
-    },
+    state::{Block, Conflict, Epoch, Flow, Issue, Machine, NARROW, STRONG, Spot, Thread},
 };
 
 impl Machine<'_> {
@@ -23,17 +12,16 @@ impl Machine<'_> {
     pub(crate) fn locate(
         &mut self,
         block: &Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
+        thread: Thread,
         space: Option<Space>,
         address: u64,
         bytes: usize,
         align: usize,
     ) -> Option<Spot> {
+        let Thread { lane, .. } = thread;
         if !address.is_multiple_of(align as u64) {
-            let message = || format!("goes to {address:#x}, which is no multiple of its {align} bytes");
-            self.report(FindingKind::Misaligned, block, w, lane, pc, Some(address), message);
+            let message = || format!("accesses {address:#x}; expected a multiple of {align}");
+            self.report(FindingKind::Misaligned, block, thread, Some(address), message);
             return None;
         }
         let (space, within) = match space {
@@ -53,7 +41,7 @@ impl Machine<'_> {
                     return Some(Spot::Global(region, at));
                 }
                 Err(message) => {
-                    self.report(FindingKind::OutOfBounds, block, w, lane, pc, Some(address), || message);
+                    self.report(FindingKind::OutOfBounds, block, thread, Some(address), || message);
                     return None;
                 }
             },
@@ -75,45 +63,38 @@ impl Machine<'_> {
         if found.is_none() {
             let message = || {
                 let at = within.wrapping_sub(base).cast_signed();
-                format!("touches bytes {at}..{} of {name}, which has {length}", at.wrapping_add(bytes as i64))
+                format!("accesses bytes {at}..{} of {name}, which has {length} bytes", at.wrapping_add(bytes as i64))
             };
-            self.report(FindingKind::OutOfBounds, block, w, lane, pc, Some(address), message);
+            self.report(FindingKind::OutOfBounds, block, thread, Some(address), message);
         }
         found
     }
 
     /// The epoch of an access that a lane makes now.
-    pub(crate) fn epoch(&self, block: &Block, w: usize, lane: u8, pc: usize, flags: u8) -> Epoch {
-        let clock = &block.warps[w].clock;
-        Epoch { timeline: clock.timeline, clock: clock.clock, pc: pc as u32, lane, flags }
+    pub(crate) fn epoch(&self, block: &Block, thread: Thread, flags: u8) -> Epoch {
+        let clock = &block.warps[thread.w].clock;
+        Epoch { timeline: clock.timeline, clock: clock.clock, pc: thread.pc as u32, lane: thread.lane as u8, flags }
     }
 
     /// Reads up to 16 bytes for a lane, with all checks.
     pub(crate) fn read(
         &mut self,
         block: &mut Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
+        thread: Thread,
         spot: Spot,
         bytes: usize,
         epoch: Epoch,
         constant: bool,
     ) -> [u8; 16] {
+        let Thread { w, lane, .. } = thread;
         let mut value = [0xFF; 16];
         let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
         let (unwritten, conflict, name) = match spot {
             Spot::Shared(at) => {
-                let pending = block.pending[at / 4..(at + bytes).div_ceil(4)].iter().find(|by| **by != 0);
                 let conflict = block.shared.shadow.read(at, bytes, epoch, knows);
                 value[..bytes].copy_from_slice(&block.shared.bytes[at..at + bytes]);
-                if let Some(by) = pending {
-                    self.report_pending(block, w, lane, pc, at, *by, "reads");
+                if !self.check_shared(block, thread, at, bytes, "reads") {
                     return value;
-                }
-                if block.mbarriers.overlaps(at, bytes) {
-                    let message = || format!("reads byte {at} of shared memory, which holds an mbarrier");
-                    self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + at as u64), message);
                 }
                 (block.shared.unwritten(at, bytes), conflict, &block.shared.name)
             }
@@ -126,7 +107,7 @@ impl Machine<'_> {
                     if region.shadow.find_write(at, bytes, |_| true).is_some() {
                         let message =
                             format!("reads byte {at} of `{}` as constant, and the kernel has written it", region.name);
-                        self.report(FindingKind::Constant, block, w, lane, pc, None, || message);
+                        self.report(FindingKind::Constant, block, thread, None, || message);
                         return value;
                     }
                 }
@@ -136,8 +117,8 @@ impl Machine<'_> {
                 let cells = &block.warps[w].local[at..at + bytes];
                 value.iter_mut().zip(cells).for_each(|(value, cell)| *value = cell.0);
                 if cells.iter().any(|cell| !cell.1) {
-                    let message = || "reads local memory that nobody has written".to_string();
-                    self.report(FindingKind::Uninitialized, block, w, lane, pc, None, message);
+                    let message = || "reads local memory that was never written".to_string();
+                    self.report(FindingKind::Uninitialized, block, thread, None, message);
                 }
                 return value;
             }
@@ -148,40 +129,26 @@ impl Machine<'_> {
         };
         if let Some(conflict) = conflict {
             let name = name.clone();
-            self.report_race(block, w, lane, pc, &name, conflict, "reads");
+            self.report_race(block, thread, &name, conflict, "reads");
         } else if let Some(byte) = unwritten {
-            let message = format!("reads byte {byte} of `{name}`, which nobody has written");
-            self.report(FindingKind::Uninitialized, block, w, lane, pc, address_of(spot), || message);
+            let name = name.clone();
+            self.report_unwritten(block, thread, byte, &name, address_of(spot));
         }
         value
     }
 
     /// Writes up to 16 bytes for a lane, with all checks.
-    pub(crate) fn write(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
-        spot: Spot,
-        bytes: &[u8],
-        epoch: Epoch,
-    ) {
+    pub(crate) fn write(&mut self, block: &mut Block, thread: Thread, spot: Spot, bytes: &[u8], epoch: Epoch) {
+        let Thread { w, lane, .. } = thread;
         let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
         let length = bytes.len();
         let (conflict, name) = match spot {
             Spot::Shared(at) => {
-                let pending = block.pending[at / 4..(at + length).div_ceil(4)].iter().find(|by| **by != 0);
                 let conflict = block.shared.shadow.write(at, length, epoch, knows);
                 block.shared.bytes[at..at + length].copy_from_slice(bytes);
                 block.shared.written[at..at + length].fill(1);
-                if let Some(by) = pending {
-                    self.report_pending(block, w, lane, pc, at, *by, "writes");
+                if !self.check_shared(block, thread, at, length, "writes") {
                     return;
-                }
-                if block.mbarriers.overlaps(at, length) {
-                    let message = || format!("writes byte {at} of shared memory, which holds an mbarrier");
-                    self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + at as u64), message);
                 }
                 (conflict, &block.shared.name)
             }
@@ -189,7 +156,7 @@ impl Machine<'_> {
                 let region = self.memory.region(index);
                 if let Some(why) = region.is_constant(at, length) {
                     let message = format!("writes byte {at} of `{}`, {why}", region.name);
-                    self.report(FindingKind::Constant, block, w, lane, pc, None, || message);
+                    self.report(FindingKind::Constant, block, thread, None, || message);
                     return;
                 }
                 let conflict = region.shadow.write(at, length, epoch, knows);
@@ -203,27 +170,47 @@ impl Machine<'_> {
                 return;
             }
             Spot::Param(_) => {
-                self.report(FindingKind::Constant, block, w, lane, pc, None, || "writes a parameter".to_string());
+                self.report(FindingKind::Constant, block, thread, None, || "writes a parameter".to_string());
                 return;
             }
         };
         if let Some(conflict) = conflict {
             let name = name.clone();
-            self.report_race(block, w, lane, pc, &name, conflict, "writes");
+            self.report_race(block, thread, &name, conflict, "writes");
         }
     }
 
+    /// Checks that no asynchronous operation still writes bytes of shared memory, nor that they hold an mbarrier; gives
+    /// whether the first holds.
+    #[inline]
+    fn check_shared(&mut self, block: &Block, thread: Thread, at: usize, bytes: usize, verb: &str) -> bool {
+        if let Some(by) = block.pending[at / 4..(at + bytes).div_ceil(4)].iter().find(|by| **by != 0) {
+            self.report_pending(block, thread, at, *by, verb);
+            return false;
+        }
+        if block.mbarriers.overlaps(at, bytes) {
+            let message = || format!("{verb} byte {at} of shared memory, which holds an mbarrier");
+            self.report(FindingKind::Barrier, block, thread, Some(SHARED_BASE + at as u64), message);
+        }
+        true
+    }
+
     #[cold]
-    pub(crate) fn report_race(
+    pub(crate) fn report_unwritten(
         &mut self,
         block: &Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
+        thread: Thread,
+        byte: usize,
         name: &str,
-        conflict: Conflict,
-        verb: &str,
+        address: Option<u64>,
     ) {
+        let message = || format!("reads byte {byte} of `{name}`, which was never written");
+        self.report(FindingKind::Uninitialized, block, thread, address, message);
+    }
+
+    #[cold]
+    pub(crate) fn report_race(&mut self, block: &Block, thread: Thread, name: &str, conflict: Conflict, verb: &str) {
+        let Thread { pc, .. } = thread;
         let other = self.who(&conflict.other, block);
         let does = if conflict.other_writes { "writes" } else { "reads" };
         let scope = self.scope_note(block, pc, &conflict);
@@ -231,28 +218,19 @@ impl Machine<'_> {
             "{verb} byte {} of `{name}`, which {other} {does}, and nothing orders the two{scope}",
             conflict.byte
         );
-        self.report(FindingKind::Race, block, w, lane, pc, None, || message);
+        self.report(FindingKind::Race, block, thread, None, || message);
     }
 
     #[cold]
-    pub(crate) fn report_pending(
-        &mut self,
-        block: &Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
-        at: usize,
-        by: u32,
-        verb: &str,
-    ) {
+    pub(crate) fn report_pending(&mut self, block: &Block, thread: Thread, at: usize, by: u32, verb: &str) {
         let issuer = &self.entry.code[by as usize - 1];
         let message = format!(
-            "{verb} byte {at} of shared memory, which `{}` ({}) is still bringing",
+            "{verb} byte {at} of shared memory, which `{}` ({}) has not finished writing; wait for it first",
             issuer.opcode,
             issuer.place(&self.entry.files)
         );
         let address = Some(SHARED_BASE + at as u64);
-        self.report(FindingKind::Pending, block, w, lane, pc, address, || message);
+        self.report(FindingKind::Pending, block, thread, address, || message);
     }
 
     /// Notes what the accesses of a warp cost.
@@ -296,53 +274,38 @@ impl Machine<'_> {
     }
 
     /// The addresses of the lanes.
-    pub(crate) fn addresses(
-        &self,
-        block: &Block,
-        w: usize,
-        instruction: &Instruction,
-        operand: usize,
-        offset: usize,
-    ) -> [u64; 32] {
-        self.value(block, w, instruction.sources[operand])
-            .map(|base| base.wrapping_add_signed(instruction.offsets[offset]))
+    pub(crate) fn addresses(&self, block: &Block, issue: Issue<'_>, operand: usize, offset: usize) -> [u64; 32] {
+        let offset = issue.i.offsets[offset];
+        self.source(block, issue, operand).map(|base| base.wrapping_add_signed(offset))
     }
 
-    pub(crate) fn load(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        access: Access,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources[..1], mask, pc);
+    pub(crate) fn load(&mut self, block: &mut Block, issue: Issue<'_>, access: Access) -> Flow {
+        let Issue { i, w, mask, pc } = issue;
+        self.check_sources(block, issue, &i.sources[..1]);
         let size = access.ty.bits() as usize / 8;
         let whole = size * access.vector;
-        let addresses = self.addresses(block, w, i, 0, 0);
+        let addresses = self.addresses(block, issue, 0, 0);
         let flags = strong_flags(access);
         let mut values = [[0_u64; 32]; 8];
         let mut spots = Vec::with_capacity(32);
-        for lane in lanes(mask) {
-            let found = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole);
+        for thread in issue.threads() {
+            let lane = thread.lane;
+            let found = self.locate(block, thread, access.space, addresses[lane], whole, whole);
             let Some(spot) = found else {
                 values.iter_mut().for_each(|value| value[lane] = u64::MAX);
                 continue;
             };
             spots.push((lane, spot));
-            let epoch = self.epoch(block, w, lane as u8, pc, flags);
-            let bytes = self.read(block, w, lane, pc, spot, whole, epoch, access.constant);
+            let epoch = self.epoch(block, thread, flags);
+            let bytes = self.read(block, thread, spot, whole, epoch, access.constant);
             for (value, part) in values.iter_mut().zip(bytes[..whole].chunks_exact(size)) {
-                let mut raw = [0; 8];
-                raw[..size].copy_from_slice(part);
-                let raw = u64::from_le_bytes(raw);
+                let raw = word(part);
                 let shift = 64 - access.ty.bits();
                 value[lane] =
                     if access.ty.is_signed() { ((raw << shift).cast_signed() >> shift).cast_unsigned() } else { raw };
             }
             if access.order.is_strong() {
-                self.observe(block, w, lane, pc, spot, addresses[lane], access);
+                self.observe(block, thread, spot, addresses[lane], access);
             }
         }
         self.measure(pc, &spots, &addresses, whole, false);
@@ -352,80 +315,65 @@ impl Machine<'_> {
         if access.order.is_strong() { Flow::Yield } else { Flow::Next }
     }
 
-    pub(crate) fn store(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        access: Access,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources[..=access.vector], mask, pc);
+    pub(crate) fn store(&mut self, block: &mut Block, issue: Issue<'_>, access: Access) -> Flow {
+        let Issue { i, w, pc, .. } = issue;
+        self.check_sources(block, issue, &i.sources[..=access.vector]);
         let size = access.ty.bits() as usize / 8;
         let whole = size * access.vector;
-        let addresses = self.addresses(block, w, i, 0, 0);
+        let addresses = self.addresses(block, issue, 0, 0);
         let flags = strong_flags(access);
         let mut spots = Vec::with_capacity(32);
-        for lane in lanes(mask) {
-            let found = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole);
+        for thread in issue.threads() {
+            let lane = thread.lane;
+            let found = self.locate(block, thread, access.space, addresses[lane], whole, whole);
             let Some(spot) = found else { continue };
             spots.push((lane, spot));
             let mut bytes = [0; 16];
             for (part, slot) in bytes[..whole].chunks_exact_mut(size).zip(&i.sources[1..]) {
                 part.copy_from_slice(&self.lane_value(block, w, *slot, lane).to_le_bytes()[..size]);
             }
-            let epoch = self.epoch(block, w, lane as u8, pc, flags);
+            let epoch = self.epoch(block, thread, flags);
             if access.order.is_strong() {
-                self.publish(block, w, lane, pc, spot, addresses[lane], access, false);
+                self.publish(block, thread, spot, addresses[lane], access, false);
             }
-            self.write(block, w, lane, pc, spot, &bytes[..whole], epoch);
+            self.write(block, thread, spot, &bytes[..whole], epoch);
         }
         self.measure(pc, &spots, &addresses, whole, true);
         Flow::Next
     }
 
-    pub(crate) fn atomic(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        atomic: Atomic,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
+    pub(crate) fn atomic(&mut self, block: &mut Block, issue: Issue<'_>, atomic: Atomic) -> Flow {
+        let Issue { i, w, mask, pc } = issue;
         let Atomic { access, fetch, returns } = atomic;
         let operands = if fetch == Fetch::CompareExchange { 2 } else { access.vector };
-        self.check_sources(block, w, &i.sources[..=operands], mask, pc);
+        self.check_sources(block, issue, &i.sources[..=operands]);
         let size = access.ty.bits() as usize / 8;
         let whole = size * access.vector;
-        let addresses = self.addresses(block, w, i, 0, 0);
+        let addresses = self.addresses(block, issue, 0, 0);
         let mut old = [[0_u64; 32]; 8];
         let mut spots = Vec::with_capacity(32);
-        for lane in lanes(mask) {
-            let Some(spot) = self.locate(block, w, lane, pc, access.space, addresses[lane], whole, whole) else {
+        for thread in issue.threads() {
+            let lane = thread.lane;
+            let Some(spot) = self.locate(block, thread, access.space, addresses[lane], whole, whole) else {
                 continue;
             };
             spots.push((lane, spot));
-            self.observe(block, w, lane, pc, spot, addresses[lane], access);
-            let epoch = self.epoch(block, w, lane as u8, pc, strong_flags(access));
-            self.publish(block, w, lane, pc, spot, addresses[lane], access, true);
+            self.observe(block, thread, spot, addresses[lane], access);
+            let epoch = self.epoch(block, thread, strong_flags(access));
+            self.publish(block, thread, spot, addresses[lane], access, true);
             // Only what it overwrites counts as a race, so the value is taken without a check of its own.
-            let before = self.peek(block, w, lane, pc, spot, whole);
+            let before = self.peek(block, thread, spot, whole);
             let mut after = [0; 16];
             for (element, old) in old[..access.vector].iter_mut().enumerate() {
                 let part = element * size..(element + 1) * size;
-                let mut raw = [0; 8];
-                raw[..size].copy_from_slice(&before[part.clone()]);
-                let value = u64::from_le_bytes(raw);
+                let value = word(&before[part.clone()]);
                 old[lane] = value;
-                let operand = self.lane_value(block, w, i.sources[1 + element], lane);
-                let second =
-                    if fetch == Fetch::CompareExchange { self.lane_value(block, w, i.sources[2], lane) } else { 0 };
+                let operand = self.source(block, issue, 1 + element)[lane];
+                let second = if fetch == Fetch::CompareExchange { self.source(block, issue, 2)[lane] } else { 0 };
                 let new = fetched(fetch, access.ty, value, operand, second);
                 after[part].copy_from_slice(&new.to_le_bytes()[..size]);
             }
-            self.write(block, w, lane, pc, spot, &after[..whole], epoch);
+            self.write(block, thread, spot, &after[..whole], epoch);
         }
         self.measure(pc, &spots, &addresses, whole, true);
         if returns {
@@ -437,7 +385,7 @@ impl Machine<'_> {
     }
 
     /// The bytes at a spot, which must have been written.
-    fn peek(&mut self, block: &Block, w: usize, lane: usize, pc: usize, spot: Spot, bytes: usize) -> [u8; 16] {
+    fn peek(&mut self, block: &Block, thread: Thread, spot: Spot, bytes: usize) -> [u8; 16] {
         let mut value = [0; 16];
         let (region, at) = match spot {
             Spot::Shared(at) => (&block.shared, at),
@@ -446,8 +394,8 @@ impl Machine<'_> {
         };
         value[..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
         if let Some(byte) = region.unwritten(at, bytes) {
-            let message = format!("reads byte {byte} of `{}`, which nobody has written", region.name);
-            self.report(FindingKind::Uninitialized, block, w, lane, pc, address_of(spot), || message);
+            let name = region.name.clone();
+            self.report_unwritten(block, thread, byte, &name, address_of(spot));
         }
         value
     }

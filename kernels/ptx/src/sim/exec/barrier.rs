@@ -5,61 +5,41 @@
 
 use crate::sim::{
     FindingKind,
-    isa::{
-        instruction::Instruction,
-        operation::{self, BarrierKind},
-    },
-    state::{
-        barrier::Barrier,
-        block::Block,
-        clocks::lanes,
-        machine::{Flow, Machine, first},
-        warp::State,
-    },
+    isa::BarrierKind,
+    state::{Block, Flow, Issue, Machine, State, Thread, View, first, lanes},
 };
 
 impl Machine<'_> {
-    pub(crate) fn barrier(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        barrier: operation::Barrier,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let reduces = !matches!(barrier.kind, BarrierKind::Sync | BarrierKind::Arrive);
+    pub(crate) fn barrier(&mut self, block: &mut Block, issue: Issue<'_>, kind: BarrierKind) -> Flow {
+        let Issue { i, w, mask, pc } = issue;
+        self.check_sources(block, issue, &i.sources);
+        let reduces = kind.reduces();
         let counts = i.sources.len() - usize::from(reduces);
         let lane = first(mask);
-        let id = self.lane_value(block, w, i.sources[0], lane) as usize;
-        let expected = (counts > 1).then(|| self.lane_value(block, w, i.sources[1], lane) as u32);
+        let id = self.source(block, issue, 0)[lane] as usize;
+        let expected = (counts > 1).then(|| self.source(block, issue, 1)[lane] as u32);
         let live = block.warps[w].live;
-        let fail = |machine: &mut Self, block: &Block, kind, message: String| {
-            machine.report(kind, block, w, lane, pc, None, || message);
+        let fail = |machine: &mut Self, block: &Block, finding, message: String| {
+            machine.report(finding, block, issue.thread(lane), None, || message);
             machine.fatal = true;
             Flow::Yield
         };
         if id >= 16 {
-            return fail(self, block, FindingKind::Operand, format!("names barrier {id}; a block has 16"));
+            return fail(self, block, FindingKind::Operand, format!("names barrier {id}; expected 0 to 15"));
         }
         if let Some(bad) = expected.filter(|count| *count == 0 || count % 32 != 0) {
-            return fail(
-                self,
-                block,
-                FindingKind::Operand,
-                format!("expects {bad} threads, which is no multiple of 32"),
-            );
+            let message = format!("counts {bad} threads; expected a multiple of 32 above 0");
+            return fail(self, block, FindingKind::Operand, message);
         }
         if mask != live {
             let away = live & !mask;
-            let message = format!("is executed while lanes {away:#010x} of the warp are elsewhere");
+            let message = format!("is executed without lanes {away:#010x}; expected all live lanes of the warp");
             return fail(self, block, FindingKind::Divergence, message);
         }
         let state = &mut block.barriers[id];
         if state.arrived > 0 && state.expected != expected {
-            let (before, now) = (state.expected, expected);
-            let message = format!("expects {now:?} threads at barrier {id}, where others expect {before:?}");
+            let [now, before] = [expected, state.expected].map(threads);
+            let message = format!("counts {now} threads at barrier {id}; expected {before}, as at earlier arrivals");
             return fail(self, block, FindingKind::Barrier, message);
         }
         if state.arrived == 0 {
@@ -70,36 +50,33 @@ impl Machine<'_> {
         state.arrived += 32;
         if expected.is_none() && place != pc {
             let other = self.entry.place(place);
-            let message =
-                || format!("meets threads that wait at {other}; all threads of a block meet at one instruction");
-            self.report(FindingKind::Barrier, block, w, lane, pc, None, message);
+            let message = || {
+                format!("waits at barrier {id} while others wait at {other}; expected one instruction for all threads")
+            };
+            self.report(FindingKind::Barrier, block, issue.thread(lane), None, message);
         }
         if reduces {
-            let flags = *self.value(block, w, i.sources[counts]);
+            let flags = *self.source(block, issue, counts);
             let held = lanes(mask).filter(|lane| (flags[*lane] != 0) != i.modifiers.negated).count() as u32;
             let state = &mut block.barriers[id];
             state.held += held;
-            state.all_held &= held == mask.count_ones();
+            state.any_fails |= held != mask.count_ones();
         }
         let warp = &mut block.warps[w];
         let known = warp.clock.publish(mask, live);
-        block.barriers[id].joined.join(&known);
-        if barrier.kind != BarrierKind::Arrive {
+        View::gather(&mut block.barriers[id].joined, &known);
+        if kind != BarrierKind::Arrive {
             let result = reduces.then(|| i.destinations[0]);
             warp.state = State::Barrier { id, result };
-            warp.reduction = barrier.kind;
+            warp.reduction = kind;
         }
         self.check_barriers(block);
         if let Some(count) = expected.filter(|count| block.barriers[id].arrived > *count) {
             let arrived = block.barriers[id].arrived;
-            return fail(
-                self,
-                block,
-                FindingKind::Barrier,
-                format!("is arrival {arrived} at barrier {id}, which expects {count} threads"),
-            );
+            let message = format!("brings barrier {id} to {arrived} threads; expected {count}");
+            return fail(self, block, FindingKind::Barrier, message);
         }
-        if barrier.kind == BarrierKind::Arrive { Flow::Next } else { Flow::Yield }
+        if kind == BarrierKind::Arrive { Flow::Next } else { Flow::Yield }
     }
 
     /// Opens the barriers at which all have arrived.
@@ -114,11 +91,7 @@ impl Machine<'_> {
                 continue;
             }
             self.metrics.barriers += 1;
-            let fresh = state.fresh.clone();
-            let opened = std::mem::replace(
-                &mut block.barriers[id],
-                Barrier { arrived: 0, expected: None, place: 0, joined: fresh.clone(), held: 0, all_held: true, fresh },
-            );
+            let opened = std::mem::take(&mut block.barriers[id]);
             for w in 0..block.warps.len() {
                 let warp = &mut block.warps[w];
                 let State::Barrier { id: at, result } = warp.state else { continue };
@@ -127,13 +100,13 @@ impl Machine<'_> {
                 }
                 warp.state = State::Ready;
                 let (live, kind) = (warp.live, warp.reduction);
-                warp.clock.acquire(live, live, &opened.joined);
+                opened.joined.iter().for_each(|joined| warp.clock.acquire(live, live, joined));
                 // All lanes of a warp were there.
                 warp.clock.sync(live, live);
                 if let Some(slot) = result {
                     let value = match kind {
                         BarrierKind::Count => u64::from(opened.held),
-                        BarrierKind::And => u64::from(opened.all_held),
+                        BarrierKind::And => u64::from(!opened.any_fails),
                         _ => u64::from(opened.held > 0),
                     };
                     self.set(block, w, slot, live, &[value; 32]);
@@ -155,14 +128,19 @@ impl Machine<'_> {
             }
         }
         for (id, state) in block.barriers.iter().enumerate().filter(|(_, state)| state.arrived > 0) {
-            let expected = state.expected.map_or("all".to_string(), |count| count.to_string());
+            let expected = threads(state.expected);
             said.push(format!("barrier {id}: {} of {expected} threads have arrived", state.arrived));
         }
         said.extend(block.mbarriers.describe());
         let stuck = block.warps.iter().position(|warp| warp.state != State::Done).unwrap_or(0);
         let pc = block.warps[stuck].last;
         let lane = first(block.warps[stuck].live);
-        let message = || format!("waits for ever: {}", said.join("; "));
-        self.report(FindingKind::Deadlock, block, stuck, lane, pc, None, message);
+        let message = || format!("waits forever: {}", said.join("; "));
+        self.report(FindingKind::Deadlock, block, Thread { w: stuck, lane, pc }, None, message);
     }
+}
+
+/// A number of threads in words.
+fn threads(count: Option<u32>) -> String {
+    count.map_or("all".to_string(), |count| count.to_string())
 }

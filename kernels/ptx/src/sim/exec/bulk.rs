@@ -10,23 +10,14 @@
 
 use crate::sim::{
     FindingKind,
-    isa::{
-        asynchronous::Bulk,
-        fetch::{Fetch, fetched},
-        instruction::Instruction,
-        space::{SHARED_BASE, Space},
-        types::Type,
-    },
+    isa::{Bulk, Fetch, SHARED_BASE, Space, Type, fetched, word},
     schedule::Completion,
     state::{
-        block::Block,
-        bulk::{Flight, Goal},
-        clocks::{ASYNC, Epoch, FLIGHT, READS, STRONG, View, WRITES, lanes},
-        machine::{Flow, Machine, first},
-        memory::Spot,
-        shadow::remembering,
+        ASYNC, Block, Epoch, FLIGHT, Flight, Flow, Goal, Issue, Machine, READS, SHARED, STRONG, Spot, Thread, View,
+        WRITES, first, lanes, remembering,
     },
-    tensor_map::{Row, TensorMap},
+    tensor_map::Row,
+    tensor_map::TensorMap,
 };
 
 impl Machine<'_> {
@@ -41,85 +32,68 @@ impl Machine<'_> {
     }
 
     /// The tensor map at a generic address.
-    fn tensor_map(&mut self, block: &mut Block, w: usize, lane: usize, pc: usize, address: u64) -> Option<TensorMap> {
-        let spot = self.locate(block, w, lane, pc, None, address, 128, 64)?;
+    fn tensor_map(&mut self, block: &mut Block, thread: Thread, address: u64) -> Option<TensorMap> {
+        let spot = self.locate(block, thread, None, address, 128, 64)?;
         let mut bytes = [0; 128];
         for (i, part) in bytes.chunks_exact_mut(16).enumerate() {
             let spot = match spot {
                 Spot::Param(at) => Spot::Param(at + 16 * i),
                 Spot::Global(region, at) => Spot::Global(region, at + 16 * i),
                 Spot::Shared(_) | Spot::Local(_) => {
-                    let message = || "takes its tensor map from shared or local memory".to_string();
-                    self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+                    let message = || {
+                        "reads its tensor map from shared or local memory; expected a parameter or global memory"
+                            .to_string()
+                    };
+                    self.report(FindingKind::Operand, block, thread, Some(address), message);
                     return None;
                 }
             };
-            let epoch = self.epoch(block, w, lane as u8, pc, 0);
-            part.copy_from_slice(&self.read(block, w, lane, pc, spot, 16, epoch, false));
+            let epoch = self.epoch(block, thread, 0);
+            part.copy_from_slice(&self.read(block, thread, spot, 16, epoch, false));
         }
         let map = TensorMap::from_bytes(&bytes);
         if map.is_none() {
-            let message = || "finds no tensor map".to_string();
-            self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+            let message = || "reads a tensor map from bytes that hold none".to_string();
+            self.report(FindingKind::Operand, block, thread, Some(address), message);
         }
         map
     }
 
     /// Starts a copy in each lane of `mask`.
-    pub(crate) fn bulk(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        bulk: Bulk,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        for lane in lanes(mask) {
-            let operand = |machine: &Self, block: &Block, at: usize| machine.lane_value(block, w, i.sources[at], lane);
-            let address = |machine: &Self, block: &Block, at: usize, offset: usize| {
-                operand(machine, block, at).wrapping_add_signed(i.offsets[offset])
-            };
+    pub(crate) fn bulk(&mut self, block: &mut Block, issue: Issue<'_>, bulk: Bulk) -> Flow {
+        let Issue { i, w, pc, .. } = issue;
+        self.check_sources(block, issue, &i.sources);
+        for thread in issue.threads() {
+            let lane = thread.lane;
+            let operand = |at: usize| self.source(block, issue, at)[lane];
+            let address = |at: usize, offset: usize| operand(at).wrapping_add_signed(i.offsets[offset]);
             // Sources: addresses in the order of the text, that of a map followed by its coordinates.
             let d = bulk.dimensions;
             let (shared, other, size, mbarrier) = match (bulk.loads, d) {
-                (true, 0) => (
-                    address(self, block, 0, 0),
-                    address(self, block, 1, 1),
-                    operand(self, block, 2),
-                    address(self, block, 3, 2),
-                ),
-                (true, d) => {
-                    (address(self, block, 0, 0), address(self, block, 1, 1), 0, address(self, block, 2 + d, 2))
-                }
-                (false, 0) => (address(self, block, 1, 1), address(self, block, 0, 0), operand(self, block, 2), 0),
-                (false, d) => (address(self, block, 1 + d, 1), address(self, block, 0, 0), 0, 0),
+                (true, 0) => (address(0, 0), address(1, 1), operand(2), address(3, 2)),
+                (true, d) => (address(0, 0), address(1, 1), 0, address(2 + d, 2)),
+                (false, 0) => (address(1, 1), address(0, 0), operand(2), 0),
+                (false, d) => (address(1 + d, 1), address(0, 0), 0, 0),
             };
             let start = if bulk.loads { 2 } else { 1 };
-            let corner =
-                std::array::from_fn(
-                    |k| {
-                        if k < d { i64::from(operand(self, block, start + k) as u32 as i32) } else { 0 }
-                    },
-                );
-            let Some((map, rows, bytes)) = self.other_end(block, w, lane, pc, bulk, other, corner, size) else {
+            let coordinate = |k: usize| i64::from(operand(start + k) as u32 as i32);
+            let corner = std::array::from_fn(|k| if k < d { coordinate(k) } else { 0 });
+            let Some((map, rows, bytes)) = self.other_end(block, thread, bulk, other, corner, size) else {
                 continue;
             };
             let align = if d > 0 { 128 } else { 16 };
-            let Some(Spot::Shared(at)) = self.locate(block, w, lane, pc, Some(Space::Shared), shared, bytes, align)
-            else {
+            let Some(Spot::Shared(at)) = self.locate(block, thread, Some(Space::Shared), shared, bytes, align) else {
                 continue;
             };
             let goal = if bulk.loads {
-                let Some(mbarrier) = self.mbarrier_of_copy(block, w, lane, pc, mbarrier) else { continue };
+                let Some(mbarrier) = self.mbarrier_of_copy(block, thread, mbarrier) else { continue };
                 Goal::Load { mbarrier }
             } else {
                 let ty = map.map_or(bulk.ty, |map| map.dtype.ty());
                 Goal::Store { group: None, reduction: bulk.reduction.map(|fetch| (fetch, ty)) }
             };
             let (read, write) = self.flight_epochs(block, w, pc);
-            let flight = Flight { warp: w, lane, pc, shared: at, bytes, rows, map, read, write, goal };
+            let flight = Flight { thread, shared: at, bytes, rows, map, read, write, goal };
             self.take_off(block, flight);
         }
         Flow::Next
@@ -129,9 +103,7 @@ impl Machine<'_> {
     fn other_end(
         &mut self,
         block: &mut Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
+        thread: Thread,
         bulk: Bulk,
         address: u64,
         corner: [i64; 5],
@@ -140,18 +112,18 @@ impl Machine<'_> {
         if bulk.dimensions == 0 {
             let bytes = size as u32 as usize;
             if bytes == 0 || !bytes.is_multiple_of(16) || !address.is_multiple_of(16) {
-                let message = || format!("copies {bytes} bytes from or to {address:#x}; both must be multiples of 16");
-                self.report(FindingKind::Misaligned, block, w, lane, pc, Some(address), message);
+                let message = || format!("copies {bytes} bytes from or to {address:#x}; expected multiples of 16");
+                self.report(FindingKind::Misaligned, block, thread, Some(address), message);
                 return None;
             }
             let row = Row { offset: 0, address, elements: 0..bytes, step: 1 };
             return Some((None, vec![row], bytes));
         }
-        let map = self.tensor_map(block, w, lane, pc, address)?;
+        let map = self.tensor_map(block, thread, address)?;
         if map.rank != bulk.dimensions {
             let (given, wanted) = (bulk.dimensions, map.rank);
-            let message = || format!("gives {given} coordinates for a tensor of {wanted} dimensions");
-            self.report(FindingKind::Operand, block, w, lane, pc, Some(address), message);
+            let message = || format!("gives {given} coordinates; expected {wanted}, the dimensions of the tensor map");
+            self.report(FindingKind::Operand, block, thread, Some(address), message);
             return None;
         }
         Some((Some(map), map.rows(corner), map.tile_bytes()))
@@ -159,7 +131,8 @@ impl Machine<'_> {
 
     /// Checks both ends of a copy that starts, and lets it wait for its end.
     fn take_off(&mut self, block: &mut Block, flight: Flight) {
-        let Flight { warp: w, lane, pc, shared, bytes, .. } = flight;
+        let Flight { thread, shared, bytes, .. } = flight;
+        let Thread { w, lane, pc } = thread;
         let loads = matches!(flight.goal, Goal::Load { .. });
         let (near, far) = if loads { (flight.write, flight.read) } else { (flight.read, flight.write) };
         let clock = &block.warps[w].clock;
@@ -174,25 +147,24 @@ impl Machine<'_> {
         drop((knows, fenced));
         let verb = if loads { "writes" } else { "reads" };
         if let Some(conflict) = conflict {
-            self.report_race(block, w, lane, pc, "shared memory", conflict, verb);
+            self.report_race(block, thread, SHARED, conflict, verb);
         }
         if let Some((byte, by)) = unfenced {
-            self.report_proxy(block, w, lane, pc, byte, by, verb);
+            self.report_proxy(block, thread, byte, by, verb);
         }
         if let Some(by) = block.pending[shared / 4..(shared + bytes) / 4].iter().find(|by| **by != 0) {
-            self.report_pending(block, w, lane, pc, shared, *by, verb);
+            self.report_pending(block, thread, shared, *by, verb);
         }
         if block.mbarriers.overlaps(shared, bytes) {
             let message = || format!("{verb} shared memory that holds an mbarrier");
-            self.report(FindingKind::Barrier, block, w, lane, pc, Some(SHARED_BASE + shared as u64), message);
+            self.report(FindingKind::Barrier, block, thread, Some(SHARED_BASE + shared as u64), message);
         }
         if loads {
             block.shared.bytes[shared..shared + bytes].fill(0xFF);
             block.shared.written[shared..shared + bytes].fill(1);
             block.pending[shared / 4..(shared + bytes) / 4].fill(pc as u32 + 1);
         } else if let Some(byte) = block.shared.unwritten(shared, bytes) {
-            let message = || format!("reads byte {byte} of shared memory, which nobody has written");
-            self.report(FindingKind::Uninitialized, block, w, lane, pc, Some(SHARED_BASE + byte as u64), message);
+            self.report_unwritten(block, thread, byte, SHARED, Some(SHARED_BASE + byte as u64));
         }
         self.check_far_end(block, &flight, far, loads);
         block.engine.flights.push(flight);
@@ -203,12 +175,13 @@ impl Machine<'_> {
 
     /// Checks the end in global memory.
     fn check_far_end(&mut self, block: &mut Block, flight: &Flight, epoch: Epoch, loads: bool) {
-        let Flight { warp: w, lane, pc, .. } = *flight;
+        let thread = flight.thread;
+        let Thread { w, lane, pc } = thread;
         let reduces = matches!(flight.goal, Goal::Store { reduction: Some(_), .. });
         let epoch = if reduces { Epoch { flags: epoch.flags | STRONG, ..epoch } } else { epoch };
         let (mut sectors, mut moved, copies) = (0, 0, self.options.copy_fence);
         for (address, bytes) in flight.stretches() {
-            let Some(Spot::Global(index, at)) = self.locate(block, w, lane, pc, Some(Space::Global), address, bytes, 1)
+            let Some(Spot::Global(index, at)) = self.locate(block, thread, Some(Space::Global), address, bytes, 1)
             else {
                 return;
             };
@@ -228,14 +201,13 @@ impl Machine<'_> {
             let (unwritten, name) = (region.unwritten(at, bytes), region.name.clone());
             let verb = if loads { "reads" } else { "writes" };
             if let Some(conflict) = conflict {
-                self.report_race(block, w, lane, pc, &name, conflict, verb);
+                self.report_race(block, thread, &name, conflict, verb);
             }
             if let Some((byte, by)) = unfenced.filter(|_| loads) {
-                self.report_proxy(block, w, lane, pc, byte, by, verb);
+                self.report_proxy(block, thread, byte, by, verb);
             }
             if let Some(byte) = unwritten.filter(|_| loads || reduces) {
-                let message = || format!("reads byte {byte} of `{name}`, which nobody has written");
-                self.report(FindingKind::Uninitialized, block, w, lane, pc, Some(address), message);
+                self.report_unwritten(block, thread, byte, &name, Some(address));
             }
         }
         self.traffic[pc].global.add(sectors, (moved as u64).div_ceil(32));
@@ -249,21 +221,12 @@ impl Machine<'_> {
     }
 
     #[cold]
-    pub(crate) fn report_proxy(
-        &mut self,
-        block: &Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
-        byte: usize,
-        by: Epoch,
-        verb: &str,
-    ) {
+    pub(crate) fn report_proxy(&mut self, block: &Block, thread: Thread, byte: usize, by: Epoch, verb: &str) {
         let other = self.who(&by, block);
         let message = format!(
             "{verb} byte {byte} through the asynchronous proxy, which {other} writes through the generic one, without fence.proxy.async"
         );
-        self.report(FindingKind::Proxy, block, w, lane, pc, Some(SHARED_BASE + byte as u64), || message);
+        self.report(FindingKind::Proxy, block, thread, Some(SHARED_BASE + byte as u64), || message);
     }
 
     /// Ends one copy into shared memory: the oldest, or any at random.
@@ -295,7 +258,7 @@ impl Machine<'_> {
                     block.shared.bytes[at..at + values.len()].copy_from_slice(values);
                 }
                 block.pending[flight.shared / 4..(flight.shared + flight.bytes) / 4].fill(0);
-                let mut known = block.warps[flight.warp].clock.nothing();
+                let mut known = block.warps[flight.thread.w].clock.nothing();
                 known.learn(flight.write);
                 known.learn(flight.read);
                 self.complete_bytes(block, mbarrier, flight.bytes as i64, &known);
@@ -308,8 +271,9 @@ impl Machine<'_> {
                 }
                 self.scatter_tile(&flight, &data, reduction);
                 // One that ends before it is committed belongs to the group that is open.
-                let group = group.unwrap_or(*block.engine.groups.committed(flight.warp, flight.lane));
-                block.engine.groups.ended.push((flight.warp, flight.lane, group, flight.read, flight.write));
+                let Thread { w, lane, .. } = flight.thread;
+                let group = group.unwrap_or(*block.engine.groups.committed(w, lane));
+                block.engine.groups.ended.push((w, lane, group, flight.read, flight.write));
             }
         }
     }
@@ -359,11 +323,6 @@ impl Machine<'_> {
                 let Ok((index, at)) = self.memory.find(address, element as u64, self.guess) else { continue };
                 let region = self.memory.region(index);
                 let new = &data[row.offset + from..][..element];
-                let word = |bytes: &[u8]| {
-                    let mut raw = [0; 8];
-                    raw[..element].copy_from_slice(bytes);
-                    u64::from_le_bytes(raw)
-                };
                 let value = match reduction {
                     Some((fetch, ty)) => fetched(fetch, ty, word(&region.bytes[at..at + element]), word(new), 0),
                     None => word(new),
@@ -374,11 +333,14 @@ impl Machine<'_> {
         }
     }
 
-    pub(crate) fn bulk_commit(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
+    pub(crate) fn bulk_commit(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { w, mask, .. } = issue;
         for lane in lanes(mask) {
             let group = *block.engine.groups.committed(w, lane);
             *block.engine.groups.committed(w, lane) += 1;
-            for flight in block.engine.flights.iter_mut().filter(|flight| (flight.warp, flight.lane) == (w, lane)) {
+            for flight in
+                block.engine.flights.iter_mut().filter(|flight| (flight.thread.w, flight.thread.lane) == (w, lane))
+            {
                 if let Goal::Store { group: own @ None, .. } = &mut flight.goal {
                     *own = Some(group);
                 }
@@ -388,12 +350,13 @@ impl Machine<'_> {
     }
 
     /// Waits until so many groups of a thread are left: until they are read, or until they are written.
-    pub(crate) fn bulk_wait(&mut self, block: &mut Block, w: usize, i: &Instruction, reads: bool, mask: u32) -> Flow {
-        let left = self.lane_value(block, w, i.sources[0], first(mask)) as u32;
+    pub(crate) fn bulk_wait(&mut self, block: &mut Block, issue: Issue<'_>, reads: bool) -> Flow {
+        let Issue { w, mask, .. } = issue;
+        let left = self.source(block, issue, 0)[first(mask)] as u32;
         for lane in lanes(mask) {
             let over = block.engine.groups.committed(w, lane).saturating_sub(left);
             while let Some(at) = block.engine.flights.iter().position(|flight| {
-                (flight.warp, flight.lane) == (w, lane)
+                (flight.thread.w, flight.thread.lane) == (w, lane)
                     && matches!(flight.goal, Goal::Store { group: Some(group), .. } if group < over)
             }) {
                 self.land(block, at);
@@ -424,8 +387,8 @@ impl Machine<'_> {
     pub(crate) fn finish_flights(&mut self, block: &mut Block) {
         let flights = std::mem::take(&mut block.engine.flights);
         for flight in &flights {
-            let message = || "is not waited for, and the block that owns its shared memory ends".to_string();
-            self.report(FindingKind::Unfinished, block, flight.warp, flight.lane, flight.pc, None, message);
+            let message = || "is not complete when its block ends; wait for its group".to_string();
+            self.report(FindingKind::Unfinished, block, flight.thread, None, message);
         }
     }
 }

@@ -6,13 +6,7 @@
 
 use crate::sim::{
     FindingKind,
-    isa::instruction::Instruction,
-    state::{
-        block::Block,
-        clocks::lanes,
-        machine::{Flow, Machine, first},
-        warp::State,
-    },
+    state::{Block, Flow, Issue, Machine, State, View, lanes},
 };
 
 /// Registers of a multiprocessor.
@@ -25,29 +19,23 @@ impl Machine<'_> {
         self.entry.maxnreg.unwrap_or(share)
     }
 
-    pub(crate) fn set_registers(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        increases: bool,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        if !self.check_whole(block, w, mask, pc) {
+    pub(crate) fn set_registers(&mut self, block: &mut Block, issue: Issue<'_>, increases: bool) -> Flow {
+        let Issue { w, pc, .. } = issue;
+        if !self.check_whole(block, issue) {
             return Flow::Yield;
         }
-        let (wanted, initial) = (self.lane_value(block, w, i.sources[0], 0) as u32, self.initial_registers());
+        let (wanted, initial) = (self.source(block, issue, 0)[0] as u32, self.initial_registers());
         let held = |warp: usize| block.warps[warp].registers_held.unwrap_or(initial);
         let now = held(w);
         let allowed = (24..=256).contains(&wanted) && wanted.is_multiple_of(8);
         if !allowed || (increases && wanted < now) || (!increases && wanted > now) {
+            let side = if increases { "below" } else { "above" };
             let message = || {
                 format!(
-                    "asks for {wanted} registers; it has {now}, and may ask for multiples of 8 from 24 to 256 on its side of them"
+                    "requests {wanted} registers; expected a multiple of 8 in 24..=256 that is not {side} the current {now}"
                 )
             };
-            self.report(FindingKind::Operand, block, w, 0, pc, None, message);
+            self.report(FindingKind::Operand, block, issue.thread(0), None, message);
             return Flow::Next;
         }
         let total: u32 = (0..block.warps.len()).map(|warp| 32 * if warp == w { wanted } else { held(warp) }).sum();
@@ -66,11 +54,13 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    pub(crate) fn cluster_arrive(&mut self, block: &mut Block, w: usize, mask: u32, pc: usize) -> Flow {
+    pub(crate) fn cluster_arrive(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { w, mask, .. } = issue;
         let live = block.warps[w].live;
         if mask != live {
-            let message = || format!("is executed while lanes {:#010x} of the warp are elsewhere", live & !mask);
-            self.report(FindingKind::Divergence, block, w, first(mask), pc, None, message);
+            let message =
+                || format!("is executed without lanes {:#010x}; expected all live lanes of the warp", live & !mask);
+            self.report(FindingKind::Divergence, block, issue.first(), None, message);
         }
         let there = block.warps.iter().filter(|warp| warp.live != 0).count();
         let known = block.warps[w].clock.publish(mask, live);
@@ -78,10 +68,7 @@ impl Machine<'_> {
         cluster.warps.resize(block.warps.len(), 0);
         cluster.warps[w] = cluster.phase + 1;
         cluster.arrived += 1;
-        match &mut cluster.joined {
-            Some(joined) => joined.join(&known),
-            None => cluster.joined = Some(known),
-        }
+        View::gather(&mut cluster.joined, &known);
         if cluster.arrived >= there {
             cluster.arrived = 0;
             cluster.phase += 1;
@@ -92,14 +79,15 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    pub(crate) fn cluster_wait(&mut self, block: &mut Block, w: usize, mask: u32, pc: usize) -> Flow {
+    pub(crate) fn cluster_wait(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { w, mask, pc, .. } = issue;
         let version = block.version;
         let Block { cluster, warps, .. } = block;
         let warp = &mut warps[w];
         let arrived = cluster.warps.get(w).copied().unwrap_or(0);
         if arrived == 0 {
-            let message = || "waits for the cluster without having arrived".to_string();
-            self.report(FindingKind::Barrier, block, w, first(mask), pc, None, message);
+            let message = || "waits for the cluster barrier before it arrives at it".to_string();
+            self.report(FindingKind::Barrier, block, issue.first(), None, message);
             return Flow::Next;
         }
         if cluster.phase < arrived {
@@ -117,14 +105,16 @@ impl Machine<'_> {
     }
 
     /// An address of a block of the cluster; there is block 0 alone.
-    pub(crate) fn map_shared(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let (addresses, ranks) = (*self.value(block, w, i.sources[0]), *self.value(block, w, i.sources[1]));
+    pub(crate) fn map_shared(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { i, mask, .. } = issue;
+        self.check_sources(block, issue, &i.sources);
+        let (addresses, ranks) = (*self.source(block, issue, 0), *self.source(block, issue, 1));
         if let Some(lane) = lanes(mask).find(|lane| ranks[*lane] as u32 != 0) {
-            let message = || format!("names block {} of a cluster of one block", ranks[lane] as u32);
-            self.report(FindingKind::Operand, block, w, lane, pc, None, message);
+            let message =
+                || format!("names block {} of the cluster; expected 0, clusters have one block", ranks[lane] as u32);
+            self.report(FindingKind::Operand, block, issue.thread(lane), None, message);
         }
-        self.set(block, w, i.destinations[0], mask, &addresses);
+        self.define(block, issue, &addresses);
         Flow::Next
     }
 }

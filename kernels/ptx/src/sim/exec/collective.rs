@@ -1,66 +1,55 @@
-//! What the lanes of a warp do together: shuffles, votes, reductions, warp barriers.
+//! Collective instructions of a warp: shuffles, votes, reductions, warp barriers.
 
 use crate::sim::{
     FindingKind,
-    isa::{
-        fetch::{Fetch, fetched},
-        instruction::{CONSTANT, Instruction},
-        operation::{Shuffle, Vote},
-        types::Type,
-    },
-    state::{
-        block::Block,
-        clocks::lanes,
-        machine::{Flow, Machine, first},
-    },
+    isa::{CONSTANT, Fetch, Shuffle, Type, Vote, fetched},
+    state::{Block, Flow, Issue, Machine, first, lanes},
 };
 
 impl Machine<'_> {
-    /// Checks that all lanes that `members` names are here, and orders them. Gives back the members that run.
-    fn gather(&mut self, block: &mut Block, w: usize, members: u32, mask: u32, pc: usize, syncs: bool) -> u32 {
-        let warp = &block.warps[w];
-        let (absent, strangers) = (members & warp.live & !mask, mask & !members);
+    /// Checks that all lanes of the member mask in source `k` execute the instruction, and restricts it to them. Lanes that
+    /// name each other must have the same mask, so that of the first lane is taken.
+    fn gather<'i>(&mut self, block: &Block, issue: Issue<'i>, k: usize) -> Issue<'i> {
+        let members = self.scalar(block, issue, k) as u32;
+        let (absent, strangers) = (members & block.warps[issue.w].live & !issue.mask, issue.mask & !members);
         if absent != 0 {
-            let message = || format!("names lanes {absent:#010x} that are elsewhere");
-            self.report(FindingKind::Divergence, block, w, first(mask), pc, None, message);
+            let message = || format!("names lanes {absent:#010x} that do not execute it");
+            self.report(FindingKind::Divergence, block, issue.first(), None, message);
         }
         if strangers != 0 {
             let message =
-                || format!("is executed by lanes {strangers:#010x}, which its mask {members:#010x} leaves out");
-            self.report(FindingKind::Divergence, block, w, first(strangers), pc, None, message);
+                || format!("is executed by lanes {strangers:#010x} outside of its member mask {members:#010x}");
+            self.report(FindingKind::Divergence, block, issue.thread(first(strangers)), None, message);
         }
-        if syncs {
-            let warp = &mut block.warps[w];
-            warp.clock.sync(mask & members, warp.live);
-        }
-        mask & members
+        Issue { mask: issue.mask & members, ..issue }
     }
 
-    /// The member mask of each lane; they must agree among those that name each other, so the first one's is taken.
-    fn members(&mut self, block: &Block, w: usize, slot: u32, mask: u32) -> u32 {
-        self.lane_value(block, w, slot, first(mask)) as u32
+    /// [`Machine::gather`], after which the lanes are ordered.
+    fn synchronize<'i>(&mut self, block: &mut Block, issue: Issue<'i>, k: usize) -> Issue<'i> {
+        let issue = self.gather(block, issue, k);
+        let warp = &mut block.warps[issue.w];
+        warp.clock.sync(issue.mask, warp.live);
+        issue
     }
 
-    pub(crate) fn warp_barrier(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let members = self.members(block, w, i.sources[0], mask);
-        self.gather(block, w, members, mask, pc, true);
+    /// Writes the second destination, where there is one.
+    fn define_second(&self, block: &mut Block, issue: Issue<'_>, values: &[u64; 32]) {
+        if let Some(slot) = issue.i.destinations.get(1) {
+            self.set(block, issue.w, *slot, issue.mask, values);
+        }
+    }
+
+    pub(crate) fn warp_barrier(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        self.check_sources(block, issue, &issue.i.sources);
+        self.synchronize(block, issue, 0);
         Flow::Next
     }
 
-    pub(crate) fn shuffle(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        mode: Shuffle,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources[1..], mask, pc);
-        let [a, b, c, m] = [0, 1, 2, 3].map(|k| *self.value(block, w, i.sources[k]));
-        let members = m[first(mask)] as u32;
-        let mask = self.gather(block, w, members, mask, pc, true);
+    pub(crate) fn shuffle(&mut self, block: &mut Block, issue: Issue<'_>, mode: Shuffle) -> Flow {
+        self.check_sources(block, issue, &issue.i.sources[1..]);
+        let [a, b, c] = [0, 1, 2].map(|k| *self.source(block, issue, k));
+        let issue = self.synchronize(block, issue, 3);
+        let Issue { i, w, mask, .. } = issue;
         let known = if i.sources[0] & CONSTANT == 0 { block.warps[w].defined[i.sources[0] as usize] } else { u32::MAX };
         let (mut values, mut valid, mut missing, mut absent) = ([0; 32], [0; 32], 0_u32, 0_u32);
         for lane in lanes(mask) {
@@ -80,100 +69,64 @@ impl Machine<'_> {
             valid[lane] = u64::from(inside);
         }
         if absent != 0 {
-            let message = || "reads a lane that is not here".to_string();
-            self.report(FindingKind::Uninitialized, block, w, first(absent), pc, None, message);
+            let message = || "reads a lane that does not execute it".to_string();
+            self.report(FindingKind::Uninitialized, block, issue.thread(first(absent)), None, message);
         }
-        self.set_known(block, w, i.destinations[0], mask, &values, missing);
-        if let Some(predicate) = i.destinations.get(1) {
-            self.set(block, w, *predicate, mask, &valid);
-        }
+        self.set_known(block, issue, i.destinations[0], &values, missing);
+        self.define_second(block, issue, &valid);
         Flow::Next
     }
 
-    pub(crate) fn vote(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        vote: Vote,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let members = self.members(block, w, i.sources[1], mask);
-        let mask = self.gather(block, w, members, mask, pc, true);
-        let flags = *self.value(block, w, i.sources[0]);
-        let mut ballot = 0;
-        for lane in lanes(mask) {
-            ballot |= u32::from((flags[lane] != 0) != i.modifiers.negated) << lane;
-        }
+    pub(crate) fn vote(&mut self, block: &mut Block, issue: Issue<'_>, vote: Vote) -> Flow {
+        self.check_sources(block, issue, &issue.i.sources);
+        let issue = self.synchronize(block, issue, 1);
+        let flags = self.source(block, issue, 0);
+        let holds = |lane: &usize| (flags[*lane] != 0) != issue.i.modifiers.negated;
+        let ballot: u32 = lanes(issue.mask).filter(holds).map(|lane| 1 << lane).sum();
         let value = match vote {
-            Vote::All => u64::from(ballot == mask),
+            Vote::All => u64::from(ballot == issue.mask),
             Vote::Any => u64::from(ballot != 0),
-            Vote::Uniform => u64::from(ballot == mask || ballot == 0),
+            Vote::Uniform => u64::from(ballot == issue.mask || ballot == 0),
             Vote::Ballot => u64::from(ballot),
         };
-        self.set(block, w, i.destinations[0], mask, &[value; 32]);
+        self.define(block, issue, &[value; 32]);
         Flow::Next
     }
 
-    pub(crate) fn matching(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        all: bool,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let members = self.members(block, w, i.sources[1], mask);
-        let mask = self.gather(block, w, members, mask, pc, true);
-        let values = *self.value(block, w, i.sources[0]);
+    pub(crate) fn matching(&mut self, block: &mut Block, issue: Issue<'_>, all: bool) -> Flow {
+        self.check_sources(block, issue, &issue.i.sources);
+        let issue = self.synchronize(block, issue, 1);
+        let (mask, values) = (issue.mask, self.source(block, issue, 0));
         let same: [u64; 32] = std::array::from_fn(|lane| {
             lanes(mask).filter(|other| values[*other] == values[lane]).map(|other| 1_u64 << other).sum()
         });
         if all {
             let agree = lanes(mask).all(|lane| same[lane] == u64::from(mask));
-            self.set(block, w, i.destinations[0], mask, &[if agree { u64::from(mask) } else { 0 }; 32]);
-            if let Some(predicate) = i.destinations.get(1) {
-                self.set(block, w, *predicate, mask, &[u64::from(agree); 32]);
-            }
+            self.define(block, issue, &[if agree { u64::from(mask) } else { 0 }; 32]);
+            self.define_second(block, issue, &[u64::from(agree); 32]);
         } else {
-            self.set(block, w, i.destinations[0], mask, &same);
+            self.define(block, issue, &same);
         }
         Flow::Next
     }
 
-    pub(crate) fn reduce(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        fetch: Fetch,
-        ty: Type,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let members = self.members(block, w, i.sources[1], mask);
-        let mask = self.gather(block, w, members, mask, pc, true);
-        let values = *self.value(block, w, i.sources[0]);
-        let result = lanes(mask).map(|lane| values[lane] & 0xFFFF_FFFF).reduce(|a, b| fetched(fetch, ty, a, b, 0));
-        self.set(block, w, i.destinations[0], mask, &[result.unwrap_or(0); 32]);
+    pub(crate) fn reduce(&mut self, block: &mut Block, issue: Issue<'_>, fetch: Fetch, ty: Type) -> Flow {
+        self.check_sources(block, issue, &issue.i.sources);
+        let issue = self.synchronize(block, issue, 1);
+        let values = self.source(block, issue, 0);
+        let values = lanes(issue.mask).map(|lane| values[lane] & 0xFFFF_FFFF);
+        let result = values.reduce(|a, b| fetched(fetch, ty, a, b, 0)).unwrap_or(0);
+        self.define(block, issue, &[result; 32]);
         Flow::Next
     }
 
-    /// One lane of the members is chosen: the first.
-    pub(crate) fn elect(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let members = self.members(block, w, i.sources[0], mask);
-        let mask = self.gather(block, w, members, mask, pc, false);
-        let leader = first(mask);
-        self.set(block, w, i.destinations[0], mask, &[leader as u64; 32]);
-        if let Some(predicate) = i.destinations.get(1) {
-            self.set(block, w, *predicate, mask, &std::array::from_fn(|lane| u64::from(lane == leader)));
-        }
+    /// Elects the first lane of the members.
+    pub(crate) fn elect(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        self.check_sources(block, issue, &issue.i.sources);
+        let issue = self.gather(block, issue, 0);
+        let leader = first(issue.mask);
+        self.define(block, issue, &[leader as u64; 32]);
+        self.define_second(block, issue, &std::array::from_fn(|lane| u64::from(lane == leader)));
         Flow::Next
     }
 }

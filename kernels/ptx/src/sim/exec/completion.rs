@@ -2,7 +2,7 @@
 
 use crate::sim::{
     FindingKind,
-    state::{block::Block, machine::Machine},
+    state::{Block, Machine, Thread},
 };
 
 impl Machine<'_> {
@@ -34,22 +34,15 @@ impl Machine<'_> {
                 let own = block.warps.get(w).map_or(0, |warp| warp.products.count());
                 if let Some(pc) = issued.get(own) {
                     let message = || format!("is issued by some warps of the warpgroup and not by warp {w}");
-                    self.report(
-                        FindingKind::Divergence,
-                        block,
-                        w.min(block.warps.len() - 1),
-                        0,
-                        *pc as usize,
-                        None,
-                        message,
-                    );
+                    let thread = Thread { w: w.min(block.warps.len() - 1), lane: 0, pc: *pc as usize };
+                    self.report(FindingKind::Divergence, block, thread, None, message);
                 }
             }
         }
         for w in 0..block.warps.len() {
             if let Some(pc) = block.warps[w].products.unfinished() {
-                let message = || "is never waited for".to_string();
-                self.report(FindingKind::Unfinished, block, w, 0, pc, None, message);
+                let message = || "is never waited for; use wgmma.wait_group".to_string();
+                self.report(FindingKind::Unfinished, block, Thread { w, lane: 0, pc }, None, message);
             }
         }
     }

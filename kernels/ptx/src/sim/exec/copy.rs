@@ -7,18 +7,9 @@
 
 use crate::sim::{
     FindingKind,
-    isa::{
-        instruction::{CONSTANT, Instruction},
-        space::Space,
-    },
+    isa::{CONSTANT, Space},
     schedule::Completion,
-    state::{
-        block::Block,
-        clocks::{COPY, Epoch, lanes},
-        copy::{Arrival, Copies, Copy},
-        machine::{Flow, Machine, first},
-        memory::Spot,
-    },
+    state::{Arrival, AsyncCopy, Block, COPY, Copies, Epoch, Flow, Issue, Machine, Spot, Thread, first, lanes},
 };
 
 impl Machine<'_> {
@@ -27,10 +18,11 @@ impl Machine<'_> {
         block.warps[w].clock.timeline + self.warps as u32
     }
 
-    pub(crate) fn copy_async(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let (to, from) = (self.addresses(block, w, i, 0, 0), self.addresses(block, w, i, 1, 1));
-        let sizes = *self.value(block, w, i.sources[2]);
+    pub(crate) fn copy_async(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { i, w, mask, pc } = issue;
+        self.check_sources(block, issue, &i.sources);
+        let (to, from) = (self.addresses(block, issue, 0, 0), self.addresses(block, issue, 1, 1));
+        let sizes = *self.source(block, issue, 2);
         let reads = match i.sources.get(3) {
             None => sizes,
             // A predicate asks to ignore the source, a number says how much of it there is.
@@ -49,28 +41,33 @@ impl Machine<'_> {
             let (bytes, read) = (sizes[lane] as usize, reads[lane] as usize & 0xFFFF_FFFF);
             let allowed: &[usize] = if i.opcode.contains(".cg") { &[16] } else { &[4, 8, 16] };
             if !allowed.contains(&bytes) || read > bytes {
-                let message = || format!("copies {read} of {bytes} bytes, which it cannot");
-                self.report(FindingKind::Operand, block, w, lane, pc, None, message);
+                let message = || {
+                    format!(
+                        "copies {read} of {bytes} bytes; expected one of {allowed:?}, and no more read than written"
+                    )
+                };
+                self.report(FindingKind::Operand, block, issue.thread(lane), None, message);
                 continue;
             }
-            let Some(Spot::Shared(at)) = self.locate(block, w, lane, pc, Some(Space::Shared), to[lane], bytes, bytes)
+            let Some(Spot::Shared(at)) =
+                self.locate(block, issue.thread(lane), Some(Space::Shared), to[lane], bytes, bytes)
             else {
                 continue;
             };
             let spot = if read == 0 {
                 None
             } else {
-                self.locate(block, w, lane, pc, Some(Space::Global), from[lane], read, bytes)
+                self.locate(block, issue.thread(lane), Some(Space::Global), from[lane], read, bytes)
             };
             let epoch = Epoch { timeline, clock: sequence, pc: pc as u32, lane: lane as u8, flags: COPY };
             if let Some(spot) = spot {
-                self.read(block, w, lane, pc, spot, read, epoch, false);
+                self.read(block, issue.thread(lane), spot, read, epoch, false);
                 sources.push((lane, spot));
             }
-            self.write(block, w, lane, pc, Spot::Shared(at), &[0xFF; 16][..bytes], epoch);
+            self.write(block, issue.thread(lane), Spot::Shared(at), &[0xFF; 16][..bytes], epoch);
             block.pending[at / 4..(at + bytes) / 4].fill(pc as u32 + 1);
             targets.push((lane, Spot::Shared(at)));
-            let copy = Copy { lane: lane as u8, group: None, sequence, from: spot, to: at, bytes, read };
+            let copy = AsyncCopy { lane: lane as u8, group: None, sequence, from: spot, to: at, bytes, read };
             block.warps[w].copies.all.push(copy);
         }
         self.measure(pc, &sources, &from, whole, false);
@@ -82,7 +79,7 @@ impl Machine<'_> {
     }
 
     /// The bytes of the copies that `wanted` takes arrive.
-    fn bring(&mut self, block: &mut Block, w: usize, wanted: impl Fn(&Copies, &Copy) -> bool) {
+    fn bring(&mut self, block: &mut Block, w: usize, wanted: impl Fn(&Copies, &AsyncCopy) -> bool) {
         let mut copies = std::mem::take(&mut block.warps[w].copies.all);
         copies.retain(|copy| {
             if !wanted(&block.warps[w].copies, copy) {
@@ -99,7 +96,8 @@ impl Machine<'_> {
         block.warps[w].copies.all = copies;
     }
 
-    pub(crate) fn copy_commit(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
+    pub(crate) fn copy_commit(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { w, mask, .. } = issue;
         let copies = &mut block.warps[w].copies;
         for copy in copies.all.iter_mut().filter(|copy| copy.group.is_none() && mask >> copy.lane & 1 == 1) {
             copy.group = Some(copies.ends[usize::from(copy.lane)].len() as u32);
@@ -108,7 +106,8 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    pub(crate) fn copy_wait(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32) -> Flow {
+    pub(crate) fn copy_wait(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { i, w, mask, .. } = issue;
         let left = i.sources.first().map(|slot| self.lane_value(block, w, *slot, first(mask)) as u32);
         self.bring(block, w, |copies, copy| {
             let committed = copies.committed(usize::from(copy.lane));
@@ -135,30 +134,23 @@ impl Machine<'_> {
         warp.clock.wait_copies(mask, &over);
     }
 
-    pub(crate) fn copy_arrive(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        expected: bool,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let addresses = self.addresses(block, w, i, 0, 0);
+    pub(crate) fn copy_arrive(&mut self, block: &mut Block, issue: Issue<'_>, expected: bool) -> Flow {
+        let Issue { i, w, mask, pc } = issue;
+        self.check_sources(block, issue, &i.sources);
+        let addresses = self.addresses(block, issue, 0, 0);
         let timeline = self.copy_timeline(block, w);
         for lane in lanes(mask) {
             let space = i.opcode.contains(".shared").then_some(Space::Shared);
-            let Some(Spot::Shared(at)) = self.locate(block, w, lane, pc, space, addresses[lane], 8, 8) else {
+            let Some(Spot::Shared(at)) = self.locate(block, issue.thread(lane), space, addresses[lane], 8, 8) else {
                 continue;
             };
             if block.mbarriers.get(at).is_none() {
-                let message = || "finds no initialized mbarrier".to_string();
-                self.report(FindingKind::Barrier, block, w, lane, pc, Some(addresses[lane]), message);
+                let message = || "uses an mbarrier that is not initialized".to_string();
+                self.report(FindingKind::Barrier, block, issue.thread(lane), Some(addresses[lane]), message);
                 continue;
             }
             if !expected {
-                self.count_arrivals(block, w, lane, pc, at, -1);
+                self.count_arrivals(block, issue.thread(lane), at, -1);
             }
             let warp = &mut block.warps[w];
             let mut known = warp.clock.nothing();
@@ -180,7 +172,8 @@ impl Machine<'_> {
         let arrival = block.warps[w].copies.arrivals.remove(0);
         self.bring(block, w, |_, copy| copy.lane == arrival.lane && copy.sequence <= arrival.sequence);
         self.complete_bytes(block, arrival.at, 0, &arrival.known);
-        self.count_arrivals(block, w, usize::from(arrival.lane), arrival.pc, arrival.at, 1);
+        let thread = Thread { w, lane: usize::from(arrival.lane), pc: arrival.pc };
+        self.count_arrivals(block, thread, arrival.at, 1);
         true
     }
 

@@ -1,101 +1,84 @@
 //! One instruction of a warp, by its operation.
 
 use crate::sim::{
-    isa::{
-        asynchronous::Async,
-        form::{Run, RunTwo},
-        instruction::{CONSTANT, Instruction, SINK},
-        operation::{Fence, Operation},
-        space::{Space, space_of, window},
-    },
-    state::{
-        block::Block,
-        clocks::lanes,
-        machine::{Flow, Machine},
-    },
+    isa::{Async, CONSTANT, Fence, Operation, Run, RunTwo, SINK, Space, space_of, window},
+    state::{Block, Flow, Issue, Machine, lanes},
 };
 
 impl Machine<'_> {
     /// Runs anything but a branch in the lanes of `mask`.
-    pub(crate) fn execute(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
-        match i.operation {
-            Operation::One(run) => self.one(block, w, i, run, mask),
-            Operation::Two(run) => self.two(block, w, i, run, mask),
-            Operation::Move => self.copy_register(block, w, i, mask),
-            Operation::Pack(bits) => self.pack(block, w, i, bits, mask),
-            Operation::Unpack(bits) => self.unpack(block, w, i, bits, mask),
-            Operation::Clock => self.all_lanes(block, w, i, mask, self.metrics.issued),
-            Operation::Policy => self.all_lanes(block, w, i, mask, 0),
-            Operation::ActiveMask => self.all_lanes(block, w, i, mask, u64::from(mask)),
-            Operation::Convert { space, to_space } => self.convert(block, w, i, space, to_space, mask, pc),
-            Operation::IsSpace(space) => self.is_space(block, w, i, space, mask, pc),
-            Operation::Load(access) => self.load(block, w, i, access, mask, pc),
-            Operation::Store(access) => self.store(block, w, i, access, mask, pc),
-            Operation::Atomic(atomic) => self.atomic(block, w, i, atomic, mask, pc),
-            Operation::Shuffle(mode) => self.shuffle(block, w, i, mode, mask, pc),
-            Operation::Vote(vote) => self.vote(block, w, i, vote, mask, pc),
-            Operation::Match { all } => self.matching(block, w, i, all, mask, pc),
-            Operation::Reduce(fetch, ty) => self.reduce(block, w, i, fetch, ty, mask, pc),
-            Operation::Elect => self.elect(block, w, i, mask, pc),
-            Operation::WarpBarrier => self.warp_barrier(block, w, i, mask, pc),
-            Operation::Barrier(barrier) => self.barrier(block, w, i, barrier, mask, pc),
-            Operation::Fence(fence) => self.fence(block, w, fence, mask, pc),
-            Operation::CopyAsync => self.copy_async(block, w, i, mask, pc),
-            Operation::CopyCommit => self.copy_commit(block, w, mask),
-            Operation::CopyWait => self.copy_wait(block, w, i, mask),
-            Operation::CopyArrive { expected } => self.copy_arrive(block, w, i, expected, mask, pc),
-            Operation::LoadMatrix { count, transposed } => self.load_matrix(block, w, i, count, transposed, mask, pc),
-            Operation::StoreMatrix { count, transposed } => self.store_matrix(block, w, i, count, transposed, mask, pc),
-            Operation::Multiply(multiply) => self.multiply(block, w, i, multiply, mask, pc),
-            Operation::Async(what) => self.asynchronous(block, w, i, what, mask, pc),
+    pub(crate) fn execute(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        match issue.i.operation {
+            Operation::One(run) => self.one(block, issue, run),
+            Operation::Two(run) => self.two(block, issue, run),
+            Operation::Move => self.copy_register(block, issue),
+            Operation::Pack(bits) => self.pack(block, issue, bits),
+            Operation::Unpack(bits) => self.unpack(block, issue, bits),
+            Operation::Clock => self.all_lanes(block, issue, self.metrics.issued),
+            Operation::Policy => self.all_lanes(block, issue, 0),
+            Operation::ActiveMask => self.all_lanes(block, issue, u64::from(issue.mask)),
+            Operation::Convert { space, to_space } => self.convert(block, issue, space, to_space),
+            Operation::IsSpace(space) => self.is_space(block, issue, space),
+            Operation::Load(access) => self.load(block, issue, access),
+            Operation::Store(access) => self.store(block, issue, access),
+            Operation::Atomic(atomic) => self.atomic(block, issue, atomic),
+            Operation::Shuffle(mode) => self.shuffle(block, issue, mode),
+            Operation::Vote(vote) => self.vote(block, issue, vote),
+            Operation::Match { all } => self.matching(block, issue, all),
+            Operation::Reduce(fetch, ty) => self.reduce(block, issue, fetch, ty),
+            Operation::Elect => self.elect(block, issue),
+            Operation::WarpBarrier => self.warp_barrier(block, issue),
+            Operation::Barrier(barrier) => self.barrier(block, issue, barrier),
+            Operation::Fence(fence) => self.fence(block, issue, fence),
+            Operation::CopyAsync => self.copy_async(block, issue),
+            Operation::CopyCommit => self.copy_commit(block, issue),
+            Operation::CopyWait => self.copy_wait(block, issue),
+            Operation::CopyArrive { expected } => self.copy_arrive(block, issue, expected),
+            Operation::LoadMatrix { count, transposed } => self.load_matrix(block, issue, count, transposed),
+            Operation::StoreMatrix { count, transposed } => self.store_matrix(block, issue, count, transposed),
+            Operation::Multiply(multiply) => self.multiply(block, issue, multiply),
+            Operation::Async(what) => self.asynchronous(block, issue, what),
             Operation::Nothing => Flow::Next,
             Operation::Branch | Operation::BranchIndexed | Operation::Return | Operation::Trap => Flow::Next,
         }
     }
 
-    fn asynchronous(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        what: Async,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
+    fn asynchronous(&mut self, block: &mut Block, issue: Issue<'_>, what: Async) -> Flow {
         match what {
-            Async::Init => self.mbarrier_init(block, w, i, mask, pc),
-            Async::Invalidate => self.mbarrier_invalidate(block, w, i, mask, pc),
-            Async::Arrive(arrive) => self.mbarrier_arrive(block, w, i, arrive, mask, pc),
-            Async::ExpectBytes => self.mbarrier_bytes(block, w, i, true, mask, pc),
-            Async::CompleteBytes => self.mbarrier_bytes(block, w, i, false, mask, pc),
-            Async::Wait(wait) => self.mbarrier_wait(block, w, i, wait, mask, pc),
-            Async::PendingCount => self.mbarrier_pending(block, w, i, mask, pc),
-            Async::Bulk(bulk) => self.bulk(block, w, i, bulk, mask, pc),
-            Async::BulkCommit => self.bulk_commit(block, w, mask),
-            Async::BulkWait { reads } => self.bulk_wait(block, w, i, reads, mask),
-            Async::Product(product) => self.product(block, w, i, product, mask, pc),
-            Async::ProductFence => self.product_fence(block, w, mask, pc),
-            Async::ProductCommit => self.product_commit(block, w, mask, pc),
-            Async::ProductWait => self.product_wait(block, w, i, mask, pc),
-            Async::SetRegisters { increases } => self.set_registers(block, w, i, increases, mask, pc),
-            Async::ClusterArrive => self.cluster_arrive(block, w, mask, pc),
-            Async::ClusterWait => self.cluster_wait(block, w, mask, pc),
-            Async::MapShared => self.map_shared(block, w, i, mask, pc),
+            Async::Init => self.mbarrier_init(block, issue),
+            Async::Invalidate => self.mbarrier_invalidate(block, issue),
+            Async::Arrive(arrive) => self.mbarrier_arrive(block, issue, arrive),
+            Async::ExpectBytes => self.mbarrier_bytes(block, issue, true),
+            Async::CompleteBytes => self.mbarrier_bytes(block, issue, false),
+            Async::Wait(wait) => self.mbarrier_wait(block, issue, wait),
+            Async::PendingCount => self.mbarrier_pending(block, issue),
+            Async::Bulk(bulk) => self.bulk(block, issue, bulk),
+            Async::BulkCommit => self.bulk_commit(block, issue),
+            Async::BulkWait { reads } => self.bulk_wait(block, issue, reads),
+            Async::Product(product) => self.product(block, issue, product),
+            Async::ProductFence => self.product_fence(block, issue),
+            Async::ProductCommit => self.product_commit(block, issue),
+            Async::ProductWait => self.product_wait(block, issue),
+            Async::SetRegisters { increases } => self.set_registers(block, issue, increases),
+            Async::ClusterArrive => self.cluster_arrive(block, issue),
+            Async::ClusterWait => self.cluster_wait(block, issue),
+            Async::MapShared => self.map_shared(block, issue),
             Async::Nothing => Flow::Next,
         }
     }
 
     /// The sources of a form of arithmetic.
     #[inline]
-    fn operands<'v>(&'v self, block: &'v Block, w: usize, i: &Instruction) -> [&'v [u64; 32]; 4] {
+    fn operands<'v>(&'v self, block: &'v Block, issue: Issue<'_>) -> [&'v [u64; 32]; 4] {
         const NOTHING: &[u64; 32] = &[0; 32];
-        std::array::from_fn(|k| i.sources.get(k).map_or(NOTHING, |slot| self.value(block, w, *slot)))
+        std::array::from_fn(|k| issue.i.sources.get(k).map_or(NOTHING, |slot| self.value(block, issue.w, *slot)))
     }
 
-    fn one(&mut self, block: &mut Block, w: usize, i: &Instruction, run: Run, mask: u32) -> Flow {
-        let unknown = self.unknown(block, w, i, mask);
+    fn one(&mut self, block: &mut Block, issue: Issue<'_>, run: Run) -> Flow {
+        let Issue { i, mask, .. } = issue;
+        let unknown = self.unknown(block, issue);
         let (approximation, mut out) = (self.approximation(), [0; 32]);
-        let [a, b, c, d] = self.operands(block, w, i);
+        let [a, b, c, d] = self.operands(block, issue);
         if mask == u32::MAX {
             for (lane, out) in out.iter_mut().enumerate() {
                 *out = run(&[a[lane], b[lane], c[lane], d[lane]], &i.modifiers, approximation);
@@ -106,34 +89,36 @@ impl Machine<'_> {
             }
         }
         self.metrics.scalar_flops += u64::from(i.flops * mask.count_ones());
-        self.set_known(block, w, i.destinations[0], mask, &out, unknown);
+        self.set_known(block, issue, i.destinations[0], &out, unknown);
         Flow::Next
     }
 
-    fn two(&mut self, block: &mut Block, w: usize, i: &Instruction, run: RunTwo, mask: u32) -> Flow {
-        let unknown = self.unknown(block, w, i, mask);
+    fn two(&mut self, block: &mut Block, issue: Issue<'_>, run: RunTwo) -> Flow {
+        let Issue { i, mask, .. } = issue;
+        let unknown = self.unknown(block, issue);
         let (approximation, mut first, mut second) = (self.approximation(), [0; 32], [0; 32]);
-        let [a, b, c, d] = self.operands(block, w, i);
+        let [a, b, c, d] = self.operands(block, issue);
         for lane in lanes(mask) {
             (first[lane], second[lane]) = run(&[a[lane], b[lane], c[lane], d[lane]], &i.modifiers, approximation);
         }
-        self.set_known(block, w, i.destinations[0], mask, &first, unknown);
+        self.set_known(block, issue, i.destinations[0], &first, unknown);
         if let Some(slot) = i.destinations.get(1) {
-            self.set_known(block, w, *slot, mask, &second, unknown);
+            self.set_known(block, issue, *slot, &second, unknown);
         }
         Flow::Next
     }
 
     /// Lanes whose result is made of something that nobody has written. That is no harm until somebody stores it,
     /// branches on it or goes to an address made of it: compilers compute in lanes whose results they drop.
-    fn unknown(&self, block: &Block, w: usize, i: &Instruction, mask: u32) -> u32 {
+    fn unknown(&self, block: &Block, issue: Issue<'_>) -> u32 {
+        let Issue { i, w, mask, .. } = issue;
         let known = |slot: u32| if slot & CONSTANT == 0 { block.warps[w].defined[slot as usize] } else { u32::MAX };
         let unknown = i.sources.iter().fold(0, |unknown, slot| unknown | mask & !known(*slot));
         if unknown == 0 || !i.modifiers.selects {
             return unknown;
         }
         // A choice is known if what chooses and what is chosen are.
-        let (a, b, choice) = (known(i.sources[0]), known(i.sources[1]), self.value(block, w, i.sources[2]));
+        let (a, b, choice) = (known(i.sources[0]), known(i.sources[1]), self.source(block, issue, 2));
         lanes(unknown & known(i.sources[2])).fold(unknown, |unknown, lane| {
             let chosen = if choice[lane] != 0 { a } else { b };
             if chosen >> lane & 1 == 1 { unknown & !(1 << lane) } else { unknown }
@@ -141,30 +126,24 @@ impl Machine<'_> {
     }
 
     /// Writes a register whose values in the lanes of `unknown` are made of nothing.
-    pub(crate) fn set_known(
-        &self,
-        block: &mut Block,
-        w: usize,
-        slot: u32,
-        mask: u32,
-        values: &[u64; 32],
-        unknown: u32,
-    ) {
-        self.set(block, w, slot, mask, values);
+    pub(crate) fn set_known(&self, block: &mut Block, issue: Issue<'_>, slot: u32, values: &[u64; 32], unknown: u32) {
+        self.set(block, issue.w, slot, issue.mask, values);
         if unknown != 0 && slot != SINK {
-            block.warps[w].defined[slot as usize] &= !unknown;
+            block.warps[issue.w].defined[slot as usize] &= !unknown;
         }
     }
 
-    fn copy_register(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32) -> Flow {
-        let unknown = self.unknown(block, w, i, mask);
-        let values = *self.value(block, w, i.sources[0]);
-        self.set_known(block, w, i.destinations[0], mask, &values, unknown);
+    fn copy_register(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { i, .. } = issue;
+        let unknown = self.unknown(block, issue);
+        let values = *self.source(block, issue, 0);
+        self.set_known(block, issue, i.destinations[0], &values, unknown);
         Flow::Next
     }
 
-    fn pack(&mut self, block: &mut Block, w: usize, i: &Instruction, bits: u32, mask: u32) -> Flow {
-        let unknown = self.unknown(block, w, i, mask);
+    fn pack(&mut self, block: &mut Block, issue: Issue<'_>, bits: u32) -> Flow {
+        let Issue { i, w, .. } = issue;
+        let unknown = self.unknown(block, issue);
         let mut out = [0; 32];
         for (part, slot) in i.sources.iter().enumerate() {
             let values = self.value(block, w, *slot);
@@ -172,51 +151,46 @@ impl Machine<'_> {
                 *out |= (value & (u64::MAX >> (64 - bits))) << (bits * part as u32);
             }
         }
-        self.set_known(block, w, i.destinations[0], mask, &out, unknown);
+        self.set_known(block, issue, i.destinations[0], &out, unknown);
         Flow::Next
     }
 
-    fn unpack(&mut self, block: &mut Block, w: usize, i: &Instruction, bits: u32, mask: u32) -> Flow {
-        let unknown = self.unknown(block, w, i, mask);
-        let values = *self.value(block, w, i.sources[0]);
+    fn unpack(&mut self, block: &mut Block, issue: Issue<'_>, bits: u32) -> Flow {
+        let Issue { i, .. } = issue;
+        let unknown = self.unknown(block, issue);
+        let values = *self.source(block, issue, 0);
         for (part, slot) in i.destinations.iter().enumerate() {
             let out = values.map(|value| value >> (bits * part as u32) & (u64::MAX >> (64 - bits)));
-            self.set_known(block, w, *slot, mask, &out, unknown);
+            self.set_known(block, issue, *slot, &out, unknown);
         }
         Flow::Next
     }
 
-    fn all_lanes(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, value: u64) -> Flow {
-        self.set(block, w, i.destinations[0], mask, &[value; 32]);
+    fn all_lanes(&mut self, block: &mut Block, issue: Issue<'_>, value: u64) -> Flow {
+        self.define(block, issue, &[value; 32]);
         Flow::Next
     }
 
-    fn convert(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        space: Space,
-        to_space: bool,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
+    fn convert(&mut self, block: &mut Block, issue: Issue<'_>, space: Space, to_space: bool) -> Flow {
+        let Issue { i, .. } = issue;
+        self.check_sources(block, issue, &i.sources);
         let start = window(space);
-        let values = self.value(block, w, i.sources[0]);
+        let values = self.source(block, issue, 0);
         let out = values.map(|value| if to_space { value.wrapping_sub(start) } else { value.wrapping_add(start) });
-        self.set(block, w, i.destinations[0], mask, &out);
+        self.define(block, issue, &out);
         Flow::Next
     }
 
-    fn is_space(&mut self, block: &mut Block, w: usize, i: &Instruction, space: Space, mask: u32, pc: usize) -> Flow {
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let out = self.value(block, w, i.sources[0]).map(|value| u64::from(space_of(value).0 == space));
-        self.set(block, w, i.destinations[0], mask, &out);
+    fn is_space(&mut self, block: &mut Block, issue: Issue<'_>, space: Space) -> Flow {
+        let Issue { i, .. } = issue;
+        self.check_sources(block, issue, &i.sources);
+        let out = self.source(block, issue, 0).map(|value| u64::from(space_of(value).0 == space));
+        self.define(block, issue, &out);
         Flow::Next
     }
 
-    fn fence(&mut self, block: &mut Block, w: usize, fence: Fence, mask: u32, pc: usize) -> Flow {
+    fn fence(&mut self, block: &mut Block, issue: Issue<'_>, fence: Fence) -> Flow {
+        let Issue { w, mask, pc, .. } = issue;
         let Block { warps, mbarriers, withheld, .. } = block;
         let warp = &mut warps[w];
         match fence {

@@ -7,30 +7,16 @@
 use crate::Launch;
 use crate::sim::{
     Argument, Error, FindingKind, Module, Options, Report,
-    isa::{
-        instruction::{Instruction, SPECIALS},
-        operation::Operation,
-    },
-    limits::Limits,
+    isa::{Operation, SPECIALS},
+    limits::{Limits, ensure},
     metrics::{Metrics, Site, SiteMemory, Traffic},
     report::Findings,
     schedule::{Chooser, Completion, Draw},
     state::{
-        barrier::Barrier,
-        barrier::Cluster,
-        block::Block,
-        bulk::Engine,
-        clocks::{self, lanes},
-        machine::{Flow, Machine, first, position},
-        mbarrier::Mbarriers,
-        memory::{Memory, Region},
-        published::Withheld,
-        warp::{State, Warp},
+        Block, Cluster, Engine, Flow, Issue, Machine, Mbarriers, Memory, Region, SHARED, State, Thread, Warp, Withheld,
+        first, lanes, position, timelines,
     },
-    text::{
-        entry::{Constant, Entry},
-        module::Outline,
-    },
+    text::{Constant, Entry, Outline},
 };
 use std::collections::{HashMap, VecDeque};
 
@@ -61,9 +47,10 @@ impl Module {
         options: &Options,
     ) -> Result<Report, Error> {
         let (outline, entry) = self.decoded(entry)?;
-        let params = check(outline, entry, launch, arguments, &self.limits)?;
+        check_sizes(outline, entry, launch, &self.limits)?;
+        let params = parameters(outline, arguments)?;
         let warps = launch.block.iter().map(|n| *n as usize).product::<usize>().div_ceil(32);
-        memory.begin_launch(clocks::timelines(warps));
+        memory.begin_launch(timelines(warps));
         let constants = entry.constants.iter().map(|constant| match *constant {
             Constant::Bits(bits) => [bits; 32],
             Constant::Global(index, offset) => [memory.symbol(self, index).wrapping_add_signed(offset); 32],
@@ -110,27 +97,19 @@ fn block_bytes(entry: &Entry, launch: Launch) -> u64 {
     1024 + warps * (4096 + REGISTER * entry.registers.len() as u64 + 64 * entry.local_bytes) + SHARED * shared
 }
 
-/// The bytes of the parameters, if they and the launch fit `entry`.
-fn check(
-    outline: &Outline,
-    entry: &Entry,
-    launch: Launch,
-    arguments: &[Argument],
-    limits: &Limits,
-) -> Result<Vec<u8>, Error> {
-    check_sizes(outline, entry, launch, limits)?;
-    let (name, fail) = (&entry.name, |message: String| Err(Error::Launch(message)));
-    if outline.params.len() != arguments.len() {
-        let (wanted, given) = (outline.params.len(), arguments.len());
-        return fail(format!("`{name}` has {wanted} parameters and got {given} arguments"));
-    }
+/// The bytes of the parameters, if they fit `outline`.
+fn parameters(outline: &Outline, arguments: &[Argument]) -> Result<Vec<u8>, Error> {
+    let (name, expected, found) = (&outline.name, outline.params.len(), arguments.len());
+    ensure(expected == found, || {
+        format!("wrong number of arguments for `{name}`; expected {expected}, found {found}")
+    })?;
     let mut bytes = vec![0; outline.param_bytes as usize];
     for (param, argument) in outline.params.iter().zip(arguments) {
-        let value = argument.bytes();
-        if value.len() as u64 != param.bytes {
-            let (name, wanted, given) = (&param.name, param.bytes, value.len());
-            return fail(format!("parameter `{name}` has {wanted} bytes and its argument {given}"));
-        }
+        let (value, expected) = (argument.bytes(), param.bytes);
+        ensure(value.len() as u64 == expected, || {
+            let (name, found) = (&param.name, value.len());
+            format!("wrong size of the argument for parameter `{name}`; expected {expected} bytes, found {found}")
+        })?;
         bytes[param.offset as usize..][..value.len()].copy_from_slice(&value);
     }
     Ok(bytes)
@@ -138,51 +117,44 @@ fn check(
 
 /// Checks grid, block and memory against what the entry, the device and the limits allow.
 fn check_sizes(outline: &Outline, entry: &Entry, launch: Launch, limits: &Limits) -> Result<(), Error> {
-    let (name, fail) = (&entry.name, |message: String| Err(Error::Launch(message)));
+    let Launch { grid, block, .. } = launch;
+    let (name, most) = (&entry.name, outline.most_threads.unwrap_or(u64::MAX));
     let product = |sizes: [u32; 3]| sizes.iter().fold(1, |all, n| u64::saturating_mul(all, u64::from(*n)));
-    let (threads, blocks) = (product(launch.block), product(launch.grid));
-    if let Some(block) = outline.block.filter(|block| *block != launch.block) {
-        return fail(format!("`{name}` wants blocks of {block:?} threads, not {:?}", launch.block));
-    }
-    if let Some(most) = outline.most_threads.filter(|most| *most < threads) {
-        return fail(format!("`{name}` takes at most {most} threads a block, not {threads}"));
-    }
-    if launch.grid.contains(&0) || launch.block.contains(&0) || launch.grid[1] > 65_535 || launch.grid[2] > 65_535 {
-        return fail(format!("the device takes no grid of {:?} blocks", launch.grid));
-    }
-    if threads > 1024 || launch.block[2] > 64 {
-        return fail(format!("the device takes no block of {:?} threads", launch.block));
-    }
-    if blocks > limits.blocks {
-        let most = limits.blocks;
-        return fail(format!("a grid of {:?} has {blocks} blocks; the simulator runs at most {most}", launch.grid));
-    }
-    if let Some(cluster) = outline.cluster.filter(|cluster| product(*cluster) > 1) {
-        return fail(format!(
-            "`{name}` wants clusters of {cluster:?} blocks; the simulator runs clusters of one block only"
-        ));
-    }
+    let (threads, blocks, cluster) = (product(block), product(grid), outline.cluster.map_or(1, product));
+    ensure(outline.block.is_none_or(|required| required == block), || {
+        format!("wrong block for `{name}`; expected {:?} threads, found {block:?}", outline.block.unwrap_or_default())
+    })?;
+    ensure(threads <= most, || {
+        format!("block too large for `{name}`; expected at most {most} threads, found {threads}")
+    })?;
+    let fits = !grid.contains(&0) && !block.contains(&0) && grid[1] <= 65_535 && grid[2] <= 65_535;
+    ensure(fits, || format!("the device takes no grid of {grid:?} blocks of {block:?} threads"))?;
+    let fits = threads <= 1024 && block[2] <= 64;
+    ensure(fits, || format!("the device takes no block of {block:?} threads; expected at most 1024, and 64 in z"))?;
+    let most = limits.blocks;
+    ensure(blocks <= most, || format!("grid of {grid:?} too large; expected at most {most} blocks, found {blocks}"))?;
+    ensure(cluster == 1, || {
+        format!("`{name}` needs clusters of {cluster} blocks; the simulator runs clusters of one")
+    })?;
     let (shared, most) = (entry.dynamic_shared + u64::from(launch.shared_bytes), limits.shared_bytes);
-    if shared > most {
-        return fail(format!("`{name}` needs {shared} bytes of shared memory a block; no device has more than {most}"));
-    }
+    ensure(shared <= most, || {
+        format!("too much shared memory for `{name}`; expected at most {most} bytes a block, found {shared}")
+    })?;
     let (bytes, most) = (block_bytes(entry, launch), limits.block_bytes);
-    if bytes > most {
+    ensure(bytes <= most, || {
         let registers = entry.registers.len();
-        return fail(format!(
-            "a block of `{name}` with {threads} threads of {registers} registers takes {bytes} bytes of this machine; \
-             the simulator takes at most {most}"
-        ));
-    }
-    Ok(())
+        format!(
+            "a block of `{name}` with {threads} threads of {registers} registers takes too much memory of the host; \
+             expected at most {most} bytes, found {bytes}"
+        )
+    })
 }
 
 impl<'a> Machine<'a> {
     fn run(&mut self) {
         let count = self.launch.grid.iter().map(|n| *n as usize).product();
-        let order = self.chooser.blocks(count);
+        let mut next = self.chooser.blocks(count);
         let turn = if self.entry.code.iter().any(|i| i.operation.may_spin()) { TURN } else { u64::MAX };
-        let mut next = order;
         let mut resident: VecDeque<Block> = VecDeque::new();
         loop {
             // Everybody who has begun gets a turn before another one begins.
@@ -282,7 +254,7 @@ impl<'a> Machine<'a> {
             return Flow::Yield;
         };
         let (pc, mut mask) = (path.pc, path.mask);
-        let Some(instruction) = entry.code.get(pc) else {
+        let Some(i) = entry.code.get(pc) else {
             return self.leave(block, w, mask);
         };
         path.pc += 1;
@@ -291,13 +263,13 @@ impl<'a> Machine<'a> {
         if warp.executed > self.options.max_instructions || self.metrics.issued >= self.most_instructions {
             let (count, all) = (warp.executed, self.metrics.issued);
             let message = format!("is instruction {count} of its warp and {all} of the launch; a loop does not end");
-            self.report(FindingKind::Endless, block, w, first(mask), pc, None, || message);
+            self.report(FindingKind::Endless, block, Thread { w, lane: first(mask), pc }, None, || message);
             self.fatal = true;
             return Flow::Yield;
         }
         self.counts[pc] += u64::from(mask.count_ones());
         self.metrics.issued += 1;
-        if let Some((guard, negated)) = instruction.guard {
+        if let Some((guard, negated)) = i.guard {
             let missing = mask & !warp.defined[guard as usize];
             let flags = &warp.registers[guard as usize];
             let all = mask;
@@ -306,43 +278,45 @@ impl<'a> Machine<'a> {
                 mask |= u32::from((flags[lane] != 0) != negated) << lane;
             }
             if missing != 0 {
-                self.undefined(block, w, missing, pc, guard);
+                self.undefined(block, Thread { w, lane: first(missing), pc }, guard);
             }
         }
+        let issue = Issue { i, w, pc, mask };
         if self.has_products {
-            self.watch_registers(block, w, instruction, mask, pc);
+            self.watch_registers(block, issue);
         }
-        match instruction.operation {
+        match i.operation {
             Operation::Branch => {
-                self.branch(block, w, instruction, mask);
+                self.branch(block, issue);
                 Flow::Next
             }
             _ if mask == 0 => Flow::Next,
             Operation::BranchIndexed => {
-                self.branch_indexed(block, w, instruction, mask, pc);
+                self.branch_indexed(block, issue);
                 Flow::Next
             }
             Operation::Return => self.leave(block, w, mask),
             Operation::Trap => {
-                self.report(FindingKind::Trap, block, w, first(mask), pc, None, || "was executed".to_string());
+                self.report(FindingKind::Trap, block, issue.first(), None, || "was executed".to_string());
                 self.fatal = true;
                 Flow::Yield
             }
-            _ => self.execute(block, w, instruction, mask, pc),
+            _ => self.execute(block, issue),
         }
     }
 
     /// Registers that a product still uses may not be touched; others are noted as used.
-    fn watch_registers(&mut self, block: &mut Block, w: usize, instruction: &Instruction, mask: u32, pc: usize) {
-        if instruction.operation.is_product() {
+    fn watch_registers(&mut self, block: &mut Block, issue: Issue<'_>) {
+        let Issue { i, w, .. } = issue;
+        if i.operation.is_product() {
             return;
         }
         let products = &mut block.warps[w].products;
-        products.note(instruction);
-        if let Some(slot) = products.find_busy(instruction) {
+        products.note(i);
+        if let Some(slot) = products.find_busy(i) {
             let name = self.entry.registers.name(slot);
-            let message = || format!("touches the register {name}, which a wgmma still uses");
-            self.report(FindingKind::Pending, block, w, first(mask), pc, None, message);
+            let message = || format!("accesses the register {name}, which a wgmma still uses");
+            self.report(FindingKind::Pending, block, issue.first(), None, message);
         }
     }
 
@@ -357,22 +331,21 @@ impl<'a> Machine<'a> {
         Flow::Next
     }
 
-    fn branch(&mut self, block: &mut Block, w: usize, instruction: &Instruction, taken: u32) {
-        let warp = &mut block.warps[w];
+    fn branch(&mut self, block: &mut Block, issue: Issue<'_>) {
+        let (taken, end, warp) = (issue.mask, issue.i.reconvergence, &mut block.warps[issue.w]);
         let Some(path) = warp.paths.last() else { return };
-        let (next, rest, target) = (path.pc, path.mask & !taken, instruction.targets[0] as usize);
+        let (next, rest, target) = (path.pc, path.mask & !taken, issue.i.targets[0] as usize);
         match (taken, rest) {
             (0, _) => {}
-            (_, 0) => warp.diverge(&[(target, taken)], instruction.reconvergence),
-            _ if self.chooser.taken_first() => {
-                warp.diverge(&[(target, taken), (next, rest)], instruction.reconvergence)
-            }
-            _ => warp.diverge(&[(next, rest), (target, taken)], instruction.reconvergence),
+            (_, 0) => warp.diverge(&[(target, taken)], end),
+            _ if self.chooser.taken_first() => warp.diverge(&[(target, taken), (next, rest)], end),
+            _ => warp.diverge(&[(next, rest), (target, taken)], end),
         }
     }
 
-    fn branch_indexed(&mut self, block: &mut Block, w: usize, instruction: &Instruction, mask: u32, pc: usize) {
-        let index = *self.value(block, w, instruction.sources[0]);
+    fn branch_indexed(&mut self, block: &mut Block, issue: Issue<'_>) {
+        let Issue { i, w, mask, .. } = issue;
+        let index = *self.source(block, issue, 0);
         let Some(path) = block.warps[w].paths.last() else { return };
         let (next, rest) = (path.pc, path.mask & !mask);
         let mut ways: Vec<(usize, u32)> = Vec::new();
@@ -384,15 +357,15 @@ impl<'a> Machine<'a> {
             send(next, rest);
         }
         for lane in lanes(mask) {
-            let Some(target) = instruction.targets.get(index[lane] as usize) else {
-                let message = format!("goes to entry {} of {}", index[lane], instruction.targets.len());
-                self.report(FindingKind::Operand, block, w, lane, pc, None, || message);
+            let Some(target) = i.targets.get(index[lane] as usize) else {
+                let message = format!("jumps to entry {} of a table of {}", index[lane], i.targets.len());
+                self.report(FindingKind::Operand, block, issue.thread(lane), None, || message);
                 self.fatal = true;
                 return;
             };
             send(*target as usize, 1 << lane);
         }
-        block.warps[w].diverge(&ways, instruction.reconvergence);
+        block.warps[w].diverge(&ways, i.reconvergence);
     }
 
     fn report_sites(&self) -> Vec<Site> {
@@ -436,15 +409,15 @@ fn new_block(machine: &Machine<'_>, linear: usize) -> Block {
     let (entry, launch, warps) = (machine.entry, machine.launch, machine.warps);
     let threads = launch.block.iter().map(|n| *n as usize).product::<usize>();
     let shared_bytes = machine.shared_bytes();
-    let base = linear as u32 * clocks::timelines(warps);
+    let base = linear as u32 * timelines(warps);
     let position = position(linear, launch.grid);
     let mut block = Block {
         linear: linear as u32,
         position,
-        shared: Region::new("shared memory", shared_bytes as usize, clocks::timelines(warps)),
+        shared: Region::new(SHARED, shared_bytes as usize, timelines(warps)),
         pending: vec![0; shared_bytes.div_ceil(4) as usize],
         warps: (0..warps).map(|w| Warp::new(entry, base, w, warps, threads, machine.has_products)).collect(),
-        barriers: std::array::from_fn(|_| Barrier::new(base, warps)),
+        barriers: Default::default(),
         mbarriers: Mbarriers::default(),
         engine: Engine::default(),
         cluster: Cluster::default(),

@@ -16,59 +16,42 @@
 
 use crate::sim::{
     FindingKind,
-    isa::{
-        instruction::Instruction,
-        operation::Multiply,
-        space::Space,
-        types::{Lane, Type, element},
-    },
-    state::{
-        block::Block,
-        clocks::{ALL, MANY, lanes},
-        machine::{Flow, Machine, first},
-    },
+    isa::{Lane, Multiply, Space, Type, element},
+    state::{ALL, Block, Epoch, Flow, Issue, MANY, Machine, lanes},
 };
 use half::f16;
 
 impl Machine<'_> {
     /// Reports lanes that are elsewhere.
-    pub(crate) fn check_whole(&mut self, block: &Block, w: usize, mask: u32, pc: usize) -> bool {
-        if mask == u32::MAX {
+    pub(crate) fn check_whole(&mut self, block: &Block, issue: Issue<'_>) -> bool {
+        if issue.mask == u32::MAX {
             return true;
         }
-        let message = || format!("needs all lanes of the warp, and lanes {:#010x} are elsewhere", !mask);
-        self.report(FindingKind::Divergence, block, w, first(mask), pc, None, message);
+        let message = || format!("needs all lanes of the warp; lanes {:#010x} do not execute it", !issue.mask);
+        self.report(FindingKind::Divergence, block, issue.first(), None, message);
         self.fatal = true;
         false
     }
 
-    pub(crate) fn load_matrix(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        count: usize,
-        transposed: bool,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        if !self.check_whole(block, w, mask, pc) {
+    pub(crate) fn load_matrix(&mut self, block: &mut Block, issue: Issue<'_>, count: usize, transposed: bool) -> Flow {
+        let Issue { i, w, mask, pc } = issue;
+        if !self.check_whole(block, issue) {
             return Flow::Yield;
         }
         let rows = u32::MAX >> (32 - 8 * count);
-        self.check_sources(block, w, &i.sources, rows, pc);
-        let addresses = self.addresses(block, w, i, 0, 0);
+        self.check_sources(block, Issue { mask: rows, ..issue }, &i.sources);
+        let addresses = self.addresses(block, issue, 0, 0);
         let mut spots = Vec::with_capacity(32);
         for (matrix, slot) in i.destinations.iter().enumerate() {
             let mut values = [[0xFFFF_u16; 8]; 8];
             for (row, values) in values.iter_mut().enumerate() {
                 let lane = 8 * matrix + row;
-                let Some(spot) = self.locate(block, w, lane, pc, Some(Space::Shared), addresses[lane], 16, 16) else {
-                    continue;
-                };
+                let thread = issue.thread(lane);
+                let found = self.locate(block, thread, Some(Space::Shared), addresses[lane], 16, 16);
+                let Some(spot) = found else { continue };
                 spots.push((lane, spot));
-                let epoch = self.epoch(block, w, ALL, pc, 0);
-                let bytes = self.read(block, w, lane, pc, spot, 16, epoch, false);
+                let epoch = Epoch { lane: ALL, ..self.epoch(block, thread, 0) };
+                let bytes = self.read(block, thread, spot, 16, epoch, false);
                 *values = std::array::from_fn(|k| u16::from_le_bytes([bytes[2 * k], bytes[2 * k + 1]]));
             }
             let held: [u64; 32] = std::array::from_fn(|lane| {
@@ -82,31 +65,23 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    pub(crate) fn store_matrix(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        count: usize,
-        transposed: bool,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        if !self.check_whole(block, w, mask, pc) {
+    pub(crate) fn store_matrix(&mut self, block: &mut Block, issue: Issue<'_>, count: usize, transposed: bool) -> Flow {
+        let Issue { i, w, pc, .. } = issue;
+        if !self.check_whole(block, issue) {
             return Flow::Yield;
         }
         let rows = u32::MAX >> (32 - 8 * count);
-        self.check_sources(block, w, &i.sources[..1], rows, pc);
-        self.check_sources(block, w, &i.sources[1..], mask, pc);
-        let addresses = self.addresses(block, w, i, 0, 0);
+        self.check_sources(block, Issue { mask: rows, ..issue }, &i.sources[..1]);
+        self.check_sources(block, issue, &i.sources[1..]);
+        let addresses = self.addresses(block, issue, 0, 0);
         let mut spots = Vec::with_capacity(32);
         for (matrix, slot) in i.sources[1..].iter().enumerate() {
             let held = *self.value(block, w, *slot);
             for row in 0..8 {
                 let lane = 8 * matrix + row;
-                let Some(spot) = self.locate(block, w, lane, pc, Some(Space::Shared), addresses[lane], 16, 16) else {
-                    continue;
-                };
+                let thread = issue.thread(lane);
+                let found = self.locate(block, thread, Some(Space::Shared), addresses[lane], 16, 16);
+                let Some(spot) = found else { continue };
                 spots.push((lane, spot));
                 let mut bytes = [0; 16];
                 for column in 0..8 {
@@ -115,27 +90,20 @@ impl Machine<'_> {
                     bytes[2 * column..2 * column + 2].copy_from_slice(&value.to_le_bytes());
                 }
                 // The rows come from several lanes, and nothing says that one lane's is there for another.
-                let epoch = self.epoch(block, w, MANY, pc, 0);
-                self.write(block, w, lane, pc, spot, &bytes, epoch);
+                let epoch = Epoch { lane: MANY, ..self.epoch(block, thread, 0) };
+                self.write(block, thread, spot, &bytes, epoch);
             }
         }
         self.measure(pc, &spots, &addresses, 16, true);
         Flow::Next
     }
 
-    pub(crate) fn multiply(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        multiply: Multiply,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        if !self.check_whole(block, w, mask, pc) {
+    pub(crate) fn multiply(&mut self, block: &mut Block, issue: Issue<'_>, multiply: Multiply) -> Flow {
+        let Issue { i, w, mask, .. } = issue;
+        if !self.check_whole(block, issue) {
             return Flow::Yield;
         }
-        self.check_sources(block, w, &i.sources, mask, pc);
+        self.check_sources(block, issue, &i.sources);
         let Multiply { n, k, a: a_type, b: b_type, c: c_type } = multiply;
         let [a_count, b_count, c_count] = multiply.registers();
         let (mut a, mut b) = ([[0.0_f64; 32]; 16], [[0.0_f64; 32]; 8]);

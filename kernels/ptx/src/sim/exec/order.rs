@@ -14,22 +14,14 @@
 //! synchronization, whatever its scope: order is transitive. What a narrow scope withholds is kept for messages alone.
 
 use crate::sim::{
-    isa::operation::Access,
-    state::{block::Block, clocks::Released, machine::Machine, memory::Spot, published::Published, shadow::Conflict},
+    isa::Access,
+    state::{Block, Conflict, Machine, Published, Released, Spot, Thread},
 };
 
 impl Machine<'_> {
     /// A strong load learns what strong stores to its address have published.
-    pub(crate) fn observe(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
-        spot: Spot,
-        address: u64,
-        access: Access,
-    ) {
+    pub(crate) fn observe(&mut self, block: &mut Block, thread: Thread, spot: Spot, address: u64, access: Access) {
+        let Thread { w, lane, pc } = thread;
         let Some(published) = self.published.get(&key(block, spot, address)) else { return };
         let (own, wide) = (block.linear, access.scope.reaches_other_blocks());
         let Block { warps, withheld, .. } = block;
@@ -60,14 +52,13 @@ impl Machine<'_> {
     pub(crate) fn publish(
         &mut self,
         block: &mut Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
+        thread: Thread,
         spot: Spot,
         address: u64,
         access: Access,
         keeps: bool,
     ) {
+        let Thread { w, lane, pc } = thread;
         let (own, wide) = (block.linear, access.scope.reaches_other_blocks());
         let shared = matches!(spot, Spot::Shared(_));
         let warp = &mut block.warps[w];

@@ -22,36 +22,24 @@
 
 use crate::sim::{
     FindingKind,
-    isa::{
-        asynchronous::Product,
-        instruction::{CONSTANT, Instruction},
-        space::{SHARED_BASE, Space},
-        types::{Lane, Type, element},
-    },
+    isa::{CONSTANT, Lane, Product, SHARED_BASE, Space, Type, element, word},
     schedule::Completion,
-    state::{
-        block::Block,
-        clocks::{ALL, ASYNC, Epoch},
-        machine::{Flow, Machine},
-        memory::Spot,
-        products::{A, Matrix, Pending},
-        shadow::remember,
-    },
+    state::{A, ALL, ASYNC, Block, Epoch, Flow, Issue, Machine, Matrix, Pending, SHARED, Spot, Thread, remember},
 };
 use half::f16;
-use std::cell::Cell;
+use std::{cell::Cell, ops::Range};
 
 impl Machine<'_> {
-    pub(crate) fn product_fence(&mut self, block: &mut Block, w: usize, mask: u32, pc: usize) -> Flow {
-        if self.check_whole(block, w, mask, pc) {
-            block.warps[w].products.fences += 1;
+    pub(crate) fn product_fence(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        if self.check_whole(block, issue) {
+            block.warps[issue.w].products.fences += 1;
         }
         Flow::Next
     }
 
-    pub(crate) fn product_commit(&mut self, block: &mut Block, w: usize, mask: u32, pc: usize) -> Flow {
-        if self.check_whole(block, w, mask, pc) {
-            let products = &mut block.warps[w].products;
+    pub(crate) fn product_commit(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        if self.check_whole(block, issue) {
+            let products = &mut block.warps[issue.w].products;
             let group = products.committed;
             products.pending.iter_mut().filter(|pending| pending.group.is_none()).for_each(|p| p.group = Some(group));
             products.committed += 1;
@@ -59,11 +47,12 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    pub(crate) fn product_wait(&mut self, block: &mut Block, w: usize, i: &Instruction, mask: u32, pc: usize) -> Flow {
-        if !self.check_whole(block, w, mask, pc) {
+    pub(crate) fn product_wait(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+        let Issue { w, .. } = issue;
+        if !self.check_whole(block, issue) {
             return Flow::Yield;
         }
-        let left = self.lane_value(block, w, i.sources[0], 0) as u32;
+        let left = self.source(block, issue, 0)[0] as u32;
         let timeline = block.warps[w].clock.timeline + 3 * self.warps as u32;
         loop {
             let products = &block.warps[w].products;
@@ -88,44 +77,37 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    pub(crate) fn product(
-        &mut self,
-        block: &mut Block,
-        w: usize,
-        i: &Instruction,
-        product: Product,
-        mask: u32,
-        pc: usize,
-    ) -> Flow {
-        if !self.check_whole(block, w, mask, pc) || !self.check_warpgroup(block, w, pc) {
+    pub(crate) fn product(&mut self, block: &mut Block, issue: Issue<'_>, product: Product) -> Flow {
+        let Issue { i, w, pc, .. } = issue;
+        if !self.check_whole(block, issue) || !self.check_warpgroup(block, issue) {
             return Flow::Yield;
         }
         let from_registers = product.takes_registers(i.sources.len());
         let inputs = if from_registers { 4 } else { 1 };
-        self.check_sources(block, w, &i.sources, mask, pc);
-        let flag = |machine: &Self, block: &Block, at: usize| {
-            i.sources.get(at).map_or(0, |slot| machine.lane_value(block, w, *slot, 0))
-        };
-        let accumulates = flag(self, block, inputs + 1) != 0;
-        let (scale_a, scale_b) = (flag(self, block, inputs + 2) as i64, flag(self, block, inputs + 3) as i64);
+        self.check_sources(block, issue, &i.sources);
+        let flag = |k: usize| i.sources.get(inputs + k).map_or(0, |slot| self.value(block, w, *slot)[0]);
+        let (accumulates, scale_a, scale_b) = (flag(1) != 0, flag(2) as i64, flag(3) as i64);
         let (trans_a, trans_b) = match (product.input.bits(), from_registers) {
-            (16, false) => (flag(self, block, inputs + 4) != 0, flag(self, block, inputs + 5) != 0),
-            (16, true) => (false, flag(self, block, inputs + 4) != 0),
+            (16, false) => (flag(4) != 0, flag(5) != 0),
+            (16, true) => (false, flag(4) != 0),
             _ => (false, false),
         };
         if accumulates {
-            self.check_sources(block, w, &i.destinations, mask, pc);
+            self.check_sources(block, issue, &i.destinations);
         }
-        self.check_fences(block, w, i, inputs, from_registers, pc);
+        self.check_fences(block, issue, if from_registers { inputs } else { 0 });
         let matrix = |machine: &mut Self, block: &Block, at: usize, transposed| {
-            let descriptors = *machine.value(block, w, i.sources[at]);
+            let descriptors = *machine.source(block, issue, at);
             let decoded =
                 Matrix::decode(descriptors[0], transposed).filter(|_| descriptors.iter().all(|d| *d == descriptors[0]));
             if decoded.is_none() {
                 let message = || {
-                    format!("has the descriptor {:#x}, with a base offset or not the same in all lanes", descriptors[0])
+                    format!(
+                        "has the descriptor {:#x}; expected no base offset, and the same in all lanes",
+                        descriptors[0]
+                    )
                 };
-                machine.report(FindingKind::Operand, block, w, 0, pc, None, message);
+                machine.report(FindingKind::Operand, block, issue.thread(0), None, message);
             }
             decoded
         };
@@ -138,10 +120,13 @@ impl Machine<'_> {
         registers.for_each(|slot| products.busy[*slot as usize] = sequence);
         // Written from here on as far as later products are concerned; others may not look before a wait.
         i.destinations.iter().for_each(|slot| block.warps[w].defined[*slot as usize] = u32::MAX);
+        let timeline = block.warps[w].clock.timeline + 3 * self.warps as u32;
+        let epoch = Epoch { timeline, clock: sequence, pc: pc as u32, lane: ALL, flags: ASYNC };
         if let A::Shared(a) = a {
-            self.check_matrix(block, w, a, product, 16 * (w as u64 % 4), 16, sequence, pc);
+            let first = 16 * (w as u64 % 4);
+            self.check_matrix(block, issue.thread(0), epoch, a, product, first..first + 16);
         }
-        self.check_matrix(block, w, b, product, 0, product.n as u64, sequence, pc);
+        self.check_matrix(block, issue.thread(0), epoch, b, product, 0..product.n as u64);
         let negated = (scale_a < 0) != (scale_b < 0);
         let pending = Pending { pc, product, a, b, accumulates, negated, group: None, sequence, executed: false };
         block.warps[w].products.pending.push_back(pending);
@@ -158,7 +143,8 @@ impl Machine<'_> {
     }
 
     /// All four warps of a group issue the same products in the same order.
-    fn check_warpgroup(&mut self, block: &mut Block, w: usize, pc: usize) -> bool {
+    fn check_warpgroup(&mut self, block: &mut Block, issue: Issue<'_>) -> bool {
+        let Issue { w, pc, .. } = issue;
         let group = w / 4;
         if block.engine.issued.len() <= group {
             block.engine.issued.resize(group + 1, Vec::new());
@@ -170,9 +156,11 @@ impl Machine<'_> {
             Some(other) => {
                 let other = self.entry.place(*other as usize);
                 let message = || {
-                    format!("is product {at} of its warp, and that of another warp of the warpgroup stands at {other}")
+                    format!(
+                        "is product {at} of its warp; expected the one at {other}, as in another warp of the warpgroup"
+                    )
                 };
-                self.report(FindingKind::Divergence, block, w, 0, pc, None, message);
+                self.report(FindingKind::Divergence, block, issue.thread(0), None, message);
                 self.fatal = true;
                 return false;
             }
@@ -181,45 +169,33 @@ impl Machine<'_> {
     }
 
     /// A fence must stand between other accesses to a register and a product that uses it.
-    fn check_fences(
-        &mut self,
-        block: &Block,
-        w: usize,
-        i: &Instruction,
-        inputs: usize,
-        from_registers: bool,
-        pc: usize,
-    ) {
-        let products = &block.warps[w].products;
+    fn check_fences(&mut self, block: &Block, issue: Issue<'_>, inputs: usize) {
+        let products = &block.warps[issue.w].products;
         let late = |slot: &&u32| **slot & CONSTANT == 0 && products.used[**slot as usize] == products.fences + 1;
-        let inputs = if from_registers { &i.sources[..inputs] } else { &[] };
-        let found = inputs.iter().chain(&i.destinations).find(late);
+        let found = issue.i.sources[..inputs].iter().chain(&issue.i.destinations).find(late);
         if products.fences == 0 {
-            let message = || "stands before the first wgmma.fence of its warp".to_string();
-            self.report(FindingKind::Fence, block, w, 0, pc, None, message);
+            let message = || "is issued before the first wgmma.fence of its warp".to_string();
+            self.report(FindingKind::Fence, block, issue.thread(0), None, message);
         } else if let Some(slot) = found {
             let name = self.entry.registers.name(*slot);
-            let message = || format!("uses the register {name}, which was used since the last wgmma.fence");
-            self.report(FindingKind::Fence, block, w, 0, pc, None, message);
+            let message = || format!("uses the register {name}, which was accessed since the last wgmma.fence");
+            self.report(FindingKind::Fence, block, issue.thread(0), None, message);
         }
     }
 
-    /// Checks the shared memory of rows `first .. first + rows` of a matrix.
+    /// Checks the shared memory of some rows of a matrix.
     fn check_matrix(
         &mut self,
         block: &mut Block,
-        w: usize,
+        thread: Thread,
+        epoch: Epoch,
         matrix: Matrix,
         product: Product,
-        first: u64,
-        rows: u64,
-        sequence: u32,
-        pc: usize,
+        rows: Range<u64>,
     ) {
+        let (first, rows) = (rows.start, rows.end - rows.start);
         let bytes = u64::from(product.input.bits() / 8);
         let t = 16 / bytes;
-        let timeline = block.warps[w].clock.timeline + 3 * self.warps as u32;
-        let epoch = Epoch { timeline, clock: sequence, pc: pc as u32, lane: ALL, flags: ASYNC };
         let (outer, inner) =
             if matrix.transposed { (product.k() as u64, rows / t) } else { (rows, product.k() as u64 / t) };
         // What one piece has told is true for the next: the clock does not move in between.
@@ -229,9 +205,9 @@ impl Machine<'_> {
             for p in 0..inner {
                 let (r, k) = if matrix.transposed { (first + p * t, o) } else { (first + o, p * t) };
                 let address = matrix.address(r, k, bytes);
-                let found = self.locate(block, w, 0, pc, Some(Space::Shared), address, 16, 16);
+                let found = self.locate(block, thread, Some(Space::Shared), address, 16, 16);
                 let Some(Spot::Shared(at)) = found else { return };
-                let clock = &block.warps[w].clock;
+                let clock = &block.warps[thread.w].clock;
                 let knows = |epoch: &Epoch| remember(&known, epoch, |epoch| clock.knows(epoch, 0));
                 let fenced = |epoch: &Epoch| remember(&shown, epoch, |epoch| clock.knows_fenced(epoch, 0));
                 let shadow = &mut block.shared.shadow;
@@ -239,16 +215,15 @@ impl Machine<'_> {
                 let conflict = shadow.read(at, 16, epoch, knows);
                 let pending = block.pending[at / 4..at / 4 + 4].iter().find(|by| **by != 0).copied();
                 if let Some(by) = pending {
-                    self.report_pending(block, w, 0, pc, at, by, "reads");
+                    self.report_pending(block, thread, at, by, "reads");
                 } else if let Some(conflict) = conflict {
-                    self.report_race(block, w, 0, pc, "shared memory", conflict, "reads");
+                    self.report_race(block, thread, SHARED, conflict, "reads");
                 }
                 if let Some((byte, by)) = unfenced {
-                    self.report_proxy(block, w, 0, pc, byte, by, "reads");
+                    self.report_proxy(block, thread, byte, by, "reads");
                 }
                 if let Some(byte) = block.shared.unwritten(at, 16) {
-                    let message = || format!("reads byte {byte} of shared memory, which nobody has written");
-                    self.report(FindingKind::Uninitialized, block, w, 0, pc, Some(SHARED_BASE + byte as u64), message);
+                    self.report_unwritten(block, thread, byte, SHARED, Some(SHARED_BASE + byte as u64));
                 }
             }
         }
@@ -269,9 +244,7 @@ impl Machine<'_> {
         let value = |block: &Block, matrix: Matrix, r: usize, k: usize| {
             let at = matrix.address(r as u64, k as u64, bytes).wrapping_sub(SHARED_BASE) as usize;
             let found = block.shared.bytes.get(at..at.saturating_add(bytes as usize));
-            let mut raw = [0; 8];
-            raw[..bytes as usize].copy_from_slice(found.unwrap_or(&[0xFF; 8][..bytes as usize]));
-            element(u64::from_le_bytes(raw), 0, ty)
+            element(word(found.unwrap_or(&[0xFF; 8][..bytes as usize])), 0, ty)
         };
         let mut rows = [[0.0_f64; 16]; 16];
         match a {

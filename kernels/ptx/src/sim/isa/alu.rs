@@ -5,12 +5,8 @@
 //! error, and rounded once.
 
 use super::{
-    convert, float16,
-    form::{Combine, Compare, Form, Function, Modifiers, Run, combined, holds, select},
-    integer,
-    opcode::Opcode,
-    rounding::{Rounding, least, rounded, saturated, two_sum},
-    types::{Lane, Type, flushed},
+    Combine, Compare, Form, Function, Lane, Modifiers, Opcode, Rounding, Run, Type, combined, convert, float16,
+    flushed, holds, integer, least, rounded, saturated, select, two_sum,
 };
 use crate::sim::Approximation;
 

@@ -1,6 +1,6 @@
 //! Instructions of sm_90 that move data, synchronize and multiply asynchronously.
 
-use super::{fetch::Fetch, types::Type};
+use super::{Fetch, Type};
 
 /// An instruction of the asynchronous machinery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

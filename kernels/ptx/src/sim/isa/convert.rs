@@ -3,12 +3,7 @@
 //! A value travels as an integer of 128 bits or as an f64, which holds every f32, f16 and bf16 and is rounded once to
 //! what is asked for.
 
-use super::{
-    form::{Form, Function, Modifiers},
-    opcode::Opcode,
-    rounding::{Rounding, odd, rounded, saturated, two_sum},
-    types::{Lane, Type, flushed},
-};
+use super::{Form, Function, Lane, Modifiers, Opcode, Rounding, Type, flushed, odd, rounded, saturated, two_sum};
 use crate::sim::Approximation;
 use half::{bf16, f16};
 

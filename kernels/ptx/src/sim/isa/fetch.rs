@@ -1,9 +1,6 @@
 //! Read-modify-write operations: `atom`, `red`, `redux` and bulk reductions.
 
-use super::{
-    opcode::Opcode,
-    types::{Lane, Type, halves, join},
-};
+use super::{Lane, Opcode, Short, Type, halves, join};
 use half::{bf16, f16};
 
 /// What an atomic operation does to a value.
@@ -34,7 +31,7 @@ pub(crate) fn fetch(opcode: &mut Opcode<'_>) -> Option<Fetch> {
         ("inc", Fetch::Increment),
         ("dec", Fetch::Decrement),
     ];
-    FETCHES.iter().find(|(name, _)| opcode.take(name)).map(|(_, fetch)| *fetch)
+    opcode.choose(&FETCHES)
 }
 
 /// The result of an atomic operation.
@@ -46,16 +43,10 @@ pub(crate) fn fetched(fetch: Fetch, ty: Type, old: u64, a: u64, b: u64) -> u64 {
         Fetch::Add => match ty {
             Type::F32 => (f32::of(old) + f32::of(a)).bits(),
             Type::F64 => (f64::of(old) + f64::of(a)).bits(),
-            Type::F16 => f16::from_f32(f16::of(old).to_f32() + f16::of(a).to_f32()).bits(),
-            Type::Bf16 => bf16::from_f32(bf16::of(old).to_f32() + bf16::of(a).to_f32()).bits(),
-            Type::F16x2 => {
-                let (old, a) = (halves::<f16>(old), halves::<f16>(a));
-                join([f16::from_f32(old[0].to_f32() + a[0].to_f32()), f16::from_f32(old[1].to_f32() + a[1].to_f32())])
-            }
-            Type::Bf16x2 => {
-                let (old, a) = (halves::<bf16>(old), halves::<bf16>(a));
-                join([bf16::from_f32(old[0].to_f32() + a[0].to_f32()), bf16::from_f32(old[1].to_f32() + a[1].to_f32())])
-            }
+            Type::F16 => add(f16::of(old), f16::of(a)).bits(),
+            Type::Bf16 => add(bf16::of(old), bf16::of(a)).bits(),
+            Type::F16x2 => add_pairs::<f16>(old, a),
+            Type::Bf16x2 => add_pairs::<bf16>(old, a),
             _ => old.wrapping_add(a) & mask,
         },
         Fetch::Min if ty.is_signed() => (signed(old).min(signed(a)) as u64) & mask,
@@ -66,26 +57,20 @@ pub(crate) fn fetched(fetch: Fetch, ty: Type, old: u64, a: u64, b: u64) -> u64 {
         Fetch::Or => (old | a) & mask,
         Fetch::Xor => (old ^ a) & mask,
         Fetch::Exchange => a & mask,
-        Fetch::CompareExchange => {
-            if old == a & mask {
-                b & mask
-            } else {
-                old
-            }
-        }
-        Fetch::Increment => {
-            if old >= a & mask {
-                0
-            } else {
-                old + 1
-            }
-        }
-        Fetch::Decrement => {
-            if old == 0 || old > a & mask {
-                a & mask
-            } else {
-                old - 1
-            }
-        }
+        Fetch::CompareExchange if old == a & mask => b & mask,
+        Fetch::CompareExchange => old,
+        Fetch::Increment if old >= a & mask => 0,
+        Fetch::Increment => old + 1,
+        Fetch::Decrement if old == 0 || old > a & mask => a & mask,
+        Fetch::Decrement => old - 1,
     }
+}
+
+fn add<T: Short>(a: T, b: T) -> T {
+    T::narrow(a.wide() + b.wide())
+}
+
+fn add_pairs<T: Short>(a: u64, b: u64) -> u64 {
+    let ([a, c], [b, d]) = (halves::<T>(a), halves::<T>(b));
+    join([add(a, b), add(c, d)])
 }

@@ -4,37 +4,10 @@
 //! which together is rounding once.
 
 use super::{
-    form::{Modifiers, Run, combined, holds, select},
-    opcode::Opcode,
-    rounding::{least, odd, saturated, two_sum},
-    types::{Lane, Type, halves, join},
+    Modifiers, Opcode, Run, Short, Type, combined, halves, holds, join, least, odd, saturated, select, two_sum,
 };
 use crate::sim::Approximation;
 use half::{bf16, f16};
-
-/// A float of 16 bits.
-trait Short: Lane {
-    fn wide(self) -> f32;
-    fn narrow(value: f32) -> Self;
-}
-
-impl Short for f16 {
-    fn wide(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(value: f32) -> Self {
-        f16::from_f32(value)
-    }
-}
-
-impl Short for bf16 {
-    fn wide(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(value: f32) -> Self {
-        bf16::from_f32(value)
-    }
-}
 
 /// What one value of up to three gives.
 type Each = fn([f32; 3], &Modifiers, Approximation) -> f32;

@@ -1,6 +1,6 @@
 //! Forms of arithmetic instructions: the function of one lane and its modifiers.
 
-use super::{rounding::Rounding, types::Type};
+use super::{Rounding, Type};
 use crate::sim::Approximation;
 
 /// The result of one lane from its sources.
@@ -26,7 +26,7 @@ pub(crate) enum Function {
 }
 
 /// What a form's function knows beside its operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Modifiers {
     pub(crate) rounding: Rounding,
     /// Subnormals count as zero.
@@ -51,28 +51,10 @@ pub(crate) struct Modifiers {
     pub(crate) selects: bool,
 }
 
-impl Default for Modifiers {
-    fn default() -> Self {
-        Modifiers {
-            rounding: Rounding::Nearest,
-            ftz: false,
-            saturate: false,
-            nan: false,
-            relu: false,
-            compare: Compare::Eq,
-            combine: Combine::None,
-            negated: false,
-            from: Type::B32,
-            to: Type::B32,
-            mode: 0,
-            selects: false,
-        }
-    }
-}
-
 /// Comparisons.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Compare {
+    #[default]
     Eq,
     Ne,
     Lt,
@@ -93,8 +75,9 @@ pub(crate) enum Compare {
 }
 
 /// How a comparison's result meets a third predicate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Combine {
+    #[default]
     None,
     And,
     Or,

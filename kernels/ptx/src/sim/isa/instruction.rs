@@ -3,7 +3,7 @@
 //! Every operand is the number of a slot: a register of the warp, or, with [`CONSTANT`] set, an entry of the kernel's table
 //! of constants. So a lane reads all operands the same way, without a branch on their kind.
 
-use super::{form::Modifiers, operation::Operation};
+use super::{Modifiers, Operation};
 use crate::sim::Place;
 use std::sync::Arc;
 
@@ -57,47 +57,17 @@ pub(crate) struct Source {
 }
 
 /// Special registers, each with a slot of its own at the front of the register file.
+#[rustfmt::skip]
 pub(crate) const SPECIALS: [&str; 40] = [
-    "%tid.x",
-    "%tid.y",
-    "%tid.z",
-    "%ntid.x",
-    "%ntid.y",
-    "%ntid.z",
-    "%ctaid.x",
-    "%ctaid.y",
-    "%ctaid.z",
-    "%nctaid.x",
-    "%nctaid.y",
-    "%nctaid.z",
-    "%laneid",
-    "%warpid",
-    "%nwarpid",
-    "%smid",
-    "%nsmid",
-    "%gridid",
-    "%lanemask_eq",
-    "%lanemask_le",
-    "%lanemask_lt",
-    "%lanemask_ge",
-    "%lanemask_gt",
-    "%dynamic_smem_size",
-    "%total_smem_size",
-    "%is_explicit_cluster",
-    "%clusterid.x",
-    "%clusterid.y",
-    "%clusterid.z",
-    "%nclusterid.x",
-    "%nclusterid.y",
-    "%nclusterid.z",
-    "%cluster_ctaid.x",
-    "%cluster_ctaid.y",
-    "%cluster_ctaid.z",
-    "%cluster_nctaid.x",
-    "%cluster_nctaid.y",
-    "%cluster_nctaid.z",
-    "%cluster_ctarank",
-    "%cluster_nctarank",
+    "%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y", "%ntid.z",
+    "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z",
+    "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid",
+    "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt",
+    "%dynamic_smem_size", "%total_smem_size", "%is_explicit_cluster",
+    "%clusterid.x", "%clusterid.y", "%clusterid.z", "%nclusterid.x", "%nclusterid.y", "%nclusterid.z",
+    "%cluster_ctaid.x", "%cluster_ctaid.y", "%cluster_ctaid.z",
+    "%cluster_nctaid.x", "%cluster_nctaid.y", "%cluster_nctaid.z",
+    "%cluster_ctarank", "%cluster_nctarank",
 ];
 
 /// The slot of the carry that `.cc` leaves.

@@ -1,10 +1,6 @@
 //! Arithmetic of one lane on integers, bits and predicates.
 
-use super::{
-    form::{Form, Function, Modifiers, Run, RunTwo},
-    opcode::Opcode,
-    types::{Lane, Type},
-};
+use super::{Form, Function, Lane, Modifiers, Opcode, Run, RunTwo, Type, low_bits};
 use crate::sim::Approximation;
 
 /// The same closure for several integer types: `T` is the type within it.
@@ -20,26 +16,28 @@ macro_rules! integers {
     };
 }
 
+/// [`integers`] on unsigned integers of the type's width.
 macro_rules! bits {
     ($ty:expr, $f:expr) => {
-        match $ty {
-            Type::B16 | Type::U16 | Type::S16 => {
-                type T = u16;
-                let f: Run = $f;
-                Some(f)
-            }
-            Type::B32 | Type::U32 | Type::S32 => {
-                type T = u32;
-                let f: Run = $f;
-                Some(f)
-            }
-            Type::B64 | Type::U64 | Type::S64 => {
-                type T = u64;
-                let f: Run = $f;
-                Some(f)
-            }
-            _ => None,
-        }
+        integers!(
+            $ty,
+            [B16 u16, U16 u16, S16 u16, B32 u32, U32 u32, S32 u32, B64 u64, U64 u64, S64 u64],
+            $f
+        )
+    };
+}
+
+/// [`integers`] of 32 bits.
+macro_rules! words {
+    ($ty:expr, $f:expr) => {
+        integers!($ty, [U32 u32, S32 i32], $f)
+    };
+}
+
+/// [`integers`] of at most 32 bits.
+macro_rules! narrow {
+    ($ty:expr, $f:expr) => {
+        integers!($ty, [U16 u16, S16 i16, U32 u32, S32 i32], $f)
     };
 }
 
@@ -84,16 +82,25 @@ pub(crate) fn find(name: &str, opcode: &mut Opcode<'_>, mut modifiers: Modifiers
         }
         "add" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_add(T::of(s[1])).bits()), 2),
         "sub" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_sub(T::of(s[1])).bits()), 2),
-        "mul" if wide => (wide_product(ty), 2),
-        "mul" if hi => (high_product(ty), 2),
+        "mul" if wide => (narrow!(ty, |s, _, _| wide_sum(T::of(s[0]).into(), T::of(s[1]).into(), 0, 2 * T::BITS)), 2),
+        "mul" if hi => (integers!(ty, |s, _, _| high_sum(T::of(s[0]).into(), T::of(s[1]).into(), 0, T::BITS)), 2),
         "mul" if lo => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_mul(T::of(s[1])).bits()), 2),
-        "mad" if wide => (wide_sum(ty), 3),
-        "mad" if hi => (high_sum(ty), 3),
+        "mad" if wide => {
+            (narrow!(ty, |s, _, _| wide_sum(T::of(s[0]).into(), T::of(s[1]).into(), s[2], 2 * T::BITS)), 3)
+        }
+        "mad" if hi && ty.bits() >= 32 => {
+            (integers!(ty, |s, _, _| high_sum(T::of(s[0]).into(), T::of(s[1]).into(), s[2], T::BITS)), 3)
+        }
         "mad" if lo => {
             (integers!(ty, |s, _, _| T::of(s[0]).wrapping_mul(T::of(s[1])).wrapping_add(T::of(s[2])).bits()), 3)
         }
-        "mul24" if lo => (mul24(ty), 2),
-        "mad24" if lo => (mad24(ty), 3),
+        "mul24" if lo => (words!(ty, |s, _, _| (T::of(s[0]) << 8 >> 8).wrapping_mul(T::of(s[1]) << 8 >> 8).bits()), 2),
+        "mad24" if lo => (
+            words!(ty, |s, _, _| {
+                (T::of(s[0]) << 8 >> 8).wrapping_mul(T::of(s[1]) << 8 >> 8).wrapping_add(T::of(s[2])).bits()
+            }),
+            3,
+        ),
         "sad" => (
             integers!(ty, |s, _, _| {
                 let (a, b) = (T::of(s[0]), T::of(s[1]));
@@ -163,73 +170,19 @@ fn leading<T: Lane + PartialOrd + Default>(value: T) -> u32 {
     raw.leading_zeros() - (64 - bits)
 }
 
+/// The lowest `bits` bits of a · b + c.
+fn wide_sum(a: i64, b: i64, c: u64, bits: u32) -> u64 {
+    a.wrapping_mul(b).cast_unsigned().wrapping_add(c) & low_bits(bits)
+}
+
+/// The bits of a · b above the lowest `bits`, plus c.
+fn high_sum(a: i128, b: i128, c: u64, bits: u32) -> u64 {
+    ((a.wrapping_mul(b) >> bits) as u64).wrapping_add(c) & low_bits(bits)
+}
+
 /// `.relu` of integers.
 fn clamp(value: u64, modifiers: &Modifiers) -> u64 {
     if modifiers.relu && i32::of(value) < 0 { 0 } else { value }
-}
-
-fn wide_product(ty: Type) -> Option<Run> {
-    Some(match ty {
-        Type::U16 => |s, _, _| u64::from(u16::of(s[0])) * u64::from(u16::of(s[1])),
-        Type::S16 => |s, _, _| (i32::from(i16::of(s[0])) * i32::from(i16::of(s[1]))).bits(),
-        Type::U32 => |s, _, _| u64::from(u32::of(s[0])) * u64::from(u32::of(s[1])),
-        Type::S32 => |s, _, _| (i64::from(i32::of(s[0])) * i64::from(i32::of(s[1]))).bits(),
-        _ => return None,
-    })
-}
-
-fn wide_sum(ty: Type) -> Option<Run> {
-    Some(match ty {
-        Type::U16 => |s, _, _| (u32::from(u16::of(s[0])) * u32::from(u16::of(s[1]))).wrapping_add(s[2] as u32).bits(),
-        Type::S16 => |s, _, _| (i32::from(i16::of(s[0])) * i32::from(i16::of(s[1]))).wrapping_add(s[2] as i32).bits(),
-        Type::U32 => |s, _, _| (u64::from(u32::of(s[0])) * u64::from(u32::of(s[1]))).wrapping_add(s[2]),
-        Type::S32 => |s, _, _| (i64::from(i32::of(s[0])) * i64::from(i32::of(s[1]))).bits().wrapping_add(s[2]),
-        _ => return None,
-    })
-}
-
-fn high_product(ty: Type) -> Option<Run> {
-    Some(match ty {
-        Type::U16 => |s, _, _| (u64::from(u16::of(s[0])) * u64::from(u16::of(s[1]))) >> 16,
-        Type::S16 => |s, _, _| ((i32::from(i16::of(s[0])) * i32::from(i16::of(s[1]))) >> 16) as u16 as u64,
-        Type::U32 => |s, _, _| (u64::from(u32::of(s[0])) * u64::from(u32::of(s[1]))) >> 32,
-        Type::S32 => |s, _, _| ((i64::from(i32::of(s[0])) * i64::from(i32::of(s[1]))) >> 32) as u32 as u64,
-        Type::U64 => |s, _, _| ((u128::from(s[0]) * u128::from(s[1])) >> 64) as u64,
-        Type::S64 => |s, _, _| ((i128::from(i64::of(s[0])) * i128::from(i64::of(s[1]))) >> 64) as u64,
-        _ => return None,
-    })
-}
-
-fn high_sum(ty: Type) -> Option<Run> {
-    Some(match ty {
-        Type::U32 => {
-            |s, h, a| (high_product(Type::U32).map_or(0, |f| f(s, h, a)) as u32).wrapping_add(s[2] as u32).bits()
-        }
-        Type::S32 => {
-            |s, h, a| (high_product(Type::S32).map_or(0, |f| f(s, h, a)) as u32).wrapping_add(s[2] as u32).bits()
-        }
-        Type::U64 => |s, h, a| high_product(Type::U64).map_or(0, |f| f(s, h, a)).wrapping_add(s[2]),
-        Type::S64 => |s, h, a| high_product(Type::S64).map_or(0, |f| f(s, h, a)).wrapping_add(s[2]),
-        _ => return None,
-    })
-}
-
-fn mul24(ty: Type) -> Option<Run> {
-    Some(match ty {
-        Type::U32 => |s, _, _| ((s[0] & 0xFF_FFFF) * (s[1] & 0xFF_FFFF)) as u32 as u64,
-        Type::S32 => |s, _, _| (i32::of(s[0]) << 8 >> 8).wrapping_mul(i32::of(s[1]) << 8 >> 8).bits(),
-        _ => return None,
-    })
-}
-
-fn mad24(ty: Type) -> Option<Run> {
-    Some(match ty {
-        Type::U32 => |s, _, _| (((s[0] & 0xFF_FFFF) * (s[1] & 0xFF_FFFF)) as u32).wrapping_add(s[2] as u32).bits(),
-        Type::S32 => {
-            |s, _, _| (i32::of(s[0]) << 8 >> 8).wrapping_mul(i32::of(s[1]) << 8 >> 8).wrapping_add(i32::of(s[2])).bits()
-        }
-        _ => return None,
-    })
 }
 
 /// Bits `start..start+length` of a; signed ones are extended from the field's highest bit.

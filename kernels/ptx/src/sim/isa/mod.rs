@@ -1,18 +1,29 @@
 //! The instruction set: names, operands and arithmetic of the instructions that the simulator knows.
 
 pub(crate) mod alu;
-pub(crate) mod asynchronous;
+mod asynchronous;
 mod convert;
-pub(crate) mod fetch;
+mod fetch;
 mod float16;
-pub(crate) mod form;
-pub(crate) mod instruction;
+mod form;
+mod instruction;
 mod integer;
-pub(crate) mod opcode;
-pub(crate) mod operation;
+mod opcode;
+mod operation;
 mod rounding;
-pub(crate) mod scope;
-pub(crate) mod space;
+mod scope;
+mod space;
 pub(crate) mod table;
 mod table_async;
-pub(crate) mod types;
+mod types;
+
+pub(crate) use asynchronous::{Arrive, Async, Bulk, Product, Wait};
+pub(crate) use fetch::{Fetch, fetch, fetched};
+pub(crate) use form::{Combine, Compare, Form, Function, Modifiers, Run, RunTwo, combined, holds, select};
+pub(crate) use instruction::{CARRY, CONSTANT, Instruction, SINK, SPECIALS, Source};
+pub(crate) use opcode::Opcode;
+pub(crate) use operation::{Access, Atomic, BarrierKind, Fence, Multiply, Operation, Order, Shuffle, Vote};
+pub(crate) use rounding::{Rounding, least, odd, rounded, saturated, two_sum};
+pub(crate) use scope::{MemoryFence, Scope};
+pub(crate) use space::{LOCAL_BASE, SHARED_BASE, Space, base, space, space_of, window};
+pub(crate) use types::{Lane, Short, Type, element, flushed, halves, join, low_bits, word};

@@ -1,6 +1,6 @@
 //! The name of an instruction, taken apart.
 
-use super::types::Type;
+use super::Type;
 
 /// The opcode's parts while it is understood.
 #[derive(Clone, Debug)]
@@ -23,6 +23,28 @@ impl<'a> Opcode<'a> {
         at.map(|at| self.parts.remove(at)).is_some()
     }
 
+    /// Takes `part`, which may be missing, and gives `then`.
+    pub(crate) fn after<T>(&mut self, part: &str, then: T) -> T {
+        self.take(part);
+        then
+    }
+
+    /// Takes everything that is left, and gives `then`.
+    pub(crate) fn all<T>(&mut self, then: T) -> T {
+        self.parts.clear();
+        then
+    }
+
+    /// Whether all of `parts` are there; takes them in their order as far as they are.
+    pub(crate) fn takes(&mut self, parts: &[&str]) -> bool {
+        parts.iter().all(|part| self.take(part))
+    }
+
+    /// Takes the first of the named `choices` that is there.
+    pub(crate) fn choose<T: Copy>(&mut self, choices: &[(&str, T)]) -> Option<T> {
+        choices.iter().find(|(name, _)| self.take(name)).map(|(_, choice)| *choice)
+    }
+
     /// Takes all of `parts` that are there.
     pub(crate) fn drop_all(&mut self, parts: &[&str]) {
         self.parts.retain(|found| !parts.contains(found));
@@ -38,6 +60,11 @@ impl<'a> Opcode<'a> {
         let ty = Type::named(self.parts.last()?)?;
         self.parts.pop();
         Some(ty)
+    }
+
+    /// Takes the type at the end, which must be one of `allowed`.
+    pub(crate) fn ty_of(&mut self, allowed: &[Type]) -> Option<Type> {
+        self.ty().filter(|ty| allowed.contains(ty))
     }
 
     /// Takes the hints that change no result: caching, prefetching, unified addressing.

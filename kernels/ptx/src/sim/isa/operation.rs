@@ -1,13 +1,6 @@
 //! Operations of decoded instructions.
 
-use super::{
-    asynchronous::Async,
-    fetch::Fetch,
-    form::{Run, RunTwo},
-    scope::{MemoryFence, Scope},
-    space::Space,
-    types::Type,
-};
+use super::{Async, Fetch, MemoryFence, Run, RunTwo, Scope, Space, Type};
 
 /// What an instruction does.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +36,7 @@ pub(crate) enum Operation {
     ActiveMask,
     Elect,
     WarpBarrier,
-    Barrier(Barrier),
+    Barrier(BarrierKind),
     Branch,
     BranchIndexed,
     Return,
@@ -133,14 +126,7 @@ pub(crate) enum Vote {
     Ballot,
 }
 
-/// A barrier of the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Barrier {
-    pub(crate) kind: BarrierKind,
-    pub(crate) aligned: bool,
-}
-
-/// What it does beside counting.
+/// A barrier of the block: what it does beside counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierKind {
     Sync,
@@ -148,6 +134,13 @@ pub(crate) enum BarrierKind {
     Count,
     And,
     Or,
+}
+
+impl BarrierKind {
+    /// Whether it combines a predicate of all threads.
+    pub(crate) fn reduces(self) -> bool {
+        !matches!(self, BarrierKind::Sync | BarrierKind::Arrive)
+    }
 }
 
 /// What a fence orders.
@@ -247,7 +240,7 @@ impl Operation {
     pub(crate) fn takes_negation(&self) -> bool {
         match self {
             Operation::Vote(_) => true,
-            Operation::Barrier(barrier) => !matches!(barrier.kind, BarrierKind::Sync | BarrierKind::Arrive),
+            Operation::Barrier(barrier) => barrier.reduces(),
             _ => false,
         }
     }

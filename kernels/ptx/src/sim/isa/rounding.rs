@@ -1,9 +1,10 @@
 //! Exact sums of two f64, rounded once to f32.
 
 /// Where a result that has no place of its own goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Rounding {
     /// To the nearest, ties to even.
+    #[default]
     Nearest,
     /// To the nearest, ties away from zero.
     NearestAway,
@@ -62,21 +63,9 @@ pub(crate) fn saturated(value: f32) -> f32 {
 /// The lesser of two: the number where one is NaN, unless NaN shall win; -0 is less than +0.
 pub(crate) fn least(a: f32, b: f32, nan: bool) -> f32 {
     match (a.is_nan(), b.is_nan()) {
-        (true, true) => f32::NAN,
-        (true, false) => {
-            if nan {
-                f32::NAN
-            } else {
-                b
-            }
-        }
-        (false, true) => {
-            if nan {
-                f32::NAN
-            } else {
-                a
-            }
-        }
+        (true, false) if !nan => b,
+        (false, true) if !nan => a,
+        (true, _) | (_, true) => f32::NAN,
         _ if a < b || (a == b && a.is_sign_negative()) => a,
         _ => b,
     }

@@ -1,6 +1,6 @@
 //! Scopes of strong accesses and fences.
 
-use super::opcode::Opcode;
+use super::Opcode;
 
 /// The threads that a strong access or a fence synchronizes with, from the fewest to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ impl Scope {
 
     /// The scope that the opcode names, taken from it.
     pub(crate) fn taken(opcode: &mut Opcode<'_>) -> Option<Self> {
-        Self::ALL.iter().find(|(name, _)| opcode.take(name)).map(|(_, scope)| *scope)
+        opcode.choose(&Self::ALL)
     }
 }
 

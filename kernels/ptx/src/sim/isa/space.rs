@@ -1,6 +1,6 @@
 //! State spaces and their addresses.
 
-use super::opcode::Opcode;
+use super::Opcode;
 
 /// Where a variable lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) fn space(opcode: &mut Opcode<'_>) -> Option<Space> {
         ("param", Space::Param),
         ("const", Space::Const),
     ];
-    SPACES.iter().find(|(name, _)| opcode.take(name)).map(|(_, space)| *space)
+    opcode.choose(&SPACES)
 }
 
 /// Where the shared memory of a block begins: the first KiB belongs to the system on sm_90, and an address that was

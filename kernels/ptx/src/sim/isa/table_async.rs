@@ -1,11 +1,6 @@
 //! The forms of sm_90 that wait for and move data asynchronously: which are known, and the shapes of their operands.
 
-use super::{
-    asynchronous::{Arrive, Async, Bulk, Product, Wait},
-    fetch::fetch,
-    opcode::Opcode,
-    types::Type,
-};
+use super::{Arrive, Async, Bulk, Opcode, Product, Type, Wait, fetch};
 
 /// The form of `opcode` and the shape of its operands.
 pub(crate) fn find(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
@@ -20,7 +15,7 @@ pub(crate) fn find(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
         }
         "mapa" => {
             opcode.drop_all(&["shared::cluster"]);
-            opcode.ty().filter(|ty| matches!(ty, Type::U32 | Type::U64))?;
+            opcode.ty_of(&[Type::U32, Type::U64])?;
             Some((Async::MapShared, "DSS"))
         }
         "griddepcontrol" => {
@@ -47,7 +42,7 @@ pub(crate) fn find(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
 
 fn mbarrier(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     if opcode.take("pending_count") {
-        opcode.ty().filter(|ty| *ty == Type::B64)?;
+        opcode.ty_of(&[Type::B64])?;
         return Some((Async::PendingCount, "DS"));
     }
     let relaxed = opcode.take("relaxed");
@@ -55,7 +50,7 @@ fn mbarrier(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     let expects = opcode.take("expect_tx");
     let parity = opcode.take("parity");
     opcode.take("noComplete");
-    opcode.ty().filter(|ty| *ty == Type::B64)?;
+    opcode.ty_of(&[Type::B64])?;
     if opcode.parts.is_empty() {
         return expects.then_some((Async::ExpectBytes, "AS"));
     }

@@ -2,72 +2,34 @@
 
 use half::{bf16, f16};
 
-/// A type that an instruction or a declaration names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Type {
-    Pred,
-    B8,
-    B16,
-    B32,
-    B64,
-    B128,
-    U8,
-    U16,
-    U32,
-    U64,
-    S8,
-    S16,
-    S32,
-    S64,
-    F16,
-    F16x2,
-    Bf16,
-    Bf16x2,
-    Tf32,
-    F32,
-    F64,
+macro_rules! types {
+    ($($name:ident $text:literal $bits:literal,)*) => {
+        /// A type that an instruction or a declaration names.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum Type { $($name),* }
+
+        impl Type {
+            /// The type called `name`, without its dot.
+            pub(crate) fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($text => Some(Type::$name),)*
+                    _ => None,
+                }
+            }
+
+            pub(crate) const fn bits(self) -> u32 {
+                match self { $(Type::$name => $bits),* }
+            }
+        }
+    };
+}
+types! {
+    Pred "pred" 1, B8 "b8" 8, B16 "b16" 16, B32 "b32" 32, B64 "b64" 64, B128 "b128" 128,
+    U8 "u8" 8, U16 "u16" 16, U32 "u32" 32, U64 "u64" 64, S8 "s8" 8, S16 "s16" 16, S32 "s32" 32, S64 "s64" 64,
+    F16 "f16" 16, F16x2 "f16x2" 32, Bf16 "bf16" 16, Bf16x2 "bf16x2" 32, Tf32 "tf32" 32, F32 "f32" 32, F64 "f64" 64,
 }
 
 impl Type {
-    /// The type called `name`, without its dot.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "pred" => Type::Pred,
-            "b8" => Type::B8,
-            "b16" => Type::B16,
-            "b32" => Type::B32,
-            "b64" => Type::B64,
-            "b128" => Type::B128,
-            "u8" => Type::U8,
-            "u16" => Type::U16,
-            "u32" => Type::U32,
-            "u64" => Type::U64,
-            "s8" => Type::S8,
-            "s16" => Type::S16,
-            "s32" => Type::S32,
-            "s64" => Type::S64,
-            "f16" => Type::F16,
-            "f16x2" => Type::F16x2,
-            "bf16" => Type::Bf16,
-            "bf16x2" => Type::Bf16x2,
-            "tf32" => Type::Tf32,
-            "f32" => Type::F32,
-            "f64" => Type::F64,
-            _ => return None,
-        })
-    }
-
-    pub(crate) const fn bits(self) -> u32 {
-        match self {
-            Type::Pred => 1,
-            Type::B8 | Type::U8 | Type::S8 => 8,
-            Type::B16 | Type::U16 | Type::S16 | Type::F16 | Type::Bf16 => 16,
-            Type::B32 | Type::U32 | Type::S32 | Type::F32 | Type::Tf32 | Type::F16x2 | Type::Bf16x2 => 32,
-            Type::B64 | Type::U64 | Type::S64 | Type::F64 => 64,
-            Type::B128 => 128,
-        }
-    }
-
     pub(crate) const fn is_signed(self) -> bool {
         matches!(self, Type::S8 | Type::S16 | Type::S32 | Type::S64)
     }
@@ -80,6 +42,12 @@ impl Type {
 /// The lowest `bits` bits, at most 64.
 pub(crate) fn low_bits(bits: u32) -> u64 {
     u64::MAX >> (64 - bits.clamp(1, 64))
+}
+
+impl Default for Type {
+    fn default() -> Self {
+        Type::B32
+    }
 }
 
 /// A value as the low bits of a register, zeros above.
@@ -129,23 +97,25 @@ impl Lane for f64 {
     }
 }
 
-impl Lane for f16 {
-    fn of(bits: u64) -> Self {
-        f16::from_bits(bits as u16)
-    }
-    fn bits(self) -> u64 {
-        u64::from(if self.is_nan() { 0x7FFF } else { self.to_bits() })
-    }
+/// A float of 16 bits.
+pub(crate) trait Short: Lane {
+    fn wide(self) -> f32;
+    fn narrow(value: f32) -> Self;
 }
 
-impl Lane for bf16 {
-    fn of(bits: u64) -> Self {
-        bf16::from_bits(bits as u16)
-    }
-    fn bits(self) -> u64 {
-        u64::from(if self.is_nan() { 0x7FFF } else { self.to_bits() })
-    }
+macro_rules! short_lanes {
+    ($($float:ident $nan:literal)*) => {$(
+        impl Lane for $float {
+            fn of(bits: u64) -> Self { $float::from_bits(bits as u16) }
+            fn bits(self) -> u64 { u64::from(if self.is_nan() { $nan } else { self.to_bits() }) }
+        }
+        impl Short for $float {
+            fn wide(self) -> f32 { self.to_f32() }
+            fn narrow(value: f32) -> Self { $float::from_f32(value) }
+        }
+    )*};
 }
+short_lanes! { f16 0x7FFF  bf16 0x7FFF }
 
 /// Two 16-bit values from the halves of a register.
 pub(crate) fn halves<T: Lane>(bits: u64) -> [T; 2] {
@@ -172,4 +142,11 @@ pub(crate) fn element(bits: u64, v: usize, ty: Type) -> f64 {
         Type::S8 => f64::from((bits >> (8 * v)) as u8 as i8),
         _ => f64::from((bits >> (8 * v)) as u8),
     }
+}
+
+/// The integer in up to eight bytes, the lowest first.
+pub(crate) fn word(bytes: &[u8]) -> u64 {
+    let mut raw = [0; 8];
+    raw[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(raw)
 }

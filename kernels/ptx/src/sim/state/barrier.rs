@@ -1,29 +1,21 @@
 //! The barriers of a block and of its cluster.
 
-use super::clocks::View;
+use super::View;
 
 /// A barrier of a block.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Barrier {
     /// Threads that have arrived.
     pub(crate) arrived: u32,
-    /// Threads that it waits for, where an instruction has said it.
+    /// Threads that it waits for, where an instruction gives their number.
     pub(crate) expected: Option<u32>,
-    /// The instruction of who arrived first.
+    /// The instruction of the first arrival.
     pub(crate) place: usize,
-    /// What those who have arrived know.
-    pub(crate) joined: View,
-    /// Of reductions: how many predicates held, and whether all did.
+    /// What the arrivals have published.
+    pub(crate) joined: Option<View>,
+    /// Of reductions: threads whose predicate holds, and whether that of any does not.
     pub(crate) held: u32,
-    pub(crate) all_held: bool,
-    pub(crate) fresh: View,
-}
-
-impl Barrier {
-    pub(crate) fn new(base: u32, warps: usize) -> Self {
-        let fresh = View::new(base, warps);
-        Barrier { arrived: 0, expected: None, place: 0, joined: fresh.clone(), held: 0, all_held: true, fresh }
-    }
+    pub(crate) any_fails: bool,
 }
 
 /// The barrier of the cluster.

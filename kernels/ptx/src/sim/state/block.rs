@@ -1,13 +1,6 @@
 //! A block: its shared memory, its warps and its barriers.
 
-use super::{
-    barrier::{Barrier, Cluster},
-    bulk::Engine,
-    mbarrier::Mbarriers,
-    memory::Region,
-    published::Withheld,
-    warp::{State, Warp},
-};
+use super::{Barrier, Cluster, Engine, Mbarriers, Region, State, Warp, Withheld};
 
 /// A block that has begun.
 #[derive(Debug)]

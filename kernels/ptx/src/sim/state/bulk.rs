@@ -1,17 +1,16 @@
 //! The bulk copies of a block.
 
-use super::clocks::Epoch;
+use super::{Epoch, Thread};
 use crate::sim::{
-    isa::{fetch::Fetch, space::SHARED_BASE, types::Type},
-    tensor_map::{Row, TensorMap},
+    isa::{Fetch, SHARED_BASE, Type},
+    tensor_map::Row,
+    tensor_map::TensorMap,
 };
 
 /// A copy that is not over.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
-    pub(crate) warp: usize,
-    pub(crate) lane: usize,
-    pub(crate) pc: usize,
+    pub(crate) thread: Thread,
     /// Byte of shared memory.
     pub(crate) shared: usize,
     pub(crate) bytes: usize,

@@ -12,8 +12,8 @@
 //! [`View`] holds two clocks. `seen` is happens-before; `fenced` is the part of it that a `fence.proxy.async`
 //! carried over to the asynchronous proxy.
 
-use super::done::Done;
-use crate::sim::isa::scope::MemoryFence;
+use super::{Done, lanes};
+use crate::sim::isa::MemoryFence;
 use std::collections::BTreeMap;
 
 /// The lane of an access that all lanes of a warp make together.
@@ -177,6 +177,14 @@ impl View {
         self.fenced.join(&other.fenced);
     }
 
+    /// Joins `other` into a view that may be empty.
+    pub(crate) fn gather(all: &mut Option<View>, other: &View) {
+        match all {
+            Some(all) => all.join(other),
+            None => *all = Some(other.clone()),
+        }
+    }
+
     /// Learns that `epoch` is over. What the asynchronous proxy did itself needs no fence before it.
     pub(crate) fn learn(&mut self, epoch: Epoch) {
         for clock in [&mut self.seen, &mut self.fenced] {
@@ -192,7 +200,7 @@ impl View {
 }
 
 /// What the lanes of a warp know.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WarpClock {
     pub(crate) timeline: u32,
     base: u32,
@@ -247,18 +255,6 @@ pub(crate) struct Released {
     pub(crate) narrow: Option<u32>,
 }
 
-/// The lanes of a mask.
-pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
-    let mut rest = mask;
-    std::iter::from_fn(move || {
-        let lane = rest.trailing_zeros();
-        (rest != 0).then(|| {
-            rest &= rest - 1;
-            lane as usize
-        })
-    })
-}
-
 impl WarpClock {
     /// The clock of warp `index` of a block whose first timeline is `base`.
     pub(crate) fn new(base: u32, index: usize, warps: usize) -> Self {
@@ -267,14 +263,10 @@ impl WarpClock {
             base,
             warps,
             clock: 1,
-            synced: 0,
             common: View::new(base, warps),
             extra: vec![None; 32],
-            has_extra: false,
-            pairs: None,
-            fences: [Fenced::default(); 32],
-            copied: [0; 32],
             unfenced: vec![None; 32],
+            ..WarpClock::default()
         }
     }
 
@@ -373,6 +365,13 @@ impl WarpClock {
         }
     }
 
+    /// What `lane` knows beyond the rest.
+    fn extra(&mut self, lane: usize) -> &mut View {
+        let (base, warps) = (self.base, self.warps);
+        self.has_extra = true;
+        self.extra[lane].get_or_insert_with(|| Box::new(View::new(base, warps)))
+    }
+
     /// The lanes of `mask` learn what another has published.
     pub(crate) fn acquire(&mut self, mask: u32, live: u32, view: &View) {
         if mask & live == live {
@@ -381,9 +380,7 @@ impl WarpClock {
             return;
         }
         for lane in lanes(mask) {
-            let (base, warps) = (self.base, self.warps);
-            self.extra[lane].get_or_insert_with(|| Box::new(View::new(base, warps))).join(view);
-            self.has_extra = true;
+            self.extra(lane).join(view);
         }
     }
 
@@ -488,14 +485,13 @@ impl WarpClock {
             }
         } else {
             for lane in lanes(mask) {
-                let (base, warps) = (self.base, self.warps);
-                let extra = self.extra[lane].get_or_insert_with(|| Box::new(View::new(base, warps)));
+                self.extra(lane);
+                let Some(extra) = &mut self.extra[lane] else { continue };
                 let View { seen, fenced } = &mut **extra;
                 fenced.join(&self.common.seen);
                 fenced.join(seen);
                 fenced.raise(self.timeline, self.synced);
                 fenced.raise_lane(self.timeline, lane as u8, self.clock);
-                self.has_extra = true;
             }
         }
         self.clock += 1;

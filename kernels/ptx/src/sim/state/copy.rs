@@ -1,11 +1,11 @@
 //! The `cp.async` copies of a warp.
 
-use super::{clocks::View, memory::Spot};
+use super::{Spot, View};
 
 /// The copies of a warp that have not arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    pub(crate) all: Vec<Copy>,
+    pub(crate) all: Vec<AsyncCopy>,
     /// For each lane and group that it has committed, the last copy in it or before it.
     pub(crate) ends: [Vec<u32>; 32],
     /// Counts instructions.
@@ -15,7 +15,7 @@ pub(crate) struct Copies {
 
 /// A copy of a lane.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Copy {
+pub(crate) struct AsyncCopy {
     pub(crate) lane: u8,
     /// `None` until it is committed.
     pub(crate) group: Option<u32>,

@@ -1,19 +1,14 @@
 //! A launch while it runs: registers, findings and counts.
 
-use super::{
-    block::Block,
-    clocks::{self, lanes},
-    memory::Memory,
-    published::Published,
-};
+use super::{Block, Epoch, Issue, Memory, Published, Thread, first, lanes, timelines};
 use crate::Launch;
 use crate::sim::{
     Approximation, Finding, FindingKind, Options,
-    isa::instruction::{CONSTANT, SINK},
+    isa::{CONSTANT, SINK},
     metrics::{Metrics, Traffic},
     report::Findings,
     schedule::{Chooser, Draw},
-    text::entry::Entry,
+    text::Entry,
 };
 use std::collections::HashMap;
 
@@ -63,11 +58,6 @@ pub(crate) fn position(index: usize, [x, y, _]: [u32; 3]) -> [u32; 3] {
     [index % x, index / x % y, index / x / y]
 }
 
-/// The first lane of a mask.
-pub(crate) fn first(mask: u32) -> usize {
-    mask.trailing_zeros().min(31) as usize
-}
-
 impl Machine<'_> {
     /// Bytes of shared memory of a block.
     pub(crate) fn shared_bytes(&self) -> u64 {
@@ -93,6 +83,23 @@ impl Machine<'_> {
         self.value(block, w, slot)[lane]
     }
 
+    /// The values of source `k` of an instruction.
+    #[inline]
+    pub(crate) fn source<'v>(&'v self, block: &'v Block, issue: Issue<'_>, k: usize) -> &'v [u64; 32] {
+        self.value(block, issue.w, issue.i.sources[k])
+    }
+
+    /// The value of source `k` in the first of the lanes.
+    pub(crate) fn scalar(&self, block: &Block, issue: Issue<'_>, k: usize) -> u64 {
+        self.source(block, issue, k)[first(issue.mask)]
+    }
+
+    /// Writes the first destination of an instruction.
+    #[inline]
+    pub(crate) fn define(&self, block: &mut Block, issue: Issue<'_>, values: &[u64; 32]) {
+        self.set(block, issue.w, issue.i.destinations[0], issue.mask, values);
+    }
+
     /// Writes a register in the lanes of `mask`.
     #[inline]
     pub(crate) fn set(&self, block: &mut Block, w: usize, slot: u32, mask: u32, values: &[u64; 32]) {
@@ -112,20 +119,21 @@ impl Machine<'_> {
 
     /// Reports sources that were never written.
     #[inline]
-    pub(crate) fn check_sources(&mut self, block: &Block, w: usize, sources: &[u32], mask: u32, pc: usize) {
+    pub(crate) fn check_sources(&mut self, block: &Block, issue: Issue<'_>, sources: &[u32]) {
         for slot in sources.iter().filter(|slot| **slot & CONSTANT == 0) {
-            let missing = mask & !block.warps[w].defined[*slot as usize];
+            let missing = issue.mask & !block.warps[issue.w].defined[*slot as usize];
             if missing != 0 {
-                self.undefined(block, w, missing, pc, *slot);
+                self.undefined(block, issue.thread(first(missing)), *slot);
             }
         }
     }
 
     #[cold]
-    pub(crate) fn undefined(&mut self, block: &Block, w: usize, missing: u32, pc: usize, slot: u32) {
+    pub(crate) fn undefined(&mut self, block: &Block, thread: Thread, slot: u32) {
         let name = self.entry.registers.name(slot);
-        let message = || format!("uses the register {name}, which was never written or is made of what was not");
-        self.report(FindingKind::Uninitialized, block, w, first(missing), pc, None, message);
+        let message =
+            || format!("uses the register {name}, which was never written or is computed from a value that was not");
+        self.report(FindingKind::Uninitialized, block, thread, None, message);
     }
 
     /// Takes a finding.
@@ -134,12 +142,11 @@ impl Machine<'_> {
         &mut self,
         kind: FindingKind,
         block: &Block,
-        w: usize,
-        lane: usize,
-        pc: usize,
+        thread: Thread,
         address: Option<u64>,
         message: impl FnOnce() -> String,
     ) {
+        let Thread { w, lane, pc } = thread;
         self.fatal |= self.options.first_finding_ends;
         let (entry, launch) = (self.entry, self.launch);
         let pc = pc.min(entry.code.len() - 1);
@@ -157,8 +164,8 @@ impl Machine<'_> {
     }
 
     /// Who made an access, in words.
-    pub(crate) fn who(&self, epoch: &clocks::Epoch, block: &Block) -> String {
-        let timelines = clocks::timelines(self.warps);
+    pub(crate) fn who(&self, epoch: &Epoch, block: &Block) -> String {
+        let timelines = timelines(self.warps);
         let (other, timeline) = (epoch.timeline / timelines, epoch.timeline % timelines);
         let (class, warp) = (timeline as usize / self.warps, timeline as usize % self.warps);
         let thread = match (class, epoch.lane) {

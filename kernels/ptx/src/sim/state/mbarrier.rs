@@ -1,7 +1,7 @@
 //! The mbarriers of a block.
 
-use super::clocks::{Epoch, View};
-use crate::sim::isa::space::SHARED_BASE;
+use super::{Epoch, View};
+use crate::sim::isa::SHARED_BASE;
 use std::collections::BTreeMap;
 
 /// The mbarriers of a block, by their offset in shared memory.
@@ -11,22 +11,20 @@ pub(crate) struct Mbarriers {
 }
 
 /// An mbarrier.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Mbarrier {
     pub(crate) expected: u32,
     pub(crate) pending: i64,
     pub(crate) bytes: i64,
     pub(crate) phase: u64,
-    /// What the arrivals of the phase that runs have published.
-    pub(crate) joined: View,
-    /// What those of the phase before had.
-    pub(crate) completed: View,
-    /// Who initialized it.
+    /// What the arrivals of the current phase have published.
+    pub(crate) joined: Option<View>,
+    /// What those of the phase before have.
+    pub(crate) completed: Option<View>,
+    /// The access that initialized it.
     pub(crate) init: Epoch,
     /// A fence has made the initialization visible to asynchronous operations.
     pub(crate) visible: bool,
-    /// Where bytes came from last, for messages.
-    pub(crate) fresh: View,
 }
 
 impl Mbarriers {
@@ -64,7 +62,7 @@ impl Mbarrier {
         if over {
             self.phase += 1;
             self.pending = i64::from(self.expected);
-            self.completed = std::mem::replace(&mut self.joined, self.fresh.clone());
+            self.completed = self.joined.take();
         }
         over
     }

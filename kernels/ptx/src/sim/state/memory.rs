@@ -1,9 +1,12 @@
 //! Device memory: allocations with gaps, and a shadow of who touched what.
 
-use super::shadow::Shadow;
-use crate::sim::{Error, isa::space::Space, text::module::Module};
+use super::Shadow;
+use crate::sim::{Error, isa::Space, text::Module};
 use bytemuck::Pod;
 use std::collections::HashMap;
+
+/// The name of a block's shared memory in messages.
+pub(crate) const SHARED: &str = "shared memory";
 
 /// Where an access goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,16 +284,16 @@ impl Memory {
         }
         let behind = self.allocations.partition_point(|allocation| allocation.address <= address);
         let Some(index) = behind.checked_sub(1) else {
-            return Err(format!("reaches for {address:#x}, which lies below all memory"));
+            return Err(format!("accesses {address:#x}, which is below all allocations"));
         };
         let allocation = &self.allocations[index];
         let (at, length) = (address - allocation.address, allocation.region.bytes.len() as u64);
         if at > length + GAP {
-            return Err(format!("reaches for {address:#x}, which lies in no allocation"));
+            return Err(format!("accesses {address:#x}, which is in no allocation"));
         }
         if at + bytes > length {
             let name = &allocation.region.name;
-            return Err(format!("touches bytes {at}..{} of `{name}`, which has {length}", at + bytes));
+            return Err(format!("accesses bytes {at}..{} of `{name}`, which has {length} bytes", at + bytes));
         }
         Ok((index, at as usize))
     }

@@ -1,15 +1,34 @@
 //! State of a launch: memory, clocks, blocks, warps and their asynchronous operations.
 
-pub(crate) mod barrier;
-pub(crate) mod block;
-pub(crate) mod bulk;
-pub(crate) mod clocks;
-pub(crate) mod copy;
+mod barrier;
+mod block;
+mod bulk;
+mod clocks;
+mod copy;
 mod done;
-pub(crate) mod machine;
-pub(crate) mod mbarrier;
-pub(crate) mod memory;
-pub(crate) mod products;
-pub(crate) mod published;
-pub(crate) mod shadow;
-pub(crate) mod warp;
+mod lanes;
+mod machine;
+mod mbarrier;
+mod memory;
+mod products;
+mod published;
+mod shadow;
+mod warp;
+
+pub(crate) use barrier::{Barrier, Cluster};
+pub(crate) use block::Block;
+pub(crate) use bulk::{Engine, Flight, Goal};
+pub(crate) use clocks::{
+    ALL, ASYNC, COPY, Epoch, FLIGHT, MANY, NARROW, READS, Released, SET, STRONG, View, WRITES, WarpClock, timelines,
+};
+pub(crate) use copy::{Arrival, AsyncCopy, Copies};
+pub(crate) use done::Done;
+pub(crate) use lanes::{Issue, Thread, first, lanes};
+pub(crate) use machine::{Flow, Machine, position};
+pub(crate) use mbarrier::{Mbarrier, Mbarriers};
+pub use memory::{Memory, Touched};
+pub(crate) use memory::{Region, SHARED, Spot};
+pub(crate) use products::{A, Matrix, Pending, Products};
+pub(crate) use published::{Published, Withheld};
+pub(crate) use shadow::{Conflict, Shadow, remember, remembering};
+pub(crate) use warp::{State, Warp};

@@ -1,7 +1,7 @@
 //! The `wgmma` products of a warp, and the matrices in shared memory that they read.
 
 use crate::sim::{
-    isa::{asynchronous::Product, instruction::Instruction},
+    isa::{Instruction, Product},
     tensor_map::Swizzle,
 };
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Views that strong stores have published, and views that a narrow scope withheld.
 
-use super::clocks::{Released, View};
-use crate::sim::isa::scope::Scope;
+use super::{Released, View};
+use crate::sim::isa::Scope;
 
 /// Blocks of which an address keeps what they have published for themselves. Only a kernel with narrow scopes on global
 /// memory needs any.

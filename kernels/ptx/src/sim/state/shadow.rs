@@ -4,7 +4,7 @@
 //! epoch a warp where several read without knowing of each other, as in FastTrack (Flanagan and Freund, 2009). Bulk copies
 //! of a warp do not end in order, so each that the next reader does not know of has an epoch of its own.
 
-use super::clocks::{ALL, Epoch, FLIGHT, MANY, NARROW, SET, STRONG};
+use super::{ALL, Epoch, FLIGHT, MANY, NARROW, SET, STRONG};
 use std::cell::Cell;
 
 /// What is known of a word.
@@ -95,6 +95,13 @@ pub(crate) struct Conflict {
     pub(crate) both_strong: bool,
 }
 
+impl Epoch {
+    /// The race of this access with `other`.
+    fn conflict(self, byte: usize, other: Epoch, other_writes: bool) -> Conflict {
+        Conflict { byte, other, other_writes, both_strong: other.is_strong() && self.is_strong() }
+    }
+}
+
 impl Shadow {
     /// The shadow of `bytes` bytes that nobody has touched, in a launch whose blocks have so many timelines.
     pub(crate) fn new(bytes: usize, timelines: u32) -> Self {
@@ -110,13 +117,8 @@ impl Shadow {
         epoch: Epoch,
         knows: impl Fn(&Epoch) -> bool,
     ) -> Option<Conflict> {
-        let mut found = None;
-        let timelines = self.timelines;
+        let (mut found, timelines) = (None, self.timelines);
         let races = |other: &Epoch| other.clock != 0 && !reach_each_other(other, &epoch, timelines) && !knows(other);
-        let conflict = |byte: usize, other: Epoch, other_writes: bool| {
-            let both_strong = other.is_strong() && epoch.is_strong();
-            Some(Conflict { byte, other, other_writes, both_strong })
-        };
         for (number, start, bytes) in pieces(at, bytes) {
             let page = self.pages[number].get_or_insert_with(Page::new);
             for index in page.range(start, bytes) {
@@ -125,7 +127,7 @@ impl Shadow {
                 if found.is_none() {
                     let byte = (number * PAGE + (index << page.shift)).max(at);
                     let racing = [cell.write, cell.strong].into_iter().find(races);
-                    found = racing.and_then(|other| conflict(byte, other, true));
+                    found = racing.map(|other| epoch.conflict(byte, other, true));
                 }
                 if let Some((before, by, after)) = self.step
                     && before == cell.read
@@ -153,13 +155,8 @@ impl Shadow {
         epoch: Epoch,
         knows: impl Fn(&Epoch) -> bool,
     ) -> Option<Conflict> {
-        let mut found = None;
-        let timelines = self.timelines;
+        let (mut found, timelines) = (None, self.timelines);
         let races = |other: &Epoch| other.clock != 0 && !reach_each_other(other, &epoch, timelines) && !knows(other);
-        let conflict = |byte: usize, other: Epoch, other_writes: bool| {
-            let both_strong = other.is_strong() && epoch.is_strong();
-            Some(Conflict { byte, other, other_writes, both_strong })
-        };
         for (number, start, bytes) in pieces(at, bytes) {
             let page = self.pages[number].get_or_insert_with(Page::new);
             for index in page.range(start, bytes) {
@@ -167,12 +164,12 @@ impl Shadow {
                 if found.is_none() {
                     let byte = (number * PAGE + (index << page.shift)).max(at);
                     if let Some(other) = [cell.write, cell.strong].into_iter().find(races) {
-                        found = conflict(byte, other, true);
+                        found = Some(epoch.conflict(byte, other, true));
                     } else if cell.read.lane == SET {
                         let reader = members(&self.sets, cell.read).find(races);
-                        found = reader.and_then(|reader| conflict(byte, reader, false));
+                        found = reader.map(|reader| epoch.conflict(byte, reader, false));
                     } else if races(&cell.read) {
-                        found = conflict(byte, cell.read, false);
+                        found = Some(epoch.conflict(byte, cell.read, false));
                     }
                 }
                 if epoch.is_strong() {

@@ -5,10 +5,10 @@
 //! Lanes that part take one side after the other, which the schedule chooses; a side that waits for the other one never
 //! ends (the device would let both go on), and is reported as a deadlock or an endless loop.
 
-use super::{clocks::WarpClock, copy::Copies, products::Products};
+use super::{Copies, Products, WarpClock};
 use crate::sim::{
-    isa::{instruction::SPECIALS, operation::BarrierKind},
-    text::entry::Entry,
+    isa::{BarrierKind, SPECIALS},
+    text::Entry,
 };
 
 /// Lanes that run together.

@@ -29,20 +29,20 @@ fn accesses_outside_an_allocation_are_found_with_their_rust_line() {
     let message = fault("ld.global.f32 %f0, [%rd0+16];");
     assert!(message.contains("by/hand.rs:42") && message.contains("bytes 16..20 of `x`, which has 16"), "{message}");
     let message = fault("ld.global.f32 %f0, [%rd0-4];");
-    assert!(message.contains("below all memory"), "{message}");
+    assert!(message.contains("below all allocations"), "{message}");
     let message = fault("mov.u64 %rd2, 64; ld.global.f32 %f0, [%rd2];");
-    assert!(message.contains("below all memory"), "{message}");
+    assert!(message.contains("below all allocations"), "{message}");
     let message = fault("ld.global.v4.f32 {%f0, %f1, %f2, %f3}, [%rd0+8];");
-    assert!(message.contains("no multiple of its 16 bytes"), "{message}");
+    assert!(message.contains("expected a multiple of 16"), "{message}");
 }
 
 #[test]
 fn values_that_nobody_wrote_are_found() {
     assert!(
         fault("add.u32 %u1, %u2, 1; st.global.u32 [%rd1], %u1;")
-            .contains("register %u1, which was never written or is made")
+            .contains("register %u1, which was never written or is computed")
     );
-    assert!(fault("ld.global.f32 %f0, [%rd1];").contains("byte 0 of `y`, which nobody has written"));
+    assert!(fault("ld.global.f32 %f0, [%rd1];").contains("byte 0 of `y`, which was never written"));
     assert!(fault("setp.lt.u32 p, %u0, 4; @q mov.u32 %u1, 1;").contains("register q, which was never written"));
     assert!(fault("setp.lt.u32 p, %u0, 2; @p mov.u32 %u1, 1; add.u32 %u2, %u1, 1; mad.wide.u32 %rd2, %u0, 4, %rd1; st.global.u32 [%rd2], %u2;").contains("thread [2, 0, 0]"));
     let memory = Memory::new();
@@ -103,15 +103,15 @@ fn text_that_is_not_understood_is_refused_by_name_and_line() {
         ("call frobnicate, ();", "`call` is not known"),
         ("ld.global.v4.u64 %rd2, [%rd0];", "`ld.global.v4.u64` is not known"),
         ("add.u32 %u1, %u9, 1;", "register %u9, which is not declared"),
-        ("add.u32 %u1, %u0;", "has 2 operands, expected 3"),
-        ("ld.global.v2.f32 %f0, [%rd0];", "moves 2 values and names 1"),
-        ("bra $nowhere;", "label $nowhere stands nowhere"),
-        ("$a: $a: ret;", "label $a stands twice"),
+        ("add.u32 %u1, %u0;", "expected 3, found 2"),
+        ("ld.global.v2.f32 %f0, [%rd0];", "names 1 values; expected 2"),
+        ("bra $nowhere;", "label $nowhere is not defined"),
+        ("$a: $a: ret;", "label $a is defined twice"),
         ("ld.param.u64 %rd2, [z];", "no parameter z"),
         (".global .b8 data[16];", "an instruction, a label, .reg, .shared, .local or .loc"),
         ("ld.global.f32 %u9, [%rd0];", "register %u9, which is not declared"),
         ("mov.u64 %u1, %rd0;", "does not fit the register %u1"),
-        ("mov.u32 %u1, 0z;", "`0z` is no number"),
+        ("mov.u32 %u1, 0z;", "`0z` is not a number"),
         ("/* never closed", "a comment does not end"),
     ] {
         let message = fault(body);

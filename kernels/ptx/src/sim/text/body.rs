@@ -1,21 +1,10 @@
 //! The body of an entry, read twice: first for its names, since labels and shared memory are used before all of them are
 //! known, then for its instructions, each of which is decoded as soon as it is read.
 
-use super::{
-    decode::Decoded,
-    entry::{self, Entry, Registers},
-    lex::Kind,
-    module::{Module, Outline},
-    names::Names,
-    parse::Parser,
-    syntax::Statement,
-};
+use super::{Decoded, Entry, Kind, Module, Names, Outline, Parser, Registers, Statement, declare_specials};
 use crate::sim::{
     Error,
-    isa::{
-        space::Space,
-        types::{Type, low_bits},
-    },
+    isa::{Space, Type, low_bits},
     limits::at_most,
 };
 
@@ -118,7 +107,7 @@ impl<'a> Pass<'a> for Naming<'a> {
 
     fn label(&mut self, name: &'a str, scope: u32, line: u32) -> Result<(), Error> {
         if self.names.labels.insert((scope, name), self.statements as u32).is_some() {
-            return Err(Error::Syntax { line, message: format!("the label {name} stands twice") });
+            return Err(Error::Syntax { line, message: format!("the label {name} is defined twice") });
         }
         Ok(())
     }
@@ -220,7 +209,7 @@ impl Entry {
         let (at, line) = outline.body;
         let parser = || Parser::new(&module.text, at, line, module.limits);
         let mut registers = Registers::default();
-        entry::declare_specials(&mut registers);
+        declare_specials(&mut registers);
         let mut naming = Naming {
             names: Names::new(module, outline),
             registers,

@@ -6,7 +6,7 @@
 //! Flowgraph", 1979) with path compression: O(edges · log blocks) for every graph, which matters for texts that nobody
 //! has compiled.
 
-use crate::sim::isa::{instruction::Instruction, operation::Operation};
+use crate::sim::isa::{Instruction, Operation};
 
 /// No block.
 const NONE: u32 = u32::MAX;

@@ -1,23 +1,11 @@
 //! Statements to instructions with resolved operands.
 
-use super::{
-    cfg,
-    entry::{Constant, Registers},
-    names::{Names, Symbol},
-    syntax::{Operand, Statement},
-};
+use super::{Constant, Names, Operand, Registers, Statement, Symbol, cfg};
 use crate::sim::{
     Error,
     isa::{
-        alu,
-        asynchronous::Async,
-        form::{Function, Modifiers},
-        instruction::{CARRY, CONSTANT, Instruction, SINK, SPECIALS, Source},
-        opcode::Opcode,
-        operation::Operation,
-        space::base,
-        table,
-        types::Type,
+        Async, CARRY, CONSTANT, Function, Instruction, Modifiers, Opcode, Operation, SINK, SPECIALS, Source, Type, alu,
+        base, table,
     },
     limits::{Limits, at_most},
 };
@@ -153,7 +141,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
                     Function::One(run) => Operation::One(run),
                     Function::Two(run) => Operation::Two(run),
                 };
-                ["D", "DS", "DSS", "DSSS", "DSSSS"][form.sources].to_string()
+                ["D", "DS", "DSS", "DSSS", "DSSSS"][form.sources]
             }
             None => {
                 opcode = Opcode::new(self.statement.opcode);
@@ -168,7 +156,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         if matches!(self.instruction.operation, Operation::Two(_)) && !opcode.name.starts_with("setp") {
             return self.decode_carry(&opcode);
         }
-        self.operands(&shape)?;
+        self.operands(shape)?;
         self.check_lists()
     }
 
@@ -191,7 +179,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
             _ => return Err(self.syntax(format!("`{opcode}` cannot write {to} and read {from} registers"))),
         };
         match moved.iter().find(|moved| **moved != wanted) {
-            Some(moved) => Err(self.syntax(format!("`{opcode}` moves {wanted} values and names {moved}"))),
+            Some(moved) => Err(self.syntax(format!("`{opcode}` names {moved} values; expected {wanted}"))),
             None => Ok(()),
         }
     }
@@ -240,7 +228,9 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         let found = self.statement.operands.len();
         if found < required.len() || found > required.len() + optional.len() {
             let (opcode, wanted) = (self.statement.opcode, required.len());
-            return Err(self.syntax(format!("`{opcode}` has {found} operands, expected {wanted}")));
+            return Err(
+                self.syntax(format!("wrong number of operands for `{opcode}`; expected {wanted}, found {found}"))
+            );
         }
         self.check_forms()?;
         let (mut destinations, mut sources) = (Vec::new(), Vec::new());
@@ -331,14 +321,14 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
 
     fn address(&mut self, operand: &Operand<'_>, slots: &mut Vec<u32>) -> Result<(), Error> {
         let Operand::Address(written, offset, rest) = operand else {
-            return Err(self.syntax(format!("`{}` wants an address, found {operand:?}", self.statement.opcode)));
+            return Err(self.syntax(format!("`{}` takes an address; found {operand:?}", self.statement.opcode)));
         };
         self.instruction.offsets[self.address] = *offset;
         self.address += 1;
         if let (true, Operand::Name(name)) = (self.statement.opcode.starts_with("ld.param"), &**written)
             && self.all.names.find(self.statement.scope, name).is_none()
         {
-            return Err(self.syntax(format!("there is no parameter {name}")));
+            return Err(self.syntax(format!("the entry has no parameter {name}")));
         }
         self.source(written, slots)?;
         rest.iter().try_for_each(|operand| self.source(operand, slots))
@@ -347,11 +337,11 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
     /// The label of a branch, or the table of an indexed one.
     fn label(&mut self, operand: &Operand<'a>) -> Result<(), Error> {
         let Operand::Name(name) = *operand else {
-            return Err(self.syntax(format!("`{}` wants a label, found {operand:?}", self.statement.opcode)));
+            return Err(self.syntax(format!("`{}` takes a label; found {operand:?}", self.statement.opcode)));
         };
         let (scope, names, line) = (self.statement.scope, self.all.names, self.statement.line);
         let find = |name: &str| {
-            let message = || format!("the label {name} stands nowhere");
+            let message = || format!("the label {name} is not defined");
             names.label(scope, name).ok_or_else(|| Error::Syntax { line, message: message() })
         };
         if !matches!(self.instruction.operation, Operation::BranchIndexed) {
@@ -359,7 +349,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
             return Ok(());
         }
         let table = names.targets(scope, name);
-        let (owner, labels) = table.ok_or_else(|| self.syntax(format!("{name} is no table of branch targets")))?;
+        let (owner, labels) = table.ok_or_else(|| self.syntax(format!("{name} is not a table of branch targets")))?;
         self.all.branch_targets += labels.len();
         let most = self.all.limits.branch_targets as u64;
         at_most(line, self.all.branch_targets as u64, most, "too many branch targets")?;

@@ -2,7 +2,7 @@
 
 use crate::sim::{
     Place,
-    isa::instruction::{Instruction, SPECIALS},
+    isa::{Instruction, SPECIALS},
 };
 use std::sync::Arc;
 

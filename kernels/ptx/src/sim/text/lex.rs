@@ -74,7 +74,7 @@ impl<'a> Lexer<'a> {
             c if c.is_ascii_digit() => {
                 let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
                 let bits = number(&rest[..end]);
-                let bits = bits.ok_or_else(|| self.syntax(&format!("`{}` is no number", shown(&rest[..end]))))?;
+                let bits = bits.ok_or_else(|| self.syntax(&format!("`{}` is not a number", shown(&rest[..end]))))?;
                 (Kind::Number(bits), end)
             }
             c if begins_word(c) => {

@@ -1,11 +1,20 @@
 //! From text to decoded kernels.
 
-pub(crate) mod body;
+mod body;
 mod cfg;
 mod decode;
-pub(crate) mod entry;
+mod entry;
 mod lex;
-pub(crate) mod module;
+mod module;
 mod names;
 mod parse;
 mod syntax;
+
+pub(crate) use decode::Decoded;
+pub(crate) use entry::{Constant, Entry, Registers, declare_specials};
+pub(crate) use lex::{Kind, Lexer, Token, shown};
+pub use module::Module;
+pub(crate) use module::{ModuleShared, Outline, Variable};
+pub(crate) use names::{Names, Symbol};
+pub(crate) use parse::Parser;
+pub(crate) use syntax::{Operand, Statement};

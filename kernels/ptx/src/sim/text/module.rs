@@ -1,7 +1,7 @@
 //! A module: its variables and the outlines of its entries.
 
-use super::entry::Entry;
-use crate::sim::{Error, Limits, isa::space::Space};
+use super::Entry;
+use crate::sim::{Error, Limits, isa::Space};
 use std::{
     collections::HashMap,
     sync::{Arc, OnceLock},
@@ -11,7 +11,7 @@ use std::{
 ///
 /// An entry's body is decoded when the entry is launched for the first time, or by [`Module::decode`]: an instruction
 /// that the simulator does not know refuses the entries that contain it and no other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Module {
     /// The `.target` of the text.
     pub target: String,
@@ -39,7 +39,7 @@ pub(crate) struct ModuleShared {
 }
 
 /// An entry as the text declares it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Outline {
     pub(crate) name: String,
     pub(crate) params: Vec<Variable>,

@@ -1,7 +1,7 @@
 //! Names of an entry and the scopes that hold them.
 
-use super::module::{Module, Outline};
-use crate::sim::isa::space::Space;
+use super::{Module, Outline};
+use crate::sim::isa::Space;
 use std::collections::HashMap;
 
 /// A name within a scope.

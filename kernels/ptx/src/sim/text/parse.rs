@@ -1,19 +1,12 @@
 //! Tokens to a module: directives, variables and parameters. Bodies of entries are only skipped here; `body` reads them.
 
-use super::{
-    lex::{Kind, Lexer, Token, shown},
-    module::{Module, ModuleShared, Outline, Variable},
-    syntax::Operand,
-};
+use super::{Kind, Lexer, Module, ModuleShared, Operand, Outline, Token, Variable, shown};
 use crate::sim::{
     Error,
-    isa::{space::Space, types::Type},
+    isa::{Space, Type},
     limits::{Limits, at_most},
 };
-use std::{
-    collections::HashMap,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::HashMap, fmt::Display, sync::Arc};
 
 impl Module {
     /// Reads the directives of a module. Bodies of entries are decoded where they are needed: [`Module::decode`].
@@ -33,17 +26,7 @@ impl Module {
         let identity = text
             .bytes()
             .fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
-        let mut module = Module {
-            target: String::new(),
-            text: text.into(),
-            limits,
-            files: files(text)?,
-            outlines: Vec::new(),
-            globals: Vec::new(),
-            global_names: HashMap::new(),
-            shared: ModuleShared::default(),
-            identity,
-        };
+        let mut module = Module { text: text.into(), limits, files: files(text)?, identity, ..Module::default() };
         module.directives(&mut Parser::new(text, 0, 1, limits))?;
         Ok(module)
     }
@@ -170,7 +153,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An error about the token taken last.
-    pub(crate) fn expected(&self, line: u32, what: &str) -> Error {
+    pub(crate) fn expected(&self, line: u32, what: impl Display) -> Error {
         let found = match self.last.map(|token| token.kind) {
             Some(Kind::Word(word)) => format!("`{}`", shown(word)),
             Some(Kind::Text(text)) => format!("\"{}\"", shown(text)),
@@ -182,7 +165,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An error at the end of the text.
-    fn ended(&self, what: &str) -> Error {
+    fn ended(&self, what: impl Display) -> Error {
         Error::Syntax { line: self.line(), message: format!("expected {what}, found the end of the text") }
     }
 
@@ -232,31 +215,25 @@ impl<'a> Parser<'a> {
         found
     }
 
-    pub(crate) fn mark(&mut self, mark: char) -> Result<(), Error> {
+    /// Takes the next token, of which `pick` gives a part.
+    fn expect<T>(&mut self, what: impl Display, pick: impl Fn(Kind<'a>) -> Option<T>) -> Result<T, Error> {
         let line = self.line();
         match self.next() {
-            Some(token) if token.kind == Kind::Mark(mark) => Ok(()),
-            Some(_) => Err(self.expected(line, &format!("`{mark}`"))),
-            None => Err(self.ended(&format!("`{mark}`"))),
+            Some(token) => pick(token.kind).ok_or_else(|| self.expected(line, what)),
+            None => Err(self.ended(what)),
         }
+    }
+
+    pub(crate) fn mark(&mut self, mark: char) -> Result<(), Error> {
+        self.expect(format_args!("`{mark}`"), |kind| (kind == Kind::Mark(mark)).then_some(()))
     }
 
     pub(crate) fn word(&mut self, what: &str) -> Result<&'a str, Error> {
-        let line = self.line();
-        match self.next().map(|token| token.kind) {
-            Some(Kind::Word(word)) => Ok(word),
-            Some(_) => Err(self.expected(line, what)),
-            None => Err(self.ended(what)),
-        }
+        self.expect(what, |kind| if let Kind::Word(word) = kind { Some(word) } else { None })
     }
 
     pub(crate) fn number(&mut self, what: &str) -> Result<u64, Error> {
-        let line = self.line();
-        match self.next().map(|token| token.kind) {
-            Some(Kind::Number(bits)) => Ok(bits),
-            Some(_) => Err(self.expected(line, what)),
-            None => Err(self.ended(what)),
-        }
+        self.expect(what, |kind| if let Kind::Number(bits) = kind { Some(bits) } else { None })
     }
 
     /// A number of at most `most`.
@@ -309,17 +286,7 @@ impl<'a> Parser<'a> {
     fn outline(&mut self) -> Result<Outline, Error> {
         let name = self.word("the name of an entry")?.to_string();
         let (params, param_bytes) = self.params()?;
-        let mut outline = Outline {
-            name,
-            params,
-            param_bytes,
-            block: None,
-            most_threads: None,
-            cluster: None,
-            maxnreg: None,
-            body: (0, 1),
-            decoded: OnceLock::new(),
-        };
+        let mut outline = Outline { name, params, param_bytes, ..Outline::default() };
         while let Some(Kind::Word(directive)) = self.peek() {
             let line = self.line();
             self.next();
@@ -529,13 +496,17 @@ impl<'a> Parser<'a> {
     fn operand(&mut self, depth: usize, left: &mut usize) -> Result<Operand<'a>, Error> {
         let line = self.line();
         let Some(rest) = left.checked_sub(1) else {
-            let message = format!("an instruction has more than {} operands", self.limits.operands);
-            return Err(Error::Syntax { line, message });
+            return Err(Error::Syntax {
+                line,
+                message: format!("an instruction has more than {} operands", self.limits.operands),
+            });
         };
         *left = rest;
         if depth == 0 {
-            let message = format!("operands are nested more than {} deep", self.limits.depth);
-            return Err(Error::Syntax { line, message });
+            return Err(Error::Syntax {
+                line,
+                message: format!("operands are nested more than {} deep", self.limits.depth),
+            });
         }
         // Round brackets are the lists of `call`, which is refused by its name later.
         for (open, close) in [('{', '}'), ('(', ')')] {
