@@ -1,8 +1,12 @@
-//! Support shared by the cross-crate tests: an allocator that counts, the program under test, and readers
-//! of foreign bytes.
+//! Support shared by the cross-crate tests: a counting allocator, the program under test, and readers of foreign bytes.
 
 pub mod allocator;
 pub mod mutate;
 pub mod program;
 pub mod readers;
 pub mod run_folder;
+
+/// Compiles the Rust blocks of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

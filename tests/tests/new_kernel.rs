@@ -1,6 +1,6 @@
-//! The code of `docs/new-kernel.md`, step by step: the page is true because this compiles and passes.
+//! The code of `docs/new-kernel.md`, compiled, run and compared with the page.
 //!
-//! `the_page_shows_this_code` holds every block of the page against this file.
+//! `the_page_shows_this_code` compares every block of the page with this file.
 
 // [1] the definition
 use kernels::check::Real;
@@ -50,7 +50,7 @@ use kernels::Cpu;
 /// # Panics
 /// If the lengths differ.
 fn forward<X: Element>(cpu: &Cpu, x: &[X], y: &mut [X]) {
-    /// Numbers in a task. Cut by the shape, never by the number of threads: results cannot depend on it.
+    /// Elements per task. Cut by the shape, never by the number of threads: results cannot depend on it.
     const TASK: usize = 16 * 1024;
     assert_eq!(x.len(), y.len(), "squared_relu: x and y differ in length");
     let isa = cpu.isa();

@@ -58,7 +58,9 @@ fn row(page: &mut String, record: &Record) -> std::fmt::Result {
     write!(page, "<td>{}</td><td>{}</td><td>{}</td>", record.threads, record.isa, time(seconds.median))?;
     write!(page, "<td>{:.1} %</td>", 50.0 * (seconds.q3 - seconds.q1) / seconds.median)?;
     write!(page, "<td>{:.1}</td><td>{:.1}</td>", record.gflops, record.gbs)?;
-    write!(page, "<td>{wall:.1} ({processor:.1}) % of {limit}</td><td>")?;
+    // The peak is that of f32.
+    let share = if about.dtype == "int8" { String::new() } else { format!("{wall:.1} ({processor:.1}) % of {limit}") };
+    write!(page, "<td>{share}</td><td>")?;
     for peer in &record.peers {
         let (ratio, processor) = (peer.ratio.median, peer.processor_ratio.median);
         write!(page, "{} {ratio:.2} ({processor:.2}) ", escape(&peer.name))?;

@@ -197,7 +197,10 @@ impl fmt::Display for Record {
         let half_width = |spread: &Spread| 50.0 * (spread.q3 - spread.q1) / spread.median;
         write!(f, "{kernel:<9} {case:<34} {dtype:<4} {} {:<6}", self.threads, self.isa)?;
         write!(f, " {:>11} ±{:>4.1} %", time(self.seconds.median), half_width(&self.seconds))?;
-        if *bound == Bound::Arithmetic {
+        if *dtype == "int8" {
+            // The peak is that of f32.
+            write!(f, "  {:>8.1} GFLOP/s", self.gflops)?;
+        } else if *bound == Bound::Arithmetic {
             let share = 100.0 * self.share_of_peak.median;
             let processor = 100.0 * self.processor_share_of_peak.median;
             write!(f, "  {:>8.1} GFLOP/s  {share:>5.1} % of peak ({processor:.1} % by CPU time)", self.gflops)?;

@@ -217,7 +217,7 @@ pub fn predict_all(mut begins: impl FnMut(usize, &str)) -> Result<Vec<Vec<Predic
     predicted.collect()
 }
 
-/// The predictions of all of [`GROUPS`] as tables in Markdown: the contents of `docs/predicted.md`.
+/// The predictions of all of [`GROUPS`] as tables in Markdown: the output of `albert kernels predict`.
 pub fn report(predictions: &[Vec<Prediction>]) -> String {
     let tables = GROUPS.iter().zip(predictions);
     tables.map(|(group, predictions)| format!("## {}\n\n{}\n", group.title, Table(predictions))).collect()
