@@ -1,9 +1,9 @@
-"""Vocabulary training and `albert data build` against Hugging Face tokenizers, in turns, on the same text.
+"""Vocabulary training and `albert data build` against Hugging Face tokenizers, interleaved, on the same text.
 
     python -m pip install -r benches/cpu/requirements.txt
     python benches/cpu/data.py --albert target/release/albert --corpus corpus.txt --threads 2
 
-Nothing here is needed to build or test the project. The text: one sentence a line, blank lines between documents.
+Nothing here is needed to build or test the project. The text: one sentence per line, blank lines between documents.
 
     train   ours: the command `tokenizer train`, from the start of its process to the file it writes
             theirs: UnigramTrainer, the same size, longest piece and cleaning; `train` on the file alone
@@ -29,12 +29,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import turns  # noqa: E402
 
 SPECIAL = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-# Texts in a call of theirs: many enough for all threads, few enough that what they return does not fill the memory.
+# Texts per call of theirs: enough for all threads, few enough for memory.
 CALL = 10_000
 
 
 class Command:
-    """A contender that is a new process each turn."""
+    """Contender in a new process per round."""
 
     def __init__(self, name, command, threads, result=None):
         self.name, self.command, self.threads, self.result = name, command, threads, result
@@ -54,7 +54,7 @@ class Command:
             _, status, used = os.wait4(process, 0)
         seconds = time.perf_counter() - start
         if status != 0:
-            sys.exit(f"{' '.join(self.command)}: ended with code {os.waitstatus_to_exitcode(status)}")
+            sys.exit(f"{' '.join(self.command)}: exited with code {os.waitstatus_to_exitcode(status)}")
         return {
             "seconds": seconds,
             "processor_seconds": (used.ru_utime + used.ru_stime) / self.threads,
@@ -108,7 +108,7 @@ def contenders(options, task, folder):
         command = [options.albert, "data", "build", options.corpus, "--tokenizer", file, "--output", shards]
         ours = Command("albert data build", command, options.threads, lambda: tokens_of(shards))
     if not os.path.exists(file):
-        # Their side takes our cleaning from this file, and encodes with it.
+        # They clean and encode with this file of ours.
         subprocess.run(train, check=True, capture_output=True)
     theirs = [sys.executable, __file__, "--worker", task, file, options.corpus, size, str(options.threads)]
     threads = {"RAYON_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "true"}
@@ -117,7 +117,7 @@ def contenders(options, task, folder):
 
 def table(title, names, results, megabytes):
     print(f"\n{title}: {len(results[0])} rounds, {megabytes:.1f} MB")
-    print("| who | s | MB/s | s on processors, all threads | time over ours | on processor | peak RSS MiB |")
+    print("| who | s | MB/s | CPU s, all threads | time over ours | CPU time | peak RSS MiB |")
     print("|---|---|---|---|---|---|---|")
     rows = []
     for name, result in zip(names, results):
@@ -138,12 +138,12 @@ def main():
         return worker(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--albert", default="target/release/albert", help="the program")
-    parser.add_argument("--corpus", required=True, help="a text file, one sentence a line")
+    parser.add_argument("--corpus", required=True, help="text file, one sentence per line")
     parser.add_argument("--tasks", nargs="+", choices=["train", "build"], default=["train", "build"])
     parser.add_argument("--vocab-size", type=int, default=30_000)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", help="also write everything to this file")
+    parser.add_argument("--json", help="also write all results to this file")
     options = parser.parse_args()
     megabytes, everything = os.path.getsize(options.corpus) / 1e6, []
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +158,7 @@ def main():
                     result.append(took)
                 print(f"{task} {number}: {[round(r[-1]['used'], 2) for r in results]}", file=sys.stderr, flush=True)
                 if len({result[-1]["result"] for result in results}) != 1:
-                    sys.exit(f"the sides count different tokens: {[result[-1]['result'] for result in results]}")
+                    sys.exit(f"token counts differ: {[result[-1]['result'] for result in results]}")
             for contender in pair:
                 contender.end()
             names = [contender.name for contender in pair]

@@ -1,10 +1,10 @@
-"""Single kernels: `albert bench attention|gelu|layernorm|softmax|vocabulary` against PyTorch and ONNX Runtime, in turns.
+"""Single kernels: `albert bench attention|gelu|layernorm|softmax|vocabulary` against PyTorch and ONNX Runtime, interleaved.
 
     python benches/cpu/kernels.py --albert target/release/albert --threads 1
 
 PyTorch's `scaled_dot_product_attention` gets q, k and v as a model has them, views of one [B, S, 3H] product; its backward
 pass is timed by itself. The vocabulary is its `linear` and `cross_entropy`, over rows that have a label. ONNX Runtime runs its own fused operations (com.microsoft). PyTorch's GELU is the fused one.
-PyTorch runs with glibc told to keep its memory: results are fresh tensors, and page faults would be timed otherwise.
+PyTorch runs with glibc keeping its memory: results are new tensors, and page faults would be timed otherwise.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def torch_call(kernel, passes, first, second):
 
 
 def ort_call(kernel, first, second, threads):
-    """One operation as a model; None where there is none. Backward passes are not there."""
+    """One forward operation as an ONNX model; None if there is none."""
     import numpy
     import onnxruntime
     from onnx import TensorProto, helper
@@ -92,7 +92,7 @@ def ort_call(kernel, first, second, threads):
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     generator = numpy.random.default_rng(1)
     feeds = {name: generator.random(shapes[name], numpy.float32) - numpy.float32(0.5) for name in names}
-    # Bound once, so that no input is copied and the output has its place.
+    # Bound once, so that no input is copied and the output is preallocated.
     binding, out = session.io_binding(), numpy.empty(shape, numpy.float32)
     for name, value in feeds.items():
         binding.bind_cpu_input(name, value)
@@ -117,7 +117,7 @@ def worker(who, kernel, passes, shape, threads):
 
 
 def case(options, kernel, shape):
-    """Rows of the table for all passes of a kernel at one shape."""
+    """Table rows for all passes of a kernel at one shape."""
     first, second = shape.split("x")
     sizes = ["--batch", first, "--seq", second] if kernel == "attention" else ["--m", first, "--n", second]
     threads = str(options.threads)
@@ -160,7 +160,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    print(f"{options.threads} thread(s), {options.rounds} rounds; in parentheses by the time on processors")
+    print(f"{options.threads} thread(s), {options.rounds} rounds; in parentheses by CPU time")
     print("| kernel | us | of the limit | time over ours |\n|---|---|---|---|")
     for kernel in options.only:
         for shape in options.shapes or {"attention": ATTENTION, "vocabulary": VOCABULARY}.get(kernel, ROWS):

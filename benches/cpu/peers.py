@@ -1,32 +1,32 @@
-"""Forward passes and training steps of ALBERT: `albert bench step` against PyTorch and ONNX Runtime, in turns.
+"""Forward passes and training steps of ALBERT: `albert bench step` against PyTorch and ONNX Runtime, interleaved.
 
     python -m pip install -r benches/cpu/requirements.txt
     python benches/cpu/peers.py --set forward --out runs/peers         every cell on 1 and 2 threads; so too for the others:
     python benches/cpu/peers.py --set train|lengths|int8
     python benches/cpu/peers.py --set forward --cells base:8x128 --threads 1 --peers ort
 
-Nothing here is needed to build or test the project. With --out each cell is kept as a file once it is measured; what is
-there of the same contenders is not measured again, so a run that was broken off goes on. Contenders, joined to a name by `+`:
+Nothing here is needed to build or test the project. With --out each cell is stored as a file once it is measured and not measured
+again for the same contenders, so an interrupted run can be continued. Contenders are words joined by `+`:
 
     torch     Hugging Face's AlbertModel, or AlbertForPreTraining, as shipped: eager, scaled_dot_product_attention
     gelu      with hidden_act gelu_pytorch_tanh: the same function as one fused operation
-    arena     glibc is told to keep its memory, so that no temporary is faulted in again
-    masked    the MLM head at masked positions alone
+    arena     glibc keeps its memory, so that no temporary is faulted in again
+    masked    the MLM head at masked positions only
     ort       ONNX Runtime on the exported AlbertModel, all graph optimizations; `ort+gelu` exports the fused GELU
     fused     the graph goes through onnxruntime.transformers.optimizer first: attention as one operation
-    int8      its dynamic quantization, one scale a weight; `channel`: one an output channel
-    albert    ours once more, in another way: `albert+dropout` with 0.1, `albert+f32`, `albert+full` (below)
+    int8      its dynamic quantization, one scale per weight; `channel`: one per output channel
+    albert    a variant of ours: `albert+dropout` with 0.1, `albert+f32`, `albert+full` (below)
 
 A training step is zero_grad, forward with both losses, backward, fused AdamW; dropout 0, as in the v2 configurations. FLOPs
-are counted the same for all: products once, the MLM head at masked positions, nothing that is computed again.
+are counted the same for all: products once, the MLM head at masked positions, no recomputation.
 
 A cell is SIZE:BATCHxLENGTH, SIZE:length,length,.. or SIZE:realN: N sequences whose lengths are spread evenly over those of
---lengths-from. Peers pad to the longest and get a mask; tokens are those of the text. Where lengths differ `albert+full` is
-ours on about as many tokens in sequences that are all as long as the longest. Shorter sequences have fewer attention FLOPs
-a token, so both tokens a second and the share of the peak are printed.
+--lengths-from. Peers pad to the longest and get a mask; tokens are those of the text. `albert+full` is
+ours on about as many tokens in sequences that all have the length of the longest. Shorter sequences have fewer attention FLOPs
+per token, so both tokens per second and the share of the peak are printed.
 
---set int8 also prints how far the last hidden state lies from float64: the same weights (--weights, a Hugging Face folder;
-else random ones) and the same ids for all.
+--set int8 also prints the deviation of the last hidden state from float64: the same weights (--weights, a Hugging Face folder;
+random by default) and the same ids for all.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def batch(lengths):
         count = max(1, round(0.15 * length))
         for i in range(count):
             labels[row, i * length // count] = int(ids[row, i * length // count])
-    # Without a mask nothing is hidden; with one, PyTorch takes another way.
+    # Sequences of one length need no mask; with one, PyTorch takes another path.
     return ids, labels, None if min(lengths) == longest else mask
 
 
@@ -139,7 +139,7 @@ def torch_worker(parts, mode, size, lengths, threads):
 
 
 def agree(model, path):
-    """The exported graph computes what PyTorch does, for another batch and with padding."""
+    """Checks that the exported graph computes the same as PyTorch, for another batch and with padding."""
     import onnxruntime
     import torch
 
@@ -151,11 +151,11 @@ def agree(model, path):
     theirs, _ = session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})
     error = abs(theirs - hidden.numpy())[mask.bool().numpy()].max()
     if error > 1e-3:
-        sys.exit(f"{path}: the exported model differs from PyTorch's by {error}")
+        sys.exit(f"{path}: the exported model differs from PyTorch by {error}")
 
 
 def model_folder(options_weights, size, folder):
-    """The weights as a Hugging Face folder: those given, or random ones."""
+    """Hugging Face folder with the weights: the given one, or random ones."""
     if options_weights:
         return options_weights
     path = os.path.join(folder, f"{size}-weights")
@@ -169,8 +169,8 @@ def model_folder(options_weights, size, folder):
 
 
 def unshare(path):
-    """Writes the weights of a layer where they are used. The exporter passes those that layers share through Identity,
-    and the quantization leaves every product alone whose weight is not a constant."""
+    """Moves the weights of a layer to their uses. The exporter passes shared ones through Identity, and the quantization skips
+    every product whose weight is not a constant."""
     import onnx
 
     model = onnx.load(path)
@@ -188,7 +188,7 @@ def unshare(path):
 
 
 def export(size, parts, weights, folder):
-    """AlbertModel as ONNX, dynamic in batch and length; the file."""
+    """Exports AlbertModel as ONNX, dynamic in batch and length; returns the file."""
     import torch
     from transformers import AlbertModel
 
@@ -231,21 +231,21 @@ def export(size, parts, weights, folder):
 
 
 def quantize(path, per_channel):
-    """Dynamic quantization of every product with a weight, checked; the file."""
+    """Quantizes every product with a weight, checks it, returns the file."""
     quantized = path.replace(".onnx", "-int8-channel.onnx" if per_channel else "-int8.onnx")
     if os.path.exists(quantized):
         return quantized
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # The types of what the optimizer's own operations give are not known otherwise.
+    # Otherwise the types of the optimizer's own operations are unknown.
     types = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(path, quantized, weight_type=QuantType.QInt8, per_channel=per_channel, extra_options=types)
     graph = onnx.load(quantized).graph
     constants = {tensor.name for tensor in graph.initializer}
     left = [node.name for node in graph.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in constants]
     if left:
-        sys.exit(f"{quantized}: {len(left)} products with weights are not quantized, the first is {left[0]}")
+        sys.exit(f"{quantized}: {len(left)} products with weights are not quantized, first {left[0]}")
     return quantized
 
 
@@ -265,7 +265,7 @@ def ort_worker(path, lengths, threads):
 
 
 def last_hidden(path):
-    """The last hidden state of every line that `albert forward` wrote to `path`."""
+    """Last hidden state of every line that `albert forward` wrote to `path`."""
     from safetensors.numpy import load_file
 
     lines = {}
@@ -277,8 +277,8 @@ def last_hidden(path):
 
 
 def errors(albert, size, names, lengths, weights, folder):
-    """How far the last hidden state of each lies from float64, as (who, largest, root of the mean square, of the hidden
-    state's own): same weights, same ids, and ONNX Runtime gets the batch as it is timed, because its scales depend on it."""
+    """Deviation of the last hidden state from float64, as (who, largest, root mean square, that of the hidden state): same
+    weights, same ids; ONNX Runtime gets the timed batch, because its scales depend on it."""
     import numpy
     import onnxruntime
     import torch
@@ -323,14 +323,14 @@ def worker(arguments):
     name, mode, size, lengths, threads, folder = arguments
     parts, lengths, threads = name.split("+"), [int(length) for length in lengths.split(",")], int(threads)
     if parts[0] == "ort":
-        # A process of its own exports, so that its memory is not counted.
+        # Exported in another process, so that its memory is not counted.
         ort_worker(folder, lengths, threads)
     else:
         torch_worker(parts, mode, size, lengths, threads)
 
 
 def in_own_process(function, *arguments):
-    """What `function` of this file returns, without its modules and memory here."""
+    """Runs `function` of this file in another process and returns its result."""
     command = [sys.executable, __file__, "--call", function, json.dumps(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
@@ -339,7 +339,7 @@ def in_own_process(function, *arguments):
 
 
 def lengths_of(shape, path):
-    """Of `8x128`, `31,32,500` or `real16`."""
+    """Lengths of `8x128`, `31,32,500` or `real16`."""
     if shape.startswith("real"):
         with open(path) as file:
             known = sorted(int(line) for line in file if line.strip() and not line.startswith("#"))
@@ -350,7 +350,7 @@ def lengths_of(shape, path):
 
 
 def ours(options, size, lengths, parts, threads):
-    """`albert bench step`, as timed or in one of the other ways."""
+    """`albert bench step`, or a variant of it."""
     if "full" in parts:
         longest = max(lengths)
         lengths = [longest] * max(1, round(sum(lengths) / longest))
@@ -363,7 +363,7 @@ def ours(options, size, lengths, parts, threads):
 
 
 def cell(options, size, lengths, threads, folder):
-    """The turns of all contenders, by name, and the errors where products are in int8."""
+    """Rounds of all contenders by name, and the errors for int8."""
     listed, contenders = ",".join(map(str, lengths)), [ours(options, size, lengths, ["albert"], threads)]
     for name in options.peers:
         parts = name.split("+")
@@ -389,12 +389,12 @@ def cell(options, size, lengths, threads, folder):
 
 
 def rows_of(took):
-    """What the table says of each contender. The ratio is our tokens a second over theirs, formed within a round; where
-    both do the same work that is their time over ours."""
+    """Table row of each contender. The ratio is our tokens per second over theirs, formed within a round; for the same work that is
+    their time over ours."""
     own, rows = took["albert"], []
     median = lambda values: statistics.median(list(values))
     for name, result in took.items():
-        # `albert+full` does work of its own, all others what `albert` does.
+        # `albert+full` has its own work, all others that of `albert`.
         work = result if "tokens" in result[0] else own
         flops, tokens, row = work[0]["flops"], work[0]["tokens"], {"who": name}
         for key in ("seconds", "processor_seconds"):
@@ -410,7 +410,7 @@ def rows_of(took):
 
 def table(title, rows):
     own = rows[0]
-    print(f"\n{title}: {own['flops'] / 1e9:.1f} GFLOP, {own['tokens']} tokens; in parentheses by the time on processors")
+    print(f"\n{title}: {own['flops'] / 1e9:.1f} GFLOP, {own['tokens']} tokens; in parentheses by CPU time")
     print("| who | ms | tokens/s | GFLOP/s | % of peak | our tokens/s over theirs | peak RSS MiB | over ours |")
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -435,12 +435,12 @@ GROUPS = {
 
 
 def summary(everything):
-    """A line a cell: ours over the fastest of each group, and the geometric means."""
+    """One line per cell: ours over the fastest of each group, and the geometric means."""
     groups = [
         group for group, belongs in GROUPS.items()
         if any(belongs(row["who"].split("+")) for _, rows in everything for row in rows)
     ]
-    print("\nOur tokens/s over the fastest of each group (by the time on processors)")
+    print("\nOur tokens/s over the fastest of each group (by CPU time)")
     print(f"| cell | % of peak | {' | '.join(groups)} | our RSS over their smallest |\n|{'---|' * (len(groups) + 3)}")
     ratios = {group: [] for group in groups}
     for title, rows in everything:
@@ -463,17 +463,17 @@ def summary(everything):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--albert", default="target/release/albert", help="the program")
-    parser.add_argument("--set", choices=SETS, default="forward", help="mode, cells, dtype and peers, unless they are given")
+    parser.add_argument("--set", choices=SETS, default="forward", help="default mode, cells, dtype and peers")
     parser.add_argument("--mode", choices=["forward", "train"])
     parser.add_argument("--cells", nargs="+", help="SIZE:BATCHxLENGTH, SIZE:length,length,.. or SIZE:realN")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dtype", help="of ours: f32, bf16 or int8")
+    parser.add_argument("--dtype", help="dtype of ours: f32, bf16 or int8")
     parser.add_argument("--peers", nargs="+")
     default = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lengths.txt")
-    parser.add_argument("--lengths-from", default=default, help="a length a line, for SIZE:realN")
-    parser.add_argument("--weights", help="a Hugging Face folder, for the errors of int8")
-    parser.add_argument("--out", help="folder: a file a cell; what is there is not measured again")
+    parser.add_argument("--lengths-from", default=default, help="file with one length per line, for SIZE:realN")
+    parser.add_argument("--weights", help="Hugging Face folder for the errors of int8")
+    parser.add_argument("--out", help="folder of results, one file per cell; existing cells are not measured again")
     options = parser.parse_args()
     for name, value in {"dtype": "f32", **SETS[options.set]}.items():
         if getattr(options, name) is None:
@@ -482,7 +482,7 @@ def arguments():
 
 
 def kept(path, names, lengths):
-    """What an earlier run measured, if it was of the same contenders and lengths."""
+    """Result of an earlier run with the same contenders and lengths, if any."""
     if not path or not os.path.exists(path):
         return None
     with open(path) as file:

@@ -1,8 +1,8 @@
-"""Lets programs take turns, and compares them within a round.
+"""Runs programs interleaved and compares them within a round.
 
-A contender is a process that prints `ready`, then for each line on its standard input runs once and prints what that took
-as one line of JSON: {"seconds": .., "processor_seconds": .., "peak_rss_bytes": ..}. The time on processors is that of all
-threads over their number. All contenders stay alive; while one runs the others wait on their pipes.
+A contender is a process that prints `ready`, then runs once per line on its standard input and prints its time as one line
+of JSON: {"seconds": .., "processor_seconds": .., "peak_rss_bytes": ..}. `processor_seconds` is the CPU time of all threads
+over their number. All contenders stay alive; while one runs the others wait on their pipes.
 """
 
 import json
@@ -12,22 +12,22 @@ import subprocess
 import sys
 import time
 
-# glibc keeps what is freed instead of giving it back and having it faulted in again.
+# glibc keeps freed memory instead of returning it and faulting it in again.
 KEEP_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
     "MALLOC_TOP_PAD_": "67108864",
 }
 SLICE = 0.01
-# Worker threads of a library may go on looking for work long after its call has returned (ONNX Runtime's, Intel's OpenMP),
-# on a processor that the next contender needs.
+# Pause before each call: worker threads of a library may spin long after its call has returned (ONNX Runtime, Intel's
+# OpenMP) and slow the next contender.
 PAUSE = 0.3
-# A turn below so many seconds is taken twice: after a pause the first wakes threads and fills caches.
+# Calls of fewer seconds run twice: after the pause the first wakes threads and fills caches.
 SHORT = 1.0
 
 
 class Process:
-    """A contender behind pipes."""
+    """Contender in a process."""
 
     def __init__(self, name, command, environment=None, says_ready=True):
         self.name = name
@@ -47,7 +47,7 @@ class Process:
     def read(self):
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{self.name}: ended with code {self.process.wait()}")
+            sys.exit(f"{self.name}: exited with code {self.process.wait()}")
         return line.strip()
 
     def turn(self):
@@ -61,12 +61,12 @@ class Process:
 
 
 def albert(path, arguments):
-    """`albert bench` with `arguments`, taking turns."""
+    """`albert bench` with `arguments`, one round per line."""
     return Process("albert", [path, "bench", *arguments, "--turns"], says_ready=False)
 
 
 def rounds(contenders, count):
-    """`count` rounds of all contenders, after one that does not count; a list a contender."""
+    """Runs `count` rounds of all contenders after a warm-up round; returns a list per contender."""
     for contender in contenders:
         contender.wait_until_ready()
     results = [[] for _ in contenders]
@@ -85,7 +85,7 @@ def rounds(contenders, count):
 
 
 def peak_rss():
-    """The most memory that this process held at once since `forget_peak`."""
+    """Peak RSS of this process since `forget_peak`."""
     with open("/proc/self/status") as file:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
 
@@ -97,7 +97,7 @@ def forget_peak():
 
 
 def once(call, threads):
-    """What one call took, and what it gave."""
+    """Time and result of one call."""
     start, used = time.perf_counter(), time.process_time()
     result = call()
     return {
@@ -108,7 +108,7 @@ def once(call, threads):
 
 
 def best(call, threads):
-    """The best of as many calls as fit into a slice, each figure by itself."""
+    """Minimum of each figure over the calls of a slice."""
     start, calls = time.perf_counter(), []
     while not calls or time.perf_counter() - start < SLICE:
         calls.append(once(call, threads))
@@ -116,27 +116,27 @@ def best(call, threads):
 
 
 def serve(measure):
-    """The other end of `Process`: `measure()` for each line, from a process that is warm."""
+    """Runs `measure()` per line: the other end of `Process`."""
     print("ready", flush=True)
     for _ in sys.stdin:
         print(json.dumps({**measure(), "peak_rss_bytes": peak_rss()}), flush=True)
 
 
 def serve_best(call, threads):
-    """`best` for each line, after two calls that do not count."""
+    """Runs `best` per line, after two warm-up calls."""
     call()
     call()
     serve(lambda: best(call, threads))
 
 
 def compare(ours, theirs):
-    """The median over the rounds of their time over ours: by the wall, by time on processors."""
+    """Median over the rounds of their time over ours: wall time, CPU time."""
     ratio = lambda key: statistics.median(b[key] / a[key] for a, b in zip(ours, theirs))
     return ratio("seconds"), ratio("processor_seconds")
 
 
 def flatten(record):
-    """A record of `albert bench` as the other contenders put it."""
+    """Converts a record of `albert bench` to the format of the other contenders."""
     return {
         "seconds": record["seconds"]["median"],
         "processor_seconds": record["processor_seconds"]["median"],

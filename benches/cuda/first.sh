@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Correctness, speed and training on a GPU, on a machine that has no toolchain and is there for minutes.
+# Correctness, speed and training on a GPU, on a machine without a toolchain, in calls of minutes.
 #
 #   first.sh [OPTION..] OUT [PART..]
 #
-# Runs from the folder that package.sh makes. Results are appended to files in OUT as they come, so that a call that is cut
-# off loses only what ran at that moment. Each operation runs in a process of its own with a time limit; behind a case that
+# Runs from the folder that package.sh creates. Results are appended to files in OUT as they arrive, so that an interrupted call
+# loses only the current case. Each operation runs in its own process with a time limit; after a case that
 # hangs or crashes a new process continues.
 #
 #   PART         file           what (all in this order if none is named)
@@ -12,9 +12,9 @@
 #   cases        cases.tsv      each case of each operation against its f64 reference; cases=gemm,softmax for some
 #   training     training.txt   200 steps of base on the GPU and on the processor from one seed; tokens per second with CUDA
 #                               graphs on and off; the profile of a step
-#   sanitizer    tools.txt      compute-sanitizer over the cheapest cases, where it is installed
-#   counters     tools.txt      Nsight Compute on two products, where it is installed
-#   peers        peers.md       cuBLAS, cuDNN, FlashAttention and PyTorch on the work of speeds, where they are installed
+#   sanitizer    tools.txt      compute-sanitizer over the cheapest cases, if installed
+#   counters     tools.txt      Nsight Compute on two products, if installed
+#   peers        peers.md       cuBLAS, cuDNN, FlashAttention and PyTorch on the work of speeds, if installed
 #
 # machine.txt, log.txt (all output) and summary.txt (a line for each step) are written by every call.
 #
@@ -25,9 +25,9 @@
 #   --rehearse FAULT=WORK:N  plants hang, crash, fault or wrong in a simulated GPU (see cuda_suite --help)
 #   --programs DIR           where cuda_suite and albert are (this folder)
 #
-# Exit code: 0 all that ran passed; 1 a case failed or losses are too far apart; 2 there is no GPU, nothing ran; 3 something
-# hung, crashed or was cut off by the time limit; 64 the arguments are unusable. 3 goes before 1. What cannot run on the
-# machine (a tool that is not installed or refuses the device) is SKIPPED and changes nothing.
+# Exit code: 0 everything that ran passed; 1 a case failed or losses differ too much; 2 there is no GPU, nothing ran; 3 something
+# hung, crashed or was cut off by the time limit (takes precedence over 1); 64 wrong usage. A part that cannot run on the
+# machine (a tool that is not installed or rejects the device) is SKIPPED and does not change the exit code.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -50,8 +50,8 @@ while [ $# -gt 0 ] && [[ $1 == --* ]]; do
   shift
 done
 [ $# -ge 1 ] || usage "the folder for results is missing"
-[[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage "--minutes is $minutes; a number was expected"
-[[ $patience =~ ^[0-9]+$ ]] || usage "--patience is $patience; whole seconds were expected"
+[[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage "--minutes $minutes: expected a number"
+[[ $patience =~ ^[0-9]+$ ]] || usage "--patience $patience: expected whole seconds"
 out=$1
 shift
 parts=("$@")
@@ -59,7 +59,7 @@ parts=("$@")
 # Shares of the time.
 declare -A weights=([speeds]=3 [cases]=4 [training]=5 [sanitizer]=2 [counters]=1 [peers]=3)
 for part in "${parts[@]}"; do
-  [ -n "${weights[${part%%=*}]:-}" ] || usage "there is no part $part"
+  [ -n "${weights[${part%%=*}]:-}" ] || usage "unknown part $part; expected one of: ${!weights[*]}"
 done
 suite=$programs/cuda_suite albert=$programs/albert
 [ -x "$suite" ] || usage "$suite is missing; benches/cuda/package.sh makes the folder"

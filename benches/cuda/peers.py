@@ -23,7 +23,7 @@ ALTERNATING = 256 << 20
 
 
 def timed(torch, work):
-    """Median seconds of `work`, repeated within a turn."""
+    """Median seconds of `work`, repeated within a round."""
 
     def turn(times):
         torch.cuda.synchronize()
@@ -118,7 +118,7 @@ def copy(torch):
 
 
 def read_ours(path):
-    """Name to (seconds, FLOPs, bytes), from the journal; of lines of one name the last counts."""
+    """Name to (seconds, FLOPs, bytes), from the journal; the last line of a name counts."""
     ours = {}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-//! The cases of the table of operations on a GPU, one after another, each in the journal before it begins.
+//! Runs the cases of the table of operations on a GPU, one after another, each entered in the journal before it starts.
 
 use crate::{hardware::OnDriver, journal::Journal, rehearsal::Stage};
 use anyhow::Result;
@@ -13,27 +13,27 @@ use std::{
     time::Instant,
 };
 
-/// Which cases of an operation.
+/// Selection of cases of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Selection {
-    /// The number of the first one, from 1.
+    /// Number of the first case, from 1.
     pub from: usize,
-    /// The cheapest only, so many of them; all if `None`.
+    /// Number of cheapest cases; all if `None`.
     pub cheapest: Option<usize>,
 }
 
-/// What became of the cases.
+/// Results of the cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Within their bounds.
+    /// Cases within their bounds.
     pub passed: usize,
-    /// Out of their bounds, or refused by the device.
+    /// Cases out of bounds or rejected by the device.
     pub failed: usize,
-    /// Without a program.
+    /// Cases without a program.
     pub skipped: usize,
-    /// The largest error over its bound of those that passed.
+    /// Largest ratio of error to bound of the passed cases.
     pub worst: f64,
-    /// The device answers nothing but errors, so the rest was not run: an illegal address needs a new process.
+    /// True if the device was lost and the rest did not run: after an illegal address only a new process works.
     pub is_lost: bool,
 }
 
@@ -49,7 +49,7 @@ pub fn run<D: Driver>(
     stage: &Stage,
 ) -> Result<Tally> {
     let sm = if hardware.driver().info().compute_capability == (9, 0) { Sm::Sm90a } else { Sm::Sm80 };
-    // Operations without a program of Hopper's own are checked with that of sm_80, which serves every GPU.
+    // Operations without a program for sm_90a are checked with that for sm_80, which runs on every GPU.
     let check = |case: &Case| {
         let run = |sm| (operation.check)(case, &Runner::hardware(sm, hardware));
         match run(sm) {
@@ -85,7 +85,7 @@ pub fn run<D: Driver>(
             Outcome::Failed { message } => {
                 tally.failed += 1;
                 let ratio = ratio(&message).map_or(String::new(), |ratio| format!("{ratio:.3}"));
-                // A closed pipe loses the line, not the case: the journal has both.
+                // A closed pipe loses the line only: the journal has the result.
                 let name = operation.name;
                 let _ = writeln!(io::stdout(), "FAILED {name} {number}, {ratio} of the bound: {message}");
                 let lost = hardware.driver().synchronize().err();
@@ -100,8 +100,7 @@ pub fn run<D: Driver>(
     Ok(tally)
 }
 
-/// Error over bound of the element that a message of [`kernels::check::within_error`] names; a message of another origin has
-/// none.
+/// Ratio of error to bound in a message of [`kernels::check::within_error`]; other messages have none.
 fn ratio(message: &str) -> Option<f64> {
     let number = |name: &str| -> Option<f64> {
         let (_, rest) = message.split_once(name)?;

@@ -1,8 +1,8 @@
-//! How fast the engine is on a GPU at the sizes of ALBERT: products, attention, the encoder.
+//! Speed of the engine on a GPU at the sizes of ALBERT: products, attention, encoder.
 //!
-//! Forward passes run several times on one tape, backward passes on as many tapes as a turn needs (a tape goes back once);
-//! then the device is waited for. Single launches are not timed, because the host would be timed with them. Inputs of
-//! products alternate, so that none is left in L2 by the call before. The median of several turns counts. Names are those of
+//! Forward passes run several times on one tape, backward passes on as many tapes as a round needs (a tape has one backward
+//! pass); then the host waits for the device. Single launches are not timed, because that would include the host. Inputs of
+//! products alternate, so that none is in L2 from the call before. Results are medians of several rounds. Names are those of
 //! `benches/cuda/peers.py`, which times the same work in PyTorch.
 
 use engine::{
@@ -15,22 +15,22 @@ use std::{fmt, time::Instant};
 
 /// Bytes of inputs that alternate: several times the largest L2.
 const ALTERNATING: usize = 256 << 20;
-/// Elements that are drawn for a tensor.
+/// Random elements per tensor.
 const DRAWN: usize = 1 << 22;
 
-/// How often work is repeated.
+/// Number of repetitions.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Turns of which the median counts.
+    /// Rounds.
     turns: usize,
-    /// Seconds that a turn of forward passes should take at least.
+    /// Minimum seconds of a round of forward passes.
     turn: f64,
-    /// Tapes that go back in one turn of attention's backward pass.
+    /// Tapes per round of attention's backward pass.
     tapes: usize,
 }
 
 impl Effort {
-    /// For figures.
+    /// For measurements on a GPU.
     pub const FULL: Self = Self { turns: 7, turn: 0.02, tapes: 8 };
     /// For a simulated GPU.
     pub const LEAST: Self = Self { turns: 1, turn: 0.0, tapes: 1 };
@@ -39,30 +39,30 @@ impl Effort {
 /// Sequences, tokens of each, heads and head size of attention.
 type Sizes = (usize, usize, usize, usize);
 
-/// One kind of work at one size.
+/// Kind and size of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
     /// (rows, outputs, inputs) of a product.
     Product(usize, usize, usize),
-    /// Attention, one way.
+    /// Attention, forward or backward.
     Attention(Pass, Sizes),
-    /// Applications of one layer with the given feed-forward size, as ALBERT has them, both ways, without dropout.
+    /// Repeated application of one layer with the given feed-forward size, forward and backward, without dropout.
     Encoder(Sizes, usize, usize),
 }
 
-/// Seconds of one piece of work.
+/// Seconds of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The median of the turns.
+    /// Median of the rounds.
     pub median: f64,
-    /// The fastest turn.
+    /// Fastest round.
     pub fastest: f64,
-    /// The slowest turn.
+    /// Slowest round.
     pub slowest: f64,
 }
 
 impl Times {
-    /// Of turns, at least one.
+    /// From at least one round.
     fn of(mut turns: Vec<f64>) -> Self {
         turns.sort_by(f64::total_cmp);
         Self { median: turns[turns.len() / 2], fastest: turns[0], slowest: turns[turns.len() - 1] }
@@ -70,8 +70,8 @@ impl Times {
 }
 
 impl Work {
-    /// What is timed, most important first: ALBERT-base and xxlarge at 32,768 and 8,192 tokens, and the product that
-    /// everybody quotes. `small`: sizes for a simulated GPU, of which only the way is of interest.
+    /// Measurements, most important first: ALBERT-base and xxlarge at 32,768 and 8,192 tokens, and a product of 8192³.
+    /// `small`: sizes for a simulated GPU, which tests the code path only.
     pub fn all(small: bool) -> Vec<Self> {
         let both = |sizes| Pass::ALL.map(|pass| Self::Attention(pass, sizes));
         if small {
@@ -99,7 +99,7 @@ impl Work {
         [&products[..], &attentions.map(both).concat(), &encoders].concat()
     }
 
-    /// The kind: `gemm`, `attention`, `encoder`.
+    /// Kind: `gemm`, `attention` or `encoder`.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Product(..) => "gemm",
@@ -108,7 +108,7 @@ impl Work {
         }
     }
 
-    /// Floating-point operations, each product once and backward twice forward.
+    /// FLOPs: each product once, backward twice forward.
     pub fn flops(self) -> f64 {
         match self {
             Self::Product(m, n, k) => 2.0 * (m * n * k) as f64,
@@ -116,7 +116,7 @@ impl Work {
                 let products = if pass == Pass::Forward { 2.0 } else { 5.0 };
                 products * 2.0 * (b * s * s * a * d) as f64
             }
-            // 8·H² + 4·H·F + 4·S·H a token and layer forward, twice that backward; what attention recomputes is left out.
+            // 8·H² + 4·H·F + 4·S·H per token and layer forward, twice that backward; recomputation in attention does not count.
             Self::Encoder((b, s, a, d), f, layers) => {
                 let h = a * d;
                 3.0 * (layers * b * s * (8 * h * h + 4 * h * f + 4 * s * h)) as f64
@@ -124,7 +124,7 @@ impl Work {
         }
     }
 
-    /// Bytes that device memory has to move at least.
+    /// Minimum bytes of device memory traffic.
     pub fn bytes(self) -> f64 {
         match self {
             Self::Product(m, n, k) => 2.0 * (m * k + n * k + m * n) as f64,
@@ -136,10 +136,10 @@ impl Work {
         }
     }
 
-    /// Times it.
+    /// Measures.
     ///
     /// # Errors
-    /// There is not enough memory, or a kernel failed.
+    /// Memory is short, or a kernel failed.
     pub fn measure(self, device: &Device, effort: Effort) -> Result<Times> {
         match self {
             Self::Product(m, n, k) => product(device, effort, m, n, k),
@@ -162,7 +162,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// Times `work`, which gets the number of the call.
+/// Times `work`, which takes the number of the call.
 fn time(device: &Device, effort: Effort, mut work: impl FnMut(usize) -> Result<()>) -> Result<Times> {
     let gpu = device.gpu().expect("a GPU is timed");
     let mut calls = 0;
@@ -175,14 +175,14 @@ fn time(device: &Device, effort: Effort, mut work: impl FnMut(usize) -> Result<(
         gpu.synchronize()?;
         Ok::<_, engine::EngineError>(start.elapsed().as_secs_f64() / times as f64)
     };
-    // The first call loads kernels; the second says how many fit a turn.
+    // The first call loads kernels; the second determines the calls per round.
     turn(1)?;
     let times = (effort.turn / turn(1)?).ceil().clamp(1.0, 200.0) as usize;
     Ok(Times::of((0..effort.turns).map(|_| turn(times)).collect::<Result<Vec<_>>>()?))
 }
 
-/// Random elements in bf16 on the device: zeros would take less power, and the clock would be higher than it ever is. Large
-/// tensors repeat [`DRAWN`] elements, because drawing all of them would take longer than what is timed.
+/// Random bf16 elements on the device: zeros would take less power and so raise the clock. Large tensors repeat [`DRAWN`]
+/// elements, because drawing all of them would take longer than the measurement.
 fn random(tape: &Tape<'_>, shape: &[usize], name: u32) -> Result<Tensor> {
     let len: usize = shape.iter().product();
     let drawn: Vec<bf16> = measure::random(len.min(DRAWN), name).into_iter().map(bf16::from_f32).collect();
@@ -231,14 +231,14 @@ fn attention_backward(device: &Device, effort: Effort, (b, s, a, d): Sizes) -> R
     Ok(Times::of(backward))
 }
 
-/// What a step has on the device before the clock starts.
+/// Inputs of a step on the device.
 struct Inputs {
     x: Var,
     sequences: Sequences,
     dy: Tensor,
 }
 
-/// Seconds of forward and of backward, in each turn, on so many tapes one after another.
+/// Seconds of forward and of backward per round, on `tapes` tapes one after another.
 fn both_ways(
     device: &Device,
     params: &ParamStore,
@@ -263,7 +263,7 @@ fn both_ways(
             tape.backward_from(y, inputs.dy, &mut gradients)?;
         }
         gpu.synchronize()?;
-        // The first turns load kernels and find memory.
+        // The first rounds load kernels and allocate memory.
         if turn >= 2 {
             let count = tapes.len() as f64;
             forwards.push((between - start).as_secs_f64() / count);

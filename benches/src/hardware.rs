@@ -1,13 +1,13 @@
-//! The cases of the table of operations on a GPU: the launches that the simulator would run, by a driver.
+//! Runs the cases of the table of operations on a GPU: a driver executes the launches instead of the simulator.
 //!
 //! ```text
 //! check of a case ── launch, arguments, memory ──> copy of the memory on the device, 256 bytes of guard around each buffer
-//!                                                   the program, started and waited for
-//!                    memory, all of it written <──  copied back; guards must be as they were
+//!                                                   launch and synchronize
+//!                    memory, all of it written <──  copied back; guards must be unchanged
 //! ```
 //!
-//! What nobody has written is NaN on the device, so an output that a kernel leaves out shows in the comparison. The
-//! simulated GPU is a driver too: with it the way itself is tested on machines without a GPU.
+//! Memory that was never written is NaN on the device, so an output element that a kernel skips fails the comparison. The
+//! simulated GPU is a driver too, which tests this path on machines without a GPU.
 
 use engine::device::{
     Driver, DriverError,
@@ -20,7 +20,7 @@ use ptx::{
 };
 use std::{cell::RefCell, collections::HashMap};
 
-/// Bytes before and behind each buffer, a multiple of every alignment that kernels ask for.
+/// Bytes before and after each buffer, a multiple of every alignment that kernels require.
 const GUARD: usize = 256;
 const PATTERN: u8 = 0xA5;
 
@@ -31,12 +31,12 @@ pub struct OnDriver<D> {
     functions: RefCell<HashMap<String, FunctionHandle>>,
 }
 
-/// A buffer of a case, and where its copy lies.
+/// Buffer of a case and its copy on the device.
 struct Copied {
-    /// In the memory of the case.
+    /// Address in the memory of the case.
     address: u64,
     bytes: usize,
-    /// Of the first guard.
+    /// Device address of the first guard.
     device: DeviceAddress,
 }
 
@@ -57,7 +57,7 @@ impl<D: Driver> OnDriver<D> {
         &self.driver
     }
 
-    /// Gives the driver back.
+    /// Returns the driver.
     pub fn into_driver(self) -> D {
         self.driver
     }
@@ -85,7 +85,7 @@ impl<D: Driver> OnDriver<D> {
         memory.buffers().map(copy).collect::<Result<_, _>>()
     }
 
-    /// Copies everything back and gives the copies up.
+    /// Copies everything back and frees the copies.
     fn fetch(&self, copies: &[Copied], memory: &mut Memory) -> Result<(), String> {
         for copy in copies {
             let mut guarded = vec![0; copy.bytes + 2 * GUARD];
@@ -93,8 +93,8 @@ impl<D: Driver> OnDriver<D> {
             let (before, rest) = guarded.split_at(GUARD);
             let (contents, behind) = rest.split_at(copy.bytes);
             if let Some(at) = before.iter().chain(behind).position(|&byte| byte != PATTERN) {
-                let (side, at) = if at < GUARD { ("before", GUARD - at) } else { ("behind", at - GUARD + 1) };
-                return Err(format!("a buffer of {} bytes was written {at} bytes {side} it", copy.bytes));
+                let (side, at) = if at < GUARD { ("before", GUARD - at) } else { ("after", at - GUARD + 1) };
+                return Err(format!("out-of-bounds write {at} bytes {side} a buffer of {} bytes", copy.bytes));
             }
             memory.copy_in(copy.address, contents).map_err(|error| error.to_string())?;
         }
@@ -102,7 +102,7 @@ impl<D: Driver> OnDriver<D> {
     }
 }
 
-/// An argument with the addresses of the device.
+/// Argument with device addresses.
 fn translate(argument: &sim::Argument, place: impl Fn(u64) -> u64) -> Result<Argument, String> {
     Ok(match *argument {
         sim::Argument::U64(value) => Argument::U64(place(value)),
@@ -114,7 +114,7 @@ fn translate(argument: &sim::Argument, place: impl Fn(u64) -> u64) -> Result<Arg
                 TensorType::F32 => Storage::F32,
                 TensorType::Bf16 => Storage::Bf16,
                 TensorType::F16 => Storage::F16,
-                other => return Err(format!("no case has a tensor map of {other:?}")),
+                other => return Err(format!("tensor map of {other:?}: no case has one")),
             },
             sizes: [map.shape[0], map.shape[1]],
             stride: map.strides[0],
@@ -138,7 +138,7 @@ impl<D: Driver> Hardware for OnDriver<D> {
         memory: &mut Memory,
     ) -> Result<(), String> {
         let copies = self.copy(memory)?;
-        // Buffers never touch each other, so an address just behind one is the end of it.
+        // Buffers are never adjacent, so an address just after one is its end.
         let place = |address: u64| {
             let found = copies.iter().find(|copy| (copy.address..=copy.address + copy.bytes as u64).contains(&address));
             found.map_or(address, |copy| copy.start().0 + (address - copy.address))
@@ -150,7 +150,7 @@ impl<D: Driver> Hardware for OnDriver<D> {
             .and_then(|()| self.driver.synchronize())
             .map_err(|error| format!("{}: {error}", program.name));
         let fetched = ran.and_then(|()| self.fetch(&copies, memory));
-        // A fault of the kernel makes everything after it fail, and is what has to be said.
+        // After a fault of the kernel every later call fails; report the fault.
         let freed = copies.iter().try_for_each(|copy| self.driver.free(copy.device).map_err(|error| error.to_string()));
         fetched.and(freed)
     }
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// A program that adds one to the number `at` numbers behind the beginning of its buffer.
+    /// Program that adds one to element `at` of its buffer.
     fn program(at: i32) -> Program {
         let text = format!(
             ".version 7.0\n.target sm_80\n.address_size 64\n
@@ -221,7 +221,7 @@ mod tests {
             ran.map(|()| memory.read::<f32>(buffer).expect("all of it was copied back"))
         };
         assert_eq!(run(1), Ok(vec![1.0, 3.0, 3.0]));
-        for (at, found) in [(3, "behind"), (-2, "before")] {
+        for (at, found) in [(3, "after"), (-2, "before")] {
             let error = run(at).expect_err("a guard was written");
             assert!(error.contains(found) && error.contains("a buffer of 12 bytes"), "{error}");
         }

@@ -1,12 +1,12 @@
-//! A file that holds a line for each piece of work, written as the work goes on.
+//! Journal of cases, written while they run.
 //!
 //! ```text
-//! gemm  17  forward bf16 nt M=128 N=768 K=768        when it begins: operation, number, name
-//!                                             passed  0.52  0.031      when it ends, on the same line
+//! gemm  17  forward bf16 nt M=128 N=768 K=768        at the start: operation, number, name
+//!                                             passed  0.52  0.031      at the end, on the same line
 //! ```
 //!
-//! Fields are separated by tabs. A process that is killed leaves its last line without an end, so whoever killed it knows
-//! what it was doing, completes the line, and continues behind it (`benches/cuda/first.sh`).
+//! Fields are separated by tabs. A killed process leaves an incomplete last line, which names the case that ran;
+//! `benches/cuda/first.sh` completes the line and continues after it.
 
 #![allow(unsafe_code)]
 
@@ -19,17 +19,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The exit code of a process whose piece of work took longer than its patience.
+/// Exit code if a case takes longer than the patience.
 pub const HUNG: i32 = 4;
 
-/// The journal; without a file it only watches the time. Clones are the same journal.
+/// Journal with a time limit per case; the file is optional. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Journal(Arc<State>);
 
 #[derive(Debug)]
 struct State {
     file: Option<(PathBuf, Mutex<File>)>,
-    /// Where the work that runs has to be done by.
+    /// Deadline and name of the current case.
     deadline: Mutex<Option<(Instant, String)>>,
     patience: Duration,
 }
@@ -39,8 +39,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Journal {
-    /// Appends to `path`, if given. A piece of work that takes longer than `patience` ends the process with [`HUNG`]: a
-    /// kernel that never ends cannot be stopped in any other way.
+    /// Appends to `path`, if given. A case that takes longer than `patience` ends the process with [`HUNG`]: nothing else stops a
+    /// kernel that never ends.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -59,12 +59,12 @@ impl Journal {
     fn watch(&self) {
         loop {
             std::thread::sleep(Duration::from_millis(100));
-            // Held until the process is gone, so that work which ends at this moment writes nothing more.
+            // Held until the process exits, so that a case that ends now writes nothing more.
             let deadline = lock(&self.0.deadline);
             if let Some((_, what)) = deadline.as_ref().filter(|(end, _)| Instant::now() > *end) {
                 let seconds = self.0.patience.as_secs_f64();
                 let message = format!("no end after {seconds:.0} s");
-                // The process ends whether the lines could be written or not.
+                // The process exits even if the lines cannot be written.
                 let _ = writeln!(std::io::stdout(), "HUNG {what}: {message}");
                 let _ = self.write(&format!("\thung\t\t{seconds:.3}\t{message}\n"));
                 // SAFETY: ends the process. Handlers of `exit` are left out on purpose: the driver's would wait for the kernel.
@@ -78,7 +78,7 @@ impl Journal {
         lock(file).write_all(text.as_bytes()).with_context(|| path.display().to_string())
     }
 
-    /// Piece `number` of `work`, called `name`, begins.
+    /// Starts case `number` of `work`, called `name`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -88,7 +88,7 @@ impl Journal {
         Ok(())
     }
 
-    /// It is done; `fields` say how.
+    /// Ends the case with these result fields.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -99,7 +99,7 @@ impl Journal {
     }
 }
 
-/// The text in one field of one line.
+/// Replaces tabs and line breaks.
 fn field(text: &str) -> String {
     text.replace(['\t', '\n', '\r'], " ")
 }

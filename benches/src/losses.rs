@@ -1,52 +1,53 @@
-//! The losses of a training run on a GPU beside those of two runs on a processor from the same seed.
+//! Compares the losses of a training run on a GPU with those of two runs on a CPU from the same seed.
 //!
-//! The processor's run in f32 is the reference e. In bf16 both devices round, at different places, so with d(a, b) the root of
-//! the mean square of a - b over steps the rule is
+//! The run in f32 on the CPU is the reference. In bf16 both devices round, at different places, so with d(a, b) the root mean
+//! square of a - b over steps the rule is
 //!
 //! ```text
 //! d(GPU bf16, CPU f32) <= 2 · d(CPU bf16, CPU f32)       over the first 20 steps, and over all
 //! ```
 //!
-//! as in `albert::pretrain`'s tests on the simulated GPU. Only steps that all three runs have reached are compared.
+//! as in the tests of `albert::pretrain` on the simulated GPU. Only steps that all three runs have reached are compared.
 
 use anyhow::{Context, Result, ensure};
 use std::{collections::BTreeMap, fmt, fs, path::Path};
 
-/// Steps in which rounding has not yet grown through the dynamics of training.
+/// Steps before the dynamics of training amplify rounding.
 const EARLY: usize = 20;
-/// How much farther from f32 the GPU may be than the processor in bf16.
+/// Maximum of d(GPU, f32) over d(CPU bf16, f32).
 const FACTOR: f64 = 2.0;
 
-/// Losses of the steps that three runs have in common.
+/// Losses of the steps that all three runs have.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// Step; loss of the processor in f32, of the processor in bf16, of the GPU.
+    /// Step; loss of the CPU in f32, of the CPU in bf16, of the GPU.
     steps: Vec<(u64, [f64; 3])>,
 }
 
 /// Reads the `metrics.jsonl` of three runs that logged each step.
 ///
 /// # Errors
-/// A file cannot be read or is no such log, or fewer than `EARLY` steps are common to all.
+/// A file cannot be read or is not such a log, or fewer than `EARLY` steps are common to all.
 pub fn compare(exact: &Path, cpu: &Path, gpu: &Path) -> Result<Comparison> {
     let [exact, cpu, gpu] = [read(exact)?, read(cpu)?, read(gpu)?];
     let common = exact.iter().filter_map(|(step, loss)| Some((*step, [*loss, *cpu.get(step)?, *gpu.get(step)?])));
     let steps: Vec<_> = common.collect();
-    ensure!(steps.len() >= EARLY, "{} steps are common to the three runs; at least {EARLY} are needed", steps.len());
+    ensure!(steps.len() >= EARLY, "the three runs have {} steps in common; expected at least {EARLY}", steps.len());
     Ok(Comparison { steps })
 }
 
-/// Loss by step; a last line that is being written is left out.
+/// Loss by step; an incomplete last line is ignored.
 fn read(path: &Path) -> Result<BTreeMap<u64, f64>> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut losses = BTreeMap::new();
     for (number, line) in (1..).zip(whole.lines()) {
         let record: serde_json::Value =
-            serde_json::from_str(line).with_context(|| format!("{}:{number}: no record in JSON", path.display()))?;
+            serde_json::from_str(line).with_context(|| format!("{}:{number}: not a JSON record", path.display()))?;
         if record["kind"] == "train" {
             let known = record["step"].as_u64().zip(record["loss"].as_f64());
-            let (step, loss) = known.with_context(|| format!("{}:{number}: no step or no loss", path.display()))?;
+            let (step, loss) =
+                known.with_context(|| format!("{}:{number}: step or loss is missing", path.display()))?;
             losses.insert(step, loss);
         }
     }
@@ -63,9 +64,9 @@ impl Comparison {
         })
     }
 
-    /// Whether rounding to bf16 explains the difference.
+    /// True if rounding to bf16 explains the difference.
     pub fn is_explained(&self) -> bool {
-        // Written so that a loss that is no number fails.
+        // A NaN loss fails.
         [EARLY, self.steps.len()].into_iter().all(|count| {
             let [cpu, gpu] = self.distances(count);
             gpu <= FACTOR * cpu

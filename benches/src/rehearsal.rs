@@ -1,11 +1,11 @@
-//! Faults planted in a simulated GPU, so that the scripts for a real one can be rehearsed without one.
+//! Planted faults in a simulated GPU, to test the scripts for a real one.
 //!
-//! | fault | what the driver does from the named piece of work on |
+//! | fault | effect from the named case on |
 //! |---|---|
 //! | hang | the launch never returns |
-//! | crash | the process aborts, as by a segmentation fault in a driver |
+//! | crash | the process aborts, as after a segmentation fault in a driver |
 //! | fault | the launch fails and so does every later call, as after an illegal address |
-//! | wrong | the kernel is not run, its outputs keep what they held; this piece of work only |
+//! | wrong | the kernel does not run and its outputs are unchanged; this case only |
 
 use engine::device::{
     Driver, DriverError, GpuInfo,
@@ -34,7 +34,7 @@ pub enum Fault {
     Wrong,
 }
 
-/// A fault and the piece of work that it strikes: `hang=gemm:3`, the third case of `gemm`.
+/// A fault and the case that it affects: `hang=gemm:3`, the third case of `gemm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planted {
     fault: Fault,
@@ -46,7 +46,8 @@ impl FromStr for Planted {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` plants nothing: hang, crash, fault or wrong was expected, as in hang=gemm:3");
+        let wrong =
+            || format!("--rehearse {text}: expected hang, crash, fault or wrong with a case, such as hang=gemm:3");
         let (fault, place) = text.split_once('=').ok_or_else(wrong)?;
         let (work, number) = place.split_once(':').unwrap_or((place, "1"));
         let fault = match fault {
@@ -60,7 +61,7 @@ impl FromStr for Planted {
     }
 }
 
-/// What is planted, and which piece of work runs. Clones share the state.
+/// Planted faults and the current case. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Stage(Arc<State>);
 
@@ -68,17 +69,17 @@ pub struct Stage(Arc<State>);
 struct State {
     planted: Vec<Planted>,
     current: Mutex<Option<Fault>>,
-    /// The device answers nothing but errors.
+    /// Every call on the device fails.
     lost: AtomicBool,
 }
 
 impl Stage {
-    /// A stage with these faults.
+    /// Stage with these faults.
     pub fn new(planted: Vec<Planted>) -> Self {
         Self(Arc::new(State { planted, ..State::default() }))
     }
 
-    /// Piece `number`, from 1, of `work` begins.
+    /// Starts case `number`, from 1, of `work`.
     pub fn enter(&self, work: &str, number: usize) {
         let found = self.0.planted.iter().find(|planted| planted.work == work && planted.number == number);
         *self.0.current.lock().unwrap_or_else(PoisonError::into_inner) = found.map(|planted| planted.fault);
@@ -88,14 +89,14 @@ impl Stage {
         *self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the device still works.
+    /// Returns an error if the device is lost.
     fn alive(&self, call: &'static str) -> Result<(), DriverError> {
         let reason = || "rehearsed: CUDA_ERROR_ILLEGAL_ADDRESS".to_owned();
         if self.0.lost.load(Ordering::Relaxed) { Err(DriverError::Call { call, reason: reason() }) } else { Ok(()) }
     }
 }
 
-/// A driver that the planted faults strike.
+/// Driver with planted faults.
 #[derive(Debug)]
 pub struct Rehearsed<D> {
     driver: D,
@@ -108,7 +109,7 @@ impl<D: Driver> Rehearsed<D> {
         Self { driver, stage }
     }
 
-    /// Whether a launch happens.
+    /// True if the launch runs.
     fn launches(&self) -> Result<bool, DriverError> {
         self.stage.alive("cuLaunchKernel")?;
         match self.stage.current() {

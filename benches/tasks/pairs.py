@@ -1,9 +1,9 @@
-"""Makes two tasks about pairs out of the text that the program carries, each with an answer that is known, and measures
+"""Makes two tasks about pairs from the text inside the program, each with a known answer, and measures
 bags of words on them.
 
     python benches/tasks/pairs.py --out runs/pairs
 
-Needs Python alone. The same seed gives the same bytes. Documents are split, so that no sentence is in two sets.
+Needs only Python. The same seed gives the same bytes. Documents are split, so that no sentence is in two sets.
 
     follows/train.tsv, dev.tsv, test.tsv    do these two sentences stand one after the other? yes: they do; no: the second
                                             stands elsewhere in the same document, at least ten sentences away
@@ -114,7 +114,7 @@ def features(row, count_shared):
 
 
 def regress(rows, targets, logistic, count_shared, epochs=12, rate=0.05):
-    """A function from a row to a score, fitted by Adagrad in a fixed order."""
+    """Fits a function from a row to a score by Adagrad in a fixed order."""
     weights, squares, bias = [0.0] * (BUCKETS + 10), [1e-6] * (BUCKETS + 10), 0.0
     inputs = [features(row, count_shared) for row in rows]
     score = lambda found: bias + sum(weights[i] for i in found)
@@ -144,7 +144,7 @@ def baselines(tasks):
     most = max(sum(is_yes(test)), len(test) - sum(is_yes(test))) / len(test)
     score = regress(train, is_yes(train), True, True)
     right = sum((score(row) > 0) == (row[2] == "yes") for row in test) / len(test)
-    print(f"follows: bag of words {100 * right:.1f} % accuracy (the commoner answer {100 * most:.1f} %)")
+    print(f"follows: bag of words {100 * right:.1f} % accuracy (the more frequent answer {100 * most:.1f} %)")
     train, test = tasks["shared"]["train"], tasks["shared"]["test"]
     score = regress(train, [float(row[2]) for row in train], False, False)
     print(f"shared: bag of words Pearson {pearson([score(row) for row in test], [float(row[2]) for row in test]):.3f}")
@@ -152,8 +152,8 @@ def baselines(tasks):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="folder for both tasks")
-    parser.add_argument("--text", default=TEXT, help="one sentence a line, blank lines between documents")
+    parser.add_argument("--out", required=True, help="output folder of both tasks")
+    parser.add_argument("--text", default=TEXT, help="one sentence per line, blank lines between documents")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     tasks = make(options.text, options.seed)

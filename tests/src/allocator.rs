@@ -1,7 +1,7 @@
-//! An allocator that counts large requests while it is armed.
+//! Allocator that counts large allocations while it is armed.
 //!
-//! A training step must not ask the heap for 4 KiB or more once it is warm. A test makes [`Counting`] its global
-//! allocator, arms it around a step and reads what was asked for, on any thread.
+//! A warm training step must not allocate 4 KiB or more on the heap. A test uses [`Counting`] as its global allocator, arms
+//! it around a step and reads the counts of all threads.
 #![allow(unsafe_code)]
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
 };
 
-/// Requests of at least this many bytes are counted.
+/// Minimum size of a counted allocation in bytes.
 pub const LARGE: usize = 4096;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
@@ -18,7 +18,7 @@ static LARGEST: AtomicUsize = AtomicUsize::new(0);
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counting.
+/// The system allocator with counters.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -60,32 +60,32 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Large requests during `work`: how many, and the largest in bytes. One at a time in a process.
+/// Number of large allocations during `work`, and the largest in bytes. One call at a time in a process.
 pub fn large_requests(work: impl FnOnce()) -> (usize, usize) {
     arm();
     work();
     disarm()
 }
 
-/// Counts large requests anew from now on.
+/// Resets the counts and starts counting.
 pub fn arm() {
     COUNT.store(0, SeqCst);
     LARGEST.store(0, SeqCst);
     ARMED.store(true, SeqCst);
 }
 
-/// Stops counting; large requests since [`arm`]: how many, and the largest in bytes.
+/// Stops counting; returns the number of large allocations since [`arm`], and the largest in bytes.
 pub fn disarm() -> (usize, usize) {
     ARMED.store(false, SeqCst);
     (COUNT.load(SeqCst), LARGEST.load(SeqCst))
 }
 
-/// Bytes allocated and not freed now, and the most since the process began or [`reset_peak`].
+/// Live bytes, and their peak since the start of the process or [`reset_peak`].
 pub fn live_and_peak() -> (usize, usize) {
     (LIVE.load(SeqCst), PEAK.load(SeqCst))
 }
 
-/// Lets the peak begin anew at what is live now.
+/// Resets the peak to the live bytes.
 pub fn reset_peak() {
     PEAK.store(LIVE.load(SeqCst), SeqCst);
 }

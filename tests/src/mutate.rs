@@ -2,7 +2,7 @@
 
 use engine::philox::philox4x32;
 
-/// Random numbers of one case.
+/// Random stream of one case.
 #[derive(Debug)]
 pub struct Dice {
     case: u64,
@@ -10,7 +10,7 @@ pub struct Dice {
 }
 
 impl Dice {
-    /// The numbers of case `case`.
+    /// Stream of case `case`.
     pub fn new(case: u64) -> Self {
         Self { case, drawn: 0 }
     }
@@ -22,12 +22,12 @@ impl Dice {
         u64::from(a) << 32 | u64::from(b)
     }
 
-    /// 0 to `n` - 1; 0 for none.
+    /// Random number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         if n == 0 { 0 } else { (self.draw() % n as u64) as usize }
     }
 
-    /// True once in `n` times.
+    /// True with probability 1 / `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -38,7 +38,7 @@ impl Dice {
     }
 }
 
-/// Numbers at which lengths and counts go wrong.
+/// Critical values of lengths and counts.
 pub const NUMBERS: [u64; 14] = [0, 1, 2, 3, 8, 127, 255, 4096, 1 << 31, 1 << 32, 1 << 53, 1 << 61, 1 << 63, u64::MAX];
 
 /// Changes raw bytes: flips, numbers, cuts, repetitions.
@@ -68,7 +68,7 @@ pub fn mutate_bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Changes JSON where it means something: numbers, strings, keys, nesting.
+/// Changes the structure of JSON: numbers, strings, keys, nesting.
 pub fn mutate_json(dice: &mut Dice, text: &mut String) {
     const STRINGS: [&str; 14] = [
         "F32",
@@ -128,7 +128,7 @@ pub fn mutate_json(dice: &mut Dice, text: &mut String) {
     }
 }
 
-/// Changes text of any format: numbers, separators, repetitions, characters that readers stumble over.
+/// Changes text of any format: numbers, separators, repetitions, special characters.
 pub fn mutate_text(dice: &mut Dice, text: &mut String) {
     const PIECES: [&str; 24] = [
         "\"",

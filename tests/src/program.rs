@@ -1,4 +1,4 @@
-//! The program `albert` as a user meets it: arguments in, exit code, standard output and standard error out.
+//! Runs the program `albert`: arguments in; exit code, standard output and standard error out.
 
 use std::{
     ffi::OsStr,
@@ -8,10 +8,10 @@ use std::{
     sync::OnceLock,
 };
 
-/// The program, built in the profile and the target folder of the test that asks.
+/// Path of the program, built in the profile and the target folder of the calling test.
 ///
-/// Tests of another crate find no `CARGO_BIN_EXE_albert`, and `cargo test -p albert-tests` alone does not build the
-/// program; so cargo is asked once a process. It has nothing to do if the program is up to date.
+/// Tests of another crate have no `CARGO_BIN_EXE_albert`, and `cargo test -p albert-tests` alone does not build the program;
+/// so this runs cargo once per process, which does nothing if the program is up to date.
 ///
 /// # Panics
 /// If it does not build.
@@ -28,7 +28,7 @@ pub fn program() -> &'static Path {
         };
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
         let built = Command::new(cargo)
-            // Of the whole workspace, as the tests are: the program alone has other features of its dependencies on.
+            // With --workspace, as the tests are built: the program alone would enable other features of its dependencies.
             .args(["build", "--quiet", "--workspace", "--bin", "albert", "--profile", profile, "--target-dir"])
             .arg(target)
             .arg("--manifest-path")
@@ -40,7 +40,7 @@ pub fn program() -> &'static Path {
     })
 }
 
-/// The program with `arguments`, two threads unless a test says otherwise, and nothing of the caller's `ALBERT_*`.
+/// The program with `arguments`, two threads by default, and without the caller's `ALBERT_*` variables.
 pub fn albert<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     let mut command = Command::new(program());
     command.args(arguments).stdin(Stdio::null());
@@ -48,8 +48,8 @@ pub fn albert<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     command
 }
 
-/// As [`albert`], under `ulimit -f`: no file may grow beyond `kib` KiB, as on a disk that fills. SIGXFSZ is ignored, so
-/// that the write fails with an error, as it does there.
+/// As [`albert`], under `ulimit -f`: no file may exceed `kib` KiB, as on a full disk. SIGXFSZ is ignored, so that the write
+/// fails with an error, as on a full disk.
 pub fn albert_with_file_limit<A: AsRef<OsStr>>(kib: usize, arguments: &[A]) -> Command {
     let mut command = Command::new("bash");
     let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
@@ -62,7 +62,7 @@ fn clean(command: &mut Command) {
     command.env_remove("ALBERT_ISA").env("ALBERT_THREADS", "2");
 }
 
-/// What a finished program left.
+/// Result of a finished program.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// Exit code; `None` if a signal ended it.
@@ -74,7 +74,7 @@ pub struct Finished {
     what: String,
 }
 
-/// Runs `command` to its end.
+/// Runs `command`.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -82,7 +82,7 @@ pub fn finish(command: &mut Command) -> Finished {
     finish_with_input(command, b"")
 }
 
-/// Runs `command` to its end with `input` on standard input.
+/// Runs `command` with `input` on standard input.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -90,7 +90,7 @@ pub fn finish_with_input(command: &mut Command, input: &[u8]) -> Finished {
     let what = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
-    // The program may end without reading it all.
+    // The program may exit before it has read all.
     let _ = child.stdin.take().expect("piped").write_all(input);
     let Output { status, stdout, stderr } = child.wait_with_output().expect("the child can be waited for");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -101,17 +101,17 @@ impl Finished {
     /// Asserts exit code 0.
     ///
     /// # Panics
-    /// With everything that the program said.
+    /// With the output of the program.
     #[track_caller]
     pub fn succeeds(self) -> Self {
         assert_eq!(self.code, Some(0), "{}", self.told());
         self
     }
 
-    /// Asserts exit code 1 and an error that contains every one of `parts`: one sentence, no panic.
+    /// Asserts exit code 1 and an error of one line, without a panic, that contains all `parts`.
     ///
     /// # Panics
-    /// With everything that the program said.
+    /// With the output of the program.
     #[track_caller]
     pub fn fails_with(self, parts: &[&str]) -> Self {
         assert_eq!(self.code, Some(1), "{}", self.told());
@@ -119,20 +119,20 @@ impl Finished {
         self.says(parts)
     }
 
-    /// Asserts exit code 2, that of wrong usage, and a message that contains every one of `parts`.
+    /// Asserts exit code 2, wrong usage, and a message that contains all `parts`.
     ///
     /// # Panics
-    /// With everything that the program said.
+    /// With the output of the program.
     #[track_caller]
     pub fn is_wrong_usage(self, parts: &[&str]) -> Self {
         assert_eq!(self.code, Some(2), "{}", self.told());
         self.says(parts)
     }
 
-    /// Asserts that standard error contains every one of `parts`, and no trace of a panic.
+    /// Asserts that standard error contains all `parts` and no panic.
     ///
     /// # Panics
-    /// With everything that the program said.
+    /// With the output of the program.
     #[track_caller]
     pub fn says(self, parts: &[&str]) -> Self {
         for part in parts {

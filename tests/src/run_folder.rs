@@ -1,7 +1,13 @@
-//! A small world for the program: a corpus made from a seed, its vocabulary, its shards and a recipe of a tiny model.
+//! Inputs for the program: a seeded corpus, its vocabulary, its shards and a recipe of a tiny model.
 
 use crate::program::{albert, finish};
-use engine::philox::Stream;
+use albert::{
+    checkpoint::{Heads, save_model},
+    config::AlbertConfig,
+    model::Model,
+    tokenizer::Tokenizer,
+};
+use engine::{Cpu, philox::Stream};
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -10,7 +16,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Corpus, vocabulary and shards in a folder that vanishes with it.
+/// Temporary folder with corpus, vocabulary and shards.
 #[derive(Debug)]
 pub struct World {
     folder: TempDir,
@@ -45,7 +51,7 @@ pub fn corpus(documents: u32) -> String {
     text
 }
 
-/// A tiny model, trained in milliseconds a step, with checkpoints, evaluations and records at steps of their own.
+/// Recipe of a tiny model, with milliseconds per step, and different intervals of checkpoints, evaluations and records.
 pub const RECIPE: &str = r#"
 seed = 7
 [model]
@@ -88,7 +94,7 @@ impl World {
         world
     }
 
-    /// A folder with nothing but `text.txt` and `recipe.toml`.
+    /// A folder with only `text.txt` and `recipe.toml`.
     ///
     /// # Panics
     /// If they cannot be written.
@@ -109,7 +115,7 @@ impl World {
         self.path(name).to_str().expect("temporary folders have UTF-8 names").to_owned()
     }
 
-    /// Arguments of a pre-training run in the folder `run` under the recipe and `more` settings or flags.
+    /// Arguments of a pre-training run in the folder `run` with the recipe and `more` settings or flags.
     pub fn pretrain(&self, run: &str, more: &[&str]) -> Vec<String> {
         let [recipe, run, data, tokenizer] =
             ["recipe.toml", run, "data", "tokenizer.json"].map(|name| self.text_path(name));
@@ -117,7 +123,7 @@ impl World {
         fixed.iter().chain(more).map(|&argument| argument.to_owned()).collect()
     }
 
-    /// A world with a pre-trained model in `run`, one fine-tuned to classify in `tuned`, one to answer questions in `finder`,
+    /// Inputs with a pre-trained model in `run`, one fine-tuned to classify in `tuned`, one to answer questions in `finder`,
     /// their examples in `task` and `questions`, and `ids.jsonl`, a line for `forward`.
     ///
     /// # Panics
@@ -196,8 +202,23 @@ impl Default for World {
     }
 }
 
-/// What a run leaves that must not depend on when it ran: the models' bytes, the tensors of the last checkpoint and the
-/// metrics without their clocks, by name.
+/// Saves a model without heads, with random weights and the golden SentencePiece model, to `folder`. `config` takes the
+/// number of pieces.
+///
+/// # Panics
+/// If the model cannot be built or saved.
+pub fn random_model(folder: &Path, config: impl FnOnce(usize) -> AlbertConfig) {
+    let spiece = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/tokenizer/spiece.model");
+    let config = config(Tokenizer::load(&spiece).expect("the golden tokenizer").vocab_size());
+    let cpu = Cpu::detect().expect("a CPU");
+    let (_, params) = Model::new(&config, Heads::MODEL, &cpu, 3).expect("a valid configuration");
+    let values = |name: &str| params.values(params.find(name).expect("a parameter of the model"));
+    save_model(folder, &config, Heads::MODEL, &[], values).expect("the folder is writable");
+    fs::copy(spiece, folder.join("spiece.model")).expect("the folder is writable");
+}
+
+/// Reproducible outputs of a run by name: bytes of the models, tensors of the last checkpoint, and the metrics without
+/// timings.
 ///
 /// # Panics
 /// If a file is missing or unreadable.

@@ -1,9 +1,8 @@
-//! Memory of a training step: after the first step nothing large is asked of the heap, on any thread; and the plan that
-//! is printed before the first step is what the run takes.
+//! Memory of a training step: after the first step no thread makes a large heap allocation, and the memory that is printed
+//! before the first step is what the run uses.
 //!
-//! Measured is the highest sum of live heap bytes, those of the arena among them, from before the model is built to the
-//! last step, over what was live before. Files that are mapped (the shards) are not in it, nor are stacks of threads.
-//! Predicted is `MemoryPlan::total`.
+//! Measured: peak of live heap bytes, arena included, from before the model is built to the last step, over those live
+//! before. Mapped files (the shards) and stacks are not included. Predicted: `MemoryPlan::total`.
 
 use std::{panic::resume_unwind, path::Path, sync::atomic::AtomicBool, thread};
 
@@ -49,7 +48,7 @@ impl Observer<Pretraining> for Measure {
     }
 }
 
-/// Wide enough that what a run holds beside tensors (names, tables, a log) is small beside them.
+/// Wide enough that other memory of a run (names, tables, a log) is small compared with tensors.
 const MODEL: [&str; 9] = [
     "model.hidden_size=128",
     "model.embedding_size=64",
@@ -62,7 +61,7 @@ const MODEL: [&str; 9] = [
     "run.log_interval=1000",
 ];
 
-/// Runs a variant on threads of its own, which `kept` keeps: the end of a thread frees its memory at any later time.
+/// Runs a variant on its own threads, which `kept` keeps alive: an ending thread frees its memory at an unknown time.
 fn measure(world: &World, folder: &Path, variant: &[&str], kept: &mut Vec<Device>) -> (Measure, usize) {
     let steps = format!("schedule.steps={STEPS}");
     let settings: Vec<String> = MODEL.iter().chain(variant).map(|&text| text.to_owned()).chain([steps]).collect();
@@ -96,7 +95,7 @@ fn a_warm_step_asks_for_nothing_large_and_the_plan_is_what_a_run_takes() {
     .enumerate()
     {
         let folder = world.path(&format!("run-{i}"));
-        // The caller is one of the threads and keeps its scratch, so each run has a caller of its own.
+        // The caller is one of the threads and keeps its scratch, so each run has its own caller.
         let run = || measure(&world, &folder, variant, &mut kept);
         let joined = thread::scope(|scope| scope.spawn(run).join());
         let (measured, before) = joined.unwrap_or_else(|panic| resume_unwind(panic));

@@ -1,4 +1,4 @@
-//! The counting allocator itself: if it missed requests, the promise that a step makes none would be worth nothing.
+//! The counting allocator: it must not miss allocations, or the tests that use it would prove nothing.
 
 use albert_tests::allocator::{Counting, large_requests};
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! Checkpoints as others write them. The folders in `golden/checkpoints` are transformers' and TensorFlow's own
-//! (`oracle/checkpoint.py`); every value in them is made from its tensor's name, so that tests know what to find.
+//! Third-party checkpoints. transformers and TensorFlow wrote the folders in `golden/checkpoints` (`oracle/checkpoint.py`);
+//! every value is a function of its tensor's name.
 
 use albert::checkpoint::{
     CheckpointError, ConvertOptions, Heads, LoadReport, ModelFolder, SaveFormat, StoredType, convert, parameters,
@@ -20,7 +20,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/checkpoints").join(name)
 }
 
-/// The plain folders: one for each class of each family, with the heads that they hold.
+/// Folders without variations: one per class of each family, with their heads.
 fn classes() -> Vec<(String, Family, Heads)> {
     let of = |class: &str| match class {
         "Model" => Heads::MODEL,
@@ -47,7 +47,7 @@ fn classes() -> Vec<(String, Family, Heads)> {
         .collect()
 }
 
-/// What `oracle/checkpoint.py` puts into a tensor.
+/// Values of a tensor in `oracle/checkpoint.py`.
 fn made(name: &str, len: usize) -> Vec<f32> {
     let state = name.bytes().fold(0x811C_9DC5u32, |state, byte| (state ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     (0..len as u32)
@@ -55,7 +55,7 @@ fn made(name: &str, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// The name that the values of a parameter were made from: the base model was saved without a prefix.
+/// Tensor name that determines the values of a parameter: the base model was saved without a prefix.
 fn made_from(parameter: &str, family: Family, class: &str) -> String {
     let name = stored_name(parameter, family);
     if !class.ends_with("-Model") {
@@ -89,14 +89,14 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A copy of a golden folder to do harm to.
+/// Copy of a golden folder to damage.
 fn scratch(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     copy(&golden(name), folder.path());
     folder
 }
 
-/// Replaces every tensor by what `change` makes of it; more than one lets a tensor appear under several names.
+/// Replaces every tensor by the result of `change`, zero or more tensors.
 fn rewrite(folder: &Path, change: impl Fn(&str, Vec<f32>) -> Vec<(String, Vec<f32>)>) {
     let path = folder.join("model.safetensors");
     let file = Safetensors::open(&path).unwrap();
@@ -155,7 +155,7 @@ fn narrow_files_are_converted_and_sharded_ones_joined() {
     }
 }
 
-/// Names of Google's, kernels transposed, moments of the optimizer and the step count beside them.
+/// Google's names, transposed kernels, optimizer moments and the step count.
 #[test]
 fn a_checkpoint_of_tensorflow_holds_the_same_as_through_hugging_face() {
     let google = golden("google-albert");
@@ -257,7 +257,7 @@ fn convert_leaves_nothing_half_written() {
     let error = convert(from.path(), &to, options).unwrap_err().to_string();
     assert!(error.contains("holds 100000, and f16 ends at 65504"), "{error}");
     assert!(names().is_empty(), "{:?}", names());
-    // A leftover of a killed conversion is no obstacle, a folder in use is.
+    // A leftover of a killed conversion is replaced, a folder in use is an error.
     fs::create_dir(target.path().join(".model.partial")).unwrap();
     fs::write(target.path().join(".model.partial/rest"), "x").unwrap();
     convert(from.path(), &to, ConvertOptions::default()).unwrap();
@@ -279,7 +279,7 @@ fn a_head_count_is_told_and_can_be_overridden() {
     assert!(error.contains("albert_config.json") && error.contains("not a multiple"), "{error}");
 }
 
-/// Old names of LayerNorm's parameters, a prefix of several GPUs, tied copies stored, a buffer of position ids.
+/// Old names of LayerNorm parameters, the prefix of DataParallel, stored tied copies, a buffer of position ids.
 #[test]
 fn old_names_tied_copies_and_buffers_are_understood() {
     let folder = scratch("bert-ForPreTraining");

@@ -1,12 +1,12 @@
-//! Readers of checkpoints against files that were valid once: seeded, structure-aware mutation.
+//! Readers of checkpoints on mutated valid files: seeded, structure-aware mutation.
 //!
-//! A case is a valid file, changed in a few places that mean something (a number of the header, an element type, a field
-//! of an entry, a length) and framed anew, with correct lengths and checksums, so that the change reaches the code
-//! behind them; or changed in raw bytes. Whatever the file says, a reader answers with a value or an error: it does not
-//! panic, and it never has more memory than the files' size times a small constant.
+//! A case is a valid file with a few fields changed (a number of the header, an element type, a field of an entry, a length)
+//! and with correct lengths and checksums, so that the change gets past those checks; or with raw bytes changed. A reader
+//! returns a value or an error: it does not panic, and it never uses more memory than the size of the files times a small
+//! constant.
 //!
 //! Case n depends on n alone. A normal run makes 100,000 cases; ten million: `cargo test --release --test
-//! checkpoint_mutation -- --ignored`. Both refuse to share the process with one another, for the allocator counts all.
+//! checkpoint_mutation -- --ignored`. They cannot share a process, because the allocator counts all threads.
 
 use albert::checkpoint::{Heads, ModelFolder};
 use albert::config::AlbertConfig;
@@ -29,10 +29,10 @@ use std::{
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 static ALONE: Mutex<()> = Mutex::new(());
-/// The most memory of a case, bytes for a byte of file beyond the fixed ones.
+/// Maximum memory of a case: bytes per byte of file, beyond the fixed ones.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of memory for a byte of file, and those that do not depend on the file: path names, error texts.
+/// Bytes of memory per byte of file, and fixed bytes: path names, error texts.
 const PER_BYTE: usize = 16;
 const FIXED: usize = 1 << 15;
 
@@ -40,7 +40,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/checkpoints").join(name)
 }
 
-/// A folder in memory where the system has one: files are written by the hundred thousand.
+/// A tmpfs folder if there is one: hundreds of thousands of files are written.
 fn folder_of(name: &str) -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
     let folder = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.unwrap();
@@ -51,7 +51,7 @@ fn folder_of(name: &str) -> tempfile::TempDir {
     folder
 }
 
-/// Runs one case: no panic, bounded memory. True if the reader took the file.
+/// Runs one case: no panic, bounded memory. True if the reader accepted the file.
 fn survives(what: &str, case: u64, size: usize, read: impl FnOnce() -> bool) -> bool {
     let (before, _) = live_and_peak();
     reset_peak();
@@ -64,7 +64,7 @@ fn survives(what: &str, case: u64, size: usize, read: impl FnOnce() -> bool) -> 
     taken.unwrap_or_default()
 }
 
-/// A safetensors file: its header as text, framed anew, or raw.
+/// Safetensors: header text with a correct length, or raw bytes.
 fn safetensors_cases(cases: u64) -> u64 {
     let folder = folder_of("bert-ForPreTraining-f16");
     let path = folder.path().join("model.safetensors");
@@ -124,7 +124,7 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// The entries of an index that TensorFlow wrote.
+/// Entries of a TensorFlow index.
 fn entries_of(index: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let block = |(offset, size): (usize, usize)| {
         let bytes = &index[offset..offset + size];
@@ -154,7 +154,7 @@ fn entries_of(index: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     out
 }
 
-/// Writes a table of one data block, checksums correct; `lie` may change a length on the way.
+/// Writes a table of one data block with correct checksums; `lie` may change a length.
 fn table_of(entries: &[(Vec<u8>, Vec<u8>)], dice: &mut Dice, lies: bool) -> Vec<u8> {
     let mut lie = |number: usize| {
         if lies && dice.one_in(60) { *dice.pick(&NUMBERS) } else { number as u64 }
@@ -196,7 +196,7 @@ fn table_of(entries: &[(Vec<u8>, Vec<u8>)], dice: &mut Dice, lies: bool) -> Vec<
     file
 }
 
-/// TensorFlow's index: keys and messages changed, framed anew, or raw.
+/// TensorFlow index: keys and messages with correct checksums, or raw bytes.
 fn tensorflow_cases(cases: u64) -> u64 {
     let folder = folder_of("google-albert");
     let path = folder.path().join("model.ckpt-best.index");
@@ -207,7 +207,7 @@ fn tensorflow_cases(cases: u64) -> u64 {
         let Ok(model) = ModelFolder::open(folder.path()) else { return false };
         model.load(Heads::PRE_TRAINING, &["cls"], |_, _| Ok(())).is_ok()
     };
-    // What is changed below is a table that is read as the same checkpoint.
+    // Unchanged, the rewritten table is read as the same checkpoint.
     fs::write(&path, table_of(&valid, &mut Dice::new(0), false)).unwrap();
     assert!(read(), "the table is not written as TensorFlow does");
     let mut taken = 0;
@@ -230,7 +230,7 @@ fn tensorflow_cases(cases: u64) -> u64 {
                         (2, 2) => entries.insert(at, entries[at].clone()),
                         (3, 0) => put_varint(&mut entries[at].1, *dice.pick(&NUMBERS)),
                         (3, _) => {
-                            // A field of its own: number 1 to 7, any wire type, any value.
+                            // A new field: number 1 to 7, any wire type, any value.
                             let tag = (1 + dice.below(7) as u64) << 3 | dice.below(6) as u64;
                             let number = *dice.pick(&NUMBERS);
                             put_varint(&mut entries[at].1, tag);
@@ -294,7 +294,7 @@ fn shard_cases(cases: u64) -> u64 {
 
 fn run(cases: u64) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    /// A reader's name, its share of the cases in percent, and what runs them.
+    /// Name of a reader, its share of the cases in percent, and the function that runs them.
     type Part = (&'static str, u64, fn(u64) -> u64);
     let parts: [Part; 4] = [
         ("safetensors", 40, safetensors_cases),
@@ -307,7 +307,7 @@ fn run(cases: u64) {
         let taken = part(cases);
         let most = MOST.swap(0, SeqCst);
         println!("{what}: {cases} cases, {taken} of them readable, at most {most} bytes of memory a byte of file");
-        // If all were refused, changes would not reach what lies behind the first check; if none, nothing was changed.
+        // If all were rejected, mutations would not get past the first check; if none, nothing was mutated.
         assert!(taken > cases / 1000 && taken < cases, "{what}: {taken} of {cases} were readable");
     }
 }

@@ -1,5 +1,5 @@
-//! Batches are filled without a heap allocation of 4 KiB or more once they are warm, with and without a thread ahead,
-//! across the ends of epochs.
+//! Warm batches are filled without a heap allocation of 4 KiB or more, with and without a prefetching thread, across ends
+//! of epochs.
 
 use std::fmt::Write;
 use std::sync::Arc;

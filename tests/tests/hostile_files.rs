@@ -1,8 +1,7 @@
-//! Files made to cost more than they weigh: every reader of foreign bytes stays within `engine::io::limits`, and its time
-//! grows with the size of the file, not with a power of it.
+//! Files built to be expensive: every reader of foreign bytes stays within `engine::io::limits`, and its time is linear in the
+//! size of the file.
 //!
-//! Each case is built at two sizes; it may be read or refused, but not with more memory than the bound, and a refusal is one
-//! sentence.
+//! Each case is built at two sizes; it may be accepted or rejected within the memory bound, and an error is one line.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -38,7 +37,7 @@ fn check<T, E: Display>(what: &str, n: usize, make: impl Fn(usize) -> Vec<u8>, r
         println!("{what}: {} bytes, {} of memory, {time:.2?}: {shown}", bytes.len(), peak - before);
         let bound = limits::memory_for(bytes.len());
         assert!(peak - before <= bound, "{what}: {} bytes of memory for a file of {}", peak - before, bytes.len());
-        // A machine under load and a build without optimization: 5 s for each MiB is far from a square.
+        // On a loaded machine without optimization: 5 s per MiB is far from quadratic.
         let most = Duration::from_secs(5 + 5 * (bytes.len() as u64 >> 20));
         assert!(time < most, "{what}: {time:.2?} for {} bytes", bytes.len());
         assert!(!shown.contains('\n'), "{what}: {shown}");
@@ -148,7 +147,7 @@ fn spiece_model() {
     );
     check("unknown fields", 1 << 20, |n| [special(), [0x50, 0].repeat(n)].concat(), read);
     check("empty pieces", 1 << 20, |n| [0x0a, 0].repeat(n), read);
-    // Prefixes of one long number, each with a comma: the rule for digits and commas cuts each.
+    // Prefixes of one long number, each with a comma: the rule for digits and commas splits each.
     let digits = |n: usize| {
         let text = |at: usize| format!("{},", "1".repeat(1 + at % 120));
         [special(), (0..n.min(120)).flat_map(|at| piece(&text(at), 1)).collect()].concat()
@@ -211,7 +210,7 @@ fn vocab_txt_and_config_json() {
     }
 }
 
-/// A file of `bytes` in a folder of its own.
+/// A file of `bytes` in a new folder.
 fn file(name: &str, bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(name);
@@ -301,7 +300,7 @@ fn tensorflow_index() {
         })
     };
     let header = || vec![0u8, 0, 2, 8, 1];
-    // Keys that grow by a byte each: their sum is a square.
+    // Keys that grow by a byte each: their total length is quadratic.
     let growing = |n: usize| {
         let entry = |at: usize| [varints(&[at as u64, 1, 4]), vec![b'a', 8, 1, 0x28, 0]].concat();
         index([header(), (0..n).flat_map(entry).collect()].concat())

@@ -1,4 +1,4 @@
-//! Every reader of foreign bytes against its corpus, its regressions and mutated inputs: no panic, bounded memory and time.
+//! Every reader of foreign bytes on its corpus, its regressions and mutated inputs: no panic, bounded memory and time.
 //!
 //! A normal run replays `tests/fuzz/{corpus,regressions}` and makes some thousand mutated inputs. Ten million:
 //! `cargo test --release -p albert-tests --test readers -- --ignored`; `ALBERT_READERS=ptx,config` chooses readers, so
@@ -22,7 +22,7 @@ static ALLOCATOR: Counting = Counting;
 /// The allocator counts all threads: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The longest that a reader may take for an input of at most 64 KiB, on a loaded machine.
+/// Maximum time of a reader for an input of at most 64 KiB, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes, seconds and outcome of one input.
@@ -94,7 +94,7 @@ fn corpus_and_regressions_stay_within_bounds() {
     println!("{replayed} inputs replayed");
 }
 
-/// Mutated input number `case`, of a valid input three times out of four: those of the corpus are small and mostly refused.
+/// Mutated input number `case`, three quarters of them from valid inputs: those of the corpus are small and mostly rejected.
 fn mutated(reader: &Reader, valid: &[Vec<u8>], corpus: &[Vec<u8>], case: u64) -> Vec<u8> {
     let mut dice = Dice::new(case);
     let inputs = if corpus.is_empty() || dice.below(4) > 0 { valid } else { corpus };
@@ -133,7 +133,7 @@ fn mutate_all(cases: u64) {
         let seconds = start.elapsed().as_secs_f64();
         let (mib, ms) = (most as f64 / f64::from(1 << 20), 1000.0 * longest);
         println!("| {} | {cases} | {accepted} | {mib:.1} | {ms:.1} | {seconds:.0} |", reader.name);
-        // If all were refused, mutations would not reach what lies behind the first check; if none, nothing was changed.
+        // If all were rejected, mutations would not get past the first check; if none, nothing was mutated.
         assert!(accepted > 0 && accepted < cases, "{}: {accepted} of {cases} inputs were accepted", reader.name);
     }
 }

@@ -1,4 +1,4 @@
-//! The memory of a training step: planned before the first one, and nothing large asked for after it.
+//! Memory of a training step: planned before the first one, and no large allocation after it.
 
 use albert_tests::allocator::{Counting, large_requests, live_and_peak, reset_peak};
 use engine::ops::{self, Activation, Attention, Dropout, EncoderLayer, LayerParams, Norm, Recompute, Sequences};
@@ -102,9 +102,9 @@ fn step(
     tape.item(&result.loss)
 }
 
-/// Lengths of batches within the budget, the budget's own first.
+/// Batches within the budget, a full one first.
 fn batches() -> Vec<Batch> {
-    // As many tokens and as many sequences as the budget allows.
+    // As many tokens and sequences as the budget allows.
     let full: Vec<u32> = [[128; 7].as_slice(), &[1; 128]].concat();
     assert_eq!(full.iter().sum::<u32>(), BUDGET);
     [&full[..], &[100, 30, 1, 128, 77], &[1], &[5; 100], &[], &full].map(batch).into()
@@ -112,17 +112,17 @@ fn batches() -> Vec<Batch> {
 
 #[test]
 fn steps_ask_the_heap_for_nothing_large_and_memory_is_as_planned() {
-    // Both pools live to the end: what one gives back must not hide what the other takes. The caller is one of the threads
-    // and keeps its scratch, so each pool has a caller of its own.
+    // Both pools live to the end, so that memory freed by one does not hide allocations of the other. The caller is one of
+    // the threads and keeps its scratch, so each pool has its own caller.
     for cpu in [1, 2].map(|threads| Cpu::new(Isa::choose().unwrap(), threads).unwrap()).each_ref() {
         thread::scope(|scope| scope.spawn(|| check(cpu)).join()).unwrap_or_else(|panic| resume_unwind(panic));
     }
 }
 
-/// Steps on the threads of `cpu`, of which this is the caller.
+/// Runs steps on the threads of `cpu`; this thread is the caller.
 fn check(cpu: &Cpu) {
     let threads = cpu.threads();
-    // The threads keep their scratch, so that the first run alone allocates it.
+    // The threads keep their scratch, so only the first run allocates it.
     let mut first = true;
     for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
         let (before, _) = live_and_peak();

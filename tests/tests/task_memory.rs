@@ -1,5 +1,5 @@
-//! Readers of examples on hostile files: whatever a file holds, memory is at most 64 times its size and 64 MiB, and time
-//! is linear. One test, because the allocator counts for the whole process.
+//! Readers of examples on hostile files: memory is at most 64 times the size of a file plus 64 MiB, and time is linear. One
+//! test, because the allocator counts the whole process.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use albert_tests::allocator::{Counting, live_and_peak, reset_peak};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes of a file, about: 64 times as many are well above the 64 MiB that every file may take.
+/// Approximate size of a file: 64 times as much is well above the fixed 64 MiB.
 const SIZE: usize = 4 << 20;
 
 /// Linear readers take seconds; a quadratic one would take hours.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whether a file is read without an error, and its examples, all of them kept.
+/// True if a file is read without an error; all its examples are kept in memory.
 type Read = fn(&Path) -> Result<usize, TaskError>;
 
 fn count<E: Example>(reader: Reader<E>) -> Result<usize, TaskError> {
@@ -57,7 +57,7 @@ fn choices(path: &Path) -> Result<usize, TaskError> {
     count(read_choices(path, Purpose::Training)?)
 }
 
-/// `before`, `part` of every number until the file has its size, `after`.
+/// `before`, `part` of 0, 1, ... until the file has its size, `after`.
 fn file(before: &str, part: impl Fn(usize) -> String, after: &str) -> String {
     let mut text = before.to_owned();
     for number in 0.. {
@@ -69,12 +69,12 @@ fn file(before: &str, part: impl Fn(usize) -> String, after: &str) -> String {
     text + after
 }
 
-/// `before`, `part` again and again, `after`.
+/// `before`, `part` repeated, `after`.
 fn again(before: &str, part: &str, after: &str) -> String {
     format!("{before}{}{after}", part.repeat(SIZE / part.len()))
 }
 
-/// (name, content, reader, whether it is read). What is refused must be refused within the same bounds.
+/// (name, content, reader, true if accepted). A rejection must keep the same bounds.
 fn tables() -> Vec<(&'static str, String, Read, bool)> {
     const QQP: &str = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n";
     vec![

@@ -1,7 +1,7 @@
-//! Ids against those that other programs gave, and offsets that slice back to the text.
+//! Ids compared with third-party tokenizers, and offsets that slice the text.
 //!
-//! The golden files come from `oracle/tokenizer/spiece.py`: SentencePiece 0.2.1 behind Google's preprocessing, and
-//! transformers 4.46.3. A small set is checked in; `ALBERT_TOKENIZER_GOLDEN` names the folder of a whole one.
+//! The golden files come from `oracle/tokenizer/spiece.py`: SentencePiece 0.2.1 after Google's preprocessing, and
+//! transformers 4.46.3. A small set is in the repository; `ALBERT_TOKENIZER_GOLDEN` names the folder of the full set.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ fn rows(path: &Path) -> Vec<(String, Vec<u32>)> {
     file.lines().map(row).collect()
 }
 
-/// Every row through every way to encode; prints the first rows that differ.
+/// Encodes every row with every function; prints the first rows that differ.
 fn check(tokenizer: &Tokenizer, path: &Path) {
     let rows = rows(path);
     let mut encoder = Encoder::new(tokenizer);
@@ -57,7 +57,7 @@ fn check(tokenizer: &Tokenizer, path: &Path) {
     assert!(batch.iter().zip(&rows).all(|(ids, (_, expected))| ids == expected), "as a batch");
 }
 
-/// Offsets are ordered, lie on characters, and where a piece is plain ASCII its source says the same.
+/// Offsets are ordered, on character boundaries, and the source of an ASCII piece equals it.
 fn check_offsets(tokenizer: &Tokenizer, text: &str, ids: &[u32], offsets: &[(usize, usize)]) {
     assert_eq!(ids.len(), offsets.len());
     let mut last = 0;
@@ -66,7 +66,7 @@ fn check_offsets(tokenizer: &Tokenizer, text: &str, ids: &[u32], offsets: &[(usi
         assert!(start >= last, "{text:?}: piece {:?} starts at {start}, before {last}", tokenizer.piece(id));
         last = start;
         let piece = tokenizer.piece(id).trim_start_matches('▁').trim_start_matches("##");
-        // The library of tokenizer.json files lets a lone word mark cover what is behind it, and replaces quotes.
+        // The library for tokenizer.json lets a lone word mark cover the following text, and replaces quotes.
         let is_exact = tokenizer.cleaning().is_some() || tokenizer.id("[UNK]").is_some();
         if is_exact && source.is_ascii() && piece.is_ascii() && !piece.starts_with(['<', '[']) && !source.contains('\0')
         {
@@ -152,7 +152,7 @@ fn a_model_folder_is_loaded_as_its_config_says() {
     assert!(error.contains("do_lower_case: expected true or false, found 1"), "{error}");
 }
 
-/// The golden files of one folder, whichever are there; how many rows.
+/// Checks the golden files of one folder; returns the number of rows.
 fn check_folder(folder: &Path) -> usize {
     let model = folder.join("spiece.model");
     let kept = Cleaning { lowercase: false, strip_accents: false };
@@ -224,7 +224,7 @@ fn the_released_vocabulary_gives_the_known_ids() {
     assert_eq!(kept.encode("I was born in 92000, and this is falsé.").unwrap(), ids);
 }
 
-/// Every assigned character of Unicode 14 beside a sigma, and random words, as Python's `str.lower` has them.
+/// Every assigned character of Unicode 14 next to a sigma, and random words, compared with Python's `str.lower`.
 #[test]
 fn cleaning_lowers_as_python_does() {
     let text = std::fs::read_to_string(golden().join("lower.json")).expect("the golden file");

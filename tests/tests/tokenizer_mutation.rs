@@ -1,7 +1,7 @@
-//! Damaged SentencePiece models: whatever the bytes, an error or a tokenizer, no panic, and no memory out of proportion.
+//! Mutated SentencePiece models: an error or a tokenizer, no panic, bounded memory.
 //!
 //! Mutations know the format: they change tags, lengths, numbers, texts, units of the charsmap and whole fields of valid
-//! files, and put lengths right again half of the time so that damage reaches what lies deeper.
+//! files, and correct the lengths half of the time, so that a change gets past the outer checks.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use engine::philox::Stream;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Memory that a file may cost while it is read: so many times its size and this much besides.
+/// Maximum memory of reading a file: a multiple of its size, and a fixed part.
 const TIMES: usize = 64;
 const BESIDES: usize = 1 << 16;
 
@@ -42,7 +42,7 @@ fn models() -> Vec<Vec<u8>> {
     vec![small, bytes, switched]
 }
 
-/// Where the fields of a message stand: the tag's byte, the payload's and the end. `None` if it is no message.
+/// Offsets of the fields of a message: tag, payload and end. `None` if it is not a message.
 fn fields(bytes: &[u8]) -> Option<Vec<(usize, usize, usize)>> {
     let varint = |mut at: usize| {
         let mut value = 0u64;
@@ -95,7 +95,7 @@ const NUMBERS: [u64; 12] = [0, 1, 2, 6, 7, 127, 128, 255, 1 << 31, u32::MAX as u
 fn mutate(message: &[u8], draw: &mut Stream, depth: u32) -> Vec<u8> {
     let list = if depth == 0 { None } else { fields(message).filter(|list| !list.is_empty()) };
     let Some(list) = list else { return mutate_bytes(message, draw) };
-    // Small fields are many; the last ones hold the specs, so they are drawn as often as all pieces together.
+    // Most fields are pieces; the last ones are the specs, which are drawn as often as all pieces together.
     let index = match draw.below(2) {
         0 => draw.below(list.len() as u32) as usize,
         _ => list.len() - 1 - draw.below(list.len().min(3) as u32) as usize,
@@ -110,7 +110,7 @@ fn mutate(message: &[u8], draw: &mut Stream, depth: u32) -> Vec<u8> {
         1 => changed.extend_from_slice(field),
         2 => changed[0] = draw.below(256) as u8,
         3 if kind == 0 || kind == 2 => {
-            // Another number, or a length that lies.
+            // Another number, or a wrong length.
             changed = [&[field[0]][..], &encode_varint(NUMBERS[draw.below(12) as usize])].concat();
             if kind == 2 {
                 changed.extend_from_slice(payload);
@@ -153,7 +153,7 @@ fn mutate_bytes(bytes: &[u8], draw: &mut Stream) -> Vec<u8> {
     bytes
 }
 
-/// Runs `count` inputs; says how many were tokenizers.
+/// Runs `count` inputs; returns how many were tokenizers.
 fn run(count: u64, seed: u64) -> u64 {
     let models = models();
     let path = Path::new("x.model");
@@ -198,7 +198,7 @@ fn a_hundred_thousand_damaged_models_are_read_or_refused() {
         Tokenizer::from_spiece(&model, Cleaning::default(), Path::new("x.model")).expect("valid before it is damaged");
     }
     let valid = run(100_000, 1);
-    // Both sides are reached: much damage is harmless (a score, a text), much is not.
+    // Both outcomes occur: many mutations are harmless (a score, a text), many are not.
     assert!((10_000..90_000).contains(&valid), "{valid} of 100000 were valid");
 }
 

@@ -1,9 +1,9 @@
-//! Twenty steps as `pretrain` takes them (loss of both objectives, backward, clipping, optimizer) beside twenty steps of
-//! PyTorch and transformers, from the same weights on the same batches.
+//! Twenty steps of `pretrain` (loss of both objectives, backward, clipping, optimizer) compared with twenty steps of PyTorch
+//! and transformers, from the same weights on the same batches.
 //!
 //! `tests/oracle/training.py` made the golden files: AdamW is PyTorch's own, LAMB the released optimizer in NumPy on
 //! PyTorch's gradients, both in f64. Losses must follow within a relative 1e-4 (AdamW) and 1e-5 (LAMB); measured are 2e-7
-//! and 4e-7. Final weights are held to the distance between the runs in f32 and in f64 there.
+//! and 4e-7. Final weights are bounded by the distance between the runs in f32 and in f64 of PyTorch.
 
 use albert::{
     checkpoint::ModelFolder,
@@ -79,7 +79,7 @@ fn optimizer(params: &ParamStore, rule: OptimizerKind) -> Optimizer {
     Optimizer::new(params, rule, adam, options).unwrap()
 }
 
-/// One step; its loss, and the norm of its gradients before they are clipped.
+/// Runs one step; returns its loss and its gradient norm before clipping.
 struct Training<'a> {
     workspace: Workspace,
     model: &'a Model,
@@ -98,7 +98,7 @@ impl Training<'_> {
                 pretraining_loss(self.model, &tape, batch, &self.mode, weights, Denominators::of(batch)).unwrap();
             let total = losses.total.unwrap();
             tape.backward(&total, &mut self.gradients).unwrap();
-            // As a run reports it: means of the losses of tokens and of sequences, in f64.
+            // As a run reports it: means over tokens and over sequences, in f64.
             [losses.mlm, losses.sentence]
                 .into_iter()
                 .map(|classified| {
@@ -119,7 +119,7 @@ fn apart(ours: f64, theirs: f64) -> f64 {
     ((ours - theirs) / theirs).abs()
 }
 
-/// Trains and compares; `bound` is that of the losses' relative distance.
+/// Trains and compares; `bound` is the maximum relative distance of the losses.
 fn follows(name: &str, rule: OptimizerKind, bound: f64, blocks: Blocks, isa: Isa) {
     let record = &json("training.json")[name];
     let [rates, exact, rough, norms] = ["rates", "losses", "losses_f32", "norms"].map(|key| numbers(&record[key]));
@@ -151,7 +151,7 @@ fn follows(name: &str, rule: OptimizerKind, bound: f64, blocks: Blocks, isa: Isa
         let distance = apart(norm, norms[step]);
         assert!(distance <= 1e-4, "{name}, {blocks:?}, step {}: norm {norm}, not {}", step + 1, norms[step]);
     }
-    // The way is long enough that a step that is wrong, or none, would be seen.
+    // The weights move far enough that a wrong or missing step would exceed the bounds.
     assert!(apart(exact[STEPS - 1], exact[0]) > 100.0 * bound, "{exact:?}");
     println!(
         "{name}, {blocks:?}: losses within {worst:.1e} of f64 and {worst_rough:.1e} of PyTorch's f32, norms within \
@@ -160,14 +160,14 @@ fn follows(name: &str, rule: OptimizerKind, bound: f64, blocks: Blocks, isa: Isa
     compare_weights(name, &training, &params, record);
 }
 
-/// The weights after the last step: off by at most four times what rounding to f32 does to the run over there, and, as
-/// NumPy's LAMB keeps moments and weights in f64, by a hundred-thousandth or two of the way they went, and an ulp.
+/// Checks the weights after the last step: the error is at most four times the effect of rounding to f32 on the reference
+/// run, plus, because NumPy's LAMB keeps moments and weights in f64, 1e-5 or 2e-5 of their movement, plus an ulp.
 fn compare_weights(name: &str, training: &Training<'_>, params: &ParamStore, record: &Value) {
     let expected = Safetensors::open(golden(&format!("{name}.safetensors"))).unwrap();
     let (mut worst, mut compared) = ((0.0f64, String::new()), 0);
     for id in params.ids() {
         let parameter = params.name(id);
-        // The loss does not depend on a key's bias; its gradient is rounding alone.
+        // The loss does not depend on the bias of the keys; its gradient is rounding noise.
         if parameter.contains("key.bias") {
             continue;
         }
@@ -196,7 +196,7 @@ fn compare_weights(name: &str, training: &Training<'_>, params: &ParamStore, rec
     assert!(compared >= 20, "{compared}");
 }
 
-/// As a run computes, on every instruction set; and once from small operations.
+/// Fused as in a run, on every instruction set, and once composed of small operations.
 fn follows_everywhere(name: &str, rule: OptimizerKind, bound: f64) {
     for isa in Isa::real() {
         follows(name, rule, bound, Blocks::Fused(Recompute::None), isa);

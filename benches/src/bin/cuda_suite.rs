@@ -3,20 +3,20 @@
 //! 1. Every case of every operation of the table on the device, compared with its f64 reference by the rule of all
 //!    targets. A case that fails is named with the ratio of its error to the bound.
 //! 2. The speed of products, attention and encoder layers at the sizes of ALBERT, through the engine, as medians of
-//!    several turns. `benches/cuda/peers.py` puts them beside cuBLAS, cuDNN and PyTorch.
+//!    several rounds. `benches/cuda/peers.py` compares them with cuBLAS, cuDNN and PyTorch.
 //!
-//! Both append to a journal as they go, and either runs without the other. On the simulated GPU the cases run too, some
-//! thousand times slower; speeds mean nothing there and are left out unless `--small` asks for them.
+//! Both append to a journal, and either runs without the other. On the simulated GPU the cases run too, some thousand times
+//! slower; speeds mean nothing there and are left out without `--small`.
 //!
 //! | exit code | |
 //! |---|---|
-//! | 0 | all that was run passed |
-//! | 1 | cases failed, or losses are too far apart |
+//! | 0 | everything that ran passed |
+//! | 1 | cases failed, or losses differ too much |
 //! | 2 | there is no such device |
-//! | 3 | the device was lost: after a fault of a kernel it answers nothing but errors, and the rest was not run |
-//! | 4 | a piece of work did not end within `--patience` |
-//! | 64 | the arguments are unusable |
-//! | 70 | anything else that went wrong |
+//! | 3 | the device was lost: after a fault of a kernel every call fails, and the rest did not run |
+//! | 4 | a case did not end within `--patience` |
+//! | 64 | wrong usage |
+//! | 70 | any other error |
 
 use albert_benches::{
     cuda_cases::{self, Selection, Tally},
@@ -41,51 +41,51 @@ const LOST: u8 = 3;
 const USAGE: u8 = 64;
 const BROKEN: u8 = 70;
 
-/// Operations with programs of Hopper's own: what is most likely to fail on a first run is run first.
+/// Operations with programs for sm_90a, which are most likely to fail on a first run, so they run first.
 const FIRST: [&str; 2] = ["gemm", "attention"];
 
 #[derive(Debug, Parser)]
 #[command(about = "Checks and times the CUDA kernels on a GPU")]
 struct Arguments {
-    /// cuda, cuda:N, or cuda-sim or cuda-sim:90 for the simulated GPU
+    /// Device: cuda, cuda:N, or cuda-sim or cuda-sim:90 for the simulated GPU
     #[arg(long, default_value = "cuda")]
     device: String,
-    /// Cases of this operation, and speeds of this kind, only
+    /// Run only cases of this operation and speeds of this kind
     #[arg(long)]
     only: Option<String>,
-    /// Begin with this case, or speed, of --only, counted from 1
+    /// Start with this case, or speed, of --only, counted from 1
     #[arg(long, default_value_t = 1, requires = "only")]
     from: usize,
-    /// The cheapest cases of each operation only, so many of them
+    /// Run only this many of the cheapest cases of each operation
     #[arg(long, value_name = "N")]
     cheapest: Option<usize>,
-    /// No speeds; with --no-cases the device is opened, and that is all
+    /// Skip speeds; with --no-cases only open the device
     #[arg(long)]
     no_speed: bool,
-    /// No cases, only speeds
+    /// Skip cases
     #[arg(long, visible_alias = "speed-only")]
     no_cases: bool,
-    /// Speeds at sizes that a simulated GPU can run
+    /// Measure speeds at sizes that a simulated GPU can run
     #[arg(long)]
     small: bool,
-    /// Append a line for each case and each speed to this file, begun before the work and ended after it
+    /// Append one line per case and speed to this file, started before it runs and completed after it
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
-    /// Seconds after which a case or a speed has hung
+    /// Seconds after which a case or a speed counts as hung
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
     patience: f64,
-    /// Plant a fault in the simulated GPU: hang, crash, fault or wrong, and where, as in hang=gemm:3 (case 3 of gemm) or
+    /// Plant a fault in the simulated GPU: hang, crash, fault or wrong, and the case, such as hang=gemm:3 (case 3 of gemm) or
     /// crash=speed-encoder:1
     #[arg(long, value_name = "FAULT=WORK:NUMBER")]
     rehearse: Vec<Planted>,
-    /// Print the operations, in the order in which they are run, and end
+    /// Print the operations in the order in which they run, and exit
     #[arg(long)]
     list: bool,
-    /// Print the names of the speeds and end
+    /// Print the names of the speeds and exit
     #[arg(long)]
     list_speeds: bool,
-    /// Compare the losses in the metrics.jsonl of three runs from one seed, and end: f32 on a processor, bf16 on a
-    /// processor, bf16 on the GPU
+    /// Compare the losses in the metrics.jsonl of three runs from one seed, and exit: f32 on a CPU, bf16 on a CPU, bf16 on
+    /// the GPU
     #[arg(long, num_args = 3, value_names = ["EXACT", "CPU", "GPU"])]
     losses: Option<Vec<PathBuf>>,
 }
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             let code = if error.use_stderr() { USAGE } else { 0 };
-            // A closed pipe does not change what the arguments were.
+            // A closed pipe does not change the exit code.
             let _ = error.print();
             return ExitCode::from(code);
         }
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code of an error whose cause is known.
+/// Error with its exit code.
 #[derive(Debug)]
 struct Refused(u8, String);
 
@@ -131,7 +131,10 @@ fn run(arguments: &Arguments) -> Result<u8> {
     if let Some(only) = only.filter(|only| operations.iter().all(|operation| operation.name != *only) && !is_kind(only))
     {
         let names: Vec<_> = operations.iter().map(|operation| operation.name).collect();
-        return Err(usage(format!("`{only}` is no operation: {}, or encoder for speeds", names.join(", "))));
+        return Err(usage(format!(
+            "--only {only}: expected an operation: {}, or encoder for speeds",
+            names.join(", ")
+        )));
     }
     if arguments.list {
         operations.iter().for_each(|operation| println!("{}", operation.name));
@@ -170,7 +173,7 @@ fn operations() -> Vec<&'static Operation> {
     [first, rest].concat()
 }
 
-/// Whether there are speeds of this kind.
+/// True if there are speeds of this kind.
 fn is_kind(name: &str) -> bool {
     Work::all(true).iter().any(|work| work.kind() == name)
 }
@@ -178,8 +181,10 @@ fn is_kind(name: &str) -> bool {
 fn open(name: &str) -> Result<CudaDriver> {
     let ordinal = match name.split_once(':') {
         None if name == "cuda" => 0,
-        Some(("cuda", ordinal)) => ordinal.parse().map_err(|_| usage(format!("`{name}` names no GPU")))?,
-        _ => return Err(usage(format!("`{name}` is no device: cuda, cuda:N, cuda-sim or cuda-sim:90 was expected"))),
+        Some(("cuda", ordinal)) => {
+            ordinal.parse().map_err(|_| usage(format!("--device {name}: expected a GPU number, such as cuda:0")))?
+        }
+        _ => return Err(usage(format!("--device {name}: expected cuda, cuda:N, cuda-sim or cuda-sim:90"))),
     };
     CudaDriver::open(ordinal).map_err(|error| Refused(NO_DEVICE, error.to_string()).into())
 }
@@ -199,7 +204,7 @@ fn suite<D: Driver + 'static>(driver: D, arguments: &Arguments, stage: &Stage) -
             println!("{}", line(operation, &tally));
             failed += tally.failed;
             if tally.is_lost {
-                println!("the device is lost; a new process may go on behind the last case");
+                println!("the device is lost; continue after the last case in a new process");
                 return Ok(LOST);
             }
         }
@@ -235,7 +240,7 @@ fn line(operation: &Operation, tally: &Tally) -> String {
     )
 }
 
-/// Times one piece of work, with its number.
+/// Runs one measurement, with its number.
 fn speed(
     device: &Device,
     (work, number): (Work, usize),
@@ -249,7 +254,7 @@ fn speed(
         Ok(times) => times,
         Err(error) => {
             journal.end(&["failed".to_owned(), String::new(), String::new(), error.to_string()])?;
-            // Whether the device still answers is not known, so the process ends either way.
+            // The device may be lost, so the process ends.
             return Err(Refused(LOST, format!("{work}: {error}")).into());
         }
     };

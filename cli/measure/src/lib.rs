@@ -20,7 +20,7 @@ pub mod report;
 
 use kernels::num::philox::Stream;
 
-/// `len` elements in [-0.5, 0.5); never zeros, which some hardware multiplies faster. `name` selects the random stream.
+/// `len` elements in `[-0.5, 0.5)`; never zeros, which some hardware multiplies faster. `name` selects the random stream.
 pub fn random(len: usize, name: u32) -> Vec<f32> {
     let mut stream = Stream::new(1, [name, 0, 0]);
     (0..len).map(|_| stream.next_f32() - 0.5).collect()

@@ -1,8 +1,8 @@
-//! Outputs that are no plain files, and inputs that are none: devices, FIFOs, folders, links, missing folders, odd names.
+//! Outputs and inputs that are not regular files: devices, FIFOs, folders, links, missing folders, unusual names.
 
 use crate::situation::{Situation, row};
 
-/// Commands that write one file, `{}`, and a name that they take.
+/// Commands that write one file, `{}`, and an accepted name.
 const WRITERS: [(&str, &str, &str); 8] = [
     ("tokenizer train", "$A tokenizer train $T/text.txt --vocab-size 200 -o {}", "v.json"),
     ("tokenizer convert", "$A tokenizer convert --tokenizer $T/tokenizer.json -o {}", "v.json"),

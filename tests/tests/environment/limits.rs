@@ -1,4 +1,4 @@
-//! Limits of the system: full disks, read-only folders, sizes of files, descriptors, memory, processes; the environment.
+//! Limits of the system: full disks, read-only folders, file sizes, descriptors, memory, processes; environment variables.
 
 use crate::situation::{Situation, row};
 
@@ -45,7 +45,7 @@ fn disks() -> Vec<Situation> {
     rows
 }
 
-/// What another user may not do.
+/// Actions without permission.
 fn rights() -> Vec<Situation> {
     let folder = "mkdir closed; echo old > closed/v.json; chmod 755 closed;";
     [

@@ -1,12 +1,12 @@
-//! The program in situations that the machine, the shell or other processes make: full disks and devices, read-only
-//! folders, limits, closed and full pipes, FIFOs and devices as files, planted links, several processes in one folder,
-//! signals, odd environments and names. Prints one table in Markdown.
+//! The program under conditions set by the machine, the shell or other processes: full disks and devices, read-only folders,
+//! limits, closed and full pipes, FIFOs and devices as files, planted links, several processes in one folder, signals, unusual
+//! environments and names. Prints one table in Markdown.
 //!
 //! ```sh
 //! cargo test -p albert-tests --test environment -- --ignored --nocapture          # all, some minutes
 //! ENVIRONMENT=signal cargo test -p albert-tests --test environment -- --ignored --nocapture   # rows that contain the word
 //! ```
-//! Rows that need root (mounts, another user) are skipped without it, and say so.
+//! Rows that need root (mounts, another user) are reported as skipped without it.
 #![cfg(target_os = "linux")]
 
 mod files;
@@ -75,10 +75,10 @@ fn every_situation_ends_as_it_should() {
     assert!(red.is_empty(), "red:\n  {}", red.join("\n  "));
 }
 
-/// Situations that run side by side: most of them wait.
+/// Number of concurrent situations: most of them wait.
 const WORKERS: usize = 3;
 
-/// Calls `work` for 0 to `count - 1`, some at once, and `done` with each result in order.
+/// Calls `work` for 0 to `count - 1`, some concurrently, and `done` with each result in order.
 fn in_order<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync, mut done: impl FnMut(usize, T)) {
     let next = AtomicUsize::new(0);
     let (send, receive) = mpsc::channel();

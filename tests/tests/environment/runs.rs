@@ -8,7 +8,7 @@ pub(crate) fn rows() -> Vec<Situation> {
     rows
 }
 
-/// `script` begun `count` times at once; the numbers of processes that ended with 0 and with 1 are compared.
+/// Starts `script` `count` times at once; compares the numbers of processes that exit with 0 and with 1.
 fn at_once(count: usize, command: &str, ends: &str) -> String {
     format!(
         "for i in $(seq {count}); do ( {command}; echo $? > code$i ) 2> log$i & done; wait; cat log* >&2; \
@@ -81,7 +81,7 @@ fn together() -> Vec<Situation> {
     rows
 }
 
-/// A long run in the background, its process in `$!`, its steps begun.
+/// A long run in the background, with its process in `$!`, after its first step.
 const RUN: &str =
     "run -o out schedule.steps=3000 run.checkpoint_interval=0 2> log & wait_for 'memory at' log; sleep 0.2; pid=$!;";
 

@@ -1,4 +1,4 @@
-//! A situation: a script in bash, and what must hold when it has ended.
+//! A situation: a bash script and its expected result.
 
 use crate::world::Template;
 use std::{
@@ -9,14 +9,14 @@ use std::{
     time::Instant,
 };
 
-/// Exit code 0 to 255 of a script, or 128 and the number of the signal that ended it.
+/// Exit code of a script, or 128 plus the number of the signal that ended it.
 type Code = i32;
 
-/// Exit codes of a panic, an abort and crashes; never right.
+/// Exit codes of a panic, an abort and crashes; never expected.
 const CRASHES: [Code; 7] = [101, 132, 133, 134, 135, 136, 139];
 
 /// Functions for scripts; `run`, for background jobs, is `pretrain` whose process is `$!`. `$A` is the program, `$T` the folder
-/// of inputs that must not change; the script runs in an empty folder of its own.
+/// of inputs that must not change; the script runs in a new empty folder.
 const PRELUDE: &str = r#"
 no_reader() { exec 7> >(:); sleep 0.2; }
 wait_for() { for _ in $(seq 1500); do grep -q -e "$1" "$2" 2>/dev/null && return; sleep 0.02; done; echo "no $1" >&2; return 9; }
@@ -28,7 +28,7 @@ disk() { mkdir -p disk && mount -t tmpfs -o "size=$1" tmpfs disk; }
 nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups -- "$@"; }
 "#;
 
-/// How a situation ended.
+/// Result of a situation.
 #[derive(Clone, Debug)]
 pub(crate) enum Verdict {
     Green(String),
@@ -66,7 +66,7 @@ pub(crate) fn row(group: &'static str, name: impl Into<String>, script: impl Int
 }
 
 impl Situation {
-    /// Exit codes that are right.
+    /// Expected exit codes.
     pub(crate) fn ends_with(mut self, codes: &[Code]) -> Self {
         self.codes = codes.to_vec();
         self
@@ -89,13 +89,13 @@ impl Situation {
         self
     }
 
-    /// Runs as root alone, with mounts of its own.
+    /// Runs as root only, with its own mounts.
     pub(crate) fn needing_root(mut self) -> Self {
         self.needs_root = true;
         self
     }
 
-    /// Ended at once, by a signal that nothing can catch or for want of memory: a temporary file may stay.
+    /// Killed by a signal that cannot be caught, or out of memory: a temporary file may remain.
     pub(crate) fn leaves_partial(mut self) -> Self {
         self.leaves_partial = true;
         self
@@ -108,7 +108,7 @@ impl Situation {
         format!("exit {codes}{says}{after}")
     }
 
-    /// Runs the script in a new folder and looks at what it left.
+    /// Runs the script in a new folder and checks its files.
     pub(crate) fn judge(&self, template: &Template) -> Verdict {
         if self.needs_root && !template.is_root {
             return Verdict::Skipped("needs root".to_owned());
@@ -175,7 +175,7 @@ impl Situation {
     }
 }
 
-/// Names below `folder` that end as temporary files do.
+/// Names below `folder` with the ending of temporary files.
 fn partial_files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,8 +1,8 @@
-//! Standard streams: closed pipes, full devices, streams that are closed at the start, terminals that go away.
+//! Standard streams: closed pipes, full devices, streams closed at the start, closed terminals.
 
 use crate::situation::{Situation, row};
 
-/// Commands whose result is what they print, and what they are called here.
+/// Commands whose result is their output, and their names here.
 const PRINTING: [(&str, &str); 17] = [
     ("help", "$A --help"),
     ("version", "$A --version"),
@@ -23,7 +23,7 @@ const PRINTING: [(&str, &str); 17] = [
     ("bench", "$A bench gelu --m 3 --n 8 --seconds 0 --rounds 1"),
 ];
 
-/// Commands that write files and take long, and the check that their files are there.
+/// Long commands that write files, and the check that the files exist.
 const LONG: [(&str, &str, &str); 6] = [
     ("tokenizer train", "$A tokenizer train $T/text.txt --vocab-size 200 -o out", "cmp out $T/tokenizer.json"),
     ("data build", "$A data build $T/text.txt --tokenizer $T/tokenizer.json -o out", "diff -r out $T/data"),
@@ -42,7 +42,7 @@ pub(crate) fn rows() -> Vec<Situation> {
     }
     for (name, command, whole) in LONG {
         rows.push(row("nobody listens", name, format!("no_reader; {command} >&7 2>&7")).then(whole));
-        // Some print a last line to standard output, which is an error; their files are whole all the same.
+        // Some print a last line to standard output, which is an error; their files are complete.
         let full = format!("{command} > /dev/full 2> /dev/full");
         rows.push(row("both streams full", name, full).ends_with(&[0, 1]).then(whole));
         rows.push(row("streams closed at the start", name, format!("{command} <&- >&- 2>&-")).then(whole));

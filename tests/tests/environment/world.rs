@@ -1,5 +1,5 @@
-//! What the situations read: a corpus, its vocabulary and shards, a tiny model of each kind, and the program itself, in one
-//! folder that every user may read.
+//! Inputs of the situations: a corpus, its vocabulary and shards, a tiny model of each kind, and the program, in one folder that
+//! every user may read.
 
 use albert_tests::{program::program, run_folder::World};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder and what it held before the first situation.
+/// The folder and its contents before the first situation.
 pub(crate) struct Template {
     world: World,
     before: BTreeMap<PathBuf, u64>,
@@ -28,7 +28,7 @@ impl Template {
     }
 
     pub(crate) fn folder(&self) -> PathBuf {
-        // Without a slash at its end: shards name the files that they were made from.
+        // Without a trailing slash: shards name their source files.
         self.world.path("text.txt").parent().expect("it lies in the world").to_owned()
     }
 
@@ -36,7 +36,7 @@ impl Template {
         self.world.path(name)
     }
 
-    /// Files that appeared, vanished or have other bytes.
+    /// Files that were added, removed or changed.
     pub(crate) fn changed(&self) -> Vec<PathBuf> {
         let now = sizes(&self.folder());
         let differs = |path: &&PathBuf| self.before.get(*path) != now.get(*path);
@@ -60,7 +60,7 @@ fn sizes(folder: &Path) -> BTreeMap<PathBuf, u64> {
     all
 }
 
-/// Every user may read the folder; root alone may write it.
+/// Every user may read the folder; only root may write it.
 fn open_to_all(path: &Path) {
     let is_folder = path.is_dir();
     let executes = is_folder || path.ends_with("albert");

@@ -1,4 +1,4 @@
-//! Bad input, met by the real program: what it says, with which exit code, and that nothing written before is damaged.
+//! Bad input: message, exit code, and that existing files are not damaged.
 
 use albert_tests::{
     program::{Finished, albert, albert_with_file_limit, finish, finish_with_input},
@@ -72,7 +72,7 @@ fn missing_files_are_named() {
     run(&["pretrain", &world.text_path("recipe.toml"), "-o", &world.text_path("run")]).fails_with(&["--data"]);
     run(&["pretrain", "--resume", "-o", &world.text_path("run")]).fails_with(&["config.toml cannot be read"]);
     assert!(!world.path("run").exists() && !world.path("new.json").exists());
-    // A cause is said once.
+    // A cause is printed once.
     let told = run(&["data", "build", &text, "--tokenizer", &none, "-o", &data]);
     assert_eq!(told.stderr.matches("os error 2").count(), 1, "{}", told.stderr);
 }
@@ -108,7 +108,7 @@ fn documents_of_one_sentence_are_counted_and_listed() {
     };
     more(&[]).fails_with(&["has two sentences", "lone_sentence", "objective"]);
     assert!(!world.path("run").exists());
-    // What the message proposes works.
+    // The proposed remedy works.
     more(&["data.instances.objective=none", "schedule.steps=4"]).succeeds();
 }
 
@@ -176,7 +176,7 @@ fn damaged_shards_are_noticed_before_anything_is_written() {
         let damages: &[fn(&Path)] = if file.ends_with(".shard") {
             &[|path| truncate(path, 1), |path| flip_bit(path, 30), |path| flip_bit(path, 2000)]
         } else {
-            // The last one leaves an index that can be read and says something else.
+            // The last one leaves a readable index with another number.
             &[
                 |path| truncate(path, 700),
                 |path| fs::write(path, "").unwrap(),
@@ -216,7 +216,7 @@ fn a_damaged_last_checkpoint_falls_back_to_the_one_before() {
         let told = told.says(&["warning: ", last.to_str().unwrap(), "using the previous checkpoint", "at step 35"]);
         assert_eq!(fs::read(before).unwrap(), untouched, "{name}: {}", told.stderr);
         albert_tests::run_folder::assert_same_run(&whole, &world.path(name), name);
-        // Both damaged: nothing is guessed, nothing is written.
+        // Both damaged: an error, and nothing is written.
         damage(before);
         damage(last);
         let left = files(&world.path(name));
@@ -225,7 +225,7 @@ fn a_damaged_last_checkpoint_falls_back_to_the_one_before() {
     }
 }
 
-/// Rewrites the header of a safetensors file, without the checksum that would tell of it first.
+/// Rewrites the header of a safetensors file, without the checksum that would detect it first.
 fn edit_header(path: &Path, edit: impl FnOnce(&mut serde_json::Map<String, serde_json::Value>)) {
     let bytes = fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -447,7 +447,7 @@ fn a_disk_that_fills_leaves_what_was_there() {
         .fails_with(&["tokenizer.json", "cannot write"]);
     assert_eq!(files(world.path("data").parent().unwrap()), before, "what was there is untouched, and nothing is left");
 
-    // A run that cannot write a checkpoint, its first or a later one: what was whole stays whole, and it goes on later.
+    // A run that cannot write its first or a later checkpoint: complete files stay intact, and the run can be resumed.
     pretrain(&world, "full", &["run.checkpoint_interval=0", "schedule.steps=40"]).succeeds();
     let whole = checkpoints(&world.path("full"));
     let state = fs::metadata(&whole[0]).unwrap().len() as usize;
@@ -457,7 +457,7 @@ fn a_disk_that_fills_leaves_what_was_there() {
         let refused = finish(&mut albert_with_file_limit(kib, &arguments)).fails_with(&["cannot write", "os error 27"]);
         let left = files(&world.path(&name)).into_keys().filter(|path| path.to_string_lossy().contains(".partial"));
         assert_eq!(left.count(), 0, "{kib} KiB: {}", refused.stderr);
-        // With room again the same command finishes.
+        // With free space the same command finishes.
         pretrain(&world, &name, &["--resume"]).succeeds();
     }
     pretrain(&world, "two", &[]).succeeds();

@@ -1,4 +1,4 @@
-//! `albert convert` as a user meets it.
+//! `albert convert`.
 
 use albert::checkpoint::{Heads, ModelFolder};
 use albert_tests::{
@@ -68,8 +68,8 @@ fn convert(from: &Path, to: &Path, dtype: &str) {
     finish(&mut albert(&["convert", "--from", &from, "--to", &to, "--dtype", dtype])).succeeds();
 }
 
-/// What `pretrain` writes: the bits of the training state, and after a conversion those of the model; ids, and every
-/// tensor of a pass with its gradients, are those of the folder that was converted.
+/// A folder of `pretrain` converts to the bits of the training state, then to those of the model; ids, and every tensor of a
+/// pass with its gradients, are those of the original folder.
 #[test]
 fn what_pretrain_writes_is_loaded_to_the_same_bits() {
     let world = World::new();
@@ -128,7 +128,7 @@ fn what_pretrain_writes_is_loaded_to_the_same_bits() {
     assert_eq!([ids(&run), ids(&converted)], [expected.clone(), expected]);
 }
 
-/// Every class of both families: again in f32 nothing changes, and what was rounded once to half the width is not rounded
+/// Every class of both families: a second conversion to f32 changes nothing, and values rounded to 16 bits are not rounded
 /// again.
 #[test]
 fn converting_back_and_forth_gives_the_same_bits() {

@@ -1,17 +1,18 @@
-//! Sentence embeddings: pooled from the hidden states that `forward` gives, whatever else is in the batch, with a tokenizer
-//! of any kind; and what is refused. `tests/oracle/minilm.py` holds them against transformers on a real model.
+//! Sentence embeddings: pooled from the hidden states of `forward`, independent of the rest of the batch, with each kind of
+//! tokenizer; and errors. `tests/oracle/minilm.py` compares them with transformers on a real model.
 
 use albert::{
-    checkpoint::{Heads, save_model},
     config::AlbertConfig,
     embed::{Embedder, Pooling},
     forward::{Example, Forward, OutputSelection},
-    model::Model,
     tokenizer::Tokenizer,
 };
-use albert_tests::program::{albert, finish};
-use engine::{Cpu, Device};
-use std::path::{Path, PathBuf};
+use albert_tests::{
+    program::{albert, finish},
+    run_folder::random_model,
+};
+use engine::Device;
+use std::path::Path;
 
 const TEXTS: [&str; 5] = [
     "The ferry leaves at seven.",
@@ -21,16 +22,11 @@ const TEXTS: [&str; 5] = [
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen",
 ];
 
-fn golden_spiece() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/tokenizer/spiece.model")
-}
-
-/// A small model with random weights beside the golden SentencePiece model; the table has `padding` rows more than that
-/// has pieces.
+/// A small model with random weights and the golden SentencePiece model; the embedding table has `padding` more rows than
+/// pieces.
 fn folder(padding: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let pieces = Tokenizer::load(&golden_spiece()).unwrap().vocab_size();
-    let config = AlbertConfig {
+    random_model(folder.path(), |pieces| AlbertConfig {
         vocab_size: pieces + padding,
         embedding_size: 8,
         hidden_size: 24,
@@ -40,10 +36,7 @@ fn folder(padding: usize) -> tempfile::TempDir {
         max_position_embeddings: 24,
         initializer_range: 0.2,
         ..AlbertConfig::preset("tiny").unwrap()
-    };
-    let (_, params) = Model::new(&config, Heads::MODEL, &Cpu::detect().unwrap(), 3).unwrap();
-    save_model(folder.path(), &config, Heads::MODEL, &[], |name| params.values(params.find(name).unwrap())).unwrap();
-    std::fs::copy(golden_spiece(), folder.path().join("spiece.model")).unwrap();
+    });
     folder
 }
 

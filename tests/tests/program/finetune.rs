@@ -1,22 +1,15 @@
-//! Fine-tuning as a user meets it: a folder of texts, a run, its measure, predictions and single texts; answers in text;
-//! and what is refused in one sentence.
+//! Fine-tuning: a folder of texts, a run, evaluation, predictions and single texts; answers in text; and errors of one line.
 
-use albert::{
-    checkpoint::{Heads, save_model},
-    config::AlbertConfig,
-    model::Model,
-    tokenizer::Tokenizer,
+use albert::config::AlbertConfig;
+use albert_tests::{
+    program::{albert, finish},
+    run_folder::random_model,
 };
-use albert_tests::program::{albert, finish};
-use engine::{Cpu, philox::Stream};
+use engine::philox::Stream;
 use serde_json::Value;
-use std::{
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Write as _, fs, path::PathBuf};
 
-/// Words that say which class a text is of.
+/// Words that determine the class of a text.
 const WORDS: [[&str; 4]; 2] = [["good", "great", "fine", "best"], ["bad", "poor", "worst", "dull"]];
 
 struct World(tempfile::TempDir);
@@ -25,9 +18,8 @@ impl World {
     /// A small model with random weights.
     fn new() -> Self {
         let world = Self(tempfile::tempdir().unwrap());
-        let spiece = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/tokenizer/spiece.model");
-        let config = AlbertConfig {
-            vocab_size: Tokenizer::load(&spiece).unwrap().vocab_size(),
+        random_model(&world.path("model"), |pieces| AlbertConfig {
+            vocab_size: pieces,
             embedding_size: 16,
             hidden_size: 32,
             intermediate_size: 64,
@@ -36,11 +28,7 @@ impl World {
             max_position_embeddings: 64,
             initializer_range: 0.1,
             ..AlbertConfig::preset("tiny").unwrap()
-        };
-        let (_, params) = Model::new(&config, Heads::MODEL, &Cpu::detect().unwrap(), 3).unwrap();
-        let values = |name: &str| params.values(params.find(name).unwrap());
-        save_model(&world.path("model"), &config, Heads::MODEL, &[], values).unwrap();
-        fs::copy(spiece, world.path("model/spiece.model")).unwrap();
+        });
         world
     }
 
@@ -58,7 +46,7 @@ impl World {
         fs::write(path, text).unwrap();
     }
 
-    /// Texts with a word that tells.
+    /// Texts with a word of their class.
     fn texts(&self, name: &str, count: u32, seed: u64) {
         let mut rows = "text\tlabel\n".to_owned();
         for at in 0..count {
@@ -78,7 +66,7 @@ impl World {
     }
 }
 
-/// The value of the first line of standard output that begins with `name`.
+/// Value of the first line of standard output that starts with `name`.
 fn figure(stdout: &str, name: &str) -> f64 {
     let line = stdout.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {stdout}"));
     line.trim().parse().unwrap_or_else(|_| panic!("{line}"))
@@ -132,7 +120,7 @@ fn texts_are_learnt_measured_predicted_and_classified() {
 
     let one = finish(&mut albert(&["classify", "--model", &model, "the film of day 3 was worst"])).succeeds();
     assert!(one.stdout.lines().next().is_some_and(|line| line.ends_with("\tneg")), "{}", one.stdout);
-    // A second start of the same run is no new run; resumed, both seeds are done.
+    // The folder is in use for a new run; resumed, both seeds are done.
     finish(&mut albert(&world.finetune("classify", "run/seed-1", &[]))).fails_with(&["already holds a run; resume it"]);
     finish(&mut albert(&world.finetune("classify", "run", &["--resume", "--seeds", "2"])))
         .succeeds()
@@ -177,7 +165,7 @@ fn questions_are_answered_from_a_text() {
         "(tuned on ",
         "dev.json)",
     ]);
-    // What was tuned on these very questions is what the evaluation says could be reached.
+    // A threshold tuned on these questions gives the best F1 that the evaluation reports.
     let [reached, reachable] = ["span_f1\t", "span_f1_tuned_here\t"].map(|name| figure(&tuned.stdout, name));
     assert!((reached - reachable).abs() < 1e-9, "{reached} and {reachable}: {}", tuned.stdout);
     let mute = finish(&mut albert(&[&of_data[..], &["--null-threshold", "-1000"]].concat())).succeeds();
@@ -225,7 +213,7 @@ fn a_task_of_glue_goes_from_its_files_to_its_submission() {
     world.write("data/MNLI/dev_matched.tsv", &rows(16, 30, 2, true));
     world.write("data/MNLI/dev_mismatched.tsv", &rows(16, 30, 3, true));
     world.write("data/MNLI/test_mismatched.tsv", &rows(10, 6, 4, false));
-    // The paper's row with fewer steps: what is on the command line holds.
+    // The paper's row with fewer steps: the command line takes precedence.
     let more = ["--preset", "paper", "--steps", "60", "--set", "schedule.warmup_steps=6"];
     finish(&mut albert(&world.finetune("mnli", "run", &more))).succeeds();
     let (model, data) = (world.arg("run"), world.arg("data"));

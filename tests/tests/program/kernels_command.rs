@@ -1,4 +1,4 @@
-//! `albert kernels`: the list, the text, and launches of PTX files on the simulated GPU.
+//! `albert kernels`: list, PTX, and launches of PTX files on the simulated GPU.
 
 use albert_tests::program::{Finished, albert, finish};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ const DOUBLE: &str = "
     ret;
 }";
 
-/// Runs the kernel with `x` as given, `n` numbers, and more arguments of the command.
+/// Runs the kernel with `x` of `n` elements and more arguments of the command.
 fn simulate(folder: &Path, text: &str, x: Value, n: u32, more: &[&str]) -> Finished {
     let launch = json!({
         "entry": "double", "grid": [1, 1, 1], "block": [32, 1, 1], "outputs": "out",
@@ -67,7 +67,7 @@ fn a_launch_writes_every_buffer_and_is_clean() {
         assert!(x.iter().all(|x| x.abs() <= 1.0) && x.iter().any(|x| *x != 0.0), "{x:?}");
         assert_eq!(y, x.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
     }
-    // What was written can be read.
+    // The outputs can be read.
     std::fs::copy(folder.path().join("out/y.npy"), folder.path().join("y.npy")).unwrap();
     let from = json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "y.npy"});
     let twice = floats(&folder.path().join("y.npy"));
@@ -82,7 +82,7 @@ fn a_launch_writes_every_buffer_and_is_clean() {
 fn a_finding_is_exit_code_one_and_says_where() {
     let folder = tempfile::tempdir().unwrap();
     let x = json!({"buffer": "x", "dtype": "f32", "shape": [8], "fill": 1.5});
-    // Nine threads read eight numbers.
+    // Nine threads read eight elements.
     let run = simulate(folder.path(), DOUBLE, x, 9, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(run.stdout.contains("out of bounds") && run.stdout.contains("thread [8, 0, 0]"), "{}", run.stdout);

@@ -2,17 +2,16 @@
 //!
 //! | command | after a kill | must hold |
 //! |---|---|---|
-//! | pretrain, finetune, ablate | started again with `--resume` (ablate: again) | ends with the files of the run that nobody killed |
-//! | data build, tokenizer train, convert, predict | started again, as it was | the output is absent, the old one or the whole new one |
+//! | pretrain, finetune, ablate | started with `--resume` (ablate: again) | ends with the files of an uninterrupted run |
+//! | data build, tokenizer train, convert, predict | started again | the output is absent, the old one or the complete new one |
 //!
-//! After every kill, each file under a final name is whole: JSON parses, checksums hold, outputs that are renamed into
-//! place equal those of the reference. After the last start nothing is left over: the folder lists the same names as the
-//! reference. Compared are all files, byte by byte, except:
+//! After every kill, each file under a final name is complete: JSON parses, checksums match, outputs that are renamed into
+//! place equal those of the reference. After the last start there are no leftovers: the folder lists the same names as the
+//! reference. All files are compared byte by byte, except:
 //!
-//! * clocks (`seconds`, `tokens_per_second`, `speed`, `data_share`) in `metrics.jsonl` and JSON files, which measure the
-//!   machine, and `table.md`, which prints the speeds and figures of `table.json`;
+//! * timings (`seconds`, `tokens_per_second`, `speed`, `data_share`) in `metrics.jsonl` and JSON files, and `table.md`, which prints the speeds and figures of `table.json`;
 //! * the header of a checkpoint, which holds the seconds of the run; its tensors are compared;
-//! * TensorBoard's event files: each start opens one of its own, named after the time.
+//! * TensorBoard event files: each start opens a new one, named after the time.
 //!
 //! A normal run makes a few kills of each kind. The campaign:
 //! `ALBERT_KILLS=1000 cargo test --release -p albert-tests --test program kills -- --nocapture`. Kills at system calls
@@ -35,7 +34,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Decides moments and system calls.
+/// Seed of moments and system calls.
 const SEED: u64 = 20_261_123;
 const SIGKILL: i32 = 9;
 
@@ -55,7 +54,7 @@ impl Target {
     }
 }
 
-/// Files by name; their bytes without what may differ.
+/// Files by name; their bytes without timings.
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// A command of the campaign.
@@ -63,15 +62,15 @@ struct Target {
     name: &'static str,
     /// Arguments of every start.
     arguments: Vec<String>,
-    /// What a start adds that finds the run's `config.toml`.
+    /// Additional arguments if the run's `config.toml` exists.
     resume: &'static [&'static str],
-    /// The file or folder that it writes.
+    /// Output file or folder.
     output: PathBuf,
-    /// Whether a kill leaves work that the next start continues; otherwise the output appears whole or not at all.
+    /// True if the next start continues the work of a killed one; otherwise the output appears complete or not at all.
     continues: bool,
 }
 
-/// Everything below `path`, without clocks; a file alone is its own listing.
+/// All files below `path`, without timings; a single file is its own listing.
 fn files(path: &Path) -> Files {
     let mut out = Files::new();
     let mut open = vec![path.to_owned()];
@@ -92,7 +91,7 @@ fn files(path: &Path) -> Files {
     out
 }
 
-/// Removes clocks from JSON.
+/// Removes timings from JSON.
 fn without_clocks(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -137,12 +136,12 @@ fn difference(expected: &Files, got: &Files) -> Option<String> {
     }))
 }
 
-/// What a kill left under final names that is not whole; `None` if all is.
+/// First incomplete file under a final name after a kill, if any.
 fn half_accepted(target: &Target, reference: &Files) -> Option<String> {
     let hidden = |name: &str| name.split('/').any(|part| part.starts_with('.'));
     let found: Files = files(&target.output).into_iter().filter(|(name, _)| !hidden(name)).collect();
     if !target.continues {
-        // A data set is there once its index is; a file or a converted folder once its name is.
+        // A data set exists once its index does; a file or a converted folder once its name does.
         let accepted = !found.is_empty() && (target.name != "data build" || found.contains_key("dataset.json"));
         return if accepted { difference(reference, &found) } else { None };
     }
@@ -230,7 +229,7 @@ fn targets(world: &World) -> Vec<Target> {
 fn remove(path: &Path) {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     assert!(removed.is_ok() || !path.exists(), "{}: {removed:?}", path.display());
-    // What a killed writer of a single file left beside it.
+    // Leftovers of a killed writer of a single file.
     let folder = path.parent().expect("outputs are in the world");
     let name = path.file_name().expect("outputs have names").to_string_lossy().into_owned();
     for entry in fs::read_dir(folder).expect("the world can be listed").flatten() {
@@ -241,7 +240,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// Hidden names beside a single file's output: what killed writers left there.
+/// Hidden names in the folder of a single output file: leftovers of killed writers.
 fn leftovers(path: &Path) -> Vec<String> {
     let name = path.file_name().expect("outputs have names").to_string_lossy().into_owned();
     let entries = fs::read_dir(path.parent().expect("outputs are in the world")).expect("the world can be listed");
@@ -253,7 +252,7 @@ fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
-/// True if SIGKILL ended it; a command that had finished before is no kill.
+/// True if SIGKILL ended it; a command that had finished does not count.
 fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(SIGKILL) || status.code() == Some(128 + SIGKILL)
 }
@@ -276,7 +275,7 @@ fn traced(target: &Target, options: &[&str]) -> Command {
     command
 }
 
-/// How often the thread that makes the most calls of a group makes them, by group.
+/// Maximum calls of a group by one thread, per group.
 fn count_calls(target: &Target, log: &Path) -> [u32; CALLS.len()] {
     CALLS.map(|(_, calls)| {
         remove(&target.output);
@@ -344,11 +343,11 @@ fn campaign(target: &Target, kills: u32, has_strace: bool, log: &Path) -> Tally 
         if let Some(problem) = half_accepted(target, &reference) {
             tally.failures.push(tell(problem));
         }
-        // A chain of kills ends with a start that is left alone.
+        // A chain of kills ends with an uninterrupted start.
         if !hit || draw.below(4) == 0 {
             tally.longest_chain = tally.longest_chain.max(chain);
             let last = finish(&mut albert(&target.command_line()));
-            // `convert` refuses a folder that is there: the kill came after the last rename.
+            // `convert` rejects an existing folder: the kill came after the last rename.
             let is_complete = difference(&reference, &files(&target.output)).is_none();
             if last.code != Some(0) && !(target.name == "convert" && is_complete) {
                 tally.failures.push(tell(format!("the next start fails: {}", last.stderr)));

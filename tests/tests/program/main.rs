@@ -1,5 +1,5 @@
-//! The program, run as people and other programs run it. One binary, so that its parts run side by side and are linked once;
-//! what counts allocations, and what computes the same without the program, are binaries of their own.
+//! Tests that run the program. One binary, so that they run in parallel and are linked once; tests that count allocations, and
+//! those that use the libraries, are separate binaries.
 
 mod bad_input;
 mod bench;

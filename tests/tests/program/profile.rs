@@ -1,4 +1,4 @@
-//! `--profile`: every command that computes with a model prints what its kernels cost.
+//! `--profile`: every command that runs a model prints the cost of its kernels.
 
 use albert_tests::{
     program::{Finished, albert, finish},
@@ -6,7 +6,7 @@ use albert_tests::{
 };
 use std::fs;
 
-/// Calls of `kernel` in the tables on standard error, a number for each table.
+/// Calls of `kernel` in each table on standard error.
 #[track_caller]
 fn calls(finished: &Finished, kernel: &str) -> Vec<u64> {
     let tables = finished.stderr.matches("% roof").count();
@@ -46,7 +46,7 @@ fn every_command_with_a_model_prints_what_its_kernels_cost() {
     let embedded = run(&["embed", "--model", &model, "--profile", &path("lines.txt"), "--output", &vectors]);
     assert_eq!(calls(&embedded, "attention"), [2]);
 
-    // One table a seed; predictions of both in one.
+    // One table per seed; predictions of both in one.
     write("task/train.tsv", &format!("text\tlabel\n{}", "rain falls\twet\nthe sun\tdry\n".repeat(8)));
     write("task/dev.tsv", "text\tlabel\nrain\twet\nsun\tdry\n");
     let (data, tuned) = (path("task"), path("tuned"));

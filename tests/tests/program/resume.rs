@@ -1,4 +1,4 @@
-//! Same seed, same bits: with any number of threads, and however often the run is killed on the way.
+//! Same seed, same bits: with any number of threads, and after any number of kills.
 #![cfg(unix)]
 
 use albert_tests::{
@@ -15,18 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Moments at which the run is killed.
+/// Number of kills.
 const KILLS: u32 = 20;
-/// Decides them; they depend on the machine's speed nevertheless, so they are printed.
+/// Seed of their moments, which also depend on the machine's speed, so they are printed.
 const SEED: u64 = 20_240_229;
 
-/// A run that has begun its steps, and what it says from then on.
+/// A run that has started its steps, and its output from then on.
 struct Started {
     child: Child,
     rest: thread::JoinHandle<String>,
 }
 
-/// Starts the run and waits until its steps begin; `Err` holds what it said if it ended before.
+/// Starts the run and waits for its first step; `Err` has the output if it ended before.
 fn start(arguments: &[String]) -> Result<Started, String> {
     let mut child = albert(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
@@ -38,7 +38,7 @@ fn start(arguments: &[String]) -> Result<Started, String> {
         }
     }
     let rest = thread::spawn(move || {
-        // Killed in the middle of a character or not: what matters was said before.
+        // The output may end within a character; the relevant part is before.
         let mut bytes = Vec::new();
         let _ = stderr.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -90,7 +90,7 @@ fn killed_at_any_moment_and_resumed_ends_with_the_bytes_of_an_uninterrupted_run(
         let said = rest.join().expect("nothing panics there");
         let is_half_written = partial_checkpoint(&run);
         if let Some(status) = ended {
-            // How many kills a run takes depends on the machine and on what else it does: the next ones are for a new run.
+            // The number of kills per run depends on the speed of the machine: the next ones are for a new run.
             assert!(status.success(), "{said}");
             assert_same_run(&world.path("whole"), &run, &format!("over before kill {}", killed + 1));
             fs::remove_dir_all(&run).expect("it is ours");
@@ -126,7 +126,7 @@ fn sigterm_saves_ends_with_130_and_resumes_to_the_same_bytes() {
     let saved = checkpoints(&world.path("stopped"));
     assert_eq!(saved.len(), 1, "{saved:?}");
     let run = world.text_path("stopped");
-    // As the message says: the run's own recipe, and nothing else.
+    // As the message says: only the run's own recipe.
     finish(&mut albert(&["pretrain", "--resume", "-o", &run])).succeeds().says(&["resuming from"]);
     for run in ["whole", "stopped"] {
         // The earlier checkpoint is that of the signal in one run and absent in the other.

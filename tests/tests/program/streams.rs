@@ -1,4 +1,4 @@
-//! Standard streams that fail: closed pipes, full devices, streams closed at the start. `cli/src/output.rs` has the rules.
+//! Failing standard streams: closed pipes, full devices, streams closed at the start. The rules are in `cli/src/output.rs`.
 #![cfg(target_os = "linux")]
 
 use albert_tests::{
@@ -11,7 +11,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe can be made");
     drop(reader);
@@ -26,7 +26,7 @@ fn run<A: AsRef<std::ffi::OsStr>>(arguments: &[A], stdout: Stdio, stderr: Stdio)
     albert(arguments).stdout(stdout).stderr(stderr).spawn().unwrap().wait_with_output().unwrap()
 }
 
-/// Commands whose result is what they print.
+/// Commands whose result is their output.
 fn printing(world: &World) -> Vec<Vec<String>> {
     let [text, data, tokenizer, run, tuned, finder, task, ids] =
         ["text.txt", "data", "tokenizer.json", "run", "tuned", "finder", "task", "ids.jsonl"]
@@ -83,7 +83,7 @@ fn a_printing_command_ends_quietly_when_nobody_reads_and_names_a_full_device() {
 #[test]
 fn text_without_a_last_newline_counts_on_a_full_device() {
     let program = program().to_str().expect("the path is UTF-8");
-    // One byte of room: the last flush fails where every write before it went into the buffer.
+    // One byte of space: the last flush fails although every write before it went into the buffer.
     let shell = Command::new("bash")
         .args(["-c", &format!("{program} kernels ptx gelu.forward-bf16-sm80-128x8-tanh --arch sm_80 > /dev/full")])
         .output()

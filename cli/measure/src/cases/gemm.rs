@@ -46,7 +46,7 @@ impl Form {
         }
     }
 
-    /// The product C [m, n] = A [m, k] · B [k, n] with operands in this layout.
+    /// The product C `[m, n]` = A `[m, k]` · B `[k, n]` with operands in this layout.
     pub const fn gemm(self, m: usize, n: usize, k: usize) -> Gemm {
         match self {
             Self::Nn => Gemm::nn(m, n, k),
@@ -67,7 +67,7 @@ impl Form {
     }
 }
 
-/// Problem C [m, n] = A [m, k] · B [k, n].
+/// Problem C `[m, n]` = A `[m, k]` · B `[k, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
     /// Rows of A and C.

@@ -148,7 +148,7 @@ fn sizes<const N: usize>(named: [(&str, usize); N]) -> Map<String, Value> {
 
 /// Storage type with random elements.
 trait Random: Element {
-    /// Returns `len` elements in [-0.5, 0.5); `name` selects the random stream.
+    /// Returns `len` elements in `[-0.5, 0.5)`; `name` selects the random stream.
     fn random(len: usize, name: u32) -> Vec<Self>;
 }
 

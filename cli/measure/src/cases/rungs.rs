@@ -84,7 +84,7 @@ impl Rung {
     }
 }
 
-/// Operands A [m, k] and B [k, n].
+/// Operands A `[m, k]` and B `[k, n]`.
 #[derive(Clone, Copy)]
 struct Product<'a> {
     m: usize,

@@ -10,7 +10,7 @@ use crate::interleaved::Contender;
 use kernels::Cpu;
 use std::sync::Arc;
 
-/// Operands of C [m, n] = A [m, k] · B [k, n], shared by all contenders.
+/// Operands of C `[m, n]` = A `[m, k]` · B `[k, n]`, shared by all contenders.
 #[derive(Clone, Debug)]
 struct Operands {
     m: usize,
@@ -40,13 +40,13 @@ impl Operands {
         if self.b_transposed { [1, self.k] } else { [self.n, 1] }
     }
 
-    /// Buffer for C [m, n].
+    /// Buffer for C `[m, n]`.
     fn room(&self) -> Vec<f32> {
         crate::random(self.m * self.n, 3)
     }
 }
 
-/// All libraries that can compute C [m, n] = A [m, k] · B [k, n] on `cpu`. `transposed`: layout of A and of B.
+/// All libraries that can compute C `[m, n]` = A `[m, k]` · B `[k, n]` on `cpu`. `transposed`: layout of A and of B.
 ///
 /// # Panics
 /// If A does not have m·k elements or B k·n.

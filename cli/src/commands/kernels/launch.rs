@@ -388,7 +388,7 @@ fn write(path: &Path, placed: &Placed, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Random floats in [-1, 1), integers in 0..256.
+/// Random floats in `[-1, 1)`, integers in `0..256`.
 fn draw(seed: u64, dtype: DType, elements: usize) -> Vec<u8> {
     let mut stream = Stream::new(seed, [0, 0, 0]);
     let unit = |stream: &mut Stream| 2.0 * stream.next_f32() - 1.0;
