@@ -7,7 +7,7 @@
 
 use engine::{
     Device, Init, ParamBuilder, ParamStore, Result, Tape, Tensor, Var, Workspace,
-    ops::{self, Activation, Attention, EncoderLayer, LayerParams, Norm, Recompute, Sequences},
+    ops::{self, Activation, Attention, EncoderLayer, LayerNorm, LayerParams, Recompute, Sequences},
 };
 use half::bf16;
 use kernels::operation::Pass;
@@ -290,12 +290,12 @@ fn encoder(device: &Device, effort: Effort, (b, s, a, d): Sizes, f: usize, layer
         qkv_bias,
         attention_weight: add(&[h, h], normal)?,
         attention_bias: add(&[h], Init::Zeros)?,
-        attention_norm: Norm { gain: add(&[h], Init::Ones)?, bias: add(&[h], Init::Zeros)?, eps: 1e-12 },
+        attention_norm: LayerNorm { gain: add(&[h], Init::Ones)?, bias: add(&[h], Init::Zeros)?, eps: 1e-12 },
         ffn_weight: add(&[f, h], normal)?,
         ffn_bias: add(&[f], Init::Zeros)?,
         ffn_output_weight: add(&[h, f], normal)?,
         ffn_output_bias: add(&[h], Init::Zeros)?,
-        output_norm: Norm { gain: add(&[h], Init::Ones)?, bias: add(&[h], Init::Zeros)?, eps: 1e-12 },
+        output_norm: LayerNorm { gain: add(&[h], Init::Ones)?, bias: add(&[h], Init::Zeros)?, eps: 1e-12 },
     };
     let layer = EncoderLayer {
         params,

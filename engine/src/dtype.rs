@@ -2,7 +2,7 @@
 use half::bf16;
 use std::fmt;
 
-/// What a tensor holds.
+/// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
     /// 32-bit floats.
@@ -68,8 +68,7 @@ pub trait Float: Scalar + kernels::Element {}
 impl Float for f32 {}
 impl Float for bf16 {}
 
-/// Runs a body once for the float type that a dtype stands for: `floats!(dtype, X => f::<X>(..))`. The dtype has been
-/// checked to be a float (see [`crate::tape::Tape::float`]).
+/// Runs a body for the Rust type of a float dtype: `floats!(dtype, X => f::<X>(..))`. Operations refuse integers before.
 macro_rules! floats {
     ($dtype:expr, $X:ident => $body:expr) => {
         match $dtype {

@@ -1,5 +1,4 @@
-//! What can go wrong, in one clear sentence each: which operation, tensor, parameter or file, what was expected, what to
-//! do next.
+//! Errors, one sentence each: which operation, tensor, parameter or file, what was expected, what to do next.
 use std::path::{Path, PathBuf};
 
 /// Everything that the engine reports. Panics are left to broken invariants.
@@ -24,7 +23,7 @@ pub enum EngineError {
     },
     /// A gradient would have been cut.
     #[error(
-        "{operation} has no backward pass, but input {input} (shape {shape:?}) wants a gradient; detach it, or record the \
+        "{operation} has no backward pass, but input {input} (shape {shape:?}) requires a gradient; detach it, or record the \
          step without gradients"
     )]
     NoBackward {

@@ -1,4 +1,4 @@
-//! What each kernel cost: calls, milliseconds, GFLOP/s, GB/s and the share of what the machine could do.
+//! Cost of each kernel: calls, milliseconds, GFLOP/s, GB/s and the share of the roofline.
 //!
 //! The share is the least time that the machine's two limits allow, over the time taken:
 //!
@@ -26,7 +26,7 @@ pub struct Profile {
     rows: Mutex<BTreeMap<&'static str, Row>>,
 }
 
-/// What the launches of one kernel cost together.
+/// Total cost of the launches of one kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Row {
     /// Number of launches.
@@ -37,7 +37,7 @@ pub struct Row {
     pub cost: Cost,
 }
 
-/// What the machine can do at most.
+/// Peak of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
     /// Floating-point operations per second.
@@ -64,7 +64,7 @@ impl Profile {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Runs `launch` and, while collecting, notes what it took.
+    /// Runs `launch` and, while collecting, records its time and cost.
     pub fn measure<R>(&self, name: &'static str, cost: Cost, launch: impl FnOnce() -> R) -> R {
         if !self.is_on() {
             return launch();
@@ -86,7 +86,7 @@ impl Profile {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// What was collected, the most expensive kernel first.
+    /// The rows, the most expensive kernel first.
     pub fn rows(&self) -> Vec<(&'static str, Row)> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rows: Vec<_> = rows.iter().map(|(name, row)| (*name, *row)).collect();
@@ -94,7 +94,7 @@ impl Profile {
         rows
     }
 
-    /// A table of what was collected, against what the device can do, where that is known.
+    /// A table of the rows, against the device's peak if it is known.
     pub fn table(&self, peak: Option<Peak>) -> Table {
         Table { rows: self.rows(), peak }
     }

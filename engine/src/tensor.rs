@@ -6,8 +6,8 @@
 //!                                                                   └ rows 2..4 of the other
 //! ```
 //!
-//! Cloning, reshaping and taking rows share the bytes. Writing needs a tensor that shares them with nobody, so a tensor
-//! that somebody else can see never changes: the tape can keep what backward needs by keeping a clone.
+//! Cloning, reshaping and taking rows share the bytes. Only a tensor that shares its bytes with no other is written, so
+//! the tape keeps a value for backward by keeping a clone.
 //! Limits: at most six dimensions; a view is a range of rows, never a stride.
 use crate::{
     device::{Gpu, driver::DeviceAddress},
@@ -100,7 +100,7 @@ impl Tensor {
         bytemuck::cast_slice_mut(&mut self.unique().bytes_mut()[range])
     }
 
-    /// True if nobody else holds the bytes.
+    /// True if no other tensor shares the bytes.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.storage) == 1
     }
@@ -179,7 +179,7 @@ impl Tensor {
         Arc::get_mut(&mut self.storage).expect("only a tensor that shares its bytes with nobody is written")
     }
 
-    /// The same elements under another shape.
+    /// The elements under another shape.
     ///
     /// # Errors
     /// The numbers of elements differ.

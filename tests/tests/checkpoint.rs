@@ -2,10 +2,11 @@
 //! every value is a function of its tensor's name.
 
 use albert::checkpoint::{
-    CheckpointError, ConvertOptions, Heads, LoadReport, ModelFolder, SaveFormat, StoredType, convert, parameters,
-    save_model_as, stored_name,
+    CheckpointError, ConvertOptions, Heads, LoadReport, ModelFolder, SaveFormat, StoredType, convert, save_model_as,
+    stored_name,
 };
 use albert::config::{Activation, Family};
+use albert::model::parameters;
 use engine::io::{Data, FileDType, Safetensors, TensorOut, save_safetensors};
 use half::{bf16, f16};
 use std::{
@@ -128,7 +129,7 @@ fn every_class_of_transformers_loads_with_nothing_missing() {
         let specs = parameters(&open.config().config, heads);
         assert_eq!(values.len(), specs.len(), "{class}");
         for spec in specs {
-            let expected = made(&made_from(&spec.name, family, &class), spec.len());
+            let expected = made(&made_from(&spec.name, family, &class), spec.shape.elements());
             assert_eq!(values[&spec.name], expected, "{class} {}", spec.name);
         }
     }

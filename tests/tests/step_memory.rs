@@ -1,7 +1,7 @@
 //! Memory of a training step: planned before the first one, and no large allocation after it.
 
 use albert_tests::allocator::{Counting, large_requests, live_and_peak, reset_peak};
-use engine::ops::{self, Activation, Attention, Dropout, EncoderLayer, LayerParams, Norm, Recompute, Sequences};
+use engine::ops::{self, Activation, Attention, Dropout, EncoderLayer, LayerNorm, LayerParams, Recompute, Sequences};
 use engine::optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm};
 use engine::{Cpu, DType, Device, Gradients, Init, Isa, ParamBuilder, ParamId, ParamStore, Result, Workspace};
 use std::{panic::resume_unwind, thread};
@@ -29,7 +29,7 @@ fn network(cpu: &Cpu, recompute: Recompute) -> (Network, ParamStore) {
     let bias = add("bias", &[V], Init::Zeros);
     let mut norm = |name: &str| {
         let gain = add(&format!("{name}.gain"), &[H], Init::Ones);
-        Norm { gain, bias: add(&format!("{name}.bias"), &[H], Init::Zeros), eps: 1e-12 }
+        LayerNorm { gain, bias: add(&format!("{name}.bias"), &[H], Init::Zeros), eps: 1e-12 }
     };
     let (attention_norm, output_norm) = (norm("norm1"), norm("norm2"));
     let dropout = |site| Some(Dropout { seed: 3, site, rate: 0.1 });

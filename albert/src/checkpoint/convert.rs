@@ -28,7 +28,7 @@ const TOKENIZER_FILES: [&str; 6] = [
 /// The vocabulary in Google's archives, and its name in a Hugging Face folder.
 const GOOGLE_VOCABULARY: (&str, &str) = ("30k-clean.model", "spiece.model");
 
-/// What is wanted of a conversion.
+/// Options of a conversion.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConvertOptions {
     /// Element type of the weights that are written.
@@ -37,18 +37,18 @@ pub struct ConvertOptions {
     pub attention_heads: Option<usize>,
 }
 
-/// What a conversion did.
+/// Result of a conversion.
 #[derive(Clone, Debug)]
 pub struct Conversion {
     /// The configuration, as written.
     pub config: AlbertConfig,
-    /// Whose names were read and written.
+    /// Family of tensor names read and written.
     pub family: Family,
     /// The heads that were found.
     pub heads: Heads,
-    /// What became of every tensor.
+    /// Result for every tensor.
     pub report: LoadReport,
-    /// Remarks for a person: traps of the configuration, the number of attention heads.
+    /// Remarks for the user: traps of the configuration, the number of attention heads.
     pub remarks: Vec<String>,
     /// Keys of the configuration that mean nothing here and are not carried over.
     pub ignored_keys: Vec<String>,

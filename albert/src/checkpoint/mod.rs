@@ -3,7 +3,7 @@
 //! ```text
 //! MODEL/                      a Hugging Face model folder; `transformers` opens it as it is
 //!   config.json               the configuration (see `config`)
-//!   model.safetensors         the parameters under Hugging Face's names, Linear weights [out, in] (see `layout`)
+//!   model.safetensors         the parameters under Hugging Face's names, Linear weights [out, in] (see `stored`)
 //!   tokenizer.json            the vocabulary
 //!   tokenizer_config.json     its special pieces, and for `transformers` that the file above is to be obeyed
 //! MODEL/                      also read: a model in several files, a BERT (see `names`), a checkpoint of Google's
@@ -13,16 +13,16 @@
 //!   step-0000001000.safetensors    everything that resuming needs, one file a checkpoint (see `state`)
 //! ```
 //!
-//! Every file is written under another name, flushed to disk and renamed; what stood there before stays whole until
-//! then. Nothing is ever initialized silently: [`LoadReport`] lists what was loaded, what was left fresh because it was
-//! asked for by name, and what the file holds beyond the model; anything else that is missing is an error.
+//! Every file is written under another name, flushed to disk and renamed; the earlier file stays whole until
+//! then. Nothing is initialized silently: [`LoadReport`] lists the tensors that were loaded, those that were initialized at
+//! random because the caller named them, and those that the model does not use; any other missing tensor is an error.
 
 mod convert;
-mod layout;
 mod model_folder;
 mod names;
 mod save;
 mod state;
+mod stored;
 mod tensorflow;
 #[cfg(test)]
 mod tests;
@@ -30,12 +30,11 @@ mod weights;
 
 pub use crate::config::{Heads, TaskHead};
 pub use convert::{Conversion, ConvertOptions, convert};
-pub(crate) use layout::block_prefix;
-pub use layout::{Content, ParameterSpec, Start, StoredTensor, parameters, stored_tensors};
 pub use model_folder::{LoadReport, ModelFolder};
 pub use names::stored_name;
 pub use save::{SaveFormat, StoredType, save_model, save_model_as};
 pub use state::{Checkpoints, LoadedState, StateHeader, TensorGroup, first_difference};
+pub use stored::{Content, StoredTensor, stored_tensors};
 
 use std::path::PathBuf;
 
@@ -43,7 +42,7 @@ use engine::EngineError;
 
 use crate::config::ConfigError;
 
-/// Why a model or a state cannot be read or written.
+/// Error of reading or writing a model or a state.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// A file could not be read or written, or a tensor in it is missing or has the wrong shape.
@@ -54,7 +53,7 @@ pub enum CheckpointError {
     Config {
         /// The configuration file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         source: ConfigError,
     },
     /// Not a model folder, or not a run.
@@ -62,7 +61,7 @@ pub enum CheckpointError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What was expected.
+        /// The problem.
         problem: String,
     },
     /// Tensors that the model needs are not in the file.
@@ -83,7 +82,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// What was found and expected.
+        /// The problem.
         problem: String,
     },
     /// The run was made with another configuration.
@@ -96,9 +95,9 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The first key that differs.
         key: String,
-        /// Its value in the state.
+        /// Value in the state.
         then: String,
-        /// Its value now.
+        /// Value now.
         now: String,
     },
 }

@@ -1,17 +1,19 @@
-//! A model as somebody saved it: a Hugging Face folder, or a TensorFlow checkpoint with its `albert_config.json`.
+//! A saved model: a Hugging Face folder, or a TensorFlow checkpoint with its `albert_config.json`.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use engine::io::limits;
+use engine::param::ParamInfo;
 use engine::{Cpu, EngineError, ParamStore};
 
 use super::CheckpointError;
-use super::layout::{Content, ParameterSpec, StoredTensor, parameters, stored_tensors};
+use super::stored::{Content, StoredTensor, stored_tensors};
 use super::weights::{Source, Weights};
 use crate::config::{AlbertConfig, ConfigReading, Family, Heads, TaskHead};
-use crate::model::{Model, ModelError};
+use crate::model::{Model, ModelError, parameters};
+use crate::tokenizer::{Tokenizer, TokenizerError};
 
 pub(super) const CONFIG: &str = "config.json";
 const GOOGLE_CONFIGS: [&str; 2] = ["albert_config.json", "bert_config.json"];
@@ -19,14 +21,14 @@ pub(super) const WEIGHTS: &str = "model.safetensors";
 const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
-/// What became of every tensor when a model was loaded.
+/// Result of loading for every tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Parameters that were read from the file.
     pub loaded: Vec<String>,
-    /// Parameters that the file lacks and that stay freshly initialized, as asked for by name.
+    /// Parameters that the file lacks and that are initialized at random, because the caller named them.
     pub fresh: Vec<String>,
-    /// Tensors of the file that the model has no use for.
+    /// Tensors of the file that the model does not use.
     pub ignored: Vec<String>,
     /// Tensors that are no part of any model: buffers of constants, moments of an optimizer, step counts.
     pub not_needed: Vec<String>,
@@ -69,7 +71,17 @@ impl ModelFolder {
         &self.folder
     }
 
-    /// The same model with another number of attention heads, which no tensor confirms or refutes.
+    /// The tokenizer of the folder.
+    ///
+    /// # Errors
+    /// There is none, it is damaged, or it has more pieces than the model.
+    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        let tokenizer = Tokenizer::load(&self.folder)?;
+        tokenizer.expect_vocab_size(self.reading.config.vocab_size)?;
+        Ok(tokenizer)
+    }
+
+    /// The model with another number of attention heads, which no tensor confirms or refutes.
     ///
     /// # Errors
     /// H is not a multiple of `heads`.
@@ -129,8 +141,8 @@ impl ModelFolder {
         self.weights.find(parameter).map(|source| source.name.as_str())
     }
 
-    /// The model with `heads` and its parameters, each as the file has it; those that `fresh` lets be missing (see
-    /// [`Self::load`]) start from `seed`.
+    /// The model with `heads` and its parameters, loaded from the file; missing ones that `fresh` names (see
+    /// [`Self::load`]) are drawn from `seed`.
     ///
     /// # Errors
     /// As [`Self::load`], or there is not enough memory.
@@ -141,13 +153,13 @@ impl ModelFolder {
         cpu: &Cpu,
         seed: u64,
     ) -> Result<(Model, ParamStore, LoadReport), CheckpointError> {
+        self.expect_room_for_layers()?;
         let (model, mut params) = Model::allocate(&self.reading.config, heads).map_err(|error| match error {
             ModelError::Config(source) => CheckpointError::Config { path: self.config_path.clone(), source },
             ModelError::Engine(source) => source.into(),
         })?;
         let report = self.load(heads, fresh, |spec, values| {
-            let id = params.find(&spec.name).expect("both lists come from `parameters`");
-            params.values_mut(id)?.copy_from_slice(values);
+            params.all_values_mut()?[spec.range.clone()].copy_from_slice(values);
             Ok(())
         })?;
         if !report.fresh.is_empty() {
@@ -156,18 +168,17 @@ impl ModelFolder {
         Ok((model, params, report))
     }
 
-    /// Reads the parameters of the model with `heads` and hands each to `take`, in the order of [`parameters`].
+    /// Reads the parameters of the model with `heads` and calls `take` for each, in the order of [`parameters`].
     ///
-    /// `fresh` names what may be missing, by the beginning of the name (such as `sop_classifier`); `take` is not called
-    /// for those.
+    /// `fresh` lists prefixes of names that may be missing (such as `sop_classifier`); `take` is not called for those.
     ///
     /// # Errors
-    /// A parameter is missing and not in `fresh`, has another shape, or its copies (see `layout`) are not equal.
+    /// A parameter is missing and not in `fresh`, has another shape, or its copies (see `stored`) are not equal.
     pub fn load(
         &self,
         heads: Heads,
         fresh: &[&str],
-        mut take: impl FnMut(&ParameterSpec, &[f32]) -> Result<(), EngineError>,
+        mut take: impl FnMut(&ParamInfo, &[f32]) -> Result<(), EngineError>,
     ) -> Result<LoadReport, CheckpointError> {
         let config = &self.reading.config;
         self.expect_room_for_layers()?;
@@ -211,8 +222,8 @@ impl ModelFolder {
         Ok(report)
     }
 
-    /// Refuses a configuration of more layers than the file has tensors, before the layers are listed: a few bytes of
-    /// `config.json` shall not make the program reserve memory without bound.
+    /// Refuses a configuration of more layers than the file has tensors, before the parameters are declared: a few bytes of
+    /// `config.json` must not make the program allocate without bound.
     fn expect_room_for_layers(&self) -> Result<(), CheckpointError> {
         let config = &self.reading.config;
         let sets = config.num_hidden_groups() * config.inner_group_num;
@@ -256,7 +267,7 @@ impl ModelFolder {
         Err(self.wrong_tensor(other, problem))
     }
 
-    /// Verifies what is stored beside the parameters: copies of shared halves, the identity that stands for no map.
+    /// Verifies the tensors beside the parameters: copies of shared halves, the identity of a model without map.
     fn check_copy(&self, source: &Source, stored: &StoredTensor) -> Result<(), CheckpointError> {
         self.expect_shape(source, &stored.shape)?;
         let found: Cow<'_, [f32]> = self.weights.floats(source, &stored.shape)?;
@@ -320,7 +331,7 @@ fn place(path: &Path) -> Result<(PathBuf, Option<PathBuf>), CheckpointError> {
     }
 }
 
-/// What to do with a file that is not read here.
+/// Advice for a file that cannot be read.
 fn unreadable(name: &str) -> String {
     let script = "python -c \"from transformers import AutoModelForPreTraining as M; \
                   M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\"";

@@ -1,4 +1,4 @@
-//! The names that other programs give to the parameters of `layout`.
+//! The names that other programs give to the parameters of a model.
 //!
 //! ```text
 //! ALBERT, Hugging Face   albert.encoder.albert_layer_groups.{g}.albert_layers.{j}.ffn.weight      (the names used here)
@@ -14,14 +14,14 @@
 
 use crate::config::Family;
 
-/// What a tensor of a file is.
+/// Role of a tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TensorRole {
     /// The values of a parameter.
     Parameter {
-        /// Its name in `layout`.
+        /// Name in the model.
         name: String,
-        /// Whether the file has the sides of the matrix exchanged.
+        /// True if the file has the matrix transposed.
         transposed: bool,
         /// A second name of a tied parameter.
         tied: bool,
@@ -77,7 +77,7 @@ fn numbered(text: &str) -> Option<(usize, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
-/// What Hugging Face means by `name`.
+/// Role of Hugging Face's tensor `name`.
 pub(super) fn hugging_face(name: &str) -> TensorRole {
     let name = name.strip_prefix("module.").unwrap_or(name);
     let modern = |old: &str, new: &str| name.strip_suffix(old).map(|rest| format!("{rest}{new}"));
@@ -105,7 +105,7 @@ pub(super) fn hugging_face(name: &str) -> TensorRole {
     parameter(if of_base { format!("albert.{base}") } else { name }, false)
 }
 
-/// What Google means by `name`.
+/// Role of Google's tensor `name`.
 pub(super) fn google(name: &str) -> TensorRole {
     const SLOTS: [&str; 6] = ["adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1"];
     let name = name.strip_prefix("module/").unwrap_or(name);
@@ -145,7 +145,7 @@ fn layer_of_google(dotted: &str) -> Option<String> {
 
 /// The name under which a file of `family` holds a parameter.
 ///
-/// `parameter` is a name of [`super::parameters`] or [`super::stored_tensors`]; for a BERT its inner layer is 0.
+/// `parameter` is a name of [`crate::model::parameters`] or [`super::stored_tensors`]; for a BERT its inner layer is 0.
 pub fn stored_name(parameter: &str, family: Family) -> String {
     if family == Family::Albert {
         return parameter.to_owned();
@@ -170,8 +170,8 @@ pub fn stored_name(parameter: &str, family: Family) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{Heads, TaskHead, parameters};
-    use crate::config::{AlbertConfig, Sharing};
+    use crate::config::{AlbertConfig, Heads, Sharing, TaskHead};
+    use crate::model::parameters;
 
     fn parameter(name: &str, transposed: bool) -> TensorRole {
         TensorRole::Parameter { name: name.to_owned(), transposed, tied: false }

@@ -5,9 +5,9 @@ use std::path::Path;
 use engine::io::{Data, TensorOut, create_dir_synced, save_safetensors, write_atomically};
 
 use super::CheckpointError;
-use super::layout::{Content, stored_tensors};
 use super::model_folder::{CONFIG, WEIGHTS};
 use super::names::stored_name;
+use super::stored::{Content, stored_tensors};
 use crate::config::{AlbertConfig, ConfigIdentity, Family, Heads, ProblemType, TaskHead};
 
 /// Element type of the weights in a file.
@@ -33,10 +33,10 @@ impl StoredType {
     }
 }
 
-/// How a model is written.
+/// Format of a saved model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SaveFormat<'a> {
-    /// Whose names the tensors get.
+    /// Family of tensor names.
     pub family: Family,
     /// Element type of the weights.
     pub dtype: StoredType,
@@ -48,7 +48,7 @@ pub struct SaveFormat<'a> {
 
 /// Writes the model to `folder` in f32 under ALBERT's names, each file whole or not at all; the weights come last.
 ///
-/// `values` gives the elements of a parameter of [`super::parameters`]; `tokenizer` are the files of the tokenizer, names
+/// `values` gives the elements of a parameter of [`crate::model::parameters`]; `tokenizer` are the files of the tokenizer, names
 /// and contents (see [`crate::tokenizer::Tokenizer::to_files`]).
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Training states: one file holds all that resuming needs.
+//! Training states: one file holds everything that a resumed run needs.
 //!
 //! ```text
 //! step-0000001000.safetensors
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::CheckpointError;
 
-/// What a state says beside its tensors.
+/// Metadata of a state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StateHeader {
@@ -30,7 +30,7 @@ pub struct StateHeader {
     pub step: u64,
     /// Every setting that decides the numbers, resolved; resuming with other values is refused.
     pub config: Value,
-    /// Where the next batch begins, as the data module states it.
+    /// Cursor of the next batch, from the data module.
     pub cursor: Value,
     /// Fingerprints of what the run reads, such as the tokenizer's and the data's, in hexadecimal.
     pub inputs: Value,
@@ -63,7 +63,7 @@ pub struct Checkpoints {
 pub struct LoadedState {
     /// The file.
     pub path: PathBuf,
-    /// What it says.
+    /// Metadata.
     pub header: StateHeader,
     /// Newer files that were passed over, each with the reason.
     pub damaged: Vec<String>,
@@ -104,7 +104,7 @@ impl LoadedState {
 }
 
 impl Checkpoints {
-    /// How many states stay: the last and the one before.
+    /// Number of states kept: the last and the one before.
     pub const KEPT: usize = 2;
 
     /// The states of the run in `run`; nothing is created yet.

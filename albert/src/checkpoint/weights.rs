@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint by the parameters that they are, whichever files they lie in.
+//! Tensors of a checkpoint by parameter, in one or several files.
 //!
 //! ```text
 //! model.safetensors                                              one file
@@ -20,9 +20,9 @@ use super::tensorflow::Bundle;
 /// A tensor of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    /// Its name in its file.
+    /// Name in the file.
     pub(super) name: String,
-    /// Whether it is stored with its sides exchanged.
+    /// True if it is stored transposed.
     transposed: bool,
     /// A second name of a tied parameter.
     pub(super) tied: bool,
@@ -126,7 +126,7 @@ impl Weights {
         names_of(&self.files).count()
     }
 
-    /// Where the values of a parameter are; several if the file holds tied copies.
+    /// Tensors with the values of a parameter; several if the file holds tied copies.
     pub(super) fn sources(&self, parameter: &str) -> &[Source] {
         self.sources.get(parameter).map_or(&[], Vec::as_slice)
     }
@@ -157,7 +157,7 @@ impl Weights {
         shape
     }
 
-    /// The values of a tensor whose shape is known to be `shape`.
+    /// Values of a tensor of shape `shape`.
     pub(super) fn floats(&self, source: &Source, shape: &[usize]) -> Result<Cow<'_, [f32]>, EngineError> {
         match &self.files {
             Files::Safetensors { files, file_of } => files[file_of[&source.name]].floats(&source.name, shape),

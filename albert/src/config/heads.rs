@@ -1,5 +1,7 @@
 //! Heads of a model on top of its encoder: the classes of Hugging Face, and the released graph for SQuAD 2.0.
 
+use std::fmt;
+
 use super::Family;
 
 /// A head for a task, trained on top of a pre-trained encoder. n is the number of labels.
@@ -24,7 +26,7 @@ pub enum TaskHead {
 }
 
 impl TaskHead {
-    /// Labels that the head tells apart; spans count as their two rows, a choice as its one score.
+    /// Number of labels; a span has two rows, a choice one score.
     pub fn labels(self) -> usize {
         match self {
             Self::Sequence { labels } | Self::Token { labels } => labels,
@@ -112,6 +114,22 @@ impl Heads {
         match family {
             Family::Albert => albert,
             Family::Bert => bert,
+        }
+    }
+}
+
+impl fmt::Display for Heads {
+    /// The class as Hugging Face calls it, with what distinguishes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (*self, self.task) {
+            (Self::ENCODER, _) => return f.write_str("encoder without pooler"),
+            (_, Some(TaskHead::SquadV2)) => return f.write_str("SQuAD v2, as released"),
+            _ => f.write_str(self.architecture(Family::Albert))?,
+        }
+        match self.task {
+            Some(TaskHead::Sequence { labels: 1 }) => f.write_str(", regression"),
+            Some(TaskHead::Sequence { labels } | TaskHead::Token { labels }) => write!(f, ", {labels} classes"),
+            _ => Ok(()),
         }
     }
 }

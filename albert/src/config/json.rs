@@ -16,7 +16,7 @@ use super::{Activation, AlbertConfig, ConfigError, EmbeddingMap, Family, Sharing
 pub struct ConfigReading {
     /// The configuration, validated.
     pub config: AlbertConfig,
-    /// Whose names the model's files use: what `model_type` says.
+    /// Family of tensor names, `model_type`.
     pub family: Family,
     /// Names of the labels of a task's head by their number (`id2label`); empty where the file has none.
     pub labels: Vec<String>,
@@ -42,10 +42,10 @@ pub enum ProblemType {
     MultiLabelClassification,
 }
 
-/// What a `config.json` says beside the configuration.
+/// Content of a `config.json` beside the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigIdentity<'a> {
-    /// Whose names the tensors have.
+    /// Family of tensor names.
     pub family: Family,
     /// The class, such as `AlbertForPreTraining`.
     pub architecture: &'a str,
@@ -63,7 +63,7 @@ pub struct ConfigIdentity<'a> {
 const SILENT: &[&str] =
     &["model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "num_labels", "label2id"];
 
-/// Whose reading of `"gelu"` holds.
+/// Program that the file belongs to, which decides the meaning of `"gelu"`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     HuggingFace,
@@ -101,7 +101,7 @@ impl AlbertConfig {
         })
     }
 
-    /// The same with everything that a file may say besides.
+    /// The configuration as `config.json`, with the identity of the model.
     pub fn to_hf_json_as(&self, identity: &ConfigIdentity<'_>) -> String {
         let mut keys = Map::new();
         let mut put = |key: &str, value: Value| keys.insert(key.to_owned(), value);
@@ -246,7 +246,7 @@ impl Reader {
         }
     }
 
-    /// What a rate is where the file does not say: Hugging Face's defaults.
+    /// Default of a rate that is missing: Hugging Face's.
     fn default_dropout(&self) -> f64 {
         match self.family {
             Family::Albert => 0.0,

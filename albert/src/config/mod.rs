@@ -22,28 +22,29 @@ pub use json::{ConfigIdentity, ConfigReading, ProblemType};
 pub use presets::PRESETS;
 pub use sharing::{Block, BlockId, Sharing};
 
+use engine::ops;
 use serde::{Deserialize, Serialize};
 
-/// Why a configuration cannot be used. The message is one sentence that says what to change.
+/// Error in a configuration, one sentence that says what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A value that is impossible by itself or beside the others.
+    /// A value that is impossible by itself or with the others.
     #[error("model configuration: {0}")]
     Invalid(String),
-    /// Text that is not the JSON object it has to be.
+    /// Text that is not a JSON object.
     #[error("model configuration: not a JSON object: {0}")]
     Json(String),
-    /// A key that must be there and is not.
+    /// A required key is missing.
     #[error("model configuration: `{0}` is missing; without it the sizes of the model are unknown")]
     Missing(&'static str),
-    /// A key that holds another kind of value than it must.
+    /// A value of the wrong kind.
     #[error("model configuration: `{key}` is {found}, expected {expected}")]
     WrongType {
         /// The key.
         key: String,
-        /// What was found there, as JSON.
+        /// The value, as JSON.
         found: String,
-        /// What is understood.
+        /// Expected kind of value.
         expected: &'static str,
     },
     /// No preset has this name.
@@ -74,7 +75,17 @@ impl Activation {
     }
 }
 
-/// Whose names the files of a model use. What is computed is the same: a BERT is an ALBERT without sharing, E = H.
+impl From<Activation> for ops::Activation {
+    fn from(activation: Activation) -> Self {
+        match activation {
+            Activation::GeluTanh => Self::GeluTanh,
+            Activation::GeluErf => Self::GeluErf,
+            Activation::Relu => Self::Relu,
+        }
+    }
+}
+
+/// Family of tensor names in a model's files. Both compute the same function: a BERT is an ALBERT without sharing, E = H.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
@@ -126,8 +137,8 @@ pub struct AlbertConfig {
     pub attention_probs_dropout_prob: f64,
     /// Dropout before the classifier of a fine-tuning head.
     pub classifier_dropout_prob: f64,
-    /// Whether `hidden_dropout_prob` also applies to the output of the feed-forward network: the released code does,
-    /// Hugging Face forgets it.
+    /// `hidden_dropout_prob` also applies to the output of the feed-forward network, as in the released code; Hugging Face
+    /// lacks it.
     pub ffn_output_dropout: bool,
     /// Rows of the position table: the longest sequence.
     pub max_position_embeddings: usize,
@@ -153,12 +164,12 @@ impl AlbertConfig {
         self.hidden_size / self.num_attention_heads
     }
 
-    /// Whether the linear map from E to H is part of the model.
+    /// True if the linear map from E to H is part of the model.
     pub fn has_embedding_map(&self) -> bool {
         self.embedding_map == EmbeddingMap::Always || self.embedding_size != self.hidden_size
     }
 
-    /// Whether this is a BERT: weights of its own in every layer, E = H, no map between them.
+    /// True for a BERT: separate weights in every layer, E = H, no map between them.
     pub fn is_bert(&self) -> bool {
         self.sharing.groups(self.num_hidden_layers) == self.num_hidden_layers
             && !matches!(self.sharing, Sharing::Attention | Sharing::Ffn)

@@ -58,7 +58,7 @@ impl AlbertConfig {
         Ok(config)
     }
 
-    /// What all releases have in common: E 128, F = 4H, vocabulary of 30,000, 512 positions, one shared layer, no
+    /// Values of all releases: E 128, F = 4H, vocabulary of 30,000, 512 positions, one shared layer, no
     /// dropout, the tanh form of GELU.
     fn shape(hidden_size: usize, num_hidden_layers: usize, num_attention_heads: usize) -> Self {
         Self {

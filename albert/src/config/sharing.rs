@@ -36,7 +36,7 @@ pub enum Sharing {
     Groups(usize),
 }
 
-/// Names a set of weights as `config.json` and the tensor names do.
+/// A set of weights, by the indices in tensor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
     /// `albert_layer_groups.{group}`.
@@ -45,7 +45,14 @@ pub struct BlockId {
     pub inner: usize,
 }
 
-/// One block as it runs: the weights that its two halves use.
+impl fmt::Display for BlockId {
+    /// The beginning of the names of its parameters.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "albert.encoder.albert_layer_groups.{}.albert_layers.{}", self.group, self.inner)
+    }
+}
+
+/// One block of a forward pass: the weights of its two halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The layer that the block belongs to, 0 to N - 1.
@@ -57,7 +64,7 @@ pub struct Block {
 }
 
 impl Sharing {
-    /// The strategy that `num_hidden_groups` = `groups` of `layers` layers stands for.
+    /// The strategy of `num_hidden_groups` = `groups` and `layers` layers.
     pub fn from_groups(groups: usize, layers: usize) -> Self {
         match groups {
             1 => Self::All,

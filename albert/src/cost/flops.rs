@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Backward computes two products of the same size for each (with respect to the input and to the weight); the fused
-//! attention also computes its scores once more. Recomputation adds the forward work of what is thrown away.
+//! attention also recomputes its scores. Recomputation adds the forward work of the activations that are not kept.
 
 use serde::Serialize;
 
@@ -65,15 +65,15 @@ impl Flops {
         Self::new(config, sequences, workload.tokens() as f64, sequences * length * length, workload.masked() as f64)
     }
 
-    /// The same for a ragged batch: `cu_seqlens` `[B + 1]` says where sequences begin, `masked` how many tokens are
-    /// predicted.
+    /// The operations of a ragged batch: `cu_seqlens` `[B + 1]` are the offsets of the sequences, `masked` is the number of
+    /// predicted tokens.
     pub fn forward_of(config: &AlbertConfig, cu_seqlens: &[u32], masked: usize) -> Self {
         let lengths = || cu_seqlens.windows(2).map(|pair| f64::from(pair[1] - pair[0]));
         let (tokens, pairs) = (lengths().sum(), lengths().map(|length| length * length).sum());
         Self::new(config, lengths().len() as f64, tokens, pairs, masked as f64)
     }
 
-    /// The same for B sequences of any lengths: T tokens in all, `pairs` = Σ S², M masked tokens.
+    /// The operations of B sequences of any lengths: T tokens in all, `pairs` = Σ S², M masked tokens.
     fn new(config: &AlbertConfig, sequences: f64, tokens: f64, pairs: f64, masked: f64) -> Self {
         let [v, e, h, f, blocks] = [
             config.vocab_size,
@@ -110,7 +110,7 @@ impl Flops {
         Self::forward(config, workload).trained(checkpointing)
     }
 
-    /// The same for a ragged batch, as [`forward_of`](Self::forward_of) takes it.
+    /// Operations of a training step over a ragged batch (see [`forward_of`](Self::forward_of)).
     pub fn training_of(config: &AlbertConfig, cu_seqlens: &[u32], masked: usize, checkpointing: Recompute) -> f64 {
         Self::forward_of(config, cu_seqlens, masked).trained(checkpointing)
     }

@@ -14,22 +14,22 @@
 //!
 //! The lists are those of the engine's encoder layer.
 //!
-//! Limits: an estimate for choosing a batch on a processor; a GPU has at most 64 MiB of the logits at a time. What a run will
-//! really take is planned by the engine and printed before the first step.
+//! Limits: an estimate for choosing a batch on a processor; a GPU has at most 64 MiB of the logits at a time. The
+//! engine plans the memory of a run exactly and prints it before the first step.
 
 use serde::Serialize;
 
 use super::flops::Workload;
-use super::parameters::{Head, ParameterCounts};
-use crate::config::AlbertConfig;
+use super::parameters::ParameterCounts;
+use crate::config::{AlbertConfig, Heads};
 use crate::model::Recompute;
 
-/// How a step is run, as far as memory depends on it.
+/// Settings of a step that its memory depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Training {
     /// Bytes of a stored activation: 4 (f32) or 2 (bfloat16).
     pub activation_bytes: usize,
-    /// What forward keeps.
+    /// Activations that backward recomputes.
     pub checkpointing: Recompute,
 }
 
@@ -45,14 +45,14 @@ pub struct Memory {
     /// Weights that multiply, once more for the forward and once for the backward product, in the order in which the
     /// kernels read them; f32, so that a shared weight is packed once a step.
     pub packed: u64,
-    /// What forward keeps for backward, at its highest.
+    /// Activations kept for backward, at their peak.
     pub activations: u64,
 }
 
 impl Memory {
     /// Estimates the bytes of a step of pre-training.
     pub fn new(config: &AlbertConfig, workload: &Workload, training: &Training) -> Self {
-        let parameters = ParameterCounts::with_head(config, Head::PreTraining);
+        let parameters = ParameterCounts::with_heads(config, Heads::PRE_TRAINING);
         let copy = if training.activation_bytes < 4 { training.activation_bytes as u64 } else { 0 };
         Self {
             parameters: parameters * (4 + copy),
@@ -69,7 +69,7 @@ impl Memory {
     }
 }
 
-/// Both copies of every weight of a dense layer; the word table is read as it lies.
+/// Both copies of every weight of a dense layer; the word table is read in place.
 fn packed(config: &AlbertConfig) -> u64 {
     let [e, h, f] = [config.embedding_size, config.hidden_size, config.intermediate_size].map(|size| size as u64);
     let map = if config.has_embedding_map() { e * h } else { 0 };

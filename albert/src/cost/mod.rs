@@ -1,4 +1,4 @@
-//! What a model costs before it exists: parameters, floating-point operations, memory.
+//! Cost of a model from its configuration: parameters, floating-point operations, memory.
 //!
 //! * [`ParameterCounts`]: exact, by component and by head.
 //! * [`compute_parameters`]: weights times uses, V·E + E·H + N·(4H² + 8H²) + H², a proxy for cost that shows what
@@ -20,7 +20,8 @@ mod tests;
 pub use engine::ops::Recompute;
 pub use flops::{Flops, Workload};
 pub use memory::{Memory, Training};
-pub use parameters::{Head, ParameterCounts};
+use parameters::LISTED;
+pub use parameters::ParameterCounts;
 
 use serde::Serialize;
 
@@ -66,7 +67,7 @@ pub struct Report {
     pub training_flops_per_token: f64,
     /// The batch that the figures are for.
     pub workload: Workload,
-    /// How the step is run.
+    /// Settings of the step.
     pub training: Training,
     /// Bytes of one training step.
     pub memory: Memory,
@@ -89,9 +90,12 @@ impl Report {
         Self {
             config: config.clone(),
             components: ParameterCounts::new(config),
-            heads: Head::LISTED
+            heads: LISTED
                 .iter()
-                .map(|head| HeadCount { head: head.to_string(), parameters: ParameterCounts::with_head(config, *head) })
+                .map(|heads| HeadCount {
+                    head: heads.to_string(),
+                    parameters: ParameterCounts::with_heads(config, *heads),
+                })
                 .collect(),
             compute_parameters: compute_parameters(config),
             normalized_cost: normalized_cost(config, RELEASED_STEPS, RELEASED_TOKENS_PER_BATCH),

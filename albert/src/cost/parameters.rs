@@ -1,10 +1,9 @@
-//! Exact parameter counts: V·E + (P+2)·E + 2E, E·H + H, sets · [4(H²+H) + 2H] and sets · [2HF + F + H + 2H], H² + H.
-
-use std::fmt;
+//! Exact parameter counts, from the declaration of the model's parameters.
 
 use serde::Serialize;
 
-use crate::config::AlbertConfig;
+use crate::config::{AlbertConfig, Heads};
+use crate::model::parameters;
 
 /// Parameters by component. Tied weights are counted once, with the embeddings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,11 +20,11 @@ pub struct ParameterCounts {
     pub embedding_map: u64,
     /// One attention block with its LayerNorm: 4(H² + H) + 2H.
     pub attention_block: u64,
-    /// How many sets of attention weights exist.
+    /// Number of sets of attention weights.
     pub attention_sets: u64,
     /// One feed-forward block with its LayerNorm: 2HF + F + H + 2H.
     pub ffn_block: u64,
-    /// How many sets of feed-forward weights exist.
+    /// Number of sets of feed-forward weights.
     pub ffn_sets: u64,
     /// H² + H.
     pub pooler: u64,
@@ -35,88 +34,43 @@ pub struct ParameterCounts {
     pub sop_head: u64,
 }
 
-/// What stands on top of the encoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Head {
-    /// `AlbertModel`: the pooler alone.
-    Model,
-    /// The encoder without pooler.
-    Encoder,
-    /// `AlbertForMaskedLM`: MLM head, no pooler.
-    MaskedLm,
-    /// `AlbertForPreTraining`: pooler, MLM and SOP heads.
-    PreTraining,
-    /// `AlbertForSequenceClassification` with that many classes; 1 is a regression.
-    SequenceClassification(usize),
-    /// `AlbertForMultipleChoice`: one score from the pooler.
-    MultipleChoice,
-    /// `AlbertForTokenClassification` with that many classes, no pooler.
-    TokenClassification(usize),
-    /// `AlbertForQuestionAnswering`: start and end, no pooler.
-    QuestionAnswering,
-    /// The released graph for SQuAD v2: pooler, start, end given start, answerability.
-    SquadV2,
-}
-
-impl Head {
-    /// The heads that a report lists.
-    pub const LISTED: [Self; 9] = [
-        Self::Model,
-        Self::Encoder,
-        Self::MaskedLm,
-        Self::PreTraining,
-        Self::SequenceClassification(2),
-        Self::SequenceClassification(3),
-        Self::MultipleChoice,
-        Self::QuestionAnswering,
-        Self::SquadV2,
-    ];
-}
-
-impl fmt::Display for Head {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Model => f.write_str("AlbertModel"),
-            Self::Encoder => f.write_str("encoder without pooler"),
-            Self::MaskedLm => f.write_str("AlbertForMaskedLM"),
-            Self::PreTraining => f.write_str("AlbertForPreTraining"),
-            Self::SequenceClassification(1) => f.write_str("AlbertForSequenceClassification, regression"),
-            Self::SequenceClassification(classes) => {
-                write!(f, "AlbertForSequenceClassification, {classes} classes")
-            }
-            Self::MultipleChoice => f.write_str("AlbertForMultipleChoice"),
-            Self::TokenClassification(classes) => write!(f, "AlbertForTokenClassification, {classes} classes"),
-            Self::QuestionAnswering => f.write_str("AlbertForQuestionAnswering"),
-            Self::SquadV2 => f.write_str("SQuAD v2, as released"),
-        }
-    }
-}
+/// The heads that a report lists.
+pub(super) const LISTED: [Heads; 9] = [
+    Heads::MODEL,
+    Heads::ENCODER,
+    Heads::MASKED_LM,
+    Heads::PRE_TRAINING,
+    Heads::sequence_classification(2),
+    Heads::sequence_classification(3),
+    Heads::MULTIPLE_CHOICE,
+    Heads::QUESTION_ANSWERING,
+    Heads::SQUAD_V2,
+];
 
 impl ParameterCounts {
     /// Counts the parameters of `config`.
     pub fn new(config: &AlbertConfig) -> Self {
-        let [v, e, h, f, positions, segments] = [
-            config.vocab_size,
-            config.embedding_size,
-            config.hidden_size,
-            config.intermediate_size,
-            config.max_position_embeddings,
-            config.type_vocab_size,
-        ]
-        .map(|size| size as u64);
+        let parameters = parameters(config, Heads::PRE_TRAINING);
+        let count = |wanted: &dyn Fn(&str) -> bool| {
+            parameters.iter().filter(|info| wanted(&info.name)).map(|info| info.shape.elements() as u64).sum::<u64>()
+        };
+        let of = |prefix: &str| count(&|name| name.starts_with(prefix));
+        let is_attention = |name: &str| name.contains(".albert_layers.") && name.contains(".attention.");
+        let is_ffn = |name: &str| name.contains(".albert_layers.") && !name.contains(".attention.");
+        let (attention_sets, ffn_sets) = (config.attention_sets().len() as u64, config.ffn_sets().len() as u64);
         Self {
-            word_embeddings: v * e,
-            position_embeddings: positions * e,
-            segment_embeddings: segments * e,
-            embedding_layer_norm: 2 * e,
-            embedding_map: if config.has_embedding_map() { e * h + h } else { 0 },
-            attention_block: 4 * (h * h + h) + 2 * h,
-            attention_sets: config.attention_sets().len() as u64,
-            ffn_block: 2 * h * f + f + h + 2 * h,
-            ffn_sets: config.ffn_sets().len() as u64,
-            pooler: h * h + h,
-            mlm_head: h * e + e + 2 * e + v,
-            sop_head: 2 * h + 2,
+            word_embeddings: of("albert.embeddings.word_embeddings."),
+            position_embeddings: of("albert.embeddings.position_embeddings."),
+            segment_embeddings: of("albert.embeddings.token_type_embeddings."),
+            embedding_layer_norm: of("albert.embeddings.LayerNorm."),
+            embedding_map: of("albert.encoder.embedding_hidden_mapping_in."),
+            attention_block: count(&is_attention) / attention_sets,
+            attention_sets,
+            ffn_block: count(&is_ffn) / ffn_sets,
+            ffn_sets,
+            pooler: of("albert.pooler."),
+            mlm_head: of("predictions."),
+            sop_head: of("sop_classifier."),
         }
     }
 
@@ -135,27 +89,8 @@ impl ParameterCounts {
         self.embeddings() + self.embedding_map + self.layers()
     }
 
-    /// The parameters of the model with `head`.
-    pub fn with_head(config: &AlbertConfig, head: Head) -> u64 {
-        let counts = Self::new(config);
-        let h = config.hidden_size as u64;
-        let pooled = counts.encoder() + counts.pooler;
-        let classes = |classes: usize| classes as u64 * (h + 1);
-        match head {
-            Head::Model => pooled,
-            Head::Encoder => counts.encoder(),
-            Head::MaskedLm => counts.encoder() + counts.mlm_head,
-            Head::PreTraining => pooled + counts.mlm_head + counts.sop_head,
-            Head::SequenceClassification(n) => pooled + classes(n),
-            Head::MultipleChoice => pooled + classes(1),
-            Head::TokenClassification(n) => counts.encoder() + classes(n),
-            Head::QuestionAnswering => counts.encoder() + classes(2),
-            Head::SquadV2 => {
-                let start = h + 1;
-                let end = (2 * h * h + h) + 2 * h + (h + 1);
-                let answerable = (2 * h * h + h) + h;
-                pooled + start + end + answerable
-            }
-        }
+    /// The parameters of the model with `heads`.
+    pub fn with_heads(config: &AlbertConfig, heads: Heads) -> u64 {
+        parameters(config, heads).iter().map(|info| info.shape.elements() as u64).sum()
     }
 }

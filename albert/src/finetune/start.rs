@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 
+use engine::param::ParamInfo;
 use engine::{Cpu, EngineError, ParamStore};
 
 use super::{FinetuneError, FinetuneRecipe, SpanHead, SpanRecipe, name_of};
-use crate::checkpoint::{Heads, LoadReport, ModelFolder, ParameterSpec, TaskHead, parameters};
+use crate::checkpoint::{Heads, LoadReport, ModelFolder, TaskHead};
 use crate::config::{AlbertConfig, Family};
 use crate::model::Model;
 use crate::tasks::{Problem, listed};
@@ -163,7 +163,7 @@ impl Start {
             false => HeadOrigin::Initialized,
         };
         let wanted = if origin.is_taken() { heads } else { Heads { task: None, ..heads } };
-        let take = |spec: &ParameterSpec, values: &[f32]| {
+        let take = |spec: &ParamInfo, values: &[f32]| {
             let id = params.find(&spec.name).ok_or_else(|| EngineError::Parameter {
                 name: spec.name.clone(),
                 problem: "not a parameter of the task's model".into(),
@@ -181,7 +181,7 @@ impl Start {
         };
         let known = |name: &String| report.loaded.contains(name) || report.fresh.contains(name);
         let fresh: Vec<String> =
-            parameters(&config, heads).into_iter().map(|spec| spec.name).filter(|name| !known(name)).collect();
+            params.ids().map(|id| params.name(id).to_owned()).filter(|name| !known(name)).collect();
         report.fresh.extend(fresh);
         params.draw(cpu, recipe.seed, |info| report.fresh.contains(&info.name))?;
         Ok(Self { config, family: reading.family, tokenizer, model, params, report, head: origin })
@@ -190,8 +190,5 @@ impl Start {
 
 /// Loads the tokenizer of a model folder.
 pub(super) fn tokenizer_of(files: &ModelFolder) -> Result<Tokenizer, FinetuneError> {
-    let folder: &Path = files.path();
-    let tokenizer = Tokenizer::load(folder)?;
-    tokenizer.expect_vocab_size(files.config().config.vocab_size)?;
-    Ok(tokenizer)
+    Ok(files.tokenizer()?)
 }

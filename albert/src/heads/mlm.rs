@@ -1,29 +1,31 @@
 //! Masked language modeling: the encoder's output at the masked positions back to pieces.
 
-use engine::ops::{self, CrossEntropyOutput, Norm};
-use engine::{EngineError, ParamId, Tape, Var};
+use engine::nn::{LayerNorm, Linear, Module};
+use engine::ops::{self, CrossEntropyOutput};
+use engine::{EngineError, Init, ParamId, ParamScope, Tape, Var};
 
 use crate::config::AlbertConfig;
-use crate::model::{Finder, Linear};
 
 /// Dense H → E, activation, LayerNorm, then the word embeddings as decoder with a bias of its own.
 #[derive(Clone, Debug)]
 pub struct MlmHead {
     dense: Linear,
-    norm: Norm,
+    norm: LayerNorm,
     activation: ops::Activation,
     decoder: ParamId,
     bias: ParamId,
 }
 
 impl MlmHead {
-    pub(crate) fn find(find: &Finder<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
+    /// A head whose decoder is the table `words` `[V, E]`.
+    pub(crate) fn new(scope: &mut ParamScope<'_>, config: &AlbertConfig, words: ParamId) -> Result<Self, EngineError> {
+        let e = config.embedding_size;
         Ok(Self {
-            dense: find.linear("predictions.dense.")?,
-            norm: find.norm("predictions.LayerNorm.")?,
+            dense: Linear::new(&mut scope.scope("dense"), e, config.hidden_size)?,
+            norm: LayerNorm::new(&mut scope.scope("LayerNorm"), e, config.layer_norm_eps as f32)?,
             activation: config.hidden_act.into(),
-            decoder: find.param("albert.embeddings.word_embeddings.weight")?,
-            bias: find.param("predictions.bias")?,
+            decoder: words,
+            bias: scope.add("bias", [config.vocab_size], Init::Zeros)?,
         })
     }
 
@@ -35,7 +37,7 @@ impl MlmHead {
         let x = ops::gather_rows(tape, x, positions)?; // [M, H]
         let h = self.dense.forward(tape, &x)?; // [M, E]
         let h = ops::activation(tape, &h, self.activation)?;
-        ops::layer_norm(tape, &h, self.norm)
+        self.norm.forward(tape, &h)
     }
 
     /// The loss of `labels` `[M]` at `positions` `[M]`, divided by `denominator`.

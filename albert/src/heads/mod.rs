@@ -14,10 +14,15 @@
 
 mod mlm;
 mod sentence;
+mod span;
 mod squad_v2;
 mod task;
 
 pub use mlm::MlmHead;
 pub use sentence::{Pooler, SentenceHead};
+pub use span::SpanHead;
 pub use squad_v2::SquadV2Head;
-pub use task::{Classifier, SpanHead, Task};
+pub use task::{Classifier, Task};
+
+/// Dropout site of the heads, above all of the encoder's.
+const SITE: u64 = u32::MAX as u64;

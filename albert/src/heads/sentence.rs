@@ -1,9 +1,8 @@
 //! The pooler and the sentence-order head on it.
 
+use engine::nn::{Linear, Module};
 use engine::ops::{self, CrossEntropyOutput};
-use engine::{EngineError, Tape, Var};
-
-use crate::model::{Finder, Linear};
+use engine::{EngineError, ParamScope, Tape, Var};
 
 /// tanh(x·Wᵀ + b) of the first token of each sequence.
 #[derive(Clone, Debug)]
@@ -12,8 +11,8 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    pub(crate) fn find(find: &Finder<'_>) -> Result<Self, EngineError> {
-        Ok(Self { dense: find.linear("albert.pooler.")? })
+    pub(crate) fn new(scope: &mut ParamScope<'_>, h: usize) -> Result<Self, EngineError> {
+        Ok(Self { dense: Linear::new(scope, h, h)? })
     }
 
     /// p `[B, H]` of the encoder's output `[T, H]`; `first_tokens` `[B]` are the rows of the `[CLS]` tokens.
@@ -34,8 +33,8 @@ pub struct SentenceHead {
 }
 
 impl SentenceHead {
-    pub(crate) fn find(find: &Finder<'_>) -> Result<Self, EngineError> {
-        Ok(Self { classifier: find.linear("sop_classifier.classifier.")? })
+    pub(crate) fn new(scope: &mut ParamScope<'_>, h: usize) -> Result<Self, EngineError> {
+        Ok(Self { classifier: Linear::new(&mut scope.scope("classifier"), 2, h)? })
     }
 
     /// Logits `[B, 2]` of the pooler's output `[B, H]`.

@@ -12,14 +12,15 @@
 //! The tanh of `end` and `answer` and the missing bias of a1 are the released code's (`squad_utils.py`); Hugging Face has
 //! no such head.
 
-use engine::ops::{self, Dropout, Norm, Sequences, Transpose};
-use engine::{EngineError, ParamId, Tape, Var};
+use engine::nn::{LayerNorm, Linear, Module};
+use engine::ops::{self, Dropout, Sequences, Transpose};
+use engine::{EngineError, ParamBuilder, Tape, Var};
 
-use super::task::{SITE, column, span_losses};
+use super::SITE;
+use super::span::{column, span_losses};
 use crate::config::AlbertConfig;
-use crate::model::{Finder, Linear};
 
-/// What is added to the logit of a token that cannot be an answer.
+/// Added to the logit of a token that cannot be an answer.
 const NEVER: f32 = -1e30;
 
 /// Start, end given a start, and whether the question has an answer.
@@ -27,24 +28,26 @@ const NEVER: f32 = -1e30;
 pub struct SquadV2Head {
     start: Linear,
     end_dense: Linear,
-    end_norm: Norm,
+    end_norm: LayerNorm,
     end: Linear,
     answer_dense: Linear,
-    answer: ParamId,
+    answer: Linear,
     dropout_rate: f32,
 }
 
 impl SquadV2Head {
-    pub(super) fn find(find: &Finder<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
-        Ok(Self {
-            start: find.linear("start_logits.dense.")?,
-            end_dense: find.linear("end_logits.dense_0.")?,
-            end_norm: find.norm("end_logits.LayerNorm.")?,
-            end: find.linear("end_logits.dense_1.")?,
-            answer_dense: find.linear("answer_class.dense_0.")?,
-            answer: find.param("answer_class.dense_1.weight")?,
-            dropout_rate: config.classifier_dropout_prob as f32,
-        })
+    pub(super) fn new(builder: &mut ParamBuilder, config: &AlbertConfig) -> Result<Self, EngineError> {
+        let h = config.hidden_size;
+        let start = Linear::new(&mut builder.scope("start_logits.dense"), 1, h)?;
+        let mut end = builder.scope("end_logits");
+        let end_dense = Linear::new(&mut end.scope("dense_0"), h, 2 * h)?;
+        let end_norm = LayerNorm::new(&mut end.scope("LayerNorm"), h, config.layer_norm_eps as f32)?;
+        let end = Linear::new(&mut end.scope("dense_1"), 1, h)?;
+        let mut answer = builder.scope("answer_class");
+        let answer_dense = Linear::new(&mut answer.scope("dense_0"), h, 2 * h)?;
+        let answer = Linear::without_bias(&mut answer.scope("dense_1"), 1, h)?;
+        let dropout_rate = config.classifier_dropout_prob as f32;
+        Ok(Self { start, end_dense, end_norm, end, answer_dense, answer, dropout_rate })
     }
 
     /// The mask that [`start_logits`](Self::start_logits) and [`end_logits`](Self::end_logits) add: `is_hidden[t]` for
@@ -73,7 +76,7 @@ impl SquadV2Head {
     pub fn end_logits(&self, tape: &Tape<'_>, x: &Var, start_rows: &Var, mask: &Var) -> Result<Var, EngineError> {
         let starts = ops::gather_rows(tape, x, start_rows)?;
         let h = self.end_dense.forward(tape, &ops::concat(tape, &[x, &starts], 1)?)?;
-        let h = ops::layer_norm(tape, &ops::tanh(tape, &h)?, self.end_norm)?;
+        let h = self.end_norm.forward(tape, &ops::tanh(tape, &h)?)?;
         let z = self.end.forward(tape, &h)?;
         ops::add(tape, &column(tape, &z, 0)?, mask)
     }
@@ -108,7 +111,7 @@ impl SquadV2Head {
         let h = self.answer_dense.forward(tape, &ops::concat(tape, &[&features, &first], 1)?)?;
         let h = ops::tanh(tape, &h)?;
         let dropout = dropout.map(|seed| Dropout { seed, site: SITE, rate: self.dropout_rate });
-        let z = ops::linear(tape, &ops::dropout(tape, &h, dropout)?, self.answer, None)?;
+        let z = self.answer.forward(tape, &ops::dropout(tape, &h, dropout)?)?;
         column(tape, &z, 0)
     }
 

@@ -1,7 +1,8 @@
-//! A block from small operations: the definition that the fused operation is held against.
+//! A block of small operations: the reference for tests of the fused operation.
 //!
 //! One sequence after another, every score in memory: 4·A·S² bytes a sequence and block. For reading and for tests.
 
+use engine::nn::Module;
 use engine::ops::{self, Dropout, Transpose};
 use engine::{EngineError, Tape, Var};
 
@@ -69,7 +70,7 @@ pub(super) fn probabilities(
 }
 
 /// Dropout of `[A, S, S]` probabilities. The fused operation numbers the rows of its mask token · A + head; so does this
-/// within a sequence, and tells sequences apart by the site: masks of the first sequence are the same in both.
+/// within a sequence; sequences differ in the site: masks of the first sequence are the same in both.
 fn drop_probabilities(
     tape: &Tape<'_>,
     probabilities: &Var,

@@ -7,10 +7,11 @@
 //! Tables have width E, far below H: V·E + E·H parameters instead of V·H (Lan et al. 2020, section 3.1). The map has no
 //! activation, no LayerNorm and no dropout behind it.
 
-use engine::ops::{self, Dropout, Norm};
-use engine::{EngineError, ParamId, Tape, Var};
+use engine::nn::{Embedding, LayerNorm, Linear, Module};
+use engine::ops::{self, Dropout};
+use engine::{EngineError, ParamId, ParamScope, Tape, Var};
 
-use super::{Finder, ForwardOptions, Inputs, Linear};
+use super::{ForwardOptions, Inputs};
 use crate::config::AlbertConfig;
 
 /// Dropout site of the embeddings; the encoder's begin behind it.
@@ -18,25 +19,33 @@ const SITE: u64 = 0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Embeddings {
-    word: ParamId,
-    position: ParamId,
-    segment: ParamId,
-    norm: Norm,
+    word: Embedding,
+    position: Embedding,
+    segment: Embedding,
+    norm: LayerNorm,
     map: Option<Linear>,
     dropout_rate: f32,
 }
 
 impl Embeddings {
-    pub(super) fn find(find: &Finder<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
-        let map = "albert.encoder.embedding_hidden_mapping_in.";
-        Ok(Self {
-            word: find.param("albert.embeddings.word_embeddings.weight")?,
-            position: find.param("albert.embeddings.position_embeddings.weight")?,
-            segment: find.param("albert.embeddings.token_type_embeddings.weight")?,
-            norm: find.norm("albert.embeddings.LayerNorm.")?,
-            map: config.has_embedding_map().then(|| find.linear(map)).transpose()?,
-            dropout_rate: config.hidden_dropout_prob as f32,
-        })
+    pub(super) fn new(albert: &mut ParamScope<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
+        let (e, h) = (config.embedding_size, config.hidden_size);
+        let mut scope = albert.scope("embeddings");
+        let mut table = |name, rows| Embedding::new(&mut scope.scope(name), rows, e);
+        let word = table("word_embeddings", config.vocab_size)?;
+        let position = table("position_embeddings", config.max_position_embeddings)?;
+        let segment = table("token_type_embeddings", config.type_vocab_size)?;
+        let norm = LayerNorm::new(&mut scope.scope("LayerNorm"), e, config.layer_norm_eps as f32)?;
+        let map = match config.has_embedding_map() {
+            true => Some(Linear::new(&mut albert.scope("encoder").scope("embedding_hidden_mapping_in"), h, e)?),
+            false => None,
+        };
+        Ok(Self { word, position, segment, norm, map, dropout_rate: config.hidden_dropout_prob as f32 })
+    }
+
+    /// The table of words, which is also the decoder of the MLM head.
+    pub(super) fn words(&self) -> ParamId {
+        self.word.table
     }
 
     pub(super) fn forward(
@@ -45,9 +54,11 @@ impl Embeddings {
         inputs: &Inputs,
         options: &ForwardOptions,
     ) -> Result<Var, EngineError> {
-        let lookups = [(&inputs.ids, self.word), (&inputs.segments, self.segment), (&inputs.positions, self.position)];
+        let Self { word, segment, position, .. } = self;
+        let lookups =
+            [(&inputs.ids, word.table), (&inputs.segments, segment.table), (&inputs.positions, position.table)];
         let x = ops::embedding_sum(tape, &lookups, options.dtype)?; // [T, E]
-        let x = ops::layer_norm(tape, &x, self.norm)?;
+        let x = self.norm.forward(tape, &x)?;
         let x =
             ops::dropout(tape, &x, options.dropout.map(|seed| Dropout { seed, site: SITE, rate: self.dropout_rate }))?;
         match self.map {

@@ -8,22 +8,24 @@
 //! x' = LayerNorm(y + dropout(f))                            [T, H]
 //! ```
 //!
-//! Post-LN, as in BERT. The last dropout is the released code's; Hugging Face forgets it (`ffn_output_dropout`).
+//! Post-LN, as in BERT. The last dropout is the released code's; Hugging Face lacks it (`ffn_output_dropout`).
 
-use engine::ops::{self, Dropout, EncoderLayer, LayerParams, Norm, Recompute};
-use engine::{EngineError, Tape, Var};
+use std::collections::HashMap;
+
+use engine::nn::{LayerNorm, Linear};
+use engine::ops::{self, Dropout, EncoderLayer, LayerParams, Recompute};
+use engine::{EngineError, ParamBuilder, ParamScope, Tape, Var};
 
 use super::composed;
-use super::{Finder, ForwardOptions, Inputs, Linear};
-use crate::checkpoint::block_prefix;
-use crate::config::{AlbertConfig, BlockId};
+use super::{ForwardOptions, Inputs};
+use crate::config::AlbertConfig;
 
-/// How the blocks are computed; the results differ in rounding alone.
+/// Implementation of the blocks; the results differ in rounding alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
-    /// Each as one operation with a backward pass of its own, which recomputes as told.
+    /// Each block as one operation with a handwritten backward pass, which recomputes activations.
     Fused(Recompute),
-    /// From small operations: slow, and plain to read.
+    /// Small operations: slow, for reading and tests.
     Reference,
 }
 
@@ -34,7 +36,7 @@ pub(super) struct AttentionWeights {
     pub(super) key: Linear,
     pub(super) value: Linear,
     pub(super) dense: Linear,
-    pub(super) norm: Norm,
+    pub(super) norm: LayerNorm,
 }
 
 /// The weights of the second half.
@@ -42,7 +44,29 @@ pub(super) struct AttentionWeights {
 pub(super) struct FfnWeights {
     pub(super) ffn: Linear,
     pub(super) ffn_output: Linear,
-    pub(super) norm: Norm,
+    pub(super) norm: LayerNorm,
+}
+
+impl AttentionWeights {
+    fn new(scope: &mut ParamScope<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
+        let h = config.hidden_size;
+        let mut scope = scope.scope("attention");
+        // Together they are one [3H, H] projection.
+        let [query, key, value] = Linear::contiguous(&mut scope, ["query", "key", "value"], h, h)?;
+        let dense = Linear::new(&mut scope.scope("dense"), h, h)?;
+        let norm = LayerNorm::new(&mut scope.scope("LayerNorm"), h, config.layer_norm_eps as f32)?;
+        Ok(Self { query, key, value, dense, norm })
+    }
+}
+
+impl FfnWeights {
+    fn new(scope: &mut ParamScope<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
+        let (h, f) = (config.hidden_size, config.intermediate_size);
+        let ffn = Linear::new(&mut scope.scope("ffn"), f, h)?;
+        let ffn_output = Linear::new(&mut scope.scope("ffn_output"), h, f)?;
+        let norm = LayerNorm::new(&mut scope.scope("full_layer_layer_norm"), h, config.layer_norm_eps as f32)?;
+        Ok(Self { ffn, ffn_output, norm })
+    }
 }
 
 /// A block as it runs.
@@ -56,17 +80,18 @@ impl Block {
     /// The block as one operation.
     fn fused(&self, shape: &Shape, dropout: &BlockDropout, recompute: Recompute) -> EncoderLayer {
         let Self { attention: a, ffn: f } = self;
+        let bias = |linear: Linear| linear.bias.expect("every layer of a block has a bias");
         EncoderLayer {
             params: LayerParams {
                 qkv_weight: [a.query.weight, a.key.weight, a.value.weight],
-                qkv_bias: [a.query.bias, a.key.bias, a.value.bias],
+                qkv_bias: [bias(a.query), bias(a.key), bias(a.value)],
                 attention_weight: a.dense.weight,
-                attention_bias: a.dense.bias,
+                attention_bias: bias(a.dense),
                 attention_norm: a.norm,
                 ffn_weight: f.ffn.weight,
-                ffn_bias: f.ffn.bias,
+                ffn_bias: bias(f.ffn),
                 ffn_output_weight: f.ffn_output.weight,
-                ffn_output_bias: f.ffn_output.bias,
+                ffn_output_bias: bias(f.ffn_output),
                 output_norm: f.norm,
             },
             attention: ops::Attention {
@@ -83,7 +108,7 @@ impl Block {
     }
 }
 
-/// The numbers that all blocks share.
+/// Sizes and rates of all blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) heads: usize,
@@ -109,31 +134,22 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    pub(super) fn find(find: &Finder<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
-        let attention = |id: BlockId| -> Result<AttentionWeights, EngineError> {
-            let prefix = block_prefix(id);
-            let linear = |name: &str| find.linear(&format!("{prefix}attention.{name}."));
-            Ok(AttentionWeights {
-                query: linear("query")?,
-                key: linear("key")?,
-                value: linear("value")?,
-                dense: linear("dense")?,
-                norm: find.norm(&format!("{prefix}attention.LayerNorm."))?,
-            })
-        };
-        let ffn = |id: BlockId| -> Result<FfnWeights, EngineError> {
-            let prefix = block_prefix(id);
-            Ok(FfnWeights {
-                ffn: find.linear(&format!("{prefix}ffn."))?,
-                ffn_output: find.linear(&format!("{prefix}ffn_output."))?,
-                norm: find.norm(&format!("{prefix}full_layer_layer_norm."))?,
-            })
-        };
-        let blocks = config
-            .blocks()
-            .iter()
-            .map(|block| Ok(Block { attention: attention(block.attention)?, ffn: ffn(block.ffn)? }))
-            .collect::<Result<_, EngineError>>()?;
+    pub(super) fn new(builder: &mut ParamBuilder, config: &AlbertConfig) -> Result<Self, EngineError> {
+        let (mut attentions, mut ffns) = (HashMap::new(), HashMap::new());
+        let mut blocks = Vec::with_capacity(config.num_blocks());
+        for block in config.blocks() {
+            let attention = match attentions.get(&block.attention) {
+                Some(shared) => *shared,
+                None => AttentionWeights::new(&mut builder.scope(&block.attention.to_string()), config)?,
+            };
+            let ffn = match ffns.get(&block.ffn) {
+                Some(shared) => *shared,
+                None => FfnWeights::new(&mut builder.scope(&block.ffn.to_string()), config)?,
+            };
+            attentions.insert(block.attention, attention);
+            ffns.insert(block.ffn, ffn);
+            blocks.push(Block { attention, ffn });
+        }
         let shape = Shape {
             heads: config.num_attention_heads,
             head_size: config.head_size(),
@@ -151,7 +167,7 @@ impl Encoder {
         x: Var,
         inputs: &Inputs,
         options: &ForwardOptions,
-        seen: &mut impl FnMut(usize, &Var) -> Result<(), EngineError>,
+        on_layer: &mut impl FnMut(usize, &Var) -> Result<(), EngineError>,
     ) -> Result<Var, EngineError> {
         let (mut x, mut at) = (x, 0);
         // Blocks that follow one another with the same weights are applications of one layer.
@@ -180,7 +196,7 @@ impl Encoder {
                     Blocks::Reference => composed::block(tape, &x, inputs, block, &self.shape, &dropout)?,
                 };
                 at += 1;
-                seen(at, &x)?;
+                on_layer(at, &x)?;
             }
         }
         Ok(x)

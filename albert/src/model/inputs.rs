@@ -18,7 +18,7 @@ pub struct Tokens<'a> {
     pub cu_seqlens: &'a [u32],
 }
 
-/// What the encoder reads of a batch.
+/// Inputs of the encoder: a batch on the tape.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     /// `[T]` ids.
@@ -27,13 +27,13 @@ pub struct Inputs {
     pub segments: Var,
     /// `[T]` positions.
     pub positions: Var,
-    /// Where sequences start, for attention.
+    /// Offsets of the sequences, for attention.
     pub sequences: Sequences,
     /// `[B]` the first token of each sequence.
     pub first_tokens: Var,
     /// Tokens of each sequence.
     pub lengths: Vec<u32>,
-    /// How many of them are keys, where an attention mask hides some; empty where none does.
+    /// Keys of each sequence, if an attention mask hides tokens; otherwise empty.
     pub keys: Vec<u32>,
 }
 
@@ -68,8 +68,8 @@ impl Inputs {
         })
     }
 
-    /// The same where only the first `keys[b]` tokens of sequence b are seen by others: what an attention mask hides
-    /// stands behind them, with the positions that it has.
+    /// The inputs with only the first `keys[b]` tokens of sequence b as keys: tokens that an attention mask hides come
+    /// after them, with their own positions.
     ///
     /// # Errors
     /// There are no such tokens, or there is not enough memory.

@@ -28,17 +28,16 @@ pub use encoder::Blocks;
 pub use engine::ops::Recompute;
 pub use inputs::{Inputs, Tokens};
 
-use engine::ops::{self, Norm};
+use engine::param::ParamInfo;
 use engine::philox::philox4x32;
-use engine::{DType, EngineError, Init, ParamBuilder, ParamId, ParamStore, Tape, Var};
+use engine::{DType, EngineError, Init, ParamBuilder, ParamStore, Tape, Var};
 
-use crate::checkpoint::{ParameterSpec, Start, parameters};
-use crate::config::{Activation, AlbertConfig, ConfigError, Heads};
+use crate::config::{AlbertConfig, ConfigError, Heads};
 use crate::heads::{MlmHead, Pooler, SentenceHead, Task};
 use embeddings::Embeddings;
 use encoder::Encoder;
 
-/// A model: which parameters play which part. The values are in a [`ParamStore`].
+/// A model: its layers, with the ids of their parameters. The values are in a [`ParamStore`].
 #[derive(Clone, Debug)]
 pub struct Model {
     config: AlbertConfig,
@@ -51,14 +50,14 @@ pub struct Model {
     task: Option<Task>,
 }
 
-/// How a pass is run.
+/// Options of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForwardOptions {
     /// Storage of activations: f32 or bf16.
     pub dtype: DType,
     /// Key of the dropout masks of this pass; `None` drops nothing, as in evaluation.
     pub dropout: Option<u64>,
-    /// How the encoder's blocks are computed.
+    /// Implementation of the encoder's blocks.
     pub blocks: Blocks,
 }
 
@@ -67,8 +66,8 @@ impl ForwardOptions {
     pub const EVALUATION: Self = Self { dtype: DType::F32, dropout: None, blocks: Blocks::Fused(Recompute::None) };
 }
 
-/// The key of the dropout masks of micro-batch `micro` of optimizer step `step`: a fresh one each time, the same
-/// whenever the step is done again.
+/// Key of the dropout masks of micro-batch `micro` of optimizer step `step`: another one for each, the same when the step
+/// is repeated.
 pub fn dropout_key(seed: u64, step: u64, micro: u32) -> u64 {
     // The last counter word keeps these numbers apart from others drawn under the same seed.
     let counter = [step as u32, (step >> 32) as u32, micro, u32::from_be_bytes(*b"drop")];
@@ -76,10 +75,10 @@ pub fn dropout_key(seed: u64, step: u64, micro: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// Why a model cannot be built.
+/// Error of building a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A number of the configuration is impossible.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The engine refused.
@@ -87,8 +86,36 @@ pub enum ModelError {
     Engine(#[from] EngineError),
 }
 
+/// The parameters of the model with `heads`, in the order in which they are stored in memory: embeddings, map, then for
+/// each block in the order of its first use query, key and value next to each other, and the heads.
+///
+/// Names and shapes are Hugging Face's, Linear weights `[out, in]`. A shared parameter exists once, under the name of the
+/// first layer that uses it.
+pub fn parameters(config: &AlbertConfig, heads: Heads) -> Vec<ParamInfo> {
+    let (_, builder) = Model::declare(config, heads).expect("the names of a model's parameters differ");
+    builder.infos().to_vec()
+}
+
 impl Model {
-    /// Lays the parameters out and draws their initial values: a normal of deviation `initializer_range` cut at two
+    /// The model and the declaration of its parameters: names, shapes and initial values in the order in which they are
+    /// stored in memory. Nothing is allocated or drawn.
+    ///
+    /// # Errors
+    /// Never for a valid configuration: two parameters have one name.
+    pub fn declare(config: &AlbertConfig, heads: Heads) -> Result<(Self, ParamBuilder), EngineError> {
+        let mut builder = ParamBuilder::with_weights(Init::TruncatedNormal(config.initializer_range as f32));
+        let mut albert = builder.scope("albert");
+        let embeddings = Embeddings::new(&mut albert, config)?;
+        let encoder = Encoder::new(&mut builder, config)?;
+        let (h, words) = (config.hidden_size, embeddings.words());
+        let pooler = heads.pooler.then(|| Pooler::new(&mut builder.scope("albert.pooler"), h)).transpose()?;
+        let mlm = heads.mlm.then(|| MlmHead::new(&mut builder.scope("predictions"), config, words)).transpose()?;
+        let sentence = heads.sop.then(|| SentenceHead::new(&mut builder.scope("sop_classifier"), h)).transpose()?;
+        let task = heads.task.map(|task| Task::new(&mut builder, config, task)).transpose()?;
+        Ok((Self { config: config.clone(), heads, embeddings, encoder, pooler, mlm, sentence, task }, builder))
+    }
+
+    /// Declares the parameters and draws their initial values: a normal of deviation `initializer_range` cut at two
     /// deviations for matrices and tables, 0 for biases, 1 for gains. A value depends on the seed and the parameter's
     /// name alone.
     ///
@@ -105,39 +132,15 @@ impl Model {
         Ok((model, params))
     }
 
-    /// Lays the parameters out, all zero: for values that are read from a file. [`ParamStore::draw`] draws the others as
+    /// Declares the parameters, all zero: for values that are read from a file. [`ParamStore::draw`] draws the others as
     /// [`Self::new`] does.
     ///
     /// # Errors
     /// The configuration is impossible, or there is not enough memory.
     pub fn allocate(config: &AlbertConfig, heads: Heads) -> Result<(Self, ParamStore), ModelError> {
         config.validate()?;
-        let mut builder = ParamBuilder::new();
-        for ParameterSpec { name, shape, start } in parameters(config, heads) {
-            let init = match start {
-                Start::TruncatedNormal => Init::TruncatedNormal(config.initializer_range as f32),
-                Start::Zeros => Init::Zeros,
-                Start::Ones => Init::Ones,
-            };
-            builder.add(name, &shape[..], init)?;
-        }
-        let params = builder.allocate()?;
-        Ok((Self::over(config, heads, &params)?, params))
-    }
-
-    /// The model whose parameters are those of `params`, by name.
-    fn over(config: &AlbertConfig, heads: Heads, params: &ParamStore) -> Result<Self, ModelError> {
-        let find = Finder { params, eps: config.layer_norm_eps as f32 };
-        Ok(Self {
-            config: config.clone(),
-            heads,
-            embeddings: Embeddings::find(&find, config)?,
-            encoder: Encoder::find(&find, config)?,
-            pooler: heads.pooler.then(|| Pooler::find(&find)).transpose()?,
-            mlm: heads.mlm.then(|| MlmHead::find(&find, config)).transpose()?,
-            sentence: heads.sop.then(|| SentenceHead::find(&find)).transpose()?,
-            task: heads.task.map(|task| Task::find(&find, config, task)).transpose()?,
-        })
+        let (model, builder) = Self::declare(config, heads)?;
+        Ok((model, builder.allocate()?))
     }
 
     /// The configuration.
@@ -178,25 +181,25 @@ impl Model {
         self.encode_with(tape, inputs, options, |_, _| Ok(()))
     }
 
-    /// The same, and what is between the blocks: `seen` is called with 0 and the encoder's input, then with n and the
-    /// output of block n.
+    /// [`encode`](Self::encode) with access to the layers: `on_layer` is called with 0 and the encoder's input, then with n
+    /// and the output of block n.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode), or what `seen` says.
+    /// As [`encode`](Self::encode), or as `on_layer`.
     pub fn encode_with(
         &self,
         tape: &Tape<'_>,
         inputs: &Inputs,
         options: &ForwardOptions,
-        mut seen: impl FnMut(usize, &Var) -> Result<(), EngineError>,
+        mut on_layer: impl FnMut(usize, &Var) -> Result<(), EngineError>,
     ) -> Result<Var, EngineError> {
         let x = self.embeddings.forward(tape, inputs, options)?; // [T, H]
-        seen(0, &x)?;
-        self.encoder.forward(tape, x, inputs, options, &mut seen)
+        on_layer(0, &x)?;
+        self.encoder.forward(tape, x, inputs, options, &mut on_layer)
     }
 
     /// The attention probabilities `[A, S, S]` of block `block` for each sequence, from the block's input `x` `[T, H]`,
-    /// in order. For looking at: the fused blocks never store them.
+    /// in order. For inspection: the fused blocks never store them.
     ///
     /// # Errors
     /// There is no such block, or the engine failed.
@@ -208,55 +211,5 @@ impl Model {
         block: usize,
     ) -> Result<Vec<Var>, EngineError> {
         self.encoder.attention_probabilities(tape, x, inputs, block)
-    }
-}
-
-/// Looks parameters up by name.
-pub(crate) struct Finder<'p> {
-    params: &'p ParamStore,
-    eps: f32,
-}
-
-impl Finder<'_> {
-    pub(crate) fn param(&self, name: &str) -> Result<ParamId, EngineError> {
-        self.params.find(name).ok_or_else(|| EngineError::Parameter {
-            name: name.to_owned(),
-            problem: "the store does not have it; build the store from the same configuration".to_owned(),
-        })
-    }
-
-    pub(crate) fn linear(&self, prefix: &str) -> Result<Linear, EngineError> {
-        Ok(Linear { weight: self.param(&format!("{prefix}weight"))?, bias: self.param(&format!("{prefix}bias"))? })
-    }
-
-    pub(crate) fn norm(&self, prefix: &str) -> Result<Norm, EngineError> {
-        Ok(Norm {
-            gain: self.param(&format!("{prefix}weight"))?,
-            bias: self.param(&format!("{prefix}bias"))?,
-            eps: self.eps,
-        })
-    }
-}
-
-/// The two parameters of y = x·Wᵀ + b.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Linear {
-    pub(crate) weight: ParamId,
-    pub(crate) bias: ParamId,
-}
-
-impl Linear {
-    pub(crate) fn forward(self, tape: &Tape<'_>, x: &Var) -> Result<Var, EngineError> {
-        ops::linear(tape, x, self.weight, Some(self.bias))
-    }
-}
-
-impl From<Activation> for ops::Activation {
-    fn from(activation: Activation) -> Self {
-        match activation {
-            Activation::GeluTanh => Self::GeluTanh,
-            Activation::GeluErf => Self::GeluErf,
-            Activation::Relu => Self::Relu,
-        }
     }
 }

@@ -37,7 +37,7 @@ pub const DEEPEST: usize = 128;
 pub const LARGEST_SETTINGS: u64 = 64 << 20;
 /// Largest file that is read whole: a vocabulary, a table, a set of questions.
 pub const LARGEST_FILE: u64 = 4 << 30;
-/// Most bytes that are read whole from a pipe or device, whose size cannot be known.
+/// Maximum bytes read from a pipe or device, whose size is unknown.
 pub const LARGEST_STREAM: u64 = 256 << 20;
 
 /// Memory that a reader of `bytes` bytes may take.
@@ -116,7 +116,7 @@ fn too_large(limit: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than the {limit} bytes that are read; split it"))
 }
 
-/// What a file that cannot be read as expected is, and what to do about it, where its first bytes tell.
+/// Kind of an unreadable file by its first bytes, and what to do about it.
 pub fn mistaken(bytes: &[u8]) -> Option<&'static str> {
     const KINDS: &[(&[u8], &str)] = &[
         (

@@ -1,7 +1,7 @@
-//! A list of work as a graph of the CUDA driver: a chain of nodes, each waiting for the one before.
+//! Recorded work as a graph of the CUDA driver: a chain of nodes, each waiting for the one before.
 //!
 //! The graph itself is kept beside the executable one, because its nodes are the names by which the latter is changed.
-//! What is changed holds for the next launch; launches that wait or run keep what they were started with.
+//! A change applies to the next launch; launches that wait or run keep their arguments.
 //! Needs a driver for CUDA 12.0 or later.
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub(super) struct CudaGraph {
 // one at a time: they are behind a lock.
 unsafe impl Send for CudaGraph {}
 
-/// Calls `then` with a kernel as the driver wants it described.
+/// Calls `then` with the driver's description of a kernel.
 fn with_kernel<R>(
     session: &CudaSession,
     (function, launch, arguments): (FunctionHandle, Launch, &[Argument]),
@@ -189,7 +189,7 @@ impl Executable for CudaGraph {
 
 impl Drop for CudaGraph {
     fn drop(&mut self) {
-        // Nothing sensible can be done about errors here.
+        // Errors here have no remedy.
         if !self.executable.is_null() {
             // SAFETY: waits, because the graph may still run; takes nothing.
             let _ = unsafe { sys::cuCtxSynchronize() };

@@ -1,4 +1,4 @@
-//! What the engine asks of a GPU driver: modules, memory, copies, launches. Nothing about tensors.
+//! Interface of a GPU driver: modules, memory, copies, launches. Nothing about tensors.
 //!
 //! A small trait, so that the real driver ([`super::cuda`]) and a simulated one can stand behind the same device. All
 //! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait. Work that is known
@@ -38,32 +38,32 @@ pub enum Node {
     Launch {
         /// Which.
         function: FunctionHandle,
-        /// Its grid.
+        /// Grid, block and shared memory.
         launch: Launch,
-        /// What its PTX declares.
+        /// Arguments, as its PTX declares them.
         arguments: Vec<Argument>,
     },
     /// `bytes` bytes, at least one, from one place on the device to another that it does not overlap.
     Copy {
-        /// Where to.
+        /// First byte written.
         target: DeviceAddress,
-        /// Where from.
+        /// First byte read.
         source: DeviceAddress,
-        /// How many.
+        /// Number of bytes.
         bytes: usize,
     },
     /// `bytes` bytes, at least one, set to `value`.
     Fill {
-        /// Where.
+        /// First byte written.
         target: DeviceAddress,
-        /// How many.
+        /// Number of bytes.
         bytes: usize,
         /// To what.
         value: u8,
     },
 }
 
-/// How [`Driver::run_graph`] came by its graph.
+/// Origin of the graph of a [`Driver::run_graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphUse {
     /// It is the first of its kind.
@@ -72,7 +72,7 @@ pub enum GraphUse {
     Changed(usize),
 }
 
-/// What a device says of itself.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
     /// Device name as reported by the driver.
@@ -142,9 +142,9 @@ pub enum DriverError {
     /// There are fewer devices than that.
     #[error("GPU {asked} does not exist: there are {present}")]
     Ordinal {
-        /// The number asked for, from 0.
+        /// The requested number, from 0.
         asked: usize,
-        /// How many there are.
+        /// Number of devices.
         present: usize,
     },
     /// The driver's compiler refused the text of a kernel.
@@ -152,15 +152,15 @@ pub enum DriverError {
     Ptx {
         /// The function looked for.
         entry: String,
-        /// What the compiler wrote.
+        /// Log of the compiler.
         log: String,
     },
     /// A kernel was refused, or found to do what it must not.
     #[error("kernel {entry}: {reason}")]
     Kernel {
-        /// Its entry.
+        /// Entry of the kernel.
         entry: String,
-        /// What the driver says.
+        /// Error of the driver.
         reason: String,
     },
     /// A call failed.
@@ -168,14 +168,14 @@ pub enum DriverError {
     Call {
         /// The driver's function.
         call: &'static str,
-        /// Its error.
+        /// Error of the driver.
         reason: String,
     },
 }
 
 /// A device that runs PTX.
 pub trait Driver: Send + Sync + fmt::Debug {
-    /// What the device is.
+    /// Properties of the device.
     fn info(&self) -> &GpuInfo;
 
     /// Compiles the text of a module and finds `entry` in it. Kept until the driver is dropped.
@@ -221,7 +221,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The shape is not possible on this device. Faults of the kernel itself come with a later call.
     fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError>;
 
-    /// Whether [`Driver::run_graph`] can be called.
+    /// True if [`Driver::run_graph`] can be called.
     fn has_graphs(&self) -> bool;
 
     /// Does what `nodes` say, one after another, started by one call. A graph of the same functions in the same order that

@@ -10,7 +10,7 @@
 //!                                                 what used the memory before is done with it by then)
 //! ```
 //!
-//! The same code drives a real GPU and the simulated one: behind it stands a [`Driver`].
+//! The same code drives a real GPU and the simulated one, through a [`Driver`].
 
 use super::{
     driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, Node},
@@ -49,7 +49,7 @@ struct Inner {
     recorder: Mutex<Recorder>,
     /// Bytes that the driver has given and not got back.
     given: AtomicU64,
-    /// Allocations that nobody uses now, by size.
+    /// Free allocations, by size.
     free: Mutex<HashMap<usize, Vec<DeviceAddress>>>,
 }
 
@@ -63,7 +63,7 @@ impl Gpu {
     /// The GPU behind `driver`, with `host` for the processor's part of the work.
     ///
     /// # Errors
-    /// Its instruction set is older than the kernels need.
+    /// The GPU is older than the kernels need.
     pub fn new(driver: impl Driver + 'static, host: Cpu) -> Result<Self> {
         let info = driver.info();
         let sm = match info.compute_capability {
@@ -93,12 +93,12 @@ impl Gpu {
         *lock(&self.0.graphs) = graphs;
     }
 
-    /// What became of recorded steps.
+    /// Counts of recorded steps.
     pub fn graph_report(&self) -> GraphReport {
         lock(&self.0.recorder).report()
     }
 
-    /// Whether a step is to be recorded that does `work`, if that is known.
+    /// True if a step that does `work` is to be recorded.
     pub(crate) fn wants_graph(&self, work: Option<Work>) -> bool {
         self.0.driver.has_graphs()
             && match *lock(&self.0.graphs) {
@@ -135,7 +135,7 @@ impl Gpu {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// What the device is.
+    /// Properties of the device.
     pub fn info(&self) -> &GpuInfo {
         self.0.driver.info()
     }
@@ -145,7 +145,7 @@ impl Gpu {
         &self.0.host
     }
 
-    /// What kernels are written for.
+    /// Instruction set that kernels are generated for.
     pub fn sm(&self) -> Sm {
         self.0.sm
     }
@@ -222,7 +222,7 @@ impl Gpu {
         Ok(DeviceBlock { gpu: self.clone(), address, bytes: rounded })
     }
 
-    /// Gives memory that nobody uses back to the driver.
+    /// Gives free memory back to the driver.
     fn release_unused(&self) -> Result<(), DriverError> {
         let (_guard, driver) = self.in_order()?;
         // What was started may still use it.

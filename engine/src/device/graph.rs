@@ -15,7 +15,7 @@ use super::driver::{DriverError, FunctionHandle, GraphUse, Node};
 /// ragged ends.
 const KEPT: usize = 12;
 
-/// What the nodes of a graph must keep: changing it takes another graph.
+/// Properties of the nodes that an update cannot change: another value needs another graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Launch(FunctionHandle),
@@ -40,7 +40,7 @@ impl Node {
 
 /// A graph as its driver has it.
 pub(super) trait Executable: Sized {
-    /// What the driver needs for it.
+    /// Driver of the graph.
     type Driver: ?Sized;
 
     /// A graph of `nodes`, one after another.

@@ -91,7 +91,7 @@ pub(crate) fn size(value: usize) -> Argument {
     Argument::U32(u32::try_from(value).expect("tensors on a GPU have fewer than 2^32 elements"))
 }
 
-/// Whether a kernel may move 16 bytes at a time from all of these addresses.
+/// True if a kernel may load 16 bytes at a time from all of these addresses.
 pub(crate) fn aligned(addresses: &[DeviceAddress]) -> bool {
     addresses.iter().all(|address| address.0.is_multiple_of(16))
 }

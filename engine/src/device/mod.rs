@@ -1,4 +1,4 @@
-//! Where work runs, and what hardware there is.
+//! Devices: CPU, GPU, simulated GPU.
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -26,17 +26,17 @@ use crate::{
 };
 use kernels::Cpu;
 
-/// Where tensors live and kernels run. Closed: code that matches on it knows all there are.
+/// Device of tensors and kernels. A closed enum: a match on it covers all devices.
 #[derive(Clone, Debug)]
 pub enum Device {
-    /// The processor, with its instruction set and threads.
+    /// The CPU, with its instruction set and threads.
     Cpu(Cpu),
     /// A GPU, real or simulated.
     Cuda(Gpu),
 }
 
 impl Device {
-    /// The processor as the environment asks for it (see [`Cpu::detect`]).
+    /// The CPU, as `ALBERT_ISA` and `ALBERT_THREADS` configure it (see [`Cpu::detect`]).
     ///
     /// # Errors
     /// `ALBERT_ISA` or `ALBERT_THREADS` is unusable.
@@ -91,7 +91,7 @@ impl Device {
         Ok(Self::Cuda(gpu))
     }
 
-    /// The processor: where kernels run, or where the host's part of the work does.
+    /// The CPU: the device itself, or the host of the GPU.
     pub fn processor(&self) -> &Cpu {
         match self {
             Self::Cpu(cpu) => cpu,
@@ -99,8 +99,8 @@ impl Device {
         }
     }
 
-    /// What it can do at most: measured on a processor, which takes half a second; as the driver says of a GPU
-    /// ([`GpuInfo::peak`]), if it does.
+    /// Peak of the device: measured on a CPU, in half a second; as the driver reports of a GPU ([`GpuInfo::peak`]), if it
+    /// does.
     pub fn peak(&self) -> Option<Peak> {
         match self {
             Self::Cpu(cpu) => Some(Peak::measured(cpu)),

@@ -31,7 +31,7 @@ const LARGE: usize = 4 << 20;
 /// Uploads begin at multiples of this in their staging memory.
 const ALIGN: usize = 256;
 
-/// What the host pays to start a kernel, in seconds: the driver's call (2 to 3 µs) and the engine's own work. Predicted.
+/// Host time of a kernel launch in seconds: the driver's call (2 to 3 µs) and the engine's own work. Predicted.
 const LAUNCH_SECONDS: f64 = 5e-6;
 
 /// When steps on a GPU are started as graphs.
@@ -47,7 +47,7 @@ pub enum Graphs {
 }
 
 impl Graphs {
-    /// What `ALBERT_GRAPHS` says: `on`, `off` or `auto`, which is also what holds where it is not set.
+    /// Value of `ALBERT_GRAPHS`: `on`, `off` or `auto`, which is the default.
     ///
     /// # Errors
     /// It says something else.
@@ -81,7 +81,7 @@ pub(crate) struct Work {
     seconds: f64,
 }
 
-/// What one multiprocessor of an H200 reaches at most.
+/// Peak of one multiprocessor of an H200.
 const MULTIPROCESSOR: Peak = {
     let GpuSpec { multiprocessors, tensor_flops, bandwidth, .. } = GpuSpec::H200;
     Peak { flops: tensor_flops / multiprocessors as f64, bandwidth: bandwidth / multiprocessors as f64 }
@@ -93,14 +93,14 @@ impl Work {
         self.seconds += cost.seconds(MULTIPROCESSOR.flops, MULTIPROCESSOR.bandwidth);
     }
 
-    /// Whether starting it takes longer than doing it, on so many multiprocessors. One that is slower than an H200's
+    /// True if launching takes longer than running, on so many multiprocessors. One that is slower than an H200's
     /// makes this say yes too often, where little is lost by it.
     pub(super) fn is_bound_by_launches(&self, multiprocessors: u32) -> bool {
         self.seconds / f64::from(multiprocessors.max(1)) < self.launches as f64 * LAUNCH_SECONDS
     }
 }
 
-/// What became of recorded work.
+/// Counts of recorded work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphReport {
     /// Lists started as a graph.
@@ -123,13 +123,13 @@ pub(super) struct Recorder {
     /// Steps that are being recorded.
     depth: u32,
     nodes: Vec<Node>,
-    /// What the uploads bring, each at a multiple of [`ALIGN`].
+    /// Bytes of the uploads, each at a multiple of [`ALIGN`].
     uploads: Vec<u8>,
     /// Which nodes they are, and where each begins.
     places: Vec<(usize, usize)>,
     /// Address and size of the staging memory.
     staging: Option<(DeviceAddress, usize)>,
-    /// Why a list could not be started whose step was over.
+    /// Error of a list that was submitted after its step.
     failed: Option<DriverError>,
     report: GraphReport,
 }
@@ -147,7 +147,7 @@ impl Recorder {
         }
     }
 
-    /// Whether work is gathered at the moment.
+    /// True while work is recorded.
     pub(super) fn is_on(&self) -> bool {
         self.depth > 0
     }

@@ -1,8 +1,8 @@
 //! The simulator of `ptx::sim` behind [`Driver`]: a GPU on any machine, for tests.
 //!
 //! It runs the very text that a real driver would get, and a kernel that does something forbidden (a race, an access
-//! outside its memory, a value that nobody wrote) is an error of the launch, with the line of the Rust source. It is some
-//! ten thousand times slower than what it stands for.
+//! outside its memory, an uninitialized value) is an error of the launch, with the line of the Rust source. It is some
+//! ten thousand times slower than a GPU.
 
 use super::{
     driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, GraphUse, Node},
@@ -25,7 +25,7 @@ pub struct SimulatedDriver {
 #[derive(Debug)]
 struct State {
     memory: Memory,
-    /// Modules with the entry that was asked for.
+    /// Modules, each with its entry.
     loaded: Vec<(Module, String)>,
 }
 
@@ -46,7 +46,7 @@ impl SimulatedDriver {
         Self { info, state, graphs: Mutex::default() }
     }
 
-    /// The same with so much memory.
+    /// A simulated GPU with so much memory.
     #[cfg(test)]
     pub(crate) fn with_memory(mut self, bytes: u64) -> Self {
         self.info.memory = bytes;

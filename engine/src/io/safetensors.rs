@@ -5,7 +5,7 @@
 //!   {"__metadata__": {"checksum": "xxh64:...", ...}, "name": {"dtype": "F32", "shape": [..], "data_offsets": [a, b]}}
 //! ```
 //!
-//! Read through a memory map: opening costs the header, and a tensor's bytes are paged in when it is asked for.
+//! Read through a memory map: opening reads the header, and a tensor's bytes are paged in at their first use.
 //! Files written here carry an XXH64 of every name, type, shape, metadata entry and data byte; it is verified when a
 //! file that has one is opened (one pass over the file). Files of others have none: they are checked for structure
 //! alone (see [`header`]), and nothing that they say makes the program reserve more memory than they have bytes.
@@ -80,7 +80,7 @@ impl Safetensors {
         Ok(file)
     }
 
-    /// The same, for files that only this program writes: one without a checksum is refused.
+    /// Opens a file of this program; one without a checksum is refused.
     ///
     /// # Errors
     /// As [`Safetensors::open`], and if the checksum is missing.
@@ -168,7 +168,7 @@ impl Safetensors {
         }
     }
 
-    /// The same as a vector.
+    /// A float tensor as a vector of f32.
     ///
     /// # Errors
     /// As [`Safetensors::read_f32`].
@@ -248,7 +248,7 @@ fn fill<T, const N: usize>(out: &mut [T], bytes: &[u8], convert: impl Fn([u8; N]
     }
 }
 
-/// What a tensor holds and how it is to be stored.
+/// Elements of a tensor and the type to store them in.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     /// Floats as they are.
@@ -306,11 +306,11 @@ fn write_items<T: Copy, const N: usize>(
 /// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct TensorOut<'a> {
-    /// Its name, unlike any other in the file.
+    /// Unique name in the file.
     pub name: String,
-    /// Its shape.
+    /// Shape.
     pub shape: Vec<usize>,
-    /// Its elements, row by row.
+    /// Elements, row by row.
     pub data: Data<'a>,
 }
 

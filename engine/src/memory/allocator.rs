@@ -9,7 +9,7 @@
 //! static ALLOCATOR: engine::memory::ProgramAllocator = engine::memory::ProgramAllocator;
 //! ```
 //!
-//! What was being written is left as after a kill: outputs are whole or not there (see [`crate::io`]).
+//! Files are left as after a kill: outputs are whole or not there (see [`crate::io`]).
 #![allow(unsafe_code)]
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -18,11 +18,11 @@ use std::{
 };
 
 thread_local! {
-    /// Whether this thread is in [`fallible`].
+    /// True while this thread is in [`fallible`].
     static FALLIBLE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `allocate`, whose refused requests are null and not the end of the process.
+/// Calls `allocate`; a refused request is null and does not end the process.
 pub(super) fn fallible<R>(allocate: impl FnOnce() -> R) -> R {
     let before = FALLIBLE.replace(true);
     let result = allocate();

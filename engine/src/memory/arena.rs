@@ -14,13 +14,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Where tensors get their memory. Cheap to clone; all clones are one arena.
+/// Allocator of tensors. Cheap to clone; all clones are one arena.
 #[derive(Clone, Debug, Default)]
 pub struct Arena(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where memory comes from, if not from the processor's heap.
+    /// GPU that the memory is on; `None` for host memory.
     gpu: Option<Gpu>,
     mode: Mode,
     poison: bool,
@@ -45,7 +45,7 @@ enum Mode {
     Planned(usize),
 }
 
-/// What an arena holds.
+/// Memory of an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaReport {
     /// Bytes of the block that all plans share.
@@ -103,7 +103,7 @@ impl Parts {
         Storage { bytes: self.bytes, backing, arena }
     }
 
-    /// All parts as one; `None` if one of them is still somebody's.
+    /// All parts as one; `None` if one of them is still in use.
     pub(crate) fn into_whole(self) -> Option<Storage> {
         Arc::into_inner(self.whole)
     }
@@ -254,7 +254,7 @@ impl Arena {
         }
     }
 
-    /// What the arena holds now.
+    /// Memory of the arena now.
     pub fn report(&self) -> ArenaReport {
         let state = self.state();
         ArenaReport {

@@ -1,4 +1,4 @@
-//! Where each request of a step goes in one block, decided before the first step.
+//! Memory planner: the place of each request of a step in one block, decided before the first step.
 //!
 //! Requests are placed by size, the largest first, each at the lowest offset where it meets none that lives at the same
 //! time (the greedy-by-size rule of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
@@ -6,7 +6,7 @@
 //! once.
 use super::block::ALIGN;
 
-/// What a dry run saw.
+/// An event of a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The next request, of so many bytes.

@@ -37,7 +37,7 @@ fn name(operation: Binary) -> &'static str {
     }
 }
 
-/// How `b` is repeated over `a`.
+/// Broadcasting of `b` over `a`.
 fn broadcast(a: &Shape, b: &Shape) -> Option<Broadcast> {
     let (_, cols) = a.rows_cols();
     match (&a[..], &b[..]) {

@@ -4,7 +4,7 @@
 //! S_h = softmax(scale · q_h·k_hᵀ)      ctx_h = dropout(S_h)·v_h      per sequence, per head h
 //! ```
 //!
-//! q, k and v lie side by side in one buffer [T, 3H], as one product makes them. The scores are never stored: forward
+//! q, k and v are contiguous in one buffer [T, 3H], the output of one GEMM. The scores are never stored: forward
 //! keeps the logarithm of each row's sum of exponentials, backward computes the scores again (see
 //! [`kernels::attention`]). Cost: 4·S·H FLOPs a token forward, 10·S·H backward.
 use super::check;
@@ -35,7 +35,7 @@ use ptx::{Sm, TensorMap};
 
 pub use kernels::attention::Attention;
 
-/// Where the sequences of a ragged batch lie: sequence b is rows offsets[b]..offsets[b + 1].
+/// Rows of the sequences of a ragged batch: sequence b is `offsets[b]..offsets[b + 1]`.
 #[derive(Clone, Debug)]
 pub struct Sequences {
     offsets: Var,
@@ -74,7 +74,7 @@ impl Sequences {
         })
     }
 
-    /// The same where only the first `keys[b]` tokens of sequence b are keys: the rest is hidden by an attention mask,
+    /// Sequences of which only the first `keys[b]` tokens are keys: the rest is hidden by an attention mask,
     /// and attends without being attended to.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Sequences {
         Ok(Self { keys: Some(tape.input([keys.len()], keys)?.value().clone()), ..all })
     }
 
-    /// What the kernels take.
+    /// Arguments of the kernels.
     fn ragged(&self) -> Ragged<'_> {
         Ragged { cu_seqlens: self.offsets.value().slice(), keys: self.keys.as_ref().map_or(&[], |keys| keys.slice()) }
     }
@@ -216,7 +216,7 @@ impl OnGpu<'_> {
         self.spec.dropout.filter(|dropout| dropout.rate > 0.0)
     }
 
-    /// Where q, k and v begin.
+    /// Addresses of q, k and v.
     fn parts(&self) -> [DeviceAddress; 3] {
         let h = self.spec.hidden();
         [0, h, 2 * h].map(|start| self.qkv.address().element(start, self.qkv.dtype().bytes()))
@@ -252,7 +252,7 @@ impl OnGpu<'_> {
         Some((kernel, maps.ok()?))
     }
 
-    /// Where q, k, v and dout begin.
+    /// Addresses of q, k, v and dout.
     fn parts_and(&self, dout: DeviceAddress) -> [u64; 4] {
         let [q, k, v] = self.parts();
         [q, k, v, dout].map(|matrix| matrix.0)

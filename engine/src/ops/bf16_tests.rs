@@ -124,7 +124,7 @@ fn operations_that_store_once_err_by_half_a_unit() {
     let mask = Some(Dropout { seed: 5, site: 2, rate: 0.1 });
     check_one_store("dropout", &x, &[], |tape, x, _| dropout(tape, &x[0], mask));
     let params = [weight(3, &[h]), weight(4, &[h])];
-    let norm = |p: &[ParamId]| Norm { gain: p[0], bias: p[1], eps: 1e-12 };
+    let norm = |p: &[ParamId]| LayerNorm { gain: p[0], bias: p[1], eps: 1e-12 };
     check_one_store("layer norm", &x, &params, |tape, x, p| layer_norm(tape, &x[0], norm(p)));
     // Halves, whose sum is exact.
     let two = [(&[t, h][..], 0.5), (&[t, h][..], 0.5)];

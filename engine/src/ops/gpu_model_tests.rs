@@ -25,7 +25,7 @@ struct Model {
     projection: [ParamId; 2],
     layer: EncoderLayer,
     transform: [ParamId; 2],
-    norm: Norm,
+    norm: LayerNorm,
     vocabulary_bias: ParamId,
     pooler: [ParamId; 2],
     classifier: [ParamId; 2],
@@ -48,7 +48,7 @@ fn model(e: usize, heads: usize, head_size: usize, recompute: Recompute) -> (Par
     let qkv_bias = [(); 3].map(|()| vector(h, Init::Uniform(0.3)));
     let biases = [h, h, 2 * h, h, e, h, 2].map(|n| vector(n, Init::Uniform(0.3)));
     let vocabulary_bias = vector(VOCABULARY, Init::Uniform(0.3));
-    let mut norm = |n| Norm { gain: vector(n, Init::Ones), bias: vector(n, Init::Uniform(0.2)), eps: 1e-12 };
+    let mut norm = |n| LayerNorm { gain: vector(n, Init::Ones), bias: vector(n, Init::Uniform(0.2)), eps: 1e-12 };
     let [attention_norm, output_norm, transform_norm] = [norm(h), norm(h), norm(e)];
     let pair = |i: usize| [weights[i], biases[i]];
     let params = LayerParams {

@@ -55,7 +55,7 @@ fn input(tape: &Tape<'_>, dtype: DType, shape: [usize; 2], values: &[f32]) -> Te
 
 /// dropout, residual and norm between two layers.
 fn network(tape: &Tape<'_>, x: &Var, ids: &[ParamId; 5]) -> Result<Var> {
-    let norm = Norm { gain: ids[2], bias: ids[3], eps: 1e-5 };
+    let norm = LayerNorm { gain: ids[2], bias: ids[3], eps: 1e-5 };
     let y = linear(tape, x, ids[0], Some(ids[1]))?;
     let dropped = dropout(tape, &y, Some(Dropout { seed: 4, site: 1, rate: 0.25 }))?;
     let y = layer_norm_residual(tape, &dropped, &y, norm)?;

@@ -5,8 +5,8 @@
 //! dx = dy·W           dW += dyᵀ·x        db += Σ_rows dy
 //! ```
 //!
-//! The weight is read from panels that are packed once per optimizer step (see [`crate::param`]). Several weights that lie
-//! side by side in the store are one wider layer: query, key and value are one product with N = 3H.
+//! The weight is read from panels that are packed once per optimizer step (see [`crate::param`]). Several weights that are
+//! contiguous in the store are one wider layer: query, key and value are one GEMM with N = 3H.
 //! Cost: 2·T·N·K FLOPs forward, twice that backward.
 use super::check;
 use crate::{
@@ -35,7 +35,7 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    /// Looks the parameters up; `weights` and `biases` lie side by side.
+    /// Finds the parameters; `weights` and `biases` are contiguous.
     pub(crate) fn new(
         tape: &Tape<'_>,
         operation: &'static str,
@@ -91,7 +91,7 @@ impl Dense {
         let panels = self.panels(tape, Side::Forward);
         tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
             Device::Cpu(cpu) => {
-                let (panels, spec) = (panels.expect("made for the processor"), Gemm::nt(rows, self.n, self.k));
+                let (panels, spec) = (panels.expect("packed for the CPU"), Gemm::nt(rows, self.n, self.k));
                 let values = tape.params().all_values();
                 floats!(x.dtype(), X => {
                     let epilogue = epilogue.map(|bias| &values[bias], |x| x.slice::<X>(), |x| x.slice_mut::<X>());
@@ -108,8 +108,7 @@ impl Dense {
         })
     }
 
-    /// y = act(x·Wᵀ + b) on the processor, in a step without gradients: the products are in 8-bit integers where the step
-    /// wants that.
+    /// y = act(x·Wᵀ + b) on the CPU, in a step without gradients; in int8 if the step is.
     pub(crate) fn infer(
         &self,
         tape: &Tape<'_>,
@@ -134,8 +133,8 @@ impl Dense {
         })
     }
 
-    /// The panels of the weight, on the processor; a GPU reads the weight as it lies. Asked for outside of a launch, so that
-    /// a dry run packs them and no step allocates.
+    /// The panels of the weight, on the CPU; a GPU reads the weight in place. Called outside of a launch, so that a dry run
+    /// packs them and no step allocates.
     fn panels(&self, tape: &Tape<'_>, side: Side) -> Option<Arc<PackedB>> {
         match tape.device() {
             Device::Cpu(cpu) => Some(tape.params().packed(cpu, self.weight.clone(), self.k, side)),
@@ -143,7 +142,7 @@ impl Dense {
         }
     }
 
-    /// The bias in the processor's memory, if there is one.
+    /// The bias in host memory, if there is one.
     fn bias_values<'t>(&self, tape: &Tape<'t>) -> Option<&'t [f32]> {
         self.bias.clone().map(|range| &tape.params().all_values()[range])
     }
@@ -193,7 +192,7 @@ impl Dense {
         let spec = Gemm::nn(rows, self.k, self.n);
         tape.launch_on(name, self.cost(rows, dy.dtype()), |device| match device {
             Device::Cpu(cpu) => {
-                let panels = panels.expect("made for the processor");
+                let panels = panels.expect("packed for the CPU");
                 floats!(dy.dtype(), X => {
                     let epilogue = Epilogue::activation_backward(activation, pre.slice::<X>());
                     gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), epilogue);
@@ -242,7 +241,7 @@ impl Dense {
         let spec = Gemm { beta, ..Gemm::nn(rows, self.k, self.n) };
         tape.launch_on(name, self.cost(rows, dy.dtype()), |device| match device {
             Device::Cpu(cpu) => {
-                let panels = panels.expect("made for the processor");
+                let panels = panels.expect("packed for the CPU");
                 floats!(dy.dtype(), X => {
                     gemm_packed(cpu, &spec, dy.slice::<X>(), &panels, dx.slice_mut::<X>(), Epilogue::NONE);
                 });

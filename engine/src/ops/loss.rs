@@ -26,7 +26,7 @@ use kernels::{
     operation::Cost,
 };
 
-/// A classification loss, and what reports want to know beside it.
+/// A classification loss with the figures that reports use.
 #[derive(Debug)]
 pub struct CrossEntropyOutput {
     /// Σ losses / denominator, one number, f32.
@@ -35,7 +35,7 @@ pub struct CrossEntropyOutput {
     pub losses: Tensor,
     /// The class of the greatest logit of each row, the first of equals: [M], u32.
     pub predictions: Tensor,
-    /// What they should be: [M], u32.
+    /// The labels: [M], u32.
     pub labels: Tensor,
 }
 

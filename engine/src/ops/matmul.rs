@@ -25,9 +25,9 @@ use kernels::{
 /// Which operands of [`matmul`] are transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Transpose {
-    /// A lies as [k, m].
+    /// A is stored as [k, m].
     pub a: bool,
-    /// B lies as [n, k].
+    /// B is stored as [n, k].
     pub b: bool,
 }
 

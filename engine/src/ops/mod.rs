@@ -31,7 +31,7 @@ pub use kernels::dropout::Dropout;
 pub use linear::linear;
 pub use loss::{CrossEntropyOutput, cross_entropy, projected_cross_entropy};
 pub use matmul::{Transpose, matmul};
-pub use norm::{Norm, layer_norm, layer_norm_residual};
+pub use norm::{LayerNorm, layer_norm, layer_norm_residual};
 pub use reduce::{mean, mean_squared_error, sum};
 pub use sequence_loss::sequence_cross_entropy;
 pub use softmax::softmax;

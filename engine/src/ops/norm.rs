@@ -26,9 +26,9 @@ use kernels::{
     operation::Cost,
 };
 
-/// What a layer normalization is made of.
+/// Parameters and ε of a layer normalization.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Norm {
+pub struct LayerNorm {
     /// γ [H].
     pub gain: ParamId,
     /// β [H].
@@ -37,7 +37,7 @@ pub struct Norm {
     pub eps: f32,
 }
 
-impl Norm {
+impl LayerNorm {
     pub(super) fn check(&self, tape: &Tape<'_>, operation: &str, x: &Var) -> Result<()> {
         let cols = x.shape().last().copied().unwrap_or(0);
         for id in [self.gain, self.bias] {
@@ -159,7 +159,7 @@ impl Norm {
     }
 }
 
-impl Norm {
+impl LayerNorm {
     /// Numbers of scratch that backward takes.
     fn scratch_len(&self, tape: &Tape<'_>, s: &Tensor) -> usize {
         match tape.device() {
@@ -186,20 +186,20 @@ fn cost(x: &Tensor, streams: usize) -> Cost {
 ///
 /// # Errors
 /// `x` holds integers, or gain or bias have another length than its rows.
-pub fn layer_norm(tape: &Tape<'_>, x: &Var, norm: Norm) -> Result<Var> {
+pub fn layer_norm(tape: &Tape<'_>, x: &Var, norm: LayerNorm) -> Result<Var> {
     let dtype = check::float("layer_norm", x)?;
     norm.check(tape, "layer_norm", x)?;
     let mut y = tape.alloc(*x.shape(), dtype)?;
     let mut stats = tape.alloc([x.shape().rows_cols().0, 2], DType::F32)?;
     norm.forward(tape, x.value(), None, None, &mut y, &mut stats)?;
-    tape.record_with_parameters(&[x], y, || LayerNorm { norm, s: x.value().clone(), stats, residual: false })
+    tape.record_with_parameters(&[x], y, || LayerNormOp { norm, s: x.value().clone(), stats, residual: false })
 }
 
 /// y = LayerNorm(x + residual) over the last dimension.
 ///
 /// # Errors
 /// As [`layer_norm`]; and if the two differ in shape or type.
-pub fn layer_norm_residual(tape: &Tape<'_>, x: &Var, residual: &Var, norm: Norm) -> Result<Var> {
+pub fn layer_norm_residual(tape: &Tape<'_>, x: &Var, residual: &Var, norm: LayerNorm) -> Result<Var> {
     let dtype = check::same_float("layer_norm_residual", &[x, residual])?;
     check::shape("layer_norm_residual", "the residual", residual, x.shape())?;
     norm.check(tape, "layer_norm_residual", x)?;
@@ -207,17 +207,17 @@ pub fn layer_norm_residual(tape: &Tape<'_>, x: &Var, residual: &Var, norm: Norm)
     let mut y = tape.alloc(*x.shape(), dtype)?;
     let mut stats = tape.alloc([x.shape().rows_cols().0, 2], DType::F32)?;
     norm.forward(tape, x.value(), Some(residual.value()), Some(&mut s), &mut y, &mut stats)?;
-    tape.record_with_parameters(&[x, residual], y, || LayerNorm { norm, s, stats, residual: true })
+    tape.record_with_parameters(&[x, residual], y, || LayerNormOp { norm, s, stats, residual: true })
 }
 
-struct LayerNorm {
-    norm: Norm,
+struct LayerNormOp {
+    norm: LayerNorm,
     s: Tensor,
     stats: Tensor,
     residual: bool,
 }
 
-impl Op for LayerNorm {
+impl Op for LayerNormOp {
     fn name(&self) -> &'static str {
         "layer_norm"
     }

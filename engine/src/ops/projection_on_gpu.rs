@@ -39,7 +39,7 @@ fn chunk_rows(rows: usize, vocabulary: usize) -> usize {
     rows.min(most)
 }
 
-/// Where the gradient of a chunk begins in scratch: behind the logits, at a multiple of 16 bytes.
+/// Offset of a chunk's gradient in scratch: behind the logits, at a multiple of 16 bytes.
 fn gradient_start(rows: usize, vocabulary: usize) -> usize {
     (chunk_rows(rows, vocabulary) * vocabulary).next_multiple_of(4)
 }
@@ -188,7 +188,7 @@ impl Gpu {
         self.run(&kernel, kernel.launch(rows, classes), &arguments)
     }
 
-    /// The same of sequences of `logits`, from logits, labels and offsets.
+    /// Cross-entropy over sequences of `logits`, from logits, labels and offsets.
     pub(super) fn sequence_cross_entropy(
         &self,
         [logits, labels, offsets]: [DeviceAddress; 3],

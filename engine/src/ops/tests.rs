@@ -102,7 +102,7 @@ fn operations_with_parameters_agree_with_differences() {
     let params = [weight(1, &[4, 3]), weight(2, &[4])];
     check("linear", &[(&[2, 5, 3], 1.0)], &params, |tape, x, p| linear(tape, &x[0], p[0], Some(p[1])));
     check("linear", &[(&[5, 3], 1.0)], &params[..1], |tape, x, p| linear(tape, &x[0], p[0], None));
-    let norm = |p: &[ParamId]| Norm { gain: p[0], bias: p[1], eps: 1e-12 };
+    let norm = |p: &[ParamId]| LayerNorm { gain: p[0], bias: p[1], eps: 1e-12 };
     let params = [weight(3, &[6]), weight(4, &[6])];
     check("layer norm", &[(&[4, 6], 2.0)], &params, |tape, x, p| layer_norm(tape, &x[0], norm(p)));
     let two = [(&[4, 6][..], 1.0), (&[4, 6][..], 1.0)];
@@ -194,11 +194,11 @@ fn gradients_are_never_cut() {
     let x = tape.leaf(Tensor::from_slice([2, 2], &[1f32, 2., 3., 4.]).unwrap()).unwrap();
     let y = Tensor::from_slice([2], &[1u32, 1]).unwrap();
     let error = tape.record_forward_only("argmax", &[&x], y.clone()).unwrap_err().to_string();
-    assert!(error.contains("argmax has no backward pass, but input 0 (shape [2, 2]) wants a gradient"), "{error}");
+    assert!(error.contains("argmax has no backward pass, but input 0 (shape [2, 2]) requires a gradient"), "{error}");
     assert!(tape.record_forward_only("argmax", &[&tape.detach(&x)], y).is_ok());
     let loss = sum(&tape, &tape.detach(&x)).unwrap();
     let error = tape.backward(&loss, &mut gradients).unwrap_err().to_string();
-    assert!(error.contains("nothing that the value depends on wants a gradient"), "{error}");
+    assert!(error.contains("nothing that the value depends on requires a gradient"), "{error}");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn errors_name_the_operation_and_the_shapes() {
     let float = |shape: &[usize]| tape.input(shape, &vec![0.5f32; shape.iter().product()]).unwrap();
     let ids = |values: &[u32]| tape.input([values.len()], values).unwrap();
     let bf16 = tape.input([2], &[half::bf16::ONE; 2]).unwrap();
-    let norm = Norm { gain: b, bias: b, eps: 1e-12 };
+    let norm = LayerNorm { gain: b, bias: b, eps: 1e-12 };
     let none = Transpose::NONE;
     let dropped = Some(Dropout { seed: 0, site: 0, rate: 1.0 });
     let sequences = Sequences::new(&tape, &[0, 2, 3]).unwrap();

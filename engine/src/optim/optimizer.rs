@@ -8,7 +8,7 @@
 //!
 //! As released with ALBERT: ε outside the root, no bias correction, norms over a whole parameter (a layer that is applied
 //! N times is one parameter), no bound on r. LAMB is You et al., "Large Batch Optimization for Deep Learning" (2020),
-//! AdamW is Loshchilov and Hutter (2019). Which parameters are decayed and adapted is the caller's rule.
+//! AdamW is Loshchilov and Hutter (2019). The caller chooses which parameters are decayed and adapted.
 //!
 //! Cost: bandwidth, 7 floats read or written a parameter (LAMB twice that).
 use crate::{
@@ -65,14 +65,14 @@ pub struct Optimizer {
     on_gpu: Option<OnGpu>,
 }
 
-/// What a GPU needs beside the moments.
+/// Buffers of a GPU beside the moments.
 #[derive(Debug)]
 struct OnGpu {
     cut: Blocks,
     /// [blocks, 4] and [tensors, 4] of it.
     blocks: Tensor,
     tensors: Tensor,
-    /// What changes from step to step [4].
+    /// Values of the step [4].
     step: Tensor,
     /// [blocks, 2] f64, as words.
     norms: Tensor,
@@ -175,7 +175,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// The same where parameters, gradients and moments are on a GPU.
+    /// [`Optimizer::step`] on a GPU.
     fn step_on(&mut self, gpu: &Gpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
         let number = self.step + 1;
         let step = Step { number, learning_rate: rate as f32, gradient_scale: 1.0 };
@@ -225,7 +225,7 @@ impl Optimizer {
         Ok([self.m.elements()?, self.v.elements()?])
     }
 
-    /// Puts moments back, which have seen `steps` steps.
+    /// Restores the moments after `steps` steps.
     ///
     /// # Errors
     /// Their lengths are not those of the parameters, or the GPU failed.

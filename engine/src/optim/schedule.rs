@@ -14,7 +14,7 @@
 //! warm-up and wastes no step on a rate of zero.
 use crate::error::{EngineError, Result};
 
-/// Where the decay begins.
+/// Rate from which the decay starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decay {
     /// At step 0, and the first step has rate 0: the released code.
@@ -36,7 +36,7 @@ pub struct Schedule {
     pub warmup: u64,
     /// Power of the decay: 1 is a straight line.
     pub power: f64,
-    /// Where the decay begins.
+    /// Rate from which the decay starts.
     pub decay: Decay,
 }
 

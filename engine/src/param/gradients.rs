@@ -34,7 +34,7 @@ impl Gradients {
         self.flat.is_empty()
     }
 
-    /// All gradients as a tensor, wherever they are.
+    /// All gradients as a tensor, on their device.
     pub fn tensor(&self) -> &Tensor {
         &self.flat
     }
@@ -45,7 +45,7 @@ impl Gradients {
         self.flat.slice()
     }
 
-    /// All gradients, to be changed.
+    /// All gradients, mutable.
     pub fn all_mut(&mut self) -> &mut [f32] {
         self.flat.slice_mut()
     }

@@ -6,27 +6,31 @@
 //!              └──── read as one [3H, H] matrix ───────┘
 //! ```
 //!
-//! Parameters lie in the order in which they were added, without gaps, so neighbors of one width are one matrix, one
-//! all-reduce can take all gradients, and an optimizer is one pass over flat memory.
+//! Parameters are stored in the order in which they were added, without gaps, so a contiguous range of one width is one
+//! matrix, one all-reduce takes all gradients, and an optimizer is one pass over flat memory.
 //!
-//! A weight that multiplies is packed into panels for the forward product and for the backward product. The panels
-//! remember the version they were packed from; an optimizer step raises the version, the next use packs again in
-//! place. So a weight is packed once a step, however many layers share it.
+//! The weight of a GEMM is packed into panels for the forward product and for the backward product. Panels keep the
+//! version of the values that they were packed from; an optimizer step raises the version, and the next use packs again
+//! in place. So a weight is packed once a step, however many layers share it.
 //!
-//! Inference in 8-bit integers has copies of its own (`quantized.rs`), as has a GPU (`on_gpu.rs`); each write of values increments `version`.
+//! Inference in 8-bit integers has copies of its own (`quantized.rs`), as has a GPU (`on_gpu.rs`); each write of values
+//! increments `version`.
 
+mod builder;
 #[cfg(test)]
 mod gpu_tests;
 mod gradients;
 mod on_gpu;
 mod quantized;
 
+pub use builder::{Init, ParamBuilder, ParamInfo, ParamScope};
 pub use gradients::Gradients;
 
 use crate::{
     device::Device,
     dtype::DType,
     error::{EngineError, Result},
+    io::Safetensors,
     memory::Arena,
     shape::Shape,
     tensor::Tensor,
@@ -34,7 +38,6 @@ use crate::{
 use kernels::{
     Cpu,
     gemm::{Layout, PackedB},
-    num::philox::Stream,
 };
 use on_gpu::OnGpu;
 use quantized::Quantized;
@@ -44,134 +47,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// How a parameter begins.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Init {
-    /// All zero: biases.
-    Zeros,
-    /// All one: gains.
-    Ones,
-    /// Normal with this standard deviation, redrawn beyond two of them: weights. (What is left has 0.88 of it.)
-    TruncatedNormal(f32),
-    /// Uniform between minus this and this.
-    Uniform(f32),
-}
-
 /// Names a parameter of a [`ParamStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(u32);
 
 impl ParamId {
-    /// Its position in the order of adding.
+    /// Position in the order of adding.
     pub fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-/// What is known of a parameter beside its values.
-#[derive(Clone, Debug)]
-pub struct ParamInfo {
-    /// Its name, unlike any other.
-    pub name: String,
-    /// Its shape.
-    pub shape: Shape,
-    /// Its place in the flat buffers.
-    pub range: Range<usize>,
-    /// Initial values.
-    pub init: Init,
-}
-
-impl ParamInfo {
-    /// True for matrices and tables, which start at random; false for biases and gains, which start at a constant.
-    pub fn is_weight(&self) -> bool {
-        !matches!(self.init, Init::Zeros | Init::Ones)
-    }
-}
-
-/// Collects parameters; [`ParamBuilder::build`] makes the buffers.
-#[derive(Debug, Default)]
-pub struct ParamBuilder {
-    infos: Vec<ParamInfo>,
-    ids: HashMap<String, ParamId>,
-    len: usize,
-}
-
-impl ParamBuilder {
-    /// No parameters yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds one behind those there are.
-    ///
-    /// # Errors
-    /// The name is taken.
-    pub fn add(&mut self, name: impl Into<String>, shape: impl Into<Shape>, init: Init) -> Result<ParamId> {
-        let (name, shape) = (name.into(), shape.into());
-        let id = ParamId(self.infos.len() as u32);
-        if self.ids.insert(name.clone(), id).is_some() {
-            return Err(EngineError::parameter(name, "added twice; every parameter needs a name of its own"));
-        }
-        let end = self.len + shape.elements();
-        self.infos.push(ParamInfo { name, shape, range: self.len..end, init });
-        self.len = end;
-        Ok(id)
-    }
-
-    /// Allocates the buffers and draws the initial values of all parameters: see [`ParamStore::draw`].
-    ///
-    /// # Errors
-    /// There is not enough memory.
-    pub fn build(self, cpu: &Cpu, seed: u64) -> Result<ParamStore> {
-        let mut store = self.allocate()?;
-        store.draw(cpu, seed, |_| true)?;
-        Ok(store)
-    }
-
-    /// Allocates the buffers, all values zero: for values that are read from a file, and [`ParamStore::draw`] for those
-    /// that are not.
-    ///
-    /// # Errors
-    /// There is not enough memory.
-    pub fn allocate(self) -> Result<ParamStore> {
-        Ok(ParamStore {
-            values: Tensor::new(&Arena::default(), [self.len], DType::F32)?,
-            infos: self.infos,
-            ids: self.ids,
-            host_version: 1,
-            version: 1,
-            packs: Mutex::default(),
-            quantized: Mutex::default(),
-            on_gpu: Mutex::default(),
-        })
-    }
-}
-
-/// Numbers drawn from one stream of the generator.
-const CHUNK: usize = 1 << 14;
-
-fn initialize(cpu: &Cpu, seed: u64, info: &ParamInfo, values: &mut [f32]) {
-    let hash = crate::io::hash64(info.name.as_bytes());
-    // The generator serves other purposes under the same seed; the constant keeps their streams apart.
-    let stream =
-        |chunk: usize| Stream::new(seed ^ 0x696e_6974_6961_6c73, [chunk as u32, hash as u32, (hash >> 32) as u32]);
-    match info.init {
-        Init::Zeros => values.fill(0.0),
-        Init::Ones => values.fill(1.0),
-        Init::TruncatedNormal(deviation) => cpu.for_each_chunk(values, CHUNK, |chunk, values| {
-            let mut stream = stream(chunk);
-            for value in values {
-                let mut draw = stream.normal();
-                while draw.abs() > 2.0 {
-                    draw = stream.normal();
-                }
-                *value = (draw * f64::from(deviation)) as f32;
-            }
-        }),
-        Init::Uniform(limit) => cpu.for_each_chunk(values, CHUNK, |chunk, values| {
-            let mut stream = stream(chunk);
-            values.iter_mut().for_each(|value| *value = limit * (2.0 * stream.next_f32() - 1.0));
-        }),
     }
 }
 
@@ -260,10 +143,10 @@ impl ParamStore {
         self.values.slice()
     }
 
-    /// All values, to be changed; packed copies are made again at their next use.
+    /// All values, mutable; packed copies are renewed at their next use.
     ///
     /// # Errors
-    /// Somebody still holds a parameter as a tensor, a [`crate::Var`] of an earlier step for instance.
+    /// A parameter is still held as a tensor, by a [`crate::Var`] of an earlier step for instance.
     pub fn all_values_mut(&mut self) -> Result<&mut [f32]> {
         if !self.values.is_unique() {
             return Err(params_borrowed_error());
@@ -274,7 +157,7 @@ impl ParamStore {
         Ok(self.values.slice_mut())
     }
 
-    /// Values of a parameter, to be changed.
+    /// Values of a parameter, mutable.
     ///
     /// # Errors
     /// As [`ParamStore::all_values_mut`].
@@ -294,12 +177,25 @@ impl ParamStore {
         self.all_values_mut()?;
         let values = self.values.slice_mut::<f32>();
         for info in self.infos.iter().filter(|info| wanted(info)) {
-            initialize(cpu, seed, info, &mut values[info.range.clone()]);
+            builder::initialize(cpu, seed, info, &mut values[info.range.clone()]);
         }
         Ok(())
     }
 
-    /// How often the values have changed.
+    /// Reads the values of the parameters that `wanted` selects from the tensors of their names; F16 and BF16 are converted.
+    ///
+    /// # Errors
+    /// A tensor is missing, has another shape or is not of a float type; or as [`ParamStore::all_values_mut`].
+    pub fn load(&mut self, file: &Safetensors, wanted: impl Fn(&ParamInfo) -> bool) -> Result<()> {
+        self.all_values_mut()?;
+        let values = self.values.slice_mut::<f32>();
+        for info in self.infos.iter().filter(|info| wanted(info)) {
+            file.read_f32(&info.name, &info.shape, &mut values[info.range.clone()])?;
+        }
+        Ok(())
+    }
+
+    /// Number of changes of the values.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -340,11 +236,11 @@ impl ParamStore {
         Ok(Gradients::new(flat, device.clone(), self.infos.iter().map(|info| info.range.clone()).collect()))
     }
 
-    /// The place of parameters that lie side by side and have `cols` columns each, or one dimension if `cols` is `None`:
+    /// The range of contiguous parameters that have `cols` columns each, or one dimension if `cols` is `None`:
     /// rows of one matrix, or parts of one vector.
     ///
     /// # Errors
-    /// They do not lie side by side or differ in width.
+    /// They are not contiguous or differ in width.
     pub fn contiguous_range(
         &self,
         operation: &'static str,
@@ -377,7 +273,7 @@ impl ParamStore {
         range.ok_or_else(|| EngineError::shape(operation, "no parameters were given"))
     }
 
-    /// The panels of the matrix [n, k] that lies at `range` of the values, packed at most once a version.
+    /// The panels of the matrix [n, k] at `range` of the values, packed at most once a version.
     pub(crate) fn packed(&self, cpu: &Cpu, range: Range<usize>, k: usize, side: Side) -> Arc<PackedB> {
         let n = range.len().checked_div(k).unwrap_or(0);
         let (depth, columns, layout) = match side {
@@ -409,7 +305,7 @@ impl ParamStore {
     }
 }
 
-/// Why values that somebody refers to are not changed.
+/// Error for a change of values that are still referred to.
 fn params_borrowed_error() -> EngineError {
     let problem = "cannot change while a tensor or variable of an earlier step still refers to it; drop it first";
     EngineError::parameter("(all)", problem)

@@ -1,7 +1,7 @@
-//! The values of all parameters on a GPU: f32, which the optimizer changes, and bf16, which products read.
+//! Values of all parameters on a GPU: f32, which the optimizer updates, and bf16, which GEMMs read.
 //!
-//! Processor and GPU each remember the version of what they hold; what is older is brought up to date at its next use,
-//! and what a GPU has changed only when somebody asks for it.
+//! CPU and GPU each keep the version of their copy. A stale copy on the GPU is updated at its next use; values that a GPU
+//! changed are copied back only by [`ParamStore::download`].
 
 use super::{ParamStore, params_borrowed_error};
 use crate::{
@@ -17,9 +17,9 @@ use std::sync::PoisonError;
 #[derive(Debug)]
 pub(super) struct OnGpu {
     version: u64,
-    /// [all values] in f32: what the optimizer changes.
+    /// [all values] in f32, which the optimizer updates.
     master: Tensor,
-    /// The same in bf16, what products of bf16 read, and the version of it; made at its first use.
+    /// The bf16 copy that GEMMs read, and its version; made at its first use.
     half: Option<(u64, Tensor)>,
 }
 
@@ -27,7 +27,7 @@ impl ParamStore {
     /// Brings the values back from the GPU that changed them, so that [`ParamStore::all_values`] may be read.
     ///
     /// # Errors
-    /// The GPU failed, or somebody still holds a parameter as a tensor.
+    /// The GPU failed, or a parameter is still held as a tensor.
     pub fn download(&mut self) -> Result<()> {
         if self.host_version == self.version {
             return Ok(());
@@ -95,8 +95,8 @@ impl ParamStore {
     /// Changes the values on the GPU: `change` gets all of them in f32.
     ///
     /// # Errors
-    /// As `change` says; or somebody still holds a parameter as a tensor. The values are then those before, if the
-    /// processor has them too, and otherwise what `change` has left of them.
+    /// As `change` says; or a parameter is still held as a tensor. The values are then those before, if the CPU has them
+    /// too, and otherwise partly changed.
     pub fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
         drop(self.on_gpu(gpu)?);
         let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");

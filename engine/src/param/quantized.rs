@@ -1,4 +1,4 @@
-//! Weights in 8-bit integers, made when they are first used and made again when the values have changed.
+//! Weights in 8-bit integers, quantized at their first use and again after the values have changed.
 use super::ParamStore;
 use kernels::{Cpu, int8::QuantizedWeight};
 use std::{
@@ -15,7 +15,7 @@ pub(super) struct Quantized {
 }
 
 impl ParamStore {
-    /// The matrix [n, k] that lies at `range` of the values, quantized at most once a version.
+    /// The matrix [n, k] at `range` of the values, quantized at most once a version.
     pub(crate) fn quantized(&self, cpu: &Cpu, range: Range<usize>, k: usize) -> Arc<QuantizedWeight> {
         let n = range.len().checked_div(k).unwrap_or(0);
         let mut all = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,7 @@
 //! [`Tape::record_forward_only`] refuses inputs that require a gradient. Gradients stop only at an explicit
 //! [`Tape::detach`].
 //!
-//! All kernels are launched through [`Tape::launch`]. That is where a dry run leaves them out and the profiler looks.
+//! All kernels are launched through [`Tape::launch`], which skips them in a dry run and measures them in a profile.
 mod sum;
 mod var;
 mod workspace;
@@ -51,7 +51,7 @@ pub trait Op: Send {
 }
 
 enum Source {
-    /// Made by the caller; its gradient is kept for [`LeafGradients`].
+    /// Made by the caller; its gradient goes to [`LeafGradients`].
     Leaf,
     Param(ParamId),
     Op(Box<dyn Op>),
@@ -59,7 +59,7 @@ enum Source {
 
 struct Node {
     source: Source,
-    /// Records of the inputs; [`NO_NODE`] for those that want no gradient.
+    /// Records of the inputs; [`NO_NODE`] for those that require no gradient.
     inputs: Box<[u32]>,
 }
 
@@ -83,9 +83,9 @@ pub struct Tape<'w> {
     params: &'w ParamStore,
     recording: bool,
     dry: bool,
-    /// The GPU that starts the step as a graph, where one does.
+    /// The GPU that runs the step as a graph, if one does.
     recorded: Option<&'w Gpu>,
-    /// Whether weight gradients of repeated layers are joined.
+    /// True if weight gradients of repeated layers are fused.
     joins: bool,
     nodes: RefCell<Vec<Node>>,
     gradients: RefCell<Vec<Option<Tensor>>>,
@@ -103,7 +103,7 @@ impl<'w> Tape<'w> {
         &self.workspace.device
     }
 
-    /// The processor that kernels run on, or that stands beside the GPU.
+    /// The CPU that kernels run on, or the host of the GPU.
     pub fn cpu(&self) -> &'w Cpu {
         self.workspace.device.processor()
     }
@@ -131,7 +131,7 @@ impl<'w> Tape<'w> {
         Parts::new(&self.workspace.arena, count, bytes)
     }
 
-    /// Whether the weight gradients of a layer are to be joined, which would move `traffic`.
+    /// True if the weight gradients of a layer are to be fused, which would move `traffic`.
     pub(crate) fn joins(&self, traffic: Traffic) -> bool {
         if self.dry {
             let mut dry = self.workspace.dry.get();
@@ -142,7 +142,7 @@ impl<'w> Tape<'w> {
         self.joins
     }
 
-    /// Runs a kernel, and tells the profiler; in a dry run does nothing. Whatever reads or writes elements goes here.
+    /// Runs and profiles a kernel; does nothing in a dry run. All code that reads or writes elements runs here.
     ///
     /// # Errors
     /// The device does not run this kernel, or fails.
@@ -156,10 +156,10 @@ impl<'w> Tape<'w> {
         })
     }
 
-    /// The same for an operation that runs on every device: `kernel` sees which one it is.
+    /// Runs a kernel that exists for every device; `kernel` gets the device.
     ///
     /// # Errors
-    /// What `kernel` says.
+    /// As `kernel`.
     pub fn launch_on(&self, name: &'static str, cost: Cost, kernel: impl FnOnce(&Device) -> Result<()>) -> Result<()> {
         if self.dry {
             let mut dry = self.workspace.dry.get();
@@ -178,7 +178,7 @@ impl<'w> Tape<'w> {
         })
     }
 
-    /// Tells a dry run that attention with heads of this size will be launched.
+    /// Announces attention with heads of this size to a dry run.
     pub(crate) fn expect_attention(&self, head_size: usize) {
         if self.dry {
             kernels::attention::warm_up(self.cpu(), head_size);
@@ -233,7 +233,7 @@ impl<'w> Tape<'w> {
         Ok(Var::new(value, node))
     }
 
-    /// The same value without a gradient.
+    /// The value without a gradient.
     pub fn detach(&self, x: &Var) -> Var {
         Var { node: None, ..x.clone() }
     }
@@ -252,8 +252,12 @@ impl<'w> Tape<'w> {
         self.record_with(inputs, value, self.requires_grad(inputs), backward)
     }
 
-    /// The same for operations that reach parameters themselves: they are recorded in every step with gradients.
-    pub(crate) fn record_with_parameters<O: Op + 'static>(
+    /// Records an operation with parameters, in every step with gradients. Its backward pass gives the parameters' gradients
+    /// to [`BackwardContext::accumulate_param_grad`].
+    ///
+    /// # Errors
+    /// An input belongs to another tape.
+    pub fn record_with_parameters<O: Op + 'static>(
         &self,
         inputs: &[&Var],
         value: Tensor,
@@ -280,7 +284,7 @@ impl<'w> Tape<'w> {
     /// Makes `value` a value on the tape for an operation that has no backward pass.
     ///
     /// # Errors
-    /// An input wants a gradient, which would be cut.
+    /// An input requires a gradient, which would be cut.
     pub fn record_forward_only(&self, operation: &'static str, inputs: &[&Var], value: Tensor) -> Result<Var> {
         match inputs.iter().position(|x| self.recording && x.requires_grad()) {
             None => Ok(Var::new(value, None)),
@@ -331,7 +335,7 @@ impl<'w> Tape<'w> {
     /// Adds the gradients of `loss`, a single number, to `params`, and returns those of the leaves.
     ///
     /// # Errors
-    /// `loss` is not a single float or wants no gradient, `params` are of another store, the tape was used already, or an
+    /// `loss` is not a single float or requires no gradient, `params` are of another store, the tape was used already, or an
     /// operation failed.
     pub fn backward(&self, loss: &Var, params: &mut Gradients) -> Result<LeafGradients> {
         if loss.value.len() != 1 {
@@ -343,18 +347,18 @@ impl<'w> Tape<'w> {
         self.launch_on("backward.seed", moved(4), |_| match dy.dtype() {
             DType::F32 => dy.copy_from(&[1.0f32]),
             DType::Bf16 => dy.copy_from(&[half::bf16::ONE]),
-            DType::U32 => unreachable!("integers want no gradient"),
+            DType::U32 => unreachable!("integers have no gradient"),
         })?;
         self.backward_from(loss, dy, params)
     }
 
-    /// The same from a given gradient `dy` of `y`, of its shape and type.
+    /// Backward from a given gradient `dy` of `y`, of its shape and type.
     ///
     /// # Errors
     /// As [`Tape::backward`]; and if `dy` does not match `y`.
     pub fn backward_from(&self, y: &Var, dy: Tensor, params: &mut Gradients) -> Result<LeafGradients> {
         let Some((_, last)) = y.node else {
-            let problem = "nothing that the value depends on wants a gradient; was it computed by Workspace::infer?";
+            let problem = "nothing that the value depends on requires a gradient; was it computed by Workspace::infer?";
             return Err(EngineError::Backward(problem.into()));
         };
         self.node(y)?;
@@ -386,7 +390,7 @@ impl<'w> Tape<'w> {
                     leaves.gradients.push((nodes.len() as u32, dy));
                     Ok(())
                 }
-                Source::Param(id) => ctx.add_parameter(id, &dy),
+                Source::Param(id) => ctx.accumulate_param_grad(id, &dy),
                 Source::Op(op) => op.backward(dy, &mut ctx),
             };
             if outcome.is_err() {
@@ -421,7 +425,7 @@ impl Drop for Tape<'_> {
     }
 }
 
-/// What an operation's backward pass works with.
+/// Tape and gradients of an operation's backward pass.
 #[derive(Debug)]
 pub struct BackwardContext<'a, 'w> {
     /// The step: memory and launches.
@@ -433,12 +437,12 @@ pub struct BackwardContext<'a, 'w> {
 }
 
 impl BackwardContext<'_, '_> {
-    /// True if input number `input` wants a gradient; one that is not wanted need not be computed.
+    /// True if input number `input` requires a gradient; another need not be computed.
     pub fn needs_grad(&self, input: usize) -> bool {
         self.inputs[input] != NO_NODE
     }
 
-    /// Adds `dx` to the gradient of input number `input`. Dropped if that wants none.
+    /// Adds `dx` to the gradient of input number `input`; dropped if that requires none.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -455,17 +459,26 @@ impl BackwardContext<'_, '_> {
         Ok(())
     }
 
-    fn add_parameter(&mut self, id: ParamId, dy: &Tensor) -> Result<()> {
+    /// Adds `dw`, f32 and of the parameter's shape, to the gradient of parameter `id`.
+    ///
+    /// # Errors
+    /// `dw` has another shape or type, or the device failed.
+    pub fn accumulate_param_grad(&mut self, id: ParamId, dw: &Tensor) -> Result<()> {
+        let info = self.tape.params.info(id);
+        if dw.shape() != &info.shape || dw.dtype() != DType::F32 {
+            let problem = format!("a gradient of f32 {:?} was expected, this is {dw:?}", info.shape);
+            return Err(EngineError::parameter(&info.name, problem));
+        }
         let range = self.params.range(id);
         let flat = &mut self.params.flat;
         self.tape.launch_on("add.gradient", moved(range.len() * 12), |device| match device {
             Device::Cpu(cpu) => {
-                kernels::elementwise::add_assign(cpu, dy.slice::<f32>(), &mut flat.slice_mut::<f32>()[range]);
+                kernels::elementwise::add_assign(cpu, dw.slice::<f32>(), &mut flat.slice_mut::<f32>()[range]);
                 Ok(())
             }
             Device::Cuda(gpu) => {
                 let sum = flat.address_mut().element(range.start, 4);
-                gpu.add_assign(dy.address(), sum, DType::F32, range.len())
+                gpu.add_assign(dw.address(), sum, DType::F32, range.len())
             }
         })
     }

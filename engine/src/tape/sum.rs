@@ -3,7 +3,7 @@ use super::{Tape, moved};
 use crate::{device::Device, dtype::floats, error::Result, tensor::Tensor};
 use kernels::elementwise::add_assign;
 
-/// The sum of two gradients of one value, in the memory of one of them where nobody else holds it.
+/// Sum of two gradients of one value, in the memory of one of them if it is not shared.
 pub(super) fn sum(tape: &Tape<'_>, a: Tensor, b: Tensor) -> Result<Tensor> {
     let (mut sum, x) = match (a.is_unique(), b.is_unique()) {
         (true, _) => (a, b),

@@ -1,22 +1,22 @@
-//! A value on a tape: what operations take and give.
+//! Variables: inputs and outputs of operations.
 
 use super::Tape;
 use crate::{dtype::DType, error::Result, shape::Shape, tensor::Tensor};
 use std::{borrow::Cow, fmt, sync::Arc};
 
-/// A value on a tape: a tensor, and where its gradient goes.
+/// A variable: a tensor, and the record that its gradient goes to.
 #[derive(Clone, Debug)]
 pub struct Var {
     pub(super) value: Tensor,
-    /// Which tape, and which record made it. None: no gradient is wanted.
+    /// Tape and record that made it; `None` if it requires no gradient.
     pub(super) node: Option<(u32, u32)>,
-    /// What was uploaded, where the value is integers on a GPU: see [`Var::integers`].
+    /// Host copy of integers on a GPU: see [`Var::integers`].
     pub(super) uploaded: Option<Arc<[u32]>>,
-    /// How backward can have it without its being kept.
+    /// Recomputes the value for backward.
     pub(super) recompute: Option<Recomputable>,
 }
 
-/// Computes a value again, cheaply, from what the backward pass of its maker keeps anyway.
+/// Recomputes a value from activations that the backward pass of its operation keeps anyway.
 #[derive(Clone)]
 pub(crate) struct Recomputable(Arc<Compute>);
 
@@ -56,8 +56,8 @@ impl Var {
         self.node.is_some()
     }
 
-    /// The integers, to be looked at on the host without waiting for the GPU: what [`Tape::input`] uploaded. Of any other
-    /// tensor a copy, for which the GPU has to end what it is doing. Panics if they are floats.
+    /// The integers on the host, without a wait for the GPU if [`Tape::input`] uploaded them; otherwise a copy, which waits.
+    /// Panics if they are floats.
     ///
     /// # Errors
     /// The GPU failed.
@@ -68,7 +68,7 @@ impl Var {
         }
     }
 
-    /// The step and the record that it comes from, if it wants a gradient.
+    /// Step and record that it comes from, if it requires a gradient.
     pub(crate) fn origin(&self) -> Option<(u32, u32)> {
         self.node
     }
@@ -77,12 +77,12 @@ impl Var {
         Self { value, node, uploaded: None, recompute: None }
     }
 
-    /// The same, that can be computed again by `compute`.
+    /// The variable, which `compute` can recompute.
     pub(crate) fn with_recompute(self, compute: impl Fn(&Tape<'_>) -> Result<Tensor> + Send + Sync + 'static) -> Self {
         Self { recompute: Some(Recomputable(Arc::new(compute))), ..self }
     }
 
-    /// How it is computed again, if that is possible.
+    /// Recomputation of the value, if possible.
     pub(crate) fn recompute(&self) -> Option<&Recomputable> {
         self.recompute.as_ref()
     }

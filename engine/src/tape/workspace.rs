@@ -1,4 +1,4 @@
-//! What steps share: the device, planned memory, the profiler; and what is decided once for all of them.
+//! State that steps share: device, planned memory, profiler, and settings of all steps.
 use super::{Node, Tape};
 use crate::{
     device::{Device, Work},
@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-/// What outlives a step: the device, the memory of the steps, the profiler, and emptied lists to fill again.
+/// State that outlives a step: device, memory of the steps, profiler, and emptied lists to reuse.
 #[derive(Debug)]
 pub struct Workspace {
     pub(super) device: Device,
@@ -21,19 +21,19 @@ pub struct Workspace {
     pub(super) profile: Arc<Profile>,
     pub(super) spare: RefCell<Spare>,
     tapes: u32,
-    /// Bytes that the worker threads keep for kernels, as far as dry runs have found out.
+    /// Bytes of scratch that kernels keep on worker threads, by the dry runs so far.
     pub(super) scratch: Cell<Scratch>,
     weight_gradients: WeightGradients,
     int8: bool,
-    /// What the dry run has seen so far.
+    /// Results of the dry run so far.
     pub(super) dry: Cell<Dry>,
     planned: Vec<Planned>,
 }
 
-/// How the weight gradients of a layer that is applied several times in a step are taken.
+/// Computation of the weight gradients of a layer that is applied several times in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WeightGradients {
-    /// One product an application.
+    /// One GEMM per application.
     PerUse,
     /// One product for all applications ([`crate::ops::SharedLayerBackward`]).
     Fused,
@@ -42,13 +42,13 @@ pub enum WeightGradients {
     Planned,
 }
 
-/// What a dry run finds out beside memory.
+/// Results of a dry run beside memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Dry {
     pub(super) work: Work,
-    /// Whether weight gradients are joined in it.
+    /// True if it fuses weight gradients.
     joins: bool,
-    /// What joining them would move, where that is possible.
+    /// Bytes that fusing would move, where it is possible.
     pub(super) traffic: Traffic,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Traffic {
     pub(crate) added: u64,
 }
 
-/// What is known of a planned step.
+/// A planned step.
 #[derive(Clone, Copy, Debug)]
 struct Planned {
     name: &'static str,
@@ -67,7 +67,7 @@ struct Planned {
     joins: bool,
 }
 
-/// Bytes a thread, by who keeps them.
+/// Bytes of scratch per thread, by operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scratch {
     gemm: usize,
@@ -86,7 +86,7 @@ impl Workspace {
         Self::with_profiler(device, Arc::default())
     }
 
-    /// The same with a profiler that other workspaces may share: several models in one table.
+    /// A workspace with a profiler that others may share: several models in one table.
     pub fn with_profiler(device: Device, profile: Arc<Profile>) -> Self {
         Self {
             arena: Arena::on(&device),
@@ -123,7 +123,7 @@ impl Workspace {
         self.device.processor().threads() * (gemm + attention)
     }
 
-    /// Sets how weight gradients of repeated layers are taken; holds for plans and steps that begin later.
+    /// Sets the computation of weight gradients of repeated layers for later plans and steps.
     pub fn set_weight_gradients(&mut self, weight_gradients: WeightGradients) {
         self.weight_gradients = weight_gradients;
     }
@@ -142,12 +142,12 @@ impl Workspace {
         Ok(())
     }
 
-    /// Whether steps without gradients multiply in 8-bit integers.
+    /// True if steps without gradients multiply in 8-bit integers.
     pub(super) fn int8(&self) -> bool {
         self.int8
     }
 
-    /// Whether steps of the plan called `name` join them.
+    /// True if steps of the plan called `name` fuse weight gradients.
     pub fn fuses_weight_gradients(&self, name: &str) -> bool {
         self.planned.iter().any(|planned| planned.name == name && planned.joins)
     }

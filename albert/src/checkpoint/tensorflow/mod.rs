@@ -45,7 +45,7 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
-    /// Opens the checkpoint whose index is the file `index`.
+    /// Opens the checkpoint with the index file `index`.
     ///
     /// # Errors
     /// A file is missing or damaged, or its index says what cannot be.

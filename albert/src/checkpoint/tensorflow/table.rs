@@ -63,7 +63,7 @@ pub(super) fn read(file: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> Result<(),
     })
 }
 
-/// The entries of a block, whose checksum is verified, without what stands behind them.
+/// Entries of a block, without its trailer; the checksum is verified.
 fn block(body: &[u8], place: Place) -> Result<&[u8], String> {
     let Place { offset, size } = place;
     let whole = size.checked_add(TRAILER).and_then(|size| offset.checked_add(size));

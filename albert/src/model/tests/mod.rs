@@ -6,7 +6,7 @@ use engine::{Cpu, Device, Gradients, Isa, ParamStore, Workspace, philox};
 use reference::Reference;
 
 use super::*;
-use crate::config::{EmbeddingMap, Sharing};
+use crate::config::{Activation, EmbeddingMap, Sharing};
 use crate::data::Batch;
 use crate::pretrain::{Denominators, LossWeights, pretraining_loss};
 

@@ -22,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where an output path leads.
+/// Target of an output path.
 #[derive(Debug)]
 pub(super) enum Destination {
     /// A regular file or a free name, all links at its end resolved.
@@ -100,7 +100,7 @@ impl Destination {
     }
 }
 
-/// The open file that a link under `/proc/PID/fd` stands for. The text of such a link is not a path to it.
+/// The open file of a link under `/proc/PID/fd`. The text of such a link is not a path to it.
 fn descriptor(link: &Path) -> Option<Stream> {
     let folder = super::super::folder::parent_of(link).canonicalize().ok()?;
     let rest = folder.strip_prefix("/proc").ok()?;

@@ -85,7 +85,7 @@ impl Drop for AtomicFolder {
     }
 }
 
-/// Whether `path` is anything but a free name or an empty folder.
+/// True if `path` is neither a free name nor an empty folder.
 fn is_in_use(path: &Path) -> bool {
     match std::fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),

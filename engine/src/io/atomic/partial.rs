@@ -2,11 +2,11 @@
 //!
 //! A name alone says nothing here: between two system calls another writer may have renamed or removed the file and
 //! created its own. Two rules follow from it:
-//! * a file is the writer's own when it is locked *and* the name still stands for it; both are looked at in this order;
+//! * a file is the writer's own when it is locked *and* the name still refers to it; both are checked in this order;
 //! * only the holder of the lock renames or removes the file.
 //!
-//! A file that nobody has locked is a leftover of a killed process. It is removed and not written to: it may be a link
-//! that somebody planted, or a file that another program has open.
+//! An unlocked file is a leftover of a killed process. It is removed and not written to: it may be a
+//! planted link, or a file that another program has open.
 use crate::error::{EngineError, Result};
 use std::{
     fs::{File, OpenOptions, Permissions, TryLockError},
@@ -26,7 +26,7 @@ pub(super) fn name_of(target: &Path) -> Option<PathBuf> {
     Some(target.with_file_name(name))
 }
 
-/// Whether `path` itself, not what a link there points to, is the open `file`.
+/// True if `path` itself, not the target of a link, is the open `file`.
 pub(super) fn names(path: &Path, file: &File) -> io::Result<bool> {
     let open = file.metadata()?;
     match std::fs::symlink_metadata(path) {

@@ -1,6 +1,6 @@
-//! The header of a safetensors file, held against the file it stands in.
+//! Header of a safetensors file, checked against the file.
 //!
-//! What is accepted: tensors that lie side by side from byte 0 of the data to its end, each of exactly the bytes that its
+//! Accepted are contiguous tensors from byte 0 of the data to its end, each of exactly the bytes that its
 //! shape and type take. So no two overlap, no byte is out of reach and none is unaccounted for. All sums are checked:
 //! a header may state any 64-bit number.
 //!
@@ -27,11 +27,11 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// Where it lies in the data, which begins behind the header.
+    /// Range in the data, which starts behind the header.
     pub(super) bytes: Range<usize>,
 }
 
-/// A header whose every number has been checked.
+/// A checked header.
 #[derive(Debug)]
 pub(super) struct Header {
     /// In the order of their bytes; empty ones of one place by name.
@@ -41,7 +41,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Where the data begins, and the header of `file`.
+    /// Offset of the data, and the header of `file`.
     pub(super) fn read(file: &[u8]) -> Result<(usize, Self), String> {
         let again = "it was cut short or is no such file, fetch or write it again";
         let Some((length, rest)) = file.split_first_chunk() else {
@@ -111,7 +111,7 @@ fn check(tensors: &[Entry], length: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the object tensor by tensor, so that a name that stands twice is seen.
+/// Reads the object tensor by tensor, so that a repeated name is found.
 struct Entries;
 
 impl<'de> Visitor<'de> for Entries {

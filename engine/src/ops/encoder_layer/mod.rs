@@ -9,9 +9,9 @@
 //!
 //! (Vaswani et al. 2017 with the normalization after the residual, as BERT and ALBERT have it; dropout on the output of
 //! the feed-forward part as in the released code, `ffn_output: None` for the variant without.)
-//! Query, key and value are one product with three parameters that lie side by side in the store.
+//! Query, key and value are one GEMM over three parameters that are contiguous in the store.
 //!
-//! What backward needs is kept or computed again ([`Recompute`]), per token, in elements of the storage type:
+//! Activations that forward keeps for backward ([`Recompute`]), in elements of the storage type per token:
 //!
 //! ```text
 //!           x  qkv  ctx  s₁  y  pre  f  s₂
@@ -21,7 +21,7 @@
 //! layer     H    -    -   -  -    -  -   -       H         + one forward pass
 //! ```
 //!
-//! With `cheap`, x of a layer that follows another is computed again from that one's s₂; the first one's is kept.
+//! With `cheap`, x of a layer that follows another is recomputed from that one's s₂; the first one's is kept.
 //! s is the sum that a LayerNorm normalizes; statistics (2 floats a row each) and the softmax's (A floats) are kept
 //! beside them. Cost: 8·H² + 4·H·F + 4·S·H FLOPs a token forward, twice that and 2·S·H more backward.
 mod shared;
@@ -38,7 +38,7 @@ use super::{
     dropout::check_rate,
     elementwise::activate,
     linear::Dense,
-    norm::Norm,
+    norm::LayerNorm,
 };
 use crate::{
     device::Device,
@@ -60,7 +60,7 @@ pub fn encoder_layer(tape: &Tape<'_>, x: &Var, sequences: &Sequences, layer: &En
     apply(tape, x, Layer::new(tape, x, sequences, layer)?)
 }
 
-/// The same for one of several applications of `layer`, whose weight gradients may be taken together.
+/// Applies `layer` once of several times in a step; the plan may fuse the weight gradients of all applications.
 ///
 /// # Errors
 /// As [`encoder_layer`]; or `x` is not what the application before gave, where they are taken together.
@@ -88,7 +88,7 @@ fn apply(tape: &Tape<'_>, x: &Var, layer: Layer) -> Result<Var> {
         return tape.record_with_parameters(&[x], out, || -> EncoderLayerOp { unreachable!("nothing is recorded") });
     }
     let kept = match &layer.place {
-        // The others' inputs were written where they belong.
+        // The applications before wrote the inputs of the others in place.
         Some(place) if place.number() == 0 => {
             let mut kept = place.input(Weight::Qkv);
             copy(tape, x.value(), &mut kept)?;
@@ -118,14 +118,14 @@ fn apply(tape: &Tape<'_>, x: &Var, layer: Layer) -> Result<Var> {
 }
 
 /// LN of a stored sum, as forward computed it.
-fn normalize(tape: &Tape<'_>, norm: Norm, sum: &Tensor) -> Result<Tensor> {
+fn normalize(tape: &Tape<'_>, norm: LayerNorm, sum: &Tensor) -> Result<Tensor> {
     let mut y = tape.alloc(*sum.shape(), sum.dtype())?;
     let mut stats = tape.alloc(Shape::from([sum.shape()[0], 2]), DType::F32)?;
     norm.forward(tape, sum, None, None, &mut y, &mut stats)?;
     Ok(y)
 }
 
-/// What a layer was given, for its backward pass.
+/// Input of a layer, for its backward pass.
 enum Input {
     Kept(Tensor),
     /// Recomputed by the layer before.
@@ -141,7 +141,7 @@ impl Input {
     }
 }
 
-/// A layer whose sizes have been checked.
+/// A layer with checked sizes.
 struct Layer {
     spec: EncoderLayer,
     sequences: Sequences,
@@ -149,11 +149,11 @@ struct Layer {
     attention_output: Dense,
     ffn: Dense,
     ffn_output: Dense,
-    /// Where its weight gradients wait for those of other applications.
+    /// Its slots among several applications, where weight gradients are fused.
     place: Option<Place>,
 }
 
-/// What forward leaves for backward; y and f are dropped by [`Recompute::Cheap`].
+/// Activations kept for backward; [`Recompute::Cheap`] drops y and f.
 struct Saved {
     qkv: Tensor,
     context: Tensor,
@@ -201,7 +201,7 @@ impl Layer {
         })
     }
 
-    /// Whether nothing of a forward pass on the processor is wanted but its output.
+    /// True if only the output of a forward pass on the CPU is needed.
     fn recomputes_all(&self, tape: &Tape<'_>) -> bool {
         let dropout = active(self.spec.attention_output).or(active(self.spec.ffn_output));
         !tape.is_recording() && matches!(tape.device(), Device::Cpu(_)) && dropout.is_none()
@@ -212,7 +212,7 @@ impl Layer {
     fn infer(&self, tape: &Tape<'_>, x: &Tensor, out: &mut Tensor) -> Result<()> {
         let (t, h, dtype) = (x.shape()[0], self.spec.attention.hidden(), x.dtype());
         let params = &self.spec.params;
-        let normalized = |norm: Norm, branch: &Tensor, residual: &Tensor, y: &mut Tensor| {
+        let normalized = |norm: LayerNorm, branch: &Tensor, residual: &Tensor, y: &mut Tensor| {
             let mut stats = tape.alloc([t, 2], DType::F32)?;
             norm.forward(tape, branch, Some(residual), None, y, &mut stats)
         };
@@ -279,7 +279,7 @@ impl Layer {
         Ok((pre, f))
     }
 
-    /// Room for what multiplies `weight`.
+    /// Memory for the operand that multiplies `weight`.
     fn input(&self, tape: &Tape<'_>, weight: Weight, shape: Shape, dtype: DType) -> Result<Tensor> {
         match &self.place {
             Some(place) => Ok(place.input(weight)),
@@ -287,7 +287,7 @@ impl Layer {
         }
     }
 
-    /// Room for the gradient of what `weight` gives.
+    /// Memory for the gradient of the output of `weight`.
     fn gradient(&self, tape: &Tape<'_>, weight: Weight, shape: Shape, dtype: DType) -> Result<Tensor> {
         match &self.place {
             Some(place) => place.gradient(tape, weight),
@@ -419,7 +419,7 @@ struct Sublayer<'a> {
     name: &'static str,
     dense: &'a Dense,
     dropout: Option<Dropout>,
-    norm: Norm,
+    norm: LayerNorm,
 }
 
 impl Sublayer<'_> {

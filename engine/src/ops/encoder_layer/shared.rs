@@ -1,4 +1,4 @@
-//! The weight gradients of a layer that is applied N times, each taken as one product over all applications.
+//! Weight gradients of a layer that is applied N times, each computed as one GEMM over all applications.
 //!
 //! ```text
 //! one by one   dW += dY₁ᵀ·X₁,  dW += dY₂ᵀ·X₂,  ...      dW is read and written N times, in f32
@@ -11,7 +11,7 @@
 //! kept for backward anyway; what has to be kept longer are the dY, 5·H + F elements a token and application, and the X
 //! until the last of them. Biases are summed over all rows, too.
 //!
-//! Which way is taken is the plan's choice ([`crate::Workspace::plan`]), by the bytes that each way moves, for a matrix
+//! The plan chooses ([`crate::Workspace::plan`]) by the bytes that each way moves, for a matrix
 //! [M, K] and elements of e bytes:
 //!
 //! ```text
@@ -33,9 +33,9 @@ use crate::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The applications of one layer in a step, to be given to [`super::repeated_encoder_layer`] each time.
+/// The applications of one layer in a step, for [`super::repeated_encoder_layer`].
 ///
-/// Where the plan has chosen so, gradients of the weights wait for the first application's backward pass. Every
+/// If the plan fuses weight gradients, they are computed in the first application's backward pass. Every
 /// application's input must then be the output of the one before, and no tensor of it may be held beyond backward.
 #[derive(Debug)]
 pub struct SharedLayerBackward {
@@ -64,7 +64,7 @@ struct FusedWeightGrad {
     sizes: [(usize, usize); 4],
     /// Applications in forward so far.
     begun: usize,
-    /// What the last of them gave.
+    /// Record of the last output.
     output: Option<(u32, u32)>,
     /// The number of the last application that backward has reached, and one more.
     reached: usize,
@@ -79,7 +79,7 @@ fn sizes(tape: &Tape<'_>, layer: &EncoderLayer) -> [(usize, usize); 4] {
     [(3 * h, h), (h, h), (f, h), (h, f)]
 }
 
-/// What the second-level cache of a GPU keeps of a layer's dY until its products read them: most of 40 to 50 MB.
+/// Bytes of a layer's dY that the L2 of a GPU (40 to 50 MB) keeps until the weight GEMMs load them.
 const CACHE: usize = 32 << 20;
 
 /// See the module; `None` if a matrix of all applications would be too large for a kernel.
@@ -101,7 +101,7 @@ pub(in crate::ops) fn traffic(
 }
 
 impl SharedLayerBackward {
-    /// Those of `layer`, `count` times in a row, to `tokens` rows of `dtype`.
+    /// `count` applications of `layer` in a row, to `tokens` rows of `dtype`.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -126,7 +126,7 @@ impl SharedLayerBackward {
         Ok(Self { joined: Some(Arc::new(Mutex::new(joined))) })
     }
 
-    /// The place of the next application, whose input is `x`.
+    /// Slots of the next application, whose input is `x`.
     pub(super) fn next(&self, x: &Var) -> Result<Option<Place>> {
         let Some(joined) = &self.joined else { return Ok(None) };
         let mut state = lock(joined);
@@ -152,11 +152,11 @@ impl SharedLayerBackward {
 }
 
 fn lock(joined: &Mutex<FusedWeightGrad>) -> MutexGuard<'_, FusedWeightGrad> {
-    // Whoever panicked has lost the step.
+    // A panic elsewhere ended the step.
     joined.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One application among those whose weight gradients are joined.
+/// One of several applications with fused weight gradients.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     joined: Arc<Mutex<FusedWeightGrad>>,

@@ -1,5 +1,5 @@
 //! An encoder layer as a value: its parameters, and the settings of one application.
-use super::super::{attention::Attention, norm::Norm};
+use super::super::{attention::Attention, norm::LayerNorm};
 use crate::param::ParamId;
 use kernels::{dropout::Dropout, gelu::Activation};
 use serde::{
@@ -48,7 +48,7 @@ pub struct LayerParams {
     /// [H]
     pub attention_bias: ParamId,
     /// LN₁.
-    pub attention_norm: Norm,
+    pub attention_norm: LayerNorm,
     /// W₁ [F, H].
     pub ffn_weight: ParamId,
     /// [F]
@@ -58,7 +58,7 @@ pub struct LayerParams {
     /// [H]
     pub ffn_output_bias: ParamId,
     /// LN₂.
-    pub output_norm: Norm,
+    pub output_norm: LayerNorm,
 }
 
 /// A layer as a value: parameters and settings of one application.
@@ -74,6 +74,6 @@ pub struct EncoderLayer {
     pub attention_output: Option<Dropout>,
     /// Dropout before the second residual.
     pub ffn_output: Option<Dropout>,
-    /// What backward computes again.
+    /// Activations that backward recomputes.
     pub recompute: Recompute,
 }
