@@ -12,38 +12,17 @@
 
 use std::path::Path;
 
-use engine::{Device, EngineError, ParamStore, Workspace, profile::Profile};
+use engine::{Device, profile::Profile};
 
-use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
-use crate::finite::{NotFinite, check_finite};
-use crate::model::{ForwardOptions, Inputs, Model, ModelError, Tokens};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::checkpoint::ModelFolder;
+use crate::config::Heads;
+use crate::finite::check_finite;
+use crate::loaded::{InferenceError, LoadedModel};
+use crate::model::{ForwardOptions, Inputs, Tokens};
+use crate::tokenizer::Tokenizer;
 
 /// Maximum tokens of a batch of several texts.
 const BUDGET: usize = 4096;
-
-/// Error of loading an [`Embedder`] or of embedding texts.
-#[derive(Debug, thiserror::Error)]
-pub enum EmbedError {
-    /// The model folder cannot be loaded.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The tokenizer cannot be loaded or does not fit the model.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-    /// The model cannot be built or evaluated.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// The engine failed.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// An output is NaN or infinite.
-    #[error(transparent)]
-    NotFinite(#[from] NotFinite),
-    /// [`Pooling::Pooler`] with a model that has no pooler.
-    #[error("the model has no pooler; pool by `mean` or `cls`")]
-    NoPooler,
-}
 
 /// Reduction of the token vectors of a text to one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +38,9 @@ pub enum Pooling {
 /// A model with its tokenizer, ready to embed texts.
 #[derive(Debug)]
 pub struct Embedder {
-    model: Model,
-    params: ParamStore,
+    loaded: LoadedModel,
     tokenizer: Tokenizer,
-    workspace: Workspace,
+    pooling: Pooling,
 }
 
 /// Vectors of texts.
@@ -73,7 +51,7 @@ pub struct Embedded {
     /// Width of a vector, H.
     pub width: usize,
     /// Number of texts truncated to the model's positions.
-    pub cut: usize,
+    pub truncated: usize,
 }
 
 impl Embedder {
@@ -81,45 +59,42 @@ impl Embedder {
     ///
     /// # Errors
     /// A file is missing or damaged, or the tokenizer has another vocabulary size than the model.
-    pub fn load(folder: &Path, pooling: Pooling, device: Device) -> Result<Self, EmbedError> {
+    pub fn load(folder: &Path, pooling: Pooling, device: Device) -> Result<Self, InferenceError> {
         let files = ModelFolder::open(folder)?;
-        let tokenizer = Tokenizer::load(files.path())?;
-        tokenizer.expect_vocab_size(files.config().config.vocab_size)?;
+        let tokenizer = files.tokenizer()?;
         let heads = if pooling == Pooling::Pooler { Heads::MODEL } else { Heads::ENCODER };
-        let cpu = device.processor();
-        let (model, params, _) = files.model(heads, &[], cpu, 0)?;
-        Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
+        Ok(Self { loaded: LoadedModel::new(&files, heads, device)?, tokenizer, pooling })
     }
 
     /// Kernel timings; empty until profiling is switched on.
     pub fn profile(&self) -> &Profile {
-        self.workspace.profile()
+        self.loaded.workspace.profile()
     }
 
     /// Turns int8 products in encoder layers on or off for later calls.
     ///
     /// # Errors
     /// The device is a GPU.
-    pub fn set_int8(&mut self, int8: bool) -> Result<(), EmbedError> {
-        Ok(self.workspace.set_int8(int8)?)
+    pub fn set_int8(&mut self, int8: bool) -> Result<(), InferenceError> {
+        Ok(self.loaded.workspace.set_int8(int8)?)
     }
 
     /// Embeds `texts`. `normalize` scales each vector to length 1 (a zero vector is left as it is).
     ///
     /// # Errors
-    /// The model has no pooler and `pooling` needs it, a vector is not finite, or the engine failed.
-    pub fn embed(&mut self, texts: &[String], pooling: Pooling, normalize: bool) -> Result<Embedded, EmbedError> {
-        let width = self.model.config().hidden_size;
-        let longest = self.model.config().max_position_embeddings;
+    /// A vector is not finite, or the engine failed.
+    pub fn embed(&mut self, texts: &[String], normalize: bool) -> Result<Embedded, InferenceError> {
+        let config = self.loaded.model.config();
+        let (width, longest) = (config.hidden_size, config.max_position_embeddings);
         let specials = self.tokenizer.specials();
-        let mut cut = 0;
+        let mut truncated = 0;
         let sequences: Vec<Vec<u32>> = self
             .tokenizer
             .encode_batch(texts)?
             .into_iter()
             .map(|ids| {
                 let room = longest - 2;
-                cut += usize::from(ids.len() > room);
+                truncated += usize::from(ids.len() > room);
                 [&[specials.cls], &ids[..ids.len().min(room)], &[specials.sep]].concat()
             })
             .collect();
@@ -136,13 +111,13 @@ impl Embedder {
             });
             let count = fits.count().max(1);
             let batch: Vec<&[u32]> = rest[..count].iter().map(|&text| &sequences[text][..]).collect();
-            let rows = self.run(&batch, pooling)?;
+            let rows = self.run(&batch)?;
             for (row, &text) in rows.chunks_exact(width).zip(rest) {
                 vectors[text * width..][..width].copy_from_slice(row);
             }
             rest = &rest[count..];
         }
-        check_finite(&vectors, width, &self.params, |text| format!("the embedding of text {}", text + 1))?;
+        check_finite(&vectors, width, &self.loaded.params, |text| format!("the embedding of text {}", text + 1))?;
         if normalize {
             for vector in vectors.chunks_exact_mut(width) {
                 let norm = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
@@ -151,32 +126,28 @@ impl Embedder {
                 }
             }
         }
-        Ok(Embedded { vectors, width, cut })
+        Ok(Embedded { vectors, width, truncated })
     }
 
     /// Vectors of one batch, `[B, H]`.
-    fn run(&mut self, batch: &[&[u32]], pooling: Pooling) -> Result<Vec<f32>, EmbedError> {
-        let Self { model, params, workspace, .. } = self;
-        let cpu = workspace.device().processor().clone();
-        cpu.enter(|| {
-            let tape = workspace.infer(params, None);
-            let ids = batch.concat();
-            let segments = vec![0; ids.len()];
-            let positions: Vec<u32> = batch.iter().flat_map(|ids| 0..ids.len() as u32).collect();
-            let mut offsets = vec![0];
-            offsets.extend(batch.iter().scan(0, |end, ids| {
-                *end += ids.len() as u32;
-                Some(*end)
-            }));
-            let inputs = Inputs::new(
-                &tape,
-                Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &offsets },
-            )?;
-            let x = model.encode(&tape, &inputs, &ForwardOptions::EVALUATION)?; // [T, H]
+    fn run(&mut self, batch: &[&[u32]]) -> Result<Vec<f32>, InferenceError> {
+        let ids = batch.concat();
+        let segments = vec![0; ids.len()];
+        let positions: Vec<u32> = batch.iter().flat_map(|ids| 0..ids.len() as u32).collect();
+        let mut offsets = vec![0];
+        offsets.extend(batch.iter().scan(0, |end, ids| {
+            *end += ids.len() as u32;
+            Some(*end)
+        }));
+        let pooling = self.pooling;
+        self.loaded.infer(|model, tape| {
+            let tokens = Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &offsets };
+            let inputs = Inputs::new(tape, tokens)?;
+            let x = model.encode(tape, &inputs, &ForwardOptions::EVALUATION)?; // [T, H]
             let width = model.config().hidden_size;
             if pooling == Pooling::Pooler {
-                let pooler = model.pooler().ok_or(EmbedError::NoPooler)?;
-                return Ok(pooler.forward(&tape, &x, &inputs.first_tokens)?.value().to_vec()?);
+                let pooler = model.pooler().expect("the model was loaded with its pooler");
+                return Ok(pooler.forward(tape, &x, &inputs.first_tokens)?.value().to_vec()?);
             }
             let x = x.value().to_vec()?;
             let rows = offsets.windows(2).flat_map(|pair| {

@@ -2,35 +2,14 @@
 
 use std::path::Path;
 
-use engine::{Device, EngineError, Workspace, profile::Profile};
+use engine::{Device, profile::Profile};
 
-use crate::checkpoint::{CheckpointError, Heads, ModelFolder};
-use crate::finite::{NotFinite, check_finite};
-use crate::model::{ForwardOptions, Inputs, Model, ModelError, Tokens};
-use crate::tokenizer::{Tokenizer, TokenizerError};
-
-/// Error of loading a [`MaskFiller`] or of filling masks.
-#[derive(Debug, thiserror::Error)]
-pub enum FillMaskError {
-    /// The model folder cannot be loaded.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The tokenizer cannot be loaded or does not fit the model.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-    /// The model cannot be built or evaluated.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// The engine failed.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// An output is NaN or infinite.
-    #[error(transparent)]
-    NotFinite(#[from] NotFinite),
-    /// The text has no mask or is too long.
-    #[error("{0}")]
-    Text(String),
-}
+use crate::checkpoint::ModelFolder;
+use crate::config::Heads;
+use crate::finite::check_finite;
+use crate::loaded::{InferenceError, LoadedModel};
+use crate::model::{ForwardOptions, Inputs, Tokens};
+use crate::tokenizer::Tokenizer;
 
 /// A piece and its probability.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,10 +25,8 @@ pub struct Candidate {
 /// A model with its tokenizer, ready to fill masks.
 #[derive(Debug)]
 pub struct MaskFiller {
-    model: Model,
-    params: engine::ParamStore,
+    loaded: LoadedModel,
     tokenizer: Tokenizer,
-    workspace: Workspace,
 }
 
 impl MaskFiller {
@@ -57,25 +34,22 @@ impl MaskFiller {
     ///
     /// # Errors
     /// A file is missing or damaged, or the model has no MLM head.
-    pub fn load(folder: &Path, device: Device) -> Result<Self, FillMaskError> {
+    pub fn load(folder: &Path, device: Device) -> Result<Self, InferenceError> {
         let files = ModelFolder::open(folder)?;
-        let tokenizer = Tokenizer::load(files.path())?;
-        tokenizer.expect_vocab_size(files.config().config.vocab_size)?;
-        let cpu = device.processor();
-        let (model, params, _) = files.model(Heads::MASKED_LM, &[], cpu, 0)?;
-        Ok(Self { model, params, tokenizer, workspace: Workspace::new(device) })
+        let tokenizer = files.tokenizer()?;
+        Ok(Self { loaded: LoadedModel::new(&files, Heads::MASKED_LM, device)?, tokenizer })
     }
 
     /// Kernel timings; empty until profiling is switched on.
     pub fn profile(&self) -> &Profile {
-        self.workspace.profile()
+        self.loaded.workspace.profile()
     }
 
     /// The `top` most probable pieces for every `[MASK]` of `text`, best first.
     ///
     /// # Errors
     /// The text has no `[MASK]` or is longer than the model's positions, a score is not finite, or the engine failed.
-    pub fn fill(&mut self, text: &str, top: usize) -> Result<Vec<Vec<Candidate>>, FillMaskError> {
+    pub fn fill(&mut self, text: &str, top: usize) -> Result<Vec<Vec<Candidate>>, InferenceError> {
         let specials = self.tokenizer.specials();
         let mut ids = vec![specials.cls];
         ids.extend(self.tokenizer.encode_with_specials(text)?.ids);
@@ -83,28 +57,29 @@ impl MaskFiller {
         let masked: Vec<u32> =
             (0..).zip(&ids).filter(|&(_, &id)| id == specials.mask).map(|(position, _)| position).collect();
         if masked.is_empty() {
-            return Err(FillMaskError::Text("the text has no [MASK]; write it where a piece is missing".to_owned()));
+            return Err(InferenceError::Input("the text has no [MASK]; write it where a piece is missing".to_owned()));
         }
-        let (tokens, most) = (ids.len(), self.model.config().max_position_embeddings);
+        let config = self.loaded.model.config();
+        let (tokens, most, width) = (ids.len(), config.max_position_embeddings, config.vocab_size);
         if tokens > most {
-            return Err(FillMaskError::Text(format!(
+            return Err(InferenceError::Input(format!(
                 "the text has {tokens} tokens, and the model has {most} positions"
             )));
         }
-        let head = self.model.mlm().expect("the model was loaded with this head");
-        let tape = self.workspace.infer(&self.params, None);
         let positions: Vec<u32> = (0..tokens as u32).collect();
-        let text =
-            Tokens { ids: &ids, segments: &vec![0; tokens], positions: &positions, cu_seqlens: &[0, tokens as u32] };
-        let inputs = Inputs::new(&tape, text)?;
-        let x = self.model.encode(&tape, &inputs, &ForwardOptions::EVALUATION)?; // [T, H]
-        let at = tape.input([masked.len()], &masked)?;
-        let logits = head.logits(&tape, &x, &at)?.value().to_vec()?; // [M, V]
-        drop(tape);
+        let (segments, cu_seqlens) = (vec![0; tokens], [0, tokens as u32]);
+        let text = Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &cu_seqlens };
+        let logits = self.loaded.infer(|model, tape| {
+            let head = model.mlm().expect("the model was loaded with this head");
+            let x = model.encode(tape, &Inputs::new(tape, text)?, &ForwardOptions::EVALUATION)?; // [T, H]
+            let at = tape.input([masked.len()], &masked)?;
+            head.logits(tape, &x, &at)?.value().to_vec() // [M, V]
+        })?;
         // Rows of the embedding table past the last piece are padding.
         let pieces = self.tokenizer.vocab_size();
-        let width = self.model.config().vocab_size;
-        check_finite(&logits, width, &self.params, |mask| format!("the score of a piece for mask {}", mask + 1))?;
+        check_finite(&logits, width, &self.loaded.params, |mask| {
+            format!("the score of a piece for mask {}", mask + 1)
+        })?;
         let rows = logits.chunks_exact(width);
         Ok(rows.map(|logits| self.best(&logits[..pieces], top)).collect())
     }

@@ -1,4 +1,31 @@
-//! ALBERT: the model, its data, its training.
+//! ALBERT (A Lite BERT, Lan et al. 2020): model, data, pre-training, fine-tuning, evaluation.
+//!
+//! ```no_run
+//! use albert::{Device, embed::{Embedder, Pooling}, fill_mask::MaskFiller};
+//! use std::path::Path;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let folder = Path::new("albert-base-v2"); // config.json, model.safetensors, tokenizer.json or spiece.model
+//! let mut filler = MaskFiller::load(folder, Device::cpu()?)?;
+//! for candidate in &filler.fill("The capital of France is [MASK].", 5)?[0] {
+//!     println!("{} {:.3}", candidate.piece, candidate.probability);
+//! }
+//! let mut embedder = Embedder::load(folder, Pooling::Mean, Device::cpu()?)?;
+//! let embedded = embedder.embed(&["A first text.".to_owned(), "A second one.".to_owned()], true)?;
+//! assert_eq!(embedded.vectors.len(), 2 * embedded.width);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A model folder is Hugging Face's: what is written here is read there, and the other way round.
+//!
+//! * [`config`], [`model`], [`heads`]: the paper's model, equation by equation; [`cost`]: its parameters, FLOPs, memory.
+//! * [`checkpoint`]: model folders and training states; [`loaded`]: a model in memory.
+//! * [`embed`], [`fill_mask`], [`forward`], [`finetune::Predictor`]: inference.
+//! * [`tokenizer`], [`data`]: from text to batches; [`tasks`], [`metrics`], [`span`]: GLUE, SQuAD, RACE, custom files.
+//! * [`mod@pretrain`], [`mod@finetune`], [`training`], [`report`]: training; [`mod@ablate`]: the paper's tables.
+//!
+//! Programs to start from are in `examples/`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]
 
@@ -13,6 +40,7 @@ pub mod finetune;
 pub mod finite;
 pub mod forward;
 pub mod heads;
+pub mod loaded;
 pub mod metrics;
 pub mod model;
 pub mod pretrain;
@@ -23,3 +51,4 @@ pub mod train;
 
 pub use albert_tokenizer as tokenizer;
 pub use config::AlbertConfig;
+pub use engine::Device;

@@ -10,7 +10,8 @@ use crate::config::{Family, ProblemType};
 use crate::embed::{Embedder, Pooling};
 use crate::fill_mask::MaskFiller;
 use crate::finetune::{Examples, Prediction, Predictor};
-use crate::forward::{Example, Forward, ForwardError, NamedTensor, OutputSelection};
+use crate::forward::{Example, Forward, NamedTensor, OutputSelection};
+use crate::loaded::InferenceError;
 use crate::model::Model;
 use crate::tasks::{Problem, Text};
 use crate::tokenizer::{Cleaning, Piece, PieceKind, SPECIAL_PIECES, Tokenizer};
@@ -62,7 +63,7 @@ fn with_nan(name: &str, values: &mut [f32]) {
     }
 }
 
-fn run(path: &Path, line: &str, selection: OutputSelection) -> Result<Vec<NamedTensor>, ForwardError> {
+fn run(path: &Path, line: &str, selection: OutputSelection) -> Result<Vec<NamedTensor>, InferenceError> {
     let mut forward = Forward::load(path, device()).unwrap();
     let example = Example::from_json(line, forward.model().config()).unwrap();
     forward.run(&example, selection)
@@ -74,9 +75,9 @@ fn embeddings_masks_and_tensors_of_a_damaged_model_are_errors() {
     let expected = format!("is not finite; 1 elements of the model's tensor {TABLE} are NaN or infinite: use another");
     let mut embedder = Embedder::load(folder.path(), Pooling::Mean, device()).unwrap();
     // Texts that do not use the damaged row still work.
-    assert!(embedder.embed(&["b".into()], Pooling::Mean, true).is_ok());
+    assert!(embedder.embed(&["b".into()], true).is_ok());
     let texts = ["b", "b b", "a"].map(str::to_owned);
-    let error = embedder.embed(&texts, Pooling::Mean, true).unwrap_err().to_string();
+    let error = embedder.embed(&texts, true).unwrap_err().to_string();
     assert!(error.starts_with(&format!("the embedding of text 3 {expected}")), "{error}");
 
     let mut filler = MaskFiller::load(folder.path(), device()).unwrap();
@@ -98,7 +99,7 @@ fn overflow_of_finite_weights_is_told_from_damage() {
         }
     });
     let mut embedder = Embedder::load(folder.path(), Pooling::Mean, device()).unwrap();
-    let error = embedder.embed(&["a b".into()], Pooling::Mean, false).unwrap_err().to_string();
+    let error = embedder.embed(&["a b".into()], false).unwrap_err().to_string();
     assert!(error.contains("the model's tensors are finite, but too large"), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! How far tensors of one run lie from those of another: what a narrower number format costs.
+//! Deviation of the tensors of one run from those of another: the cost of a narrower number format.
 //!
 //! ```text
 //! greatest   max |a - b|
@@ -8,7 +8,7 @@
 
 use super::NamedTensor;
 
-/// How far a tensor lies from its reference.
+/// Deviation of a tensor from its reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deviation {
     /// The tensor's name.

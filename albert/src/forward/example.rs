@@ -9,7 +9,7 @@
 
 use serde::Deserialize;
 
-use super::ForwardError;
+use super::InferenceError;
 use crate::config::AlbertConfig;
 
 /// A list, or a list of lists.
@@ -59,7 +59,7 @@ struct Line {
     p_mask: Option<Vec<i64>>,
 }
 
-/// A token with what stands beside it.
+/// A token of an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) id: u32,
@@ -68,7 +68,7 @@ pub(super) struct Token {
     pub(super) is_seen: bool,
 }
 
-/// What a model is asked about.
+/// An example: token ids, and labels where it has some.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
     /// One row, or one for each choice; all of one length.
@@ -90,16 +90,16 @@ impl Example {
     /// # Errors
     /// The line is no JSON of this form, lists differ in length, or a number is beyond what the model has. The message
     /// does not name the line; the caller knows it.
-    pub fn from_json(line: &str, config: &AlbertConfig) -> Result<Self, ForwardError> {
+    pub fn from_json(line: &str, config: &AlbertConfig) -> Result<Self, InferenceError> {
         let line: Line =
-            serde_json::from_str(line).map_err(|error| ForwardError::Line(format!("not as expected: {error}")))?;
+            serde_json::from_str(line).map_err(|error| InferenceError::Input(format!("not as expected: {error}")))?;
         let ids = line.input_ids.into_rows();
         let length = ids.first().map_or(0, Vec::len);
         if length == 0 {
-            return Err(ForwardError::Line("`input_ids` is empty".into()));
+            return Err(InferenceError::Input("`input_ids` is empty".into()));
         }
         if length > config.max_position_embeddings {
-            return Err(ForwardError::Line(format!(
+            return Err(InferenceError::Input(format!(
                 "`input_ids` has {length} tokens, and the model has {} positions",
                 config.max_position_embeddings
             )));
@@ -109,7 +109,7 @@ impl Example {
         let mut rows = Vec::with_capacity(ids.len());
         for (r, ids) in ids.iter().enumerate() {
             if ids.len() != length {
-                return Err(ForwardError::Line(format!(
+                return Err(InferenceError::Input(format!(
                     "choices are of one length, and `input_ids` has {length} and {} tokens; pad and mask the shorter",
                     ids.len()
                 )));
@@ -128,9 +128,9 @@ impl Example {
                     },
                 })
             };
-            let row = ids.iter().enumerate().map(token).collect::<Result<Vec<_>, ForwardError>>()?;
+            let row = ids.iter().enumerate().map(token).collect::<Result<Vec<_>, InferenceError>>()?;
             if !row.iter().any(|token| token.is_seen) {
-                return Err(ForwardError::Line("`attention_mask` hides every token".into()));
+                return Err(InferenceError::Input("`attention_mask` hides every token".into()));
             }
             rows.push(row);
         }
@@ -139,7 +139,7 @@ impl Example {
         let start = at("start_positions", line.start_positions, length, "tokens")?;
         let end = at("end_positions", line.end_positions, length, "tokens")?;
         if line.p_mask.as_ref().is_some_and(|mask| mask.len() != length) {
-            return Err(ForwardError::Line(format!("`p_mask` must have {length} numbers, one a token")));
+            return Err(InferenceError::Input(format!("`p_mask` must have {length} numbers, one a token")));
         }
         Ok(Self {
             rows,
@@ -155,7 +155,7 @@ impl Example {
     ///
     /// # Errors
     /// There are none, or more than the model has positions, or one is beyond its vocabulary.
-    pub fn from_ids(ids: &[u32], segments: &[u32], config: &AlbertConfig) -> Result<Self, ForwardError> {
+    pub fn from_ids(ids: &[u32], segments: &[u32], config: &AlbertConfig) -> Result<Self, InferenceError> {
         Self::from_json(&serde_json::json!({ "input_ids": ids, "token_type_ids": segments }).to_string(), config)
     }
 
@@ -166,23 +166,25 @@ impl Example {
 }
 
 /// The rows of `name` where they have the shape of `ids`.
-fn beside(name: &str, rows: Option<Rows>, ids: &[Vec<i64>]) -> Result<Option<Vec<Vec<i64>>>, ForwardError> {
+fn beside(name: &str, rows: Option<Rows>, ids: &[Vec<i64>]) -> Result<Option<Vec<Vec<i64>>>, InferenceError> {
     let Some(rows) = rows.map(Rows::into_rows) else { return Ok(None) };
     if rows.len() == ids.len() && rows.iter().zip(ids).all(|(row, ids)| row.len() == ids.len()) {
         return Ok(Some(rows));
     }
     let shape = |rows: &[Vec<i64>]| rows.iter().map(|row| row.len().to_string()).collect::<Vec<_>>().join(", ");
-    Err(ForwardError::Line(format!(
+    Err(InferenceError::Input(format!(
         "`{name}` has {} numbers and `input_ids` {}; both must be alike",
         shape(&rows),
         shape(ids)
     )))
 }
 
-fn below(name: &str, value: i64, at: usize, limit: usize, what: &str) -> Result<u32, ForwardError> {
+fn below(name: &str, value: i64, at: usize, limit: usize, what: &str) -> Result<u32, InferenceError> {
     match u32::try_from(value) {
         Ok(value) if (value as usize) < limit => Ok(value),
-        _ => Err(ForwardError::Line(format!("`{name}` holds {value} (number {at}), and the model has {limit} {what}"))),
+        _ => Err(InferenceError::Input(format!(
+            "`{name}` holds {value} (number {at}), and the model has {limit} {what}"
+        ))),
     }
 }
 

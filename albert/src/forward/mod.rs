@@ -1,4 +1,4 @@
-//! What a model computes on an example, tensor by tensor, under names that other implementations can be held against.
+//! All tensors of a forward pass on an example, under names for comparison with other implementations.
 //!
 //! ```text
 //! hidden.{k}            [S, H]       k = 0: the encoder's input; k = n: the output of layer n (its last inner block)
@@ -10,8 +10,8 @@
 //! loss                  []           where the example has labels
 //! ```
 //!
-//! With C choices hidden, attention and pooled have C as first dimension. Dropout is off. What an attention mask hides is
-//! no key for any token, and still has rows of its own, as in Hugging Face's classes; its outputs mean nothing.
+//! With C choices hidden, attention and pooled have C as first dimension. Dropout is off. Tokens that an
+//! attention mask hides are no keys and still have rows, as in Hugging Face's classes; their outputs mean nothing.
 //!
 //! The loss is that of the example alone: means over its labeled tokens, sums of a model's several losses 1:1, spans
 //! (start + end) / 2. [`Forward::gradients`] are those of the sum of the losses of all examples since the start.
@@ -24,38 +24,19 @@ mod gpu_tests;
 use std::path::{Path, PathBuf};
 
 use engine::ops::Sequences;
-use engine::{Device, EngineError, Gradients, ParamStore, Tape, Var, Workspace, ops, profile::Profile};
+use engine::{Device, EngineError, Gradients, Tape, Var, ops, profile::Profile};
 
-use crate::checkpoint::{CheckpointError, Heads, LoadReport, ModelFolder};
-use crate::config::ProblemType;
-use crate::finite::{NotFinite, check_finite};
+use crate::checkpoint::{LoadReport, ModelFolder};
+use crate::config::{Heads, ProblemType};
+use crate::finite::check_finite;
 use crate::heads::{SquadV2Head, Task};
-use crate::model::{ForwardOptions, Inputs, Model, ModelError, Tokens};
+use crate::loaded::{InferenceError, LoadedModel};
+use crate::model::{ForwardOptions, Inputs, Model, Tokens};
 pub use deviation::{Deviation, deviations};
 pub use example::Example;
 use example::{IGNORED, Labels, Token};
 
-/// Why an example cannot be run.
-#[derive(Debug, thiserror::Error)]
-pub enum ForwardError {
-    /// The model folder.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// Its configuration.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// The engine.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// An output is NaN or infinite.
-    #[error(transparent)]
-    NotFinite(#[from] NotFinite),
-    /// The example.
-    #[error("{0}")]
-    Line(String),
-}
-
-/// Which tensors are wanted beside the outputs of the heads and the last hidden state.
+/// Tensors to return beside the outputs of the heads and the last hidden state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputSelection {
     /// All hidden states.
@@ -71,24 +52,21 @@ pub struct OutputSelection {
 /// A tensor by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedTensor {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its shape.
+    /// Shape.
     pub shape: Vec<usize>,
-    /// Its elements, row by row.
+    /// Elements, row by row.
     pub values: Vec<f32>,
 }
 
 /// A loaded model that runs examples one by one.
 #[derive(Debug)]
 pub struct Forward {
-    model: Model,
-    params: ParamStore,
+    loaded: LoadedModel,
     gradients: Gradients,
-    workspace: Workspace,
     /// Names of the parameters in the file, in the order of the store.
     names: Vec<String>,
-    report: LoadReport,
     folder: PathBuf,
     problem_type: Option<ProblemType>,
 }
@@ -98,70 +76,62 @@ impl Forward {
     ///
     /// # Errors
     /// A file is missing or damaged.
-    pub fn load(folder: &Path, device: Device) -> Result<Self, ForwardError> {
+    pub fn load(folder: &Path, device: Device) -> Result<Self, InferenceError> {
         let files = ModelFolder::open(folder)?;
-        let heads = files.heads();
-        let cpu = device.processor();
-        let (model, params, report) = files.model(heads, &[], cpu, 0)?;
+        let loaded = LoadedModel::new(&files, files.heads(), device)?;
         let name = |id| {
-            let name = params.name(id);
+            let name = loaded.params.name(id);
             files.name_in_file(name).unwrap_or(name).to_owned()
         };
-        let names = params.ids().map(name).collect();
-        let folder = files.path().to_path_buf();
-        let problem_type = files.config().problem_type;
         Ok(Self {
-            problem_type,
-            gradients: params.gradients(&device)?,
-            workspace: Workspace::new(device),
-            model,
-            params,
-            names,
-            report,
-            folder,
+            names: loaded.params.ids().map(name).collect(),
+            folder: files.path().to_path_buf(),
+            problem_type: files.config().problem_type,
+            gradients: loaded.params.gradients(loaded.workspace.device())?,
+            loaded,
         })
     }
 
     /// The model.
     pub fn model(&self) -> &Model {
-        &self.model
+        &self.loaded.model
     }
 
     /// The heads that were loaded.
     pub fn heads(&self) -> Heads {
-        self.model.heads()
+        self.loaded.model.heads()
     }
 
-    /// The folder that the model came from, where its tokenizer lies too.
+    /// Folder of the model and its tokenizer.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What was loaded, and what of the file the model has no use for.
+    /// Loaded tensors, and those of the file that the model does not use.
     pub fn report(&self) -> &LoadReport {
-        &self.report
+        &self.loaded.report
     }
 
-    /// What kernels cost, once it is switched on.
+    /// Kernel timings; empty until profiling is switched on.
     pub fn profile(&self) -> &Profile {
-        self.workspace.profile()
+        self.loaded.workspace.profile()
     }
 
     /// Sets whether encoder layers multiply in 8-bit integers from now on; gradients are always those in f32.
     ///
     /// # Errors
     /// The device is a GPU.
-    pub fn set_int8(&mut self, int8: bool) -> Result<(), ForwardError> {
-        Ok(self.workspace.set_int8(int8)?)
+    pub fn set_int8(&mut self, int8: bool) -> Result<(), InferenceError> {
+        Ok(self.loaded.workspace.set_int8(int8)?)
     }
 
     /// Runs `example`; its gradients are added to those of the examples before.
     ///
     /// # Errors
-    /// Labels are wanted and missing or do not fit the model's heads, an output is not finite, or the engine failed.
-    pub fn run(&mut self, example: &Example, selection: OutputSelection) -> Result<Vec<NamedTensor>, ForwardError> {
-        let Self { model, params, gradients, workspace, .. } = self;
+    /// Labels are required and missing or do not fit the model's heads, an output is not finite, or the engine failed.
+    pub fn run(&mut self, example: &Example, selection: OutputSelection) -> Result<Vec<NamedTensor>, InferenceError> {
         let problem_type = self.problem_type;
+        let Self { loaded: LoadedModel { model, params, workspace, .. }, gradients, .. } = self;
         let cpu = workspace.device().processor().clone();
         cpu.enter(|| {
             let tape = if selection.gradients { workspace.train(params, None) } else { workspace.infer(params, None) };
@@ -173,7 +143,7 @@ impl Forward {
             match &loss {
                 Some(loss) => pass.keep("loss", vec![], loss)?,
                 None if selection.loss || selection.gradients => {
-                    return Err(ForwardError::Line(
+                    return Err(InferenceError::Input(
                         "no labels for any head of the model, and its loss is wanted".into(),
                     ));
                 }
@@ -203,14 +173,14 @@ impl Forward {
     ///
     /// # Errors
     /// The GPU that they are on failed.
-    pub fn gradients(&self) -> Result<Vec<NamedTensor>, ForwardError> {
+    pub fn gradients(&self) -> Result<Vec<NamedTensor>, InferenceError> {
         let flat = self.gradients.elements()?;
         let of = |(id, name): (engine::ParamId, &String)| NamedTensor {
             name: format!("grad.{name}"),
-            shape: self.params.shape(id).to_vec(),
+            shape: self.loaded.params.shape(id).to_vec(),
             values: flat[self.gradients.range(id)].to_vec(),
         };
-        Ok(self.params.ids().zip(&self.names).map(of).collect())
+        Ok(self.loaded.params.ids().zip(&self.names).map(of).collect())
     }
 }
 
@@ -228,7 +198,7 @@ struct Pass<'a, 'w> {
     example: &'a Example,
     inputs: Inputs,
     cu_seqlens: Vec<u32>,
-    /// Where each token of the example went: what a mask hides stands behind the rest of its row.
+    /// Row of each token of the example: tokens that a mask hides come after the rest of their row.
     row_of: Vec<u32>,
     /// The encoder's output.
     x: Option<Var>,
@@ -236,7 +206,7 @@ struct Pass<'a, 'w> {
 }
 
 impl<'a, 'w> Pass<'a, 'w> {
-    fn new(tape: &'a Tape<'w>, model: &'a Model, example: &'a Example) -> Result<Self, ForwardError> {
+    fn new(tape: &'a Tape<'w>, model: &'a Model, example: &'a Example) -> Result<Self, InferenceError> {
         let length = example.length();
         let cu_seqlens: Vec<u32> = (0..=example.rows.len()).map(|row| (row * length) as u32).collect();
         let (mut tokens, mut keys) = (Vec::new(), Vec::new());
@@ -286,7 +256,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         Some(self.example.rows.len()).filter(|&rows| rows > 1).into_iter().collect()
     }
 
-    fn encoder(&mut self, selection: OutputSelection) -> Result<(), ForwardError> {
+    fn encoder(&mut self, selection: OutputSelection) -> Result<(), InferenceError> {
         let (tape, model) = (self.tape, self.model);
         let (hidden, inner) = (model.config().hidden_size, model.config().inner_group_num);
         let last = model.config().blocks().len();
@@ -307,7 +277,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(())
     }
 
-    fn keep_attention(&mut self, block: usize, x: &Var) -> Result<(), ForwardError> {
+    fn keep_attention(&mut self, block: usize, x: &Var) -> Result<(), InferenceError> {
         let (length, heads) = (self.example.length(), self.model.config().num_attention_heads);
         let mut values = Vec::new();
         let all = self.model.attention_probabilities(self.tape, x, &self.inputs, block)?;
@@ -329,8 +299,8 @@ impl<'a, 'w> Pass<'a, 'w> {
         self.x.clone().expect("the encoder ran first")
     }
 
-    /// p `[B, H]`, kept when it is first asked for.
-    fn pooled(&mut self) -> Result<Option<Var>, ForwardError> {
+    /// p `[B, H]`, kept at its first use.
+    fn pooled(&mut self) -> Result<Option<Var>, InferenceError> {
         let Some(pooler) = self.model.pooler() else { return Ok(None) };
         let pooled = pooler.forward(self.tape, &self.x(), &self.inputs.first_tokens)?;
         if !self.out.iter().any(|named| named.name == "pooled") {
@@ -342,7 +312,7 @@ impl<'a, 'w> Pass<'a, 'w> {
     }
 
     /// The heads of pre-training; gives their losses.
-    fn pretraining(&mut self) -> Result<Vec<Var>, ForwardError> {
+    fn pretraining(&mut self) -> Result<Vec<Var>, InferenceError> {
         let (tape, model, x) = (self.tape, self.model, self.x());
         let mut losses = Vec::new();
         let pooled = self.pooled()?;
@@ -369,10 +339,10 @@ impl<'a, 'w> Pass<'a, 'w> {
     }
 
     /// The tokens that are labeled, in the order of their rows.
-    fn token_labels(&self, classes: usize) -> Result<Option<Labeled>, ForwardError> {
+    fn token_labels(&self, classes: usize) -> Result<Option<Labeled>, InferenceError> {
         let Some(Labels::Tokens(labels)) = &self.example.labels else { return Ok(None) };
         if labels.len() != self.row_of.len() {
-            return Err(ForwardError::Line(format!(
+            return Err(InferenceError::Input(format!(
                 "`labels` has {} numbers and `input_ids` {}; both must be alike",
                 labels.len(),
                 self.row_of.len()
@@ -388,7 +358,7 @@ impl<'a, 'w> Pass<'a, 'w> {
     }
 
     /// The head of the task; gives its loss.
-    fn task(&mut self, problem_type: Option<ProblemType>) -> Result<Option<Var>, ForwardError> {
+    fn task(&mut self, problem_type: Option<ProblemType>) -> Result<Option<Var>, InferenceError> {
         let (tape, x) = (self.tape, self.x());
         let Some(task) = self.model.task() else { return Ok(None) };
         match task {
@@ -435,7 +405,7 @@ impl<'a, 'w> Pass<'a, 'w> {
     }
 
     /// The loss of the scores z `[1, n]` of a sequence, as the model's `problem_type` has it.
-    fn sequence_loss(&self, z: &Var, problem_type: Option<ProblemType>) -> Result<Option<Var>, ForwardError> {
+    fn sequence_loss(&self, z: &Var, problem_type: Option<ProblemType>) -> Result<Option<Var>, InferenceError> {
         let (tape, n) = (self.tape, z.shape()[1]);
         let Some(labels) = &self.example.labels else { return Ok(None) };
         let usual = if n == 1 { ProblemType::Regression } else { ProblemType::SingleLabelClassification };
@@ -449,26 +419,26 @@ impl<'a, 'w> Pass<'a, 'w> {
             {
                 self.label_loss(z, &flags.iter().map(|&flag| flag as u32).collect::<Vec<_>>())
             }
-            (ProblemType::MultiLabelClassification, _) => Err(ForwardError::Line(format!(
+            (ProblemType::MultiLabelClassification, _) => Err(InferenceError::Input(format!(
                 "`labels` must be a list of {n} numbers, 0 or 1 for each label: the model gives several at once \
                  (`problem_type` = \"multi_label_classification\")"
             ))),
-            (ProblemType::Regression, _) if n > 1 => Err(ForwardError::Line(format!(
+            (ProblemType::Regression, _) if n > 1 => Err(InferenceError::Input(format!(
                 "the model is a regression of {n} numbers, whose loss is not supported"
             ))),
             (ProblemType::Regression, Labels::Class(label)) => self.regression(z, *label as f32),
             (ProblemType::Regression, Labels::Number(target)) => self.regression(z, *target as f32),
-            (ProblemType::Regression, _) => Err(ForwardError::Line("`labels` must be a number".into())),
+            (ProblemType::Regression, _) => Err(InferenceError::Input("`labels` must be a number".into())),
             (ProblemType::SingleLabelClassification, Labels::Class(label)) => {
                 let label = tape.input([1], &[class(*label, n)?])?;
                 Ok(Some(ops::cross_entropy(tape, z, &label, 1.0)?.loss))
             }
-            _ => Err(ForwardError::Line(format!("`labels` must be a class below {n}"))),
+            _ => Err(InferenceError::Input(format!("`labels` must be a class below {n}"))),
         }
     }
 
     /// mean (log(1 + exp(z)) - y·z) over the labels: the cross-entropy of the two scores (0, z).
-    fn label_loss(&self, z: &Var, flags: &[u32]) -> Result<Option<Var>, ForwardError> {
+    fn label_loss(&self, z: &Var, flags: &[u32]) -> Result<Option<Var>, InferenceError> {
         let (tape, n) = (self.tape, flags.len());
         let z = ops::reshape(tape, z, [n, 1])?;
         let zero = ops::scale(tape, &tape.detach(&z), 0.0)?;
@@ -477,19 +447,19 @@ impl<'a, 'w> Pass<'a, 'w> {
     }
 
     /// mean (z - target)².
-    fn regression(&self, logits: &Var, target: f32) -> Result<Option<Var>, ForwardError> {
+    fn regression(&self, logits: &Var, target: f32) -> Result<Option<Var>, InferenceError> {
         let target = self.tape.input([1, 1], &[target])?;
         Ok(Some(ops::mean_squared_error(self.tape, logits, &target)?))
     }
 
-    /// First and last token of the answer, as they lie.
-    fn span(&self) -> Result<Option<[Var; 2]>, ForwardError> {
+    /// Rows of the first and last token of the answer.
+    fn span(&self) -> Result<Option<[Var; 2]>, InferenceError> {
         let Some(span) = self.example.span else { return Ok(None) };
         let [start, end] = span.map(|token| self.tape.input([1], &[self.row_of[token as usize]]));
         Ok(Some([start?, end?]))
     }
 
-    fn squad_v2(&mut self, head: &SquadV2Head) -> Result<Option<Var>, ForwardError> {
+    fn squad_v2(&mut self, head: &SquadV2Head) -> Result<Option<Var>, InferenceError> {
         let (tape, x, length) = (self.tape, self.x(), self.row_of.len());
         let mut hidden = vec![false; length];
         if let Some(mask) = &self.example.is_no_answer {
@@ -520,7 +490,7 @@ fn greatest(values: &[f32]) -> u32 {
     (1..values.len()).fold(0, |best, i| if values[i] > values[best] { i } else { best }) as u32
 }
 
-fn class(label: i64, classes: usize) -> Result<u32, ForwardError> {
+fn class(label: i64, classes: usize) -> Result<u32, InferenceError> {
     let fits = u32::try_from(label).ok().filter(|&label| (label as usize) < classes);
-    fits.ok_or_else(|| ForwardError::Line(format!("`labels` holds {label}, and there are {classes} classes")))
+    fits.ok_or_else(|| InferenceError::Input(format!("`labels` holds {label}, and there are {classes} classes")))
 }

@@ -65,9 +65,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     embedder.profile().set(arguments.profile.on);
     embedder.set_int8(arguments.dtype == Precision::Int8)?;
     let texts = lines(arguments)?;
-    let embedded = embedder.embed(&texts, pooling, arguments.normalize)?;
-    if embedded.cut > 0 {
-        tell!("{} lines exceeded the model's maximum length and were truncated", embedded.cut);
+    let embedded = embedder.embed(&texts, arguments.normalize)?;
+    if embedded.truncated > 0 {
+        tell!("{} lines exceeded the model's maximum length and were truncated", embedded.truncated);
     }
     arguments.profile.print(embedder.profile(), &device);
     match &arguments.output {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_numpy_file_has_a_row_for_each_line() {
-        let embedded = Embedded { vectors: vec![1.0, -2.0, 0.5, 3.0, 7.0, 0.25], width: 2, cut: 0 };
+        let embedded = Embedded { vectors: vec![1.0, -2.0, 0.5, 3.0, 7.0, 0.25], width: 2, truncated: 0 };
         let mut bytes = Vec::new();
         write_npy(&mut bytes, &embedded).unwrap();
         let file = npyz::NpyFile::new(&bytes[..]).unwrap();

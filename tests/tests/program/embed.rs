@@ -42,7 +42,7 @@ fn folder(padding: usize) -> tempfile::TempDir {
 
 fn embed(folder: &Path, texts: &[String], pooling: Pooling, normalize: bool) -> Vec<Vec<f32>> {
     let mut embedder = Embedder::load(folder, pooling, Device::cpu().unwrap()).unwrap();
-    let embedded = embedder.embed(texts, pooling, normalize).unwrap();
+    let embedded = embedder.embed(texts, normalize).unwrap();
     embedded.vectors.chunks_exact(embedded.width).map(<[f32]>::to_vec).collect()
 }
 
@@ -116,7 +116,7 @@ fn eight_bits_give_nearly_the_vectors_of_f32_and_the_command_says_how_near() {
     let single = embed(folder.path(), &texts(), Pooling::Mean, true);
     let mut embedder = Embedder::load(folder.path(), Pooling::Mean, Device::cpu().unwrap()).unwrap();
     embedder.set_int8(true).unwrap();
-    let eight = embedder.embed(&texts(), Pooling::Mean, true).unwrap();
+    let eight = embedder.embed(&texts(), true).unwrap();
     for (single, eight) in single.iter().zip(eight.vectors.chunks_exact(eight.width)) {
         let cosine: f64 = single.iter().zip(eight).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
         assert!((0.99..0.999_999_99).contains(&cosine), "the cosine with f32 is {cosine}");

@@ -1,0 +1,63 @@
+//! A model in memory, ready to run: the base of [`crate::embed`], [`crate::fill_mask`] and [`crate::forward`].
+
+use engine::{Device, EngineError, ParamStore, Tape, Workspace};
+
+use crate::checkpoint::{CheckpointError, LoadReport, ModelFolder};
+use crate::config::Heads;
+use crate::finite::NotFinite;
+use crate::model::Model;
+use crate::tokenizer::TokenizerError;
+
+/// Error of loading a model or of running it on an input.
+#[derive(Debug, thiserror::Error)]
+pub enum InferenceError {
+    /// The model folder cannot be loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The tokenizer cannot be loaded or does not fit the model.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// An output is NaN or infinite.
+    #[error(transparent)]
+    NotFinite(#[from] NotFinite),
+    /// The text or example does not fit the model.
+    #[error("{0}")]
+    Input(String),
+}
+
+/// A model with its parameters and the workspace that it runs in.
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// The model and its configuration.
+    pub model: Model,
+    /// The parameters.
+    pub params: ParamStore,
+    /// Device, memory and profiler.
+    pub workspace: Workspace,
+    /// Result of loading for every tensor.
+    pub report: LoadReport,
+}
+
+impl LoadedModel {
+    /// Loads the model in `files` with `heads` to `device`. A missing tensor is an error, never initialized at random.
+    ///
+    /// # Errors
+    /// A tensor is missing or damaged, or there is not enough memory.
+    pub fn new(files: &ModelFolder, heads: Heads, device: Device) -> Result<Self, CheckpointError> {
+        let (model, params, report) = files.model(heads, &[], device.processor(), 0)?;
+        Ok(Self { model, params, workspace: Workspace::new(device), report })
+    }
+
+    /// Runs `compute` in a step without gradients, the worker threads awake.
+    ///
+    /// # Errors
+    /// As `compute`.
+    pub fn infer<R, E>(&mut self, compute: impl FnOnce(&Model, &Tape<'_>) -> Result<R, E>) -> Result<R, E> {
+        let Self { model, params, workspace, .. } = self;
+        let cpu = workspace.device().processor().clone();
+        cpu.enter(|| compute(model, &workspace.infer(params, None)))
+    }
+}

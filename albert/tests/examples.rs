@@ -1,0 +1,21 @@
+//! The example programs do what they are there to show, with a model that they train themselves.
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "../examples/embed.rs"]
+mod embed;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../examples/fill_mask.rs"]
+mod fill_mask;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../examples/tiny/mod.rs"]
+mod tiny;
+
+#[test]
+fn a_tiny_model_knows_its_sentences() {
+    let folder = tiny::folder().unwrap();
+    assert_eq!(fill_mask::fill(folder.path(), "the cat drinks [MASK]").unwrap(), "▁milk");
+    assert_eq!(fill_mask::fill(folder.path(), "a [MASK] swims deep").unwrap(), "▁fish");
+    // Each sentence has a twin that differs in its first word.
+    let texts = tiny::SENTENCES.map(str::to_owned);
+    assert_eq!(embed::nearest(folder.path(), &texts).unwrap(), [4, 5, 6, 7, 0, 1, 2, 3]);
+}
