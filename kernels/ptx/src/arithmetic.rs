@@ -6,7 +6,8 @@ use super::{
 
 /// A method for each instruction: its operands, its result, and its mnemonic with the suffixes.
 macro_rules! instructions {
-    ($($(#[$doc:meta])* $name:ident $(<$T:ident: $bound:ident>)? ($($operand:ident: $ty:ty),*) -> $to:ty = $($part:expr),+;)*) => {
+    ($($(#[$doc:meta])* $name:ident $(<$T:ident: $bound:ident>)?
+        ($($operand:ident: $ty:ty),*) -> $to:ty = $($part:expr),+;)*) => {
         impl Entry {$(
             $(#[$doc])*
             #[track_caller]
@@ -18,7 +19,7 @@ macro_rules! instructions {
 }
 
 instructions! {
-    /// `mov`: a copy into a fresh register, or a number into a register.
+    /// `mov`: a copy of a register or a constant in a fresh register.
     mov<T: Type>(source: impl Operand<T>) -> T = "mov", T::SUFFIX;
 
     /// a + b.
@@ -42,10 +43,10 @@ instructions! {
     /// The magnitude of `magnitude` with the sign of `sign`.
     copysign(sign: Reg<F32>, magnitude: Reg<F32>) -> F32 = "copysign.f32";
 
-    /// The smaller of two floats; the number where one is NaN.
+    /// The smaller of two floats; the other where one is NaN.
     min(a: Reg<F32>, b: impl Operand<F32>) -> F32 = "min.f32";
 
-    /// The larger of two floats; the number where one is NaN.
+    /// The larger of two floats; the other where one is NaN.
     max(a: Reg<F32>, b: impl Operand<F32>) -> F32 = "max.f32";
 
     /// The larger of two floats; NaN where one is NaN.
@@ -105,10 +106,10 @@ instructions! {
     /// a · b of integers, all 64 bits.
     mul_wide(a: Reg<U32>, b: impl Operand<U32>) -> U64 = "mul.wide.u32";
 
-    /// a shifted left by `bits`, zeros behind.
+    /// a shifted left by `bits`, filled with zeros.
     shl<T: Integer>(a: Reg<T>, bits: impl Operand<U32>) -> T = "shl", T::BITS;
 
-    /// a shifted right by `bits`, zeros in front.
+    /// a shifted right by `bits`, filled with zeros.
     shr(a: Reg<U32>, bits: impl Operand<U32>) -> U32 = "shr.u32";
 
     /// Bitwise and.
@@ -120,7 +121,7 @@ instructions! {
     /// Bitwise exclusive or.
     xor<T: Integer>(a: Reg<T>, b: impl Operand<T>) -> T = "xor", T::BITS;
 
-    /// Every bit flipped; of a condition its opposite.
+    /// Bitwise complement; of a condition its negation.
     not<T: Integer>(a: Reg<T>) -> T = "not", T::BITS;
 
     /// a where the condition holds, else b.
@@ -135,7 +136,7 @@ instructions! {
     /// A float rounded to the nearest f16, ties to even.
     cvt_f16(a: Reg<F32>) -> B16 = "cvt.rn.f16.f32";
 
-    /// The float that an f16 is.
+    /// The f32 of an f16: exact.
     cvt_f32_f16(a: Reg<B16>) -> F32 = "cvt.f32.f16";
 
     /// An unsigned integer as 64 bits.
@@ -155,7 +156,7 @@ instructions! {
 }
 
 impl Entry {
-    /// `mov` into a register that exists: how a value is carried from one turn of a loop to the next.
+    /// `mov` into an existing register: the update of a loop variable.
     #[track_caller]
     pub fn assign<T: Type>(&self, destination: Reg<T>, source: impl Operand<T>) {
         self.write(format!("mov{} {destination}, {}", T::SUFFIX, source.text()));
@@ -168,25 +169,25 @@ impl Entry {
         self.define(format_args!("mov.b32"), &[source.to_string()])
     }
 
-    /// a + b, into a register that exists.
+    /// a + b, into an existing register.
     #[track_caller]
     pub fn add_into<T: Number>(&self, destination: Reg<T>, a: Reg<T>, b: impl Operand<T>) {
         self.write(format!("add{} {destination}, {a}, {}", T::ROUNDED, b.text()));
     }
 
-    /// a · b of floats, into a register that exists.
+    /// a · b of floats, into an existing register.
     #[track_caller]
     pub fn mul_into<T: Float>(&self, destination: Reg<T>, a: Reg<T>, b: impl Operand<T>) {
         self.write(format!("mul{} {destination}, {a}, {}", T::ROUNDED, b.text()));
     }
 
-    /// a · b + c of floats, rounded once, into a register that exists: how a sum grows.
+    /// a · b + c of floats, rounded once, into an existing register: an accumulation.
     #[track_caller]
     pub fn fma_into<T: Float>(&self, destination: Reg<T>, a: Reg<T>, b: impl Operand<T>, c: impl Operand<T>) {
         self.write(format!("fma{} {destination}, {a}, {}, {}", T::ROUNDED, b.text(), c.text()));
     }
 
-    /// Bitwise exclusive or, into a register that exists.
+    /// Bitwise exclusive or, into an existing register.
     #[track_caller]
     pub fn xor_into<T: Integer>(&self, destination: Reg<T>, a: Reg<T>, b: impl Operand<T>) {
         self.write(format!("xor{} {destination}, {a}, {}", T::BITS, b.text()));

@@ -6,13 +6,13 @@
 use super::{B16, B32, Bf16x2, Entry, F32, Reg};
 
 impl Entry {
-    /// The float that a bf16 is. Three instructions.
+    /// The f32 of a bf16. Three instructions.
     #[track_caller]
     pub fn widen_bf16(&self, value: Reg<B16>) -> Reg<F32> {
         self.reinterpret(self.shl(self.cvt_u32_u16(value), 16))
     }
 
-    /// The two floats of a pair, the one at the lower address first. Five instructions.
+    /// The two f32 of a pair, the one at the lower address first. Five instructions.
     #[track_caller]
     pub fn widen_bf16x2(&self, pair: Reg<Bf16x2>) -> [Reg<F32>; 2] {
         let bits: Reg<B32> = self.reinterpret(pair);

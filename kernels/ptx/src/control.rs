@@ -1,11 +1,11 @@
 //! Comparisons, guards, branches and loops.
 //!
-//! Branches are structured: a closure is the body, and the labels are placed here. Each structure writes the
-//! instructions that its documentation lists, and no others.
+//! Branches are structured: a closure is the body, and labels are generated. Each structure emits the instructions that
+//! its documentation lists, and no others.
 
 use super::{Entry, F32, Number, Operand, Pred, Reg, U32};
 
-/// A comparison of two numbers; of floats it is false where either is NaN.
+/// A comparison; of floats false where either is NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
     /// a = b
@@ -36,7 +36,7 @@ impl Compare {
 }
 
 impl Entry {
-    /// Whether a and b stand in the given order: `setp`.
+    /// Result of a comparison of a and b: `setp`.
     #[track_caller]
     pub fn setp<T: Number>(&self, compare: Compare, a: Reg<T>, b: impl Operand<T>) -> Reg<Pred> {
         self.define(format_args!("setp.{}{}", compare.name(), T::SUFFIX), &[a.text(), b.text()])
@@ -54,7 +54,7 @@ impl Entry {
         self.setp(Compare::Lt, a, b)
     }
 
-    /// Guards every instruction that `body` writes: `@%p st…`. No branch; registers that the body defines stay undefined
+    /// Guards every instruction that `body` emits: `@%p st…`. No branch; registers that the body defines stay undefined
     /// where the condition does not hold.
     ///
     /// # Panics
@@ -75,14 +75,14 @@ impl Entry {
 
     #[track_caller]
     fn guarded<R>(&self, guard: String, body: impl FnOnce() -> R) -> R {
-        assert!(self.guard.borrow().is_none(), "guards do not nest: combine the conditions first");
+        assert!(self.guard.borrow().is_none(), "nested guards; combine the conditions first");
         *self.guard.borrow_mut() = Some(guard);
         let result = body();
         *self.guard.borrow_mut() = None;
         result
     }
 
-    /// Runs `body` where the condition holds. Writes one branch in front and one label behind.
+    /// Runs `body` where the condition holds. Emits a branch before and a label after it.
     #[track_caller]
     pub fn if_(&self, condition: Reg<Pred>, body: impl FnOnce()) {
         self.unguarded();
@@ -92,7 +92,7 @@ impl Entry {
         self.place(end);
     }
 
-    /// Runs `then` where the condition holds and `otherwise` where it does not. Writes two branches and two labels.
+    /// Runs `then` where the condition holds and `otherwise` where it does not. Emits two branches and two labels.
     #[track_caller]
     pub fn if_else(&self, condition: Reg<Pred>, then: impl FnOnce(), otherwise: impl FnOnce()) {
         self.unguarded();
@@ -105,10 +105,10 @@ impl Entry {
         self.place(end);
     }
 
-    /// Runs `body` for i = start, start + step, … while i < end; all threads may have different bounds. The caller sees
-    /// to it that `end + step` fits 32 bits.
+    /// Runs `body` for i = start, start + step, … while i < end; bounds may differ between threads. `end + step` must
+    /// fit 32 bits.
     ///
-    /// Writes `mov, setp, @bra` in front and `add, setp, @bra` behind.
+    /// Emits `mov, setp, @bra` before the body and `add, setp, @bra` after it.
     #[track_caller]
     pub fn for_(
         &self,
@@ -130,9 +130,9 @@ impl Entry {
         self.place(exit);
     }
 
-    /// Runs `body` again and again while the condition that it returns holds; all threads may differ in it.
+    /// Repeats `body` while the condition that it returns holds, which may differ between threads.
     ///
-    /// Writes a label in front and `@bra` behind.
+    /// Emits a label before the body and `@bra` after it.
     #[track_caller]
     pub fn repeat_while(&self, body: impl FnOnce() -> Reg<Pred>) {
         self.unguarded();

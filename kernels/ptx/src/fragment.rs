@@ -1,4 +1,4 @@
-//! Which lane and register holds which element of a matrix fragment, and back.
+//! Matrix fragments: maps between elements and the lanes and registers that hold them.
 //!
 //! The maps are those of the PTX manual (sections "Matrix Fragments for mma.m16n8k16", "ldmatrix", "wgmma"), as
 //! functions with inverses. Kernels compute their addresses from them; tests hold every element of each map against the
@@ -7,8 +7,8 @@
 //! ```text
 //! C, 16 x 8 in f32: four registers a lane            A, 16 x 16 of 16 bits: four pairs a lane
 //!   columns  0 1   2 3   4 5   6 7                      columns  0..8      8..16
-//! row 0     l0 c0 c1  l1  l2  l3                      rows 0..8   a0        a2      each 8 x 8 block lies as C's
-//! row 1     l4        l5  l6  l7                      rows 8..16  a1        a3      upper half does: lane 4·row + pair
+//! row 0     l0 c0 c1  l1  l2  l3                      rows 0..8   a0        a2      each 8 x 8 block laid out as C's
+//! row 1     l4        l5  l6  l7                      rows 8..16  a1        a3      upper half, lane 4·row + pair
 //!  …
 //! row 8     l0 c2 c3  l1 …                            B, 16 (k) x 8 (n): b0 = k 0..8, b1 = k 8..16, lane 4·n + pair of k
 //! ```
@@ -19,26 +19,26 @@ pub const LANES: u32 = 32;
 /// A fragment of a matrix instruction in the registers of a warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// A of `mma.m16n8k16`: [16, 16], two numbers of 16 bits a register.
+    /// A of `mma.m16n8k16`: `[16, 16]`, two 16-bit elements a register.
     A,
-    /// B of `mma.m16n8k16`: [16 (k), 8 (n)], two numbers of 16 bits a register, neighbors in k.
+    /// B of `mma.m16n8k16`: `[16 (k), 8 (n)]`, two 16-bit elements a register, adjacent in k.
     B,
-    /// C and D of `mma.m16n8k16`: [16, 8], one f32 a register.
+    /// C and D of `mma.m16n8k16`: `[16, 8]`, one f32 a register.
     C,
-    /// One matrix that `ldmatrix` loads: [8, 8], two numbers of 16 bits in a register.
+    /// One matrix that `ldmatrix` loads: `[8, 8]`, two 16-bit elements in a register.
     Matrix,
-    /// One matrix that `ldmatrix.trans` loads: [8, 8] as it lies in memory, two numbers of a column in a register.
+    /// One matrix that `ldmatrix.trans` loads: `[8, 8]` as stored in memory, two elements of a column in a register.
     Transposed,
 }
 
-/// Where a number is held: lane, register of the fragment, and half of the register (0 is the lower).
+/// Holder of an element: lane, register of the fragment, and half of the register (0 is the lower).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Holder {
     /// Lane of the warp.
     pub lane: u32,
     /// Register of the fragment.
     pub register: u32,
-    /// Half of the register; 0 where a number fills it.
+    /// Half of the register; 0 where an element fills it.
     pub half: u32,
 }
 
@@ -55,7 +55,7 @@ impl Fragment {
         }
     }
 
-    /// Registers a lane, and numbers in each.
+    /// Registers a lane, and elements in each.
     pub const fn registers(self) -> (u32, u32) {
         match self {
             Fragment::A => (4, 2),
@@ -65,7 +65,7 @@ impl Fragment {
         }
     }
 
-    /// (row, column) of the number that `holder` holds.
+    /// (row, column) of the element that `holder` holds.
     pub const fn position(self, holder: Holder) -> (u32, u32) {
         let Holder { lane, register, half } = holder;
         let (group, pair) = (lane / 4, 2 * (lane % 4));
@@ -78,7 +78,7 @@ impl Fragment {
         }
     }
 
-    /// Who holds (row, column): the inverse of [`position`](Self::position).
+    /// Holder of (row, column): the inverse of [`position`](Self::position).
     pub const fn holder(self, row: u32, column: u32) -> Holder {
         match self {
             Fragment::A => {
@@ -100,30 +100,30 @@ impl Fragment {
     }
 }
 
-/// (row, column) of register `register` of thread `thread` of a warpgroup in the 64 x N sums of `wgmma`.
+/// (row, column) of register `register` of thread `thread` of a warpgroup in the 64 x N accumulators of `wgmma`.
 pub const fn wgmma_position(thread: u32, register: u32) -> (u32, u32) {
     let (warp, lane) = (thread / LANES, thread % LANES);
     (16 * warp + lane / 4 + 8 * (register / 2 % 2), 8 * (register / 4) + 2 * (lane % 4) + register % 2)
 }
 
-/// The thread and the register that hold (row, column) of the sums of `wgmma`: the inverse of [`wgmma_position`].
+/// Thread and register of (row, column) of the accumulators of `wgmma`: the inverse of [`wgmma_position`].
 pub const fn wgmma_holder(row: u32, column: u32) -> (u32, u32) {
     let thread = LANES * (row / 16) + 4 * (row % 8) + column % 8 / 2;
     (thread, 4 * (column / 8) + 2 * (row / 8 % 2) + column % 2)
 }
 
-/// Where the rows that the lanes of an `ldmatrix.x4` name must begin, so that its four registers are one operand of
+/// Rows that the lanes of an `ldmatrix.x4` address, so that its four registers are one operand of
 /// [`Entry::mma`](super::Entry::mma).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// A [16, 16] from a tile that lies [m, k]: `ldmatrix`.
+    /// A `[16, 16]` from a tile stored as `[m, k]`: `ldmatrix`.
     A,
-    /// A [16, 16] from a tile that lies [k, m]: `ldmatrix.trans`.
+    /// A `[16, 16]` from a tile stored as `[k, m]`: `ldmatrix.trans`.
     ATransposed,
-    /// Two Bs, [16, 16] of n 0..8 and n 8..16, from a tile that lies [k, n]: `ldmatrix.trans`. Registers 0, 1 are the
-    /// first B.
+    /// Two Bs, `[16, 16]` of n 0..8 and n 8..16, from a tile stored as `[k, n]`: `ldmatrix.trans`. Registers 0, 1 are
+    /// the first B.
     B,
-    /// Two Bs from a tile that lies [n, k]: `ldmatrix`. Registers 0, 1 are the first B.
+    /// Two Bs from a tile stored as `[n, k]`: `ldmatrix`. Registers 0, 1 are the first B.
     BTransposed,
 }
 
@@ -133,9 +133,9 @@ impl Load {
         matches!(self, Load::ATransposed | Load::B)
     }
 
-    /// (row, column) in the tile, as it lies, of the eight numbers that `lane` names.
+    /// (row, column) in the stored tile of the eight elements that `lane` addresses.
     pub const fn start(self, lane: u32) -> (u32, u32) {
-        // Matrix i of the four is register i. The lower bit of i goes down the stored rows or along them.
+        // Matrix i of the four is register i. The lower bit of i advances by stored rows or by columns.
         let (matrix, row) = (lane / 8, lane % 8);
         let down_first = matches!(self, Load::A | Load::B);
         let (down, along) = if down_first { (matrix % 2, matrix / 2) } else { (matrix / 2, matrix % 2) };

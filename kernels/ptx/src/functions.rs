@@ -1,6 +1,6 @@
 //! Polynomials and elementary functions, from the same coefficient tables that the CPU kernels use (`num::poly`).
 //!
-//! Each function comes in the precision that its caller's storage asks for:
+//! Each function has two precisions, for the storage of its caller:
 //!
 //! | | exp | used with |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 use super::{Compare, Entry, F32, Reg, U32};
 use crate::num::poly;
 
-/// How exact an elementary function has to be.
+/// Precision of an elementary function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// To the last bits of f32.
@@ -45,7 +45,7 @@ impl Entry {
     /// If there are fewer than two coefficients.
     #[track_caller]
     pub fn horner(&self, x: Reg<F32>, coefficients: &[f32]) -> Reg<F32> {
-        let [rest @ .., next, last] = coefficients else { panic!("a polynomial has at least two coefficients") };
+        let [rest @ .., next, last] = coefficients else { panic!("polynomial with fewer than two coefficients") };
         let mut sum = self.fma(x, *last, *next);
         for &c in rest.iter().rev() {
             sum = self.fma(sum, x, c);
@@ -96,7 +96,7 @@ impl Entry {
     fn ln_polynomial(&self, x: Reg<F32>) -> Reg<F32> {
         const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
         const ONE_BITS: u32 = 0x3f80_0000;
-        // Subnormal numbers have no exponent of their own: move them up by 2²³ first.
+        // Subnormals have no exponent of their own: scale them by 2²³ first.
         let subnormal = self.lt_f32(x, f32::MIN_POSITIVE);
         let normal = self.selp(self.mul(x, 8_388_608.0f32), x, subnormal);
         let shift = self.selp(-150.0f32, -127.0f32, subnormal);

@@ -1,11 +1,11 @@
-//! What the maps of fragments and the swizzles of tiles promise, element by element.
+//! Maps of fragments and swizzles of tiles, element by element.
 
 use super::fragment::{Fragment, Holder, LANES, Load, wgmma_holder, wgmma_position};
 use super::tile::{CHUNK, LINE, Swizzle, Tile};
 use std::collections::BTreeSet;
 
 #[test]
-fn fragments_hold_every_element_once_and_know_who_holds_it() {
+fn fragments_hold_every_element_once_and_find_its_holder() {
     for fragment in Fragment::ALL {
         let (rows, columns) = fragment.shape();
         let mut seen = BTreeSet::new();
@@ -69,7 +69,8 @@ fn loads_give_the_operands_of_mma() {
         for lane in 0..LANES {
             for register in 0..4 {
                 for half in 0..2 {
-                    // The manual: lane `8·matrix + row` names the row; the lane receives these two of matrix `register`.
+                    // The manual: lane `8·matrix + row` names the row; the lane receives these two of matrix
+                    // `register`.
                     let part = if load.transposes() { Fragment::Transposed } else { Fragment::Matrix };
                     let (row, column) = part.position(Holder { lane, register: 0, half });
                     let start = load.start(8 * register + row);
@@ -147,7 +148,7 @@ fn steps_lead_where_the_tile_says() {
     }
 }
 
-/// How often the busiest bank is asked, for groups of lanes that are served together.
+/// Accesses of the busiest bank, for groups of lanes that are served together.
 fn conflicts(starts: &[u32], bytes: u32) -> u32 {
     let lanes = (LINE / bytes) as usize;
     let group = |starts: &[u32]| {
@@ -160,7 +161,7 @@ fn conflicts(starts: &[u32], bytes: u32) -> u32 {
 }
 
 #[test]
-fn ldmatrix_meets_no_bank_twice_in_a_tile_of_halves() {
+fn ldmatrix_is_free_of_bank_conflicts_in_a_tile_of_halves() {
     for columns in [16, 32, 64, 128, 256] {
         let tile = Tile::of_halves(64, columns);
         for load in [Load::A, Load::ATransposed, Load::B, Load::BTransposed] {

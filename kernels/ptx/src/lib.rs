@@ -1,50 +1,98 @@
-//! A small typed assembler for PTX, the assembly language that the NVIDIA driver compiles.
+//! A typed assembler for PTX, the assembly language of NVIDIA GPUs, and a simulator that runs PTX on the CPU and
+//! reports what it does wrong.
 //!
-//! One method call writes one instruction; what is repeated is repeated by plain Rust loops, and what is specialized is
-//! specialized by plain Rust values. There is no optimizer, no scheduler and no register allocator: the driver's own
-//! assembler has all three, and better ones. What the types give instead is that a kernel cannot
+//! Neither needs a GPU, a driver or the CUDA toolkit. The two halves meet in the text alone: the simulator runs the
+//! output of any compiler, and the driver loads the output of the assembler.
 //!
-//! * mix register types: [`Reg<F32>`](Reg) never feeds an integer addition without a written conversion;
+//! # Assemble, run, read back
+//!
+//! ```
+//! use ptx::sim::{Argument, Memory, Module, Options};
+//! use ptx::{F32, Launch, Sm, Special, U32};
+//!
+//! let mut double = ptx::Module::new(Sm::Sm80);
+//! double.entry("double", [128, 1, 1], |k| {
+//!     let (x, n) = (k.load_pointer("x"), k.load_param::<U32>("n"));
+//!     let i = k.mad_lo(k.special(Special::CtaidX), k.special(Special::NtidX), k.special(Special::TidX));
+//!     k.if_(k.lt(i, n), || {
+//!         let address = k.index(x, i, 4).at(0);
+//!         let [value] = k.ld::<F32, 1>(address);
+//!         k.st(address, [k.add(value, value)]);
+//!     });
+//! });
+//! assert!(double.listing().contains("ld.global.f32 %f0, [%rd2];"));
+//!
+//! let mut memory = Memory::new();
+//! let x: Vec<f32> = (0..200).map(|i| i as f32).collect();
+//! let address = memory.allocate_from("x", &x);
+//! let launch = Launch { grid: [2, 1, 1], block: [128, 1, 1], shared_bytes: 0 };
+//! let arguments = [Argument::U64(address), Argument::U32(200)];
+//! let module = Module::parse(&double.text())?;
+//! let report = module.launch("double", launch, &arguments, &mut memory, &Options::default())?;
+//! assert!(report.findings.is_empty());
+//! assert_eq!(memory.read::<f32>(address)?[199], 398.0);
+//! assert_eq!(report.metrics.global_read, 4 * 200);
+//! # Ok::<(), ptx::sim::Error>(())
+//! ```
+//!
+//! # Find a race
+//!
+//! This kernel reverses 64 elements through shared memory and lacks the barrier between store and load. The finding
+//! names both accesses, with the Rust lines that emitted them:
+//!
+//! ```
+//! # use ptx::sim::{Argument, FindingKind, Memory, Module, Options};
+//! # use ptx::{F32, Launch, Sm, Special};
+//! let mut reverse = ptx::Module::new(Sm::Sm80);
+//! reverse.entry("reverse", [64, 1, 1], |k| {
+//!     let (x, tile) = (k.load_pointer("x"), k.shared_array("tile", 256, 4));
+//!     let thread = k.special(Special::TidX);
+//!     let [value] = k.ld::<F32, 1>(k.index(x, thread, 4).at(0));
+//!     k.st(k.index(tile, thread, 4).at(0), [value]);
+//!     // k.bar_sync();
+//!     let [value] = k.ld::<F32, 1>(k.index(tile, k.sub(63, thread), 4).at(0));
+//!     k.st(k.index(x, thread, 4).at(0), [value]);
+//! });
+//! let mut memory = Memory::new();
+//! let x = memory.allocate_from("x", &[1.0f32; 64]);
+//! let launch = Launch { grid: [1, 1, 1], block: [64, 1, 1], shared_bytes: 0 };
+//! let module = Module::parse(&reverse.text())?;
+//! let report = module.launch("reverse", launch, &[Argument::U64(x)], &mut memory, &Options::default())?;
+//! assert!(report.has(FindingKind::Race));
+//! # Ok::<(), ptx::sim::Error>(())
+//! ```
+//!
+//! # The assembler
+//!
+//! One method call emits one instruction; repetition is a Rust loop, specialization a Rust value. There is no
+//! optimizer, scheduler or register allocator: the driver's own assembler has all three. The types ensure that a kernel
+//! cannot
+//!
+//! * mix register types: [`Reg<F32>`](Reg) never feeds an integer addition without an explicit conversion;
 //! * mix address spaces: `ld.global` takes a [`Ptr<Global>`](Ptr) and nothing else;
 //! * use an instruction that the target lacks: the module's `.version` grows with the instructions used, and an
 //!   instruction beyond [`Sm`] is refused while the text is built;
-//! * leave a label behind: [`Entry::if_`] and [`Entry::for_`] take closures and place the branches themselves.
+//! * lose a label: [`Entry::if_`] and [`Entry::for_`] take closures and emit the branches themselves.
 //!
-//! ```
-//! use ptx::{F32, Module, Sm, Special, U32};
+//! The text is a function of the calls alone: no hash order, no path of the machine, no time. The same kernel has the
+//! same bytes on every machine, so the driver's compilation cache hits and a difference in a listing is a difference in
+//! code.
 //!
-//! let mut module = Module::new(Sm::Sm80);
-//! module.entry("double", [128, 1, 1], |k| {
-//!     let (x, n) = (k.pointer_param("x"), k.param::<U32>("n"));
-//!     let (x, n) = (k.cvta_to_global(k.ld_param_pointer(x)), k.ld_param(n));
-//!     let (block, threads, lane) = (k.special(Special::CtaidX), k.special(Special::NtidX), k.special(Special::TidX));
-//!     let i = k.mad_lo(block, threads, lane);
-//!     k.if_(k.lt(i, n), || {
-//!         let address = k.index(x, i, 4);
-//!         let [value] = k.ld::<F32, 1>(address.at(0));
-//!         k.st(address.at(0), [k.add(value, value)]);
-//!     });
-//! });
-//! assert!(module.listing().contains("ld.global.f32 %f0, [%rd2];"));
-//! ```
-//!
-//! | file | holds |
+//! | module | contents |
 //! |---|---|
-//! | `target` | [`Sm`], [`Feature`], [`Version`]: what may be used where |
+//! | `target` | [`Sm`], [`Feature`], [`Version`]: instructions of a target |
 //! | `types` | register types, operands, address spaces |
 //! | `module` | [`Module`], [`Entry`], parameters, the text and its `.loc` lines |
-//! | `arithmetic`, `memory`, `control` | one method an instruction |
-//! | `warp`, `sync`, `copy`, `matrix` | shuffles and votes; barriers, fences, phases; asynchronous copies; tensor cores |
+//! | `arithmetic`, `memory`, `control` | one method for each instruction |
+//! | `warp`, `sync`, `copy`, `matrix` | shuffles, votes; barriers, fences; asynchronous copies; tensor cores |
 //! | `tensor_map` | [`TensorMap`]: description of a matrix for TMA |
-//! | [`tile`], [`fragment`] | shared tiles and their swizzles; which lane holds which element of a matrix fragment |
-//! | `numbers`, `bf16`, `functions`, `philox` | short sequences that several kernels share: runs of numbers of any storage, exp, erf, random words |
-//! | [`sim`] | the other end: reads PTX text and runs it, without a GPU |
+//! | [`tile`], [`fragment`] | shared-memory tiles and their swizzles; layouts of matrix fragments |
+//! | `numbers`, `bf16`, `functions`, `philox` | elements of any storage type, exp, erf, random words |
+//! | [`sim`] | the simulator: its model, findings, limits |
+//! | [`num`] | polynomial coefficients and Philox for kernels on the CPU that compute the same functions |
 //!
 //! An instruction form is added when a kernel needs it: the method in the file of its kind, with its minimal version
 //! where that is above the target's own, and its execution in `sim::isa::table` or `sim::isa::alu`.
-//!
-//! Text is a function of the calls alone: no hash order, no path of the machine, no time. The same kernel gives the same
-//! bytes on every machine, so the driver's compilation cache hits and a difference in a listing is a difference in code.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -68,7 +116,7 @@ pub mod tile;
 mod types;
 mod warp;
 
-/// Grid, block and shared memory of a kernel launch.
+/// Grid, block and dynamic shared memory of a kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// Blocks in x, y and z.

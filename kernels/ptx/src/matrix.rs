@@ -1,30 +1,30 @@
 //! Matrix instructions: fragments from shared memory to registers, and products on the tensor cores.
 //!
-//! Which lane holds which element of a fragment is in [`super::fragment`].
+//! [`super::fragment`] has the layouts of fragments.
 
 use super::{
     Address, B32, Entry, F32, Feature, Pair, Pred, Reg, Shared, Type, U64, Version, memory::braced, module::statements,
 };
 
-/// How a `wgmma` operand lies in shared memory.
+/// Layout of a `wgmma` operand in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Major {
-    /// k runs along a row: A is [m, k], B is [n, k].
+    /// k is contiguous: A is `[m, k]`, B is `[n, k]`.
     K,
-    /// k runs down: A is [k, m], B is [k, n].
+    /// m or n is contiguous: A is `[k, m]`, B is `[k, n]`.
     Mn,
 }
 
-/// How the rows of a `wgmma` operand are permuted in shared memory.
+/// Permutation of the rows of a `wgmma` operand in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DescriptorSwizzle {
-    /// Not.
+    /// Identity.
     None = 0,
-    /// 16-byte chunks of 128 bytes are exchanged by the row's number modulo 8.
+    /// 16-byte chunks of 128 bytes are permuted by the row modulo 8.
     Bytes128 = 1,
-    /// 16-byte chunks of 64 bytes are exchanged by half the row's number modulo 4.
+    /// 16-byte chunks of 64 bytes are permuted by row / 2 modulo 4.
     Bytes64 = 2,
-    /// 16-byte chunks of 32 bytes are exchanged by a quarter of the row's number modulo 2.
+    /// 16-byte chunks of 32 bytes are permuted by row / 4 modulo 2.
     Bytes32 = 3,
 }
 
@@ -43,16 +43,16 @@ statements! {
     /// Lets the tensor cores use registers and shared memory that the warpgroup wrote before.
     wgmma_fence() = "wgmma.fence.sync.aligned" needs "wgmma" 8 0 Wgmma;
 
-    /// Closes the group of products begun since the last one.
+    /// Commits the group of products started since the last commit.
     wgmma_commit() = "wgmma.commit_group.sync.aligned" needs "wgmma" 8 0 Wgmma;
 
-    /// Waits until at most `groups` groups of products are under way.
+    /// Waits until at most `groups` groups of products are pending.
     wgmma_wait(groups: u32) = "wgmma.wait_group.sync.aligned {groups}" needs "wgmma" 8 0 Wgmma;
 }
 
 impl Entry {
-    /// Loads `N` (1, 2 or 4) matrices of 8 x 8 numbers of 16 bits: lane l gives the address of row l % 8 of matrix
-    /// l / 8, 16 bytes, and receives two neighboring numbers of each.
+    /// Loads `N` (1, 2 or 4) matrices of 8 x 8 elements of 16 bits: lane l gives the address of row l % 8 of matrix l /
+    /// 8, 16 bytes, and receives two adjacent elements of each.
     #[track_caller]
     pub fn ldmatrix<T: Type, const N: usize>(&self, row: Address<Shared>) -> [Reg<T>; N] {
         self.ldmatrix_form("", row)
@@ -72,7 +72,7 @@ impl Entry {
         values
     }
 
-    /// Stores `N` matrices of 8 x 8 numbers of 16 bits: the inverse of [`Entry::ldmatrix`].
+    /// Stores `N` matrices of 8 x 8 elements of 16 bits: the inverse of [`Entry::ldmatrix`].
     #[track_caller]
     pub fn stmatrix<T: Type, const N: usize>(&self, row: Address<Shared>, values: [Reg<T>; N]) {
         self.stmatrix_form("", row, values);
@@ -91,8 +91,8 @@ impl Entry {
         self.write(format!("stmatrix.sync.aligned.m8n8.x{N}{form}.shared.b16 {row}, {}", braced(&values)));
     }
 
-    /// D += A · B for a 16 x 8 tile in f32 and 16 numbers of k, by one warp: A is [16, 16] in four registers, B is
-    /// [16, 8] in two.
+    /// D += A · B for a 16 x 8 tile in f32 and k = 16, by one warp: A is `[16, 16]` in four registers, B is `[16, 8]`
+    /// in two.
     #[track_caller]
     pub fn mma<P: Pair>(&self, d: [Reg<F32>; 4], a: [Reg<P>; 4], b: [Reg<P>; 2]) {
         let (half, sum) = (P::HALF, braced(&d));
@@ -103,7 +103,7 @@ impl Entry {
         ));
     }
 
-    /// D += A · B for 16 x 8 and 8 numbers of k, A and B in tf32.
+    /// D += A · B for a 16 x 8 tile in f32 and k = 8, A and B in tf32.
     #[track_caller]
     pub fn mma_tf32(&self, d: [Reg<F32>; 4], a: [Reg<B32>; 4], b: [Reg<B32>; 2]) {
         let sum = braced(&d);
@@ -114,8 +114,8 @@ impl Entry {
         ));
     }
 
-    /// Starts D (+)= A · B for 64 rows, `d.len()` · 2 columns and 16 numbers of k, by the four warps of a warpgroup. Both
-    /// operands lie in shared memory; `keep` says whether the old D is added.
+    /// Starts D (+)= A · B for 64 rows, `d.len()` · 2 columns and k = 16, by the four warps of a warpgroup. Both
+    /// operands are in shared memory; the old D is added where `keep` holds.
     ///
     /// # Panics
     /// If the columns are no multiple of 8 from 8 to 256.
@@ -153,7 +153,10 @@ impl Entry {
     fn wgmma_columns(&self, d: &[Reg<F32>]) -> usize {
         self.needs("wgmma", Version(8, 0), Feature::Wgmma);
         let n = 2 * d.len();
-        assert!(n.is_multiple_of(8) && (8..=256).contains(&n), "wgmma makes 8 to 256 columns in eights, not {n}");
+        assert!(
+            n.is_multiple_of(8) && (8..=256).contains(&n),
+            "wgmma with {n} columns; expected a multiple of 8 in 8..=256"
+        );
         n
     }
 
@@ -164,7 +167,7 @@ impl Entry {
         self.or(self.cvt_u64(place), self.mov::<U64>(constant))
     }
 
-    /// A condition that is known while the text is written: two instructions.
+    /// A constant condition: two instructions.
     #[track_caller]
     pub fn condition(&self, value: bool) -> Reg<Pred> {
         self.setp(super::Compare::Eq, self.mov::<super::U32>(u32::from(!value)), 0u32)

@@ -1,11 +1,11 @@
-//! Loads, stores, addresses and the registers that say which thread this is.
+//! Loads, stores, addresses and special registers.
 
 use super::{
     Entry, Feature, Generic, Global, Operand, Param, PointerParam, Ptr, Reg, Shared, Space, Type, U32, U64, Version,
     types::Word as _,
 };
 
-/// An address in an instruction: a pointer and a constant number of bytes.
+/// An address operand: a pointer and a constant offset in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Address<S: Space> {
     pub(super) pointer: Ptr<S>,
@@ -35,16 +35,16 @@ impl<S: Space> std::fmt::Display for Address<S> {
     }
 }
 
-/// What a read-only load leaves in the first-level cache.
+/// L1 policy of a read-only load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// The line stays: other threads read it again.
+    /// Allocate: other threads read the line again.
     Keep,
-    /// The line does not displace others: every byte is read once.
+    /// Do not allocate: every byte is read once.
     Stream,
 }
 
-/// A register that the device fills in.
+/// A special register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// The thread's position in its block.
@@ -83,7 +83,7 @@ impl Special {
     }
 }
 
-/// The part of a load or store that says how many values move: one, `.v2` or `.v4`.
+/// The vector suffix of a load or store of `count` values.
 const fn vector(count: usize) -> &'static str {
     match count {
         1 => "",
@@ -157,13 +157,13 @@ impl Entry {
         Ptr::new(self.add(pointer.register, bytes))
     }
 
-    /// The address with `bits` flipped: how a swizzled tile finds a neighbor without computing it anew.
+    /// The address with `bits` flipped: a step within a swizzled tile.
     #[track_caller]
     pub fn flip(&self, pointer: Ptr<Shared>, bits: impl Operand<U32>) -> Ptr<Shared> {
         Ptr::new(self.xor(pointer.register, bits))
     }
 
-    /// Moves `pointer` on by `bytes`, in its own register: how a loop walks.
+    /// Advances `pointer` by `bytes`, in its own register.
     #[track_caller]
     pub fn advance<S: Space>(&self, pointer: Ptr<S>, bytes: impl Operand<S::Word>) {
         self.add_into(pointer.register, pointer.register, bytes);
@@ -175,23 +175,23 @@ impl Entry {
         Ptr::new(self.mov(pointer.register))
     }
 
-    /// The pointer's number, to compute with.
+    /// The address of a pointer as an integer.
     pub fn address_of<S: Space>(&self, pointer: Ptr<S>) -> Reg<S::Word> {
         pointer.register
     }
 
-    /// A pointer that is the result of arithmetic.
+    /// A pointer of an integer address.
     pub fn pointer<S: Space>(&self, address: Reg<S::Word>) -> Ptr<S> {
         Ptr::new(address)
     }
 
-    /// Reads `N` neighboring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
+    /// Loads `N` adjacent values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
     #[track_caller]
     pub fn ld<T: Type, const N: usize>(&self, address: Address<impl Space>) -> [Reg<T>; N] {
         self.load("", address)
     }
 
-    /// Reads like [`Entry::ld`] from memory that no thread writes while the kernel runs.
+    /// Loads like [`Entry::ld`] from memory that no thread writes while the kernel runs.
     #[track_caller]
     pub fn ld_nc<T: Type, const N: usize>(&self, address: Address<Global>, cache: Cache) -> [Reg<T>; N] {
         match cache {
@@ -210,7 +210,7 @@ impl Entry {
         values
     }
 
-    /// [`Entry::ld`] into registers that exist: what a guard may leave out keeps its old value.
+    /// [`Entry::ld`] into existing registers, which keep their values where a guard does not hold.
     #[track_caller]
     pub fn ld_into<T: Type, const N: usize>(&self, address: Address<impl Space>, values: [Reg<T>; N]) {
         self.load_into("", address, values);
@@ -222,7 +222,7 @@ impl Entry {
         self.write(format!("ld{}{how}{}{} {}, {address}", S::SUFFIX, vector(N), T::SUFFIX, list(&values)));
     }
 
-    /// Writes `N` neighboring values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
+    /// Stores `N` adjacent values (1, 2 or 4, at most 16 bytes); the address is a multiple of their size.
     #[track_caller]
     pub fn st<S: Space, T: Type, const N: usize>(&self, address: Address<S>, values: [Reg<T>; N]) {
         const { assert!(N as u32 * T::BYTES <= 16, "a store moves at most 16 bytes") };

@@ -10,7 +10,7 @@ use std::{
     panic::Location,
 };
 
-/// A module: what the driver loads at once. Kernels are its entries.
+/// A module, the unit that the driver loads. Kernels are its entries.
 #[derive(Debug)]
 pub struct Module {
     sm: Sm,
@@ -68,8 +68,8 @@ impl Module {
         Self { features, ..Self::new(sm) }
     }
 
-    /// Adds the entry `name`, launched with blocks of exactly `block` threads, whose instructions `body` writes. The
-    /// closing `ret` is written here.
+    /// Adds the entry `name`, launched with blocks of exactly `block` threads, whose instructions `body` emits. A
+    /// closing `ret` is added.
     ///
     /// # Panics
     /// If `name` is no PTX identifier or is taken.
@@ -77,8 +77,8 @@ impl Module {
     pub fn entry(&mut self, name: &str, block: [u32; 3], body: impl FnOnce(&Entry)) {
         let legal = name.starts_with(|c: char| c.is_ascii_alphabetic())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '$');
-        assert!(legal, "`{name}` is no PTX identifier: letters, digits, `_` and `$`, a letter first");
-        assert!(self.entries.iter().all(|entry| entry.name != name), "the module has an entry `{name}` already");
+        assert!(legal, "invalid PTX identifier `{name}`; expected letters, digits, `_` and `$`, a letter first");
+        assert!(self.entries.iter().all(|entry| entry.name != name), "duplicate entry `{name}`");
         let entry = Entry {
             name: name.to_string(),
             block,
@@ -119,7 +119,7 @@ impl Module {
         self.render(true)
     }
 
-    /// The text for readers: the same instructions without `.loc`, so that it changes only when the code does.
+    /// The text for readers: the same instructions without `.loc`, which changes only with the code.
     pub fn listing(&self) -> String {
         self.render(false)
     }
@@ -192,8 +192,8 @@ impl Entry {
     }
 }
 
-/// The path of a source file from its crate's root: rustc gives it from where it was started, which differs between
-/// machines and between a workspace and a package from a registry.
+/// The path of a source file from its crate's root: rustc gives it relative to its working directory, which differs
+/// between machines and between a workspace and a package from a registry.
 fn within_crate(path: &str) -> String {
     let path = path.replace('\\', "/");
     let roots = ["/src/", "/tests/", "/examples/", "/benches/"];
@@ -214,7 +214,7 @@ pub struct PointerParam {
     pub(super) name: String,
 }
 
-/// A parameter of so many bytes that the kernel uses where they lie: the descriptor of a bulk tensor copy.
+/// A parameter of bytes that the kernel uses in place: the descriptor of a bulk tensor copy.
 #[derive(Clone, Debug)]
 pub struct BytesParam {
     pub(super) name: String,
@@ -236,8 +236,8 @@ macro_rules! statements {
 }
 pub(super) use statements;
 
-/// The body of an entry while it is written. Methods write one instruction each and return the register that they
-/// define; the few that write more say so.
+/// Builder of an entry's body. Methods emit one instruction each and return the register that they define; those that
+/// emit more say so.
 ///
 /// Methods take `&self`, so that calls nest as expressions do: `k.fma(x, k.mul(a, b), c)`.
 #[derive(Debug)]
@@ -253,11 +253,11 @@ pub struct Entry {
     named: RefCell<Vec<Named>>,
     shared: RefCell<Vec<SharedArray>>,
     dynamic_shared: Cell<Option<u32>>,
-    /// The next named barrier; 0 is the one of the whole block.
+    /// The next named barrier; 0 is that of the whole block.
     pub(super) barriers: Cell<u8>,
     lines: RefCell<Vec<Line>>,
     labels: Cell<u32>,
-    /// The predicate of [`Entry::when`], as it stands before an instruction.
+    /// The predicate of [`Entry::when`], as the prefix of an instruction.
     pub(super) guard: RefCell<Option<String>>,
 }
 
@@ -287,7 +287,7 @@ impl Entry {
         PointerParam { name: name.to_string() }
     }
 
-    /// Declares the parameter `name` of `bytes` bytes, passed by value and used where it lies.
+    /// Declares the parameter `name` of `bytes` bytes, passed by value and used in place.
     ///
     /// # Panics
     /// If the name is taken.
@@ -323,50 +323,52 @@ impl Entry {
     #[track_caller]
     fn declare_as(&self, name: &str, text: String) {
         let mut params = self.params.borrow_mut();
-        assert!(params.iter().all(|param| param.name != name), "the entry has a parameter `{name}` already");
+        assert!(params.iter().all(|param| param.name != name), "duplicate parameter `{name}`");
         params.push(Declared { name: name.to_string(), text });
     }
 
-    /// Asks the driver's assembler to keep so many blocks resident on a multiprocessor: `.minnctapersm`, which bounds
-    /// the registers.
+    /// Requests that so many blocks are resident on a multiprocessor: `.minnctapersm`, which bounds the registers.
     pub fn min_ctas_per_sm(&self, blocks: u32) {
         self.directives.borrow_mut().push(format!(".minnctapersm {blocks}"));
     }
 
-    /// The most registers that the driver's assembler may give a thread: `.maxnreg`. Without it, it trades registers for
-    /// loads that begin earlier as it sees fit.
+    /// The most registers of a thread: `.maxnreg`. Without it, the driver's assembler may use more registers to start
+    /// loads earlier.
     pub fn maxnreg(&self, registers: u32) {
         self.directives.borrow_mut().push(format!(".maxnreg {registers}"));
     }
 
-    /// A hint to the driver's assembler, where the entry's directives stand: `.pragma "nounroll";`.
+    /// A hint to the driver's assembler among the entry's directives: `.pragma "nounroll";`.
     pub fn pragma(&self, text: &str) {
         self.directives.borrow_mut().push(format!(".pragma \"{text}\";"));
     }
 
-    /// `count` registers whose names begin with `name`, undefined until an instruction writes them: `%acc0`, `%acc1`, ….
-    /// A second call with the same name gives further ones.
+    /// `count` registers named after `name`, undefined until an instruction writes them: `%acc0`, `%acc1`, …. Another
+    /// call with the same name adds further ones.
     ///
     /// # Panics
-    /// If the name is no word of lower-case letters and `_`, or stands for registers of another type.
+    /// If the name has characters other than lower-case letters and `_`, or is that of registers of another type.
     #[track_caller]
     pub fn registers<T: Type>(&self, name: &'static str, count: usize) -> Vec<Reg<T>> {
         let word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-        assert!(word, "`{name}` is no name of registers: lower-case letters and `_`");
-        assert!(DECLARATIONS.iter().all(|(prefix, _)| *prefix != name), "`{name}` is the name of a type's registers");
+        assert!(word, "invalid register name `{name}`; expected lower-case letters and `_`");
+        assert!(
+            DECLARATIONS.iter().all(|(prefix, _)| *prefix != name),
+            "register name `{name}` is reserved for a type"
+        );
         let mut named = self.named.borrow_mut();
         let position = named.iter().position(|known| known.name == name).unwrap_or_else(|| {
             named.push(Named { name, declared: T::DECLARED, count: 0 });
             named.len() - 1
         });
         let known = &mut named[position];
-        assert_eq!(known.declared, T::DECLARED, "the registers `{name}` have another type already");
+        assert_eq!(known.declared, T::DECLARED, "registers `{name}` are declared with another type");
         let first = known.count;
         known.count += count as u32;
         (first..known.count).map(|index| Reg::named(name, index)).collect()
     }
 
-    /// One register with a name of its own, which `value` is moved to: a variable of a loop.
+    /// A named register initialized with `value`: a loop variable.
     #[track_caller]
     pub fn variable<T: Type>(&self, name: &'static str, value: impl super::Operand<T>) -> Reg<T> {
         let variable = self.registers(name, 1)[0];
@@ -377,34 +379,37 @@ impl Entry {
     /// A static array of `bytes` bytes in shared memory, at a multiple of `align`. One instruction: its address.
     ///
     /// # Panics
-    /// If the name is taken, or the entry's arrays exceed the 48 KiB that a block has without asking.
+    /// If the name is taken, or the entry's arrays exceed 48 KiB, the most static shared memory of a block.
     #[track_caller]
     pub fn shared_array(&self, name: &str, bytes: u32, align: u32) -> Ptr<Shared> {
         {
             let mut shared = self.shared.borrow_mut();
-            assert!(shared.iter().all(|array| array.name != name), "the entry has a shared array `{name}` already");
+            assert!(shared.iter().all(|array| array.name != name), "duplicate shared array `{name}`");
             let total = bytes + shared.iter().map(|array| array.bytes).sum::<u32>();
-            assert!(total <= 48 * 1024, "{total} bytes of static shared memory; beyond 49152 it must be dynamic");
+            assert!(
+                total <= 48 * 1024,
+                "{total} bytes of static shared memory; expected at most 49152, use dynamic_shared for more"
+            );
             shared.push(SharedArray { name: name.to_string(), bytes, align });
         }
         Ptr::new(self.define(format_args!("mov.u32"), &[name.to_string()]))
     }
 
-    /// The shared memory that the launch asks for (`Launch::shared_bytes`), at a multiple of `align`. One instruction:
-    /// its address.
+    /// The dynamic shared memory of the launch (`Launch::shared_bytes`), at a multiple of `align`. One instruction: its
+    /// address.
     #[track_caller]
     pub fn dynamic_shared(&self, align: u32) -> Ptr<Shared> {
         self.dynamic_shared.set(self.dynamic_shared.get().max(Some(align)));
         Ptr::new(self.define(format_args!("mov.u32"), &[DYNAMIC_SHARED.to_string()]))
     }
 
-    /// Writes a comment: names what follows, as the kernel's pseudocode does.
+    /// Emits a comment.
     ///
     /// # Panics
-    /// If it is not ASCII, which is all that PTX knows.
+    /// If it is not ASCII.
     #[track_caller]
     pub fn comment(&self, text: &str) {
-        assert!(text.is_ascii(), "PTX knows ASCII alone, not `{text}`");
+        assert!(text.is_ascii(), "comment `{text}` is not ASCII");
         self.lines.borrow_mut().push(Line::Comment(text.to_string()));
     }
 
@@ -421,7 +426,7 @@ impl Entry {
         Ptr::new(self.fresh())
     }
 
-    /// Writes `text` as one instruction, under the guard where there is one.
+    /// Emits `text` as one instruction, under the guard if there is one.
     #[track_caller]
     pub(super) fn write(&self, text: String) {
         let text = match &*self.guard.borrow() {
@@ -431,7 +436,7 @@ impl Entry {
         self.lines.borrow_mut().push(Line::Instruction { text, at: Location::caller() });
     }
 
-    /// Writes `mnemonic destination, operands…` and returns the destination.
+    /// Emits `mnemonic destination, operands…` and returns the destination.
     #[track_caller]
     pub(super) fn define<T: Type>(&self, mnemonic: std::fmt::Arguments<'_>, operands: &[String]) -> Reg<T> {
         let destination = self.fresh::<T>();

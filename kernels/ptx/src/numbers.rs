@@ -1,11 +1,11 @@
-//! Runs of neighboring numbers between device memory and float registers, whatever they are stored as.
+//! Loads and stores of contiguous elements of any storage type, through f32 registers.
 //!
-//! Arithmetic is f32 everywhere; storage is a value, so that one kernel source serves all of it. A bf16 is the upper half
-//! of the float with the same value: widening is a shift and exact on every target (`cvt.f32.bf16` would need sm_90).
+//! Arithmetic is f32; the storage type is a value, so that one kernel source serves all types. A bf16 is the upper half
+//! of the f32 with the same value: widening is a shift and exact on every target (`cvt.f32.bf16` needs sm_90).
 
 use super::{Address, B16, B32, Bf16x2, Cache, Entry, F16x2, F32, Global, Pred, Reg, U32};
 
-/// How numbers are stored in device memory.
+/// Storage type of elements in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Storage {
     /// IEEE binary32.
@@ -17,7 +17,7 @@ pub enum Storage {
 }
 
 impl Storage {
-    /// Bytes of a number.
+    /// Bytes of an element.
     pub const fn bytes(self) -> u32 {
         match self {
             Storage::F32 => 4,
@@ -25,7 +25,7 @@ impl Storage {
         }
     }
 
-    /// The part of a kernel's name that says it.
+    /// The type in kernel names.
     pub const fn name(self) -> &'static str {
         match self {
             Storage::F32 => "f32",
@@ -34,25 +34,25 @@ impl Storage {
         }
     }
 
-    /// Numbers in 16 bytes.
+    /// Elements in 16 bytes.
     pub const fn vector(self) -> u32 {
         16 / self.bytes()
     }
 }
 
-/// What may happen to numbers that are read.
+/// Sharing of elements that are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Nobody writes them during the launch, and they are read once.
+    /// Not written during the launch, and read once.
     Once,
-    /// Nobody writes them during the launch, and other threads read them too.
+    /// Not written during the launch, and read by other threads too.
     Again,
-    /// This thread may write them.
+    /// Possibly written by this thread.
     Mutable,
 }
 
 impl Entry {
-    /// `count` neighboring numbers, a power of two, as floats; the address is a multiple of their bytes, or of 16.
+    /// Loads `count` contiguous elements, a power of two, as f32; the address is a multiple of their bytes, or of 16.
     #[track_caller]
     pub fn load_numbers(&self, storage: Storage, at: Address<Global>, count: u32, read: Read) -> Vec<Reg<F32>> {
         let mut values = Vec::with_capacity(count as usize);
@@ -70,14 +70,14 @@ impl Entry {
                     let [half] = self.load_words::<B16, 1>(at, read);
                     values.push(self.widen(storage, half));
                 }
-                _ => panic!("runs of numbers are powers of two long, not {count}"),
+                _ => panic!("load of {count} elements; expected a power of two"),
             }
         }
         values
     }
 
-    /// [`Entry::load_numbers`] where the condition holds, zeros where it does not: straight-line code, so that several of
-    /// them are under way together.
+    /// [`Entry::load_numbers`] where the condition holds, zeros where it does not: straight-line code, so that several
+    /// loads overlap.
     #[track_caller]
     pub fn load_numbers_if(
         &self,
@@ -119,17 +119,17 @@ impl Entry {
         }
     }
 
-    /// The float that a stored number of 16 bits is.
+    /// The f32 of a stored 16-bit element.
     #[track_caller]
     pub fn widen(&self, storage: Storage, half: Reg<B16>) -> Reg<F32> {
         match storage {
             Storage::Bf16 => self.widen_bf16(half),
             Storage::F16 => self.cvt_f32_f16(half),
-            Storage::F32 => panic!("an f32 has 32 bits"),
+            Storage::F32 => panic!("an f32 has no 16-bit form"),
         }
     }
 
-    /// Rounds floats to storage and writes them next to each other; a power of two of them, and the address as for
+    /// Rounds f32 values to the storage type and stores them contiguously; their count and the address as for
     /// [`Entry::load_numbers`].
     #[track_caller]
     pub fn store_numbers(&self, storage: Storage, at: Address<Global>, values: &[Reg<F32>]) {
@@ -147,7 +147,7 @@ impl Entry {
                 (_, &[a, b]) => self.st(at, [self.narrow(storage, a, b)]),
                 (Storage::Bf16, &[a]) => self.st(at, [self.cvt_bf16(a)]),
                 (Storage::F16, &[a]) => self.st(at, [self.cvt_f16(a)]),
-                _ => panic!("runs of numbers are powers of two long, not {}", values.len()),
+                _ => panic!("store of {} elements; expected a power of two", values.len()),
             }
         }
     }
@@ -168,7 +168,7 @@ impl Entry {
         }
     }
 
-    /// The float that `value` is after it was stored and read again.
+    /// `value` rounded to the storage type.
     #[track_caller]
     pub fn rounded(&self, storage: Storage, value: Reg<F32>) -> Reg<F32> {
         match storage {
@@ -178,7 +178,7 @@ impl Entry {
         }
     }
 
-    /// Numbers `first .. first + count` of a row that has `end` of them, one at a time; those beyond the end are 0 and
+    /// Loads elements `first .. first + count` of a row of `end` elements, one at a time; those past the end are 0 and
     /// are not read.
     #[track_caller]
     pub fn load_numbers_below(
@@ -198,7 +198,7 @@ impl Entry {
         (0..count).map(number).collect()
     }
 
-    /// One number where the condition holds, zero where it does not.
+    /// Loads one element where the condition holds; zero where it does not.
     #[track_caller]
     pub fn load_number_if(&self, storage: Storage, at: Address<Global>, condition: Reg<Pred>, read: Read) -> Reg<F32> {
         let how = if read == Read::Mutable { "" } else { ".nc" };
@@ -212,7 +212,7 @@ impl Entry {
         }
     }
 
-    /// [`Entry::store_numbers`] one at a time, those beyond the end of the row left out.
+    /// [`Entry::store_numbers`] one at a time, without those past the end of the row.
     #[track_caller]
     pub fn store_numbers_below(
         &self,

@@ -19,8 +19,8 @@ impl Entry {
         PhiloxKey(keys)
     }
 
-    /// The four words for `counter`: six instructions a round, of which the driver's assembler makes four (a product of
-    /// 64 bits is one, and so is an exclusive or of three).
+    /// The four words for `counter`: six instructions a round, which the driver's assembler fuses to four (a 64-bit
+    /// product is one, and so is an exclusive or of three).
     #[track_caller]
     pub fn philox4x32(&self, counter: [Reg<U32>; 4], key: &PhiloxKey) -> [Reg<U32>; 4] {
         const XOR3: u8 = 0x96;

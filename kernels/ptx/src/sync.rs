@@ -1,8 +1,8 @@
-//! What threads wait for: barriers of a block, phases in shared memory, fences, counters in device memory.
+//! Synchronization: barriers of a block, mbarriers in shared memory, fences, flags and counters in device memory.
 
 use super::{Address, Entry, Feature, Global, Operand, Pred, Ptr, Reg, Shared, U32, U64, Version};
 
-/// A barrier of the block. The hardware has sixteen; the first is that of all threads.
+/// A barrier of the block. The hardware has sixteen; barrier 0 is that of all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Barrier(u8);
 
@@ -11,7 +11,7 @@ impl Barrier {
     pub const BLOCK: Barrier = Barrier(0);
 }
 
-/// Between which memory and whom a fence orders.
+/// Scope of a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
     /// This thread's reads and writes, as the block sees them.
@@ -25,29 +25,29 @@ pub enum Fence {
 }
 
 impl Entry {
-    /// Waits until all threads of the block are here; their writes to memory are then seen by all of them.
+    /// Waits for all threads of the block, whose writes to memory are then visible to all of them.
     #[track_caller]
     pub fn bar_sync(&self) {
         self.write("bar.sync 0".to_string());
     }
 
-    /// A barrier for some warps of the block, written into the text under `name`.
+    /// A barrier for some warps of the block, with a comment that gives its `name`.
     ///
     /// # Panics
-    /// If the entry has fifteen already.
+    /// If the entry has fifteen.
     #[track_caller]
     pub fn named_barrier(&self, name: &str) -> Barrier {
         self.named_barriers(name, 1)
     }
 
-    /// `count` of them with neighboring numbers; gives the first.
+    /// `count` consecutive barriers; returns the first.
     ///
     /// # Panics
-    /// If the entry has more than fifteen then.
+    /// If the entry would have more than fifteen.
     #[track_caller]
     pub fn named_barriers(&self, name: &str, count: u32) -> Barrier {
         let number = self.barriers.get();
-        assert!(u32::from(number) + count <= 16, "a block has sixteen barriers");
+        assert!(u32::from(number) + count <= 16, "more than sixteen barriers in a block");
         self.barriers.set(number + count as u8);
         self.comment(&format!("barrier {number}: {name}"));
         Barrier(number)
@@ -66,7 +66,7 @@ impl Entry {
         self.write(format!("bar.sync {number}, {threads}"));
     }
 
-    /// Is counted at `barrier` as one of `threads` threads, and goes on.
+    /// Arrives at `barrier` as one of `threads` threads, without waiting.
     #[track_caller]
     pub fn bar_arrive(&self, barrier: Barrier, threads: u32) {
         self.write(format!("bar.arrive {}, {threads}", barrier.0));
@@ -90,14 +90,14 @@ impl Entry {
         self.write(text.to_string());
     }
 
-    /// Adds one to a counter in device memory, which turns to 0 after `last`; gives the value before. For semaphores:
-    /// sums of numbers never use atomics here, because their order would be that of arrival.
+    /// Increments a counter in device memory, which wraps to 0 after `last`; returns the value before. For semaphores:
+    /// sums of floats do not use atomics, whose order is that of arrival.
     #[track_caller]
     pub fn atom_inc(&self, counter: Address<Global>, last: impl Operand<U32>) -> Reg<U32> {
         self.define(format_args!("atom.global.inc.u32"), &[counter.to_string(), last.text()])
     }
 
-    /// Reads a flag that another block sets with [`Entry::st_release`]: what it wrote before is seen after.
+    /// Loads a flag that another block sets with [`Entry::st_release`]; earlier writes of that block are then visible.
     #[track_caller]
     pub fn ld_acquire(&self, flag: Address<Global>) -> Reg<U32> {
         self.define(format_args!("ld.acquire.gpu.global.u32"), &[flag.to_string()])
@@ -109,14 +109,14 @@ impl Entry {
         self.write(format!("st.release.gpu.global.u32 {flag}, {value}"));
     }
 
-    /// Makes the 8 bytes at `barrier` a phase barrier that `arrivals` arrivals complete.
+    /// Initializes the 8 bytes at `barrier` as an mbarrier whose phases complete after `arrivals` arrivals.
     #[track_caller]
     pub fn mbarrier_init(&self, barrier: Address<Shared>, arrivals: u32) {
         self.write(format!("mbarrier.init.shared::cta.b64 {barrier}, {arrivals}"));
         self.needs("mbarrier.init.shared::cta", Version(7, 8), Feature::Mbarriers);
     }
 
-    /// Arrives at a phase barrier.
+    /// Arrives at an mbarrier.
     #[track_caller]
     pub fn mbarrier_arrive(&self, barrier: Address<Shared>) {
         self.needs("mbarrier.arrive", Version(8, 0), Feature::MbarrierBytes);
@@ -124,7 +124,7 @@ impl Entry {
         self.write(format!("mbarrier.arrive.shared::cta.b64 {state}, {barrier}"));
     }
 
-    /// Arrives at a phase barrier and lets its phase wait for `bytes` more bytes of bulk copies.
+    /// Arrives at an mbarrier and adds `bytes` bytes of bulk copies to those that its phase expects.
     #[track_caller]
     pub fn mbarrier_arrive_expect(&self, barrier: Address<Shared>, bytes: impl Operand<U32>) {
         self.needs("mbarrier.arrive.expect_tx", Version(8, 0), Feature::MbarrierBytes);
@@ -132,27 +132,27 @@ impl Entry {
         self.write(format!("mbarrier.arrive.expect_tx.shared::cta.b64 {state}, {barrier}, {}", bytes.text()));
     }
 
-    /// Whether the phase of the given parity is complete; waits a while before it says no.
+    /// Whether the phase of the given parity is complete; suspends the thread for a limited time.
     #[track_caller]
     pub fn mbarrier_try_wait(&self, barrier: Address<Shared>, parity: impl Operand<U32>) -> Reg<Pred> {
         self.needs("mbarrier.try_wait", Version(8, 0), Feature::MbarrierBytes);
         self.define(format_args!("mbarrier.try_wait.parity.shared::cta.b64"), &[barrier.to_string(), parity.text()])
     }
 
-    /// Waits until the phase of the given parity is complete: a loop of three instructions.
+    /// Waits for the phase of the given parity: a loop of three instructions.
     #[track_caller]
     pub fn mbarrier_wait(&self, barrier: Address<Shared>, parity: impl Operand<U32>) {
         self.repeat_while(|| self.not(self.mbarrier_try_wait(barrier, parity)));
     }
 
-    /// Gives the warpgroup's threads `registers` registers each (a multiple of 8, 24 to 256), waiting until they are
-    /// free.
+    /// Raises the registers of the warpgroup's threads to `registers` each (a multiple of 8, 24 to 256); waits until
+    /// they are free.
     #[track_caller]
     pub fn setmaxnreg_inc(&self, registers: u32) {
         self.setmaxnreg("inc", registers);
     }
 
-    /// Leaves the warpgroup's threads `registers` registers each (a multiple of 8, 24 to 256).
+    /// Lowers the registers of the warpgroup's threads to `registers` each (a multiple of 8, 24 to 256).
     #[track_caller]
     pub fn setmaxnreg_dec(&self, registers: u32) {
         self.setmaxnreg("dec", registers);
@@ -161,12 +161,14 @@ impl Entry {
     #[track_caller]
     fn setmaxnreg(&self, way: &str, registers: u32) {
         self.needs("setmaxnreg", Version(8, 0), Feature::RegisterTransfer);
-        assert!((24..=256).contains(&registers) && registers.is_multiple_of(8), "setmaxnreg {registers}");
+        assert!(
+            (24..=256).contains(&registers) && registers.is_multiple_of(8),
+            "setmaxnreg {registers}; expected a multiple of 8 in 24..=256"
+        );
         self.write(format!("setmaxnreg.{way}.sync.aligned.u32 {registers}"));
     }
 
-    /// The address of a phase barrier, or of anything else in shared memory, `slot` places of `bytes` bytes behind
-    /// `first`.
+    /// The address `slot` elements of `bytes` bytes after `first`, of mbarriers for example.
     #[track_caller]
     pub fn slot(&self, first: Ptr<Shared>, slot: Reg<U32>, bytes: u32) -> Ptr<Shared> {
         self.index(first, slot, bytes)

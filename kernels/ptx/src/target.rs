@@ -1,9 +1,9 @@
-//! What a module is written for: the GPU's architecture and the version of the PTX language.
+//! Target of a module: the GPU's architecture and the version of the PTX language.
 
 use std::fmt;
 
-/// Something that an architecture has or has not. Architectures are no order of features: what `sm_90a` has beyond `sm_90`
-/// (`wgmma`) is on no later one.
+/// A feature of an architecture. Later architectures do not have all features of earlier ones: those of `sm_90a` beyond
+/// `sm_90` (`wgmma`) are on no later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// `mbarrier.init` and the arrivals of threads.
@@ -29,8 +29,8 @@ pub enum Feature {
 /// The architecture that a module is written for, the `.target` of its text.
 ///
 /// Text for [`Sm::Sm80`] runs on every GPU from Ampere up: the driver compiles it for what it finds. Text for
-/// [`Sm::Sm90a`] may use what Hopper alone has (`wgmma`, `setmaxnreg`, bulk copies) and runs on nothing else. The order of
-/// the variants is for sorted tables only; [`Sm::features`] says which instructions a target has.
+/// [`Sm::Sm90a`] may use what Hopper alone has (`wgmma`, `setmaxnreg`, bulk copies) and runs on nothing else. The order
+/// of the variants is for sorted tables only; [`Sm::features`] says which instructions a target has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sm {
     /// Compute capability 8.0: A100, and the common ground of everything later.
@@ -51,7 +51,7 @@ impl Sm {
         }
     }
 
-    /// The part of a kernel's name that says the target: `sm80`.
+    /// The target in kernel names: `sm80`.
     pub fn name(self) -> &'static str {
         match self {
             Sm::Sm80 => "sm80",
@@ -67,7 +67,7 @@ impl Sm {
         }
     }
 
-    /// What the target's instructions may use.
+    /// The features of the target.
     pub fn features(self) -> &'static [Feature] {
         match self {
             Sm::Sm80 => &[Feature::Mbarriers, Feature::GenericParameters, Feature::CacheHints],
@@ -85,7 +85,7 @@ impl Sm {
         }
     }
 
-    /// The lowest language version that knows the target.
+    /// The lowest language version that supports the target.
     pub fn version(self) -> Version {
         match self {
             Sm::Sm80 => Version(7, 0),
@@ -94,7 +94,7 @@ impl Sm {
     }
 }
 
-/// A version of the PTX language, the `.version` of a module: what the driver must at least understand.
+/// A version of the PTX language, the `.version` of a module: the lowest that the driver must support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(
     /// Major number.

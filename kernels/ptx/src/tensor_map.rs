@@ -1,35 +1,35 @@
 //! Description of a matrix in device memory for TMA, before the driver encodes it.
 //!
 //! ```text
-//! number (c0, c1)   at   address + c0 · bytes + c1 · stride          0 ≤ c0 < sizes[0], 0 ≤ c1 < sizes[1]
-//! box               in   shared memory: tile[1] rows of tile[0] numbers without gaps, their 16-byte chunks exchanged
+//! element (c0, c1)  at   address + c0 · bytes + c1 · stride          0 ≤ c0 < sizes[0], 0 ≤ c1 < sizes[1]
+//! box               in   shared memory: tile[1] rows of tile[0] elements without gaps, their 16-byte chunks swizzled
 //! ```
 //!
 //! Dimension 0 is the one along a row, as in `cuTensorMapEncodeTiled`, whose arguments these are. A copy always moves a
-//! whole box; what lies outside the matrix comes as zeros, so tails need no code.
+//! whole box; elements outside of the matrix are zeros, so tails need no code.
 
 use super::{DescriptorSwizzle, Storage, tile};
 use thiserror::Error;
 
 /// Bytes that the base address and the stride of a tensor map are multiples of.
 pub const TENSOR_MAP_ALIGNMENT: u64 = 16;
-/// The most numbers of a box in either dimension.
+/// Most elements of a box in either dimension.
 const MOST_BOX: u32 = 256;
 
 /// A matrix in device memory and the box of it that one bulk copy moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorMap {
-    /// Of the first number.
+    /// Address of the first element.
     pub address: u64,
-    /// Of a number.
+    /// Type of an element.
     pub storage: Storage,
-    /// Numbers along a row, then rows.
+    /// Elements of a row, then rows.
     pub sizes: [u64; 2],
     /// Bytes from a row to the next.
     pub stride: u64,
-    /// Numbers along a row of the box, then its rows.
+    /// Elements of a row of the box, then its rows.
     pub tile: [u32; 2],
-    /// How chunks of the box are exchanged in shared memory.
+    /// Swizzle of the box in shared memory.
     pub swizzle: DescriptorSwizzle,
 }
 
@@ -51,8 +51,8 @@ pub enum TensorMapError {
 }
 
 impl TensorMap {
-    /// The map of `rows` x `columns` numbers whose rows are `leading` numbers apart, in boxes of `tile` rows that are
-    /// 128 bytes wide with the 128-byte exchange ([`tile`], [`DescriptorSwizzle::Bytes128`]).
+    /// The map of `rows` x `columns` elements whose rows are `leading` elements apart, in boxes of `tile_rows` rows
+    /// that are 128 bytes wide with the 128-byte swizzle ([`tile`], [`DescriptorSwizzle::Bytes128`]).
     ///
     /// # Errors
     /// TMA does not support the matrix; see [`TensorMapError`].
@@ -92,7 +92,7 @@ impl TensorMap {
         }
     }
 
-    /// Bytes that one copy brings, of which those outside the matrix are zero.
+    /// Bytes of one copy, of which those outside of the matrix are zero.
     pub const fn tile_bytes(&self) -> u32 {
         self.tile[0] * self.tile[1] * self.storage.bytes()
     }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_copy_engine_cannot_do_is_an_error_that_says_why() {
+    fn matrices_that_tma_cannot_load_are_refused_with_a_reason() {
         let map = |address, sizes, leading, rows| TensorMap::matrix(address, Storage::Bf16, sizes, leading, rows);
         let good = map(4096, [100, 72], 80, 128).expect("rows of 160 bytes");
         assert_eq!((good.sizes, good.stride, good.tile, good.tile_bytes()), ([72, 100], 160, [64, 128], 16_384));

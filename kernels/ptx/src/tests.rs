@@ -1,4 +1,4 @@
-//! What the text of a module promises.
+//! Text of modules.
 
 use super::*;
 

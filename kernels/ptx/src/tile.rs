@@ -1,11 +1,12 @@
-//! Tiles in shared memory: rows of numbers whose 16-byte chunks are exchanged so that no access meets itself in a bank.
+//! Tiles in shared memory: rows of elements whose 16-byte chunks are swizzled, so that accesses are free of bank
+//! conflicts.
 //!
-//! Shared memory has 32 banks of 4 bytes: 128 bytes, a *line*, can be served at once. `ldmatrix` reads eight chunks of 16
-//! bytes from eight rows; where a row has 128 bytes they would all begin in the same bank. So chunk c of row r lies where
-//! chunk c xor f(r) would:
+//! Shared memory has 32 banks of 4 bytes: 128 bytes, a *line*, can be served at once. `ldmatrix` reads eight chunks of
+//! 16 bytes from eight rows; with rows of 128 bytes all eight would start in the same bank. So chunk c of row r is
+//! stored in the place of chunk c xor f(r):
 //!
 //! ```text
-//! 64 numbers of 16 bits, 128 bytes a row, f(r) = r mod 8          32 numbers, 64 bytes: two rows a line, f(r) = ⌊r/2⌋ mod 4
+//! 64 elements of 16 bits, 128 bytes a row, f(r) = r mod 8         32 elements, 64 bytes: two rows a line, f(r) = ⌊r/2⌋ mod 4
 //!
 //!          banks 0-3 4-7  …                                                banks 0-3 …
 //! row 0      │ 0 │ 1 │ 2 │ 3 │ 4 │ 5 │ 6 │ 7 │                  rows 0, 1    │ 0 │ 1 │ 2 │ 3 │ 0 │ 1 │ 2 │ 3 │
@@ -16,8 +17,8 @@
 //!
 //! With 128 bytes a row this is also the 128-byte swizzle of Hopper's TMA and tensor cores.
 //!
-//! Because f is an exclusive or, who has the address of one chunk finds others by constants: down by whole periods of f it
-//! is an addition to the address ([`Step::add`]), along within a line an exclusive or ([`Step::flip`]).
+//! Other chunks are at constant distances from the address of one: by whole periods of f down the rows, an addition
+//! ([`Step::add`]); within a line, an exclusive or ([`Step::flip`]).
 
 use super::{Entry, Ptr, Reg, Shared, U32};
 
@@ -26,16 +27,16 @@ pub const CHUNK: u32 = 16;
 /// Bytes that the banks serve at once.
 pub const LINE: u32 = 128;
 
-/// Which chunk takes the place of which.
+/// Permutation of the chunks of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Swizzle {
-    /// None moves.
+    /// Identity.
     None,
-    /// f(r) = the number of the row's line, modulo the chunks that a line has of one row: for chunks of eight neighboring
-    /// rows.
+    /// f(r) = the index of the row's line, modulo the chunks of a row within a line: for reads of chunks of eight
+    /// adjacent rows.
     Line,
-    /// f(r) = r mod 8 with its three bits reversed, for rows of whole lines: for sums of `mma`, which are written in pairs
-    /// of 8 bytes from four neighboring rows and read in chunks.
+    /// f(r) = r mod 8 with its three bits reversed, for rows of whole lines: for accumulators of `mma`, which are
+    /// written in pairs of 8 bytes from four adjacent rows and read in chunks.
     Reversed,
 }
 
@@ -44,11 +45,11 @@ pub enum Swizzle {
 pub struct Tile {
     /// Rows.
     pub rows: u32,
-    /// Numbers in a row.
+    /// Elements in a row.
     pub columns: u32,
-    /// Bytes of a number.
+    /// Bytes of an element.
     pub element: u32,
-    /// How chunks are exchanged.
+    /// Permutation of the chunks.
     pub swizzle: Swizzle,
 }
 
@@ -62,7 +63,7 @@ pub struct Step {
 }
 
 impl Tile {
-    /// A tile of numbers of 16 bits with the swizzle for `ldmatrix`.
+    /// A tile of 16-bit elements with the swizzle for `ldmatrix`.
     ///
     /// # Panics
     /// If a row is not 32, 64 or a multiple of 128 bytes.
@@ -104,7 +105,7 @@ impl Tile {
         self.pitch() / CHUNK
     }
 
-    /// What the chunks of row `row` are exchanged by.
+    /// f(`row`), by which the chunks of a row are permuted.
     pub const fn exchange(&self, row: u32) -> u32 {
         match self.swizzle {
             Swizzle::None => 0,
@@ -128,21 +129,21 @@ impl Tile {
         row * self.pitch() + ((byte / CHUNK) ^ self.exchange(row)) * CHUNK + byte % CHUNK
     }
 
-    /// The (row, column) that lies `offset` bytes from the tile's start: the inverse of [`offset`](Self::offset).
+    /// The (row, column) at `offset` bytes from the tile's start: the inverse of [`offset`](Self::offset).
     pub const fn at(&self, offset: u32) -> (u32, u32) {
         let (row, byte) = (offset / self.pitch(), offset % self.pitch());
         (row, (((byte / CHUNK) ^ self.exchange(row)) * CHUNK + byte % CHUNK) / self.element)
     }
 
-    /// The way from (r, c) to (r + rows, c + columns), the same for every r and for every c whose bytes within a line have
-    /// none of the bits of `columns`.
+    /// The step from (r, c) to (r + rows, c + columns), the same for every r and for every c whose offset within a line
+    /// has none of the bits of `columns`.
     ///
     /// # Panics
     /// If `rows` is no multiple of the swizzle's period, or `columns` are no whole chunks.
     pub const fn step(&self, rows: u32, columns: u32) -> Step {
         let bytes = columns * self.element;
-        assert!(rows.is_multiple_of(self.period()), "steps go down by whole periods of the swizzle");
-        assert!(bytes.is_multiple_of(CHUNK), "steps go along by whole chunks");
+        assert!(rows.is_multiple_of(self.period()), "rows of a step must be a multiple of the swizzle's period");
+        assert!(bytes.is_multiple_of(CHUNK), "columns of a step must be whole chunks");
         match self.swizzle {
             Swizzle::None => Step { add: (rows * self.pitch() + bytes) as i32, flip: 0 },
             _ => Step { add: (rows * self.pitch() + bytes / LINE * LINE) as i32, flip: bytes % LINE },

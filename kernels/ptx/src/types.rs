@@ -1,11 +1,11 @@
 //! Register types, operands and address spaces.
 //!
-//! A virtual register is a number and a type; the type decides its name, so a reader of the text sees it too:
+//! A virtual register has an index and a type, which gives its name in the text:
 //!
 //! | type | declared | name | holds |
 //! |---|---|---|---|
 //! | [`F32`] | `.f32` | `%f0` | a float |
-//! | [`B32`] | `.b32` | `%r0` | 32 bits without a meaning |
+//! | [`B32`] | `.b32` | `%r0` | 32 untyped bits |
 //! | [`U32`] | `.u32` | `%u0` | an unsigned integer, or an address in shared memory |
 //! | [`S32`] | `.s32` | `%s0` | a signed integer |
 //! | [`Bf16x2`] | `.b32` | `%bb0` | two bf16, the lower half first in memory |
@@ -23,13 +23,13 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What a register may hold. Closed: the types of this module implement it.
+/// Type of a register. Sealed: the types of this module implement it.
 pub trait Type: sealed::Sealed + Copy + Eq + 'static {
     /// The suffix of instructions on this type: `.f32`.
     const SUFFIX: &'static str;
     /// The type in a `.reg` declaration; differs from the suffix for packed pairs.
     const DECLARED: &'static str;
-    /// What a register's name begins with, without the percent sign.
+    /// Prefix of a register's name, without the percent sign.
     const PREFIX: &'static str;
     /// Bytes in memory.
     const BYTES: u32;
@@ -37,7 +37,7 @@ pub trait Type: sealed::Sealed + Copy + Eq + 'static {
     const CLASS: usize;
 }
 
-/// How many classes of registers there are.
+/// Number of classes of registers.
 pub(super) const CLASSES: usize = 10;
 
 macro_rules! register_types {
@@ -64,9 +64,9 @@ macro_rules! register_types {
 register_types! {
     /// A condition: the result of a comparison, the guard of an instruction.
     Pred: 0 ".pred" ".pred" "p" 0;
-    /// 16 bits without a meaning; one bf16.
+    /// 16 untyped bits; one bf16 or f16.
     B16: 1 ".b16" ".b16" "h" 2;
-    /// 32 bits without a meaning.
+    /// 32 untyped bits.
     B32: 2 ".b32" ".b32" "r" 4;
     /// Two bf16 in one register, the one at the lower address in the lower half.
     Bf16x2: 3 ".b32" ".b32" "bb" 4;
@@ -95,8 +95,8 @@ macro_rules! constants {
 
 /// Types with addition: floats round to nearest even, integers wrap.
 pub trait Number: Type {
-    /// What follows the mnemonic: `.rn.f32` for floats. Written out because an unmarked multiplication and addition may
-    /// be fused by the driver, and then the result would depend on its version.
+    /// Suffix of the mnemonic: `.rn.f32` for floats. The rounding is explicit because the driver may fuse
+    /// multiplications and additions without one, so that results would depend on its version.
     const ROUNDED: &'static str;
 }
 constants!(Number::ROUNDED: F32 ".rn.f32", F64 ".rn.f64", U32 ".u32", S32 ".s32", U64 ".u64");
@@ -108,19 +108,19 @@ impl Float for F64 {}
 
 /// Types with bitwise operations.
 pub trait Integer: Type {
-    /// What follows the mnemonic of a bitwise operation: the width.
+    /// Suffix of the mnemonic of a bitwise operation: the width.
     const BITS: &'static str;
 }
 constants!(Integer::BITS: U32 ".b32", S32 ".b32", B32 ".b32", U64 ".b64", Pred ".pred");
 
 /// Pairs of 16-bit floats, the operands of the tensor cores.
 pub trait Pair: Type {
-    /// The type of one number, as matrix instructions name it.
+    /// Type of one element, as matrix instructions name it.
     const HALF: &'static str;
 }
 constants!(Pair::HALF: Bf16x2 "bf16", F16x2 "f16");
 
-/// A virtual register of type `T`. There is any number of them; the driver's assembler finds real ones.
+/// A virtual register of type `T`. Their number is not limited; the driver's assembler allocates hardware registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Reg<T: Type> {
     pub(super) index: u32,
@@ -150,7 +150,7 @@ impl<T: Type> fmt::Debug for Reg<T> {
     }
 }
 
-/// What an instruction on `T` reads: a register of that type, or a number in the instruction itself.
+/// Operand of an instruction on `T`: a register of that type or a constant.
 pub trait Operand<T: Type>: Copy {
     /// The operand as PTX writes it.
     fn text(self) -> String;
@@ -184,16 +184,16 @@ literals! {
 
 /// An address space.
 pub trait Space: sealed::Sealed + Copy + 'static {
-    /// The part of a load's name that says the space: `.global`, or nothing for a generic address.
+    /// Suffix of loads and stores: `.global`, or nothing for a generic address.
     const SUFFIX: &'static str;
-    /// What holds an address of the space.
+    /// Register type of an address of the space.
     type Word: Word;
 }
 
 /// Device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Global;
-/// An address of any space, as parameters hold it; [`super::Entry::cvta_to_global`] makes it usable.
+/// A generic address, as in parameters; [`super::Entry::cvta_to_global`] converts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generic;
 /// Memory of a block. Its addresses have 32 bits, which halves the registers and the arithmetic that they take.

@@ -1,14 +1,14 @@
-//! What the lanes of a warp say to each other: shuffles, votes, one elected lane.
+//! Communication between the lanes of a warp: shuffles, votes, election.
 
 use super::{Entry, F32, Feature, Operand, Pred, Reg, Type, U32, Version};
 
 /// All lanes of a warp.
 const ALL: &str = "0xFFFFFFFF";
 
-/// Whose register a lane reads in a shuffle.
+/// Source lane of a shuffle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// The lane whose number is this one's with these bits flipped: pairs exchange.
+    /// The lane whose index is this one's with these bits flipped: pairs exchange.
     Xor(u32),
     /// The lane so many below; the lowest keep their own.
     Below(u32),
@@ -18,7 +18,7 @@ pub enum Lane {
     Number(u32),
 }
 
-/// A function of two numbers that does not care which comes first.
+/// A commutative function of two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     /// a + b
@@ -51,11 +51,11 @@ impl Entry {
         self.define(format_args!("shfl.sync.idx.b32"), &[value.text(), lane.text(), "31".to_string(), ALL.to_string()])
     }
 
-    /// The fold of `value` over groups of `lanes` neighboring lanes (a power of two), in every one of them: two
-    /// instructions for each doubling. A tree of exchanges, so all lanes compute the same sum in the same order.
+    /// The fold of `value` over groups of `lanes` adjacent lanes (a power of two), in each of them: two instructions
+    /// for each doubling. A butterfly, so that all lanes compute the same sum in the same order.
     #[track_caller]
     pub fn fold_lanes(&self, value: Reg<F32>, lanes: u32, fold: Fold) -> Reg<F32> {
-        assert!(lanes.is_power_of_two() && lanes <= 32, "a fold is over 1, 2, 4, 8, 16 or 32 lanes, not {lanes}");
+        assert!(lanes.is_power_of_two() && lanes <= 32, "fold over {lanes} lanes; expected a power of two up to 32");
         let mut result = value;
         let mut distance = lanes / 2;
         while distance > 0 {
@@ -87,7 +87,7 @@ impl Entry {
         self.define(format_args!("vote.sync.ballot.b32"), &[condition.text(), ALL.to_string()])
     }
 
-    /// True in exactly one lane of the warp, which the driver's assembler knows to be one.
+    /// True in exactly one lane of the warp, which lets the driver's assembler assume a uniform branch.
     #[track_caller]
     pub fn elect(&self) -> Reg<Pred> {
         self.needs("elect.sync", Version(8, 0), Feature::Elect);
@@ -97,7 +97,7 @@ impl Entry {
         elected
     }
 
-    /// Waits for all lanes of the warp, whose writes to memory all of them then see.
+    /// Waits for all lanes of the warp, whose writes to memory are then visible to all of them.
     #[track_caller]
     pub fn warp_sync(&self) {
         self.write(format!("bar.warp.sync {ALL}"));

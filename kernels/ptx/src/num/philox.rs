@@ -1,4 +1,4 @@
-//! Philox4x32-10: random numbers that are a pure function of a counter and a key.
+//! Philox4x32-10: random numbers as a pure function of a counter and a key.
 //!
 //! Ten rounds of multiply, swap and xor over a 128-bit counter under a 64-bit key (Salmon, Moraes, Dror, Shaw,
 //! "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). No state: dropout, masking and initialization are drawn
@@ -9,14 +9,14 @@
 pub const M0: u32 = 0xD251_1F53;
 /// Second multiplier of a round.
 pub const M1: u32 = 0xCD9E_8D57;
-/// What the first key word grows by each round.
+/// Increment of the first key word each round.
 pub const W0: u32 = 0x9E37_79B9;
-/// What the second key word grows by each round.
+/// Increment of the second key word each round.
 pub const W1: u32 = 0xBB67_AE85;
 /// Number of rounds.
 pub const ROUNDS: usize = 10;
 
-/// The four 32-bit words that Philox4x32-10 gives for `counter` under `key`.
+/// The four 32-bit words of Philox4x32-10 for `counter` under `key`.
 #[inline]
 pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let [mut c0, mut c1, mut c2, mut c3] = counter;
@@ -31,7 +31,7 @@ pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// A sequential reader of one Philox stream, for code that draws a handful of numbers for one item.
+/// A sequential reader of one Philox stream, for code that draws a few numbers for one item.
 ///
 /// The key is the seed; the upper three counter words name the stream (what the numbers are for and which item they
 /// belong to), the lowest counts blocks of four words. Two streams with different names share no number.
@@ -79,7 +79,7 @@ impl Stream {
     /// A uniform integer in [0, n), without bias (Lemire's method with rejection). Panics if `n` is 0.
     #[inline]
     pub fn below(&mut self, n: u32) -> u32 {
-        assert!(n > 0, "below(0) has no answer");
+        assert!(n > 0, "n is 0; expected at least 1");
         let reject = n.wrapping_neg() % n;
         loop {
             let product = u64::from(self.next_u32()) * u64::from(n);
@@ -95,7 +95,7 @@ impl Stream {
         radius * (std::f64::consts::TAU * self.next_f64()).cos()
     }
 
-    /// Puts `items` in a random order (Fisher-Yates).
+    /// Shuffles `items` (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let j = self.below(u32::try_from(i + 1).expect("fewer than 2^32 items")) as usize;

@@ -11,7 +11,8 @@ pub const LN2_HIGH: f32 = 0.693_359_4;
 pub const LN2_LOW: f32 = -2.121_944_4e-4;
 /// exp(r) = 1 + r + r² · P(r) for |r| <= ln 2 / 2; relative error 3.4e-9.
 pub const EXP: [f32; 5] = [0.5, 0.166_665_12, 0.041_666_187, 0.008_369_599, 0.001_395_172];
-/// 2^r = 1 + r · P(r) for |r| <= ½; relative error 9.1e-8: for sums of many powers, where no single one has to be exact.
+/// 2^r = 1 + r · P(r) for |r| <= ½; relative error 9.1e-8: for sums of many powers, where no single one has to be
+/// exact.
 #[allow(clippy::approx_constant)] // the first one is the fit's, next to ln 2
 pub const EXP2: [f32; 5] = [0.693_147, 0.240_222_42, 0.055_507_336, 0.009_671_513, 0.001_326_472_7];
 /// ln(1 + f) = f - f²/2 + f³ · P(f) for √½ <= 1 + f <= √2; relative error 6.5e-9.

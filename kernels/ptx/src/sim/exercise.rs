@@ -1,4 +1,4 @@
-//! A text from anywhere, read, decoded and run: for fuzzers and for tests with mutated texts.
+//! Reading, decoding and running of untrusted text, for fuzzers and for tests with mutated texts.
 
 use super::{
     Argument, Completion, Error, Limits, Memory, Module, Options, Schedule, Swizzle, TensorMap, TensorType,
@@ -6,19 +6,19 @@ use super::{
 };
 use crate::Launch;
 
-/// How far a text has come.
+/// Progress of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exercised {
     /// Entries that the text declares; 0 for a text that is refused.
     pub entries: usize,
-    /// Entries whose bodies are understood.
+    /// Entries whose bodies can be decoded.
     pub decoded: usize,
     /// Launches that were run, with or without a finding.
     pub launched: usize,
 }
 
-/// Reads `text` within `limits`, decodes every entry, and launches each that takes arguments which can be made up: for 8
-/// bytes a pointer to a buffer of 4 KiB, for 4 bytes the number 64, for 128 bytes a tensor map. `seed` chooses the
+/// Reads `text` within `limits`, decodes every entry, and launches each that takes arguments which can be made up: for
+/// 8 bytes a pointer to a buffer of 4 KiB, for 4 bytes the number 64, for 128 bytes a tensor map. `seed` chooses the
 /// schedule, the completion and the size of the grid.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub fn exercise(text: &str, limits: Limits, seed: u64) -> Result<Exercised, Erro
     Ok(exercised)
 }
 
-/// The block that the entry wants, or a warp and a half.
+/// The block that the entry requires, or a warp and a half.
 fn launch(outline: &Outline, seed: u64) -> Launch {
     let most = outline.most_threads.unwrap_or(48).clamp(1, 48) as u32;
     let block = outline.block.unwrap_or([most, 1, 1]);

@@ -1,9 +1,10 @@
-//! Bounds on what a text and a launch may ask for.
+//! Bounds on the resources of a text and a launch.
 //!
-//! A PTX text is untrusted input: `%r<4294967295>` is 14 bytes and asks for a terabyte. Every size, count, alignment and
-//! nesting depth that a text or a launch names is compared with the [`Limits`] of its module before anything is
-//! allocated; what exceeds them is an [`Error`] with the line of the text. Reading and decoding one entry takes at most 64
-//! times the bytes of the text and 64 MiB, in a time that grows linearly with the text (`n log n` for post-dominators).
+//! A PTX text is untrusted input: `%r<4294967295>` is 14 bytes and declares a terabyte of registers. Every size, count,
+//! alignment and nesting depth that a text or a launch names is compared with the [`Limits`] of its module before
+//! anything is allocated; what exceeds them is an [`Error`] with the line of the text. Reading and decoding one entry
+//! takes at most 64 times the bytes of the text and 64 MiB, in a time that grows linearly with the text (`n log n` for
+//! post-dominators).
 
 use super::Error;
 
@@ -12,7 +13,7 @@ use super::Error;
 pub struct Limits {
     /// Bytes of a text.
     pub text_bytes: usize,
-    /// Braces, brackets or parentheses within each other.
+    /// Nested braces, brackets or parentheses.
     pub depth: usize,
     /// Registers that an entry declares.
     pub registers: u32,
@@ -34,9 +35,9 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Blocks of a grid.
     pub blocks: u64,
-    /// Bytes of the host that the registers, the local and the shared memory of one block may take.
+    /// Bytes of the host for the registers, the local and the shared memory of one block.
     pub block_bytes: u64,
-    /// Bytes of the host that all blocks may take that have begun and wait for each other.
+    /// Bytes of the host for all resident blocks, which wait for each other.
     pub resident_bytes: u64,
     /// Instructions of warps in a launch.
     pub instructions: u64,

@@ -1,14 +1,14 @@
-//! What a launch costs: instructions, FLOPs, sectors, bank conflicts, barriers.
+//! Costs of a launch: instructions, FLOPs, sectors, bank conflicts, barriers.
 //!
 //! A *request* is one instruction of one warp. In global memory it touches sectors of 32 bytes; the fewest possible are
 //! the bytes it moves over 32. In shared memory it takes as many *wavefronts* as the fullest of the 32 banks of 4 bytes
-//! has different words to give; accesses of 8 and 16 bytes go by halves and quarters of a warp, `ldmatrix` by 8 rows. What
-//! `wgmma` reads of shared memory and bulk copies move counts as wavefronts of 128 bytes.
+//! has different words to serve; accesses of 8 and 16 bytes go by halves and quarters of a warp, `ldmatrix` by 8 rows.
+//! Shared memory that `wgmma` reads and bulk copies move counts as wavefronts of 128 bytes.
 
 use super::Place;
 use std::collections::BTreeMap;
 
-/// What a launch has cost.
+/// Costs of a launch.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     /// Full name of the instruction, times that a thread ran it. One whose guard did not hold counts too: the device
@@ -24,9 +24,9 @@ pub struct Metrics {
     pub scalar_flops: u64,
     /// Floating-point operations of tensor cores.
     pub tensor_flops: u64,
-    /// Bytes that threads have asked of global memory, each time counted.
+    /// Bytes that threads read from global memory, each access counted.
     pub global_read: u64,
-    /// Bytes that threads have sent to global memory, each time counted.
+    /// Bytes that threads write to global memory, each access counted.
     pub global_written: u64,
     /// Barriers of the block that were completed.
     pub barriers: u64,
@@ -34,24 +34,24 @@ pub struct Metrics {
     pub phases: u64,
     /// Lines of the text whose instruction no thread reached.
     pub unreached: Vec<u32>,
-    /// Instructions that touch memory.
+    /// Instructions that access memory.
     pub sites: Vec<Site>,
 }
 
-/// An instruction that touches memory.
+/// An instruction that accesses memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Where it stands.
+    /// Location in the text and the source.
     pub place: Place,
     /// Its full name.
     pub instruction: String,
-    /// Which memory.
+    /// The memory that it accesses.
     pub memory: SiteMemory,
     /// Instructions of warps.
     pub requests: u64,
     /// Sectors of 32 bytes (global) or wavefronts (shared), over all requests.
     pub transactions: u64,
-    /// The fewest that would have done for the same bytes.
+    /// The fewest transactions for the same bytes.
     pub least: u64,
     /// The most of one request.
     pub worst: u64,
@@ -62,14 +62,9 @@ impl Site {
     pub fn degree(&self) -> f64 {
         self.transactions as f64 / self.requests.max(1) as f64
     }
-
-    /// How many times more transactions than needed; 1 is free of waste.
-    pub fn waste(&self) -> f64 {
-        self.transactions as f64 / self.least.max(1) as f64
-    }
 }
 
-/// Which memory a site touches.
+/// The memory of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SiteMemory {
     /// Global: transactions are sectors.
@@ -105,7 +100,7 @@ impl Tally {
 
 /// Sectors that accesses of `bytes` at these addresses touch, and the fewest for as many different bytes.
 pub(crate) fn sectors(addresses: &[u64], bytes: u64) -> (u64, u64) {
-    // Naturally aligned accesses of up to 16 bytes lie in one sector each.
+    // A naturally aligned access of up to 16 bytes is within one sector.
     let (mut sorted, count) = ([0; 32], addresses.len().min(32));
     sorted[..count].copy_from_slice(&addresses[..count]);
     let sorted = &mut sorted[..count];

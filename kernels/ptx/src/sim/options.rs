@@ -1,8 +1,8 @@
-//! How a launch is run: arguments and choices.
+//! Arguments and options of a launch.
 
 use super::{Completion, Schedule, TensorMap};
 
-/// Which value within its documented error an approximate instruction gives.
+/// Choice of the value that an approximate instruction gives within its documented error.
 ///
 /// | instruction | error at most |
 /// |---|---|
@@ -39,9 +39,9 @@ impl Approximation {
 /// A kernel's argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
-    /// An address or a 64-bit number.
+    /// An address or a 64-bit integer.
     U64(u64),
-    /// A 32-bit number.
+    /// A 32-bit integer.
     U32(u32),
     /// A float.
     F32(f32),
@@ -50,7 +50,7 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// What the parameter holds.
+    /// Bytes of the parameter.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match self {
             Argument::U64(value) => value.to_le_bytes().to_vec(),
@@ -61,26 +61,26 @@ impl Argument {
     }
 }
 
-/// How a launch is run. The default is the one to start with: round-robin, latest completion, exact arithmetic.
+/// Options of a launch. Start with the default: round-robin, latest completion, exact arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Who runs when.
+    /// Order of warps, blocks and sides of branches.
     pub schedule: Schedule,
-    /// When asynchronous operations are over.
+    /// End of asynchronous operations.
     pub completion: Completion,
-    /// What approximate instructions give.
+    /// Values of approximate instructions.
     pub approximation: Approximation,
     /// Whether an mbarrier must be fenced (`fence.mbarrier_init` or `fence.proxy.async`) between its initialization and
-    /// the first asynchronous operation on it. The manual asks for it; Triton leaves it out.
+    /// the first asynchronous operation on it. The manual requires it; Triton omits it.
     pub init_fence: bool,
-    /// Whether what `cp.async` has brought must be fenced (`fence.proxy.async`) before `wgmma` or a bulk copy reads it. The
-    /// manual asks for it; Triton leaves it out.
+    /// Whether bytes that `cp.async` has written must be fenced (`fence.proxy.async`) before `wgmma` or a bulk copy
+    /// reads them. The manual requires it; Triton omits it.
     pub copy_fence: bool,
-    /// More findings than this are counted and not kept.
+    /// Most findings that are kept; more are only counted.
     pub max_findings: usize,
     /// Stop at the first finding.
     pub first_finding_ends: bool,
-    /// More instructions than this in one warp are taken for a loop that does not end.
+    /// Most instructions of a warp; more are reported as an endless loop.
     pub max_instructions: u64,
 }
 

@@ -1,9 +1,9 @@
-//! What a launch has shown: findings and measurements.
+//! Report of a launch: findings and metrics.
 
 use super::{Place, metrics::Metrics};
 use std::{collections::HashMap, fmt};
 
-/// What kind of defect a finding is.
+/// Kind of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FindingKind {
@@ -11,23 +11,23 @@ pub enum FindingKind {
     Race,
     /// An access outside of what was allocated.
     OutOfBounds,
-    /// An address that is no multiple of what the access needs.
+    /// An address that is not a multiple of the access's size.
     Misaligned,
-    /// A register or memory that nobody has written is read.
+    /// A register or memory is read that was never written.
     Uninitialized,
     /// Memory is written that the kernel has read, or was given, as constant.
     Constant,
-    /// Lanes execute an instruction apart that they must execute together.
+    /// Lanes execute an instruction separately that they must execute together.
     Divergence,
-    /// The destination of an asynchronous operation, or a register that one still uses, is touched before a wait.
+    /// The destination of an asynchronous operation, or a register that one still uses, is accessed before a wait.
     Pending,
     /// Memory passes between the generic and the asynchronous proxy without a fence.
     Proxy,
     /// Registers pass between ordinary instructions and `wgmma` without a `wgmma.fence`.
     Fence,
-    /// A barrier is used against its rules: counts that do not fit, too many arrivals, too many bytes.
+    /// A barrier is misused: counts that do not match, too many arrivals, too many bytes.
     Barrier,
-    /// Nobody can go on.
+    /// No thread can proceed.
     Deadlock,
     /// A thread executed `trap`.
     Trap,
@@ -35,7 +35,7 @@ pub enum FindingKind {
     Endless,
     /// An operand has a value that the instruction does not take.
     Operand,
-    /// The kernel ends with asynchronous operations that nobody has waited for.
+    /// The kernel ends with asynchronous operations that no thread has waited for.
     Unfinished,
 }
 
@@ -62,7 +62,7 @@ impl FindingKind {
     }
 }
 
-/// Something that a kernel does wrong.
+/// A defect of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The kind of defect.
@@ -79,9 +79,9 @@ pub struct Finding {
     pub thread: [u32; 3],
     /// The address, as the instruction was given it.
     pub address: Option<u64>,
-    /// What it did.
+    /// Description, with the instruction as its subject.
     pub message: String,
-    /// How often the same kind was found at the same instruction; the rest describes the first time.
+    /// Number of findings of this kind at this instruction; the other fields describe the first.
     pub times: u64,
 }
 
@@ -100,14 +100,14 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a launch has shown.
+/// Report of a launch.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What the kernel did wrong, in the order in which it was found; one of each kind and instruction.
+    /// Defects in the order in which they were found; one of each kind and instruction.
     pub findings: Vec<Finding>,
     /// Findings beyond the limit of [`super::Options`].
     pub dropped: u64,
-    /// What was measured.
+    /// Costs of the launch.
     pub metrics: Metrics,
 }
 
@@ -129,7 +129,7 @@ impl Report {
     }
 }
 
-/// Findings while they are collected.
+/// Collector of findings.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) all: Vec<Finding>,
@@ -138,7 +138,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Takes a finding at instruction `pc`, made by `make` if it is the first of its kind there.
+    /// Adds a finding at instruction `pc`, which `make` builds if it is the first of its kind there.
     pub(crate) fn add(&mut self, kind: FindingKind, pc: u32, limit: usize, make: impl FnOnce() -> Finding) {
         match self.known.get(&(kind, pc)) {
             Some(at) => self.all[*at].times += 1,

@@ -1,16 +1,16 @@
-//! Which warp runs, for how long, and when asynchronous operations are over.
+//! Schedules: which warp runs, for how long, and when asynchronous operations end.
 
 use crate::num::philox::Stream;
 
-/// In which order the warps of a block, the blocks of a grid and the sides of a branch run.
+/// Order in which the warps of a block, the blocks of a grid and the sides of a branch run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// In the order of their numbers, a few dozen instructions each.
+    /// In ascending order, 48 instructions each.
     RoundRobin,
-    /// At random, a few instructions each.
+    /// At random, up to 24 instructions each.
     Random(u64),
-    /// One warp runs as far as it can before any other gets a turn; the seed says in which order they are preferred.
-    /// Seed 0 prefers the first, seed 1 the last, others a random order.
+    /// One warp runs as far as it can before any other gets a turn; the seed chooses the order of preference. Seed 0
+    /// prefers the first, seed 1 the last, others a random order.
     Adversarial(u64),
 }
 
@@ -25,14 +25,14 @@ impl Schedule {
     ];
 }
 
-/// When an asynchronous operation is over.
+/// End of asynchronous operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// When somebody who waits for it cannot go on otherwise.
+    /// When a waiting thread cannot proceed otherwise.
     Latest,
-    /// At once.
+    /// At their start.
     Earliest,
-    /// At some time in between.
+    /// At random times in between.
     Random(u64),
 }
 
@@ -41,7 +41,7 @@ impl Completion {
     pub const ALL: [Completion; 3] = [Completion::Latest, Completion::Earliest, Completion::Random(1)];
 }
 
-/// The numbers that a run draws.
+/// Random numbers of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw(Stream);
 
@@ -56,7 +56,7 @@ impl Draw {
     }
 }
 
-/// The choices of a launch.
+/// Scheduler of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Chooser {
     schedule: Schedule,
@@ -64,11 +64,11 @@ pub(crate) struct Chooser {
     /// Preference of an adversarial schedule, the best first.
     order: Vec<usize>,
     last: usize,
-    /// How often the warp with this number has given up its turn, with no other in between.
+    /// Warp, and how often it has given up its turn with no other in between.
     yields: (usize, u32),
 }
 
-/// A warp that gives up its turn so often and is chosen again is polling.
+/// Turns given up in a row after which a warp is taken to be polling.
 const POLLS: u32 = 256;
 
 impl Chooser {
@@ -89,7 +89,7 @@ impl Chooser {
         Chooser { schedule, draw, order, last: warps.saturating_sub(1), yields: (0, 0) }
     }
 
-    /// One of the warps that `ready` allows, and how many instructions it runs at most.
+    /// One of the `ready` warps, and the most instructions of its turn.
     pub(crate) fn next(&mut self, ready: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
         let warps = self.order.len();
         match self.schedule {
@@ -112,7 +112,7 @@ impl Chooser {
         }
     }
 
-    /// A warp that ran all of its turn without waiting may be spinning: others go first from now on.
+    /// Demotes a warp that used all of its turn without waiting: it may be spinning.
     pub(crate) fn tire(&mut self, warp: usize) {
         if let (Schedule::Adversarial(_), Some(at)) =
             (self.schedule, self.order.iter().position(|other| *other == warp))
@@ -122,8 +122,8 @@ impl Chooser {
         }
     }
 
-    /// A warp has given up its turn. One that does so again and again, and could go on, polls for what another warp will
-    /// do: others go first from now on.
+    /// Notes that a warp has given up its turn; one that does so repeatedly is polling for another warp, and is
+    /// demoted.
     pub(crate) fn give_up(&mut self, warp: usize) {
         self.yields = (warp, if self.yields.0 == warp { self.yields.1 + 1 } else { 1 });
         if self.yields.1 == POLLS {

@@ -1,4 +1,4 @@
-//! Tensor maps: what `cp.async.bulk.tensor` is told about a tensor in global memory.
+//! Tensor maps: descriptions of tensors in global memory for `cp.async.bulk.tensor`.
 //!
 //! ```text
 //! element (c0, c1, …)  at  address + c0·bytes + c1·strides[0] + c2·strides[1] + …      0 ≤ ci < shape[i]
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Dimension 0 is the contiguous one, as in `cuTensorMapEncodeTiled`. The 128 bytes that a kernel gets hold the fields
-//! in a form of this simulator's own; a device's form is not documented, and no kernel looks inside.
+//! in an encoding of this simulator; that of the device is not documented, and kernels do not read it.
 
 use super::{Error, isa::Type, limits::ensure};
 
@@ -65,10 +65,10 @@ impl TensorType {
     }
 }
 
-/// How 16-byte pieces of a tile are permuted in shared memory, so that columns do not meet in one bank.
+/// Permutation of the 16-byte pieces of a tile in shared memory, which spreads columns over banks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swizzle {
-    /// Not at all.
+    /// Identity.
     None,
     /// Within 32 bytes.
     B32,
@@ -91,7 +91,7 @@ impl Swizzle {
         }
     }
 
-    /// Where the byte that would lie at `address` of shared memory lies.
+    /// Swizzled address of the byte at `address` of shared memory.
     #[inline]
     pub fn apply(self, address: u64) -> u64 {
         let mask = match self {
@@ -107,9 +107,9 @@ impl Swizzle {
 /// A tensor in global memory, and the tile that one copy moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap {
-    /// Of the first element.
+    /// Address of the first element.
     pub address: u64,
-    /// Of an element.
+    /// Type of an element.
     pub dtype: TensorType,
     /// Number of dimensions, 1 to 5; only so many entries of the arrays count.
     pub rank: usize,
@@ -119,9 +119,9 @@ pub struct TensorMap {
     pub strides: [u64; 4],
     /// Elements of a tile in each dimension.
     pub tile: [u32; 5],
-    /// Of every so many elements of a dimension, one is taken.
+    /// Distance between the elements that are taken of each dimension.
     pub element_strides: [u32; 5],
-    /// Of the tile in shared memory.
+    /// Swizzle of the tile in shared memory.
     pub swizzle: Swizzle,
     /// Elements outside the tensor are NaN, not zero.
     pub fill_nan: bool,
@@ -130,7 +130,7 @@ pub struct TensorMap {
 /// Bytes of the largest tile: all shared memory that a block can have.
 const MOST_TILE: u64 = 227 << 10;
 
-/// What the 128 bytes begin with.
+/// First eight of the 128 bytes.
 const MAGIC: u64 = 0x7061_4D72_6F73_6E54;
 
 /// The tensor map of an operation, as the simulated TMA reads it.
@@ -209,7 +209,7 @@ impl TensorMap {
         Ok(map)
     }
 
-    /// A map of a matrix of `rows` × `columns` elements whose rows lie behind each other.
+    /// A map of a row-major matrix of `rows` × `columns` elements without gaps.
     ///
     /// # Errors
     /// As [`TensorMap::new`].
@@ -280,8 +280,7 @@ impl TensorMap {
             && self.element_strides.iter().all(|n| (1..=8).contains(n))
     }
 
-    /// The rows of the tile at `corner`: byte of the tile where a row begins, the global address of its first element,
-    /// and which of its elements lie within the tensor (none where an outer coordinate lies outside).
+    /// The rows of the tile at `corner`.
     pub(crate) fn rows(&self, corner: [i64; 5]) -> Vec<Row> {
         let taken = self.taken();
         let bytes = self.dtype.bytes();
@@ -295,7 +294,7 @@ impl TensorMap {
                 inside &= (0..self.shape[i].cast_signed()).contains(&at);
                 address = address.wrapping_add(at.wrapping_mul(self.strides[i - 1].cast_signed()));
             }
-            // Elements corner, corner + step, … that lie in 0..shape.
+            // Elements corner, corner + step, … within 0..shape.
             let first = (-corner[0]).max(0).unsigned_abs().div_ceil(step.unsigned_abs()) as usize;
             let behind =
                 (self.shape[0].cast_signed() - corner[0]).max(0).unsigned_abs().div_ceil(step.unsigned_abs()) as usize;
@@ -316,7 +315,7 @@ impl TensorMap {
 pub(crate) struct Row {
     /// Byte within the tile.
     pub(crate) offset: usize,
-    /// Of the row's first element, whether it lies within the tensor or not.
+    /// Address of the row's first element, within the tensor or not.
     pub(crate) address: u64,
     /// Those within the tensor.
     pub(crate) elements: std::ops::Range<usize>,

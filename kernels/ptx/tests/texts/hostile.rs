@@ -1,6 +1,7 @@
 //! Reading and decoding take at most 64 times the bytes of the text and 64 MiB, and a time that grows linearly.
 //!
-//! Each text is read in a process of its own, whose peak the kernel counts; elsewhere than on Linux nothing is measured.
+//! Each text is read in a process of its own, whose peak the kernel counts; elsewhere than on Linux nothing is
+//! measured.
 
 use ptx::sim::{Limits, Module};
 use std::{

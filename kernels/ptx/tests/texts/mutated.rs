@@ -1,8 +1,10 @@
-//! Mutated PTX through the whole simulator: read, decoded and run within small limits, without a panic, an abort or a hang.
+//! Mutated PTX through the whole simulator: read, decoded and run within small limits, without a panic, an abort or a
+//! hang.
 //!
-//! Seeds are the listings in `kernels/listings`, the third-party texts and `tests/texts/mutated`. A mutation cuts, doubles, swaps or
-//! replaces bytes, tokens, lines or numbers; the sequence is a function of the seed alone, and a panic names the mutant. The
-//! quick test runs a few thousand. The long one takes its number and first seed from the environment:
+//! Seeds are the listings in `kernels/listings`, the third-party texts and `tests/texts/mutated`. A mutation cuts,
+//! doubles, swaps or replaces bytes, tokens, lines or numbers; the sequence is a function of the seed alone, and a
+//! panic names the mutant. The quick test runs a few thousand. The long one takes its number and first seed from the
+//! environment:
 //!
 //! ```text
 //! PTX_MUTANTS=500000 PTX_SEED=1 cargo test --release -p ptx --test texts mutated -- --ignored --nocapture
@@ -67,7 +69,7 @@ fn line(stream: &mut Stream, text: &str) -> std::ops::Range<usize> {
     start..text[at..].find('\n').map_or(text.len(), |length| at + length + 1)
 }
 
-/// What a token may become.
+/// Replacements of a token.
 const WORDS: [&str; 44] = [
     "0",
     "1",
@@ -183,7 +185,7 @@ fn run(first: u64, count: u64) -> Exercised {
 #[test]
 fn mutated_texts_neither_panic_nor_hang() {
     let all = run(0, 2_000);
-    // Most mutants are refused where the mutation stands; enough of them must come through to be run.
+    // Most mutants are refused at the mutation; enough of them must decode and run.
     assert!(all.decoded > 300 && all.launched > 200, "{all:?}");
 }
 

@@ -1,6 +1,6 @@
 //! The simulator runs PTX that this project did not write: what Triton and nvcc make of plain kernels
-//! (`tests/texts/third_party`) gives what f64 gives, without a finding, under every schedule and completion; and the same text
-//! with a barrier, a wait or a fence taken out is found out.
+//! (`tests/texts/third_party`) gives what f64 gives, without a finding, under every schedule and completion; and the
+//! same text with a barrier, a wait or a fence taken out is found out.
 
 use half::bf16;
 use ptx::num::philox::Stream;
@@ -43,7 +43,7 @@ struct Kernel<'a> {
     text: String,
     entry: &'a str,
     launch: Launch,
-    /// Allocates; gives back arguments and the address of the output.
+    /// Allocates; returns arguments and the address of the output.
     set_up: &'a dyn Fn(&mut Memory) -> (Vec<Argument>, u64),
 }
 
@@ -149,7 +149,7 @@ fn gemm_of_triton_for_sm_90a_with_wgmma() {
         kernel.misses("wgmma.wait_group", 0);
         kernel.misses("wgmma.fence", 0);
         kernel.misses("cp.async.wait_group", 0);
-        // The manual asks for a fence between cp.async and wgmma, and Triton has none.
+        // The manual requires a fence between cp.async and wgmma, which Triton omits.
         let (report, ..) = kernel.run(&Options::default()).expect("it runs");
         assert!(report.clean().expect_err("the fence is missing").contains("without fence.proxy.async"));
     });
@@ -178,7 +178,7 @@ fn gemm_of_triton_for_sm_90a_with_tensor_maps() {
     let kernel = Kernel { text: text("gemm_tma_sm90a"), entry: "gemm_tma", launch, set_up: &set_up };
     let wanted = product(&wide(&a), &wide(&b), sizes);
     kernel.agrees::<bf16>(&wanted, bf16_bound(&wanted), bf16::to_f64);
-    // The manual asks for a fence behind the initialization of the barriers, and Triton has none.
+    // The manual requires a fence after the initialization of the barriers, which Triton omits.
     let (report, ..) = kernel.run(&Options::default()).expect("it runs");
     assert!(report.clean().expect_err("the fence is missing").contains("no fence has made visible"));
     kernel.misses("mbarrier.arrive.expect_tx", 0);
@@ -407,7 +407,7 @@ fn pairs_and_switches_of_nvcc() {
     let wanted: Vec<f64> = (0..2 * n)
         .map(|k| {
             let i = k / 2;
-            // Threads of a block swap neighbors; blocks have 64 threads and the last one is cut.
+            // Adjacent threads of a block swap elements; blocks have 64 threads and the last one is partial.
             let from = i ^ 1;
             let value = if from < n { x[2 * from + k % 2].to_f64() } else { 0.0 };
             match i / period % 5 {
@@ -454,7 +454,7 @@ fn a_ring_of_tiles_in_cuda_with_inline_ptx() {
     // This one has all its fences.
     let (report, ..) = kernel.run(&Options::default()).expect("it runs");
     report.clean().unwrap_or_else(|findings| panic!("{findings}"));
-    // The last arrivals at the barriers of empty stages are waited for by nobody.
+    // No thread waits for the last arrivals at the barriers of empty stages.
     kernel.misses("mbarrier.arrive", 1);
     // The loop is unrolled, and only the first product of a warp finds its registers touched by something else.
     kernel.misses("wgmma.fence", 4);

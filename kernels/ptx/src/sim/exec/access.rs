@@ -1,4 +1,4 @@
-//! Loads, stores and atomic operations, with everything that is checked about them.
+//! Loads, stores and atomic operations, and their checks.
 
 use crate::sim::{
     FindingKind,
@@ -8,7 +8,7 @@ use crate::sim::{
 };
 
 impl Machine<'_> {
-    /// Where `bytes` from `address` lie, if they lie anywhere and the address is a multiple of `align`.
+    /// Location of `bytes` bytes at `address`, which must be allocated and a multiple of `align`.
     pub(crate) fn locate(
         &mut self,
         block: &Block,
@@ -26,7 +26,7 @@ impl Machine<'_> {
         }
         let (space, within) = match space {
             None => space_of(address),
-            // Addresses of shared memory are numbers of 32 bits.
+            // Addresses of shared memory have 32 bits.
             Some(Space::Shared) => (Space::Shared, address & 0xFFFF_FFFF),
             Some(space) => (space, address),
         };
@@ -70,13 +70,13 @@ impl Machine<'_> {
         found
     }
 
-    /// The epoch of an access that a lane makes now.
+    /// The epoch of an access that a thread makes now.
     pub(crate) fn epoch(&self, block: &Block, thread: Thread, flags: u8) -> Epoch {
         let clock = &block.warps[thread.w].clock;
         Epoch { timeline: clock.timeline, clock: clock.clock, pc: thread.pc as u32, lane: thread.lane as u8, flags }
     }
 
-    /// Reads up to 16 bytes for a lane, with all checks.
+    /// Reads up to 16 bytes for a thread, with all checks.
     pub(crate) fn read(
         &mut self,
         block: &mut Block,
@@ -137,7 +137,7 @@ impl Machine<'_> {
         value
     }
 
-    /// Writes up to 16 bytes for a lane, with all checks.
+    /// Writes up to 16 bytes for a thread, with all checks.
     pub(crate) fn write(&mut self, block: &mut Block, thread: Thread, spot: Spot, bytes: &[u8], epoch: Epoch) {
         let Thread { w, lane, .. } = thread;
         let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
@@ -233,7 +233,7 @@ impl Machine<'_> {
         self.report(FindingKind::Pending, block, thread, address, || message);
     }
 
-    /// Notes what the accesses of a warp cost.
+    /// Counts the transactions of the accesses of a warp.
     pub(crate) fn measure(
         &mut self,
         pc: usize,
@@ -361,7 +361,7 @@ impl Machine<'_> {
             self.observe(block, thread, spot, addresses[lane], access);
             let epoch = self.epoch(block, thread, strong_flags(access));
             self.publish(block, thread, spot, addresses[lane], access, true);
-            // Only what it overwrites counts as a race, so the value is taken without a check of its own.
+            // The write below is checked for races, so the value is read without a check of its own.
             let before = self.peek(block, thread, spot, whole);
             let mut after = [0; 16];
             for (element, old) in old[..access.vector].iter_mut().enumerate() {
@@ -384,7 +384,7 @@ impl Machine<'_> {
         if returns { Flow::Yield } else { Flow::Next }
     }
 
-    /// The bytes at a spot, which must have been written.
+    /// The bytes at a location, which must have been written.
     fn peek(&mut self, block: &Block, thread: Thread, spot: Spot, bytes: usize) -> [u8; 16] {
         let mut value = [0; 16];
         let (region, at) = match spot {
@@ -401,7 +401,7 @@ impl Machine<'_> {
     }
 }
 
-/// The marks of an access's epoch.
+/// Flags of the epoch of an access.
 fn strong_flags(access: Access) -> u8 {
     match access.order.is_strong() {
         true if access.scope.reaches_other_blocks() => STRONG,

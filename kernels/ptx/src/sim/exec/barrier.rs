@@ -1,7 +1,7 @@
-//! The 16 barriers of a block, and what is said when nobody can go on.
+//! The 16 barriers of a block, and reports of deadlocks.
 //!
 //! A barrier counts threads, a warp at a time. Without a count it expects all threads of the block that have not ended,
-//! and all of them at one instruction: warps that meet at two are out of step, even where their numbers add up.
+//! and all of them at one instruction: warps at two instructions are out of step even where their counts add up.
 
 use crate::sim::{
     FindingKind,
@@ -79,13 +79,13 @@ impl Machine<'_> {
         if kind == BarrierKind::Arrive { Flow::Next } else { Flow::Yield }
     }
 
-    /// Opens the barriers at which all have arrived.
+    /// Completes the barriers at which all threads have arrived.
     pub(crate) fn check_barriers(&mut self, block: &mut Block) {
         let there = 32 * block.warps.iter().filter(|warp| warp.live != 0).count() as u32;
         for id in 0..16 {
             let state = &block.barriers[id];
             let wanted = state.expected.unwrap_or(there);
-            // Without a count, warps that have ended are not waited for.
+            // Without a count, finished warps are not waited for.
             let enough = if state.expected.is_some() { state.arrived == wanted } else { state.arrived >= wanted };
             if state.arrived == 0 || !enough {
                 continue;
@@ -101,7 +101,7 @@ impl Machine<'_> {
                 warp.state = State::Ready;
                 let (live, kind) = (warp.live, warp.reduction);
                 opened.joined.iter().for_each(|joined| warp.clock.acquire(live, live, joined));
-                // All lanes of a warp were there.
+                // All lanes of the warp have arrived.
                 warp.clock.sync(live, live);
                 if let Some(slot) = result {
                     let value = match kind {
@@ -115,7 +115,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Nobody of a block can go on: says who waits where, and the state of every barrier.
+    /// Reports a deadlock: where each warp waits, and the state of every barrier.
     pub(crate) fn deadlock(&mut self, block: &mut Block) {
         self.fatal = true;
         let mut said = Vec::new();

@@ -1,12 +1,12 @@
 //! Bulk copies: `cp.async.bulk` of bytes and of tiles, in both directions, and `cp.reduce.async.bulk`.
 //!
-//! A copy is a *flight*: started by one thread, flown by the asynchronous proxy, over when `Completion` says. What is
-//! checked when it starts, with what its thread knows then: everybody else's accesses to both ends must be known
-//! (otherwise a race), and ordinary writes among them must have been fenced for the asynchronous proxy (otherwise a
-//! proxy finding). Data moves when the flight ends, so a buffer that is used again too early corrupts it visibly.
+//! A copy in flight is started by one thread, executed by the asynchronous proxy, and ends when `Completion` says. It
+//! is checked when it starts, against the clock of its thread: earlier accesses to both ends must happen before it
+//! (otherwise a race), and ordinary writes among them must be fenced for the asynchronous proxy (otherwise a proxy
+//! finding). Data moves when the copy ends, so a buffer that is reused too early corrupts it visibly.
 //!
-//! Loads count their bytes at an mbarrier; stores belong to groups of their thread, which waits until they have been
-//! read or are written.
+//! Loads count their bytes at an mbarrier; stores belong to groups of their thread, which waits until their sources are
+//! read or their destinations written.
 
 use crate::sim::{
     FindingKind,
@@ -25,7 +25,7 @@ impl Machine<'_> {
     fn flight_epochs(&self, block: &mut Block, w: usize, pc: usize) -> (Epoch, Epoch) {
         let warp = &mut block.warps[w];
         let timeline = warp.clock.timeline + 2 * self.warps as u32;
-        // Copies end in any order, so a number says nothing about smaller ones.
+        // Copies end in any order, so that one has ended implies nothing about earlier ones.
         warp.flights += 1;
         let epoch = Epoch { timeline, clock: warp.flights, pc: pc as u32, lane: READS, flags: ASYNC | FLIGHT };
         (epoch, Epoch { lane: WRITES, ..epoch })
@@ -129,7 +129,7 @@ impl Machine<'_> {
         Some((Some(map), map.rows(corner), map.tile_bytes()))
     }
 
-    /// Checks both ends of a copy that starts, and lets it wait for its end.
+    /// Checks both ends of a copy and starts it.
     fn take_off(&mut self, block: &mut Block, flight: Flight) {
         let Flight { thread, shared, bytes, .. } = flight;
         let Thread { w, lane, pc } = thread;
@@ -140,7 +140,7 @@ impl Machine<'_> {
         let copies = self.options.copy_fence;
         let fenced = remembering(|epoch: &Epoch| clock.knows_fenced(epoch, lane));
         let shadow = &mut block.shared.shadow;
-        // Asked first: the write below takes the place of what is asked for.
+        // Searched first: the write below replaces the writes that are searched for.
         let unfenced = shadow.find_write(shared, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
         let conflict =
             if loads { shadow.write(shared, bytes, near, &knows) } else { shadow.read(shared, bytes, near, &knows) };
@@ -173,7 +173,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Checks the end in global memory.
+    /// Checks the end of a copy in global memory.
     fn check_far_end(&mut self, block: &mut Block, flight: &Flight, epoch: Epoch, loads: bool) {
         let thread = flight.thread;
         let Thread { w, lane, pc } = thread;
@@ -229,7 +229,7 @@ impl Machine<'_> {
         self.report(FindingKind::Proxy, block, thread, Some(SHARED_BASE + byte as u64), || message);
     }
 
-    /// Ends one copy into shared memory: the oldest, or any at random.
+    /// Ends one copy into shared memory: the oldest, or one at random.
     pub(crate) fn land_one(&mut self, block: &mut Block) -> bool {
         let flights = &block.engine.flights;
         let everything = self.options.completion == Completion::Earliest;
@@ -246,7 +246,7 @@ impl Machine<'_> {
         true
     }
 
-    /// Ends the copy with number `at`: its data moves.
+    /// Ends copy `at`: its data moves.
     fn land(&mut self, block: &mut Block, at: usize) {
         let flight = block.engine.flights.remove(at);
         let tile = flight.tile();
@@ -270,7 +270,7 @@ impl Machine<'_> {
                     values.copy_from_slice(&block.shared.bytes[at..at + values.len()]);
                 }
                 self.scatter_tile(&flight, &data, reduction);
-                // One that ends before it is committed belongs to the group that is open.
+                // A copy that ends before it is committed belongs to the open group.
                 let Thread { w, lane, .. } = flight.thread;
                 let group = group.unwrap_or(*block.engine.groups.committed(w, lane));
                 block.engine.groups.ended.push((w, lane, group, flight.read, flight.write));
@@ -278,7 +278,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The bytes of a tile from global memory, with what lies outside filled.
+    /// The bytes of a tile from global memory; elements outside of the tensor are filled.
     fn gather_tile(&mut self, flight: &Flight) -> Vec<u8> {
         let mut data = vec![0; flight.bytes];
         let element = flight.element_bytes();
@@ -349,7 +349,7 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// Waits until so many groups of a thread are left: until they are read, or until they are written.
+    /// Waits until at most so many groups of a thread are pending: not yet read, or not yet written.
     pub(crate) fn bulk_wait(&mut self, block: &mut Block, issue: Issue<'_>, reads: bool) -> Flow {
         let Issue { w, mask, .. } = issue;
         let left = self.source(block, issue, 0)[first(mask)] as u32;
@@ -383,7 +383,7 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// A block ends: its shared memory is gone, so stores that nobody has waited for may read anything.
+    /// Reports stores that are pending when their block ends: its shared memory is reused.
     pub(crate) fn finish_flights(&mut self, block: &mut Block) {
         let flights = std::mem::take(&mut block.engine.flights);
         for flight in &flights {

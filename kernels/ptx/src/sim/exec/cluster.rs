@@ -1,8 +1,7 @@
-//! What a cluster of one block needs, and how warpgroups pass registers on.
+//! Clusters of one block, and register transfer between warpgroups.
 //!
-//! `setmaxnreg` moves registers between warps of a block through a pool. A block begins with what `.maxnreg` says for
-//! each thread, or with an equal share of the 65,536 registers of a multiprocessor; an increase waits until the pool
-//! has enough.
+//! `setmaxnreg` moves registers between warps of a block through a pool. Each thread starts with `.maxnreg` registers,
+//! or with an equal share of the 65,536 registers of a multiprocessor; an increase waits until the pool has enough.
 
 use crate::sim::{
     FindingKind,
@@ -13,7 +12,7 @@ use crate::sim::{
 const REGISTERS: u32 = 65_536;
 
 impl Machine<'_> {
-    /// Registers that each thread of a block begins with.
+    /// Registers of each thread at the start of a block.
     fn initial_registers(&self) -> u32 {
         let share = ((REGISTERS / (32 * self.warps as u32)) & !7).min(255);
         self.entry.maxnreg.unwrap_or(share)
@@ -40,7 +39,7 @@ impl Machine<'_> {
         }
         let total: u32 = (0..block.warps.len()).map(|warp| 32 * if warp == w { wanted } else { held(warp) }).sum();
         if increases && total > REGISTERS {
-            // Asks again when another warp has given registers back.
+            // Retried when another warp has released registers.
             let version = block.version;
             let warp = &mut block.warps[w];
             if let Some(path) = warp.paths.last_mut() {
@@ -104,7 +103,7 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// An address of a block of the cluster; there is block 0 alone.
+    /// Maps a shared address to a block of the cluster, of which there is only block 0.
     pub(crate) fn map_shared(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
         let Issue { i, mask, .. } = issue;
         self.check_sources(block, issue, &i.sources);

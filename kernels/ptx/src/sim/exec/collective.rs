@@ -7,8 +7,8 @@ use crate::sim::{
 };
 
 impl Machine<'_> {
-    /// Checks that all lanes of the member mask in source `k` execute the instruction, and restricts it to them. Lanes that
-    /// name each other must have the same mask, so that of the first lane is taken.
+    /// Checks that all lanes of the member mask in source `k` execute the instruction, and restricts it to them. Lanes
+    /// that name each other must have the same mask, so that of the first lane is taken.
     fn gather<'i>(&mut self, block: &Block, issue: Issue<'i>, k: usize) -> Issue<'i> {
         let members = self.scalar(block, issue, k) as u32;
         let (absent, strangers) = (members & block.warps[issue.w].live & !issue.mask, issue.mask & !members);

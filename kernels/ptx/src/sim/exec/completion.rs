@@ -1,4 +1,4 @@
-//! When asynchronous operations are over, as `Completion` says.
+//! Completion of asynchronous operations, as [`Completion`](crate::sim::Completion) says.
 
 use crate::sim::{
     FindingKind,
@@ -6,7 +6,7 @@ use crate::sim::{
 };
 
 impl Machine<'_> {
-    /// Ends one operation that somebody may be waiting for.
+    /// Ends one operation that a thread may be waiting for.
     pub(crate) fn complete_one(&mut self, block: &mut Block) -> bool {
         self.land_one(block) || (0..block.warps.len()).any(|w| self.arrive_copies(block, w))
     }
@@ -22,7 +22,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A block ends: nothing of it may still be under way.
+    /// Ends a block, of which no operation may be pending.
     pub(crate) fn finish(&mut self, block: &mut Block) {
         let longest = block.warps.iter().map(|warp| warp.executed).max().unwrap_or(0);
         self.metrics.longest = self.metrics.longest.max(longest);

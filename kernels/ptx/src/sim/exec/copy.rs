@@ -1,9 +1,9 @@
 //! `cp.async`: copies from global to shared memory that a thread starts and later waits for.
 //!
-//! Each thread puts its copies into groups and waits until so many groups are left. A copy's bytes arrive when its
-//! thread waits for it (or earlier, as `Completion` says); until then its destination holds ones and may not be touched.
-//! A copy is an access of a timeline of its own: who has not learnt that it is over, by a wait of its thread and a
-//! barrier, races with it.
+//! Each thread commits its copies in groups and waits until at most so many groups are pending. The bytes of a copy
+//! arrive when its thread waits for it (or earlier, as `Completion` says); until then its destination holds ones and
+//! may not be accessed. A copy is an access of a timeline of its own: a thread that is not ordered after it, by a wait
+//! of the copy's thread and a barrier, races with it.
 
 use crate::sim::{
     FindingKind,
@@ -25,7 +25,7 @@ impl Machine<'_> {
         let sizes = *self.source(block, issue, 2);
         let reads = match i.sources.get(3) {
             None => sizes,
-            // A predicate asks to ignore the source, a number says how much of it there is.
+            // A predicate says to ignore the source, an integer how many of its bytes exist.
             Some(slot) if slot & CONSTANT == 0 && self.entry.registers.masks[*slot as usize] == 1 => {
                 let ignored = *self.value(block, w, *slot);
                 std::array::from_fn(|lane| if ignored[lane] != 0 { 0 } else { sizes[lane] })
@@ -78,7 +78,7 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// The bytes of the copies that `wanted` takes arrive.
+    /// Completes the copies that `wanted` selects.
     fn bring(&mut self, block: &mut Block, w: usize, wanted: impl Fn(&Copies, &AsyncCopy) -> bool) {
         let mut copies = std::mem::take(&mut block.warps[w].copies.all);
         copies.retain(|copy| {
@@ -122,11 +122,11 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// The lanes of `mask` learn that their copies are over, but for those of the last `left` groups.
+    /// Orders the copies of the lanes of `mask` before their next accesses, except those of the last `left` groups.
     fn learn_copies(&self, block: &mut Block, w: usize, mask: u32, left: Option<u32>) {
         let warp = &mut block.warps[w];
         let copies = &warp.copies;
-        // With early completion a copy may have arrived that the wait does not cover, so groups decide, not arrivals.
+        // With early completion a copy that the wait does not cover may be complete, so groups decide.
         let over = std::array::from_fn(|lane| match left {
             None => copies.sequence,
             Some(left) => copies.over(lane, left),
@@ -164,7 +164,7 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// Lets the oldest arrival of a warp happen, and the copies before it.
+    /// Executes the oldest arrival of a warp, after the copies before it.
     pub(crate) fn arrive_copies(&mut self, block: &mut Block, w: usize) -> bool {
         if block.warps[w].copies.arrivals.is_empty() {
             return false;
@@ -177,14 +177,14 @@ impl Machine<'_> {
         true
     }
 
-    /// Lets the copies of the warp's oldest group arrive: at random times, or when its lanes end.
+    /// Completes the copies of the warp's oldest group.
     pub(crate) fn bring_oldest(&mut self, block: &mut Block, w: usize) {
         if let Some(group) = block.warps[w].copies.all.iter().filter_map(|copy| copy.group).min() {
             self.bring(block, w, |_, copy| copy.group == Some(group));
         }
     }
 
-    /// Lanes end: what they have started still arrives.
+    /// Completes the copies of lanes that end.
     pub(crate) fn end_copies(&mut self, block: &mut Block, w: usize, mask: u32) {
         if !block.warps[w].copies.all.is_empty() {
             self.bring(block, w, |_, copy| mask >> copy.lane & 1 == 1);

@@ -1,4 +1,4 @@
-//! One instruction of a warp, by its operation.
+//! Dispatch of an instruction by its operation, and data movement between registers.
 
 use crate::sim::{
     isa::{Async, CONSTANT, Fence, Operation, Run, RunTwo, SINK, Space, space_of, window},
@@ -6,7 +6,7 @@ use crate::sim::{
 };
 
 impl Machine<'_> {
-    /// Runs anything but a branch in the lanes of `mask`.
+    /// Executes an instruction other than a branch.
     pub(crate) fn execute(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
         match issue.i.operation {
             Operation::One(run) => self.one(block, issue, run),
@@ -108,8 +108,8 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// Lanes whose result is made of something that nobody has written. That is no harm until somebody stores it,
-    /// branches on it or goes to an address made of it: compilers compute in lanes whose results they drop.
+    /// Lanes whose result depends on an uninitialized value. That is allowed until the result is stored, branched on or
+    /// used as an address: compilers compute in lanes whose results they drop.
     fn unknown(&self, block: &Block, issue: Issue<'_>) -> u32 {
         let Issue { i, w, mask, .. } = issue;
         let known = |slot: u32| if slot & CONSTANT == 0 { block.warps[w].defined[slot as usize] } else { u32::MAX };
@@ -117,7 +117,7 @@ impl Machine<'_> {
         if unknown == 0 || !i.modifiers.selects {
             return unknown;
         }
-        // A choice is known if what chooses and what is chosen are.
+        // A selection is initialized if the selector and the selected value are.
         let (a, b, choice) = (known(i.sources[0]), known(i.sources[1]), self.source(block, issue, 2));
         lanes(unknown & known(i.sources[2])).fold(unknown, |unknown, lane| {
             let chosen = if choice[lane] != 0 { a } else { b };
@@ -125,7 +125,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Writes a register whose values in the lanes of `unknown` are made of nothing.
+    /// Writes a register whose values in the lanes of `unknown` are uninitialized.
     pub(crate) fn set_known(&self, block: &mut Block, issue: Issue<'_>, slot: u32, values: &[u64; 32], unknown: u32) {
         self.set(block, issue.w, slot, issue.mask, values);
         if unknown != 0 && slot != SINK {

@@ -1,8 +1,8 @@
-//! Runs a grid.
+//! Execution of a grid: launch, blocks in turns, warps, branches.
 //!
-//! Blocks run one after the other. A kernel that can wait for another block (it has strong loads or atomic operations on
-//! global memory) gives every block a limited turn, and blocks that have not ended by then take turns with those that
-//! follow: as long as some order of turns lets a spinning block go on, it does.
+//! Blocks run one after the other. A kernel that can wait for another block (it has strong loads or atomic operations
+//! on global memory) gives every block a limited turn, and unfinished blocks take turns with those that follow, so that
+//! a spinning block proceeds if any order of turns lets it.
 
 use crate::Launch;
 use crate::sim::{
@@ -23,10 +23,10 @@ use std::collections::{HashMap, VecDeque};
 /// Instructions of warps in a block's turn, where blocks may wait for each other.
 const TURN: u64 = 50_000;
 
-/// The version of a block that stands for being woken without a change.
+/// Block version that marks a polling warp as woken without a change.
 const WOKEN: u64 = u64::MAX;
 
-/// How a block's turn ended.
+/// End of a block's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Done,
@@ -157,7 +157,7 @@ impl<'a> Machine<'a> {
         let turn = if self.entry.code.iter().any(|i| i.operation.may_spin()) { TURN } else { u64::MAX };
         let mut resident: VecDeque<Block> = VecDeque::new();
         loop {
-            // Everybody who has begun gets a turn before another one begins.
+            // Every resident block gets a turn before another one starts.
             for _ in 0..resident.len() {
                 let Some(mut block) = resident.pop_front() else { break };
                 if self.turn(&mut block, turn) == Turn::Paused {
@@ -178,7 +178,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs a block for so many instructions of its warps, or to its end.
+    /// Runs a block for at most `instructions` instructions of its warps.
     fn turn(&mut self, block: &mut Block, instructions: u64) -> Turn {
         let mut left = instructions;
         loop {
@@ -219,7 +219,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Nobody can run: lets an asynchronous operation end, or those who poll ask again. Otherwise it is a deadlock.
+    /// Unblocks a block of which no warp can run: ends an asynchronous operation, or wakes polling warps. Otherwise it
+    /// is a deadlock.
     fn unblock(&mut self, block: &mut Block) -> bool {
         if self.complete_one(block) {
             return true;
@@ -229,7 +230,7 @@ impl<'a> Machine<'a> {
             if let State::Polling { version: seen, times } = &mut warp.state
                 && *times < 3
             {
-                // It asks again, and is told again that the phase is not over.
+                // It polls once more and finds the phase incomplete.
                 *seen = WOKEN;
                 *times += 1;
                 woken = true;
@@ -305,7 +306,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Registers that a product still uses may not be touched; others are noted as used.
+    /// Checks that no pending product uses the registers of an instruction, and notes that the instruction does.
     fn watch_registers(&mut self, block: &mut Block, issue: Issue<'_>) {
         let Issue { i, w, .. } = issue;
         if i.operation.is_product() {
@@ -320,7 +321,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The lanes of `mask` end.
+    /// Ends the lanes of `mask`.
     fn leave(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
         self.end_copies(block, w, mask);
         block.warps[w].exit(mask);
@@ -433,7 +434,7 @@ fn new_block(machine: &Machine<'_>, linear: usize) -> Block {
     block
 }
 
-/// The special registers of every warp, but for those that tell the blocks apart.
+/// Values of the special registers of every warp, except those of the block's position.
 fn special_values(launch: Launch, warps: usize, shared_bytes: u32, clustered: bool) -> Vec<Vec<[u64; 32]>> {
     let value = |name: &str, w: usize, lane: usize| -> u64 {
         let (base, axis) = name.split_once('.').unwrap_or((name, "x"));
@@ -462,6 +463,6 @@ fn special_values(launch: Launch, warps: usize, shared_bytes: u32, clustered: bo
     (0..warps).map(of_warp).collect()
 }
 
-/// Where the special registers of the block's position begin.
+/// First special registers of the block's position.
 const CTAID: usize = 6;
 const CLUSTERID: usize = 26;

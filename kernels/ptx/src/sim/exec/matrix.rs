@@ -1,7 +1,7 @@
 //! `ldmatrix`, `stmatrix` and `mma.sync`.
 //!
-//! An 8 × 8 matrix of 16-bit values lies in 8 rows of 16 bytes, whose addresses 8 lanes give. Lane 4·r + t holds the
-//! values (r, 2t) and (r, 2t + 1); transposed, (2t, r) and (2t + 1, r).
+//! An 8 × 8 matrix of 16-bit values is stored in 8 rows of 16 bytes, whose addresses 8 lanes give. Lane 4·r + t holds
+//! the values (r, 2t) and (r, 2t + 1); transposed, (2t, r) and (2t + 1, r).
 //!
 //! In `mma` with g = lane / 4 and t = lane mod 4, a register holds e = 32 / bits values:
 //!
@@ -22,7 +22,7 @@ use crate::sim::{
 use half::f16;
 
 impl Machine<'_> {
-    /// Reports lanes that are elsewhere.
+    /// Checks that all lanes of the warp execute the instruction.
     pub(crate) fn check_whole(&mut self, block: &Block, issue: Issue<'_>) -> bool {
         if issue.mask == u32::MAX {
             return true;
@@ -89,7 +89,7 @@ impl Machine<'_> {
                     let value = (held[4 * r + c / 2] >> (16 * (c % 2))) as u16;
                     bytes[2 * column..2 * column + 2].copy_from_slice(&value.to_le_bytes());
                 }
-                // The rows come from several lanes, and nothing says that one lane's is there for another.
+                // A row holds values of several lanes, which are not ordered among each other.
                 let epoch = Epoch { lane: MANY, ..self.epoch(block, thread, 0) };
                 self.write(block, thread, spot, &bytes, epoch);
             }

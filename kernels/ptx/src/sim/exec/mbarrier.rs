@@ -6,9 +6,9 @@
 //! bytes expected − arrived ────▶ 0 ┘
 //! ```
 //!
-//! A wait for the parity p is over when the phase that runs has the other parity. An arrival publishes what its thread
-//! knows; a wait that succeeds learns what all arrivals and all copies of the phase have published. The object itself
-//! is opaque: its state lives here, and ordinary loads and stores of its eight bytes are findings.
+//! A wait for the parity p succeeds when the current phase has the other parity. An arrival releases the clock of its
+//! thread; a successful wait acquires those of all arrivals and copies of the phase. The object itself is opaque: its
+//! state is kept outside of shared memory, and ordinary loads and stores of its eight bytes are findings.
 
 use crate::sim::{
     FindingKind,
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 const MOST_BYTES: i64 = (1 << 20) - 1;
 
 impl Machine<'_> {
-    /// The mbarrier at a lane's address, which must be initialized and known to be.
+    /// The mbarrier at an address; its initialization must happen before.
     fn mbarrier(&mut self, block: &mut Block, thread: Thread, address: u64, space: Option<Space>) -> Option<usize> {
         let Thread { w, lane, .. } = thread;
         let Some(Spot::Shared(at)) = self.locate(block, thread, space, address, 8, 8) else {
@@ -122,7 +122,7 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// So many arrivals at the mbarrier at `at`.
+    /// Counts arrivals at the mbarrier at `at`.
     pub(crate) fn count_arrivals(&mut self, block: &mut Block, thread: Thread, at: usize, count: i64) {
         let Some(state) = block.mbarriers.get(at) else { return };
         state.pending -= count;
@@ -154,7 +154,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Bytes of a copy have arrived; what the copy publishes is `known`.
+    /// Counts the bytes of a finished copy, which publishes `known`.
     pub(crate) fn complete_bytes(&mut self, block: &mut Block, at: usize, bytes: i64, known: &View) {
         if let Some(state) = block.mbarriers.get(at) {
             state.bytes -= bytes;
@@ -224,7 +224,7 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// The mbarrier that an asynchronous operation of a lane shall complete on: it must be visible to those.
+    /// The mbarrier on which an asynchronous operation completes; its initialization must be visible to the proxy.
     pub(crate) fn mbarrier_of_copy(&mut self, block: &mut Block, thread: Thread, address: u64) -> Option<usize> {
         let at = self.mbarrier(block, thread, address, Some(Space::Shared))?;
         if self.options.init_fence && block.mbarriers.get(at).is_some_and(|state| !state.visible) {

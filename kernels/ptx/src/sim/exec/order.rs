@@ -1,16 +1,16 @@
 //! Strong accesses, and how far they synchronize.
 //!
 //! A release that thread A makes with a strong store to some address synchronizes with an acquire that thread B makes
-//! with a strong load of the value. Both are patterns: the release is the store itself or a fence before it, the acquire is
-//! the load itself or a fence after it, and atomic operations in between pass on what they overwrite. Every one of these
-//! operations has a scope, and any two that meet must each reach the other's thread:
+//! with a strong load of the value. Both are patterns: the release is the store itself or a fence before it, the
+//! acquire is the load itself or a fence after it, and atomic operations in between pass on what they overwrite. Every
+//! one of these operations has a scope, and of two that synchronize each must reach the other's thread:
 //!
 //! | operations | threads of one block | threads of two blocks |
 //! |---|---|---|
 //! | the store (or atomic operation) and the one that reads its value | any scopes | both `gpu` or `sys` |
 //! | the first of the release and the last of the acquire | any scopes | both `gpu` or `sys` |
 //!
-//! Clusters have one block, so `cluster` reaches as far as `cta`. What a thread has learnt it passes on by any
+//! Clusters have one block, so `cluster` reaches as far as `cta`. What a thread has acquired it passes on by any
 //! synchronization, whatever its scope: order is transitive. What a narrow scope withholds is kept for messages alone.
 
 use crate::sim::{
@@ -19,7 +19,7 @@ use crate::sim::{
 };
 
 impl Machine<'_> {
-    /// A strong load learns what strong stores to its address have published.
+    /// Acquires, for a strong load, what strong stores to its address have published.
     pub(crate) fn observe(&mut self, block: &mut Block, thread: Thread, spot: Spot, address: u64, access: Access) {
         let Thread { w, lane, pc } = thread;
         let Some(published) = self.published.get(&key(block, spot, address)) else { return };
@@ -95,7 +95,7 @@ impl Machine<'_> {
         self.published.insert(key, published);
     }
 
-    /// What a message about a race says of scopes: the instruction that would order the two if its scope were wider.
+    /// The part of a race's message that names the instruction that would order the two if its scope were wider.
     pub(crate) fn scope_note(&self, block: &Block, pc: usize, conflict: &Conflict) -> String {
         let narrow = |pc: usize| {
             let scope = self.entry.code.get(pc)?.operation.scope();

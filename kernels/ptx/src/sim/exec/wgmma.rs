@@ -2,7 +2,7 @@
 //!
 //! Warp i of the group makes rows 16i … 16i + 15 of D from the same rows of A and all of B, so each warp's part is
 //! executed for itself. With g = lane / 4 and t = lane mod 4, register 4j + v of f32 accumulators is row g + 8·(v / 2),
-//! column 8j + 2t + v mod 2; A in registers lies as in `mma.m16n8k16`.
+//! column 8j + 2t + v mod 2; A in registers is laid out as in `mma.m16n8k16`.
 //!
 //! A matrix in shared memory is described by start, two offsets and a swizzle, all in units of 16 bytes. With T values
 //! in 16 bytes, r along M or N and k along K, the byte of (r, k) before swizzling is
@@ -16,7 +16,7 @@
 //!
 //! and the swizzle then permutes 16-byte pieces of the address itself, as `tensor_map` says.
 //!
-//! Rules that are checked: all lanes and all four warps issue the same products; `wgmma.fence` stands between any other
+//! Rules that are checked: all lanes and all four warps issue the same products; `wgmma.fence` separates any other
 //! access to a register and a product that uses it; registers of a product are left alone until a wait covers it;
 //! shared memory that it reads was ordered before, and fenced where it was written through the generic proxy.
 
@@ -118,7 +118,7 @@ impl Machine<'_> {
         let sequence = products.sequence;
         let registers = i.destinations.iter().chain(if from_registers { &i.sources[..4] } else { &[] });
         registers.for_each(|slot| products.busy[*slot as usize] = sequence);
-        // Written from here on as far as later products are concerned; others may not look before a wait.
+        // Defined from here on for later products; other instructions may not read it before a wait.
         i.destinations.iter().for_each(|slot| block.warps[w].defined[*slot as usize] = u32::MAX);
         let timeline = block.warps[w].clock.timeline + 3 * self.warps as u32;
         let epoch = Epoch { timeline, clock: sequence, pc: pc as u32, lane: ALL, flags: ASYNC };
@@ -142,7 +142,7 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    /// All four warps of a group issue the same products in the same order.
+    /// Checks that all four warps of a group issue the same products in the same order.
     fn check_warpgroup(&mut self, block: &mut Block, issue: Issue<'_>) -> bool {
         let Issue { w, pc, .. } = issue;
         let group = w / 4;
@@ -168,7 +168,7 @@ impl Machine<'_> {
         true
     }
 
-    /// A fence must stand between other accesses to a register and a product that uses it.
+    /// Checks that a fence separates other accesses to a register from the product that uses it.
     fn check_fences(&mut self, block: &Block, issue: Issue<'_>, inputs: usize) {
         let products = &block.warps[issue.w].products;
         let late = |slot: &&u32| **slot & CONSTANT == 0 && products.used[**slot as usize] == products.fences + 1;
@@ -198,7 +198,7 @@ impl Machine<'_> {
         let t = 16 / bytes;
         let (outer, inner) =
             if matrix.transposed { (product.k() as u64, rows / t) } else { (rows, product.k() as u64 / t) };
-        // What one piece has told is true for the next: the clock does not move in between.
+        // Answers are cached over all pieces: the clock does not move in between.
         let copies = self.options.copy_fence;
         let (known, shown) = (Cell::new((Epoch::default(), false)), Cell::new((Epoch::default(), false)));
         for o in 0..outer {
@@ -229,7 +229,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Executes the oldest product of a warp that was not.
+    /// Executes the oldest pending product of a warp.
     pub(crate) fn execute_oldest_product(&mut self, block: &mut Block, w: usize) -> bool {
         let found = block.warps[w].products.pending.iter().position(|pending| !pending.executed);
         found.map(|at| self.execute_product(block, w, at)).is_some()

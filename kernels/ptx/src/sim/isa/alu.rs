@@ -1,4 +1,4 @@
-//! Arithmetic of one lane: what an instruction that touches no memory and no other lane computes.
+//! Arithmetic of one lane: instructions that access neither memory nor other lanes.
 //!
 //! A form is a plain function over register bits; [`find`] maps an opcode to it. Roundings other than to nearest are
 //! exact: the result is taken as an unevaluated sum of two f64, which holds the sum or product of two f32 without
@@ -10,8 +10,8 @@ use super::{
 };
 use crate::sim::Approximation;
 
-/// The form of `opcode`, if it is arithmetic of one lane. Modifiers that it understands are taken from the opcode;
-/// whatever is left over makes the instruction unknown.
+/// The form of `opcode`, if it is arithmetic of one lane. Known modifiers are taken from the opcode; any that are left
+/// make the instruction unknown.
 pub(crate) fn find(opcode: &mut Opcode<'_>) -> Option<Form> {
     let mut modifiers = Modifiers::default();
     let name = opcode.name;
@@ -73,7 +73,7 @@ fn float(bits: u64, modifiers: &Modifiers) -> f32 {
     if modifiers.ftz { flushed(value) } else { value }
 }
 
-/// The bits of `high + low`, rounded as `how` says.
+/// The bits of `high + low`, rounded by the modifiers.
 fn out(high: f64, low: f64, modifiers: &Modifiers) -> u64 {
     let value = rounded(high, low, modifiers.rounding);
     finish(value, modifiers)
@@ -135,7 +135,8 @@ fn fma_f32(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> u64 {
     out(high, low, modifiers)
 }
 
-/// a / b rounded as asked: the remainder tells on which side of the f64 quotient the exact one lies.
+/// a / b, rounded by the modifiers: the sign of the remainder gives the side of the f64 quotient on which the exact one
+/// is.
 fn quotient(a: f32, b: f32, modifiers: &Modifiers) -> u64 {
     let (a, b) = (f64::from(a), f64::from(b));
     let quotient = a / b;

@@ -15,7 +15,7 @@ pub(crate) enum Async {
     PendingCount,
     Bulk(Bulk),
     BulkCommit,
-    /// Whether it is enough that the sources are read.
+    /// Whether to wait only until the sources are read.
     BulkWait {
         reads: bool,
     },
@@ -29,7 +29,7 @@ pub(crate) enum Async {
     ClusterArrive,
     ClusterWait,
     MapShared,
-    /// Hints and what needs no model with one block a cluster and one kernel at a time.
+    /// Hints, and instructions without effect for clusters of one block and one kernel at a time.
     Nothing,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Arrive {
 /// `mbarrier.test_wait` and `mbarrier.try_wait`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
-    /// It asks for a phase by its parity, not by the state of an arrival.
+    /// It names a phase by its parity, not by the state of an arrival.
     pub(crate) parity: bool,
     pub(crate) acquires: bool,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Product {
 }
 
 impl Bulk {
-    /// Whether each operand has the registers that it must: the map's address is followed by its coordinates.
+    /// Whether each operand has as many slots as the form: the map's address is followed by its coordinates.
     pub(crate) fn fits(self, lengths: &[usize]) -> bool {
         let map = if self.loads { 1 } else { 0 };
         lengths.iter().enumerate().all(|(at, length)| *length == if at == map { 1 + self.dimensions } else { 1 })
@@ -82,7 +82,7 @@ impl Bulk {
 }
 
 impl Product {
-    /// Values along K.
+    /// Elements along K.
     pub(crate) fn k(self) -> usize {
         if self.input == Type::Tf32 { 8 } else { 16 }
     }
@@ -92,7 +92,7 @@ impl Product {
         sources >= 8
     }
 
-    /// Whether the lists have as many registers as they must.
+    /// Whether the lists have as many registers as the form.
     pub(crate) fn fits(self, destinations: usize, sources: usize) -> bool {
         let wanted = if self.output == Type::F16 { self.n / 4 } else { self.n / 2 };
         let lengths: &[usize] = if self.input == Type::Tf32 { &[5, 8] } else { &[7, 9] };

@@ -1,7 +1,7 @@
 //! `cvt`: between integers and floats of all widths.
 //!
-//! A value travels as an integer of 128 bits or as an f64, which holds every f32, f16 and bf16 and is rounded once to
-//! what is asked for.
+//! A value is converted by way of an integer of 128 bits or of an f64, which holds every f32, f16 and bf16 and is
+//! rounded once to the result.
 
 use super::{Form, Function, Lane, Modifiers, Opcode, Rounding, Type, flushed, odd, rounded, saturated, two_sum};
 use crate::sim::Approximation;
@@ -119,7 +119,7 @@ fn whole(value: f64, rounding: Rounding) -> f64 {
     }
 }
 
-/// The exact sum as a float of the type that `how` asks for.
+/// The exact sum as a float of the result's type.
 fn narrowed(high: f64, low: f64, modifiers: &Modifiers) -> u64 {
     let adjust = |value: f32| {
         let value = if modifiers.relu && value < 0.0 { 0.0 } else { value };

@@ -3,7 +3,7 @@
 use super::{Lane, Opcode, Short, Type, halves, join};
 use half::{bf16, f16};
 
-/// What an atomic operation does to a value.
+/// Operator of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetch {
     Add,

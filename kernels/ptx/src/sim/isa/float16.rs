@@ -9,7 +9,7 @@ use super::{
 use crate::sim::Approximation;
 use half::{bf16, f16};
 
-/// What one value of up to three gives.
+/// Result of one element from up to three.
 type Each = fn([f32; 3], &Modifiers, Approximation) -> f32;
 
 fn each<T: Short, const PAIR: bool>(s: &[u64; 4], modifiers: &Modifiers, approximation: Approximation, f: Each) -> u64 {

@@ -25,7 +25,7 @@ pub(crate) enum Function {
     Two(RunTwo),
 }
 
-/// What a form's function knows beside its operands.
+/// Modifiers of a form: the parameters of its function beside the operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Modifiers {
     pub(crate) rounding: Rounding,
@@ -41,9 +41,9 @@ pub(crate) struct Modifiers {
     pub(crate) combine: Combine,
     /// The last source, a predicate, is taken negated.
     pub(crate) negated: bool,
-    /// What is converted.
+    /// Type of the operand.
     pub(crate) from: Type,
-    /// Of the result.
+    /// Type of the result.
     pub(crate) to: Type,
     /// A variant of the form: the mode of `prmt`, the direction of `shf`.
     pub(crate) mode: u8,
@@ -74,7 +74,7 @@ pub(crate) enum Compare {
     Nan,
 }
 
-/// How a comparison's result meets a third predicate.
+/// Combination of a comparison's result with a third predicate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Combine {
     #[default]

@@ -1,7 +1,7 @@
 //! Decoded instructions and the slots of their operands.
 //!
-//! Every operand is the number of a slot: a register of the warp, or, with [`CONSTANT`] set, an entry of the kernel's table
-//! of constants. So a lane reads all operands the same way, without a branch on their kind.
+//! Every operand is the number of a slot: a register of the warp, or, with [`CONSTANT`] set, an entry of the kernel's
+//! table of constants. So a lane reads all operands the same way, without a branch on their kind.
 
 use super::{Modifiers, Operation};
 use crate::sim::Place;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Marks a slot of the table of constants.
 pub(crate) const CONSTANT: u32 = 1 << 31;
 
-/// The slot of `_`: what is written there is lost.
+/// The slot of `_`; values written to it are discarded.
 pub(crate) const SINK: u32 = CONSTANT - 1;
 
 /// An instruction, ready to run.
@@ -18,37 +18,37 @@ pub(crate) const SINK: u32 = CONSTANT - 1;
 pub(crate) struct Instruction {
     pub(crate) operation: Operation,
     pub(crate) modifiers: Modifiers,
-    /// The predicate under which it runs, and whether it is negated.
+    /// The guarding predicate, and whether it is negated.
     pub(crate) guard: Option<(u32, bool)>,
     /// Slots written.
     pub(crate) destinations: Box<[u32]>,
     /// Slots read; an address is its base, then its coordinates.
     pub(crate) sources: Box<[u32]>,
-    /// What is added to the bases of the addresses, in their order.
+    /// Bytes added to the bases of the addresses, in their order.
     pub(crate) offsets: [i64; 3],
-    /// Where a branch may go. Branches by one table share it.
+    /// Targets of a branch. Branches by one table share them.
     pub(crate) targets: Arc<[u32]>,
-    /// Where lanes that part here meet again; the number of instructions where they meet at the end.
+    /// Instruction at which lanes that diverge here reconverge; the number of instructions for the end.
     pub(crate) reconvergence: usize,
     /// FLOPs of a lane.
     pub(crate) flops: u32,
     /// Line of the text.
     pub(crate) line: u32,
-    /// What the last `.loc` before it says.
+    /// The last `.loc` before it.
     pub(crate) source: Option<Source>,
     /// The full name, for counts and messages.
     pub(crate) opcode: Arc<str>,
 }
 
 impl Instruction {
-    /// Where it stands; `files` are those of its entry.
+    /// Source location; `files` are those of its entry.
     pub(crate) fn place(&self, files: &[Arc<str>]) -> Place {
         let source = self.source.map(|source| (files[source.file as usize].to_string(), source.line));
         Place { line: self.line, source }
     }
 }
 
-/// Where `.loc` says that an instruction comes from.
+/// Source location that `.loc` gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     /// Position in [`Entry::files`].

@@ -6,7 +6,7 @@ use super::Type;
 #[derive(Clone, Debug)]
 pub(crate) struct Opcode<'a> {
     pub(crate) name: &'a str,
-    /// What stands behind the name and was not taken yet.
+    /// The parts behind the name that are not taken yet.
     pub(crate) parts: Vec<&'a str>,
 }
 

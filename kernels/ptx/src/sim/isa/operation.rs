@@ -2,7 +2,7 @@
 
 use super::{Async, Fetch, MemoryFence, Run, RunTwo, Scope, Space, Type};
 
-/// What an instruction does.
+/// Operation of an instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     /// Hints: prefetches, priorities, pauses.
@@ -10,18 +10,18 @@ pub(crate) enum Operation {
     One(Run),
     Two(RunTwo),
     Move,
-    /// Several registers of so many bits each into one.
+    /// Several registers of so many bits each to one.
     Pack(u32),
     Unpack(u32),
     Clock,
-    /// A cache policy: a number that means nothing here.
+    /// A cache policy, which has no effect here.
     Policy,
     /// An address within a space to a generic one or back.
     Convert {
         space: Space,
         to_space: bool,
     },
-    /// Whether a generic address lies in a space.
+    /// Whether a generic address is in a space.
     IsSpace(Space),
     Load(Access),
     Store(Access),
@@ -45,9 +45,9 @@ pub(crate) enum Operation {
     /// `cp.async` to shared memory.
     CopyAsync,
     CopyCommit,
-    /// Groups may be left as many as the first source says; none where there is no source.
+    /// Wait until at most as many groups are pending as the first source says; none without a source.
     CopyWait,
-    /// An arrival when the thread's copies are there; whether it counts as one of those that are expected.
+    /// An arrival when the thread's copies are complete; whether it is one of the expected arrivals.
     CopyArrive {
         expected: bool,
     },
@@ -64,7 +64,7 @@ pub(crate) enum Operation {
     Async(Async),
 }
 
-/// How a load or a store is ordered.
+/// Memory ordering of a load or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Weak,
@@ -108,7 +108,7 @@ pub(crate) struct Atomic {
     pub(crate) returns: bool,
 }
 
-/// Which lane a shuffle reads.
+/// Source lane of a shuffle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shuffle {
     Up,
@@ -117,7 +117,7 @@ pub(crate) enum Shuffle {
     Index,
 }
 
-/// What a vote asks.
+/// Kinds of votes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vote {
     All,
@@ -143,7 +143,7 @@ impl BarrierKind {
     }
 }
 
-/// What a fence orders.
+/// Kinds of fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fence {
     /// Memory accesses of the thread.
@@ -176,7 +176,7 @@ impl Multiply {
 }
 
 impl Operation {
-    /// Whether what follows may be something else than the next instruction.
+    /// Whether control may continue anywhere but at the next instruction.
     pub(crate) fn ends_block(&self) -> bool {
         matches!(self, Operation::Branch | Operation::BranchIndexed | Operation::Return | Operation::Trap)
     }
@@ -196,7 +196,7 @@ impl Operation {
         }
     }
 
-    /// Whether its scope may matter: it does not reach other blocks, though the memory does.
+    /// Whether its scope is narrow: it does not reach other blocks, though the memory does.
     pub(crate) fn is_narrow(&self) -> bool {
         let space = match self {
             Operation::Load(access) | Operation::Store(access) => access.space,
@@ -206,7 +206,7 @@ impl Operation {
         space != Some(Space::Shared) && self.scope().is_some_and(|scope| !scope.reaches_other_blocks())
     }
 
-    /// Whether other blocks may be waited for with it.
+    /// Whether a kernel can wait for other blocks with it.
     pub(crate) fn may_spin(&self) -> bool {
         match self {
             Operation::Load(access) => access.order.is_strong() && access.space.is_none_or(|s| s == Space::Global),
@@ -250,7 +250,7 @@ impl Operation {
         matches!(self, Operation::Async(Async::Bulk(_) | Async::Nothing))
     }
 
-    /// Whether the lists of operands have as many registers as the form wants; `lengths` has the slots of each operand.
+    /// Whether the lists of operands have the lengths of the form; `lengths` has the slots of each operand.
     pub(crate) fn fits(&self, destinations: usize, sources: usize, lengths: &[usize]) -> bool {
         match self {
             Operation::LoadMatrix { count, .. } => destinations == *count,

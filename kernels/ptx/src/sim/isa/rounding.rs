@@ -1,6 +1,6 @@
 //! Exact sums of two f64, rounded once to f32.
 
-/// Where a result that has no place of its own goes.
+/// Rounding direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Rounding {
     /// To the nearest, ties to even.

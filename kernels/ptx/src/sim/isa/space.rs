@@ -2,7 +2,7 @@
 
 use super::Opcode;
 
-/// Where a variable lies.
+/// State space of a variable or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
     Global,
@@ -26,14 +26,14 @@ pub(crate) fn space(opcode: &mut Opcode<'_>) -> Option<Space> {
     opcode.choose(&SPACES)
 }
 
-/// Where the shared memory of a block begins: the first KiB belongs to the system on sm_90, and an address that was
-/// never computed shall not hit anything.
+/// First address of the shared memory of a block: the first KiB belongs to the system on sm_90, and so an address that
+/// was never computed is out of bounds.
 pub(crate) const SHARED_BASE: u64 = 0x400;
 
-/// Where a thread's local memory begins.
+/// First address of a thread's local memory.
 pub(crate) const LOCAL_BASE: u64 = 0x10;
 
-/// Where addresses of a space begin.
+/// First address of a space.
 pub(crate) fn base(space: Space) -> u64 {
     match space {
         Space::Shared => SHARED_BASE,
@@ -42,7 +42,7 @@ pub(crate) fn base(space: Space) -> u64 {
     }
 }
 
-/// Generic addresses of these spaces begin here; those of global memory are what they are.
+/// First generic addresses of these spaces; in global memory generic addresses are the addresses themselves.
 const SHARED_WINDOW: u64 = 0x7D00_0000_0000;
 
 const LOCAL_WINDOW: u64 = 0x7C00_0000_0000;

@@ -1,4 +1,4 @@
-//! The forms of sm_90 that wait for and move data asynchronously: which are known, and the shapes of their operands.
+//! The table of asynchronous instructions of sm_90: names to operations and shapes of operands.
 
 use super::{Arrive, Async, Bulk, Opcode, Product, Type, Wait, fetch};
 
@@ -118,7 +118,7 @@ fn bulk(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     let ty = if reduces && dimensions == 0 { opcode.ty()? } else { Type::B8 };
     let loads = opcode.take("mbarrier::complete_tx::bytes");
     let bulk = Bulk { loads, dimensions, reduction, ty };
-    // The order of the spaces says the direction.
+    // The order of the spaces gives the direction.
     let known = if loads {
         !reduces && matches!(opcode.parts[..], ["shared::cluster" | "shared::cta", "global"])
     } else {

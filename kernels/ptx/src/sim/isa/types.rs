@@ -1,4 +1,4 @@
-//! The types of PTX, and how values of Rust lie in 64-bit registers.
+//! Types of PTX, and values of Rust in 64-bit registers.
 
 use half::{bf16, f16};
 
@@ -132,7 +132,7 @@ pub(crate) fn flushed(value: f32) -> f32 {
     if value.is_subnormal() { 0.0f32.copysign(value) } else { value }
 }
 
-/// The value with number `v` in a register.
+/// Value `v` of a register.
 pub(crate) fn element(bits: u64, v: usize, ty: Type) -> f64 {
     match ty {
         Type::Bf16 => f64::from(f32::from_bits(((bits >> (16 * v)) as u32) << 16)),

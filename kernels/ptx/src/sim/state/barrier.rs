@@ -11,9 +11,9 @@ pub(crate) struct Barrier {
     pub(crate) expected: Option<u32>,
     /// The instruction of the first arrival.
     pub(crate) place: usize,
-    /// What the arrivals have published.
+    /// Joined views of the arrivals.
     pub(crate) joined: Option<View>,
-    /// Of reductions: threads whose predicate holds, and whether that of any does not.
+    /// Of reductions: threads whose predicate holds, and whether any predicate does not.
     pub(crate) held: u32,
     pub(crate) any_fails: bool,
 }

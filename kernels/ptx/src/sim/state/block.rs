@@ -2,28 +2,28 @@
 
 use super::{Barrier, Cluster, Engine, Mbarriers, Region, State, Warp, Withheld};
 
-/// A block that has begun.
+/// A resident block.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Its number in the grid, x first.
+    /// Index in the grid, x first.
     pub(crate) linear: u32,
     pub(crate) position: [u32; 3],
     pub(crate) shared: Region,
-    /// For each word of shared memory, 1 + the instruction that is still bringing it, or 0.
+    /// For each word of shared memory, 1 + the asynchronous instruction that has yet to write it, or 0.
     pub(crate) pending: Vec<u32>,
     pub(crate) warps: Vec<Warp>,
     pub(crate) barriers: [Barrier; 16],
     pub(crate) mbarriers: Mbarriers,
     pub(crate) engine: Engine,
     pub(crate) cluster: Cluster,
-    /// What a wider scope would have let threads of the block learn.
+    /// Clocks that a wider scope would have let threads of the block acquire.
     pub(crate) withheld: Withheld,
-    /// Grows when a phase ends: who polls may ask again.
+    /// Grows when a phase ends, so that polling warps retry.
     pub(crate) version: u64,
 }
 
 impl Block {
-    /// Whether a warp can run; one that polls only if something has changed, or if it `wakes` without a reason.
+    /// Whether a warp can run; a polling one only after a change, or if it `wakes` without one.
     pub(crate) fn can_run(&self, warp: usize, wakes: bool) -> bool {
         match self.warps[warp].state {
             State::Ready => true,

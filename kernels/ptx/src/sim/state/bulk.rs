@@ -7,7 +7,7 @@ use crate::sim::{
     tensor_map::TensorMap,
 };
 
-/// A copy that is not over.
+/// A pending copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) thread: Thread,
@@ -22,7 +22,7 @@ pub(crate) struct Flight {
     pub(crate) goal: Goal,
 }
 
-/// What becomes of it.
+/// Direction and completion of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// Into shared memory; the mbarrier counts.
@@ -31,7 +31,7 @@ pub(crate) enum Goal {
     Store { group: Option<u32>, reduction: Option<(Fetch, Type)> },
 }
 
-/// What threads know of their groups of stores.
+/// Groups of bulk stores by thread.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// (warp, lane, groups committed)
@@ -56,7 +56,7 @@ impl Flight {
         self.map.map_or(1, |map| map.dtype.bytes())
     }
 
-    /// The stretches of global memory: address and bytes.
+    /// Ranges of global memory: address and bytes.
     pub(crate) fn stretches(&self) -> Vec<(u64, usize)> {
         let element = self.element_bytes();
         let mut all = Vec::new();
@@ -71,7 +71,7 @@ impl Flight {
         all
     }
 
-    /// Where a piece of 16 bytes of the tile lies in shared memory.
+    /// Offset in shared memory of a 16-byte piece of the tile.
     pub(crate) fn tile(&self) -> impl Fn(usize) -> usize {
         let (shared, swizzle) = (self.shared as u64 + SHARED_BASE, self.map.map(|map| map.swizzle));
         move |byte| {
@@ -81,7 +81,7 @@ impl Flight {
     }
 }
 
-/// Operations of a block that no warp runs.
+/// Asynchronous operations of a block.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
     pub(crate) flights: Vec<Flight>,

@@ -1,13 +1,13 @@
-//! Happens-before: who knows of what.
+//! Happens-before: vector clocks of threads and asynchronous operations.
 //!
-//! Time is counted per *timeline*. The timelines of a block of W warps are, in this order, its W warps, and for each warp its
-//! `cp.async` copies, its bulk copies, and the `wgmma` of the warpgroup that it leads. The [`Epoch`] of an access is its
-//! timeline, lane and clock. A [`VectorClock`] says of every timeline up to which time its accesses are known; mostly that is
-//! one number for all 32 lanes, and where it is not (one lane arrived at a barrier for itself), the lane stands in a
-//! short list beside.
+//! Time is counted per *timeline*. The timelines of a block of W warps are, in this order, its W warps, and for each
+//! warp its `cp.async` copies, its bulk copies, and the `wgmma` of the warpgroup that it leads. The [`Epoch`] of an
+//! access is its timeline, lane and clock. A [`VectorClock`] holds for every timeline the time up to which its accesses
+//! happen before: mostly one time for all 32 lanes, with a short list of exceptions (one lane has arrived at a barrier
+//! by itself).
 //!
-//! What synchronizes moves clocks: a release publishes what the releasing lanes know, an acquire joins it. Within a
-//! warp, lanes know of each other only up to the last warp barrier or shuffle that had them both.
+//! A release publishes the clocks of the releasing lanes, an acquire joins them. Within a warp, lanes are ordered only
+//! up to the last warp barrier or shuffle that included both.
 //!
 //! [`View`] holds two clocks. `seen` is happens-before; `fenced` is the part of it that a `fence.proxy.async`
 //! carried over to the asynchronous proxy.
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 pub(crate) const ALL: u8 = 32;
 /// The lane of an access that several lanes have made, each for itself.
 pub(crate) const MANY: u8 = 33;
-/// Marks an epoch that stands for a set of readers.
+/// Marks an epoch that refers to a set of readers.
 pub(crate) const SET: u8 = 34;
 
 /// The access is atomic, volatile, relaxed or stronger.
@@ -30,8 +30,8 @@ pub(crate) const ASYNC: u8 = 2;
 
 /// The access is a `cp.async`.
 pub(crate) const COPY: u8 = 4;
-/// The access is a bulk copy's. Copies of a warp end in any order: the epoch's clock is the copy's number, and its lane is
-/// [`READS`] or [`WRITES`].
+/// The access is a bulk copy's. Copies of a warp end in any order: the epoch's clock is the copy's number, and its lane
+/// is [`READS`] or [`WRITES`].
 pub(crate) const FLIGHT: u8 = 8;
 /// The access is strong within its block only: its scope is `cta` or `cluster`.
 pub(crate) const NARROW: u8 = 16;
@@ -41,7 +41,7 @@ pub(crate) const READS: u8 = 0;
 /// The lane of what a bulk copy writes.
 pub(crate) const WRITES: u8 = 1;
 
-/// When and by whom memory was touched.
+/// An access: when, by which lane and instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch {
     pub(crate) timeline: u32,
@@ -63,12 +63,12 @@ impl Epoch {
     }
 }
 
-/// How many timelines a block of `warps` warps has.
+/// Timelines of a block of `warps` warps.
 pub(crate) fn timelines(warps: usize) -> u32 {
     4 * warps as u32
 }
 
-/// Up to which time the accesses of every timeline are known.
+/// For every timeline, the time up to which its accesses happen before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VectorClock {
     /// The first timeline of the block.
@@ -79,7 +79,7 @@ pub(crate) struct VectorClock {
     lanes: Vec<(u32, u8, u32)>,
     /// Timelines of other blocks.
     foreign: BTreeMap<u32, u32>,
-    /// For timelines that start bulk copies, in order: the copies of which it is known that they have read and have written.
+    /// For timelines that start bulk copies, in order: the copies that have finished reading and writing.
     flights: Vec<(u32, [Done; 2])>,
 }
 
@@ -88,7 +88,7 @@ impl VectorClock {
         VectorClock { base, own: vec![0; timelines(warps) as usize], ..VectorClock::default() }
     }
 
-    /// What is known of all lanes of `timeline`.
+    /// The time of all lanes of `timeline`.
     fn uniform(&self, timeline: u32) -> u32 {
         match timeline.checked_sub(self.base).and_then(|at| self.own.get(at as usize)) {
             Some(time) => *time,
@@ -116,7 +116,7 @@ impl VectorClock {
         }
     }
 
-    /// Whether the access is known.
+    /// Whether the access happens before.
     #[inline]
     pub(crate) fn knows(&self, epoch: &Epoch) -> bool {
         if epoch.flags & FLIGHT != 0 {
@@ -132,7 +132,7 @@ impl VectorClock {
         })
     }
 
-    /// What is known of the bulk copies of `timeline`.
+    /// The finished bulk copies of `timeline`.
     fn flights_of(&mut self, timeline: u32) -> &mut [Done; 2] {
         let at = self.flights.partition_point(|(known, _)| *known < timeline);
         if self.flights.get(at).is_none_or(|(known, _)| *known != timeline) {
@@ -160,7 +160,7 @@ impl VectorClock {
     }
 }
 
-/// What a thread knows, and what of it the asynchronous proxy may rely on.
+/// The clocks of a thread: for its own accesses, and for those of the asynchronous proxy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     pub(crate) seen: VectorClock,
@@ -185,7 +185,7 @@ impl View {
         }
     }
 
-    /// Learns that `epoch` is over. What the asynchronous proxy did itself needs no fence before it.
+    /// Orders the finished access `epoch` before. Accesses of the asynchronous proxy need no fence.
     pub(crate) fn learn(&mut self, epoch: Epoch) {
         for clock in [&mut self.seen, &mut self.fenced] {
             match epoch.lane {
@@ -199,7 +199,7 @@ impl View {
     }
 }
 
-/// What the lanes of a warp know.
+/// The clocks of the lanes of a warp.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WarpClock {
     pub(crate) timeline: u32,
@@ -207,35 +207,35 @@ pub(crate) struct WarpClock {
     warps: usize,
     /// Now.
     pub(crate) clock: u32,
-    /// Up to when all lanes know of each other.
+    /// Time up to which all lanes are ordered.
     synced: u32,
-    /// What all lanes know.
+    /// The part common to all lanes.
     common: View,
-    /// What one lane knows beyond that.
+    /// The part of one lane beyond that.
     extra: Vec<Option<Box<View>>>,
     has_extra: bool,
-    /// Up to when the lane of the row knows of the lane of the column, where warp barriers had some lanes only.
+    /// Time up to which the lane of the column happens before that of the row, where warp barriers had some lanes only.
     pairs: Option<Box<[[u32; 32]; 32]>>,
-    /// When each lane last executed a fence.
+    /// The last fences of each lane.
     fences: [Fenced; 32],
     /// For each lane, up to which of its own `cp.async` it has waited.
     copied: [u32; 32],
-    /// What a lane has read in a strong load and not yet fenced.
+    /// Views that a lane has read in strong loads and not yet fenced.
     unfenced: Vec<Option<Box<Unfenced>>>,
 }
 
 /// The fences of a lane that release.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fenced {
-    /// When the last one was.
+    /// Time of the last one.
     any: u32,
-    /// When the last one was whose scope reaches other blocks.
+    /// Time of the last one whose scope reaches other blocks.
     wide: u32,
     /// The instruction of the last one whose scope does not.
     narrow: u32,
 }
 
-/// What strong loads of a lane have met; it counts after a fence.
+/// Views that strong loads of a lane have read; they take effect at a fence.
 #[derive(Clone, Debug)]
 struct Unfenced {
     /// Published by the lane's own block.
@@ -244,14 +244,14 @@ struct Unfenced {
     far: Option<View>,
 }
 
-/// What a strong store publishes without being a release itself: what came before a fence.
+/// Views that a strong store publishes without being a release itself: those of earlier fences.
 #[derive(Debug, Default)]
 pub(crate) struct Released {
     /// For threads of the same block.
     pub(crate) near: Option<View>,
     /// For threads of all blocks.
     pub(crate) far: Option<View>,
-    /// The instruction whose scope withholds something of `near` from other blocks.
+    /// The instruction whose scope withholds part of `near` from other blocks.
     pub(crate) narrow: Option<u32>,
 }
 
@@ -270,7 +270,7 @@ impl WarpClock {
         }
     }
 
-    /// Whether `lane` knows of the access.
+    /// Whether the access happens before the next one of `lane`.
     #[inline]
     pub(crate) fn knows(&self, epoch: &Epoch, lane: usize) -> bool {
         if epoch.timeline == self.timeline {
@@ -293,12 +293,12 @@ impl WarpClock {
         self.common.seen.knows(epoch) || self.extra[lane].as_ref().is_some_and(|extra| extra.seen.knows(epoch))
     }
 
-    /// The lanes of `mask` have waited for their own copies up to these.
+    /// Notes that the lanes of `mask` have waited for their own copies up to these.
     pub(crate) fn wait_copies(&mut self, mask: u32, over: &[u32; 32]) {
         lanes(mask).for_each(|lane| self.copied[lane] = self.copied[lane].max(over[lane]));
     }
 
-    /// Tells `view` of the copies that the lanes of `mask` have waited for.
+    /// Adds the copies that the lanes of `mask` have waited for to `view`.
     fn tell_copies(&self, view: &mut View, mask: u32, live: u32) {
         let timeline = self.timeline + self.warps as u32;
         let least = lanes(mask).map(|lane| self.copied[lane]).min().unwrap_or(0);
@@ -310,12 +310,12 @@ impl WarpClock {
         }
     }
 
-    /// Whether the asynchronous proxy may rely on the access where `lane` starts it.
+    /// Whether the access happens before an operation of the asynchronous proxy that `lane` starts.
     pub(crate) fn knows_fenced(&self, epoch: &Epoch, lane: usize) -> bool {
         self.common.fenced.knows(epoch) || self.extra[lane].as_ref().is_some_and(|extra| extra.fenced.knows(epoch))
     }
 
-    /// What the lanes of `mask` know, for others to join. What they do from now on is not part of it.
+    /// Publishes the view of the lanes of `mask`. Their later accesses are not part of it.
     pub(crate) fn publish(&mut self, mask: u32, live: u32) -> View {
         let mut view = self.common.clone();
         for lane in lanes(mask) {
@@ -341,12 +341,12 @@ impl WarpClock {
         view
     }
 
-    /// The view of a thread that knows nothing.
+    /// An empty view.
     pub(crate) fn nothing(&self) -> View {
         View::new(self.base, self.warps)
     }
 
-    /// What `lane` had before its last fences, which a strong store publishes. `near` is left out unless it is wanted.
+    /// The views of `lane` at its last fences, which a strong store publishes; `near` only if it is wanted.
     pub(crate) fn publish_fenced(&self, lane: usize, wants_near: bool) -> Released {
         let Fenced { any, wide, narrow } = self.fences[lane];
         let until = |fence: u32| {
@@ -365,14 +365,14 @@ impl WarpClock {
         }
     }
 
-    /// What `lane` knows beyond the rest.
+    /// The part of `lane` beyond the common one.
     fn extra(&mut self, lane: usize) -> &mut View {
         let (base, warps) = (self.base, self.warps);
         self.has_extra = true;
         self.extra[lane].get_or_insert_with(|| Box::new(View::new(base, warps)))
     }
 
-    /// The lanes of `mask` learn what another has published.
+    /// Joins a published view into those of the lanes of `mask`.
     pub(crate) fn acquire(&mut self, mask: u32, live: u32, view: &View) {
         if mask & live == live {
             self.common.join(view);
@@ -384,14 +384,14 @@ impl WarpClock {
         }
     }
 
-    /// The lanes of `mask` learn that `epoch` is over.
+    /// Orders the finished access `epoch` before the lanes of `mask`.
     pub(crate) fn learn(&mut self, mask: u32, live: u32, epoch: Epoch) {
         let mut view = View::new(self.base, self.warps);
         view.learn(epoch);
         self.acquire(mask, live, &view);
     }
 
-    /// A barrier or shuffle of the lanes of `mask`.
+    /// Orders the lanes of `mask` among each other, at a barrier or shuffle.
     pub(crate) fn sync(&mut self, mask: u32, live: u32) {
         if mask & live == live {
             if self.has_extra {
@@ -426,8 +426,8 @@ impl WarpClock {
         self.clock += 1;
     }
 
-    /// A memory fence of the lanes of `mask`. Gives what they have met and may not learn, where the fence's scope does not
-    /// reach the blocks that have published it.
+    /// Executes a memory fence of the lanes of `mask`. Returns the view that they have read and cannot acquire because
+    /// the fence's scope does not reach the blocks that have published it.
     pub(crate) fn fence(&mut self, mask: u32, live: u32, fence: MemoryFence, pc: u32) -> Option<View> {
         let (wide, mut withheld) = (fence.scope.reaches_other_blocks(), None);
         for lane in lanes(mask) {
@@ -457,7 +457,8 @@ impl WarpClock {
         withheld
     }
 
-    /// What a strong load of `lane` has met; it counts after the next fence, `far` after the next that reaches other blocks.
+    /// Notes the views that a strong load of `lane` has read: they take effect at the next fence, `far` at the next
+    /// that reaches other blocks.
     pub(crate) fn observe_relaxed(&mut self, lane: usize, near: Option<&View>, far: Option<&View>) {
         if near.is_none() && far.is_none() {
             return;

@@ -27,7 +27,7 @@ pub(crate) struct AsyncCopy {
     pub(crate) read: usize,
 }
 
-/// An arrival at an mbarrier when all earlier copies of a lane are there.
+/// An arrival at an mbarrier when all earlier copies of a lane are complete.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub(crate) lane: u8,
@@ -38,12 +38,12 @@ pub(crate) struct Arrival {
 }
 
 impl Copies {
-    /// How many groups a lane has committed.
+    /// Number of groups that a lane has committed.
     pub(crate) fn committed(&self, lane: usize) -> u32 {
         self.ends[lane].len() as u32
     }
 
-    /// The last copy of a lane that is over where at most `left` groups are left.
+    /// The last copy of a lane that is complete when at most `left` groups are pending.
     pub(crate) fn over(&self, lane: usize, left: u32) -> u32 {
         let over = self.committed(lane).saturating_sub(left) as usize;
         over.checked_sub(1).map_or(0, |last| self.ends[lane][last])

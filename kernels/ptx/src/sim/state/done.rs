@@ -1,6 +1,6 @@
-//! Sets of operations that are over, by their numbers.
+//! Sets of finished operations, by their numbers.
 
-/// Numbers from 1 on. Operations that end about in the order in which they began leave few ranges.
+/// A set of numbers from 1 on, as ranges. Operations that end roughly in the order of their starts leave few.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     /// All of 1 ..= floor are in the set.

@@ -26,7 +26,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) counts: Vec<u64>,
     pub(crate) traffic: Vec<Traffic>,
     pub(crate) metrics: Metrics,
-    /// What strong stores have published, by address; those of shared memory with the block's number above.
+    /// Views published by strong stores, by block (0 for global memory) and address.
     pub(crate) published: HashMap<(u32, u64), Published>,
     pub(crate) chooser: Chooser,
     pub(crate) completions: Draw,
@@ -37,22 +37,22 @@ pub(crate) struct Machine<'a> {
     /// The kernel has strong accesses or fences whose scope does not reach other blocks.
     pub(crate) has_scopes: bool,
     pub(crate) warps: usize,
-    /// The allocation that was touched last.
+    /// The allocation accessed last.
     pub(crate) guess: usize,
     /// Blocks that may wait for each other at the same time.
     pub(crate) resident: usize,
     pub(crate) most_instructions: u64,
 }
 
-/// What a warp does next.
+/// Continuation of a warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Next,
-    /// The warp's turn is over: it waits, has ended, or ought to let others run.
+    /// The warp's turn is over: it waits, has ended, or lets others run.
     Yield,
 }
 
-/// The position with number `index` in a box, x first.
+/// Position `index` of a box, x first.
 pub(crate) fn position(index: usize, [x, y, _]: [u32; 3]) -> [u32; 3] {
     let index = index as u32;
     [index % x, index / x % y, index / x / y]
@@ -136,7 +136,7 @@ impl Machine<'_> {
         self.report(FindingKind::Uninitialized, block, thread, None, message);
     }
 
-    /// Takes a finding.
+    /// Adds a finding.
     #[cold]
     pub(crate) fn report(
         &mut self,
@@ -163,7 +163,7 @@ impl Machine<'_> {
         });
     }
 
-    /// Who made an access, in words.
+    /// Description of the thread, block and instruction of an access.
     pub(crate) fn who(&self, epoch: &Epoch, block: &Block) -> String {
         let timelines = timelines(self.warps);
         let (other, timeline) = (epoch.timeline / timelines, epoch.timeline % timelines);

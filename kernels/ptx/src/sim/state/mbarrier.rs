@@ -17,9 +17,9 @@ pub(crate) struct Mbarrier {
     pub(crate) pending: i64,
     pub(crate) bytes: i64,
     pub(crate) phase: u64,
-    /// What the arrivals of the current phase have published.
+    /// Joined views of the arrivals of the current phase.
     pub(crate) joined: Option<View>,
-    /// What those of the phase before have.
+    /// Joined views of those of the phase before.
     pub(crate) completed: Option<View>,
     /// The access that initialized it.
     pub(crate) init: Epoch,
@@ -28,7 +28,7 @@ pub(crate) struct Mbarrier {
 }
 
 impl Mbarriers {
-    /// Whether an mbarrier lies in these bytes.
+    /// Whether these bytes overlap an mbarrier.
     #[inline]
     pub(crate) fn overlaps(&self, at: usize, bytes: usize) -> bool {
         !self.all.is_empty() && self.all.range(at.saturating_sub(7)..at + bytes).next().is_some()
@@ -47,7 +47,7 @@ impl Mbarriers {
         })
     }
 
-    /// A fence of a thread that `knows` makes what it knows of visible to asynchronous operations.
+    /// Makes the initializations that a fencing thread `knows` visible to asynchronous operations.
     pub(crate) fn show(&mut self, knows: impl Fn(&Epoch) -> bool) {
         for state in self.all.values_mut().filter(|state| !state.visible) {
             state.visible = knows(&state.init);
@@ -56,7 +56,7 @@ impl Mbarriers {
 }
 
 impl Mbarrier {
-    /// Whether the phase is over; starts the next one if so.
+    /// Starts the next phase if this one is complete; returns whether it is.
     pub(crate) fn turn(&mut self) -> bool {
         let over = self.pending == 0 && self.bytes == 0;
         if over {

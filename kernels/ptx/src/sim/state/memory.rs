@@ -1,4 +1,4 @@
-//! Device memory: allocations with gaps, and a shadow of who touched what.
+//! Device memory: allocations with gaps between them, and a shadow of their accesses.
 
 use super::Shadow;
 use crate::sim::{Error, isa::Space, text::Module};
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// The name of a block's shared memory in messages.
 pub(crate) const SHARED: &str = "shared memory";
 
-/// Where an access goes.
+/// Location of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spot {
     Shared(usize),
@@ -18,9 +18,9 @@ pub(crate) enum Spot {
     Param(usize),
 }
 
-/// Between two allocations lies at least so much that belongs to nobody; an access that leaves its allocation meets it.
+/// Bytes between two allocations, at least; an access past the end of an allocation falls into them.
 const GAP: u64 = 4096;
-/// Where an allocation begins, like the driver's.
+/// Alignment of an allocation, that of the driver.
 const ALIGNMENT: u64 = 256;
 /// The first address; far from zero, so that an index used as an address is caught.
 const BASE: u64 = 0x7F00_0000_0000;
@@ -64,12 +64,12 @@ impl Region {
         }
     }
 
-    /// The first of the bytes that nobody has written.
+    /// The first of the bytes that was never written.
     pub(crate) fn unwritten(&self, at: usize, bytes: usize) -> Option<usize> {
         self.written[at..at + bytes].iter().position(|written| *written == 0).map(|byte| at + byte)
     }
 
-    /// Notes that the kernel takes these bytes for constant.
+    /// Notes that the kernel reads these bytes as constant.
     pub(crate) fn note_constant(&mut self, at: usize, bytes: usize) {
         if self.constant.is_empty() {
             self.constant = vec![false; self.bytes.len().div_ceil(4)];
@@ -95,7 +95,7 @@ struct Allocation {
     launch: u64,
 }
 
-/// How many different bytes a launch has touched.
+/// Numbers of distinct bytes that a launch has accessed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Bytes read at least once.
@@ -110,7 +110,7 @@ impl Memory {
         Self { next: BASE, ..Self::default() }
     }
 
-    /// Allocates `bytes` that nobody has written, under a name for messages. Returns the address.
+    /// Allocates `bytes` uninitialized bytes, under a name for messages. Returns the address.
     pub fn allocate(&mut self, name: &str, bytes: usize) -> u64 {
         self.insert(name, vec![0xFF; bytes], false, ALIGNMENT)
     }
@@ -175,13 +175,12 @@ impl Memory {
         Ok((&region.bytes, &region.written))
     }
 
-    /// Where each allocation begins, in order of addresses.
+    /// The address of each allocation, in ascending order.
     pub fn buffers(&self) -> impl Iterator<Item = u64> {
         self.allocations.iter().map(|allocation| allocation.address)
     }
 
-    /// Gives back the allocation that begins at `address`. Its addresses are never used again, so that a kernel that
-    /// still reaches for them is found.
+    /// Frees the allocation at `address`. Its addresses are never reused, so that later accesses to them are findings.
     ///
     /// # Errors
     /// If no allocation begins there.
@@ -191,7 +190,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies bytes from the host to `target`, which may lie within an allocation.
+    /// Copies bytes from the host to `target`, an address within an allocation.
     ///
     /// # Errors
     /// If not all of it does.
@@ -203,7 +202,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies bytes from `source`, which may lie within an allocation, to the host.
+    /// Copies bytes from `source`, an address within an allocation, to the host.
     ///
     /// # Errors
     /// If not all of it does, or if a byte of it was never written.
@@ -217,7 +216,7 @@ impl Memory {
         Ok(())
     }
 
-    /// A copy that knows nothing of who has touched what: a launch on it goes as on this one.
+    /// A copy without the record of accesses: a launch on it behaves as on this one.
     pub fn snapshot(&self) -> Memory {
         let of = |region: &Region| Region {
             name: region.name.clone(),
@@ -236,7 +235,7 @@ impl Memory {
         }
     }
 
-    /// Whether both have the same allocations with the same bytes, and the same of them were ever written.
+    /// Whether both have the same allocations, bytes and written marks.
     pub fn holds_the_same_as(&self, other: &Memory) -> bool {
         let same = |(a, b): (&Allocation, &Allocation)| {
             a.address == b.address && a.region.written == b.region.written && a.region.bytes == b.region.bytes
@@ -244,7 +243,7 @@ impl Memory {
         self.allocations.len() == other.allocations.len() && self.allocations.iter().zip(&other.allocations).all(same)
     }
 
-    /// How many different bytes the last launch touched.
+    /// Numbers of distinct bytes that the last launch accessed.
     pub fn touched(&self) -> Touched {
         let mut touched = Touched::default();
         for allocation in self.allocations.iter().filter(|allocation| allocation.launch == self.launch) {
@@ -255,7 +254,7 @@ impl Memory {
         touched
     }
 
-    /// A launch begins after everything before it; its blocks have so many timelines each.
+    /// Starts a launch, which is ordered after all earlier ones; its blocks have so many timelines each.
     pub(crate) fn begin_launch(&mut self, timelines: u32) {
         self.launch += 1;
         self.timelines = timelines;
@@ -273,7 +272,7 @@ impl Memory {
         &mut allocation.region
     }
 
-    /// The number of the region that holds `bytes` from `address`, and where they begin in it. `guess` is tried first.
+    /// The region that holds `bytes` bytes at `address`, and their offset in it. The region `guess` is tried first.
     #[inline]
     pub(crate) fn find(&self, address: u64, bytes: u64, guess: usize) -> Result<(usize, usize), String> {
         if let Some(allocation) = self.allocations.get(guess)
@@ -299,7 +298,7 @@ impl Memory {
     }
 }
 
-/// A fault of the host's.
+/// An error of the host.
 fn host(message: String) -> Error {
     Error::Host(format!("a copy {message}"))
 }

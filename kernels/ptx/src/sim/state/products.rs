@@ -12,7 +12,7 @@ pub(crate) struct Products {
     pub(crate) pending: VecDeque<Pending>,
     /// Counts `wgmma.fence`.
     pub(crate) fences: u32,
-    /// For each register, the number of fences when it was last used by something else, plus 1.
+    /// For each register, the number of fences at its last use outside of products, plus 1.
     pub(crate) used: Vec<u32>,
     /// For each register, the product that uses it, or 0.
     pub(crate) busy: Vec<u32>,
@@ -53,7 +53,7 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// What a descriptor says, unless it uses a base offset.
+    /// The matrix of a descriptor, unless it has a base offset.
     pub(crate) fn decode(descriptor: u64, transposed: bool) -> Option<Self> {
         let field = |at: u32| (descriptor >> at & 0x3FFF) << 4;
         let swizzle = [Swizzle::None, Swizzle::B128, Swizzle::B64, Swizzle::B32][(descriptor >> 62) as usize];
@@ -89,7 +89,7 @@ impl Products {
         Products { used: vec![0; registers], busy: vec![0; registers], ..Products::default() }
     }
 
-    /// A register that a product still uses.
+    /// A register of an instruction that a pending product uses.
     #[inline]
     pub(crate) fn find_busy(&self, i: &Instruction) -> Option<u32> {
         if self.pending.is_empty() {
@@ -99,7 +99,7 @@ impl Products {
         slots.copied().find(|slot| self.busy.get(*slot as usize).is_some_and(|by| *by != 0))
     }
 
-    /// Notes that something else than a product uses registers.
+    /// Notes that an instruction other than a product uses registers.
     #[inline]
     pub(crate) fn note(&mut self, i: &Instruction) {
         for slot in i.sources.iter().chain(&i.destinations) {

@@ -3,11 +3,10 @@
 use super::{Released, View};
 use crate::sim::isa::Scope;
 
-/// Blocks of which an address keeps what they have published for themselves. Only a kernel with narrow scopes on global
-/// memory needs any.
+/// Most blocks whose own views are kept for an address. Only kernels with narrow scopes on global memory need any.
 const NEAR: usize = 16;
 
-/// What strong stores to an address have published.
+/// Views that strong stores to an address have published.
 #[derive(Debug)]
 pub(crate) struct Published {
     /// Block, scope and instruction of the last store.
@@ -18,7 +17,7 @@ pub(crate) struct Published {
     pub(crate) near: Vec<(u32, View)>,
     /// For threads of all blocks.
     pub(crate) far: Option<View>,
-    /// An instruction whose scope has kept something from `far`.
+    /// An instruction whose scope excluded its view from `far`.
     pub(crate) narrow: Option<u32>,
 }
 
@@ -46,7 +45,7 @@ impl Published {
     }
 }
 
-/// What threads of a block would have learnt, had an instruction's scope been wider.
+/// Views that threads of a block would have acquired if an instruction's scope were wider.
 #[derive(Debug, Default)]
 pub(crate) struct Withheld(pub(crate) Vec<(u32, View)>);
 

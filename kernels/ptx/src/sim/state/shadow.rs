@@ -1,32 +1,33 @@
-//! Shadow memory: for every word (or byte, where bytes are written) who wrote it last and who has read it since.
+//! Shadow memory: the last write of every word (or byte, where bytes are written), and the reads since.
 //!
-//! The last write is one epoch. Reads are one epoch as long as each reader knows of the one before, and a list of one
-//! epoch a warp where several read without knowing of each other, as in FastTrack (Flanagan and Freund, 2009). Bulk copies
-//! of a warp do not end in order, so each that the next reader does not know of has an epoch of its own.
+//! The last write is one epoch. Reads are one epoch as long as each is ordered after the one before, and a list of one
+//! epoch a warp where they are concurrent, as in FastTrack (Flanagan and Freund, 2009). Bulk copies of a warp do not
+//! end in order, so each that is concurrent with the next reader has an epoch of its own.
 
 use super::{ALL, Epoch, FLIGHT, MANY, NARROW, SET, STRONG};
 use std::cell::Cell;
 
-/// What is known of a word.
+/// Shadow of a word.
 #[derive(Clone, Copy, Debug, Default)]
 struct Word {
     /// The last ordinary write.
     write: Epoch,
-    /// The last strong write since. It hides nothing: who knows of it need not know of the ordinary one.
+    /// The last strong write since. It does not replace the ordinary one, which may be concurrent where this one is
+    /// not.
     strong: Epoch,
     read: Epoch,
     was_read: bool,
 }
 
-/// Bytes that one page of a shadow stands for.
+/// Bytes of memory for one page of a shadow.
 const PAGE: usize = 4096;
 
-/// The shadow of a stretch of memory. Only pages that somebody touches take any memory.
+/// The shadow of a range of memory. Pages are allocated at the first access.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shadow {
     pages: Vec<Option<Page>>,
     bytes: usize,
-    /// Timelines of a block, which tell its accesses from those of others.
+    /// Timelines of a block, which separate its accesses from those of others.
     timelines: u32,
     /// Sets of readers: a reader and the position of the rest, or [`END`]. They never change, so that cells share them.
     sets: Vec<(Epoch, u32)>,
@@ -67,13 +68,13 @@ fn pieces(at: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize)
     })
 }
 
-/// `knows`, which remembers its last answer: neighboring cells were mostly touched by the same instruction.
+/// `knows` with a cache of its last result: neighboring cells were mostly accessed by the same instruction.
 pub(crate) fn remembering(knows: impl Fn(&Epoch) -> bool) -> impl Fn(&Epoch) -> bool {
     let last = Cell::new((Epoch::default(), false));
     move |epoch| remember(&last, epoch, &knows)
 }
 
-/// The answer of `knows`, or the last one where it is asked the same again.
+/// The result of `knows`, or the last one for the same epoch.
 pub(crate) fn remember(last: &Cell<(Epoch, bool)>, epoch: &Epoch, knows: impl Fn(&Epoch) -> bool) -> bool {
     let (known, answer) = last.get();
     if known == *epoch {
@@ -91,7 +92,7 @@ pub(crate) struct Conflict {
     pub(crate) byte: usize,
     pub(crate) other: Epoch,
     pub(crate) other_writes: bool,
-    /// Both are strong: they race because a scope is too narrow.
+    /// Both are strong: the race is due to a narrow scope.
     pub(crate) both_strong: bool,
 }
 
@@ -103,12 +104,12 @@ impl Epoch {
 }
 
 impl Shadow {
-    /// The shadow of `bytes` bytes that nobody has touched, in a launch whose blocks have so many timelines.
+    /// The empty shadow of `bytes` bytes, in a launch whose blocks have so many timelines.
     pub(crate) fn new(bytes: usize, timelines: u32) -> Self {
         Shadow { pages: vec![None; bytes.div_ceil(PAGE)], bytes, timelines, ..Shadow::default() }
     }
 
-    /// Notes a read and gives back the first write that races with it.
+    /// Records a read and returns the first write that races with it.
     #[inline]
     pub(crate) fn read(
         &mut self,
@@ -146,7 +147,7 @@ impl Shadow {
         found
     }
 
-    /// Notes a write and gives back the first access that races with it.
+    /// Records a write and returns the first access that races with it.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -182,7 +183,7 @@ impl Shadow {
         found
     }
 
-    /// The last writes of the bytes that `wanted` asks about: the first that it takes, with its byte.
+    /// The first of the last writes of these bytes that `wanted` selects, with its byte.
     pub(crate) fn find_write(
         &mut self,
         at: usize,
@@ -202,12 +203,12 @@ impl Shadow {
         None
     }
 
-    /// How many bytes were read and how many written.
+    /// Numbers of bytes read and written.
     pub(crate) fn touched(&self) -> (u64, u64) {
         let (mut read, mut written) = (0, 0);
         for (number, page) in self.pages.iter().enumerate().filter_map(|(at, page)| Some((at, page.as_ref()?))) {
             for (index, cell) in page.cells.iter().enumerate() {
-                // The last cell may be cut.
+                // The last cell may be partial.
                 let left = self.bytes.saturating_sub(number * PAGE + (index << page.shift));
                 let size = left.min(1 << page.shift) as u64;
                 read += if cell.was_read { size } else { 0 };
@@ -224,7 +225,7 @@ fn reach_each_other(a: &Epoch, b: &Epoch, timelines: u32) -> bool {
     a.is_strong() && b.is_strong() && (!narrow || a.timeline / timelines == b.timeline / timelines)
 }
 
-/// The flags of an epoch that stands for two reads: strong if both are, narrow if one is.
+/// The flags of an epoch for two reads: strong if both are, narrow if one is.
 fn common_flags(a: Epoch, b: Epoch) -> u8 {
     a.flags & (b.flags | !STRONG) | b.flags & NARROW
 }
@@ -236,7 +237,7 @@ fn members(sets: &[(Epoch, u32)], set: Epoch) -> impl Iterator<Item = Epoch> {
         .map(|at| sets[at as usize].0)
 }
 
-/// Takes `epoch` into `read` if one epoch can stand for both.
+/// Merges `epoch` into `read` if one epoch can represent both.
 fn merge(read: &mut Epoch, epoch: Epoch, knows: &impl Fn(&Epoch) -> bool) -> bool {
     if read.clock == 0 {
         *read = epoch;
@@ -286,7 +287,7 @@ fn grow(sets: &mut Vec<(Epoch, u32)>, before: Epoch, epoch: Epoch, knows: &impl 
     }
     let mut readers: Vec<Epoch> = members(sets, set).collect();
     if flies {
-        // Who knows of this copy knows of what its thread knew when it started it.
+        // A clock that includes this copy includes the clock of its thread at its start.
         readers.retain(|reader| !knows(reader));
         readers.push(epoch);
     } else if let Some(reader) = readers.iter_mut().find(|reader| reader.timeline == epoch.timeline) {

@@ -1,9 +1,9 @@
 //! A warp: 32 lanes with registers, and the stack of paths that diverging lanes take.
 //!
-//! A [`Path`] is a set of lanes with one place in the code and the place where it meets the others of its branch. The
-//! topmost path runs; when it reaches its reconvergence it is taken off, and the one below goes on with the lanes of both.
-//! Lanes that part take one side after the other, which the schedule chooses; a side that waits for the other one never
-//! ends (the device would let both go on), and is reported as a deadlock or an endless loop.
+//! A [`Path`] is a set of lanes with one instruction pointer and the instruction at which it reconverges with the other
+//! side of its branch. The topmost path runs; at its reconvergence it is popped, and the one below continues with the
+//! lanes of both. Diverged lanes execute one side after the other, in an order that the schedule chooses; a side that
+//! waits for the other never ends (the device would let both proceed) and is reported as a deadlock or an endless loop.
 
 use super::{Copies, Products, WarpClock};
 use crate::sim::{
@@ -28,7 +28,7 @@ pub(crate) enum State {
         id: usize,
         result: Option<u32>,
     },
-    /// An mbarrier's phase was not over; the block's version at that time and how often it asked since.
+    /// Polling an incomplete phase of an mbarrier: the block's version at that time, and the number of polls since.
     Polling {
         version: u64,
         times: u32,
@@ -47,20 +47,20 @@ pub(crate) struct Warp {
     pub(crate) live: u32,
     pub(crate) state: State,
     pub(crate) clock: WarpClock,
-    /// Lane after lane; whether a byte was written.
+    /// Bytes lane by lane, and whether each was written.
     pub(crate) local: Vec<(u8, bool)>,
     pub(crate) copies: Copies,
     pub(crate) products: Products,
     /// Bulk copies that it has started.
     pub(crate) flights: u32,
-    /// Registers of each thread, once `setmaxnreg` has said it.
+    /// Registers of each thread, once `setmaxnreg` has set them.
     pub(crate) registers_held: Option<u32>,
     pub(crate) executed: u64,
     /// The instruction that ran last.
     pub(crate) last: usize,
-    /// How often it has asked for the phase of an mbarrier since anything changed.
+    /// Polls of an mbarrier since the last change.
     pub(crate) polls: u32,
-    /// What the barrier at which it waits computes.
+    /// Reduction of the barrier at which it waits.
     pub(crate) reduction: BarrierKind,
 }
 
@@ -91,7 +91,7 @@ impl Warp {
         }
     }
 
-    /// The path that runs; paths that have met, or whose lanes have all ended, are taken off.
+    /// The path that runs; paths that have reconverged, or whose lanes have all ended, are popped.
     pub(crate) fn top(&mut self) -> Option<&mut Path> {
         while let Some(path) = self.paths.last() {
             let met = path.pc == path.reconvergence && self.paths.len() > 1;
@@ -103,7 +103,7 @@ impl Warp {
         self.paths.last_mut()
     }
 
-    /// The lanes of `mask` end.
+    /// Ends the lanes of `mask`.
     pub(crate) fn exit(&mut self, mask: u32) {
         self.live &= !mask;
         self.paths.iter_mut().for_each(|path| path.mask &= !mask);
@@ -112,7 +112,8 @@ impl Warp {
         }
     }
 
-    /// The lanes of the running path go to the targets given with them; all meet at `reconvergence`. The first one runs first.
+    /// Splits the running path into `ways`, each a target and its lanes, which reconverge at `reconvergence`; the first
+    /// way runs first.
     pub(crate) fn diverge(&mut self, ways: &[(usize, u32)], reconvergence: usize) {
         if let ([(target, _)], Some(path)) = (ways, self.paths.last_mut()) {
             path.pc = *target;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{B16, B32, Bf16x2, Cache, Compare, Entry, F32, Precision, Reg, Sm, Special, U32, U64};
 
-/// Runs `body` on one thread and gives back the word that it returns.
+/// Runs `body` on one thread and returns its word.
 fn word<T: crate::Type>(approximation: Approximation, body: impl Fn(&Entry) -> Reg<T>) -> u32 {
     let mut module = crate::Module::new(Sm::Sm80);
     module.entry("kernel", [1, 1, 1], |k| {

@@ -1,8 +1,9 @@
-//! Bulk copies that nobody waits for, among many that somebody does.
+//! Bulk copies without a wait, among many with one.
 
 use super::*;
 
-/// A thread starts one copy from `x` into `tile`, then as many as `waited` that it waits for one by one, then runs `last`.
+/// A thread starts one copy from `x` into `tile`, then as many as `waited` that it waits for one by one, then runs
+/// `last`.
 fn unwaited(waited: u32, last: &str) -> Trial {
     const COPY: &str = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes";
     Trial::new(
@@ -27,7 +28,7 @@ const READ: &str = "ld.shared.u32 %r3, [%r9]; st.global.u32 [%own], %r3;";
 const WRITE: &str = "mov.u32 %r3, 1; st.global.u32 [%x], %r3;";
 
 #[test]
-fn a_copy_that_nobody_has_waited_for_is_found_behind_any_number_of_others() {
+fn a_copy_without_a_wait_is_found_after_any_number_of_others() {
     for waited in [1, 3, 14, 15, 16, 17, 20, 31, 32, 64] {
         for last in [READ, WRITE] {
             unwaited(waited, &format!("{WAIT} {last}")).agree();
@@ -35,7 +36,7 @@ fn a_copy_that_nobody_has_waited_for_is_found_behind_any_number_of_others() {
                 for completion in Completion::ALL {
                     let (report, _) =
                         unwaited(waited, last).run(&Options { schedule, completion, ..Options::default() });
-                    // The bytes are missing or, where the copy has ended, nobody knows that it has.
+                    // The bytes are missing or, where the copy has ended, its end is not ordered before the read.
                     let found = report.has(FindingKind::Race) || report.has(FindingKind::Pending);
                     assert!(found, "{waited} copies, {schedule:?}, {completion:?}, {last}: {:?}", report.findings);
                 }

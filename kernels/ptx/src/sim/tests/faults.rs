@@ -37,7 +37,7 @@ fn accesses_outside_an_allocation_are_found_with_their_rust_line() {
 }
 
 #[test]
-fn values_that_nobody_wrote_are_found() {
+fn reads_of_uninitialized_values_are_found() {
     assert!(
         fault("add.u32 %u1, %u2, 1; st.global.u32 [%rd1], %u1;")
             .contains("register %u1, which was never written or is computed")

@@ -70,7 +70,7 @@ fn wrong_counts_and_parities_of_an_mbarrier_are_found() {
 }
 
 #[test]
-fn states_of_arrivals_tell_the_phase() {
+fn states_of_arrivals_name_the_phase() {
     let body = ".shared .align 8 .b64 bar; mov.u32 %r8, bar; setp.eq.u32 %p0, %t, 0; @%p0 mbarrier.init.shared.b64 [%r8], 64; bar.sync 0;\n\
         mov.u32 %r1, 0;\n$round: mbarrier.arrive.shared.b64 %d0, [%r8];\n$again: mbarrier.try_wait.shared.b64 %p1, [%r8], %d0; @!%p1 bra $again;\n\
         add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 5; @%p2 bra $round; st.global.u32 [%own], %r1;";
@@ -104,7 +104,7 @@ impl Tiles {
         Tiles { shape, tile, swizzle, dtype: TensorType::F32, body: body.to_string() }
     }
 
-    /// Findings, `out` as words, y as words (those that nobody wrote are ones).
+    /// Findings, `out` as words, y as words (ones where never written).
     fn run(&self, options: &Options) -> (Report, Vec<u32>, Vec<u32>) {
         let mut memory = Memory::new();
         let count = (self.shape[0] * self.shape[1]) as usize;
@@ -209,7 +209,7 @@ fn tiles_are_loaded_with_swizzle_and_zeros_outside() {
 fn loads_without_their_rules_are_found() {
     let kernel = Tiles::new([40, 32], [16, 16], Swizzle::None, "");
     let good = format!("{}{SHOW}", load(0, 0));
-    // No wait: the bytes are missing, or nobody knows that they are there.
+    // No wait: the bytes are missing, or their arrival is not ordered before the read.
     let blind = good.replace("$wait: mbarrier.try_wait.parity.shared.b64 %p1, [%bar], 0; @!%p1 bra $wait;\n", "");
     let (report, ..) = Tiles { body: blind.clone(), ..kernel }.run(&Options::default());
     assert!(report.has(FindingKind::Pending));

@@ -97,7 +97,8 @@ fn mma_multiplies_what_the_fragments_hold() {
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, true),
     ] {
         let short = |x: f32| if half { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() };
-        // Tables of the ISA for .m16n8k16: a0,a1 (row g), a2,a3 (row g + 8), a4,a5 (row g, k + 8), a6,a7 (row g + 8, k + 8).
+        // Tables of the ISA for .m16n8k16: a0,a1 (row g), a2,a3 (row g + 8), a4,a5 (row g, k + 8), a6,a7 (row g + 8, k
+        // + 8).
         let a = |lane: usize, r: usize| {
             let (g, t) = (lane >> 2, lane & 3);
             let (row, column) = [(g, 2 * t), (g + 8, 2 * t), (g, 2 * t + 8), (g + 8, 2 * t + 8)][r];

@@ -1,4 +1,4 @@
-//! The simulator's tests, by what they look at.
+//! Tests of the simulator, by subject.
 
 use super::*;
 use crate::Launch;
@@ -57,7 +57,7 @@ fn fault(body: &str) -> String {
 struct Trial {
     threads: u32,
     blocks: u32,
-    /// What stands before the entry.
+    /// Text before the entry.
     module: String,
     body: String,
 }

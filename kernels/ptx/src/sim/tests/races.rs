@@ -1,11 +1,11 @@
-//! What orders threads and what does not: each defect with the twin that lacks it.
+//! Order between threads: each defect with a twin that lacks it.
 
 use super::*;
 
 const TILE: &str =
     ".shared .align 16 .b8 tile[4096];\n mov.u32 %r9, tile; shl.b32 %r1, %t, 2; add.u32 %r1, %r1, %r9;\n";
 
-/// Every thread writes its word, then reads the next thread's; `between` stands between the two.
+/// Every thread writes its word, executes `between`, then reads the next thread's word.
 fn neighbors(threads: u32, between: &str) -> Trial {
     let next = threads - 1;
     Trial::new(
@@ -232,7 +232,7 @@ fn asynchronous_copies_are_there_after_a_wait_and_a_barrier() {
     assert_eq!(&copies("cp.async.wait_group 1;", "bar.warp.sync -1;").agree()[..64], wanted);
     let early = copies("cp.async.wait_group 1;", "");
     early.found(FindingKind::Race);
-    // Without a wait the bytes are missing (latest) or nobody knows that they are there (earliest).
+    // Without a wait the bytes are missing (latest) or their arrival is not ordered before the read (earliest).
     for wait in ["", "cp.async.wait_group 2;"] {
         let trial = copies(wait, "bar.sync 0;");
         for completion in Completion::ALL {

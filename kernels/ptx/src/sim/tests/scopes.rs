@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Thread 0 of block 0 writes y[0] and raises a flag; thread 0 of block 1 waits for the flag, reads y[0] and writes y[64].
-/// `{scope}` in the four parts is what stands in for them.
+/// Thread 0 of block 0 writes y[0] and raises a flag; thread 0 of block 1 waits for the flag, reads y[0] and writes
+/// y[64]. `{scope}` in the four parts is what stands in for them.
 fn handshake(store: &str, before: &str, load: &str, after: &str) -> Trial {
     let mut trial = Trial::new(
         1,
@@ -59,7 +59,7 @@ fn a_fence_between_blocks_needs_a_scope_that_holds_both() {
         let named = message.contains(&format!("`{narrow}`")) && message.contains(&format!("its scope, {scope}"));
         assert!(named, "{before} {after}: {message}");
     }
-    // What acquires does not release, and the other way round.
+    // An acquire does not release, nor a release acquire.
     fenced("fence.acquire.gpu;", "membar.gl;").found(FindingKind::Race);
     fenced("membar.gl;", "fence.release.gpu;").found(FindingKind::Race);
 }
@@ -126,7 +126,7 @@ fn within_a_block_the_narrowest_scope_is_enough() {
 
 #[test]
 fn order_is_passed_on_by_synchronizations_of_any_scope() {
-    // Warp 0 of block 0 tells its warp 1 (cta), which tells warp 0 of block 1 (gpu), which tells its warp 1 (cta).
+    // Warp 0 of block 0 signals its warp 1 (cta), which signals warp 0 of block 1 (gpu), which signals its warp 1 (cta).
     let body = |inner: &str, outer: &str| {
         format!(
             "setp.ne.u32 %p3, %lane, 0; @%p3 ret; mov.u32 %r1, %ctaid.x; mov.u32 %r3, 1; setp.eq.u32 %p0, %r1, 1; @%p0 bra $other;\n\

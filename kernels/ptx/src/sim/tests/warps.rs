@@ -1,4 +1,4 @@
-//! Lanes that run together, part and meet; shuffles and votes; local memory, constants, variables.
+//! Divergence and reconvergence of lanes; shuffles and votes; local memory, constants, variables.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn votes_matches_and_reductions_see_all_lanes() {
 }
 
 #[test]
-fn lanes_that_part_meet_at_the_post_dominator() {
+fn diverged_lanes_reconverge_at_the_post_dominator() {
     let parted = lanes(
         "mov.u32 %r0, 0; and.b32 %r1, %t, 1; setp.eq.u32 %p0, %r1, 0;\n@%p0 bra $even;\n\
          add.u32 %r0, %r0, 100; setp.gt.u32 %p1, %t, 20;\n@%p1 bra $join; add.u32 %r0, %r0, 1000; bra.uni $join;\n\

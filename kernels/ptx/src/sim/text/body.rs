@@ -1,5 +1,5 @@
-//! The body of an entry, read twice: first for its names, since labels and shared memory are used before all of them are
-//! known, then for its instructions, each of which is decoded as soon as it is read.
+//! Bodies of entries, read twice: first for their names, since labels and shared memory are used before all of them are
+//! declared, then for their instructions, each of which is decoded as soon as it is read.
 
 use super::{Decoded, Entry, Kind, Module, Names, Outline, Parser, Registers, Statement, declare_specials};
 use crate::sim::{
@@ -8,7 +8,7 @@ use crate::sim::{
     limits::at_most,
 };
 
-/// What a pass over a body does with what it finds.
+/// Callbacks of a pass over a body.
 trait Pass<'a> {
     /// A scope begins.
     fn open(&mut self, _parent: u32) {}
@@ -246,8 +246,8 @@ impl Module {
     /// Reads the body of the kernel `entry`, as its first launch does.
     ///
     /// # Errors
-    /// [`Error::Launch`] if there is no such entry, [`Error::Syntax`] or [`Error::UnknownInstruction`] with the line if its
-    /// body is not understood.
+    /// [`Error::Launch`] if there is no such entry, [`Error::Syntax`] or [`Error::UnknownInstruction`] with the line if
+    /// its body is not understood.
     pub fn decode(&self, entry: &str) -> Result<(), Error> {
         self.decoded(entry).map(|_| ())
     }

@@ -1,10 +1,10 @@
-//! Where lanes that part at a branch meet again: the branch's immediate post-dominator, the first instruction that
-//! every way from it to the end passes.
+//! Reconvergence of branches: the immediate post-dominator, the first instruction on every path from the branch to the
+//! end.
 //!
-//! Blocks are cut at labels and branches; post-dominators are the dominators of the reversed graph, with one node behind
-//! all ends. They come from the algorithm of Lengauer and Tarjan ("A Fast Algorithm for Finding Dominators in a
-//! Flowgraph", 1979) with path compression: O(edges · log blocks) for every graph, which matters for texts that nobody
-//! has compiled.
+//! Blocks are cut at labels and branches; post-dominators are the dominators of the reversed graph, with one node
+//! behind all ends. They come from the algorithm of Lengauer and Tarjan ("A Fast Algorithm for Finding Dominators in a
+//! Flowgraph", 1979) with path compression: O(edges · log blocks) for every graph, which matters for texts that no
+//! compiler has produced.
 
 use crate::sim::isa::{Instruction, Operation};
 

@@ -160,7 +160,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         self.check_lists()
     }
 
-    /// A load or store moves as many values as its vector says; other lists have their lengths too.
+    /// Checks the lengths of lists: a load or store moves as many values as its vector has.
     fn check_lists(&self) -> Result<(), Error> {
         let (i, opcode, lengths) = (&self.instruction, self.statement.opcode, &self.lengths);
         let (to, from) = (i.destinations.len(), i.sources.len());
@@ -184,7 +184,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         }
     }
 
-    /// Matrix operations have no `_` among their results.
+    /// Whether no result of a matrix operation is `_`.
     fn writes_all(&self) -> bool {
         let matrix = matches!(
             self.instruction.operation,
@@ -193,7 +193,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         !matrix || !self.instruction.destinations.contains(&SINK)
     }
 
-    /// Refuses operands of a form that the operation does not take: their parts would be taken for other operands.
+    /// Refuses operands of a form that the operation does not take; their parts would be mistaken for other operands.
     fn check_forms(&self) -> Result<(), Error> {
         let (operation, operands) = (&self.instruction.operation, &self.statement.operands);
         for (at, operand) in operands.iter().enumerate() {
@@ -221,8 +221,8 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         Ok(())
     }
 
-    /// Matches the operands with `shape`: D writes, S reads, A is an address, L a label; what stands behind `?` may be
-    /// missing.
+    /// Matches the operands with `shape`: D writes, S reads, A is an address, L a label; operands after `?` are
+    /// optional.
     fn operands(&mut self, shape: &str) -> Result<(), Error> {
         let (required, optional) = shape.split_once('?').unwrap_or((shape, ""));
         let found = self.statement.operands.len();
@@ -365,7 +365,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         Ok(())
     }
 
-    /// `mov` copies, packs and unpacks.
+    /// Decodes `mov`, which copies, packs and unpacks.
     fn decode_move(&mut self, opcode: &mut Opcode<'_>) -> Result<(), Error> {
         let ty = opcode.ty().filter(|ty| opcode.parts.is_empty() && ty.bits() <= 64).ok_or_else(|| self.unknown())?;
         let operation = match self.statement.operands.as_slice() {
@@ -401,7 +401,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         Err(self.syntax(format!("`{}` cannot have a list of {count} parts", self.statement.opcode)))
     }
 
-    /// A narrow register in a wide move would silently lose bits, and so would parts of other widths than the list's.
+    /// Checks the widths of the registers of a `mov`: a narrow register would silently lose bits.
     fn check_widths(&self, operation: Operation, ty: Type) -> Result<(), Error> {
         let i = &self.instruction;
         let width = |slot: u32| {
@@ -425,7 +425,7 @@ impl<'a> Decoder<'_, '_, '_, 'a> {
         }
     }
 
-    /// Forms with a carry read and write the register that no text names.
+    /// Decodes forms with a carry, which read and write a register without a name.
     fn decode_carry(&mut self, opcode: &Opcode<'_>) -> Result<(), Error> {
         let named = if opcode.name.starts_with("mad") { 3 } else { 2 };
         self.operands(&"DSSSS"[..=named])?;

@@ -12,20 +12,20 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) maxnreg: Option<u32>,
     pub(crate) registers: Registers,
-    /// Operands that are no registers, the same for all lanes.
+    /// Constant operands, the same for all lanes.
     pub(crate) constants: Vec<Constant>,
     pub(crate) code: Vec<Instruction>,
     /// Source files of the `.loc` directives, as [`Source::file`] numbers them.
     pub(crate) files: Vec<Arc<str>>,
     /// Bytes of `.shared` variables with a size.
     pub(crate) static_shared: u64,
-    /// Where dynamic shared memory begins, counted like [`Entry::static_shared`].
+    /// Start of dynamic shared memory, in bytes from the start of shared memory.
     pub(crate) dynamic_shared: u64,
     pub(crate) local_bytes: u64,
 }
 
 impl Entry {
-    /// Where the instruction `pc` stands.
+    /// Source location of instruction `pc`.
     pub(crate) fn place(&self, pc: usize) -> Place {
         self.code[pc].place(&self.files)
     }
@@ -34,7 +34,7 @@ impl Entry {
 /// The registers of an entry, by slot. Slots of one declaration are contiguous.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registers {
-    /// The bits that a slot keeps.
+    /// Mask of the bits of each slot.
     pub(crate) masks: Vec<u64>,
     /// First slot, name, whether a number follows the name.
     declarations: Vec<(u32, String, bool)>,
@@ -65,7 +65,7 @@ impl Registers {
     }
 }
 
-/// An operand that is no register.
+/// A constant operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Constant {
     Bits(u64),

@@ -1,8 +1,8 @@
-//! Text to tokens, one at a time: the text is the only thing that is kept.
+//! Tokens of a text, one at a time; nothing but the text is kept in memory.
 
 use crate::sim::Error;
 
-/// A token and where it stands.
+/// A token and its location.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Token<'a> {
     pub(crate) kind: Kind<'a>,
@@ -34,7 +34,7 @@ pub(crate) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// The tokens of `text` from byte `at`, which stands on `line`.
+    /// The tokens of `text` from byte `at`, which is on `line`.
     pub(crate) fn new(text: &'a str, at: usize, line: u32) -> Self {
         Lexer { text, at, line }
     }
@@ -106,7 +106,7 @@ fn begins_word(c: char) -> bool {
     c.is_ascii_alphabetic() || matches!(c, '_' | '$' | '%' | '.')
 }
 
-/// Where the word at the start of `text` ends. A double colon belongs to it (`.L1::no_allocate`), a single one does not.
+/// Length of the word at the start of `text`. A double colon belongs to it (`.L1::no_allocate`), a single one does not.
 fn word_end(text: &str) -> usize {
     let bytes = text.as_bytes();
     let directive = bytes.first() == Some(&b'.');
@@ -124,7 +124,7 @@ fn word_end(text: &str) -> usize {
 
 /// The bits of `12`, `0x1F`, `0b101`, `017`, `0f3F800000` or `0d3FF0000000000000`.
 fn number(text: &str) -> Option<u64> {
-    // The longest number is 66 characters; what is longer is none, and is not copied.
+    // The longest number has 66 characters; longer words are not copied.
     if text.len() > 80 {
         return None;
     }

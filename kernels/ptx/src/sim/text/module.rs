@@ -24,11 +24,11 @@ pub struct Module {
     /// The position of each in [`Module::globals`].
     pub(crate) global_names: HashMap<String, usize>,
     pub(crate) shared: ModuleShared,
-    /// Tells the variables of one text from those of another.
+    /// Hash of the text, the key of its variables.
     pub(crate) identity: u64,
 }
 
-/// The `.shared` variables of a module, which lie before those of the entry.
+/// The `.shared` variables of a module, laid out before those of the entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModuleShared {
     /// The offset of each; `None` for one without a size, which is the dynamic shared memory.
@@ -54,7 +54,7 @@ pub(crate) struct Outline {
     pub(crate) maxnreg: Option<u32>,
     /// Byte and line of the opening brace of its body.
     pub(crate) body: (usize, u32),
-    /// The decoded body, once somebody has needed it.
+    /// The body, once it is decoded.
     pub(crate) decoded: OnceLock<Result<Entry, Error>>,
 }
 
@@ -67,9 +67,9 @@ pub(crate) struct Variable {
     pub(crate) align: u64,
     /// Its offset within its space; not for those of the module.
     pub(crate) offset: u64,
-    /// What it holds at first, up to its last byte that the initializer gives; the rest is zero.
+    /// Initial bytes, up to the last that the initializer gives; the rest is zero.
     pub(crate) initial: Vec<u8>,
-    /// Line of an initializer that is not understood: the variable cannot be used.
+    /// Line of an initializer that cannot be read; uses of the variable are refused.
     pub(crate) refused: Option<u32>,
 }
 

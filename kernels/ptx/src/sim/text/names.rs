@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// A name within a scope.
 pub(crate) type Scoped<'a> = (u32, &'a str);
 
-/// What an entry's names stand for while its statements are decoded. A scope is what stands between two braces.
+/// Symbol table of an entry while its statements are decoded. A scope is the text between two braces.
 #[derive(Debug)]
 pub(crate) struct Names<'a> {
     pub(crate) module: &'a Module,
@@ -15,7 +15,7 @@ pub(crate) struct Names<'a> {
     params: HashMap<&'a str, u64>,
     /// The scope around each scope; the outermost is its own.
     pub(crate) parents: Vec<u32>,
-    /// Name, or what stands before `<n>`: first slot, number of registers where there is one.
+    /// Name, or its part before `<n>`: first slot, number of registers where there is one.
     pub(crate) registers: HashMap<Scoped<'a>, (u32, Option<u32>)>,
     /// Position of the instruction behind a label.
     pub(crate) labels: HashMap<Scoped<'a>, u32>,
@@ -23,12 +23,12 @@ pub(crate) struct Names<'a> {
     pub(crate) variables: HashMap<Scoped<'a>, (Space, u64)>,
     /// Labels of `.branchtargets`.
     pub(crate) targets: HashMap<Scoped<'a>, Vec<&'a str>>,
-    /// Where the entry's own shared variables and the dynamic shared memory begin.
+    /// Start of the entry's own shared variables, and of the dynamic shared memory.
     pub(crate) shared_base: u64,
     pub(crate) dynamic_shared: u64,
 }
 
-/// What a name stands for.
+/// Meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Symbol {
     Register(u32),
@@ -59,7 +59,7 @@ impl<'a> Names<'a> {
         std::iter::successors(Some(scope), |at| Some(self.parents[*at as usize]).filter(|parent| parent != at))
     }
 
-    /// What `name` stands for in `scope`.
+    /// The symbol called `name` in `scope`.
     pub(crate) fn find(&self, scope: u32, name: &str) -> Option<Symbol> {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         for scope in self.up(scope) {
@@ -93,7 +93,7 @@ impl<'a> Names<'a> {
         self.up(scope).find_map(|scope| self.labels.get(&(scope, name)).copied())
     }
 
-    /// The scope whose `.branchtargets` called `name` is meant in `scope`, and its labels.
+    /// The scope that declares the `.branchtargets` called `name`, and its labels.
     pub(crate) fn targets(&self, scope: u32, name: &'a str) -> Option<(u32, &[&'a str])> {
         self.up(scope).find_map(|scope| Some((scope, self.targets.get(&(scope, name))?.as_slice())))
     }

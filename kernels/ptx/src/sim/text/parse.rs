@@ -1,4 +1,4 @@
-//! Tokens to a module: directives, variables and parameters. Bodies of entries are only skipped here; `body` reads them.
+//! Parser of modules: directives, variables and parameters. Bodies of entries are skipped here; `body` reads them.
 
 use super::{Kind, Lexer, Module, ModuleShared, Operand, Outline, Token, Variable, shown};
 use crate::sim::{
@@ -80,7 +80,7 @@ impl Module {
     }
 }
 
-/// Checks that `text` is made of tokens, and gives its `.file` directives, which may stand behind what refers to them.
+/// Checks that `text` consists of tokens, and collects its `.file` directives, which may follow references to them.
 fn files(text: &str) -> Result<HashMap<u64, Arc<str>>, Error> {
     /// Bytes of a name: every finding has a copy.
     const MOST: u64 = 4096;
@@ -270,7 +270,7 @@ impl<'a> Parser<'a> {
         Ok(size)
     }
 
-    /// A function, which is skipped: `call` is refused where it stands.
+    /// Skips a function; `call` is refused in the entries that use it.
     fn function(&mut self) -> Result<(), Error> {
         loop {
             match self.peek() {
@@ -337,12 +337,12 @@ impl<'a> Parser<'a> {
         Ok((params, end))
     }
 
-    /// What follows `.shared`, `.global` or `.const`, to its semicolon.
+    /// The variables after `.shared`, `.global` or `.const`, up to the semicolon.
     fn variables(&mut self, space: Space) -> Result<Vec<Variable>, Error> {
         Ok(self.named_variables(space)?.into_iter().map(|(_, variable)| variable).collect())
     }
 
-    /// What follows `.shared` or `.local`, to its semicolon, with the names as they stand in the text.
+    /// The variables after `.shared` or `.local`, up to the semicolon, with their names in the text.
     pub(crate) fn named_variables(&mut self, space: Space) -> Result<Vec<(&'a str, Variable)>, Error> {
         let (name, kind, align) = self.variable_head()?;
         let mut all = vec![(name, self.declarator(space, name, kind, align)?)];
@@ -393,7 +393,7 @@ impl<'a> Parser<'a> {
         Ok((name, kind, align.unwrap_or(u64::from(kind.bits()) / 8)))
     }
 
-    /// What follows a variable's name: `[64] = {…}`.
+    /// The rest of a variable after its name: `[64] = {…}`.
     fn declarator(&mut self, space: Space, name: &str, kind: Type, align: u64) -> Result<Variable, Error> {
         let (line, size) = (self.line(), u64::from(kind.bits()) / 8);
         let mut count = 1_u64;
@@ -434,7 +434,7 @@ impl<'a> Parser<'a> {
         Err(Error::Syntax { line, message: format!("expected a power of two as alignment, found {align}") })
     }
 
-    /// What follows `.ptr`: a space, an alignment, the name.
+    /// The rest of a parameter after `.ptr`: a space, an alignment, the name.
     fn pointed(&mut self) -> Result<&'a str, Error> {
         loop {
             match self.word("the name of a parameter")? {
@@ -445,8 +445,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The bytes of an initializer, nested braces flattened. An initializer that is not made of numbers is skipped: its
-    /// line is returned, and whoever uses the variable is refused.
+    /// The bytes of an initializer, nested braces flattened. An initializer with anything but numbers is skipped: its
+    /// line is returned, and uses of the variable are refused.
     fn initial(&mut self, size: usize, bytes: &mut Vec<u8>) -> Result<Option<u32>, Error> {
         let mut depth = 0_usize;
         loop {
