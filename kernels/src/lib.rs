@@ -1,5 +1,6 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+pub mod arguments;
 pub mod attention;
 mod case;
 pub mod check;

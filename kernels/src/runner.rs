@@ -6,10 +6,11 @@
 //! different memory, and [`Setting::replaced`] lets the check decide whether that matters.
 
 use crate::IsaKind;
+use crate::arguments::{Address, Arguments};
 use crate::case::{Name, Program, Target};
 use bytemuck::Pod;
 use ptx::{
-    Launch, Sm, TensorMap,
+    Launch, Sm,
     sim::{Approximation, Argument, Error, Memory, Metrics, Module, Options, Report, Touched},
 };
 use std::{cell::RefCell, collections::BTreeSet, fmt, rc::Rc};
@@ -153,7 +154,7 @@ impl GpuRunner<'_> {
 
     /// Empty device memory.
     pub(crate) fn device(&self) -> Device<'_> {
-        Device { gpu: self, memory: Memory::default(), arguments: Vec::new() }
+        Device { gpu: self, memory: Memory::default() }
     }
 
     /// Runs `program` on `memory`.
@@ -287,27 +288,10 @@ impl Launched {
     }
 }
 
-/// Memory of a GPU, and the arguments of its next launch in order.
+/// Memory of a GPU.
 pub(crate) struct Device<'a> {
     gpu: &'a GpuRunner<'a>,
     memory: Memory,
-    arguments: Vec<Argument>,
-}
-
-/// A buffer in device memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Buffer(u64);
-
-impl Buffer {
-    /// Address of its first byte.
-    pub(crate) fn address(self) -> u64 {
-        self.0
-    }
-
-    /// The address `bytes` behind the buffer's start, to be passed as a pointer.
-    pub(crate) fn plus(self, bytes: usize) -> Self {
-        Self(self.0 + bytes as u64)
-    }
 }
 
 impl Device<'_> {
@@ -316,81 +300,33 @@ impl Device<'_> {
         self.gpu.sm
     }
 
-    /// A buffer that holds `values`, not yet an argument.
-    pub(crate) fn buffer<T: Pod>(&mut self, name: &str, values: &[T]) -> Buffer {
-        Buffer(self.memory.allocate_from(name, values))
+    /// A buffer that holds `values`.
+    pub(crate) fn buffer<T: Pod>(&mut self, name: &str, values: &[T]) -> Address {
+        Address(self.memory.allocate_from(name, values))
     }
 
-    /// An uninitialized buffer of `len` elements, not yet an argument.
-    pub(crate) fn unwritten<T: Pod>(&mut self, name: &str, len: usize) -> Buffer {
-        Buffer(self.memory.allocate(name, len * size_of::<T>()))
+    /// An uninitialized buffer of `len` elements.
+    pub(crate) fn unwritten<T: Pod>(&mut self, name: &str, len: usize) -> Address {
+        Address(self.memory.allocate(name, len * size_of::<T>()))
     }
 
-    /// The next argument: a buffer's address.
-    pub(crate) fn pointer(&mut self, buffer: Buffer) -> &mut Self {
-        self.arguments.push(Argument::U64(buffer.0));
-        self
-    }
-
-    /// The next argument: a new buffer that holds `values`.
-    pub(crate) fn input<T: Pod>(&mut self, name: &str, values: &[T]) -> Buffer {
-        let buffer = self.buffer(name, values);
-        self.pointer(buffer);
-        buffer
-    }
-
-    /// The next argument: element `first` of a new buffer that holds `values`.
-    pub(crate) fn input_from<T: Pod>(&mut self, name: &str, values: &[T], first: usize) -> Buffer {
-        let buffer = self.buffer(name, values);
-        self.arguments.push(Argument::U64(buffer.0 + (first * size_of::<T>()) as u64));
-        buffer
-    }
-
-    /// The next argument: a new, uninitialized buffer.
-    pub(crate) fn output<T: Pod>(&mut self, name: &str, len: usize) -> Buffer {
-        let buffer = self.unwritten::<T>(name, len);
-        self.pointer(buffer);
-        buffer
-    }
-
-    /// The next arguments: integers.
-    pub(crate) fn integers(&mut self, values: impl IntoIterator<Item = usize>) -> &mut Self {
-        let number = |value| u32::try_from(value).expect("sizes of cases fit 32 bits");
-        self.arguments.extend(values.into_iter().map(|value| Argument::U32(number(value))));
-        self
-    }
-
-    /// The next argument: a float.
-    pub(crate) fn float(&mut self, value: f32) -> &mut Self {
-        self.arguments.push(Argument::F32(value));
-        self
-    }
-
-    /// The next argument: the tensor map of a matrix in device memory.
-    pub(crate) fn tensor_map(&mut self, map: &TensorMap) -> &mut Self {
-        self.arguments.push(Argument::TensorMap((*map).into()));
-        self
-    }
-
-    /// Runs `program` with the arguments, if there is anything to launch, and clears them; memory is kept.
+    /// Runs `program` with `arguments`, if there is anything to launch.
     ///
     /// # Errors
     /// All findings of the simulator, or the error of the hardware.
-    pub(crate) fn run(
+    pub(crate) fn start(
         &mut self,
         program: &Program,
         launch: Option<Launch>,
+        arguments: &impl Arguments,
         approximation: Approximation,
     ) -> Result<(), String> {
-        let arguments = std::mem::take(&mut self.arguments);
-        match launch {
-            Some(launch) => self.gpu.launch(program, launch, &arguments, &mut self.memory, approximation),
-            None => Ok(()),
-        }
+        let arguments: Vec<Argument> = arguments.pack().into_iter().map(Argument::from).collect();
+        launch.map_or(Ok(()), |launch| self.gpu.launch(program, launch, &arguments, &mut self.memory, approximation))
     }
 
     /// Contents of a buffer, every byte of which must have been written.
-    pub(crate) fn read<T: Pod>(&self, buffer: Buffer) -> Result<Vec<T>, String> {
+    pub(crate) fn read<T: Pod>(&self, buffer: Address) -> Result<Vec<T>, String> {
         if self.gpu.only_names() {
             let bytes = self.memory.bytes(buffer.0).map_err(|error| error.to_string())?.0;
             return Ok(bytemuck::pod_collect_to_vec(bytes));

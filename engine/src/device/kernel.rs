@@ -6,17 +6,20 @@ use super::{
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
+    arguments::{Address, Arguments, Value},
     attention::cuda::{sm80::Flash, sm90::HopperFlash, sm90_backward::HopperBackward, sm90_short::HopperShort},
     cross_entropy::cuda::Rows,
-    dropout::{Dropout, cuda::Apply},
-    elementwise::cuda::{Function, Map, Part},
+    dropout::cuda::Apply,
+    elementwise::cuda::{Function, Map, MapArgs, Part, PartArgs},
     embedding::cuda::{AddPieces, Gather, SumPieces},
     gelu::cuda::BiasActivation,
     gemm::cuda::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
     layernorm::cuda::LayerNorm,
     operation::{Name, Program},
     optimizer::cuda::Update,
-    reduce::cuda::{AddTotals, ColumnSums, RowSums, Term, Total},
+    reduce::cuda::{
+        AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs,
+    },
     softmax::cuda::Softmax,
 };
 use ptx::{Launch, Sm};
@@ -86,11 +89,6 @@ pub(crate) fn storage(dtype: DType) -> kernels::DType {
     }
 }
 
-/// An argument: a size or a count.
-pub(crate) fn size(value: usize) -> Argument {
-    Argument::U32(u32::try_from(value).expect("tensors on a GPU have fewer than 2^32 elements"))
-}
-
 /// True if a kernel may load 16 bytes at a time from all of these addresses.
 pub(crate) fn aligned(addresses: &[DeviceAddress]) -> bool {
     addresses.iter().all(|address| address.0.is_multiple_of(16))
@@ -103,32 +101,36 @@ impl DeviceAddress {
     }
 }
 
-impl From<DeviceAddress> for Argument {
+impl From<DeviceAddress> for Address {
     fn from(address: DeviceAddress) -> Self {
-        Argument::Address(address)
+        Address(address.0)
     }
 }
 
-/// The arguments of a kernel that drops elements.
-pub(crate) fn dropout_arguments(dropout: &Dropout) -> impl Iterator<Item = Argument> + use<> {
-    let (words, scale) = dropout.cuda_arguments();
-    words.map(Argument::U32).into_iter().chain([Argument::F32(scale)])
+impl From<Value> for Argument {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Address(address) => Argument::Address(DeviceAddress(address.0)),
+            Value::U32(value) => Argument::U32(value),
+            Value::F32(value) => Argument::F32(value),
+            Value::TensorMap(map) => Argument::TensorMap(map),
+        }
+    }
 }
 
 impl Gpu {
     /// Starts `kernel`, unless there is nothing to do (`None`).
-    pub(crate) fn run(&self, kernel: &impl Kernel, launch: Option<Launch>, arguments: &[Argument]) -> Result<()> {
-        match launch {
-            None => Ok(()),
-            Some(launch) => self.launch(&kernel.name(self.sm()), |sm| kernel.program(sm), launch, arguments),
-        }
+    pub(crate) fn run(&self, kernel: &impl Kernel, launch: Option<Launch>, arguments: &impl Arguments) -> Result<()> {
+        let Some(launch) = launch else { return Ok(()) };
+        let arguments: Vec<Argument> = arguments.pack().into_iter().map(Argument::from).collect();
+        self.launch(&kernel.name(self.sm()), |sm| kernel.program(sm), launch, &arguments)
     }
 
     /// The elements of `x` in the storage of `y`.
     pub(crate) fn cast(&self, x: &Tensor, y: &mut Tensor) -> Result<()> {
         let [from, to] = [x.dtype(), y.dtype()].map(storage);
         let kernel = Map::new(Function::Cast, from, to, 1, x.len());
-        let arguments = [x.address().into(), y.address_mut().into(), size(1), size(x.len())];
+        let arguments = MapArgs::new(Function::Cast, &[x.address().into()], y.address_mut().into(), None, [1, x.len()]);
         self.run(&kernel, kernel.launch(1, x.len()), &arguments)
     }
 
@@ -146,9 +148,8 @@ impl Gpu {
         let mut addresses: Vec<DeviceAddress> = inputs.iter().map(|input| input.address()).collect();
         addresses.push(y.address_mut());
         let kernel = if aligned(&addresses) { kernel } else { Map { vector: 1, ..kernel } };
-        let mut arguments: Vec<Argument> = addresses.into_iter().map(Argument::from).collect();
-        arguments.extend(factor.map(Argument::F32));
-        arguments.extend([size(rows), size(columns)]);
+        let inputs: Vec<Address> = inputs.iter().map(|input| input.address().into()).collect();
+        let arguments = MapArgs::new(function, &inputs, y.address_mut().into(), factor, [rows, columns]);
         self.run(&kernel, kernel.launch(rows, columns), &arguments)
     }
 
@@ -156,8 +157,8 @@ impl Gpu {
     pub(crate) fn scale(&self, x: &mut Tensor, factor: f32) -> Result<()> {
         let dtype = storage(x.dtype());
         let kernel = Map::new(Function::Scale, dtype, dtype, 1, x.len());
-        let (count, address) = (x.len(), x.address_mut());
-        let arguments = [address.into(), address.into(), Argument::F32(factor), size(1), size(count)];
+        let (count, address) = (x.len(), Address::from(x.address_mut()));
+        let arguments = MapArgs::new(Function::Scale, &[address], address, Some(factor), [1, count]);
         self.run(&kernel, kernel.launch(1, count), &arguments)
     }
 
@@ -177,7 +178,7 @@ impl Gpu {
         // Integers are moved as the floats of the same bits.
         let dtype = if dtype == DType::Bf16 { kernels::DType::Bf16 } else { kernels::DType::F32 };
         let kernel = Part::new(dtype, &[columns, from_row, to_row], aligned(&[from, to]));
-        let arguments = [from.into(), to.into(), size(rows), size(columns), size(from_row), size(to_row)];
+        let arguments = PartArgs { x: from.into(), y: to.into(), rows, columns, x_row: from_row, y_row: to_row };
         self.run(&kernel, kernel.launch(rows, columns), &arguments)
     }
 
@@ -186,7 +187,8 @@ impl Gpu {
         let dtype = storage(dtype);
         let kernel = Map::new(Function::AddAssign, dtype, dtype, 1, count);
         let kernel = if aligned(&[x, sum]) { kernel } else { Map { vector: 1, ..kernel } };
-        self.run(&kernel, kernel.launch(1, count), &[x.into(), sum.into(), size(1), size(count)])
+        let arguments = MapArgs::new(Function::AddAssign, &[x.into()], sum.into(), None, [1, count]);
+        self.run(&kernel, kernel.launch(1, count), &arguments)
     }
 
     /// y = factor · x[0], everywhere; x in f32.
@@ -196,7 +198,8 @@ impl Gpu {
         // the same kind is the same graph.
         let kernel = Map { vector: 1, ..kernel };
         let count = y.len();
-        let arguments = [x.address().into(), y.address_mut().into(), Argument::F32(factor), size(1), size(count)];
+        let y = y.address_mut().into();
+        let arguments = MapArgs::new(Function::Repeat, &[x.address().into()], y, Some(factor), [1, count]);
         self.run(&kernel, kernel.launch(1, count), &arguments)
     }
 
@@ -228,17 +231,17 @@ impl Gpu {
         let launch = kernel.launch(x.len());
         let parts = launch.map_or(0, |launch| launch.grid[0] as usize);
         let partial = Tensor::new(&Arena::on_gpu(self), [2 * parts.max(1)], DType::U32)?;
-        self.run(&kernel, launch, &[x.address().into(), partial.address().into(), size(x.len())])?;
+        let (x, count, partial) = (x.address().into(), x.len(), partial.address().into());
+        self.run(&kernel, launch, &TotalArgs { x, partial, count })?;
         let add = AddTotals { scaled: factor.is_some() };
-        let mut arguments = vec![partial.address().into(), out.into(), size(parts)];
-        arguments.extend(factor.map(Argument::F32));
+        let arguments = AddTotalsArgs { partial, out: out.into(), count: parts, factor };
         self.run(&add, Some(add.launch()), &arguments)
     }
 
     /// out [rows] = Σ_columns x [rows, columns], f32.
     pub(crate) fn row_sums(&self, x: &Tensor, columns: usize, out: &mut Tensor) -> Result<()> {
         let (kernel, rows) = (RowSums { dtype: storage(x.dtype()) }, out.len());
-        let arguments = [x.address().into(), out.address_mut().into(), size(rows), size(columns)];
+        let arguments = RowSumsArgs { x: x.address().into(), out: out.address_mut().into(), rows, columns };
         self.run(&kernel, kernel.launch(rows), &arguments)
     }
 
@@ -256,7 +259,8 @@ impl Gpu {
             if aligned(&[from, to]) { kernel } else { ColumnSums { vector: 1, ..kernel } }
         };
         let arguments = |from: DeviceAddress, to: DeviceAddress, rows, rows_a_block| {
-            [from.into(), to.into(), size(rows), size(columns), size(columns), Argument::U32(rows_a_block)]
+            let (x, out) = (from.into(), to.into());
+            ColumnSumsArgs { x, out, rows, columns, pitch: columns, rows_a_block }
         };
         let direct = one(dtype, true, x, out);
         let Some(launch) = direct.launch(rows, columns, false) else { return Ok(()) };

@@ -10,13 +10,18 @@
 
 use super::{
     Gpu,
-    driver::{Argument, DeviceAddress},
-    kernel::{aligned, dropout_arguments, size, storage},
+    driver::DeviceAddress,
+    kernel::{aligned, storage},
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
+use kernels::arguments::Address;
 use kernels::gemm::{
-    Beta, Epilogue, EpilogueKind, Gemm,
-    cuda::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
+    Beta, Epilogue, EpilogueKind, Gemm, HopperProductArgs, ProductArgs,
+    cuda::{
+        sm80::Product,
+        sm90::HopperProduct,
+        split_k::{SplitKReduce, SplitKReduceArgs},
+    },
 };
 use ptx::{Sm, Storage, TensorMap};
 
@@ -30,12 +35,6 @@ pub(crate) struct Operands {
     pub(crate) inputs: DType,
     /// Of C.
     pub(crate) output: DType,
-}
-
-/// Arguments of an epilogue, in the order in which a product declares them.
-fn epilogue_arguments(epilogue: &Epilogue<DeviceAddress>) -> impl Iterator<Item = Argument> {
-    let dropout = epilogue.dropout_settings();
-    epilogue.addresses().map(Argument::from).chain(dropout.into_iter().flat_map(|dropout| dropout_arguments(&dropout)))
 }
 
 /// The kernel of a product.
@@ -71,23 +70,19 @@ impl GemmProblem<'_> {
 
     /// Starts `chosen` for layers of `chunk` of k each, with a C of its own for each.
     fn start(&self, gpu: &Gpu, chosen: &GemmKernel, (layers, chunk): (usize, usize)) -> Result<()> {
-        let Gemm { m, n, k, lda, ldb, ldc, .. } = *self.spec;
         let Operands { a, b, c, .. } = *self.operands;
-        let stride = if layers > 1 { m * n } else { 0 };
+        let (spec, multiprocessors) = (self.spec, gpu.info().multiprocessors as usize);
+        let epilogue = self.epilogue.map(Address::from, Address::from, Address::from);
+        let stride_c = if layers > 1 { spec.m * spec.n } else { 0 };
         match chosen {
             GemmKernel::Ampere(product) => {
-                let mut arguments: Vec<Argument> = [a, b, c].map(Argument::from).into();
-                arguments.extend(epilogue_arguments(self.epilogue));
-                arguments.extend([m, n, k, lda, ldb, ldc, chunk, chunk, 0, 0, stride].map(size));
-                gpu.run(product, product.launch(m, n, layers), &arguments)
+                let one = ProductArgs::new(spec, [a, b, c].map(Address::from), epilogue);
+                let arguments = ProductArgs { k_step: chunk, k_chunk: chunk, stride_c, ..one };
+                gpu.run(product, product.launch(spec.m, spec.n, layers), &arguments)
             }
             GemmKernel::Hopper(product, maps) => {
-                let mut arguments: Vec<Argument> = maps.map(Argument::TensorMap).into();
-                arguments.push(c.into());
-                arguments.extend(epilogue_arguments(self.epilogue));
-                arguments.extend([m, n, k, ldc, chunk, chunk, layers, stride].map(size));
-                let multiprocessors = gpu.info().multiprocessors as usize;
-                gpu.run(product, product.launch(m, n, layers, multiprocessors), &arguments)
+                let arguments = HopperProductArgs::new(spec, *maps, c.into(), epilogue, (layers, chunk), stride_c);
+                gpu.run(product, product.launch(spec.m, spec.n, layers, multiprocessors), &arguments)
             }
         }
     }
@@ -113,8 +108,8 @@ impl Gpu {
         let into_partial = Operands { c: partial.address(), ..*operands };
         GemmProblem { spec: &dense, operands: &into_partial, epilogue }.start(self, &parts, (slices, chunk))?;
         let sum = SplitKReduce { beta: spec.beta };
-        let sizes = [spec.m, spec.n, spec.ldc, slices].map(size);
-        let arguments = [&[partial.address(), operands.c].map(Argument::from)[..], &sizes[..]].concat();
+        let (partial, c) = (partial.address().into(), operands.c.into());
+        let arguments = SplitKReduceArgs { partial, c, rows: spec.m, columns: spec.n, ldc: spec.ldc, slices };
         self.run(&sum, sum.launch(spec.m, spec.n), &arguments)
     }
 }

@@ -11,8 +11,8 @@ use super::check;
 use crate::{
     device::{
         Device, Gpu,
-        driver::{Argument, DeviceAddress},
-        kernel::{aligned, dropout_arguments, size, storage},
+        driver::DeviceAddress,
+        kernel::{aligned, storage},
     },
     dtype::{DType, floats},
     error::{EngineError, Result},
@@ -20,9 +20,11 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
+    arguments::Address,
     attention::{
         self, Gradients, Ragged, backward_scratch_len,
         cuda::{
+            arguments::{AttentionArgs, DeltaArgs, Shape},
             sm80::{Flash, Step},
             sm90::HopperFlash,
             sm90_backward::{HopperBackward, Side},
@@ -176,14 +178,13 @@ pub(super) fn forward(
         }
         Device::Cuda(gpu) => {
             let flash = OnGpu { gpu, spec, sequences, qkv };
-            let outputs = [out.address_mut(), lse.address_mut()];
+            let arguments = AttentionArgs::forward(&flash.shape(), out.address_mut().into(), lse.address_mut().into());
             match flash.hopper() {
                 Some((kernel, maps)) => {
                     let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
-                    let maps = maps.map(Argument::TensorMap);
-                    gpu.run(&kernel, launch, &flash.arguments(&maps, &outputs, None))
+                    gpu.run(&kernel, launch, &arguments.with_maps(maps))
                 }
-                None => flash.run(Step::Forward, None, &outputs),
+                None => flash.run(Step::Forward, &arguments),
             }
         }
     })
@@ -258,66 +259,61 @@ impl OnGpu<'_> {
         [q, k, v, dout].map(|matrix| matrix.0)
     }
 
+    /// Sequences and head as arguments.
+    fn shape(&self) -> Shape {
+        let Self { spec, sequences, .. } = self;
+        let keys = sequences.keys.as_ref().expect("uploaded with the offsets");
+        Shape {
+            cu_seqlens: sequences.offsets.value().address().into(),
+            keys: keys.address().into(),
+            dropout: self.dropout(),
+            ld: 3 * spec.hidden(),
+            head_size: spec.head_size,
+            score_scale: spec.scale,
+        }
+    }
+
     /// The gradients of one side, by the kernel that serves.
-    fn gradients(&self, side: Side, dout: DeviceAddress, vectors: &[DeviceAddress]) -> Result<()> {
+    fn gradients(&self, side: Side, dout: DeviceAddress, arguments: AttentionArgs) -> Result<()> {
         let Self { gpu, spec, sequences, .. } = self;
         match self.hopper_backward(side, dout) {
             Some((kernel, maps)) => {
                 let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
-                let maps = maps.map(Argument::TensorMap);
-                gpu.run(&kernel, launch, &self.arguments(&maps, vectors, Some(3 * spec.hidden())))
+                gpu.run(&kernel, launch, &arguments.with_maps_and_dout(maps))
             }
             None => {
                 let step = if side == Side::Queries { Step::Queries } else { Step::Keys };
-                self.run(step, Some(dout), vectors)
+                self.run(step, &AttentionArgs { dout: Some(dout.into()), ..arguments })
             }
         }
     }
 
-    /// `matrices` (or their maps), the sequences, `vectors`, and the numbers.
-    fn arguments(&self, matrices: &[Argument], vectors: &[DeviceAddress], gradient_ld: Option<usize>) -> Vec<Argument> {
-        let Self { spec, sequences, .. } = self;
-        let keys = sequences.keys.as_ref().expect("uploaded with the offsets");
-        let mut arguments = matrices.to_vec();
-        arguments.extend([sequences.offsets.value().address(), keys.address()].map(Argument::from));
-        arguments.extend(vectors.iter().copied().map(Argument::from));
-        arguments.extend(self.dropout().iter().flat_map(dropout_arguments));
-        arguments.extend([size(3 * spec.hidden()), size(spec.head_size), Argument::F32(spec.scale)]);
-        arguments.extend(gradient_ld.map(size));
-        arguments
-    }
-
-    /// One of the kernels but δ's: `dout` follows q, k and v where there is one, `vectors` the sequences.
-    fn run(&self, step: Step, dout: Option<DeviceAddress>, vectors: &[DeviceAddress]) -> Result<()> {
+    /// One of the kernels but δ's, of q, k and v at their addresses.
+    fn run(&self, step: Step, arguments: &AttentionArgs) -> Result<()> {
         let Self { gpu, spec, sequences, .. } = self;
         let kernel = self.kernel(step)?;
-        let matrices: Vec<Argument> = self.parts().into_iter().chain(dout).map(Argument::from).collect();
-        let arguments = self.arguments(&matrices, vectors, dout.map(|_| 3 * spec.hidden()));
-        gpu.run(&kernel, kernel.launch(sequences.count(), sequences.longest, spec.heads), &arguments)
+        let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
+        gpu.run(&kernel, launch, &arguments.with_matrices(self.parts().map(Address::from)))
     }
 
     fn backward(&self, out: &Tensor, lse: &Tensor, dout: &Tensor, dqkv: &mut Tensor, delta: &mut Tensor) -> Result<()> {
         let (h, heads, head_size) = (self.spec.hidden(), self.spec.heads, self.spec.head_size);
         let (tokens, kernel) = (self.sequences.tokens, self.kernel(Step::Delta)?);
-        let arguments: [Argument; 5] = [
-            out.address().into(),
-            dout.address().into(),
-            delta.address_mut().into(),
-            size(tokens * heads),
-            size(head_size),
-        ];
+        let dout_at = dout.address();
+        let [out, dout, lse] = [out.address(), dout_at, lse.address()].map(Address::from);
+        let delta = delta.address_mut().into();
+        let arguments = DeltaArgs { out, dout, delta, rows: tokens * heads, head_size };
         self.gpu.run(&kernel, Flash::delta_launch(tokens, heads), &arguments)?;
-        let [dq, dk, dv] = [0, h, 2 * h].map(|start| dqkv.address_mut().element(start, dqkv.dtype().bytes()));
-        let (lse, delta, dout) = (lse.address(), delta.address(), dout.address());
-        if let Some((kernel, maps)) = self.hopper_short(dout) {
-            let multiprocessors = self.gpu.info().multiprocessors as usize;
-            let launch = kernel.launch(self.sequences.count(), heads, multiprocessors);
-            let mut arguments = self.arguments(&maps.map(Argument::TensorMap), &[lse, delta, dq, dk, dv], Some(3 * h));
-            arguments.push(size(self.sequences.count()));
-            return self.gpu.run(&kernel, launch, &arguments);
+        let [dq, dk, dv] =
+            [0, h, 2 * h].map(|start| Some(dqkv.address_mut().element(start, dqkv.dtype().bytes()).into()));
+        let arguments = AttentionArgs::backward(&self.shape(), lse, delta, 3 * h);
+        if let Some((kernel, maps)) = self.hopper_short(dout_at) {
+            let (count, multiprocessors) = (self.sequences.count(), self.gpu.info().multiprocessors as usize);
+            let arguments = AttentionArgs { dq, dk, dv, sequences: Some(count), ..arguments.with_maps_and_dout(maps) };
+            return self.gpu.run(&kernel, kernel.launch(count, heads, multiprocessors), &arguments);
         }
-        self.gradients(Side::Queries, dout, &[lse, delta, dq])?;
-        self.gradients(Side::Keys, dout, &[lse, delta, dk, dv])
+        self.gradients(Side::Queries, dout_at, AttentionArgs { dq, ..arguments })?;
+        self.gradients(Side::Keys, dout_at, AttentionArgs { dk, dv, ..arguments })
     }
 }
 

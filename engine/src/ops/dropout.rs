@@ -8,17 +8,17 @@
 //! is the same for any number of threads. A fresh mask each step needs a seed that the step is mixed into.
 use super::check;
 use crate::{
-    device::{
-        Device,
-        kernel::{dropout_arguments, size, storage},
-    },
+    device::{Device, kernel::storage},
     dtype::floats,
     error::{EngineError, Result},
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
-    dropout::{Dropout, cuda::Apply},
+    dropout::{
+        Dropout,
+        cuda::{Apply, ApplyArgs},
+    },
     operation::Cost,
 };
 
@@ -58,9 +58,8 @@ pub(super) fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor, y: &mut Ten
         Device::Cuda(gpu) => {
             let kernel = Apply::new(storage(x.dtype()), columns);
             let rows = x.shape().rows_cols().0;
-            let mut arguments = vec![x.address().into(), y.address_mut().into()];
-            arguments.extend(dropout_arguments(dropout));
-            arguments.extend([size(rows), size(columns)]);
+            let (x, y) = (x.address().into(), y.address_mut().into());
+            let arguments = ApplyArgs { x, y, dropout: *dropout, rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }
     })

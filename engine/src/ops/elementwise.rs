@@ -7,10 +7,7 @@
 //! ```
 use super::check;
 use crate::{
-    device::{
-        Device,
-        kernel::{size, storage},
-    },
+    device::{Device, kernel::storage},
     dtype::{DType, Float, floats},
     error::Result,
     tape::{BackwardContext, Op, Tape, Var, moved},
@@ -19,7 +16,10 @@ use crate::{
 use kernels::{
     Cpu,
     elementwise::{self, Keeps, Unary, cuda::Function as Map},
-    gelu::{self, cuda::BiasActivation},
+    gelu::{
+        self,
+        cuda::{BackwardArgs, BiasActivation, ForwardArgs},
+    },
     operation::{self, Cost},
     reduce,
 };
@@ -204,7 +204,8 @@ pub(super) fn activate(
         Device::Cuda(gpu) => {
             let (rows, columns) = x.shape().rows_cols();
             let kernel = BiasActivation::plain(storage(x.dtype()), activation, columns);
-            let arguments = [x.address().into(), y.address_mut().into(), size(rows), size(columns)];
+            let (x, y) = (x.address().into(), y.address_mut().into());
+            let arguments = ForwardArgs { x, bias: None, y, pre: None, rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }
     })
@@ -229,8 +230,8 @@ fn activate_backward(
         Device::Cuda(gpu) => {
             let (rows, columns) = x.shape().rows_cols();
             let kernel = BiasActivation::new(operation::Pass::Backward, storage(x.dtype()), activation, false, columns);
-            let arguments =
-                [x.address().into(), dy.address().into(), dx.address_mut().into(), size(rows), size(columns)];
+            let (pre, dy, dx) = (x.address().into(), dy.address().into(), dx.address_mut().into());
+            let arguments = BackwardArgs { pre, dy, dx, rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }
     })

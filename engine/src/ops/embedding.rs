@@ -9,11 +9,7 @@
 //! Cost: bandwidth. Gradients are added in the order of the tokens, whatever the number of threads.
 use super::check;
 use crate::{
-    device::{
-        Device, Gpu,
-        driver::{Argument, DeviceAddress},
-        kernel::{size, storage},
-    },
+    device::{Device, Gpu, driver::DeviceAddress, kernel::storage},
     dtype::{DType, floats},
     error::{EngineError, Result},
     memory::Arena,
@@ -22,9 +18,10 @@ use crate::{
     tape::{BackwardContext, Op, Tape, Var, moved},
     tensor::Tensor,
 };
+use kernels::arguments::Address;
 use kernels::embedding::{
     self as kernel,
-    cuda::{AddPieces, Gather, Pieces, SumPieces},
+    cuda::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs},
 };
 
 /// Refuses an index beyond the table; in a dry run there is nothing to look at.
@@ -120,8 +117,8 @@ fn gather(
     y: &mut Tensor,
 ) -> Result<()> {
     let tokens = y.len().checked_div(width).unwrap_or(0);
-    let mut arguments: Vec<Argument> = lookups.flatten().map(Argument::from).collect();
-    arguments.extend([y.address_mut().into(), size(tokens), size(width)]);
+    let lookups: Vec<_> = lookups.map(|pair| pair.map(Address::from)).collect();
+    let arguments = GatherArgs::new(&lookups, y.address_mut().into(), tokens, width);
     gpu.run(&kernel, kernel.launch(tokens, width), &arguments)
 }
 
@@ -134,10 +131,11 @@ fn add_rows(gpu: &Gpu, ids: &Var, width: usize, dy: &Tensor, to: DeviceAddress, 
     let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces.count(), width], DType::F32)?;
     let (sum, add) = (SumPieces { dtype: storage(dy.dtype()) }, AddPieces { dtype: storage(dtype) });
     let (order, starts, used, first) = (order?, starts?, used?, first?);
-    let lists = [dy.address(), order.address(), starts.address(), partial.address()].map(Argument::from);
-    gpu.run(&sum, sum.launch(&pieces), &[&lists[..], &[size(width)]].concat())?;
-    let lists = [partial.address(), used.address(), first.address(), to].map(Argument::from);
-    gpu.run(&add, add.launch(&pieces), &[&lists[..], &[size(width)]].concat())
+    let [dout, order, starts, partial] =
+        [dy.address(), order.address(), starts.address(), partial.address()].map(Address::from);
+    gpu.run(&sum, sum.launch(&pieces), &SumPiecesArgs { dout, order, starts, partial, width })?;
+    let (used, first, dtable) = (used.address().into(), first.address().into(), to.into());
+    gpu.run(&add, add.launch(&pieces), &AddPiecesArgs { partial, used, first, dtable, width })
 }
 
 fn upload(gpu: &Gpu, list: &[u32]) -> Result<Tensor> {

@@ -12,8 +12,8 @@ use super::check;
 use crate::{
     device::{
         Device, Gpu,
-        driver::{Argument, DeviceAddress},
-        kernel::{aligned, size, storage},
+        driver::DeviceAddress,
+        kernel::{aligned, storage},
     },
     dtype::{DType, floats},
     error::{EngineError, Result},
@@ -22,7 +22,10 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    layernorm::{self, cuda::LayerNorm as NormKernel},
+    layernorm::{
+        self,
+        cuda::{BackwardArgs, ForwardArgs, LayerNorm as NormKernel},
+    },
     operation::Cost,
 };
 
@@ -83,12 +86,18 @@ impl LayerNorm {
                 let kernel = NormKernel::forward(storage(x.dtype()), residual.is_some(), sum.is_some(), columns);
                 let mut kernel = kernel.ok_or_else(|| too_wide(columns))?;
                 kernel.aligned &= aligned(&[gain, bias]);
-                let mut arguments: Vec<Argument> = vec![x.address().into()];
-                arguments.extend(residual.map(|residual| Argument::from(residual.address())));
-                arguments.extend([gain, bias].map(Argument::from));
-                arguments.extend(sum.map(|sum| Argument::from(sum.address_mut())));
-                arguments.extend([y.address_mut(), stats.address_mut()].map(Argument::from));
-                arguments.extend([size(rows), size(columns), Argument::F32(self.eps)]);
+                let arguments = ForwardArgs {
+                    x: x.address().into(),
+                    residual: residual.map(|residual| residual.address().into()),
+                    gain: gain.into(),
+                    bias: bias.into(),
+                    s: sum.map(|sum| sum.address_mut().into()),
+                    y: y.address_mut().into(),
+                    stats: stats.address_mut().into(),
+                    rows,
+                    columns,
+                    eps: self.eps,
+                };
                 gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
             }
         })
@@ -136,17 +145,17 @@ impl LayerNorm {
                 // [2, groups, H]: the partial sums of dγ, then those of dβ.
                 let dgain = scratch.address_mut();
                 let dbias = dgain.element(groups * columns, 4);
-                let arguments = [
-                    s.address().into(),
-                    stats.address().into(),
-                    gain.into(),
-                    dy.address().into(),
-                    ds.address_mut().into(),
-                    dgain.into(),
-                    dbias.into(),
-                    size(rows),
-                    size(columns),
-                ];
+                let arguments = BackwardArgs {
+                    s: s.address().into(),
+                    stats: stats.address().into(),
+                    gain: gain.into(),
+                    dy: dy.address().into(),
+                    ds: ds.address_mut().into(),
+                    dgain_partial: dgain.into(),
+                    dbias_partial: dbias.into(),
+                    rows,
+                    columns,
+                };
                 let Some(launch) = kernel.launch(rows, columns) else { return Ok(()) };
                 gpu.run(&kernel, Some(launch), &arguments)?;
                 for (partial, at) in [(dgain, at_gain), (dbias, at_bias)] {

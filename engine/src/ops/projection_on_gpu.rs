@@ -11,19 +11,14 @@
 
 use super::linear::Dense;
 use crate::{
-    device::{
-        Gpu,
-        driver::{Argument, DeviceAddress},
-        kernel::{size, storage},
-        product::Operands,
-    },
+    device::{Gpu, driver::DeviceAddress, kernel::storage, product::Operands},
     dtype::DType,
     error::Result,
     tape::Tape,
     tensor::Tensor,
 };
 use kernels::{
-    cross_entropy::cuda::Rows,
+    cross_entropy::cuda::{BackwardArgs, ForwardArgs, Rows, TableArgs},
     gemm::{Epilogue, Gemm},
     operation::Pass,
 };
@@ -155,6 +150,19 @@ impl<'a> ProjectionOnGpu<'a> {
     }
 }
 
+/// Arguments of the forward kernel: losses, norms and predictions are written.
+fn forward_arguments(inputs: [DeviceAddress; 2], outputs: [DeviceAddress; 3], table: TableArgs) -> ForwardArgs {
+    let [logits, labels] = inputs.map(DeviceAddress::into);
+    let [losses, norms, predictions] = outputs.map(DeviceAddress::into);
+    ForwardArgs { logits, labels, losses, norms, predictions, table }
+}
+
+/// Arguments of the backward kernel: logits, labels, norms and the gradients of the losses are read.
+fn backward_arguments(inputs: [DeviceAddress; 4], to: DeviceAddress, table: TableArgs) -> BackwardArgs {
+    let [logits, labels, norms, dlosses] = inputs.map(DeviceAddress::into);
+    BackwardArgs { logits, labels, norms, dlosses, dlogits: to.into(), table }
+}
+
 impl Gpu {
     /// Losses, norms and predictions of rows of logits.
     pub(super) fn cross_entropy(
@@ -167,8 +175,8 @@ impl Gpu {
         classes: usize,
     ) -> Result<()> {
         let kernel = Rows::forward(storage(dtype), classes);
-        let mut arguments: Vec<Argument> = [logits, labels].into_iter().chain(outputs).map(Argument::from).collect();
-        arguments.extend([size(rows), size(classes)]);
+        let table = TableArgs::rows(rows, classes);
+        let arguments = forward_arguments([logits, labels], outputs, table);
         self.run(&kernel, kernel.launch(rows, classes), &arguments)
     }
 
@@ -183,8 +191,7 @@ impl Gpu {
         classes: usize,
     ) -> Result<()> {
         let kernel = Rows::backward(storage(dtype), storage(gradient));
-        let mut arguments: Vec<Argument> = inputs.into_iter().chain([to]).map(Argument::from).collect();
-        arguments.extend([size(rows), size(classes)]);
+        let arguments = backward_arguments(inputs, to, TableArgs::rows(rows, classes));
         self.run(&kernel, kernel.launch(rows, classes), &arguments)
     }
 
@@ -197,9 +204,8 @@ impl Gpu {
         count: usize,
     ) -> Result<()> {
         let kernel = Rows::sequences(Pass::Forward, storage(dtype));
-        let pointers = [logits, labels].into_iter().chain(outputs).chain([offsets]);
-        let mut arguments: Vec<Argument> = pointers.map(Argument::from).collect();
-        arguments.push(size(count));
+        let table = TableArgs::sequences(offsets.into(), count);
+        let arguments = forward_arguments([logits, labels], outputs, table);
         // Forward gives each sequence a block, however long it is.
         self.run(&kernel, kernel.launch(count, 1), &arguments)
     }
@@ -214,8 +220,8 @@ impl Gpu {
         longest: usize,
     ) -> Result<()> {
         let kernel = Rows::sequences(Pass::Backward, storage(dtype));
-        let mut arguments: Vec<Argument> = [logits, labels, norms, dlosses, to, offsets].map(Argument::from).to_vec();
-        arguments.push(size(count));
+        let table = TableArgs::sequences(offsets.into(), count);
+        let arguments = backward_arguments([logits, labels, norms, dlosses], to, table);
         self.run(&kernel, kernel.launch(count, longest), &arguments)
     }
 }

@@ -5,19 +5,19 @@
 //! ```
 use super::check;
 use crate::{
-    device::{
-        Device, Gpu,
-        driver::Argument,
-        kernel::{size, storage},
-    },
+    device::{Device, kernel::storage},
     dtype::floats,
     error::{EngineError, Result},
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
+    arguments::Address,
     operation::{self, Cost},
-    softmax::{self as kernel, cuda::Softmax as SoftmaxKernel},
+    softmax::{
+        self as kernel,
+        cuda::{BackwardArgs, ForwardArgs, Softmax as SoftmaxKernel},
+    },
 };
 
 fn cost(x: &Tensor, streams: usize) -> Cost {
@@ -41,19 +41,15 @@ pub fn softmax(tape: &Tape<'_>, x: &Var) -> Result<Var> {
             floats!(dtype, X => kernel::forward(cpu, cols, input.slice::<X>(), y.slice_mut::<X>()));
             Ok(())
         }
-        Device::Cuda(gpu) => run_on(gpu, operation::Pass::Forward, &[input], &mut y),
+        Device::Cuda(gpu) => {
+            let (rows, columns) = y.shape().rows_cols();
+            let kernel = SoftmaxKernel::new(operation::Pass::Forward, storage(dtype), columns);
+            let arguments = ForwardArgs { x: input.address().into(), y: y.address_mut().into(), rows, columns };
+            gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
+        }
     })?;
     let saved = y.clone();
     tape.record(&[x], y, || Softmax { y: saved })
-}
-
-/// The kernel of the GPU: of x, or of y and dy.
-fn run_on(gpu: &Gpu, pass: operation::Pass, inputs: &[&Tensor], out: &mut Tensor) -> Result<()> {
-    let (rows, columns) = out.shape().rows_cols();
-    let kernel = SoftmaxKernel::new(pass, storage(out.dtype()), columns);
-    let mut arguments: Vec<Argument> = inputs.iter().map(|input| input.address().into()).collect();
-    arguments.extend([out.address_mut().into(), size(rows), size(columns)]);
-    gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
 }
 
 struct Softmax {
@@ -74,7 +70,12 @@ impl Op for Softmax {
                 });
                 Ok(())
             }
-            Device::Cuda(gpu) => run_on(gpu, operation::Pass::Backward, &[&self.y, &dy], &mut dx),
+            Device::Cuda(gpu) => {
+                let (rows, columns) = dx.shape().rows_cols();
+                let kernel = SoftmaxKernel::new(operation::Pass::Backward, storage(dx.dtype()), columns);
+                let [y, dy, dx] = [self.y.address(), dy.address(), dx.address_mut()].map(Address::from);
+                gpu.run(&kernel, kernel.launch(rows, columns), &BackwardArgs { y, dy, dx, rows, columns })
+            }
         })?;
         ctx.accumulate_grad(0, dx)
     }

@@ -12,19 +12,19 @@
 //!
 //! Cost: bandwidth, 7 floats read or written a parameter (LAMB twice that).
 use crate::{
-    device::{
-        Device, Gpu,
-        driver::{Argument, DeviceAddress},
-    },
+    device::{Device, Gpu},
     dtype::DType,
     error::{EngineError, Result},
     memory::Arena,
     param::{Gradients, ParamInfo, ParamStore},
     tensor::Tensor,
 };
-use kernels::optimizer::{
-    self as kernel, Segment, Step,
-    cuda::{Blocks, Update},
+use kernels::{
+    arguments::Address,
+    optimizer::{
+        self as kernel, Segment, Step,
+        cuda::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update},
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -185,25 +185,27 @@ impl Optimizer {
             None => on_gpu.insert(OnGpu::new(gpu, segments)?),
         };
         on_gpu.step.copy_from(&kernel::cuda::step_values(adam, &step))?;
-        let hyper = kernel::cuda::hyper_values(adam).map(Argument::F32);
-        let (gradients, m, v) = (gradients.tensor().address(), m.address_mut(), v.address_mut());
+        let hyper = Hyper::new(adam);
+        let [grads, m, v] = [gradients.tensor().address(), m.address_mut(), v.address_mut()].map(Address::from);
         params.change_on_gpu(gpu, |values| {
-            let (values, OnGpu { cut, blocks, tensors, step, norms, ratios }) = (values.address_mut(), on_gpu);
-            let (blocks, step, ratios) = (blocks.address(), step.address(), ratios.address_mut());
-            let run = |update: Update, addresses: &[DeviceAddress], numbers: &[Argument]| {
-                let arguments: Vec<Argument> =
-                    addresses.iter().copied().map(Argument::from).chain(numbers.iter().copied()).collect();
-                gpu.run(&update, update.launch(cut), &arguments)
-            };
+            let (params, OnGpu { cut, blocks, tensors, step, norms, ratios }) = (values.address_mut().into(), on_gpu);
+            let [blocks, step, ratios] = [blocks.address(), step.address(), ratios.address_mut()].map(Address::from);
             match kind {
                 OptimizerKind::AdamW => {
-                    run(Update::AdamW { half: false }, &[blocks, step, gradients, values, m, v], &hyper)
+                    let update = Update::AdamW { half: false };
+                    let arguments = AdamWArgs { blocks, step, grads, params, m, v, half: None, hyper };
+                    gpu.run(&update, update.launch(cut), &arguments)
                 }
                 OptimizerKind::Lamb => {
-                    let norms = norms.address_mut();
-                    run(Update::Moments, &[blocks, step, gradients, values, m, v, norms], &hyper)?;
-                    run(Update::Ratios, &[tensors.address(), norms, ratios], &[])?;
-                    run(Update::Apply { half: false }, &[blocks, step, values, m, v, ratios], &hyper[4..])
+                    let (norms, tensors) = (norms.address_mut().into(), tensors.address().into());
+                    let arguments = MomentsArgs { blocks, step, grads, params, m, v, norms, hyper };
+                    gpu.run(&Update::Moments, Update::Moments.launch(cut), &arguments)?;
+                    let arguments = RatiosArgs { tensors, norms, ratios };
+                    gpu.run(&Update::Ratios, Update::Ratios.launch(cut), &arguments)?;
+                    let update = Update::Apply { half: false };
+                    let hyper = hyper.without_moments();
+                    let arguments = ApplyArgs { blocks, step, params, m, v, ratios, half: None, hyper };
+                    gpu.run(&update, update.launch(cut), &arguments)
                 }
             }
         })?;

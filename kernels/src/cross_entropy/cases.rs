@@ -1,6 +1,6 @@
 //! The row of the cross-entropy loss in the table of operations: its sizes, its cost, its check against f64.
 
-use super::cuda::Rows;
+use super::cuda::{BackwardArgs, ForwardArgs, Rows, TableArgs};
 use super::reference::{equal, ranges};
 use super::{IGNORED, Projection, backward, forward, reference, rows_backward, rows_forward, scratch_len};
 use super::{sequences_backward, sequences_forward};
@@ -121,22 +121,13 @@ impl<X: Element> Given<'_, X> {
         }
     }
 
-    /// The last arguments of a kernel, and its launch.
-    fn run(
-        &self,
-        kernel: &Rows,
-        gpu: &GpuRunner<'_>,
-        device: &mut Device<'_>,
-        approximation: Approximation,
-    ) -> Result<(), String> {
-        let (rows, classes) = (self.labels.len(), self.classes());
-        if self.case.variant == "sequences" {
-            device.input("offsets", self.offsets);
-            device.integers([rows]);
-        } else {
-            device.integers([rows, classes]);
+    /// The rows as arguments.
+    fn table(&self, device: &mut Device<'_>) -> TableArgs {
+        let rows = self.labels.len();
+        match self.case.variant.as_str() {
+            "sequences" => TableArgs::sequences(device.buffer("offsets", self.offsets), rows),
+            _ => TableArgs::rows(rows, self.classes()),
         }
-        device.run(&kernel.program(gpu.sm()), kernel.launch(rows, classes), approximation)
     }
 
     /// [`rows_forward`] or [`sequences_forward`].
@@ -154,14 +145,19 @@ impl<X: Element> Given<'_, X> {
             On::Cpu(cpu) => rows_forward(cpu, self.case.dim("V"), logits, labels, losses, norms, predictions),
             On::Gpu(gpu) => {
                 let (kernel, mut device) = (self.kernel(X::DTYPE), gpu.device());
-                device.input("logits", logits);
-                device.input("labels", labels);
-                let (l, n) = (device.output::<f32>("losses", losses.len()), device.output::<f32>("norms", norms.len()));
-                let p = device.output::<u32>("predictions", predictions.len());
-                self.run(&kernel, gpu, &mut device, approximation)?;
-                losses.copy_from_slice(&device.read(l)?);
-                norms.copy_from_slice(&device.read(n)?);
-                predictions.copy_from_slice(&device.read(p)?);
+                let arguments = ForwardArgs {
+                    logits: device.buffer("logits", logits),
+                    labels: device.buffer("labels", labels),
+                    losses: device.unwritten::<f32>("losses", losses.len()),
+                    norms: device.unwritten::<f32>("norms", norms.len()),
+                    predictions: device.unwritten::<u32>("predictions", predictions.len()),
+                    table: self.table(&mut device),
+                };
+                let launch = kernel.launch(labels.len(), self.classes());
+                device.start(&kernel.program(gpu.sm()), launch, &arguments, approximation)?;
+                losses.copy_from_slice(&device.read(arguments.losses)?);
+                norms.copy_from_slice(&device.read(arguments.norms)?);
+                predictions.copy_from_slice(&device.read(arguments.predictions)?);
             }
         }
         Ok(())
@@ -176,13 +172,17 @@ impl<X: Element> Given<'_, X> {
         dlogits: &mut [Y],
     ) -> Result<(), String> {
         let (kernel, mut device) = (self.kernel(Y::DTYPE), gpu.device());
-        device.input("logits", self.logits);
-        device.input("labels", self.labels);
-        device.input("norms", norms);
-        device.input("dlosses", dlosses);
-        let out = device.output::<Y>("dlogits", dlogits.len());
-        self.run(&kernel, gpu, &mut device, approximation)?;
-        dlogits.copy_from_slice(&device.read(out)?);
+        let arguments = BackwardArgs {
+            logits: device.buffer("logits", self.logits),
+            labels: device.buffer("labels", self.labels),
+            norms: device.buffer("norms", norms),
+            dlosses: device.buffer("dlosses", dlosses),
+            dlogits: device.unwritten::<Y>("dlogits", dlogits.len()),
+            table: self.table(&mut device),
+        };
+        let launch = kernel.launch(self.labels.len(), self.classes());
+        device.start(&kernel.program(gpu.sm()), launch, &arguments, approximation)?;
+        dlogits.copy_from_slice(&device.read(arguments.dlogits)?);
         Ok(())
     }
 }

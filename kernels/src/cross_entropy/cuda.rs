@@ -31,6 +31,7 @@
 //!
 //! Limits: rows · classes < 2³²; no sequence is empty.
 
+use crate::arguments::{Address, Load, arguments};
 use crate::operation::{DType, Name, Pass, Program};
 use ptx::{
     Compare, Entry, F32, Fold, Global, Lane, Launch, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage,
@@ -51,6 +52,66 @@ pub enum Extent {
     Classes,
     /// Row b from offsets\[b\] to offsets\[b + 1\].
     Offsets,
+}
+
+arguments! {
+    /// Rows of logits: [`TableArgs::rows`] or [`TableArgs::sequences`].
+    TableArgs, declared as TableParams {
+        /// [rows + 1] u32: first logit of each sequence, then the end of the last.
+        offsets: Option<Address>,
+        /// Rows, or sequences.
+        rows: usize,
+        /// Logits of a row, without offsets.
+        classes: Option<usize>,
+    }
+}
+
+impl TableArgs {
+    /// Rows of `classes` logits.
+    pub fn rows(rows: usize, classes: usize) -> Self {
+        Self { offsets: None, rows, classes: Some(classes) }
+    }
+
+    /// Sequences between `offsets`.
+    pub fn sequences(offsets: Address, count: usize) -> Self {
+        Self { offsets: Some(offsets), rows: count, classes: None }
+    }
+}
+
+arguments! {
+    /// Arguments of the forward pass.
+    ForwardArgs, declared as ForwardParams {
+        /// The rows of `table`.
+        logits: Address,
+        /// [rows] u32
+        labels: Address,
+        /// [rows] f32
+        losses: Address,
+        /// [rows, 2] f32: greatest logit, 1 / Σ exp.
+        norms: Address,
+        /// [rows] u32
+        predictions: Address,
+        /// Rows of logits.
+        table: TableArgs,
+    }
+}
+
+arguments! {
+    /// Arguments of the backward pass.
+    BackwardArgs, declared as BackwardParams {
+        /// The rows of `table`.
+        logits: Address,
+        /// [rows] u32
+        labels: Address,
+        /// [rows, 2] f32, of forward
+        norms: Address,
+        /// [rows] f32
+        dlosses: Address,
+        /// Like the logits; may be the logits.
+        dlogits: Address,
+        /// Rows of logits.
+        table: TableArgs,
+    }
 }
 
 /// One specialization of the loss of rows.
@@ -148,23 +209,28 @@ impl Rows {
     }
 
     /// The parameters behind the others.
-    fn table(&self, k: &Entry) -> Table {
-        match self.extent {
-            Extent::Classes => {
-                let (rows, classes) = (k.load_param("rows"), k.load_param("classes"));
-                Table { rows, place: Place::Classes(classes) }
-            }
-            Extent::Offsets => {
-                let offsets = k.load_pointer("offsets");
-                Table { rows: k.load_param("rows"), place: Place::Offsets(offsets) }
-            }
-        }
+    fn table(k: &Entry, params: &TableParams) -> Table {
+        let TableParams { offsets, rows, classes } = params;
+        let offsets = offsets.load(k);
+        let rows = rows.load(k);
+        let place = match offsets {
+            Some(offsets) => Place::Offsets(offsets),
+            None => Place::Classes(classes.load(k).expect("rows have offsets or classes")),
+        };
+        Table { rows, place }
+    }
+
+    /// True if the kernel has the parameter `name`.
+    fn has(&self, name: &str) -> bool {
+        (self.extent == Extent::Offsets) == (name == "offsets")
     }
 
     fn write_forward(&self, k: &Entry) {
+        let params = ForwardArgs::declare(k, &|name| self.has(name));
+        let ForwardParams { logits, labels, losses, norms, predictions, .. } = &params;
         let [logits, labels, losses, norms, predictions] =
-            ["logits", "labels", "losses", "norms", "predictions"].map(|name| k.load_pointer(name));
-        let table = self.table(k);
+            [logits, labels, losses, norms, predictions].map(|param| param.load(k));
+        let table = Self::table(k, &params.table);
         let storage = Storage::from(self.dtype);
         let team = Team::find(k, self.warps);
         let row = k.mad_lo(k.special(Special::CtaidX), self.rows_at_once(), team.within);
@@ -203,9 +269,11 @@ impl Rows {
     }
 
     fn write_backward(&self, k: &Entry) {
+        let params = BackwardArgs::declare(k, &|name| self.has(name));
+        let BackwardParams { logits, labels, norms, dlosses, dlogits, .. } = &params;
         let [logits, labels, norms, dlosses, dlogits] =
-            ["logits", "labels", "norms", "dlosses", "dlogits"].map(|name| k.load_pointer(name));
-        let table = self.table(k);
+            [logits, labels, norms, dlosses, dlogits].map(|param| param.load(k));
+        let table = Self::table(k, &params.table);
         let (from, to) = (Storage::from(self.dtype), Storage::from(self.gradient));
         let class = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
         let each_row = |of: &dyn Fn(Reg<U32>)| {

@@ -1,6 +1,10 @@
 //! The row of dropout in the table of operations: its sizes, its cost, its check against f64.
 
-use super::{Dropout, apply, cuda::Apply, reference};
+use super::{
+    Dropout, apply,
+    cuda::{Apply, ApplyArgs},
+    reference,
+};
 use crate::check::{Guarded, On, on_runner, store, uniform, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::runner::{GpuRunner, Runner};
@@ -75,11 +79,9 @@ fn simulate<X: Element>(case: &Case, gpu: &GpuRunner<'_>, x: &[X], y: &mut [X]) 
     let (rows, columns) = (case.dim("T"), case.dim("F"));
     let kernel = Apply::new(X::DTYPE, columns);
     let mut device = gpu.device();
-    device.input("x", x);
-    let output = device.output::<X>("y", y.len());
-    let (words, scale) = DROPOUT.cuda_arguments();
-    device.integers(words.map(|word| word as usize)).float(scale).integers([rows, columns]);
-    device.run(&kernel.program(gpu.sm()), kernel.launch(rows, columns), Approximation::Exact)?;
+    let (from, output) = (device.buffer("x", x), device.unwritten::<X>("y", y.len()));
+    let arguments = ApplyArgs { x: from, y: output, dropout: DROPOUT, rows, columns };
+    device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
     y.copy_from_slice(&device.read(output)?);
     Ok(())
 }

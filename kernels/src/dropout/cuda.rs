@@ -28,6 +28,7 @@
 //! Limits: T < 2³², F < 2³⁰.
 
 use super::{BLOCK, Dropout};
+use crate::arguments::{Address, Argument, Load, Value, all, arguments};
 use crate::operation::{DType, Name, Program};
 use ptx::{Compare, Entry, F32, Launch, Module, Param, PhiloxKey, Pred, Read, Reg, Sm, Special, Storage, U32};
 
@@ -58,11 +59,33 @@ pub struct Mask {
 #[derive(Clone, Copy, Debug)]
 pub struct Multipliers([[Reg<F32>; 4]; 8]);
 
-impl Dropout {
-    /// The arguments for [`MaskParams`] in their order: five integers, then the scale.
-    pub fn cuda_arguments(self) -> ([u32; 5], f32) {
+/// Five words and the scale.
+impl Argument for Dropout {
+    type Param = MaskParams;
+    fn declare(k: &Entry, _: &str, _: &dyn Fn(&str) -> bool) -> MaskParams {
+        MaskParams::declare(k)
+    }
+    fn push(&self, values: &mut Vec<Value>) {
         let [low, high] = self.key();
-        ([low, high, self.site as u32, (self.site >> 32) as u32, self.threshold()], self.scale())
+        let words = [low, high, self.site as u32, (self.site >> 32) as u32, self.threshold()];
+        values.extend(words.map(Value::U32));
+        values.push(Value::F32(self.scale()));
+    }
+}
+
+arguments! {
+    /// Arguments of [`Apply`].
+    ApplyArgs, declared as ApplyParams {
+        /// [T, F]
+        x: Address,
+        /// [T, F]; may be x.
+        y: Address,
+        /// The mask.
+        dropout: Dropout,
+        /// T
+        rows: usize,
+        /// F
+        columns: usize,
     }
 }
 
@@ -177,9 +200,9 @@ impl Apply {
 
     fn body(&self, k: &Entry) {
         k.maxnreg(self.registers());
-        let (x, y) = (k.load_pointer("x"), k.load_pointer("y"));
-        let mask = MaskParams::declare(k).load(k);
-        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+        let params = ApplyArgs::declare(k, &all);
+        let (x, y, mask) = (params.x.load(k), params.y.load(k), params.dropout.load(k));
+        let (rows, columns) = (params.rows.load(k), params.columns.load(k));
         let storage = Storage::from(self.dtype);
         k.comment("columns first .. first + 8 of each quarter of a block of 64");
         let (thread, down) = (k.special(Special::TidX), THREADS / self.across);

@@ -1,6 +1,6 @@
 //! The row of element-wise operations in the table of operations: their sizes, their cost, their check against f64.
 
-use super::cuda::{Function, Map, Part, Transpose};
+use super::cuda::{Function, Map, MapArgs, Part, PartArgs, Transpose, TransposeArgs};
 use super::{Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, reference, scale, transpose};
 use super::{unary_backward, unary_forward};
 use crate::check::{Guarded, On, Real, greatest_error, on_runner, store, uniform, widen, within_error};
@@ -134,18 +134,14 @@ pub(super) fn simulate<X: Element, Y: Element>(
 ) -> Result<(), String> {
     let kernel = Map::new(function, X::DTYPE, Y::DTYPE, rows, columns);
     let mut device = gpu.device();
-    for operand in operands {
-        device.input("operand", operand);
-    }
+    let inputs: Vec<_> = operands.iter().map(|operand| device.buffer("operand", operand)).collect();
     let out = match function {
-        Function::AddAssign | Function::AddScaled => device.input("y", y),
-        _ => device.output::<Y>("y", y.len()),
+        Function::AddAssign | Function::AddScaled => device.buffer("y", y),
+        _ => device.unwritten::<Y>("y", y.len()),
     };
-    if matches!(function, Function::Scale | Function::Repeat | Function::AddScaled) {
-        device.float(FACTOR);
-    }
-    device.integers([rows, columns]);
-    device.run(&kernel.program(gpu.sm()), kernel.launch(rows, columns), approximation)?;
+    let has_factor = matches!(function, Function::Scale | Function::Repeat | Function::AddScaled);
+    let arguments = MapArgs::new(function, &inputs, out, has_factor.then_some(FACTOR), [rows, columns]);
+    device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, approximation)?;
     y.copy_from_slice(&device.read(out)?);
     Ok(())
 }
@@ -226,10 +222,10 @@ fn check_move<X: Element, Y: Element>(
         }
         (On::Gpu(gpu), None) => {
             let (kernel, mut device) = (Transpose { dtype: X::DTYPE }, gpu.device());
-            device.input("x", &x);
-            let out = device.output::<Y>("y", y.len());
-            device.integers([shape.0, shape.1]);
-            device.run(&kernel.program(gpu.sm()), kernel.launch(shape.0, shape.1), Approximation::Exact)?;
+            let out = device.unwritten::<Y>("y", y.len());
+            let (rows, columns) = shape;
+            let arguments = TransposeArgs { x: device.buffer("x", &x), y: out, rows, columns };
+            device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
             y.copy_from_slice(&device.read(out)?);
         }
     }
@@ -246,10 +242,16 @@ fn check_part<X: Element>(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, Strin
         let (x, before) = (uniform::<X>(1, rows * length[0], 2.0), uniform::<X>(2, rows * length[1], 2.0));
         let kernel = Part::new(X::DTYPE, &[columns, first[0], first[1], length[0], length[1]], true);
         let mut device = gpu.device();
-        device.input_from("x", &x, first[0].min(x.len()));
-        let out = device.input_from("y", &before, first[1].min(before.len()));
-        device.integers([rows, columns, length[0], length[1]]);
-        device.run(&kernel.program(gpu.sm()), kernel.launch(rows, columns), Approximation::Exact)?;
+        let (from, out) = (device.buffer("x", &x), device.buffer("y", &before));
+        let arguments = PartArgs {
+            x: from.plus(first[0].min(x.len()) * size_of::<X>()),
+            y: out.plus(first[1].min(before.len()) * size_of::<X>()),
+            rows,
+            columns,
+            x_row: length[0],
+            y_row: length[1],
+        };
+        device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
         let y: Vec<X> = device.read(out)?;
         let mut expected = before.clone();
         for (to, from) in expected.chunks_mut(length[1]).zip(x.chunks(length[0])) {

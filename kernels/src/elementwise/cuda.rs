@@ -19,6 +19,7 @@
 //! Limits: T·F < 2³²; the division is correctly rounded, elementary functions as in `ptx::functions`.
 
 use super::{Binary, Broadcast, Unary};
+use crate::arguments::{Address, Load, all, arguments};
 use crate::operation::{DType, Name, Program};
 use ptx::{Compare, Entry, F32, Global, Launch, Module, Precision, Ptr, Read, Reg, Sm, Special, Storage, U32};
 
@@ -132,16 +133,11 @@ impl Map {
     }
 
     fn body(&self, k: &Entry) {
-        let names: &[&str] = match self.function {
-            Function::Binary(..) => &["a", "b"],
-            Function::UnaryBackward(_) => &["kept", "dy"],
-            _ => &["x"],
-        };
-        let inputs: Vec<Ptr<Global>> = names.iter().map(|name| k.load_pointer(name)).collect();
-        let y = k.load_pointer("y");
-        let has_factor = matches!(self.function, Function::Scale | Function::Repeat | Function::AddScaled);
-        let factor = has_factor.then(|| k.load_param::<F32>("factor"));
-        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+        let params = MapArgs::declare(k, &|name| self.function.has(name));
+        let MapParams { x, a, b, kept, dy, .. } = &params;
+        let inputs: Vec<Ptr<Global>> = [x, a, b, kept, dy].into_iter().flatten().map(|input| input.load(k)).collect();
+        let (y, factor) = (params.y.load(k), params.factor.load(k));
+        let (rows, columns) = (params.rows.load(k), params.columns.load(k));
         let (from, to) = (Storage::from(self.from), Storage::from(self.to));
         let thread = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
         let i = k.mul_lo(thread, self.vector);
@@ -259,8 +255,9 @@ impl Transpose {
 
     fn body(&self, k: &Entry) {
         const ROWS: u32 = THREADS / TILE;
-        let (x, y) = (k.load_pointer("x"), k.load_pointer("y"));
-        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+        let params = TransposeArgs::declare(k, &all);
+        let (x, y) = (params.x.load(k), params.y.load(k));
+        let (rows, columns) = (params.rows.load(k), params.columns.load(k));
         let size = self.dtype.bytes() as u32;
         let tile = k.shared_array("tile", TILE * (TILE + 1) * 4, 4);
         let thread = k.special(Special::TidX);
@@ -337,8 +334,10 @@ impl Part {
     }
 
     fn body(&self, k: &Entry) {
-        let [x, y] = ["x", "y"].map(|name| k.load_pointer(name));
-        let [rows, columns, x_row, y_row] = ["rows", "columns", "x_row", "y_row"].map(|name| k.load_param::<U32>(name));
+        let params = PartArgs::declare(k, &all);
+        let [x, y] = [&params.x, &params.y].map(|matrix| matrix.load(k));
+        let [rows, columns, x_row, y_row] =
+            [&params.rows, &params.columns, &params.x_row, &params.y_row].map(|size| size.load(k));
         let storage = Storage::from(self.dtype);
         let thread = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
         let i = k.mul_lo(thread, self.vector);
@@ -348,5 +347,96 @@ impl Part {
             let values = k.load_numbers(storage, at(x, x_row), self.vector, Read::Mutable);
             k.store_numbers(storage, at(y, y_row), &values);
         });
+    }
+}
+
+arguments! {
+    /// Arguments of [`Map`]: the inputs of its [`Function`], the others `None` ([`MapArgs::new`]).
+    MapArgs, declared as MapParams {
+        /// Input of a function of one operand.
+        x: Option<Address>,
+        /// Left operand of [`Function::Binary`].
+        a: Option<Address>,
+        /// Right operand of [`Function::Binary`].
+        b: Option<Address>,
+        /// What forward kept, of [`Function::UnaryBackward`].
+        kept: Option<Address>,
+        /// Gradient, of [`Function::UnaryBackward`].
+        dy: Option<Address>,
+        /// [rows, columns]; the sum of [`Function::AddAssign`] and [`Function::AddScaled`].
+        y: Address,
+        /// Factor of [`Function::Scale`], [`Function::Repeat`] and [`Function::AddScaled`].
+        factor: Option<f32>,
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        columns: usize,
+    }
+}
+
+impl MapArgs {
+    /// Arguments of `function` on `inputs`, in the order of the function's operands.
+    ///
+    /// # Panics
+    /// If the function has another number of inputs, or the factor is missing or one too many.
+    pub fn new(
+        function: Function,
+        inputs: &[Address],
+        y: Address,
+        factor: Option<f32>,
+        [rows, columns]: [usize; 2],
+    ) -> Self {
+        let mut inputs = inputs.iter().copied();
+        let mut next = |name: &str| {
+            function.has(name).then(|| inputs.next().unwrap_or_else(|| panic!("{function:?} has an input {name}")))
+        };
+        let [x, a, b, kept, dy] = ["x", "a", "b", "kept", "dy"].map(&mut next);
+        assert!(inputs.next().is_none(), "{function:?} has fewer inputs");
+        assert_eq!(factor.is_some(), function.has("factor"), "{function:?}: factor");
+        Self { x, a, b, kept, dy, y, factor, rows, columns }
+    }
+}
+
+impl Function {
+    /// True if [`Map`] has the parameter `name` for this function.
+    fn has(self, name: &str) -> bool {
+        match (self, name) {
+            (Function::Binary(..), _) => matches!(name, "a" | "b"),
+            (Function::UnaryBackward(_), _) => matches!(name, "kept" | "dy"),
+            (Function::Scale | Function::Repeat | Function::AddScaled, "factor") => true,
+            _ => name == "x",
+        }
+    }
+}
+
+arguments! {
+    /// Arguments of [`Transpose`].
+    TransposeArgs, declared as TransposeParams {
+        /// [rows, columns]
+        x: Address,
+        /// [columns, rows]
+        y: Address,
+        /// Rows of x.
+        rows: usize,
+        /// Columns of x.
+        columns: usize,
+    }
+}
+
+arguments! {
+    /// Arguments of [`Part`].
+    PartArgs, declared as PartParams {
+        /// First element to copy, in rows of `x_row` elements.
+        x: Address,
+        /// Destination of the first element, in rows of `y_row` elements.
+        y: Address,
+        /// Rows.
+        rows: usize,
+        /// Columns to copy.
+        columns: usize,
+        /// Elements of a row of x.
+        x_row: usize,
+        /// Elements of a row of y.
+        y_row: usize,
     }
 }

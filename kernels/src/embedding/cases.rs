@@ -1,6 +1,6 @@
 //! The row of embedding in the table of operations: its sizes, its cost, its check against f64.
 
-use super::cuda::{AddPieces, Gather, Pieces, SumPieces};
+use super::cuda::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs};
 use super::{Lookup, backward, backward_scratch_len, forward, reference};
 use crate::check::{Guarded, On, on_runner, store, uniform, widen};
 use crate::num::philox::Stream;
@@ -92,14 +92,11 @@ fn simulate_forward<X: Element, Y: Element>(
     out: &mut [Y],
 ) -> Result<(), String> {
     let mut device = gpu.device();
-    for (ids, table) in lookups {
-        device.input("ids", ids);
-        device.input("table", table);
-    }
-    let buffer = device.output::<Y>("out", out.len());
-    let tokens = lookups[0].0.len();
-    device.integers([tokens, width]);
-    device.run(&kernel.program(gpu.sm()), kernel.launch(tokens, width), Approximation::Exact)?;
+    let pairs: Vec<_> =
+        lookups.iter().map(|(ids, table)| [device.buffer("ids", ids), device.buffer("table", table)]).collect();
+    let (buffer, tokens) = (device.unwritten::<Y>("out", out.len()), lookups[0].0.len());
+    let arguments = GatherArgs::new(&pairs, buffer, tokens, width);
+    device.start(&kernel.program(gpu.sm()), kernel.launch(tokens, width), &arguments, Approximation::Exact)?;
     out.copy_from_slice(&device.read(buffer)?);
     Ok(())
 }
@@ -115,16 +112,24 @@ fn simulate_backward<X: Element, Y: Element>(
     let (pieces, mut device) = (Pieces::new(ids), gpu.device());
     let (sum, add) = (SumPieces { dtype: X::DTYPE }, AddPieces { dtype: Y::DTYPE });
     let run = Approximation::Exact;
-    device.input("dout", dout);
-    device.input("order", &pieces.order);
-    device.input("starts", &pieces.starts);
-    let partial = device.output::<f32>("partial", pieces.count() * width);
-    device.integers([width]).run(&sum.program(gpu.sm()), sum.launch(&pieces), run)?;
-    device.pointer(partial);
-    device.input("used", &pieces.used);
-    device.input("first", &pieces.first);
-    let table = device.input("dtable", dtable);
-    device.integers([width]).run(&add.program(gpu.sm()), add.launch(&pieces), run)?;
+    let partial = device.unwritten::<f32>("partial", pieces.count() * width);
+    let arguments = SumPiecesArgs {
+        dout: device.buffer("dout", dout),
+        order: device.buffer("order", &pieces.order),
+        starts: device.buffer("starts", &pieces.starts),
+        partial,
+        width,
+    };
+    device.start(&sum.program(gpu.sm()), sum.launch(&pieces), &arguments, run)?;
+    let table = device.buffer("dtable", dtable);
+    let arguments = AddPiecesArgs {
+        partial,
+        used: device.buffer("used", &pieces.used),
+        first: device.buffer("first", &pieces.first),
+        dtable: table,
+        width,
+    };
+    device.start(&add.program(gpu.sm()), add.launch(&pieces), &arguments, run)?;
     dtable.copy_from_slice(&device.read(table)?);
     Ok(())
 }

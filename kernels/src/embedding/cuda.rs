@@ -19,6 +19,7 @@
 //! Bound by memory: gather T·E·(N + 1) numbers, backward T·E read, at most T·E written and read as pieces, and every used
 //! row of the table read and written. Limits: T·E < 2³².
 
+use crate::arguments::{Address, Load, all, arguments};
 use crate::operation::{DType, Name, Pass, Program};
 use ptx::{Entry, F32, Launch, Module, Read, Sm, Special, Storage, U32};
 
@@ -144,11 +145,14 @@ impl Gather {
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         program(self.name(sm), sm, 40, |k| {
-            let pairs = (0..self.tables).map(|i| [format!("ids_{i}"), format!("table_{i}")]);
-            let lookups: Vec<_> = pairs.map(|pair| pair.map(|name| k.load_pointer(&name))).collect();
-            let (out, storage, of_table) =
-                (k.load_pointer("out"), Storage::from(self.dtype), Storage::from(self.table));
-            let (tokens, width) = (k.load_param::<U32>("tokens"), k.load_param::<U32>("width"));
+            let tables = self.tables;
+            let params = GatherArgs::declare(k, &|name| if name.ends_with("_1") { tables > 1 } else { tables > 2 });
+            let GatherParams { ids_0, table_0, ids_1, table_1, ids_2, table_2, .. } = &params;
+            let pairs = [Some(ids_0).zip(Some(table_0)), ids_1.as_ref().zip(table_1.as_ref())];
+            let pairs = pairs.into_iter().chain([ids_2.as_ref().zip(table_2.as_ref())]).flatten();
+            let lookups: Vec<_> = pairs.map(|(ids, table)| [ids.load(k), table.load(k)]).collect();
+            let (out, storage, of_table) = (params.out.load(k), Storage::from(self.dtype), Storage::from(self.table));
+            let (tokens, width) = (params.tokens.load(k), params.width.load(k));
             let i = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
             k.if_(k.lt(i, k.mul_lo(tokens, width)), || {
                 let token = k.div_u32(i, width);
@@ -180,9 +184,10 @@ impl SumPieces {
     pub fn program(&self, sm: Sm) -> Program {
         const AT_ONCE: u32 = 8;
         program(self.name(sm), sm, 64, |k| {
+            let params = SumPiecesArgs::declare(k, &all);
             let [dout, order, starts, partial] =
-                ["dout", "order", "starts", "partial"].map(|name| k.load_pointer(name));
-            let (width, storage) = (k.load_param::<U32>("width"), Storage::from(self.dtype));
+                [&params.dout, &params.order, &params.starts, &params.partial].map(|param| param.load(k));
+            let (width, storage) = (params.width.load(k), Storage::from(self.dtype));
             let piece = k.special(Special::CtaidX);
             let range = k.index(starts, piece, 4u32);
             let ([begin], [end]) = (k.ld::<U32, 1>(range.at(0)), k.ld::<U32, 1>(range.at(4)));
@@ -226,9 +231,10 @@ impl AddPieces {
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         program(self.name(sm), sm, 40, |k| {
+            let params = AddPiecesArgs::declare(k, &all);
             let [partial, used, first, dtable] =
-                ["partial", "used", "first", "dtable"].map(|name| k.load_pointer(name));
-            let (width, storage) = (k.load_param::<U32>("width"), Storage::from(self.dtype));
+                [&params.partial, &params.used, &params.first, &params.dtable].map(|param| param.load(k));
+            let (width, storage) = (params.width.load(k), Storage::from(self.dtype));
             let i = k.special(Special::CtaidX);
             let [id] = k.ld::<U32, 1>(k.index(used, i, 4u32).at(0));
             let range = k.index(first, i, 4u32);
@@ -246,5 +252,74 @@ impl AddPieces {
                 k.store_numbers(storage, to, &[sum]);
             });
         })
+    }
+}
+
+arguments! {
+    /// Arguments of [`Gather`]: a pair of ids and table for each term of the sum.
+    GatherArgs, declared as GatherParams {
+        /// [T] u32
+        ids_0: Address,
+        /// [V, E]
+        table_0: Address,
+        /// [T] u32
+        ids_1: Option<Address>,
+        /// [V, E]
+        table_1: Option<Address>,
+        /// [T] u32
+        ids_2: Option<Address>,
+        /// [V, E]
+        table_2: Option<Address>,
+        /// [T, E]
+        out: Address,
+        /// T
+        tokens: usize,
+        /// E
+        width: usize,
+    }
+}
+
+impl GatherArgs {
+    /// For one to three pairs of ids and table.
+    ///
+    /// # Panics
+    /// If there is another number of pairs.
+    pub fn new(lookups: &[[Address; 2]], out: Address, tokens: usize, width: usize) -> Self {
+        assert!((1..=3).contains(&lookups.len()), "{} pairs of ids and table", lookups.len());
+        let [ids, table] = [0, 1].map(|which| [0, 1, 2].map(|i| lookups.get(i).map(|pair| pair[which])));
+        let [ids_0, table_0] = lookups[0];
+        Self { ids_0, table_0, ids_1: ids[1], table_1: table[1], ids_2: ids[2], table_2: table[2], out, tokens, width }
+    }
+}
+
+arguments! {
+    /// Arguments of [`SumPieces`].
+    SumPiecesArgs, declared as SumPiecesParams {
+        /// [T, E]
+        dout: Address,
+        /// [`Pieces::order`]
+        order: Address,
+        /// [`Pieces::starts`]
+        starts: Address,
+        /// [pieces, E] f32
+        partial: Address,
+        /// E
+        width: usize,
+    }
+}
+
+arguments! {
+    /// Arguments of [`AddPieces`].
+    AddPiecesArgs, declared as AddPiecesParams {
+        /// [pieces, E] f32
+        partial: Address,
+        /// [`Pieces::used`]
+        used: Address,
+        /// [`Pieces::first`]
+        first: Address,
+        /// [V, E], added to
+        dtable: Address,
+        /// E
+        width: usize,
     }
 }

@@ -1,9 +1,14 @@
 //! The row of bias + activation in the table of operations: its sizes, its cost, its check against f64 on the processor
 //! and, for its PTX, in the simulator.
 
-use super::{Activation, backward, bias_activation_forward, cuda::BiasActivation, reference};
+use super::{
+    Activation, backward, bias_activation_forward,
+    cuda::{BackwardArgs, BiasActivation, ForwardArgs},
+    reference,
+};
 use crate::{
     Cpu, DType, Element,
+    arguments::{Address, Arguments},
     check::{On, greatest_error, on_any_runner, store, uniform, widen, within_error},
     operation::{Case, Cost, Operation, Outcome, Pass, Program},
     runner::{GpuRunner, Runner},
@@ -231,20 +236,24 @@ impl<X: Element> Problem<X> {
     /// Memory with the inputs and unwritten outputs, the arguments, and the addresses of the outputs.
     fn set_up(&self) -> (Memory, Vec<Argument>, Vec<u64>) {
         let mut memory = Memory::new();
-        let inputs = match (self.kernel.pass, &self.bias) {
-            (Pass::Forward, None) => vec![memory.allocate_from("x", &self.x)],
-            (Pass::Forward, Some(bias)) => vec![memory.allocate_from("x", &self.x), memory.allocate_from("bias", bias)],
-            (Pass::Backward, _) => vec![memory.allocate_from("pre", &self.x), memory.allocate_from("dy", &self.dy)],
+        let (bytes, rows, columns) = (size_of_val(self.x.as_slice()), self.rows, self.columns);
+        let (values, outputs) = match self.kernel.pass {
+            Pass::Forward => {
+                let x = Address(memory.allocate_from("x", &self.x));
+                let bias = self.bias.as_ref().map(|bias| Address(memory.allocate_from("bias", bias)));
+                let y = Address(memory.allocate("y", bytes));
+                let pre = self.kernel.save_pre.then(|| Address(memory.allocate("pre", bytes)));
+                let arguments = ForwardArgs { x, bias, y, pre, rows, columns };
+                (arguments.pack(), [y].into_iter().chain(pre).map(|output| output.0).collect())
+            }
+            Pass::Backward => {
+                let pre = Address(memory.allocate_from("pre", &self.x));
+                let dy = Address(memory.allocate_from("dy", &self.dy));
+                let dx = Address(memory.allocate("dx", bytes));
+                (BackwardArgs { pre, dy, dx, rows, columns }.pack(), vec![dx.0])
+            }
         };
-        let bytes = size_of_val(self.x.as_slice());
-        let mut outputs = vec![memory.allocate("y or dx", bytes)];
-        if self.kernel.save_pre {
-            outputs.push(memory.allocate("pre", bytes));
-        }
-        let addresses = inputs.into_iter().chain(outputs.iter().copied());
-        let mut arguments: Vec<Argument> = addresses.map(Argument::U64).collect();
-        arguments.extend([self.rows, self.columns].map(|size| Argument::U32(size as u32)));
-        (memory, arguments, outputs)
+        (memory, values.into_iter().map(Argument::from).collect(), outputs)
     }
 }
 

@@ -41,12 +41,13 @@
 
 use super::Activation;
 use crate::{
+    arguments::{Address as DeviceAddress, all, arguments},
     num::poly,
     operation::{DType, Name, Pass, Program},
 };
 use ptx::{
-    Address, B16, Bf16x2, Cache, Compare, Entry, F32, Global, Launch, Module, PointerParam, Precision, Ptr, Reg, Sm,
-    Special, U32,
+    Address, B16, Bf16x2, Cache, Compare, Entry, F32, Global, Launch, Module, Param, PointerParam, Precision, Ptr, Reg,
+    Sm, Special, U32,
 };
 
 /// Threads in a block.
@@ -198,11 +199,9 @@ impl BiasActivation {
     }
 
     fn forward<S: Storage<V>, const V: usize>(&self, k: &Entry) {
-        let x = k.pointer_param("x");
-        let bias = self.bias.then(|| k.pointer_param("bias"));
-        let y = k.pointer_param("y");
-        let pre = self.save_pre.then(|| k.pointer_param("pre"));
-        self.for_each_row(k, |column, rows| {
+        let params = ForwardArgs::declare(k, &|name| if name == "bias" { self.bias } else { self.save_pre });
+        let ForwardParams { x, bias, y, pre, rows, columns } = params;
+        self.for_each_row(k, [rows, columns], |column, rows| {
             let b: Option<[Reg<F32>; V]> = bias.map(|bias| {
                 k.comment("b[V] = bias[column ..]");
                 load_bias(k, column_of(k, bias, column, DType::F32))
@@ -225,10 +224,8 @@ impl BiasActivation {
     }
 
     fn backward<S: Storage<V>, const V: usize>(&self, k: &Entry) {
-        let pre = k.pointer_param("pre");
-        let dy = k.pointer_param("dy");
-        let dx = k.pointer_param("dx");
-        self.for_each_row(k, |column, rows| {
+        let BackwardParams { pre, dy, dx, rows, columns } = BackwardArgs::declare(k, &all);
+        self.for_each_row(k, [rows, columns], |column, rows| {
             let [pre, dy, dx] = [pre, dy, dx].map(|param| column_of(k, param, column, self.dtype));
             rows.each(|row, pitch| {
                 k.comment("dx[row, column ..] = dy[row, column ..] * act'(pre[row, column ..])");
@@ -241,9 +238,8 @@ impl BiasActivation {
         });
     }
 
-    /// Declares `rows` and `columns`, finds the thread's first column, and runs `body` where the column exists.
-    fn for_each_row(&self, k: &Entry, body: impl FnOnce(Reg<U32>, &Rows)) {
-        let (rows, columns) = (k.param::<U32>("rows"), k.param::<U32>("columns"));
+    /// Finds the thread's first column, and runs `body` where the column exists.
+    fn for_each_row(&self, k: &Entry, [rows, columns]: [Param<U32>; 2], body: impl FnOnce(Reg<U32>, &Rows)) {
         k.comment("column = (blockIdx.x * 128 + threadIdx.x) * V");
         let thread = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
         let column = if self.vector > 1 { k.shl(thread, self.vector.ilog2()) } else { thread };
@@ -253,6 +249,40 @@ impl BiasActivation {
             let pitch = k.shl(columns, self.dtype.bytes().ilog2());
             body(column, &Rows { k, rows, pitch });
         });
+    }
+}
+
+arguments! {
+    /// Arguments of the forward pass.
+    ForwardArgs, declared as ForwardParams {
+        /// [T, F]
+        x: DeviceAddress,
+        /// [F] f32, if there is a bias.
+        bias: Option<DeviceAddress>,
+        /// [T, F]
+        y: DeviceAddress,
+        /// [T, F] receives x + bias, if it is saved.
+        pre: Option<DeviceAddress>,
+        /// T
+        rows: usize,
+        /// F
+        columns: usize,
+    }
+}
+
+arguments! {
+    /// Arguments of the backward pass.
+    BackwardArgs, declared as BackwardParams {
+        /// [T, F]: x + bias
+        pre: DeviceAddress,
+        /// [T, F]
+        dy: DeviceAddress,
+        /// [T, F]; may be dy.
+        dx: DeviceAddress,
+        /// T
+        rows: usize,
+        /// F
+        columns: usize,
     }
 }
 

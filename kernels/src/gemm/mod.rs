@@ -43,6 +43,7 @@ pub use cpu::{scratch_bytes, warm_up};
 pub(crate) use cuda::copy::copy_numbers;
 pub(crate) use cuda::place::{lane_start, load_fragment};
 pub(crate) use cuda::sm90_cases::chosen as chosen_on_hopper;
+pub use cuda::{place::ProductArgs, sm90_mainloop::HopperProductArgs};
 pub use epilogue::{Epilogue, EpilogueKind, SliceEpilogue};
 
 use crate::extent::{area, span};

@@ -1,6 +1,10 @@
 //! The row of LayerNorm in the table of operations: its sizes, its cost, its check against f64.
 
-use super::{Spec, backward, backward_scratch_len, cuda::LayerNorm, forward, reference};
+use super::{
+    Spec, backward, backward_scratch_len,
+    cuda::{BackwardArgs, ForwardArgs, LayerNorm},
+    forward, reference,
+};
 use crate::check::{Guarded, On, on_runner, store, uniform, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
@@ -137,17 +141,22 @@ impl Normalize for GpuRunner<'_> {
         let kernel = LayerNorm::forward(X::DTYPE, f.residual.is_some(), f.s.is_some(), spec.columns);
         let (kernel, mut device) = (kernel.ok_or("rows are too long")?, self.device());
         let (launch, _) = launch(self, &kernel, spec);
-        device.input("x", f.x);
-        f.residual.map(|residual| device.input("residual", residual));
-        device.input("gain", f.gain);
-        device.input("bias", f.bias);
-        let s = f.s.map(|s| (device.output::<X>("s", s.len()), s));
-        let (y, stats) = (device.output::<X>("y", f.y.len()), device.output::<f32>("stats", f.stats.len()));
-        device.integers([spec.rows, spec.columns]).float(spec.eps);
-        device.run(&kernel.program(self.sm()), launch, Approximation::Exact)?;
-        f.y.copy_from_slice(&device.read(y)?);
-        f.stats.copy_from_slice(&device.read(stats)?);
-        if let Some((buffer, s)) = s {
+        let arguments = ForwardArgs {
+            x: device.buffer("x", f.x),
+            residual: f.residual.map(|residual| device.buffer("residual", residual)),
+            gain: device.buffer("gain", f.gain),
+            bias: device.buffer("bias", f.bias),
+            s: f.s.as_ref().map(|s| device.unwritten::<X>("s", s.len())),
+            y: device.unwritten::<X>("y", f.y.len()),
+            stats: device.unwritten::<f32>("stats", f.stats.len()),
+            rows: spec.rows,
+            columns: spec.columns,
+            eps: spec.eps,
+        };
+        device.start(&kernel.program(self.sm()), launch, &arguments, Approximation::Exact)?;
+        f.y.copy_from_slice(&device.read(arguments.y)?);
+        f.stats.copy_from_slice(&device.read(arguments.stats)?);
+        if let (Some(buffer), Some(s)) = (arguments.s, f.s) {
             s.copy_from_slice(&device.read(buffer)?);
         }
         Ok(())
@@ -155,16 +164,21 @@ impl Normalize for GpuRunner<'_> {
     fn backward<X: Element>(&self, spec: &Spec, b: Backward<'_, X>) -> Result<(), String> {
         let kernel = LayerNorm::backward(X::DTYPE, spec.columns).ok_or("rows are too long")?;
         let (mut device, (launch, groups)) = (self.device(), launch(self, &kernel, spec));
-        device.input("s", b.s);
-        device.input("stats", b.stats);
-        device.input("gain", b.gain);
-        device.input("dy", b.dy);
-        let ds = device.output::<X>("ds", b.ds.len());
-        let partial = ["dgain_partial", "dbias_partial"].map(|name| device.output::<f32>(name, groups * spec.columns));
-        device.integers([spec.rows, spec.columns]);
-        device.run(&kernel.program(self.sm()), launch, Approximation::Exact)?;
-        b.ds.copy_from_slice(&device.read(ds)?);
-        for (partial, out) in partial.into_iter().zip([b.dgain, b.dbias]) {
+        let partial = groups * spec.columns;
+        let arguments = BackwardArgs {
+            s: device.buffer("s", b.s),
+            stats: device.buffer("stats", b.stats),
+            gain: device.buffer("gain", b.gain),
+            dy: device.buffer("dy", b.dy),
+            ds: device.unwritten::<X>("ds", b.ds.len()),
+            dgain_partial: device.unwritten::<f32>("dgain_partial", partial),
+            dbias_partial: device.unwritten::<f32>("dbias_partial", partial),
+            rows: spec.rows,
+            columns: spec.columns,
+        };
+        device.start(&kernel.program(self.sm()), launch, &arguments, Approximation::Exact)?;
+        b.ds.copy_from_slice(&device.read(arguments.ds)?);
+        for (partial, out) in [arguments.dgain_partial, arguments.dbias_partial].into_iter().zip([b.dgain, b.dbias]) {
             let sums = device.buffer("gradient", out);
             let shape = (groups, spec.columns, spec.columns);
             simulate_column_sums(&mut device, DType::F32, shape, partial, sums)?;

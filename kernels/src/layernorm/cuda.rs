@@ -43,8 +43,11 @@
 //!
 //! Limits: H ≤ 8192; T < 2³². Rows that are not whole vectors of 16 bytes are moved number by number.
 
+use crate::arguments::{Address, Load, all, arguments};
 use crate::operation::{DType, Name, Pass, Program};
-use ptx::{Compare, Entry, F32, Fold, Global, Launch, Module, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
+use ptx::{
+    Compare, Entry, F32, Fold, Global, Launch, Module, Param, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32,
+};
 
 /// Threads in a block, where a row takes no more.
 const THREADS: u32 = 128;
@@ -180,13 +183,12 @@ impl LayerNorm {
     }
 
     fn write_forward(&self, k: &Entry) {
-        let x = k.load_pointer("x");
-        let residual = self.residual.then(|| k.load_pointer("residual"));
-        let (gain, bias) = (k.load_pointer("gain"), k.load_pointer("bias"));
-        let s = self.save_sum.then(|| k.load_pointer("s"));
-        let (y, stats) = (k.load_pointer("y"), k.load_pointer("stats"));
-        let rows = Rows::find(k, self);
-        let eps = k.load_param::<F32>("eps");
+        let params = ForwardArgs::declare(k, &|name| if name == "residual" { self.residual } else { self.save_sum });
+        let (x, residual) = (params.x.load(k), params.residual.load(k));
+        let (gain, bias, s) = (params.gain.load(k), params.bias.load(k), params.s.load(k));
+        let (y, stats) = (params.y.load(k), params.stats.load(k));
+        let rows = Rows::find(k, self, [&params.rows, &params.columns]);
+        let eps = params.eps.load(k);
         let storage = rows.storage;
         rows.each(|row, exists| {
             k.comment("v = x + residual, rounded to storage");
@@ -215,9 +217,11 @@ impl LayerNorm {
     }
 
     fn write_backward(&self, k: &Entry) {
-        let [s, stats, gain, dy, ds] = ["s", "stats", "gain", "dy", "ds"].map(|name| k.load_pointer(name));
-        let partial = ["dgain_partial", "dbias_partial"].map(|name| k.load_pointer(name));
-        let rows = Rows::find(k, self);
+        let params = BackwardArgs::declare(k, &all);
+        let [s, stats, gain, dy, ds] =
+            [&params.s, &params.stats, &params.gain, &params.dy, &params.ds].map(|param| param.load(k));
+        let partial = [&params.dgain_partial, &params.dbias_partial].map(|param| param.load(k));
+        let rows = Rows::find(k, self, [&params.rows, &params.columns]);
         let storage = rows.storage;
         let numbers = 8 * self.vectors as usize;
         let (dgain, dbias) = (k.registers::<F32>("dgain", numbers), k.registers::<F32>("dbias", numbers));
@@ -253,6 +257,56 @@ impl LayerNorm {
     }
 }
 
+arguments! {
+    /// Arguments of the forward pass.
+    ForwardArgs, declared as ForwardParams {
+        /// [T, H]
+        x: Address,
+        /// [T, H], if it is added.
+        residual: Option<Address>,
+        /// [H] f32
+        gain: Address,
+        /// [H] f32
+        bias: Address,
+        /// [T, H] receives x + residual, if it is saved.
+        s: Option<Address>,
+        /// [T, H]
+        y: Address,
+        /// [T, 2] f32: mean and 1/σ of each row.
+        stats: Address,
+        /// T
+        rows: usize,
+        /// H
+        columns: usize,
+        /// Added to the variance.
+        eps: f32,
+    }
+}
+
+arguments! {
+    /// Arguments of the backward pass.
+    BackwardArgs, declared as BackwardParams {
+        /// [T, H], of forward
+        s: Address,
+        /// [T, 2], of forward
+        stats: Address,
+        /// [H] f32
+        gain: Address,
+        /// [T, H]
+        dy: Address,
+        /// [T, H]
+        ds: Address,
+        /// [groups, H] f32: sums over the rows of a group.
+        dgain_partial: Address,
+        /// [groups, H] f32
+        dbias_partial: Address,
+        /// T
+        rows: usize,
+        /// H
+        columns: usize,
+    }
+}
+
 fn zip(a: Vec<Reg<F32>>, b: Vec<Reg<F32>>, f: impl Fn(Reg<F32>, Reg<F32>) -> Reg<F32>) -> Vec<Reg<F32>> {
     a.into_iter().zip(b).map(|(a, b)| f(a, b)).collect()
 }
@@ -279,8 +333,8 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn find(k: &'a Entry, kernel: &LayerNorm) -> Self {
-        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+    fn find(k: &'a Entry, kernel: &LayerNorm, shape: [&Param<U32>; 2]) -> Self {
+        let [rows, columns] = shape.map(|size| size.load(k));
         let thread = k.special(Special::TidX);
         let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
         let (within, warp) = (k.shr(warp, kernel.warps.ilog2()), k.and(warp, kernel.warps - 1));

@@ -1,6 +1,6 @@
 //! The row of the optimizers in the table of operations: their sizes, their cost, their check against f64.
 
-use super::cuda::{Blocks, Update, hyper_values, step_values};
+use super::cuda::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update, step_values};
 use super::{AdamConfig, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
 use crate::check::{Guarded, On, on_runner, uniform, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
@@ -78,24 +78,23 @@ fn simulate(
     let copy = device.buffer("half", &vec![bf16::NAN; w.len()]);
     let norms = device.unwritten::<f64>("norms", 2 * table.blocks.len());
     let ratios = device.unwritten::<f32>("ratios", segments.len());
-    let hyper = hyper_values(hyper);
-    let mut run = |update: Update, pointers: &[_], floats: &[f32]| {
-        for &pointer in pointers {
-            device.pointer(pointer);
-        }
-        for &float in floats {
-            device.float(float);
-        }
-        device.run(&update.program(gpu.sm()), update.launch(&table), Approximation::Exact)
-    };
+    let (hyper, exact) = (Hyper::new(hyper), Approximation::Exact);
+    let (m_at, v_at, step, grads, of_half) = (mean, square, of_step, gradients, half.then_some(copy));
+    let of = |update: Update| (update.program(gpu.sm()), update.launch(&table));
     if lamb {
-        run(Update::Moments, &[blocks, of_step, gradients, params, mean, square, norms], &hyper)?;
-        run(Update::Ratios, &[tensors, norms, ratios], &[])?;
-        let pointers = [blocks, of_step, params, mean, square, ratios, copy];
-        run(Update::Apply { half }, &pointers[..6 + usize::from(half)], &hyper[4..])?;
+        let (program, launch) = of(Update::Moments);
+        let arguments = MomentsArgs { blocks, step, grads, params, m: m_at, v: v_at, norms, hyper };
+        device.start(&program, launch, &arguments, exact)?;
+        let (program, launch) = of(Update::Ratios);
+        device.start(&program, launch, &RatiosArgs { tensors, norms, ratios }, exact)?;
+        let (program, launch) = of(Update::Apply { half });
+        let hyper = hyper.without_moments();
+        let arguments = ApplyArgs { blocks, step, params, m: m_at, v: v_at, ratios, half: of_half, hyper };
+        device.start(&program, launch, &arguments, exact)?;
     } else {
-        let pointers = [blocks, of_step, gradients, params, mean, square, copy];
-        run(Update::AdamW { half }, &pointers[..6 + usize::from(half)], &hyper)?;
+        let (program, launch) = of(Update::AdamW { half });
+        let arguments = AdamWArgs { blocks, step, grads, params, m: m_at, v: v_at, half: of_half, hyper };
+        device.start(&program, launch, &arguments, exact)?;
     }
     for (buffer, out) in [params, mean, square].into_iter().zip([&mut *w, m, v]) {
         out.copy_from_slice(&device.read(buffer)?);

@@ -27,10 +27,13 @@
 
 use super::{AdamConfig, Segment, Step};
 use crate::{
+    arguments::{Address as DeviceAddress, Load, all, arguments},
     operation::{Name, Program},
     reduce::cuda::add_block,
 };
-use ptx::{Address, Compare, Entry, F32, F64, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Storage, U32};
+use ptx::{
+    Address, Compare, Entry, F32, F64, Global, Launch, Module, Param, Ptr, Read, Reg, Sm, Special, Storage, U32,
+};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
@@ -64,12 +67,6 @@ impl Blocks {
         }
         Self { blocks, tensors }
     }
-}
-
-/// What [`AdamConfig`] is on the device: β1, 1-β1, β2, 1-β2, ε, λ.
-pub fn hyper_values(hyper: &AdamConfig) -> [f32; 6] {
-    let AdamConfig { beta1, beta2, eps, weight_decay, .. } = *hyper;
-    [beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, weight_decay].map(|x| x as f32)
 }
 
 /// What a step is on the device: learning rate, gradient scale, corrections of m and v.
@@ -181,12 +178,12 @@ struct Direction {
 }
 
 impl Direction {
-    /// Of the parameters `β1, 1-β1, β2, 1-β2` (where there are moments to update) and `ε, λ`.
-    fn declare(k: &Entry, part: &Part, step: Ptr<Global>, moments: bool) -> Self {
+    fn load(k: &Entry, hyper: &HyperParams, part: &Part, step: Ptr<Global>) -> Self {
+        let HyperParams { beta1, one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay } = hyper;
         let zero = k.mov(0.0f32);
-        let pair = |names: [&str; 2]| names.map(|name| if moments { k.load_param::<F32>(name) } else { zero });
-        let (beta1, beta2) = (pair(["beta1", "one_minus_beta1"]), pair(["beta2", "one_minus_beta2"]));
-        let (eps, decay) = (k.load_param::<F32>("eps"), k.load_param::<F32>("weight_decay"));
+        let pair = |params: [&Option<Param<F32>>; 2]| params.map(|param| param.load(k).unwrap_or(zero));
+        let (beta1, beta2) = (pair([beta1, one_minus_beta1]), pair([beta2, one_minus_beta2]));
+        let (eps, decay) = (eps.load(k), weight_decay.load(k));
         let decay = k.selp(decay, 0.0f32, k.setp(Compare::Ne, part.decays, 0u32));
         let [rate, scale, correct_m, correct_v] = k.ld::<F32, 4>(step.at(0));
         Self { beta1, beta2, eps, decay, rate, scale, correct: [correct_m, correct_v] }
@@ -222,11 +219,12 @@ fn store_weight(k: &Entry, params: Ptr<Global>, half: Option<Ptr<Global>>, i: Re
 }
 
 fn write_adamw(k: &Entry, half: bool) {
-    let [blocks, step, grads, params, m, v] =
-        ["blocks", "step", "grads", "params", "m", "v"].map(|name| k.load_pointer(name));
-    let half = half.then(|| k.load_pointer("half"));
+    let declared = AdamWArgs::declare(k, &|name| name != "half" || half);
+    let AdamWParams { blocks, step, grads, params, m, v, half, hyper } = &declared;
+    let [blocks, step, grads, params, m, v] = [blocks, step, grads, params, m, v].map(|param| param.load(k));
+    let half = half.load(k);
     let part = Part::load(k, blocks);
-    let direction = Direction::declare(k, &part, step, true);
+    let direction = Direction::load(k, hyper, &part, step);
     part.each(k, |i| {
         let w = load(k, params, i);
         let moments = direction.moments(k, load(k, grads, i), load(k, m, i), load(k, v, i));
@@ -238,10 +236,12 @@ fn write_adamw(k: &Entry, half: bool) {
 }
 
 fn write_moments(k: &Entry) {
+    let declared = MomentsArgs::declare(k, &all);
+    let MomentsParams { blocks, step, grads, params, m, v, norms, hyper } = &declared;
     let [blocks, step, grads, params, m, v, norms] =
-        ["blocks", "step", "grads", "params", "m", "v", "norms"].map(|name| k.load_pointer(name));
+        [blocks, step, grads, params, m, v, norms].map(|param| param.load(k));
     let part = Part::load(k, blocks);
-    let direction = Direction::declare(k, &part, step, true);
+    let direction = Direction::load(k, hyper, &part, step);
     let sums = ["sum_w", "sum_u"].map(|name| k.variable(name, 0.0f32));
     part.each(k, |i| {
         let w = load(k, params, i);
@@ -259,7 +259,8 @@ fn write_moments(k: &Entry) {
 }
 
 fn write_ratios(k: &Entry) {
-    let [tensors, norms, ratios] = ["tensors", "norms", "ratios"].map(|name| k.load_pointer(name));
+    let RatiosParams { tensors, norms, ratios } = &RatiosArgs::declare(k, &all);
+    let [tensors, norms, ratios] = [tensors, norms, ratios].map(|param| param.load(k));
     let (thread, tensor) = (k.special(Special::TidX), k.special(Special::CtaidX));
     let [first, count, adapts, _] = k.ld::<U32, 4>(k.index(tensors, tensor, 16u32).at(0));
     let sums = ["sum_w", "sum_u"].map(|name| k.variable::<F64>(name, 0.0f64));
@@ -282,15 +283,132 @@ fn write_ratios(k: &Entry) {
 }
 
 fn write_apply(k: &Entry, half: bool) {
-    let [blocks, step, params, m, v, ratios] =
-        ["blocks", "step", "params", "m", "v", "ratios"].map(|name| k.load_pointer(name));
-    let half = half.then(|| k.load_pointer("half"));
+    let declared = ApplyArgs::declare(k, &|name| name == "half" && half);
+    let ApplyParams { blocks, step, params, m, v, ratios, half, hyper } = &declared;
+    let [blocks, step, params, m, v, ratios] = [blocks, step, params, m, v, ratios].map(|param| param.load(k));
+    let half = half.load(k);
     let part = Part::load(k, blocks);
-    let direction = Direction::declare(k, &part, step, false);
+    let direction = Direction::load(k, hyper, &part, step);
     let size = k.neg(k.mul(direction.rate, load(k, ratios, part.tensor)));
     part.each(k, |i| {
         let w = load(k, params, i);
         let u = direction.update(k, w, [load(k, m, i), load(k, v, i)]);
         store_weight(k, params, half, i, k.fma(u, size, w));
     });
+}
+
+arguments! {
+    /// Constants of the update.
+    Hyper, declared as HyperParams {
+        /// β₁, to update moments
+        beta1: Option<f32>,
+        /// 1 - β₁, to update moments
+        one_minus_beta1: Option<f32>,
+        /// β₂, to update moments
+        beta2: Option<f32>,
+        /// 1 - β₂, to update moments
+        one_minus_beta2: Option<f32>,
+        /// ε
+        eps: f32,
+        /// λ
+        weight_decay: f32,
+    }
+}
+
+impl Hyper {
+    /// All constants of a configuration.
+    pub fn new(config: &AdamConfig) -> Self {
+        let AdamConfig { beta1, beta2, eps, weight_decay, .. } = *config;
+        Self {
+            beta1: Some(beta1 as f32),
+            one_minus_beta1: Some((1.0 - beta1) as f32),
+            beta2: Some(beta2 as f32),
+            one_minus_beta2: Some((1.0 - beta2) as f32),
+            eps: eps as f32,
+            weight_decay: weight_decay as f32,
+        }
+    }
+
+    /// Those of a kernel that updates no moments.
+    pub fn without_moments(self) -> Self {
+        Self { beta1: None, one_minus_beta1: None, beta2: None, one_minus_beta2: None, ..self }
+    }
+}
+
+arguments! {
+    /// Arguments of [`Update::AdamW`].
+    AdamWArgs, declared as AdamWParams {
+        /// [`Blocks::blocks`]
+        blocks: DeviceAddress,
+        /// [4] f32: [`step_values`]
+        step: DeviceAddress,
+        /// [P] f32
+        grads: DeviceAddress,
+        /// [P] f32
+        params: DeviceAddress,
+        /// [P] f32
+        m: DeviceAddress,
+        /// [P] f32
+        v: DeviceAddress,
+        /// [P] bf16 receives the parameters, if there is a copy.
+        half: Option<DeviceAddress>,
+        /// Constants.
+        hyper: Hyper,
+    }
+}
+
+arguments! {
+    /// Arguments of [`Update::Moments`].
+    MomentsArgs, declared as MomentsParams {
+        /// [`Blocks::blocks`]
+        blocks: DeviceAddress,
+        /// [4] f32: [`step_values`]
+        step: DeviceAddress,
+        /// [P] f32
+        grads: DeviceAddress,
+        /// [P] f32
+        params: DeviceAddress,
+        /// [P] f32
+        m: DeviceAddress,
+        /// [P] f32
+        v: DeviceAddress,
+        /// [blocks, 2] f64: Σ w², Σ u²
+        norms: DeviceAddress,
+        /// Constants.
+        hyper: Hyper,
+    }
+}
+
+arguments! {
+    /// Arguments of [`Update::Ratios`].
+    RatiosArgs, declared as RatiosParams {
+        /// [`Blocks::tensors`]
+        tensors: DeviceAddress,
+        /// [blocks, 2] f64
+        norms: DeviceAddress,
+        /// [tensors] f32
+        ratios: DeviceAddress,
+    }
+}
+
+arguments! {
+    /// Arguments of [`Update::Apply`].
+    ApplyArgs, declared as ApplyParams {
+        /// [`Blocks::blocks`]
+        blocks: DeviceAddress,
+        /// [4] f32: [`step_values`]
+        step: DeviceAddress,
+        /// [P] f32
+        params: DeviceAddress,
+        /// [P] f32
+        m: DeviceAddress,
+        /// [P] f32
+        v: DeviceAddress,
+        /// [tensors] f32
+        ratios: DeviceAddress,
+        /// [P] bf16 receives the parameters, if there is a copy.
+        half: Option<DeviceAddress>,
+        /// Constants, without those of moments.
+        hyper: Hyper,
+    }
 }

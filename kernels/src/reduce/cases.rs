@@ -1,11 +1,12 @@
 //! The row of the reductions in the table of operations: their sizes, their cost, their check against f64.
 
-use super::cuda::{AddTotals, ColumnSums, RowSums, Term, Total};
+use super::cuda::{AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs};
 use super::{column_sums, column_sums_scratch_len, reference, row_sums, sum, sum_of_squares};
+use crate::arguments::Address;
 use crate::check::{Guarded, On, on_runner, uniform, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
-use crate::runner::{Buffer, Device, GpuRunner, Runner};
+use crate::runner::{Device, GpuRunner, Runner};
 use crate::simd::{DType, Element};
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
@@ -113,16 +114,13 @@ impl Reduce for GpuRunner<'_> {
         let kernel = Total::new(X::DTYPE, term, x.len());
         let Some(launch) = kernel.launch(x.len()) else { return Ok(0.0) };
         let (mut device, parts) = (self.device(), launch.grid[0] as usize);
-        device.input("x", x);
-        let partial = device.output::<f64>("partial", parts);
-        device.integers([x.len()]).run(&kernel.program(self.sm()), Some(launch), Approximation::Exact)?;
+        let partial = device.unwritten::<f64>("partial", parts);
+        let arguments = TotalArgs { x: device.buffer("x", x), partial, count: x.len() };
+        device.start(&kernel.program(self.sm()), Some(launch), &arguments, Approximation::Exact)?;
         let mut add = |scaled, bytes| {
             let (kernel, out) = (AddTotals { scaled }, device.unwritten::<u8>("out", bytes));
-            device.pointer(partial).pointer(out).integers([parts]);
-            if scaled {
-                device.float(0.25);
-            }
-            device.run(&kernel.program(self.sm()), Some(kernel.launch()), Approximation::Exact)?;
+            let arguments = AddTotalsArgs { partial, out, count: parts, factor: scaled.then_some(0.25) };
+            device.start(&kernel.program(self.sm()), Some(kernel.launch()), &arguments, Approximation::Exact)?;
             Ok::<_, String>(out)
         };
         let (whole, scaled) = (add(false, 8)?, add(true, 4)?);
@@ -134,10 +132,9 @@ impl Reduce for GpuRunner<'_> {
     }
     fn row_sums<X: Element>(&self, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
         let (kernel, mut device) = (RowSums { dtype: X::DTYPE }, self.device());
-        device.input("x", x);
-        let sums = device.output::<f32>("out", out.len());
-        device.integers([out.len(), columns]);
-        device.run(&kernel.program(self.sm()), kernel.launch(out.len()), Approximation::Exact)?;
+        let sums = device.unwritten::<f32>("out", out.len());
+        let arguments = RowSumsArgs { x: device.buffer("x", x), out: sums, rows: out.len(), columns };
+        device.start(&kernel.program(self.sm()), kernel.launch(out.len()), &arguments, Approximation::Exact)?;
         out.copy_from_slice(&device.read(sums)?);
         Ok(())
     }
@@ -156,8 +153,8 @@ pub(crate) fn simulate_column_sums(
     device: &mut Device<'_>,
     dtype: DType,
     (rows, columns, pitch): (usize, usize, usize),
-    x: Buffer,
-    out: Buffer,
+    x: Address,
+    out: Address,
 ) -> Result<(), String> {
     let first = ColumnSums::new(dtype, false, columns, pitch).launch(rows, columns, false);
     let blocks = first.map_or(1, |first| first.row_blocks);
@@ -165,8 +162,8 @@ pub(crate) fn simulate_column_sums(
     let mut run = |(dtype, accumulate), (x, out), rows, pitch, in_one| {
         let kernel = ColumnSums::new(dtype, accumulate, columns, pitch);
         let Some(found) = kernel.launch(rows, columns, in_one) else { return Ok(()) };
-        device.pointer(x).pointer(out).integers([rows, columns, pitch, found.rows_a_block as usize]);
-        device.run(&kernel.program(device.sm()), Some(found.launch), Approximation::Exact)
+        let arguments = ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block: found.rows_a_block };
+        device.start(&kernel.program(device.sm()), Some(found.launch), &arguments, Approximation::Exact)
     };
     if blocks == 1 {
         return run((dtype, true), (x, out), rows, pitch, true);

@@ -25,6 +25,7 @@
 //!
 //! Bound by memory: x once. Limits: counts below 2³².
 
+use crate::arguments::{Address, Load, all, arguments};
 use crate::operation::{DType, Name, Program};
 use ptx::{Compare, Entry, F32, F64, Fold, Launch, Module, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
 
@@ -58,7 +59,7 @@ pub struct ColumnLaunch {
     /// Grid and block.
     pub launch: Launch,
     /// The last argument.
-    pub rows_a_block: u32,
+    pub rows_a_block: usize,
     /// Rows of `out`, one for each block of rows.
     pub row_blocks: usize,
 }
@@ -93,7 +94,7 @@ impl ColumnSums {
         let row_blocks = rows.div_ceil(rows_a_block).max(1);
         let grid = [column_blocks as u32, row_blocks as u32, 1];
         let launch = Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 };
-        (columns > 0).then_some(ColumnLaunch { launch, rows_a_block: rows_a_block as u32, row_blocks })
+        (columns > 0).then_some(ColumnLaunch { launch, rows_a_block, row_blocks })
     }
 
     /// The program for `sm`.
@@ -108,9 +109,10 @@ impl ColumnSums {
     }
 
     fn body(&self, k: &Entry) {
-        let (x, out) = (k.load_pointer("x"), k.load_pointer("out"));
+        let params = ColumnSumsArgs::declare(k, &all);
+        let (x, out) = (params.x.load(k), params.out.load(k));
         let [rows, columns, pitch, height] =
-            ["rows", "columns", "pitch", "rows_a_block"].map(|name| k.load_param::<U32>(name));
+            [&params.rows, &params.columns, &params.pitch, &params.rows_a_block].map(|size| size.load(k));
         let (storage, v) = (Storage::from(self.dtype), self.vector);
         let partial = k.shared_array("partial", THREADS * v * 4, 16);
         let thread = k.special(Special::TidX);
@@ -237,7 +239,8 @@ impl Total {
     }
 
     fn body(&self, k: &Entry) {
-        let (x, partial, count) = (k.load_pointer("x"), k.load_pointer("partial"), k.load_param::<U32>("count"));
+        let params = TotalArgs::declare(k, &all);
+        let (x, partial, count) = (params.x.load(k), params.partial.load(k), params.count.load(k));
         let storage = Storage::from(self.dtype);
         let (v, thread, block) = (storage.vector(), k.special(Special::TidX), k.special(Special::CtaidX));
         let total = k.variable::<F64>("total", 0.0f64);
@@ -282,9 +285,9 @@ impl AddTotals {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            let (partial, out) = (k.load_pointer("partial"), k.load_pointer("out"));
-            let count = k.load_param::<U32>("count");
-            let factor = self.scaled.then(|| k.load_param::<F32>("factor"));
+            let params = AddTotalsArgs::declare(k, &|_| self.scaled);
+            let (partial, out) = (params.partial.load(k), params.out.load(k));
+            let (count, factor) = (params.count.load(k), params.factor.load(k));
             let thread = k.special(Special::TidX);
             let total = k.variable::<F64>("total", 0.0f64);
             k.for_(thread, count, THREADS, |i| {
@@ -335,8 +338,9 @@ impl RowSums {
         let name = self.name(sm);
         let mut module = Module::new(sm);
         module.entry(&name.entry(), [THREADS, 1, 1], |k| {
-            let (x, out) = (k.load_pointer("x"), k.load_pointer("out"));
-            let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+            let params = RowSumsArgs::declare(k, &all);
+            let (x, out) = (params.x.load(k), params.out.load(k));
+            let (rows, columns) = (params.rows.load(k), params.columns.load(k));
             let (storage, thread) = (Storage::from(self.dtype), k.special(Special::TidX));
             let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
             let row = k.mad_lo(k.special(Special::CtaidX), WARPS, warp);
@@ -352,5 +356,63 @@ impl RowSums {
             });
         });
         Program::new(name, &module, 40)
+    }
+}
+
+arguments! {
+    /// Arguments of [`ColumnSums`].
+    ColumnSumsArgs, declared as ColumnSumsParams {
+        /// [rows, columns], rows `pitch` elements apart
+        x: Address,
+        /// [blocks of rows, columns] f32
+        out: Address,
+        /// Rows of x.
+        rows: usize,
+        /// Columns.
+        columns: usize,
+        /// Elements from a row of x to the next.
+        pitch: usize,
+        /// Rows that a block adds.
+        rows_a_block: usize,
+    }
+}
+
+arguments! {
+    /// Arguments of [`Total`].
+    TotalArgs, declared as TotalParams {
+        /// [count]
+        x: Address,
+        /// [blocks] f64
+        partial: Address,
+        /// Elements of x.
+        count: usize,
+    }
+}
+
+arguments! {
+    /// Arguments of [`AddTotals`].
+    AddTotalsArgs, declared as AddTotalsParams {
+        /// [count] f64
+        partial: Address,
+        /// One f64, or an f32 with a factor.
+        out: Address,
+        /// Partial totals.
+        count: usize,
+        /// Factor of the total.
+        factor: Option<f32>,
+    }
+}
+
+arguments! {
+    /// Arguments of [`RowSums`].
+    RowSumsArgs, declared as RowSumsParams {
+        /// [rows, columns]
+        x: Address,
+        /// [rows] f32
+        out: Address,
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        columns: usize,
     }
 }

@@ -1,6 +1,10 @@
 //! The row of softmax in the table of operations: its sizes, its cost, its check against f64.
 
-use super::{backward, cuda::Softmax, forward, reference};
+use super::{
+    backward,
+    cuda::{BackwardArgs, ForwardArgs, Softmax},
+    forward, reference,
+};
 use crate::check::{Guarded, On, on_runner, store, uniform, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::runner::{GpuRunner, Runner};
@@ -58,22 +62,29 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     })
 }
 
-/// The result by the PTX: of x, or of y and dy.
-fn simulate<X: Element>(
+/// y of x by the program.
+fn simulate_forward<X: Element>(gpu: &GpuRunner<'_>, columns: usize, x: &[X], y: &mut [X]) -> Result<(), String> {
+    let (kernel, mut device) = (Softmax::new(Pass::Forward, X::DTYPE, columns), gpu.device());
+    let (rows, x, out) = (y.len() / columns, device.buffer("x", x), device.unwritten::<X>("y", y.len()));
+    let arguments = ForwardArgs { x, y: out, rows, columns };
+    device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
+    y.copy_from_slice(&device.read(out)?);
+    Ok(())
+}
+
+/// dx of y and dy by the program.
+fn simulate_backward<X: Element>(
     gpu: &GpuRunner<'_>,
-    pass: Pass,
     columns: usize,
-    operands: &[&[X]],
-    out: &mut [X],
+    [y, dy]: [&[X]; 2],
+    dx: &mut [X],
 ) -> Result<(), String> {
-    let (kernel, mut device) = (Softmax::new(pass, X::DTYPE, columns), gpu.device());
-    for operand in operands {
-        device.input("operand", operand);
-    }
-    let (rows, result) = (out.len() / columns, device.output::<X>("out", out.len()));
-    device.integers([rows, columns]);
-    device.run(&kernel.program(gpu.sm()), kernel.launch(rows, columns), Approximation::Exact)?;
-    out.copy_from_slice(&device.read(result)?);
+    let (kernel, mut device) = (Softmax::new(Pass::Backward, X::DTYPE, columns), gpu.device());
+    let (rows, y, dy) = (dx.len() / columns, device.buffer("y", y), device.buffer("dy", dy));
+    let out = device.unwritten::<X>("dx", dx.len());
+    let arguments = BackwardArgs { y, dy, dx: out, rows, columns };
+    device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
+    dx.copy_from_slice(&device.read(out)?);
     Ok(())
 }
 
@@ -90,7 +101,7 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     if case.pass == Pass::Forward {
         match on {
             On::Cpu(cpu) => forward(cpu, columns, &x, &mut out),
-            On::Gpu(gpu) => simulate(gpu, case.pass, columns, &[&x], &mut out)?,
+            On::Gpu(gpu) => simulate_forward(gpu, columns, &x, &mut out)?,
         }
         out.intact()?;
         let naive = store::<X>(&reference::forward::<f32>(columns, &widen(&x)));
@@ -100,7 +111,7 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let dy = uniform::<X>(2, y.len(), 2.0);
     match on {
         On::Cpu(cpu) => backward(cpu, columns, &y, &dy, &mut out),
-        On::Gpu(gpu) => simulate(gpu, case.pass, columns, &[&y, &dy], &mut out)?,
+        On::Gpu(gpu) => simulate_backward(gpu, columns, [&y, &dy], &mut out)?,
     }
     out.intact()?;
     let naive = store::<X>(&reference::backward::<f32>(columns, &widen(&y), &widen(&dy)));

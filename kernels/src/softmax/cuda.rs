@@ -18,6 +18,7 @@
 //! and the loss have softmaxes of their own that never store scores.
 
 use crate::{
+    arguments::{Address, Load, all, arguments},
     cross_entropy::cuda::Team,
     operation::{DType, Name, Pass, Program},
 };
@@ -37,6 +38,36 @@ pub struct Softmax {
     pub dtype: DType,
     /// Warps that share a row.
     pub warps: u32,
+}
+
+arguments! {
+    /// Arguments of the forward pass.
+    ForwardArgs, declared as ForwardParams {
+        /// [rows, columns]
+        x: Address,
+        /// [rows, columns]
+        y: Address,
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        columns: usize,
+    }
+}
+
+arguments! {
+    /// Arguments of the backward pass.
+    BackwardArgs, declared as BackwardParams {
+        /// [rows, columns], of forward
+        y: Address,
+        /// [rows, columns]
+        dy: Address,
+        /// [rows, columns]
+        dx: Address,
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        columns: usize,
+    }
 }
 
 impl Softmax {
@@ -81,9 +112,17 @@ impl Softmax {
     }
 
     fn body(&self, k: &Entry) {
-        let names = if self.pass == Pass::Forward { vec!["x", "y"] } else { vec!["y", "dy", "dx"] };
-        let matrices: Vec<_> = names.into_iter().map(|name| k.load_pointer(name)).collect();
-        let (rows, columns) = (k.load_param::<U32>("rows"), k.load_param::<U32>("columns"));
+        let (matrices, shape) = match self.pass {
+            Pass::Forward => {
+                let params = ForwardArgs::declare(k, &all);
+                (vec![params.x.load(k), params.y.load(k)], [params.rows, params.columns])
+            }
+            Pass::Backward => {
+                let params = BackwardArgs::declare(k, &all);
+                (vec![params.y.load(k), params.dy.load(k), params.dx.load(k)], [params.rows, params.columns])
+            }
+        };
+        let [rows, columns] = shape.map(|size| size.load(k));
         let storage = Storage::from(self.dtype);
         let team = Team::find(k, self.warps);
         let row = k.mad_lo(k.special(Special::CtaidX), self.rows_at_once(), team.within);

@@ -1,6 +1,7 @@
 //! Attention's PTX programs: the list of specializations, and runs in the simulator.
 
 use super::{
+    arguments::{AttentionArgs, DeltaArgs, Shape},
     sm80::{Flash, Step},
     sm90::HopperFlash,
     sm90_backward::{HopperBackward, Side},
@@ -8,8 +9,9 @@ use super::{
 };
 use crate::attention::Attention;
 use crate::{
+    arguments::Address,
     operation::Program,
-    runner::{Buffer, Device, GpuRunner},
+    runner::{Device, GpuRunner},
 };
 use bytemuck::Pod;
 use ptx::{Sm, Storage, sim::Approximation};
@@ -49,18 +51,18 @@ impl<X: Pod> Simulation<'_, X> {
         self.cu_seqlens.last().map_or(0, |&tokens| tokens as usize)
     }
 
-    /// Adds q, k and v as the next arguments.
-    fn gather(&self, device: &mut Device<'_>) {
-        let qkv = device.buffer("qkv", self.qkv);
-        for part in 0..3 {
-            device.pointer(qkv.plus(part * self.spec.hidden() * size_of::<X>()));
-        }
-    }
-
-    fn sequences(&self, device: &mut Device<'_>) {
+    /// Sequences and head, with the sequences in new buffers.
+    fn shape(&self, device: &mut Device<'_>) -> Shape {
         let lengths: Vec<u32> = self.cu_seqlens.windows(2).map(|bounds| bounds[1] - bounds[0]).collect();
-        device.input("cu_seqlens", self.cu_seqlens);
-        device.input("keys", if self.keys.is_empty() { &lengths } else { self.keys });
+        let keys = if self.keys.is_empty() { &lengths } else { self.keys };
+        Shape {
+            cu_seqlens: device.buffer("cu_seqlens", self.cu_seqlens),
+            keys: device.buffer("keys", keys),
+            dropout: self.spec.dropout,
+            ld: self.ld,
+            head_size: self.spec.head_size,
+            score_scale: self.spec.scale,
+        }
     }
 
     /// Hopper's forward kernel, if the shape is supported.
@@ -83,39 +85,16 @@ impl<X: Pod> Simulation<'_, X> {
     }
 
     /// Addresses of q, k and v in a new buffer.
-    fn parts(&self, device: &mut Device<'_>) -> [u64; 3] {
+    fn parts(&self, device: &mut Device<'_>) -> [Address; 3] {
         let qkv = device.buffer("qkv", self.qkv);
-        [0, 1, 2].map(|part| qkv.plus(part * self.spec.hidden() * size_of::<X>()).address())
-    }
-
-    /// Adds the tensor maps of q, k and v as the next arguments.
-    fn gather_maps(&self, device: &mut Device<'_>, kernel: HopperFlash) -> Result<(), String> {
-        let maps = kernel.maps(self.parts(device), self.tokens(), self.spec.hidden(), self.ld);
-        maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
-        Ok(())
+        [0, 1, 2].map(|part| qkv.plus(part * self.spec.hidden() * size_of::<X>()))
     }
 
     fn longest(&self) -> usize {
         self.cu_seqlens.windows(2).map(|bounds| (bounds[1] - bounds[0]) as usize).max().unwrap_or(0)
     }
 
-    /// Adds the arguments after the pointers.
-    fn numbers(&self, device: &mut Device<'_>, gradient_ld: Option<usize>) {
-        if let Some(dropout) = self.spec.dropout {
-            let (words, scale) = dropout.cuda_arguments();
-            device.integers(words.map(|word| word as usize)).float(scale);
-        }
-        device.integers([self.ld, self.spec.head_size]).float(self.spec.scale).integers(gradient_ld);
-    }
-
-    /// Adds the arguments after the pointers and runs the launch.
-    fn run(&self, device: &mut Device<'_>, kernel: Flash, gradient_ld: Option<usize>) -> Result<(), String> {
-        self.numbers(device, gradient_ld);
-        let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), self.spec.heads);
-        device.run(&kernel.program(device.sm()), launch, Approximation::Exact)
-    }
-
-    /// Runs [`crate::attention::forward`] in the simulator.
+    /// Runs [`crate::attention::forward`] on `gpu`.
     pub(in crate::attention) fn forward(
         &self,
         gpu: &GpuRunner<'_>,
@@ -123,27 +102,29 @@ impl<X: Pod> Simulation<'_, X> {
         lse: &mut [f32],
     ) -> Result<(), String> {
         let mut device = gpu.device();
-        let hopper = self.hopper().filter(|_| gpu.sm() == Sm::Sm90a && self.tokens() > 0);
-        match hopper {
-            Some(kernel) => self.gather_maps(&mut device, kernel)?,
-            None => self.gather(&mut device),
-        }
-        self.sequences(&mut device);
-        let (o, l) = (device.output::<X>("out", out.len()), device.output::<f32>("lse", lse.len()));
-        match hopper {
+        let (parts, shape) = (self.parts(&mut device), self.shape(&mut device));
+        let (o, l) = (device.unwritten::<X>("out", out.len()), device.unwritten::<f32>("lse", lse.len()));
+        let (arguments, sequences) = (AttentionArgs::forward(&shape, o, l), self.cu_seqlens.len() - 1);
+        match self.hopper().filter(|_| gpu.sm() == Sm::Sm90a && self.tokens() > 0) {
             Some(kernel) => {
-                self.numbers(&mut device, None);
-                let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), self.spec.heads);
-                device.run(&kernel.program(), launch, Approximation::Exact)?;
+                let maps = kernel.maps(parts.map(|part| part.0), self.tokens(), self.spec.hidden(), self.ld);
+                let arguments = arguments.with_maps(maps.map_err(|error| error.to_string())?);
+                let launch = kernel.launch(sequences, self.longest(), self.spec.heads);
+                device.start(&kernel.program(), launch, &arguments, Approximation::Exact)?;
             }
-            None => self.run(&mut device, self.kernel(Step::Forward)?, None)?,
+            None => {
+                let kernel = self.kernel(Step::Forward)?;
+                let launch = kernel.launch(sequences, self.longest(), self.spec.heads);
+                let arguments = arguments.with_matrices(parts);
+                device.start(&kernel.program(gpu.sm()), launch, &arguments, Approximation::Exact)?;
+            }
         }
         out.copy_from_slice(&device.read(o)?);
         lse.copy_from_slice(&device.read(l)?);
         Ok(())
     }
 
-    /// Runs [`crate::attention::backward`] in the simulator, with gradients [T, H] each.
+    /// Runs [`crate::attention::backward`] on `gpu`, with gradients [T, H] each.
     pub(in crate::attention) fn backward(
         &self,
         gpu: &GpuRunner<'_>,
@@ -152,62 +133,45 @@ impl<X: Pod> Simulation<'_, X> {
         gradients: [&mut [X]; 3],
     ) -> Result<(), String> {
         let (heads, head_size, hidden) = (self.spec.heads, self.spec.head_size, self.spec.hidden());
-        let rows = self.tokens() * heads;
+        let (rows, sequences) = (self.tokens() * heads, self.cu_seqlens.len() - 1);
         let mut device = gpu.device();
-        let dout = device.buffer("dout", dout);
-        let lse = device.buffer("lse", lse);
-        let delta = device.unwritten::<f32>("delta", rows);
-        device.input("out", out);
-        device.pointer(dout).pointer(delta).integers([rows, head_size]);
-        let step = self.kernel(Step::Delta)?;
-        device.run(&step.program(gpu.sm()), Flash::delta_launch(self.tokens(), heads), Approximation::Exact)?;
-        let [dq, dk, dv]: [Buffer; 3] = ["dq", "dk", "dv"].map(|name| device.unwritten::<X>(name, gradients[0].len()));
+        let [out, dout] = [("out", out), ("dout", dout)].map(|(name, matrix)| device.buffer(name, matrix));
+        let (lse, delta) = (device.buffer("lse", lse), device.unwritten::<f32>("delta", rows));
+        let arguments = DeltaArgs { out, dout, delta, rows, head_size };
+        let (step, launch) = (self.kernel(Step::Delta)?, Flash::delta_launch(self.tokens(), heads));
+        device.start(&step.program(gpu.sm()), launch, &arguments, Approximation::Exact)?;
+        let outputs = ["dq", "dk", "dv"].map(|name| device.unwritten::<X>(name, gradients[0].len()));
+        let (parts, shape) = (self.parts(&mut device), self.shape(&mut device));
+        let [q, k, v] = parts.map(|part| part.0);
+        let matrices = [q, k, v, dout.0];
+        let common = AttentionArgs::backward(&shape, lse, delta, hidden);
+        let [dq, dk, dv] = outputs.map(Some);
         if let Some(kernel) = self.short(gpu.sm()) {
-            let [q, k, v] = self.parts(&mut device);
-            let maps = kernel.maps([q, k, v, dout.address()], self.tokens(), hidden, self.ld);
-            maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
-            self.sequences(&mut device);
-            device.pointer(lse).pointer(delta).pointer(dq).pointer(dk).pointer(dv);
-            self.numbers(&mut device, Some(hidden));
-            let sequences = self.cu_seqlens.len() - 1;
-            device.integers([sequences]);
+            let maps = kernel.maps(matrices, self.tokens(), hidden, self.ld).map_err(|error| error.to_string())?;
+            let arguments = AttentionArgs { dq, dk, dv, sequences: Some(sequences), ..common.with_maps_and_dout(maps) };
             // Three sequences a block, if there are enough, so that the pipeline wraps.
             let blocks = sequences.div_ceil(3).max(sequences.min(2));
             let launch = kernel.launch(sequences, heads, blocks * heads);
-            device.run(&kernel.program(), launch, Approximation::Exact)?;
-            for (buffer, gradient) in [dq, dk, dv].into_iter().zip(gradients) {
-                gradient.copy_from_slice(&device.read(buffer)?);
-            }
-            return Ok(());
-        }
-        for (side, step, outputs) in [(Side::Queries, Step::Queries, &[dq][..]), (Side::Keys, Step::Keys, &[dk, dv])] {
-            let hopper = self.hopper_backward(gpu.sm(), side);
-            match hopper {
-                Some(kernel) => {
-                    let [q, k, v] = self.parts(&mut device);
-                    let maps = kernel.maps([q, k, v, dout.address()], self.tokens(), hidden, self.ld);
-                    maps.map_err(|error| error.to_string())?.iter().for_each(|map| _ = device.tensor_map(map));
+            device.start(&kernel.program(), launch, &arguments, Approximation::Exact)?;
+        } else {
+            for (side, step, arguments) in [
+                (Side::Queries, Step::Queries, AttentionArgs { dq, ..common }),
+                (Side::Keys, Step::Keys, AttentionArgs { dk, dv, ..common }),
+            ] {
+                if let Some(kernel) = self.hopper_backward(gpu.sm(), side) {
+                    let maps = kernel.maps(matrices, self.tokens(), hidden, self.ld);
+                    let arguments = arguments.with_maps_and_dout(maps.map_err(|error| error.to_string())?);
+                    let launch = kernel.launch(sequences, self.longest(), heads);
+                    device.start(&kernel.program(), launch, &arguments, Approximation::Exact)?;
+                } else {
+                    let kernel = self.kernel(step)?;
+                    let arguments = AttentionArgs { dout: Some(dout), ..arguments.with_matrices(parts) };
+                    let launch = kernel.launch(sequences, self.longest(), heads);
+                    device.start(&kernel.program(gpu.sm()), launch, &arguments, Approximation::Exact)?;
                 }
-                None => {
-                    self.gather(&mut device);
-                    device.pointer(dout);
-                }
-            }
-            self.sequences(&mut device);
-            device.pointer(lse).pointer(delta);
-            for &output in outputs {
-                device.pointer(output);
-            }
-            match hopper {
-                Some(kernel) => {
-                    self.numbers(&mut device, Some(hidden));
-                    let launch = kernel.launch(self.cu_seqlens.len() - 1, self.longest(), heads);
-                    device.run(&kernel.program(), launch, Approximation::Exact)?;
-                }
-                None => self.run(&mut device, self.kernel(step)?, Some(hidden))?,
             }
         }
-        for (buffer, gradient) in [dq, dk, dv].into_iter().zip(gradients) {
+        for (buffer, gradient) in outputs.into_iter().zip(gradients) {
             gradient.copy_from_slice(&device.read(buffer)?);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Attention on a GPU: tensor cores of Ampere (`sm80`) and Hopper (`sm90`), f32 operands (`simt`).
 
+pub mod arguments;
 pub(in crate::attention) mod cases;
 mod simt;
 pub mod sm80;

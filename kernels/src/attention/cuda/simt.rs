@@ -15,9 +15,11 @@
 //! run. Each lane reads a different row of keys, so loads are not coalesced and rely on the caches.
 
 use super::{
+    arguments::AttentionArgs,
     sm80::{Flash, ROWS},
-    tile::{Gathered, Sequence, Sizes, SoftmaxMask},
+    tile::{Gathered, Sequence, Sizes, SoftmaxMask, required},
 };
+use crate::arguments::Load;
 use crate::dropout::cuda::Mask;
 use ptx::{Compare, Entry, F32, Fold, Global, Precision, Pred, Ptr, Read, Reg, Special, Storage, U32};
 
@@ -143,11 +145,12 @@ impl Flash {
     }
 
     pub(super) fn forward_single(&self, k: &Entry) {
-        let gathered = Gathered::declare(k, &["q", "k", "v"]);
-        let (out, lse) = (k.load_pointer("out"), k.load_pointer("lse"));
-        let mask = SoftmaxMask::declare(k, self.dropout);
+        let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
+        let gathered = Gathered::new(&params);
+        let (out, lse) = (required(&params.out).load(k), params.lse.load(k));
+        let mask = SoftmaxMask::new(&params);
         let sizes = gathered.sizes(k);
-        let scale = k.load_param::<F32>("score_scale");
+        let scale = params.score_scale.load(k);
         let [q, keys, values] = [0, 1, 2].map(|i| gathered.matrix(k, i));
         self.of_row(k, &gathered, sizes, mask, |row| {
             let (ld, end) = (row.sizes.ld, row.sequence.keys);
@@ -179,11 +182,12 @@ impl Flash {
     }
 
     pub(super) fn queries_single(&self, k: &Entry) {
-        let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
-        let [lse, delta, dq] = ["lse", "delta", "dq"].map(|name| k.load_pointer(name));
-        let mask = SoftmaxMask::declare(k, self.dropout);
+        let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
+        let gathered = Gathered::new(&params);
+        let [lse, delta, dq] = [&params.lse, required(&params.delta), required(&params.dq)].map(|param| param.load(k));
+        let mask = SoftmaxMask::new(&params);
         let sizes = gathered.sizes(k);
-        let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
+        let (scale, gradient_ld) = (params.score_scale.load(k), required(&params.gradient_ld).load(k));
         let [q, keys, values, dout] = [0, 1, 2, 3].map(|i| gathered.matrix(k, i));
         self.of_row(k, &gathered, sizes, mask, |row| {
             let (ld, end) = (row.sizes.ld, row.sequence.keys);
@@ -206,11 +210,13 @@ impl Flash {
     }
 
     pub(super) fn keys_single(&self, k: &Entry) {
-        let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
-        let [lse, delta, dk, dv] = ["lse", "delta", "dk", "dv"].map(|name| k.load_pointer(name));
-        let mask = SoftmaxMask::declare(k, self.dropout);
+        let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
+        let gathered = Gathered::new(&params);
+        let [lse, delta, dk, dv] = [&params.lse, required(&params.delta), required(&params.dk), required(&params.dv)]
+            .map(|param| param.load(k));
+        let mask = SoftmaxMask::new(&params);
         let sizes = gathered.sizes(k);
-        let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
+        let (scale, gradient_ld) = (params.score_scale.load(k), required(&params.gradient_ld).load(k));
         let [q, keys, values, dout] = [0, 1, 2, 3].map(|i| gathered.matrix(k, i));
         self.of_row(k, &gathered, sizes, mask, |row| {
             let ld = row.sizes.ld;

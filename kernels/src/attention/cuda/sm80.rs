@@ -1,22 +1,14 @@
 //! Kernels of attention over ragged sequences on the tensor cores of Ampere and later, and in f32 (SIMT): `sm80_forward`,
 //! `sm80_backward` and `simt` have the algorithms.
 //!
-//! # Arguments
-//!
-//! ```text
-//! q, k, v            row t starts at t · ld, head h at column h · head_size
-//! cu_seqlens, keys   [B + 1], [B] u32: first tokens; number of tokens of each sequence that are keys
-//! out, lse           [T, H], [T, A] f32
-//! seed_low, seed_high, site_low, site_high, threshold, scale      of the dropout, if there is one
-//! ld, head_size      u32
-//! score_scale        f32
-//! ```
+//! Arguments: [`AttentionArgs`](super::arguments::AttentionArgs) and [`DeltaArgs`](super::arguments::DeltaArgs).
 //!
 //! The grid is ⌈longest / 64⌉ x A x B; a block past its sequence's end returns at once.
 //!
 //! Limits: D ≤ 128; T·A < 2³². f32 has the same arguments and a SIMT program (`simt`). Rows of q, k, v that are
 //! not whole vectors of 16 bytes (ld or D not a multiple of eight) are copied element by element.
 
+use super::arguments::Parameters;
 use crate::operation::{Name, Pass, Program};
 use ptx::{Bf16x2, F16x2, Launch, Module, Sm, Storage, Tile};
 
@@ -127,6 +119,12 @@ impl Flash {
     pub fn delta_launch(tokens: usize, heads: usize) -> Option<Launch> {
         let grid = [(tokens * heads).div_ceil((THREADS / DELTA_LANES) as usize) as u32, 1, 1];
         (tokens * heads > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
+
+    /// Parameters of a kernel but that of δ.
+    pub(super) fn parameters(&self) -> Parameters {
+        let (dq, dk) = (self.step == Step::Queries, self.step == Step::Keys);
+        Parameters { maps: false, backward: dq || dk, dq, dk, dropout: self.dropout, sequences: false }
     }
 
     /// A tile of 64 rows in shared memory.

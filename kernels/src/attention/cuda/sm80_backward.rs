@@ -38,16 +38,21 @@
 //! dout, like out, is [T, H]; rows of dq, dk and dv are `gradient_ld` elements apart.
 
 use super::{
+    arguments::{AttentionArgs, AttentionParams, DeltaArgs},
     sm80::{DELTA_LANES, Flash, PAIR_BYTES, Step, THREADS, TILE},
-    tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, scale_half},
+    tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
+use crate::arguments::{Load as _, all};
 use crate::dropout::cuda::Mask;
-use ptx::{Compare, Entry, F32, Fold, Global, Pair, Ptr, Read, Reg, Shared, Special, U32, fragment::Load};
+use ptx::{
+    Compare, Entry, F32, Fold, Global, Pair, PointerParam, Ptr, Read, Reg, Shared, Special, U32, fragment::Load,
+};
 
 impl Flash {
     pub(super) fn delta(&self, k: &Entry) {
-        let [out, dout, delta] = ["out", "dout", "delta"].map(|name| k.load_pointer(name));
-        let (rows, head_size) = (k.load_param::<U32>("rows"), k.load_param::<U32>("head_size"));
+        let params = DeltaArgs::declare(k, &all);
+        let [out, dout, delta] = [&params.out, &params.dout, &params.delta].map(|param| param.load(k));
+        let (rows, head_size) = (params.rows.load(k), params.head_size.load(k));
         let thread = k.special(Special::TidX);
         let row = k.mad_lo(k.special(Special::CtaidX), THREADS / DELTA_LANES, k.shr(thread, DELTA_LANES.ilog2()));
         let lane = k.and(thread, DELTA_LANES - 1);
@@ -82,7 +87,7 @@ impl Flash {
     }
 
     pub(super) fn queries<P: Pair>(&self, k: &Entry) {
-        let ([lse, delta, dq], kernel) = self.begin(k, ["lse", "delta", "dq"]);
+        let ([lse, delta, dq], kernel) = self.begin(k, |p| [&p.lse, required(&p.delta), required(&p.dq)]);
         let Begun { sequence, first, scale, base, .. } = &kernel;
         k.if_(k.lt(*first, sequence.length), || {
             let Operands { warp, copiers: [q, keys, values, dout], places } = kernel.operands(k, self);
@@ -143,7 +148,8 @@ impl Flash {
     }
 
     pub(super) fn keys<P: Pair>(&self, k: &Entry) {
-        let ([lse, delta, dk, dv], kernel) = self.begin(k, ["lse", "delta", "dk", "dv"]);
+        let ([lse, delta, dk, dv], kernel) =
+            self.begin(k, |p| [&p.lse, required(&p.delta), required(&p.dk), required(&p.dv)]);
         let Begun { sequence, first, scale, base, .. } = &kernel;
         k.if_(k.lt(*first, sequence.length), || {
             let Operands { warp, copiers: [q, keys, values, dout], places } = kernel.operands(k, self);
@@ -219,12 +225,17 @@ impl Flash {
     }
 
     /// Declares and loads the parameters of a kernel, including `vectors`, and finds the block's sequence.
-    fn begin<const N: usize>(&self, k: &Entry, vectors: [&str; N]) -> ([Ptr<Global>; N], Begun) {
-        let gathered = Gathered::declare(k, &["q", "k", "v", "dout"]);
-        let vectors = vectors.map(|name| k.load_pointer(name));
-        let mask = SoftmaxMask::declare(k, self.dropout);
+    fn begin<const N: usize>(
+        &self,
+        k: &Entry,
+        vectors: impl FnOnce(&AttentionParams) -> [&PointerParam; N],
+    ) -> ([Ptr<Global>; N], Begun) {
+        let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
+        let gathered = Gathered::new(&params);
+        let vectors = vectors(&params).map(|param| param.load(k));
+        let mask = SoftmaxMask::new(&params);
         let sizes = gathered.sizes(k);
-        let (scale, gradient_ld) = (k.load_param::<F32>("score_scale"), k.load_param::<U32>("gradient_ld"));
+        let (scale, gradient_ld) = (params.score_scale.load(k), required(&params.gradient_ld).load(k));
         let (base, layout) = (k.dynamic_shared(128), Layout::new(self.padded));
         let sequence = Sequence::find(k, &gathered, &sizes);
         let first = k.mul_lo(k.special(Special::CtaidX), TILE);

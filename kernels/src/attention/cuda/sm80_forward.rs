@@ -36,18 +36,21 @@
 //! 64 queries (from L2). Budget: 168 registers with D ≤ 64 (three blocks a multiprocessor), 255 beyond.
 
 use super::{
+    arguments::AttentionArgs,
     sm80::{Flash, TILE},
-    tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp, scale_half},
+    tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp, required, scale_half},
 };
+use crate::arguments::Load as _;
 use ptx::{Compare, Entry, F32, Fold, Global, Pair, Precision, Ptr, Reg, Special, U32, fragment::Load};
 
 impl Flash {
     pub(super) fn forward<P: Pair>(&self, k: &Entry) {
-        let gathered = Gathered::declare(k, &["q", "k", "v"]);
-        let (out, lse) = (k.load_pointer("out"), k.load_pointer("lse"));
-        let mask = SoftmaxMask::declare(k, self.dropout);
+        let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
+        let gathered = Gathered::new(&params);
+        let (out, lse) = (required(&params.out).load(k), params.lse.load(k));
+        let mask = SoftmaxMask::new(&params);
         let sizes = gathered.sizes(k);
-        let scale = k.load_param::<F32>("score_scale");
+        let scale = params.score_scale.load(k);
         let (base, layout) = (k.dynamic_shared(128), Layout::new(self.padded));
         let sequence = Sequence::find(k, &gathered, &sizes);
         let first = k.mul_lo(k.special(Special::CtaidX), TILE);

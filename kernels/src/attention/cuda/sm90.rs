@@ -40,12 +40,14 @@
 //! knows no sequences: up to 63 tokens behind a sequence's keys are read and count nothing, unless they are not finite.
 
 use super::{
+    arguments::{AttentionArgs, Parameters},
     sm80::{Flash, Step, TILE},
     sm80_forward::RowState,
     sm90_pipeline::{self as ring, CONSUMERS, Places, Plan, Producer, STAY},
-    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, scale_half},
+    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::{
+    arguments::Load as _,
     hopper,
     operation::{Name, Program},
 };
@@ -126,12 +128,15 @@ impl HopperFlash {
 
 impl hopper::Body for HopperFlash {
     fn write<P: Pair>(&self, k: &Entry) {
-        let maps = ["map_q", "map_k", "map_v"].map(|name| k.tensor_map_param(name));
-        let gathered = Gathered::declare(k, &[]);
-        let (out, lse) = (k.load_pointer("out"), k.load_pointer("lse"));
-        let mask = SoftmaxMask::declare(k, self.dropout);
+        let (dq, dk) = (false, false);
+        let own = Parameters { maps: true, backward: false, dq, dk, dropout: self.dropout, sequences: false };
+        let params = AttentionArgs::declare(k, &|name| own.has(name));
+        let maps = [&params.map_q, &params.map_k, &params.map_v].map(required);
+        let gathered = Gathered::new(&params);
+        let (out, lse) = (required(&params.out).load(k), params.lse.load(k));
+        let mask = SoftmaxMask::new(&params);
         let sizes = gathered.sizes(k);
-        let scale = k.load_param::<F32>("score_scale");
+        let scale = params.score_scale.load(k);
         let places = Places { base: k.dynamic_shared(1024), plan: self.plan() };
         let thread = k.special(Special::TidX);
         let warp = places.begin(k, thread, 1);
@@ -144,7 +149,7 @@ impl hopper::Body for HopperFlash {
                 || {
                     k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                         let one = k.elect();
-                        let [q, keys, values] = &maps;
+                        let [q, keys, values] = maps;
                         let producer = Producer { places, stay: &[q], moving: [keys, values] };
                         k.if_(one, || producer.run(k, &sequence, first, sequence.keys));
                     });

@@ -57,11 +57,12 @@
 //! `sm90`, up to 63 tokens behind a sequence's end (or keys) are read and count nothing, unless they are not finite.
 
 use super::{
+    arguments::{AttentionArgs, Parameters},
     sm80::{Flash, MASK_BYTES, Step, TILE},
     sm80_backward::QueryMask,
     sm90_pipeline::{self as ring, CONSUMERS, Places, Plan, Producer, STAGES, STAY},
     sm90_scores::{self as scores, QueryRow, ROW_BYTES},
-    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, scale_half},
+    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::{
     dropout::cuda::Mask,
@@ -235,18 +236,23 @@ struct Arguments {
 
 impl Arguments {
     fn declare(k: &Entry, kernel: &HopperBackward) -> Self {
-        let maps = ["map_q", "map_k", "map_v", "map_dout"].map(|name| k.tensor_map_param(name));
-        let gathered = Gathered::declare(k, &[]);
-        let [lse, delta] = ["lse", "delta"].map(|name| k.pointer_param(name));
-        let gradients: &[&str] = match kernel.side {
-            Side::Queries => &["dq"],
-            Side::Keys => &["dk", "dv"],
-        };
-        let gradients = gradients.iter().map(|name| k.pointer_param(name)).collect();
-        let mask = SoftmaxMask::declare(k, kernel.dropout);
+        let (dq, dk) = (kernel.side == Side::Queries, kernel.side == Side::Keys);
+        let own = Parameters { maps: true, backward: true, dq, dk, dropout: kernel.dropout, sequences: false };
+        let params = AttentionArgs::declare(k, &|name| own.has(name));
+        let (gathered, mask) = (Gathered::new(&params), SoftmaxMask::new(&params));
         let sizes = gathered.sizes(k);
-        let (score_scale, gradient_ld) = (k.param("score_scale"), k.param("gradient_ld"));
-        Self { maps, gathered, lse, delta, gradients, mask, sizes, score_scale, gradient_ld }
+        let maps = [&params.map_q, &params.map_k, &params.map_v, &params.map_dout];
+        Self {
+            maps: maps.map(|map| required(map).clone()),
+            gathered,
+            lse: params.lse,
+            delta: required(&params.delta).clone(),
+            gradients: [params.dq, params.dk, params.dv].into_iter().flatten().collect(),
+            mask,
+            sizes,
+            score_scale: params.score_scale,
+            gradient_ld: required(&params.gradient_ld).clone(),
+        }
     }
 
     /// The sequence of the block, and the first of the rows that stay.

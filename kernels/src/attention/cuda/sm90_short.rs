@@ -40,11 +40,12 @@
 //! copied: those behind a sequence's end, or keys, count nothing, unless they are not finite.
 
 use super::{
+    arguments::{AttentionArgs, Parameters},
     sm80::{Flash, MASK_BYTES, Step, TILE},
     sm80_backward::QueryMask,
     sm90_pipeline::{self as ring, CONSUMERS},
     sm90_scores::{self as scores, QueryRow, ROW_BYTES},
-    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, scale_half},
+    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::{
     hopper::{self, THREADS},
@@ -191,15 +192,24 @@ struct Arguments {
 
 impl Arguments {
     fn declare(k: &Entry, kernel: &HopperShort) -> Self {
-        let maps = ["map_q", "map_k", "map_v", "map_dout"].map(|name| k.tensor_map_param(name));
-        let gathered = Gathered::declare(k, &[]);
-        let [lse, delta] = ["lse", "delta"].map(|name| k.pointer_param(name));
-        let gradients = ["dq", "dk", "dv"].map(|name| k.pointer_param(name));
-        let mask = SoftmaxMask::declare(k, kernel.dropout);
+        let (dq, dk) = (true, true);
+        let own = Parameters { maps: true, backward: true, dq, dk, dropout: kernel.dropout, sequences: true };
+        let params = AttentionArgs::declare(k, &|name| own.has(name));
+        let (gathered, mask) = (Gathered::new(&params), SoftmaxMask::new(&params));
         let sizes = gathered.sizes(k);
-        let score_scale = k.param("score_scale");
-        let [gradient_ld, sequences] = ["gradient_ld", "sequences"].map(|name| k.param(name));
-        Self { maps, gathered, lse, delta, gradients, mask, sizes, score_scale, gradient_ld, sequences }
+        let maps = [&params.map_q, &params.map_k, &params.map_v, &params.map_dout];
+        Self {
+            maps: maps.map(|map| required(map).clone()),
+            gathered,
+            lse: params.lse,
+            delta: required(&params.delta).clone(),
+            gradients: [&params.dq, &params.dk, &params.dv].map(|gradient| required(gradient).clone()),
+            mask,
+            sizes,
+            score_scale: params.score_scale,
+            gradient_ld: required(&params.gradient_ld).clone(),
+            sequences: required(&params.sequences).clone(),
+        }
     }
 
     /// Calls `body` with each sequence of this block that has a token, and the sequence's number among those.

@@ -1,20 +1,28 @@
 //! What the kernels of attention share: sequences, tiles of 64 rows in shared memory, products of fragments.
 
+use super::arguments::AttentionParams;
 use super::sm80::{Flash, THREADS, TILE};
+use crate::arguments::Load;
 use crate::{
     dropout::cuda::{Mask, MaskParams},
     gemm::{copy_numbers, lane_start, load_fragment},
 };
 use ptx::{
     Address, Compare, Entry, F32, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32,
-    fragment::Load,
+    fragment,
 };
 
-/// The matrices that a kernel gathers rows of, `cu_seqlens` and `keys`, declared.
+/// Declared parameters: the matrices that a kernel gathers rows of, the sequences and the sizes.
 pub(super) struct Gathered {
     matrices: Vec<PointerParam>,
     cu_seqlens: PointerParam,
     keys: PointerParam,
+    sizes: [Param<U32>; 2],
+}
+
+/// A parameter that the kernel has.
+pub(super) fn required<T>(param: &Option<T>) -> &T {
+    param.as_ref().expect("the kernel has the parameter")
 }
 
 /// Sizes that every kernel has.
@@ -24,18 +32,21 @@ pub(super) struct Sizes {
 }
 
 impl Gathered {
-    pub(super) fn declare(k: &Entry, names: &[&str]) -> Self {
-        let matrices = names.iter().map(|name| k.pointer_param(name)).collect();
-        Self { matrices, cu_seqlens: k.pointer_param("cu_seqlens"), keys: k.pointer_param("keys") }
+    pub(super) fn new(params: &AttentionParams) -> Self {
+        let AttentionParams { q, k, v, dout, cu_seqlens, keys, ld, head_size, .. } = params;
+        let matrices = [q, k, v, dout].into_iter().flatten().cloned().collect();
+        let sizes = [ld, head_size].map(Param::clone);
+        Self { matrices, cu_seqlens: cu_seqlens.clone(), keys: keys.clone(), sizes }
     }
 
     pub(super) fn sizes(&self, k: &Entry) -> Sizes {
-        let [ld, head_size]: [Param<U32>; 2] = ["ld", "head_size"].map(|name| k.param(name));
-        Sizes { ld: k.ld_param(ld), head_size: k.ld_param(head_size) }
+        let [ld, head_size] = [0, 1].map(|i| self.sizes[i].load(k));
+        Sizes { ld, head_size }
     }
 
+    /// q, k, v or dout.
     pub(super) fn matrix(&self, k: &Entry, i: usize) -> Ptr<Global> {
-        k.cvta_to_global(k.ld_param_pointer(self.matrices[i].clone()))
+        self.matrices[i].load(k)
     }
 }
 
@@ -60,8 +71,7 @@ impl Sequence {
 
     /// Sequence `b`, and the block's head.
     pub(super) fn of(k: &Entry, gathered: &Gathered, sizes: &Sizes, b: Reg<U32>) -> Self {
-        let [cu_seqlens, keys] =
-            [&gathered.cu_seqlens, &gathered.keys].map(|param| k.cvta_to_global(k.ld_param_pointer(param.clone())));
+        let [cu_seqlens, keys] = [&gathered.cu_seqlens, &gathered.keys].map(|param| param.load(k));
         let head = k.special(Special::CtaidY);
         let bounds = k.index(cu_seqlens, b, 4u32);
         let ([start], [end]) = (k.ld::<U32, 1>(bounds.at(0)), k.ld::<U32, 1>(bounds.at(4)));
@@ -179,7 +189,14 @@ impl Layout {
     }
 
     /// Where this lane's first fragment begins in the tile at `base`, `row` rows down.
-    pub(super) fn start(&self, k: &Entry, load: Load, base: Ptr<Shared>, warp: &Warp, row: Reg<U32>) -> Ptr<Shared> {
+    pub(super) fn start(
+        &self,
+        k: &Entry,
+        load: fragment::Load,
+        base: Ptr<Shared>,
+        warp: &Warp,
+        row: Reg<U32>,
+    ) -> Ptr<Shared> {
         let (down, chunk) = lane_start(k, load, warp.lane);
         self.tile.chunk_address(k, base, k.add(row, down), chunk)
     }
@@ -194,9 +211,9 @@ impl Layout {
         first: u32,
     ) {
         for step in 0..self.tile.columns / 16 {
-            let a: [Reg<P>; 4] = load_fragment(k, Load::A, &self.tile, a, 0, step);
+            let a: [Reg<P>; 4] = load_fragment(k, fragment::Load::A, &self.tile, a, 0, step);
             for (i, eight) in (first / 16..).zip(s.chunks_exact(8)) {
-                let b = load_fragment(k, Load::BTransposed, &self.tile, b, i, step);
+                let b = load_fragment(k, fragment::Load::BTransposed, &self.tile, b, i, step);
                 multiply(k, eight, a, b);
             }
         }
@@ -206,7 +223,7 @@ impl Layout {
     pub(super) fn times<P: Pair>(&self, k: &Entry, o: &[Reg<F32>], p: &[[Reg<P>; 4]], v: Ptr<Shared>, first: u32) {
         for (step, &p) in (first / 16..).zip(p) {
             for (i, eight) in (0..).zip(o.chunks_exact(8)) {
-                multiply(k, eight, p, load_fragment(k, Load::B, &self.tile, v, i, step));
+                multiply(k, eight, p, load_fragment(k, fragment::Load::B, &self.tile, v, i, step));
             }
         }
     }
@@ -308,8 +325,8 @@ pub(super) struct SoftmaxMask(Option<MaskParams>);
 pub(super) struct RowMask(Option<(Mask, [Reg<U32>; 2])>);
 
 impl SoftmaxMask {
-    pub(super) fn declare(k: &Entry, dropout: bool) -> Self {
-        Self(dropout.then(|| MaskParams::declare(k)))
+    pub(super) fn new(params: &AttentionParams) -> Self {
+        Self(params.dropout.clone())
     }
 
     pub(super) fn mask(&self, k: &Entry) -> Option<Mask> {

@@ -1,19 +1,21 @@
 //! The product's PTX programs: the list of specializations, and the cases in the simulator.
 
 use super::{
+    place::ProductArgs,
     sm80::Product,
     sm90::HopperProduct,
     sm90_cases,
     split_k::SplitKReduce,
     tiles::{Blocking, HopperTile},
 };
-use crate::gemm::{Beta, EpilogueKind, Gemm, cases::Problem};
+use crate::gemm::{Beta, Epilogue, EpilogueKind, Gemm, cases::Problem};
 use crate::{
     Element,
+    arguments::Address,
     gelu::Activation,
     gpu_spec::GpuSpec,
     operation::{Name, Program},
-    runner::{Buffer, Device, GpuRunner},
+    runner::{Device, GpuRunner},
 };
 use ptx::{Sm, Storage, sim::Approximation};
 
@@ -60,15 +62,6 @@ pub(in crate::gemm) fn programs(sm: Sm) -> Vec<Program> {
 
 /// Runs a program on a problem: C and the saved pre-activation, with their gaps.
 type Run<'a, Y> = Box<dyn FnOnce() -> Result<(Vec<Y>, Vec<Y>), String> + 'a>;
-
-/// Batch elements or splits of a launch: see the arguments of [`super::sm80`].
-#[derive(Clone, Copy, Debug)]
-pub(in crate::gemm) struct Layers {
-    pub count: usize,
-    pub k_step: usize,
-    pub k_chunk: usize,
-    pub strides: [usize; 3],
-}
 
 impl<X: Element, Y: Element> Problem<X, Y> {
     /// Checks the PTX against the error bound: on every tile without an epilogue, on the smallest and a large one with
@@ -145,68 +138,44 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let span = self.spec.spans()[2];
         let nothing = vec![Y::from_f32(f32::NAN); span];
         let before = if self.spec.beta == Beta::One { &self.matrix } else { &nothing };
-        device.input("a", &self.a);
-        device.input("b", &self.b);
-        let c = device.input("c", before);
-        let pre = self.epilogue_arguments(&mut device, &nothing);
-        let layers = Layers { count: 1, k_step: 0, k_chunk: self.spec.k, strides: [0; 3] };
-        device.integers(sizes(&self.spec, &layers));
-        let launch = product.launch(self.spec.m, self.spec.n, layers.count);
-        device.run(&product.program(gpu.sm()), launch, approximation)?;
+        let [a, b] = [device.buffer("a", &self.a), device.buffer("b", &self.b)];
+        let (c, pre) = (device.buffer("c", before), device.buffer("pre", &nothing));
+        let arguments = ProductArgs::new(&self.spec, [a, b, c], self.epilogue(&mut device, pre));
+        let launch = product.launch(self.spec.m, self.spec.n, 1);
+        device.start(&product.program(gpu.sm()), launch, &arguments, approximation)?;
         Ok((device.read(c)?, device.read(pre)?))
     }
 
-    /// Adds the arguments of the epilogue; returns the buffer of the pre-activation, which holds `nothing` before the
-    /// launch.
-    pub(in crate::gemm) fn epilogue_arguments(&self, device: &mut Device<'_>, nothing: &[Y]) -> Buffer {
-        if self.kind.has_bias() {
-            device.input("bias", &self.bias);
-        }
-        if self.kind.reads_matrix() {
-            device.input("matrix", &self.matrix);
-        }
-        let pre = device.buffer("pre", nothing);
-        if self.kind.saves_pre() {
-            device.pointer(pre);
-        }
-        if self.kind.has_dropout() {
-            let (words, scale) = Self::DROPOUT.cuda_arguments();
-            device.integers(words.map(|word| word as usize)).float(scale);
-        }
-        pre
+    /// The epilogue of the problem with its data in device memory.
+    pub(in crate::gemm) fn epilogue(&self, device: &mut Device<'_>, pre: Address) -> Epilogue<Address> {
+        let (bias, matrix) = (device.buffer("bias", &self.bias), device.buffer("matrix", &self.matrix));
+        Epilogue::of_kind(self.kind, bias, matrix, pre, Self::DROPOUT)
     }
-}
-
-/// Arguments after those of the epilogue.
-pub(in crate::gemm) fn sizes(spec: &Gemm, layers: &Layers) -> impl Iterator<Item = usize> {
-    let Gemm { m, n, k, lda, ldb, ldc, .. } = *spec;
-    [m, n, k, lda, ldb, ldc, layers.k_step, layers.k_chunk].into_iter().chain(layers.strides)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
-    use crate::gemm::{Layout, cases::FORMS};
+    use crate::gemm::{Layout, cases::FORMS, cuda::split_k::SplitKReduceArgs};
     use half::{bf16, f16};
 
     /// Runs `product` on `a` and `b`; returns C, whose `len` elements are NaN before.
     fn run<X: bytemuck::Pod, Y: Element>(
         product: &Product,
         spec: &Gemm,
-        layers: Layers,
-        a: &[X],
-        b: &[X],
+        layers: usize,
+        arguments: impl FnOnce(ProductArgs) -> ProductArgs,
+        (a, b): (&[X], &[X]),
         len: usize,
     ) -> Vec<Y> {
         let gpu = GpuRunner::simulator(Sm::Sm80);
         let mut device = gpu.device();
-        device.input("a", a);
-        device.input("b", b);
-        let c = device.input("c", &vec![Y::from_f32(f32::NAN); len]);
-        device.integers(sizes(spec, &layers));
-        let launch = product.launch(spec.m, spec.n, layers.count);
-        let ran = device.run(&product.program(Sm::Sm80), launch, Approximation::Exact);
+        let [a, b] = [device.buffer("a", a), device.buffer("b", b)];
+        let c = device.buffer("c", &vec![Y::from_f32(f32::NAN); len]);
+        let launch = product.launch(spec.m, spec.n, layers);
+        let arguments = arguments(ProductArgs::new(spec, [a, b, c], Epilogue::NONE));
+        let ran = device.start(&product.program(Sm::Sm80), launch, &arguments, Approximation::Exact);
         ran.unwrap_or_else(|error| panic!("{}: {error}", product.name(Sm::Sm80)));
         device.read(c).expect("C is there")
     }
@@ -231,17 +200,17 @@ mod tests {
         let (count, chunk) = product.split(&spec, 8);
         assert_eq!((count, chunk), (3, 256), "2 tiles, 8 multiprocessors, at least 256 of k per split");
         let (a, b) = (uniform::<bf16>(1, 72 * 700, 1.0), uniform::<bf16>(2, 40 * 700, 1.0));
-        let layers = Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, 72 * 40] };
-        let partial: Vec<f32> = run(&product, &spec, layers, &a, &b, count * 72 * 40);
+        let splits = |one| ProductArgs { k_step: chunk, k_chunk: chunk, stride_c: 72 * 40, ..one };
+        let partial: Vec<f32> = run(&product, &spec, count, splits, (&a, &b), count * 72 * 40);
         let before = uniform::<f32>(3, 72 * 40, 1.0);
         for beta in [Beta::Zero, Beta::One] {
             let sum = SplitKReduce { beta };
             let gpu = GpuRunner::simulator(Sm::Sm80);
             let mut device = gpu.device();
-            device.input("partial", &partial);
-            let c = device.input("c", &before);
-            device.integers([72, 40, 40, count]);
-            device.run(&sum.program(Sm::Sm80), sum.launch(72, 40), Approximation::Exact).expect("the second pass runs");
+            let (partial_at, c) = (device.buffer("partial", &partial), device.buffer("c", &before));
+            let arguments = SplitKReduceArgs { partial: partial_at, c, rows: 72, columns: 40, ldc: 40, slices: count };
+            let ran = device.start(&sum.program(Sm::Sm80), sum.launch(72, 40), &arguments, Approximation::Exact);
+            ran.expect("the second pass runs");
             let c: Vec<f32> = device.read(c).expect("C is there");
             for (i, &c) in c.iter().enumerate() {
                 let plain = (1..count).fold(partial[i], |sum, z| sum + partial[z * 72 * 40 + i]);
@@ -267,8 +236,8 @@ mod tests {
         };
         let [span_a, span_b, span_c] = spec.spans();
         let (a, b) = (uniform::<bf16>(1, 3 * span_a, 1.0), uniform::<bf16>(2, 3 * span_b, 1.0));
-        let layers = Layers { count: 3, k_step: 0, k_chunk: 72, strides: [span_a, span_b, span_c] };
-        let c: Vec<bf16> = run(&product, &spec, layers, &a, &b, 3 * span_c);
+        let batch = |one| ProductArgs { stride_a: span_a, stride_b: span_b, stride_c: span_c, ..one };
+        let c: Vec<bf16> = run(&product, &spec, 3, batch, (&a, &b), 3 * span_c);
         for (i, c) in c.chunks(span_c).enumerate() {
             let (a, b) = (&a[i * span_a..][..span_a], &b[i * span_b..][..span_b]);
             assert_sums(&format!("layer {i}"), &spec, &widen_all(a), &widen_all(b), c);
@@ -318,8 +287,7 @@ mod tests {
             };
             let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
             let (a, b) = (random(1, 72 * 96), random(2, 64 * 96));
-            let layers = Layers { count: 1, k_step: 0, k_chunk: 96, strides: [0; 3] };
-            let c: Vec<f32> = run(&product, &spec, layers, &a, &b, 72 * 64);
+            let c: Vec<f32> = run(&product, &spec, 1, |one| one, (&a, &b), 72 * 64);
             let widen = |x: &[f16]| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
             assert_sums(&format!("f16 {form}"), &spec, &widen(&a), &widen(&b), &c);
         }

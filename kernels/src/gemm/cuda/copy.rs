@@ -1,7 +1,7 @@
 //! `cp.async` pipeline: copies of the k-tiles of A and B into the stages of shared memory.
 
 use super::{
-    place::{Arguments, Side, Sizes, TilePlace},
+    place::{Operands, Side, Sizes, TilePlace},
     tiles::Blocking,
 };
 use ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, U32, U64};
@@ -28,7 +28,7 @@ impl Loader {
     pub(super) fn new(
         k: &Entry,
         side: Side,
-        arguments: &Arguments,
+        operands: &Operands,
         sizes: &Sizes,
         place: &TilePlace,
         base: Ptr<Shared>,
@@ -39,7 +39,7 @@ impl Loader {
         let (row, chunk) = (k.shr(thread, chunks.ilog2()), k.and(thread, chunks - 1));
         let column = k.shl(chunk, 3);
         let to = side.tile.chunk_address(k, k.offset(base, side.offset), row, chunk);
-        let matrix = arguments.layer(k, sizes, side.operand);
+        let matrix = operands.layer(k, sizes, side.operand);
         let (origin, extent) = (place.origin[side.operand], [sizes.m, sizes.n][side.operand]);
         let leading = sizes.leading[side.operand];
         let pitch = k.shl(leading, 1);

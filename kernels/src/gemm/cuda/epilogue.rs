@@ -16,11 +16,15 @@
 //! conflict with [`Swizzle::Reversed`].
 
 use super::{
-    place::{Arguments, Sizes, TilePlace, WarpPlace},
+    place::{Operands, Sizes, TilePlace, WarpPlace},
     tiles::Blocking,
 };
-use crate::dropout::cuda::{Mask, MaskParams, Multipliers};
-use crate::gemm::{Beta, EpilogueKind};
+use crate::arguments::{Address, Argument, Load, Value};
+use crate::dropout::{
+    Dropout,
+    cuda::{Mask, MaskParams, Multipliers},
+};
+use crate::gemm::{Beta, Epilogue, EpilogueKind};
 use ptx::{Compare, Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32};
 
 /// Options of a product's epilogue.
@@ -40,6 +44,16 @@ pub(super) struct EpilogueOptions {
 }
 
 impl EpilogueOptions {
+    /// True if the epilogue has the parameter `name`.
+    pub(super) fn has(&self, name: &str) -> bool {
+        match name {
+            "bias" => self.kind.has_bias(),
+            "matrix" => self.kind.reads_matrix(),
+            "pre" => self.kind.saves_pre(),
+            _ => self.kind.has_dropout(),
+        }
+    }
+
     /// Suffix of a program's name.
     pub(super) fn words(&self) -> String {
         let word = |holds: bool, word: &str| if holds { word.to_string() } else { String::new() };
@@ -48,13 +62,35 @@ impl EpilogueOptions {
     }
 }
 
-/// Epilogue of a kernel: its options and declared parameters.
-pub(super) struct EpilogueEmitter {
-    options: EpilogueOptions,
+/// Parameters of an epilogue, declared.
+pub(crate) struct EpilogueParams {
     bias: Option<PointerParam>,
     matrix: Option<PointerParam>,
     pre: Option<PointerParam>,
     mask: Option<MaskParams>,
+}
+
+/// bias, the matrix that is read, the pre-activation that is saved, dropout: those that the epilogue has.
+impl Argument for Epilogue<Address> {
+    type Param = EpilogueParams;
+    fn declare(k: &Entry, _: &str, has: &dyn Fn(&str) -> bool) -> EpilogueParams {
+        EpilogueParams {
+            bias: <Option<Address>>::declare(k, "bias", has),
+            matrix: <Option<Address>>::declare(k, "matrix", has),
+            pre: <Option<Address>>::declare(k, "pre", has),
+            mask: <Option<Dropout>>::declare(k, "dropout", has),
+        }
+    }
+    fn push(&self, values: &mut Vec<Value>) {
+        values.extend(self.addresses().map(Value::Address));
+        self.dropout_settings().push(values);
+    }
+}
+
+/// Epilogue of a kernel: its options and declared parameters.
+pub(super) struct EpilogueEmitter {
+    options: EpilogueOptions,
+    params: EpilogueParams,
 }
 
 /// Address and row size of C.
@@ -153,15 +189,8 @@ struct Matrices {
 }
 
 impl EpilogueEmitter {
-    pub(super) fn declare(k: &Entry, options: EpilogueOptions) -> Self {
-        let kind = options.kind;
-        Self {
-            options,
-            bias: kind.has_bias().then(|| k.pointer_param("bias")),
-            matrix: kind.reads_matrix().then(|| k.pointer_param("matrix")),
-            pre: kind.saves_pre().then(|| k.pointer_param("pre")),
-            mask: kind.has_dropout().then(|| MaskParams::declare(k)),
-        }
+    pub(super) fn new(options: EpilogueOptions, params: EpilogueParams) -> Self {
+        Self { options, params }
     }
 
     /// Storage of C.
@@ -197,7 +226,7 @@ impl EpilogueEmitter {
         self,
         k: &Entry,
         blocking: Blocking,
-        arguments: &Arguments,
+        operands: &Operands,
         base: Ptr<Shared>,
         thread: Reg<U32>,
         sizes: &Sizes,
@@ -213,7 +242,7 @@ impl EpilogueEmitter {
         let first = k.mad_lo(panel, 64, k.shl(half, 3));
         let start = k.mov_pointer(tile.chunk_address(k, base, row, k.shr(first, 2)));
         let rows = k.min_u32(sizes.m, k.add(place.origin[0], m));
-        let c = arguments.layer(k, sizes, 2);
+        let c = operands.layer(k, sizes, 2);
         let target = Target { c, columns: sizes.n, leading: sizes.leading[2] };
         let panel = self.panel(k, &target, k.add(place.origin[1], first), half);
         let down = 16 * (warps / panels);
@@ -226,18 +255,18 @@ impl EpilogueEmitter {
     /// Addresses and counters of the lane for 64 columns of C; `column` is its first column.
     pub(super) fn panel(&self, k: &Entry, target: &Target, column: Reg<U32>, half: Reg<U32>) -> Panel {
         let at_column = |matrix: Ptr<Global>, storage: Storage| k.index(matrix, column, storage.bytes());
-        let load = |param: &PointerParam| k.cvta_to_global(k.ld_param_pointer(param.clone()));
+        let EpilogueParams { bias, matrix, pre, mask } = &self.params;
         let output = self.options.output;
         let matrices = Matrices {
             c: at_column(target.c, output),
-            bias: self.bias.as_ref().map(|bias| at_column(load(bias), Storage::F32)),
-            matrix: self.matrix.as_ref().map(|matrix| at_column(load(matrix), output)),
-            pre: self.pre.as_ref().map(|pre| at_column(load(pre), output)),
+            bias: bias.as_ref().map(|bias| at_column(bias.load(k), Storage::F32)),
+            matrix: matrix.as_ref().map(|matrix| at_column(matrix.load(k), output)),
+            pre: pre.as_ref().map(|pre| at_column(pre.load(k), output)),
         };
         Panel {
             matrices,
             output,
-            mask: self.mask.clone().map(|mask| mask.load(k)),
+            mask: mask.clone().map(|mask| mask.load(k)),
             pitch: k.shl(target.leading, output.bytes().ilog2()),
             counter: k.mad_lo(k.shr(column, 6), 16, k.shl(half, 3)),
             column,

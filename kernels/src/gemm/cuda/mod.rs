@@ -8,7 +8,7 @@ mod simt;
 pub mod sm80;
 pub mod sm90;
 pub(crate) mod sm90_cases;
-mod sm90_mainloop;
+pub(crate) mod sm90_mainloop;
 pub mod split_k;
 pub mod tiles;
 pub(in crate::gemm) mod variants;

@@ -1,15 +1,63 @@
 //! Positions: the tile of a block, the part of a warp, and the warp's fragments in shared memory.
 
 use super::tiles::{Blocking, GROUP};
+use crate::arguments::{Address, Load as _, arguments};
+use crate::gemm::{Epilogue, Gemm};
 use ptx::{Entry, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32, fragment::Load};
 
-/// Parameters of every product, declared around those of the epilogue in the order of the kernel's documentation.
-pub(super) struct Arguments {
+arguments! {
+    /// Arguments of [`Product`](super::sm80::Product). blockIdx.z = z computes batch element z, or sums
+    /// p = z·k_step .. min(z·k_step + k_chunk, k).
+    ProductArgs, declared as ProductParams {
+        /// A.
+        a: Address,
+        /// B.
+        b: Address,
+        /// C.
+        c: Address,
+        /// The data of the epilogue; matrices are like C.
+        epilogue: Epilogue<Address>,
+        /// Rows of A and C.
+        m: usize,
+        /// Columns of B and C.
+        n: usize,
+        /// Columns of A, rows of B.
+        k: usize,
+        /// Leading dimension of A, elements.
+        lda: usize,
+        /// Leading dimension of B.
+        ldb: usize,
+        /// Leading dimension of C.
+        ldc: usize,
+        /// Steps of k from the first of one z to the first of the next; 0 in a batch.
+        k_step: usize,
+        /// Steps of k of each z.
+        k_chunk: usize,
+        /// Elements from the A of one z to that of the next.
+        stride_a: usize,
+        /// Elements from the B of one z to that of the next.
+        stride_b: usize,
+        /// Elements from the C of one z to that of the next.
+        stride_c: usize,
+    }
+}
+
+impl ProductArgs {
+    /// One product of `spec`: C = epilogue(A · B).
+    pub fn new(spec: &Gemm, [a, b, c]: [Address; 3], epilogue: Epilogue<Address>) -> Self {
+        let Gemm { m, n, k, lda, ldb, ldc, .. } = *spec;
+        let (stride_a, stride_b, stride_c) = (0, 0, 0);
+        Self { a, b, c, epilogue, m, n, k, lda, ldb, ldc, k_step: 0, k_chunk: k, stride_a, stride_b, stride_c }
+    }
+}
+
+/// Operands of a product.
+pub(super) struct Operands {
     pointers: [PointerParam; 3],
     storage: [Storage; 3],
 }
 
-/// Parameters after those of the epilogue; the sizes are loaded.
+/// Sizes of a product, loaded, and the parameters of batch elements and splits.
 pub(super) struct Sizes {
     pub m: Reg<U32>,
     pub n: Reg<U32>,
@@ -21,19 +69,21 @@ pub(super) struct Sizes {
     strides: [Param<U32>; 3],
 }
 
-impl Arguments {
-    /// For A and B in `storage`, C in `output`.
-    pub(super) fn declare(k: &Entry, storage: Storage, output: Storage) -> Self {
-        let pointers = ["a", "b", "c"].map(|name| k.pointer_param(name));
-        Self { pointers, storage: [storage, storage, output] }
-    }
-
-    pub(super) fn sizes(&self, k: &Entry) -> Sizes {
-        let [m, n, depth] = ["m", "n", "k"].map(|name| k.load_param::<U32>(name));
-        let leading = ["lda", "ldb", "ldc"].map(|name| k.load_param::<U32>(name));
-        let [k_step, k_chunk] = ["k_step", "k_chunk"].map(|name| k.param::<U32>(name));
-        let strides = ["stride_a", "stride_b", "stride_c"].map(|name| k.param::<U32>(name));
+impl Sizes {
+    pub(super) fn load(k: &Entry, params: &ProductParams) -> Self {
+        let [m, n, depth] = [&params.m, &params.n, &params.k].map(|size| size.load(k));
+        let leading = [&params.lda, &params.ldb, &params.ldc].map(|size| size.load(k));
+        let strides = [&params.stride_a, &params.stride_b, &params.stride_c].map(Param::clone);
+        let (k_step, k_chunk) = (params.k_step.clone(), params.k_chunk.clone());
         Sizes { m, n, k: depth, leading, k_step, k_chunk, strides }
+    }
+}
+
+impl Operands {
+    /// A and B in `storage`, C in `output`.
+    pub(super) fn new(params: &ProductParams, storage: Storage, output: Storage) -> Self {
+        let pointers = [&params.a, &params.b, &params.c].map(PointerParam::clone);
+        Self { pointers, storage: [storage, storage, output] }
     }
 
     /// Address of operand 0, 1 or 2 (A, B, C) for this block's batch element or split.

@@ -18,7 +18,7 @@
 
 use super::{
     epilogue::{EpilogueEmitter, EpilogueOptions},
-    place::{Arguments, Sizes, TilePlace},
+    place::{Operands, ProductArgs, Sizes, TilePlace},
     tiles::Blocking,
 };
 use ptx::{Entry, F32, Global, Pred, Ptr, Reg, Shared, Special, Storage, U32, U64};
@@ -52,13 +52,13 @@ impl Loader {
         k: &Entry,
         operand: usize,
         along_k: bool,
-        arguments: &Arguments,
+        operands: &Operands,
         sizes: &Sizes,
         place: &TilePlace,
         base: Ptr<Shared>,
     ) -> Self {
         let thread = k.special(Special::TidX);
-        let matrix = arguments.layer(k, sizes, operand);
+        let matrix = operands.layer(k, sizes, operand);
         let (origin, extent) = (place.origin[operand], [sizes.m, sizes.n][operand]);
         let pitch = k.shl(sizes.leading[operand], 2);
         let base = k.offset(base, operand as u32 * SLICE);
@@ -112,12 +112,13 @@ impl Loader {
 
 /// Emits the product; `along_k` as in [`Side`](super::place::Side), of A and B.
 pub(super) fn product(k: &Entry, options: EpilogueOptions, along_k: [bool; 2]) {
-    let arguments = Arguments::declare(k, Storage::F32, options.output);
-    let epilogue = EpilogueEmitter::declare(k, options);
-    let sizes = arguments.sizes(k);
+    let params = ProductArgs::declare(k, &|name| options.has(name));
+    let operands = Operands::new(&params, Storage::F32, options.output);
+    let sizes = Sizes::load(k, &params);
+    let epilogue = EpilogueEmitter::new(options, params.epilogue);
     let place = TilePlace::find(k, BLOCKING, &sizes);
     let base = k.dynamic_shared(128);
-    let loaders = [0, 1].map(|side| Loader::new(k, side, along_k[side], &arguments, &sizes, &place, base));
+    let loaders = [0, 1].map(|side| Loader::new(k, side, along_k[side], &operands, &sizes, &place, base));
     let thread = k.special(Special::TidX);
     let (down, along) = (k.shr(thread, 4), k.and(thread, 15u32));
     let (rows, columns) = (k.index(base, down, 16), k.index(k.offset(base, SLICE), along, 16));
@@ -151,5 +152,5 @@ pub(super) fn product(k: &Entry, options: EpilogueOptions, along_k: [bool; 2]) {
         k.st(tile.chunk_address(k, base, row, along).at(0), [sums[0], sums[1], sums[2], sums[3]]);
     }
     k.bar_sync();
-    epilogue.write(k, BLOCKING, &arguments, base, thread, &sizes, &place);
+    epilogue.write(k, BLOCKING, &operands, base, thread, &sizes, &place);
 }

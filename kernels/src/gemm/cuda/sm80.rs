@@ -45,26 +45,13 @@
 //! Source: the pipeline is that of CUTLASS 2 (Thakkar et al. 2023), the swizzle that of its
 //! `RowMajorTensorOpMultiplicandCrosswise` layouts.
 //!
-//! # Arguments
-//!
-//! ```text
-//! a, b, c                                       addresses
-//! bias                                          [n] f32, if the epilogue has one
-//! matrix                                        pre-activation or residual, like C, if the epilogue reads one
-//! pre                                           like C, if the epilogue saves the pre-activation
-//! seed_low, seed_high, site_low, site_high, threshold, scale      of the dropout, if the epilogue has one
-//! m, n, k, lda, ldb, ldc                        u32, leading dimensions in elements
-//! k_step, k_chunk                               u32: blockIdx.z = z sums p = z·k_step .. min(z·k_step + k_chunk, k)
-//! stride_a, stride_b, stride_c                  u32: elements from the operands of one z to those of the next
-//! ```
-//!
-//! Limits: every matrix spans fewer than 2³² elements; base addresses are multiples of 16; epilogues other than
+//! Arguments: [`ProductArgs`]. Limits: every matrix spans fewer than 2³² elements; base addresses are multiples of 16; epilogues other than
 //! [`EpilogueKind::None`] need a grid of one z.
 
 use super::{
     copy::{Loader, Ring},
     epilogue::{EpilogueEmitter, EpilogueOptions},
-    place::{Arguments, FragmentPlace, Side, TilePlace, WarpPlace},
+    place::{FragmentPlace, Operands, ProductArgs, Side, Sizes, TilePlace, WarpPlace},
     simt,
     tiles::Blocking,
 };
@@ -175,14 +162,16 @@ impl Product {
     }
 
     fn tensor_cores<P: Pair>(&self, k: &Entry) {
-        let arguments = Arguments::declare(k, self.storage, self.output);
-        let epilogue = EpilogueEmitter::declare(k, self.options());
-        let sizes = arguments.sizes(k);
+        let options = self.options();
+        let params = ProductArgs::declare(k, &|name| options.has(name));
+        let operands = Operands::new(&params, self.storage, self.output);
+        let sizes = Sizes::load(k, &params);
+        let epilogue = EpilogueEmitter::new(options, params.epilogue);
         let place = TilePlace::find(k, self.blocking, &sizes);
         let (base, sides) = (k.dynamic_shared(128), self.sides());
         k.comment("where this thread copies from and to");
         let thread = k.special(Special::TidX);
-        let loaders = sides.map(|side| Loader::new(k, side, &arguments, &sizes, &place, base, thread));
+        let loaders = sides.map(|side| Loader::new(k, side, &operands, &sizes, &place, base, thread));
         k.comment("where this warp's fragments lie");
         let warp = WarpPlace::find(k, self.blocking, thread);
         let fragments = sides.map(|side| FragmentPlace::find(k, side, base, &warp));
@@ -204,7 +193,7 @@ impl Product {
             }
         });
         epilogue.store_fragments(k, self.blocking, base, &warp, &sums);
-        epilogue.write(k, self.blocking, &arguments, base, thread, &sizes, &place);
+        epilogue.write(k, self.blocking, &operands, base, thread, &sizes, &place);
     }
 
     fn options(&self) -> EpilogueOptions {

@@ -54,23 +54,12 @@
 //! consumers have 240 (128 or 192 of them sums): 128 · (24 + 2 · 240) = 64 512 of 65 536. One block a multiprocessor.
 //! Source: the roles are those of CUTLASS 3's cooperative and ping-pong kernels (Thakkar et al. 2023).
 //!
-//! # Arguments
-//!
-//! ```text
-//! map_a, map_b                                  tensor maps, by value: `HopperProduct::maps`
-//! c                                             address
-//! bias, matrix, pre, seed_low, …, scale         as in `sm80`
-//! m, n, k, ldc                                  u32
-//! k_step, k_chunk, layers, stride_c             u32: layer z sums p = z·k_step .. min(z·k_step + k_chunk, k) into the C that
-//!                                               begins z·stride_c numbers behind `c`; k_chunk a multiple of 64 but for one layer
-//! ```
-//!
-//! Limits: [`HopperProduct::new`] and [`HopperProduct::maps`] say for which operands; C spans fewer than 2³² numbers and
+//! Arguments: [`HopperProductArgs`]. Limits: [`HopperProduct::new`] and [`HopperProduct::maps`] say for which operands; C spans fewer than 2³² numbers and
 //! its base address is a multiple of 16; epilogues other than [`EpilogueKind::None`] take one layer; no batches.
 
 use super::{
     epilogue::{EpilogueEmitter, EpilogueOptions},
-    sm90_mainloop::{Consumer, Producer, Ring, Schedule},
+    sm90_mainloop::{Consumer, HopperProductArgs, Producer, Ring, Schedule},
     tiles::{HopperTile, KernelSchedule},
 };
 use crate::gemm::{Beta, EpilogueKind, Gemm, Layout};
@@ -200,10 +189,11 @@ impl HopperProduct {
 
 impl hopper::Body for HopperProduct {
     fn write<P: Pair>(&self, k: &Entry) {
-        let maps = ["map_a", "map_b"].map(|name| k.tensor_map_param(name));
-        let c = k.pointer_param("c");
-        let epilogue = EpilogueEmitter::declare(k, self.options());
-        let schedule = Schedule::declare(k, self.tile);
+        let options = self.options();
+        let params = HopperProductArgs::declare(k, &|name| options.has(name));
+        let schedule = Schedule::new(k, self.tile, &params);
+        let (maps, c) = ([params.map_a, params.map_b], params.c);
+        let epilogue = EpilogueEmitter::new(options, params.epilogue);
         let base = k.dynamic_shared(1024);
         let ring = self.ring();
         let thread = k.special(Special::TidX);

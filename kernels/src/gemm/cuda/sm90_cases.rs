@@ -1,6 +1,6 @@
 //! Hopper's product: which specializations there are, and its cases in the simulator.
 
-use super::{sm90::HopperProduct, tiles::HopperTile, variants::INTO_F32};
+use super::{sm90::HopperProduct, sm90_mainloop::HopperProductArgs, tiles::HopperTile, variants::INTO_F32};
 use crate::gemm::{
     Beta, EpilogueKind, Gemm,
     cases::{Problem, read},
@@ -108,29 +108,21 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let nothing = vec![Y::from_f32(f32::NAN); spec.spans()[2]];
         let before = if spec.beta == Beta::One { &self.matrix } else { &nothing };
         let operands = [device.buffer("a", &self.a), device.buffer("b", &self.b)];
-        let maps = product.maps(spec, operands.map(|buffer| buffer.address())).map_err(|error| error.to_string())?;
-        for map in &maps {
-            device.tensor_map(map);
-        }
-        let c = device.input("c", before);
-        let pre = self.epilogue_arguments(&mut device, &nothing);
-        device.integers(sizes(spec, (1, spec.k), 0));
+        let maps = product.maps(spec, operands.map(|buffer| buffer.0)).map_err(|error| error.to_string())?;
+        let (c, pre) = (device.buffer("c", before), device.buffer("pre", &nothing));
+        let epilogue = self.epilogue(&mut device, pre);
+        let arguments = HopperProductArgs::new(spec, maps, c, epilogue, (1, spec.k), 0);
         let launch = product.launch(spec.m, spec.n, 1, multiprocessors);
-        device.run(&product.program(), launch, approximation)?;
+        device.start(&product.program(), launch, &arguments, approximation)?;
         Ok((device.read(c)?, device.read(pre)?))
     }
-}
-
-/// The arguments behind those of the epilogue, for so many layers of so much of k each.
-pub(in crate::gemm) fn sizes(spec: &Gemm, (layers, chunk): (usize, usize), stride_c: usize) -> [usize; 8] {
-    [spec.m, spec.n, spec.k, spec.ldc, chunk, chunk, layers, stride_c]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
-    use crate::gemm::{cases::FORMS, reference};
+    use crate::gemm::{Epilogue, cases::FORMS, reference};
     use half::{bf16, f16};
     use ptx::TensorMapError;
 
@@ -199,14 +191,12 @@ mod tests {
         let gpu = GpuRunner::simulator(ptx::Sm::Sm90a);
         let mut device = gpu.device();
         let operands = [device.buffer("a", a), device.buffer("b", b)];
-        let maps = product.maps(spec, operands.map(|buffer| buffer.address())).expect("buffers begin at chunks");
-        for map in &maps {
-            device.tensor_map(map);
-        }
-        let c = device.input("c", &vec![f32::NAN; layers.0 * spec.m * spec.n]);
-        device.integers(sizes(spec, layers, spec.m * spec.n));
+        let maps = product.maps(spec, operands.map(|buffer| buffer.0)).expect("buffers begin at chunks");
+        let c = device.buffer("c", &vec![f32::NAN; layers.0 * spec.m * spec.n]);
+        let arguments = HopperProductArgs::new(spec, maps, c, Epilogue::NONE, layers, spec.m * spec.n);
         let launch = product.launch(spec.m, spec.n, layers.0, 1);
-        device.run(&product.program(), launch, EXACT).unwrap_or_else(|error| panic!("{}: {error}", product.name()));
+        let ran = device.start(&product.program(), launch, &arguments, EXACT);
+        ran.unwrap_or_else(|error| panic!("{}: {error}", product.name()));
         device.read(c).expect("C is there")
     }
 

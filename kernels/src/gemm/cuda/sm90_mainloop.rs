@@ -15,9 +15,11 @@ use super::{
     place::{WarpPlace, tile_origin, tiles},
     tiles::{GROUP, HopperTile, KernelSchedule},
 };
+use crate::arguments::{Address as DeviceAddress, Load as _, arguments};
+use crate::gemm::{Epilogue, Gemm};
 use ptx::{
     Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Param, PointerParam,
-    Pred, Ptr, Reg, S32, Shared, Special, Swizzle, Tile, U32, U64, descriptor,
+    Pred, Ptr, Reg, S32, Shared, Special, Swizzle, TensorMap, Tile, U32, U64, descriptor,
 };
 
 /// Warps that multiply.
@@ -146,6 +148,51 @@ impl Place {
     }
 }
 
+arguments! {
+    /// Arguments of [`HopperProduct`](super::sm90::HopperProduct). Layer z sums p = z·k_step .. min(z·k_step + k_chunk, k).
+    HopperProductArgs, declared as HopperProductParams {
+        /// Tensor map of A: [`HopperProduct::maps`](super::sm90::HopperProduct::maps).
+        map_a: TensorMap,
+        /// Tensor map of B.
+        map_b: TensorMap,
+        /// C.
+        c: DeviceAddress,
+        /// The data of the epilogue; matrices are like C.
+        epilogue: Epilogue<DeviceAddress>,
+        /// Rows of A and C.
+        m: usize,
+        /// Columns of B and C.
+        n: usize,
+        /// Columns of A, rows of B.
+        k: usize,
+        /// Leading dimension of C, elements.
+        ldc: usize,
+        /// Steps of k from the first of one layer to the first of the next.
+        k_step: usize,
+        /// Steps of k of a layer, a multiple of 64 unless there is one layer.
+        k_chunk: usize,
+        /// Layers.
+        layers: usize,
+        /// Elements from the C of one layer to that of the next.
+        stride_c: usize,
+    }
+}
+
+impl HopperProductArgs {
+    /// The product of `spec` in `layers` of `chunk` steps of k, whose Cs are `stride_c` elements apart.
+    pub fn new(
+        spec: &Gemm,
+        [map_a, map_b]: [TensorMap; 2],
+        c: DeviceAddress,
+        epilogue: Epilogue<DeviceAddress>,
+        (layers, chunk): (usize, usize),
+        stride_c: usize,
+    ) -> Self {
+        let Gemm { m, n, k, ldc, .. } = *spec;
+        Self { map_a, map_b, c, epilogue, m, n, k, ldc, k_step: chunk, k_chunk: chunk, layers, stride_c }
+    }
+}
+
 /// The tiles of a launch and the slices of k, shared out among its blocks.
 pub(super) struct Schedule {
     tile: HopperTile,
@@ -173,11 +220,11 @@ struct Work {
 }
 
 impl Schedule {
-    pub(super) fn declare(k: &Entry, tile: HopperTile) -> Self {
-        let [m, n, depth] = ["m", "n", "k"].map(|name| k.load_param(name));
-        let leading = k.param("ldc");
+    pub(super) fn new(k: &Entry, tile: HopperTile, params: &HopperProductParams) -> Self {
+        let [m, n, depth] = [&params.m, &params.n, &params.k].map(|size| size.load(k));
+        let leading = params.ldc.clone();
         let [k_step, k_chunk, layers, stride_c] =
-            ["k_step", "k_chunk", "layers", "stride_c"].map(|name| k.param::<U32>(name));
+            [&params.k_step, &params.k_chunk, &params.layers, &params.stride_c].map(Param::clone);
         Self { tile, m, n, k: depth, leading, k_step, k_chunk, layers, stride_c }
     }
 

@@ -12,14 +12,33 @@
 //! The order is the same in every launch, so the gradient of a weight has the same bits from run to run. Bound by
 //! memory: 4·(slices + 1) bytes per element, 4 more if β = 1. Limits: rows · columns · slices < 2³².
 
+use crate::arguments::{Address, Load, all, arguments};
 use crate::gemm::Beta;
 use crate::operation::{Name, Program};
-use ptx::{Entry, F32, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Storage, U32};
+use ptx::{Entry, F32, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Storage};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
 /// Maximum number of blocks: enough to fill any device several times.
 const MAX_BLOCKS: usize = 4096;
+
+arguments! {
+    /// Arguments of [`SplitKReduce`].
+    SplitKReduceArgs, declared as SplitKReduceParams {
+        /// [slices, rows, columns] f32
+        partial: Address,
+        /// [rows, columns] f32
+        c: Address,
+        /// Rows of C.
+        rows: usize,
+        /// Columns of C.
+        columns: usize,
+        /// Leading dimension of C, elements.
+        ldc: usize,
+        /// Splits of k.
+        slices: usize,
+    }
+}
 
 /// Specialization of the second pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,8 +69,10 @@ impl SplitKReduce {
     }
 
     fn body(&self, k: &Entry) {
-        let (partial, c) = (k.load_pointer("partial"), k.load_pointer("c"));
-        let [rows, columns, ldc, slices] = ["rows", "columns", "ldc", "slices"].map(|name| k.load_param::<U32>(name));
+        let params = SplitKReduceArgs::declare(k, &all);
+        let (partial, c) = (params.partial.load(k), params.c.load(k));
+        let [rows, columns, ldc, slices] =
+            [&params.rows, &params.columns, &params.ldc, &params.slices].map(|size| size.load(k));
         let count = k.mul_lo(rows, columns);
         let plane = k.mul_wide(count, 4u32);
         let first = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));

@@ -1,19 +1,20 @@
 //! Cases of the product that only run on a GPU: f16 operands, bf16 operands with f32 output, split-K.
 
 use super::{
-    cases::{Layers, sizes},
+    place::ProductArgs,
     sm80::Product,
     sm90::HopperProduct,
-    sm90_cases,
-    split_k::SplitKReduce,
+    sm90_mainloop::HopperProductArgs,
+    split_k::{SplitKReduce, SplitKReduceArgs},
     tiles::{Blocking, HopperTile},
 };
-use crate::gemm::{Beta, EpilogueKind, Gemm, cases::Problem, reference};
+use crate::gemm::{Beta, Epilogue, EpilogueKind, Gemm, cases::Problem, reference};
 use crate::{
     DType,
+    arguments::Address,
     check::{greatest_error, store, uniform, widen, within_error},
     operation::{Case, Pass},
-    runner::{Buffer, Device, GpuRunner},
+    runner::{Device, GpuRunner},
 };
 use half::{bf16, f16};
 use ptx::{Sm, Storage, sim::Approximation};
@@ -83,18 +84,15 @@ fn check_f16(spec: &Gemm, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     if gpu.sm() == Sm::Sm90a {
         let product = HopperProduct::new(spec, Storage::F16, Storage::F16, EpilogueKind::None, 1);
         let product = HopperProduct { tile: HopperTile::WIDE, ..product.ok_or("TMA does not support the operands")? };
-        let maps = product.maps(spec, operands.map(|buffer| buffer.address())).map_err(|error| error.to_string())?;
-        for map in &maps {
-            device.tensor_map(map);
-        }
-        device.pointer(c).integers(sm90_cases::sizes(spec, (1, spec.k), 0));
-        device.run(&product.program(), product.launch(spec.m, spec.n, 1, 1), Approximation::Exact)?;
+        let maps = product.maps(spec, operands.map(|buffer| buffer.0)).map_err(|error| error.to_string())?;
+        let arguments = HopperProductArgs::new(spec, maps, c, Epilogue::NONE, (1, spec.k), 0);
+        device.start(&product.program(), product.launch(spec.m, spec.n, 1, 1), &arguments, Approximation::Exact)?;
     } else {
         let product = Product::new(spec, Storage::F16, Storage::F16, EpilogueKind::None, 1);
         let product = Product { blocking: Blocking::LARGE, ..product };
-        device.pointer(operands[0]).pointer(operands[1]).pointer(c);
-        device.integers(sizes(spec, &Layers { count: 1, k_step: 0, k_chunk: spec.k, strides: [0; 3] }));
-        device.run(&product.program(gpu.sm()), product.launch(spec.m, spec.n, 1), Approximation::Exact)?;
+        let arguments = ProductArgs::new(spec, [operands[0], operands[1], c], Epilogue::NONE);
+        let launch = product.launch(spec.m, spec.n, 1);
+        device.start(&product.program(gpu.sm()), launch, &arguments, Approximation::Exact)?;
     }
     let c: Vec<f32> = device.read::<f16>(c)?.into_iter().map(f16::to_f32).collect();
     let [a32, b32] = [a, b].map(|x| x.into_iter().map(f16::to_f32).collect::<Vec<f32>>());
@@ -110,9 +108,10 @@ fn check_slices(spec: &Gemm, beta: Beta, gpu: &GpuRunner<'_>) -> Result<f64, Str
     let (count, chunk) = product.split(spec, 8);
     let elements = spec.m * spec.n;
     hold_slices(spec, beta, gpu, count, |device, [a, b], partial| {
-        device.pointer(a).pointer(b).pointer(partial);
-        device.integers(sizes(spec, &Layers { count, k_step: chunk, k_chunk: chunk, strides: [0, 0, elements] }));
-        device.run(&product.program(gpu.sm()), product.launch(spec.m, spec.n, count), Approximation::Exact)
+        let one = ProductArgs::new(spec, [a, b, partial], Epilogue::NONE);
+        let arguments = ProductArgs { k_step: chunk, k_chunk: chunk, stride_c: elements, ..one };
+        let launch = product.launch(spec.m, spec.n, count);
+        device.start(&product.program(gpu.sm()), launch, &arguments, Approximation::Exact)
     })
 }
 
@@ -125,12 +124,10 @@ fn check_slices_on_hopper(spec: &Gemm, beta: Beta, gpu: &GpuRunner<'_>, tile: Ho
     let count = spec.k.div_ceil(chunk);
     let elements = spec.m * spec.n;
     hold_slices(spec, beta, gpu, count, |device, operands, partial| {
-        let maps = product.maps(spec, operands.map(Buffer::address)).map_err(|error| error.to_string())?;
-        for map in &maps {
-            device.tensor_map(map);
-        }
-        device.pointer(partial).integers(sm90_cases::sizes(spec, (count, chunk), elements));
-        device.run(&product.program(), product.launch(spec.m, spec.n, count, 1), Approximation::Exact)
+        let maps = product.maps(spec, operands.map(|address| address.0)).map_err(|error| error.to_string())?;
+        let arguments = HopperProductArgs::new(spec, maps, partial, Epilogue::NONE, (count, chunk), elements);
+        let launch = product.launch(spec.m, spec.n, count, 1);
+        device.start(&product.program(), launch, &arguments, Approximation::Exact)
     })
 }
 
@@ -141,7 +138,7 @@ fn hold_slices(
     beta: Beta,
     gpu: &GpuRunner<'_>,
     count: usize,
-    multiply: impl FnOnce(&mut Device<'_>, [Buffer; 2], Buffer) -> Result<(), String>,
+    multiply: impl FnOnce(&mut Device<'_>, [Address; 2], Address) -> Result<(), String>,
 ) -> Result<f64, String> {
     let elements = spec.m * spec.n;
     let [span_a, span_b, _] = spec.spans();
@@ -151,12 +148,11 @@ fn hold_slices(
     let operands = [device.buffer("a", &a), device.buffer("b", &b)];
     let partial = device.unwritten::<f32>("partial", count * elements);
     multiply(&mut device, operands, partial)?;
-    device.pointer(partial);
-    let c = device.input("c", &before);
+    let c = device.buffer("c", &before);
     // The second pass has the same program on Hopper.
     let sum = SplitKReduce { beta };
-    device.integers([spec.m, spec.n, spec.n, count]);
-    device.run(&sum.program(gpu.sm()), sum.launch(spec.m, spec.n), Approximation::Exact)?;
+    let arguments = SplitKReduceArgs { partial, c, rows: spec.m, columns: spec.n, ldc: spec.n, slices: count };
+    device.start(&sum.program(gpu.sm()), sum.launch(spec.m, spec.n), &arguments, Approximation::Exact)?;
     let mut exact = reference::product(spec, &widen::<f64, bf16>(&a), &widen::<f64, bf16>(&b));
     let mut naive = reference::product(spec, &widen::<f32, bf16>(&a), &widen::<f32, bf16>(&b));
     if beta == Beta::One {
