@@ -1,5 +1,5 @@
 //! A kernel that reverses 64 elements through shared memory, first without the barrier that it needs, then with it. The
-//! text is hand-written: the simulator needs nothing but PTX.
+//! text is hand-written: the simulator needs only PTX.
 //!
 //! ```console
 //! $ cargo run -p ptx --example race

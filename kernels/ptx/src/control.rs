@@ -5,33 +5,21 @@
 
 use super::{Entry, F32, Number, Operand, Pred, Reg, U32};
 
-/// A comparison; of floats false where either is NaN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compare {
-    /// a = b
-    Eq,
-    /// a ≠ b; of floats false where either is NaN.
-    Ne,
-    /// a < b
-    Lt,
-    /// a ≤ b
-    Le,
-    /// a > b
-    Gt,
-    /// a ≥ b
-    Ge,
-}
-
-impl Compare {
-    fn name(self) -> &'static str {
-        match self {
-            Compare::Eq => "eq",
-            Compare::Ne => "ne",
-            Compare::Lt => "lt",
-            Compare::Le => "le",
-            Compare::Gt => "gt",
-            Compare::Ge => "ge",
-        }
+named! {
+    /// A comparison; of floats false where either is NaN.
+    pub enum Compare {
+        /// a = b
+        Eq "eq",
+        /// a ≠ b; of floats false where either is NaN.
+        Ne "ne",
+        /// a < b
+        Lt "lt",
+        /// a ≤ b
+        Le "le",
+        /// a > b
+        Gt "gt",
+        /// a ≥ b
+        Ge "ge",
     }
 }
 

@@ -95,6 +95,23 @@
 //! where that is above the target's own, and its execution in `sim::isa::table` or `sim::isa::alu`.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![deny(rustdoc::broken_intra_doc_links)]
+
+/// Declares an enum whose variants have a name in the text or in messages.
+macro_rules! named {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $name { $($(#[$doc])* $variant),* }
+
+        impl $name {
+            /// The name in PTX or in messages.
+            $vis fn name(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+        }
+    };
+}
 
 mod arithmetic;
 mod bf16;

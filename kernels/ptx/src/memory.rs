@@ -44,42 +44,27 @@ pub enum Cache {
     Stream,
 }
 
-/// A special register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
-    /// The thread's position in its block.
-    TidX,
-    /// Threads in a block.
-    NtidX,
-    /// The block's column in the grid.
-    CtaidX,
-    /// The block's row in the grid.
-    CtaidY,
-    /// The block's layer in the grid.
-    CtaidZ,
-    /// Columns of blocks in the grid.
-    NctaidX,
-    /// Rows of blocks in the grid.
-    NctaidY,
-    /// Layers of blocks in the grid.
-    NctaidZ,
-    /// The thread's position in its warp.
-    LaneId,
-}
-
-impl Special {
-    fn name(self) -> &'static str {
-        match self {
-            Special::TidX => "%tid.x",
-            Special::NtidX => "%ntid.x",
-            Special::CtaidX => "%ctaid.x",
-            Special::CtaidY => "%ctaid.y",
-            Special::CtaidZ => "%ctaid.z",
-            Special::NctaidX => "%nctaid.x",
-            Special::NctaidY => "%nctaid.y",
-            Special::NctaidZ => "%nctaid.z",
-            Special::LaneId => "%laneid",
-        }
+named! {
+    /// A special register.
+    pub enum Special {
+        /// The thread's position in its block.
+        TidX "%tid.x",
+        /// Threads in a block.
+        NtidX "%ntid.x",
+        /// The block's column in the grid.
+        CtaidX "%ctaid.x",
+        /// The block's row in the grid.
+        CtaidY "%ctaid.y",
+        /// The block's layer in the grid.
+        CtaidZ "%ctaid.z",
+        /// Columns of blocks in the grid.
+        NctaidX "%nctaid.x",
+        /// Rows of blocks in the grid.
+        NctaidY "%nctaid.y",
+        /// Layers of blocks in the grid.
+        NctaidZ "%nctaid.z",
+        /// The thread's position in its warp.
+        LaneId "%laneid",
     }
 }
 

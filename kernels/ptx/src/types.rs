@@ -190,30 +190,25 @@ pub trait Space: sealed::Sealed + Copy + 'static {
     type Word: Word;
 }
 
-/// Device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Global;
-/// A generic address, as in parameters; [`super::Entry::cvta_to_global`] converts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Generic;
-/// Memory of a block. Its addresses have 32 bits, which halves the registers and the arithmetic that they take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared;
-
-impl sealed::Sealed for Global {}
-impl sealed::Sealed for Generic {}
-impl sealed::Sealed for Shared {}
-impl Space for Global {
-    const SUFFIX: &'static str = ".global";
-    type Word = U64;
+macro_rules! spaces {
+    ($($(#[$doc:meta])* $name:ident $suffix:literal $word:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name;
+        impl sealed::Sealed for $name {}
+        impl Space for $name {
+            const SUFFIX: &'static str = $suffix;
+            type Word = $word;
+        }
+    )*};
 }
-impl Space for Generic {
-    const SUFFIX: &'static str = "";
-    type Word = U64;
-}
-impl Space for Shared {
-    const SUFFIX: &'static str = ".shared";
-    type Word = U32;
+spaces! {
+    /// Device memory.
+    Global ".global" U64;
+    /// A generic address, as in parameters; [`super::Entry::cvta_to_global`] converts it.
+    Generic "" U64;
+    /// Memory of a block. Its addresses have 32 bits, which halves the registers and the arithmetic that they take.
+    Shared ".shared" U32;
 }
 
 /// A register type that holds addresses.

@@ -3,62 +3,41 @@
 use super::{Place, metrics::Metrics};
 use std::{collections::HashMap, fmt};
 
-/// Kind of a defect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum FindingKind {
-    /// Two threads touch the same bytes, at least one writes, and nothing orders them.
-    Race,
-    /// An access outside of what was allocated.
-    OutOfBounds,
-    /// An address that is not a multiple of the access's size.
-    Misaligned,
-    /// A register or memory is read that was never written.
-    Uninitialized,
-    /// Memory is written that the kernel has read, or was given, as constant.
-    Constant,
-    /// Lanes execute an instruction separately that they must execute together.
-    Divergence,
-    /// The destination of an asynchronous operation, or a register that one still uses, is accessed before a wait.
-    Pending,
-    /// Memory passes between the generic and the asynchronous proxy without a fence.
-    Proxy,
-    /// Registers pass between ordinary instructions and `wgmma` without a `wgmma.fence`.
-    Fence,
-    /// A barrier is misused: counts that do not match, too many arrivals, too many bytes.
-    Barrier,
-    /// No thread can proceed.
-    Deadlock,
-    /// A thread executed `trap`.
-    Trap,
-    /// A thread never ends.
-    Endless,
-    /// An operand has a value that the instruction does not take.
-    Operand,
-    /// The kernel ends with asynchronous operations that no thread has waited for.
-    Unfinished,
-}
-
-impl FindingKind {
-    /// One or two words.
-    pub fn name(self) -> &'static str {
-        match self {
-            FindingKind::Race => "race",
-            FindingKind::OutOfBounds => "out of bounds",
-            FindingKind::Misaligned => "misaligned",
-            FindingKind::Uninitialized => "uninitialized",
-            FindingKind::Constant => "constant",
-            FindingKind::Divergence => "divergence",
-            FindingKind::Pending => "pending",
-            FindingKind::Proxy => "proxy",
-            FindingKind::Fence => "fence",
-            FindingKind::Barrier => "barrier",
-            FindingKind::Deadlock => "deadlock",
-            FindingKind::Trap => "trap",
-            FindingKind::Endless => "endless",
-            FindingKind::Operand => "operand",
-            FindingKind::Unfinished => "unfinished",
-        }
+named! {
+    /// Kind of a defect.
+    #[derive(PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum FindingKind {
+        /// Two threads touch the same bytes, at least one writes, and nothing orders them.
+        Race "race",
+        /// An access outside of what was allocated.
+        OutOfBounds "out of bounds",
+        /// An address that is not a multiple of the access's size.
+        Misaligned "misaligned",
+        /// A register or memory is read that was never written.
+        Uninitialized "uninitialized",
+        /// Memory is written that the kernel has read, or was given, as constant.
+        Constant "constant",
+        /// Lanes execute an instruction separately that they must execute together.
+        Divergence "divergence",
+        /// The destination of an asynchronous operation, or a register that one still uses, is accessed before a wait.
+        Pending "pending",
+        /// Memory passes between the generic and the asynchronous proxy without a fence.
+        Proxy "proxy",
+        /// Registers pass between ordinary instructions and `wgmma` without a `wgmma.fence`.
+        Fence "fence",
+        /// A barrier is misused: counts that do not match, too many arrivals, too many bytes.
+        Barrier "barrier",
+        /// No thread can proceed.
+        Deadlock "deadlock",
+        /// A thread executed `trap`.
+        Trap "trap",
+        /// A thread never ends.
+        Endless "endless",
+        /// An operand has a value that the instruction does not take.
+        Operand "operand",
+        /// The kernel ends with asynchronous operations that no thread has waited for.
+        Unfinished "unfinished",
     }
 }
 

@@ -11,48 +11,41 @@
 
 use super::{Error, isa::Type, limits::ensure};
 
-/// The element type of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TensorType {
-    /// 8 bits.
-    U8,
-    /// 16 bits, unsigned.
-    U16,
-    /// 32 bits, unsigned.
-    U32,
-    /// 32 bits, signed.
-    S32,
-    /// 64 bits, unsigned.
-    U64,
-    /// 64 bits, signed.
-    S64,
-    /// Half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// Single precision.
-    F32,
-    /// Double precision.
-    F64,
+named! {
+    /// The element type of a tensor.
+    pub enum TensorType {
+        /// 8 bits.
+        U8 "u8",
+        /// 16 bits, unsigned.
+        U16 "u16",
+        /// 32 bits, unsigned.
+        U32 "u32",
+        /// 32 bits, signed.
+        S32 "s32",
+        /// 64 bits, unsigned.
+        U64 "u64",
+        /// 64 bits, signed.
+        S64 "s64",
+        /// Half precision.
+        F16 "f16",
+        /// bfloat16.
+        Bf16 "bf16",
+        /// Single precision.
+        F32 "f32",
+        /// Double precision.
+        F64 "f64",
+    }
 }
 
 impl TensorType {
-    const ALL: [(TensorType, &'static str, Type); 10] = [
-        (TensorType::U8, "u8", Type::U8),
-        (TensorType::U16, "u16", Type::U16),
-        (TensorType::U32, "u32", Type::U32),
-        (TensorType::S32, "s32", Type::S32),
-        (TensorType::U64, "u64", Type::U64),
-        (TensorType::S64, "s64", Type::S64),
-        (TensorType::F16, "f16", Type::F16),
-        (TensorType::Bf16, "bf16", Type::Bf16),
-        (TensorType::F32, "f32", Type::F32),
-        (TensorType::F64, "f64", Type::F64),
+    #[rustfmt::skip]
+    const ALL: [TensorType; 10] = [
+        Self::U8, Self::U16, Self::U32, Self::S32, Self::U64, Self::S64, Self::F16, Self::Bf16, Self::F32, Self::F64,
     ];
 
     /// The type called `name`, as PTX spells it.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(ty, ..)| *ty)
+        Self::ALL.into_iter().find(|ty| ty.name() == name)
     }
 
     /// Bytes of an element.
@@ -61,7 +54,7 @@ impl TensorType {
     }
 
     pub(crate) fn ty(self) -> Type {
-        Self::ALL.iter().find(|(ty, ..)| *ty == self).map_or(Type::B32, |(.., ty)| *ty)
+        Type::named(self.name()).unwrap_or_default()
     }
 }
 
@@ -237,7 +230,7 @@ impl TensorMap {
     /// The 128 bytes that a kernel gets.
     pub fn to_bytes(&self) -> [u8; 128] {
         let swizzle = Swizzle::ALL.iter().position(|swizzle| *swizzle == self.swizzle).unwrap_or(0);
-        let dtype = TensorType::ALL.iter().position(|(ty, ..)| *ty == self.dtype).unwrap_or(0);
+        let dtype = TensorType::ALL.iter().position(|ty| *ty == self.dtype).unwrap_or(0);
         let kinds = [dtype as u8, self.rank as u8, swizzle as u8, u8::from(self.fill_nan), 0, 0, 0, 0];
         let mut words = vec![MAGIC, self.address, u64::from_le_bytes(kinds)];
         words.extend(self.shape);
@@ -258,7 +251,7 @@ impl TensorMap {
         let valid = word(0) == MAGIC && (1..=5).contains(&rank);
         let map = valid.then(|| TensorMap {
             address: word(1),
-            dtype: TensorType::ALL[usize::from(dtype) % 10].0,
+            dtype: TensorType::ALL[usize::from(dtype) % 10],
             rank: usize::from(rank),
             shape: std::array::from_fn(|i| word(3 + i)),
             strides: std::array::from_fn(|i| word(8 + i)),

@@ -13,8 +13,8 @@ use crate::sim::{
     isa::{Bulk, Fetch, SHARED_BASE, Space, Type, fetched, word},
     schedule::Completion,
     state::{
-        ASYNC, Block, Epoch, FLIGHT, Flight, Flow, Goal, Issue, Machine, READS, SHARED, STRONG, Spot, Thread, View,
-        WRITES, first, lanes, remembering,
+        ASYNC, Block, Epoch, FLIGHT, Flight, Flow, Goal, Issue, Machine, Piece, READS, SHARED, STRONG, Spot, Thread,
+        View, WRITES, first, lanes, remembering,
     },
     tensor_map::Row,
     tensor_map::TensorMap,
@@ -180,7 +180,7 @@ impl Machine<'_> {
         let reduces = matches!(flight.goal, Goal::Store { reduction: Some(_), .. });
         let epoch = if reduces { Epoch { flags: epoch.flags | STRONG, ..epoch } } else { epoch };
         let (mut sectors, mut moved, copies) = (0, 0, self.options.copy_fence);
-        for (address, bytes) in flight.stretches() {
+        for Piece { address, bytes, .. } in flight.pieces() {
             let Some(Spot::Global(index, at)) = self.locate(block, thread, Some(Space::Global), address, bytes, 1)
             else {
                 return;
@@ -281,32 +281,17 @@ impl Machine<'_> {
     /// The bytes of a tile from global memory; elements outside of the tensor are filled.
     fn gather_tile(&mut self, flight: &Flight) -> Vec<u8> {
         let mut data = vec![0; flight.bytes];
-        let element = flight.element_bytes();
         if let Some(map) = flight.map.filter(|map| map.fill_nan) {
             let nan: &[u8] = match map.dtype.ty() {
-                Type::F16 => &[0xFF, 0x7F],
-                Type::Bf16 => &[0xFF, 0x7F],
+                Type::F16 | Type::Bf16 => &[0xFF, 0x7F],
                 Type::F32 => &[0xFF, 0xFF, 0xFF, 0x7F],
                 _ => &[0],
             };
             data.iter_mut().enumerate().for_each(|(at, byte)| *byte = nan[at % nan.len()]);
         }
-        for row in &flight.rows {
-            let (start, count) = (row.elements.start, row.elements.len());
-            if row.step == element as u64 && count > 0 {
-                let (address, bytes) = (row.address.wrapping_add(start as u64 * row.step), count * element);
-                if let Ok((index, at)) = self.memory.find(address, bytes as u64, self.guess) {
-                    let region = self.memory.region(index);
-                    data[row.offset + start * element..][..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
-                }
-                continue;
-            }
-            for k in row.elements.clone() {
-                let address = row.address.wrapping_add(k as u64 * row.step);
-                if let Ok((index, at)) = self.memory.find(address, element as u64, self.guess) {
-                    let region = self.memory.region(index);
-                    data[row.offset + k * element..][..element].copy_from_slice(&region.bytes[at..at + element]);
-                }
+        for Piece { offset, address, bytes } in flight.pieces() {
+            if let Ok((index, at)) = self.memory.find(address, bytes as u64, self.guess) {
+                data[offset..offset + bytes].copy_from_slice(&self.memory.region(index).bytes[at..at + bytes]);
             }
         }
         data
@@ -314,15 +299,12 @@ impl Machine<'_> {
 
     fn scatter_tile(&mut self, flight: &Flight, data: &[u8], reduction: Option<(Fetch, Type)>) {
         let element = reduction.map_or(flight.element_bytes(), |(_, ty)| ty.bits() as usize / 8);
-        for row in &flight.rows {
-            let unit = flight.element_bytes();
-            let bytes = row.elements.start * unit..row.elements.end * unit;
-            for from in bytes.step_by(element) {
-                let k = from / unit;
-                let address = row.address.wrapping_add(k as u64 * row.step + (from % unit) as u64);
+        for Piece { offset, address, bytes } in flight.pieces() {
+            for from in (0..bytes).step_by(element) {
+                let address = address.wrapping_add(from as u64);
                 let Ok((index, at)) = self.memory.find(address, element as u64, self.guess) else { continue };
                 let region = self.memory.region(index);
-                let new = &data[row.offset + from..][..element];
+                let new = &data[offset + from..][..element];
                 let value = match reduction {
                     Some((fetch, ty)) => fetched(fetch, ty, word(&region.bytes[at..at + element]), word(new), 0),
                     None => word(new),

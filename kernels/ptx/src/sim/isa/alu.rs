@@ -6,7 +6,7 @@
 
 use super::{
     Combine, Compare, Form, Function, Lane, Modifiers, Opcode, Rounding, Run, Type, combined, convert, float16,
-    flushed, holds, integer, least, rounded, saturated, select, two_sum,
+    flushed, integer, least, rounded, saturated, select, two_sum,
 };
 use crate::sim::Approximation;
 
@@ -207,7 +207,7 @@ fn comparison(opcode: &mut Opcode<'_>) -> Option<Form> {
     if opcode.parts.is_empty() {
         return None;
     }
-    modifiers.compare = compare(opcode.parts.remove(0), modifiers.from)?;
+    modifiers.compare = Compare::named(opcode.parts.remove(0), modifiers.from.is_float())?;
     for (name, combine) in [("and", Combine::And), ("or", Combine::Or), ("xor", Combine::Xor)] {
         if opcode.take(name) {
             modifiers.combine = combine;
@@ -230,40 +230,14 @@ fn comparison(opcode: &mut Opcode<'_>) -> Option<Form> {
     Some(Form { run, sources, flops: 0, modifiers })
 }
 
-/// The comparison called `name`; `lo`, `ls`, `hi`, `hs` are unsigned ones.
-fn compare(name: &str, ty: Type) -> Option<Compare> {
-    let float = ty.is_float();
-    Some(match name {
-        "eq" => Compare::Eq,
-        "ne" => Compare::Ne,
-        "lt" => Compare::Lt,
-        "le" => Compare::Le,
-        "gt" => Compare::Gt,
-        "ge" => Compare::Ge,
-        "lo" if !float => Compare::Lt,
-        "ls" if !float => Compare::Le,
-        "hi" if !float => Compare::Gt,
-        "hs" if !float => Compare::Ge,
-        "equ" if float => Compare::Equ,
-        "neu" if float => Compare::Neu,
-        "ltu" if float => Compare::Ltu,
-        "leu" if float => Compare::Leu,
-        "gtu" if float => Compare::Gtu,
-        "geu" if float => Compare::Geu,
-        "num" if float => Compare::Num,
-        "nan" if float => Compare::Nan,
-        _ => return None,
-    })
-}
-
 fn compared(s: &[u64; 4], modifiers: &Modifiers) -> bool {
     let shift = 64 - modifiers.from.bits();
     match modifiers.from {
-        Type::F32 => holds(modifiers.compare, float(s[0], modifiers), float(s[1], modifiers)),
-        Type::F64 => holds(modifiers.compare, f64::of(s[0]), f64::of(s[1])),
-        Type::F16 => holds(modifiers.compare, half::f16::of(s[0]), half::f16::of(s[1])),
-        Type::Bf16 => holds(modifiers.compare, half::bf16::of(s[0]), half::bf16::of(s[1])),
-        ty if ty.is_signed() => holds(modifiers.compare, (s[0] << shift).cast_signed(), (s[1] << shift).cast_signed()),
-        _ => holds(modifiers.compare, s[0] << shift, s[1] << shift),
+        Type::F32 => modifiers.compare.holds(float(s[0], modifiers), float(s[1], modifiers)),
+        Type::F64 => modifiers.compare.holds(f64::of(s[0]), f64::of(s[1])),
+        Type::F16 => modifiers.compare.holds(half::f16::of(s[0]), half::f16::of(s[1])),
+        Type::Bf16 => modifiers.compare.holds(half::bf16::of(s[0]), half::bf16::of(s[1])),
+        ty if ty.is_signed() => modifiers.compare.holds((s[0] << shift).cast_signed(), (s[1] << shift).cast_signed()),
+        _ => modifiers.compare.holds(s[0] << shift, s[1] << shift),
     }
 }

@@ -3,9 +3,7 @@
 //! Sums and products of two such numbers are exact in f64; they are rounded to odd into f32 and once more to 16 bits,
 //! which together is rounding once.
 
-use super::{
-    Modifiers, Opcode, Run, Short, Type, combined, halves, holds, join, least, odd, saturated, select, two_sum,
-};
+use super::{Modifiers, Opcode, Run, Short, Type, combined, halves, join, least, odd, saturated, select, two_sum};
 use crate::sim::Approximation;
 use half::{bf16, f16};
 
@@ -83,7 +81,7 @@ pub(crate) fn find(name: &str, ty: Type, opcode: &mut Opcode<'_>) -> Option<(Run
 
 /// `setp` of two pairs: a predicate for each half.
 pub(crate) fn compare_pair(s: &[u64; 4], modifiers: &Modifiers, _: Approximation) -> (u64, u64) {
-    let test = |a: f32, b: f32| combined(holds(modifiers.compare, a, b), s, modifiers);
+    let test = |a: f32, b: f32| combined(modifiers.compare.holds(a, b), s, modifiers);
     let wide = |bits: u64| match modifiers.from {
         Type::F16x2 => halves::<f16>(bits).map(Short::wide),
         _ => halves::<bf16>(bits).map(Short::wide),

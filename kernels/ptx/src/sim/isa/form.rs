@@ -2,6 +2,7 @@
 
 use super::{Rounding, Type};
 use crate::sim::Approximation;
+use std::cmp::Ordering;
 
 /// The result of one lane from its sources.
 pub(crate) type Run = fn(&[u64; 4], &Modifiers, Approximation) -> u64;
@@ -51,27 +52,51 @@ pub(crate) struct Modifiers {
     pub(crate) selects: bool,
 }
 
-/// Comparisons.
+/// A comparison, as the set of outcomes for which it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Compare {
-    #[default]
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
-    /// Those with a `u` are true where either is NaN.
-    Equ,
-    Neu,
-    Ltu,
-    Leu,
-    Gtu,
-    Geu,
-    /// Neither is NaN.
-    Num,
-    /// Either is NaN.
-    Nan,
+pub(crate) struct Compare(u8);
+
+impl Compare {
+    const LESS: u8 = 1;
+    const EQUAL: u8 = 2;
+    const GREATER: u8 = 4;
+    const UNORDERED: u8 = 8;
+
+    /// The comparison called `name`. Of floats, those with a `u` hold where either is NaN; `lo`, `ls`, `hi` and `hs` are
+    /// those of unsigned integers.
+    pub(crate) fn named(name: &str, float: bool) -> Option<Self> {
+        let (name, unordered) = match name.strip_suffix('u') {
+            Some(name) if float => (name, Self::UNORDERED),
+            _ => (name, 0),
+        };
+        let ordered = match name {
+            "eq" => Self::EQUAL,
+            "ne" => Self::LESS | Self::GREATER,
+            "lt" => Self::LESS,
+            "le" => Self::LESS | Self::EQUAL,
+            "gt" => Self::GREATER,
+            "ge" => Self::GREATER | Self::EQUAL,
+            "num" if float => Self::LESS | Self::EQUAL | Self::GREATER,
+            "nan" if float => Self::UNORDERED,
+            "lo" if !float => Self::LESS,
+            "ls" if !float => Self::LESS | Self::EQUAL,
+            "hi" if !float => Self::GREATER,
+            "hs" if !float => Self::GREATER | Self::EQUAL,
+            _ => return None,
+        };
+        Some(Compare(ordered | unordered))
+    }
+
+    #[inline]
+    pub(crate) fn holds<T: PartialOrd>(self, a: T, b: T) -> bool {
+        let outcome = match a.partial_cmp(&b) {
+            Some(Ordering::Less) => Self::LESS,
+            Some(Ordering::Equal) => Self::EQUAL,
+            Some(Ordering::Greater) => Self::GREATER,
+            None => Self::UNORDERED,
+        };
+        self.0 & outcome != 0
+    }
 }
 
 /// Combination of a comparison's result with a third predicate.
@@ -92,28 +117,6 @@ pub(crate) fn combined(holds: bool, s: &[u64; 4], modifiers: &Modifiers) -> u64 
         Combine::Or => holds || third,
         Combine::Xor => holds != third,
     })
-}
-
-pub(crate) fn holds<T: PartialOrd>(compare: Compare, a: T, b: T) -> bool {
-    let order = a.partial_cmp(&b);
-    let unordered = order.is_none();
-    match compare {
-        Compare::Eq => a == b,
-        // `ne` of floats is false where either is NaN.
-        Compare::Ne => !unordered && a != b,
-        Compare::Lt => a < b,
-        Compare::Le => a <= b,
-        Compare::Gt => a > b,
-        Compare::Ge => a >= b,
-        Compare::Equ => unordered || a == b,
-        Compare::Neu => unordered || a != b,
-        Compare::Ltu => unordered || a < b,
-        Compare::Leu => unordered || a <= b,
-        Compare::Gtu => unordered || a > b,
-        Compare::Geu => unordered || a >= b,
-        Compare::Num => !unordered,
-        Compare::Nan => unordered,
-    }
 }
 
 pub(crate) fn select(s: &[u64; 4], _: &Modifiers, _: Approximation) -> u64 {

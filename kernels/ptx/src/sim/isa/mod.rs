@@ -19,7 +19,7 @@ mod types;
 
 pub(crate) use asynchronous::{Arrive, Async, Bulk, Product, Wait};
 pub(crate) use fetch::{Fetch, fetch, fetched};
-pub(crate) use form::{Combine, Compare, Form, Function, Modifiers, Run, RunTwo, combined, holds, select};
+pub(crate) use form::{Combine, Compare, Form, Function, Modifiers, Run, RunTwo, combined, select};
 pub(crate) use instruction::{CARRY, CONSTANT, Instruction, SINK, SPECIALS, Source};
 pub(crate) use opcode::Opcode;
 pub(crate) use operation::{Access, Atomic, BarrierKind, Fence, Multiply, Operation, Order, Shuffle, Vote};

@@ -22,6 +22,16 @@ pub(crate) struct Flight {
     pub(crate) goal: Goal,
 }
 
+/// A contiguous piece of a copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Byte within the tile.
+    pub(crate) offset: usize,
+    /// First byte in global memory.
+    pub(crate) address: u64,
+    pub(crate) bytes: usize,
+}
+
 /// Direction and completion of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
@@ -56,17 +66,19 @@ impl Flight {
         self.map.map_or(1, |map| map.dtype.bytes())
     }
 
-    /// Ranges of global memory: address and bytes.
-    pub(crate) fn stretches(&self) -> Vec<(u64, usize)> {
+    /// The contiguous pieces of the copy.
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
         let element = self.element_bytes();
         let mut all = Vec::new();
         for row in self.rows.iter().filter(|row| !row.elements.is_empty()) {
-            let start = row.address.wrapping_add(row.elements.start as u64 * row.step);
-            if row.step == element as u64 {
-                all.push((start, row.elements.len() * element));
-            } else {
-                all.extend((0..row.elements.len()).map(|k| (start + k as u64 * row.step, element)));
-            }
+            let (first, count) = (row.elements.start, row.elements.len());
+            let start = row.address.wrapping_add(first as u64 * row.step);
+            let (count, bytes) = if row.step == element as u64 { (1, count * element) } else { (count, element) };
+            all.extend((0..count).map(|k| Piece {
+                offset: row.offset + (first + k) * element,
+                address: start.wrapping_add(k as u64 * row.step),
+                bytes,
+            }));
         }
         all
     }

@@ -17,7 +17,7 @@ mod warp;
 
 pub(crate) use barrier::{Barrier, Cluster};
 pub(crate) use block::Block;
-pub(crate) use bulk::{Engine, Flight, Goal};
+pub(crate) use bulk::{Engine, Flight, Goal, Piece};
 pub(crate) use clocks::{
     ALL, ASYNC, COPY, Epoch, FLIGHT, MANY, NARROW, READS, Released, SET, STRONG, View, WRITES, WarpClock, timelines,
 };

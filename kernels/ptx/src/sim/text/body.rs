@@ -181,11 +181,7 @@ impl<'a> Naming<'a> {
 }
 
 /// The second pass: instructions.
-struct Decoding<'d, 'a> {
-    decoded: Decoded<'d, 'a>,
-}
-
-impl<'a> Pass<'a> for Decoding<'_, 'a> {
+impl<'a> Pass<'a> for Decoded<'_, 'a> {
     fn directive(&mut self, parser: &mut Parser<'a>, _: &str, _: u32) -> Result<(), Error> {
         parser.skip_statement()
     }
@@ -196,7 +192,7 @@ impl<'a> Pass<'a> for Decoding<'_, 'a> {
 
     fn statement(&mut self, parser: &mut Parser<'a>, statement: Statement<'a>) -> Result<(), Error> {
         let operands = parser.operands()?;
-        self.decoded.add(Statement { operands, ..statement })
+        self.add(Statement { operands, ..statement })
     }
 }
 
@@ -225,9 +221,9 @@ impl Entry {
         let static_shared = if shared.0 > 0 { names.shared_base + shared.0 } else { module.shared.bytes };
         names.dynamic_shared = static_shared.next_multiple_of(module.shared.dynamic_align.max(16));
         let dynamic_shared = names.dynamic_shared;
-        let mut decoding = Decoding { decoded: Decoded::new(&names, &registers, statements, module.limits) };
-        parser().body(&mut decoding)?;
-        let (code, constants, files) = decoding.decoded.finish();
+        let mut decoded = Decoded::new(&names, &registers, statements, module.limits);
+        parser().body(&mut decoded)?;
+        let (code, constants, files) = decoded.finish();
         Ok(Entry {
             name: outline.name.clone(),
             maxnreg: outline.maxnreg,
