@@ -3,10 +3,10 @@
 use half::{bf16, f16};
 
 macro_rules! types {
-    ($($name:ident $text:literal $bits:literal,)*) => {
+    ($($(#[$meta:meta])* $name:ident $text:literal $bits:literal,)*) => {
         /// A type that an instruction or a declaration names.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub(crate) enum Type { $($name),* }
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub(crate) enum Type { $($(#[$meta])* $name),* }
 
         impl Type {
             /// The type called `name`, without its dot.
@@ -24,7 +24,7 @@ macro_rules! types {
     };
 }
 types! {
-    Pred "pred" 1, B8 "b8" 8, B16 "b16" 16, B32 "b32" 32, B64 "b64" 64, B128 "b128" 128,
+    Pred "pred" 1, B8 "b8" 8, B16 "b16" 16, #[default] B32 "b32" 32, B64 "b64" 64, B128 "b128" 128,
     U8 "u8" 8, U16 "u16" 16, U32 "u32" 32, U64 "u64" 64, S8 "s8" 8, S16 "s16" 16, S32 "s32" 32, S64 "s64" 64,
     F16 "f16" 16, F16x2 "f16x2" 32, Bf16 "bf16" 16, Bf16x2 "bf16x2" 32, Tf32 "tf32" 32, F32 "f32" 32, F64 "f64" 64,
 }
@@ -42,12 +42,6 @@ impl Type {
 /// The lowest `bits` bits, at most 64.
 pub(crate) fn low_bits(bits: u32) -> u64 {
     u64::MAX >> (64 - bits.clamp(1, 64))
-}
-
-impl Default for Type {
-    fn default() -> Self {
-        Type::B32
-    }
 }
 
 /// A value as the low bits of a register, zeros above.
