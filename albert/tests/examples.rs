@@ -1,4 +1,5 @@
 //! The example programs do what they are there to show, with a model that they train themselves.
+#![allow(clippy::duplicate_mod, reason = "both examples load the tiny model")]
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../examples/embed.rs"]

@@ -46,7 +46,7 @@ impl ParamStore {
     ///
     /// # Errors
     /// There is not enough memory, or the GPU failed.
-    pub fn on_gpu(&self, gpu: &Gpu) -> Result<Tensor> {
+    pub(crate) fn on_gpu(&self, gpu: &Gpu) -> Result<Tensor> {
         let mut on_gpu = self.on_gpu.lock().unwrap_or_else(PoisonError::into_inner);
         // One GPU at a time: what another one has comes over by way of the processor, once it has been downloaded.
         let elsewhere = on_gpu.as_ref().is_some_and(|copy| copy.master.gpu().is_some_and(|other| !other.is(gpu)));
@@ -97,7 +97,7 @@ impl ParamStore {
     /// # Errors
     /// As `change` says; or a parameter is still held as a tensor. The values are then those before, if the CPU has them
     /// too, and otherwise partly changed.
-    pub fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
+    pub(crate) fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
         drop(self.on_gpu(gpu)?);
         let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");
         if !copy.master.is_unique() {
