@@ -2,8 +2,8 @@
 //! every value is a function of its tensor's name.
 
 use albert::checkpoint::{
-    CheckpointError, ConvertOptions, Heads, LoadReport, ModelFolder, SaveFormat, StoredType, convert, save_model_as,
-    stored_name,
+    CheckpointError, ConvertOptions, Heads, LoadReport, ModelFolder, SaveFormat, convert, save_model_as, stored_name,
+    torch_name,
 };
 use albert::config::{Activation, Family};
 use albert::model::parameters;
@@ -206,12 +206,12 @@ fn every_class_of_both_families_comes_back_bit_for_bit_under_the_same_names() {
 fn convert_writes_what_it_read_in_every_element_type() {
     let target = tempfile::tempdir().unwrap();
     let expected = load(&golden("google-albert"), Heads::PRE_TRAINING).0;
-    for (dtype, stored, round) in [
-        (StoredType::F32, FileDType::F32, (|x| x) as fn(f32) -> f32),
-        (StoredType::Bf16, FileDType::Bf16, |x| bf16::from_f32(x).to_f32()),
-        (StoredType::F16, FileDType::F16, |x| f16::from_f32(x).to_f32()),
+    for (dtype, round) in [
+        (FileDType::F32, (|x| x) as fn(f32) -> f32),
+        (FileDType::Bf16, |x| bf16::from_f32(x).to_f32()),
+        (FileDType::F16, |x| f16::from_f32(x).to_f32()),
     ] {
-        let to = target.path().join(dtype.torch_name());
+        let to = target.path().join(torch_name(dtype));
         let done = convert(&golden("google-albert"), &to, ConvertOptions { dtype, attention_heads: None }).unwrap();
         assert_eq!(
             (done.heads, done.files),
@@ -219,13 +219,13 @@ fn convert_writes_what_it_read_in_every_element_type() {
         );
         assert_eq!(done.report.loaded.len(), expected.len());
         let file = Safetensors::open_checked(to.join("model.safetensors")).unwrap();
-        assert!(file.names().iter().all(|name| file.dtype(name) == Some(stored)), "{dtype:?}");
+        assert!(file.names().iter().all(|name| file.dtype(name) == Some(dtype)), "{dtype:?}");
         for (name, values) in load(&to, Heads::PRE_TRAINING).0 {
             let rounded: Vec<f32> = expected[&name].iter().map(|&x| round(x)).collect();
             assert_eq!(values, rounded, "{dtype:?} {name}");
         }
         let config = fs::read_to_string(to.join("config.json")).unwrap();
-        assert!(config.contains(dtype.torch_name()) && config.contains("\"gelu_new\""), "{config}");
+        assert!(config.contains(torch_name(dtype)) && config.contains("\"gelu_new\""), "{config}");
     }
 }
 
@@ -254,7 +254,7 @@ fn convert_leaves_nothing_half_written() {
         values[0] = 1e5;
         vec![(name.to_owned(), values)]
     });
-    let options = ConvertOptions { dtype: StoredType::F16, attention_heads: None };
+    let options = ConvertOptions { dtype: FileDType::F16, attention_heads: None };
     let error = convert(from.path(), &to, options).unwrap_err().to_string();
     assert!(error.contains("holds 100000, and f16 ends at 65504"), "{error}");
     assert!(names().is_empty(), "{:?}", names());

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use engine::EngineError;
-use engine::io::{AtomicFolder, write_atomically};
+use engine::io::{AtomicFolder, FileDType, write_atomically};
 
 use super::CheckpointError;
 use super::model_folder::{LoadReport, ModelFolder};
-use super::save::{SaveFormat, StoredType, save_model_as};
+use super::save::{SaveFormat, save_model_as};
 use crate::config::{AlbertConfig, Family, Heads, TaskHead};
 
 /// Files of a tokenizer that are copied as they are.
@@ -32,7 +32,7 @@ const GOOGLE_VOCABULARY: (&str, &str) = ("30k-clean.model", "spiece.model");
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConvertOptions {
     /// Element type of the weights that are written.
-    pub dtype: StoredType,
+    pub dtype: FileDType,
     /// Another number of attention heads than the configuration's.
     pub attention_heads: Option<usize>,
 }
@@ -92,7 +92,7 @@ fn write(
     folder: &Path,
     model: &ModelFolder,
     heads: Heads,
-    dtype: StoredType,
+    dtype: FileDType,
     values: &BTreeMap<String, Vec<f32>>,
 ) -> Result<Vec<String>, CheckpointError> {
     let reading = model.config();

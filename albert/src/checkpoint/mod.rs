@@ -32,7 +32,7 @@ pub use crate::config::{Heads, TaskHead};
 pub use convert::{Conversion, ConvertOptions, convert};
 pub use model_folder::{LoadReport, ModelFolder};
 pub use names::stored_name;
-pub use save::{SaveFormat, StoredType, save_model, save_model_as};
+pub use save::{SaveFormat, save_model, save_model_as, torch_name};
 pub use state::{Checkpoints, LoadedState, StateHeader, TensorGroup, first_difference};
 pub use stored::{Content, StoredTensor, stored_tensors};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::io::{Data, TensorOut, create_dir_synced, save_safetensors, write_atomically};
+use engine::io::{Data, FileDType, TensorOut, create_dir_synced, save_safetensors, write_atomically};
 
 use super::CheckpointError;
 use super::model_folder::{CONFIG, WEIGHTS};
@@ -10,26 +10,12 @@ use super::names::stored_name;
 use super::stored::{Content, stored_tensors};
 use crate::config::{AlbertConfig, ConfigIdentity, Family, Heads, ProblemType, TaskHead};
 
-/// Element type of the weights in a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StoredType {
-    /// 32-bit floats, bit for bit as in memory.
-    #[default]
-    F32,
-    /// bfloat16, rounded to nearest even.
-    Bf16,
-    /// IEEE half precision, rounded to nearest even; values beyond 65,504 are refused.
-    F16,
-}
-
-impl StoredType {
-    /// The name that `config.json` has for it.
-    pub fn torch_name(self) -> &'static str {
-        match self {
-            Self::F32 => "float32",
-            Self::Bf16 => "bfloat16",
-            Self::F16 => "float16",
-        }
+/// PyTorch's name of a storage type, as `config.json` has it.
+pub fn torch_name(dtype: FileDType) -> &'static str {
+    match dtype {
+        FileDType::F32 => "float32",
+        FileDType::Bf16 => "bfloat16",
+        FileDType::F16 => "float16",
     }
 }
 
@@ -39,7 +25,7 @@ pub struct SaveFormat<'a> {
     /// Family of tensor names.
     pub family: Family,
     /// Element type of the weights.
-    pub dtype: StoredType,
+    pub dtype: FileDType,
     /// Names of the labels of the task's head; empty for `LABEL_0` and so on.
     pub labels: &'a [String],
     /// Meaning of the scores of a sequence's head; `None`: derived from their number.
@@ -102,23 +88,20 @@ pub fn save_model_as<'a>(
             Content::Zeros => &zeros,
         };
         let name = stored_name(&tensor.name, format.family);
-        let data = match format.dtype {
-            StoredType::F32 => Data::F32(values),
-            StoredType::Bf16 => Data::Bf16(values),
-            StoredType::F16 => {
-                if let Some(value) = values.iter().find(|value| value.is_finite() && value.abs() >= 65_520.0) {
-                    let problem = format!("holds {value}, and f16 ends at 65504; write bf16 or f32");
-                    return Err(CheckpointError::Tensor { path, name, problem });
-                }
-                Data::F16(values)
-            }
-        };
+        let is_too_large = |value: &&f32| value.is_finite() && value.abs() >= 65_520.0;
+        if format.dtype == FileDType::F16
+            && let Some(value) = values.iter().find(is_too_large)
+        {
+            let problem = format!("holds {value}, and f16 ends at 65504; write bf16 or f32");
+            return Err(CheckpointError::Tensor { path, name, problem });
+        }
+        let data = Data::floats(values, format.dtype);
         tensors.push(TensorOut { name, shape: tensor.shape, data });
     }
     let text = config.to_hf_json_as(&ConfigIdentity {
         family: format.family,
         architecture: heads.architecture(format.family),
-        torch_dtype: format.dtype.torch_name(),
+        torch_dtype: torch_name(format.dtype),
         num_labels: heads.task.map(TaskHead::labels),
         labels: format.labels,
         problem_type: format.problem_type,

@@ -1,9 +1,10 @@
 //! `albert convert`: converts a Google checkpoint or a Hugging Face folder to a Hugging Face folder.
 
 use crate::{numbers::whole, output::results};
-use albert::checkpoint::{Conversion, ConvertOptions, StoredType, convert};
+use albert::checkpoint::{Conversion, ConvertOptions, convert, torch_name};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use engine::io::FileDType;
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -35,9 +36,9 @@ enum DType {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dtype = match arguments.dtype {
-        DType::F32 => StoredType::F32,
-        DType::Bf16 => StoredType::Bf16,
-        DType::F16 => StoredType::F16,
+        DType::F32 => FileDType::F32,
+        DType::Bf16 => FileDType::Bf16,
+        DType::F16 => FileDType::F16,
     };
     let options = ConvertOptions { dtype, attention_heads: arguments.heads };
     let conversion = convert(&arguments.from, &arguments.to, options)?;
@@ -45,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(out: &mut impl Write, to: &Path, dtype: StoredType, conversion: &Conversion) -> Result<()> {
+fn print(out: &mut impl Write, to: &Path, dtype: FileDType, conversion: &Conversion) -> Result<()> {
     let Conversion { config, family, heads, report, remarks, ignored_keys, files } = conversion;
     let class = heads.architecture(*family);
     writeln!(
@@ -55,7 +56,7 @@ fn print(out: &mut impl Write, to: &Path, dtype: StoredType, conversion: &Conver
         config.hidden_size,
         config.embedding_size,
         config.vocab_size,
-        dtype.torch_name()
+        torch_name(dtype)
     )?;
     for remark in remarks {
         writeln!(out, "note: {remark}")?;

@@ -238,14 +238,14 @@ impl Gpu {
         self.run(&add, Some(add.launch()), &arguments)
     }
 
-    /// out [rows] = Σ_columns x [rows, columns], f32.
+    /// out `[rows]` = Σ_columns x [rows, columns], f32.
     pub(crate) fn row_sums(&self, x: &Tensor, columns: usize, out: &mut Tensor) -> Result<()> {
         let (kernel, rows) = (RowSums { dtype: storage(x.dtype()) }, out.len());
         let arguments = RowSumsArgs { x: x.address().into(), out: out.address_mut().into(), rows, columns };
         self.run(&kernel, kernel.launch(rows), &arguments)
     }
 
-    /// out [columns] += Σ_rows x [rows, columns], in a fixed order.
+    /// out `[columns]` += Σ_rows x [rows, columns], in a fixed order.
     pub(crate) fn add_column_sums(
         &self,
         x: DeviceAddress,

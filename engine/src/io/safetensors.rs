@@ -32,17 +32,16 @@ use twox_hash::XxHash64;
 const CHECKSUM: &str = "checksum";
 const PREFIX: &str = "xxh64:";
 
-/// Element types that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Storage of floats in a file; in memory they are f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileDType {
-    /// 32-bit floats.
+    /// 32-bit floats, bit for bit as in memory.
+    #[default]
     F32,
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
+    /// bfloat16, rounded to nearest even.
     Bf16,
-    /// 64-bit integers.
-    I64,
+    /// IEEE half precision, rounded to nearest even.
+    F16,
 }
 
 /// A file of tensors, open for reading.
@@ -117,13 +116,12 @@ impl Safetensors {
         self.header.find(name).map(|tensor| tensor.shape.as_slice())
     }
 
-    /// Element type of a tensor, if it is one that can be read.
+    /// Storage of a tensor of floats; `None` for other types, or if there is no such tensor.
     pub fn dtype(&self, name: &str) -> Option<FileDType> {
         match self.header.find(name)?.dtype {
             Dtype::F32 => Some(FileDType::F32),
             Dtype::F16 => Some(FileDType::F16),
             Dtype::BF16 => Some(FileDType::Bf16),
-            Dtype::I64 => Some(FileDType::I64),
             _ => None,
         }
     }
@@ -259,6 +257,17 @@ pub enum Data<'a> {
     F16(&'a [f32]),
     /// Integers.
     I64(&'a [i64]),
+}
+
+impl<'a> Data<'a> {
+    /// Floats, stored as `dtype`.
+    pub fn floats(items: &'a [f32], dtype: FileDType) -> Self {
+        match dtype {
+            FileDType::F32 => Self::F32(items),
+            FileDType::Bf16 => Self::Bf16(items),
+            FileDType::F16 => Self::F16(items),
+        }
+    }
 }
 
 impl Data<'_> {

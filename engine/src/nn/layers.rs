@@ -15,12 +15,12 @@ pub trait Module {
     fn forward(&self, tape: &Tape<'_>, x: &Var) -> Result<Var>;
 }
 
-/// y = x·Wᵀ + b over the last dimension: parameters `weight` [n, k] and `bias` [n].
+/// y = x·Wᵀ + b over the last dimension: parameters `weight` [n, k] and `bias` `[n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Linear {
     /// W [n, k].
     pub weight: ParamId,
-    /// b [n].
+    /// b `[n]`.
     pub bias: Option<ParamId>,
 }
 

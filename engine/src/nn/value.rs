@@ -169,7 +169,7 @@ impl<'t> Value<'t> {
         self.with(ops::reshape(self.tape, &self.var, shape))
     }
 
-    /// Mean cross-entropy of logits [M, C] and `labels` [M].
+    /// Mean cross-entropy of logits [M, C] and `labels` `[M]`.
     ///
     /// # Errors
     /// The shapes do not fit, a label is no class, or the device failed.

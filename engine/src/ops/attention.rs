@@ -41,7 +41,7 @@ pub use kernels::attention::Attention;
 #[derive(Clone, Debug)]
 pub struct Sequences {
     offsets: Var,
-    /// [B] tokens of each sequence that are keys: where not all are, and on a GPU, whose kernels always read them.
+    /// `[B]` tokens of each sequence that are keys: where not all are, and on a GPU, whose kernels always read them.
     keys: Option<Tensor>,
     tokens: usize,
     longest: usize,
@@ -80,7 +80,7 @@ impl Sequences {
     /// and attends without being attended to.
     ///
     /// # Errors
-    /// `keys` is not [B], or one of them is 0 or more than its sequence has tokens.
+    /// `keys` is not `[B]`, or one of them is 0 or more than its sequence has tokens.
     pub fn with_keys(tape: &Tape<'_>, offsets: &[u32], keys: &[u32]) -> Result<Self> {
         let all = Self::new(tape, offsets)?;
         let fits = |(keys, pair): (&u32, &[u32])| (1..=pair[1] - pair[0]).contains(keys);

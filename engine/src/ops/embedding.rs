@@ -178,7 +178,7 @@ impl Op for Embedding {
     }
 }
 
-/// Rows `rows` [M] of x [T, ..]: [M, ..].
+/// Rows `rows` `[M]` of x [T, ..]: [M, ..].
 ///
 /// # Errors
 /// A row is not there.

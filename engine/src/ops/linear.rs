@@ -25,7 +25,7 @@ use kernels::{
 };
 use std::{ops::Range, sync::Arc};
 
-/// A dense layer's parameters as one matrix [n, k] and one vector [n].
+/// A dense layer's parameters as one matrix [n, k] and one vector `[n]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Dense {
     pub(crate) n: usize,

@@ -31,11 +31,11 @@ use kernels::{
 pub struct CrossEntropyOutput {
     /// Σ losses / denominator, one number, f32.
     pub loss: Var,
-    /// Each row's negative log-likelihood [M], f32.
+    /// Each row's negative log-likelihood `[M]`, f32.
     pub losses: Tensor,
-    /// The class of the greatest logit of each row, the first of equals: [M], u32.
+    /// The class of the greatest logit of each row, the first of equals: `[M]`, u32.
     pub predictions: Tensor,
-    /// The labels: [M], u32.
+    /// The labels: `[M]`, u32.
     pub labels: Tensor,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn factors(dy: &Tensor, denominator: f32, device: &Device, dlosses: &
     }
 }
 
-/// Softmax cross-entropy of logits [M, C] and labels [M].
+/// Softmax cross-entropy of logits [M, C] and labels `[M]`.
 ///
 /// # Errors
 /// Shapes do not fit, a label is no class, or the denominator is not positive.
@@ -159,7 +159,7 @@ impl Op for CrossEntropy {
 }
 
 /// Softmax cross-entropy of `hidden`·Wᵀ + b and labels [M]: hidden [M, E], weight [V, E] (the word embeddings, where
-/// they are tied), bias [V]. A step with gradients keeps the logits on a processor; on a GPU, and without gradients, they are
+/// they are tied), bias `[V]`. A step with gradients keeps the logits on a processor; on a GPU, and without gradients, they are
 /// never all in memory.
 ///
 /// # Errors

@@ -32,9 +32,9 @@ use kernels::{
 /// Parameters and ε of a layer normalization.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
-    /// γ [H].
+    /// γ `[H]`.
     pub gain: ParamId,
-    /// β [H].
+    /// β `[H]`.
     pub bias: ParamId,
     /// ε, inside the root.
     pub eps: f32,

@@ -102,7 +102,7 @@ impl<'a> ProjectionOnGpu<'a> {
         Ok(logits)
     }
 
-    /// Writes losses [M], norms [M, 2] and predictions [M].
+    /// Writes losses `[M]`, norms [M, 2] and predictions `[M]`.
     pub(super) fn forward(&self, outputs: [DeviceAddress; 3], scratch: &mut Tensor) -> Result<()> {
         let [losses, norms, predictions] = outputs;
         for rows in self.chunks() {

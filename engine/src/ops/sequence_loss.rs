@@ -22,7 +22,7 @@ use kernels::cross_entropy as kernel;
 
 const NAME: &str = "sequence_cross_entropy";
 
-/// Softmax cross-entropy over each sequence of `logits` [T]; `labels` [B] count from the sequence's first token.
+/// Softmax cross-entropy over each sequence of `logits` `[T]`; `labels` `[B]` count from the sequence's first token.
 ///
 /// # Errors
 /// Shapes do not fit, a label is beyond its sequence, or the denominator is not positive.

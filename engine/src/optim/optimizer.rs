@@ -72,11 +72,11 @@ struct OnGpu {
     /// [blocks, 4] and [tensors, 4] of it.
     blocks: Tensor,
     tensors: Tensor,
-    /// Values of the step [4].
+    /// Values of the step `[4]`.
     step: Tensor,
     /// [blocks, 2] f64, as words.
     norms: Tensor,
-    /// [tensors]
+    /// `[tensors]`
     ratios: Tensor,
 }
 

@@ -41,21 +41,21 @@ impl FromStr for Recompute {
 pub struct LayerParams {
     /// Query, key and value weights [H, H], added to the store one directly after another.
     pub qkv_weight: [ParamId; 3],
-    /// Query, key and value biases [H], likewise.
+    /// Query, key and value biases `[H]`, likewise.
     pub qkv_bias: [ParamId; 3],
     /// Wo [H, H].
     pub attention_weight: ParamId,
-    /// [H]
+    /// `[H]`
     pub attention_bias: ParamId,
     /// LN₁.
     pub attention_norm: LayerNorm,
     /// W₁ [F, H].
     pub ffn_weight: ParamId,
-    /// [F]
+    /// `[F]`
     pub ffn_bias: ParamId,
     /// W₂ [H, F].
     pub ffn_output_weight: ParamId,
-    /// [H]
+    /// `[H]`
     pub ffn_output_bias: ParamId,
     /// LN₂.
     pub output_norm: LayerNorm,
