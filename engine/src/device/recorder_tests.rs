@@ -96,7 +96,7 @@ fn a_kernel_that_fails_within_a_graph_is_named_and_nothing_is_left() {
         for _ in 0..SHORT {
             y.zero().unwrap();
         }
-        let arguments = [nowhere, y.address_mut().into(), Argument::U32(3), Argument::U32(12)];
+        let arguments = [nowhere, Argument::Address(y.address_mut()), Argument::U32(3), Argument::U32(12)];
         gpu.launch(&name, |sm| kernel.program(sm), launch, &arguments).unwrap();
         assert_eq!(gpu.graph_report().waiting, SHORT + 1, "a launch waits");
         let error = if read {
