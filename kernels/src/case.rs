@@ -225,6 +225,13 @@ impl Program {
         Self { name, sm: module.sm(), text, listing, registers, required_sass: &[] }
     }
 
+    /// The program `name` for `sm`: one entry with blocks of `threads`, whose body `write` emits.
+    pub fn emit(name: Name, sm: Sm, threads: u32, registers: u32, write: impl FnOnce(&ptx::Entry)) -> Self {
+        let mut module = ptx::Module::new(sm);
+        module.entry(&name.entry(), [threads, 1, 1], write);
+        Self::new(name, &module, registers)
+    }
+
     /// The same, with the machine instructions that it must come down to.
     pub fn requiring(self, required_sass: &'static [&'static str]) -> Self {
         Self { required_sass, ..self }

@@ -34,8 +34,7 @@
 use crate::arguments::{Address, Load, arguments};
 use crate::operation::{DType, Name, Pass, Program};
 use ptx::{
-    Compare, Entry, F32, Fold, Global, Lane, Launch, Module, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage,
-    U32,
+    Compare, Entry, F32, Fold, Global, Lane, Launch, Precision, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32,
 };
 
 /// Threads in a block.
@@ -196,16 +195,13 @@ impl Rows {
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         const REGISTERS: u32 = 48;
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        Program::emit(self.name(sm), sm, THREADS, REGISTERS, |k| {
             k.maxnreg(REGISTERS);
             match self.pass {
                 Pass::Forward => self.write_forward(k),
                 Pass::Backward => self.write_backward(k),
             }
-        });
-        Program::new(name, &module, REGISTERS)
+        })
     }
 
     /// The parameters behind the others.

@@ -30,7 +30,7 @@
 use super::{BLOCK, Dropout};
 use crate::arguments::{Address, Argument, Load, Value, all, arguments};
 use crate::operation::{DType, Name, Program};
-use ptx::{Compare, Entry, F32, Launch, Module, Param, PhiloxKey, Pred, Read, Reg, Sm, Special, Storage, U32};
+use ptx::{Compare, Entry, F32, Launch, Param, PhiloxKey, Pred, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 128;
@@ -192,10 +192,7 @@ impl Apply {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| self.body(k));
-        Program::new(name, &module, self.registers())
+        Program::emit(self.name(sm), sm, THREADS, self.registers(), |k| self.body(k))
     }
 
     fn body(&self, k: &Entry) {

@@ -21,7 +21,7 @@
 use super::{Binary, Broadcast, Unary};
 use crate::arguments::{Address, Load, all, arguments};
 use crate::operation::{DType, Name, Program};
-use ptx::{Compare, Entry, F32, Global, Launch, Module, Precision, Ptr, Read, Reg, Sm, Special, Storage, U32};
+use ptx::{Compare, Entry, F32, Global, Launch, Precision, Ptr, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
@@ -123,13 +123,10 @@ impl Map {
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         const REGISTERS: u32 = 56;
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        Program::emit(self.name(sm), sm, THREADS, REGISTERS, |k| {
             k.maxnreg(REGISTERS);
             self.body(k);
-        });
-        Program::new(name, &module, REGISTERS)
+        })
     }
 
     fn body(&self, k: &Entry) {
@@ -247,10 +244,7 @@ impl Transpose {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| self.body(k));
-        Program::new(name, &module, 40)
+        Program::emit(self.name(sm), sm, THREADS, 40, |k| self.body(k))
     }
 
     fn body(&self, k: &Entry) {
@@ -327,10 +321,7 @@ impl Part {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| self.body(k));
-        Program::new(name, &module, 40)
+        Program::emit(self.name(sm), sm, THREADS, 40, |k| self.body(k))
     }
 
     fn body(&self, k: &Entry) {

@@ -46,8 +46,8 @@ use crate::{
     operation::{DType, Name, Pass, Program},
 };
 use ptx::{
-    Address, B16, Bf16x2, Cache, Compare, Entry, F32, Global, Launch, Module, Param, PointerParam, Precision, Ptr, Reg,
-    Sm, Special, U32,
+    Address, B16, Bf16x2, Cache, Compare, Entry, F32, Global, Launch, Param, PointerParam, Precision, Ptr, Reg, Sm,
+    Special, U32,
 };
 
 /// Threads in a block.
@@ -176,9 +176,7 @@ impl BiasActivation {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| match (self.pass, self.dtype, self.vector) {
+        Program::emit(self.name(sm), sm, THREADS, self.registers(), |k| match (self.pass, self.dtype, self.vector) {
             (Pass::Forward, DType::F32, 4) => self.forward::<Singles<4>, 4>(k),
             (Pass::Forward, DType::F32, _) => self.forward::<Singles<1>, 1>(k),
             (Pass::Forward, DType::Bf16, 8) => self.forward::<BrainPairs, 8>(k),
@@ -187,8 +185,7 @@ impl BiasActivation {
             (Pass::Backward, DType::F32, _) => self.backward::<Singles<1>, 1>(k),
             (Pass::Backward, DType::Bf16, 8) => self.backward::<BrainPairs, 8>(k),
             (Pass::Backward, DType::Bf16, _) => self.backward::<Brain, 1>(k),
-        });
-        Program::new(name, &module, self.registers())
+        })
     }
 
     fn precision(&self) -> Precision {

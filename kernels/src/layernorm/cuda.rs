@@ -45,9 +45,7 @@
 
 use crate::arguments::{Address, Load, all, arguments};
 use crate::operation::{DType, Name, Pass, Program};
-use ptx::{
-    Compare, Entry, F32, Fold, Global, Launch, Module, Param, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32,
-};
+use ptx::{Compare, Entry, F32, Fold, Global, Launch, Param, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
 
 /// Threads in a block, where a row takes no more.
 const THREADS: u32 = 128;
@@ -170,16 +168,13 @@ impl LayerNorm {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [self.threads(), 1, 1], |k| {
+        Program::emit(self.name(sm), sm, self.threads(), self.registers(), |k| {
             k.maxnreg(self.registers());
             match self.pass {
                 Pass::Forward => self.write_forward(k),
                 Pass::Backward => self.write_backward(k),
             }
-        });
-        Program::new(name, &module, self.registers())
+        })
     }
 
     fn write_forward(&self, k: &Entry) {

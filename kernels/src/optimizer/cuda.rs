@@ -31,9 +31,7 @@ use crate::{
     operation::{Name, Program},
     reduce::cuda::add_block,
 };
-use ptx::{
-    Address, Compare, Entry, F32, F64, Global, Launch, Module, Param, Ptr, Read, Reg, Sm, Special, Storage, U32,
-};
+use ptx::{Address, Compare, Entry, F32, F64, Global, Launch, Param, Ptr, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
@@ -129,9 +127,7 @@ impl Update {
     /// The program for `sm`.
     pub fn program(self, sm: Sm) -> Program {
         const REGISTERS: u32 = 64;
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        Program::emit(self.name(sm), sm, THREADS, REGISTERS, |k| {
             k.maxnreg(REGISTERS);
             match self {
                 Update::AdamW { half } => write_adamw(k, half),
@@ -139,8 +135,7 @@ impl Update {
                 Update::Ratios => write_ratios(k),
                 Update::Apply { half } => write_apply(k, half),
             }
-        });
-        Program::new(name, &module, REGISTERS)
+        })
     }
 }
 

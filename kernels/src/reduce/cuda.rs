@@ -27,7 +27,7 @@
 
 use crate::arguments::{Address, Load, all, arguments};
 use crate::operation::{DType, Name, Program};
-use ptx::{Compare, Entry, F32, F64, Fold, Launch, Module, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
+use ptx::{Compare, Entry, F32, F64, Fold, Launch, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
@@ -99,13 +99,10 @@ impl ColumnSums {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        Program::emit(self.name(sm), sm, THREADS, 64, |k| {
             k.maxnreg(64);
             self.body(k);
-        });
-        Program::new(name, &module, 64)
+        })
     }
 
     fn body(&self, k: &Entry) {
@@ -229,13 +226,10 @@ impl Total {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        Program::emit(self.name(sm), sm, THREADS, 64, |k| {
             k.maxnreg(64);
             self.body(k);
-        });
-        Program::new(name, &module, 64)
+        })
     }
 
     fn body(&self, k: &Entry) {
@@ -282,9 +276,7 @@ impl AddTotals {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        Program::emit(self.name(sm), sm, THREADS, 40, |k| {
             let params = AddTotalsArgs::declare(k, &|_| self.scaled);
             let (partial, out) = (params.partial.load(k), params.out.load(k));
             let (count, factor) = (params.count.load(k), params.factor.load(k));
@@ -298,8 +290,7 @@ impl AddTotals {
                 None => k.st(out.at(0), [total]),
                 Some(factor) => k.st(out.at(0), [k.cvt_f32_f64(k.mul(total, k.cvt_f64(factor)))]),
             });
-        });
-        Program::new(name, &module, 40)
+        })
     }
 }
 
@@ -335,9 +326,7 @@ impl RowSums {
 
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        Program::emit(self.name(sm), sm, THREADS, 40, |k| {
             let params = RowSumsArgs::declare(k, &all);
             let (x, out) = (params.x.load(k), params.out.load(k));
             let (rows, columns) = (params.rows.load(k), params.columns.load(k));
@@ -354,8 +343,7 @@ impl RowSums {
                 let sum = k.fold_lanes(sum, 32, Fold::Sum);
                 k.if_(k.setp(Compare::Eq, lane, 0u32), || k.st(k.index(out, row, 4u32).at(0), [sum]));
             });
-        });
-        Program::new(name, &module, 40)
+        })
     }
 }
 

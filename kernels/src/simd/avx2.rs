@@ -1,7 +1,7 @@
 //! Eight lanes: AVX2 with FMA, every x86 server and laptop since 2013.
 #![allow(clippy::missing_transmute_annotations)]
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, x86_operations};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -27,7 +27,7 @@ fn window(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(WINDOW.as_ptr().add(8 - n).cast()) }
 }
 
-// Every method below: SAFETY of the intrinsics. A token exists only if `detect` found AVX2, FMA and F16C; pointers are
+// SAFETY of the intrinsics in every method below: a token exists only if `detect` found AVX2, FMA and F16C; pointers are
 // the caller's promise where the method takes one.
 
 // SAFETY: the only constructor is `detect`.
@@ -47,45 +47,17 @@ unsafe impl Simd for Avx2 {
         // SAFETY: the token proves that the features are there.
         unsafe { inner(self, kernel) }
     }
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_set1_ps(x) }
+    x86_operations! {
+        splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        splat_u32(x: u32) -> __m256i = _mm256_set1_epi32(x as i32);
+        iota() -> __m256i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     }
-    #[inline(always)]
-    fn splat_u32(self, x: u32) -> __m256i {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_set1_epi32(x as i32) }
-    }
-    #[inline(always)]
-    fn iota(self) -> __m256i {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7) }
-    }
-    #[inline(always)]
-    unsafe fn load_ptr(self, p: *const f32) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
-        unsafe { _mm256_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store_ptr(self, p: *mut f32, x: __m256) {
-        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
-        unsafe { _mm256_storeu_ps(p, x) }
-    }
-    #[inline(always)]
-    unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
-        unsafe { _mm256_maskload_ps(p, window(n)) }
-    }
-    #[inline(always)]
-    unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: __m256) {
-        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
-        unsafe { _mm256_maskstore_ps(p, window(n), x) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16_ptr(self, p: *const bf16) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
-        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
+    x86_operations! { unsafe
+        load_ptr(p: *const f32) -> __m256 = _mm256_loadu_ps(p);
+        store_ptr(p: *mut f32, x: __m256) -> () = _mm256_storeu_ps(p, x);
+        load_ptr_partial(p: *const f32, n: usize) -> __m256 = _mm256_maskload_ps(p, window(n));
+        store_ptr_partial(p: *mut f32, n: usize, x: __m256) -> () = _mm256_maskstore_ps(p, window(n), x);
+        load_bf16_ptr(p: *const bf16) -> __m256 = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
     }
     #[inline(always)]
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: __m256) {
@@ -102,75 +74,21 @@ unsafe impl Simd for Avx2 {
             _mm_storeu_si128(p.cast(), packed);
         }
     }
-    #[inline(always)]
-    fn add(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-    #[inline(always)]
-    fn sub(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    fn div(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_div_ps(a, b) }
-    }
-    #[inline(always)]
-    fn max(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_max_ps(a, b) }
-    }
-    #[inline(always)]
-    fn min(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_min_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    fn neg_mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_fnmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    fn sqrt(self, a: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_sqrt_ps(a) }
-    }
-    #[inline(always)]
-    fn as_bits(self, a: __m256) -> __m256i {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_castps_si256(a) }
-    }
-    #[inline(always)]
-    fn as_floats(self, a: __m256i) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_castsi256_ps(a) }
-    }
-    #[inline(always)]
-    fn round_to_int(self, a: __m256) -> __m256i {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_cvtps_epi32(a) }
-    }
-    #[inline(always)]
-    fn int_to_float(self, a: __m256i) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_cvtepi32_ps(a) }
-    }
-    #[inline(always)]
-    fn add_u32(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_add_epi32(a, b) }
+    x86_operations! {
+        add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
+        min(a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b);
+        mul_add(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+        neg_mul_add(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fnmadd_ps(a, b, c);
+        sqrt(a: __m256) -> __m256 = _mm256_sqrt_ps(a);
+        as_bits(a: __m256) -> __m256i = _mm256_castps_si256(a);
+        as_floats(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
+        round_to_int(a: __m256) -> __m256i = _mm256_cvtps_epi32(a);
+        int_to_float(a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
+        add_u32(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
     }
     #[inline(always)]
     fn mul_wide_u32(self, a: __m256i, b: __m256i) -> (__m256i, __m256i) {
@@ -184,20 +102,10 @@ unsafe impl Simd for Avx2 {
             (low, high)
         }
     }
-    #[inline(always)]
-    fn xor(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_xor_si256(a, b) }
-    }
-    #[inline(always)]
-    fn and(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_and_si256(a, b) }
-    }
-    #[inline(always)]
-    fn or(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_or_si256(a, b) }
+    x86_operations! {
+        xor(a: __m256i, b: __m256i) -> __m256i = _mm256_xor_si256(a, b);
+        and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
+        or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
     }
     #[inline(always)]
     fn shl<const BITS: u32>(self, a: __m256i) -> __m256i {
@@ -209,10 +117,8 @@ unsafe impl Simd for Avx2 {
         // SAFETY: the token proves AVX2 and FMA.
         unsafe { _mm256_srl_epi32(a, _mm_cvtsi32_si128(BITS as i32)) }
     }
-    #[inline(always)]
-    fn lt(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(a, b) }
+    x86_operations! {
+        lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
     }
     #[inline(always)]
     fn lt_u32(self, a: __m256i, b: __m256i) -> __m256 {
@@ -223,10 +129,8 @@ unsafe impl Simd for Avx2 {
             _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_xor_si256(b, bias), _mm256_xor_si256(a, bias)))
         }
     }
-    #[inline(always)]
-    fn select(self, mask: __m256, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { _mm256_blendv_ps(b, a, mask) }
+    x86_operations! {
+        select(mask: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, mask);
     }
     #[inline(always)]
     fn reduce_sum(self, a: __m256) -> f32 {

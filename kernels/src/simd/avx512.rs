@@ -1,6 +1,6 @@
 //! Sixteen lanes: AVX-512 F, BW, DQ and VL (Skylake-X, Ice Lake, Sapphire Rapids, Zen 4 and later).
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, x86_operations};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -26,7 +26,7 @@ fn first_lanes(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
 }
 
-// Every method below: SAFETY of the intrinsics. A token exists only if `detect` found the features; pointers are the
+// SAFETY of the intrinsics in every method below: a token exists only if `detect` found the features; pointers are the
 // caller's promise where the method takes one.
 
 // SAFETY: the only constructor is `detect`.
@@ -46,45 +46,17 @@ unsafe impl Simd for Avx512 {
         // SAFETY: the token proves that the features are there.
         unsafe { inner(self, kernel) }
     }
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_set1_ps(x) }
+    x86_operations! {
+        splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+        splat_u32(x: u32) -> __m512i = _mm512_set1_epi32(x as i32);
+        iota() -> __m512i = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     }
-    #[inline(always)]
-    fn splat_u32(self, x: u32) -> __m512i {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_set1_epi32(x as i32) }
-    }
-    #[inline(always)]
-    fn iota(self) -> __m512i {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) }
-    }
-    #[inline(always)]
-    unsafe fn load_ptr(self, p: *const f32) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store_ptr(self, p: *mut f32, x: __m512) {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
-        unsafe { _mm512_storeu_ps(p, x) }
-    }
-    #[inline(always)]
-    unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
-        unsafe { _mm512_maskz_loadu_ps(first_lanes(n), p) }
-    }
-    #[inline(always)]
-    unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: __m512) {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
-        unsafe { _mm512_mask_storeu_ps(p, first_lanes(n), x) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16_ptr(self, p: *const bf16) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
+    x86_operations! { unsafe
+        load_ptr(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
+        store_ptr(p: *mut f32, x: __m512) -> () = _mm512_storeu_ps(p, x);
+        load_ptr_partial(p: *const f32, n: usize) -> __m512 = _mm512_maskz_loadu_ps(first_lanes(n), p);
+        store_ptr_partial(p: *mut f32, n: usize, x: __m512) -> () = _mm512_mask_storeu_ps(p, first_lanes(n), x);
+        load_bf16_ptr(p: *const bf16) -> __m512 = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))));
     }
     #[inline(always)]
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: __m512) {
@@ -99,75 +71,21 @@ unsafe impl Simd for Avx512 {
             _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(value)));
         }
     }
-    #[inline(always)]
-    fn add(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-    #[inline(always)]
-    fn sub(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    fn div(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_div_ps(a, b) }
-    }
-    #[inline(always)]
-    fn max(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-    #[inline(always)]
-    fn min(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_min_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    fn neg_mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_fnmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    fn sqrt(self, a: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_sqrt_ps(a) }
-    }
-    #[inline(always)]
-    fn as_bits(self, a: __m512) -> __m512i {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_castps_si512(a) }
-    }
-    #[inline(always)]
-    fn as_floats(self, a: __m512i) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_castsi512_ps(a) }
-    }
-    #[inline(always)]
-    fn round_to_int(self, a: __m512) -> __m512i {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_cvtps_epi32(a) }
-    }
-    #[inline(always)]
-    fn int_to_float(self, a: __m512i) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_cvtepi32_ps(a) }
-    }
-    #[inline(always)]
-    fn add_u32(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_add_epi32(a, b) }
+    x86_operations! {
+        add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
+        sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
+        mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
+        div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
+        max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
+        min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
+        mul_add(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+        neg_mul_add(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fnmadd_ps(a, b, c);
+        sqrt(a: __m512) -> __m512 = _mm512_sqrt_ps(a);
+        as_bits(a: __m512) -> __m512i = _mm512_castps_si512(a);
+        as_floats(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
+        round_to_int(a: __m512) -> __m512i = _mm512_cvtps_epi32(a);
+        int_to_float(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
+        add_u32(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
     }
     #[inline(always)]
     fn mul_wide_u32(self, a: __m512i, b: __m512i) -> (__m512i, __m512i) {
@@ -182,20 +100,10 @@ unsafe impl Simd for Avx512 {
             (low, high)
         }
     }
-    #[inline(always)]
-    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_xor_si512(a, b) }
-    }
-    #[inline(always)]
-    fn and(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_and_si512(a, b) }
-    }
-    #[inline(always)]
-    fn or(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_or_si512(a, b) }
+    x86_operations! {
+        xor(a: __m512i, b: __m512i) -> __m512i = _mm512_xor_si512(a, b);
+        and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
+        or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
     }
     #[inline(always)]
     fn shl<const BITS: u32>(self, a: __m512i) -> __m512i {
@@ -207,20 +115,10 @@ unsafe impl Simd for Avx512 {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
         unsafe { _mm512_srlv_epi32(a, _mm512_set1_epi32(BITS as i32)) }
     }
-    #[inline(always)]
-    fn lt(self, a: __m512, b: __m512) -> __mmask16 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) }
-    }
-    #[inline(always)]
-    fn lt_u32(self, a: __m512i, b: __m512i) -> __mmask16 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_cmplt_epu32_mask(a, b) }
-    }
-    #[inline(always)]
-    fn select(self, mask: __mmask16, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_mask_blend_ps(mask, b, a) }
+    x86_operations! {
+        lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
+        lt_u32(a: __m512i, b: __m512i) -> __mmask16 = _mm512_cmplt_epu32_mask(a, b);
+        select(mask: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(mask, b, a);
     }
     #[inline(always)]
     fn reduce_sum(self, a: __m512) -> f32 {
@@ -251,10 +149,8 @@ unsafe impl Simd for Avx512 {
             (_mm512_sub_ps(y, rest), rest)
         }
     }
-    #[inline(always)]
-    fn scale_by_power(self, a: __m512, n: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe { _mm512_scalef_ps(a, n) }
+    x86_operations! {
+        scale_by_power(a: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(a, n);
     }
     #[inline(always)]
     fn transpose(self, rows: &mut [__m512; 16]) {

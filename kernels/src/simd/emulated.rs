@@ -4,7 +4,7 @@
 //! tails, tiles and tables are tested where the instructions are missing. `tests::emulated_lanes_equal_real_lanes`
 //! holds it against the real thing where that exists.
 
-use super::{Kernel, Scalar, Simd};
+use super::{Kernel, Scalar, Simd, operations};
 use half::bf16;
 use std::array::from_fn;
 
@@ -49,17 +49,10 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)
     }
-    #[inline(never)]
-    fn splat(self, x: f32) -> [f32; N] {
-        [x; N]
-    }
-    #[inline(never)]
-    fn splat_u32(self, x: u32) -> [u32; N] {
-        [x; N]
-    }
-    #[inline(never)]
-    fn iota(self) -> [u32; N] {
-        from_fn(|i| i as u32)
+    operations! { never
+        splat(x: f32) -> [f32; N] = [x; N];
+        splat_u32(x: u32) -> [u32; N] = [x; N];
+        iota() -> [u32; N] = from_fn(|i| i as u32);
     }
     #[inline(never)]
     unsafe fn load_ptr(self, p: *const f32) -> [f32; N] {
@@ -93,77 +86,25 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
         // SAFETY: the caller guarantees N writable numbers.
         unsafe { p.cast::<[bf16; N]>().write_unaligned(map(x, bf16::from_f32)) }
     }
-    #[inline(never)]
-    fn add(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| a + b)
-    }
-    #[inline(never)]
-    fn sub(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| a - b)
-    }
-    #[inline(never)]
-    fn mul(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| a * b)
-    }
-    #[inline(never)]
-    fn div(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| a / b)
-    }
-    #[inline(never)]
-    fn mul_add(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
-        from_fn(|i| a[i].mul_add(b[i], c[i]))
-    }
-    #[inline(never)]
-    fn neg_mul_add(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
-        from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
-    }
-    #[inline(never)]
-    fn max(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| Scalar.max(a, b))
-    }
-    #[inline(never)]
-    fn min(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| Scalar.min(a, b))
-    }
-    #[inline(never)]
-    fn sqrt(self, a: [f32; N]) -> [f32; N] {
-        map(a, f32::sqrt)
-    }
-    #[inline(never)]
-    fn as_bits(self, a: [f32; N]) -> [u32; N] {
-        map(a, f32::to_bits)
-    }
-    #[inline(never)]
-    fn as_floats(self, a: [u32; N]) -> [f32; N] {
-        map(a, f32::from_bits)
-    }
-    #[inline(never)]
-    fn round_to_int(self, a: [f32; N]) -> [u32; N] {
-        map(a, |a| Scalar.round_to_int(a))
-    }
-    #[inline(never)]
-    fn int_to_float(self, a: [u32; N]) -> [f32; N] {
-        map(a, |a| Scalar.int_to_float(a))
-    }
-    #[inline(never)]
-    fn add_u32(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
-        zip(a, b, u32::wrapping_add)
-    }
-    #[inline(never)]
-    fn mul_wide_u32(self, a: [u32; N], b: [u32; N]) -> ([u32; N], [u32; N]) {
-        (zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).0), zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).1))
-    }
-    #[inline(never)]
-    fn xor(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
-        zip(a, b, |a, b| a ^ b)
-    }
-    #[inline(never)]
-    fn and(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
-        zip(a, b, |a, b| a & b)
-    }
-    #[inline(never)]
-    fn or(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
-        zip(a, b, |a, b| a | b)
+    operations! { never
+        add(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| a + b);
+        sub(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| a - b);
+        mul(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| a * b);
+        div(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| a / b);
+        mul_add(a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] = from_fn(|i| a[i].mul_add(b[i], c[i]));
+        neg_mul_add(a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] = from_fn(|i| (-a[i]).mul_add(b[i], c[i]));
+        max(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| Scalar.max(a, b));
+        min(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| Scalar.min(a, b));
+        sqrt(a: [f32; N]) -> [f32; N] = map(a, f32::sqrt);
+        as_bits(a: [f32; N]) -> [u32; N] = map(a, f32::to_bits);
+        as_floats(a: [u32; N]) -> [f32; N] = map(a, f32::from_bits);
+        round_to_int(a: [f32; N]) -> [u32; N] = map(a, |a| Scalar.round_to_int(a));
+        int_to_float(a: [u32; N]) -> [f32; N] = map(a, |a| Scalar.int_to_float(a));
+        add_u32(a: [u32; N], b: [u32; N]) -> [u32; N] = zip(a, b, u32::wrapping_add);
+        mul_wide_u32(a: [u32; N], b: [u32; N]) -> ([u32; N], [u32; N]) = (zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).0), zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).1));
+        xor(a: [u32; N], b: [u32; N]) -> [u32; N] = zip(a, b, |a, b| a ^ b);
+        and(a: [u32; N], b: [u32; N]) -> [u32; N] = zip(a, b, |a, b| a & b);
+        or(a: [u32; N], b: [u32; N]) -> [u32; N] = zip(a, b, |a, b| a | b);
     }
     #[inline(never)]
     fn shl<const BITS: u32>(self, a: [u32; N]) -> [u32; N] {
@@ -173,17 +114,10 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
     fn shr<const BITS: u32>(self, a: [u32; N]) -> [u32; N] {
         map(a, |a| a >> BITS)
     }
-    #[inline(never)]
-    fn lt(self, a: [f32; N], b: [f32; N]) -> [bool; N] {
-        zip(a, b, |a, b| a < b)
-    }
-    #[inline(never)]
-    fn lt_u32(self, a: [u32; N], b: [u32; N]) -> [bool; N] {
-        zip(a, b, |a, b| a < b)
-    }
-    #[inline(never)]
-    fn select(self, mask: [bool; N], a: [f32; N], b: [f32; N]) -> [f32; N] {
-        from_fn(|i| if mask[i] { a[i] } else { b[i] })
+    operations! { never
+        lt(a: [f32; N], b: [f32; N]) -> [bool; N] = zip(a, b, |a, b| a < b);
+        lt_u32(a: [u32; N], b: [u32; N]) -> [bool; N] = zip(a, b, |a, b| a < b);
+        select(mask: [bool; N], a: [f32; N], b: [f32; N]) -> [f32; N] = from_fn(|i| if mask[i] { a[i] } else { b[i] });
     }
     #[inline(never)]
     fn split_exponent(self, y: [f32; N]) -> ([f32; N], [f32; N]) {
@@ -199,12 +133,8 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
         }
         zip(a, n, |a, n| Scalar.scale_by_power(a, n))
     }
-    #[inline(never)]
-    fn reduce_sum(self, a: [f32; N]) -> f32 {
-        fold(a, |a, b| a + b)
-    }
-    #[inline(never)]
-    fn reduce_max(self, a: [f32; N]) -> f32 {
-        fold(a, |a, b| Scalar.max(a, b))
+    operations! { never
+        reduce_sum(a: [f32; N]) -> f32 = fold(a, |a, b| a + b);
+        reduce_max(a: [f32; N]) -> f32 = fold(a, |a, b| Scalar.max(a, b));
     }
 }

@@ -76,6 +76,38 @@ pub(crate) fn prefetch_l2<T>(p: *const T) {
     let _ = p;
 }
 
+/// Methods of [`Simd`] that are one expression each, `#[inline($inline)]`.
+macro_rules! operations {
+    ($inline:ident $($name:ident($($x:ident: $t:ty),*) -> $r:ty = $body:expr;)*) => {$(
+        #[inline($inline)]
+        fn $name(self, $($x: $t),*) -> $r {
+            $body
+        }
+    )*};
+}
+pub(crate) use operations;
+
+/// Methods of [`Simd`] that are one expression of intrinsics each; those that take a pointer are `unsafe`.
+#[cfg(target_arch = "x86_64")]
+macro_rules! x86_operations {
+    (unsafe $($name:ident($($x:ident: $t:ty),*) -> $r:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name(self, $($x: $t),*) -> $r {
+            // SAFETY: the token proves that the instructions exist; the caller guarantees the memory.
+            unsafe { $body }
+        }
+    )*};
+    ($($name:ident($($x:ident: $t:ty),*) -> $r:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($x: $t),*) -> $r {
+            // SAFETY: the token proves that the instructions exist.
+            unsafe { $body }
+        }
+    )*};
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_operations;
+
 /// The most lanes of an instruction set.
 pub(crate) const MAX_LANES: usize = 16;
 

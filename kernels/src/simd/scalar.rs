@@ -1,6 +1,6 @@
 //! One lane: what every machine can run, and the plainest reading of each operation.
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, operations};
 use half::bf16;
 
 /// The token of plain Rust arithmetic; every machine has it. `mul_add` rounds twice, because a machine without a
@@ -20,17 +20,10 @@ unsafe impl Simd for Scalar {
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)
     }
-    #[inline(always)]
-    fn splat(self, x: f32) -> f32 {
-        x
-    }
-    #[inline(always)]
-    fn splat_u32(self, x: u32) -> u32 {
-        x
-    }
-    #[inline(always)]
-    fn iota(self) -> u32 {
-        0
+    operations! { always
+        splat(x: f32) -> f32 = x;
+        splat_u32(x: u32) -> u32 = x;
+        iota() -> u32 = 0;
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> f32 {
@@ -64,78 +57,31 @@ unsafe impl Simd for Scalar {
         // SAFETY: the caller guarantees one writable number.
         unsafe { p.write_unaligned(bf16::from_f32(x)) }
     }
-    #[inline(always)]
-    fn add(self, a: f32, b: f32) -> f32 {
-        a + b
-    }
-    #[inline(always)]
-    fn sub(self, a: f32, b: f32) -> f32 {
-        a - b
-    }
-    #[inline(always)]
-    fn mul(self, a: f32, b: f32) -> f32 {
-        a * b
-    }
-    #[inline(always)]
-    fn div(self, a: f32, b: f32) -> f32 {
-        a / b
-    }
-    #[inline(always)]
-    fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
-        a * b + c
-    }
-    #[inline(always)]
-    fn neg_mul_add(self, a: f32, b: f32, c: f32) -> f32 {
-        c - a * b
-    }
-    #[inline(always)]
-    fn max(self, a: f32, b: f32) -> f32 {
-        if a > b { a } else { b }
-    }
-    #[inline(always)]
-    fn min(self, a: f32, b: f32) -> f32 {
-        if a < b { a } else { b }
-    }
-    #[inline(always)]
-    fn sqrt(self, a: f32) -> f32 {
-        a.sqrt()
-    }
-    #[inline(always)]
-    fn as_bits(self, a: f32) -> u32 {
-        a.to_bits()
-    }
-    #[inline(always)]
-    fn as_floats(self, a: u32) -> f32 {
-        f32::from_bits(a)
-    }
-    #[inline(always)]
-    fn round_to_int(self, a: f32) -> u32 {
-        a.round_ties_even() as i32 as u32
-    }
-    #[inline(always)]
-    fn int_to_float(self, a: u32) -> f32 {
-        a as i32 as f32
-    }
-    #[inline(always)]
-    fn add_u32(self, a: u32, b: u32) -> u32 {
-        a.wrapping_add(b)
+    operations! { always
+        add(a: f32, b: f32) -> f32 = a + b;
+        sub(a: f32, b: f32) -> f32 = a - b;
+        mul(a: f32, b: f32) -> f32 = a * b;
+        div(a: f32, b: f32) -> f32 = a / b;
+        mul_add(a: f32, b: f32, c: f32) -> f32 = a * b + c;
+        neg_mul_add(a: f32, b: f32, c: f32) -> f32 = c - a * b;
+        max(a: f32, b: f32) -> f32 = if a > b { a } else { b };
+        min(a: f32, b: f32) -> f32 = if a < b { a } else { b };
+        sqrt(a: f32) -> f32 = a.sqrt();
+        as_bits(a: f32) -> u32 = a.to_bits();
+        as_floats(a: u32) -> f32 = f32::from_bits(a);
+        round_to_int(a: f32) -> u32 = a.round_ties_even() as i32 as u32;
+        int_to_float(a: u32) -> f32 = a as i32 as f32;
+        add_u32(a: u32, b: u32) -> u32 = a.wrapping_add(b);
     }
     #[inline(always)]
     fn mul_wide_u32(self, a: u32, b: u32) -> (u32, u32) {
         let product = u64::from(a) * u64::from(b);
         (product as u32, (product >> 32) as u32)
     }
-    #[inline(always)]
-    fn xor(self, a: u32, b: u32) -> u32 {
-        a ^ b
-    }
-    #[inline(always)]
-    fn and(self, a: u32, b: u32) -> u32 {
-        a & b
-    }
-    #[inline(always)]
-    fn or(self, a: u32, b: u32) -> u32 {
-        a | b
+    operations! { always
+        xor(a: u32, b: u32) -> u32 = a ^ b;
+        and(a: u32, b: u32) -> u32 = a & b;
+        or(a: u32, b: u32) -> u32 = a | b;
     }
     #[inline(always)]
     fn shl<const BITS: u32>(self, a: u32) -> u32 {
@@ -145,24 +91,11 @@ unsafe impl Simd for Scalar {
     fn shr<const BITS: u32>(self, a: u32) -> u32 {
         a >> BITS
     }
-    #[inline(always)]
-    fn lt(self, a: f32, b: f32) -> bool {
-        a < b
-    }
-    #[inline(always)]
-    fn lt_u32(self, a: u32, b: u32) -> bool {
-        a < b
-    }
-    #[inline(always)]
-    fn select(self, mask: bool, a: f32, b: f32) -> f32 {
-        if mask { a } else { b }
-    }
-    #[inline(always)]
-    fn reduce_sum(self, a: f32) -> f32 {
-        a
-    }
-    #[inline(always)]
-    fn reduce_max(self, a: f32) -> f32 {
-        a
+    operations! { always
+        lt(a: f32, b: f32) -> bool = a < b;
+        lt_u32(a: u32, b: u32) -> bool = a < b;
+        select(mask: bool, a: f32, b: f32) -> f32 = if mask { a } else { b };
+        reduce_sum(a: f32) -> f32 = a;
+        reduce_max(a: f32) -> f32 = a;
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     cross_entropy::cuda::Team,
     operation::{DType, Name, Pass, Program},
 };
-use ptx::{Entry, F32, Fold, Launch, Module, Precision, Read, Reg, Sm, Special, Storage, U32};
+use ptx::{Entry, F32, Fold, Launch, Precision, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
@@ -102,13 +102,10 @@ impl Softmax {
     /// The program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         const REGISTERS: u32 = 40;
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+        Program::emit(self.name(sm), sm, THREADS, REGISTERS, |k| {
             k.maxnreg(REGISTERS);
             self.body(k);
-        });
-        Program::new(name, &module, REGISTERS)
+        })
     }
 
     fn body(&self, k: &Entry) {

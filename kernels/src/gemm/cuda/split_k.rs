@@ -15,7 +15,7 @@
 use crate::arguments::{Address, Load, all, arguments};
 use crate::gemm::Beta;
 use crate::operation::{Name, Program};
-use ptx::{Entry, F32, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Storage};
+use ptx::{Entry, F32, Global, Launch, Ptr, Read, Reg, Sm, Special, Storage};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
@@ -62,10 +62,7 @@ impl SplitKReduce {
 
     /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        let name = self.name(sm);
-        let mut module = Module::new(sm);
-        module.entry(&name.entry(), [THREADS, 1, 1], |k| self.body(k));
-        Program::new(name, &module, 40)
+        Program::emit(self.name(sm), sm, THREADS, 40, |k| self.body(k))
     }
 
     fn body(&self, k: &Entry) {
