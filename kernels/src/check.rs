@@ -1,4 +1,4 @@
-//! How a kernel's result is held against its definition.
+//! Comparison of a kernel's result with its definition.
 //!
 //! The rule, the same for every operation: with e the greatest error against the f64 reference,
 //!
@@ -118,10 +118,10 @@ pub fn greatest_error<X: Element>(naive: &[X], exact: &[f64]) -> f64 {
     naive.iter().zip(exact).fold(0.0f64, |m, (x, e)| m.max((f64::from(x.to_f32()) - e).abs()))
 }
 
-/// Holds `got` against the rule; gives the error over the bound (at most 1).
+/// Checks `got` against the rule; returns the error over the bound (at most 1).
 ///
 /// # Errors
-/// Says which element is out of bounds, with its value, the reference and the bound.
+/// Names the element that is out of bounds, with its value, the reference and the bound.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -195,14 +195,14 @@ impl<X: Element> Guarded<X> {
         items.extend(band().chain(values.iter().copied()).chain(band()));
         Self { items, band: width }
     }
-    /// `len` NaNs between bands: an output that nobody has written yet.
+    /// `len` NaNs between bands: an output before the kernel.
     pub fn poisoned(len: usize) -> Self {
         Self::new(&vec![X::from_f32(f32::NAN); len])
     }
-    /// Whether nobody has written to a band.
+    /// Checks that no band was written.
     ///
     /// # Errors
-    /// Says how far off somebody wrote.
+    /// The distance of the write from the buffer.
     pub fn intact(&self) -> Result<(), String> {
         let end = self.items.len() - self.band;
         for i in 0..self.band {

@@ -1,4 +1,4 @@
-//! The loops: rows are quantized into panels, panels of rows meet panels of columns in a register tile.
+//! Loop nest: rows are quantized into panels; the register tile multiplies a panel of rows with a panel of columns.
 //!
 //! ```text
 //! quantized rows, a panel of H <= ROWS rows:      │ row 0      │ row 1      │ … │ row H-1    │   k 0..4
@@ -18,7 +18,7 @@ use crate::register_tile::{RegisterTile, TALLEST, for_height};
 use crate::simd::Simd;
 use std::ops::Range;
 
-/// What is computed.
+/// Arguments of the layer.
 pub(super) struct Product<'a> {
     pub x: &'a [f32],
     pub weight: &'a QuantizedWeight,
@@ -28,12 +28,12 @@ pub(super) struct Product<'a> {
 
 /// Panels of rows in a task at most: their quantized rows and a panel of columns fit L2 beside each other.
 const PANELS: usize = 8;
-/// Tasks that a product is cut into where it has the columns for it.
+/// Number of tasks of a product with enough columns.
 const TASKS: usize = 8;
 /// Columns of the widest tile.
 const WIDEST: usize = 32;
 
-/// How rows are cut into panels.
+/// Division of the rows into panels.
 #[derive(Clone, Copy)]
 struct Panels {
     /// Rows, and panels that they are cut into.
@@ -92,7 +92,7 @@ pub(super) fn run<D: Dot>(cpu: &Cpu, dot: D, product: &Product<'_>, m: usize, y:
     });
 }
 
-/// Where quantized rows go.
+/// Destination of quantized rows.
 #[derive(Clone, Copy)]
 struct Outputs<'a> {
     bytes: Disjoint<'a, u8>,

@@ -44,7 +44,7 @@ pub use cases::OPERATION;
 pub use dot::DotKind;
 use dot::with_dot;
 
-/// The largest k: beyond it the sum of the products could leave an i32.
+/// Maximum k: a longer sum of products could overflow an i32.
 pub const MAX_K: usize = 1 << 16;
 
 /// A weight matrix [n, k] in 8 bits, in the order in which one instruction set reads it.
@@ -110,12 +110,12 @@ impl QuantizedWeight {
         (self.n, self.k)
     }
 
-    /// Memory that it holds.
+    /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.panels[..]) + size_of_val(&self.scale[..]) + size_of_val(&self.offset[..])
     }
 
-    /// Whether the instructions of `cpu` read it.
+    /// True if the instructions of `cpu` read it.
     pub fn fits(&self, cpu: &Cpu) -> bool {
         self.kind == DotKind::of(cpu.isa().kind())
     }
@@ -144,7 +144,7 @@ pub fn linear(
     multiply(cpu, &cpu::Product { x, weight, bias, activation }, y, scratch);
 }
 
-/// The same with whatever instructions the weight was quantized for.
+/// [`linear`] with the instructions that the weight was quantized for.
 #[track_caller]
 fn multiply(cpu: &Cpu, product: &cpu::Product<'_>, y: &mut [f32], scratch: &mut [u32]) {
     let (cpu::Product { x, bias, .. }, (n, k)) = (product, product.weight.size());

@@ -30,28 +30,28 @@
 //! shared memory:  | stage 0: A, B | stage 1 | … | stage STAGES - 1 | sums of 8 warps | full[STAGES] | empty[STAGES] | turn[2] |
 //! ```
 //!
-//! Nothing but the ring ties the three warpgroups together, and it runs on from tile to tile: while consumers finish a
-//! tile, the producer fills the ring with slices of the next one. The two consumers share a tile by its rows, or take turns
-//! with tiles ([`KernelSchedule`]): then one multiplies while the other one is in its epilogue. `docs/gemm.md` has the picture,
-//! who waits for what, and the floors.
+//! The three warpgroups synchronize through the pipeline only, and it continues across tiles: during an epilogue the producer
+//! loads k-tiles of the next tile. The two consumers split the rows of each tile (cooperative) or alternate tiles (ping-pong,
+//! [`KernelSchedule`]), so that one multiplies during the epilogue of the other. `docs/gemm.md` has a picture, the barriers
+//! and the lower bounds.
 //!
-//! Operands lie in a stage as they lie in memory; `wgmma` takes either order, so nothing is ever transposed:
+//! A stage holds operands in their memory layout; `wgmma` takes either order, so nothing is transposed:
 //!
 //! ```text
 //! normal A, transposed B: k along the rows     one box of 64 k x BM (BN) rows      k advances by 32 bytes
 //! transposed A, normal B: k down               boxes of 64 columns x 64 k          k advances by 16 rows, 2048 bytes
-//! rows have 128 bytes, their chunks exchanged by the row modulo 8; eight rows (1024 bytes) are a descriptor's stride
+//! rows of 128 bytes, chunks swizzled by the row modulo 8; eight rows (1024 bytes) are a descriptor's stride
 //! ```
 //!
-//! Tails need no code on the way in: what a box has outside the matrix comes as zeros. On the way out rows and columns
-//! are guarded.
+//! Loads need no code for tails: TMA fills the part of a box outside the matrix with zeros. Stores are guarded by row and
+//! column.
 //!
 //! Cost: 2·m·n·k FLOP. Per slice of 128 x 256 x 64, 1024 cycles of the tensor cores: TMA writes 48 KiB into
 //! shared memory and the eight `wgmma` read 10 KiB each, together 128 bytes a cycle, which is what shared memory gives
 //! ([`HopperTile::slice_cycles`]).
 //!
-//! Budget: 168 registers a thread at the start, of which the producer's 128 threads hand over all but 24, so that the
-//! consumers have 240 (128 or 192 of them sums): 128 · (24 + 2 · 240) = 64 512 of 65 536. One block a multiprocessor.
+//! Budget: 168 registers a thread at the start; the producer's 128 threads release all but 24, so that the consumers
+//! have 240 (128 or 192 of them sums): 128 · (24 + 2 · 240) = 64 512 of 65 536. One block a multiprocessor.
 //! Source: the roles are those of CUTLASS 3's cooperative and ping-pong kernels (Thakkar et al. 2023).
 //!
 //! Arguments: [`HopperProductArgs`]. Limits: [`HopperProduct::new`] and [`HopperProduct::maps`] say for which operands; C spans fewer than 2³² numbers and
@@ -69,32 +69,32 @@ use crate::{
 };
 use ptx::{Compare, Entry, Launch, Pair, Sm, Special, Storage, TensorMap, TensorMapError};
 
-/// One specialization of the product for Hopper.
+/// Specialization of the product for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperProduct {
     /// Storage of A and B: 16 bits.
     pub storage: Storage,
     /// Storage of C and of the epilogue's matrices.
     pub output: Storage,
-    /// How A lies.
+    /// Layout of A.
     pub a: Layout,
-    /// How B lies.
+    /// Layout of B.
     pub b: Layout,
-    /// What happens to the old values of C.
+    /// Factor of the old values of C.
     pub beta: Beta,
-    /// What follows the sum.
+    /// Epilogue.
     pub epilogue: EpilogueKind,
-    /// Tiles.
+    /// Tile sizes.
     pub tile: HopperTile,
-    /// Whether the leading dimension of C and n are multiples of eight.
+    /// True if the leading dimension of C and n are multiples of eight.
     pub aligned: bool,
 }
 
 impl HopperProduct {
-    /// The specialization for `spec`, with the tiles that should take `multiprocessors` least time: where the sums go to f32
-    /// as they are, with k cut ([`HopperProduct::split`]). `None` where TMA
-    /// or the tensor cores cannot serve: operands in f32, rows of A or B that do not begin at multiples of 16 bytes
-    /// (leading dimensions that are no multiples of eight), no k, no C. Then [`super::sm80::Product`] computes it.
+    /// Specialization for `spec` with the tiles of the least predicted time on `multiprocessors`; with f32 output and no
+    /// epilogue, of the time with split-K ([`HopperProduct::split`]). `None` if TMA or the tensor cores do not support the
+    /// operands: f32, rows of A or B that do not start at multiples of 16 bytes (leading dimensions that are not multiples
+    /// of eight), or an empty A, B or C. Use [`super::sm80::Product`] then.
     pub fn new(
         spec: &Gemm,
         storage: Storage,
@@ -116,11 +116,11 @@ impl HopperProduct {
         (served && something).then_some(Self { storage, output, a, b, beta, epilogue, tile, aligned })
     }
 
-    /// Tensor maps of A and B of `spec`, which begin at these addresses.
+    /// Tensor maps of A and B of `spec` at these addresses.
     ///
     /// # Errors
-    /// An address is no multiple of 16, or the sizes are not those that [`HopperProduct::new`] takes; then
-    /// [`super::sm80::Product`] computes it.
+    /// An address is not a multiple of 16, or [`HopperProduct::new`] does not support the sizes. Use
+    /// [`super::sm80::Product`] then.
     pub fn maps(&self, spec: &Gemm, [a, b]: [u64; 2]) -> Result<[TensorMap; 2], TensorMapError> {
         let Gemm { m, n, k, lda, ldb, .. } = *spec;
         let [a_along_k, b_along_k] = self.along_k();
@@ -131,7 +131,7 @@ impl HopperProduct {
         Ok([map(a, a_along_k, m, lda, HopperTile::M)?, map(b, b_along_k, n, ldb, self.tile.n)?])
     }
 
-    /// The name; the tile is rows x columns x depth x stages.
+    /// Name of the program; the tile is rows x columns x depth x stages.
     pub fn name(&self) -> Name {
         let letter = |layout| if layout == Layout::Normal { "n" } else { "t" };
         let operation = format!("gemm.{}{}", letter(self.a), letter(self.b));
@@ -146,21 +146,20 @@ impl HopperProduct {
         Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
     }
 
-    /// The layers that k is cut into so that `multiprocessors` are done soonest, and k of each: (1, k) where a cut gains
-    /// nothing. A layer has at least 256 of k.
+    /// Number of splits of k and steps of k of each, for the least predicted time on `multiprocessors`; (1, k) if split-K
+    /// gains nothing. A split has at least 256 steps.
     pub fn split(&self, spec: &Gemm, multiprocessors: usize) -> (usize, usize) {
         self.tile.split(spec, multiprocessors).0
     }
 
-    /// The grid for C or `layers` slices of k of it: a block for each of `multiprocessors`, or fewer where there are fewer
-    /// tiles; `None` where C has no element.
+    /// Launch for `layers` splits of k: a block per multiprocessor, at most one per tile; `None` if C is empty.
     pub fn launch(&self, m: usize, n: usize, layers: usize, multiprocessors: usize) -> Option<Launch> {
         let blocks = (self.tile.tiles(m, n) * layers).min(multiprocessors) as u32;
         let shared_bytes = self.ring().shared_bytes();
         (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes })
     }
 
-    /// The program.
+    /// Emits the program.
     pub fn program(&self) -> Program {
         let machine = &["HGMMA.64x", "UTMALDG.2D", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "USETMAXREG", "WARPGROUP.DEPBAR"];
         hopper::program(self.name(), self.storage, self, machine)
@@ -181,7 +180,7 @@ impl HopperProduct {
         Ring { tile: self.tile, along_k: self.along_k() }
     }
 
-    /// Whether k runs along the rows in memory, of A and of B.
+    /// True if k runs along the rows in memory: for A, for B.
     fn along_k(&self) -> [bool; 2] {
         [self.a == Layout::Normal, self.b == Layout::Transposed]
     }

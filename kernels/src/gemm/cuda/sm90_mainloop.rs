@@ -1,4 +1,4 @@
-//! The ring of Hopper's product: which slices go through it, who fills it and who empties it.
+//! Mainloop of Hopper's product: pipeline, tile scheduler, producer and consumers.
 //!
 //! ```text
 //! barrier      arrivals of a phase                              bytes       who waits          parity of the first wait
@@ -22,22 +22,22 @@ use ptx::{
     Pred, Ptr, Reg, S32, Shared, Special, Swizzle, TensorMap, Tile, U32, U64, descriptor,
 };
 
-/// Warps that multiply.
+/// Consumer warps.
 const WARPS: u32 = 8;
-/// Bytes of 64 numbers: a row of a box.
+/// Bytes of 64 elements: a row of a box.
 const ROW: u32 = 128;
-/// Bytes from one group of eight rows to the next: a period of the exchange.
+/// Bytes from one group of eight rows to the next: a period of the swizzle.
 const EIGHT_ROWS: u32 = 8 * ROW;
-/// Bytes of 64 rows: what a consumer reads of A, and of B where k runs down.
+/// Bytes of 64 rows: the part of A that a consumer reads, and a box of B if k runs down.
 const BOX: u32 = 64 * ROW;
-/// The sums of a warp on their way to the epilogue.
+/// Accumulators of a warp in shared memory, for the epilogue.
 const SUMS: Tile = Tile::new(16, 64, 4, Swizzle::Reversed);
 
-/// The ring in shared memory, as a value.
+/// Layout of the pipeline in shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     pub tile: HopperTile,
-    /// Whether k runs along the rows in memory, of A and of B.
+    /// True if k runs along the rows in memory: for A, for B.
     pub along_k: [bool; 2],
 }
 
@@ -57,8 +57,8 @@ impl Ring {
         self.sums() + WARPS * self.panels() * SUMS.bytes()
     }
 
-    /// Blocks of 16 rows x 64 columns of sums that a warp puts into shared memory at once. Two where a thread holds all
-    /// rows of a tile: what it holds no more leaves registers to the epilogue.
+    /// Blocks of 16 rows x 64 columns of accumulators that a warp stores in shared memory at once. Two with ping-pong, where
+    /// a thread holds all rows of a tile: the stored accumulators free registers for the epilogue.
     const fn panels(self) -> u32 {
         match self.tile.schedule {
             KernelSchedule::Cooperative => 1,
@@ -82,7 +82,7 @@ impl Ring {
         }
     }
 
-    /// Blocks of 64 rows of a tile that one warpgroup multiplies.
+    /// Blocks of 64 rows of a tile per warpgroup.
     const fn blocks(self) -> u32 {
         match self.tile.schedule {
             KernelSchedule::Cooperative => 1,
@@ -106,11 +106,11 @@ impl Ring {
     }
 }
 
-/// A place in the ring that moves on with the slices.
+/// Stage and phase of the pipeline, advanced per k-tile.
 struct Place {
     ring: Ring,
     stage: Reg<U32>,
-    /// The parity of the phase to wait for.
+    /// Parity of the phase to wait for.
     parity: Reg<U32>,
 }
 
@@ -124,7 +124,7 @@ impl Place {
         k.slot(base, self.stage, 8).at(first as i32)
     }
 
-    /// To the next stage; from the last to the first, with the other parity.
+    /// Advances to the next stage; after the last one to the first, with the other parity.
     fn advance(&self, k: &Entry) {
         let next = k.add(self.stage, 1u32);
         let wraps = k.setp(Compare::Eq, next, self.ring.tile.stages);
@@ -132,13 +132,13 @@ impl Place {
         k.when(wraps, || k.xor_into(self.parity, self.parity, 1u32));
     }
 
-    /// The stage before.
+    /// The previous stage.
     fn before(&self, k: &Entry) -> Reg<U32> {
         let first = k.setp(Compare::Eq, self.stage, 0u32);
         k.selp(self.ring.tile.stages - 1, k.sub(self.stage, 1u32), first)
     }
 
-    /// Past `slices` that others read.
+    /// Advances past `slices` k-tiles that the other warpgroup reads.
     fn skip(&self, k: &Entry, slices: Reg<U32>) {
         let stages = self.ring.tile.stages;
         let behind = k.add(self.stage, slices);
@@ -193,7 +193,7 @@ impl HopperProductArgs {
     }
 }
 
-/// The tiles of a launch and the slices of k, shared out among its blocks.
+/// Tile scheduler: the tiles and splits of a launch, divided among its blocks.
 pub(super) struct Schedule {
     tile: HopperTile,
     m: Reg<U32>,
@@ -206,16 +206,16 @@ pub(super) struct Schedule {
     stride_c: Param<U32>,
 }
 
-/// One tile of one layer.
+/// A tile of a split.
 struct Work {
-    /// Its number.
+    /// Index among the tiles of all splits.
     unit: Reg<U32>,
     /// First row and first column of C.
     origin: [Reg<U32>; 2],
     layer: Reg<U32>,
     /// First p of the sums.
     k_begin: Reg<U32>,
-    /// Slices of k.
+    /// Number of k-tiles.
     slices: Reg<U32>,
 }
 
@@ -234,8 +234,8 @@ impl Schedule {
         (grid, k.mul_lo(grid[0], grid[1]))
     }
 
-    /// Calls `body` with tiles of this block, layer after layer: every so many as there are blocks, or of those every
-    /// other one, from that of `turn` on.
+    /// Calls `body` with the tiles of this block, split after split: stride gridDim.x; with ping-pong every second of them,
+    /// starting at `turn`.
     fn each(&self, k: &Entry, turn: Option<Reg<U32>>, body: impl FnOnce(&Work)) {
         let all = k.mul_lo(self.grid(k).1, k.ld_param(self.layers.clone()));
         let (mut first, mut step) = (k.special(Special::CtaidX), k.special(Special::NctaidX));
@@ -243,7 +243,7 @@ impl Schedule {
             (first, step) = (k.add(first, k.mul_lo(turn, step)), k.shl(step, 1));
         }
         k.for_(first, all, step, |unit| {
-            // Again for every tile: registers are scarcer than instructions.
+            // Recomputed for every tile, because registers are scarcer than instructions.
             let (grid, in_layer) = self.grid(k);
             let layer = k.div_u32(unit, in_layer);
             let index = k.sub(unit, k.mul_lo(layer, in_layer));
@@ -253,14 +253,14 @@ impl Schedule {
         });
     }
 
-    /// The first p and the slices of `layer`.
+    /// First p and number of k-tiles of `layer`.
     fn slices(&self, k: &Entry, layer: Reg<U32>) -> (Reg<U32>, Reg<U32>) {
         let k_begin = k.mul_lo(layer, k.ld_param(self.k_step.clone()));
         let k_end = k.min_u32(k.add(k_begin, k.ld_param(self.k_chunk.clone())), self.k);
         (k_begin, tiles(k, k.sub(k_end, k_begin), HopperTile::K))
     }
 
-    /// Moves `place` past the slices of the tile before `work`, if this block has one.
+    /// Advances `place` past the k-tiles of the tile before `work`, if this block has one.
     fn skip_before(&self, k: &Entry, place: &Place, work: &Work) {
         let blocks = k.special(Special::NctaidX);
         k.if_(k.setp(Compare::Ge, work.unit, blocks), || {
@@ -270,7 +270,7 @@ impl Schedule {
     }
 }
 
-/// The thread that fills the ring.
+/// The producer thread.
 pub(super) struct Producer<'a> {
     pub ring: Ring,
     pub base: Ptr<Shared>,
@@ -299,7 +299,7 @@ impl Producer<'_> {
         });
     }
 
-    /// Starts the copies of one operand's part of a slice.
+    /// Issues the TMA loads of one operand's part of a k-tile.
     fn load(
         &self,
         k: &Entry,
@@ -323,17 +323,17 @@ impl Producer<'_> {
     }
 }
 
-/// A warpgroup that multiplies: 64 rows of each tile, or all rows of every other one.
+/// Consumer warpgroup: 64 rows of each tile (cooperative), or all rows of every other tile (ping-pong).
 pub(super) struct Consumer {
     ring: Ring,
     base: Ptr<Shared>,
     /// 0 or 1
     group: Reg<U32>,
-    /// Of the eight warps that multiply.
+    /// Index among the eight consumer warps.
     warp: Reg<U32>,
-    /// Whether this lane arrives for its warp.
+    /// True if this lane arrives for its warp.
     arrives: Reg<Pred>,
-    /// The descriptors of A's rows and of B in the first stage.
+    /// Descriptors of the rows of A and of B in the first stage.
     operands: [Reg<U64>; 2],
 }
 
@@ -381,7 +381,7 @@ impl Consumer {
         });
     }
 
-    /// The barriers by which the two warpgroups take turns.
+    /// The ping-pong barriers.
     fn turns(&self, k: &Entry) -> PingPongBarriers {
         let at = |group| k.slot(self.base, group, 8).at(self.ring.turn() as i32);
         // The first turn is that of group 0: a fresh barrier is in its first phase, and that before is over.
@@ -389,7 +389,7 @@ impl Consumer {
         PingPongBarriers { mine: at(self.group), other: at(first), parity: k.variable("turn", first) }
     }
 
-    /// Starts sums (+)= A · B of the slice in `stage`, as one group; the old sums count if `adds`.
+    /// Starts sums (+)= A · B of the k-tile in `stage` as one group; adds to the old sums if `adds`.
     fn multiply<P: Pair>(&self, k: &Entry, sums: &[Reg<F32>], stage: Reg<U32>, adds: Reg<Pred>) {
         let ring = self.ring;
         let start = self.operands.map(|operand| k.mad_wide(stage, ring.stage_bytes() / 16, operand));
@@ -412,7 +412,7 @@ impl Consumer {
         k.wgmma_commit();
     }
 
-    /// This warp reads the stage before `place` no more, if `condition`.
+    /// Releases the stage before `place` for this warp, if `condition`.
     fn release(&self, k: &Entry, place: &Place, condition: Reg<Pred>) {
         let empty = k.slot(self.base, place.before(k), 8).at(self.ring.empty() as i32);
         k.when(condition, || k.mbarrier_arrive(empty));
@@ -429,7 +429,7 @@ impl Consumer {
         sums: &[Reg<F32>],
     ) {
         k.comment("16 rows of this warp, 64 columns at a time: epilogue, C");
-        // Asked again: no register keeps it beside the sums.
+        // Read again: no register is free for it during the mainloop.
         let lane = k.special(Special::LaneId);
         let LanePlace { row, half } = LanePlace::find(k, lane);
         let bytes = self.ring.panels() * SUMS.bytes();
@@ -444,7 +444,7 @@ impl Consumer {
                 store_fragment(k, &SUMS, to, [16 * (fragment / 8), 8 * (fragment % 8)], sums);
             }
             k.warp_sync();
-            // Only now: before, sums take the registers.
+            // Computed this late because the accumulators occupy the registers before.
             let warp = if self.ring.blocks() == 1 { self.warp } else { k.and(self.warp, 3u32) };
             let row = k.add(k.add(work.origin[0], k.shl(warp, 4)), row);
             let layer = k.mul_wide(work.layer, k.ld_param(schedule.stride_c.clone()));
@@ -472,7 +472,7 @@ impl Consumer {
 struct PingPongBarriers {
     mine: Address<Shared>,
     other: Address<Shared>,
-    /// The parity of the phase to wait for.
+    /// Parity of the phase to wait for.
     parity: Reg<U32>,
 }
 

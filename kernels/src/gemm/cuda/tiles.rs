@@ -52,54 +52,54 @@ impl Blocking {
     }
 }
 
-/// How the two warpgroups that multiply share the tiles of a block.
+/// Division of the tiles of a block between the two consumer warpgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KernelSchedule {
-    /// 64 rows of each tile each.
+    /// Each computes 64 rows of every tile.
     Cooperative,
-    /// Every other tile each, in turns: the epilogue of one runs beside the products of the other.
+    /// Each computes every other tile: the epilogue of one overlaps the mainloop of the other.
     PingPong,
 }
 
-/// How C is cut into tiles: 128 rows, slices of 64.
+/// Tile of Hopper's product: 128 rows, k-tiles of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperTile {
     /// Columns of a tile.
     pub n: u32,
-    /// Slices in the ring.
+    /// Stages of the pipeline, a k-tile each.
     pub stages: u32,
-    /// Who multiplies what.
+    /// Division of the tiles between the consumers.
     pub schedule: KernelSchedule,
 }
 
 impl HopperTile {
-    /// For long sums: as much arithmetic as shared memory can feed.
+    /// For long k: as many FLOPs as shared memory can feed.
     pub const WIDE: HopperTile = HopperTile { n: 256, stages: 4, schedule: KernelSchedule::Cooperative };
-    /// For products whose epilogue takes long beside their sums.
+    /// For products with a long epilogue and a short mainloop.
     pub const PING_PONG: HopperTile = HopperTile { n: 192, stages: 4, schedule: KernelSchedule::PingPong };
-    /// For products that have few tiles.
+    /// For products with few tiles.
     pub const SQUARE: HopperTile = HopperTile { n: 128, stages: 5, schedule: KernelSchedule::Cooperative };
-    /// All of them.
+    /// All tiles.
     pub const ALL: [HopperTile; 3] = [Self::WIDE, Self::PING_PONG, Self::SQUARE];
 
     /// Rows of a tile.
     pub const M: u32 = 128;
-    /// Depth of a slice.
+    /// Depth of a k-tile.
     pub const K: u32 = 64;
 
-    /// Those that C may be written in. Where a thread holds all rows of a tile, its sums leave no registers to old values.
+    /// Tiles that support `beta`. With ping-pong the accumulators leave no registers for old values of C.
     pub fn all(beta: Beta) -> impl Iterator<Item = HopperTile> {
         Self::ALL.into_iter().filter(move |tile| beta == Beta::Zero || tile.schedule == KernelSchedule::Cooperative)
     }
 
-    /// Tiles of an m x n matrix.
+    /// Number of tiles of an m x n matrix.
     pub const fn tiles(self, m: usize, n: usize) -> usize {
         m.div_ceil(Self::M as usize) * n.div_ceil(self.n as usize)
     }
 
-    /// Cycles that a slice takes at least: of the tensor cores, 8192 multiply-adds in four cycles, or of shared memory,
-    /// which gives 128 bytes in one: TMA writes both operands once, and each `wgmma` of 64 rows reads its rows
-    /// of A and all of B.
+    /// Lower bound of the cycles of a k-tile: of the tensor cores, at 8192 multiply-adds per four cycles, or of shared
+    /// memory, at 128 bytes per cycle: TMA writes both operands once, and each `wgmma` of 64 rows reads its rows of A and
+    /// all of B.
     pub const fn slice_cycles(self) -> u32 {
         let products = Self::M * self.n * Self::K / 2048;
         let bytes = (Self::M + self.n) * Self::K * 2 + Self::M / 64 * (64 + self.n) * Self::K * 2;
@@ -107,8 +107,8 @@ impl HopperTile {
         if products > memory { products } else { memory }
     }
 
-    /// Cycles that the busiest of `multiprocessors` takes for an m x n x k product, predicted: an element of the epilogue
-    /// takes an eighth of a cycle, and only turns hide it.
+    /// Predicted cycles of the busiest of `multiprocessors` for an m x n x k product. An element of the epilogue takes an
+    /// eighth of a cycle, which only ping-pong hides.
     pub fn cycles(self, [m, n, k]: [usize; 3], multiprocessors: usize) -> usize {
         let rounds = self.tiles(m, n).div_ceil(multiprocessors.max(1));
         let products = k.div_ceil(Self::K as usize) * self.slice_cycles() as usize;
@@ -122,21 +122,21 @@ impl HopperTile {
 
 /// Bytes of device memory per cycle and multiprocessor.
 const MEMORY_BYTES: usize = GpuSpec::H200.bytes_per_cycle();
-/// Cycles that the launch of a second kernel costs, about three microseconds.
+/// Cycles of a second kernel launch, about three microseconds.
 const LAUNCH: usize = 4400;
-/// The most layers that k is cut into.
+/// Maximum number of splits of k.
 const MAX_LAYERS: usize = 64;
 
 impl HopperTile {
-    /// The cut of k into layers, and k of each, that `multiprocessors` are soonest done with, and their cycles: tiles that
-    /// are no multiple of the multiprocessors leave some idle, twice as many half as long. What it costs is a second
-    /// kernel, and that the sums of each layer are written and read.
+    /// Number of splits of k, steps of k of each, and predicted cycles of the fastest split-K on `multiprocessors`: a last
+    /// wave with few tiles leaves multiprocessors idle, and more, shorter tiles fill them. Split-K costs a second kernel
+    /// that reads the f32 sums of every split.
     pub(super) fn split(self, spec: &Gemm, multiprocessors: usize) -> ((usize, usize), usize) {
         let Gemm { m, n, k, .. } = *spec;
         let cut = |wanted: usize| {
             let chunk = k.max(1).div_ceil(wanted).next_multiple_of(Self::K as usize);
             let layers = k.max(1).div_ceil(chunk);
-            // Layers lie like more rows of tiles.
+            // Splits are scheduled like more rows of tiles.
             let rows = m.next_multiple_of(Self::M as usize) * layers;
             let sums =
                 if layers > 1 { LAUNCH + 8 * layers * m * n / (MEMORY_BYTES * multiprocessors.max(1)) } else { 0 };
