@@ -32,8 +32,8 @@
 //!
 //! # Layers
 //!
-//! Files import from their own layer and from those before it in this list, never from later ones (`tensor_map` names types
-//! of `isa`), and no two import each other:
+//! Files import from their own layer and from those before it in this list, never from later ones (`tensor_map` names
+//! types of `isa`), and no two import each other:
 //!
 //! 1. values that callers choose or read: `limits`, `options`, `schedule`, `tensor_map`, `metrics`, `report`;
 //! 2. `isa`, the instruction set: `types`, `space`, `scope`, `opcode`; arithmetic of one lane (`form`, `rounding`,

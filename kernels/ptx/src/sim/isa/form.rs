@@ -62,8 +62,8 @@ impl Compare {
     const GREATER: u8 = 4;
     const UNORDERED: u8 = 8;
 
-    /// The comparison called `name`. Of floats, those with a `u` hold where either is NaN; `lo`, `ls`, `hi` and `hs` are
-    /// those of unsigned integers.
+    /// The comparison called `name`. Of floats, those with a `u` hold where either is NaN; `lo`, `ls`, `hi` and `hs`
+    /// are those of unsigned integers.
     pub(crate) fn named(name: &str, float: bool) -> Option<Self> {
         let (name, unordered) = match name.strip_suffix('u') {
             Some(name) if float => (name, Self::UNORDERED),

@@ -14,7 +14,7 @@ pub(crate) const CONSTANT: u32 = 1 << 31;
 pub(crate) const SINK: u32 = CONSTANT - 1;
 
 /// An instruction, ready to run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Instruction {
     pub(crate) operation: Operation,
     pub(crate) modifiers: Modifiers,

@@ -52,111 +52,105 @@ pub(crate) fn find(name: &str, opcode: &mut Opcode<'_>, mut modifiers: Modifiers
         opcode.take("l");
         opcode.take("clamp");
     }
-    let lo = opcode.take("lo");
-    let hi = opcode.take("hi");
-    let wide = opcode.take("wide");
-    let shiftamt = opcode.take("shiftamt");
-    if name == "dp4a" {
-        let (b, a) = (opcode.ty()?, opcode.ty()?);
-        modifiers.mode = u8::from(a.is_signed()) | u8::from(b.is_signed()) << 1;
-        return Some(Form { run: Function::One(dp4a), sources: 3, flops: 0, modifiers });
-    }
+    let part = opcode.choose(&[("lo", "lo"), ("hi", "hi"), ("wide", "wide"), ("shiftamt", "shiftamt")]).unwrap_or("");
     let ty = opcode.ty()?;
-    (modifiers.from, modifiers.to) = (ty, ty);
-    if ty == Type::Pred {
-        let (run, sources): (Run, usize) = match name {
-            "and" => (|s, _, _| s[0] & s[1], 2),
-            "or" => (|s, _, _| s[0] | s[1], 2),
-            "xor" => (|s, _, _| s[0] ^ s[1], 2),
-            "not" => (|s, _, _| s[0] ^ 1, 1),
-            _ => return None,
-        };
-        return Some(Form { run: Function::One(run), sources, flops: 0, modifiers });
+    if name == "dp4a" {
+        modifiers.mode = u8::from(opcode.ty()?.is_signed()) | u8::from(ty.is_signed()) << 1;
     }
-    let (run, sources) = match name {
-        "add" if modifiers.saturate && ty == Type::S32 => {
-            (Some::<Run>(|s, _, _| i32::of(s[0]).saturating_add(i32::of(s[1])).bits()), 2)
-        }
-        "sub" if modifiers.saturate && ty == Type::S32 => {
-            (Some::<Run>(|s, _, _| i32::of(s[0]).saturating_sub(i32::of(s[1])).bits()), 2)
-        }
-        "add" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_add(T::of(s[1])).bits()), 2),
-        "sub" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_sub(T::of(s[1])).bits()), 2),
-        "mul" if wide => (narrow!(ty, |s, _, _| wide_sum(T::of(s[0]).into(), T::of(s[1]).into(), 0, 2 * T::BITS)), 2),
-        "mul" if hi => (integers!(ty, |s, _, _| high_sum(T::of(s[0]).into(), T::of(s[1]).into(), 0, T::BITS)), 2),
-        "mul" if lo => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_mul(T::of(s[1])).bits()), 2),
-        "mad" if wide => {
-            (narrow!(ty, |s, _, _| wide_sum(T::of(s[0]).into(), T::of(s[1]).into(), s[2], 2 * T::BITS)), 3)
-        }
-        "mad" if hi && ty.bits() >= 32 => {
-            (integers!(ty, |s, _, _| high_sum(T::of(s[0]).into(), T::of(s[1]).into(), s[2], T::BITS)), 3)
-        }
-        "mad" if lo => {
-            (integers!(ty, |s, _, _| T::of(s[0]).wrapping_mul(T::of(s[1])).wrapping_add(T::of(s[2])).bits()), 3)
-        }
-        "mul24" if lo => (words!(ty, |s, _, _| (T::of(s[0]) << 8 >> 8).wrapping_mul(T::of(s[1]) << 8 >> 8).bits()), 2),
-        "mad24" if lo => (
-            words!(ty, |s, _, _| {
-                (T::of(s[0]) << 8 >> 8).wrapping_mul(T::of(s[1]) << 8 >> 8).wrapping_add(T::of(s[2])).bits()
-            }),
-            3,
-        ),
-        "sad" => (
-            integers!(ty, |s, _, _| {
-                let (a, b) = (T::of(s[0]), T::of(s[1]));
-                T::of(s[2]).wrapping_add(if a < b { b.wrapping_sub(a) } else { a.wrapping_sub(b) }).bits()
-            }),
-            3,
-        ),
-        // Division by zero gives all ones on the device.
-        "div" => (
-            integers!(ty, |s, _, _| match T::of(s[1]) {
-                0 => u64::MAX,
-                b => T::of(s[0]).wrapping_div(b).bits(),
-            }),
-            2,
-        ),
-        "rem" => (
-            integers!(ty, |s, _, _| match T::of(s[1]) {
-                0 => s[0],
-                b => T::of(s[0]).wrapping_rem(b).bits(),
-            }),
-            2,
-        ),
-        "neg" => (integers!(ty, |s, _, _| T::of(s[0]).wrapping_neg().bits()), 1),
-        "abs" => (integers!(ty, [S16 i16, S32 i32, S64 i64], |s, _, _| T::of(s[0]).wrapping_abs().bits()), 1),
-        "min" => (integers!(ty, |s, h, _| clamp(T::of(s[0]).min(T::of(s[1])).bits(), h)), 2),
-        "max" => (integers!(ty, |s, h, _| clamp(T::of(s[0]).max(T::of(s[1])).bits(), h)), 2),
-        "and" => (bits!(ty, |s, _, _| T::of(s[0] & s[1]).bits()), 2),
-        "or" => (bits!(ty, |s, _, _| T::of(s[0] | s[1]).bits()), 2),
-        "xor" => (bits!(ty, |s, _, _| T::of(s[0] ^ s[1]).bits()), 2),
-        "not" => (bits!(ty, |s, _, _| T::of(!s[0]).bits()), 1),
-        "cnot" => (bits!(ty, |s, _, _| u64::from(T::of(s[0]) == 0)), 1),
-        "shl" => (bits!(ty, |s, _, _| T::of(s[0]).checked_shl(s[1] as u32).unwrap_or(0).bits()), 2),
-        "shr" if ty.is_signed() => {
-            (integers!(ty, |s, _, _| (T::of(s[0]) >> (s[1] as u32).min(ty_bits::<T>() - 1)).bits()), 2)
-        }
-        "shr" => (bits!(ty, |s, _, _| T::of(s[0]).checked_shr(s[1] as u32).unwrap_or(0).bits()), 2),
-        "popc" => (bits!(ty, |s, _, _| u64::from(T::of(s[0]).count_ones())), 1),
-        "clz" => (bits!(ty, |s, _, _| u64::from(T::of(s[0]).leading_zeros())), 1),
-        "brev" => (bits!(ty, |s, _, _| T::of(s[0]).reverse_bits().bits()), 1),
-        "bfind" if shiftamt => (
-            integers!(ty, |s, _, _| match u64::from(leading(T::of(s[0]))) {
-                n if n >= u64::from(ty_bits::<T>()) => 0xFFFF_FFFF,
-                n => n,
-            }),
-            1,
-        ),
-        "bfind" => (integers!(ty, |s, _, _| u64::from((ty_bits::<T>() - 1).wrapping_sub(leading(T::of(s[0]))))), 1),
-        "bfe" => (Some(bfe as Run), 3),
-        "bfi" => (Some(bfi as Run), 4),
-        "lop3" => (Some(lop3 as Run), 4),
-        "prmt" => (Some(prmt as Run), 3),
-        "shf" => (Some(shf as Run), 3),
-        "selp" => (bits!(ty, |s, _, _| T::of(if s[2] != 0 { s[0] } else { s[1] }).bits()), 3),
-        _ => return None,
+    (modifiers.from, modifiers.to) = (ty, ty);
+    let run = match ty {
+        Type::Pred => predicates(name),
+        _ => arithmetic(name, part, ty, modifiers.saturate).or_else(|| bits(name, part, ty)),
+    };
+    let sources = match name {
+        "neg" | "abs" | "not" | "cnot" | "popc" | "clz" | "brev" | "bfind" => 1,
+        "mad" | "mad24" | "sad" | "bfe" | "prmt" | "shf" | "selp" | "dp4a" => 3,
+        "bfi" | "lop3" => 4,
+        _ => 2,
     };
     Some(Form { run: Function::One(run?), sources, flops: 0, modifiers })
+}
+
+fn predicates(name: &str) -> Option<Run> {
+    Some(match name {
+        "and" => |s, _, _| s[0] & s[1],
+        "or" => |s, _, _| s[0] | s[1],
+        "xor" => |s, _, _| s[0] ^ s[1],
+        "not" => |s, _, _| s[0] ^ 1,
+        _ => return None,
+    })
+}
+
+fn arithmetic(name: &str, part: &str, ty: Type, saturates: bool) -> Option<Run> {
+    match (name, part) {
+        ("add", _) if saturates => Some(|s, _, _| i32::of(s[0]).saturating_add(i32::of(s[1])).bits()),
+        ("sub", _) if saturates => Some(|s, _, _| i32::of(s[0]).saturating_sub(i32::of(s[1])).bits()),
+        ("add", _) => integers!(ty, |s, _, _| T::of(s[0]).wrapping_add(T::of(s[1])).bits()),
+        ("sub", _) => integers!(ty, |s, _, _| T::of(s[0]).wrapping_sub(T::of(s[1])).bits()),
+        ("mul", "wide") => narrow!(ty, |s, _, _| wide_sum(T::of(s[0]).into(), T::of(s[1]).into(), 0, 2 * T::BITS)),
+        ("mul", "hi") => integers!(ty, |s, _, _| high_sum(T::of(s[0]).into(), T::of(s[1]).into(), 0, T::BITS)),
+        ("mul", "lo") => integers!(ty, |s, _, _| T::of(s[0]).wrapping_mul(T::of(s[1])).bits()),
+        ("mad", "wide") => narrow!(ty, |s, _, _| wide_sum(T::of(s[0]).into(), T::of(s[1]).into(), s[2], 2 * T::BITS)),
+        ("mad", "hi") if ty.bits() >= 32 => {
+            integers!(ty, |s, _, _| high_sum(T::of(s[0]).into(), T::of(s[1]).into(), s[2], T::BITS))
+        }
+        ("mad", "lo") => {
+            integers!(ty, |s, _, _| T::of(s[0]).wrapping_mul(T::of(s[1])).wrapping_add(T::of(s[2])).bits())
+        }
+        ("mul24", "lo") => words!(ty, |s, _, _| (T::of(s[0]) << 8 >> 8).wrapping_mul(T::of(s[1]) << 8 >> 8).bits()),
+        ("mad24", "lo") => words!(ty, |s, _, _| {
+            (T::of(s[0]) << 8 >> 8).wrapping_mul(T::of(s[1]) << 8 >> 8).wrapping_add(T::of(s[2])).bits()
+        }),
+        ("sad", _) => integers!(ty, |s, _, _| {
+            let (a, b) = (T::of(s[0]), T::of(s[1]));
+            T::of(s[2]).wrapping_add(if a < b { b.wrapping_sub(a) } else { a.wrapping_sub(b) }).bits()
+        }),
+        // Division by zero gives all ones on the device.
+        ("div", _) => integers!(ty, |s, _, _| match T::of(s[1]) {
+            0 => u64::MAX,
+            b => T::of(s[0]).wrapping_div(b).bits(),
+        }),
+        ("rem", _) => integers!(ty, |s, _, _| match T::of(s[1]) {
+            0 => s[0],
+            b => T::of(s[0]).wrapping_rem(b).bits(),
+        }),
+        ("neg", _) => integers!(ty, |s, _, _| T::of(s[0]).wrapping_neg().bits()),
+        ("abs", _) => integers!(ty, [S16 i16, S32 i32, S64 i64], |s, _, _| T::of(s[0]).wrapping_abs().bits()),
+        ("min", _) => integers!(ty, |s, h, _| clamp(T::of(s[0]).min(T::of(s[1])).bits(), h)),
+        ("max", _) => integers!(ty, |s, h, _| clamp(T::of(s[0]).max(T::of(s[1])).bits(), h)),
+        ("dp4a", _) => Some(dp4a),
+        _ => None,
+    }
+}
+
+fn bits(name: &str, part: &str, ty: Type) -> Option<Run> {
+    match name {
+        "and" => bits!(ty, |s, _, _| T::of(s[0] & s[1]).bits()),
+        "or" => bits!(ty, |s, _, _| T::of(s[0] | s[1]).bits()),
+        "xor" => bits!(ty, |s, _, _| T::of(s[0] ^ s[1]).bits()),
+        "not" => bits!(ty, |s, _, _| T::of(!s[0]).bits()),
+        "cnot" => bits!(ty, |s, _, _| u64::from(T::of(s[0]) == 0)),
+        "shl" => bits!(ty, |s, _, _| T::of(s[0]).checked_shl(s[1] as u32).unwrap_or(0).bits()),
+        "shr" if ty.is_signed() => {
+            integers!(ty, |s, _, _| (T::of(s[0]) >> (s[1] as u32).min(ty_bits::<T>() - 1)).bits())
+        }
+        "shr" => bits!(ty, |s, _, _| T::of(s[0]).checked_shr(s[1] as u32).unwrap_or(0).bits()),
+        "popc" => bits!(ty, |s, _, _| u64::from(T::of(s[0]).count_ones())),
+        "clz" => bits!(ty, |s, _, _| u64::from(T::of(s[0]).leading_zeros())),
+        "brev" => bits!(ty, |s, _, _| T::of(s[0]).reverse_bits().bits()),
+        "bfind" if part == "shiftamt" => integers!(ty, |s, _, _| match u64::from(leading(T::of(s[0]))) {
+            n if n >= u64::from(ty_bits::<T>()) => 0xFFFF_FFFF,
+            n => n,
+        }),
+        "bfind" => integers!(ty, |s, _, _| u64::from((ty_bits::<T>() - 1).wrapping_sub(leading(T::of(s[0]))))),
+        "bfe" => Some(bfe),
+        "bfi" => Some(bfi),
+        "lop3" => Some(lop3),
+        "prmt" => Some(prmt),
+        "shf" => Some(shf),
+        "selp" => bits!(ty, |s, _, _| T::of(if s[2] != 0 { s[0] } else { s[1] }).bits()),
+        _ => None,
+    }
 }
 
 fn ty_bits<T>() -> u32 {

@@ -3,9 +3,10 @@
 use super::{Async, Fetch, MemoryFence, Run, RunTwo, Scope, Space, Type};
 
 /// Operation of an instruction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Operation {
     /// Hints: prefetches, priorities, pauses.
+    #[default]
     Nothing,
     One(Run),
     Two(RunTwo),
@@ -127,8 +128,9 @@ pub(crate) enum Vote {
 }
 
 /// A barrier of the block: what it does beside counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BarrierKind {
+    #[default]
     Sync,
     Arrive,
     Count,

@@ -20,8 +20,9 @@ pub(crate) struct Path {
 }
 
 /// Whether a warp can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
+    #[default]
     Ready,
     /// At a barrier of the block, with the destination of its reduction.
     Barrier {
@@ -37,7 +38,7 @@ pub(crate) enum State {
 }
 
 /// A warp.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Warp {
     pub(crate) registers: Vec<[u64; 32]>,
     /// The lanes in which a register was written.
@@ -77,17 +78,10 @@ impl Warp {
             defined,
             paths: vec![Path { pc: 0, mask: live, reconvergence: entry.code.len() }],
             live,
-            state: State::Ready,
             clock: WarpClock::new(base, index, warps),
             local: vec![(0xFF, false); 32 * entry.local_bytes as usize],
-            copies: Copies::default(),
             products: if products { Products::new(count) } else { Products::default() },
-            flights: 0,
-            registers_held: None,
-            executed: 0,
-            last: 0,
-            polls: 0,
-            reduction: BarrierKind::Sync,
+            ..Warp::default()
         }
     }
 

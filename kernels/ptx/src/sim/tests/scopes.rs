@@ -126,7 +126,8 @@ fn within_a_block_the_narrowest_scope_is_enough() {
 
 #[test]
 fn order_is_passed_on_by_synchronizations_of_any_scope() {
-    // Warp 0 of block 0 signals its warp 1 (cta), which signals warp 0 of block 1 (gpu), which signals its warp 1 (cta).
+    // Warp 0 of block 0 signals its warp 1 (cta), which signals warp 0 of block 1 (gpu), which signals its warp 1
+    // (cta).
     let body = |inner: &str, outer: &str| {
         format!(
             "setp.ne.u32 %p3, %lane, 0; @%p3 ret; mov.u32 %r1, %ctaid.x; mov.u32 %r3, 1; setp.eq.u32 %p0, %r1, 1; @%p0 bra $other;\n\

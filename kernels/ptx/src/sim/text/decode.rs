@@ -4,8 +4,8 @@ use super::{Constant, Names, Operand, Registers, Statement, Symbol, cfg};
 use crate::sim::{
     Error,
     isa::{
-        Async, CARRY, CONSTANT, Function, Instruction, Modifiers, Opcode, Operation, SINK, SPECIALS, Source, Type, alu,
-        base, table,
+        Async, CARRY, CONSTANT, Function, Instruction, Opcode, Operation, SINK, SPECIALS, Source, Type, alu, base,
+        table,
     },
     limits::{Limits, at_most},
 };
@@ -41,7 +41,6 @@ pub(crate) struct Decoded<'d, 'a> {
     /// Resolved tables of indexed branches, by scope and name.
     tables: HashMap<(u32, &'a str), Arc<[u32]>>,
     branch_targets: usize,
-    nowhere: Arc<[u32]>,
 }
 
 impl<'d, 'a> Decoded<'d, 'a> {
@@ -58,7 +57,6 @@ impl<'d, 'a> Decoded<'d, 'a> {
             file_numbers: HashMap::new(),
             tables: HashMap::new(),
             branch_targets: 0,
-            nowhere: Arc::new([]),
         }
     }
 
@@ -66,18 +64,11 @@ impl<'d, 'a> Decoded<'d, 'a> {
     pub(crate) fn add(&mut self, statement: Statement<'a>) -> Result<(), Error> {
         let opcode = self.opcodes.entry(statement.opcode).or_insert_with(|| statement.opcode.into()).clone();
         let instruction = Instruction {
-            operation: Operation::Nothing,
-            modifiers: Modifiers::default(),
-            guard: None,
-            destinations: Box::default(),
-            sources: Box::default(),
-            offsets: [0; 3],
-            targets: self.nowhere.clone(),
             reconvergence: usize::MAX,
-            flops: 0,
             line: statement.line,
             source: statement.source.and_then(|(file, line)| Some(Source { file: self.file(file)?, line })),
             opcode,
+            ..Instruction::default()
         };
         let mut decoder = Decoder { statement: &statement, all: self, instruction, address: 0, lengths: Vec::new() };
         decoder.decode()?;
