@@ -1,4 +1,4 @@
-//! Ragged batches: the sequences one after another, without padding.
+//! Ragged batches: concatenated sequences, without padding.
 //!
 //! ```text
 //! ids        [CLS] a a a [SEP] b b [SEP] [CLS] a [SEP] b [SEP]     [T]
@@ -22,19 +22,18 @@ use crate::model::Tokens;
 const MASK: u32 = u32::from_be_bytes(*b"dMSK");
 const TRIM: u32 = u32::from_be_bytes(*b"dTRM");
 
-/// A place in the data: the next instance is number `index` of epoch `epoch`. With the seed, the settings and the shards
-/// it is all that a run needs to go on where it stopped.
+/// Position in the data: instance `index` of epoch `epoch` is next. A run resumes from it, the seed, the settings and the
+/// shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {
     /// Epoch, from 0.
     pub epoch: u32,
-    /// Instance in the epoch's order, from 0.
+    /// Instance in the order of the epoch, from 0.
     pub index: u32,
 }
 
-/// A batch of B sequences with T tokens in total, of which M are to be predicted. The caller keeps it and has it filled
-/// again and again.
+/// A batch of B sequences with T tokens, of which M are predicted. Its buffers are reused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// `[T]` Token ids after masking.
@@ -43,31 +42,30 @@ pub struct Batch {
     pub segments: Vec<u32>,
     /// `[T]` Position in the sequence, from 0.
     pub positions: Vec<u32>,
-    /// `[B + 1]` Where each sequence starts, and T.
+    /// `[B + 1]` Start of each sequence, and T.
     pub cu_seqlens: Vec<u32>,
-    /// `[M]` Tokens to be predicted, as indices into the T tokens, rising.
+    /// `[M]` Predicted tokens as ascending indices into the T tokens.
     pub masked_positions: Vec<u32>,
-    /// `[M]` The pieces that stood there.
+    /// `[M]` The original pieces at these positions.
     pub masked_labels: Vec<u32>,
-    /// `[B]` Sentence label: 0 in order, 1 swapped (SOP); 0 continuation, 1 random (NSP). Empty for the objective
-    /// `none`.
+    /// `[B]` Sentence label: 0 in order, 1 swapped (SOP); 0 continuation, 1 random (NSP). Empty for the objective `none`.
     pub sop_labels: Vec<u32>,
-    /// Where the batch begins.
+    /// Cursor of this batch.
     pub start: Cursor,
-    /// Where the next one begins.
+    /// Cursor of the next batch.
     pub next: Cursor,
-    /// Whether an optimizer step ends with this batch (`sequences_per_step`, or the end of an epoch).
+    /// Whether this batch completes an optimizer step (`sequences_per_step`, or the end of an epoch).
     pub ends_step: bool,
 }
 
-/// Lengths that no batch under the same settings exceeds.
+/// Upper bounds on the batches under some settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchCapacity {
     /// Most tokens, T.
     pub tokens: usize,
     /// Most sequences, B.
     pub sequences: usize,
-    /// Most tokens to be predicted, M.
+    /// Most predicted tokens, M.
     pub masked: usize,
 }
 
@@ -75,7 +73,7 @@ impl BatchCapacity {
     /// The bounds under `settings`.
     pub fn of(settings: &DataSettings) -> Self {
         let (tokens, masking) = (settings.batch.max_tokens, &settings.masking);
-        // A sequence has at least one token beside the special ones.
+        // A sequence has at least one token that is not special.
         let shortest = settings.instances.special_tokens() + 1;
         let sequences = settings.batch.max_sequences.min(tokens / shortest);
         // Rounding adds at most one half a sequence, and the minimum of one at most one.
@@ -84,14 +82,14 @@ impl BatchCapacity {
         Self { tokens, sequences, masked }
     }
 
-    /// Bytes that a batch of this capacity takes on the heap.
+    /// Heap size of a batch in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<u32>() * (3 * self.tokens + 2 * self.masked + 2 * self.sequences + 1)
     }
 }
 
 impl Batch {
-    /// An empty batch that fills up to the budget of `settings` without allocating.
+    /// An empty batch with capacity for the budget of `settings`.
     pub fn new(settings: &DataSettings) -> Self {
         let capacity = BatchCapacity::of(settings);
         let tokens = || Vec::with_capacity(capacity.tokens);
@@ -122,7 +120,7 @@ impl Batch {
         self.cu_seqlens.windows(2).map(|w| (w[1] - w[0]) as usize).max().unwrap_or(0)
     }
 
-    /// Removes everything and keeps the buffers.
+    /// Empties the batch and keeps its buffers.
     pub(super) fn clear(&mut self) {
         for vec in [
             &mut self.ids,
@@ -145,14 +143,14 @@ impl<'a> From<&'a Batch> for Tokens<'a> {
     }
 }
 
-/// Sentences of one document, less some tokens at either end.
+/// Sentences of one document, without `skip` tokens at the start and `drop` at the end.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     first: u32,
     count: usize,
     skip: usize,
     drop: usize,
-    /// Tokens left.
+    /// Remaining tokens.
     len: usize,
 }
 
@@ -169,7 +167,7 @@ impl Segment {
     }
 }
 
-/// Turns instances into masked sequences at the end of a batch.
+/// Appends instances to a batch as masked sequences.
 #[derive(Clone, Debug)]
 pub(super) struct Assembler {
     shards: Arc<Shards>,
@@ -205,7 +203,7 @@ impl Assembler {
         &self.masker
     }
 
-    /// Tokens that `instance` will have in a batch, specials included.
+    /// Tokens of `instance` in a batch, specials included.
     pub(super) fn length(&self, instance: &Instance) -> usize {
         let [a, b] = self.segments(instance);
         let settings = &self.settings.instances;
@@ -219,7 +217,7 @@ impl Assembler {
         ]
     }
 
-    /// Appends `instance`, which is at `at` in the run, to `batch`.
+    /// Appends `instance`, whose cursor is `at`, to `batch`.
     pub(super) fn append(&mut self, instance: &Instance, at: Cursor, batch: &mut Batch) {
         let specials = self.vocabulary.specials();
         let [mut a, mut b] = self.segments(instance);
@@ -269,8 +267,8 @@ impl Assembler {
     }
 }
 
-/// Shortens the pair to `longest` tokens in all: the longer segment (B if they are equal) loses its first or its last
-/// token, with even chances, until the pair fits.
+/// Shortens the pair to `longest` tokens: the longer segment (B if equal) loses its first or its last token, with equal
+/// probability, until the pair fits.
 fn trim(a: &mut Segment, b: &mut Segment, longest: usize, stream: &mut Stream) {
     while a.len + b.len > longest {
         let from_front = stream.next_u32() & 1 == 1;

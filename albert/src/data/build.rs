@@ -1,9 +1,9 @@
 //! Corpus to shards.
 //!
-//! Documents are read one after another, tokenized in parallel a few megabytes at a time, assigned to a side of the
-//! split and appended to its shard, always in corpus order: the files are the same for any number of threads. Memory:
-//! the text and ids in flight, and 4 bytes a sentence and 16 a document until a shard is closed. The index is written
-//! last and replaced atomically, so a directory always holds the old data or the new.
+//! Documents are read in order, tokenized in parallel a few megabytes at a time, assigned to a side of the split and
+//! appended to its shard in corpus order: the files do not depend on the number of threads. Memory: the text and ids in
+//! flight, and 4 bytes a sentence and 16 a document until a shard is closed. The index is written last and replaced
+//! atomically, so a folder contains the old data or the new.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -22,18 +22,18 @@ use super::split::{Side, Splitter};
 use super::vocabulary::Vocabulary;
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerError};
 
-/// Text that is tokenized at a time, in bytes.
+/// Text in one parallel batch, in bytes.
 const BATCH_BYTES: usize = 4 << 20;
-/// How many places a report lists of each kind.
+/// Places of each kind in a report.
 const LISTED: usize = 20;
 
-/// Builds the shards and the index of `sources` in directory `out`, which is made if need be. `progress` is called now
-/// and then with the bytes of text read so far.
+/// Builds the shards and the index of `sources` in the folder `out`, which is created if it is missing. `progress` receives
+/// the bytes read so far.
 ///
 /// # Errors
 /// Those of reading and writing, [`DataError::EmptyCorpus`], [`DataError::NoTokens`], [`DataError::OneDocument`], and
-/// [`DataError::Setting`] for settings out of range; [`DataError::File`] also if another build is at work in `out`. On an
-/// error a data set that was in `out` before is untouched.
+/// [`DataError::Setting`] for settings out of range; [`DataError::File`] also if another build runs in `out`. On an error,
+/// earlier data in `out` is unchanged.
 pub fn build(
     sources: Vec<Source>,
     out: &Path,
@@ -50,11 +50,11 @@ pub fn build(
     build_with(sources, out, corpus, split, &vocabulary, new_encoder, progress)
 }
 
-/// [`build`] with any encoder: each thread takes one from `new_encoder`; it appends the ids of one sentence, without
-/// special ones, and must give the same ids for the same sentence whatever came before.
+/// [`build`] with any encoder: each thread takes one from `new_encoder`. An encoder appends the ids of one sentence, without
+/// special pieces, and its result must depend on the sentence alone.
 ///
 /// # Errors
-/// As for [`build`], and [`DataError::IdOutOfRange`] for an id that is not in `vocabulary`.
+/// As for [`build`], and for an id outside `vocabulary`.
 pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send>(
     sources: Vec<Source>,
     out: &Path,
@@ -67,9 +67,9 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
     corpus.validate()?;
     split.validate()?;
     create_dir_synced(out)?;
-    // Locked from here on: a second build in this directory would take the first one's shards for leftovers.
+    // The file locks the folder: another build would remove the shards of this one as leftovers.
     let pending_index = AtomicFile::create(out.join(INDEX_FILE))?;
-    // Encoders are handed from batch to batch: each remembers the words that it has seen.
+    // Encoders are reused, because they cache words.
     let encoders = Encoders { new: new_encoder, idle: Mutex::new(Vec::new()) };
     let mut run = |splitter| {
         let mut builder = Builder::new(out, corpus, vocabulary, &encoders, &sources, splitter);
@@ -88,7 +88,9 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
         }
         if let Some(source) = sources.iter().find(|source| !source.is_lasting()) {
             remove_unlisted(out);
-            return Err(DataError::ReadTwice { name: source.name() });
+            let problem = "a pipe or device can be read once, but the held-out split of few documents takes two passes; \
+                           write the text to a file first, or set held_out = 0";
+            return Err(DataError::input(source.name(), problem));
         }
         builder = run(Splitter::for_few_documents(split, distinct))?;
     }
@@ -98,23 +100,22 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
     Ok(index)
 }
 
-/// Removes the shards that the index in `out` does not list: those of the data that was replaced, of a build that failed
-/// and of one that was killed.
+/// Removes the shards that the index in `out` does not list: of replaced data and of builds that failed or were killed.
 fn remove_unlisted(out: &Path) {
     let listed: Vec<String> = match read_index(out) {
         Ok(index) => [index.train, index.held_out].into_iter().flat_map(|s| s.shards).map(|s| s.file).collect(),
         Err(DataError::NoDataset { .. }) => Vec::new(),
-        // Whose the shards are cannot be told: leave them.
+        // The owner of the shards is unknown: keep them.
         Err(_) => return,
     };
     for entry in std::fs::read_dir(out).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        // A process that is killed leaves the file that it was writing under the name of `AtomicFile`.
+        // A killed process leaves the temporary file of its `AtomicFile`.
         let whole = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial"));
         let is_unlisted = is_shard_name(name) && !listed.iter().any(|file| file == name);
         if is_unlisted || whole.is_some_and(is_shard_name) {
-            // One that cannot be removed takes space and does no harm: nothing refers to it.
+            // A file that cannot be removed is harmless: nothing refers to it.
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -138,7 +139,7 @@ struct SideBuilder {
     index: SideIndex,
 }
 
-/// Encoders that no thread is using, and how to make one more.
+/// Pool of idle encoders.
 struct Encoders<E, N> {
     new: N,
     idle: Mutex<Vec<E>>,
@@ -222,10 +223,9 @@ where
     fn add(&mut self, documents: &[Document]) -> Result<(), DataError> {
         let this = &*self;
         let encode = |document: &Document| {
-            this.encoders.with(|encoder| this.encode(document, encoder)).map_err(|source| {
-                let name = this.sources[document.source].name.clone();
-                DataError::Encode { name, line: document.line, source: Box::new(source) }
-            })
+            this.encoders
+                .with(|encoder| this.encode(document, encoder))
+                .map_err(|source| DataError::input(this.place(document), source.to_string()))
         };
         let encoded: Vec<Encoded> = documents.par_iter().map(encode).collect::<Result<_, _>>()?;
         for (document, encoded) in documents.iter().zip(encoded) {
@@ -261,28 +261,33 @@ where
         Ok(encoded)
     }
 
+    /// `FILE:LINE` of a document.
+    fn place(&self, document: &Document) -> String {
+        format!("{}:{}", self.sources[document.source].name, document.line)
+    }
+
     fn append(&mut self, document: &Document, encoded: &Encoded) -> Result<(), DataError> {
-        let place = || format!("{}:{}", self.sources[document.source].name, document.line);
         if let Some(id) = encoded.bad_id {
-            let name = self.sources[document.source].name.clone();
-            return Err(DataError::IdOutOfRange { name, line: document.line, id, size: self.vocabulary.size() });
+            let problem = format!(
+                "the tokenizer returned id {id}, but its vocabulary has {} pieces; the tokenizer file is damaged",
+                self.vocabulary.size()
+            );
+            return Err(DataError::input(self.place(document), problem));
         }
         self.report.empty_sentences += encoded.empty_sentences;
         if encoded.ids.is_empty() {
             self.report.empty_documents += 1;
             return Ok(());
         }
-        if encoded.cut_sentences > 0 {
-            self.report.cut_sentences += encoded.cut_sentences;
-            if self.report.cut_places.len() < LISTED {
-                self.report.cut_places.push(place());
-            }
+        let place = self.place(document);
+        let report = &mut self.report;
+        report.cut_sentences += encoded.cut_sentences;
+        if encoded.cut_sentences > 0 && report.cut_places.len() < LISTED {
+            report.cut_places.push(place.clone());
         }
-        if encoded.ends.len() == 1 {
-            self.report.one_sentence_documents += 1;
-            if self.report.one_sentence_places.len() < LISTED {
-                self.report.one_sentence_places.push(place());
-            }
+        report.one_sentence_documents += u64::from(encoded.ends.len() == 1);
+        if encoded.ends.len() == 1 && report.one_sentence_places.len() < LISTED {
+            report.one_sentence_places.push(place);
         }
         self.report.documents += 1;
         let side = self.splitter.assign(encoded.hash);
@@ -302,7 +307,7 @@ where
         Ok(())
     }
 
-    /// Writes what is left of both sides.
+    /// Writes the last shards of both sides.
     fn close(&mut self) -> Result<(), DataError> {
         self.sides.iter_mut().try_for_each(|side| side.close(self.out, self.vocabulary))
     }
@@ -327,7 +332,7 @@ where
 }
 
 impl SideBuilder {
-    /// Finishes the present shard and begins the next.
+    /// Writes the shard and starts the next.
     fn close(&mut self, out: &Path, vocabulary: &Vocabulary) -> Result<(), DataError> {
         let number = self.index.shards.len() + 1;
         let writer = std::mem::replace(&mut self.writer, ShardWriter::new(out, self.side, number, vocabulary));
@@ -341,8 +346,8 @@ impl SideBuilder {
     }
 }
 
-/// Calls `end` with the ends of the pieces that a sentence of more than `longest` tokens is cut into: as few as possible,
-/// about equally long, each ending before a word start where there is one in the later half of the piece.
+/// Calls `end` with the ends of the pieces of a sentence of more than `longest` tokens: as few pieces as possible, of about
+/// equal length, each ending before a word start if its second half has one.
 fn cut_points(ids: &[u32], longest: usize, vocabulary: &Vocabulary, mut end: impl FnMut(usize)) {
     let mut start = 0;
     while ids.len() - start > longest {

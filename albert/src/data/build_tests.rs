@@ -294,5 +294,5 @@ fn ids_beyond_the_vocabulary_are_an_error() {
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
     let source = sources(&["6\n\n8 60\n"]);
     let error = build_with(source, folder.path(), &corpus, &split, &vocabulary(60), || encode, |_| {}).unwrap_err();
-    assert!(error.to_string().starts_with("0.txt:3: the tokenizer gave id 60"), "{error}");
+    assert!(error.to_string().starts_with("0.txt:3: the tokenizer returned id 60"), "{error}");
 }

@@ -1,10 +1,9 @@
-//! Text files to documents of sentences, streaming: one document is in memory at a time.
+//! Text files to documents of sentences, streamed: one document is in memory at a time.
 //!
-//! Two layouts ([`TextLayout`]): one sentence a line with a blank line between documents, or running text whose
-//! paragraphs are cut by [`split_sentences`]. Sentences are trimmed, nothing else: cleaning belongs to the tokenizer. A
-//! byte-order mark and carriage returns are dropped. A line of a file may be of any length that fits in memory; a document
-//! that comes through a pipe or device, whose size is unknown, may have [`limits::LARGEST_STREAM`] bytes. What is no text
-//! but a compressed file or a Git LFS pointer is refused by its first bytes, under `lossy`, too.
+//! Two layouts ([`TextLayout`]): one sentence a line with a blank line between documents, or running text whose paragraphs
+//! are cut by [`split_sentences`]. Sentences are only trimmed; the tokenizer cleans them. A byte-order mark and carriage
+//! returns are removed. A line of a file may have any length that fits in memory; a document from a pipe or device may have
+//! [`limits::LARGEST_STREAM`] bytes. Compressed files and Git LFS pointers are errors, also with `lossy`.
 //!
 //! Cost: reading and checking UTF-8, about 1 GB/s.
 
@@ -19,22 +18,22 @@ use super::error::DataError;
 use super::sentences::split_sentences;
 use super::settings::{CorpusSettings, TextLayout};
 
-/// Where text comes from.
+/// Source of text.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A file.
     File(PathBuf),
-    /// Text that the program carries, under the name that messages give it.
+    /// Text in memory.
     Memory {
         /// Name for messages and for the index.
         name: String,
-        /// The bytes; checked like a file's.
+        /// The bytes; checked like those of a file.
         text: Arc<[u8]>,
     },
 }
 
 impl Source {
-    /// The name that messages and the index give it.
+    /// Name in messages and in the index.
     pub fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -42,7 +41,7 @@ impl Source {
         }
     }
 
-    /// True if it can be read again; a pipe or device yields its text once.
+    /// Whether it can be read again; a pipe or device cannot.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             Self::File(path) => std::fs::metadata(path).is_ok_and(|about| about.is_file()),
@@ -57,7 +56,7 @@ impl Source {
                 let about = file.metadata().map_err(DataError::io(path, "read"))?;
                 if about.is_dir() {
                     let source = std::io::Error::other("it is a directory; give files or a pattern such as DIR/*.txt");
-                    return Err(DataError::Io { path: path.clone(), action: "read", source });
+                    return Err(DataError::io(path, "read")(source));
                 }
                 Ok(Box::new(BufReader::with_capacity(1 << 20, file)))
             }
@@ -66,11 +65,11 @@ impl Source {
     }
 }
 
-/// Files for a list of paths, in the order given; a path whose last part holds `*` or `?` stands for the files that
-/// match it, in order of name. A file that is named twice is taken once.
+/// Files of a list of paths, in its order; a path whose last part contains `*` or `?` is a pattern, whose files are sorted by
+/// name. Repeated files are dropped.
 ///
 /// # Errors
-/// [`DataError::Missing`] for a path that is not there and for a pattern that matches nothing.
+/// [`DataError::Missing`] for a path or a pattern without a file.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<Source>, DataError> {
     let mut found: Vec<PathBuf> = Vec::new();
     for path in paths {
@@ -106,10 +105,10 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<Source>, DataError> {
     Ok(unique.into_iter().map(Source::File).collect())
 }
 
-/// Whether `pattern`, in which `*` is any run of bytes and `?` any one byte, matches all of `name`.
+/// Whether `pattern` matches all of `name`; `*` is any run of bytes and `?` one byte.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where to go back to: the last star, and how much of the name it has taken.
+    // Backtracking: the last star, and the bytes of the name that it has taken.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         if p < pattern.len() && pattern[p] == b'*' {
@@ -155,7 +154,7 @@ impl Document {
         self.ends.len()
     }
 
-    /// Whether there is no sentence; never so for a document that [`Documents`] gave.
+    /// Whether it has no sentence; documents of [`Documents`] always have one.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -165,12 +164,11 @@ impl Document {
         self.text.len()
     }
 
-    /// A hash that is equal for documents that differ in case, punctuation and white space only, so that such copies can
-    /// be kept on one side of the split.
+    /// Hash of the text without case, punctuation and white space: equal for copies, which stay on one side of the split.
     pub fn content_hash(&self) -> u64 {
         let mut folded = String::with_capacity(self.text.len());
         for c in self.text.chars() {
-            // Nearly all text is ASCII, which needs no table of Unicode.
+            // ASCII needs no Unicode table.
             if c.is_ascii() {
                 if c.is_ascii_alphanumeric() {
                     folded.push(c.to_ascii_lowercase());
@@ -179,28 +177,28 @@ impl Document {
                 folded.extend(c.to_lowercase());
             }
         }
-        // Text without a letter or digit is compared as it stands: otherwise all of it would be one document.
+        // Without a letter or digit: otherwise all such texts would be one document.
         hash64(if folded.is_empty() { self.text.as_bytes() } else { folded.as_bytes() })
     }
 }
 
-/// What reading has met so far.
+/// Counters of the reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
     /// Bytes read.
     pub bytes: u64,
-    /// Documents given.
+    /// Documents read.
     pub documents: u64,
     /// Lines in which invalid UTF-8 was replaced (`lossy`).
     pub repaired_lines: u64,
 }
 
-/// The documents of a list of sources, in order. After an error the iterator ends.
+/// Documents of a list of sources, in order. An error ends the iteration.
 pub struct Documents {
     sources: Vec<Source>,
     settings: CorpusSettings,
     reader: Option<Box<dyn BufRead + Send>>,
-    /// Most bytes of a document of this source.
+    /// Largest document of this source, in bytes.
     limit: u64,
     /// Index of the source being read, or of the first one.
     source: usize,
@@ -214,7 +212,7 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// Reads `sources` one after another.
+    /// Reads `sources` in order.
     ///
     /// # Errors
     /// [`DataError::Setting`] if a setting is out of range; errors of reading come from the iterator.
@@ -236,14 +234,9 @@ impl Documents {
         })
     }
 
-    /// What has been read so far.
+    /// Counters so far.
     pub fn counts(&self) -> ReadCounts {
         self.counts
-    }
-
-    /// The sources.
-    pub fn sources(&self) -> &[Source] {
-        &self.sources
     }
 
     fn read(&mut self) -> Result<Option<Document>, DataError> {
@@ -267,11 +260,7 @@ impl Documents {
                     self.limit
                 ))),
             });
-            let read = read.map_err(|source| DataError::Io {
-                path: PathBuf::from(self.sources[self.source].name()),
-                action: "read",
-                source,
-            })?;
+            let read = read.map_err(DataError::io(Path::new(&self.sources[self.source].name()), "read"))?;
             self.counts.bytes += read as u64;
             if read == 0 {
                 self.end_paragraph();
@@ -294,9 +283,9 @@ impl Documents {
 
     /// Adds the line in `raw`; true if it ends the document.
     fn take_line(&mut self) -> Result<bool, DataError> {
-        // A page of HTML is text, too.
+        // HTML is text.
         if let Some(what) = limits::mistaken(&self.raw).filter(|_| self.line == 1 && !self.raw.starts_with(b"<")) {
-            return Err(DataError::NotText { name: self.sources[self.source].name(), what });
+            return Err(DataError::input(self.sources[self.source].name(), format!("not a text file: {what}")));
         }
         if self.line == 1 && self.raw.starts_with(b"\xEF\xBB\xBF") {
             self.raw.drain(..3);
@@ -309,7 +298,7 @@ impl Documents {
                 repaired = String::from_utf8_lossy(&self.raw).into_owned();
                 &repaired
             }
-            Err(error) => return Err(invalid_utf8(self.sources[self.source].name(), self.line, &self.raw, error)),
+            Err(error) => return Err(invalid_utf8(&self.sources[self.source].name(), self.line, &self.raw, error)),
         };
         let line = line.trim();
         let is_blank = line.is_empty();
@@ -377,12 +366,14 @@ impl Iterator for Documents {
     }
 }
 
-fn invalid_utf8(name: String, line: u64, raw: &[u8], error: std::str::Utf8Error) -> DataError {
+fn invalid_utf8(name: &str, line: u64, raw: &[u8], error: std::str::Utf8Error) -> DataError {
     let at = error.valid_up_to();
-    // The bytes of the broken sequence and the one that breaks it.
+    // The invalid sequence and the byte after it.
     let shown = error.error_len().map_or(raw.len() - at, |len| len + 1).min(raw.len() - at).min(4);
     let bytes: Vec<String> = raw[at..at + shown].iter().map(|b| format!("0x{b:02X}")).collect();
-    DataError::InvalidUtf8 { name, line, byte: at + 1, bytes: bytes.join(" ") }
+    let (byte, bytes) = (at + 1, bytes.join(" "));
+    let problem = format!("invalid UTF-8 at byte {byte} ({bytes}); re-encode the file or pass --lossy");
+    DataError::input(format!("{name}:{line}"), problem)
 }
 
 #[cfg(test)]

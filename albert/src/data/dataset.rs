@@ -1,4 +1,4 @@
-//! A data directory: `dataset.json` and the shards that it lists.
+//! A data folder: `dataset.json` and the shards that it lists.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use super::vocabulary::Vocabulary;
 
 /// Name of the index file.
 pub const INDEX_FILE: &str = "dataset.json";
-/// What the index says it is.
+/// Format name in the index.
 pub(super) const FORMAT: &str = "albert-dataset";
 /// Version of the index.
 pub(super) const VERSION: u32 = 1;
 
-/// What one source gave.
+/// Counts of one source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceCounts {
@@ -34,9 +34,9 @@ pub struct SourceCounts {
     pub sentences: u64,
     /// Tokens, both sides.
     pub tokens: u64,
-    /// Documents that are held out.
+    /// Held-out documents.
     pub held_out_documents: u64,
-    /// Tokens that are held out.
+    /// Held-out tokens.
     pub held_out_tokens: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct SideIndex {
     pub shards: Vec<ShardEntry>,
 }
 
-/// What the build met that a person may want to know.
+/// Observations of a build.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BuildReport {
@@ -62,25 +62,25 @@ pub struct BuildReport {
     pub bytes: u64,
     /// Documents kept.
     pub documents: u64,
-    /// Documents that are copies of an earlier one up to case, punctuation and white space; they are kept, on its side.
+    /// Copies of an earlier document up to case, punctuation and white space; kept, on the same side.
     pub duplicate_documents: u64,
-    /// Documents of which no sentence gave a token; dropped.
+    /// Documents without a token; dropped.
     pub empty_documents: u64,
-    /// Documents of one sentence. They give no sentence pair; `lone_sentence` says what becomes of them.
+    /// Documents of one sentence, which have no sentence pair: see `lone_sentence`.
     pub one_sentence_documents: u64,
-    /// Where the first of them begin, as `file:line`.
+    /// The first of them, as `file:line`.
     pub one_sentence_places: Vec<String>,
-    /// Sentences that gave no token; dropped.
+    /// Sentences without a token; dropped.
     pub empty_sentences: u64,
-    /// Sentences longer than `longest_sentence`, which were cut into pieces.
+    /// Sentences longer than `longest_sentence`, cut into pieces.
     pub cut_sentences: u64,
-    /// Where the first of their documents begin, as `file:line`.
+    /// The first of their documents, as `file:line`.
     pub cut_places: Vec<String>,
     /// Lines with invalid UTF-8 that were repaired (`lossy`).
     pub repaired_lines: u64,
 }
 
-/// The index of a data directory.
+/// Index of a data folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Index {
@@ -92,31 +92,31 @@ pub struct Index {
     pub fingerprint: String,
     /// Vocabulary size, V.
     pub vocab_size: usize,
-    /// How the corpus was read.
+    /// Settings of reading.
     pub corpus: CorpusSettings,
-    /// How it was split.
+    /// Settings of the split.
     pub split: SplitSettings,
-    /// What each source gave.
+    /// Counts of each source.
     pub sources: Vec<SourceCounts>,
     /// The training side.
     pub train: SideIndex,
     /// The held-out side.
     pub held_out: SideIndex,
-    /// What the build met.
+    /// Observations of the build.
     pub report: BuildReport,
     /// XXH64 of this file with an empty checksum, in hexadecimal.
     pub checksum: String,
 }
 
 impl Index {
-    /// The text of the file.
+    /// Text of the file.
     fn text(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec_pretty(self).expect("an index has string keys and finite numbers");
         text.push(b'\n');
         text
     }
 
-    /// The same with the [`checksum`](Self::checksum) that it must have.
+    /// A copy with the right [`checksum`](Self::checksum).
     pub(super) fn with_checksum(&self) -> Self {
         let blank = Self { checksum: String::new(), ..self.clone() };
         Self { checksum: format!("{:016x}", hash64(&blank.text())), ..blank }
@@ -126,7 +126,7 @@ impl Index {
 /// Reads the index of `folder`.
 ///
 /// # Errors
-/// [`DataError::NoDataset`] if there is none, [`DataError::Damaged`] if it cannot be understood.
+/// [`DataError::NoDataset`] if it is missing, [`DataError::Damaged`] if it is invalid.
 pub fn read_index(folder: &Path) -> Result<Index, DataError> {
     let path = folder.join(INDEX_FILE);
     let text = match limits::read(&path, limits::LARGEST_FILE) {
@@ -138,25 +138,22 @@ pub fn read_index(folder: &Path) -> Result<Index, DataError> {
     let index: Index =
         serde_json::from_slice(&text).map_err(|error| DataError::damaged(&path, format!("not an index: {error}")))?;
     if index.format != FORMAT || index.version != VERSION {
-        let problem = format!(
-            "it is {} version {}, and this program reads {FORMAT} version {VERSION}",
-            index.format, index.version
-        );
+        let problem = format!("it is {} version {}; expected {FORMAT} version {VERSION}", index.format, index.version);
         return Err(DataError::damaged(&path, problem));
     }
     if index != index.with_checksum() {
-        return Err(DataError::damaged(&path, "its checksum is not that of its contents"));
+        return Err(DataError::damaged(&path, "its checksum does not match its contents"));
     }
     Ok(index)
 }
 
-/// Puts `index` in place of the one in `folder`, atomically, through `file`, which was created for it.
+/// Replaces the index of `folder` atomically through `file`.
 pub(super) fn write_index(folder: &Path, mut file: AtomicFile, index: &Index) -> Result<(), DataError> {
     file.write_all(&index.text()).map_err(DataError::io(&folder.join(INDEX_FILE), "write"))?;
     Ok(file.commit()?)
 }
 
-/// An opened data directory.
+/// An open data folder.
 #[derive(Debug)]
 pub struct Dataset {
     folder: PathBuf,
@@ -178,12 +175,12 @@ impl Dataset {
             for entry in &listed.shards {
                 let path = folder.join(&entry.file);
                 if !path.exists() {
-                    return Err(DataError::damaged(&path, "listed in dataset.json, but not there"));
+                    return Err(DataError::damaged(&path, "listed in dataset.json, but missing"));
                 }
                 let shard = Shard::open(&path)?;
                 shard.expect(vocabulary, side)?;
                 if format!("{:016x}", shard.header().content_hash) != entry.hash {
-                    return Err(DataError::damaged(&path, "not the file that dataset.json lists"));
+                    return Err(DataError::damaged(&path, "its hash differs from that in dataset.json"));
                 }
                 shards.push(shard);
             }
@@ -193,7 +190,7 @@ impl Dataset {
         Ok(Self { folder: folder.to_path_buf(), index, train, held_out })
     }
 
-    /// The directory.
+    /// Path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -1,166 +1,118 @@
-//! What can go wrong between a text file and a batch, each with what to do about it.
+//! Errors between a text file and a batch.
 
 use std::path::{Path, PathBuf};
 
+use engine::EngineError;
+
 use crate::tokenizer::TokenizerError;
 
-/// An error of the data path. Every message names the file (and line) or the setting, and the next step.
+/// An error of the data path. Messages name the file and line or the setting, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// An input file or pattern that matches nothing.
+    /// An input file or pattern matches nothing.
     #[error("{}: no such file; check the path, or quote a pattern such as \"texts/*.txt\"", path.display())]
     Missing {
-        /// The path or pattern as it was given.
+        /// Path or pattern as given.
         path: PathBuf,
     },
-    /// The operating system refused to read, write, rename or remove.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// The file or directory concerned.
-        path: PathBuf,
-        /// What was tried: `read`, `write`, ...
-        action: &'static str,
-        /// The operating system's reason.
-        source: std::io::Error,
-    },
-    /// A file of ours could not be mapped or written.
+    /// A file cannot be read, mapped or written.
     #[error(transparent)]
-    File(#[from] engine::EngineError),
-    /// A file that is no text.
-    #[error("{name}: not a text file: {what}")]
-    NotText {
-        /// Name of the source as it was given.
-        name: String,
-        /// Kind of the file, and the remedy.
-        what: &'static str,
+    File(#[from] EngineError),
+    /// A text that cannot be used.
+    #[error("{at}: {problem}")]
+    Input {
+        /// Name of the source, with the line if there is one.
+        at: String,
+        /// The problem and its remedy.
+        problem: String,
     },
-    /// A pipe or device that would have to be read twice.
+    /// No source contains a sentence.
     #[error(
-        "{name}: a pipe or device gives its text once, and the held-out split of few documents takes two passes; write the \
-         text to a file first, or set held_out = 0"
-    )]
-    ReadTwice {
-        /// Name of the source as it was given.
-        name: String,
-    },
-    /// Bytes that are not UTF-8.
-    #[error("{name}:{line}: invalid UTF-8 at byte {byte} ({bytes}); re-encode the file or pass --lossy")]
-    InvalidUtf8 {
-        /// Name of the source as it was given.
-        name: String,
-        /// Line, counted from 1.
-        line: u64,
-        /// Byte in the line, counted from 1.
-        byte: usize,
-        /// The offending bytes, such as `0xC3 0x28`.
-        bytes: String,
-    },
-    /// No source holds a sentence.
-    #[error(
-        "the corpus is empty: no sentence in {names}; give text with one sentence a line and blank lines between documents"
+        "the corpus is empty: no sentence in {names}; expected one sentence a line and blank lines between documents"
     )]
     EmptyCorpus {
-        /// The sources that were read.
+        /// The sources.
         names: String,
     },
-    /// The text is there, but no sentence becomes a token.
+    /// No sentence contains a token.
     #[error(
-        "the corpus gives no token: all {sentences} sentences are empty after cleaning; is this the right tokenizer for the text?"
+        "the corpus has no token: all {sentences} sentences are empty after cleaning; is this the right tokenizer for the text?"
     )]
     NoTokens {
-        /// Sentences that were read.
+        /// Sentences read.
         sentences: u64,
     },
     /// A split by document needs two different documents.
     #[error(
-        "the corpus holds one distinct document, and the held-out split is by document; put blank lines between documents, add files, or set held_out = 0"
+        "the corpus has one distinct document, and the held-out split is by document; put blank lines between documents, add files, or set held_out = 0"
     )]
     OneDocument,
-    /// A setting out of its range.
+    /// A setting out of range.
     #[error("{name} = {value}: expected {expected}")]
     Setting {
-        /// Name of the setting.
+        /// Name.
         name: &'static str,
-        /// The value that it was given.
+        /// Value.
         value: String,
-        /// What is allowed.
+        /// Allowed values.
         expected: String,
     },
-    /// The tokenizer cannot be written, so that data could not be tied to it.
+    /// The tokenizer has no file contents, so data cannot be tied to it.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The tokenizer gives up on a document.
-    #[error("{name}:{line}: {source}")]
-    Encode {
-        /// Name of the source.
-        name: String,
-        /// First line of the document.
-        line: u64,
-        /// Why.
-        source: Box<TokenizerError>,
-    },
-    /// The tokenizer gave an id outside its own vocabulary.
-    #[error(
-        "{name}:{line}: the tokenizer gave id {id}, but its vocabulary has {size} pieces; the tokenizer file is damaged"
-    )]
-    IdOutOfRange {
-        /// Name of the source.
-        name: String,
-        /// First line of the document.
-        line: u64,
-        /// The id.
-        id: u32,
-        /// The vocabulary size.
-        size: usize,
-    },
-    /// A shard or index that is cut short, changed or not ours.
+    /// A shard or index is cut short, changed or of another program.
     #[error("{}: {problem}; build the data again with `albert data build`", path.display())]
     Damaged {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// A directory without a data index.
-    #[error("{}: no data here (dataset.json is missing); build it with `albert data build`", path.display())]
+    /// A folder without an index.
+    #[error("{}: no data in this folder (dataset.json is missing); build it with `albert data build`", path.display())]
     NoDataset {
-        /// The directory.
+        /// Folder.
         path: PathBuf,
     },
-    /// Data that another tokenizer made.
+    /// The data was built with another tokenizer.
     #[error(
         "{}: tokenized with another tokenizer (fingerprint {found:016x}, this one has {expected:016x}); use the tokenizer that the data was built with, or build the data again", path.display()
     )]
     OtherTokenizer {
-        /// The shard or index.
+        /// Shard or index.
         path: PathBuf,
         /// Fingerprint in the file.
         found: u64,
-        /// Fingerprint of the tokenizer at hand.
+        /// Fingerprint of this tokenizer.
         expected: u64,
     },
-    /// The system gives no thread for making batches ahead.
-    #[error("cannot start the thread that makes batches ahead ({0}); raise the limit on threads, or make none ahead")]
+    /// The prefetch thread cannot be started.
+    #[error("cannot start the prefetch thread ({0}); raise the limit on threads, or disable prefetch")]
     Thread(std::io::Error),
-    /// A split that gives no training instance under the settings.
-    #[error("the {split} split gives no instance: {reason}")]
+    /// A split without a training instance under the settings.
+    #[error("the {split} split has no instance: {reason}")]
     NoInstances {
-        /// Which split.
+        /// Split.
         split: &'static str,
-        /// Why, and what to set.
+        /// Reason and remedy.
         reason: String,
     },
 }
 
 impl DataError {
-    /// Wraps an error of the operating system with the file and what was tried.
+    /// Wraps an error of the operating system with the file and the action.
     pub(super) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| match source.kind() {
             std::io::ErrorKind::NotFound if action == "read" => Self::Missing { path },
-            _ => Self::Io { path, action, source },
+            _ => EngineError::io(path, action, source).into(),
         }
+    }
+
+    /// A text that cannot be used.
+    pub(super) fn input(at: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Input { at: at.into(), problem: problem.into() }
     }
 
     /// A setting out of range.
@@ -168,7 +120,7 @@ impl DataError {
         Self::Setting { name, value: value.to_string(), expected: expected.into() }
     }
 
-    /// A file that is not what it should be.
+    /// A damaged file.
     pub(super) fn damaged(path: &Path, problem: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_path_buf(), problem: problem.into() }
     }

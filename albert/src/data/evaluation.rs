@@ -1,10 +1,9 @@
-//! Held-out batches that are the same at every evaluation, and what a model must beat on them.
+//! Held-out batches that are the same at every evaluation, and the unigram baseline on them.
 //!
-//! The instances are those of one epoch over the held-out documents under a fixed seed, in a fixed random order, so that
-//! the first so many of them are a fair sample. Under SOP no sentence is in two pairs and pairs are of whole sentences
-//! (lone ones are skipped whatever training does). Of documents that are copies of each other the first alone is taken,
-//! and a pair whose text has been seen is left out. So the accuracy is one over distinct, non-overlapping pairs, and its
-//! standard error is that of independent draws, sqrt(p (1 - p) / n).
+//! The instances are those of one epoch over the held-out documents under a fixed seed, in a fixed random order, so that any
+//! prefix is a fair sample. Under SOP no sentence is in two pairs, and pairs consist of whole sentences (lone sentences are
+//! skipped for any training setting). Copies of documents and repeated pairs are skipped. So the accuracy is over distinct,
+//! non-overlapping pairs, and its standard error is that of independent draws, sqrt(p (1 - p) / n).
 //!
 //! The baseline is the mean of -ln p(piece) over the masked pieces, p being the share of the piece in the training
 //! documents with one added to every count: p = (count + 1) / (total + V).
@@ -23,7 +22,7 @@ use super::shards::Shards;
 use super::vocabulary::Vocabulary;
 use crate::metrics::Mean;
 
-/// The held-out batches.
+/// Held-out batches.
 #[derive(Clone, Debug)]
 pub struct EvaluationSet {
     assembler: Assembler,
@@ -36,7 +35,7 @@ impl EvaluationSet {
     /// `settings.evaluation`.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if a setting is out of range; [`DataError::NoInstances`] if `shards` gives no instance.
+    /// [`DataError::Setting`] if a setting is out of range; [`DataError::NoInstances`] if `shards` has no instance.
     pub fn new(shards: Arc<Shards>, vocabulary: Arc<Vocabulary>, settings: &DataSettings) -> Result<Self, DataError> {
         settings.validate()?;
         let mut settings = settings.clone();
@@ -65,7 +64,7 @@ impl EvaluationSet {
         self.table.len()
     }
 
-    /// The settings in force: those given, with lone sentences skipped.
+    /// The settings in use: those given, with lone sentences skipped.
     pub fn settings(&self) -> &DataSettings {
         self.assembler.settings()
     }
@@ -94,8 +93,7 @@ impl EvaluationSet {
         batch.sequences() > 0
     }
 
-    /// The mean cross-entropy of `unigram` over all masked pieces, and over those shown as `[MASK]`. Rewinds before and
-    /// after.
+    /// Mean cross-entropy of `unigram` over all masked pieces, and over those shown as `[MASK]`. Rewinds before and after.
     pub fn baseline(&mut self, unigram: &Unigram) -> Baseline {
         let mut batch = Batch::new(self.settings());
         let (mut all, mut hidden) = (Mean::default(), Mean::default());
@@ -114,13 +112,13 @@ impl EvaluationSet {
         Baseline { all, hidden }
     }
 
-    /// The id of `[MASK]`: masked pieces that stand as it in the input are hidden, others are kept or replaced.
+    /// Id of `[MASK]`, which hides a masked piece in the input; other masked pieces are kept or replaced.
     pub fn mask_id(&self) -> u32 {
         self.assembler.vocabulary().specials().mask
     }
 }
 
-/// A hash of the text of `instance`, put back into the order of the document if label 1 means that it was swapped.
+/// Hash of the text of `instance` in document order; with `is_swapping`, label 1 is a swapped pair.
 fn text_hash(shards: &Shards, instance: &Instance, is_swapping: bool, tokens: &mut Vec<u32>) -> u64 {
     tokens.clear();
     let mut segments = [(instance.a, instance.a_count), (instance.b, instance.b_count)];
@@ -135,16 +133,16 @@ fn text_hash(shards: &Shards, instance: &Instance, is_swapping: bool, tokens: &m
     hash64(bytemuck::cast_slice(tokens))
 }
 
-/// What the unigram model reaches on an evaluation set.
+/// Result of the unigram model on an evaluation set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Baseline {
     /// Cross-entropy in nats over all masked pieces.
     pub all: Mean,
-    /// The same over those shown as `[MASK]`: the others can be guessed from the piece that is seen.
+    /// The same over those shown as `[MASK]`; the others are visible to the model.
     pub hidden: Mean,
 }
 
-/// Frequencies of the pieces in the training documents.
+/// Unigram model of the training documents.
 #[derive(Clone, Debug)]
 pub struct Unigram {
     /// -ln p of each piece.

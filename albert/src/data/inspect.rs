@@ -1,4 +1,4 @@
-//! What is in a data directory and what a run would see of it: counts, balances and an example.
+//! Statistics of a data folder and of the first training epoch, with an example.
 
 use std::fmt::{self, Display, Write};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::shards::Shards;
 use super::split::Side;
 use super::vocabulary::Vocabulary;
 
-/// Sources that the printed report lists.
+/// Sources in the printed report.
 const LISTED: usize = 20;
 
 /// Counts of one side of the split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SideInspection {
-    /// Which side.
+    /// Side.
     pub side: Side,
     /// Number of documents.
     pub documents: u64,
@@ -37,12 +37,12 @@ pub struct SideInspection {
     pub share: f64,
 }
 
-/// What an epoch of training looks like, measured on its first sequences.
+/// Statistics of a training epoch, measured on its first sequences.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EpochInspection {
     /// Instances in epoch 0.
     pub instances: u64,
-    /// Share of label 1 (swapped, or of another document) among them; absent for the objective `none`.
+    /// Share of label 1 (swapped, or from another document); `None` for the objective `none`.
     pub label_one: Option<f64>,
     /// Lone sentences dropped.
     pub skipped_sentences: u64,
@@ -58,13 +58,13 @@ pub struct EpochInspection {
     pub sequences_a_batch: f64,
     /// Mean number of tokens in a batch.
     pub tokens_a_batch: f64,
-    /// Masking over the sequences measured.
+    /// Masking of the measured sequences.
     pub masking: MaskingStatistics,
-    /// The share of the tokens that is to be predicted (`masking.probability`).
+    /// Share of predicted tokens (`masking.probability`).
     pub probability: f64,
-    /// The cap on the predictions of a sequence (`masking.max_predictions`).
+    /// Cap on the predictions of a sequence (`masking.max_predictions`).
     pub max_predictions: usize,
-    /// The least cap that leaves the longest sequence its share.
+    /// Smallest cap without effect on the longest sequence.
     pub uncapped_predictions: usize,
 }
 
@@ -75,18 +75,18 @@ pub struct Inspection {
     pub vocab_size: usize,
     /// Both sides of the split.
     pub sides: [SideInspection; 2],
-    /// What each source gave.
+    /// Counts of each source.
     pub sources: Vec<SourceCounts>,
-    /// What the build met.
+    /// Observations of the build.
     pub report: BuildReport,
     /// The first epoch of training.
     pub epoch: EpochInspection,
-    /// One instance as the model sees it.
+    /// One instance as model input.
     pub example: String,
 }
 
-/// Looks at `dataset` under `settings` and `seed`. The masking is measured on the first `sequences` sequences of the
-/// epoch (at least one batch); `piece` gives the text of an id for the example.
+/// Inspects `dataset` under `settings` and `seed`. Masking is measured on the first `sequences` sequences of the epoch (at
+/// least one batch); `piece` returns the text of an id.
 ///
 /// # Errors
 /// As for [`Sampler::new`].
@@ -155,7 +155,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// The first sequence of the epoch: every span in brackets, what stood there first, then what the model sees.
+/// The first sequence of the epoch: every span in brackets, original text and model input.
 fn example<'p>(
     mut sampler: Sampler,
     vocabulary: &Vocabulary,
@@ -268,7 +268,7 @@ impl Display for Inspection {
     }
 }
 
-/// What the build met that is worth a line.
+/// Lines for the observations of a build.
 fn report_lines(report: &BuildReport) -> String {
     let mut out = String::new();
     let mut line = |count: u64, what: &str, places: &[String]| {
@@ -281,13 +281,13 @@ fn report_lines(report: &BuildReport) -> String {
     line(report.duplicate_documents, "documents are copies of an earlier one", &[]);
     line(report.one_sentence_documents, "documents have one sentence", &report.one_sentence_places);
     line(report.cut_sentences, "sentences were too long and cut", &report.cut_places);
-    line(report.empty_documents, "documents gave no token", &[]);
-    line(report.empty_sentences, "sentences gave no token", &[]);
+    line(report.empty_documents, "documents have no token", &[]);
+    line(report.empty_sentences, "sentences have no token", &[]);
     line(report.repaired_lines, "lines had invalid UTF-8, replaced by U+FFFD", &[]);
     out
 }
 
-/// Sequences that the cap on predictions keeps below their share of masked pieces.
+/// Line on sequences that the cap on predictions affects.
 fn cap_line(epoch: &EpochInspection) -> String {
     let masking = &epoch.masking;
     if masking.capped == 0 {

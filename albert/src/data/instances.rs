@@ -1,17 +1,15 @@
-//! The instances of an epoch: which sentences make up A and B, in which order, under which label.
+//! Instances of an epoch: the sentences of A and B, their order and their label.
 //!
-//! Each document is walked from front to back. Sentences are collected into a chunk until it holds the target length
-//! (the longest that fits, or with probability 0.1 a random shorter one) or the document ends. The chunk is cut after a
-//! random sentence into a head and a tail:
+//! Sentences of a document are collected into a chunk up to the target length (the longest that fits, or with probability
+//! 0.1 a random shorter one) or the end of the document. The chunk is cut after a random sentence into a head and a tail:
 //!
 //! ```text
 //! SOP   label 0: A = head, B = tail        label 1: A = tail, B = head
-//! NSP   label 0: A = head, B = tail        label 1: A = head, B = a run of another document; the tail is put back
+//! NSP   label 0: A = head, B = tail        label 1: A = head, B = sentences of another document; the tail is put back
 //! none  A = the whole chunk
 //! ```
-//! An instance is 16 bytes of sentence numbers: tokens are read when it enters a batch, and a pair that is too long is
-//! trimmed then. All of an epoch is a pure function of (seed, epoch): document d draws from a stream of its own, and the
-//! table is shuffled from another. Cost: about 30 ns a sentence, so 60 MB of text (700,000 sentences) take 20 ms.
+//! An instance is 16 bytes of sentence numbers; tokens are read, and long pairs trimmed, when it enters a batch. An epoch is
+//! a pure function of (seed, epoch): each document draws from its own stream, and the shuffle from another. Cost: about 30 ns a sentence, so 60 MB of text (700,000 sentences) take 20 ms.
 //!
 //! Source: released `create_instances_from_document`; for what differs by default see
 //! [`InstanceSettings`].
@@ -26,7 +24,7 @@ use super::shards::Shards;
 
 const PLAN: u32 = u32::from_be_bytes(*b"dPLN");
 const SHUFFLE: u32 = u32::from_be_bytes(*b"dSHF");
-/// How often the released code looks for another document before it takes the same one.
+/// Attempts of the released code to draw another document before it takes the same one.
 const RELEASED_TRIES: usize = 10;
 
 /// One training instance, before trimming and masking.
@@ -46,14 +44,14 @@ pub struct Instance {
     pub is_split: bool,
 }
 
-/// What planning an epoch has met.
+/// Counts of planning an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanCounts {
     /// Instances.
     pub instances: u64,
-    /// Of these, with label 1.
+    /// Instances with label 1.
     pub label_one: u64,
-    /// Lone sentences that were dropped (`skip`, or too short to `split`), and their tokens.
+    /// Lone sentences that were dropped (`skip`, or too short to `split`).
     pub skipped_sentences: u64,
     /// Tokens of the sentences dropped.
     pub skipped_tokens: u64,
@@ -88,15 +86,15 @@ pub fn plan_epoch(
     counts
 }
 
-/// Fails if `shards` has too few documents for the negatives that `settings` asks for.
+/// Checks that `shards` has enough documents for the negatives of `settings`.
 ///
 /// # Errors
-/// [`DataError::NoInstances`] that says what to set.
+/// [`DataError::NoInstances`] with the setting to change.
 pub(super) fn check_documents(shards: &Shards, settings: &InstanceSettings) -> Result<(), DataError> {
     let needs_others = settings.objective == Objective::Nsp
         || settings.objective == Objective::Sop && settings.lone_sentence == LoneSentence::RandomDocument;
     if needs_others && shards.documents() == 1 {
-        let reason = "it has one document, and negatives come from another; set objective = \"sop\" and \
+        let reason = "it has one document, but negatives need another; set objective = \"sop\" and \
                       lone_sentence = \"skip\", or add documents";
         return Err(DataError::NoInstances { split: shards.side().name(), reason: reason.into() });
     }
@@ -111,7 +109,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Plans the document whose sentences start at number `first` and have their bounds in tokens at `bounds`.
+    /// Plans a document: `first` is the number of its first sentence, `bounds` are the token bounds of its sentences.
     fn plan_document(&mut self, document: u32, first: u32, bounds: &[u32], stream: &mut Stream) {
         let settings = self.settings;
         let is_pair = settings.objective != Objective::None;

@@ -1,18 +1,17 @@
 //! Whole-word n-gram masking.
 //!
-//! Words are runs of pieces that begin at a word start; `[CLS]` and `[SEP]` belong to none. Words are visited in random
-//! order; at each a length n is drawn with
+//! A word is a run of pieces from a word start to the next; `[CLS]` and `[SEP]` belong to none. Words are visited in random
+//! order; at each, a length n is drawn with
 //!
 //! ```text
 //! p(n) = (1/n) / (1/1 + 1/2 + ... + 1/N),  n = 1..N           N = 3: 6/11, 3/11, 2/11
 //! ```
-//! and the span of n words from there is chosen, if none of its words is chosen already and its pieces still fit in the
-//! sequence's budget (`MaskingSettings::predictions`); a span that does not fit is tried with n - 1, n - 2, .. words, and
-//! one that meets the end of the sequence is cut there. Of the chosen pieces 80 % become `[MASK]`, 10 % stay and 10 %
-//! become a random piece, each piece on its own.
+//! and the span of n words from there is chosen if none of its words is chosen already and its pieces fit in the budget of
+//! the sequence (`MaskingSettings::predictions`); otherwise n - 1, n - 2, .. words are tried. A span ends at the end of the
+//! sequence. Each chosen piece becomes `[MASK]` with 80 %, stays with 10 % and becomes a random piece with 10 %.
 //!
-//! Cost: one pass over the sequence and a few draws a span, about 10 µs for 512 tokens; words are shuffled only as far as
-//! they are visited. Nothing is allocated once the buffers have seen the longest sequence.
+//! Cost: one pass over the sequence and a few draws a span, about 10 µs for 512 tokens; the shuffle stops with the last visit.
+//! Nothing is allocated after the longest sequence.
 //!
 //! Source: Lan et al. 2020, section 4.1, equation 2 (after Joshi et al. 2020); released `create_masked_lm_predictions`.
 //! Differences from the released code, each a setting or without effect on the law: the length comes from the seeded
@@ -41,17 +40,17 @@ pub struct Span {
 pub struct MaskingStatistics {
     /// Sequences masked.
     pub sequences: u64,
-    /// Of these, how many `max_predictions` kept below their share of predictions.
+    /// Sequences that `max_predictions` kept below their share of predictions.
     pub capped: u64,
     /// Tokens in them, specials included.
     pub tokens: u64,
-    /// Pieces to be predicted.
+    /// Predicted pieces.
     pub predicted: u64,
-    /// Of these, how many became `[MASK]`.
+    /// Predicted pieces that became `[MASK]`.
     pub masked: u64,
-    /// How many stayed.
+    /// Predicted pieces that stayed.
     pub kept: u64,
-    /// How many became a random piece.
+    /// Predicted pieces that became a random piece.
     pub random: u64,
     /// Lengths drawn; entry n - 1 counts n.
     pub drawn: Vec<u64>,
@@ -74,7 +73,7 @@ pub struct Masker {
 }
 
 impl Masker {
-    /// A masker for sequences of up to `longest` tokens; longer ones make its buffers grow.
+    /// A masker with buffers for sequences of `longest` tokens.
     pub fn new(settings: &MaskingSettings, longest: usize) -> Self {
         let n = settings.ngram;
         let weight = |i: usize| 1.0 / if settings.favor_shorter_ngram { i + 1 } else { n - i } as f64;
@@ -98,8 +97,8 @@ impl Masker {
         }
     }
 
-    /// Masks one sequence `ids` in place with the draws of `stream`. Appends the chosen positions in rising order, plus
-    /// `base`, to `positions`, and the pieces that stood there to `labels`.
+    /// Masks the sequence `ids` in place with draws from `stream`. Appends the chosen positions plus `base`, ascending, to
+    /// `positions`, and their original pieces to `labels`.
     pub fn mask(
         &mut self,
         vocabulary: &Vocabulary,

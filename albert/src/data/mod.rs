@@ -7,9 +7,9 @@
 //!                                               |
 //!                          batch: [CLS] A [SEP] B [SEP], masked = f(seed, epoch, position)
 //! ```
-//! Every random choice is drawn from a Philox stream that is named by what it is for, the epoch and the position of the
-//! instance in the epoch. So a cursor (epoch, position) is all that a run needs to go on exactly where it stopped, and
-//! neither threads nor batch sizes change what an instance looks like.
+//! Every random choice is drawn from a Philox stream that is keyed by its purpose, the epoch and the position of the instance
+//! in the epoch. So a run resumes exactly from a cursor (epoch, position), and instances depend neither on threads nor on
+//! batch sizes.
 //!
 //! Source: Lan et al. 2020, section 3.1 (SOP) and 4.1 (masking), and the released data script, whose defects are
 //! repaired by default ([`settings`]).

@@ -1,11 +1,11 @@
-//! Batches made ahead of time on a thread of their own.
+//! Batch prefetch on a background thread.
 //!
 //! ```text
 //! fill(&mut batch):   worker --filled--> swap with the caller's batch --spare--> worker
 //! ```
-//! A fixed number of batches goes round, so nothing is allocated once they are warm, and the worker is never more than
-//! `ahead` batches in front. It runs the same [`Sampler`] in the same order, so the batches are those that the sampler
-//! would give. Dropping the `Prefetch` ends the thread and waits for it: at most for the batch in the making.
+//! A fixed number of batches circulates, so nothing is allocated after the first rounds, and the worker is at most `ahead`
+//! batches ahead. It runs the same [`Sampler`], so the batches are the same. Dropping the `Prefetch` stops the thread and
+//! waits for it, at most for one batch.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use super::batch::{Batch, Cursor};
 use super::error::DataError;
 use super::sampler::Sampler;
 
-/// A [`Sampler`] that works ahead.
+/// A [`Sampler`] with prefetch.
 #[derive(Debug)]
 pub struct Prefetch {
     cursor: Cursor,
@@ -25,18 +25,17 @@ pub struct Prefetch {
 enum Inner {
     Here(Box<Sampler>),
     Thread {
-        /// `None` while dropping: a closed channel is what ends the worker.
+        /// `None` while dropping: a closed channel stops the worker.
         channels: Option<(Receiver<Batch>, SyncSender<Batch>)>,
         worker: Option<JoinHandle<()>>,
     },
 }
 
 impl Prefetch {
-    /// Makes batches from where `sampler` is, up to `ahead` of them before they are asked for; 0 makes them on the
-    /// calling thread.
+    /// Prefetches up to `ahead` batches from the cursor of `sampler` on; 0 fills them on the calling thread.
     ///
     /// # Errors
-    /// [`DataError::Thread`] if the system gives no thread.
+    /// [`DataError::Thread`] if the thread cannot be started.
     pub fn new(sampler: Sampler, ahead: usize) -> Result<Self, DataError> {
         let cursor = sampler.cursor();
         if ahead == 0 {
@@ -61,8 +60,7 @@ impl Prefetch {
         Ok(Self { cursor, inner: Inner::Thread { channels: Some((to_take, spare)), worker: Some(worker) } })
     }
 
-    /// Replaces the contents of `batch` by the next batch. Its buffers go to the worker in exchange, so give the same
-    /// batch each time.
+    /// Replaces `batch` by the next batch. Its buffers go to the worker, so pass the same batch each time.
     pub fn fill(&mut self, batch: &mut Batch) {
         match &mut self.inner {
             Inner::Here(sampler) => sampler.fill(batch),
@@ -71,7 +69,7 @@ impl Prefetch {
                 match to_take.recv() {
                     Ok(next) => {
                         let used = std::mem::replace(batch, next);
-                        // A worker that is gone is noticed at the next `recv`, with what it has to say.
+                        // A worker that panicked is joined at the next `recv`.
                         let _ = spare.send(used);
                     }
                     Err(_) => match worker.take().expect("joined once").join() {
@@ -84,7 +82,7 @@ impl Prefetch {
         self.cursor = batch.next;
     }
 
-    /// Where the next batch begins that [`fill`](Self::fill) will give, however far the worker is.
+    /// Cursor of the next batch of [`fill`](Self::fill), independent of the worker's.
     pub fn cursor(&self) -> Cursor {
         self.cursor
     }
@@ -95,7 +93,7 @@ impl Drop for Prefetch {
         if let Inner::Thread { channels, worker } = &mut self.inner {
             drop(channels.take());
             if let Some(worker) = worker.take() {
-                // Its panic, if any, was or will be reported by `fill`; a second one here would abort.
+                // `fill` reports a panic of the worker; a second panic here would abort.
                 let _ = worker.join();
             }
         }

@@ -1,11 +1,10 @@
-//! The endless, resumable run of training batches.
+//! Endless, resumable stream of training batches.
 //!
-//! Epoch after epoch the instances are planned, shuffled and cut to the token budget in order. Every batch depends on
-//! (seed, settings, shards, cursor) alone: a [`Sampler`] put at a cursor gives the batches that one which arrived there
-//! would give. A batch never crosses the end of an epoch.
+//! For each epoch, the instances are planned, shuffled and cut to the token budget. A batch depends on (seed, settings,
+//! shards, cursor) alone and never crosses the end of an epoch.
 //!
-//! Memory: 16 bytes an instance. The table of the next epoch takes the place of the last one; it is given a quarter more
-//! room than the first needs, so that epochs of different size do not allocate.
+//! Memory: 16 bytes an instance. All epochs share one table, with a quarter more capacity than the first needs, so that
+//! epochs of different size do not allocate.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use super::settings::DataSettings;
 use super::shards::Shards;
 use super::vocabulary::Vocabulary;
 
-/// Gives the batches of one side of the split.
+/// Sampler of one side of the split.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     assembler: Assembler,
@@ -30,7 +29,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler at the beginning of epoch 0.
+    /// A sampler at the start of epoch 0.
     ///
     /// # Errors
     /// [`DataError::Setting`] if a setting is out of range; [`DataError::NoInstances`] if `shards` cannot give a single
@@ -54,11 +53,10 @@ impl Sampler {
         Ok(Self { assembler, seed, table, planned: 0, counts, cursor: Cursor::default() })
     }
 
-    /// Goes to `cursor`, as [`cursor`](Self::cursor) or [`Batch::next`] gave it.
+    /// Moves to `cursor`, from [`cursor`](Self::cursor) or [`Batch::next`].
     ///
     /// # Errors
-    /// [`DataError::Setting`] if that epoch has no such instance: the data or the settings are not those of the run that
-    /// made the cursor.
+    /// [`DataError::Setting`] if that epoch has no such instance: the data or the settings have changed.
     pub fn seek(&mut self, cursor: Cursor) -> Result<(), DataError> {
         self.plan(cursor.epoch);
         if cursor.index as usize >= self.table.len() {
@@ -73,17 +71,17 @@ impl Sampler {
         Ok(())
     }
 
-    /// Where the next batch begins.
+    /// Cursor of the next batch.
     pub fn cursor(&self) -> Cursor {
         self.cursor
     }
 
-    /// Instances in the epoch that was planned last.
+    /// Instances of the epoch planned last.
     pub fn instances(&self) -> usize {
         self.table.len()
     }
 
-    /// What planning that epoch has met.
+    /// Counts of planning that epoch.
     pub fn plan_counts(&self) -> PlanCounts {
         self.counts
     }
@@ -107,7 +105,7 @@ impl Sampler {
     pub fn fill(&mut self, batch: &mut Batch) {
         self.plan(self.cursor.epoch);
         let limits = self.assembler.settings().batch.clone();
-        // No number but 0 is a multiple of 0, and no batch ends at 0.
+        // Only 0 is a multiple of 0, and no batch ends at 0.
         let is_boundary = |index: u32| (index as usize).is_multiple_of(limits.sequences_per_step);
         batch.clear();
         batch.start = self.cursor;
@@ -129,7 +127,7 @@ impl Sampler {
         batch.next = self.cursor;
     }
 
-    /// Makes every batch one sequence, for looking at single ones.
+    /// Limits batches to one sequence.
     pub(super) fn limit_to_one_sequence(&mut self) {
         self.assembler.limit_to_one_sequence();
     }

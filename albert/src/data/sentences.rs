@@ -1,14 +1,14 @@
-//! Sentences out of running text, by rule.
+//! Rule-based sentence splitter.
 //!
-//! A sentence ends after a run of `.`, `!`, `?` or `…` and any closing quotes or brackets that follow it, where
-//! 1. white space comes next, and
-//! 2. what comes after it, past opening quotes and brackets, is not a lower-case letter, and
-//! 3. if the run is a single `.`, the word before it is neither a known abbreviation (`Mr.`, `e.g.`, `vol.`) nor a single
-//!    letter other than `I` (an initial, `J. Austen`).
+//! A sentence ends after a run of `.`, `!`, `?` or `…` and its closing quotes or brackets, if
+//! 1. white space follows, and
+//! 2. the next character, except opening quotes and brackets, is not a lower-case letter, and
+//! 3. for a single `.`, the word before it is neither an abbreviation (`Mr.`, `e.g.`, `vol.`) nor a single letter other than
+//!    `I` (an initial, `J. Austen`).
 //!
-//! The full-width marks `。`, `！` and `？` end a sentence wherever they stand. One pass, no allocation but for the word
-//! that is compared with the list. Limits: the abbreviations are English; `etc.` and `Inc.` never end a sentence, so two
-//! sentences may stay together, which hurts less than one that is torn apart.
+//! The full-width marks `。`, `！` and `？` always end a sentence. One pass, without allocation except for the word that is
+//! compared with the list. Limits: the abbreviations are English; `etc.` and `Inc.` never end a sentence, because two joined
+//! sentences do less harm than a cut one.
 
 /// Words whose full stop does not end a sentence, lower-case, without that full stop.
 const ABBREVIATIONS: &[&str] = &[

@@ -1,34 +1,33 @@
-//! Every number of the data path as a named setting, with the released value as default.
+//! Settings of the data path, with the released values as defaults.
 //!
-//! Sources: `create_pretraining_data.py` of the released ALBERT code ("released"), Lan et al. 2020 ("paper"). Where the
-//! released code has a defect, the default is the repaired behavior and one setting brings the original back;
-//! [`DataSettings::released`] sets them all. Unknown keys are rejected.
+//! Sources: `create_pretraining_data.py` of the released ALBERT code ("released"), Lan et al. 2020 ("paper"). Defects of the
+//! released code are repaired by default, and a setting restores each; [`DataSettings::released`] sets them all. Unknown keys
+//! are rejected.
 
 use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
 
-/// How documents and sentences are laid out in the input files.
+/// Layout of documents and sentences in the input files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextLayout {
     /// One sentence a line, blank lines between documents (the released format).
     Sentences,
-    /// Running text: lines of a paragraph belong together, a blank line ends the paragraph; see
-    /// [`split_sentences`](super::sentences::split_sentences) for how a paragraph is cut.
+    /// Running text: a blank line ends a paragraph, which
+    /// [`split_sentences`](super::sentences::split_sentences) cuts.
     Paragraphs,
 }
 
-/// How the corpus is read and cut into sentences.
+/// Settings of reading a corpus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorpusSettings {
     /// Layout of the text files.
     pub layout: TextLayout,
-    /// How many blank lines in a row end a document in the layout `paragraphs`; the end of a file always does. Ignored
-    /// for `sentences`, where one blank line does.
+    /// Consecutive blank lines that end a document in the layout `paragraphs`. Ignored for `sentences`, where one ends it.
     pub blank_lines_between_documents: usize,
-    /// Replace invalid UTF-8 by U+FFFD and count it, instead of stopping with an error.
+    /// Replace invalid UTF-8 by U+FFFD and count it, instead of an error.
     pub lossy: bool,
     /// A sentence of more tokens is cut at word starts into pieces of about equal length; each counts as a sentence.
     /// The released code instead loses all but `max_sequence_length` tokens of it. For text of long lines, half of
@@ -50,13 +49,13 @@ impl Default for CorpusSettings {
     }
 }
 
-/// Which documents are held out from training.
+/// Settings of the held-out split.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SplitSettings {
-    /// Share of the documents that is held out, 0 to 0.5. The released code evaluates on its training file.
+    /// Share of held-out documents, 0 to 0.5. The released code evaluates on its training file.
     pub held_out: f64,
-    /// Seed of the choice.
+    /// Seed.
     pub seed: u64,
 }
 
@@ -66,7 +65,7 @@ impl Default for SplitSettings {
     }
 }
 
-/// What the second segment is for.
+/// Sentence-level objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Objective {
@@ -79,21 +78,21 @@ pub enum Objective {
     None,
 }
 
-/// What becomes of a chunk that holds a single sentence, and so gives no pair.
+/// Treatment of a chunk of a single sentence, which is no pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoneSentence {
-    /// A chunk goes on until it holds two sentences; a single sentence left over at the end of a document is dropped
-    /// and counted. One-sentence documents then give nothing.
+    /// A chunk grows to two sentences; a single sentence at the end of a document is dropped and counted. One-sentence
+    /// documents have no instance.
     Skip,
-    /// The sentence is cut in two at a random word start, and the halves are the pair.
+    /// The sentence is cut at a random word start, and the halves are the pair.
     Split,
-    /// The released behavior: B comes from a random other document with label 1, even under SOP. It makes label 1 more
-    /// frequent than one half and lets the topic give the label away (google-research/albert 234).
+    /// The released behavior: B comes from a random other document with label 1, even under SOP. Label 1 is then more
+    /// frequent than one half, and the topic reveals the label (google-research/albert 234).
     RandomDocument,
 }
 
-/// How sentences become instances.
+/// Settings of instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstanceSettings {
@@ -103,9 +102,9 @@ pub struct InstanceSettings {
     pub objective: Objective,
     /// Probability of a shorter target length, drawn uniformly from 2 to the longest. Released: 0.1.
     pub short_sequence_probability: f64,
-    /// Draw the target length once for all of a document, as released, instead of for every instance.
+    /// Draw the target length once a document, as released, instead of once an instance.
     pub target_length_once_per_document: bool,
-    /// What becomes of a chunk of one sentence.
+    /// Treatment of a chunk of one sentence.
     pub lone_sentence: LoneSentence,
 }
 
@@ -125,7 +124,7 @@ impl Default for InstanceSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaskingSettings {
-    /// Share of a sequence's tokens (specials counted) that is predicted. Released `masked_lm_prob`: 0.15.
+    /// Share of predicted tokens of a sequence (specials counted). Released `masked_lm_prob`: 0.15.
     pub probability: f64,
     /// Cap on predictions a sequence. Released `max_predictions_per_seq`: 20, which is 3.9 % of 512 tokens; 77 gives the
     /// 15 % that the paper speaks of.
@@ -136,12 +135,11 @@ pub struct MaskingSettings {
     pub favor_shorter_ngram: bool,
     /// Spans are made of whole words. False: every piece is its own word.
     pub whole_word: bool,
-    /// A span may run over the `[SEP]` between the segments (which itself is never masked), as released. A word never
-    /// does.
+    /// A span may cross the `[SEP]` between the segments (which is never masked), as released. A word never does.
     pub spans_cross_separator: bool,
     /// Probability that a chosen piece becomes `[MASK]`. Released: 0.8.
     pub mask_probability: f64,
-    /// Probability that a chosen piece stays as it is; the rest becomes a random piece. Released: 0.1.
+    /// Probability that a chosen piece is kept; the rest becomes a random piece. Released: 0.1.
     pub keep_probability: f64,
     /// Random pieces may be `<pad>`, `<unk>`, `[CLS]`, `[SEP]` or `[MASK]`, as released.
     pub random_includes_specials: bool,
@@ -163,7 +161,7 @@ impl Default for MaskingSettings {
     }
 }
 
-/// The budget that a batch is cut to.
+/// Batch budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BatchSettings {
@@ -171,8 +169,8 @@ pub struct BatchSettings {
     pub max_tokens: usize,
     /// Most sequences in a batch.
     pub max_sequences: usize,
-    /// Sequences that one optimizer step takes: no batch crosses a multiple of it, so that accumulated batches add up to
-    /// exactly this many. 0: every batch is a step of its own.
+    /// Sequences of an optimizer step: no batch crosses a multiple of it, so that accumulated batches have exactly this many.
+    /// 0: every batch is a step.
     pub sequences_per_step: usize,
 }
 
@@ -182,11 +180,11 @@ impl Default for BatchSettings {
     }
 }
 
-/// The evaluation on held-out documents.
+/// Settings of the evaluation on held-out documents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluationSettings {
-    /// Seed of instances and masks; fixed, so that every evaluation sees the same.
+    /// Seed of instances and masks; fixed, so that evaluations are comparable.
     pub seed: u64,
     /// Most sequences; 0: all. Released: 100 batches of 64.
     pub max_sequences: usize,
@@ -198,7 +196,7 @@ impl Default for EvaluationSettings {
     }
 }
 
-/// Everything that decides what a training run sees, given shards and a seed.
+/// All settings that determine the batches of a run, given shards and a seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSettings {
@@ -213,8 +211,8 @@ pub struct DataSettings {
 }
 
 impl DataSettings {
-    /// The released code's behavior with its defects: negatives from other documents for single sentences, one target
-    /// length a document, random pieces that include the special ones.
+    /// The released behavior with its defects: negatives from other documents for single sentences, one target length a
+    /// document, random pieces that include special ones.
     pub fn released() -> Self {
         let mut settings = Self::default();
         settings.instances.lone_sentence = LoneSentence::RandomDocument;
@@ -239,7 +237,7 @@ impl DataSettings {
             format!("{longest} (max_sequence_length) to 2^30"),
         )?;
         check((1..=1 << 24).contains(&max_sequences), "max_sequences", max_sequences, "1 to 2^24")?;
-        // All batches of a step are drawn before the first is run, so there is room for all of them.
+        // All batches of a step are drawn before the first is run.
         check(sequences_per_step <= 1 << 20, "sequences_per_step", sequences_per_step, "0 to 2^20")
     }
 }
@@ -279,7 +277,7 @@ impl InstanceSettings {
         check_probability("short_sequence_probability", self.short_sequence_probability)
     }
 
-    /// Tokens that are left for text beside `[CLS]` and `[SEP]`.
+    /// Tokens of text, without `[CLS]` and `[SEP]`.
     pub(super) fn text_tokens(&self) -> usize {
         self.max_sequence_length - self.special_tokens()
     }
@@ -309,7 +307,7 @@ impl MaskingSettings {
         check(self.max_predictions >= 1, "max_predictions", self.max_predictions, "at least 1")
     }
 
-    /// How many pieces of a sequence of `tokens` tokens (specials counted) are predicted:
+    /// Predicted pieces of a sequence of `tokens` tokens (specials counted):
     /// `min(max_predictions, max(1, round(tokens * probability)))`, halves rounded to even as Python does.
     pub fn predictions(&self, tokens: usize) -> usize {
         self.share(tokens).min(self.max_predictions)

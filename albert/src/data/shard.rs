@@ -8,9 +8,9 @@
 //!  24  vocabulary size  u64      64  hash of what follows    document sources  documents x u32
 //!  32  documents        u64      72  hash of bytes 0..72     document hashes   documents x u64
 //! ```
-//! All little-endian; ids are u16 if the vocabulary has at most 65,536 pieces. The header's own hash tells a damaged
-//! header from a damaged body, and its counts give the size that the file must have, so that a file cut short is told
-//! from one that was changed. Opening reads every byte once (about 8 GB/s from memory); nothing is copied, the file is mapped.
+//! All little-endian; ids are u16 if the vocabulary has at most 65,536 pieces. The header has its own hash, which separates
+//! a damaged header from a damaged body, and its counts determine the file size, which separates a file cut short from a
+//! changed one. Opening reads every byte once (about 8 GB/s from memory); the file is mapped, not copied.
 //!
 //! Limits: 2^32 - 1 tokens a shard; little-endian machines.
 
@@ -33,7 +33,7 @@ pub const VERSION: u32 = 1;
 /// Bytes before the first section.
 pub const HEADER_BYTES: usize = 80;
 
-/// What the header says.
+/// Header of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardHeader {
     /// 2 or 4.
@@ -86,7 +86,7 @@ impl ShardHeader {
             return Err("not a shard: it does not begin with ALBSHARD".into());
         }
         if half(8) != VERSION {
-            return Err(format!("shard version {}, and this program reads version {VERSION}", half(8)));
+            return Err(format!("shard version {}; expected {VERSION}", half(8)));
         }
         if word(72) != hash64(&bytes[..72]) {
             return Err("its header is damaged".into());
@@ -103,7 +103,7 @@ impl ShardHeader {
         };
         let counts_fit = [header.documents, header.sentences, header.tokens].iter().all(|&n| n < u64::from(u32::MAX));
         if !counts_fit || !matches!(header.id_bytes, 2 | 4) || header.side > 1 {
-            return Err("its header holds impossible counts".into());
+            return Err("its header has impossible counts".into());
         }
         Ok(header)
     }
@@ -120,7 +120,7 @@ impl ShardHeader {
             ids: section(self.tokens * u64::from(self.id_bytes)),
             sentence_starts: section((self.sentences + 1) * 4),
             document_starts: section((self.documents + 1) * 4),
-            sources: section(self.documents * 4),
+            _sources: section(self.documents * 4),
             hashes: section(self.documents * 8),
             end,
         }
@@ -133,7 +133,7 @@ struct Sections {
     ids: Range<usize>,
     sentence_starts: Range<usize>,
     document_starts: Range<usize>,
-    sources: Range<usize>,
+    _sources: Range<usize>,
     hashes: Range<usize>,
     end: usize,
 }
@@ -177,7 +177,7 @@ impl Shard {
                 self.header.content_hash
             ));
         }
-        // What follows holds for every file that the writer made; it keeps a forged one from causing a panic later.
+        // True for every file of the writer; a forged one must not cause a panic later.
         let rises = |starts: &[u32], last: u64| {
             starts[0] == 0 && u64::from(starts[starts.len() - 1]) == last && starts.is_sorted_by(|a, b| a < b)
         };
@@ -189,12 +189,12 @@ impl Shard {
             Ids::U32(ids) => ids.iter().copied().max().map(u64::from),
         };
         if largest.is_some_and(|id| id >= self.header.vocab_size) {
-            return Err("it holds ids beyond its vocabulary".into());
+            return Err("it has ids beyond its vocabulary".into());
         }
         Ok(())
     }
 
-    /// Fails unless the shard was made with `vocabulary` for `side`.
+    /// Checks that the shard was built with `vocabulary` for `side`.
     ///
     /// # Errors
     /// [`DataError::OtherTokenizer`], or [`DataError::Damaged`] for a shard of the other side.
@@ -241,18 +241,13 @@ impl Shard {
         bytemuck::cast_slice(&self.bytes[self.sections.document_starts.clone()])
     }
 
-    /// Index of each document's source in the data index.
-    pub fn document_sources(&self) -> &[u32] {
-        bytemuck::cast_slice(&self.bytes[self.sections.sources.clone()])
-    }
-
     /// Content hash of each document.
     pub fn document_hashes(&self) -> &[u64] {
         bytemuck::cast_slice(&self.bytes[self.sections.hashes.clone()])
     }
 }
 
-/// Token ids as they lie in the file.
+/// Token ids of a shard.
 #[derive(Clone, Copy, Debug)]
 pub enum Ids<'a> {
     /// Vocabularies of at most 65,536 pieces.

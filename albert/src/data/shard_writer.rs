@@ -1,8 +1,7 @@
-//! Collects documents and writes them as a shard, whole or not at all.
+//! Shard writer.
 //!
-//! A finished shard is written by [`engine::io::write_atomically`] under a name that carries the hash of its contents:
-//! after a crash or on a full disk there is the whole file or none, and a second build in the same directory never
-//! overwrites what a present index refers to.
+//! A shard is written by [`engine::io::write_atomically`] under a name that contains the hash of its contents: a crash or a
+//! full disk leaves the whole file or none, and another build in the same folder never overwrites the shards of an index.
 //!
 //! Memory: the shard until it is written, 2 or 4 bytes a token, 4 a sentence and 16 a document.
 
@@ -17,7 +16,7 @@ use super::shard::{HEADER_BYTES, ShardHeader};
 use super::split::Side;
 use super::vocabulary::Vocabulary;
 
-/// A shard as the index lists it.
+/// A shard in the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardEntry {
@@ -35,7 +34,7 @@ pub struct ShardEntry {
     pub hash: String,
 }
 
-/// Ids at the width at which they are stored.
+/// Ids at their stored width.
 enum Ids {
     U16(Vec<u16>),
     U32(Vec<u32>),
@@ -78,7 +77,7 @@ impl ShardWriter {
         }
     }
 
-    /// Tokens collected.
+    /// Tokens so far.
     pub(super) fn tokens(&self) -> u64 {
         self.header.tokens
     }
@@ -105,7 +104,7 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Writes the file; `None` if no document came.
+    /// Writes the file; `None` without a document.
     pub(super) fn finish(mut self) -> Result<Option<ShardEntry>, DataError> {
         if self.header.documents == 0 {
             return Ok(None);
@@ -139,7 +138,7 @@ impl ShardWriter {
     }
 }
 
-/// Whether `name` is one that [`ShardWriter`] gives.
+/// Whether `name` is a name of [`ShardWriter`].
 pub(super) fn is_shard_name(name: &str) -> bool {
     let digits = |part: Option<&str>, len, radix| {
         part.is_some_and(|p| p.len() == len && p.chars().all(|c| c.is_digit(radix) && !c.is_uppercase()))

@@ -1,4 +1,4 @@
-//! The shards of one side of the split, seen as one run of documents and sentences.
+//! The shards of one side of the split as one sequence of documents and sentences.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::error::DataError;
 use super::shard::Shard;
 use super::split::Side;
 
-/// All documents of one side; sentences and documents are numbered through.
+/// All documents of one side, with consecutive numbers for sentences and documents.
 #[derive(Debug)]
 pub struct Shards {
     side: Side,
@@ -18,7 +18,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// The union of `shards`, in order.
+    /// Concatenation of `shards`.
     ///
     /// # Errors
     /// [`DataError::Setting`] if they hold 2^32 sentences or more.
@@ -37,7 +37,7 @@ impl Shards {
         Ok(Self { side, shards, sentence_bases, document_bases, tokens })
     }
 
-    /// Which side of the split this is.
+    /// Side of the split.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -47,7 +47,7 @@ impl Shards {
         &self.shards
     }
 
-    /// The error of settings under which these documents give no instance.
+    /// Error of settings under which these documents have no instance.
     pub(super) fn no_instances(&self) -> DataError {
         let reason = match self.documents() {
             0 => "it has no document; raise held_out or add documents".into(),
@@ -82,8 +82,8 @@ impl Shards {
         base + starts[local]..base + starts[local + 1]
     }
 
-    /// The documents one after another, each as the number of its first sentence and the running token counts at the
-    /// bounds of its sentences (one more than it has sentences).
+    /// The documents in order, each as the number of its first sentence and the token bounds of its sentences (one more than
+    /// sentences).
     pub fn walk(&self) -> impl Iterator<Item = (u32, &[u32])> {
         self.shards.iter().zip(&self.sentence_bases).flat_map(|(shard, &base)| {
             let sentences = shard.sentence_starts();
@@ -99,7 +99,7 @@ impl Shards {
         self.locate(first, count).1.len()
     }
 
-    /// Appends the tokens of `count` sentences from `first`, all of one document, less `skip` tokens at the front and
+    /// Appends the tokens of `count` sentences from `first`, all of one document, without `skip` tokens at the start and
     /// `drop` at the end.
     pub fn append(&self, first: u32, count: usize, skip: usize, drop: usize, out: &mut Vec<u32>) {
         let (shard, range) = self.locate(first, count);
@@ -117,7 +117,7 @@ impl Shards {
         shard.ids().get(range.start + at)
     }
 
-    /// The shard that holds `count` sentences from `first`, and their tokens in it.
+    /// The shard of `count` sentences from `first`, and their tokens in it.
     fn locate(&self, first: u32, count: usize) -> (&Shard, Range<usize>) {
         let at = holder(&self.sentence_bases, first);
         let starts = self.shards[at].sentence_starts();
@@ -126,7 +126,7 @@ impl Shards {
     }
 }
 
-/// Index of the shard that holds item `item`, given where the shards begin.
+/// Index of the shard of `item`, given the first item of each shard.
 fn holder(bases: &[u32], item: u32) -> usize {
     bases.partition_point(|&base| base <= item) - 1
 }

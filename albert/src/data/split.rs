@@ -1,11 +1,11 @@
-//! Train or held out, document by document.
+//! Assignment of documents to the training or the held-out side.
 //!
-//! Held-out document number k is drawn from the documents `[k / f, (k + 1) / f)` in corpus order, f being the share: one
-//! in every ten consecutive documents for f = 0.1. So every contiguous region of the corpus, be it a file or one of the
-//! sources mixed in a file, gives its share to within one document, and one pass over the corpus is enough.
+//! Held-out document number k is drawn from the documents `[k / f, (k + 1) / f)` in corpus order, for the share f: one in ten
+//! consecutive documents for f = 0.1. So every contiguous region of the corpus contributes its share to within one document,
+//! in one pass.
 //!
 //! Copies of a document (equal up to case, punctuation and white space) follow the first one and are not counted, so no
-//! document is on both sides. Limit: documents that share only a part of their text are different documents.
+//! document is on both sides. Limits: documents that share a part of their text are different documents.
 
 use std::collections::HashMap;
 
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::SplitSettings;
 
-/// First word of the stream names that the split draws from.
+/// First word of the keys of the random streams.
 const PURPOSE: u32 = u32::from_be_bytes(*b"dSPL");
 
 /// A side of the split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// Seen in training.
+    /// Used for training.
     Train,
-    /// Kept for evaluation.
+    /// Used for evaluation.
     HeldOut,
 }
 
@@ -46,7 +46,7 @@ pub struct Splitter {
     settings: SplitSettings,
     /// Sides of the documents seen, by content hash.
     seen: HashMap<u64, Side>,
-    /// First document after the present block, and the one chosen from it.
+    /// First document after this block, and the chosen document.
     block_end: u64,
     chosen: u64,
     blocks: u64,
@@ -85,12 +85,12 @@ impl Splitter {
         side
     }
 
-    /// Documents seen that were copies of an earlier one.
+    /// Copies of earlier documents.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Different documents seen.
+    /// Distinct documents.
     pub fn distinct(&self) -> u64 {
         self.seen.len() as u64
     }

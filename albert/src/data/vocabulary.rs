@@ -1,4 +1,4 @@
-//! What the data path must know of a tokenizer: a plain value, so that masking and shards depend on no tokenizer code.
+//! Properties of a tokenizer that the data path uses.
 
 use std::hash::Hasher as _;
 
@@ -18,12 +18,11 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// A vocabulary of `word_start.len()` pieces: `word_start[id]` says whether piece `id` begins a word. `content` is
-    /// what makes two tokenizers the same, such as the bytes of the tokenizer file; it goes into the fingerprint together
-    /// with everything else.
+    /// A vocabulary of `word_start.len()` pieces: `word_start[id]` is whether piece `id` starts a word. `content` identifies
+    /// the tokenizer, such as the bytes of its file; the fingerprint covers it and everything else.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if a special id is not below the vocabulary size, or if nothing but specials is there.
+    /// [`DataError::Setting`] if a special id is not below the vocabulary size, or if all pieces are special.
     pub fn new(word_start: Vec<bool>, specials: SpecialIds, content: &[u8]) -> Result<Self, DataError> {
         let SpecialIds { pad, unk, cls, sep, mask } = specials;
         let mut sorted_specials = vec![pad, unk, cls, sep, mask];
@@ -46,10 +45,10 @@ impl Vocabulary {
         Ok(Self { word_start, specials, sorted_specials, fingerprint: hash.finish() })
     }
 
-    /// What the data path must know of `tokenizer`.
+    /// The vocabulary of `tokenizer`.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if its vocabulary has nothing but special pieces.
+    /// [`DataError::Setting`] if all its pieces are special.
     pub fn of(tokenizer: &Tokenizer) -> Result<Self, DataError> {
         let word_start = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.is_word_start(id)).collect();
         Self::new(word_start, tokenizer.specials(), tokenizer.to_json()?.as_bytes())

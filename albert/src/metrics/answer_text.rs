@@ -1,20 +1,20 @@
-//! Answers of SQuAD as its official evaluation compares them.
+//! Normalization of answers in the official SQuAD evaluation.
 //!
 //! ```text
 //! "The  U.S.A.'s — a café"  ->  "usas — café"
 //! ```
 //!
-//! In this order: lower case; ASCII punctuation is deleted; the words a, an and the become a space; white space is
-//! collapsed. A word is a run of letters and numbers (of any script) and `_`, as Python's `re` has it: a combining
-//! mark ends one. White space is Python's, which has U+001C to U+001F beside Unicode's.
+//! In this order: lower case; ASCII punctuation is deleted; the words a, an and the become a space; white space is collapsed.
+//! As in Python's `re`, a word is a run of letters and numbers (of any script) and `_`; a combining mark ends it. White space
+//! is Python's: Unicode's and U+001C to U+001F.
 //!
-//! Source: Rajpurkar et al. 2016. Limits: lower case is that of the standard library's version of Unicode.
+//! Source: Rajpurkar et al. 2016. Limits: lower case by the standard library's version of Unicode.
 
 use std::collections::HashMap;
 
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
-/// An answer as it is compared.
+/// The normalized answer.
 pub fn normalize_answer(answer: &str) -> String {
     let mut text = answer.to_lowercase();
     text.retain(|c| !c.is_ascii_punctuation());
@@ -29,7 +29,7 @@ pub fn normalize_answer(answer: &str) -> String {
     normal
 }
 
-/// Words that are articles, as spaces.
+/// Replaces articles by spaces.
 fn without_articles(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

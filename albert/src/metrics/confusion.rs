@@ -1,4 +1,4 @@
-//! How often which class was taken for which, and what follows from it.
+//! Confusion counts and their metrics.
 //!
 //! ```text
 //!                 predicted
@@ -8,9 +8,9 @@
 //!             2   1   0   6        accuracy = Σ C[k][k] / n
 //! ```
 //!
-//! Matthews' coefficient for any number of classes is R_K of Gorodkin 2004, with c the diagonal's sum, t the rows'
-//! sums and p the columns': (c·n - t·p) / √((n² - p·p)·(n² - t·t)); of two classes it is the classical one. A figure
-//! whose denominator is 0 is 0. Expressions are ordered as in scikit-learn, whose digits come out (`golden_tests`).
+//! Matthews' coefficient for any number of classes is R_K of Gorodkin 2004: (c·n - t·p) / √((n² - p·p)·(n² - t·t)), with the
+//! diagonal sum c, the row sums t and the column sums p; for two classes it is the classical one. Quotients with a zero
+//! denominator are 0. Expressions are ordered as in scikit-learn, with equal digits (`golden_tests`).
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 
 use super::pairwise_sum;
 
-/// A pair of classes that occurs, with its count.
+/// Count of a pair of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PairCount {
-    /// The right class.
+    /// True class.
     pub truth: u32,
-    /// The predicted class.
+    /// Predicted class.
     pub predicted: u32,
     /// Examples.
     pub count: u64,
@@ -45,7 +45,7 @@ pub struct Confusion {
 }
 
 impl Confusion {
-    /// Nothing counted yet.
+    /// Empty counts.
     pub fn new(classes: usize) -> Self {
         Self { pairs: BTreeMap::new(), truths: vec![0; classes], predictions: vec![0; classes], correct: 0, total: 0 }
     }
@@ -67,13 +67,13 @@ impl Confusion {
         self.truths.len()
     }
 
-    /// How often `truth` was taken for `prediction`.
+    /// Examples of `truth` with the prediction `prediction`.
     pub fn count(&self, truth: usize, prediction: usize) -> u64 {
         let pair = u32::try_from(truth).ok().zip(u32::try_from(prediction).ok());
         pair.and_then(|pair| self.pairs.get(&pair)).copied().unwrap_or(0)
     }
 
-    /// The pairs that occur, by truth and then by prediction.
+    /// Pairs that occur, by truth and then by prediction.
     pub fn outcomes(&self) -> impl Iterator<Item = PairCount> {
         self.pairs.iter().map(|(&(truth, predicted), &count)| PairCount { truth, predicted, count })
     }
@@ -88,27 +88,27 @@ impl Confusion {
         self.truths[class]
     }
 
-    /// Examples that were taken for a class.
+    /// Examples predicted as a class.
     pub fn predictions(&self, class: usize) -> u64 {
         self.predictions[class]
     }
 
-    /// Examples that were right.
+    /// Right examples.
     pub fn correct(&self) -> u64 {
         self.correct
     }
 
-    /// Share of examples that were right.
+    /// Share of right examples.
     pub fn accuracy(&self) -> f64 {
         ratio(self.correct(), self.total())
     }
 
-    /// Share of what was taken for a class that is of it.
+    /// Share of right examples among those predicted as a class.
     pub fn precision(&self, class: usize) -> f64 {
         ratio(self.count(class, class), self.predictions(class))
     }
 
-    /// Share of what is of a class that was taken for it.
+    /// Share of right examples among those of a class.
     pub fn recall(&self, class: usize) -> f64 {
         ratio(self.count(class, class), self.truths(class))
     }
@@ -118,7 +118,7 @@ impl Confusion {
         ratio(2 * self.count(class, class), self.truths(class) + self.predictions(class))
     }
 
-    /// Mean of the F1 of all classes that are true or predicted at least once.
+    /// Mean F1 of all classes that occur as truth or prediction.
     pub fn macro_f1(&self) -> f64 {
         let is_seen = |&class: &usize| self.truths(class) + self.predictions(class) > 0;
         let scores: Vec<f64> = (0..self.classes()).filter(is_seen).map(|class| self.f1(class)).collect();
@@ -127,7 +127,7 @@ impl Confusion {
 
     /// Matthews' correlation coefficient.
     pub fn matthews(&self) -> f64 {
-        // Whole numbers: exact in f64 as long as n² is below 2^53, that is for 94 million examples.
+        // Integers, exact in f64 while n² is below 2^53: 94 million examples.
         let n = self.total() as f64;
         let truths: Vec<f64> = self.truths.iter().map(|&count| count as f64).collect();
         let predictions: Vec<f64> = self.predictions.iter().map(|&count| count as f64).collect();
@@ -140,7 +140,7 @@ impl Confusion {
     }
 }
 
-/// a / b, or 0 where b is.
+/// a / b, or 0 for b = 0.
 pub(super) fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }

@@ -2,16 +2,15 @@
 //!
 //! ```text
 //! Pearson    r = Σ (x-x̄)(y-ȳ) / √(Σ (x-x̄)² · Σ (y-ȳ)²)
-//! Spearman   Pearson of the ranks; values that are equal share the mean of their ranks
+//! Spearman   Pearson of the ranks; equal values have the mean of their ranks
 //! ```
 //!
-//! Sums carry their rounding error along (Neumaier 1974), and ranks are whole numbers, so that r is right to 2 ulp
-//! (of r, or of 1 where the numerator cancels) in any order. SciPy's last digits depend on the order in which its
-//! BLAS adds; they differ from these by its own error (`golden_tests` says by how much).
+//! Sums are compensated (Neumaier 1974), so r is correct to 2 ulp (of r, or of 1 if the numerator cancels) in any order.
+//! SciPy's last digits depend on the summation order of its BLAS and differ by its own error (bounds in `golden_tests`).
 //!
-//! Undefined, hence `None`: fewer than two values, or values that are all the same.
+//! `None`, as undefined: fewer than two values, or constant values.
 
-/// A sum with its rounding error beside it.
+/// Compensated sum.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     sum: f64,
@@ -37,7 +36,7 @@ impl Sum {
     }
 }
 
-/// The mean as a pair whose sum it is to twice the digits of f64.
+/// The mean in twice the precision of f64, as a pair of summands.
 fn mean(values: &[f64]) -> (f64, f64) {
     let mut sum = Sum::default();
     values.iter().for_each(|&x| sum.add(x));
@@ -67,7 +66,7 @@ pub fn pearson(x: &[f64], y: &[f64]) -> Option<f64> {
         yy.add_product(y, y);
     }
     let r = xy.value() / (xx.value().sqrt() * yy.value().sqrt());
-    // Of two points r is 1 or -1.
+    // For two points, r is 1 or -1.
     let r = if x.len() == 2 { r.round() } else { r.clamp(-1.0, 1.0) };
     r.is_finite().then_some(r)
 }
@@ -84,12 +83,12 @@ pub fn spearman(x: &[f64], y: &[f64]) -> Option<f64> {
     pearson(&ranks(x), &ranks(y))
 }
 
-/// The rank of each value, from 1; equal values share the mean of their ranks.
+/// Rank of each value, from 1; equal values have the mean of their ranks.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
     let mut ranks = vec![0.0; values.len()];
-    // 0 and -0 are equal, and lie side by side.
+    // 0 and -0 are equal and adjacent.
     for equal in order.chunk_by(|&a, &b| values[a] == values[b]).scan(0, |before, equal| {
         *before += equal.len();
         Some((*before - equal.len(), equal))

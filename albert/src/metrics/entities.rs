@@ -1,13 +1,13 @@
-//! F1 of named entities: an entity is right if its place and its kind are.
+//! F1 of named entities: an entity is right if its position and its kind are.
 //!
 //! ```text
 //! Anna   Berg   visited  Oslo          entities: PER 0..2, LOC 3..4
 //! B-PER  I-PER  O        B-LOC
 //! ```
 //!
-//! Tags are `O`, or a letter (B, I, E, S), `-` and a kind. Where an entity begins and ends is read as leniently as in
-//! `conlleval`: I- after another kind or after O begins one. precision = right / found, recall = right / there,
-//! F1 = 2·p·r / (p + r), over all kinds together; what has a denominator of 0 is 0.
+//! Tags are `O`, or a letter (B, I, E, S), `-` and a kind. Bounds are read leniently, as in `conlleval`: I- after another kind
+//! or after O starts an entity. precision = right / found, recall = right / gold, F1 = 2·p·r / (p + r), over all kinds;
+//! quotients with a zero denominator are 0.
 //!
 //! Source: Tjong Kim Sang and De Meulder 2003 (CoNLL-2003).
 
@@ -20,36 +20,37 @@ use super::confusion::ratio;
 /// Counts of entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntityCounts {
-    /// Found as they are.
+    /// Found and right.
     pub correct: u64,
     /// Found.
     pub found: u64,
-    /// There.
-    pub there: u64,
+    /// In the gold tags.
+    #[serde(rename = "there")]
+    pub gold: u64,
 }
 
 impl EntityCounts {
     /// Counts a sentence.
     ///
     /// # Panics
-    /// If there are not as many predicted tags as true ones.
+    /// If the lengths differ.
     pub fn add<S: AsRef<str>, P: AsRef<str>>(&mut self, truth: &[S], prediction: &[P]) {
-        assert_eq!(truth.len(), prediction.len(), "a predicted tag for each");
-        let there: HashSet<Entity<'_>> = entities(truth).into_iter().collect();
+        assert_eq!(truth.len(), prediction.len(), "one predicted tag for each word");
+        let gold: HashSet<Entity<'_>> = entities(truth).into_iter().collect();
         let found = entities(prediction);
-        self.correct += found.iter().filter(|entity| there.contains(entity)).count() as u64;
+        self.correct += found.iter().filter(|entity| gold.contains(entity)).count() as u64;
         self.found += found.len() as u64;
-        self.there += there.len() as u64;
+        self.gold += gold.len() as u64;
     }
 
-    /// Share of what was found that is right.
+    /// Share of right entities among those found.
     pub fn precision(&self) -> f64 {
         ratio(self.correct, self.found)
     }
 
-    /// Share of what is there that was found.
+    /// Share of right entities among the gold ones.
     pub fn recall(&self) -> f64 {
-        ratio(self.correct, self.there)
+        ratio(self.correct, self.gold)
     }
 
     /// Harmonic mean of precision and recall.
@@ -59,7 +60,7 @@ impl EntityCounts {
     }
 }
 
-/// A kind, the first word and the word after the last.
+/// Kind, first word and the word after the last.
 type Entity<'a> = (&'a str, usize, usize);
 
 /// The entities of a sentence.
@@ -127,7 +128,7 @@ mod tests {
     fn half_an_entity_is_none() {
         let mut counts = EntityCounts::default();
         counts.add(&["B-PER", "I-PER", "O", "B-LOC"], &["B-PER", "O", "O", "B-LOC"]);
-        assert_eq!(counts, EntityCounts { correct: 1, found: 2, there: 2 });
+        assert_eq!(counts, EntityCounts { correct: 1, found: 2, gold: 2 });
         assert_eq!(counts.f1(), 0.5);
         assert_eq!(EntityCounts::default().f1(), 0.0);
     }

@@ -1,11 +1,11 @@
-//! Accuracy on RACE: of middle school, of high school, of both.
+//! RACE accuracy by school level.
 
 use serde::{Deserialize, Serialize};
 
 use super::Proportion;
 use crate::tasks::Level;
 
-/// Accuracies by level. That of both is over all questions, not the mean of the two.
+/// Accuracy by level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelAccuracy {
     /// Middle school.
@@ -24,7 +24,7 @@ impl LevelAccuracy {
         part.add(u64::from(is_correct), 1);
     }
 
-    /// Of all questions.
+    /// Accuracy over all questions, which is not the mean of the two.
     pub fn all(&self) -> Proportion {
         let mut all = self.middle;
         all.add(self.high.correct, self.high.count);

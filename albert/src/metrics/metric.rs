@@ -1,37 +1,35 @@
-//! The metrics that tasks are reported in.
+//! Metrics of tasks.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A metric. More is better, and every value is a fraction: 0 to 1, or -1 to 1 for a correlation. [`percent`] prints
-/// one.
+/// A metric. Larger is better, and every value is a fraction: 0 to 1, or -1 to 1 for a correlation; [`percent`] prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Share of examples that were right, from 0 to 1.
+    /// Share of right examples.
     Accuracy,
-    /// F1 of class 1 among two, from 0 to 1.
+    /// F1 of class 1 of two.
     F1,
-    /// Mean of the F1 of all classes, from 0 to 1.
+    /// Mean F1 of all classes.
     MacroF1,
-    /// Matthews' correlation coefficient, from -1 to 1.
+    /// Matthews' correlation coefficient.
     Matthews,
-    /// Pearson's correlation coefficient, from -1 to 1.
+    /// Pearson's correlation coefficient.
     Pearson,
-    /// Spearman's rank correlation, from -1 to 1.
+    /// Spearman's rank correlation.
     Spearman,
-    /// Share of questions of SQuAD with exactly one of the answers given by people, from 0 to 1; the official scripts
-    /// print it in percent.
+    /// Share of SQuAD questions with an exact answer; the official scripts print percent.
     ExactMatch,
-    /// Mean F1 of the words of answers of SQuAD, from 0 to 1; the official scripts print it in percent.
+    /// Mean word F1 of SQuAD answers; the official scripts print percent.
     SpanF1,
-    /// F1 of named entities, each right as a whole or not at all, from 0 to 1.
+    /// F1 of named entities.
     EntityF1,
 }
 
 impl Metric {
-    /// The name in files and tables: `accuracy`, `f1`, `macro_f1`, `matthews`, `pearson`, `spearman`, `exact`,
+    /// Name in files and tables: `accuracy`, `f1`, `macro_f1`, `matthews`, `pearson`, `spearman`, `exact`,
     /// `span_f1`, `entity_f1`.
     pub fn name(self) -> &'static str {
         match self {
@@ -54,8 +52,8 @@ impl fmt::Display for Metric {
     }
 }
 
-/// A fraction in percent, without the sign: `percent(0.4567, 1)` is `45.7`. Tables print metrics through this function
-/// alone, so that no figure is scaled twice.
+/// A fraction in percent, without the sign: `percent(0.4567, 1)` is `45.7`. Tables print metrics only with this function, so
+/// that no value is scaled twice.
 pub fn percent(fraction: f64, digits: usize) -> String {
     format!("{:.digits$}", 100.0 * fraction)
 }

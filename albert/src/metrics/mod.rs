@@ -1,11 +1,11 @@
-//! The metrics of tasks, and averages and proportions of an evaluation with what their uncertainty is.
+//! Metrics of tasks, and means and proportions with standard errors.
 //!
 //! ```text
 //! mean = Σ x / n          accuracy p̂ = correct / n          standard error of p̂ = √(p̂·(1 - p̂) / n)
 //! ```
 //!
-//! Sums are f64 and are taken in the order of the batches, so that a figure is the same for any number of threads.
-//! The standard error is that of independent trials: it holds for pairs that do not overlap.
+//! Sums are f64, in the order of the batches, so results do not depend on the number of threads. The standard error assumes
+//! independent trials.
 
 mod answer_text;
 mod confusion;
@@ -26,11 +26,11 @@ pub use entities::EntityCounts;
 pub use levels::LevelAccuracy;
 pub use metric::{Metric, percent};
 pub use squad::{
-    BestThresholds, EvaluationError, Gold, Squad1Scores, Squad2Scores, SquadScores, ThresholdPoint, answer_f1,
-    evaluate_squad1, evaluate_squad2, is_exact, threshold_curve,
+    BestThresholds, EvaluationError, Gold, Squad1Scores, Squad2Scores, SquadScores, ThresholdPoint, evaluate_squad1,
+    evaluate_squad2, threshold_curve,
 };
 
-/// A mean that grows by sums.
+/// Running mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mean {
     /// Σ x.
@@ -46,16 +46,16 @@ impl Mean {
         self.count += count;
     }
 
-    /// Σ x / n, or `None` of nothing.
+    /// Σ x / n; `None` for n = 0.
     pub fn value(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 }
 
-/// How often something was right.
+/// Running proportion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proportion {
-    /// Trials that were right.
+    /// Right trials.
     pub correct: u64,
     /// All trials.
     pub count: u64,
@@ -69,26 +69,18 @@ impl Proportion {
         self.count += count;
     }
 
-    /// p̂, or `None` of nothing.
+    /// p̂; `None` for n = 0.
     pub fn value(&self) -> Option<f64> {
         (self.count > 0).then(|| self.correct as f64 / self.count as f64)
     }
 
-    /// √(p̂·(1 - p̂) / n), or `None` of nothing.
+    /// √(p̂·(1 - p̂) / n); `None` for n = 0.
     pub fn standard_error(&self) -> Option<f64> {
         self.value().map(|p| (p * (1.0 - p) / self.count as f64).sqrt())
     }
-
-    /// By how many standard errors p̂ is above `chance`, the error being that of a guesser who is right with
-    /// probability `chance` (which must be inside (0, 1)); `None` of nothing.
-    pub fn errors_above(&self, chance: f64) -> Option<f64> {
-        assert!(chance > 0.0 && chance < 1.0, "chance {chance}");
-        self.value().map(|p| (p - chance) / (chance * (1.0 - chance) / self.count as f64).sqrt())
-    }
 }
 
-/// Σ x in the order in which NumPy adds: halves of more than 128 values, in multiples of 8; of as many, eight sums
-/// side by side.
+/// Σ x in NumPy's order: more than 128 values are halved at a multiple of 8; up to 128 are eight interleaved sums.
 fn pairwise_sum(x: &[f64]) -> f64 {
     const MOST: usize = 128;
     if x.len() < 8 {
@@ -116,7 +108,6 @@ mod tests {
     fn nothing_has_no_mean() {
         assert_eq!(Mean::default().value(), None);
         assert_eq!(Proportion::default().value(), None);
-        assert_eq!(Proportion::default().errors_above(0.5), None);
     }
 
     #[test]
@@ -134,6 +125,5 @@ mod tests {
     fn errors_are_those_of_a_coin() {
         let proportion = Proportion { correct: 550, count: 1000 };
         assert!((proportion.standard_error().unwrap() - (0.55f64 * 0.45 / 1000.0).sqrt()).abs() < 1e-15);
-        assert!((proportion.errors_above(0.5).unwrap() - 0.05 / (0.25f64 / 1000.0).sqrt()).abs() < 1e-12);
     }
 }

@@ -1,17 +1,16 @@
 //! The official evaluations of SQuAD 1.1 and 2.0.
 //!
 //! ```text
-//! exact   the answer equals one that people gave, both normalized
-//! F1      2·p·r / (p + r) over the words that it shares with the nearest of them
+//! exact   the answer equals one of the annotators' answers, both normalized
+//! F1      2·p·r / (p + r) over the words shared with the best of these answers
 //! ```
 //!
-//! Both are means over all questions, in percent. Of a question without an answer the right prediction is the empty
-//! text. In 2.0 a null score per question (the higher, the less the model believes in an answer) and a threshold may
-//! turn predictions into empty ones, and the best threshold for these very questions is found beside it: a figure at
-//! a best threshold is tuned on the set that it is of, and has to be called so.
+//! Both are means over all questions, in percent. The right prediction for a question without an answer is the empty text. In
+//! 2.0, predictions whose null score (high for an unlikely answer) is above a threshold count as empty; the best threshold
+//! for these questions is reported, too. Scores at the best threshold are tuned on their own data and must be labeled so.
 //!
-//! Digits are those of the official scripts under Python 3.11, whose `sum` adds from left to right in f64. One thing
-//! differs: a question without a prediction counts 0 in 2.0, too, where the official script stops with an error.
+//! Digits equal those of the official scripts under Python 3.11, whose `sum` adds from left to right in f64. One difference:
+//! in 2.0, a question without a prediction counts 0, where the official script fails.
 //!
 //! Source: Rajpurkar et al. 2016 and 2018.
 
@@ -22,44 +21,44 @@ use serde_json::{Map, Value, json};
 
 use super::answer_text::{normalize_answer, shared_words};
 
-/// A question as evaluation sees it.
+/// A question with its gold answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gold {
-    /// Its id.
+    /// Id.
     pub id: String,
-    /// The texts of the answers that people gave; none if there is no answer.
+    /// Answers by annotators; empty for no answer.
     pub answers: Vec<String>,
 }
 
-/// Which of the official evaluations.
+/// Version of the official evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     V1,
     V2,
 }
 
-/// What an evaluation cannot use.
+/// Unusable input of an evaluation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluationError {
-    /// Nothing to evaluate.
+    /// No question.
     #[error("no question to evaluate; is the file of questions the right one?")]
     NoQuestions,
-    /// Two questions of one id.
-    #[error("question {0:?} is there twice; ids of questions must differ")]
+    /// A duplicate id.
+    #[error("duplicate question {0:?}; ids of questions must be unique")]
     TwoQuestions(String),
-    /// A question of SQuAD 1.1 without an answer.
-    #[error("question {0:?} has no answer; files with such questions are evaluated as SQuAD 2.0")]
+    /// A SQuAD 1.1 question without an answer.
+    #[error("question {0:?} has no answer; evaluate the file as SQuAD 2.0")]
     NoAnswer(String),
     /// A prediction without a null score.
-    #[error("question {0:?} has a prediction but no null score; give a score for each, or none at all")]
+    #[error("question {0:?} has a prediction but no null score; give scores for all questions or for none")]
     NoNullScore(String),
-    /// A null score that cannot be ordered.
-    #[error("question {0:?} has a null score that is no number; is the model's output finite?")]
+    /// A null score that is NaN.
+    #[error("question {0:?} has a null score of NaN; is the output of the model finite?")]
     NullScore(String),
 }
 
-/// Figures over some questions.
+/// Scores over some questions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SquadScores {
     /// Share of exact answers, in percent.
@@ -70,45 +69,45 @@ pub struct SquadScores {
     pub total: u64,
 }
 
-/// The official figures of SQuAD 1.1.
+/// Official scores of SQuAD 1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Squad1Scores {
-    /// The figures.
+    /// Scores of all questions.
     pub all: SquadScores,
     /// Questions without a prediction, which count 0.
     pub missing: u64,
 }
 
-/// Figures at the thresholds that suit these very questions best.
+/// Scores at the best thresholds for these questions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BestThresholds {
     /// The best share of exact answers, in percent.
     pub exact: f64,
-    /// The threshold at which it is reached: questions of a higher null score have no answer.
+    /// Its threshold: questions with a higher null score have no answer.
     pub exact_threshold: f64,
     /// The best mean F1, in percent.
     pub f1: f64,
-    /// The threshold at which it is reached.
+    /// Its threshold.
     pub f1_threshold: f64,
 }
 
-/// The official figures of SQuAD 2.0.
+/// Official scores of SQuAD 2.0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Squad2Scores {
-    /// Of all questions.
+    /// All questions.
     pub all: SquadScores,
-    /// Of those that have an answer.
+    /// Questions with an answer.
     pub has_answer: Option<SquadScores>,
-    /// Of those that have none.
+    /// Questions without an answer.
     pub no_answer: Option<SquadScores>,
-    /// At the best thresholds, if there are null scores. Tuned on these questions.
+    /// Scores at the best thresholds, which are tuned on these questions; `None` without null scores.
     pub best: Option<BestThresholds>,
     /// Questions without a prediction, which count 0.
     pub missing: u64,
 }
 
 impl Squad1Scores {
-    /// The figures under their official names.
+    /// Scores by official name.
     pub fn official(&self) -> Map<String, Value> {
         let value = json!({"exact_match": self.all.exact, "f1": self.all.f1});
         value.as_object().cloned().unwrap_or_default()
@@ -116,7 +115,7 @@ impl Squad1Scores {
 }
 
 impl Squad2Scores {
-    /// The figures under their official names, in the official order.
+    /// Scores by official name, in the official order.
     pub fn official(&self) -> Map<String, Value> {
         let mut map = Map::new();
         for (prefix, scores) in [("", Some(self.all)), ("HasAns_", self.has_answer), ("NoAns_", self.no_answer)] {
@@ -136,16 +135,7 @@ impl Squad2Scores {
     }
 }
 
-/// Compares two answers after normalization.
-pub fn is_exact(gold: &str, prediction: &str) -> bool {
-    normalize_answer(gold) == normalize_answer(prediction)
-}
-
-/// F1 of the words of two answers, as SQuAD 2.0 has it: of two answers without words it is 1.
-pub fn answer_f1(gold: &str, prediction: &str) -> f64 {
-    f1_of_normal(Version::V2, &normalize_answer(gold), &normalize_answer(prediction))
-}
-
+/// F1 of the words of two normalized answers. In 2.0 it is 1 for two answers without words.
 fn f1_of_normal(version: Version, gold: &str, prediction: &str) -> f64 {
     let (shared, of_gold, of_prediction) = shared_words(gold, prediction);
     if version == Version::V2 && (of_gold == 0 || of_prediction == 0) {
@@ -159,14 +149,14 @@ fn f1_of_normal(version: Version, gold: &str, prediction: &str) -> f64 {
     (2.0 * precision * recall) / (precision + recall)
 }
 
-/// A question's figures before any threshold, from 0 to 1.
+/// Scores of a question before any threshold, 0 to 1.
 #[derive(Clone, Copy, Default)]
 struct Raw {
     exact: f64,
     f1: f64,
 }
 
-/// The best of a prediction against each of the answers.
+/// Scores of a prediction against the best gold answer.
 fn raw(version: Version, gold: &Gold, prediction: &str) -> Raw {
     let prediction = normalize_answer(prediction);
     let mut answers: Vec<String> = gold.answers.iter().map(|answer| normalize_answer(answer)).collect();
@@ -208,7 +198,7 @@ fn mean(raws: impl Iterator<Item = Raw>) -> Option<SquadScores> {
 /// Evaluates predictions for SQuAD 1.1. A question without a prediction counts 0.
 ///
 /// # Errors
-/// If there is no question, an id is there twice, or a question has no answer.
+/// There is no question, an id is repeated, or a question has no answer.
 pub fn evaluate_squad1(golds: &[Gold], predictions: &HashMap<String, String>) -> Result<Squad1Scores, EvaluationError> {
     check(golds)?;
     if let Some(gold) = golds.iter().find(|gold| gold.answers.is_empty()) {
@@ -221,13 +211,12 @@ pub fn evaluate_squad1(golds: &[Gold], predictions: &HashMap<String, String>) ->
     Ok(Squad1Scores { all, missing })
 }
 
-/// Evaluates predictions for SQuAD 2.0. A question without a prediction counts 0. With null scores, in an order by
-/// which the best thresholds are found where scores are equal, a prediction whose score is above `threshold`
-/// (officially 1) counts as empty, and the best thresholds are found.
+/// Evaluates predictions for SQuAD 2.0. A question without a prediction counts 0. With null scores, a prediction whose score
+/// is above `threshold` (officially 1) counts as empty, and the best thresholds are found; the order of the scores decides
+/// ties.
 ///
 /// # Errors
-/// If there is no question, an id is there twice, a prediction has no null score while others have one, or a null
-/// score is no number.
+/// There is no question, an id is repeated, a prediction has no null score while others have one, or a null score is NaN.
 pub fn evaluate_squad2(
     golds: &[Gold],
     predictions: &HashMap<String, String>,
@@ -271,8 +260,7 @@ pub fn evaluate_squad2(
     Ok(Squad2Scores { all, has_answer: of(true), no_answer: of(false), best, missing })
 }
 
-/// The thresholds at which these questions come out best: all questions are called unanswerable, then one after the
-/// other, by rising null score, is answered.
+/// The best thresholds for these questions: starts with no answers and adds them by ascending null score.
 fn best_thresholds(
     golds: &[Gold],
     predictions: &HashMap<String, String>,
@@ -289,7 +277,7 @@ fn best_thresholds(
             order.push((at, *score));
         }
     }
-    // The sort is stable, and so is Python's. 0 and -0 are equal there.
+    // Stable, as in Python, where 0 and -0 are equal.
     order.sort_by(|(_, a), (_, b)| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
     let search = |of: fn(&Raw) -> f64| {
         let mut score = golds.iter().filter(|gold| gold.answers.is_empty()).count() as f64;
@@ -310,10 +298,10 @@ fn best_thresholds(
     Ok(BestThresholds { exact, exact_threshold, f1, f1_threshold })
 }
 
-/// A point of the curve over thresholds.
+/// Scores at one threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThresholdPoint {
-    /// Questions of a higher null score have no answer.
+    /// Threshold: questions with a higher null score have no answer.
     pub threshold: f64,
     /// Share of exact answers, in percent.
     pub exact: f64,
@@ -321,8 +309,8 @@ pub struct ThresholdPoint {
     pub f1: f64,
 }
 
-/// The figures at every threshold that makes a difference, from low to high: first one below all null scores, at
-/// which nothing is answered, then each null score.
+/// Scores at every distinct threshold, in ascending order: first one below all null scores, without answers, then each null
+/// score.
 ///
 /// # Errors
 /// As [`evaluate_squad2`].
@@ -331,7 +319,7 @@ pub fn threshold_curve(
     predictions: &HashMap<String, String>,
     null_scores: &[(String, f64)],
 ) -> Result<Vec<ThresholdPoint>, EvaluationError> {
-    // It also checks what it is given.
+    // Checks the input.
     evaluate_squad2(golds, predictions, Some(null_scores), f64::INFINITY)?;
     let by_id: HashMap<&str, f64> = null_scores.iter().map(|(id, score)| (id.as_str(), *score)).collect();
     let (mut exact, mut f1) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Answers from what a model says of the tokens of windows.
+//! Answers from the scores of window tokens.
 //!
 //! ```text
 //! SQuAD 1.1, Hugging Face   score(i, j) = start_i + end_j            of the n best starts and ends of a window
@@ -7,10 +7,9 @@
 //!                           null score  = the logit of "no answer"   the least of all windows
 //! ```
 //!
-//! Taken are i and j in the passage, i owned by its window, i ≤ j, at most `max_answer` pieces. Of all windows the
-//! best come first, equal ones in the order of windows, then of starts, then of ends; of answers with the same text
-//! the first is kept; the `n_best` that are left share a softmax of their scores. Text is cut from the passage and
-//! trimmed.
+//! Spans have i and j in the passage, i owned by its window, i ≤ j, and at most `max_answer` pieces. Candidates of all windows
+//! are sorted by score, then by window, start and end; the first of equal texts is kept; probabilities are the softmax over
+//! the `n_best` scores. Text is cut from the passage and trimmed.
 //!
 //! Sums are f64. Cost: n_best² a window. Source: the released ALBERT `squad_utils.py`; Devlin et al. 2019 for the
 //! null score of `[CLS]`.
@@ -23,11 +22,11 @@ use serde::{Deserialize, Serialize};
 
 use super::features::SpanFeature;
 
-/// How many and how long answers may be.
+/// Limits on answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DecodeSettings {
-    /// Answers that are kept, and starts and ends that are looked at in a window.
+    /// Candidates kept, and starts and ends considered in each window.
     pub n_best: usize,
     /// Most pieces of an answer.
     pub max_answer: usize,
@@ -39,32 +38,32 @@ impl Default for DecodeSettings {
     }
 }
 
-/// A start of the head of SQuAD 2.0 with the ends that it was given.
+/// A start token of the SQuAD 2.0 head with its end tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BeamStart {
-    /// The token.
+    /// Token.
     pub token: usize,
     /// Its log-probability.
     pub log_probability: f64,
-    /// Tokens at which an answer that starts there may end, with log-probabilities.
+    /// End tokens with log-probabilities.
     pub ends: Vec<(usize, f64)>,
 }
 
-/// What a model says of a window.
+/// Scores of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WindowScores<'a> {
-    /// The head of SQuAD 1.1 and of Hugging Face: logits for each token of the window.
+    /// SQuAD 1.1 and Hugging Face: logits of each token.
     Independent {
-        /// Of being the start.
+        /// Start logits.
         start: &'a [f32],
-        /// Of being the end.
+        /// End logits.
         end: &'a [f32],
     },
-    /// The head of SQuAD 2.0.
+    /// SQuAD 2.0.
     Beam {
-        /// The best starts, the best first.
+        /// Start tokens, best first.
         starts: &'a [BeamStart],
-        /// The logit of there being no answer.
+        /// Logit of no answer.
         no_answer: f32,
     },
 }
@@ -72,28 +71,28 @@ pub enum WindowScores<'a> {
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Its text, as it stands in the passage.
+    /// Its text in the passage.
     pub text: String,
     /// Its bytes in the passage.
     pub bytes: Range<usize>,
     /// Its score.
     pub score: f64,
-    /// Its share among the candidates.
+    /// Probability among the candidates.
     pub probability: f64,
 }
 
-/// The answers to a question.
+/// Answers to a question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answers {
-    /// The best first; none if no span could be taken.
+    /// Candidates, best first; empty without a valid span.
     pub candidates: Vec<Candidate>,
-    /// The higher, the less there is an answer: what thresholds are for. With the null score of `[CLS]`, by how much
-    /// it is above the best candidate's score; infinite if there is no candidate.
+    /// Score of no answer, compared with thresholds. For `[CLS]` scores, the difference to the best candidate; infinite
+    /// without a candidate.
     pub null_score: f64,
 }
 
 impl Answers {
-    /// The best answer's text; empty if there is none.
+    /// Text of the best candidate; empty without one.
     pub fn best(&self) -> &str {
         self.candidates.first().map_or("", |candidate| &candidate.text)
     }
@@ -110,7 +109,7 @@ struct Span {
 /// Decodes the windows of one question, all of one head.
 ///
 /// # Panics
-/// If there are not as many scores as windows, or not as many logits as tokens.
+/// If the numbers of scores and windows, or of logits and tokens, differ.
 pub fn decode(
     passage: &str,
     windows: &[SpanFeature],
@@ -160,7 +159,7 @@ pub fn decode(
     Answers { candidates, null_score }
 }
 
-/// Whether an answer may be from a token to another.
+/// Whether an answer may have these first and last tokens.
 fn is_span(window: &SpanFeature, start: usize, end: usize, max_answer: usize) -> bool {
     window.paragraph.contains(&start)
         && window.paragraph.contains(&end)
@@ -198,7 +197,7 @@ fn share(candidates: &mut [Candidate]) {
     candidates.iter_mut().for_each(|candidate| candidate.probability /= sum);
 }
 
-/// The larger first, NaN last, so that a broken model gives answers in some order and not a crash.
+/// Descending order with NaN last, so that the output of a broken model can be sorted.
 pub(super) fn descending(a: f64, b: f64) -> Ordering {
     match (a.is_nan(), b.is_nan()) {
         (false, false) => b.partial_cmp(&a).unwrap_or(Ordering::Equal),
@@ -206,7 +205,7 @@ pub(super) fn descending(a: f64, b: f64) -> Ordering {
     }
 }
 
-/// The `count` largest values with their places, the largest first, of equal ones the first.
+/// The `count` largest values with their indices, in descending order, equal ones by index.
 pub fn top(count: usize, values: &[f64]) -> Vec<(usize, f64)> {
     let mut order: Vec<(usize, f64)> = values.iter().copied().enumerate().collect();
     let by_value = |a: &(usize, f64), b: &(usize, f64)| descending(a.1, b.1).then(a.0.cmp(&b.0));
@@ -218,7 +217,7 @@ pub fn top(count: usize, values: &[f64]) -> Vec<(usize, f64)> {
     order
 }
 
-/// Log-probabilities of the tokens that are not hidden; those that are have -∞.
+/// Log-probabilities of the tokens that are not hidden; -∞ for the others.
 ///
 /// # Panics
 /// If `logits` and `is_hidden` differ in length.

@@ -1,28 +1,26 @@
-//! Several models as one: the probabilities of equal answers and the null scores are averaged.
+//! Ensemble of models: means of the probabilities of equal answers and of the null scores.
 //!
-//! Answers are equal if their texts are, as among the candidates of one model, so that models with different
-//! tokenizers and windows can vote together.
+//! Answers with equal texts are equal, so models with different tokenizers and windows can be combined.
 //!
-//! Source: Lan et al. 2020, section 5, where an answer's probabilities are averaged over the models that have it, and
-//! so are the scores of there being no answer. Models that do not have it among their best say nothing then
-//! ([`Absent::LeftOut`]), and one model alone may carry an answer; by default they count as 0.
+//! Source: Lan et al. 2020, section 5: the probability of an answer is averaged over the models that have it
+//! ([`Absent::LeftOut`]), so a single model can decide. By default, the other models count as 0.
 
 use std::collections::HashMap;
 
 use super::decode::{Answers, Candidate, descending};
 
-/// What a model has to say of an answer that is not among its best.
+/// Contribution of a model to an answer that is not among its candidates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Absent {
-    /// That its probability is 0.
+    /// Probability 0.
     #[default]
     Zero,
-    /// Nothing.
+    /// None.
     LeftOut,
 }
 
-/// The answers of several models to one question as one: candidates by mean probability, which becomes their score,
-/// at most as many as the model with the most has, and with probabilities that sum to 1; the mean of the null scores.
+/// Combines the answers of several models to one question. The score of a candidate is its mean probability; there are at
+/// most as many candidates as the largest model list, with probabilities that sum to 1. Null scores are averaged.
 ///
 /// # Panics
 /// If there is no model.

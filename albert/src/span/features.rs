@@ -1,27 +1,25 @@
-//! Windows over a passage, and where the right answer is in them.
+//! Windows over a passage with the position of the right answer.
 //!
 //! ```text
-//! passage     p0 p1 p2 p3 p4 p5 p6 p7 p8 p9        D = max_length - question - 3 pieces of it a window
-//! window 0    p0 p1 p2 p3 p4 p5                    the next begins `stride` further on,
+//! passage     p0 p1 p2 p3 p4 p5 p6 p7 p8 p9        D = max_length - question - 3 pieces a window
+//! window 0    p0 p1 p2 p3 p4 p5                    the next starts `stride` later,
 //! window 1             p3 p4 p5 p6 p7 p8           until one reaches the end
 //! window 2                      p6 p7 p8 p9
 //!
 //! ids         [CLS] question [SEP] p3 p4 p5 p6 p7 p8 [SEP]
 //! segment       0      0       0    1  1  1  1  1  1   1
 //! may answer   yes     no     no   yes ............    no
-//! owned                              *  *  *           by the window that has most on both sides of the piece
+//! owned                              *  *  *           by the window with most context on both sides
 //! ```
 //!
-//! A window owns a piece if min(pieces before, pieces after) + 0.01·length is the largest of all windows that hold
-//! it; of equal ones the first. Answers may only begin at owned pieces, so that none is judged by a window that cuts
-//! it off from what surrounds it.
+//! A window owns a piece if min(pieces before, pieces after) + 0.01·length is the largest among the windows with this piece;
+//! ties go to the first. Answers start at owned pieces only, where the context is largest.
 //!
-//! The right answer is from the first piece that reaches beyond its first byte to the last that begins before its
-//! last. A window without the whole of it, and every window of a question without an answer, has its answer at
-//! `[CLS]`.
+//! The right answer consists of the pieces that overlap its bytes. A window without all of them, and every window of a
+//! question without an answer, has its answer at `[CLS]`.
 //!
-//! Source: the released ALBERT `squad_utils.py`. In place of its alignment by common subsequences, which is quadratic
-//! and leaves out examples that it cannot align, pieces carry the bytes that the normalizer made them from.
+//! Source: the released ALBERT `squad_utils.py`. Its alignment by common subsequences is quadratic and drops examples; here
+//! the tokenizer provides the source bytes of each piece.
 
 use std::ops::Range;
 
@@ -31,15 +29,15 @@ use unicode_normalization::char::is_combining_mark;
 use crate::tasks::{Answer, Question, Sequence};
 use crate::tokenizer::{SpecialIds, Tokenizer, TokenizerError};
 
-/// How passages are cut.
+/// Settings of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpanSettings {
     /// Most pieces of a window, special pieces included: 384 for SQuAD 1.1, 512 for 2.0 in the paper.
     pub max_length: usize,
-    /// Pieces from the beginning of a window to that of the next.
+    /// Pieces from the start of a window to the start of the next.
     pub stride: usize,
-    /// Most pieces of a question; what is longer is cut at its end.
+    /// Most pieces of a question; the rest is cut off.
     pub max_question: usize,
 }
 
@@ -49,17 +47,17 @@ impl Default for SpanSettings {
     }
 }
 
-/// Settings under which there is nothing to read.
+/// Unusable settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpanError {
-    /// The tokenizer gives up on a question.
+    /// The tokenizer failed.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// No room beside the question.
+    /// No room for the passage.
     #[error(
-        "max_length = {max_length}: no piece of the passage fits beside a question of {question} pieces and 3 special \
-         pieces; make windows longer or max_question smaller"
+        "max_length = {max_length}: no piece of the passage fits with a question of {question} pieces and 3 special \
+         pieces; raise max_length or lower max_question"
     )]
     NoRoom {
         /// The setting.
@@ -67,45 +65,40 @@ pub enum SpanError {
         /// Pieces of the question.
         question: usize,
     },
-    /// Windows that do not move.
-    #[error("stride = 0: windows must move on by at least one piece")]
+    /// A stride of 0.
+    #[error("stride = 0: expected at least 1")]
     NoStride,
 }
 
-/// A window: what the model reads, and what it is to say.
+/// A window: model input and target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanFeature {
     /// The pieces.
     pub sequence: Sequence,
     /// Index of the question.
     pub example: usize,
-    /// The tokens of `sequence` that are of the passage.
+    /// Tokens of the passage in `sequence`.
     pub paragraph: Range<usize>,
-    /// For each of them, the bytes of the passage that it covers; none of a lone word mark.
+    /// Bytes of the passage of each of them; empty for a lone word mark.
     pub offsets: Vec<(usize, usize)>,
-    /// For each of them, whether this window owns it.
+    /// Whether this window owns each of them.
     pub is_max_context: Vec<bool>,
-    /// The token at which the answer starts; 0, which is `[CLS]`, if it is not in this window.
+    /// First token of the answer; 0, which is `[CLS]`, if it is not in this window.
     pub start: usize,
-    /// The last token of the answer; 0 as well.
+    /// Last token of the answer; 0 if it is not in this window.
     pub end: usize,
     /// Whether the answer is not in this window.
     pub is_impossible: bool,
 }
 
 impl SpanFeature {
-    /// Whether an answer may be at a token: in the passage, or at `[CLS]`, where it means that there is none.
-    pub fn may_answer(&self, token: usize) -> bool {
-        token == 0 || self.paragraph.contains(&token)
-    }
-
-    /// For each token, whether no answer may be there.
+    /// For each token, whether it cannot be part of an answer: all but those of the passage and `[CLS]`, which is no answer.
     pub fn is_hidden(&self) -> Vec<bool> {
-        (0..self.sequence.ids.len()).map(|token| !self.may_answer(token)).collect()
+        (0..self.sequence.ids.len()).map(|token| token != 0 && !self.paragraph.contains(&token)).collect()
     }
 
-    /// The bytes of the passage from a token to another, with the combining marks that follow the last letter, and
-    /// white space at either end left out; `None` if that leaves nothing.
+    /// Bytes of the passage from one token to another, with the combining marks after the last letter and without white space
+    /// at the ends; `None` if empty.
     pub fn bytes(&self, passage: &str, start: usize, end: usize) -> Option<Range<usize>> {
         let first = self.paragraph.start;
         let (from, to) = (self.offsets[start - first].0, self.offsets[end - first].1);
@@ -113,27 +106,26 @@ impl SpanFeature {
     }
 }
 
-/// Where the right answer of a question is among the pieces of its passage.
+/// Position of the right answer among the pieces of the passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GoldSpan {
-    /// There is no answer, or none is known.
+    /// No answer, or an unknown one.
     None,
-    /// The pieces from the first to the last are the answer.
+    /// The answer is a range of pieces.
     Whole(Range<usize>),
-    /// The answer starts or ends inside a piece, or with a character that no piece covers, so that what the pieces
-    /// cover is another text.
+    /// The answer starts or ends inside a piece or at a character without a piece, so the text of the pieces differs.
     Within {
-        /// The pieces.
+        /// Pieces.
         pieces: Range<usize>,
-        /// The bytes of the passage that they cover.
+        /// Their bytes of the passage.
         covers: Range<usize>,
     },
-    /// No piece covers any of the answer: it is of white space and control characters.
+    /// The answer has no piece: it consists of white space and control characters.
     Nowhere,
 }
 
 impl GoldSpan {
-    /// The pieces, if there are any.
+    /// The pieces of the answer.
     pub fn pieces(&self) -> Option<Range<usize>> {
         match self {
             Self::Whole(pieces) | Self::Within { pieces, .. } => Some(pieces.clone()),
@@ -141,35 +133,34 @@ impl GoldSpan {
         }
     }
 
-    /// What is to be said about a question whose answer is not of whole pieces.
+    /// Remark on a question whose answer is not a range of pieces.
     pub fn remark(&self, question: &Question) -> Option<String> {
         let (id, answer) = (&question.id, &answer_of(question)?.text);
         match self {
             Self::None | Self::Whole(_) => None,
             Self::Within { covers, .. } => {
                 let text = &question.passage[covers.clone()];
-                Some(format!("question {id:?}: the answer {answer:?} is not of whole pieces; {text:?} is taken for it"))
+                Some(format!("question {id:?}: the answer {answer:?} does not end at pieces; {text:?} is used instead"))
             }
             Self::Nowhere => {
-                Some(format!("question {id:?}: no piece covers the answer {answer:?}; none is taken for it"))
+                Some(format!("question {id:?}: the answer {answer:?} has no piece; it is trained as no answer"))
             }
         }
     }
 }
 
-/// The windows of a question.
+/// Windows of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanFeatures {
-    /// The windows, in the order of the passage; at least one.
+    /// Windows in the order of the passage; at least one.
     pub windows: Vec<SpanFeature>,
-    /// Where the right answer is. What is not [`GoldSpan::Whole`] though there is an answer is to be counted and
-    /// listed.
+    /// Position of the right answer. Callers report answers that are not [`GoldSpan::Whole`].
     pub gold: GoldSpan,
-    /// Pieces of the question that did not fit; a passage is never cut.
+    /// Pieces cut off the question; a passage is never cut.
     pub truncated: usize,
 }
 
-/// The answer that a model learns: the first that is in the passage where it is said to be.
+/// The training target: the first answer whose text is at its position in the passage.
 fn answer_of(question: &Question) -> Option<&Answer> {
     let is_there = |answer: &&Answer| {
         question.passage.get(answer.start..).is_some_and(|rest| rest.starts_with(&answer.text))
@@ -178,11 +169,10 @@ fn answer_of(question: &Question) -> Option<&Answer> {
     question.answers.iter().find(is_there).filter(|_| !question.is_impossible)
 }
 
-/// The windows of a question under a tokenizer; the right answer is the first that is in the passage where it is said
-/// to be.
+/// Windows of a question; the right answer is the first whose text is at its position in the passage.
 ///
 /// # Errors
-/// If no piece of the passage fits into a window.
+/// No piece of the passage fits into a window, or the tokenizer failed.
 pub fn features(
     tokenizer: &Tokenizer,
     example: usize,
@@ -201,11 +191,11 @@ pub fn features(
     Ok(SpanFeatures { windows, gold, truncated })
 }
 
-/// The windows of a question of the pieces `asked` over a passage of the pieces `ids` that cover the bytes `offsets`;
-/// the right answer is the pieces `answer`.
+/// Windows of the question `asked` over the passage `ids`, whose pieces have the source bytes `offsets`; `answer` are the
+/// pieces of the right answer.
 ///
 /// # Errors
-/// If no piece of the passage fits into a window.
+/// No piece of the passage fits into a window, or the stride is 0.
 pub fn windows_of(
     example: usize,
     asked: &[u32],
@@ -281,7 +271,7 @@ fn owners(count: usize, spans: &[Range<usize>]) -> Vec<usize> {
     best.into_iter().map(|(_, window)| window).collect()
 }
 
-/// The pieces of an answer at the bytes `answer` of a passage whose pieces cover `offsets`.
+/// Pieces of the answer at bytes `answer` of a passage whose pieces have the source bytes `offsets`.
 pub fn locate(passage: &str, offsets: &[(usize, usize)], answer: Range<usize>) -> GoldSpan {
     let covers = |&(start, end): &(usize, usize)| start < end;
     let first = offsets.iter().position(|piece| covers(piece) && piece.1 > answer.start);
@@ -296,13 +286,13 @@ pub fn locate(passage: &str, offsets: &[(usize, usize)], answer: Range<usize>) -
     if is_whole { GoldSpan::Whole(pieces) } else { GoldSpan::Within { pieces, covers } }
 }
 
-/// The bytes and the combining marks after them: a letter keeps its accents, though no piece covers them.
+/// The bytes with the combining marks after them, which no piece covers.
 fn with_marks(passage: &str, bytes: Range<usize>) -> Range<usize> {
     let marks = passage[bytes.end..].chars().take_while(|&c| is_combining_mark(c));
     bytes.start..bytes.end + marks.map(char::len_utf8).sum::<usize>()
 }
 
-/// The bytes without white space at either end; `None` if that leaves nothing.
+/// The bytes without white space at the ends; `None` if empty.
 fn trimmed(passage: &str, bytes: Range<usize>) -> Option<Range<usize>> {
     let text = &passage[bytes.clone()];
     let start = bytes.start + (text.len() - text.trim_start().len());

@@ -1,19 +1,18 @@
-//! Answers as parts of passages: windows that a model reads, and answers from what it says of them.
+//! Extractive question answering: windows over passages, and answers from token scores.
 //!
 //! ```text
 //! question, passage ── features ──> windows ── model ──> scores of tokens ── decode ──> answers, null score
 //!                      [CLS] question [SEP] part of the passage [SEP]
 //! ```
 //!
-//! | file            | what                                                            |
+//! | file            | content                                                         |
 //! |-----------------|-----------------------------------------------------------------|
-//! | `features.rs`   | windows, the tokens of the right answer, which window owns what |
+//! | `features.rs`   | windows, position of the right answer                           |
 //! | `decode.rs`     | the n best answers, from both heads; the null score             |
-//! | `threshold.rs`  | from which null score on there is no answer                     |
-//! | `ensemble.rs`   | several models as one                                           |
+//! | `threshold.rs`  | thresholds on null scores                                       |
+//! | `ensemble.rs`   | ensembles of models                                             |
 //!
-//! Tokens know the bytes of the passage that they cover, so answers are cut from the passage as it was written.
-//! Nothing here needs a model.
+//! Tokens have source bytes, so answers are cut from the original passage. Nothing here needs a model.
 
 mod decode;
 mod ensemble;

@@ -1,9 +1,8 @@
-//! From which null score on a question has no answer.
+//! Thresholds on null scores.
 //!
-//! A question whose null score is above the threshold has none, as in the official evaluation. (The released ALBERT
-//! code takes one at the threshold for unanswerable as well, which at a tuned threshold undoes the very question that
-//! it was tuned to.) A threshold that was tuned says on what, and figures on the same questions are to be called
-//! tuned.
+//! A question whose null score is above the threshold has no answer, as in the official evaluation. (In the released ALBERT
+//! code, a null score at the threshold is no answer, either, which drops the question that a tuned threshold comes from.) A
+//! tuned threshold names its data; scores on the same data must be labeled as tuned.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,25 +12,25 @@ use serde::{Deserialize, Serialize};
 use super::decode::Answers;
 use crate::metrics::{EvaluationError, Gold, threshold_curve};
 
-/// From which null score on there is no answer.
+/// Threshold on null scores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Threshold {
-    /// There always is one, as in SQuAD 1.1.
+    /// None: every question has an answer, as in SQuAD 1.1.
     Never,
-    /// A value that was given.
+    /// A given value.
     Fixed(f64),
-    /// The value with the best F1 on questions whose answers were known.
+    /// The value with the best F1 on some data.
     Tuned {
         /// The value.
         value: f64,
-        /// What it was tuned on, such as a file.
+        /// Name of this data, such as a file.
         on: String,
     },
 }
 
 impl Threshold {
-    /// The value; infinite if there always is an answer.
+    /// The value; infinite for [`Self::Never`].
     pub fn value(&self) -> f64 {
         match self {
             Self::Never => f64::INFINITY,
@@ -39,7 +38,7 @@ impl Threshold {
         }
     }
 
-    /// What is answered: the best candidate's text, or nothing.
+    /// Text of the best candidate, or empty.
     pub fn answer<'a>(&self, answers: &'a Answers) -> &'a str {
         if answers.null_score > self.value() { "" } else { answers.best() }
     }
@@ -55,19 +54,19 @@ impl fmt::Display for Threshold {
     }
 }
 
-/// The threshold with the best F1 on questions whose answers are known; `on` names them. Of equal ones it is the
-/// lowest; below all null scores if nothing is better than no answer at all.
+/// The threshold with the best F1 on questions with known answers, whose name is `on`; the lowest of equal ones. It is below
+/// all null scores if no answer is best.
 ///
-/// Questions of equal null scores are answered together. (The official search counts them one by one, and may report
-/// a figure that no threshold reaches.)
+/// Questions with equal null scores are answered together. (The official search counts them one by one and may report a score
+/// that no threshold has.)
 ///
 /// # Errors
 /// As [`threshold_curve`].
 ///
 /// # Panics
-/// If there are not as many answers as questions.
+/// If the numbers of answers and questions differ.
 pub fn tune(golds: &[Gold], answers: &[Answers], on: &str) -> Result<Threshold, EvaluationError> {
-    assert_eq!(golds.len(), answers.len(), "answers to each question");
+    assert_eq!(golds.len(), answers.len(), "one answer for each question");
     let pairs = || golds.iter().zip(answers);
     let predictions: HashMap<String, String> =
         pairs().map(|(gold, answers)| (gold.id.clone(), answers.best().to_owned())).collect();

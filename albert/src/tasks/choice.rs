@@ -1,12 +1,12 @@
-//! Multiple choice in files of one's own.
+//! Custom files of multiple-choice questions.
 //!
 //! ```text
 //! {"id": "7", "passage": "...", "question": "...", "options": ["...", "..."], "answer": 1}
 //! ```
 //!
-//! One object a line (`.jsonl`), or an array of such objects (`.json`), alone or under the key `data`. `answer` is
-//! the index of the right option from 0, or its letter from "A". Without `id`, examples are numbered from 0.
-//! `passage` may also be called `article` or `context`, and may be missing where a question stands for itself.
+//! One object a line (`.jsonl`), or an array of such objects (`.json`), alone or under the key `data`. `answer` is the index
+//! of the right option from 0, or its letter from "A". Without `id`, examples are numbered from 0. `passage` is optional and
+//! may also be named `article` or `context`.
 
 use std::fmt;
 use std::path::Path;
@@ -24,95 +24,74 @@ use super::reader::{Purpose, Reader, Remarks, Rows};
 const EXPECTED: &str =
     "objects such as {\"passage\": \"...\", \"question\": \"...\", \"options\": [\"...\", \"...\"], \"answer\": 0}";
 
-/// Reads questions with options from a file whose name ends in `.jsonl`, `.ndjson` or `.json`.
+/// Reads multiple-choice questions from a `.jsonl`, `.ndjson` or `.json` file.
 ///
 /// # Errors
-/// If the file's name has another ending or it cannot be opened; all else the reader says when it comes to it.
+/// The file has another type or cannot be opened. The reader returns all other errors.
 pub fn read_choices(path: &Path, purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
     let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
     let objects = match ending.as_deref() {
         Some("jsonl" | "ndjson") => Objects::Lines(Lines::open(path)?),
         Some("json") => Objects::Array(Elements::open(path, "data", EXPECTED)?),
-        _ => return Err(TaskError::Layout { path: path.to_owned(), expected: ".jsonl, .ndjson or .json" }),
+        _ => return Err(TaskError::file_type(path, ".jsonl, .ndjson or .json")),
     };
     Ok(Reader::new(path, ChoiceRows { objects, purpose, passage: Arc::from(""), count: 0 }))
 }
 
 #[derive(Deserialize)]
 struct Object {
-    id: Option<Id>,
+    id: Option<Scalar>,
     #[serde(alias = "article", alias = "context")]
     passage: Option<String>,
     question: String,
     options: Vec<String>,
-    answer: Option<Given>,
+    answer: Option<Scalar>,
 }
 
-/// An id, which some write as a number.
+/// Text or a whole number: an id or an answer.
 ///
-/// Both types here are read by hand: derived untagged enums buffer a value of any size before they refuse it.
-pub(super) struct Id(String);
+/// Not a derived untagged enum, which buffers a value of any size before it rejects it.
+pub(super) enum Scalar {
+    Text(String),
+    Number(i128),
+}
 
-impl From<Id> for String {
-    fn from(id: Id) -> Self {
-        id.0
+impl From<Scalar> for String {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Text(text) => text,
+            Scalar::Number(number) => number.to_string(),
+        }
     }
 }
 
-impl<'de> Deserialize<'de> for Id {
+impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Id;
+        struct ScalarVisitor;
+        impl Visitor<'_> for ScalarVisitor {
+            type Value = Scalar;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an id, text or a whole number")
+                f.write_str("text or a whole number")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Id, E> {
-                Ok(Id(text.to_owned()))
+            fn visit_str<E: Error>(self, text: &str) -> Result<Scalar, E> {
+                Ok(Scalar::Text(text.to_owned()))
             }
 
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Id, E> {
-                Ok(Id(number.to_string()))
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number.into()))
             }
 
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Id, E> {
-                Ok(Id(number.to_string()))
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number.into()))
             }
         }
-        deserializer.deserialize_any(Text)
+        deserializer.deserialize_any(ScalarVisitor)
     }
 }
 
-enum Given {
-    Index(u64),
-    Letter(String),
-}
-
-impl<'de> Deserialize<'de> for Given {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Answer;
-        impl Visitor<'_> for Answer {
-            type Value = Given;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an index from 0 or a letter from \"A\"")
-            }
-
-            fn visit_str<E: Error>(self, letter: &str) -> Result<Given, E> {
-                Ok(Given::Letter(letter.to_owned()))
-            }
-
-            fn visit_u64<E: Error>(self, index: u64) -> Result<Given, E> {
-                Ok(Given::Index(index))
-            }
-        }
-        deserializer.deserialize_any(Answer)
-    }
-}
-
-/// The index of a letter, "A" being 0.
+/// Index of a letter; "A" is 0.
 pub(super) fn letter_index(letter: &str) -> Option<u64> {
     match letter.as_bytes() {
         [letter @ b'A'..=b'Z'] => Some(u64::from(letter - b'A')),
@@ -135,12 +114,7 @@ impl Objects {
             None => return Ok(None),
             Some(line) => serde_json::from_str(line),
         };
-        let error = |error: serde_json::Error| TaskError::Json {
-            at: lines.place(),
-            problem: error.to_string(),
-            expected: EXPECTED,
-        };
-        parsed.map(Some).map_err(error)
+        parsed.map(Some).map_err(|error: serde_json::Error| lines.place().json(error, EXPECTED))
     }
 
     fn place(&self) -> Place {
@@ -154,7 +128,7 @@ impl Objects {
 struct ChoiceRows {
     objects: Objects,
     purpose: Purpose,
-    /// The passage of the last example, which is shared while it is the same.
+    /// Passage of the last example, shared with the next one if equal.
     passage: Arc<str>,
     count: u64,
 }
@@ -164,36 +138,41 @@ impl Rows<Choice> for ChoiceRows {
         let Some(object) = self.objects.next()? else { return Ok(None) };
         let at = || self.objects.place();
         let id = object.id.map_or_else(|| self.count.to_string(), String::from);
-        let contradiction =
-            |problem: String| Err(TaskError::Contradiction { at: at(), subject: format!("question {id:?}"), problem });
+        let contradiction = |problem: String| Err(at().contradiction(&format!("question {id:?}"), &problem));
         let options = object.options;
         if options.len() < 2 {
             return contradiction(format!("{} options, expected two or more", options.len()));
         }
-        let index = match object.answer {
-            None if self.purpose.needs_labels() => return Err(TaskError::NoLabel { at: at() }),
+        let answer = match object.answer {
+            None if self.purpose.needs_labels() => return Err(at().no_label()),
             None => None,
-            Some(Given::Index(index)) => Some(index),
-            Some(Given::Letter(letter)) => match letter_index(&letter) {
-                Some(index) => Some(index),
-                None => {
-                    return contradiction(format!(
-                        "the answer is {letter:?}, expected an index from 0 or a letter from A"
-                    ));
+            Some(answer) => {
+                let index = match &answer {
+                    Scalar::Text(letter) => letter_index(letter),
+                    Scalar::Number(number) => u64::try_from(*number).ok(),
+                };
+                match index {
+                    Some(index) if index < options.len() as u64 => Some(index as u32),
+                    Some(index) => {
+                        return contradiction(format!(
+                            "the answer is option {index} (from 0), but there are {} options",
+                            options.len()
+                        ));
+                    }
+                    None => {
+                        let answer = String::from(answer);
+                        return contradiction(format!(
+                            "the answer is {answer:?}, expected an index from 0 or a letter from A"
+                        ));
+                    }
                 }
-            },
+            }
         };
-        if let Some(index) = index
-            && index >= options.len() as u64
-        {
-            return contradiction(format!("the answer is option {index} (from 0), but there are {}", options.len()));
-        }
         let passage = object.passage.unwrap_or_default();
         if *self.passage != *passage {
             self.passage = passage.into();
         }
         self.count += 1;
-        let answer = index.map(|index| index as u32);
         Ok(Some(Choice { id, passage: self.passage.clone(), question: object.question, options, answer, level: None }))
     }
 

@@ -1,10 +1,10 @@
-//! Names of classes and their indices.
+//! Class names and indices.
 
 use std::collections::HashMap;
 
-use super::error::{Place, TaskError, listed};
+use super::error::{Place, TaskError, listed, shown};
 
-/// Names by index and indices by name: a file may have a class for each of its rows.
+/// Names by index and indices by name; a file may have as many classes as rows.
 pub(super) struct Classes {
     names: Vec<String>,
     index: HashMap<String, u32>,
@@ -16,13 +16,13 @@ impl Classes {
         Self { names: names.to_vec(), index }
     }
 
-    /// The index of a label.
+    /// Index of a label.
     pub(super) fn find(&self, found: &str, at: impl FnOnce() -> Place) -> Result<u32, TaskError> {
         self.index.get(found).copied().ok_or_else(|| unknown(found, &self.names, at()))
     }
 }
 
-/// The index of a label among a few.
+/// Index of a label in a short list.
 pub(super) fn class_of<S: AsRef<str>>(found: &str, labels: &[S], at: impl FnOnce() -> Place) -> Result<u32, TaskError> {
     let index = labels.iter().position(|label| label.as_ref() == found);
     index.map(|index| index as u32).ok_or_else(|| unknown(found, labels, at()))
@@ -30,7 +30,7 @@ pub(super) fn class_of<S: AsRef<str>>(found: &str, labels: &[S], at: impl FnOnce
 
 fn unknown<S: AsRef<str>>(found: &str, labels: &[S], at: Place) -> TaskError {
     match found {
-        "" => TaskError::NoLabel { at },
-        _ => TaskError::UnknownLabel { at, found: found.to_owned(), expected: listed(labels) },
+        "" => at.no_label(),
+        _ => at.error(format!("unknown label {}; expected one of {}", shown(found), listed(labels))),
     }
 }

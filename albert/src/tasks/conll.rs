@@ -1,4 +1,4 @@
-//! Words with tags: one word a line, a blank line between sentences.
+//! CoNLL files: one word with its tag a line, a blank line between sentences.
 //!
 //! ```text
 //! -DOCSTART- -X- -X- O
@@ -7,9 +7,8 @@
 //! sleeps VBZ B-VP O
 //! ```
 //!
-//! Columns are parted by spaces, or by single TABs. All lines have as many columns as the first. Sentences are
-//! numbered from 0; `-DOCSTART-` lines are no words. A file whose first words are mostly of several words is refused: it
-//! is one of texts.
+//! Columns are separated by spaces, or by single TABs. All lines have as many columns as the first. Sentences are numbered
+//! from 0; `-DOCSTART-` lines are skipped. A file whose first words mostly contain spaces is an error: it contains texts.
 //!
 //! Source: Tjong Kim Sang and De Meulder 2003 (CoNLL-2003).
 
@@ -17,25 +16,25 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::classes::Classes;
-use super::error::{Place, TaskError};
+use super::error::{Place, TaskError, shown};
 use super::example::Tagged;
 use super::lines::Lines;
 use super::reader::{Purpose, Reader, Remarks, Rows};
 use super::table::in_order;
 
-/// Which columns are read, counted from 0.
+/// Columns to read, counted from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagColumns {
-    /// The word.
+    /// Word.
     pub word: usize,
-    /// The tag; `None` for the last column.
+    /// Tag; `None` for the last column.
     pub tag: Option<usize>,
 }
 
-/// Reads sentences of tagged words. For prediction, one column of words will do.
+/// Reads sentences of tagged words. Prediction needs no tags.
 ///
 /// # Errors
-/// If the file cannot be opened; all else the reader says when it comes to it.
+/// The file cannot be opened. The reader returns all other errors.
 pub fn read_tagged(
     path: &Path,
     columns: TagColumns,
@@ -46,7 +45,7 @@ pub fn read_tagged(
     Ok(Reader::new(path, Sentences { words, labels: Classes::new(labels), count: 0, first_line: 0 }))
 }
 
-/// The tags in a file, in the order of the alphabet but for `O`, which comes first.
+/// Tags of a file: `O` first, then alphabetically.
 ///
 /// # Errors
 /// As [`read_tagged`] and its reader.
@@ -59,7 +58,7 @@ pub fn labels_of_tagged(path: &Path, columns: TagColumns) -> Result<Vec<String>,
         }
     }
     if tags.is_empty() {
-        return Err(TaskError::Empty { path: path.to_owned() });
+        return Err(TaskError::no_example(path));
     }
     let outside = tags.take("O");
     Ok(outside.into_iter().chain(in_order(tags)).collect())
@@ -76,37 +75,41 @@ struct Words {
     needs_tag: bool,
     /// Columns of the first line.
     width: Option<usize>,
-    /// What the first words look like, until that is decided.
+    /// The first words, until they are judged.
     shape: Option<Shape>,
 }
 
-/// The first words of a file: a text is no word.
+/// Statistics of the first words, which detect a file of texts.
 #[derive(Default)]
 struct Shape {
     words: usize,
-    /// Those with a space inside, and where the first of them is.
+    /// Words that contain a space, and the first of them.
     spaced: usize,
     first: Option<(Place, String)>,
 }
 
 impl Shape {
-    /// Words after which a file is taken for one of words or refused.
+    /// Number of words to judge.
     const ENOUGH: usize = 20;
 
     fn add(&mut self, word: &str, tag: Option<&str>, at: impl FnOnce() -> Place) {
         self.words += 1;
         let is_header = self.words == 1 && (word, tag) == ("text", Some("label"));
         if is_header || word.contains(' ') {
-            // The columns of a classification's header are found whatever its texts are.
+            // The header of a classification file decides at once.
             self.spaced += if is_header { Self::ENOUGH } else { 1 };
             self.first.get_or_insert_with(|| (at(), word.to_owned()));
         }
     }
 
-    /// Some corpora have words with spaces in them; hardly one word in two.
+    /// Some corpora have words with spaces, but not every second word.
     fn judge(self) -> Result<(), TaskError> {
         match self.first {
-            Some((at, found)) if 2 * self.spaced > self.words => Err(TaskError::NotAWord { at, found }),
+            Some((at, found)) if 2 * self.spaced > self.words => Err(at.error(format!(
+                "{} is not a word; a file for `tag` has a word and its tag in each line and an empty line between \
+                 sentences, such as \"Oslo B-LOC\"; texts with a label are for `classify`",
+                shown(&found)
+            ))),
             _ => Ok(()),
         }
     }
@@ -135,7 +138,7 @@ impl Words {
         let columns = self.columns;
         let Some(line) = self.lines.next()? else { return Ok(None) };
         let by = if line.contains('\t') { '\t' } else { ' ' };
-        // One pass without a list: a line may have millions of columns.
+        // Without a list: a line may have millions of columns.
         let fields = || line.split(by).map(move |field| if by == '\t' { field.trim() } else { field });
         let fields = || fields().filter(move |field| by == '\t' || !field.is_empty());
         let (mut found, mut is_blank, mut last) = (0, true, "");
@@ -157,7 +160,7 @@ impl Words {
             Some(format!("{width} as in the first line"))
         } else if columns.word >= width || (self.needs_tag && !is_tagged) {
             let least = columns.word.max(columns.tag.unwrap_or(columns.word + 1)) + 1;
-            Some(format!("at least {least}, the tag not being the word"))
+            Some(format!("at least {least}, with the tag in another column than the word"))
         } else {
             None
         };
@@ -165,10 +168,10 @@ impl Words {
         let (word, tag) = (word.unwrap_or_default().to_owned(), tag.map(str::to_owned));
         self.width = Some(width);
         if let Some(expected) = expected {
-            return Err(TaskError::Columns { at: self.lines.place(), found, expected, separator: "spaces or TABs" });
+            return Err(self.lines.place().columns(found, expected, "spaces or TABs"));
         }
         if word.is_empty() {
-            return Err(TaskError::NoText { at: self.lines.place(), what: "the word" });
+            return Err(self.lines.place().empty("the word"));
         }
         Ok(Some(Line::Word(word, tag)))
     }
@@ -200,7 +203,7 @@ impl Rows<Tagged> for Sentences {
             }
         }
         self.count += 1;
-        // A file of short sentences is kept in little more room than it has on disk.
+        // Memory stays close to the file size for short sentences.
         sentence.words.shrink_to_fit();
         sentence.tags.shrink_to_fit();
         Ok((!sentence.words.is_empty()).then_some(sentence))

@@ -1,14 +1,13 @@
-//! Records of a CSV file, as Python's `csv` and pandas read it.
+//! CSV records, as Python's `csv` and pandas read them.
 //!
 //! ```text
 //! a,"b, c",12" disc      a double quote opens a value only as its first character: three values
-//! "5"" disc"             inside quotes a doubled one stands for one: 5" disc
-//! "5" disc               what follows the closing quote belongs to the value: 5 disc
-//! "a,b                   a value whose quote is never closed is refused, with the line of that quote
+//! "5"" disc"             inside quotes, two quotes are one: 5" disc
+//! "5" disc               text after the closing quote is part of the value: 5 disc
+//! "a,b                   a quote that is never closed is an error, with its line
 //! ```
 //!
-//! Rust's `csv` reads a quote that is never closed to the end of the file without a word, so [`Quotes`] follows the same
-//! states beside it.
+//! The `csv` crate accepts a quote that is never closed, so [`Quotes`] tracks the same states.
 
 use std::io::Read;
 use std::path::Path;
@@ -17,10 +16,10 @@ use std::sync::Arc;
 use super::error::{Place, TaskError};
 use super::lines::{self, Input};
 
-/// Where in a value a byte is.
+/// Parser state.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before its first byte.
+    /// Before the first byte of a value.
     Start,
     /// In a value without quotes, or after the closing one.
     Plain,
@@ -30,12 +29,12 @@ enum State {
     Closing,
 }
 
-/// Bytes on their way to the parser, and whether a quote is open.
+/// Input of the parser that tracks open quotes.
 struct Quotes {
     file: Input,
     state: State,
     line: u64,
-    /// The line of the quote that was opened last.
+    /// Line of the last opening quote.
     opened: u64,
     is_over: bool,
 }
@@ -66,7 +65,7 @@ impl Read for Quotes {
     }
 }
 
-/// The records of a file.
+/// Records of a file.
 pub(super) struct CsvRecords {
     path: Arc<Path>,
     reader: csv::Reader<Quotes>,
@@ -83,46 +82,44 @@ impl CsvRecords {
         Ok(Self { path: path.into(), reader, record: csv::ByteRecord::new(), line: 0 })
     }
 
-    /// Reads the next record; whether there was one.
+    /// Reads the next record; false after the last.
     pub(super) fn next(&mut self) -> Result<bool, TaskError> {
         let line = self.reader.position().line();
         let is_row = self.reader.read_byte_record(&mut self.record).map_err(|error| match error.into_kind() {
             csv::ErrorKind::Io(source) => TaskError::io(&self.path, "read")(source),
-            other => TaskError::Csv { at: self.at(line), problem: format!("{other:?}") },
+            other => csv_error(self.at(line), &format!("{other:?}")),
         })?;
-        // The parser asks for more bytes than there are only in a record that the end of the file ends.
+        // The parser reads past the end only in a record that the end of the file terminates.
         let quotes = self.reader.get_ref();
         if quotes.is_over && quotes.state == State::Quoted {
-            let problem = "a double quote that is opened and never closed".to_owned();
-            return Err(TaskError::Csv { at: self.at(quotes.opened), problem });
+            return Err(csv_error(self.at(quotes.opened), "a double quote that is never closed"));
         }
         if !is_row {
             return Ok(false);
         }
         self.line = self.record.position().map_or(line, csv::Position::line);
         if let Some(column) = self.record.iter().position(|field| std::str::from_utf8(field).is_err()) {
-            let problem = format!("invalid UTF-8 in column {}", column + 1);
-            return Err(TaskError::Csv { at: self.place(), problem });
+            return Err(csv_error(self.place(), &format!("invalid UTF-8 in column {}", column + 1)));
         }
         Ok(true)
     }
 
-    /// Values of the record that was read last.
+    /// Number of values of the last record.
     pub(super) fn len(&self) -> usize {
         self.record.len()
     }
 
-    /// The values of the record that was read last.
+    /// Values of the last record.
     pub(super) fn values(&self) -> impl Iterator<Item = &str> {
         self.record.iter().map(text)
     }
 
-    /// A value of the record that was read last.
+    /// A value of the last record.
     pub(super) fn value(&self, column: usize) -> &str {
         self.record.get(column).map_or("", text)
     }
 
-    /// Where the record that was read last begins.
+    /// First line of the last record.
     pub(super) fn place(&self) -> Place {
         self.at(self.line)
     }
@@ -130,6 +127,12 @@ impl CsvRecords {
     fn at(&self, line: u64) -> Place {
         Place { path: self.path.clone(), line }
     }
+}
+
+fn csv_error(at: Place, problem: &str) -> TaskError {
+    at.error(format!(
+        "{problem}; expected values separated by commas, those with commas, quotes or line ends in double quotes"
+    ))
 }
 
 fn text(field: &[u8]) -> &str {

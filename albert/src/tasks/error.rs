@@ -1,4 +1,4 @@
-//! What can be wrong with a file of examples, each with what to do about it.
+//! Errors of example files.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use engine::EngineError;
 
-/// A line of a file, counted from 1.
+/// Line of a file, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file; shared, because a reader names places by the thousand.
+    /// File; shared, because a reader makes thousands of places.
     pub path: Arc<Path>,
-    /// The line; 0 for the file as a whole.
+    /// Line; 0 for the file as a whole.
     pub line: u64,
 }
 
@@ -25,209 +25,72 @@ impl fmt::Display for Place {
     }
 }
 
-/// An error of a reader or of a file that is written. Every message names the file and, where there is one, the line,
-/// and is short whatever the file holds.
+impl Place {
+    /// Error of this place.
+    pub(super) fn error(self, problem: impl Into<String>) -> TaskError {
+        TaskError::Input { at: self, problem: problem.into() }
+    }
+
+    pub(super) fn no_label(self) -> TaskError {
+        self.error("no label; training and evaluation need one for every example, prediction does not")
+    }
+
+    pub(super) fn columns(self, found: usize, expected: impl fmt::Display, separator: &str) -> TaskError {
+        self.error(format!("{found} columns, expected {expected}; columns are separated by {separator}"))
+    }
+
+    pub(super) fn empty(self, part: &str) -> TaskError {
+        self.error(format!("{part} is empty; fill it in or remove the example"))
+    }
+
+    pub(super) fn json(self, problem: impl ToString, expected: &str) -> TaskError {
+        self.error(format!("{}; expected {expected}", shortened(&problem.to_string(), 200)))
+    }
+
+    pub(super) fn contradiction(self, subject: &str, problem: &str) -> TaskError {
+        self.error(format!("{}: {}", shortened(subject, 200), shortened(problem, 400)))
+    }
+}
+
+/// An error of a reader or of an output file. Messages name the file and the line, and are short for any content.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
-    /// The operating system refused to read or write.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// The file or folder concerned.
-        path: PathBuf,
-        /// What was tried: `read`, `write`.
-        action: &'static str,
-        /// The operating system's reason.
-        source: std::io::Error,
-    },
-    /// A file could not be written.
+    /// A file cannot be read or written.
     #[error(transparent)]
-    Write(#[from] EngineError),
-    /// A file of a task that is not where it is published.
-    #[error("{}: no {file} here; give the folder that holds it, as it is published", folder.display())]
+    File(#[from] EngineError),
+    /// A published file is missing.
+    #[error("{}: no {file} in this folder; give the folder that contains it, as published", folder.display())]
     Missing {
-        /// The folder that was given.
+        /// Folder.
         folder: PathBuf,
-        /// What was looked for.
+        /// Name of the missing file.
         file: String,
     },
-    /// A part that a task does not have.
-    #[error("{task} has no {split} set; it has {known}")]
+    /// The task has no such split.
+    #[error("{task} has no {split} split; it has {known}")]
     NoSplit {
         /// Published name of the task.
         task: String,
-        /// The part that was asked for.
+        /// The split.
         split: &'static str,
-        /// The parts that there are.
+        /// The splits of the task.
         known: String,
     },
-    /// A file name that does not say which layout it has.
-    #[error("{}: no layout goes by this name; expected it to end in {expected}", path.display())]
-    Layout {
-        /// The file.
-        path: PathBuf,
-        /// The endings that are known.
-        expected: &'static str,
-    },
-    /// A line longer than any example.
-    #[error("{at}: a line of more than {most} bytes; is it a file of examples?")]
-    LongLine {
+    /// A file or an example that cannot be used.
+    #[error("{at}: {problem}")]
+    Input {
         /// File and line.
         at: Place,
-        /// Most bytes of a line.
-        most: u64,
-    },
-    /// Bytes that are not UTF-8.
-    #[error("{at}: invalid UTF-8 at byte {byte}; save the file as UTF-8")]
-    InvalidUtf8 {
-        /// File and line.
-        at: Place,
-        /// Byte in the line, counted from 1.
-        byte: usize,
-    },
-    /// A file without an example.
-    #[error("{}: no example in the file; is it the right one, and did it arrive whole?", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A row with too many or too few columns.
-    #[error("{at}: {found} columns, expected {expected}; columns are parted by {separator}")]
-    Columns {
-        /// File and line.
-        at: Place,
-        /// How many there are.
-        found: usize,
-        /// How many there should be.
-        expected: String,
-        /// What parts them, in words.
-        separator: &'static str,
-    },
-    /// A first line that is not the header of the published file.
-    #[error(
-        "{at}: column {column} of the header is called {}, expected {expected:?}; is it the published file?",
-        shown(found)
-    )]
-    Header {
-        /// File and line.
-        at: Place,
-        /// Which column, counted from 1.
-        column: usize,
-        /// What it is called.
-        found: String,
-        /// What it should be called.
-        expected: String,
-    },
-    /// A column or key that was asked for and is not there.
-    #[error("{at}: no column {column:?}; there are {known}; name the one to be read by --set {setting}=NAME{example}")]
-    NoColumn {
-        /// File and line.
-        at: Place,
-        /// The column that was asked for.
-        column: String,
-        /// The columns that there are.
-        known: String,
-        /// The setting that names the column.
-        setting: &'static str,
-        /// An example of it, from `, such as` on; empty if the file has no column.
-        example: String,
-    },
-    /// Two columns of one name.
-    #[error("{at}: two columns are called {}; give each a name of its own", shown(column))]
-    TwoColumns {
-        /// File and line.
-        at: Place,
-        /// The name.
-        column: String,
-    },
-    /// An example without what is right about it, where that is needed.
-    #[error("{at}: no label; training and evaluation need one for every example, prediction does without")]
-    NoLabel {
-        /// File and line.
-        at: Place,
-    },
-    /// A label that is not one of the task's.
-    #[error("{at}: unknown label {}; expected one of {expected}", shown(found))]
-    UnknownLabel {
-        /// File and line.
-        at: Place,
-        /// What the file says.
-        found: String,
-        /// The labels of the task.
-        expected: String,
-    },
-    /// A score that is not a finite number.
-    #[error("{at}: {} is no number; expected a decimal such as 3.25", shown(found))]
-    NotANumber {
-        /// File and line.
-        at: Place,
-        /// What the file says.
-        found: String,
-    },
-    /// A text that is needed and is not there.
-    #[error("{at}: {what} is empty; fill it in or take the example out")]
-    NoText {
-        /// File and line.
-        at: Place,
-        /// Which part of the example.
-        what: &'static str,
-    },
-    /// Two examples under one name.
-    #[error("{at}: the id {} was used before; predictions are written under ids, so each may be used once", shown(id))]
-    DuplicateId {
-        /// File and line of the second.
-        at: Place,
-        /// The id.
-        id: String,
-    },
-    /// What is not JSON, or not of the layout.
-    #[error("{at}: {}; expected {expected}", shortened(problem, 200))]
-    Json {
-        /// File and line.
-        at: Place,
-        /// What is wrong, in the parser's words or in ours.
-        problem: String,
-        /// The layout that is expected.
-        expected: &'static str,
-    },
-    /// What is not CSV.
-    #[error(
-        "{at}: {problem}; expected values parted by commas, those with commas, quotes or line ends in double quotes"
-    )]
-    Csv {
-        /// File and line.
-        at: Place,
-        /// What is wrong.
+        /// The problem and its remedy.
         problem: String,
     },
-    /// Texts in the place of words.
-    #[error(
-        "{at}: {} is not a word; a file for `tag` has a word and its tag in each line and an empty line between \
-         sentences, such as \"Oslo B-LOC\"; texts with a label are for `classify`",
-        shown(found)
-    )]
-    NotAWord {
-        /// File and line.
-        at: Place,
-        /// What is in the word's place.
-        found: String,
-    },
-    /// An example that contradicts itself.
-    #[error("{at}: {}: {}", shortened(subject, 200), shortened(problem, 400))]
-    Contradiction {
-        /// File and line.
-        at: Place,
-        /// Which example.
-        subject: String,
-        /// What is wrong, and what to do about it.
-        problem: String,
-    },
-    /// A prediction that a submission cannot hold.
+    /// A prediction that a submission cannot contain.
     #[error("prediction {}: {problem}", shown(id))]
     Prediction {
-        /// The id of the example.
+        /// Id of the example.
         id: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
@@ -235,11 +98,22 @@ pub enum TaskError {
 impl TaskError {
     pub(super) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io { path, action, source }
+        move |source| EngineError::io(path, action, source).into()
+    }
+
+    /// A file whose name does not end in one of the types `expected`.
+    pub(super) fn file_type(path: &Path, expected: &str) -> Self {
+        let at = Place { path: path.into(), line: 0 };
+        at.error(format!("unknown file type; expected a name that ends in {expected}"))
+    }
+
+    /// A file without examples.
+    pub(super) fn no_example(path: &Path) -> Self {
+        Place { path: path.into(), line: 0 }.error("no example in the file; is it the right file, and complete?")
     }
 }
 
-/// The beginning of a text that may be of any length, as a message shows it.
+/// The beginning of a text of any length, for messages.
 pub(super) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => Cow::Borrowed(text),
@@ -249,19 +123,16 @@ pub(super) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
 
 /// A value of a file in quotes.
 pub(super) fn shown(value: &str) -> String {
-    match shortened(value, 80) {
-        Cow::Borrowed(value) => format!("{value:?}"),
-        Cow::Owned(_) => {
-            let beginning: String = value.chars().take(80).collect();
-            format!("{beginning:?}... ({} bytes)", value.len())
-        }
+    match value.char_indices().nth(80) {
+        None => format!("{value:?}"),
+        Some((end, _)) => format!("{:?}... ({} bytes)", &value[..end], value.len()),
     }
 }
 
 /// Names that a message lists.
 pub(super) const LISTED: usize = 20;
 
-/// Names in a message: `"a", "b", "c"`; of many, the first.
+/// The first names of a list: `"a", "b", "c"`.
 pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
     listed_of(names.iter().take(LISTED), names.len())
 }

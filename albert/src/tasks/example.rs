@@ -1,54 +1,53 @@
-//! Examples of the five kinds of problem.
+//! Examples of the task kinds.
 //!
 //! ```text
-//! Text       one text or a pair                 a class, or a number          GLUE, files of one's own
-//! Tagged     words                              a class for each word         CoNLL
-//! Choice     a passage, a question, options     the right option              RACE
-//! Question   a passage, a question              a part of the passage, or     SQuAD 1.1, SQuAD 2.0
-//!                                               that there is no answer
+//!            input                              label                         files
+//! Text       one text or a pair                 class or number               GLUE, custom files
+//! Tagged     words                              class of each word            CoNLL
+//! Choice     passage, question, options         right option                  RACE, custom files
+//! Question   passage, question                  span of the passage, or none  SQuAD 1.1, SQuAD 2.0
 //! ```
 //!
-//! What is to be predicted is `None` (or empty) in files without it, such as the test sets of GLUE.
+//! Labels are `None` (or empty) for files without labels, such as the test sets of GLUE.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// What is to be predicted, with the names of the classes in the order of their indices.
+/// Task kind with its class names, by index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Problem {
-    /// One of `labels` for a text or a pair.
+    /// One class for a text or a pair.
     Classes {
-        /// Names, by index.
+        /// Class names.
         labels: Vec<String>,
     },
-    /// Any number of `labels` for a text or a pair, each by itself. Models of this kind predict; no layout of files has
-    /// such labels yet, so they are neither trained nor evaluated.
+    /// Any number of classes for a text or a pair, each independent. Prediction only: no file layout has such labels.
     Labels {
-        /// Names, by index.
+        /// Class names.
         labels: Vec<String>,
     },
     /// A number for a text or a pair.
     Number,
-    /// One of `labels` for each word.
+    /// One class for each word.
     Tags {
-        /// Names, by index.
+        /// Class names.
         labels: Vec<String>,
     },
     /// One of several options.
     Choice,
-    /// A part of a passage.
+    /// A span of a passage.
     Span {
-        /// Whether there may be no answer.
+        /// Whether a question may have no answer.
         may_be_impossible: bool,
     },
 }
 
-/// What is right about a text.
+/// Label of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Label {
-    /// Index of a class.
+    /// Class index.
     Class(u32),
     /// A number.
     Number(f32),
@@ -57,28 +56,28 @@ pub enum Label {
 /// One text, or a pair.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Text {
-    /// The name that a prediction is written under.
+    /// Name of its prediction.
     pub id: String,
-    /// The text, or the first of a pair.
+    /// The text, or the first text of a pair.
     pub first: String,
-    /// The second of a pair.
+    /// The second text of a pair.
     pub second: Option<String>,
-    /// What is right.
+    /// Label.
     pub label: Option<Label>,
 }
 
-/// Words, each with a class.
+/// Tagged words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tagged {
-    /// The name that a prediction is written under.
+    /// Name of its prediction.
     pub id: String,
     /// The words.
     pub words: Vec<String>,
-    /// The class of each; empty if unknown.
+    /// Class of each word; empty if unknown.
     pub tags: Vec<u32>,
 }
 
-/// Which part of RACE an example is of; its accuracies are reported apart.
+/// School level of a RACE example. Accuracy is reported for each level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -91,40 +90,40 @@ pub enum Level {
 /// A passage, a question and options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The name that a prediction is written under.
+    /// Name of its prediction.
     pub id: String,
-    /// The passage; examples of one passage share it.
+    /// Passage, shared by its examples.
     pub passage: Arc<str>,
-    /// The question; where it has `_`, the option belongs there.
+    /// Question; `_` marks the position of the option.
     pub question: String,
-    /// The options: four in RACE, two or more in files of one's own.
+    /// Options: four in RACE, two or more in custom files.
     pub options: Vec<String>,
-    /// Index of the right one.
+    /// Index of the right option.
     pub answer: Option<u32>,
-    /// Which part of RACE.
+    /// School level, for RACE.
     pub level: Option<Level>,
 }
 
-/// A part of a passage.
+/// A span of a passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Its text.
     pub text: String,
-    /// Byte of the passage at which it starts. (Files count characters.)
+    /// Its first byte in the passage. (Files count characters.)
     pub start: usize,
 }
 
 /// A question about a passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The name that a prediction is written under.
+    /// Name of its prediction.
     pub id: String,
-    /// The passage; examples of one passage share it.
+    /// Passage, shared by its examples.
     pub passage: Arc<str>,
     /// The question.
     pub question: String,
-    /// What people gave as answers: one in training files, several in others. Empty if there is none, or none is known.
+    /// Answers by annotators: one in training files, several in others. Empty for no answer or an unknown one.
     pub answers: Vec<Answer>,
-    /// Whether the passage holds no answer.
+    /// Whether the passage contains no answer.
     pub is_impossible: bool,
 }

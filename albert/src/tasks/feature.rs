@@ -1,6 +1,6 @@
-//! Examples as the model reads them.
+//! Model inputs.
 
-/// The pieces of one input.
+/// Pieces of one input.
 ///
 /// ```text
 /// ids        [CLS] a a a [SEP] b b [SEP]
@@ -11,12 +11,12 @@
 pub struct Sequence {
     /// Piece ids, special pieces included; never empty.
     pub ids: Vec<u32>,
-    /// Where segment 1 begins; the number of ids, if there is but one segment.
+    /// Start of segment 1; the number of ids for a single segment.
     pub second: usize,
 }
 
 impl Sequence {
-    /// The segment of each piece.
+    /// Segment of each piece.
     pub fn segments(&self) -> impl Iterator<Item = u32> {
         (0..self.ids.len()).map(|at| u32::from(at >= self.second))
     }

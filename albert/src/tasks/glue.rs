@@ -1,14 +1,13 @@
-//! The tasks of GLUE, as a table: files, columns, labels and metrics.
+//! The GLUE tasks: files, columns, labels and metrics.
 //!
 //! ```text
 //! DIR/CoLA/train.tsv   DIR/MNLI/dev_matched.tsv   DIR/diagnostic/diagnostic.tsv      (or the files in DIR itself)
 //! ```
 //!
-//! Columns are parted by TAB; quotes are literal, and no field goes over a line. All files but the training and the
-//! development set of CoLA begin with a header, of which the names of the columns that are used are checked. Test
-//! sets have no labels.
+//! Columns are separated by TAB; quotes are literal, and a row is a line. All files but the training and development sets of
+//! CoLA have a header; the names of the columns in use are checked. Test sets have no labels.
 //!
-//! Source: Wang et al. 2019 (GLUE) and the files themselves; the order of labels is that of ALBERT's released code.
+//! Source: Wang et al. 2019 (GLUE) and the published files; the label order is that of ALBERT's released code.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,21 +16,21 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::classes::class_of;
-use super::error::{Place, TaskError};
+use super::error::{Place, TaskError, shown};
 use super::example::{Label, Problem, Text};
 use super::lines::Lines;
 use super::reader::{Reader, RemarkKind, Remarks, Rows};
 use crate::metrics::Metric;
 
-/// A part of a data set.
+/// Split of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
-    /// For training.
+    /// Training.
     Train,
-    /// For choosing: evaluation with known labels.
+    /// Evaluation with known labels.
     Dev,
-    /// For a submission: labels are withheld, but for RACE.
+    /// Submission: without labels, except in RACE.
     Test,
 }
 
@@ -52,47 +51,47 @@ impl fmt::Display for Split {
     }
 }
 
-/// A task of GLUE.
+/// A GLUE task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GlueTask {
-    /// Is a sentence acceptable English?
+    /// Acceptability of a sentence.
     Cola,
-    /// Is a sentence of a review positive?
+    /// Sentiment of a sentence.
     #[serde(rename = "sst-2")]
     Sst2,
-    /// Do two sentences say the same?
+    /// Paraphrase of a sentence.
     Mrpc,
-    /// How alike are two sentences, from 0 to 5?
+    /// Similarity of two sentences, 0 to 5.
     #[serde(rename = "sts-b")]
     Stsb,
-    /// Do two questions ask the same?
+    /// Equivalence of two questions.
     Qqp,
-    /// Does a premise entail or contradict a hypothesis? Evaluated on the genres that were trained on.
+    /// Entailment of a hypothesis, evaluated on the genres of the training set.
     Mnli,
     /// MNLI, evaluated on other genres.
     MnliMismatched,
-    /// Does a sentence answer a question?
+    /// Whether a sentence answers a question.
     Qnli,
-    /// Does a text entail a hypothesis?
+    /// Entailment of a hypothesis, two classes.
     Rte,
-    /// Is what a pronoun was replaced with right?
+    /// Resolution of a pronoun.
     Wnli,
-    /// The diagnostic set of MNLI's kind: a test set alone.
+    /// Diagnostic set for MNLI models; test split only.
     Ax,
 }
 
-/// Which columns of a file are used, under which names.
+/// Columns in use and their names.
 struct Columns {
-    /// How many there are.
+    /// Columns of the file.
     count: usize,
-    /// Whether the first line names them.
+    /// Whether the first line is a header.
     has_header: bool,
     id: Option<(usize, &'static str)>,
     first: (usize, &'static str),
     second: Option<(usize, &'static str)>,
     label: Option<(usize, &'static str)>,
-    /// Whether shorter rows are known to be in the published file.
+    /// Whether the published file contains shorter rows.
     may_be_short: bool,
 }
 
@@ -123,7 +122,7 @@ const ENTAILMENT: &[&str] = &["entailment", "not_entailment"];
 const INFERENCE: &[&str] = &["contradiction", "entailment", "neutral"];
 
 impl GlueTask {
-    /// All of them, in the order in which papers list them.
+    /// All tasks, in the order of the papers.
     pub const ALL: [Self; 11] = [
         Self::Cola,
         Self::Sst2,
@@ -138,58 +137,42 @@ impl GlueTask {
         Self::Ax,
     ];
 
-    /// The name that commands know it by: `cola`, `sst-2`, `mnli`, `mnli-mismatched`, ...
+    /// Names in commands and in papers.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Cola => ("cola", "CoLA"),
+            Self::Sst2 => ("sst-2", "SST-2"),
+            Self::Mrpc => ("mrpc", "MRPC"),
+            Self::Stsb => ("sts-b", "STS-B"),
+            Self::Qqp => ("qqp", "QQP"),
+            Self::Mnli => ("mnli", "MNLI"),
+            Self::MnliMismatched => ("mnli-mismatched", "MNLI-mm"),
+            Self::Qnli => ("qnli", "QNLI"),
+            Self::Rte => ("rte", "RTE"),
+            Self::Wnli => ("wnli", "WNLI"),
+            Self::Ax => ("ax", "AX"),
+        }
+    }
+
+    /// Name in commands: `cola`, `sst-2`, `mnli`, `mnli-mismatched`, ...
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Cola => "cola",
-            Self::Sst2 => "sst-2",
-            Self::Mrpc => "mrpc",
-            Self::Stsb => "sts-b",
-            Self::Qqp => "qqp",
-            Self::Mnli => "mnli",
-            Self::MnliMismatched => "mnli-mismatched",
-            Self::Qnli => "qnli",
-            Self::Rte => "rte",
-            Self::Wnli => "wnli",
-            Self::Ax => "ax",
-        }
+        self.names().0
     }
 
-    /// The name that papers know it by.
+    /// Name in papers: `CoLA`, `SST-2`, `MNLI`, `MNLI-mm`, ...
     pub fn title(self) -> &'static str {
+        self.names().1
+    }
+
+    /// Name of the prediction file that the GLUE server accepts.
+    pub fn submission_file(self) -> String {
         match self {
-            Self::Cola => "CoLA",
-            Self::Sst2 => "SST-2",
-            Self::Mrpc => "MRPC",
-            Self::Stsb => "STS-B",
-            Self::Qqp => "QQP",
-            Self::Mnli => "MNLI",
-            Self::MnliMismatched => "MNLI-mm",
-            Self::Qnli => "QNLI",
-            Self::Rte => "RTE",
-            Self::Wnli => "WNLI",
-            Self::Ax => "AX",
+            Self::Mnli => "MNLI-m.tsv".to_owned(),
+            other => format!("{}.tsv", other.title()),
         }
     }
 
-    /// The name of the file that the server of GLUE takes predictions in.
-    pub fn submission_file(self) -> &'static str {
-        match self {
-            Self::Cola => "CoLA.tsv",
-            Self::Sst2 => "SST-2.tsv",
-            Self::Mrpc => "MRPC.tsv",
-            Self::Stsb => "STS-B.tsv",
-            Self::Qqp => "QQP.tsv",
-            Self::Mnli => "MNLI-m.tsv",
-            Self::MnliMismatched => "MNLI-mm.tsv",
-            Self::Qnli => "QNLI.tsv",
-            Self::Rte => "RTE.tsv",
-            Self::Wnli => "WNLI.tsv",
-            Self::Ax => "AX.tsv",
-        }
-    }
-
-    /// The names of the classes in the order of their indices; none for a score.
+    /// Class names by index; none for a score.
     pub fn labels(self) -> &'static [&'static str] {
         match self {
             Self::Stsb => &[],
@@ -199,7 +182,7 @@ impl GlueTask {
         }
     }
 
-    /// What is to be predicted.
+    /// Task kind.
     pub fn problem(self) -> Problem {
         match self.labels() {
             [] => Problem::Number,
@@ -207,12 +190,12 @@ impl GlueTask {
         }
     }
 
-    /// Whether it is about two texts.
+    /// Whether examples are pairs.
     pub fn is_pair(self) -> bool {
         !matches!(self, Self::Cola | Self::Sst2)
     }
 
-    /// The metrics of the leaderboard. The first is what a checkpoint is chosen by and what ALBERT's tables show.
+    /// Metrics of the leaderboard. The first selects checkpoints and is that of ALBERT's tables.
     pub fn metrics(self) -> &'static [Metric] {
         match self {
             Self::Cola => &[Metric::Matthews, Metric::Accuracy],
@@ -223,7 +206,7 @@ impl GlueTask {
         }
     }
 
-    /// The parts that it has.
+    /// Its splits.
     pub fn splits(self) -> &'static [Split] {
         match self {
             Self::Ax => &[Split::Test],
@@ -231,7 +214,7 @@ impl GlueTask {
         }
     }
 
-    /// The folder of its files, as published.
+    /// Published folder.
     fn folder(self) -> &'static str {
         match self {
             Self::Ax => "diagnostic",
@@ -253,10 +236,10 @@ impl GlueTask {
         }
     }
 
-    /// The file of a part, in the folder of all tasks or in that of this task.
+    /// File of a split; `folder` contains all tasks or this one.
     ///
     /// # Errors
-    /// [`TaskError::NoSplit`] if there is no such part, [`TaskError::Missing`] if there is no such file.
+    /// [`TaskError::NoSplit`] or [`TaskError::Missing`].
     pub fn path(self, folder: &Path, split: Split) -> Result<PathBuf, TaskError> {
         if !self.splits().contains(&split) {
             let known = self.splits().iter().map(|split| split.name()).collect::<Vec<_>>().join(", ");
@@ -270,16 +253,16 @@ impl GlueTask {
         })
     }
 
-    /// Reads a part. In `folder` are the folders of all tasks, or the files of this one. Examples of files without
-    /// ids are numbered from 0.
+    /// Reads a split; `folder` contains the folders of all tasks or the files of this one. Examples of files without ids are
+    /// numbered from 0.
     ///
     /// # Errors
-    /// As [`Self::path`], and if the file cannot be opened; all else the reader says when it comes to it.
+    /// As [`Self::path`], and if the file cannot be opened. The reader returns all other errors.
     pub fn read(self, folder: &Path, split: Split) -> Result<Reader<Text>, TaskError> {
         self.read_file(&self.path(folder, split)?, split)
     }
 
-    /// Reads a file in the layout of a part of this task.
+    /// Reads a file in the layout of a split of this task.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -330,10 +313,10 @@ impl fmt::Display for GlueTask {
     }
 }
 
-/// A name that no task goes by.
+/// Unknown name of a GLUE task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no task of GLUE is called {0:?}; there are cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, \
+    "unknown GLUE task {0:?}; expected one of cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, \
      ax"
 )]
 pub struct UnknownTask(pub String);
@@ -341,7 +324,7 @@ pub struct UnknownTask(pub String);
 impl FromStr for GlueTask {
     type Err = UnknownTask;
 
-    /// By [`GlueTask::name`] or [`GlueTask::title`], in upper or lower case, with or without the hyphen.
+    /// By [`GlueTask::name`] or [`GlueTask::title`]; case and hyphens are ignored.
     fn from_str(name: &str) -> Result<Self, UnknownTask> {
         let plain = |name: &str| name.to_lowercase().replace(['-', '_'], "");
         let wanted = plain(name);
@@ -354,12 +337,12 @@ impl FromStr for GlueTask {
 pub(super) fn number_of(found: &str, at: impl FnOnce() -> Place) -> Result<f32, TaskError> {
     match found.trim().parse::<f32>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ if found.trim().is_empty() => Err(TaskError::NoLabel { at: at() }),
-        _ => Err(TaskError::NotANumber { at: at(), found: found.to_owned() }),
+        _ if found.trim().is_empty() => Err(at().no_label()),
+        _ => Err(at().error(format!("{} is not a number; expected a decimal such as 3.25", shown(found)))),
     }
 }
 
-/// A file of GLUE.
+/// Rows of a GLUE file.
 struct GlueRows {
     lines: Lines,
     columns: Columns,
@@ -375,22 +358,17 @@ impl GlueRows {
         let names: Vec<String> = line.split('\t').take(self.columns.count).map(str::to_owned).collect();
         let at = self.lines.place();
         if columns != self.columns.count {
-            return Err(columns_error(at, columns, self.columns.count));
+            return Err(at.columns(columns, self.columns.count, "TAB"));
         }
         match self.columns.used().find(|&(column, name)| !names[column].trim().eq_ignore_ascii_case(name)) {
             None => Ok(()),
-            Some((column, name)) => Err(TaskError::Header {
-                at,
-                column: column + 1,
-                found: names[column].clone(),
-                expected: name.to_owned(),
-            }),
+            Some((column, name)) => Err(at.error(format!(
+                "header column {} is {}, expected {name:?}; is it the published file?",
+                column + 1,
+                shown(&names[column])
+            ))),
         }
     }
-}
-
-fn columns_error(at: Place, found: usize, expected: usize) -> TaskError {
-    TaskError::Columns { at, found, expected: expected.to_string(), separator: "TAB" }
 }
 
 impl Rows<Text> for GlueRows {
@@ -408,7 +386,7 @@ impl Rows<Text> for GlueRows {
                 continue;
             }
             if found != columns.count {
-                return Err(columns_error(at(), found, columns.count));
+                return Err(at().columns(found, columns.count, "TAB"));
             }
             let fields: Vec<&str> = line.split('\t').collect();
             let label = match columns.label.map(|(column, _)| fields[column]) {

@@ -1,7 +1,7 @@
-//! The elements of a JSON array in a file, one at a time: of an array that is the whole file, or the value of one key
-//! of an object. So a file may be larger than memory; an element may not.
+//! Elements of a JSON array, streamed: of the array that is the whole file, or of the value of one key of an object. A file
+//! may be larger than memory; an element may not.
 //!
-//! serde_json reads one byte at a time and, at a number alone, one byte too many: [`Bytes`] takes it back.
+//! serde_json reads byte by byte, and one byte too many after a number: [`Bytes`] returns that byte again.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::error::{Place, TaskError};
 use super::lines::{self, Input};
 
-/// Bytes of a file, of which the last can be read again.
+/// Bytes of a file; the last one can be read again.
 struct Bytes {
     file: Input,
     last: u8,
@@ -50,7 +50,7 @@ impl Read for Bytes {
     }
 }
 
-/// The elements of an array.
+/// Elements of an array.
 pub(super) struct Elements {
     path: Arc<Path>,
     bytes: Bytes,
@@ -69,22 +69,22 @@ enum State {
 }
 
 impl Elements {
-    /// Elements of the array that is the whole file, or the value of `key`; `expected` says so in messages.
+    /// Elements of the array that is the whole file, or of the value of `key`; messages contain `expected`.
     pub(super) fn open(path: &Path, key: &'static str, expected: &'static str) -> Result<Self, TaskError> {
         let bytes = Bytes { file: lines::open(path)?, last: 0, is_again: false, line: 1, is_over: false };
         Ok(Self { path: path.into(), bytes, key, expected, state: State::Before })
     }
 
-    /// The line that was read last.
+    /// The last line read.
     pub(super) fn place(&self) -> Place {
         Place { path: self.path.clone(), line: self.bytes.line }
     }
 
     fn error(&self, problem: impl ToString) -> TaskError {
-        TaskError::Json { at: self.place(), problem: problem.to_string(), expected: self.expected }
+        self.place().json(problem, self.expected)
     }
 
-    /// The next byte that is no white space.
+    /// The next byte that is not white space.
     fn byte(&mut self) -> Result<Option<u8>, TaskError> {
         loop {
             match self.bytes.next().map_err(TaskError::io(&self.path, "read"))? {
@@ -94,12 +94,12 @@ impl Elements {
         }
     }
 
-    /// A value, of which the next byte is the first.
+    /// The value that starts with the next byte.
     fn value<T: DeserializeOwned>(&mut self) -> Result<T, TaskError> {
         let first = self.byte()?;
         self.bytes.is_again = first.is_some();
         let value = T::deserialize(&mut serde_json::Deserializer::from_reader(&mut self.bytes)).map_err(|error| {
-            // Its own count of lines begins at the value.
+            // The parser counts lines from the value.
             let problem = error.to_string();
             self.error(problem.rsplit_once(" at line ").map_or(problem.as_str(), |(problem, _)| problem))
         })?;
@@ -107,7 +107,7 @@ impl Elements {
         Ok(value)
     }
 
-    /// Reads up to the first element.
+    /// Skips to the first element.
     fn begin(&mut self) -> Result<(), TaskError> {
         let mut first = self.byte()?;
         if first == Some(0xEF) {
@@ -118,7 +118,7 @@ impl Elements {
             first = self.byte()?;
         }
         match first {
-            None => return Err(TaskError::Empty { path: self.path.to_path_buf() }),
+            None => return Err(TaskError::no_example(&self.path)),
             Some(b'[') => return Ok(()),
             Some(b'{') => {}
             Some(_) => return Err(self.error("neither an object nor an array")),
@@ -146,7 +146,7 @@ impl Elements {
         }
     }
 
-    /// The next element, or `None` after the last. What follows the array is not looked at.
+    /// The next element, or `None` after the last. The rest of the file is ignored.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, TaskError> {
         match self.state {
             State::After => return Ok(None),

@@ -1,5 +1,5 @@
-//! Lines of a UTF-8 file, one at a time: a byte-order mark and carriage returns before line feeds are dropped,
-//! nothing else is changed. A line may have up to 1 GiB; more is a device that never ends, or no text.
+//! Lines of a UTF-8 file, streamed. A byte-order mark and carriage returns before line feeds are removed.
+//! Limits: 1 GiB a line.
 
 use engine::io::limits::{self, Bounded};
 use std::io::{BufRead, BufReader, Read};
@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use super::error::{Place, TaskError};
 
-/// U+FEFF, which some editors put in front of a file.
+/// U+FEFF, which some editors write.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// A file of any size, or at most [`limits::LARGEST_STREAM`] bytes of a pipe or device, which may never end.
+/// A file of any size, or at most [`limits::LARGEST_STREAM`] bytes of a pipe or device.
 pub(super) type Input = BufReader<Bounded>;
 
-/// Opens a file, but not a folder.
+/// Opens a file; a folder is an error.
 pub(super) fn open(path: &Path) -> Result<Input, TaskError> {
     let file = limits::open(path, u64::MAX).map_err(TaskError::io(path, "read"))?;
     Ok(BufReader::with_capacity(1 << 20, file))
 }
 
-/// Passes over a byte-order mark at the beginning of a file.
+/// Skips a byte-order mark.
 pub(super) fn skip_mark(file: &mut Input) -> std::io::Result<()> {
     if file.fill_buf()?.starts_with(BYTE_ORDER_MARK) {
         file.consume(BYTE_ORDER_MARK.len());
@@ -28,10 +28,10 @@ pub(super) fn skip_mark(file: &mut Input) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Most bytes of a line.
+/// Longest line, in bytes.
 const LONGEST: u64 = 1 << 30;
 
-/// A file's lines.
+/// Lines of a file.
 pub(super) struct Lines {
     path: Arc<Path>,
     file: Input,
@@ -44,7 +44,7 @@ impl Lines {
         Ok(Self { path: path.into(), file: open(path)?, bytes: Vec::new(), line: 0 })
     }
 
-    /// The line that was read last.
+    /// The last line read.
     pub(super) fn place(&self) -> Place {
         Place { path: self.path.clone(), line: self.line }
     }
@@ -58,7 +58,7 @@ impl Lines {
         }
         self.line += 1;
         if self.bytes.len() as u64 > LONGEST {
-            return Err(TaskError::LongLine { at: self.place(), most: LONGEST });
+            return Err(self.place().error(format!("a line of more than {LONGEST} bytes; is it a file of examples?")));
         }
         let mut line = self.bytes.as_slice();
         line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -70,7 +70,8 @@ impl Lines {
             Ok(line) => Ok(Some(line)),
             Err(error) => {
                 let at = Place { path: self.path.clone(), line: self.line };
-                Err(TaskError::InvalidUtf8 { at, byte: error.valid_up_to() + 1 })
+                let byte = error.valid_up_to() + 1;
+                Err(at.error(format!("invalid UTF-8 at byte {byte}; save the file as UTF-8")))
             }
         }
     }

@@ -1,16 +1,15 @@
-//! What a model is fine-tuned on: files as they are published, read into examples.
+//! Readers of fine-tuning files: published data sets and custom files to examples.
 //!
 //! ```text
 //! file ── reader ──> example ── tokenizer ──> feature ── model ──> prediction ── decoding ──> answer ── metric
 //!                    this module              `finetune`, spans: `span`                          `metrics`
 //! ```
 //!
-//! An example is text, as the file has it; nothing is cut or lowered here. Readers stream, so a file may be of any
-//! size. A reader never leaves an example out silently.
+//! Examples contain the text of the file, unchanged. Readers stream, so a file may have any size. An example that is skipped
+//! is reported as a [`Remark`].
 //!
-//! Limits of every reader, whatever the file holds: time is linear in its size; with all examples kept, memory is at
-//! most 64 times its size and 64 MiB; JSON is nested 128 deep at most where it is read, and to any depth where it is
-//! skipped; messages are short.
+//! Limits, for any content: time is linear in the file size; memory with all examples kept is at most 64 times the file size
+//! plus 64 MiB; JSON has at most 128 levels where it is read, and any number where it is skipped; messages are short.
 
 mod choice;
 mod classes;

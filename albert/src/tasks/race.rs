@@ -1,4 +1,4 @@
-//! RACE: passages of English examinations with questions of four options.
+//! RACE: passages from English exams, with questions of four options.
 //!
 //! ```text
 //! DIR/RACE/train/middle/1.txt      {"article", "questions": [], "options": [[4]], "answers": ["A"], "id"}
@@ -41,18 +41,18 @@ impl Level {
         }
     }
 
-    /// The level that a folder is named after.
+    /// Level by the name of a folder.
     fn of(folder: Option<&Path>) -> Option<Self> {
         let name = folder.and_then(Path::file_name).and_then(OsStr::to_str)?;
         Self::ALL.into_iter().find(|level| level.name() == name)
     }
 }
 
-/// Reads the given levels of a part of RACE; `folder` is the archive's `RACE`, or the folder that holds it. Answers
-/// must be there but for prediction.
+/// Reads the given levels of a split of RACE; `folder` is the archive's `RACE`, or the folder that contains it. Answers are
+/// optional for prediction only.
 ///
 /// # Errors
-/// [`TaskError::Missing`] if there is no such folder, or no file in it; all else the reader says when it comes to it.
+/// [`TaskError::Missing`] for a missing or empty folder. The reader returns all other errors.
 pub fn read_race(folder: &Path, split: Split, levels: &[Level], purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
     let inner = folder.join("RACE");
     let root = if inner.is_dir() { inner } else { folder.to_owned() };
@@ -60,9 +60,8 @@ pub fn read_race(folder: &Path, split: Split, levels: &[Level], purpose: Purpose
     read_parts(&root, &parts, purpose)
 }
 
-/// Reads what `path` names of RACE: a file of one passage or an `all.txt`, a folder of such files, a folder of levels
-/// (`middle`, `high`), or the archive's `RACE` or the folder that holds it, of which it takes the test set. Levels are
-/// told by the names of the folders.
+/// Reads RACE from `path`: a file of one passage or an `all.txt`, a folder of such files, a folder of levels (`middle`,
+/// `high`), or the archive's `RACE` or the folder that contains it, whose test split is read. Folder names give the levels.
 ///
 /// # Errors
 /// As [`read_race`].
@@ -85,7 +84,7 @@ pub fn read_race_at(path: &Path, purpose: Purpose) -> Result<Reader<Choice>, Tas
     read_parts(path, &[path.to_owned()], purpose)
 }
 
-/// Reads the passages of folders, one after another.
+/// Reads the passages of folders in order.
 fn read_parts(root: &Path, parts: &[PathBuf], purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
     let (mut files, mut beside) = (Vec::new(), Vec::new());
     for part in parts {
@@ -96,7 +95,7 @@ fn read_parts(root: &Path, parts: &[PathBuf], purpose: Purpose) -> Result<Reader
     Ok(reader(root, files, beside, purpose))
 }
 
-/// A reader of `files`, the last first; each of `beside` is read in place of so many others.
+/// A reader of `files`, the last first; `beside` are `all.txt` files and the number of other files in their folders.
 fn reader(root: &Path, files: Files, beside: Vec<(PathBuf, usize)>, purpose: Purpose) -> Reader<Choice> {
     let at = Place { path: root.into(), line: 0 };
     let rows = RaceRows { files, current: None, ready: Vec::new(), beside, needs: purpose.needs_labels(), at };
@@ -106,18 +105,18 @@ fn reader(root: &Path, files: Files, beside: Vec<(PathBuf, usize)>, purpose: Pur
 /// Files of passages with their levels.
 type Files = Vec<(PathBuf, Option<Level>)>;
 
-/// Most bytes of a passage's id, which every one of its questions has a copy of.
+/// Longest passage id in bytes; each question has a copy.
 const LONGEST_ID: usize = 1000;
 
-/// The files of a folder, in the order of their numbers.
+/// Files of a folder, by number.
 fn passages(folder: &Path, beside: &mut Vec<(PathBuf, usize)>) -> Result<Vec<PathBuf>, TaskError> {
     let missing = |file: &str| TaskError::Missing { folder: folder.to_owned(), file: file.to_owned() };
     if !folder.is_dir() {
         return Err(missing("folder of passages"));
     }
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(TaskError::io(folder, "read"))? {
-        let path = entry.map_err(TaskError::io(folder, "read"))?.path();
+    for entry in std::fs::read_dir(folder).map_err(TaskError::io(folder, "list the folder"))? {
+        let path = entry.map_err(TaskError::io(folder, "list the folder"))?.path();
         if path.extension().is_some_and(|ending| ending == "txt") && path.is_file() {
             files.push(path);
         }
@@ -145,20 +144,20 @@ struct Passage {
 }
 
 struct RaceRows {
-    /// Those to come, the next one last.
+    /// Remaining files, the next one last.
     files: Files,
-    /// An `all.txt` that is being read.
+    /// The open `all.txt`.
     current: Option<(Lines, Option<Level>)>,
-    /// Examples of the passage that was read last, the next one last.
+    /// Examples of the last passage, the next one last.
     ready: Vec<Choice>,
-    /// Each `all.txt` with other files beside it, and how many.
+    /// `all.txt` files in folders with other files, and the number of those.
     beside: Vec<(PathBuf, usize)>,
     needs: bool,
     at: Place,
 }
 
 impl RaceRows {
-    /// The next passage as JSON, with its place.
+    /// The next passage; sets `at`.
     fn passage(&mut self) -> Result<Option<(Passage, Option<Level>)>, TaskError> {
         loop {
             if let Some((lines, level)) = &mut self.current {
@@ -182,21 +181,19 @@ impl RaceRows {
     }
 
     fn checked(&self, parsed: serde_json::Result<Passage>) -> Result<Passage, TaskError> {
-        parsed.map_err(|error| TaskError::Json { at: self.at.clone(), problem: error.to_string(), expected: EXPECTED })
+        parsed.map_err(|error| self.at.clone().json(error, EXPECTED))
     }
 
-    /// The examples of a passage.
+    /// Examples of a passage.
     fn examples(&self, passage: Passage, level: Option<Level>) -> Result<Vec<Choice>, TaskError> {
-        let contradiction = |problem: String| {
-            let subject = format!("passage {:?}", passage.id);
-            Err(TaskError::Contradiction { at: self.at.clone(), subject, problem })
-        };
+        let contradiction =
+            |problem: String| Err(self.at.clone().contradiction(&format!("passage {:?}", passage.id), &problem));
         let count = passage.questions.len();
         if passage.id.len() > LONGEST_ID {
             return contradiction(format!("an id of {} bytes; expected at most {LONGEST_ID}", passage.id.len()));
         }
         let answers = match &passage.answers {
-            None if self.needs => return Err(TaskError::NoLabel { at: self.at.clone() }),
+            None if self.needs => return Err(self.at.clone().no_label()),
             Some(answers) if answers.len() != count => {
                 return contradiction(format!("{count} questions, but {} answers; expected one each", answers.len()));
             }

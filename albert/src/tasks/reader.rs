@@ -1,52 +1,38 @@
-//! What all readers have in common: examples one at a time, each under an id of its own, and remarks on what the file
-//! holds but no example can be made of.
+//! Iterator over the examples of a file: unique ids, and remarks on unusable content.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
-use super::error::{Place, TaskError};
+use super::error::{Place, TaskError, shown};
 use super::example::{Choice, Question, Tagged, Text};
 
 /// An example under an id.
 pub trait Example {
-    /// The name that a prediction is written under.
+    /// Name of its prediction.
     fn id(&self) -> &str;
 }
 
-impl Example for Text {
-    fn id(&self) -> &str {
-        &self.id
-    }
+macro_rules! examples {
+    ($($example:ty),*) => {
+        $(impl Example for $example {
+            fn id(&self) -> &str {
+                &self.id
+            }
+        })*
+    };
 }
+examples!(Text, Tagged, Choice, Question);
 
-impl Example for Tagged {
-    fn id(&self) -> &str {
-        &self.id
-    }
-}
-
-impl Example for Choice {
-    fn id(&self) -> &str {
-        &self.id
-    }
-}
-
-impl Example for Question {
-    fn id(&self) -> &str {
-        &self.id
-    }
-}
-
-/// What examples are for.
+/// Use of the examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To learn from: what is right must be there, and of use.
+    /// Labels are required and must be usable.
     Training,
-    /// To be judged by: what is right must be there.
+    /// Labels are required.
     Evaluation,
-    /// To be answered: what is right is read where it is there.
+    /// Labels are optional.
     Prediction,
 }
 
@@ -56,48 +42,48 @@ impl Purpose {
     }
 }
 
-/// What a remark is about.
+/// Content of a remark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemarkKind {
-    /// A row with too few columns to be an example; the published files of QQP have such, and it was left out.
+    /// A row with too few columns, as the published QQP files have; it is skipped.
     ShortRow {
-        /// How many columns it has.
+        /// Its columns.
         columns: usize,
     },
-    /// An answer whose text is not in the passage at the place that the file names. It was left out for training, and
-    /// kept for evaluation, where only its text counts.
+    /// An answer whose text is not in the passage at the stated position. Training skips it; evaluation keeps it, because
+    /// only its text counts there.
     AnswerElsewhere {
-        /// Its question.
+        /// Id of the question.
         id: String,
         /// Its text.
         text: String,
-        /// The character at which the file says that it starts.
+        /// Its stated first character.
         start: u64,
     },
-    /// A question for training of whose answers none could be used; it was left out.
+    /// A training question without a usable answer; it is skipped.
     NoUsableAnswer {
         /// Its id.
         id: String,
     },
-    /// Further remarks, which are counted and not kept: a file may give rise to one with every line.
+    /// Remarks beyond the limit, which are counted and not kept.
     Further {
-        /// How many.
+        /// Their number.
         count: u64,
     },
-    /// Files beside an `all.txt`, which is read in their place.
+    /// Files in the folder of an `all.txt`, which is read instead of them.
     BesideAll {
-        /// How many.
+        /// Their number.
         files: usize,
     },
 }
 
-/// Something about a file that its user should know.
+/// A note on unusable content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// Where.
+    /// File and line.
     pub at: Place,
-    /// What.
+    /// Content.
     pub kind: RemarkKind,
 }
 
@@ -105,28 +91,28 @@ impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = &self.at;
         match &self.kind {
-            RemarkKind::ShortRow { columns } => write!(f, "{at}: left out: a row of {columns} columns is no example"),
+            RemarkKind::ShortRow { columns } => write!(f, "{at}: skipped: {columns} columns, too few for an example"),
             RemarkKind::AnswerElsewhere { id, text, start } => {
                 write!(f, "{at}: question {id:?}: the answer {text:?} is not in the passage at character {start}")
             }
-            RemarkKind::NoUsableAnswer { id } => write!(f, "{at}: left out: no answer to question {id:?} can be used"),
-            RemarkKind::Further { count } => write!(f, "{at}: and {count} more remarks like these"),
-            RemarkKind::BesideAll { files } => write!(f, "{at}: read in place of {files} other files beside it"),
+            RemarkKind::NoUsableAnswer { id } => write!(f, "{at}: skipped: question {id:?} has no usable answer"),
+            RemarkKind::Further { count } => write!(f, "{at}: {count} more remarks"),
+            RemarkKind::BesideAll { files } => write!(f, "{at}: read instead of {files} other files in its folder"),
         }
     }
 }
 
-/// The first remarks about a file, and how many there are besides.
+/// The first remarks on a file, and the number of all others.
 #[derive(Default)]
 pub(super) struct Remarks {
     list: Vec<Remark>,
 }
 
 impl Remarks {
-    /// Remarks that are kept.
+    /// Remarks kept.
     const MOST: usize = 1000;
 
-    /// Adds a remark, which is not made if there are too many.
+    /// Adds a remark; `kind` is not called beyond the limit.
     pub(super) fn push(&mut self, at: Place, kind: impl FnOnce() -> RemarkKind) {
         if self.list.len() < Self::MOST {
             return self.list.push(Remark { at, kind: kind() });
@@ -138,7 +124,7 @@ impl Remarks {
     }
 }
 
-/// Examples of one file or folder, in its order. After an error there are no more.
+/// Examples of one file or folder, in its order. An error ends the iteration.
 pub struct Reader<E> {
     path: PathBuf,
     rows: Box<dyn Rows<E>>,
@@ -148,15 +134,15 @@ pub struct Reader<E> {
     is_done: bool,
 }
 
-/// A layout: makes the examples of a [`Reader`].
+/// Layout of a file: yields the examples of a [`Reader`].
 pub(super) trait Rows<E>: Send {
     /// The next example, or `None` after the last.
     fn next(&mut self, remarks: &mut Remarks) -> Result<Option<E>, TaskError>;
 
-    /// Where the example that was read last is.
+    /// Place of the last example read.
     fn place(&self) -> Place;
 
-    /// Whether ids are numbers that were given here, so that none can be there twice.
+    /// Whether ids are counted here, so that they are unique.
     fn are_numbered(&self) -> bool {
         false
     }
@@ -173,7 +159,7 @@ impl<E: Example> Reader<E> {
         &self.path
     }
 
-    /// What is to be said about what was read so far; whoever reads to the end should print it.
+    /// Remarks on the part read so far; print them after the last example.
     pub fn remarks(&self) -> &[Remark] {
         &self.remarks.list
     }
@@ -181,7 +167,7 @@ impl<E: Example> Reader<E> {
     /// All examples, and the remarks.
     ///
     /// # Errors
-    /// The first that the reader finds.
+    /// The first error of the reader.
     pub fn read_all(mut self) -> Result<(Vec<E>, Vec<Remark>), TaskError> {
         let examples = self.by_ref().collect::<Result<_, _>>()?;
         Ok((examples, self.remarks.list))
@@ -190,10 +176,14 @@ impl<E: Example> Reader<E> {
     fn read(&mut self) -> Result<Option<E>, TaskError> {
         let example = self.rows.next(&mut self.remarks)?;
         match &example {
-            None if self.count == 0 => return Err(TaskError::Empty { path: self.path.clone() }),
+            None if self.count == 0 => return Err(TaskError::no_example(&self.path)),
             None => {}
             Some(example) if !self.rows.are_numbered() && !self.ids.insert(example.id()) => {
-                return Err(TaskError::DuplicateId { at: self.rows.place(), id: example.id().to_owned() });
+                let id = shown(example.id());
+                return Err(self
+                    .rows
+                    .place()
+                    .error(format!("duplicate id {id}; ids name predictions and must be unique")));
             }
             Some(_) => self.count += 1,
         }
@@ -220,8 +210,8 @@ impl<E> fmt::Debug for Reader<E> {
     }
 }
 
-/// The ids seen so far, as 128 bits of two keyed hashes: 16 bytes an id of any length. Two ids of a billion are taken
-/// for one with a probability of 10^-21.
+/// The ids so far, as two keyed 64-bit hashes: 16 bytes an id. Among a billion ids, two collide with a probability of
+/// 10^-21.
 #[derive(Default)]
 struct Ids {
     keys: (RandomState, RandomState),

@@ -1,13 +1,13 @@
-//! SQuAD 1.1 and 2.0, and files of one's own in their layout.
+//! SQuAD 1.1 and 2.0, and custom files in their layout.
 //!
 //! ```text
 //! {"version": "v2.0", "data": [{"title", "paragraphs": [{"context", "qas": [
 //!     {"id", "question", "answers": [{"text", "answer_start"}], "is_impossible"}]}]}]}
 //! ```
 //!
-//! `answer_start` counts characters (Unicode code points); examples have bytes. An answer whose text is not in the
-//! passage at that place is listed; for training it cannot be used, and neither can a question without another, while
-//! evaluation compares texts and keeps it. Articles are read one at a time.
+//! `answer_start` counts characters (Unicode code points); examples count bytes. An answer whose text is not at its position
+//! in the passage is a remark: training skips it, and a question without another answer; evaluation compares texts and keeps
+//! it. Articles are streamed.
 //!
 //! Source: Rajpurkar et al. 2016 and 2018.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::choice::Id;
+use super::choice::Scalar;
 use super::error::{Place, TaskError, shortened};
 use super::example::{Answer, Question};
 use super::json::Elements;
@@ -25,10 +25,10 @@ use super::reader::{Purpose, Reader, RemarkKind, Remarks, Rows};
 const EXPECTED: &str = "SQuAD's layout, {\"data\": [{\"paragraphs\": [{\"context\": \"...\", \"qas\": [{\"id\": \"...\", \
                         \"question\": \"...\", \"answers\": [{\"text\": \"...\", \"answer_start\": 0}]}]}]}]}";
 
-/// Reads questions; `may_be_impossible` for SQuAD 2.0 and its like. Answers must be there but for prediction.
+/// Reads questions; `may_be_impossible` for SQuAD 2.0. Answers are optional for prediction only.
 ///
 /// # Errors
-/// If the file cannot be opened; all else the reader says when it comes to it.
+/// The file cannot be opened. The reader returns all other errors.
 pub fn read_squad(path: &Path, may_be_impossible: bool, purpose: Purpose) -> Result<Reader<Question>, TaskError> {
     let articles = Elements::open(path, "data", EXPECTED)?;
     Ok(Reader::new(path, SquadRows { articles, ready: Vec::new(), may_be_impossible, purpose }))
@@ -47,7 +47,7 @@ struct Paragraph {
 
 #[derive(Deserialize)]
 struct Asked {
-    id: Id,
+    id: Scalar,
     question: String,
     answers: Option<Vec<Given>>,
     is_impossible: Option<bool>,
@@ -61,16 +61,16 @@ struct Given {
 
 struct SquadRows {
     articles: Elements,
-    /// Questions of the article that was read last, the next one last.
+    /// Questions of the last article, the next one last.
     ready: Vec<Question>,
     may_be_impossible: bool,
     purpose: Purpose,
 }
 
-/// Bytes at which the characters of a passage start.
+/// First bytes of the characters of a passage.
 struct Starts<'a> {
     passage: &'a str,
-    /// Empty if all characters are of one byte.
+    /// Empty if all characters have one byte.
     bytes: Vec<usize>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Starts<'a> {
         Self { passage, bytes }
     }
 
-    /// The byte of a character; the passage's end for one beyond it.
+    /// First byte of a character, at most the length of the passage.
     fn byte(&self, character: u64) -> usize {
         let character = usize::try_from(character).unwrap_or(usize::MAX);
         let byte = if self.bytes.is_empty() { Some(character) } else { self.bytes.get(character).copied() };
@@ -90,7 +90,7 @@ impl<'a> Starts<'a> {
 }
 
 impl SquadRows {
-    /// A question, or `None` if it is for training and has no answer that could be used.
+    /// A question, or `None` for training without a usable answer.
     fn question(
         &self,
         asked: Asked,
@@ -99,21 +99,21 @@ impl SquadRows {
         remarks: &mut Remarks,
     ) -> Result<Option<Question>, TaskError> {
         let id = String::from(asked.id);
-        // Of a question there may be a remark for each of its answers.
+        // A question may have a remark for each answer.
         let short = |text: &str| shortened(text, 200).into_owned();
         let at = Place { line: 0, ..self.articles.place() };
         let contradiction = |problem: &str| {
-            let (at, subject) = (at.clone(), format!("question {id:?}"));
-            Err(TaskError::Contradiction { at, subject, problem: problem.to_owned() })
+            let subject = format!("question {id:?}");
+            Err(at.clone().contradiction(&subject, problem))
         };
         let has_none = asked.answers.as_ref().is_some_and(Vec::is_empty);
         let is_impossible = asked.is_impossible.unwrap_or(has_none && self.may_be_impossible);
         let given = match asked.answers {
             _ if is_impossible && !self.may_be_impossible => {
-                return contradiction("it is marked as impossible; such files are read as SQuAD 2.0");
+                return contradiction("it is marked as impossible, which only SQuAD 2.0 files may contain");
             }
             Some(given) if is_impossible && !given.is_empty() => {
-                return contradiction("it is marked as impossible and has answers; take out one or the other");
+                return contradiction("it is marked as impossible and has answers; remove one of the two");
             }
             given if is_impossible => given.unwrap_or_default(),
             Some(given) if !given.is_empty() => given,

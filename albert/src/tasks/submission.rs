@@ -1,11 +1,11 @@
-//! Files of predictions as the server of GLUE takes them.
+//! Prediction files for the GLUE server.
 //!
 //! ```text
 //! index \t prediction
-//! 0     \t entailment          the name of a class, or a score
+//! 0     \t entailment          class name or score
 //! ```
 //!
-//! Source: the released ALBERT `run_classifier.py`, which writes scores as the model gives them.
+//! Source: the released ALBERT `run_classifier.py`, which writes unrounded scores.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use super::error::TaskError;
 use super::example::Label;
 use super::glue::GlueTask;
 
-/// Writes `folder/`[`GlueTask::submission_file`], the folder being made if it is not there, and returns its path.
+/// Writes `folder/`[`GlueTask::submission_file`] and returns its path; the folder is created if it is missing.
 /// Predictions are ids with labels, in the order of the test set.
 ///
 /// # Errors
-/// [`TaskError::Prediction`] for a class that the task does not have, a class where a score is due or a score where a
-/// class is due, and for a score that is no number; the file cannot be written, and what was there before stays.
+/// [`TaskError::Prediction`] for a class or a score that the task does not have, and [`TaskError::File`] if the file cannot
+/// be written; an earlier file stays.
 pub fn write_submission<'a>(
     folder: &Path,
     task: GlueTask,
@@ -32,7 +32,7 @@ pub fn write_submission<'a>(
     for (id, label) in predictions {
         lines.push_str(&format!("{id}\t{}\n", written(task, id, label)?));
     }
-    fs::create_dir_all(folder).map_err(TaskError::io(folder, "make"))?;
+    fs::create_dir_all(folder).map_err(TaskError::io(folder, "create the folder"))?;
     write_atomically(&path, |out| out.write_all(lines.as_bytes()))?;
     Ok(path)
 }
@@ -41,13 +41,13 @@ fn written(task: GlueTask, id: &str, label: Label) -> Result<String, TaskError> 
     let labels = task.labels();
     let error = |problem: String| TaskError::Prediction { id: id.to_owned(), problem };
     match label {
-        Label::Class(_) if labels.is_empty() => Err(error(format!("a class, but {task} is about scores"))),
+        Label::Class(_) if labels.is_empty() => Err(error(format!("a class, but {task} predicts scores"))),
         Label::Class(index) => (labels.get(index as usize))
             .map(|&name| name.to_owned())
-            .ok_or_else(|| error(format!("class {index}, but {task} has {}", labels.len()))),
-        Label::Number(_) if !labels.is_empty() => Err(error(format!("a score, but {task} is about classes"))),
+            .ok_or_else(|| error(format!("class {index}, but {task} has {} classes", labels.len()))),
+        Label::Number(_) if !labels.is_empty() => Err(error(format!("a score, but {task} predicts classes"))),
         Label::Number(score) if score.is_finite() => Ok(score.to_string()),
-        Label::Number(score) => Err(error(format!("{score} is no score"))),
+        Label::Number(score) => Err(error(format!("{score} is not a finite score"))),
     }
 }
 

@@ -1,12 +1,12 @@
-//! Texts and pairs in files of one's own, in columns with names.
+//! Custom files of texts and pairs, with named columns.
 //!
 //! ```text
 //! .tsv     id \t text \t text_b \t label      quotes are literal, a row is a line
 //! .csv     id,text,text_b,label               values with commas, quotes or line ends in double quotes
-//! .jsonl   {"text": "...", "label": "..."}    one object a line; other keys do no harm
+//! .jsonl   {"text": "...", "label": "..."}    one object a line
 //! ```
 //!
-//! The first row of TSV and CSV names the columns, of which there may be others. Examples without ids are numbered
+//! The first row of TSV and CSV names the columns; other columns and keys are ignored. Examples without ids are numbered
 //! from 0.
 
 use std::collections::{BTreeSet, HashSet};
@@ -18,47 +18,46 @@ use serde::{Deserialize, Deserializer};
 
 use super::classes::Classes;
 use super::csv::CsvRecords;
-use super::error::{LISTED, Place, TaskError, listed_of, shortened};
+use super::error::{LISTED, Place, TaskError, listed_of, shortened, shown};
 use super::example::{Label, Problem, Text};
 use super::glue::number_of;
 use super::lines::Lines;
 use super::reader::{Purpose, Reader, Remarks, Rows};
 
-/// Which columns are read.
+/// Columns to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextColumns {
-    /// The name that a prediction is written under. `None`: `id` if there is such a column, else examples are
-    /// numbered.
+    /// Id. `None`: `id` if the file has this column, otherwise examples are numbered.
     pub id: Option<String>,
-    /// The text, or the first of a pair.
+    /// The text, or the first text of a pair.
     pub text: String,
-    /// The second of a pair. `None`: `text_b` if there is such a column, else there are no pairs.
+    /// The second text of a pair. `None`: `text_b` if the file has this column, otherwise single texts.
     pub text_b: Option<String>,
-    /// A label or a number.
+    /// Label or number.
     pub label: String,
 }
 
 impl Default for TextColumns {
-    /// `id` and `text_b` if they are there, `text`, `label`.
+    /// `text` and `label`, and `id` and `text_b` if present.
     fn default() -> Self {
         Self { id: None, text: "text".to_owned(), text_b: None, label: "label".to_owned() }
     }
 }
 
-/// A column that is read.
+/// A column to read.
 #[derive(Clone, Copy)]
 struct ColumnSpec<'a> {
     column: &'a str,
-    /// Whether it must be there.
+    /// Whether it is required.
     is_needed: bool,
     /// The setting that names it.
     setting: &'static str,
 }
 
 impl ColumnSpec<'_> {
-    /// That it is not among `count` columns, of which `first` are the first.
+    /// Error of a missing column, among `count` columns that start with `first`.
     fn missing<S: AsRef<str>>(&self, at: Place, first: &[S], count: usize) -> TaskError {
-        // Labels are last more often than not, and texts first.
+        // Usually the label is the last column and the text the first.
         let guess = if self.setting == "data.label" { first.last() } else { first.first() };
         let example = guess.map_or(String::new(), |name| {
             let name = name.as_ref();
@@ -66,8 +65,10 @@ impl ColumnSpec<'_> {
             let quote = if needs_quotes { "'" } else { "" };
             format!(", such as {quote}--set {}={}{quote}", self.setting, shortened(name, 40))
         });
-        let known = listed_of(first.iter(), count);
-        TaskError::NoColumn { at, column: self.column.to_owned(), known, setting: self.setting, example }
+        let (column, setting, known) = (self.column, self.setting, listed_of(first.iter(), count));
+        at.error(format!(
+            "no column {column:?}; the file has {known}; name the column with --set {setting}=NAME{example}"
+        ))
     }
 }
 
@@ -84,14 +85,14 @@ impl TextColumns {
     }
 }
 
-/// Reads texts or pairs from a file whose name ends in `.tsv`, `.csv`, `.jsonl` or `.ndjson`. Labels are read
-/// wherever they are, and must be there for training and evaluation.
+/// Reads texts or pairs from a `.tsv`, `.csv`, `.jsonl` or `.ndjson` file. Labels are required for training and evaluation
+/// and optional for prediction.
 ///
 /// # Errors
-/// If the file's name has another ending or it cannot be opened; all else the reader says when it comes to it.
+/// The file has another type or cannot be opened. The reader returns all other errors.
 ///
 /// # Panics
-/// If `problem` is not about texts.
+/// If `problem` is not [`Problem::Classes`] or [`Problem::Number`].
 pub fn read_texts(
     path: &Path,
     columns: &TextColumns,
@@ -101,7 +102,7 @@ pub fn read_texts(
     let labels = match problem {
         Problem::Classes { labels } => Some(Classes::new(labels)),
         Problem::Number => None,
-        other => panic!("{other:?} is not about texts"),
+        other => panic!("{other:?} has no texts"),
     };
     let records = open(path)?;
     let rows = TextRows {
@@ -115,26 +116,26 @@ pub fn read_texts(
     Ok(Reader::new(path, rows))
 }
 
-/// The labels in a file, for a [`Problem::Classes`]: whole numbers by size, all else in the order of the alphabet.
+/// Labels of a file, for a [`Problem::Classes`]: whole numbers by size, other labels alphabetically.
 ///
 /// # Errors
-/// As [`read_texts`] and its reader, and [`TaskError::NoLabel`] for an example without.
+/// As [`read_texts`] and its reader, and for an example without a label.
 pub fn labels_of_texts(path: &Path, columns: &TextColumns) -> Result<Vec<String>, TaskError> {
     let mut records = open(path)?;
     let mut labels = BTreeSet::new();
     while let Some([_, _, _, label]) = records.next(&columns.wanted(true))? {
         match label {
             Some(label) if !label.is_empty() => labels.insert(label),
-            _ => return Err(TaskError::NoLabel { at: records.place() }),
+            _ => return Err(records.place().no_label()),
         };
     }
     if labels.is_empty() {
-        return Err(TaskError::Empty { path: path.to_owned() });
+        return Err(TaskError::no_example(path));
     }
     Ok(in_order(labels))
 }
 
-/// Whole numbers by size, all else in the order of the alphabet.
+/// Whole numbers by size, other labels alphabetically.
 pub(super) fn in_order(labels: BTreeSet<String>) -> Vec<String> {
     let mut labels: Vec<String> = labels.into_iter().collect();
     if labels.iter().all(|label| label.parse::<i64>().is_ok()) {
@@ -149,19 +150,19 @@ fn open(path: &Path) -> Result<Box<dyn Records>, TaskError> {
         Some("tsv") => Box::new(Tsv { lines: Lines::open(path)?, header: None }),
         Some("csv") => Box::new(Csv { records: CsvRecords::open(path)?, header: None }),
         Some("jsonl" | "ndjson") => Box::new(Jsonl { lines: Lines::open(path)? }),
-        _ => return Err(TaskError::Layout { path: path.to_owned(), expected: ".tsv, .csv, .jsonl or .ndjson" }),
+        _ => return Err(TaskError::file_type(path, ".tsv, .csv, .jsonl or .ndjson")),
     })
 }
 
 /// Rows of named values.
 trait Records: Send {
-    /// The values of the wanted columns in the next row; `None` for one that is not there and need not be.
+    /// Values of the wanted columns in the next row; `None` for an optional column that is missing.
     fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError>;
 
-    /// Where the row that was read last begins.
+    /// First line of the last row.
     fn place(&self) -> Place;
 
-    /// Whether no row has an id.
+    /// Whether rows have no ids.
     fn are_numbered(&self) -> bool {
         false
     }
@@ -170,12 +171,12 @@ trait Records: Send {
 struct TextRows {
     records: Box<dyn Records>,
     columns: TextColumns,
-    /// Names of the classes; `None` for numbers.
+    /// Class names; `None` for numbers.
     labels: Option<Classes>,
     needs_label: bool,
     /// Examples so far.
     count: u64,
-    /// Whether the first was a pair.
+    /// Whether the first example was a pair.
     is_pair: bool,
 }
 
@@ -184,17 +185,14 @@ impl Rows<Text> for TextRows {
         let Some(values) = self.records.next(&self.columns.wanted(self.needs_label))? else { return Ok(None) };
         let at = || self.records.place();
         let [id, text, second, label] = values;
-        let first = text
-            .filter(|text| !text.trim().is_empty())
-            .ok_or_else(|| TaskError::NoText { at: at(), what: "the text" })?;
+        let first = text.filter(|text| !text.trim().is_empty()).ok_or_else(|| at().empty("the text"))?;
         if self.count > 0 && second.is_some() != self.is_pair {
             let (is, was) = if self.is_pair { ("one text", "pairs") } else { ("a pair", "single texts") };
-            let problem = format!("it is {is}, but the examples before were {was}; keep them in files of their own");
-            let subject = format!("example {}", self.count);
-            return Err(TaskError::Contradiction { at: at(), subject, problem });
+            let problem = format!("it is {is}, but the examples before are {was}; put them into separate files");
+            return Err(at().contradiction(&format!("example {}", self.count), &problem));
         }
         let label = match label.filter(|label| !label.is_empty()) {
-            None if self.needs_label => return Err(TaskError::NoLabel { at: at() }),
+            None if self.needs_label => return Err(at().no_label()),
             None => None,
             Some(label) => Some(match &self.labels {
                 Some(labels) => Label::Class(labels.find(&label, at)?),
@@ -202,7 +200,7 @@ impl Rows<Text> for TextRows {
             }),
         };
         let id = match id {
-            Some(id) if id.is_empty() => return Err(TaskError::NoText { at: at(), what: "the id" }),
+            Some(id) if id.is_empty() => return Err(at().empty("the id")),
             Some(id) => id,
             None => self.count.to_string(),
         };
@@ -220,7 +218,7 @@ impl Rows<Text> for TextRows {
     }
 }
 
-/// The columns of a file, from its first row: how many, and where the wanted ones are.
+/// Columns of a file: their number, and the index of each wanted one.
 struct Header {
     count: usize,
     wanted: [Option<usize>; 4],
@@ -236,7 +234,7 @@ impl Header {
         let mut found = [None; 4];
         for (index, name) in names.map(str::trim).enumerate() {
             if !seen.insert(name) {
-                return Err(TaskError::TwoColumns { at: at(), column: name.to_owned() });
+                return Err(at().error(format!("duplicate column {}; rename one of them", shown(name))));
             }
             let places = found.iter_mut().zip(wanted).filter(|(_, wanted)| wanted.column == name);
             places.for_each(|(place, _)| *place = Some(index));
@@ -275,8 +273,7 @@ impl Records for Tsv {
             found += 1;
         }
         if found != header.count {
-            let expected = header.count.to_string();
-            return Err(TaskError::Columns { at: self.lines.place(), found, expected, separator: "TAB" });
+            return Err(self.lines.place().columns(found, header.count, "TAB"));
         }
         Ok(Some(values))
     }
@@ -309,13 +306,7 @@ impl Records for Csv {
             return Ok(None);
         }
         if records.len() != header.count {
-            let expected = header.count.to_string();
-            return Err(TaskError::Columns {
-                at: records.place(),
-                found: records.len(),
-                expected,
-                separator: "commas",
-            });
+            return Err(records.place().columns(records.len(), header.count, "commas"));
         }
         Ok(Some(header.wanted.map(|column| column.map(|column| records.value(column).to_owned()))))
     }
@@ -336,7 +327,7 @@ struct Jsonl {
 /// A value as text.
 enum Plain {
     Text(String),
-    /// Neither text, number, truth value nor null.
+    /// An array or an object.
     Nested,
 }
 
@@ -390,7 +381,7 @@ impl<'de> Visitor<'de> for PlainVisitor {
     }
 }
 
-/// The wanted values of an object. The others are passed over as they are read: a line may have millions of them.
+/// Visitor for the wanted values of an object. Others are skipped without a copy: a line may have millions.
 struct Picker<'w>(&'w [ColumnSpec<'w>; 4]);
 
 #[derive(Default)]
@@ -412,7 +403,7 @@ impl<'de> Visitor<'de> for Picker<'_> {
         let mut picked = Picked::default();
         while let Some(key) = map.next_key::<String>()? {
             match self.0.iter().position(|wanted| wanted.column == key) {
-                // Two columns that are wanted may go by one name, such as the text for both of a pair.
+                // One column may serve twice, such as the text for both texts of a pair.
                 Some(_) => {
                     let value: Plain = map.next_value()?;
                     let all = self.0.iter().zip(&mut picked.values).filter(|(wanted, _)| wanted.column == key);
@@ -441,14 +432,15 @@ impl Records for Jsonl {
         let mut json = serde_json::Deserializer::from_str(line);
         let parsed = json.deserialize_map(Picker(wanted)).and_then(|picked| json.end().map(|()| picked));
         let at = || self.lines.place();
-        let error = |problem: String| TaskError::Json { at: at(), problem, expected: EXPECTED };
-        let picked = parsed.map_err(|problem| error(problem.to_string()))?;
+        let picked = parsed.map_err(|problem| at().json(problem, EXPECTED))?;
         let mut values = [const { None }; 4];
         for ((value, found), wanted) in values.iter_mut().zip(picked.values).zip(wanted) {
             match found {
                 None if wanted.is_needed => return Err(wanted.missing(at(), &picked.keys, picked.count)),
                 None => {}
-                Some(Plain::Nested) => return Err(error(format!("{:?} is neither text nor a number", wanted.column))),
+                Some(Plain::Nested) => {
+                    return Err(at().json(format!("{:?} is neither text nor a number", wanted.column), EXPECTED));
+                }
                 Some(Plain::Text(text)) => *value = Some(text),
             }
         }

@@ -1,15 +1,15 @@
-//! Bounds on a `tokenizer.json` of other origin: what its steps may make of a text.
+//! Bounds on third-party pipelines: growth of a text in each step.
 //!
 //! ```text
 //! normalizer       after every step at most 16 × the text + 4 KiB                      checked as it runs (`Limited`)
 //! pre_tokenizer    at most 3 ByteLevel steps; each can double the text                 checked at load
-//! post_processor   a text at most 4 times in the result, at most 1,024 special ids     checked at load
+//! post_processor   at most 4 copies of a text, at most 1,024 special ids               checked at load
 //! decoder          at most 64 × the pieces                                             checked at load
 //! model, tokens    pieces of at most 1 KiB, tries within `bounded_input`                 checked at load
 //! ```
 //!
-//! Without them a file of some kilobytes exhausts memory: 40 replacements of a letter by two make 2^40 of one. Real files
-//! stay far below: NFKD, the worst of the normal forms, makes 11 bytes of one.
+//! Without them a file of a few kilobytes exhausts memory: 40 replacements of one letter by two grow a text by 2^40. Real
+//! files stay far below: NFKD, the worst normal form, makes 11 bytes of one.
 
 use std::cell::RefCell;
 
@@ -25,31 +25,31 @@ use tokenizers::{NormalizedString, Normalizer};
 use super::spiece::check_charsmap;
 use super::vocabulary::LONGEST_PIECE;
 
-/// Bytes that a step of the normalizer may make of each byte of the text.
+/// Bytes after a normalizer step for each byte of the text.
 const GROWTH: usize = 16;
-/// Bytes that it may add besides.
-const BESIDES: usize = 4096;
+/// Additional bytes.
+const ADDITIONAL: usize = 4096;
 /// Bytes of a node of the library's trie: a hash map and its first table.
 const TRIE_NODE: usize = 320;
 
-/// A normalizer that runs step by step and ends with an error where the text outgrows its bound.
+/// A normalizer that fails when a step exceeds the bound on its output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Limited(NormalizerWrapper);
 
 thread_local! {
-    /// Why the last normalization on this thread failed: the library drops the error and goes on with what there is.
+    /// Error of the last normalization on this thread; the library ignores it and continues with the partial text.
     static FAILURE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 impl Normalizer for Limited {
     fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
-        let limit = text.get().len().saturating_mul(GROWTH).saturating_add(BESIDES);
+        let limit = text.get().len().saturating_mul(GROWTH).saturating_add(ADDITIONAL);
         run(&self.0, text, limit).inspect_err(|error| FAILURE.set(Some(error.to_string())))
     }
 }
 
-/// Runs `encode`, which normalizes on this thread, and gives the error of its normalizer if there was one.
+/// Runs `encode`, which normalizes on this thread, and returns an error of its normalizer.
 pub(super) fn watched<R>(encode: impl FnOnce() -> tokenizers::Result<R>) -> tokenizers::Result<R> {
     FAILURE.take();
     let result = encode();
@@ -63,7 +63,7 @@ fn run(step: &NormalizerWrapper, text: &mut NormalizedString, limit: usize) -> t
     if let NormalizerWrapper::Sequence(steps) = step {
         return steps.as_ref().iter().try_for_each(|step| run(step, text, limit));
     }
-    // Before the step where it can multiply the text, after it for all others, which at most make 64 bytes of one.
+    // Before the step if it can multiply the text; after it for all others, which make at most 64 bytes of one.
     let length = text.get().len();
     let grown = match step {
         NormalizerWrapper::Prepend(step) => length.saturating_add(step.prepend.len()),
@@ -84,7 +84,7 @@ fn run(step: &NormalizerWrapper, text: &mut NormalizedString, limit: usize) -> t
     }
 }
 
-/// How often the pattern of a replacement occurs in `text`.
+/// Occurrences of the pattern of a replacement in `text`.
 fn matches(step: &tokenizers::normalizers::Replace, text: &str) -> tokenizers::Result<usize> {
     let pattern = &serde_json::to_value(step)?["pattern"];
     if let Some(plain) = pattern["String"].as_str().filter(|plain| !plain.is_empty()) {
@@ -94,10 +94,10 @@ fn matches(step: &tokenizers::normalizers::Replace, text: &str) -> tokenizers::R
     Ok((&regex).find_matches(text)?.iter().filter(|(_, is_match)| *is_match).count())
 }
 
-/// Checks what can be told from a `tokenizer.json` of `bytes` bytes before the library reads it.
+/// Checks a `tokenizer.json` of `bytes` bytes before the library reads it.
 ///
 /// # Errors
-/// The part of the file that exceeds its bound, in one sentence.
+/// The part of the file that exceeds its bound.
 pub(super) fn check_pipeline(root: &Value, bytes: usize) -> Result<(), String> {
     check_normalizer(&root["normalizer"])?;
     let is_byte_level = |step: &&Value| step["type"] == "ByteLevel" || step.get("trim_offsets").is_some();
@@ -119,13 +119,12 @@ pub(super) fn check_pipeline(root: &Value, bytes: usize) -> Result<(), String> {
     check_model(&root["model"], bytes)
 }
 
-/// The steps of a part of the pipeline, whose sequences hold theirs under `key`.
+/// The steps of a part of the pipeline; sequences list theirs under `key`.
 ///
-/// The library takes a step whose `type` it does not know, or any post-processor, for the first kind that has its fields: the
-/// checks go by fields, too.
+/// The library resolves an unknown `type`, and any post-processor, by its fields; so do the checks.
 fn steps<'v>(part: &'v Value, key: &'static str) -> Box<dyn Iterator<Item = &'v Value> + 'v> {
     match part[key].as_array() {
-        // Nesting is bounded: the JSON was checked.
+        // `check_json` bounds the nesting.
         Some(list) => Box::new(list.iter().flat_map(move |step| steps(step, key))),
         None => Box::new(std::iter::once(part)),
     }
@@ -151,7 +150,7 @@ fn check_post_processor(part: &Value) -> Result<(), String> {
             let template = step[key].as_array().map_or(&[][..], Vec::as_slice);
             let count = |id: &str| template.iter().filter(|piece| piece["Sequence"]["id"] == *id).count();
             most = most.max(count("A")).max(count("B"));
-            // The library indexes both without a check.
+            // The library indexes both unchecked.
             if key == "single" && count("B") > 0 {
                 return Err("post_processor: the template `single` contains sequence B; expected A alone".to_owned());
             }
@@ -165,7 +164,7 @@ fn check_post_processor(part: &Value) -> Result<(), String> {
         copies = copies.saturating_mul(most);
     }
     if copies > 4 {
-        return Err(format!("post_processor takes a text {copies} times; at most 4"));
+        return Err(format!("post_processor copies a text {copies} times; at most 4"));
     }
     if ids > 1024 {
         return Err(format!("post_processor adds {ids} special ids; at most 1024"));
@@ -208,7 +207,7 @@ fn check_model(model: &Value, bytes: usize) -> Result<(), String> {
         _ => return Ok(()),
     };
     check_lengths("piece", &pieces)?;
-    // The other models look pieces up by hash.
+    // Other models use a hash table.
     if model["vocab"].is_array() { check_trie("model.vocab", &mut pieces, bytes) } else { Ok(()) }
 }
 
@@ -229,7 +228,7 @@ fn check_lengths(what: &str, texts: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Whether the library's trie of `texts` is in proportion to a file of `bytes` bytes.
+/// Checks that the library's trie of `texts` is in proportion to a file of `bytes` bytes.
 fn check_trie(part: &str, texts: &mut [&str], bytes: usize) -> Result<(), String> {
     texts.sort_unstable();
     let shared = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();

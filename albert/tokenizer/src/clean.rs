@@ -1,20 +1,20 @@
-//! Cleaning: what text becomes before it is cut into pieces.
+//! Text cleaning before segmentation.
 //!
 //! ```text
 //! "  Hello,\tﬁne  Ångström "  ->  "hello, fine angstrom"
 //! ```
 //!
 //! Per character, in this order (Google's `preprocess_text`, then what SentencePiece's `nmt_nfkc` rules add):
-//! 1. white space, and what prints as nothing but separates (zero-width space, byte order mark, U+FFFD, U+2581),
-//!    becomes a space; runs become one space; none stays at either end;
+//! 1. white space and invisible separators (zero-width space, byte order mark, U+FFFD, U+2581) become a space; runs become
+//!    one space; leading and trailing spaces are dropped;
 //! 2. control characters are dropped;
 //! 3. with [`Cleaning::strip_accents`]: NFKD, and every character with a non-zero canonical combining class is dropped;
-//!    without: NFKC, so that one character has one spelling;
+//!    without: NFKC, so that equivalent characters have one spelling;
 //! 4. with [`Cleaning::lowercase`]: lower case, by Unicode's full mapping. A capital sigma becomes `ς` or `σ` by its
-//!    neighbors in the text after step 3, as if steps 1 and 2 came last: the result is that of Python's `str.lower`.
+//!    neighbors after step 3, as if steps 1 and 2 came last: the result is that of Python's `str.lower`.
 //!
-//! Dropping all combining characters makes NFKD's reordering unobservable, so decomposition goes character by
-//! character and each cleaned byte knows the source bytes it came from. ASCII takes a table look-up a byte.
+//! Dropping all combining characters makes NFKD's reordering unobservable, so each character is decomposed alone, and each
+//! cleaned byte has its source bytes. ASCII takes one table look-up a byte.
 //!
 //! Source: the released ALBERT `tokenization.py`; Unicode Standard Annex 15 for the stable boundaries used by NFKC.
 //! Limits: the source offsets of NFKC text are those of whole composition segments.
@@ -24,11 +24,11 @@ use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::{canonical_combining_class, decompose_compatible};
 use unicode_normalization::{IsNormalized, is_nfkc_quick};
 
-/// How text is cleaned.
+/// Cleaning settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cleaning {
-    /// Lower-case everything. Released English models: on.
+    /// Lower-case the text. Released English models: on.
     pub lowercase: bool,
     /// NFKD and drop combining characters (Google's `keep_accents = False`). Released English models: on.
     pub strip_accents: bool,
@@ -40,17 +40,17 @@ impl Default for Cleaning {
     }
 }
 
-/// Cleaned text with its way back to the source.
+/// Cleaned text with source positions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cleaned {
     /// The cleaned text.
     pub text: String,
-    /// `[text.len()]`: for each cleaned byte, the source bytes `start..end` of the character it came from.
+    /// `[text.len()]`: for each cleaned byte, the source bytes `start..end` of its character.
     pub source: Vec<(usize, usize)>,
 }
 
-/// Whether a character counts as a space. ASCII 0x1c..0x1f are white space to Python's `split`, the rest of the list
-/// beyond Unicode's White_Space is mapped to a space by `nmt_nfkc`.
+/// Whether a character becomes a space: Unicode's White_Space, 0x1c to 0x1f (as in Python's `split`) and the characters that
+/// `nmt_nfkc` maps to a space.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace()
         || matches!(
@@ -60,7 +60,7 @@ pub(super) fn is_space(c: char) -> bool {
         )
 }
 
-/// Whether a character is dropped without a trace (control characters of `nmt_nfkc`, and NUL).
+/// Whether a character is dropped (control characters of `nmt_nfkc`, and NUL).
 pub(super) fn is_dropped(c: char) -> bool {
     matches!(c, '\0'..='\u{8}' | '\u{e}'..='\u{1b}' | '\u{7f}' | '\u{8f}' | '\u{9f}')
 }
@@ -87,15 +87,15 @@ const fn ascii_table(lowercase: bool) -> [u8; 128] {
 static ASCII_LOWER: [u8; 128] = ascii_table(true);
 static ASCII_KEEP: [u8; 128] = ascii_table(false);
 
-/// Where cleaned characters go. The two kinds are: words for the encoder, which needs no source, and [`Cleaned`].
+/// Receiver of cleaned characters: words for the encoder, without source positions, or [`Cleaned`].
 trait Sink {
-    /// A word's next bytes, which came from source bytes `start..end`.
+    /// The next bytes of a word, from source bytes `start..end`.
     fn push(&mut self, bytes: &[u8], start: usize, end: usize);
-    /// A word is complete (never called on an empty one).
+    /// End of a word, which is not empty.
     fn end_word(&mut self);
 }
 
-/// Hands over one word at a time, each preceded by a space: the shape in which the trie holds pieces.
+/// Passes on one word at a time, each with a leading space, as in the trie.
 struct Words<'a, F: FnMut(&[u8])> {
     word: &'a mut Vec<u8>,
     each: F,
@@ -124,8 +124,7 @@ struct WithSource {
 impl Sink for WithSource {
     fn push(&mut self, bytes: &[u8], start: usize, end: usize) {
         if self.pending_space {
-            // The space between two words belongs to the source between their characters; if both came from one
-            // composition segment, to that.
+            // The source of a space is between its words, or their common composition segment.
             let before = self.source.last().map_or(start, |&(_, end)| end);
             self.bytes.push(b' ');
             self.source.push((before.min(start), before.max(start)));
@@ -141,7 +140,7 @@ impl Sink for WithSource {
 }
 
 impl Cleaning {
-    /// Cleans `text` and keeps, for every cleaned byte, the source bytes it came from.
+    /// Cleans `text`, with source positions.
     pub fn clean(&self, text: &str) -> Cleaned {
         let mut sink = WithSource::default();
         self.run(text, &mut sink);
@@ -149,8 +148,7 @@ impl Cleaning {
         Cleaned { text, source: sink.source }
     }
 
-    /// Calls `each` with every cleaned word of `text`, in order, as a space followed by the word's bytes.
-    /// `word` is scratch space that is kept between calls so that nothing is allocated.
+    /// Calls `each` with every cleaned word of `text`, in order, as a space and the bytes of the word. `word` is scratch.
     pub(super) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
         word.clear();
         word.push(b' ');
@@ -165,7 +163,7 @@ impl Cleaning {
         let mut at = 0;
         while at < bytes.len() {
             let byte = bytes[at];
-            // Composition can reach back to an ASCII letter, so NFKC takes the slow way when the next byte is not ASCII.
+            // Composition can include a preceding ASCII letter, so NFKC takes the slow path before non-ASCII bytes.
             let alone = self.strip_accents || bytes.get(at + 1).is_none_or(u8::is_ascii);
             if byte < 128 && alone {
                 let class = table[byte as usize];
@@ -186,8 +184,7 @@ impl Cleaning {
         }
     }
 
-    /// Takes over at a character that is not ASCII (it may be a space) and goes on to the end of the word;
-    /// returns the source offset after it.
+    /// Slow path, from a character that is not ASCII (possibly a space) to the end of the word; returns its end.
     #[cold]
     fn rest_of_word(&self, text: &str, from: usize, in_word: &mut bool, sink: &mut impl Sink) -> usize {
         let rest = &text[from..];
@@ -208,7 +205,7 @@ impl Cleaning {
         if self.lowercase {
             lower_sigmas(&mut decomposed, text, from..from + len, self.strip_accents);
         }
-        // Compatibility forms may hold spaces of their own ("´" is a space and an accent): cut there.
+        // Compatibility forms may contain spaces ("´" is a space and an accent).
         let mut characters = decomposed.as_slice();
         while !characters.is_empty() {
             let cut = characters.iter().position(|&(c, ..)| is_space(c)).unwrap_or(characters.len());
@@ -240,7 +237,7 @@ impl Cleaning {
     }
 }
 
-/// How a character takes part in Unicode's condition Final_Sigma.
+/// Role of a character in Unicode's condition Final_Sigma.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Casing {
     Cased,
@@ -249,7 +246,7 @@ enum Casing {
 }
 
 impl Casing {
-    /// The properties Cased and Case_Ignorable are those that `str::to_lowercase` applies: it is asked for them.
+    /// Derives the properties Cased and Case_Ignorable from `str::to_lowercase`.
     fn of(c: char) -> Self {
         let ends_word = |text: String| text.to_lowercase().ends_with('ς');
         match c {
@@ -261,11 +258,11 @@ impl Casing {
     }
 }
 
-/// Replaces each capital sigma in `characters`, which are bytes `range` of `text` after decomposition, by `ς` where it ends
-/// a word and by `σ` elsewhere.
+/// Replaces each capital sigma in `characters`, the decomposition of bytes `range` of `text`, by `ς` at the end of a word and
+/// by `σ` elsewhere.
 ///
-/// A sigma ends a word if a cased letter precedes it and none follows, case-ignorable characters passed over, anywhere in
-/// the text (Unicode 15, section 3.13). A search ends at the next sigma at the latest: the cost is linear.
+/// A sigma ends a word if a cased letter precedes it and none follows, skipping case-ignorable characters, anywhere in the
+/// text (Unicode 15, section 3.13). A search ends at the next sigma at the latest, so the cost is linear.
 pub(super) fn lower_sigmas(
     characters: &mut [(char, usize, usize)],
     text: &str,
@@ -275,7 +272,7 @@ pub(super) fn lower_sigmas(
     let is_cased = |characters: &mut dyn Iterator<Item = char>| {
         characters.map(Casing::of).find(|&casing| casing != Casing::Ignorable) == Some(Casing::Cased)
     };
-    // Outside `range` the text is as it was; canonical equivalents have one casing, so their order does not matter.
+    // Outside `range` the text is not decomposed; canonical equivalents have one casing, so their order does not matter.
     let decomposed = |c: char| {
         let mut out = Vec::new();
         decompose_compatible(c, |d| {
@@ -298,7 +295,7 @@ pub(super) fn lower_sigmas(
     }
 }
 
-/// NFKC of one word, segment by segment: a segment ends before a character that nothing before it composes with.
+/// NFKC of one word, by segments: a segment ends before a character that never composes with a preceding one.
 fn compose(word: &str, from: usize, out: &mut Vec<(char, usize, usize)>) {
     let is_boundary =
         |c: char| canonical_combining_class(c) == 0 && matches!(is_nfkc_quick(std::iter::once(c)), IsNormalized::Yes);

@@ -1,25 +1,26 @@
-//! Encoding much text on one thread, with a memo of words seen.
+//! Encoder for large texts, with a word cache.
 //!
-//! Words of running text repeat, so [`Encoder`] keeps the pieces of words it has seen in a direct-mapped table and most
-//! words cost one look-up. In SentencePiece models the pieces of a word can depend, through rounding, on the text before
-//! it; an entry says up to which sum they do not (`lattice.rs`), and beyond it the word is searched anew. Nothing is allocated once buffers have grown to the longest word.
+//! Words of a text repeat, so [`Encoder`] caches the pieces of words in a direct-mapped table, and most words cost one
+//! look-up. In SentencePiece models the pieces of a word can depend, through rounding, on the preceding text; an entry is
+//! valid up to a sum (`lattice.rs`), and beyond it the word is searched again. Nothing is allocated once the buffers have the
+//! size of the longest word.
 
 use super::unigram::{Scratch, append};
 use super::{Model, Tokenizer, TokenizerError};
 
-/// Encodes many texts on one thread, remembering the pieces of words it has seen.
+/// Encoder of many texts on one thread, with a word cache of at most 6 MB.
 ///
-/// Results are those of [`Tokenizer::encode`], bit for bit; the memory is bounded (about 6 MB).
+/// Results are those of [`Tokenizer::encode`].
 pub struct Encoder<'t> {
     tokenizer: &'t Tokenizer,
     scratch: Scratch,
-    memo: Memo,
+    cache: Cache,
 }
 
 impl<'t> Encoder<'t> {
-    /// An encoder with an empty memory.
+    /// An encoder with an empty cache.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, scratch: Scratch::default(), memo: Memo::new() }
+        Self { tokenizer, scratch: Scratch::default(), cache: Cache::new() }
     }
 
     /// Appends the ids of `text` to `out`, without `[CLS]` and `[SEP]`.
@@ -27,7 +28,7 @@ impl<'t> Encoder<'t> {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_into(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        let Self { tokenizer, scratch, memo } = self;
+        let Self { tokenizer, scratch, cache } = self;
         let Model::Unigram(model) = &tokenizer.model else {
             return tokenizer.encode_into(text, out);
         };
@@ -36,12 +37,12 @@ impl<'t> Encoder<'t> {
         let (mut buffer, mut pieces) = (std::mem::take(&mut scratch.word), std::mem::take(&mut scratch.pieces));
         let mut sum = 0.0f64;
         model.for_each_word(text, &mut buffer, |word| {
-            let hash = Memo::hash(word);
-            let (ids, reach) = match memo.get(hash, word) {
+            let hash = Cache::hash(word);
+            let (ids, reach) = match cache.get(hash, word) {
                 Some(found) => found,
                 None => {
                     let reach = model.segment_anywhere(word, scratch, &mut pieces);
-                    memo.insert(hash, word, pieces.iter().map(|step| step.id), reach)
+                    cache.insert(hash, word, pieces.iter().map(|step| step.id), reach)
                 }
             };
             if sum.abs() <= f64::from(reach) {
@@ -58,8 +59,8 @@ impl<'t> Encoder<'t> {
     }
 }
 
-/// Words seen and their ids: direct-mapped, a newcomer takes the slot. Long words are not worth keeping.
-struct Memo {
+/// Direct-mapped cache of words and their ids; a new word replaces the old one. Long words are not cached.
+struct Cache {
     slots: Vec<Slot>,
     bytes: Vec<u8>,
     ids: Vec<u32>,
@@ -72,11 +73,11 @@ struct Slot {
     ids: u32,
     word_len: u16,
     ids_len: u16,
-    /// The entry holds while the sum before the word is no further from 0.
+    /// Largest magnitude of the preceding sum for which the entry is valid.
     reach: f32,
 }
 
-impl Memo {
+impl Cache {
     const SLOTS: usize = 1 << 15;
     const MAX_BYTES: usize = 1 << 20;
     const MAX_WORD: usize = 64;
@@ -85,7 +86,7 @@ impl Memo {
         Self { slots: vec![Slot::default(); Self::SLOTS], bytes: Vec::new(), ids: Vec::new() }
     }
 
-    /// Multiply and fold, eight bytes a time. Only speed depends on it, never results.
+    /// Multiply and fold, eight bytes at a time. Results do not depend on it.
     #[inline]
     fn hash(word: &[u8]) -> u64 {
         const K: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -108,7 +109,7 @@ impl Memo {
         (slot.hash == hash && key == word).then(|| (ids(), slot.reach))
     }
 
-    /// Keeps a word's ids and returns them with their reach.
+    /// Caches the ids of a word and returns them with their reach.
     fn insert(&mut self, hash: u64, word: &[u8], ids: impl Iterator<Item = u32>, reach: f32) -> (&[u32], f32) {
         if self.bytes.len() > Self::MAX_BYTES || self.ids.len() > Self::MAX_BYTES {
             self.slots.fill(Slot::default());

@@ -8,14 +8,13 @@
 //! model           Unigram: vocab = [[piece, score], ...], score 0 = special or user-defined
 //! ```
 //!
-//! The file determines what either program needs: cleaning is read back from the normalizer list,
-//! kinds from `added_tokens`, `unk_id` and the scores. A file whose normalizer is none of ours is of other origin and goes
-//! to Hugging Face's library (`hugging_face.rs`).
+//! Cleaning is read back from the normalizer list, kinds from `added_tokens`, `unk_id` and the scores. Files with another
+//! normalizer are third-party files, which Hugging Face's library runs (`hugging_face.rs`).
 //!
-//! Differences that the layout cannot express: Hugging Face's StripAccents drops all marks, ours (as released) those
-//! with a non-zero combining class; its Lowercase knows no final sigma; and it takes special pieces typed in text for
-//! special. Here typed special pieces are text in every file of ours, the one that a `spiece.model` becomes included, as
-//! they are to the model itself ([`Tokenizer::encode_with_specials`] takes them as special).
+//! Differences that the layout cannot express: Hugging Face's StripAccents drops all marks, ours (as released) those with a
+//! non-zero combining class; its Lowercase has no final sigma; and it encodes special pieces typed in text as special. Here
+//! they are text in all files that this crate writes, including those converted from a `spiece.model`
+//! ([`Tokenizer::encode_with_specials`] encodes them as special).
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -30,7 +29,7 @@ use super::{Cleaning, Model, Tokenizer, TokenizerError};
 
 /// Control characters, as a character class.
 const CONTROLS: &str = "[\u{0}-\u{8}\u{e}-\u{1b}\u{7f}\u{8f}\u{9f}]";
-/// White space and what stands for it, as a character class.
+/// White space and its substitutes, as a character class.
 const SPACES: &str = "[\\s\u{1c}-\u{1f}\u{85}\u{200b}\u{200c}\u{200e}\u{200f}\u{2581}\u{feff}\u{fffd}]+";
 
 fn normalizers(cleaning: Cleaning) -> Vec<Value> {
@@ -67,19 +66,30 @@ fn spiece_normalizers(cleaning: Cleaning, charsmap: &str) -> Vec<Value> {
     list
 }
 
-/// Everything around the vocabulary that does not depend on it.
+/// A special piece in `added_tokens`.
+pub(super) fn added_token(id: &Value, content: &str, lstrip: bool) -> Value {
+    json!({"id": id, "content": content, "single_word": false, "lstrip": lstrip, "rstrip": false, "normalized": false,
+           "special": true})
+}
+
+/// The post-processor of `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+pub(super) fn template([(cls, cls_id), (sep, sep_id)]: [(&str, Value); 2]) -> Value {
+    let special = |text: &str, segment: u32| json!({"SpecialToken": {"id": text, "type_id": segment}});
+    let sequence = |name: &str, segment: u32| json!({"Sequence": {"id": name, "type_id": segment}});
+    let token = |text: &str, id: Value| json!({"id": text, "ids": [id], "tokens": [text]});
+    json!({
+        "type": "TemplateProcessing",
+        "single": [special(cls, 0), sequence("A", 0), special(sep, 0)],
+        "pair": [special(cls, 0), sequence("A", 0), special(sep, 0), sequence("B", 1), special(sep, 1)],
+        "special_tokens": {cls: token(cls, cls_id), sep: token(sep, sep_id)},
+    })
+}
+
+/// All keys but the model.
 fn frame(normalizers: Vec<Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
     let SpecialIds { pad, unk, cls, sep, mask } = tokenizer.specials();
-    let added: Vec<Value> = [pad, unk, cls, sep, mask]
-        .into_iter()
-        .map(|id| {
-            json!({"id": id, "content": tokenizer.piece(id), "single_word": false, "lstrip": id == mask,
-                   "rstrip": false, "normalized": false, "special": true})
-        })
-        .collect();
-    let special = |id: u32, segment: u32| json!({"SpecialToken": {"id": tokenizer.piece(id), "type_id": segment}});
-    let sequence = |name: &str, segment: u32| json!({"Sequence": {"id": name, "type_id": segment}});
-    let in_template = |id: u32| json!({"id": tokenizer.piece(id), "ids": [id], "tokens": [tokenizer.piece(id)]});
+    let added: Vec<Value> =
+        [pad, unk, cls, sep, mask].map(|id| added_token(&json!(id), tokenizer.piece(id), id == mask)).into();
     let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
     let Value::Object(frame) = json!({
         "version": "1.0",
@@ -88,12 +98,7 @@ fn frame(normalizers: Vec<Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
         "added_tokens": added,
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": metaspace,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [special(cls, 0), sequence("A", 0), special(sep, 0)],
-            "pair": [special(cls, 0), sequence("A", 0), special(sep, 0), sequence("B", 1), special(sep, 1)],
-            "special_tokens": {tokenizer.piece(cls): in_template(cls), tokenizer.piece(sep): in_template(sep)},
-        },
+        "post_processor": template([cls, sep].map(|id| (tokenizer.piece(id), json!(id)))),
         "decoder": metaspace,
     }) else {
         unreachable!("the literal above is an object")
@@ -102,13 +107,12 @@ fn frame(normalizers: Vec<Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
 }
 
 impl Tokenizer {
-    /// The content of `tokenizer.json`; equal tokenizers give equal bytes. `transformers` loads it.
+    /// The content of `tokenizer.json`, which `transformers` loads; equal tokenizers have equal bytes.
     ///
-    /// What was read from a `spiece.model` is written as Hugging Face's library can come closest to it: pieces under the
-    /// digit-comma rule lose 100 of their score instead of being cut.
+    /// A `spiece.model` is approximated: pieces under the digit-comma rule lose 100 of their score instead of being cut.
     ///
     /// # Errors
-    /// [`TokenizerError::Pipeline`] where a `tokenizer.json` of other origin cannot be written again.
+    /// [`TokenizerError::Pipeline`] if a third-party tokenizer cannot be written.
     pub fn to_json(&self) -> Result<String, TokenizerError> {
         let unigram = match &self.model {
             Model::Unigram(unigram) => unigram,
@@ -144,8 +148,8 @@ impl Tokenizer {
         Ok(text)
     }
 
-    /// The content of a `tokenizer_config.json` for a folder with [`Self::to_json`]: it names the special pieces and the
-    /// inputs of the model, and keeps `transformers` 5 from putting a pipeline of its own in place of the file's.
+    /// The content of a `tokenizer_config.json` beside [`Self::to_json`]: it names the special pieces and the inputs of the
+    /// model, and prevents `transformers` 5 from replacing the pipeline of the file.
     pub fn to_config_json(&self) -> String {
         let SpecialIds { pad, unk, cls, sep, mask } = self.specials();
         let mut config = json!({
@@ -161,7 +165,7 @@ impl Tokenizer {
             "clean_up_tokenization_spaces": false,
         });
         if let (true, Some(Cleaning { lowercase, strip_accents })) = (self.is_from_spiece(), self.cleaning()) {
-            // For this program: which of the files has the rules, and what comes before them.
+            // For this program: the file with the rules, and its preprocessing.
             config["ids_by"] = "spiece.model".into();
             config["do_lower_case"] = lowercase.into();
             config["keep_accents"] = (!strip_accents).into();
@@ -169,8 +173,8 @@ impl Tokenizer {
         format!("{config:#}\n")
     }
 
-    /// The files that a model folder has of it, by name and content, so that loading the folder here gives the same ids:
-    /// [`Self::to_json`], [`Self::to_config_json`] and, where it came from one, the `spiece.model`.
+    /// The tokenizer files of a model folder, by name and content: [`Self::to_json`], [`Self::to_config_json`] and, for a
+    /// tokenizer that was read from one, the `spiece.model`. [`Self::load`] of the folder gives the same ids.
     ///
     /// # Errors
     /// As [`Self::to_json`].
@@ -185,15 +189,15 @@ impl Tokenizer {
         Ok(files)
     }
 
-    /// Whether a SentencePiece model's own rules cut the text: a `tokenizer.json` cannot say all of them.
+    /// Whether the rules are those of a SentencePiece model, which a `tokenizer.json` cannot express.
     fn is_from_spiece(&self) -> bool {
         matches!(&self.model, Model::Unigram(unigram) if matches!(unigram.text, TextRules::SentencePiece { .. }))
     }
 
-    /// Reads the content of a `tokenizer.json`, ours or another; `path` is for messages.
+    /// Reads the content of a `tokenizer.json`; `path` is for messages.
     ///
     /// # Errors
-    /// If it is damaged or asks for something that cannot be done.
+    /// The file is damaged or uses an unsupported feature.
     pub fn from_json(text: &str, path: &Path) -> Result<Self, TokenizerError> {
         Self::from_json_with(text, path, Vec::new())
     }
@@ -204,9 +208,8 @@ impl Tokenizer {
         path: &Path,
         changes: Vec<(&'static str, Value)>,
     ) -> Result<Self, TokenizerError> {
-        let not_json = |reason: String| TokenizerError::Json { path: path.into(), reason };
-        limits::check_json(text.as_bytes()).map_err(|error| not_json(error.to_string()))?;
-        let mut root: Value = serde_json::from_str(text).map_err(|error| not_json(error.to_string()))?;
+        limits::check_json(text.as_bytes()).map_err(TokenizerError::json(path))?;
+        let mut root: Value = serde_json::from_str(text).map_err(TokenizerError::json(path))?;
         let reader = Reader { path };
         let Some(cleaning) = own_cleaning(&root) else {
             if changes.is_empty() || root["normalizer"]["type"] != "BertNormalizer" {
@@ -217,12 +220,11 @@ impl Tokenizer {
         };
         reader.check_word_marks(&root)?;
         let pieces = reader.pieces(&root)?;
-        let in_file = |source| TokenizerError::InFile { path: path.into(), source: Box::new(source) };
-        Self::from_pieces(pieces, cleaning).map_err(in_file)
+        Self::from_pieces(pieces, cleaning).map_err(TokenizerError::file(path))
     }
 }
 
-/// The cleaning whose normalizer list the file holds, if it is one of ours.
+/// The cleaning of the normalizer list, if it is one of ours.
 fn own_cleaning(root: &Value) -> Option<Cleaning> {
     cleaning_of(root, normalizers)
 }
@@ -243,7 +245,7 @@ fn cleaning_of(root: &Value, list: impl Fn(Cleaning) -> Vec<Value>) -> Option<Cl
         .find(|&cleaning| *found == list(cleaning))
 }
 
-/// Finds things in the JSON and names the place when they are not there.
+/// Reader of JSON keys whose errors name the key.
 struct Reader<'p> {
     path: &'p Path,
 }
@@ -257,7 +259,7 @@ impl Reader<'_> {
         if found.chars().count() > 80 {
             found = found.chars().take(77).chain("...".chars()).collect();
         }
-        Err(TokenizerError::Layout { path: self.path.into(), key: key.into(), expected: expected.into(), found })
+        Err(TokenizerError::file(self.path)(format!("{key}: expected {expected}, found {found}")))
     }
 
     fn expect(&self, root: &Value, pointer: &str, expected: &Value) -> Result<(), TokenizerError> {

@@ -1,12 +1,12 @@
-//! Tokenizers of other origin, through Hugging Face's `tokenizers` library.
+//! Third-party tokenizers, run by Hugging Face's `tokenizers` library.
 //!
-//! A `tokenizer.json` describes a pipeline of any kind (BERT's WordPiece, byte-level BPE, ALBERT as `transformers`
-//! converts it). It is run by the library that defines it, so ids are those of the fast tokenizers. A BERT `vocab.txt` is
-//! put into the same form: clean, space out CJK, lower-case and strip accents if asked, split at white space and
-//! punctuation, then the longest piece first; words over 100 characters are unknown.
+//! A `tokenizer.json` describes any pipeline (BERT's WordPiece, byte-level BPE, ALBERT as `transformers` converts it). The
+//! library that defines the format runs it, so ids are those of the fast tokenizers. A BERT `vocab.txt` becomes such a
+//! pipeline: clean, separate CJK characters, optionally lower-case and strip accents, split at white space and punctuation,
+//! then longest piece first; words over 100 characters are unknown.
 //!
-//! The pipeline's truncation and padding are taken off, as `transformers` does. Special pieces typed in text are special,
-//! but for files that we wrote ([`file`](super::file)).
+//! Truncation and padding of the pipeline are disabled, as in `transformers`. Special pieces typed in text are special, except
+//! in files that this crate wrote (`file.rs`).
 //! Cost: about 2 MB/s a core.
 
 use std::collections::HashMap;
@@ -17,18 +17,18 @@ use serde_json::{Map, Value, json};
 use tokenizers::{DecoderWrapper, ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
 
 use super::bounds::{Limited, check_pipeline, watched};
-use super::file::is_written_from_spiece;
+use super::file::{added_token, is_written_from_spiece, template};
 use super::vocabulary::{Piece, PieceKind, Vocabulary};
 use super::{Encoding, Model, Tokenizer, TokenizerError};
 
-/// How a BERT `vocab.txt` is used.
+/// Options of a BERT `vocab.txt`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WordPiece {
-    /// Lower-case everything.
+    /// Lower-case the text.
     pub lowercase: bool,
-    /// Drop accents; `None`: if lower-casing.
+    /// Drop accents; `None`: as `lowercase`.
     pub strip_accents: Option<bool>,
-    /// Every CJK ideograph is a word.
+    /// Make every CJK ideograph a word.
     pub split_chinese: bool,
 }
 
@@ -45,20 +45,22 @@ type Pipeline = TokenizerImpl<ModelWrapper, Limited, PreTokenizerWrapper, PostPr
 #[derive(Debug, Clone)]
 pub(super) struct HuggingFace {
     pipeline: Pipeline,
-    /// Special pieces typed in text are text, as in our other files; the library takes them for special.
+    /// Whether special pieces typed in text are text, as in all files of this crate.
     pub(super) specials_are_text: bool,
 }
 
-/// Ids may be sparse, but not so much that a table by id is out of proportion to the file.
+/// Most ids for each piece: a table by id must stay in proportion to the file.
 const SPARSE: usize = 16;
 
 impl Tokenizer {
-    /// A pipeline from the text of a `tokenizer.json`, and the same as a value.
+    /// A pipeline from the text of a `tokenizer.json` and its parsed value.
     pub(super) fn from_pipeline(text: &str, root: Value, path: &Path) -> Result<Self, TokenizerError> {
-        let refuse = |reason: String| TokenizerError::HuggingFace { path: path.into(), reason };
+        let file = TokenizerError::file(path);
+        let refuse =
+            |reason: String| file(format!("not a tokenizer.json that Hugging Face's tokenizers can read ({reason})"));
         check_pipeline(&root, text.len()).map_err(refuse)?;
         let specials_are_text = is_written_from_spiece(&root);
-        // Its memory is not needed beside the library's.
+        // Before the library allocates its own tree.
         drop(root);
         let mut pipeline: Pipeline = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
         pipeline.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
@@ -78,8 +80,7 @@ impl Tokenizer {
             ids.insert(text.as_str().into(), id);
             pieces[id as usize] = Piece::new(text, 0.0, kind);
         }
-        let in_file = |source| TokenizerError::InFile { path: path.into(), source: Box::new(source) };
-        let mut vocabulary = Vocabulary::with_ids(pieces, ids, None).map_err(in_file)?;
+        let mut vocabulary = Vocabulary::with_ids(pieces, ids, None).map_err(TokenizerError::file(path))?;
         let unknown = vocabulary.specials.unk;
         vocabulary.pieces[unknown as usize].kind = PieceKind::Unknown;
         Ok(Self { vocabulary, model: Model::HuggingFace(Box::new(HuggingFace { pipeline, specials_are_text })) })
@@ -90,10 +91,7 @@ impl Tokenizer {
     /// # Errors
     /// If a piece is repeated or a special piece is missing.
     pub fn from_wordpiece(vocab: &str, how: WordPiece, path: &Path) -> Result<Self, TokenizerError> {
-        let in_file = |message: String| TokenizerError::InFile {
-            path: path.into(),
-            source: Box::new(TokenizerError::Vocabulary(message)),
-        };
+        let in_file = |message: String| TokenizerError::file(path)(TokenizerError::Vocabulary(message));
         let lines = vocab.strip_suffix('\n').unwrap_or(vocab).split('\n');
         let mut ids = Map::new();
         for (id, line) in lines.enumerate() {
@@ -106,7 +104,7 @@ impl Tokenizer {
         let mut special_ids = Vec::new();
         for special in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] {
             let Some(id) = ids.get(special) else {
-                return Err(in_file(format!("no line {special}; this is no vocabulary of BERT's kind")));
+                return Err(in_file(format!("no line {special}; it is not a BERT vocabulary")));
             };
             special_ids.push((special, id.clone()));
         }
@@ -117,17 +115,7 @@ impl Tokenizer {
 
 /// The pipeline of `BertTokenizerFast`.
 fn wordpiece_pipeline(ids: Map<String, Value>, special_ids: &[(&str, Value)], how: WordPiece) -> Value {
-    let added: Vec<Value> = special_ids
-        .iter()
-        .map(|(text, id)| {
-            json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
-                   "normalized": false, "special": true})
-        })
-        .collect();
-    let special = |text: &str, segment: u32| json!({"SpecialToken": {"id": text, "type_id": segment}});
-    let sequence = |name: &str, segment: u32| json!({"Sequence": {"id": name, "type_id": segment}});
-    let in_template =
-        |at: usize| json!({"id": special_ids[at].0, "ids": [special_ids[at].1], "tokens": [special_ids[at].0]});
+    let added: Vec<Value> = special_ids.iter().map(|(text, id)| added_token(id, text, false)).collect();
     json!({
         "version": "1.0",
         "truncation": null,
@@ -136,12 +124,7 @@ fn wordpiece_pipeline(ids: Map<String, Value>, special_ids: &[(&str, Value)], ho
         "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": how.split_chinese,
                        "strip_accents": how.strip_accents, "lowercase": how.lowercase},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0)],
-            "pair": [special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0), sequence("B", 1), special("[SEP]", 1)],
-            "special_tokens": {"[CLS]": in_template(2), "[SEP]": in_template(3)},
-        },
+        "post_processor": template([2, 3].map(|at| special_ids[at].clone())),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
                   "max_input_chars_per_word": 100, "vocab": ids},
@@ -155,23 +138,14 @@ impl HuggingFace {
         Ok(Encoding { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
-    /// `text`, or `text` and `pair`, with what the post-processor adds; ids and segments.
-    pub(super) fn encode_finished(
-        &self,
-        text: &str,
-        pair: Option<&str>,
-    ) -> Result<(Vec<u32>, Vec<u8>), TokenizerError> {
-        let encoding = watched(|| match pair {
-            Some(pair) => self.pipeline.encode((text, pair), true),
-            None => self.pipeline.encode(text, true),
-        });
-        let encoding = encoding.map_err(failed("encode", text.len() + pair.map_or(0, str::len)))?;
-        let segments = encoding.get_type_ids().iter().map(|&segment| u8::from(segment > 0)).collect();
-        Ok((encoding.get_ids().to_vec(), segments))
+    /// The ids of `text` with those that the post-processor adds.
+    pub(super) fn encode_single(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = watched(|| self.pipeline.encode(text, true)).map_err(failed("encode", text.len()))?;
+        Ok(encoding.get_ids().to_vec())
     }
 
-    pub(super) fn decode(&self, ids: &[u32], skip_specials: bool) -> Result<String, TokenizerError> {
-        self.pipeline.decode(ids, skip_specials).map_err(failed("decode", size_of_val(ids)))
+    pub(super) fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.pipeline.decode(ids, true).map_err(failed("decode", size_of_val(ids)))
     }
 
     /// The pipeline as a `tokenizer.json`.
@@ -180,7 +154,7 @@ impl HuggingFace {
     }
 }
 
-/// The library could not do `action` on so many bytes.
+/// Wraps an error of the library in `action` on so many bytes.
 fn failed(action: &'static str, bytes: usize) -> impl FnOnce(tokenizers::Error) -> TokenizerError {
     move |error| TokenizerError::Pipeline { action, bytes, reason: error.to_string() }
 }

@@ -1,23 +1,22 @@
-//! The best way to cut text into pieces.
+//! Viterbi search for the best segmentation.
 //!
 //! ```text
 //! best[0] = base     best[e] = max over pieces w[s..e] of best[s] + score(piece)        (Viterbi, strict >)
 //! ```
 //!
-//! A character that is no piece by itself may be crossed at `lowest score - 10` as unknown. Among equal segmentations
-//! the one found first stays: starts go left to right, ends from short to long. Unknown pieces that follow each other
-//! become one, or, with byte fallback, the bytes of their characters.
+//! A character without a piece is unknown, at `lowest score - 10`. Among equal segmentations the first one found wins:
+//! starts from left to right, ends from short to long. Consecutive unknown pieces become one or, with byte fallback, the
+//! bytes of their characters.
 //!
-//! Two arithmetics. Our own vocabularies sum in 64 bits, word by word from 0. SentencePiece keeps the best sum up to each
-//! byte of the *whole text* in 32 bits and compares a sum in 64 bits against it; near ties fall as its rounding has it,
-//! so [`Arithmetic::Single`] does the same and a word's search starts from the sum (`base`) that the text before it
-//! ended with.
+//! Two arithmetics. Our vocabularies sum in f64, word by word from 0. SentencePiece keeps the best sum up to each byte of the
+//! *whole text* in f32 and compares an f64 sum with it; rounding decides near ties, so [`Arithmetic::Single`] does the same,
+//! and the search of a word starts from the sum of the preceding text (`base`).
 //!
-//! So that words can be remembered all the same, [`Lattice::segment_anywhere`] searches once in 64 bits from 0 and notes
-//! the smallest difference `gap` between two sums that were compared. Rounding moves a sum by at most half a unit in the
-//! last place a piece, that is by less than `n · x · 2^-24` over n pieces when no sum exceeds x. While twice that stays
-//! below the gap, every comparison falls as in exact arithmetic, whatever the base: the pieces are those of the search
-//! from `base` (`tests::remembered_words_are_those_of_the_search_from_any_base`).
+//! To make words cacheable, [`Lattice::segment_anywhere`] searches once in f64 from 0 and records the smallest difference
+//! `gap` between two compared sums. Rounding changes a sum by at most half a unit in the last place a piece, which is less
+//! than `n · x · 2^-24` over n pieces if no sum exceeds x. While twice that is below the gap, every comparison has the result
+//! of exact arithmetic for any base: the pieces are those of the search from `base`
+//! (`tests::remembered_words_are_those_of_the_search_from_any_base`).
 //!
 //! Cost: O(bytes x longest piece) trie steps. Source: Kudo, "Subword Regularization", 2018; Viterbi 1967.
 
@@ -25,19 +24,19 @@ use super::trie::Trie;
 use super::vocabulary::{Piece, PieceKind};
 use super::{TokenizerError, WORD_MARK};
 
-/// How far below the worst piece an unknown character scores.
+/// Score of an unknown character below that of the worst piece.
 pub(super) const UNKNOWN_PENALTY: f64 = 10.0;
 
-/// How sums of scores are kept.
+/// Arithmetic of score sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arithmetic {
-    /// 64 bits, user-defined symbols at 0: our own vocabularies.
+    /// f64, user-defined symbols at 0: our vocabularies.
     Double,
-    /// As SentencePiece: 32 bits, user-defined symbols at -0.1.
+    /// SentencePiece's: f32, user-defined symbols at -0.1.
     Single,
 }
 
-/// The best way to reach one byte.
+/// The best segmentation up to one byte.
 #[derive(Clone, Copy)]
 pub(super) struct Cell {
     score: f64,
@@ -47,14 +46,14 @@ pub(super) struct Cell {
 
 const UNREACHED: Cell = Cell { score: f64::NEG_INFINITY, start: 0, id: 0 };
 
-/// A piece of a word: its id and where it ends in the word's bytes.
+/// A piece of a word: id and end in the bytes of the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) id: u32,
     pub(super) end: u32,
 }
 
-/// The pieces that text is cut into, ready for the search.
+/// Pieces in searchable form.
 #[derive(Debug, Clone)]
 pub(super) struct Lattice {
     arithmetic: Arithmetic,
@@ -62,11 +61,11 @@ pub(super) struct Lattice {
     unknown: u32,
     unknown_score: f64,
     trie: Trie,
-    /// With byte fallback: the piece of every byte.
+    /// Byte fallback: the piece of every byte.
     bytes: Option<Box<[u32; 256]>>,
 }
 
-/// Bytes of the UTF-8 character that starts with `lead`.
+/// Length of the UTF-8 character that starts with `lead`.
 pub(super) fn character_len(lead: u8) -> usize {
     match lead {
         0..0x80 => 1,
@@ -76,7 +75,7 @@ pub(super) fn character_len(lead: u8) -> usize {
     }
 }
 
-/// A piece as the trie holds it: the word mark is a space, as in cleaned text.
+/// A piece in the trie: the word mark is a space, as in cleaned text.
 fn key_of(piece: &str) -> Vec<u8> {
     piece.replace(WORD_MARK, " ").into_bytes()
 }
@@ -108,7 +107,7 @@ impl Lattice {
         Ok(Self { arithmetic, scores, unknown, unknown_score, trie: Trie::new(&borrowed), bytes })
     }
 
-    /// The sum after a word that started from `base` and has the pieces `ids`, none of them unknown.
+    /// The sum after a word of the known pieces `ids`, from `base`.
     #[inline]
     pub(super) fn advance(&self, base: f64, ids: &[u32]) -> f64 {
         match self.arithmetic {
@@ -117,8 +116,8 @@ impl Lattice {
         }
     }
 
-    /// The best segmentation of `word`, and the largest base (in magnitude) up to which it is that; negative if that
-    /// cannot be told, as for unknown characters.
+    /// The best segmentation of `word`, and the largest base (in magnitude) for which it is valid; negative if there is no
+    /// bound, as for unknown characters.
     pub(super) fn segment_anywhere(&self, word: &[u8], cells: &mut Vec<Cell>, steps: &mut Vec<Step>) -> f32 {
         if self.arithmetic == Arithmetic::Double {
             self.segment(word, 0.0, cells, steps);
@@ -131,11 +130,11 @@ impl Lattice {
             return -1.0;
         }
         let depth = cells.iter().map(|cell| cell.score.abs()).filter(|score| score.is_finite()).fold(0.0, f64::max);
-        // Twice n · x · 2^-24, and once more as much to be safe.
+        // Twice n · x · 2^-24, and a factor of two for safety.
         (gap * f64::from(1 << 22) / word.len() as f64 - depth) as f32
     }
 
-    /// The sum from which the word after one that ended with `sum` starts.
+    /// The base of the word after one that ended with `sum`.
     #[inline]
     pub(super) fn carried(&self, sum: f64) -> f64 {
         match self.arithmetic {
@@ -144,7 +143,7 @@ impl Lattice {
         }
     }
 
-    /// Finds the best segmentation of `word` from `base` on; returns the sum at its end.
+    /// Finds the best segmentation of `word` from `base`; returns its sum.
     pub(super) fn search(&self, word: &[u8], base: f64, cells: &mut Vec<Cell>) -> f64 {
         match self.arithmetic {
             Arithmetic::Double => self.search_with(word, base, cells, |score| score, |_| ()),
@@ -196,14 +195,14 @@ impl Lattice {
         cells[n].score
     }
 
-    /// The best segmentation of `word` in order; returns the sum at its end. Unknowns are merged or taken apart to bytes.
+    /// The best segmentation of `word` in order; returns its sum. Unknown pieces are merged or replaced by bytes.
     pub(super) fn segment(&self, word: &[u8], base: f64, cells: &mut Vec<Cell>, steps: &mut Vec<Step>) -> f64 {
         let total = self.search(word, base, cells);
         self.trace(word, cells, steps);
         total
     }
 
-    /// Follows the best way back from the end.
+    /// Backtracks from the end.
     fn trace(&self, word: &[u8], cells: &[Cell], steps: &mut Vec<Step>) {
         steps.clear();
         let mut end = word.len();
@@ -226,7 +225,7 @@ impl Lattice {
     }
 }
 
-/// Pushes, last first, the pieces of the bytes of one unknown character; the last byte covers the character.
+/// Pushes the byte pieces of one unknown character in reverse; the last byte covers the character.
 fn push_bytes(pieces: &[u32; 256], word: &[u8], start: usize, end: usize, steps: &mut Vec<Step>) {
     let mut buffer = [0; 4];
     let character = match &word[start..end] {
@@ -240,13 +239,13 @@ fn push_bytes(pieces: &[u32; 256], word: &[u8], start: usize, end: usize, steps:
     }
 }
 
-/// The pieces `<0x00>` to `<0xFF>`, if there are any; then all are needed.
+/// The pieces `<0x00>` to `<0xFF>`: all or none.
 fn byte_pieces(pieces: &[Piece]) -> Result<Option<Box<[u32; 256]>>, TokenizerError> {
     let mut found = [None; 256];
     let mut count = 0;
     for (id, piece) in (0u32..).zip(pieces).filter(|(_, piece)| piece.kind == PieceKind::Byte) {
         let Some(byte) = byte_of(&piece.text) else {
-            let text = format!("piece {id}, {:?}, is a byte; expected a text such as <0x41>", piece.text);
+            let text = format!("piece {id}, {:?}, is a byte piece; expected a text such as <0x41>", piece.text);
             return Err(TokenizerError::Vocabulary(text));
         };
         found[usize::from(byte)] = Some(id);
@@ -257,13 +256,13 @@ fn byte_pieces(pieces: &[Piece]) -> Result<Option<Box<[u32; 256]>>, TokenizerErr
     }
     match found.iter().position(Option::is_none) {
         Some(byte) => Err(TokenizerError::Vocabulary(format!(
-            "{count} byte pieces, and <0x{byte:02X}> is not among them; byte fallback needs all 256"
+            "{count} byte pieces without <0x{byte:02X}>; byte fallback needs all 256"
         ))),
         None => Ok(Some(Box::new(found.map(Option::unwrap_or_default)))),
     }
 }
 
-/// The byte that a piece such as `<0x41>` stands for.
+/// The byte of a piece such as `<0x41>`.
 pub(super) fn byte_of(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_upper = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b));

@@ -92,32 +92,32 @@ use hugging_face::HuggingFace;
 use unigram::{TextRules, Unigram};
 use vocabulary::Vocabulary;
 
-/// The character that stands for the space before a word.
+/// Replaces the space before a word.
 pub const WORD_MARK: char = '\u{2581}';
 
-/// What to do with pieces that end in a digit and a comma, such as `▁2010,`.
+/// Rule for pieces that end in a digit and a comma, such as `▁2010,`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DigitComma {
-    /// The comma becomes a piece of its own, and the number is encoded anew as part of the same word.
+    /// The comma is a separate piece, and the number is encoded again as part of the same word.
     #[default]
     Intended,
-    /// As the released code does under Python 3: in the middle of a word, the number gains a word mark.
+    /// As the released code under Python 3: in the middle of a word, the number gains a word mark.
     Released,
-    /// The pieces are left whole.
+    /// The pieces are kept.
     Off,
 }
 
-/// A text's pieces and where they are in it.
+/// Pieces of a text and their positions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Encoding {
     /// Piece ids.
     pub ids: Vec<u32>,
-    /// For each piece, the bytes `start..end` of the source text whose characters it covers. White space before a word
-    /// belongs to no piece; a lone `▁` covers nothing.
+    /// For each piece, its bytes `start..end` of the source text. White space before a word belongs to no piece; a lone `▁`
+    /// covers nothing.
     pub offsets: Vec<(usize, usize)>,
 }
 
-/// A tokenizer: everything needed to turn text into ids and back.
+/// Text to ids and back.
 ///
 /// | loaded from                             | behavior                                                             |
 /// |-----------------------------------------|-----------------------------------------------------------------------|
@@ -130,7 +130,7 @@ pub struct Tokenizer {
     model: Model,
 }
 
-/// What cuts the text.
+/// Segmentation of a text.
 #[derive(Debug, Clone)]
 enum Model {
     Unigram(Box<Unigram>),
@@ -149,8 +149,7 @@ impl Tokenizer {
         Ok(Self { vocabulary, model: Model::Unigram(Box::new(model)) })
     }
 
-    /// The same tokenizer under another rule for pieces such as `▁2010,`. The rule is not part of a saved file; a
-    /// `tokenizer.json` of other origin has no such rule.
+    /// Sets the rule for pieces such as `▁2010,`. Files do not contain the rule; third-party tokenizers do not have it.
     #[must_use]
     pub fn with_digit_comma(mut self, rule: DigitComma) -> Self {
         if let Model::Unigram(model) = &mut self.model {
@@ -164,8 +163,8 @@ impl Tokenizer {
         self.vocabulary.pieces.len()
     }
 
-    /// Checks that the tokenizer has as many pieces as the model that it is used with has rows in its table. Up to 127
-    /// rows more are taken for padding: tables are made multiples of 8, 64 or 128 for speed.
+    /// Checks that a model with `model` rows in its table fits the tokenizer. Up to 127 additional rows are padding to a
+    /// multiple of 8, 64 or 128.
     ///
     /// # Errors
     /// [`TokenizerError::VocabularySize`] if not.
@@ -182,7 +181,7 @@ impl Tokenizer {
     /// Checks that all ids are in the vocabulary.
     ///
     /// # Errors
-    /// [`TokenizerError::Id`] with the first that is not.
+    /// [`TokenizerError::Id`] of the first id outside.
     pub fn check_ids(&self, ids: &[u32]) -> Result<(), TokenizerError> {
         match ids.iter().find(|&&id| id as usize >= self.vocab_size()) {
             Some(&id) => Err(TokenizerError::Id { id, last: self.vocab_size() - 1 }),
@@ -213,8 +212,8 @@ impl Tokenizer {
         self.vocabulary.specials
     }
 
-    /// How text is cleaned before it is cut: our cleaning, or Google's preprocessing before a SentencePiece model. A
-    /// `tokenizer.json` of other origin does what its normalizer says: `None`.
+    /// Cleaning before the segmentation: ours, or Google's preprocessing for a SentencePiece model. `None` for third-party
+    /// tokenizers.
     pub fn cleaning(&self) -> Option<Cleaning> {
         match &self.model {
             Model::Unigram(model) => Some(match &model.text {
@@ -225,8 +224,8 @@ impl Tokenizer {
         }
     }
 
-    /// Whether a piece starts a word, by the released rule on which whole-word masking rests; where pieces that go on are
-    /// marked with `##`, all others do. Special pieces are answered by the same rule; callers leave them out.
+    /// Whether a piece starts a word, by the released rule for whole-word masking; in vocabularies with `##`, all pieces
+    /// without it. Callers exclude special pieces.
     ///
     /// # Panics
     /// If `id` is not below [`Self::vocab_size`].
@@ -237,8 +236,8 @@ impl Tokenizer {
     /// The ids of `text`, without `[CLS]` and `[SEP]`.
     ///
     /// # Errors
-    /// [`TokenizerError::Pipeline`] where a `tokenizer.json` of other origin gives up on the text; our own vocabularies and
-    /// SentencePiece models encode every text. So do all methods that encode.
+    /// [`TokenizerError::Pipeline`] if a third-party tokenizer fails; our vocabularies and SentencePiece models encode every
+    /// text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 4);
         self.encode_into(text, &mut ids)?;
@@ -257,7 +256,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The ids of `text` and the source bytes that each covers.
+    /// The ids of `text` and their source bytes.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -272,13 +271,13 @@ impl Tokenizer {
         }
     }
 
-    /// `[CLS] text [SEP]`, or what the post-processor of a `tokenizer.json` of other origin makes of it.
+    /// `[CLS] text [SEP]`, or the result of the post-processor of a third-party tokenizer.
     ///
     /// # Errors
     /// As [`Self::encode`].
     pub fn encode_single(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         if let Model::HuggingFace(model) = &self.model {
-            return Ok(model.encode_finished(text, None)?.0);
+            return model.encode_single(text);
         }
         let SpecialIds { cls, sep, .. } = self.specials();
         let mut ids = vec![cls];
@@ -287,25 +286,9 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// `[CLS] a [SEP] b [SEP]` and the segment of each piece (0 up to the first `[SEP]`, then 1).
-    ///
-    /// # Errors
-    /// As [`Self::encode`].
-    pub fn encode_pair(&self, a: &str, b: &str) -> Result<(Vec<u32>, Vec<u8>), TokenizerError> {
-        if let Model::HuggingFace(model) = &self.model {
-            return model.encode_finished(a, Some(b));
-        }
-        let mut ids = self.encode_single(a)?;
-        let first = ids.len();
-        self.encode_into(b, &mut ids)?;
-        ids.push(self.specials().sep);
-        let segments = (0..ids.len()).map(|at| u8::from(at >= first)).collect();
-        Ok((ids, segments))
-    }
-
-    /// Like [`Self::encode_with_offsets`], but `[MASK]` and the other special pieces typed in `text` are themselves (a
-    /// `tokenizer.json` of other origin always takes them so). White space before `[MASK]` belongs to it; in our own
-    /// vocabularies, text that touches a special piece goes on in the same word.
+    /// Like [`Self::encode_with_offsets`], but `[MASK]` and the other special pieces typed in `text` are special (as always in
+    /// third-party tokenizers). White space before `[MASK]` belongs to it; in our vocabularies, text that touches a special
+    /// piece continues the word.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -328,7 +311,7 @@ impl Tokenizer {
         Ok(encoding)
     }
 
-    /// Appends what a part of a text becomes that starts at byte `from` of it.
+    /// Appends the encoding of the part of a text that starts at its byte `from`.
     fn encode_part(
         &self,
         part: &str,
@@ -366,46 +349,28 @@ impl Tokenizer {
             .collect()
     }
 
-    /// The text of `ids`: pieces joined, word marks as spaces, none in front. Control pieces give nothing, an unknown
-    /// piece gives `<unk>`, and so does an id that is not in the vocabulary. A `tokenizer.json` of other origin decodes as
-    /// it says.
+    /// The text of `ids`: joined pieces, word marks as spaces, without leading space. Control pieces are omitted; unknown
+    /// pieces and ids outside the vocabulary are `<unk>`. Third-party tokenizers use their own decoder.
     ///
     /// # Errors
-    /// [`TokenizerError::Pipeline`] where a `tokenizer.json` of other origin gives up on the ids.
+    /// [`TokenizerError::Pipeline`] if a third-party tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         match &self.model {
-            Model::Unigram(_) => Ok(self.join(ids, |kind| kind == PieceKind::Control)),
-            Model::HuggingFace(model) => model.decode(ids, true),
+            Model::Unigram(_) => Ok(self.join(ids)),
+            Model::HuggingFace(model) => model.decode(ids),
         }
     }
 
-    /// Like [`Self::decode`], but control pieces are written as they are called, as words of their own.
-    ///
-    /// # Errors
-    /// As [`Self::decode`].
-    pub fn decode_with_specials(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        match &self.model {
-            Model::Unigram(_) => Ok(self.join(ids, |_| false)),
-            Model::HuggingFace(model) => model.decode(ids, false),
-        }
-    }
-
-    fn join(&self, ids: &[u32], skip: impl Fn(PieceKind) -> bool) -> String {
+    fn join(&self, ids: &[u32]) -> String {
         let mut text = Vec::new();
         for &id in ids {
             let unknown = self.specials().unk as usize;
             let piece = &self.vocabulary.pieces.get(id as usize).unwrap_or(&self.vocabulary.pieces[unknown]);
-            if skip(piece.kind) {
-                continue;
+            match piece.kind {
+                PieceKind::Control => {}
+                PieceKind::Byte => text.extend(lattice::byte_of(&piece.text)),
+                _ => text.extend_from_slice(piece.text.replace(WORD_MARK, " ").as_bytes()),
             }
-            if piece.kind == PieceKind::Byte {
-                text.extend(lattice::byte_of(&piece.text));
-                continue;
-            }
-            if piece.kind == PieceKind::Control && !text.is_empty() {
-                text.push(b' ');
-            }
-            text.extend_from_slice(piece.text.replace(WORD_MARK, " ").as_bytes());
         }
         if text.starts_with(b" ") {
             text.remove(0);
@@ -414,7 +379,7 @@ impl Tokenizer {
     }
 
     /// Natural log-probability of the best segmentation of `text`: the sum over its words, before the digit-comma rule.
-    /// A `tokenizer.json` of other origin gives none: `None`.
+    /// `None` for third-party tokenizers.
     pub fn log_likelihood(&self, text: &str) -> Option<f64> {
         match &self.model {
             Model::Unigram(model) => Some(model.log_likelihood(text)),

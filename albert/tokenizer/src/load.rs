@@ -1,23 +1,23 @@
-//! Loading: which kind of tokenizer a file or folder is.
+//! Loading of files and folders.
 //!
-//! A file is told by its content: JSON (ours if its normalizer is one that we write, otherwise Hugging Face's library runs
-//! it), a SentencePiece model, or a BERT vocabulary. In a model folder the order is `tokenizer.json`, then `spiece.model`
-//! (or Google's `30k-clean.model`), then `vocab.txt`, the last two swapped where `tokenizer_config.json` names a BERT class,
-//! and the first two where its `ids_by` says that the model has the rules (our own folders do, of models trained with one);
-//! `do_lower_case`, `keep_accents`, `strip_accents` and `tokenize_chinese_chars` in it are obeyed.
+//! The content decides the kind of a file: JSON (ours if this crate writes its normalizer, otherwise run by Hugging Face's
+//! library), a SentencePiece model, or a BERT vocabulary. The order in a model folder is `tokenizer.json`, `spiece.model` (or
+//! Google's `30k-clean.model`), `vocab.txt`; the last two are swapped if `tokenizer_config.json` names a BERT class, the first
+//! two if its `ids_by` names the `spiece.model` (as [`Tokenizer::to_files`] writes it). `do_lower_case`, `keep_accents`,
+//! `strip_accents` and `tokenize_chinese_chars` of that file apply.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bounded_input as limits;
 use serde_json::Value;
 
 use super::{Cleaning, Tokenizer, TokenizerError, WordPiece};
 
-/// What `tokenizer_config.json` says.
+/// Content of `tokenizer_config.json`.
 #[derive(Debug, Default)]
 struct Settings {
     is_bert: bool,
-    /// Our own key: the `tokenizer.json` beside it is the nearest that others can run.
+    /// Our own key: the `tokenizer.json` is an approximation of the `spiece.model`.
     by_spiece: bool,
     lowercase: Option<bool>,
     keep_accents: Option<bool>,
@@ -26,11 +26,10 @@ struct Settings {
 }
 
 impl Tokenizer {
-    /// Loads a `tokenizer.json`, a `spiece.model`, a `vocab.txt`, or what a model folder holds of these.
+    /// Loads a `tokenizer.json`, a `spiece.model`, a `vocab.txt`, or one of these from a model folder.
     ///
     /// # Errors
-    /// If nothing there is a tokenizer, or if the file cannot be read, is damaged, or asks for something that this program
-    /// does not do.
+    /// There is no tokenizer, or the file cannot be read, is damaged, or uses an unsupported feature.
     pub fn load(path: &Path) -> Result<Self, TokenizerError> {
         if !path.is_dir() {
             return Self::from_file(path, &Settings::default());
@@ -44,26 +43,31 @@ impl Tokenizer {
         }
         match names.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
             Some(file) => Self::from_file(&file, &settings),
-            None => Err(TokenizerError::NoTokenizer {
-                path: path.into(),
-                expected: "tokenizer.json, spiece.model or vocab.txt",
-            }),
+            None => {
+                let problem =
+                    "no tokenizer.json, spiece.model or vocab.txt in this folder; put the model's tokenizer there";
+                Err(TokenizerError::file(path)(problem))
+            }
         }
     }
 
     fn from_file(path: &Path, settings: &Settings) -> Result<Self, TokenizerError> {
-        let bytes = limits::read(path, limits::LARGEST_FILE)
-            .map_err(|source| TokenizerError::Read { path: path.into(), source })?;
+        let bytes = limits::read(path, limits::LARGEST_FILE).map_err(cannot_read(path))?;
         match kind_of(&bytes) {
             Kind::Json(text) => Self::from_json_with(text, path, settings.bert_normalizer()),
             Kind::Spiece => Self::from_spiece(&bytes, settings.cleaning(), path),
             Kind::Vocabulary(text) => Self::from_wordpiece(text, settings.wordpiece(), path),
             Kind::Other => {
                 let what = limits::mistaken(&bytes).unwrap_or("it is damaged or another kind of file");
-                Err(TokenizerError::Unrecognized { path: path.into(), what })
+                let problem = format!("neither a tokenizer.json, a spiece.model nor a BERT vocab.txt; {what}");
+                Err(TokenizerError::file(path)(problem))
             }
         }
     }
+}
+
+fn cannot_read(path: &Path) -> impl Fn(std::io::Error) -> TokenizerError {
+    move |error| TokenizerError::file(path)(format!("cannot read the file: {error}"))
 }
 
 enum Kind<'a> {
@@ -91,20 +95,14 @@ impl Settings {
         let bytes = match limits::read(path, limits::LARGEST_SETTINGS) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(source) => return Err(TokenizerError::Read { path: path.into(), source }),
+            Err(source) => return Err(cannot_read(path)(source)),
         };
-        let not_json = |reason: String| TokenizerError::Json { path: path.into(), reason };
-        limits::check_json(&bytes).map_err(|error| not_json(error.to_string()))?;
-        let root: Value = serde_json::from_slice(&bytes).map_err(|error| not_json(error.to_string()))?;
+        limits::check_json(&bytes).map_err(TokenizerError::json(path))?;
+        let root: Value = serde_json::from_slice(&bytes).map_err(TokenizerError::json(path))?;
         let flag = |key: &str| match &root[key] {
             Value::Null => Ok(None),
             Value::Bool(value) => Ok(Some(*value)),
-            other => Err(TokenizerError::Layout {
-                path: PathBuf::from(path),
-                key: key.into(),
-                expected: "true or false".into(),
-                found: other.to_string(),
-            }),
+            other => Err(TokenizerError::file(path)(format!("{key}: expected true or false, found {other}"))),
         };
         Ok(Self {
             is_bert: root["tokenizer_class"].as_str().is_some_and(|class| class.starts_with("Bert")),

@@ -1,17 +1,17 @@
-//! A double-array trie over bytes: all pieces that start at a position, found with one memory access a byte.
+//! Double-array trie over bytes: finds all pieces that start at a position with one memory access a byte.
 //!
 //! ```text
 //! unit = id+1 (28 bits) | offset (28 bits) | label (8 bits)        next = offset(unit) ^ byte
 //! the step is valid  <=>  label(units[next]) == byte and units[next] is in use
 //! ```
 //!
-//! Every node has an offset of its own (the root has 0), so comparing the label alone proves parenthood.
-//! `offset ^ byte` stays inside the offset's block of 256 units, so the array is a whole number of blocks. Byte 0 never
-//! occurs in a key (cleaning drops it), hence label 0 marks an empty unit.
+//! Every node has a distinct offset (0 for the root), so an equal label proves that a unit is a child. `offset ^ byte` is in
+//! the offset's block of 256 units, so the array is a whole number of blocks. Byte 0 never occurs in a key (cleaning drops
+//! it), so label 0 marks an empty unit.
 //!
 //! Cost: 8 bytes a unit, about 0.9 MB for 30,000 pieces; building places nodes breadth first, first fit.
 //! Source: Aoe, "An Efficient Digital Search Algorithm by Using a Double-Array Structure", 1989.
-//! Limits: fewer than 2^28 units and ids; keys hold no byte 0.
+//! Limits: fewer than 2^28 units and ids; keys without byte 0.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,10 +20,10 @@ const OFFSET_SHIFT: u32 = 8;
 const ID_SHIFT: u32 = 36;
 const FIELD: u64 = (1 << 28) - 1;
 const BLOCK: usize = 256;
-/// The offset of a node without children, far outside the array: every step from there fails its bounds check.
+/// Offset of a node without children, outside the array: every step from it fails the bounds check.
 const LEAF_OFFSET: usize = FIELD as usize & !(BLOCK - 1);
 
-/// The trie; [`Node`]s are places in it.
+/// The trie.
 #[derive(Debug, Clone)]
 pub(super) struct Trie {
     units: Vec<u64>,
@@ -65,7 +65,7 @@ impl Trie {
     }
 }
 
-/// Finds a place for every node of a trie.
+/// Assigns units to the nodes of a trie.
 pub(super) struct Builder {
     units: Vec<u64>,
     used_offset: Vec<bool>,
@@ -79,18 +79,18 @@ pub(super) struct Place {
     pub(super) label: u8,
     /// Children are at `offset ^ byte`.
     pub(super) offset: usize,
-    /// What belongs to the key that ends here.
+    /// Value of the key that ends here.
     pub(super) value: Option<u32>,
 }
 
-/// A node still to be given children: its unit and the keys below it, all equal in their first `depth` bytes.
+/// A node without assigned children: its unit and the keys below it, equal in their first `depth` bytes.
 struct Pending {
     unit: usize,
     depth: usize,
     keys: Range<usize>,
 }
 
-/// Free units are looked for in this many blocks at the array's end; the gaps left before them stay.
+/// Blocks at the end of the array that are searched for free units; earlier gaps stay.
 const OPEN_BLOCKS: usize = 16;
 
 impl Builder {
@@ -102,7 +102,7 @@ impl Builder {
         builder
     }
 
-    /// All units of the trie of `keys`, which are sorted and distinct; `None` where nothing is.
+    /// All units of the trie of `keys`, which are sorted and distinct; `None` for free units.
     pub(super) fn places(keys: &[(&[u8], u32)]) -> Vec<Option<Place>> {
         let mut builder = Self::new();
         builder.place_all(keys);

@@ -1,10 +1,9 @@
-//! A unigram model: text rules, the lattice of its pieces, and the digit-comma rule.
+//! Unigram model: text rules, lattice and digit-comma rule.
 //!
-//! Our own vocabularies and SentencePiece models differ in the text rules ([`TextRules`]) and in the arithmetic of the
-//! lattice, in nothing else.
+//! Our vocabularies and SentencePiece models differ only in the text rules ([`TextRules`]) and the arithmetic of the lattice.
 //!
-//! The digit-comma rule: a piece such as `▁2010,` gives way to the pieces of the number alone and a comma. What replaces a
-//! piece does not depend on the text around it, so it is worked out once.
+//! The digit-comma rule replaces a piece such as `▁2010,` by the pieces of the number and a comma. The replacement does not
+//! depend on the surrounding text, so it is computed once.
 
 use std::cell::RefCell;
 
@@ -13,21 +12,21 @@ use super::spiece::{ModelProto, Normalizer};
 use super::vocabulary::{Piece, PieceKind, Vocabulary};
 use super::{Cleaning, DigitComma, Encoding, TokenizerError, WORD_MARK, clean};
 
-/// How text becomes words.
+/// Text to words.
 #[derive(Debug, Clone)]
 pub(super) enum TextRules {
     /// Our own cleaning.
     Own(Cleaning),
-    /// Google's preprocessing and a SentencePiece normalizer; the file is kept to be written again.
+    /// Google's preprocessing and a SentencePiece normalizer; the file is kept for writing.
     SentencePiece { normalizer: Box<Normalizer>, file: Box<ModelProto> },
 }
 
-/// Everything that turns text into ids of a unigram vocabulary.
+/// Encoder of a unigram vocabulary.
 #[derive(Debug, Clone)]
 pub(super) struct Unigram {
     pub(super) text: TextRules,
     lattice: Lattice,
-    /// By id, what replaces a piece; ends count bytes of the number, without word mark.
+    /// Replacement of each piece; ends count bytes of the number, without word mark.
     digit_comma: Vec<Option<Box<[Step]>>>,
 }
 
@@ -36,14 +35,14 @@ pub(super) struct Unigram {
 pub(super) struct Scratch {
     cells: Vec<Cell>,
     steps: Vec<Step>,
-    /// Where the current word is built.
+    /// The current word.
     pub(super) word: Vec<u8>,
     /// The pieces of the current word.
     pub(super) pieces: Vec<Step>,
 }
 
 impl Scratch {
-    /// Gives memory back after a monstrous word, so that one bad line does not cost 16 bytes for each of its own.
+    /// Frees memory after a very long word.
     pub(super) fn shrink(&mut self) {
         const KEEP: usize = 1 << 16;
         if self.cells.capacity().max(self.word.capacity()).max(self.pieces.capacity()) > KEEP {
@@ -56,7 +55,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lends this thread's buffers to `run`.
+/// Runs `run` with the buffers of this thread.
 fn with_scratch<R>(run: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| {
         let result = run(scratch);
@@ -78,7 +77,7 @@ impl Unigram {
         Ok(model)
     }
 
-    /// Works out what replaces each piece that ends in a digit and a comma.
+    /// Computes the replacement of each piece that ends in a digit and a comma.
     pub(super) fn set_digit_comma(&mut self, vocabulary: &Vocabulary, rule: DigitComma) {
         self.digit_comma = Vec::new();
         if rule == DigitComma::Off {
@@ -100,7 +99,7 @@ impl Unigram {
         }
     }
 
-    /// The pieces of `number` (which may start with a word mark) as the digit-comma rule has them, then the comma.
+    /// The pieces of `number` (with or without word mark) under the digit-comma rule, then the comma.
     fn without_comma(
         &self,
         vocabulary: &Vocabulary,
@@ -123,7 +122,7 @@ impl Unigram {
             Some(rules) => rules.for_each_word(&bare, &mut Vec::new(), segment),
         }
         if rule == DigitComma::Intended && !number.starts_with(WORD_MARK) && !found.is_empty() {
-            // The mark that encoding put before the number is taken off again.
+            // Encoding added a word mark: remove it.
             match vocabulary.pieces[found[0].id as usize].text.strip_prefix(WORD_MARK) {
                 Some("") => drop(found.remove(0)),
                 Some(rest) => found[0].id = vocabulary.ids.get(rest).copied().unwrap_or(unk),
@@ -148,23 +147,23 @@ impl Unigram {
         }
     }
 
-    /// The sum after a word of known pieces.
+    /// As [`Lattice::advance`].
     #[inline]
     pub(super) fn advance(&self, base: f64, ids: &[u32]) -> f64 {
         self.lattice.advance(base, ids)
     }
 
-    /// Puts the pieces of one word into `out` if they do not depend on what stands before it; returns up to which base
-    /// (in magnitude) that holds. Negative: not at all, and `out` is of no use.
+    /// Writes the pieces of one word to `out` and returns the largest base (in magnitude) for which they are valid; if
+    /// negative, `out` is invalid.
     pub(super) fn segment_anywhere(&self, word: &[u8], scratch: &mut Scratch, out: &mut Vec<Step>) -> f32 {
         let reach = self.lattice.segment_anywhere(word, &mut scratch.cells, &mut scratch.steps);
         let is_cut = scratch.steps.iter().any(|step| self.is_cut(step.id));
         self.cut(word, &scratch.steps, out);
-        // The sum of a word whose pieces are cut is not that of the pieces that are remembered.
+        // `advance` cannot compute the sum of a word with replaced pieces.
         if is_cut && reach.is_finite() { -1.0 } else { reach }
     }
 
-    /// What the sum after one word means for the next.
+    /// As [`Lattice::carried`].
     #[inline]
     pub(super) fn carried(&self, sum: f64) -> f64 {
         self.lattice.carried(sum)
@@ -192,7 +191,7 @@ impl Unigram {
         });
     }
 
-    /// Puts the pieces of one word into `out`, the digit-comma rule applied; returns the sum at its end.
+    /// Writes the pieces of one word under the digit-comma rule to `out`; returns their sum.
     pub(super) fn segment_word(&self, word: &[u8], base: f64, scratch: &mut Scratch, out: &mut Vec<Step>) -> f64 {
         let total = self.lattice.segment(word, base, &mut scratch.cells, &mut scratch.steps);
         self.cut(word, &scratch.steps, out);
@@ -212,8 +211,8 @@ impl Unigram {
         }
     }
 
-    /// Appends the pieces of one stretch of text, which starts at source byte `base` of the whole, with what they cover.
-    /// In our own vocabularies its first word gets a word mark if `starts_word` or if white space stands before it.
+    /// Appends the pieces of a part of a text, which starts at source byte `base`, with their positions. In our vocabularies
+    /// its first word has a word mark if `starts_word` or after white space.
     pub(super) fn encode_part(
         &self,
         vocabulary: &Vocabulary,
@@ -266,8 +265,7 @@ impl Unigram {
     }
 }
 
-/// The source of normalized bytes `start..end` without the word marks at their ends; nothing, but at its place, if they
-/// are all marks or none.
+/// The source of normalized bytes `start..end` without word marks at the ends; empty at its position if all are marks.
 fn covered(bytes: &[u8], source: &[(usize, usize)], start: usize, end: usize) -> (usize, usize) {
     let is_content = |&at: &usize| bytes[at] != b' ';
     match ((start..end).find(is_content), (start..end).rfind(is_content)) {
@@ -283,13 +281,13 @@ fn covered(bytes: &[u8], source: &[(usize, usize)], start: usize, end: usize) ->
     }
 }
 
-/// Lays the pieces of a digit-comma replacement over the bytes `start..end` of the word that they replace.
+/// Appends a digit-comma replacement of the bytes `start..end` of the word.
 fn place(replacement: &[Step], word: &[u8], start: u32, end: u32, out: &mut Vec<Step>) {
     let number = start + u32::from(word.get(start as usize) == Some(&b' '));
     out.extend(replacement.iter().map(|step| Step { id: step.id, end: (number + step.end).min(end) }));
 }
 
-/// Appends a word's ids; an unknown after an unknown (counted from `first`) is the same piece. Words meet in an unknown
+/// Appends the ids of a word, merging consecutive unknown pieces from `first` on. Unknown pieces of two words are adjacent
 /// only if the vocabulary has no piece for the word mark.
 #[inline]
 pub(super) fn append(out: &mut Vec<u32>, first: usize, ids: impl IntoIterator<Item = u32>, unk: u32) {

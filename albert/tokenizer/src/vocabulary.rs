@@ -1,4 +1,4 @@
-//! The pieces, their scores and kinds, and what follows from them once and for all.
+//! Pieces with scores and kinds, and derived tables.
 
 use std::collections::HashMap;
 
@@ -6,22 +6,21 @@ use super::{TokenizerError, WORD_MARK};
 
 /// Bytes of the longest text in a file: a piece, a prefix, a replacement.
 pub(super) const LONGEST_PIECE: usize = 1024;
-/// Bytes of all pieces together: the trie has at most 2^28 places, and at least half of them are used.
+/// Bytes of all pieces: the trie has at most 2^28 units, at least half of them in use.
 const LARGEST: usize = 1 << 26;
 
-/// How a piece takes part in encoding.
+/// Role of a piece in encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceKind {
     /// An ordinary piece with a log-probability.
     Normal,
-    /// `<unk>`: stands for characters that no piece covers.
+    /// `<unk>`: replaces characters without a piece.
     Unknown,
     /// `<pad>`, `[CLS]`, `[SEP]`, `[MASK]`: never produced from plain text.
     Control,
-    /// A symbol that stands alone, such as `(`: its score is 0, above every log-probability, and no trained piece holds
-    /// it.
+    /// A symbol that is always a separate piece, such as `(`: its score is 0, above every log-probability.
     UserDefined,
-    /// One byte of a character that no piece covers, such as `<0xE6>` (SentencePiece's byte fallback).
+    /// One byte of a character without a piece, such as `<0xE6>` (SentencePiece's byte fallback).
     Byte,
     /// In the vocabulary, but never produced.
     Unused,
@@ -30,11 +29,11 @@ pub enum PieceKind {
 /// One entry of a vocabulary. Its position is its id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Piece {
-    /// The text, with `▁` (U+2581) where a word starts.
+    /// Text, with `▁` (U+2581) at the start of a word.
     pub text: String,
-    /// Natural log-probability; 0 for everything but normal pieces.
+    /// Natural log-probability; 0 except for normal pieces.
     pub score: f64,
-    /// Its part in encoding.
+    /// Role.
     pub kind: PieceKind,
 }
 
@@ -77,7 +76,7 @@ pub(super) struct Vocabulary {
     pub(super) word_start: Vec<bool>,
 }
 
-/// What the five special pieces may be called: ours and Google's, BERT's, and the usual names elsewhere.
+/// Names of the special pieces: ours and Google's, BERT's, and other usual ones.
 const NAMES: [(&str, &[&str]); 5] = [
     ("pad", &["<pad>", "[PAD]"]),
     ("unk", &["<unk>", "[UNK]"]),
@@ -90,8 +89,7 @@ impl Vocabulary {
     /// Checks the pieces of a unigram vocabulary.
     ///
     /// # Errors
-    /// If a piece is empty, repeated or has no finite score, or if there is not exactly one unknown piece, or if a special
-    /// piece is missing.
+    /// A piece is empty, repeated or has no finite score, there is not exactly one unknown piece, or a special piece is missing.
     pub(super) fn of_unigram(pieces: Vec<Piece>) -> Result<Self, TokenizerError> {
         let fail = |message: String| Err(TokenizerError::Vocabulary(message));
         if pieces.len() >= 1 << 27 {
@@ -105,7 +103,10 @@ impl Vocabulary {
         let mut unknown = None;
         for (id, piece) in (0u32..).zip(&pieces) {
             if piece.text.is_empty() || piece.text.contains(['\0', ' ']) {
-                return fail(format!("piece {id} is {:?}; a piece is not empty and holds no space or NUL", piece.text));
+                return fail(format!(
+                    "piece {id} is {:?}; a piece must not be empty or contain spaces or NUL",
+                    piece.text
+                ));
             }
             if piece.text.len() > LONGEST_PIECE {
                 let (bytes, shown) = (piece.text.len(), piece.text.chars().take(20).collect::<String>());
@@ -116,7 +117,7 @@ impl Vocabulary {
             if let Some(first) = ids.insert(piece.text.as_str().into(), id) {
                 return fail(format!("piece {id} repeats piece {first}, {:?}; each piece may occur once", piece.text));
             }
-            // Beyond, sums in 32 bits could overflow.
+            // Larger sums could overflow in f32.
             if piece.score.is_nan() || piece.score.abs() > 1e9 {
                 let (text, score) = (&piece.text, piece.score);
                 return fail(format!(
@@ -133,7 +134,7 @@ impl Vocabulary {
         Self::with_ids(pieces, ids, Some(unknown))
     }
 
-    /// Pieces with their ids; `unknown` is the unknown piece, if it is known which it is.
+    /// Pieces with their ids; `unknown` is the id of the unknown piece, if not found by name.
     pub(super) fn with_ids(
         pieces: Vec<Piece>,
         ids: HashMap<Box<str>, u32>,
@@ -160,12 +161,12 @@ impl Vocabulary {
         Ok(Self { word_start: pieces.iter().map(starts_word).collect(), ids, specials, pieces })
     }
 
-    /// Checks what a vocabulary of our own keeps besides: the names of the special pieces, and words apart.
+    /// Additional checks of our own vocabularies: names of the special pieces, no piece across words.
     pub(super) fn check_own(&self) -> Result<(), TokenizerError> {
         let fail = |message: String| Err(TokenizerError::Vocabulary(message));
         let unknown = &self.pieces[self.specials.unk as usize].text;
         if unknown != "<unk>" {
-            return fail(format!("the unknown piece is {unknown:?}; it has to be <unk>"));
+            return fail(format!("the unknown piece is {unknown:?}; expected <unk>"));
         }
         if let Some(missing) = SPECIAL_PIECES.iter().find(|&&special| !self.ids.contains_key(special)) {
             return fail(format!("no special piece {missing}"));
@@ -174,7 +175,7 @@ impl Vocabulary {
             let plain = matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined);
             if plain && piece.text.char_indices().any(|(at, c)| c == WORD_MARK && at > 0) {
                 return fail(format!(
-                    "piece {id}, {:?}, spans two words; the word mark may stand only at a piece's start",
+                    "piece {id}, {:?}, spans two words; a word mark is allowed only at the start of a piece",
                     piece.text
                 ));
             }
@@ -183,10 +184,10 @@ impl Vocabulary {
     }
 }
 
-/// The released rule for the start of a word, on which whole-word masking rests.
+/// The released rule for word starts, used by whole-word masking.
 ///
-/// A piece starts a word if it begins with `▁` or `<`, is one punctuation mark, or holds anything beside ASCII letters
-/// and punctuation. The apostrophe is not in the list of marks: it starts a word and the letters after it continue it.
+/// A piece starts a word if it begins with `▁` or `<`, is one punctuation mark, or contains a character other than ASCII
+/// letters and punctuation. The apostrophe is not in the list: it starts a word, which the letters after it continue.
 fn is_word_start(piece: &str) -> bool {
     const MARKS: &str = "!\"#$%&\"()*+,-./:;?@[\\]^_`{|}~";
     let mut characters = piece.chars();

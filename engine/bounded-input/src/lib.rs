@@ -27,25 +27,25 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Bytes of memory that a reader may take for each byte of its input.
+/// Memory budget for each byte of input.
 pub const MEMORY_FACTOR: usize = 64;
-/// Bytes of memory that a reader may take whatever its input.
+/// Memory budget for any input, in bytes.
 pub const MEMORY_BASE: usize = 64 << 20;
 /// Levels of nesting in any file.
 pub const DEEPEST: usize = 128;
 /// Largest file of settings: `config.json`, a recipe, an index, a state.
 pub const LARGEST_SETTINGS: u64 = 64 << 20;
-/// Largest file that is read whole: a vocabulary, a table, a set of questions.
+/// Largest file read at once: a vocabulary, a table, a set of questions.
 pub const LARGEST_FILE: u64 = 4 << 30;
-/// Maximum bytes read from a pipe or device, whose size is unknown.
+/// Most bytes read from a pipe or device, whose size is unknown.
 pub const LARGEST_STREAM: u64 = 256 << 20;
 
-/// Memory that a reader of `bytes` bytes may take.
+/// Memory budget of a reader of `bytes` bytes.
 pub fn memory_for(bytes: usize) -> usize {
     bytes.saturating_mul(MEMORY_FACTOR).saturating_add(MEMORY_BASE)
 }
 
-/// A file of which at most a stated number of bytes is read; the next byte is an error.
+/// A file with a limit on the bytes read; the next byte is an error.
 #[derive(Debug)]
 pub struct Bounded {
     file: File,
@@ -86,7 +86,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// The text of the file at `path`, at most `limit` bytes.
 ///
 /// # Errors
-/// As [`read`], and if the file is not UTF-8; the message names the line, and what the file is if that can be told.
+/// As [`read`], and if the file is not UTF-8; the message contains the line, and the kind of the file if recognized.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(read(path, limit)?).map_err(|error| {
         let (at, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
@@ -99,7 +99,7 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 impl Read for Bounded {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 && !out.is_empty() {
-            // Whether the file ends here or goes on.
+            // The limit is reached: an error unless the file ends here.
             return match self.file.read(&mut [0])? {
                 0 => Ok(0),
                 _ => Err(too_large(self.limit)),
@@ -116,7 +116,7 @@ fn too_large(limit: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than the {limit} bytes that are read; split it"))
 }
 
-/// Kind of an unreadable file by its first bytes, and what to do about it.
+/// Kind of an unexpected file by its first bytes, with the remedy.
 pub fn mistaken(bytes: &[u8]) -> Option<&'static str> {
     const KINDS: &[(&[u8], &str)] = &[
         (
@@ -143,9 +143,9 @@ pub fn mistaken(bytes: &[u8]) -> Option<&'static str> {
     KINDS.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|&(_, what)| what)
 }
 
-/// Checks that JSON becomes a tree within the bounds: depth, and memory by the number of its values.
+/// Checks the depth of JSON and the memory of its tree, by the number of its values.
 ///
-/// One pass, no allocation, no recursion; whether `text` is JSON at all is left to the parser.
+/// One pass, no allocation, no recursion; the parser checks the syntax.
 ///
 /// # Errors
 /// The nesting exceeds [`DEEPEST`], or the values are so small and many that their tree exceeds [`memory_for`] the text.

@@ -1,11 +1,10 @@
-//! Folders that outlast a power cut.
+//! Durable folders.
 //!
-//! A new entry of a folder is on disk after fsync of that folder, not of the entry: a file or folder whose own data is
-//! synced can still be missing after a power cut.
+//! A new entry of a folder is durable after fsync of that folder, not of the entry.
 use crate::error::{EngineError, Result};
 use std::{fs::File, io, os::unix::fs::OpenOptionsExt, path::Path};
 
-/// The folder that holds `path`; `.` for a name without one.
+/// Parent of `path`; `.` for a plain name.
 pub(super) fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -13,8 +12,7 @@ pub(super) fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// Syncs the folder that holds `path`, so that a file or folder that was created, renamed or removed there stays so after
-/// a power cut.
+/// Syncs the parent of `path`, so that creating, renaming or removing `path` is durable.
 ///
 /// # Errors
 /// The folder cannot be opened or synced.
@@ -27,11 +25,10 @@ pub(super) fn open_and_sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Creates `folder` and the folders above it that are missing, and syncs the parent of each that was created. A folder
-/// that exists is left as it is.
+/// Creates `folder` and its missing parents, and syncs the parent of each.
 ///
 /// # Errors
-/// A file is in the way, a folder above is not writable, or a folder cannot be synced.
+/// A file has the name, a parent is not writable, or a folder cannot be synced.
 pub fn create_dir_synced(folder: impl AsRef<Path>) -> Result<()> {
     let folder = folder.as_ref();
     if folder.as_os_str().is_empty() || folder.is_dir() {
@@ -46,14 +43,13 @@ pub fn create_dir_synced(folder: impl AsRef<Path>) -> Result<()> {
     };
     match created {
         Ok(()) => sync_parent(folder),
-        // Another process created it in between; its sync may still be to come.
+        // Another process created it, and may not have synced it yet.
         Err(_) if folder.is_dir() => sync_parent(folder),
         Err(e) => Err(EngineError::io(folder, "create the folder", e)),
     }
 }
 
-/// Opens `path` to be locked: it is created empty if it is not there, its contents are left alone, and a link that somebody
-/// planted under its name is not followed.
+/// Opens the lock file `path`: created if missing, not truncated, links not followed.
 ///
 /// # Errors
 /// The folder is missing or not writable, or `path` is a link.

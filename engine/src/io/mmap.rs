@@ -1,8 +1,8 @@
-//! A file as a slice of bytes, paged in by the operating system as it is read.
+//! Read-only memory maps of whole files.
 //!
-//! Opening costs no copy, and several processes that read one file share its pages.
-//! Limits: the file must not be changed or cut while it is mapped. Files written by [`super::write_atomically`] never
-//! are: a new version is another file that takes over the name.
+//! Opening copies nothing, and processes that read one file share its pages.
+//! Limits: the file must not change while it is mapped. Files of [`super::write_atomically`] never do: a new version is another
+//! file under the same name.
 #![allow(unsafe_code)]
 use crate::error::{EngineError, Result};
 use std::{
@@ -24,17 +24,17 @@ impl Mmap {
         let path = path.as_ref();
         let is_regular = |meta: Metadata| match meta.is_file() {
             true => Ok(meta),
-            false => Err(EngineError::file(path, "a regular file was expected here, and this is none")),
+            false => Err(EngineError::file(path, "expected a regular file")),
         };
-        // Before it is opened: opening a FIFO waits for a writer.
+        // Before opening, because opening a FIFO waits for a writer.
         is_regular(std::fs::metadata(path).map_err(|e| EngineError::io(path, "open the file", e))?)?;
         let file = File::open(path).map_err(|e| EngineError::io(path, "open the file", e))?;
         let meta = is_regular(file.metadata().map_err(|e| EngineError::io(path, "look at the file", e))?)?;
         if meta.len() == 0 {
             return Ok(Self(None));
         }
-        // SAFETY: the map is private and read-only. That nobody cuts the file while it is mapped cannot be enforced
-        // from here; this project replaces files by renaming and never writes into one that exists.
+        // SAFETY: the map is private and read-only. The file must not be truncated while it is mapped, which cannot be
+        // enforced; this project replaces files by renaming and never writes into an existing one.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| EngineError::io(path, "map the file", e))?;
         Ok(Self(Some(map)))
     }

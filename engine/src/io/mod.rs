@@ -1,4 +1,4 @@
-//! Files: read through a memory map, written so that a crash never leaves half of one, checked by a checksum.
+//! Files: memory maps, atomic output, checksums, safetensors.
 mod atomic;
 mod checksum;
 mod folder;

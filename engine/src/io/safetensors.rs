@@ -1,14 +1,13 @@
-//! Tensors in files, in the safetensors format.
+//! Safetensors files.
 //!
 //! ```text
 //! | header length, u64 LE | header, JSON, padded with blanks to 8 bytes | tensors, side by side, little-endian |
 //!   {"__metadata__": {"checksum": "xxh64:...", ...}, "name": {"dtype": "F32", "shape": [..], "data_offsets": [a, b]}}
 //! ```
 //!
-//! Read through a memory map: opening reads the header, and a tensor's bytes are paged in at their first use.
-//! Files written here carry an XXH64 of every name, type, shape, metadata entry and data byte; it is verified when a
-//! file that has one is opened (one pass over the file). Files of others have none: they are checked for structure
-//! alone (see [`header`]), and nothing that they say makes the program reserve more memory than they have bytes.
+//! Read through a memory map: opening costs the header, and the bytes of a tensor are paged in on access. Files written here
+//! contain an XXH64 of every name, type, shape, metadata entry and data byte, which is verified on opening (one pass over the
+//! file). Third-party files have none: only their structure is checked (see [`header`]), and memory stays within their size.
 //!
 //! Limits: F32, F16, BF16 (read as f32) and I64 in; F32, F16 and BF16 (rounded to nearest even) and I64 out;
 //! little-endian machines.
@@ -79,7 +78,7 @@ impl Safetensors {
         Ok(file)
     }
 
-    /// Opens a file of this program; one without a checksum is refused.
+    /// The same for files that only this program writes: a checksum is required.
     ///
     /// # Errors
     /// As [`Safetensors::open`], and if the checksum is missing.
@@ -88,17 +87,12 @@ impl Safetensors {
         if file.checked {
             return Ok(file);
         }
-        Err(EngineError::file(&file.path, "the checksum is missing; it was damaged or written by another program"))
+        Err(EngineError::file(&file.path, "the checksum is missing; the file is damaged or of another program"))
     }
 
-    /// The file's name.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// True if the file carried a checksum, which was then verified.
-    pub fn has_checksum(&self) -> bool {
-        self.checked
     }
 
     /// Names of all tensors, in the order of their bytes.
@@ -106,7 +100,7 @@ impl Safetensors {
         self.header.tensors.iter().map(|tensor| tensor.name.clone()).collect()
     }
 
-    /// True if there is a tensor of that name.
+    /// Whether there is a tensor of that name.
     pub fn contains(&self, name: &str) -> bool {
         self.header.find(name).is_some()
     }
@@ -126,16 +120,18 @@ impl Safetensors {
         }
     }
 
-    /// The entries of `__metadata__`, the checksum among them.
+    /// The entries of `__metadata__`, including the checksum.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.header.metadata
     }
 
-    /// Fills `out` with a float tensor, converted to f32. `shape` is what the caller expects it to be.
+    /// Fills `out` with a float tensor of the expected `shape`, converted to f32.
     ///
     /// # Errors
-    /// The tensor is missing, has another shape or is not of a float type. Panics if `out` does not have as many items
-    /// as `shape` says.
+    /// The tensor is missing, has another shape or is not of a float type.
+    ///
+    /// # Panics
+    /// If the length of `out` differs from `shape`.
     pub fn read_f32(&self, name: &str, shape: &[usize], out: &mut [f32]) -> Result<()> {
         assert_eq!(out.len(), shape.iter().product::<usize>(), "room for {shape:?}");
         let (dtype, bytes) = self.bytes(name, shape)?;
@@ -148,7 +144,7 @@ impl Safetensors {
         Ok(())
     }
 
-    /// A float tensor as f32: F32 is borrowed from the file where it is aligned, as it is in files written here.
+    /// A float tensor as f32, borrowed from the file if it is aligned F32, as in files written here.
     ///
     /// # Errors
     /// As [`Safetensors::read_f32`].
@@ -157,7 +153,7 @@ impl Safetensors {
             (Dtype::F32, bytes) if bytemuck::try_cast_slice::<u8, f32>(bytes).is_ok() => {
                 Ok(Cow::Borrowed(bytemuck::cast_slice(bytes)))
             }
-            // Looked up first: a header may not make the program reserve more memory than the file has bytes for.
+            // After the look-up, so that a header cannot cause an allocation beyond the file size.
             _ => {
                 let mut out = vec![0.0; shape.iter().product()];
                 self.read_f32(name, shape, &mut out)?;
@@ -246,14 +242,14 @@ fn fill<T, const N: usize>(out: &mut [T], bytes: &[u8], convert: impl Fn([u8; N]
     }
 }
 
-/// Elements of a tensor and the type to store them in.
+/// Elements of a tensor and their stored type.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// Floats as they are.
+    /// f32.
     F32(&'a [f32]),
-    /// Floats, stored as bf16.
+    /// f32, stored as bf16.
     Bf16(&'a [f32]),
-    /// Floats, stored in IEEE half precision: beyond 65,504 they become infinite.
+    /// f32, stored as f16: infinite beyond 65,504.
     F16(&'a [f32]),
     /// Integers.
     I64(&'a [i64]),
@@ -312,14 +308,14 @@ fn write_items<T: Copy, const N: usize>(
     Ok(())
 }
 
-/// A tensor to be written.
+/// A tensor to write.
 #[derive(Clone, Debug)]
 pub struct TensorOut<'a> {
-    /// Unique name in the file.
+    /// Name, unique in the file.
     pub name: String,
     /// Shape.
     pub shape: Vec<usize>,
-    /// Elements, row by row.
+    /// Elements in row-major order.
     pub data: Data<'a>,
 }
 
@@ -332,7 +328,7 @@ pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[TensorOut], metadata:
     let mut names = BTreeSet::new();
     for tensor in tensors {
         if tensor.name == "__metadata__" || !names.insert(&tensor.name) {
-            return Err(EngineError::file(path, format!("the name {} cannot be given to two tensors", tensor.name)));
+            return Err(EngineError::file(path, format!("the name {} cannot be used for two tensors", tensor.name)));
         }
         if tensor.shape.iter().product::<usize>() != tensor.data.len() {
             let problem =
@@ -340,7 +336,7 @@ pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[TensorOut], metadata:
             return Err(EngineError::file(path, problem));
         }
     }
-    // Wide elements first, so that every tensor is aligned; then by name, as other writers of the format do.
+    // Wide elements first, so that every tensor is aligned; then by name, as in other writers.
     let mut order: Vec<&TensorOut> = tensors.iter().collect();
     order.sort_by_key(|t| (usize::MAX - t.data.dtype().bitsize(), &t.name));
 

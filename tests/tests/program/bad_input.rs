@@ -157,7 +157,7 @@ fn impossible_vocabularies_are_refused() {
     let before = fs::read(world.path("tokenizer.json")).unwrap();
     let [text, tokenizer] = ["text.txt", "tokenizer.json"].map(|name| world.text_path(name));
     let train = |size: &str| run(&["tokenizer", "train", &text, "-o", &tokenizer, &format!("--vocab-size={size}")]);
-    train("30000").fails_with(&["vocab_size 30000 is more than this text can give", "at most"]);
+    train("30000").fails_with(&["vocab_size 30000 is too large for this text", "at most"]);
     train("5").fails_with(&["vocab_size 5 is too small"]);
     train("1000000000000").fails_with(&["vocab_size", "1000000000000", "expected"]);
     for size in ["0", "-3", "1.5"] {

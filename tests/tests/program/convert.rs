@@ -36,7 +36,7 @@ fn a_checkpoint_of_googles_becomes_a_folder_and_everything_is_told() {
     }
     let open = ModelFolder::open(&to).unwrap();
     assert_eq!((open.heads(), open.config().config.num_attention_heads), (Heads::PRE_TRAINING, 4));
-    finish(&mut albert(&arguments)).fails_with(&["model: is in use; choose a name that is free"]);
+    finish(&mut albert(&arguments)).fails_with(&["model: is in use; choose another name"]);
 }
 
 #[test]

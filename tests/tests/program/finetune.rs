@@ -240,7 +240,7 @@ fn mistakes_end_in_one_sentence() {
     with("classify", &[]).fails_with(&["dev.tsv:2: unknown label \"unheard\"; expected one of"]);
     with("sst3", &[]).fails_with(&["no task is called \"sst3\"; there are cola"]);
     with("cola", &[]).fails_with(&["train.tsv:1: 2 columns, expected 4"]);
-    with("regress", &[]).fails_with(&["train.tsv:2: \"", "is no number"]);
+    with("regress", &[]).fails_with(&["train.tsv:2: \"", "is not a number"]);
     with("classify", &["--preset", "paper"]).fails_with(&["the paper lists no settings for `classify`"]);
     with("classify", &["--set", "optimizer.momentum=1"]).fails_with(&["unknown field `momentum`"]);
     with("classify", &["--set", "text.max_sequence_length=128"]).fails_with(&["unknown label"]);

@@ -86,7 +86,7 @@ fn short_rows_of_qqp_are_listed() {
     let (_, remarks) = reader.read_all().unwrap();
     assert_eq!(remarks.len(), 1);
     assert_eq!((remarks[0].at.line, &remarks[0].kind), (3, &RemarkKind::ShortRow { columns: 4 }));
-    assert!(remarks[0].to_string().contains("train.tsv:3: left out: a row of 4 columns"), "{}", remarks[0]);
+    assert!(remarks[0].to_string().contains("train.tsv:3: skipped: 4 columns"), "{}", remarks[0]);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn what_is_wrong_is_said_with_its_line() {
     let cases = [
         (GlueTask::Rte, String::new(), "f.tsv: no example in the file"),
         (GlueTask::Rte, header.to_owned(), "f.tsv: no example in the file"),
-        (GlueTask::Rte, format!("{header}0\ta\tb\n"), "f.tsv:2: 3 columns, expected 4; columns are parted by TAB"),
+        (GlueTask::Rte, format!("{header}0\ta\tb\n"), "f.tsv:2: 3 columns, expected 4; columns are separated by TAB"),
         (GlueTask::Rte, format!("{header}0\ta\tb\tc\tentailment\n"), "f.tsv:2: 5 columns, expected 4"),
         (GlueTask::Rte, format!("{header}0\ta\tb\tentailment\n\n"), "f.tsv:3: 1 columns, expected 4"),
         (GlueTask::Rte, format!("{header}0\ta\tb\t\n"), "f.tsv:2: no label"),
@@ -118,9 +118,9 @@ fn what_is_wrong_is_said_with_its_line() {
         (
             GlueTask::Rte,
             format!("{header}0\ta\tb\tentailment\n1\ta\tb\tentailment\n0\tc\td\tentailment\n"),
-            "f.tsv:4: the id \"0\" was used before",
+            "f.tsv:4: duplicate id \"0\"",
         ),
-        (GlueTask::Rte, "0\ta\tb\tentailment\n".to_owned(), "f.tsv:1: column 1 of the header is called \"0\""),
+        (GlueTask::Rte, "0\ta\tb\tentailment\n".to_owned(), "f.tsv:1: header column 1 is \"0\""),
         (GlueTask::Rte, "index\ta\tb\n".to_owned(), "f.tsv:1: 3 columns, expected 4"),
         (GlueTask::Cola, "s\t2\t\tA.\n".to_owned(), "f.tsv:1: unknown label \"2\"; expected one of \"0\", \"1\""),
         (GlueTask::Qqp, "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta\tb\tc\t0\n".to_owned(), {
@@ -133,7 +133,7 @@ fn what_is_wrong_is_said_with_its_line() {
     }
     let scores = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n";
     for (score, expected) in
-        [("", "f.tsv:2: no label"), ("high", "f.tsv:2: \"high\" is no number"), ("NaN", "f.tsv:2: ")]
+        [("", "f.tsv:2: no label"), ("high", "f.tsv:2: \"high\" is not a number"), ("NaN", "f.tsv:2: ")]
     {
         let text = format!("{scores}0\t\t\t\t\t\t\ta\tb\t{score}\n");
         let message = message(read("f.tsv", text, open(GlueTask::Stsb, Split::Train)), "f.tsv");
@@ -158,7 +158,7 @@ fn a_missing_file_names_the_folder() {
     let error = GlueTask::Mnli.read(folder.path(), Split::Dev).unwrap_err().to_string();
     assert!(
         error.ends_with(
-            "no MNLI/dev_matched.tsv (nor dev_matched.tsv) here; give the folder that holds it, as it is published"
+            "no MNLI/dev_matched.tsv (nor dev_matched.tsv) in this folder; give the folder that contains it, as published"
         ),
         "{error}"
     );

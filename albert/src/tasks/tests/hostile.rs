@@ -55,7 +55,7 @@ fn a_quote_that_is_never_closed_is_told_with_the_line_that_opens_it() {
         ("text,label\n\"a\"\",pos\n", 2),
     ] {
         let found = texts("f.csv", file).unwrap_err();
-        let expected = format!("f.csv:{line}: a double quote that is opened and never closed");
+        let expected = format!("f.csv:{line}: a double quote that is never closed");
         assert!(found.starts_with(&expected), "{file:?}\n gave {found:?}");
     }
 }
@@ -78,7 +78,7 @@ fn odd_characters_are_kept_or_refused() {
         ("f.csv", b"text,label\n\xed\xa0\x80,pos\n", "f.csv:2: invalid UTF-8 in column 1"),
         // UTF-16 with its mark.
         ("f.tsv", b"\xff\xfet\0e\0x\0t\0", "f.tsv:1: invalid UTF-8 at byte 1"),
-        ("f.tsv", b"\xef\xbb\xbf", "f.tsv:1: no column \"text\"; there are \"\""),
+        ("f.tsv", b"\xef\xbb\xbf", "f.tsv:1: no column \"text\"; the file has \"\""),
         ("f.csv", b"\xef\xbb\xbf", "f.csv: no example"),
         ("f.jsonl", b"\xef\xbb\xbf", "f.jsonl:1: EOF"),
         ("f.jsonl", b"{\"text\":1e999,\"label\":\"pos\"}", "f.jsonl:1: number out of range"),
@@ -112,7 +112,7 @@ fn messages_are_short_whatever_the_file_holds() {
 #[test]
 fn a_missing_column_is_told_with_the_setting_that_names_it() {
     let found = texts("f.tsv", "review\tstars\na\tpos\n").unwrap_err();
-    let expected = "f.tsv:1: no column \"text\"; there are \"review\", \"stars\"; name the one to be read by \
+    let expected = "f.tsv:1: no column \"text\"; the file has \"review\", \"stars\"; name the column with \
                     --set data.text=NAME, such as --set data.text=review";
     assert_eq!(found, expected);
     let found = texts("f.jsonl", "{\"text\":\"a\",\"my stars\":\"pos\"}").unwrap_err();
@@ -158,7 +158,7 @@ fn remarks_without_end_are_counted() {
     let (questions, remarks) = read("f.json", &file, open).unwrap();
     assert_eq!((questions.len(), remarks.len()), (3000, 1001));
     assert_eq!(remarks[1000].kind, RemarkKind::Further { count: 2000 });
-    assert!(remarks[1000].to_string().ends_with("and 2000 more remarks like these"));
+    assert!(remarks[1000].to_string().ends_with("2000 more remarks"));
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn what_is_wrong_with_squad_is_said() {
         ("{\"data\": [{\"paragraphs\": []}".to_owned(), "f.json:1: the file ends within the array"),
         ("{\"data\": [\n{\"paragraphs\": []}{".to_owned(), "f.json:2: no comma between two elements"),
         ("{\"data\": [{\"paragraphs\": [{\"qas\": []}]}]}".to_owned(), "f.json:1: missing field `context`"),
-        (one("Ice.", &format!("{}, {}", answered("a"), answered("a"))), "f.json: the id \"a\" was used before"),
+        (one("Ice.", &format!("{}, {}", answered("a"), answered("a"))), "f.json: duplicate id \"a\""),
         (
             one("Ice.", &answered("a").replace("\"question\"", "\"is_impossible\": true, \"question\"")),
             "f.json: question \"a\": it is marked as impossible and has answers",
@@ -115,7 +115,10 @@ fn what_is_wrong_with_squad_is_said() {
     }
     let impossible = one("Ice.", "{\"id\": \"a\", \"question\": \"?\", \"answers\": [], \"is_impossible\": true}");
     let message = message(read("f.json", &impossible, squad(false, Purpose::Training)), "f.json");
-    assert!(message.starts_with("f.json: question \"a\": it is marked as impossible; such files"), "{message}");
+    assert!(
+        message.starts_with("f.json: question \"a\": it is marked as impossible, which only SQuAD 2.0 files"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -170,12 +173,12 @@ fn what_is_wrong_with_race_is_said() {
     let good = "{\"article\": \"a\", \"questions\": [\"q\"], \"options\": [[\"1\", \"2\", \"3\", \"4\"]], \"answers\": [\"A\"], \"id\": \"p\"}";
     let (count, remarks) = race_of(&[("all.txt", &format!("\u{feff}{good}\r\n")), ("1.txt", good)]).unwrap();
     assert_eq!(count, 1);
-    assert!(remarks[0].ends_with("all.txt: read in place of 1 other files beside it"), "{remarks:?}");
+    assert!(remarks[0].ends_with("all.txt: read instead of 1 other files in its folder"), "{remarks:?}");
     assert_eq!(race_of(&[("3.txt", &format!("\u{feff}{good}\r\n"))]).unwrap(), (1, vec![]));
     let cases = [
         (vec![("all.txt", String::new())], "no example in the file"),
-        (vec![("all.txt", format!("{good}\n{good}\n"))], "all.txt:2: the id \"p#0\" was used before"),
-        (vec![("1.txt", good.to_owned()), ("2.txt", good.to_owned())], "2.txt: the id \"p#0\" was used before"),
+        (vec![("all.txt", format!("{good}\n{good}\n"))], "all.txt:2: duplicate id \"p#0\""),
+        (vec![("1.txt", good.to_owned()), ("2.txt", good.to_owned())], "2.txt: duplicate id \"p#0\""),
         (vec![("1.txt", String::new())], "1.txt: EOF while parsing a value"),
         (vec![("all.txt", format!("{good}\n{{\n"))], "all.txt:2: EOF while parsing an object"),
         (vec![("1.txt", good.replace(", \"4\"", ""))], "1.txt: passage \"p\": question 0 has 3 options, expected 4"),
@@ -210,7 +213,7 @@ fn what_is_wrong_with_choices_is_said() {
     let good = "{\"id\": 1, \"question\": \"q\", \"options\": [\"a\", \"b\"], \"answer\": 1}";
     let cases = [
         (String::new(), "f.jsonl: no example"),
-        (format!("{good}\n{good}"), "f.jsonl:2: the id \"1\" was used before"),
+        (format!("{good}\n{good}"), "f.jsonl:2: duplicate id \"1\""),
         (good.replace(", \"b\"", ""), "f.jsonl:1: question \"1\": 1 options, expected two or more"),
         (good.replace(": 1}", ": 2}"), "f.jsonl:1: question \"1\": the answer is option 2 (from 0), but there are 2"),
         (good.replace(": 1}", ": \"b\"}"), "f.jsonl:1: question \"1\": the answer is \"b\", expected an index"),

@@ -77,7 +77,7 @@ fn columns_can_be_named() {
         assert_eq!(read(name, file, open).unwrap().0, expected, "{name}");
         for missing in ["gold", "claim", "premise", "key"] {
             let message = message(read(name, file.replace(missing, "other"), open), name);
-            assert!(message.contains(&format!(":1: no column {missing:?}; there are ")), "{name}: {message}");
+            assert!(message.contains(&format!(":1: no column {missing:?}; the file has ")), "{name}: {message}");
         }
     }
 }
@@ -129,11 +129,11 @@ fn what_is_wrong_is_said_with_its_line() {
         ("f.jsonl", "", "f.jsonl: no example"),
         ("f.tsv", "text\tlabel\n", "f.tsv: no example"),
         ("f.csv", "text,label\n", "f.csv: no example"),
-        ("f.tsv", "text\tlabel\na\tx\nb\n", "f.tsv:3: 1 columns, expected 2; columns are parted by TAB"),
-        ("f.csv", "text,label\n\"a\nb\",x\nb,x,x\n", "f.csv:4: 3 columns, expected 2; columns are parted by commas"),
+        ("f.tsv", "text\tlabel\na\tx\nb\n", "f.tsv:3: 1 columns, expected 2; columns are separated by TAB"),
+        ("f.csv", "text,label\n\"a\nb\",x\nb,x,x\n", "f.csv:4: 3 columns, expected 2; columns are separated by commas"),
         ("f.csv", "text,label\na,x\n\"b,x\nc,x\n", "f.csv:3: "),
-        ("f.csv", "label,text\nx,a\nx,\"b\nx,c\n", "f.csv:3: a double quote that is opened and never closed"),
-        ("f.tsv", "text\ttext\tlabel\na\tb\tx\n", "f.tsv:1: two columns are called \"text\""),
+        ("f.csv", "label,text\nx,a\nx,\"b\nx,c\n", "f.csv:3: a double quote that is never closed"),
+        ("f.tsv", "text\ttext\tlabel\na\tb\tx\n", "f.tsv:1: duplicate column \"text\""),
         ("f.tsv", "text\tlabel\na\ty\n", "f.tsv:2: unknown label \"y\"; expected one of \"x\""),
         ("f.csv", "text,label\na,y\n", "f.csv:2: unknown label \"y\""),
         ("f.jsonl", "{\"text\": \"a\", \"label\": true}", "f.jsonl:1: unknown label \"true\""),
@@ -141,21 +141,21 @@ fn what_is_wrong_is_said_with_its_line() {
         ("f.csv", "text,label\na,\n", "f.csv:2: no label"),
         ("f.jsonl", "{\"text\": \"a\", \"label\": null}", "f.jsonl:1: no label"),
         ("f.tsv", "text\tlabel\n\tx\n", "f.tsv:2: the text is empty"),
-        ("f.tsv", "id\ttext\tlabel\n1\ta\tx\n1\tb\tx\n", "f.tsv:3: the id \"1\" was used before"),
-        ("f.csv", "id,text,label\n1,a,x\n1,b,x\n", "f.csv:3: the id \"1\" was used before"),
+        ("f.tsv", "id\ttext\tlabel\n1\ta\tx\n1\tb\tx\n", "f.tsv:3: duplicate id \"1\""),
+        ("f.csv", "id,text,label\n1,a,x\n1,b,x\n", "f.csv:3: duplicate id \"1\""),
         (
             "f.jsonl",
             "{\"id\":1,\"text\":\"a\",\"label\":\"x\"}\n{\"id\":1,\"text\":\"a\",\"label\":\"x\"}",
-            "f.jsonl:2: the id",
+            "f.jsonl:2: duplicate id",
         ),
         ("f.jsonl", "{\"text\": \"a\"\n", "f.jsonl:1: EOF while parsing an object"),
         ("f.jsonl", "{\"text\": [1], \"label\": \"x\"}", "f.jsonl:1: \"text\" is neither text nor a number"),
         (
             "f.jsonl",
             "{\"text\":\"a\",\"label\":\"x\"}\n{\"text\":\"a\",\"text_b\":\"b\",\"label\":\"x\"}",
-            "f.jsonl:2: example 1: it is a pair, but the examples before were single texts",
+            "f.jsonl:2: example 1: it is a pair, but the examples before are single texts",
         ),
-        ("f.txt", "a", "f.txt: no layout goes by this name; expected it to end in .tsv, .csv, .jsonl or .ndjson"),
+        ("f.txt", "a", "f.txt: unknown file type; expected a name that ends in .tsv, .csv, .jsonl or .ndjson"),
     ];
     for (name, file, expected) in cases {
         let message = message(read(name, file, texts(classes(&["x"]), Purpose::Training)), name);

@@ -1,21 +1,21 @@
-//! The precompiled rules of a SentencePiece normalizer: which characters become which.
+//! Precompiled replacement rules of a SentencePiece normalizer.
 //!
 //! ```text
 //! blob = size u32 | units u32 × size/4 | replacements, each ended by NUL
 //! unit = offset (21 bits) | scale (bit 9) | has leaf (bit 8) | label (8 bits)       or, as a leaf, 1 | value (31 bits)
 //! next = node ^ offset(node) ^ byte, valid if label(units[next]) == byte
-//! the leaf of a node is units[node ^ offset(node)]; its value is the byte at which the replacement starts
+//! the leaf of a node is units[node ^ offset(node)]; its value is the first byte of the replacement
 //! ```
 //!
-//! The longest key that starts at a position is replaced. Every node that can be reached is visited once when the rules
-//! are read, so that no rule can point outside, and steps are checked besides.
+//! The longest key that starts at a position is replaced. Reading visits every reachable node once, so that no rule points
+//! outside; steps are bounds-checked, too.
 //!
 //! Cost: reading O(units); a look-up takes one access a byte. `nmt_nfkc` has 44,288 units (237,539 bytes in all).
 //! Source: Aoe 1989; the layout is that of Darts-clone, which SentencePiece embeds.
 
 use super::super::trie::Builder;
 
-/// The rules.
+/// Replacement rules.
 #[derive(Debug)]
 pub(super) struct Charsmap {
     units: Vec<u32>,
@@ -25,13 +25,12 @@ pub(super) struct Charsmap {
 }
 
 const LEAF: u32 = 1 << 31;
-/// Bytes of a rule's key; a look-up at every position of a text may take as many steps. Rules of SentencePiece have 20.
+/// Longest key in bytes, which bounds the cost of a look-up. SentencePiece's rules have 20.
 const LONGEST_KEY: usize = 256;
-/// Bytes that a rule may put in place of its key, so that a text cannot grow without bounds. Rules of SentencePiece have
-/// 33.
+/// Longest replacement in bytes, which bounds the growth of a text. SentencePiece's rules have 33.
 const LONGEST_REPLACEMENT: usize = 64;
 
-/// How far the check of a node is.
+/// Progress of the check of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     New,
@@ -39,7 +38,7 @@ enum State {
     Open,
     Done,
 }
-/// A unit that nothing leads to: its label is no byte.
+/// An unreachable unit: its label is not a byte.
 const EMPTY: u32 = LEAF;
 
 fn offset(unit: u32) -> u32 {
@@ -58,7 +57,7 @@ impl Charsmap {
     /// Reads and checks the rules.
     pub(super) fn read(blob: &[u8]) -> Result<Self, String> {
         let Some((size, rest)) = blob.split_first_chunk() else {
-            return Err(format!("precompiled_charsmap of {} bytes; its size alone takes four", blob.len()));
+            return Err(format!("precompiled_charsmap of {} bytes; its size field takes four", blob.len()));
         };
         let size = u32::from_le_bytes(*size) as usize;
         if size > rest.len() || size < 1024 || !size.is_multiple_of(1024) {
@@ -79,12 +78,12 @@ impl Charsmap {
         Ok(charsmap)
     }
 
-    /// Visits every node that can be reached and checks the values of its leaves.
+    /// Visits every reachable node and checks the values of its leaves.
     ///
     /// Units are sorted by `index ^ label`: the children of a node are those under `node ^ offset(node)`.
     fn check(&mut self) -> Result<(), String> {
         let n = self.units.len();
-        // Label 0 is that of leaves, and of the root, which nothing leads to.
+        // Label 0 is used by leaves and by the root, which is no child.
         let is_node = |&index: &usize| self.units[index] & LEAF == 0 && self.units[index] & 0xff != 0;
         let parent_key = |index: usize| index ^ (self.units[index] & 0xff) as usize;
         let mut first = vec![0u32; n + 1]; // first[k]: where the units under key k start in `sorted`
@@ -97,7 +96,7 @@ impl Charsmap {
             sorted[*slot as usize] = index as u32;
             *slot += 1;
         }
-        // Depth first. Nodes may have several parents (Darts-clone shares equal ends), but no node may be below itself.
+        // Depth first. Nodes may have several parents (Darts-clone shares suffixes), but there must be no cycle.
         let mut longest = vec![0u16; n]; // of the keys below a node, by the key of its children
         let mut state = vec![State::New; n];
         let mut stack = vec![0usize];
@@ -138,7 +137,7 @@ impl Charsmap {
 
     fn check_leaf(&self, leaf: usize) -> Result<(), String> {
         let Some(&unit) = self.units.get(leaf) else {
-            return Err(format!("precompiled_charsmap: a rule lies outside its trie of {} units", self.units.len()));
+            return Err(format!("precompiled_charsmap: a rule is outside its trie of {} units", self.units.len()));
         };
         let value = (unit & !LEAF) as usize;
         if value >= self.replacements.len() || !self.replacements.is_char_boundary(value) {
@@ -154,7 +153,7 @@ impl Charsmap {
         Ok(())
     }
 
-    /// The longest rule for a prefix of `text`: how many bytes it takes, and what they become.
+    /// The longest rule for a prefix of `text`: length of its key, and the replacement.
     #[inline]
     pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let mut position = offset(self.units[0]) as usize;
@@ -175,7 +174,7 @@ impl Charsmap {
         Some((len, &rest[..rest.find('\0').unwrap_or(rest.len())]))
     }
 
-    /// Whether `byte` stands for itself wherever an ASCII byte or nothing follows.
+    /// Whether no rule applies to `byte` before an ASCII byte or the end.
     pub(super) fn keeps_ascii(&self, byte: u8) -> bool {
         self.longest(&[byte]).is_none() && (0..128).all(|next| !self.has_prefix(&[byte, next]))
     }
@@ -190,12 +189,12 @@ impl Charsmap {
         })
     }
 
-    /// The rules as a file holds them. Keys are sorted, distinct, not empty and without NUL.
+    /// The serialized rules. Keys are sorted, distinct, not empty and without NUL.
     pub(super) fn write(rules: &[(&str, &str)]) -> Vec<u8> {
         let mut replacements = Vec::new();
         let mut keys: Vec<(Vec<u8>, u32)> = Vec::with_capacity(rules.len());
         for (key, replacement) in rules {
-            // The NUL behind a key makes a place for its leaf.
+            // The NUL after a key reserves a unit for its leaf.
             keys.push(([key.as_bytes(), b"\0"].concat(), replacements.len() as u32));
             replacements.extend_from_slice(replacement.as_bytes());
             replacements.push(0);

@@ -23,37 +23,36 @@ use super::vocabulary::Vocabulary;
 use super::{Cleaning, DigitComma, Model, PieceKind, Tokenizer, TokenizerError, clean};
 use charsmap::Charsmap;
 
-/// Checks the precompiled rules of a `tokenizer.json` of other origin as those of a `spiece.model`.
+/// Checks the precompiled rules of a third-party `tokenizer.json` like those of a `spiece.model`.
 pub(super) fn check_charsmap(blob: &[u8]) -> Result<(), String> {
     Charsmap::read(blob).map(drop)
 }
 
-/// What SentencePiece calls the model types.
+/// SentencePiece's names of the model types.
 const MODEL_TYPES: [&str; 5] = ["0", "unigram", "BPE", "word", "character"];
 
 impl Tokenizer {
-    /// Reads the content of a `spiece.model`, with Google's preprocessing as `cleaning` says; `path` is for messages.
+    /// Reads the content of a `spiece.model`; Google's preprocessing follows `cleaning`, and `path` is for messages.
     ///
     /// # Errors
-    /// If it is damaged or no unigram SentencePiece model, if its pieces make no vocabulary, or if a special piece is
-    /// missing.
+    /// It is damaged or not a unigram SentencePiece model, its pieces are not a vocabulary, or a special piece is missing.
     pub fn from_spiece(bytes: &[u8], cleaning: Cleaning, path: &Path) -> Result<Self, TokenizerError> {
-        let wrong = |reason: String| TokenizerError::Spiece { path: path.into(), reason };
-        let in_file = |source| TokenizerError::InFile { path: path.into(), source: Box::new(source) };
-        let file = ModelProto::read(bytes).map_err(wrong)?;
-        check(&file).map_err(wrong)?;
-        let vocabulary = Vocabulary::of_unigram(file.pieces.clone()).map_err(in_file)?;
-        let normalizer = Normalizer::new(&file, &file.pieces, cleaning).map_err(wrong)?;
+        let wrong = TokenizerError::file::<String>(path);
+        let in_file = TokenizerError::file::<TokenizerError>(path);
+        let file = ModelProto::read(bytes).map_err(&wrong)?;
+        check(&file).map_err(&wrong)?;
+        let vocabulary = Vocabulary::of_unigram(file.pieces.clone()).map_err(&in_file)?;
+        let normalizer = Normalizer::new(&file, &file.pieces, cleaning).map_err(&wrong)?;
         let text = TextRules::SentencePiece { normalizer: Box::new(normalizer), file: Box::new(file) };
-        let model = Unigram::new(&vocabulary, text, DigitComma::default()).map_err(in_file)?;
+        let model = Unigram::new(&vocabulary, text, DigitComma::default()).map_err(&in_file)?;
         Ok(Self { vocabulary, model: Model::Unigram(Box::new(model)) })
     }
 
-    /// The content of a `spiece.model`: of a tokenizer that was read from one, that file; of one of our own, the same
-    /// pieces (scores in 32 bits) with rules for what our cleaning does beyond Google's preprocessing.
+    /// The content of a `spiece.model`: the file that the tokenizer was read from; for our own vocabularies, the same pieces
+    /// (scores in f32) with rules for the part of our cleaning that Google's preprocessing lacks.
     ///
     /// # Errors
-    /// If the tokenizer is no unigram model, or if it keeps accents: then its cleaning is NFKC, which is not written.
+    /// [`TokenizerError::Export`] for a third-party tokenizer, and for a tokenizer that keeps accents: it uses NFKC.
     pub fn to_spiece(&self) -> Result<Vec<u8>, TokenizerError> {
         match &self.model {
             Model::Unigram(unigram) => match &unigram.text {
@@ -67,13 +66,13 @@ impl Tokenizer {
                 }),
             },
             Model::HuggingFace(_) => {
-                Err(TokenizerError::Export { format: "spiece.model", reason: "it is a tokenizer.json of other origin" })
+                Err(TokenizerError::Export { format: "spiece.model", reason: "it is a third-party tokenizer.json" })
             }
         }
     }
 }
 
-/// What the model asks for that this program does not do.
+/// Rejects unsupported features.
 fn check(file: &ModelProto) -> Result<(), String> {
     let model_type = file.trainer.model_type;
     if model_type != 1 {
@@ -93,7 +92,7 @@ fn check(file: &ModelProto) -> Result<(), String> {
     Ok(())
 }
 
-/// The rules of our own cleaning beyond Google's preprocessing: characters that count as spaces, and dropped ones.
+/// The part of our cleaning that Google's preprocessing lacks: characters that become spaces, and dropped ones.
 fn own_rules() -> Vec<u8> {
     let mut rules: Vec<(String, &str)> = ('\u{1}'..='\u{ffff}')
         .filter(|&c| c != ' ')

@@ -1,4 +1,4 @@
-//! From text to the words that a SentencePiece model cuts: Google's `preprocess_text`, then the model's normalizer.
+//! Words of a SentencePiece model: Google's `preprocess_text`, then the model's normalizer.
 //!
 //! ```text
 //! "  Héllo,\tﬁne "  -- preprocess -->  "hello, fine"  -- normalize -->  "▁hello,▁fine"
@@ -6,15 +6,14 @@
 //!
 //! 1. Preprocess: runs of white space (Python's `str.split`) become one space, none at the ends; unless accents are kept,
 //!    NFKD and characters with a non-zero combining class are dropped; unless case is kept, `str.lower`.
-//! 2. Normalize, at each position: a user-defined symbol passes as it is; else the longest rule of the charsmap applies;
-//!    else the character stays. With `remove_extra_whitespaces` spaces are collapsed and trimmed once more (rules make
-//!    spaces too); with `add_dummy_prefix` a word mark is put in front; spaces become word marks.
+//! 2. Normalize, at each position: a user-defined symbol is kept; otherwise the longest rule of the charsmap applies;
+//!    otherwise the character is kept. With `remove_extra_whitespaces` spaces are collapsed and trimmed again (rules produce
+//!    spaces); with `add_dummy_prefix` a word mark is prepended; spaces become word marks.
 //!
-//! Word marks are written as spaces here, as in the trie; a literal `▁` (U+2581) that the rules leave is one as well.
+//! Word marks are spaces here, as in the trie; a literal `▁` (U+2581) that the rules keep is a word mark, too.
 //!
-//! ASCII whose rules cannot apply (`Charsmap::keeps_ascii`) takes one table look-up a byte. Anything else goes, to the end
-//! of its word, through both steps as written above. Words are handed over one by one unless some piece reaches across
-//! words or some rule has a space in its key.
+//! ASCII without rules (`Charsmap::keeps_ascii`) takes one table look-up a byte. Other text takes both steps up to the end of
+//! its word. Words are processed separately unless a piece spans words or a rule has a space in its key.
 //! Sources: the released ALBERT `tokenization.py`; Kudo and Richardson 2018.
 
 use std::sync::Arc;
@@ -35,22 +34,22 @@ const SPACE: u8 = b' ';
 /// The text rules of one model.
 #[derive(Debug, Clone)]
 pub(crate) struct Normalizer {
-    /// Google's preprocessing; `None` leaves it out (the digit-comma rule encodes parts of pieces so).
+    /// Google's preprocessing; `None` for the parts of pieces that the digit-comma rule encodes.
     preprocess: Option<Cleaning>,
     charsmap: Option<Arc<Charsmap>>,
-    /// User-defined symbols, which no rule touches.
+    /// User-defined symbols, which rules do not change.
     symbols: Trie,
     add_dummy_prefix: bool,
     remove_extra_whitespaces: bool,
     whitespace_as_suffix: bool,
-    /// The whole text is one word: pieces may reach across word marks.
+    /// The whole text is one word: pieces may span word marks.
     whole: bool,
     ascii: [u8; 128],
 }
 
 /// Sink of normalized bytes.
 pub(super) trait Sink {
-    /// Bytes of a word, which came from source bytes `start..end`.
+    /// Bytes of a word, from source bytes `start..end`.
     fn bytes(&mut self, bytes: &[u8], start: usize, end: usize);
     /// A word mark.
     fn mark(&mut self, start: usize, end: usize);
@@ -63,25 +62,25 @@ struct Origin {
     end: usize,
 }
 
-/// What is remembered between the parts of one text.
+/// State between the parts of a text.
 struct State {
-    /// White space has been seen since the last word.
+    /// White space occurred after the last word.
     gap: bool,
-    /// Something has been given out.
+    /// Output is not empty.
     started: bool,
-    /// The last thing given out was a space, so that the next is dropped.
+    /// The output ends in a space, so the next space is dropped.
     after_space: bool,
-    /// Where the last word ended in the source.
+    /// Source end of the last word.
     end: usize,
 }
 
-/// White space as Python's `str.split` has it.
+/// White space of Python's `str.split`.
 fn is_python_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
 impl Normalizer {
-    /// The rules of `model` whose pieces are `pieces`, after `cleaning`.
+    /// The rules of `model` with the pieces `pieces`, after `cleaning`.
     pub(super) fn new(model: &ModelProto, pieces: &[Piece], cleaning: Cleaning) -> Result<Self, String> {
         let spec = &model.normalizer;
         let charsmap = if spec.charsmap.is_empty() { None } else { Some(Arc::new(Charsmap::read(&spec.charsmap)?)) };
@@ -109,7 +108,7 @@ impl Normalizer {
         Ok(normalizer)
     }
 
-    /// How text is preprocessed.
+    /// Preprocessing.
     pub(crate) fn cleaning(&self) -> Cleaning {
         self.preprocess.unwrap_or(Cleaning { lowercase: false, strip_accents: false })
     }
@@ -140,7 +139,7 @@ impl Normalizer {
         }
     }
 
-    /// Calls `each` with every word of `text`, in order, as it stands in the trie. `word` is scratch space.
+    /// Calls `each` with every word of `text`, in order, in the form of the trie. `word` is scratch.
     #[inline]
     pub(crate) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
         word.clear();
@@ -196,7 +195,7 @@ impl Normalizer {
         }
     }
 
-    /// Gives out what stands before a word that starts at source byte `at`: the dummy prefix or a space.
+    /// Emits the dummy prefix or the space before a word that starts at source byte `at`.
     #[inline(always)]
     fn open_word(&self, state: &mut State, at: usize, sink: &mut impl Sink) {
         if !state.started {
@@ -211,7 +210,7 @@ impl Normalizer {
         }
     }
 
-    /// Takes over where a rule may apply and goes on to the end of the word; returns the source byte after it.
+    /// Slow path for text with rules, to the end of the word; returns its end.
     #[cold]
     fn rest_of_word(&self, text: &str, from: usize, state: &mut State, sink: &mut impl Sink) -> usize {
         let rest = &text[from..];
@@ -292,7 +291,7 @@ impl Normalizer {
         }
     }
 
-    /// What the longest prefix of `text` that belongs together becomes, and its length.
+    /// Length and replacement of the longest prefix of `text` with a rule.
     #[inline]
     fn prefix<'t>(&'t self, text: &'t [u8]) -> (usize, &'t [u8]) {
         let mut node = self.symbols.root();
@@ -309,7 +308,7 @@ impl Normalizer {
         }
         match self.charsmap.as_ref().and_then(|map| map.longest(text)) {
             Some((len, becomes)) => (len, becomes.as_bytes()),
-            // What an odd rule left of a character.
+            // The rest of a character that an odd rule cut.
             None if text[0] & 0xc0 == 0x80 => (1, "\u{fffd}".as_bytes()),
             None => {
                 let len = character_len(text[0]).min(text.len());
@@ -318,7 +317,7 @@ impl Normalizer {
         }
     }
 
-    /// Gives out one replacement: its spaces as marks, collapsed if the model says so.
+    /// Emits one replacement: its spaces as marks, collapsed if the model requires it.
     fn give(&self, mut bytes: &[u8], start: usize, end: usize, state: &mut State, sink: &mut impl Sink) {
         while let Some(rest) = bytes.strip_prefix(b" ").filter(|_| state.after_space) {
             bytes = rest;
@@ -343,7 +342,7 @@ impl Normalizer {
     }
 }
 
-/// Hands over one word at a time.
+/// Passes on one word at a time.
 struct Words<'w, F: FnMut(&[u8])> {
     word: &'w mut Vec<u8>,
     /// Word marks since the last word; all but the last are words by themselves.

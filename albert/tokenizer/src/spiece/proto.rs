@@ -1,12 +1,12 @@
-//! `ModelProto`: what a `spiece.model` says, read and written.
+//! `ModelProto`, the message of a `spiece.model`.
 //!
-//! | field            | what                                                                     |
+//! | field            | content                                                                  |
 //! |------------------|--------------------------------------------------------------------------|
 //! | 1 pieces         | repeated: 1 text, 2 score, 3 type (1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte) |
-//! | 2 trainer_spec   | of which matter: 3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback |
+//! | 2 trainer_spec   | in use: 3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback |
 //! | 3 normalizer_spec| 1 name, 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces, 5 escape_whitespaces |
 //!
-//! Everything else is kept as it stands and written back: a file that SentencePiece wrote comes out byte for byte.
+//! All other fields are kept and written back: a file of SentencePiece is reproduced byte for byte.
 //! Source: `sentencepiece_model.proto`.
 
 use super::super::{Piece, PieceKind};
@@ -16,17 +16,17 @@ use bounded_input::proto::{Reader, Value, write_field};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelProto {
     pub(super) pieces: Vec<Piece>,
-    /// Fields of pieces that this program does not know: the piece's id and the fields.
+    /// Unknown fields of pieces: piece id and fields.
     piece_extras: Vec<(u32, Box<[u8]>)>,
     pub(super) trainer: TrainerSpec,
     pub(super) normalizer: NormalizerSpec,
-    /// The messages of fields 2 and 3 as read, and all other fields of the model.
+    /// Fields 2 and 3 as read, and all other fields.
     trainer_raw: Vec<u8>,
     normalizer_raw: Vec<u8>,
     rest: Vec<u8>,
 }
 
-/// What matters of `trainer_spec`.
+/// Fields of `trainer_spec` in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TrainerSpec {
     pub(super) model_type: u64,
@@ -34,7 +34,7 @@ pub(super) struct TrainerSpec {
     pub(super) byte_fallback: bool,
 }
 
-/// What matters of `normalizer_spec`.
+/// Fields of `normalizer_spec` in use.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct NormalizerSpec {
     pub(super) charsmap: Vec<u8>,
@@ -53,17 +53,11 @@ const TYPES: [PieceKind; 6] = [
 ];
 
 impl ModelProto {
-    /// Reads a model; errors say at which byte.
+    /// Reads a model; errors name the byte.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         let (mut pieces, mut piece_extras) = (Vec::new(), Vec::new());
         let (mut trainer_raw, mut normalizer_raw, mut rest) = (Vec::new(), Vec::new(), Vec::new());
-        let mut trainer = TrainerSpec { model_type: 1, whitespace_as_suffix: false, byte_fallback: false };
-        let mut normalizer = NormalizerSpec {
-            charsmap: Vec::new(),
-            add_dummy_prefix: true,
-            remove_extra_whitespaces: true,
-            escape_whitespaces: true,
-        };
+        let (mut trainer, mut normalizer) = (TrainerSpec::default(), NormalizerSpec::new(Vec::new()));
         for field in Reader::new(bytes, 0) {
             let field = field?;
             match field.number {
@@ -86,12 +80,12 @@ impl ModelProto {
             }
         }
         if pieces.is_empty() {
-            return Err("no pieces; this is no SentencePiece model, or it is cut short".to_owned());
+            return Err("no pieces; the file is cut short or not a SentencePiece model".to_owned());
         }
         Ok(Self { pieces, piece_extras, trainer, normalizer, trainer_raw, normalizer_raw, rest })
     }
 
-    /// A model of `pieces` (scores are rounded to 32 bits) with the normalizer rules `charsmap`.
+    /// A model of `pieces` (scores are rounded to f32) with the normalizer rules `charsmap`.
     pub(super) fn new(pieces: Vec<Piece>, charsmap: Vec<u8>) -> Self {
         let mut trainer_raw = Vec::new();
         write_field(&mut trainer_raw, 3, Value::Varint(1));
@@ -116,20 +110,15 @@ impl ModelProto {
         Self {
             pieces,
             piece_extras: Vec::new(),
-            trainer: TrainerSpec { model_type: 1, whitespace_as_suffix: false, byte_fallback: false },
-            normalizer: NormalizerSpec {
-                charsmap,
-                add_dummy_prefix: true,
-                remove_extra_whitespaces: true,
-                escape_whitespaces: true,
-            },
+            trainer: TrainerSpec::default(),
+            normalizer: NormalizerSpec::new(charsmap),
             trainer_raw,
             normalizer_raw,
             rest: Vec::new(),
         }
     }
 
-    /// The normalizer's rules.
+    /// Rules of the normalizer.
     pub(crate) fn charsmap(&self) -> &[u8] {
         &self.normalizer.charsmap
     }
@@ -159,7 +148,7 @@ impl ModelProto {
     }
 }
 
-/// One piece and the fields of it that are not known here.
+/// One piece and its unknown fields.
 fn read_piece(message: &[u8], at: usize) -> Result<(Piece, Vec<u8>), String> {
     let mut piece = Piece::normal("", 0.0);
     let mut extra = Vec::new();
@@ -182,6 +171,12 @@ fn read_piece(message: &[u8], at: usize) -> Result<(Piece, Vec<u8>), String> {
     Ok((piece, extra))
 }
 
+impl Default for TrainerSpec {
+    fn default() -> Self {
+        Self { model_type: 1, whitespace_as_suffix: false, byte_fallback: false }
+    }
+}
+
 impl TrainerSpec {
     fn read(&mut self, message: &[u8], at: usize) -> Result<(), String> {
         for field in Reader::new(message, at) {
@@ -198,6 +193,10 @@ impl TrainerSpec {
 }
 
 impl NormalizerSpec {
+    fn new(charsmap: Vec<u8>) -> Self {
+        Self { charsmap, add_dummy_prefix: true, remove_extra_whitespaces: true, escape_whitespaces: true }
+    }
+
     fn read(&mut self, message: &[u8], at: usize) -> Result<(), String> {
         for field in Reader::new(message, at) {
             let field = field?;

@@ -1,9 +1,7 @@
-//! Reading the text: how often each word occurs, which characters must be covered, and the segments that words are
-//! cut into before training.
+//! Word counts, required characters, and segments of words.
 //!
-//! A segment is a longest stretch of a word in which pieces can lie: it ends where the script changes, before and
-//! after a user-defined symbol, and at characters that are too rare to be covered. A word's mark (a space here) goes
-//! with what follows it.
+//! A segment is a longest part of a word that pieces can cover: it ends at a change of script, before and after a
+//! user-defined symbol, and at characters that are not required. The word mark (a space here) belongs to the text after it.
 
 use std::ops::Range;
 
@@ -20,13 +18,13 @@ type Counts<K> = FxHashMap<K, u64>;
 /// Distinct strings, sorted by bytes, with their counts.
 pub(super) type Counted = Vec<(Box<[u8]>, u64)>;
 
-/// What the text comes to.
+/// Statistics of a text.
 pub(super) struct Corpus {
     /// Distinct segments, sorted by bytes, with their counts.
     pub(super) segments: Counted,
-    /// Characters that must be covered, most frequent first (equal counts by code point); the word mark is a space.
+    /// Required characters, most frequent first (equal counts by code point); the word mark is a space.
     pub(super) characters: Vec<char>,
-    /// How often each of them occurs.
+    /// Their counts.
     pub(super) character_counts: Vec<u64>,
     pub(super) lines: u64,
     pub(super) skipped: u64,
@@ -65,7 +63,7 @@ where
     I: IntoIterator,
     I::Item: AsRef<str> + Sync,
 {
-    // Enough for all threads to have several chunks, little enough to keep memory flat on an endless iterator.
+    // Several chunks for each thread, and bounded memory for an endless iterator.
     const BATCH: usize = 1 << 16;
     const CHUNK: usize = 1 << 12;
     let (mut read, mut skipped) = (0, 0);
@@ -110,17 +108,17 @@ fn sorted(counts: Counts<Box<[u8]>>) -> Counted {
     list
 }
 
-/// User-defined symbols, found in text.
+/// User-defined symbols.
 struct Symbols<'c>(&'c [String]);
 
 impl Symbols<'_> {
-    /// Bytes of the longest symbol that `text` starts with; 0 if none.
+    /// Length of the longest symbol at the start of `text`; 0 if none.
     fn longest_at(&self, text: &str) -> usize {
         self.0.iter().filter(|symbol| text.starts_with(symbol.as_str())).map(String::len).max().unwrap_or(0)
     }
 }
 
-/// The characters of a word with the bytes they take up; a user-defined symbol counts as one and is `None`.
+/// The characters of a word with their bytes; a user-defined symbol is one character, `None`.
 fn characters_of<'w>(word: &'w [u8], symbols: &'w Symbols<'w>) -> impl Iterator<Item = (Range<usize>, Option<char>)> {
     let text = std::str::from_utf8(word).expect("cleaning writes whole characters");
     let mut at = 0;
@@ -134,7 +132,7 @@ fn characters_of<'w>(word: &'w [u8], symbols: &'w Symbols<'w>) -> impl Iterator<
     })
 }
 
-/// The most frequent characters that together make up the wanted share of all.
+/// The most frequent characters that cover the share `coverage` of all, with their counts.
 fn required_characters(words: &[(Box<[u8]>, u64)], symbols: &Symbols, coverage: f64) -> (Vec<char>, Vec<u64>) {
     let mut counts: Counts<u32> = Counts::default();
     for (word, count) in words {
@@ -158,7 +156,7 @@ fn required_characters(words: &[(Box<[u8]>, u64)], symbols: &Symbols, coverage: 
     ranked.into_iter().unzip()
 }
 
-/// The script on which the cutting of words rests: Kana and Han are one, inherited characters have none of their own.
+/// Script for the segmentation: Kana and Han are one, inherited characters have none.
 fn script_of(c: char) -> Option<Script> {
     match c.script() {
         Script::Inherited => None,
@@ -187,7 +185,7 @@ fn cut_words(words: &[(Box<[u8]>, u64)], symbols: &Symbols, characters: &[char],
         let mut after_digit = false;
         for (at, c) in characters_of(word, symbols) {
             let Some(c) = c.filter(|c| required.binary_search(c).is_ok()) else {
-                // A symbol or a rare character belongs to no segment.
+                // Symbols and rare characters are in no segment.
                 add(&word[start..at.start]);
                 start = at.end;
                 current = None;

@@ -1,4 +1,4 @@
-//! All segmentations of all segments: which pieces lie where, expected counts (EM's E step), best paths.
+//! Lattices of all segments: edges, expected counts (EM's E step), best paths.
 //!
 //! ```text
 //! segment "cat":   0 ──c── 1 ──a── 2 ──t── 3        position = character
@@ -8,9 +8,9 @@
 //! expected(piece) += count · alpha[p]·P(piece)·beta[q] / alpha[n]
 //! ```
 //!
-//! Edges are found once, with the seed pieces; later rounds only strike pieces off. Probabilities are multiplied as
-//! they are, no exp or log an edge; where that underflows (a segment of hundreds of characters) the same sums are
-//! taken in logarithms. A character without a piece of its own may be crossed at the lowest score - 10.
+//! Edges are found once, with the seed pieces; later rounds only remove pieces. Probabilities are multiplied directly,
+//! without exp or log for each edge; if that underflows (a segment of hundreds of characters), the sums are repeated in
+//! logarithms. A character without a piece costs the lowest score - 10.
 //!
 //! Cost: 4 bytes an edge, a few nanoseconds an edge and E step.
 //! Determinism: chunks are cut by number of positions, at most [`MAX_CHUNKS`] of them; each sums its segments in
@@ -24,7 +24,7 @@ use crate::trie::Trie;
 
 /// Each chunk needs 8 bytes a piece while counts are summed: 128 MB for a million seed pieces.
 const MAX_CHUNKS: usize = 16;
-/// Below this many positions a chunk is not worth its sums.
+/// Fewest positions of a chunk.
 const CHUNK_POSITIONS: usize = 1 << 14;
 
 /// Piece in the upper 24 bits, length in characters in the lower 8.
@@ -50,7 +50,7 @@ impl Edge {
 struct Chunk {
     /// Characters and count of each segment.
     segments: Vec<(u32, f64)>,
-    /// For each position of each segment (the last one, where nothing starts, left out): the end of its edges.
+    /// For each position of each segment, without the last: the end of its edges.
     edge_ends: Vec<u32>,
     edges: Vec<Edge>,
 }
@@ -125,7 +125,7 @@ pub(super) fn is_start(byte: u8) -> bool {
     byte & 0xc0 != 0x80
 }
 
-/// Calls `each` with every piece that `text` starts with, shortest first, its length in characters and in bytes.
+/// Calls `each` with every piece at the start of `text`, shortest first, with its length in characters and in bytes.
 pub(super) fn for_each_piece(text: &[u8], trie: &Trie, mut each: impl FnMut(u32, usize, usize)) {
     let mut node = trie.root();
     let mut characters = 0;
@@ -144,7 +144,7 @@ pub(super) struct Lattices {
     chunks: Vec<Chunk>,
 }
 
-/// Probabilities or log-probabilities of pieces, and of crossing an uncovered character.
+/// Probabilities or log-probabilities of pieces, and of an unknown character.
 struct Weights {
     pieces: Vec<f64>,
     unknown: f64,
@@ -168,13 +168,12 @@ impl Lattices {
         Self { chunks }
     }
 
-    /// Strikes off the pieces without a new id and renumbers the others.
+    /// Removes the pieces without a new id and renumbers the others.
     pub(super) fn rename(&mut self, new_ids: &[Option<u32>]) {
         self.chunks.par_iter_mut().for_each(|chunk| chunk.rename(new_ids));
     }
 
-    /// The E step: how often each piece is expected to occur, and the log-likelihood of all segments, both over all
-    /// segmentations.
+    /// The E step: expected count of each piece, and log-likelihood of all segments, both over all segmentations.
     pub(super) fn expected_counts(&self, pieces: &Pieces) -> (Vec<f64>, f64) {
         let unknown = pieces.lowest_score() - UNKNOWN_PENALTY;
         let logs = Weights { pieces: pieces.scores.clone(), unknown };
@@ -195,7 +194,7 @@ impl Lattices {
         (expected, parts.iter().map(|(_, log_likelihood)| log_likelihood).sum())
     }
 
-    /// How often each piece occurs in the best segmentations.
+    /// Count of each piece in the best segmentations.
     pub(super) fn best_path_counts(&self, pieces: &Pieces) -> Vec<f64> {
         let weights = Weights { pieces: pieces.scores.clone(), unknown: pieces.lowest_score() - UNKNOWN_PENALTY };
         let one = |chunk: &Chunk| {
@@ -265,7 +264,7 @@ impl ForwardBackward {
 
     /// Adds one segment, in plain probabilities; returns false and adds nothing if they underflow.
     fn add(&mut self, lattice: &Lattice, probabilities: &Weights) -> bool {
-        /// Far enough above the smallest normal number (2e-308) that whatever underflows beside it does not matter.
+        /// Far above the smallest normal number (2e-308), so that terms that underflow are negligible.
         const LEAST: f64 = 1e-250;
         let n = lattice.len();
         self.reset(n, 0.0);
@@ -307,7 +306,7 @@ impl ForwardBackward {
         true
     }
 
-    /// The same in logarithms: slow, and right for a segment of any length.
+    /// The same in logarithms: slow, for segments of any length.
     fn add_in_logarithms(&mut self, lattice: &Lattice, logs: &Weights) {
         let n = lattice.len();
         self.reset(n, f64::NEG_INFINITY);

@@ -1,4 +1,4 @@
-//! The vocabulary trainer: from lines of text to pieces with log-probabilities.
+//! Vocabulary trainer: lines of text to pieces with log-probabilities.
 //!
 //! ```text
 //! lines ─ clean ─> word counts ─ cut at changes of script ─> segment counts          (count.rs)
@@ -7,14 +7,13 @@
 //!       ─ required characters and the best of the rest ─> V pieces, best first
 //! ```
 //!
-//! No valid piece holds two scripts, or a word mark anywhere but in front, so words may be cut where either happens
-//! without changing any segmentation: a few hundred thousand distinct segments then stand for a whole corpus, and
-//! the cost of training depends on them, not on the length of the text. Counts replace SentencePiece's sampling of
-//! sentences; all text is used.
+//! No valid piece contains two scripts, or a word mark except at its start, so words are cut at both without changing a
+//! segmentation: a few hundred thousand distinct segments represent a corpus, and the cost of training depends on them, not on
+//! the length of the text. All text is used; SentencePiece samples sentences.
 //!
-//! Results depend on the multiset of lines and on the settings alone, never on threads or on the order of hash
-//! tables: counts are integers, segments and pieces are sorted by bytes, sums over segments are taken in chunks that
-//! the segments alone define and added in order, equal scores are ordered by bytes.
+//! Results depend on the multiset of lines and on the settings alone, not on threads or hash tables: counts are integers,
+//! segments and pieces are sorted by bytes, sums over segments are taken in chunks that depend on the segments alone and are
+//! added in order, and equal scores are ordered by bytes.
 //!
 //! Sources: Kudo 2018, section 3.2; SentencePiece's unigram trainer for the order of steps and the constants.
 //! Differences from it: seeds also come from words that are always followed by a space, and by default no piece ends
@@ -38,33 +37,32 @@ use super::vocabulary::{Piece, PieceKind, SPECIAL_PIECES};
 use super::{Cleaning, Tokenizer, TokenizerError, WORD_MARK};
 use lattice::Lattices;
 
-/// Settings of the trainer. The defaults are those in force when the released English vocabulary was trained.
+/// Settings of the trainer. The defaults are those of the released English vocabulary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainerConfig {
-    /// Pieces in the vocabulary V, special ones included: exactly this many, or an error.
+    /// Vocabulary size V, special pieces included.
     pub vocab_size: usize,
-    /// Share of all characters that must be pieces by themselves; the rarest beyond it become unknown.
+    /// Share of all characters that must be pieces; the rarest characters are unknown.
     pub character_coverage: f64,
     /// Longest piece in characters, the word mark included.
     pub max_piece_length: usize,
-    /// At most this many pieces to start from.
+    /// Most seed pieces.
     pub seed_pieces: usize,
-    /// Share of pieces that a round of pruning keeps.
+    /// Share of pieces kept by a round of pruning.
     pub shrinking_factor: f64,
     /// EM iterations between two rounds of pruning.
     pub sub_iterations: usize,
     /// Longer lines (in bytes) are skipped and counted.
     pub max_line_bytes: usize,
-    /// Whether every digit is a piece of its own.
+    /// Whether every digit is a separate piece.
     pub split_digits: bool,
-    /// Whether pieces such as `▁2010,` may be learnt. The encoder takes them apart again (as the released code does),
-    /// so they would only waste places; the released vocabulary has 141 of them.
+    /// Whether pieces such as `▁2010,` may be learned. The encoder splits them (as the released code does), so they would
+    /// waste ids; the released vocabulary has 141 of them.
     pub digit_comma_pieces: bool,
-    /// Symbols that are always pieces of their own, in the order of their ids, which follow those of the special
-    /// pieces.
+    /// Symbols that are always separate pieces, in the order of their ids, after the special pieces.
     pub user_defined_symbols: Vec<String>,
-    /// How text is cleaned, in training and later in encoding.
+    /// Cleaning in training and encoding.
     pub cleaning: Cleaning,
 }
 
@@ -127,10 +125,10 @@ impl TrainerConfig {
     }
 }
 
-/// What the trainer reports as it goes.
+/// Progress of the trainer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Progress {
-    /// The text was read.
+    /// The text is read.
     Counted {
         /// Lines read, skipped ones included.
         lines: u64,
@@ -140,28 +138,28 @@ pub enum Progress {
         words: u64,
         /// Distinct words.
         distinct: usize,
-        /// Characters that must be covered.
+        /// Required characters.
         characters: usize,
     },
-    /// Seed pieces were found.
+    /// Seed pieces are found.
     Seeded {
-        /// How many.
+        /// Number of pieces.
         pieces: usize,
     },
     /// One EM iteration is done.
     Iterated {
         /// Rounds of pruning so far.
         round: usize,
-        /// Pieces left.
+        /// Remaining pieces.
         pieces: usize,
-        /// Log-probability of the text under the pieces before this iteration, per word, in nats.
+        /// Log-probability of the text before this iteration, in nats per word.
         log_likelihood_per_word: f64,
     },
     /// A round of pruning is done.
     Pruned {
         /// Rounds so far.
         round: usize,
-        /// Pieces left.
+        /// Remaining pieces.
         pieces: usize,
     },
 }
@@ -199,7 +197,7 @@ impl Pieces {
         self.scores.iter().copied().fold(0.0, f64::min)
     }
 
-    /// The pieces that `keep` names, in the same order, and for each old id its new one.
+    /// The pieces that `keep` selects, in the same order, and the new id of each old one.
     fn keep(&self, keep: impl Fn(usize) -> bool) -> (Self, Vec<Option<u32>>) {
         let mut kept = Self::default();
         let new_ids = (0..self.len())
@@ -219,8 +217,8 @@ impl Pieces {
 /// `progress` is called from the calling thread after every step.
 ///
 /// # Errors
-/// If a setting makes no sense, if there is no text, or if the text cannot give a vocabulary of this size (the error
-/// says which size it can give).
+/// A setting is out of range, there is no text, or the text is too small for the vocabulary size (the error contains the
+/// largest possible size).
 pub fn train<I>(
     lines: I,
     config: &TrainerConfig,
@@ -253,7 +251,7 @@ where
     progress(Progress::Seeded { pieces: pieces.len() });
     let mut lattices = Lattices::new(&corpus.segments, &pieces.trie());
 
-    // As in SentencePiece the search stops at a tenth more than wanted, and the last tenth goes by score.
+    // As in SentencePiece, pruning stops 10 % above the size, and scores select the rest.
     let wanted = config.vocab_size + config.vocab_size / 10;
     let mut round = 0;
     loop {
@@ -270,7 +268,7 @@ where
         let keep = prune::choose(&pieces, &lattices, most);
         let (kept, new_ids) = pieces.keep(|id| keep[id]);
         lattices.rename(&new_ids);
-        // Nothing left to drop: every piece is needed by the text, and more rounds would change nothing.
+        // Every piece is needed: more rounds would change nothing.
         let stuck = kept.len() == pieces.len();
         pieces = kept;
         round += 1;
@@ -289,7 +287,7 @@ fn iterate(pieces: &Pieces, lattices: &mut Lattices) -> (Pieces, f64) {
     let (mut kept, new_ids) = pieces.keep(|id| expected[id] >= LEAST_EXPECTED);
     let counts: Vec<f64> = expected.into_iter().filter(|&count| count >= LEAST_EXPECTED).collect();
     let total: f64 = counts.iter().sum();
-    // Digamma instead of log: the variational answer under a sparse Dirichlet prior, which starves rare pieces.
+    // Digamma instead of log: variational Bayes with a sparse Dirichlet prior, which suppresses rare pieces.
     let log_total = digamma(total);
     kept.scores = counts.par_iter().map(|&count| digamma(count) - log_total).collect();
     lattices.rename(&new_ids);
@@ -308,8 +306,8 @@ fn digamma(mut x: f64) -> f64 {
     result + y.ln() + s * (1.0 / 24.0 + s * (-7.0 / 960.0 + s * (31.0 / 8064.0 - s * 127.0 / 30720.0)))
 }
 
-/// The nearest negative multiple of 2⁻¹³. Sums of such scores are exact, so that equal segmentations are equal in every
-/// program that adds doubles, and their decimals (15 digits at most) are exact in the file. It moves a score by 0.00006.
+/// The nearest negative multiple of 2⁻¹³. Sums of such scores are exact in f64, so equal segmentations are equal in every
+/// program, and their decimals (15 digits at most) are exact in the file. The change is at most 0.00006.
 fn grid(score: f64) -> f64 {
     const STEPS: f64 = 8192.0;
     (score * STEPS).round().min(-1.0) / STEPS
@@ -317,7 +315,7 @@ fn grid(score: f64) -> f64 {
 
 /// The final vocabulary: fixed pieces, required characters, and the best of the rest, by descending score.
 fn finalize(pieces: &Pieces, characters: &[char], config: &TrainerConfig) -> Result<Tokenizer, TokenizerError> {
-    // A required character that EM dropped comes back just above the lowest score.
+    // A required character that EM dropped gets a score just above the lowest.
     const STEP: f64 = 0.0001;
     let by_text: BTreeMap<&[u8], f64> = (0..pieces.len()).map(|id| (pieces.text(id), pieces.scores[id])).collect();
     let lowest = pieces.lowest_score();

@@ -1,13 +1,13 @@
-//! Pruning: which pieces to keep when there are too many.
+//! Pruning: selects the pieces to keep.
 //!
-//! If piece x were taken away, each of its occurrences would be cut into x's own best segmentation a₁..aₖ instead:
+//! Without piece x, each of its occurrences would become the best segmentation a₁..aₖ of x:
 //!
 //! ```text
 //! loss(x) = f(x) · ( log f(x)/F  -  Σᵢ log (f(aᵢ) + f(x)) / (F + f(x)·(k-1)) )        f = count in best segmentations
 //! ```
 //!
-//! Pieces that the best segmentations never use go at once, and so do those whose own best segmentation is not
-//! themselves. Pieces that nothing can replace stay. The others are kept by descending loss.
+//! Pieces that no best segmentation uses are dropped, and pieces whose best segmentation is another. Pieces without a
+//! replacement are kept. The others are kept by descending loss.
 //!
 //! Cost: one Viterbi search over all segments and one over each piece.
 //! Source: Kudo 2018, section 3.2; SentencePiece for the closed form of the loss.
@@ -18,16 +18,16 @@ use super::Pieces;
 use super::lattice::{Lattices, for_each_piece, is_start};
 use crate::trie::Trie;
 
-/// What is to become of a piece.
+/// Decision on a piece.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Drop,
     Keep,
-    /// By rank: the loss of log-likelihood if it goes.
+    /// By rank: the loss of log-likelihood without it.
     Loss(f64),
 }
 
-/// For each piece whether it stays; at most about `most` do.
+/// Whether to keep each piece; about `most` are kept.
 pub(super) fn choose(pieces: &Pieces, lattices: &Lattices, most: usize) -> Vec<bool> {
     let counts = lattices.best_path_counts(pieces);
     let total: f64 = counts.iter().sum();
@@ -65,13 +65,13 @@ pub(super) fn choose(pieces: &Pieces, lattices: &Lattices, most: usize) -> Vec<b
     keep
 }
 
-/// How a piece is cut if it may not stand for itself.
+/// Segmentation of a piece without itself.
 enum Alternative {
-    /// Some character of it has no piece.
+    /// None: a character has no piece.
     None,
-    /// Into parts that together score higher than the piece.
+    /// Parts with a higher score than the piece.
     Better,
-    /// Into these parts.
+    /// These parts.
     Pieces(Vec<usize>),
 }
 

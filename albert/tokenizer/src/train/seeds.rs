@@ -1,4 +1,4 @@
-//! Seed pieces: every character that must be covered, and the repeated substrings of segments that cover most text.
+//! Seed pieces: required characters, and the repeated substrings that cover most text.
 //!
 //! ```text
 //! suffixes of all segments, sorted      common prefix with the one before
@@ -7,9 +7,9 @@
 //!   2  ate  (of "crate", weight 1)         2
 //! ```
 //!
-//! The substrings worth looking at are those that cannot be made longer without becoming rarer: the inner nodes of the
-//! suffix tree, which are the intervals of equal common prefix, and its leaves (a suffix of one segment, which may
-//! itself be frequent). Initial score: log of frequency x length, as a share of the sum.
+//! Candidates are the substrings that become rarer when extended: the inner nodes of the suffix tree, which are the intervals
+//! of equal common prefix, and its leaves (a suffix of one segment, which may be frequent). Initial score: log of frequency x
+//! length, as a share of the sum.
 //!
 //! Cost: O(n log n) comparisons for n characters of distinct segments (not of the text), most decided by the first
 //! eight bytes; 16 bytes a character.
@@ -31,12 +31,12 @@ struct Suffix {
 
 struct Suffixes<'c> {
     segments: &'c [(Box<[u8]>, u64)],
-    /// No comparison needs to look further than this many bytes.
+    /// Comparisons are limited to this many bytes.
     depth: usize,
     sorted: Vec<Suffix>,
 }
 
-/// A repeated substring: where it stands and what it is worth.
+/// A repeated substring and its score.
 struct Candidate<'c> {
     text: &'c [u8],
     score: u64,
@@ -63,7 +63,7 @@ pub(super) fn find(corpus: &Corpus, config: &TrainerConfig) -> Pieces {
 
 impl<'c> Suffixes<'c> {
     fn new(segments: &'c [(Box<[u8]>, u64)], max_characters: usize) -> Self {
-        // One character more than a piece may have, so that a longer repeat is seen to be longer.
+        // One character more than a piece may have, to recognize longer repeats.
         let depth = 4 * (max_characters + 1);
         let starts = |(index, (text, _)): (usize, &'c (Box<[u8]>, u64))| {
             let is_start = |at: &usize| text[*at] & 0xc0 != 0x80;
@@ -84,7 +84,7 @@ impl<'c> Suffixes<'c> {
         bounded(self.segments, &self.sorted[index], self.depth)
     }
 
-    /// Bytes that suffix `index` and the one before it have in common, whole characters only.
+    /// Length of the common prefix of suffix `index` and the one before it, in whole characters.
     fn common_with_previous(&self, index: usize) -> usize {
         let (a, b) = (self.text(index - 1), self.text(index));
         let mut len = a.iter().zip(b).take_while(|(x, y)| x == y).count();
@@ -94,12 +94,12 @@ impl<'c> Suffixes<'c> {
         len
     }
 
-    /// All valid substrings of two or more characters that occur twice or more and cannot be extended for free.
+    /// All valid substrings of two or more characters that occur at least twice and become rarer when extended.
     fn repeated(&self, config: &TrainerConfig) -> Vec<Candidate<'c>> {
         let n = self.sorted.len();
         let common: Vec<usize> =
             (0..=n).into_par_iter().map(|i| if i == 0 || i == n { 0 } else { self.common_with_previous(i) }).collect();
-        // weight_before[i]: how often the first i suffixes occur.
+        // weight_before[i]: total count of the first i suffixes.
         let mut weight_before = Vec::with_capacity(n + 1);
         weight_before.push(0u64);
         for suffix in &self.sorted {
@@ -114,7 +114,7 @@ impl<'c> Suffixes<'c> {
                 found.push(Candidate { text, score: frequency * characters as u64 });
             }
         };
-        // Open intervals: (common prefix in bytes, first suffix), prefixes growing towards the top.
+        // Open intervals: (common prefix in bytes, first suffix), longer prefixes on top.
         let mut open: Vec<(usize, usize)> = Vec::new();
         for i in 0..n {
             let (before, after) = (common[i], common[i + 1]);
@@ -148,7 +148,7 @@ fn bounded<'c>(segments: &'c [(Box<[u8]>, u64)], suffix: &Suffix, depth: usize) 
     &text[..text.len().min(depth)]
 }
 
-/// What segments do not already ensure: no number that ends in a comma, unless it is asked for.
+/// Rejects numbers that end in a comma, unless configured.
 fn is_valid(text: &[u8], config: &TrainerConfig) -> bool {
     match text {
         [.., digit, b','] => config.digit_comma_pieces || !digit.is_ascii_digit(),

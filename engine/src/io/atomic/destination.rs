@@ -1,13 +1,13 @@
-//! Kinds of output paths: what is replaced by a new file, and what is written in place.
+//! Kinds of output paths: files, which are replaced, and streams, which are written in place.
 //!
-//! | the path names | the output |
+//! | path | output |
 //! |---|---|
-//! | nothing, or a regular file | becomes that file by rename |
-//! | a link | goes where the link points; the link stays |
-//! | a device, a FIFO | is written to it |
-//! | a socket | is sent to the process that listens there |
-//! | `/dev/stdout`, `/dev/fd/N`, `/proc/PID/fd/N` | continues what is open there, at its position |
-//! | a folder | is an error |
+//! | nothing, or a regular file | new file, renamed to the path |
+//! | link | target of the link; the link stays |
+//! | device, FIFO | written in place |
+//! | socket | sent to the listening process |
+//! | `/dev/stdout`, `/dev/fd/N`, `/proc/PID/fd/N` | written at the position of the open file |
+//! | folder | error |
 use crate::error::{EngineError, Result};
 use std::{
     fs::{File, OpenOptions},
@@ -22,12 +22,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Target of an output path.
+/// Resolved output path.
 #[derive(Debug)]
 pub(super) enum Destination {
-    /// A regular file or a free name, all links at its end resolved.
+    /// A regular file or a free name, with links resolved.
     File(PathBuf),
-    /// Something that exists and must not be replaced.
+    /// An existing stream, which is not replaced.
     Stream(Stream),
 }
 
@@ -36,21 +36,21 @@ pub(super) enum Destination {
 pub(super) enum Stream {
     StandardOutput,
     StandardError,
-    /// An open file of this or another process, by its name under `/proc`.
+    /// An open file of this or another process, named under `/proc`.
     Descriptor(PathBuf),
     Fifo(PathBuf),
     Device(PathBuf),
     Socket(PathBuf),
 }
 
-/// Links in a row that Linux follows.
+/// Linux's limit on nested links.
 const MOST_LINKS: usize = 40;
 
 impl Destination {
     /// Follows the links of `path`.
     ///
     /// # Errors
-    /// `path` is a folder or ends like one, or a link in it may not be followed.
+    /// `path` is a folder or ends in a slash, or a link in it cannot be followed.
     pub(super) fn of(path: &Path) -> Result<Self> {
         let mut at = path.to_owned();
         for _ in 0..=MOST_LINKS {
@@ -58,16 +58,16 @@ impl Destination {
             let kind = match std::fs::symlink_metadata(&at) {
                 Ok(metadata) => metadata.file_type(),
                 Err(_) if ends_as_folder || at.file_name().is_none() => {
-                    return Err(EngineError::file(path, "the name of a file was expected"));
+                    return Err(EngineError::file(path, "expected the name of a file"));
                 }
-                // A folder on the way is missing or no folder: creating the file says which.
+                // A parent is missing or not a folder: creating the file returns the exact error.
                 Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                     return Ok(Self::File(at));
                 }
                 Err(e) => return Err(EngineError::io(path, "look at the file", e)),
             };
             if kind.is_dir() {
-                let problem = "a folder stands where the file is to be written; choose another name";
+                let problem = "a folder has this name; choose another name";
                 return Err(EngineError::file(path, problem));
             }
             if kind.is_file() {
@@ -85,8 +85,8 @@ impl Destination {
             if let Some(stream) = descriptor(&at) {
                 return Ok(Self::Stream(stream));
             }
-            // Linux refuses to follow links that another user left in a folder like /tmp (`fs.protected_symlinks`).
-            // Reading the link would not notice; looking at what it points to does.
+            // Linux does not follow links of other users in folders such as /tmp (`fs.protected_symlinks`): stat of the
+            // target fails, reading the link does not.
             match std::fs::metadata(&at) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
                     return Err(EngineError::io(path, "follow the link", e));
@@ -96,11 +96,11 @@ impl Destination {
             let link = std::fs::read_link(&at).map_err(|e| EngineError::io(path, "follow the link", e))?;
             at = super::super::folder::parent_of(&at).join(link);
         }
-        Err(EngineError::file(path, "more than 40 links lead on from here; name the file itself"))
+        Err(EngineError::file(path, "more than 40 nested links; name the file itself"))
     }
 }
 
-/// The open file of a link under `/proc/PID/fd`. The text of such a link is not a path to it.
+/// The open file of a link under `/proc/PID/fd`, whose text is not a path.
 fn descriptor(link: &Path) -> Option<Stream> {
     let folder = super::super::folder::parent_of(link).canonicalize().ok()?;
     let rest = folder.strip_prefix("/proc").ok()?;
@@ -120,7 +120,7 @@ fn descriptor(link: &Path) -> Option<Stream> {
 impl Stream {
     /// Opens the stream for writing. A FIFO waits for its reader.
     pub(super) fn open(&self) -> io::Result<File> {
-        // Neither created nor truncated; a terminal does not become that of this process.
+        // Without creation and truncation; a terminal does not become the controlling one.
         let open = |path: &Path, append: bool| {
             OpenOptions::new().write(true).append(append).custom_flags(libc::O_NOCTTY).open(path)
         };
@@ -128,15 +128,15 @@ impl Stream {
         match self {
             Self::StandardOutput => duplicate(io::stdout().as_fd()),
             Self::StandardError => duplicate(io::stderr().as_fd()),
-            // Opened anew, a regular file would be written from its beginning.
+            // Append: a regular file that is opened again would be overwritten from its start.
             Self::Descriptor(path) => open(path, true),
             Self::Fifo(path) | Self::Device(path) => open(path, false),
             Self::Socket(path) => Ok(File::from(OwnedFd::from(UnixStream::connect(path)?))),
         }
     }
 
-    /// Whether [`Stream::open`] can be expected to succeed, without effects: a reader of a FIFO would take an output that
-    /// is opened and closed for an empty one.
+    /// Checks without side effects that [`Stream::open`] should succeed: for the reader of a FIFO, an output that is opened
+    /// and closed is an empty one.
     pub(super) fn check(&self) -> io::Result<()> {
         match self {
             Self::Fifo(_) | Self::Socket(_) => Ok(()),

@@ -1,11 +1,11 @@
-//! Output folders of several files: all of them or none.
+//! Atomic output folders: all files or none.
 //!
 //! ```text
 //! create .NAME.lock, lock  ->  create .NAME.partial/  ->  files in it  ->  rename to NAME  ->  remove .NAME.lock
 //! ```
 //!
-//! The lock is a file beside the folder: a lock on the folder itself does not work on every file system, and a lock file
-//! in it would be part of the result. Leftovers of a killed process are removed by the next writer of the same folder.
+//! The lock is a file beside the folder: not every file system has locks on folders, and a lock file inside would be part of
+//! the result. The next writer of the same folder removes the leftovers of a killed process.
 use super::{
     super::folder::{create_dir_synced, open_and_sync, parent_of},
     partial,
@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A folder that is being written. [`AtomicFolder::commit`] gives it its name; dropped without that, it vanishes.
+/// An open output folder. [`AtomicFolder::commit`] renames it to its path; without a commit it is removed.
 #[derive(Debug)]
 pub struct AtomicFolder {
     target: PathBuf,
@@ -27,18 +27,17 @@ pub struct AtomicFolder {
 }
 
 impl AtomicFolder {
-    /// Starts writing what will be the folder `path`, which must not exist or be empty. Missing folders above it are
-    /// created.
+    /// Opens the output folder `path`, which must be missing or empty. Missing parents are created.
     ///
     /// # Errors
-    /// `path` is in use or names no folder, the folder above cannot be created or written to, or another process is
-    /// writing the same folder.
+    /// `path` is in use or not the name of a folder, its parent cannot be created or written to, or another process writes the
+    /// same folder.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        // A link to a folder: the folder is what is replaced.
+        // The target of a link is replaced, not the link.
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let Some(name) = target.file_name() else {
-            return Err(EngineError::file(path, "the name of a folder was expected"));
+            return Err(EngineError::file(path, "expected the name of a folder"));
         };
         let hidden = |ending: &str| {
             let mut hidden = std::ffi::OsString::from(".");
@@ -50,42 +49,41 @@ impl AtomicFolder {
         create_dir_synced(parent_of(&target))?;
         let lock_file = partial::claim(&lock, &target, path, "folder")?;
         let folder = Self { target, partial, lock, lock_file };
-        // Behind the lock: another process may have finished this folder until now.
+        // With the lock: another process may have finished this folder by now.
         if is_in_use(&folder.target) {
-            return Err(EngineError::file(path, "is in use; choose a name that is free"));
+            return Err(EngineError::file(path, "is in use; choose another name"));
         }
         remove_all(&folder.partial).map_err(|e| EngineError::io(&folder.partial, "remove the leftover", e))?;
         std::fs::create_dir(&folder.partial).map_err(|e| EngineError::io(&folder.partial, "create the folder", e))?;
         Ok(folder)
     }
 
-    /// The folder to write the files to.
+    /// Temporary folder for the files.
     pub fn path(&self) -> &Path {
         &self.partial
     }
 
-    /// Puts the folder on disk and gives it its name. Files in it are to be synced by their writers, as
-    /// [`super::AtomicFile`] does.
+    /// Syncs the folder and renames it to its path. Writers sync the files in it, as [`super::AtomicFile`] does.
     ///
     /// # Errors
-    /// The folder has come into use meanwhile, or the disk is failing.
+    /// The path is in use by now, or the disk is failing.
     pub fn commit(self) -> Result<()> {
         open_and_sync(&self.partial)
             .and_then(|()| std::fs::rename(&self.partial, &self.target))
             .and_then(|()| open_and_sync(parent_of(&self.target)))
-            .map_err(|e| EngineError::io(&self.target, "give the folder its name", e))
+            .map_err(|e| EngineError::io(&self.target, "rename the folder to its final name", e))
     }
 }
 
 impl Drop for AtomicFolder {
     fn drop(&mut self) {
-        // After a commit there is none. One that cannot be removed is removed by the next writer.
+        // Gone after a commit. Otherwise, the next writer removes a folder that stays.
         let _ = remove_all(&self.partial);
         partial::remove(&self.lock, &self.lock_file);
     }
 }
 
-/// True if `path` is neither a free name nor an empty folder.
+/// Whether `path` exists and is not an empty folder.
 fn is_in_use(path: &Path) -> bool {
     match std::fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),
@@ -93,7 +91,7 @@ fn is_in_use(path: &Path) -> bool {
     }
 }
 
-/// Removes a folder with its contents, a file or a link, if there is one.
+/// Removes a folder with its contents, a file, a link, or nothing.
 fn remove_all(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -142,7 +140,7 @@ mod tests {
         // The lock of a process that was killed after its rename.
         std::fs::write(root.path().join("new/.model.lock"), "").unwrap();
         let error = AtomicFolder::create(&path).unwrap_err().to_string();
-        assert!(error.contains("model: is in use; choose a name that is free"), "{error}");
+        assert!(error.contains("model: is in use; choose another name"), "{error}");
         assert_eq!(names(path.parent().unwrap()), ["model"], "the lock is removed");
     }
 

@@ -1,20 +1,20 @@
-//! Output files: whole or not at all, and the one way in which commands write them.
+//! Atomic output files: whole or not at all.
 //!
 //! ```text
 //! create .NAME.partial, lock  ->  write  ->  flush, fsync  ->  rename to NAME  ->  fsync the folder
-//!        └ a crash here leaves NAME as it was                  └ from here on NAME is the new version, on disk
+//!        └ a crash here leaves NAME unchanged                  └ from here on NAME is the new version, on disk
 //! ```
 //!
-//! rename(2) replaces atomically within one folder; the two fsyncs order it after the data and before the caller goes
-//! on. The temporary name is fixed, so that the next writer of the same file finds and removes the leftover of a killed
-//! process; the file under it is created exclusively, so that nothing is written through a link that somebody planted;
-//! it is locked, so that of two writers one is refused. See [`partial`] for how they are told apart.
+//! rename(2) replaces atomically within one folder; the two fsyncs order it after the data and before the return. The
+//! temporary name is fixed, so that the next writer of the same file removes the leftover of a killed process; the file is
+//! created exclusively, so that nothing is written through a planted link; it is locked, so that one of two writers fails.
+//! See [`partial`].
 //!
-//! Existing files keep their permissions. Links are followed, a dangling one creates what it points to. Devices, FIFOs,
-//! sockets and open descriptors are written in place, see [`destination`]: what was written there cannot be taken back.
+//! Existing files keep their permissions. Links are followed; a dangling one creates its target. Devices, FIFOs, sockets and
+//! open descriptors are written in place, see [`destination`], and cannot be undone.
 //!
-//! [`AtomicFile::create`] finds nearly everything that can be wrong with a path. A command creates its outputs before its
-//! work and commits them after it; [`check_output`] is for those that cannot.
+//! [`AtomicFile::create`] detects nearly all errors of a path. Commands create their outputs before the work and commit them
+//! after it; [`check_output`] is for commands that cannot.
 //!
 //! Limits: Unix. File systems that ignore fsync keep none of this. A hard link to the old version keeps the old version;
 //! access lists and extended attributes are not carried over.
@@ -34,18 +34,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// An output that is being written. [`AtomicFile::commit`] gives it its name; dropped without that, it vanishes and what
-/// stood under the name before stays.
+/// An open output file. [`AtomicFile::commit`] renames it to its path; without a commit it is removed, and an earlier file
+/// stays.
 #[derive(Debug)]
 pub struct AtomicFile {
-    /// As the caller named it, for messages.
+    /// Path of the caller, for messages.
     path: PathBuf,
     writer: Option<BufWriter<File>>,
-    /// Absent for what is written in place.
+    /// `None` for outputs that are written in place.
     renaming: Option<Renaming>,
 }
 
-/// The two names of a file that is written under the first and committed under the second.
+/// Temporary and final name.
 #[derive(Debug)]
 struct Renaming {
     partial: PathBuf,
@@ -53,7 +53,7 @@ struct Renaming {
 }
 
 impl AtomicFile {
-    /// Starts writing what will be `path`. A FIFO waits here for its reader.
+    /// Opens the output `path`. A FIFO waits for its reader.
     ///
     /// # Errors
     /// The folder is missing or not writable, `path` names no file or a folder, or another process is writing the same
@@ -65,23 +65,23 @@ impl AtomicFile {
                 (stream.open().map_err(|e| EngineError::io(path, "open the file for writing", e))?, None)
             }
             Destination::File(target) => {
-                let partial = partial::name_of(&target)
-                    .ok_or_else(|| EngineError::file(path, "the name of a file was expected"))?;
+                let partial =
+                    partial::name_of(&target).ok_or_else(|| EngineError::file(path, "expected the name of a file"))?;
                 (partial::claim(&partial, &target, path, "file")?, Some(Renaming { partial, target }))
             }
         };
         Ok(Self { path: path.to_owned(), writer: Some(BufWriter::with_capacity(1 << 20, file)), renaming })
     }
 
-    /// Puts everything on disk and gives the file its name.
+    /// Syncs the file and renames it to its path.
     ///
     /// # Errors
-    /// The disk is full or failing, or a reader has gone. What stood under the name before is then untouched, unless the
-    /// output is written in place.
+    /// The disk is full or failing, or the reader has closed. An earlier file is then unchanged, unless the output is written
+    /// in place.
     pub fn commit(mut self) -> Result<()> {
         let mut writer = self.writer.take().expect("commit consumes the file");
         let flushed = writer.flush();
-        // The lock is on this file: it stays open until the name has moved.
+        // This file has the lock: it stays open until the rename.
         let (file, _) = writer.into_parts();
         let result = flushed.and_then(|()| match &self.renaming {
             None => {
@@ -127,17 +127,17 @@ impl Write for AtomicFile {
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        // Without a flush: what was not committed is not wanted.
+        // Not flushed: the content is discarded.
         if let (Some(writer), Some(renaming)) = (self.writer.take(), &self.renaming) {
             partial::remove(&renaming.partial, &writer.into_parts().0);
         }
     }
 }
 
-/// Writes `path` through `write`, whole or not at all. See the module.
+/// Writes `path` with `write`, whole or not at all.
 ///
 /// # Errors
-/// `write` failed, or the file could not be created, flushed or renamed; what stood there before is untouched.
+/// `write` failed, or the file cannot be created, flushed or renamed; an earlier file is unchanged.
 pub fn write_atomically(path: impl AsRef<Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let path = path.as_ref();
     let mut file = AtomicFile::create(path)?;
@@ -145,8 +145,8 @@ pub fn write_atomically(path: impl AsRef<Path>, write: impl FnOnce(&mut dyn Writ
     file.commit()
 }
 
-/// Removes what a killed writer of `path` has left beside it, if anything. [`AtomicFile::create`] does so for its own path;
-/// this is for files that may never be written again.
+/// Removes the temporary file of a killed writer of `path`. [`AtomicFile::create`] does so for its own path; this is for
+/// files that may never be written again.
 ///
 /// # Errors
 /// Another process is writing the file, or the leftover cannot be removed.
@@ -159,8 +159,7 @@ pub fn remove_leftover(path: impl AsRef<Path>) -> Result<()> {
     }
 }
 
-/// Checks, before the work whose result goes there, that [`write_atomically`] could write `path` now. Nothing is left
-/// behind and nothing changed.
+/// Checks that [`write_atomically`] could write `path` now, without leaving or changing anything.
 ///
 /// # Errors
 /// As for [`AtomicFile::create`].

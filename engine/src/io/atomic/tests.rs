@@ -214,11 +214,11 @@ fn says_what_is_in_the_way() {
         (folder.path().join("dangling"), "missing/deeper does not exist; create it or choose another path"),
         (file.join("state"), "file is not a folder; choose another path"),
         (file.join("deeper/state"), "file is not a folder; choose another path"),
-        (folder.path().to_owned(), "a folder stands where the file is to be written"),
-        (folder.path().join("above"), "a folder stands where the file is to be written"),
-        (folder.path().join("blocked"), ".blocked.partial is a folder and in the way; remove it"),
-        (folder.path().join("new/"), "the name of a file was expected"),
-        (PathBuf::new(), "the name of a file was expected"),
+        (folder.path().to_owned(), "a folder has this name"),
+        (folder.path().join("above"), "a folder has this name"),
+        (folder.path().join("blocked"), ".blocked.partial is a folder; remove it"),
+        (folder.path().join("new/"), "expected the name of a file"),
+        (PathBuf::new(), "expected the name of a file"),
         (folder.path().join("loop"), "cannot follow the link: Too many levels of symbolic links"),
     ] {
         let error = write_atomically(&path, |w| w.write_all(b"x")).unwrap_err().to_string();

@@ -1,10 +1,9 @@
-//! Header of a safetensors file, checked against the file.
+//! Checked header of a safetensors file.
 //!
-//! Accepted are contiguous tensors from byte 0 of the data to its end, each of exactly the bytes that its
-//! shape and type take. So no two overlap, no byte is out of reach and none is unaccounted for. All sums are checked:
-//! a header may state any 64-bit number.
+//! Tensors must be contiguous from byte 0 of the data to its end, each with exactly the bytes of its shape and type. So no two
+//! overlap, and all bytes belong to a tensor. Arithmetic is checked: a header may contain any 64-bit number.
 //!
-//! Cost: memory proportional to the header, which is at most 100 MB as in other readers of the format.
+//! Cost: memory proportional to the header, which has at most 100 MB, as in other readers of the format.
 use crate::io::limits;
 use safetensors::{Dtype, tensor::TensorInfo};
 use serde::{
@@ -18,7 +17,7 @@ use std::{
 };
 
 const LARGEST: u64 = 100_000_000;
-/// As many as PyTorch has; messages show shapes.
+/// PyTorch's limit; messages contain shapes.
 const MOST_DIMENSIONS: usize = 64;
 
 /// One tensor of the file.
@@ -27,21 +26,21 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// Range in the data, which starts behind the header.
+    /// Its bytes in the data, which follows the header.
     pub(super) bytes: Range<usize>,
 }
 
 /// A checked header.
 #[derive(Debug)]
 pub(super) struct Header {
-    /// In the order of their bytes; empty ones of one place by name.
+    /// Ordered by bytes, empty ones by name.
     pub(super) tensors: Vec<Entry>,
     pub(super) metadata: BTreeMap<String, String>,
     by_name: HashMap<String, usize>,
 }
 
 impl Header {
-    /// Offset of the data, and the header of `file`.
+    /// Start of the data, and the header of `file`.
     pub(super) fn read(file: &[u8]) -> Result<(usize, Self), String> {
         let again = "it was cut short or is no such file, fetch or write it again";
         let Some((length, rest)) = file.split_first_chunk() else {
@@ -61,7 +60,7 @@ impl Header {
             return Err(format!("its header of {length} bytes is larger than the {LARGEST} that the format allows"));
         }
         let (header, data) = rest.split_at(length as usize);
-        let text = std::str::from_utf8(header).map_err(|error| format!("its header is no text ({error}); {again}"))?;
+        let text = std::str::from_utf8(header).map_err(|error| format!("its header is not text ({error}); {again}"))?;
         let mut reader = serde_json::Deserializer::from_str(text);
         let parsed = reader.deserialize_map(Entries).and_then(|parsed| reader.end().map(|()| parsed));
         let (tensors, metadata) = parsed.map_err(|error| format!("its header cannot be read: {error}"))?;
@@ -75,7 +74,7 @@ impl Header {
     }
 }
 
-/// Tensors side by side from 0 to `length`.
+/// Checks that the tensors are contiguous from 0 to `length`.
 fn check(tensors: &[Entry], length: usize) -> Result<(), String> {
     let mut before: Option<&Entry> = None;
     for tensor in tensors {
@@ -111,7 +110,7 @@ fn check(tensors: &[Entry], length: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the object tensor by tensor, so that a repeated name is found.
+/// Reads the object entry by entry, which detects duplicate names.
 struct Entries;
 
 impl<'de> Visitor<'de> for Entries {
@@ -127,7 +126,7 @@ impl<'de> Visitor<'de> for Entries {
             if name == "__metadata__" {
                 let entries: Option<BTreeMap<String, String>> = map.next_value()?;
                 if metadata.replace(entries.unwrap_or_default()).is_some() {
-                    return Err(A::Error::custom("__metadata__ stands twice"));
+                    return Err(A::Error::custom("__metadata__ is repeated"));
                 }
                 continue;
             }
@@ -145,7 +144,7 @@ impl<'de> Visitor<'de> for Entries {
         let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         names.sort_unstable();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(A::Error::custom(format!("tensor {} stands twice", pair[0]))),
+            Some(pair) => Err(A::Error::custom(format!("tensor {} is repeated", pair[0]))),
             None => Ok((tensors, metadata.unwrap_or_default())),
         }
     }
