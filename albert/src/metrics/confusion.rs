@@ -36,9 +36,9 @@ pub struct PairCount {
 pub struct Confusion {
     /// By (truth, prediction).
     pairs: BTreeMap<(u32, u32), u64>,
-    /// [C], sums of rows.
+    /// `[C]` Row sums.
     truths: Vec<u64>,
-    /// [C], sums of columns.
+    /// `[C]` Column sums.
     predictions: Vec<u64>,
     correct: u64,
     total: u64,
