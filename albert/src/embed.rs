@@ -12,7 +12,7 @@
 
 use std::path::Path;
 
-use engine::{Device, profile::Profile};
+use engine::{Device, Workspace, profile::Profile};
 
 use crate::checkpoint::ModelFolder;
 use crate::config::Heads;
@@ -63,7 +63,8 @@ impl Embedder {
         let files = ModelFolder::open(folder)?;
         let tokenizer = files.tokenizer()?;
         let heads = if pooling == Pooling::Pooler { Heads::MODEL } else { Heads::ENCODER };
-        Ok(Self { loaded: LoadedModel::new(&files, heads, device)?, tokenizer, pooling })
+        let (loaded, _) = LoadedModel::new(&files, heads, Workspace::new(device))?;
+        Ok(Self { loaded, tokenizer, pooling })
     }
 
     /// Kernel timings; empty until profiling is switched on.

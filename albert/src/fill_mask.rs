@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::{Device, profile::Profile};
+use engine::{Device, Workspace, profile::Profile};
 
 use crate::checkpoint::ModelFolder;
 use crate::config::Heads;
@@ -37,7 +37,8 @@ impl MaskFiller {
     pub fn load(folder: &Path, device: Device) -> Result<Self, InferenceError> {
         let files = ModelFolder::open(folder)?;
         let tokenizer = files.tokenizer()?;
-        Ok(Self { loaded: LoadedModel::new(&files, Heads::MASKED_LM, device)?, tokenizer })
+        let (loaded, _) = LoadedModel::new(&files, Heads::MASKED_LM, Workspace::new(device))?;
+        Ok(Self { loaded, tokenizer })
     }
 
     /// Kernel timings; empty until profiling is switched on.

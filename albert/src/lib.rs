@@ -23,7 +23,7 @@
 //! * [`checkpoint`]: model folders and training states; [`loaded`]: a model in memory.
 //! * [`embed`], [`fill_mask`], [`forward`], [`finetune::Predictor`]: inference.
 //! * [`tokenizer`], [`data`]: from text to batches; [`tasks`], [`metrics`], [`span`]: GLUE, SQuAD, RACE, custom files.
-//! * [`mod@pretrain`], [`mod@finetune`], [`training`], [`report`]: training; [`mod@ablate`]: the paper's tables.
+//! * [`mod@pretrain`], [`mod@finetune`], [`train`], [`report`]: training; [`mod@ablate`]: the paper's tables.
 //!
 //! Programs to start from are in `examples/`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -1,6 +1,7 @@
-//! A model in memory, ready to run: the base of [`crate::embed`], [`crate::fill_mask`] and [`crate::forward`].
+//! A model in memory, ready to run: the base of [`crate::embed`], [`crate::fill_mask`], [`crate::forward`], predictions of
+//! [`crate::finetune`] and training.
 
-use engine::{Device, EngineError, ParamStore, Tape, Workspace};
+use engine::{EngineError, ParamStore, Tape, Workspace};
 
 use crate::checkpoint::{CheckpointError, LoadReport, ModelFolder};
 use crate::config::Heads;
@@ -37,18 +38,17 @@ pub struct LoadedModel {
     pub params: ParamStore,
     /// Device, memory and profiler.
     pub workspace: Workspace,
-    /// Result of loading for every tensor.
-    pub report: LoadReport,
 }
 
 impl LoadedModel {
-    /// Loads the model in `files` with `heads` to `device`. A missing tensor is an error, never initialized at random.
+    /// Loads the model in `files` with `heads`, to run in `workspace`. A missing tensor is an error, never initialized at
+    /// random.
     ///
     /// # Errors
     /// A tensor is missing or damaged, or there is not enough memory.
-    pub fn new(files: &ModelFolder, heads: Heads, device: Device) -> Result<Self, CheckpointError> {
-        let (model, params, report) = files.model(heads, &[], device.processor(), 0)?;
-        Ok(Self { model, params, workspace: Workspace::new(device), report })
+    pub fn new(files: &ModelFolder, heads: Heads, workspace: Workspace) -> Result<(Self, LoadReport), CheckpointError> {
+        let (model, params, report) = files.model(heads, &[], workspace.device().processor(), 0)?;
+        Ok((Self { model, params, workspace }, report))
     }
 
     /// Runs `compute` in a step without gradients, the worker threads awake.

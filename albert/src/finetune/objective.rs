@@ -22,10 +22,11 @@ use super::{
 };
 use crate::checkpoint::{CheckpointError, LoadReport, SaveFormat, TaskHead, save_model_as};
 use crate::config::Family;
+use crate::loaded::LoadedModel;
 use crate::report::ReportError;
 use crate::train::{
     About, ActivationType, BatchShape, Evaluated, EvaluationRecord, Objective, Pass, Position, ProgressOf, RecordOf,
-    Replan, RunObjective, Runtime, StepReport, TrainSettings, Trainer, Window,
+    Replan, RunObjective, StepReport, TrainSettings, Trainer, Window,
 };
 
 /// Task and examples of a run.
@@ -275,7 +276,7 @@ impl Objective for Finetuning {
         Batch::largest(self.scorer.budget, self.positions, like)
     }
 
-    fn plan_evaluation(&self, runtime: &mut Runtime, _settings: &TrainSettings) -> Result<usize, FinetuneError> {
+    fn plan_evaluation(&self, runtime: &mut LoadedModel, _settings: &TrainSettings) -> Result<usize, FinetuneError> {
         let dev = self.dev.as_ref().map(|dev| &dev.features[..]).filter(|dev| !dev.is_empty());
         let (like, _) = fewest_options(dev.unwrap_or(&self.features));
         Ok(self.scorer.plan(runtime, like)?)
@@ -303,7 +304,7 @@ impl RunObjective for Finetuning {
 
     fn evaluate(
         &mut self,
-        runtime: &mut Runtime,
+        runtime: &mut LoadedModel,
         settings: &TrainSettings,
         progress: &mut ProgressOf<Self>,
         position: Position,
@@ -352,11 +353,11 @@ impl RunObjective for Finetuning {
         self.task.save(folder)
     }
 
-    fn save_model(&self, runtime: &Runtime, folder: &Path) -> Result<(), CheckpointError> {
+    fn save_model(&self, runtime: &LoadedModel, folder: &Path) -> Result<(), CheckpointError> {
         for (name, content) in &self.tokenizer {
             write_atomically(folder.join(name), |out| out.write_all(content))?;
         }
-        let Runtime { model, params, .. } = runtime;
+        let LoadedModel { model, params, .. } = runtime;
         let format = SaveFormat { family: self.family, labels: labels_of(&self.task.problem), ..SaveFormat::default() };
         save_model_as(folder, model.config(), model.heads(), format, |name| {
             params.values(params.find(name).expect("the store was built from the same list"))
@@ -386,7 +387,7 @@ impl RunObjective for Finetuning {
 
 impl Finetuning {
     /// Metrics on the dev set, and its predictions as JSON lines.
-    fn predict(&self, runtime: &mut Runtime, dev: &Dev) -> Result<(Measured, String), FinetuneError> {
+    fn predict(&self, runtime: &mut LoadedModel, dev: &Dev) -> Result<(Measured, String), FinetuneError> {
         let (task, Dev { examples, features, truncated }) = (&self.task, dev);
         let mut lines = String::new();
         let mut write = |first: usize, predictions: &[Prediction]| {

@@ -15,11 +15,11 @@ use super::start::{head_of, tokenizer_of};
 use super::{Examples, Features, Featurizer, FinetuneError, SpanHead, Task};
 use crate::checkpoint::{Heads, ModelFolder, TaskHead};
 use crate::finite::check_finite;
+use crate::loaded::LoadedModel;
 use crate::model::ForwardOptions;
 use crate::span::{Threshold, tune};
 use crate::tasks::{Problem, Question};
 use crate::tokenizer::Tokenizer;
-use crate::train::Runtime;
 
 /// Maximum tokens of a batch, raised for longer examples.
 const TOKENS: usize = 4096;
@@ -42,7 +42,7 @@ pub struct Predictor {
 struct Member {
     tokenizer: Tokenizer,
     task: Task,
-    runtime: Runtime,
+    runtime: LoadedModel,
     scorer: Scorer,
     is_planned: bool,
 }
@@ -195,13 +195,13 @@ impl Member {
         }
         let tokenizer = tokenizer_of(&files)?;
         let heads = Heads::for_task(head_of(&task.problem, &task.span)?);
-        let (model, params, _) = files.model(heads, &[], workspace.device().processor(), 0)?;
+        let (runtime, _) = LoadedModel::new(&files, heads, workspace)?;
         let scorer = Scorer {
             specials: tokenizer.specials(),
             budget: Budget { tokens: TOKENS, sequences: SEQUENCES },
             options: ForwardOptions::EVALUATION,
         };
-        Ok(Self { tokenizer, task, runtime: Runtime { workspace, model, params }, scorer, is_planned: false })
+        Ok(Self { tokenizer, task, runtime, scorer, is_planned: false })
     }
 
     fn predict(&mut self, examples: &Examples) -> Result<(Vec<Prediction>, Vec<usize>), FinetuneError> {

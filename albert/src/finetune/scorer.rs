@@ -6,9 +6,10 @@ use super::FinetuneError;
 use super::batch::{Batch, Budget};
 use super::feature::{Feature, Target};
 use super::loss::{Scores, WindowScore, scores, window_scores};
+use crate::loaded::LoadedModel;
 use crate::model::{ForwardOptions, Model};
 use crate::tokenizer::SpecialIds;
-use crate::train::{EVALUATE, Runtime};
+use crate::train::EVALUATE;
 
 /// Settings of scoring.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +21,8 @@ pub(super) struct Scorer {
 
 impl Scorer {
     /// Plans the memory of evaluations for the largest batch like `like` and returns its bytes.
-    pub(super) fn plan(&self, runtime: &mut Runtime, like: &Feature) -> Result<usize, EngineError> {
-        let Runtime { workspace, model, params } = runtime;
+    pub(super) fn plan(&self, runtime: &mut LoadedModel, like: &Feature) -> Result<usize, EngineError> {
+        let LoadedModel { workspace, model, params } = runtime;
         let (batch, options) =
             (Batch::largest(self.budget, model.config().max_position_embeddings, like), &self.options);
         let plan = workspace.plan(EVALUATE, |workspace| {
@@ -36,7 +37,11 @@ impl Scorer {
 
     /// Scores of `features`, in their order: one per class (words one after another), one for a number, one per option.
     /// Features are run by length, so that batches are even; up to rounding, no score depends on the others in its batch.
-    pub(super) fn scores(&self, runtime: &mut Runtime, features: &[Feature]) -> Result<Vec<Vec<f32>>, FinetuneError> {
+    pub(super) fn scores(
+        &self,
+        runtime: &mut LoadedModel,
+        features: &[Feature],
+    ) -> Result<Vec<Vec<f32>>, FinetuneError> {
         self.by_length(runtime, features, |model, tape, batch, options, batched| {
             let values = match scores(model, tape, batch, options)? {
                 Scores::Values(values) => values.value().to_vec()?,
@@ -57,7 +62,7 @@ impl Scorer {
     /// Scores of windows, in their order.
     pub(super) fn window_scores(
         &self,
-        runtime: &mut Runtime,
+        runtime: &mut LoadedModel,
         features: &[Feature],
     ) -> Result<Vec<WindowScore>, FinetuneError> {
         self.by_length(runtime, features, |model, tape, batch, options, _| window_scores(model, tape, batch, options))
@@ -67,7 +72,7 @@ impl Scorer {
     /// indices it gets.
     fn by_length<R: Clone + Default + Send>(
         &self,
-        runtime: &mut Runtime,
+        runtime: &mut LoadedModel,
         features: &[Feature],
         score: impl Fn(&Model, &Tape<'_>, &Batch, &ForwardOptions, &[usize]) -> Result<Vec<R>, EngineError> + Sync,
     ) -> Result<Vec<R>, FinetuneError> {
@@ -77,7 +82,7 @@ impl Scorer {
         let mut out = vec![R::default(); features.len()];
         let mut batch = Batch::default();
         let mut rest = &by_length[..];
-        let Runtime { workspace, model, params } = runtime;
+        let LoadedModel { workspace, model, params } = runtime;
         let cpu = workspace.device().processor().clone();
         while !rest.is_empty() {
             batch.clear();

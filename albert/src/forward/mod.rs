@@ -24,7 +24,7 @@ mod gpu_tests;
 use std::path::{Path, PathBuf};
 
 use engine::ops::Sequences;
-use engine::{Device, EngineError, Gradients, Tape, Var, ops, profile::Profile};
+use engine::{Device, EngineError, Gradients, Tape, Var, Workspace, ops, profile::Profile};
 
 use crate::checkpoint::{LoadReport, ModelFolder};
 use crate::config::{Heads, ProblemType};
@@ -67,6 +67,7 @@ pub struct Forward {
     gradients: Gradients,
     /// Names of the parameters in the file, in the order of the store.
     names: Vec<String>,
+    report: LoadReport,
     folder: PathBuf,
     problem_type: Option<ProblemType>,
 }
@@ -78,7 +79,7 @@ impl Forward {
     /// A file is missing or damaged.
     pub fn load(folder: &Path, device: Device) -> Result<Self, InferenceError> {
         let files = ModelFolder::open(folder)?;
-        let loaded = LoadedModel::new(&files, files.heads(), device)?;
+        let (loaded, report) = LoadedModel::new(&files, files.heads(), Workspace::new(device))?;
         let name = |id| {
             let name = loaded.params.name(id);
             files.name_in_file(name).unwrap_or(name).to_owned()
@@ -87,6 +88,7 @@ impl Forward {
             names: loaded.params.ids().map(name).collect(),
             folder: files.path().to_path_buf(),
             problem_type: files.config().problem_type,
+            report,
             gradients: loaded.params.gradients(loaded.workspace.device())?,
             loaded,
         })
@@ -109,7 +111,7 @@ impl Forward {
 
     /// Loaded tensors, and those of the file that the model does not use.
     pub fn report(&self) -> &LoadReport {
-        &self.loaded.report
+        &self.report
     }
 
     /// Kernel timings; empty until profiling is switched on.
@@ -131,7 +133,7 @@ impl Forward {
     /// Labels are required and missing or do not fit the model's heads, an output is not finite, or the engine failed.
     pub fn run(&mut self, example: &Example, selection: OutputSelection) -> Result<Vec<NamedTensor>, InferenceError> {
         let problem_type = self.problem_type;
-        let Self { loaded: LoadedModel { model, params, workspace, .. }, gradients, .. } = self;
+        let Self { loaded: LoadedModel { model, params, workspace }, gradients, .. } = self;
         let cpu = workspace.device().processor().clone();
         cpu.enter(|| {
             let tape = if selection.gradients { workspace.train(params, None) } else { workspace.infer(params, None) };

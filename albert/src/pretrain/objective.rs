@@ -19,12 +19,13 @@ use crate::data::{
     Baseline, Batch, BatchCapacity, Cursor, DataError, Dataset, EvaluationSet, Objective as SentencePairs, Prefetch,
     Sampler, Shards, Side, Unigram, Vocabulary,
 };
+use crate::loaded::LoadedModel;
 use crate::model::{ForwardOptions, Model};
 use crate::report::{ReportError, write_panels};
 use crate::tokenizer::Tokenizer;
 use crate::train::{
     About, BatchShape, EVALUATE, Evaluated, EvaluationRecord, Objective, Pass, Position, ProgressOf, RecordOf, Replan,
-    RunObjective, Runtime, TrainSettings, Trainer, bits,
+    RunObjective, TrainSettings, Trainer, bits,
 };
 
 /// Batches that are made ahead of their use.
@@ -139,7 +140,7 @@ impl HeldOut {
     /// Runs the model over the whole text, without dropout.
     pub(super) fn tally(
         &mut self,
-        runtime: &mut Runtime,
+        runtime: &mut LoadedModel,
         options: &ForwardOptions,
         weights: LossWeights,
     ) -> Result<Tally, EngineError> {
@@ -149,7 +150,7 @@ impl HeldOut {
         let mut tally = Tally::default();
         set.rewind();
         while set.fill(batch) {
-            let Runtime { workspace, model, params } = runtime;
+            let LoadedModel { workspace, model, params } = runtime;
             let (batch, tally) = (&*batch, &mut tally);
             cpu.enter(|| -> Result<(), EngineError> {
                 let tape = workspace.infer(params, Some(EVALUATE));
@@ -223,11 +224,11 @@ impl PretrainRecipe {
 /// Plans the memory of evaluations, on the largest batch of `recipe`.
 pub(super) fn plan_evaluation(
     recipe: &PretrainRecipe,
-    runtime: &mut Runtime,
+    runtime: &mut LoadedModel,
     options: &ForwardOptions,
 ) -> Result<usize, EngineError> {
     let batch = largest_batch(recipe);
-    let Runtime { workspace, model, params } = runtime;
+    let LoadedModel { workspace, model, params } = runtime;
     let plan = workspace.plan(EVALUATE, |workspace| {
         let tape = workspace.infer(params, None);
         pretraining_loss(model, &tape, &batch, options, recipe.weights(), Denominators::of(&batch)).map(|_| ())
@@ -308,7 +309,7 @@ impl Objective for Pretraining {
         largest_batch(&self.recipe)
     }
 
-    fn plan_evaluation(&self, runtime: &mut Runtime, settings: &TrainSettings) -> Result<usize, PretrainError> {
+    fn plan_evaluation(&self, runtime: &mut LoadedModel, settings: &TrainSettings) -> Result<usize, PretrainError> {
         let options = settings.compute.options(runtime.workspace.device(), None);
         Ok(plan_evaluation(&self.recipe, runtime, &options)?)
     }
@@ -335,7 +336,7 @@ impl RunObjective for Pretraining {
 
     fn evaluate(
         &mut self,
-        runtime: &mut Runtime,
+        runtime: &mut LoadedModel,
         settings: &TrainSettings,
         progress: &mut ProgressOf<Self>,
         _position: Position,
@@ -399,8 +400,8 @@ impl RunObjective for Pretraining {
         Ok(())
     }
 
-    fn save_model(&self, runtime: &Runtime, folder: &Path) -> Result<(), CheckpointError> {
-        let Runtime { model, params, .. } = runtime;
+    fn save_model(&self, runtime: &LoadedModel, folder: &Path) -> Result<(), CheckpointError> {
+        let LoadedModel { model, params, .. } = runtime;
         save_model(folder, model.config(), model.heads(), &self.tokenizer, |name| {
             params.values(params.find(name).expect("the store was built from the same list"))
         })

@@ -8,8 +8,9 @@ use engine::{Device, Workspace};
 use super::objective::{HeldOut, PretrainSources, Pretraining, initial_model, plan_evaluation};
 use super::{PretrainError, PretrainRecipe, PretrainSummary};
 use crate::data::Objective;
+use crate::loaded::LoadedModel;
 use crate::metrics::Proportion;
-use crate::train::{Observer, Outcome, Runtime, StartMode, Trainer, run};
+use crate::train::{Observer, Outcome, StartMode, Trainer, run};
 
 /// Pre-trains in `folder`. `stop` may be set at any time, by a signal for instance; it is checked after every step.
 ///
@@ -53,7 +54,7 @@ pub fn sentence_accuracy(
     let (model, params) = initial_model(&recipe, sources, device.processor())?;
     let Ok(mut held_out) = HeldOut::open(&recipe, sources)? else { return Ok(None) };
     let options = recipe.compute.options(&device, None);
-    let mut runtime = Runtime { workspace: Workspace::new(device), model, params };
+    let mut runtime = LoadedModel { workspace: Workspace::new(device), model, params };
     plan_evaluation(&recipe, &mut runtime, &options)?;
     let correct = held_out.tally(&mut runtime, &options, recipe.weights())?.sentence_correct;
     Ok((correct.count > 0).then_some(correct))

@@ -22,7 +22,7 @@ mod settings;
 mod state;
 mod trainer;
 
-pub use objective::{About, BatchShape, Evaluated, Objective, Pass, Position, RunObjective, Runtime};
+pub use objective::{About, BatchShape, Evaluated, Objective, Pass, Position, RunObjective};
 pub use observer::{NoopObserver, Observer, Started};
 pub use overrides::SettingError;
 pub use progress::Progress;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::{EngineError, Gradients, ParamStore, Tape, Workspace};
+use engine::{EngineError, Gradients, Tape};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -12,19 +12,12 @@ use super::progress::Progress;
 use super::records::{EvaluationRecord, Figures, Record, StepFigures, StepReport};
 use super::settings::{Replan, TrainSettings};
 use crate::checkpoint::CheckpointError;
+use crate::loaded::LoadedModel;
 use crate::model::{ForwardOptions, Model};
 use crate::report::ReportError;
 
 /// Plan of the memory of an evaluation.
 pub(crate) const EVALUATE: &str = "evaluate";
-
-/// A model with its parameters and the memory that it runs in.
-#[derive(Debug)]
-pub struct Runtime {
-    pub(crate) workspace: Workspace,
-    pub(crate) model: Model,
-    pub(crate) params: ParamStore,
-}
 
 /// A forward pass that records for backward.
 #[derive(Debug)]
@@ -93,7 +86,7 @@ pub trait Objective: Sized {
     ///
     /// # Errors
     /// There is not enough memory.
-    fn plan_evaluation(&self, runtime: &mut Runtime, settings: &TrainSettings) -> Result<usize, Self::Error>;
+    fn plan_evaluation(&self, runtime: &mut LoadedModel, settings: &TrainSettings) -> Result<usize, Self::Error>;
 
     /// Room for the micro-batches of a step, and the bytes of it and of the data.
     fn room(&self) -> (Vec<Self::Batch>, usize);
@@ -177,7 +170,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
     /// The engine failed, or the data cannot be evaluated.
     fn evaluate(
         &mut self,
-        runtime: &mut Runtime,
+        runtime: &mut LoadedModel,
         settings: &TrainSettings,
         progress: &mut ProgressOf<Self>,
         position: Position,
@@ -223,7 +216,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
     ///
     /// # Errors
     /// A file cannot be written.
-    fn save_model(&self, runtime: &Runtime, folder: &Path) -> Result<(), CheckpointError>;
+    fn save_model(&self, runtime: &LoadedModel, folder: &Path) -> Result<(), CheckpointError>;
 
     /// Draws the reports of a run from its records.
     ///

@@ -15,12 +15,13 @@ use std::time::Instant;
 use engine::optim::Optimizer;
 use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Workspace};
 
-use super::objective::{BatchShape, Objective, Pass, Runtime};
+use super::objective::{BatchShape, Objective, Pass};
 use super::records::StepReport;
 use super::settings::{TrainSettings, Update};
 use super::state::{MemoryPlan, restore_state, save_state};
 use crate::checkpoint::{CheckpointError, Checkpoints, LoadedState, StateHeader};
 use crate::cost::Flops;
+use crate::loaded::LoadedModel;
 use crate::model::{Model, dropout_key};
 
 /// Plan of the memory of a step.
@@ -31,7 +32,7 @@ const TRAIN: &str = "train";
 pub struct Trainer<O: Objective> {
     pub(crate) objective: O,
     pub(crate) settings: TrainSettings,
-    pub(crate) runtime: Runtime,
+    pub(crate) runtime: LoadedModel,
     cpu: Cpu,
     communicator: Communicator,
     gradients: Gradients,
@@ -58,7 +59,7 @@ impl<O: Objective> Trainer<O> {
         let mut trainer = Self {
             gradients: params.gradients(&device)?,
             cpu: device.processor().clone(),
-            runtime: Runtime { workspace: Workspace::new(device), model, params },
+            runtime: LoadedModel { workspace: Workspace::new(device), model, params },
             communicator: Communicator::default(),
             memory: MemoryPlan { data, ..MemoryPlan::default() },
             objective,
@@ -75,7 +76,7 @@ impl<O: Objective> Trainer<O> {
         let Self { objective, settings, runtime, gradients, .. } = self;
         let batch = objective.largest();
         let denominator = objective.denominator(std::slice::from_ref(&batch));
-        let Runtime { workspace, model, params } = runtime;
+        let LoadedModel { workspace, model, params } = runtime;
         let options = settings.compute.options(workspace.device(), Some(0));
         let train = workspace.plan(TRAIN, |workspace| {
             let tape = workspace.train(params, None);
@@ -106,7 +107,7 @@ impl<O: Objective> Trainer<O> {
         let start = Instant::now();
         let step = self.step();
         let Self { objective, settings, runtime, cpu, communicator, gradients, optimizer, room, .. } = self;
-        let Runtime { workspace, model, params } = runtime;
+        let LoadedModel { workspace, model, params } = runtime;
         let checkpointing = settings.compute.checkpointing(workspace.device());
         let count = objective.draw(step, room);
         let mut report =
