@@ -42,29 +42,29 @@ impl Budget {
 /// Features, concatenated without padding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// Piece ids [T].
+    /// Piece ids `[T]`.
     pub ids: Vec<u32>,
-    /// Segments [T].
+    /// Segments `[T]`.
     pub segments: Vec<u32>,
-    /// Positions [T].
+    /// Positions `[T]`.
     pub positions: Vec<u32>,
     /// First token of each sequence, and T [B + 1].
     pub cu_seqlens: Vec<u32>,
     /// First sequence of each example, and B [X + 1]; multiple choice only.
     pub options: Vec<u32>,
-    /// First token of each word [W]; word tags only.
+    /// First token of each word `[W]`; word tags only.
     pub words: Vec<u32>,
-    /// Classes of sequences [B], of words [W] or of examples with options [X]; 0 if unknown.
+    /// Classes of sequences `[B]`, of words `[W]` or of examples with options `[X]`; 0 if unknown.
     pub classes: Vec<u32>,
-    /// Regression targets [B]; 0 if unknown.
+    /// Regression targets `[B]`; 0 if unknown.
     pub numbers: Vec<f32>,
-    /// First and last token of each answer [B], within its sequence; answer spans only.
+    /// First and last token of each answer `[B]`, within its sequence; answer spans only.
     pub answers: [Vec<u32>; 2],
-    /// 1 if the window does not contain the answer, else 0 [B]; answer spans only.
+    /// 1 if the window does not contain the answer, else 0 `[B]`; answer spans only.
     pub impossible: Vec<u32>,
-    /// True for tokens that cannot be part of an answer [T]; answer spans only.
+    /// True for tokens that cannot be part of an answer `[T]`; answer spans only.
     pub hidden: Vec<bool>,
-    /// Token row of the gold start of each token's sequence [T]; answer spans only.
+    /// Token row of the gold start of each token's sequence `[T]`; answer spans only.
     pub start_rows: Vec<u32>,
     /// Number of terms in the loss.
     pub weight: usize,

@@ -304,7 +304,7 @@ fn likeliest(p: &[f32]) -> Vec<usize> {
     classes
 }
 
-/// Null-score threshold of the task ([`SpanRecipe::null_threshold`]).
+/// Null-score threshold of the task ([`SpanRecipe::null_threshold`](super::SpanRecipe::null_threshold)).
 pub fn threshold_of(task: &Task) -> Threshold {
     match task.problem {
         Problem::Span { may_be_impossible: true } => Threshold::Fixed(task.span.null_threshold.unwrap_or(0.0)),

@@ -8,7 +8,7 @@
 //! * [`Objective`]: batches of a step, their loss, figures and evaluation. [`RunObjective`]: its files and summary.
 //!   Pre-training and fine-tuning are two objectives.
 //! * [`Trainer`]: model, parameters, gradients, optimizer and workspace of an objective.
-//! * [`run`]: a run in a folder, resumable to the bit.
+//! * `run`: a run in a folder, resumable to the bit.
 //! * [`Observer`]: callbacks of a run.
 
 mod lock;

@@ -82,7 +82,7 @@ pub trait Objective: Sized {
     /// The largest batch, for the memory planner: no vector of any other batch is longer.
     fn largest(&self) -> Self::Batch;
 
-    /// Plans the memory of evaluations as [`EVALUATE`] and returns its bytes.
+    /// Plans the memory of evaluations as `EVALUATE` and returns its bytes.
     ///
     /// # Errors
     /// There is not enough memory.

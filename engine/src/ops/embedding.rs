@@ -40,7 +40,7 @@ pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var,
     }
 }
 
-/// y[t] = table[ids[t]]: ids [..] give [.., E], in f32.
+/// `y[t] = table[ids[t]]`: ids `[..]` give `[.., E]`, in f32.
 ///
 /// # Errors
 /// An id is no row of the table.

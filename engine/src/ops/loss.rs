@@ -158,7 +158,7 @@ impl Op for CrossEntropy {
     }
 }
 
-/// Softmax cross-entropy of `hidden`·Wᵀ + b and labels [M]: hidden [M, E], weight [V, E] (the word embeddings, where
+/// Softmax cross-entropy of `hidden`·Wᵀ + b and labels `[M]`: hidden [M, E], weight [V, E] (the word embeddings, where
 /// they are tied), bias `[V]`. A step with gradients keeps the logits on a processor; on a GPU, and without gradients, they are
 /// never all in memory.
 ///
