@@ -7,7 +7,7 @@ use engine::{Device, ParamBuilder, Result, philox::Stream};
 
 const POINTS: usize = 512;
 const HIDDEN: usize = 32;
-const STEPS: u64 = 300;
+const STEPS: u64 = 500;
 
 fn main() -> Result<()> {
     train().map(drop)

@@ -61,7 +61,7 @@ pub(crate) fn folder() -> Result<tempfile::TempDir, Box<dyn Error>> {
     }
     let segments = vec![0; ids.len()];
     let words = sentences[0].len() as u32;
-    for step in 0..400 {
+    for step in 0..800 {
         // The word at the same place of every sentence is masked.
         let masked: Vec<u32> = cu_seqlens[..SENTENCES.len()].iter().map(|start| start + 1 + step % words).collect();
         let labels: Vec<u32> = masked.iter().map(|&at| ids[at as usize]).collect();
