@@ -12,13 +12,13 @@ use crate::model::{ForwardOptions, Inputs, Model};
 /// Weights of the two losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossWeights {
-    /// Of masked language modeling.
+    /// Weight of masked language modeling.
     pub mlm: f32,
-    /// Of the sentence objective.
+    /// Weight of the sentence objective.
     pub sentence: f32,
 }
 
-/// What the sums of losses are divided by: the counts of the effective batch.
+/// Denominators of the losses: counts of the effective batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Denominators {
     /// Masked tokens, M.
@@ -28,16 +28,16 @@ pub struct Denominators {
 }
 
 impl Denominators {
-    /// Those of one batch alone.
+    /// Denominators of one batch.
     pub fn of(batch: &Batch) -> Self {
         Self { masked: batch.masked_positions.len() as f32, sequences: batch.sequences() as f32 }
     }
 }
 
-/// The losses of a micro-batch.
+/// Losses of a micro-batch.
 #[derive(Debug)]
 pub struct PretrainingLoss {
-    /// Their weighted sum, what backward starts from; `None` if both weights are 0.
+    /// Weighted sum, the root of backward; `None` if both weights are 0.
     pub total: Option<Var>,
     /// Masked language modeling, if the model has that head.
     pub mlm: Option<CrossEntropyOutput>,

@@ -352,12 +352,12 @@ fn a_finished_run_evaluates_its_end_once_however_often_it_is_resumed() {
         assert_eq!((heard.evaluations.len(), heard.saved.len(), heard.note), (0, 0, None));
         assert_eq!(std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap(), metrics);
     }
-    // Killed behind the record of the last evaluation and before the checkpoint that counts on it.
+    // Killed after the record of the last evaluation and before the checkpoint that counts it.
     let checkpoints = Checkpoints::of_run(&folder);
     std::fs::remove_file(checkpoints.path(14)).unwrap();
     let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
     assert_eq!(heard.first_step, 7);
-    assert!(heard.note.as_ref().is_some_and(|note| note.contains("cut off behind step 7: ")), "{:?}", heard.note);
+    assert!(heard.note.as_ref().is_some_and(|note| note.contains("cut off after step 7: ")), "{:?}", heard.note);
     assert_same(&whole, &folder, "killed at its end");
     // A record that the checkpoint does not count on, of a program that saved before it evaluated.
     let last = metrics.lines().last().unwrap();
@@ -385,7 +385,7 @@ fn metrics_that_lack_what_the_checkpoint_counts_on_are_an_error() {
     std::fs::write(&metrics, [&whole[..], &[0; 300]].concat()).unwrap();
     let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
     let note = heard.note.unwrap();
-    assert!(note.contains("300 bytes that are no record") && heard.warnings.is_empty(), "{note}");
+    assert!(note.contains("300 bytes that are not a record") && heard.warnings.is_empty(), "{note}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `report.html`: a run or an evaluation in one file that needs no other, its pictures inside as SVG.
+//! `report.html`: a run or an evaluation in one self-contained file, with pictures as inline SVG.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,23 +13,23 @@ use super::{Panel, ReportError};
 pub enum Section {
     /// Names and values.
     Table {
-        /// What stands above.
+        /// Heading.
         title: String,
         /// (name, value).
         rows: Vec<(String, String)>,
     },
     /// Curves.
     Panels(Vec<Panel>),
-    /// How often each class was right (rows) and predicted (columns).
+    /// Counts of gold (rows) and predicted (columns) classes.
     Confusion {
         /// Names of the classes.
         labels: Vec<String>,
         /// `[n, n]`
         counts: Vec<Vec<u64>>,
     },
-    /// Text as it is.
+    /// Preformatted text.
     Text {
-        /// What stands above.
+        /// Heading.
         title: String,
         /// The text.
         text: String,

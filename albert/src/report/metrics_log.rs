@@ -1,8 +1,8 @@
-//! `metrics.jsonl`: one JSON object a line, written line by line.
+//! `metrics.jsonl`: one JSON object per line, written line by line.
 //!
-//! A checkpoint states how many records it counts on ([`MetricsLog::records`]), after they were synced
-//! ([`MetricsLog::sync`]). Resuming from it keeps exactly these: what was added later, and what a crash left half written
-//! or as zeros, is cut off and reported; a counted record that is missing is an error.
+//! A checkpoint stores the number of its records ([`MetricsLog::records`]), which were synced before
+//! ([`MetricsLog::sync`]). Resuming from it keeps exactly these: later records, and lines that a crash left half written or
+//! as zeros, are cut off and reported. A missing record is an error.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -20,7 +20,7 @@ pub trait Logged: Serialize + DeserializeOwned {
     fn step(&self) -> u64;
 }
 
-/// The open `metrics.jsonl` of a run.
+/// Open `metrics.jsonl` of a run.
 #[derive(Debug)]
 pub struct MetricsLog {
     path: PathBuf,
@@ -29,14 +29,14 @@ pub struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens the log at `path` to go on after `step` steps, with a remark on what was cut off, if anything.
+    /// Opens the log at `path` to continue after `step` steps. Returns a remark about lines that were cut off.
     ///
-    /// `counted` is the number of records that the checkpoint of `step` counts on; a program before that number was kept
-    /// has none, and all records up to `step` stay.
+    /// `counted` is the number of records that the checkpoint of `step` stores; checkpoints of older versions store none,
+    /// and all records up to `step` are kept.
     ///
     /// # Errors
-    /// The file cannot be read, cut or opened; it lacks a counted record; or, without `counted`, a whole line other than
-    /// zeros is no record.
+    /// The file cannot be read, cut or opened; a counted record is missing; or, without `counted`, a complete line that is
+    /// not of zeros is not a record.
     pub fn resume<R: Logged>(
         path: &Path,
         step: u64,
@@ -51,9 +51,9 @@ impl MetricsLog {
             return Err(ReportError::Missing { path: path.to_owned(), found, counted, step });
         }
         let remark = if missing > 0 {
-            Some(format!("{}: not there; the {missing} records up to step {step} are lost", path.display()))
+            Some(format!("{}: no such file; the {missing} records up to step {step} are lost", path.display()))
         } else {
-            kept.dropped.map(|dropped| format!("{}: cut off behind step {step}: {dropped}", path.display()))
+            kept.dropped.map(|dropped| format!("{}: cut off after step {step}: {dropped}", path.display()))
         };
         let mut options = OpenOptions::new();
         let file = options.create(true).append(true).open(path).map_err(ReportError::io(path, "open the metrics"))?;
@@ -74,7 +74,7 @@ impl MetricsLog {
     pub fn append(&mut self, record: &impl Logged) -> Result<(), ReportError> {
         let mut line = serde_json::to_string(record).expect("a record has string keys");
         line.push('\n');
-        // One write a line: a kill in between leaves at most one broken line, the last.
+        // One write per line: a kill leaves at most one broken line, the last.
         self.file.write_all(line.as_bytes()).map_err(ReportError::io(&self.path, "add to the metrics"))?;
         self.records += 1;
         Ok(())
@@ -85,7 +85,7 @@ impl MetricsLog {
         self.records
     }
 
-    /// Puts all records on disk, so that a checkpoint may count on them.
+    /// Flushes all records to disk, before a checkpoint that counts them.
     ///
     /// # Errors
     /// The disk is full or failing.
@@ -94,18 +94,18 @@ impl MetricsLog {
     }
 }
 
-/// What stays of a log.
+/// Part of a log that is kept.
 struct Kept {
     records: u64,
     bytes: usize,
-    /// What does not, in words.
+    /// Description of the rest.
     dropped: Option<String>,
 }
 
 /// The first `counted` records, or all up to `step`, of the log in `bytes`.
 fn keep<R: Logged>(path: &Path, bytes: &[u8], step: u64, counted: Option<u64>) -> Result<Kept, ReportError> {
     let mut kept = Kept { records: 0, bytes: 0, dropped: None };
-    for line in Lines::of(bytes) {
+    for line in lines(bytes) {
         if counted.is_some_and(|counted| kept.records >= counted) {
             break;
         }
@@ -115,34 +115,34 @@ fn keep<R: Logged>(path: &Path, bytes: &[u8], step: u64, counted: Option<u64>) -
                 kept.bytes = line.end;
             }
             Ok(_) => break,
-            // Torn by a crash if nothing else follows; a counted record is then missing, which the caller sees.
-            Err(_) if line.is_torn() && Lines::of(&bytes[line.end..]).all(|line| line.is_torn()) => break,
+            // Torn by a crash if nothing else follows; a counted record is then missing, which the caller reports.
+            Err(_) if line.is_torn() && lines(&bytes[line.end..]).all(|line| line.is_torn()) => break,
             Err(error) => return Err(error),
         }
     }
     let rest = &bytes[kept.bytes..];
-    let records = Lines::of(rest).filter(|line| parse::<R>(path, line).is_ok()).count();
-    let other: usize = Lines::of(rest).filter(|line| parse::<R>(path, line).is_err()).map(|line| line.text.len()).sum();
+    let records = lines(rest).filter(|line| parse::<R>(path, line).is_ok()).count();
+    let other: usize = lines(rest).filter(|line| parse::<R>(path, line).is_err()).map(|line| line.text.len()).sum();
     kept.dropped = match (records, other) {
         (0, 0) => None,
         (records, 0) => Some(format!("{records} records")),
-        (0, other) => Some(format!("{other} bytes that are no record")),
-        (records, other) => Some(format!("{records} records and {other} bytes that are no record")),
+        (0, other) => Some(format!("{other} bytes that are not a record")),
+        (records, other) => Some(format!("{records} records and {other} bytes that are not a record")),
     };
     Ok(kept)
 }
 
-/// All records of `path`, oldest first; what a crash left behind the last one, half a line or zeros, is passed over.
+/// All records of `path`, oldest first. Half a line or zeros after the last one, left by a crash, are skipped.
 ///
 /// # Errors
-/// The file cannot be read, or a whole line is no record.
+/// The file cannot be read, or a complete line is not a record.
 pub fn read_metrics<R: Logged>(path: &Path) -> Result<Vec<R>, ReportError> {
     let bytes = read(path)?;
-    let mut lines: Vec<_> = Lines::of(&bytes).collect();
-    while lines.last().is_some_and(Line::is_torn) {
-        lines.pop();
+    let mut whole: Vec<_> = lines(&bytes).collect();
+    while whole.last().is_some_and(Line::is_torn) {
+        whole.pop();
     }
-    lines.iter().map(|line| parse(path, line)).collect()
+    whole.iter().map(|line| parse(path, line)).collect()
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ReportError> {
@@ -151,50 +151,30 @@ fn read(path: &Path) -> Result<Vec<u8>, ReportError> {
 
 /// A line that is not blank.
 struct Line<'a> {
-    /// From 1.
+    /// Number of the line, from 1.
     number: usize,
     text: &'a [u8],
-    /// Offset behind its line break.
+    /// Offset after its line break.
     end: usize,
     is_ended: bool,
 }
 
 impl Line<'_> {
-    /// Whether a crash leaves such a line: without an end, or of zeros, for blocks that were allocated and not written.
+    /// True for a line as a crash leaves it: without an end, or of zeros (blocks that were allocated and not written).
     fn is_torn(&self) -> bool {
         !self.is_ended || self.text.contains(&0)
     }
 }
 
-/// The lines of a log.
-struct Lines<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    number: usize,
-}
-
-impl<'a> Lines<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, number: 0 }
-    }
-}
-
-impl<'a> Iterator for Lines<'a> {
-    type Item = Line<'a>;
-
-    fn next(&mut self) -> Option<Line<'a>> {
-        while self.at < self.bytes.len() {
-            let rest = &self.bytes[self.at..];
-            let length = rest.iter().position(|&byte| byte == b'\n');
-            let text = &rest[..length.unwrap_or(rest.len())];
-            self.at += length.map_or(rest.len(), |length| length + 1);
-            self.number += 1;
-            if !text.trim_ascii().is_empty() {
-                return Some(Line { number: self.number, text, end: self.at, is_ended: length.is_some() });
-            }
-        }
-        None
-    }
+/// Lines of a log that are not blank.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let mut end = 0;
+    let lines = bytes.split_inclusive(|&byte| byte == b'\n').zip(1..).map(move |(line, number)| {
+        end += line.len();
+        let text = line.strip_suffix(b"\n");
+        Line { number, text: text.unwrap_or(line), end, is_ended: text.is_some() }
+    });
+    lines.filter(|line| !line.text.trim_ascii().is_empty())
 }
 
 fn parse<R: Logged>(path: &Path, line: &Line<'_>) -> Result<R, ReportError> {
@@ -259,7 +239,7 @@ mod tests {
             log.file.write_all(tail).unwrap();
             drop(log);
             let (mut log, remark) = resume(&path, 10, counted);
-            let expected = format!("2 records and {} bytes that are no record", tail.len());
+            let expected = format!("2 records and {} bytes that are not a record", tail.len());
             assert!(remark.as_deref().is_some_and(|remark| remark.ends_with(&expected)), "{remark:?}");
             log.append(&train(15)).unwrap();
             assert_eq!(log.records(), 3);
@@ -277,7 +257,7 @@ mod tests {
             let _ = std::fs::remove_file(&path);
             log_of_four(&path).file.write_all(tail).unwrap();
             let (log, remark) = resume(&path, 20, Some(4));
-            assert!(remark.is_some_and(|remark| remark.contains("no record")));
+            assert!(remark.is_some_and(|remark| remark.contains("not a record")));
             assert_eq!((log.records(), read_metrics::<Record>(&path).unwrap().len()), (4, 4));
             let (_, remark) = resume(&path, 20, Some(4));
             assert_eq!(remark, None, "nothing is left to cut off");

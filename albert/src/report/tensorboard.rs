@@ -1,4 +1,4 @@
-//! TensorBoard event files, written by hand.
+//! TensorBoard event files.
 //!
 //! A file is a sequence of TFRecords, each one serialized `Event` protocol buffer:
 //!
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The first event of a file states the version `brain.Event:2`. A resumed run opens a new file whose `SessionLog`
-//! START event makes TensorBoard drop what older files say of that step and later ones.
+//! START event makes TensorBoard drop that step and later ones of older files.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -34,13 +34,13 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Creates a new event file in `folder` for a run that goes on after `step` steps.
+    /// Creates a new event file in `folder` for a run that continues after `step` steps.
     ///
     /// # Errors
     /// The file cannot be created or written.
     pub fn create(folder: &Path, step: u64) -> Result<Self, ReportError> {
         let now = wall_time();
-        // The name needs the word "tfevents"; seconds order the files, the process tells two starts in one second apart.
+        // The name must contain "tfevents"; seconds order the files, and process ids distinguish starts in one second.
         let stem = format!("events.out.tfevents.{:010}.{}", now as u64, std::process::id());
         for attempt in 0u32.. {
             let name = if attempt == 0 { stem.clone() } else { format!("{stem}.{attempt}") };
@@ -92,7 +92,7 @@ fn wall_time() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |elapsed| elapsed.as_secs_f64())
 }
 
-/// The framing of one record.
+/// Frames one record.
 fn tf_record(payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(payload.len() + 16);
@@ -103,7 +103,7 @@ fn tf_record(payload: &[u8]) -> Vec<u8> {
     record
 }
 
-/// An `Event` of `time` and `step` with what `rest` adds.
+/// An `Event` of `time` and `step` with the fields of `rest`.
 fn event(time: f64, step: u64, rest: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     write_field(&mut out, 1, Value::Fixed64(time.to_bits()));
