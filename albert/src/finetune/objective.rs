@@ -17,8 +17,8 @@ use super::report::draw;
 use super::scorer::{Scorer, fewest_options, rows_of};
 use super::start::{HeadOrigin, labels_of};
 use super::{
-    Examples, Features, Featurizer, FinetuneError, FinetuneRecipe, FinetuneSummary, Measured, Start, Steps, Task,
-    baseline, chance, measure,
+    Examples, Features, Featurizer, FinetuneError, FinetuneRecipe, FinetuneSummary, Measured, Start, Task, baseline,
+    chance, measure,
 };
 use crate::checkpoint::{CheckpointError, LoadReport, SaveFormat, TaskHead, save_model_as};
 use crate::config::Family;
@@ -44,7 +44,6 @@ pub struct FinetuneSources<'a> {
 #[derive(Debug)]
 pub struct Finetuning {
     recipe: FinetuneRecipe,
-    steps: Steps,
     task: Task,
     scorer: Scorer,
     features: Vec<Feature>,
@@ -150,7 +149,6 @@ impl Trainer<Finetuning> {
         let all = train.list.iter().chain(dev.iter().flat_map(|dev| &dev.features));
         let objective = Finetuning {
             recipe: recipe.clone(),
-            steps,
             task: sources.task.of_examples(sources.train),
             scorer: Scorer {
                 specials: start.tokenizer.specials(),
@@ -322,7 +320,7 @@ impl RunObjective for Finetuning {
             loss: (since.steps >= settings.evaluation.interval.min(FEW_STEPS)).then_some(train_loss),
             chance: self.about.details.chance,
             step,
-            is_warm: step >= self.steps.warmup && since.steps > 0,
+            is_warm: step >= self.about.details.warmup && since.steps > 0,
             is_last: position.is_over(if is_best { 0 } else { progress.worse + 1 }),
         };
         let collapse = collapse(&self.recipe, check);

@@ -115,29 +115,32 @@ pub(super) fn answers(
 ///
 /// # Errors
 /// There is no model, or the models have different classes.
-pub fn average(lists: Vec<Vec<Prediction>>) -> Result<Vec<Prediction>, FinetuneError> {
-    let count = lists.len() as f64;
-    if let Some(Prediction::Answers(_)) = lists.first().and_then(|list| list.first()) {
+pub fn average(mut lists: Vec<Vec<Prediction>>) -> Result<Vec<Prediction>, FinetuneError> {
+    let Some(examples) = lists.first().map(Vec::len) else {
+        return Err(FinetuneError::Data("no model given".into()));
+    };
+    if let Some(Prediction::Answers(_)) = lists[0].first() {
         return Ok(average_answers(&lists));
     }
     let other = || FinetuneError::Data("the models have different classes; predictions cannot be averaged".into());
-    let mut lists = lists.into_iter();
-    let Some(mut sums) = lists.next().map(|list| list.iter().map(Sum::of).collect::<Vec<_>>()) else {
-        return Err(FinetuneError::Data("no model given".into()));
-    };
-    for list in lists {
-        if list.len() != sums.len() {
+    if lists.iter().any(|list| list.len() != examples) {
+        return Err(other());
+    }
+    for at in 0..examples {
+        let mut all: Vec<Vec<&mut [f32]>> = lists.iter_mut().map(|list| list[at].groups()).collect();
+        let widths = |groups: &[&mut [f32]]| groups.iter().map(|group| group.len()).collect::<Vec<_>>();
+        if all.iter().any(|groups| widths(groups) != widths(&all[0])) {
             return Err(other());
         }
-        for (sum, prediction) in sums.iter_mut().zip(&list) {
-            let values = Sum::of(prediction);
-            if values.widths != sum.widths {
-                return Err(other());
+        for (group, width) in widths(&all[0]).into_iter().enumerate() {
+            for place in 0..width {
+                let values = all.iter().map(|groups| f64::from(groups[group][place]));
+                let sum = values.reduce(|sum, value| sum + value).expect("there is a model");
+                all[0][group][place] = (sum / all.len() as f64) as f32;
             }
-            sum.values.iter_mut().zip(&values.values).for_each(|(sum, value)| *sum += value);
         }
     }
-    Ok(sums.into_iter().map(|sum| sum.over(count)).collect())
+    Ok(lists.swap_remove(0))
 }
 
 fn average_answers(lists: &[Vec<Prediction>]) -> Vec<Prediction> {
@@ -156,39 +159,17 @@ fn average_answers(lists: &[Vec<Prediction>]) -> Vec<Prediction> {
         .collect()
 }
 
-/// Flattened values of a prediction, with the widths of their groups.
-struct Sum {
-    kind: u8,
-    widths: Vec<usize>,
-    values: Vec<f64>,
-}
-
-impl Sum {
-    fn of(prediction: &Prediction) -> Self {
-        let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
-        match prediction {
-            Prediction::Class(values) => Self { kind: 0, widths: vec![values.len()], values: wide(values) },
-            Prediction::Number(value) => Self { kind: 1, widths: vec![1], values: vec![f64::from(*value)] },
-            Prediction::Words(words) => Self {
-                kind: 2,
-                widths: words.iter().map(Vec::len).collect(),
-                values: words.iter().flat_map(|word| wide(word)).collect(),
-            },
-            Prediction::Answers(_) => unreachable!("answers are averaged by their texts"),
-        }
-    }
-
-    fn over(self, count: f64) -> Prediction {
-        let mut values = self.values.into_iter().map(|sum| (sum / count) as f32);
-        match self.kind {
-            0 => Prediction::Class(values.collect()),
-            1 => Prediction::Number(values.next().unwrap_or(0.0)),
-            _ => Prediction::Words(self.widths.iter().map(|&width| values.by_ref().take(width).collect()).collect()),
-        }
-    }
-}
-
 impl Prediction {
+    /// Values to average: those of each word, or one group.
+    fn groups(&mut self) -> Vec<&mut [f32]> {
+        match self {
+            Self::Class(values) => vec![values],
+            Self::Number(value) => vec![std::slice::from_mut(value)],
+            Self::Words(words) => words.iter_mut().map(|word| &mut word[..]).collect(),
+            Self::Answers(_) => unreachable!("answers are averaged by their texts"),
+        }
+    }
+
     /// The prediction as a label; `None` for words and answers.
     pub fn label(&self) -> Option<Label> {
         match self {
