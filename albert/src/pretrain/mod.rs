@@ -7,6 +7,7 @@
 mod figures;
 #[cfg(test)]
 mod gpu_tests;
+mod initial;
 mod loss;
 mod named;
 mod objective;

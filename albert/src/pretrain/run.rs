@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use engine::{Device, Workspace};
 
-use super::objective::{HeldOut, PretrainSources, Pretraining, initial_model, plan_evaluation};
+use super::initial::initial_model;
+use super::objective::{HeldOut, PretrainSources, Pretraining, plan_evaluation};
 use super::{PretrainError, PretrainRecipe, PretrainSummary};
 use crate::data::Objective;
 use crate::loaded::LoadedModel;
@@ -51,7 +52,7 @@ pub fn sentence_accuracy(
     recipe.data.instances.objective = objective;
     recipe.input.start_from = Some(folder.to_owned());
     recipe.input.fresh.clear();
-    let (model, params) = initial_model(&recipe, sources, device.processor())?;
+    let (model, params) = initial_model(&recipe, &sources.dataset, device.processor())?;
     let Ok(mut held_out) = HeldOut::open(&recipe, sources)? else { return Ok(None) };
     let options = recipe.compute.options(&device, None);
     let mut runtime = LoadedModel { workspace: Workspace::new(device), model, params };

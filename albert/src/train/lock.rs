@@ -1,4 +1,4 @@
-//! Exclusive lock on a run folder.
+//! Folder of a run and its exclusive lock.
 //!
 //! The lock is on a file in the folder. The operating system releases it when the process ends, also when it is killed, so
 //! no stale lock has to be removed.
@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use engine::EngineError;
 use engine::io::{create_dir_synced, open_lock_file};
+
+use crate::checkpoint::CheckpointError;
 
 /// Exclusive lock on a folder, held until it is dropped.
 #[derive(Debug)]
@@ -46,4 +48,38 @@ impl FolderLock {
         let path = folder.join(Self::FILE);
         Ok((open_lock_file(&path)?, path))
     }
+}
+
+/// Refuses a `folder` that cannot be created because a file is in its path.
+///
+/// # Errors
+/// [`CheckpointError::Folder`] that names the file.
+pub(crate) fn expect_folder(folder: &Path) -> Result<(), CheckpointError> {
+    match folder.ancestors().find(|path| path.exists()) {
+        Some(path) if !path.is_dir() => Err(CheckpointError::Folder {
+            path: folder.to_owned(),
+            problem: format!("cannot be the folder of a run: {} is a file; choose another folder", path.display()),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Locks the folder of a run if it exists. Otherwise [`claim_folder`] creates it once the run is known to be valid: a run
+/// that is refused leaves no folder.
+///
+/// # Errors
+/// As for [`claim_folder`].
+pub(crate) fn claim_present(folder: &Path) -> Result<Option<FolderLock>, CheckpointError> {
+    if folder.is_dir() { claim_folder(folder).map(Some) } else { Ok(None) }
+}
+
+/// Creates and locks the folder of a run.
+///
+/// # Errors
+/// [`CheckpointError::Folder`] if another process trains there.
+pub(crate) fn claim_folder(folder: &Path) -> Result<FolderLock, CheckpointError> {
+    FolderLock::take(folder)?.ok_or_else(|| CheckpointError::Folder {
+        path: folder.to_owned(),
+        problem: "another process trains there; wait for it, stop it, or choose another folder".to_owned(),
+    })
 }

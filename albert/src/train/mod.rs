@@ -12,6 +12,7 @@
 //! * [`Observer`]: callbacks of a run.
 
 mod lock;
+mod memory;
 mod objective;
 mod observer;
 mod overrides;
@@ -19,9 +20,9 @@ mod progress;
 mod records;
 mod run;
 mod settings;
-mod state;
 mod trainer;
 
+pub use memory::MemoryPlan;
 pub use objective::{About, BatchShape, Evaluated, Objective, Pass, Position, RunObjective};
 pub use observer::{NoopObserver, Observer, Started};
 pub use overrides::SettingError;
@@ -32,7 +33,6 @@ pub use settings::{
     ActivationType, ComputeSettings, EvaluationSettings, OptimizerKind, OptimizerSettings, Replan, RunSettings,
     ScheduleKind, ScheduleSettings, TrainSettings,
 };
-pub use state::MemoryPlan;
 pub use trainer::Trainer;
 
 pub(crate) use lock::FolderLock;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use engine::profile::Profile;
 
+use super::memory::MemoryPlan;
 use super::objective::RunObjective;
 use super::records::{EvaluationRecord, StepReport};
-use super::state::MemoryPlan;
 
 /// Description of a run before its first step.
 #[derive(Clone, Debug, PartialEq)]

@@ -23,14 +23,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use engine::EngineError;
 use engine::io::write_atomically;
 
-use super::lock::FolderLock;
+use super::lock::{FolderLock, claim_folder, claim_present, expect_folder};
 use super::objective::{Evaluated, Position, ProgressOf, RecordOf, RunObjective};
 use super::observer::{Observer, Started};
 use super::overrides::SettingError;
 use super::progress::Progress;
 use super::records::{EvaluationRecord, METRICS, Record, StepReport};
 use super::settings::Replan;
-use super::state::{claim_folder, claim_present, expect_folder};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, LoadedState, StateHeader};
 use crate::report::{EventFile, Logged, MetricsLog, read_metrics};

@@ -1,8 +1,8 @@
 //! Settings that every objective shares: optimizer, schedule, computation, evaluation, reports and checkpoints.
 
-use engine::optim::{AdamConfig, Decay, Optimizer, ParamOptions, Schedule, clip_global_norm};
+use engine::optim::{AdamConfig, Decay, Optimizer, ParamOptions, Schedule};
 use engine::param::ParamInfo;
-use engine::{Communicator, Cpu, DType, Device, EngineError, Gradients, ParamStore};
+use engine::{DType, Device, EngineError, ParamStore};
 use serde::{Deserialize, Serialize};
 
 use super::overrides::SettingError;
@@ -78,31 +78,6 @@ impl OptimizerSettings {
         let options = |info: &ParamInfo| ParamOptions { weight_decay: info.is_weight(), trust_ratio: info.is_weight() };
         Optimizer::new(params, self.kind, adam, options)
     }
-
-    /// Sums the gradients over all processes, clips them and updates the parameters. Returns the norm before clipping.
-    ///
-    /// # Errors
-    /// The norm is not finite, and nothing was updated; or the device or another process failed.
-    pub(crate) fn update(&self, update: Update<'_>, learning_rate: f64) -> Result<f64, EngineError> {
-        let Update { cpu, communicator, optimizer, params, gradients } = update;
-        communicator.all_reduce(gradients)?;
-        let limit = Some(self.clip_norm).filter(|limit| *limit > 0.0);
-        cpu.enter(|| {
-            let norm = clip_global_norm(gradients, 1.0, limit, optimizer.steps() + 1)?;
-            optimizer.step(params, gradients, learning_rate)?;
-            Ok(norm)
-        })
-    }
-}
-
-/// Operands of an optimizer step.
-#[derive(Debug)]
-pub(crate) struct Update<'a> {
-    pub(crate) cpu: &'a Cpu,
-    pub(crate) communicator: Communicator,
-    pub(crate) optimizer: &'a mut Optimizer,
-    pub(crate) params: &'a mut ParamStore,
-    pub(crate) gradients: &'a mut Gradients,
 }
 
 /// Refuses `value` of the setting `key` unless it `holds`.

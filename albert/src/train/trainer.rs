@@ -12,14 +12,14 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use engine::optim::Optimizer;
+use engine::optim::{Optimizer, clip_global_norm};
 use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Workspace};
 
+use super::memory::MemoryPlan;
 use super::objective::{BatchShape, Objective, Pass};
 use super::records::StepReport;
-use super::settings::{TrainSettings, Update};
-use super::state::{MemoryPlan, restore_state, save_state};
-use crate::checkpoint::{CheckpointError, Checkpoints, LoadedState, StateHeader};
+use super::settings::TrainSettings;
+use crate::checkpoint::{CheckpointError, Checkpoints, LoadedState, StateHeader, TensorGroup};
 use crate::cost::Flops;
 use crate::loaded::LoadedModel;
 use crate::model::{Model, dropout_key};
@@ -137,8 +137,13 @@ impl<O: Objective> Trainer<O> {
             report.flops += Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
         }
         report.learning_rate = settings.schedule.schedule(settings.optimizer.learning_rate, step)?.rate(step);
-        let update = Update { cpu, communicator: *communicator, optimizer, params, gradients };
-        report.gradient_norm = settings.optimizer.update(update, report.learning_rate)?;
+        communicator.all_reduce(gradients)?;
+        let limit = Some(settings.optimizer.clip_norm).filter(|limit| *limit > 0.0);
+        report.gradient_norm = cpu.enter(|| -> Result<f64, EngineError> {
+            let norm = clip_global_norm(gradients, 1.0, limit, step + 1)?;
+            optimizer.step(params, gradients, report.learning_rate)?;
+            Ok(norm)
+        })?;
         (report.loss, report.figures) = objective.figures(&sums);
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
@@ -177,12 +182,23 @@ impl<O: Objective> Trainer<O> {
         self.runtime.params.download()
     }
 
-    /// Writes the tensors of a checkpoint.
+    /// Writes parameters and moments as the checkpoint of `header`.
     ///
     /// # Errors
     /// The file cannot be written, or the device failed.
     pub(crate) fn save(&mut self, checkpoints: &Checkpoints, header: &StateHeader) -> Result<PathBuf, CheckpointError> {
-        save_state(&mut self.runtime.params, &self.optimizer, checkpoints, header)
+        self.download()?;
+        let [first, second] = self.optimizer.moments()?;
+        let params = self.params();
+        let groups = [("parameter", params.all_values()), ("first_moment", &first), ("second_moment", &second)];
+        let groups = groups.map(|(group, flat)| {
+            let tensors = params.ids().map(|id| {
+                let info = params.info(id);
+                (info.name.as_str(), &info.shape[..], &flat[info.range.clone()])
+            });
+            TensorGroup { group, tensors: tensors.collect() }
+        });
+        checkpoints.save(header, &groups)
     }
 
     /// Restores parameters and moments.
@@ -190,6 +206,18 @@ impl<O: Objective> Trainer<O> {
     /// # Errors
     /// A tensor is missing, or the device failed.
     pub(crate) fn restore(&mut self, state: &LoadedState) -> Result<(), CheckpointError> {
-        restore_state(&mut self.runtime.params, &mut self.optimizer, state)
+        self.download()?;
+        let params = &mut self.runtime.params;
+        let infos: Vec<_> = params.ids().map(|id| params.info(id).clone()).collect();
+        let [mut first, mut second] = [(); 2].map(|()| vec![0.0; params.len()]);
+        let values = params.all_values_mut()?;
+        for info in &infos {
+            for (group, flat) in
+                [("parameter", &mut *values), ("first_moment", &mut first[..]), ("second_moment", &mut second[..])]
+            {
+                state.read(group, &info.name, &info.shape, &mut flat[info.range.clone()])?;
+            }
+        }
+        Ok(self.optimizer.restore(state.header.step, [&first, &second])?)
     }
 }
