@@ -145,7 +145,7 @@ fn every_flipped_bit_and_every_cut_is_found() {
     assert!(error.contains("1 bytes longer than its header says"), "{error}");
     std::fs::remove_file(&path).unwrap();
     let error = Dataset::open(folder.path(), &vocabulary).unwrap_err().to_string();
-    assert!(error.contains("listed in dataset.json, but not there"), "{error}");
+    assert!(error.contains("listed in dataset.json, but missing"), "{error}");
     std::fs::write(&path, &whole).unwrap();
     Dataset::open(folder.path(), &vocabulary).unwrap();
 }

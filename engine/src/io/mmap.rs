@@ -67,7 +67,7 @@ mod tests {
         let missing = Mmap::open(folder.path().join("missing")).unwrap_err().to_string();
         assert!(missing.contains("missing: cannot open the file: No such file"), "{missing}");
         let directory = Mmap::open(folder.path()).unwrap_err().to_string();
-        assert!(directory.contains("a regular file was expected"), "{directory}");
+        assert!(directory.contains("expected a regular file"), "{directory}");
     }
 
     #[cfg(unix)]
@@ -77,6 +77,6 @@ mod tests {
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let error = Mmap::open(&pipe).unwrap_err().to_string();
-        assert!(error.contains("a regular file was expected"), "{error}");
+        assert!(error.contains("expected a regular file"), "{error}");
     }
 }

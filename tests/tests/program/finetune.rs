@@ -106,7 +106,7 @@ fn texts_are_learnt_measured_predicted_and_classified() {
             .says(&["2 predictions, means of 2 models"]);
     }
     finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--output", &world.arg("out.json")]))
-        .fails_with(&["written to .jsonl or .tsv"]);
+        .fails_with(&["expected a file that ends in .jsonl or .tsv"]);
     finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--task", "ax", "--glue-submission", "x"]))
         .fails_with(&["--task ax: the model was fine-tuned for `classify`, which has other labels"]);
     let lines = fs::read_to_string(world.path("out.jsonl")).unwrap();

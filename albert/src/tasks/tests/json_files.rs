@@ -188,7 +188,7 @@ fn what_is_wrong_with_race_is_said() {
         ),
         (vec![("1.txt", good.replace("[\"A\"]", "[]"))], "1.txt: passage \"p\": 1 questions, but 0 answers"),
         (vec![("1.txt", good.replace("\"answers\": [\"A\"], ", ""))], "1.txt: no label"),
-        (vec![], "no file such as 1.txt, or all.txt here"),
+        (vec![], "no file such as 1.txt, or all.txt in this folder"),
     ];
     for (files, expected) in cases {
         let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
