@@ -48,7 +48,7 @@ pub fn albert<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     command
 }
 
-/// As [`albert`], under `ulimit -f`: no file may exceed `kib` KiB, as on a full disk. SIGXFSZ is ignored, so that the write
+/// As [`albert()`], under `ulimit -f`: no file may exceed `kib` KiB, as on a full disk. SIGXFSZ is ignored, so that the write
 /// fails with an error, as on a full disk.
 pub fn albert_with_file_limit<A: AsRef<OsStr>>(kib: usize, arguments: &[A]) -> Command {
     let mut command = Command::new("bash");

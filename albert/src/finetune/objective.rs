@@ -290,7 +290,7 @@ impl RunObjective for Finetuning {
     type Details = FinetuneDetails;
     type Summary = FinetuneSummary;
 
-    const IS_PRETRAINING: bool = false;
+    const KEEPS_STATE: bool = false;
 
     fn about(&self) -> &About<FinetuneDetails> {
         &self.about

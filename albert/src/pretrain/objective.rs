@@ -328,7 +328,7 @@ impl RunObjective for Pretraining {
     type Details = PretrainDetails;
     type Summary = PretrainSummary;
 
-    const IS_PRETRAINING: bool = true;
+    const KEEPS_STATE: bool = true;
 
     fn about(&self) -> &About<PretrainDetails> {
         &self.about

@@ -1,4 +1,4 @@
-//! Training core: what every run does, whatever it trains.
+//! Training core, shared by all objectives.
 //!
 //! ```text
 //! recipe, data ──> objective (batches, loss, evaluation) ──> Trainer (one optimizer step at a time)

@@ -36,13 +36,13 @@ pub struct BatchShape<'b> {
     pub masked: usize,
 }
 
-/// What a model is trained on: batches, their loss, and evaluation.
+/// Training task: batches, their loss, and evaluation.
 pub trait Objective: Sized {
     /// Error of a run.
     type Error: From<EngineError>;
     /// A micro-batch.
     type Batch;
-    /// What the loss of a micro-batch is divided by.
+    /// Divisor of the loss of a micro-batch.
     type Denominator: Copy;
     /// Sums of losses over the micro-batches of a step.
     type Sums: Default;
@@ -145,16 +145,16 @@ pub(crate) type ProgressOf<O> = Progress<<<O as Objective>::Figures as StepFigur
 /// [`Record`] of an objective.
 pub(crate) type RecordOf<O> = Record<<O as Objective>::Figures, <O as Objective>::Evaluation>;
 
-/// What a run in a folder needs of an objective beside training: files, evaluation, summary.
+/// Files, evaluation and summary of an objective, for a run in a folder.
 pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportError> + From<SettingError>> {
-    /// What an observer learns before the first step.
+    /// Details for the observer before the first step.
     type Details;
     /// Results of a run.
     type Summary;
 
-    /// True for runs over a corpus: records count tokens and the time spent waiting for data, and a run always leaves a
-    /// checkpoint and, in `last/`, its last model. False for runs that matter only for their best model.
-    const IS_PRETRAINING: bool;
+    /// True for runs over a corpus, which leave a checkpoint at each stop and, in `last/`, their last model; their records
+    /// count tokens and the time spent waiting for data. False for runs of which the best model alone is kept.
+    const KEEPS_STATE: bool;
 
     /// Description of the run.
     fn about(&self) -> &About<Self::Details>;

@@ -87,7 +87,7 @@ pub(crate) fn run<O: RunObjective>(
             break Outcome::Finished(run.finish(observer)?);
         }
         if stop.load(Ordering::Relaxed) {
-            let keeps_state = O::IS_PRETRAINING || run.trainer.settings.run.checkpoint_interval != Some(0);
+            let keeps_state = O::KEEPS_STATE || run.trainer.settings.run.checkpoint_interval != Some(0);
             let saved = keeps_state.then(|| run.save(observer)).transpose()?;
             run.report()?;
             break Outcome::Stopped { summary: run.summary(), saved };
@@ -128,7 +128,7 @@ impl<O: RunObjective> Run<O> {
         let claimed = claim_present(folder)?;
         let (metrics, checkpoints) = (folder.join(METRICS), Checkpoints::of_run(folder));
         let is_used = || -> Result<bool, O::Error> {
-            let has_model = !O::IS_PRETRAINING && folder.join("model.safetensors").exists();
+            let has_model = !O::KEEPS_STATE && folder.join("model.safetensors").exists();
             Ok(metrics.exists() || has_model || !checkpoints.steps()?.is_empty())
         };
         if mode == StartMode::New && is_used()? {
@@ -237,7 +237,7 @@ impl<O: RunObjective> Run<O> {
         // The last step includes what the end of the run needs, so that its checkpoint is taken after the last evaluation.
         let is_last = step >= settings.schedule.steps_after(step);
         let evaluate = is_last || due(settings.evaluation.interval);
-        let save = (is_last && O::IS_PRETRAINING) || due(settings.run.checkpoint_interval.unwrap_or(0));
+        let save = (is_last && O::KEEPS_STATE) || due(settings.run.checkpoint_interval.unwrap_or(0));
         if due(settings.run.log_interval) {
             self.record(&report)?;
         }
@@ -259,8 +259,8 @@ impl<O: RunObjective> Run<O> {
     fn record(&mut self, last: &StepReport<O::Figures>) -> Result<(), O::Error> {
         let mut record = std::mem::take(&mut self.progress.window).record(last);
         record.seconds = self.progress.seconds;
-        record.tokens = O::IS_PRETRAINING.then_some(self.progress.tokens);
-        record.data_share = record.data_share.filter(|_| O::IS_PRETRAINING);
+        record.tokens = O::KEEPS_STATE.then_some(self.progress.tokens);
+        record.data_share = record.data_share.filter(|_| O::KEEPS_STATE);
         self.write(&Record::Train(record))
     }
 
@@ -327,11 +327,11 @@ impl<O: RunObjective> Run<O> {
             self.evaluate(observer)?;
             self.saved = None;
         }
-        if O::IS_PRETRAINING {
+        if O::KEEPS_STATE {
             self.save_model(&self.folder.join("last"))?;
         }
         let keeps_state = match self.trainer.settings.run.checkpoint_interval {
-            _ if O::IS_PRETRAINING => true,
+            _ if O::KEEPS_STATE => true,
             // A state written at an earlier stop would otherwise stay older than the run.
             None => self.checkpoints.newest()?.is_some(),
             Some(interval) => interval > 0,

@@ -95,7 +95,6 @@
 //! where that is above the target's own, and its execution in `sim::isa::table` or `sim::isa::alu`.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
-#![deny(rustdoc::broken_intra_doc_links)]
 
 /// Declares an enum whose variants have a name in the text or in messages.
 macro_rules! named {

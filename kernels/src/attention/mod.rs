@@ -114,7 +114,7 @@ impl Attention {
 pub struct Ragged<'a> {
     /// [B + 1] the first token of each sequence, then T; begins with 0, never falls.
     pub cu_seqlens: &'a [u32],
-    /// [B] how many tokens of each sequence, from its first on, are keys: at least 1, unless it is empty. The others are
+    /// `[B]` how many tokens of each sequence, from its first on, are keys: at least 1, unless it is empty. The others are
     /// queries alone. No numbers at all: every token is a key.
     pub keys: &'a [u32],
 }

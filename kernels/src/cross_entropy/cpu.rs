@@ -17,7 +17,7 @@ pub(super) const NORM: usize = 2;
 /// The state of a row of which no logit was seen.
 const UNSEEN: [f32; STATE] = [f32::NEG_INFINITY, 0.0, 0.0];
 
-/// Losses, normalizers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` [M].
+/// Losses, normalizers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` `[M]`.
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
@@ -49,7 +49,7 @@ pub fn rows_forward<X: Element>(
     });
 }
 
-/// Gradient [M, classes] of the logits, from the normalizers [M, 2] of forward and the gradient of each loss [M].
+/// Gradient [M, classes] of the logits, from the normalizers [M, 2] of forward and the gradient of each loss `[M]`.
 ///
 /// # Panics
 /// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
@@ -73,7 +73,7 @@ pub fn rows_backward<X: Element>(
     differentiate(cpu, classes, 0, logits, labels, norms, dlosses, dlogits);
 }
 
-/// [`rows_forward`] of rows of different lengths: that of sequence b is `logits` [T] from `offsets`\[b\] to
+/// [`rows_forward`] of rows of different lengths: that of sequence b is `logits` `[T]` from `offsets`\[b\] to
 /// `offsets`\[b + 1\].
 ///
 /// # Panics

@@ -22,7 +22,7 @@
 //! }
 //! ```
 //!
-//! Over sequences (spans, options) row b is the tokens from offsets[b] to offsets[b + 1]: `offsets` stands behind the other
+//! Over sequences (spans, options) row b is the tokens from `offsets[b]` to offsets[b + 1]: `offsets` stands behind the other
 //! pointers, and `classes` is not given.
 //!
 //! Forward reads the logits twice, the second time from the second-level cache; bound by memory. A label of
@@ -82,13 +82,13 @@ arguments! {
     ForwardArgs, declared as ForwardParams {
         /// The rows of `table`.
         logits: Address,
-        /// [rows] u32
+        /// `[rows]` u32
         labels: Address,
-        /// [rows] f32
+        /// `[rows]` f32
         losses: Address,
         /// [rows, 2] f32: greatest logit, 1 / Σ exp.
         norms: Address,
-        /// [rows] u32
+        /// `[rows]` u32
         predictions: Address,
         /// Rows of logits.
         table: TableArgs,
@@ -100,11 +100,11 @@ arguments! {
     BackwardArgs, declared as BackwardParams {
         /// The rows of `table`.
         logits: Address,
-        /// [rows] u32
+        /// `[rows]` u32
         labels: Address,
         /// [rows, 2] f32, of forward
         norms: Address,
-        /// [rows] f32
+        /// `[rows]` f32
         dlosses: Address,
         /// Like the logits; may be the logits.
         dlogits: Address,

@@ -23,9 +23,9 @@ pub struct Projection<'a, X, W> {
     pub hidden: &'a [X],
     /// W [V, E]: the word embeddings where they are tied
     pub weight: &'a [W],
-    /// b [V]
+    /// b `[V]`
     pub bias: &'a [f32],
-    /// [M], each below V or [`IGNORED`](super::IGNORED)
+    /// `[M]`, each below V or [`IGNORED`](super::IGNORED)
     pub labels: &'a [u32],
 }
 
@@ -101,7 +101,7 @@ fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
     [logits, of_rows, &mut rest[..parts[2]]]
 }
 
-/// Losses and predictions [M] and normalizers [M, 2]. `kept` takes the logits for [`backward`], M·V numbers in an order of its
+/// Losses and predictions `[M]` and normalizers [M, 2]. `kept` takes the logits for [`backward`], M·V numbers in an order of its
 /// own, where one follows. `scratch` of [`scratch_len`].
 ///
 /// # Panics
@@ -141,7 +141,7 @@ pub fn forward<X: Element, W: Element>(
     }
 }
 
-/// dhidden [M, E] of the losses' gradients `dlosses` [M]; dweight [V, E] and dbias [V] are added to. `norms` [M, 2] and the
+/// dhidden [M, E] of the losses' gradients `dlosses` `[M]`; dweight [V, E] and dbias `[V]` are added to. `norms` [M, 2] and the
 /// logits `kept` are those of forward; `scratch` of [`scratch_len`].
 ///
 /// # Panics

@@ -14,7 +14,7 @@ pub fn ranges(offsets: &[u32]) -> impl Iterator<Item = Range<usize>> {
     offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize)
 }
 
-/// Losses [M] and normalizers [M, 2] of rows of `logits`.
+/// Losses `[M]` and normalizers [M, 2] of rows of `logits`.
 pub fn rows_forward<R: Real>(offsets: &[u32], logits: &[R], labels: &[u32]) -> (Vec<R>, Vec<R>) {
     let row = |(range, &label): (Range<usize>, &u32)| {
         let z = &logits[range];
@@ -40,7 +40,7 @@ pub fn rows_backward<R: Real>(offsets: &[u32], logits: &[R], labels: &[u32], nor
     rows.flat_map(|(row, range)| (0..).zip(&logits[range]).map(move |z| element(row, z))).collect()
 }
 
-/// Logits [M, V] of hidden [M, width], weight [V, width] and bias [V].
+/// Logits [M, V] of hidden [M, width], weight [V, width] and bias `[V]`.
 pub fn logits<R: Real>(width: usize, hidden: &[R], weight: &[R], bias: &[R]) -> Vec<R> {
     let dot = |a: &[R], b: &[R]| a.iter().zip(b).fold(R::of(0.0), |sum, (&a, &b)| sum + a * b);
     let row = |h: &[R]| weight.chunks(width).zip(bias).map(|(w, &b)| dot(h, w) + b).collect::<Vec<R>>();
@@ -54,7 +54,7 @@ pub struct Gradients<R> {
     pub dhidden: Vec<R>,
     /// [V, E]
     pub dweight: Vec<R>,
-    /// [V]
+    /// `[V]`
     pub dbias: Vec<R>,
 }
 

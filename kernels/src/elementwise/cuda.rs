@@ -41,7 +41,7 @@ pub enum Function {
     UnaryBackward(Unary),
     /// factor · x
     Scale,
-    /// factor · x[0], everywhere; x in f32
+    /// factor · `x[0]`, everywhere; x in f32
     Repeat,
     /// y + x
     AddAssign,

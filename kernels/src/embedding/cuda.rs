@@ -31,7 +31,7 @@ pub const PIECE: usize = 32;
 /// The tokens of a batch by id, cut into pieces: what the two kernels of backward read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pieces {
-    /// [T] tokens in order of their ids, equal ids in order of tokens.
+    /// `[T]` tokens in order of their ids, equal ids in order of tokens.
     pub order: Vec<u32>,
     /// Where in `order` each piece begins, then T.
     pub starts: Vec<u32>,
@@ -258,15 +258,15 @@ impl AddPieces {
 arguments! {
     /// Arguments of [`Gather`]: a pair of ids and table for each term of the sum.
     GatherArgs, declared as GatherParams {
-        /// [T] u32
+        /// `[T]` u32
         ids_0: Address,
         /// [V, E]
         table_0: Address,
-        /// [T] u32
+        /// `[T]` u32
         ids_1: Option<Address>,
         /// [V, E]
         table_1: Option<Address>,
-        /// [T] u32
+        /// `[T]` u32
         ids_2: Option<Address>,
         /// [V, E]
         table_2: Option<Address>,

@@ -34,7 +34,7 @@ pub use cpu::{backward, backward_scratch_len, forward};
 /// One table and the row of it that each token takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup<'a> {
-    /// [T], each below V
+    /// `[T]`, each below V
     pub ids: &'a [u32],
     /// [V, E]
     pub table: &'a [f32],

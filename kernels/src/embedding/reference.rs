@@ -2,7 +2,7 @@
 
 use crate::check::Real;
 
-/// out [T, width] of (ids [T], table [V, width]) pairs, summed in their order.
+/// out [T, width] of (ids `[T]`, table [V, width]) pairs, summed in their order.
 pub fn forward<R: Real>(width: usize, lookups: &[(&[u32], &[R])]) -> Vec<R> {
     let tokens = lookups.first().map_or(0, |(ids, _)| ids.len());
     let element = |i: usize| {

@@ -7,7 +7,7 @@ use crate::simd::{Element, Kernel, Simd};
 use crate::sweep::{Columns, sweep};
 use std::marker::PhantomData;
 
-/// y = act(x + bias) for `x`, `y` [T, F], `bias` [F]; `pre` [T, F] receives x + bias where backward will need it.
+/// y = act(x + bias) for `x`, `y` [T, F], `bias` `[F]`; `pre` [T, F] receives x + bias where backward will need it.
 ///
 /// # Panics
 /// If lengths do not fit.

@@ -254,7 +254,7 @@ arguments! {
     ForwardArgs, declared as ForwardParams {
         /// [T, F]
         x: DeviceAddress,
-        /// [F] f32, if there is a bias.
+        /// `[F]` f32, if there is a bias.
         bias: Option<DeviceAddress>,
         /// [T, F]
         y: DeviceAddress,

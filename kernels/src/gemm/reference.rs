@@ -23,7 +23,7 @@ pub fn product<R: Real>(spec: &Gemm, a: &[R], b: &[R]) -> Vec<R> {
     c
 }
 
-/// C and the pre-activation (empty if it is not saved) of an epilogue on `acc` [m, n]; `bias` [n], `matrix` [m, n].
+/// C and the pre-activation (empty if it is not saved) of an epilogue on `acc` [m, n]; `bias` `[n]`, `matrix` [m, n].
 pub fn epilogue<R: Real>(
     kind: EpilogueKind,
     acc: &[R],

@@ -71,7 +71,7 @@ unsafe impl bytemuck::Zeroable for Line {}
 unsafe impl bytemuck::Pod for Line {}
 
 impl QuantizedWeight {
-    /// Quantizes W, rows [n] of k numbers one behind the other, for the instructions of `cpu`.
+    /// Quantizes W, rows `[n]` of k numbers one behind the other, for the instructions of `cpu`.
     ///
     /// # Panics
     /// If `w` does not hold n·k numbers, or k is above [`MAX_K`].

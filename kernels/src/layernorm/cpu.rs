@@ -11,7 +11,7 @@ use std::{marker::PhantomData, ops::Range};
 
 /// y of x (+ residual); `sum_out` receives s where backward will need it, `stats` [T, 2] mean and rstd.
 ///
-/// All matrices are [T, H], `gain` and `bias` [H]. Without a residual s is x, and `sum_out` a copy of it.
+/// All matrices are [T, H], `gain` and `bias` `[H]`. Without a residual s is x, and `sum_out` a copy of it.
 ///
 /// # Panics
 /// If lengths do not fit `spec`.
@@ -203,7 +203,7 @@ pub const fn backward_scratch_len(spec: &Spec) -> usize {
     column_sums_scratch_len(spec.rows, area(2, spec.columns))
 }
 
-/// ds [T, H] of s, its statistics and dy; dgain, dbias [H] are added to. `scratch` of [`backward_scratch_len`].
+/// ds [T, H] of s, its statistics and dy; dgain, dbias `[H]` are added to. `scratch` of [`backward_scratch_len`].
 ///
 /// # Panics
 /// If lengths do not fit `spec`.

@@ -259,9 +259,9 @@ arguments! {
         x: Address,
         /// [T, H], if it is added.
         residual: Option<Address>,
-        /// [H] f32
+        /// `[H]` f32
         gain: Address,
-        /// [H] f32
+        /// `[H]` f32
         bias: Address,
         /// [T, H] receives x + residual, if it is saved.
         s: Option<Address>,
@@ -285,7 +285,7 @@ arguments! {
         s: Address,
         /// [T, 2], of forward
         stats: Address,
-        /// [H] f32
+        /// `[H]` f32
         gain: Address,
         /// [T, H]
         dy: Address,

@@ -17,9 +17,9 @@ pub struct Forward<R> {
 pub struct Backward<R> {
     /// [T, H]
     pub ds: Vec<R>,
-    /// [H]
+    /// `[H]`
     pub dgain: Vec<R>,
-    /// [H]
+    /// `[H]`
     pub dbias: Vec<R>,
 }
 

@@ -7,7 +7,7 @@
 use super::poly::*;
 use crate::simd::Simd;
 
-/// Σ c[i] · xⁱ by Horner's rule.
+/// Σ `c[i]` · xⁱ by Horner's rule.
 #[inline(always)]
 pub fn polynomial<S: Simd, const N: usize>(simd: S, c: [f32; N], x: S::F32) -> S::F32 {
     let mut sum = simd.splat(c[N - 1]);

@@ -19,7 +19,7 @@
 //! __global__ apply(blocks, step, params, m, v, ratios, [half], ε, λ)
 //! ```
 //!
-//! `step` [4] f32 lies in device memory, because it changes from step to step and a recorded graph does not: learning
+//! `step` `[4]` f32 lies in device memory, because it changes from step to step and a recorded graph does not: learning
 //! rate, gradient scale, c_m, c_v ([`step_values`]). u is computed again in `apply` instead of stored.
 //!
 //! Bound by memory: AdamW 7 numbers of 4 bytes and one of 2 a parameter, LAMB 10 and one. Sums of squares: 16 numbers in
@@ -335,17 +335,17 @@ arguments! {
     AdamWArgs, declared as AdamWParams {
         /// [`Blocks::blocks`]
         blocks: DeviceAddress,
-        /// [4] f32: [`step_values`]
+        /// `[4]` f32: [`step_values`]
         step: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         grads: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         params: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         m: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         v: DeviceAddress,
-        /// [P] bf16 receives the parameters, if there is a copy.
+        /// `[P]` bf16 receives the parameters, if there is a copy.
         half: Option<DeviceAddress>,
         /// Constants.
         hyper: Hyper,
@@ -357,15 +357,15 @@ arguments! {
     MomentsArgs, declared as MomentsParams {
         /// [`Blocks::blocks`]
         blocks: DeviceAddress,
-        /// [4] f32: [`step_values`]
+        /// `[4]` f32: [`step_values`]
         step: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         grads: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         params: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         m: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         v: DeviceAddress,
         /// [blocks, 2] f64: Σ w², Σ u²
         norms: DeviceAddress,
@@ -381,7 +381,7 @@ arguments! {
         tensors: DeviceAddress,
         /// [blocks, 2] f64
         norms: DeviceAddress,
-        /// [tensors] f32
+        /// `[tensors]` f32
         ratios: DeviceAddress,
     }
 }
@@ -391,17 +391,17 @@ arguments! {
     ApplyArgs, declared as ApplyParams {
         /// [`Blocks::blocks`]
         blocks: DeviceAddress,
-        /// [4] f32: [`step_values`]
+        /// `[4]` f32: [`step_values`]
         step: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         params: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         m: DeviceAddress,
-        /// [P] f32
+        /// `[P]` f32
         v: DeviceAddress,
-        /// [tensors] f32
+        /// `[tensors]` f32
         ratios: DeviceAddress,
-        /// [P] bf16 receives the parameters, if there is a copy.
+        /// `[P]` bf16 receives the parameters, if there is a copy.
         half: Option<DeviceAddress>,
         /// Constants, without those of moments.
         hyper: Hyper,

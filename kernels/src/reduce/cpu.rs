@@ -150,7 +150,7 @@ impl Columns<1, 0, 0, 0, 2> for Max {
     }
 }
 
-/// out\[t\] = Σ_f x\[t, f\] for `x` [T, columns], `out` [T].
+/// out\[t\] = Σ_f x\[t, f\] for `x` [T, columns], `out` `[T]`.
 ///
 /// # Panics
 /// If lengths do not fit.
@@ -197,7 +197,7 @@ pub const fn column_sums_scratch_len(rows: usize, columns: usize) -> usize {
     area(rows.div_ceil(if even > least { even } else { least }), columns)
 }
 
-/// out\[f\] += Σ_t x\[t, f\] for `x` [T, F], `out` [F]; `scratch` of [`column_sums_scratch_len`].
+/// out\[f\] += Σ_t x\[t, f\] for `x` [T, F], `out` `[F]`; `scratch` of [`column_sums_scratch_len`].
 ///
 /// # Panics
 /// If lengths do not fit.

@@ -368,9 +368,9 @@ arguments! {
 arguments! {
     /// Arguments of [`Total`].
     TotalArgs, declared as TotalParams {
-        /// [count]
+        /// `[count]`
         x: Address,
-        /// [blocks] f64
+        /// `[blocks]` f64
         partial: Address,
         /// Elements of x.
         count: usize,
@@ -380,7 +380,7 @@ arguments! {
 arguments! {
     /// Arguments of [`AddTotals`].
     AddTotalsArgs, declared as AddTotalsParams {
-        /// [count] f64
+        /// `[count]` f64
         partial: Address,
         /// One f64, or an f32 with a factor.
         out: Address,
@@ -396,7 +396,7 @@ arguments! {
     RowSumsArgs, declared as RowSumsParams {
         /// [rows, columns]
         x: Address,
-        /// [rows] f32
+        /// `[rows]` f32
         out: Address,
         /// Rows.
         rows: usize,

@@ -5,7 +5,7 @@ use crate::dropout::Dropout;
 use ptx::TensorMap;
 
 arguments! {
-    /// Arguments of every kernel but that of δ, those that the kernel has ([`AttentionArgs::new`] and the methods that add
+    /// Arguments of every kernel but that of δ, those that the kernel has (`new` and the methods that add
     /// some). Row t of q, k and v starts at t · ld, head h at column h · head_size.
     AttentionArgs, declared as AttentionParams {
         /// q, without tensor maps
@@ -26,7 +26,7 @@ arguments! {
         map_dout: Option<TensorMap>,
         /// [B + 1] u32: first token of each sequence, then T.
         cu_seqlens: Address,
-        /// [B] u32: tokens of each sequence that are keys.
+        /// `[B]` u32: tokens of each sequence that are keys.
         keys: Address,
         /// [T, H], in forward
         out: Option<Address>,
@@ -60,7 +60,7 @@ arguments! {
 pub struct Shape {
     /// [B + 1] u32: first token of each sequence, then T.
     pub cu_seqlens: Address,
-    /// [B] u32: tokens of each sequence that are keys.
+    /// `[B]` u32: tokens of each sequence that are keys.
     pub keys: Address,
     /// Dropout of the probabilities.
     pub dropout: Option<Dropout>,

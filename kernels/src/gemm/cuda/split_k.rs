@@ -1,4 +1,4 @@
-//! Second pass of split-K: C (+)= Σ_z partial[z], in order of z.
+//! Second pass of split-K: C (+)= Σ_z `partial[z]`, in order of z.
 //!
 //! ```text
 //! __global__ __launch_bounds__(256)
