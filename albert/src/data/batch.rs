@@ -54,7 +54,7 @@ pub struct Batch {
     pub start: Cursor,
     /// Cursor of the next batch.
     pub next: Cursor,
-    /// Whether this batch completes an optimizer step (`sequences_per_step`, or the end of an epoch).
+    /// True if this batch completes an optimizer step (`sequences_per_step`, or the end of an epoch).
     pub ends_step: bool,
 }
 

@@ -41,7 +41,7 @@ impl Source {
         }
     }
 
-    /// Whether it can be read again; a pipe or device cannot.
+    /// True if it can be read again; a pipe or device cannot.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             Self::File(path) => std::fs::metadata(path).is_ok_and(|about| about.is_file()),
@@ -105,7 +105,7 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<Source>, DataError> {
     Ok(unique.into_iter().map(Source::File).collect())
 }
 
-/// Whether `pattern` matches all of `name`; `*` is any run of bytes and `?` one byte.
+/// True if `pattern` matches all of `name`; `*` is any run of bytes and `?` one byte.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     // Backtracking: the last star, and the bytes of the name that it has taken.
@@ -154,7 +154,7 @@ impl Document {
         self.ends.len()
     }
 
-    /// Whether it has no sentence; documents of [`Documents`] always have one.
+    /// True if it has no sentence; documents of [`Documents`] always have one.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

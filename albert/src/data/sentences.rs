@@ -59,7 +59,7 @@ pub fn split_sentences<'t>(paragraph: &'t str, mut sentence: impl FnMut(&'t str)
     emit(&paragraph[start..]);
 }
 
-/// Whether `text`, which a full stop follows, ends with an abbreviation or an initial.
+/// True if `text`, which a full stop follows, ends with an abbreviation or an initial.
 fn is_abbreviation(text: &str) -> bool {
     let word = text.rsplit(char::is_whitespace).next().unwrap_or("").trim_start_matches(|c| is_opening(c) || c == '-');
     let mut chars = word.chars();

@@ -283,7 +283,7 @@ impl Ids<'_> {
         }
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }

@@ -138,7 +138,7 @@ impl ShardWriter {
     }
 }
 
-/// Whether `name` is a name of [`ShardWriter`].
+/// True if `name` is a name of [`ShardWriter`].
 pub(super) fn is_shard_name(name: &str) -> bool {
     let digits = |part: Option<&str>, len, radix| {
         part.is_some_and(|p| p.len() == len && p.chars().all(|c| c.is_digit(radix) && !c.is_uppercase()))

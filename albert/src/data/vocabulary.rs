@@ -59,7 +59,7 @@ impl Vocabulary {
         self.word_start.len()
     }
 
-    /// Whether piece `id` begins a word. Panics if `id` is not below [`size`](Self::size).
+    /// True if piece `id` begins a word. Panics if `id` is not below [`size`](Self::size).
     #[inline]
     pub fn is_word_start(&self, id: u32) -> bool {
         self.word_start[id as usize]

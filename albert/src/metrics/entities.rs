@@ -87,7 +87,7 @@ fn parts(tag: &str) -> (u8, &str) {
     (letter, kind)
 }
 
-/// Whether an entity ends between two tags.
+/// True if an entity ends between two tags.
 fn ends(before: u8, letter: u8, kind_before: &str, kind: &str) -> bool {
     match before {
         b'O' => false,
@@ -96,7 +96,7 @@ fn ends(before: u8, letter: u8, kind_before: &str, kind: &str) -> bool {
     }
 }
 
-/// Whether an entity begins between two tags.
+/// True if an entity begins between two tags.
 fn begins(before: u8, letter: u8, kind_before: &str, kind: &str) -> bool {
     match letter {
         b'O' => false,

@@ -57,7 +57,7 @@ pub struct PretrainRecipe {
     pub evaluation: EvaluationSettings,
     /// Reports and checkpoints; may change when a run is resumed.
     pub run: RunSettings,
-    /// Whether `model.vocab_size` was given, not taken from a preset.
+    /// True if `model.vocab_size` was given, not taken from a preset.
     #[serde(skip)]
     is_vocab_size_given: bool,
     /// See [`PretrainRecipe::warnings`].

@@ -159,7 +159,7 @@ pub fn decode(
     Answers { candidates, null_score }
 }
 
-/// Whether an answer may have these first and last tokens.
+/// True if an answer may have these first and last tokens.
 fn is_span(window: &SpanFeature, start: usize, end: usize, max_answer: usize) -> bool {
     window.paragraph.contains(&start)
         && window.paragraph.contains(&end)

@@ -81,13 +81,13 @@ pub struct SpanFeature {
     pub paragraph: Range<usize>,
     /// Bytes of the passage of each of them; empty for a lone word mark.
     pub offsets: Vec<(usize, usize)>,
-    /// Whether this window owns each of them.
+    /// True if this window owns each of them.
     pub is_max_context: Vec<bool>,
     /// First token of the answer; 0, which is `[CLS]`, if it is not in this window.
     pub start: usize,
     /// Last token of the answer; 0 if it is not in this window.
     pub end: usize,
-    /// Whether the answer is not in this window.
+    /// True if the answer is not in this window.
     pub is_impossible: bool,
 }
 

@@ -141,7 +141,7 @@ fn answers_that_are_elsewhere_are_not_learnt() {
     assert_eq!(of(&question).gold, GoldSpan::None);
 }
 
-/// Whether a text starts or ends inside a piece, or with a character that no piece covers.
+/// True if a text starts or ends inside a piece, or with a character that no piece covers.
 fn is_broken(tokenizer: &Tokenizer, passage: &str, start: usize, end: usize) -> bool {
     let text = &passage[start..end];
     let (start, end) = (end - text.trim_start().len(), start + text.trim_end().len());

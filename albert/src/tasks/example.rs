@@ -39,7 +39,7 @@ pub enum Problem {
     Choice,
     /// A span of a passage.
     Span {
-        /// Whether a question may have no answer.
+        /// True if a question may have no answer.
         may_be_impossible: bool,
     },
 }
@@ -124,6 +124,6 @@ pub struct Question {
     pub question: String,
     /// Answers by annotators: one in training files, several in others. Empty for no answer or an unknown one.
     pub answers: Vec<Answer>,
-    /// Whether the passage contains no answer.
+    /// True if the passage contains no answer.
     pub is_impossible: bool,
 }

@@ -71,7 +71,7 @@ pub enum GlueTask {
     Mnli,
     /// MNLI, evaluated on other genres.
     MnliMismatched,
-    /// Whether a sentence answers a question.
+    /// True if a sentence answers a question.
     Qnli,
     /// Entailment of a hypothesis, two classes.
     Rte,
@@ -85,13 +85,13 @@ pub enum GlueTask {
 struct Columns {
     /// Columns of the file.
     count: usize,
-    /// Whether the first line is a header.
+    /// True if the first line is a header.
     has_header: bool,
     id: Option<(usize, &'static str)>,
     first: (usize, &'static str),
     second: Option<(usize, &'static str)>,
     label: Option<(usize, &'static str)>,
-    /// Whether the published file contains shorter rows.
+    /// True if the published file contains shorter rows.
     may_be_short: bool,
 }
 
@@ -190,7 +190,7 @@ impl GlueTask {
         }
     }
 
-    /// Whether examples are pairs.
+    /// True if examples are pairs.
     pub fn is_pair(self) -> bool {
         !matches!(self, Self::Cola | Self::Sst2)
     }

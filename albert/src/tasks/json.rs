@@ -18,7 +18,7 @@ struct Bytes {
     last: u8,
     is_again: bool,
     line: u64,
-    /// Whether the file has ended.
+    /// True if the file has ended.
     is_over: bool,
 }
 

@@ -142,7 +142,7 @@ pub(super) trait Rows<E>: Send {
     /// Place of the last example read.
     fn place(&self) -> Place;
 
-    /// Whether ids are counted here, so that they are unique.
+    /// True if ids are counted here, so that they are unique.
     fn are_numbered(&self) -> bool {
         false
     }
@@ -219,7 +219,7 @@ struct Ids {
 }
 
 impl Ids {
-    /// Whether the id is new.
+    /// True if the id is new.
     fn insert(&mut self, id: &str) -> bool {
         self.seen.insert((self.keys.0.hash_one(id), self.keys.1.hash_one(id)))
     }

@@ -48,7 +48,7 @@ impl Default for TextColumns {
 #[derive(Clone, Copy)]
 struct ColumnSpec<'a> {
     column: &'a str,
-    /// Whether it is required.
+    /// True if it is required.
     is_needed: bool,
     /// The setting that names it.
     setting: &'static str,
@@ -162,7 +162,7 @@ trait Records: Send {
     /// First line of the last row.
     fn place(&self) -> Place;
 
-    /// Whether rows have no ids.
+    /// True if rows have no ids.
     fn are_numbered(&self) -> bool {
         false
     }
@@ -176,7 +176,7 @@ struct TextRows {
     needs_label: bool,
     /// Examples so far.
     count: u64,
-    /// Whether the first example was a pair.
+    /// True if the first example was a pair.
     is_pair: bool,
 }
 

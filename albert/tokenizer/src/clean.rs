@@ -49,7 +49,7 @@ pub struct Cleaned {
     pub source: Vec<(usize, usize)>,
 }
 
-/// Whether a character becomes a space: Unicode's White_Space, 0x1c to 0x1f (as in Python's `split`) and the characters that
+/// True if a character becomes a space: Unicode's White_Space, 0x1c to 0x1f (as in Python's `split`) and the characters that
 /// `nmt_nfkc` maps to a space.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace()
@@ -60,7 +60,7 @@ pub(super) fn is_space(c: char) -> bool {
         )
 }
 
-/// Whether a character is dropped (control characters of `nmt_nfkc`, and NUL).
+/// True if a character is dropped (control characters of `nmt_nfkc`, and NUL).
 pub(super) fn is_dropped(c: char) -> bool {
     matches!(c, '\0'..='\u{8}' | '\u{e}'..='\u{1b}' | '\u{7f}' | '\u{8f}' | '\u{9f}')
 }

@@ -189,7 +189,7 @@ impl Tokenizer {
         Ok(files)
     }
 
-    /// Whether the rules are those of a SentencePiece model, which a `tokenizer.json` cannot express.
+    /// True if the rules are those of a SentencePiece model, which a `tokenizer.json` cannot express.
     fn is_from_spiece(&self) -> bool {
         matches!(&self.model, Model::Unigram(unigram) if matches!(unigram.text, TextRules::SentencePiece { .. }))
     }
@@ -229,7 +229,7 @@ fn own_cleaning(root: &Value) -> Option<Cleaning> {
     cleaning_of(root, normalizers)
 }
 
-/// Whether [`Tokenizer::to_json`] wrote the file from a `spiece.model`.
+/// True if [`Tokenizer::to_json`] wrote the file from a `spiece.model`.
 pub(super) fn is_written_from_spiece(root: &Value) -> bool {
     let steps = root.pointer("/normalizer/normalizers").and_then(Value::as_array);
     let charsmap =

@@ -45,7 +45,7 @@ type Pipeline = TokenizerImpl<ModelWrapper, Limited, PreTokenizerWrapper, PostPr
 #[derive(Debug, Clone)]
 pub(super) struct HuggingFace {
     pipeline: Pipeline,
-    /// Whether special pieces typed in text are text, as in all files of this crate.
+    /// True if special pieces typed in text are text, as in all files of this crate.
     pub(super) specials_are_text: bool,
 }
 

@@ -224,7 +224,7 @@ impl Tokenizer {
         }
     }
 
-    /// Whether a piece starts a word, by the released rule for whole-word masking; in vocabularies with `##`, all pieces
+    /// True if a piece starts a word, by the released rule for whole-word masking; in vocabularies with `##`, all pieces
     /// without it. Callers exclude special pieces.
     ///
     /// # Panics

@@ -133,7 +133,7 @@ impl Unigram {
         found.into()
     }
 
-    /// Whether the digit-comma rule cuts this piece.
+    /// True if the digit-comma rule cuts this piece.
     pub(super) fn is_cut(&self, id: u32) -> bool {
         self.digit_comma.get(id as usize).is_some_and(Option::is_some)
     }

@@ -174,7 +174,7 @@ impl Charsmap {
         Some((len, &rest[..rest.find('\0').unwrap_or(rest.len())]))
     }
 
-    /// Whether no rule applies to `byte` before an ASCII byte or the end.
+    /// True if no rule applies to `byte` before an ASCII byte or the end.
     pub(super) fn keeps_ascii(&self, byte: u8) -> bool {
         self.longest(&[byte]).is_none() && (0..128).all(|next| !self.has_prefix(&[byte, next]))
     }

@@ -165,7 +165,7 @@ impl Normalizer {
         (bytes, source)
     }
 
-    /// Whether the whole text is one word to the search.
+    /// True if the whole text is one word to the search.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }

@@ -120,7 +120,7 @@ impl Chunk {
     }
 }
 
-/// Whether `byte` starts a UTF-8 character.
+/// True if `byte` starts a UTF-8 character.
 pub(super) fn is_start(byte: u8) -> bool {
     byte & 0xc0 != 0x80
 }

@@ -55,9 +55,9 @@ pub struct TrainerConfig {
     pub sub_iterations: usize,
     /// Longer lines (in bytes) are skipped and counted.
     pub max_line_bytes: usize,
-    /// Whether every digit is a separate piece.
+    /// True if every digit is a separate piece.
     pub split_digits: bool,
-    /// Whether pieces such as `▁2010,` may be learned. The encoder splits them (as the released code does), so they would
+    /// True if pieces such as `▁2010,` may be learned. The encoder splits them (as the released code does), so they would
     /// waste ids; the released vocabulary has 141 of them.
     pub digit_comma_pieces: bool,
     /// Symbols that are always separate pieces, in the order of their ids, after the special pieces.

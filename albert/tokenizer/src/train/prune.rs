@@ -27,7 +27,7 @@ enum Fate {
     Loss(f64),
 }
 
-/// Whether to keep each piece; about `most` are kept.
+/// True if to keep each piece; about `most` are kept.
 pub(super) fn choose(pieces: &Pieces, lattices: &Lattices, most: usize) -> Vec<bool> {
     let counts = lattices.best_path_counts(pieces);
     let total: f64 = counts.iter().sum();
