@@ -9,9 +9,10 @@
 //!
 //! The allocator of this program places every block like this while a case runs: inputs, outputs, packed panels and the
 //! scratch of the worker threads. Run: the table of operations on every instruction set of this machine, and sweeps over the
-//! sizes at which tiles, vectors and blocks begin and end. They run in release mode alone, where nothing but the kernels' own
-//! checks stands between a wrong size and the slice: `cargo test --release -p kernels --test guard_pages`.
-#![cfg(unix)]
+//! sizes at which tiles, vectors and blocks begin and end. In release mode alone, where nothing but the kernels' own checks
+//! stands between a wrong size and the slice: `cargo test --release -p kernels --test guard_pages`. Clippy checks the types
+//! of these tests in debug mode, too.
+#![cfg(all(unix, any(clippy, not(debug_assertions))))]
 #![allow(unsafe_code)]
 
 #[path = "guard_pages/allocator.rs"]
@@ -36,7 +37,6 @@ const MOST_BYTES: u64 = 4 << 20;
 const MOST_OPERATIONS: u64 = 1 << 25;
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn no_case_of_the_table_leaves_its_slices() {
     kernels::check::rely_on_guard_pages();
     for operation in OPERATIONS {
@@ -107,7 +107,6 @@ fn plant() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn one_element_too_far_ends_the_process() {
     let program = std::env::current_exe().expect("a test has a program");
     for isa in Isa::real() {

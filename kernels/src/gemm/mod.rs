@@ -22,7 +22,7 @@
 //! all panels of B in turn. A weight that is used many times is packed once ([`PackedB`]).
 //!
 //! Each element of C is a sum of chains of at most 384 fused multiply-adds in order of p; the chains are added in
-//! order. Their bounds depend on k only (`cpu::tile::chain`), so the result does not depend on tiling, tasks, the number of
+//! order. Their bounds depend on k only (`cpu::blocking::chain`), so the result does not depend on tiling, tasks, the number of
 //! threads, prior packing of B, or the instruction set (if it has a fused multiply-add).
 //! Limits: accumulators are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
@@ -193,7 +193,15 @@ pub fn gemm<A: Element, B: Element, C: Element>(
     spec.check_a_and_c(a.len(), c.len());
     spec.check_b(b.len());
     let epilogue = epilogue.check(spec);
-    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Plain(Operand::new(b)), Output::new(c), epilogue);
+    cpu::run(
+        cpu,
+        spec,
+        &Batch::ONE,
+        Operand::new(a),
+        cpu::MatrixB::Unpacked(Operand::new(b)),
+        Output::new(c),
+        epilogue,
+    );
 }
 
 /// [`gemm`] with B already packed by [`PackedB::pack`]: the same bits, without packing again.
@@ -214,7 +222,7 @@ pub fn gemm_packed<A: Element, C: Element>(
         panic!("{mismatch}");
     }
     let epilogue = epilogue.check(spec);
-    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::Right::Packed(b), Output::new(c), epilogue);
+    cpu::run(cpu, spec, &Batch::ONE, Operand::new(a), cpu::MatrixB::Packed(b), Output::new(c), epilogue);
 }
 
 /// `batch.count` independent products of one specification.
@@ -241,5 +249,5 @@ pub fn batched<A: Element, B: Element, C: Element>(
     let beside = batch.stride_c >= spec.n && span(batch.count, spec.n, batch.stride_c) <= spec.ldc;
     assert!(last == 0 || behind || beside, "{spec:?}, {batch:?}: the Cs overlap");
     let epilogue = SliceEpilogue::<C>::NONE.check(spec);
-    cpu::run(cpu, spec, batch, Operand::new(a), cpu::Right::Plain(Operand::new(b)), Output::new(c), epilogue);
+    cpu::run(cpu, spec, batch, Operand::new(a), cpu::MatrixB::Unpacked(Operand::new(b)), Output::new(c), epilogue);
 }

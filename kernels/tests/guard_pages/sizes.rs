@@ -57,26 +57,22 @@ fn products<A: Element, B: Element, C: Element>(cpu: &Cpu) {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn products_of_f32() {
     on_every_cpu("gemm f32", products::<f32, f32, f32>);
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn products_of_bf16() {
     on_every_cpu("gemm bf16", products::<bf16, bf16, bf16>);
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn products_of_mixed_storage() {
     on_every_cpu("gemm f32 x bf16", products::<f32, bf16, f32>);
     on_every_cpu("gemm bf16 x f32", products::<bf16, f32, bf16>);
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn products_with_blocks_of_k_epilogues_and_batches() {
     on_every_cpu("gemm", |cpu| {
         // Around a chain, the deepest block, and several blocks.
@@ -114,7 +110,6 @@ fn products_with_blocks_of_k_epilogues_and_batches() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn layers_of_8_bits() {
     on_every_cpu("int8", |cpu| {
         for n in COLUMNS {
@@ -161,7 +156,6 @@ fn attentions<X: Element>(cpu: &Cpu) {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn attention_of_both_storage_types() {
     on_every_cpu("attention f32", attentions::<f32>);
     on_every_cpu("attention bf16", attentions::<bf16>);
@@ -230,14 +224,12 @@ fn rows<X: Element>(cpu: &Cpu) {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn kernels_over_rows_of_every_width() {
     on_every_cpu("rows of f32", rows::<f32>);
     on_every_cpu("rows of bf16", rows::<bf16>);
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn optimizers_at_every_length() {
     on_every_cpu("optimizer", |cpu| {
         let (hyper, step) = (AdamConfig::default(), Step { number: 1, learning_rate: 0.1, gradient_scale: 1.0 });
@@ -253,7 +245,6 @@ fn optimizers_at_every_length() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "runs in release mode")]
 fn the_fused_loss_at_every_border() {
     on_every_cpu("projection", |cpu| {
         for (rows, width, classes) in [(0, 3, 5), (1, 1, 1), (3, 17, 33), (5, 16, 513), (513, 4, 7)] {

@@ -7,46 +7,49 @@
 //! A row stride that is a multiple of 4 KiB maps all steps of a panel to a few cache sets, where they evict each other:
 //! such operands are packed too.
 
-use super::microkernel::{Left, Right};
+use super::blocking::Blocking;
+use super::microkernel::{PanelA, PanelB};
 use super::pack;
 use super::packed::PackedB;
-use super::tile::Tile;
 use crate::gemm::operand::Operand;
 use crate::gemm::{Gemm, Layout};
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
 /// Elements in 4 KiB.
-const SETS: usize = 1024;
+const ALIASING_STRIDE: usize = 1024;
 
-/// Maximum rows of C for which a B of up to [`NEAR`] elements is read in place. With more rows packing pays off. A
+/// Maximum rows of C for which a B of up to [`L2_BUDGET_B`] elements is read in place. With more rows packing pays off. A
 /// larger B is not in L2 and is read faster row by row, as packing does, than panel by panel.
-const FEW_ROWS: usize = 192;
+const SMALL_M: usize = 192;
 
 /// Elements of B that fit L2 together with the other data of a product.
-const NEAR: usize = 400_000;
+const L2_BUDGET_B: usize = 400_000;
 
 /// Elements of a block of A that stay in L2 while the panels of B stream.
-const KEPT: usize = 300_000;
+const L2_BUDGET_A: usize = 300_000;
 
 /// Minimum width of a panel of B that is read in place: two cache lines per row. A single line per row costs too much
 /// per access.
-const WIDE: usize = 32;
+const MIN_DIRECT_NR: usize = 32;
 
 /// True if an operand with this leading dimension can be read in place.
-fn lies_well(x: Operand<'_>, leading: usize) -> bool {
-    matches!(x, Operand::F32(_)) && !leading.is_multiple_of(SETS)
+fn usable_in_place(x: Operand<'_>, leading: usize) -> bool {
+    matches!(x, Operand::F32(_)) && !leading.is_multiple_of(ALIASING_STRIDE)
 }
 
 /// True if panels of A are read in place.
-pub(super) fn a_lies_well(spec: &Gemm, a: Operand<'_>) -> bool {
-    lies_well(a, spec.lda)
+pub(super) fn a_usable_in_place(spec: &Gemm, a: Operand<'_>) -> bool {
+    usable_in_place(a, spec.lda)
 }
 
 /// True if full panels of B are read in place.
-pub(super) fn b_lies_well(tile: &Tile, spec: &Gemm, b: Operand<'_>) -> bool {
-    let wide = tile.nr >= WIDE;
-    wide && spec.b == Layout::Normal && spec.m <= FEW_ROWS && spec.n * spec.k <= NEAR && lies_well(b, spec.ldb)
+pub(super) fn b_usable_in_place(blocking: &Blocking, spec: &Gemm, b: Operand<'_>) -> bool {
+    let wide = blocking.nr >= MIN_DIRECT_NR;
+    wide && spec.b == Layout::Normal
+        && spec.m <= SMALL_M
+        && spec.n * spec.k <= L2_BUDGET_B
+        && usable_in_place(b, spec.ldb)
 }
 
 /// Rows of A for some steps of k.
@@ -69,8 +72,8 @@ impl<'a> BlockA<'a> {
 
     /// True if its panels are read in place and all of them stay in L2.
     #[inline(always)]
-    pub(super) fn stays(&self) -> bool {
-        a_lies_well(self.spec, self.a) && self.rows.len() * self.depth <= KEPT
+    pub(super) fn fits_l2(&self) -> bool {
+        a_usable_in_place(self.spec, self.a) && self.rows.len() * self.depth <= L2_BUDGET_A
     }
 
     /// Panel of `height` rows from `start` on. If A needs packing, the panel is packed into `out`, or was by the last
@@ -83,26 +86,31 @@ impl<'a> BlockA<'a> {
         height: usize,
         is_new: bool,
         out: &'o mut [f32],
-    ) -> Left<'o>
+    ) -> PanelA<'o>
     where
         'a: 'o,
     {
         if self.depth == 0 {
-            return Left { a: &[], down: 1, along: 1 };
+            return PanelA { a: &[], row_stride: 1, k_stride: 1 };
         }
-        let (at, along, lda) = (self.at(start), self.spec.a == Layout::Normal, self.spec.lda);
+        let (at, k_contiguous, lda) = (self.at(start), self.spec.a == Layout::Normal, self.spec.lda);
         match self.a {
-            Operand::F32(a) if lies_well(self.a, lda) => {
-                let (down, along) = if along { (lda, 1) } else { (1, lda) };
-                Left { a: &a[at..], down, along }
+            Operand::F32(a) if usable_in_place(self.a, lda) => {
+                let (row_stride, k_stride) = if k_contiguous { (lda, 1) } else { (1, lda) };
+                PanelA { a: &a[at..], row_stride, k_stride }
             }
             _ => {
                 if is_new {
-                    let block =
-                        pack::Block { source: self.a.from(at), leading: lda, along, count: height, depth: self.depth };
+                    let block = pack::Block {
+                        source: self.a.from(at),
+                        leading: lda,
+                        k_contiguous,
+                        count: height,
+                        depth: self.depth,
+                    };
                     simd.vectorize(Pack { block, width: height, out: &mut out[..height * self.depth] });
                 }
-                Left { a: out, down: 1, along: height }
+                PanelA { a: out, row_stride: 1, k_stride: height }
             }
         }
     }
@@ -111,27 +119,27 @@ impl<'a> BlockA<'a> {
 /// Columns of B for some steps of k; the first column is a multiple of NR.
 #[derive(Clone, Copy)]
 pub(super) struct BlockB<'a> {
-    /// All panels, or the full ones if `rest` is not empty: panel j starts at j · `step`, its steps are `along` apart.
+    /// All panels, or the full ones if `rest` is not empty: panel j starts at j · `step`, its steps are `k_stride` apart.
     whole: &'a [f32],
     step: usize,
-    along: usize,
+    k_stride: usize,
     /// Packed copy of a partial last panel, or empty.
     rest: &'a [f32],
     nr: usize,
     /// True if B was packed before the product, so that it is not in L2.
-    pub is_far: bool,
+    pub is_prepacked: bool,
 }
 
 impl<'a> BlockB<'a> {
     /// Block of a packed B.
-    pub(super) fn packed(b: &'a PackedB, tile: &Tile, k0: usize, depth: usize, column: usize) -> Self {
+    pub(super) fn packed(b: &'a PackedB, blocking: &Blocking, k0: usize, depth: usize, column: usize) -> Self {
         Self {
             whole: b.block(k0, depth, column),
-            step: tile.nr * depth,
-            along: tile.nr,
+            step: blocking.nr * depth,
+            k_stride: blocking.nr,
             rest: &[],
-            nr: tile.nr,
-            is_far: true,
+            nr: blocking.nr,
+            is_prepacked: true,
         }
     }
 
@@ -146,10 +154,10 @@ impl<'a> BlockB<'a> {
         columns: Range<usize>,
         out: &'a mut [f32],
     ) -> Self {
-        let tile = Tile::of_lanes(S::LANES);
-        let nr = tile.nr;
+        let blocking = Blocking::of_lanes(S::LANES);
+        let nr = blocking.nr;
         match b {
-            Operand::F32(whole) if b_lies_well(&tile, spec, b) && depth > 0 => {
+            Operand::F32(whole) if b_usable_in_place(&blocking, spec, b) && depth > 0 => {
                 let first_of_rest = columns.end / nr * nr;
                 let rest: &[f32] = if first_of_rest < columns.end {
                     let columns = first_of_rest..columns.end;
@@ -161,26 +169,26 @@ impl<'a> BlockB<'a> {
                 Self {
                     whole: &whole[k0 * spec.ldb + columns.start..],
                     step: nr,
-                    along: spec.ldb,
+                    k_stride: spec.ldb,
                     rest,
                     nr,
-                    is_far: false,
+                    is_prepacked: false,
                 }
             }
             _ => {
                 simd.vectorize(PackB { spec, b, k0, depth, columns, out: &mut *out });
-                Self { whole: &*out, step: nr * depth, along: nr, rest: &[], nr, is_far: false }
+                Self { whole: &*out, step: nr * depth, k_stride: nr, rest: &[], nr, is_prepacked: false }
             }
         }
     }
 
     /// Panel `j`; `whole` is true if all its columns exist.
     #[inline(always)]
-    pub(super) fn panel(&self, j: usize, whole: bool) -> Right<'a> {
+    pub(super) fn panel(&self, j: usize, whole: bool) -> PanelB<'a> {
         if whole || self.rest.is_empty() {
-            Right { b: &self.whole[j * self.step..], along: self.along }
+            PanelB { b: &self.whole[j * self.step..], k_stride: self.k_stride }
         } else {
-            Right { b: self.rest, along: self.nr }
+            PanelB { b: self.rest, k_stride: self.nr }
         }
     }
 }
@@ -214,16 +222,16 @@ impl Kernel for PackB<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let nr = Tile::of_lanes(S::LANES).nr;
-        let (along, leading) = (self.spec.b == Layout::Transposed, self.spec.ldb);
-        let steps = if along { self.depth.max(1) } else { pack::STEPS };
+        let nr = Blocking::of_lanes(S::LANES).nr;
+        let (k_contiguous, leading) = (self.spec.b == Layout::Transposed, self.spec.ldb);
+        let steps = if k_contiguous { self.depth.max(1) } else { pack::STEPS };
         for p in (0..self.depth).step_by(steps) {
             let depth = steps.min(self.depth - p);
             for start in (0..self.columns.len()).step_by(nr) {
                 let (column, k) = (self.columns.start + start, self.k0 + p);
                 let count = nr.min(self.columns.end - column);
-                let at = if along { column * leading + k } else { k * leading + column };
-                let block = pack::Block { source: self.b.from(at), leading, along, count, depth };
+                let at = if k_contiguous { column * leading + k } else { k * leading + column };
+                let block = pack::Block { source: self.b.from(at), leading, k_contiguous, count, depth };
                 pack::panel(simd, block, nr, &mut self.out[start * self.depth + p * nr..][..depth * nr]);
             }
         }

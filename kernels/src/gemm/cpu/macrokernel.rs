@@ -3,9 +3,9 @@
 //! A full tile of f32 goes from registers to C, bias included; the rest of the epilogue runs at once, while the tile is
 //! in L1. Partial tiles at the right edge and tiles of bf16 go through a buffer in L1, row by row, in masked vectors.
 
+use super::blocking::Blocking;
 use super::blocks::{BlockA, BlockB};
-use super::microkernel::{Left, Next, Right, product, write};
-use super::tile::Tile;
+use super::microkernel::{NextTile, PanelA, PanelB, product, write};
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
 use crate::gemm::epilogue::{Mask, Place, TileEpilogue};
@@ -17,17 +17,17 @@ use std::ops::Range;
 
 /// Source of the values that a tile is added to.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Old {
+pub(super) enum Addend {
     /// None: first block of k.
     Nothing,
     /// The values of C before the product.
     C,
     /// Partial sums of the previous blocks of k: in C if it is f32, else in the task's own buffer.
-    Sums,
+    PartialSums,
 }
 
 /// Arguments of the macrokernel.
-pub(super) struct Sweep<'a> {
+pub(super) struct Macrokernel<'a> {
     /// Rows of A for the block's steps of k.
     pub a: BlockA<'a>,
     /// Columns of B for the block's steps of k.
@@ -57,20 +57,20 @@ pub(super) struct Tiles<'a> {
     /// Leading dimension of C.
     pub ldc: usize,
     /// Source of the values that the tiles are added to.
-    pub old: Old,
+    pub addend: Addend,
     /// True if this is the last block of k.
     pub last: bool,
     /// Epilogue of the last block.
     pub epilogue: TileEpilogue<'a>,
-    /// The thread's buffer for partial sums of a task with bf16 C, `task_columns` per row.
-    pub sums: Disjoint<'a, f32>,
+    /// The thread's buffer for partial sums of a task with bf16 C, `nc` per row.
+    pub partial_sums: Disjoint<'a, f32>,
     /// The thread's buffer for a tile on its way to C, or for the sum of the previous chains: MR x NR.
-    pub spill: Disjoint<'a, f32>,
+    pub tile_buffer: Disjoint<'a, f32>,
     /// True if tiles are visited column by column of tiles. Never with dropout, whose mask is drawn for whole rows.
     pub by_columns: bool,
 }
 
-impl Kernel for Sweep<'_> {
+impl Kernel for Macrokernel<'_> {
     type Output = ();
     /// By rows: each panel of A stays in L1 and is multiplied with all panels of B, which stream from L2. C is written
     /// row by row, so its pages and cache lines are visited in order. By columns (few rows, and a packed B beyond L2):
@@ -80,29 +80,29 @@ impl Kernel for Sweep<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { a, b, packed_a, mask, tiles } = self;
-        let tile = Tile::of_lanes(S::LANES);
+        let blocking = Blocking::of_lanes(S::LANES);
         let (rows, columns) = (tiles.rows.clone(), tiles.columns.clone());
         let first = columns.start / BLOCK * BLOCK;
         let width = (columns.end - first).next_multiple_of(BLOCK);
         let mut mask = Mask { multipliers: mask, width, origin: first };
         let dropout = if tiles.last { tiles.epilogue.dropout() } else { None };
-        let (down, across) = (rows.len().div_ceil(tile.mr), columns.len().div_ceil(tile.nr));
+        let (tiles_m, tiles_n) = (rows.len().div_ceil(blocking.mr), columns.len().div_ceil(blocking.nr));
         debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
-        for at in 0..down * across {
-            let (i, j) = if tiles.by_columns { (at % down, at / down) } else { (at / across, at % across) };
-            let panel = part(rows.len(), 1, down, i);
-            let (row, column, height) = (rows.start + panel.start, columns.start + j * tile.nr, panel.len());
+        for at in 0..tiles_m * tiles_n {
+            let (i, j) = if tiles.by_columns { (at % tiles_m, at / tiles_m) } else { (at / tiles_n, at % tiles_n) };
+            let panel = part(rows.len(), 1, tiles_m, i);
+            let (row, column, height) = (rows.start + panel.start, columns.start + j * blocking.nr, panel.len());
             let is_new = tiles.by_columns || j == 0;
-            let left = a.panel(simd, panel.start, height, is_new, packed_a);
+            let panel_a = a.panel(simd, panel.start, height, is_new, packed_a);
             if let Some(dropout) = dropout.filter(|_| is_new) {
                 mask.draw(simd, dropout, row, height);
             }
-            let right = b.panel(j, column + tile.nr <= columns.end);
+            let panel_b = b.panel(j, column + blocking.nr <= columns.end);
             let written = if S::EMULATED {
-                tiles.rows_of_tile(simd, height, left, right, row, column)
+                tiles.rows_of_tile(simd, height, panel_a, panel_b, row, column)
             } else {
                 for_height!(RegisterTile::of::<S>(), height, |H, NV| {
-                    tiles.tile::<S, H, NV>(simd, left, right, row, column)
+                    tiles.tile::<S, H, NV>(simd, panel_a, panel_b, row, column)
                 })
             };
             if written {
@@ -111,7 +111,7 @@ impl Kernel for Sweep<'_> {
                 for i in 0..height {
                     let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
                     // SAFETY: the buffer is this thread's, and no other reference to it is alive.
-                    let sums = unsafe { &*tiles.spill.slice(i * tile.nr..(i + 1) * tile.nr) };
+                    let sums = unsafe { &*tiles.tile_buffer.slice(i * blocking.nr..(i + 1) * blocking.nr) };
                     tiles.finish_row(simd, row + i, column, sums, mask);
                 }
             }
@@ -120,26 +120,26 @@ impl Kernel for Sweep<'_> {
 }
 
 impl<'a> Tiles<'a> {
-    /// Computes one tile of H rows. Returns true if it is in C, false if it is in `spill`.
+    /// Computes one tile of H rows. Returns true if it is in C, false if it is in `tile_buffer`.
     #[inline(always)]
     fn tile<S: Simd, const H: usize, const NV: usize>(
         &self,
         simd: S,
-        left: Left<'_>,
-        right: Right<'_>,
+        panel_a: PanelA<'_>,
+        panel_b: PanelB<'_>,
         row: usize,
         column: usize,
     ) -> bool {
         let (width, depth) = (NV * S::LANES, self.depth);
-        left.check(H, depth);
-        right.check(width, depth);
-        assert!(self.spill.len() >= area(H, width));
+        panel_a.check(H, depth);
+        panel_b.check(width, depth);
+        assert!(self.tile_buffer.len() >= area(H, width));
         let (out, ldc, bias, direct) = self.destination(width, H, row, column);
-        let next = self.next(row, H, column, width, right);
-        // SAFETY: the checks bound the panels, the assert bounds `spill`, `destination` bounds the output.
+        let next = self.next(row, H, column, width, panel_b);
+        // SAFETY: the checks bound the panels, the assert bounds `tile_buffer`, `destination` bounds the output.
         unsafe {
-            let sums = product::<S, H, NV>(simd, [depth, self.chain], left, right, next, self.spill.ptr(0));
-            write(simd, sums, out, ldc, direct && self.old != Old::Nothing, bias);
+            let acc = product::<S, H, NV>(simd, [depth, self.chain], panel_a, panel_b, next, self.tile_buffer.ptr(0));
+            write(simd, acc, out, ldc, direct && self.addend != Addend::Nothing, bias);
         }
         direct
     }
@@ -148,8 +148,8 @@ impl<'a> Tiles<'a> {
     /// the right, or the first of the panel below. By columns it is the one below, or the first of the next panel of B;
     /// each row of a tile then prefetches an equal part of that panel.
     #[inline(always)]
-    fn next(&self, row: usize, height: usize, column: usize, width: usize, right: Right<'_>) -> Next {
-        let (mut b, mut lines) = (right.b.as_ptr(), 0);
+    fn next(&self, row: usize, height: usize, column: usize, width: usize, panel_b: PanelB<'_>) -> NextTile {
+        let (mut b, mut lines) = (panel_b.b.as_ptr(), 0);
         let (below, beside) = (row + height < self.rows.end, column + width < self.columns.end);
         let (next_row, next_column) = match self.by_columns {
             true if below => (row + height, column),
@@ -158,7 +158,7 @@ impl<'a> Tiles<'a> {
             false => (row + height, self.columns.start),
         };
         if self.by_columns {
-            let panel = self.depth.wrapping_mul(right.along);
+            let panel = self.depth.wrapping_mul(panel_b.k_stride);
             lines = (panel / self.rows.len()).div_ceil(16);
             b = b.wrapping_add(panel.wrapping_add((row - self.rows.start).wrapping_mul(panel) / self.rows.len()));
         }
@@ -168,9 +168,9 @@ impl<'a> Tiles<'a> {
                 let at = next_row.wrapping_mul(self.ldc).wrapping_add(next_column);
                 let c = c.ptr(0).cast_const().wrapping_add(self.c_start.wrapping_add(at));
                 let matrix = if self.last { self.epilogue.matrix() } else { None };
-                Next { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc, b, lines }
+                NextTile { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc, b, lines }
             }
-            Output::Bf16(_) => Next { b, lines, ..Next::NONE },
+            Output::Bf16(_) => NextTile { b, lines, ..NextTile::NONE },
         }
     }
 
@@ -180,25 +180,25 @@ impl<'a> Tiles<'a> {
         &self,
         simd: S,
         height: usize,
-        left: Left<'_>,
-        right: Right<'_>,
+        panel_a: PanelA<'_>,
+        panel_b: PanelB<'_>,
         row: usize,
         column: usize,
     ) -> bool {
-        let (width, depth) = (Tile::of_lanes(S::LANES).nr, self.depth);
-        left.check(height, depth);
-        right.check(width, depth);
-        assert!(self.spill.len() >= area(height, width));
+        let (width, depth) = (Blocking::of_lanes(S::LANES).nr, self.depth);
+        panel_a.check(height, depth);
+        panel_b.check(width, depth);
+        assert!(self.tile_buffer.len() >= area(height, width));
         let (out, ldc, bias, direct) = self.destination(width, height, row, column);
         for i in 0..height {
-            let left = Left { a: &left.a[(i * left.down).min(left.a.len())..], ..left };
-            let waiting = self.spill.ptr(i * width);
+            let panel_a = PanelA { a: &panel_a.a[(i * panel_a.row_stride).min(panel_a.a.len())..], ..panel_a };
+            let partial = self.tile_buffer.ptr(i * width);
             for_height!(RegisterTile::new(1, RegisterTile::of::<S>().vectors), 1, |H, NV| {
-                // SAFETY: as in `tile`: `width` is NV vectors, and row i of `spill` is unused until row i of the tile
+                // SAFETY: as in `tile`: `width` is NV vectors, and row i of `tile_buffer` is unused until row i of the tile
                 // is stored.
                 unsafe {
-                    let sums = product::<S, H, NV>(simd, [depth, self.chain], left, right, Next::NONE, waiting);
-                    write(simd, sums, out.add(i * ldc), ldc, direct && self.old != Old::Nothing, bias);
+                    let acc = product::<S, H, NV>(simd, [depth, self.chain], panel_a, panel_b, NextTile::NONE, partial);
+                    write(simd, acc, out.add(i * ldc), ldc, direct && self.addend != Addend::Nothing, bias);
                 }
             });
         }
@@ -206,7 +206,7 @@ impl<'a> Tiles<'a> {
     }
 
     /// Address and leading dimension to store a tile to, the bias to add, and true if the address is in C: C itself if
-    /// the tile is complete and f32, else `spill`, which holds a tile. Valid for `height` rows of `width` floats, which
+    /// the tile is complete and f32, else `tile_buffer`, which holds a tile. Valid for `height` rows of `width` floats, which
     /// only this task accesses.
     #[inline(always)]
     fn destination(
@@ -223,7 +223,7 @@ impl<'a> Tiles<'a> {
                 assert!(span(height, width, self.ldc) <= c.len().saturating_sub(at));
                 (c.ptr(at), self.ldc, self.epilogue.bias_in_registers(self.last).map(|bias| &bias[column..]), true)
             }
-            _ => (self.spill.ptr(0), width, None, false),
+            _ => (self.tile_buffer.ptr(0), width, None, false),
         }
     }
 
@@ -234,7 +234,7 @@ impl<'a> Tiles<'a> {
             && self.last
             && self.epilogue.has_more()
         {
-            let nr = Tile::of_lanes(S::LANES).nr;
+            let nr = Blocking::of_lanes(S::LANES).nr;
             let start = row * self.ldc + column;
             // SAFETY: `destination` bounds the tile in C, and `Epilogue::check` requires the epilogue's matrices to be
             // as long as C; batches, which start elsewhere in C, have no epilogue with matrices. Only this task
@@ -254,16 +254,16 @@ impl<'a> Tiles<'a> {
             let count = S::LANES.min(self.columns.end - column);
             let place = Place { column, at: row * self.ldc + column, count };
             let at = self.c_start + place.at;
-            let own = (row - self.rows.start) * Tile::of_lanes(S::LANES).task_columns + column - self.columns.start;
+            let own = (row - self.rows.start) * Blocking::of_lanes(S::LANES).nc + column - self.columns.start;
             let own = own..own + count;
             let mut value = simd.load(&sums[first..]);
             // SAFETY: a task accesses only its rectangle of C and of the matrices like C, and its thread's buffer of
             // sums.
             unsafe {
-                match (self.old, self.c) {
-                    (Old::Nothing, _) => {}
-                    (Old::Sums, Output::Bf16(_)) => {
-                        value = simd.add(simd.load_partial(self.sums.slice(own.clone())), value);
+                match (self.addend, self.c) {
+                    (Addend::Nothing, _) => {}
+                    (Addend::PartialSums, Output::Bf16(_)) => {
+                        value = simd.add(simd.load_partial(self.partial_sums.slice(own.clone())), value);
                     }
                     _ => value = simd.add(self.c.load(simd, at, count), value),
                 }
@@ -273,7 +273,7 @@ impl<'a> Tiles<'a> {
                 } else if let Output::F32(_) = self.c {
                     self.c.store(simd, at, count, value);
                 } else {
-                    simd.store_partial(self.sums.slice(own), value);
+                    simd.store_partial(self.partial_sums.slice(own), value);
                 }
             }
         }

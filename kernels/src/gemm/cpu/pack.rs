@@ -15,8 +15,8 @@ pub(super) struct Block<'a> {
     pub source: Operand<'a>,
     /// Elements between the starts of two stored rows.
     pub leading: usize,
-    /// True if k runs along stored rows (A normal, B transposed), false if it runs down columns.
-    pub along: bool,
+    /// True if k runs k_contiguous stored rows (A normal, B transposed), false if it runs down columns.
+    pub k_contiguous: bool,
     /// Rows of A or columns of B.
     pub count: usize,
     /// Steps of k.
@@ -35,14 +35,14 @@ pub(super) fn panel<S: Simd>(simd: S, block: Block<'_>, width: usize, out: &mut 
 
 #[inline(always)]
 fn typed<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
-    let Block { leading, along, count, depth, .. } = block;
-    let (rows, columns) = if along { (count, depth) } else { (depth, count) };
+    let Block { leading, k_contiguous, count, depth, .. } = block;
+    let (rows, columns) = if k_contiguous { (count, depth) } else { (depth, count) };
     assert!(count > 0 && depth > 0 && count <= width);
     assert!(span(rows, columns, leading) <= x.len());
     assert!(area(depth, width) <= out.len());
     // SAFETY: the asserts are the conditions of both functions.
     unsafe {
-        if along {
+        if k_contiguous {
             transpose(simd, x, block, width, out);
         } else {
             copy(simd, x, block, width, out);
@@ -67,7 +67,7 @@ unsafe fn put<S: Simd>(simd: S, p: *mut f32, whole: bool, n: usize, value: S::F3
     }
 }
 
-/// Packs lines stored along rows: LANES x LANES squares are transposed in registers.
+/// Packs lines stored k_contiguous rows: LANES x LANES squares are transposed in registers.
 ///
 /// # Safety
 /// `x` holds `count` rows of `depth`, `leading` apart; `out` holds `depth` groups of `width`.

@@ -1,6 +1,6 @@
 //! B packed once and used many times, such as the weight of a layer that is applied N times.
 
-use super::tile::Tile;
+use super::blocking::Blocking;
 use crate::gemm::operand::Operand;
 use crate::gemm::{Layout, cpu};
 use crate::{
@@ -88,7 +88,7 @@ impl PackedB {
     /// If the panels have more bytes than memory can address.
     #[track_caller]
     pub fn new(isa: Isa, k: usize, n: usize) -> Self {
-        let padded = n.checked_next_multiple_of(Tile::of(isa.kind()).nr);
+        let padded = n.checked_next_multiple_of(Blocking::of(isa.kind()).nr);
         let floats =
             padded.and_then(|padded| padded.checked_mul(k)).filter(|&floats| floats <= isize::MAX as usize / 4);
         let floats = floats.unwrap_or_else(|| panic!("B of {k} x {n} has more elements than memory can address"));
@@ -145,9 +145,11 @@ impl PackedB {
 
     /// Panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
     pub(in crate::gemm) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
-        let tile = Tile::of(self.isa);
-        let padded = tile.padded(self.n);
-        assert!(column.is_multiple_of(tile.nr) && k0.is_multiple_of(tile.depth(self.k)) && k0 + depth <= self.k);
+        let blocking = Blocking::of(self.isa);
+        let padded = blocking.padded(self.n);
+        assert!(
+            column.is_multiple_of(blocking.nr) && k0.is_multiple_of(blocking.depth(self.k)) && k0 + depth <= self.k
+        );
         let floats: &[f32] = bytemuck::cast_slice(&self.panels);
         &floats[k0 * padded + column * depth..(k0 + depth) * padded]
     }

@@ -6,7 +6,7 @@
 //! Without the variable the test checks its own program:
 //! `cargo test --release -p kernels machine_code`.
 
-use crate::gemm::cpu::tile::Tile;
+use crate::gemm::cpu::blocking::Blocking;
 use std::{collections::BTreeMap, process::Command};
 
 /// An instruction as objdump prints it.
@@ -88,7 +88,7 @@ fn the_tile_s_loops_neither_call_nor_spill() {
     let code: Vec<_> = listing.lines().filter_map(parse).collect();
     let loops = innermost(&code);
     for (lanes, register) in [(16, "zmm"), (8, "ymm")] {
-        let Tile { mr, nv, .. } = Tile::of_lanes(lanes);
+        let Blocking { mr, nv, .. } = Blocking::of_lanes(lanes);
         let mut found = BTreeMap::new();
         for body in &loops {
             let count = |is: &dyn Fn(&Instruction<'_>) -> bool| body.iter().filter(|i| is(i)).count();
@@ -105,7 +105,7 @@ fn the_tile_s_loops_neither_call_nor_spill() {
             }
         }
         println!("{register}: loops by rows of the tile: {found:?}");
-        // One loop for A in rows (`of_rows`) and one for A in groups (`of_groups`).
+        // One loop for A in rows (`product_strided`) and one for A in groups (`product_packed`).
         assert!(
             found.get(&mr).is_some_and(|&loops| loops >= 2),
             "{register}: expected at least 2 loops of {mr} rows, found {found:?}"

@@ -5,8 +5,8 @@ mod machine_code;
 
 use super::cases::{FORMS, Problem, epilogues, suffix};
 use super::{
-    Batch, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, SliceEpilogue, batched, cpu::tile::Tile, gemm,
-    gemm_packed,
+    Batch, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, SliceEpilogue, batched,
+    cpu::blocking::Blocking, gemm, gemm_packed,
 };
 use crate::check::{Guarded, assert_same_for_any_thread_count, testable_cpus, uniform};
 use crate::dropout::Dropout;
@@ -23,8 +23,8 @@ fn assert_agrees<X: Element, Y: Element>(cpu: &Cpu, spec: Gemm, kind: EpilogueKi
 }
 
 /// Sizes around every block boundary of the loop nest.
-fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
-    let Tile { mr, nr, kc, whole, task_rows, task_columns, .. } = *tile;
+fn borders(blocking: &Blocking) -> Vec<(usize, usize, usize)> {
+    let Blocking { mr, nr, kc, kc_single, mc, nc, .. } = *blocking;
     vec![
         (0, 3, 4),
         (3, 0, 4),
@@ -37,21 +37,21 @@ fn borders(tile: &Tile) -> Vec<(usize, usize, usize)> {
         (2 * mr + 3, nr / 2 + 1, kc - 1),
         (13, 31, 37),
         (67, 101, 59),
-        (7, 35, whole),
-        (7, 35, whole + 3),
+        (7, 35, kc_single),
+        (7, 35, kc_single + 3),
         (17 * mr + 1, 2 * nr + 1, 3),
-        (task_rows + 1, 3, 5),
-        (task_rows + 1, 3, kc + 1),
-        (5, tile.columns(3) + 1, 3),
-        (5, task_columns + 1, kc),
-        (5, tile.columns(whole) + 1, whole),
+        (mc + 1, 3, 5),
+        (mc + 1, 3, kc + 1),
+        (5, blocking.columns(3) + 1, 3),
+        (5, nc + 1, kc),
+        (5, blocking.columns(kc_single) + 1, kc_single),
     ]
 }
 
 #[test]
 fn agrees_with_f64_at_every_border() {
     for cpu in testable_cpus() {
-        for (i, (m, n, k)) in borders(&Tile::of(cpu.isa().kind())).into_iter().enumerate() {
+        for (i, (m, n, k)) in borders(&Blocking::of(cpu.isa().kind())).into_iter().enumerate() {
             for (j, (_, a, b)) in FORMS.into_iter().enumerate() {
                 let tight = Gemm::new(m, n, k, a, b);
                 let loose = tight.with_leading_dimensions(tight.lda + 3, tight.ldb + 1, tight.ldc + 5);
@@ -66,7 +66,7 @@ fn agrees_with_f64_at_every_border() {
 #[test]
 fn every_epilogue_agrees_with_f64() {
     for cpu in testable_cpus() {
-        let Tile { mr, nr, kc, .. } = Tile::of(cpu.isa().kind());
+        let Blocking { mr, nr, kc, .. } = Blocking::of(cpu.isa().kind());
         // `finish_tile` takes four vectors at a time: the third size leaves a remainder.
         for (m, n, k) in [(mr + 2, nr + nr / 2 + 1, 33), (mr, 2 * nr, kc + 5), (mr - 1, 2 * nr, 9)] {
             let spec = Gemm::nt(m, n, k);

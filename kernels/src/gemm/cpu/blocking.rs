@@ -1,4 +1,4 @@
-//! Tile and block sizes per instruction set. The loop nest is in `super`; docs/gemm.md says how each size was
+//! Sizes of register tiles and cache blocks per instruction set. The loop nest is in `super`; docs/gemm.md says how each size was
 //! found.
 
 use crate::register_tile::RegisterTile;
@@ -16,32 +16,32 @@ pub(in crate::gemm) const fn chain(k: usize) -> usize {
 
 /// Sizes of the loop nest for one instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gemm) struct Tile {
+pub(in crate::gemm) struct Blocking {
     /// Rows of the register tile.
     pub mr: usize,
     /// Vectors in a row of the register tile.
     pub nv: usize,
     /// Columns of the register tile: `nv` vectors.
     pub nr: usize,
-    /// Steps of k per block, if k is longer than `whole`. C is read and written once per block.
+    /// Steps of k per block, if k is longer than `kc_single`. C is read and written once per block.
     pub kc: usize,
     /// Largest k that is a single block, so that C is not read again.
-    pub whole: usize,
+    pub kc_single: usize,
     /// Maximum columns of C per task with blocks of `kc` steps: the block of B that stays in L2. With shorter blocks up
     /// to as many elements and four times the columns. A multiple of `nr`.
-    pub task_columns: usize,
+    pub nc: usize,
     /// Maximum rows of C per task if partial sums are kept in a buffer because C is bf16.
-    pub task_rows: usize,
+    pub mc: usize,
 }
 
-impl Tile {
+impl Blocking {
     /// Sizes for vectors of `lanes` lanes, the same for real and emulated instruction sets.
     pub(in crate::gemm) const fn of_lanes(lanes: usize) -> Self {
         let RegisterTile { rows: mr, vectors: nv } = RegisterTile::of_lanes(lanes);
         let nr = nv * lanes;
-        let (task_columns, task_rows) = if lanes >= 8 { (768, 512) } else { (384, 256) };
-        assert!(task_columns % nr == 0);
-        Self { mr, nv, nr, kc: CHAIN, whole: 1024, task_columns, task_rows }
+        let (nc, mc) = if lanes >= 8 { (768, 512) } else { (384, 256) };
+        assert!(nc % nr == 0);
+        Self { mr, nv, nr, kc: CHAIN, kc_single: 1024, nc, mc }
     }
     /// Sizes for `isa`.
     pub(in crate::gemm) const fn of(isa: IsaKind) -> Self {
@@ -56,16 +56,16 @@ impl Tile {
     pub(in crate::gemm) const fn padded(&self, n: usize) -> usize {
         n.next_multiple_of(self.nr)
     }
-    /// Steps of k per block; the last block may be shorter. One block if k is at most `whole`, else equal blocks of at
+    /// Steps of k per block; the last block may be shorter. One block if k is at most `kc_single`, else equal blocks of at
     /// most `kc`. Either a block is one chain, or all chains are in one block, so blocks do not change the order of
     /// additions.
     pub(in crate::gemm) const fn depth(&self, k: usize) -> usize {
-        if k <= self.whole { k } else { chain(k) }
+        if k <= self.kc_single { k } else { chain(k) }
     }
     /// Maximum columns of a task with blocks of `depth` steps.
     pub(in crate::gemm) const fn columns(&self, depth: usize) -> usize {
         let quarter = self.kc.div_ceil(4);
         let depth = if depth > quarter { depth } else { quarter };
-        self.task_columns * self.kc / depth / self.nr * self.nr
+        self.nc * self.kc / depth / self.nr * self.nr
     }
 }
