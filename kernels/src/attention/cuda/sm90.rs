@@ -43,7 +43,7 @@ use super::{
     arguments::{AttentionArgs, Parameters},
     sm80::{Flash, Step, TILE},
     sm80_forward::RowState,
-    sm90_pipeline::{self as ring, CONSUMERS, Places, Plan, Producer, STAY},
+    sm90_pipeline::{self as pipeline, CONSUMERS, Places, Plan, Producer, RESIDENT},
     tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::{
@@ -102,7 +102,7 @@ impl HopperFlash {
 
     /// The name; the tile is queries by keys by head size.
     pub fn name(&self) -> Name {
-        let tile = format!("{STAY}x{TILE}x{}", self.head_size);
+        let tile = format!("{RESIDENT}x{TILE}x{}", self.head_size);
         let parts = [self.storage.name(), Sm::Sm90a.name(), &tile, "dropout"];
         Name::new("attention.forward", &parts[..if self.dropout { 4 } else { 3 }])
     }
@@ -116,7 +116,7 @@ impl HopperFlash {
     fn plan(&self) -> Plan {
         let boxes = self.head_size / 64;
         // Behind the stages the output of both consumers.
-        Plan { boxes, stay: 1, more: CONSUMERS * Plan { boxes, stay: 1, more: 0 }.tile_bytes() }
+        Plan { boxes, resident: 1, more: CONSUMERS * Plan { boxes, resident: 1, more: 0 }.tile_bytes() }
     }
 
     /// The program.
@@ -141,7 +141,7 @@ impl hopper::Body for HopperFlash {
         let thread = k.special(Special::TidX);
         let warp = places.begin(k, thread, 1);
         let sequence = Sequence::find(k, &gathered, &sizes);
-        let first = k.mul_lo(k.special(Special::CtaidX), STAY);
+        let first = k.mul_lo(k.special(Special::CtaidX), RESIDENT);
         k.if_(k.lt(first, sequence.length), || {
             hopper::roles(
                 k,
@@ -150,7 +150,7 @@ impl hopper::Body for HopperFlash {
                     k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                         let one = k.elect();
                         let [q, keys, values] = maps;
-                        let producer = Producer { places, stay: &[q], moving: [keys, values] };
+                        let producer = Producer { places, resident: &[q], streamed: [keys, values] };
                         k.if_(one, || producer.run(k, &sequence, first, sequence.keys));
                     });
                 },
@@ -178,8 +178,8 @@ struct Consumer {
 
 impl Consumer {
     fn new(k: &Entry, kernel: HopperFlash, places: Places, warp: Reg<U32>, thread: Reg<U32>, first: Reg<U32>) -> Self {
-        let (group, warp) = ring::consumer(k, warp, thread);
-        let operands = [places.moving(k, 0, ring::along()), places.moving(k, 1, ring::down())];
+        let (group, warp) = pipeline::consumer(k, warp, thread);
+        let operands = [places.streamed(k, 0, pipeline::along()), places.streamed(k, 1, pipeline::down())];
         let first = k.mad_lo(group, TILE, first);
         Self { kernel, places, group, warp, first, operands }
     }
@@ -206,7 +206,7 @@ impl Consumer {
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let tile = k.variable("tile", 0u32);
         places.wait_ready(k);
-        let q = ring::fragments::<P>(k, places.plan.boxes, places.staying(k, 0, self.group), warp);
+        let q = pipeline::fragments::<P>(k, places.plan.boxes, places.resident_tile(k, 0, self.group), warp);
         let p = k.registers::<P>("kept", (TILE / 4) as usize);
         let operand = || p.chunks_exact(4).map(|p| [p[0], p[1], p[2], p[3]]).collect::<Vec<_>>();
         // The exponentials of the scores that are there; gives what earlier sums are to be scaled by.
@@ -223,7 +223,7 @@ impl Consumer {
         };
         k.comment("the first keys: s = q k^T");
         places.wait_full(k, tile);
-        self.scores(k, &s, &q, ring::stage(k, tile));
+        self.scores(k, &s, &q, pipeline::stage(k, tile));
         k.wgmma_wait(0);
         softmax(k.mov(0u32));
         keep();
@@ -231,8 +231,8 @@ impl Consumer {
             let next = k.add(tile, 1u32);
             places.wait_full(k, next);
             k.comment("s = q k^T of these keys; o += p v of those before");
-            self.scores(k, &s, &q, ring::stage(k, next));
-            ring::add_down(k, &o, &operand(), self.operand(k, 1, ring::stage(k, tile), 0));
+            self.scores(k, &s, &q, pipeline::stage(k, next));
+            pipeline::add_down(k, &o, &operand(), self.operand(k, 1, pipeline::stage(k, tile), 0));
             k.wgmma_wait(1);
             let shrink = softmax(key);
             k.wgmma_wait(0);
@@ -243,7 +243,7 @@ impl Consumer {
             k.assign(tile, next);
         });
         k.comment("o += p v of the last keys");
-        ring::add_down(k, &o, &operand(), self.operand(k, 1, ring::stage(k, tile), 0));
+        pipeline::add_down(k, &o, &operand(), self.operand(k, 1, pipeline::stage(k, tile), 0));
         k.wgmma_wait(0);
         k.comment("out = o / l; lse = m * scale + ln l");
         RowState::finish_rows(k, &state, scale, &o, sequence, warp, rows, lse);
@@ -256,12 +256,12 @@ impl Consumer {
 
     /// The operand `i` in `stage`, `bytes` further.
     fn operand(&self, k: &Entry, i: usize, stage: Reg<U32>, bytes: u32) -> Reg<U64> {
-        ring::further(k, self.places.at_stage(k, self.operands[i], stage), bytes)
+        pipeline::further(k, self.places.at_stage(k, self.operands[i], stage), bytes)
     }
 
     /// Starts, as a group, s [64, 64] = q [64, D] · kᵀ.
     fn scores<P: Pair>(&self, k: &Entry, s: &[Reg<F32>], q: &[[Reg<P>; 4]], stage: Reg<U32>) {
-        let of_step = |step| (self.operand(k, 0, stage, ring::step_along(step)), k.condition(step > 0));
+        let of_step = |step| (self.operand(k, 0, stage, pipeline::step_along(step)), k.condition(step > 0));
         let steps: Vec<_> = (0..self.kernel.head_size / 16).map(of_step).collect();
         k.wgmma_fence();
         for (&q, (keys, adds)) in q.iter().zip(steps) {

@@ -25,7 +25,7 @@
 //!         }
 //!         rows that are no keys = 0;  dk *= scale;  write both through the places of k and v
 //! }   }
-//! __global__ queries(…, dq, …)     the same with q and dout staying, k and v coming by:  s = q kᵀ,  dp = dout vᵀ,  dq += ds k
+//! __global__ queries(…, dq, …)     the same with q and dout resident, k and v coming by:  s = q kᵀ,  dp = dout vᵀ,  dq += ds k
 //! ```
 //!
 //! A consumer's rows are those of the gradients that it sums. So P and dS are operands in the registers in which they were
@@ -60,7 +60,7 @@ use super::{
     arguments::{AttentionArgs, Parameters},
     sm80::{Flash, MASK_BYTES, Step, TILE},
     sm80_backward::QueryMask,
-    sm90_pipeline::{self as ring, CONSUMERS, Places, Plan, Producer, STAGES, STAY},
+    sm90_pipeline::{self as pipeline, CONSUMERS, Places, Plan, Producer, RESIDENT, STAGES},
     sm90_scores::{self as scores, QueryRow, ROW_BYTES},
     tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
@@ -132,12 +132,12 @@ impl HopperBackward {
         hidden: usize,
         ld: usize,
     ) -> Result<[TensorMap; 4], TensorMapError> {
-        ring::backward_maps(self.storage, addresses, tokens, hidden, ld)
+        pipeline::backward_maps(self.storage, addresses, tokens, hidden, ld)
     }
 
     /// The name; the tile is rows that stay by rows that come by by head size.
     pub fn name(&self) -> Name {
-        let tile = format!("{STAY}x{TILE}x{}", self.head_size);
+        let tile = format!("{RESIDENT}x{TILE}x{}", self.head_size);
         let side = match self.side {
             Side::Queries => "queries",
             Side::Keys => "keys",
@@ -163,7 +163,7 @@ impl HopperBackward {
             (Side::Keys, false) => STAGES * ROW_BYTES,
             (Side::Keys, true) => STAGES * ROW_BYTES + CONSUMERS * 2 * MASK_BYTES,
         };
-        Plan { boxes: self.head_size / 64, stay: 2, more }
+        Plan { boxes: self.head_size / 64, resident: 2, more }
     }
 
     /// The program.
@@ -194,11 +194,11 @@ impl hopper::Body for HopperBackward {
                     k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                         let one = k.elect();
                         let [q, keys, values, dout] = &arguments.maps;
-                        let (stay, moving) = match self.side {
+                        let (resident, streamed) = match self.side {
                             Side::Queries => ([q, dout], [keys, values]),
                             Side::Keys => ([keys, values], [q, dout]),
                         };
-                        let producer = Producer { places, stay: &stay, moving };
+                        let producer = Producer { places, resident: &resident, streamed };
                         k.if_(one, || producer.run(k, &sequence, first, end));
                     });
                     if self.side == Side::Keys {
@@ -207,7 +207,7 @@ impl hopper::Body for HopperBackward {
                     }
                 },
                 || {
-                    let (group, warp) = ring::consumer(k, warp, thread);
+                    let (group, warp) = pipeline::consumer(k, warp, thread);
                     let first = k.mad_lo(group, TILE, first);
                     let consumer = Consumer { kernel: *self, places, group, first, warp, sequence: &sequence, end };
                     let sums = match self.side {
@@ -258,7 +258,7 @@ impl Arguments {
     /// The sequence of the block, and the first of the rows that stay.
     fn block(&self, k: &Entry) -> (Sequence, Reg<U32>) {
         let sequence = Sequence::find(k, &self.gathered, &self.sizes);
-        (sequence, k.mul_lo(k.special(Special::CtaidX), STAY))
+        (sequence, k.mul_lo(k.special(Special::CtaidX), RESIDENT))
     }
 
     fn scale(&self, k: &Entry) -> Reg<F32> {
@@ -273,7 +273,7 @@ fn pointer(k: &Entry, param: &PointerParam) -> Ptr<Global> {
 
 /// Where -lse·log₂ e and δ of tile `tile` lie.
 fn rows_of(k: &Entry, places: Places, tile: Reg<U32>) -> Ptr<Shared> {
-    k.offset(k.index(places.base, ring::stage(k, tile), ROW_BYTES), places.plan.more())
+    k.offset(k.index(places.base, pipeline::stage(k, tile), ROW_BYTES), places.plan.more())
 }
 
 /// The warps that bring -lse·log₂ e and δ of queries `0 .. end`, 64 at a time.
@@ -307,17 +307,17 @@ struct Consumer<'a> {
     end: Reg<U32>,
 }
 
-/// One of the tiles that stay, as an operand.
-enum Staying<P: Pair> {
+/// One of the tiles that resident, as an operand.
+enum Resident<P: Pair> {
     /// 16 columns at a time: shared memory is left to what comes by.
     Registers(Vec<[Reg<P>; 4]>),
     /// Where the sums leave no registers.
     Shared(Reg<U64>),
 }
 
-/// The two tiles that stay, and the descriptors of those that come by in stage 0, read along their rows and down.
+/// The two tiles that resident, and the descriptors of those that come by in stage 0, read along their rows and down.
 struct Operands<P: Pair> {
-    stay: [Staying<P>; 2],
+    resident: [Resident<P>; 2],
     along: [Reg<U64>; 2],
     down: [Reg<U64>; 2],
 }
@@ -326,17 +326,17 @@ impl<P: Pair> Operands<P> {
     /// Waits for what stays.
     fn new(k: &Entry, consumer: &Consumer<'_>) -> Self {
         let Consumer { kernel, places, group, ref warp, .. } = *consumer;
-        let along = [0, 1].map(|i| places.moving(k, i, ring::along()));
-        let down = [0, 1].map(|i| places.moving(k, i, ring::down()));
+        let along = [0, 1].map(|i| places.streamed(k, i, pipeline::along()));
+        let down = [0, 1].map(|i| places.streamed(k, i, pipeline::down()));
         places.wait_ready(k);
-        let stay = [0, 1].map(|i| {
-            let tile = places.staying(k, i, group);
+        let resident = [0, 1].map(|i| {
+            let tile = places.resident_tile(k, i, group);
             match kernel.keeps_in_registers() {
-                true => Staying::Registers(ring::fragments(k, places.plan.boxes, tile, warp)),
-                false => Staying::Shared(k.matrix_descriptor(tile, ring::along())),
+                true => Resident::Registers(pipeline::fragments(k, places.plan.boxes, tile, warp)),
+                false => Resident::Shared(k.matrix_descriptor(tile, pipeline::along())),
             }
         });
-        Self { stay, along, down }
+        Self { resident, along, down }
     }
 }
 
@@ -344,22 +344,23 @@ impl Consumer<'_> {
     /// Starts, as a group each, s [64, 64] = the first tile that stays · (the first that came by)ᵀ, and dp of the second ones.
     fn scores<P: Pair>(&self, k: &Entry, operands: &Operands<P>, [s, dp]: &[Vec<Reg<F32>>; 2], stage: Reg<U32>) {
         let steps = self.kernel.head_size / 16;
-        let along = |tile| (0..steps).map(|step| ring::further(k, tile, ring::step_along(step))).collect::<Vec<_>>();
+        let along =
+            |tile| (0..steps).map(|step| pipeline::further(k, tile, pipeline::step_along(step))).collect::<Vec<_>>();
         let products = [(s, 0), (dp, 1)].map(|(sums, i)| {
-            let stays = match &operands.stay[i] {
-                Staying::Registers(_) => Vec::new(),
-                Staying::Shared(tile) => along(*tile),
+            let descriptors = match &operands.resident[i] {
+                Resident::Registers(_) => Vec::new(),
+                Resident::Shared(tile) => along(*tile),
             };
-            (sums, &operands.stay[i], stays, along(self.places.at_stage(k, operands.along[i], stage)))
+            (sums, &operands.resident[i], descriptors, along(self.places.at_stage(k, operands.along[i], stage)))
         });
         let adds = [false, true].map(|adds| k.condition(adds));
         k.wgmma_fence();
-        for (sums, staying, stays, moves) in products {
-            for (step, &moves) in moves.iter().enumerate() {
-                let (moves, adds) = ((moves, Major::K), adds[usize::from(step > 0)]);
-                match staying {
-                    Staying::Registers(fragments) => k.wgmma_registers::<P>(sums, fragments[step], moves, adds),
-                    Staying::Shared(_) => k.wgmma::<P>(sums, (stays[step], Major::K), moves, adds),
+        for (sums, resident, descriptors, streamed) in products {
+            for (step, &streamed) in streamed.iter().enumerate() {
+                let (streamed, adds) = ((streamed, Major::K), adds[usize::from(step > 0)]);
+                match resident {
+                    Resident::Registers(fragments) => k.wgmma_registers::<P>(sums, fragments[step], streamed, adds),
+                    Resident::Shared(_) => k.wgmma::<P>(sums, (descriptors[step], Major::K), streamed, adds),
                 }
             }
             k.wgmma_commit();
@@ -368,7 +369,7 @@ impl Consumer<'_> {
 
     /// Starts, as a group, sums [64, D] += x [64, 64] · the tile whose descriptor is `down`.
     fn add<P: Pair>(&self, k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], down: Reg<U64>, stage: Reg<U32>) {
-        ring::add_down(k, sums, x, self.places.at_stage(k, down, stage));
+        pipeline::add_down(k, sums, x, self.places.at_stage(k, down, stage));
     }
 
     /// Calls `body` with the number of each tile that comes by, its first row and its stage, and gives the stage back.
@@ -378,7 +379,7 @@ impl Consumer<'_> {
         let tile = k.variable("tile", 0u32);
         k.for_(0u32, end, TILE, |row| {
             places.wait_full(k, tile);
-            body(tile, row, ring::stage(k, tile));
+            body(tile, row, pipeline::stage(k, tile));
             if self.kernel.side == Side::Keys {
                 // All lanes have read what belongs to the queries.
                 k.warp_sync();
@@ -507,13 +508,13 @@ impl Consumer<'_> {
         }
         // With one box a row, a warp's rows are its own in either order.
         if kernel.head_size > 64 {
-            let read = k.named_barriers("all warps have read what stayed", CONSUMERS);
+            let read = k.named_barriers("all warps have read the resident tiles", CONSUMERS);
             k.bar_sync_of(read, group, 128);
         }
         let (layout, gradient_ld) = (Layout::new(padded), k.ld_param(arguments.gradient_ld.clone()));
         let plain = Flash { step: Step::Forward, storage, padded, dropout, aligned: true };
         for (i, (sums, gradient)) in (0..).zip(sums.iter().zip(&arguments.gradients)) {
-            let (place, to) = (places.staying(k, i, group), pointer(k, gradient));
+            let (place, to) = (places.resident_tile(k, i, group), pointer(k, gradient));
             layout.store_rows(k, &plain, place, warp, sums, to, gradient_ld, first, &sequence, &arguments.sizes);
         }
     }

@@ -30,7 +30,7 @@ use ptx::{
 /// Consumer warpgroups.
 pub(super) const CONSUMERS: u32 = 2;
 /// Resident rows of a block.
-pub(super) const STAY: u32 = CONSUMERS * TILE;
+pub(super) const RESIDENT: u32 = CONSUMERS * TILE;
 /// Stages of the pipeline, a power of two.
 pub(super) const STAGES: u32 = 4;
 /// Bytes of 64 x 64 elements.
@@ -44,7 +44,7 @@ pub(super) struct Plan {
     /// Boxes of 64 columns per row.
     pub boxes: u32,
     /// Number of resident matrices.
-    pub stay: u32,
+    pub resident: u32,
     /// Bytes between the stages and the barriers.
     pub more: u32,
 }
@@ -69,7 +69,7 @@ impl Plan {
 
     /// Offset of the first stage, after the resident tiles.
     const fn stages(self) -> u32 {
-        self.stay * CONSUMERS * self.tile_bytes()
+        self.resident * CONSUMERS * self.tile_bytes()
     }
 
     /// Offset of the area between the stages and the barriers.
@@ -95,7 +95,7 @@ impl Plan {
 
     /// Launch for `sequences` sequences of at most `longest` tokens and `heads` heads; `None` if one of them is 0.
     pub(super) fn launch(self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
-        let grid = [longest.div_ceil(STAY as usize) as u32, heads as u32, sequences as u32];
+        let grid = [longest.div_ceil(RESIDENT as usize) as u32, heads as u32, sequences as u32];
         let filled = grid.iter().all(|&n| n > 0);
         filled.then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: self.bytes() })
     }
@@ -155,14 +155,14 @@ impl Places {
     }
 
     /// Tile of resident matrix `i` for consumer `group`.
-    pub(super) fn staying(self, k: &Entry, i: u32, group: Reg<U32>) -> Ptr<Shared> {
+    pub(super) fn resident_tile(self, k: &Entry, i: u32, group: Reg<U32>) -> Ptr<Shared> {
         let tile = self.plan.tile_bytes();
         let own = k.index(self.base, group, tile);
         if i == 0 { own } else { k.offset(own, i * CONSUMERS * tile) }
     }
 
     /// Descriptor of streamed matrix `i` in stage 0; `constant` is [`along()`] or [`down()`].
-    pub(super) fn moving(self, k: &Entry, i: u32, constant: u64) -> Reg<U64> {
+    pub(super) fn streamed(self, k: &Entry, i: u32, constant: u64) -> Reg<U64> {
         k.matrix_descriptor(k.offset(self.base, self.plan.stages() + i * self.plan.tile_bytes()), constant)
     }
 
@@ -206,8 +206,8 @@ impl Places {
 /// Producer: the thread that loads resident and streamed tiles, with their tensor maps.
 pub(super) struct Producer<'a> {
     pub places: Places,
-    pub stay: &'a [&'a BytesParam],
-    pub moving: [&'a BytesParam; 2],
+    pub resident: &'a [&'a BytesParam],
+    pub streamed: [&'a BytesParam; 2],
 }
 
 impl Producer<'_> {
@@ -215,8 +215,8 @@ impl Producer<'_> {
     pub(super) fn run(&self, k: &Entry, sequence: &Sequence, first: Reg<U32>, end: Reg<U32>) {
         let Self { places, .. } = *self;
         let Plan { boxes, .. } = places.plan;
-        let stay: Vec<Ptr<Generic>> = self.stay.iter().map(|map| k.address_of_param(map)).collect();
-        let moving = self.moving.map(|map| k.address_of_param(map));
+        let resident: Vec<Ptr<Generic>> = self.resident.iter().map(|map| k.address_of_param(map)).collect();
+        let streamed = self.streamed.map(|map| k.address_of_param(map));
         let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
         let columns: Vec<Reg<S32>> = (0..boxes).map(|i| signed(k.add(sequence.column, 64 * i))).collect();
         let load = |to: Ptr<Shared>, number: u32, map: Ptr<Generic>, row: Reg<U32>, barrier: Address<Shared>| {
@@ -230,7 +230,7 @@ impl Producer<'_> {
         let first = k.add(sequence.start, first);
         for group in 0..CONSUMERS {
             let row = if group == 0 { first } else { k.add(first, group * TILE) };
-            for (i, &map) in (0..).zip(&stay) {
+            for (i, &map) in (0..).zip(&resident) {
                 load(places.base, i * CONSUMERS + group, map, row, ready);
             }
         }
@@ -242,7 +242,7 @@ impl Producer<'_> {
             let to = k.index(places.base, stage(k, tile), places.plan.stage_bytes());
             let to = k.offset(to, places.plan.stages());
             let row = k.add(sequence.start, row);
-            (0..).zip(moving).for_each(|(i, map)| load(to, i, map, row, full));
+            (0..).zip(streamed).for_each(|(i, map)| load(to, i, map, row, full));
             k.add_into(tile, tile, 1u32);
         });
     }

@@ -43,7 +43,7 @@ use super::{
     arguments::{AttentionArgs, Parameters},
     sm80::{Flash, MASK_BYTES, Step, TILE},
     sm80_backward::QueryMask,
-    sm90_pipeline::{self as ring, CONSUMERS},
+    sm90_pipeline::{self as pipeline, CONSUMERS},
     sm90_scores::{self as scores, QueryRow, ROW_BYTES},
     tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
@@ -117,7 +117,7 @@ impl HopperShort {
         hidden: usize,
         ld: usize,
     ) -> Result<[TensorMap; 4], TensorMapError> {
-        ring::backward_maps(self.storage, addresses, tokens, hidden, ld)
+        pipeline::backward_maps(self.storage, addresses, tokens, hidden, ld)
     }
 
     /// The name; the tile is queries by keys by head size.
@@ -168,7 +168,7 @@ impl hopper::Body for HopperShort {
                 k.if_(k.lt(k.sub(warp, 1u32), FILLERS), || fill_rows(k, base, &arguments, thread));
             },
             || {
-                let (group, warp) = ring::consumer(k, warp, thread);
+                let (group, warp) = pipeline::consumer(k, warp, thread);
                 Consumer::new(k, *self, base, group, warp).run::<P>(k, &arguments);
             },
         );
@@ -311,7 +311,7 @@ impl Consumer {
     fn new(k: &Entry, kernel: HopperShort, base: Ptr<Shared>, group: Reg<U32>, warp: Warp) -> Self {
         let both = k.named_barrier("all of ds is there");
         let drawn = kernel.dropout.then(|| k.named_barriers("the mask is drawn", CONSUMERS));
-        let [along, down] = [ring::along(), ring::down()].map(|constant| k.matrix_descriptor(base, constant));
+        let [along, down] = [pipeline::along(), pipeline::down()].map(|constant| k.matrix_descriptor(base, constant));
         let (first, layout) = (k.mul_lo(group, TILE), Layout::new(HEAD_SIZE));
         Self { kernel, base, group, first, warp, layout, both, drawn, along, down }
     }
@@ -364,14 +364,14 @@ impl Consumer {
         dk.iter().chain(dv).for_each(|&sum| k.assign(sum, 0.0f32));
         let [keys, values] = [1, 2].map(|i| {
             let own = k.add(k.add(tiles, group), i * TILES);
-            ring::fragments::<P>(k, 1, k.index(base, own, TILE_BYTES), warp)
+            pipeline::fragments::<P>(k, 1, k.index(base, own, TILE_BYTES), warp)
         });
         k.for_(0u32, sequence.length, TILE, |query| {
             let tile = k.shr(query, TILE.ilog2());
             let (q, dout) = (k.add(tiles, tile), k.add(k.add(tiles, tile), 3 * TILES));
             k.comment("s^T = k q^T; dp^T = v dout^T");
             let starts = [q, dout].map(|number| self.tile(k, self.along, number));
-            ring::multiply_along::<P>(k, both, [&keys, &values], starts);
+            pipeline::multiply_along::<P>(k, both, [&keys, &values], starts);
             let mask = self.drawn.zip(arguments.mask.mask(k)).map(|(drawn, mask)| {
                 let place = k.mad_lo(group, 2, tile);
                 let bits = QueryMask(k.offset(k.index(base, place, MASK_BYTES), BITS));
@@ -387,7 +387,7 @@ impl Consumer {
             let dropped = scores::probabilities(k, &both[0], rows, factor, &factors);
             k.comment("dv += (p m)^T dout");
             let p = layout.operand::<P>(k, storage, &dropped);
-            ring::add_down(k, dv, &p, self.tile(k, self.down, dout));
+            pipeline::add_down(k, dv, &p, self.tile(k, self.down, dout));
             k.wgmma_wait(1);
             scores::gradients(k, both, rows, &factors);
             let gradients = layout.operand::<P>(k, storage, &both[0]);
@@ -397,7 +397,7 @@ impl Consumer {
                 k.stmatrix(layout.tile.step(0, 16 * step).take(k, to), gradients);
             }
             k.comment("dk += ds^T q");
-            ring::add_down(k, dk, &gradients, self.tile(k, self.down, q));
+            pipeline::add_down(k, dk, &gradients, self.tile(k, self.down, q));
             k.wgmma_wait(0);
         });
     }
@@ -421,7 +421,7 @@ impl Consumer {
     fn queries<P: Pair>(&self, k: &Entry, dq: &[Reg<F32>], tiles: Reg<U32>, ds: Reg<U32>) {
         let ds = self.tile(k, self.down, k.mad_lo(self.group, TILES, ds));
         let keys = self.tile(k, self.down, k.add(tiles, TILES));
-        let at = |from, step: u32| ring::further(k, from, step / 4 * TILE_BYTES + ring::step_down(step % 4));
+        let at = |from, step: u32| pipeline::further(k, from, step / 4 * TILE_BYTES + pipeline::step_down(step % 4));
         let adds = [false, true].map(|adds| k.condition(adds));
         let steps: Vec<_> = (0..TILES * TILE / 16).map(|step| (at(ds, step), at(keys, step))).collect();
         k.wgmma_fence();
