@@ -15,7 +15,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/albert-ci/aarch64
 root=$cache/sid
 # Tests by module. `every_case_of` runs an operation's table on all targets, the simulated GPU among them, which takes
 # hours under emulation; the row kernels' own tests compare them with their f64 references.
-modules=(num:: simd:: rows:: softmax:: layernorm:: gelu:: elementwise:: dropout:: reduce:: embedding:: cross_entropy::
+modules=(num:: simd:: rows:: softmax:: layernorm:: activation:: elementwise:: dropout:: reduce:: embedding:: cross_entropy::
   optimizer::)
 not=(every_case_of simulator ptx cuda)
 

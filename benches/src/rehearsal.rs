@@ -195,11 +195,11 @@ mod tests {
 
     #[test]
     fn a_fault_strikes_its_piece_of_work_and_every_later_call() {
-        let stage = Stage::new(vec!["fault=gemm:2".parse().unwrap(), "wrong=gelu".parse().unwrap()]);
+        let stage = Stage::new(vec!["fault=gemm:2".parse().unwrap(), "wrong=activation".parse().unwrap()]);
         let driver = Rehearsed::new(SimulatedDriver::new((8, 0)), stage.clone());
         stage.enter("gemm", 1);
         assert_eq!(driver.launches(), Ok(true));
-        stage.enter("gelu", 1);
+        stage.enter("activation", 1);
         assert_eq!((driver.launches(), driver.synchronize()), (Ok(false), Ok(())));
         stage.enter("gemm", 2);
         assert_eq!(driver.launches(), Ok(false));

@@ -78,7 +78,7 @@ fn wrong_arguments_are_errors_of_one_line() {
         .code(64)
         .stderr(contains("--device cpu: expected cuda, cuda:N, cuda-sim or cuda-sim:90"));
     suite(&["--no-such"]).assert().code(64);
-    suite(&["--device", "cuda", "--rehearse", "hang=gelu:1"])
+    suite(&["--device", "cuda", "--rehearse", "hang=activation:1"])
         .assert()
         .code(64)
         .stderr(contains("is for the simulated GPU"));

@@ -1,5 +1,6 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+pub mod activation;
 pub mod arguments;
 pub mod attention;
 mod case;
@@ -9,7 +10,6 @@ pub mod dropout;
 pub mod elementwise;
 pub mod embedding;
 mod extent;
-pub mod gelu;
 pub mod gemm;
 pub mod gpu_spec;
 mod hopper;
@@ -35,7 +35,7 @@ pub use simd::{DType, Element, Isa, IsaKind};
 
 /// The table of operations: what tests, benches, the profiler and the command line enumerate.
 pub const OPERATIONS: &[operation::Operation] = &[
-    gelu::OPERATION,
+    activation::OPERATION,
     gemm::OPERATION,
     attention::OPERATION,
     layernorm::OPERATION,

@@ -36,7 +36,7 @@ pub struct Operation {
     pub cost: fn(&Case) -> Cost,
     /// Runs a case on random inputs and compares its results with the f64 reference.
     pub check: fn(&Case, &Runner<'_>) -> Outcome,
-    /// All specializations for an architecture. The first one is the operation's snapshot in `kernels/listings`.
+    /// All specializations for an architecture. `kernels/listings` has their hashes and some of their texts.
     pub ptx: fn(Sm) -> Vec<Program>,
 }
 
@@ -88,7 +88,7 @@ mod tests {
             };
         }
 
-        rows!(gelu gemm attention layernorm softmax embedding cross_entropy optimizer dropout reduce elementwise int8);
+        rows!(activation gemm attention layernorm softmax embedding cross_entropy optimizer dropout reduce elementwise int8);
     }
 
     fn row(name: &str) -> &'static Operation {

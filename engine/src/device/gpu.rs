@@ -337,7 +337,7 @@ mod tests {
     };
     use kernels::{
         Isa,
-        gelu::cuda::BiasActivation,
+        activation::cuda::BiasActivation,
         operation::{self, Pass},
     };
 
@@ -397,7 +397,7 @@ mod tests {
             };
             gpu.launch(&name, text, launch, &arguments).unwrap();
             let mut wanted = vec![0.0; 36];
-            kernels::gelu::backward(gpu.host(), Activation::GeluTanh, &values, &[2.0; 36], &mut wanted);
+            kernels::activation::backward(gpu.host(), Activation::GeluTanh, &values, &[2.0; 36], &mut wanted);
             for (x, (got, wanted)) in values.iter().zip(dx.to_vec().unwrap().iter().zip(&wanted)) {
                 assert!((got - wanted).abs() <= 1e-6, "x = {x}: {got}, on the processor {wanted}");
             }

@@ -6,13 +6,13 @@ use super::{
 };
 use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
+    activation::cuda::BiasActivation,
     arguments::{Address, Arguments, Value},
     attention::cuda::{sm80::Flash, sm90::HopperFlash, sm90_backward::HopperBackward, sm90_short::HopperShort},
     cross_entropy::cuda::Rows,
     dropout::cuda::Apply,
     elementwise::cuda::{Function, Map, MapArgs, Part, PartArgs},
     embedding::cuda::{AddPieces, Gather, SumPieces},
-    gelu::cuda::BiasActivation,
     gemm::cuda::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
     layernorm::cuda::LayerNorm,
     operation::{Name, Program},

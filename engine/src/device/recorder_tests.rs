@@ -7,7 +7,7 @@ use crate::{
 };
 use kernels::{
     Cpu, Isa,
-    gelu::cuda::BiasActivation,
+    activation::cuda::BiasActivation,
     operation::{self, Pass},
 };
 

@@ -15,16 +15,16 @@ use crate::{
 };
 use kernels::{
     Cpu,
-    elementwise::{self, Keeps, Unary, cuda::Function as Map},
-    gelu::{
+    activation::{
         self,
         cuda::{BackwardArgs, BiasActivation, ForwardArgs},
     },
+    elementwise::{self, Keeps, Unary, cuda::Function as Map},
     operation::{self, Cost},
     reduce,
 };
 
-pub use kernels::gelu::Activation;
+pub use kernels::activation::Activation;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Function {
@@ -197,7 +197,7 @@ pub(super) fn activate(
     tape.launch_on(name, cost(x, 2, activation_flops(activation)), |device| match device {
         Device::Cpu(cpu) => {
             floats!(x.dtype(), X => {
-                gelu::bias_activation_forward(cpu, activation, x.slice::<X>(), None, None, y.slice_mut::<X>());
+                activation::bias_activation_forward(cpu, activation, x.slice::<X>(), None, None, y.slice_mut::<X>());
             });
             Ok(())
         }
@@ -223,7 +223,7 @@ fn activate_backward(
     tape.launch_on(name, cost(x, 3, activation_flops(activation)), |device| match device {
         Device::Cpu(cpu) => {
             floats!(x.dtype(), X => {
-                gelu::backward(cpu, activation, x.slice::<X>(), dy.slice::<X>(), dx.slice_mut::<X>());
+                activation::backward(cpu, activation, x.slice::<X>(), dy.slice::<X>(), dx.slice_mut::<X>());
             });
             Ok(())
         }

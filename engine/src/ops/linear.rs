@@ -18,7 +18,7 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    gelu::Activation,
+    activation::Activation,
     gemm::{Beta, Epilogue, Gemm, PackedB, gemm, gemm_packed},
     int8,
     operation::Cost,

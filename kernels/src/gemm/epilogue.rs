@@ -2,8 +2,8 @@
 
 use super::operand::{Operand, Output};
 use super::{Beta, Gemm};
+use crate::activation::Activation;
 use crate::dropout::{BLOCK, Dropout};
-use crate::gelu::Activation;
 use crate::pool::Disjoint;
 use crate::simd::{Element, Simd, WIDTH, Wide};
 use std::array::from_fn;

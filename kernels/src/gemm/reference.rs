@@ -2,9 +2,9 @@
 //! A and B of [`product`].
 
 use super::{EpilogueKind, Gemm, Layout};
+use crate::activation;
 use crate::check::Real;
 use crate::dropout::{self, Dropout};
-use crate::gelu;
 
 /// Σ_p A[i, p]·B[p, j]: [m, n], with `a` and `b` in the layouts of `spec`.
 pub fn product<R: Real>(spec: &Gemm, a: &[R], b: &[R]) -> Vec<R> {
@@ -37,7 +37,7 @@ pub fn epilogue<R: Real>(
         EpilogueKind::Bias => (biased(), vec![]),
         EpilogueKind::BiasActivation { activation, .. } => {
             let p = biased();
-            (p.iter().map(|&p| gelu::reference::apply(activation, p)).collect(), p)
+            (p.iter().map(|&p| activation::reference::apply(activation, p)).collect(), p)
         }
         EpilogueKind::BiasDropoutResidual { residual, .. } => {
             let mut y = biased();
@@ -46,7 +46,9 @@ pub fn epilogue<R: Real>(
             }
             (if residual { add(&y, matrix) } else { y }, vec![])
         }
-        EpilogueKind::ActivationBackward(activation) => (gelu::reference::backward(activation, matrix, acc), vec![]),
+        EpilogueKind::ActivationBackward(activation) => {
+            (activation::reference::backward(activation, matrix, acc), vec![])
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use super::{DotKind, QuantizedWeight, linear, reference, scratch_len};
 use crate::{
     Cpu, DType,
+    activation::Activation,
     check::{Guarded, On, greatest_error, on_runner, uniform, within_error},
-    gelu::Activation,
     operation::{Case, Cost, Operation, Outcome, Pass},
     runner::Runner,
 };

@@ -11,7 +11,7 @@
 
 use super::dot::{Dot, DotKernel, Ints, VECTORS};
 use super::{QuantizedWeight, scratch_len};
-use crate::gelu::Activation;
+use crate::activation::Activation;
 use crate::pool::part;
 use crate::pool::{Cpu, Disjoint};
 use crate::register_tile::{RegisterTile, TALLEST, for_height};

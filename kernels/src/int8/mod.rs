@@ -39,7 +39,7 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::{extent::area, gelu::Activation, pool::Cpu};
+use crate::{activation::Activation, extent::area, pool::Cpu};
 pub use cases::OPERATION;
 pub use dot::DotKind;
 use dot::with_dot;

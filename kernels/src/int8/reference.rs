@@ -1,8 +1,8 @@
 //! Definition of the layer in 8-bit integers. Quantization is part of it, in f32; what follows is exact in f64, and a naive
 //! implementation in f32.
 
+use crate::activation::{self, Activation};
 use crate::check::Real;
-use crate::gelu::{self, Activation};
 
 /// Quantized numbers, and their scale and offset: x ≈ scale · q + offset.
 struct Row {
@@ -51,7 +51,7 @@ pub fn linear<R: Real>(
             let sum = w.q.iter().fold(R::of(0.0), |sum, &v| sum + of(v));
             let p = of(x.scale) * of(w.scale) * products + of(x.offset) * (of(w.scale) * sum);
             let p = bias.map_or(p, |bias| p + of(bias[j]));
-            y.push(activation.map_or(p, |activation| gelu::reference::apply(activation, p)));
+            y.push(activation.map_or(p, |activation| activation::reference::apply(activation, p)));
         }
     }
     y

@@ -140,7 +140,7 @@ pub const GROUPS: [Group; 4] = [
     Group {
         title: "Other lengths and settings, and what a step fuses, at 32,768 tokens",
         workloads: &[
-            forward("GELU", "gelu", "bias_tanh", rows!(8, "F", 768)),
+            forward("GELU", "activation", "bias_tanh", rows!(8, "F", 768)),
             forward("softmax", "softmax", "", rows!(32, "C", 768)),
             backward("softmax, backward", "softmax", "", rows!(32, "C", 768)),
             forward("dropout", "dropout", "", rows!(32, "F", 768)),

@@ -2,8 +2,8 @@
 
 use super::{BEFORE, cpus, refuses, wraps_nine_rows};
 use half::bf16;
+use kernels::activation::Activation;
 use kernels::dropout::Dropout;
-use kernels::gelu::Activation;
 use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, SliceEpilogue, batched, gemm, gemm_packed};
 use kernels::int8::{self, QuantizedWeight};
 

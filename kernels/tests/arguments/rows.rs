@@ -1,10 +1,10 @@
 //! Kernels over rows and over flat buffers: sizes whose product leaves `usize`, slices that are one element short or long.
 
 use super::{cpus, refuses};
+use kernels::activation::{self, Activation};
 use kernels::dropout::{self, Dropout};
 use kernels::elementwise::{self, Binary, Broadcast, Unary};
 use kernels::embedding::{self, Lookup};
-use kernels::gelu::{self, Activation};
 use kernels::layernorm::{self, Spec};
 use kernels::optimizer::{self, AdamConfig, Segment, Step};
 use kernels::{cross_entropy, reduce, softmax};
@@ -216,7 +216,7 @@ fn activations_and_dropout_reject_what_does_not_fit() {
             let run = |bias: Option<usize>, pre: usize, y: usize| {
                 let bias = bias.map(|len| vec![1f32; len]);
                 refuses("activation", "activation", [pre, y], |[pre, y]| {
-                    gelu::bias_activation_forward(&cpu, activation, &x, bias.as_deref(), Some(pre), y);
+                    activation::bias_activation_forward(&cpu, activation, &x, bias.as_deref(), Some(pre), y);
                 });
             };
             run(None, 15, 14);
@@ -227,7 +227,7 @@ fn activations_and_dropout_reject_what_does_not_fit() {
             }
             for (pre, dy, dx) in [(14, 15, 15), (15, 14, 15), (15, 15, 14)] {
                 refuses("backward", "activation", [dx], |[dx]| {
-                    gelu::backward(&cpu, activation, &x[..pre], &x[..dy], dx);
+                    activation::backward(&cpu, activation, &x[..pre], &x[..dy], dx);
                 });
             }
         }

@@ -3,11 +3,11 @@
 
 use super::allocator::{Placement, guarded};
 use half::bf16;
+use kernels::activation::{self, Activation};
 use kernels::attention::{Attention, Gradients, Ragged, backward, backward_scratch_len, forward};
 use kernels::dropout::{self, Dropout};
 use kernels::elementwise::{self, Binary, Broadcast, Unary};
 use kernels::embedding::{self, Lookup};
-use kernels::gelu::{self, Activation};
 use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, batched, gemm, gemm_packed};
 use kernels::int8::{self, QuantizedWeight};
 use kernels::layernorm::{self, Spec};
@@ -203,9 +203,16 @@ fn rows<X: Element>(cpu: &Cpu) {
             dropout::apply(cpu, &Dropout { seed: 5, site: 6, rate: 0.5 }, width, &x, &mut y);
         }
         for activation in Activation::ALL {
-            gelu::bias_activation_forward(cpu, activation, &x, (width > 0).then_some(&bias), Some(&mut s), &mut y);
-            gelu::bias_activation_forward(cpu, activation, &x, None, None, &mut y);
-            gelu::backward(cpu, activation, &x, &s, &mut y);
+            activation::bias_activation_forward(
+                cpu,
+                activation,
+                &x,
+                (width > 0).then_some(&bias),
+                Some(&mut s),
+                &mut y,
+            );
+            activation::bias_activation_forward(cpu, activation, &x, None, None, &mut y);
+            activation::backward(cpu, activation, &x, &s, &mut y);
         }
         for broadcast in Broadcast::ALL {
             let b = ones::<X>(broadcast.len(if width == 0 { 0 } else { count }, width));

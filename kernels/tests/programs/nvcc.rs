@@ -2,7 +2,7 @@
 
 use kernels::{
     DType,
-    gelu::{Activation, cuda::BiasActivation},
+    activation::{Activation, cuda::BiasActivation},
     num::philox::Stream,
     operation::Pass,
 };

@@ -124,11 +124,11 @@ fn surroundings() -> Vec<Situation> {
         row("environment", "empty", format!("env -i {run}")),
         row("environment", "TMPDIR is missing", "TMPDIR=/nowhere $A tokenizer train $T/text.txt --vocab-size 200 -o v.json")
             .then("cmp v.json $T/tokenizer.json"),
-        row("environment", "TMPDIR is missing for ptxas", "TMPDIR=/nowhere $A kernels list --arch sm_80 gelu --ptxas /bin/true")
+        row("environment", "TMPDIR is missing for ptxas", "TMPDIR=/nowhere $A kernels list --arch sm_80 activation --ptxas /bin/true")
             .fails("temporary folder"),
-        row("environment", "ptxas says nothing", "$A kernels list --arch sm_80 gelu --ptxas /bin/true").fails("reported no registers"),
-        row("environment", "ptxas is missing", "$A kernels list --arch sm_80 gelu --ptxas /nowhere").fails("cannot run /nowhere"),
-        row("environment", "a link is planted where ptxas works", "mkdir t victim; for p in $(seq $$ $(($$ + 300))); do ln -s ../victim t/albert-kernels-$p; done; TMPDIR=$PWD/t $A kernels list --arch sm_80 gelu --ptxas /bin/true")
+        row("environment", "ptxas says nothing", "$A kernels list --arch sm_80 activation --ptxas /bin/true").fails("reported no registers"),
+        row("environment", "ptxas is missing", "$A kernels list --arch sm_80 activation --ptxas /nowhere").fails("cannot run /nowhere"),
+        row("environment", "a link is planted where ptxas works", "mkdir t victim; for p in $(seq $$ $(($$ + 300))); do ln -s ../victim t/albert-kernels-$p; done; TMPDIR=$PWD/t $A kernels list --arch sm_80 activation --ptxas /bin/true")
             .ends_with(&[1])
             .then("test -z \"$(ls -A victim)\""),
         row("environment", "a locale that there is none of", format!("LC_ALL=xx_YY.NOPE LANG=? {run}")),

@@ -9,7 +9,7 @@ const PRINTING: [(&str, &str); 17] = [
     ("info", "$A info base"),
     ("info --json", "$A info base --json"),
     ("doctor", "$A doctor --seconds 0"),
-    ("kernels list", "$A kernels list --arch sm_80 gelu"),
+    ("kernels list", "$A kernels list --arch sm_80 activation"),
     ("data inspect", "$A data inspect $T/data --tokenizer $T/tokenizer.json --seq 64"),
     ("fill-mask", "$A fill-mask --model $T/run 'the [MASK]'"),
     ("embed", "$A embed --model $T/run $T/text.txt"),
@@ -52,7 +52,7 @@ pub(crate) fn rows() -> Vec<Situation> {
         rows.push(row("stream closed at the start", name, script));
     }
     rows.extend([
-        row("closed pipe", "head takes one line", "set -o pipefail; $A kernels list gelu | head -n 1 | grep -q kernel"),
+        row("closed pipe", "head takes one line", "set -o pipefail; $A kernels list activation | head -n 1 | grep -q kernel"),
         row(
             "closed pipe",
             "a reader that leaves in the middle",

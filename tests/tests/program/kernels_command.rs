@@ -49,7 +49,8 @@ fn every_kernel_of_the_list_has_a_text() {
         assert!(text.starts_with(".version") && text.contains(".target sm_80"), "{name}: {text}");
         assert!(text.contains(&name.replace('-', "__").replace('.', "$")), "{name}: {text}");
     }
-    finish(&mut albert(&["kernels", "ptx", "gelu"])).fails_with(&["kernel names start with `gelu`; expected one of"]);
+    finish(&mut albert(&["kernels", "ptx", "activation"]))
+        .fails_with(&["kernel names start with `activation`; expected one of"]);
     finish(&mut albert(&["kernels", "ptx", "nothing"])).fails_with(&["albert kernels list"]);
     finish(&mut albert(&["kernels", "list", "--arch", "sm_70"])).fails_with(&["sm_70", "sm_80 or sm_90a"]);
 }

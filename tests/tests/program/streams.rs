@@ -40,8 +40,8 @@ fn printing(world: &World) -> Vec<Vec<String>> {
         &["info", "base"],
         &["info", "base", "--json"],
         &["doctor", "--seconds", "0"],
-        &["kernels", "list", "--arch", "sm_80", "gelu"],
-        &["kernels", "ptx", "gelu.forward-bf16-sm80-128x8-tanh", "--arch", "sm_80"],
+        &["kernels", "list", "--arch", "sm_80", "activation"],
+        &["kernels", "ptx", "activation.forward-bf16-sm80-128x8-tanh", "--arch", "sm_80"],
         &["data", "inspect", &data, "--tokenizer", &tokenizer, "--seq", "64"],
         &["fill-mask", "--model", &run, "the [MASK]"],
         &["embed", "--model", &run, &text],
@@ -85,12 +85,15 @@ fn text_without_a_last_newline_counts_on_a_full_device() {
     let program = program().to_str().expect("the path is UTF-8");
     // One byte of space: the last flush fails although every write before it went into the buffer.
     let shell = Command::new("bash")
-        .args(["-c", &format!("{program} kernels ptx gelu.forward-bf16-sm80-128x8-tanh --arch sm_80 > /dev/full")])
+        .args([
+            "-c",
+            &format!("{program} kernels ptx activation.forward-bf16-sm80-128x8-tanh --arch sm_80 > /dev/full"),
+        ])
         .output()
         .unwrap();
     assert_eq!(shell.status.code(), Some(1), "{shell:?}");
     let shell = Command::new("bash")
-        .args(["-c", &format!("set -o pipefail; {program} kernels list --arch sm_80 gelu | head -n 1 | wc -l")])
+        .args(["-c", &format!("set -o pipefail; {program} kernels list --arch sm_80 activation | head -n 1 | wc -l")])
         .output()
         .unwrap();
     assert_eq!((shell.status.code(), &shell.stdout[..]), (Some(0), &b"1\n"[..]), "{shell:?}");

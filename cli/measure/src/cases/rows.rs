@@ -16,7 +16,7 @@ use crate::{
 use half::bf16;
 use kernels::{
     Cpu,
-    gelu::{self, Activation},
+    activation::{self, Activation},
     layernorm, softmax,
 };
 
@@ -126,17 +126,17 @@ impl Rows {
         let (x, other, mut y) = (matrix(1), matrix(2), matrix(3));
         match self.kernel {
             Kernel::GeluForward => Contender::new("ours", move || {
-                gelu::bias_activation_forward(&cpu, Activation::GeluTanh, &x, None, None, &mut y);
+                activation::bias_activation_forward(&cpu, Activation::GeluTanh, &x, None, None, &mut y);
             }),
             Kernel::GeluFused => {
                 let (mut pre, bias) = (other, crate::random(columns, 4));
                 Contender::new("ours", move || {
                     let pre = Some(&mut pre[..]);
-                    gelu::bias_activation_forward(&cpu, Activation::GeluTanh, &x, Some(&bias), pre, &mut y);
+                    activation::bias_activation_forward(&cpu, Activation::GeluTanh, &x, Some(&bias), pre, &mut y);
                 })
             }
             Kernel::GeluBackward => {
-                Contender::new("ours", move || gelu::backward(&cpu, Activation::GeluTanh, &x, &other, &mut y))
+                Contender::new("ours", move || activation::backward(&cpu, Activation::GeluTanh, &x, &other, &mut y))
             }
             Kernel::SoftmaxForward => Contender::new("ours", move || softmax::forward(&cpu, columns, &x, &mut y)),
             Kernel::SoftmaxBackward => {

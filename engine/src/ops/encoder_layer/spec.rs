@@ -1,7 +1,7 @@
 //! An encoder layer as a value: its parameters, and the settings of one application.
 use super::super::{attention::Attention, norm::LayerNorm};
 use crate::param::ParamId;
-use kernels::{dropout::Dropout, gelu::Activation};
+use kernels::{activation::Activation, dropout::Dropout};
 use serde::{
     Deserialize, Serialize,
     de::{IntoDeserializer, value},

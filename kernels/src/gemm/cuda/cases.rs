@@ -11,8 +11,8 @@ use super::{
 use crate::gemm::{Beta, Epilogue, EpilogueKind, Gemm, cases::Problem};
 use crate::{
     Element,
+    activation::Activation,
     arguments::Address,
-    gelu::Activation,
     gpu_spec::GpuSpec,
     operation::{Name, Program},
     runner::{Device, GpuRunner},

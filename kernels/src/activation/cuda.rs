@@ -150,7 +150,7 @@ impl BiasActivation {
 
     /// The name for `sm`; the tile is threads by columns a thread.
     pub fn name(&self, sm: Sm) -> Name {
-        let operation = format!("gelu.{}", self.pass.name());
+        let operation = format!("activation.{}", self.pass.name());
         let tile = format!("{THREADS}x{}", self.vector);
         Name::new(&operation, &[self.dtype.name(), sm.name(), &tile, &self.variant()])
     }

@@ -20,7 +20,7 @@ use ptx::{
 };
 
 /// Bias and activation, forward and backward.
-pub const OPERATION: Operation = Operation { name: "gelu", cases, cost, check, ptx };
+pub const OPERATION: Operation = Operation { name: "activation", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
     BiasActivation::all().iter().map(|kernel| kernel.program(sm)).collect()

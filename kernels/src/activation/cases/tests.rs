@@ -93,7 +93,7 @@ fn a_matrix_smaller_than_the_launch_says_is_found() {
         arguments[rows] = Argument::U32(5);
         let error = launch_on(&problem, launch, &arguments, &mut memory, Approximation::Exact);
         let message = error.expect_err("the fifth row is not there");
-        assert!(message.contains("src/gelu/cuda.rs:") && message.contains("accesses bytes 256.."), "{message}");
+        assert!(message.contains("src/activation/cuda.rs:") && message.contains("accesses bytes 256.."), "{message}");
     }
 }
 
