@@ -1,80 +1,92 @@
-//! What holds for the PTX of every row of the table of operations: programs are named after it, and its snapshot in
-//! `kernels/listings` is what the assembler emits.
+//! Properties of the PTX of every row of the table of operations: names, targets, and the listings and hashes in
+//! `kernels/listings`.
 
 use kernels::OPERATIONS;
+use kernels::operation::{Operation, Program};
 use ptx::Sm;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
     fs,
     path::Path,
 };
+use twox_hash::XxHash64;
 
-/// What a reader can take in, and a reviewer can see change.
-const MAX_BYTES: usize = 30_000;
+/// Programs whose listings are kept as text, to be read.
+const READABLE: [&str; 4] = [
+    "softmax.forward-bf16-sm80-1x256",
+    "gemm.nt-bf16-sm80-64x64x32x4",
+    "gemm.nt-bf16-sm90a-128x256x64x4",
+    "attention.forward-bf16-sm90a-128x64x64",
+];
 
-/// File name and listing of each operation's snapshot.
+/// Name of the file with a line for each program: XXH64 of its listing, and its name.
+const HASHES: &str = "hashes.txt";
+
+fn programs() -> Vec<Program> {
+    let of = |operation: &Operation| Sm::ALL.into_iter().flat_map(operation.ptx).collect::<Vec<_>>();
+    OPERATIONS.iter().flat_map(of).collect()
+}
+
+/// Name and text of each file in `kernels/listings`.
 fn wanted() -> BTreeMap<String, String> {
-    let programs = OPERATIONS.iter().filter_map(|operation| (operation.ptx)(Sm::Sm80).into_iter().next());
-    programs.map(|program| (format!("{}.ptx", program.name), program.listing)).collect()
+    let (mut files, mut hashes) = (BTreeMap::new(), String::new());
+    for program in programs() {
+        let name = program.name.to_string();
+        writeln!(hashes, "{:016x} {name}", XxHash64::oneshot(0, program.listing.as_bytes())).expect("a string");
+        if READABLE.contains(&name.as_str()) {
+            files.insert(format!("{name}.ptx"), program.listing);
+        }
+    }
+    files.insert(HASHES.to_owned(), hashes);
+    files
 }
 
 #[test]
-fn snapshots_are_what_the_assembler_emits() {
+fn listings_and_hashes_are_those_of_the_emitted_programs() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("listings");
     let wanted = wanted();
+    assert_eq!(wanted.len(), READABLE.len() + 1, "a program of `READABLE` does not exist: {:?}", wanted.keys());
+    let files = |folder: &Path| -> BTreeSet<String> {
+        let files = fs::read_dir(folder).expect("kernels/listings can be listed");
+        files.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned()).collect()
+    };
     if std::env::var_os("ALBERT_BLESS").is_some_and(|value| value == "1") {
-        fs::create_dir_all(&folder).expect("kernels/listings can be made");
-        for file in fs::read_dir(&folder).expect("kernels/listings can be listed") {
-            let path = file.expect("kernels/listings can be listed").path();
-            if path.extension().is_some_and(|extension| extension == "ptx") {
-                fs::remove_file(path).expect("an old snapshot can be removed");
-            }
+        for name in files(&folder) {
+            fs::remove_file(folder.join(name)).expect("an old listing can be removed");
         }
-        for (name, listing) in &wanted {
-            fs::write(folder.join(name), listing).expect("a snapshot can be written");
+        for (name, text) in &wanted {
+            fs::write(folder.join(name), text).expect("a listing can be written");
         }
     }
-    let mut complaints = Vec::new();
-    for (name, listing) in &wanted {
+    let mut differences: Vec<String> = Vec::new();
+    for (name, text) in &wanted {
         let found = fs::read_to_string(folder.join(name)).unwrap_or_default().replace("\r\n", "\n");
-        if let Some(complaint) = first_difference(name, &found, listing) {
-            complaints.push(complaint);
-        }
-        if listing.len() > MAX_BYTES {
-            complaints.push(format!("{name} has {} bytes; a snapshot has at most {MAX_BYTES}", listing.len()));
-        }
+        differences.extend(first_difference(name, &found, text));
     }
-    for file in fs::read_dir(&folder).expect("kernels/listings can be listed") {
-        let name = file.expect("kernels/listings can be listed").file_name().to_string_lossy().into_owned();
-        if name.ends_with(".ptx") && !wanted.contains_key(&name) {
-            complaints.push(format!("{name} is no operation's snapshot any more"));
-        }
-    }
+    let unknown = files(&folder).into_iter().filter(|name| !wanted.contains_key(name));
+    differences.extend(unknown.map(|name| format!("kernels/listings/{name} belongs to no program")));
     assert!(
-        complaints.is_empty(),
-        "{}\nif the change is meant, rewrite them: ALBERT_BLESS=1 cargo test -p kernels --test programs",
-        complaints.join("\n")
+        differences.is_empty(),
+        "{}\nif the change is intended: ALBERT_BLESS=1 cargo test -p kernels --test programs",
+        differences.join("\n")
     );
 }
 
-/// Where the file and the assembler part.
+/// First line in which the file and the emitted text differ.
 fn first_difference(name: &str, found: &str, listing: &str) -> Option<String> {
     if found == listing {
         return None;
     }
     if found.is_empty() {
-        return Some(format!("kernels/listings/{name} is missing"));
+        return Some(format!("kernels/listings/{name} is missing or empty"));
     }
     let (mut old, mut new) = (found.lines(), listing.lines());
     for line in 1.. {
         let (old, new) = (old.next(), new.next());
         if old != new {
             let show = |text: Option<&str>| text.unwrap_or("the end").trim().to_string();
-            return Some(format!(
-                "kernels/listings/{name}:{line}: `{}`, the assembler emits `{}`",
-                show(old),
-                show(new)
-            ));
+            return Some(format!("kernels/listings/{name}:{line}: `{}`, emitted `{}`", show(old), show(new)));
         }
         if old.is_none() {
             break;

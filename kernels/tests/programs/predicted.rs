@@ -1,11 +1,12 @@
 //! `docs/results/predicted.md` holds the sums and the hash of what `albert kernels predict` prints.
 
 use std::{fs, path::Path};
+use twox_hash::XxHash64;
 
 /// Start of the table of sums in the page.
 const TABLE: &str = "| group |";
 /// Text before the hash of all tables in the page.
-const HASH: &str = "FNV-1a hash of the tables: `";
+const HASH: &str = "XXH64 of the tables: `";
 
 /// One row per group: its title and the sums at the end of its table.
 fn sums(report: &str) -> String {
@@ -17,11 +18,6 @@ fn sums(report: &str) -> String {
     };
     let rows: String = report.split("## ").skip(1).map(row).collect();
     format!("{TABLE} floor, µs | predicted, µs | reached |\n|---|--:|--:|--:|\n{rows}")
-}
-
-/// FNV-1a, 64 bits.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[test]
@@ -41,7 +37,7 @@ fn predictions_are_those_of_the_page_and_none_is_faster_than_its_floor() {
     let (table, rest) = rest.split_at(rest.find("\n\n").expect("the table ends with an empty line") + 1);
     let at = rest.find(HASH).expect("the page has the hash") + HASH.len();
     let (text, after) = (&rest[..at], &rest[at + 16..]);
-    let now = format!("{before}{}{text}{:016x}{after}", sums(&report), hash(&report));
+    let now = format!("{before}{}{text}{:016x}{after}", sums(&report), XxHash64::oneshot(0, report.as_bytes()));
     if std::env::var_os("ALBERT_BLESS").is_some_and(|value| value == "1") {
         fs::write(&path, now).expect("the page can be written");
         return;
