@@ -33,13 +33,14 @@ fuzzer=$target/$triple/release/albert-fuzz
 unset RUSTC_BOOTSTRAP RUSTFLAGS
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/albert-fuzz
+known=$(sed -n 's/^ *\(Reader { \)\{0,1\}name: "\([^"]*\)".*/\2/p' tests/src/readers/mod.rs)
 if [ $# -eq 0 ]; then
-  mapfile -t readers < <(sed -n 's/.*Reader { name: "\([^"]*\)".*/\1/p' tests/src/readers/mod.rs)
+  mapfile -t readers <<<"$known"
 else
   readers=("$@")
 fi
 for reader in "${readers[@]}"; do
-  grep -q "Reader { name: \"$reader\"" tests/src/readers/mod.rs ||
+  grep -qx "$reader" <<<"$known" ||
     { echo "error: unknown reader $reader; see tests/src/readers/mod.rs for the list" >&2 && exit 64; }
 done
 # No leak detection: a thread's temporary folder is freed only at process exit.
