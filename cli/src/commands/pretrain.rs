@@ -117,9 +117,8 @@ pub(crate) fn train(
     }
     let tokenizer = Tokenizer::load(&input.tokenizer)?;
     let sources = PretrainSources::open(&input.data, &tokenizer)?;
-    let recipe = recipe.clone().with_vocabulary(tokenizer.vocab_size())?;
     let mut watch = Watch { deadline, interval: recipe.evaluation.interval, ..Watch::new(device.peak(), profile) };
-    let outcome = pretrain::pretrain(&recipe, &sources, folder, mode, device, stop, &mut watch);
+    let outcome = pretrain::pretrain(recipe, &sources, folder, mode, device, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
 }

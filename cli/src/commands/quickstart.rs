@@ -257,7 +257,7 @@ fn trial(
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("{} cannot be removed", folder.display()))?;
     }
-    let mut recipe = inputs.recipe(settings, TRIAL_STEPS, 1)?.with_vocabulary(tokenizer.vocab_size())?;
+    let mut recipe = inputs.recipe(settings, TRIAL_STEPS, 1)?;
     recipe.evaluation.interval = 0;
     recipe.run.checkpoint_interval = Some(0);
     let sources = PretrainSources::open(&inputs.data, tokenizer)?;
