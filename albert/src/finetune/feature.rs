@@ -79,6 +79,16 @@ pub enum Target {
     },
 }
 
+impl Feature {
+    /// Number of rows of its scores.
+    pub(super) fn rows(&self) -> usize {
+        match &self.target {
+            Target::Words { pieces, .. } => pieces.len(),
+            Target::Class(_) | Target::Number(_) | Target::Span { .. } => self.content.sequences(),
+        }
+    }
+}
+
 impl Content {
     /// Number of sequences.
     pub fn sequences(&self) -> usize {
@@ -206,11 +216,7 @@ impl Featurizer<'_> {
                 let list = made.into_iter().flat_map(|((windows, _), _)| windows).collect();
                 Ok(Features { list, truncated, inexact })
             }
-            _ => Err(FinetuneError::Data(format!(
-                "{} cannot be examples of {}",
-                examples.name(),
-                super::name_of(self.problem)
-            ))),
+            _ => Err(FinetuneError::Data(format!("{} cannot be examples of {}", examples.name(), self.problem.name()))),
         }
     }
 

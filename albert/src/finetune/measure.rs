@@ -167,7 +167,7 @@ impl<'e> Measurer<'e> {
         if pairs.examples == 0 {
             return None;
         }
-        let labels = super::start::labels_of(&task.problem);
+        let labels = task.problem.labels();
         let confusion = pairs.confusion(labels.len());
         let mut figures: Vec<(String, f64)> = task
             .metrics
@@ -294,7 +294,7 @@ fn constant(problem: &Problem, pairs: &Pairs) -> Option<String> {
     let (first, predicted) = *pairs.classes.first()?;
     let is_constant = pairs.classes.iter().all(|pair| pair.1 == predicted);
     let has_others = pairs.classes.iter().any(|pair| pair.0 != first);
-    (is_constant && has_others).then(|| match super::start::labels_of(problem).get(predicted as usize) {
+    (is_constant && has_others).then(|| match problem.labels().get(predicted as usize) {
         Some(label) => format!("the class {label:?}"),
         None => format!("option {predicted}"),
     })
@@ -311,7 +311,7 @@ fn variance(values: &[f64]) -> f64 {
 
 /// Training loss of the constant answer named by [`baseline`], see the module.
 pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
-    let mut counts = vec![0u64; super::start::labels_of(problem).len()];
+    let mut counts = vec![0u64; problem.labels().len()];
     let (mut options, mut numbers) = (Mean::default(), Vec::new());
     for feature in features {
         match (&feature.target, &feature.content) {

@@ -64,7 +64,7 @@ use crate::finite::NotFinite;
 use crate::metrics::EvaluationError;
 use crate::model::ModelError;
 use crate::report::ReportError;
-use crate::tasks::{Choice, Problem, Question, Tagged, TaskError, Text};
+use crate::tasks::{Choice, Question, Tagged, TaskError, Text};
 use crate::tokenizer::TokenizerError;
 use crate::train::{Record, SettingError};
 
@@ -165,17 +165,5 @@ impl Examples {
             Self::Choices(_) => "questions with options",
             Self::Questions(_) => "questions about passages",
         }
-    }
-}
-
-/// Name of a problem, as a phrase for messages.
-fn name_of(problem: &Problem) -> &'static str {
-    match problem {
-        Problem::Classes { .. } => "classification",
-        Problem::Labels { .. } => "multi-label classification",
-        Problem::Number => "regression",
-        Problem::Tags { .. } => "tagging",
-        Problem::Choice => "multiple choice",
-        Problem::Span { .. } => "answers in text",
     }
 }

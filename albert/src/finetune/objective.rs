@@ -14,8 +14,8 @@ use super::loss::{loss, scores};
 use super::measure::{CollapseCheck, FEW_STEPS, Measurer, collapse};
 use super::prediction::{Prediction, answers, predictions};
 use super::report::draw;
-use super::scorer::{Scorer, fewest_options, rows_of};
-use super::start::{HeadOrigin, labels_of};
+use super::scorer::{Scorer, fewest_options};
+use super::start::HeadOrigin;
 use super::{
     Examples, Features, Featurizer, FinetuneError, FinetuneRecipe, FinetuneSummary, Measured, Start, Task, baseline,
     chance, measure,
@@ -356,7 +356,7 @@ impl RunObjective for Finetuning {
             write_atomically(folder.join(name), |out| out.write_all(content))?;
         }
         let LoadedModel { model, params, .. } = runtime;
-        let format = SaveFormat { family: self.family, labels: labels_of(&self.task.problem), ..SaveFormat::default() };
+        let format = SaveFormat { family: self.family, labels: self.task.problem.labels(), ..SaveFormat::default() };
         save_model_as(folder, model.config(), model.heads(), format, |name| {
             params.values(params.find(name).expect("the store was built from the same list"))
         })
@@ -404,7 +404,7 @@ impl Finetuning {
         let mut measurer = Measurer::new(task, examples);
         let (mut rest, mut first) = (&features[..], 0);
         while first < examples.len() {
-            let part = part_of(rest, labels_of(&task.problem).len());
+            let part = part_of(rest, task.problem.labels().len());
             rest = &rest[part.len()..];
             let end = rest.first().map_or(examples.len(), |next| next.example);
             let scores = self.scorer.scores(runtime, part)?;
@@ -428,7 +428,7 @@ const SCORES: usize = 1 << 24;
 fn part_of(features: &[Feature], classes: usize) -> &[Feature] {
     let (mut end, mut rows) = (0, 0);
     for example in features.chunk_by(|a, b| a.example == b.example) {
-        rows += example.iter().map(rows_of).sum::<usize>();
+        rows += example.iter().map(Feature::rows).sum::<usize>();
         if end > 0 && rows.saturating_mul(classes.max(1)) > SCORES {
             break;
         }

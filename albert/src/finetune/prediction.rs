@@ -204,7 +204,7 @@ impl Prediction {
                 line.insert("probabilities".into(), p.iter().map(|p| rounded(*p)).collect());
             }
             (Self::Words(words), problem) => {
-                let labels = super::start::labels_of(problem);
+                let labels = problem.labels();
                 line.insert("tags".into(), words.iter().map(|p| json!(labels[greatest(p)])).collect());
                 line.insert("probabilities".into(), words.iter().map(|p| rounded(p[greatest(p)])).collect());
             }
@@ -252,7 +252,7 @@ impl Prediction {
             }
             (Self::Class(p), _) => format!("{id}\t{}\t{}", greatest(p), joined(p, " ")),
             (Self::Words(words), problem) => {
-                let labels = super::start::labels_of(problem);
+                let labels = problem.labels();
                 let tags: Vec<_> = words.iter().map(|p| labels[greatest(p)].as_str()).collect();
                 let best: Vec<f32> = words.iter().map(|p| p[greatest(p)]).collect();
                 format!("{id}\t{}\t{}", tags.join(" "), joined(&best, " "))

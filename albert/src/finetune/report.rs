@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::figures::FinetuneFigures;
-use super::start::labels_of;
 use super::{FinetuneRecipe, FinetuneRecord, Measured, Task};
 use crate::metrics::PairCount;
 use crate::report::{BLUE, Curve, ORANGE, Panel, ReportError, Section, write_html, write_panels};
@@ -37,7 +36,7 @@ const MATRIX: usize = 20;
 /// Confusion matrix for up to 20 classes, or the 20 most frequent mistakes for more. `None` for problems without
 /// classes.
 pub fn confusion_section(measured: &Measured, problem: &Problem) -> Option<Section> {
-    let labels = labels_of(problem);
+    let labels = problem.labels();
     let confusions = &measured.confusions;
     if confusions.is_empty() || labels.is_empty() {
         return None;

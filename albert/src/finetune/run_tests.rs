@@ -8,7 +8,7 @@ use engine::Device;
 use super::tests::{device, made_up, pretrained, problems, recipe, task};
 use super::*;
 use crate::report::read_metrics;
-use crate::tasks::Label;
+use crate::tasks::{Label, Problem};
 use crate::train::{EvaluationRecord, NoopObserver, Observer, Outcome, StartMode, Started, StepReport};
 
 /// Observer that records its calls and can set the stop flag after a number of steps.

@@ -47,11 +47,11 @@ impl Scorer {
                 Scores::Values(values) => values.value().to_vec()?,
                 Scores::Answers { .. } => unreachable!("windows have scores of their own"),
             };
-            let rows: usize = batched.iter().map(|&at| rows_of(&features[at])).sum();
+            let rows: usize = batched.iter().map(|&at| features[at].rows()).sum();
             let width = values.len() / rows.max(1);
             let mut from = 0;
             let parts = batched.iter().map(|&at| {
-                let part = from..from + rows_of(&features[at]) * width;
+                let part = from..from + features[at].rows() * width;
                 from = part.end;
                 values[part].to_vec()
             });
@@ -103,14 +103,6 @@ impl Scorer {
             rest = &rest[count..];
         }
         Ok(out)
-    }
-}
-
-/// Number of rows of a feature's scores.
-pub(super) fn rows_of(feature: &Feature) -> usize {
-    match &feature.target {
-        Target::Words { pieces, .. } => pieces.len(),
-        Target::Class(_) | Target::Number(_) | Target::Span { .. } => feature.content.sequences(),
     }
 }
 

@@ -9,6 +9,7 @@ use super::loss::{loss, scores};
 use super::tests::{device, features, made_up, pretrained, recipe};
 use super::*;
 use crate::model::{ForwardOptions, Inputs};
+use crate::tasks::Problem;
 
 /// Parameters of a head by name.
 type Values = HashMap<String, Vec<f64>>;

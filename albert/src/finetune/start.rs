@@ -6,7 +6,7 @@ use std::fmt;
 use engine::param::ParamInfo;
 use engine::{Cpu, EngineError, ParamStore};
 
-use super::{FinetuneError, FinetuneRecipe, SpanHead, SpanRecipe, name_of};
+use super::{FinetuneError, FinetuneRecipe, SpanHead, SpanRecipe};
 use crate::checkpoint::{Heads, LoadReport, ModelFolder, TaskHead};
 use crate::config::{AlbertConfig, Family};
 use crate::model::Model;
@@ -106,7 +106,7 @@ const LISTED: usize = 10;
 pub(super) fn head_of(problem: &Problem, span: &SpanRecipe) -> Result<TaskHead, FinetuneError> {
     let labels = |labels: &[String]| match labels.len() {
         0 | 1 => {
-            Err(FinetuneError::Data(format!("{} of {} classes; expected at least two", name_of(problem), labels.len())))
+            Err(FinetuneError::Data(format!("{} of {} classes; expected at least two", problem.name(), labels.len())))
         }
         count => Ok(count),
     };
@@ -124,14 +124,6 @@ pub(super) fn head_of(problem: &Problem, span: &SpanRecipe) -> Result<TaskHead, 
             None => TaskHead::Span,
         },
     })
-}
-
-/// Labels of a problem; empty if it has none.
-pub(super) fn labels_of(problem: &Problem) -> &[String] {
-    match problem {
-        Problem::Classes { labels } | Problem::Labels { labels } | Problem::Tags { labels } => labels,
-        Problem::Number | Problem::Choice | Problem::Span { .. } => &[],
-    }
 }
 
 impl Start {
@@ -159,7 +151,7 @@ impl Start {
         let config = recipe.config(&reading.config);
         let (model, mut params) = Model::allocate(&config, heads)?;
         let origin = match is_earlier {
-            true => HeadOrigin::new(head, labels_of(problem), files.heads().task, &reading.labels),
+            true => HeadOrigin::new(head, problem.labels(), files.heads().task, &reading.labels),
             false => HeadOrigin::Initialized,
         };
         let wanted = if origin.is_taken() { heads } else { Heads { task: None, ..heads } };

@@ -8,7 +8,7 @@ use crate::checkpoint::{Heads, save_model};
 use crate::config::AlbertConfig;
 use crate::model::Model;
 use crate::span::DecodeSettings;
-use crate::tasks::{Answer, Label};
+use crate::tasks::{Answer, Label, Problem};
 use crate::tokenizer::{Cleaning, Piece, PieceKind, SPECIAL_PIECES, Tokenizer};
 use crate::train::Trainer;
 

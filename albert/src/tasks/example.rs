@@ -44,6 +44,28 @@ pub enum Problem {
     },
 }
 
+impl Problem {
+    /// Name of the problem, as a phrase for messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Classes { .. } => "classification",
+            Self::Labels { .. } => "multi-label classification",
+            Self::Number => "regression",
+            Self::Tags { .. } => "tagging",
+            Self::Choice => "multiple choice",
+            Self::Span { .. } => "answers in text",
+        }
+    }
+
+    /// Class names; empty if the problem has none.
+    pub fn labels(&self) -> &[String] {
+        match self {
+            Self::Classes { labels } | Self::Labels { labels } | Self::Tags { labels } => labels,
+            Self::Number | Self::Choice | Self::Span { .. } => &[],
+        }
+    }
+}
+
 /// Label of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Label {
