@@ -6,7 +6,8 @@ use std::fmt;
 use engine::param::ParamInfo;
 use engine::{Cpu, EngineError, ParamStore};
 
-use super::{FinetuneError, FinetuneRecipe, SpanHead, SpanRecipe};
+use super::task::head_of;
+use super::{FinetuneError, FinetuneRecipe};
 use crate::checkpoint::{Heads, LoadReport, ModelFolder, TaskHead};
 use crate::config::{AlbertConfig, Family};
 use crate::model::Model;
@@ -101,30 +102,6 @@ impl fmt::Display for HeadOrigin {
 
 /// Maximum number of labels listed in a message.
 const LISTED: usize = 10;
-
-/// Head for a problem.
-pub(super) fn head_of(problem: &Problem, span: &SpanRecipe) -> Result<TaskHead, FinetuneError> {
-    let labels = |labels: &[String]| match labels.len() {
-        0 | 1 => {
-            Err(FinetuneError::Data(format!("{} of {} classes; expected at least two", problem.name(), labels.len())))
-        }
-        count => Ok(count),
-    };
-    Ok(match problem {
-        Problem::Classes { labels: names } | Problem::Labels { labels: names } => {
-            TaskHead::Sequence { labels: labels(names)? }
-        }
-        Problem::Number => TaskHead::Sequence { labels: 1 },
-        Problem::Tags { labels: names } => TaskHead::Token { labels: labels(names)? },
-        Problem::Choice => TaskHead::Choice,
-        Problem::Span { may_be_impossible } => match span.head {
-            Some(SpanHead::Logits) => TaskHead::Span,
-            Some(SpanHead::Released) => TaskHead::SquadV2,
-            None if *may_be_impossible => TaskHead::SquadV2,
-            None => TaskHead::Span,
-        },
-    })
-}
 
 impl Start {
     /// Loads the initial model of `recipe`. The head is initialized at random unless `input.from` has one of the same

@@ -6,7 +6,7 @@ use engine::EngineError;
 use engine::io::write_atomically;
 use serde::{Deserialize, Serialize};
 
-use super::{DataSettings, Examples, FinetuneError, FinetuneRecipe, SpanRecipe, TaskName, TextSettings};
+use super::{DataSettings, Examples, FinetuneError, FinetuneRecipe, SpanHead, SpanRecipe, TaskName, TextSettings};
 use crate::checkpoint::{CheckpointError, ModelFolder, TaskHead};
 use crate::config::ProblemType;
 use crate::metrics::Metric;
@@ -140,4 +140,28 @@ impl Task {
         let defaults = FinetuneRecipe::for_task(name, &reading.config);
         Ok(Self::new(name, problem, &defaults))
     }
+}
+
+/// Head for a problem; [`Task::of_folder`] is the inverse.
+pub(super) fn head_of(problem: &Problem, span: &SpanRecipe) -> Result<TaskHead, FinetuneError> {
+    let labels = |labels: &[String]| match labels.len() {
+        0 | 1 => {
+            Err(FinetuneError::Data(format!("{} of {} classes; expected at least two", problem.name(), labels.len())))
+        }
+        count => Ok(count),
+    };
+    Ok(match problem {
+        Problem::Classes { labels: names } | Problem::Labels { labels: names } => {
+            TaskHead::Sequence { labels: labels(names)? }
+        }
+        Problem::Number => TaskHead::Sequence { labels: 1 },
+        Problem::Tags { labels: names } => TaskHead::Token { labels: labels(names)? },
+        Problem::Choice => TaskHead::Choice,
+        Problem::Span { may_be_impossible } => match span.head {
+            Some(SpanHead::Logits) => TaskHead::Span,
+            Some(SpanHead::Released) => TaskHead::SquadV2,
+            None if *may_be_impossible => TaskHead::SquadV2,
+            None => TaskHead::Span,
+        },
+    })
 }
