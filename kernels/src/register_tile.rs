@@ -34,6 +34,11 @@ impl RegisterTile {
         }
     }
 
+    /// NR for vectors of `lanes`.
+    pub(crate) const fn columns(&self, lanes: usize) -> usize {
+        self.vectors * lanes
+    }
+
     /// The tile for S, with its accumulators, a row of B and an element of A in registers. (One lane is left to the compiler.)
     pub(crate) const fn of<S: Simd>() -> Self {
         let tile = Self::of_lanes(S::LANES);

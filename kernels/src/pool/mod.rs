@@ -5,6 +5,7 @@
 //! except for products, whose sums do not depend on where C is cut.
 #![allow(unsafe_code)]
 
+mod cache;
 mod sync;
 mod team;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use team::{MAX_THREADS, Team};
 #[derive(Clone, Debug)]
 pub struct Cpu {
     isa: Isa,
+    block_cache: usize,
     pool: Arc<Pool>,
 }
 
@@ -35,6 +37,8 @@ pub enum CpuError {
     Isa(crate::simd::UnknownIsa),
     /// `ALBERT_THREADS`, or the number given to [`Cpu::new`], is not a number from 1 to 1024.
     Threads(String),
+    /// `ALBERT_L2` is not a size from 16K to 1024M.
+    L2(String),
     /// The operating system did not start a thread.
     Spawn(io::Error),
 }
@@ -44,6 +48,7 @@ impl std::fmt::Display for CpuError {
         match self {
             Self::Isa(error) => error.fmt(f),
             Self::Threads(text) => write!(f, "ALBERT_THREADS={text}: expected a number of threads from 1 to 1024"),
+            Self::L2(text) => write!(f, "ALBERT_L2={text}: expected a size from 16K to 1024M, such as 512K or 2M"),
             Self::Spawn(error) => {
                 write!(f, "the worker threads could not be started: {error}; set ALBERT_THREADS to a smaller number")
             }
@@ -59,7 +64,7 @@ impl Cpu {
     /// The number of cores is that of the affinity mask, or the CPU quota of the cgroup (v1 and v2) if that is less.
     ///
     /// # Errors
-    /// One of the two variables is unusable, or a thread cannot be started.
+    /// One of the two variables or `ALBERT_L2` is unusable, or a thread cannot be started.
     pub fn detect() -> Result<Self, CpuError> {
         let isa = Isa::choose().map_err(CpuError::Isa)?;
         let threads = match std::env::var("ALBERT_THREADS") {
@@ -72,22 +77,37 @@ impl Cpu {
         Self::new(isa, threads)
     }
 
-    /// `threads` threads (at least 1) that run `isa`: the caller of a loop, and `threads - 1` that are started here.
+    /// `threads` threads (at least 1) that run `isa`: the caller of a loop, and `threads - 1` that are started here. Products are
+    /// blocked for the greater of the machine's L2 and 2 MiB, or for `ALBERT_L2`.
     ///
     /// # Errors
-    /// A thread cannot be started, or `threads` is greater than 1024.
+    /// A thread cannot be started, `threads` is greater than 1024, or `ALBERT_L2` is unusable.
     pub fn new(isa: Isa, threads: usize) -> Result<Self, CpuError> {
         if threads > MAX_THREADS {
             return Err(CpuError::Threads(threads.to_string()));
         }
+        let block_cache = match std::env::var_os("ALBERT_L2").map(|text| text.to_string_lossy().into_owned()) {
+            Some(text) => cache::parse(&text).ok_or(CpuError::L2(text))?,
+            None => cache::size(),
+        };
         // One more than `cores`, which rounds a quota down.
         let pool = Pool::new(threads.max(1), cores() + 1).map_err(CpuError::Spawn)?;
-        Ok(Self { isa, pool: Arc::new(pool) })
+        Ok(Self { isa, block_cache, pool: Arc::new(pool) })
     }
 
     /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// Bytes of cache that products are blocked for: at least 2 MiB, or the L2 of a core. Results do not depend on it.
+    pub fn block_cache(&self) -> usize {
+        self.block_cache
+    }
+
+    /// The same threads, with products blocked for `bytes` of cache.
+    pub fn with_block_cache(self, bytes: usize) -> Self {
+        Self { block_cache: bytes, ..self }
     }
 
     /// Number of threads that run a loop.

@@ -16,7 +16,7 @@ fn pool_of(threads: usize) -> Cpu {
 
 /// A pool that wakes its threads as if each had a core, so that they interleave on any machine.
 fn awake_pool_of(threads: usize) -> Cpu {
-    Cpu { isa: Isa::choose().unwrap(), pool: Arc::new(Pool::new(threads, threads).unwrap()) }
+    Cpu { isa: Isa::choose().unwrap(), block_cache: 2 << 20, pool: Arc::new(Pool::new(threads, threads).unwrap()) }
 }
 
 /// Runs `test` and fails if it is not over within two minutes.

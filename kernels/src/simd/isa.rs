@@ -44,6 +44,18 @@ impl IsaKind {
     }
 }
 
+impl IsaKind {
+    /// f32 elements of a vector.
+    pub(crate) const fn lanes(self) -> usize {
+        match self {
+            Self::Scalar => 1,
+            Self::Emulated4 => 4,
+            Self::Avx2 | Self::Emulated8 => 8,
+            Self::Avx512 | Self::Emulated16 => 16,
+        }
+    }
+}
+
 impl fmt::Display for IsaKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -1,12 +1,15 @@
-//! Sizes of register tiles and cache blocks per instruction set. The loop nest is in `super`; docs/gemm.md says how each size was
-//! found.
+//! Blocking of a product: k by its length alone, m and n by the size of L2. The loop nest is in `super`; docs/gemm.md says
+//! how each size was found.
 
+use crate::pool::Cpu;
 use crate::register_tile::RegisterTile;
-use crate::simd::IsaKind;
 
 /// Maximum number of terms of a chain of dependent additions. A longer sum is cut into equal chains whose results are
 /// added in order, because the rounding error grows with the length of a chain (docs/gemm.md, Accuracy).
 pub(in crate::gemm) const CHAIN: usize = 384;
+
+/// Largest k that is a single block, so that C is not read again.
+pub(in crate::gemm) const SINGLE_BLOCK: usize = 1024;
 
 /// Terms per chain of a sum over k; the last chain may be shorter. The length and the order of the chains determine the
 /// bits of a product, so the length depends on k only, not on the machine.
@@ -14,58 +17,59 @@ pub(in crate::gemm) const fn chain(k: usize) -> usize {
     if k <= CHAIN { k } else { k.div_ceil(k.div_ceil(CHAIN)) }
 }
 
-/// Sizes of the loop nest for one instruction set.
+/// Steps of k per block (KC); the last block may be shorter. One block if k is at most [`SINGLE_BLOCK`], else equal blocks
+/// of at most [`CHAIN`]. Either a block is one chain, or all chains are in one block, so blocks do not change the order of
+/// additions. C is read and written once per block.
+pub(in crate::gemm) const fn kc(k: usize) -> usize {
+    if k <= SINGLE_BLOCK { k } else { chain(k) }
+}
+
+/// Sizes of the loop nest for one instruction set and one size of L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gemm) struct Blocking {
     /// Rows of the register tile.
     pub mr: usize,
-    /// Vectors in a row of the register tile.
-    pub nv: usize,
-    /// Columns of the register tile: `nv` vectors.
+    /// Columns of the register tile.
     pub nr: usize,
-    /// Steps of k per block, if k is longer than `kc_single`. C is read and written once per block.
-    pub kc: usize,
-    /// Largest k that is a single block, so that C is not read again.
-    pub kc_single: usize,
-    /// Maximum columns of C per task with blocks of `kc` steps: the block of B that stays in L2. With shorter blocks up
-    /// to as many elements and four times the columns. A multiple of `nr`.
-    pub nc: usize,
-    /// Maximum rows of C per task if partial sums are kept in a buffer because C is bf16.
-    pub mc: usize,
+    /// Elements of a block of B, which stays in L2 while panels of A stream.
+    pub b_block: usize,
+    /// Elements of an unpacked B that is read in place: it fits L2 together with the other data of a product.
+    pub b_in_place: usize,
+    /// Elements of a block of A that stay in L2 while panels of B stream.
+    pub a_resident: usize,
 }
 
 impl Blocking {
-    /// Sizes for vectors of `lanes` lanes, the same for real and emulated instruction sets.
-    pub(in crate::gemm) const fn of_lanes(lanes: usize) -> Self {
-        let RegisterTile { rows: mr, vectors: nv } = RegisterTile::of_lanes(lanes);
-        let nr = nv * lanes;
-        let (nc, mc) = if lanes >= 8 { (768, 512) } else { (384, 256) };
-        assert!(nc % nr == 0);
-        Self { mr, nv, nr, kc: CHAIN, kc_single: 1024, nc, mc }
+    /// Sizes for vectors of `lanes` lanes, real or emulated, and an L2 of `l2` bytes.
+    pub(in crate::gemm) const fn new(lanes: usize, l2: usize) -> Self {
+        let tile = RegisterTile::of_lanes(lanes);
+        let floats = l2 / size_of::<f32>();
+        Self {
+            mr: tile.rows,
+            nr: tile.columns(lanes),
+            b_block: floats * 9 / 16,
+            b_in_place: floats * 3 / 4,
+            a_resident: floats * 9 / 16,
+        }
     }
-    /// Sizes for `isa`.
-    pub(in crate::gemm) const fn of(isa: IsaKind) -> Self {
-        Self::of_lanes(match isa {
-            IsaKind::Scalar => 1,
-            IsaKind::Avx2 | IsaKind::Emulated8 => 8,
-            IsaKind::Avx512 | IsaKind::Emulated16 => 16,
-            IsaKind::Emulated4 => 4,
-        })
+
+    /// Sizes for the instruction set and the L2 of `cpu`.
+    pub(in crate::gemm) fn of(cpu: &Cpu) -> Self {
+        Self::new(cpu.isa().kind().lanes(), cpu.block_cache())
     }
-    /// `n` rounded up to whole panels.
-    pub(in crate::gemm) const fn padded(&self, n: usize) -> usize {
-        n.next_multiple_of(self.nr)
+
+    /// Maximum columns of C per task with blocks of `depth` steps (NC), a multiple of NR: the columns of a block of B, which
+    /// is counted with at least a quarter of [`CHAIN`] steps.
+    pub(in crate::gemm) const fn nc(&self, depth: usize) -> usize {
+        const LEAST: usize = CHAIN / 4;
+        let panels = self.b_block / (if depth > LEAST { depth } else { LEAST }) / self.nr;
+        self.nr * if panels > 0 { panels } else { 1 }
     }
-    /// Steps of k per block; the last block may be shorter. One block if k is at most `kc_single`, else equal blocks of at
-    /// most `kc`. Either a block is one chain, or all chains are in one block, so blocks do not change the order of
-    /// additions.
-    pub(in crate::gemm) const fn depth(&self, k: usize) -> usize {
-        if k <= self.kc_single { k } else { chain(k) }
-    }
-    /// Maximum columns of a task with blocks of `depth` steps.
-    pub(in crate::gemm) const fn columns(&self, depth: usize) -> usize {
-        let quarter = self.kc.div_ceil(4);
-        let depth = if depth > quarter { depth } else { quarter };
-        self.nc * self.kc / depth / self.nr * self.nr
+
+    /// Maximum rows of C per task (MC) if partial sums are kept in a buffer because C is bf16: with [`Self::nc`] columns they
+    /// take three quarters of L2.
+    pub(in crate::gemm) const fn mc(&self) -> usize {
+        let rows = self.b_in_place / self.nc(CHAIN);
+        if rows > self.mr { rows } else { self.mr }
     }
 }

@@ -13,21 +13,16 @@ use super::pack;
 use super::packed::PackedB;
 use crate::gemm::operand::Operand;
 use crate::gemm::{Gemm, Layout};
+use crate::register_tile::RegisterTile;
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
 /// Elements in 4 KiB.
 const ALIASING_STRIDE: usize = 1024;
 
-/// Maximum rows of C for which a B of up to [`L2_BUDGET_B`] elements is read in place. With more rows packing pays off. A
+/// Maximum rows of C for which a B that fits L2 ([`Blocking::b_in_place`]) is read in place. With more rows packing pays off. A
 /// larger B is not in L2 and is read faster row by row, as packing does, than panel by panel.
 const SMALL_M: usize = 192;
-
-/// Elements of B that fit L2 together with the other data of a product.
-const L2_BUDGET_B: usize = 400_000;
-
-/// Elements of a block of A that stay in L2 while the panels of B stream.
-const L2_BUDGET_A: usize = 300_000;
 
 /// Minimum width of a panel of B that is read in place: two cache lines per row. A single line per row costs too much
 /// per access.
@@ -48,7 +43,7 @@ pub(super) fn b_usable_in_place(blocking: &Blocking, spec: &Gemm, b: Operand<'_>
     let wide = blocking.nr >= MIN_DIRECT_NR;
     wide && spec.b == Layout::Normal
         && spec.m <= SMALL_M
-        && spec.n * spec.k <= L2_BUDGET_B
+        && spec.n.saturating_mul(spec.k) <= blocking.b_in_place
         && usable_in_place(b, spec.ldb)
 }
 
@@ -72,8 +67,8 @@ impl<'a> BlockA<'a> {
 
     /// True if its panels are read in place and all of them stay in L2.
     #[inline(always)]
-    pub(super) fn fits_l2(&self) -> bool {
-        a_usable_in_place(self.spec, self.a) && self.rows.len() * self.depth <= L2_BUDGET_A
+    pub(super) fn fits_l2(&self, blocking: &Blocking) -> bool {
+        a_usable_in_place(self.spec, self.a) && self.rows.len() * self.depth <= blocking.a_resident
     }
 
     /// Panel of `height` rows from `start` on. If A needs packing, the panel is packed into `out`, or was by the last
@@ -132,21 +127,15 @@ pub(super) struct BlockB<'a> {
 
 impl<'a> BlockB<'a> {
     /// Block of a packed B.
-    pub(super) fn packed(b: &'a PackedB, blocking: &Blocking, k0: usize, depth: usize, column: usize) -> Self {
-        Self {
-            whole: b.block(k0, depth, column),
-            step: blocking.nr * depth,
-            k_stride: blocking.nr,
-            rest: &[],
-            nr: blocking.nr,
-            is_prepacked: true,
-        }
+    pub(super) fn packed(b: &'a PackedB, nr: usize, k0: usize, depth: usize, column: usize) -> Self {
+        Self { whole: b.block(k0, depth, column), step: nr * depth, k_stride: nr, rest: &[], nr, is_prepacked: true }
     }
 
     /// Block of `b`, packed into `out` unless it is read in place.
     #[inline(always)]
     pub(super) fn plain<S: Simd>(
         simd: S,
+        blocking: &Blocking,
         spec: &'a Gemm,
         b: Operand<'a>,
         k0: usize,
@@ -154,10 +143,9 @@ impl<'a> BlockB<'a> {
         columns: Range<usize>,
         out: &'a mut [f32],
     ) -> Self {
-        let blocking = Blocking::of_lanes(S::LANES);
         let nr = blocking.nr;
         match b {
-            Operand::F32(whole) if b_usable_in_place(&blocking, spec, b) && depth > 0 => {
+            Operand::F32(whole) if b_usable_in_place(blocking, spec, b) && depth > 0 => {
                 let first_of_rest = columns.end / nr * nr;
                 let rest: &[f32] = if first_of_rest < columns.end {
                     let columns = first_of_rest..columns.end;
@@ -222,7 +210,7 @@ impl Kernel for PackB<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let nr = Blocking::of_lanes(S::LANES).nr;
+        let nr = RegisterTile::of_lanes(S::LANES).columns(S::LANES);
         let (k_contiguous, leading) = (self.spec.b == Layout::Transposed, self.spec.ldb);
         let steps = if k_contiguous { self.depth.max(1) } else { pack::STEPS };
         for p in (0..self.depth).step_by(steps) {

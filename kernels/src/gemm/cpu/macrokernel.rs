@@ -3,7 +3,6 @@
 //! A full tile of f32 goes from registers to C, bias included; the rest of the epilogue runs at once, while the tile is
 //! in L1. Partial tiles at the right edge and tiles of bf16 go through a buffer in L1, row by row, in masked vectors.
 
-use super::blocking::Blocking;
 use super::blocks::{BlockA, BlockB};
 use super::microkernel::{NextTile, PanelA, PanelB, product, write};
 use crate::dropout::BLOCK;
@@ -62,8 +61,10 @@ pub(super) struct Tiles<'a> {
     pub last: bool,
     /// Epilogue of the last block.
     pub epilogue: TileEpilogue<'a>,
-    /// The thread's buffer for partial sums of a task with bf16 C, `nc` per row.
+    /// The thread's buffer for partial sums of a task with bf16 C.
     pub partial_sums: Disjoint<'a, f32>,
+    /// Columns of `partial_sums`.
+    pub partial_columns: usize,
     /// The thread's buffer for a tile on its way to C, or for the sum of the previous chains: MR x NR.
     pub tile_buffer: Disjoint<'a, f32>,
     /// True if tiles are visited column by column of tiles. Never with dropout, whose mask is drawn for whole rows.
@@ -80,24 +81,25 @@ impl Kernel for Macrokernel<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { a, b, packed_a, mask, tiles } = self;
-        let blocking = Blocking::of_lanes(S::LANES);
+        let tile = RegisterTile::of::<S>();
+        let (mr, nr) = (tile.rows, tile.columns(S::LANES));
         let (rows, columns) = (tiles.rows.clone(), tiles.columns.clone());
         let first = columns.start / BLOCK * BLOCK;
         let width = (columns.end - first).next_multiple_of(BLOCK);
         let mut mask = Mask { multipliers: mask, width, origin: first };
         let dropout = if tiles.last { tiles.epilogue.dropout() } else { None };
-        let (tiles_m, tiles_n) = (rows.len().div_ceil(blocking.mr), columns.len().div_ceil(blocking.nr));
+        let (tiles_m, tiles_n) = (rows.len().div_ceil(mr), columns.len().div_ceil(nr));
         debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
         for at in 0..tiles_m * tiles_n {
             let (i, j) = if tiles.by_columns { (at % tiles_m, at / tiles_m) } else { (at / tiles_n, at % tiles_n) };
             let panel = part(rows.len(), 1, tiles_m, i);
-            let (row, column, height) = (rows.start + panel.start, columns.start + j * blocking.nr, panel.len());
+            let (row, column, height) = (rows.start + panel.start, columns.start + j * nr, panel.len());
             let is_new = tiles.by_columns || j == 0;
             let panel_a = a.panel(simd, panel.start, height, is_new, packed_a);
             if let Some(dropout) = dropout.filter(|_| is_new) {
                 mask.draw(simd, dropout, row, height);
             }
-            let panel_b = b.panel(j, column + blocking.nr <= columns.end);
+            let panel_b = b.panel(j, column + nr <= columns.end);
             let written = if S::EMULATED {
                 tiles.rows_of_tile(simd, height, panel_a, panel_b, row, column)
             } else {
@@ -111,7 +113,7 @@ impl Kernel for Macrokernel<'_> {
                 for i in 0..height {
                     let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
                     // SAFETY: the buffer is this thread's, and no other reference to it is alive.
-                    let sums = unsafe { &*tiles.tile_buffer.slice(i * blocking.nr..(i + 1) * blocking.nr) };
+                    let sums = unsafe { &*tiles.tile_buffer.slice(i * nr..(i + 1) * nr) };
                     tiles.finish_row(simd, row + i, column, sums, mask);
                 }
             }
@@ -185,7 +187,7 @@ impl<'a> Tiles<'a> {
         row: usize,
         column: usize,
     ) -> bool {
-        let (width, depth) = (Blocking::of_lanes(S::LANES).nr, self.depth);
+        let (width, depth) = (RegisterTile::of::<S>().columns(S::LANES), self.depth);
         panel_a.check(height, depth);
         panel_b.check(width, depth);
         assert!(self.tile_buffer.len() >= area(height, width));
@@ -234,7 +236,7 @@ impl<'a> Tiles<'a> {
             && self.last
             && self.epilogue.has_more()
         {
-            let nr = Blocking::of_lanes(S::LANES).nr;
+            let nr = RegisterTile::of::<S>().columns(S::LANES);
             let start = row * self.ldc + column;
             // SAFETY: `destination` bounds the tile in C, and `Epilogue::check` requires the epilogue's matrices to be
             // as long as C; batches, which start elsewhere in C, have no epilogue with matrices. Only this task
@@ -254,7 +256,7 @@ impl<'a> Tiles<'a> {
             let count = S::LANES.min(self.columns.end - column);
             let place = Place { column, at: row * self.ldc + column, count };
             let at = self.c_start + place.at;
-            let own = (row - self.rows.start) * Blocking::of_lanes(S::LANES).nc + column - self.columns.start;
+            let own = (row - self.rows.start) * self.partial_columns + column - self.columns.start;
             let own = own..own + count;
             let mut value = simd.load(&sums[first..]);
             // SAFETY: a task accesses only its rectangle of C and of the matrices like C, and its thread's buffer of

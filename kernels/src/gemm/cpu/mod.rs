@@ -13,7 +13,7 @@ use crate::gemm::operand::{Operand, Output};
 use crate::gemm::{Batch, Beta, Gemm, Layout};
 use crate::pool::{Cpu, Disjoint, part};
 use crate::simd::{Kernel, Simd};
-use blocking::{Blocking, chain};
+use blocking::{Blocking, CHAIN, SINGLE_BLOCK, chain, kc};
 use blocks::{BlockA, BlockB, PackB, a_usable_in_place, b_usable_in_place};
 use macrokernel::{Addend, Macrokernel, Tiles};
 use packed::{Line, PackedB};
@@ -56,21 +56,21 @@ impl Scratch {
 
     /// Floats in a, b, partial_sums, tile_buffer and mask.
     fn floats(blocking: &Blocking) -> [usize; 5] {
-        let partial_sums = blocking.nc * blocking.mc;
-        let mask = Mask::len(blocking.mr, blocking.columns(0));
-        [blocking.mr * blocking.kc_single, blocking.nc * blocking.kc, partial_sums, blocking.mr * blocking.nr, mask]
+        let Blocking { mr, nr, b_block, .. } = *blocking;
+        let mask = Mask::len(mr, blocking.nc(0));
+        [mr * SINGLE_BLOCK, b_block.max(nr * SINGLE_BLOCK), blocking.mc() * blocking.nc(CHAIN), mr * nr, mask]
     }
 }
 
 /// Allocates the scratch of every worker thread, so that later products allocate nothing.
 pub fn warm_up(cpu: &Cpu) {
-    let blocking = Blocking::of(cpu.isa().kind());
+    let blocking = Blocking::of(cpu);
     cpu.on_every_thread(|_| SCRATCH.with_borrow_mut(|scratch| scratch.fit(&blocking)));
 }
 
 /// Bytes of scratch per worker thread, held from its first product or [`warm_up`] on.
 pub fn scratch_bytes(cpu: &Cpu) -> usize {
-    Scratch::floats(&Blocking::of(cpu.isa().kind())).iter().map(|floats| floats.div_ceil(16) * 64).sum()
+    Scratch::floats(&Blocking::of(cpu)).iter().map(|floats| floats.div_ceil(16) * 64).sum()
 }
 
 /// Runs `batch.count` checked products.
@@ -86,7 +86,7 @@ pub(in crate::gemm) fn run(
     if spec.m == 0 || spec.n == 0 || batch.count == 0 {
         return;
     }
-    let blocking = Blocking::of(cpu.isa().kind());
+    let blocking = Blocking::of(cpu);
     let (tasks_m, tasks_n) = cut(&blocking, cpu.threads().div_ceil(batch.count), spec, a, b, c);
     cpu.for_each(batch.count * tasks_m * tasks_n, |task| {
         // Column-major order: neighboring tasks share their columns of B.
@@ -98,6 +98,7 @@ pub(in crate::gemm) fn run(
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.fit(&blocking);
             cpu.isa().run(Task {
+                blocking: &blocking,
                 spec,
                 rows: part(spec.m, 1, tasks_m, row),
                 columns: part(spec.n, blocking.nr, tasks_n, column),
@@ -130,10 +131,10 @@ fn cut(
         _ if work < 1 << 20 => 1,
         _ => threads * ((work / threads) >> 28).clamp(1, 4),
     };
-    let depth = blocking.depth(k);
+    let depth = kc(k);
     let (tasks_n, rows) = match c {
-        Output::Bf16(_) if depth < k => (n.div_ceil(blocking.nc), blocking.mc),
-        _ => (n.div_ceil(blocking.columns(depth)), m),
+        Output::Bf16(_) if depth < k => (n.div_ceil(blocking.nc(CHAIN)), blocking.mc()),
+        _ => (n.div_ceil(blocking.nc(depth)), m),
     };
     let tasks_m = m.div_ceil(rows);
     let (tiles_m, tiles_n) = (m.div_ceil(blocking.mr), n.div_ceil(blocking.nr));
@@ -160,6 +161,7 @@ fn cut(
 
 /// Computes a rectangle of C.
 struct Task<'a> {
+    blocking: &'a Blocking,
     spec: &'a Gemm,
     rows: Range<usize>,
     columns: Range<usize>,
@@ -175,22 +177,22 @@ impl Kernel for Task<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (blocking, spec) = (Blocking::of_lanes(S::LANES), self.spec);
+        let (blocking, spec) = (self.blocking, self.spec);
         let Scratch { a: a_block, b: b_block, partial_sums, tile_buffer, mask } = self.scratch;
         let a_block: &mut [f32] = bytemuck::cast_slice_mut(a_block);
         let b_block: &mut [f32] = bytemuck::cast_slice_mut(b_block);
         let tile_buffer = Disjoint::new(bytemuck::cast_slice_mut::<Line, f32>(tile_buffer));
         let mask: &mut [f32] = bytemuck::cast_slice_mut(mask);
         let partial_sums = Disjoint::new(bytemuck::cast_slice_mut::<Line, f32>(partial_sums));
-        let block = blocking.depth(spec.k);
+        let block = kc(spec.k);
         let mut k0 = 0;
         loop {
             let depth = block.min(spec.k - k0);
             let last = k0 + depth == spec.k;
             let columns = self.columns.clone();
             let b = match self.b {
-                MatrixB::Packed(b) => BlockB::packed(b, &blocking, k0, depth, columns.start),
-                MatrixB::Unpacked(b) => BlockB::plain(simd, spec, b, k0, depth, columns, &mut *b_block),
+                MatrixB::Packed(b) => BlockB::packed(b, blocking.nr, k0, depth, columns.start),
+                MatrixB::Unpacked(b) => BlockB::plain(simd, blocking, spec, b, k0, depth, columns, &mut *b_block),
             };
             let addend = match (k0, spec.beta) {
                 (0, Beta::Zero) => Addend::Nothing,
@@ -199,7 +201,7 @@ impl Kernel for Task<'_> {
             };
             let a = BlockA { spec, a: self.a, k0, depth, rows: self.rows.clone() };
             let draws_mask = last && self.epilogue.dropout().is_some();
-            let by_columns = b.is_prepacked && a.fits_l2() && !draws_mask;
+            let by_columns = b.is_prepacked && a.fits_l2(blocking) && !draws_mask;
             simd.vectorize(Macrokernel {
                 a,
                 b,
@@ -217,6 +219,7 @@ impl Kernel for Task<'_> {
                     last,
                     epilogue: self.epilogue,
                     partial_sums,
+                    partial_columns: blocking.nc(CHAIN),
                     tile_buffer,
                     by_columns,
                 },
@@ -242,16 +245,16 @@ pub(in crate::gemm) fn pack_all(
     if k == 0 || n == 0 {
         return;
     }
-    let blocking = Blocking::of(cpu.isa().kind());
+    let blocking = Blocking::of(cpu);
     let spec = Gemm { ldb, ..Gemm::new(0, n, k, Layout::Normal, layout) };
-    let block = blocking.depth(k);
-    let (blocks, tasks_n) = (k.div_ceil(block), n.div_ceil(blocking.nc));
+    let block = kc(k);
+    let (blocks, tasks_n) = (k.div_ceil(block), n.div_ceil(blocking.nc(block)));
     cpu.for_each(blocks * tasks_n, |task| {
         let k0 = task / tasks_n * block;
         let depth = block.min(k - k0);
         let columns = part(n, blocking.nr, tasks_n, task % tasks_n);
-        let start = k0 * blocking.padded(n) + columns.start * depth;
-        let end = start + blocking.padded(columns.len()) * depth;
+        let start = k0 * n.next_multiple_of(blocking.nr) + columns.start * depth;
+        let end = start + columns.len().next_multiple_of(blocking.nr) * depth;
         // SAFETY: blocks of different rows and columns of B are disjoint in the packed order.
         let out = unsafe { out.slice(start..end) };
         cpu.isa().run(PackB { spec: &spec, b, k0, depth, columns, out });

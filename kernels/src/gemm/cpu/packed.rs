@@ -1,11 +1,12 @@
 //! B packed once and used many times, such as the weight of a layer that is applied N times.
 
-use super::blocking::Blocking;
+use super::blocking::kc;
 use crate::gemm::operand::Operand;
 use crate::gemm::{Layout, cpu};
 use crate::{
     extent::span,
     pool::{Cpu, Disjoint},
+    register_tile::RegisterTile,
     simd::{Element, Isa, IsaKind},
 };
 use std::fmt;
@@ -75,6 +76,11 @@ impl fmt::Display for PackMismatch {
 
 impl std::error::Error for PackMismatch {}
 
+/// Columns of a panel.
+fn nr(isa: IsaKind) -> usize {
+    RegisterTile::of_lanes(isa.lanes()).columns(isa.lanes())
+}
+
 impl fmt::Debug for PackedB {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PackedB {{ {} x {} for {}, {} bytes }}", self.k, self.n, self.isa, self.bytes())
@@ -88,7 +94,7 @@ impl PackedB {
     /// If the panels have more bytes than memory can address.
     #[track_caller]
     pub fn new(isa: Isa, k: usize, n: usize) -> Self {
-        let padded = n.checked_next_multiple_of(Blocking::of(isa.kind()).nr);
+        let padded = n.checked_next_multiple_of(nr(isa.kind()));
         let floats =
             padded.and_then(|padded| padded.checked_mul(k)).filter(|&floats| floats <= isize::MAX as usize / 4);
         let floats = floats.unwrap_or_else(|| panic!("B of {k} x {n} has more elements than memory can address"));
@@ -145,11 +151,9 @@ impl PackedB {
 
     /// Panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
     pub(in crate::gemm) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
-        let blocking = Blocking::of(self.isa);
-        let padded = blocking.padded(self.n);
-        assert!(
-            column.is_multiple_of(blocking.nr) && k0.is_multiple_of(blocking.depth(self.k)) && k0 + depth <= self.k
-        );
+        let (nr, kc) = (nr(self.isa), kc(self.k));
+        let padded = self.n.next_multiple_of(nr);
+        assert!(column.is_multiple_of(nr) && (kc == 0 || k0.is_multiple_of(kc)) && k0 + depth <= self.k);
         let floats: &[f32] = bytemuck::cast_slice(&self.panels);
         &floats[k0 * padded + column * depth..(k0 + depth) * padded]
     }

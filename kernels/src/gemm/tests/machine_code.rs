@@ -6,7 +6,7 @@
 //! Without the variable the test checks its own program:
 //! `cargo test --release -p kernels machine_code`.
 
-use crate::gemm::cpu::blocking::Blocking;
+use crate::register_tile::RegisterTile;
 use std::{collections::BTreeMap, process::Command};
 
 /// An instruction as objdump prints it.
@@ -88,7 +88,7 @@ fn the_tile_s_loops_neither_call_nor_spill() {
     let code: Vec<_> = listing.lines().filter_map(parse).collect();
     let loops = innermost(&code);
     for (lanes, register) in [(16, "zmm"), (8, "ymm")] {
-        let Blocking { mr, nv, .. } = Blocking::of_lanes(lanes);
+        let RegisterTile { rows: mr, vectors: nv } = RegisterTile::of_lanes(lanes);
         let mut found = BTreeMap::new();
         for body in &loops {
             let count = |is: &dyn Fn(&Instruction<'_>) -> bool| body.iter().filter(|i| is(i)).count();

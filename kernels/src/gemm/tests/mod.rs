@@ -6,11 +6,12 @@ mod machine_code;
 use super::cases::{FORMS, Problem, epilogues, suffix};
 use super::{
     Batch, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, SliceEpilogue, batched,
-    cpu::blocking::Blocking, gemm, gemm_packed,
+    cpu::blocking::{Blocking, CHAIN, SINGLE_BLOCK},
+    gemm, gemm_packed,
 };
+use crate::activation::{self, Activation};
 use crate::check::{Guarded, assert_same_for_any_thread_count, testable_cpus, uniform};
 use crate::dropout::Dropout;
-use crate::gelu::{self, Activation};
 use crate::simd::{Element, Isa, IsaKind};
 use crate::{Cpu, dropout};
 use half::bf16;
@@ -24,7 +25,8 @@ fn assert_agrees<X: Element, Y: Element>(cpu: &Cpu, spec: Gemm, kind: EpilogueKi
 
 /// Sizes around every block boundary of the loop nest.
 fn borders(blocking: &Blocking) -> Vec<(usize, usize, usize)> {
-    let Blocking { mr, nr, kc, kc_single, mc, nc, .. } = *blocking;
+    let Blocking { mr, nr, .. } = *blocking;
+    let (kc, mc, nc) = (CHAIN, blocking.mc(), blocking.nc(CHAIN));
     vec![
         (0, 3, 4),
         (3, 0, 4),
@@ -37,21 +39,21 @@ fn borders(blocking: &Blocking) -> Vec<(usize, usize, usize)> {
         (2 * mr + 3, nr / 2 + 1, kc - 1),
         (13, 31, 37),
         (67, 101, 59),
-        (7, 35, kc_single),
-        (7, 35, kc_single + 3),
+        (7, 35, SINGLE_BLOCK),
+        (7, 35, SINGLE_BLOCK + 3),
         (17 * mr + 1, 2 * nr + 1, 3),
         (mc + 1, 3, 5),
         (mc + 1, 3, kc + 1),
-        (5, blocking.columns(3) + 1, 3),
+        (5, blocking.nc(3) + 1, 3),
         (5, nc + 1, kc),
-        (5, blocking.columns(kc_single) + 1, kc_single),
+        (5, blocking.nc(SINGLE_BLOCK) + 1, SINGLE_BLOCK),
     ]
 }
 
 #[test]
 fn agrees_with_f64_at_every_border() {
     for cpu in testable_cpus() {
-        for (i, (m, n, k)) in borders(&Blocking::of(cpu.isa().kind())).into_iter().enumerate() {
+        for (i, (m, n, k)) in borders(&Blocking::of(&cpu)).into_iter().enumerate() {
             for (j, (_, a, b)) in FORMS.into_iter().enumerate() {
                 let tight = Gemm::new(m, n, k, a, b);
                 let loose = tight.with_leading_dimensions(tight.lda + 3, tight.ldb + 1, tight.ldc + 5);
@@ -66,7 +68,8 @@ fn agrees_with_f64_at_every_border() {
 #[test]
 fn every_epilogue_agrees_with_f64() {
     for cpu in testable_cpus() {
-        let Blocking { mr, nr, kc, .. } = Blocking::of(cpu.isa().kind());
+        let kc = CHAIN;
+        let Blocking { mr, nr, .. } = Blocking::of(&cpu);
         // `finish_tile` takes four vectors at a time: the third size leaves a remainder.
         for (m, n, k) in [(mr + 2, nr + nr / 2 + 1, 33), (mr, 2 * nr, kc + 5), (mr - 1, 2 * nr, 9)] {
             let spec = Gemm::nt(m, n, k);
@@ -119,6 +122,29 @@ fn what_is_packed_and_what_is_read_where_it_lies_gives_the_same_bits() {
 }
 
 #[test]
+fn is_bit_identical_for_any_size_of_cache() {
+    for cpu in testable_cpus() {
+        for (m, n, k) in [(65, 130, 70), (520, 70, 1025), (40, 200, 1025)] {
+            for (name, a, b) in FORMS {
+                let spec = Gemm::new(m, n, k, a, b);
+                let (f32, bf16) = (
+                    Problem::<f32, f32>::new(spec, EpilogueKind::Bias),
+                    Problem::<bf16, bf16>::new(spec, EpilogueKind::Bias),
+                );
+                let compute = |cpu: &Cpu| (f32.compute(cpu, None).0.to_vec(), bf16.compute(cpu, None).0.to_vec());
+                let wanted = compute(&cpu);
+                for size in [16 << 10, 100_000, 64 << 20] {
+                    let got = compute(&cpu.clone().with_block_cache(size));
+                    let case = format!("{} {name} {m} x {n} x {k}, {size} bytes of cache", cpu.isa().kind());
+                    assert_same_bits(&case, &got.0, &wanted.0);
+                    assert!(got.1 == wanted.1, "{case}, bf16");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn is_bit_identical_for_any_thread_count() {
     for (m, n, k) in [(128, 96, 70), (1030, 33, 65), (17, 1700, 40)] {
         for (name, a, b) in FORMS {
@@ -157,12 +183,19 @@ fn fused_epilogues_give_the_bits_of_separate_kernels() {
         for activation in Activation::ALL {
             let [mut pre, mut wanted_pre, mut wanted] = [(); 3].map(|()| vec![f32::NAN; m * n]);
             let fused = product(Epilogue::bias_activation(&bias, activation, Some(&mut pre)));
-            gelu::bias_activation_forward(&cpu, activation, &plain, Some(&bias), Some(&mut wanted_pre), &mut wanted);
+            activation::bias_activation_forward(
+                &cpu,
+                activation,
+                &plain,
+                Some(&bias),
+                Some(&mut wanted_pre),
+                &mut wanted,
+            );
             assert_same_bits(&format!("{isa} {activation:?}"), &fused, &wanted);
             assert_same_bits(&format!("{isa} {activation:?} pre"), &pre, &wanted_pre);
 
             let fused = product(Epilogue::activation_backward(activation, &matrix));
-            gelu::backward(&cpu, activation, &matrix, &plain, &mut wanted);
+            activation::backward(&cpu, activation, &matrix, &plain, &mut wanted);
             assert_same_bits(&format!("{isa} {activation:?} backward"), &fused, &wanted);
         }
         let mask = Dropout { seed: 9, site: 1 << 40 | 3, rate: 0.1 };

@@ -1,0 +1,80 @@
+//! Cache of a core that products are blocked for: its L2, or a part of L3 if that is small.
+
+/// Least size. With blocks for the 512 KiB of L2 of a Zen 3 core, products with k = 3,072 were 8 to 10 % slower than with
+/// blocks that stream from its L3, and those with k = 768 equally fast (docs/results/gemm.md, Size of L2).
+const LEAST: usize = 2 << 20;
+
+/// Sizes that can be set with `ALBERT_L2`.
+const ALLOWED: std::ops::RangeInclusive<usize> = 16 << 10..=1 << 30;
+
+/// Bytes of L2 as `ALBERT_L2` gives them (`512K`, `2M`, or a number of bytes); `None` if the text is unusable.
+pub(super) fn parse(text: &str) -> Option<usize> {
+    let (digits, unit) = match text.strip_suffix(['K', 'M']) {
+        Some(digits) => (digits, if text.ends_with('K') { 1 << 10 } else { 1 << 20 }),
+        None => (text, 1),
+    };
+    let bytes = digits.parse::<usize>().ok()?.checked_mul(unit)?;
+    ALLOWED.contains(&bytes).then_some(bytes)
+}
+
+/// The greater of [`LEAST`] and the reported L2.
+pub(super) fn size() -> usize {
+    reported().filter(|bytes| ALLOWED.contains(bytes)).unwrap_or(LEAST).max(LEAST)
+}
+
+/// Bytes of L2 as the machine reports them. Source: Intel SDM volume 2A, CPUID leaf 4; AMD APM volume 3, CPUID Fn8000_001D, which has the same format.
+#[cfg(target_arch = "x86_64")]
+fn reported() -> Option<usize> {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    let (basic, extended) = (__cpuid(0).eax, __cpuid(0x8000_0000).eax);
+    let leaf = match extended >= 0x8000_001d && __cpuid_count(0x8000_001d, 0).eax & 31 != 0 {
+        true => 0x8000_001d,
+        false if basic >= 4 => 4,
+        false => return None,
+    };
+    let descriptions = (0..16).map(|index| __cpuid_count(leaf, index)).take_while(|cache| cache.eax & 31 != 0);
+    let l2 = descriptions.into_iter().find(|cache| cache.eax >> 5 & 7 == 2)?;
+    let (ways, partitions, line) = ((l2.ebx >> 22) + 1, (l2.ebx >> 12 & 0x3ff) + 1, (l2.ebx & 0xfff) + 1);
+    Some(ways as usize * partitions as usize * line as usize * (l2.ecx as usize + 1))
+}
+
+/// Bytes of L2 as the machine reports them. Source: Linux, Documentation/ABI/testing/sysfs-devices-system-cpu.
+#[cfg(not(target_arch = "x86_64"))]
+fn reported() -> Option<usize> {
+    (0..8).find_map(|index| {
+        let read = |name: &str| {
+            std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{name}")).ok()
+        };
+        if read("level")?.trim() != "2" {
+            return None;
+        }
+        parse(read("size")?.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_have_a_unit() {
+        assert_eq!(parse("512K"), Some(512 << 10));
+        assert_eq!(parse("2M"), Some(2 << 20));
+        assert_eq!(parse("65536"), Some(65536));
+        for text in ["", "K", "-1M", "1G", "2 M", "4", "99999999999999999999M", "18446744073709551615K", "2M2"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_reported_size_is_that_of_linux() {
+        let index = (0..8).map(|i| format!("/sys/devices/system/cpu/cpu0/cache/index{i}"));
+        let read = |folder: &str, name: &str| std::fs::read_to_string(format!("{folder}/{name}")).unwrap_or_default();
+        let folder = index.into_iter().find(|folder| read(folder, "level").trim() == "2");
+        let Some(size) = folder.and_then(|folder| parse(read(&folder, "size").trim())) else {
+            println!("SKIPPED: the system reports no L2");
+            return;
+        };
+        assert_eq!(reported(), Some(size));
+    }
+}
