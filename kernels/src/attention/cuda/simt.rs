@@ -17,7 +17,7 @@
 use super::{
     arguments::AttentionArgs,
     sm80::{Flash, ROWS},
-    tile::{Gathered, Sequence, Sizes, SoftmaxMask, required},
+    tile::{InputParams, Sequence, Sizes, SoftmaxMask, required},
 };
 use crate::arguments::Load;
 use crate::dropout::cuda::Mask;
@@ -129,12 +129,12 @@ impl Flash {
     fn of_row<'a>(
         &self,
         k: &'a Entry,
-        gathered: &Gathered,
+        inputs: &InputParams,
         sizes: Sizes,
         mask: SoftmaxMask,
         body: impl FnOnce(&Row<'a>),
     ) {
-        let sequence = Sequence::find(k, gathered, &sizes);
+        let sequence = Sequence::find(k, inputs, &sizes);
         let thread = k.special(Special::TidX);
         let own = k.mad_lo(k.special(Special::CtaidX), ROWS, k.shr(thread, 5));
         let hidden = k.mul_lo(sequence.heads, sizes.head_size);
@@ -144,15 +144,15 @@ impl Flash {
         k.if_(exists, || body(&row));
     }
 
-    pub(super) fn forward_single(&self, k: &Entry) {
+    pub(super) fn forward_f32(&self, k: &Entry) {
         let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
-        let gathered = Gathered::new(&params);
+        let inputs = InputParams::new(&params);
         let (out, lse) = (required(&params.out).load(k), params.lse.load(k));
         let mask = SoftmaxMask::new(&params);
-        let sizes = gathered.sizes(k);
+        let sizes = inputs.sizes(k);
         let scale = params.score_scale.load(k);
-        let [q, keys, values] = [0, 1, 2].map(|i| gathered.matrix(k, i));
-        self.of_row(k, &gathered, sizes, mask, |row| {
+        let [q, keys, values] = [0, 1, 2].map(|i| inputs.matrix(k, i));
+        self.of_row(k, &inputs, sizes, mask, |row| {
             let (ld, end) = (row.sizes.ld, row.sequence.keys);
             let query = row.at(q, ld, row.own);
             let (max, sum) = (k.variable("max", f32::NEG_INFINITY), k.variable("sum", 0.0f32));
@@ -181,15 +181,15 @@ impl Flash {
         });
     }
 
-    pub(super) fn queries_single(&self, k: &Entry) {
+    pub(super) fn queries_f32(&self, k: &Entry) {
         let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
-        let gathered = Gathered::new(&params);
+        let inputs = InputParams::new(&params);
         let [lse, delta, dq] = [&params.lse, required(&params.delta), required(&params.dq)].map(|param| param.load(k));
         let mask = SoftmaxMask::new(&params);
-        let sizes = gathered.sizes(k);
+        let sizes = inputs.sizes(k);
         let (scale, gradient_ld) = (params.score_scale.load(k), required(&params.gradient_ld).load(k));
-        let [q, keys, values, dout] = [0, 1, 2, 3].map(|i| gathered.matrix(k, i));
-        self.of_row(k, &gathered, sizes, mask, |row| {
+        let [q, keys, values, dout] = [0, 1, 2, 3].map(|i| inputs.matrix(k, i));
+        self.of_row(k, &inputs, sizes, mask, |row| {
             let (ld, end) = (row.sizes.ld, row.sequence.keys);
             let (query, dout) = (row.at(q, ld, row.own), row.at(dout, row.hidden, row.own));
             let (lse, delta) = (row.of_row(lse, row.own), row.of_row(delta, row.own));
@@ -209,16 +209,16 @@ impl Flash {
         });
     }
 
-    pub(super) fn keys_single(&self, k: &Entry) {
+    pub(super) fn keys_f32(&self, k: &Entry) {
         let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
-        let gathered = Gathered::new(&params);
+        let inputs = InputParams::new(&params);
         let [lse, delta, dk, dv] = [&params.lse, required(&params.delta), required(&params.dk), required(&params.dv)]
             .map(|param| param.load(k));
         let mask = SoftmaxMask::new(&params);
-        let sizes = gathered.sizes(k);
+        let sizes = inputs.sizes(k);
         let (scale, gradient_ld) = (params.score_scale.load(k), required(&params.gradient_ld).load(k));
-        let [q, keys, values, dout] = [0, 1, 2, 3].map(|i| gathered.matrix(k, i));
-        self.of_row(k, &gathered, sizes, mask, |row| {
+        let [q, keys, values, dout] = [0, 1, 2, 3].map(|i| inputs.matrix(k, i));
+        self.of_row(k, &inputs, sizes, mask, |row| {
             let ld = row.sizes.ld;
             let (key, value) = (row.at(keys, ld, row.own), row.at(values, ld, row.own));
             let [dk_sums, dv_sums] = ["dk", "dv"].map(|name| row.sums(name));

@@ -161,9 +161,9 @@ impl Flash {
             k.maxnreg(self.registers());
             match (self.step, self.storage) {
                 (Step::Delta, _) => self.delta(k),
-                (Step::Forward, Storage::F32) => self.forward_single(k),
-                (Step::Queries, Storage::F32) => self.queries_single(k),
-                (Step::Keys, Storage::F32) => self.keys_single(k),
+                (Step::Forward, Storage::F32) => self.forward_f32(k),
+                (Step::Queries, Storage::F32) => self.queries_f32(k),
+                (Step::Keys, Storage::F32) => self.keys_f32(k),
                 (Step::Forward, Storage::F16) => self.forward::<F16x2>(k),
                 (Step::Forward, _) => self.forward::<Bf16x2>(k),
                 (Step::Queries, Storage::F16) => self.queries::<F16x2>(k),

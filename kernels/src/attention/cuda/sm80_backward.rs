@@ -40,7 +40,7 @@
 use super::{
     arguments::{AttentionArgs, AttentionParams, DeltaArgs},
     sm80::{DELTA_LANES, Flash, PAIR_BYTES, Step, THREADS, TILE},
-    tile::{Copier, Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
+    tile::{Copier, InputParams, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::arguments::{Load as _, all};
 use crate::dropout::cuda::Mask;
@@ -87,20 +87,20 @@ impl Flash {
     }
 
     pub(super) fn queries<P: Pair>(&self, k: &Entry) {
-        let ([lse, delta, dq], kernel) = self.begin(k, |p| [&p.lse, required(&p.delta), required(&p.dq)]);
-        let Begun { sequence, first, scale, base, .. } = &kernel;
+        let ([lse, delta, dq], kernel) = self.prologue(k, |p| [&p.lse, required(&p.delta), required(&p.dq)]);
+        let Prologue { sequence, first, scale, base, .. } = &kernel;
         k.if_(k.lt(*first, sequence.length), || {
-            let Operands { warp, copiers: [q, keys, values, dout], places } = kernel.operands(k, self);
+            let Operands { warp, copiers: [q, keys, values, dout], tiles } = kernel.operands(k, self);
             let (layout, tile, zero) = (&kernel.layout, kernel.layout.tile.bytes(), k.mov(0u32));
-            q.copy(k, places[0], *first, sequence.length);
-            dout.copy(k, places[1], *first, sequence.length);
-            keys.copy(k, places[2], zero, sequence.keys);
-            values.copy(k, places[3], zero, sequence.keys);
+            q.copy(k, tiles[0], *first, sequence.length);
+            dout.copy(k, tiles[1], *first, sequence.length);
+            keys.copy(k, tiles[2], zero, sequence.keys);
+            values.copy(k, tiles[3], zero, sequence.keys);
             k.cp_async_commit();
 
-            let [q_at, dout_at] = [0, 1].map(|i| layout.start(k, Load::A, places[i], &warp, warp.row));
-            let [k_at, v_at] = [2, 3].map(|i| layout.start(k, Load::BTransposed, places[i], &warp, zero));
-            let k_down = layout.start(k, Load::B, places[2], &warp, zero);
+            let [q_at, dout_at] = [0, 1].map(|i| layout.start(k, Load::A, tiles[i], &warp, warp.row));
+            let [k_at, v_at] = [2, 3].map(|i| layout.start(k, Load::BTransposed, tiles[i], &warp, zero));
+            let k_mn_at = layout.start(k, Load::B, tiles[2], &warp, zero);
             let sums = k.registers::<F32>("dq", (self.padded / 2) as usize);
             sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
             let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (self.width() / 2) as usize));
@@ -121,12 +121,12 @@ impl Flash {
                 let next = k.xor(offset, 2 * tile);
                 let following = k.add(key, TILE);
                 k.if_(k.lt(following, sequence.keys), || {
-                    keys.copy(k, k.offset(places[2], next), following, sequence.keys);
-                    values.copy(k, k.offset(places[3], next), following, sequence.keys);
+                    keys.copy(k, k.offset(tiles[2], next), following, sequence.keys);
+                    values.copy(k, k.offset(tiles[3], next), following, sequence.keys);
                 });
                 k.cp_async_commit();
                 let factors = mask.factors(k, key, warp.lane);
-                let [k_at, v_at, k_down] = [k_at, v_at, k_down].map(|at| k.offset(at, offset));
+                let [k_at, v_at, k_mn_at] = [k_at, v_at, k_mn_at].map(|at| k.offset(at, offset));
                 for part in (0..TILE).step_by(self.width() as usize) {
                     let [s, dp] = &scores;
                     k.comment("s = q k^T; dp = dout v^T");
@@ -137,7 +137,7 @@ impl Flash {
                     let factors = factors.as_ref().map(|factors| &factors[(part / 2) as usize..]);
                     score_gradients(k, &scores, factor, minus_lse, delta, factors);
                     k.comment("dq += ds k");
-                    layout.times::<P>(k, &sums, &layout.operand::<P>(k, self.storage, s), k_down, part);
+                    layout.times::<P>(k, &sums, &layout.operand::<P>(k, self.storage, s), k_mn_at, part);
                 }
                 k.assign(offset, next);
             });
@@ -149,22 +149,22 @@ impl Flash {
 
     pub(super) fn keys<P: Pair>(&self, k: &Entry) {
         let ([lse, delta, dk, dv], kernel) =
-            self.begin(k, |p| [&p.lse, required(&p.delta), required(&p.dk), required(&p.dv)]);
-        let Begun { sequence, first, scale, base, .. } = &kernel;
+            self.prologue(k, |p| [&p.lse, required(&p.delta), required(&p.dk), required(&p.dv)]);
+        let Prologue { sequence, first, scale, base, .. } = &kernel;
         k.if_(k.lt(*first, sequence.length), || {
-            let Operands { warp, copiers: [q, keys, values, dout], places } = kernel.operands(k, self);
+            let Operands { warp, copiers: [q, keys, values, dout], tiles } = kernel.operands(k, self);
             let (layout, tile, zero) = (&kernel.layout, kernel.layout.tile.bytes(), k.mov(0u32));
             let rows = QueryRows::new(k, k.offset(*base, 6 * tile), sequence, lse, delta, &warp);
-            keys.copy(k, places[0], *first, sequence.keys);
-            values.copy(k, places[1], *first, sequence.keys);
-            q.copy(k, places[2], zero, sequence.length);
-            dout.copy(k, places[3], zero, sequence.length);
+            keys.copy(k, tiles[0], *first, sequence.keys);
+            values.copy(k, tiles[1], *first, sequence.keys);
+            q.copy(k, tiles[2], zero, sequence.length);
+            dout.copy(k, tiles[3], zero, sequence.length);
             k.cp_async_commit();
             rows.copy(k, zero, zero, sequence.length);
 
-            let [k_at, v_at] = [0, 1].map(|i| layout.start(k, Load::A, places[i], &warp, warp.row));
-            let [q_at, dout_at] = [2, 3].map(|i| layout.start(k, Load::BTransposed, places[i], &warp, zero));
-            let [q_down, dout_down] = [2, 3].map(|i| layout.start(k, Load::B, places[i], &warp, zero));
+            let [k_at, v_at] = [0, 1].map(|i| layout.start(k, Load::A, tiles[i], &warp, warp.row));
+            let [q_at, dout_at] = [2, 3].map(|i| layout.start(k, Load::BTransposed, tiles[i], &warp, zero));
+            let [q_mn_at, dout_mn_at] = [2, 3].map(|i| layout.start(k, Load::B, tiles[i], &warp, zero));
             let [dk_sums, dv_sums] = ["dk", "dv"].map(|name| k.registers::<F32>(name, (self.padded / 2) as usize));
             dk_sums.iter().chain(&dv_sums).for_each(|&sum| k.assign(sum, 0.0f32));
             let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (self.width() / 2) as usize));
@@ -179,8 +179,8 @@ impl Flash {
                 let next = k.xor(offset, 2 * tile);
                 let following = k.add(query, TILE);
                 k.if_(k.lt(following, sequence.length), || {
-                    q.copy(k, k.offset(places[2], next), following, sequence.length);
-                    dout.copy(k, k.offset(places[3], next), following, sequence.length);
+                    q.copy(k, k.offset(tiles[2], next), following, sequence.length);
+                    dout.copy(k, k.offset(tiles[3], next), following, sequence.length);
                     rows.copy(k, next, following, sequence.length);
                 });
                 k.cp_async_commit();
@@ -188,8 +188,8 @@ impl Flash {
                     rows.bits(k).draw(k, mask, query, *first, sequence, &warp);
                     k.bar_sync();
                 }
-                let [q_at, dout_at, q_down, dout_down] =
-                    [q_at, dout_at, q_down, dout_down].map(|at| k.offset(at, offset));
+                let [q_at, dout_at, q_mn_at, dout_mn_at] =
+                    [q_at, dout_at, q_mn_at, dout_mn_at].map(|at| k.offset(at, offset));
                 for part in (0..TILE).step_by(self.width() as usize) {
                     if self.width() < TILE {
                         // Not for synchronization: it keeps the compiler from loading the fragments of later parts
@@ -203,8 +203,8 @@ impl Flash {
                     layout.times_transposed::<P>(k, dp, v_at, dout_at, part);
                     rows.score_gradients(k, &scores, factor, mask.as_ref(), offset, part, &warp);
                     k.comment("dv += (p m)^T dout; dk += ds^T q");
-                    layout.times::<P>(k, &dv_sums, &layout.operand::<P>(k, self.storage, s), dout_down, part);
-                    layout.times::<P>(k, &dk_sums, &layout.operand::<P>(k, self.storage, dp), q_down, part);
+                    layout.times::<P>(k, &dv_sums, &layout.operand::<P>(k, self.storage, s), dout_mn_at, part);
+                    layout.times::<P>(k, &dk_sums, &layout.operand::<P>(k, self.storage, dp), q_mn_at, part);
                 }
                 k.assign(offset, next);
             });
@@ -219,33 +219,33 @@ impl Flash {
             // All threads have read k and v: their tiles are reused for the results.
             k.bar_sync();
             for (i, (sums, matrix)) in [(dk_sums, dk), (dv_sums, dv)].into_iter().enumerate() {
-                kernel.store(k, self, places[i], &warp, &sums, matrix);
+                kernel.store(k, self, tiles[i], &warp, &sums, matrix);
             }
         });
     }
 
     /// Declares and loads the parameters of a kernel, including `vectors`, and finds the block's sequence.
-    fn begin<const N: usize>(
+    fn prologue<const N: usize>(
         &self,
         k: &Entry,
         vectors: impl FnOnce(&AttentionParams) -> [&PointerParam; N],
-    ) -> ([Ptr<Global>; N], Begun) {
+    ) -> ([Ptr<Global>; N], Prologue) {
         let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
-        let gathered = Gathered::new(&params);
+        let inputs = InputParams::new(&params);
         let vectors = vectors(&params).map(|param| param.load(k));
         let mask = SoftmaxMask::new(&params);
-        let sizes = gathered.sizes(k);
+        let sizes = inputs.sizes(k);
         let (scale, gradient_ld) = (params.score_scale.load(k), required(&params.gradient_ld).load(k));
         let (base, layout) = (k.dynamic_shared(128), Layout::new(self.padded));
-        let sequence = Sequence::find(k, &gathered, &sizes);
+        let sequence = Sequence::find(k, &inputs, &sizes);
         let first = k.mul_lo(k.special(Special::CtaidX), TILE);
-        (vectors, Begun { gathered, sizes, mask, scale, gradient_ld, base, layout, sequence, first })
+        (vectors, Prologue { inputs, sizes, mask, scale, gradient_ld, base, layout, sequence, first })
     }
 }
 
 /// State common to the kernels of queries and of keys.
-struct Begun {
-    gathered: Gathered,
+struct Prologue {
+    inputs: InputParams,
     sizes: Sizes,
     mask: SoftmaxMask,
     scale: Reg<F32>,
@@ -262,20 +262,20 @@ struct Begun {
 struct Operands {
     warp: Warp,
     copiers: [Copier; 4],
-    places: [Ptr<Shared>; 4],
+    tiles: [Ptr<Shared>; 4],
 }
 
-impl Begun {
+impl Prologue {
     fn operands(&self, k: &Entry, flash: &Flash) -> Operands {
-        let Self { gathered, sizes, layout, sequence, .. } = self;
+        let Self { inputs, sizes, layout, sequence, .. } = self;
         let warp = Warp::find(k);
         let hidden = k.mul_lo(sequence.heads, sizes.head_size);
         let [q, keys, values] =
-            [0, 1, 2].map(|i| Copier::new(k, flash, layout, sizes, sequence, gathered.matrix(k, i), warp.thread));
-        let dout = gathered.matrix(k, 3);
+            [0, 1, 2].map(|i| Copier::new(k, flash, layout, sizes, sequence, inputs.matrix(k, i), warp.thread));
+        let dout = inputs.matrix(k, 3);
         let dout = Copier::with_ld(k, flash, layout, hidden, sizes, sequence, dout, warp.thread);
-        let places = [0, 1, 2, 3].map(|i| k.offset(self.base, i * layout.tile.bytes()));
-        Operands { warp, copiers: [q, keys, values, dout], places }
+        let tiles = [0, 1, 2, 3].map(|i| k.offset(self.base, i * layout.tile.bytes()));
+        Operands { warp, copiers: [q, keys, values, dout], tiles }
     }
 
     /// Stores the block's rows of a gradient through the tile at `place`.

@@ -38,7 +38,7 @@
 use super::{
     arguments::AttentionArgs,
     sm80::{Flash, TILE},
-    tile::{Copier, Gathered, Layout, Sequence, SoftmaxMask, Warp, required, scale_half},
+    tile::{Copier, InputParams, Layout, Sequence, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::arguments::Load as _;
 use ptx::{Compare, Entry, F32, Fold, Global, Pair, Precision, Ptr, Reg, Special, U32, fragment::Load};
@@ -46,18 +46,18 @@ use ptx::{Compare, Entry, F32, Fold, Global, Pair, Precision, Ptr, Reg, Special,
 impl Flash {
     pub(super) fn forward<P: Pair>(&self, k: &Entry) {
         let params = AttentionArgs::declare(k, &|name| self.parameters().has(name));
-        let gathered = Gathered::new(&params);
+        let inputs = InputParams::new(&params);
         let (out, lse) = (required(&params.out).load(k), params.lse.load(k));
         let mask = SoftmaxMask::new(&params);
-        let sizes = gathered.sizes(k);
+        let sizes = inputs.sizes(k);
         let scale = params.score_scale.load(k);
         let (base, layout) = (k.dynamic_shared(128), Layout::new(self.padded));
-        let sequence = Sequence::find(k, &gathered, &sizes);
+        let sequence = Sequence::find(k, &inputs, &sizes);
         let first = k.mul_lo(k.special(Special::CtaidX), TILE);
         k.if_(k.lt(first, sequence.length), || {
             let warp = Warp::find(k);
             let copier = |matrix| Copier::new(k, self, &layout, &sizes, &sequence, matrix, warp.thread);
-            let [q, keys, values] = [0, 1, 2].map(|i| copier(gathered.matrix(k, i)));
+            let [q, keys, values] = [0, 1, 2].map(|i| copier(inputs.matrix(k, i)));
             let stage = layout.tile.bytes();
             q.copy(k, k.offset(base, 0u32), first, sequence.length);
             let (k_base, v_base) = (k.offset(base, stage), k.offset(base, 2 * stage));
@@ -93,7 +93,7 @@ impl Flash {
                 layout.hide_beyond(k, &s, key, sequence.keys, warp.lane);
                 k.comment("p = exp2((s - max) * scale * log2 e)");
                 for (half, state) in state.iter().enumerate() {
-                    let shrink = state.absorb(k, &s, half, factor);
+                    let shrink = state.update(k, &s, half, factor);
                     scale_half(k, &o, half, shrink);
                 }
                 mask.apply(k, &s, key, warp.lane);
@@ -122,7 +122,7 @@ impl RowState {
     }
 
     /// Replaces the scores of half `half` by exponentials and updates the state; returns the factor of earlier sums.
-    pub(super) fn absorb(&self, k: &Entry, s: &[Reg<F32>], half: usize, factor: Reg<F32>) -> Reg<F32> {
+    pub(super) fn update(&self, k: &Entry, s: &[Reg<F32>], half: usize, factor: Reg<F32>) -> Reg<F32> {
         let own: Vec<Reg<F32>> = s.chunks_exact(4).flat_map(|four| four[2 * half..2 * half + 2].to_vec()).collect();
         let greatest = own[1..].iter().fold(own[0], |max, &s| k.max(max, s));
         let greatest = k.max(self.max, k.fold_lanes(greatest, 4, Fold::Max));

@@ -43,8 +43,8 @@ use super::{
     arguments::{AttentionArgs, Parameters},
     sm80::{Flash, Step, TILE},
     sm80_forward::RowState,
-    sm90_pipeline::{self as pipeline, CONSUMERS, Places, Plan, Producer, RESIDENT},
-    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
+    sm90_pipeline::{self as pipeline, CONSUMERS, Producer, RESIDENT, SharedLayout, SharedMemory},
+    tile::{InputParams, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::{
     arguments::Load as _,
@@ -71,8 +71,8 @@ impl HopperFlash {
     /// The specialization for heads of `head_size` in rows `ld` apart; `None` where TMA or the tensor cores
     /// cannot serve. Then [`Flash`] computes it.
     pub fn new(storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
-        let served = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
-        served.then_some(Self { storage, head_size: head_size as u32, dropout })
+        let supported = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
+        supported.then_some(Self { storage, head_size: head_size as u32, dropout })
     }
 
     /// Every specialization but those of f16, of which there is one example.
@@ -110,19 +110,19 @@ impl HopperFlash {
     /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
     /// to compute.
     pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
-        self.plan().launch(sequences, longest, heads)
+        self.shared_layout().launch(sequences, longest, heads)
     }
 
-    fn plan(&self) -> Plan {
+    fn shared_layout(&self) -> SharedLayout {
         let boxes = self.head_size / 64;
         // Behind the stages the output of both consumers.
-        Plan { boxes, resident: 1, more: CONSUMERS * Plan { boxes, resident: 1, more: 0 }.tile_bytes() }
+        SharedLayout { boxes, resident: 1, more: CONSUMERS * SharedLayout { boxes, resident: 1, more: 0 }.tile_bytes() }
     }
 
     /// The program.
     pub fn program(&self) -> Program {
-        let machine = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
-        hopper::program(self.name(), self.storage, self, machine)
+        let required_sass = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
+        hopper::program(self.name(), self.storage, self, required_sass)
     }
 }
 
@@ -132,15 +132,15 @@ impl hopper::Body for HopperFlash {
         let own = Parameters { maps: true, backward: false, dq, dk, dropout: self.dropout, sequences: false };
         let params = AttentionArgs::declare(k, &|name| own.has(name));
         let maps = [&params.map_q, &params.map_k, &params.map_v].map(required);
-        let gathered = Gathered::new(&params);
+        let inputs = InputParams::new(&params);
         let (out, lse) = (required(&params.out).load(k), params.lse.load(k));
         let mask = SoftmaxMask::new(&params);
-        let sizes = gathered.sizes(k);
+        let sizes = inputs.sizes(k);
         let scale = params.score_scale.load(k);
-        let places = Places { base: k.dynamic_shared(1024), plan: self.plan() };
+        let shared = SharedMemory { base: k.dynamic_shared(1024), layout: self.shared_layout() };
         let thread = k.special(Special::TidX);
-        let warp = places.begin(k, thread, 1);
-        let sequence = Sequence::find(k, &gathered, &sizes);
+        let warp = shared.init(k, thread, 1);
+        let sequence = Sequence::find(k, &inputs, &sizes);
         let first = k.mul_lo(k.special(Special::CtaidX), RESIDENT);
         k.if_(k.lt(first, sequence.length), || {
             hopper::roles(
@@ -150,12 +150,12 @@ impl hopper::Body for HopperFlash {
                     k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                         let one = k.elect();
                         let [q, keys, values] = maps;
-                        let producer = Producer { places, resident: &[q], streamed: [keys, values] };
+                        let producer = Producer { shared, resident: &[q], streamed: [keys, values] };
                         k.if_(one, || producer.run(k, &sequence, first, sequence.keys));
                     });
                 },
                 || {
-                    let consumer = Consumer::new(k, *self, places, warp, thread, first);
+                    let consumer = Consumer::new(k, *self, shared, warp, thread, first);
                     consumer.run::<P>(k, &sequence, &sizes, &mask, scale, out, lse);
                 },
             );
@@ -166,7 +166,7 @@ impl hopper::Body for HopperFlash {
 /// A warpgroup with 64 queries.
 struct Consumer {
     kernel: HopperFlash,
-    places: Places,
+    shared: SharedMemory,
     /// Which of the two.
     group: Reg<U32>,
     warp: Warp,
@@ -177,11 +177,18 @@ struct Consumer {
 }
 
 impl Consumer {
-    fn new(k: &Entry, kernel: HopperFlash, places: Places, warp: Reg<U32>, thread: Reg<U32>, first: Reg<U32>) -> Self {
+    fn new(
+        k: &Entry,
+        kernel: HopperFlash,
+        shared: SharedMemory,
+        warp: Reg<U32>,
+        thread: Reg<U32>,
+        first: Reg<U32>,
+    ) -> Self {
         let (group, warp) = pipeline::consumer(k, warp, thread);
-        let operands = [places.streamed(k, 0, pipeline::along()), places.streamed(k, 1, pipeline::down())];
+        let operands = [shared.streamed(k, 0, pipeline::k_major()), shared.streamed(k, 1, pipeline::mn_major())];
         let first = k.mad_lo(group, TILE, first);
-        Self { kernel, places, group, warp, first, operands }
+        Self { kernel, shared, group, warp, first, operands }
     }
 
     fn run<P: Pair>(
@@ -194,7 +201,7 @@ impl Consumer {
         out: Ptr<Global>,
         lse: Ptr<Global>,
     ) {
-        let Self { kernel, places, ref warp, first, .. } = *self;
+        let Self { kernel, shared, ref warp, first, .. } = *self;
         let layout = Layout::new(kernel.head_size);
         let o = k.registers::<F32>("o", (kernel.head_size / 2) as usize);
         let s = k.registers::<F32>("score", (TILE / 2) as usize);
@@ -205,15 +212,15 @@ impl Consumer {
         let mask = mask.load(k, sequence, rows);
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let tile = k.variable("tile", 0u32);
-        places.wait_ready(k);
-        let q = pipeline::fragments::<P>(k, places.plan.boxes, places.resident_tile(k, 0, self.group), warp);
+        shared.wait_ready(k);
+        let q = pipeline::fragments::<P>(k, shared.layout.boxes, shared.resident_tile(k, 0, self.group), warp);
         let p = k.registers::<P>("kept", (TILE / 4) as usize);
         let operand = || p.chunks_exact(4).map(|p| [p[0], p[1], p[2], p[3]]).collect::<Vec<_>>();
         // The exponentials of the scores that are there; gives what earlier sums are to be scaled by.
         let softmax = |key| {
             layout.hide_beyond(k, &s, key, sequence.keys, warp.lane);
             k.comment("p = exp2((s - max) * scale * log2 e)");
-            let shrink = [0, 1].map(|half| state[half].absorb(k, &s, half, factor));
+            let shrink = [0, 1].map(|half| state[half].update(k, &s, half, factor));
             mask.apply(k, &s, key, warp.lane);
             shrink
         };
@@ -222,33 +229,33 @@ impl Consumer {
             p.iter().zip(rounded.into_iter().flatten()).for_each(|(&p, rounded)| k.assign(p, rounded));
         };
         k.comment("the first keys: s = q k^T");
-        places.wait_full(k, tile);
+        shared.wait_full(k, tile);
         self.scores(k, &s, &q, pipeline::stage(k, tile));
         k.wgmma_wait(0);
         softmax(k.mov(0u32));
         keep();
         k.for_(TILE, sequence.keys, TILE, |key| {
             let next = k.add(tile, 1u32);
-            places.wait_full(k, next);
+            shared.wait_full(k, next);
             k.comment("s = q k^T of these keys; o += p v of those before");
             self.scores(k, &s, &q, pipeline::stage(k, next));
-            pipeline::add_down(k, &o, &operand(), self.operand(k, 1, pipeline::stage(k, tile), 0));
+            pipeline::accumulate_mn_major(k, &o, &operand(), self.operand(k, 1, pipeline::stage(k, tile), 0));
             k.wgmma_wait(1);
             let shrink = softmax(key);
             k.wgmma_wait(0);
-            let empty = places.empty(k, tile);
+            let empty = shared.empty(k, tile);
             k.when(arrives, || k.mbarrier_arrive(empty));
             (0..2).for_each(|half| scale_half(k, &o, half, shrink[half]));
             keep();
             k.assign(tile, next);
         });
         k.comment("o += p v of the last keys");
-        pipeline::add_down(k, &o, &operand(), self.operand(k, 1, pipeline::stage(k, tile), 0));
+        pipeline::accumulate_mn_major(k, &o, &operand(), self.operand(k, 1, pipeline::stage(k, tile), 0));
         k.wgmma_wait(0);
         k.comment("out = o / l; lse = m * scale + ln l");
         RowState::finish_rows(k, &state, scale, &o, sequence, warp, rows, lse);
         let hidden = k.mul_lo(sequence.heads, sizes.head_size);
-        let place = k.offset(k.index(places.base, self.group, layout.tile.bytes()), places.plan.more());
+        let place = k.offset(k.index(shared.base, self.group, layout.tile.bytes()), shared.layout.more());
         let (padded, dropout) = (kernel.head_size, kernel.dropout);
         let plain = Flash { step: Step::Forward, storage: kernel.storage, padded, dropout, aligned: true };
         layout.store_rows(k, &plain, place, warp, &o, out, hidden, first, sequence, sizes);
@@ -256,12 +263,12 @@ impl Consumer {
 
     /// The operand `i` in `stage`, `bytes` further.
     fn operand(&self, k: &Entry, i: usize, stage: Reg<U32>, bytes: u32) -> Reg<U64> {
-        pipeline::further(k, self.places.at_stage(k, self.operands[i], stage), bytes)
+        pipeline::advance(k, self.shared.at_stage(k, self.operands[i], stage), bytes)
     }
 
     /// Starts, as a group, s [64, 64] = q [64, D] · kᵀ.
     fn scores<P: Pair>(&self, k: &Entry, s: &[Reg<F32>], q: &[[Reg<P>; 4]], stage: Reg<U32>) {
-        let of_step = |step| (self.operand(k, 0, stage, pipeline::step_along(step)), k.condition(step > 0));
+        let of_step = |step| (self.operand(k, 0, stage, pipeline::k_major_step(step)), k.condition(step > 0));
         let steps: Vec<_> = (0..self.kernel.head_size / 16).map(of_step).collect();
         k.wgmma_fence();
         for (&q, (keys, adds)) in q.iter().zip(steps) {

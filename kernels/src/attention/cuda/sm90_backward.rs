@@ -60,9 +60,9 @@ use super::{
     arguments::{AttentionArgs, Parameters},
     sm80::{Flash, MASK_BYTES, Step, TILE},
     sm80_backward::QueryMask,
-    sm90_pipeline::{self as pipeline, CONSUMERS, Places, Plan, Producer, RESIDENT, STAGES},
+    sm90_pipeline::{self as pipeline, CONSUMERS, Producer, RESIDENT, STAGES, SharedLayout, SharedMemory},
     sm90_scores::{self as scores, QueryRow, ROW_BYTES},
-    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
+    tile::{InputParams, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::{
     dropout::cuda::Mask,
@@ -103,8 +103,8 @@ impl HopperBackward {
     /// The specialization for heads of `head_size` in rows `ld` apart (those of the gradients begin at multiples of 16 bytes
     /// too); `None` where TMA or the tensor cores do not support the shape. Then [`Flash`] computes it.
     pub fn new(side: Side, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
-        let served = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
-        served.then_some(Self { side, storage, head_size: head_size as u32, dropout })
+        let supported = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
+        supported.then_some(Self { side, storage, head_size: head_size as u32, dropout })
     }
 
     /// Every specialization but those of f16, of which there is one example of each kernel.
@@ -149,7 +149,7 @@ impl HopperBackward {
     /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
     /// to compute.
     pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
-        self.plan().launch(sequences, longest, heads)
+        self.shared_layout().launch(sequences, longest, heads)
     }
 
     /// Whether the tiles that stay fit into the consumers' registers, beside the sums.
@@ -157,29 +157,29 @@ impl HopperBackward {
         self.head_size == 64 || self.side == Side::Queries
     }
 
-    fn plan(&self) -> Plan {
+    fn shared_layout(&self) -> SharedLayout {
         let more = match (self.side, self.dropout) {
             (Side::Queries, _) => 0,
             (Side::Keys, false) => STAGES * ROW_BYTES,
             (Side::Keys, true) => STAGES * ROW_BYTES + CONSUMERS * 2 * MASK_BYTES,
         };
-        Plan { boxes: self.head_size / 64, resident: 2, more }
+        SharedLayout { boxes: self.head_size / 64, resident: 2, more }
     }
 
     /// The program.
     pub fn program(&self) -> Program {
-        let machine = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
-        hopper::program(self.name(), self.storage, self, machine)
+        let required_sass = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
+        hopper::program(self.name(), self.storage, self, required_sass)
     }
 }
 
 impl hopper::Body for HopperBackward {
     fn write<P: Pair>(&self, k: &Entry) {
         let arguments = Arguments::declare(k, self);
-        let places = Places { base: k.dynamic_shared(1024), plan: self.plan() };
+        let shared = SharedMemory { base: k.dynamic_shared(1024), layout: self.shared_layout() };
         let thread = k.special(Special::TidX);
         let fillers = if self.side == Side::Keys { 1 + FILLERS } else { 1 };
-        let warp = places.begin(k, thread, fillers);
+        let warp = shared.init(k, thread, fillers);
         let (sequence, first) = arguments.block(k);
         // Tokens that are no keys have no gradient of k and v, whoever asks.
         let end = match self.side {
@@ -198,18 +198,18 @@ impl hopper::Body for HopperBackward {
                             Side::Queries => ([q, dout], [keys, values]),
                             Side::Keys => ([keys, values], [q, dout]),
                         };
-                        let producer = Producer { places, resident: &resident, streamed };
+                        let producer = Producer { shared, resident: &resident, streamed };
                         k.if_(one, || producer.run(k, &sequence, first, end));
                     });
                     if self.side == Side::Keys {
                         let fills = k.lt(k.sub(warp, 1u32), FILLERS);
-                        k.if_(fills, || fill_rows(k, places, &arguments, &sequence, thread, end));
+                        k.if_(fills, || fill_rows(k, shared, &arguments, &sequence, thread, end));
                     }
                 },
                 || {
                     let (group, warp) = pipeline::consumer(k, warp, thread);
                     let first = k.mad_lo(group, TILE, first);
-                    let consumer = Consumer { kernel: *self, places, group, first, warp, sequence: &sequence, end };
+                    let consumer = Consumer { kernel: *self, shared, group, first, warp, sequence: &sequence, end };
                     let sums = match self.side {
                         Side::Queries => consumer.queries::<P>(k, &arguments),
                         Side::Keys => consumer.keys::<P>(k, &arguments),
@@ -224,7 +224,7 @@ impl hopper::Body for HopperBackward {
 /// The parameters.
 struct Arguments {
     maps: [BytesParam; 4],
-    gathered: Gathered,
+    inputs: InputParams,
     lse: PointerParam,
     delta: PointerParam,
     gradients: Vec<PointerParam>,
@@ -239,12 +239,12 @@ impl Arguments {
         let (dq, dk) = (kernel.side == Side::Queries, kernel.side == Side::Keys);
         let own = Parameters { maps: true, backward: true, dq, dk, dropout: kernel.dropout, sequences: false };
         let params = AttentionArgs::declare(k, &|name| own.has(name));
-        let (gathered, mask) = (Gathered::new(&params), SoftmaxMask::new(&params));
-        let sizes = gathered.sizes(k);
+        let (inputs, mask) = (InputParams::new(&params), SoftmaxMask::new(&params));
+        let sizes = inputs.sizes(k);
         let maps = [&params.map_q, &params.map_k, &params.map_v, &params.map_dout];
         Self {
             maps: maps.map(|map| required(map).clone()),
-            gathered,
+            inputs,
             lse: params.lse,
             delta: required(&params.delta).clone(),
             gradients: [params.dq, params.dk, params.dv].into_iter().flatten().collect(),
@@ -257,7 +257,7 @@ impl Arguments {
 
     /// The sequence of the block, and the first of the rows that stay.
     fn block(&self, k: &Entry) -> (Sequence, Reg<U32>) {
-        let sequence = Sequence::find(k, &self.gathered, &self.sizes);
+        let sequence = Sequence::find(k, &self.inputs, &self.sizes);
         (sequence, k.mul_lo(k.special(Special::CtaidX), RESIDENT))
     }
 
@@ -272,22 +272,29 @@ fn pointer(k: &Entry, param: &PointerParam) -> Ptr<Global> {
 }
 
 /// Where -lse·log₂ e and δ of tile `tile` lie.
-fn rows_of(k: &Entry, places: Places, tile: Reg<U32>) -> Ptr<Shared> {
-    k.offset(k.index(places.base, pipeline::stage(k, tile), ROW_BYTES), places.plan.more())
+fn rows_of(k: &Entry, shared: SharedMemory, tile: Reg<U32>) -> Ptr<Shared> {
+    k.offset(k.index(shared.base, pipeline::stage(k, tile), ROW_BYTES), shared.layout.more())
 }
 
 /// The warps that bring -lse·log₂ e and δ of queries `0 .. end`, 64 at a time.
-fn fill_rows(k: &Entry, places: Places, arguments: &Arguments, sequence: &Sequence, thread: Reg<U32>, end: Reg<U32>) {
+fn fill_rows(
+    k: &Entry,
+    shared: SharedMemory,
+    arguments: &Arguments,
+    sequence: &Sequence,
+    thread: Reg<U32>,
+    end: Reg<U32>,
+) {
     let own = k.sub(thread, 32u32);
     let arrives = k.setp(Compare::Eq, k.and(thread, 31u32), 0u32);
     let vectors = [&arguments.lse, &arguments.delta].map(|param| pointer(k, param));
     let tile = k.variable("tile", 0u32);
     k.for_(0u32, end, TILE, |first| {
         let row = QueryRow::load(k, vectors, sequence, k.add(first, own));
-        places.wait_empty(k, tile);
-        row.store(k, rows_of(k, places, tile), own);
+        shared.wait_empty(k, tile);
+        row.store(k, rows_of(k, shared, tile), own);
         k.warp_sync();
-        let full = places.full(k, tile);
+        let full = shared.full(k, tile);
         k.when(arrives, || k.mbarrier_arrive(full));
         k.add_into(tile, tile, 1u32);
     });
@@ -296,7 +303,7 @@ fn fill_rows(k: &Entry, places: Places, arguments: &Arguments, sequence: &Sequen
 /// A warpgroup with 64 of the rows that stay.
 struct Consumer<'a> {
     kernel: HopperBackward,
-    places: Places,
+    shared: SharedMemory,
     /// Which of the two.
     group: Reg<U32>,
     /// Its first row in the sequence.
@@ -318,25 +325,25 @@ enum Resident<P: Pair> {
 /// The two tiles that resident, and the descriptors of those that come by in stage 0, read along their rows and down.
 struct Operands<P: Pair> {
     resident: [Resident<P>; 2],
-    along: [Reg<U64>; 2],
-    down: [Reg<U64>; 2],
+    k_major: [Reg<U64>; 2],
+    mn_major: [Reg<U64>; 2],
 }
 
 impl<P: Pair> Operands<P> {
     /// Waits for what stays.
     fn new(k: &Entry, consumer: &Consumer<'_>) -> Self {
-        let Consumer { kernel, places, group, ref warp, .. } = *consumer;
-        let along = [0, 1].map(|i| places.streamed(k, i, pipeline::along()));
-        let down = [0, 1].map(|i| places.streamed(k, i, pipeline::down()));
-        places.wait_ready(k);
+        let Consumer { kernel, shared, group, ref warp, .. } = *consumer;
+        let k_major = [0, 1].map(|i| shared.streamed(k, i, pipeline::k_major()));
+        let mn_major = [0, 1].map(|i| shared.streamed(k, i, pipeline::mn_major()));
+        shared.wait_ready(k);
         let resident = [0, 1].map(|i| {
-            let tile = places.resident_tile(k, i, group);
+            let tile = shared.resident_tile(k, i, group);
             match kernel.keeps_in_registers() {
-                true => Resident::Registers(pipeline::fragments(k, places.plan.boxes, tile, warp)),
-                false => Resident::Shared(k.matrix_descriptor(tile, pipeline::along())),
+                true => Resident::Registers(pipeline::fragments(k, shared.layout.boxes, tile, warp)),
+                false => Resident::Shared(k.matrix_descriptor(tile, pipeline::k_major())),
             }
         });
-        Self { resident, along, down }
+        Self { resident, k_major, mn_major }
     }
 }
 
@@ -344,14 +351,19 @@ impl Consumer<'_> {
     /// Starts, as a group each, s [64, 64] = the first tile that stays · (the first that came by)ᵀ, and dp of the second ones.
     fn scores<P: Pair>(&self, k: &Entry, operands: &Operands<P>, [s, dp]: &[Vec<Reg<F32>>; 2], stage: Reg<U32>) {
         let steps = self.kernel.head_size / 16;
-        let along =
-            |tile| (0..steps).map(|step| pipeline::further(k, tile, pipeline::step_along(step))).collect::<Vec<_>>();
+        let k_major_steps =
+            |tile| (0..steps).map(|step| pipeline::advance(k, tile, pipeline::k_major_step(step))).collect::<Vec<_>>();
         let products = [(s, 0), (dp, 1)].map(|(sums, i)| {
             let descriptors = match &operands.resident[i] {
                 Resident::Registers(_) => Vec::new(),
-                Resident::Shared(tile) => along(*tile),
+                Resident::Shared(tile) => k_major_steps(*tile),
             };
-            (sums, &operands.resident[i], descriptors, along(self.places.at_stage(k, operands.along[i], stage)))
+            (
+                sums,
+                &operands.resident[i],
+                descriptors,
+                k_major_steps(self.shared.at_stage(k, operands.k_major[i], stage)),
+            )
         });
         let adds = [false, true].map(|adds| k.condition(adds));
         k.wgmma_fence();
@@ -368,23 +380,23 @@ impl Consumer<'_> {
     }
 
     /// Starts, as a group, sums [64, D] += x [64, 64] · the tile whose descriptor is `down`.
-    fn add<P: Pair>(&self, k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], down: Reg<U64>, stage: Reg<U32>) {
-        pipeline::add_down(k, sums, x, self.places.at_stage(k, down, stage));
+    fn add<P: Pair>(&self, k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], mn_major: Reg<U64>, stage: Reg<U32>) {
+        pipeline::accumulate_mn_major(k, sums, x, self.shared.at_stage(k, mn_major, stage));
     }
 
     /// Calls `body` with the number of each tile that comes by, its first row and its stage, and gives the stage back.
     fn each_tile(&self, k: &Entry, body: impl FnOnce(Reg<U32>, Reg<U32>, Reg<U32>)) {
-        let Self { places, ref warp, end, .. } = *self;
+        let Self { shared, ref warp, end, .. } = *self;
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let tile = k.variable("tile", 0u32);
         k.for_(0u32, end, TILE, |row| {
-            places.wait_full(k, tile);
+            shared.wait_full(k, tile);
             body(tile, row, pipeline::stage(k, tile));
             if self.kernel.side == Side::Keys {
                 // All lanes have read what belongs to the queries.
                 k.warp_sync();
             }
-            let empty = places.empty(k, tile);
+            let empty = shared.empty(k, tile);
             k.when(arrives, || k.mbarrier_arrive(empty));
             k.add_into(tile, tile, 1u32);
         });
@@ -435,7 +447,7 @@ impl Consumer<'_> {
             }
             k.comment("dq += ds k");
             let ds = layout.operand::<P>(k, self.kernel.storage, s);
-            self.add(k, &dq, &ds, operands.down[0], stage);
+            self.add(k, &dq, &ds, operands.mn_major[0], stage);
             k.wgmma_wait(0);
         });
         vec![dq]
@@ -443,7 +455,7 @@ impl Consumer<'_> {
 
     /// dk and dv of this warpgroup's keys.
     fn keys<P: Pair>(&self, k: &Entry, arguments: &Arguments) -> Vec<Vec<Reg<F32>>> {
-        let Self { places, ref warp, .. } = *self;
+        let Self { shared, ref warp, .. } = *self;
         let layout = Layout::new(self.kernel.head_size);
         let operands = Operands::new(k, self);
         let [dk, dv] = ["dk", "dv"].map(|name| self.sums(k, name));
@@ -462,17 +474,17 @@ impl Consumer<'_> {
             self.scores::<P>(k, &operands, &both, stage);
             let mask = early.or_else(draw);
             let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i, warp));
-            let rows = k.index(rows_of(k, places, tile), warp.pair, 8u32);
+            let rows = k.index(rows_of(k, shared, tile), warp.pair, 8u32);
             k.wgmma_wait(1);
             let dropped = scores::probabilities(k, s, rows, factor, &factors);
             k.comment("dv += (p m)^T dout");
             let p = layout.operand::<P>(k, self.kernel.storage, &dropped);
-            self.add(k, &dv, &p, operands.down[1], stage);
+            self.add(k, &dv, &p, operands.mn_major[1], stage);
             k.wgmma_wait(1);
             scores::gradients(k, &both, rows, &factors);
             k.comment("dk += ds^T q");
             let ds = layout.operand::<P>(k, self.kernel.storage, s);
-            self.add(k, &dk, &ds, operands.down[0], stage);
+            self.add(k, &dk, &ds, operands.mn_major[0], stage);
             k.wgmma_wait(0);
         });
         vec![dk, dv]
@@ -481,10 +493,10 @@ impl Consumer<'_> {
     /// Draws the mask of the tile of queries at `query`; the warpgroup has it when this is over. Two places in turns: who
     /// draws the next tile's need not wait for those that still read this one's.
     fn draw(&self, k: &Entry, mask: &Mask, drawn: Barrier, tile: Reg<U32>, query: Reg<U32>) -> QueryMask {
-        let Self { places, group, ref warp, sequence, first, .. } = *self;
+        let Self { shared, group, ref warp, sequence, first, .. } = *self;
         let place = k.mad_lo(group, 2, k.and(tile, 1u32));
-        let bits = k.index(places.base, place, MASK_BYTES);
-        let bits = QueryMask(k.offset(bits, places.plan.more() + STAGES * ROW_BYTES));
+        let bits = k.index(shared.base, place, MASK_BYTES);
+        let bits = QueryMask(k.offset(bits, shared.layout.more() + STAGES * ROW_BYTES));
         bits.draw(k, mask, query, first, sequence, warp);
         k.bar_sync_of(drawn, group, 128);
         bits
@@ -492,7 +504,7 @@ impl Consumer<'_> {
 
     /// Writes the gradients, of which the first lacks the scale of the scores, by way of the tiles that stayed.
     fn store(&self, k: &Entry, sums: &[Vec<Reg<F32>>], arguments: &Arguments) {
-        let Self { kernel, places, group, ref warp, .. } = *self;
+        let Self { kernel, shared, group, ref warp, .. } = *self;
         let HopperBackward { storage, head_size: padded, dropout, .. } = kernel;
         // Asked again: no register keeps it beside the sums.
         let (sequence, first) = arguments.block(k);
@@ -514,7 +526,7 @@ impl Consumer<'_> {
         let (layout, gradient_ld) = (Layout::new(padded), k.ld_param(arguments.gradient_ld.clone()));
         let plain = Flash { step: Step::Forward, storage, padded, dropout, aligned: true };
         for (i, (sums, gradient)) in (0..).zip(sums.iter().zip(&arguments.gradients)) {
-            let (place, to) = (places.resident_tile(k, i, group), pointer(k, gradient));
+            let (place, to) = (shared.resident_tile(k, i, group), pointer(k, gradient));
             layout.store_rows(k, &plain, place, warp, sums, to, gradient_ld, first, &sequence, &arguments.sizes);
         }
     }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A tile is 64 rows of one head, in boxes of 64 columns: 128 bytes a row, chunks swizzled by the row modulo 8. `wgmma`
-//! reads a box with k along its rows or down its columns ([`along`], [`down`]), so nothing is transposed.
+//! reads a box with k along its rows or down its columns ([`k_major`], [`mn_major`]), so nothing is transposed.
 
 use super::{
     sm80::TILE,
@@ -40,7 +40,7 @@ const EIGHT_ROWS: u32 = 8 * 128;
 
 /// Layout of shared memory; offsets are in bytes from its start.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
+pub(super) struct SharedLayout {
     /// Boxes of 64 columns per row.
     pub boxes: u32,
     /// Number of resident matrices.
@@ -51,12 +51,12 @@ pub(super) struct Plan {
 
 /// A block's shared memory.
 #[derive(Clone, Copy)]
-pub(super) struct Places {
+pub(super) struct SharedMemory {
     pub base: Ptr<Shared>,
-    pub plan: Plan,
+    pub layout: SharedLayout,
 }
 
-impl Plan {
+impl SharedLayout {
     /// Bytes of 64 rows of a matrix.
     pub(super) const fn tile_bytes(self) -> u32 {
         self.boxes * BOX
@@ -112,41 +112,41 @@ pub(super) fn stage(k: &Entry, tile: Reg<U32>) -> Reg<U32> {
 }
 
 /// Constant part of the descriptor of a tile with k along its rows.
-pub(super) const fn along() -> u64 {
+pub(super) const fn k_major() -> u64 {
     descriptor(16, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
 }
 
 /// Constant part of the descriptor of a tile with k down its columns, 64 of which are a box.
-pub(super) const fn down() -> u64 {
+pub(super) const fn mn_major() -> u64 {
     descriptor(BOX, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
 }
 
 /// Bytes from the start of a tile to its columns from `16 * step` on.
-pub(super) const fn step_along(step: u32) -> u32 {
+pub(super) const fn k_major_step(step: u32) -> u32 {
     step / 4 * BOX + step % 4 * 32
 }
 
 /// Bytes from the start of a tile to its rows from `16 * step` on.
-pub(super) const fn step_down(step: u32) -> u32 {
+pub(super) const fn mn_major_step(step: u32) -> u32 {
     step * 16 * 128
 }
 
 /// `descriptor` advanced by `bytes`.
-pub(super) fn further(k: &Entry, descriptor: Reg<U64>, bytes: u32) -> Reg<U64> {
+pub(super) fn advance(k: &Entry, descriptor: Reg<U64>, bytes: u32) -> Reg<U64> {
     if bytes == 0 { descriptor } else { k.add(descriptor, u64::from(bytes / 16)) }
 }
 
-impl Places {
+impl SharedMemory {
     /// Starts a kernel: initializes the barriers and returns the warp index, uniform over the lanes so that roles are
     /// whole warps. `fillers` is the number of arrivals that fill a stage.
-    pub(super) fn begin(self, k: &Entry, thread: Reg<U32>, fillers: u32) -> Reg<U32> {
-        let Self { base, plan } = self;
+    pub(super) fn init(self, k: &Entry, thread: Reg<U32>, fillers: u32) -> Reg<U32> {
+        let Self { base, layout } = self;
         let warp = warp_number(k, thread);
         k.if_(k.setp(Compare::Eq, thread, 0u32), || {
-            k.mbarrier_init(base.at(plan.ready() as i32), 1);
+            k.mbarrier_init(base.at(layout.ready() as i32), 1);
             for stage in 0..STAGES {
-                k.mbarrier_init(base.at((plan.full() + 8 * stage) as i32), fillers);
-                k.mbarrier_init(base.at((plan.empty() + 8 * stage) as i32), 4 * CONSUMERS);
+                k.mbarrier_init(base.at((layout.full() + 8 * stage) as i32), fillers);
+                k.mbarrier_init(base.at((layout.empty() + 8 * stage) as i32), 4 * CONSUMERS);
             }
             k.fence(Fence::MbarrierInit);
         });
@@ -156,19 +156,19 @@ impl Places {
 
     /// Tile of resident matrix `i` for consumer `group`.
     pub(super) fn resident_tile(self, k: &Entry, i: u32, group: Reg<U32>) -> Ptr<Shared> {
-        let tile = self.plan.tile_bytes();
+        let tile = self.layout.tile_bytes();
         let own = k.index(self.base, group, tile);
         if i == 0 { own } else { k.offset(own, i * CONSUMERS * tile) }
     }
 
-    /// Descriptor of streamed matrix `i` in stage 0; `constant` is [`along()`] or [`down()`].
+    /// Descriptor of streamed matrix `i` in stage 0; `constant` is [`k_major()`] or [`mn_major()`].
     pub(super) fn streamed(self, k: &Entry, i: u32, constant: u64) -> Reg<U64> {
-        k.matrix_descriptor(k.offset(self.base, self.plan.stages() + i * self.plan.tile_bytes()), constant)
+        k.matrix_descriptor(k.offset(self.base, self.layout.stages() + i * self.layout.tile_bytes()), constant)
     }
 
     /// A descriptor in stage 0 moved to `stage`.
     pub(super) fn at_stage(self, k: &Entry, descriptor: Reg<U64>, stage: Reg<U32>) -> Reg<U64> {
-        k.mad_wide(stage, self.plan.stage_bytes() / 16, descriptor)
+        k.mad_wide(stage, self.layout.stage_bytes() / 16, descriptor)
     }
 
     /// Barrier of tile `tile` in the array at offset `first`.
@@ -178,34 +178,34 @@ impl Places {
 
     /// Waits until the resident tiles have arrived.
     pub(super) fn wait_ready(self, k: &Entry) {
-        k.mbarrier_wait(self.base.at(self.plan.ready() as i32), 0u32);
+        k.mbarrier_wait(self.base.at(self.layout.ready() as i32), 0u32);
     }
 
     /// Waits until tile `tile` has arrived.
     pub(super) fn wait_full(self, k: &Entry, tile: Reg<U32>) {
-        k.mbarrier_wait(self.barrier(k, self.plan.full(), tile), parity(k, tile));
+        k.mbarrier_wait(self.barrier(k, self.layout.full(), tile), parity(k, tile));
     }
 
     /// Waits until the previous tile in the stage of tile `tile` has been read.
     pub(super) fn wait_empty(self, k: &Entry, tile: Reg<U32>) {
         // A wait for the other parity passes on a new barrier.
-        k.mbarrier_wait(self.barrier(k, self.plan.empty(), tile), k.xor(parity(k, tile), 1u32));
+        k.mbarrier_wait(self.barrier(k, self.layout.empty(), tile), k.xor(parity(k, tile), 1u32));
     }
 
     /// Barrier that completes when tile `tile` has arrived.
     pub(super) fn full(self, k: &Entry, tile: Reg<U32>) -> Address<Shared> {
-        self.barrier(k, self.plan.full(), tile)
+        self.barrier(k, self.layout.full(), tile)
     }
 
     /// Barrier that completes when tile `tile` has been read.
     pub(super) fn empty(self, k: &Entry, tile: Reg<U32>) -> Address<Shared> {
-        self.barrier(k, self.plan.empty(), tile)
+        self.barrier(k, self.layout.empty(), tile)
     }
 }
 
 /// Producer: the thread that loads resident and streamed tiles, with their tensor maps.
 pub(super) struct Producer<'a> {
-    pub places: Places,
+    pub shared: SharedMemory,
     pub resident: &'a [&'a BytesParam],
     pub streamed: [&'a BytesParam; 2],
 }
@@ -213,34 +213,34 @@ pub(super) struct Producer<'a> {
 impl Producer<'_> {
     /// Copies the resident rows `first ..` of the sequence, then streams rows `0 .. end`, 64 at a time.
     pub(super) fn run(&self, k: &Entry, sequence: &Sequence, first: Reg<U32>, end: Reg<U32>) {
-        let Self { places, .. } = *self;
-        let Plan { boxes, .. } = places.plan;
+        let Self { shared, .. } = *self;
+        let SharedLayout { boxes, .. } = shared.layout;
         let resident: Vec<Ptr<Generic>> = self.resident.iter().map(|map| k.address_of_param(map)).collect();
         let streamed = self.streamed.map(|map| k.address_of_param(map));
         let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
         let columns: Vec<Reg<S32>> = (0..boxes).map(|i| signed(k.add(sequence.column, 64 * i))).collect();
-        let load = |to: Ptr<Shared>, number: u32, map: Ptr<Generic>, row: Reg<U32>, barrier: Address<Shared>| {
+        let load = |to: Ptr<Shared>, tile: u32, map: Ptr<Generic>, row: Reg<U32>, barrier: Address<Shared>| {
             for (i, &column) in (0..).zip(&columns) {
-                let to = to.at(((number * boxes + i) * BOX) as i32);
+                let to = to.at(((tile * boxes + i) * BOX) as i32);
                 k.tensor_load(to, map, [column, signed(row)], barrier);
             }
         };
-        let ready = places.base.at(places.plan.ready() as i32);
-        k.mbarrier_arrive_expect(ready, places.plan.stages());
+        let ready = shared.base.at(shared.layout.ready() as i32);
+        k.mbarrier_arrive_expect(ready, shared.layout.stages());
         let first = k.add(sequence.start, first);
         for group in 0..CONSUMERS {
             let row = if group == 0 { first } else { k.add(first, group * TILE) };
             for (i, &map) in (0..).zip(&resident) {
-                load(places.base, i * CONSUMERS + group, map, row, ready);
+                load(shared.base, i * CONSUMERS + group, map, row, ready);
             }
         }
         let tile = k.variable("tile", 0u32);
         k.for_(0u32, end, TILE, |row| {
-            places.wait_empty(k, tile);
-            let full = places.full(k, tile);
-            k.mbarrier_arrive_expect(full, places.plan.stage_bytes());
-            let to = k.index(places.base, stage(k, tile), places.plan.stage_bytes());
-            let to = k.offset(to, places.plan.stages());
+            shared.wait_empty(k, tile);
+            let full = shared.full(k, tile);
+            k.mbarrier_arrive_expect(full, shared.layout.stage_bytes());
+            let to = k.index(shared.base, stage(k, tile), shared.layout.stage_bytes());
+            let to = k.offset(to, shared.layout.stages());
             let row = k.add(sequence.start, row);
             (0..).zip(streamed).for_each(|(i, map)| load(to, i, map, row, full));
             k.add_into(tile, tile, 1u32);
@@ -250,14 +250,14 @@ impl Producer<'_> {
 
 /// Starts two products, each as one `wgmma` group: sums [64, 64] = x [64, D] · (tile)ᵀ, with `tiles` the descriptors of
 /// tiles read along their rows.
-pub(super) fn multiply_along<P: Pair>(
+pub(super) fn multiply_k_major<P: Pair>(
     k: &Entry,
     sums: &[Vec<Reg<F32>>; 2],
     x: [&[[Reg<P>; 4]]; 2],
     tiles: [Reg<U64>; 2],
 ) {
     let steps = [0, 1].map(|i| {
-        let at = |step| further(k, tiles[i], step_along(step));
+        let at = |step| advance(k, tiles[i], k_major_step(step));
         (&sums[i], x[i], (0..x[i].len() as u32).map(at).collect::<Vec<_>>())
     });
     let adds = [false, true].map(|adds| k.condition(adds));
@@ -284,9 +284,9 @@ pub(super) fn backward_maps(
 
 /// Starts sums [64, D] += x [64, 64] · tile as one `wgmma` group, with `tile` the descriptor of a tile read down its
 /// columns.
-pub(super) fn add_down<P: Pair>(k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], tile: Reg<U64>) {
+pub(super) fn accumulate_mn_major<P: Pair>(k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], tile: Reg<U64>) {
     let adds = k.condition(true);
-    let steps: Vec<_> = (0..TILE / 16).map(|step| further(k, tile, step_down(step))).collect();
+    let steps: Vec<_> = (0..TILE / 16).map(|step| advance(k, tile, mn_major_step(step))).collect();
     k.wgmma_fence();
     for (&x, rows) in x.iter().zip(steps) {
         k.wgmma_registers::<P>(sums, x, (rows, Major::Mn), adds);

@@ -45,7 +45,7 @@ use super::{
     sm80_backward::QueryMask,
     sm90_pipeline::{self as pipeline, CONSUMERS},
     sm90_scores::{self as scores, QueryRow, ROW_BYTES},
-    tile::{Gathered, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
+    tile::{InputParams, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::{
     hopper::{self, THREADS},
@@ -96,8 +96,8 @@ impl HopperShort {
     /// The specialization for sequences of up to `longest` tokens and heads of `head_size` in rows `ld` apart (those of the
     /// gradients begin at multiples of 16 bytes too); `None` where it does not serve.
     pub fn new(storage: Storage, head_size: usize, longest: usize, ld: usize, dropout: bool) -> Option<Self> {
-        let served = storage != Storage::F32 && head_size == HEAD_SIZE as usize && ld.is_multiple_of(8);
-        (served && longest <= LONGEST).then_some(Self { storage, dropout })
+        let supported = storage != Storage::F32 && head_size == HEAD_SIZE as usize && ld.is_multiple_of(8);
+        (supported && longest <= LONGEST).then_some(Self { storage, dropout })
     }
 
     /// Every specialization but those of f16.
@@ -138,8 +138,9 @@ impl HopperShort {
 
     /// The program.
     pub fn program(&self) -> Program {
-        let machine = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2", "STSM.16.M88.4"];
-        hopper::program(self.name(), self.storage, self, machine)
+        let required_sass =
+            &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2", "STSM.16.M88.4"];
+        hopper::program(self.name(), self.storage, self, required_sass)
     }
 }
 
@@ -178,7 +179,7 @@ impl hopper::Body for HopperShort {
 /// The parameters.
 struct Arguments {
     maps: [BytesParam; 4],
-    gathered: Gathered,
+    inputs: InputParams,
     lse: PointerParam,
     delta: PointerParam,
     /// dq, dk, dv.
@@ -195,12 +196,12 @@ impl Arguments {
         let (dq, dk) = (true, true);
         let own = Parameters { maps: true, backward: true, dq, dk, dropout: kernel.dropout, sequences: true };
         let params = AttentionArgs::declare(k, &|name| own.has(name));
-        let (gathered, mask) = (Gathered::new(&params), SoftmaxMask::new(&params));
-        let sizes = gathered.sizes(k);
+        let (inputs, mask) = (InputParams::new(&params), SoftmaxMask::new(&params));
+        let sizes = inputs.sizes(k);
         let maps = [&params.map_q, &params.map_k, &params.map_v, &params.map_dout];
         Self {
             maps: maps.map(|map| required(map).clone()),
-            gathered,
+            inputs,
             lse: params.lse,
             delta: required(&params.delta).clone(),
             gradients: [&params.dq, &params.dk, &params.dv].map(|gradient| required(gradient).clone()),
@@ -214,48 +215,48 @@ impl Arguments {
 
     /// Calls `body` with each sequence of this block that has a token, and the sequence's number among those.
     fn each_sequence(&self, k: &Entry, body: impl FnOnce(&Sequence, Reg<U32>)) {
-        let number = k.variable("number", 0u32);
+        let index = k.variable("number", 0u32);
         let sequences = k.ld_param(self.sequences.clone());
         k.for_(k.special(Special::CtaidX), sequences, k.special(Special::NctaidX), |b| {
-            let sequence = Sequence::of(k, &self.gathered, &self.sizes, b);
+            let sequence = Sequence::of(k, &self.inputs, &self.sizes, b);
             k.if_(k.setp(Compare::Ne, sequence.length, 0u32), || {
-                body(&sequence, number);
-                k.add_into(number, number, 1u32);
+                body(&sequence, index);
+                k.add_into(index, index, 1u32);
             });
         });
     }
 }
 
-/// The stage of sequence `number`.
-fn stage(k: &Entry, number: Reg<U32>) -> Reg<U32> {
-    k.and(number, STAGES - 1)
+/// The stage of sequence `index`.
+fn stage(k: &Entry, index: Reg<U32>) -> Reg<U32> {
+    k.and(index, STAGES - 1)
 }
 
-/// The parity of the phase in which sequence `number` goes through its stage.
-fn parity(k: &Entry, number: Reg<U32>) -> Reg<U32> {
-    k.and(k.shr(number, STAGES.ilog2()), 1u32)
+/// The parity of the phase in which sequence `index` goes through its stage.
+fn parity(k: &Entry, index: Reg<U32>) -> Reg<U32> {
+    k.and(k.shr(index, STAGES.ilog2()), 1u32)
 }
 
-/// The barrier of sequence `number` among those that begin `first` bytes behind the start.
-fn barrier(k: &Entry, base: Ptr<Shared>, first: u32, number: Reg<U32>) -> Address<Shared> {
-    k.slot(base, stage(k, number), 8).at(first as i32)
+/// The barrier of sequence `index` among those that begin `first` bytes behind the start.
+fn barrier(k: &Entry, base: Ptr<Shared>, first: u32, index: Reg<U32>) -> Address<Shared> {
+    k.slot(base, stage(k, index), 8).at(first as i32)
 }
 
-/// Waits until nobody reads what was in the stage of sequence `number` before.
-fn wait_empty(k: &Entry, base: Ptr<Shared>, number: Reg<U32>) {
+/// Waits until nobody reads what was in the stage of sequence `index` before.
+fn wait_empty(k: &Entry, base: Ptr<Shared>, index: Reg<U32>) {
     // A fresh barrier is in its first phase: that before is over.
-    k.mbarrier_wait(barrier(k, base, EMPTY, number), k.xor(parity(k, number), 1u32));
+    k.mbarrier_wait(barrier(k, base, EMPTY, index), k.xor(parity(k, index), 1u32));
 }
 
 /// The thread that fills the ring.
 fn produce(k: &Entry, base: Ptr<Shared>, arguments: &Arguments) {
     let maps = [0, 1, 2, 3].map(|i| k.address_of_param(&arguments.maps[i]));
     let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
-    arguments.each_sequence(k, |sequence, number| {
-        wait_empty(k, base, number);
-        let full = barrier(k, base, FULL, number);
+    arguments.each_sequence(k, |sequence, index| {
+        wait_empty(k, base, index);
+        let full = barrier(k, base, FULL, index);
         k.mbarrier_arrive_expect(full, STAGE_TILES * TILE_BYTES);
-        let to = k.index(base, stage(k, number), STAGE_TILES * TILE_BYTES);
+        let to = k.index(base, stage(k, index), STAGE_TILES * TILE_BYTES);
         let column = signed(sequence.column);
         for tile in 0..TILES {
             let row = if tile == 0 { sequence.start } else { k.add(sequence.start, tile * TILE) };
@@ -271,15 +272,15 @@ fn fill_rows(k: &Entry, base: Ptr<Shared>, arguments: &Arguments, thread: Reg<U3
     let own = k.sub(thread, 32u32);
     let arrives = k.setp(Compare::Eq, k.and(thread, 31u32), 0u32);
     let vectors = [&arguments.lse, &arguments.delta].map(|param| pointer(k, param));
-    arguments.each_sequence(k, |sequence, number| {
+    arguments.each_sequence(k, |sequence, index| {
         let rows = [0, TILE].map(|first| QueryRow::load(k, vectors, sequence, k.add(own, first)));
-        wait_empty(k, base, number);
-        let to = k.offset(k.index(base, stage(k, number), TILES * ROW_BYTES), ROWS);
+        wait_empty(k, base, index);
+        let to = k.offset(k.index(base, stage(k, index), TILES * ROW_BYTES), ROWS);
         for (tile, row) in (0..).zip(&rows) {
             row.store(k, k.offset(to, tile * ROW_BYTES), own);
         }
         k.warp_sync();
-        let full = barrier(k, base, FULL, number);
+        let full = barrier(k, base, FULL, index);
         k.when(arrives, || k.mbarrier_arrive(full));
     });
 }
@@ -303,22 +304,23 @@ struct Consumer {
     both: Barrier,
     drawn: Option<Barrier>,
     /// The descriptors of the first tile of shared memory, read along its rows and down.
-    along: Reg<U64>,
-    down: Reg<U64>,
+    k_major: Reg<U64>,
+    mn_major: Reg<U64>,
 }
 
 impl Consumer {
     fn new(k: &Entry, kernel: HopperShort, base: Ptr<Shared>, group: Reg<U32>, warp: Warp) -> Self {
         let both = k.named_barrier("all of ds is there");
         let drawn = kernel.dropout.then(|| k.named_barriers("the mask is drawn", CONSUMERS));
-        let [along, down] = [pipeline::along(), pipeline::down()].map(|constant| k.matrix_descriptor(base, constant));
+        let [k_major, mn_major] =
+            [pipeline::k_major(), pipeline::mn_major()].map(|constant| k.matrix_descriptor(base, constant));
         let (first, layout) = (k.mul_lo(group, TILE), Layout::new(HEAD_SIZE));
-        Self { kernel, base, group, first, warp, layout, both, drawn, along, down }
+        Self { kernel, base, group, first, warp, layout, both, drawn, k_major, mn_major }
     }
 
-    /// `descriptor` of the first tile moved to tile `number` of shared memory.
-    fn tile(&self, k: &Entry, descriptor: Reg<U64>, number: Reg<U32>) -> Reg<U64> {
-        k.mad_wide(number, TILE_BYTES / 16, descriptor)
+    /// `descriptor` of the first tile moved to tile `index` of shared memory.
+    fn tile(&self, k: &Entry, descriptor: Reg<U64>, index: Reg<U32>) -> Reg<U64> {
+        k.mad_wide(index, TILE_BYTES / 16, descriptor)
     }
 
     fn run<P: Pair>(&self, k: &Entry, arguments: &Arguments) {
@@ -328,12 +330,12 @@ impl Consumer {
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let scale = k.ld_param(arguments.score_scale.clone());
         let factor = k.mul(scale, std::f32::consts::LOG2_E);
-        arguments.each_sequence(k, |sequence, number| {
-            k.mbarrier_wait(barrier(k, base, FULL, number), parity(k, number));
-            let tiles = k.mul_lo(stage(k, number), STAGE_TILES);
+        arguments.each_sequence(k, |sequence, index| {
+            k.mbarrier_wait(barrier(k, base, FULL, index), parity(k, index));
+            let tiles = k.mul_lo(stage(k, index), STAGE_TILES);
             // Twice in turns: who goes on to the next sequence need not wait for those that still read this one's.
-            let ds = k.mad_lo(k.and(number, 1u32), TILES * TILES, k.mov(SCORES / TILE_BYTES));
-            self.keys::<P>(k, arguments, sequence, (number, tiles, ds), &sums, &both, factor);
+            let ds = k.mad_lo(k.and(index, 1u32), TILES * TILES, k.mov(SCORES / TILE_BYTES));
+            self.keys::<P>(k, arguments, sequence, (index, tiles, ds), &sums, &both, factor);
             k.comment("dq = ds k");
             k.fence(Fence::AsyncShared);
             k.bar_sync_some(self.both, 128 * CONSUMERS);
@@ -341,7 +343,7 @@ impl Consumer {
             k.if_(exists, || self.queries::<P>(k, &sums[0], tiles, ds));
             // All lanes have read what belongs to the queries.
             k.warp_sync();
-            let empty = barrier(k, base, EMPTY, number);
+            let empty = barrier(k, base, EMPTY, index);
             k.when(arrives, || k.mbarrier_arrive(empty));
             k.comment("dq *= scale; dk *= scale; out they go");
             k.if_(exists, || self.store(k, arguments, sequence, &sums, scale));
@@ -354,7 +356,7 @@ impl Consumer {
         k: &Entry,
         arguments: &Arguments,
         sequence: &Sequence,
-        (number, tiles, ds): (Reg<U32>, Reg<U32>, Reg<U32>),
+        (index, tiles, ds): (Reg<U32>, Reg<U32>, Reg<U32>),
         [_, dk, dv]: &[Vec<Reg<F32>>; 3],
         both: &[Vec<Reg<F32>>; 2],
         factor: Reg<F32>,
@@ -370,8 +372,8 @@ impl Consumer {
             let tile = k.shr(query, TILE.ilog2());
             let (q, dout) = (k.add(tiles, tile), k.add(k.add(tiles, tile), 3 * TILES));
             k.comment("s^T = k q^T; dp^T = v dout^T");
-            let starts = [q, dout].map(|number| self.tile(k, self.along, number));
-            pipeline::multiply_along::<P>(k, both, [&keys, &values], starts);
+            let starts = [q, dout].map(|index| self.tile(k, self.k_major, index));
+            pipeline::multiply_k_major::<P>(k, both, [&keys, &values], starts);
             let mask = self.drawn.zip(arguments.mask.mask(k)).map(|(drawn, mask)| {
                 let place = k.mad_lo(group, 2, tile);
                 let bits = QueryMask(k.offset(k.index(base, place, MASK_BYTES), BITS));
@@ -380,14 +382,14 @@ impl Consumer {
                 (bits, mask)
             });
             let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i, warp));
-            let rows = k.mad_lo(stage(k, number), TILES, tile);
+            let rows = k.mad_lo(stage(k, index), TILES, tile);
             let rows = k.index(k.offset(k.index(base, rows, ROW_BYTES), ROWS), warp.pair, 8u32);
             k.wgmma_wait(1);
             self.hide_rows(k, &both[0], sequence);
             let dropped = scores::probabilities(k, &both[0], rows, factor, &factors);
             k.comment("dv += (p m)^T dout");
             let p = layout.operand::<P>(k, storage, &dropped);
-            pipeline::add_down(k, dv, &p, self.tile(k, self.down, dout));
+            pipeline::accumulate_mn_major(k, dv, &p, self.tile(k, self.mn_major, dout));
             k.wgmma_wait(1);
             scores::gradients(k, both, rows, &factors);
             let gradients = layout.operand::<P>(k, storage, &both[0]);
@@ -397,7 +399,7 @@ impl Consumer {
                 k.stmatrix(layout.tile.step(0, 16 * step).take(k, to), gradients);
             }
             k.comment("dk += ds^T q");
-            pipeline::add_down(k, dk, &gradients, self.tile(k, self.down, q));
+            pipeline::accumulate_mn_major(k, dk, &gradients, self.tile(k, self.mn_major, q));
             k.wgmma_wait(0);
         });
     }
@@ -419,9 +421,10 @@ impl Consumer {
 
     /// dq [64, D] of this warpgroup's queries = dS [64, 128] · k, waited for.
     fn queries<P: Pair>(&self, k: &Entry, dq: &[Reg<F32>], tiles: Reg<U32>, ds: Reg<U32>) {
-        let ds = self.tile(k, self.down, k.mad_lo(self.group, TILES, ds));
-        let keys = self.tile(k, self.down, k.add(tiles, TILES));
-        let at = |from, step: u32| pipeline::further(k, from, step / 4 * TILE_BYTES + pipeline::step_down(step % 4));
+        let ds = self.tile(k, self.mn_major, k.mad_lo(self.group, TILES, ds));
+        let keys = self.tile(k, self.mn_major, k.add(tiles, TILES));
+        let at =
+            |from, step: u32| pipeline::advance(k, from, step / 4 * TILE_BYTES + pipeline::mn_major_step(step % 4));
         let adds = [false, true].map(|adds| k.condition(adds));
         let steps: Vec<_> = (0..TILES * TILE / 16).map(|step| (at(ds, step), at(keys, step))).collect();
         k.wgmma_fence();

@@ -13,7 +13,7 @@ use ptx::{
 };
 
 /// Declared parameters: the matrices that a kernel gathers rows of, the sequences and the sizes.
-pub(super) struct Gathered {
+pub(super) struct InputParams {
     matrices: Vec<PointerParam>,
     cu_seqlens: PointerParam,
     keys: PointerParam,
@@ -31,7 +31,7 @@ pub(super) struct Sizes {
     pub head_size: Reg<U32>,
 }
 
-impl Gathered {
+impl InputParams {
     pub(super) fn new(params: &AttentionParams) -> Self {
         let AttentionParams { q, k, v, dout, cu_seqlens, keys, ld, head_size, .. } = params;
         let matrices = [q, k, v, dout].into_iter().flatten().cloned().collect();
@@ -65,13 +65,13 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn find(k: &Entry, gathered: &Gathered, sizes: &Sizes) -> Self {
-        Self::of(k, gathered, sizes, k.special(Special::CtaidZ))
+    pub(super) fn find(k: &Entry, inputs: &InputParams, sizes: &Sizes) -> Self {
+        Self::of(k, inputs, sizes, k.special(Special::CtaidZ))
     }
 
     /// Sequence `b`, and the block's head.
-    pub(super) fn of(k: &Entry, gathered: &Gathered, sizes: &Sizes, b: Reg<U32>) -> Self {
-        let [cu_seqlens, keys] = [&gathered.cu_seqlens, &gathered.keys].map(|param| param.load(k));
+    pub(super) fn of(k: &Entry, inputs: &InputParams, sizes: &Sizes, b: Reg<U32>) -> Self {
+        let [cu_seqlens, keys] = [&inputs.cu_seqlens, &inputs.keys].map(|param| param.load(k));
         let head = k.special(Special::CtaidY);
         let bounds = k.index(cu_seqlens, b, 4u32);
         let ([start], [end]) = (k.ld::<U32, 1>(bounds.at(0)), k.ld::<U32, 1>(bounds.at(4)));
@@ -197,8 +197,8 @@ impl Layout {
         warp: &Warp,
         row: Reg<U32>,
     ) -> Ptr<Shared> {
-        let (down, chunk) = lane_start(k, load, warp.lane);
-        self.tile.chunk_address(k, base, k.add(row, down), chunk)
+        let (lane_row, chunk) = lane_start(k, load, warp.lane);
+        self.tile.chunk_address(k, base, k.add(row, lane_row), chunk)
     }
 
     /// s [16, W] += a [16, D] · (rows `first` .. + W of b)ᵀ; the tiles' fragments begin at `a` and `b`.
@@ -277,9 +277,9 @@ impl Layout {
         }
         k.warp_sync();
         let chunks = tile.chunks();
-        let (down, chunk) = (k.shr(warp.lane, chunks.ilog2()), k.and(warp.lane, chunks - 1));
+        let (lane_row, chunk) = (k.shr(warp.lane, chunks.ilog2()), k.and(warp.lane, chunks - 1));
         let column = k.shl(chunk, 3);
-        let row = k.add(warp.row, down);
+        let row = k.add(warp.row, lane_row);
         let at_once = 32 / chunks;
         let end = k.add(sequence.column, sizes.head_size);
         for i in 0..16 / at_once {
