@@ -1,4 +1,4 @@
-//! Attention's forward pass on Hopper: scores and outputs by `wgmma`, keys and values by TMA.
+//! Attention's forward pass on Hopper: products by `wgmma`, tiles loaded by TMA.
 //!
 //! ```text
 //! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`super`])
@@ -6,38 +6,41 @@
 //! __global__ forward(map_q, map_k, map_v, cu_seqlens, keys, out, lse, [mask], ld, head_size, scale) {     // 384 threads
 //!     b = blockIdx.z;  head = blockIdx.y;  first = 128 * blockIdx.x;  if (first >= length of b) return;
 //!     if (warpgroup == 0) {                                            // the producer: one thread
-//!         setmaxnreg.dec 24;  copy q[128, D], counted at ready;
-//!         for (j, every 64 keys) { wait(empty[j % 4]); expect bytes on full[j % 4]; copy k, v -> stage j % 4; }
+//!         setmaxnreg.dec 24;  copy q[128, D], completes on ready;
+//!         for (tile j of 64 keys) { wait(empty[j % 4]); k, v of tile j -> stage j % 4, completes on full[j % 4]; }
 //!     } else {                                                         // two consumers, 64 queries each
 //!         setmaxnreg.inc 240;  wait(ready);  m = -inf;  l = 0;  o[64, D] = 0;
 //!         wait(full[0]);  s[64, 64] = q kᵀ;  p = softmax of s;         // wgmma, q from registers, k from shared memory
-//!         for (j, every 64 keys but the first) {
+//!         for (tile j of 64 keys, from 1 on) {
 //!             wait(full[j % 4]);
-//!             s[64, 64] = q kᵀ;                                        // of these keys: a group of wgmma
-//!             o += (p ∘ M) v;                                          // of those before: another, p from registers
-//!             s = -inf beyond the keys;  m, l and s -> p as in `cuda`, a warp 16 rows;         // while o is under way
-//!             arrive(empty[(j - 1) % 4]);                              // one lane of each of the eight warps
-//!             o *= exp2((m before - m) ..);                            // when it is there
+//!             s[64, 64] = q kᵀ;                                        // tile j: one wgmma group
+//!             o += (p ∘ M) v;                                          // tile j - 1: a second group, p from registers
+//!             wait for s;  s = -inf beyond the keys;
+//!             m, l and s -> p as in `sm80_forward`, 16 rows a warp;    // overlaps the second group
+//!             wait for o;  arrive(empty[(j - 1) % 4]);                 // one lane of each of the eight warps
+//!             o *= exp2((m before - m) ..);
 //!         }
-//!         o += (p ∘ M) v;                                              // of the last keys
+//!         o += (p ∘ M) v;                                              // the last tile
 //!         out = o / l;  lse = m · scale + ln l;
 //! }   }
 //!
 //! shared memory: q [2][64 x D] | stage: k [64 x D], v [64 x D], four times | out [2][64 x D] | ready, full[4], empty[4]
 //! ```
 //!
-//! q, k, v lie as boxes of 64 rows x 64 columns, 128 bytes a row, chunks exchanged by the row modulo 8: k runs along the
-//! rows of q and k, and down those of v, both of which `wgmma` takes. The sums of `wgmma` lie in a warp's registers as those
-//! of `mma` do, so what happens between the two products is what `cuda` does. The exponentials of one tile run beside the last
-//! product of the tile before, and beside the products of the other consumer; the ring alone ties the two together.
+//! Tiles of q, k and v are boxes of 64 rows x 64 columns, 128 bytes a row, chunks swizzled by the row modulo 8. q and k are
+//! K-major operands, v is MN-major; `wgmma` supports both. The accumulator layout of `wgmma` in a warp's registers is that
+//! of `mma`, so the code between the two products is shared with `sm80_forward`. The exponentials of a tile overlap the
+//! second product of the previous tile and the products of the other consumer. The consumers synchronize only through the
+//! pipeline.
 //!
-//! Cost: 4·S·D FLOP a query and head; k and v once for every 128 queries. Of 64 queries and keys with D of 64 the products
-//! take 256 cycles, the 4096 exponentials as many of their unit, and 1000 instructions of warps 250. Budget: as the product's
-//! (`gemm::cuda::sm90`).
+//! Cost: 4·S·D FLOP a query and head; k and v are loaded once per 128 queries. Per 64 queries x 64 keys with D = 64, in
+//! cycles of a multiprocessor: products 256, 4096 exponentials 256 (16 a cycle), about 1000 warp instructions 250 (4 a
+//! cycle). Register budget: that of `gemm::cuda::sm90`.
 //! Source: FlashAttention-3 (Shah et al. 2024).
 //!
-//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::sm80::Flash`]. TMA
-//! knows no sequences: up to 63 tokens behind a sequence's keys are read and count nothing, unless they are not finite.
+//! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::sm80::Flash`]. Tensor maps
+//! contain no sequence boundaries: up to 63 tokens after a sequence's keys are loaded. Their probability is 0, so they
+//! contribute nothing unless their v is inf or NaN.
 
 use super::{
     arguments::{AttentionArgs, Parameters},
@@ -56,26 +59,26 @@ use ptx::{
     U64,
 };
 
-/// One specialization of the forward pass for Hopper.
+/// Specialization of the forward pass for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperFlash {
     /// Storage of q, k, v and out: 16 bits.
     pub storage: Storage,
     /// D: 64 or 128.
     pub head_size: u32,
-    /// Whether probabilities are dropped.
+    /// True if probabilities are dropped.
     pub dropout: bool,
 }
 
 impl HopperFlash {
-    /// The specialization for heads of `head_size` in rows `ld` apart; `None` where TMA or the tensor cores
-    /// cannot serve. Then [`Flash`] computes it.
+    /// Specialization for heads of `head_size` in rows `ld` elements apart; `None` if TMA or the tensor cores do not support
+    /// the shape, which [`Flash`] then computes.
     pub fn new(storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
         let supported = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
         supported.then_some(Self { storage, head_size: head_size as u32, dropout })
     }
 
-    /// Every specialization but those of f16, of which there is one example.
+    /// All specializations for bf16, and one example for f16.
     pub fn all() -> Vec<Self> {
         let of = |storage, head_size, dropout| Self { storage, head_size, dropout };
         let mut all: Vec<Self> =
@@ -84,11 +87,10 @@ impl HopperFlash {
         all
     }
 
-    /// Tensor maps of q, k and v, which begin at these addresses: `tokens` rows, `ld` numbers apart,
-    /// of `hidden` columns.
+    /// Tensor maps of q, k and v at these addresses: `tokens` rows of `hidden` columns, `ld` elements apart.
     ///
     /// # Errors
-    /// An address is no multiple of 16, or there is no token; then [`Flash`] computes it.
+    /// If an address is not a multiple of 16 or `tokens` is 0; use [`Flash`] then.
     pub fn maps(
         &self,
         addresses: [u64; 3],
@@ -100,26 +102,25 @@ impl HopperFlash {
         Ok([q?, k?, v?])
     }
 
-    /// The name; the tile is queries by keys by head size.
+    /// Name of the program; the tile is queries x keys x head size.
     pub fn name(&self) -> Name {
         let tile = format!("{RESIDENT}x{TILE}x{}", self.head_size);
         let parts = [self.storage.name(), Sm::Sm90a.name(), &tile, "dropout"];
         Name::new("attention.forward", &parts[..if self.dropout { 4 } else { 3 }])
     }
 
-    /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
-    /// to compute.
+    /// Launch for `sequences` sequences of at most `longest` tokens and `heads` heads; `None` if one of them is 0.
     pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
         self.shared_layout().launch(sequences, longest, heads)
     }
 
     fn shared_layout(&self) -> SharedLayout {
         let boxes = self.head_size / 64;
-        // Behind the stages the output of both consumers.
+        // After the stages: the output tiles of both consumers.
         SharedLayout { boxes, resident: 1, more: CONSUMERS * SharedLayout { boxes, resident: 1, more: 0 }.tile_bytes() }
     }
 
-    /// The program.
+    /// Emits the program.
     pub fn program(&self) -> Program {
         let required_sass = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
         hopper::program(self.name(), self.storage, self, required_sass)
@@ -163,16 +164,16 @@ impl hopper::Body for HopperFlash {
     }
 }
 
-/// A warpgroup with 64 queries.
+/// Consumer warpgroup: 64 queries.
 struct Consumer {
     kernel: HopperFlash,
     shared: SharedMemory,
-    /// Which of the two.
+    /// Index of the consumer: 0 or 1.
     group: Reg<U32>,
     warp: Warp,
-    /// Its first query in the sequence.
+    /// First query of the consumer, counted from the start of the sequence.
     first: Reg<U32>,
-    /// The descriptors of k and v in the first stage.
+    /// Descriptors of k and v in stage 0.
     operands: [Reg<U64>; 2],
 }
 
@@ -216,7 +217,7 @@ impl Consumer {
         let q = pipeline::fragments::<P>(k, shared.layout.boxes, shared.resident_tile(k, 0, self.group), warp);
         let p = k.registers::<P>("kept", (TILE / 4) as usize);
         let operand = || p.chunks_exact(4).map(|p| [p[0], p[1], p[2], p[3]]).collect::<Vec<_>>();
-        // The exponentials of the scores that are there; gives what earlier sums are to be scaled by.
+        // Replaces the scores of the tile at `key` by probabilities; returns the rescaling factors of the accumulators.
         let softmax = |key| {
             layout.hide_beyond(k, &s, key, sequence.keys, warp.lane);
             k.comment("p = exp2((s - max) * scale * log2 e)");
@@ -261,12 +262,12 @@ impl Consumer {
         layout.store_rows(k, &plain, place, warp, &o, out, hidden, first, sequence, sizes);
     }
 
-    /// The operand `i` in `stage`, `bytes` further.
+    /// Descriptor of operand `i` (0: k, 1: v) in `stage`, advanced by `bytes`.
     fn operand(&self, k: &Entry, i: usize, stage: Reg<U32>, bytes: u32) -> Reg<U64> {
         pipeline::advance(k, self.shared.at_stage(k, self.operands[i], stage), bytes)
     }
 
-    /// Starts, as a group, s [64, 64] = q [64, D] · kᵀ.
+    /// Starts s [64, 64] = q [64, D] · kᵀ as one `wgmma` group.
     fn scores<P: Pair>(&self, k: &Entry, s: &[Reg<F32>], q: &[[Reg<P>; 4]], stage: Reg<U32>) {
         let of_step = |step| (self.operand(k, 0, stage, pipeline::k_major_step(step)), k.condition(step > 0));
         let steps: Vec<_> = (0..self.kernel.head_size / 16).map(of_step).collect();
