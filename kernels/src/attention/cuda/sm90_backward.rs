@@ -1,60 +1,64 @@
-//! Attention's backward pass on Hopper: products by `wgmma`, tiles by TMA, without atomics.
+//! Attention's backward pass on Hopper: products by `wgmma`, tiles loaded by TMA, without atomics.
 //!
 //! ```text
 //! δ  = Σ_d dout ∘ out            P = exp(scale · q kᵀ - lse)         dS = P ∘ (dout vᵀ ∘ M - δ)
 //! dq = scale · dS k              dk = scale · dSᵀ q                  dv = (P ∘ M)ᵀ dout             (see [`super`])
 //! ```
 //!
-//! Two kernels behind `cuda`'s δ, each the only writer of what it writes:
+//! Two kernels run after the δ kernel of `sm80_backward`; each is the only writer of its outputs:
 //!
 //! ```text
-//! __global__ keys(map_q, map_k, map_v, map_dout, cu_seqlens, keys, lse, delta, dk, dv, [mask], ld, head_size, scale, gradient_ld) {
-//!     b = blockIdx.z;  head = blockIdx.y;  first = 128 * blockIdx.x;                                          // 384 threads
-//!     if (warpgroup == 0) {                                            // the producer: one thread, and two warps for lse, δ
-//!         setmaxnreg.dec 24;  copy k, v [128, D], counted at ready;
-//!         for (j, every 64 queries) { wait(empty[j % 4]); q, dout, lse, δ -> stage j % 4, counted at full[j % 4]; }
+//! __global__ keys(map_q, map_k, map_v, map_dout, cu_seqlens, keys, lse, delta, dk, dv, [mask],               // 384 threads
+//!                 ld, head_size, scale, gradient_ld) {
+//!     b = blockIdx.z;  head = blockIdx.y;  first = 128 * blockIdx.x;
+//!     if (warpgroup == 0) {                                            // the producer: a thread, and two warps for lse, δ
+//!         setmaxnreg.dec 24;  copy k, v [128, D], completes on ready;
+//!         for (tile j of 64 queries) { wait(empty[j % 4]); q, dout, lse, δ -> stage j % 4, completes on full[j % 4]; }
 //!     } else {                                                         // two consumers, 64 keys each
 //!         setmaxnreg.inc 240;  wait(ready);  dk[64, D] = dv[64, D] = 0;
-//!         for (j, every 64 queries) {
+//!         for (tile j of 64 queries) {
 //!             wait(full[j % 4]);
 //!             sᵀ[64, 64] = k qᵀ;  dpᵀ[64, 64] = v doutᵀ;               // two groups of wgmma
-//!             pᵀ = exp2(sᵀ · scale · log2 e - lse · log2 e);           // while dpᵀ is under way
-//!             dv += (p ∘ m)ᵀ dout;                                     // wgmma, pᵀ from the registers of sᵀ
-//!             dsᵀ = pᵀ ∘ (dpᵀ ∘ mᵀ - δ);                               // while dv is under way
+//!             pᵀ = exp2(sᵀ · scale · log2 e - lse · log2 e);           // overlaps dpᵀ
+//!             dv += (p ∘ m)ᵀ dout;                                     // wgmma, pᵀ from the accumulator registers of sᵀ
+//!             dsᵀ = pᵀ ∘ (dpᵀ ∘ mᵀ - δ);                               // overlaps dv
 //!             dk += dsᵀ q;  arrive(empty[j % 4]);
 //!         }
-//!         rows that are no keys = 0;  dk *= scale;  write both through the places of k and v
+//!         rows that are not keys = 0;  dk *= scale;  store dk and dv through the tiles of k and v
 //! }   }
-//! __global__ queries(…, dq, …)     the same with q and dout resident, k and v coming by:  s = q kᵀ,  dp = dout vᵀ,  dq += ds k
+//! __global__ queries(…, dq, …)     the same with q and dout resident, k and v streamed:  s = q kᵀ, dp = dout vᵀ, dq += ds k
 //! ```
 //!
-//! A consumer's rows are those of the gradients that it sums. So P and dS are operands in the registers in which they were
-//! made, in either kernel, and what comes by is read along its rows by the first two products and down by the last: nothing
-//! is transposed, nothing but tiles and rows of lse and δ goes through shared memory. `sm90_pipeline` has the ring.
+//! A consumer's resident rows are the rows of its gradient accumulators. So P and dS (queries: dS) are rounded in place and
+//! are the A operands, in registers, of the products that accumulate gradients. The products of S and dP read streamed tiles
+//! K-major, the others MN-major: nothing is transposed, and shared memory holds only tiles, lse, δ and mask bits.
+//! `sm90_pipeline` describes the pipeline.
 //!
 //! # Why two kernels
 //!
-//! dq is a sum over keys, dk and dv are sums over queries: one kernel for all must add one of them across blocks, in an order
-//! that does not depend on who is first. For 64 queries and 64 keys of a head of 64, in cycles of a multiprocessor (a product
-//! takes 128; 4.3 TB/s of device memory are 22 bytes a cycle):
+//! dq is a sum over keys, dk and dv are sums over queries: a single kernel must accumulate one of them across blocks, in an
+//! order that does not depend on block scheduling. For 64 queries x 64 keys with D = 64, in cycles of a multiprocessor (a
+//! product takes 128; 4.3 TB/s of device memory are 22 bytes a cycle):
 //!
 //! ```text
-//! two kernels                                 7 products                                                          896
-//! one, that writes a dq for each 128 keys     5 products, 640; beside them 8 KiB of f32 written, 367;
-//!                                             another kernel reads them, 367                                     1007
-//! one, that adds to dq in the order of keys   5 products, 640; 8 KiB read and written, 735, unless the second-level
-//!                                             cache has them; blocks wait for those before                     >= 735
+//! two kernels                                7 products                                                           896
+//! one, writes a partial dq per 128 keys      5 products, 640, overlapped with 8 KiB of f32 written, 367;
+//!                                            another kernel reads them, 367                                      1007
+//! one, adds to dq in the order of keys       5 products, 640; 8 KiB read and written, 735, unless they hit L2;
+//!                                            a block waits for the blocks of earlier keys                      >= 735
 //! ```
 //!
-//! The second one's sums take 4·S·H/128 bytes a token, with S = 512 as much as q, k, v, out, dout and all gradients together;
-//! the third one's blocks of a sequence run one behind the other. Computing the scores twice needs neither.
+//! The partial sums of the second variant take 4·S·H/128 bytes a token: with S = 512 as many as q, k, v, out, dout and all
+//! gradients together. In the third variant the blocks of a sequence run one after another. Computing the scores twice
+//! avoids both.
 //!
-//! Cost: 14·S·D FLOP a query and head; of device memory 13·D numbers a token and head with δ. `docs/attention.md` has the
-//! shares of the floor that the counts predict. Budget: as the product's (`gemm::cuda::sm90`).
+//! Cost: 14·S·D FLOP a query and head; 13·D elements of device memory traffic a token and head, δ included.
+//! `docs/results/predicted.md` compares the predicted time with the lower bound. Register budget: that of
+//! `gemm::cuda::sm90`.
 //! Source: FlashAttention-3 (Shah et al. 2024) for the roles; the transposed scores are FlashAttention-2's (Dao 2023).
 //!
 //! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperBackward::new`]), else [`super::sm80::Flash`]. As in
-//! `sm90`, up to 63 tokens behind a sequence's end (or keys) are read and count nothing, unless they are not finite.
+//! `sm90`, up to 63 tokens after a sequence's end (or keys) are loaded; they contribute nothing unless they are inf or NaN.
 
 use super::{
     arguments::{AttentionArgs, Parameters},
@@ -74,40 +78,40 @@ use ptx::{
     Special, Storage, TensorMap, TensorMapError, U32, U64,
 };
 
-/// Warps of the producer's warpgroup that bring them, a lane a query.
+/// Warps of the producer's warpgroup that load lse and δ, one query per lane.
 const FILLERS: u32 = TILE / 32;
 
-/// Which rows stay in a block, and have their gradients computed.
+/// Resident rows of a block, whose gradients it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// dq.
+    /// q and dout; computes dq.
     Queries,
-    /// dk and dv.
+    /// k and v; computes dk and dv.
     Keys,
 }
 
-/// One specialization of the backward pass for Hopper.
+/// Specialization of the backward pass for Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperBackward {
-    /// Which of the two kernels.
+    /// Kernel.
     pub side: Side,
     /// Storage of q, k, v, dout and the gradients: 16 bits.
     pub storage: Storage,
     /// D: 64 or 128.
     pub head_size: u32,
-    /// Whether probabilities are dropped.
+    /// True if probabilities are dropped.
     pub dropout: bool,
 }
 
 impl HopperBackward {
-    /// The specialization for heads of `head_size` in rows `ld` apart (those of the gradients begin at multiples of 16 bytes
-    /// too); `None` where TMA or the tensor cores do not support the shape. Then [`Flash`] computes it.
+    /// Specialization for heads of `head_size` in rows `ld` elements apart (rows of the gradients start at multiples of 16
+    /// bytes, too); `None` if TMA or the tensor cores do not support the shape, which [`Flash`] then computes.
     pub fn new(side: Side, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
         let supported = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
         supported.then_some(Self { side, storage, head_size: head_size as u32, dropout })
     }
 
-    /// Every specialization but those of f16, of which there is one example of each kernel.
+    /// All specializations for bf16, and one example of each kernel for f16.
     pub fn all() -> Vec<Self> {
         let of = |side, storage, head_size, dropout| Self { side, storage, head_size, dropout };
         let mut all = Vec::new();
@@ -120,11 +124,11 @@ impl HopperBackward {
         all
     }
 
-    /// Tensor maps of q, k, v and dout, which begin at these addresses: `tokens` rows of `hidden`
-    /// columns, `ld` numbers apart but for those of dout.
+    /// Tensor maps of q, k, v and dout at these addresses: `tokens` rows of `hidden` columns, `ld` elements apart, those of
+    /// dout `hidden` elements.
     ///
     /// # Errors
-    /// An address is no multiple of 16, or there is no token; then [`Flash`] computes it.
+    /// If an address is not a multiple of 16 or `tokens` is 0; use [`Flash`] then.
     pub fn maps(
         &self,
         addresses: [u64; 4],
@@ -135,7 +139,7 @@ impl HopperBackward {
         pipeline::backward_maps(self.storage, addresses, tokens, hidden, ld)
     }
 
-    /// The name; the tile is rows that stay by rows that come by by head size.
+    /// Name of the program; the tile is resident rows x streamed rows x head size.
     pub fn name(&self) -> Name {
         let tile = format!("{RESIDENT}x{TILE}x{}", self.head_size);
         let side = match self.side {
@@ -146,13 +150,12 @@ impl HopperBackward {
         Name::new("attention.backward", &[self.storage.name(), Sm::Sm90a.name(), &tile, &variant])
     }
 
-    /// The grid for `sequences` sequences, the longest of `longest` tokens, of `heads` heads; `None` where there is nothing
-    /// to compute.
+    /// Launch for `sequences` sequences of at most `longest` tokens and `heads` heads; `None` if one of them is 0.
     pub fn launch(&self, sequences: usize, longest: usize, heads: usize) -> Option<Launch> {
         self.shared_layout().launch(sequences, longest, heads)
     }
 
-    /// Whether the tiles that stay fit into the consumers' registers, beside the sums.
+    /// True if the resident tiles fit into the consumers' registers together with the accumulators.
     fn keeps_in_registers(&self) -> bool {
         self.head_size == 64 || self.side == Side::Queries
     }
@@ -166,7 +169,7 @@ impl HopperBackward {
         SharedLayout { boxes: self.head_size / 64, resident: 2, more }
     }
 
-    /// The program.
+    /// Emits the program.
     pub fn program(&self) -> Program {
         let required_sass = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
         hopper::program(self.name(), self.storage, self, required_sass)
@@ -181,7 +184,7 @@ impl hopper::Body for HopperBackward {
         let fillers = if self.side == Side::Keys { 1 + FILLERS } else { 1 };
         let warp = shared.init(k, thread, fillers);
         let (sequence, first) = arguments.block(k);
-        // Tokens that are no keys have no gradient of k and v, whoever asks.
+        // dk and dv of tokens that are not keys are 0: no queries are streamed if the block has no key.
         let end = match self.side {
             Side::Queries => sequence.keys,
             Side::Keys => k.selp(sequence.length, 0u32, k.lt(first, sequence.keys)),
@@ -221,7 +224,7 @@ impl hopper::Body for HopperBackward {
     }
 }
 
-/// The parameters.
+/// Declared parameters.
 struct Arguments {
     maps: [BytesParam; 4],
     inputs: InputParams,
@@ -255,7 +258,7 @@ impl Arguments {
         }
     }
 
-    /// The sequence of the block, and the first of the rows that stay.
+    /// Sequence of the block, and its first resident row.
     fn block(&self, k: &Entry) -> (Sequence, Reg<U32>) {
         let sequence = Sequence::find(k, &self.inputs, &self.sizes);
         (sequence, k.mul_lo(k.special(Special::CtaidX), RESIDENT))
@@ -266,17 +269,17 @@ impl Arguments {
     }
 }
 
-/// The address that a parameter holds.
+/// Global pointer in parameter `param`.
 fn pointer(k: &Entry, param: &PointerParam) -> Ptr<Global> {
     k.cvta_to_global(k.ld_param_pointer(param.clone()))
 }
 
-/// Where -lse·log₂ e and δ of tile `tile` lie.
+/// Address of -lse·log₂ e and δ of tile `tile`.
 fn rows_of(k: &Entry, shared: SharedMemory, tile: Reg<U32>) -> Ptr<Shared> {
     k.offset(k.index(shared.base, pipeline::stage(k, tile), ROW_BYTES), shared.layout.more())
 }
 
-/// The warps that bring -lse·log₂ e and δ of queries `0 .. end`, 64 at a time.
+/// Code of the filler warps: stores -lse·log₂ e and δ of queries `0 .. end` to the stages, 64 queries at a time.
 fn fill_rows(
     k: &Entry,
     shared: SharedMemory,
@@ -300,29 +303,29 @@ fn fill_rows(
     });
 }
 
-/// A warpgroup with 64 of the rows that stay.
+/// Consumer warpgroup: 64 of the resident rows.
 struct Consumer<'a> {
     kernel: HopperBackward,
     shared: SharedMemory,
-    /// Which of the two.
+    /// Index of the consumer: 0 or 1.
     group: Reg<U32>,
-    /// Its first row in the sequence.
+    /// First row of the consumer, counted from the start of the sequence.
     first: Reg<U32>,
     warp: Warp,
     sequence: &'a Sequence,
-    /// Rows that come by.
+    /// Number of streamed rows.
     end: Reg<U32>,
 }
 
-/// One of the tiles that resident, as an operand.
+/// Resident tile as the A operand of a product.
 enum Resident<P: Pair> {
-    /// 16 columns at a time: shared memory is left to what comes by.
+    /// Fragments of 16 columns, which saves shared-memory bandwidth for the streamed tiles.
     Registers(Vec<[Reg<P>; 4]>),
-    /// Where the sums leave no registers.
+    /// Descriptor, if the accumulators leave no registers.
     Shared(Reg<U64>),
 }
 
-/// The two tiles that resident, and the descriptors of those that come by in stage 0, read along their rows and down.
+/// Resident tiles, and descriptors of the streamed tiles in stage 0, K-major and MN-major.
 struct Operands<P: Pair> {
     resident: [Resident<P>; 2],
     k_major: [Reg<U64>; 2],
@@ -330,7 +333,7 @@ struct Operands<P: Pair> {
 }
 
 impl<P: Pair> Operands<P> {
-    /// Waits for what stays.
+    /// Waits for the resident tiles and loads them.
     fn new(k: &Entry, consumer: &Consumer<'_>) -> Self {
         let Consumer { kernel, shared, group, ref warp, .. } = *consumer;
         let k_major = [0, 1].map(|i| shared.streamed(k, i, pipeline::k_major()));
@@ -348,7 +351,7 @@ impl<P: Pair> Operands<P> {
 }
 
 impl Consumer<'_> {
-    /// Starts, as a group each, s [64, 64] = the first tile that stays · (the first that came by)ᵀ, and dp of the second ones.
+    /// Starts s [64, 64] = (resident tile 0) · (streamed tile 0)ᵀ, and dp likewise from tiles 1, each as one `wgmma` group.
     fn scores<P: Pair>(&self, k: &Entry, operands: &Operands<P>, [s, dp]: &[Vec<Reg<F32>>; 2], stage: Reg<U32>) {
         let steps = self.kernel.head_size / 16;
         let k_major_steps =
@@ -379,12 +382,12 @@ impl Consumer<'_> {
         }
     }
 
-    /// Starts, as a group, sums [64, D] += x [64, 64] · the tile whose descriptor is `down`.
+    /// Starts sums [64, D] += x [64, 64] · tile as one `wgmma` group; `mn_major` is the tile's descriptor in stage 0.
     fn add<P: Pair>(&self, k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], mn_major: Reg<U64>, stage: Reg<U32>) {
         pipeline::accumulate_mn_major(k, sums, x, self.shared.at_stage(k, mn_major, stage));
     }
 
-    /// Calls `body` with the number of each tile that comes by, its first row and its stage, and gives the stage back.
+    /// Calls `body` with the index, first row and stage of each streamed tile, then releases the stage.
     fn each_tile(&self, k: &Entry, body: impl FnOnce(Reg<U32>, Reg<U32>, Reg<U32>)) {
         let Self { shared, ref warp, end, .. } = *self;
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
@@ -393,7 +396,7 @@ impl Consumer<'_> {
             shared.wait_full(k, tile);
             body(tile, row, pipeline::stage(k, tile));
             if self.kernel.side == Side::Keys {
-                // All lanes have read what belongs to the queries.
+                // All lanes of the warp have read lse and δ of the stage.
                 k.warp_sync();
             }
             let empty = shared.empty(k, tile);
@@ -402,14 +405,14 @@ impl Consumer<'_> {
         });
     }
 
-    /// Sums over D columns, zero at first.
+    /// Accumulators of D columns, initialized to zero.
     fn sums(&self, k: &Entry, name: &'static str) -> Vec<Reg<F32>> {
         let sums = k.registers::<F32>(name, (self.kernel.head_size / 2) as usize);
         sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
         sums
     }
 
-    /// dq of this warpgroup's queries.
+    /// Computes dq of this warpgroup's queries, without the score scale.
     fn queries<P: Pair>(&self, k: &Entry, arguments: &Arguments) -> Vec<Vec<Reg<F32>>> {
         let Self { ref warp, sequence, .. } = *self;
         let layout = Layout::new(self.kernel.head_size);
@@ -453,7 +456,7 @@ impl Consumer<'_> {
         vec![dq]
     }
 
-    /// dk and dv of this warpgroup's keys.
+    /// Computes dk, without the score scale, and dv of this warpgroup's keys.
     fn keys<P: Pair>(&self, k: &Entry, arguments: &Arguments) -> Vec<Vec<Reg<F32>>> {
         let Self { shared, ref warp, .. } = *self;
         let layout = Layout::new(self.kernel.head_size);
@@ -464,11 +467,11 @@ impl Consumer<'_> {
         let factor = k.mul(arguments.scale(k), std::f32::consts::LOG2_E);
         let drawn = self.kernel.dropout.then(|| k.named_barriers("the mask is drawn", CONSUMERS));
         self.each_tile(k, |tile, query, stage| {
-            // Its keys are made again for every tile: registers are scarcer than instructions.
+            // The Philox round keys are recomputed for every tile: registers are scarcer than instructions.
             let draw = || {
                 drawn.zip(arguments.mask.mask(k)).map(|(drawn, mask)| (self.draw(k, &mask, drawn, tile, query), mask))
             };
-            // Beside the products, unless the sums leave no registers.
+            // D = 64: drawn while the products run; D = 128: before them, because the accumulators leave no registers.
             let early = if self.kernel.head_size > 64 { draw() } else { None };
             k.comment("s^T = k q^T; dp^T = v dout^T");
             self.scores::<P>(k, &operands, &both, stage);
@@ -490,8 +493,8 @@ impl Consumer<'_> {
         vec![dk, dv]
     }
 
-    /// Draws the mask of the tile of queries at `query`; the warpgroup has it when this is over. Two places in turns: who
-    /// draws the next tile's need not wait for those that still read this one's.
+    /// Draws the warpgroup's mask for the tile of queries at `query`, and synchronizes the warpgroup. Tiles alternate
+    /// between two buffers, so that a warp can draw the next tile's mask while others still read this one's.
     fn draw(&self, k: &Entry, mask: &Mask, drawn: Barrier, tile: Reg<U32>, query: Reg<U32>) -> QueryMask {
         let Self { shared, group, ref warp, sequence, first, .. } = *self;
         let place = k.mad_lo(group, 2, k.and(tile, 1u32));
@@ -502,11 +505,11 @@ impl Consumer<'_> {
         bits
     }
 
-    /// Writes the gradients, of which the first lacks the scale of the scores, by way of the tiles that stayed.
+    /// Multiplies the first gradient (dq or dk) by the score scale and stores the gradients through the resident tiles.
     fn store(&self, k: &Entry, sums: &[Vec<Reg<F32>>], arguments: &Arguments) {
         let Self { kernel, shared, group, ref warp, .. } = *self;
         let HopperBackward { storage, head_size: padded, dropout, .. } = kernel;
-        // Asked again: no register keeps it beside the sums.
+        // Recomputed: the accumulators leave no registers to keep it.
         let (sequence, first) = arguments.block(k);
         let (first, scale) = (k.mad_lo(group, TILE, first), arguments.scale(k));
         for (half, row) in warp.rows(k, first).into_iter().enumerate() {
@@ -518,7 +521,7 @@ impl Consumer<'_> {
                 }
             }
         }
-        // With one box a row, a warp's rows are its own in either order.
+        // D = 64 (one box a row): the box and the output tile have the same layout, so a warp overwrites only its own rows.
         if kernel.head_size > 64 {
             let read = k.named_barriers("all warps have read the resident tiles", CONSUMERS);
             k.bar_sync_of(read, group, 128);
