@@ -1,15 +1,15 @@
 //! Attention's backward pass on Hopper for sequences of up to 128 tokens: all gradients in one kernel.
 //!
-//! Where all keys of a sequence are in one block, dq is a sum within it, and needs neither atomics nor a second kernel:
+//! If one block has all keys of a sequence, dq is summed within the block, without atomics or a second kernel:
 //!
 //! ```text
-//! __global__ short(map_q, map_k, map_v, map_dout, cu_seqlens, keys, lse, delta, dq, dk, dv, [mask],                 // 384 threads
+//! __global__ short(map_q, map_k, map_v, map_dout, cu_seqlens, keys, lse, delta, dq, dk, dv, [mask],          // 384 threads
 //!                  ld, head_size, scale, gradient_ld, sequences) {
 //!     head = blockIdx.y;
-//!     if (warpgroup == 0) {                                              // the producer: one thread, two warps for lse and δ
+//!     if (warpgroup == 0) {                                              // the producer: a thread, two warps for lse, δ
 //!         setmaxnreg.dec 24;
 //!         for (b = blockIdx.x; b < sequences; b += gridDim.x) if (length of b > 0) {              // its n-th such sequence
-//!             wait(empty[n % 2]);  q, k, v, dout [128, D], lse, δ [128] -> stage n % 2, counted at full[n % 2];
+//!             wait(empty[n % 2]);  q, k, v, dout [128, D], lse, δ [128] -> stage n % 2, completes on full[n % 2];
 //!         }
 //!     } else {                                                           // consumer g: keys, then queries 64·g .. + 64
 //!         setmaxnreg.inc 240;
@@ -17,27 +17,27 @@
 //!             wait(full[n % 2]);  k, v [64, D] to registers;  dk[64, D] = dv[64, D] = 0;
 //!             for (each 64 queries) {
 //!                 sᵀ[64, 64] = k qᵀ;  dpᵀ[64, 64] = v doutᵀ;             // two groups of wgmma
-//!                 pᵀ = exp2(sᵀ · scale · log2 e - lse · log2 e);  0 for rows that are no keys
+//!                 pᵀ = exp2(sᵀ · scale · log2 e - lse · log2 e);  0 in rows that are not keys
 //!                 dv += (p ∘ m)ᵀ dout;  dsᵀ = pᵀ ∘ (dpᵀ ∘ mᵀ - δ);  dsᵀ -> shared memory;  dk += dsᵀ q;
 //!             }
-//!             wait for the other consumer;                               // a barrier of 256 threads
-//!             dq[64, D] = ds[64, 128] k;  arrive(empty[n % 2]);          // wgmma, both from shared memory, both read down
-//!             dq *= scale;  dk *= scale;  write them and dv
+//!             wait for the other consumer;                               // a named barrier of 256 threads
+//!             dq[64, D] = ds[64, 128] k;  arrive(empty[n % 2]);          // wgmma, both operands in shared memory
+//!             dq *= scale;  dk *= scale;  store dq, dk, dv
 //! }   }   }
 //!
 //! shared memory: stage: [q, k, v, dout][128 x D], twice | dsᵀ [2][64 queries][128 keys x 64] | out [2][64 x D]
-//!                | lse, δ | full[2], empty[2] | bits of the mask
+//!                | lse, δ | full[2], empty[2] | mask bits
 //! ```
 //!
-//! dS lies with keys down, as it is made, and k too: to `wgmma` both are operands whose sum runs down, so nothing is
-//! transposed. A block goes from sequence to sequence, and the copies of the next one run beside this one's products.
+//! dSᵀ is stored as computed, with a key per row, like k: both are MN-major operands of the product dq = dS k, so nothing is
+//! transposed. A block processes several sequences; the loads of the next one overlap the products of the current one.
 //!
-//! Cost: 10·S·D FLOP a query and head, an exponential a score; of device memory 7·D numbers a token and head, with δ's two 9,
-//! where [`sm90_backward`](super::sm90_backward) takes 14·S·D and 13: memory is what bounds it (128 tokens: 5140 cycles of a
-//! multiprocessor for the bytes, 2560 for the products). Budget: as the product's (`gemm::cuda::sm90`).
+//! Cost: 10·S·D FLOP a query and head, one exponential a score; 7·D elements of device memory traffic a token and head, 9·D
+//! with δ. [`sm90_backward`](super::sm90_backward) takes 14·S·D and 13·D. Bound by memory: 128 tokens take 5140 cycles of a
+//! multiprocessor for the bytes (without δ), 2560 for the products. Register budget: that of `gemm::cuda::sm90`.
 //!
-//! Limits: D of 64, sequences of up to 128 tokens, rows of whole 16-byte chunks ([`HopperShort::new`]). Always 128 rows are
-//! copied: those behind a sequence's end, or keys, count nothing, unless they are not finite.
+//! Limits: D of 64, sequences of up to 128 tokens, rows of whole 16-byte chunks ([`HopperShort::new`]). 128 rows are always
+//! loaded; those after a sequence's end, or keys, contribute nothing unless they are inf or NaN.
 
 use super::{
     arguments::{AttentionArgs, Parameters},
@@ -56,60 +56,60 @@ use ptx::{
     Reg, S32, Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64, fragment::Load,
 };
 
-/// The head size.
+/// Supported head size.
 const HEAD_SIZE: u32 = 64;
-/// The longest sequence: two tiles.
+/// Maximum tokens of a sequence: two tiles.
 pub const LONGEST: usize = (TILES * TILE) as usize;
-/// Tiles of 64 rows that a sequence has.
+/// Tiles of 64 rows per sequence.
 const TILES: u32 = 2;
 /// Bytes of a tile.
 const TILE_BYTES: u32 = TILE * HEAD_SIZE * 2;
-/// Stages of the ring, a sequence each; a power of two.
+/// Stages of the pipeline, one sequence each; a power of two.
 const STAGES: u32 = 2;
 /// Tiles of a stage: those of q, k, v and dout.
 const STAGE_TILES: u32 = 4 * TILES;
-/// Warps of the producer's warpgroup that bring lse and δ.
+/// Warps of the producer's warpgroup that load lse and δ.
 const FILLERS: u32 = TILE / 32;
 
-/// What lies where in shared memory, in bytes from its start: the stages, then dSᵀ twice, [2][query tile][key tile].
+/// Offset in shared memory, bytes, of dSᵀ: after the stages, two buffers of [query tile][key tile].
 const SCORES: u32 = STAGES * STAGE_TILES * TILE_BYTES;
-/// A tile of each consumer, through which gradients go out.
+/// Offset of the output tiles, one per consumer.
 const OUT: u32 = SCORES + 2 * TILES * TILES * TILE_BYTES;
-/// -lse·log₂ e and δ, [stage][query tile].
+/// Offset of -lse·log₂ e and δ, [stage][query tile].
 const ROWS: u32 = OUT + CONSUMERS * TILE_BYTES;
-/// Barriers: full, then empty, of each stage.
+/// Offset of the full barriers, one per stage.
 const FULL: u32 = ROWS + STAGES * TILES * ROW_BYTES;
+/// Offset of the empty barriers, one per stage.
 const EMPTY: u32 = FULL + 8 * STAGES;
-/// The bits of the mask, two tiles of each consumer, where there is dropout.
+/// Offset of the mask bits with dropout, two tiles per consumer.
 const BITS: u32 = EMPTY + 8 * STAGES;
 
-/// One specialization.
+/// Specialization of the backward pass for short sequences on Hopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopperShort {
     /// Storage of q, k, v, dout and the gradients: 16 bits.
     pub storage: Storage,
-    /// Whether probabilities are dropped.
+    /// True if probabilities are dropped.
     pub dropout: bool,
 }
 
 impl HopperShort {
-    /// The specialization for sequences of up to `longest` tokens and heads of `head_size` in rows `ld` apart (those of the
-    /// gradients begin at multiples of 16 bytes too); `None` where it does not serve.
+    /// Specialization for sequences of up to `longest` tokens and heads of `head_size` in rows `ld` elements apart (rows of
+    /// the gradients start at multiples of 16 bytes, too); `None` if the shape is not supported.
     pub fn new(storage: Storage, head_size: usize, longest: usize, ld: usize, dropout: bool) -> Option<Self> {
         let supported = storage != Storage::F32 && head_size == HEAD_SIZE as usize && ld.is_multiple_of(8);
         (supported && longest <= LONGEST).then_some(Self { storage, dropout })
     }
 
-    /// Every specialization but those of f16.
+    /// All specializations for bf16.
     pub fn all() -> Vec<Self> {
         [false, true].map(|dropout| Self { storage: Storage::Bf16, dropout }).to_vec()
     }
 
-    /// Tensor maps of q, k, v and dout: see
-    /// [`HopperBackward::maps`](super::sm90_backward::HopperBackward::maps).
+    /// Tensor maps of q, k, v and dout, as in [`HopperBackward::maps`](super::sm90_backward::HopperBackward::maps).
     ///
     /// # Errors
-    /// As there.
+    /// If an address is not a multiple of 16 or `tokens` is 0.
     pub fn maps(
         &self,
         addresses: [u64; 4],
@@ -120,15 +120,15 @@ impl HopperShort {
         pipeline::backward_maps(self.storage, addresses, tokens, hidden, ld)
     }
 
-    /// The name; the tile is queries by keys by head size.
+    /// Name of the program; the tile is queries x keys x head size.
     pub fn name(&self) -> Name {
         let tile = format!("{LONGEST}x{LONGEST}x{HEAD_SIZE}");
         let variant = if self.dropout { "short_dropout" } else { "short" };
         Name::new("attention.backward", &[self.storage.name(), Sm::Sm90a.name(), &tile, variant])
     }
 
-    /// The grid for `sequences` sequences of `heads` heads on so many multiprocessors: a block takes one head of every so
-    /// many sequences. `None` where there is nothing to compute.
+    /// Launch for `sequences` sequences of `heads` heads with about one block per multiprocessor: a block processes one head
+    /// of every gridDim.x-th sequence. `None` if there is nothing to compute.
     pub fn launch(&self, sequences: usize, heads: usize, multiprocessors: usize) -> Option<Launch> {
         let blocks = sequences.min((multiprocessors / heads.max(1)).max(1));
         let shared_bytes = BITS + if self.dropout { CONSUMERS * 2 * MASK_BYTES } else { 0 };
@@ -136,7 +136,7 @@ impl HopperShort {
         (sequences > 0 && heads > 0).then_some(launch)
     }
 
-    /// The program.
+    /// Emits the program.
     pub fn program(&self) -> Program {
         let required_sass =
             &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2", "STSM.16.M88.4"];
@@ -176,7 +176,7 @@ impl hopper::Body for HopperShort {
     }
 }
 
-/// The parameters.
+/// Declared parameters.
 struct Arguments {
     maps: [BytesParam; 4],
     inputs: InputParams,
@@ -213,7 +213,7 @@ impl Arguments {
         }
     }
 
-    /// Calls `body` with each sequence of this block that has a token, and the sequence's number among those.
+    /// Calls `body` with each non-empty sequence of this block and its index among those.
     fn each_sequence(&self, k: &Entry, body: impl FnOnce(&Sequence, Reg<U32>)) {
         let index = k.variable("number", 0u32);
         let sequences = k.ld_param(self.sequences.clone());
@@ -227,28 +227,28 @@ impl Arguments {
     }
 }
 
-/// The stage of sequence `index`.
+/// Stage of sequence `index`.
 fn stage(k: &Entry, index: Reg<U32>) -> Reg<U32> {
     k.and(index, STAGES - 1)
 }
 
-/// The parity of the phase in which sequence `index` goes through its stage.
+/// Parity of the phase in which sequence `index` is in its stage.
 fn parity(k: &Entry, index: Reg<U32>) -> Reg<U32> {
     k.and(k.shr(index, STAGES.ilog2()), 1u32)
 }
 
-/// The barrier of sequence `index` among those that begin `first` bytes behind the start.
+/// Barrier of sequence `index` in the array at offset `first`.
 fn barrier(k: &Entry, base: Ptr<Shared>, first: u32, index: Reg<U32>) -> Address<Shared> {
     k.slot(base, stage(k, index), 8).at(first as i32)
 }
 
-/// Waits until nobody reads what was in the stage of sequence `index` before.
+/// Waits until the previous sequence in the stage of sequence `index` has been read.
 fn wait_empty(k: &Entry, base: Ptr<Shared>, index: Reg<U32>) {
-    // A fresh barrier is in its first phase: that before is over.
+    // A wait for the other parity passes on a new barrier.
     k.mbarrier_wait(barrier(k, base, EMPTY, index), k.xor(parity(k, index), 1u32));
 }
 
-/// The thread that fills the ring.
+/// Code of the producer thread: loads q, k, v and dout of the block's sequences into the stages.
 fn produce(k: &Entry, base: Ptr<Shared>, arguments: &Arguments) {
     let maps = [0, 1, 2, 3].map(|i| k.address_of_param(&arguments.maps[i]));
     let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
@@ -267,7 +267,7 @@ fn produce(k: &Entry, base: Ptr<Shared>, arguments: &Arguments) {
     });
 }
 
-/// The warps that bring -lse·log₂ e and δ of all queries of a sequence.
+/// Code of the filler warps: stores -lse·log₂ e and δ of each sequence's queries to the stages.
 fn fill_rows(k: &Entry, base: Ptr<Shared>, arguments: &Arguments, thread: Reg<U32>) {
     let own = k.sub(thread, 32u32);
     let arrives = k.setp(Compare::Eq, k.and(thread, 31u32), 0u32);
@@ -285,25 +285,26 @@ fn fill_rows(k: &Entry, base: Ptr<Shared>, arguments: &Arguments, thread: Reg<U3
     });
 }
 
-/// The address that a parameter holds.
+/// Global pointer in parameter `param`.
 fn pointer(k: &Entry, param: &PointerParam) -> Ptr<Global> {
     k.cvta_to_global(k.ld_param_pointer(param.clone()))
 }
 
-/// A warpgroup with 64 keys, and then with 64 queries.
+/// Consumer warpgroup: 64 keys, then 64 queries.
 struct Consumer {
     kernel: HopperShort,
     base: Ptr<Shared>,
-    /// Which of the two.
+    /// Index of the consumer: 0 or 1.
     group: Reg<U32>,
-    /// Its first key, and its first query.
+    /// First key, and first query, of the consumer.
     first: Reg<U32>,
     warp: Warp,
     layout: Layout,
-    /// The barriers at which both consumers, and a consumer alone, wait for each other.
+    /// Barrier of both consumers: dSᵀ is complete.
     both: Barrier,
+    /// Barrier of each consumer: the mask is drawn.
     drawn: Option<Barrier>,
-    /// The descriptors of the first tile of shared memory, read along its rows and down.
+    /// Descriptors of tile 0 of shared memory, K-major and MN-major.
     k_major: Reg<U64>,
     mn_major: Reg<U64>,
 }
@@ -318,7 +319,7 @@ impl Consumer {
         Self { kernel, base, group, first, warp, layout, both, drawn, k_major, mn_major }
     }
 
-    /// `descriptor` of the first tile moved to tile `index` of shared memory.
+    /// `descriptor` of tile 0 moved to tile `index` of shared memory.
     fn tile(&self, k: &Entry, descriptor: Reg<U64>, index: Reg<U32>) -> Reg<U64> {
         k.mad_wide(index, TILE_BYTES / 16, descriptor)
     }
@@ -333,7 +334,7 @@ impl Consumer {
         arguments.each_sequence(k, |sequence, index| {
             k.mbarrier_wait(barrier(k, base, FULL, index), parity(k, index));
             let tiles = k.mul_lo(stage(k, index), STAGE_TILES);
-            // Twice in turns: who goes on to the next sequence need not wait for those that still read this one's.
+            // Two alternating buffers: a consumer can start the next sequence while the other still reads this one's dSᵀ.
             let ds = k.mad_lo(k.and(index, 1u32), TILES * TILES, k.mov(SCORES / TILE_BYTES));
             self.keys::<P>(k, arguments, sequence, (index, tiles, ds), &sums, &both, factor);
             k.comment("dq = ds k");
@@ -341,7 +342,7 @@ impl Consumer {
             k.bar_sync_some(self.both, 128 * CONSUMERS);
             let exists = k.lt(self.first, sequence.length);
             k.if_(exists, || self.queries::<P>(k, &sums[0], tiles, ds));
-            // All lanes have read what belongs to the queries.
+            // All lanes of the warp have read lse and δ of the stage.
             k.warp_sync();
             let empty = barrier(k, base, EMPTY, index);
             k.when(arrives, || k.mbarrier_arrive(empty));
@@ -350,7 +351,7 @@ impl Consumer {
         });
     }
 
-    /// dk and dv of this warpgroup's keys, and their rows of dSᵀ.
+    /// Computes dk and dv of this warpgroup's keys, and stores their rows of dSᵀ to shared memory.
     fn keys<P: Pair>(
         &self,
         k: &Entry,
@@ -404,7 +405,7 @@ impl Consumer {
         });
     }
 
-    /// Sets the scores of this lane's rows that are no keys to -∞, where the warpgroup has such.
+    /// Sets the scores of this lane's rows that are not keys to -∞, if the warpgroup has such rows.
     fn hide_rows(&self, k: &Entry, s: &[Reg<F32>], sequence: &Sequence) {
         let end = k.add(self.first, TILE);
         k.if_(k.setp(Compare::Gt, end, sequence.keys), || {
@@ -419,7 +420,7 @@ impl Consumer {
         });
     }
 
-    /// dq [64, D] of this warpgroup's queries = dS [64, 128] · k, waited for.
+    /// Computes dq [64, D] = dS [64, 128] · k of this warpgroup's queries, and waits for it.
     fn queries<P: Pair>(&self, k: &Entry, dq: &[Reg<F32>], tiles: Reg<U32>, ds: Reg<U32>) {
         let ds = self.tile(k, self.mn_major, k.mad_lo(self.group, TILES, ds));
         let keys = self.tile(k, self.mn_major, k.add(tiles, TILES));
@@ -435,7 +436,7 @@ impl Consumer {
         k.wgmma_wait(0);
     }
 
-    /// Writes the gradients, dq and dk of which lack the scale of the scores.
+    /// Multiplies dq and dk by the score scale and stores the gradients.
     fn store(&self, k: &Entry, arguments: &Arguments, sequence: &Sequence, sums: &[Vec<Reg<F32>>; 3], scale: Reg<F32>) {
         let Self { kernel: HopperShort { storage, dropout }, base, group, first, ref warp, ref layout, .. } = *self;
         let plain = Flash { step: Step::Forward, storage, padded: HEAD_SIZE, dropout, aligned: true };
