@@ -1,12 +1,12 @@
-//! Arguments of the kernels of attention.
+//! Arguments of the attention kernels.
 
 use crate::arguments::{Address, arguments};
 use crate::dropout::Dropout;
 use ptx::TensorMap;
 
 arguments! {
-    /// Arguments of every kernel but that of δ, those that the kernel has (`new` and the methods that add
-    /// some). Row t of q, k and v starts at t · ld, head h at column h · head_size.
+    /// Arguments of all kernels except δ's; fields that a kernel does not use are `None`. Row t of q, k and v starts at
+    /// element t · ld, head h at column h · head_size.
     AttentionArgs, declared as AttentionParams {
         /// q, without tensor maps
         q: Option<Address>,
@@ -73,7 +73,7 @@ pub struct Shape {
 }
 
 impl AttentionArgs {
-    /// The arguments that every kernel has.
+    /// Arguments common to all kernels.
     fn new(shape: &Shape, lse: Address) -> Self {
         let Shape { cu_seqlens, keys, dropout, ld, head_size, score_scale } = *shape;
         Self {
@@ -102,38 +102,38 @@ impl AttentionArgs {
         }
     }
 
-    /// Forward pass: `out` and `lse` are written.
+    /// Arguments of the forward pass, which writes `out` and `lse`.
     pub fn forward(shape: &Shape, out: Address, lse: Address) -> Self {
         Self { out: Some(out), ..Self::new(shape, lse) }
     }
 
-    /// Backward pass, which reads `lse` and `delta`; gradients have rows `gradient_ld` elements apart.
+    /// Arguments of the backward pass, which reads `lse` and `delta`; gradients have rows `gradient_ld` elements apart.
     pub fn backward(shape: &Shape, lse: Address, delta: Address, gradient_ld: usize) -> Self {
         Self { delta: Some(delta), gradient_ld: Some(gradient_ld), ..Self::new(shape, lse) }
     }
 
-    /// With q, k and v at these addresses.
+    /// Adds q, k and v at these addresses.
     pub fn with_matrices(self, [q, k, v]: [Address; 3]) -> Self {
         Self { q: Some(q), k: Some(k), v: Some(v), ..self }
     }
 
-    /// With tensor maps of q, k and v.
+    /// Adds tensor maps of q, k and v.
     pub fn with_maps(self, [q, k, v]: [TensorMap; 3]) -> Self {
         Self { map_q: Some(q), map_k: Some(k), map_v: Some(v), ..self }
     }
 
-    /// With tensor maps of q, k, v and dout.
+    /// Adds tensor maps of q, k, v and dout.
     pub fn with_maps_and_dout(self, [q, k, v, dout]: [TensorMap; 4]) -> Self {
         Self { map_dout: Some(dout), ..self.with_maps([q, k, v]) }
     }
 }
 
-/// Which of the optional arguments a kernel has.
+/// Optional arguments of a kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Parameters {
-    /// Tensor maps, not addresses.
+    /// Tensor maps of the matrices instead of addresses.
     pub maps: bool,
-    /// dout, δ and the gradients' rows; else out.
+    /// dout, δ and gradient_ld instead of out.
     pub backward: bool,
     pub dq: bool,
     /// dk and dv.
@@ -143,6 +143,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
+    /// True if the kernel has the optional argument `name`.
     pub(super) fn has(self, name: &str) -> bool {
         match name {
             "q" | "k" | "v" => !self.maps,
@@ -161,7 +162,7 @@ impl Parameters {
 }
 
 arguments! {
-    /// Arguments of the kernel of δ.
+    /// Arguments of the δ kernel.
     DeltaArgs, declared as DeltaParams {
         /// [T, H]
         out: Address,

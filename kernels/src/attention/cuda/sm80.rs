@@ -1,11 +1,11 @@
-//! Kernels of attention over ragged sequences on the tensor cores of Ampere and later, and in f32 (SIMT): `sm80_forward`,
-//! `sm80_backward` and `simt` have the algorithms.
+//! Attention kernels over ragged sequences for the tensor cores of Ampere and later, and in f32 (SIMT). Algorithms:
+//! `sm80_forward`, `sm80_backward` and `simt`.
 //!
 //! Arguments: [`AttentionArgs`](super::arguments::AttentionArgs) and [`DeltaArgs`](super::arguments::DeltaArgs).
 //!
 //! The grid is ⌈longest / 64⌉ x A x B; a block past its sequence's end returns at once.
 //!
-//! Limits: D ≤ 128; T·A < 2³². f32 has the same arguments and a SIMT program (`simt`). Rows of q, k, v that are
+//! Limits: D ≤ 128; T·A < 2³². f32 uses SIMT programs (`simt`) with the same arguments. Rows of q, k, v that are
 //! not whole vectors of 16 bytes (ld or D not a multiple of eight) are copied element by element.
 
 use super::arguments::Parameters;
@@ -58,7 +58,7 @@ pub struct Flash {
 }
 
 impl Flash {
-    /// Specialization for heads of `head_size` in rows `ld` apart; `None` if `head_size` exceeds [`MAX_HEAD_SIZE`].
+    /// Specialization for heads of `head_size` in rows `ld` elements apart; `None` if `head_size` exceeds [`MAX_HEAD_SIZE`].
     pub fn new(step: Step, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
         let padded = [32, 64, 128].into_iter().find(|padded| head_size <= *padded as usize)?;
         // Except for δ, f32 elements are read one at a time anyway.
@@ -67,7 +67,7 @@ impl Flash {
         Some(Self { step, storage, padded, dropout: dropout && step != Step::Delta, aligned })
     }
 
-    /// Every specialization for f32 and bf16, and an example of each kernel for f16.
+    /// All specializations for f32 and bf16, and an example of each kernel for f16.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for step in [Step::Forward, Step::Queries, Step::Keys, Step::Delta] {
@@ -121,7 +121,7 @@ impl Flash {
         (tokens * heads > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// Parameters of a kernel but that of δ.
+    /// Parameters of a kernel other than [`Step::Delta`].
     pub(super) fn parameters(&self) -> Parameters {
         let (dq, dk) = (self.step == Step::Queries, self.step == Step::Keys);
         Parameters { maps: false, backward: dq || dk, dq, dk, dropout: self.dropout, sequences: false }

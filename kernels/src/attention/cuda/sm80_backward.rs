@@ -5,9 +5,9 @@
 //! dq = scale · dS k              dk = scale · dSᵀ q                  dv = (P ∘ M)ᵀ dout
 //! ```
 //!
-//! dq is a sum over keys, dk and dv are sums over queries. A single kernel would have to add one of them across blocks,
-//! in the order in which blocks finish. So there are two, each the only writer of its outputs, and the scores are
-//! computed twice (seven products instead of five).
+//! dq is a sum over keys, dk and dv are sums over queries. A single kernel would have to accumulate one of them across
+//! blocks, in the order in which blocks finish. Two kernels, each the only writer of its outputs, avoid that, but compute
+//! the scores twice (seven products instead of five).
 //!
 //! ```text
 //! queries   64 queries a block: q, dout resident; k, v streamed          dS [16 queries, 64 keys] a warp  dq += dS k
@@ -243,14 +243,14 @@ impl Flash {
     }
 }
 
-/// State common to the kernels of queries and of keys.
+/// State common to the queries' and the keys' kernel.
 struct Prologue {
     inputs: InputParams,
     sizes: Sizes,
     mask: SoftmaxMask,
     scale: Reg<F32>,
     gradient_ld: Reg<U32>,
-    /// Tiles in shared memory.
+    /// Address of the tiles in shared memory.
     base: Ptr<Shared>,
     layout: Layout,
     sequence: Sequence,
@@ -332,7 +332,7 @@ impl QueryRows {
         Self { base, from, is_delta, query, place, heads: sequence.heads }
     }
 
-    /// Offset in `base` of the stage whose tiles are `offset` bytes (0, or two tiles) after the first's.
+    /// Offset in `base` of the stage whose tiles are at `offset` bytes (0, or two tiles) from the first stage's.
     fn stage(&self, k: &Entry, offset: Reg<U32>) -> Reg<U32> {
         k.selp(0u32, PAIR_BYTES, k.setp(Compare::Eq, offset, 0u32))
     }

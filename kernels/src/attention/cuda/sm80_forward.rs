@@ -4,8 +4,8 @@
 //! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`super`])
 //! ```
 //!
-//! A block computes 64 queries of one head of one sequence, each of its four warps 16 of them; the values per query
-//! (maximum, sum, output) stay in that warp's registers. Keys and values are loaded 64 at a time into two stages of
+//! A block computes 64 queries of one head of one sequence, each of its four warps 16 of them. The state of a query
+//! (maximum, sum, output) is kept in that warp's registers. Keys and values are loaded 64 at a time into two stages of
 //! shared memory.
 //!
 //! ```text
@@ -29,8 +29,8 @@
 //! ```
 //!
 //! A lane holds columns 2t, 2t + 1 of each 8 of its rows g and g + 8 (t = lane mod 4, g = lane / 4). Its keys of a tile
-//! are thus 2t, 2t + 1, 2t + 8, 2t + 9 of every 16: exactly the four words of four Philox counters a row, so all words
-//! of the mask are used.
+//! are thus 2t, 2t + 1, 2t + 8, 2t + 9 of every 16: all four words of four Philox counters a row, so each
+//! computed word of the mask is used.
 //!
 //! Source: FlashAttention-2 (Dao 2023). Cost: 4·S·D FLOP a query and head; q and out are moved once, k and v once per
 //! 64 queries (from L2). Budget: 168 registers with D ≤ 64 (three blocks a multiprocessor), 255 beyond.
@@ -121,7 +121,7 @@ impl RowState {
         Self { max: k.variable("max", f32::NEG_INFINITY), sum: k.variable("sum", 0.0f32) }
     }
 
-    /// Replaces the scores of half `half` by exponentials and updates the state; returns the factor of earlier sums.
+    /// Replaces the scores of half `half` by exponentials and updates the state; returns the outputs' rescaling factor.
     pub(super) fn update(&self, k: &Entry, s: &[Reg<F32>], half: usize, factor: Reg<F32>) -> Reg<F32> {
         let own: Vec<Reg<F32>> = s.chunks_exact(4).flat_map(|four| four[2 * half..2 * half + 2].to_vec()).collect();
         let greatest = own[1..].iter().fold(own[0], |max, &s| k.max(max, s));

@@ -1,4 +1,4 @@
-//! What the kernels of attention share: sequences, tiles of 64 rows in shared memory, products of fragments.
+//! Code shared by the attention kernels: sequences, tiles of 64 rows in shared memory, products of fragments.
 
 use super::arguments::AttentionParams;
 use super::sm80::{Flash, THREADS, TILE};
@@ -12,7 +12,7 @@ use ptx::{
     fragment,
 };
 
-/// Declared parameters: the matrices that a kernel gathers rows of, the sequences and the sizes.
+/// Declared parameters of the inputs: matrices (none with tensor maps), sequences and sizes.
 pub(super) struct InputParams {
     matrices: Vec<PointerParam>,
     cu_seqlens: PointerParam,
@@ -20,12 +20,12 @@ pub(super) struct InputParams {
     sizes: [Param<U32>; 2],
 }
 
-/// A parameter that the kernel has.
+/// Unwraps a parameter that the kernel declares.
 pub(super) fn required<T>(param: &Option<T>) -> &T {
     param.as_ref().expect("the kernel has the parameter")
 }
 
-/// Sizes that every kernel has.
+/// Sizes common to all kernels.
 pub(super) struct Sizes {
     pub ld: Reg<U32>,
     pub head_size: Reg<U32>,
@@ -44,13 +44,13 @@ impl InputParams {
         Sizes { ld, head_size }
     }
 
-    /// q, k, v or dout.
+    /// Address of q (0), k (1), v (2) or dout (3).
     pub(super) fn matrix(&self, k: &Entry, i: usize) -> Ptr<Global> {
         self.matrices[i].load(k)
     }
 }
 
-/// The sequence and the head of a block.
+/// Sequence and head of a block.
 pub(super) struct Sequence {
     /// First token.
     pub start: Reg<U32>,
@@ -69,7 +69,7 @@ impl Sequence {
         Self::of(k, inputs, sizes, k.special(Special::CtaidZ))
     }
 
-    /// Sequence `b`, and the block's head.
+    /// Sequence `b` and the block's head.
     pub(super) fn of(k: &Entry, inputs: &InputParams, sizes: &Sizes, b: Reg<U32>) -> Self {
         let [cu_seqlens, keys] = [&inputs.cu_seqlens, &inputs.keys].map(|param| param.load(k));
         let head = k.special(Special::CtaidY);
@@ -81,15 +81,15 @@ impl Sequence {
     }
 }
 
-/// Where a lane is.
+/// Position of a thread in its warp and tile.
 pub(super) struct Warp {
     pub thread: Reg<U32>,
     pub lane: Reg<U32>,
     /// First row of the warp in its tile.
     pub row: Reg<U32>,
-    /// lane / 4: the row of a fragment, and the one eight below it.
+    /// lane / 4: a fragment's row that the lane holds; the other is eight below.
     pub group: Reg<U32>,
-    /// lane mod 4: the pair of columns.
+    /// lane mod 4: index of the lane's pair of columns.
     pub pair: Reg<U32>,
 }
 
@@ -101,24 +101,26 @@ impl Warp {
         Self { thread, lane, row, group: k.shr(lane, 2), pair: k.and(lane, 3u32) }
     }
 
-    /// The lane's two rows, counted from where `first` is counted.
+    /// Indices of the lane's two rows, if the tile starts at row `first`.
     pub(super) fn rows(&self, k: &Entry, first: Reg<U32>) -> [Reg<U32>; 2] {
         let upper = k.add(k.add(first, self.row), self.group);
         [upper, k.add(upper, 8u32)]
     }
 }
 
-/// What one thread copies of tiles of one matrix.
+/// One thread's share of the copies of a matrix's tiles to shared memory.
 pub(super) struct Copier {
     tile: Tile,
     aligned: bool,
-    /// The chunk in the sequence's row of this thread's number.
+    /// Address of the thread's chunk in row `row` of the sequence.
     from: Ptr<Global>,
+    /// Bytes from a row to the next.
     pitch: Reg<U32>,
-    /// The thread's first row of a tile, and its place from the tile's start.
+    /// First row of the thread in a tile.
     row: Reg<U32>,
+    /// Offset of its chunk from the tile's start, bytes.
     place: Reg<U32>,
-    /// Bytes of the chunk that exist.
+    /// Bytes of the chunk that are inside the head.
     width: Reg<U32>,
 }
 
@@ -135,7 +137,7 @@ impl Copier {
         Self::with_ld(k, kernel, layout, sizes.ld, sizes, sequence, matrix, thread)
     }
 
-    /// [`Copier::new`] for a matrix whose rows are `ld` numbers apart.
+    /// [`Copier::new`] for a matrix with rows `ld` elements apart.
     pub(super) fn with_ld(
         k: &Entry,
         kernel: &Flash,
@@ -154,13 +156,13 @@ impl Copier {
         let from = k.index(from, k.add(sequence.column, column), 2u32);
         let zero = k.pointer(k.mov(0u32));
         let place = k.address_of(tile.chunk_address(k, zero, row, chunk));
-        // min(max(D - column, 0), 8) numbers, without signs: column is capped first.
+        // min(max(D - column, 0), 8) elements in unsigned arithmetic: column is capped first.
         let left = k.sub(sizes.head_size, k.min_u32(column, sizes.head_size));
         let width = k.shl(k.min_u32(left, 8u32), 1);
         Self { tile, aligned: kernel.aligned, from, pitch, row, place, width }
     }
 
-    /// Copies rows `first ..` of the sequence into the tile at `to`; those from `end` on are zeros.
+    /// Copies rows `first ..` of the sequence into the tile at `to`; rows from `end` on are filled with zeros.
     pub(super) fn copy(&self, k: &Entry, to: Ptr<Shared>, first: Reg<U32>, end: Reg<U32>) {
         let at_once = THREADS / self.tile.chunks();
         let to = k.offset(to, self.place);
@@ -178,7 +180,7 @@ impl Copier {
     }
 }
 
-/// Tiles of 64 rows of one head.
+/// Layout of a tile: 64 rows of one head.
 pub(super) struct Layout {
     pub tile: Tile,
 }
@@ -188,7 +190,7 @@ impl Layout {
         Self { tile: Tile::of_halves(TILE, padded) }
     }
 
-    /// Where this lane's first fragment begins in the tile at `base`, `row` rows down.
+    /// Address of this lane's first fragment in the tile at `base`, from row `row` on.
     pub(super) fn start(
         &self,
         k: &Entry,
@@ -201,7 +203,7 @@ impl Layout {
         self.tile.chunk_address(k, base, k.add(row, lane_row), chunk)
     }
 
-    /// s [16, W] += a [16, D] · (rows `first` .. + W of b)ᵀ; the tiles' fragments begin at `a` and `b`.
+    /// s [16, W] += a [16, D] · (rows `first .. first + W` of b)ᵀ; `a` and `b` are [`Layout::start`] in the two tiles.
     pub(super) fn times_transposed<P: Pair>(
         &self,
         k: &Entry,
@@ -219,7 +221,7 @@ impl Layout {
         }
     }
 
-    /// o [16, D] += p [16, W] · (rows `first` .. + W of v); p as operands, the fragments of the tile v begin at `v`.
+    /// o [16, D] += p [16, W] · (rows `first .. first + W` of v); `p` as operands, `v` is [`Layout::start`] in its tile.
     pub(super) fn times<P: Pair>(&self, k: &Entry, o: &[Reg<F32>], p: &[[Reg<P>; 4]], v: Ptr<Shared>, first: u32) {
         for (step, &p) in (first / 16..).zip(p) {
             for (i, eight) in (0..).zip(o.chunks_exact(8)) {
@@ -228,15 +230,15 @@ impl Layout {
         }
     }
 
-    /// Sums [16, W] rounded to operands [16, 16] of a product: the registers of two neighboring sums are those of one
-    /// operand.
+    /// Rounds accumulators [16, W] to A operands [16, 16]: the registers of two neighboring [16, 8] accumulators are those
+    /// of one operand.
     pub(super) fn operand<P: Pair>(&self, k: &Entry, storage: Storage, s: &[Reg<F32>]) -> Vec<[Reg<P>; 4]> {
         let narrow = |low, high| k.reinterpret(k.narrow(storage, low, high));
         let of = |s: &[Reg<F32>]| [0, 2, 4, 6].map(|i| narrow(s[i], s[i + 1]));
         s.chunks_exact(8).map(of).collect()
     }
 
-    /// Sets the scores of keys that do not exist to -∞, where the tile of keys from `key` on has such.
+    /// Sets the scores of keys from `keys` on to -∞, if the tile of keys at `key` has any.
     pub(super) fn hide_beyond(&self, k: &Entry, s: &[Reg<F32>], key: Reg<U32>, keys: Reg<U32>, lane: Reg<U32>) {
         k.if_(k.setp(Compare::Gt, k.add(key, TILE), keys), || {
             let first = k.add(key, k.shl(k.and(lane, 3u32), 1));
@@ -251,8 +253,8 @@ impl Layout {
         });
     }
 
-    /// Rounds a warp's rows [16, D] and writes them to rows `first + ..` of the sequence in `matrix`, whose rows are
-    /// `pitch` numbers apart, through the warp's own rows of the tile at `base`.
+    /// Rounds a warp's rows [16, D] and stores them to rows `first ..` of the sequence in `matrix`, with rows `pitch`
+    /// elements apart, through the warp's own rows of the tile at `base`.
     pub(super) fn store_rows(
         &self,
         k: &Entry,
@@ -312,16 +314,16 @@ pub(super) fn scale_half(k: &Entry, fragments: &[Reg<F32>], half: usize, factor:
     }
 }
 
-/// Two neighboring sums [16, 8] += a · b.
+/// Two neighboring accumulators [16, 8] += a · b.
 fn multiply<P: Pair>(k: &Entry, sums: &[Reg<F32>], a: [Reg<P>; 4], b: [Reg<P>; 4]) {
     k.mma([sums[0], sums[1], sums[2], sums[3]], a, [b[0], b[1]]);
     k.mma([sums[4], sums[5], sums[6], sums[7]], a, [b[2], b[3]]);
 }
 
-/// The dropout of probabilities, if there is one, declared.
+/// Declared parameters of the probabilities' dropout, if any.
 pub(super) struct SoftmaxMask(Option<MaskParams>);
 
-/// The dropout of the lane's rows of probabilities.
+/// Dropout of the lane's two rows of probabilities.
 pub(super) struct RowMask(Option<(Mask, [Reg<U32>; 2])>);
 
 impl SoftmaxMask {
@@ -333,7 +335,7 @@ impl SoftmaxMask {
         self.0.clone().map(|params| params.load(k))
     }
 
-    /// For the rows of `rows` (counted from the sequence's start).
+    /// Loads the mask of the lane's `rows`, counted from the start of the sequence.
     pub(super) fn load(&self, k: &Entry, sequence: &Sequence, rows: [Reg<U32>; 2]) -> RowMask {
         let of = |row| k.mad_lo(k.add(sequence.start, row), sequence.heads, sequence.head);
         RowMask(self.mask(k).map(|mask| (mask, rows.map(of))))
@@ -341,8 +343,7 @@ impl SoftmaxMask {
 }
 
 impl RowMask {
-    /// What the probabilities of keys `key .. key + 64` that the lane holds are multiplied by, in the order of their
-    /// registers; nothing where there is no dropout.
+    /// Dropout factors of the lane's probabilities of keys `key .. key + 64`, in register order; `None` without dropout.
     pub(super) fn factors(&self, k: &Entry, key: Reg<U32>, lane: Reg<U32>) -> Option<Vec<Reg<F32>>> {
         let (mask, rows) = self.0.as_ref()?;
         // Counter 16·(key / 64) + i has the words of keys i, i + 16, i + 32, i + 48 of the tile.
