@@ -1,4 +1,4 @@
-//! The row of the optimizers in the table of operations: their sizes, their cost, their check against f64.
+//! Entry of the optimizers in the table of operations: sizes, cost, check against f64.
 
 use super::cuda::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update, step_values};
 use super::{AdamConfig, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
@@ -16,10 +16,10 @@ fn ptx(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm80 { Update::ALL.iter().map(|update| update.program(sm)).collect() } else { Vec::new() }
 }
 
-/// Parameters: nothing, one, vectors with one lane more and less, primes, several blocks in a tensor.
+/// Numbers of parameters: 0, 1, whole vectors and one more or less, primes, several blocks in a tensor.
 const SIZES: [usize; 9] = [0, 1, 31, 64, 257, 1021, 4099, 70_001, 200_003];
 
-/// Which optimizer, whether it corrects m and v, and whether a GPU makes no copy of the parameters in bf16.
+/// Optimizer; `corrected`: with bias correction; `alone`: without a bf16 copy of the parameters on the GPU.
 const VARIANTS: [&str; 6] = ["lamb", "lamb_corrected", "lamb_alone", "adamw", "adamw_corrected", "adamw_alone"];
 
 fn cases() -> Vec<Case> {
@@ -45,7 +45,7 @@ fn cost(case: &Case) -> Cost {
     Cost { flops: flops * case.dim("P") as u64, bytes: 4 * streams * case.dim("P") as u64 }
 }
 
-/// Tensors of very different sizes, of all four kinds, with gaps between them that belong to nobody.
+/// Tensors of very different sizes, of all four kinds, with gaps between them that belong to no tensor.
 pub(super) fn segments(params: usize) -> Vec<Segment> {
     let cuts = [0, params / 50, params / 10, params / 5, params / 4, params];
     let kinds = [(true, true), (false, false), (true, false), (false, true), (true, true)];
@@ -60,7 +60,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     on_runner(case, runner, |on| check_of(case, on))
 }
 
-/// A step by the PTX, the bf16 copy held against the parameters; gives the ratios, where it is LAMB's.
+/// Runs a step of the PTX and compares the bf16 copy with the parameters; returns the ratios of LAMB.
 fn simulate(
     gpu: &GpuRunner<'_>,
     (lamb, half): (bool, bool),

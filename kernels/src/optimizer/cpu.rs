@@ -1,4 +1,4 @@
-//! LAMB and AdamW on vectors.
+//! LAMB and AdamW with SIMD.
 #![allow(unsafe_code)]
 
 use super::{AdamConfig, Segment, Step};
@@ -8,9 +8,9 @@ use crate::simd::{Kernel, Simd};
 use crate::sweep::{Columns, sweep};
 use std::ops::Range;
 
-/// Parameters that a task updates.
+/// Maximum parameters of a task.
 const BLOCK: usize = 32 * 1024;
-/// Numbers whose squares are summed in f32 lanes before they are added in f64.
+/// Elements whose squares are summed in f32 lanes before they are added in f64.
 const F32_RUN: usize = 4096;
 
 fn blocks_of(segment: &Segment) -> usize {
@@ -21,7 +21,7 @@ fn all_blocks(segments: &[Segment]) -> usize {
     segments.iter().map(blocks_of).sum()
 }
 
-/// The segment of the block of this number, and the block's parameters.
+/// Segment index and parameters of block `number`.
 fn block(segments: &[Segment], number: usize) -> (usize, Range<usize>) {
     let mut within = number;
     for (i, segment) in segments.iter().enumerate() {
@@ -35,7 +35,7 @@ fn block(segments: &[Segment], number: usize) -> (usize, Range<usize>) {
     unreachable!("block {number} of {}", all_blocks(segments))
 }
 
-/// Lengths agree, and no parameter belongs to two segments.
+/// Panics unless lengths agree and segments are in order, disjoint and inside the buffers.
 fn check(segments: &[Segment], lengths: [usize; 4]) {
     assert!(lengths.iter().all(|&len| len == lengths[0]), "optimizer: buffers of different lengths: {lengths:?}");
     let mut end = 0;
@@ -51,8 +51,8 @@ pub fn lamb_scratch_len(segments: &[Segment]) -> usize {
     segments.len() + 2 * all_blocks(segments)
 }
 
-/// One step of LAMB on `params`, `m`, `v`, all of one length, with `grads`. `scratch` of [`lamb_scratch_len`]; its first
-/// numbers are afterwards the trust ratios of the segments.
+/// Updates `params`, `m` and `v` by one step of LAMB with `grads`, all of one length. `scratch` of [`lamb_scratch_len`]
+/// starts with the trust ratios of the segments afterwards.
 ///
 /// # Panics
 /// If lengths differ, or segments overlap, are out of order or lie outside the buffers.
@@ -79,7 +79,7 @@ pub fn lamb(
     let outputs = (Rows::new(&mut *m, 1), Rows::new(&mut *v, 1));
     cpu.for_each_chunk(norms, 2, |number, norms| {
         let (i, range) = block(segments, number);
-        // SAFETY: blocks of different numbers do not overlap, because segments do not (`check`); each is run once.
+        // SAFETY: different blocks do not overlap, because segments do not (`check`); each block runs once.
         let (m, v) = unsafe { outputs.part(range.clone()) };
         let direction = direction.of(&segments[i]);
         isa.run(Moments { direction, params: &weights[range.clone()], grads: &grads[range], m, v, norms });
@@ -91,7 +91,7 @@ pub fn lamb(
         rest = others;
         let squares = own.chunks(2).fold([0.0, 0.0], |sum, norms| [sum[0] + norms[0], sum[1] + norms[1]]);
         let [w, u] = squares.map(f64::sqrt);
-        // Written so that a norm that is not a number shows in the weights.
+        // A NaN norm compares unequal to 0, so the ratio and the weights become NaN.
         *ratio = if segment.adapt && w != 0.0 && u != 0.0 { w / u } else { 1.0 };
     }
 
@@ -107,7 +107,7 @@ pub fn lamb(
     });
 }
 
-/// One step of AdamW: as [`lamb`] with every ratio 1, in one pass.
+/// Updates `params`, `m` and `v` by one step of AdamW: [`lamb`] with all ratios 1, in one pass.
 ///
 /// # Panics
 /// If lengths differ, or segments overlap, are out of order or lie outside the buffers.
@@ -127,14 +127,14 @@ pub fn adamw(
     let outputs = (Rows::new(params, 1), Rows::new(m, 1), Rows::new(v, 1));
     cpu.for_each(all_blocks(segments), |number| {
         let (i, range) = block(segments, number);
-        // SAFETY: blocks of different numbers do not overlap, because segments do not (`check`); each is run once.
+        // SAFETY: different blocks do not overlap, because segments do not (`check`); each block runs once.
         let (params, m, v) = unsafe { outputs.part(range.clone()) };
         let columns = FusedStep { direction: direction.of(&segments[i]), size: step.learning_rate };
         isa.run(Fused { columns, params, grads: &grads[range], m, v });
     });
 }
 
-/// What turns a gradient into u.
+/// Coefficients of u.
 #[derive(Clone, Copy)]
 struct Direction {
     gradient_scale: f32,
@@ -173,7 +173,7 @@ impl Direction {
         Self { weight_decay: if segment.decay { self.weight_decay } else { 0.0 }, ..self }
     }
 
-    /// m and v after the gradient.
+    /// Updated m and v.
     #[inline(always)]
     fn moments<S: Simd>(self, simd: S, gradient: S::F32, m: S::F32, v: S::F32) -> (S::F32, S::F32) {
         let g = simd.mul(gradient, simd.splat(self.gradient_scale));

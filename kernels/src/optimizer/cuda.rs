@@ -1,4 +1,4 @@
-//! LAMB and AdamW on the GPU over flat buffers of many tensors: f32 masters, and the bf16 copy in the same pass.
+//! LAMB and AdamW on the GPU over flat buffers of many tensors: f32 masters, and their bf16 copy in the same pass.
 //!
 //! ```text
 //! g = scale·gradient      m = β1·m + (1-β1)·g      v = β2·v + (1-β2)·g²      u = m·c_m / (√(v·c_v) + ε) [+ λ·w]
@@ -6,8 +6,8 @@
 //! LAMB    w = w - lr·(‖w‖/‖u‖)·u                    three: moments and norms of blocks, ratios of tensors, weights
 //! ```
 //!
-//! The host cuts the tensors into blocks of at most [`BLOCK`] numbers, never across tensors ([`Blocks`]); a block of
-//! threads takes one of them:
+//! The host cuts the tensors into blocks of at most [`BLOCK`] elements, never across tensors ([`Blocks`]); a thread block
+//! processes one of them:
 //!
 //! ```text
 //! params, m, v   ├─ word table ─┼─ W_map ─┼b┼─ W_q ...          blocks [blocks, 4]: start, length, tensor, decays
@@ -19,10 +19,10 @@
 //! __global__ apply(blocks, step, params, m, v, ratios, [half], ε, λ)
 //! ```
 //!
-//! `step` `[4]` f32 lies in device memory, because it changes from step to step and a recorded graph does not: learning
-//! rate, gradient scale, c_m, c_v ([`step_values`]). u is computed again in `apply` instead of stored.
+//! `step` `[4]` f32 is in device memory, because it changes from step to step and the arguments of a recorded graph do not:
+//! learning rate, gradient scale, c_m, c_v ([`step_values`]). `apply` recomputes u instead of loading it.
 //!
-//! Bound by memory: AdamW 7 numbers of 4 bytes and one of 2 a parameter, LAMB 10 and one. Sums of squares: 16 numbers in
+//! Bound by memory: AdamW 7 elements of 4 bytes and one of 2 a parameter, LAMB 10 and one. Sums of squares: 16 elements in
 //! f32 a thread, f64 beyond, in a fixed order. Limits: fewer than 2³² parameters.
 
 use super::{AdamConfig, Segment, Step};
@@ -35,20 +35,20 @@ use ptx::{Address, Compare, Entry, F32, F64, Global, Launch, Param, Ptr, Read, R
 
 /// Threads in a block.
 const THREADS: u32 = 256;
-/// The most parameters of a block.
+/// Maximum parameters of a block.
 pub const BLOCK: usize = 4096;
 
-/// The flat buffers cut for the device, as `u32` words to copy there.
+/// Tables of blocks and tensors, as `u32` words to copy to the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    /// [blocks, 4]: first parameter, number of parameters, tensor, whether it decays.
+    /// [blocks, 4]: first parameter, number of parameters, tensor, 1 if it decays.
     pub blocks: Vec<[u32; 4]>,
-    /// [tensors, 4]: first block, number of blocks, whether it adapts, 0.
+    /// [tensors, 4]: first block, number of blocks, 1 if it adapts, 0.
     pub tensors: Vec<[u32; 4]>,
 }
 
 impl Blocks {
-    /// Cuts `segments`.
+    /// Cuts `segments` into blocks.
     ///
     /// # Panics
     /// If a segment ends beyond 2³².
@@ -67,7 +67,7 @@ impl Blocks {
     }
 }
 
-/// What a step is on the device: learning rate, gradient scale, corrections of m and v.
+/// Values of a step in device memory: learning rate, gradient scale, corrections of m and v.
 pub fn step_values(hyper: &AdamConfig, step: &Step) -> [f32; 4] {
     let correction = |beta: f64| match hyper.bias_correction {
         true => (1.0 / (1.0 - beta.powf(step.number as f64))) as f32,
@@ -76,12 +76,12 @@ pub fn step_values(hyper: &AdamConfig, step: &Step) -> [f32; 4] {
     [step.learning_rate, step.gradient_scale, correction(hyper.beta1), correction(hyper.beta2)]
 }
 
-/// One specialization of the optimizers' kernels.
+/// Specialization of the optimizers' kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// AdamW.
     AdamW {
-        /// Whether the bf16 copy of the parameters is written.
+        /// True if the bf16 copy of the parameters is written.
         half: bool,
     },
     /// LAMB: m, v and the norms of blocks.
@@ -90,13 +90,13 @@ pub enum Update {
     Ratios,
     /// LAMB: the parameters.
     Apply {
-        /// Whether their bf16 copy is written.
+        /// True if their bf16 copy is written.
         half: bool,
     },
 }
 
 impl Update {
-    /// Every specialization.
+    /// All specializations.
     pub const ALL: [Update; 6] = [
         Update::AdamW { half: true },
         Update::AdamW { half: false },
@@ -106,7 +106,7 @@ impl Update {
         Update::Apply { half: false },
     ];
 
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(self, sm: Sm) -> Name {
         let (operation, half) = match self {
             Update::AdamW { half } => ("optimizer.adamw", half),
@@ -118,13 +118,13 @@ impl Update {
         Name::new(operation, &parts)
     }
 
-    /// The grid; `None` where there is nothing to update.
+    /// Launch; `None` if there is nothing to update.
     pub fn launch(self, blocks: &Blocks) -> Option<Launch> {
         let count = if self == Update::Ratios { blocks.tensors.len() } else { blocks.blocks.len() };
         (count > 0).then_some(Launch { grid: [count as u32, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(self, sm: Sm) -> Program {
         const REGISTERS: u32 = 64;
         Program::emit(self.name(sm), sm, THREADS, REGISTERS, |k| {
@@ -139,7 +139,7 @@ impl Update {
     }
 }
 
-/// The block of parameters of a block of threads.
+/// Parameters of a thread block.
 struct Part {
     start: Reg<U32>,
     length: Reg<U32>,
@@ -154,14 +154,14 @@ impl Part {
         Self { start, length, tensor, decays }
     }
 
-    /// Loops over this thread's parameters: neighbors in neighboring threads.
+    /// Loops over this thread's parameters; neighboring threads process neighboring parameters (coalesced).
     fn each(&self, k: &Entry, body: impl FnOnce(Reg<U32>)) {
         let end = k.add(self.start, self.length);
         k.for_(k.add(self.start, k.special(Special::TidX)), end, THREADS, body);
     }
 }
 
-/// What turns a gradient into u.
+/// Coefficients of u, in registers.
 struct Direction {
     beta1: [Reg<F32>; 2],
     beta2: [Reg<F32>; 2],
@@ -270,7 +270,7 @@ fn write_ratios(k: &Entry) {
         totals.push(k.sqrt(total));
     }
     k.if_(k.setp(Compare::Eq, thread, 0u32), || {
-        // Written so that a norm that is not a number shows in the weights.
+        // A NaN norm compares unequal to 0, so the ratio and the weights become NaN.
         let zero = |x| k.setp(Compare::Eq, x, 0.0f64);
         let plain = k.or(k.setp(Compare::Eq, adapts, 0u32), k.or(zero(totals[0]), zero(totals[1])));
         k.st(number(k, ratios, tensor), [k.selp(1.0f32, k.cvt_f32_f64(k.div(totals[0], totals[1])), plain)]);
@@ -324,7 +324,7 @@ impl Hyper {
         }
     }
 
-    /// Those of a kernel that updates no moments.
+    /// Constants of a kernel that does not update moments.
     pub fn without_moments(self) -> Self {
         Self { beta1: None, one_minus_beta1: None, beta2: None, one_minus_beta2: None, ..self }
     }
@@ -403,7 +403,7 @@ arguments! {
         ratios: DeviceAddress,
         /// `[P]` bf16 receives the parameters, if there is a copy.
         half: Option<DeviceAddress>,
-        /// Constants, without those of moments.
+        /// Constants, without those of the moments.
         hyper: Hyper,
     }
 }

@@ -8,21 +8,20 @@
 //! w  = w - lr·r·u
 //! ```
 //!
-//! exactly as ALBERT's released code has it: ε outside the root, no bias correction, norms of whole tensors (every
-//! [`Segment`] has its own ratio), no bound on r. With `bias_correction` m and v are divided by 1-β1ᵗ and 1-β2ᵗ first,
-//! as the papers have it.
+//! as in ALBERT's released code: ε outside the root, no bias correction, norms of whole tensors (every [`Segment`] has its
+//! own ratio), no bound on r. With `bias_correction` m and v are divided by 1-β1ᵗ and 1-β2ᵗ first, as in the papers.
 //!
 //! ```text
 //! w, g, m, v   ├─ word table ─┼─ W_map ─┼b┼─ W_q ─┼b┼ ...        one flat buffer each, cut into segments
 //! tasks        ├──┼──┼──┼──┼──┼──┼──┼──┼─┼──┼──┼──┼─┤            blocks of at most 32,768, never across segments
 //! ```
 //!
-//! LAMB is two passes with a barrier, because r needs all of u: the first updates m and v and leaves ‖w‖² and ‖u‖² of
-//! each block in scratch, the second computes u again (reading m, v, w is as much as reading a stored u would be, and
-//! the gradient stays). AdamW is one pass. Norms: f32 lanes for 4096 numbers, f64 beyond, blocks added in order: equal
-//! bits for any number of threads.
+//! LAMB is two passes with a barrier, because r needs all of u: the first updates m and v and stores ‖w‖² and ‖u‖² of
+//! each block in scratch, the second recomputes u (reading m and v takes as many bytes as writing and reading u, which
+//! would need a buffer or overwrite the gradient). AdamW is one pass. Norms: f32 lanes for 4096 elements, f64 beyond,
+//! blocks added in order: equal bits for any number of threads.
 //!
-//! Cost: LAMB reads 4 + 3 and writes 2 + 1 numbers a parameter, AdamW reads 4 and writes 3: bound by memory.
+//! Cost: LAMB reads 4 + 3 and writes 2 + 1 elements a parameter, AdamW reads 4 and writes 3: bound by memory.
 //! Limits: f32 state; segments in order, without overlap.
 
 mod cases;
@@ -37,19 +36,19 @@ pub use cpu::{adamw, lamb, lamb_scratch_len};
 
 use std::ops::Range;
 
-/// One tensor in the flat buffers.
+/// Tensor in the flat buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it lies.
+    /// Its elements of the buffers.
     pub range: Range<usize>,
-    /// Whether weight decay applies. Released ALBERT: not for biases and LayerNorm.
+    /// True if weight decay applies. Released ALBERT: not for biases and LayerNorm.
     pub decay: bool,
-    /// Whether LAMB scales its step by ‖w‖ / ‖u‖. Released ALBERT: where decay applies.
+    /// True if LAMB scales its step by ‖w‖ / ‖u‖. Released ALBERT: where decay applies.
     pub adapt: bool,
 }
 
-/// What stays the same during a run. [`Default`] gives the released values. In f64, because 1-β must be: 1 - 0.999 is
-/// off by 1e-5 of itself in f32.
+/// Constants of a run. [`Default`] gives the released values. f64, because of 1-β: 1 - 0.999 has a relative error of 1e-5
+/// in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamConfig {
     /// Decay of the mean of gradients, β1.
@@ -60,7 +59,7 @@ pub struct AdamConfig {
     pub eps: f64,
     /// λ
     pub weight_decay: f64,
-    /// Whether m and v are corrected for having started at zero. Released ALBERT: no.
+    /// True if m and v are corrected for their initialization to zero. Released ALBERT: no.
     pub bias_correction: bool,
 }
 
@@ -70,19 +69,19 @@ impl Default for AdamConfig {
     }
 }
 
-/// What changes from step to step.
+/// Values of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// Which update this is, counted from 1. Read with `bias_correction` alone.
+    /// Index of the update, from 1; used only with `bias_correction`.
     pub number: u64,
     /// lr
     pub learning_rate: f32,
-    /// Gradients are multiplied by it as they are read: [`clip_scale`] over the number of accumulated batches.
+    /// Factor of the gradients, applied when they are read: [`clip_scale`] over the number of accumulated batches.
     pub gradient_scale: f32,
 }
 
-/// 1 / max(norm / limit, 1): what gradients of this global norm are multiplied by so that it is at most `limit`.
-/// NaN where the norm is, so that nothing is hidden; 1 for an infinite limit.
+/// Factor that limits gradients of global norm `norm` to `limit`: 1 / max(norm / limit, 1). NaN for a NaN norm, so that
+/// the error stays visible; 1 for an infinite limit.
 ///
 /// Global norm: √ of [`crate::reduce::sum_of_squares`] over the flat gradient buffer.
 pub fn clip_scale(norm: f64, limit: f64) -> f64 {

@@ -1,9 +1,9 @@
-//! The definition of LAMB and AdamW, one tensor at a time.
+//! Definition of LAMB and AdamW, one tensor at a time.
 
 use super::{AdamConfig, Segment, Step};
 use crate::check::Real;
 
-/// The buffers of all tensors.
+/// Buffers of all tensors.
 #[derive(Clone, Debug)]
 pub struct State<R> {
     /// w
@@ -14,10 +14,10 @@ pub struct State<R> {
     pub v: Vec<R>,
 }
 
-/// One step; gives the trust ratios. `adaptive` is LAMB, else AdamW.
+/// Runs one step and returns the trust ratios: LAMB if `adaptive`, else AdamW.
 ///
 /// # Panics
-/// If a segment lies outside the buffers or the step's number is absurd.
+/// If a segment is outside the buffers or the step's number exceeds `i32`.
 pub fn step<R: Real>(
     hyper: &AdamConfig,
     step: &Step,
