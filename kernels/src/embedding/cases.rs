@@ -1,4 +1,4 @@
-//! The row of embedding in the table of operations: its sizes, its cost, its check against f64.
+//! Entry of embedding in the table of operations: sizes, cost, check against f64.
 
 use super::cuda::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs};
 use super::{Lookup, backward, backward_scratch_len, forward, reference};
@@ -10,7 +10,7 @@ use crate::simd::{DType, Element};
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
 
-/// Gather-sum and its gradient.
+/// Embedding: gather and sum, and its gradient.
 pub const OPERATION: Operation = Operation { name: "embedding", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
@@ -23,7 +23,7 @@ fn ptx(sm: Sm) -> Vec<Program> {
     gathers.chain(pieces).chain(both.map(|dtype| AddPieces { dtype }.program(sm))).collect()
 }
 
-/// [T, V, E]: nothing, one token, more rows than tokens and fewer, widths with one lane more and less, ALBERT's.
+/// [T, V, E]: no token, one token, more rows than tokens and fewer, whole vectors and one column more or less, ALBERT's.
 const SIZES: [(usize, usize, usize); 12] = [
     (0, 7, 8),
     (1, 1, 1),
@@ -39,7 +39,7 @@ const SIZES: [(usize, usize, usize); 12] = [
     (67, 512, 768),
 ];
 
-/// The size at which forward sums fewer tables than a token's three, and rows of an activation are picked.
+/// Size of the additional variants: forward with one or two tables, and rows gathered from an activation.
 const FEWER: (usize, usize, usize) = (31, 97, 17);
 
 fn cases() -> Vec<Case> {
@@ -49,7 +49,7 @@ fn cases() -> Vec<Case> {
             let mut add = |variant: &str| {
                 all.push(Case { pass, dtype, variant: variant.to_string(), dims: vec![("T", t), ("V", v), ("E", e)] });
             };
-            // Forward sums the three tables of a token; backward serves one table at a time.
+            // Forward sums the three tables of a token; backward processes one table.
             add(if pass == Pass::Forward { "sum3" } else { "" });
             if (t, v, e) == FEWER {
                 add("rows");
@@ -63,7 +63,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// Backward is counted as if every token had a row of its own, or every row were used.
+/// Backward counts min(T, V) used rows: every token with a row of its own, or every row used.
 fn cost(case: &Case) -> Cost {
     let (t, v, e) = (case.dim("T") as u64, case.dim("V") as u64, case.dim("E") as u64);
     let stored = case.dtype.bytes() as u64;
@@ -83,7 +83,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     })
 }
 
-/// The gather of pairs of ids and table by the PTX.
+/// Runs the PTX gather on pairs of ids and table.
 fn simulate_forward<X: Element, Y: Element>(
     gpu: &GpuRunner<'_>,
     kernel: Gather,
@@ -101,7 +101,7 @@ fn simulate_forward<X: Element, Y: Element>(
     Ok(())
 }
 
-/// [`backward`] by the PTX, with a table of any storage.
+/// Runs the PTX of [`backward`] with a table of any storage.
 fn simulate_backward<X: Element, Y: Element>(
     gpu: &GpuRunner<'_>,
     width: usize,
@@ -134,7 +134,7 @@ fn simulate_backward<X: Element, Y: Element>(
     Ok(())
 }
 
-/// Ids as text has them: half of them among the first few.
+/// Ids distributed as in text: half of them are among the first tenth of the vocabulary.
 pub(super) fn ids(seed: u64, tokens: usize, vocabulary: usize) -> Vec<u32> {
     let mut stream = Stream::new(seed, [0x1d5, 0, 0]);
     let frequent = vocabulary.div_ceil(10) as u32;
@@ -184,7 +184,7 @@ fn check_gradient<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     on.within("dtable", &dtable, &naive, &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&before)))
 }
 
-/// Rows of an activation in its own storage, and the gradient added to them.
+/// Checks the gather of an activation's rows in its own storage, and the gradient added to them.
 fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let On::Gpu(gpu) = on else { return Err("rows are picked by the PTX alone".to_string()) };
     let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));

@@ -1,4 +1,4 @@
-//! Embedding on vectors.
+//! Embedding with SIMD.
 
 use super::Lookup;
 use crate::extent::area;
@@ -8,10 +8,10 @@ use crate::simd::{Element, Kernel, Simd};
 use crate::sweep::{Columns, sweep};
 use std::ops::Range;
 
-/// out [T, width] = the sum of one row of each table for each token.
+/// Computes out [T, width]: for each token the sum of one row of each table.
 ///
 /// # Panics
-/// If lengths do not fit, or an id is not below its table's number of rows.
+/// If lengths do not match, or an id is not below its table's number of rows.
 pub fn forward<X: Element, const N: usize>(cpu: &Cpu, width: usize, lookups: [Lookup<'_>; N], out: &mut [X]) {
     let tokens = lookups.first().expect("an embedding has a table").ids.len();
     assert_eq!(out.len(), area(tokens, width), "embedding: out is not {tokens} rows of {width}");
@@ -26,7 +26,7 @@ pub fn forward<X: Element, const N: usize>(cpu: &Cpu, width: usize, lookups: [Lo
     });
 }
 
-/// Every id is below the number of rows, held against it before anything is written.
+/// Panics unless every id is below `rows`; called before anything is written.
 fn check_ids(ids: &[u32], rows: usize) {
     let bad = ids.iter().find(|&&id| id as usize >= rows);
     assert!(bad.is_none(), "embedding: id {} of a table of {rows} rows", bad.expect("just found"));
@@ -81,10 +81,10 @@ pub const fn backward_scratch_len(tokens: usize, vocabulary: usize) -> usize {
     tokens.saturating_add(vocabulary).saturating_add(1)
 }
 
-/// dtable [V, width] += for each token its row of `dout` [T, width]; `scratch` of [`backward_scratch_len`].
+/// Adds each token's row of `dout` [T, width] to its row of dtable [V, width]; `scratch` of [`backward_scratch_len`].
 ///
 /// # Panics
-/// If lengths do not fit, or an id is not below V.
+/// If lengths do not match, or an id is not below V.
 pub fn backward<X: Element>(cpu: &Cpu, width: usize, ids: &[u32], dout: &[X], dtable: &mut [f32], scratch: &mut [u32]) {
     let tokens = ids.len();
     assert_eq!(dout.len(), area(tokens, width), "embedding: dout is not {tokens} rows of {width}");
@@ -104,7 +104,7 @@ pub fn backward<X: Element>(cpu: &Cpu, width: usize, ids: &[u32], dout: &[X], dt
     });
 }
 
-/// Tokens in order of their ids, equal ids in order of tokens; those of id v stand from offsets\[v\] to offsets\[v+1\].
+/// Sorts tokens by id, stably: `order` has the tokens of id v at offsets\[v\] .. offsets\[v+1\].
 fn sort_by_id(ids: &[u32], offsets: &mut [u32], order: &mut [u32]) {
     offsets.fill(0);
     let vocabulary = offsets.len() - 1;
@@ -114,18 +114,18 @@ fn sort_by_id(ids: &[u32], offsets: &mut [u32], order: &mut [u32]) {
     for v in 0..vocabulary {
         offsets[v + 1] += offsets[v];
     }
-    // Each offset moves from the start of its id's tokens to their end, which is the start of the next id's ...
+    // This moves each offset from the start of its id's tokens to their end, the start of the next id's tokens, ...
     for (token, &id) in ids.iter().enumerate() {
         let place = &mut offsets[id as usize];
         order[*place as usize] = token as u32;
         *place += 1;
     }
-    // ... so they are back in place one further on.
+    // ... so shifting the offsets by one restores them.
     offsets.copy_within(..vocabulary, 1);
     offsets[0] = 0;
 }
 
-/// The rows of a block of the table.
+/// Backward of a block of the table's rows.
 struct Scatter<'a, X> {
     width: usize,
     offsets: &'a [u32],

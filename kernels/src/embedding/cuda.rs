@@ -1,22 +1,22 @@
-//! Embedding on the GPU: gather and sum; the gradient in a fixed order, without atomics.
+//! Embedding on the GPU: gather and sum; gradient in a fixed order, without atomics.
 //!
 //! ```text
 //! out[t] = Σ_k table_k[ids_k[t]]                    [T, E]
 //! dtable[v] += Σ_{t: ids[t] = v} dout[t]            [V, E]
 //! ```
 //!
-//! The host sorts the tokens by id (it has them: they are a batch's input) and cuts the tokens of one id into pieces of at
-//! most [`PIECE`], so that an id that half of all tokens share (a segment) is not one long chain of additions:
+//! The host sorts the tokens by id (ids are a batch's input, so the host has them) and cuts the tokens of one id into
+//! pieces of at most [`PIECE`], so that an id of half of all tokens (a segment) is not one long chain of additions:
 //!
 //! ```text
 //! ids      4 1 4 0 1 4      order   3 | 1 4 | 0 2 5        pieces (of two, here)   3 | 1 4 | 0 2 | 5
 //!                                                          ids of pieces           0 | 1   | 4        used [0, 1, 4]
 //! __global__ pieces(dout, order, starts, partial, width) {     // block: piece; partial[piece] = its rows, added in order
-//! __global__ add(partial, used, first, dtable, width) {        // block: id;  dtable[used[i]] += partial[first[i] ..], in order
-//! __global__ gather(ids_0, table_0, .., out, tokens, width)    // a thread: one number of out
+//! __global__ add(partial, used, first, dtable, width) {        // block: id;  dtable[used[i]] += partial[first[i] ..]
+//! __global__ gather(ids_0, table_0, .., out, tokens, width)    // a thread: one element of out
 //! ```
 //!
-//! Bound by memory: gather T·E·(N + 1) numbers, backward T·E read, at most T·E written and read as pieces, and every used
+//! Bound by memory: gather T·E·(N + 1) elements; backward T·E read, at most T·E written and read as pieces, and every used
 //! row of the table read and written. Limits: T·E < 2³².
 
 use crate::arguments::{Address, Load, all, arguments};
@@ -25,24 +25,24 @@ use ptx::{Entry, F32, Launch, Module, Read, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 128;
-/// The most tokens of a piece.
+/// Maximum tokens of a piece.
 pub const PIECE: usize = 32;
 
-/// The tokens of a batch by id, cut into pieces: what the two kernels of backward read.
+/// Tokens of a batch by id, cut into pieces: input of the two kernels of backward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pieces {
     /// `[T]` tokens in order of their ids, equal ids in order of tokens.
     pub order: Vec<u32>,
-    /// Where in `order` each piece begins, then T.
+    /// First position of each piece in `order`, then T.
     pub starts: Vec<u32>,
-    /// The ids that occur, in order.
+    /// Ids that occur, ascending.
     pub used: Vec<u32>,
-    /// The first piece of each used id, then the number of pieces.
+    /// First piece of each used id, then the number of pieces.
     pub first: Vec<u32>,
 }
 
 impl Pieces {
-    /// Sorts and cuts.
+    /// Sorts the tokens of `ids` and cuts them into pieces.
     ///
     /// # Panics
     /// If there are 2³² tokens.
@@ -70,28 +70,28 @@ impl Pieces {
     }
 }
 
-/// The gather of `tables` tables. Arguments: `ids_k, table_k` for each, then `out, tokens, width`.
+/// Gather and sum of `tables` tables. Arguments: `ids_k, table_k` for each, then `out, tokens, width`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
-    /// Storage of the tables: f32, or that of out where rows of an activation are picked.
+    /// Storage of the tables: f32, or that of out for rows of an activation.
     pub table: DType,
     /// Storage of out.
     pub dtype: DType,
-    /// Tables that are summed.
+    /// Number of tables that are summed.
     pub tables: usize,
 }
 
-/// The first pass of backward: sums of pieces, eight rows at a time as a tree. Arguments: `dout, order, starts, partial, width`.
+/// First pass of backward: sums of pieces, eight rows at a time as a tree. Arguments: `dout, order, starts, partial, width`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SumPieces {
     /// Storage of dout.
     pub dtype: DType,
 }
 
-/// The second pass of backward: pieces to rows of the table. Arguments: `partial, used, first, dtable, width`.
+/// Second pass of backward: adds pieces to rows of the table. Arguments: `partial, used, first, dtable, width`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddPieces {
-    /// Storage of dtable: f32 for a table's gradient, that of the activation for its rows'.
+    /// Storage of dtable: f32 for a table's gradient, the activation's for its gradient.
     pub dtype: DType,
 }
 
@@ -113,7 +113,7 @@ fn name(pass: Pass, types: &str, sm: Sm, variant: &str) -> Name {
 }
 
 impl Gather {
-    /// The sum of rows of `tables` tables of f32, stored as `dtype`.
+    /// Sum of rows of `tables` tables in f32, stored as `dtype`.
     pub fn sum(dtype: DType, tables: usize) -> Self {
         Self { table: DType::F32, dtype, tables }
     }
@@ -123,26 +123,26 @@ impl Gather {
         Self { table: dtype, dtype, tables: 1 }
     }
 
-    /// Every specialization.
+    /// All specializations.
     pub fn all() -> Vec<Self> {
         let both = [DType::Bf16, DType::F32];
         let sums = [3, 2, 1].into_iter().flat_map(|tables| both.map(|dtype| Self::sum(dtype, tables)));
         sums.chain([Self::rows(DType::Bf16)]).collect()
     }
 
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         let sum = format!("sum{}", self.tables);
         let variant = if self.table == DType::F32 { &sum } else { "rows" };
         name(Pass::Forward, self.dtype.name(), sm, variant)
     }
 
-    /// The grid for out [tokens, width].
+    /// Launch for out [tokens, width].
     pub fn launch(&self, tokens: usize, width: usize) -> Option<Launch> {
         launch((tokens * width).div_ceil(THREADS as usize))
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         program(self.name(sm), sm, 40, |k| {
             let tables = self.tables;
@@ -170,17 +170,17 @@ impl Gather {
 }
 
 impl SumPieces {
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         name(Pass::Backward, self.dtype.name(), sm, "pieces")
     }
 
-    /// One block a piece.
+    /// Launch of one block per piece.
     pub fn launch(&self, pieces: &Pieces) -> Option<Launch> {
         launch(pieces.count())
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         const AT_ONCE: u32 = 8;
         program(self.name(sm), sm, 64, |k| {
@@ -196,7 +196,7 @@ impl SumPieces {
                 let dout = k.index(dout, column, storage.bytes());
                 let sum = k.variable("sum", 0.0f32);
                 k.for_(begin, end, AT_ONCE, |first| {
-                    // Several rows under way; one that is not there is zero, which changes no sum.
+                    // Several loads in flight; rows past the end are zero, which does not change the sum.
                     let rows = (0..AT_ONCE).map(|i| {
                         let at = k.add(first, i);
                         let exists = k.lt(at, end);
@@ -218,17 +218,17 @@ impl SumPieces {
 }
 
 impl AddPieces {
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         name(Pass::Backward, self.dtype.name(), sm, "add")
     }
 
-    /// One block for each id that occurs.
+    /// Launch of one block per id that occurs.
     pub fn launch(&self, pieces: &Pieces) -> Option<Launch> {
         launch(pieces.used.len())
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         program(self.name(sm), sm, 40, |k| {
             let params = AddPiecesArgs::declare(k, &all);
@@ -280,10 +280,10 @@ arguments! {
 }
 
 impl GatherArgs {
-    /// For one to three pairs of ids and table.
+    /// Arguments for one to three pairs of ids and table.
     ///
     /// # Panics
-    /// If there is another number of pairs.
+    /// If the number of pairs is not 1, 2 or 3.
     pub fn new(lookups: &[[Address; 2]], out: Address, tokens: usize, width: usize) -> Self {
         assert!((1..=3).contains(&lookups.len()), "{} pairs of ids and table", lookups.len());
         let [ids, table] = [0, 1].map(|which| [0, 1, 2].map(|i| lookups.get(i).map(|pair| pair[which])));

@@ -5,8 +5,8 @@
 //! dtable[v] += Σ_{t: ids[t] = v} dout[t]          [V, E]
 //! ```
 //!
-//! Backward sorts the tokens by id (counting sort, stable), so that each row of the table is one sum in order of tokens,
-//! done by one task: no atomics, and equal bits for any number of threads.
+//! Backward sorts the tokens by id (counting sort, stable), so that one task sums each row of the table in order of tokens:
+//! no atomics, and equal bits for any number of threads.
 //!
 //! ```text
 //! ids      4 1 4 0 1                       tasks: blocks of rows of the table
@@ -15,11 +15,11 @@
 //!          0   1         4                 └ 4 ┘ dtable[4] += dout[0] + dout[2]
 //! ```
 //!
-//! Cost: forward moves T·E numbers from each table and writes T·E; backward reads T·E, and reads and writes every row
-//! that is used. Sorting takes T + V steps of one thread, a few microseconds.
+//! Cost: forward reads T·E elements of each table and writes T·E; backward reads T·E, and reads and writes every used row.
+//! Sorting takes T + V steps of one thread, a few microseconds.
 //!
-//! Tables are the f32 masters (few rows of a table are touched in a step, a compute copy would cost more than it
-//! saves); activations are f32 or bf16. Limits: ids and T below 2³².
+//! Tables are the f32 masters: a step reads few rows of a table, so a bf16 copy would cost more than it saves. Activations
+//! are f32 or bf16. Limits: ids and T below 2³².
 
 mod cases;
 mod cpu;
@@ -31,7 +31,7 @@ mod tests;
 pub use cases::OPERATION;
 pub use cpu::{backward, backward_scratch_len, forward};
 
-/// One table and the row of it that each token takes.
+/// Table, and its row for each token.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup<'a> {
     /// `[T]`, each below V
