@@ -1,4 +1,4 @@
-//! The row of the reductions in the table of operations: their sizes, their cost, their check against f64.
+//! Entry of the reductions in the table of operations: sizes, cost, check against f64.
 
 use super::cuda::{AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs};
 use super::{column_sums, column_sums_scratch_len, reference, row_sums, sum, sum_of_squares};
@@ -25,7 +25,7 @@ fn ptx(sm: Sm) -> Vec<Program> {
     all
 }
 
-/// [T, F]: nothing, one number, vectors with one lane more and less, primes, several blocks of rows.
+/// [T, F]: empty, one element, whole vectors and one element more or less, primes, several blocks of rows.
 const SIZES: [(usize, usize); 12] = [
     (0, 5),
     (1, 1),
@@ -41,7 +41,7 @@ const SIZES: [(usize, usize); 12] = [
     (211, 312),
 ];
 
-/// What is summed over.
+/// Reductions.
 const VARIANTS: [&str; 4] = ["sum", "squares", "rows", "columns"];
 
 fn cases() -> Vec<Case> {
@@ -54,7 +54,7 @@ fn cases() -> Vec<Case> {
             dims: vec![("T", rows), ("F", columns)],
         }));
     }
-    // More blocks than half of those threads that add their sums: the second launch is the same for both variants.
+    // More partial sums than half the threads of the second launch, which is the same for both totals.
     all.push(Case {
         pass: Pass::Forward,
         dtype: DType::F32,
@@ -84,7 +84,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     })
 }
 
-/// Who reduces.
+/// Implementation of the reductions: CPU or PTX.
 trait Reduce {
     fn total<X: Element>(&self, term: Term, x: &[X]) -> Result<f64, String>;
     fn row_sums<X: Element>(&self, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String>;
@@ -147,8 +147,8 @@ impl Reduce for GpuRunner<'_> {
     }
 }
 
-/// out [columns] += the sums over the columns of x [rows, columns], whose rows are `pitch` numbers apart: one launch, or two
-/// with partial sums between them.
+/// Adds the column sums of x [rows, columns], rows `pitch` elements apart, to out [columns]: one launch, or two with partial
+/// sums between them.
 pub(crate) fn simulate_column_sums(
     device: &mut Device<'_>,
     dtype: DType,
@@ -200,7 +200,7 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>, by: &impl Reduce) -> Result<f6
     }
 }
 
-/// Many sums of the same length, because the error of a single one is a matter of luck.
+/// Checks many totals of the same length, because the error of a single one is random.
 fn check_total<X: Element>(
     on: &On<'_>,
     len: usize,

@@ -1,4 +1,4 @@
-//! Reductions on vectors.
+//! Reductions with SIMD.
 
 use crate::extent::area;
 use crate::pool::Cpu;
@@ -6,35 +6,35 @@ use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
 use crate::simd::{Element, Kernel, Simd};
 use crate::sweep::{Columns, sweep};
 
-/// The most blocks that a reduction to one number is cut into: their results stand on the stack.
+/// Maximum blocks of a reduction to a scalar; their results are on the stack.
 const MAX_BLOCKS: usize = 256;
-/// Numbers that are summed in f32 lanes before they are added in f64.
+/// Elements that are summed in f32 lanes before they are added in f64.
 const F32_RUN: usize = 4096;
-/// The most blocks of rows that a sum over columns is cut into: their partial sums stand in scratch.
+/// Maximum blocks of rows of column sums; their partial sums are in scratch.
 const MAX_ROW_BLOCKS: usize = 64;
-/// The fewest rows of such a block.
+/// Minimum rows of such a block.
 const MIN_BLOCK_ROWS: usize = 16;
 
-/// Σ x, in f32 lanes for 4096 numbers at a time and in f64 beyond. 0 for no numbers.
+/// Computes Σ x in f32 lanes for 4096 elements at a time and in f64 beyond. 0 if `x` is empty.
 pub fn sum<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
     let isa = cpu.isa();
     reduce(cpu, x, |x| isa.run(Total { x, columns: Sum }), |a, b| a + b, 0.0)
 }
 
-/// Σ x², as [`sum`]: the square of the L2 norm. Not finite where an element is not.
+/// Computes Σ x², the square of the L2 norm, like [`sum`]. Not finite if an element is not.
 pub fn sum_of_squares<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
     let isa = cpu.isa();
     reduce(cpu, x, |x| isa.run(Total { x, columns: SumOfSquares }), |a, b| a + b, 0.0)
 }
 
-/// The greatest element; -∞ for none, NaN if any is NaN.
+/// Maximum of `x`; -∞ if it is empty, NaN if any element is NaN.
 pub fn max<X: Element>(cpu: &Cpu, x: &[X]) -> f32 {
     let isa = cpu.isa();
     let greater = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
     reduce(cpu, x, |x| isa.run(Greatest { x }), greater, f64::NEG_INFINITY) as f32
 }
 
-/// One number of each block, folded in order.
+/// Reduces each block to a scalar and folds the scalars in order of blocks.
 fn reduce<X: Element>(
     cpu: &Cpu,
     x: &[X],
@@ -51,7 +51,7 @@ fn reduce<X: Element>(
     results[..blocks].iter().fold(identity, |a, &b| fold(a, b))
 }
 
-/// A sum in runs of f32.
+/// Sum in runs of f32.
 struct Total<'a, X, C> {
     x: &'a [X],
     columns: C,
@@ -119,7 +119,7 @@ impl<X: Element> Kernel for Greatest<'_, X> {
     }
 }
 
-/// The greatest x, and 1 if there is a NaN (which `max` alone may lose).
+/// Maximum of x, and 1 if there is a NaN (which `max` alone may lose).
 struct Max;
 
 impl Columns<1, 0, 0, 0, 2> for Max {
@@ -141,7 +141,7 @@ impl Columns<1, 0, 0, 0, 2> for Max {
         _: &mut [S::F32; 0],
         sums: &mut [S::F32; 2],
     ) -> [S::F32; 0] {
-        // A number is below infinity or above zero; a NaN is neither.
+        // Every value except NaN is below infinity or above zero.
         let above = simd.select(simd.lt(simd.zero(), x), simd.zero(), simd.splat(1.0));
         let nan = simd.select(simd.lt(x, simd.splat(f32::INFINITY)), simd.zero(), above);
         sums[0] = simd.max(x, sums[0]);
@@ -150,10 +150,10 @@ impl Columns<1, 0, 0, 0, 2> for Max {
     }
 }
 
-/// out\[t\] = Σ_f x\[t, f\] for `x` [T, columns], `out` `[T]`.
+/// Computes out\[t\] = Σ_f x\[t, f\] for `x` [T, columns], `out` `[T]`.
 ///
 /// # Panics
-/// If lengths do not fit.
+/// If lengths do not match.
 pub fn row_sums<X: Element>(cpu: &Cpu, columns: usize, x: &[X], out: &mut [f32]) {
     assert_eq!(
         x.len(),
@@ -186,7 +186,7 @@ impl<X: Element> Kernel for RowSums<'_, X> {
     }
 }
 
-/// Rows of a block for sums over columns: at most 64 blocks of at least 16 rows.
+/// Rows of a block of column sums: at most 64 blocks of at least 16 rows.
 pub(crate) fn row_block(rows: usize) -> usize {
     rows.div_ceil(MAX_ROW_BLOCKS).max(MIN_BLOCK_ROWS)
 }
@@ -197,10 +197,10 @@ pub const fn column_sums_scratch_len(rows: usize, columns: usize) -> usize {
     area(rows.div_ceil(if even > least { even } else { least }), columns)
 }
 
-/// out\[f\] += Σ_t x\[t, f\] for `x` [T, F], `out` `[F]`; `scratch` of [`column_sums_scratch_len`].
+/// Adds Σ_t x\[t, f\] to out\[f\] for `x` [T, F], `out` `[F]`; `scratch` of [`column_sums_scratch_len`].
 ///
 /// # Panics
-/// If lengths do not fit.
+/// If lengths do not match.
 pub fn column_sums<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], out: &mut [f32], scratch: &mut [f32]) {
     assert_eq!(x.len(), area(rows, columns), "column_sums: {} numbers are not {rows} rows of {columns}", x.len());
     assert_eq!(out.len(), columns, "column_sums: out must hold one number a column");
@@ -216,7 +216,7 @@ pub fn column_sums<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], 
     add_blocks(cpu, partial, columns, out);
 }
 
-/// The sums of one block of rows.
+/// Column sums of one block of rows.
 struct PartialSums<'a, X> {
     columns: usize,
     x: &'a [X],
@@ -232,7 +232,7 @@ impl<X: Element> Kernel for PartialSums<'_, X> {
         if columns == 0 {
             return;
         }
-        // Four rows at a time: the partial sums are read and written once for them.
+        // Four rows at a time, so that the partial sums are loaded and stored once per four rows.
         let mut fours = x.chunks_exact(4 * columns);
         for four in &mut fours {
             let row = |i: usize| &four[i * columns..][..columns];
@@ -267,7 +267,7 @@ impl<const ROWS: usize> Columns<ROWS, 0, 1, 0, 0> for AddRows {
     }
 }
 
-/// out\[c\] += the sum over all blocks of partial\[block, c\], blocks added pairwise as a tree.
+/// Adds Σ_block partial\[block, c\] to out\[c\], blocks added pairwise as a tree.
 pub(crate) fn add_blocks(cpu: &Cpu, partial: &[f32], columns: usize, out: &mut [f32]) {
     assert_eq!(out.len(), columns);
     if partial.is_empty() {
@@ -294,7 +294,7 @@ impl Kernel for AddBlocks<'_> {
     fn run<S: Simd>(self, simd: S) {
         for (i, out) in self.out.chunks_mut(S::LANES).enumerate() {
             let column = self.first + i * S::LANES;
-            // Subtrees waiting for their equal-sized neighbor: one for each bit of the number of blocks.
+            // Sums of complete subtrees without a partner of equal size: at most one per bit of the number of blocks.
             let mut waiting = [simd.zero(); MAX_ROW_BLOCKS.ilog2() as usize + 1];
             let mut depth = 0;
             for (n, row) in self.partial.chunks_exact(self.columns).enumerate() {

@@ -1,4 +1,4 @@
-//! Sums on the GPU, in an order that the shape alone decides.
+//! Sums on the GPU, in an order that depends on the shape alone.
 //!
 //! ```text
 //! column sums     out[f] (+)= Σ_t x[t, f]                    the gradient of a bias
@@ -8,17 +8,17 @@
 //!
 //! ```text
 //! __global__ __launch_bounds__(256) columns(x, out, rows, columns, pitch, rows_a_block) {     // 32 lanes x 8 warps
-//!     lane owns V neighboring columns (16 bytes);  warp w adds rows w, w + 8, ... of the block's rows in f32
+//!     a lane has V neighboring columns (16 bytes);  warp w adds rows w, w + 8, ... of the block's rows in f32
 //!     shared[w][..] = sums; __syncthreads();  warp 0: out[blockIdx.y, ..] (+)= shared[0] + shared[1] + ... in order
 //! }
 //!                  32·V columns
 //!            ┌────┬────┬───                       launch 1: blocks of rows -> partial [blocks of rows, columns] f32
 //!  rows a    │    │    │                          launch 2: the partial sums -> out, one block of rows
-//!  block     ├────┼────┼───                       where there is one block of rows, launch 1 is all
+//!  block     ├────┼────┼───                       one block of rows: launch 1 only
 //!            │    │    │
 //!
 //! __global__ __launch_bounds__(256) total(x, partial, count) {
-//!     each thread: f32 sums of 16 numbers at a time, added in f64;  a tree over the block; partial[blockIdx.x] in f64
+//!     each thread: f32 sums of 16 elements at a time, added in f64;  a tree over the block; partial[blockIdx.x] in f64
 //! }
 //! __global__ __launch_bounds__(256) add(partial, out, count)                                  // one block, in f64
 //! ```
@@ -33,60 +33,60 @@ use ptx::{Compare, Entry, F32, F64, Fold, Launch, Ptr, Read, Reg, Shared, Sm, Sp
 const THREADS: u32 = 256;
 /// Warps in a block.
 const WARPS: u32 = THREADS / 32;
-/// Blocks that a launch of column sums aims at: two for each multiprocessor of an H200.
+/// Target number of blocks of column sums: two per multiprocessor of an H200.
 const WANTED_BLOCKS: usize = 264;
-/// The fewest rows of a block.
+/// Minimum rows of a block.
 const MIN_BLOCK_ROWS: usize = 64;
-/// Numbers that a block of a total adds.
+/// Elements that a block of a total adds.
 const TOTAL_RUN: usize = 16_384;
-/// Numbers that a thread adds in f32 before it goes on in f64.
+/// Elements that a thread adds in f32 before it adds the sum in f64.
 const F32_RUN: u32 = 16;
 
-/// One specialization of the column sums. Arguments: `x, out, rows, columns, pitch, rows_a_block` (pitch in numbers).
+/// Specialization of the column sums. Arguments: `x, out, rows, columns, pitch, rows_a_block` (pitch in elements).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ColumnSums {
     /// Storage of x; out is f32.
     pub dtype: DType,
-    /// Whether the sums are added to out, or written over it.
+    /// True if the sums are added to out, false if they overwrite it.
     pub accumulate: bool,
-    /// Columns that a lane owns: 16 bytes, or one.
+    /// Columns of a lane: 16 bytes, or one column.
     pub vector: u32,
 }
 
-/// How a sum over columns is launched.
+/// Launch of column sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnLaunch {
     /// Grid and block.
     pub launch: Launch,
-    /// The last argument.
+    /// Value of the last argument.
     pub rows_a_block: usize,
-    /// Rows of `out`, one for each block of rows.
+    /// Rows of `out`, one per block of rows.
     pub row_blocks: usize,
 }
 
 impl ColumnSums {
-    /// The specialization for rows `pitch` numbers apart.
+    /// Specialization for rows `pitch` elements apart.
     pub fn new(dtype: DType, accumulate: bool, columns: usize, pitch: usize) -> Self {
         let widest = 16 / dtype.bytes();
         let whole = columns.is_multiple_of(widest) && pitch.is_multiple_of(widest);
         Self { dtype, accumulate, vector: if whole { widest as u32 } else { 1 } }
     }
 
-    /// Every specialization.
+    /// All specializations.
     pub fn all() -> Vec<Self> {
         let of = |dtype: DType| [false, true].map(|accumulate| [8, 1].map(|n| Self::new(dtype, accumulate, n, n)));
         [DType::Bf16, DType::F32].into_iter().flat_map(of).flatten().collect()
     }
 
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         let tile = format!("{WARPS}x{}", 32 * self.vector);
         let parts = [self.dtype.name(), sm.name(), &tile, "accumulate"];
         Name::new("reduce.columns", &parts[..if self.accumulate { 4 } else { 3 }])
     }
 
-    /// The launch for x [rows, columns] with so many blocks of rows that the device is filled, or with one where
-    /// `in_one`; `None` where there are no columns.
+    /// Launch for x [rows, columns] with enough blocks of rows to fill the device, or one block of rows if `in_one`; `None`
+    /// if there are no columns.
     pub fn launch(&self, rows: usize, columns: usize, in_one: bool) -> Option<ColumnLaunch> {
         let column_blocks = columns.div_ceil(32 * self.vector as usize);
         let wanted = if in_one { 1 } else { (WANTED_BLOCKS / column_blocks.max(1)).max(1) };
@@ -97,7 +97,7 @@ impl ColumnSums {
         (columns > 0).then_some(ColumnLaunch { launch, rows_a_block, row_blocks })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, THREADS, 64, |k| {
             k.maxnreg(64);
@@ -158,7 +158,7 @@ impl ColumnSums {
     }
 }
 
-/// What a total adds.
+/// Term of a total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Term {
     /// x
@@ -167,26 +167,26 @@ pub enum Term {
     Square,
 }
 
-/// The first launch of a total. Arguments: `x, partial, count`; partial is f64, one number for each block.
+/// First launch of a total. Arguments: `x, partial, count`; partial is f64, one sum per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Total {
     /// Storage of x.
     pub dtype: DType,
-    /// What is added.
+    /// Term that is summed.
     pub term: Term,
-    /// Whether the count is one of whole vectors of 16 bytes.
+    /// True if the elements are whole vectors of 16 bytes.
     pub aligned: bool,
 }
 
-/// The second launch of a total, one block. Arguments: `partial, out, count`, all f64; or out in f32, and then `factor`
-/// (f32), which the total is multiplied by first.
+/// Second launch of a total, one block. Arguments: `partial, out, count`, partial and out in f64; if scaled, out is f32 and
+/// `factor` (f32), which multiplies the total, is the last argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddTotals {
-    /// Whether the total is multiplied by a factor and stored as f32.
+    /// True if the total is multiplied by a factor and stored as f32.
     pub scaled: bool,
 }
 
-/// Sums over rows. Arguments: `x, out, rows, columns`.
+/// Row sums. Arguments: `x, out, rows, columns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowSums {
     /// Storage of x; out is f32.
@@ -194,12 +194,12 @@ pub struct RowSums {
 }
 
 impl Total {
-    /// The specialization for `count` numbers.
+    /// Specialization for `count` elements.
     pub fn new(dtype: DType, term: Term, count: usize) -> Self {
         Self { dtype, term, aligned: count.is_multiple_of(16 / dtype.bytes()) }
     }
 
-    /// Every specialization.
+    /// All specializations.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for dtype in [DType::F32, DType::Bf16] {
@@ -210,7 +210,7 @@ impl Total {
         all
     }
 
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         let operation = if self.term == Term::Number { "reduce.sum" } else { "reduce.squares" };
         let tile = TOTAL_RUN.to_string();
@@ -218,13 +218,13 @@ impl Total {
         Name::new(operation, &parts[..if self.aligned { 3 } else { 4 }])
     }
 
-    /// The grid; its first size is the number of partial sums. `None` for no numbers, whose total is 0.
+    /// Launch; the grid's first size is the number of partial sums. `None` for no elements, whose total is 0.
     pub fn launch(&self, count: usize) -> Option<Launch> {
         let grid = [count.div_ceil(TOTAL_RUN) as u32, 1, 1];
         (count > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, THREADS, 64, |k| {
             k.maxnreg(64);
@@ -263,18 +263,18 @@ impl Total {
 }
 
 impl AddTotals {
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         let types = if self.scaled { "f64f32" } else { "f64" };
         Name::new("reduce.add", &[types, sm.name(), &THREADS.to_string()])
     }
 
-    /// One block.
+    /// Launch of one block.
     pub fn launch(&self) -> Launch {
         Launch { grid: [1, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 }
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, THREADS, 40, |k| {
             let params = AddTotalsArgs::declare(k, &|_| self.scaled);
@@ -294,8 +294,8 @@ impl AddTotals {
     }
 }
 
-/// The sum of every thread's number, given to `finish` in the first of 256 threads: a tree over the block, in a shared
-/// array called `name`.
+/// Sums `value` over the block's 256 threads as a tree in a shared array called `name`, and calls `finish` with the sum in
+/// thread 0.
 pub(crate) fn add_block(k: &Entry, name: &str, thread: Reg<U32>, value: Reg<F64>, finish: impl FnOnce(Reg<F64>)) {
     let tree: Ptr<Shared> = k.shared_array(name, THREADS * 8, 8);
     let mine = k.index(tree, thread, 8u32);
@@ -313,18 +313,18 @@ pub(crate) fn add_block(k: &Entry, name: &str, thread: Reg<U32>, value: Reg<F64>
 }
 
 impl RowSums {
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         Name::new("reduce.rows", &[self.dtype.name(), sm.name(), &format!("{WARPS}x32")])
     }
 
-    /// The grid for x [rows, columns]; `None` where there are no rows.
+    /// Launch for x [rows, columns]; `None` if there are no rows.
     pub fn launch(&self, rows: usize) -> Option<Launch> {
         let grid = [rows.div_ceil(WARPS as usize) as u32, 1, 1];
         (rows > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, THREADS, 40, |k| {
             let params = RowSumsArgs::declare(k, &all);

@@ -1,24 +1,24 @@
 //! Sums and maxima, in a fixed order.
 //!
 //! ```text
-//! sum              Σ x                 one number, f64
-//! sum_of_squares   Σ x²                one number, f64: the square of a gradient's norm
-//! max              greatest x          one number
+//! sum              Σ x                 f64
+//! sum_of_squares   Σ x²                f64: the square of a gradient's norm
+//! max              maximum of x
 //! row_sums         out[t]  = Σ_f x[t, f]
 //! column_sums      out[f] += Σ_t x[t, f]       the gradient of a bias
 //! ```
 //!
-//! Floating-point addition is not associative, so the order is part of the definition: it is cut by the shape alone.
+//! Floating-point addition is not associative, so the order is part of the definition. It depends on the shape alone:
 //!
 //! ```text
 //! x    ├── block ──┼── block ──┼── block ──┤       at most 256 blocks (or 64 blocks of rows), one task each
-//!      Σ f32 in lanes, each 4096 numbers into f64
+//!      Σ f32 in lanes, 4096 elements each into f64
 //!           └───────────┴─────┬─────┘
 //!                      added in order of blocks (rows: pairwise tree)
 //! ```
 //!
 //! Cost: reads x once. Bound by memory.
-//! Limits: sums over columns are f32 inside a block of rows; everything else ends in f64 or within one row.
+//! Limits: row and column sums are computed in f32, totals in f64 beyond 4096 elements.
 
 mod cases;
 mod cpu;

@@ -1,4 +1,4 @@
-//! The definitions of the reductions.
+//! Definitions of the reductions.
 
 use crate::check::Real;
 
@@ -12,12 +12,12 @@ pub fn sum_of_squares<R: Real>(x: &[R]) -> R {
     x.iter().fold(R::of(0.0), |sum, &x| sum + x * x)
 }
 
-/// One sum a row of `x [T, columns]`.
+/// Sum of each row of `x [T, columns]`.
 pub fn row_sums<R: Real>(columns: usize, x: &[R]) -> Vec<R> {
     x.chunks(columns).map(sum).collect()
 }
 
-/// `out` plus one sum a column of `x [T, columns]`.
+/// `out` plus the sum of each column of `x [T, columns]`.
 pub fn column_sums<R: Real>(columns: usize, x: &[R], out: &[R]) -> Vec<R> {
     let mut out = out.to_vec();
     for row in x.chunks(columns.max(1)) {
