@@ -1,4 +1,4 @@
-//! The row of dropout in the table of operations: its sizes, its cost, its check against f64.
+//! Entry of dropout in the table of operations: sizes, cost, check against f64.
 
 use super::{
     Dropout, apply,
@@ -19,8 +19,9 @@ fn ptx(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm80 { Apply::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
 }
 
-/// [T, F]: nothing, one number, blocks of 64 with one column more and less, primes, several tasks; rows of every width that
-/// a GPU tells apart, each with rows enough for several turns, and ending with the first column of each quarter of a block.
+/// [T, F]: empty, one element, blocks of 64 and one column more or less, primes, several tasks; row widths for every
+/// specialization of the GPU kernel, with several blocks of rows, and with an end at the first column of each quarter of a
+/// block of 64.
 const SIZES: [(usize, usize); 26] = [
     (0, 5),
     (1, 1),
@@ -60,7 +61,7 @@ fn cases() -> Vec<Case> {
     SIZES.into_iter().flat_map(|size| DType::ALL.map(|dtype| case(size, dtype))).collect()
 }
 
-/// The integer work of the generator is no floating-point operation.
+/// Counts one multiplication per element; the integer operations of the generator are not counted.
 fn cost(case: &Case) -> Cost {
     let elements = (case.dim("T") * case.dim("F")) as u64;
     Cost { flops: elements, bytes: 2 * elements * case.dtype.bytes() as u64 }

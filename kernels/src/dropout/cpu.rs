@@ -1,4 +1,4 @@
-//! Dropout on vectors: the multipliers of 64 columns in L1, then one pass over them.
+//! Dropout with SIMD: multipliers of 64 columns in L1, then one pass over these columns.
 
 use super::{BLOCK, Dropout};
 use crate::pool::Cpu;
@@ -7,10 +7,10 @@ use crate::simd::{Element, Kernel, Simd};
 use crate::sweep::{Columns, sweep};
 use std::ops::Range;
 
-/// y = x · m(row, column) for `x`, `y` [T, columns]; backward is the same call on the gradient.
+/// Computes y = x · m(row, column) for `x`, `y` [T, columns]; backward is the same call on the gradient.
 ///
 /// # Panics
-/// If the lengths differ, are no multiple of `columns`, or the rate is not in [0, 1).
+/// If the lengths differ or are not a multiple of `columns`, or if the rate is not in [0, 1).
 pub fn apply<X: Element>(cpu: &Cpu, dropout: &Dropout, columns: usize, x: &[X], y: &mut [X]) {
     assert_eq!(x.len(), y.len(), "dropout: x and y differ in length");
     dropout.check();
@@ -24,7 +24,7 @@ pub fn apply<X: Element>(cpu: &Cpu, dropout: &Dropout, columns: usize, x: &[X], 
     });
 }
 
-/// The given rows of x, written to the rows of y.
+/// Dropout of `rows` of x; y is their output.
 struct Apply<'a, X> {
     dropout: Dropout,
     columns: usize,

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! m is a pure function of (seed, site, row, column): backward calls the same kernel on the gradient, any thread may
-//! compute any part, and a fused epilogue gives the same bits as this kernel. `site` tells the uses apart (which layer,
-//! which of its dropouts); who needs a fresh mask each step mixes the step into `seed`.
+//! compute any part, and a fused epilogue gives the same bits as this kernel. `site` identifies the use (layer, and which
+//! of its dropouts). For a new mask in each step, the caller mixes the step into `seed`.
 //!
 //! A row is cut into blocks of 64 columns. Sixteen Philox4x32-10 counters make a block's 64 words:
 //!
@@ -18,13 +18,13 @@
 //! word           of counter i    0          1          2          3       with i = column % 16
 //! ```
 //!
-//! so that a vector of up to 16 lanes reads neighboring columns from one word of neighboring counters: no transpose.
+//! so that the words of neighboring columns are one word of neighboring counters, in up to 16 lanes: no transpose.
 //! An element is dropped if its word is below rate · 2³².
 //!
 //! Cost: T·F·(read + write), and ten rounds of two 32×32-bit multiplications for every four elements, about 70 cycles
 //! for a block of 64 with AVX-512: less than memory takes to move the block.
 //!
-//! Limits: fewer than 2³⁴ columns; rows or sites beyond 2³² mix (not both at once).
+//! Limits: fewer than 2³⁴ columns; rows or sites may exceed 2³², but not both, because their high words are xored.
 
 mod cases;
 mod cpu;
@@ -40,24 +40,24 @@ use crate::num::functions;
 use crate::num::philox::philox4x32;
 use crate::simd::Simd;
 
-/// Columns of a block; see the module.
+/// Columns of a block of counters.
 pub const BLOCK: usize = 64;
 /// Counters of a block.
 const COUNTERS: usize = 16;
 
-/// A mask, as a value. See the module for what it is a function of.
+/// Dropout mask, a function of seed, site, row and column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// The run's randomness, with the step mixed in.
+    /// Seed of the run, mixed with the step.
     pub seed: u64,
-    /// Which dropout of the model.
+    /// Index of the dropout in the model.
     pub site: u64,
     /// Probability of being dropped, 0 <= rate < 1.
     pub rate: f32,
 }
 
 impl Dropout {
-    /// What kept values are multiplied by, 1 / (1 - rate).
+    /// Factor of kept values, 1 / (1 - rate).
     ///
     /// # Panics
     /// If the rate is not in [0, 1).
@@ -74,25 +74,25 @@ impl Dropout {
         assert!((0.0..1.0).contains(&self.rate), "dropout rate {} is not in [0, 1)", self.rate);
     }
 
-    /// Words below this are dropped.
+    /// Threshold of the words: elements with a smaller word are dropped.
     #[inline]
     pub fn threshold(self) -> u32 {
         (f64::from(self.rate) * 4_294_967_296.0) as u32
     }
 
-    /// The Philox key.
+    /// Philox key.
     #[inline]
     pub fn key(self) -> [u32; 2] {
         [self.seed as u32, (self.seed >> 32) as u32]
     }
 
-    /// The upper three words of a row's counters.
+    /// Upper three words of a row's counters.
     #[inline]
     pub fn counter(self, row: u64) -> [u32; 3] {
         [row as u32, (row >> 32) as u32 ^ (self.site >> 32) as u32, self.site as u32]
     }
 
-    /// Whether the element is kept: the definition, one element at a time.
+    /// True if the element is kept: the definition, one element at a time.
     pub fn keeps(self, row: u64, column: usize) -> bool {
         let (block, r) = (column / BLOCK, column % BLOCK);
         let [c1, c2, c3] = self.counter(row);
@@ -100,10 +100,10 @@ impl Dropout {
         words[r / COUNTERS] >= self.threshold()
     }
 
-    /// The multipliers (0 or [`scale`](Self::scale)) of LANES columns from `column` on, a multiple of LANES.
+    /// Multipliers (0 or [`scale`](Self::scale)) of LANES columns from `column` on, a multiple of LANES.
     ///
-    /// Computes the words of all four quarters of the block and uses one: where a whole block is wanted,
-    /// [`block`](Self::block) is four times cheaper.
+    /// Computes the words of all four quarters of the block and uses one; for a whole block, [`block`](Self::block) is four
+    /// times cheaper.
     #[inline(always)]
     pub fn lanes<S: Simd>(self, simd: S, row: u64, column: usize) -> S::F32 {
         debug_assert!(column.is_multiple_of(S::LANES));
@@ -117,7 +117,7 @@ impl Dropout {
         self.multipliers(simd, word)
     }
 
-    /// The multipliers (0 or [`scale`](Self::scale)) of the 64 columns from 64 · `block` on.
+    /// Multipliers (0 or [`scale`](Self::scale)) of the 64 columns from 64 · `block` on.
     #[inline(always)]
     pub fn block<S: Simd>(self, simd: S, row: u64, block: usize, out: &mut [f32; BLOCK]) {
         let mut first = 0;
@@ -130,7 +130,7 @@ impl Dropout {
         }
     }
 
-    /// The four words of LANES counters of a block from its counter `first` on.
+    /// Words of LANES counters of a block from its counter `first` on.
     #[inline(always)]
     fn words<S: Simd>(self, simd: S, row: u64, block: usize, first: usize) -> [S::U32; 4] {
         let [c1, c2, c3] = self.counter(row);

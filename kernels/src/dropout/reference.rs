@@ -1,4 +1,4 @@
-//! The definition of dropout, element by element.
+//! Definition of dropout, element by element.
 
 use super::Dropout;
 use crate::check::Real;

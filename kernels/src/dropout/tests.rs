@@ -57,7 +57,7 @@ fn seeds_sites_and_high_rows_give_different_masks() {
     }
 }
 
-/// `lanes` at every column and `block` at every block, in one row.
+/// Multipliers of one row from `lanes` at every column and from `block` at every block.
 struct ByLanes {
     dropout: Dropout,
     row: u64,
