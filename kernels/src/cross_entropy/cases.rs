@@ -1,4 +1,4 @@
-//! The row of the cross-entropy loss in the table of operations: its sizes, its cost, its check against f64.
+//! Entry of the cross-entropy loss in the table of operations: sizes, cost, check against f64.
 
 use super::cuda::{BackwardArgs, ForwardArgs, Rows, TableArgs};
 use super::reference::{equal, ranges};
@@ -14,15 +14,15 @@ use half::bf16;
 use ptx::{Sm, sim::Approximation};
 use std::ops::Range;
 
-/// The loss with its projection, of plain rows, and of sequences.
+/// Loss with its projection, of plain rows, and of sequences.
 pub const OPERATION: Operation = Operation { name: "cross_entropy", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm80 { Rows::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
 }
 
-/// [M, E, V] with a projection: nothing, one, vectors with one lane more and less, primes, more than a chunk of classes,
-/// more than a chunk of rows.
+/// [M, E, V] with a projection: empty, 1, whole vectors and one more or less, primes, more than a chunk of classes, more
+/// than a chunk of rows.
 const PROJECTIONS: [(usize, usize, usize); 8] =
     [(0, 8, 5), (1, 1, 1), (37, 15, 17), (64, 16, 33), (31, 31, 127), (67, 64, 1021), (23, 33, 2053), (521, 5, 1031)];
 
@@ -30,7 +30,7 @@ const PROJECTIONS: [(usize, usize, usize); 8] =
 const ROWS: [(usize, usize); 9] =
     [(0, 3), (1, 1), (211, 2), (97, 3), (23, 16), (31, 17), (19, 65), (1030, 7), (5, 3001)];
 
-/// [B, T] of sequences of different lengths: one token, one a sequence, one warp's and one more, several blocks' rows.
+/// [B, T] of sequences of different lengths: one token, one token a sequence, a warp's and one more, several blocks' rows.
 const SEQUENCES: [(usize, usize); 6] = [(0, 0), (1, 1), (5, 5), (2, 65), (7, 523), (3, 1610)];
 
 fn cases() -> Vec<Case> {
@@ -54,7 +54,7 @@ fn cost(case: &Case) -> Cost {
         Pass::Forward => (7, 1),
         Pass::Backward => (4, 2),
     };
-    // Logits are read, and backward writes as many gradients.
+    // Logits are read; backward writes as many gradients.
     let of_rows =
         |rows: u64, logits: u64| Cost { flops: row_flops * logits, bytes: products * logits * stored + 12 * rows };
     if case.variant == "sequences" {
@@ -88,7 +88,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
 }
 
 impl On<'_> {
-    /// What approximate instructions may give: nothing to choose on a processor.
+    /// Approximations of the instructions to test; the CPU has one.
     fn approximations(&self) -> &'static [Approximation] {
         match self {
             On::Cpu(_) => &Approximation::ALL[..1],
@@ -97,22 +97,22 @@ impl On<'_> {
     }
 }
 
-/// Rows of logits as a case has them.
+/// Rows of logits of a case.
 struct Given<'a, X> {
     case: &'a Case,
-    /// Where each row begins, and the last ends.
+    /// First logit of each row, then the end of the last.
     offsets: &'a [u32],
     logits: &'a [X],
     labels: &'a [u32],
 }
 
 impl<X: Element> Given<'_, X> {
-    /// Classes of every row, or of the longest.
+    /// Classes of the longest row.
     fn classes(&self) -> usize {
         ranges(self.offsets).map(|range| range.len()).max().unwrap_or(0)
     }
 
-    /// The kernel for a pass and for gradients as `gradient`.
+    /// Kernel of the case's pass, with gradients stored as `gradient`.
     fn kernel(&self, gradient: DType) -> Rows {
         match (self.case.variant.as_str(), self.case.pass) {
             ("sequences", pass) => Rows::sequences(pass, X::DTYPE),
@@ -121,7 +121,7 @@ impl<X: Element> Given<'_, X> {
         }
     }
 
-    /// The rows as arguments.
+    /// Arguments of the rows.
     fn table(&self, device: &mut Device<'_>) -> TableArgs {
         let rows = self.labels.len();
         match self.case.variant.as_str() {
@@ -130,7 +130,7 @@ impl<X: Element> Given<'_, X> {
         }
     }
 
-    /// [`rows_forward`] or [`sequences_forward`].
+    /// Runs [`rows_forward`] or [`sequences_forward`].
     fn forward(
         &self,
         on: &On<'_>,
@@ -163,7 +163,7 @@ impl<X: Element> Given<'_, X> {
         Ok(())
     }
 
-    /// [`rows_backward`] or [`sequences_backward`] by the PTX.
+    /// Runs the PTX of [`rows_backward`] or [`sequences_backward`].
     fn simulate_backward<Y: Element>(
         &self,
         gpu: &GpuRunner<'_>,
@@ -187,7 +187,7 @@ impl<X: Element> Given<'_, X> {
     }
 }
 
-/// Labels of all classes, every seventh row without one.
+/// Random labels; every seventh row has none.
 pub(super) fn labels(offsets: &[u32]) -> Vec<u32> {
     let mut stream = Stream::new(11, [0x1abe1, 0, 0]);
     let label = |(row, range): (usize, Range<usize>)| match row % 7 {
@@ -197,7 +197,7 @@ pub(super) fn labels(offsets: &[u32]) -> Vec<u32> {
     ranges(offsets).enumerate().map(label).collect()
 }
 
-/// Where the rows of a case begin, and the last ends: those of sequences grow from one to the next.
+/// First logit of each row of a case, then the end of the last; sequences become longer from one to the next.
 fn offsets(case: &Case) -> Vec<u32> {
     if case.variant != "sequences" {
         return equal(case.dim("M"), case.dim("V"));
@@ -206,7 +206,7 @@ fn offsets(case: &Case) -> Vec<u32> {
     (0..=count).map(|b| (b + (tokens - count) * b * b / (count * count).max(1)) as u32).collect()
 }
 
-/// Each prediction's exact logit is the greatest, up to what the rule allows the logits to be off.
+/// Checks that each prediction's exact logit is the maximum, within the tolerance of the logits.
 fn check_predictions(offsets: &[u32], predictions: &[u32], naive: &[f32], exact: &[f64]) -> Result<(), String> {
     let scale = exact.iter().fold(0.0f64, |m, z| m.max(z.abs()));
     let slack = 2.0 * (2.0 * greatest_error(naive, exact) + ulp(scale, DType::F32));
@@ -221,7 +221,7 @@ fn check_predictions(offsets: &[u32], predictions: &[u32], naive: &[f32], exact:
     Ok(())
 }
 
-/// What all variants give in forward, held against the logits of both precisions.
+/// Checks losses, normalizers and predictions against references from the logits in both precisions.
 fn check_losses(
     on: &On<'_>,
     offsets: &[u32],
@@ -250,7 +250,7 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let offsets = offsets(case);
     let count = offsets[offsets.len() - 1] as usize;
     let (mut logits, labels) = (uniform::<X>(1, count, 8.0), labels(&offsets));
-    // The greatest at the end of a row, and one before it in the next: no part of a row may be forgotten.
+    // The maximum is the last element of row 0, the one before it in row 1, and so on: every part of a row must be read.
     for (row, range) in ranges(&offsets).enumerate() {
         logits[range.end - 1 - row % range.len()] = X::from_f32(8.5);
     }

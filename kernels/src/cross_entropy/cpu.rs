@@ -1,4 +1,4 @@
-//! Rows of logits on vectors: whole rows, or chunk after chunk of them.
+//! Loss of rows of logits with SIMD: whole rows, or one chunk of classes after another.
 
 use super::IGNORED;
 use crate::extent::area;
@@ -10,17 +10,17 @@ use crate::softmax::{Max, SumOfExp};
 use crate::sweep::{Columns, sweep};
 use std::ops::Range;
 
-/// Numbers of a row's state: greatest logit so far, Σ exp(z - greatest), the label's logit.
+/// Elements of a row's state: maximum logit so far, Σ exp(z - maximum), the label's logit.
 pub(super) const STATE: usize = 3;
-/// Numbers of a row's normalizer: greatest logit, 1 / Σ exp(z - greatest).
+/// Elements of a row's normalizer: maximum logit, 1 / Σ exp(z - maximum).
 pub(super) const NORM: usize = 2;
-/// The state of a row of which no logit was seen.
+/// Initial state of a row.
 const UNSEEN: [f32; STATE] = [f32::NEG_INFINITY, 0.0, 0.0];
 
-/// Losses, normalizers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` `[M]`.
+/// Computes losses, normalizers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` `[M]`.
 ///
 /// # Panics
-/// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
+/// If lengths do not match, or a label is neither below `classes` nor [`IGNORED`].
 pub fn rows_forward<X: Element>(
     cpu: &Cpu,
     classes: usize,
@@ -49,10 +49,10 @@ pub fn rows_forward<X: Element>(
     });
 }
 
-/// Gradient [M, classes] of the logits, from the normalizers [M, 2] of forward and the gradient of each loss `[M]`.
+/// Computes the logits' gradient [M, classes] from forward's normalizers [M, 2] and the gradient of each loss `[M]`.
 ///
 /// # Panics
-/// If lengths do not fit, or a label is neither below `classes` nor [`IGNORED`].
+/// If lengths do not match, or a label is neither below `classes` nor [`IGNORED`].
 pub fn rows_backward<X: Element>(
     cpu: &Cpu,
     classes: usize,
@@ -73,11 +73,10 @@ pub fn rows_backward<X: Element>(
     differentiate(cpu, classes, 0, logits, labels, norms, dlosses, dlogits);
 }
 
-/// [`rows_forward`] of rows of different lengths: that of sequence b is `logits` `[T]` from `offsets`\[b\] to
-/// `offsets`\[b + 1\].
+/// [`rows_forward`] for rows of different lengths: sequence b has `logits` `[T]` from `offsets`\[b\] to `offsets`\[b + 1\].
 ///
 /// # Panics
-/// If lengths do not fit, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
+/// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
 pub fn sequences_forward<X: Element>(
     cpu: &Cpu,
     offsets: &[u32],
@@ -96,10 +95,10 @@ pub fn sequences_forward<X: Element>(
     }
 }
 
-/// [`rows_backward`] of such rows.
+/// [`rows_backward`] for the rows of [`sequences_forward`].
 ///
 /// # Panics
-/// If lengths do not fit, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
+/// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
 pub fn sequences_backward<X: Element>(
     cpu: &Cpu,
     offsets: &[u32],
@@ -120,7 +119,7 @@ pub fn sequences_backward<X: Element>(
     }
 }
 
-/// The tokens of each sequence.
+/// Tokens of each sequence.
 fn sequences(offsets: &[u32], tokens: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
     let fits = offsets.len() == count + 1 && offsets[0] == 0 && offsets[count] as usize == tokens;
     assert!(
@@ -135,12 +134,12 @@ pub(super) fn check_labels(labels: &[u32], classes: usize) {
     assert!(bad.is_none(), "cross_entropy: label {} of {classes} classes", bad.expect("just found"));
 }
 
-/// Forgets all logits.
+/// Resets the states of rows.
 pub(super) fn reset(state: &mut [f32]) {
     state.chunks_mut(STATE).for_each(|state| state.copy_from_slice(&UNSEEN));
 }
 
-/// Takes the chunk [rows, classes] of logits from `first_class` on into the states of its rows.
+/// Updates the states and predictions of rows with the chunk [rows, classes] of logits from `first_class` on.
 pub(super) fn observe(
     cpu: &Cpu,
     classes: usize,
@@ -158,7 +157,7 @@ pub(super) fn observe(
     });
 }
 
-/// Losses and normalizers of rows all of whose logits were seen.
+/// Computes losses and normalizers from the states of rows after their last chunk.
 pub(super) fn finish(cpu: &Cpu, labels: &[u32], state: &[f32], losses: &mut [f32], norms: &mut [f32]) {
     for (i, state) in state.chunks(STATE).enumerate() {
         let state = [state[0], state[1], state[2]];
@@ -166,7 +165,7 @@ pub(super) fn finish(cpu: &Cpu, labels: &[u32], state: &[f32], losses: &mut [f32
     }
 }
 
-/// Gradient of the chunk [rows, classes] of logits from `first_class` on.
+/// Computes the gradient of the chunk [rows, classes] of logits from `first_class` on.
 pub(super) fn differentiate<X: Element>(
     cpu: &Cpu,
     classes: usize,
@@ -186,7 +185,7 @@ pub(super) fn differentiate<X: Element>(
     });
 }
 
-/// Rows of logits of some neighboring classes.
+/// Rows of logits of contiguous classes.
 #[derive(Clone, Copy)]
 struct Chunk<'a, X> {
     classes: usize,
@@ -195,7 +194,7 @@ struct Chunk<'a, X> {
     labels: &'a [u32],
 }
 
-/// Where in a chunk of `classes` from `first` on the label stands, if it does.
+/// Position of the label in a chunk of `classes` from `first` on, if it is in the chunk.
 #[inline(always)]
 fn place(label: u32, first: usize, classes: usize) -> Option<usize> {
     (label as usize).checked_sub(first).filter(|&place| label != IGNORED && place < classes)
@@ -221,7 +220,7 @@ impl<X: Element> Kernel for Observe<'_, X> {
                 let first = z.iter().position(|z| z.to_f32() == greatest);
                 *prediction = (first_class + first.expect("the greatest is one of them")) as u32;
             } else if before == f32::NEG_INFINITY {
-                // No number among them: the sum will say so; there is nothing to predict.
+                // All logits are NaN or -∞: the sum becomes NaN, and there is no valid prediction.
                 *prediction = first_class as u32;
             }
             let shrink = exp_of(simd, before - state[0]);
@@ -234,7 +233,7 @@ impl<X: Element> Kernel for Observe<'_, X> {
     }
 }
 
-/// The loss of a state, and its normalizer.
+/// Computes the loss and the normalizer of a state.
 struct Finish<'a> {
     label: u32,
     state: [f32; STATE],
@@ -257,7 +256,7 @@ fn exp_of<S: Simd>(simd: S, x: f32) -> f32 {
     simd.reduce_max(functions::exp(simd, simd.splat(x)))
 }
 
-/// p · dloss with p = exp(z - greatest) · inverse, and at the label (p - 1) · dloss.
+/// Gradient of logits: p · dloss with p = exp(z - greatest) · inverse, and at the label (p - 1) · dloss.
 struct Softmax {
     greatest: f32,
     inverse: f32,

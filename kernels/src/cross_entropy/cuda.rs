@@ -5,29 +5,28 @@
 //! dz = (exp(z - g) · (1/s) - onehot(label)) · dloss
 //! ```
 //!
-//! With a projection before it, the logits of a chunk of rows are a product (`gemm::cuda`, f32 out, bias fused), then these
-//! kernels, then two products of the gradient: rows are cut so that the chunk fits scratch, and all classes of a row are
-//! there at once, so no state has to be carried from chunk to chunk.
+//! With a projection, a chunk of rows takes a product for the logits (`gemm::cuda`, f32 out, bias fused), these kernels, and
+//! two products of the gradient. Chunks of rows fit the scratch and have all classes, so there is no state between chunks.
 //!
 //! ```text
-//! __global__ __launch_bounds__(256)                                     // WARPS warps share a row: 1, or 8 for many classes
+//! __global__ __launch_bounds__(256)                                    // WARPS warps share a row: 1, or 8 for many classes
 //! forward(logits, labels, losses, norms, predictions, rows, classes) {
-//!     each lane: greatest of its numbers and where it stood first;  shuffles, then shared memory: g and the first argmax
-//!     each lane: Σ exp(z - g) of its numbers;                       the same way: s
+//!     each lane: maximum of its logits and its first position;      shuffles, then shared memory: g and the first argmax
+//!     each lane: Σ exp(z - g) of its logits;                        the same way: s
 //!     lane 0: losses[row], norms[row] = (g, 1/s), predictions[row]
 //! }
 //! __global__ __launch_bounds__(256)
-//! backward(logits, labels, norms, dlosses, dlogits, rows, classes) {    // blockIdx.y, + gridDim.y ..: the row; dlogits may be
-//!     dlogits[row, c] = (exp(z - norms[row].0) * norms[row].1 - (c == labels[row])) * dlosses[row];        // logits
+//! backward(logits, labels, norms, dlosses, dlogits, rows, classes) {    // row: blockIdx.y, + gridDim.y ..
+//!     dlogits[row, c] = (exp(z - norms[row].0) * norms[row].1 - (c == labels[row])) * dlosses[row];   // may be logits
 //! }
 //! ```
 //!
-//! Over sequences (spans, options) row b is the tokens from `offsets[b]` to offsets[b + 1]: `offsets` stands behind the other
-//! pointers, and `classes` is not given.
+//! For sequences (spans, options) row b is the tokens from `offsets[b]` to offsets[b + 1]: `offsets` follows the other
+//! pointers, and there is no `classes`.
 //!
-//! Forward reads the logits twice, the second time from the second-level cache; bound by memory. A label of
-//! [`super::IGNORED`] has no loss and no gradient. exp is the polynomial of f32 whatever the storage: losses and
-//! normalizers are f32, and a certain label's gradient is exactly 0.
+//! Cost: forward reads the logits twice, the second time from L2. Predicted to be bound by instruction issue, because exp is
+//! the f32 polynomial for every storage (`docs/results/predicted.md`). Losses and normalizers are f32, and the gradient at a
+//! label of probability 1 is exactly 0. A label of [`super::IGNORED`] has no loss and no gradient.
 //!
 //! Limits: rows · classes < 2³²; no sequence is empty.
 
@@ -39,17 +38,17 @@ use ptx::{
 
 /// Threads in a block.
 const THREADS: u32 = 256;
-/// Rows of this many classes and more take a block each.
+/// Minimum classes for one block per row.
 const LONG: usize = 1024;
-/// The most rows of blocks that a grid may have.
+/// Maximum gridDim.y.
 const MAX_GRID_Y: usize = 65_535;
 
-/// Where the logits of a row stand.
+/// Layout of the rows of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Extent {
-    /// Row m from m · classes on.
+    /// Row m starts at m · classes.
     Classes,
-    /// Row b from offsets\[b\] to offsets\[b + 1\].
+    /// Row b is from offsets\[b\] to offsets\[b + 1\].
     Offsets,
 }
 
@@ -66,12 +65,12 @@ arguments! {
 }
 
 impl TableArgs {
-    /// Rows of `classes` logits.
+    /// Describes rows of `classes` logits.
     pub fn rows(rows: usize, classes: usize) -> Self {
         Self { offsets: None, rows, classes: Some(classes) }
     }
 
-    /// Sequences between `offsets`.
+    /// Describes `count` sequences between `offsets`.
     pub fn sequences(offsets: Address, count: usize) -> Self {
         Self { offsets: Some(offsets), rows: count, classes: None }
     }
@@ -86,7 +85,7 @@ arguments! {
         labels: Address,
         /// `[rows]` f32
         losses: Address,
-        /// [rows, 2] f32: greatest logit, 1 / Σ exp.
+        /// [rows, 2] f32: maximum logit, 1 / Σ exp.
         norms: Address,
         /// `[rows]` u32
         predictions: Address,
@@ -113,34 +112,34 @@ arguments! {
     }
 }
 
-/// One specialization of the loss of rows.
+/// Specialization of the loss of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
-    /// Which way.
+    /// Forward or backward.
     pub pass: Pass,
-    /// Where rows stand.
+    /// Layout of the rows.
     pub extent: Extent,
     /// Storage of the logits.
     pub dtype: DType,
-    /// Backward: storage of their gradient. Forward: that of the logits.
+    /// Backward: storage of the logits' gradient. Forward: equal to `dtype`.
     pub gradient: DType,
     /// Forward: warps that share a row. Backward: 1.
     pub warps: u32,
 }
 
 impl Rows {
-    /// Forward for rows of `classes` logits.
+    /// Specialization of forward for rows of `classes` logits.
     pub fn forward(dtype: DType, classes: usize) -> Self {
         let warps = if classes >= LONG { THREADS / 32 } else { 1 };
         Self { pass: Pass::Forward, extent: Extent::Classes, dtype, gradient: dtype, warps }
     }
 
-    /// Backward with gradients stored as `gradient`: bf16 where products follow.
+    /// Specialization of backward with gradients stored as `gradient`: bf16 if products follow.
     pub fn backward(dtype: DType, gradient: DType) -> Self {
         Self { pass: Pass::Backward, extent: Extent::Classes, dtype, gradient, warps: 1 }
     }
 
-    /// Either way over sequences: few and long, so that each has a block.
+    /// Specialization for sequences, one block each in forward: they are few and long.
     pub fn sequences(pass: Pass, dtype: DType) -> Self {
         let rows = match pass {
             Pass::Forward => Self::forward(dtype, LONG),
@@ -149,7 +148,7 @@ impl Rows {
         Self { extent: Extent::Offsets, ..rows }
     }
 
-    /// Every specialization.
+    /// All specializations.
     pub fn all() -> Vec<Self> {
         let both = [DType::F32, DType::Bf16];
         let mut all: Vec<Self> = both.iter().flat_map(|&d| [LONG, 2].map(|n| Self::forward(d, n))).collect();
@@ -158,7 +157,7 @@ impl Rows {
         all
     }
 
-    /// The name for `sm`; the tile is rows by threads a row.
+    /// Name of the program for `sm`; the tile is rows x threads of a row.
     pub fn name(&self, sm: Sm) -> Name {
         let types = match self.dtype == self.gradient {
             true => self.dtype.name().to_string(),
@@ -182,8 +181,7 @@ impl Rows {
         THREADS / (32 * self.warps)
     }
 
-    /// The grid for [rows, classes], or for so many sequences of at most `classes` tokens; `None` where there is nothing to
-    /// compute.
+    /// Launch for [rows, classes], or `rows` sequences of at most `classes` tokens; `None` if there is nothing to compute.
     pub fn launch(&self, rows: usize, classes: usize) -> Option<Launch> {
         let grid = match self.pass {
             Pass::Forward => [rows.div_ceil(self.rows_at_once() as usize) as u32, 1, 1],
@@ -192,7 +190,7 @@ impl Rows {
         (rows > 0 && classes > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         const REGISTERS: u32 = 48;
         Program::emit(self.name(sm), sm, THREADS, REGISTERS, |k| {
@@ -204,7 +202,7 @@ impl Rows {
         })
     }
 
-    /// The parameters behind the others.
+    /// Loads the last parameters.
     fn table(k: &Entry, params: &TableParams) -> Table {
         let TableParams { offsets, rows, classes } = params;
         let offsets = offsets.load(k);
@@ -230,7 +228,7 @@ impl Rows {
         let storage = Storage::from(self.dtype);
         let team = Team::find(k, self.warps);
         let row = k.mad_lo(k.special(Special::CtaidX), self.rows_at_once(), team.within);
-        // A team without a row computes the last one and keeps it to itself: everybody meets at the barriers.
+        // A team without a row computes the last row and stores nothing, because all threads take part in the barriers.
         let exists = k.lt(row, table.rows);
         let row = k.min_u32(row, k.sub(table.rows, 1u32));
         let (first, classes) = table.row(k, row);
@@ -298,20 +296,20 @@ impl Rows {
     }
 }
 
-/// The rows of a launch, in registers.
+/// Rows of a launch, in registers.
 struct Table {
     rows: Reg<U32>,
     place: Place,
 }
 
-/// An [`Extent`], in registers.
+/// [`Extent`] in registers.
 enum Place {
     Classes(Reg<U32>),
     Offsets(Ptr<Global>),
 }
 
 impl Table {
-    /// Where a row begins, and its classes.
+    /// First logit of a row, and number of its classes.
     fn row(&self, k: &Entry, row: Reg<U32>) -> (Reg<U32>, Reg<U32>) {
         match self.place {
             Place::Classes(classes) => (k.mul_lo(row, classes), classes),
@@ -324,14 +322,14 @@ impl Table {
     }
 }
 
-/// The warps of a block of 256 threads that share a row.
+/// Warps of a block of 256 threads that share a row.
 pub(crate) struct Team {
     warps: u32,
-    /// Which of the block's rows.
+    /// Index of the row in the block.
     pub(crate) within: Reg<U32>,
-    /// Number of the thread among those of the row.
+    /// Index of the thread among those of the row.
     pub(crate) position: Reg<U32>,
-    /// Where the warps leave a float and an integer each.
+    /// Shared memory for a float and an integer of each warp.
     exchange: Option<Ptr<Shared>>,
 }
 
@@ -343,14 +341,14 @@ impl Team {
         Self { warps, within: k.shr(thread, threads.ilog2()), position: k.and(thread, threads - 1), exchange }
     }
 
-    /// The greater of two with its place; of equals the lower place.
+    /// Maximum of two values with its position; the lower position if they are equal.
     fn greater(k: &Entry, a: (Reg<F32>, Reg<U32>), b: (Reg<F32>, Reg<U32>)) -> (Reg<F32>, Reg<U32>) {
         let more = k.setp(Compare::Gt, b.0, a.0);
         let equal = k.and(k.setp(Compare::Eq, b.0, a.0), k.lt(b.1, a.1));
         (k.max_nan(a.0, b.0), k.selp(b.1, a.1, k.or(more, equal)))
     }
 
-    /// The greatest of all threads' numbers and its first place, in every thread.
+    /// Maximum over all threads and its first position, in every thread.
     fn argmax(&self, k: &Entry, value: Reg<F32>, place: Reg<U32>) -> (Reg<F32>, Reg<U32>) {
         let mut best = (value, place);
         for distance in [16, 8, 4, 2, 1] {
@@ -366,7 +364,7 @@ impl Team {
         (1..self.warps).fold(of(0), |best, warp| Self::greater(k, best, of(warp)))
     }
 
-    /// The fold of all threads' numbers, in every thread.
+    /// Sum or maximum over all threads, in every thread.
     pub(crate) fn fold(&self, k: &Entry, value: Reg<F32>, fold: Fold) -> Reg<F32> {
         let value = k.fold_lanes(value, 32, fold);
         let Some(exchange) = self.exchange else { return value };
@@ -378,7 +376,7 @@ impl Team {
         })
     }
 
-    /// Each warp's first lane leaves what it has; barriers before (the last exchange was read) and behind.
+    /// Stores the values of each warp's first lane; a barrier before (the last exchange has been read) and one after.
     fn leave(&self, k: &Entry, exchange: Ptr<Shared>, values: impl FnOnce() -> (Reg<F32>, Option<Reg<U32>>)) {
         k.bar_sync();
         let lane = k.and(self.position, 31u32);

@@ -1,5 +1,5 @@
-//! Softmax cross-entropy: fused with the projection onto a vocabulary; of plain rows for few classes; and of rows of different
-//! lengths, where one token of each sequence is right.
+//! Softmax cross-entropy: fused with the projection onto a vocabulary; of plain rows for few classes; and of rows of
+//! different lengths, where the label is one token of each sequence.
 //!
 //! ```text
 //! z = h·Wᵀ + b               h [M, E], W [V, E], b [V]      logits [M, V]
@@ -9,23 +9,23 @@
 //! dh = dz·W              dW += dzᵀ·h              db += Σ_rows dz
 //! ```
 //!
-//! Logits come and go a chunk at a time, which stays in the second-level cache from its product to the sums of its rows. A
-//! forward pass alone leaves none of them; one with a backward pass to follow keeps them all (the largest matrix of a step:
-//! 600 x 30,000 are 72 MB), which costs less than a product to compute them again.
+//! Logits are computed in chunks that stay in L2 from the product to the sums of their rows. A forward pass without a
+//! backward pass reuses one buffer; otherwise all logits are kept (the largest matrix of a step: 600 x 30,000 are 72 MB),
+//! which costs less than recomputing the product.
 //!
 //! ```text
 //!            V: chunks of 512 classes
 //!         ┌──────┬──────┬──────┐      for each chunk of rows, for each chunk of classes:
 //!   512   │ z    │      │      │        forward   z = h·Wᵀ + b       running (max, Σ exp) of each row: online softmax
-//!   rows  ├──────┼──────┼──────┤        backward  dz of z as it was kept
+//!   rows  ├──────┼──────┼──────┤        backward  dz from the kept z
 //!         │      │      │      │                  dh += dz·W    dW[chunk] += dzᵀ·h    db[chunk] += Σ dz
 //!         └──────┴──────┴──────┘
 //! ```
 //!
 //! The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 //!
-//! A row's normalizer is the pair (g, 1/s). Its log-sum-exp in one number would be off by half an ulp of a number of about
-//! ln V, and all probabilities of the row with it, in the same direction.
+//! A row's normalizer is the pair (g, 1/s). A single f32 log-sum-exp would have a rounding error of half an ulp of about
+//! ln V, which biases all probabilities of the row in the same direction.
 //!
 //! Cost: forward 2·M·V·E FLOP, backward 4·M·V·E; W is read once for every 512 rows.
 //! Chunks are cut by shape, rows and columns of a chunk by [`crate::gemm`] and [`crate::reduce`]: equal bits for any
@@ -45,10 +45,10 @@ pub use cases::OPERATION;
 pub use cpu::{rows_backward, rows_forward, sequences_backward, sequences_forward};
 pub use projection::{Projection, backward, forward, scratch_len};
 
-/// The label of a row that takes no part.
+/// Label of a row without loss and gradient.
 pub const IGNORED: u32 = u32::MAX;
 
-/// Rows with a label, and those of them that are predicted rightly.
+/// Counts the rows with a label, and those with a correct prediction.
 pub fn count_correct(labels: &[u32], predictions: &[u32]) -> (usize, usize) {
     let labeled = || labels.iter().zip(predictions).filter(|(label, _)| **label != IGNORED);
     (labeled().count(), labeled().filter(|(label, prediction)| label == prediction).count())

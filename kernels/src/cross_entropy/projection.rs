@@ -1,4 +1,4 @@
-//! The loss with its projection: chunks of logits by GEMM, kept for backward or in scratch of bounded size.
+//! Loss with its projection: chunks of logits by GEMM, kept for backward or in scratch of bounded size.
 
 use super::cpu::{NORM, STATE, check_labels, differentiate, finish, observe, reset};
 use crate::elementwise::cast;
@@ -9,19 +9,19 @@ use crate::reduce::{column_sums, column_sums_scratch_len};
 use crate::simd::Element;
 use std::ops::Range;
 
-/// Rows of a chunk: W is read once for them.
+/// Rows of a chunk; W is read once per chunk of rows.
 const CHUNK_ROWS: usize = 512;
-/// Classes of a chunk: 512 x 512 logits are 1 MiB and stay in the second-level cache.
+/// Classes of a chunk: 512 x 512 logits are 1 MiB and stay in L2.
 const CHUNK_CLASSES: usize = 512;
 
-/// What the loss is computed of.
+/// Inputs of the loss.
 #[derive(Clone, Copy, Debug)]
 pub struct Projection<'a, X, W> {
     /// E
     pub width: usize,
     /// h [M, E]: the rows that have a label
     pub hidden: &'a [X],
-    /// W [V, E]: the word embeddings where they are tied
+    /// W [V, E]: the word embeddings if they are tied
     pub weight: &'a [W],
     /// b `[V]`
     pub bias: &'a [f32],
@@ -44,7 +44,7 @@ impl<X: Element, W: Element> Projection<'_, X, W> {
         (rows, classes)
     }
 
-    /// z of some rows and classes.
+    /// Computes z of some rows and classes.
     fn chunk(&self, cpu: &Cpu, rows: &Span, classes: &Span, logits: &mut [f32]) {
         let spec = Gemm::nt(rows.len, classes.len, self.width);
         let (hidden, weight) = (rows.of(self.hidden, self.width), classes.of(self.weight, self.width));
@@ -52,35 +52,35 @@ impl<X: Element, W: Element> Projection<'_, X, W> {
     }
 }
 
-/// Where the chunk of `rows` and `classes` lies among kept logits of V `vocabulary` classes: chunk after chunk, each
-/// contiguous, in the order in which they are computed.
+/// Range of the chunk of `rows` and `classes` in the kept logits of V `vocabulary` classes. Chunks are contiguous, in the
+/// order in which they are computed.
 fn place_of(rows: &Span, classes: &Span, vocabulary: usize) -> Range<usize> {
     let start = rows.start * vocabulary + rows.len * classes.start;
     start..start + rows.len * classes.len
 }
 
-/// Some neighboring rows or classes.
+/// Contiguous rows or classes.
 struct Span {
     start: usize,
     len: usize,
 }
 
 impl Span {
-    /// 0 .. n in steps of `size`.
+    /// Splits 0 .. n into spans of `size`.
     fn all(n: usize, size: usize) -> impl Iterator<Item = Self> {
         (0..n).step_by(size).map(move |start| Self { start, len: size.min(n - start) })
     }
-    /// Their part of `x`, `width` numbers each.
+    /// Part of `x` of these rows or classes, `width` elements each.
     fn of<'a, T>(&self, x: &'a [T], width: usize) -> &'a [T] {
         &x[self.start * width..][..self.len * width]
     }
-    /// As [`of`](Self::of).
+    /// Mutable [`of`](Self::of).
     fn of_mut<'a, T>(&self, x: &'a mut [T], width: usize) -> &'a mut [T] {
         &mut x[self.start * width..][..self.len * width]
     }
 }
 
-/// Numbers of scratch for the logits, the rows' states or gradients, and sums over columns.
+/// Elements of scratch for the logits, the rows' states or gradients, and column sums.
 const fn scratch_parts(rows: usize, width: usize, classes: usize) -> [usize; 3] {
     let rows = if rows < CHUNK_ROWS { rows } else { CHUNK_ROWS };
     let classes = if classes < CHUNK_CLASSES { classes } else { CHUNK_CLASSES };
@@ -101,11 +101,11 @@ fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
     [logits, of_rows, &mut rest[..parts[2]]]
 }
 
-/// Losses and predictions `[M]` and normalizers [M, 2]. `kept` takes the logits for [`backward`], M·V numbers in an order of its
-/// own, where one follows. `scratch` of [`scratch_len`].
+/// Computes losses and predictions `[M]` and normalizers [M, 2]. `kept`, if [`backward`] follows, receives its M·V logits in
+/// order of chunks. `scratch` of [`scratch_len`].
 ///
 /// # Panics
-/// If lengths do not fit, or a label is neither below V nor [`IGNORED`](super::IGNORED).
+/// If lengths do not match, or a label is neither below V nor [`IGNORED`](super::IGNORED).
 pub fn forward<X: Element, W: Element>(
     cpu: &Cpu,
     projection: &Projection<'_, X, W>,
@@ -141,11 +141,11 @@ pub fn forward<X: Element, W: Element>(
     }
 }
 
-/// dhidden [M, E] of the losses' gradients `dlosses` `[M]`; dweight [V, E] and dbias `[V]` are added to. `norms` [M, 2] and the
-/// logits `kept` are those of forward; `scratch` of [`scratch_len`].
+/// Computes dhidden [M, E] from the losses' gradients `dlosses` `[M]`, and adds to dweight [V, E] and dbias `[V]`. `norms`
+/// [M, 2] and the logits `kept` are those of forward; `scratch` of [`scratch_len`].
 ///
 /// # Panics
-/// If lengths do not fit, or a label is neither below V nor [`IGNORED`](super::IGNORED).
+/// If lengths do not match, or a label is neither below V nor [`IGNORED`](super::IGNORED).
 pub fn backward<X: Element, W: Element>(
     cpu: &Cpu,
     projection: &Projection<'_, X, W>,
@@ -171,7 +171,7 @@ pub fn backward<X: Element, W: Element>(
     for rows in Span::all(rows, CHUNK_ROWS) {
         let hidden = rows.of(projection.hidden, width);
         let (labels, norms, dlosses) = (rows.of(projection.labels, 1), rows.of(norms, NORM), rows.of(dlosses, 1));
-        // Summed over classes in f32, whatever the storage of dhidden.
+        // Accumulated over classes in f32 for every storage of dhidden.
         let dh = &mut dh[..rows.len * width];
         dh.fill(0.0);
         for classes in Span::all(classes, CHUNK_CLASSES) {

@@ -1,15 +1,15 @@
-//! The definition of the cross-entropy loss and of its projection.
+//! Definition of the cross-entropy loss and of its projection.
 
 use super::IGNORED;
 use crate::check::Real;
 use std::ops::Range;
 
-/// Where `rows` rows of `classes` logits begin, and the last ends.
+/// Offsets of `rows` rows of `classes` logits, then the end of the last.
 pub fn equal(rows: usize, classes: usize) -> Vec<u32> {
     (0..=rows).map(|row| (row * classes) as u32).collect()
 }
 
-/// The logits of each row, of which row m stands from `offsets`\[m\] to `offsets`\[m + 1\].
+/// Range of each row's logits: row m from `offsets`\[m\] to `offsets`\[m + 1\].
 pub fn ranges(offsets: &[u32]) -> impl Iterator<Item = Range<usize>> {
     offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize)
 }
