@@ -1,7 +1,7 @@
-//! What the kernels should take on an H200, predicted from what the simulator counts, beside the least that is possible.
+//! Predicted times of the kernels on an H200 from the simulator's counts, and lower bounds (floors).
 //!
 //! ```text
-//! floor      max(FLOPs / 790 TFLOP/s, bytes / 4.3 TB/s)                  the operation, whatever computes it
+//! floor      max(FLOPs / 790 TFLOP/s, bytes / 4.3 TB/s)                  of the operation, for any kernel
 //! predicted  max over the resources below of  amount / rate, on the busiest multiprocessor
 //! ```
 //!
@@ -11,19 +11,20 @@
 //! | issue | instructions of warps | 4 a cycle |
 //! | special | exponentials, logarithms, reciprocals, square roots, `tanh` of threads | 16 a cycle |
 //! | multiply | products of integers of threads (Philox) | 64 a cycle |
-//! | shared | wavefronts of 128 bytes: accesses, what `wgmma` reads, TMA traffic | 1 a cycle |
+//! | shared | wavefronts of 128 bytes: accesses, operands of `wgmma`, TMA traffic | 1 a cycle |
 //! | L1 | sectors of 32 bytes, TMA traffic not counted | 4 a cycle |
-//! | L2 | sectors that pass the first cache by: `cp.async`, TMA, stores | 5120 bytes a cycle of the device: 7.5 TB/s |
+//! | L2 | sectors that bypass L1: `cp.async`, TMA, stores | 5120 bytes a cycle of the device: 7.5 TB/s |
 //! | memory | bytes of global memory, each counted once | 4.3 TB/s |
 //!
-//! The clock is what makes the tensor cores 790 TFLOP/s: 1.46 GHz on 132 multiprocessors. For Hopper's product, whose blocks
-//! stay, [`crate::gemm::cuda::tiles::HopperTile::cycles`] takes the place of tensor and issue: it knows what of an epilogue is
-//! not hidden. Of everything else perfect overlap is assumed: a prediction is the most to be hoped for, not a measurement,
-//! and says which resource to look at first. Not in it: launches, latencies, the first loads of a block, misses of caches.
+//! The clock is 1.46 GHz, at which the tensor cores of 132 multiprocessors reach 790 TFLOP/s. For Hopper's product with
+//! persistent blocks, [`crate::gemm::cuda::tiles::HopperTile::cycles`] replaces tensor and issue, because it includes the
+//! part of an epilogue that is not overlapped. Everything else is assumed to overlap perfectly: a prediction is a lower bound
+//! of the time and shows the limiting resource; it is not a measurement. Not included: launches, latencies, the first loads
+//! of a block, cache misses.
 //!
-//! Nobody simulates 32,768 tokens. A [`Workload`] names sizes that are small in one dimension, along which counts grow by
-//! the same amount at every step; two simulations give amount and growth ([`Size::Grows`]). Dimensions that only repeat the
-//! work multiply ([`Size::Repeats`]).
+//! 32,768 tokens take too long to simulate. A [`Workload`] has sizes that are small in one dimension, along which counts
+//! grow linearly; two simulations give amount and growth ([`Size::Grows`]). Counts are proportional to dimensions that only
+//! repeat the work ([`Size::Repeats`]).
 
 mod workloads;
 
@@ -42,36 +43,36 @@ use ptx::Sm;
 use rayon::prelude::*;
 use std::{collections::BTreeMap, fmt};
 
-/// An H200, as the module says.
+/// GPU of the predictions.
 const GPU: GpuSpec = GpuSpec::H200;
 const MULTIPROCESSORS: usize = GPU.multiprocessors;
 const TENSOR: f64 = GPU.tensor_flops_per_cycle;
 const CLOCK: f64 = GPU.clock();
-/// The share of the tensor cores' rate that `mma.sync` reaches.
+/// Share of the tensor cores' rate that `mma.sync` reaches.
 const MMA_SYNC: f64 = 0.62;
-/// 5120 bytes a cycle, what NVIDIA states for Ampere's; hand-written products on Hopper have drawn as much.
-const SECOND_LEVEL: f64 = 5120.0 * CLOCK;
+/// L2 bandwidth: 5120 bytes a cycle, as NVIDIA states for Ampere; hand-written products on Hopper have reached it.
+const L2_BANDWIDTH: f64 = 5120.0 * CLOCK;
 
-/// A size of a workload.
+/// Size of a workload in one dimension.
 #[derive(Clone, Copy, Debug)]
 pub enum Size {
-    /// Simulated as it is.
+    /// Simulated at full size.
     Whole(usize),
-    /// Simulated at the first size and at its double; counts grow by as much at every further step, up to the second.
+    /// Simulated at the first size and at twice that; counts are extrapolated linearly to the second.
     Grows(usize, usize),
-    /// Simulated at the first size; the second does that many times more.
+    /// Simulated at the first size; counts are multiplied by the second over the first.
     Repeats(usize, usize),
 }
 
 impl Size {
-    /// The size itself.
+    /// Full size.
     fn full(self) -> usize {
         match self {
             Size::Whole(size) | Size::Grows(_, size) | Size::Repeats(_, size) => size,
         }
     }
 
-    /// How often the simulated work is done.
+    /// Factor from the simulated to the full size.
     fn repeats(self) -> f64 {
         match self {
             Size::Repeats(simulated, size) => size as f64 / simulated as f64,
@@ -79,7 +80,7 @@ impl Size {
         }
     }
 
-    /// The size that is simulated; doubled where it grows.
+    /// Simulated size; if `doubled`, twice that of a size that grows.
     fn simulated(self, doubled: bool) -> usize {
         match self {
             Size::Grows(size, _) if doubled => 2 * size,
@@ -88,41 +89,41 @@ impl Size {
     }
 }
 
-/// A case of the table at the size of a training step.
+/// Case of an operation at the size of a training step.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// What of a step it is.
+    /// Its part of the step, for the report.
     pub what: &'static str,
-    /// The row of the table.
+    /// Name of the operation in the table of operations.
     pub operation: &'static str,
-    /// Which way.
+    /// Forward or backward.
     pub pass: Pass,
     /// Storage.
     pub dtype: DType,
-    /// In the words of the operation.
+    /// Variant of the operation's case.
     pub variant: &'static str,
-    /// Its sizes by letter.
+    /// Sizes by letter of the dimension.
     pub sizes: &'static [(&'static str, Size)],
-    /// How often a layer, or a step, does it.
+    /// Uses per application of the layer, or per step.
     pub times: usize,
 }
 
-/// Of the module's table.
+/// Number of resources in the module's table.
 const RESOURCES: usize = 8;
 
-/// Amounts of the resources.
+/// Amounts of the resources, in the units of the module's table.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Amounts {
-    /// Of tensor cores, in FLOPs of `wgmma`.
+    /// FLOPs of `wgmma`; those of `mma.sync` are divided by its share of the rate.
     tensor: f64,
     issue: f64,
     special: f64,
     multiply: f64,
     shared: f64,
-    first_level: f64,
-    second_level: f64,
+    l1_sectors: f64,
+    l2_sectors: f64,
     bytes: f64,
-    /// The fewest wavefronts that would have done.
+    /// Minimum wavefronts for the same bytes.
     least_shared: f64,
     blocks: f64,
 }
@@ -152,14 +153,14 @@ impl Amounts {
             multiply: count(&|name| (name.starts_with("mul.") || name.starts_with("mad.")) && is_integer(name)),
             shared: shared.clone().map(|site| site.transactions as f64).sum(),
             least_shared: shared.map(|site| site.least as f64).sum(),
-            first_level: sectors(&|name| !name.starts_with("cp.async.bulk")),
-            second_level: sectors(&|name| !name.starts_with("ld.")),
+            l1_sectors: sectors(&|name| !name.starts_with("cp.async.bulk")),
+            l2_sectors: sectors(&|name| !name.starts_with("ld.")),
             bytes: (launched.touched.read + launched.touched.written) as f64,
             blocks: launched.launch.grid.iter().map(|size| f64::from(*size)).product(),
         }
     }
 
-    /// Each amount from its own and that of `other`.
+    /// Combines each amount with that of `other`.
     fn with(self, other: Self, of: impl Fn(f64, f64) -> f64) -> Self {
         Self {
             tensor: of(self.tensor, other.tensor),
@@ -167,18 +168,18 @@ impl Amounts {
             special: of(self.special, other.special),
             multiply: of(self.multiply, other.multiply),
             shared: of(self.shared, other.shared),
-            first_level: of(self.first_level, other.first_level),
-            second_level: of(self.second_level, other.second_level),
+            l1_sectors: of(self.l1_sectors, other.l1_sectors),
+            l2_sectors: of(self.l2_sectors, other.l2_sectors),
             bytes: of(self.bytes, other.bytes),
             least_shared: of(self.least_shared, other.least_shared),
             blocks: of(self.blocks, other.blocks),
         }
     }
 
-    /// Seconds that each resource takes, in the order of [`Amounts::NAMES`], where the work is cut into the blocks.
+    /// Seconds of each resource in the order of [`Amounts::NAMES`], with the blocks distributed over the multiprocessors.
     fn seconds(&self) -> [f64; RESOURCES] {
         let even = self.blocks / MULTIPROCESSORS as f64;
-        // What the busiest multiprocessor has, over what all would have.
+        // Load of the busiest multiprocessor over the average load.
         let busiest = if even > 0.0 { even.ceil() / even } else { 1.0 };
         let cycle = busiest / (CLOCK * MULTIPROCESSORS as f64);
         [
@@ -187,24 +188,24 @@ impl Amounts {
             self.special / 16.0 * cycle,
             self.multiply / 64.0 * cycle,
             self.shared * cycle,
-            self.first_level / 4.0 * cycle,
-            self.second_level * 32.0 / SECOND_LEVEL,
+            self.l1_sectors / 4.0 * cycle,
+            self.l2_sectors * 32.0 / L2_BANDWIDTH,
             self.bytes / GPU.bandwidth,
         ]
     }
 }
 
 impl Group {
-    /// Predicts all of it, on all cores.
+    /// Predicts all workloads, on all cores.
     ///
     /// # Errors
-    /// The first workload's that fails.
+    /// The error of the first workload that fails.
     pub fn predict(&self) -> Result<Vec<Prediction>, String> {
         self.workloads.par_iter().with_max_len(1).map(Workload::predict).collect()
     }
 }
 
-/// The predictions of all of [`GROUPS`]. `begins` is called before each group with its position there and its title.
+/// Predicts all [`GROUPS`]; calls `begins` with index and title of each group before it starts.
 ///
 /// # Errors
 /// If a workload fails.
@@ -217,32 +218,32 @@ pub fn predict_all(mut begins: impl FnMut(usize, &str)) -> Result<Vec<Vec<Predic
     predicted.collect()
 }
 
-/// The predictions of all of [`GROUPS`] as tables in Markdown: the output of `albert kernels predict`.
+/// Predictions of all [`GROUPS`] as Markdown tables: the output of `albert kernels predict`.
 pub fn report(predictions: &[Vec<Prediction>]) -> String {
     let tables = GROUPS.iter().zip(predictions);
     tables.map(|(group, predictions)| format!("## {}\n\n{}\n", group.title, Table(predictions))).collect()
 }
 
-/// What is predicted of a workload.
+/// Prediction of a workload.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    /// The workload.
+    /// Workload.
     pub workload: Workload,
-    /// Programs that are launched, in order.
+    /// Launched programs, in order.
     pub programs: Vec<String>,
-    /// The least seconds.
+    /// Floor, seconds.
     pub floor: f64,
-    /// The predicted seconds.
+    /// Predicted time, seconds.
     pub seconds: f64,
-    /// The resource that takes the longest.
+    /// Limiting resource.
     pub bound: &'static str,
-    /// Seconds of each resource, in the order of the module's table, over the predicted ones.
+    /// Time of each resource, in the order of the module's table, over the predicted time.
     pub shares: [f64; RESOURCES],
-    /// Bytes of global memory over those needed.
+    /// Bytes of global memory over those of the floor.
     pub bytes_ratio: f64,
-    /// Wavefronts of shared memory over the fewest; 1 is free of bank conflicts.
+    /// Wavefronts of shared memory over the minimum; 1 is free of bank conflicts.
     pub bank_ratio: f64,
-    /// Blocks, or tiles where blocks stay, over multiprocessors.
+    /// Blocks, or tiles of persistent blocks, over multiprocessors.
     pub waves: f64,
 }
 
@@ -257,23 +258,23 @@ impl Workload {
         Case { pass: self.pass, dtype: self.dtype, variant: self.variant.to_string(), dims }
     }
 
-    /// The case at its full size.
+    /// Case at full size.
     pub fn full(&self) -> Case {
         self.case(Size::full)
     }
 
-    /// Launches of the small case by program; of several of one program (other approximations) the first.
+    /// Counts of the simulated case by program; repeated launches of a program (other approximations) are ignored.
     fn counted(&self, doubled: bool, variant: &str) -> Result<Vec<(String, Amounts)>, String> {
         let case = Case { variant: variant.to_string(), ..self.case(|size| size.simulated(doubled)) };
         let mut found: Vec<(String, Amounts)> = Vec::new();
         let mut launches = simulated::launches(self.operation(), &case, Sm::Sm90a, true)?;
         if launches.is_empty() {
-            // Hopper runs the other one's program.
+            // Hopper runs the program for sm_80.
             launches = simulated::launches(self.operation(), &case, Sm::Sm80, true)?;
         }
         for launched in launches {
             let name = launched.name.to_string();
-            // A check of backward may need forward first.
+            // A check of backward may launch forward first.
             let other_way = self.pass == Pass::Backward && name.contains(".forward");
             if !other_way && found.iter().all(|(known, _)| *known != name) {
                 found.push((name, Amounts::of(&launched)));
@@ -282,15 +283,15 @@ impl Workload {
         Ok(found)
     }
 
-    /// Predicts it.
+    /// Predicts the workload.
     ///
     /// # Errors
-    /// If a simulated case fails, or launches other programs at its double.
+    /// If a simulated case fails, or launches other programs at twice the size.
     pub fn predict(&self) -> Result<Prediction, String> {
         let full = self.full();
         let cost = (self.operation().cost)(&full);
         let chosen = (self.operation == "gemm").then(|| chosen_on_hopper(&full, MULTIPROCESSORS)).flatten();
-        // Sums in layers are written as they are.
+        // Split-K stores partial sums and does not accumulate them.
         let layers = chosen.as_ref().map_or(1, |chosen| chosen.layers);
         let variant = if layers > 1 { self.variant.replace("_accumulate", "") } else { self.variant.to_string() };
         let mut launches = self.counted(false, &variant)?;
@@ -312,13 +313,13 @@ impl Workload {
         if let Some(chosen) = &chosen {
             launches.retain(|(name, _)| *name == chosen.name.as_str());
             for (_, amounts) in &mut launches {
-                // A tile of C is a block's work; operands are brought once, which the small case cannot show.
+                // Blocks are persistent: tiles of C count. Operands are loaded once, which the small case cannot show.
                 amounts.blocks = chosen.tiles as f64;
                 amounts.bytes = cost.bytes as f64;
             }
             if chosen.layers > 1 {
                 let sums = (full.dim("m") * full.dim("n")) as f64;
-                // Every layer's sums are written and read; C is read and written.
+                // The partial sums of every split are written and read; C is read and written.
                 let bytes = 4.0 * sums * (2 * chosen.layers + 2) as f64;
                 launches.push(("gemm.sum".to_string(), Amounts { bytes, ..Amounts::default() }));
             }
@@ -329,9 +330,9 @@ impl Workload {
         Ok(self.judge(cost, &launches, chosen.map(|chosen| chosen.cycles as f64 / CLOCK)))
     }
 
-    /// The prediction from what the launches take at full size.
+    /// Prediction from the amounts of the launches at full size.
     fn judge(&self, cost: Cost, launches: &[(String, Amounts)], product: Option<f64>) -> Prediction {
-        // Rows that several ids name lie in a cache.
+        // Table rows that several ids select are read once, so the counted bytes can be fewer than the cost's.
         let bytes = launches.iter().map(|(_, amounts)| amounts.bytes).sum::<f64>().min(cost.bytes as f64);
         let floor = Cost { bytes: bytes as u64, ..cost }.seconds(GPU.tensor_flops, GPU.bandwidth);
         let (mut seconds, mut resources) = (0.0, [0.0; RESOURCES]);
@@ -356,7 +357,7 @@ impl Workload {
     }
 }
 
-/// A table of predictions, in Markdown.
+/// Markdown table of predictions.
 pub struct Table<'a>(pub &'a [Prediction]);
 
 impl fmt::Display for Table<'_> {

@@ -1,4 +1,4 @@
-//! What is predicted: the launches of a training step in bf16 at 32,768 tokens, in the order of the step.
+//! Predicted workloads: the launches of a training step in bf16 at 32,768 tokens, in the order of the step.
 
 use super::{
     Size::{self, Grows, Repeats, Whole},
@@ -6,18 +6,18 @@ use super::{
 };
 use crate::{operation::Pass, simd::DType};
 
-/// Workloads that make up one thing. One application of the layer is what is repeated 12 times in a step.
+/// Group of workloads, e.g. one application of the layer, which a step repeats 12 times.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
-    /// What they make up.
+    /// Title of the group.
     pub title: &'static str,
-    /// In order.
+    /// Workloads in the order of the step.
     pub workloads: &'static [Workload],
 }
 
 /// Tokens of a step.
 const T: usize = 32_768;
-/// Tokens of them that are to be predicted: 15 %.
+/// Masked tokens of a step: 15 %.
 const M: usize = 4_915;
 
 type Sizes = &'static [(&'static str, Size)];
@@ -42,35 +42,35 @@ const fn in_f32(workload: Workload) -> Workload {
     Workload { dtype: DType::F32, ..workload }
 }
 
-/// m x n of C by k: simulated are six tiles of 128 x 128, three of 128 x 256 or four of 128 x 192, and 128 and 256 of k.
+/// Sizes of a product: simulated with six tiles of 128 x 128, three of 128 x 256 or four of 128 x 192, and k of 128 and 256.
 macro_rules! product {
     ($m:expr, $n:expr, $k:expr) => {
         &[("m", Repeats(128, $m)), ("n", Repeats(768, $n)), ("k", Grows(128, $k))]
     };
 }
 
-/// The same of 128 columns.
+/// Sizes of a product with 128 columns.
 macro_rules! narrow {
     ($m:expr, $k:expr) => {
         &[("m", Repeats(128, $m)), ("n", Whole(128)), ("k", Grows(128, $k))]
     };
 }
 
-/// So many rows of so many columns.
+/// Sizes of row-wise operations.
 macro_rules! rows {
     ($rows:literal, $letter:literal, $columns:expr) => {
         &[("T", Grows($rows, T)), ($letter, Whole($columns))]
     };
 }
 
-/// Sequences of S tokens, heads of 64.
+/// Sizes of attention: sequences of `s` tokens, heads of 64.
 macro_rules! heads {
     ($s:literal, $heads:literal) => {
         &[("B", Grows(1, T / $s)), ("S", Whole($s)), ("A", Repeats(1, $heads)), ("D", Whole(64))]
     };
 }
 
-/// One application of the layer, forward and backward, of hidden size $h and $heads heads on sequences of $s tokens.
+/// Workloads of one application of the layer, forward and backward: hidden size $h, $heads heads, sequences of $s tokens.
 macro_rules! layer {
     ($h:literal, $heads:literal, $s:literal, $norm_rows:literal) => {
         &[
@@ -97,7 +97,7 @@ macro_rules! layer {
     };
 }
 
-/// All that is predicted.
+/// All predicted groups.
 pub const GROUPS: [Group; 4] = [
     Group {
         title: "ALBERT-base, one application of the layer, sequences of 512",
