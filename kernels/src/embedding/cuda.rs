@@ -12,7 +12,7 @@
 //! ids      4 1 4 0 1 4      order   3 | 1 4 | 0 2 5        pieces (of two, here)   3 | 1 4 | 0 2 | 5
 //!                                                          ids of pieces           0 | 1   | 4        used [0, 1, 4]
 //! __global__ pieces(dout, order, starts, partial, width) {     // block: piece; partial[piece] = its rows, added in order
-//! __global__ add(partial, used, first, dtable, width) {        // block: id;  dtable[used[i]] += partial[first[i] ..]
+//! __global__ add(partial, used, first, dtable, width) {      // block: id; dtable[used[i]] += partial[first[i] ..] in order
 //! __global__ gather(ids_0, table_0, .., out, tokens, width)    // a thread: one element of out
 //! ```
 //!
