@@ -18,9 +18,9 @@
 //!
 //! The clock is 1.46 GHz, at which the tensor cores of 132 multiprocessors reach 790 TFLOP/s. For Hopper's product with
 //! persistent blocks, [`crate::gemm::cuda::tiles::HopperTile::cycles`] replaces tensor and issue, because it includes the
-//! part of an epilogue that is not overlapped. Everything else is assumed to overlap perfectly: a prediction is a lower bound
-//! of the time and shows the limiting resource; it is not a measurement. Not included: launches, latencies, the first loads
-//! of a block, cache misses.
+//! part of an epilogue that is not overlapped. Everything else is assumed to overlap perfectly: a prediction is a lower
+//! bound of the time and shows the limiting resource; it is not a measurement. Not included: launches, latencies, the first
+//! loads of a block, cache misses.
 //!
 //! 32,768 tokens take too long to simulate. A [`Workload`] has sizes that are small in one dimension, along which counts
 //! grow linearly; two simulations give amount and growth ([`Size::Grows`]). Counts are proportional to dimensions that only
