@@ -13,6 +13,9 @@ mod finetune;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../examples/tiny/mod.rs"]
 mod tiny;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../examples/tiny_albert.rs"]
+mod tiny_albert;
 
 #[test]
 fn a_tiny_model_knows_its_sentences() {
@@ -33,4 +36,10 @@ fn a_tiny_model_learns_which_sentences_are_true() {
     assert!(accuracy > 0.8, "accuracy {accuracy}");
     assert_eq!(finetune::predict(&run, "a cat drinks milk").unwrap(), "true");
     assert_eq!(finetune::predict(&run, "a cat eats meat").unwrap(), "false");
+}
+
+#[test]
+fn the_model_on_one_page_knows_the_rhyme() {
+    let [words, order] = tiny_albert::train().unwrap();
+    assert!(words > 0.5 && order > 0.8, "{words} of the masked words, {order} of the orders");
 }
