@@ -342,7 +342,7 @@ impl Workload {
             (0..RESOURCES).for_each(|i| resources[i] += of[i]);
         }
         let sum = |of: fn(&Amounts) -> f64| launches.iter().map(|(_, amounts)| of(amounts)).sum::<f64>();
-        let greatest = (0..RESOURCES).max_by(|a, b| resources[*a].total_cmp(&resources[*b])).expect("there are seven");
+        let greatest = (0..RESOURCES).max_by(|a, b| resources[*a].total_cmp(&resources[*b])).expect("there are resources");
         Prediction {
             workload: *self,
             programs: launches.iter().map(|(name, _)| name.clone()).collect(),
@@ -369,8 +369,8 @@ impl fmt::Display for Table<'_> {
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
         writeln!(
             f,
-            "| | program | times | floor, µs | predicted, µs | reached | longest | tensor | issue | special | multiply | shared | L2 \
-             | memory | bytes / needed | wavefronts / least | waves |"
+            "| | program | times | floor, µs | predicted, µs | reached | longest | tensor | issue | special | multiply | shared | L1 \
+             | L2 | memory | bytes / needed | wavefronts / least | waves |"
         )?;
         writeln!(f, "|---|---|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")?;
         let (mut floor, mut predicted) = (0.0, 0.0);
