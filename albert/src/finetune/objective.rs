@@ -193,7 +193,7 @@ impl Trainer<Finetuning> {
     /// # Errors
     /// The engine failed.
     pub fn scores(&mut self, features: &[Feature]) -> Result<Vec<Vec<f32>>, FinetuneError> {
-        self.objective.scorer.scores(&mut self.runtime, features)
+        self.objective.scorer.scores(&mut self.loaded, features)
     }
 
     /// Scores of windows by the current model.
@@ -202,7 +202,7 @@ impl Trainer<Finetuning> {
         &mut self,
         features: &[Feature],
     ) -> Result<Vec<super::loss::WindowScore>, FinetuneError> {
-        self.objective.scorer.window_scores(&mut self.runtime, features)
+        self.objective.scorer.window_scores(&mut self.loaded, features)
     }
 }
 
@@ -274,10 +274,10 @@ impl Objective for Finetuning {
         Batch::largest(self.scorer.budget, self.positions, like)
     }
 
-    fn plan_evaluation(&self, runtime: &mut LoadedModel, _settings: &TrainSettings) -> Result<usize, FinetuneError> {
+    fn plan_evaluation(&self, loaded: &mut LoadedModel, _settings: &TrainSettings) -> Result<usize, FinetuneError> {
         let dev = self.dev.as_ref().map(|dev| &dev.features[..]).filter(|dev| !dev.is_empty());
         let (like, _) = fewest_options(dev.unwrap_or(&self.features));
-        Ok(self.scorer.plan(runtime, like)?)
+        Ok(self.scorer.plan(loaded, like)?)
     }
 
     fn room(&self) -> (Vec<Batch>, usize) {
@@ -302,13 +302,13 @@ impl RunObjective for Finetuning {
 
     fn evaluate(
         &mut self,
-        runtime: &mut LoadedModel,
+        loaded: &mut LoadedModel,
         settings: &TrainSettings,
         progress: &mut ProgressOf<Self>,
         position: Position,
     ) -> Result<Option<Evaluated<DevFigures>>, FinetuneError> {
         let Some(dev) = &self.dev else { return Ok(None) };
-        let (measured, lines) = self.predict(runtime, dev)?;
+        let (measured, lines) = self.predict(loaded, dev)?;
         let (step, state) = (position.step, &mut progress.objective);
         let since = std::mem::take(&mut state.since);
         let train_loss = since.mean_loss();
@@ -351,11 +351,11 @@ impl RunObjective for Finetuning {
         self.task.save(folder)
     }
 
-    fn save_model(&self, runtime: &LoadedModel, folder: &Path) -> Result<(), CheckpointError> {
+    fn save_model(&self, loaded: &LoadedModel, folder: &Path) -> Result<(), CheckpointError> {
         for (name, content) in &self.tokenizer {
             write_atomically(folder.join(name), |out| out.write_all(content))?;
         }
-        let LoadedModel { model, params, .. } = runtime;
+        let LoadedModel { model, params, .. } = loaded;
         let format = SaveFormat { family: self.family, labels: self.task.problem.labels(), ..SaveFormat::default() };
         save_model_as(folder, model.config(), model.heads(), format, |name| {
             params.values(params.find(name).expect("the store was built from the same list"))
@@ -385,7 +385,7 @@ impl RunObjective for Finetuning {
 
 impl Finetuning {
     /// Metrics on the dev set, and its predictions as JSON lines.
-    fn predict(&self, runtime: &mut LoadedModel, dev: &Dev) -> Result<(Measured, String), FinetuneError> {
+    fn predict(&self, loaded: &mut LoadedModel, dev: &Dev) -> Result<(Measured, String), FinetuneError> {
         let (task, Dev { examples, features, truncated }) = (&self.task, dev);
         let mut lines = String::new();
         let mut write = |first: usize, predictions: &[Prediction]| {
@@ -395,7 +395,7 @@ impl Finetuning {
             }
         };
         if let Examples::Questions(questions) = examples {
-            let scores = self.scorer.window_scores(runtime, features)?;
+            let scores = self.scorer.window_scores(loaded, features)?;
             let predictions = answers(questions, features, &scores, &task.span.decode);
             write(0, &predictions);
             let measured = measure(task, examples, &predictions)?.expect("questions are measured");
@@ -407,7 +407,7 @@ impl Finetuning {
             let part = part_of(rest, task.problem.labels().len());
             rest = &rest[part.len()..];
             let end = rest.first().map_or(examples.len(), |next| next.example);
-            let scores = self.scorer.scores(runtime, part)?;
+            let scores = self.scorer.scores(loaded, part)?;
             let predictions = predictions(&task.problem, first..end, part, &scores);
             measurer.add(first, &predictions);
             write(first, &predictions);

@@ -43,7 +43,7 @@ pub struct Predictor {
 struct Member {
     tokenizer: Tokenizer,
     task: Task,
-    runtime: LoadedModel,
+    loaded: LoadedModel,
     scorer: Scorer,
     is_planned: bool,
 }
@@ -196,13 +196,13 @@ impl Member {
         }
         let tokenizer = tokenizer_of(&files)?;
         let heads = Heads::for_task(head_of(&task.problem, &task.span)?);
-        let (runtime, _) = LoadedModel::new(&files, heads, workspace)?;
+        let (loaded, _) = LoadedModel::new(&files, heads, workspace)?;
         let scorer = Scorer {
             specials: tokenizer.specials(),
             budget: Budget { tokens: TOKENS, sequences: SEQUENCES },
             options: ForwardOptions::EVALUATION,
         };
-        Ok(Self { tokenizer, task, runtime, scorer, is_planned: false })
+        Ok(Self { tokenizer, task, loaded, scorer, is_planned: false })
     }
 
     fn predict(&mut self, examples: &Examples) -> Result<(Vec<Prediction>, Vec<usize>), FinetuneError> {
@@ -214,7 +214,7 @@ impl Member {
             stride: self.task.span.stride,
             keep_windows: true,
         };
-        let cpu = self.runtime.workspace.device().processor().clone();
+        let cpu = self.loaded.workspace.device().processor().clone();
         let Features { list, truncated, .. } = cpu.install(|| featurizer.features(examples))?;
         let budget = self.scorer.budget.with_room_for(&list);
         if budget != self.scorer.budget {
@@ -223,19 +223,19 @@ impl Member {
         // For few examples, memory for the largest batch is not worth planning.
         let tokens: usize = list.iter().map(|feature| feature.content.tokens()).sum();
         if let (false, Some(like)) = (self.is_planned || tokens < TOKENS, list.first()) {
-            self.scorer.plan(&mut self.runtime, like)?;
+            self.scorer.plan(&mut self.loaded, like)?;
             self.is_planned = true;
         }
         if let Examples::Questions(questions) = examples {
-            let scores = self.scorer.window_scores(&mut self.runtime, &list)?;
+            let scores = self.scorer.window_scores(&mut self.loaded, &list)?;
             for (feature, score) in list.iter().zip(&scores) {
-                check_finite(&score.elements(), 1, &self.runtime.params, |_| name(examples, feature))?;
+                check_finite(&score.elements(), 1, &self.loaded.params, |_| name(examples, feature))?;
             }
             return Ok((answers(questions, &list, &scores, &self.task.span.decode), truncated));
         }
-        let scores = self.scorer.scores(&mut self.runtime, &list)?;
+        let scores = self.scorer.scores(&mut self.loaded, &list)?;
         for (feature, values) in list.iter().zip(&scores) {
-            check_finite(values, 1, &self.runtime.params, |_| name(examples, feature))?;
+            check_finite(values, 1, &self.loaded.params, |_| name(examples, feature))?;
         }
         Ok((predictions(&self.task.problem, 0..examples.len(), &list, &scores), truncated))
     }

@@ -21,8 +21,8 @@ pub(super) struct Scorer {
 
 impl Scorer {
     /// Plans the memory of evaluations for the largest batch like `like` and returns its bytes.
-    pub(super) fn plan(&self, runtime: &mut LoadedModel, like: &Feature) -> Result<usize, EngineError> {
-        let LoadedModel { workspace, model, params } = runtime;
+    pub(super) fn plan(&self, loaded: &mut LoadedModel, like: &Feature) -> Result<usize, EngineError> {
+        let LoadedModel { workspace, model, params } = loaded;
         let (batch, options) =
             (Batch::largest(self.budget, model.config().max_position_embeddings, like), &self.options);
         let plan = workspace.plan(EVALUATE, |workspace| {
@@ -39,10 +39,10 @@ impl Scorer {
     /// Features are run by length, so that batches are even; up to rounding, no score depends on the others in its batch.
     pub(super) fn scores(
         &self,
-        runtime: &mut LoadedModel,
+        loaded: &mut LoadedModel,
         features: &[Feature],
     ) -> Result<Vec<Vec<f32>>, FinetuneError> {
-        self.by_length(runtime, features, |model, tape, batch, options, batched| {
+        self.by_length(loaded, features, |model, tape, batch, options, batched| {
             let values = match scores(model, tape, batch, options)? {
                 Scores::Values(values) => values.value().to_vec()?,
                 Scores::Answers { .. } => unreachable!("windows have scores of their own"),
@@ -62,17 +62,17 @@ impl Scorer {
     /// Scores of windows, in their order.
     pub(super) fn window_scores(
         &self,
-        runtime: &mut LoadedModel,
+        loaded: &mut LoadedModel,
         features: &[Feature],
     ) -> Result<Vec<WindowScore>, FinetuneError> {
-        self.by_length(runtime, features, |model, tape, batch, options, _| window_scores(model, tape, batch, options))
+        self.by_length(loaded, features, |model, tape, batch, options, _| window_scores(model, tape, batch, options))
     }
 
     /// Runs `score` over batches of `features`, by length; it returns one result for each feature of the batch, whose
     /// indices it gets.
     fn by_length<R: Clone + Default + Send>(
         &self,
-        runtime: &mut LoadedModel,
+        loaded: &mut LoadedModel,
         features: &[Feature],
         score: impl Fn(&Model, &Tape<'_>, &Batch, &ForwardOptions, &[usize]) -> Result<Vec<R>, EngineError> + Sync,
     ) -> Result<Vec<R>, FinetuneError> {
@@ -82,7 +82,7 @@ impl Scorer {
         let mut out = vec![R::default(); features.len()];
         let mut batch = Batch::default();
         let mut rest = &by_length[..];
-        let LoadedModel { workspace, model, params } = runtime;
+        let LoadedModel { workspace, model, params } = loaded;
         let cpu = workspace.device().processor().clone();
         while !rest.is_empty() {
             batch.clear();

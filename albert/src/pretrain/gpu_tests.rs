@@ -94,7 +94,7 @@ fn a_plan_that_joins_weight_gradients_trains_as_well() {
         let mut trainer = world.trainer(&recipe, device);
         let joins = trainer.workspace().fuses_weight_gradients("train");
         if per_use {
-            trainer.runtime.workspace.set_weight_gradients(engine::WeightGradients::PerUse);
+            trainer.loaded.workspace.set_weight_gradients(engine::WeightGradients::PerUse);
         }
         for _ in 0..5 {
             trainer.train_step().unwrap();

@@ -140,17 +140,17 @@ impl HeldOut {
     /// Runs the model over the whole text, without dropout.
     pub(super) fn tally(
         &mut self,
-        runtime: &mut LoadedModel,
+        loaded: &mut LoadedModel,
         options: &ForwardOptions,
         weights: LossWeights,
     ) -> Result<Tally, EngineError> {
         let Self { set, batch, .. } = self;
         let mask = set.mask_id();
-        let cpu = runtime.workspace.device().processor().clone();
+        let cpu = loaded.workspace.device().processor().clone();
         let mut tally = Tally::default();
         set.rewind();
         while set.fill(batch) {
-            let LoadedModel { workspace, model, params } = runtime;
+            let LoadedModel { workspace, model, params } = loaded;
             let (batch, tally) = (&*batch, &mut tally);
             cpu.enter(|| -> Result<(), EngineError> {
                 let tape = workspace.infer(params, Some(EVALUATE));
@@ -224,11 +224,11 @@ impl PretrainRecipe {
 /// Plans the memory of evaluations, on the largest batch of `recipe`.
 pub(super) fn plan_evaluation(
     recipe: &PretrainRecipe,
-    runtime: &mut LoadedModel,
+    loaded: &mut LoadedModel,
     options: &ForwardOptions,
 ) -> Result<usize, EngineError> {
     let batch = largest_batch(recipe);
-    let LoadedModel { workspace, model, params } = runtime;
+    let LoadedModel { workspace, model, params } = loaded;
     let plan = workspace.plan(EVALUATE, |workspace| {
         let tape = workspace.infer(params, None);
         pretraining_loss(model, &tape, &batch, options, recipe.weights(), Denominators::of(&batch)).map(|_| ())
@@ -309,9 +309,9 @@ impl Objective for Pretraining {
         largest_batch(&self.recipe)
     }
 
-    fn plan_evaluation(&self, runtime: &mut LoadedModel, settings: &TrainSettings) -> Result<usize, PretrainError> {
-        let options = settings.compute.options(runtime.workspace.device(), None);
-        Ok(plan_evaluation(&self.recipe, runtime, &options)?)
+    fn plan_evaluation(&self, loaded: &mut LoadedModel, settings: &TrainSettings) -> Result<usize, PretrainError> {
+        let options = settings.compute.options(loaded.workspace.device(), None);
+        Ok(plan_evaluation(&self.recipe, loaded, &options)?)
     }
 
     fn room(&self) -> (Vec<Batch>, usize) {
@@ -336,14 +336,14 @@ impl RunObjective for Pretraining {
 
     fn evaluate(
         &mut self,
-        runtime: &mut LoadedModel,
+        loaded: &mut LoadedModel,
         settings: &TrainSettings,
         progress: &mut ProgressOf<Self>,
         _position: Position,
     ) -> Result<Option<Evaluated<HeldOutFigures>>, PretrainError> {
         let Some(held_out) = &mut self.held_out else { return Ok(None) };
-        let options = settings.compute.options(runtime.workspace.device(), None);
-        let tally = held_out.tally(runtime, &options, self.recipe.weights())?;
+        let options = settings.compute.options(loaded.workspace.device(), None);
+        let tally = held_out.tally(loaded, &options, self.recipe.weights())?;
         let figures = HeldOutFigures {
             mlm_loss: tally.mlm.value().unwrap_or(0.0),
             mlm_accuracy: tally.mlm_correct.value().unwrap_or(0.0),
@@ -400,8 +400,8 @@ impl RunObjective for Pretraining {
         Ok(())
     }
 
-    fn save_model(&self, runtime: &LoadedModel, folder: &Path) -> Result<(), CheckpointError> {
-        let LoadedModel { model, params, .. } = runtime;
+    fn save_model(&self, loaded: &LoadedModel, folder: &Path) -> Result<(), CheckpointError> {
+        let LoadedModel { model, params, .. } = loaded;
         save_model(folder, model.config(), model.heads(), &self.tokenizer, |name| {
             params.values(params.find(name).expect("the store was built from the same list"))
         })

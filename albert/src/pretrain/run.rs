@@ -55,8 +55,8 @@ pub fn sentence_accuracy(
     let (model, params) = initial_model(&recipe, &sources.dataset, device.processor())?;
     let Ok(mut held_out) = HeldOut::open(&recipe, sources)? else { return Ok(None) };
     let options = recipe.compute.options(&device, None);
-    let mut runtime = LoadedModel { workspace: Workspace::new(device), model, params };
-    plan_evaluation(&recipe, &mut runtime, &options)?;
-    let correct = held_out.tally(&mut runtime, &options, recipe.weights())?.sentence_correct;
+    let mut loaded = LoadedModel { workspace: Workspace::new(device), model, params };
+    plan_evaluation(&recipe, &mut loaded, &options)?;
+    let correct = held_out.tally(&mut loaded, &options, recipe.weights())?.sentence_correct;
     Ok((correct.count > 0).then_some(correct))
 }

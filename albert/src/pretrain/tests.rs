@@ -523,7 +523,7 @@ fn a_loss_that_is_not_finite_changes_nothing() {
     let world = world();
     let mut trainer = world.trainer(&recipe(&[]), device(1));
     trainer.train_step().unwrap();
-    let params = &mut trainer.runtime.params;
+    let params = &mut trainer.loaded.params;
     let id = params.find("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.bias").unwrap();
     params.values_mut(id).unwrap().fill(f32::NAN);
     let before: Vec<u32> = trainer.params().all_values().iter().map(|x| x.to_bits()).collect();

@@ -86,7 +86,7 @@ pub trait Objective: Sized {
     ///
     /// # Errors
     /// There is not enough memory.
-    fn plan_evaluation(&self, runtime: &mut LoadedModel, settings: &TrainSettings) -> Result<usize, Self::Error>;
+    fn plan_evaluation(&self, loaded: &mut LoadedModel, settings: &TrainSettings) -> Result<usize, Self::Error>;
 
     /// Room for the micro-batches of a step, and the bytes of it and of the data.
     fn room(&self) -> (Vec<Self::Batch>, usize);
@@ -170,7 +170,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
     /// The engine failed, or the data cannot be evaluated.
     fn evaluate(
         &mut self,
-        runtime: &mut LoadedModel,
+        loaded: &mut LoadedModel,
         settings: &TrainSettings,
         progress: &mut ProgressOf<Self>,
         position: Position,
@@ -216,7 +216,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
     ///
     /// # Errors
     /// A file cannot be written.
-    fn save_model(&self, runtime: &LoadedModel, folder: &Path) -> Result<(), CheckpointError>;
+    fn save_model(&self, loaded: &LoadedModel, folder: &Path) -> Result<(), CheckpointError>;
 
     /// Draws the reports of a run from its records.
     ///

@@ -272,8 +272,8 @@ impl<O: RunObjective> Run<O> {
     /// Evaluates the model and saves it if it is the best so far.
     fn evaluate(&mut self, observer: &mut dyn Observer<O>) -> Result<(), O::Error> {
         let position = self.position();
-        let Trainer { objective, runtime, settings, .. } = &mut self.trainer;
-        let evaluated = objective.evaluate(runtime, settings, &mut self.progress, position)?;
+        let Trainer { objective, loaded, settings, .. } = &mut self.trainer;
+        let evaluated = objective.evaluate(loaded, settings, &mut self.progress, position)?;
         let Some(Evaluated { figures, is_best, files }) = evaluated else { return Ok(()) };
         self.progress.evaluated = position.step;
         self.progress.worse = if is_best { 0 } else { self.progress.worse + 1 };
@@ -292,7 +292,7 @@ impl<O: RunObjective> Run<O> {
 
     fn save_model(&mut self, folder: &Path) -> Result<(), O::Error> {
         self.trainer.download()?;
-        Ok(self.trainer.objective.save_model(&self.trainer.runtime, folder)?)
+        Ok(self.trainer.objective.save_model(&self.trainer.loaded, folder)?)
     }
 
     /// Writes a checkpoint of the current state, unless there is one of this step.

@@ -32,7 +32,7 @@ const TRAIN: &str = "train";
 pub struct Trainer<O: Objective> {
     pub(crate) objective: O,
     pub(crate) settings: TrainSettings,
-    pub(crate) runtime: LoadedModel,
+    pub(crate) loaded: LoadedModel,
     cpu: Cpu,
     communicator: Communicator,
     gradients: Gradients,
@@ -59,7 +59,7 @@ impl<O: Objective> Trainer<O> {
         let mut trainer = Self {
             gradients: params.gradients(&device)?,
             cpu: device.processor().clone(),
-            runtime: LoadedModel { workspace: Workspace::new(device), model, params },
+            loaded: LoadedModel { workspace: Workspace::new(device), model, params },
             communicator: Communicator::default(),
             memory: MemoryPlan { data, ..MemoryPlan::default() },
             objective,
@@ -73,26 +73,26 @@ impl<O: Objective> Trainer<O> {
 
     /// Runs the largest step and evaluation dry, so that all later ones find their memory planned.
     fn plan(&mut self) -> Result<(), O::Error> {
-        let Self { objective, settings, runtime, gradients, .. } = self;
+        let Self { objective, settings, loaded, gradients, .. } = self;
         let batch = objective.largest();
         let denominator = objective.denominator(std::slice::from_ref(&batch));
-        let LoadedModel { workspace, model, params } = runtime;
+        let LoadedModel { workspace, model, params } = loaded;
         let options = settings.compute.options(workspace.device(), Some(0));
         let train = workspace.plan(TRAIN, |workspace| {
             let tape = workspace.train(params, None);
             let pass = Pass { model, tape: &tape, options: &options };
             objective.run(&pass, &batch, denominator, gradients, &mut O::Sums::default()).map(|_| ())
         })?;
-        let evaluate = objective.plan_evaluation(runtime, settings)?;
+        let evaluate = objective.plan_evaluation(loaded, settings)?;
         gradients.clear()?;
-        let params = &runtime.params;
+        let params = &loaded.params;
         self.memory = MemoryPlan {
             parameters: 4 * params.len(),
             gradients: 4 * params.len(),
             optimizer: self.optimizer.bytes(),
             packed: params.packed_bytes(),
             step: train.bytes().max(evaluate),
-            threads: runtime.workspace.scratch_bytes(),
+            threads: loaded.workspace.scratch_bytes(),
             data: self.memory.data,
         };
         Ok(())
@@ -106,8 +106,8 @@ impl<O: Objective> Trainer<O> {
     pub(crate) fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
         let start = Instant::now();
         let step = self.step();
-        let Self { objective, settings, runtime, cpu, communicator, gradients, optimizer, room, .. } = self;
-        let LoadedModel { workspace, model, params } = runtime;
+        let Self { objective, settings, loaded, cpu, communicator, gradients, optimizer, room, .. } = self;
+        let LoadedModel { workspace, model, params } = loaded;
         let checkpointing = settings.compute.checkpointing(workspace.device());
         let count = objective.draw(step, room);
         let mut report =
@@ -156,17 +156,17 @@ impl<O: Objective> Trainer<O> {
 
     /// The model.
     pub fn model(&self) -> &Model {
-        &self.runtime.model
+        &self.loaded.model
     }
 
     /// The parameters; see [`Trainer::download`].
     pub fn params(&self) -> &ParamStore {
-        &self.runtime.params
+        &self.loaded.params
     }
 
     /// Memory of the steps, and the profiler.
     pub fn workspace(&self) -> &Workspace {
-        &self.runtime.workspace
+        &self.loaded.workspace
     }
 
     /// Planned peak memory.
@@ -179,7 +179,7 @@ impl<O: Objective> Trainer<O> {
     /// # Errors
     /// The device failed.
     pub fn download(&mut self) -> Result<(), EngineError> {
-        self.runtime.params.download()
+        self.loaded.params.download()
     }
 
     /// Writes parameters and moments as the checkpoint of `header`.
@@ -207,7 +207,7 @@ impl<O: Objective> Trainer<O> {
     /// A tensor is missing, or the device failed.
     pub(crate) fn restore(&mut self, state: &LoadedState) -> Result<(), CheckpointError> {
         self.download()?;
-        let params = &mut self.runtime.params;
+        let params = &mut self.loaded.params;
         let infos: Vec<_> = params.ids().map(|id| params.info(id).clone()).collect();
         let [mut first, mut second] = [(); 2].map(|()| vec![0.0; params.len()]);
         let values = params.all_values_mut()?;

@@ -342,7 +342,8 @@ impl Workload {
             (0..RESOURCES).for_each(|i| resources[i] += of[i]);
         }
         let sum = |of: fn(&Amounts) -> f64| launches.iter().map(|(_, amounts)| of(amounts)).sum::<f64>();
-        let greatest = (0..RESOURCES).max_by(|a, b| resources[*a].total_cmp(&resources[*b])).expect("there are resources");
+        let greatest =
+            (0..RESOURCES).max_by(|a, b| resources[*a].total_cmp(&resources[*b])).expect("there are resources");
         Prediction {
             workload: *self,
             programs: launches.iter().map(|(name, _)| name.clone()).collect(),
